@@ -24,8 +24,8 @@ pub struct LogLine {
     pub endpoint: &'static str,
     /// HTTP status of the response.
     pub status: u16,
-    /// Finish reasons of the answers, separated by commas, or what cut them: the code of an error or
-    /// `client_left`.
+    /// Finish reasons of the answers, separated by commas, or what cut them off: the code of an
+    /// error or `client_left`.
     pub outcome: String,
     pub stream: bool,
     pub answers: usize,

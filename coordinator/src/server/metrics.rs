@@ -1,5 +1,5 @@
-//! Numbers for Prometheus: what the server counts itself, and what the engine says of itself when
-//! it is asked.
+//! Prometheus metrics: numbers that the server counts itself, and the engine's status at the time
+//! of the query.
 
 use std::sync::Arc;
 
@@ -16,20 +16,20 @@ use super::admission::Admission;
 use super::buckets::{BETWEEN_TOKENS_S, FIRST_TOKEN_S, REQUEST_S, tokens};
 use crate::boundary::serving::{OwnerCounts, Serving, State, Status};
 
-/// How requests are told apart: a name and its value.
+/// Label of a counter: its name and value.
 type Labels = [(&'static str, String); 1];
 
-/// What is counted.
+/// The server's metrics. Times are in seconds.
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
     pub first_token: Histogram,
     pub between_tokens: Histogram,
-    /// From a request's arrival until the engine has it.
+    /// Time from a request's arrival to its submission to the engine.
     pub preparation: Histogram,
-    /// From then until a sequence has a slot.
+    /// Time from submission until a sequence gets a slot.
     pub queue: Histogram,
-    /// From a request's arrival until its prompt is computed.
+    /// Time from a request's arrival until its prompt is computed.
     pub prompt_computed: Histogram,
     pub whole: Histogram,
     pub prompt_tokens: Histogram,
@@ -41,7 +41,7 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Nothing was counted yet.
+    /// Creates metrics without any observations.
     pub fn new(engine: Arc<dyn Serving>, admission: Arc<Admission>) -> Metrics {
         let context = u64::from(engine.limits().context);
         let of_tokens = || Histogram::new(tokens(context));
@@ -96,22 +96,22 @@ impl Metrics {
         registry.register("log_lines_lost", lost, self.lost_log_lines.clone());
     }
 
-    /// An answer ended.
+    /// Counts an answer by its finish reason.
     pub fn count_finished(&self, reason: &str) {
         self.finished.get_or_create(&[("finished_reason", reason.to_owned())]).inc();
     }
 
-    /// A request was refused.
+    /// Counts a refused request by the code of its error.
     pub fn count_refused(&self, code: &str) {
         self.refused.get_or_create(&[("reason", code.to_owned())]).inc();
     }
 
-    /// A response was begun.
+    /// Counts a response by its HTTP status.
     pub fn count_response(&self, status: u16) {
         self.responses.get_or_create(&[("status", status.to_string())]).inc();
     }
 
-    /// All of them, as text.
+    /// Returns all metrics in OpenMetrics' text format.
     pub fn text(&self) -> String {
         let mut text = String::new();
         encode(&mut text, &self.registry).expect("a text takes everything");
@@ -119,7 +119,7 @@ impl Metrics {
     }
 }
 
-/// What the engine says of itself.
+/// Collector for the status of the engine and of admission control.
 #[derive(Debug)]
 struct OfEngine {
     engine: Arc<dyn Serving>,
@@ -146,11 +146,11 @@ impl Collector for OfEngine {
     }
 }
 
-/// A name, what it means, and its value.
+/// Name, description and value of a metric.
 type Gauge = (&'static str, &'static str, f64);
 type Count = (&'static str, &'static str, u64);
 
-/// What is so at the moment.
+/// Returns the metrics that can rise and fall.
 fn gauges(status: &Status, admission: &Admission) -> Vec<Gauge> {
     let room = status.kv_positions.max(1) as f64;
     let used = status.kv_positions_used as f64 / room;
@@ -189,7 +189,7 @@ fn gauges(status: &Status, admission: &Admission) -> Vec<Gauge> {
     ]
 }
 
-/// What only grows.
+/// Returns the metrics that only rise.
 fn counters(status: &Status) -> Vec<Count> {
     let OwnerCounts { gpu, pipelined, lagging, to_host, to_device } = status.owners;
     vec![

@@ -1,11 +1,11 @@
-//! Serving: requests from sockets, answers as they are computed.
+//! The HTTP server: receives requests from sockets and returns answers as they are computed.
 //!
-//! The server never sees a worker, only something that continues prompts
-//! ([`Serving`](crate::boundary::serving::Serving)). A request takes a ticket, is read and
-//! tokenised on threads that may wait (`blocking`), and given to the engine. What the engine tells
-//! goes to threads that turn tokens into text (`tellers`, `finishers`), and from there to whoever
-//! holds the connection (`whole`, `stream`). A connection that ends drops what it holds, which
-//! cancels.
+//! The server never sees a worker, only an engine that continues prompts
+//! ([`Serving`](crate::boundary::serving::Serving)). A request takes a ticket, is parsed and
+//! tokenised on threads that may block (`blocking`), and is submitted to the engine. The engine's
+//! events go to threads that turn tokens into text (`tellers`, `finishers`), and from there to the
+//! task that serves the connection (`whole`, `stream`). When a connection ends, everything that it
+//! holds is dropped, which cancels its requests.
 
 mod activity;
 mod admission;

@@ -1,4 +1,4 @@
-//! Which model is served, and how the server is.
+//! Endpoints that describe the served model and the state of the server.
 
 use std::sync::Arc;
 
@@ -13,8 +13,8 @@ use super::error::ApiError;
 use super::reply::json;
 use super::shared::Shared;
 
-/// A model as OpenAI lists it, with vLLM's field for its context and the tokens that begin and end
-/// its texts.
+/// A model in OpenAI's format, with vLLM's field for its context and with the tokens that begin and
+/// end its texts.
 #[derive(Serialize)]
 struct Model<'a> {
     id: &'a str,
@@ -46,18 +46,18 @@ fn model<'a>(shared: &'a Shared, id: &'a str) -> Model<'a> {
     }
 }
 
-/// `/v1/models`.
+/// Handles `/v1/models`.
 pub async fn list(State(shared): State<Arc<Shared>>) -> Response {
     let data = vec![model(&shared, shared.model.name())];
     json(StatusCode::OK, &List { object: "list", data })
 }
 
-/// `/v1/models/NAME`, where a name may have slashes.
+/// Handles `/v1/models/NAME`, where the name may contain slashes.
 pub async fn one(
     State(shared): State<Arc<Shared>>,
     path: Result<Path<String>, PathRejection>,
 ) -> Response {
-    // A name that is no UTF-8 is no model's either.
+    // No model has a name that is not UTF-8.
     let Ok(Path(name)) = path else {
         return ApiError::no_such_model("\u{fffd}", shared.model.name()).into_response();
     };
@@ -72,7 +72,7 @@ struct Health {
     status: &'static str,
 }
 
-/// `/health`: 200 while requests are taken.
+/// Handles `/health`, with status 200 while requests are accepted.
 pub async fn health(State(shared): State<Arc<Shared>>) -> Response {
     match shared.check_ready() {
         Ok(()) => json(StatusCode::OK, &Health { status: "ok" }),
@@ -80,7 +80,7 @@ pub async fn health(State(shared): State<Arc<Shared>>) -> Response {
     }
 }
 
-/// `/metrics`, in the text format of OpenMetrics.
+/// Handles `/metrics`, in OpenMetrics' text format.
 pub async fn metrics(State(shared): State<Arc<Shared>>) -> Response {
     let mut response = Response::new(Body::from(shared.metrics.text()));
     let text = "application/openmetrics-text; version=1.0.0; charset=utf-8";

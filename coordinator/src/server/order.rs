@@ -1,4 +1,4 @@
-//! From the bytes of a request to what is asked of the engine.
+//! Parses the bytes of a request into submissions to the engine.
 
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -20,31 +20,33 @@ use crate::openai::fingerprint::sampling_id;
 use crate::openai::item::{Endpoint, ErrorCode, Rejection, Request};
 use crate::openai::request::Building;
 
-/// Bytes of text that a token stands for, about; counted until it is tokenised.
+/// Approximate number of bytes of text per token, from which tokens are estimated before
+/// tokenisation.
 const BYTES_PER_TOKEN: usize = 4;
 
-/// What a client asks for.
+/// A parsed request.
 #[derive(Debug)]
 pub struct Order {
     pub request: Arc<Request>,
-    /// `None`: it is told whole.
+    /// Options of a streamed answer; `None` if the answer is not streamed.
     pub stream: Option<StreamOptions>,
-    /// The prompts, where answers begin with them.
+    /// Texts of the prompts if answers begin with them; otherwise empty.
     pub echoed: Vec<EchoedPrompt>,
-    /// The request's grammar, once it was checked.
+    /// The request's grammar, prepared for the engine once it was checked.
     prepared: Option<Arc<PreparedGrammar>>,
 }
 
-/// What some editors begin a text with.
+/// Byte order mark, with which some editors begin a text.
 const BOM: &[u8] = b"\xef\xbb\xbf";
 
-/// Values of a body that a server reads at least, whatever prompts it takes.
+/// Lower bound on the maximum number of JSON values in a body, regardless of the limit on prompt
+/// tokens.
 const MIN_MAX_VALUES: u64 = 1_000_000;
 
-/// The fields of a body.
+/// Parses the fields of a body.
 ///
 /// # Errors
-/// Bytes that are no JSON object.
+/// The bytes are not a JSON object.
 pub fn fields(bytes: &[u8], shared: &Shared) -> Result<Map<String, Value>, ApiError> {
     let bytes = bytes.strip_prefix(BOM).unwrap_or(bytes);
     let text = std::str::from_utf8(bytes).map_err(|error| {
@@ -59,10 +61,10 @@ pub fn fields(bytes: &[u8], shared: &Shared) -> Result<Map<String, Value>, ApiEr
     Ok(parse_bounded_object(text, "body", example, bounds)?)
 }
 
-/// Refuses a request for another model.
+/// Checks that a request is for the served model.
 ///
 /// # Errors
-/// The model that is served has other names.
+/// The request names another model.
 pub fn check_model(fields: &Map<String, Value>, shared: &Shared) -> Result<(), ApiError> {
     match fields.get("model") {
         None | Some(Value::Null) => Ok(()),
@@ -75,10 +77,10 @@ pub fn check_model(fields: &Map<String, Value>, shared: &Shared) -> Result<(), A
     }
 }
 
-/// Reads a request; `ticket` counts what it turns out to be.
+/// Parses a request, and counts its answers and tokens on `ticket`.
 ///
 /// # Errors
-/// What is wrong with it, or that there is no room for it.
+/// The request is invalid, or the admission limits do not permit it.
 pub fn read(
     bytes: &[u8],
     endpoint: Endpoint,
@@ -120,7 +122,7 @@ fn build(body: &Body, endpoint: Endpoint, shared: &Shared) -> Result<Request, Ap
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let building = Building {
         max_tokens: shared.options.max_tokens,
-        // What the context leaves.
+        // Limited by the rest of the context.
         chat_max_tokens: u32::MAX,
         seed: shared.options.seed,
         now_s: now.map_or(0, |since| since.as_secs()),
@@ -155,11 +157,11 @@ fn echoed(request: &Request, shared: &Shared) -> Result<Vec<EchoedPrompt>, Rejec
 }
 
 impl Order {
-    /// Returns the request with its grammar checked, shared with others that ask for the same, and
-    /// prepared for the engine.
+    /// Returns the request with its grammar checked and prepared for the engine. Requests with the
+    /// same grammar share it.
     ///
     /// # Errors
-    /// A grammar that no answer can follow.
+    /// No answer can follow the grammar.
     pub fn with_grammar(mut self, shared: &Shared) -> Result<Order, ApiError> {
         let request = Arc::unwrap_or_clone(self.request);
         let request = shared.grammars.check_request(request)?;
@@ -169,17 +171,17 @@ impl Order {
         Ok(self)
     }
 
-    /// Takes the memory that the answers may need.
+    /// Reserves the memory that the answers may need.
     ///
     /// # Errors
-    /// There is not so much.
+    /// The memory is not available.
     pub fn take_memory(&self, shared: &Shared) -> Result<AnswerMemoryPermit, ApiError> {
         let free_bytes = AnswerMemory::plain_bytes(shared.context() as u64);
         let (is_streamed, retry) = (self.stream.is_some(), shared.admission.retry_after_s());
         shared.answer_memory.take(&self.request, is_streamed, free_bytes, retry)
     }
 
-    /// What the engine is asked for one of the answers.
+    /// Returns the submission for one of the answers.
     pub fn submission(&self, choice: usize) -> Submission {
         let request = &*self.request;
         let prompt = request.prompt_of(choice);
@@ -197,12 +199,13 @@ impl Order {
         }
     }
 
-    /// Whether of an answer only its prompt is looked at.
+    /// Returns true if an answer consists of its prompt alone, without new tokens.
     pub fn is_prompt_alone(&self, choice: usize) -> bool {
         self.request.prompt_of(choice).max_new == 0
     }
 
-    /// What is told of an answer's prompt, of which the engine said so much.
+    /// Returns what an answer reports about its prompt, for the log-probabilities that the engine
+    /// found.
     pub fn of_prompt<'p>(
         &'p self,
         choice: usize,
@@ -213,7 +216,7 @@ impl Order {
         OfPrompt { request: &self.request, echoed: self.echo_of(choice), found, codec }
     }
 
-    /// The prompt that an answer begins with.
+    /// Returns the prompt that an answer begins with, if it is echoed.
     pub fn echo_of(&self, choice: usize) -> Option<&EchoedPrompt> {
         self.echoed.get(choice / self.request.n)
     }

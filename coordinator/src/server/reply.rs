@@ -1,14 +1,14 @@
-//! Answers in JSON.
+//! JSON responses.
 
 use axum::body::Body;
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::Response;
 use serde::Serialize;
 
-/// The header with a request's name, of requests and of responses.
+/// Header with the id of a request, in requests and responses.
 pub const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// An answer whose body is this, as JSON.
+/// Returns a response with `body` as JSON.
 pub fn json(status: StatusCode, body: &impl Serialize) -> Response {
     let bytes = serde_json::to_vec(body).expect("numbers, texts and lists always serialise");
     let mut response = Response::new(Body::from(bytes));

@@ -1,4 +1,4 @@
-//! Names of requests, by which clients and the log mean the same one.
+//! Request ids, by which clients and the log identify a request.
 
 use std::sync::Arc;
 
@@ -10,28 +10,28 @@ use axum::response::Response;
 use super::reply::X_REQUEST_ID;
 use super::shared::Shared;
 
-/// Maximum length of a name that a client gives.
+/// Maximum length of an id that a client provides, in bytes.
 const MAX_BYTES: usize = 128;
 
-/// The name of a request.
+/// Id of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RequestId(HeaderValue);
 
 impl RequestId {
-    /// Takes a client's name where it is short and printable.
+    /// Returns the client's id if it is short and printable.
     fn given(value: &HeaderValue) -> Option<RequestId> {
         let bytes = value.as_bytes();
         let is_short = (1..=MAX_BYTES).contains(&bytes.len());
         (is_short && bytes.iter().all(u8::is_ascii_graphic)).then(|| RequestId(value.clone()))
     }
 
-    /// The name as text.
+    /// Returns the id as text.
     pub fn as_str(&self) -> &str {
         self.0.to_str().unwrap_or_default()
     }
 }
 
-/// Names a request and counts its response.
+/// Assigns an id to a request and counts its response.
 pub async fn name(State(shared): State<Arc<Shared>>, mut request: Request, next: Next) -> Response {
     let given = request.headers().get(X_REQUEST_ID).and_then(RequestId::given);
     let id = given.unwrap_or_else(|| {

@@ -1,4 +1,4 @@
-//! Which path is what.
+//! Routes of the server, and the checks that precede them.
 
 use std::sync::Arc;
 
@@ -16,10 +16,10 @@ use super::request_id;
 use super::shared::Shared;
 use super::tokens;
 
-/// The one path that needs no key.
+/// The only path that requires no key.
 const HEALTH: &str = "/health";
 
-/// Endpoints as a wrong path is told of them.
+/// Endpoints listed in the response for an unknown path.
 const ENDPOINTS: [&str; 7] = [
     "POST /v1/chat/completions",
     "POST /v1/completions",
@@ -30,8 +30,8 @@ const ENDPOINTS: [&str; 7] = [
     "GET /metrics",
 ];
 
-/// All endpoints. Those of OpenAI are there without `/v1` too, for clients that are given a base
-/// URL without it.
+/// Returns the router of all endpoints. Those of OpenAI also exist without `/v1`, for clients whose
+/// base URL does not include it.
 pub fn router(shared: Arc<Shared>) -> Router {
     let mut router = Router::new();
     for prefix in ["/v1", ""] {
@@ -67,8 +67,7 @@ async fn no_such_method() -> Response {
     ApiError::new(status, INVALID_REQUEST, "method_not_allowed", message).into_response()
 }
 
-/// Answers only requests that do not come from a page of another site, unless its origin is
-/// allowed.
+/// Refuses requests from a page of another site, unless its origin is allowed.
 async fn check_origin(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
     match shared.options.cross_site.check(&request) {
         Ok(()) => next.run(request).await,
@@ -79,7 +78,7 @@ async fn check_origin(State(shared): State<Arc<Shared>>, request: Request, next:
     }
 }
 
-/// Lets in who shows the key.
+/// Refuses requests without the key, except for the health check.
 async fn guard(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
     let shown = request.headers().get(header::AUTHORIZATION).map_or(&[][..], |key| key.as_bytes());
     let is_free = request.uri().path() == HEALTH;

@@ -1,4 +1,4 @@
-//! A server from its first connection to its last.
+//! Life of a server, from its first connection to its last.
 
 use std::collections::hash_map::RandomState;
 use std::io;
@@ -29,14 +29,14 @@ use crate::openai::chats::ChatRules;
 use crate::openai::grammar_cache::GrammarCache;
 use crate::openai::prompt_bounds::PromptBounds;
 
-/// Threads that wait for sockets.
+/// Number of threads that serve sockets.
 const SOCKET_THREADS: usize = 2;
 
-/// Between two looks at whether to end.
+/// Interval between two checks of whether the server must stop.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 const LOOK_EVERY_DRAINING: Duration = Duration::from_millis(20);
 
-/// Why a server cannot go on.
+/// Reason for which a server cannot run.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
     #[error("the system gives no more threads or descriptors: {0}")]
@@ -49,14 +49,14 @@ pub enum ServerError {
     EngineEnded,
 }
 
-/// How a server ended that was asked to.
+/// Result of a server that was asked to stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Served {
-    /// Requests whose answers were cut.
+    /// Number of requests whose answers were cut off.
     pub cut: u64,
 }
 
-/// A server before it has clients.
+/// A server that does not accept connections yet.
 #[derive(Debug)]
 pub struct Server {
     listener: TcpListener,
@@ -66,10 +66,11 @@ pub struct Server {
 }
 
 impl Server {
-    /// Prepares everything; nobody is answered yet.
+    /// Prepares a server that does not accept connections yet.
     ///
     /// # Errors
-    /// What the system does not give.
+    /// The system lacks resources, the log cannot be opened, or the chat template cannot be
+    /// examined.
     pub fn new(
         listener: TcpListener,
         engine: Arc<dyn Serving>,
@@ -121,10 +122,11 @@ impl Server {
         Ok(Server { listener, runtime, shared: Arc::new(shared), phase })
     }
 
-    /// Answers until `stop` says so, and then what is being answered, within the time for it.
+    /// Serves requests until `stop` returns true, and then waits for the answers in progress,
+    /// within the time limit for draining.
     ///
     /// # Errors
-    /// An engine that ended by itself.
+    /// The engine has ended by itself.
     pub fn run(self, stop: &dyn Fn() -> bool) -> Result<Served, ServerError> {
         let Server { listener, runtime, shared, phase } = self;
         let (close, closing) = watch::channel(false);
@@ -146,7 +148,7 @@ impl Server {
     }
 }
 
-/// Returns when the server is to end.
+/// Waits until the server must stop.
 async fn watch_over(shared: &Shared, stop: &dyn Fn() -> bool) -> Result<(), ServerError> {
     while !stop() {
         if shared.engine.status().state == State::Ended {
@@ -157,7 +159,7 @@ async fn watch_over(shared: &Shared, stop: &dyn Fn() -> bool) -> Result<(), Serv
     Ok(())
 }
 
-/// Lets answers end that have begun; how many requests were not done in time.
+/// Waits for answers in progress; returns the number of requests that did not end in time.
 async fn drain(shared: &Shared, phase: &watch::Sender<Phase>) -> u64 {
     phase.send_replace(Phase::Draining);
     shared.engine.drain();
@@ -165,7 +167,7 @@ async fn drain(shared: &Shared, phase: &watch::Sender<Phase>) -> u64 {
     shared.admission.requests()
 }
 
-/// Waits until something holds, for so long at most.
+/// Waits until `holds` returns true, for at most the given time.
 async fn until(most: Duration, holds: impl Fn() -> bool) {
     let began = Instant::now();
     while !holds() && began.elapsed() < most {

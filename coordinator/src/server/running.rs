@@ -1,4 +1,4 @@
-//! A request whose answers are being computed, until nobody waits for them any more.
+//! A request whose answers are being computed. It is cancelled when it is dropped.
 
 use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -18,27 +18,27 @@ use crate::boundary::serving::SubmissionId;
 use crate::openai::item::Endpoint;
 use crate::openai::output::{FinishReason, Usage, body_id, prompt_tokens};
 
-/// What a request holds from when it is let in.
+/// Resources that a request holds once it is admitted.
 #[derive(Debug)]
 pub struct Admitted {
     pub ticket: Ticket,
     pub memory: AnswerMemoryPermit,
 }
 
-/// When and as what a request came.
+/// Time of a request's arrival, and its id.
 #[derive(Debug)]
 pub struct Asked {
     pub arrived: Instant,
-    /// See `request_id`.
+    /// Id of the request; see the module `request_id`.
     pub request_id: String,
 }
 
-/// A request that the engine has.
+/// A request that was submitted to the engine.
 #[derive(Debug)]
 pub struct Running {
     pub order: Arc<Order>,
     shared: Arc<Shared>,
-    /// Answers that the engine goes on with.
+    /// Answers that are not complete yet, by choice.
     open: Vec<Option<SubmissionId>>,
     news: UnboundedReceiver<News>,
     phase: watch::Receiver<Phase>,
@@ -50,23 +50,23 @@ pub struct Running {
     count: Count,
 }
 
-/// What is known of a request so far.
+/// Numbers and outcomes of a request so far.
 #[derive(Debug)]
 struct Count {
     cached_tokens: u64,
-    /// Of each answer.
+    /// Number of generated tokens of each answer.
     generated: Vec<u64>,
     first_token: Option<Instant>,
     ends: Vec<&'static str>,
-    /// Why not all answers ended.
+    /// Error for which some answers did not end.
     cut: Option<ApiError>,
 }
 
 impl Running {
-    /// Gives all answers of a request to the engine.
+    /// Submits all answers of a request to the engine.
     ///
     /// # Errors
-    /// The engine takes nothing.
+    /// The engine does not accept requests any more.
     pub fn start(
         order: Order,
         shared: &Arc<Shared>,
@@ -126,29 +126,31 @@ impl Running {
         Ok(running)
     }
 
-    /// With one answer what ends it ends all; with several each has its own.
+    /// Returns the cancel flag of one answer. A single answer shares the request's flag; several
+    /// have separate flags, because an answer that ends early sets its flag.
     fn each_gone(&self) -> Gone {
         if self.order.request.choices() == 1 { self.gone.clone() } else { Gone::default() }
     }
 
-    /// Whether answers go on.
+    /// Returns true if some answers are not complete.
     pub fn is_open(&self) -> bool {
         self.open.iter().any(Option::is_some)
     }
 
-    /// What is told next.
+    /// Waits for the next event of the request.
     ///
     /// # Errors
-    /// Why nothing more will be; the answers that go on are cut.
+    /// The request failed, timed out or was cut off by a shutdown; no more events follow, and its
+    /// open answers are cancelled.
     pub async fn next(&mut self) -> Result<News, ApiError> {
         let news = self.receive().await;
         self.keep(news)
     }
 
-    /// What was told already.
+    /// Returns an event that is available already; `None` if there is none.
     ///
     /// # Errors
-    /// As [`Running::next`].
+    /// See [`Running::next`].
     pub fn try_next(&mut self) -> Option<Result<News, ApiError>> {
         let news = self.news.try_recv().ok()?;
         Some(self.keep(Ok(news)))
@@ -192,7 +194,7 @@ impl Running {
         let choice = news.choice;
         match &news.what {
             What::Prompt { cached_tokens, .. } => {
-                // The answers to one prompt share it.
+                // Answers to the same prompt share it.
                 if choice.is_multiple_of(self.order.request.n) {
                     let tokens = self.order.request.prompt_of(choice).tokens.len();
                     self.count.cached_tokens += u64::from(*cached_tokens);
@@ -220,12 +222,12 @@ impl Running {
         }
     }
 
-    /// Takes the memory of the answers, which is in use until they are written.
+    /// Takes the reserved memory of the answers, which stays in use until they are written.
     pub fn take_memory(&mut self) -> Option<AnswerMemoryPermit> {
         self.memory.take()
     }
 
-    /// Tokens so far.
+    /// Returns the token counts so far.
     pub fn usage(&self) -> Usage {
         let told = self.count.generated.iter().enumerate();
         let told = told.filter(|(choice, _)| !self.order.is_prompt_alone(*choice));
@@ -262,7 +264,7 @@ impl Running {
 }
 
 impl Drop for Running {
-    /// Nobody waits any more: what goes on is cancelled, and what was is logged.
+    /// Cancels the answers that are not complete, and logs the request.
     fn drop(&mut self) {
         self.gone.set();
         let was_open = self.is_open();
@@ -272,7 +274,7 @@ impl Drop for Running {
         let metrics = &self.shared.metrics;
         let (outcome, status) = match &self.count.cut {
             Some(error) => (error.code().to_owned(), error.status().as_u16()),
-            // What HTTP servers write where the client went first.
+            // Status that HTTP servers conventionally log if the client disconnected first.
             None if was_open => ("client_left".to_owned(), 499),
             None => (self.count.ends.join(","), 200),
         };

@@ -1,4 +1,5 @@
-//! What an engine tells of a sequence, on its way to the thread that turns tokens into text.
+//! Messages about a sequence, from the engine to the threads that turn tokens into text and on to
+//! the request.
 
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -16,48 +17,49 @@ use crate::openai::growing::Delta;
 use crate::openai::item::Request;
 use crate::openai::stop::Answer;
 
-/// Whether nobody waits for a sequence any more.
+/// Flag that is set when a sequence's events are no longer needed.
 #[derive(Debug, Clone, Default)]
 pub struct Gone(Arc<AtomicBool>);
 
 impl Gone {
-    /// Nobody does.
+    /// Sets the flag.
     pub fn set(&self) {
-        // Relaxed: it orders nothing, and is looked at again with the next token.
+        // Relaxed: no other memory access depends on the order, and the flag is checked again with
+        // the next token.
         self.0.store(true, Ordering::Relaxed);
     }
 
-    /// Whether nobody does.
+    /// Returns true if the flag is set.
     pub fn is_set(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// A sequence that begins.
+/// A sequence that is about to be submitted.
 #[derive(Debug)]
 pub struct Begun {
     pub request: Arc<Request>,
-    /// Which of its answers.
+    /// Index of the answer in its request.
     pub choice: usize,
-    /// It is told while it grows.
+    /// True if the answer is sent while it is generated.
     pub is_streamed: bool,
     pub arrived: Instant,
     pub news: UnboundedSender<News>,
     pub gone: Gone,
-    /// Events of the request that were told and not taken.
+    /// Events of the request that were sent and not received yet.
     pub backlog: Backlog,
-    /// Given back with this value.
+    /// Released when this value is dropped.
     pub place: AnswerPlace,
 }
 
-/// How many events of a request were told and not taken yet.
+/// Number of events of a request that were sent and not received yet.
 #[derive(Debug, Clone, Default)]
 pub struct Backlog(Arc<AtomicU64>);
 
 impl Backlog {
-    /// Notes one more event. Returns false, and notes none, if there are too many.
+    /// Counts one more event. Returns false, without counting it, if there are too many.
     pub fn add(&self) -> bool {
-        // Relaxed: a few more or less make no difference.
+        // Relaxed: the limit need not be exact.
         let has_room = self.0.load(Ordering::Relaxed) < MAX_BACKLOG;
         if has_room {
             self.0.fetch_add(1, Ordering::Relaxed);
@@ -65,58 +67,59 @@ impl Backlog {
         has_room
     }
 
-    /// Notes that an event was taken.
+    /// Counts an event as received.
     pub fn take(&self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-/// What is told of a sequence by this number.
+/// Message about the sequence with the given number.
 #[derive(Debug)]
 pub enum Note {
     Begin(u64, Box<Begun>),
     Event(u64, Event, Instant),
-    /// The engine forgot it.
+    /// The engine dropped the sequence's listener before its last event.
     Lost(u64),
 }
 
-/// What a request is told of one of its answers.
+/// Event of one of a request's answers.
 #[derive(Debug)]
 pub struct News {
     pub choice: usize,
     pub what: What,
 }
 
-/// What became of an answer.
+/// Kind of event of an answer.
 #[derive(Debug)]
 pub enum What {
     Prompt {
         cached_tokens: u32,
         logprobs: Vec<Logprob>,
     },
-    /// More of it, and how many tokens there are by now.
+    /// New part of the answer, and the number of its tokens so far.
     Grown(Delta, u64),
     Ended(Box<Ended>),
-    /// A whole sentence.
+    /// The answer failed for the given reason, a complete sentence.
     Failed(String),
-    /// All its tokens are there, but the tokenizer makes no text of them: a whole sentence.
+    /// All tokens were generated, but the tokenizer cannot decode them. The reason is a complete
+    /// sentence.
     Lost(String),
 }
 
 /// An answer that has ended.
 #[derive(Debug)]
 pub struct Ended {
-    /// What was not told of it.
+    /// Part of the answer that was not sent yet.
     pub rest: Delta,
-    /// Without log-probabilities.
+    /// The answer without its log-probabilities.
     pub answer: Answer,
-    /// Of an answer that is told whole, where they were asked for.
+    /// Log-probabilities, if they were requested and the answer is not streamed.
     pub logprobs: Option<FoundLogprobs>,
-    /// The engine may not know yet.
+    /// The answer ended at a stop string, so the engine may still be computing it.
     pub by_stop_string: bool,
 }
 
-/// Hears the engine for one sequence.
+/// Forwards the engine's events for one sequence to a thread that turns tokens into text.
 #[derive(Debug)]
 pub struct Ear {
     number: u64,
@@ -126,7 +129,7 @@ pub struct Ear {
 }
 
 impl Ear {
-    /// Of a sequence that was told as begun.
+    /// Creates the listener of a sequence for which [`Note::Begin`] was sent.
     pub fn new(number: u64, notes: Sender<Note>, gone: Gone) -> Ear {
         Ear { number, notes, gone, is_over: false }
     }

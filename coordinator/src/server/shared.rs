@@ -1,4 +1,4 @@
-//! What all requests of a server share.
+//! State that all requests of a server share.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
@@ -23,17 +23,17 @@ use crate::openai::grammar_cache::GrammarCache;
 use crate::openai::prompt::Limits;
 use crate::openai::prompt_bounds::PromptBounds;
 
-/// How far a server is.
+/// Phase of a server's life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Phase {
     Serving,
-    /// Answers that have begun go on, no more begin.
+    /// Answers in progress continue, but new requests are refused.
     Draining,
-    /// Answers that go on are cut.
+    /// Answers in progress are cut off.
     Ending,
 }
 
-/// What all requests share.
+/// State that all requests share.
 #[derive(Debug)]
 pub struct Shared {
     pub engine: Arc<dyn Serving>,
@@ -51,31 +51,31 @@ pub struct Shared {
     pub prompt_bounds: PromptBounds,
     pub chats: ChatRules,
     pub phase: watch::Receiver<Phase>,
-    /// Tells this server's ids from those of others.
+    /// Distinguishes this server's ids from those of other servers.
     pub salt: String,
-    /// Makes names of requests that cannot be guessed.
+    /// Key for request ids, which makes them impossible to guess.
     pub id_key: RandomState,
     pub requests: AtomicU64,
 }
 
 impl Shared {
-    /// An id that no other request has.
+    /// Returns an id that no other request has.
     pub fn new_id(&self) -> String {
         format!("{}-{}", self.salt, self.requests.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// A name for a request whose client gives none.
+    /// Returns an id for a request whose client provides none.
     pub fn new_request_id(&self) -> String {
         let number = self.requests.fetch_add(1, Ordering::Relaxed);
         format!("req_{:016x}{number:x}", self.id_key.hash_one(number))
     }
 
-    /// Positions of prompt and answer together.
+    /// Returns the maximum number of positions of a prompt and its answer together.
     pub fn context(&self) -> usize {
         (self.engine.limits().context as usize).min(self.model.max_positions)
     }
 
-    /// What the model can take.
+    /// Returns the model's limits on prompts.
     pub fn prompt_limits(&self) -> Limits {
         Limits {
             context: self.context(),
@@ -84,10 +84,10 @@ impl Shared {
         }
     }
 
-    /// Whether requests are computed as they come.
+    /// Checks that the engine computes requests at the moment.
     ///
     /// # Errors
-    /// Why not.
+    /// The model is being loaded, or requests are not accepted.
     pub fn check_ready(&self) -> Result<(), ApiError> {
         match self.state() {
             State::Loading => Err(ApiError::unavailable("loading", "The model is being loaded.")),
@@ -103,10 +103,11 @@ impl Shared {
         }
     }
 
-    /// Whether requests are taken; while workers are started again they wait.
+    /// Checks that requests are accepted. While workers are restarted, requests are accepted and
+    /// wait.
     ///
     /// # Errors
-    /// Why not.
+    /// The server is shutting down or has ended.
     pub fn check_open(&self) -> Result<(), ApiError> {
         match self.state() {
             State::Ready | State::Loading => Ok(()),
@@ -115,7 +116,7 @@ impl Shared {
         }
     }
 
-    /// There is no room.
+    /// Returns the error for a request that is not admitted.
     pub fn full(&self, full: Full) -> ApiError {
         let seconds = self.admission.retry_after_s();
         match full {
@@ -126,7 +127,7 @@ impl Shared {
     }
 }
 
-/// The engine takes nothing.
+/// Returns the error for a request that the engine refused.
 pub fn refused(refused: Refused) -> ApiError {
     let code = match refused {
         Refused::Draining => "draining",

@@ -1,4 +1,4 @@
-//! Answers that are told while they grow, as server-sent events.
+//! Streamed answers, as server-sent events.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -22,21 +22,22 @@ use crate::openai::echo::EchoedPrompt;
 use crate::openai::growing::Delta;
 use crate::openai::output::{FinishReason, Provenance, Usage, prompt_token_ids};
 
-/// Between two signs of life where there is nothing to tell.
+/// Interval between two keep-alive comments while there are no events.
 const ALIVE_EVERY: Duration = Duration::from_secs(15);
 
-/// Bytes of events that are sent together, about.
+/// Approximate number of bytes of events that are sent together.
 const TOGETHER_BYTES: usize = 16 << 10;
 
-/// Tokens and log-probabilities of events that are written on a thread that others wait for.
+/// Maximum number of tokens and log-probabilities of an event that is serialised on a socket
+/// thread.
 const WRITTEN_AT_ONCE: usize = 1024;
-/// Log-probabilities of a token, about.
+/// Approximate number of log-probabilities per token.
 const SPELLED_AT_ONCE: usize = 8;
 
-/// The last event.
+/// Last event of a stream.
 const DONE: &[u8] = b"data: [DONE]\n\n";
 
-/// The answer to a request as a stream.
+/// Returns the streamed response to a request.
 pub fn answer(
     running: Running,
     provenance: &Provenance,
@@ -53,24 +54,24 @@ pub fn answer(
     let of = HeaderValue::from_static;
     headers.insert(header::CONTENT_TYPE, of("text/event-stream; charset=utf-8"));
     headers.insert(header::CACHE_CONTROL, of("no-cache"));
-    // Proxies would collect events.
+    // Keeps proxies from buffering events.
     headers.insert("x-accel-buffering", of("no"));
     response
 }
 
-/// The events of an answer.
+/// Stream of the events of a request.
 struct Events {
     shared: Arc<Shared>,
     running: Running,
     head: ChunkHead,
-    /// Of each answer, whether nothing was told of it yet.
+    /// True for each answer of which nothing was sent yet.
     is_first: Vec<bool>,
     activity: Option<Arc<Activity>>,
     is_over: bool,
 }
 
 impl Events {
-    /// The next bytes; `None` behind the last.
+    /// Returns the next bytes; `None` after the last event.
     async fn next(mut self) -> Option<(Result<Bytes, Infallible>, Events)> {
         if self.is_over {
             return None;
@@ -93,7 +94,7 @@ impl Events {
         Some((Ok(bytes.into()), self))
     }
 
-    /// Waits for news; `None` where it is time for a sign of life.
+    /// Waits for an event; returns `None` if a keep-alive comment is due.
     async fn wait(&mut self) -> Option<Result<News, ApiError>> {
         let activity = self.activity.clone();
         let doubted = async {
@@ -110,8 +111,8 @@ impl Events {
         }
     }
 
-    /// Writes news that take a while on a thread that nobody else waits for. `None` where that
-    /// fails, so that the stream ends within.
+    /// Writes a long event on a writing thread. Returns `None` if that fails, which ends the stream
+    /// early.
     async fn write_long(
         mut self,
         news: Result<News, ApiError>,
@@ -148,7 +149,7 @@ impl Events {
         }
     }
 
-    /// What an event says of its answer; `None` where there is nothing to say.
+    /// Returns the content of an event for its answer; `None` if there is nothing to send.
     fn choice(&mut self, news: News) -> Option<ChunkChoice> {
         let News { choice, what } = news;
         let order = &self.running.order;
@@ -180,7 +181,7 @@ impl Events {
         Some(self.head.choice(choice, is_first, delta, ending).moved(characters))
     }
 
-    /// A prompt that is echoed.
+    /// Returns the content of an echoed prompt.
     fn prompt(
         &mut self,
         choice: usize,
@@ -223,7 +224,7 @@ impl Events {
     }
 }
 
-/// Returns true for news that take a while to write.
+/// Returns true if an event takes long to write.
 fn is_long(news: &News) -> bool {
     let size = match &news.what {
         What::Prompt { logprobs, .. } => logprobs.len(),

@@ -1,5 +1,5 @@
-//! Threads that turn tokens into text: a model's tokenizer is asked for every token, which must
-//! hold up neither the engine nor the sockets.
+//! Threads that turn tokens into text. The model's tokenizer is called for every token, which must
+//! delay neither the engine nor the sockets.
 
 use std::collections::HashMap;
 use std::io;
@@ -19,10 +19,11 @@ use crate::boundary::serving::Event;
 use crate::openai::following::Following;
 use crate::openai::growing::Growing;
 
-/// How many there are: a tokenizer that does not answer holds up a part of the answers only.
+/// Number of threads. With several, a tokenizer that does not respond delays only some of the
+/// answers.
 const TELLERS: usize = 2;
 
-/// The threads, which end when nobody tells them anything any more.
+/// Pool of threads, which end when all senders of messages are dropped.
 #[derive(Debug)]
 pub struct Tellers {
     notes: Vec<Sender<Note>>,
@@ -30,10 +31,10 @@ pub struct Tellers {
 }
 
 impl Tellers {
-    /// Starts them.
+    /// Starts the threads.
     ///
     /// # Errors
-    /// The system starts no more threads.
+    /// The system cannot start more threads.
     pub fn start(codec: Option<&SharedCodec>, metrics: &Arc<Metrics>) -> io::Result<Tellers> {
         let finishers = Arc::new(FinisherPool::start(codec)?);
         let start = |index: usize| {
@@ -48,12 +49,12 @@ impl Tellers {
         Ok(Tellers { notes, next: AtomicU64::new(0) })
     }
 
-    /// Follows a sequence; what the engine is to tell.
+    /// Assigns a sequence to a thread; returns the listener for the engine.
     pub fn begin(&self, begun: Begun) -> Ear {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let notes = &self.notes[number as usize % self.notes.len()];
         let gone = begun.gone.clone();
-        // A thread that is gone is noticed by whoever waits for what it would tell.
+        // If the thread has ended, the request notices that its events have ended.
         let _ = notes.send(Note::Begin(number, Box::new(begun)));
         Ear::new(number, notes.clone(), gone)
     }
@@ -88,11 +89,11 @@ fn work(
     }
 }
 
-/// A sequence while it is answered.
+/// A sequence that is being answered.
 struct Followed<'a> {
     begun: Begun,
     growing: Growing<'a>,
-    /// When its last token came.
+    /// Time of its last token.
     last: Option<Instant>,
 }
 
@@ -102,7 +103,7 @@ impl<'a> Followed<'a> {
         Followed { begun, growing: Growing::new(codec, following), last: None }
     }
 
-    /// Takes an event; itself, unless it was the last one.
+    /// Processes an event. Returns the sequence, or `None` if no more events are expected.
     fn take(
         mut self,
         event: Event,
@@ -155,12 +156,13 @@ impl<'a> Followed<'a> {
             self.end(Finish::Stop, true, finishers);
             return None;
         }
-        // The last token is told with the end, which follows at once: an event for each token.
+        // The last token is sent with the end of the answer, which follows at once, so that there
+        // is one event per token.
         let max_new = self.begun.request.prompt_of(self.begun.choice).max_new;
         if !self.begun.is_streamed || self.growing.len() >= max_new as usize {
             return Some(self);
         }
-        // A reader who is slower than the model gets several tokens at a time.
+        // A client that is slower than the model receives several tokens per event.
         if !self.begun.backlog.add() {
             return Some(self);
         }
@@ -174,7 +176,7 @@ impl<'a> Followed<'a> {
         finishers.add(FinishTask { begun, tokens: growing.into_ended(finish), by_stop_string });
     }
 
-    /// Whether anybody listens.
+    /// Sends an event to the request; returns false if it receives no more events.
     fn tell(&self, what: What) -> bool {
         let heard = self.begun.news.send(News { choice: self.begun.choice, what }).is_ok();
         if !heard {

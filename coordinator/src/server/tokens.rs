@@ -1,4 +1,4 @@
-//! Texts to tokens and back, in the form of vLLM's endpoints.
+//! Endpoints that tokenise and detokenise texts, compatible with vLLM's.
 
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -19,9 +19,9 @@ use crate::openai::body::{Fields, RawPrompt, read_prompts};
 use crate::openai::item::{ErrorCode, Rejection};
 use crate::openai::prompt::{Limits, tokenise};
 
-/// Bytes of a text that are tokenised at a time, or more where the context is long.
+/// Maximum size of a text that is tokenised, in bytes, unless the context permits a longer one.
 const MAX_TOKENIZED_BYTES: usize = 2 << 20;
-/// For each position of the context.
+/// Bytes of text per position of the context; see [`check_size`].
 const BYTES_PER_TOKEN: usize = 16;
 
 #[derive(Serialize)]
@@ -29,7 +29,7 @@ struct Tokenized {
     count: usize,
     max_model_len: usize,
     tokens: Vec<u32>,
-    /// What each token spells, where that was asked for.
+    /// Text of each token, if requested.
     token_strs: Option<Vec<String>>,
 }
 
@@ -38,7 +38,7 @@ struct Detokenized {
     prompt: String,
 }
 
-/// `/tokenize`.
+/// Handles `/tokenize`.
 pub async fn tokenize(State(shared): State<Arc<Shared>>, request: Request) -> Response {
     respond(&shared, request, |fields, codec, shared| {
         let tokens = tokens_of(fields, codec, shared)?;
@@ -52,7 +52,7 @@ pub async fn tokenize(State(shared): State<Arc<Shared>>, request: Request) -> Re
     .await
 }
 
-/// `/detokenize`.
+/// Handles `/detokenize`.
 pub async fn detokenize(State(shared): State<Arc<Shared>>, request: Request) -> Response {
     respond(&shared, request, |fields, codec, _| {
         let tokens = fields.get("tokens").and_then(Value::as_array);
@@ -102,7 +102,7 @@ fn tokens_of(
                 Rejection::of_codec(&error, ErrorCode::Tokenizer, what).into()
             })
         }
-        // A text may be counted that is longer than the context.
+        // A text that is tokenised for counting may exceed the context.
         prompt => {
             let limits = Limits { context: usize::MAX, ..shared.prompt_limits() };
             Ok(tokenise(prompt, Some(codec), now_s, limits)?)
@@ -110,8 +110,8 @@ fn tokens_of(
     }
 }
 
-/// Refuses a text that a tokenizer would need too much memory for: more than is ever counted for
-/// the sake of a prompt.
+/// Refuses a text whose tokenisation would need too much memory. The limit is above the size of any
+/// text that is useful as a prompt.
 fn check_size(prompt: &RawPrompt, context: usize) -> Result<(), Rejection> {
     let (field, size_bytes) = match prompt {
         RawPrompt::Text(text) => ("prompt", text.len()),
@@ -141,7 +141,7 @@ async fn respond(
     let (parts, body) = request.into_parts();
     let reader = Arc::clone(shared);
     let answered = async {
-        // As many at a time as requests for answers, for the same memory.
+        // Shares the admission limits with completions, since both use the same memory.
         shared.admission.check_room().map_err(|full| shared.full(full))?;
         let body = shared.inbound.read(&parts.headers, body).await?;
         if let Some(activity) = activity {

@@ -1,5 +1,6 @@
-//! Answers that are told whole. Their log-probabilities are spelled when they are written, one
-//! choice at a time where there are many, so that memory has them once.
+//! Answers that are not streamed. The tokens of their log-probabilities are turned into text only
+//! when an answer is written, for long answers one choice at a time, so that only one choice's text
+//! is in memory.
 
 use std::io;
 use std::sync::Arc;
@@ -22,16 +23,17 @@ use crate::boundary::engine::Logprob;
 use crate::openai::output::{Done, Provenance, ResponseBody, Usage, done, response_body};
 use crate::openai::stop::Answer;
 
-/// Tokens and log-probabilities of answers that are written on a thread that others wait for.
+/// Maximum number of tokens and log-probabilities of an answer that is serialised on a socket
+/// thread.
 const WRITTEN_AT_ONCE: usize = 4096;
 
-/// An answer's list of choices before there are any.
+/// List of choices in an answer without choices.
 const NO_CHOICES: &[u8] = b"\"choices\":[]";
 
-/// Waits for all answers.
+/// Waits for all answers and returns the response.
 ///
 /// # Errors
-/// Why not all of them ended.
+/// Some answers did not end; see [`Running::next`].
 pub async fn answer(
     mut running: Running,
     provenance: Provenance,
@@ -78,16 +80,16 @@ pub async fn answer(
     Ok(response)
 }
 
-/// A choice, its answer, and what is known of its prompt.
+/// Index of a choice, its answer, and the log-probabilities of its prompt.
 type EndedChoice = (usize, Box<Ended>, Vec<Logprob>);
 
-/// Returns how much there is to write of an answer.
+/// Returns the number of tokens and log-probabilities to write.
 fn size((_, ended, prompt): &EndedChoice) -> usize {
     let logprobs = ended.logprobs.as_ref().map_or(0, |logprobs| logprobs.len());
     ended.answer.token_ids.len() + logprobs + prompt.len()
 }
 
-/// What all choices of an answer share.
+/// Data that all choices of a response share.
 struct Whole {
     shared: Arc<Shared>,
     order: Arc<Order>,
@@ -113,14 +115,14 @@ impl Whole {
     }
 }
 
-/// An answer that is written choice by choice, as its reader takes it.
+/// A response that is written choice by choice, as its client receives it.
 struct Written {
-    /// `None` while a choice is written.
+    /// `None` while a choice is being written.
     whole: Option<Whole>,
-    /// What precedes the next choice.
+    /// Bytes that precede the next choice.
     head: Vec<u8>,
     ended: std::vec::IntoIter<EndedChoice>,
-    /// What follows the last choice; empty once it is written.
+    /// Bytes that follow the last choice; empty once they are written.
     tail: Vec<u8>,
     _memory: Option<AnswerMemoryPermit>,
 }
@@ -144,7 +146,8 @@ impl Written {
                 self.whole = Some(whole);
                 Ok(bytes.into())
             }
-            // The connection ends within the answer, so that nobody takes it for a whole one.
+            // The connection ends in the middle of the response, so that no client mistakes it for
+            // a complete one.
             Err(_) => Err(io::Error::other("a choice could not be written")),
         };
         Some((written, self))
