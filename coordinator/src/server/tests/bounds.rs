@@ -1,4 +1,4 @@
-//! What one client does disturbs no other.
+//! Tests that no client can disturb others.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -11,7 +11,8 @@ use super::engine::Manner;
 use super::http::{WATCHDOG, connect, exchange, parse, read_reply, request};
 use crate::server::facts::{ServerOptions, SocketLimits};
 
-/// Descriptors for so many sockets on both ends; as many as there may be.
+/// Raises the limit on descriptors to the maximum and returns it. Tests need one for each end of
+/// every connection.
 fn raise_descriptors() -> u64 {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let now = getrlimit(Resource::Nofile);
@@ -62,7 +63,7 @@ fn two_thousand_connections_meet_thirty_two_slots() {
     assert_eq!(answered.len() + refused, connections);
     assert!(answered.len() >= 232, "{} were answered", answered.len());
     assert!(answered.iter().all(|events| *events == 40), "every one that was taken, to its end");
-    // The sockets' own buffers are the kernel's.
+    // The kernel's socket buffers do not count as memory of the process.
     let grown = resident_bytes().saturating_sub(before);
     assert!(grown < 256 << 20, "{} MiB more", grown >> 20);
     drop(streams);
@@ -86,7 +87,8 @@ fn clients_that_leave_give_their_places_back() {
         let bytes = request("POST", COMPLETIONS, "", body.to_string().as_bytes());
         stream.write_all(&bytes).expect("sent");
         match index % 3 {
-            // Before it is read, while it waits, and while it is answered.
+            // The client disconnects before its request is read, while it waits, or while it is
+            // answered.
             0 => {}
             1 => until("taken", || desk.engine.submissions().len() > 2 * index / 3),
             _ if streams => {
@@ -169,7 +171,7 @@ fn half_a_request_holds_nothing_for_long() {
     assert_eq!((reply.status, &reply.json()["error"]["code"]), (408, &json!("body_timeout")));
     closed(silent);
     closed(half_head);
-    // A connection that was of use and then says nothing ends too.
+    // A connection that becomes idle after a request is closed too.
     assert_eq!(parse(&closed(idle)).expect("an answer").status, 200);
     healthy(&desk);
 }
@@ -180,7 +182,7 @@ fn bodies_are_bounded_each_and_together() {
     let large = vec![b' '; 50 << 20];
     let reply = exchange(desk.address, &request("POST", COMPLETIONS, "", &large));
     assert_eq!((reply.status, &reply.json()["error"]["code"]), (413, &json!("body_too_large")));
-    // In chunks its length is known at its end only.
+    // The length of a chunked body is known only at its end.
     let mut stream = connect(desk.address);
     let head = format!(
         "POST {COMPLETIONS} HTTP/1.1\r\nHost: here\r\nConnection: close\r\nTransfer-Encoding: \
@@ -197,8 +199,8 @@ fn bodies_are_bounded_each_and_together() {
 
     let limits = SocketLimits { bodies_bytes: 4 << 20, ..SocketLimits::default() };
     let desk = Desk::with(Manner::default(), ServerOptions { limits, ..ServerOptions::default() });
-    // Three that are not finished fill the room; another is refused, or one of these is where it
-    // comes before them.
+    // Three incomplete bodies use up the memory, so that another one is refused; if that one
+    // arrives first, one of the three is refused instead.
     let held = || -> Vec<TcpStream> {
         let send = |_| {
             let mut stream = connect(desk.address);
@@ -240,7 +242,7 @@ fn the_longest_idle_connection_makes_way_for_another() {
         .collect();
     assert_eq!(desk.get("/health").status, 200, "one is closed for it");
     assert_eq!(idle[0].read(&mut [0; 1]).expect("closed"), 0, "the oldest");
-    // Where all of them are answered, a further one waits.
+    // If all connections are being answered, a new one waits.
     let mut others: Vec<TcpStream> = (0..3).map(|_| connect(desk.address)).collect();
     for (taken, stream) in others.iter_mut().enumerate() {
         stream.write_all(&request("POST", COMPLETIONS, "", body.as_bytes())).expect("sent");

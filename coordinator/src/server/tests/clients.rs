@@ -1,4 +1,4 @@
-//! Requests as clients send them, and what each reads of the answers.
+//! Requests as real clients send them, and the parts of the answers that each of them reads.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::boundary::engine::Sampling;
 use crate::job::tests::fake::{BOS, Bytes, EOS};
 use crate::server::facts::{ModelCard, ServerOptions};
 
-/// A model of this name.
+/// Returns a model of the given name.
 pub(super) fn card(name: &str) -> ModelCard {
     ModelCard {
         names: vec![name.to_owned()],
@@ -32,7 +32,7 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("src/server/tests/clients")
 }
 
-/// What a file says: method, path, headers as lines, body.
+/// Reads a recorded request: method, path, headers as lines, and body.
 fn read(name: &str) -> (String, String, String, String) {
     let text = std::fs::read_to_string(folder().join(name)).expect(name);
     let (head, body) = text.split_once("\n\n").expect("a head and a body");
@@ -96,7 +96,7 @@ fn an_evaluation_reads_the_logprobs_of_its_continuation() {
         let of_tokens = logprobs["token_logprobs"].as_array().expect("a list");
         let top = logprobs["top_logprobs"].as_array().expect("a list");
         assert_eq!((of_tokens.len(), top.len()), (tokens + 1, tokens + 1));
-        // As it slices: [context : -1].
+        // The client slices the list as `[context : -1]`.
         let continuation = &of_tokens[context..tokens];
         assert!(continuation.iter().all(Value::is_number), "{continuation:?}");
         assert!(top[context..tokens].iter().all(|top| top.as_object().is_some()));

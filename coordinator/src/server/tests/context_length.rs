@@ -1,5 +1,5 @@
-//! Prompts and answers that exceed the context: refused in OpenAI's words where nothing useful can
-//! be answered, and shortened with a warning elsewhere.
+//! Prompts and answers that exceed the context: refused in OpenAI's words if no useful answer is
+//! possible, and otherwise shortened with a warning.
 
 use serde_json::{Value, json};
 
@@ -15,7 +15,7 @@ fn refused(desk: &Desk, path: &str, body: &Value) -> (String, String) {
     (text("message"), text("param"))
 }
 
-/// Proxies and agents look for these words to shorten a conversation and ask again.
+/// Proxies and agents look for these words to shorten a conversation and retry.
 #[test]
 fn too_long_a_prompt_is_refused_in_the_words_that_clients_look_for() {
     let desk = Desk::new();
@@ -35,7 +35,7 @@ fn too_long_a_prompt_is_refused_in_the_words_that_clients_look_for() {
     let expected = "This model's maximum context length is 256 tokens. However, your messages \
                     resulted in 306 tokens. Please reduce the length of the messages.";
     assert_eq!(refused(&desk, CHAT, &body), (expected.to_owned(), "messages".to_owned()));
-    // A prompt that fills the context leaves nothing to answer with.
+    // A prompt that fills the context leaves no positions for an answer.
     let full = json!({"prompt": "a".repeat(255)});
     let (message, _) = refused(&desk, COMPLETIONS, &full);
     assert!(message.contains("256 tokens, which leave none for the completion"), "{message}");
@@ -59,7 +59,7 @@ fn an_answer_with_a_format_or_tools_is_never_cut_by_the_context() {
             body[name] = value.clone();
             body
         };
-        // The model is told of tools before the messages.
+        // The chat template puts the tools before the messages.
         let told = if name == "tools" { format!("<tool>{function}").len() } else { 0 };
         let prompt = told + "<user>a".len();
         let left = 256 - prompt;
@@ -71,7 +71,7 @@ fn an_answer_with_a_format_or_tools_is_never_cut_by_the_context() {
         assert_eq!(reply.status, 200, "{name}: {}", reply.text());
         assert_eq!(reply.json().get("warnings"), None, "{name}");
     }
-    // What the request does not name is what the context leaves.
+    // Without `max_tokens` an answer may use the rest of the context.
     let body = json!({"messages": messages, "response_format": {"type": "json_object"}});
     assert_eq!(desk.post(CHAT, &body).status, 200);
 }

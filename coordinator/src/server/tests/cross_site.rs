@@ -47,7 +47,7 @@ fn a_name_that_points_here_is_not_enough() {
     }
     let absolute = send(&desk, "GET", "http://evil.example/v1/models", &[OWN]);
     assert_eq!(absolute.status, 403);
-    // Whoever proxies for a name says so, or listens elsewhere.
+    // A server on a non-loopback address allows any name, unless `--allowed-host` is given.
     let any = self::desk(None, &[]);
     assert_eq!(post(&any, &["Host: evil.example"]).0, 200);
 }
@@ -81,7 +81,7 @@ fn pages_of_other_sites_are_not_answered() {
     let json = "Content-Type: application/json; charset=utf-8";
     assert_eq!(post(&desk, &[OWN, "Sec-Fetch-Site: cross-site", json]).0, 200);
     assert_eq!(desk.engine.submissions().len(), 5);
-    // Without --cors nothing is said of other origins, and nothing is preflighted.
+    // Without `--cors` no headers mention other origins, and preflights are refused.
     let preflight = send(&desk, "OPTIONS", COMPLETIONS, &[OWN]);
     assert_eq!((preflight.status, preflight.header("access-control-allow-origin")), (405, None));
 }

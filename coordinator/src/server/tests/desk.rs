@@ -1,4 +1,4 @@
-//! A server with its engine, for one test.
+//! A server with its engine, for use by one test.
 
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::server::{Served, Server, ServerError};
 pub(super) const COMPLETIONS: &str = "/v1/completions";
 pub(super) const CHAT: &str = "/v1/chat/completions";
 
-/// A running server.
+/// A running server and its engine.
 pub(super) struct Desk {
     pub(super) address: SocketAddr,
     pub(super) engine: Arc<Fake>,
@@ -69,12 +69,12 @@ impl Desk {
         http::post(self.address, path, body)
     }
 
-    /// As a first signal would.
+    /// Requests a shutdown, like a first signal.
     pub(super) fn ask_to_stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
     }
 
-    /// Waits for the server's end.
+    /// Waits until the server has ended.
     pub(super) fn join(mut self) -> Result<Served, ServerError> {
         let server = self.server.take().expect("once");
         server.join().expect("no panic")
@@ -95,7 +95,7 @@ impl Drop for Desk {
     }
 }
 
-/// Waits until something holds.
+/// Waits until `holds` returns true; panics with `what` if it takes too long.
 pub(super) fn until(what: &str, holds: impl Fn() -> bool) {
     let began = Instant::now();
     while !holds() {

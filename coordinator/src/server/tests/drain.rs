@@ -1,4 +1,4 @@
-//! A server that is asked to end.
+//! Shutdown of a server.
 
 use std::io::Write;
 use std::time::Duration;

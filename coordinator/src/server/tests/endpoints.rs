@@ -1,4 +1,4 @@
-//! Each endpoint, asked once.
+//! Each endpoint with ordinary requests.
 
 use serde_json::json;
 
@@ -12,7 +12,7 @@ fn a_completion_is_told_whole() {
     assert_eq!(reply.status, 200, "{}", reply.text());
     assert_eq!(reply.header("content-type").as_deref(), Some("application/json"));
     let answer = reply.json();
-    // A BOS, then the bytes; the BOS of the answer has no text.
+    // The prompt's tokens are BOS and its bytes, and the answer repeats them; BOS has no text.
     assert_eq!(answer["object"], "text_completion");
     assert_eq!(answer["model"], "echo");
     assert_eq!(answer["system_fingerprint"], "fp_test");
@@ -59,7 +59,7 @@ fn an_answer_ends_with_its_token_and_before_its_stop_string() {
     assert_eq!((&first["text"], &first["finish_reason"]), (&json!("ab"), &json!("stop")));
     assert_eq!((&second["text"], &second["finish_reason"]), (&json!("ab"), &json!("stop")));
     assert_eq!(second["token_ids"], json!([97, 98]));
-    // a, b and the end; a, b, c and a.
+    // The first answer has a, b and the end token, the second a, b, c and a.
     assert_eq!(answer["usage"]["completion_tokens"], 7);
     let ignored = json!({"prompt": [97, 257], "max_tokens": 4, "ignore_eos": true});
     let answer = desk.post(COMPLETIONS, &ignored).json();
@@ -84,7 +84,7 @@ fn an_echo_has_the_prompt_and_what_is_known_of_it() {
     assert_eq!(logprobs["text_offset"], json!([0, 1, 2, 3]));
     assert_eq!(answer["choices"][1]["text"], "ded");
     assert_eq!(desk.engine.submissions()[0].prompt_logprobs, 2);
-    // As harnesses of old ask: the prompt alone.
+    // Older evaluation harnesses request the prompt alone.
     let alone = json!({"prompt": "ab", "echo": true, "logprobs": 0, "max_tokens": 0});
     let answer = desk.post(COMPLETIONS, &alone).json();
     let choice = &answer["choices"][0];
@@ -150,7 +150,8 @@ fn texts_become_tokens_and_back() {
     assert_eq!(desk.post("/tokenize", &plain).json()["tokens"], json!([97]));
     let chat = json!({"messages": [{"role": "user", "content": "a"}]});
     assert_eq!(desk.post("/tokenize", &chat).json()["count"], 7);
-    // Without what begins an answer, which no request for an answer can leave out.
+    // Only here may the tokens that begin an answer be left out; a request for an answer needs
+    // them.
     let mut alone = chat;
     alone["add_generation_prompt"] = json!(false);
     let spelled = desk.post("/tokenize", &alone).json()["tokens"].clone();
@@ -172,7 +173,7 @@ fn metrics_count_what_was_done() {
     desk.post(COMPLETIONS, &json!({"prompt": "abc", "max_tokens": 5}));
     desk.post(COMPLETIONS, &json!({"prompt": "abc", "stream": true, "max_tokens": 3}));
     desk.post(COMPLETIONS, &json!({"prompt": "abc", "max_tokens": -1}));
-    // A stream is counted when its connection let go of it.
+    // A stream is counted once its connection drops it.
     super::desk::until("counted", || {
         desk.get("/metrics").text().contains("tandem_e2e_request_latency_seconds_count 2")
     });

@@ -1,4 +1,5 @@
-//! An engine without a model: its tokens follow from the prompt and what keys sampling.
+//! An engine without a model: its tokens follow from the prompt, the seed and the id of a
+//! submission.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -14,14 +15,14 @@ use crate::boundary::serving::{
 };
 use crate::job::tests::fake::EOS;
 
-/// How the engine behaves.
+/// Behaviour of the engine.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Manner {
     pub(super) slots: u32,
     pub(super) context: u32,
-    /// Of a step.
+    /// Duration of a step.
     pub(super) step: Duration,
-    /// Every sequence fails with this token.
+    /// Token at which a sequence fails.
     pub(super) fails_at: Option<u32>,
 }
 
@@ -47,17 +48,17 @@ struct Inner {
     steps: u64,
     generated: u64,
     prompt_tokens: u64,
-    /// No step is taken.
+    /// No steps are taken while this is true.
     is_held: bool,
-    /// Nothing is prepared to its end.
+    /// The preparation of grammars does not complete while this is true.
     holds_prepare: bool,
-    /// Grammars that were prepared, or are.
+    /// Number of grammars whose preparation has begun.
     prepared: usize,
     cancelled: Vec<SubmissionId>,
     submissions: Vec<Submission>,
 }
 
-/// Repeats its prompts; an `EOS` in a prompt ends the answer there.
+/// Engine that repeats its prompts; an `EOS` in a prompt ends the answer there.
 pub(super) struct Fake {
     manner: Manner,
     inner: Mutex<Inner>,
@@ -70,7 +71,7 @@ impl std::fmt::Debug for Fake {
     }
 }
 
-/// The token behind so many others.
+/// Returns the token that follows `made` generated ones.
 pub(super) fn token(submission: &Submission, made: u32) -> u32 {
     let prompt = &submission.prompt;
     let token = prompt[made as usize % prompt.len()];
@@ -147,7 +148,7 @@ impl Fake {
         inner.running = goes_on;
     }
 
-    /// Whether the sequence goes on.
+    /// Generates a token; returns true if the sequence continues.
     fn advance(&self, sequence: &mut Sequence) -> bool {
         let submission = &sequence.submission;
         let token = token(submission, sequence.made);
@@ -174,19 +175,19 @@ impl Fake {
         heard
     }
 
-    /// Takes no step until it is let go.
+    /// Suspends or resumes the steps.
     pub(super) fn hold(&self, is_held: bool) {
         self.inner().is_held = is_held;
         self.changed.notify_all();
     }
 
-    /// Prepares no grammar to its end until it is let go.
+    /// Suspends or resumes the preparation of grammars.
     pub(super) fn hold_prepare(&self, is_held: bool) {
         self.inner().holds_prepare = is_held;
         self.changed.notify_all();
     }
 
-    /// Grammars that were prepared, or are.
+    /// Returns the number of grammars whose preparation has begun.
     pub(super) fn prepared(&self) -> usize {
         self.inner().prepared
     }
@@ -196,7 +197,7 @@ impl Fake {
         self.changed.notify_all();
     }
 
-    /// Sequences that are computed or wait.
+    /// Returns the number of running and waiting sequences.
     pub(super) fn open(&self) -> usize {
         let inner = self.inner();
         inner.running.len() + inner.waiting.len()

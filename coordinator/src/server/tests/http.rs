@@ -1,4 +1,4 @@
-//! A client that sends exactly what a test says.
+//! A client that sends exactly the bytes that a test provides.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-/// Longer than anything here takes.
+/// Time limit, which exceeds the duration of any request here.
 pub(super) const WATCHDOG: Duration = Duration::from_secs(60);
 
-/// What came back.
+/// A response.
 #[derive(Debug, Clone)]
 pub(super) struct Reply {
     pub(super) status: u16,
@@ -33,7 +33,7 @@ impl Reply {
         values.next().map(|(_, value)| value.to_owned())
     }
 
-    /// The events of a stream, without the last one, which must be there.
+    /// Returns the events of a stream without the final `[DONE]`, which must be present.
     pub(super) fn events(&self) -> Vec<Value> {
         assert_eq!(self.status, 200, "{}", self.text());
         let kind = self.header("content-type").expect("a type");
@@ -55,7 +55,7 @@ pub(super) fn connect(address: SocketAddr) -> TcpStream {
     stream
 }
 
-/// A request as bytes.
+/// Returns the bytes of a request.
 pub(super) fn request(method: &str, path: &str, headers: &str, body: &[u8]) -> Vec<u8> {
     let length = body.len();
     let head = format!(
@@ -65,20 +65,20 @@ pub(super) fn request(method: &str, path: &str, headers: &str, body: &[u8]) -> V
     [head.as_bytes(), body].concat()
 }
 
-/// Reads to the end.
+/// Reads a response until the connection closes.
 pub(super) fn read_reply(stream: &mut TcpStream) -> Reply {
     let mut bytes = Vec::new();
     stream.read_to_end(&mut bytes).expect("an answer");
     parse(&bytes).unwrap_or_else(|| panic!("{:?}", String::from_utf8_lossy(&bytes)))
 }
 
-/// `None` where it is no answer.
+/// Parses a response; `None` if the bytes are not one.
 pub(super) fn parse(bytes: &[u8]) -> Option<Reply> {
     let end = bytes.windows(4).position(|window| window == b"\r\n\r\n")?;
     let head = String::from_utf8(bytes[..end].to_vec()).ok()?;
     let status = head.split(' ').nth(1)?.parse().ok()?;
     if status == 100 {
-        // An interim response, which another one follows.
+        // An interim response is followed by another response.
         return parse(&bytes[end + 4..]);
     }
     let mut reply = Reply { status, head, body: bytes[end + 4..].to_vec() };
@@ -97,7 +97,7 @@ fn unchunked(mut bytes: &[u8]) -> Vec<u8> {
             break;
         }
         let chunk = &bytes[end + 2..];
-        // A stream that was cut ends within a chunk.
+        // A stream that was cut off ends within a chunk.
         body.extend_from_slice(&chunk[..size.min(chunk.len())]);
         bytes = chunk.get(size + 2..).unwrap_or_default();
     }

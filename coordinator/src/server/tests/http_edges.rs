@@ -1,4 +1,4 @@
-//! Requests that few clients send: every one gets an answer, and every refusal an error object.
+//! Unusual requests: each gets an answer, and each refusal has an error object.
 
 use std::io::Write;
 use std::net::Shutdown;
@@ -46,7 +46,8 @@ fn a_client_that_closes_its_side_gets_its_answer() {
         stream.write_all(&bytes).expect("sent");
         stream.shutdown(Shutdown::Write).expect("a socket");
         until("taken", || desk.engine.open() == 1);
-        // Longer than it takes to see that nothing more is sent.
+        // Exceeds the time after which the server notices that the client has shut down its sending
+        // side.
         std::thread::sleep(std::time::Duration::from_millis(700));
         desk.engine.hold(false);
         let reply = read_reply(&mut stream);

@@ -1,4 +1,4 @@
-//! What one request can ask for is bounded, and holds up no other.
+//! Limits on the resources that one request can use, and on its effect on others.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -11,7 +11,7 @@ use super::engine::Manner;
 use super::http::{Reply, connect, exchange, read_reply, request};
 use crate::server::facts::{ServerOptions, SocketLimits};
 
-/// The most memory that this process has had, in bytes.
+/// Returns the maximum resident memory of this process so far, in bytes.
 fn peak_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").expect("Linux");
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a size");
@@ -51,7 +51,7 @@ fn a_grammar_is_prepared_once_and_holds_up_nobody() {
         "prompt": "a", "n": 4, "max_tokens": 2, "structured_outputs": {"choice": choices},
     });
     desk.engine.hold_prepare(true);
-    // More than there are threads for it.
+    // There are more requests than threads for grammars.
     let mut waiting: Vec<TcpStream> = (0..6).map(|_| send(&desk, &body)).collect();
     until("they are prepared", || desk.engine.prepared() == 2);
     assert_eq!(desk.get("/health").status, 200);
@@ -73,7 +73,7 @@ fn bodies_have_a_bounded_number_of_values() {
     let post =
         |body: String| exchange(desk.address, &request("POST", COMPLETIONS, "", body.as_bytes()));
     let before = peak_bytes();
-    // Some 14 MB that nothing reads.
+    // A field of about 14 MB that is ignored.
     let ignored = format!("{{\"prompt\":\"a\",\"max_tokens\":1,\"metadata\":{}}}", list(7_000_000));
     assert_eq!(post(ignored).status, 200);
     let tokens = format!("{{\"prompt\":{}}}", list(7_000_000));
@@ -92,7 +92,7 @@ fn bodies_have_a_bounded_number_of_values() {
     let reply = exchange(desk.address, &request("POST", CHAT, "", messages.as_bytes()));
     assert_eq!(reply.status, 400, "{}", reply.text());
     assert!(reply.text().contains("5000 messages"), "{}", reply.text());
-    // The bodies of this test itself among it.
+    // Includes the bodies that this test itself holds.
     let grown = peak_bytes().saturating_sub(before) >> 20;
     assert!(grown < 400, "{grown} MiB");
 }
@@ -120,10 +120,10 @@ fn answers_stay_within_their_memory() {
     let reply = desk.post(COMPLETIONS, &asks(64, 400));
     let grown = peak_bytes().saturating_sub(before);
     assert_eq!(reply.status, 200, "{}", reply.text());
-    // What was counted, and the reply as this test holds it, twice.
+    // The counted bytes, and two copies of the reply that this test holds.
     let allowed = (24 << 20) + 4 * reply.body.len() as u64 + (8 << 20);
     assert!(grown < allowed, "{} of {} MiB", grown >> 20, allowed >> 20);
-    // It is what it would be if it were written at once.
+    // The response is the same as if it were written at once.
     let answer = reply.json();
     let choices = answer["choices"].as_array().expect("choices");
     assert_eq!((choices.len(), &answer["object"]), (64, &json!("text_completion")));
@@ -140,7 +140,7 @@ fn answers_stay_within_their_memory() {
         let of_large = choices[index]["token_ids"].as_array().expect("ids");
         assert_eq!(ids[..], of_large[..8]);
     }
-    // While others have it there is none, and then there is.
+    // Memory that other requests use is not available until they end.
     desk.engine.hold(true);
     let mut first = send(&desk, &asks(64, 400));
     until("taken", || desk.engine.open() == 64);
@@ -171,11 +171,11 @@ fn bodies_that_do_not_come_hold_no_places() {
         .collect();
     let body = json!({"prompt": "a", "max_tokens": 1});
     until("answered", || desk.post(COMPLETIONS, &body).status == 200);
-    // A byte now and then is not enough.
+    // An occasional byte is too slow.
     for byte in &whole[whole.len() - 18..whole.len() - 8] {
         std::thread::sleep(Duration::from_millis(250));
         for stream in &mut dripping {
-            // It may be gone already.
+            // The server may have closed the connection already.
             let _ = stream.write_all(&[*byte]);
         }
     }
@@ -199,7 +199,7 @@ fn a_slow_reader_holds_no_place_and_gets_the_whole_answer() {
     );
     until("begun", || !desk.engine.submissions().is_empty());
     until("computed", || desk.engine.open() == 0);
-    // It is not written yet: that is more than sockets hold.
+    // The answer exceeds the socket buffers, so it is not written completely yet.
     let body = json!({"prompt": "a", "max_tokens": 2});
     until("its place is free", || desk.post(COMPLETIONS, &body).status == 200);
     let events = read_reply(&mut slow).events();

@@ -1,4 +1,4 @@
-//! The server on real sockets, before an engine that computes answers from prompts alone.
+//! Tests of the server on real sockets, with an engine that computes answers from prompts alone.
 
 mod bounds;
 mod clients;

@@ -1,4 +1,4 @@
-//! Answers of a model that thinks first.
+//! Answers of a reasoning model.
 
 use std::sync::Arc;
 
@@ -18,20 +18,20 @@ fn desk(chats: ChatOptions) -> Desk {
     Desk::of(manner, ServerOptions { chats, ..ServerOptions::default() }, card)
 }
 
-/// A request whose answer says `<user>` and this text, and ends.
+/// Returns a request whose answer is `<user>` and `text`.
 fn body(text: &str) -> Value {
     let content = format!("{text}{END_OF_TEXT}");
     json!({"messages": [{"role": "user", "content": content}], "max_tokens": 900})
 }
 
-/// With its prompt ending within thoughts.
+/// Returns such a request whose prompt ends within the reasoning.
 fn thinking(text: &str) -> Value {
     let mut body = body(text);
     body["chat_template_kwargs"] = json!({"think": true});
     body
 }
 
-/// The message put together from a stream.
+/// Returns the message of a streamed answer.
 fn streamed(desk: &Desk, body: &Value) -> Value {
     let mut body = body.clone();
     body["stream"] = json!(true);
@@ -51,7 +51,7 @@ fn streamed(desk: &Desk, body: &Value) -> Value {
     message
 }
 
-/// A message of the assistant with these fields.
+/// Returns an assistant's message with the given fields.
 fn message(mut fields: Value) -> Value {
     fields["role"] = json!("assistant");
     fields["refusal"] = json!(null);
@@ -67,7 +67,7 @@ fn thoughts_are_told_beside_the_answer() {
             message(json!({"reasoning_content": "<user>So.", "content": "Yes."})),
         ),
         (thinking("cut"), message(json!({"reasoning_content": "<user>cut", "content": ""}))),
-        // Not open, and not begun by the model.
+        // The reasoning is neither opened by the prompt nor by the model.
         (body("a</think>b"), message(json!({"content": "<user>a</think>b"}))),
     ] {
         let answer = desk.post(CHAT, &body).json();

@@ -1,4 +1,4 @@
-//! What is not answered, and how that is told.
+//! Requests that are refused, and their errors.
 
 use serde_json::{Value, json};
 
@@ -9,7 +9,7 @@ use crate::boundary::serving::State;
 use crate::server::api_key::ApiKey;
 use crate::server::facts::ServerOptions;
 
-/// Status, code and field of an error.
+/// Returns the status, code and field of an error.
 fn error(desk: &Desk, path: &str, body: &[u8]) -> (u16, String, Value) {
     let reply = exchange(desk.address, &request("POST", path, "", body));
     let error = reply.json()["error"].clone();
@@ -179,7 +179,7 @@ fn a_tokenizer_that_keeps_failing_is_the_servers_fault() {
         assert_eq!(error["code"], "internal_error", "{error}");
         assert!(error["message"].as_str().is_some_and(|said| said.contains("asleep")), "{error}");
     };
-    // A prompt, an answer that has its tokens, and the same while it is told.
+    // The tokenizer fails for a prompt, for a complete answer and, below, for a streamed one.
     let asked = [json!({"prompt": "\u{2}"}), json!({"prompt": [97, 290], "max_tokens": 3})];
     for body in asked {
         let reply = desk.post(COMPLETIONS, &body);
@@ -191,6 +191,6 @@ fn a_tokenizer_that_keeps_failing_is_the_servers_fault() {
     is_internal(&events.last().expect("events")["error"]);
     let tokenize = desk.post("/tokenize", &json!({"prompt": "\u{2}"}));
     assert_eq!(tokenize.status, 500);
-    // Others are answered.
+    // Other requests are answered.
     assert_eq!(desk.post(COMPLETIONS, &json!({"prompt": "a", "max_tokens": 3})).status, 200);
 }

@@ -1,5 +1,5 @@
-//! Answers have the fields of OpenAI's published schema, whole and streamed, and what vLLM adds in
-//! the places where vLLM has it.
+//! Answers, streamed or not, have the fields of OpenAI's published schema, and vLLM's extensions
+//! where vLLM has them.
 
 use serde_json::{Value, json};
 
@@ -59,7 +59,7 @@ fn events_have_the_required_fields() {
     assert!(others.iter().all(|event| event.get("usage") == Some(&Value::Null)));
 }
 
-/// The last event of an answer that ends by itself has no token, and so none's log-probability.
+/// The last event of an answer that ends by itself has no token, and hence no log-probability.
 #[test]
 fn the_last_event_of_a_stream_has_null_for_its_logprobs() {
     let desk = Desk::new();
@@ -104,7 +104,7 @@ fn token_ids_of_prompts_stand_where_vllm_has_them() {
     assert_eq!(answer["prompt_token_ids"], json!(rendered));
     assert_eq!(answer["choices"][1]["token_ids"], json!(rendered[..2]));
     assert_eq!(answer["choices"][0].get("prompt_token_ids"), None);
-    // In the first event of each choice.
+    // The ids are in the first event of each choice.
     let mut first = [true; 2];
     for event in streamed(&desk, CHAT, &chat) {
         let index = event["choices"][0]["index"].as_u64().expect("an index") as usize;
@@ -150,7 +150,7 @@ fn log_probabilities_of_a_conversation_stand_beside_its_choices() {
     assert_eq!(text["choices"][0].get("prompt_logprobs"), Some(&Value::Null));
 }
 
-/// vLLM counts in every event only where the counts are asked for at all.
+/// vLLM reports counts in every event only if the counts are requested at all.
 #[test]
 fn usage_is_counted_as_it_grows_only_with_include_usage() {
     let desk = Desk::new();

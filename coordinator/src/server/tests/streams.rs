@@ -1,4 +1,4 @@
-//! Streams say what whole answers say.
+//! Streamed answers have the same content as answers that are not streamed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use super::engine::Manner;
 use crate::job::tests::fake::Bytes;
 use crate::server::facts::{ModelCard, ServerOptions};
 
-/// The choices of a stream put together, as a whole answer has them.
+/// Joins the events of a stream into choices.
 fn joined(events: &[Value], choices: usize) -> Vec<Value> {
     let mut whole =
         vec![json!({"text": "", "token_ids": [], "finish_reason": null, "logprobs": []}); choices];
@@ -34,7 +34,7 @@ fn joined(events: &[Value], choices: usize) -> Vec<Value> {
     whole
 }
 
-/// The same of a whole answer.
+/// Returns the choices of an answer that is not streamed, in the same format.
 fn of_whole(answer: &Value) -> Vec<Value> {
     let choices = answer["choices"].as_array().expect("choices").iter();
     let each = choices.map(|choice| {
@@ -188,7 +188,7 @@ fn a_form_is_passed_on_and_checked() {
     let reply = desk.post(COMPLETIONS, &body);
     assert_eq!(reply.status, 200, "{}", reply.text());
     assert!(desk.engine.submissions()[0].grammar.is_some());
-    // The engine took no notice, and ended by itself.
+    // The engine of these tests ignores the grammar, and the answer ends at a token of its own.
     let body = json!({"prompt": [98, 257], "structured_outputs": {"choice": ["a"]}});
     let choice = &desk.post(COMPLETIONS, &body).json()["choices"][0];
     assert_eq!(choice["finish_reason"], "error");

@@ -7,7 +7,7 @@ use crate::boundary::serving::Submission;
 use crate::job::tests::fake::END_OF_TEXT;
 use crate::job::tests::schema::{assert_shape, chat_completion, tool_call};
 
-/// Two functions.
+/// Returns two functions.
 fn tools() -> Value {
     let schema = json!({"type": "object", "properties": {"a": {"type": "integer"}},
         "required": ["a"], "additionalProperties": false});
@@ -18,13 +18,14 @@ fn tools() -> Value {
     ])
 }
 
-/// A request whose answer says what follows `<user>`, and ends.
+/// Returns a request whose answer consists of the tools, `<user>` and `text`.
 fn body(text: &str) -> Value {
     let content = format!("{text}{END_OF_TEXT}");
     json!({"messages": [{"role": "user", "content": content}], "tools": tools(), "max_tokens": 900})
 }
 
-/// What is said before the text: the tools, as the model was told of them.
+/// Returns the part of an answer that precedes the text: the tools as the chat template renders
+/// them.
 fn told() -> String {
     let tools = tools();
     let tools = tools.as_array().expect("a list").iter();
@@ -43,7 +44,7 @@ fn desk() -> Desk {
     Desk::of(manner, crate::server::facts::ServerOptions::default(), card)
 }
 
-/// The message and the reason of the end, put together from a stream.
+/// Returns the message and the finish reason of a streamed answer.
 fn joined(events: &[Value]) -> (Value, Value) {
     let (mut content, mut calls, mut reason) = (None::<String>, Vec::new(), Value::Null);
     for event in events {
@@ -114,7 +115,7 @@ fn calls_are_told_whole_and_in_streams() {
             call["id"] = calls[index]["id"].clone();
         }
         assert_eq!(streamed, *message);
-        // Tokens that come faster than they are read share an event.
+        // Tokens that are generated faster than the client reads them share an event.
         assert!(events.len() as u64 <= tokens + 1, "{} for {tokens} tokens", events.len());
     }
     assert!(ids.iter().all(|id| id.len() == 9 && id.bytes().all(|b| b.is_ascii_alphanumeric())));
@@ -154,18 +155,19 @@ fn an_answer_without_calls_is_one_without_functions() {
     assert_eq!(choice["finish_reason"], "stop");
     let expected = json!({"role": "assistant", "content": told() + "No call.", "refusal": null});
     assert_eq!(choice["message"], expected);
-    // What must call and does not has failed; the engine here takes no notice of forms.
+    // An answer that must call a function and does not is an error. The engine of these tests
+    // ignores grammars, so it can generate one.
     let mut required = plain.clone();
     required["tool_choice"] = json!("required");
     let choice = &desk.post(CHAT, &required).json()["choices"][0];
     assert_eq!(choice["finish_reason"], "error");
     assert!(choice["error"].as_str().is_some_and(|error| error.contains("calls no function")));
-    // Arguments are checked, whoever wrote them.
+    // Arguments are checked even if no grammar enforced them.
     let wrong = body("<tool_call>{\"name\": \"get\", \"arguments\": {\"a\": \"b\"}}</tool_call>");
     let choice = &desk.post(CHAT, &wrong).json()["choices"][0];
     assert_eq!(choice["finish_reason"], "error");
     assert!(choice["error"].as_str().is_some_and(|error| error.contains("arguments")), "{choice}");
-    // With none the model is not even told.
+    // With `none`, the functions are not in the prompt either.
     let mut none = body(TWO);
     none["tool_choice"] = json!("none");
     let choice = &desk.post(CHAT, &none).json()["choices"][0];
@@ -273,7 +275,7 @@ fn wrong_functions_are_refused_with_a_sentence() {
     assert_eq!(desk.engine.submissions().len(), 1);
 }
 
-/// Beside functions the format holds for an answer that calls none.
+/// With functions, the response format applies to answers that call none.
 #[test]
 fn functions_stand_beside_a_response_format() {
     let desk = desk();
@@ -285,7 +287,7 @@ fn functions_stand_beside_a_response_format() {
         json!({"messages": [{"role": "user", "content": content}], "max_tokens": 900,
             "tools": tools(), "tool_choice": choice, "response_format": format})
     };
-    // The echo says what it is told, so the text stands alone where nothing comes before it.
+    // The engine repeats the prompt, so the tools and `<user>` precede the text of every answer.
     let call = "<tool_call>\n{\"name\": \"get\", \"arguments\": {\"a\": 5}}\n</tool_call>";
     for (text, choice, reason) in [
         (call, "auto", "tool_calls"),
@@ -314,7 +316,8 @@ fn functions_stand_beside_a_response_format() {
     assert!(matches!(last.as_deref(), Some(grammar::Grammar::JsonSchema(..))), "{last:?}");
 }
 
-/// One function's schema that cannot be held stops no request.
+/// A function's schema that cannot be enforced during generation is checked at the end, and does
+/// not make the request fail.
 #[test]
 fn a_schema_that_cannot_be_held_is_looked_at_in_the_end() {
     let desk = desk();
@@ -348,7 +351,7 @@ fn a_schema_that_cannot_be_held_is_looked_at_in_the_end() {
     assert!(others.iter().all(|event| event.get("warnings").is_none()));
 }
 
-/// Messages as OpenAI returns them come back.
+/// Messages are accepted as OpenAI returns them.
 #[test]
 fn messages_come_back_as_they_were_returned() {
     let desk = desk();
