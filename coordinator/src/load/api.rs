@@ -1,9 +1,9 @@
-//! How servers want to be asked, and what their events say.
+//! Request and stream formats of the servers that can be measured.
 
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-/// In what form a server is asked.
+/// API of the measured server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
 pub enum Api {
     /// `/v1/completions`: Tandem, vLLM and others.
@@ -13,14 +13,14 @@ pub enum Api {
     Llama,
 }
 
-/// What an event of a stream says.
+/// Content of an event of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Piece {
-    /// A token, or several where the server holds back parts of characters.
+    /// True if the event has a token, or several if the server holds back parts of characters.
     pub has_tokens: bool,
-    /// Tokens of the answer so far.
+    /// Number of tokens of the answer so far, if the event states it.
     pub answer_tokens: Option<u32>,
-    /// Nothing more comes.
+    /// True if no more events follow.
     pub is_last: bool,
 }
 
@@ -48,7 +48,7 @@ struct LlamaEvent {
 }
 
 impl Api {
-    /// The path that requests go to.
+    /// Returns the path of the API.
     pub fn path(self) -> &'static str {
         match self {
             Api::Openai => "/v1/completions",
@@ -56,7 +56,7 @@ impl Api {
         }
     }
 
-    /// A request for exactly `answer_tokens` tokens, each the likeliest one, told as they come.
+    /// Returns the body of a streamed request for exactly `answer_tokens` tokens, sampled greedily.
     pub fn body(self, model: Option<&str>, prompt: &[u32], answer_tokens: u32) -> Vec<u8> {
         let mut body = json!({
             "prompt": prompt,
@@ -80,10 +80,11 @@ impl Api {
         body.to_string().into_bytes()
     }
 
-    /// Reads the data of an event that is not the stream's end.
+    /// Parses the data of an event other than the end marker of the stream.
     ///
     /// # Errors
-    /// What the server says went wrong, or that the event is none of this form.
+    /// Returns the server's error message, or a message that the event does not have this API's
+    /// format.
     pub fn read(self, data: &[u8]) -> Result<Piece, String> {
         let other = |error| format!("an event is not as expected ({error})");
         let (piece, error) = match self {
@@ -91,7 +92,7 @@ impl Api {
                 let event: OpenaiEvent = serde_json::from_slice(data).map_err(other)?;
                 let answer_tokens = event.usage.map(|usage| usage.completion_tokens);
                 let has_tokens = !event.choices.is_empty();
-                // `[DONE]` says when it ends.
+                // The end of the stream is marked by `[DONE]`.
                 (Piece { has_tokens, answer_tokens, is_last: false }, event.error)
             }
             Api::Llama => {
@@ -105,13 +106,13 @@ impl Api {
     }
 }
 
-/// What an `error` says.
+/// Returns the message of an `error` field.
 fn sentence(error: &Value) -> String {
     let message = error.get("message").and_then(Value::as_str).or(error.as_str());
     message.map_or_else(|| error.to_string(), str::to_owned)
 }
 
-/// What an answer that is no stream says went wrong.
+/// Returns the error message of a response that is not a stream.
 pub fn refusal(body: &[u8]) -> String {
     let parsed: Option<Value> = serde_json::from_slice(body).ok();
     match parsed.as_ref().and_then(|value| value.get("error")) {
@@ -147,7 +148,7 @@ mod tests {
         let token = Piece { has_tokens: true, ..Piece::default() };
         let count = Piece { answer_tokens: Some(9), ..Piece::default() };
         let openai = |data: &str| Api::Openai.read(data.as_bytes());
-        // Without text, and with counts in every event.
+        // Empty text counts as a token, and every event may have counts.
         assert_eq!(openai(r#"{"choices":[{"text":""}],"usage":null}"#), Ok(token));
         assert_eq!(openai(r#"{"choices":[],"usage":{"completion_tokens":9}}"#), Ok(count));
         let both = Piece { answer_tokens: Some(1), ..token };

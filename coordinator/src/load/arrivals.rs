@@ -1,23 +1,23 @@
-//! When requests arrive.
+//! Arrival times of requests.
 
 use std::time::Duration;
 
 use rand_chacha::ChaCha8Rng;
 use rand_core::RngCore;
 
-/// How many requests arrive in a second, on average.
+/// Average number of requests that arrive per second.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Rate {
-    /// All at once: what a server can do at most.
+    /// All requests arrive at once, which measures the maximum throughput of a server.
     Infinite,
-    /// Above 0.
+    /// Requests per second, greater than 0.
     PerSecond(f64),
 }
 
-/// Parses `inf` or a number.
+/// Parses `inf` or a positive number.
 ///
 /// # Errors
-/// Anything else, 0 and less among it.
+/// The text is anything else, including 0 and negative numbers.
 pub fn parse_rate(text: &str) -> Result<Rate, String> {
     match text.parse::<f64>() {
         Ok(rate) if rate == f64::INFINITY => Ok(Rate::Infinite),
@@ -26,12 +26,13 @@ pub fn parse_rate(text: &str) -> Result<Rate, String> {
     }
 }
 
-/// A number from 0 up to, but not, 1.
+/// Returns a random number from 0 (inclusive) to 1 (exclusive).
 fn unit(random: &mut ChaCha8Rng) -> f64 {
     (random.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
 }
 
-/// Arrivals of a Poisson process: independent gaps, exponential with the rate's mean.
+/// Returns arrivals of a Poisson process: independent, exponentially distributed gaps with mean `1
+/// / rate`.
 pub fn poisson(rate: Rate, count: usize, random: &mut ChaCha8Rng) -> Vec<Duration> {
     let Rate::PerSecond(rate) = rate else { return vec![Duration::ZERO; count] };
     let mut at = 0.0;
@@ -42,8 +43,8 @@ pub fn poisson(rate: Rate, count: usize, random: &mut ChaCha8Rng) -> Vec<Duratio
     gaps.collect()
 }
 
-/// Arrivals as they were written down, from the first one on; with a rate they are stretched or
-/// pressed together until they have it on average.
+/// Returns recorded arrivals relative to the first one. With a rate, their gaps are scaled so that
+/// the average rate is as given.
 pub fn replayed(at_s: &[f64], rate: Option<Rate>) -> Vec<Duration> {
     let first = at_s.first().copied().unwrap_or(0.0);
     let last = at_s.last().copied().unwrap_or(0.0);
@@ -85,7 +86,7 @@ mod tests {
             .collect();
         let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
         let square = gaps.iter().map(|gap| gap * gap).sum::<f64>() / gaps.len() as f64;
-        // Of an exponential distribution the mean of squares is twice the square of the mean.
+        // For an exponential distribution, the mean of the squares is twice the square of the mean.
         assert!((mean - 0.25).abs() < 0.01, "{mean}");
         assert!((square / (mean * mean) - 2.0).abs() < 0.15, "{square}");
         let at_once = poisson(Rate::Infinite, 3, &mut ChaCha8Rng::seed_from_u64(1));

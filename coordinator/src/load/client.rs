@@ -1,4 +1,4 @@
-//! One request and its answer, over a connection of its own.
+//! Sends one request and receives its answer, over a separate connection.
 
 use std::io;
 use std::net::SocketAddr;
@@ -17,13 +17,14 @@ use super::api::{Api, refusal};
 use super::events::Events;
 use super::target::Target;
 
-/// Bytes of a refusal that are read.
+/// Maximum number of bytes of an error response that are read.
 const REFUSAL_MAX: usize = 64 * 1024;
 
-/// The header that shows a key, which is printed nowhere.
+/// Returns the authorization header for an API key, marked as sensitive so that it is never
+/// printed.
 ///
 /// # Errors
-/// Characters that no header has, or nothing.
+/// The key is empty or contains characters that a header cannot have.
 pub fn parse_key(key: &str) -> Result<HeaderValue, String> {
     let value = (!key.is_empty()).then(|| HeaderValue::try_from(format!("Bearer {key}")));
     let mut value = value
@@ -33,7 +34,7 @@ pub fn parse_key(key: &str) -> Result<HeaderValue, String> {
     Ok(value)
 }
 
-/// Why there is no whole answer.
+/// Reason for which there is no complete answer.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     #[error("nobody answers at {authority}: {source}")]
@@ -52,26 +53,26 @@ pub enum ClientError {
     Timeout(Duration),
 }
 
-/// An answer as it came, in moments of the clock.
+/// A complete answer, with the times at which its parts arrived.
 #[derive(Debug)]
 pub struct Streamed {
     pub sent: Instant,
-    /// Of each event with tokens, at least one.
+    /// Arrival time of each event with tokens, at least one.
     pub events: Vec<Instant>,
     pub ended: Instant,
-    /// As the server counts; else as many as events.
+    /// Number of tokens as reported by the server, or else the number of events.
     pub answer_tokens: u32,
 }
 
-/// How a server is asked.
+/// HTTP client for the measured server.
 #[derive(Debug)]
 pub struct Client {
     pub addresses: Vec<SocketAddr>,
     pub target: Target,
     pub api: Api,
-    /// `Bearer` and the key.
+    /// Value of the authorization header: `Bearer` and the key.
     pub authorization: Option<HeaderValue>,
-    /// For each request, from when it is sent.
+    /// Maximum duration of each request, from its start.
     pub timeout: Duration,
 }
 
@@ -79,8 +80,8 @@ impl Client {
     /// Sends `body` and reads the answer to its end.
     ///
     /// # Errors
-    /// No connection, a refusal, an error within the stream, a stream that is cut, or no end of it
-    /// in time.
+    /// The connection fails, the server refuses the request or reports an error in the stream, or
+    /// the stream ends early or not in time.
     pub async fn answer(&self, body: Bytes) -> Result<Streamed, ClientError> {
         let whole = tokio::time::timeout(self.timeout, self.answer_untimed(body));
         whole.await.unwrap_or(Err(ClientError::Timeout(self.timeout)))
@@ -98,7 +99,7 @@ impl Client {
             .await
             .map_err(|source| ClientError::Connect { authority: authority.clone(), source })?;
         let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-        // It ends with the answer, or when that is dropped.
+        // The connection task ends with the answer, or when the answer is dropped.
         let connection = tokio::spawn(connection);
         let response = sender.send_request(self.request(&authority, body)).await?;
         let streamed = self.read(response, sent).await;
@@ -111,7 +112,7 @@ impl Client {
         let mut request = Request::post(path)
             .header(HOST, authority)
             .header(CONTENT_TYPE, "application/json")
-            // Servers that give a connection a thread have it back at once.
+            // Lets servers that use one thread per connection free it at once.
             .header(CONNECTION, "close");
         if let Some(authorization) = &self.authorization {
             request = request.header(AUTHORIZATION, authorization);

@@ -1,4 +1,4 @@
-//! Sends requests at their times, whatever became of others.
+//! Sends requests at their scheduled times, regardless of the state of other requests.
 
 use std::io;
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use super::client::{Client, ClientError, Streamed};
 use super::record::{Answer, Records};
 use super::workload::Planned;
 
-/// Between two looks at whether to end.
+/// Interval between two checks for an interruption.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// Why there is no measurement.
+/// Reason for which a measurement failed.
 #[derive(Debug, thiserror::Error)]
 pub enum DriveError {
     #[error("the system gives no more descriptors: {0}")]
@@ -27,11 +27,11 @@ pub enum DriveError {
     First(ClientError),
 }
 
-/// Sends `first` and reads its answer, then all of `planned`, which ascend, on this thread;
-/// `progress` is called with the number of answers so far.
+/// Sends `first` and reads its answer, then sends all of `planned`, which are sorted by arrival, on
+/// this thread. Calls `progress` with the number of requests that have ended so far.
 ///
 /// # Errors
-/// The first request has no answer, or `interrupted` says so.
+/// The first request fails, or `interrupted` returns true.
 pub fn drive(
     client: Client,
     model: Option<&str>,
@@ -76,7 +76,7 @@ async fn send_all(
     let mut answers = JoinSet::new();
     let start = Instant::now();
     for (index, (request, body)) in planned.iter().zip(bodies).enumerate() {
-        // Even where it is late, others have their turn.
+        // Other tasks can run here even if this request is late.
         sleep_until(start + request.at).await;
         let client = Arc::clone(client);
         answers.spawn(async move { (index, client.answer(body).await) });

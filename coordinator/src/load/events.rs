@@ -1,17 +1,18 @@
-//! Server-sent events out of bytes, wherever they are cut.
+//! Parser of server-sent events from bytes that may be split anywhere.
 
-/// Bytes of which an event is not whole yet.
+/// Buffer for an incomplete line.
 #[derive(Debug, Default)]
 pub(super) struct Events {
     line: Vec<u8>,
 }
 
 impl Events {
-    /// Calls `each` with the data of every line that `bytes` end. Comments and other fields are
-    /// passed over; nobody here sends data of several lines.
+    /// Calls `each` with the data of every line that `bytes` complete. Comments and other fields
+    /// are skipped. Events with several lines of data are not supported, since no measured server
+    /// sends them.
     ///
     /// # Errors
-    /// What `each` says; the lines behind it are then lost.
+    /// Returns the error of `each`; the lines after it are lost.
     pub(super) fn push<E>(
         &mut self,
         mut bytes: &[u8],

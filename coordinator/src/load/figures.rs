@@ -1,4 +1,4 @@
-//! What a measurement comes to, as `vllm bench serve` counts.
+//! Results of a measurement, as defined by `vllm bench serve`.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::record::{Answer, Records};
 use super::slo::Slo;
 
-/// A distribution, in milliseconds.
+/// Summary of a distribution, in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Spread {
     pub mean: f64,
@@ -17,41 +17,41 @@ pub struct Spread {
     pub max: f64,
 }
 
-/// All of it. Requests without a whole answer count in `failed` alone.
+/// Results of a measurement. Requests without a complete answer only count in `failed`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Figures {
     pub completed: usize,
     pub failed: usize,
-    /// Answers with fewer tokens than were asked for.
+    /// Number of answers with fewer tokens than requested.
     pub short: usize,
-    /// Seconds, from the first scheduled arrival to the last end.
+    /// Duration from the first scheduled arrival to the end of the last request, in seconds.
     pub duration: f64,
     pub total_input_tokens: u64,
     pub total_output_tokens: u64,
-    /// A second.
+    /// Completed requests per second.
     pub request_throughput: f64,
-    /// Requests a second that kept the objective.
+    /// Completed requests per second that met the objective.
     pub request_goodput: f64,
-    /// Of all requests, 0 to 1.
+    /// Fraction of all requests that met the objective, 0 to 1.
     pub within_slo: f64,
-    /// Tokens a second.
+    /// Generated tokens per second.
     pub output_throughput: f64,
-    /// Tokens a second, those of prompts included.
+    /// Tokens per second, including those of prompts.
     pub total_token_throughput: f64,
-    /// To the first token, from the scheduled arrival.
+    /// Time to first token, from the scheduled arrival.
     pub ttft_ms: Option<Spread>,
-    /// Between tokens behind the first, on average over an answer.
+    /// Time per output token after the first, averaged over each answer.
     pub tpot_ms: Option<Spread>,
-    /// Between each two events of a stream.
+    /// Inter-token latency: the time between two consecutive events of a stream.
     pub itl_ms: Option<Spread>,
-    /// From the scheduled arrival to the end.
+    /// End-to-end latency, from the scheduled arrival.
     pub e2el_ms: Option<Spread>,
-    /// From the scheduled arrival until this program sent the request.
+    /// Delay between the scheduled arrival and the time at which this program sent the request.
     pub sent_late_ms: Option<Spread>,
 }
 
 impl Figures {
-    /// Counts.
+    /// Computes the results from records.
     pub fn of(records: &Records, slo: Slo) -> Figures {
         let answers = &records.answers;
         let duration = records.lasted.as_secs_f64();
@@ -83,7 +83,7 @@ impl Figures {
     }
 }
 
-/// `None` of nothing.
+/// Summarises a distribution; returns `None` if it is empty.
 fn spread(times: impl Iterator<Item = Duration>) -> Option<Spread> {
     let mut ms: Vec<f64> = times.map(|time| time.as_secs_f64() * 1000.0).collect();
     ms.sort_by(f64::total_cmp);
@@ -97,7 +97,7 @@ fn spread(times: impl Iterator<Item = Duration>) -> Option<Spread> {
     })
 }
 
-/// Between the two nearest values, on a line, as NumPy does unless told otherwise.
+/// Returns a quantile by linear interpolation between the two nearest values, like NumPy's default.
 fn quantile(ascending: &[f64], share: f64) -> f64 {
     let place = share * (ascending.len() - 1) as f64;
     let (below, above) = (ascending[place as usize], ascending[place.ceil() as usize]);
@@ -133,7 +133,7 @@ mod tests {
             ordered_tokens: 3,
         };
         let records = Records {
-            // The second is late with its first token and one token short.
+            // The second answer is late with its first token, and one token short.
             answers: vec![answer(0, &[100, 150, 300], 3), answer(500, &[2500, 2600], 2)],
             failures: vec!["queue full".to_owned()],
             lasted: ms(4000),

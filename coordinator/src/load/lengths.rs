@@ -1,19 +1,19 @@
-//! Lengths of prompts and answers, and when they came, out of a table of an actual service.
+//! Lengths and arrival times of requests from a recorded table of an actual service.
 
 use std::path::{Path, PathBuf};
 
-/// A row of a table.
+/// Row of a table.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Row {
-    /// Seconds since some moment; 0 where the table has no column for it.
+    /// Time of arrival, in seconds since an arbitrary moment; 0 if the table has no times.
     pub at_s: f64,
-    /// At least 1.
+    /// Number of prompt tokens, at least 1.
     pub prompt_tokens: u32,
-    /// At least 1.
+    /// Number of answer tokens, at least 1.
     pub answer_tokens: u32,
 }
 
-/// Why a table is none.
+/// Reason for which a table is invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum LengthsError {
     #[error("{} cannot be read: {source}", path.display())]
@@ -33,11 +33,11 @@ pub enum LengthsError {
     Empty { path: PathBuf },
 }
 
-/// Reads a table of two columns, or of three with times, whose first line may be names.
+/// Reads a table of two columns, or of three with times. Its first line may contain column names.
 ///
 /// # Errors
-/// A file that cannot be read, a line that is no row; with `has_times` a row without a time, or one
-/// that is earlier than the one above it.
+/// The file cannot be read, or a line is not a row; with `has_times`, also if a row has no time or
+/// an earlier one than the row above it.
 pub fn read_rows(path: &Path, has_times: bool) -> Result<Vec<Row>, LengthsError> {
     let read = |source| LengthsError::Read { path: path.into(), source };
     let text = std::fs::read_to_string(path).map_err(read)?;
@@ -67,10 +67,10 @@ pub fn read_rows(path: &Path, has_times: bool) -> Result<Vec<Row>, LengthsError>
     Ok(rows)
 }
 
-/// A row, and whether it has a time.
+/// Parses a row; returns it and whether it has a time.
 ///
 /// # Errors
-/// The first column, from 1, that is missing, too many, or not what it should be.
+/// Returns the number of the first column, from 1, that is missing, superfluous or invalid.
 fn row(text: &str) -> Result<(Row, bool), usize> {
     let cells: Vec<&str> = text.split(',').map(str::trim).collect();
     let (time, [prompt, answer]) = match cells[..] {
@@ -87,7 +87,7 @@ fn row(text: &str) -> Result<(Row, bool), usize> {
     Ok((row, time.is_some()))
 }
 
-/// Seconds since the year 0 or since whatever the number counts from.
+/// Parses a time: a number of seconds as it is, a date as seconds since the year 0.
 fn seconds(text: &str) -> Option<f64> {
     if let Ok(seconds) = text.parse::<f64>() {
         return seconds.is_finite().then_some(seconds);
@@ -102,7 +102,7 @@ fn seconds(text: &str) -> Option<f64> {
     else {
         return None;
     };
-    // Years begin in March, so that a leap day is a year's last.
+    // Years begin in March, so that a leap day is the last day of a year.
     let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
     let leaps = year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400);
     let days = 365 * year + leaps + (153 * month + 2) / 5 + day;
@@ -137,7 +137,7 @@ mod tests {
         let text = "TIMESTAMP,ContextTokens,GeneratedTokens\r\n\
                     2024-02-28 23:59:59.5000000,1,1\r\n2024-03-01 00:00:01,2,2\r\n";
         let rows = read(text, true).expect("a trace");
-        // The 29th lies between.
+        // February 29 is between the two dates.
         assert_eq!(rows[1].at_s - rows[0].at_s, 86_401.5);
         let day = |text| seconds(text).expect("a time") / 86_400.0;
         assert_eq!(day("1970-01-01 00:00:00") - day("1900-01-01T00:00:00Z"), 25_567.0);

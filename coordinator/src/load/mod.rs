@@ -1,9 +1,9 @@
-//! Load for a server: requests that begin when a schedule says so, however long others take, and
-//! what their answers lasted.
+//! Load generator for servers. Requests begin at scheduled times, no matter how long others take,
+//! and the times of their answers are recorded.
 //!
-//! A [`workload`] is drawn ahead ([`arrivals`], [`lengths`]); [`client`] sends one request in the
-//! form that the server understands ([`api`]); [`drive`] sends them all; [`figures`] are what
-//! `vllm bench serve` counts, and [`table`] prints them as it does.
+//! A [`workload`] is generated in advance ([`arrivals`], [`lengths`]); [`client`] sends one request
+//! in the format of the server's API ([`api`]); [`drive`] sends all of them; [`figures`] computes
+//! the results that `vllm bench serve` reports, and [`table`] formats them like it.
 
 pub mod api;
 pub mod arrivals;

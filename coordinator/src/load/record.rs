@@ -1,47 +1,48 @@
-//! What became of a request. All times are from the measurement's start.
+//! Records of requests. All times are relative to the start of the measurement.
 
 use std::time::Duration;
 
-/// An answer, and when its parts came.
+/// An answer, with the times at which its parts arrived.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
-    /// When it should have been sent.
+    /// Scheduled time of sending.
     pub scheduled: Duration,
-    /// When it was.
+    /// Actual time of sending.
     pub sent: Duration,
-    /// Of each event with tokens, at least one.
+    /// Arrival time of each event with tokens, at least one.
     pub events: Vec<Duration>,
     pub ended: Duration,
     pub prompt_tokens: u32,
     pub answer_tokens: u32,
-    /// Tokens that were asked for.
+    /// Number of requested tokens.
     pub ordered_tokens: u32,
 }
 
 impl Answer {
-    /// From the scheduled arrival, so that what keeps this program from sending counts too.
+    /// Returns the time to the first token from the scheduled arrival, so that delays of this
+    /// program count too.
     pub fn first_token(&self) -> Duration {
         self.events[0].saturating_sub(self.scheduled)
     }
 
-    /// Between two tokens behind the first, on average; `None` where there is one alone.
+    /// Returns the average time per token after the first; `None` if there is only one token.
     pub fn per_token(&self) -> Option<Duration> {
         let last = self.events[self.events.len() - 1];
         (self.answer_tokens > 1).then(|| (last - self.events[0]) / (self.answer_tokens - 1))
     }
 
-    /// From each event to the next.
+    /// Returns the times between consecutive events.
     pub fn gaps(&self) -> impl Iterator<Item = Duration> {
         self.events.windows(2).map(|pair| pair[1] - pair[0])
     }
 }
 
-/// What became of all requests.
+/// Records of all requests.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Records {
     pub answers: Vec<Answer>,
-    /// A sentence for each that has no whole answer.
+    /// Error message of each request without a complete answer.
     pub failures: Vec<String>,
-    /// Until the last one ended.
+    /// Time until the last request ended.
     pub lasted: Duration,
 }

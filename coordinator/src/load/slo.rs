@@ -1,13 +1,13 @@
-//! What is soon enough.
+//! Service level objectives for answers.
 
 use std::time::Duration;
 
 use super::record::Answer;
 
-/// Parses milliseconds.
+/// Parses a number of milliseconds.
 ///
 /// # Errors
-/// What is no number, or below 0.
+/// The text is not a number, or is negative.
 pub fn parse_ms(text: &str) -> Result<Duration, String> {
     let seconds = text.parse::<f64>().map(|ms| ms / 1000.0).unwrap_or(f64::NAN);
     Duration::try_from_secs_f64(seconds)
@@ -17,11 +17,11 @@ pub fn parse_ms(text: &str) -> Result<Duration, String> {
 /// A service level objective.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Slo {
-    /// To the first token, whatever the prompt.
+    /// Maximum time to the first token, apart from the allowance per prompt token.
     pub first_token: Duration,
-    /// To the first token, more for each token of the prompt.
+    /// Additional time to the first token per prompt token.
     pub per_prompt_token: Duration,
-    /// A token behind the first, on average over an answer.
+    /// Maximum time per token after the first, averaged over an answer.
     pub per_token: Duration,
 }
 
@@ -36,7 +36,7 @@ impl Default for Slo {
 }
 
 impl Slo {
-    /// Whether an answer kept it.
+    /// Returns true if the answer meets the objective.
     pub fn is_met(&self, answer: &Answer) -> bool {
         let first = self.first_token + self.per_prompt_token * answer.prompt_tokens;
         answer.first_token() <= first
@@ -59,7 +59,8 @@ mod tests {
     #[test]
     fn each_of_its_parts_counts() {
         let ms = Duration::from_millis;
-        // Scheduled at 1 s, 10 tokens of prompt, first token after `first`, then 3 more.
+        // Returns true for an answer that is scheduled at 1 s, has 10 prompt tokens, its first
+        // token after `first` ms and three more by `last` ms.
         let met = |first: u64, last: u64| {
             Slo::default().is_met(&Answer {
                 scheduled: ms(1000),

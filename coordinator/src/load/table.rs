@@ -1,14 +1,15 @@
-//! The table of `vllm bench serve`, row by row under its names, so that what reads one reads both.
+//! Result table of `vllm bench serve`, with the same row names, so that parsers of one can read the
+//! other.
 
 use std::fmt::Write as _;
 
 use super::arrivals::Rate;
 use super::figures::{Figures, Spread};
 
-/// Columns of the table.
+/// Width of the table, in characters.
 const WIDTH: usize = 50;
 
-/// The table, with a line's end behind each of its lines.
+/// Returns the table; each line ends with a newline.
 pub fn table(figures: &Figures, rate: Option<Rate>) -> String {
     let mut text = rule(" Serving Benchmark Result ", '=');
     let mut row = |name: &str, value: String| {
@@ -50,7 +51,7 @@ fn two(value: f64) -> String {
     format!("{value:.2}")
 }
 
-/// A title in the middle of a line.
+/// Returns a line with `title` in the middle.
 fn rule(title: &str, fill: char) -> String {
     let around = WIDTH.saturating_sub(title.len());
     let fills = |count| fill.to_string().repeat(count);

@@ -1,23 +1,24 @@
-//! The server that is measured.
+//! Address of the measured server.
 
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 
 use hyper::Uri;
 
-/// Where requests go.
+/// URL of the measured server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
     pub host: String,
     pub port: u16,
-    /// In front of every path: empty, or from its `/` on, without one at its end.
+    /// Prefix of all paths: empty, or a path that begins with a slash and does not end with one.
     pub base: String,
 }
 
-/// Parses `http://127.0.0.1:8000`, with a path of a proxy or the `/v1` that clients are given.
+/// Parses a URL such as `http://127.0.0.1:8000`, optionally with the path of a proxy or a final
+/// `/v1`, which is removed.
 ///
 /// # Errors
-/// Anything else.
+/// The text is not such a URL.
 pub fn parse_target(text: &str) -> Result<Target, String> {
     let example = "write for example http://127.0.0.1:8000";
     let uri: Uri = text.parse().map_err(|error| format!("it is no URL ({error}); {example}"))?;
@@ -35,15 +36,15 @@ pub fn parse_target(text: &str) -> Result<Target, String> {
 }
 
 impl Target {
-    /// Host and port as a request names them.
+    /// Returns host and port as in a request's `Host` header.
     pub fn authority(&self) -> String {
         format!("{}:{}", self.host, self.port)
     }
 
-    /// Its addresses, at least one.
+    /// Resolves the host to its addresses, at least one.
     ///
     /// # Errors
-    /// A name that nobody knows.
+    /// The name cannot be resolved.
     pub fn addresses(&self) -> io::Result<Vec<SocketAddr>> {
         let host = self.host.trim_start_matches('[').trim_end_matches(']');
         let addresses: Vec<SocketAddr> = (host, self.port).to_socket_addrs()?.collect();

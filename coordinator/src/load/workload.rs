@@ -1,4 +1,4 @@
-//! The requests of a measurement, all drawn before the first is sent.
+//! Requests of a measurement, all of which are generated before the first is sent.
 
 use std::time::Duration;
 
@@ -8,16 +8,16 @@ use rand_core::{RngCore, SeedableRng};
 use super::arrivals::{Rate, poisson, replayed};
 use super::lengths::Row;
 
-/// A request before it is sent.
+/// A request that will be sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Planned {
-    /// When it arrives, from the measurement's start.
+    /// Arrival time, relative to the start of the measurement.
     pub at: Duration,
     pub prompt: Vec<u32>,
     pub answer_tokens: u32,
 }
 
-/// When a request arrives, from the measurement's start, and how long it is.
+/// Arrival time of a request, relative to the start of the measurement, and its lengths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Arrival {
     pub at: Duration,
@@ -25,30 +25,31 @@ pub struct Arrival {
     pub answer_tokens: u32,
 }
 
-/// Where lengths and arrivals are from.
+/// Source of the lengths and arrival times.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Shape {
-    /// All alike, at random arrivals.
+    /// All requests have the same lengths, and arrive at random times.
     Alike { prompt_tokens: u32, answer_tokens: u32 },
-    /// Rows drawn at random, at random arrivals.
+    /// Rows are drawn at random, and arrive at random times.
     Rows(Vec<Row>),
-    /// Rows in their order, at their own arrivals. At least one row.
+    /// Rows are replayed in order, at their recorded times. There is at least one row.
     Trace(Vec<Row>),
 }
 
-/// What is drawn.
+/// Parameters of a workload.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Draw {
-    /// `None`: all at once, and a trace as it was.
+    /// Rate of arrivals. With `None`, requests arrive at once, and those of a trace at their
+    /// recorded times.
     pub rate: Option<Rate>,
-    /// Requests; of a trace the first so many.
+    /// Number of requests. A trace uses its first rows, and may have fewer.
     pub requests: usize,
-    /// Tokens of prompts are below.
+    /// Exclusive upper bound of the token ids in prompts.
     pub vocab_size: u32,
     pub seed: u64,
 }
 
-/// Draws requests. Their prompts have nothing in common, so a cache of prefixes saves nothing.
+/// Generates requests. Their prompts are random, so a prefix cache saves nothing.
 pub fn workload(shape: &Shape, draw: Draw) -> Vec<Planned> {
     let mut random = ChaCha8Rng::seed_from_u64(draw.seed);
     let arrivals = drawn(shape, draw, &mut random);
@@ -60,7 +61,7 @@ pub fn workload(shape: &Shape, draw: Draw) -> Vec<Planned> {
     planned.collect()
 }
 
-/// The same requests without their prompts.
+/// Returns the arrivals of the requests that [`workload`] generates, without their prompts.
 pub fn arrivals(shape: &Shape, draw: Draw) -> Vec<Arrival> {
     drawn(shape, draw, &mut ChaCha8Rng::seed_from_u64(draw.seed))
 }
@@ -91,10 +92,10 @@ fn drawn(shape: &Shape, draw: Draw, random: &mut ChaCha8Rng) -> Vec<Arrival> {
     arrivals.collect()
 }
 
-/// A request like the first one that has nothing in common with any of them, to find out whether
-/// the server answers at all.
+/// Returns a request with the lengths of the first one and a prompt that has nothing in common with
+/// the others, which tests that the server answers at all.
 pub fn first_of_all(planned: &[Planned], draw: Draw) -> Option<Planned> {
-    // Another stream of the same seed.
+    // Uses another stream of the same seed.
     let mut random = ChaCha8Rng::seed_from_u64(draw.seed);
     random.set_stream(1);
     planned.first().map(|first| Planned {

@@ -1,4 +1,4 @@
-//! A server in plain sockets that answers as it is told.
+//! A server on plain sockets that answers as a test specifies.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -7,22 +7,22 @@ use std::sync::{Arc, Barrier};
 
 use serde_json::{Value, json};
 
-/// How a request is answered.
+/// Behaviour of the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Manner {
-    /// As `/v1/completions` does, a token in each event.
+    /// Answers like `/v1/completions`, with one token per event.
     Openai,
-    /// As `/completion` of llama.cpp's server does.
+    /// Answers like `/completion` of llama.cpp's server.
     Llama,
-    /// Every second request is refused, beginning with the first but one.
+    /// Refuses every second request, beginning with the second one.
     HalfRefused,
-    /// The stream ends within.
+    /// Ends the stream before its end marker.
     Cut,
-    /// An error instead of a token.
+    /// Sends an error instead of a token.
     ErrorWithin,
 }
 
-/// A request as it came.
+/// A received request.
 #[derive(Debug)]
 pub(super) struct Asked {
     pub(super) path: String,
@@ -30,7 +30,7 @@ pub(super) struct Asked {
     pub(super) body: Value,
 }
 
-/// Serves until the test ends. Requests are answered once `together` of them have come.
+/// Serves until the test ends. Requests are answered once `together` of them have arrived.
 pub(super) fn serve(manner: Manner, together: usize) -> (SocketAddr, Receiver<Asked>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("bound");
@@ -43,10 +43,10 @@ pub(super) fn serve(manner: Manner, together: usize) -> (SocketAddr, Receiver<As
             std::thread::spawn(move || {
                 let request = read(&mut stream);
                 let tokens = tokens(&request.body);
-                // Whoever does not look at requests has dropped the other end.
+                // The send fails if the test does not read requests and has dropped the receiver.
                 let _ = tell.send(request);
                 all.wait();
-                // A reader may have left.
+                // The write fails if the client has disconnected.
                 let _ = answer(&mut stream, manner, index, tokens);
             });
         }

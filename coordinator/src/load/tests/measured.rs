@@ -1,4 +1,4 @@
-//! What is sent, when, and what is made of answers.
+//! Tests of the requests that are sent, of their times, and of the results.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::load::slo::Slo;
 use crate::load::target::parse_target;
 use crate::load::workload::{Draw, Planned, Shape, first_of_all, workload};
 
-/// Longer than anything here takes.
+/// Time limit, which exceeds the duration of any request here.
 const WATCHDOG: Duration = Duration::from_secs(60);
 
 const DRAW: Draw = Draw { rate: None, requests: 8, vocab_size: 50, seed: 1 };
@@ -76,8 +76,8 @@ fn every_request_is_sent_as_planned_and_counted() {
 
 #[test]
 fn arrivals_wait_for_no_answer() {
-    // Nothing is answered before the last request has come: whoever waits for an answer before the
-    // next request waits for ever.
+    // The server answers only once the last request has arrived, so a client that waits for an
+    // answer before it sends the next request would wait forever.
     let (address, received) = serve(Manner::Openai, 12);
     let draw = Draw { rate: Some(Rate::PerSecond(40.0)), requests: 12, ..DRAW };
     let planned = planned(draw);
@@ -86,7 +86,7 @@ fn arrivals_wait_for_no_answer() {
     assert_eq!(records.answers.len(), 12, "{records:?}");
     assert_eq!(received.try_iter().count(), 12);
     for answer in &records.answers {
-        // Never before its time, and all before the first answer.
+        // No request is sent before its time, and all are sent before the first answer.
         assert!(answer.sent >= answer.scheduled, "{answer:?}");
         assert!(answer.events[0] >= planned[11].at, "{answer:?}");
     }
@@ -103,7 +103,7 @@ fn what_is_no_answer_is_a_failure_with_a_sentence() {
         assert_eq!((records.answers.len(), records.failures.len()), (0, 8));
         assert!(records.failures[0].contains(said), "{:?}", records.failures);
     }
-    // An event of another form.
+    // Events in the format of another API are errors.
     let records = measure(Manner::Openai, Api::Llama).expect("measured");
     assert_eq!(records.failures.len(), 8);
 }

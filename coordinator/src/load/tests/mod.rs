@@ -1,4 +1,4 @@
-//! The loader against a server that tells what it was asked.
+//! Tests of the load generator against a server that reports the requests it receives.
 
 mod fake;
 mod measured;
