@@ -1,4 +1,5 @@
-//! Memory for answers: the maximum that a request may need is reserved before it is admitted.
+//! Memory for answers: the maximum that a request may need is reserved before it is submitted to
+//! the engine.
 
 use std::sync::Arc;
 

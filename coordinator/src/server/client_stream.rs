@@ -1,6 +1,6 @@
-//! A client's socket as the HTTP library sees it. The library refuses a request that it cannot
-//! parse with an empty body; this stream replaces such a response by one with the error object that
-//! all other refusals have.
+//! A client's socket as the HTTP library sees it. The library's own refusal of a request that it
+//! cannot parse has no body; this stream replaces it with a response that has the error object of
+//! all other refusals.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
