@@ -1,5 +1,5 @@
-//! Answers on their way into the output: kept until their request is complete, written now and
-//! then.
+//! Buffer of a job's answers on their way into the output. [`Answers`] keeps each answer until its
+//! request is complete and writes to the sink at intervals.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -15,23 +15,23 @@ use crate::openai::output::{
 };
 use crate::openai::stop::Answer;
 
-/// Finished answers wait for so long at most while others of their group go on: each write is
-/// synced.
+/// Maximum time that a finished answer waits for a write while others of its group run: each write
+/// is synced.
 const WRITE_EVERY: Duration = Duration::from_secs(1);
 
-/// Where every line of a job lies, and what has no line yet.
+/// Positions of a job's lines in the output, and the answers that have no line yet.
 #[derive(Debug)]
 pub(super) struct Answers<'j> {
     items: &'j [Item],
-    /// Where each item's line lies in the output; `None`: not written.
+    /// Position of each item's line in the output; `None` if it is not written.
     lines: &'j mut [Option<Range<u64>>],
-    /// What is to be told of each item's answers.
+    /// Outcome of each item's answers.
     ended: &'j mut [Completion],
     sink: &'j mut Sink,
     provenance: &'j Provenance,
-    /// For each item, what is there of its answers until its line is written.
+    /// Answers made so far for each item whose line is not written.
     unfinished: &'j mut [Unfinished],
-    /// Answers since the last write: the choices of items.
+    /// Answers since the last write: indices of choices by item.
     fresh: BTreeMap<usize, Vec<usize>>,
     written: Instant,
 }
@@ -49,7 +49,7 @@ impl<'j> Answers<'j> {
         Answers { items, lines, ended, unfinished, sink, provenance, fresh, written }
     }
 
-    /// Takes one of an item's answers, and what is told of its prompt.
+    /// Adds one of an item's answers, with the details of its prompt that were requested.
     pub(super) fn add(&mut self, item: usize, choice: usize, answer: Answer, prompt: OfPrompt<'_>) {
         let mut made = done(prompt.request, choice, answer);
         prompt.tell(&mut made);
@@ -57,10 +57,10 @@ impl<'j> Answers<'j> {
         self.fresh.entry(item).or_default().push(choice);
     }
 
-    /// Writes what has waited for long enough.
+    /// Writes the buffered answers if the last write is at least [`WRITE_EVERY`] ago.
     ///
     /// # Errors
-    /// An output that cannot be written.
+    /// Returns an error if the output cannot be written.
     pub(super) fn write_in_time(&mut self) -> Result<(), JobError> {
         if !self.fresh.is_empty() && self.written.elapsed() >= WRITE_EVERY {
             self.write()
@@ -70,11 +70,11 @@ impl<'j> Answers<'j> {
     }
 
     /// Writes every line that is known. A stream gets them in input order, up to the first request
-    /// that is not completely answered; a file, which is brought into order at the end, also gets
-    /// the answers to requests that have not all of them.
+    /// that is not completely answered; a file, which is sorted at the end, also gets the answers
+    /// to requests that are partly answered.
     ///
     /// # Errors
-    /// An output that cannot be written.
+    /// Returns an error if the output cannot be written.
     pub(super) fn write(&mut self) -> Result<(), JobError> {
         let mut text = Vec::new();
         let mut written = Vec::new();
@@ -119,11 +119,11 @@ impl<'j> Answers<'j> {
         Ok(())
     }
 
-    /// Writes one line for each request that has several with some of its answers, before they are
-    /// left for a later run.
+    /// Merges the several lines of a partly answered request into one, before its answers are left
+    /// for a later run.
     ///
     /// # Errors
-    /// An output that cannot be written.
+    /// Returns an error if the output cannot be written.
     pub(super) fn join_unfinished(&mut self) -> Result<(), JobError> {
         for index in 0..self.unfinished.len() {
             if self.unfinished[index].lines.len() > 1 {
@@ -136,7 +136,7 @@ impl<'j> Answers<'j> {
         Ok(())
     }
 
-    /// The line of a request with some of its answers.
+    /// Returns the line of a partly answered request, with these choices.
     fn some(&self, index: usize, choices: Vec<usize>) -> Vec<u8> {
         let Item::Request(request) = &self.items[index] else { return Vec::new() };
         let made =
@@ -144,7 +144,8 @@ impl<'j> Answers<'j> {
         unfinished_line(request, made.collect(), self.provenance)
     }
 
-    /// The line of a request that has all its answers, which go into it.
+    /// Returns the line of a completely answered request, or `None` while choices are missing.
+    /// Moves its answers out of the buffer.
     fn answered(&mut self, index: usize, request: &Request) -> Option<Vec<u8>> {
         let unfinished = &mut self.unfinished[index];
         if unfinished.is_open() {

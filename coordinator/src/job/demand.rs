@@ -1,29 +1,29 @@
-//! What all requests together need, by which a run is planned.
+//! Aggregate requirements of all requests, from which a run is planned.
 
 use crate::openai::item::Request;
 
-/// Maxima over sequences that are to run, for the plan.
+/// Maxima over the sequences that are to run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Demand {
     pub sequences: usize,
-    /// Longest prompt, tokens.
+    /// Longest prompt, in tokens.
     pub max_prompt: usize,
-    /// Tokens with which all prompts begin.
+    /// Length of the prefix that all prompts share, in tokens.
     pub shared_prompt: usize,
-    /// Largest number of new tokens.
+    /// Largest number of new tokens of one sequence.
     pub max_new: u32,
-    /// Longest prompt + new tokens of one sequence.
+    /// Longest prompt and new tokens of one sequence together.
     pub max_context: usize,
-    /// Log-probabilities of a token.
+    /// Largest number of log-probabilities per token.
     pub logprobs: u16,
-    /// Whether something is to be said of a prompt's tokens.
+    /// True if log-probabilities of prompt tokens are requested, or a request has no new tokens.
     pub looks_at_prompts: bool,
-    /// Whether an answer must have a form.
+    /// True if an answer must follow a grammar.
     pub forms: bool,
 }
 
 impl Demand {
-    /// Of some requests; `None` when there are none.
+    /// Sums up the requests; returns `None` if there are none.
     pub(super) fn of<'r>(requests: impl Iterator<Item = &'r Request>) -> Option<Demand> {
         let mut first: Option<&[u32]> = None;
         let prompts =
@@ -56,7 +56,7 @@ impl Demand {
     }
 }
 
-/// Tokens with which both begin.
+/// Returns the length of the common prefix.
 fn common(one: &[u32], other: &[u32]) -> usize {
     one.iter().zip(other).take_while(|(one, other)| one == other).count()
 }

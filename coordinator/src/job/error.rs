@@ -1,11 +1,12 @@
-//! Why a job cannot start or go on. Every message is a sentence that a user can act on.
+//! Reasons for which a job cannot start or continue. Every message is a sentence that a user can
+//! act on.
 
 use std::io;
 
 use crate::boundary::codec::CodecError;
 use crate::boundary::engine::EngineError;
 
-/// Why a job ended without finishing.
+/// Reason for which a job ended without finishing.
 #[derive(Debug, thiserror::Error)]
 pub enum JobError {
     #[error("How the model's chats are written cannot be found out: {0}.")]
@@ -100,7 +101,7 @@ pub enum JobError {
         kept: usize,
         changed: usize,
         unasked: usize,
-        /// Line of the first answer that would be lost, and whose it is.
+        /// Line of the first answer that would be lost, and the ID of its request.
         line: usize,
         custom_id: String,
     },
@@ -116,7 +117,7 @@ pub enum JobError {
     Tokenizer(String),
     #[error("interrupted while the input was read; nothing was written")]
     Interrupted,
-    /// In the engine's own sentence.
+    /// Failure of the engine, in its own words.
     #[error("{0}")]
     Engine(EngineError),
 }

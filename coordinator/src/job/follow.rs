@@ -1,4 +1,4 @@
-//! Following a job: what it has done, stop strings, and what is finished.
+//! Observer of a running job: counts tokens, looks for stop strings and collects finished answers.
 
 use std::ops::ControlFlow;
 
@@ -15,14 +15,14 @@ use crate::openai::forms::Forms;
 use crate::openai::item::Request;
 use crate::openai::stop::{StopWatcher, finish};
 
-/// One answer of a pending request.
+/// One answer of a pending request, by the indices of its item and choice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Ticket {
     pub(super) item: usize,
     pub(super) choice: usize,
 }
 
-/// A sequence, as the job knows it.
+/// A sequence that the engine runs, with its request.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Pending<'a> {
     pub(super) ticket: Ticket,
@@ -30,13 +30,12 @@ pub(super) struct Pending<'a> {
 }
 
 impl<'a> Pending<'a> {
-    /// One of a request's answers.
     pub(super) fn new(ticket: Ticket, request: &'a Request) -> Pending<'a> {
         Pending { ticket, request }
     }
 }
 
-/// Follows the sequences: counts tokens, looks for stop strings and takes what is finished.
+/// Follows the sequences: counts tokens, looks for stop strings and collects finished answers.
 pub(super) struct Follower<'f, 'j> {
     codec: Option<&'f dyn TextCodec>,
     pending: &'f [Pending<'f>],
@@ -45,7 +44,7 @@ pub(super) struct Follower<'f, 'j> {
     answers: &'f mut Answers<'j>,
     finished: usize,
     forms: Forms,
-    /// Why answers cannot be written.
+    /// Error with which the job ends, once there is one.
     failed: Option<JobError>,
 }
 
@@ -74,17 +73,17 @@ impl<'f, 'j> Follower<'f, 'j> {
         }
     }
 
-    /// How many sequences were finished.
+    /// Returns the number of finished sequences.
     ///
     /// # Errors
-    /// Why their answers cannot be written.
+    /// Returns the error for which the job was stopped.
     pub(super) fn end(self) -> Result<usize, JobError> {
         self.failed.map_or(Ok(self.finished), Err)
     }
 }
 
 impl Follower<'_, '_> {
-    /// Ends the job at an answer that has its tokens and no text; it is computed again later.
+    /// Ends the job at an answer that has tokens but no text; a later run computes it again.
     fn fail(&mut self, sentence: String) -> ControlFlow<()> {
         self.failed.get_or_insert(JobError::Tokenizer(sentence));
         ControlFlow::Break(())

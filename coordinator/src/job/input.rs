@@ -1,7 +1,7 @@
-//! A line of the input: an OpenAI batch line, a short line, or a raw prompt.
+//! Parser of an input line: an OpenAI batch line, a short line, or a raw prompt.
 //!
-//! Nothing here ends the job: a line that cannot be used becomes an error line of the output, and
-//! the other lines run.
+//! No error in here ends the job: an invalid line becomes an error line of the output, and the
+//! other lines run.
 
 use std::path::Path;
 
@@ -19,21 +19,22 @@ use crate::openai::json::parse_object;
 use crate::openai::prompt::Limits;
 use crate::openai::request::Building;
 
-/// New tokens of a chat that does not say, at most. At OpenAI it is the rest of the context; here
-/// memory for all of it is set aside before the first token.
+/// Maximum number of new tokens of a chat without `max_tokens`. OpenAI allows the rest of the
+/// context; here memory for all of them is reserved before the first token.
 pub const CHAT_MAX_TOKENS: u32 = 1024;
 
-/// How the lines of an input are read.
+/// Format of an input's lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
-    /// One JSON object a line (any name but `.txt`, and stdin).
+    /// One JSON object per line (stdin, and any file name that does not end in `.txt`).
     JsonLines,
-    /// One raw prompt a line (`.txt`).
+    /// One raw prompt per line (`.txt`).
     Text,
 }
 
 impl Format {
-    /// `.txt` holds raw prompts; anything else, stdin too, JSON Lines.
+    /// Returns [`Format::Text`] for `.txt` files, and [`Format::JsonLines`] for anything else,
+    /// stdin included.
     pub fn of(place: &Place) -> Format {
         let is_text = |path: &Path| path.extension().is_some_and(|extension| extension == "txt");
         match place {
@@ -43,25 +44,25 @@ impl Format {
     }
 }
 
-/// What applies to every line.
+/// Options that apply to every line.
 #[derive(Debug, Clone, Copy)]
 pub struct InputOptions<'a> {
     pub format: Format,
-    /// Raw prompts become one user message each.
+    /// Turns each raw prompt into one user message.
     pub chat: bool,
     pub chats: &'a ChatRules,
-    /// For requests that give neither `max_tokens` nor `max_completion_tokens`, at least 1; without
-    /// it a default of their kind.
+    /// Limit of requests that give neither `max_tokens` nor `max_completion_tokens`, at least 1;
+    /// `None` for the default of their endpoint.
     pub max_tokens: Option<u32>,
-    /// For requests that give no `seed`.
+    /// Seed of requests without `seed`.
     pub seed: u64,
-    /// What a chat template that asks for the date is told, seconds since 1970.
+    /// Date that chat templates see, in seconds since 1970.
     pub now_s: u64,
-    /// For raw prompts and short lines that do not say.
+    /// Defaults for raw prompts and short lines.
     pub defaults: &'a Defaults,
-    /// What becomes of fields that nothing reads.
+    /// Treatment of fields that are not implemented.
     pub unread: &'a Unread,
-    /// `None` when the model has no tokenizer.
+    /// `None` if the model has no tokenizer.
     pub codec: Option<&'a dyn TextCodec>,
     pub limits: Limits,
 }
@@ -84,17 +85,17 @@ impl<'a> InputOptions<'a> {
     }
 }
 
-/// What one line says, looked at by itself.
+/// Result of parsing one line on its own.
 pub(super) struct ReadLine {
-    /// Its own id: `None` where it gives none, or cannot be read so far.
+    /// The `custom_id` of the line; `None` if it has none or cannot be parsed up to there.
     pub(super) custom_id: Option<String>,
-    /// It really is a request: malformed lines get an id but take none.
+    /// True for a request. A malformed line gets an ID, but does not reserve it.
     pub(super) is_request: bool,
-    /// A request gets its id where all lines are put together.
+    /// The request, whose ID is set when all lines are joined.
     pub(super) result: Result<Request, Rejection>,
 }
 
-/// Reads one line, of which there is more than blanks.
+/// Parses one line that is not blank.
 pub(super) fn read_line(raw: &[u8], line: usize, options: &InputOptions<'_>) -> ReadLine {
     let (mut custom_id, mut is_request) = (None, false);
     let result = (|| {
@@ -116,10 +117,10 @@ pub(super) fn read_line(raw: &[u8], line: usize, options: &InputOptions<'_>) -> 
     ReadLine { custom_id, is_request, result }
 }
 
-/// The text of a line.
+/// Decodes a line.
 ///
 /// # Errors
-/// A rejection of one that is not UTF-8.
+/// Returns a rejection if the line is not UTF-8.
 pub fn text_of(raw: &[u8]) -> Result<&str, Rejection> {
     std::str::from_utf8(raw).map_err(|error| {
         let byte = error.valid_up_to() + 1;
@@ -128,7 +129,7 @@ pub fn text_of(raw: &[u8]) -> Result<&str, Rejection> {
     })
 }
 
-/// A line that holds the body's fields itself; `messages` among them make it a chat request.
+/// Parses a line that holds the body's fields itself; `messages` among them make it a chat request.
 fn short_line(
     mut fields: Map<String, Value>,
     options: &InputOptions<'_>,
@@ -143,7 +144,8 @@ fn short_line(
     Ok((endpoint, body))
 }
 
-/// `--chat`: raw text becomes one user message. The answer keeps the shape of its endpoint.
+/// Turns raw text into one user message if `chat` is set. The answer keeps the format of its
+/// endpoint.
 fn wrap_as_chat(chat: bool, endpoint: Endpoint, body: &mut Body) {
     if !chat || endpoint != Endpoint::Completions {
         return;
@@ -159,10 +161,10 @@ fn wrap_as_chat(chat: bool, endpoint: Endpoint, body: &mut Body) {
     }
 }
 
-/// The id that a line gives.
+/// Returns the `custom_id` of a line.
 ///
 /// # Errors
-/// A rejection of one that is no text.
+/// Returns a rejection if it is not a non-empty string.
 pub fn read_custom_id(fields: &Map<String, Value>) -> Result<Option<String>, Rejection> {
     match fields.get("custom_id") {
         None | Some(Value::Null) => Ok(None),
@@ -174,7 +176,7 @@ pub fn read_custom_id(fields: &Map<String, Value>) -> Result<Option<String>, Rej
     }
 }
 
-/// A line with `body`, `url` or `method` is in batch format.
+/// Parses a line. One with `body`, `url` or `method` is in batch format.
 fn read_envelope(
     fields: Map<String, Value>,
     options: &InputOptions<'_>,

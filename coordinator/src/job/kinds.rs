@@ -1,21 +1,22 @@
-//! Files that hold requests in a way that is not ours, told by how they begin.
+//! Detection of input files in unsupported formats, from their first bytes.
 
 use super::error::JobError;
 use super::input::Format;
 
-/// How a gzip file begins.
+/// Magic number of gzip.
 const GZIP: &[u8] = &[0x1f, 0x8b];
 /// Byte order marks of UTF-16.
 const UTF16_MARKS: [&[u8]; 2] = [&[0xff, 0xfe], &[0xfe, 0xff]];
-/// What separates the columns of a table.
+/// Separators of a table's columns.
 const SEPARATORS: [char; 3] = [',', '\t', ';'];
-/// Bytes that are looked at for a table, and for UTF-16 without a mark.
+/// Maximum number of bytes examined to detect a table, or UTF-16 without a byte order mark.
 const LOOKED_AT: usize = 1 << 16;
 
-/// Refuses what cannot be read line by line.
+/// Refuses an input that cannot be read line by line.
 ///
 /// # Errors
-/// A compressed file, another encoding, an array or a table, with what turns it into lines.
+/// Returns an error for a compressed file, UTF-16, a JSON array or a table, with a command that
+/// converts it to lines.
 pub(super) fn check_kind(path: String, bytes: &[u8], format: Format) -> Result<(), JobError> {
     if bytes.starts_with(GZIP) {
         return Err(JobError::CompressedInput { path });
@@ -35,13 +36,14 @@ pub(super) fn check_kind(path: String, bytes: &[u8], format: Format) -> Result<(
     }
 }
 
-/// Whether the whole input is an array of objects, as other tools write them.
+/// Returns true if the whole input is an array of objects, as other tools write them.
 fn is_array(bytes: &[u8]) -> bool {
     bytes.trim_ascii_start().starts_with(b"[")
         && serde_json::from_slice::<Vec<serde_json::Map<String, serde_json::Value>>>(bytes).is_ok()
 }
 
-/// The encoding, by its mark or by every other byte of the beginning being 0.
+/// Returns the UTF-16 encoding, recognized by its byte order mark or by zeros in every other byte
+/// of the beginning.
 fn utf16(bytes: &[u8]) -> Option<&'static str> {
     if UTF16_MARKS.iter().any(|mark| bytes.starts_with(mark)) {
         return Some("UTF-16");
@@ -51,15 +53,15 @@ fn utf16(bytes: &[u8]) -> Option<&'static str> {
     let (even, odd, pairs) = (zeros(0), zeros(1), start.len() / 2);
     match pairs {
         0 => None,
-        // Texts of other scripts have few; a JSON line has its braces and names.
+        // Text in other scripts has few zeros, but a JSON line has ASCII braces and field names.
         _ if odd * 2 > pairs && even == 0 => Some("UTF-16LE"),
         _ if even * 2 > pairs && odd == 0 => Some("UTF-16BE"),
         _ => None,
     }
 }
 
-/// What separates the columns of a table: no line is an object, and the first two have equally many
-/// columns, or the name says that it is one.
+/// Returns the column separator of a table: no line is an object, and the first two have equally
+/// many columns, or the file name ends in `.csv` or `.tsv`.
 fn separator(path: &str, bytes: &[u8]) -> Option<char> {
     let text = String::from_utf8_lossy(&bytes[..bytes.len().min(LOOKED_AT)]);
     let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();

@@ -1,12 +1,12 @@
 //! The batch job: requests in, answers out, restartable.
 //!
-//! [`prepare`] reads and checks everything before an engine exists, so that bad input costs no
-//! model load; [`run`](run::Job::run) gives all sequences to an
+//! [`prepare`] reads and checks everything before an engine exists, so that invalid input costs no
+//! model load; [`run`](run::Job::run) passes all sequences to an
 //! [`Engine`](crate::boundary::engine::Engine), those with the longest answers first, and writes
 //! answers as they are finished.
 //!
 //! Invariants: a job that ends leaves the output in input order; an answer depends on its request
-//! alone, never on the group it ran in; what was written survives whatever happens next.
+//! alone, never on the group it ran in; lines that were written survive any later failure.
 
 mod answers;
 pub mod demand;

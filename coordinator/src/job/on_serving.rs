@@ -1,5 +1,5 @@
-//! A job on a server's engine, which computes what the batch engine does not: what is to be said of
-//! the tokens of prompts.
+//! Adapter that runs a job on a server's engine, which supports log-probabilities of prompt tokens;
+//! the batch engine does not.
 
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Weak};
@@ -14,18 +14,19 @@ use crate::boundary::serving::{
     Event, Listener, Listening, PreparedGrammar, PromptsGoing, Serving, Submission, SubmissionId,
 };
 
-/// Between two looks at whether to go on.
+/// Interval between checks for an interruption.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Sequences that the engine has at a time, for each of its slots: enough that none is ever empty.
+/// Sequences submitted at a time, for each slot of the engine: enough that no slot is ever empty.
 const GOING_PER_SLOT: usize = 4;
 
-/// A server's engine as one of a job.
+/// A server's engine as the [`Engine`] of a job.
 pub struct OnServing<'e> {
     serving: &'e dyn Serving,
-    /// What a sequence's number of a grammar stands for, counted from 1.
+    /// Grammars of the sequences, which number them from 1.
     grammars: Vec<Arc<Grammar>>,
-    /// Those of them that sequences under way follow, prepared when the first one is submitted.
+    /// Prepared grammars that submitted sequences follow. Each is prepared when its first sequence
+    /// is submitted.
     prepared: Vec<Weak<PreparedGrammar>>,
     interrupted: &'e dyn Fn() -> bool,
 }
@@ -37,7 +38,7 @@ impl std::fmt::Debug for OnServing<'_> {
 }
 
 impl<'e> OnServing<'e> {
-    /// `serving` as an engine whose sequences follow these grammars.
+    /// Wraps `serving`; `grammars` are those that sequences refer to.
     pub fn new(
         serving: &'e dyn Serving,
         grammars: Vec<Arc<Grammar>>,
@@ -47,7 +48,7 @@ impl<'e> OnServing<'e> {
         OnServing { serving, grammars, prepared, interrupted }
     }
 
-    /// Returns the grammar of this place, prepared once for all sequences that follow it.
+    /// Returns the grammar with this index, prepared once for all sequences that follow it.
     fn prepared(&mut self, grammar: usize) -> Arc<PreparedGrammar> {
         if let Some(known) = self.prepared[grammar].upgrade() {
             return known;
@@ -57,7 +58,7 @@ impl<'e> OnServing<'e> {
         prepared
     }
 
-    /// Hands a sequence over; what becomes of it is told through `sender`.
+    /// Submits a sequence whose events are sent through `sender`.
     fn submit(
         &mut self,
         index: usize,
@@ -87,10 +88,10 @@ fn gone() -> EngineError {
     EngineError::Failed("The engine has ended.".to_owned())
 }
 
-/// What is told of a sequence; `None`: the engine forgot it.
+/// Index and event of a sequence; `None` if the engine dropped its listener.
 type Told = (usize, Option<Event>);
 
-/// Hears of a sequence on the engine's thread.
+/// Forwards the events of a sequence from the engine's thread.
 struct Teller {
     index: usize,
     sender: Sender<Told>,
@@ -110,13 +111,13 @@ impl Listener for Teller {
 impl Drop for Teller {
     fn drop(&mut self) {
         if !self.is_over {
-            // Nobody hears it where the job has ended first.
+            // The receiver is gone if the job ended first.
             let _ = self.sender.send((self.index, None));
         }
     }
 }
 
-/// A sequence that is under way.
+/// A submitted sequence that has not ended.
 struct Going {
     id: SubmissionId,
     made: Generated,
@@ -159,7 +160,7 @@ impl Engine for OnServing<'_> {
                 Err(RecvTimeoutError::Disconnected) => unreachable!("a sender is kept"),
             };
             for (index, event) in first.into_iter().chain(told.try_iter()) {
-                // Of one that was called off something may still be told.
+                // Events of a cancelled sequence may still arrive.
                 let Some(sequence) = &mut going[index] else { continue };
                 let Some(finish) = hear(index, sequence, event, observer)? else { continue };
                 if finish == Ended::CalledOff {
@@ -176,15 +177,15 @@ impl Engine for OnServing<'_> {
     }
 }
 
-/// How a sequence ended.
+/// Way in which a sequence ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ended {
     ByItself,
-    /// The observer wants no more; the engine does not know yet.
+    /// The observer wants no more tokens; the engine does not know yet.
     CalledOff,
 }
 
-/// Takes what is told of a sequence; whether it has ended with that.
+/// Applies an event; returns the way in which the sequence ended, if it did.
 fn hear(
     index: usize,
     sequence: &mut Going,

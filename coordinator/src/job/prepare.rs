@@ -1,5 +1,5 @@
-//! A job before it can run: what its input asks for, then, once it is decided how that is computed,
-//! what its output already answers.
+//! Preparation of a job: reads and parses the input, then, once the way of computation is decided,
+//! finds out what the output already answers.
 
 use std::ops::ControlFlow;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -21,32 +21,32 @@ use crate::openai::item::{Item, warnings_of};
 use crate::openai::output::Provenance;
 use crate::openai::prompt::Limits;
 
-/// What the user asked for.
+/// Options of the user.
 #[derive(Debug, Clone)]
 pub struct JobOptions {
     pub input: Place,
     pub output: Place,
     pub mode: OutputMode,
-    /// Raw prompts become one user message each.
+    /// Turns each raw prompt into one user message.
     pub chat: bool,
     pub chats: ChatOptions,
-    /// For requests that do not say, at least 1; without it a default.
+    /// Limit of requests without one, at least 1; `None` for the default of their endpoint.
     pub max_tokens: Option<u32>,
-    /// For requests that do not say.
+    /// Seed of requests without one.
     pub seed: u64,
-    /// For raw prompts and short lines that do not say.
+    /// Defaults for raw prompts and short lines.
     pub defaults: Defaults,
-    /// Fields that are not implemented are left out instead of refused.
+    /// Ignores fields that are not implemented instead of refusing them.
     pub ignore_unknown_fields: bool,
 }
 
-/// What the job must know of the model.
+/// Properties of the model that a job depends on.
 pub struct ModelFacts<'a> {
     pub name: String,
-    /// Other names by which requests may call it.
+    /// Other names that requests may use for the model.
     pub aliases: Vec<String>,
     pub limits: Limits,
-    /// `None` when the model has no tokenizer.
+    /// `None` if the model has no tokenizer.
     pub codec: Option<&'a dyn TextCodec>,
 }
 
@@ -56,14 +56,14 @@ impl std::fmt::Debug for ModelFacts<'_> {
     }
 }
 
-/// A job whose input is read; its output is locked, and nothing is written.
+/// A job whose input is read and whose output is locked. Nothing is written yet.
 #[derive(Debug)]
 pub struct ReadJob<'a> {
     options: &'a JobOptions,
     items: Vec<Item>,
     notes: Vec<String>,
     sink: Sink,
-    /// What the output holds.
+    /// Content of the output.
     existing: Vec<u8>,
     recorded: Option<Recorded>,
     created: u64,
@@ -74,7 +74,7 @@ impl<'a> ReadJob<'a> {
     /// Locks the output and reads the input.
     ///
     /// # Errors
-    /// An interruption while the input is read, an input that cannot be read, or an output that
+    /// Returns an error if reading is interrupted, if the input cannot be read, or if the output
     /// must not or cannot be written.
     pub fn read(
         options: &'a JobOptions,
@@ -82,12 +82,13 @@ impl<'a> ReadJob<'a> {
         reading: &mut Reading,
         interrupted: &dyn Fn() -> bool,
     ) -> Result<ReadJob<'a>, JobError> {
-        // Before anything that takes long: an output that cannot be written is told at once.
+        // First, so that an output that cannot be written is reported before anything that takes
+        // long.
         let (sink, existing) =
             Sink::open(&options.output, options.mode, options.input.metadata()?.as_ref())?;
         let recorded = Recorded::read(&existing);
         let input = Source::read(&options.input, interrupted)?;
-        // A file that was touched is still the same job.
+        // An input file that was touched still makes the same job.
         let created = recorded.as_ref().map_or_else(|| input.created(), |known| known.created);
         let names = std::iter::once(&model.name).chain(&model.aliases).cloned().collect();
         let unread = Unread::new(options.ignore_unknown_fields).with_model_names(names);
@@ -119,7 +120,7 @@ impl<'a> ReadJob<'a> {
         Ok(ReadJob { options, items, notes, sink, existing, recorded, created, model })
     }
 
-    /// Maxima over all requests of the input; `None` when it has none.
+    /// Returns the maxima over all requests of the input; `None` if it has none.
     pub fn demand(&self) -> Option<Demand> {
         Demand::of(self.items.iter().filter_map(|item| match item {
             Item::Request(request) => Some(request),
@@ -127,16 +128,16 @@ impl<'a> ReadJob<'a> {
         }))
     }
 
-    /// The system fingerprint of the answers that the output holds.
+    /// Returns the system fingerprint of the answers in the output.
     pub fn recorded_fingerprint(&self) -> Option<&str> {
         self.recorded.as_ref().map(|recorded| recorded.system_fingerprint.as_str())
     }
 
-    /// Finds out what is left to do for a system of this fingerprint
+    /// Finds out what is left to do for a system with this fingerprint
     /// ([`crate::openai::fingerprint::system_fingerprint`]).
     ///
     /// # Errors
-    /// An output with other answers than these.
+    /// Returns an error if the output holds answers of another job.
     pub fn open(self, system_fingerprint: String) -> Result<Job<'a>, JobError> {
         let ReadJob { options, items, notes, mut sink, existing, recorded, created, model } = self;
         let resume = match &options.output {
@@ -159,7 +160,7 @@ impl<'a> ReadJob<'a> {
     }
 }
 
-/// Since 1970.
+/// Returns the current time in seconds since 1970.
 fn seconds_now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }

@@ -1,5 +1,5 @@
-//! How far a job is: a bar on a terminal, plain lines otherwise, nothing under `--quiet`. Always on
-//! stderr, so that results on stdout stay clean.
+//! Progress report of a job: a bar on a terminal, plain lines otherwise, nothing with `--quiet`. It
+//! is always on stderr, so that results on stdout stay clean.
 
 use std::fmt::Debug;
 use std::io::{IsTerminal, Write};
@@ -10,37 +10,37 @@ use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 
 use super::remaining::{Planned, Prior, Remaining, TimeLeft};
 
-/// Without a terminal a line is written at most so often, and at the end.
+/// Minimum interval between lines without a terminal; one more is written at the end.
 const LINE_EVERY: Duration = Duration::from_secs(10);
-/// A bar is thought over so often.
+/// Interval between updates of a bar.
 const BAR_EVERY: Duration = Duration::from_millis(500);
-/// Places of a bar.
+/// Length of a bar, in steps.
 const BAR_LENGTH: u64 = 1000;
 
-/// Told how a job gets on.
+/// Receiver of a job's progress.
 pub trait Progress: Debug {
-    /// The work there is, in the order in which it begins.
+    /// Announces all sequences, in the order in which they begin.
     fn begin(&mut self, planned: Vec<Planned>);
     /// Reports that `computed` of the `tokens` prompt tokens of the starting batch are computed.
     fn prefilled(&mut self, computed: u64, tokens: u64);
-    /// `sequence` got a token.
+    /// Reports a token of `sequence`.
     fn token(&mut self, sequence: usize);
-    /// `sequence` has ended after `made` tokens, one that ended it included.
+    /// Reports that `sequence` has ended after `made` tokens, including one that ended it.
     fn finished(&mut self, sequence: usize, made: u32);
-    /// No more is coming, whatever the reason.
+    /// Ends the report, whatever the reason.
     fn end(&mut self);
 }
 
-/// What is known of a run before it begins.
+/// Expectations of a run before it begins.
 #[derive(Debug, Clone, Copy)]
 pub struct Expected {
-    /// Sequences that run at a time.
+    /// Number of sequences that run concurrently.
     pub slots: usize,
-    /// `None` where the machine was not measured.
+    /// Predicted costs; `None` if the machine was not measured.
     pub prior: Option<Prior>,
 }
 
-/// The progress for stderr as it is.
+/// Returns the progress report that suits stderr.
 pub fn for_stderr(quiet: bool, expected: Expected) -> Box<dyn Progress> {
     if quiet {
         Box::new(Silent)
@@ -51,7 +51,7 @@ pub fn for_stderr(quiet: bool, expected: Expected) -> Box<dyn Progress> {
     }
 }
 
-/// Tells nothing.
+/// Reports nothing.
 #[derive(Debug)]
 pub struct Silent;
 
@@ -63,19 +63,19 @@ impl Progress for Silent {
     fn end(&mut self) {}
 }
 
-/// What is done, and how much there is.
+/// Counts of finished and planned work.
 #[derive(Debug)]
 struct Tally {
     begun: Instant,
     remaining: Remaining,
     most: Vec<u32>,
-    /// Tokens of each sequence that were told of one by one.
+    /// Tokens reported one by one, for each sequence.
     reported: Vec<u32>,
     answers: usize,
     tokens: u64,
-    /// Prompts that are being computed.
+    /// Prefill in progress.
     prefill: Option<Prefill>,
-    /// The most there can be, lowered when sequences end early.
+    /// Upper bound of all tokens, lowered when sequences end early.
     tokens_max: u64,
     prompt_tokens: u64,
 }
@@ -114,7 +114,7 @@ impl Tally {
 
     fn finished(&mut self, sequence: usize, made: u32) {
         self.answers += 1;
-        // A token that ends an answer is not among those that were told of.
+        // A token that ends an answer was not reported.
         self.tokens += u64::from(made.saturating_sub(self.reported[sequence]));
         self.tokens_max -= u64::from(self.most[sequence].saturating_sub(made));
         self.remaining.finished(sequence, made, self.now_s());
@@ -128,7 +128,8 @@ impl Tally {
         self.remaining.left(self.now_s())
     }
 
-    /// `4 of 8 answers: 50 of at most 100 new tokens, 3.2 tokens/s`, with prompts while some wait.
+    /// Returns `4 of 8 answers: 50 of at most 100 new tokens, 3.2 tokens/s`, with the number of
+    /// prompt tokens while some are not computed.
     fn text(&self) -> String {
         let (answers, tokens) = (self.most.len(), self.tokens);
         let most = match self.is_done() {
@@ -139,7 +140,7 @@ impl Tally {
             0 => String::new(),
             _ => format!(", {:.1} tokens/s", tokens as f64 / self.now_s().max(1e-9)),
         };
-        // Prompts of sequences that have a token, and what is computed of those that begin now.
+        // Prompts of sequences that have a token, and the computed part of those that begin now.
         let begun = self.remaining.prompt_tokens();
         let computed = begun + self.prefill.map_or(0, |prefill| prefill.computed);
         let prompts = match (computed.min(self.prompt_tokens), self.prompt_tokens) {
@@ -154,7 +155,7 @@ impl Tally {
     }
 }
 
-/// Prompts that are computed together, and the share of their tokens that is done.
+/// Prompts that are computed together, and the number of their tokens that are computed.
 #[derive(Debug, Clone, Copy)]
 struct Prefill {
     since: Instant,
@@ -163,7 +164,7 @@ struct Prefill {
 }
 
 impl Prefill {
-    /// `, prefill ends in about 2 min 3 s`; `None` while too little is done to tell.
+    /// Returns `, prefill ends in about 2 min 3 s`; `None` until 1% is computed.
     fn left(self) -> Option<String> {
         let share = self.computed as f64 / self.tokens.max(1) as f64;
         let left_s = self.since.elapsed().as_secs_f64() * (1.0 - share) / share;
@@ -171,7 +172,7 @@ impl Prefill {
     }
 }
 
-/// When a bar's end is expected.
+/// Expected end of a bar, and the time of that estimate.
 type Ends = Arc<Mutex<Option<(Instant, TimeLeft)>>>;
 
 #[derive(Debug)]
@@ -189,7 +190,7 @@ impl Bar {
         Bar { bar, expected, tally: None, ends, thought: Instant::now() }
     }
 
-    /// Thinks over how far it is.
+    /// Updates the position, the expected end and the text.
     fn think(&mut self) {
         let Some(tally) = &self.tally else { return };
         self.thought = Instant::now();
@@ -209,7 +210,7 @@ impl Progress for Bar {
     fn begin(&mut self, planned: Vec<Planned>) {
         self.tally = Some(Tally::new(planned, self.expected));
         self.bar = ProgressBar::new(BAR_LENGTH);
-        // The template is a constant of ours; with a wrong one the default style still informs.
+        // The template is constant; if it were invalid, the default style would still inform.
         if let Ok(style) = ProgressStyle::with_template("{elapsed_precise} {wide_bar} {msg}{left}")
         {
             let ends = Arc::clone(&self.ends);
@@ -217,7 +218,7 @@ impl Progress for Bar {
                 let found = *ends.lock().unwrap_or_else(PoisonError::into_inner);
                 if let Some((thought, TimeLeft { s, at_most })) = found {
                     let s = (s - thought.elapsed().as_secs_f64()).max(0.0);
-                    // A bar that cannot be drawn is not worth failing for.
+                    // A failure to draw the bar must not fail the job.
                     let _ = to.write_str(&in_words(TimeLeft { s, at_most }));
                 }
             };
@@ -259,7 +260,7 @@ impl Progress for Bar {
     }
 }
 
-/// Plain lines.
+/// Progress as plain lines.
 #[derive(Debug)]
 pub struct Lines<W> {
     out: W,
@@ -269,12 +270,12 @@ pub struct Lines<W> {
 }
 
 impl<W: Write> Lines<W> {
-    /// Lines into `out`.
+    /// Creates a report that writes lines to `out`.
     pub fn new(out: W, expected: Expected) -> Lines<W> {
         Lines { out, expected, tally: None, last: Instant::now() }
     }
 
-    /// What was written into.
+    /// Returns the writer.
     pub fn into_inner(self) -> W {
         self.out
     }
@@ -287,7 +288,8 @@ impl<W: Write> Lines<W> {
         self.last = Instant::now();
         let left = tally.left().filter(|_| !tally.is_done());
         let left = left.map(in_words).unwrap_or_default();
-        // Verbosity is not worth failing for: a closed stderr is ignored here and below.
+        // A failure to report progress must not fail the job: a closed stderr is ignored here and
+        // below.
         let _ = writeln!(self.out, "{}{left}", tally.text());
     }
 }
@@ -326,7 +328,7 @@ impl<W: Write + Debug> Progress for Lines<W> {
     fn end(&mut self) {}
 }
 
-/// `, about 2 min 3 s left`; at most so much where no answer has ended yet.
+/// Returns `, about 2 min 3 s left`, or `, at most ...` if no answer has ended yet.
 fn in_words(left: TimeLeft) -> String {
     let how = if left.at_most { "at most" } else { "about" };
     format!(", {how} {} left", duration(left.s))
@@ -336,7 +338,7 @@ fn plural(count: usize) -> &'static str {
     if count == 1 { "" } else { "s" }
 }
 
-/// `2 h 1 min`, `1 min 1 s`.
+/// Formats a duration, as in `2 h 1 min` or `1 min 1 s`.
 pub fn duration(seconds: f64) -> String {
     let seconds = seconds.ceil() as u64;
     match (seconds / 3600, seconds / 60 % 60, seconds % 60) {
@@ -394,7 +396,7 @@ mod tests {
         assert!(!line.contains("prefill") && !line.contains("prompt"), "{line}");
     }
 
-    /// What is said of the prompts of a later group counts those of the groups before it.
+    /// The prompt tokens reported during a later group include those of the groups before it.
     #[test]
     fn prompt_tokens_count_what_is_computed_of_those_that_begin() {
         let planned = vec![Planned { prompt_tokens: 100, max_new: 3 }; 2];

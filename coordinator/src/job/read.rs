@@ -1,5 +1,5 @@
-//! The whole input: its lines are read and tokenised by as many threads as there are cores, then
-//! put together in order, where they must know of each other: their ids and the forms they ask for.
+//! Parallel reader of a whole input: lines are parsed and tokenized by one thread per core, then
+//! joined in order to resolve dependencies between them: unique IDs and shared grammars.
 
 use shm::sync::{AtomicBool, AtomicUsize, Ordering};
 use std::collections::HashMap;
@@ -15,21 +15,22 @@ use crate::openai::fingerprint::content_id;
 use crate::openai::grammar_cache::GrammarCache;
 use crate::openai::item::{ErrorCode, Item, LineError, Rejection};
 
-/// What some editors begin a text with.
+/// UTF-8 byte order mark, with which some editors begin a file.
 pub const BOM: &[u8] = b"\xef\xbb\xbf";
 
-/// Lines that a thread takes at once.
+/// Lines that a thread takes at a time.
 const CHUNK_LINES: usize = 32;
-/// Another thread is worth its own tokenizer for so much of an input.
+/// Input bytes that justify another thread with its own tokenizer.
 const BYTES_PER_THREAD: usize = 256 << 10;
-/// Between two looks at whether to go on.
+/// Interval between calls of the watch function.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Told how many lines of how many are read, several times a second; says whether to go on.
+/// Function called several times a second with the number of lines read and their total; it decides
+/// whether to continue.
 pub type Watch<'w> = dyn FnMut(usize, usize) -> ControlFlow<()> + 'w;
 
-/// Reads a whole input: one item for each line that is not blank, in order. `None` where `watch`
-/// broke off.
+/// Reads a whole input: one item for each line that is not blank, in order. Returns `None` if
+/// `watch` broke off.
 pub fn read_items(
     bytes: &[u8],
     options: &InputOptions<'_>,
@@ -40,10 +41,11 @@ pub fn read_items(
     join(&lines, read, watch)
 }
 
-/// Whether all lines were read, whatever is wrong with them.
+/// Checks that every line was read, valid or not.
 ///
 /// # Errors
-/// A line that a tokenizer which keeps failing gave no answer to: it may be right.
+/// Returns an error for a line that could not be tokenized because the tokenizer keeps failing: the
+/// line may be valid.
 pub fn check_read<'e>(errors: impl IntoIterator<Item = &'e LineError>) -> Result<(), JobError> {
     let lost = |error: &&LineError| error.rejection.code == ErrorCode::InternalError;
     match errors.into_iter().find(lost) {
@@ -54,7 +56,7 @@ pub fn check_read<'e>(errors: impl IntoIterator<Item = &'e LineError>) -> Result
     }
 }
 
-/// The lines of a file that are not blank, with their numbers.
+/// Returns the lines of a file that are not blank, with their numbers from 1.
 pub fn lines_of(bytes: &[u8]) -> Vec<(usize, &[u8])> {
     let bytes = bytes.strip_prefix(BOM).unwrap_or(bytes);
     bytes
@@ -66,8 +68,7 @@ pub fn lines_of(bytes: &[u8]) -> Vec<(usize, &[u8])> {
         .collect()
 }
 
-/// Reads every line by itself, on as many threads as there are cores. `None` where `watch` broke
-/// off.
+/// Reads every line on its own, with one thread per core. Returns `None` if `watch` broke off.
 pub fn read_lines<T: Send>(
     lines: &[(usize, &[u8])],
     read: &(dyn Fn(&[u8], usize) -> T + Sync),
@@ -86,7 +87,7 @@ pub fn read_lines<T: Send>(
                 .iter()
                 .take(CHUNK_LINES)
                 .map_while(|(line, raw)| (!stop.load(Ordering::Relaxed)).then(|| read(raw, *line)));
-            // Nobody waits for the rest of what was broken off.
+            // The receiver is gone if `watch` broke off.
             if sender.send((start, chunk.collect())).is_err() {
                 return;
             }
@@ -122,7 +123,7 @@ pub fn read_lines<T: Send>(
     })
 }
 
-/// Gives every line its id and looks at the forms.
+/// Gives every line its ID and compiles the grammars.
 fn join(lines: &[(usize, &[u8])], read: Vec<ReadLine>, watch: &mut Watch<'_>) -> Option<Vec<Item>> {
     let grammars = GrammarCache::default();
     let mut ids = Ids::default();
@@ -150,19 +151,19 @@ fn join(lines: &[(usize, &[u8])], read: Vec<ReadLine>, watch: &mut Watch<'_>) ->
     Some(items)
 }
 
-/// Ids of lines, each of which is one request's.
+/// The IDs of all lines, unique among requests.
 #[derive(Debug, Default)]
 pub struct Ids {
-    /// Where each was used.
+    /// Line that first used each ID.
     first_line: HashMap<String, usize>,
     content: ContentIds,
 }
 
 impl Ids {
-    /// The id of a line; malformed ones get an id but take none.
+    /// Returns the ID of a line. A malformed line gets an ID, but does not reserve it.
     ///
     /// # Errors
-    /// The error of a line whose id another one has.
+    /// Returns the error of a line whose ID is already used.
     pub fn take(
         &mut self,
         given: Option<String>,
@@ -189,11 +190,11 @@ impl Ids {
     }
 }
 
-/// Ids of lines that give none: they follow the content, so that a line that is inserted changes
-/// the id of no other.
+/// IDs of lines without `custom_id`, derived from their content, so that an inserted line changes
+/// no other ID.
 #[derive(Debug, Default)]
 struct ContentIds {
-    /// How often each content has come.
+    /// Number of occurrences of each content.
     seen: HashMap<String, usize>,
 }
 

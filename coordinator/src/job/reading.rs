@@ -1,17 +1,17 @@
-//! How far a count of many things is, on stderr: a bar on a terminal, else a line now and then.
+//! Progress of a count on stderr: a bar on a terminal, otherwise a line at intervals.
 
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// Without a terminal a line is written so often.
+/// Interval between lines without a terminal.
 const LINE_EVERY: Duration = Duration::from_secs(10);
 
-/// Told how many things are done, and of how many.
+/// Progress of a count of items with a known total.
 #[derive(Debug)]
 pub struct Reading {
-    /// As in `lines read`.
+    /// Description of the items, as in `lines read`.
     done: &'static str,
     shown: Shown,
 }
@@ -20,17 +20,17 @@ pub struct Reading {
 enum Shown {
     Nothing,
     Bar(ProgressBar),
-    /// When the last line was written.
+    /// Time of the last line.
     Lines(Instant),
 }
 
 impl Reading {
-    /// Tells nothing.
+    /// Returns a progress that reports nothing.
     pub const fn silent() -> Reading {
         Reading { done: "", shown: Shown::Nothing }
     }
 
-    /// For stderr as it is; `done` says what is counted, as in `lines read`.
+    /// Returns the progress that suits stderr; `done` describes the items, as in `lines read`.
     pub fn for_stderr(quiet: bool, done: &'static str) -> Reading {
         if quiet {
             return Reading::silent();
@@ -40,14 +40,14 @@ impl Reading {
         }
         let bar = ProgressBar::new(0);
         let style = format!("{{elapsed_precise}} {{wide_bar}} {{pos}}/{{len}} {done}, ETA {{eta}}");
-        // The template is a constant of ours; with a wrong one the default style still informs.
+        // The template is constant; if it were invalid, the default style would still inform.
         if let Ok(style) = ProgressStyle::with_template(&style) {
             bar.set_style(style);
         }
         Reading { done, shown: Shown::Bar(bar) }
     }
 
-    /// So many of so many are done.
+    /// Reports that `count` of `total` items are done.
     pub fn update(&mut self, count: usize, total: usize) {
         match &mut self.shown {
             Shown::Nothing => {}
@@ -59,14 +59,14 @@ impl Reading {
             }
             Shown::Lines(last) if last.elapsed() >= LINE_EVERY => {
                 *last = Instant::now();
-                // Verbosity is not worth failing for.
+                // A failure to report progress must not fail the job.
                 let _ = writeln!(std::io::stderr(), "{count} of {total} {}", self.done);
             }
             Shown::Lines(_) => {}
         }
     }
 
-    /// All are, or no more will be.
+    /// Ends the report: all items are done, or no more will be.
     pub fn end(&mut self) {
         if let Shown::Bar(bar) = &self.shown {
             bar.finish_and_clear();

@@ -1,7 +1,7 @@
-//! An output that is a regular file: locked, durable, and put in order at the end.
+//! An output that is a regular file: locked, durable, and sorted at the end.
 //!
-//! Invariants: the file that is locked is the one that the path names; what was appended survives a
-//! file that is moved or removed meanwhile.
+//! Invariants: the locked file is the one that the path names; appended lines survive if the file
+//! is moved or removed while the job runs.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, OpenOptions};
@@ -15,14 +15,15 @@ use std::time::{Duration, Instant};
 use atomic_fs::{Directory, PRIVATE_MODE};
 use rustix::fs::{FlockOperation, flock};
 
-/// How long another run may take to let go of the output: one that has just ended, or a process
-/// that is about to become another program, holds the lock for a moment longer.
+/// Maximum time to wait for another run to release the output: one that has just ended, or a
+/// process that is about to execute another program, holds the lock for a moment longer.
 const BUSY_MAX: Duration = Duration::from_secs(1);
 
-/// Longest name of a file on Linux.
+/// Maximum length of a file name on Linux, in bytes.
 const NAME_MAX_BYTES: usize = 255;
 
-/// The file in which lines are put in order is another user's, or no file of its own.
+/// Error: the path of the temporary file for sorting is taken by a link, another user's file or
+/// anything but a regular file.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "{} is a link, belongs to another user or is not a regular file, and the answers are put in \
@@ -35,20 +36,21 @@ pub(super) struct ForeignSettling {
 #[derive(Debug)]
 pub(super) struct Regular {
     file: File,
-    /// Where the file is; where it was opened, unless it was moved meanwhile.
+    /// Current path of the file, which differs from `opened_at` if the file was moved.
     path: PathBuf,
     opened_at: PathBuf,
-    /// We made the file and nothing is in it yet.
+    /// True if this run created the file and has not written to it.
     remove_if_unused: bool,
-    /// `--force`: the old content goes when the first new content comes.
+    /// Truncates the old content when the first new content is written (`--force`).
     truncate_first: bool,
 }
 
 impl Regular {
-    /// Opens or makes a file and locks it; `None` while another run has it.
+    /// Opens or creates a file and locks it; returns `None` if another run has locked it.
     ///
     /// # Errors
-    /// A file that cannot be opened, or [`ForeignSettling`] beside it.
+    /// Returns an error if the file cannot be opened, or [`ForeignSettling`] if its temporary file
+    /// cannot be used.
     pub(super) fn open(path: &Path, truncate_first: bool) -> io::Result<Option<Regular>> {
         let until = Instant::now() + BUSY_MAX;
         loop {
@@ -56,10 +58,10 @@ impl Regular {
             if !locks(&file, until) {
                 return Ok(None);
             }
-            // Who held the lock may have put another file in its place, or removed it.
+            // The previous holder of the lock may have replaced or removed the file.
             if is_at(&file, path)? {
                 let regular = Regular::of(file, path, made, truncate_first)?;
-                // Better known before anything is computed.
+                // Checked early, so that it is reported before anything is computed.
                 let (folder, name) = Directory::of_file(&regular.path)?;
                 regular.check_settling(&folder, &settling_name(name))?;
                 if made {
@@ -71,8 +73,8 @@ impl Regular {
         }
     }
 
-    /// A file at its path, which is locked. A run that waited for the lock may have filled the file
-    /// that this one `made`: then it stays.
+    /// Wraps a locked file. If another run filled the file that this one created (`made`) before
+    /// this one got the lock, the file is not removed.
     fn of(file: File, path: &Path, made: bool, truncate_first: bool) -> io::Result<Regular> {
         let path = path.canonicalize()?;
         let remove_if_unused = made && file.metadata()?.len() == 0;
@@ -83,24 +85,24 @@ impl Regular {
         Ok(self.file.metadata()?.len() == 0)
     }
 
-    /// All that the file holds.
+    /// Returns the whole content.
     pub(super) fn read(&mut self) -> io::Result<Vec<u8>> {
         let mut existing = Vec::new();
         self.file.read_to_end(&mut existing)?;
         Ok(existing)
     }
 
-    /// Nothing of this job is in the file.
+    /// Returns true if the file holds nothing of this job.
     pub(super) fn is_untouched(&self) -> bool {
         self.truncate_first || self.remove_if_unused
     }
 
-    /// Where the file is, if not where it was opened.
+    /// Returns the current path of the file if it was moved since it was opened.
     pub(super) fn moved_to(&self) -> Option<String> {
         (self.path != self.opened_at).then(|| self.path.display().to_string())
     }
 
-    /// Writes lines behind the first `start` bytes, durable on return.
+    /// Writes lines after the first `start` bytes; they are durable on return.
     pub(super) fn append(&mut self, start: u64, lines: &[u8]) -> io::Result<()> {
         if lines.is_empty() {
             return Ok(());
@@ -110,25 +112,25 @@ impl Regular {
         self.file.seek(SeekFrom::Start(start))?;
         let written = self.file.write_all(lines).and_then(|()| self.file.sync_all());
         if written.is_err() {
-            // A line that is half there would be cut by the next --resume anyway.
+            // The next --resume would also truncate a partial line.
             let _ = self.file.set_len(start);
         }
         written
     }
 
-    /// Leaves exactly `lines`, in this order, of the first `len_bytes` bytes.
+    /// Reduces the first `len_bytes` bytes to exactly `lines`, in this order.
     pub(super) fn settle(&mut self, lines: &[Range<u64>], len_bytes: u64) -> io::Result<()> {
         self.find(len_bytes)?;
         if in_order(lines, len_bytes) {
             self.cut(len_bytes)?;
-            // Read after the last write: who removes the file from now on removes a finished one.
+            // Checked after the last write: if the file is removed from now on, it was finished.
             return self.find(len_bytes);
         }
         let (path, kept) = (self.path.clone(), lines.to_vec());
         self.rewrite(&path, &kept)
     }
 
-    /// Ends the file after `len_bytes`; from now on it holds this job's lines.
+    /// Truncates the file to `len_bytes`; from now on it holds this job's lines.
     fn cut(&mut self, len_bytes: u64) -> io::Result<()> {
         if self.truncate_first {
             self.file.set_len(0)?;
@@ -141,8 +143,8 @@ impl Regular {
         Ok(())
     }
 
-    /// Follows a file that was moved, and makes one that was removed again, from what is open of
-    /// it: at its place, or beside it where another file is there now.
+    /// Follows a file that was moved. A file that was removed is created again from its open
+    /// descriptor: at its path, or with an added `.kept` if another file is there now.
     fn find(&mut self, len_bytes: u64) -> io::Result<()> {
         if is_at(&self.file, &self.path)? {
             return Ok(());
@@ -164,7 +166,7 @@ impl Regular {
         Ok(())
     }
 
-    /// Puts a file of these lines, locked as the one before, at `path`.
+    /// Writes these lines to a new file, locked like the current one, and renames it to `path`.
     fn rewrite(&mut self, path: &Path, lines: &[Range<u64>]) -> io::Result<()> {
         let (folder, name) = Directory::of_file(path)?;
         let settling = settling_name(name);
@@ -182,13 +184,14 @@ impl Regular {
         Ok(())
     }
 
-    /// Returns true if a killed run left its settling file.
+    /// Returns true if a killed run left its temporary file.
     ///
     /// # Errors
-    /// [`ForeignSettling`].
+    /// Returns [`ForeignSettling`] if the file is not this user's regular file.
     fn check_settling(&self, folder: &Directory, settling: &OsStr) -> io::Result<bool> {
         let Some(entry) = folder.entry(settling)? else { return Ok(false) };
-        // On a network file system our files may have another owner than we, as the output has.
+        // On a network file system the files of this process may have another owner than the
+        // process; the output shows which.
         let ours = [rustix::process::geteuid().as_raw(), self.file.metadata()?.uid()];
         if entry.is_file && ours.contains(&entry.owner) {
             return Ok(true);
@@ -198,7 +201,7 @@ impl Regular {
     }
 
     fn write_lines(&self, file: &File, lines: &[Range<u64>]) -> io::Result<()> {
-        // Nobody else knows this file yet; a file system without locks is no reason to fail.
+        // No other process knows this file yet; a file system without locks must not fail the job.
         let _ = flock(file, FlockOperation::NonBlockingLockExclusive);
         file.set_permissions(self.file.metadata()?.permissions())?;
         let mut out = io::BufWriter::new(file);
@@ -222,13 +225,13 @@ impl Drop for Regular {
     }
 }
 
-/// The file at `path`, and whether it was made.
+/// Opens or creates the file at `path`; returns true with it if it was created.
 fn open_or_make(path: &Path) -> io::Result<(File, bool)> {
     let mut options = OpenOptions::new();
     options.read(true).write(true);
     match options.clone().create_new(true).open(path) {
         Ok(file) => Ok((file, true)),
-        // A link to nothing exists, too: it is followed, and what it names is made.
+        // A dangling link exists too: it is followed, and its target is created.
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {
             Ok((options.create(true).open(path)?, false))
         }
@@ -236,7 +239,7 @@ fn open_or_make(path: &Path) -> io::Result<(File, bool)> {
     }
 }
 
-/// Locks the file, unless another run has it until then.
+/// Locks the file; returns false if another run still holds the lock at `until`.
 fn locks(file: &File, until: Instant) -> bool {
     loop {
         match flock(file, FlockOperation::NonBlockingLockExclusive) {
@@ -244,13 +247,13 @@ fn locks(file: &File, until: Instant) -> bool {
                 std::thread::sleep(Duration::from_millis(10));
             }
             Err(rustix::io::Errno::WOULDBLOCK) => return false,
-            // A file system without locks is no reason to refuse it.
+            // A file system without locks must not fail the job.
             _ => return true,
         }
     }
 }
 
-/// Whether `path` names this very file.
+/// Returns true if `path` names this very file.
 fn is_at(file: &File, path: &Path) -> io::Result<bool> {
     let ours = file.metadata()?;
     match path.metadata() {
@@ -273,9 +276,9 @@ fn in_order(lines: &[Range<u64>], len_bytes: u64) -> bool {
     end == len_bytes
 }
 
-/// `out.jsonl` to `.out.jsonl.settling`, in the same folder so that the rename is atomic. A
-/// leftover of a killed run is removed first. A name that is too long for that has a short one by
-/// its process.
+/// Returns the name of the temporary file: `.out.jsonl.settling` for `out.jsonl`, in the same
+/// directory so that the rename is atomic. A leftover of a killed run is removed first. If that
+/// name is too long, it is built from the process ID instead.
 fn settling_name(name: &OsStr) -> OsString {
     let settling = format!(".{}.settling", name.to_string_lossy());
     if settling.len() <= NAME_MAX_BYTES {

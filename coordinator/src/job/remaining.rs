@@ -1,5 +1,6 @@
-//! How long a job still takes: what prefill and decode steps took so far, and how long answers were
-//! that have ended, played forward. It knows no clock: whoever asks says how late it is.
+//! Estimate of a job's remaining time: simulates the rest of the job with the observed costs of
+//! prefill and decode steps and the observed lengths of answers. It reads no clock: callers pass
+//! the current time.
 
 mod lengths;
 mod pace;
@@ -11,30 +12,32 @@ use lengths::{Curve, Lengths};
 pub use pace::Prior;
 use pace::{Burst, Costs, Pace};
 
-/// Events so close, in seconds, were seen in one look at the workers.
+/// Maximum time, in seconds, between events that belong to one look at the workers.
 const ONE_LOOK_S: f64 = 1e-3;
-/// Sequences that begin so much of a prefill's time after it were computed in another.
+/// Sequences that begin later than this fraction of a prefill's duration after it belong to another
+/// prefill.
 const LATER_SHARE: f64 = 0.25;
-/// Waiting sequences that are played forward one by one; more are taken to go on alike.
+/// Maximum number of waiting sequences that are simulated; the rest is extrapolated.
 const PLAYED_MAX: usize = 2048;
-/// Plays that are averaged.
+/// Simulations that are averaged.
 const CHANCES: u32 = 16;
-/// Spreads quantiles evenly, however many are taken (the golden ratio's fraction).
+/// Fractional part of the golden ratio: its multiples spread quantiles evenly, whatever their
+/// number.
 const GOLDEN: f64 = 0.618_033_988_749_894_9;
 
 /// A sequence before it runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Planned {
     pub prompt_tokens: u32,
-    /// At least 1.
+    /// Maximum number of new tokens, at least 1.
     pub max_new: u32,
 }
 
-/// Time that is left.
+/// Estimated remaining time.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TimeLeft {
     pub s: f64,
-    /// No answer has ended yet, so none is known to be shorter than it may be.
+    /// True if no answer has ended yet, so that each may run to its limit.
     pub at_most: bool,
 }
 
@@ -42,20 +45,21 @@ pub struct TimeLeft {
 #[derive(Debug)]
 pub struct Remaining {
     planned: Vec<Planned>,
-    /// Sequences that run at a time.
+    /// Number of sequences that run concurrently.
     slots: usize,
     states: Vec<State>,
-    /// Sequences that have not begun: those from here on.
+    /// First sequence that has not begun; all after it are waiting, too.
     waiting: usize,
     lengths: Lengths,
     pace: Pace,
-    /// The look that goes on, and when the one before it ended.
+    /// The current look, and the ends of it and of the one before, in seconds.
     burst: Burst,
     burst_end_s: f64,
     last_end_s: f64,
-    /// Decode steps so far, as far as tokens tell.
+    /// Decode steps so far, as far as tokens show.
     step: u64,
-    /// Times sequences began, and how many did after the first time.
+    /// Number of times that sequences began together, and number of sequences that began after the
+    /// first time.
     begun_times: usize,
     followers: usize,
 }
@@ -63,7 +67,7 @@ pub struct Remaining {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Waiting,
-    /// With so many tokens, the last of them in this step.
+    /// Number of tokens, and the step of the last one.
     Running {
         made: u32,
         step: u64,
@@ -72,7 +76,8 @@ enum State {
 }
 
 impl Remaining {
-    /// A job that begins at second 0, with what is known of the machine beforehand.
+    /// Creates an estimate for a job that begins at second 0, with predicted costs if there are
+    /// any.
     pub fn new(planned: Vec<Planned>, slots: usize, prior: Option<Prior>) -> Remaining {
         let longest = planned.iter().map(|sequence| sequence.max_new).max().unwrap_or(0);
         Remaining {
@@ -91,7 +96,7 @@ impl Remaining {
         }
     }
 
-    /// A token of `sequence` was seen.
+    /// Records a token of `sequence`.
     pub fn token(&mut self, sequence: usize, now_s: f64) {
         let (made, step) = match self.states[sequence] {
             State::Running { made, step } => {
@@ -112,7 +117,7 @@ impl Remaining {
         self.states[sequence] = State::Running { made: made + 1, step };
     }
 
-    /// `sequence` has ended after `made` tokens.
+    /// Records that `sequence` has ended after `made` tokens.
     pub fn finished(&mut self, sequence: usize, made: u32, now_s: f64) {
         if self.states[sequence] == State::Waiting {
             self.begin(sequence, now_s);
@@ -126,14 +131,15 @@ impl Remaining {
         self.states[sequence] = State::Completion;
     }
 
-    /// Prompt tokens of sequences that have begun.
+    /// Returns the number of prompt tokens of sequences that have begun.
     pub fn prompt_tokens(&self) -> u64 {
         let begun = self.planned.iter().zip(&self.states);
         let begun = begun.filter(|(_, state)| **state != State::Waiting);
         begun.map(|(planned, _)| u64::from(planned.prompt_tokens)).sum()
     }
 
-    /// What is left at `now_s`; `None` while nothing tells how fast steps are.
+    /// Estimates the time that remains at `now_s`; returns `None` while the costs of steps are
+    /// unknown.
     pub fn left(&self, now_s: f64) -> Option<TimeLeft> {
         let costs = self.pace.with(self.burst_s(), &self.burst).costs(self.slots as f64)?;
         let waiting = self.planned.len() - self.waiting;
@@ -145,7 +151,7 @@ impl Remaining {
             let more = (waiting - PLAYED_MAX) as f64 / (PLAYED_MAX / 2) as f64;
             full_s + more * (full_s - half_s)
         };
-        // What goes on now began with the last look.
+        // The current step began with the last look.
         let s = (whole_s - (now_s - self.burst_end_s)).max(0.0);
         Some(TimeLeft { s, at_most: self.lengths.tell_nothing() && waiting + self.running() > 0 })
     }
@@ -159,8 +165,8 @@ impl Remaining {
         self.burst_end_s - self.last_end_s
     }
 
-    /// Closes a look that is over, where what was seen is of another step or another prefill:
-    /// whoever looks may take a while over the tokens of one.
+    /// Closes the current look if it is over and the new event belongs to another step or prefill:
+    /// reporting the tokens of one step may take a while.
     fn look(&mut self, now_s: f64, is_another: bool) {
         if is_another && now_s - self.burst_end_s > ONE_LOOK_S {
             self.pace = self.pace.with(self.burst_s(), &self.burst);
@@ -171,7 +177,7 @@ impl Remaining {
     }
 
     fn begin(&mut self, sequence: usize, now_s: f64) {
-        // Prefills that end without a step are told apart by the time between them.
+        // Prefills without a step between them are distinguished by the time between them.
         let is_later = now_s - self.burst_end_s > self.burst_s() * LATER_SHARE;
         self.look(now_s, self.burst.fresh == 0 || self.burst.steps > 0.0 || is_later);
         self.waiting = self.waiting.max(sequence + 1);
@@ -185,7 +191,8 @@ impl Remaining {
         self.burst.prompt_tokens += f64::from(self.planned[sequence].prompt_tokens);
     }
 
-    /// Seconds of everything that is left if so many sequences wait, from the last look on.
+    /// Simulates the rest of the job from the last look on, with `waiting` waiting sequences;
+    /// returns the seconds that it takes.
     fn played(&self, costs: &Costs, waiting: usize) -> f64 {
         let curve = self.lengths.curve();
         let chances = (0..CHANCES).map(|chance| f64::from(chance) / f64::from(CHANCES));
@@ -193,7 +200,7 @@ impl Remaining {
         sum / f64::from(CHANCES)
     }
 
-    /// The same with lengths as one `chance`, from 0 to 1, has them.
+    /// Simulates once, with the answer lengths that `chance`, from 0 to 1, determines.
     fn played_once(&self, costs: &Costs, waiting: usize, curve: &Curve, chance: f64) -> f64 {
         let (mut step, mut s, mut taken) = (0u64, 0.0, chance);
         let mut quantile = || {
@@ -206,7 +213,7 @@ impl Remaining {
                 ends.push(Reverse(curve.steps_left(*made, planned.max_new, quantile())));
             }
         }
-        // Evenly from all that wait, where not all are played.
+        // If not all waiting sequences are simulated, those that are, are spaced evenly.
         let all = self.planned.len() - self.waiting;
         let places = (0..waiting).map(|place| self.waiting + place * all / waiting.max(1));
         let mut waiting: Vec<usize> = places.rev().collect();
@@ -231,7 +238,7 @@ impl Remaining {
         }
     }
 
-    /// How many sequences begin together once others have ended.
+    /// Returns the number of sequences that begin together once others have ended.
     fn together(&self) -> usize {
         match self.begun_times {
             0 | 1 => self.slots.div_ceil(4),

@@ -1,4 +1,4 @@
-//! What an existing output already answers.
+//! Comparison of an existing output with the input: which items are already answered.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -11,7 +11,7 @@ use crate::openai::output::{
     Completion, Done, ErrorBody, FinishReason, OutputLine, PartialAnswer, ResponseBody, error_line,
 };
 
-/// What an output says of the job that made it: its first answer does.
+/// Properties of the job that wrote an output, taken from its first answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Recorded {
     /// Seconds since 1970.
@@ -21,7 +21,8 @@ pub struct Recorded {
 }
 
 impl Recorded {
-    /// `None` where there is no answer; what is no line of ours is told later, by [`Resume::read`].
+    /// Returns `None` if there is no answer. Foreign lines are ignored here; [`Resume::read`]
+    /// reports them.
     pub fn read(existing: &[u8]) -> Option<Recorded> {
         let lines = whole_lines(existing).split_inclusive(|byte| *byte == b'\n');
         lines.filter_map(|bytes| serde_json::from_slice::<OutputLine>(bytes).ok()).find_map(
@@ -37,23 +38,23 @@ impl Recorded {
     }
 }
 
-/// Which items need nothing more.
+/// Items that an existing output answers.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Resume {
-    /// Bytes of whole lines; what lies behind is a torn line.
+    /// Length of all complete lines, in bytes; a torn line may follow.
     pub whole_bytes: u64,
-    /// For each item, where its line lies in the file.
+    /// Position of each item's line in the file; `None` if it has none.
     pub kept: Vec<Option<Range<u64>>>,
-    /// What is to be told of each item's kept answer.
+    /// Outcome of each item's kept answer.
     pub ended: Vec<Completion>,
-    /// For each item without a line, what is there of its answers.
+    /// Answers made so far for each item without a line.
     pub unfinished: Vec<Unfinished>,
-    /// Answers that the input no longer asks for.
+    /// Number of answers that the input no longer requests.
     pub replaced: usize,
 }
 
 impl Resume {
-    /// Nothing is answered yet.
+    /// Returns the state in which no item is answered.
     pub fn nothing(items: &[Item]) -> Resume {
         Resume {
             whole_bytes: 0,
@@ -64,15 +65,15 @@ impl Resume {
         }
     }
 
-    /// Matches the lines of `existing` with the input's items. An answer is kept when its request
-    /// is still asked in the same way and each of its choices has the form it must have; an error
-    /// line only when the same line still gives the same error, so that every other error is tried
-    /// again. The last of several lines for one item counts. With `replaces` answers to anything
-    /// else are left out, without it they are an error.
+    /// Matches the lines of `existing` with the input's items. An answer is kept if its request is
+    /// unchanged and each of its choices follows the required grammar; an error line only if the
+    /// same line still gives the same error, so that every other error is tried again. The last of
+    /// several lines for one item counts. Answers to anything else are left out with `replaces`,
+    /// and are an error without it.
     ///
     /// # Errors
-    /// A line that is no answer of this program, was answered by another system, or answers what
-    /// the input does not ask: then the file belongs to another job.
+    /// Returns an error if a line was not written by this program, was answered by another system,
+    /// or answers something that the input does not request: the file then belongs to another job.
     pub fn read(
         existing: &[u8],
         path: &str,
@@ -147,7 +148,7 @@ impl Resume {
         for (item, _) in kept.iter().enumerate().filter(|(_, kept)| kept.is_some()) {
             unfinished[item] = Unfinished::default();
         }
-        // A replaced answer may still lie before the one that took its place.
+        // A replaced answer may still precede the one that replaced it.
         let is_answered =
             |item: usize| matches!(items[item], Item::Request(_)) && kept[item].is_some();
         others.retain(|_, (_, item)| !item.is_some_and(is_answered));
@@ -172,12 +173,12 @@ impl Resume {
     }
 }
 
-/// Without a torn line at the end.
+/// Returns the complete lines, without a torn line at the end.
 pub fn whole_lines(bytes: &[u8]) -> &[u8] {
     &bytes[..bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1)]
 }
 
-/// Why an answer of the system `found` cannot stand beside those of `expected`.
+/// Returns the error for an answer of the system `found` in an output of the system `expected`.
 pub fn other_system(path: &str, line: usize, found: &str, expected: &str) -> JobError {
     let path = path.to_owned();
     let [(hash, kernels), (wanted, ours)] = [found, expected].map(hash_and_kernels);
@@ -193,7 +194,7 @@ pub fn other_system(path: &str, line: usize, found: &str, expected: &str) -> Job
     }
 }
 
-/// Items by what a line of the output says of its request.
+/// Items by the ID and by the input line that an output line names.
 struct Index<'a> {
     by_id: HashMap<&'a str, usize>,
     by_line: HashMap<usize, usize>,
@@ -209,7 +210,8 @@ impl<'a> Index<'a> {
                 Item::Request(request) => {
                     by_id.insert(request.custom_id.as_str(), index);
                 }
-                // An id that is now an error was still asked; a request of that id goes first.
+                // An ID whose line is now an error was still requested; a valid request with this
+                // ID takes precedence.
                 Item::Error(error) => {
                     by_id.entry(error.custom_id.as_str()).or_insert(index);
                 }

@@ -1,4 +1,4 @@
-//! The job from input file to last line.
+//! Execution of a job, from the parsed input to the last line of the output.
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
@@ -21,13 +21,13 @@ use crate::openai::fingerprint::sampling_id;
 use crate::openai::item::{Item, Prompt, Request, errors_of};
 use crate::openai::output::{Completion, Provenance};
 
-/// What is known of a group before it runs.
+/// Size of a group before it runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GroupSize {
     pub sequences: usize,
-    /// Of all its prompts.
+    /// Tokens of all its prompts.
     pub prompt_tokens: u64,
-    /// Of its longest answer.
+    /// Maximum number of new tokens of its longest answer.
     pub max_new: u32,
 }
 
@@ -35,15 +35,15 @@ pub struct GroupSize {
 #[derive(Debug)]
 pub struct Job<'a> {
     pub(super) items: Vec<Item>,
-    /// Where each item's line lies in the output; `None`: still to do.
+    /// Position of each item's line in the output; `None` if it is still to be made.
     pub(super) lines: Vec<Option<Range<u64>>>,
-    /// What is to be told of each item's answers.
+    /// Outcome of each item's answers.
     pub(super) ended: Vec<Completion>,
-    /// For each request without a line, what is there of its answers.
+    /// Answers made so far for each request without a line.
     pub(super) unfinished: Vec<Unfinished>,
-    /// Answers in the output that the input no longer asks for.
+    /// Number of answers in the output that the input no longer requests.
     pub(super) replaced: usize,
-    /// What was done with fields that nothing reads.
+    /// Notes about ignored fields and other warnings.
     pub(super) notes: Vec<String>,
     pub(super) sink: Sink,
     pub(super) provenance: Provenance,
@@ -51,12 +51,12 @@ pub struct Job<'a> {
 }
 
 impl<'a> Job<'a> {
-    /// What to say of the input, a sentence each.
+    /// Returns the notes about the input, one sentence each.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
 
-    /// What a resumed output holds, in a line; `None` where it holds no answer.
+    /// Returns a one-line summary of a resumed output; `None` if it holds no answer.
     pub fn resumed(&self) -> Option<String> {
         let lines = self.items.iter().zip(&self.lines);
         let kept = lines.filter(|(item, line)| matches!(item, Item::Request(_)) && line.is_some());
@@ -70,13 +70,13 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// What an engine must be able to run; `None` when every request is answered or an error, so
+    /// Returns what the engine must support; `None` if every request is answered or an error, so
     /// that no engine is needed.
     pub fn demand(&self) -> Option<Demand> {
         Demand::of(self.pending_requests().map(|(_, request)| request))
     }
 
-    /// The forms that answers still to be made must have.
+    /// Returns the distinct grammars of the answers that are still to be made.
     pub fn grammars(&self) -> Vec<Grammar> {
         let mut seen = HashSet::new();
         let grammars =
@@ -84,7 +84,7 @@ impl<'a> Job<'a> {
         grammars.filter(|grammar| seen.insert(*grammar)).cloned().collect()
     }
 
-    /// How many lines have errors, and the first of their sentences.
+    /// Returns the number of lines with errors and the first message, if there are any.
     pub fn errors(&self) -> Option<String> {
         let errors = self.items.iter().filter_map(|item| match item {
             Item::Error(error) => Some(error),
@@ -100,8 +100,8 @@ impl<'a> Job<'a> {
         })
     }
 
-    /// Sizes of the groups in which an engine of this capacity would run them if none took the slot
-    /// of another.
+    /// Returns the sizes of the groups that an engine of this capacity would run if no sequence
+    /// took over the slot of another.
     pub fn groups(&self, capacity: usize) -> Vec<GroupSize> {
         let size = |tickets: &[Ticket]| {
             let prompts = || tickets.iter().map(|ticket| self.prompt(*ticket));
@@ -114,12 +114,12 @@ impl<'a> Job<'a> {
         self.tickets().chunks(capacity.max(1)).map(size).collect()
     }
 
-    /// Runs what is left to do. `engine` may be `None` only when [`Job::demand`] is. `interrupted`
-    /// is asked before anything runs; the engine asks it meanwhile.
+    /// Runs what is left to do. `engine` may be `None` only if [`Job::demand`] is. `interrupted` is
+    /// checked before anything runs; from then on the engine checks it.
     ///
     /// # Errors
-    /// An engine that failed or an output that cannot be written. Finished answers are in the
-    /// output either way.
+    /// Returns an error if the engine fails or the output cannot be written. In both cases finished
+    /// answers are in the output.
     pub fn run(
         mut self,
         engine: Option<&mut dyn Engine>,
@@ -128,7 +128,8 @@ impl<'a> Job<'a> {
     ) -> Result<Summary, JobError> {
         let ran = self.run_sequences(engine, progress, interrupted);
         progress.end();
-        // A broken output cannot be put in order; the log it is can still be resumed.
+        // After a failed write the output cannot be sorted; it stays a log, which can still be
+        // resumed.
         if !matches!(ran, Err(JobError::OutputWrite { .. } | JobError::BrokenPipe)) {
             let lines = self.lines.iter().zip(&self.unfinished);
             let lines: Vec<Range<u64>> =
@@ -138,7 +139,7 @@ impl<'a> Job<'a> {
         Ok(self.summary(ran?))
     }
 
-    /// Whether it was interrupted.
+    /// Runs all sequences; returns true if the run was interrupted.
     fn run_sequences(
         &mut self,
         engine: Option<&mut dyn Engine>,
@@ -162,7 +163,7 @@ impl<'a> Job<'a> {
         if !tickets.is_empty() {
             progress.begin(planned);
         }
-        // What cannot be answered is told at once.
+        // Lines with errors are written before anything runs.
         answers.write()?;
         if tickets.is_empty() || interrupted() {
             return Ok(!tickets.is_empty());
@@ -177,7 +178,7 @@ impl<'a> Job<'a> {
         let ran = engine.run(&sequences, &mut follower);
         let followed = follower.end();
         if matches!(followed, Ok(_) | Err(JobError::Tokenizer(_))) {
-            // Whatever happened to the others.
+            // Finished answers are kept, whatever happened to the others.
             answers.write()?;
             answers.join_unfinished()?;
         }
@@ -193,9 +194,9 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// Every answer that is still to be made, in the order in which they begin: the longest first,
-    /// so that none of them is left running alone at the end; otherwise as their prompts stand in
-    /// the input.
+    /// Returns all answers that are still to be made, in the order in which they begin: the longest
+    /// first, so that none of them runs alone at the end, and in input order among equally long
+    /// ones.
     fn tickets(&self) -> Vec<Ticket> {
         let pending = self.pending_requests().flat_map(|(item, request)| {
             let is_open = move |choice: &usize| self.unfinished[item].made[*choice].is_none();

@@ -1,9 +1,9 @@
-//! Where the lines go: a file that survives anything, or a stream.
+//! Output of a job: a durable file, or a stream.
 //!
 //! A file is a log while the job runs: lines are only ever appended, as they are finished, and
-//! fsynced. [`Sink::settle`] brings them into input order at the end, through a temporary file and
-//! a rename, so that there is no instant at which an answer exists in neither. A write that fails
-//! is taken back to the end of the one before.
+//! synced. [`Sink::settle`] sorts them into input order at the end, through a temporary file and a
+//! rename, so that every answer is in one of the two files at any time. A failed write is undone by
+//! truncating the file to the end of the previous one.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Write};
@@ -14,27 +14,27 @@ use std::path::PathBuf;
 use super::error::JobError;
 use super::regular::{ForeignSettling, Regular};
 
-/// What to do with an output that exists.
+/// Treatment of an existing output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OutputMode {
-    /// Refuse it, unless it is empty.
+    /// Refuses it, unless it is empty.
     New,
-    /// Go on where it ends; refuse it when it holds an answer that the input no longer asks for.
+    /// Continues it; refuses it if it holds an answer that the input no longer requests.
     Resume,
-    /// Go on where it ends, and replace the answers that the input no longer asks for.
+    /// Continues it, and replaces the answers that the input no longer requests.
     ResumeReplacing,
-    /// Overwrite it, when the first answers are there.
+    /// Overwrites it when the first answers are finished.
     Overwrite,
 }
 
 impl OutputMode {
-    /// Whether answers in the output are kept.
+    /// Returns true if answers in the output are kept.
     pub fn resumes(self) -> bool {
         matches!(self, OutputMode::Resume | OutputMode::ResumeReplacing)
     }
 }
 
-/// Stdin or stdout (`-`), or a file.
+/// An input or output: stdin or stdout (`-`), or a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Place {
     Standard,
@@ -42,10 +42,10 @@ pub enum Place {
 }
 
 impl Place {
-    /// Of a file; `None` for a standard stream.
+    /// Returns the metadata of a file; `None` for a standard stream.
     ///
     /// # Errors
-    /// A file that is not there.
+    /// Returns an error if the file does not exist.
     pub fn metadata(&self) -> Result<Option<std::fs::Metadata>, JobError> {
         let Place::File(path) = self else { return Ok(None) };
         let path_shown = || path.display().to_string();
@@ -59,25 +59,25 @@ impl Place {
 pub struct Sink {
     to: To,
     name: String,
-    /// Bytes of whole writes; whatever lies behind is taken back.
+    /// End of the last successful write, in bytes; anything after it is truncated.
     good_bytes: u64,
 }
 
 #[derive(Debug)]
 enum To {
     Stdout,
-    /// A pipe, terminal or device by name: no offsets, no fsync.
+    /// A pipe, terminal or device opened by name: no offsets, no fsync.
     Stream(File),
     Regular(Regular),
 }
 
 impl Sink {
-    /// Opens the output and, to resume it, reads what it holds. `input` is the input's metadata if
-    /// it is a file, to notice that both are the same.
+    /// Opens the output and, to resume it, reads its content. `input` is the input's metadata if it
+    /// is a file, to detect that both are the same.
     ///
     /// # Errors
-    /// An output that exists (`New`), is the input, is in use, is no file (`Resume`) or cannot be
-    /// opened.
+    /// Returns an error if the output exists (`New`), is the input, is in use, is not a regular
+    /// file (`Resume`) or cannot be opened.
     pub fn open(
         place: &Place,
         mode: OutputMode,
@@ -118,7 +118,7 @@ impl Sink {
                 return Err(foreign_settling(&source).unwrap_or_else(|| open_error(source)));
             }
         };
-        // Pending again of the file that is locked now: another run may have written it meanwhile.
+        // Checked again with the file locked: another run may have written to it in the meantime.
         if mode == OutputMode::New && !regular.is_empty().map_err(open_error)? {
             return Err(JobError::OutputExists { path: name });
         }
@@ -129,20 +129,22 @@ impl Sink {
         Ok((Sink { to: To::Regular(regular), name, good_bytes: 0 }, existing))
     }
 
-    /// The first `bytes` bytes of the existing file are whole lines; the next append cuts the rest.
+    /// Keeps the first `bytes` bytes of the existing file, which are whole lines; the next append
+    /// truncates the rest.
     pub fn keep(&mut self, bytes: u64) {
         self.good_bytes = bytes;
     }
 
-    /// Whether lines may come in any order: [`Sink::settle`] brings them into the right one.
+    /// Returns true if lines may come in any order, which [`Sink::settle`] restores.
     pub fn is_log(&self) -> bool {
         matches!(self.to, To::Regular(_))
     }
 
-    /// Appends lines, durable on return; where they lie in the file.
+    /// Appends lines, which are durable on return; returns their position in the file.
     ///
     /// # Errors
-    /// A full disk, or a reader that went away. The file then ends after the last write.
+    /// Returns an error if the disk is full or the reader has closed its end. The file then ends
+    /// after the last successful write.
     pub fn append(&mut self, lines: &[u8]) -> Result<Range<u64>, JobError> {
         let start = self.good_bytes;
         let written = match &mut self.to {
@@ -158,12 +160,12 @@ impl Sink {
         Ok(start..self.good_bytes)
     }
 
-    /// Leaves exactly `lines`, in this order, in a regular file: nothing to do when they already
-    /// lie so, else through a temporary file beside it and a rename. A job that is not `complete`
-    /// and wrote nothing leaves everything as it was.
+    /// Reduces a regular file to exactly `lines`, in this order: through a temporary file in the
+    /// same directory and a rename, unless the file already has this content. A job that is not
+    /// `complete` and wrote nothing leaves everything as it was.
     ///
     /// # Errors
-    /// As [`Sink::append`]; the file is then unchanged.
+    /// Fails like [`Sink::append`]; the file is then unchanged.
     pub fn settle(&mut self, lines: &[Range<u64>], complete: bool) -> Result<(), JobError> {
         let good_bytes = self.good_bytes;
         let To::Regular(regular) = &mut self.to else { return Ok(()) };
@@ -195,7 +197,7 @@ impl Sink {
     }
 }
 
-/// The sentence about a settling file that is not ours, if that is what failed.
+/// Returns the job's error for a temporary file that cannot be used, if that is the cause.
 fn foreign_settling(source: &io::Error) -> Option<JobError> {
     let foreign: &ForeignSettling = source.get_ref()?.downcast_ref()?;
     Some(JobError::ForeignSettling { path: foreign.path.display().to_string() })

@@ -1,4 +1,4 @@
-//! The bytes of the input, and when they were made.
+//! The bytes of the input, and its modification time.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -13,12 +13,12 @@ use super::input::Format;
 use super::kinds::check_kind;
 use super::sink::Place;
 
-/// Between two looks at whether to go on.
+/// Interval between checks for an interruption.
 const TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
-/// Read at once.
+/// Bytes read at a time.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// An input, read whole: a batch file is small beside the model that answers it.
+/// An input that is read as a whole: a batch file is small compared with the model that answers it.
 #[derive(Debug)]
 pub struct Source {
     pub bytes: Vec<u8>,
@@ -30,7 +30,7 @@ impl Source {
     /// Reads a file, or stdin to its end.
     ///
     /// # Errors
-    /// One that cannot be read, or holds the requests in a way that is not ours.
+    /// Returns an error if the input cannot be read or is in an unsupported format.
     pub fn read(place: &Place, interrupted: &dyn Fn() -> bool) -> Result<Source, JobError> {
         let mut bytes = Vec::new();
         let (path, read) = match place {
@@ -58,7 +58,7 @@ impl Source {
         }
     }
 
-    /// Seconds since 1970 at which a regular input was changed, else 0.
+    /// Returns the modification time of a regular input file, in seconds since 1970, otherwise 0.
     pub(super) fn created(&self) -> u64 {
         let metadata = self.metadata.as_ref().filter(|metadata| metadata.is_file());
         let modified = metadata.and_then(|metadata| metadata.modified().ok());
@@ -67,7 +67,7 @@ impl Source {
     }
 }
 
-/// Reads to the end, or until it is interrupted: a pipe may have nothing to say for hours.
+/// Reads to the end, or until it is interrupted: a pipe may have no data for hours.
 fn read_whole(
     mut from: impl Read + AsFd,
     bytes: &mut Vec<u8>,

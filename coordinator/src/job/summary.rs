@@ -1,29 +1,29 @@
-//! How a job ended, in a line and in an exit code.
+//! Outcome of a job, as its last line and as an exit code.
 
 use crate::exit::Exit;
 
-/// How a job ended.
+/// Outcome of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Summary {
     pub answered: usize,
-    /// Answers to these requests, of which one may have several.
+    /// Answers to the answered requests, each of which may have several.
     pub answers: usize,
-    /// Lines of the input that got an error line, or an answer without the form that it must have.
+    /// Input lines that got an error line, or an answer that does not follow the required grammar.
     pub failed_lines: Vec<usize>,
-    /// Lines whose answer, or one of them, was cut at its largest number of tokens.
+    /// Input lines with an answer that was cut at its maximum number of tokens.
     pub cut_lines: Vec<usize>,
-    /// Requests that were not reached.
+    /// Number of requests that were not reached.
     pub not_run: usize,
     pub interrupted: bool,
-    /// The answers are in a file, which another run can go on with.
+    /// True if the answers are in a file, which another run can continue.
     pub resumable: bool,
 }
 
-/// Lines named in the last line of a run; the output file has all of them.
+/// Maximum number of lines named in the last line of a run; the output file has all of them.
 const NAMED_LINES_MAX: usize = 20;
 
 impl Summary {
-    /// The exit code that says this.
+    /// Returns the exit code for this outcome.
     pub fn exit(&self) -> Exit {
         match () {
             () if self.interrupted => Exit::Interrupted,
@@ -34,8 +34,8 @@ impl Summary {
 }
 
 impl std::fmt::Display for Summary {
-    /// The last line of a run: `58 answered, 2 failed (lines 4, 17)`; `1 answered with 3 answers,
-    /// 0 failed` where requests ask for several.
+    /// Writes the last line of a run: `58 answered, 2 failed (lines 4, 17)`, or `1 answered with 3
+    /// answers, 0 failed` if requests have several answers.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (failed, lines) = (self.failed_lines.len(), named(&self.failed_lines));
         write!(f, "{} answered", self.answered)?;
@@ -60,7 +60,7 @@ impl std::fmt::Display for Summary {
     }
 }
 
-/// ` (lines 4, 17)`; nothing for none.
+/// Returns ` (lines 4, 17)`, or an empty string if there are none.
 fn named(lines: &[usize]) -> String {
     let first: Vec<String> = lines.iter().take(NAMED_LINES_MAX).map(usize::to_string).collect();
     match lines.len() {

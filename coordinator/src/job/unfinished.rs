@@ -1,21 +1,21 @@
-//! The answers to a request that has not all of them yet.
+//! The answers to a request that is partly answered.
 
 use std::ops::Range;
 
 use crate::openai::item::Item;
 use crate::openai::output::Done;
 
-/// What is there of the answers to one item, until its line is written.
+/// Answers made so far for one item, until its line is written.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Unfinished {
-    /// Each of its answers; none for an error.
+    /// Each of its answers, by choice; empty for an error.
     pub made: Vec<Option<Done>>,
-    /// Where some of them lie in the output.
+    /// Positions of the output lines that hold some of them.
     pub lines: Vec<Range<u64>>,
 }
 
 impl Unfinished {
-    /// Room for the answers to an item.
+    /// Creates an empty entry for each answer to an item.
     pub fn nothing(item: &Item) -> Unfinished {
         let choices = match item {
             Item::Request(request) => request.choices(),
@@ -24,7 +24,7 @@ impl Unfinished {
         Unfinished { made: vec![None; choices], lines: Vec::new() }
     }
 
-    /// Whether an answer is still to be made.
+    /// Returns true if an answer is still to be made.
     pub fn is_open(&self) -> bool {
         self.made.iter().any(Option::is_none)
     }

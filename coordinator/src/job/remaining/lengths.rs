@@ -1,33 +1,34 @@
-//! How long answers are, from those that have ended and those that go on: Kaplan and Meier's
-//! estimate, drawn towards a hazard that falls with length where few have come. A model that has
-//! not ended long after others did may be repeating itself, and then goes on to the most it may.
+//! Estimate of answer lengths from answers that have ended and answers that are running: the
+//! Kaplan-Meier estimator, shrunk towards a hazard that falls with length where observations are
+//! few. A model that has not ended long after the others did may be repeating itself, and then
+//! continues to its limit.
 
-/// So many answers of the falling hazard are added to those that were seen at each length.
+/// Number of answers with the falling hazard that are added to the observations at each length.
 const PSEUDO: f64 = 1.0;
-/// Halvings in which the hazard that fits is found.
+/// Iterations of the bisection that fits the hazard's scale.
 const HALVINGS: u32 = 40;
 
-/// Counts by length.
+/// Counts of answers by length.
 #[derive(Debug)]
 pub(super) struct Lengths {
-    /// By tokens: answers that went on.
+    /// Answers that continued after this number of tokens.
     went_on: Vec<u32>,
-    /// By tokens: answers that ended by themselves.
+    /// Answers that ended by themselves after this number of tokens.
     ended: Vec<u32>,
     ends: u64,
-    /// Answers that ended at the most they might have.
+    /// Answers that ended at their limit.
     cuts: u64,
 }
 
 impl Lengths {
-    /// For answers of up to `longest` tokens.
+    /// Creates counts for answers of up to `longest` tokens.
     pub(super) fn new(longest: u32) -> Lengths {
         let places = longest as usize + 1;
         let (went_on, ended) = (vec![0; places], vec![0; places]);
         Lengths { went_on, ended, ends: 0, cuts: 0 }
     }
 
-    /// An answer of `made` tokens got another one.
+    /// Counts an answer of `made` tokens that got another one.
     pub(super) fn went_on(&mut self, made: u32) {
         if let Some(count) = self.went_on.get_mut(made as usize) {
             *count += 1;
@@ -45,12 +46,12 @@ impl Lengths {
         self.cuts += 1;
     }
 
-    /// Whether no answer has ended yet.
+    /// Returns true if no answer has ended yet.
     pub(super) fn tell_nothing(&self) -> bool {
         self.ends + self.cuts == 0
     }
 
-    /// The shares of answers that reach each length.
+    /// Estimates the fraction of answers that reach each length.
     pub(super) fn curve(&self) -> Curve {
         let scale = self.scale();
         let mut share = 1.0;
@@ -64,8 +65,8 @@ impl Lengths {
         Curve { reach }
     }
 
-    /// The `scale` at which a hazard of `1 / (scale + made)` would have ended as many answers as
-    /// have; `None` where none has.
+    /// Returns the `scale` at which a hazard of `1 / (scale + made)` predicts as many ends as were
+    /// observed; `None` if there were none.
     fn scale(&self) -> Option<f64> {
         if self.ends == 0 {
             return None;
@@ -83,15 +84,16 @@ impl Lengths {
     }
 }
 
-/// `reach[t]`: the share of answers with at least `t` tokens, were none cut.
+/// Survival function of lengths: `reach[t]` is the fraction of answers with at least `t` tokens if
+/// none were cut.
 #[derive(Debug)]
 pub(super) struct Curve {
     reach: Vec<f64>,
 }
 
 impl Curve {
-    /// Decode steps that an answer of `made` tokens still takes, the one that ends it among them,
-    /// in the `quantile` of those like it.
+    /// Returns the number of decode steps, including the last, that an answer of `made` tokens
+    /// still takes in the `quantile` of comparable answers.
     pub(super) fn steps_left(&self, made: u32, most: u32, quantile: f64) -> u64 {
         let from = (made as usize).min(self.reach.len() - 1);
         let level = self.reach[from] * (1.0 - quantile);
@@ -124,8 +126,8 @@ mod tests {
         assert!((40..=52).contains(&middle), "{middle}");
         let late = curve.steps_left(45, 1000, 0.5);
         assert!((1..=7).contains(&late), "{late}");
-        // What went on for longer than any is taken to go on for as long again, and longer the
-        // longer it was.
+        // An answer longer than all that ended is expected to continue for about as long again: the
+        // longer it is, the longer it continues.
         let (soon, late) = (curve.steps_left(60, 1000, 0.5), curve.steps_left(200, 1000, 0.5));
         assert!((30..=400).contains(&soon) && soon < late, "{soon} {late}");
     }

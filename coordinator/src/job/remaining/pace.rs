@@ -1,57 +1,59 @@
-//! What steps and prompts take: a step costs something whatever it computes, and something a row;
-//! prefill costs as much as a step, and something a prompt token.
+//! Cost model of steps and prompts: a step has a fixed cost and a cost per row; prefill has the
+//! fixed cost of a step and a cost per prompt token.
 
-/// Share of a step that is taken to go by rows until steps of other sizes tell.
+/// Fraction of a step's cost that is assumed proportional to its rows until steps of other sizes
+/// are observed.
 const ROWS_SHARE: f64 = 0.5;
-/// Steps that the share counts as much as.
+/// Weight of [`ROWS_SHARE`], in steps.
 const ROWS_WEIGHT: f64 = 4.0;
-/// Steps are forgotten over so many: caches grow, and others use the machine now more, now less.
+/// Time constant of the average, in steps: caches grow, and other processes' use of the machine
+/// varies.
 const MEMORY_STEPS: f64 = 64.0;
-/// Steps that what was predicted counts as much as.
+/// Weight of the prediction, in steps.
 const PRIOR_STEPS: f64 = 2.0;
 
-/// What was predicted before the workers started.
+/// Costs predicted before the workers started.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Prior {
-    /// Prefill, a prompt token, seconds.
+    /// Seconds of prefill per prompt token.
     pub prompt_token_s: f64,
-    /// A decode step of all slots, seconds.
+    /// Seconds of a decode step with all slots in use.
     pub step_s: f64,
 }
 
-/// What was seen in one look.
+/// Observations of one look at the workers.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Burst {
     pub(super) steps: f64,
-    /// Tokens of those steps.
+    /// Tokens computed in these steps.
     pub(super) rows: f64,
-    /// Sequences whose prompts were computed, and their tokens.
+    /// Number of sequences that were prefilled, and their prompt tokens.
     pub(super) fresh: usize,
     pub(super) prompt_tokens: f64,
 }
 
-/// Seconds.
+/// Costs in seconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Costs {
-    /// Of every step and every prefill.
+    /// Fixed cost of each step and each prefill.
     pub(super) fixed_s: f64,
-    /// Of a sequence in a step, beside that.
+    /// Additional cost per sequence in a step.
     pub(super) row_s: f64,
-    /// Of a prompt token in prefill, beside that.
+    /// Additional cost per prompt token in prefill.
     pub(super) prompt_token_s: f64,
 }
 
-/// Sums over what was seen.
+/// Sums over all observations.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Pace {
     prior: Option<Prior>,
-    /// Of looks at decode alone, weighted by steps: seconds and rows of a step.
+    /// Sums over observations without prefill, weighted by steps: seconds and rows per step.
     steps: f64,
     s: f64,
     rows: f64,
     rows_rows: f64,
     rows_s: f64,
-    /// Of looks with prefill in them.
+    /// Sums over observations with prefill.
     prefills: f64,
     prefill_s: f64,
     prefill_steps: f64,
@@ -64,7 +66,7 @@ impl Pace {
         Pace { prior, ..Pace::default() }
     }
 
-    /// With one look more, which took so long.
+    /// Adds an observation that took `s` seconds.
     pub(super) fn with(mut self, s: f64, burst: &Burst) -> Pace {
         if burst.fresh > 0 {
             let first = self.prefills == 0.0;
@@ -88,7 +90,8 @@ impl Pace {
         self
     }
 
-    /// What steps of up to `slots` rows cost; `None` while nothing tells.
+    /// Estimates the costs of steps of up to `slots` rows; returns `None` without observations or
+    /// prediction.
     pub(super) fn costs(&self, slots: f64) -> Option<Costs> {
         let (mut steps, mut s, mut rows) = (self.steps, self.s, self.rows);
         let (mut rows_rows, mut rows_s) = (self.rows_rows, self.rows_s);
@@ -99,7 +102,7 @@ impl Pace {
             rows_rows += PRIOR_STEPS * slots * slots;
             rows_s += PRIOR_STEPS * slots * prior.step_s;
         } else if steps == 0.0 {
-            // Answers that end at once: a prefill of few tokens reads all weights, as a step does.
+            // All answers end at once: a prefill of few tokens reads all weights, as a step does.
             if self.prefills < 2.0 {
                 return None;
             }
@@ -107,7 +110,7 @@ impl Pace {
             (rows_rows, rows_s) = (slots * slots, slots * s);
         }
         let (mean_s, mean_rows) = (s / steps, rows / steps);
-        // The line through all steps, drawn towards the share that rows are taken to have.
+        // Linear regression over all steps, shrunk towards the assumed fraction of rows.
         let spread = rows_rows - steps * mean_rows * mean_rows;
         let common = rows_s - steps * mean_rows * mean_s;
         let weight = ROWS_WEIGHT * mean_rows * mean_rows;
