@@ -1,18 +1,18 @@
-//! What is asked of a model.
+//! Questions to be scored.
 
 use crate::openai::fingerprint::score_id;
 use crate::openai::item::LineError;
 
-/// A prompt, and what may follow it, in tokens.
+/// A prompt and its possible continuations, in tokens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Question {
-    /// Line of the input, or of a text the number of the window, from 1.
+    /// Line of the input, or number of the window of a text, from 1.
     pub line: usize,
-    /// Unique in a file.
+    /// Unique within a file.
     pub custom_id: String,
-    /// At least one.
+    /// At least one token.
     pub prompt: Vec<u32>,
-    /// At least one, each of at least one token.
+    /// At least one continuation, each of at least one token.
     pub continuations: Vec<Vec<u32>>,
 }
 
@@ -23,25 +23,26 @@ pub enum Item {
     Error(LineError),
 }
 
-/// What is told of each token.
+/// Details that the output gives for each token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Shown {
-    /// Its id.
+    /// Output token IDs.
     pub tokens: bool,
-    /// So many of the most likely tokens of its place.
+    /// Number of most likely tokens to output at each position.
     pub top: u16,
 }
 
 impl Shown {
-    /// Log-probabilities that an engine must tell of a token: its own, and of as many likely ones
-    /// as are shown, one at least, which says whether it is the most likely one.
+    /// Returns the number of log-probabilities that the engine must return for each token: its own,
+    /// and those of the `top` most likely tokens, at least one, to find out if it is the most
+    /// likely one.
     pub fn logprobs(self) -> u16 {
         self.top.max(1).saturating_add(1)
     }
 }
 
 impl Item {
-    /// Line of the input, from 1.
+    /// Returns the line of the input, from 1.
     pub fn line(&self) -> usize {
         match self {
             Item::Question(question) => question.line,
@@ -49,7 +50,6 @@ impl Item {
         }
     }
 
-    /// Its id.
     pub fn custom_id(&self) -> &str {
         match self {
             Item::Question(question) => &question.custom_id,
@@ -59,7 +59,8 @@ impl Item {
 }
 
 impl Question {
-    /// Identity of what is asked, as the model sees it, and of what is told of it.
+    /// Returns a hash of the question, as the model sees it, and of the details that the output
+    /// gives.
     pub fn request_id(&self, shown: Shown) -> String {
         let bytes = |tokens: &[u32]| -> Vec<u8> {
             tokens.iter().flat_map(|token| token.to_le_bytes()).collect()
@@ -71,7 +72,7 @@ impl Question {
         score_id(fields.iter().map(Vec::as_slice))
     }
 
-    /// Tokens of the longest of its sequences.
+    /// Returns the length of its longest sequence, in tokens.
     pub fn longest(&self) -> usize {
         let longest = self.continuations.iter().map(Vec::len).max().unwrap_or(0);
         self.prompt.len() + longest

@@ -1,4 +1,4 @@
-//! A job that scores: its items, and what is known of them.
+//! State of a scoring job: its items and the lines of its output.
 
 use std::ops::Range;
 
@@ -12,21 +12,21 @@ use crate::openai::item::errors_of;
 #[derive(Debug)]
 pub struct Job {
     pub(super) items: Vec<Item>,
-    /// Where each item's line lies in the output; `None`: still to do.
+    /// Position of each item's line in the output; `None` if it is still to be made.
     pub(super) lines: Vec<Option<Range<u64>>>,
-    /// What the lines say.
+    /// Totals of each item's scores.
     pub(super) tallies: Vec<Tally>,
-    /// Scores in the output that the input no longer asks for.
+    /// Number of scores in the output that the input no longer requests.
     pub(super) replaced: usize,
     pub(super) sink: Sink,
     pub(super) shown: Shown,
-    /// Of a text, whose windows the items are.
+    /// Window sizes, if the input is a text; the items are then its windows.
     pub(super) windows: Option<Windows>,
     pub(super) system_fingerprint: String,
 }
 
 impl Job {
-    /// What a resumed output holds, in a line; `None` where it holds no score.
+    /// Returns a one-line summary of a resumed output; `None` if it holds no score.
     pub fn resumed(&self) -> Option<String> {
         let kept = self.items.iter().zip(&self.lines);
         let kept = kept.filter(|(item, line)| matches!(item, Item::Question(_)) && line.is_some());
@@ -39,7 +39,7 @@ impl Job {
         })
     }
 
-    /// How many lines have errors, and the first of their sentences.
+    /// Returns the number of lines with errors and the first message, if there are any.
     pub fn errors(&self) -> Option<String> {
         let errors = self.items.iter().filter_map(|item| match item {
             Item::Error(error) => Some(error),
@@ -48,7 +48,7 @@ impl Job {
         errors_of(errors, self.items.len())
     }
 
-    /// Whether something is left for an engine.
+    /// Returns true if questions are left for an engine.
     pub fn needs_engine(&self) -> bool {
         self.pending().next().is_some()
     }
@@ -60,7 +60,7 @@ impl Job {
         })
     }
 
-    /// The question that a sequence is of.
+    /// Returns the question of an item that is not an error.
     pub(super) fn question(&self, item: usize) -> &Question {
         match &self.items[item] {
             Item::Question(question) => question,
@@ -69,7 +69,7 @@ impl Job {
     }
 }
 
-/// A continuation of an item, by their places.
+/// A continuation, by the indices of its item and within it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Ticket {
     pub(super) item: usize,

@@ -1,4 +1,5 @@
-//! A line of the input: `{"custom_id", "prompt", "continuations": [...]}`, texts or token ids.
+//! Parser of an input line: `{"custom_id", "prompt", "continuations": [...]}`, with strings or
+//! token IDs.
 
 use serde_json::{Map, Value};
 
@@ -10,27 +11,27 @@ use crate::openai::item::{ErrorCode, Rejection};
 use crate::openai::json::parse_object;
 use crate::openai::prompt::Limits;
 
-/// What applies to every line.
+/// Options that apply to every line.
 #[derive(Debug, Clone, Copy)]
 pub struct LineOptions<'a> {
     pub limits: Limits,
     pub prefix: Prefix,
-    /// `None` when the model has no tokenizer.
+    /// `None` if the model has no tokenizer.
     pub codec: Option<&'a dyn TextCodec>,
 }
 
-/// What one line says, looked at by itself.
+/// Result of parsing one line on its own.
 #[derive(Debug)]
 pub struct ReadLine {
-    /// Its own id, if it gives one.
+    /// The `custom_id` of the line, if it has one.
     pub custom_id: Option<String>,
-    /// It really is a question: malformed lines get an id but take none.
+    /// True for a question. A malformed line gets an ID, but does not reserve it.
     pub is_question: bool,
-    /// A question gets its id where all lines are put together.
+    /// The question, whose ID is set when all lines are joined.
     pub result: Result<Question, Rejection>,
 }
 
-/// Reads one line, of which there is more than blanks.
+/// Parses one line that is not blank.
 pub fn read_line(raw: &[u8], line: usize, options: &LineOptions<'_>) -> ReadLine {
     let (mut custom_id, mut is_question) = (None, false);
     let result = (|| {
@@ -104,7 +105,7 @@ fn wrong_list() -> Rejection {
 
 fn ids(list: &[Value]) -> Result<Vec<u32>, Rejection> {
     let id = |entry: &Value| {
-        // Too large for u32 is certainly outside the vocabulary, which is judged later.
+        // An ID too large for u32 is outside the vocabulary, which is checked later.
         let id = entry.as_u64().map(|id| u32::try_from(id).unwrap_or(u32::MAX));
         id.ok_or_else(|| {
             let message = format!("{entry} is no token id: a whole number, 0 or more.");
@@ -114,10 +115,10 @@ fn ids(list: &[Value]) -> Result<Vec<u32>, Rejection> {
     list.iter().map(id).collect()
 }
 
-/// Refuses what the model cannot be asked.
+/// Checks token IDs and lengths against the model's limits.
 ///
 /// # Errors
-/// A rejection.
+/// Returns a rejection if a token ID or a length exceeds them, or if a continuation is empty.
 pub fn check(question: &Question, limits: Limits) -> Result<(), Rejection> {
     let all = std::iter::once(&question.prompt).chain(&question.continuations);
     let mut tokens = all.flatten();

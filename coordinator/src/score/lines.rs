@@ -1,5 +1,5 @@
-//! Lines on their way into the output: kept until all continuations of an item are scored, written
-//! now and then.
+//! Buffer of a scoring job's lines on their way into the output. [`Lines`] keeps scores until all
+//! continuations of an item are scored and writes lines at intervals.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -11,17 +11,18 @@ use super::summary::Tally;
 use crate::boundary::engine::Logprob;
 use crate::job::error::JobError;
 
-/// Finished lines wait for so long at most: each write is synced.
+/// Maximum time that a finished line waits for a write: each write is synced.
 const WRITE_EVERY: Duration = Duration::from_secs(1);
 
-/// Lines on their way into the output.
+/// Lines and partial scores that are not written.
 pub(super) struct Lines<'j> {
     pub(super) job: &'j mut Job,
-    /// Of items that have some scores, those; `None` where they are still missing.
+    /// Scores of partly scored items; the outer `None` is a missing score, the inner one a score
+    /// that is not finite.
     begun: HashMap<usize, Vec<Option<Option<Score>>>>,
-    /// Lines that are not written, by item.
+    /// Finished lines that are not written, by item.
     ready: HashMap<usize, Vec<u8>>,
-    /// Items before it are written, where they go out in order.
+    /// First item that is not written, if lines must be written in order.
     next: usize,
     written: Instant,
 }
@@ -37,7 +38,7 @@ impl<'j> Lines<'j> {
         Lines { job, begun: HashMap::new(), ready, next: 0, written: Instant::now() }
     }
 
-    /// Takes what is said of a continuation.
+    /// Adds the log-probabilities of a continuation.
     pub(super) fn take(&mut self, Ticket { item, continuation }: Ticket, found: &[Logprob]) {
         let count = self.job.question(item).continuations.len();
         let score = Score::new(found, self.job.shown);
@@ -65,7 +66,7 @@ impl<'j> Lines<'j> {
         if is_due { self.write() } else { Ok(()) }
     }
 
-    /// Writes every line that is known; to a stream up to the first one that is not.
+    /// Writes every finished line; to a stream only those before the first unfinished one.
     pub(super) fn write(&mut self) -> Result<(), JobError> {
         let mut ready: Vec<usize> = self.ready.keys().copied().collect();
         ready.sort_unstable();

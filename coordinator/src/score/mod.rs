@@ -1,12 +1,12 @@
-//! What a model makes of texts: log-probabilities of continuations, and the perplexity of a text.
+//! Scoring of texts: log-probabilities of continuations, and the perplexity of a text.
 //!
-//! A line of the input is a [`Question`](item::Question): a prompt, and what may follow it. A text
-//! becomes such questions too, one for each of its windows. [`Job::run`](run::Job::run) gives their
-//! sequences to an engine that serves, which computes what they begin with alike once; lines are
-//! written as they are finished, and resumed as those of a batch job are.
+//! A line of the input is a [`Question`](item::Question): a prompt and its possible continuations.
+//! A text is split into such questions, one for each of its windows. [`Job::run`](run::Job::run)
+//! submits their sequences to a serving engine, which computes common prefixes once; lines are
+//! written as they are finished, and resumed like those of a batch job.
 //!
-//! Invariants: what is said of a continuation depends on it and its prompt alone; a line of the
-//! output is whole or not there.
+//! Invariants: the score of a continuation depends on it and its prompt alone; a line of the output
+//! is written as a whole or not at all.
 
 pub mod item;
 pub mod job;

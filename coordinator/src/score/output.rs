@@ -1,7 +1,7 @@
 //! The lines of the output.
 //!
-//! A line depends on its question and on what the model says, never on when or beside what it was
-//! computed: that is what makes a resumed file equal to an undisturbed one.
+//! A line depends on its question and the model, never on when it was computed or with which
+//! others: a resumed file is therefore equal to an undisturbed one.
 
 use serde::{Deserialize, Serialize};
 
@@ -15,38 +15,38 @@ use crate::openai::output::ErrorBody;
 #[serde(deny_unknown_fields)]
 pub struct ScoreLine {
     pub custom_id: String,
-    /// One for each continuation, in their order.
+    /// One score for each continuation, in their order.
     pub scores: Option<Vec<Score>>,
     pub error: Option<ErrorBody>,
     /// Hash of the question as the model saw it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request_id: Option<String>,
-    /// As of the answers of a batch job.
+    /// System fingerprint, computed as in the answers of a batch job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub system_fingerprint: Option<String>,
 }
 
-/// What a model makes of a continuation.
+/// Score of a continuation.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Score {
-    /// The sum of those of its tokens.
+    /// Sum of the log-probabilities of its tokens.
     pub logprob: f64,
     pub token_logprobs: Vec<f32>,
-    /// Whether each of its tokens is the most likely one, of equally likely ones the lowest.
+    /// True if each of its tokens is the most likely one, with ties resolved to the lowest ID.
     pub greedy: bool,
-    /// Its tokens, where they are asked for.
+    /// Its tokens, if requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens: Option<Vec<u32>>,
-    /// The most likely tokens in the place of each, the most likely first, with their
-    /// log-probabilities, where they are asked for.
+    /// The most likely tokens at each position, in descending order, with their log-probabilities,
+    /// if requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub top_logprobs: Option<Vec<Vec<(u32, f32)>>>,
 }
 
 impl Score {
-    /// Of a continuation of which `found` has `shown.logprobs()` entries for each token, its own
-    /// first; `None` where they are no finite numbers.
+    /// Creates the score of a continuation from `found`, which has `shown.logprobs()` entries for
+    /// each token, its own first; returns `None` if its log-probability is not finite.
     pub fn new(found: &[Logprob], shown: Shown) -> Option<Score> {
         let width = usize::from(shown.logprobs());
         let places = || found.chunks(width);
@@ -54,7 +54,8 @@ impl Score {
         let logprob: f64 = token_logprobs.iter().map(|logprob| f64::from(*logprob)).sum();
         let top = |place: &[Logprob]| -> Vec<(u32, f32)> {
             let told = place[1..].iter().take(shown.top.into());
-            // A token that cannot follow has a log-probability that JSON has no number for.
+            // A token that cannot follow has an infinite log-probability, which JSON cannot
+            // represent.
             let possible = told.filter(|one| one.logprob.is_finite());
             possible.map(|one| (one.token, one.logprob)).collect()
         };
@@ -68,7 +69,8 @@ impl Score {
     }
 }
 
-/// The line of a question of which a continuation's logits are not finite, newline included.
+/// Returns the error line of a question with a continuation whose logits are not finite, newline
+/// included.
 pub fn not_finite_line(question: &Question, continuation: usize) -> Vec<u8> {
     let message = format!(
         "The model's logits for continuation {} are no finite numbers; its weights may be \
@@ -80,7 +82,7 @@ pub fn not_finite_line(question: &Question, continuation: usize) -> Vec<u8> {
     error_line(&LineError { line, custom_id, rejection })
 }
 
-/// The line of a question whose continuations are scored, newline included.
+/// Returns the line of a scored question, newline included.
 pub fn score_line(
     question: &Question,
     scores: Vec<Score>,
@@ -96,7 +98,7 @@ pub fn score_line(
     })
 }
 
-/// The line of a question that cannot be asked, newline included.
+/// Returns the line of an invalid question, newline included.
 pub fn error_line(error: &LineError) -> Vec<u8> {
     to_bytes(&ScoreLine {
         custom_id: error.custom_id.clone(),

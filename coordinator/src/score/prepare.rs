@@ -1,5 +1,5 @@
-//! A job before it can run: what its input asks, then, once it is decided how that is computed,
-//! what its output already says.
+//! Preparation of a scoring job: reads and parses the input, then, once the way of computation is
+//! decided, finds out what the output already contains.
 
 use std::ops::ControlFlow;
 
@@ -17,19 +17,19 @@ use crate::job::sink::{OutputMode, Place, Sink};
 use crate::job::source::Source;
 use crate::openai::item::LineError;
 
-/// What the user asked for.
+/// Options of the user.
 #[derive(Debug, Clone)]
 pub struct ScoreOptions {
-    /// A `.txt` file is one text, anything else questions.
+    /// Input: a `.txt` file is a single text, anything else holds questions.
     pub input: Place,
     pub output: Place,
     pub mode: OutputMode,
-    /// How a text is cut.
+    /// Window sizes for a text.
     pub windows: Windows,
     pub shown: Shown,
 }
 
-/// A job whose input is read; its output is locked, and nothing is written.
+/// A job whose input is read and whose output is locked. Nothing is written yet.
 #[derive(Debug)]
 pub struct ReadJob<'o> {
     options: &'o ScoreOptions,
@@ -38,7 +38,7 @@ pub struct ReadJob<'o> {
     existing: Vec<u8>,
 }
 
-/// Why nothing can be scored. Every message is a sentence that a user can act on.
+/// Reason for which nothing can be scored. Every message is a sentence that a user can act on.
 #[derive(Debug, thiserror::Error)]
 pub enum ScoreError {
     #[error(transparent)]
@@ -57,7 +57,7 @@ impl<'o> ReadJob<'o> {
     /// Locks the output and reads the input.
     ///
     /// # Errors
-    /// An interruption while the input is read, an input that cannot be read, or an output that
+    /// Returns an error if reading is interrupted, if the input cannot be read, or if the output
     /// must not or cannot be written.
     pub fn read(
         options: &'o ScoreOptions,
@@ -65,7 +65,8 @@ impl<'o> ReadJob<'o> {
         reading: &mut Reading,
         interrupted: &dyn Fn() -> bool,
     ) -> Result<ReadJob<'o>, ScoreError> {
-        // Before anything that takes long: an output that cannot be written is told at once.
+        // First, so that an output that cannot be written is reported before anything that takes
+        // long.
         let (sink, existing) =
             Sink::open(&options.output, options.mode, options.input.metadata()?.as_ref())?;
         let input = Source::read(&options.input, interrupted)?;
@@ -76,7 +77,8 @@ impl<'o> ReadJob<'o> {
         Ok(ReadJob { options, items, sink, existing })
     }
 
-    /// Tokens of the longest sequence that the input asks for; `None` when it asks for none.
+    /// Returns the length of the longest sequence of the input, in tokens; `None` if it has no
+    /// valid question.
     pub fn longest(&self) -> Option<usize> {
         let questions = self.items.iter().filter_map(|item| match item {
             Item::Question(question) => Some(question.longest()),
@@ -85,10 +87,10 @@ impl<'o> ReadJob<'o> {
         questions.max()
     }
 
-    /// Finds out what is left to do for a system of this fingerprint.
+    /// Finds out what is left to do for a system with this fingerprint.
     ///
     /// # Errors
-    /// An output with other scores than these.
+    /// Returns an error if the output holds scores of another job.
     pub fn open(self, system_fingerprint: String) -> Result<Job, JobError> {
         let ReadJob { options, items, mut sink, existing } = self;
         let resume = match &options.output {
@@ -110,7 +112,7 @@ impl<'o> ReadJob<'o> {
     }
 }
 
-/// The questions of a file of lines.
+/// Reads the questions of a JSON Lines file.
 fn lines(
     bytes: &[u8],
     options: &LineOptions<'_>,
@@ -146,7 +148,7 @@ fn lines(
     Ok(items)
 }
 
-/// The windows of a text.
+/// Splits a text into windows.
 fn windows(
     bytes: &[u8],
     windows: Windows,

@@ -1,4 +1,4 @@
-//! What an existing output already says.
+//! Comparison of an existing output with the input: which items are already scored.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -10,21 +10,21 @@ use crate::job::error::JobError;
 use crate::job::resume::{other_system, whole_lines};
 use crate::openai::output::ErrorBody;
 
-/// Which items need nothing more.
+/// Items that an existing output already contains.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Resume {
-    /// Bytes of whole lines; what lies behind is a torn line.
+    /// Length of all complete lines, in bytes; a torn line may follow.
     pub(super) whole_bytes: u64,
-    /// For each item, where its line lies in the file.
+    /// Position of each item's line in the file; `None` if it has none.
     pub(super) kept: Vec<Option<Range<u64>>>,
-    /// What these lines say, for each item.
+    /// Totals of the scores in these lines, for each item.
     pub(super) tallies: Vec<Tally>,
-    /// Scores that the input no longer asks for.
+    /// Number of scores that the input no longer requests.
     pub(super) replaced: usize,
 }
 
 impl Resume {
-    /// Nothing is there yet.
+    /// Returns the state in which no item is scored.
     pub(super) fn nothing(items: &[Item]) -> Resume {
         Resume {
             whole_bytes: 0,
@@ -34,13 +34,13 @@ impl Resume {
         }
     }
 
-    /// Matches the lines of `existing` with the input's items, as a batch job's are: scores are
-    /// kept while the same is asked in the same way, an error while the same line still gives it.
-    /// With `replaces` other scores are left out, without it they are an error.
+    /// Matches the lines of `existing` with the input's items, like those of a batch job: scores
+    /// are kept if the question is unchanged, an error if the same line still gives it. Other
+    /// scores are left out with `replaces`, and are an error without it.
     ///
     /// # Errors
-    /// A line that is none of this program, was scored by another system, or says what the input
-    /// does not ask.
+    /// Returns an error if a line was not written by this program, was scored by another system, or
+    /// answers something that the input does not request.
     pub(super) fn read(
         existing: &[u8],
         path: &str,
@@ -48,7 +48,7 @@ impl Resume {
         system_fingerprint: &str,
         replaces: bool,
     ) -> Result<Resume, JobError> {
-        // Of several items of one id the first has it, and the others are errors.
+        // Among items with equal IDs the first one is valid, and the others are errors.
         let by_id: HashMap<&str, usize> =
             items.iter().enumerate().rev().map(|(index, item)| (item.custom_id(), index)).collect();
         let whole = whole_lines(existing);

@@ -1,4 +1,4 @@
-//! Scoring, from the first sequence to the last line.
+//! Execution of a scoring job, from the first sequence to the last line.
 
 use std::ops::Range;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -15,23 +15,23 @@ use crate::boundary::serving::{
 use crate::job::error::JobError;
 use crate::job::reading::Reading;
 
-/// Between two looks at whether to go on.
+/// Interval between checks for an interruption.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Sequences that an engine has at a time, for each of its slots: enough that none is ever empty,
-/// also where some wait for what others compute.
+/// Sequences submitted at a time, for each slot of the engine: enough that no slot is ever empty,
+/// even while some wait for prefixes that others compute.
 const GOING_PER_SLOT: usize = 4;
 
-/// What became of a sequence: its log-probabilities and how many of its tokens were in caches, or a
-/// sentence.
+/// Result of a sequence: its log-probabilities and the number of its tokens found in caches, or an
+/// error message.
 type Told = (Ticket, Result<(Vec<Logprob>, u32), String>);
 
 impl Job {
-    /// Does what is left to do. `engine` may be `None` only when [`Job::needs_engine`] says so.
+    /// Runs what is left to do. `engine` may be `None` only if [`Job::needs_engine`] returns false.
     ///
     /// # Errors
-    /// An engine that failed or an output that cannot be written. Finished lines are in the output
-    /// either way.
+    /// Returns an error if the engine fails or the output cannot be written. In both cases finished
+    /// lines are in the output.
     pub fn run(
         mut self,
         engine: Option<&dyn Serving>,
@@ -42,7 +42,8 @@ impl Job {
         let mut rows = Rows::default();
         let ran = self.score(engine, progress, interrupted, &mut rows);
         progress.end();
-        // A broken output cannot be put in order; the log it is can still be resumed.
+        // After a failed write the output cannot be sorted; it stays a log, which can still be
+        // resumed.
         if !matches!(ran, Err(JobError::OutputWrite { .. } | JobError::BrokenPipe)) {
             let lines: Vec<Range<u64>> = self.lines.iter().flatten().cloned().collect();
             self.sink.settle(&lines, matches!(ran, Ok(false)))?;
@@ -62,7 +63,7 @@ impl Job {
         })
     }
 
-    /// Whether it was interrupted.
+    /// Scores all pending questions; returns true if the run was interrupted.
     fn score(
         &mut self,
         engine: Option<&dyn Serving>,
@@ -122,7 +123,7 @@ impl Job {
     }
 }
 
-/// Rows of prompts and continuations.
+/// Numbers of rows of prompts and continuations.
 #[derive(Debug, Default)]
 struct Rows {
     computed: u64,
@@ -136,12 +137,12 @@ impl Rows {
     }
 }
 
-/// Rows that a sequence is computed from: nothing is asked behind its last token.
+/// Returns the number of rows of a sequence: its last token is scored, but not computed.
 fn rows_of(question: &Question, continuation: usize) -> u64 {
     (question.prompt.len() + question.continuations[continuation].len() - 1) as u64
 }
 
-/// Asks for a continuation.
+/// Submits a continuation.
 fn submit(
     job: &Job,
     engine: &dyn Serving,
@@ -168,20 +169,21 @@ fn submit(
     taken.map(|_| ()).map_err(ended)
 }
 
-/// Hears of a sequence on the engine's thread.
+/// Forwards the result of a sequence from the engine's thread.
 struct Teller {
     ticket: Ticket,
-    /// Log-probabilities, and how many of its tokens were in caches.
+    /// Log-probabilities, and number of tokens found in caches.
     found: Option<(Vec<Logprob>, u32)>,
-    /// Until all is said.
+    /// Sender of the result; `None` once it is sent.
     sender: Option<Sender<Told>>,
 }
 
 impl Drop for Teller {
-    /// An engine that is gone without a word, as after a panic, is not waited for.
+    /// Sends an error if no result was sent, as when the engine panicked, so that no caller waits
+    /// for it.
     fn drop(&mut self) {
         if let Some(sender) = self.sender.take() {
-            // Nobody hears it where scoring has ended first.
+            // The receiver is gone if scoring ended first.
             let _ = sender.send((self.ticket, Err("The engine has ended.".to_owned())));
         }
     }

@@ -1,4 +1,4 @@
-//! What all scores say together.
+//! Totals over all scores.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,20 +6,20 @@ use super::output::Score;
 use super::windows::Windows;
 use crate::exit::Exit;
 
-/// What the scores of an item add to the whole.
+/// Totals of an item's scores.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Tally {
     pub continuations: u64,
-    /// Of these, those that are the most likely tokens throughout.
+    /// Continuations that consist of the most likely token at each position.
     pub greedy: u64,
-    /// Of all continuations.
+    /// Tokens of all continuations.
     pub tokens: u64,
-    /// The sum over all tokens.
+    /// Sum of the log-probabilities of all tokens.
     pub logprob: f64,
 }
 
 impl Tally {
-    /// Of the scores of an item.
+    /// Sums up the scores of an item.
     pub fn of(scores: &[Score]) -> Tally {
         let tokens: usize = scores.iter().map(|score| score.token_logprobs.len()).sum();
         Tally {
@@ -40,40 +40,40 @@ impl Tally {
     }
 }
 
-/// How scoring ended: `--summary` writes it.
+/// Outcome of a scoring job, written by `--summary`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
-    /// Questions, or windows of a text.
+    /// Number of questions, or of windows of a text.
     pub items: usize,
-    /// Of these, those with an error line.
+    /// Items with an error line.
     pub failed: usize,
-    /// Of these, those that were not reached.
+    /// Items that were not reached.
     pub not_run: usize,
     pub continuations: u64,
     pub greedy: u64,
-    /// Scored ones.
+    /// Number of scored tokens.
     pub tokens: u64,
-    /// The sum over all tokens; 0 where there are none.
+    /// Sum of the log-probabilities of all tokens; 0 if there are none.
     pub logprob: f64,
-    /// e to the mean negative log-probability of a token; null where there are none.
+    /// Exponential of the mean negative log-probability of a token; null if there are none.
     pub perplexity: Option<f64>,
-    /// Of a text: the same where each window counts by its tokens less one, but for the first, as
-    /// in the loop of transformers' documentation.
+    /// Perplexity of a text with each window weighted by its number of tokens less one (the first
+    /// by all of them), as in the loop of the transformers documentation.
     pub perplexity_of_windows: Option<f64>,
-    /// Rows of prompts and continuations that this run computed, and those found in caches.
+    /// Rows of prompts and continuations that this run computed, and rows found in caches.
     pub computed_tokens: u64,
     pub cached_tokens: u64,
-    /// That this run took to score, without loading.
+    /// Duration of scoring in this run, without loading.
     pub seconds: f64,
     #[serde(skip)]
     pub interrupted: bool,
-    /// The scores are in a file, which another run can go on with.
+    /// True if the scores are in a file, which another run can continue.
     #[serde(skip)]
     pub resumable: bool,
 }
 
 impl Summary {
-    /// Of the items that have scores, which may be the windows of a text.
+    /// Sums up the items that have scores, which are the windows of a text if `windows` is given.
     pub(super) fn sums(tallies: &[Tally], windows: Option<Windows>) -> Summary {
         let all = tallies.iter().fold(Tally::default(), |all, tally| all.with(*tally));
         let perplexity = |logprob: f64, tokens: f64| (-logprob / tokens).exp();
@@ -103,7 +103,7 @@ impl Summary {
         }
     }
 
-    /// The exit code that says this.
+    /// Returns the exit code for this outcome.
     pub fn exit(&self) -> Exit {
         match () {
             () if self.interrupted => Exit::Interrupted,

@@ -1,20 +1,22 @@
-//! A prompt and its continuation as tokens, split as EleutherAI's lm-eval does it.
+//! Tokenization of a prompt and its continuations, split like in EleutherAI's lm-eval.
 //!
-//! The tokens of a continuation are those of the whole text behind as many as the prompt alone has:
-//! a tokenizer seldom makes the same tokens of a text by itself as of the same text behind another.
-//! Spaces at the prompt's end go to the continuation, since tokens mostly begin with a space.
+//! The tokens of a continuation are those of the whole text after the number of tokens of the
+//! prompt alone: a tokenizer seldom encodes a text on its own as it does after another. Spaces at
+//! the prompt's end belong to the continuation, since tokens mostly begin with a space.
 
 use crate::boundary::codec::{CodecError, TextCodec};
 use crate::openai::item::{ErrorCode, Rejection};
 
-/// What stands before a continuation without a prompt: the beginning of a text.
+/// Token before a continuation without a prompt, which marks the beginning of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Prefix(pub Option<u32>);
 
-/// Tokens of a prompt, and of what may follow it. Texts of far more than `max_tokens` are refused.
+/// Returns the tokens of a prompt and of its continuations. Texts of far more than `max_tokens` are
+/// refused.
 ///
 /// # Errors
-/// A rejection of texts that the tokenizer refuses, or of which nothing is left to be scored.
+/// Returns a rejection if the tokenizer refuses a text, or if the prompt is empty and there is no
+/// prefix.
 pub fn split(
     prompt: &str,
     continuations: &[&str],
@@ -40,7 +42,7 @@ pub fn split(
     Ok((before, after))
 }
 
-/// The same of continuations that nothing precedes: the prefix does, once.
+/// Returns the tokens of continuations without a prompt. The prefix precedes them, once.
 fn behind_prefix(
     spaces: &str,
     continuations: &[&str],
@@ -59,7 +61,7 @@ fn behind_prefix(
     Ok((vec![prefix], after))
 }
 
-/// Why nothing can stand before a continuation without a prompt.
+/// Returns the rejection of an empty prompt if the model has no prefix token.
 pub fn no_prefix() -> Rejection {
     let message = "The prompt is empty, and the model names no token that begins a text; give a \
                    prompt.";
@@ -70,7 +72,7 @@ fn refused(error: &CodecError) -> Rejection {
     Rejection::of_codec(error, ErrorCode::Tokenizer, "The text cannot be tokenised")
 }
 
-/// What Python takes for a space: lm-eval strips prompts there.
+/// Returns true for characters that Python's `str.strip` removes, which lm-eval uses on prompts.
 fn is_space(character: char) -> bool {
     character.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&character)
 }

@@ -1,4 +1,4 @@
-//! A model of one byte per token, and an engine that computes answers from prompts alone.
+//! Tokenizer with one token per byte, and an engine whose answers repeat their prompts.
 
 use std::fmt::Debug;
 use std::ops::ControlFlow;
@@ -23,34 +23,34 @@ use crate::openai::item::Item;
 use crate::openai::output::OutputLine;
 use crate::openai::prompt::Limits;
 
-/// Reads an input to its end.
+/// Reads a whole input.
 pub(super) fn read_items(bytes: &[u8], options: &InputOptions<'_>) -> Vec<Item> {
     read::read_items(bytes, options, &mut |_, _| ControlFlow::Continue(())).expect("read")
 }
 
-/// Begins a text.
+/// Token at the beginning of a text.
 pub(crate) const BOS: u32 = 256;
-/// Ends an answer.
+/// Token that ends an answer.
 pub(crate) const EOS: u32 = 257;
 
-/// Tokens with this one have no text at the moment.
+/// Token that cannot be decoded: the tokenizer reports itself unavailable.
 pub(crate) const SLEEP: u32 = 290;
 
-/// In a chat, becomes `EOS`.
+/// Character that a chat encodes as `EOS`.
 pub(crate) const END_OF_TEXT: char = '\u{3}';
 
-/// Token = byte of UTF-8; `BOS` before a raw prompt; a chat template in angle brackets, with
-/// functions that are called as Hermes' are.
+/// Tokenizer whose tokens are the bytes of UTF-8, with `BOS` before a raw prompt, and a chat
+/// template in angle brackets that describes tool calls as Hermes does.
 #[derive(Debug)]
 pub(crate) struct Bytes {
-    /// `None`: there is none.
+    /// `None` if the model has no chat template.
     template: Option<&'static str>,
-    /// The first space of a text is stripped, as by decoders of SentencePiece.
+    /// Strips the first space of a text, as SentencePiece decoders do.
     strips: bool,
 }
 
 impl Bytes {
-    /// No chats.
+    /// A tokenizer without a chat template.
     pub(crate) const PLAIN: Bytes = Bytes { template: None, strips: false };
     pub(crate) const STRIPPING: Bytes = Bytes { template: None, strips: true };
     pub(crate) const CHAT: Bytes = Bytes {
@@ -142,7 +142,7 @@ impl TextCodec for Bytes {
 
 struct ByteStream {
     waiting: Vec<u8>,
-    /// The next space is a text's first one, which is stripped.
+    /// True if the next space is the first one of a text, which is stripped.
     strips: bool,
 }
 
@@ -182,18 +182,18 @@ impl ByteStream {
     }
 }
 
-/// Repeats the prompt until `max_new`; an `EOS` in the prompt ends the answer there. With a
-/// temperature every token is mixed with what keys sampling, so that a wrong key shows.
+/// Engine that repeats the prompt until `max_new`; an `EOS` in the prompt ends the answer there.
+/// With a temperature every token is mixed with the sampling key, so that a wrong key is detected.
 #[derive(Debug)]
 pub(super) struct Echo {
     pub(super) capacity: usize,
-    /// Sizes of the groups that were run.
+    /// Sizes of the groups that ran.
     pub(super) groups: Vec<usize>,
-    /// Steps by which a stop verdict takes effect late.
+    /// Number of steps after which a stop verdict takes effect.
     pub(super) late: usize,
-    /// Run so many groups, then end with this.
+    /// Number of groups to run and the error that ends the run after them.
     pub(super) ends: Option<(usize, EngineError)>,
-    /// Sequences of the group that fails which end before it does, the last ones.
+    /// Number of sequences of the failing group that finish before it fails, taken from its end.
     pub(super) saved: usize,
 }
 
@@ -276,7 +276,7 @@ impl Engine for Echo {
     }
 }
 
-/// A folder with an input, an output and the way to run one into the other.
+/// Directory with an input and an output, and the options of the job between them.
 #[derive(Debug)]
 pub(super) struct Desk {
     folder: tempfile::TempDir,
@@ -292,12 +292,12 @@ impl Desk {
     }
 
     pub(super) fn named(name: &str, input: &[u8]) -> Desk {
-        // In memory where that is possible: a test of every truncation point syncs often.
+        // In memory if possible: a test of every truncation point syncs often.
         let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
         let folder = folder.expect("a temporary folder");
         let path = folder.path().join(name);
         std::fs::write(&path, input).expect("writable");
-        // Answers are created when the input was: equal jobs are of one second.
+        // Answers take their creation time from the input: equal jobs need equal times.
         let file = std::fs::File::options().write(true).open(&path).expect("written");
         let then = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_700_000_000);
         file.set_modified(then).expect("ours");
@@ -356,7 +356,7 @@ impl Desk {
         }
     }
 
-    /// Names in the folder, to see that nothing is left behind.
+    /// Returns the sorted names in the directory, to check that nothing is left over.
     pub(super) fn names(&self) -> Vec<String> {
         let entries = std::fs::read_dir(self.folder.path()).expect("readable").flatten();
         let mut names: Vec<String> =

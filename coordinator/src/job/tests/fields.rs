@@ -1,5 +1,4 @@
-//! Fields that other servers know, columns that nobody knows, and what the command line says
-//! instead of a line.
+//! Tests of fields that other servers know, unknown columns, and defaults from the command line.
 
 use serde_json::{Map, Value, json};
 
@@ -55,7 +54,7 @@ impl Reading {
     }
 }
 
-/// The body in a batch line.
+/// Wraps a body in a batch line.
 fn batch(mut body: Map<String, Value>) -> String {
     body.entry("prompt").or_insert(json!("a"));
     json!({"custom_id": "x", "method": "POST", "url": "/v1/completions", "body": body}).to_string()
@@ -98,7 +97,7 @@ fn fields_of_other_servers_are_accepted_while_they_change_nothing() {
             (reading.read(&batch(body)).map(|_| ()), reading.read(&short.to_string()).map(|_| ()))
         };
         assert_eq!(read(&neutral), (Ok(()), Ok(())), "{field}: {neutral}");
-        // A short line has no other columns of these names.
+        // Short lines do not treat these fields as columns either.
         let (in_batch, in_short) = read(&other);
         for refused in [in_batch, in_short] {
             let (_, message) = refused.expect_err(field);
@@ -151,7 +150,7 @@ fn messages_have_known_roles_and_what_templates_know() {
              tool_call_id=\"c\">5"
         )
     );
-    // An assistant that said nothing comes back from conversations.
+    // Conversations may contain assistant turns without content.
     let silent = line(json!([{"role": "assistant", "content": null}]));
     assert_eq!(Reading::lines().prompt(&silent), "<assistant content=null>");
     let empty = Reading::lines().read(&line(json!([{"role": "user", "content": null}])));
@@ -196,7 +195,7 @@ fn what_is_not_implemented_is_left_out_where_that_was_asked_for() {
     let notes = reading.unread.notes();
     assert_eq!(notes.len(), 1, "{notes:?}");
     assert!(notes[0].ends_with(": length_penalty, mood, weight."), "{notes:?}");
-    // What is wrong is still wrong.
+    // Invalid values are still refused.
     assert!(reading.read(&batch(object(json!({"temperature": 3})))).is_err());
     assert!(Reading::lines().unread.notes().is_empty());
 }
@@ -217,7 +216,7 @@ fn other_columns_of_short_lines_go_into_the_output() {
     desk.options.mode = OutputMode::Resume;
     let notes = desk.prepare().expect("its own answers").notes().to_vec();
     assert!(notes.len() == 1 && notes[0].ends_with(": id, label."), "{notes:?}");
-    // Not of batch lines, whose fields are the protocol's.
+    // Batch lines have no extra columns: their fields are the protocol's.
     let refused = Reading::lines().read(&batch(object(json!({"label": 1}))));
     assert_eq!(refused.expect_err("unknown").0, ErrorCode::UnsupportedField);
 }
@@ -238,7 +237,7 @@ fn the_command_line_says_what_a_line_does_not() {
     assert!(request.grammar.is_some());
     let text = Reading { format: Format::Text, defaults: defaults.clone(), ..Reading::lines() };
     assert_eq!(text.read("a").expect("read").sampling, expected);
-    // A line's own fields win, and batch lines say everything themselves.
+    // Fields of a line take precedence, and batch lines ignore the defaults.
     let own =
         r#"{"prompt": "a", "temperature": 0, "stop": "x", "structured_outputs": {"regex": "a"}}"#;
     let request = reading.read(own).expect("read");

@@ -1,4 +1,4 @@
-//! Answers that must have a form: what is asked for, and what ends without it.
+//! Tests of constrained answers: the accepted fields, and answers that end before the grammar does.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::openai::prompt::Limits;
 use super::fake::{Bytes, Desk, Echo, read_items};
 use super::input::{refused, request};
 
-/// The echo says "ye" and ends, "yes" and ends, "ye" and is cut, and "yes" up to a stop string.
+/// Requests whose echoes are "ye", "yes", "ye" cut at the limit, and "yes" up to a stop string.
 const INPUT: &[u8] = br#"{"prompt": [121, 101, 257], "structured_outputs": {"choice": ["yes"]}}
 {"prompt": [121, 101, 115, 257], "structured_outputs": {"choice": ["yes"]}}
 {"prompt": [121, 101, 257], "structured_outputs": {"choice": ["yes"]}, "max_tokens": 2}
@@ -157,7 +157,7 @@ fn forms_of_answers() {
     }
 }
 
-/// What stands within the fields is followed, or refused by its name.
+/// Nested fields are applied, or refused by name.
 #[test]
 fn fields_within_are_followed_or_refused() {
     let of = |fields: &str| {

@@ -1,4 +1,4 @@
-//! Every rule of the input, one line each.
+//! Tests of every rule of the input, one line each.
 
 use crate::boundary::codec::TextCodec;
 use crate::boundary::engine::{Penalties, Sampling};
@@ -44,7 +44,7 @@ fn error_in(items: Vec<Item>) -> LineError {
     }
 }
 
-/// The line is an error with `code` and a message that contains `words`.
+/// Asserts that the line is an error with `code` and a message that contains `words`.
 #[track_caller]
 pub(super) fn refused(line: &str, code: ErrorCode, words: &str) {
     let error = error_in(read(line.as_bytes()));
@@ -154,7 +154,7 @@ fn duplicate_ids_are_errors_of_the_later_line() {
     let error = error_in(items);
     assert_eq!(error.rejection.code, ErrorCode::DuplicateCustomId);
     assert!(error.rejection.message.contains("\"a\" was already used in line 1"), "{error:?}");
-    // An id that was given collides with one that is made up, too.
+    // A given ID also collides with a generated one.
     let made_up = request(r#"{"prompt": "y"}"#).custom_id;
     let lines =
         format!("{{\"custom_id\": \"{made_up}\", \"prompt\": \"x\"}}\n{{\"prompt\": \"y\"}}");
@@ -444,7 +444,8 @@ fn requests_in_another_wrapping_are_refused_as_a_whole() {
         let gzip = Desk::named(name, b"\x1f\x8b\x08\x00and so on");
         assert!(matches!(refused(gzip), JobError::CompressedInput { .. }));
     }
-    // Text may begin so, and a line that is not an object is only that line's error.
+    // A text may begin with a bracket, and a line that is not an object is an error of that line
+    // only.
     assert!(Desk::named("in.txt", array).prepare().is_ok());
     assert!(Desk::new(b"[5, 6]\n{\"prompt\": \"b\"}\n").prepare().is_ok());
 }

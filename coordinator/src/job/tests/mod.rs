@@ -1,4 +1,4 @@
-//! The whole job against a deterministic engine.
+//! Tests of whole jobs with a deterministic engine.
 
 pub(crate) mod fake;
 mod fields;

@@ -1,4 +1,5 @@
-//! What a job says before it runs of requests that are answered in another way than they ask for.
+//! Tests of the notes that a job prints before it runs, about requests that are answered in another
+//! way than they ask for.
 
 use serde_json::{Value, json};
 
@@ -27,7 +28,7 @@ fn requests_for_other_models_are_told_of_once() {
     let expected = "echo answers all requests, also those that name another model: another, \
                     gpt-4o\u{fffd}[2J.";
     assert_eq!(desk.prepare().expect("prepared").notes(), [expected]);
-    // They are answered all the same.
+    // These requests are answered nevertheless.
     assert_eq!(desk.run(&mut Echo::new(2)).expect("runs").answered, 5);
 }
 

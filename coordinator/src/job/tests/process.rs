@@ -1,5 +1,5 @@
-//! What only a process of its own can show: signals and a reader that goes away. The test binary
-//! starts itself again, with a variable that names the child's part.
+//! Tests that need a process of their own: signals and a reader that closes its end. The test
+//! binary runs itself again, with an environment variable that marks the child.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -33,7 +33,7 @@ fn the_first_signal_asks_and_the_second_ends_with_130() {
         let interrupt = Interrupt::install().unwrap();
         assert!(!interrupt.is_requested());
         kill_process(getpid(), Signal::TERM).unwrap();
-        // A signal to oneself may be handled by another thread, so a moment later.
+        // Another thread may handle the signal, so the flag may be set a moment later.
         while !interrupt.is_requested() {
             std::thread::yield_now();
         }
@@ -52,14 +52,14 @@ fn the_first_signal_asks_and_the_second_ends_with_130() {
 #[test]
 fn a_reader_that_goes_away_is_a_broken_pipe() {
     if is_child() {
-        // The harness has written its first lines. Nobody reads from the moment that stdin ends.
+        // The harness has written its first lines. From the end of stdin on, stdout has no reader.
         eprintln!("ready");
         std::io::stdin().lines().for_each(drop);
         let (mut sink, _) = Sink::open(&Place::Standard, OutputMode::New, None).unwrap();
         let error = (0..100).find_map(|_| sink.append(&[b'x'; 65536]).err());
         assert!(matches!(error, Some(JobError::BrokenPipe)), "{error:?}");
         eprintln!("broken");
-        // The harness, too, would write to that pipe.
+        // The harness would also write to that pipe.
         return kill_process(getpid(), Signal::KILL).unwrap();
     }
     let mut child = child("a_reader_that_goes_away_is_a_broken_pipe");

@@ -1,4 +1,4 @@
-//! What is told of prompts with their answers.
+//! Tests of answers with details of their prompts: echo and log-probabilities.
 
 use serde_json::{Value, json};
 
@@ -75,7 +75,7 @@ fn log_probabilities_of_prompts_are_told_by_token_ids() {
     let token = |logprob: f64, rank: Option<u32>, text: &str| -> Value {
         json!({"logprob": logprob, "rank": rank, "decoded_token": text})
     };
-    // The engine tells a token beside itself and the one before it.
+    // The engine returns the token itself and the ones before it in the vocabulary.
     let second = json!({"98": token(-0.25, None, "b"), "97": token(-0.75, Some(1), "a"),
         "96": token(-1.25, Some(2), "`")});
     assert_eq!(found["prompt_logprobs"][0], json!(null));

@@ -1,6 +1,6 @@
-//! What is said to be left of jobs, against what was. The timelines were recorded from SmolLM2-135M
-//! on two cores: a line is a look at the workers, milliseconds and then a sequence for each of its
-//! tokens, or `sequence:tokens` where it has ended.
+//! Compares estimates of the remaining time with recorded jobs. The timelines were recorded from
+//! SmolLM2-135M on two cores. Each line is a look at the workers: milliseconds, then a sequence for
+//! each of its tokens, or `sequence:tokens` if it has ended.
 
 use crate::job::remaining::{Planned, Prior, Remaining, TimeLeft};
 
@@ -50,7 +50,7 @@ fn timeline(text: &str) -> Timeline {
     found
 }
 
-/// What was said at each hundredth of the job, beside what was left.
+/// Returns the estimate and the true remaining time, in seconds, at each percent of the job.
 fn estimates(timeline: &Timeline) -> Vec<(Option<TimeLeft>, f64)> {
     let mut remaining = Remaining::new(timeline.planned.clone(), timeline.slots, timeline.prior);
     let end_s = timeline.looks.last().expect("looks").0;
@@ -71,9 +71,9 @@ fn estimates(timeline: &Timeline) -> Vec<(Option<TimeLeft>, f64)> {
         .collect()
 }
 
-/// Half of what is left is the most that is missed after the first fifth, or a twelfth of the
-/// whole: the last group of a job may be faster or slower than those before it. Something is said
-/// from `first` percent on.
+/// Asserts that estimates after the first fifth of the job are off by at most half of the remaining
+/// time or a twelfth of the whole: the last group of a job may be faster or slower than those
+/// before it. There must be an estimate from `first` percent on.
 #[track_caller]
 fn holds(text: &str, first: usize) {
     let estimates = estimates(&timeline(text));
@@ -100,7 +100,7 @@ fn a_prediction_is_used_before_anything_is_seen() {
     assert!((left.s - true_s).abs() < 0.5 * true_s, "{left:?} {true_s}");
 }
 
-/// Most answers end after 20 to 60 of 1024 tokens, and three go on to the last.
+/// Most answers end after 20 to 60 of 1024 tokens, and three run to the limit.
 #[test]
 fn answers_that_end_early() {
     holds(include_str!("timelines/early.txt"), 20);

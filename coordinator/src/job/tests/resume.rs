@@ -1,4 +1,4 @@
-//! A resumed job ends in the bytes of an undisturbed one, wherever it was cut.
+//! Tests that a resumed job ends in the bytes of an undisturbed one, wherever it was cut.
 
 use crate::boundary::engine::EngineError;
 use crate::job::error::JobError;
@@ -6,7 +6,7 @@ use crate::job::sink::OutputMode;
 
 use super::fake::{Desk, Echo};
 
-/// Answers of several kinds between error lines.
+/// Requests of several kinds between invalid lines.
 const INPUT: &[u8] = b"{\n{\"custom_id\": \"a\", \"prompt\": \"one\", \"max_tokens\": 3}\n{\"custom_id\": \"b\", \"prompt\": [\"x\", \"y\"], \"max_tokens\": 2, \"temperature\": 1}\n{\"custom_id\": \"a\", \"prompt\": \"again\"}\n{\"messages\": [{\"role\": \"user\", \"content\": \"\xc3\xa9\"}], \"max_tokens\": 2}\n\n{\"prompt\": \"\"}\n{\"prompt\": \"six\", \"max_tokens\": 1}\n{\"tools\": 2}\n";
 
 fn undisturbed(desk: &Desk) -> Vec<u8> {
@@ -48,7 +48,7 @@ fn what_is_answered_is_not_computed_again() {
     std::fs::write(desk.output_path(), lines[..3].concat()).unwrap();
     let mut engine = Echo::new(8);
     desk.run(&mut engine).unwrap();
-    // a and b (two prompts) are there; the chat request and "six" are left.
+    // a and b (two prompts) are answered; the chat request and "six" are left.
     assert_eq!(engine.groups, [2]);
     assert_eq!(desk.output(), whole);
 }
@@ -82,7 +82,7 @@ fn error_lines_are_tried_again_and_repaired_ones_take_their_place() {
     desk.run(&mut Echo::new(3)).unwrap();
     assert_eq!(desk.output(), whole);
 
-    // Some lines repaired, others answered before: the file is put in order at the end.
+    // Some lines are repaired and others were answered before: the file is sorted at the end.
     let (answered, failed) = (index_of_lines(&whole), index_of_lines(&without_tokenizer));
     for pattern in 0..1_usize << answered.len() {
         let mixed: Vec<Vec<u8>> = (0..answered.len())
@@ -117,7 +117,7 @@ fn an_interrupted_resume_keeps_everything_and_can_be_resumed() {
 fn a_log_left_by_a_killed_resume_is_understood() {
     let (desk, whole) = desk();
     let lines = index_of_lines(&whole);
-    // Out of order, one line twice, a torn end, and the temporary file of a killed rename.
+    // Lines out of order, a repeated line, a torn end, and the temporary file of a killed rename.
     let order = [6, 0, 1, 6, 4];
     let mut log: Vec<u8> = order.iter().flat_map(|i| lines[*i].clone()).collect();
     log.extend_from_slice(&lines[2][..20]);
@@ -204,7 +204,8 @@ fn an_input_that_was_touched_is_the_same_job() {
     let time = std::time::SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(99);
     let input = std::fs::File::options().write(true).open(desk.path("in.jsonl")).unwrap();
     input.set_modified(time).unwrap();
-    // With an answer the output says when it was begun; with none there is nothing to agree with.
+    // The first answer in the output records the creation time; without one there is nothing to
+    // compare.
     for kept in 2..lines.len() {
         std::fs::write(desk.output_path(), lines[..kept].concat()).unwrap();
         desk.run(&mut Echo::new(2)).unwrap();

@@ -1,4 +1,4 @@
-//! The loop: groups, answers, last lines, interruption.
+//! Tests of running jobs: groups, answers, last lines, interruption.
 
 use crate::boundary::engine::{Engine, EngineError};
 use crate::exit::Exit;
@@ -16,7 +16,7 @@ fn prompts(count: usize) -> Vec<u8> {
     lines.collect::<String>().into_bytes()
 }
 
-/// Ids of lines of [`prompts`].
+/// Returns the IDs of these lines of [`prompts`].
 fn ids_of(lines: impl IntoIterator<Item = usize>) -> Vec<String> {
     let line = |i| format!("{{\"prompt\": \"prompt {i}\", \"max_tokens\": 5}}");
     lines.into_iter().map(|i| format!("line-{}", content_id(line(i).as_bytes()))).collect()
@@ -172,14 +172,14 @@ fn log_probabilities_stand_beside_their_tokens() {
     let content = serde_json::json!([with_top("<", ";"), with_top("u", "t")]);
     assert_eq!(found[2], serde_json::json!({"content": content, "refusal": null}));
     assert_eq!(found[3], serde_json::Value::Null);
-    // What was written is read again.
+    // The written lines can be read again.
     assert_eq!(desk.lines().len(), 4);
     desk.options.mode = OutputMode::Resume;
     let before = desk.output();
     assert_eq!(desk.prepare().unwrap().demand(), None);
     desk.run(&mut Echo::new(2)).unwrap();
     assert_eq!(desk.output(), before);
-    // A model without tokenizer names tokens by their numbers.
+    // Without a tokenizer, tokens are named by their IDs.
     let mut desk = Desk::new(b"{\"prompt\": [5], \"logprobs\": 0, \"max_tokens\": 1}\n");
     desk.codec = None;
     desk.run(&mut Echo::new(2)).unwrap();
@@ -206,7 +206,8 @@ fn sampling_is_keyed_by_seed_id_and_entry() {
     assert_eq!(reference, choices("a", Some(1), 0));
     assert_ne!(reference[0], reference[1]);
     assert_ne!(reference, choices("a", Some(2), 0));
-    // Who names a seed gets what it gives, under whatever id; the others draw apart by theirs.
+    // A seed in the request determines the tokens, whatever the ID; otherwise different IDs draw
+    // different tokens.
     assert_eq!(reference, choices("b", Some(1), 5));
     assert_eq!(choices("a", None, 1), choices("a", None, 1));
     assert_ne!(choices("a", None, 1), choices("b", None, 1));
@@ -339,7 +340,7 @@ fn an_interrupt_keeps_finished_groups() {
          (lines 1, 2)"
     );
     assert_eq!(desk.lines().len(), 2);
-    // Before anything runs it is the job that asks.
+    // Before anything runs, the job itself checks for an interruption.
     let desk = Desk::new(&prompts(5));
     let mut engine = Echo::new(2);
     let summary = desk.prepare().unwrap().run(Some(&mut engine), &mut Silent, &|| true).unwrap();
@@ -447,7 +448,7 @@ fn progress_counts_tokens() {
     let text = String::from_utf8(progress.into_inner()).unwrap();
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(lines[0], "2 answers, at most 14 new tokens");
-    // The tokens that an early end leaves are no longer waited for; the one that ended it counts.
+    // Tokens that an early end makes impossible are subtracted; the token that ended it counts.
     assert!(lines[1].starts_with("2 of 2 answers: 7 new tokens"), "{text}");
 }
 

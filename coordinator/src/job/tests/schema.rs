@@ -1,9 +1,9 @@
-//! The fields that OpenAI's published schema requires of answers, written out.
+//! Fields that OpenAI's published schema requires of answers.
 
 use serde_json::{Value, json};
 
-/// Asserts that `value` has the fields of `shape`, of which a text names types, joined by `|`, an
-/// object with `or_null` may be null, and a list has the shape of each entry.
+/// Asserts that `value` has the fields of `shape`, in which a string lists types separated by `|`,
+/// an object with `or_null` may be null, and a list gives the shape of each entry.
 pub(crate) fn assert_shape(value: &Value, shape: &Value) {
     check(value, shape, "answer").unwrap_or_else(|place| panic!("{place} of {value}"));
 }
@@ -63,7 +63,7 @@ fn text_logprobs() -> Value {
     }})
 }
 
-/// `CreateChatCompletionResponse`, and vLLM's fields of what is known of the prompt.
+/// Returns the shape of `CreateChatCompletionResponse`, with vLLM's fields about the prompt.
 pub(crate) fn chat_completion() -> Value {
     let message = json!({"role": "string", "content": "string|null", "refusal": "string|null"});
     let choice = json!({
@@ -77,7 +77,7 @@ pub(crate) fn chat_completion() -> Value {
     })
 }
 
-/// `CreateCompletionResponse`, and vLLM's fields of what is known of the prompts.
+/// Returns the shape of `CreateCompletionResponse`, with vLLM's fields about the prompts.
 pub(crate) fn completion() -> Value {
     let choice = json!({
         "finish_reason": "string", "index": "number", "text": "string",
@@ -90,7 +90,7 @@ pub(crate) fn completion() -> Value {
     })
 }
 
-/// `CreateChatCompletionStreamResponse`.
+/// Returns the shape of `CreateChatCompletionStreamResponse`.
 pub(crate) fn chat_completion_chunk() -> Value {
     let choice = json!({
         "delta": "object", "finish_reason": "string|null", "index": "number",
@@ -102,7 +102,8 @@ pub(crate) fn chat_completion_chunk() -> Value {
     })
 }
 
-/// `CreateCompletionResponse` as an event, whose `finish_reason` is null before the end.
+/// Returns the shape of `CreateCompletionResponse` as an event, whose `finish_reason` is null
+/// before the end.
 pub(crate) fn completion_chunk() -> Value {
     let choice = json!({
         "finish_reason": "string|null", "index": "number", "text": "string",
@@ -114,7 +115,7 @@ pub(crate) fn completion_chunk() -> Value {
     })
 }
 
-/// `ChatCompletionMessageToolCall`.
+/// Returns the shape of `ChatCompletionMessageToolCall`.
 pub(crate) fn tool_call() -> Value {
     let function = json!({"name": "string", "arguments": "string"});
     json!({"id": "string", "type": "string", "function": function})

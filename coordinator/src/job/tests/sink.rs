@@ -1,4 +1,4 @@
-//! Outputs that cannot be written, and disks that fill up.
+//! Tests of outputs that cannot be written, and of full disks.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
@@ -103,11 +103,11 @@ fn a_link_where_lines_are_put_in_order_is_refused_and_not_followed() {
     };
     for target in ["victim", "nowhere"] {
         std::os::unix::fs::symlink(target, &settling).unwrap();
-        // Before anything is computed, and without leaving an output.
+        // The link is reported before anything is computed, and no output is left.
         refused(Sink::open(&Place::File(path.clone()), OutputMode::New, None).unwrap_err());
         assert!(!path.exists() && settling.is_symlink());
         std::fs::remove_file(&settling).unwrap();
-        // And at the end, if it came meanwhile: the answers stay as they were appended.
+        // A link that appears later is reported at the end: the answers stay as they were appended.
         let mut sink = sink(&path, OutputMode::New);
         let lines = write_out_of_order(&mut sink);
         std::os::unix::fs::symlink(target, &settling).unwrap();
@@ -117,7 +117,7 @@ fn a_link_where_lines_are_put_in_order_is_refused_and_not_followed() {
         std::fs::create_dir(&settling).unwrap();
         refused(sink.settle(&lines, true).unwrap_err());
         std::fs::remove_dir(&settling).unwrap();
-        // What a killed run left is in nobody's way, be it readable or not.
+        // The temporary file of a killed run is replaced, readable or not.
         std::fs::write(&settling, "half").unwrap();
         std::fs::set_permissions(&settling, PermissionsExt::from_mode(0o000)).unwrap();
         sink.settle(&lines, true).unwrap();
@@ -141,15 +141,16 @@ fn an_output_in_order_has_the_permissions_that_it_had() {
     assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o640);
 }
 
-/// Names the file that the child process of the next test writes.
+/// Environment variable that names the file that the child process of the next test writes.
 const CHILD: &str = "COORDINATOR_TEST_FULL_DISK";
 
-/// A limit on file sizes stands for a full disk: the write that crosses it comes back short, and
+/// Uses a limit on the file size in place of a full disk: the write that crosses it is short, and
 /// then fails.
 #[test]
 fn a_full_disk_keeps_whole_groups() {
     if let Ok(path) = std::env::var(CHILD) {
-        // Ends this process no more at the limit, but lets the write fail.
+        // With the handler installed, the signal at the limit does not end the process, and the
+        // write fails.
         Interrupt::install().unwrap();
         let (mut sink, _) = Sink::open(&Place::File(path.into()), OutputMode::New, None).unwrap();
         let group = [&[b'x'; 299][..], b"\n"].concat();
@@ -189,7 +190,7 @@ fn sink(path: &std::path::Path, mode: OutputMode) -> Sink {
     Sink::open(&Place::File(path.to_owned()), mode, None).unwrap().0
 }
 
-/// Bytes of lines that are out of order, and what they are in order.
+/// Appends two lines out of order; returns their positions in order.
 fn write_out_of_order(sink: &mut Sink) -> Vec<std::ops::Range<u64>> {
     let two = sink.append(b"two\n").unwrap();
     let one = sink.append(b"one\n").unwrap();
@@ -251,11 +252,11 @@ fn the_file_that_is_locked_is_the_one_at_the_path() {
     let mut first = sink(&path, OutputMode::New);
     let lines = write_out_of_order(&mut first);
     first.settle(&lines, true).unwrap();
-    // A rename has put another file there: it is locked, too.
+    // A rename has put another file at the path, which is locked, too.
     let busy = Sink::open(&place, OutputMode::Resume, None).unwrap_err();
     assert!(matches!(busy, JobError::OutputBusy { .. }), "{busy}");
-    // Whoever waits for the lock of a file that then goes away takes the one that is there after
-    // it.
+    // If the file goes away while another run waits for its lock, that run opens the file that
+    // replaced it.
     let waiting = std::thread::spawn({
         let place = place.clone();
         move || Sink::open(&place, OutputMode::Resume, None).map(|(_, existing)| existing)
@@ -283,7 +284,7 @@ fn the_longest_name_that_a_file_can_have() {
     desk.options.output = Place::File(desk.path(&"x".repeat(255)));
     desk.options.mode = OutputMode::Resume;
     desk.run(&mut Echo::new(2)).unwrap();
-    // Out of order, so that it is written once more under a temporary name.
+    // Lines out of order make the job write a temporary file.
     let whole = desk.output();
     let cut = whole.iter().position(|byte| *byte == b'\n').unwrap() + 1;
     std::fs::write(desk.output_path(), &whole[cut..]).unwrap();

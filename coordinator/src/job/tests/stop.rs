@@ -1,4 +1,5 @@
-//! Stop strings: where text and tokens are cut, and that lateness does not show.
+//! Tests of stop strings: where text and tokens are cut, and that tokens computed after the stop do
+//! not show.
 
 use crate::boundary::codec::TextContext;
 use crate::boundary::engine::{Finish, Generated};
@@ -36,7 +37,8 @@ fn the_first_complete_stop_cuts_text_and_tokens() {
     assert_eq!(answer.text.as_deref(), Some("one"));
     assert_eq!(answer.token_ids.len(), 3);
     assert_eq!(answer.finish, Finish::Stop);
-    // "ab" is complete before "abcd"; of those complete at once the one that begins first wins.
+    // "ab" is complete before "abcd"; of those complete at the same time the one that begins first
+    // wins.
     assert_eq!(ended("xabcd", &["abcd", "b"]).text.as_deref(), Some("xa"));
     assert_eq!(ended("xabcd", &["cd", "bcd", "d"]).text.as_deref(), Some("xa"));
     assert_eq!(ended("stop", &["stop"]).token_ids, [0_u32; 0]);
@@ -52,7 +54,7 @@ fn surplus_tokens_do_not_show() {
 
 #[test]
 fn half_characters_belong_to_the_stop() {
-    // Two bytes of "é" are two tokens; the first has no text of its own.
+    // The two bytes of "é" are two tokens; the first has no text of its own.
     let answer = ended("aé", &["é"]);
     assert_eq!(answer.text.as_deref(), Some("a"));
     assert_eq!(answer.token_ids, [u32::from(b'a')]);

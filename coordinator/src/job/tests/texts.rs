@@ -1,4 +1,4 @@
-//! What an answer's text stands behind, and tokenizers that fail.
+//! Tests of the text of answers, which continues their prompts, and of tokenizers that fail.
 
 use super::fake::{Bytes, Desk, Echo};
 use crate::job::error::JobError;
@@ -53,14 +53,14 @@ fn min_tokens_hold_against_stop_strings() {
 
 #[test]
 fn a_tokenizer_that_keeps_failing_ends_the_job_and_loses_no_answer() {
-    // The second answer has a token that has no text at the moment.
+    // The second answer has a token that cannot be decoded at the moment.
     let input = b"{\"prompt\": \"a\"}\n{\"prompt\": [98, 290]}\n{\"prompt\": \"c\"}\n";
     let mut desk = Desk::new(input);
     let failed = desk.run(&mut Echo::new(1));
     assert!(matches!(failed, Err(JobError::Tokenizer(_))), "{failed:?}");
     let written = String::from_utf8(desk.output()).unwrap();
     assert!(!written.contains("error\":\"") && written.lines().count() <= 1, "{written}");
-    // What is left is asked again.
+    // A later run computes the remaining requests.
     std::fs::write(desk.path("in.jsonl"), "{\"prompt\": \"a\"}\n").unwrap();
     desk.options.mode = OutputMode::Resume;
     desk.run(&mut Echo::new(1)).unwrap();

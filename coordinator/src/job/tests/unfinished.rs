@@ -1,4 +1,4 @@
-//! Requests with many answers: those that are there survive what happens to the others.
+//! Tests of requests with many answers: finished answers survive an interruption of the others.
 
 use crate::boundary::engine::EngineError;
 use crate::job::sink::OutputMode;
@@ -11,7 +11,7 @@ const LINES: &[u8] = br#"{"custom_id": "a", "prompt": ["abc", "de"], "n": 3, "ma
 {"custom_id": "chat", "messages": [{"role": "user", "content": "q"}], "n": 4, "max_tokens": 4, "logprobs": true}
 "#;
 
-/// Everything answered in one go.
+/// Returns the output of a run that answers everything.
 fn whole() -> Vec<u8> {
     let desk = Desk::new(LINES);
     desk.run(&mut Echo::new(3)).expect("a run");
@@ -26,7 +26,7 @@ fn finished_choices_of_an_interrupted_request_are_kept() {
         let mut engine = Echo::new(2);
         engine.ends = Some((groups, EngineError::Interrupted));
         desk.run(&mut engine).expect("an interrupted run");
-        // One line for each request that has anything.
+        // Each request with any answer has one line.
         let lines = desk.lines();
         let ids: Vec<&str> = lines.iter().map(|line| line.custom_id.as_str()).collect();
         let mut once = ids.clone();

@@ -1,4 +1,4 @@
-//! An engine without a model: what it says of a token follows from the token before it.
+//! An engine without a model: the log-probability of a token follows from the token before it.
 
 use std::sync::{Arc, Mutex};
 
@@ -10,20 +10,20 @@ use crate::boundary::serving::{
     SubmissionId,
 };
 
-/// Behind a token the same one is the most likely, with this log-probability.
+/// Log-probability of a token that equals the one before it, which is the most likely token.
 pub(super) const LIKELY: f32 = -0.25;
 
-/// Log-probability of a token behind another.
+/// Returns the log-probability of `token` after `before`.
 pub(super) fn logprob(before: u32, token: u32) -> f32 {
     if token == before { LIKELY } else { -1.0 - token as f32 / 64.0 }
 }
 
-/// Tells all there is to a submission at once.
+/// Engine that answers a submission at once.
 #[derive(Debug, Default)]
 pub(super) struct Fake {
-    /// Sequences with this token have logits that are not finite.
+    /// Token that makes the logits of its sequence infinite.
     pub(super) broken: Option<u32>,
-    /// Sequences that are scored before it fails.
+    /// Number of sequences that are scored before the engine fails.
     pub(super) most: Option<usize>,
     pub(super) submissions: Mutex<Vec<Submission>>,
 }

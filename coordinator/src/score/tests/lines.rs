@@ -1,4 +1,4 @@
-//! What a line says, and how texts become tokens.
+//! Tests of parsing lines and of splitting texts into tokens.
 
 use crate::job::tests::fake::{BOS, Bytes};
 use crate::openai::item::ErrorCode;
@@ -41,7 +41,7 @@ fn spaces_go_to_the_continuation_and_an_empty_prompt_has_the_prefix() {
         assert_eq!(asked.prompt, [PREFIX]);
         let spaces = bytes(prompt);
         assert_eq!(asked.continuations[0], [&spaces[..], &bytes("c")].concat());
-        // A text that says the prefix itself does not say it twice.
+        // A text that begins with the prefix does not repeat it.
         let second = if prompt.is_empty() { bytes("d") } else { [&spaces[..], &[7, 100]].concat() };
         assert_eq!(asked.continuations[1], second);
     }

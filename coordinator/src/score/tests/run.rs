@@ -1,4 +1,4 @@
-//! From input to output, and on from where a run has ended.
+//! Tests of scoring jobs, from input to output, and of resuming them.
 
 use std::path::{Path, PathBuf};
 
@@ -66,7 +66,7 @@ fn an_id_that_is_given_twice_is_kept() {
     assert_eq!((again.continuations, again.failed), (1, 2));
 }
 
-/// Nine questions and a line that is none.
+/// Returns nine questions and an invalid line.
 fn questions() -> String {
     let line = |i: u32| {
         let longer: Vec<u32> = (0..i % 4).map(|j| 20 + j).collect();
@@ -116,7 +116,7 @@ fn a_run_that_failed_is_gone_on_with_to_the_same_bytes() {
         let failed = desk.run(OutputMode::New, Shown::default(), &dying);
         let error = failed.expect_err("it fails").to_string();
         assert!(error.contains("on fire"), "{error}");
-        // A torn line is cut.
+        // A torn line is truncated.
         let mut torn = std::fs::read(&desk.output).unwrap_or_default();
         torn.extend(&expected[..expected.len() / 3][..17]);
         std::fs::write(&desk.output, &torn).expect("writable");

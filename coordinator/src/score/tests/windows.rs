@@ -1,10 +1,11 @@
-//! A text's windows are those of transformers' documentation.
+//! Tests that a text's windows are those of the transformers documentation.
 
 use crate::score::output::Score;
 use crate::score::summary::{Summary, Tally};
 use crate::score::windows::Windows;
 
-/// `begin`, `end` and how many of the last tokens are scored, as the documentation's loop has them.
+/// Returns `begin`, `end` and the number of scored tokens at the end of each window, as the
+/// documentation's loop computes them.
 fn expected(length: usize, context: usize, stride: usize) -> Vec<(usize, usize, usize)> {
     let (mut windows, mut previous_end) = (Vec::new(), 0);
     for begin in (0..length).step_by(stride) {
@@ -28,7 +29,7 @@ fn every_token_but_the_first_is_scored_once_in_the_windows_of_the_documentation(
         let questions = Windows { context, stride }.of(&tokens);
         let found = questions.iter().map(|question| {
             let (first, scored) = (question.prompt[0] as usize, &question.continuations[0]);
-            // Of the first window the first token is what the others follow.
+            // The first token of the first window precedes the others and is not scored.
             let unscored = usize::from(first == 0 || !overlap);
             (first, question.longest() + first, scored.len() + unscored)
         });
@@ -43,7 +44,7 @@ fn every_token_but_the_first_is_scored_once_in_the_windows_of_the_documentation(
         assert_eq!(scored, wanted, "{length} {context} {stride}");
     }
     assert!(Windows { context: 4, stride: 2 }.of(&[3]).is_empty());
-    // A last token that nothing is before is left out.
+    // A last token without a predecessor in its window is left out.
     assert_eq!(Windows { context: 4, stride: 4 }.of(&[1, 2, 3, 4, 5]).len(), 1);
 }
 
@@ -61,7 +62,7 @@ fn perplexity_counts_tokens_or_windows() {
     assert_eq!(text.tokens, 5);
     let close = |found: Option<f64>, expected: f64| (found.expect("a number") - expected).abs();
     assert!(close(text.perplexity, (8.0_f64 / 5.0).exp()) < 1e-12);
-    // 3 labels of the first window, and of the second one less than its 2.
+    // The first window counts 3 labels; the second one less than its 2.
     let of_windows = ((2.0 * 3.0 + 1.0 * 1.0) / 4.0_f64).exp();
     assert!(close(text.perplexity_of_windows, of_windows) < 1e-12);
     assert_eq!(Summary::sums(&tallies, None).perplexity_of_windows, None);
