@@ -1,43 +1,50 @@
-//! How large and deep a form may be: what reads it recurses, and would use up the stack.
+//! Maximum sizes and depths of grammars: the code that parses them recurses and would exhaust the
+//! stack.
 
 use crate::error::GrammarError;
 
-/// Of a schema's text: well above those that people write.
+/// Maximum length of a schema's text, in bytes: well above that of schemas written by hand.
 pub(crate) const SCHEMA_BYTES: usize = 1 << 20;
-/// Values in a schema, which bounds the rules made of it and the time to measure it.
+/// Maximum number of values in a schema. It bounds the number of rules made from it and the time to
+/// measure it.
 pub(crate) const SCHEMA_NODES: usize = 20_000;
-/// Of the names that lead to each of a schema's values, all together: each is copied.
+/// Maximum length of the JSON pointers to all values of a schema together, in bytes: each pointer
+/// is copied.
 pub(crate) const SCHEMA_PLACES_BYTES: usize = 16 << 20;
-/// Values within each other, references followed: as deep as a JSON text may be.
+/// Maximum nesting of a schema's values, references followed, which is the maximum of a JSON text.
 pub(crate) const SCHEMA_DEPTH: usize = 128;
-/// Declared in an object, with what holds beside it: the parser recurses through them.
+/// Maximum number of declared properties of an object, including those of schemas that apply to the
+/// same object: the parser recurses through them.
 pub(crate) const PROPERTIES: usize = 2_000;
-/// Of these, those that may be left out: the parser has them all in view, up to 500.
+/// Maximum number of these properties that are optional: the parser tracks all of them at once, up
+/// to 500.
 pub(crate) const OPTIONAL_PROPERTIES: usize = 480;
-/// Patterns of texts that hold together.
+/// Maximum number of `pattern`s that apply to the same string.
 pub(crate) const PATTERNS: usize = 32;
-/// Decimals of a number that others are multiples of.
+/// Maximum number of decimals of a `multipleOf`.
 pub(crate) const MULTIPLE_DECIMALS: u32 = 6;
-/// All such numbers that hold together, multiplied, in units of their last decimal: the parser
-/// counts in 32 bits, with two digits to spare.
+/// Maximum product of all `multipleOf` that apply to the same number, in units of their last
+/// decimal: the parser counts in 32 bits, with two digits to spare.
 pub(crate) const MULTIPLES: usize = 40_000_000;
-/// Pairs of an object's patterns of keys, each of which is looked at, of all objects together.
+/// Maximum number of pairs of `patternProperties` within an object, summed over all objects: each
+/// pair is compared.
 pub(crate) const PATTERN_PAIRS: usize = 4_096;
-/// Keys that an object must have whose keys are given by patterns: they are counted.
+/// Maximum `minProperties` of an object with `patternProperties`: its possible keys are counted.
 pub(crate) const PATTERN_PROPERTIES_LEAST: usize = 256;
-/// Of a regular expression, in a schema too.
+/// Maximum length of a regular expression, within a schema too, in bytes.
 pub(crate) const REGEX_BYTES: usize = 1 << 14;
-/// In an expression: the time to read it grows with their square.
+/// Maximum number of repetitions in a regular expression: the time to parse it grows with their
+/// square.
 pub(crate) const REGEX_REPETITIONS: usize = 1_000;
-/// With its classes spelled out.
+/// Maximum length of a regular expression with its classes spelled out, in bytes.
 pub(crate) const REGEX_WRITTEN_BYTES: usize = 1 << 17;
-/// Groups, classes, repetitions and what is concatenated within each other.
+/// Maximum nesting of groups, classes, repetitions and concatenations.
 pub(crate) const REGEX_DEPTH: u32 = 128;
-/// Texts to choose from, each of which is a rule's alternative.
+/// Maximum number of choices, each of which is an alternative of a rule.
 pub(crate) const CHOICES: usize = 4096;
-/// Of all texts to choose from together.
+/// Maximum length of all choices together, in bytes.
 pub(crate) const CHOICE_BYTES: usize = 1 << 18;
-/// Functions that can be called: 20 are compiled in some 10 ms, 200 in about half a second.
+/// Maximum number of functions: 20 are compiled in some 10 ms, 200 in about half a second.
 pub(crate) const FUNCTIONS: usize = 256;
 
 pub(crate) fn within(what: &str, count: usize, bound: usize) -> Result<(), GrammarError> {
@@ -47,7 +54,7 @@ pub(crate) fn within(what: &str, count: usize, bound: usize) -> Result<(), Gramm
     Err(GrammarError(format!("{what}, {count}, exceeds the bound of {bound}")))
 }
 
-/// Of a schema before it is parsed.
+/// Checks the bounds of a schema before it is parsed.
 pub(crate) fn check_schema_text(text: &str) -> Result<(), GrammarError> {
     within("the size of the schema in bytes", text.len(), SCHEMA_BYTES)
 }
@@ -58,12 +65,12 @@ pub(crate) fn check_choices(texts: &[String]) -> Result<(), GrammarError> {
     within("the size of all choices in bytes", bytes, CHOICE_BYTES)
 }
 
-/// Of a regular expression before it is parsed.
+/// Checks the bounds of a regular expression before it is parsed.
 pub(crate) fn check_regex_text(expression: &str) -> Result<(), GrammarError> {
     within("the size of the regular expression in bytes", expression.len(), REGEX_BYTES)
 }
 
-/// Of what is written for one.
+/// Checks the bounds of a regular expression with its classes spelled out.
 pub(crate) fn check_written(bytes: usize) -> Result<(), GrammarError> {
     let what = "the size of the regular expression's classes, spelled out in bytes,";
     within(what, bytes, REGEX_WRITTEN_BYTES)

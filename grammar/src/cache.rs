@@ -1,23 +1,24 @@
-//! A store of what was used last, within bounds.
+//! A bounded cache that evicts the least recently used values first.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::Arc;
 
-/// How much a [`Cache`] keeps.
+/// Maximum size of a [`Cache`].
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bounds {
-    /// At least 1.
+    /// Maximum number of values, at least 1.
     pub(crate) count: usize,
-    /// Of all values together; one larger value is kept until another is asked for.
+    /// Maximum size of all values together. A single larger value is kept until another one is
+    /// requested.
     pub(crate) size_bytes: usize,
 }
 
-/// What is asked of a value: its size, which may grow while it is kept.
+/// A value with a measurable size, which may grow while it is cached.
 pub(crate) trait Measured {
     fn size_bytes(&self) -> usize;
 
-    /// Whether it should be made anew before it is used again.
+    /// Returns true if the value must be made again before its next use.
     fn is_worn(&self) -> bool;
 }
 
@@ -31,10 +32,10 @@ impl<V: Measured> Measured for Arc<V> {
     }
 }
 
-/// Values by their keys, made when they are asked for.
+/// Values by key, made on demand.
 pub(crate) struct Cache<K, V> {
     entries: HashMap<K, Entry<V>>,
-    /// Goes up with every question.
+    /// Number of requests so far.
     clock: u64,
     bounds: Bounds,
 }
@@ -49,13 +50,13 @@ impl<K: Hash + Eq + Clone, V: Measured> Cache<K, V> {
         Cache { entries: HashMap::new(), clock: 0, bounds }
     }
 
-    /// Bounds the size of what is kept from now on.
+    /// Changes the maximum size from now on.
     pub(crate) fn bound_size(&mut self, size_bytes: usize) {
         self.bounds.size_bytes = size_bytes;
     }
 
-    /// The value of a key, which `make` makes where it is not kept. What was used longest ago goes
-    /// first, until the others are within the bounds.
+    /// Returns the value of a key, calling `make` if it is not cached. Then evicts the least
+    /// recently used values until the others are within the bounds.
     pub(crate) fn get<E>(&mut self, key: &K, make: impl FnOnce() -> Result<V, E>) -> Result<&V, E> {
         self.clock += 1;
         if self.peek(key).is_none_or(Measured::is_worn) {
@@ -72,17 +73,17 @@ impl<K: Hash + Eq + Clone, V: Measured> Cache<K, V> {
         Ok(&self.entries[key].value)
     }
 
-    /// The value of a key, if it is kept.
+    /// Returns the value of a key if it is cached.
     pub(crate) fn peek(&self, key: &K) -> Option<&V> {
         self.entries.get(key).map(|entry| &entry.value)
     }
 
-    /// Of values.
+    /// Returns the number of values.
     pub(crate) fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Of all values together.
+    /// Returns the size of all values together.
     pub(crate) fn size_bytes(&self) -> usize {
         self.entries.values().map(|entry| entry.value.size_bytes()).sum()
     }
@@ -94,7 +95,7 @@ impl<K: Hash + Eq + Clone, V: Measured> Cache<K, V> {
 }
 
 impl<K: Hash + Eq + Clone, V: Measured> Cache<K, Arc<V>> {
-    /// Whether a value is kept, not one that equals it.
+    /// Returns true if this very value is cached; an equal one does not count.
     pub(crate) fn holds(&self, value: &Arc<V>) -> bool {
         self.entries.values().any(|entry| Arc::ptr_eq(&entry.value, value))
     }
@@ -128,7 +129,7 @@ mod tests {
         kept.sort_unstable();
         assert_eq!(kept, [1, 3, 4]);
         assert_eq!(ask(&mut cache, 4, 7), 1, "it is kept");
-        // One that is larger than all that may be kept is kept alone.
+        // A value larger than the bound is cached alone.
         assert_eq!(ask(&mut cache, 5, 500), 500);
         assert_eq!(cache.len(), 1);
         ask(&mut cache, 6, 90);

@@ -1,4 +1,4 @@
-//! An answer on its way through a text to calls of functions: nothing is held until they begin.
+//! Matcher of an answer with optional calls: text is unconstrained until a call begins.
 
 use std::sync::Arc;
 
@@ -14,20 +14,21 @@ use crate::vocabulary::Vocabulary;
 use crate::waiting::Waiting;
 use crate::watch::Watch;
 
-/// What calls begin with once they do.
+/// State of an answer that may begin with text and continue with calls.
 #[derive(Clone)]
 pub(crate) struct Calling {
     parser: Arc<Parser>,
     marked: Arc<[u32]>,
     runs_out: bool,
     state: State,
-    /// Where calls may also give way to a form behind a marker, one of which must come.
+    /// State of the search for the marker of the alternative grammar. If set, the answer must
+    /// contain calls or the marker.
     waiting: Option<Box<Waiting>>,
 }
 
 #[derive(Clone)]
 enum State {
-    /// `is_elsewhere`: where no trigger counts.
+    /// Within text; with `is_elsewhere`, outside of the headers, where no trigger counts.
     Text {
         watch: Watch,
         is_elsewhere: bool,
@@ -41,19 +42,19 @@ impl Calling {
         Calling { parser, marked, runs_out, state, waiting: None }
     }
 
-    /// The same where the text must go on to calls, or to a marker and a form behind it.
+    /// Requires the text to continue with calls, or with a marker and the grammar after it.
     #[must_use]
     pub(crate) fn or_marker(self) -> Calling {
         let waiting = Waiting::new(Arc::clone(&self.parser), Arc::clone(&self.marked));
         Calling { waiting: Some(Box::new(waiting)), ..self }
     }
 
-    /// Whether every token can follow.
+    /// Returns true if every token is allowed.
     pub(crate) fn is_free(&self) -> bool {
         matches!(self.state, State::Text { .. }) && self.waiting.is_none()
     }
 
-    /// Sets the bits of what can follow; why the parser gives up.
+    /// Sets the bits of the allowed tokens; returns the error if the parser fails.
     pub(crate) fn allow(
         &mut self,
         vocabulary: &Vocabulary,
@@ -74,8 +75,9 @@ impl Calling {
         }
     }
 
-    /// Goes on with a token; why it cannot. Calls begin with a trigger that its own token does not
-    /// spoil, the form of [`Calling::or_marker`] behind the `marker`.
+    /// Advances by a token; returns the error if it is not allowed. Calls begin with a trigger,
+    /// unless the rest of its last token cannot continue a call; the grammar of
+    /// [`Calling::or_marker`] begins after the `marker`.
     pub(crate) fn take(
         &mut self,
         vocabulary: &Vocabulary,
@@ -129,7 +131,7 @@ impl Calling {
         None
     }
 
-    /// Whether the answer may end here.
+    /// Returns true if the answer may end here.
     pub(crate) fn is_complete(&mut self) -> bool {
         match &mut self.state {
             State::Calls(json) => json.is_complete(),
@@ -139,7 +141,7 @@ impl Calling {
 
     fn json(&self, matcher: Matcher, syntax: &CallSyntax) -> Json {
         let json = Json::new(matcher, Arc::clone(&self.marked), self.runs_out);
-        // Arguments one by one are no JSON as a whole.
+        // Arguments that are written one by one are not JSON as a whole.
         if syntax.parameters.is_none() { json } else { json.without_keys() }
     }
 }

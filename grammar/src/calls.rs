@@ -1,5 +1,5 @@
-//! Answers that call functions: how a model writes a call, which functions there are, and the rules
-//! of both.
+//! Function calls within answers: the syntax of a model's calls, the functions, and the grammar
+//! rules made from both.
 
 use std::collections::{BTreeSet, HashSet};
 use std::fmt::Write as _;
@@ -17,39 +17,39 @@ use crate::rules::Rules;
 use crate::schema::{self, Schema};
 use crate::whitespace::Whitespace;
 
-/// Calls of functions.
+/// Function calls that an answer may contain.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Calls {
     pub syntax: CallSyntax,
-    /// At least one.
+    /// At least one function.
     pub functions: Vec<Function>,
-    /// The answer is nothing but calls; else a text may stand before them, or alone.
+    /// True if the answer consists of calls only; otherwise text may precede them or stand alone.
     pub is_required: bool,
-    /// More than one call may follow a text.
+    /// True if more than one call is allowed.
     pub are_several: bool,
 }
 
 /// A function that can be called.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Function {
-    /// Of letters, digits, `_`, `-` and `.`, so that no syntax has to escape it.
+    /// Letters, digits, `_`, `-` and `.`, so that no syntax has to escape it.
     pub name: String,
-    /// The text of the JSON Schema of its arguments, which are an object.
+    /// JSON Schema of the arguments, which are an object, as text.
     pub parameters: String,
 }
 
-/// How calls are written: `first`, calls with `between` them, `last`; each call is `open`, the
-/// name, `middle`, the arguments, `close`.
+/// Syntax of calls: `first`, calls separated by `between`, `last`; each call is `open`, the name,
+/// `middle`, the arguments, `close`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct CallSyntax {
-    /// What tells that calls begin, each the beginning of them.
+    /// Texts or tokens with which calls begin.
     pub triggers: Vec<Trigger>,
-    /// Where they may; anywhere without.
+    /// Positions where triggers count; anywhere if `None`.
     pub headers: Option<Headers>,
     pub first: Vec<Part>,
     pub open: Vec<Part>,
     pub middle: Vec<Part>,
-    /// Around each of the arguments; `None`: they are one JSON object.
+    /// Tags around each argument; `None` if the arguments are one JSON object.
     pub parameters: Option<ParameterTags>,
     pub close: Vec<Part>,
     pub between: Vec<Part>,
@@ -57,7 +57,7 @@ pub struct CallSyntax {
 }
 
 impl CallSyntax {
-    /// Whether it is written with a token.
+    /// Returns true if the syntax contains a token.
     pub fn has_token(&self, token: u32) -> bool {
         let Self { triggers, first, open, middle, close, between, last, .. } = self;
         let parts = [first, open, middle, close, between, last].into_iter().flatten();
@@ -69,22 +69,23 @@ impl CallSyntax {
     }
 }
 
-/// Where triggers count: from the beginning of the answer, or one of `opens`, to one of `closes`.
+/// Positions where triggers count: from the beginning of the answer, or a token of `opens`, to a
+/// token of `closes`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Headers {
     pub opens: Vec<u32>,
     pub closes: Vec<u32>,
 }
 
-/// What tells that calls begin.
+/// A text or token that indicates the beginning of calls.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Trigger {
     pub word: Word,
-    /// Only where nothing but blanks comes before it.
+    /// The trigger counts only if nothing but whitespace precedes it.
     pub at_start: bool,
 }
 
-/// A part of what is written around names and arguments.
+/// A part of the syntax around names and arguments.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Part {
     Must(Word),
@@ -93,30 +94,30 @@ pub enum Part {
     MayAll(Vec<Word>),
 }
 
-/// Something that is written.
+/// An element of the syntax.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Word {
-    /// Not empty.
+    /// A non-empty text.
     Text(String),
-    /// A token that no text has.
+    /// A special token, which no text contains.
     Token(u32),
-    /// So many ASCII letters and digits, in a place where no other texts may stand.
+    /// A number of ASCII letters and digits, at a position where no other text is possible.
     Alphanumeric(usize),
 }
 
-/// What stands for the tokens that no text has.
+/// Representation of special tokens in rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tokens {
     Theirs,
-    /// Nothing: the vocabulary is of bytes alone.
+    /// Left out, since the vocabulary consists of bytes alone.
     Left,
 }
 
 impl Calls {
-    /// In the parser's own terms, from where calls begin.
+    /// Translates the calls, from their beginning, to the parser's format.
     ///
     /// # Errors
-    /// Names or schemas that are wrong or beyond their bounds.
+    /// Returns an error if a name or a schema is invalid or exceeds its bounds.
     pub(crate) fn rules(&self, tokens: Tokens) -> Result<Rules, GrammarError> {
         self.check()?;
         let mut unheld = BTreeSet::new();
@@ -173,7 +174,7 @@ impl Calls {
         Ok(())
     }
 
-    /// Of what was asked for, in bytes.
+    /// Returns the length of all names and schemas, in bytes.
     pub(crate) fn text_bytes(&self) -> usize {
         let of = |function: &Function| function.name.len() + function.parameters.len();
         self.functions.iter().map(of).sum()
@@ -181,26 +182,26 @@ impl Calls {
 }
 
 impl Function {
-    /// What its arguments are, as far as it can be held.
+    /// Reads the schema of the arguments, without keywords that cannot be enforced.
     fn schema(&self) -> Result<Schema, GrammarError> {
         schema::read(&self.parameters, Unsupported::Dropped).map_err(|error| self.of(&error))
     }
 
-    /// The names of those arguments that are texts.
+    /// Returns the names of the arguments that are strings.
     pub fn text_parameters(&self) -> Vec<String> {
-        // What cannot be read was refused before.
+        // An invalid schema was refused before.
         let all = self.schema().and_then(|schema| Parameter::of(&schema)).unwrap_or_default();
         let texts = all.iter().filter(|one| one.is_text());
         texts.map(|one| one.name().to_owned()).collect()
     }
 
-    /// What is wrong with its parameters.
+    /// Prefixes an error of its parameters with its name.
     pub(crate) fn of(&self, error: &GrammarError) -> GrammarError {
         GrammarError(format!("the parameters of `{}`: {error}", self.name))
     }
 }
 
-/// A schema, written as other JSON answers are.
+/// Returns the schema with the usual whitespace and escapes.
 fn written_schema(schema: Schema) -> Result<Value, GrammarError> {
     let Schema { mut value, has_control, .. } = schema;
     match &mut value {
@@ -210,7 +211,7 @@ fn written_schema(schema: Schema) -> Result<Value, GrammarError> {
     Ok(value)
 }
 
-/// Parts as a rule has them; an empty text where there are none.
+/// Returns the parts as an expression of a rule; an empty literal if there are none.
 fn written(parts: &[Part], tokens: Tokens) -> String {
     let word = |word: &Word| match (word, tokens) {
         (Word::Text(text), _) => literal(text),

@@ -1,4 +1,4 @@
-//! Forms and whole texts, checked without a model's vocabulary.
+//! Validation of grammars and of whole texts, without a model's vocabulary.
 
 use std::sync::Arc;
 
@@ -15,15 +15,15 @@ use crate::parser::Parser;
 use crate::validator::{Validator, Verdict};
 use crate::{room, schema};
 
-/// Parsers kept between texts: answers of a job mostly share a form.
+/// Maximum size of each cache: the answers of a job mostly share a grammar.
 const KEPT: Bounds = Bounds { count: 16, size_bytes: 32 << 20 };
 
-/// Says whether answers can have a form, and whether texts have it, whatever the model's
+/// Checks that grammars are supported and that texts match them, regardless of a model's
 /// vocabulary.
 pub struct Checker {
     factory: ParserFactory,
     kept: Cache<Grammar, Parser>,
-    /// By the text of a schema.
+    /// Validators by the text of a schema.
     validators: Cache<String, Validator>,
 }
 
@@ -34,25 +34,26 @@ impl std::fmt::Debug for Checker {
 }
 
 impl Checker {
-    /// One for all forms of a job.
+    /// Creates a checker for all grammars of a job.
     ///
     /// # Errors
-    /// A parser that cannot be made.
+    /// Returns an error if the parser cannot be made.
     pub fn new() -> Result<Checker, GrammarError> {
         let bytes: TokEnv = Arc::new(ApproximateTokEnv::single_byte());
         let (kept, validators) = (Cache::new(KEPT), Cache::new(KEPT));
         Ok(Checker { factory: factory(&bytes)?, kept, validators })
     }
 
-    /// Whether answers can have this form.
+    /// Checks that answers can follow this grammar.
     ///
     /// # Errors
-    /// A schema or an expression that is wrong, or asks for what is not implemented.
+    /// Returns an error if a schema or an expression is invalid, or uses something that is not
+    /// implemented.
     pub fn check(&self, grammar: &Grammar) -> Result<(), GrammarError> {
         match grammar {
             Grammar::Calls(calls) => {
-                // Bytes are the only tokens here. What is beyond bounds is refused before it is
-                // compiled.
+                // Bytes are the only tokens here. Grammars beyond the bounds are refused before
+                // they are compiled.
                 let rules = calls.rules(Tokens::Left)?;
                 for function in &calls.functions {
                     self.check(&arguments_of(function)).map_err(|error| function.of(&error))?;
@@ -84,7 +85,7 @@ impl Checker {
         grammar.rules()?.map_or(Ok(()), |rules| parser_of(&self.factory, rules.grammar).map(drop))
     }
 
-    /// Whether objects may have as many keys as they must have.
+    /// Checks that objects may have as many keys as `minProperties` requires.
     fn check_room(
         &self,
         grammar: &Grammar,
@@ -97,10 +98,10 @@ impl Checker {
         Ok(())
     }
 
-    /// Whether a function may be called with these arguments.
+    /// Checks that a function may be called with these arguments.
     ///
     /// # Errors
-    /// What is wrong with them, as "it ...".
+    /// Returns the mismatch as a sentence that begins with "it".
     pub fn check_call(
         &mut self,
         calls: &Calls,
@@ -113,10 +114,10 @@ impl Checker {
         self.check_text(&form, arguments.as_bytes())
     }
 
-    /// Whether a text as a whole is of the form, which does not begin behind a marker.
+    /// Checks that a whole text matches the grammar, which has no marker.
     ///
     /// # Errors
-    /// What is wrong with the text, as "it ...", or as [`Checker::check`].
+    /// Returns the mismatch as a sentence that begins with "it", or fails like [`Checker::check`].
     pub fn check_text(&mut self, grammar: &Grammar, text: &[u8]) -> Result<(), GrammarError> {
         if let Grammar::Choice(texts) = grammar {
             let is_one = texts.iter().any(|choice| choice.as_bytes() == text);
@@ -125,7 +126,7 @@ impl Checker {
         let kept = self.kept.get(grammar, || Parser::new(grammar, &self.factory))?;
         let (parser, is_wider) = (kept.begin(), kept.is_wider);
         let checked = parsed(parser, text).or_else(|_| {
-            // One that others have used may have no room left for this text.
+            // The lexer of a parser that was used before may have no states left for this text.
             parsed(Parser::new(grammar, &self.factory)?.begin(), text)
         });
         checked?;
@@ -138,29 +139,30 @@ impl Checker {
         Ok(())
     }
 
-    /// Compares a text with the schema as it was given; `is_wider`: its parser let more through.
+    /// Validates a text against the original schema. `is_wider` is true if the parser accepts more
+    /// than the schema.
     fn validate(&mut self, schema: &str, text: &[u8], is_wider: bool) -> Result<(), GrammarError> {
         let made = || Ok::<_, GrammarError>(Validator::new(schema));
         match self.validators.get(&schema.to_owned(), made)?.check(text) {
             Verdict::Unknown(why) if is_wider => {
                 Err(GrammarError(format!("it cannot be compared with the schema: {why}")))
             }
-            // The parser has held all of the schema.
+            // The parser has enforced the whole schema.
             Verdict::Valid | Verdict::Unknown(_) => Ok(()),
             Verdict::Wrong(why) => Err(GrammarError(format!("it is not of the schema: {why}"))),
         }
     }
 }
 
-/// The form of a function's arguments.
+/// Returns the grammar of a function's arguments.
 fn arguments_of(function: &Function) -> Grammar {
     Grammar::Arguments(function.parameters.clone())
 }
 
-/// Whether a parser takes a text as a whole.
+/// Checks that a parser accepts the whole text.
 fn parsed(parser: TokenParser, text: &[u8]) -> Result<(), GrammarError> {
     let mut matcher = Matcher::new(Ok(parser));
-    // Each byte is the token of its number.
+    // The ID of each token is its byte.
     let taken = text.iter().all(|byte| matcher.consume_token(u32::from(*byte)).is_ok());
     wrong_unless(taken, "it says what the form does not allow")?;
     wrong_unless(matcher.is_accepting().unwrap_or(false), "it ends before it is complete")

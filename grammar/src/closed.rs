@@ -1,4 +1,4 @@
-//! Objects closed to properties that nobody declared.
+//! Closing of objects to undeclared properties.
 
 use std::collections::HashSet;
 
@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use crate::graph::{Graph, InPlace, Part, count, required};
 use crate::schema::check_size;
 
-/// Keywords by which a schema says itself which other properties there are, or lets others say it.
+/// Keywords by which a schema itself restricts other properties, or leaves that to other schemas.
 const SAID: [&str; 14] = [
     "additionalProperties",
     "unevaluatedProperties",
@@ -25,10 +25,10 @@ const SAID: [&str; 14] = [
     "$recursiveRef",
 ];
 
-/// Closes all objects of a schema that declare `properties` and say nothing of others, unless other
-/// schemas that hold for the same object may have more of them.
+/// Adds `additionalProperties: false` to all objects of a schema that declare `properties` and do
+/// not restrict others, unless other schemas that apply to the same object may declare more.
 ///
-/// A schema beyond the bounds of schemas stays as it is.
+/// A schema beyond the bounds is left unchanged.
 pub fn closed(schema: &mut Value) {
     if check_size(schema).is_err() {
         return;
@@ -47,7 +47,7 @@ pub fn closed(schema: &mut Value) {
     }
 }
 
-/// Whether an object declares all properties that it needs, and says nothing of others.
+/// Returns true if a schema declares all properties that it needs, and does not restrict others.
 fn is_declared(schema: &Map<String, Value>) -> bool {
     let Some(Value::Object(properties)) = schema.get("properties") else { return false };
     let may_be_object = match schema.get("type") {
@@ -61,7 +61,7 @@ fn is_declared(schema: &Map<String, Value>) -> bool {
         && count(schema, "minProperties").is_none_or(|least| least <= properties.len())
 }
 
-/// Whether each schema holds for an object for which another one says something too.
+/// Returns, for each schema, if another schema restricts the same object.
 fn joint(graph: &Graph<'_>) -> Vec<bool> {
     let mut joint = vec![false; graph.nodes.len()];
     let mut rest = Vec::new();
@@ -82,7 +82,7 @@ fn joint(graph: &Graph<'_>) -> Vec<bool> {
                 rest.push(*used);
             }
         }
-        // What holds for a part beside a schema of that part by name.
+        // Properties with a schema by name, to which pattern schemas may apply, too.
         let named: HashSet<&str> = node
             .parts
             .iter()

@@ -1,4 +1,4 @@
-//! Grammars as a sampler uses them.
+//! Grammars compiled for a sampler.
 
 use std::sync::{Arc, Weak};
 
@@ -12,22 +12,23 @@ use crate::parser::Parser;
 use crate::vocabulary::Vocabulary;
 use crate::walk::Walk;
 
-/// Parsers kept for answers to come, at most; their size is bounded by the memory for forms.
+/// Maximum number of cached parsers; their size is bounded by the memory for grammars.
 const KEPT: usize = 256;
 
-/// Of a thread that compiles: what reads a form recurses, within the bounds on forms.
+/// Stack size of a thread that compiles, in bytes: parsing recurses, within the bounds on grammars.
 const STACK_BYTES: usize = 2 << 20;
-/// Grammars over a vocabulary. Those that need a parser get one when an answer begins that follows
-/// them, which takes about a millisecond for a schema of a few fields and 40 for one of 200.
+/// Grammars over a vocabulary. A grammar that needs a parser is compiled when the first answer that
+/// follows it begins, which takes about a millisecond for a schema of a few fields and 40 ms for
+/// one of 200.
 pub struct Compiled {
     forms: Arc<Grammars>,
-    /// Tokens that can complete a key, be followed by one or escape one of its characters.
+    /// Tokens that can complete a key, follow one or escape one of its characters.
     marked: Arc<[u32]>,
-    /// `None` where no grammar needs a parser.
+    /// `None` if no grammar needs a parser.
     factory: Option<ParserFactory>,
-    /// By the grammar's number.
+    /// Parsers by the grammar's index.
     kept: Cache<usize, Arc<Parser>>,
-    /// Parsers that answers were begun with.
+    /// Parsers used by answers that may still be running.
     lent: Vec<Weak<Parser>>,
 }
 
@@ -37,7 +38,7 @@ impl std::fmt::Debug for Compiled {
     }
 }
 
-/// Tokens that can complete a key, be followed by one or escape one of its characters.
+/// Returns the tokens that can complete a key, follow one or escape one of its characters.
 pub(crate) fn marked(vocabulary: &Vocabulary) -> Arc<[u32]> {
     let words = vocabulary.words.iter().zip(0..);
     let is_marked = |word: &[u8]| word.iter().any(|byte| matches!(byte, b'"' | b',' | b'\\'));
@@ -45,10 +46,10 @@ pub(crate) fn marked(vocabulary: &Vocabulary) -> Arc<[u32]> {
 }
 
 impl Compiled {
-    /// Nothing is compiled yet.
+    /// Creates the grammars without compiling any.
     ///
     /// # Errors
-    /// A vocabulary that no parser can be made for.
+    /// Returns an error if no parser can be made for the vocabulary.
     pub fn new(forms: Arc<Grammars>) -> Result<Compiled, GrammarError> {
         let is_parsed = forms.forms.iter().any(|form| matches!(form, Form::Parsed(_)));
         let factory = is_parsed.then(|| factory(&forms.vocabulary.to_env())).transpose()?;
@@ -57,8 +58,8 @@ impl Compiled {
         Ok(Compiled { forms, marked, factory, kept: Cache::new(bounds), lent: Vec::new() })
     }
 
-    /// Compiles what answers are about to begin with, on so many threads; [`Compiled::begin`] finds
-    /// it.
+    /// Compiles the grammars of answers that are about to begin, on up to `threads` threads, and
+    /// caches them for [`Compiled::begin`].
     pub fn prepare(&mut self, grammars: impl IntoIterator<Item = usize>, threads: usize) {
         let Compiled { forms, factory: Some(factory), kept, .. } = self else { return };
         let parsed = |number: usize| match &forms.forms[number] {
@@ -69,7 +70,7 @@ impl Compiled {
         missing.sort_unstable_by_key(|(number, _)| *number);
         missing.dedup_by_key(|(number, _)| *number);
         missing.retain(|(number, _)| kept.peek(number).is_none());
-        // A single one is compiled where it is asked for.
+        // A single grammar is compiled by `begin`.
         if missing.len() < 2 || threads < 2 {
             return;
         }
@@ -88,15 +89,16 @@ impl Compiled {
             begun.into_iter().filter_map(|thread| thread.join().ok()).flatten().collect::<Vec<_>>()
         });
         for (number, parser) in made {
-            // What cannot be compiled says so where it is asked for.
+            // `begin` reports the error of a grammar that cannot be compiled.
             let _ = kept.get(&number, || parser.map(Arc::new));
         }
     }
 
-    /// A walk from the beginning of a grammar; one that cannot be compiled has failed.
+    /// Returns a walk at the beginning of a grammar. The walk of a grammar that cannot be compiled
+    /// has failed.
     ///
     /// # Panics
-    /// There is no such grammar.
+    /// Panics if there is no such grammar.
     pub fn begin(&mut self, grammar: usize) -> Walk {
         self.count_lent();
         let Compiled { forms, marked, factory, kept, lent } = self;
@@ -114,7 +116,8 @@ impl Compiled {
         Walk::parsed(forms, grammar, parser, marked)
     }
 
-    /// Parsers of running answers that are no longer kept take room from those that are.
+    /// Reduces the capacity of the cache by the size of the parsers of running answers that are no
+    /// longer cached.
     fn count_lent(&mut self) {
         let Compiled { forms, kept, lent, .. } = self;
         lent.retain(|parser| parser.strong_count() > 0);
@@ -123,7 +126,7 @@ impl Compiled {
         kept.bound_size(forms.parsers_bytes().saturating_sub(lent_bytes));
     }
 
-    /// Words of a mask: a bit for each token, the lowest first.
+    /// Returns the number of words of a mask: a bit for each token, the lowest first.
     pub fn mask_words(&self) -> usize {
         self.forms.vocabulary.mask_words()
     }
@@ -133,8 +136,8 @@ impl Compiled {
 mod tests {
     use super::*;
 
-    /// Answers under way hold their parsers: with them beside what is kept, memory stays within
-    /// its bound.
+    /// Running answers keep their parsers alive: together with the cached ones they stay within the
+    /// bound on memory.
     #[test]
     fn parsers_of_running_answers_take_room_from_others() {
         let mut words: Vec<Vec<u8>> = (0..=255u8).map(|byte| vec![byte]).collect();

@@ -1,4 +1,5 @@
-//! Forms that come while answers are drawn: compiled by another thread than the one that draws.
+//! Compiler for grammars that arrive while answers are sampled, which runs on another thread than
+//! the sampler.
 
 use std::sync::Arc;
 
@@ -12,7 +13,7 @@ use crate::grammars::{Form, Grammars};
 use crate::parser::Parser;
 use crate::walk::Walk;
 
-/// Compiles one form after the other.
+/// Compiles one grammar at a time.
 pub struct Compiler {
     grammars: Grammars,
     marked: Arc<[u32]>,
@@ -25,13 +26,13 @@ impl std::fmt::Debug for Compiler {
     }
 }
 
-/// A compiled form, from which answers begin.
+/// A compiled grammar, from which answers begin.
 #[derive(Clone)]
 pub struct Ready {
-    /// This form alone.
+    /// Set of grammars that contains this one alone.
     forms: Arc<Grammars>,
     marked: Arc<[u32]>,
-    /// `None` where none is needed.
+    /// `None` if the grammar needs no parser.
     parser: Option<Arc<Parser>>,
 }
 
@@ -42,10 +43,10 @@ impl std::fmt::Debug for Ready {
 }
 
 impl Compiler {
-    /// For forms over the vocabulary of `grammars`.
+    /// Creates a compiler for grammars over the vocabulary of `grammars`.
     ///
     /// # Errors
-    /// A vocabulary that no parser can be made for.
+    /// Returns an error if no parser can be made for the vocabulary.
     pub fn new(grammars: &Grammars) -> Result<Compiler, GrammarError> {
         let grammars = Grammars { forms: Vec::new(), ..grammars.clone() };
         let factory = factory(&grammars.vocabulary.to_env())?;
@@ -53,10 +54,10 @@ impl Compiler {
         Ok(Compiler { grammars, marked, factory })
     }
 
-    /// Compiles a form.
+    /// Compiles a grammar.
     ///
     /// # Errors
-    /// What is wrong with it, or beyond its bounds.
+    /// Returns an error if the grammar is invalid or exceeds its bounds.
     pub fn compile(&self, form: Form) -> Result<Ready, GrammarError> {
         let parser = match &form {
             Form::Parsed(grammar) => Some(Arc::new(Parser::new(grammar, &self.factory)?)),
@@ -68,7 +69,7 @@ impl Compiler {
 }
 
 impl Ready {
-    /// A walk from the form's beginning.
+    /// Returns a walk at the beginning of the grammar.
     pub fn begin(&self) -> Walk {
         match &self.parser {
             Some(parser) => Walk::parsed(&self.forms, 0, Ok(Arc::clone(parser)), &self.marked),
@@ -76,7 +77,7 @@ impl Ready {
         }
     }
 
-    /// Memory of its parser.
+    /// Returns the size of its parser, in bytes.
     pub fn size_bytes(&self) -> usize {
         self.parser.as_ref().map_or(0, |parser| parser.size_bytes())
     }

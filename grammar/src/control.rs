@@ -1,17 +1,17 @@
-//! Characters that a JSON text has only as `\u00XX`: control characters without an escape of their
-//! own, and U+007F, which the parser never says as it is.
+//! Characters that JSON texts can only contain as `\u00XX`: control characters without an escape of
+//! their own, and U+007F, which the parser always escapes.
 
 use regex_syntax::hir::{Class, Hir, HirKind};
 use serde_json::Value;
 
 use crate::subschemas;
 
-/// Whether a character is only said as `\u00XX`.
+/// Returns true if a character can only be written as `\u00XX`.
 fn is_control(char: char) -> bool {
     matches!(char, '\0'..='\x07' | '\x0b' | '\x0e'..='\x1f' | '\x7f')
 }
 
-/// Whether a schema has texts that need such characters.
+/// Returns true if a schema contains strings that need such characters.
 pub(crate) fn is_needed(root: &Value) -> bool {
     subschemas::all(root).any(|schema| {
         let values = ["const", "enum"].into_iter().filter_map(|name| schema.get(name));
@@ -29,7 +29,7 @@ fn has_control(value: &Value) -> bool {
     }
 }
 
-/// Whether a pattern has a part that nothing else matches.
+/// Returns true if a part of a pattern matches nothing but such characters.
 fn pattern_needs(pattern: &str) -> bool {
     let Ok(hir) = regex_syntax::parse(pattern) else { return false };
     let mut rest = vec![&hir];

@@ -1,14 +1,16 @@
-//! Whether no value has two schemas, as far as that can be seen: then one of them is any of them.
+//! Conservative check that no value is valid against two schemas. `oneOf` of such schemas is
+//! equivalent to `anyOf`.
 
 use std::collections::HashSet;
 
 use serde_json::{Map, Value};
 
-/// Schemas and names that are looked at for one document; beyond them it is not known.
+/// Maximum number of schemas and names examined for one document; beyond it, schemas are assumed to
+/// overlap.
 const EFFORT: usize = 200_000;
-/// Alternatives of one `oneOf`, each of which is compared with each other one.
+/// Maximum number of alternatives of one `oneOf`, all of which are compared in pairs.
 const ALTERNATIVES: usize = 256;
-/// Properties within properties that are compared.
+/// Maximum nesting of properties that are compared.
 const DEPTH: usize = 4;
 
 /// Compares the schemas of a document.
@@ -17,7 +19,7 @@ pub(crate) struct Disjoint<'s> {
     left: usize,
 }
 
-/// What must hold for a value together.
+/// Schemas that all apply to the same value.
 type Parts<'s> = Vec<&'s Map<String, Value>>;
 
 impl<'s> Disjoint<'s> {
@@ -25,7 +27,7 @@ impl<'s> Disjoint<'s> {
         Disjoint { root, left: EFFORT }
     }
 
-    /// Whether no value has two of the schemas that stand in the `oneOf` of a schema.
+    /// Returns true if no value is valid against two of the schemas in the `oneOf` of a schema.
     pub(crate) fn are_disjoint(&mut self, schema: &'s Map<String, Value>, of: &'s [Value]) -> bool {
         if of.len() > ALTERNATIVES {
             return false;
@@ -39,10 +41,11 @@ impl<'s> Disjoint<'s> {
         })
     }
 
-    /// A schema with all that it requires beside itself; `None` where it allows nothing.
+    /// Returns a schema together with those that it includes by `allOf` and `$ref`; `None` if it
+    /// allows nothing.
     fn parts(&mut self, schema: &'s Value) -> Option<Parts<'s>> {
         match schema {
-            // Without its parts a schema allows more, so it is not taken for a different one.
+            // Without its parts a schema allows more, so it is never taken for disjoint.
             Value::Object(_) if self.left == 0 => Some(Vec::new()),
             Value::Object(schema) => {
                 let parts = crate::schema::parts(self.root, schema);
@@ -54,7 +57,7 @@ impl<'s> Disjoint<'s> {
         }
     }
 
-    /// Whether no value that has what is said `around` has both.
+    /// Returns true if no value that is valid against `around` is valid against both.
     fn differ(
         &mut self,
         around: &'s Map<String, Value>,
@@ -87,7 +90,8 @@ impl<'s> Disjoint<'s> {
             || self.all_options_differ(around, two, one, depth)
     }
 
-    /// Whether a property that one of them requires cannot be one of the other's too.
+    /// Returns true if a property that one of them requires can have no value that is valid for
+    /// both.
     fn objects_differ(&mut self, one: &Parts<'s>, two: &Parts<'s>, depth: usize) -> bool {
         let names = |parts: &Parts<'s>| -> Vec<&'s str> {
             parts.iter().flat_map(|part| crate::graph::required(part)).collect()
@@ -112,7 +116,7 @@ impl<'s> Disjoint<'s> {
         })
     }
 
-    /// All that holds for a property; `None` where that allows nothing.
+    /// Returns all schemas that apply to a property; `None` if they allow nothing.
     fn property(&mut self, parts: &Parts<'s>, name: &str) -> Option<Parts<'s>> {
         let mut found = Vec::new();
         for part in parts {
@@ -123,7 +127,7 @@ impl<'s> Disjoint<'s> {
         Some(found)
     }
 
-    /// Whether each of the options of one of `one`'s keywords differs from `two`.
+    /// Returns true if all options of an `anyOf` or `oneOf` of `one` are disjoint from `two`.
     fn all_options_differ(
         &mut self,
         around: &'s Map<String, Value>,
@@ -158,7 +162,7 @@ fn empty<'s>() -> &'s Map<String, Value> {
 const OBJECT: u8 = 1 << 5;
 const ALL_KINDS: u8 = 0b11_1111;
 
-/// Kinds of values, a bit for each; whole numbers are numbers.
+/// Returns the bit of a type. Integers count as numbers.
 fn kind(name: &str) -> u8 {
     match name {
         "null" => 1,
@@ -171,7 +175,7 @@ fn kind(name: &str) -> u8 {
     }
 }
 
-/// Kinds that all parts allow.
+/// Returns the types that all parts allow.
 fn kinds<'p>(parts: impl IntoIterator<Item = &'p &'p Map<String, Value>>) -> u8 {
     let of = |part: &&Map<String, Value>| match part.get("type") {
         Some(Value::String(name)) => kind(name),
@@ -183,7 +187,7 @@ fn kinds<'p>(parts: impl IntoIterator<Item = &'p &'p Map<String, Value>>) -> u8 
     parts.into_iter().map(of).fold(ALL_KINDS, |all, one| all & one)
 }
 
-/// The only values that parts allow, if they name them.
+/// Returns the only values that parts allow, if they list them.
 fn values<'s>(parts: &Parts<'s>) -> Option<Vec<&'s Value>> {
     parts.iter().find_map(|part| match (part.get("const"), part.get("enum")) {
         (Some(value), _) => Some(vec![value]),
@@ -204,7 +208,8 @@ fn kinds_of_values(values: &[&Value]) -> u8 {
     values.iter().map(of).fold(0, |all, one| all | one)
 }
 
-/// Whether two values are equal, or may be: 1 is 1.0, and what they hold is not compared.
+/// Returns true if two values are or may be equal: 1 equals 1.0, and the contents of lists and
+/// objects are not compared.
 fn equal(one: &Value, two: &Value) -> bool {
     match (one, two) {
         (Value::Number(one), Value::Number(two)) => one == two || one.as_f64() == two.as_f64(),
@@ -213,7 +218,7 @@ fn equal(one: &Value, two: &Value) -> bool {
     }
 }
 
-/// Whether an object cannot have a property of this name.
+/// Returns true if an object cannot have a property of this name.
 fn excludes(parts: &Parts<'_>, name: &str) -> bool {
     parts.iter().any(|part| {
         part.get("additionalProperties") == Some(&Value::Bool(false))

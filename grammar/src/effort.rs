@@ -1,5 +1,5 @@
-//! How much there is to look at when a value is compared with a schema: a validator visits a value
-//! once for each way in which a schema is applied to it, which schemas can make very many.
+//! Bound on the work of validating a value. A validator visits a value once for each way in which a
+//! schema applies to it, and schemas can make the number of ways exponential.
 
 use std::collections::HashMap;
 
@@ -7,19 +7,20 @@ use serde_json::Value;
 
 use crate::graph::{Graph, Part};
 
-/// Visits of values by schemas, at most.
+/// Maximum number of visits of values.
 const VISITS: u64 = 500_000;
-/// Pairs of a value and a schema that are counted to know it.
+/// Maximum number of pairs of a value and a schema that are examined to count the visits.
 const PAIRS: usize = 200_000;
-/// Schemas that are applied within each other along the deepest value: a validator recurses.
+/// Maximum number of nested schema applications along the deepest value: a validator recurses.
 const FRAMES: usize = 1_000;
 
-/// Whether a value can be compared with a schema in bounded time and on a small stack. The schema's
-/// references do not lead back to themselves without a value between.
+/// Returns true if a value can be validated in bounded time and on a small stack. The schema's
+/// references must not lead back to themselves without a value in between.
 pub(crate) fn is_bounded(graph: &Graph<'_>, value: &Value) -> bool {
     let order = order(graph);
     let (mut visits, mut pairs) = (0_u64, 0);
-    // A value, how often each schema is applied to it, and how deep the validator is there.
+    // Values, with the number of times that each schema applies to them and the depth of the
+    // validator there.
     let mut rest = vec![(value, HashMap::from([(0_usize, 1_u64)]), 0)];
     while let Some((value, mut counts, frames)) = rest.pop() {
         let mut depth: HashMap<usize, usize> = counts.keys().map(|node| (*node, 1)).collect();
@@ -28,7 +29,7 @@ pub(crate) fn is_bounded(graph: &Graph<'_>, value: &Value) -> bool {
         let mut parts: HashMap<Key<'_>, HashMap<usize, u64>> = HashMap::new();
         let mut next = 0;
         let mut deepest = 0;
-        // Schemas before those that they apply to the same value.
+        // Each schema is processed before those that it applies to the same value.
         while next < reached.len() {
             let index = reached[next];
             next += 1;
@@ -40,7 +41,7 @@ pub(crate) fn is_bounded(graph: &Graph<'_>, value: &Value) -> bool {
             }
             deepest = deepest.max(here);
             let node = &graph.nodes[index];
-            // What is left of an object is found by looking at it again.
+            // Finding the unevaluated part of a value takes another visit.
             let is_twice = ["unevaluatedProperties", "unevaluatedItems"]
                 .iter()
                 .any(|keyword| node.schema.get(*keyword).is_some());
@@ -69,7 +70,7 @@ pub(crate) fn is_bounded(graph: &Graph<'_>, value: &Value) -> bool {
     true
 }
 
-/// A value whose schemas are counted.
+/// A value, the number of times that each schema applies to it, and the depth of the validator.
 type Counted<'v> = (&'v Value, HashMap<usize, u64>, usize);
 
 fn push_parts<'v>(
@@ -107,7 +108,7 @@ fn push_parts<'v>(
     }
 }
 
-/// For which parts of a value schemas are counted together.
+/// A part of a value for which applications of schemas are counted together.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Key<'s> {
     Property(&'s str),
@@ -127,7 +128,7 @@ impl<'s> From<Part<'s>> for Key<'s> {
     }
 }
 
-/// A rank of each schema by which it comes before those that it applies to the same value.
+/// Returns a rank for each schema, such that it precedes those that it applies to the same value.
 fn order(graph: &Graph<'_>) -> Vec<usize> {
     let count = graph.nodes.len();
     let mut users = vec![0; count];
@@ -171,7 +172,7 @@ mod tests {
 
     #[test]
     fn what_would_be_looked_at_without_end_is_not() {
-        // Each level is looked at twice as often as the one around it.
+        // Each level is visited twice as often as the one around it.
         let branch = json!({"properties": {"a": {"$ref": "#"}}});
         let schema = json!({"anyOf": [branch, branch]});
         let mut value = json!(1);

@@ -1,5 +1,5 @@
-//! Schemas that no finite value has: references that only lead back to themselves, and objects
-//! that must hold one of their own kind.
+//! Detection of schemas that no finite value satisfies: references that only lead back to
+//! themselves, and objects that require an object of their own kind.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -8,10 +8,10 @@ use serde_json::Value;
 use crate::error::GrammarError;
 use crate::graph::{Graph, InPlace, Node, Part, count, required};
 
-/// Refuses references that lead back to themselves without a value between.
+/// Refuses references that lead back to themselves without a value in between.
 ///
 /// # Errors
-/// A sentence that names one of them.
+/// Returns an error that names one of them.
 pub(crate) fn check_cycles(graph: &Graph<'_>) -> Result<(), GrammarError> {
     #[derive(Clone, Copy, PartialEq)]
     enum State {
@@ -24,7 +24,7 @@ pub(crate) fn check_cycles(graph: &Graph<'_>) -> Result<(), GrammarError> {
         if states[start] != State::Unseen {
             continue;
         }
-        // Nodes on the way, each with the number of its edges that were followed.
+        // Nodes of the current path, each with the number of its edges that were followed.
         let mut path = vec![(start, 0)];
         states[start] = State::Open;
         while let Some((index, followed)) = path.last_mut() {
@@ -53,13 +53,14 @@ pub(crate) fn check_cycles(graph: &Graph<'_>) -> Result<(), GrammarError> {
     Ok(())
 }
 
-/// Places of the schemas that no finite value has, because each has to hold another of them.
+/// Returns the JSON pointers to the schemas that no finite value satisfies, because each requires
+/// another of them.
 ///
 /// # Errors
-/// The root is one of them.
+/// Returns an error if the root is one of them.
 pub(crate) fn endless_places(graph: &Graph<'_>) -> Result<Vec<String>, GrammarError> {
     let mut ends = vec![false; graph.nodes.len()];
-    // Whom a schema that is found to end may let end too.
+    // Schemas that use a schema: once it is known to be finite, they may be finite, too.
     let mut users: Vec<Vec<usize>> = vec![Vec::new(); graph.nodes.len()];
     for (index, node) in graph.nodes.iter().enumerate() {
         let used = node.in_place.iter().map(|(_, used)| *used);
@@ -67,7 +68,8 @@ pub(crate) fn endless_places(graph: &Graph<'_>) -> Result<Vec<String>, GrammarEr
             users[used].push(index);
         });
     }
-    // A node waits once however many of its parts end: wide objects would cost their square.
+    // Each node is queued at most once at a time, however many of its parts become finite:
+    // otherwise wide objects would take quadratic time.
     let mut rest: VecDeque<usize> = (0..graph.nodes.len()).collect();
     let mut waits = vec![true; graph.nodes.len()];
     while let Some(index) = rest.pop_front() {
@@ -91,9 +93,10 @@ pub(crate) fn endless_places(graph: &Graph<'_>) -> Result<Vec<String>, GrammarEr
     Ok(endless.map(|(node, _)| node.place.clone()).collect())
 }
 
-/// Whether a schema has a finite value, as far as is known of the schemas that it leads to.
+/// Returns true if a finite value satisfies a schema, as far as is known of the schemas that it
+/// uses.
 fn can_end(node: &Node<'_>, ends: &[bool]) -> bool {
-    // Whether a schema of `false` may stand where it does is for the parser to say.
+    // The parser decides if a schema of `false` is allowed at its position.
     let Value::Object(schema) = node.schema else { return true };
     if !node.in_place.iter().all(|(how, used)| *how != InPlace::All || ends[*used]) {
         return false;
@@ -137,7 +140,7 @@ fn array_ends(node: &Node<'_>, ends: &[bool]) -> bool {
     let items = schema.get("items").filter(|items| !items.is_array());
     node.parts.iter().all(|(part, used)| match part {
         Part::Item(index) => *index >= least || ends[*used],
-        // Of those that hold for items only `items` holds for all.
+        // Among the keywords for items only `items` applies to all of them.
         Part::Items => least <= prefix || items.is_none() || ends[*used],
         Part::Property(_) | Part::Properties => true,
     })

@@ -1,13 +1,13 @@
-//! Why answers cannot have a form.
+//! Errors of grammars.
 
-/// Why there is no such form; the end of a sentence.
+/// Reason for which a grammar is not possible or a text does not match; the end of a sentence.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct GrammarError(pub(crate) String);
 
 impl GrammarError {
-    /// One line of what the parser says, the one it calls the error or the first: others show the
-    /// whole grammar.
+    /// Takes one line of a message of the parser: the one marked as the error, or the first. The
+    /// other lines show the whole grammar.
     pub(crate) fn new(error: &impl ToString) -> GrammarError {
         let told = error.to_string();
         let named = told.lines().find_map(|line| line.strip_prefix("error: "));

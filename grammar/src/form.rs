@@ -1,4 +1,4 @@
-//! The form that a request asks its answers to have.
+//! The grammars that a request may ask for.
 
 use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
 use llguidance::toktrie::TokEnv;
@@ -16,57 +16,58 @@ use crate::schema::Schema;
 use crate::whitespace::Whitespace;
 use crate::{regex, schema};
 
-/// States of a form's lexer, about 1.2 KiB each: an answer that needs more cannot go on.
+/// Maximum number of states of a grammar's lexer, about 1.2 KiB each. An answer that needs more
+/// fails.
 pub(crate) const LEXER_STATES: usize = 50_000;
 
-/// A form of answers.
+/// A grammar of answers.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Grammar {
-    /// A JSON value of a JSON Schema, whose text this is; no object in it says a key twice.
+    /// JSON that is valid against a JSON Schema, given as text; no object in it repeats a key.
     JsonSchema(String, Whitespace),
     /// A text that matches a regular expression as a whole.
     Regex(String),
-    /// One of some texts.
+    /// One of several texts.
     Choice(Vec<String>),
-    /// Calls of functions, a text before them unless they are required.
+    /// Function calls, optionally after a text unless they are required.
     Calls(Box<Calls>),
-    /// One of these behind a marker.
+    /// Another grammar after a marker.
     Behind(Box<Behind>),
-    /// Calls of functions, or an answer of a form.
+    /// Function calls, or an answer that follows another grammar.
     CallsOr(Box<CallsOr>),
-    /// The arguments of a function: a JSON value of a JSON Schema, whose text this is, as far as
-    /// the schema can be held.
+    /// Arguments of a function: JSON that is valid against a JSON Schema, given as text, as far as
+    /// the schema can be enforced.
     Arguments(String),
 }
 
-/// An answer that is calls of functions, or a text of `grammar`.
+/// An answer that consists of function calls or follows `grammar`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct CallsOr {
-    /// No text stands before them.
+    /// The calls, without text before them.
     pub calls: Calls,
-    /// No such form itself, and no calls.
+    /// The alternative, which contains neither calls nor another [`CallsOr`].
     pub grammar: Grammar,
 }
 
-/// An answer that is a text of `grammar` from behind its first `marker` on, which must come.
+/// An answer that follows `grammar` after its first `marker`, which is required.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Behind {
     pub marker: Marker,
-    /// No such form itself.
+    /// The grammar after the marker, which contains no other [`Behind`].
     pub grammar: Grammar,
 }
 
-/// What makes parsers over a vocabulary.
+/// Creates a factory of parsers over a vocabulary.
 pub(crate) fn factory(vocabulary: &TokEnv) -> Result<ParserFactory, GrammarError> {
     let factory = ParserFactory::new_simple(vocabulary);
     let mut factory = factory.map_err(|error| GrammarError::new(&error))?;
-    // What it has to say comes as errors.
+    // Messages are reported as errors instead of being printed.
     factory.quiet();
     factory.limits_mut().max_lexer_states = LEXER_STATES;
     Ok(factory)
 }
 
-/// A parser at the beginning of its rules.
+/// Creates a parser at the beginning of its rules.
 pub(crate) fn parser_of(
     factory: &ParserFactory,
     rules: TopLevelGrammar,
@@ -75,15 +76,15 @@ pub(crate) fn parser_of(
 }
 
 impl Grammar {
-    /// A JSON value of a schema, with the usual whitespace.
+    /// Creates the grammar of a JSON Schema, with the usual whitespace.
     pub fn json_schema(schema: impl Into<String>) -> Grammar {
         Grammar::JsonSchema(schema.into(), Whitespace::default())
     }
 
-    /// Whether an object of it may have few keys to say: those declared come once each, and beside
-    /// them there is no end of others unless there are patterns.
+    /// Returns true if an object may have a finite number of possible keys. Declared keys occur
+    /// once each, and other keys are unlimited unless there are patterns.
     pub(crate) fn keys_run_out(&self) -> bool {
-        // An escape may spell the keyword.
+        // The keyword may be written with an escape.
         let keywords = ["patternProperties", "propertyNames", r"\u"];
         let spells = |text: &String| keywords.iter().any(|keyword| text.contains(keyword));
         match self {
@@ -98,7 +99,7 @@ impl Grammar {
         }
     }
 
-    /// Size of the texts that were asked for, in bytes.
+    /// Returns the length of the requested texts, in bytes.
     pub fn text_bytes(&self) -> usize {
         match self {
             Grammar::JsonSchema(text, _) | Grammar::Regex(text) | Grammar::Arguments(text) => {
@@ -111,7 +112,7 @@ impl Grammar {
         }
     }
 
-    /// The calls that an answer of this form may have.
+    /// Returns the function calls that an answer may contain.
     pub fn calls(&self) -> Option<&Calls> {
         match self {
             Grammar::Calls(calls) => Some(calls),
@@ -121,7 +122,8 @@ impl Grammar {
         }
     }
 
-    /// The form of an answer that calls no function, behind any marker; `None` where it has none.
+    /// Returns the grammar of an answer that calls no function, without its marker; `None` if there
+    /// is none.
     pub fn of_text(&self) -> Option<&Grammar> {
         match self {
             Grammar::Calls(_) => None,
@@ -131,8 +133,8 @@ impl Grammar {
         }
     }
 
-    /// What of its schemas is not held while an answer is said, but looked at when it has ended: a
-    /// sentence for each schema. Nothing where the form is wrong.
+    /// Returns a sentence for each schema with keywords that are not enforced during generation,
+    /// but checked when the answer has ended. Returns none if the grammar is invalid.
     pub fn unheld(&self) -> Vec<String> {
         let sentence = |of: &str, schema: Result<Schema, GrammarError>| {
             let unheld = schema.ok()?.unheld;
@@ -172,10 +174,11 @@ impl Grammar {
         }
     }
 
-    /// In the parser's own terms; `None` for choices, which need no parser.
+    /// Translates the grammar to the parser's format; returns `None` for choices, which need no
+    /// parser.
     ///
     /// # Errors
-    /// What is wrong or beyond its bounds.
+    /// Returns an error if the grammar is invalid or exceeds its bounds.
     pub(crate) fn rules(&self) -> Result<Option<Rules>, GrammarError> {
         Ok(Some(match self {
             Grammar::JsonSchema(text, whitespace) => {
@@ -198,7 +201,7 @@ impl Grammar {
             }
             Grammar::Calls(calls) => calls.rules(Tokens::Theirs)?,
             Grammar::Behind(behind) => match (&behind.grammar, behind.grammar.rules()?) {
-                // Nobody knows in which tokens the marker ends, so a parser follows these too.
+                // The marker may end within a token, so that choices need a parser here.
                 (Grammar::Choice(texts), _) => one_of(texts).into(),
                 (_, rules) => return Ok(rules),
             },
@@ -208,10 +211,10 @@ impl Grammar {
 }
 
 impl CallsOr {
-    /// In the parser's own terms.
+    /// Translates both alternatives to the parser's format.
     ///
     /// # Errors
-    /// As [`Calls::rules`], and those of the other form.
+    /// Fails like [`Calls::rules`], or if the other grammar is invalid.
     pub(crate) fn rules(&self, tokens: Tokens) -> Result<Rules, GrammarError> {
         let mut calls = self.calls.rules(tokens)?;
         let mut form = match (&self.grammar, self.grammar.rules()?) {
@@ -244,7 +247,7 @@ fn of_schema(schema: Schema, whitespace: &Whitespace) -> Result<Rules, GrammarEr
     Ok(Rules { grammar: TopLevelGrammar::from_json_schema(value), unheld })
 }
 
-/// A rule of texts.
+/// Returns a rule that matches one of the texts.
 fn one_of(texts: &[String]) -> TopLevelGrammar {
     let texts: Vec<String> = texts.iter().map(|text| json!(text).to_string()).collect();
     TopLevelGrammar::from_lark(format!("start: {}\n", texts.join(" | ")))

@@ -1,4 +1,4 @@
-//! What a sampler is set up with.
+//! The grammars with which a sampler is set up.
 
 use std::sync::Arc;
 
@@ -8,38 +8,39 @@ use crate::form::Grammar;
 use crate::spell::Speller;
 use crate::vocabulary::Vocabulary;
 
-/// All that the answers of a run may have to follow.
+/// All grammars that the answers of a run may follow.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Grammars {
     pub(crate) vocabulary: Arc<Vocabulary>,
-    /// In the order in which they were given.
+    /// Grammars in the order in which they were given.
     pub(crate) forms: Vec<Form>,
-    /// What may be held for them beside their texts, about.
+    /// Approximate memory for parsers and their tables, in bytes, in addition to the texts.
     pub(crate) memory_bytes: u64,
 }
 
-/// Of a run's memory, the part that may be held for the forms of its answers.
+/// Divisor that gives the part of a run's memory that grammars may use.
 const SHARE: u64 = 64;
-/// Of that part: a parser of a schema of a few fields has about 100 KiB.
+/// Bounds of that part, in bytes: a parser for a schema of a few fields takes about 100 KiB.
 const SHARE_BYTES: std::ops::RangeInclusive<u64> = 16 << 20..=512 << 20;
-/// Of a token in a parser's tables of the vocabulary: measured 590 with 50,000 tokens of 2 to 14
-/// bytes.
+/// Bytes per token in a parser's tables of the vocabulary: measured 590 with 50,000 tokens of 2 to
+/// 14 bytes.
 const TOKEN_BYTES: u64 = 1024;
 
 /// A grammar over a vocabulary.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Form {
-    /// A parser follows it.
+    /// A grammar that needs a parser.
     Parsed(Grammar),
     /// The tokens of each text to choose from, in ascending order.
     Spelled(Vec<Vec<u32>>),
 }
 
 impl Grammars {
-    /// Grammars over a vocabulary. `encode` says what the model's tokenizer makes of a text,
-    /// without tokens that begin or end one; `None` where it makes nothing of it.
+    /// Creates the grammars over a vocabulary. `encode` returns the tokens that the model's
+    /// tokenizer produces for a text, without special tokens at the beginning and the end; `None`
+    /// if it cannot encode the text.
     ///
-    /// A choice that no tokens spell is left out.
+    /// Choices that no tokens spell are left out.
     pub fn new(
         vocabulary: Vocabulary,
         grammars: Vec<Grammar>,
@@ -52,24 +53,24 @@ impl Grammars {
         Grammars { vocabulary, forms, memory_bytes }
     }
 
-    /// A form over the same vocabulary; `encode` as for [`Grammars::new`].
+    /// Converts a grammar to the same vocabulary; `encode` is as for [`Grammars::new`].
     pub fn form(&self, grammar: Grammar, encode: impl Fn(&str) -> Option<Vec<u32>>) -> Form {
         form(grammar, &mut Speller::new(&self.vocabulary, encode))
     }
 
-    /// With so much memory; without it as much as of 4 GiB.
+    /// Sets the memory. The default is that of a run with 4 GiB.
     pub fn within(mut self, memory_bytes: u64) -> Grammars {
         self.memory_bytes = memory_bytes;
         self
     }
 
-    /// What a run that may use so much memory sets aside for forms.
+    /// Returns the memory for grammars of a run that may use `memory_bytes`.
     pub fn share_bytes(memory_bytes: u64, vocab_size: usize) -> u64 {
         let part = (memory_bytes / SHARE).clamp(*SHARE_BYTES.start(), *SHARE_BYTES.end());
         part + TOKEN_BYTES * vocab_size as u64
     }
 
-    /// Of the memory, what parsers may have beside the tables of the vocabulary.
+    /// Returns the memory for parsers, without the tables of the vocabulary.
     pub(crate) fn parsers_bytes(&self) -> usize {
         let tables = TOKEN_BYTES * self.vocabulary.words.len() as u64;
         usize::try_from(self.memory_bytes.saturating_sub(tables)).unwrap_or(usize::MAX)

@@ -1,21 +1,21 @@
-//! A JSON Schema as a graph: which schemas hold for the same value, and which hold for its parts.
+//! A JSON Schema as a graph of schemas that apply to the same value or to its parts.
 
 use std::collections::HashMap;
 
 use serde_json::{Map, Value};
 
-/// How a schema applies another one to the same value.
+/// Way in which a schema applies another one to the same value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum InPlace {
-    /// `$ref` and `allOf`: the value must have it.
+    /// `$ref` and `allOf`: the value must be valid.
     All,
-    /// `anyOf` and `oneOf`: the value must have one of those of the same keyword.
+    /// `anyOf` and `oneOf`: the value must be valid against one of the schemas of this keyword.
     Any(&'static str),
-    /// `not`, `if` and what depends on a key: it may hold or not.
+    /// `not`, `if` and schemas that depend on a key: the value may be valid or not.
     Aside,
 }
 
-/// For which part of a value a schema holds.
+/// Part of a value to which a schema applies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Part<'s> {
     /// The property of this name.
@@ -24,35 +24,35 @@ pub(crate) enum Part<'s> {
     Properties,
     /// The item at this index.
     Item(usize),
-    /// The items behind those with an index, or some items.
+    /// The items after those with an index, or some items.
     Items,
 }
 
-/// A schema and what it leads to, as indices of [`Graph::nodes`].
+/// A schema and the schemas that it uses, as indices of [`Graph::nodes`].
 #[derive(Debug)]
 pub(crate) struct Node<'s> {
     pub(crate) schema: &'s Value,
-    /// JSON pointer to it.
+    /// JSON pointer to the schema.
     pub(crate) place: String,
     pub(crate) in_place: Vec<(InPlace, usize)>,
     pub(crate) parts: Vec<(Part<'s>, usize)>,
 }
 
-/// All schemas that a schema leads to, itself first.
+/// All schemas reachable from a schema, itself first.
 #[derive(Debug)]
 pub(crate) struct Graph<'s> {
     pub(crate) nodes: Vec<Node<'s>>,
 }
 
-/// Keywords whose schemas hold for the same value.
+/// Keywords whose schemas apply to the same value, which may be valid or not.
 const ASIDE: [&str; 4] = ["not", "if", "then", "else"];
-/// Keywords whose schemas hold for some properties.
+/// Keywords whose schemas apply to some properties.
 const OF_PROPERTIES: [&str; 3] = ["additionalProperties", "unevaluatedProperties", "propertyNames"];
-/// Keywords whose schemas hold for some items.
+/// Keywords whose schemas apply to some items.
 const OF_ITEMS: [&str; 4] = ["items", "additionalItems", "unevaluatedItems", "contains"];
 
 impl<'s> Graph<'s> {
-    /// The graph of a schema; references to elsewhere lead nowhere.
+    /// Builds the graph of a schema. References to other documents are ignored.
     pub(crate) fn new(root: &'s Value) -> Graph<'s> {
         let mut graph = Builder { nodes: Vec::new(), known: HashMap::new(), root };
         graph.node(root, String::new());
@@ -174,18 +174,18 @@ impl<'s> Builder<'s> {
     }
 }
 
-/// A segment of a JSON pointer.
+/// Escapes a segment of a JSON pointer.
 pub(crate) fn escaped(name: &str) -> String {
     name.replace('~', "~0").replace('/', "~1")
 }
 
-/// The names that a schema requires.
+/// Returns the names that a schema requires.
 pub(crate) fn required(schema: &Map<String, Value>) -> impl Iterator<Item = &str> {
     let all = schema.get("required").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
     all.iter().filter_map(Value::as_str)
 }
 
-/// A count that a schema gives.
+/// Returns the value of a keyword that is a count.
 pub(crate) fn count(schema: &Map<String, Value>, keyword: &str) -> Option<usize> {
     let count = schema.get(keyword)?.as_f64()?;
     (count >= 0.0).then_some(count as usize)

@@ -1,30 +1,30 @@
-//! Whole numbers beyond 2^53. The parser counts bounds in 64-bit floating point, which there has
-//! gaps: a bound moves inwards to the next number that it has, so that what is said is never
-//! outside, and a single value becomes the only multiple of a divisor between two such numbers.
+//! Integers beyond 2^53. The parser computes bounds in 64-bit floating point, which has gaps there.
+//! A bound is moved inwards to the next representable number, so that no generated number is out of
+//! bounds, and a single value becomes the only multiple of a divisor between two such numbers.
 
 use serde_json::{Map, Number, Value, json};
 
 use crate::error::GrammarError;
 
-/// Up to here every whole number has a floating-point number of its own.
+/// Maximum up to which every integer has its own floating-point number.
 const EXACT: i128 = 1 << 53;
-/// What the parser can say at most.
+/// Maximum integer that the parser can generate.
 const MOST: i128 = i64::MAX as i128;
-/// The same of negative numbers, by whose absolute value it counts.
+/// Minimum integer that the parser can generate; it computes with absolute values.
 const LEAST: i128 = -((1 << 63) - 1024);
-/// Above these numbers, or below them negated, the parser needs a second bound.
+/// Absolute value from which the parser needs a second bound.
 const NEEDS_BOTH: i128 = 1_000_000_000_000_000_000;
-/// Divisors that are tried.
+/// Exclusive upper bound of the divisors that are tried.
 const DIVISORS: i128 = 1 << 16;
 
-/// A whole number as it is written, unless it is small enough to be exact.
+/// Returns an integer that may have no exact floating-point number; `None` for anything else.
 fn large(value: &Value) -> Option<i128> {
     let Value::Number(number) = value else { return None };
     let whole = number.as_i64().map(i128::from).or_else(|| number.as_u64().map(i128::from))?;
     (whole.abs() > EXACT).then_some(whole)
 }
 
-/// The largest floating-point number that is not above a whole number.
+/// Returns the largest floating-point number that does not exceed an integer.
 fn floor(whole: i128) -> i128 {
     let near = whole as f64 as i128;
     if near <= whole { near } else { (whole as f64).next_down() as i128 }
@@ -38,10 +38,10 @@ fn number(whole: i128) -> Value {
     i64::try_from(whole).map_or(Value::Null, |whole| Value::Number(Number::from(whole)))
 }
 
-/// Moves the bounds of a schema to numbers that the parser has.
+/// Moves the bounds of a schema to numbers that the parser can represent.
 ///
 /// # Errors
-/// Bounds between which the parser has no number.
+/// Returns an error if there is no representable number between the bounds.
 pub(crate) fn write_bounds(schema: &mut Map<String, Value>) -> Result<(), GrammarError> {
     let bounds = ["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"];
     let is_large = |name: &&str| schema.get(*name).and_then(large).is_some();
@@ -64,7 +64,7 @@ pub(crate) fn write_bounds(schema: &mut Map<String, Value>) -> Result<(), Gramma
     let most = take(schema, "maximum");
     let below = take(schema, "exclusiveMaximum").map(|whole| whole - 1);
     let mut set = |name: &str, exclusive: &str, whole: i128, is_tighter: fn(f64, f64) -> bool| {
-        // A small bound beside a large one is exact and stays where it is the tighter one.
+        // A small bound in addition to a large one is exact; it is kept if it is tighter.
         let others = [schema.get(name), schema.get(exclusive)].into_iter().flatten();
         if !others.filter_map(Value::as_f64).any(|other| is_tighter(other, whole as f64)) {
             schema.insert(name.to_owned(), number(whole));
@@ -74,7 +74,7 @@ pub(crate) fn write_bounds(schema: &mut Map<String, Value>) -> Result<(), Gramma
         if least > MOST {
             return refused("minimum");
         }
-        // The parser takes 2^63 for the largest number that it has.
+        // The parser uses 2^63 as its largest number.
         let from = ceil(least.max(LEAST)).min(MOST);
         set("minimum", "exclusiveMinimum", from, |other, whole| other >= whole);
         if least >= NEEDS_BOTH {
@@ -94,7 +94,8 @@ pub(crate) fn write_bounds(schema: &mut Map<String, Value>) -> Result<(), Gramma
     Ok(())
 }
 
-/// Whether the parser would say another number for this value, or for one within it.
+/// Returns true if the parser would generate another number instead of this value or of one within
+/// it.
 pub(crate) fn is_inexact(value: &Value) -> bool {
     match value {
         Value::Number(_) => large(value)
@@ -105,7 +106,7 @@ pub(crate) fn is_inexact(value: &Value) -> bool {
     }
 }
 
-/// A schema that only this whole number has; `None` where the parser has none.
+/// Returns a schema that only this integer satisfies; `None` if the parser has none.
 pub(crate) fn only(value: &Value) -> Option<Value> {
     let whole = large(value).filter(|whole| (LEAST..=MOST).contains(whole))?;
     let (least, most) = (floor(whole), ceil(whole));

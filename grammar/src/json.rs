@@ -1,4 +1,4 @@
-//! An answer on its way to a JSON text, in which no object says a key twice.
+//! Matcher of a JSON text in which no object repeats a key.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,21 +11,21 @@ use crate::mask::{clear, is_set, tokens};
 use crate::parser::{allowed, taken};
 use crate::vocabulary::Vocabulary;
 
-/// Tokens that are tried for one mask. Keys of an object that begin alike and are together longer
-/// may lead to where no key is left, which ends the answer as a failure.
+/// Maximum number of tokens tried for one mask. Keys of an object with common prefixes that are
+/// longer in total may lead to a state in which no key is left, and the answer fails.
 const TRIED: usize = 512;
 
-/// A JSON text so far.
+/// State of a JSON text.
 #[derive(Clone)]
 pub(crate) struct Json {
     matcher: Matcher,
-    /// `None`: the text is no JSON as a whole, and its keys are not looked at.
+    /// `None` if the text is not JSON as a whole; its keys are then not checked.
     keys: Option<Keys>,
-    /// Tokens that can complete a key, be followed by one or escape one of its characters.
+    /// Tokens that can complete a key, follow one or escape one of its characters.
     marked: Arc<[u32]>,
-    /// Whether all keys that an object may have can have been said.
+    /// True if the possible keys of an object may all be used up.
     runs_out: bool,
-    /// A text that begins with a tag is no JSON, and nothing was said yet.
+    /// True before the first byte if a text that begins with a tag is not JSON.
     may_be_tagged: bool,
 }
 
@@ -35,19 +35,19 @@ impl Json {
         Json { matcher, keys, marked, runs_out, may_be_tagged: false }
     }
 
-    /// The same of a text whose keys are not looked at if it begins with a tag.
+    /// Does not check the keys of a text that begins with a tag.
     #[must_use]
     pub(crate) fn without_keys_of_tags(self) -> Json {
         Json { may_be_tagged: true, ..self }
     }
 
-    /// The same of a text whose keys are not looked at.
+    /// Does not check the keys.
     #[must_use]
     pub(crate) fn without_keys(self) -> Json {
         Json { keys: None, ..self }
     }
 
-    /// Sets the bits of what can follow; why the parser gives up.
+    /// Sets the bits of the allowed tokens; returns the error if the parser fails.
     pub(crate) fn allow(
         &mut self,
         vocabulary: &Vocabulary,
@@ -60,7 +60,7 @@ impl Json {
         let Json { matcher, keys: Some(keys), marked, runs_out, .. } = self else { return None };
         let marked = marked.iter().copied().filter(|token| is_set(mask, *token));
         let refused = if *runs_out {
-            // Within a key every token may lead to keys that were said, elsewhere only these.
+            // Within a key every token may lead to used keys, elsewhere only marked ones.
             let watched =
                 if keys.is_at_key() { tokens(mask).collect() } else { marked.collect::<Vec<_>>() };
             let crowds = |token: &u32| {
@@ -72,7 +72,7 @@ impl Json {
             search.refused(matcher, keys, &watched)
         } else {
             let repeats = |token: &u32| keys.repeats(vocabulary.word(*token).unwrap_or_default());
-            // Within an escape every token may spell the key in another way.
+            // Within an escape every token may spell a key in another way.
             if keys.is_in_escape() {
                 Ok(tokens(mask).filter(repeats).collect())
             } else {
@@ -86,14 +86,14 @@ impl Json {
         None
     }
 
-    /// What its parser was begun with.
+    /// Adds bytes that the parser has already taken.
     pub(crate) fn said(&mut self, bytes: &[u8]) {
         self.look_for_tag(bytes);
-        // The parser has taken them, so they repeat no key that a parser would refuse.
+        // The parser has accepted them, so they repeat no key that it would refuse.
         let _ = self.keys.as_mut().map(|keys| keys.take(bytes));
     }
 
-    /// Goes on with a token; why it cannot.
+    /// Advances by a token; returns the error if it is not allowed.
     pub(crate) fn take(&mut self, vocabulary: &Vocabulary, token: u32) -> Option<GrammarError> {
         let word = vocabulary.word(token).unwrap_or_default();
         self.look_for_tag(word);
@@ -115,22 +115,22 @@ impl Json {
     }
 }
 
-/// Looks for keys that an object has not said yet.
+/// Search for keys that an object does not have yet.
 struct Search<'w> {
     vocabulary: &'w Vocabulary,
-    /// The parser as it is, made where something is to be tried: one that finds that nothing can
-    /// follow does not go back.
+    /// Copy of the parser in the current state, made if tokens have to be tried: a parser that
+    /// finds no allowed token cannot be rolled back.
     before: Option<Matcher>,
-    /// Tokens that are tried now, each behind the other.
+    /// Tokens tried so far on the current path.
     path: Vec<u32>,
-    /// How many tokens were tried.
+    /// Number of tokens tried.
     tried: usize,
-    /// By what was tried: whether a key can follow.
+    /// Result for each byte sequence tried: true if a new key can follow.
     seen: HashMap<Vec<u8>, bool>,
 }
 
 impl<'w> Search<'w> {
-    /// Those of some tokens that repeat a key or lead to repeating one.
+    /// Returns the tokens that repeat a key or cannot lead to a new one.
     fn refused(
         &mut self,
         matcher: &mut Matcher,
@@ -156,7 +156,7 @@ impl<'w> Search<'w> {
         self.vocabulary.word(token).unwrap_or_default()
     }
 
-    /// Whether a key that was not said yet can follow a token.
+    /// Returns true if a new key can follow a token.
     fn leads(
         &mut self,
         matcher: &mut Matcher,
@@ -186,7 +186,7 @@ impl<'w> Search<'w> {
         Ok(leads)
     }
 
-    /// A parser behind the tokens that are tried now.
+    /// Restores the parser to the state after the current path.
     fn go_back(&self, matcher: &mut Matcher) -> Result<(), GrammarError> {
         if let Some(before) = &self.before {
             *matcher = before.clone();
@@ -194,8 +194,8 @@ impl<'w> Search<'w> {
         matcher.consume_tokens(&self.path).map_err(|error| GrammarError::new(&error))
     }
 
-    /// Whether a key that was not said yet can follow what a parser has taken, a token last, which
-    /// `keys` have not.
+    /// Returns true if a new key can follow the state of a parser, which has taken `token`; `keys`
+    /// has not.
     fn has_key(
         &mut self,
         matcher: &mut Matcher,
@@ -214,7 +214,7 @@ impl<'w> Search<'w> {
         let mut crowding = Vec::new();
         for token in tokens(mask.as_slice()) {
             let word = self.word(token);
-            // Blanks lead to nothing that could not be said without them.
+            // Whitespace leads to no key that is not possible without it.
             if word.iter().all(u8::is_ascii_whitespace) && !keys.is_in_key() {
                 continue;
             }

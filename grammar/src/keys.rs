@@ -1,54 +1,54 @@
-//! The keys of the objects that a JSON text is in: said twice, a key's first value is lost, and
-//! whoever counts keys is told too many.
+//! Tracking of the keys of objects in a JSON text: if a key is repeated, its first value is lost
+//! and the number of keys is wrong.
 
 use std::collections::HashMap;
 
-/// A text so far. What is no JSON text is followed as far as it looks like one.
+/// State of a text. A text that is not JSON is followed as far as it resembles JSON.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Keys {
-    /// Objects and lists around, the innermost last.
+    /// Enclosing objects and lists, the innermost last.
     around: Vec<Around>,
     place: Place,
-    /// Of the ways to spell a key only one is taken: the fewest escapes, in small letters.
+    /// Accepts only one spelling of each key: the fewest escapes, with lowercase digits.
     has_one_spelling: bool,
 }
 
 #[derive(Debug, Clone)]
 enum Around {
-    /// An object with its keys, each with its spelling.
+    /// The keys of an object, each with its spelling.
     Object(HashMap<String, Vec<u8>>),
     List,
 }
 
 #[derive(Debug, Clone, Default)]
 enum Place {
-    /// Outside of strings; whether one that begins here is a key.
+    /// Outside of strings, where the next string is not a key.
     #[default]
     Value,
     BeforeKey,
-    /// In a key, of which this was said.
+    /// Within a key, with its bytes so far.
     Key(Vec<u8>),
-    /// In another string.
+    /// Within another string.
     String,
-    /// Behind a backslash of a string.
+    /// After a backslash in a string, with the bytes so far if it is a key.
     Escaped(Option<Vec<u8>>),
-    /// Behind `\u` of a key and so many of its digits.
+    /// After `\u` in a key, with the bytes so far and the number of digits.
     Digits(Vec<u8>, usize),
 }
 
-/// What bytes add to a text.
+/// Changes that bytes make to a text.
 struct Added {
-    /// Objects and lists of the text that they close.
+    /// Number of previously open objects and lists that they close.
     closed: usize,
-    /// Those that they open and leave open.
+    /// Objects and lists that they open and leave open.
     opened: Vec<Around>,
-    /// Keys of the innermost object that was open before and still is.
+    /// New keys of the innermost object that was open before and still is.
     keys: HashMap<String, Vec<u8>>,
     place: Place,
 }
 
-/// Whether a character is escaped with this digit, the one of its index, where it has no other
-/// escape.
+/// Returns true if `digit` may be the digit at `index` of the escape of a character that has no
+/// other escape.
 fn is_digit(index: usize, digit: u8, before: u8) -> bool {
     match index {
         0 | 1 => digit == b'0',
@@ -59,27 +59,27 @@ fn is_digit(index: usize, digit: u8, before: u8) -> bool {
     }
 }
 
-/// What bytes do to the keys of a text.
+/// Effect of bytes on the keys of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Effect {
     /// They complete a key a second time.
     Repeats,
-    /// They begin or are about to begin a key of an object that has keys which begin alike: there
-    /// may be no other that begins so.
+    /// They begin, or are about to begin, a key with the same prefix as keys that the object has:
+    /// possibly no other key has this prefix.
     Crowds,
     Nothing,
 }
 
 impl Keys {
-    /// At the beginning of a text whose keys are each spelled in one way.
+    /// Creates the state at the beginning of a text, accepting one spelling of each key.
     pub(crate) fn with_one_spelling() -> Keys {
         Keys { has_one_spelling: true, ..Keys::default() }
     }
 
-    /// Goes on with bytes.
+    /// Advances by bytes.
     ///
     /// # Errors
-    /// The key that they complete a second time.
+    /// Returns the key that they complete a second time.
     pub(crate) fn take(&mut self, bytes: &[u8]) -> Result<(), String> {
         let Added { closed, opened, keys, place } = self.added(bytes)?;
         self.around.truncate(self.around.len() - closed);
@@ -91,17 +91,17 @@ impl Keys {
         Ok(())
     }
 
-    /// Whether bytes would complete a key a second time.
+    /// Returns true if bytes would complete a key a second time.
     pub(crate) fn repeats(&self, bytes: &[u8]) -> bool {
         self.added(bytes).is_err()
     }
 
-    /// What bytes would do.
+    /// Returns the effect of bytes without advancing.
     pub(crate) fn effect(&self, bytes: &[u8]) -> Effect {
         if let Place::Key(key) = &self.place
             && !bytes.iter().any(|byte| matches!(byte, b'"' | b'\\'))
         {
-            // They go on with a key.
+            // The bytes continue a key.
             let Some(Around::Object(known)) = self.around.last() else { return Effect::Nothing };
             let crowds = known.values().any(|known| {
                 known.strip_prefix(key.as_slice()).is_some_and(|rest| rest.starts_with(bytes))
@@ -115,17 +115,17 @@ impl Keys {
         }
     }
 
-    /// Whether a key has begun or must begin.
+    /// Returns true if a key has begun or must begin.
     pub(crate) fn is_at_key(&self) -> bool {
         matches!(self.place, Place::BeforeKey) || self.is_in_key()
     }
 
-    /// Whether a key has begun.
+    /// Returns true if a key has begun.
     pub(crate) fn is_in_key(&self) -> bool {
         matches!(self.place, Place::Key(_) | Place::Escaped(Some(_)) | Place::Digits(..))
     }
 
-    /// Whether a key has begun that may not go on with any character.
+    /// Returns true within an escape of a key, where not every character may follow.
     pub(crate) fn is_in_escape(&self) -> bool {
         matches!(self.place, Place::Escaped(Some(_)) | Place::Digits(..))
     }
@@ -203,7 +203,7 @@ impl Keys {
         })
     }
 
-    /// The innermost of what was around before and still is.
+    /// Returns the innermost object or list that was open before and still is.
     fn left(&self, closed: usize) -> Option<&Around> {
         self.around[..self.around.len() - closed].last()
     }
@@ -229,7 +229,7 @@ impl Keys {
     }
 }
 
-/// What a key says, whatever its escapes.
+/// Decodes the escapes of a key.
 fn decoded(key: &[u8]) -> String {
     let quoted = [b"\"", key, b"\""].concat();
     serde_json::from_slice(&quoted).unwrap_or_else(|_| String::from_utf8_lossy(key).into_owned())
@@ -239,7 +239,7 @@ fn decoded(key: &[u8]) -> String {
 mod tests {
     use super::*;
 
-    /// The key that is said twice, however the text is cut into pieces.
+    /// Returns the repeated key, which must not depend on how the text is split into pieces.
     fn repeated(text: &str) -> Option<String> {
         let whole = Keys::default().take(text.as_bytes()).err();
         for length in 1..4 {

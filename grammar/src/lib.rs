@@ -1,8 +1,8 @@
-//! Answers of a given form: which tokens can follow, so that what is said so far can become a text
-//! of the form.
+//! Constrained decoding: determines the tokens that may follow, such that the text so far can be
+//! completed to one that matches a grammar.
 //!
-//! [`Grammar`] is what a request asks for, [`Grammars`] what a sampler is set up with, and a
-//! [`Walk`] follows one answer. The parsing is `llguidance`'s.
+//! [`Grammar`] is the grammar that a request asks for, [`Grammars`] the set with which a sampler is
+//! set up, and [`Walk`] the state of one answer. Parsing is done by `llguidance`.
 
 mod bounds;
 mod cache;

@@ -1,6 +1,6 @@
-//! A JSON Schema as the parser takes it: what says nothing of a value is left out, what the parser
-//! has no word for is said in words that it has, and what cannot be held while an answer is said is
-//! refused by its name, or left out and noted, so that it is looked at when the answer has ended.
+//! Translation of a JSON Schema to the subset that the parser supports. Keywords without effect are
+//! removed, unsupported keywords are expressed by supported ones where possible, and the rest is
+//! either refused by name or removed and recorded, so that it is checked when the answer has ended.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -12,16 +12,16 @@ use crate::error::GrammarError;
 use crate::graph::{Graph, count, required};
 use crate::{integers, patterns};
 
-/// What becomes of keywords that the parser does not have.
+/// Treatment of keywords that the parser does not support.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Unsupported {
-    /// The parser refuses them by their names.
+    /// The parser refuses them by name.
     Refused,
-    /// They are left out, so that a schema allows more.
+    /// They are removed, so that the schema allows more.
     Dropped,
 }
 
-/// Formats that the parser holds; others are notes.
+/// Formats that the parser enforces; others are annotations.
 const FORMATS: [&str; 11] = [
     "date-time",
     "time",
@@ -36,7 +36,7 @@ const FORMATS: [&str; 11] = [
     "unknown",
 ];
 
-/// Keywords that narrow a value and that the parser does not have, but for `uniqueItems`.
+/// Restricting keywords that the parser does not support, except `uniqueItems`.
 const UNSUPPORTED: [&str; 16] = [
     "not",
     "if",
@@ -56,10 +56,11 @@ const UNSUPPORTED: [&str; 16] = [
     "$recursiveAnchor",
 ];
 
-/// Says a schema in the parser's words; the keywords that are not held.
+/// Translates a schema in place and adds the keywords that are not enforced to `unheld`.
 ///
 /// # Errors
-/// References that lead back to themselves, values without end, and what the parser cannot say.
+/// Returns an error if references lead back to themselves, if no finite value is valid, or if the
+/// parser cannot express the schema.
 pub(crate) fn lower(
     root: &mut Value,
     unsupported: Unsupported,
@@ -80,7 +81,7 @@ pub(crate) fn lower(
             options.insert(node.place.clone());
         }
     }
-    // A reference into a keyword would lead to nothing once it has another name.
+    // A reference into a keyword would be dangling after the keyword is renamed.
     let is_referred = |keyword: &str| {
         let schemas = graph.nodes.iter().filter_map(|node| node.schema.get("$ref")?.as_str());
         schemas.into_iter().any(|to| to.split('/').any(|name| name == keyword))
@@ -92,7 +93,7 @@ pub(crate) fn lower(
             *schema = Value::Bool(false);
         }
     }
-    // Schemas before those around them, whose keywords may get other names.
+    // Inner schemas first: the keywords around them may be renamed.
     places.sort_by_key(|place| std::cmp::Reverse(place.len()));
     for place in places {
         let Some(Value::Object(schema)) = root.pointer_mut(&place) else { continue };
@@ -103,7 +104,8 @@ pub(crate) fn lower(
     Ok(())
 }
 
-/// Leaves out references to elsewhere, and those that readers take apart differently.
+/// Removes references that `is_elsewhere` selects: those to other documents, and those that
+/// implementations resolve differently.
 pub(crate) fn drop_references(
     root: &mut Value,
     unheld: &mut BTreeSet<String>,
@@ -128,8 +130,8 @@ struct Lowering<'u> {
 }
 
 impl Lowering<'_> {
-    /// One schema, not those within it; whether the schemas of its `oneOf` are known to have no
-    /// value together, `None` where that keyword must keep its name.
+    /// Translates one schema, without the schemas in it. `is_disjoint` is true if the schemas of
+    /// its `oneOf` are known to be disjoint; `None` if that keyword must keep its name.
     fn schema(
         &mut self,
         schema: &mut Map<String, Value>,
@@ -162,7 +164,7 @@ impl Lowering<'_> {
         schema.shift_remove("uniqueItems");
     }
 
-    /// `oneOf` as `anyOf`, which is the same where no value has two of them.
+    /// Replaces `oneOf` by `anyOf`, which is equivalent if the options are disjoint.
     fn write_one_of(&mut self, schema: &mut Map<String, Value>, is_disjoint: bool) {
         let Some(Value::Array(options)) = schema.get("oneOf") else { return };
         if !is_disjoint && options.len() > 1 {
@@ -233,13 +235,13 @@ impl Lowering<'_> {
         let patterns: Vec<&String> = patterns.map(|all| all.keys().collect()).unwrap_or_default();
         if !patterns::are_disjoint(&patterns) {
             self.drop(schema, "patternProperties");
-            // What it excludes may be one of them.
+            // The removed patterns may match properties that it excludes.
             schema.shift_remove("additionalProperties");
         }
     }
 }
 
-/// Adds what must hold too.
+/// Adds a schema to `allOf`.
 fn add_all_of(schema: &mut Map<String, Value>, more: Value) {
     match schema.get_mut("allOf") {
         Some(Value::Array(all)) => all.push(more),
@@ -249,7 +251,8 @@ fn add_all_of(schema: &mut Map<String, Value>, more: Value) {
     }
 }
 
-/// Whether the parser can count an object's properties as `minProperties` and `maxProperties` ask.
+/// Returns true if the parser can count an object's properties for `minProperties` and
+/// `maxProperties`.
 fn are_counted(schema: &Map<String, Value>) -> bool {
     let names: HashSet<&str> = required(schema).collect();
     let properties = schema.get("properties").and_then(Value::as_object);
@@ -260,7 +263,7 @@ fn are_counted(schema: &Map<String, Value>) -> bool {
     all_required || (one && is_closed && !schema.contains_key("patternProperties"))
 }
 
-/// Leaves out what holds for every value.
+/// Removes keywords that every value satisfies.
 fn drop_notes(schema: &mut Map<String, Value>) {
     let is_note = |keyword: &str, value: &Value| match keyword {
         "format" => !value.as_str().is_some_and(|name| FORMATS.contains(&name)),
@@ -284,7 +287,7 @@ fn drop_notes(schema: &mut Map<String, Value>) {
     };
     schema.retain(|keyword, value| !is_note(keyword, value));
     if schema.get("not").is_some_and(|not| says_nothing(not, None)) {
-        // Nothing is left.
+        // No value is valid.
         schema.shift_remove("not");
         schema.insert("enum".to_owned(), json!([]));
     }
@@ -307,7 +310,7 @@ fn drop_notes(schema: &mut Map<String, Value>) {
     }
 }
 
-/// Whether all values have a schema, of those of a type.
+/// Returns true if every value, or every value of type `kind`, is valid against a schema.
 fn says_nothing(schema: &Value, kind: Option<&str>) -> bool {
     const NOTES: [&str; 9] = [
         "title",
@@ -330,7 +333,7 @@ fn says_nothing(schema: &Value, kind: Option<&str>) -> bool {
     }
 }
 
-/// `propertyNames` and `unevaluatedProperties` where other keywords say the same.
+/// Replaces `propertyNames` and `unevaluatedProperties` where other keywords are equivalent.
 fn name_properties(schema: &mut Map<String, Value>) {
     let in_place = ["$ref", "allOf", "anyOf", "oneOf", "if", "not", "dependentSchemas"];
     let others = |schema: &Map<String, Value>| in_place.iter().any(|of| schema.contains_key(*of));
@@ -366,7 +369,8 @@ fn name_properties(schema: &mut Map<String, Value>) {
         _ => return,
     };
     let Some(named) = named else { return };
-    // Names that no schema of their own allows would be said of everything.
+    // Without `additionalProperties: false`, names that match none of the new keywords would be
+    // allowed.
     schema.shift_remove("propertyNames");
     schema.insert(keyword.to_owned(), Value::Object(named));
     schema.insert("additionalProperties".to_owned(), Value::Bool(false));

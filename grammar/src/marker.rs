@@ -1,19 +1,19 @@
-//! What stands between what a model thinks and its answer.
+//! The marker between a model's reasoning and its answer.
 
 use serde::{Deserialize, Serialize};
 
-/// What a model writes between its thoughts and its answer.
+/// Text or tokens that a model writes between its reasoning and its answer.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Marker {
-    /// Not empty.
+    /// A non-empty text.
     Text(String),
-    /// At least one; they follow each other.
+    /// Consecutive tokens, at least one.
     Tokens(Vec<u32>),
 }
 
 impl Marker {
-    /// The bytes that an answer's tokens have behind the marker; `None` where it has none. `bytes`
-    /// are those of a token.
+    /// Returns the bytes of an answer's tokens after the marker; `None` if there is no marker.
+    /// `bytes` returns the bytes of a token.
     pub fn behind(&self, tokens: &[u32], bytes: impl Fn(u32) -> Vec<u8>) -> Option<Vec<u8>> {
         let spelled = |tokens: &[u32]| tokens.iter().flat_map(|token| bytes(*token)).collect();
         match self {

@@ -1,4 +1,4 @@
-//! Masks of tokens: a bit for each, the lowest first.
+//! Token masks: a bit for each token, the lowest first.
 
 pub(crate) fn is_set(mask: &[u32], token: u32) -> bool {
     mask.get(token as usize / 32).is_some_and(|word| word >> (token % 32) & 1 == 1)
@@ -16,7 +16,7 @@ pub(crate) fn set(mask: &mut [u32], token: u32) {
     }
 }
 
-/// The tokens whose bits are set, in ascending order.
+/// Returns the tokens whose bits are set, in ascending order.
 pub(crate) fn tokens(mask: &[u32]) -> impl Iterator<Item = u32> {
     mask.iter().zip(0..).flat_map(|(word, index)| {
         let first = index * 32;

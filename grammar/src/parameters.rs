@@ -1,4 +1,4 @@
-//! Arguments of a call that are written one by one, each behind its name.
+//! Arguments of a call that are written one by one, each after its name.
 
 use std::fmt::Write as _;
 
@@ -11,17 +11,17 @@ use crate::names::{is_function_name, literal};
 use crate::schema::Schema;
 use crate::whitespace::Whitespace;
 
-/// What stands around an argument's name and its value: texts as they are, other values as JSON.
+/// Tags around an argument's name and value. Strings are written as they are, other values as JSON.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ParameterTags {
     pub open: String,
-    /// Between name and value.
+    /// Text between name and value.
     pub middle: String,
-    /// No text may have it.
+    /// Text after the value, which no string value can contain.
     pub close: String,
 }
 
-/// An argument that a function may have.
+/// A parameter of a function.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Parameter {
     name: String,
@@ -32,17 +32,17 @@ pub(crate) struct Parameter {
 #[derive(Debug, Clone, PartialEq)]
 enum Kind {
     Text,
-    /// One of these.
+    /// One of these strings.
     Choice(Vec<String>),
-    /// Of a schema, some texts of which may have control characters.
+    /// A value of a schema; true if some of its strings may contain control characters.
     Json(Value, bool),
 }
 
 impl Parameter {
-    /// Those of an object's schema, in its order.
+    /// Returns the parameters of an object's schema, in its order.
     ///
     /// # Errors
-    /// A name that cannot stand between tags.
+    /// Returns an error if a name cannot be written between tags.
     pub(crate) fn of(schema: &Schema) -> Result<Vec<Parameter>, GrammarError> {
         let Schema { value: schema, has_control, .. } = schema;
         let Some(properties) = schema.get("properties").and_then(Value::as_object) else {
@@ -64,7 +64,7 @@ impl Parameter {
         properties.iter().map(parameter).collect()
     }
 
-    /// Whether it is written as it is.
+    /// Returns true if its value is written as it is.
     pub(crate) fn is_text(&self) -> bool {
         !matches!(self.kind, Kind::Json(..))
     }
@@ -91,11 +91,11 @@ impl Kind {
     }
 }
 
-/// A schema by itself, with the definitions that it may refer to.
+/// Returns a schema together with the definitions that it may refer to.
 fn within(schema: &Value, root: &Value) -> Value {
     let mut alone = match schema {
         Value::Object(fields) => fields.clone(),
-        // False allows nothing, which no model should be asked for.
+        // A schema of `false` allows nothing, which a model should not be asked for.
         _ => Map::new(),
     };
     for name in ["$defs", "definitions"] {
@@ -106,11 +106,11 @@ fn within(schema: &Value, root: &Value) -> Value {
     Value::Object(alone)
 }
 
-/// Adds the rules of a function's arguments; the name of the first of them. `number` is the
-/// function's.
+/// Adds the rules of a function's arguments and returns the name of the first one. `number` is the
+/// function's index.
 ///
 /// # Errors
-/// A schema that cannot be followed.
+/// Returns an error if a schema cannot be translated.
 pub(crate) fn add_rules(
     parameters: &[Parameter],
     tags: &ParameterTags,

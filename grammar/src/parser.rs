@@ -1,4 +1,4 @@
-//! A parser as it is kept: at its beginning, to be copied.
+//! Cached parsers, which are kept in their initial state and cloned for each answer.
 
 use llguidance::{Matcher, ParserFactory, TokenParser};
 
@@ -6,22 +6,25 @@ use crate::cache::Measured;
 use crate::error::GrammarError;
 use crate::form::{Grammar, LEXER_STATES, parser_of};
 
-/// Bytes of the rules made of a byte of a schema, about.
+/// Approximate size of the rules per byte of a schema.
 const RULE_BYTES: usize = 48;
-/// Of the smallest parser, about.
+/// Approximate size of the smallest parser.
 const LEAST_BYTES: usize = 16 << 10;
 
-/// A form's parser. Copies share what it has learnt of the form's lexer, which grows.
+/// Parser of a grammar. Clones share its lexer's states, which are computed on demand.
 pub(crate) struct Parser {
     beginning: TokenParser,
     rule_bytes: usize,
-    /// What was asked for is looked at again when an answer has ended.
+    /// True if the parser accepts more than the grammar, so that answers must be checked when they
+    /// have ended.
     pub(crate) is_wider: bool,
 }
 
 impl Parser {
+    /// Compiles a grammar.
+    ///
     /// # Errors
-    /// As [`crate::Checker::check`].
+    /// Fails like [`crate::Checker::check`].
     pub(crate) fn new(grammar: &Grammar, factory: &ParserFactory) -> Result<Parser, GrammarError> {
         let rule_bytes = LEAST_BYTES + RULE_BYTES * grammar.text_bytes();
         let rules = grammar.rules()?;
@@ -30,7 +33,7 @@ impl Parser {
         Ok(Parser { beginning: parser_of(factory, rules.grammar)?, rule_bytes, is_wider })
     }
 
-    /// At the beginning of a text.
+    /// Returns a parser at the beginning of a text.
     pub(crate) fn begin(&self) -> TokenParser {
         self.beginning.clone()
     }
@@ -41,22 +44,24 @@ impl Measured for Parser {
         self.rule_bytes + self.beginning.parser.lexer_stats().num_bytes
     }
 
-    /// So much was learnt of the lexer that the next answer might find no room for more.
+    /// Returns true if the lexer has so many states that the next answer might exceed their
+    /// maximum.
     fn is_worn(&self) -> bool {
         self.beginning.parser.lexer_stats().num_states > LEXER_STATES / 2
     }
 }
 
-/// A matcher that has taken bytes, which need not be whole tokens; `None` where it does not.
+/// Returns a matcher that has taken bytes, which need not be whole tokens; `None` if the parser
+/// does not accept them.
 pub(crate) fn begun_with(parser: &Parser, bytes: &[u8]) -> Option<Matcher> {
     let mut begun = parser.begin();
-    // No token: what it is only matters where it is the bytes.
+    // The token ID is irrelevant: only the bytes are parsed.
     let is_taken =
         bytes.is_empty() || begun.parser.apply_token(bytes, u32::MAX).is_ok_and(|left| left == 0);
     is_taken.then(|| Matcher::new(Ok(begun)))
 }
 
-/// Sets the bits of what a parser lets follow; why it gives up.
+/// Sets the bits of the tokens that a parser allows; returns the error if it fails.
 pub(crate) fn allowed(matcher: &mut Matcher, mask: &mut [u32]) -> Option<GrammarError> {
     match matcher.compute_mask_or_eos() {
         Ok(allowed) => {
@@ -69,7 +74,7 @@ pub(crate) fn allowed(matcher: &mut Matcher, mask: &mut [u32]) -> Option<Grammar
     }
 }
 
-/// Goes on with a token; why the parser gives up.
+/// Advances by a token; returns the error if the parser fails.
 pub(crate) fn taken(matcher: &mut Matcher, token: u32) -> Option<GrammarError> {
     matcher.consume_token(token).err().map(|error| GrammarError::new(&error))
 }

@@ -1,14 +1,14 @@
-//! Patterns of keys, which the parser takes where no key matches two of them.
+//! Patterns of keys, which the parser supports if no key matches two of them.
 
 use llguidance::derivre::{RegexAst, RegexBuilder};
 use llguidance::regex_to_lark;
 
 use crate::bounds::PATTERN_PAIRS;
 
-/// Steps of the automaton that tells whether two patterns match a key together.
+/// Maximum number of automaton steps spent on checking whether a key matches two patterns.
 const STEPS: u64 = 10_000;
 
-/// Whether no key matches two of some patterns, as far as the parser will find out.
+/// Returns true if no key matches two of the patterns, as far as the parser can find out.
 pub(crate) fn are_disjoint(patterns: &[&String]) -> bool {
     if patterns.len() < 2 {
         return true;

@@ -1,6 +1,6 @@
-//! Regular expressions as those who write them mean them. The parser's own dialect takes `\d` for
-//! the digits of all scripts and folds `k` to the Kelvin sign; JSON Schema's patterns are ECMA
-//! 262's, where `\d`, `\w` and what an ASCII letter folds to are ASCII.
+//! Translation of regular expressions to the parser's dialect, in which `\d` matches the digits of
+//! all scripts and case folding maps `k` to the Kelvin sign. In the patterns of JSON Schema, which
+//! follow ECMA 262, `\d`, `\w` and the case folding of ASCII letters are limited to ASCII.
 
 use std::ops::Range;
 
@@ -13,25 +13,25 @@ use regex_syntax::hir::{Class, ClassUnicode, ClassUnicodeRange, HirKind};
 use crate::bounds::{self, REGEX_DEPTH, REGEX_REPETITIONS, within};
 use crate::error::GrammarError;
 
-/// White space and line ends of ECMA 262.
+/// White space and line terminators of ECMA 262.
 const SPACES: &str =
     r"\t-\r\x20\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000}\x{feff}";
 
-/// The line ends among them.
+/// Line terminators of ECMA 262.
 const LINE_ENDS: &str = r"\n\r\x{2028}\x{2029}";
 
-/// An expression that says in the parser's dialect what `expression` says in that of its writer.
+/// Translates an expression to the parser's dialect.
 ///
 /// # Errors
-/// One that is too large or deep, or is wrong.
+/// Returns an error if the expression is invalid or exceeds its bounds.
 pub(crate) fn written(expression: &str) -> Result<String, GrammarError> {
     write(expression, Writer::default())
 }
 
-/// The same of a schema's pattern, in which a dot is no line end of ECMA 262.
+/// Translates a schema's pattern, in which a dot matches no line terminator of ECMA 262.
 ///
 /// # Errors
-/// As [`written`].
+/// Fails like [`written`].
 pub(crate) fn pattern(expression: &str) -> Result<String, GrammarError> {
     write(expression, Writer { is_pattern: true, ..Writer::default() })
 }
@@ -49,7 +49,7 @@ fn write(expression: &str, writer: Writer) -> Result<String, GrammarError> {
     let what = "the number of repetitions in the regular expression";
     within(what, repetitions, REGEX_REPETITIONS)?;
     if ignores_whitespace && expression.contains(['\n', '\r', '\t']) {
-        // The parser takes line ends for part of the text.
+        // The parser treats line ends as part of the text.
         return Err(GrammarError("a regular expression with `(?x)` must be one line".to_owned()));
     }
     let mut text = String::with_capacity(expression.len());
@@ -64,10 +64,10 @@ fn write(expression: &str, writer: Writer) -> Result<String, GrammarError> {
     Ok(text)
 }
 
-/// An expression that matches nothing but what JSON has as whitespace.
+/// Translates an expression that matches nothing but JSON whitespace.
 ///
 /// # Errors
-/// As [`written`], and one that matches something else.
+/// Fails like [`written`], or if the expression matches anything else.
 pub(crate) fn whitespace(expression: &str) -> Result<String, GrammarError> {
     let text = written(expression)?;
     let hir = regex_syntax::parse(&text).map_err(|error| GrammarError::new(&error))?;
@@ -101,36 +101,36 @@ pub(crate) fn whitespace(expression: &str) -> Result<String, GrammarError> {
     Ok(text)
 }
 
-/// What is to be changed in an expression.
+/// Result of visiting an expression.
 #[derive(Default)]
 struct Written {
-    /// In the order of the text.
+    /// Edits in the order of the text.
     edits: Vec<Edit>,
-    /// Whether a part of it ignores whitespace.
+    /// True if a part of the expression ignores whitespace.
     ignores_whitespace: bool,
     repetitions: usize,
 }
 
-/// Other text for a part of the expression.
+/// Replacement of a part of the expression.
 struct Edit {
     at: Range<usize>,
     by: String,
 }
 
-/// Modes that change what letters and classes mean.
+/// Flags that change the meaning of letters and classes.
 #[derive(Clone, Copy)]
 struct Modes {
     folds: bool,
     is_unicode: bool,
-    /// A dot is every character.
+    /// A dot matches every character.
     has_all_dots: bool,
 }
 
-/// Collects edits, in the order of the text. Folding becomes part of each letter and class, and its
-/// flag goes.
+/// Visitor that collects edits. Case folding is expanded within each letter and class, and its flag
+/// is removed.
 struct Writer {
     modes: Modes,
-    /// Of the groups around.
+    /// Flags of the enclosing groups.
     outer: Vec<Modes>,
     is_pattern: bool,
     written: Written,
@@ -166,7 +166,7 @@ impl Visitor for Writer {
                         let text = self.set(flags);
                         self.edit(&flags.span, text);
                     }
-                    // The parser takes a group named `stop` for something else.
+                    // The parser gives a group named `stop` a special meaning.
                     GroupKind::CaptureName { name, .. } => {
                         let at = group.span.start.offset + 1..name.span.end.offset + 1;
                         self.written.edits.push(Edit { at, by: "?:".to_owned() });
@@ -242,7 +242,7 @@ impl Writer {
         self.written.edits.push(Edit { at: span.start.offset..span.end.offset, by });
     }
 
-    /// Takes flags on; their text without the one that folds.
+    /// Applies flags and returns their text without the case folding flag.
     fn set(&mut self, flags: &ast::Flags) -> String {
         let Modes { folds, is_unicode, has_all_dots } = &mut self.modes;
         *folds = flags.flag_state(Flag::CaseInsensitive).unwrap_or(*folds);
@@ -277,7 +277,7 @@ impl Writer {
         self.edit(span, format!("[{not}{within}]"));
     }
 
-    /// A range within a class.
+    /// Expands the case folding of a range within a class.
     fn fold_range(&mut self, span: &Span, first: char, last: char) {
         if self.modes.is_unicode || last.is_ascii() {
             self.edit(span, shown(&folded(first, last)));
@@ -285,8 +285,8 @@ impl Writer {
     }
 }
 
-/// A range and what it folds to: to ASCII letters only what is ASCII, or what was written beyond
-/// it.
+/// Returns a range with its case folding: ASCII letters fold to ASCII only, other characters as
+/// Unicode defines.
 fn folded(first: char, last: char) -> ClassUnicode {
     let within = |first: char, last: char| {
         let ranges = (first <= last).then(|| ClassUnicodeRange::new(first, last));
@@ -315,7 +315,7 @@ fn folded(first: char, last: char) -> ClassUnicode {
     ascii
 }
 
-/// As ranges within brackets.
+/// Formats a class as ranges, without brackets.
 fn shown(class: &ClassUnicode) -> String {
     let range = |range: &ClassUnicodeRange| {
         let (first, last) = (u32::from(range.start()), u32::from(range.end()));
@@ -328,7 +328,7 @@ fn shown(class: &ClassUnicode) -> String {
     class.ranges().iter().map(range).collect()
 }
 
-/// A class like `\p{Greek}`.
+/// Formats a class like `\p{Greek}`.
 fn written_class(class: &ast::ClassUnicode) -> String {
     use ast::ClassUnicodeKind::{Named, NamedValue, OneLetter};
     let letter = if class.negated { 'P' } else { 'p' };
@@ -349,7 +349,7 @@ mod tests {
 
     use super::*;
 
-    /// Expressions of small parts, by a small generator.
+    /// Generator of random expressions from small parts.
     struct Parts(u64);
 
     impl Parts {
@@ -395,7 +395,7 @@ mod tests {
         }
     }
 
-    /// On ASCII texts an expression means what it meant.
+    /// Translation does not change the meaning of an expression for ASCII texts.
     #[test]
     fn ascii_texts_match_as_before() {
         let (mut parts, mut compared, mut matched) = (Parts(3), 0, 0);

@@ -1,4 +1,4 @@
-//! Whether the objects of a schema may have as many keys as they must have.
+//! Check that the objects of a schema may have as many keys as they must have.
 
 use llguidance::api::TopLevelGrammar;
 use llguidance::{Matcher, ParserFactory};
@@ -11,21 +11,22 @@ use crate::mask::tokens;
 use crate::whitespace::ESCAPES;
 use crate::{schema, subschemas};
 
-/// Of the beginnings of keys that are looked at for one schema, each with what it is copied with.
+/// Maximum size of the key prefixes examined for one schema, in bytes, including what is copied
+/// with each.
 const BEGINNING_BYTES: usize = 1 << 19;
 
-/// Of a schema that was read, by a parser whose tokens are bytes.
+/// Checks all objects of a schema with a parser whose tokens are bytes.
 ///
 /// # Errors
-/// An object that has too few keys to say.
+/// Returns an error if an object has fewer possible keys than required.
 pub(crate) fn check(factory: &ParserFactory, root: &Value) -> Result<(), GrammarError> {
     let mut beginnings = 0;
     let mut all = subschemas::all(root);
     all.try_for_each(|schema| check_object(factory, root, schema, &mut beginnings))
 }
 
-/// Of a schema itself, if it is of objects with patterns of keys: others have declared keys, whose
-/// number the parser knows, or no end of keys.
+/// Checks a schema itself if it describes objects with `patternProperties`. Other objects have
+/// declared keys, whose number the parser knows, or unlimited keys.
 fn check_object(
     factory: &ParserFactory,
     root: &Value,
@@ -42,7 +43,7 @@ fn check_object(
     let parts: Vec<Value> = parts.into_iter().map(keys_alone).collect();
     let written = json!({"whitespace_flexible": false, "json_allowed_escapes": ESCAPES});
     let probe = json!({"allOf": parts, "x-guidance": written});
-    // What it cannot tell of the keys alone it tells of the whole schema.
+    // If the keys alone cannot be compiled, compiling the whole schema reports the error.
     let Ok(parser) = parser_of(factory, TopLevelGrammar::from_json_schema(probe)) else {
         return Ok(());
     };
@@ -57,7 +58,7 @@ fn check_object(
     )))
 }
 
-/// What a schema says of an object's keys, whose values are null.
+/// Returns a schema with the same keys, whose values are null.
 fn keys_alone(schema: &Map<String, Value>) -> Value {
     let null = |value: &Value| match value {
         Value::Bool(false) => json!(false),
@@ -78,13 +79,13 @@ fn keys_alone(schema: &Map<String, Value>) -> Value {
     Value::Object(keys)
 }
 
-/// A beginning of a key.
+/// A prefix of a key.
 struct Begun {
     matcher: Matcher,
     is_escaped: bool,
 }
 
-/// How many keys an object can begin with, counted up to a number.
+/// Counts the keys with which an object can begin, up to `most`.
 fn count(mut matcher: Matcher, most: usize, beginnings: &mut usize) -> Result<usize, GrammarError> {
     let failed = |error| GrammarError::new(&error);
     let opened = matcher.consume_token(b'{'.into());
@@ -93,7 +94,7 @@ fn count(mut matcher: Matcher, most: usize, beginnings: &mut usize) -> Result<us
     }
     let (mut keys, mut length) = (0, 0);
     let mut begun = vec![Begun { matcher, is_escaped: false }];
-    // All beginnings are of one length, and at least one key begins with each.
+    // All prefixes have the same length, and at least one key begins with each.
     while !begun.is_empty() && keys + begun.len() < most {
         length += 1;
         let mut longer = Vec::new();

@@ -1,13 +1,13 @@
-//! A grammar in the words of its parser.
+//! A grammar in the parser's format.
 
 use std::collections::BTreeSet;
 
 use llguidance::api::TopLevelGrammar;
 
-/// A form in the parser's own terms.
+/// A grammar in the parser's format.
 pub(crate) struct Rules {
     pub(crate) grammar: TopLevelGrammar,
-    /// Keywords of schemas that it does not hold.
+    /// Keywords of schemas that the parser does not enforce.
     pub(crate) unheld: BTreeSet<String>,
 }
 

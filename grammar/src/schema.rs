@@ -1,4 +1,5 @@
-//! JSON Schemas before they are compiled: their bounds, and their patterns in the parser's dialect.
+//! Preparation of JSON Schemas for compilation: checks their bounds and translates them to what the
+//! parser supports.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -13,20 +14,21 @@ use crate::lower::{Unsupported, drop_references, lower};
 use crate::subschemas::{all, below, target};
 use crate::{control, regex};
 
-/// A schema as the parser takes it.
+/// A schema translated to what the parser supports.
 #[derive(Debug)]
 pub(crate) struct Schema {
     pub(crate) value: Value,
-    /// Keywords that are not held while an answer is said, but looked at when it has ended.
+    /// Keywords that are not enforced during generation, but checked when the answer has ended.
     pub(crate) unheld: BTreeSet<String>,
-    /// Some of its texts have characters that are only written as `\u00XX`.
+    /// True if some of its strings contain characters that can only be written as `\u00XX`.
     pub(crate) has_control: bool,
 }
 
-/// Reads a schema, whose patterns then say in the parser's dialect what ECMA 262 says they mean.
+/// Reads a schema and translates its patterns from ECMA 262 to the parser's dialect.
 ///
 /// # Errors
-/// What is no JSON, too large or deep, or refers to what is not followed.
+/// Returns an error if the text is not JSON, exceeds its bounds, or contains unsupported
+/// references.
 pub(crate) fn read(text: &str, unsupported: Unsupported) -> Result<Schema, GrammarError> {
     check_schema_text(text)?;
     let mut value = serde_json::from_str(text).map_err(|error| GrammarError::new(&error))?;
@@ -43,7 +45,7 @@ pub(crate) fn read(text: &str, unsupported: Unsupported) -> Result<Schema, Gramm
     Ok(Schema { value, unheld, has_control })
 }
 
-/// Of what holds together in each of the schema's places.
+/// Checks the bounds on schemas that apply to the same value, for each schema.
 fn check_together(root: &Value) -> Result<(), GrammarError> {
     let mut pairs = 0;
     let mut effort = 0;
@@ -72,7 +74,7 @@ fn check_together(root: &Value) -> Result<(), GrammarError> {
     Ok(())
 }
 
-/// Of the numbers that one number must be a multiple of.
+/// Checks the bounds on `multipleOf` of schemas that apply to the same number.
 fn check_multiples(numbers: impl Iterator<Item = f64>) -> Result<(), GrammarError> {
     let mut product = 1.0;
     let mut unit = 1.0;
@@ -93,7 +95,7 @@ fn check_multiples(numbers: impl Iterator<Item = f64>) -> Result<(), GrammarErro
     within("`multipleOf` in units of its last decimal", (product * unit) as usize, MULTIPLES)
 }
 
-/// A schema and those that hold beside it.
+/// Returns a schema together with those that it includes by `allOf` and `$ref`.
 pub(crate) fn parts<'s>(
     root: &'s Value,
     schema: &'s Map<String, Value>,
@@ -115,7 +117,7 @@ pub(crate) fn parts<'s>(
     found
 }
 
-/// Of the number of a schema's values, and of the names on the way to each.
+/// Checks the number of a schema's values, and the length of the JSON pointers to them.
 pub(crate) fn check_size(root: &Value) -> Result<(), GrammarError> {
     let (mut nodes, mut names) = (0, 0);
     let mut rest = vec![(root, 0)];
@@ -136,10 +138,10 @@ pub(crate) fn check_size(root: &Value) -> Result<(), GrammarError> {
     Ok(())
 }
 
-/// Of a schema, its local references followed except to what they are in.
+/// Checks the depth of a schema with local references followed, except those to enclosing values.
 fn check_depth(root: &Value) -> Result<(), GrammarError> {
     let address = |value: &Value| std::ptr::from_ref(value).addr();
-    // A value is looked at again only where it is deeper, so at most as often as the bound.
+    // A value is visited again only if it is deeper, thus at most as often as the bound.
     let mut deepest = HashMap::new();
     let mut path = HashSet::new();
     let mut rest = vec![(root, 1, false)];
@@ -169,7 +171,7 @@ fn check_depth(root: &Value) -> Result<(), GrammarError> {
                                 "`$id` is followed only at the schema's root".to_owned(),
                             ));
                         }
-                        // Texts of values, not schemas.
+                        // Plain values, not schemas.
                         ("const" | "enum" | "default" | "examples", field)
                             if !field.is_object() => {}
                         _ => rest.push((field, depth + 1, false)),
@@ -182,12 +184,13 @@ fn check_depth(root: &Value) -> Result<(), GrammarError> {
     Ok(())
 }
 
-/// Whether a reference leads to where it is not followed, if it leads anywhere.
+/// Returns true if a reference is not supported because it leads to another document or contains
+/// escapes.
 fn is_elsewhere(to: &str) -> bool {
     to.contains(['~', '%']) || !(to == "#" || to.starts_with("#/"))
 }
 
-/// What a reference leads to.
+/// Resolves a reference.
 fn follow<'a>(root: &'a Value, to: &str) -> Result<&'a Value, GrammarError> {
     let refused = |why: &str| Err(GrammarError(why.to_owned()));
     let Some(pointer) = to.strip_prefix('#').filter(|to| to.is_empty() || to.starts_with('/'))
@@ -205,7 +208,7 @@ fn follow<'a>(root: &'a Value, to: &str) -> Result<&'a Value, GrammarError> {
     }
 }
 
-/// Writes all patterns anew.
+/// Translates all patterns.
 fn write_patterns(
     root: &mut Value,
     unsupported: Unsupported,
@@ -229,7 +232,7 @@ fn write_patterns(
     Ok(())
 }
 
-/// Leaves out the patterns of a schema itself that the parser cannot follow.
+/// Removes the patterns and multiples of a schema itself that the parser does not support.
 fn drop_unwritten(schema: &mut Map<String, Value>, unheld: &mut BTreeSet<String>) {
     let is_written = |pattern: &str| regex::pattern(pattern).is_ok();
     let text = schema.get("pattern").and_then(Value::as_str);
@@ -243,7 +246,7 @@ fn drop_unwritten(schema: &mut Map<String, Value>, unheld: &mut BTreeSet<String>
         }
     }
     if are_lost {
-        // What it excludes may be one of them.
+        // The removed patterns may match properties that it excludes.
         schema.shift_remove("additionalProperties");
     }
     let multiple = schema.get("multipleOf").and_then(Value::as_f64);
@@ -253,7 +256,7 @@ fn drop_unwritten(schema: &mut Map<String, Value>, unheld: &mut BTreeSet<String>
     }
 }
 
-/// The patterns of a schema itself.
+/// Translates the patterns of a schema itself.
 fn write_own(schema: &mut Map<String, Value>) -> Result<(), GrammarError> {
     if let Some(Value::String(pattern)) = schema.get_mut("pattern") {
         *pattern = regex::pattern(pattern)?;

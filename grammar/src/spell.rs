@@ -1,19 +1,20 @@
-//! Texts as the tokens that a model would say them with. Others that spell the same are less likely
-//! to it than they should be, and an answer of few tokens could end within a text.
+//! Spelling of texts in the tokens that a model would use. Other tokens with the same text are less
+//! likely than they should be, and an answer limited to few tokens could end within a text.
 
 use std::collections::HashMap;
 
 use crate::vocabulary::Vocabulary;
 
-/// The longest words that are looked for; vocabularies hold longer ones of spaces and lines only.
+/// Maximum length of tokens that are considered, in bytes: in vocabularies only runs of spaces and
+/// line ends are longer.
 const WORD_BYTES: usize = 64;
 
-/// Spells texts.
+/// Spells texts in tokens.
 pub(crate) struct Speller<'v, E> {
     vocabulary: &'v Vocabulary,
-    /// What the model's tokenizer makes of a text.
+    /// Encodes a text with the model's tokenizer.
     encode: E,
-    /// Made when the tokenizer's tokens do not spell a text.
+    /// Tokens by their bytes, collected when the tokenizer's tokens do not spell a text.
     tokens: Option<HashMap<&'v [u8], u32>>,
 }
 
@@ -22,10 +23,10 @@ impl<'v, E: Fn(&str) -> Option<Vec<u32>>> Speller<'v, E> {
         Speller { vocabulary, encode, tokens: None }
     }
 
-    /// The tokenizer's tokens of a text within another one, or the fewest that spell it; `None`
-    /// where none do.
+    /// Returns the tokenizer's tokens of a text within another one, or the fewest tokens that spell
+    /// it; `None` if none do.
     pub(crate) fn spell(&mut self, text: &str) -> Option<Vec<u32>> {
-        // A tokenizer may put a space before a text, which it does not behind a line's end.
+        // A tokenizer may insert a space before a text, but not after a line end.
         let within = ["", "\n"].iter().find_map(|before| {
             let tokens = (self.encode)(&format!("{before}{text}"))?;
             self.end_that_spells(&tokens, text.as_bytes())
@@ -33,7 +34,7 @@ impl<'v, E: Fn(&str) -> Option<Vec<u32>>> Speller<'v, E> {
         within.or_else(|| self.fewest(text.as_bytes()))
     }
 
-    /// The last of some tokens, which spell the text.
+    /// Returns the trailing tokens that spell the text.
     fn end_that_spells(&self, tokens: &[u32], text: &[u8]) -> Option<Vec<u32>> {
         let mut left = text;
         for (index, token) in tokens.iter().enumerate().rev() {
@@ -46,20 +47,20 @@ impl<'v, E: Fn(&str) -> Option<Vec<u32>>> Speller<'v, E> {
         None
     }
 
-    /// The fewest tokens that spell a text, longer ones first.
+    /// Returns the fewest tokens that spell a text, preferring longer ones first.
     fn fewest(&mut self, text: &[u8]) -> Option<Vec<u32>> {
         let Vocabulary { words, ends } = self.vocabulary;
         let tokens = self.tokens.get_or_insert_with(|| {
             let mut tokens = HashMap::new();
             for (word, token) in words.iter().map(Vec::as_slice).zip(0..) {
                 if !word.is_empty() && !ends.contains(&token) {
-                    // Of equal words the first counts.
+                    // Among equal words the first token is used.
                     tokens.entry(word).or_insert(token);
                 }
             }
             tokens
         });
-        // For each place the count of tokens from there on and the first of them with its length.
+        // Minimum number of tokens from each position on, with the first of them and its length.
         let mut best: Vec<Option<(usize, u32, usize)>> = vec![None; text.len()];
         best.push(Some((0, 0, 0)));
         for from in (0..text.len()).rev() {
@@ -104,10 +105,10 @@ mod tests {
             Speller::new(&vocabulary, encode).spell(text)
         };
         assert_eq!(spell("ab", &[("ab", &[0, 1])]), Some(vec![0, 1]));
-        // One that puts a space before a text.
+        // A tokenizer that inserts a space before a text.
         assert_eq!(spell("ab", &[("ab", &[4]), ("\nab", &[5, 6, 2])]), Some(vec![2]));
         assert_eq!(spell(" ab", &[(" ab", &[5, 4])]), Some(vec![4]));
-        // One that normalises, or knows no such text.
+        // A tokenizer that normalizes, or cannot encode the text.
         assert_eq!(spell("abab", &[("abab", &[0]), ("\nabab", &[6, 0])]), Some(vec![2, 2]));
         assert_eq!(spell("abc", &[]), None);
         // A special token spells nothing.

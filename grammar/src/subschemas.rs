@@ -1,15 +1,16 @@
-//! The schemas within a schema.
+//! Traversal of the schemas within a schema.
 
 use std::collections::HashSet;
 
 use serde_json::{Map, Value};
 
-/// Keywords whose value is a schema or a list of schemas, and those whose values each are one.
+/// Keywords whose value is a schema or a list of schemas, and keywords whose value is an object of
+/// schemas.
 const SCHEMAS: [&str; 7] =
     ["items", "additionalItems", "prefixItems", "additionalProperties", "allOf", "anyOf", "oneOf"];
 const NAMED_SCHEMAS: [&str; 2] = ["properties", "patternProperties"];
 
-/// All schemas that a schema leads to.
+/// Returns all schemas reachable from a schema, itself included.
 pub(crate) fn all(root: &Value) -> impl Iterator<Item = &Map<String, Value>> {
     let mut seen = HashSet::new();
     let mut rest = vec![String::new()];
@@ -26,7 +27,7 @@ pub(crate) fn all(root: &Value) -> impl Iterator<Item = &Map<String, Value>> {
     })
 }
 
-/// Where the schemas of a schema are.
+/// Returns the JSON pointers to the schemas directly within a schema at `place`.
 pub(crate) fn below(schema: &Map<String, Value>, place: &str) -> Vec<String> {
     let mut found = Vec::new();
     for (keyword, value) in schema {
@@ -51,7 +52,7 @@ pub(crate) fn below(schema: &Map<String, Value>, place: &str) -> Vec<String> {
     found
 }
 
-/// The place that a reference leads to, which was followed before.
+/// Returns the JSON pointer of a local reference, which was checked before.
 pub(crate) fn target(to: &str) -> &str {
     to.trim_start_matches('#')
 }

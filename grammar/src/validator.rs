@@ -1,5 +1,5 @@
-//! Answers against the schema as it was given: what is not held while an answer is said is looked
-//! at here, and what is held is looked at again by other means.
+//! Validation of answers against the original schema: checks the keywords that are not enforced
+//! during generation, and the others again by an independent implementation.
 
 use serde_json::{Map, Value};
 
@@ -8,37 +8,37 @@ use crate::effort;
 use crate::endless::check_cycles;
 use crate::graph::Graph;
 
-/// Steps back of one pattern on one text.
+/// Maximum number of backtracking steps of one pattern on one text.
 const BACKTRACKS: usize = 10_000;
-/// Patterns of one schema.
+/// Maximum number of patterns of one schema.
 const PATTERNS: usize = 64;
-/// Of one compiled pattern.
+/// Maximum size of one compiled pattern, in bytes.
 const PATTERN_BYTES: usize = 1 << 18;
-/// Of a validator made of a byte of a schema, about.
+/// Approximate size of a validator per byte of the schema.
 const SCHEMA_BYTES: usize = 96;
-/// Characters of what is said to be wrong with an answer.
+/// Maximum length of an error message, in characters.
 const SENTENCE: usize = 300;
 
-/// What is known of a text.
+/// Result of validating a text.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Valid,
-    /// What is wrong with it.
+    /// The text is invalid, for this reason.
     Wrong(String),
-    /// Why it is not known.
+    /// The text could not be validated, for this reason.
     Unknown(String),
 }
 
-/// Compares texts with one schema.
+/// Validates texts against one schema.
 pub(crate) struct Validator {
     schema: Value,
-    /// What is wrong with the schema otherwise.
+    /// The validator, or the reason for which the schema cannot be used.
     validator: Result<jsonschema::Validator, String>,
     size_bytes: usize,
 }
 
 impl Validator {
-    /// One of a schema's text. Nothing that it refers to is fetched.
+    /// Compiles a schema's text. References to other documents are not fetched.
     pub(crate) fn new(text: &str) -> Validator {
         let mut schema: Value = serde_json::from_str(text).unwrap_or(Value::Bool(true));
         let patterns = prepare(&mut schema);
@@ -47,7 +47,7 @@ impl Validator {
             Ok(()) if patterns > PATTERNS => Err(format!("it has more than {PATTERNS} patterns")),
             Ok(()) => jsonschema::options()
                 .offline()
-                // Formats are notes, which the parser holds by its own expressions.
+                // Formats are annotations here; the parser enforces them by its own expressions.
                 .should_validate_formats(false)
                 .with_pattern_options(
                     jsonschema::PatternOptions::fancy_regex()
@@ -62,7 +62,7 @@ impl Validator {
         Validator { schema, validator, size_bytes }
     }
 
-    /// Whether a text is a value of the schema.
+    /// Validates a text.
     pub(crate) fn check(&self, text: &[u8]) -> Verdict {
         let validator = match &self.validator {
             Ok(validator) => validator,
@@ -92,7 +92,7 @@ impl Measured for Validator {
     }
 }
 
-/// Drafts that a schema may name.
+/// Drafts of JSON Schema that a schema may name.
 const DRAFTS: [&str; 5] = [
     "https://json-schema.org/draft/2020-12/schema",
     "https://json-schema.org/draft/2019-09/schema",
@@ -101,8 +101,8 @@ const DRAFTS: [&str; 5] = [
     "http://json-schema.org/draft-04/schema",
 ];
 
-/// Leaves out what names other documents, which are not read, and patterns in a dialect that only
-/// the parser has; how many patterns there are then.
+/// Removes names of other documents, which are not read, and patterns in a dialect that only the
+/// parser supports. Returns the number of remaining patterns.
 fn prepare(schema: &mut Value) -> usize {
     let places: Vec<String> =
         Graph::new(schema).nodes.iter().map(|node| node.place.clone()).collect();
@@ -127,7 +127,7 @@ fn prepare(schema: &mut Value) -> usize {
     patterns
 }
 
-/// One line of some length.
+/// Shortens a message to one line of at most [`SENTENCE`] characters.
 fn shortened(sentence: &str) -> String {
     let line: String = sentence.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     if line.chars().count() <= SENTENCE {
@@ -168,7 +168,7 @@ mod tests {
         let mut said = String::from("\"");
         (0..40).for_each(|_| said.push('a'));
         let _ = write!(said, "!\"");
-        // Steps back without end are not taken.
+        // Backtracking is bounded.
         let verdict = check(r#"{"pattern": "^(?=(a+)+$)(a+)+\\1$"}"#, &said);
         assert_ne!(verdict, Verdict::Valid);
         let cycle = r##"{"anyOf": [{"$ref": "#"}]}"##;

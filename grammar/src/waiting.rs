@@ -1,4 +1,4 @@
-//! Before a marker, which an answer's form stands behind.
+//! Matcher of the part of an answer before its marker.
 
 use std::sync::Arc;
 
@@ -9,23 +9,23 @@ use crate::parser::Parser;
 use crate::vocabulary::Vocabulary;
 use crate::watch::Watch;
 
-/// An answer before its marker.
+/// State of an answer before its marker.
 #[derive(Clone)]
 pub(crate) struct Waiting {
     pub(crate) parser: Arc<Parser>,
     pub(crate) marked: Arc<[u32]>,
     watch: Watch,
-    /// The last tokens, as many as a marker may have.
+    /// The last tokens, at most as many as the marker has.
     last: Vec<u32>,
 }
 
 impl Waiting {
-    /// Before the marker of a form whose parser begins behind it.
+    /// Creates the state before the marker; `parser` begins after it.
     pub(crate) fn new(parser: Arc<Parser>, marked: Arc<[u32]>) -> Waiting {
         Waiting { parser, marked, watch: Watch::default(), last: Vec::new() }
     }
 
-    /// Sets the bits of all tokens but those that end the answer.
+    /// Allows all tokens except those that end the answer.
     pub(crate) fn allow(vocabulary: &Vocabulary, mask: &mut [u32]) {
         mask.fill(u32::MAX);
         let beyond = vocabulary.words.len()..mask.len() * 32;
@@ -33,7 +33,8 @@ impl Waiting {
         vocabulary.ends.iter().for_each(|end| clear(mask, *end));
     }
 
-    /// Goes on with a token; where it completes the marker, what it says behind it, but for blanks.
+    /// Advances by a token. If it completes the marker, returns its bytes after the marker, or none
+    /// if they are only whitespace.
     pub(crate) fn take(
         &mut self,
         vocabulary: &Vocabulary,

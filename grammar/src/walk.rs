@@ -1,4 +1,4 @@
-//! Answers on their way.
+//! Matching of answers with grammars.
 
 use std::sync::Arc;
 
@@ -16,14 +16,14 @@ use crate::mask::{is_set, set};
 use crate::parser::{Parser, allowed, begun_with, taken};
 use crate::waiting::Waiting;
 
-/// An answer on its way through a grammar.
+/// State of an answer within a grammar.
 #[derive(Clone)]
 pub struct Walk {
     forms: Arc<Grammars>,
     way: Way,
-    /// What it began with, which is counted as long as it is held.
+    /// Parser of the answer, which is counted as used while it is held.
     _parser: Option<Arc<Parser>>,
-    /// Why it cannot go on.
+    /// Reason for which the answer cannot continue.
     failure: Option<String>,
 }
 
@@ -31,11 +31,11 @@ pub struct Walk {
 enum Way {
     Parsed(Box<Matcher>),
     Json(Box<Json>),
-    /// Through a text to the calls of the form of this number.
+    /// Within text before the calls of the grammar with this index, or within the calls.
     Calling(Box<Calling>, usize),
-    /// To one of the texts of the form of this number.
+    /// Within one of the texts of the grammar with this index.
     Chosen(Choosing, usize),
-    /// Before the marker of the form of this number.
+    /// Before the marker of the grammar with this index.
     Waiting(Box<Waiting>, usize),
 }
 
@@ -46,8 +46,8 @@ impl std::fmt::Debug for Walk {
 }
 
 impl Walk {
-    /// At the beginning of the parser of a form, or failed; `marked` are the tokens that can
-    /// complete a key or be followed by one.
+    /// Creates a walk at the beginning of a parser, or a failed one; `marked` are the tokens that
+    /// can complete a key, follow one or escape one of its characters.
     pub(crate) fn parsed(
         forms: &Arc<Grammars>,
         form: usize,
@@ -74,19 +74,19 @@ impl Walk {
         Walk { forms: Arc::clone(forms), way, _parser: parser.ok(), failure }
     }
 
-    /// At the beginning of all texts of a form.
+    /// Creates a walk at the beginning of all texts of a grammar.
     pub(crate) fn choosing(forms: &Arc<Grammars>, form: usize) -> Walk {
         let way = Way::Chosen(Choosing::new(texts(forms, form).len()), form);
         Walk { forms: Arc::clone(forms), way, _parser: None, failure: None }
     }
 
-    /// Whether every token can follow, so that there is no need to ask.
+    /// Returns true if every token is allowed, so that no mask is needed.
     pub fn is_free(&self) -> bool {
         matches!(&self.way, Way::Calling(calling, _) if calling.is_free())
     }
 
-    /// Sets the bits of the tokens that can follow, of which there is always one: at the end of the
-    /// grammar, and where nothing can follow, those that end the answer.
+    /// Sets the bits of the allowed tokens, of which there is always at least one: at the end of
+    /// the grammar, and if no token is allowed, those that end the answer.
     pub fn allow(&mut self, mask: &mut [u32]) {
         mask.fill(0);
         let error = match &mut self.way {
@@ -114,7 +114,7 @@ impl Walk {
         }
     }
 
-    /// The token that followed. Of one that was not allowed nothing more is expected than the end.
+    /// Advances by a token. After a token that was not allowed, only the end is expected.
     pub fn take(&mut self, token: u32) {
         if self.forms.vocabulary.ends.contains(&token) {
             return;
@@ -146,12 +146,12 @@ impl Walk {
         self.note(error);
     }
 
-    /// Why it cannot go on, if it cannot: the answer then ends where it is.
+    /// Returns the reason for which the answer cannot continue; it then ends where it is.
     pub fn failure(&self) -> Option<&str> {
         self.failure.as_deref()
     }
 
-    /// Whether what was taken so far is a whole text of the form.
+    /// Returns true if the text so far matches the grammar as a whole.
     pub fn is_complete(&mut self) -> bool {
         self.failure.is_none()
             && match &mut self.way {
@@ -163,7 +163,7 @@ impl Walk {
             }
     }
 
-    /// The first failure stays.
+    /// Records an error; the first one is kept.
     fn note(&mut self, error: Option<GrammarError>) {
         if self.failure.is_none() {
             self.failure = error.map(|error| error.0);
@@ -171,7 +171,7 @@ impl Walk {
     }
 }
 
-/// A way into a grammar of which so much is said; `form` is its number.
+/// Returns the state within a grammar after the bytes `said`; `form` is its index.
 fn begun(
     grammar: &Grammar,
     parser: &Arc<Parser>,
@@ -206,7 +206,7 @@ fn begun(
     }
 }
 
-/// How the calls of a form are written.
+/// Returns the syntax of a grammar's calls.
 fn syntax(forms: &Grammars, form: usize) -> Option<&CallSyntax> {
     match &forms.forms[form] {
         Form::Parsed(grammar) => grammar.calls().map(|calls| &calls.syntax),
@@ -214,7 +214,7 @@ fn syntax(forms: &Grammars, form: usize) -> Option<&CallSyntax> {
     }
 }
 
-/// What a form stands behind.
+/// Returns the marker before a grammar.
 fn marker(forms: &Grammars, form: usize) -> Option<&Marker> {
     match &forms.forms[form] {
         Form::Parsed(Grammar::Behind(behind)) => Some(&behind.marker),
@@ -222,12 +222,12 @@ fn marker(forms: &Grammars, form: usize) -> Option<&Marker> {
     }
 }
 
-/// Whether a form may be calls that have headers of their own, which no marker stands before.
+/// Returns true if a grammar allows calls with headers, which do not need the marker before them.
 fn calls_have_headers(grammar: &Grammar) -> bool {
     matches!(grammar, Grammar::CallsOr(either) if either.calls.syntax.headers.is_some())
 }
 
-/// The texts of a form; none where a parser follows it.
+/// Returns the texts of a choice; none if the grammar needs a parser.
 fn texts(forms: &Grammars, form: usize) -> &[Vec<u32>] {
     match &forms.forms[form] {
         Form::Spelled(texts) => texts,

@@ -1,23 +1,23 @@
-//! Looking for what calls begin with in a text that comes in pieces.
+//! Search for triggers in a text that arrives in pieces.
 
 use crate::calls::{Trigger, Word};
 
-/// A text in which something may begin.
+/// State of the search.
 #[derive(Clone, Default)]
 pub(crate) struct Watch {
-    /// The end of the text, where a trigger may have begun.
+    /// End of the text, where a trigger may have begun.
     said: Vec<u8>,
-    /// There was more than blanks, `said` aside.
+    /// True if anything but whitespace precedes `said`.
     is_within: bool,
 }
 
 impl Watch {
-    /// Whether a trigger may stand here.
+    /// Returns true if a trigger is allowed at this position.
     pub(crate) fn is_at(&self, trigger: &Trigger) -> bool {
         !trigger.at_start || (!self.is_within && self.said.is_empty())
     }
 
-    /// Goes on with bytes; those from the first trigger on that they complete.
+    /// Advances by bytes; returns the bytes from the first trigger on that they complete.
     pub(crate) fn take(&mut self, triggers: &[Trigger], bytes: &[u8]) -> Option<Vec<u8>> {
         let before = self.said.len();
         self.said.extend(bytes);
@@ -39,7 +39,7 @@ impl Watch {
             self.said.windows(text.len()).position(|window| window == text)
         });
         let found = found.min().map(|at| self.said[at..].to_vec());
-        // What may yet become a trigger is kept.
+        // Bytes that may still become a trigger are kept.
         let may_become = |at: &usize| {
             let rest = &self.said[*at..];
             let is_first = !self.is_within && *at == 0;
@@ -62,7 +62,8 @@ mod tests {
         Trigger { word: Word::Text(text.to_owned()), at_start }
     }
 
-    /// What a text is found to begin with a trigger, however it is cut into pieces.
+    /// Returns the position of the first trigger, which must not depend on how the text is split
+    /// into pieces.
     fn found(triggers: &[Trigger], text: &str) -> Option<usize> {
         let places = |length: usize| {
             let mut watch = Watch::default();

@@ -1,4 +1,4 @@
-//! How a JSON text is written.
+//! Whitespace and escapes of JSON texts.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -6,28 +6,28 @@ use serde_json::{Map, Value, json};
 use crate::error::GrammarError;
 use crate::regex;
 
-/// Escapes in strings. Without `\u`, which is only ever needed for control characters, a string has
-/// one spelling, so that no key can be said as if it were another.
+/// Allowed escapes in strings. Without `\u`, which is needed for control characters only, a string
+/// has one spelling, so that no key can be written like another one.
 pub(crate) const ESCAPES: &str = "nrbtf\\\"";
-/// The same where a schema names texts with control characters. Of keys only one spelling is let
-/// through (`keys.rs`).
+/// Allowed escapes in strings if a schema contains control characters. `keys.rs` accepts only one
+/// spelling of each key.
 const ESCAPES_WITH_CONTROL: &str = "nrbtf\\\"u";
 
-/// What may stand between the parts of a JSON text.
+/// Whitespace that is allowed between the parts of a JSON text.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Whitespace {
-    /// A space or nothing: a model may write as it is used to, and cannot go on with spaces until
-    /// its tokens are used up.
+    /// A space or nothing: a model may write in its usual style, but cannot use up its tokens with
+    /// spaces.
     #[default]
     OneSpace,
     Nothing,
-    /// What matches a regular expression, or nothing.
+    /// A match of a regular expression, or nothing.
     Pattern(String),
 }
 
 impl Whitespace {
-    /// Into a schema, which may say itself how its answers are written; `has_control`: it names
-    /// texts with control characters.
+    /// Adds whitespace and escapes to a schema, unless it specifies its own; `has_control` is true
+    /// if it contains strings with control characters.
     pub(crate) fn write(
         &self,
         schema: &mut Map<String, Value>,

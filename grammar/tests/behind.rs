@@ -1,14 +1,15 @@
-//! Forms behind a marker: nothing is held before it, and no answer ends there.
+//! Tests of grammars after a marker: text before it is unconstrained, but the answer cannot end
+//! there.
 
 use std::sync::Arc;
 
 use grammar::{Behind, Checker, Compiled, Grammar, Grammars, Marker, Vocabulary, Walk};
 
 const END: u32 = 256;
-/// Tokens that no text has.
+/// Special tokens, which no text contains.
 const CHANNEL: u32 = 257;
 const MESSAGE: u32 = 258;
-/// `k>x`: the end of a marker, and what stands behind it.
+/// `k>x`: the end of a marker, and text after it.
 const STRADDLING: u32 = 259;
 
 fn vocabulary() -> Vocabulary {

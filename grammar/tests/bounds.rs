@@ -1,4 +1,4 @@
-//! Forms too large or deep are refused before anything is compiled.
+//! Tests that grammars that are too large or deep are refused before they are compiled.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ fn refusal(grammar: &Grammar) -> String {
     Checker::new().unwrap().check(grammar).unwrap_err().to_string()
 }
 
-/// Definitions each of which refers to the next.
+/// Returns definitions that each refer to the next one.
 fn linked(count: usize, link: impl Fn(Value) -> Value) -> Grammar {
     let mut defs = Map::new();
     for index in 0..count {
@@ -66,7 +66,7 @@ fn large_regexes_and_choices_are_refused() {
     }
 }
 
-/// An object of so many keys, `required` of them.
+/// Returns an object with `declared` keys, `required` of which are required.
 fn wide(declared: usize, required: usize) -> Value {
     let names = (0..declared).map(|index| format!("p{index}"));
     let properties: Map<_, _> = names.clone().map(|name| (name, json!({}))).collect();
@@ -74,7 +74,7 @@ fn wide(declared: usize, required: usize) -> Value {
     json!({"type": "object", "properties": properties, "required": required})
 }
 
-/// What has many parts side by side overflows the stack, or takes minutes, as deep forms do.
+/// Grammars with many parts side by side would overflow the stack or take minutes, like deep ones.
 #[test]
 fn wide_forms_are_refused_in_time() {
     let patterns = |count| (0..count).map(|i| (format!("^k{i}$"), json!({})));
@@ -97,7 +97,7 @@ fn wide_forms_are_refused_in_time() {
     assert!(told.contains("exceeds the bound of"), "{told}");
 }
 
-/// The parser's remainders are of 32 bits, and beyond them would be those of other numbers.
+/// The parser computes remainders in 32 bits; larger ones would be those of other numbers.
 #[test]
 fn multiples_that_the_parser_cannot_count_are_refused() {
     let checker = Checker::new().unwrap();
@@ -116,7 +116,7 @@ fn multiples_that_the_parser_cannot_count_are_refused() {
     }
 }
 
-/// What is accepted can be said: the parser's own bounds are no narrower.
+/// Accepted grammars can be followed: the parser's own bounds are no narrower.
 #[test]
 fn the_widest_objects_can_be_begun() {
     let begin = || {
@@ -170,7 +170,7 @@ fn brackets_within_a_class_are_no_groups() {
     Checker::new().unwrap().check(&Grammar::Regex("[(]".repeat(300))).unwrap();
 }
 
-/// `count` schemas each of which refers to the next one by its anchor.
+/// Returns `count` schemas that each refer to the next one by its anchor.
 fn anchored(count: usize, keyword: &str, anchor: &str) -> Grammar {
     let mut defs = Map::new();
     for index in 0..count {
@@ -192,7 +192,7 @@ fn anchors_are_not_followed() {
             assert!(told.contains(words), "{told}");
         }
     }
-    // An anchor that nothing refers to is a name.
+    // An anchor without references has no effect.
     let schema = json!({"$anchor": "a", "type": "null"}).to_string();
     Checker::new().unwrap().check(&Grammar::json_schema(schema)).unwrap();
 }

@@ -1,4 +1,4 @@
-//! Answers that call functions, over vocabularies with tokens that no text has.
+//! Tests of answers that call functions, with vocabularies that contain special tokens.
 
 use std::sync::Arc;
 
@@ -7,11 +7,11 @@ use grammar::{
     Marker, ParameterTags, Part, Trigger, Vocabulary, Walk, Word,
 };
 
-/// A token of its own.
+/// A special token.
 const MARK: u32 = 256;
 const MIDDLE: u32 = 257;
 const END: u32 = 258;
-/// A token that a trigger ends within.
+/// A token in the middle of which a trigger ends.
 const LONG: u32 = 259;
 
 fn vocabulary() -> Vocabulary {
@@ -33,7 +33,7 @@ fn trigger(word: Word) -> Trigger {
     Trigger { word, at_start: false }
 }
 
-/// Calls between tags.
+/// Returns a syntax with calls between tags.
 fn tagged() -> CallSyntax {
     CallSyntax {
         triggers: vec![trigger(Word::Text("<call>".to_owned()))],
@@ -45,7 +45,7 @@ fn tagged() -> CallSyntax {
     }
 }
 
-/// Calls behind tokens of their own.
+/// Returns a syntax with calls after special tokens.
 fn marked() -> CallSyntax {
     CallSyntax {
         triggers: vec![trigger(Word::Token(MARK))],
@@ -79,7 +79,8 @@ fn begin(grammar: &Grammar) -> (Walk, usize) {
     (compiled.begin(0), words)
 }
 
-/// Takes tokens as long as they are allowed; how many were, and the walk behind them.
+/// Takes tokens as long as they are allowed; returns their number, the walk after them, and true if
+/// the answer may end there.
 fn taken(grammar: &Grammar, tokens: &[u32]) -> (usize, Walk, bool) {
     let (mut walk, words) = begin(grammar);
     let mut mask = vec![0; words];
@@ -115,7 +116,7 @@ fn required_calls_are_all_that_is_said() {
         "<call>{\"name\": \"get\", \"arguments\": {\"a\": \"",
         "<call>{\"name\": \"get_all\", \"arguments\": {\"b\": 1, \"b\"",
     ] {
-        // Its last character is what cannot follow.
+        // All but the last character are allowed.
         assert_eq!(taken(&one, &bytes(said)).0, said.len() - 1, "{said}");
     }
     let twice = format!("{CALL}\n{CALL}");
@@ -137,7 +138,7 @@ fn a_text_is_free_until_calls_begin() {
     let said = format!("{before}{CALL}");
     let (count, _, may_end) = taken(&free, &bytes(&said));
     assert_eq!((count, may_end), (said.len(), true));
-    // Calls once begun, no text follows.
+    // No text may follow a call.
     assert_eq!(taken(&free, &bytes(&format!("{said} and"))).0, said.len());
     let wrong = format!("{before}<call>{{\"name\": \"put");
     assert!(taken(&free, &bytes(&wrong)).0 < wrong.len());
@@ -153,12 +154,12 @@ fn a_trigger_may_end_within_a_token() {
     let said = [vec![LONG + 2], bytes("me\""), rest].concat();
     let (count, walk, may_end) = taken(&free, &said);
     assert_eq!((count, may_end, walk.is_free()), (said.len(), true, false));
-    // What cannot be a call is a text like others.
+    // A trigger with an impossible continuation is ordinary text.
     let (_, walk, may_end) = taken(&free, &[bytes("Oh <cal"), vec![LONG + 1], bytes("?")].concat());
     assert!(walk.is_free() && may_end);
 }
 
-/// Messages with headers, `MARK` before one and `MIDDLE` between it and a text.
+/// Messages have headers, with `MARK` before a header and `MIDDLE` between it and a text.
 #[test]
 fn triggers_count_in_headers_alone() {
     let syntax = CallSyntax {
@@ -259,7 +260,7 @@ fn two_hundred_functions_can_be_called() {
     assert_eq!((count, may_end), (call.len(), true));
 }
 
-/// Arguments one by one, each between tags.
+/// Returns a syntax with each argument between tags.
 fn in_tags() -> CallSyntax {
     let tag = |text: &str| text.to_owned();
     CallSyntax {
@@ -303,7 +304,7 @@ fn arguments_may_stand_between_tags_each() {
             assert_eq!((count, may_end), (said.len(), true), "{said}");
         }
         for said in [
-            // Its last character is what cannot follow.
+            // The last character is not allowed.
             format!("<call><f=get>\n{day}"),
             format!("<call><f=get>\n{city}<p=unit>\nK"),
             format!("<call><f=get>\n{city}<p=day>\n3"),
@@ -319,7 +320,7 @@ fn arguments_may_stand_between_tags_each() {
     assert!(told.contains("`a>b` has a name that is not plain"), "{told}");
 }
 
-/// Calls, or an answer of a form.
+/// Returns a grammar of calls, or of an answer that follows `grammar`.
 fn calls_or(syntax: CallSyntax, grammar: Grammar) -> Grammar {
     let Grammar::Calls(calls) = calls(syntax, false, true) else { panic!("calls") };
     Grammar::CallsOr(Box::new(CallsOr { calls: *calls, grammar }))
@@ -345,7 +346,7 @@ fn an_answer_is_calls_or_has_the_form() {
         let (_, mut walk, may_end) = taken(&both, &[]);
         assert!(!may_end && !walk.is_free() && !walk.is_complete());
     }
-    // A key comes once in either; what stands between tags is no JSON.
+    // Keys are unique in both alternatives; a call with tags is not JSON.
     let any = calls_or(in_tags(), Grammar::json_schema(r#"{"type": "object"}"#));
     let twice = "{\"a\": 1, \"a\"";
     assert_eq!(taken(&any, &bytes(twice)).0, twice.len() - 1);
@@ -363,7 +364,7 @@ fn calls_with_headers_give_way_to_a_marker() {
     let grammar = calls_or(harmony, Grammar::json_schema(r#"{"type": "boolean"}"#));
     let marker = Marker::Tokens(vec![MARK, MIDDLE]);
     let both = Grammar::Behind(Box::new(Behind { marker, grammar }));
-    // What is thought, which may not be all.
+    // The reasoning alone is not a complete answer.
     let mut thought = bytes("Hm");
     thought.push(MIDDLE);
     thought.extend(bytes("well"));

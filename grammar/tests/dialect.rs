@@ -1,4 +1,4 @@
-//! Expressions mean what ECMA 262 says they mean.
+//! Tests that expressions have the meaning that ECMA 262 gives them.
 
 use grammar::{Checker, Grammar};
 

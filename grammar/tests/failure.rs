@@ -1,4 +1,4 @@
-//! An answer that was given up is told from a complete one.
+//! Tests that a failed answer is distinguished from a complete one.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! As many forms as there are lines take no more memory than a few.
+//! Tests that many grammars take no more memory than a few.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -10,11 +10,11 @@ thread_local! {
     static LIVE_BYTES: Cell<isize> = const { Cell::new(0) };
 }
 
-/// Counts what the thread holds.
+/// Allocator that counts the bytes that each thread holds.
 struct Counting;
 
 fn note(bytes: isize) {
-    // A thread that ends frees what it holds after its count is gone.
+    // When a thread ends, memory is freed after its counter is gone.
     let _ = LIVE_BYTES.try_with(|live| live.set(live.get() + bytes));
 }
 
@@ -37,8 +37,8 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Bytes that are held when `slots` answers at a time have followed each of the forms, one after
-/// the other.
+/// Returns the bytes that are held after `slots` concurrent answers have followed each of the
+/// grammars in turn.
 fn held_bytes(grammars: Vec<Grammar>, slots: usize) -> isize {
     let mut words: Vec<Vec<u8>> = (0..=255u8).map(|byte| vec![byte]).collect();
     words.push(Vec::new());
@@ -80,8 +80,8 @@ fn schemas_are_held_like_a_few() {
     assert!(many < 64 << 20, "{many} bytes");
 }
 
-/// What a lexer learns of a form is shared by its answers and bounded, so one answer must not find
-/// it full.
+/// The states of a grammar's lexer are shared by its answers and bounded, but no answer may find
+/// them used up.
 #[test]
 fn a_form_can_be_followed_as_often_as_there_are_lines() {
     let mut words: Vec<Vec<u8>> = (0..=255u8).map(|byte| vec![byte]).collect();

@@ -1,4 +1,4 @@
-//! Whole texts are checked without a vocabulary.
+//! Tests of checking whole texts without a vocabulary.
 
 use grammar::{Checker, Grammar};
 
@@ -24,11 +24,12 @@ fn a_text_matches_as_a_whole() {
     }
 }
 
-/// What is learnt of a form while texts are checked is bounded, and never makes a text wrong.
+/// The states of a lexer are bounded, but valid texts are accepted however many were checked
+/// before.
 #[test]
 fn texts_are_right_however_many_were_checked() {
     let mut checker = Checker::new().unwrap();
-    // A lexer has a state for each of the last 17 letters that it has seen together.
+    // The lexer needs a state for each combination of the last 17 letters.
     let form = Grammar::Regex("(a|b)*a(a|b){16}".to_owned());
     let mut state = 7_u64;
     for count in 0..400 {

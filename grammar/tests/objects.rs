@@ -1,4 +1,4 @@
-//! Keys of objects, and what stands between the parts of a JSON text.
+//! Tests of the keys of objects, and of whitespace in JSON texts.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -7,7 +7,8 @@ use grammar::{Checker, Compiled, Grammar, Grammars, Vocabulary, Whitespace};
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::{Value, json};
 
-/// Bytes, and words in which keys end and begin; the last token ends.
+/// Returns a vocabulary of bytes and of words in which keys end and begin; the last token ends an
+/// answer.
 fn vocabulary() -> Vocabulary {
     let mut words: Vec<Vec<u8>> = (0..=255u8).map(|byte| vec![byte]).collect();
     for word in ["{\"", "\":", "\":1", ",\"", "\":1,\"a", "a\":", "ab\"", "\",\"", "}}", "    "] {
@@ -18,7 +19,7 @@ fn vocabulary() -> Vocabulary {
     Vocabulary { words, ends: vec![end] }
 }
 
-/// Texts of answers that prefer some bytes and otherwise choose at random, those that are complete.
+/// Returns the complete texts of random answers that prefer tokens of the bytes in `prefers`.
 fn texts(grammar: &Grammar, count: u64, prefers: &str) -> Vec<String> {
     ended(grammar, count, prefers)
         .into_iter()
@@ -26,7 +27,7 @@ fn texts(grammar: &Grammar, count: u64, prefers: &str) -> Vec<String> {
         .collect()
 }
 
-/// Texts of all answers that end by themselves, and whether they are complete.
+/// Returns the texts of all answers that end by themselves, with true if they are complete.
 fn ended(grammar: &Grammar, count: u64, prefers: &str) -> Vec<(String, bool)> {
     let vocabulary = vocabulary();
     let end = vocabulary.ends[0];
@@ -66,7 +67,7 @@ fn schema(schema: Value) -> Grammar {
     Grammar::json_schema(schema.to_string())
 }
 
-/// The keys of an object as they are written.
+/// The keys of an object in the order in which they are written.
 struct Written(Vec<String>);
 
 impl<'de> Deserialize<'de> for Written {
@@ -121,7 +122,7 @@ fn a_text_that_says_a_key_twice_is_wrong() {
     assert!(told.contains("`a`"), "{told}");
 }
 
-/// A declared key cannot come in another spelling, where anything may be its value.
+/// A declared key cannot be written with another spelling where other keys may have any value.
 #[test]
 fn a_key_has_one_spelling() {
     let mut checker = Checker::new().unwrap();
@@ -153,22 +154,23 @@ fn between_parts_there_is_a_space_at_most() {
     }
     let told = checker.check(&of(everything)).unwrap_err().to_string();
     assert!(told.contains("more than whitespace"), "{told}");
-    // The schema may say it itself.
+    // The schema may specify the whitespace itself.
     let own = json!({"type": "array", "x-guidance": {"whitespace_pattern": "\n"}});
     checker.check_text(&schema(own), b"[1,\n2]").unwrap();
 }
 
-/// Whether a text is an object that says different keys, so many at least, each of which is fine.
+/// Returns true if a text is an object with at least `least` keys, all different and valid by
+/// `is_key`.
 fn is_right(text: &str, least: usize, is_key: fn(&str) -> bool) -> bool {
     let Written(keys) = serde_json::from_str(text).unwrap_or_else(|e| panic!("{text}: {e}"));
     let different = keys.iter().collect::<HashSet<_>>().len();
     different == keys.len() && different >= least && keys.iter().all(|key| is_key(key))
 }
 
-/// What is said of an object's keys, how many it must have, and which they are.
+/// Schema of an object's keys, minimum number of keys, and predicate that valid keys satisfy.
 type Case = (Value, usize, fn(&str) -> bool);
 
-/// Where few keys can be said, none is begun that cannot be finished.
+/// If few keys are possible, no key is begun that cannot be completed.
 #[test]
 fn keys_that_run_out_end_the_object() {
     let number = json!({"type": "integer", "minimum": 0, "maximum": 9});
@@ -196,7 +198,7 @@ fn keys_that_run_out_end_the_object() {
             2,
             |key| ["a", "b"].contains(&key),
         ),
-        // What the patterns leave over.
+        // The keys that match no pattern.
         (
             json!({"patternProperties": {"[^ab]|..": false},
                 "additionalProperties": number, "minProperties": 3}),
@@ -253,7 +255,7 @@ fn objects_of_more_keys_than_can_be_said_are_refused() {
         let told = check(wrong.clone()).expect_err("refused").to_string();
         assert!(told.contains("but only 6 keys can be said"), "{wrong}: {told}");
     }
-    // Declared keys count, and keys without end are enough.
+    // Declared keys count, and unlimited keys always suffice.
     let declared = |min: usize| {
         json!({"type": "object", "properties": {"a": {}, "z": {}}, "required": ["a", "z"],
             "patternProperties": {"^[ab]$": {}}, "additionalProperties": false,

@@ -1,16 +1,17 @@
-//! Every answer that a schema lets be said is complete in the end and has the schema as it was
-//! given, by a validator that knows nothing of the parser.
+//! Tests that every generated answer is complete and valid against the original schema, by a
+//! validator that is independent of the parser.
 
 use std::sync::Arc;
 
 use grammar::{Checker, Compiled, Grammar, Grammars, Vocabulary, Whitespace};
 use serde_json::{Value, json};
 
-/// Tokens of an answer at most; behind `STEERED` it takes what ends it soonest.
+/// Maximum number of tokens of an answer; after `STEERED` tokens the shortest end is chosen.
 const LONGEST: usize = 1_200;
 const STEERED: usize = 60;
 
-/// Bytes, and words in which parts of a JSON text end and begin; the last token ends.
+/// Returns a vocabulary of bytes and of words in which parts of a JSON text end and begin; the last
+/// token ends an answer.
 fn vocabulary() -> Vocabulary {
     let mut words: Vec<Vec<u8>> = (0..=255u8).map(|byte| vec![byte]).collect();
     let more = [
@@ -23,7 +24,7 @@ fn vocabulary() -> Vocabulary {
     Vocabulary { words, ends: vec![end] }
 }
 
-/// Answers of random tokens to a form: their texts, and whether each is complete.
+/// Returns the texts of random answers to a grammar, with true if they are complete.
 fn answers(grammar: &Grammar, count: u64) -> Vec<(Vec<u8>, bool)> {
     let vocabulary = vocabulary();
     let (end, words) = (vocabulary.ends[0], vocabulary.words.clone());
@@ -45,7 +46,7 @@ fn answers(grammar: &Grammar, count: u64) -> Vec<(Vec<u8>, bool)> {
                 let token = if step < STEERED {
                     allowed[pick % allowed.len()]
                 } else {
-                    // What closes comes first, then what says little.
+                    // Closing tokens are preferred, then those that add little.
                     let in_string = is_in_string(&text);
                     let closes = |token: &u32| match words[*token as usize].as_slice() {
                         [] => 0,
@@ -88,7 +89,7 @@ fn shown(text: &[u8]) -> String {
     String::from_utf8_lossy(text).into_owned()
 }
 
-/// Walks through a schema and compares what is said with it.
+/// Generates answers to a schema, validates them and returns their number.
 fn hold(schema: &Value, whitespace: &Whitespace) -> usize {
     let grammar = Grammar::JsonSchema(schema.to_string(), whitespace.clone());
     let mut checker = Checker::new().expect("a checker");
@@ -107,7 +108,7 @@ fn hold(schema: &Value, whitespace: &Whitespace) -> usize {
     answers.len()
 }
 
-/// Texts with control characters, and patterns.
+/// Returns schemas of strings with control characters and patterns.
 fn texts() -> Vec<Value> {
     vec![
         json!({"const": "a\u{1}b"}),
@@ -121,7 +122,7 @@ fn texts() -> Vec<Value> {
     ]
 }
 
-/// Alternatives, behind references too.
+/// Returns schemas with alternatives, some of them references.
 fn alternatives() -> Vec<Value> {
     let object = |name: &str, kind: Value| {
         json!({"type": "object", "properties": {"kind": {"const": name}, "it": kind},
@@ -145,7 +146,7 @@ fn alternatives() -> Vec<Value> {
     ]
 }
 
-/// Objects whose keys run out.
+/// Returns schemas of objects with few possible keys.
 fn keys() -> Vec<Value> {
     let nothing = json!({"type": "null"});
     vec![
@@ -163,7 +164,7 @@ fn keys() -> Vec<Value> {
     ]
 }
 
-/// Keywords that say nothing.
+/// Returns schemas with keywords that have no effect.
 fn notes() -> Vec<Value> {
     vec![
         json!({"type": "string", "format": "password", "title": "T", "description": "D",
@@ -195,7 +196,7 @@ fn numbers() -> Vec<Value> {
     ]
 }
 
-/// Values within values.
+/// Returns schemas of nested values.
 fn nested() -> Vec<Value> {
     vec![
         json!({"$ref": "#/$defs/tree", "$defs": {"tree": {"type": "object", "properties": {
@@ -222,7 +223,7 @@ fn what_is_said_has_the_schema() {
     }
 }
 
-/// All control characters, each in a text of its own.
+/// Tests all control characters, each in a string of its own.
 #[test]
 fn no_character_of_a_text_is_lost() {
     let checker = Checker::new().expect("a checker");
@@ -238,7 +239,8 @@ fn no_character_of_a_text_is_lost() {
     }
 }
 
-/// A declared key cannot come in another spelling where a schema has control characters.
+/// A declared key cannot be written with another spelling if the schema contains control
+/// characters.
 #[test]
 fn a_key_keeps_its_one_spelling() {
     let schema = json!({"type": "object", "properties": {"a": {"type": "integer"},
@@ -309,7 +311,7 @@ fn what_is_not_held_is_looked_at_in_the_end() {
     }
 }
 
-/// A function's arguments are held as far as they can be, whatever its schema asks for.
+/// The schema of a function's arguments is enforced as far as possible, whatever it contains.
 #[test]
 fn arguments_are_held_as_far_as_they_can_be() {
     let mut checker = Checker::new().expect("a checker");

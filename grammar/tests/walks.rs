@@ -1,10 +1,11 @@
-//! Walks through grammars over vocabularies small enough to know every token.
+//! Tests of walks through grammars with vocabularies small enough to know every token.
 
 use std::sync::Arc;
 
 use grammar::{Checker, Compiled, Grammar, Grammars, Vocabulary};
 
-/// Bytes, some words that end within others, and two tokens that end an answer.
+/// Returns a vocabulary of bytes, some words that end within others, and two tokens that end an
+/// answer.
 fn vocabulary() -> Vocabulary {
     let mut words: Vec<Vec<u8>> = (0..=255u8).map(|byte| vec![byte]).collect();
     for word in
@@ -23,8 +24,8 @@ fn compiled(grammar: &Grammar) -> Compiled {
     Compiled::new(Arc::new(grammars)).expect("a grammar")
 }
 
-/// The text of an answer whose next token is always the one that `choose` picks of those allowed,
-/// and whether it ended.
+/// Returns the text of an answer for which `choose` picks each token among those allowed, and true
+/// if it ended.
 fn walk(grammar: &Grammar, most: usize, mut choose: impl FnMut(&[u32]) -> u32) -> (String, bool) {
     let (mut compiled, vocabulary) = (compiled(grammar), vocabulary());
     let mut walk = compiled.begin(0);
@@ -45,7 +46,7 @@ fn walk(grammar: &Grammar, most: usize, mut choose: impl FnMut(&[u32]) -> u32) -
     (String::from_utf8_lossy(&text).into_owned(), false)
 }
 
-/// Picks by a small generator.
+/// Returns a function that picks randomly.
 fn random(seed: u64) -> impl FnMut(&[u32]) -> u32 {
     let mut state = seed * 2 + 1;
     move |allowed| {
@@ -65,7 +66,7 @@ fn a_choice_is_one_of_its_texts() {
         seen.insert(text);
     }
     assert_eq!(seen.len(), 4, "{seen:?}");
-    // "yesterday" begins like "yes" and is none of them: its token is never allowed.
+    // "yesterday" begins like "yes" but is not a choice: its token is never allowed.
     let yesterday = 256 + 2;
     walk(&grammar, 40, |allowed| {
         assert!(!allowed.contains(&yesterday));
@@ -73,7 +74,7 @@ fn a_choice_is_one_of_its_texts() {
     });
 }
 
-/// What can follow some tokens, in ascending order.
+/// Returns the tokens allowed after `tokens`, in ascending order.
 fn following(compiled: &mut Compiled, tokens: &[u32]) -> Vec<u32> {
     let mut walk = compiled.begin(0);
     let mut mask = vec![0; compiled.mask_words()];
@@ -89,7 +90,7 @@ fn a_choice_is_said_in_the_tokens_of_the_tokenizer() {
         [" ", "y", "yes", " yes", "no", " no", "pe", "\n", ""].map(|word| word.as_bytes().to_vec());
     let vocabulary = Vocabulary { words: words.to_vec(), ends: vec![8] };
     let texts = [" yes", " yespe", " no", "yes", "nope"].map(str::to_owned).to_vec();
-    // What it knows no tokens of is said in the fewest.
+    // Texts that the tokenizer does not encode are spelled in the fewest tokens.
     let encode = |text: &str| match text {
         " yes" => Some(vec![3]),
         "yes" => Some(vec![2]),
@@ -98,7 +99,7 @@ fn a_choice_is_said_in_the_tokens_of_the_tokenizer() {
     };
     let grammars = Grammars::new(vocabulary, vec![Grammar::Choice(texts)], encode);
     let mut compiled = Compiled::new(Arc::new(grammars)).unwrap();
-    // A space, or " y", would lead to " yes" too.
+    // A space, or " y", would lead to " yes", too.
     assert_eq!(following(&mut compiled, &[]), [2, 3, 4, 5]);
     assert_eq!(following(&mut compiled, &[3]), [6, 8]);
     assert_eq!(following(&mut compiled, &[3, 6]), [8]);
