@@ -1,4 +1,5 @@
-//! Choices are said in the tokens that the model's own tokenizer makes of them, and in no others.
+//! Tests that choices are generated in the tokens that the model's own tokenizer produces, and in
+//! no others.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use grammar::{Compiled, Grammar, Grammars, Vocabulary, Walk};
 use model::config::Family;
 use serde_json::{Map, json};
 
-/// A model's tokenizer, with a token of its vocabulary that ends an answer.
+/// A model's tokenizer and vocabulary, with one token that ends an answer.
 struct Tokens {
     text: ModelText,
     vocabulary: Vocabulary,
@@ -34,7 +35,7 @@ impl Tokens {
         self.text.encode_part(text).expect("it has tokens")
     }
 
-    /// What a text adds to the tokens of a prompt.
+    /// Returns the tokens that a text adds to those of a prompt.
     fn behind(&self, prompt: &str, text: &str) -> Vec<u32> {
         let (before, all) = (self.encode(prompt), self.encode(&format!("{prompt}{text}")));
         let (begins, added) = all.split_at(before.len());
@@ -42,7 +43,7 @@ impl Tokens {
         added.to_vec()
     }
 
-    /// All that can be said where these are the choices.
+    /// Returns all token sequences that these choices allow.
     fn said(&self, choices: &[&str]) -> Vec<Vec<u32>> {
         let texts = choices.iter().map(|text| (*text).to_owned()).collect();
         let encode = |text: &str| self.text.encode_part(text).ok();
@@ -72,7 +73,8 @@ impl Tokens {
         found
     }
 
-    /// Each choice is said in one way, which is what the tokenizer makes of it behind the prompt.
+    /// Asserts that each choice is possible in exactly one way: the tokens of the tokenizer after
+    /// the prompt.
     fn check(&self, prompt: &str, choices: &[&str]) {
         let mut expected: Vec<_> = choices.iter().map(|text| self.behind(prompt, text)).collect();
         expected.sort_unstable();
@@ -101,7 +103,8 @@ fn byte_level_tokenizers() {
     let llama = Tokens::of_folder(fixture("llama"), Family::Llama, 320, 2);
     let opt = Tokens::of_folder(fixture("opt"), Family::Opt, 376, 2);
     for tokens in [llama, opt] {
-        // Whole words, words that begin others, and texts that begin alike in other tokens.
+        // Whole words, prefixes of other words, and texts with a common prefix but different
+        // tokens.
         tokens.check("Is it so?", &[" no", " not", " not now", " yes", " the", " they", " that"]);
         tokens.check("It is:\n", &["no", "not", "now", "The", "the", "n", "th"]);
         tokens.check("It is", &["  no", " é", "\n", "\n\nno", " 日本", " no ", " no"]);
@@ -112,7 +115,7 @@ fn byte_level_tokenizers() {
     }
 }
 
-/// What spells a special token is said as a text.
+/// The name of a special token is spelled as ordinary text.
 #[test]
 fn special_tokens_are_texts() {
     let tokens = Tokens::of_folder(fixture("llama"), Family::Llama, 320, 2);
@@ -122,8 +125,8 @@ fn special_tokens_are_texts() {
     assert_eq!(words.copied().collect::<Vec<u8>>(), b"<|im_end|>");
 }
 
-/// A folder with a tokenizer like SentencePiece's, which puts a blank before a text and falls back
-/// to bytes; how many tokens it has.
+/// Writes a tokenizer like SentencePiece's, which inserts a space before a text and falls back to
+/// bytes; returns the size of its vocabulary.
 fn sentence_pieces(folder: &Path) -> usize {
     let mut vocab: Vec<String> = ["<unk>", "<s>", "</s>"].map(str::to_owned).to_vec();
     vocab.extend((0..=255u8).map(|byte| format!("<0x{byte:02X}>")));
@@ -187,7 +190,7 @@ fn tokenizers_that_put_a_blank_before_a_text() {
     assert!(words.contains(&&b" yes"[..]) && yes.iter().all(|said| said.len() == 1), "{yes:?}");
 }
 
-/// The model that `make run` fetches, where it is.
+/// Tests the model that `make run` fetches, if it is present.
 #[test]
 fn smollm2() {
     let path = fixture("../../.cache/models/smollm2-135m-instruct-q4_1.gguf");

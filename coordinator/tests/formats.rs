@@ -1,4 +1,4 @@
-//! Every example of `docs/formats.md`, through the code that reads and writes the real files.
+//! Tests of every example of `docs/formats.md` with the code that reads and writes the real files.
 
 use std::ops::ControlFlow;
 
@@ -19,7 +19,7 @@ use coordinator::score::tokens::Prefix;
 
 const FORMATS: &str = include_str!("../../docs/formats.md");
 
-/// Blocks of the document whose fence says `kind`, at least one.
+/// Returns the blocks of the document whose fence has the info string `kind`, at least one.
 fn blocks(kind: &str) -> Vec<String> {
     let mut blocks = Vec::new();
     let mut open: Option<(bool, String)> = None;
@@ -83,7 +83,7 @@ impl TextCodec for OneTokenPerByte {
     }
 }
 
-/// Inputs are only read here; nothing is generated.
+/// Decoder without text: inputs are only read here, nothing is generated.
 struct NoText;
 
 impl TextStream for NoText {
@@ -154,7 +154,7 @@ fn scores_read_and_write_as_they_stand() {
 }
 
 /// The examples of tables and machine files are those that `plan` prints, and every field is
-/// explained.
+/// documented.
 #[test]
 fn tables_and_machine_files_are_the_templates() {
     use coordinator::cli::request::Template;
@@ -168,7 +168,8 @@ fn tables_and_machine_files_are_the_templates() {
     }
 }
 
-/// Whole examples: what reads the real files reads them, and no section of theirs is left out.
+/// The examples are complete: the code that reads the real files accepts them, and every section is
+/// known or documented.
 #[test]
 fn tables_and_machine_files_are_read() {
     for block in blocks("toml machine") {
@@ -193,7 +194,7 @@ fn every_error_code_is_listed() {
     }
 }
 
-/// The names that the report promises, in the example.
+/// The example contains the names that the report guarantees.
 #[test]
 fn the_report_is_one_object_with_the_promised_names() {
     for block in blocks("json report") {

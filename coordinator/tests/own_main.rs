@@ -1,15 +1,15 @@
-//! The `main` of tests whose workers are started from the test's own program, as the engine starts
-//! them from the coordinator: it is a worker where it is asked to be one, and lists and runs the
-//! tests as test runners ask otherwise.
+//! The `main` of tests that start their workers from the test's own program, as the engine starts
+//! them from the coordinator. With the arguments of a worker it runs that worker; otherwise it
+//! lists and runs the tests like a test harness.
 
 use std::process::ExitCode;
 
 use coordinator::setup::model::open_weights;
 
-/// A test with its name.
+/// Name and function of a test.
 pub type Test = (&'static str, fn());
 
-/// What the program does.
+/// Runs a worker, or lists or runs the tests, depending on the arguments.
 pub fn main(tests: &[Test]) -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     if let [first, _, channel] = &args[..]
@@ -22,7 +22,7 @@ pub fn main(tests: &[Test]) -> ExitCode {
     }
     let is_given = |flag: &str| args.iter().any(|arg| arg == flag);
     if is_given("--list") {
-        // Runners ask for the ignored ones too: there are none.
+        // Runners also list the ignored tests: there are none.
         let listed = tests.iter().filter(|_| !is_given("--ignored"));
         listed.for_each(|(name, _)| println!("{name}: test"));
         return ExitCode::SUCCESS;

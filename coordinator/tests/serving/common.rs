@@ -53,12 +53,12 @@ fn config() -> ModelConfig {
     }
 }
 
-/// What is computed in.
+/// Returns the number formats of the computation and of the KV cache to test.
 pub fn dtypes() -> [(Dtype, KvFormat); 3] {
     [(Dtype::Bf16, KvFormat::Plain), (Dtype::Bf16, KvFormat::Four), (Dtype::F32, KvFormat::Plain)]
 }
 
-/// The CPU alone, a split, and everything streamed to the device.
+/// Returns three placements: the CPU alone, a split, and everything streamed to the device.
 pub fn maps(kv_format: KvFormat) -> Vec<DeviceMap> {
     let config = config();
     let split = parse_split("k:up", &config, None).expect("a split");
@@ -68,23 +68,23 @@ pub fn maps(kv_format: KvFormat) -> Vec<DeviceMap> {
     policies.iter().map(of).collect()
 }
 
-/// How caches are kept.
+/// Organization of the KV caches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kept {
-    /// Each slot has an extent of them.
+    /// One extent for each slot.
     Extents,
-    /// In so many pages.
+    /// The given number of pages.
     Pages(u32),
-    /// In so many pages that have more positions than are copied at the least.
+    /// The given number of pages, which have more positions than the minimum that is copied.
     LargePages(u32),
-    /// Two sequences' on the device, which computes all linears, and others' on the host, as this
-    /// policy decides.
+    /// Caches of two sequences on the device, which computes all linears, and of the others on the
+    /// host, with this policy.
     Owners(schedule::hybrid::Policy),
-    /// The same on a machine whose CPU attends eight times slower than its device.
+    /// Like `Owners`, on a machine whose CPU computes attention eight times slower than its device.
     SlowHost(schedule::hybrid::Policy),
 }
 
-/// With which APEX's inequality does not hold, where a few hundred positions are attended to.
+/// Returns costs for which APEX's inequality does not hold with a few hundred cached positions.
 fn slow_host() -> StepCosts {
     let mut device = Costs::NONE;
     device.points[0] = (1, 1000);
@@ -157,7 +157,8 @@ pub fn start_with(map: &DeviceMap, dtype: Dtype, kept: Kept) -> ServingEngine {
     start_storing(map, dtype, kept, None, Box::new(|_| {}))
 }
 
-/// Where `prompts` says so, beginnings of prompts are stored; sentences are told to `tell`.
+/// Starts a server that stores prompt prefixes at `prompts`, if given; its messages are passed to
+/// `tell`.
 pub fn start_storing(
     map: &DeviceMap,
     dtype: Dtype,
@@ -183,7 +184,7 @@ pub fn start_storing(
     ServingEngine::start(options).expect("it starts")
 }
 
-/// A prompt and what is asked of it.
+/// A prompt and its request options.
 #[derive(Debug, Clone)]
 pub struct Job {
     pub prompt: Vec<u32>,
@@ -196,7 +197,7 @@ pub struct Job {
     pub grammar: Option<Grammar>,
 }
 
-/// Every token below 128 is a letter of ASCII.
+/// Returns grammars over a vocabulary in which every token below 128 is an ASCII character.
 fn grammars(forms: Vec<Grammar>) -> Grammars {
     let word = |token: u32| if token < 128 { vec![token as u8] } else { Vec::new() };
     let vocabulary = Vocabulary { words: (0..200).map(word).collect(), ends: vec![EOS] };
@@ -236,12 +237,12 @@ pub fn jobs(count: usize) -> Vec<Job> {
     (0..count).map(job).collect()
 }
 
-/// Tokens, log-probabilities as tokens and bits, and why it ended.
+/// Tokens, log-probabilities as token IDs and bits, and the reason of the end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
     tokens: Vec<u32>,
     logprobs: Vec<(u32, u32)>,
-    /// The same of the prompt's tokens but the first.
+    /// Log-probabilities of the prompt's tokens, except the first.
     prompt_logprobs: Vec<(u32, u32)>,
     finish: Finish,
 }
@@ -279,7 +280,7 @@ impl Observer for Answers {
     }
 }
 
-/// What a batch job answers, one sequence at a time.
+/// Returns the answers of a batch job that runs one sequence at a time.
 pub fn expected(map: &DeviceMap, dtype: Dtype, jobs: &[Job]) -> Vec<Answer> {
     let plan = plan(map, dtype, None);
     let forms: Vec<Grammar> = jobs.iter().filter_map(|job| job.grammar.clone()).collect();
@@ -316,7 +317,7 @@ impl Listener for Telling {
     }
 }
 
-/// A submission that is listened to.
+/// A submission whose events are received.
 pub struct Heard {
     id: SubmissionId,
     events: Receiver<Event>,
@@ -343,7 +344,7 @@ fn submission(engine: &ServingEngine, job: &Job) -> Submission {
     }
 }
 
-/// A listener that panics with the first token, on the engine's thread.
+/// Listener that panics on the engine's thread at the first token.
 struct Panicking;
 
 impl Listener for Panicking {
@@ -353,7 +354,7 @@ impl Listener for Panicking {
     }
 }
 
-/// Asks for a job whose listener is a defect.
+/// Submits a job whose listener panics.
 pub fn ask_with_a_defect(engine: &ServingEngine, job: &Job) {
     engine.submit(submission(engine, job), Box::new(Panicking)).expect("it is taken");
 }
@@ -367,12 +368,12 @@ impl Heard {
         self.id
     }
 
-    /// What is told within a while.
+    /// Returns the events that arrive within `limit`, waiting for at least one.
     pub fn events(&self, limit: Duration) -> Vec<Event> {
         self.events.recv_timeout(limit).into_iter().chain(self.events.try_iter()).collect()
     }
 
-    /// Waits until nothing more will be told: with a last event, or since nobody has it any more.
+    /// Waits until no more events can arrive: after a last event, or when the listener was dropped.
     pub fn end(self, limit: Duration) {
         let until = Instant::now() + limit;
         loop {
@@ -386,7 +387,7 @@ impl Heard {
         }
     }
 
-    /// The whole answer.
+    /// Waits for the whole answer.
     pub fn answer(self, limit: Duration) -> Answer {
         let until = Instant::now() + limit;
         let (mut tokens, mut logprobs) = (Vec::new(), Vec::new());
@@ -415,7 +416,7 @@ impl Heard {
     }
 }
 
-/// The processes that this one started and that live.
+/// Returns the live child processes of this one.
 pub fn workers() -> Vec<Pid> {
     let own = std::process::id();
     let path = format!("/proc/{own}/task");

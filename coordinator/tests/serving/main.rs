@@ -1,5 +1,5 @@
-//! The engine of a server, with real worker processes: answers are those of the batch job's engine
-//! whatever comes beside them, whoever leaves, and however often a worker is lost.
+//! Tests of the engine of a server with real worker processes: answers equal those of the batch
+//! job's engine, regardless of concurrent requests, cancellations and lost workers.
 
 mod common;
 #[path = "../own_main.rs"]
@@ -106,7 +106,7 @@ fn a_lost_worker_loses_no_answer() {
         std::thread::sleep(Duration::from_micros(u64::from(random.next_u32() % 20_000)));
         let workers = workers();
         let unlucky = workers[random.next_u32() as usize % workers.len()];
-        // It may have left already, where all is answered.
+        // The worker may have exited already if everything is answered.
         let _ = kill_process(unlucky, signal);
         let found: Vec<_> = heard.into_iter().map(|heard| heard.answer(WATCHDOG)).collect();
         assert_eq!(found, expected, "seed {seed}: {signal:?} {}", map.policy);
@@ -130,8 +130,8 @@ fn what_was_taken_is_answered_before_the_end() {
     assert!(common::try_listen(&engine, &jobs[0]).is_err(), "nothing more is taken");
 }
 
-/// What a token of a prompt gets is what the same token gets where a job draws it: prompts here are
-/// what a job has answered.
+/// The log-probabilities of a prompt's tokens equal those of the same tokens when a job generates
+/// them: prompts here contain a job's answers.
 fn what_the_model_says_of_prompts() {
     for (dtype, kv_format) in dtypes() {
         for map in maps(kv_format) {
@@ -156,11 +156,11 @@ fn what_the_model_says_of_prompts() {
     }
 }
 
-/// Fewer pages than the slots would need: sequences are preempted and begin again.
+/// With fewer pages than the slots would need, sequences are preempted and restarted.
 fn pages_of_caches_change_no_answer() {
     let mut preemptions = 0;
     for (dtype, kv_format) in dtypes() {
-        // The CPU attends there and keeps the caches.
+        // The CPU computes attention and stores the caches.
         let map = &maps(kv_format)[0];
         let jobs = jobs(40);
         let expected = expected(map, dtype, &jobs);
@@ -176,8 +176,8 @@ fn pages_of_caches_change_no_answer() {
     assert!(preemptions > 0, "nothing was preempted");
 }
 
-/// Prompts that part within pages, in fewer pages than the slots would need, asked twice: parts are
-/// copied while others come, go and are preempted.
+/// Tests prompts that diverge within pages, in fewer pages than the slots would need, submitted
+/// twice: parts of pages are copied while other sequences come, go and are preempted.
 fn parts_of_pages_change_no_answer() {
     let mut preemptions = 0;
     for (dtype, kv_format) in dtypes() {
@@ -233,7 +233,7 @@ fn answers_to_one_prompt_compute_it_once() {
     assert_eq!(status.cached_tokens, 5 * 30);
 }
 
-/// Nobody is left without a word, and nothing looks as if it were at work.
+/// Every client gets a last event or is disconnected, and no worker keeps running.
 fn a_defect_of_the_engine_ends_it() {
     let (dtype, kv_format) = dtypes()[0];
     let engine = start(&maps(kv_format)[0], dtype);
@@ -251,7 +251,7 @@ fn beginnings_are_computed_once() {
     let map = &maps(kv_format)[0];
     let job = Job { prompt: (1..60).collect(), max_new: 20, ..jobs(1).remove(0) };
     let first = expected(map, dtype, std::slice::from_ref(&job)).remove(0);
-    // A conversation goes on from what was said.
+    // A conversation continues after its first answer.
     let said: Vec<u32> = job.prompt.iter().chain(first.tokens()).copied().chain([5, 6]).collect();
     let next = Job { prompt: said.clone(), ..job.clone() };
     let second = expected(map, dtype, std::slice::from_ref(&next)).remove(0);
@@ -267,8 +267,8 @@ fn beginnings_are_computed_once() {
     assert_eq!(status.prompt_tokens + status.cached_tokens, (59 + said.len() + 59) as u64);
 }
 
-/// What follows a prompt is looked at without the prompt's own tokens, and without a token behind:
-/// of sequences that come together one computes the prompt, and the others wait for its pages.
+/// Continuations are scored without the prompt's own tokens and without generating any: among
+/// sequences that arrive together one computes the prompt, and the others wait for its pages.
 fn continuations_share_their_prompt() {
     const PROMPT: u32 = 50;
     for (dtype, kv_format) in dtypes() {
@@ -335,7 +335,7 @@ fn workers_that_cannot_be_kept_are_given_up() {
     let heard = listen(&engine, &endless);
     let begun = Instant::now();
     let mut last = Vec::new();
-    // Every set of workers is killed as soon as it is seen.
+    // All workers are killed as soon as they are seen.
     while engine.status().state != State::Ended && begun.elapsed() < WATCHDOG {
         for worker in workers() {
             let _ = kill_process(worker, Signal::KILL);

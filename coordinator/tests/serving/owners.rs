@@ -1,4 +1,4 @@
-//! Servers whose sequences belong to the device or to the host.
+//! Tests of servers whose sequences belong to the device or to the host.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use schedule::hybrid::{Policy, StepCosts};
 use super::common::{Heard, Job, Kept, dtypes, expected, jobs, listen, maps, start_with, workers};
 use super::{WATCHDOG, wait_until};
 
-/// Prompts of up to 70 tokens beside a step of 16 rows: most are computed in pieces, short ones
+/// Prompts have up to 70 tokens and steps 16 rows: most prompts are computed in chunks, short ones
 /// whole.
 pub fn either_owner_answers_alike() {
     for (dtype, kv_format) in dtypes() {
@@ -23,7 +23,7 @@ pub fn either_owner_answers_alike() {
         for kept in measured.chain([Policy::Apex, Policy::Auto].map(Kept::SlowHost)) {
             let engine = start_with(on_device, dtype, kept);
             let deciding = engine.deciding().expect("sequences have owners");
-            // Any of them may be too short to be seen in so small a model, but not all.
+            // In so small a model some costs may be too low to be measured, but not all.
             let costs = deciding.costs;
             let unknown = StepCosts { layers: costs.layers, ..StepCosts::NONE };
             assert_ne!(costs, unknown, "measured or given");
@@ -78,7 +78,7 @@ pub fn owners_survive_a_lost_worker() {
         let heard: Vec<Heard> = jobs.iter().map(|job| listen(&engine, job)).collect();
         std::thread::sleep(Duration::from_micros(u64::from(random.next_u32() % 20_000)));
         let workers = workers();
-        // It may have left already, where all is answered.
+        // The worker may have exited already if everything is answered.
         let _ = kill_process(workers[random.next_u32() as usize % workers.len()], Signal::KILL);
         let found: Vec<_> = heard.into_iter().map(|heard| heard.answer(WATCHDOG)).collect();
         assert_eq!(found, expected, "seed {seed}");

@@ -1,4 +1,5 @@
-//! Beginnings of prompts on disk: what one engine computed another one reads, to the same bits.
+//! Tests of stored prompt prefixes: another engine reads what one engine computed, with the same
+//! bits.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -20,11 +21,11 @@ use crate::common::{
 };
 use crate::{WATCHDOG, wait_until};
 
-/// Positions of a page.
+/// Positions per page.
 const PAGE: usize = 16;
 const PAGES: Kept = Kept::Pages(48);
 
-/// A store in a folder, and the sentences that engines say of it.
+/// A store in a directory, and the messages of engines about it.
 struct Shelf {
     folder: TempDir,
     most_bytes: Option<u64>,
@@ -58,7 +59,7 @@ impl Shelf {
         std::mem::take(&mut self.told.lock().expect("held"))
     }
 
-    /// Its files, which end with this.
+    /// Returns the files of the store with this extension.
     fn files(&self, extension: &str) -> Vec<PathBuf> {
         let folders = std::fs::read_dir(self.folder.path()).expect("a store").flatten();
         let files = |folder: &Path| std::fs::read_dir(folder).expect("a folder").flatten();
@@ -68,14 +69,14 @@ impl Shelf {
 }
 
 fn both() -> Vec<(Dtype, KvFormat, DeviceMap)> {
-    // The CPU attends there and keeps the caches; in a split beside an emulated device too.
+    // The CPU computes attention and stores the caches, in a split with an emulated device too.
     let of = |(dtype, kv_format)| {
         maps(kv_format).into_iter().take(1).map(move |map| (dtype, kv_format, map))
     };
     dtypes().into_iter().flat_map(of).collect()
 }
 
-/// A document with a question behind it.
+/// Returns a request for a document followed by a question.
 fn question(index: u32) -> Job {
     let document = (0..70).map(|i| (i * 11 + 5) % 200);
     let asked = (0..1 + index % 9).map(|i| (index * 31 + i * 17) % 200);
@@ -92,7 +93,7 @@ fn answers(engine: &ServingEngine, jobs: &[Job]) -> Vec<Answer> {
     heard.into_iter().map(|heard| heard.answer(WATCHDOG)).collect()
 }
 
-/// Twenty questions in another process recompute none of the rows that were stored.
+/// Twenty questions in another process recompute no stored row.
 pub fn a_stored_document_is_computed_once() {
     let shelf = Shelf::new();
     for (dtype, kv_format, map) in both() {
@@ -119,8 +120,8 @@ pub fn a_stored_document_is_computed_once() {
     assert_eq!(shelf.told(), [""; 0]);
 }
 
-/// Prompts of every length beside each other, few pages, some who leave: with an empty store, with
-/// a full one, and with one that keeps little.
+/// Tests concurrent prompts of every length, few pages and cancellations, with an empty store, a
+/// full one, and one with a small capacity.
 pub fn a_store_changes_no_answer() {
     for (dtype, kv_format, map) in both() {
         let mut shelf = Shelf::new();
@@ -180,7 +181,7 @@ pub fn damaged_pages_are_computed_again() {
     assert_eq!(shelf.told(), [""; 0]);
 }
 
-/// A bound below a page, and a folder that cannot be written any more.
+/// Tests a capacity below the size of a page, and a directory that can no longer be written.
 pub fn a_store_without_room_is_done_without() {
     let (dtype, kv_format) = dtypes()[0];
     let map = &maps(kv_format)[0];
@@ -212,7 +213,7 @@ pub fn a_worker_lost_while_it_stores() {
     let map = &maps(kv_format)[0];
     let questions: Vec<Job> = (0..24)
         .map(|index| Job {
-            // Of documents of their own, so that there is much to store.
+            // Each request has its own document, so that there is much to store.
             prompt: question(index).prompt.iter().map(|token| (token + index) % 200).collect(),
             ..question(index)
         })
@@ -236,7 +237,7 @@ pub fn a_worker_lost_while_it_stores() {
     let engine = shelf.start(map, dtype, PAGES);
     assert_eq!(answers(&engine, &questions), expected);
     assert_eq!(engine.status().store.refused, 0, "none is torn");
-    // Nobody listens to who is gone before its beginning is read.
+    // Requests that are cancelled before their prefix is read get no event.
     let heard: Vec<Heard> = questions.iter().map(|job| listen(&engine, job)).collect();
     heard.iter().for_each(|heard| engine.cancel(heard.id()));
     wait_until("pages are back", || engine.status().kv_positions_used == 0);

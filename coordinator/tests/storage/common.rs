@@ -1,4 +1,4 @@
-//! Plans of a tiny model with and without storages, and the tokens that come of them.
+//! Plans of a tiny model with and without storages, and the tokens that they produce.
 
 use std::ops::ControlFlow;
 
@@ -77,7 +77,7 @@ pub fn shape(dtype: Dtype) -> RunShape {
     }
 }
 
-/// Placements: the CPU alone, a split, and everything streamed to the device.
+/// Returns three placements: the CPU alone, a split, and everything streamed to the device.
 pub fn maps() -> Vec<DeviceMap> {
     let config = config();
     let split = parse_split("k:up", &config, None).expect("a split");
@@ -86,8 +86,8 @@ pub fn maps() -> Vec<DeviceMap> {
     policies.iter().map(|policy| device_map(policy, &config, true, homes)).collect()
 }
 
-/// The map's plan on its machine with so many storages, on which all weights of its layers and
-/// around them live, read to the host or straight to the device.
+/// Returns the map's plan with this number of storages, which hold all weights, those outside of
+/// layers included, and are read to the host or directly to the device.
 pub fn on_storages(map: &DeviceMap, dtype: Dtype, storages: u32, to: To) -> Plan {
     let mut map = map.clone();
     map.direct_reads = to == To::Device;
@@ -99,14 +99,14 @@ pub fn on_storages(map: &DeviceMap, dtype: Dtype, storages: u32, to: To) -> Plan
     plan
 }
 
-/// Where weights that the GPU multiplies are read to.
+/// Destination of the reads of weights that the GPU multiplies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum To {
     Host,
     Device,
 }
 
-/// Both.
+/// Both destinations.
 pub const WAYS: [To; 2] = [To::Host, To::Device];
 
 pub fn reads(plan: &Plan, lane: LaneId) -> bool {
@@ -128,7 +128,7 @@ impl Observer for Tokens {
     }
 }
 
-/// A staging of all weights of a plan's storages for each of them.
+/// A staging of all stored weights of a plan for each of its storages.
 pub struct Stagings {
     pub directory: tempfile::TempDir,
     pub at: Vec<StagedAt>,
@@ -188,7 +188,7 @@ impl Stagings {
         Stagings { directory, at }
     }
 
-    /// The same with faults of some of them.
+    /// Returns the stagings with faults in some of them.
     pub fn with(&self, faults: &[(usize, &str)]) -> Vec<StagedAt> {
         let mut at = self.at.clone();
         for (storage, faults) in faults {
@@ -201,7 +201,7 @@ impl Stagings {
     }
 }
 
-/// Real processes for a plan.
+/// Starts real processes for a plan.
 pub fn start(plan: Plan, staged: &[StagedAt]) -> Result<RunEngine, LaunchError> {
     let options = LaunchOptions {
         weights: WeightsFrom::Dummy { seed: SEED },
@@ -245,7 +245,7 @@ pub fn sequences(prompts: &[Vec<u32>]) -> Vec<Sequence<'_>> {
         .collect()
 }
 
-/// The tokens of some groups, the spans of the last one, and what was measured.
+/// Runs groups; returns their tokens, the spans of the last one, and the measurements.
 pub fn run_groups(
     plan: Plan,
     staged: &[StagedAt],
@@ -265,10 +265,10 @@ pub fn run_groups(
     (tokens, spans, measured)
 }
 
-/// Twice: the second group begins with what the first has left in slots.
+/// Number of groups: the second one begins with the slots as the first one left them.
 pub const GROUPS: usize = 2;
 
-/// What the map computes without storages.
+/// Returns the tokens that the map produces without storages.
 pub fn expected(map: &DeviceMap, dtype: Dtype, groups: usize) -> Vec<Vec<u32>> {
     let plain = compile(&config(), &shape(dtype), map).expect("compiles");
     run_groups(plain, &[], groups).0

@@ -1,4 +1,4 @@
-//! Storages that are lost on the way: the others go on, and no token changes.
+//! Tests of storages that are lost during a run: the others take over, and no token changes.
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -14,8 +14,8 @@ use crate::common::{
     sequences, start,
 };
 
-/// Requests of prefill and of steps after it, so that faults fall into prefill, early decode and
-/// late decode of a group, or into the second group.
+/// Indices of the requests that fail, so that faults occur in prefill, in early and late decode of
+/// a group, and in the second group.
 const FAULTY_REQUESTS: [u64; 4] = [3, 40, 150, 250];
 
 pub fn another_storage_goes_on_for_one_that_fails() {
@@ -85,7 +85,7 @@ pub fn a_cut_file_or_a_removed_folder_costs_a_storage() {
     let map = &maps()[0];
     let expected = expected(map, Dtype::Bf16, GROUPS);
     let plan = on_storages(map, Dtype::Bf16, 2, To::Host);
-    // A file that was cut before the run is refused, with what to do.
+    // A file that was truncated before the run is refused, with advice.
     let stagings = Stagings::of(&plan);
     let file = Path::new(&stagings.at[1].path).join("weights.bin");
     let cut = |bytes| {
@@ -95,8 +95,8 @@ pub fn a_cut_file_or_a_removed_folder_costs_a_storage() {
     cut(4096);
     let error = start(plan.clone(), &stagings.at).expect_err("a file that is cut").to_string();
     assert!(error.contains("weights.bin") && error.contains("stage"), "{error}");
-    // One that is cut while it is read costs its storage; the removed folder of one that is open
-    // costs nothing.
+    // Truncating a file while it is read loses its storage; removing the directory of an open file
+    // has no effect.
     let stagings = Stagings::of(&plan);
     let file = Path::new(&stagings.at[1].path).join("weights.bin");
     let mut engine = start(plan, &stagings.at).expect("the workers start");
@@ -171,7 +171,7 @@ pub fn another_storage_goes_on_for_a_killed_one() {
         let prompts = prompts();
         let tokens = Tokens::default();
         let mut killer = Killer { worker: "storage worker 1", signal, killed: None, tokens };
-        // A group may have ended before it is noticed; the next one has not.
+        // A group may end before the loss is noticed, but not all of them do.
         for _ in 0..MORE {
             engine.run(&sequences(&prompts), &mut killer).expect("a group");
         }

@@ -1,6 +1,6 @@
-//! Weights on two storages, each read by a worker and a lane of its own: compiled, proved,
-//! simulated and run by real processes, with the tokens of the same plan without storages, also
-//! where a storage is lost on the way.
+//! Tests of weights on several storages, each read by its own worker and lane: plans are compiled,
+//! validated, simulated and run by real processes, with the tokens of the same plan without
+//! storages, even if a storage is lost during the run.
 
 mod common;
 mod lost;
@@ -79,7 +79,8 @@ fn read_in_every_step(plan: &Plan, spans: &[Span], what: &str) {
     }
 }
 
-/// A read takes longer than anything else, so that whoever does not wait for it is early.
+/// Costs in which reads take longer than anything else, so that an instruction that does not wait
+/// for its read runs too early.
 struct SlowReads;
 
 impl Costs for SlowReads {
@@ -142,7 +143,7 @@ fn every_signal_of_a_storage_is_needed() {
                 {
                     let mut changed = plan.clone();
                     let program = changed.program_mut(id);
-                    // As if it had never been planned.
+                    // The signal is removed as if it had never been planned.
                     program.lanes[place].instructions.remove(index);
                     program.lanes[place].signals_per_step -= 1;
                     let name = plan.lane_name(list.lane);
