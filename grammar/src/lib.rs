@@ -1,7 +1,7 @@
 //! Constrained decoding: determines the tokens that may follow, such that the text so far can be
 //! completed to one that matches a grammar.
 //!
-//! [`Grammar`] is the grammar that a request asks for, [`Grammars`] the set with which a sampler is
+//! [`Grammar`] is the grammar of a request, [`Grammars`] the set with which a sampler is
 //! set up, and [`Walk`] the state of one answer. Parsing is done by `llguidance`.
 
 mod bounds;

@@ -1,5 +1,5 @@
-//! Bad input: one sentence that says what is wrong and what to do, a documented exit code, nothing
-//! left behind.
+//! Tests of invalid input: one sentence with the error and advice, a documented exit code, and
+//! nothing left behind.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -19,7 +19,8 @@ fn run(arguments: &[&str]) -> Said {
     Said { code: done.status.code(), stderr: text(&done.stderr) }
 }
 
-/// Refused with `code`, in few lines that contain every one of `words` and no backtrace.
+/// Asserts that the run exits with `code`, and that its few lines contain each of `words` and no
+/// backtrace.
 fn refused(arguments: &[&str], code: i32, words: &[&str]) {
     let said = run(arguments);
     assert_eq!(said.code, Some(code), "{arguments:?}: {}", said.stderr);

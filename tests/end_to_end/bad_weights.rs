@@ -1,4 +1,5 @@
-//! Model files from which no answer can come are refused by name before anything is computed.
+//! Tests that model files that cannot give an answer are refused by name before anything is
+//! computed.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -7,7 +8,7 @@ use serde_json::Value;
 
 use crate::command::{Place, coordinator, finish, fixture, text};
 
-/// Writes an infinity or a NaN of the tensor's type over its last value.
+/// Overwrites the last value of a tensor with an infinity or a NaN of its type.
 fn spoil(file: &Path, tensor: &str, nan: bool) {
     let mut bytes = std::fs::read(file).expect("a fixture");
     let header_len = u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes")) as usize;
@@ -25,7 +26,7 @@ fn spoil(file: &Path, tensor: &str, nan: bool) {
     std::fs::write(file, bytes).expect("writable");
 }
 
-/// A copy of the fixture `llama`.
+/// Copies the fixture `llama`.
 fn copy_of_llama(place: &Place) -> PathBuf {
     let model = place.path("model");
     std::fs::create_dir(&model).expect("writable");
@@ -83,7 +84,7 @@ fn absurd_counts_and_endless_templates_end_in_a_sentence() {
     assert!(said.contains("more steps than a conversation may need"), "{said}");
 }
 
-/// Writes a number of type F32 over all values of a tensor.
+/// Overwrites all values of a tensor of type F32 with `value`.
 fn fill(file: &Path, tensor: &str, value: f32) {
     let mut bytes = std::fs::read(file).expect("a fixture");
     let header_len = u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes")) as usize;

@@ -1,4 +1,5 @@
-//! Prompts in chunks through the real processes: the same bytes as whole prompts, in less memory.
+//! Tests of prompts in chunks with real processes: the same bytes as with whole prompts, in less
+//! memory.
 
 use std::process::Stdio;
 
@@ -6,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::command::{Place, coordinator, finish, fixture, lines, text};
 
-/// Prompts of unlike lengths, of which many begin alike.
+/// Writes prompts of different lengths, many of which share a prefix.
 fn requests(place: &Place) -> std::path::PathBuf {
     let line = |index: usize| {
         let common = (0..20).map(|i| 5 + i * 3 % 50);
@@ -56,7 +57,7 @@ fn prompts_in_chunks_have_the_answers_of_whole_ones() {
     }
 }
 
-/// The search leaves out what does not go with chunks that were asked for.
+/// The search leaves out placements that do not support the requested chunks.
 #[test]
 fn a_placement_is_searched_for_prompts_in_chunks() {
     let place = Place::new();
@@ -80,7 +81,7 @@ fn a_placement_is_searched_for_prompts_in_chunks() {
     }
 }
 
-/// Whole, its activations would take 7 GiB.
+/// The activations of the whole prompt would take 7 GiB.
 #[test]
 fn a_long_prompt_takes_little_beside_its_cache() {
     let mut plan = coordinator();

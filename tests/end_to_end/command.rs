@@ -1,4 +1,4 @@
-//! Running the binary: folders, arguments, results, and a watchdog.
+//! Helpers for running the binary: directories, arguments, results, and a watchdog.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -8,29 +8,29 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-/// No test run takes so long; a hang is a failure, not a wait.
+/// Time limit of any run; longer ones count as hung.
 pub const WATCHDOG: Duration = Duration::from_secs(120);
 
-/// A fixture model's folder.
+/// Returns the directory of a fixture model.
 pub fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures").join(name)
 }
 
-/// The golden answers of a fixture.
+/// Returns the golden answers of a fixture.
 pub fn golden(name: &str) -> Value {
     let path = fixture(name).join("golden.json");
     let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
     serde_json::from_str(&text).expect("golden.json is JSON")
 }
 
-/// The small real model, if `scripts/model.sh` has fetched it.
+/// Returns the small real model if `scripts/model.sh` has fetched it.
 pub fn real_model() -> Option<PathBuf> {
     let file = "../.cache/models/smollm2-135m-instruct-q4_1.gguf";
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
     path.is_file().then_some(path)
 }
 
-/// Token ids of a JSON array.
+/// Returns the token IDs of a JSON array.
 pub fn ids(value: &Value) -> Vec<u32> {
     value
         .as_array()
@@ -40,14 +40,14 @@ pub fn ids(value: &Value) -> Vec<u32> {
         .collect()
 }
 
-/// The binary with no arguments yet.
+/// Returns a command for the binary, without arguments.
 pub fn coordinator() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_coordinator"));
     command.env_remove("TANDEM_KERNELS").stdin(Stdio::null());
     command
 }
 
-/// A folder for one test's files.
+/// Temporary directory for the files of one test.
 #[derive(Debug)]
 pub struct Place {
     folder: tempfile::TempDir,
@@ -58,7 +58,8 @@ impl Place {
         Place { folder: tempfile::tempdir().expect("a temporary folder") }
     }
 
-    /// A folder beside what was built, which is on a drive where `/tmp` may be in memory.
+    /// Creates a directory next to the build output, which is on a drive even if `/tmp` is in
+    /// memory.
     pub fn on_drive() -> Place {
         let beside = env!("CARGO_TARGET_TMPDIR");
         std::fs::create_dir_all(beside).expect("a folder for tests");
@@ -69,7 +70,7 @@ impl Place {
         self.folder.path().join(name)
     }
 
-    /// A batch file of token-id prompts that ignore EOS, `max_tokens` new tokens each.
+    /// Writes a batch file of token ID prompts that ignore EOS, with `max_tokens` new tokens each.
     pub fn requests(&self, name: &str, prompts: &[Vec<u32>], max_tokens: u32) -> PathBuf {
         let lines: Vec<String> = prompts
             .iter()
@@ -86,7 +87,7 @@ impl Place {
         path
     }
 
-    /// Answers short lines with the fixture `llama`; asserts success and returns the lines of the
+    /// Answers short lines with the fixture `llama`, asserts success and returns the lines of the
     /// output.
     pub fn answered(&self, bodies: &[Value], options: &[&str]) -> Vec<Value> {
         let input: String = bodies.iter().map(|body| format!("{body}\n")).collect();
@@ -100,7 +101,7 @@ impl Place {
         lines(&output)
     }
 
-    /// Answers `in.jsonl` with the fixture `llama`; asserts success and returns the output and the
+    /// Answers `in.jsonl` with the fixture `llama`, asserts success and returns the output and the
     /// report.
     pub fn reported(&self, options: &[&str]) -> (String, Value) {
         let (output, report) = (self.path("out.jsonl"), self.path("report.json"));
@@ -115,7 +116,8 @@ impl Place {
         (std::fs::read_to_string(&output).expect("answers"), report)
     }
 
-    /// `--input`, `--output` and the arguments in `extra`; asserts success and returns the answers.
+    /// Runs with `--input`, `--output` and the arguments in `extra`, asserts success and returns
+    /// the token IDs of the answers.
     pub fn answers(&self, model: &Path, input: &Path, extra: &[&str]) -> Vec<Vec<u32>> {
         let output = self.path("out.jsonl");
         let mut command = coordinator();
@@ -127,10 +129,10 @@ impl Place {
     }
 }
 
-/// Waits for a process and reads what it says, kills it when the watchdog says so.
+/// Waits for a process and collects its output; kills it and panics after [`WATCHDOG`].
 pub fn finish(mut child: Child) -> Output {
     let begun = Instant::now();
-    // Read meanwhile: a full pipe would hold it up.
+    // Read while waiting: a full pipe would block the process.
     let stdout = child.stdout.take().map(read_whole);
     let stderr = child.stderr.take().map(read_whole);
     let status = loop {
@@ -157,12 +159,12 @@ fn read_whole(mut from: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
     })
 }
 
-/// Bytes as text.
+/// Converts bytes to text.
 pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// The first choice's token ids of every line of an output file.
+/// Returns the token IDs of the first choice of every line of an output file.
 pub fn token_ids(output: &Path) -> Vec<Vec<u32>> {
     lines(output)
         .iter()
@@ -170,7 +172,7 @@ pub fn token_ids(output: &Path) -> Vec<Vec<u32>> {
         .collect()
 }
 
-/// The lines of an output file.
+/// Parses the lines of an output file.
 pub fn lines(output: &Path) -> Vec<Value> {
     let text = std::fs::read_to_string(output).expect("an output file");
     text.lines().map(|line| serde_json::from_str(line).expect("a JSON line")).collect()

@@ -1,5 +1,5 @@
-//! 4-bit weights and KV caches through real processes: both sides read them as they are, and the
-//! answers are the same to the last token.
+//! Tests of 4-bit weights and KV caches with real processes: the CPU and the device read them
+//! directly and give the same answers to the last token.
 
 use crate::command::{Place, coordinator, finish, fixture, text};
 
@@ -67,7 +67,8 @@ fn the_report_tells_the_forms_and_what_they_weigh() {
     let weights = 2.0 * 12.0 * 768.0 * 768.0;
     let four_bit = bytes(&both, "4-bit in groups of 64") / (weights * 4.5 / 8.0);
     assert!((1.0..1.02).contains(&four_bit), "{four_bit}");
-    // Bytes over the link shrink by as much: 16 bits to 4.5 and what stays as it is.
+    // Bytes over the link shrink by the same factor: 16 bits to 4.5, except for data that stays
+    // uncompressed.
     let streamed = |report: &serde_json::Value, key: &str| report[key].as_f64().expect("bytes");
     let weights =
         streamed(&plain, "streamed_weight_bytes") / streamed(&both, "streamed_weight_bytes");
@@ -76,7 +77,7 @@ fn the_report_tells_the_forms_and_what_they_weigh() {
     let split = ["--split", "scores:out"];
     let [plain, four] = ["none", "kv4"].map(|compress| report(compress, &split));
     let kv = streamed(&plain, "streamed_kv_bytes") / streamed(&four, "streamed_kv_bytes");
-    // 64 elements of 2 bytes to 64 nibbles, a scale and a minimum, to the last byte.
+    // 64 elements of 2 bytes become 64 nibbles, a scale and a minimum.
     assert_eq!(kv, 128.0 / 36.0);
 }
 

@@ -1,6 +1,6 @@
-//! `--device cuda:0` over the stand-in driver: the main job through the device's own lanes,
-//! labelled as what it is. The exhaustive form (every interval, 200 orders of streams, a failure at
-//! every call) drives the workers directly, in the stand-in's own tests.
+//! Tests of `--device cuda:0` with the stand-in driver: whole jobs on the device's own lanes,
+//! reported as running on the stand-in. The stand-in's own tests drive the workers directly and are
+//! exhaustive (every interval, 200 orders of streams, a failure at every call).
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 
 use crate::command::{Place, coordinator, finish, fixture, golden, ids, text, token_ids};
 
-/// A folder with the stand-in under the driver's names, and under that of NVML.
+/// Returns a directory with the stand-in under the names of the driver and of NVML.
 pub fn folder() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
@@ -27,7 +27,7 @@ pub fn folder() -> &'static Path {
     })
 }
 
-/// As [`loud`], without lines of progress.
+/// Like [`loud`], without progress lines.
 pub fn command(
     place: &Place,
     model: &str,
@@ -40,7 +40,7 @@ pub fn command(
     command
 }
 
-/// The binary with the stand-in as this machine's driver, and arguments for answering `input`.
+/// Returns a command with the stand-in as this machine's driver that answers `input`.
 pub fn loud(
     place: &Place,
     model: &str,
@@ -73,7 +73,8 @@ pub fn run(
     finish(command(place, model, input, extra, set).spawn().expect("starts"))
 }
 
-/// The first few of transformers' prompts and tokens, `count` tokens each.
+/// Asserts that the first `count` tokens of a few golden prompts equal those of transformers;
+/// returns the report.
 fn equals_transformers(model: &str, count: usize, extra: &[&str], set: &[(&str, &str)]) -> String {
     let golden = golden(model);
     let list = |name: &str| -> Vec<Vec<u32>> {
@@ -104,7 +105,7 @@ fn golden_tokens_of_a_split() {
     equals_transformers("llama", 6, &extra, &[("STANDIN_CUDA_SEED", "7")]);
 }
 
-/// A folder with the stand-in under cuBLASLt's name too.
+/// Returns a directory that contains the stand-in also under the name of cuBLASLt.
 pub fn folder_with_blas(place: &Place) -> PathBuf {
     let library = std::fs::canonicalize(folder().join("libcuda.so.1")).expect("the stand-in");
     let with_blas = place.path("libraries");
@@ -115,15 +116,15 @@ pub fn folder_with_blas(place: &Place) -> PathBuf {
     with_blas
 }
 
-/// Requests, and how to run them with cuBLASLt there: the model, what is compressed of it, and what
-/// else is set.
+/// Writes requests and returns a function that runs them with cuBLASLt, given the model, its
+/// compression and environment variables.
 fn job_with_blas(place: &Place) -> impl Fn(&str, &str, &[(&str, &str)]) -> Output {
     let prompts: Vec<Vec<u32>> =
         (1..5).map(|n| (0..4 * n).map(|i| 3 + 7 * i + n).collect()).collect();
     let input = place.requests("in.jsonl", &prompts, 4);
     let with_blas = folder_with_blas(place).to_str().expect("a plain path").to_owned();
     move |model, compress, set| {
-        // f32 runs keep to our own kernels.
+        // Runs in f32 always use the project's own kernels.
         let extra = ["--device", "cuda:0", "--policy", "gpu-only", "--batches", "2x2"];
         let extra = [&extra[..], &["--dtype", "bf16", "--compress", compress]].concat();
         let set = [&[("LD_LIBRARY_PATH", with_blas.as_str())], set].concat();
@@ -146,13 +147,13 @@ fn prefill_goes_through_cublaslt_where_it_is_and_gives_the_same_tokens() {
         assert!(report.contains("linears by its own kernels"), "{report}");
         let (library, report) = answers(&[]);
         assert!(report.contains("prefill's linears by libcublasLt.so.12 (120000)"), "{report}");
-        // Prefill decides the first tokens. Weights that are made plain are rounded to bf16, which
-        // these models' near ties do not outlast for long.
+        // Prefill determines the first tokens. Expanded weights are rounded to bf16, after which
+        // near ties in these models soon lead to different tokens.
         let of_prefill =
             |answers: &[Vec<u32>]| answers.iter().map(|one| one[0]).collect::<Vec<_>>();
         assert_eq!(of_prefill(&own), of_prefill(&library), "{model} {compress}");
         assert!(compress != "none" || own == library, "{model}");
-        // A library that refuses is done without.
+        // A library that refuses is not used.
         let (refused, report) = answers(&[("STANDIN_CUDA_FAIL", "cublasLtMatmul:1:15")]);
         assert!(report.contains("linears by its own kernels"), "{report}");
         assert_eq!(own, refused, "{model} {compress}");
@@ -216,7 +217,7 @@ fn a_device_is_chosen_by_default_and_vram_caps_its_arena() {
         let report: serde_json::Value = serde_json::from_str(report).expect("JSON");
         report["budget_bytes"]["device"].as_u64().expect("bytes")
     };
-    // Less than the roomiest plan takes: something goes to the host.
+    // One byte less than the largest plan takes, so that something is placed on the host.
     let cap = bytes(&whole) - 1;
     let vram = cap.to_string();
     let capped = equals_transformers("llama", 3, &[&extra[..], &["--vram", &vram]].concat(), &[]);

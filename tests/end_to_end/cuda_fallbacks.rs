@@ -1,5 +1,5 @@
-//! What a driver cannot do, or says it does and does not, has another way: one process instead of
-//! two, waits on the host instead of on streams, our own kernels instead of cuBLASLt.
+//! Tests of fallbacks for what a driver cannot do or wrongly reports as done: one process instead
+//! of two, waits on the host instead of on streams, own kernels instead of cuBLASLt.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -9,13 +9,13 @@ use crate::cuda::{command, folder, folder_with_blas, loud, run};
 
 const ON_DEVICE: [&str; 6] = ["--device", "cuda:0", "--policy", "gpu-only", "--batches", "2x2"];
 
-/// Four prompts for one group.
+/// Writes four prompts, which make one group.
 fn requests(place: &Place) -> std::path::PathBuf {
     let prompts: Vec<Vec<u32>> = (0..4u32).map(|i| vec![3 + i, 4, 9]).collect();
     place.requests("in.jsonl", &prompts, 4)
 }
 
-/// Answers, the report, and what was said on the way.
+/// Returns the answers, the report, and the messages of a run.
 fn answers(
     place: &Place,
     input: &Path,
@@ -29,7 +29,7 @@ fn answers(
     (token_ids(&place.path("out.jsonl")), report, said)
 }
 
-/// What all processes have logged to `log.PID` so far; the next time it is gone.
+/// Returns everything that processes have logged to `log.PID`, and removes the logs.
 pub fn logged(log: &Path) -> String {
     let start = format!("{}.", log.file_name().expect("a name").to_string_lossy());
     let files = std::fs::read_dir(log.parent().expect("a folder")).expect("a folder");
@@ -43,8 +43,8 @@ pub fn logged(log: &Path) -> String {
     all
 }
 
-/// Streams that share a channel of the device hold each other up. Programs that train models are
-/// run with one channel, and leave the variable set in a user's shell.
+/// Streams that share a channel of the device block each other. Training programs are run with a
+/// single channel and leave the variable set in a user's shell.
 #[test]
 fn workers_have_a_channel_for_each_stream_whatever_the_environment_says() {
     let place = Place::new();
@@ -71,7 +71,7 @@ fn waits_are_done_on_the_host_where_that_is_asked() {
     assert!(calls.contains("cuLaunchKernel") && !calls.contains("cuStreamWaitValue32"));
 }
 
-/// As with a driver whose streams never see the word that they wait for.
+/// Simulates a driver whose streams never see the word that they wait for.
 #[test]
 fn lanes_that_stand_still_at_the_start_start_once_more_with_waits_on_the_host() {
     let place = Place::new();
@@ -87,7 +87,7 @@ fn lanes_that_stand_still_at_the_start_start_once_more_with_waits_on_the_host() 
             assert!(report.contains(how), "{how}: {report}");
         }
     }
-    // Where that is how they were started, it was not the waits.
+    // If waits were already on the host, they are not the cause.
     let set = [("STANDIN_CUDA_HANG", "60"), ("TANDEM_WAIT_S", "8"), ("TANDEM_WAITS", "host")];
     let done = run(&place, "llama", &input, &ON_DEVICE, &set);
     let said = text(&done.stderr);
@@ -95,7 +95,7 @@ fn lanes_that_stand_still_at_the_start_start_once_more_with_waits_on_the_host() 
     assert!(!said.contains("started once more") && said.contains("kernel may hang"), "{said}");
 }
 
-/// The exclusive compute mode, a partition, too little memory for another context.
+/// Simulates exclusive compute mode, a partition, and too little memory for another context.
 #[test]
 fn a_device_that_takes_one_process_is_used_by_one() {
     let place = Place::new();
@@ -132,8 +132,8 @@ fn a_product_that_refuses_a_number_of_rows_is_our_own_kernels() {
     }
 }
 
-/// Code that was compiled ahead is taken where there is some for the device, and PTX for any other
-/// device and any driver that does not take it.
+/// Precompiled code is used if it exists for the device; PTX is used for other devices, and by
+/// drivers that do not accept the code.
 #[test]
 fn kernels_are_loaded_as_compiled_for_the_device_and_else_compiled_by_the_driver() {
     let place = Place::new();

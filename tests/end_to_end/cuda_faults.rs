@@ -1,5 +1,5 @@
-//! Faults of a CUDA device, through the stand-in driver and the real coordinator: a sentence with
-//! the numbers, finished groups kept, nothing left, and the next run works.
+//! Tests of faults of a CUDA device with the stand-in driver and the real coordinator: a sentence
+//! with the numbers, finished groups are kept, nothing is left over, and the next run works.
 
 use std::path::Path;
 use std::process::Output;
@@ -13,7 +13,7 @@ use crate::death::{control_of, nothing_left, workers_of};
 
 const ON_DEVICE: [&str; 4] = ["--device", "cuda:0", "--policy", "gpu-only"];
 
-/// Six prompts, so that `--batches 1x2` makes three groups.
+/// Writes six prompts, which make three groups with `--batches 1x2`.
 fn requests(place: &Place) -> std::path::PathBuf {
     let prompts: Vec<Vec<u32>> = (0..6u32).map(|i| vec![3 + i, 4, 9]).collect();
     place.requests("in.jsonl", &prompts, 4)
@@ -27,7 +27,7 @@ fn refused(place: &Place, input: &Path, extra: &[&str], set: &[(&str, &str)]) ->
     said
 }
 
-/// The device's share of a plan, bytes.
+/// Returns the bytes of the plan on the device.
 fn device_bytes(place: &Place) -> u64 {
     let report = std::fs::read_to_string(place.path("report")).expect("a report");
     let report: Value = serde_json::from_str(&report).expect("JSON");
@@ -60,7 +60,7 @@ fn a_device_that_others_have_filled_is_refused_with_the_numbers_and_what_fits() 
     let input = requests(&place);
     let extra = [&ON_DEVICE[..], &["--batches", "1x6"]].concat();
     succeeded(&run(&place, "llama", &input, &extra, &[]));
-    // So much that only a smaller batch is left; an eighth is kept for the driver.
+    // Enough memory for a smaller batch only; an eighth is reserved for the driver.
     let memory = 8 * device_bytes(&place);
     let memory_text = memory.to_string();
     let with = |others: u64| {
@@ -80,7 +80,7 @@ fn a_device_that_others_have_filled_is_refused_with_the_numbers_and_what_fits() 
     let said = text(&full.stderr);
     assert_eq!(full.status.code(), Some(1), "{said}");
     assert!(said.contains("cuda:0 has 0.00 of") && said.contains("not even one"), "{said}");
-    // The more others hold, the less fits: somewhere on the way a smaller batch does.
+    // The more memory other processes take, the less fits: at some point only a smaller batch does.
     let seen = (0..32).any(|part| {
         let done = set(&with(memory - memory / 8 - part * memory / 256));
         text(&done.stderr).contains("--batches 1x")
@@ -132,7 +132,8 @@ fn a_sticky_error_names_instruction_and_layer_and_keeps_finished_groups() {
 fn a_kernel_that_never_ends_ends_the_run() {
     let place = Place::new();
     let input = requests(&place);
-    // Half of it is the bound for a kernel; a busy machine may well keep another lane for a second.
+    // Half of it is the time limit of a kernel; on a busy machine another lane may be delayed by a
+    // second.
     let set = [("STANDIN_CUDA_HANG", "60"), ("TANDEM_WAIT_S", "8")];
     let said = refused(&place, &input, &ON_DEVICE, &set);
     assert!(said.contains("gpu.compute") && said.contains("layer "), "{said}");
@@ -140,8 +141,9 @@ fn a_kernel_that_never_ends_ends_the_run() {
     succeeded(&run(&place, "llama", &input, &ON_DEVICE, &[]));
 }
 
-/// A device gives its processes turns, and a stream that has done nothing yet gets none while one
-/// of another process waits for it. So no lane's first work may be its stream's first.
+/// A device schedules its processes in turn, and a stream that has done nothing yet gets no turn
+/// while a stream of another process waits for it. The first work of a lane must therefore not be
+/// its stream's first.
 #[test]
 fn a_stream_that_waits_keeps_no_other_process_from_beginning() {
     let place = Place::new();
@@ -175,7 +177,7 @@ fn a_killed_transfer_worker_ends_the_run_and_leaves_nothing() {
         control = control.or_else(|| control_of(child.id()));
         let workers = workers_of(child.id());
         let transfer = workers.iter().find(|(_, name)| name.contains("transfer"));
-        // The lane that brings weights has begun.
+        // The lane that transfers weights has begun.
         if let (Some((pid, _)), Some(control)) = (transfer, &control)
             && control.lane(program::topology::LaneId::H2D_WEIGHTS.index()).timeline.value() >= 20
         {

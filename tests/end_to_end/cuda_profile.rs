@@ -1,5 +1,5 @@
-//! Profiling a CUDA device and choosing a placement with it, through the stand-in driver. The times
-//! are those of a CPU that plays a GPU: that they are there and lead to a plan is what counts.
+//! Tests of profiling a CUDA device and choosing a placement, with the stand-in driver. The times
+//! are those of a CPU in place of a GPU: the tests only check that they exist and lead to a plan.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::command::{Place, coordinator, finish, fixture, text};
 use crate::cuda::folder;
 
-/// Runs the binary with the stand-in and a cache of its own.
+/// Runs the binary with the stand-in and its own cache.
 fn done(cache: &Path, arguments: &[&str]) -> (String, String) {
     let mut command = coordinator();
     command.env("LD_LIBRARY_PATH", folder()).env("XDG_CACHE_HOME", cache);
@@ -57,7 +57,7 @@ fn a_cuda_device_is_profiled_and_decides_a_placement() {
     let report = std::fs::read_to_string(report).expect("a report");
     let report: Value = serde_json::from_str(&report).expect("JSON");
     assert!(report["predicted"]["decode_s"].as_f64().is_some_and(|s| s > 0.0), "{said}");
-    // auto may well find that the stand-in is no help.
+    // `auto` may well find that the stand-in does not help.
     let policy = report["policy"].as_str().expect("a policy");
     assert!(!policy.is_empty(), "{said}");
 }

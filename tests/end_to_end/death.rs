@@ -1,6 +1,7 @@
-//! Death of any process at any time: an error that names it, nothing left behind, nothing lost.
+//! Tests that any process may die at any time: an error names it, nothing is left over, and no
+//! answer is lost.
 //!
-//! The instants are seeded values of a lane's timeline, read from the run's own control segment, so
+//! The times are seeded values of a lane's timeline, read from the run's own control segment, so
 //! that they fall into load, prefill, decode and the writing between groups.
 
 use std::collections::BTreeSet;
@@ -16,7 +17,8 @@ use crate::command::{Place, coordinator, finish, fixture, text};
 
 const WORKERS: [(&str, usize); 3] = [("cpu worker", 0), ("gpu worker", 2), ("transfer worker", 3)];
 const INSTANTS: u32 = 20;
-/// From death to exit of the coordinator. The design bound is 2 s; this is only a watchdog.
+/// Time limit from a death to the exit of the coordinator. The design bound is 2 s; this is only a
+/// watchdog.
 const WATCHDOG: Duration = Duration::from_secs(30);
 
 struct Run {
@@ -46,14 +48,14 @@ fn start(place: &Place, output: &str, extra: &[&str]) -> Run {
     Run { child: command.spawn().expect("starts"), output }
 }
 
-/// Worker processes of a coordinator, with their names.
+/// Returns the worker processes of a coordinator with their names.
 pub fn workers_of(coordinator: u32) -> Vec<(u32, String)> {
     let mut processes = processes_of(coordinator);
     processes.retain(|(_, name)| name.contains("worker"));
     processes
 }
 
-/// All processes of a coordinator, with their names.
+/// Returns all child processes of a coordinator with their names.
 fn processes_of(coordinator: u32) -> Vec<(u32, String)> {
     let path = format!("/proc/{coordinator}/task/{coordinator}/children");
     let children = std::fs::read_to_string(path).unwrap_or_default();
@@ -66,7 +68,7 @@ fn processes_of(coordinator: u32) -> Vec<(u32, String)> {
         .collect()
 }
 
-/// The control segment of a running coordinator, found among its descriptors.
+/// Opens the control segment of a running coordinator, found among its descriptors.
 pub fn control_of(coordinator: u32) -> Option<Control> {
     for entry in std::fs::read_dir(format!("/proc/{coordinator}/fd")).ok()?.flatten() {
         let target = std::fs::read_link(entry.path()).unwrap_or_default();
@@ -79,8 +81,8 @@ pub fn control_of(coordinator: u32) -> Option<Control> {
     None
 }
 
-/// Sends `signal` to the worker once its lane's timeline has reached `value`, or at once when the
-/// worker is only loading and `value` is 0. `None` when the run ended before.
+/// Sends `signal` to the worker once its lane's timeline has reached `value`, possibly during load
+/// if `value` is 0; returns the process ID, or `None` if the run ended first.
 fn strike(run: &mut Run, worker: (&str, usize), value: u32, signal: Signal) -> Option<u32> {
     let coordinator = run.child.id();
     let mut control = None;
@@ -121,13 +123,13 @@ pub fn nothing_left(pids: &BTreeSet<u32>) {
     assert_eq!(objects.unwrap_or(0), 0, "shared-memory objects left");
 }
 
-/// Seeded timeline values over the whole life of the run.
+/// Returns seeded timeline values over the whole duration of the run.
 fn instants(last: u32, seed: u64) -> Vec<u32> {
     let mut state = seed;
     (0..INSTANTS)
         .map(|i| {
             state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            // Spread over the life, and at a random place within each part; the first during load.
+            // One random value in each of equal parts of the duration; the first is during load.
             let part = u64::from(last) * u64::from(i) / u64::from(INSTANTS);
             let within = (state >> 33) % (u64::from(last) / u64::from(INSTANTS)).max(1);
             if i == 0 { 0 } else { (part + within) as u32 }
@@ -135,7 +137,7 @@ fn instants(last: u32, seed: u64) -> Vec<u32> {
         .collect()
 }
 
-/// The undisturbed bytes, and how far the lane's timeline goes.
+/// Runs undisturbed; returns the output, and the last timeline value of each worker's lane.
 fn undisturbed(place: &Place) -> (String, Vec<u32>) {
     let mut run = start(place, "whole.jsonl", &[]);
     let mut last = vec![0; WORKERS.len()];
@@ -176,7 +178,7 @@ fn dies(signal: Signal, seed: u64) {
                 struck += 1;
                 assert!(said.contains(worker.0), "{signal:?} {} at {value}: {said}", worker.0);
             } else {
-                // It ended before the signal arrived.
+                // The run ended before the signal arrived.
                 assert!(done.status.success(), "{signal:?} {} at {value}: {said}", worker.0);
             }
             let kept = std::fs::read_to_string(&run.output).unwrap_or_default();
@@ -194,7 +196,7 @@ fn dies(signal: Signal, seed: u64) {
              exit {slowest:?}",
             worker.0
         );
-        // Groups end long before the last strikes, so a run that keeps nothing is seen here.
+        // Groups end long before the last signals, so a run that keeps nothing is detected here.
         assert!(kept_answers > 0, "{}: no answer was kept", worker.0);
         assert!(struck > INSTANTS / 2, "{}: only {struck} struck", worker.0);
     }
@@ -236,8 +238,8 @@ fn workers_do_not_outlive_the_coordinator() {
     }
 }
 
-/// The memory map of the gpu worker once its lane has signalled, when everything that it will ever
-/// map is mapped. `None` when the run ended before it could be read.
+/// Returns the memory map of the GPU worker after its lane has signalled, when all of its mappings
+/// exist; `None` if the run ended before it could be read.
 fn gpu_worker_maps(place: &Place) -> Option<String> {
     let mut run = start(place, "out.jsonl", &["--force"]);
     let mut control = None;

@@ -1,5 +1,5 @@
-//! Texts decoded after their prompts, by a tokenizer like SentencePiece's; roles; tokenizers in
-//! formats that are not read; and tokenizer processes that are killed while they answer.
+//! Tests of texts decoded after their prompts by a tokenizer like SentencePiece's, of roles, of
+//! unsupported tokenizer formats, and of tokenizer processes that are killed while they answer.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -15,7 +15,7 @@ use crate::serve::{Served, processes_of_any};
 const COMPLETIONS: &str = "/v1/completions";
 const WORDS: u32 = 320;
 
-/// The fixture `llama` without its tokenizer.
+/// Copies the fixture `llama` without its tokenizer.
 fn bare_model(place: &Place) -> PathBuf {
     let model = place.path("model");
     std::fs::create_dir(&model).expect("writable");
@@ -28,8 +28,8 @@ fn bare_model(place: &Place) -> PathBuf {
     model
 }
 
-/// The same with a tokenizer of words: token 17 is `▁w17`, and the decoder strips a text's first
-/// space as that of LLaMA 2 does.
+/// Copies the fixture with a tokenizer of words: token 17 is `▁w17`, and the decoder strips a
+/// text's first space, as that of LLaMA 2 does.
 fn model_of_words(place: &Place) -> PathBuf {
     let model = bare_model(place);
     let special = ["<unk>", "<s>", "</s>"];
@@ -65,7 +65,7 @@ fn model_of_words(place: &Place) -> PathBuf {
     model
 }
 
-/// The text of words behind others.
+/// Returns the text of words that follow others.
 fn words(ids: &Value) -> String {
     let ids = ids.as_array().expect("ids").iter().map(|id| id.as_u64().expect("an id"));
     ids.filter(|id| *id > 2).map(|id| format!(" w{id}")).collect()
@@ -77,7 +77,7 @@ fn choice(served: &Served, body: &Value) -> Value {
     serde_json::from_str::<Value>(&reply).expect("JSON")["choices"][0].clone()
 }
 
-/// The text of a stream.
+/// Returns the text of a streamed answer.
 fn streamed(served: &Served, body: &Value) -> String {
     let mut body = body.clone();
     body["stream"] = json!(true);
@@ -137,7 +137,8 @@ fn answers_keep_the_space_before_their_first_word() {
     held["min_tokens"] = json!(1);
     assert!(choice(&served, &held)["text"].as_str().is_some_and(|text| text.starts_with(first)));
 
-    // A form's text is exactly the form's, also behind a prompt without text.
+    // The text of a constrained answer matches the grammar exactly, also after a prompt without
+    // text.
     let choices = json!({"choice": [" w7", " w9", " w9 w11"]});
     let regex = json!({"regex": "( w[0-9]+){2}"});
     let mut formed = Vec::new();
@@ -157,7 +158,7 @@ fn answers_keep_the_space_before_their_first_word() {
     }
     served.end();
 
-    // A batch says the same.
+    // A batch job gives the same answers.
     let asked = [&body, &echo, &stop].into_iter().chain(formed.iter().map(|(body, _)| body));
     let asked: Vec<Value> = asked.cloned().collect();
     let made = batch(&model, &place, &asked);
@@ -220,7 +221,7 @@ impl Drop for OnPanic<'_> {
     }
 }
 
-/// Whoever is killed, every request is answered as if nobody were.
+/// All requests are answered as if no tokenizer were killed.
 #[test]
 fn answers_outlive_the_tokenizers_that_are_killed() {
     const CLIENTS: usize = 6;
@@ -239,10 +240,10 @@ fn answers_outlive_the_tokenizers_that_are_killed() {
     std::thread::scope(|scope| {
         let killer = scope.spawn(|| {
             let (mut kills, mut seen) = (0, 0);
-            // A client that panics has no more answers.
+            // A client that panics gives no more answers.
             while answered.load(Ordering::Relaxed) < all && !failed.load(Ordering::Relaxed) {
-                // Several requests are answered between two kills, so that none meets more than a
-                // few.
+                // Several requests are answered between two kills, so that no request is hit by
+                // more than a few.
                 if answered.load(Ordering::Relaxed) > seen + 3 {
                     seen = answered.load(Ordering::Relaxed);
                     let found = tokenizers_of(served.id());
@@ -259,7 +260,7 @@ fn answers_outlive_the_tokenizers_that_are_killed() {
                 let _on_panic = OnPanic(failed);
                 for _ in 0..ANSWERS {
                     let found = choice(served, body);
-                    // Counted before what is asserted, as the killer waits for it.
+                    // Counted before the assertions, since the killer waits for the count.
                     answered.fetch_add(1, Ordering::Relaxed);
                     assert_eq!(&found, expected);
                     assert_eq!(streamed(served, body), expected["text"].as_str().expect("text"));

@@ -1,4 +1,4 @@
-//! `coordinator doctor` as a user meets it.
+//! Tests of `coordinator doctor` from a user's perspective.
 
 use std::process::Stdio;
 
@@ -20,7 +20,7 @@ fn doctor_with(arguments: &[&str], set: &[(&str, &str)]) -> String {
     text(&done.stdout)
 }
 
-/// A finding of a report in JSON.
+/// Returns a finding of a report in JSON.
 fn found(stderr: &str, section: &str, name: &str) -> Value {
     let stderr: Value = serde_json::from_str(stderr).expect("JSON");
     let sections = stderr["sections"].as_array().expect("sections");
@@ -55,7 +55,7 @@ fn a_cuda_device_is_told_with_its_link_and_what_it_shares() {
 #[test]
 fn without_cuda_each_absence_is_a_sentence() {
     let library = ("LD_LIBRARY_PATH", folder().to_str().expect("a plain path"));
-    // A driver without a device, so that this holds on machines that have one.
+    // A driver without a device, so that the test also works on machines with a device.
     let stderr = doctor_with(&["--json"], &[library, ("STANDIN_CUDA_DEVICES", "0")]);
     let driver = found(&stderr, "gpu", "cuda_driver");
     assert!(driver["value"].is_null(), "{driver}");

@@ -1,12 +1,13 @@
-//! Every family's greedy f32 tokens equal transformers', wherever its layers run and however its
-//! prompts are cut: on the CPU, on the device alone, at three splits, in chunks, and beyond windows
-//! and original lengths, which the checkpoints have shorter than their prompts.
+//! Tests that every family's greedy f32 tokens equal those of transformers, wherever its layers run
+//! and however its prompts are divided: on the CPU, on the device alone, at three splits, in
+//! chunks, and beyond windows and original lengths, which the checkpoints have shorter than their
+//! prompts.
 
 use std::path::Path;
 
 use crate::command::{Place, fixture, golden, ids};
 
-/// Where and how the layers run.
+/// Placements and chunk sizes to test.
 const WAYS: [&[&str]; 6] = [
     &["--batches", "1x8"],
     &["--batches", "2x3", "--prefill-chunk", "16"],
@@ -25,18 +26,19 @@ const WAYS: [&[&str]; 6] = [
     ],
 ];
 
-/// The same for the file that llama.cpp's converter makes of the checkpoint.
+/// Placements to test for the file that llama.cpp's converter makes from the checkpoint.
 const WAYS_OF_GGUF: [&[&str]; 2] = [
     &["--batches", "2x3", "--prefill-chunk", "16"],
     &["--batches", "2x2", "--device", "emulated", "--split", "scores:SECOND"],
 ];
 
-/// `second`: an operation of the second half of a layer.
+/// Compares the answers of a fixture with transformers; `second` is an operation of the second half
+/// of a layer.
 fn equals_transformers(name: &str, second: &str) {
     answers_are_golden(name, &fixture(name), second, &WAYS);
 }
 
-/// The GGUF file of a fixture.
+/// Compares the answers of a fixture's GGUF file with transformers.
 fn gguf_equals_transformers(name: &str, second: &str) {
     answers_are_golden(name, &fixture(name).join("model.gguf"), second, &WAYS_OF_GGUF);
 }
@@ -131,7 +133,8 @@ mod gguf {
     }
 }
 
-/// Experts in MXFP4 are multiplied from their blocks, with the tokens of the same blocks expanded.
+/// Experts in MXFP4 are multiplied directly from their blocks, with the same tokens as from
+/// expanded blocks.
 #[test]
 fn experts_run_from_the_blocks_of_a_file() {
     let ways: Vec<Vec<&str>> =

@@ -1,4 +1,5 @@
-//! Sequences that take the places of others while the rest go on: the same answers in fewer steps.
+//! Tests of sequences that take over the slots of finished ones while others continue: the same
+//! answers in fewer steps.
 
 use serde_json::json;
 
@@ -32,7 +33,7 @@ fn a_long_answer_holds_nobody_back() {
                 let options = ["--compress", compress, "--batches", batches];
                 let (answers, report) = place.reported(&[&options[..], placement].concat());
                 assert_eq!(answers, alone, "{form} {batches} {placement:?}");
-                // All others are answered beside the long one.
+                // All others are answered while the long one runs.
                 assert_eq!(report["decode_steps"], LONG - 1, "{form} {batches} {placement:?}");
                 assert!(report["groups"].as_u64() >= Some(2), "{form} {batches} {placement:?}");
             }

@@ -1,4 +1,4 @@
-//! Answers of a given form, through the whole program.
+//! Tests of constrained answers with the whole program.
 
 use std::collections::BTreeMap;
 
@@ -52,7 +52,7 @@ fn answers_have_the_form_that_was_asked_for() {
             assert_eq!(reason, "stop");
         }
     }
-    // A text is always said in the same tokens.
+    // Equal texts have equal tokens.
     let mut said = BTreeMap::new();
     for choice in alone[6]["response"]["body"]["choices"].as_array().expect("choices") {
         let tokens = said.entry(choice["text"].to_string()).or_insert_with(|| &choice["token_ids"]);
@@ -70,7 +70,7 @@ fn answers_have_the_form_that_was_asked_for() {
         assert!(digits && text.len() >= 7 && text.parse::<u64>().is_err(), "{text:?}");
         assert_eq!(reason, "stop", "{text:?}");
     }
-    // Whoever asks for nothing is not changed by who does.
+    // A request without a grammar is not affected by others.
     let free = place.answered(&[bodies[1].clone()], &[]);
     assert_eq!(stderr(&free[0]).collect::<Vec<_>>(), stderr(&alone[1]).collect::<Vec<_>>());
     for options in [
@@ -85,7 +85,8 @@ fn answers_have_the_form_that_was_asked_for() {
     }
 }
 
-/// On a CUDA device logits come to the host, where the same sampler follows the same grammars.
+/// On a CUDA device logits are copied to the host, where the same sampler applies the same
+/// grammars.
 #[test]
 fn a_device_gives_them_too() {
     let place = Place::new();
@@ -116,7 +117,7 @@ fn a_device_gives_them_too() {
     }
 }
 
-/// The examples of forms in `docs/formats.md`, as they stand there.
+/// Runs the examples of constrained answers in `docs/formats.md`, word for word.
 #[test]
 fn the_documented_forms_run() {
     let document = include_str!("../../docs/formats.md");
@@ -162,7 +163,7 @@ fn the_documented_forms_run() {
     );
 }
 
-/// Schemas as other programs write them: what they ask for is held, and every answer ends.
+/// Schemas in the style of other programs are enforced, and every answer ends.
 #[test]
 fn schemas_of_other_programs_are_followed() {
     let place = Place::new();

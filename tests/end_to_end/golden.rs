@@ -1,4 +1,4 @@
-//! Greedy f32 tokens equal those of Hugging Face transformers.
+//! Tests that greedy f32 tokens equal those of Hugging Face transformers.
 
 use crate::command::{Place, fixture, golden, ids};
 
@@ -72,8 +72,8 @@ fn generation_ends_at_an_eos_of_the_model() {
     }
 }
 
-/// Prompts of more than 8,192 tokens, in chunks and in pages of a server's caches
-/// (`fixtures_long.py` has the rule that makes them).
+/// Tests prompts of more than 8,192 tokens, in chunks and in pages of a server's caches
+/// (`fixtures_long.py` defines them).
 #[test]
 fn llama_beyond_eight_thousand_positions() {
     let golden = std::fs::read_to_string(fixture("llama").join("long.json")).expect("there");
@@ -90,7 +90,7 @@ fn llama_beyond_eight_thousand_positions() {
     config["max_position_embeddings"] = golden["max_position_embeddings"].clone();
     std::fs::write(model.join("config.json"), config.to_string()).expect("writable");
     let prompt = |n: u32| -> Vec<u32> {
-        // Squares of positions are beyond 32 bits from 65,536 on, which no prompt here has.
+        // Squares of positions exceed 32 bits from 65,536 on, which no prompt here reaches.
         (0..n).map(|i| 4 + (i * i + n * (i / 7)) % 316).collect()
     };
     let prompts: Vec<Vec<u32>> = ids(&golden["lengths"]).into_iter().map(prompt).collect();
@@ -102,7 +102,7 @@ fn llama_beyond_eight_thousand_positions() {
     assert_eq!(found, expected);
 }
 
-/// The real model, against transformers loading the same file.
+/// Compares the real model with transformers loading the same file.
 #[test]
 fn smollm2() {
     let model = crate::command::real_model();
@@ -121,7 +121,7 @@ fn smollm2() {
     for extra in [
         &["--batches", "1x8"][..],
         &["--batches", "2x3", "--device", "emulated", "--split", "scores:norm1"],
-        // Straight from the file's 4-bit and 8-bit blocks, which is the same arithmetic.
+        // Directly from the file's 4-bit and 8-bit blocks, with the same arithmetic.
         &["--batches", "1x8", "--quantized", "direct"],
         &["--batches", "2x3", "--quantized", "direct", "--device", "emulated", "--split", "k:up"],
     ] {

@@ -1,5 +1,5 @@
-//! The script of the GPU bundle: its correctness stages through the stand-in driver, and its table
-//! on a machine without a device. What it says of the stand-in is no performance.
+//! Tests of the script of the GPU bundle: its correctness stages with the stand-in driver, and its
+//! table on a machine without a device. Its figures for the stand-in do not indicate performance.
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -29,7 +29,7 @@ fn stages(place: &Place, what: &str, set: &[(&str, &str)]) -> Output {
     finish(command.spawn().expect("a shell"))
 }
 
-/// Stage to status.
+/// Returns the name, status and description of each stage.
 fn rows(place: &Place) -> Vec<(String, String, String)> {
     let results = std::fs::read_to_string(place.path("out").join("results.json")).expect("results");
     let results: Value = serde_json::from_str(&results).expect("JSON");
@@ -62,7 +62,8 @@ fn correctness_runs_through_the_stand_in() {
 #[test]
 fn a_wrong_token_fails_its_stage_and_the_script() {
     let place = Place::new();
-    // A fault in the middle: the first stage says what happened, the others that they need it.
+    // After a fault in the middle the first stage reports what happened, and the others that they
+    // depend on it.
     let done = stages(&place, "test", &[("STANDIN_CUDA_FAIL", "cuLaunchKernel:40:719")]);
     assert_eq!(done.status.code(), Some(1), "{}", text(&done.stdout));
     let rows = rows(&place);

@@ -1,5 +1,5 @@
-//! A served model, sequences of which belong to the device or to the host: the CPU's answers,
-//! though device memory has room for the caches of a tenth of them.
+//! Tests of a server whose sequences belong to the device or to the host: the answers equal those
+//! of the CPU, although device memory has capacity for the caches of only a tenth of the sequences.
 
 use serde_json::Value;
 
@@ -24,7 +24,7 @@ fn either_owner_answers_as_a_batch_job() {
     let expected = expected(&bodies, &[]);
     let mut moved = 0.0;
     for policy in ["neo", "apex", "fastdecode", "gpu-only", "auto"] {
-        // Prompts of up to 60 tokens, in pieces of at most 22, or whole.
+        // Prompts of up to 60 tokens, in chunks of at most 22, or whole.
         for chunk in ["32", "96"] {
             let served = start(policy, &["--prefill-chunk", chunk]);
             let found = ask_all(&served, &bodies);
@@ -34,7 +34,7 @@ fn either_owner_answers_as_a_batch_job() {
             let pipelined = metric(&served, "tandem_iterations_pipelined_total");
             let is_needed = chunk == "32" || policy == "fastdecode";
             assert!(pipelined > 0.0 || !is_needed, "{policy} {chunk}: the host attends");
-            // Which shapes run depends on what the machine is found to take.
+            // The measured costs of the machine determine which shapes run.
             let lagging = metric(&served, "tandem_iterations_async_total");
             assert!(lagging == 0.0 || ["apex", "auto"].contains(&policy), "{policy} {chunk}");
             moved += metric(&served, "tandem_kv_moves_to_device_total");

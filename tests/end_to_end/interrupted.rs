@@ -1,5 +1,5 @@
-//! Ctrl-C while a group runs: soon over, what was finished is kept, and the rest is computed by the
-//! next run.
+//! Tests of Ctrl-C while a group runs: the run ends soon, finished answers are kept, and the next
+//! run computes the rest.
 
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -9,11 +9,12 @@ use serde_json::json;
 
 use crate::command::{Place, coordinator, finish, fixture, lines, text};
 
-/// A link so slow that a step takes a tenth of a second or more, the long answer more than ten.
+/// Device with a link so slow that a step takes a tenth of a second or more, and the long answer
+/// more than ten seconds.
 const DEVICE: [&str; 6] =
     ["--device", "emulated:link=1MB/s", "--split", "scores:norm1", "--batches", "1x4"];
 const LONG: u32 = 120;
-/// From the signal to the exit: it takes a second or less; this is only a watchdog.
+/// Time limit from the signal to the exit, which takes a second or less; this is only a watchdog.
 const WATCHDOG: Duration = Duration::from_secs(30);
 
 #[test]
@@ -34,7 +35,7 @@ fn finished_answers_outlive_an_interrupted_group() {
         command.spawn().expect("starts")
     };
     let child = start(&DEVICE);
-    // Three answers and the error are on disk while the long one goes on.
+    // Three answers and the error are on disk while the long one runs.
     let until = Instant::now() + Duration::from_secs(60);
     let written = || std::fs::read_to_string(&output).unwrap_or_default();
     while written().lines().count() < 4 {

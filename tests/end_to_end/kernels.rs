@@ -1,6 +1,5 @@
-//! `TANDEM_KERNELS` in the real binary: what this machine has can be forced in every worker and
-//! gives the answers that it should; what it lacks is refused with a sentence before anything is
-//! computed.
+//! Tests of `TANDEM_KERNELS` with the real binary: supported variants can be forced in every worker
+//! and give the expected answers; others are refused with a sentence before anything is computed.
 
 use std::process::Stdio;
 
@@ -10,14 +9,14 @@ use crate::command::{Place, coordinator, finish, fixture, golden, ids, text, tok
 
 const VARIANT: &str = "TANDEM_KERNELS";
 
-/// Golden prompts and their greedy tokens in f32.
+/// Returns golden prompts and their greedy tokens in f32.
 fn golden_lists(model: &str) -> [Vec<Vec<u32>>; 2] {
     let golden = golden(model);
     ["prompts", "tokens"]
         .map(|key| golden[key].as_array().expect("lists").iter().map(ids).collect())
 }
 
-/// Tokens of a run in f32 with the kernels forced to `variant`, and its report.
+/// Returns the tokens and the report of a run in f32 with the kernels forced to `variant`.
 fn forced(variant: &str, model: &str, extra: &[&str]) -> (Vec<Vec<u32>>, Value) {
     let [prompts, tokens] = golden_lists(model);
     let place = Place::new();
@@ -51,7 +50,7 @@ fn every_variant_of_this_machine_can_be_forced_in_every_worker() {
     }
 }
 
-/// The sentence with which a run of `variant` ends.
+/// Returns the sentence with which a run of `variant` ends.
 fn refusal(variant: &str, extra: &[&str]) -> String {
     let place = Place::new();
     let input = place.requests("in.jsonl", &[vec![3, 4, 5]], 2);
@@ -61,7 +60,7 @@ fn refusal(variant: &str, extra: &[&str]) -> String {
     command.arg("--model").arg(fixture("llama")).arg("--input").arg(input);
     command.arg("--output").arg(&output).arg("--quiet").args(extra);
     let done = finish(command.spawn().expect("starts"));
-    // A signal, such as that of an instruction which is not there, would leave no code.
+    // A signal, such as that for an illegal instruction, would leave no exit code.
     assert_eq!(done.status.code(), Some(1), "{variant}: {}", done.status);
     assert!(!output.exists(), "{variant}: something was answered");
     text(&done.stderr)

@@ -1,4 +1,5 @@
-//! What a run does not do: allocate on the step path, pad, or involve the coordinator per layer.
+//! Tests of what a run does not do: allocate on the step path, pad, or involve the coordinator in
+//! each layer.
 
 use std::process::{Command, Stdio};
 use std::time::Instant;
@@ -79,7 +80,7 @@ fn nothing_is_padded() {
     // 3 KV heads of 64 elements in bf16.
     let row_bytes = 3 * 64 * 2;
     assert_eq!(sum("append to K cache, layer 0", "prefill", "bytes"), 513 * row_bytes);
-    // The one decode step streams what was cached before it, not the reserved maximum.
+    // The only decode step streams the cached positions, not the reserved maximum.
     assert_eq!(sum("copy of K cache, layer 0", "decode", "bytes"), 513 * row_bytes);
 }
 
@@ -94,14 +95,15 @@ fn processes_use_little_more_than_the_plan() {
         let budget = |name: &str| report["budget_bytes"][name].as_u64().expect("bytes");
         let planned = budget("weights") + budget("kv") + budget("device");
         let used = report["peak_pss_bytes"]["sum"].as_u64().expect("bytes");
-        // Small beside its processes' code and stacks, so that 10% alone would not hold them.
+        // The plan is small compared with the code and stacks of its processes, for which 10% would
+        // not suffice.
         let allowed = planned + planned / 10 + (32 << 20);
         assert!(used <= allowed, "{used} bytes used, {planned} planned, {device:?}");
         assert!(used > budget("weights") / 2, "{used} bytes used cannot be all of it");
     }
 }
 
-/// System calls of one look at the only worker there is here, and of the wait before it.
+/// System calls of one check of the only worker here, and of the wait before it.
 const CALLS_OF_A_LOOK: f64 = 6.0;
 
 #[test]
@@ -132,7 +134,7 @@ fn the_coordinators_system_calls_do_not_grow_with_layers() {
         let text = std::fs::read_to_string(counts).ok()?;
         let total = text.lines().find(|line| line.trim_end().ends_with("total"))?;
         let total: f64 = total.split_whitespace().next()?.parse().ok()?;
-        // Ten times a second it looks at its workers, however long a step takes.
+        // It checks its workers ten times per second, however long a step takes.
         let looks = begun.elapsed().as_secs_f64() * 10.0;
         done.success().then_some(total - looks * CALLS_OF_A_LOOK)
     };
@@ -148,6 +150,6 @@ fn the_coordinators_system_calls_do_not_grow_with_layers() {
     let few = per_step("2", first);
     let many = per_step("16", calls("16", "16").expect("strace works"));
     println!("system calls per decode step: {few:.1} with 2 layers, {many:.1} with 16");
-    // Nothing per layer.
+    // No system call depends on the number of layers.
     assert!(many < few + 7.0, "{few} with 2 layers, {many} with 16");
 }

@@ -1,10 +1,10 @@
-//! Log-probabilities and several answers to a prompt, through the whole program.
+//! Tests of log-probabilities and of several answers to a prompt, with the whole program.
 
 use serde_json::{Value, json};
 
 use crate::command::{Place, golden, ids};
 
-/// Answers in the order of the input, as choices.
+/// Returns the choices of all answers in input order.
 fn choices(place: &Place, bodies: &[Value], options: &[&str]) -> Vec<Value> {
     let answers = place.answered(bodies, options);
     let of =
@@ -12,7 +12,7 @@ fn choices(place: &Place, bodies: &[Value], options: &[&str]) -> Vec<Value> {
     answers.iter().flat_map(of).collect()
 }
 
-/// The log-probability of every token by torch's logits.
+/// Returns the log-probabilities of all tokens by torch's logits, in descending order.
 fn expected(logits: &[f64]) -> Vec<(usize, f64)> {
     let sum: f64 = logits.iter().map(|logit| logit.exp()).sum();
     let mut all: Vec<(usize, f64)> =
@@ -54,7 +54,8 @@ fn what_is_asked_of_one_changes_no_other_and_no_placement_changes_it() {
     let prompt = |i: u32| (0..1 + i * 7 % 13).map(|j| 3 + i * 11 + j).collect::<Vec<u32>>();
     let bodies: Vec<Value> = (0..9)
         .map(|i| {
-            // Ids that lines do not give would follow their content, and what is drawn the ids.
+            // IDs derived from the lines would change with their content, and sampling with the
+            // IDs.
             let mut body = json!({"custom_id": format!("p{i}"), "prompt": prompt(i),
                 "max_tokens": 2 + i % 4, "ignore_eos": true});
             if i % 2 == 1 {

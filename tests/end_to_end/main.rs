@@ -1,5 +1,5 @@
-//! End-to-end tests: every one runs the real binary, as a user would, on tiny models that
-//! `scripts/fixtures.py` made.
+//! End-to-end tests, each of which runs the real binary, as a user would, on tiny models made by
+//! `scripts/fixtures.py`.
 
 mod bad_input;
 mod bad_weights;

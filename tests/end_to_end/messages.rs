@@ -1,4 +1,4 @@
-//! What a run says: to a reader of the screen no more than needed, to a reader of the report all.
+//! Tests of the messages of a run: brief on the screen, complete in the report.
 
 use std::process::Stdio;
 
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::command::{Place, coordinator, finish, fixture, real_model, text};
 
-/// Lanes and how they overlapped are for those who ask.
+/// Lanes and their overlap are shown on request only.
 #[test]
 fn lanes_are_told_with_v_and_always_in_the_report() {
     let place = Place::new();
@@ -54,8 +54,8 @@ fn the_report_counts_requests_by_how_they_ended() {
     assert_eq!(report["requests"], expected);
 }
 
-/// What is decided unasked is said before the run and stands in its report; the table at the end
-/// does not repeat it.
+/// Automatic decisions are printed before the run and recorded in its report; the table at the end
+/// does not repeat them.
 #[test]
 fn a_note_is_said_once() {
     let place = Place::new();
@@ -81,7 +81,8 @@ fn a_note_is_said_once() {
     }
 }
 
-/// A request for three answers: what is said while it runs and what is said at its end agree.
+/// For a request of three answers, progress and the last line count answers and requests
+/// consistently.
 #[test]
 fn answers_and_requests_are_told_apart() {
     let place = Place::new();
@@ -132,6 +133,6 @@ fn formats_are_told_by_the_program() {
     for section in ["# File formats", "## Input", "## Report", "custom_id"] {
         assert!(stderr.contains(section), "{section}: {stderr}");
     }
-    // Nothing is named that only the sources have.
+    // The text refers to no source file.
     assert!(!stderr.contains(".rs"), "{stderr}");
 }

@@ -1,4 +1,4 @@
-//! NUMA nodes on which memory lies.
+//! Tests of the NUMA nodes of memory.
 
 use std::path::Path;
 use std::process::{Output, Stdio};
@@ -14,7 +14,7 @@ fn run(place: &Place, options: &[&str]) -> Output {
     finish(command.args(options).stderr(Stdio::piped()).spawn().expect("starts"))
 }
 
-/// The only node that every machine has; others are as the machine is.
+/// Uses the only node that every machine has; other nodes depend on the machine.
 #[test]
 fn answers_do_not_depend_on_where_memory_lies_and_missing_nodes_are_told() {
     let name = "answers_do_not_depend_on_where_memory_lies_and_missing_nodes_are_told";

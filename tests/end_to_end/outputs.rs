@@ -1,4 +1,5 @@
-//! Answers on disk outlive whatever is done to a run or to its output: real processes, real kills.
+//! Tests that answers on disk survive whatever happens to a run or to its output, with real
+//! processes and real kills.
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
@@ -12,10 +13,10 @@ use serde_json::json;
 
 use crate::command::{Place, coordinator, finish, fixture, lines, text};
 
-/// A link so slow that a long answer takes more than ten seconds.
+/// Device with a link so slow that a long answer takes more than ten seconds.
 const SLOW: [&str; 6] =
     ["--device", "emulated:link=1MB/s", "--split", "scores:norm1", "--batches", "1x4"];
-/// No wait of a test lasts so long.
+/// Time limit of any wait.
 const WATCHDOG: Duration = Duration::from_secs(60);
 
 fn command(place: &Place, output: &Path, extra: &[&str]) -> Command {
@@ -29,7 +30,7 @@ fn start(place: &Place, extra: &[&str]) -> Child {
     command(place, &place.path("out.jsonl"), extra).spawn().expect("starts")
 }
 
-/// Requests by id, with their lengths.
+/// Writes requests with these numbers of new tokens.
 fn requests(place: &Place, lengths: &[u32]) {
     let line = |(i, length): (usize, &u32)| {
         let body = json!({"custom_id": format!("p{i}"), "prompt": [5 + i, 9, 11],
@@ -40,7 +41,7 @@ fn requests(place: &Place, lengths: &[u32]) {
     std::fs::write(place.path("in.jsonl"), input).expect("writable");
 }
 
-/// Waits until so many answers are on disk.
+/// Waits until `count` answers are on disk.
 fn wait_for(path: &Path, count: usize) {
     let until = Instant::now() + WATCHDOG;
     let written = || std::fs::read_to_string(path).unwrap_or_default();
@@ -81,7 +82,7 @@ fn a_resume_that_asks_for_something_else_changes_nothing() {
     assert_eq!(done.status.code(), Some(1), "{said}");
     assert!(said.contains("of its 8 answers the input asks for 0 only"), "{said}");
     assert!(said.contains("--force"), "{said}");
-    // A line at the top leaves the answers to the others.
+    // An inserted line does not affect the answers to the others.
     let inserted = format!("{{\"prompt\": [1, 2]}}\n{prompts}");
     std::fs::write(place.path("in.jsonl"), inserted).expect("writable");
     let done = finish(start(&place, &["--resume"]));
@@ -114,7 +115,7 @@ fn a_killed_coordinator_leaves_what_was_finished() {
         assert!(said.contains(&format!("{} answers kept", kept.len())), "{said}");
         let all = lines(&output);
         assert_eq!(all.len(), 4);
-        // An answer that was on disk is there byte for byte.
+        // Answers that were on disk are kept byte for byte.
         assert!(kept.iter().all(|line| all.contains(line)));
     }
     assert!(kept_in_all >= 4);
@@ -209,7 +210,7 @@ fn reports_and_traces_overwrite_neither_input_nor_output() {
         assert_eq!(std::fs::read(place.path("in.jsonl")).expect("the input"), input);
         assert!(!place.path("out.jsonl").exists());
     }
-    // A device is no file that could be lost.
+    // A device cannot be overwritten.
     let done = finish(start(&place, &["--report", "/dev/null", "--trace", "/dev/null", "--force"]));
     assert!(done.status.success(), "{}", text(&done.stderr));
     let same = place.path("both.json").display().to_string();
@@ -246,7 +247,8 @@ fn a_limit_on_file_sizes_and_a_hang_up_end_in_a_sentence() {
     assert_eq!(ids, ["p1", "p2", "p3"], "in input order");
 }
 
-/// Few threads and processes end a run in a sentence, never in a panic, or are enough.
+/// With a limit on threads and processes a run ends with a sentence, never with a panic, or
+/// succeeds.
 #[test]
 fn a_limit_on_processes_ends_in_a_sentence() {
     if !rustix::process::geteuid().is_root() {
@@ -261,7 +263,7 @@ fn a_limit_on_processes_ends_in_a_sentence() {
     for limit in 1..10 {
         let output = place.path(&format!("{limit}.jsonl"));
         let plain = command(&place, &output, &["--device", "none"]);
-        // Debian's sh does not know this limit.
+        // Debian's sh does not support this limit.
         let mut limited = Command::new("bash");
         limited.args(["-c", &format!("ulimit -u {limit}; exec \"$0\" \"$@\"")]);
         limited.arg(plain.get_program()).args(plain.get_args()).uid(65534);

@@ -1,4 +1,4 @@
-//! Tokens that were said become less likely, through the whole program.
+//! Tests that penalties make repeated tokens less likely, with the whole program.
 
 use std::collections::HashMap;
 use std::process::Stdio;
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::command::{Place, coordinator, finish, fixture, text};
 
-/// Tokens of an answer and the most likely ones of each place, by their names.
+/// Tokens of an answer and the most likely ones at each position, as text.
 struct Said {
     tokens: Vec<String>,
     likely: Vec<HashMap<String, f64>>,
@@ -17,7 +17,8 @@ struct Said {
 fn answers(place: &Place, lines: &[Value], options: &[&str]) -> (String, Vec<Said>) {
     let input: String = lines.iter().map(|line| format!("{line}\n")).collect();
     let path = place.path("in.jsonl");
-    // Answers are as old as the file that asks for them.
+    // The creation time of answers is the modification time of the input, so it is only written if
+    // it changes.
     if std::fs::read_to_string(&path).ok().as_deref() != Some(input.as_str()) {
         std::fs::write(path, input).expect("a writable folder");
     }
@@ -30,7 +31,7 @@ fn answers(place: &Place, lines: &[Value], options: &[&str]) -> (String, Vec<Sai
     let said = output.lines().map(|line| {
         let line: Value = serde_json::from_str(line).expect("JSON");
         let choice = &line["response"]["body"]["choices"][0];
-        // Nothing where an answer has no token.
+        // Empty for an answer without tokens.
         let of = |name: &str| choice["logprobs"][name].as_array().cloned().unwrap_or_default();
         Said {
             tokens: of("tokens").iter().map(|token| token.as_str().unwrap().to_owned()).collect(),
@@ -53,8 +54,8 @@ fn line(index: usize, more: &Value) -> Value {
     line
 }
 
-/// Of the most likely tokens the one is said that is the most likely once those said before are
-/// less so; log-probabilities are told as they were before.
+/// Each token is the most likely one after the penalties for earlier tokens are subtracted;
+/// log-probabilities are reported without penalties.
 #[test]
 fn presence_and_frequency_are_taken_from_what_was_said() {
     let place = Place::new();
@@ -89,7 +90,7 @@ fn presence_and_frequency_are_taken_from_what_was_said() {
     assert!(kinds(&with) > kinds(&without), "{} and {}", kinds(&with), kinds(&without));
 }
 
-/// An answer is the same beside others and in any batch, and repeats less.
+/// An answer is the same with any other requests and in any batch, and repeats less.
 #[test]
 fn penalties_are_an_answers_own() {
     let place = Place::new();
@@ -119,8 +120,8 @@ fn no_answer_ends_before_its_least_tokens() {
     assert!(with.iter().any(|said| said.finish_reason == "stop"), "none ends by itself");
 }
 
-/// transformers' greedy answers (`scripts/fixtures_penalties.py`), which end with their
-/// end-of-sequence token where they have one.
+/// Compares with transformers' greedy answers (`scripts/fixtures_penalties.py`), which include the
+/// end-of-sequence token if there is one.
 #[test]
 fn answers_are_those_of_transformers() {
     let path = fixture("llama").join("penalties.json");

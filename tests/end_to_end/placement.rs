@@ -1,6 +1,6 @@
-//! Where an operation runs never changes an answer: not a bit of it. The exhaustive form of this
-//! test (every interval, both kinds of chunks, every batch shape) runs in one process in
-//! `workers`; here the same holds through real processes.
+//! Tests that the placement of operations does not change a bit of an answer. The exhaustive
+//! version of this test (every interval, both kinds of chunks, every batch shape) runs in one
+//! process in `workers`; this one uses real processes.
 
 use crate::command::{Place, fixture};
 
@@ -88,7 +88,7 @@ fn a_batch_that_few_prompts_shrink_still_has_a_unit_for_every_chunk() {
     let input = place.requests("in.jsonl", &prompts()[..1], 12);
     let model = fixture("llama");
     let expected = place.answers(&model, &input, &["--batches", "1x1"]);
-    // Two KV heads: one sequence would have two units for the eight chunks.
+    // With two KV heads, one sequence would have only two units for the eight chunks.
     let batches = ["--batches", "2x9", "--device", "emulated"];
     let split = ["--split", "scores.3:norm1", "--split-chunks", "scores=8"];
     assert_eq!(place.answers(&model, &input, &[batches, split].concat()), expected);

@@ -1,5 +1,5 @@
-//! `coordinator plan` as a user meets it: answers, refusals with numbers, and one sentence for each
-//! kind of bad input.
+//! Tests of `coordinator plan` from a user's perspective: answers, refusals with numbers, and one
+//! sentence for each kind of invalid input.
 
 use std::collections::BTreeMap;
 use std::process::Stdio;
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::command::{Place, coordinator, finish, fixture, text};
 
-/// Exit code, stdout, stderr.
+/// Returns exit code, stdout and stderr.
 fn plan(arguments: &[&str]) -> (Option<i32>, String, String) {
     let mut command = coordinator();
     command.arg("plan").args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -80,7 +80,7 @@ fn what_does_not_fit_is_refused_with_numbers_or_compressed_aloud() {
     let (code, answer, _) = plan(&[&machine[..], &["--policy", "gpu-only"]].concat());
     assert_eq!(code, Some(0));
     assert!(answer.contains("--compress w4kv4") && answer.contains("tokens/s"), "{answer}");
-    // Of the forms that fit it is the fastest.
+    // It is the fastest of the formats that fit.
     let rate = |form: &[&str]| {
         let (code, answer, _) = plan(&[&machine[..], form, &["--json"]].concat());
         let answer = (code == Some(0)).then(|| serde_json::from_str::<Value>(&answer));
@@ -91,7 +91,7 @@ fn what_does_not_fit_is_refused_with_numbers_or_compressed_aloud() {
     assert_eq!(rate(&[]), Some(best));
 }
 
-/// What takes long is told when it begins, and the answer is the answer alone.
+/// A slow step is announced when it begins, and stdout contains the answer alone.
 #[test]
 fn measuring_the_machine_for_a_plan_is_announced() {
     let place = Place::new();
@@ -161,14 +161,14 @@ fn the_best_batches_of_a_described_machine_are_found() {
     assert_eq!(found, on(&batches), "the same as if it had been asked for");
 }
 
-/// The answer for a described machine, as JSON.
+/// Returns the answer for a described machine as JSON.
 fn answer(arguments: &[&str]) -> Value {
     let (code, answer, said) = plan(&[arguments, &["--json"]].concat());
     assert_eq!(code, Some(0), "{arguments:?}: {said}");
     serde_json::from_str(&answer).expect("JSON")
 }
 
-/// Where each operation of a streamed layer runs.
+/// Returns the device of each operation of a streamed layer.
 fn devices(answer: &Value) -> BTreeMap<&str, &str> {
     let ops = answer["ops"].as_array().expect("operations").iter();
     ops.map(|op| (op["name"].as_str().expect("a name"), op["device"].as_str().expect("a device")))
@@ -181,7 +181,8 @@ fn experts_are_computed_where_that_wins() {
     let answer = answer(&model);
     let experts = ["expert_gate", "expert_up", "expert_down"];
     let devices = devices(&answer);
-    // Three quarters of the bytes that a step reads are experts, which the link would be long for.
+    // Experts are three quarters of the bytes that a step reads, and their transfer over the link
+    // would take too long.
     assert!(experts.iter().any(|op| devices[op] == "cpu"), "{devices:?}");
     assert_eq!((devices["scores"], devices["router"]), ("gpu", "gpu"), "{devices:?}");
     let considered = answer["considered"].as_array().expect("a list");
@@ -280,7 +281,7 @@ fn machines_are_compared_by_their_own_plans() {
 
 const RUNNING: &str = "\n[running]\nwatts = 450.0\nprice_usd = 3000\n";
 
-/// More positions than the model has are planned where that is asked for, on this machine and on a
+/// With `--positions`, more positions than the model supports are planned, on this machine and on a
 /// described one, and prompts that are too long to be measured have times.
 #[test]
 fn prompts_beyond_a_model_s_positions_are_planned_as_if_it_had_them() {
@@ -301,7 +302,7 @@ fn prompts_beyond_a_model_s_positions_are_planned_as_if_it_had_them() {
         let answer: Value = serde_json::from_str(&text(&done.stdout)).expect("JSON");
         let prefill_ms = answer["prefill_ms"].as_f64().expect("a time");
         assert!(prefill_ms > 0.0, "{machine:?}: {answer}");
-        // 1,000,008 positions, each of K and V of 3 heads of 64 numbers of 2 bytes.
+        // 1,000,008 positions, each with K and V of 3 heads of 64 numbers of 2 bytes.
         let kv = answer["budget_bytes"]["kv"].as_u64().filter(|_| machine[0] == "--device");
         let kv_bytes = 1_000_008 * 2 * 3 * 64 * 2;
         assert!(kv.is_none_or(|kv| kv >= kv_bytes && kv < kv_bytes + 4096), "{answer}");

@@ -1,6 +1,6 @@
-//! The profile behind a run: kept, redone once when the machine changes, safe from any death; and
-//! what is planned with it: every policy gives the same answers, and tells beforehand how long it
-//! will take.
+//! Tests of the profile of the machine: it is kept, measured again once when the machine changes,
+//! and survives any death; and of plans made with it: every policy gives the same answers, and
+//! predicts how long it will take.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use crate::command::{Place, coordinator, finish, fixture, text};
 
 const WORKLOAD: [&str; 4] = ["--batches", "2x2", "--device", "emulated"];
 
-/// The binary with a cache of its own.
+/// Returns a command for the binary with its own cache.
 fn alone(place: &Place) -> Command {
     let mut command = coordinator();
     command.env("XDG_CACHE_HOME", place.path("cache")).stderr(Stdio::piped());
@@ -29,7 +29,7 @@ fn profile(place: &Place, extra: &[&str]) -> Command {
     command
 }
 
-/// What `coordinator profile` says first: whether it measured, and why.
+/// Returns the first message of `coordinator profile`: if it measured, and why.
 fn said(place: &Place) -> String {
     let done = finish(profile(place, &[]).spawn().expect("starts"));
     assert!(done.status.success(), "{}", text(&done.stderr));
@@ -38,7 +38,7 @@ fn said(place: &Place) -> String {
     found.unwrap_or_else(|| panic!("{all}")).to_owned()
 }
 
-/// The only profile in the cache.
+/// Returns the only profile in the cache.
 fn kept(place: &Place) -> PathBuf {
     let folder = place.path("cache/tandem");
     let files = std::fs::read_dir(&folder).expect("a cache").map(|entry| entry.expect("entry"));
@@ -63,7 +63,7 @@ fn a_changed_machine_is_named_and_measured_once() {
     let again = said(&place);
     assert!(again.contains("CPU model An abacus ->"), "{again}");
     assert!(said(&place).contains("measured before"));
-    // Figures that somebody changed, and half a file.
+    // Edited figures, and half a file.
     edited = serde_json::from_str(&read(&path)).expect("JSON");
     edited["measurements"]["work"][0]["mean_ns"] = 1.0.into();
     let half = read(&path);
@@ -87,19 +87,19 @@ fn a_death_while_measuring_leaves_the_profile() {
         std::thread::sleep(Duration::from_millis(delay_ms));
         let measuring = child.try_wait().expect("a child").is_none();
         let pid = Pid::from_child(&child);
-        // Refused where it has ended, which the next line is about.
+        // Fails if the process has already ended, which is detected below.
         let _ = kill_process(pid, Signal::KILL);
         finish(child);
         let after = read(&path);
         killed += u32::from(measuring && after == before);
-        // The old one or, after the last moment, the new one, and whole in either case.
+        // The old profile or, after the last moment, the new one, and complete in either case.
         assert!(said(&place).contains("measured before"), "after {delay_ms} ms");
         before = after;
     }
     assert!(killed > 0, "every run had ended before it was killed");
 }
 
-/// Answers and report of a run under its own cache.
+/// Returns the answers, the report and the messages of a run with its own cache.
 fn run(place: &Place, input: &Path, extra: &[&str]) -> (String, Value, String) {
     let (output, report) = (place.path("out.jsonl"), place.path("report.json"));
     let mut command = alone(place);
@@ -143,13 +143,13 @@ fn every_policy_answers_the_same_and_predicts_first() {
         let (first, then) = (stderr.find("predicted: prefill"), stderr.find("group 1 of 1"));
         assert!(first.is_some() && (then.is_none() || first < then), "{policy}: {stderr}");
     }
-    // All of them from two measurements: with the device, and of all cores without it. Where fewer
-    // threads were found faster, a busy machine's finding too, either was measured with those as
-    // well.
+    // All of them use two measurements: with the device, and with all cores without it. If fewer
+    // threads were found to be faster, which may also happen on a busy machine, either was measured
+    // with these as well.
     let cached = || {
         let files = std::fs::read_dir(place.path("cache/tandem")).expect("a cache");
         let paths = files.map(|file| file.expect("entry").path());
-        // Beside them lies what is known of weight files.
+        // The cache also has a file about weight files.
         let profiles = paths.filter(|path| !path.ends_with("weights.json"));
         let parsed = profiles.map(|path| serde_json::from_str::<Value>(&read(&path)));
         parsed.map(|profile| profile.expect("JSON")).collect::<Vec<_>>()
@@ -160,8 +160,8 @@ fn every_policy_answers_the_same_and_predicts_first() {
     };
     let before = cached();
     assert!((2..=4).contains(&before.len()), "{} profiles", before.len());
-    // What was tried out is kept with them: the same run again measures nothing. What it took is
-    // kept too, beside what was predicted. Two runs count here where `auto` chose this placement.
+    // Rehearsals are kept with them: the same run again measures nothing. Measured and predicted
+    // times are kept, too. Two runs count here if `auto` chose this placement.
     let (.., stderr) = run(&place, &input, &[&WORKLOAD[..], &["--policy", "two-split"]].concat());
     assert!(stderr.contains("two-split: as its last run"), "{stderr}");
     let after = cached();
@@ -188,7 +188,7 @@ fn every_policy_answers_the_same_and_predicts_first() {
     }
 }
 
-/// The rows of the table of maps, cell by cell.
+/// Returns the cells of each row in the table of placements.
 fn rows(stderr: &str) -> Vec<Vec<String>> {
     let head = stderr.lines().position(|line| line.contains("gpu in decode")).expect("a table");
     let rows = stderr.lines().skip(head + 2).take_while(|line| !line.starts_with('─'));
@@ -208,7 +208,7 @@ fn what_is_explained_is_what_runs() {
         rows.iter().filter(|row| row.last().is_some_and(|cell| cell == "chosen")).collect();
     assert_eq!(chosen.len(), 1, "{stderr}");
     assert_eq!(chosen[0][0], report["policy"].as_str().expect("a name"), "{stderr}");
-    // Policy, prefill, decode, what stays: whoever reads two rows sees in which they differ.
+    // Policy, prefill, decode and resident data distinguish any two rows.
     let distinct: BTreeSet<&[String]> = rows.iter().map(|row| &row[..4]).collect();
     assert_eq!(distinct.len(), rows.len(), "{stderr}");
 }
@@ -219,17 +219,19 @@ fn batches_and_forms_are_chosen_aloud() {
     let input = place.requests("in.jsonl", &prompts(), 6);
     let (_, report, _) =
         run(&place, &input, &["--batches", "auto", "--compress", "auto", "--device", "emulated"]);
-    // Which is fastest depends on what was measured; four prompts have a place in each.
+    // The fastest number of batches depends on measurements, so that the number of groups is
+    // derived from it.
     let of = |name: &str| report[name].as_u64().unwrap_or_else(|| panic!("{name}: {report}"));
     let in_a_group = of("batches") * of("batch_size");
     assert_eq!(of("groups"), 4u64.div_ceil(in_a_group), "{report}");
     assert_eq!(report["requests"]["answered"], 4);
-    // What fits is not compressed, and nothing is said of it.
+    // Nothing is compressed if it fits, and no note mentions compression.
     assert_eq!(report["kv_format"], "bf16");
     assert!(report["note"].is_null(), "{report}");
 }
 
-/// This machine's file says of the profiled model and shape what the machine itself says.
+/// For the profiled model and shape the exported machine file gives the same predictions as the
+/// machine itself.
 #[test]
 fn an_exported_machine_predicts_what_this_one_does() {
     let place = Place::new();
@@ -261,7 +263,7 @@ fn an_exported_machine_predicts_what_this_one_does() {
         }
         assert_eq!(there["device_map"], here["device_map"], "{policy}");
     }
-    // Of another shape its rates tell, also without the measurements.
+    // For another shape the file's rates are used, so that they suffice without the measurements.
     let wide = ["--machine", &file, "--policy", "two-split", "--batches", "2x64"];
     let whole = read(Path::new(&file));
     let (rates, _) = whole.split_once("[profile]").expect("measurements");

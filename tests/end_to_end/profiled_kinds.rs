@@ -1,5 +1,5 @@
-//! Profiles of models whose layers have experts, windows or sinks: whatever such a run needs the
-//! price of was measured, and its tokens are transformers' under every policy.
+//! Tests of profiles of models whose layers have experts, windows or sinks: all costs that such a
+//! run needs are measured, and its tokens equal those of transformers with every policy.
 
 use std::process::Stdio;
 
@@ -7,12 +7,12 @@ use serde_json::Value;
 
 use crate::command::{Place, coordinator, finish, fixture, golden, ids, text, token_ids};
 
-/// Those of two batches.
+/// Number of prompts, which fill two batches.
 const PROMPTS: usize = 8;
 const NEW_TOKENS: u32 = 32;
 const POLICIES: [&str; 4] = ["auto", "two-split", "gpu-only", "lia"];
 
-/// Runs `coordinator` with a cache of the test's own; returns what it says.
+/// Runs `coordinator` with the test's own cache and returns its messages.
 fn run(place: &Place, arguments: &[&str]) -> String {
     let mut command = coordinator();
     command.env("XDG_CACHE_HOME", place.path("cache")).args(arguments);
@@ -21,7 +21,7 @@ fn run(place: &Place, arguments: &[&str]) -> String {
     text(&done.stderr)
 }
 
-/// Profiles a fixture, runs it under every policy and returns the reports.
+/// Profiles a fixture, runs it with every policy and returns the reports.
 fn reports(name: &str) -> Vec<Value> {
     let golden = golden(name);
     let lists = |key: &str| -> Vec<Vec<u32>> {
@@ -51,7 +51,7 @@ fn reports(name: &str) -> Vec<Value> {
     POLICIES.iter().map(one).collect()
 }
 
-/// Every report of the model says the same of its routing, which is a matter of its tokens.
+/// Asserts that all reports of a model agree about its routing, which depends on its tokens alone.
 fn says_how_skewed(name: &str, experts: u64, per_token: f64) {
     let reports = reports(name);
     for report in &reports {

@@ -1,4 +1,4 @@
-//! Long documents: computed once, kept on disk, asked about by other processes.
+//! Tests of long documents that are computed once, kept on disk and used by other processes.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -9,11 +9,11 @@ use serde_json::{Value, json};
 use crate::command::{Place, WATCHDOG, coordinator, finish, fixture, lines, text};
 use crate::serve::Served;
 
-/// Layers of a known model with seeded weights, whose context is 8192 positions.
+/// Layers of a known model with seeded weights and a context of 8192 positions.
 const MODEL: [&str; 7] =
     ["--model", "smollm2-135m", "--dummy-weights", "--layers", "2", "--device", "none"];
 
-/// Positions of a page.
+/// Positions per page.
 const PAGE: usize = 256;
 const DOCUMENT: usize = 2600;
 
@@ -21,7 +21,7 @@ fn serve(options: &[&str]) -> Served {
     Served::of(&[&MODEL[..], options].concat())
 }
 
-/// A document with a question behind it.
+/// Returns a request for a document of `document` tokens followed by a question.
 fn question(index: usize, document: usize) -> Value {
     let tokens = (0..document).map(|i| (i * 37 + 11) % 40_000);
     let asked = (0..3 + index).map(|i| (index * 101 + i * 13) % 40_000);
@@ -29,7 +29,7 @@ fn question(index: usize, document: usize) -> Value {
     json!({"prompt": prompt, "max_tokens": 5, "temperature": 0, "logprobs": 2})
 }
 
-/// The choices of an answer, and how many tokens were found.
+/// Returns the choices of an answer, and the number of cached tokens.
 fn ask(served: &Served, question: &Value) -> (Value, u64) {
     let (status, body) = served.post("/v1/completions", question);
     assert_eq!(status, 200, "{body}");
@@ -61,8 +61,8 @@ fn cache(arguments: &[&str]) -> (Option<i32>, String) {
     (done.status.code(), text(&done.stdout).to_owned() + &text(&done.stderr))
 }
 
-/// Twenty questions in another process compute none of the document's rows, and are answered as
-/// without a store; other weights and another format have nothing of it.
+/// Twenty questions in another process compute none of the document's rows, and get the same
+/// answers as without a store; other weights and another format do not use it.
 #[test]
 fn a_document_is_computed_once_for_all_processes() {
     let place = Place::new();
@@ -80,7 +80,7 @@ fn a_document_is_computed_once_for_all_processes() {
     assert_eq!(pages(Path::new(store)).len(), DOCUMENT / PAGE);
     let other = serve(&with);
     for (index, (question, expected)) in questions.iter().zip(&expected).enumerate() {
-        // Once it was computed the rest of the document is in memory, in a part of a page.
+        // After the first question the rest of the document is in memory, in a part of a page.
         let found = if index == 0 { document } else { DOCUMENT as u64 };
         assert_eq!(ask(&other, question), (expected.clone(), found), "question {index}");
     }
@@ -126,7 +126,7 @@ fn lists_and_removes(store: &str) {
     assert_eq!(cache(&["list", "/nowhere/at/all"]).0, Some(1));
 }
 
-/// What was computed of a prompt is kept when its server is stopped in the middle.
+/// The computed part of a prompt is kept if its server is stopped in the middle.
 #[test]
 fn an_interrupted_prompt_goes_on_where_it_was() {
     const LONG: usize = 7000;
@@ -157,7 +157,7 @@ fn an_interrupted_prompt_goes_on_where_it_was() {
     again.end();
 }
 
-/// Pipes that nobody writes to stand for pages of a drive that does not answer.
+/// Uses pipes without writers in place of pages on a drive that does not answer.
 #[test]
 fn pages_that_are_no_files_hold_nobody_up() {
     let place = Place::new();
@@ -179,7 +179,7 @@ fn pages_that_are_no_files_hold_nobody_up() {
     assert!(said.contains("not a regular file; it is computed again"), "{said}");
 }
 
-/// Scores read what scores have stored: a damaged page is told of.
+/// Scoring reads what scoring has stored, and reports a damaged page.
 #[test]
 fn scores_keep_and_find_beginnings() {
     let place = Place::new();
@@ -215,7 +215,7 @@ fn scores_keep_and_find_beginnings() {
     assert_eq!(score(&with).0, expected);
 }
 
-/// What cannot be stored is refused before anything is loaded.
+/// Caches that cannot be stored are refused before anything is loaded.
 #[test]
 fn caches_that_are_not_in_pages_are_refused() {
     let place = Place::new();
@@ -280,7 +280,7 @@ fn documented_commands_ask_about_a_document() {
     refused(&[&job[..], &["--prompt-cache", "p"]].concat(), "runs as a server does");
 }
 
-/// Command lines that mean nothing.
+/// Asserts that a contradictory command line is refused with `sentence`.
 fn refused(options: &[&str], sentence: &str) {
     let mut command = coordinator();
     command.args(MODEL).args(options).stderr(Stdio::piped()).stdout(Stdio::null());

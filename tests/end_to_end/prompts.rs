@@ -1,4 +1,4 @@
-//! What is told of prompts with their answers, through the whole program.
+//! Tests of answers with details of their prompts, with the whole program.
 
 use std::process::Stdio;
 
@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use crate::command::{Place, coordinator, finish, fixture, text};
 use crate::serve::Served;
 
-/// A batch line that asks of its prompt is answered as a client's request, whatever the placement;
-/// what other lines of the job are answered does not change with it.
+/// A batch line that requests details of its prompt gets the same answer as a client's request,
+/// whatever the placement; the answers to other lines of the job do not change.
 #[test]
 fn batch_lines_ask_of_their_prompts_as_clients_do() {
     let prompt: Vec<u32> = (0..60).map(|i| 5 + i * 13 % 300).collect();

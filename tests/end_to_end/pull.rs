@@ -1,4 +1,4 @@
-//! `coordinator pull` from a stand-in for a hub on this machine.
+//! Tests of `coordinator pull` from a stand-in for a hub on this machine.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
@@ -22,34 +22,34 @@ struct Hub {
 
 struct State {
     folder: PathBuf,
-    /// Bytes of weights after which connections end; none is cut off at `u64::MAX`.
+    /// Bytes of weights after which connections are closed; `u64::MAX` for never.
     cut_at: Mutex<u64>,
     lie: Mutex<Lie>,
-    /// Another hub, to which weights are redirected.
+    /// Address of another hub, to which weights are redirected.
     elsewhere: Mutex<Option<String>>,
-    /// What was asked for, and with which token.
+    /// Target and token of each request.
     asked: Mutex<Vec<(String, Option<String>)>>,
-    /// Where each answer with weights began.
+    /// Start offset of each answer with weights.
     starts: Mutex<Vec<u64>>,
 }
 
-/// What a hub says that is not so.
+/// A false reply of a hub.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 enum Lie {
     #[default]
     Nothing,
-    /// The weights have another byte than the list says.
+    /// The weights differ in one byte from the list.
     Bytes,
-    /// The weights go on behind their size, in an answer that does not say how long it is.
+    /// The weights continue after their size, in an answer without a length.
     Longer,
     Etag(String),
-    /// The commit of the list.
+    /// Commit of the list.
     Commit(String),
-    /// The commit of an answer with a file.
+    /// Commit in the header of a file.
     CommitHeader(String),
-    /// The name of a file in the list.
+    /// Name of a file in the list.
     Name(String),
-    /// The size of the weights in the list.
+    /// Size of the weights in the list.
     Size(u64),
 }
 
@@ -93,7 +93,7 @@ fn at(endpoint: &str, place: &Place) -> Command {
 }
 
 impl State {
-    /// Requests of a connection until one is cut off.
+    /// Answers the requests of a connection until it is closed.
     fn answer(&self, stream: TcpStream, own: &str) {
         let mut reader = BufReader::new(stream.try_clone().expect("a socket"));
         loop {
@@ -123,7 +123,7 @@ impl State {
         }
     }
 
-    /// Whether the connection goes on.
+    /// Sends a reply; returns true if the connection stays open.
     fn reply(
         &self,
         stream: &TcpStream,
@@ -408,7 +408,7 @@ fn links_in_the_cache_are_those_of_its_layout() {
         assert_eq!(names.len(), 1, "{link}: {names:?}");
         assert_eq!(std::fs::read(outside.join("victim")).expect("there"), b"mine", "{link}");
     }
-    // A file of a snapshot is linked anew, and a revision written anew.
+    // A file of a snapshot is linked again, and a revision written again.
     again();
     std::fs::create_dir_all(repository.join(&snapshot)).expect("a folder");
     std::fs::create_dir_all(repository.join("refs")).expect("a folder");

@@ -1,4 +1,4 @@
-//! The Python package: its own tests, on the binary that was built.
+//! Runs the Python package's own tests with the binary that was built.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -30,7 +30,7 @@ fn run(module: &str) {
     let said = text(&done.stderr);
     assert!(done.status.success(), "{said}");
     assert!(!said.contains("Ran 0 tests"), "{said}");
-    // Why a test was left out, as the others of this crate say it.
+    // Skipped tests are reported like those of this crate, with the reason.
     for line in said.lines().filter(|line| line.contains("... skipped ")) {
         println!("SKIP python {}", line.replacen(" ... skipped", ":", 1));
     }

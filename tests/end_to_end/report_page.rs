@@ -1,4 +1,4 @@
-//! A run's report as a page, as a browser shows it.
+//! Tests of a run's report as an HTML page, as a browser shows it.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -7,10 +7,10 @@ use serde_json::Value;
 
 use crate::command::{Place, coordinator, finish, text};
 
-/// Browsers that take a picture without a screen.
+/// Browsers that can take a screenshot in headless mode.
 const BROWSERS: [&str; 4] = ["chromium", "chromium-browser", "google-chrome", "chrome"];
 
-/// A run on the emulated device, split, with enough steps to be simulated again.
+/// Runs on the emulated device, split, with enough steps to be simulated again; returns the report.
 fn reported(place: &Place, name: &str, batches: &str) -> std::path::PathBuf {
     let report = place.path(name);
     let mut command = coordinator();
@@ -42,7 +42,7 @@ fn browser() -> Option<&'static str> {
     })
 }
 
-/// What a browser makes of the page, and a picture of it.
+/// Returns the DOM of the page in a browser, and a screenshot.
 fn shown(place: &Place, browser: &str) -> (String, Vec<u8>) {
     let (profile, picture) = (place.path("profile"), place.path("page.png"));
     let run = |what: &str| {
@@ -70,7 +70,7 @@ fn a_browser_shows_the_page() {
     assert!(done.status.success(), "{}", text(&done.stderr));
     let written = std::fs::read_to_string(place.path("page.html")).expect("a page");
     for section in ["plan", "phases", "replay", "lanes", "memory", "timeline", "tokens"] {
-        // What was predicted is in a report only where the machine was measured.
+        // Predictions are in a report only if the machine was measured.
         let has = written.contains(&format!("<h2 id=\"{section}\">"));
         assert!(has, "{section}");
     }
@@ -87,7 +87,7 @@ fn a_browser_shows_the_page() {
         serde_json::from_slice(&std::fs::read(&first).expect("a report")).expect("JSON");
     let rate = format!("value=\"{}\"", report["decode_tokens_per_s"]);
     assert!(dom.contains(&rate), "{rate} is not in the page");
-    // A page without anything on it takes a few thousand bytes.
+    // An empty page takes a few thousand bytes.
     assert!(picture.starts_with(b"\x89PNG") && picture.len() > 20_000, "{} bytes", picture.len());
 }
 

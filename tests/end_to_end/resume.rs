@@ -1,4 +1,4 @@
-//! An interrupted run, resumed, ends in the same bytes as an undisturbed one.
+//! Tests that an interrupted run, resumed, ends in the same bytes as an undisturbed one.
 
 use std::process::Stdio;
 

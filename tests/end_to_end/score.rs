@@ -1,4 +1,5 @@
-//! Scoring: transformers' log-probabilities, whatever computes them and whatever dies meanwhile.
+//! Tests of scoring: log-probabilities equal those of transformers, whatever computes them and
+//! whatever dies during the run.
 
 use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
@@ -10,9 +11,9 @@ use serde_json::{Value, json};
 use crate::command::{Place, WATCHDOG, coordinator, finish, fixture, lines, real_model, text};
 use crate::serve::workers_of_any;
 
-/// How far a log-probability may be from transformers'.
+/// Maximum difference of a log-probability from transformers'.
 const CLOSE: f64 = 1e-4;
-/// The same of a perplexity, relatively.
+/// Maximum relative difference of a perplexity.
 const CLOSE_PERPLEXITY: f64 = 1e-3;
 
 fn expected(name: &str) -> Value {
@@ -28,7 +29,7 @@ fn numbers(value: &Value) -> Vec<f64> {
     array(value).iter().map(|number| number.as_f64().expect("a number")).collect()
 }
 
-/// A score of `in.jsonl`, or of the file that the options name.
+/// Scores `in.jsonl`, or the file that the options name.
 fn run(place: &Place, model: &Path, options: &[&str]) -> Output {
     let mut command = coordinator();
     command.arg("score").arg("--model").arg(model).arg("--output").arg(place.path("out.jsonl"));
@@ -39,7 +40,7 @@ fn run(place: &Place, model: &Path, options: &[&str]) -> Output {
     finish(command.spawn().expect("starts"))
 }
 
-/// The same, which succeeds; its lines.
+/// Scores, asserts success and returns the lines.
 fn scored(place: &Place, model: &Path, options: &[&str]) -> Vec<Value> {
     let done = run(place, model, &[options, &["--force"]].concat());
     assert!(done.status.success(), "{options:?}: {}", text(&done.stderr));
@@ -93,7 +94,7 @@ fn scores_are_transformers() {
     }
 }
 
-/// The perplexity of an excerpt, by its windows.
+/// Compares the perplexity of an excerpt, computed in windows, with transformers.
 fn check_text(place: &Place, name: &str, model: &Path) {
     let expected = expected(name);
     let (file, of_text) = (place.path("text.txt"), &expected["text"]);
@@ -145,7 +146,7 @@ fn texts_are_split_as_lm_eval_does_it() {
     check_texts(&Place::new(), "llama", &fixture("llama"));
 }
 
-/// The real model over 2,000 tokens of a text, against transformers loading the same file.
+/// Compares the real model over 2,000 tokens of a text with transformers loading the same file.
 #[test]
 fn smollm2_is_scored() {
     let Some(model) = real_model() else {
@@ -157,7 +158,7 @@ fn smollm2_is_scored() {
     check_text(&place, "smollm2", &model);
 }
 
-/// Questions whose prompts begin alike, for a model that needs a while for them.
+/// Writes questions whose prompts share prefixes, for a model that takes a while to score them.
 fn many(place: &Place, count: u32) {
     ask(
         place,
@@ -201,7 +202,8 @@ fn a_prompt_is_computed_once_for_its_continuations() {
     let sums = place.path("sums.json");
     scored(&place, &fixture("llama"), &["--summary", sums.to_str().expect("UTF-8")]);
     let sums: Value = serde_json::from_slice(&std::fs::read(sums).expect("sums")).expect("JSON");
-    // Whole pages of 16 before the last token of the prompt, from which the first one follows.
+    // Whole pages of 16 before the prompt's last token, whose row predicts the first token of a
+    // continuation.
     assert_eq!(sums["cached_tokens"], json!(7 * 64), "{sums}");
     assert_eq!(sums["computed_tokens"], json!(66 + 7 * 2), "{sums}");
 }
@@ -221,10 +223,10 @@ fn all_of_a_vocabulary_adds_up_to_one() {
     assert_eq!(done.status.code(), Some(2), "{}", text(&done.stderr));
 }
 
-/// A model large enough that scoring takes a while.
+/// Options for a model large enough that scoring takes a while.
 const SLOW: [&str; 6] = ["--dummy-weights", "--layers", "6", "--slots", "4", "--quiet"];
 
-/// Starts to score, and waits until some lines are on disk.
+/// Starts scoring, and waits until some lines are on disk.
 fn begin(place: &Place, model: &str, extra: &[&str]) -> std::process::Child {
     let mut command = coordinator();
     command.arg("score").args(["--model", model]).args(SLOW).args(extra);
@@ -255,7 +257,7 @@ fn deaths_change_no_byte() {
     let whole = bytes(&place);
     let remove = || std::fs::remove_file(place.path("out.jsonl")).expect("removed");
 
-    // The coordinator, in the middle.
+    // The coordinator is killed during the run.
     remove();
     let mut child = begin(&place, "smollm2-135m", &[]);
     kill_process(pid(child.id()), Signal::KILL).expect("it runs");
@@ -266,7 +268,7 @@ fn deaths_change_no_byte() {
     assert!(done.status.success(), "{}", text(&done.stderr));
     assert!(bytes(&place) == whole, "as if nothing had happened");
 
-    // A worker, in the middle.
+    // A worker is killed during the run.
     remove();
     let child = begin(&place, "smollm2-135m", &[]);
     let workers = workers_of_any(child.id());
@@ -277,7 +279,7 @@ fn deaths_change_no_byte() {
     assert!(said.contains("started again"), "{said}");
     assert!(bytes(&place) == whole, "as if nothing had happened");
 
-    // Ctrl-C, in the middle.
+    // Ctrl-C during the run.
     remove();
     let child = begin(&place, "smollm2-135m", &[]);
     kill_process(pid(child.id()), Signal::INT).expect("it runs");

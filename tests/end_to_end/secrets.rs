@@ -1,4 +1,4 @@
-//! What other processes and users get to see, and what a name can do to a terminal.
+//! Tests of what other processes and users can see, and of the effect of names on a terminal.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
@@ -8,7 +8,7 @@ use std::process::Stdio;
 
 use crate::command::{Place, coordinator, finish, fixture, text};
 
-/// All processes that descend from one.
+/// Returns all descendants of a process.
 fn descendants(of: u32) -> BTreeSet<u32> {
     let mut found = BTreeSet::new();
     let mut asked = vec![of];
@@ -56,7 +56,7 @@ fn no_child_process_has_the_user_s_secrets() {
     }
 }
 
-/// Permission bits of a folder and of all below it that others have too.
+/// Returns the entries of a directory tree that grant permissions to other users, with their mode.
 fn opened_to_others(folder: &Path) -> Vec<String> {
     let mut open = Vec::new();
     let mut asked = vec![folder.to_path_buf()];

@@ -1,5 +1,5 @@
-//! New tokens that select what they attend to, through the real processes: what is said of it, what
-//! is refused, and that everything selected answers as a run without.
+//! Tests of new tokens that attend to selected positions, with real processes: the messages, the
+//! refusals, and that selecting everything gives the answers of a run without selection.
 
 use std::process::{Output, Stdio};
 

@@ -1,5 +1,5 @@
-//! A served model: what clients get is what a batch job answers, whoever else asks, and whichever
-//! process dies.
+//! Tests of a server: clients get the answers of a batch job, whatever other clients request and
+//! whichever process dies.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -14,10 +14,10 @@ use serde_json::{Value, json};
 use crate::command::{Place, WATCHDOG, coordinator, finish, fixture, golden, lines, text};
 use crate::death::{nothing_left, workers_of};
 
-/// A server, which ends with this value.
+/// A running server, which is killed when this value is dropped.
 pub(crate) struct Served {
     child: Child,
-    /// Kept open, as the server may have something to say.
+    /// Kept open, since the server may write to it.
     stderr: BufReader<ChildStderr>,
     address: String,
 }
@@ -32,7 +32,7 @@ impl Served {
         Served::by(coordinator(), options)
     }
 
-    /// The same of a command that runs the binary with the arguments behind its own.
+    /// Starts a server with a command that runs the binary with the arguments appended to its own.
     pub(crate) fn by(mut command: Command, options: &[&str]) -> Served {
         command.args(["serve", "--port", "0"]).args(options);
         command.stderr(Stdio::piped()).stdout(Stdio::null());
@@ -46,7 +46,7 @@ impl Served {
             said.push_str(&line);
             if let Some((_, address)) = line.split_once(" at http://") {
                 let address = address.trim().to_owned();
-                // How to ask, in two lines.
+                // Two lines explain how to send requests.
                 (0..2).for_each(|_| drop(stderr.read_line(&mut said)));
                 break address;
             }
@@ -65,12 +65,12 @@ impl Served {
         )
     }
 
-    /// Its process.
+    /// Returns its process ID.
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Where it listens.
+    /// Returns the address on which it listens.
     pub(crate) fn address(&self) -> &str {
         &self.address
     }
@@ -84,13 +84,13 @@ impl Served {
         kill_process(self.pid(), Signal::TERM).expect("it runs");
     }
 
-    /// Asks it to end; what it said since it was ready.
+    /// Asks it to end; returns its messages since it was ready.
     pub(crate) fn end(self) -> String {
         self.terminate();
         self.wait()
     }
 
-    /// Waits for its end; what it said since it was ready.
+    /// Waits for its end; returns its messages since it was ready.
     pub(crate) fn wait(mut self) -> String {
         let until = Instant::now() + WATCHDOG;
         while self.child.try_wait().expect("a child").is_none() {
@@ -105,7 +105,7 @@ impl Served {
 
 impl Drop for Served {
     fn drop(&mut self) {
-        // An error means that it is gone already.
+        // An error means that it has already exited.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -118,7 +118,7 @@ fn post(address: &str, path: &str, body: &Value) -> (u16, String) {
     send(address, &format!("{head}Content-Length: {length}\r\n\r\n{body}"))
 }
 
-/// Status and body of the reply.
+/// Sends a request; returns the status and the body of the reply.
 fn send(address: &str, request: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(address).expect("a server");
     stream.set_read_timeout(Some(WATCHDOG)).expect("a socket");
@@ -143,7 +143,7 @@ fn unchunked(mut body: &str) -> String {
     whole
 }
 
-/// The choices of a stream, put together.
+/// Returns the choices of a stream, each put together from its parts.
 fn gathered(body: &str, count: usize) -> Vec<Value> {
     let mut choices = vec![(String::new(), Vec::<Value>::new(), Value::Null); count];
     for event in body.split("\n\n").filter_map(|event| event.strip_prefix("data: ")) {
@@ -166,7 +166,7 @@ fn gathered(body: &str, count: usize) -> Vec<Value> {
     choices.into_iter().map(whole).collect()
 }
 
-/// The same of a whole answer.
+/// Returns the choices of a whole answer in the format of [`gathered`].
 fn whole(answer: &Value) -> Vec<Value> {
     let choice = |choice: &Value| {
         let text = choice.get("text").unwrap_or_else(|| &choice["message"]["content"]);
@@ -176,7 +176,8 @@ fn whole(answer: &Value) -> Vec<Value> {
     answer["choices"].as_array().unwrap_or_else(|| panic!("{answer}")).iter().map(choice).collect()
 }
 
-/// Requests of many lengths, drawn and not, that name their seed, so that ids are of no account.
+/// Returns requests of many lengths, greedy and sampled, with a seed each, so that their IDs have
+/// no effect.
 pub(crate) fn bodies(count: usize) -> Vec<Value> {
     let body = |i: usize| {
         let prompt: Vec<usize> = (0..1 + i * 7 % 60).map(|j| 5 + (i * 31 + j * 13) % 300).collect();
@@ -194,7 +195,7 @@ pub(crate) fn bodies(count: usize) -> Vec<Value> {
     (0..count).map(body).collect()
 }
 
-/// What a batch job answers.
+/// Returns the answers of a batch job.
 pub(crate) fn expected(bodies: &[Value], options: &[&str]) -> Vec<Vec<Value>> {
     let place = Place::new();
     let line = |(i, body): (usize, &Value)| {
@@ -213,7 +214,7 @@ pub(crate) fn expected(bodies: &[Value], options: &[&str]) -> Vec<Vec<Value>> {
     answers.iter().map(|line| whole(&line["response"]["body"])).collect()
 }
 
-/// Asks all of them from a few threads; the answers in order.
+/// Sends all requests from several threads; returns the answers in order.
 pub(crate) fn ask_all(served: &Served, bodies: &[Value]) -> Vec<Vec<Value>> {
     const THREADS: usize = 12;
     let ask = |i: usize| {
@@ -261,7 +262,7 @@ fn answers_over_http_are_those_of_a_batch_job() {
     }
 }
 
-/// Strikes the worker at an instant of each seed, while requests are answered.
+/// Sends the signal to the worker at a time given by each seed, while requests are answered.
 fn strike_workers(signal: Signal, seeds: Range<u64>) {
     let bodies = bodies(40);
     let expected = expected(&bodies, &[]);
@@ -300,9 +301,9 @@ fn answers_survive_a_worker_that_falls_silent_at_other_instants() {
     strike_workers(Signal::STOP, 10..20);
 }
 
-/// Heap allocations of the workers, once they have said so.
+/// Returns the number of heap allocations of the workers.
 pub(crate) fn allocations(served: &Served) -> f64 {
-    // A heartbeat says how many there were.
+    // A heartbeat reports the number.
     std::thread::sleep(Duration::from_millis(500));
     let metrics = served.get("/metrics").1;
     let line = metrics.lines().find_map(|line| line.strip_prefix("tandem_worker_allocations "));
@@ -320,14 +321,15 @@ fn workers_that_serve_allocate_nothing_but_for_forms() {
     assert!(allocations(&served) > 0.0, "what is measured is not nothing");
 }
 
-/// Of threads that start workers too, where the server's do.
+/// Returns the worker processes started by any thread: a server does not start them from its main
+/// thread.
 pub fn workers_of_any(coordinator: u32) -> Vec<(u32, String)> {
     let mut processes = processes_of_any(coordinator);
     processes.retain(|(_, name)| name.contains("worker"));
     processes
 }
 
-/// All processes that any thread has started, with their names.
+/// Returns all processes that any thread has started, with their names.
 pub fn processes_of_any(coordinator: u32) -> Vec<(u32, String)> {
     let tasks = std::fs::read_dir(format!("/proc/{coordinator}/task")).expect("its threads");
     let children = tasks
@@ -380,7 +382,7 @@ fn what_was_taken_is_answered_after_sigterm() {
     let said = served.end();
     for asked in asking {
         let (status, reply) = asked.join().expect("a reply");
-        // Those that came too late are told so.
+        // Requests that came too late are refused.
         if status == 200 {
             assert_eq!(whole(&serde_json::from_str(&reply).expect("JSON")), expected);
         } else {
@@ -404,7 +406,8 @@ fn beginnings_are_found() {
     let (first, second) = (answer(&body), answer(&body));
     assert_eq!(whole(&first), whole(&second));
     let cached = |answer: &Value| answer["usage"]["prompt_tokens_details"]["cached_tokens"].clone();
-    // A whole page of 256, and of the next one what is not computed for the first new token.
+    // A whole page of 256, and the positions of the next one except the last, which is computed to
+    // predict the first new token.
     assert_eq!((cached(&first), cached(&second)), (json!(0), json!(299)));
     let shorter: Vec<u32> = prompt[..201].to_vec();
     let body = json!({"prompt": shorter, "max_tokens": 4, "seed": 1, "temperature": 0});
@@ -416,7 +419,7 @@ fn beginnings_are_found() {
     assert_eq!(whole(&third), whole(&serde_json::from_str(&reply).expect("JSON")));
 }
 
-/// A conversation goes on: nothing of what was said before is computed again.
+/// In a conversation nothing of the previous turns is computed again.
 #[test]
 fn a_turn_computes_what_is_new_in_it() {
     let model = ["--model", "smollm2-135m", "--dummy-weights", "--layers", "2"];
@@ -430,7 +433,8 @@ fn a_turn_computes_what_is_new_in_it() {
             assert_eq!(status, 200, "{reply}");
             let answer: Value = serde_json::from_str(&reply).expect("JSON");
             let cached = &answer["usage"]["prompt_tokens_details"]["cached_tokens"];
-            // Of the last new token, and of what was said since, nothing was computed.
+            // The last new token has no row in the caches, and the tokens added since then are not
+            // cached.
             let expected = if turn == 0 { 0 } else { prompt.len() - 18 };
             assert_eq!(*cached, json!(expected), "{options:?}: turn {turn}");
             let said = answer["choices"][0]["token_ids"].as_array().expect("tokens");
@@ -441,7 +445,7 @@ fn a_turn_computes_what_is_new_in_it() {
     }
 }
 
-/// Workers that die as soon as they are started, and an end that is asked for meanwhile.
+/// Workers die as soon as they are started, and the server is asked to end in the meantime.
 #[test]
 fn an_end_is_heard_while_workers_are_started_again() {
     let served = Served::start(&["--slots", "2"]);
@@ -449,7 +453,7 @@ fn an_end_is_heard_while_workers_are_started_again() {
     while begun.elapsed() < Duration::from_secs(1) {
         for (pid, _) in workers_of_any(served.id()) {
             let pid = Pid::from_raw(pid.cast_signed()).expect("a process id");
-            // It may be gone already.
+            // The worker may have exited already.
             let _ = kill_process(pid, Signal::KILL);
         }
         std::thread::sleep(Duration::from_millis(5));
@@ -473,8 +477,8 @@ fn echo_tells_what_the_model_says_of_a_prompt() {
     assert!(logprobs[0].is_null() && logprobs[1..].iter().all(Value::is_number));
 }
 
-/// Layers with a state: prompts in chunks of a step, in slots that others have left, and called off
-/// for want of pages, give transformers' tokens.
+/// For layers with a recurrent state, prompts in chunks of a step, in reused slots, and with
+/// preemption for lack of pages, give transformers' tokens.
 #[test]
 fn models_with_states_answer_as_transformers_do() {
     for name in ["qwen35", "qwen3_next"] {
@@ -493,7 +497,8 @@ fn models_with_states_answer_as_transformers_do() {
             assert_eq!(answer["choices"][0]["token_ids"], tokens[i], "{name}, prompt {i}");
         };
         std::thread::scope(|scope| {
-            // Twice, so that what is asked again could begin behind what was answered.
+            // Each prompt is sent twice, so that the second request could reuse the prefix of the
+            // first.
             (0..2 * count).for_each(|i| drop(scope.spawn(move || ask(i % count))));
         });
     }

@@ -1,14 +1,15 @@
-//! Prompts that begin alike: computed together, with the answers of prompts that are computed
-//! whole.
+//! Tests of prompts with a common prefix: computed together, with the answers of prompts that are
+//! computed whole.
 
 use serde_json::json;
 
 use crate::command::Place;
 
-/// Tokens with which all prompts begin.
+/// Number of tokens that all prompts share.
 const COMMON: u32 = 40;
 
-/// 13 prompts of an instruction and their own tokens, every fourth once more.
+/// Returns 13 prompts of an instruction and their own tokens, some of which are repeated, and the
+/// number of tokens.
 fn input() -> (String, u64) {
     let (mut lines, mut tokens) = (String::new(), 0);
     for i in 0..13 {
@@ -46,7 +47,7 @@ fn what_prompts_begin_with_is_computed_once() {
                 assert_eq!(answers, whole, "{compress} {batches} {placement:?}");
                 assert_eq!(computed + shared, tokens);
                 if batches == "1x13" {
-                    // Prompts that come twice leave all but their last token to each other.
+                    // Repeated prompts share all but their last token.
                     assert!(shared > 12 * u64::from(COMMON), "{shared} of {tokens}");
                 } else {
                     assert!(shared > 0, "{batches}");

@@ -1,5 +1,5 @@
-//! Timed emulation as a user meets it: the report beside the plan's, the order of the trace, and
-//! one sentence for what it cannot run.
+//! Tests of timed emulation from a user's perspective: its report compared with the plan's, the
+//! order of the trace, and one sentence for what it cannot run.
 
 use std::collections::BTreeSet;
 use std::process::Stdio;
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::command::{Place, coordinator, finish, text};
 
-/// Exit code, stdout, stderr.
+/// Returns exit code, stdout and stderr.
 fn run(arguments: &[&str]) -> (Option<i32>, String, String) {
     let mut command = coordinator();
     command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -16,7 +16,8 @@ fn run(arguments: &[&str]) -> (Option<i32>, String, String) {
     (done.status.code(), text(&done.stdout), text(&done.stderr))
 }
 
-/// A table of the paper with every time a 40th, so that a test takes a moment.
+/// Writes a table of the paper with every time divided by 40, so that a test takes a moment;
+/// returns its path.
 fn quick(place: &Place, name: &str) -> String {
     let path = format!("{}/../scripts/tables/{name}.json", env!("CARGO_MANIFEST_DIR"));
     let text = std::fs::read_to_string(path).expect("a table that comes with the project");
@@ -61,7 +62,7 @@ fn the_report_stands_beside_the_plan() {
         );
         assert_eq!(stderr["generated_tokens"], json!(batches * 7));
         let layer_ms = |side: &str| timed[side]["layer_ms"].as_f64().expect(side);
-        // A busy machine is slower than the clock; nothing is faster.
+        // A busy machine may be slower than the simulation, but nothing is faster.
         assert!(layer_ms("simulated") > 0.0 && layer_ms("measured") > 0.9 * layer_ms("simulated"));
         for side in ["simulated", "measured"] {
             let overlap = timed[side]["overlap"].as_f64().expect("transfers");
@@ -146,7 +147,7 @@ fn a_described_machines_step_stands_beside_its_simulation() {
         );
         let step_ms = |side: &str| timed[side]["step_ms"].as_f64().expect(side);
         let planned_ms = timed["planned_step_ms"].as_f64().expect("planned");
-        // What the plan says of the model is what the simulator says of the small one's programs.
+        // The plan of the model agrees with the simulation of the small model's programs.
         assert!((step_ms("simulated") / planned_ms - 1.0).abs() < 0.01, "{policy}: {timed}");
         let error = step_ms("measured") / step_ms("simulated") - 1.0;
         let same = timed["error"].as_f64().is_some_and(|one| (one - error).abs() < 1e-9);
@@ -189,7 +190,7 @@ fn a_replay_has_the_iterations_that_are_simulated() {
         iterations.iter().filter_map(|one| one["shape"].as_str()).collect();
     assert!(shapes.contains("gpu") && shapes.contains("async"), "{shapes:?}");
     let all = |of: &str| iterations.iter().filter_map(|one| one[of].as_f64()).sum::<f64>();
-    // A busy machine is slower than the clock; nothing is much faster.
+    // A busy machine may be slower than the simulation, but nothing is much faster.
     assert!(all("measured_ms") > 0.9 * all("simulated_ms"), "{timed}");
     let chart = std::fs::read_to_string(&file).expect("a chart");
     let chart: Value = serde_json::from_str(&chart).expect("JSON");

@@ -1,4 +1,4 @@
-//! Function calls of a real model of random weights, through the whole program.
+//! Tests of function calls of a real model with random weights, with the whole program.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -11,7 +11,7 @@ use crate::serve::Served;
 const SEEDS: usize = 50;
 const CHAT: &str = "/v1/chat/completions";
 
-/// Templates that tell of functions in few words: the model has 128 positions.
+/// Templates that describe functions in few words: the model has 128 positions.
 const HERMES: &str = "{% for tool in tools or [] %}{{ tool.function.name }} {% endfor %}\
      {% for message in messages %}{{ message.content }}{% endfor %}\
      {% if false %}<tool_call>{\"name\": , \"arguments\": }</tool_call>{% endif %}";
@@ -24,11 +24,13 @@ const QWEN_CODER: &str = "{% for tool in tools or [] %}{{ tool.function.name }} 
 const HARMONY: &str = "{% for tool in tools or [] %}{{ tool.function.name }} {% endfor %}\
      {% for message in messages %}{{ message.content }}{% endfor %}\
      {% if false %}to=functions.name<|channel|>commentary<|message|>{% endif %}";
-/// One that says nothing of them, so that prompts are those of requests without.
+/// Template that does not describe functions, so that prompts are those of requests without
+/// functions.
 const SILENT: &str = "{% for message in messages %}{{ message.content }}{% endfor %}\
      {% if false %}{{ tools }}<tool_call>{\"name\": , \"arguments\": }</tool_call>{% endif %}";
 
-/// The fixture `llama` with another template; two of its special tokens have these names.
+/// Copies the fixture `llama` with another template and with new names for two of its special
+/// tokens.
 fn model(place: &Place, template: &str, specials: [&str; 2]) -> PathBuf {
     let (from, to) = (fixture("llama"), place.path("model"));
     std::fs::create_dir_all(&to).expect("a folder");
@@ -67,7 +69,8 @@ fn batch(place: &Place, model: &Path, bodies: &[Value], options: &[&str]) -> Str
         format!("{line}\n")
     };
     let input: String = bodies.iter().enumerate().map(line).collect();
-    // Answers are as old as the file that asks for them.
+    // The creation time of answers is the modification time of the input, so it is only written if
+    // it changes.
     let path = place.path("in.jsonl");
     if std::fs::read_to_string(&path).ok().as_deref() != Some(input.as_str()) {
         std::fs::write(&path, input).expect("a writable folder");
@@ -85,7 +88,7 @@ fn choices(output: &str) -> Vec<Value> {
     lines.map(|line| line["response"]["body"]["choices"][0].clone()).collect()
 }
 
-/// Names and arguments of an answer that is one call of the schema.
+/// Asserts that an answer is one valid call; returns its name and arguments.
 fn call(choice: &Value) -> (String, Value) {
     assert_eq!(choice["finish_reason"], "tool_calls", "{choice}");
     assert_eq!(choice["message"]["content"], Value::Null, "{choice}");
@@ -107,7 +110,7 @@ fn call(choice: &Value) -> (String, Value) {
     (function["name"].to_string(), arguments)
 }
 
-/// The choice of a stream, with its calls put together.
+/// Returns the choice of a stream, with its calls put together.
 fn gathered(body: &str) -> Value {
     let mut choice = json!({"message": {"content": null, "tool_calls": []}, "token_ids": []});
     for event in body.split("\n\n").filter_map(|event| event.strip_prefix("data: ")) {
@@ -147,7 +150,7 @@ fn required_calls_have_their_schema() {
         let place = Place::new();
         let model = model(&place, template, specials);
         let mut bodies: Vec<Value> = (0..SEEDS).map(|seed| body(seed, "required")).collect();
-        // After some of the syntaxes such a model would only ever say one of the names.
+        // With some of the syntaxes such a model would only ever generate one of the names.
         let named = json!({"type": "function", "function": {"name": "pet"}});
         bodies.iter_mut().step_by(2).for_each(|body| body["tool_choice"] = named.clone());
         let output = batch(&place, &model, &bodies, &["--batches", "2x4"]);
@@ -155,7 +158,7 @@ fn required_calls_have_their_schema() {
         let names: Vec<&str> = expected.iter().map(|(name, _)| name.as_str()).collect();
         let both = names.contains(&"\"pet\"") && names.contains(&"\"now\"");
         assert!(both, "{template}: {names:?}: {output}");
-        // The same bytes again, also where they are taken up.
+        // Other batches and a resumed run give the same bytes.
         let again = batch(&place, &model, &bodies, &["--batches", "1x5", "--force"]);
         assert_eq!(again, output);
         let half = output.split_inclusive('\n').take(20).collect::<String>();
@@ -183,7 +186,7 @@ fn required_calls_have_their_schema() {
     }
 }
 
-/// With a format beside the functions every answer is a call or has the format.
+/// With both functions and a response format, every answer is a call or follows the format.
 #[test]
 fn answers_are_calls_or_of_the_response_format() {
     for (template, specials) in [
@@ -232,7 +235,7 @@ fn answers_are_calls_or_of_the_response_format() {
     }
 }
 
-/// A text goes on as if there were no functions, until it calls one.
+/// A text continues as if there were no functions until it calls one.
 #[test]
 fn functions_that_are_not_called_change_nothing() {
     let place = Place::new();
@@ -259,7 +262,7 @@ fn several_calls_follow_each_other() {
     for choice in choices(&batch(&place, &model, &bodies, &["--batches", "2x4"])) {
         let calls = choice["message"]["tool_calls"].as_array().expect("calls");
         several += usize::from(calls.len() > 1);
-        // The last may be cut.
+        // The last call may be cut.
         let whole = calls.len() - usize::from(choice["finish_reason"] == "length");
         for one in &calls[..whole] {
             let message = json!({"content": null, "tool_calls": [one]});

@@ -56,7 +56,7 @@ pub struct Remaining {
     burst: Burst,
     burst_end_s: f64,
     last_end_s: f64,
-    /// Decode steps so far, as far as tokens show.
+    /// Number of decode steps so far, derived from the tokens.
     step: u64,
     /// Number of times that sequences began together, and number of sequences that began after the
     /// first time.

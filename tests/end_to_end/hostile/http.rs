@@ -1,6 +1,6 @@
-//! Hostile clients of a server: bodies changed at random, bytes that are no HTTP, clients that send
-//! and read slowly, and grammars that take long. Whatever they send, every complete request gets a
-//! status that is documented, and the server goes on to answer others as before.
+//! Tests of hostile clients of a server: randomly changed bodies, bytes that are not HTTP, clients
+//! that send and read slowly, and grammars that take long to compile. Every complete request gets a
+//! documented status, and the server continues to answer others as before.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -13,10 +13,10 @@ use super::mutate::{self, Random};
 use crate::command::WATCHDOG;
 use crate::serve::Served;
 
-/// Mutations in one run of the tests.
+/// Default number of mutations.
 const CASES: u64 = 300;
 
-/// Statuses that a request of any kind may get while the server is well.
+/// Statuses that any request may get while the server is healthy.
 const STATUSES: [u16; 11] = [200, 400, 401, 403, 404, 405, 408, 413, 415, 429, 431];
 
 fn cases() -> u64 {
@@ -57,12 +57,12 @@ fn seeds() -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// Sends bytes and reads to the end; what came back, whatever became of the connection.
+/// Sends bytes and reads to the end; returns the reply, even if the connection fails.
 fn exchange(served: &Served, bytes: &[u8]) -> Vec<u8> {
     let mut stream = TcpStream::connect(served.address()).expect("a server");
     stream.set_read_timeout(Some(WATCHDOG)).expect("a socket");
     stream.set_write_timeout(Some(WATCHDOG)).expect("a socket");
-    // It may be refused before it is sent whole.
+    // The server may reply before everything is sent.
     let _ = stream.write_all(bytes);
     let _ = stream.shutdown(Shutdown::Write);
     let mut reply = Vec::new();
@@ -75,7 +75,7 @@ fn exchange(served: &Served, bytes: &[u8]) -> Vec<u8> {
     reply
 }
 
-/// The status of a reply, the interim ones passed over.
+/// Returns the status of a reply, skipping interim ones.
 fn status(reply: &[u8]) -> Option<u16> {
     let text = String::from_utf8_lossy(reply);
     let lines = text.lines().filter_map(|line| line.strip_prefix("HTTP/1.1 "));
@@ -92,7 +92,7 @@ fn whole(path: &str, body: &[u8]) -> Vec<u8> {
     [head.as_bytes(), body].concat()
 }
 
-/// The answer that is compared before and after.
+/// Returns an answer to compare before and after the hostile requests.
 fn answer(served: &Served) -> Value {
     let body = json!({"prompt": [5, 6, 7], "max_tokens": 6, "seed": 3, "logprobs": 1});
     let (status, reply) = served.post("/v1/completions", &body);
@@ -162,7 +162,7 @@ fn bytes_on_sockets() {
         }
         let reply = exchange(&served, &bytes);
         let shown = String::from_utf8_lossy(&reply[..reply.len().min(300)]).into_owned();
-        // Half a request gets nothing.
+        // An incomplete request may get no reply.
         let is_right = status(&reply).is_none_or(|one| STATUSES.contains(&one) || one == 414);
         assert!(is_right, "seed {state}: {shown}");
     }
@@ -193,7 +193,7 @@ fn clients_that_are_slow() {
         stream.write_all(&bytes[..sent.min(bytes.len())]).expect("it is taken");
         held.push(stream);
     }
-    // All of them hold what they can: neither a place in the queue nor the last connection.
+    // All of them hold their connections, but neither a slot of the queue nor the last connection.
     for _ in 0..5 {
         assert_eq!(served.get("/health").0, 200);
         std::thread::sleep(Duration::from_millis(50));

@@ -1,5 +1,6 @@
-//! `coordinator pull` from a hub that lies in everything it says: nothing outside of the
-//! repository's folder changes, the token stays with the hub, and it ends with a sentence.
+//! Tests of `coordinator pull` from a hub whose replies are false in every way: nothing outside of
+//! the repository's directory changes, the token is sent to no other server, and the command ends
+//! with a sentence.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -15,21 +16,21 @@ use super::mutate::{self, Random};
 use super::{DEFECTS, from_environment};
 use crate::command::{Place, coordinator, finish, text};
 
-/// Hubs in one run of the tests; each is a process and its connections.
+/// Default number of hubs; each takes a process and its connections.
 const CASES: u64 = 100;
-/// So many of the cases that are asked for are hubs.
+/// Divisor that gives the number of hubs from the requested number of cases.
 const SHARE: u64 = 20;
-/// The digit of which a commit is made.
+/// Digit of which the commit consists.
 const COMMIT: &str = "c";
 const TOKEN: &str = "hf_secret";
-/// What a hub sends of a file that is larger than it said.
+/// Bytes that a hub sends of a file that is larger than announced.
 const ENDLESS_BYTES: usize = 4 << 20;
 
-/// Everything that a hub says in one case.
+/// Replies of a hub in one case.
 #[derive(Debug, Default, Clone)]
 struct Lies {
     list: Vec<u8>,
-    /// `None` where the status is as it should be.
+    /// `None` for the correct status.
     status: Option<u16>,
     etag: String,
     commit: String,
@@ -39,7 +40,7 @@ struct Lies {
     content_length: Option<String>,
 }
 
-/// Answers every request by [`Lies`], and remembers whether it was given the token.
+/// Answers every request with [`Lies`], and records if a request had the token.
 struct Server {
     address: String,
     lies: Arc<Mutex<Lies>>,
@@ -64,7 +65,7 @@ impl Server {
     }
 }
 
-/// Whether the request had the token.
+/// Answers a request; returns true if it had the token.
 fn answer(mut stream: TcpStream, lies: &Lies) -> Option<bool> {
     let (mut is_list, mut has_token) = (false, false);
     let mut reader = BufReader::new(stream.try_clone().ok()?).take(1 << 16);
@@ -92,12 +93,12 @@ fn answer(mut stream: TcpStream, lies: &Lies) -> Option<bool> {
     };
     let body = if is_list { &lies.list } else { &lies.body };
     let _ = stream.write_all(format!("{head}Connection: close\r\n\r\n").as_bytes());
-    // Whoever has read enough does not wait for the rest.
+    // The client may close the connection before everything is sent.
     let _ = stream.write_all(body);
     Some(has_token)
 }
 
-/// A text that is no name, hash or number, or only looks like one.
+/// Returns a string that is not a name, hash or number, or only looks like one.
 fn hostile(random: &mut Random, victim: &Path) -> String {
     let up = "../".repeat(1 + random.below(12));
     match random.below(14) {
@@ -122,7 +123,7 @@ fn hash(content: &[u8]) -> String {
     Sha256::digest(content).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// A list of files, of which most have `content`.
+/// Returns a list of files, most of which have `content`.
 fn list(random: &mut Random, victim: &Path, content: &[u8]) -> Vec<u8> {
     let commit = match random.below(5) {
         0 => hostile(random, victim),
@@ -161,7 +162,7 @@ fn list(random: &mut Random, victim: &Path, content: &[u8]) -> Vec<u8> {
     list
 }
 
-/// What a hub says in a case; `other` is another server.
+/// Returns the replies of a hub in one case; `other` is the address of another server.
 fn lies(random: &mut Random, victim: &Path, other: &str) -> Lies {
     let content = b"{\"not\": \"a model\"}".to_vec();
     let list = list(random, victim, &content);
@@ -185,7 +186,7 @@ fn lies(random: &mut Random, victim: &Path, other: &str) -> Lies {
             lies.content_length = Some("0".to_owned());
             lies.body.clear();
         }
-        // Longer than it says, without an end of its own, or another one than it says.
+        // Longer than announced, with a wrong length, or with other bytes than announced.
         5 => (lies.content_length, lies.body) = (None, vec![b'x'; ENDLESS_BYTES]),
         6 => lies.content_length = Some(random.next().to_string()),
         7 => lies.body.iter_mut().for_each(|byte| *byte ^= 1),
@@ -196,14 +197,14 @@ fn lies(random: &mut Random, victim: &Path, other: &str) -> Lies {
         9 => lies.status = Some(*random.pick(&[204, 304, 401, 403, 404, 418])),
         _ => {}
     }
-    // No header ends within its value.
+    // Line breaks would end a header within its value.
     for value in [&mut lies.etag, &mut lies.commit].into_iter().chain(&mut lies.location) {
         value.retain(|c| !matches!(c, '\r' | '\n'));
     }
     lies
 }
 
-/// All below a folder, but for the repository's own: what links lead to, what files hold.
+/// Collects everything in a directory except `but`: targets of links and contents of files.
 fn tree(folder: &Path, but: &Path, found: &mut BTreeMap<PathBuf, Vec<u8>>) {
     for entry in std::fs::read_dir(folder).expect("a folder").flatten() {
         let (path, kind) = (entry.path(), entry.file_type().expect("a kind"));
@@ -223,7 +224,8 @@ fn tree(folder: &Path, but: &Path, found: &mut BTreeMap<PathBuf, Vec<u8>>) {
     }
 }
 
-/// Every entry of the repository's folder is one of the cache's layout, and no link leaves it.
+/// Asserts that every entry of the repository's directory belongs to the cache's layout, and that
+/// no link leads out of it.
 fn assert_layout(repository: &Path) {
     let mut found = BTreeMap::new();
     if repository.exists() {

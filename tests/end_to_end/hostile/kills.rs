@@ -1,5 +1,5 @@
-//! Servers under load whose processes are killed at random: every answer is that of a batch job
-//! that nobody disturbs.
+//! Tests of servers under load whose processes are killed at random: every answer equals that of an
+//! undisturbed batch job.
 
 use std::time::Duration;
 
@@ -10,11 +10,12 @@ use super::mutate::Random;
 use crate::command::Place;
 use crate::serve::{Served, ask_all, bodies, expected, processes_of_any};
 
-/// Servers in one run of the tests.
+/// Default number of servers.
 const CASES: u64 = 10;
-/// Kills of a server's workers: a sequence is given up with the third that it sees.
+/// Maximum number of kills of a server's workers: a sequence fails with the third loss that affects
+/// it.
 const KILLS_MAX: usize = 2;
-/// Requests of a server: about as many as it answers while it is struck.
+/// Number of requests to a server: about as many as it answers while processes are killed.
 const REQUESTS: usize = 40;
 
 const OWNERS: [&str; 10] = [
@@ -30,7 +31,7 @@ const OWNERS: [&str; 10] = [
     "32",
 ];
 
-/// What a server runs with, and what of it changes the answers.
+/// Returns the options of a server, and the subset that changes its answers.
 fn options(which: usize, place: &Place) -> (Vec<String>, Vec<&'static str>) {
     let strings = |options: &[&str]| options.iter().map(|one| (*one).to_owned()).collect();
     let path = |name: &str| place.path(name).display().to_string();
@@ -53,7 +54,7 @@ fn options(which: usize, place: &Place) -> (Vec<String>, Vec<&'static str>) {
     }
 }
 
-/// A process that a server depends on.
+/// Returns true for processes that a server depends on.
 fn is_victim(name: &str) -> bool {
     name.contains("worker")
 }
@@ -78,12 +79,12 @@ fn processes_of_a_server_under_load() {
                 let mut victims = processes_of_any(served.id());
                 victims.retain(|(_, name)| is_victim(name));
                 if victims.is_empty() {
-                    // They are being started.
+                    // The workers are being started.
                     continue;
                 }
                 let (pid, _) = random.pick(&victims);
                 let pid = Pid::from_raw(pid.cast_signed()).expect("a process id");
-                // It may be gone already.
+                // The process may have exited already.
                 let _ = kill_process(pid, Signal::KILL);
             }
             asking.join().expect("all answers")

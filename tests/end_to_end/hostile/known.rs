@@ -1,11 +1,11 @@
-//! Tokenizers and templates that once made a run panic, abort or hang.
+//! Tests of tokenizers and templates that once made a run panic, abort or hang.
 
 use serde_json::{Value, json};
 
 use super::{copy_of, run};
 use crate::command::{Place, lines};
 
-/// What is in a model's folder under `name`, changed.
+/// Changes the JSON file `name` of a model's directory.
 fn changed(model: &std::path::Path, name: &str, change: impl FnOnce(&mut Value)) {
     let path = model.join(name);
     let mut value = serde_json::from_slice(&std::fs::read(&path).expect("a file")).expect("JSON");
@@ -13,8 +13,8 @@ fn changed(model: &std::path::Path, name: &str, change: impl FnOnce(&mut Value))
     std::fs::write(path, value.to_string()).expect("writable");
 }
 
-/// Runs a chat, a text and token ids; the ids must be answered unless the whole model is refused,
-/// for a reason with one of `words` in it.
+/// Runs a chat, a text and token IDs; the IDs must be answered unless the whole model is refused,
+/// for a reason that contains one of `words`.
 fn judged(model: &std::path::Path, place: &Place, words: &[&str]) {
     let input = place.path("in.jsonl");
     let bodies = [

@@ -1,4 +1,4 @@
-//! Lines of a job, changed at random.
+//! Tests of randomly changed lines of a job.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,7 @@ use super::mutate::{self, Random};
 use super::{copy_of, from_environment, run};
 use crate::command::{Place, lines};
 
-/// Mutations in one run of the tests.
+/// Default number of mutations.
 const CASES: u64 = 2000;
 
 fn seeds() -> Vec<Value> {
@@ -59,7 +59,7 @@ fn lines_of_a_job() {
                 value.to_string().into_bytes()
             };
             line.retain(|byte| !matches!(byte, b'\n' | b'\r'));
-            // Long answers and many choices are asked for legally; here they only cost time.
+            // Requests for long answers and many choices are valid; here they would only cost time.
             let line = shortened(line);
             text.extend(line);
             text.push(b'\n');
@@ -85,7 +85,7 @@ fn lines_of_a_job() {
     }
 }
 
-/// The line with no more than eight new tokens and four choices asked for.
+/// Limits the line to eight new tokens and four choices.
 fn shortened(line: Vec<u8>) -> Vec<u8> {
     let Ok(mut value) = serde_json::from_slice::<Value>(&line) else { return line };
     let shorten = |fields: &mut Value| {

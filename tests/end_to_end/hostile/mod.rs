@@ -1,10 +1,10 @@
-//! Hostile files, lines, hubs and clients: whatever they contain, a run ends with a sentence, an
-//! exit code that is documented and the good lines answered. Servers whose processes are killed and
-//! whose descriptors are taken answer as others do. Everything is seeded, so that a failure can be
-//! repeated.
+//! Tests of hostile files, lines, hubs and clients: whatever they contain, a run ends with a
+//! sentence, a documented exit code and answers to the valid lines. Servers whose processes are
+//! killed or whose descriptors are used up give the same answers as others. Everything is seeded,
+//! so that failures can be reproduced.
 //!
-//! `TANDEM_FUZZ_CASES` runs so many cases, `TANDEM_FUZZ_SEED` begins elsewhere; `make fuzz` sets
-//! both.
+//! `TANDEM_FUZZ_CASES` sets the number of cases, `TANDEM_FUZZ_SEED` the first seed; `make fuzz`
+//! sets both.
 
 mod descriptors;
 mod http;
@@ -20,7 +20,7 @@ use std::process::{Output, Stdio};
 
 use crate::command::{coordinator, finish, fixture, text};
 
-/// A copy of a fixture's files, but those that only tests read.
+/// Copies a fixture's files, except those that only tests read.
 fn copy_of(name: &str, to: &Path) -> PathBuf {
     std::fs::create_dir_all(to).expect("a writable folder");
     for entry in std::fs::read_dir(fixture(name)).expect("a fixture").flatten() {
@@ -33,10 +33,10 @@ fn copy_of(name: &str, to: &Path) -> PathBuf {
     to.to_path_buf()
 }
 
-/// What a run says that must not be said of any input.
+/// Words that no message of a run may contain, whatever the input.
 const DEFECTS: [&str; 5] = ["panicked", "backtrace", "defect in Tandem", "RUST_", "signal 6"];
 
-/// Answers `input` and demands an end as it should be: in time, without a panic or a signal.
+/// Answers `input` and asserts that the run ends properly: in time, without a panic or a signal.
 fn run(model: &Path, input: &Path, output: &Path) -> (Option<i32>, String) {
     let mut command = coordinator();
     command.arg("--model").arg(model).arg("--input").arg(input).arg("--output").arg(output);
@@ -53,7 +53,7 @@ fn run(model: &Path, input: &Path, output: &Path) -> (Option<i32>, String) {
     (code, said)
 }
 
-/// A number from the environment.
+/// Returns a number from an environment variable.
 fn from_environment(name: &str) -> Option<u64> {
     std::env::var(name).ok().and_then(|value| value.parse().ok())
 }

@@ -1,4 +1,4 @@
-//! Files of a model, changed at random.
+//! Tests of randomly changed files of a model.
 
 use std::path::Path;
 
@@ -8,10 +8,10 @@ use super::mutate::{self, Random};
 use super::{copy_of, from_environment, run};
 use crate::command::{Place, lines};
 
-/// Mutations in one run of the tests, over all of them.
+/// Default number of mutations over all files.
 const CASES: u64 = 800;
 
-/// What templates are made of.
+/// Fragments of random templates.
 const FRAGMENTS: [&str; 18] = [
     "{% for m in messages %}",
     "{% endfor %}",
@@ -37,7 +37,7 @@ fn template(random: &mut Random) -> String {
     (0..=random.below(12)).map(|_| *random.pick(&FRAGMENTS)).collect()
 }
 
-/// A part of a tokenizer, with numbers and texts that may not fit.
+/// Returns a part of a tokenizer, with numbers and strings that may be invalid.
 fn component(random: &mut Random) -> (&'static str, Value) {
     let texts = ["", "a", "\u{2581}", "(a+)+$", "[", "<none>", "\u{301}"];
     let text = *random.pick(&texts);
@@ -84,7 +84,7 @@ fn component(random: &mut Random) -> (&'static str, Value) {
     }
 }
 
-/// Changes one file of the model; its name.
+/// Changes one file of the model and returns its name.
 fn mutate_one(model: &Path, random: &mut Random) -> &'static str {
     let names = [
         "config.json",
@@ -133,7 +133,7 @@ fn mutate_one(model: &Path, random: &mut Random) -> &'static str {
     name
 }
 
-/// Runs a share of the cases, so that tests side by side use every core.
+/// Runs one of `of` equal parts of the cases, so that tests in parallel use every core.
 fn share(number: u64, of: u64) {
     let cases = from_environment("TANDEM_FUZZ_CASES").unwrap_or(CASES) / of;
     let begin = from_environment("TANDEM_FUZZ_SEED").unwrap_or(1);
@@ -164,7 +164,7 @@ fn share(number: u64, of: u64) {
             std::fs::copy(entry.path(), model.join(entry.file_name())).expect("writable");
         }
         let name = mutate_one(&model, &mut random);
-        // Told where the test fails: the last one was it.
+        // Printed if the test fails: the last seed is the one that failed.
         eprintln!("seed {seed}, {name}");
         let _ = std::fs::remove_file(&output);
         let (code, said) = run(&model, &input, &output);

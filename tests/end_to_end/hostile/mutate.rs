@@ -1,8 +1,8 @@
-//! Seeded changes of bytes and of JSON.
+//! Seeded mutations of bytes and of JSON.
 
 use serde_json::{Value, json};
 
-/// Numbers that look random and are the same every time (splitmix64).
+/// Deterministic pseudo-random number generator (splitmix64).
 #[derive(Debug, Clone)]
 pub struct Random(pub u64);
 
@@ -15,7 +15,7 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// Below `end`, which is at least 1.
+    /// Returns a number below `end`, which is at least 1.
     pub fn below(&mut self, end: usize) -> usize {
         (self.next() % end as u64) as usize
     }
@@ -25,7 +25,7 @@ impl Random {
     }
 }
 
-/// A value that readers may not expect.
+/// Returns a value that parsers may not expect.
 fn hostile(random: &mut Random) -> Value {
     match random.below(16) {
         0 => Value::Null,
@@ -47,7 +47,7 @@ fn hostile(random: &mut Random) -> Value {
     }
 }
 
-/// How many values a JSON value has within it, itself among them.
+/// Returns the number of values within a JSON value, itself included.
 fn count(value: &Value) -> usize {
     1 + match value {
         Value::Array(items) => items.iter().map(count).sum(),
@@ -56,7 +56,7 @@ fn count(value: &Value) -> usize {
     }
 }
 
-/// The value of this number, in the order in which they are written.
+/// Returns the value with this number, in the order in which they are written.
 fn nth(value: &mut Value, number: usize) -> Option<&mut Value> {
     if number == 0 {
         return Some(value);
@@ -77,8 +77,8 @@ fn nth(value: &mut Value, number: usize) -> Option<&mut Value> {
     None
 }
 
-/// Changes one value somewhere. Large tables would catch every change, so fields of the outer
-/// objects are as likely as all that is in them.
+/// Changes one random value. Most values are in large tables, so fields of the outer objects are as
+/// likely as everything within them.
 pub fn json(value: &mut Value, random: &mut Random) {
     let place = match value {
         Value::Object(fields) if !fields.is_empty() && random.below(2) == 0 => {
@@ -122,7 +122,7 @@ fn change(value: &mut Value, random: &mut Random) {
     }
 }
 
-/// Changes bytes: one, several, or the length.
+/// Changes one byte, several bytes, or the length.
 pub fn bytes(bytes: &mut Vec<u8>, random: &mut Random) {
     if bytes.is_empty() {
         bytes.push(random.next() as u8);

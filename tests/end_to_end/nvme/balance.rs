@@ -1,16 +1,17 @@
-//! Drives of unequal speed: each reads as much as it can while the other reads its part.
+//! Tests of drives of different speeds: each reads as much as it can while the other reads its
+//! part.
 
 use serde_json::Value;
 
 use super::{Drives, SMALL, strs};
 
-/// One is four times as fast as the other.
+/// The first drive is four times as fast as the second.
 const FAULTS: &str = "rate=16M;rate=4M";
 const ITERATIONS_MAX: usize = 12;
-/// How far finish times may be from their average.
+/// Maximum relative deviation of finish times from their average.
 const TOLERANCE: f64 = 0.05;
 
-/// What is kept of the drives.
+/// Returns the cached measurements of the drives.
 fn kept(drives: &Drives) -> Value {
     let folder = std::fs::read_dir(drives.place.path("cache/tandem")).expect("a cache");
     let paths = folder.map(|entry| entry.expect("an entry").path());
@@ -33,7 +34,7 @@ fn two_drives_of_unequal_speed_end_together() {
     drives.requests(2, 3);
     let whole = drives.run(SMALL).answers;
     let nvme = drives.arguments(2);
-    // Few bytes, as they take their time; all weights are balanced nevertheless.
+    // Only a few bytes, since reads are slow; all weights are balanced nevertheless.
     let arguments = [SMALL, &["--nvme-ops", "q"], &strs(&nvme)].concat();
     let ran = drives.run_with(&arguments, FAULTS);
     assert_eq!(ran.code, Some(0), "{}", ran.said);
@@ -56,11 +57,11 @@ fn two_drives_of_unequal_speed_end_together() {
     let average = times.iter().sum::<f64>() / times.len() as f64;
     assert!(times.iter().all(|time| (time / average - 1.0).abs() <= TOLERANCE), "{times:?}");
     assert_eq!(numbers(&largest["trajectory"]["sizes"]), sizes, "the last division is kept");
-    // The run has read so, in whole blocks of 64 KiB, of which this weight has 18.
+    // The run reads in this ratio, in whole blocks of 64 KiB, of which this weight has 18.
     let step = ran.step_bytes();
     let ratio = step[0] as f64 / step[1] as f64;
     assert!((2.5..6.0).contains(&ratio), "{step:?}");
-    // What was measured is not measured again.
+    // Measurements are not repeated.
     let again = drives.run_with(&arguments, FAULTS);
     assert_eq!(again.answers, whole);
     assert_eq!(self::kept(&drives), kept);
@@ -73,7 +74,7 @@ fn a_drive_that_cannot_be_measured_gets_nothing_and_is_measured_again() {
     let whole = drives.run(SMALL).answers;
     let nvme = drives.arguments(2);
     let arguments = [SMALL, &["--nvme-ops", "q"], &strs(&nvme)].concat();
-    // The first names no drive until it has not answered for ten seconds.
+    // The first fault is only noticed after ten seconds without an answer.
     for (faults, reason) in
         [("silence@5;", "it has not answered for 10 s"), ("eio@5;", "Input/output error")]
     {

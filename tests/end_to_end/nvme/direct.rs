@@ -1,5 +1,5 @@
-//! Drives that are read straight to the device: to an emulated one, and through cuFile, for which
-//! the stand-in driver stands too. The answers are those of the same run from memory.
+//! Tests of reads from drives directly to the device: to an emulated one, and by cuFile, which the
+//! stand-in driver replaces, too. The answers equal those of the same run from memory.
 
 use std::path::PathBuf;
 
@@ -11,7 +11,8 @@ use crate::cuda_fallbacks::logged;
 const ALL: [&str; 4] = ["--batches", "2x2", "--nvme-ops", "all"];
 const ON_GPU: [&str; 6] = ["--device", "cuda:0", "--policy", "gpu-only", "--dtype", "f32"];
 
-/// A folder with the stand-in under the driver's name and, if `with_cufile`, under cuFile's.
+/// Returns a directory with the stand-in under the driver's name and, if `with_cufile`, under
+/// cuFile's.
 pub fn libraries(place: &Place, with_cufile: bool) -> PathBuf {
     let library = std::fs::canonicalize(cuda::folder().join("libcuda.so.1")).expect("the stand-in");
     let folder = place.path(if with_cufile { "with_cufile" } else { "without_cufile" });
@@ -25,7 +26,7 @@ pub fn libraries(place: &Place, with_cufile: bool) -> PathBuf {
     folder
 }
 
-/// A run of a small model on the stand-in from two drives.
+/// Runs a small model on the stand-in from two drives.
 fn on_device(drives: &Drives, extra: &[&str], with_cufile: bool, set: &[(&str, &str)]) -> Ran {
     from(2, drives, extra, with_cufile, set)
 }
@@ -45,7 +46,7 @@ fn from(
     drives.ended(command.spawn().expect("starts"))
 }
 
-/// The same from memory.
+/// Returns the answers of the same run from memory.
 fn from_memory(drives: &Drives) -> String {
     let model = model("llama");
     let arguments = [&strs(&model)[..], &ON_GPU, &ALL[..2]].concat();
@@ -56,12 +57,12 @@ fn from_memory(drives: &Drives) -> String {
     ran.answers
 }
 
-/// A fault of the faster one of two drives, which therefore reads most.
+/// Returns faults for the faster of two drives, which therefore reads most.
 fn of_the_faster(fault: &str) -> String {
     format!("rate=60M,{fault};rate=15M")
 }
 
-/// Bytes of host memory for weights and slots, as planned.
+/// Returns the planned bytes of host memory for weights and slots.
 fn host_bytes(ran: &Ran) -> u64 {
     ran.report["budget_bytes"]["weights"].as_u64().expect("bytes")
 }
@@ -83,7 +84,7 @@ fn an_emulated_device_is_read_to_where_asked() {
     // There are no slots on the host.
     let on = run(&["--nvme-direct", "on"]);
     assert!(on + (1 << 20) < off, "{on} of {off}");
-    // A drive that fails is done without.
+    // A failing drive is taken over by the other.
     let nvme = drives.arguments(2);
     let on = [SMALL, &device, &ALL, &strs(&nvme), &["--nvme-direct", "on"]].concat();
     let ran = drives.run_with(&on, &of_the_faster("eio@100"));
@@ -129,15 +130,15 @@ fn cufile_reads_to_a_cuda_device() {
     assert_eq!((off.code, &off.answers), (Some(0), &whole), "{}", off.said);
     assert_eq!(off.hows().len(), 2, "{}", off.said);
     assert!(off.hows().iter().all(|how| !how.contains("cuFile")), "{:?}", off.hows());
-    // One that fails on the way is done without.
+    // A drive that fails during the run is taken over by the other.
     let faults = [("TANDEM_NVME_FAULTS", &of_the_faster("eio@30")[..])];
     let ran = on_device(&drives, &[], true, &faults);
     assert_eq!((ran.code, &ran.answers), (Some(0), &whole), "{}", ran.said);
     assert!(ran.said.contains("nvme0 was lost"), "{}", ran.said);
 }
 
-/// Bytes that a drive writes to a device are seen by it once they are flushed: by who has read
-/// them, and by the streams that wait for the read.
+/// Bytes that a drive writes to a device are visible there once they are flushed: by the process
+/// that has read them, and by the streams that wait for the read.
 #[test]
 fn what_drives_write_to_the_device_is_flushed_before_it_is_used() {
     let drives = Drives::new();
@@ -159,8 +160,8 @@ fn what_drives_write_to_the_device_is_flushed_before_it_is_used() {
     assert!(has("note: flush"), "a wait of a stream flushes");
 }
 
-/// Where cuFile cannot, drives are read through host memory, or the run is refused if that was not
-/// asked for.
+/// If cuFile is not supported, drives are read through host memory, or the run is refused if direct
+/// reads were required.
 #[test]
 fn refusals_of_cufile_come_before_the_plan() {
     let drives = Drives::new();
@@ -188,7 +189,7 @@ fn refusals_of_cufile_come_before_the_plan() {
         let refused = ran.said.contains(said) && ran.said.contains("--nvme-direct off");
         assert!(refused, "{failure}: {}", ran.said);
     }
-    // In the run itself, where the same was possible before.
+    // During the run, where the same reads worked before.
     for (failure, said) in [
         ("cuFileRead:40:5", "Input/output error"),
         ("cuFileRead:40:5030", "cuFile refuses cuFileRead: error 5030"),

@@ -1,5 +1,5 @@
-//! A drive that fails while it is read: the other one goes on, the answers are the same, and the
-//! run's table says what was lost. Without any drive the run ends and loses no answer.
+//! Tests of a drive that fails while it is read: the other one takes over, the answers are the
+//! same, and the run's table reports the loss. Without any drive the run ends and loses no answer.
 
 use std::time::Instant;
 
@@ -10,21 +10,22 @@ use crate::command::{WATCHDOG, lines};
 use crate::death::{control_of, nothing_left, workers_of};
 
 const ALL: [&str; 4] = ["--batches", "2x2", "--nvme-ops", "all"];
-/// So many groups of so many tokens, which take hundreds of requests.
+/// Numbers of requests and of new tokens, which take hundreds of reads.
 const LONG: (u32, u32) = (4, 48);
-/// Drives so slow that a run is still under way when it is struck.
+/// Drives so slow that a run is still in progress when the fault happens.
 const SLOW: &str = "rate=60M;rate=60M";
-/// Signals of the CPU's lane when that happens.
+/// Value of the CPU lane's timeline at which the fault happens.
 const STRUCK_AT: u32 = 20;
 
-/// The names of drives that a run went on without.
+/// Returns the names of the drives that a run has lost.
 fn lost(ran: &Ran) -> Vec<&str> {
     let storages = ran.report["storages"].as_object().expect("storages");
     let lost = storages.iter().filter(|(_, storage)| !storage["lost"].is_null());
     lost.map(|(name, _)| name.as_str()).collect()
 }
 
-/// Asserts that a run has answered everything without the drive `name`, whose loss has `reason`.
+/// Asserts that a run has answered everything without the drive `name`, which was lost for
+/// `reason`.
 fn went_on(ran: &Ran, whole: &str, name: &str, reason: &str) {
     assert_eq!(ran.code, Some(0), "{name}, {reason}: {}", ran.said);
     assert_eq!(ran.answers, whole, "{name}, {reason}");
@@ -50,7 +51,7 @@ fn a_drive_with_an_error_is_done_without() {
     ] {
         went_on(&drives.run_with(&arguments, faults), &whole, name, reason);
     }
-    // Half of a request is asked for again.
+    // The missing half of a request is read again.
     let short = drives.run_with(&arguments, "short@400;short@401");
     assert_eq!((short.code, lost(&short).len()), (Some(0), 0), "{}", short.said);
     assert_eq!(short.answers, whole);
@@ -73,14 +74,15 @@ fn a_flipped_byte_costs_its_drive() {
     let whole = drives.run(&[SMALL, &ALL[..2]].concat()).answers;
     drives.staged(2, SMALL);
     let damaged = drives.staging(0);
-    // Of a layer that measuring does not read, and of the part that the first drive reads.
+    // In a layer that is not measured, and in the part that the first drive reads.
     let (offset, _) = place_of(&damaged, "weights.layer1.fc0");
     flip(&damaged.join("weights.bin"), offset + 7);
     let ran = drives.run_from(2, &[SMALL, &ALL].concat());
     went_on(&ran, &whole, "nvme0", "blob weights.layer1.fc0 of");
 }
 
-/// A run that is struck on its way, by its process and that of the reader of a drive.
+/// Runs until the CPU lane has progressed, then calls `strike` with the process ID of the reader of
+/// a drive; returns the outcome.
 fn struck(drives: &Drives, drive: usize, strike: impl FnOnce(u32)) -> Ran {
     let nvme = drives.arguments(2);
     let arguments = [SMALL, &ALL, &strs(&nvme)].concat();
@@ -133,7 +135,7 @@ fn a_file_that_is_cut_costs_its_drive() {
         file.set_len(1 << 20).expect("writable");
     });
     went_on(&ran, &whole, "nvme0", "the file was cut");
-    // The next run is told what to do before it computes anything.
+    // The next run is refused with advice before it computes anything.
     let next = drives.run_with(&[SMALL, &ALL, &strs(&drives.arguments(2))].concat(), "");
     assert_eq!(next.code, Some(1), "{}", next.said);
     assert!(next.said.contains("remove the staging and stage again"), "{}", next.said);

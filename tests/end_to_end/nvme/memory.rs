@@ -1,4 +1,4 @@
-//! Weights that are read leave the page cache to others.
+//! Test that reading weights leaves the page cache to others.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::{Drives, SMALL};
 
-/// Pages of a file that are in the page cache.
+/// Returns the number of pages of a file that are in the page cache.
 fn resident_pages(path: &Path) -> usize {
     let file = File::open(path).expect("a file");
     let size_bytes = file.metadata().expect("a size").len() as usize;

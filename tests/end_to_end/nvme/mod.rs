@@ -1,5 +1,5 @@
-//! Weights on drives through the real binary: written by `stage`, read by runs, with the answers of
-//! the same run from memory, whatever happens to a drive on the way.
+//! Tests of weights on drives with the real binary: written by `stage`, read by runs, with the
+//! answers of the same run from memory, even if a drive fails during the run.
 
 mod balance;
 pub mod direct;
@@ -17,42 +17,42 @@ use serde_json::Value;
 
 use crate::command::{Place, coordinator, finish, fixture, text};
 
-/// A small model of random weights, whose larger weights are worth dividing over drives.
+/// A small model of random weights, whose larger weights are worth dividing among drives.
 const SMALL: &[&str] = &["--model", "opt-125m", "--dummy-weights", "--layers", "2"];
-/// The same with all its layers.
+/// [`SMALL`] with all layers of the model.
 const WHOLE: &[&str] = &["--model", "opt-125m", "--dummy-weights"];
 
-/// A fixture as arguments.
+/// Returns the arguments for a fixture.
 fn model(name: &str) -> Vec<String> {
     vec!["--model".to_owned(), fixture(name).display().to_string()]
 }
 
-/// Directories that stand for drives, and all else that a test writes.
+/// Directories in place of drives, and all other files of a test.
 struct Drives {
     place: Place,
 }
 
-/// How a run ended.
+/// Outcome of a run.
 struct Ran {
     code: Option<i32>,
     said: String,
     answers: String,
-    /// `Null` where none was written.
+    /// `Null` if none was written.
     report: Value,
 }
 
 impl Ran {
-    /// What was read from each drive in all.
+    /// Returns the bytes read from each drive in total.
     fn read_bytes(&self) -> Vec<u64> {
         self.of_storages("read_bytes")
     }
 
-    /// What is read from each drive in a decode step.
+    /// Returns the bytes read from each drive in a decode step.
     fn step_bytes(&self) -> Vec<u64> {
         self.of_storages("step_bytes")
     }
 
-    /// How each drive was read.
+    /// Returns the way in which each drive was read.
     fn hows(&self) -> Vec<String> {
         let storages = self.report["storages"].as_object().expect("storages");
         let how = |storage: &Value| storage["how"].as_str().expect("words").to_owned();
@@ -75,13 +75,13 @@ impl Drives {
         self.place.path(&format!("d{drive}"))
     }
 
-    /// The first `count` as arguments.
+    /// Returns the arguments for the first `count` drives.
     fn arguments(&self, count: usize) -> Vec<String> {
         let of = |drive| ["--nvme".to_owned(), self.directory(drive).display().to_string()];
         (0..count).flat_map(of).collect()
     }
 
-    /// The stagings of a drive.
+    /// Returns the stagings of a drive.
     fn stagings(&self, drive: usize) -> Vec<PathBuf> {
         let entries = std::fs::read_dir(self.directory(drive)).into_iter().flatten().flatten();
         let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
@@ -89,14 +89,14 @@ impl Drives {
         paths
     }
 
-    /// The only one.
+    /// Returns the only staging of a drive.
     fn staging(&self, drive: usize) -> PathBuf {
         let paths = self.stagings(drive);
         assert_eq!(paths.len(), 1, "{paths:?}");
         paths[0].clone()
     }
 
-    /// The binary with a cache of its own.
+    /// Returns a command for the binary with its own cache.
     fn command(&self) -> Command {
         let mut command = coordinator();
         command.env("XDG_CACHE_HOME", self.place.path("cache"));
@@ -105,7 +105,7 @@ impl Drives {
         command
     }
 
-    /// `stage` for the first `drives`.
+    /// Returns a `stage` command for the first `drives`.
     fn stage_command(&self, drives: usize, arguments: &[&str]) -> Command {
         let mut command = self.command();
         command.arg("stage").args(self.arguments(drives)).args(arguments);
@@ -116,7 +116,7 @@ impl Drives {
         finish(self.stage_command(drives, arguments).spawn().expect("starts"))
     }
 
-    /// The same; asserts success and returns what was said.
+    /// Runs `stage`, asserts success and returns its output.
     fn staged(&self, drives: usize, arguments: &[&str]) -> String {
         let done = self.stage(drives, arguments);
         let said = text(&done.stderr) + &text(&done.stdout);
@@ -124,14 +124,14 @@ impl Drives {
         said
     }
 
-    /// `count` requests of 3 to 6 tokens for `tokens` more.
+    /// Writes `count` requests with prompts of 3 to 6 tokens and `tokens` new tokens.
     fn requests(&self, count: u32, tokens: u32) {
         let prompt = |i: u32| (0..3 + i % 4).map(|j| 5 + 7 * i + j).collect();
         let prompts: Vec<Vec<u32>> = (0..count).map(prompt).collect();
         self.place.requests("in.jsonl", &prompts, tokens);
     }
 
-    /// A run that answers the requests. Drives have `faults`.
+    /// Returns a command that answers the requests, with `faults` of the drives.
     fn run_command(&self, arguments: &[&str], faults: &str) -> Command {
         let mut command = self.command();
         command.arg("--input").arg(self.place.path("in.jsonl"));
@@ -149,7 +149,7 @@ impl Drives {
         self.ended(self.run_command(arguments, faults).spawn().expect("starts"))
     }
 
-    /// What became of a run.
+    /// Waits for a run and returns its outcome.
     fn ended(&self, run: Child) -> Ran {
         let done = finish(run);
         let read = |name: &str| std::fs::read_to_string(self.place.path(name)).unwrap_or_default();
@@ -161,14 +161,14 @@ impl Drives {
         }
     }
 
-    /// A run without faults that answers everything.
+    /// Runs without faults and asserts that everything is answered.
     fn run(&self, arguments: &[&str]) -> Ran {
         let ran = self.run_with(arguments, "");
         assert_eq!(ran.code, Some(0), "{arguments:?}: {}", ran.said);
         ran
     }
 
-    /// A run from the first `drives`, without faults.
+    /// Runs from the first `drives`, without faults.
     fn run_from(&self, drives: usize, arguments: &[&str]) -> Ran {
         let nvme = self.arguments(drives);
         self.run(&[arguments, &strs(&nvme)].concat())
@@ -179,7 +179,7 @@ fn strs(texts: &[String]) -> Vec<&str> {
     texts.iter().map(String::as_str).collect()
 }
 
-/// Where a blob begins in `weights.bin`, and its bytes.
+/// Returns the position of a blob in `weights.bin`, and its size in bytes.
 fn place_of(staging: &Path, blob: &str) -> (u64, u64) {
     let index = std::fs::read_to_string(staging.join("index.json")).expect("an index");
     let index: Value = serde_json::from_str(&index).expect("JSON");
@@ -191,7 +191,7 @@ fn place_of(staging: &Path, blob: &str) -> (u64, u64) {
     (number("offset_bytes"), number("size_bytes"))
 }
 
-/// Makes one byte of a file another one.
+/// Flips a bit of one byte of a file.
 fn flip(path: &Path, at_bytes: u64) {
     use std::os::unix::fs::FileExt;
     let file = std::fs::OpenOptions::new().read(true).write(true).open(path).expect("a file");

@@ -1,4 +1,5 @@
-//! Who may read drives how: an ordinary user, with little memory to pin, and without io_uring.
+//! Tests of reading drives with restrictions: as an ordinary user, with little lockable memory, and
+//! without io_uring.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -8,10 +9,10 @@ use super::{Drives, Ran, SMALL, strs};
 use crate::command::finish;
 
 const ALL: [&str; 2] = ["--nvme-ops", "all"];
-/// Nobody, on most systems.
+/// User and group ID of `nobody` on most systems.
 const USER: &str = "65534";
 
-/// A run under what `before` makes of it.
+/// Runs with the command `before` as a prefix.
 fn run_under(drives: &Drives, before: &[&str], arguments: &[&str]) -> Ran {
     let run = drives.run_command(arguments, "");
     let mut command = Command::new(before[0]);
@@ -21,7 +22,7 @@ fn run_under(drives: &Drives, before: &[&str], arguments: &[&str]) -> Ran {
     drives.ended(command.spawn().expect("starts"))
 }
 
-/// Whether a command is there and does what it should.
+/// Returns true if a command exists and succeeds.
 fn works(command: &[&str]) -> bool {
     let mut command_line = Command::new(command[0]);
     command_line.args(&command[1..]).stdin(Stdio::null());
@@ -54,7 +55,8 @@ fn an_ordinary_user_reads_drives() {
             return;
         }
     }
-    // What root made stays root's: the user makes the stagings, the cache and the answers.
+    // Files made by root belong to root: the user must make the stagings, the cache and the answers
+    // itself.
     for made in ["cache", "out.jsonl", "report.json"] {
         let path = drives.place.path(made);
         let _ = std::fs::remove_dir_all(&path);

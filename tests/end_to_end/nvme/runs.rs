@@ -1,10 +1,10 @@
-//! Runs that read weights from drives, and runs that need not.
+//! Tests of runs that read weights from drives, and of runs that do not need to.
 
 use super::{Drives, SMALL, WHOLE, model, strs};
 
 const TWO: [&str; 2] = ["--batches", "2x2"];
 const ALL: [&str; 2] = ["--nvme-ops", "all"];
-/// Room for half of the weights of the layers of `WHOLE`.
+/// Memory for half of the weights of the layers of `WHOLE`.
 const HALF: [&str; 4] = ["--dram", "350MiB", "--compress", "none"];
 
 #[test]
@@ -27,7 +27,7 @@ fn drives_give_the_answers_of_memory() {
             assert_eq!(ran.answers, whole, "{name} {placement:?}");
             let (read, step) = (ran.read_bytes(), ran.step_bytes());
             assert_eq!((read.len(), step.len()), (2, 2), "{}", ran.report["storages"]);
-            // Prefill reads as much as a decode step, and there are eight steps with it.
+            // Prefill reads as much as a decode step, and there are eight steps including it.
             let (read, step): (u64, u64) = (read.iter().sum(), step.iter().sum());
             assert!(step > 0 && read >= 8 * step, "{read} bytes, {step} in a step");
         }
@@ -36,7 +36,7 @@ fn drives_give_the_answers_of_memory() {
         let ran = drives.run_from(2, &[&w4[..], &ALL].concat());
         assert_eq!(ran.answers, whole, "{name} in 4 bits");
         assert!(ran.read_bytes().iter().sum::<u64>() > 0);
-        // The other form has a staging of its own.
+        // Each weight format has its own staging.
         assert_eq!(drives.stagings(0).len(), 2);
     }
 }

@@ -1,11 +1,11 @@
-//! What `stage` says of stagings: which are there, and whether they are what was written.
+//! Tests of the output of `stage` about stagings: which ones exist, and whether they are intact.
 
 use std::path::Path;
 
 use super::{Drives, SMALL, flip, model, place_of, strs};
 use crate::command::text;
 
-/// The lines of the status that are about a staging.
+/// Returns the lines of the status that describe a staging.
 fn status(drives: &Drives) -> Vec<String> {
     let said = drives.staged(1, &["--status"]);
     let lines = said.lines().filter(|line| line.contains("opt-125m") || line.contains("llama"));
@@ -30,7 +30,7 @@ fn the_status_tells_whole_unfinished_and_damaged_ones() {
     let lines = status(&drives);
     assert!(lines[0].ends_with("opt-125m bf16 0.03 whole"), "{lines:?}");
 
-    // As its writer leaves it that ends before anything is certain to be on the drive.
+    // The state that a writer leaves if it ends before anything is durable.
     let name = whole.file_name().expect("a name").to_string_lossy().into_owned();
     let model = model("llama");
     drives.staged(1, &strs(&model));
@@ -43,7 +43,7 @@ fn the_status_tells_whole_unfinished_and_damaged_ones() {
     let llama = lines.iter().find(|line| line.contains("llama")).expect("it is listed");
     assert!(llama.ends_with("whole"), "{llama}");
 
-    // So it is written anew.
+    // An unfinished staging is written again.
     drives.staged(1, SMALL);
     for (file, what) in [("weights.bin", "bytes"), ("blocks.bin", "bytes"), ("index.json", "index")]
     {
@@ -54,7 +54,7 @@ fn the_status_tells_whole_unfinished_and_damaged_ones() {
         let lines = status(&drives);
         let damaged = lines.iter().find(|line| line.contains(&name)).expect("it is listed");
         assert!(damaged.contains("is damaged") && damaged.contains(what), "{file}: {damaged}");
-        // Neither is it written over, nor read.
+        // A damaged staging is neither overwritten nor read.
         for ended in [drives.stage(1, SMALL), drives.stage(1, &[SMALL, &["--verify"]].concat())] {
             assert_eq!(ended.status.code(), Some(1), "{file}");
             let said = text(&ended.stderr);
@@ -84,7 +84,7 @@ fn one_flipped_byte_is_named_with_its_weight() {
     assert!(said.contains(&format!("{}: 1 weights are damaged", damaged.display())), "{said}");
     let sound = format!("is sound in {}", drives.staging(0).display());
     assert!(said.contains(&sound), "{said}");
-    // As it was, it is sound again.
+    // With its original content it is sound again.
     flip(&damaged.join("weights.bin"), offset + size / 2);
     drives.staged(2, &verify);
 }

@@ -1,4 +1,4 @@
-//! Staging that ends early: killed, beside another one, without space.
+//! Tests of staging that ends early: killed, concurrent with another one, without space.
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
@@ -9,22 +9,22 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::{Drives, SMALL, WHOLE};
 use crate::command::{WATCHDOG, finish, text};
 
-/// Blobs that are on the drive when the stager is struck, of 72.
+/// Number of blobs on the drive, out of 72, when the stager is stopped.
 const BLOBS: usize = 6;
 
-/// The journal of what is being written to a drive.
+/// Returns the journal of a staging in progress.
 fn journal(drives: &Drives) -> Option<PathBuf> {
     let partial = drives.stagings(0);
     partial.first().map(|partial| partial.join("journal")).filter(|path| path.is_file())
 }
 
-/// Blobs that are on the drive for certain.
+/// Returns the number of blobs that are durable on the drive.
 fn done(drives: &Drives) -> usize {
     let journal = journal(drives).and_then(|path| std::fs::read_to_string(path).ok());
     journal.map_or(0, |journal| journal.lines().count().saturating_sub(1))
 }
 
-/// A stager that is stopped on its way.
+/// Starts a stager and stops it by a signal after [`BLOBS`] blobs.
 fn stopped_stager(drives: &Drives) -> Child {
     let mut child = drives.stage_command(1, WHOLE).spawn().expect("starts");
     let begun = Instant::now();
@@ -68,7 +68,7 @@ fn a_killed_stager_loses_nothing_that_was_on_the_drive() {
     assert!(drives.staged(1, &verify).contains("is sound"));
 }
 
-/// The same `stage` under a limit on the sizes of files, in blocks of 512 bytes.
+/// Runs `stage` with a limit on file sizes, in blocks of 512 bytes.
 fn stage_under(drives: &Drives, blocks: u32) -> Output {
     let stage = drives.stage_command(1, SMALL);
     let mut shell = Command::new("sh");
