@@ -41,12 +41,12 @@ pub fn parse_bounded_object(
         Ok(Some(fields)) => Ok(fields),
         Ok(None) => Err(Rejection::new(
             ErrorCode::InvalidJson,
-            format!("The {what} is not a JSON object; write {example}."),
+            format!("The {what} must be a JSON object such as {example}."),
         )),
         Err(_) if left.get() == 0 => Err(Rejection::new(
             ErrorCode::InvalidValue,
             format!(
-                "The {what} has more than {} JSON values; send less in one request.",
+                "The {what} has more than {} JSON values. Send fewer in one request.",
                 bounds.max_values
             ),
         )),

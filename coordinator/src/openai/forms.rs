@@ -46,7 +46,9 @@ impl Forms {
             Grammar::Behind(behind) => {
                 let Behind { marker, grammar } = &**behind;
                 let Some(text) = marker.behind(tokens, |token| codec.bytes(token)) else {
-                    return Some("The answer ends within what the model thinks.".to_owned());
+                    return Some(
+                        "The answer ended before the model finished reasoning.".to_owned(),
+                    );
                 };
                 (grammar, text)
             }
@@ -56,22 +58,20 @@ impl Forms {
         let checker = self.checker();
         let error = checker.and_then(|checker| checker.check_text(grammar, &text)).err()?;
         Some(format!(
-            "The answer has not the form that was asked for: {error}. A simpler form, or a prompt \
-             that asks for it, may help."
+            "The answer does not match the requested format: {error}. A simpler format, or a \
+             prompt that describes it, may help."
         ))
     }
 
     fn wrong_calls(&mut self, calls: &Calls, found: &[Call]) -> Option<String> {
         if found.is_empty() {
-            let sentence = "The answer calls no function, which it had to.";
+            let sentence = "The answer calls no function, although 'tool_choice' requires a call.";
             return calls.is_required.then(|| sentence.to_owned());
         }
         let wrong = found.iter().find_map(|Call { name, arguments }| {
             let checker = self.checker();
             checker.and_then(|checker| checker.check_call(calls, name, arguments)).err()
         })?;
-        Some(format!(
-            "The answer has a call whose arguments are not as the function has them: {wrong}."
-        ))
+        Some(format!("The answer contains a function call with invalid arguments: {wrong}."))
     }
 }

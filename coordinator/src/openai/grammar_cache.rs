@@ -71,8 +71,8 @@ impl GrammarCache {
         });
         checked.map_err(|error| {
             let message = match grammar.calls() {
-                Some(_) => format!("The field \"tools\" cannot be followed: {error}."),
-                None => format!("No answer can have the form that is asked for: {error}."),
+                Some(_) => format!("Invalid value for 'tools': {error}."),
+                None => format!("Invalid response format: {error}."),
             };
             Rejection::new(ErrorCode::InvalidValue, message)
         })

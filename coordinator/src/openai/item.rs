@@ -231,7 +231,7 @@ pub fn errors_of<'a>(
     let sentence = format!("line {}: {}", first.line, first.rejection.message);
     Some(match 1 + errors.count() {
         1 => sentence,
-        count => format!("{count} of {lines} lines have errors; the first, {sentence}"),
+        count => format!("{count} of {lines} lines have errors; the first error is in {sentence}"),
     })
 }
 
@@ -247,8 +247,8 @@ pub fn warnings_of(items: &[Item]) -> Option<String> {
     Some(match 1 + warned.count() {
         1 => sentence,
         count => format!(
-            "{count} of {} lines have warnings, which stand in their answers; the first, \
-             {sentence}",
+            "{count} of {} lines have warnings, which are part of their answers; the first warning \
+             is in {sentence}",
             items.len()
         ),
     })

@@ -18,7 +18,7 @@ pub fn parse_object(
         Ok(Value::Object(fields)) => Ok(fields),
         Ok(_) => Err(Rejection::new(
             ErrorCode::InvalidJson,
-            format!("The {what} is not a JSON object; write {example}."),
+            format!("The {what} must be a JSON object such as {example}."),
         )),
         Err(error) => Err(invalid_json(&error, what)),
     }
@@ -30,6 +30,6 @@ pub fn invalid_json(error: &serde_json::Error, what: &str) -> Rejection {
     let reason = message.split(" at line ").next().unwrap_or(&message);
     Rejection::new(
         ErrorCode::InvalidJson,
-        format!("The {what} is not valid JSON (column {}: {reason}).", error.column()),
+        format!("The {what} could not be parsed as JSON: {reason} at column {}.", error.column()),
     )
 }

@@ -374,8 +374,8 @@ pub fn unfinished_line(request: &Request, choices: Vec<Done>, provenance: &Prove
         error: Some(ErrorBody {
             code: UNFINISHED.to_owned(),
             message: format!(
-                "Line {}: the run ended with {there} of {all} answers to this request. Run the \
-                 same command with --resume to get the others.",
+                "Line {}: the run ended after {there} of {all} answers to this request. Run the \
+                 same command with --resume to compute the others.",
                 request.line
             ),
             line: request.line,

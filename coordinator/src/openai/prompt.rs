@@ -21,9 +21,9 @@ impl Limits {
         match self.unread_tokenizer {
             None => format!("This model has no tokenizer{consequence}."),
             Some(file) => format!(
-                "This model's tokenizer is in {file}, which cannot be read{consequence}. To have \
-                 it read, put a tokenizer.json beside it: transformers' AutoTokenizer writes one \
-                 with save_pretrained."
+                "This model's tokenizer is in {file}, which cannot be read{consequence}. To make \
+                 it readable, put a tokenizer.json next to it: transformers' AutoTokenizer writes \
+                 one with save_pretrained."
             ),
         }
     }
@@ -57,13 +57,13 @@ pub fn fit(
 ) -> Result<Prompt, Rejection> {
     let tokens = tokenise(raw, codec, now_s, limits)?;
     if tokens.is_empty() {
-        return Err(Rejection::new(ErrorCode::EmptyPrompt, "The prompt is empty."));
+        return Err(Rejection::new(ErrorCode::EmptyPrompt, "The prompt must not be empty."));
     }
     if let Some(token) = tokens.iter().find(|token| **token as usize >= limits.vocab_size) {
         return Err(Rejection::new(
             ErrorCode::TokenOutOfVocabulary,
             format!(
-                "The token id {token} is outside the vocabulary, which ends at {}.",
+                "Token id {token} is out of vocabulary: must be at most {}.",
                 limits.vocab_size - 1
             ),
         ));
@@ -125,15 +125,15 @@ pub fn shortened(prompts: &[Prompt], max_tokens: u32, limits: Limits) -> Option<
     let context = limits.context;
     Some(if prompts.len() == 1 {
         format!(
-            "max_tokens was lowered to {}, which is what the context of {context} tokens leaves \
-             after a prompt of {}.",
+            "max_tokens was reduced to {}: the maximum context length is {context} tokens and the \
+             prompt has {}.",
             first.max_new,
             first.tokens.len()
         )
     } else {
         format!(
-            "max_tokens was lowered for {} of {} prompts to what the context of {context} tokens \
-             leaves after each.",
+            "max_tokens was reduced for {} of {} prompts: the maximum context length is {context} \
+             tokens.",
             1 + shorter.count(),
             prompts.len()
         )
@@ -153,7 +153,7 @@ pub fn tokenise(
 ) -> Result<Vec<u32>, Rejection> {
     let tokenizer = || {
         codec.ok_or_else(|| {
-            let message = limits.no_tokenizer("; give the prompt as a list of token ids");
+            let message = limits.no_tokenizer("; specify the prompt as an array of token ids");
             Rejection::new(ErrorCode::NoTokenizer, message)
         })
     };

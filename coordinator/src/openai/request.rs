@@ -43,10 +43,10 @@ impl Building<'_> {
     /// Returns a rejection if the model cannot process the request.
     pub fn build(&self, endpoint: Endpoint, body: &Body) -> Result<Request, Rejection> {
         let needs_text = [
-            (!body.stop.is_empty(), ", so \"stop\" cannot be looked for; leave it out"),
-            (body.echo, ", so \"echo\" has no text; leave it out"),
-            (body.grammar.is_some(), ", so its answers cannot have a form; leave it out"),
-            (body.tools.is_some(), ", so its answers cannot call functions; leave them out"),
+            (!body.stop.is_empty(), ", so 'stop' is not supported; remove it"),
+            (body.echo, ", so 'echo' is not supported; remove it"),
+            (body.grammar.is_some(), ", so response formats are not supported; remove the format"),
+            (body.tools.is_some(), ", so tool calls are not supported; remove 'tools'"),
         ];
         for (_, consequence) in needs_text.iter().filter(|(is_needed, _)| *is_needed) {
             if self.codec.is_none() {
@@ -109,23 +109,24 @@ impl Building<'_> {
     /// Returns the tool calls that answers may contain, in the syntax of the model.
     fn calls(&self, tools: &Tools) -> Result<Calls, Rejection> {
         let refused = |why: &str| {
-            let message = format!("The field \"tools\" cannot be followed: {why}.");
+            let message =
+                format!("Unsupported parameter: 'tools' cannot be used with this model: {why}.");
             Rejection::new(ErrorCode::UnsupportedField, message)
         };
-        let codec = self.codec.ok_or_else(|| refused("this model has no tokenizer"))?;
+        let codec = self.codec.ok_or_else(|| refused("it has no tokenizer"))?;
         let lost = |error: &CodecError| {
-            let what = "The field \"tools\" cannot be followed";
+            let what = "Unsupported parameter: 'tools' cannot be used with this model";
             Rejection::of_codec(error, ErrorCode::UnsupportedField, what)
         };
         let template = codec.tools_template().map_err(|error| lost(&error))?;
         let template = template.unwrap_or_default();
         if !takes_tools(&template) {
-            return Err(refused("this model's chat template tells it of no functions"));
+            return Err(refused("its chat template does not render tools"));
         }
         let format = CallFormat::of_template(&template).ok_or_else(|| {
             refused(&format!(
-                "how this model's chat template writes calls is not known here; known is how \
-                 those of {KNOWN} do"
+                "the tool call format of its chat template is unknown; known formats are those of \
+                 {KNOWN}"
             ))
         })?;
         let failure = Cell::new(None);

@@ -130,9 +130,8 @@ pub fn finish_unspelled(
     let finish = if at_stop { Finish::Stop } else { finish };
     let overflowed = (finish == Finish::NotFinite).then(|| NOT_FINITE.to_owned());
     let is_lost = overflowed.is_none() && matches!(refused, Some(CodecError::Unavailable(_)));
-    let error = overflowed.or_else(|| {
-        refused.map(|reason| format!("The answer cannot be turned into text: {reason}."))
-    });
+    let error = overflowed
+        .or_else(|| refused.map(|reason| format!("The answer could not be decoded: {reason}.")));
     let logprobs = None;
     let answer = Answer {
         text,
@@ -174,8 +173,8 @@ fn read_parts(
 }
 
 /// Error of an answer whose logits contain infinities or NaN.
-const NOT_FINITE: &str = "The model's numbers overflowed: what it says of the next token is \
-    infinite or no number. A wider --dtype may help; else the weights are damaged.";
+const NOT_FINITE: &str = "The model's logits contained infinities or NaN. A wider --dtype may \
+    help; otherwise the weights are damaged.";
 
 /// Part of a sequence that is the answer.
 struct Cut {

@@ -130,7 +130,7 @@ fn messages_have_known_roles_and_what_templates_know() {
         let (code, message) = refused.expect_err(role);
         assert_eq!(code, ErrorCode::InvalidValue);
         assert!(
-            message.contains("assistant") && message.contains(&format!("{role:?}")),
+            message.contains("assistant") && message.contains(&format!("'{role}'")),
             "{message}"
         );
     }

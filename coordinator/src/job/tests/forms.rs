@@ -128,9 +128,12 @@ fn forms_of_answers() {
     for (wrong, words) in [
         (
             r#""structured_outputs": {"choice": ["a"], "whitespace_pattern": " "}"#,
-            "Whitespace is only",
+            "Whitespace options apply only",
         ),
-        (r#""structured_outputs": {"disable_any_whitespace": true}"#, "Whitespace is only"),
+        (
+            r#""structured_outputs": {"disable_any_whitespace": true}"#,
+            "Whitespace options apply only",
+        ),
         (
             r#""structured_outputs": {"json_object": true, "whitespace_pattern": "x"}"#,
             "more than whitespace",
@@ -139,15 +142,15 @@ fn forms_of_answers() {
             r#""structured_outputs": {"json_object": true, "whitespace_pattern": " ", "disable_any_whitespace": true}"#,
             "one of",
         ),
-        (r#""response_format": "json""#, "\"response_format\""),
+        (r#""response_format": "json""#, "'response_format'"),
         (r#""response_format": {"type": "json_schema"}"#, "\"schema\""),
         (r#""response_format": {"type": "xml"}"#, "json_object"),
         (r#""structured_outputs": {}"#, "one of"),
-        (r#""structured_outputs": {"choice": []}"#, "a list of texts"),
+        (r#""structured_outputs": {"choice": []}"#, "an array of strings"),
         (r#""structured_outputs": {"choice": ["a"], "regex": "b"}"#, "one of"),
-        (r#""structured_outputs": {"regex": "(a"}"#, "No answer can have the form"),
-        (r#""structured_outputs": {"json": {"type": "objekt"}}"#, "No answer can have the form"),
-        (r#""response_format": {"type": "json_object"}, "ignore_eos": true"#, "\"ignore_eos\""),
+        (r#""structured_outputs": {"regex": "(a"}"#, "Invalid response format"),
+        (r#""structured_outputs": {"json": {"type": "objekt"}}"#, "Invalid response format"),
+        (r#""response_format": {"type": "json_object"}, "ignore_eos": true"#, "'ignore_eos'"),
         (
             r#""response_format": {"type": "json_object"}, "structured_outputs": {"regex": "a"}"#,
             "one of them",
@@ -177,17 +180,17 @@ fn fields_within_are_followed_or_refused() {
         r#""response_format": {"type": "json_schema", "json_schema": {"schema": {}, "strikt": 1}}"#,
     ] {
         let line = format!(r#"{{"prompt": "a", {wrong}}}"#);
-        refused(&line, ErrorCode::UnsupportedField, "is not known here");
+        refused(&line, ErrorCode::UnsupportedField, "Unknown parameter");
     }
     let named = r#"{"schema": {}, "strict": 1}"#;
     let strictly =
         format!(r#""response_format": {{"type": "json_schema", "json_schema": {named}}}"#);
     for (wrong, words) in [
-        (r#""response_format": {"type": "json_object", "schema": 5}"#, "\"response_format\""),
-        (strictly.as_str(), "\"strict\""),
+        (r#""response_format": {"type": "json_object", "schema": 5}"#, "'response_format'"),
+        (strictly.as_str(), "'strict'"),
         (
             r#""structured_outputs": {"regex": "a", "disable_additional_properties": true}"#,
-            "only said of JSON",
+            "applies only to JSON",
         ),
     ] {
         refused(&format!(r#"{{"prompt": "a", {wrong}}}"#), ErrorCode::InvalidValue, words);

@@ -113,7 +113,7 @@ fn prompts_in_all_four_forms() {
     assert_eq!(prompts(r#"{"prompt": ["a", "bc"]}"#), [with_bos("a"), with_bos("bc")]);
     assert_eq!(prompts(r#"{"prompt": [[5], [6, 7]]}"#), [vec![5], vec![6, 7]]);
     for wrong in ["5", "{}", "[5, \"a\"]", "[\"a\", 5]", "[[5], \"a\"]", "[true]", "[1.5]"] {
-        refused(&format!(r#"{{"prompt": {wrong}}}"#), ErrorCode::InvalidValue, "\"prompt\"");
+        refused(&format!(r#"{{"prompt": {wrong}}}"#), ErrorCode::InvalidValue, "'prompt'");
     }
 }
 
@@ -221,7 +221,7 @@ fn envelopes_that_are_wrong() {
     );
     refused(&line("\"POST\"", "7", body), ErrorCode::UnsupportedUrl, "/v1/completions");
     refused(&line("\"POST\"", url, r#""body": 3"#), ErrorCode::InvalidValue, "\"body\"");
-    refused(&line("\"POST\"", url, r#""body": {}"#), ErrorCode::MissingField, "\"prompt\"");
+    refused(&line("\"POST\"", url, r#""body": {}"#), ErrorCode::MissingField, "'prompt'");
     refused(
         &line("\"POST\"", url, r#""n": 2, "body": {"prompt": "a"}"#),
         ErrorCode::UnsupportedField,
@@ -250,7 +250,7 @@ fn unimplemented_fields_pass_only_with_their_defaults() {
         let line = |value: &str| format!(r#"{{"prompt": "a", "{field}": {value}}}"#);
         assert_eq!(request(&line(default)).prompts.len(), 1, "{field}");
         assert_eq!(request(&line("null")).prompts.len(), 1, "{field}");
-        refused(&line(other), ErrorCode::UnsupportedField, &format!("\"{field}\""));
+        refused(&line(other), ErrorCode::UnsupportedField, &format!("'{field}'"));
     }
 }
 
@@ -309,14 +309,14 @@ fn values_out_of_range() {
         ("stop", "7"),
     ] {
         let line = format!(r#"{{"prompt": "a", "{field}": {wrong}}}"#);
-        refused(&line, ErrorCode::InvalidValue, &format!("\"{field}\""));
+        refused(&line, ErrorCode::InvalidValue, &format!("'{field}'"));
     }
     let both = r#"{"prompt": "a", "max_tokens": 2, "max_completion_tokens": 3}"#;
     refused(both, ErrorCode::InvalidValue, "differ");
     assert_eq!(request(r#"{"prompt": "a", "seed": -1}"#).seed, u64::MAX);
     assert!(request(r#"{"prompt": "a", "top_p": 1e-300}"#).sampling.top_p > 0.0);
     assert_eq!(request(r#"{"prompt": "a", "top_k": -1}"#).sampling.top_k, 0);
-    refused(r#"{"prompt": "a", "messages": []}"#, ErrorCode::UnsupportedField, "\"prompt\"");
+    refused(r#"{"prompt": "a", "messages": []}"#, ErrorCode::UnsupportedField, "'prompt'");
 }
 
 #[test]
@@ -325,7 +325,7 @@ fn empty_prompts_in_every_form() {
         refused(&format!(r#"{{"prompt": {prompt}}}"#), ErrorCode::EmptyPrompt, "empty");
     }
     refused(r#"{"messages": []}"#, ErrorCode::EmptyPrompt, "empty");
-    refused(r#"{"prompt": null}"#, ErrorCode::MissingField, "\"prompt\"");
+    refused(r#"{"prompt": null}"#, ErrorCode::MissingField, "'prompt'");
 }
 
 #[test]
@@ -333,16 +333,16 @@ fn messages_that_are_wrong() {
     let refuse = |messages: &str, code, words: &str| {
         refused(&format!(r#"{{"messages": {messages}}}"#), code, words);
     };
-    refuse("5", ErrorCode::InvalidValue, "\"messages\"");
-    refuse("[5]", ErrorCode::InvalidValue, "\"messages\"");
-    refuse(r#"[{"content": "a"}]"#, ErrorCode::InvalidValue, "\"role\"");
-    refuse(r#"[{"role": "user"}]"#, ErrorCode::InvalidValue, "\"content\"");
-    refuse(r#"[{"role": "user", "content": 5}]"#, ErrorCode::InvalidValue, "\"content\"");
+    refuse("5", ErrorCode::InvalidValue, "'messages'");
+    refuse("[5]", ErrorCode::InvalidValue, "'messages'");
+    refuse(r#"[{"content": "a"}]"#, ErrorCode::InvalidValue, "'role'");
+    refuse(r#"[{"role": "user"}]"#, ErrorCode::InvalidValue, "'content'");
+    refuse(r#"[{"role": "user", "content": 5}]"#, ErrorCode::InvalidValue, "'content'");
     let image = r#"[{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]"#;
     refuse(image, ErrorCode::UnsupportedField, "image_url");
     refuse(r#"[{"role": "user", "content": "a", "mood": 1}]"#, ErrorCode::UnsupportedField, "mood");
     let misplaced = r#"{"method": "POST", "url": "/v1/chat/completions", "body": {"messages": [{"role": "user", "content": "a"}], "prompt": "b"}}"#;
-    refused(misplaced, ErrorCode::UnsupportedField, "\"prompt\"");
+    refused(misplaced, ErrorCode::UnsupportedField, "'prompt'");
 }
 
 #[test]
@@ -385,15 +385,16 @@ fn a_tokenizer_that_cannot_be_read_is_named() {
     let prompt = br#"{"prompt": "a"}"#;
     assert_eq!(
         sentence(prompt, None),
-        "This model has no tokenizer; give the prompt as a list of token ids."
+        "This model has no tokenizer; specify the prompt as an array of token ids."
     );
     let tekken = sentence(prompt, Some("tekken.json"));
-    for words in ["tekken.json", "cannot be read", "list of token ids", "tokenizer.json beside it"]
+    for words in
+        ["tekken.json", "cannot be read", "array of token ids", "tokenizer.json next to it"]
     {
         assert!(tekken.contains(words), "{tekken}");
     }
     let stop = sentence(br#"{"prompt": [5], "stop": "a"}"#, Some("tokenizer.model"));
-    assert!(stop.contains("tokenizer.model") && stop.contains("\"stop\""), "{stop}");
+    assert!(stop.contains("tokenizer.model") && stop.contains("'stop'"), "{stop}");
 }
 
 #[test]

@@ -25,7 +25,7 @@ fn requests_for_other_models_are_told_of_once() {
     bodies.extend((0..3).map(|_| named(json!("gpt-4o\u{1b}[2J"))));
     bodies.push(named(json!("another")));
     let desk = desk(&bodies);
-    let expected = "echo answers all requests, also those that name another model: another, \
+    let expected = "echo answers all requests, including those for other models: another, \
                     gpt-4o\u{fffd}[2J.";
     assert_eq!(desk.prepare().expect("prepared").notes(), [expected]);
     // These requests are answered nevertheless.
@@ -36,12 +36,13 @@ fn requests_for_other_models_are_told_of_once() {
 fn answers_that_the_context_shortens_are_told_of_once() {
     let body = |max_tokens: u32| json!({"prompt": [97, 98], "max_tokens": max_tokens});
     let one = desk(&[body(62), body(63)]);
-    let warning = "max_tokens was lowered to 62, which is what the context of 64 tokens leaves \
-                   after a prompt of 2.";
+    let warning = "max_tokens was reduced to 62: the maximum context length is 64 tokens and the \
+                   prompt has 2.";
     assert_eq!(one.prepare().expect("prepared").notes(), [format!("line 2: {warning}")]);
     let desk = desk(&[body(5), body(100), body(9999)]);
     let expected = format!(
-        "2 of 3 lines have warnings, which stand in their answers; the first, line 2: {warning}"
+        "2 of 3 lines have warnings, which are part of their answers; the first warning is in \
+         line 2: {warning}"
     );
     assert_eq!(desk.prepare().expect("prepared").notes(), [expected]);
     desk.run(&mut Echo::new(2)).expect("runs");

@@ -299,8 +299,8 @@ fn error_lines_stand_at_their_place_and_say_their_line() {
     let error = lines[3].error.as_ref().unwrap();
     assert_eq!(
         error.message,
-        "Line 4: The field \"best_of\" is only implemented with its default value; leave it out, \
-         or give --ignore-unknown-fields."
+        "Line 4: Unsupported value: 'best_of' is only supported with its default value. Remove \
+         it, or pass --ignore-unknown-fields."
     );
     assert_eq!(error.line, 4);
 }
@@ -398,7 +398,7 @@ fn what_was_finished_in_a_group_that_ends_early_is_kept() {
 fn errors_are_written_before_the_first_group_ends() {
     let desk = Desk::new(b"{\"prompt\": \"a\"}\nnot json\n{\"prompt\": \"\"}\n");
     let text = desk.prepare().unwrap().errors().unwrap();
-    assert!(text.starts_with("2 of 3 lines have errors; the first, line 2: "), "{text}");
+    assert!(text.starts_with("2 of 3 lines have errors; the first error is in line 2: "), "{text}");
     let mut engine = Echo::new(1);
     engine.ends = Some((0, EngineError::Interrupted));
     desk.run(&mut engine).unwrap();

@@ -70,7 +70,7 @@ impl Defaults {
                 _ => {
                     return Err(Rejection::new(
                         ErrorCode::InvalidValue,
-                        "A raw prompt has no system message; add --chat, or leave --system out.",
+                        "A raw prompt has no system message. Add --chat, or remove --system.",
                     ));
                 }
             }

@@ -23,16 +23,16 @@ pub(super) fn read(fields: &Fields, rules: &Rules<'_>) -> Result<Option<Grammar>
         (Some(_), Some(_)) => {
             return Err(Rejection::new(
                 ErrorCode::InvalidValue,
-                "The fields \"response_format\" and \"structured_outputs\" both ask for a form; \
-                 give one of them.",
+                "Invalid value for 'response_format': it cannot be combined with the format in \
+                 'structured_outputs'. Specify only one of them.",
             ));
         }
         (response, structured) => response.or(structured),
     };
     let of_json_alone = |what: &str| {
         let message = format!(
-            "{what} only said of JSON: give \"structured_outputs\" a \"json\" too, or a \
-             \"response_format\" beside it."
+            "{what} only to JSON. Add 'json' to 'structured_outputs', or specify \
+             'response_format'."
         );
         Err(Rejection::new(ErrorCode::InvalidValue, message))
     };
@@ -40,24 +40,26 @@ pub(super) fn read(fields: &Fields, rules: &Rules<'_>) -> Result<Option<Grammar>
         (Some(Grammar::JsonSchema(schema, _)), Some(whitespace)) => {
             Some(Grammar::JsonSchema(schema, whitespace))
         }
-        (_, Some(_)) => return of_json_alone("Whitespace is"),
+        (_, Some(_)) => return of_json_alone("Whitespace options apply"),
         (form, None) => form,
     };
     let grammar = match grammar {
         Some(Grammar::JsonSchema(schema, whitespace)) if is_closed => {
             Some(Grammar::JsonSchema(closed_text(&schema), whitespace))
         }
-        _ if is_closed => return of_json_alone("Additional properties are"),
+        _ if is_closed => {
+            return of_json_alone("The option 'disable_additional_properties' applies");
+        }
         grammar => grammar,
     };
     if grammar.is_some() && flag(fields, "ignore_eos")? {
-        return Err(invalid("ignore_eos", "false where the answer must have a form"));
+        return Err(invalid("ignore_eos", "false for a request with a response format"));
     }
     Ok(grammar)
 }
 
 fn response(value: &Value, unread: &Unread) -> Result<Option<Grammar>, Rejection> {
-    let wanted = "{\"type\": \"text\"}, {\"type\": \"json_object\"}, perhaps with a \"schema\", or \
+    let wanted = "{\"type\": \"text\"}, {\"type\": \"json_object\"} with an optional 'schema', or \
                   {\"type\": \"json_schema\", \"json_schema\": {\"name\": ..., \"schema\": {...}}}";
     let refused = || invalid("response_format", wanted);
     let fields = value.as_object().ok_or_else(refused)?;
@@ -91,10 +93,9 @@ fn closed_text(schema: &str) -> String {
     schema.to_string()
 }
 
-const STRUCTURED: &str = "an object with one of \"json\", \"json_object\", \"regex\" and \
-     \"choice\": a JSON Schema, true, a regular expression, or a list of texts; beside JSON \
-     \"whitespace_pattern\" or \"disable_any_whitespace\", and \
-     \"disable_additional_properties\"";
+const STRUCTURED: &str = "an object with one of 'json' (a JSON Schema), 'json_object' (true), \
+     'regex' (a regular expression) and 'choice' (an array of strings); for JSON also \
+     'whitespace_pattern' or 'disable_any_whitespace', and 'disable_additional_properties'";
 
 /// Contents of `structured_outputs`, each of which is optional.
 #[derive(Default)]

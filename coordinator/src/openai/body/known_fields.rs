@@ -20,7 +20,7 @@ pub(super) fn only(
             continue;
         }
         let message = format!(
-            "The field \"{field}\" of \"{name}\" is not known here; leave it out. Known are {}.",
+            "Unknown parameter: '{field}' in '{name}'. Remove it. Supported parameters: {}.",
             known.join(", ")
         );
         let rejection = Rejection::new(ErrorCode::UnsupportedField, message);

@@ -26,7 +26,7 @@ pub use stream::StreamOptions;
 use tools::Tools;
 use unread::Unread;
 pub use values::Fields;
-use values::{count, flag, given, invalid};
+use values::{count, flag, given, invalid, shown};
 
 /// Maximum number of answers per prompt, OpenAI's limit.
 const MOST_ANSWERS: usize = 128;
@@ -134,7 +134,7 @@ fn tell_of(prompts: &mut [RawPrompt], tools: Option<&Tools>) {
 /// Checks fields that exclude each other: a call ends an answer, so `ignore_eos` cannot apply.
 fn check_together(fields: &Fields, tools: Option<&Tools>) -> Result<(), Rejection> {
     if tools.is_some() && flag(fields, "ignore_eos")? {
-        return Err(invalid("ignore_eos", "false where there are tools"));
+        return Err(invalid("ignore_eos", "false for a request with tools"));
     }
     Ok(())
 }
@@ -143,10 +143,10 @@ fn check_together(fields: &Fields, tools: Option<&Tools>) -> Result<(), Rejectio
 /// answer ends where its grammar ends.
 fn check_min_tokens(least: u32, max_tokens: Option<u32>, has_form: bool) -> Result<(), Rejection> {
     if least > 0 && has_form {
-        return Err(invalid("min_tokens", "0 where the answer must have a form, or has tools"));
+        return Err(invalid("min_tokens", "0 for a request with a response format or tools"));
     }
     if max_tokens.is_some_and(|most| most < least) {
-        return Err(invalid("min_tokens", "no more than \"max_tokens\""));
+        return Err(invalid("min_tokens", "at most 'max_tokens'"));
     }
     Ok(())
 }
@@ -154,7 +154,7 @@ fn check_min_tokens(least: u32, max_tokens: Option<u32>, has_form: bool) -> Resu
 fn read_echo(fields: &Fields, endpoint: Endpoint) -> Result<bool, Rejection> {
     let echo = flag(fields, "echo")?;
     if echo && endpoint == Endpoint::ChatCompletions {
-        return Err(invalid("echo", "false in /v1/chat/completions"));
+        return Err(invalid("echo", "false for /v1/chat/completions"));
     }
     Ok(echo)
 }
@@ -165,7 +165,7 @@ fn read_max_tokens(fields: &Fields, looks_at_prompt: bool) -> Result<Option<u32>
     let read = |name: &str| -> Result<Option<u32>, Rejection> {
         let Some(value) = given(fields, name) else { return Ok(None) };
         let number = value.as_u64().filter(|number| *number >= least);
-        let form = || format!("a whole number of at least {least}");
+        let form = || format!("an integer of at least {least}, got {}", shown(value));
         let number = number.ok_or_else(|| invalid(name, &form()))?;
         // Larger than any context; it is lowered to fit later.
         Ok(Some(u32::try_from(number).unwrap_or(u32::MAX)))
@@ -173,7 +173,8 @@ fn read_max_tokens(fields: &Fields, looks_at_prompt: bool) -> Result<Option<u32>
     match (read("max_tokens")?, read("max_completion_tokens")?) {
         (Some(a), Some(b)) if a != b => Err(Rejection::new(
             ErrorCode::InvalidValue,
-            "The fields \"max_tokens\" and \"max_completion_tokens\" differ; give one of them.",
+            "Invalid value for 'max_tokens': it differs from 'max_completion_tokens'. Specify only \
+             one of them.",
         )),
         (a, b) => Ok(a.or(b)),
     }
@@ -183,11 +184,12 @@ fn read_seed(fields: &Fields) -> Result<Option<u64>, Rejection> {
     let Some(value) = given(fields, "seed") else { return Ok(None) };
     // OpenAI accepts negative seeds; their bits are equally good as a key.
     let seed = value.as_u64().or_else(|| value.as_i64().map(|seed| seed as u64));
-    seed.map(Some).ok_or_else(|| invalid("seed", "a whole number"))
+    let wanted = || format!("an integer, got {}", shown(value));
+    seed.map(Some).ok_or_else(|| invalid("seed", &wanted()))
 }
 
 fn read_stop(fields: &Fields) -> Result<Vec<String>, Rejection> {
-    let wanted = "a text or a list of texts, none of them empty";
+    let wanted = "a non-empty string or an array of non-empty strings";
     let stop = match given(fields, "stop") {
         None => Vec::new(),
         Some(Value::String(text)) => vec![text.clone()],
@@ -203,10 +205,10 @@ fn read_stop(fields: &Fields) -> Result<Vec<String>, Rejection> {
         return Err(invalid("stop", wanted));
     }
     if stop.len() > MAX_STOP_STRINGS {
-        return Err(invalid("stop", &format!("at most {MAX_STOP_STRINGS} texts")));
+        return Err(invalid("stop", &format!("at most {MAX_STOP_STRINGS} strings")));
     }
     if stop.iter().map(String::len).sum::<usize>() > MAX_STOP_BYTES {
-        return Err(invalid("stop", &format!("at most {MAX_STOP_BYTES} bytes in all")));
+        return Err(invalid("stop", &format!("at most {MAX_STOP_BYTES} bytes in total")));
     }
     Ok(stop)
 }

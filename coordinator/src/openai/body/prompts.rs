@@ -84,13 +84,13 @@ fn continues(fields: &Fields, turns: &[Turn]) -> Result<bool, Rejection> {
     let continues = flag(fields, CONTINUES)?;
     let adds_prompt = given(fields, ADDS_PROMPT).is_none() || flag(fields, ADDS_PROMPT)?;
     if !adds_prompt && !continues {
-        let expected = "true, or left out, unless \"continue_final_message\" is true";
+        let expected = "true or absent unless 'continue_final_message' is true";
         return Err(invalid(ADDS_PROMPT, expected));
     }
     let calls = |turn: &Turn| turn.more.iter().any(|(name, _)| name == "tool_calls");
     let is_text = |turn: &Turn| turn.role == "assistant" && !calls(turn);
     if continues && !turns.last().is_some_and(is_text) {
-        let expected = "false unless the last message is a text of the assistant";
+        let expected = "false unless the last message is an assistant message without tool calls";
         return Err(invalid(CONTINUES, expected));
     }
     Ok(continues)
@@ -102,7 +102,7 @@ fn read_variables(fields: &Fields) -> Result<Vec<(String, String)>, Rejection> {
         .map(|kwargs| template_variables(kwargs).map_err(|expected| invalid(KWARGS, &expected)));
     let mut variables = kwargs.transpose()?.unwrap_or_default();
     if let Some(effort) = given(fields, EFFORT) {
-        let expected = "a text, such as \"low\", \"medium\" or \"high\"";
+        let expected = "a string such as 'low', 'medium' or 'high'";
         let effort = effort.as_str().ok_or_else(|| invalid(EFFORT, expected))?;
         if variables.iter().all(|(name, _)| name != EFFORT) {
             variables.push((EFFORT.to_owned(), Value::from(effort).to_string()));
@@ -119,13 +119,13 @@ pub fn template_variables(value: &Value) -> Result<Vec<(String, String)>, String
     let expected = || "an object of variables, such as {\"enable_thinking\": false}".to_owned();
     let variables = value.as_object().ok_or_else(expected)?;
     if let Some(name) = RESERVED.iter().find(|name| variables.contains_key(**name)) {
-        return Err(format!("an object without `{name}`, which templates are told anyway"));
+        return Err(format!("an object without `{name}`, which every template receives"));
     }
     Ok(variables.iter().map(|(name, value)| (name.clone(), value.to_string())).collect())
 }
 
-const PROMPT_FORMS: &str = "a text, a list of token ids, a list of texts or a list of lists of \
-                            token ids";
+const PROMPT_FORMS: &str = "a string, an array of strings, an array of token ids or an array of \
+                            token id arrays";
 
 fn read_prompt(value: &Value) -> Result<Vec<RawPrompt>, Rejection> {
     match value {
@@ -159,7 +159,7 @@ fn read_tokens(list: &[Value]) -> Result<Vec<u32>, Rejection> {
             Some(id) => Ok(u32::try_from(id).unwrap_or(u32::MAX)),
             None if entry.is_i64() => Err(Rejection::new(
                 ErrorCode::TokenOutOfVocabulary,
-                format!("The token id {entry} is negative."),
+                format!("Token id {entry} is out of vocabulary: must not be negative."),
             )),
             None => Err(invalid("prompt", PROMPT_FORMS)),
         })
@@ -172,10 +172,10 @@ const ROLES: [&str; 6] = ["system", "developer", "user", "assistant", "tool", "f
 const TOLD: [&str; 3] = ["name", "tool_call_id", "reasoning_content"];
 
 fn read_messages(value: &Value, rules: &Rules<'_>) -> Result<Vec<Turn>, Rejection> {
-    let form = "a list of objects with \"role\" and \"content\"";
+    let form = "an array of objects with 'role' and 'content'";
     let list = value.as_array().ok_or_else(|| invalid("messages", form))?;
     if list.is_empty() {
-        let message = "The list of messages is empty.";
+        let message = "Invalid value for 'messages': must not be empty.";
         return Err(Rejection::new(ErrorCode::EmptyPrompt, message).with_param("messages"));
     }
     list.iter()
@@ -184,7 +184,7 @@ fn read_messages(value: &Value, rules: &Rules<'_>) -> Result<Vec<Turn>, Rejectio
             let role = message.get("role").and_then(Value::as_str);
             let role = role.ok_or_else(|| invalid("messages", form))?;
             if !ROLES.contains(&role) {
-                let roles = format!("one of {}, not \"{role}\"", ROLES.join(", "));
+                let roles = format!("one of '{}', got '{role}'", ROLES.join("', '"));
                 return Err(invalid("role", &roles));
             }
             Ok(Turn {
@@ -208,7 +208,7 @@ fn content(message: &Fields) -> Result<String, Rejection> {
             let refusal = given(message, "refusal").map(Value::as_str).unwrap_or_default();
             Ok(refusal.unwrap_or_default().to_owned())
         }
-        None => Err(invalid("messages", "a list of objects with \"role\" and \"content\"")),
+        None => Err(invalid("messages", "an array of objects with 'role' and 'content'")),
     }
 }
 
@@ -242,7 +242,9 @@ fn more(message: &Fields, rules: &Rules<'_>) -> Result<Vec<(String, String)>, Re
                 name,
                 Rejection::new(
                     ErrorCode::UnsupportedField,
-                    format!("The field \"{name}\" of a message is not implemented; leave it out."),
+                    format!(
+                        "Unsupported parameter: '{name}' is not supported in a message. Remove it."
+                    ),
                 ),
             )?,
         }
@@ -256,7 +258,7 @@ fn read_content(value: &Value) -> Result<String, Rejection> {
     if let Some(text) = value.as_str() {
         return Ok(text.to_owned());
     }
-    let wanted = "a text or a list of parts {\"type\": \"text\", \"text\": ...} or \
+    let wanted = "a string or an array of parts {\"type\": \"text\", \"text\": ...} or \
                   {\"type\": \"refusal\", \"refusal\": ...}";
     let parts = value.as_array().ok_or_else(|| invalid("content", wanted))?;
     parts
@@ -267,7 +269,10 @@ fn read_content(value: &Value) -> Result<String, Rejection> {
             }
             Some(other) => Err(Rejection::new(
                 ErrorCode::UnsupportedField,
-                format!("Message parts of type \"{other}\" are not implemented; only text is."),
+                format!(
+                    "Unsupported content part of type '{other}': only 'text' and 'refusal' are \
+                     supported."
+                ),
             )),
             None => Err(invalid("content", wanted)),
         })

@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 
 use serde_json::Value;
 
-use super::values::{Fields, count, flag, given, invalid, misplaced, number};
+use super::values::{Fields, count, flag, given, invalid, misplaced, number, shown};
 use crate::boundary::engine::{Penalties, Sampling};
 use crate::openai::item::{Endpoint, Rejection};
 
@@ -19,20 +19,21 @@ const MOST_LIKELY: usize = 20;
 /// every token.
 pub(super) fn sampling(fields: &Fields, unless_given: Sampling) -> Result<Sampling, Rejection> {
     let within = |range: RangeInclusive<f64>| move |number| range.contains(&number);
-    let temperature = number(fields, "temperature", "from 0 to 2", within(0.0..=2.0))?;
+    let temperature = number(fields, "temperature", "between 0 and 2", within(0.0..=2.0))?;
     let top_p = number(fields, "top_p", "above 0 and at most 1", |p| p > 0.0 && p <= 1.0)?;
-    let min_p = number(fields, "min_p", "from 0 to 1", within(0.0..=1.0))?;
+    let min_p = number(fields, "min_p", "between 0 and 1", within(0.0..=1.0))?;
     let top_k = match given(fields, "top_k") {
         None => unless_given.top_k,
         Some(value) if value.as_i64() == Some(-1) => 0,
         Some(value) => {
-            let most = value.as_u64().ok_or_else(|| invalid("top_k", "a whole number, or -1"))?;
+            let wanted = || format!("a non-negative integer, or -1, got {}", shown(value));
+            let most = value.as_u64().ok_or_else(|| invalid("top_k", &wanted()))?;
             // Larger than any vocabulary.
             u32::try_from(most).unwrap_or(u32::MAX)
         }
     };
     let repetition = number(fields, "repetition_penalty", "above 0", |number| number > 0.0)?;
-    let less = |name: &str| number(fields, name, "from -2 to 2", within(-2.0..=2.0));
+    let less = |name: &str| number(fields, name, "between -2 and 2", within(-2.0..=2.0));
     let (presence, frequency) = (less("presence_penalty")?, less("frequency_penalty")?);
     let all = unless_given.penalties;
     let min_tokens = count(fields, "min_tokens", 0..=MIN_TOKENS_MAX)?;
@@ -67,7 +68,7 @@ pub(super) fn logprobs(fields: &Fields, endpoint: Endpoint) -> Result<Option<u16
             let is_wanted = flag(fields, "logprobs")?;
             let likely = likely("top_logprobs")?.unwrap_or(0);
             if likely > 0 && !is_wanted {
-                return Err(invalid("logprobs", "true where \"top_logprobs\" is given"));
+                return Err(invalid("logprobs", "true if 'top_logprobs' is specified"));
             }
             Ok(is_wanted.then_some(likely))
         }
@@ -82,7 +83,7 @@ pub(super) fn logprobs(fields: &Fields, endpoint: Endpoint) -> Result<Option<u16
 pub(super) fn prompt_logprobs(fields: &Fields) -> Result<Option<u16>, Rejection> {
     let likely = count(fields, "prompt_logprobs", 0..=MOST_LIKELY)?.map(|likely| likely as u16);
     if likely.is_some() && flag(fields, "stream")? {
-        return Err(invalid("stream", "false where \"prompt_logprobs\" is given"));
+        return Err(invalid("stream", "false if 'prompt_logprobs' is specified"));
     }
     Ok(likely)
 }

@@ -27,14 +27,17 @@ pub(super) fn read(fields: &Fields, rules: &Rules<'_>) -> Result<Option<StreamOp
             let known = ["include_usage", "continuous_usage_stats", "include_obfuscation"];
             only(options, "stream_options", &known, rules.unread)?;
             if flag(options, "include_obfuscation")? {
-                return Err(invalid("include_obfuscation", "false: events are not padded here"));
+                return Err(invalid(
+                    "include_obfuscation",
+                    "false; padding of events is not supported",
+                ));
             }
             let include_usage = flag(options, "include_usage")?;
             let continuous_usage = flag(options, "continuous_usage_stats")? && include_usage;
             StreamOptions { include_usage, continuous_usage }
         }
         Some(_) => {
-            let form = "an object with \"include_usage\" or \"continuous_usage_stats\"";
+            let form = "an object with 'include_usage' or 'continuous_usage_stats'";
             return Err(invalid("stream_options", form));
         }
     };

@@ -20,7 +20,7 @@ pub struct Tools {
     pub are_several: bool,
 }
 
-const TOOL: &str = "a list of {\"type\": \"function\", \"function\": {\"name\": ..., \
+const TOOL: &str = "an array of {\"type\": \"function\", \"function\": {\"name\": ..., \
                     \"description\": ..., \"parameters\": {...}}}";
 
 /// Reads the three fields; returns `None` if no function may be called.
@@ -45,10 +45,10 @@ pub(super) fn read(fields: &Fields, endpoint: Endpoint) -> Result<Option<Tools>,
 fn choose(fields: &Fields, tools: Tools) -> Result<Option<Tools>, Rejection> {
     let has_tools = !tools.functions.is_empty();
     let wanted = if has_tools {
-        "\"none\", \"auto\", \"required\" or {\"type\": \"function\", \"function\": {\"name\": \
+        "'none', 'auto', 'required' or {\"type\": \"function\", \"function\": {\"name\": \
          ...}}"
     } else {
-        "\"none\" or \"auto\" where there are no tools"
+        "'none' or 'auto' unless 'tools' are specified"
     };
     let refused = || invalid("tool_choice", wanted);
     let choice = given(fields, "tool_choice");
@@ -69,7 +69,7 @@ fn choose(fields: &Fields, tools: Tools) -> Result<Option<Tools>, Rejection> {
     }
     let name = choice["function"]["name"].as_str().ok_or_else(refused)?;
     let named = tools.functions.iter().find(|function| function.name == name);
-    let named = named.cloned().ok_or_else(|| invalid("tool_choice", "one of the \"tools\""))?;
+    let named = named.cloned().ok_or_else(|| invalid("tool_choice", "one of the 'tools'"))?;
     let functions = vec![named];
     Ok(Some(Tools { functions, is_required: true, are_several: false, ..tools }))
 }
@@ -81,7 +81,7 @@ fn function(tool: &Value) -> Result<Function, Rejection> {
     if !is_function_name(name) {
         let shown: String = name.chars().take(80).collect();
         let message = format!(
-            "The field \"tools\" has a function of the name {}; a name must be up to 64 letters, \
+            "Invalid value for 'tools': the function name {} must consist of 1 to 64 letters, \
              digits, underscores, hyphens and dots.",
             json!(shown)
         );
@@ -118,7 +118,7 @@ fn not_tools() -> Rejection {
 
 fn not_object(name: &str) -> Rejection {
     let message = format!(
-        "The field \"tools\" has a function {} whose \"parameters\" are no JSON Schema of an \
+        "Invalid value for 'tools': the 'parameters' of function {} must be a JSON Schema of an \
          object.",
         json!(name)
     );
@@ -131,8 +131,8 @@ fn not_object(name: &str) -> Rejection {
 /// # Errors
 /// Returns a rejection if the value is not a list of calls.
 pub(super) fn earlier_calls(value: &Value) -> Result<Value, Rejection> {
-    let wanted = "a list of {\"id\": ..., \"type\": \"function\", \"function\": {\"name\": ..., \
-                  \"arguments\": ...}} whose arguments are a text or a JSON object";
+    let wanted = "an array of {\"id\": ..., \"type\": \"function\", \"function\": {\"name\": ..., \
+                  \"arguments\": ...}} whose arguments are a string or a JSON object";
     let refused = || invalid("tool_calls", wanted);
     let mut calls = value.as_array().ok_or_else(refused)?.clone();
     for call in &mut calls {

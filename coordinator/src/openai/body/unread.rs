@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 use super::origin::Origin;
 use super::values::{Fields, given};
 use crate::openai::item::{ErrorCode, Rejection};
+use crate::openai::refusal::UNRECOGNIZED;
 
 /// Fields that do not affect an answer here: they identify the sender, classify the request for a
 /// hosted service, or control what a server retains.
@@ -179,13 +180,13 @@ impl Unread {
                     continue;
                 }
                 Some(false) => {
-                    format!("The field \"{field}\" is only implemented with its default value")
+                    format!("Unsupported value: '{field}' is only supported with its default value")
                 }
-                None => format!("The field \"{field}\" is not known here"),
+                None => format!("{UNRECOGNIZED}{field}"),
             };
             // A client cannot change the arguments of the server.
-            let or = if is_client { "" } else { ", or give --ignore-unknown-fields" };
-            let message = format!("{reason}; leave it out{or}.");
+            let or = if is_client { "" } else { ", or pass --ignore-unknown-fields" };
+            let message = format!("{reason}. Remove it{or}.");
             self.ignore_or(name, Rejection::new(ErrorCode::UnsupportedField, message))?;
         }
         Ok(columns)
@@ -202,13 +203,10 @@ impl Unread {
     pub fn notes(&self) -> Vec<String> {
         let own = self.model_names.first().map_or("", String::as_str);
         let answers =
-            format!("{} answers all requests, also those that name another model", shown(own));
+            format!("{} answers all requests, including those for other models", shown(own));
         let kinds = [
-            (
-                &self.ignored,
-                "Fields that are not implemented were left out (--ignore-unknown-fields)",
-            ),
-            (&self.passed, "Fields that are not known go into the output's \"columns\""),
+            (&self.ignored, "Unsupported fields were ignored (--ignore-unknown-fields)"),
+            (&self.passed, "Unknown fields are copied to the output's \"columns\""),
             (&self.other_models, &*answers),
         ];
         let named = |names: &Mutex<BTreeSet<String>>| {

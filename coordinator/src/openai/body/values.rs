@@ -15,11 +15,24 @@ pub(super) fn given<'a>(fields: &'a Fields, name: &str) -> Option<&'a Value> {
 }
 
 pub(super) fn missing(field: &str) -> Rejection {
-    Rejection::new(ErrorCode::MissingField, format!("The field \"{field}\" is missing."))
+    Rejection::new(ErrorCode::MissingField, format!("Missing required parameter: '{field}'."))
 }
 
 pub(super) fn invalid(field: &str, wanted: &str) -> Rejection {
-    Rejection::new(ErrorCode::InvalidValue, format!("The field \"{field}\" must be {wanted}."))
+    Rejection::new(
+        ErrorCode::InvalidValue,
+        format!("Invalid value for '{field}': must be {wanted}."),
+    )
+}
+
+/// Describes an invalid value: a number or a boolean as it is, any other value by its type.
+pub(super) fn shown(value: &Value) -> String {
+    match value {
+        Value::Null | Value::Bool(_) | Value::Number(_) => value.to_string(),
+        Value::String(_) => "a string".to_owned(),
+        Value::Array(_) => "an array".to_owned(),
+        Value::Object(_) => "an object".to_owned(),
+    }
 }
 
 pub(super) fn misplaced(fields: &Fields, name: &str, url: &str) -> Result<(), Rejection> {
@@ -27,7 +40,7 @@ pub(super) fn misplaced(fields: &Fields, name: &str, url: &str) -> Result<(), Re
         None => Ok(()),
         Some(_) => Err(Rejection::new(
             ErrorCode::UnsupportedField,
-            format!("The field \"{name}\" does not belong to {url}; leave it out."),
+            format!("Unsupported parameter: '{name}' is not supported in {url}. Remove it."),
         )),
     }
 }
@@ -41,7 +54,8 @@ pub(super) fn number(
 ) -> Result<Option<f32>, Rejection> {
     let Some(value) = given(fields, name) else { return Ok(None) };
     let number = value.as_f64().filter(|number| accept(*number));
-    let number = number.ok_or_else(|| invalid(name, &format!("a number {range}")))?;
+    let wanted = || format!("a number {range}, got {}", shown(value));
+    let number = number.ok_or_else(|| invalid(name, &wanted()))?;
     // A tiny top_p must not become 0, which would leave no token to sample.
     let narrow = number as f32;
     Ok(Some(if number > 0.0 { narrow.max(f32::MIN_POSITIVE) } else { narrow }))
@@ -54,7 +68,8 @@ pub(super) fn count(
 ) -> Result<Option<usize>, Rejection> {
     let Some(value) = given(fields, name) else { return Ok(None) };
     let number = value.as_u64().and_then(|number| usize::try_from(number).ok());
-    let wanted = || format!("a whole number from {} to {}", range.start(), range.end());
+    let (start, end) = (range.start(), range.end());
+    let wanted = || format!("an integer between {start} and {end}, got {}", shown(value));
     let number = number.filter(|number| range.contains(number));
     number.map(Some).ok_or_else(|| invalid(name, &wanted()))
 }
@@ -62,5 +77,6 @@ pub(super) fn count(
 /// Reads a boolean, which is `false` if it is not given.
 pub(super) fn flag(fields: &Fields, name: &str) -> Result<bool, Rejection> {
     let Some(value) = given(fields, name) else { return Ok(false) };
-    value.as_bool().ok_or_else(|| invalid(name, "true or false"))
+    let wanted = || format!("a boolean, got {}", shown(value));
+    value.as_bool().ok_or_else(|| invalid(name, &wanted()))
 }

@@ -81,8 +81,8 @@ fn any_other_answer_says_that_it_was_shortened() {
     let desk = Desk::new();
     let body = json!({"prompt": "a", "max_tokens": 1_000_000});
     let answer = desk.post(COMPLETIONS, &body).json();
-    let expected = "max_tokens was lowered to 254, which is what the context of 256 tokens leaves \
-                    after a prompt of 2.";
+    let expected = "max_tokens was reduced to 254: the maximum context length is 256 tokens and \
+                    the prompt has 2.";
     assert_eq!(answer["warnings"], json!([expected]));
     assert_eq!(answer["usage"]["completion_tokens"], 254);
     let mut body = body;
@@ -93,8 +93,8 @@ fn any_other_answer_says_that_it_was_shortened() {
     assert!(others.iter().all(|event| event.get("warnings").is_none()));
     let several = json!({"prompt": ["a", "b".repeat(99), "c"], "max_tokens": 254});
     let answer = desk.post(COMPLETIONS, &several).json();
-    let expected = "max_tokens was lowered for 1 of 3 prompts to what the context of 256 tokens \
-                    leaves after each.";
+    let expected = "max_tokens was reduced for 1 of 3 prompts: the maximum context length is 256 \
+                    tokens.";
     assert_eq!(answer["warnings"], json!([expected]));
     for plain in [
         json!({"messages": [{"role": "user", "content": "a"}]}),

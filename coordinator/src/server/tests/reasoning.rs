@@ -107,7 +107,7 @@ fn what_cannot_be_a_variable_is_refused() {
     for (field, value, said) in [
         ("chat_template_kwargs", json!([]), "must be an object of variables"),
         ("chat_template_kwargs", json!({"messages": []}), "an object without `messages`"),
-        ("reasoning_effort", json!(3), "must be a text"),
+        ("reasoning_effort", json!(3), "must be a string"),
     ] {
         let mut wrong = body("a");
         wrong[field] = value;
@@ -119,7 +119,7 @@ fn what_cannot_be_a_variable_is_refused() {
         let mut prompt = json!({"prompt": "a"});
         prompt[field] = json!({"a": 1});
         let reply = desk.post(COMPLETIONS, &prompt);
-        assert!(reply.text().contains("does not belong to /v1/completions"), "{}", reply.text());
+        assert!(reply.text().contains("is not supported in /v1/completions"), "{}", reply.text());
     }
     let mut effort = body("a");
     effort["reasoning_effort"] = json!("low");

@@ -221,16 +221,16 @@ fn wrong_functions_are_refused_with_a_sentence() {
         [function("f", object.clone())[0].clone(), function("f", object.clone())[0].clone()];
     let named = |name: &str| json!({"type": "function", "function": {"name": name}});
     for (field, value, word) in [
-        ("tools", json!({}), "a list"),
-        ("tools", json!([5]), "a list"),
-        ("tools", json!([{"type": "retrieval"}]), "a list"),
-        ("tools", json!([{"type": "function", "function": {}}]), "a list"),
-        ("tools", function("f g", object.clone()), "\\\"f g\\\"; a name must be"),
-        ("tools", function("", object.clone()), "a name must be"),
-        ("tools", function("é\"", object.clone()), "a name must be"),
-        ("tools", function(&"f".repeat(65), object.clone()), "a name must be"),
-        ("tools", function("f", json!({"type": "string"})), "no JSON Schema of an object"),
-        ("tools", function("f", json!("object")), "no JSON Schema of an object"),
+        ("tools", json!({}), "an array"),
+        ("tools", json!([5]), "an array"),
+        ("tools", json!([{"type": "retrieval"}]), "an array"),
+        ("tools", json!([{"type": "function", "function": {}}]), "an array"),
+        ("tools", function("f g", object.clone()), "\\\"f g\\\" must consist of"),
+        ("tools", function("", object.clone()), "must consist of"),
+        ("tools", function("é\"", object.clone()), "must consist of"),
+        ("tools", function(&"f".repeat(65), object.clone()), "must consist of"),
+        ("tools", function("f", json!({"type": "string"})), "a JSON Schema of an object"),
+        ("tools", function("f", json!("object")), "a JSON Schema of an object"),
         (
             "tools",
             function("f", json!({"properties": {"a": {"type": "objekt"}}})),
@@ -241,8 +241,8 @@ fn wrong_functions_are_refused_with_a_sentence() {
         ("tool_choice", json!("sometimes"), "must be"),
         ("tool_choice", json!({"type": "function"}), "must be"),
         ("tool_choice", named("other"), "one of the"),
-        ("parallel_tool_calls", json!("no"), "true or false"),
-        ("ignore_eos", json!(true), "false where there are tools"),
+        ("parallel_tool_calls", json!("no"), "a boolean"),
+        ("ignore_eos", json!(true), "false for a request with tools"),
     ] {
         let mut body = body("a");
         body[field] = value;
