@@ -32,7 +32,7 @@ impl ProcessCodec {
         let Some(first) = TextProcess::start(&from, limits)? else { return Ok(None) };
         let start = move || {
             TextProcess::start(&from, limits)?
-                .ok_or_else(|| TextError::Refused("the model's tokenizer is gone".to_owned()))
+                .ok_or_else(|| TextError::Refused("the model's tokenizer was removed".to_owned()))
         };
         Ok(Some(ProcessCodec {
             pool: Pool::new(first, limits.losses, Box::new(start)),
@@ -190,6 +190,6 @@ impl TextStream for ProcessStream<'_> {
 }
 
 fn unexpected() -> CodecError {
-    let sentence = "the process for its tokenizer answered something else";
+    let sentence = "the tokenizer process sent an unexpected reply";
     CodecError::Unavailable(sentence.to_owned())
 }

@@ -96,7 +96,7 @@ impl ModelText {
     ) -> anyhow::Result<Encoded> {
         let with_tools = (!chat.tools.is_empty()).then(|| self.with_tools()).flatten();
         let Some(template) = with_tools.or(self.template.as_ref()) else {
-            anyhow::bail!("this model has no chat template, so it takes prompts but no messages")
+            anyhow::bail!("this model has no chat template; specify a prompt instead of messages")
         };
         let Conversation { turns, tools, variables, continues, omits_generation_prompt } = chat;
         let message = |Turn { role, content, more }| {

@@ -99,7 +99,7 @@ impl<P: Answers> Pool<P> {
                         max_tries = MAX_TRIES_BY_ITSELF;
                     }
                     if tries >= max_tries {
-                        let sentence = format!("{error}, {tries} times in a row");
+                        let sentence = format!("{error} ({tries} attempts)");
                         break CodecError::Unavailable(sentence);
                     }
                 }
@@ -134,7 +134,7 @@ impl<P: Answers> Pool<P> {
         let mut failures = lock(&self.failures);
         failures.in_a_row = failures.in_a_row.saturating_add(1);
         if !failures.has_answered && failures.in_a_row >= self.max_failures {
-            let requests = format!(" ({} requests in a row failed)", self.max_failures);
+            let requests = format!(" ({} requests failed in a row)", self.max_failures);
             failures.given_up = Some(match error {
                 CodecError::Unavailable(reason) => {
                     CodecError::Unavailable(reason.clone() + &requests)

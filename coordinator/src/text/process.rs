@@ -46,15 +46,15 @@ impl Default for TextLimits {
 /// Reason for which a text process gave no answer. The messages are the ends of sentences.
 #[derive(Debug, thiserror::Error)]
 pub enum TextError {
-    #[error("the process for its tokenizer could not be started: {0}")]
+    #[error("the tokenizer process could not be started: {0}")]
     Start(std::io::Error),
-    #[error("the process for its tokenizer could not be reached: {0}")]
+    #[error("the tokenizer process could not be reached: {0}")]
     Channel(ChannelError),
-    #[error("the process for its tokenizer could not be started again: {0}")]
+    #[error("the tokenizer process could not be restarted: {0}")]
     Restart(Box<TextError>),
-    #[error("its tokenizer or chat template did not end within {} s", .0.as_secs())]
+    #[error("the tokenizer or chat template did not finish within {} s", .0.as_secs())]
     TimedOut(Duration),
-    #[error("its tokenizer or chat template {0}")]
+    #[error("the tokenizer or chat template {0}")]
     Ended(Ended),
     /// Refusal by the process, which keeps running.
     #[error("{0}")]
@@ -101,14 +101,16 @@ impl Ended {
 impl std::fmt::Display for Ended {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.status.and_then(|status| status.signal()) {
-            Some(libc::SIGSEGV) => write!(f, "nests too deep (its process ended with signal 11)"),
+            Some(libc::SIGSEGV) => {
+                write!(f, "recursed too deeply (its process ended with signal 11)")
+            }
             Some(libc::SIGABRT) => write!(
                 f,
-                "needs more than the {} MiB of memory it may use (its process was aborted)",
+                "exceeded its memory limit of {} MiB (its process was aborted)",
                 self.memory_bytes >> 20
             ),
-            Some(signal) => write!(f, "ended its process with signal {signal}"),
-            None => write!(f, "ended its process"),
+            Some(signal) => write!(f, "failed: its process ended with signal {signal}"),
+            None => write!(f, "failed: its process ended"),
         }
     }
 }
@@ -194,5 +196,5 @@ impl Drop for TextProcess {
 }
 
 fn unexpected() -> TextError {
-    TextError::Channel(ChannelError::Malformed { what: "an answer to something else" })
+    TextError::Channel(ChannelError::Malformed { what: "an unexpected reply" })
 }

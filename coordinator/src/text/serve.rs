@@ -36,7 +36,7 @@ pub unsafe fn serve(channel_number: RawFd) -> u8 {
     let opened = match watched {
         Ok(()) => guarded(|| ModelText::open(&setup.from)),
         Err(error) => {
-            Err(format!("the system starts no thread for its tokenizer ({error}; see `ulimit -u`)"))
+            Err(format!("the system cannot start a tokenizer thread ({error}; see `ulimit -u`)"))
         }
     };
     let text = match opened {
@@ -104,9 +104,9 @@ fn guarded<T>(run: impl FnOnce() -> anyhow::Result<T>) -> Result<T, String> {
         Err(panic) => {
             let message = panic.downcast_ref::<String>().map(String::as_str);
             let message =
-                message.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic");
+                message.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
             let message: String = message.chars().take(200).collect();
-            Err(format!("the tokenizer's library gave up ({})", message.replace('\n', " ")))
+            Err(format!("the tokenizer library panicked ({})", message.replace('\n', " ")))
         }
     }
 }
