@@ -22,13 +22,13 @@ pub struct AdmissionLimits {
 /// Reason for which a request is not admitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Full {
-    #[error("Too many requests wait already; ask again later.")]
+    #[error("The request queue is full. Please try again later.")]
     Requests,
-    #[error("Prompts with too many tokens wait already; ask again later.")]
+    #[error("The queued prompts have too many tokens. Please try again later.")]
     Tokens,
     #[error(
-        "The request asks for {answers} answers, and this server takes {most} at a time; ask for \
-         fewer."
+        "The request asks for {answers} choices, but this server accepts at most {most} at a \
+         time. Reduce 'n' or the number of prompts."
     )]
     TooLarge { answers: u64, most: u64 },
 }

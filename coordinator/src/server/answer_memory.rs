@@ -77,8 +77,9 @@ impl AnswerMemory {
         let counted = bytes.saturating_sub(free_bytes);
         if counted > self.max_bytes {
             let message = format!(
-                "The answers may take {} MiB of the server's memory, and it allows {} MiB for all \
-                 (--max-answer-memory); ask for fewer answers, tokens or log-probabilities.",
+                "The answers may require {} MiB of memory, but the server allows {} MiB for all \
+                 requests (--max-answer-memory). Request fewer choices, tokens or \
+                 log-probabilities.",
                 bytes.div_ceil(1 << 20),
                 self.max_bytes >> 20
             );
@@ -88,8 +89,8 @@ impl AnswerMemory {
         let units = units.min(u32::try_from(self.max_bytes / UNIT_BYTES).unwrap_or(u32::MAX));
         let permit = Arc::clone(&self.free).try_acquire_many_owned(units);
         permit.map(AnswerMemoryPermit).map_err(|_| {
-            let message = "The answers to other requests take the memory that this server allows \
-                           for answers (--max-answer-memory); ask again later.";
+            let message = "The server's memory for answers (--max-answer-memory) is in use by \
+                           other requests. Please try again later.";
             ApiError::too_many("answer_memory_full", message, retry_after_s)
         })
     }

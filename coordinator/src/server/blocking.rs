@@ -64,7 +64,8 @@ impl BlockingPool {
         &self,
         work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
     ) -> Result<T, ApiError> {
-        let failed = || ApiError::internal("The request could not be processed.");
+        let failed =
+            || ApiError::internal("The server had an error while processing your request.");
         let permit = Arc::clone(&self.0).acquire_owned().await.map_err(|_| failed())?;
         let mut handle = Abandoned(tokio::task::spawn_blocking(move || {
             // Held until the work has ended, even if its caller stops waiting.

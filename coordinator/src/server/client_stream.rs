@@ -83,13 +83,14 @@ fn unread(bytes: &[u8]) -> Option<ApiError> {
         "400" => (
             StatusCode::BAD_REQUEST,
             "invalid_http",
-            "This is no request of HTTP/1.1, or its head is malformed.",
+            "The request is not HTTP/1.1, or its head is malformed.",
         ),
-        "414" => (StatusCode::URI_TOO_LONG, "uri_too_long", "The request's URL is too long."),
+        "414" => (StatusCode::URI_TOO_LONG, "uri_too_long", "The request URL is too long."),
         "431" => (
             StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
             "headers_too_large",
-            "The head of the request has more than 100 headers or 64 KiB; send less.",
+            "The request has more than 100 headers, or a head of more than 64 KiB. Send fewer or \
+             shorter headers.",
         ),
         _ => return None,
     };

@@ -50,7 +50,7 @@ impl AllowedOrigin {
             });
         let value = HeaderValue::from_str(text).ok().filter(|_| is_origin);
         value.map(AllowedOrigin::Origin).ok_or_else(|| {
-            "an origin is a scheme and a host without a path, such as http://localhost:3000".into()
+            "expected a scheme and a host without a path, such as http://localhost:3000".into()
         })
     }
 }
@@ -97,7 +97,7 @@ impl CrossSiteRules {
         let sec_fetch_site = headers.get(SEC_FETCH_SITE).map(HeaderValue::as_bytes);
         let is_foreign = matches!(sec_fetch_site, Some(b"cross-site" | b"same-site"));
         if is_foreign && request.method() == Method::POST && !is_json(headers) {
-            let message = "A page of another site may only send JSON: the Content-Type must be \
+            let message = "A cross-site request must be JSON. Set the Content-Type to \
                            application/json.";
             let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
             let code = "unsupported_media_type";
@@ -114,7 +114,7 @@ impl CrossSiteRules {
         let named = request.uri().authority().map(|authority| authority.as_str());
         let is_required = request.version() == Version::HTTP_11;
         if (host.is_none() && is_required) || second.is_some() {
-            let message = "A request of HTTP/1.1 has one Host header.";
+            let message = "An HTTP/1.1 request must have exactly one Host header.";
             return Err(ApiError::invalid("invalid_host", message));
         }
         let host = host.map(|host| host.to_str().unwrap_or("\u{fffd}"));
@@ -122,8 +122,8 @@ impl CrossSiteRules {
         for name in named.iter().chain(&host) {
             if !is_local_name(name) && !allowed.iter().any(|one| is_name(name, one)) {
                 let message = format!(
-                    "This server does not answer for the host \"{}\"; it was not started with \
-                     --allowed-host for it.",
+                    "The host '{}' is not allowed. Start the server with --allowed-host to allow \
+                     it.",
                     shown(name)
                 );
                 let status = StatusCode::FORBIDDEN;
@@ -143,8 +143,7 @@ impl CrossSiteRules {
 
 fn foreign_origin(origin: &HeaderValue) -> ApiError {
     let message = format!(
-        "Pages of {} may not send requests to this server; it was not started with --cors for \
-         them.",
+        "The origin '{}' is not allowed. Start the server with --cors to allow it.",
         shown(&String::from_utf8_lossy(origin.as_bytes()))
     );
     ApiError::new(StatusCode::FORBIDDEN, INVALID_REQUEST, "origin_not_allowed", message)

@@ -41,22 +41,22 @@ impl ApiError {
 
     /// Creates the error for a missing or wrong API key.
     pub fn unauthorized() -> ApiError {
-        let message = "This server asks for a key: send it as \"Authorization: Bearer KEY\".";
+        let message = "Incorrect or missing API key. Provide your API key in an Authorization \
+                       header using Bearer auth (i.e. Authorization: Bearer YOUR_KEY).";
         ApiError::new(StatusCode::UNAUTHORIZED, AUTHENTICATION, "invalid_api_key", message)
     }
 
     /// Creates the error for an unknown path.
     pub fn no_such_path(path: &str, endpoints: &[&str]) -> ApiError {
         let shown: String = path.chars().take(100).collect();
-        let message =
-            format!("There is nothing at {shown}; the endpoints are {}.", endpoints.join(", "));
+        let message = format!("Invalid URL: {shown}. The endpoints are {}.", endpoints.join(", "));
         ApiError::new(StatusCode::NOT_FOUND, INVALID_REQUEST, "unknown_url", message)
     }
 
     /// Creates the error for a model that is not served.
     pub fn no_such_model(name: &str, served: &str) -> ApiError {
         let shown: String = name.chars().take(100).collect();
-        let message = format!("The model \"{shown}\" is not served here; \"{served}\" is.");
+        let message = format!("The model `{shown}` does not exist. This server serves `{served}`.");
         let mut error =
             ApiError::new(StatusCode::NOT_FOUND, INVALID_REQUEST, "model_not_found", message);
         error.object.param = Some("model".to_owned());
@@ -88,7 +88,7 @@ impl ApiError {
 
     /// Creates the error for an answer that exceeds the server's time limit.
     pub fn timed_out() -> ApiError {
-        let message = "The answer was not complete within the server's time limit (--timeout).";
+        let message = "The request exceeded the server's time limit (--timeout).";
         ApiError::new(StatusCode::GATEWAY_TIMEOUT, SERVER, "timeout", message)
     }
 

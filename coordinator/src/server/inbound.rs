@@ -89,7 +89,7 @@ impl Inbound {
     async fn next(&self, body: &mut Body, left: Duration) -> Result<Option<Bytes>, ApiError> {
         loop {
             let Ok(frame) = timeout(left, body.frame()).await else {
-                let message = "The rest of the request's body did not come in time.";
+                let message = "Timed out while waiting for the rest of the request body.";
                 let status = StatusCode::REQUEST_TIMEOUT;
                 return Err(ApiError::new(status, INVALID_REQUEST, "body_timeout", message));
             };
@@ -101,7 +101,10 @@ impl Inbound {
                     }
                 }
                 Some(Err(_)) => {
-                    return Err(ApiError::invalid("incomplete_body", "The body is incomplete."));
+                    return Err(ApiError::invalid(
+                        "incomplete_body",
+                        "The request body is incomplete.",
+                    ));
                 }
             }
         }
@@ -110,14 +113,14 @@ impl Inbound {
     fn more(&self, units: usize) -> Result<OwnedSemaphorePermit, ApiError> {
         let units = u32::try_from(units).unwrap_or(u32::MAX);
         Arc::clone(&self.room).try_acquire_many_owned(units).map_err(|_| {
-            let message = "Requests with too many bytes are being read already; ask again later.";
+            let message = "The server is receiving too many request bytes. Please try again later.";
             ApiError::too_many("too_many_bytes", message, 1)
         })
     }
 
     fn too_large(&self) -> ApiError {
         let message =
-            format!("The body has more than {}; send less.", in_units(self.limits.body_bytes));
+            format!("The request body must not exceed {}.", in_units(self.limits.body_bytes));
         let status = StatusCode::PAYLOAD_TOO_LARGE;
         ApiError::new(status, INVALID_REQUEST, "body_too_large", message)
     }

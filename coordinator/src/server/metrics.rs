@@ -70,29 +70,29 @@ impl Metrics {
         let mut seconds = |name: &str, help: &str, histogram: &Histogram| {
             registry.register_with_unit(name, help, Unit::Seconds, histogram.clone());
         };
-        let first = "From a request's arrival to the first token of an answer";
+        let first = "Time from a request's arrival to the first token of an answer";
         seconds("time_to_first_token", first, &self.first_token);
-        let between = "Between two tokens of an answer";
+        let between = "Time between two tokens of an answer";
         seconds("inter_token_latency", between, &self.between_tokens);
-        let preparation = "From a request's arrival until the engine has it";
+        let preparation = "Time from a request's arrival until the engine receives it";
         seconds("request_preparation_time", preparation, &self.preparation);
-        let queue = "From when the engine has a request until a sequence of it has a slot";
+        let queue = "Time from when the engine receives a request until a sequence has a slot";
         seconds("request_queue_time", queue, &self.queue);
-        let prompt = "From a request's arrival until a prompt is computed, waiting included";
+        let prompt = "Time from a request's arrival until a prompt is computed";
         seconds("request_prompt_time", prompt, &self.prompt_computed);
-        let whole = "From a request's arrival to the end of its last answer";
+        let whole = "Time from a request's arrival to the end of its last answer";
         seconds("e2e_request_latency", whole, &self.whole);
-        let prompt = "Tokens of a request's prompts";
+        let prompt = "Prompt tokens of a request";
         registry.register("request_prompt_tokens", prompt, self.prompt_tokens.clone());
-        let generated = "Tokens that were generated for a request";
+        let generated = "Tokens generated for a request";
         registry.register("request_generation_tokens", generated, self.generated_tokens.clone());
-        let finished = "Answers by how they ended";
+        let finished = "Answers by finish reason";
         registry.register("request_success", finished, self.finished.clone());
-        let refused = "Requests that were not answered, by the code of the error";
+        let refused = "Requests without complete answers, by error code";
         registry.register("request_refused", refused, self.refused.clone());
-        let responses = "Responses by status";
+        let responses = "HTTP responses by status";
         registry.register("http_responses", responses, self.responses.clone());
-        let lost = "Lines of the log that could not be written in time";
+        let lost = "Lines of the request log that were dropped";
         registry.register("log_lines_lost", lost, self.lost_log_lines.clone());
     }
 
@@ -156,34 +156,34 @@ fn gauges(status: &Status, admission: &Admission) -> Vec<Gauge> {
     let used = status.kv_positions_used as f64 / room;
     let ready = f64::from(u8::from(status.state == State::Ready));
     vec![
-        ("num_requests_running", "Sequences in slots", f64::from(status.running)),
+        ("num_requests_running", "Sequences that are running", f64::from(status.running)),
         ("num_requests_waiting", "Sequences that wait for a slot", f64::from(status.waiting)),
-        ("num_requests_open", "Requests that were let in", admission.requests() as f64),
+        ("num_requests_open", "Requests that are admitted", admission.requests() as f64),
         (
             "queue_prompt_tokens",
-            "Tokens of prompts that are not computed yet",
+            "Prompt tokens that are not computed yet",
             admission.prompt_tokens() as f64,
         ),
         (
             "prompt_tokens_going",
-            "Tokens of prompts in slots that are not computed to their end",
+            "Tokens of prompts in progress",
             status.prompts_going.tokens as f64,
         ),
         (
             "prompt_tokens_going_computed",
-            "Those of them that are computed",
+            "Computed tokens of prompts in progress",
             status.prompts_going.computed as f64,
         ),
         (
             "prompt_seconds_left",
-            "Predicted time until they are computed",
+            "Predicted time until prompts in progress are computed, in seconds",
             status.prompts_going.left_ms as f64 / 1e3,
         ),
-        ("kv_cache_usage_perc", "Used part of the room for keys and values, 0 to 1", used),
-        ("engine_ready", "1 while requests are computed as they come", ready),
+        ("kv_cache_usage_perc", "KV cache usage, from 0 to 1", used),
+        ("engine_ready", "1 if requests are computed as they arrive, else 0", ready),
         (
             "worker_allocations",
-            "Heap allocations of the workers since they were ready: of forms and stored prompts",
+            "Heap allocations of the workers since startup, by grammars and stored prompts",
             status.worker_allocations as f64,
         ),
     ]
@@ -193,26 +193,30 @@ fn gauges(status: &Status, admission: &Admission) -> Vec<Gauge> {
 fn counters(status: &Status) -> Vec<Count> {
     let OwnerCounts { gpu, pipelined, lagging, to_host, to_device } = status.owners;
     vec![
-        ("prompt_tokens", "Tokens of prompts that were computed", status.prompt_tokens),
-        ("prefix_cache_hits", "Tokens of prompts that were found in caches", status.cached_tokens),
+        ("prompt_tokens", "Computed prompt tokens", status.prompt_tokens),
+        ("prefix_cache_hits", "Prompt tokens found in the prefix cache", status.cached_tokens),
         (
             "prefix_cache_queries",
-            "Tokens of prompts that were looked for in caches",
+            "Prompt tokens looked up in the prefix cache",
             status.prompt_tokens + status.cached_tokens,
         ),
-        ("generation_tokens", "New tokens", status.generated_tokens),
-        ("num_preemptions", "Sequences that gave their caches to others", status.preemptions),
-        ("prompt_store_hits", "Sequences that had a beginning stored", status.store.hits),
-        ("prompt_store_tokens", "Tokens that were found stored", status.store.tokens),
-        ("prompt_store_read_bytes", "Bytes read from the store", status.store.read_bytes),
-        ("prompt_store_written_bytes", "Bytes stored", status.store.written_bytes),
-        ("prompt_store_refused", "Stored pages that were damaged", status.store.refused),
-        ("engine_steps", "Steps of the engine", status.steps),
-        ("engine_restarts", "Times that workers were started again", status.restarts),
-        ("iterations_gpu", "Steps in which the device attended for all", gpu),
-        ("iterations_pipelined", "Steps in which the host attended beside it", pipelined),
-        ("iterations_async", "Steps in which rows of the host got a layer further", lagging),
-        ("kv_moves_to_host", "Sequences whose caches went to host memory", to_host),
-        ("kv_moves_to_device", "Sequences whose caches came to the device", to_device),
+        ("generation_tokens", "Generated tokens", status.generated_tokens),
+        ("num_preemptions", "Preempted sequences", status.preemptions),
+        ("prompt_store_hits", "Sequences with a stored prefix", status.store.hits),
+        ("prompt_store_tokens", "Prompt tokens found in the prompt store", status.store.tokens),
+        ("prompt_store_read_bytes", "Bytes read from the prompt store", status.store.read_bytes),
+        (
+            "prompt_store_written_bytes",
+            "Bytes written to the prompt store",
+            status.store.written_bytes,
+        ),
+        ("prompt_store_refused", "Damaged pages of the prompt store", status.store.refused),
+        ("engine_steps", "Engine steps", status.steps),
+        ("engine_restarts", "Worker restarts", status.restarts),
+        ("iterations_gpu", "Steps with all attention on the device", gpu),
+        ("iterations_pipelined", "Steps with concurrent attention on host and device", pipelined),
+        ("iterations_async", "Steps in which host rows advanced by one layer", lagging),
+        ("kv_moves_to_host", "Sequences whose KV cache moved to host memory", to_host),
+        ("kv_moves_to_device", "Sequences whose KV cache moved to device memory", to_device),
     ]
 }

@@ -51,7 +51,7 @@ pub fn fields(bytes: &[u8], shared: &Shared) -> Result<Map<String, Value>, ApiEr
     let bytes = bytes.strip_prefix(BOM).unwrap_or(bytes);
     let text = std::str::from_utf8(bytes).map_err(|error| {
         let place = error.valid_up_to() + 1;
-        let message = format!("The body is not UTF-8 (byte {place}).");
+        let message = format!("The request body is not valid UTF-8 (byte {place}).");
         Rejection::new(ErrorCode::InvalidUtf8, message)
     })?;
     let max_values = shared.options.max_queue_tokens.max(MIN_MAX_VALUES);
@@ -71,7 +71,7 @@ pub fn check_model(fields: &Map<String, Value>, shared: &Shared) -> Result<(), A
         Some(Value::String(name)) if shared.model.names.contains(name) => Ok(()),
         Some(Value::String(name)) => Err(ApiError::no_such_model(name, shared.model.name())),
         Some(_) => {
-            let message = "The field \"model\" must be a text.";
+            let message = "Invalid value for 'model': must be a string.";
             Err(Rejection::new(ErrorCode::InvalidValue, message).into())
         }
     }
@@ -134,7 +134,7 @@ fn build(body: &Body, endpoint: Endpoint, shared: &Shared) -> Result<Request, Ap
     let most = shared.engine.limits().logprobs;
     if request.logprobs_of_token().max(request.logprobs_of_prompt_token()) > most {
         let message = format!(
-            "This server tells at most {} of the most likely tokens of a place.",
+            "This server returns log-probabilities of at most {} top tokens per position.",
             most.saturating_sub(1)
         );
         return Err(Rejection::new(ErrorCode::InvalidValue, message).into());
@@ -144,12 +144,12 @@ fn build(body: &Body, endpoint: Endpoint, shared: &Shared) -> Result<Request, Ap
 
 fn echoed(request: &Request, shared: &Shared) -> Result<Vec<EchoedPrompt>, Rejection> {
     let Some(codec) = shared.model.codec.as_deref() else {
-        let message = "This model has no tokenizer, so \"echo\" has no text; leave it out.";
+        let message = "This model has no tokenizer, so 'echo' is not supported; remove it.";
         return Err(Rejection::new(ErrorCode::NoTokenizer, message));
     };
     let echoed = |tokens: &[u32]| {
         EchoedPrompt::new(tokens, codec).map_err(|error| {
-            let what = "The prompt cannot be turned into text";
+            let what = "The prompt could not be decoded";
             Rejection::of_codec(&error, ErrorCode::Tokenizer, what)
         })
     };

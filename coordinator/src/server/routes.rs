@@ -62,7 +62,7 @@ async fn no_such_path(uri: Uri) -> Response {
 }
 
 async fn no_such_method() -> Response {
-    let message = "This endpoint has another method: POST to ask for something, GET to look.";
+    let message = "Method not allowed. The Allow header lists the methods of this endpoint.";
     let status = StatusCode::METHOD_NOT_ALLOWED;
     ApiError::new(status, INVALID_REQUEST, "method_not_allowed", message).into_response()
 }

@@ -39,13 +39,13 @@ const LOOK_EVERY_DRAINING: Duration = Duration::from_millis(20);
 /// Reason for which a server cannot run.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
-    #[error("the system gives no more threads or descriptors: {0}")]
+    #[error("the system has no more threads or descriptors: {0}")]
     System(io::Error),
-    #[error("how the model's chats are written cannot be found out: {0}")]
+    #[error("cannot determine the chat format of the model: {0}")]
     Chats(CodecError),
-    #[error("the log cannot be written: {0}")]
+    #[error("cannot open the request log: {0}")]
     Log(io::Error),
-    #[error("the engine has ended")]
+    #[error("the engine has stopped")]
     EngineEnded,
 }
 

@@ -100,7 +100,7 @@ impl Running {
         };
         for choice in 0..choices {
             let place = places.pop().ok_or_else(|| {
-                ApiError::internal("The request has more answers than it was counted with.")
+                ApiError::internal("The request has more choices than were admitted.")
             })?;
             let begun = Begun {
                 request: Arc::clone(&running.order.request),
@@ -167,7 +167,7 @@ impl Running {
         tokio::select! {
             biased;
             news = self.news.recv() => {
-                news.ok_or_else(|| ApiError::internal("The answer was lost within the server."))
+                news.ok_or_else(|| ApiError::internal("The server lost the answer internally."))
             }
             _ = self.phase.wait_for(|phase| *phase == Phase::Ending) => {
                 let message = "The server shut down before the answer was complete.";

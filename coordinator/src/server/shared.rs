@@ -90,7 +90,7 @@ impl Shared {
     /// The model is being loaded, or requests are not accepted.
     pub fn check_ready(&self) -> Result<(), ApiError> {
         match self.state() {
-            State::Loading => Err(ApiError::unavailable("loading", "The model is being loaded.")),
+            State::Loading => Err(ApiError::unavailable("loading", "The model is loading.")),
             _ => self.check_open(),
         }
     }

@@ -79,7 +79,7 @@ impl Events {
         let mut bytes = Vec::new();
         let mut told = self.wait().await;
         if told.is_none() {
-            bytes.extend_from_slice(b": still here\n\n");
+            bytes.extend_from_slice(b": keep-alive\n\n");
         }
         while let Some(news) = told.take() {
             if news.as_ref().is_ok_and(is_long) {

@@ -81,7 +81,7 @@ fn work(
             }
             Note::Lost(number) => {
                 if let Some(sequence) = sequences.remove(&number) {
-                    let sentence = "The engine ended before this answer did.".to_owned();
+                    let sentence = "The engine stopped before the answer was complete.".to_owned();
                     sequence.tell(What::Failed(sentence));
                 }
             }

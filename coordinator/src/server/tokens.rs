@@ -59,11 +59,11 @@ pub async fn detokenize(State(shared): State<Arc<Shared>>, request: Request) -> 
         let id = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok());
         let tokens: Option<Vec<u32>> = tokens.and_then(|tokens| tokens.iter().map(id).collect());
         let tokens = tokens.ok_or_else(|| {
-            let message = "The field \"tokens\" must be a list of token ids.";
+            let message = "Invalid value for 'tokens': must be an array of token ids.";
             Rejection::new(ErrorCode::InvalidValue, message)
         })?;
         let pieces = codec.pieces(&TextContext::default(), &tokens).map_err(|error| {
-            let what = "The tokens cannot be turned into text";
+            let what = "The tokens could not be decoded";
             Rejection::of_codec(&error, ErrorCode::Tokenizer, what)
         })?;
         Ok(json(StatusCode::OK, &Detokenized { prompt: pieces.concat() }))
@@ -76,7 +76,7 @@ fn is_set(fields: &Fields, name: &str, unless_given: bool) -> Result<bool, ApiEr
         None | Some(Value::Null) => Ok(unless_given),
         Some(Value::Bool(value)) => Ok(*value),
         Some(_) => {
-            let message = format!("The field \"{name}\" must be true or false.");
+            let message = format!("Invalid value for '{name}': must be a boolean.");
             Err(Rejection::new(ErrorCode::InvalidValue, message).into())
         }
     }
@@ -89,7 +89,7 @@ fn tokens_of(
 ) -> Result<Vec<u32>, ApiError> {
     let mut prompts = read_prompts(fields)?;
     let (Some(prompt), true) = (prompts.pop(), prompts.is_empty()) else {
-        let message = "The field \"prompt\" must be one text.";
+        let message = "Invalid value for 'prompt': must be a single prompt.";
         return Err(Rejection::new(ErrorCode::InvalidValue, message).into());
     };
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
@@ -123,8 +123,8 @@ fn check_size(prompt: &RawPrompt, context: usize) -> Result<(), Rejection> {
         return Ok(());
     }
     let message = format!(
-        "The field \"{field}\" has {size_bytes} bytes, and at most {max_bytes} are tokenised at a \
-         time; send it in parts."
+        "Invalid value for '{field}': must have at most {max_bytes} bytes, got {size_bytes}. Split \
+         the text into several requests."
     );
     Err(Rejection::new(ErrorCode::InvalidValue, message))
 }

@@ -62,7 +62,9 @@ pub async fn answer(
         return Ok(json(StatusCode::OK, &whole.body(made)));
     }
     let body = serde_json::to_vec(&whole.body(Vec::new()));
-    let body = body.map_err(|error| ApiError::internal(format!("{error}.")))?;
+    let body = body.map_err(|error| {
+        ApiError::internal(format!("The answer could not be serialised: {error}."))
+    })?;
     let at = body.windows(NO_CHOICES.len()).position(|window| window == NO_CHOICES);
     let at = at.ok_or_else(|| ApiError::internal("The answer has no list of choices."))?;
     let (head, tail) = body.split_at(at + NO_CHOICES.len() - 1);
