@@ -26,8 +26,8 @@ fn workers_are_replaced_though_idle_connections_take_what_there_is() {
     };
     let expected = ask();
     let address = served.address().parse().expect("an address");
-    // Connections that are not accepted wait in the system's queue until it is full. It holds at least
-    // 128, so with more the server has accepted as many as it can.
+    // Connections that are not accepted wait in the system's queue until it is full. It holds at
+    // least 128, so with more the server has accepted as many as it can.
     let connect = |_| TcpStream::connect_timeout(&address, Duration::from_millis(500)).ok();
     let idle: Vec<TcpStream> = (0..400).map_while(connect).collect();
     assert!(idle.len() > 128, "{} connections", idle.len());
