@@ -111,7 +111,7 @@ impl Cache {
     /// end at the same instant, one may be lost.
     ///
     /// # Errors
-    /// As [`Cache::store`].
+    /// Fails like [`Cache::store`].
     pub fn record_finished(
         &self,
         fingerprint: &Fingerprint,
@@ -126,7 +126,7 @@ impl Cache {
     /// one of them is in doubt, so is the choice between them.
     ///
     /// # Errors
-    /// As [`Cache::store`].
+    /// Fails like [`Cache::store`].
     pub fn forget_rehearsals(&self, fingerprint: &Fingerprint) -> Result<(), StoreError> {
         let Ok(entries) = fs::read_dir(&self.directory) else { return Ok(()) };
         for path in entries.flatten().map(|entry| entry.path()) {

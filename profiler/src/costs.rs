@@ -89,7 +89,7 @@ impl ProfileCosts {
     /// Returns the costs of some programs of `plan`.
     ///
     /// # Errors
-    /// As [`ProfileCosts::new`].
+    /// Fails like [`ProfileCosts::new`].
     pub fn of<'a>(
         profile: &Profile,
         plan: &Plan,

@@ -117,7 +117,7 @@ impl RunShape {
     /// Returns the shapes of the programs to compile, in the order of their ids.
     ///
     /// # Panics
-    /// As [`RunShape::streams`].
+    /// Panics like [`RunShape::streams`].
     pub fn programs(&self, config: &ModelConfig) -> Vec<ProgramShape> {
         if self.serves {
             return self.serving_programs(config);

@@ -37,7 +37,7 @@ impl Storage {
 /// Weights that are read in every step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StagedOps {
-    /// As little as memory requires: whole layers, spaced as far apart as possible, and some
+    /// Minimum that memory requires: whole layers, spaced as far apart as possible, and some
     /// operations of one more layer, or of two layers if that suffices; nothing if all weights fit.
     /// Reading more never helps: what a device needs passes the link in any case, even if a read
     /// bypasses host memory. The head is never included, since the slot that it would be read into

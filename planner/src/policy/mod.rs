@@ -47,7 +47,7 @@ pub enum Policy {
         split: Split,
         chunking: Option<Chunking>,
     },
-    /// As `TwoSplit`, with the interval at the layer's end (Park-Egger fig. 14).
+    /// Like `TwoSplit`, with the interval at the layer's end (Park-Egger fig. 14).
     OneSplit {
         start: usize,
         chunking: Option<Chunking>,

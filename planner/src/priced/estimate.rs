@@ -170,7 +170,7 @@ impl Estimator<'_> {
     /// rates than one without.
     ///
     /// # Errors
-    /// As [`Estimator::step_ns`].
+    /// Fails like [`Estimator::step_ns`].
     pub fn uniform_prefill_ns(
         &self,
         placement: &Placement,

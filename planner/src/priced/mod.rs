@@ -77,7 +77,7 @@ pub trait Pricing: std::fmt::Debug {
     /// Returns the costs without contention: no instruction takes less.
     ///
     /// # Errors
-    /// As [`Pricing::costs`].
+    /// Fails like [`Pricing::costs`].
     fn costs_alone(
         &self,
         plan: &Plan,
@@ -91,7 +91,7 @@ pub trait Pricing: std::fmt::Debug {
     /// that each instruction's traffic in that memory would take alone.
     ///
     /// # Errors
-    /// As [`Pricing::costs`].
+    /// Fails like [`Pricing::costs`].
     fn costs_of_host(
         &self,
         _: &Plan,

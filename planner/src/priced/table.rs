@@ -44,7 +44,7 @@ pub fn table(estimator: &Estimator<'_>, chunking: Option<Chunking>) -> Result<Ta
 /// Returns the layer's table with all weights in the first additional host memory.
 ///
 /// # Errors
-/// As [`table`].
+/// Fails like [`table`].
 pub(super) fn table_far(
     estimator: &Estimator<'_>,
     chunking: Option<Chunking>,
@@ -85,7 +85,7 @@ pub(super) fn host_table(
 /// Returns the layer's table for a machine without a device.
 ///
 /// # Errors
-/// As [`table`].
+/// Fails like [`table`].
 pub fn table_alone(estimator: &Estimator<'_>) -> Result<Table, Unpriced> {
     of_sides(estimator, None, &[Placement::of(Policy::CpuOnly)])
 }
@@ -294,7 +294,7 @@ impl Priced {
         Ok(Priced { plan, costs })
     }
 
-    /// The same of what belongs to no layer.
+    /// Returns the part of [`Priced::layer`] that belongs to no layer.
     fn outside(&self) -> impl Iterator<Item = (&Instruction, LaneId, f64)> {
         self.layer().filter(|(work, ..)| work.at().is_some_and(|at| at.layer.is_none()))
     }

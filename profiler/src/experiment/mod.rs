@@ -87,8 +87,8 @@ fn distinct(values: &[u32]) -> Vec<u32> {
     distinct
 }
 
-/// What is measured, with the form of the cache and the number of parts where these are not the
-/// usual ones.
+/// Returns the name of a measurement, with the cache's format and the number of parts if they are
+/// not the defaults.
 fn named(what: &str, kv: KvFormat, of: u16) -> String {
     let form = if kv == KvFormat::Four { ", cache of 4 bits" } else { "" };
     if of > 1 { format!("{what} in {of} parts{form}") } else { format!("{what}{form}") }

@@ -17,10 +17,10 @@ pub struct Call {
     pub work: Work,
     pub lane: LaneId,
     pub sequences: u32,
-    /// Of each sequence: the prompt's in prefill, cached ones in decode.
+    /// Positions of each sequence: the prompt's in prefill, cached ones in decode.
     pub positions: u32,
     pub vocabulary: usize,
-    /// Of the CPU.
+    /// Number of threads of the CPU worker.
     pub threads: u16,
     /// Workers started so far, these included.
     pub session: usize,

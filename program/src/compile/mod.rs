@@ -55,7 +55,7 @@ pub fn compile(
 /// Compiles a placement as [`compile`] does, on a machine of another shape.
 ///
 /// # Errors
-/// As [`compile`], and a topology without a lane or memory that the map requires.
+/// Fails like [`compile`], and for a topology without a lane or memory that the map requires.
 pub fn compile_on(
     topology: &Topology,
     config: &ModelConfig,
@@ -98,7 +98,7 @@ pub fn compile_on(
 /// `scratch` is the device memory required in addition to the plan.
 ///
 /// # Errors
-/// As [`compile`].
+/// Fails like [`compile`].
 pub fn footprint(
     config: &ModelConfig,
     shape: &RunShape,
@@ -112,7 +112,7 @@ pub fn footprint(
 /// of the plan's programs count, and their scratch is at most the sum.
 ///
 /// # Errors
-/// As [`compile`].
+/// Fails like [`compile`].
 pub fn program_footprint(
     config: &ModelConfig,
     shape: &RunShape,

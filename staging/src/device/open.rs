@@ -34,7 +34,7 @@ pub enum IoKind {
 #[derive(Debug)]
 pub(crate) struct Opened {
     pub io: Box<dyn Io>,
-    /// The same file, for hints about the page cache; `None` if reads bypass the cache.
+    /// File opened a second time, for hints about the page cache; `None` if reads bypass the cache.
     pub cached: Option<File>,
     /// Way of reading, for reports and messages.
     pub how: String,
