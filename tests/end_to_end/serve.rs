@@ -176,8 +176,7 @@ fn whole(answer: &Value) -> Vec<Value> {
     answer["choices"].as_array().unwrap_or_else(|| panic!("{answer}")).iter().map(choice).collect()
 }
 
-/// Returns requests of many lengths, greedy and sampled, with a seed each, so that their IDs have
-/// no effect.
+/// Returns requests of many lengths, greedy and sampled, each with a seed instead of its ID's.
 pub(crate) fn bodies(count: usize) -> Vec<Value> {
     let body = |i: usize| {
         let prompt: Vec<usize> = (0..1 + i * 7 % 60).map(|j| 5 + (i * 31 + j * 13) % 300).collect();
@@ -321,8 +320,7 @@ fn workers_that_serve_allocate_nothing_but_for_forms() {
     assert!(allocations(&served) > 0.0, "what is measured is not nothing");
 }
 
-/// Returns the worker processes started by any thread: a server does not start them from its main
-/// thread.
+/// Returns the worker processes started by any thread, as a server's main thread starts none.
 pub fn workers_of_any(coordinator: u32) -> Vec<(u32, String)> {
     let mut processes = processes_of_any(coordinator);
     processes.retain(|(_, name)| name.contains("worker"));
@@ -406,8 +404,7 @@ fn beginnings_are_found() {
     let (first, second) = (answer(&body), answer(&body));
     assert_eq!(whole(&first), whole(&second));
     let cached = |answer: &Value| answer["usage"]["prompt_tokens_details"]["cached_tokens"].clone();
-    // A whole page of 256, and the positions of the next one except the last, which is computed to
-    // predict the first new token.
+    // A page of 256, and the next one's positions but the last, which predicts the first new token.
     assert_eq!((cached(&first), cached(&second)), (json!(0), json!(299)));
     let shorter: Vec<u32> = prompt[..201].to_vec();
     let body = json!({"prompt": shorter, "max_tokens": 4, "seed": 1, "temperature": 0});
@@ -433,8 +430,7 @@ fn a_turn_computes_what_is_new_in_it() {
             assert_eq!(status, 200, "{reply}");
             let answer: Value = serde_json::from_str(&reply).expect("JSON");
             let cached = &answer["usage"]["prompt_tokens_details"]["cached_tokens"];
-            // The last new token has no row in the caches, and the tokens added since then are not
-            // cached.
+            // Neither the last new token nor the tokens added since then are cached.
             let expected = if turn == 0 { 0 } else { prompt.len() - 18 };
             assert_eq!(*cached, json!(expected), "{options:?}: turn {turn}");
             let said = answer["choices"][0]["token_ids"].as_array().expect("tokens");
@@ -497,8 +493,7 @@ fn models_with_states_answer_as_transformers_do() {
             assert_eq!(answer["choices"][0]["token_ids"], tokens[i], "{name}, prompt {i}");
         };
         std::thread::scope(|scope| {
-            // Each prompt is sent twice, so that the second request could reuse the prefix of the
-            // first.
+            // Each prompt is sent twice: the second request could reuse the first one's prefix.
             (0..2 * count).for_each(|i| drop(scope.spawn(move || ask(i % count))));
         });
     }

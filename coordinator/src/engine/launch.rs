@@ -22,14 +22,11 @@ use super::device_use::{DeviceUse, start_timeout};
 use super::supervise::{Supervisor, Worker, WorkerFailure};
 use crate::child::this_program;
 
-/// Default bound on the wait of a lane for another. It far exceeds the duration of the slowest
-/// instruction, so that only a lane that makes no progress is given up.
+/// Default bound on a lane's wait for another, far above the duration of the slowest instruction.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(600);
-/// Additions and multiplications per second of a slow machine, far fewer than those of any machine
-/// on which this has run.
+/// Additions and multiplications per second of a machine slower than any this has run on.
 const SLOW_OPERATIONS_PER_S: f64 = 2e9;
-/// Environment variable with another bound, in seconds, for runs whose instructions are known to be
-/// short.
+/// Environment variable with another bound, in seconds, for runs of short instructions.
 const WAIT_ENV: &str = "TANDEM_WAIT_S";
 /// Interval between checks of the workers.
 pub(super) const SLICE: Duration = Duration::from_millis(100);

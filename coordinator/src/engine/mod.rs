@@ -54,8 +54,7 @@ use trace_file::TraceFile;
 /// Interval between samples of the processes' memory, which cost the processes a little time.
 const MEMORY_SAMPLE: Duration = Duration::from_millis(500);
 
-/// Maximum time that an interrupted group may take to end. If a step of a large model takes longer,
-/// the workers are killed.
+/// Maximum time that an interrupted group may take to end before the workers are killed.
 const CALL_OFF_MAX: Duration = Duration::from_secs(1);
 
 /// Maximum proportional set sizes observed, by process and for their sum.
