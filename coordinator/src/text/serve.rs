@@ -106,7 +106,7 @@ fn guarded<T>(run: impl FnOnce() -> anyhow::Result<T>) -> Result<T, String> {
             let message =
                 message.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
             let message: String = message.chars().take(200).collect();
-            Err(format!("the tokenizer library panicked ({})", message.replace('\n', " ")))
+            Err(format!("the tokenizer library failed ({})", message.replace('\n', " ")))
         }
     }
 }
