@@ -464,7 +464,8 @@ fn an_end_is_heard_while_workers_are_started_again() {
 fn echo_tells_what_the_model_says_of_a_prompt() {
     let served = Served::start(&["--slots", "2"]);
     let prompt: Vec<u32> = (0..60).map(|i| 5 + i * 13 % 300).collect();
-    let body = json!({"prompt": prompt, "max_tokens": 4, "echo": true, "logprobs": 1});
+    let body = json!({"prompt": prompt, "max_tokens": 4, "echo": true, "logprobs": 1,
+        "ignore_eos": true});
     let (status, told) = served.post("/v1/completions", &body);
     assert_eq!(status, 200, "{told}");
     let told: Value = serde_json::from_str(&told).expect("JSON");
@@ -473,8 +474,7 @@ fn echo_tells_what_the_model_says_of_a_prompt() {
     assert!(logprobs[0].is_null() && logprobs[1..].iter().all(Value::is_number));
 }
 
-/// For layers with a recurrent state, prompts in chunks of a step, in reused slots, and with
-/// preemption for lack of pages, give transformers' tokens.
+/// Layers with a recurrent state give transformers' tokens: in chunks, reused slots, and preempted.
 #[test]
 fn models_with_states_answer_as_transformers_do() {
     for name in ["qwen35", "qwen3_next"] {
