@@ -44,8 +44,7 @@ impl Measured for Parser {
         self.rule_bytes + self.beginning.parser.lexer_stats().num_bytes
     }
 
-    /// Returns true if the lexer has so many states that the next answer might exceed their
-    /// maximum.
+    /// Returns true if the next answer might exceed the maximum number of lexer states.
     fn is_worn(&self) -> bool {
         self.beginning.parser.lexer_stats().num_states > LEXER_STATES / 2
     }

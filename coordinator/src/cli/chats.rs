@@ -12,7 +12,7 @@ pub struct LowChats {
     /// '{"enable_thinking": false}'
     #[arg(long, value_name = "JSON", value_parser = parse_variables, help_heading = "Chats")]
     pub chat_template_kwargs: Option<Variables>,
-    /// Where to return the reasoning that a model writes before its answer
+    /// Format of the reasoning that a model writes before its answer
     #[arg(
         long,
         value_enum,

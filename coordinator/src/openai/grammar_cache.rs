@@ -70,11 +70,13 @@ impl GrammarCache {
             checked.map(|()| Arc::clone(&grammar))
         });
         checked.map_err(|error| {
-            let message = match grammar.calls() {
-                Some(_) => format!("Invalid value for 'tools': {error}."),
-                None => format!("Invalid response format: {error}."),
-            };
-            Rejection::new(ErrorCode::InvalidValue, message)
+            let rejection = |message| Rejection::new(ErrorCode::InvalidValue, message);
+            match grammar.calls() {
+                Some(_) => {
+                    rejection(format!("Invalid value for 'tools': {error}.")).with_param("tools")
+                }
+                None => rejection(format!("Invalid response format: {error}.")),
+            }
         })
     }
 

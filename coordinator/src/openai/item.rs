@@ -183,8 +183,8 @@ pub struct Rejection {
     pub code: ErrorCode,
     /// Sentence without the line number, which the output adds.
     pub message: String,
-    /// Invalid field; `None` if the message itself names it, or no field is invalid.
-    pub param: Option<&'static str>,
+    /// Invalid field; `None` if no field is invalid.
+    pub param: Option<String>,
 }
 
 impl Rejection {
@@ -195,8 +195,8 @@ impl Rejection {
 
     /// Sets the invalid field.
     #[must_use]
-    pub fn with_param(self, param: &'static str) -> Rejection {
-        Rejection { param: Some(param), ..self }
+    pub fn with_param(self, param: impl Into<String>) -> Rejection {
+        Rejection { param: Some(param.into()), ..self }
     }
 
     /// Returns the rejection of a text that the tokenizer cannot process; `what` begins its

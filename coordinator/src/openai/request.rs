@@ -111,12 +111,12 @@ impl Building<'_> {
         let refused = |why: &str| {
             let message =
                 format!("Unsupported parameter: 'tools' cannot be used with this model: {why}.");
-            Rejection::new(ErrorCode::UnsupportedField, message)
+            Rejection::new(ErrorCode::UnsupportedField, message).with_param("tools")
         };
         let codec = self.codec.ok_or_else(|| refused("it has no tokenizer"))?;
         let lost = |error: &CodecError| {
             let what = "Unsupported parameter: 'tools' cannot be used with this model";
-            Rejection::of_codec(error, ErrorCode::UnsupportedField, what)
+            Rejection::of_codec(error, ErrorCode::UnsupportedField, what).with_param("tools")
         };
         let template = codec.tools_template().map_err(|error| lost(&error))?;
         let template = template.unwrap_or_default();

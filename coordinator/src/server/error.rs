@@ -5,7 +5,7 @@ use axum::response::{IntoResponse, Response};
 
 use super::reply::json;
 use crate::openai::item::{ErrorCode, Rejection};
-use crate::openai::refusal::{ErrorEnvelope, ErrorObject, field_of};
+use crate::openai::refusal::{ErrorEnvelope, ErrorObject};
 
 /// Reason for which a request is not answered, and the response that states it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -115,12 +115,11 @@ impl From<Rejection> for ApiError {
             return ApiError::tokenizer_failed(message);
         }
         let mut error = ApiError::invalid(code.name(), message);
-        error.object.param = match code {
-            _ if param.is_some() => param.map(str::to_owned),
+        error.object.param = param.or_else(|| match code {
             ErrorCode::EmptyPrompt => Some("prompt".to_owned()),
             ErrorCode::ChatTemplate => Some("messages".to_owned()),
-            _ => field_of(&error.object.message),
-        };
+            _ => None,
+        });
         error
     }
 }

@@ -78,7 +78,7 @@ impl Metrics {
         seconds("request_preparation_time", preparation, &self.preparation);
         let queue = "Time from when the engine receives a request until a sequence has a slot";
         seconds("request_queue_time", queue, &self.queue);
-        let prompt = "Time from a request's arrival until a prompt is computed";
+        let prompt = "Time from a request's arrival until a prompt is computed, including waiting";
         seconds("request_prompt_time", prompt, &self.prompt_computed);
         let whole = "Time from a request's arrival to the end of its last answer";
         seconds("e2e_request_latency", whole, &self.whole);

@@ -72,7 +72,7 @@ pub fn check_model(fields: &Map<String, Value>, shared: &Shared) -> Result<(), A
         Some(Value::String(name)) => Err(ApiError::no_such_model(name, shared.model.name())),
         Some(_) => {
             let message = "Invalid value for 'model': must be a string.";
-            Err(Rejection::new(ErrorCode::InvalidValue, message).into())
+            Err(Rejection::new(ErrorCode::InvalidValue, message).with_param("model").into())
         }
     }
 }

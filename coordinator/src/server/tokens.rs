@@ -60,7 +60,7 @@ pub async fn detokenize(State(shared): State<Arc<Shared>>, request: Request) -> 
         let tokens: Option<Vec<u32>> = tokens.and_then(|tokens| tokens.iter().map(id).collect());
         let tokens = tokens.ok_or_else(|| {
             let message = "Invalid value for 'tokens': must be an array of token ids.";
-            Rejection::new(ErrorCode::InvalidValue, message)
+            Rejection::new(ErrorCode::InvalidValue, message).with_param("tokens")
         })?;
         let pieces = codec.pieces(&TextContext::default(), &tokens).map_err(|error| {
             let what = "The tokens could not be decoded";
@@ -77,7 +77,7 @@ fn is_set(fields: &Fields, name: &str, unless_given: bool) -> Result<bool, ApiEr
         Some(Value::Bool(value)) => Ok(*value),
         Some(_) => {
             let message = format!("Invalid value for '{name}': must be a boolean.");
-            Err(Rejection::new(ErrorCode::InvalidValue, message).into())
+            Err(Rejection::new(ErrorCode::InvalidValue, message).with_param(name).into())
         }
     }
 }
@@ -90,7 +90,7 @@ fn tokens_of(
     let mut prompts = read_prompts(fields)?;
     let (Some(prompt), true) = (prompts.pop(), prompts.is_empty()) else {
         let message = "Invalid value for 'prompt': must be a single prompt.";
-        return Err(Rejection::new(ErrorCode::InvalidValue, message).into());
+        return Err(Rejection::new(ErrorCode::InvalidValue, message).with_param("prompt").into());
     };
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let now_s = now.map_or(0, |since| since.as_secs());
@@ -126,7 +126,7 @@ fn check_size(prompt: &RawPrompt, context: usize) -> Result<(), Rejection> {
         "Invalid value for '{field}': must have at most {max_bytes} bytes, got {size_bytes}. Split \
          the text into several requests."
     );
-    Err(Rejection::new(ErrorCode::InvalidValue, message))
+    Err(Rejection::new(ErrorCode::InvalidValue, message).with_param(field))
 }
 
 /// Reads a body and answers it on a thread that may wait for a tokenizer.

@@ -9,7 +9,7 @@ use super::{Drives, Ran, SMALL, strs};
 use crate::command::finish;
 
 const ALL: [&str; 2] = ["--nvme-ops", "all"];
-/// User and group ID of `nobody` on most systems.
+/// User and group ID of an unprivileged account on most systems.
 const USER: &str = "65534";
 
 /// Runs with the command `before` as a prefix.

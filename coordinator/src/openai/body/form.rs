@@ -25,7 +25,8 @@ pub(super) fn read(fields: &Fields, rules: &Rules<'_>) -> Result<Option<Grammar>
                 ErrorCode::InvalidValue,
                 "Invalid value for 'response_format': it cannot be combined with the format in \
                  'structured_outputs'. Specify only one of them.",
-            ));
+            )
+            .with_param("response_format"));
         }
         (response, structured) => response.or(structured),
     };

@@ -23,7 +23,7 @@ pub(super) fn only(
             "Unknown parameter: '{field}' in '{name}'. Remove it. Supported parameters: {}.",
             known.join(", ")
         );
-        let rejection = Rejection::new(ErrorCode::UnsupportedField, message);
+        let rejection = Rejection::new(ErrorCode::UnsupportedField, message).with_param(field);
         unread.ignore_or(&format!("{name}.{field}"), rejection)?;
     }
     Ok(())

@@ -175,7 +175,8 @@ fn read_max_tokens(fields: &Fields, looks_at_prompt: bool) -> Result<Option<u32>
             ErrorCode::InvalidValue,
             "Invalid value for 'max_tokens': it differs from 'max_completion_tokens'. Specify only \
              one of them.",
-        )),
+        )
+        .with_param("max_tokens")),
         (a, b) => Ok(a.or(b)),
     }
 }

@@ -245,7 +245,8 @@ fn more(message: &Fields, rules: &Rules<'_>) -> Result<Vec<(String, String)>, Re
                     format!(
                         "Unsupported parameter: '{name}' is not supported in a message. Remove it."
                     ),
-                ),
+                )
+                .with_param(name),
             )?,
         }
     }

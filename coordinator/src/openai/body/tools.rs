@@ -85,7 +85,7 @@ fn function(tool: &Value) -> Result<Function, Rejection> {
              digits, underscores, hyphens and dots.",
             json!(shown)
         );
-        return Err(Rejection::new(ErrorCode::InvalidValue, message));
+        return Err(Rejection::new(ErrorCode::InvalidValue, message).with_param("tools"));
     }
     let parameters = match function.get("parameters") {
         None | Some(Value::Null) => {
@@ -122,7 +122,7 @@ fn not_object(name: &str) -> Rejection {
          object.",
         json!(name)
     );
-    Rejection::new(ErrorCode::InvalidValue, message)
+    Rejection::new(ErrorCode::InvalidValue, message).with_param("tools")
 }
 
 /// Converts the calls of an earlier answer to the format of templates, where arguments are objects.

@@ -9,7 +9,6 @@ use serde_json::{Map, Value};
 use super::origin::Origin;
 use super::values::{Fields, given};
 use crate::openai::item::{ErrorCode, Rejection};
-use crate::openai::refusal::UNRECOGNIZED;
 
 /// Fields that do not affect an answer here: they identify the sender, classify the request for a
 /// hosted service, or control what a server retains.
@@ -182,12 +181,13 @@ impl Unread {
                 Some(false) => {
                     format!("Unsupported value: '{field}' is only supported with its default value")
                 }
-                None => format!("{UNRECOGNIZED}{field}"),
+                None => format!("Unrecognized request argument supplied: {field}"),
             };
             // A client cannot change the arguments of the server.
             let or = if is_client { "" } else { ", or pass --ignore-unknown-fields" };
             let message = format!("{reason}. Remove it{or}.");
-            self.ignore_or(name, Rejection::new(ErrorCode::UnsupportedField, message))?;
+            let rejection = Rejection::new(ErrorCode::UnsupportedField, message);
+            self.ignore_or(name, rejection.with_param(field))?;
         }
         Ok(columns)
     }

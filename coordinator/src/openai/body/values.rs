@@ -15,14 +15,13 @@ pub(super) fn given<'a>(fields: &'a Fields, name: &str) -> Option<&'a Value> {
 }
 
 pub(super) fn missing(field: &str) -> Rejection {
-    Rejection::new(ErrorCode::MissingField, format!("Missing required parameter: '{field}'."))
+    let message = format!("Missing required parameter: '{field}'.");
+    Rejection::new(ErrorCode::MissingField, message).with_param(field)
 }
 
 pub(super) fn invalid(field: &str, wanted: &str) -> Rejection {
-    Rejection::new(
-        ErrorCode::InvalidValue,
-        format!("Invalid value for '{field}': must be {wanted}."),
-    )
+    let message = format!("Invalid value for '{field}': must be {wanted}.");
+    Rejection::new(ErrorCode::InvalidValue, message).with_param(field)
 }
 
 /// Describes an invalid value: a number or a boolean as it is, any other value by its type.
@@ -38,10 +37,11 @@ pub(super) fn shown(value: &Value) -> String {
 pub(super) fn misplaced(fields: &Fields, name: &str, url: &str) -> Result<(), Rejection> {
     match given(fields, name) {
         None => Ok(()),
-        Some(_) => Err(Rejection::new(
-            ErrorCode::UnsupportedField,
-            format!("Unsupported parameter: '{name}' is not supported in {url}. Remove it."),
-        )),
+        Some(_) => {
+            let message =
+                format!("Unsupported parameter: '{name}' is not supported in {url}. Remove it.");
+            Err(Rejection::new(ErrorCode::UnsupportedField, message).with_param(name))
+        }
     }
 }
 

@@ -126,7 +126,7 @@ fn a_reader_that_does_not_read_is_left() {
     let mut desk_model = super::clients::card("echo");
     desk_model.max_positions = 1 << 20;
     let desk = Desk::of(manner, options, desk_model);
-    // With so many log-probabilities the answer is several times the 4 MiB that a socket holds.
+    // 20 log-probabilities per token make the answer several times the 4 MiB that a socket holds.
     let body = json!({"prompt": "slow", "max_tokens": 60_000, "stream": true, "temperature": 0,
         "logprobs": 20})
     .to_string();
