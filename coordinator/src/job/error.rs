@@ -9,91 +9,95 @@ use crate::boundary::engine::EngineError;
 /// Reason for which a job ended without finishing.
 #[derive(Debug, thiserror::Error)]
 pub enum JobError {
-    #[error("How the model's chats are written cannot be found out: {0}.")]
+    #[error("cannot determine the chat format of the model: {0}")]
     Chats(CodecError),
-    #[error("The input {path} cannot be read: {source}.")]
+    #[error("the input {path} cannot be read: {source}")]
     Input { path: String, source: io::Error },
     #[error(
-        "The input {path} is compressed with gzip. Decompress it first, as in: gzip -dc {path} | \
+        "the input {path} is compressed with gzip. Decompress it first: gzip -dc {path} | \
          coordinator --input - ..."
     )]
     CompressedInput { path: String },
     #[error(
-        "The input {path} is one JSON array, where a request to a line is wanted. Turn it into \
-         lines, as with: jq -c '.[]' {path}"
+        "the input {path} is a JSON array, but must have one request per line. Convert it: \
+         jq -c '.[]' {path}"
     )]
     ArrayInput { path: String },
     #[error(
-        "The input {path} is in UTF-16, where UTF-8 is wanted. Turn it into that, as with: iconv \
-         -f {encoding} -t UTF-8 {path} > {path}.utf8"
+        "the input {path} is in UTF-16, but must be in UTF-8. Convert it: iconv -f {encoding} \
+         -t UTF-8 {path} > {path}.utf8"
     )]
     Utf16Input { path: String, encoding: &'static str },
     #[error(
-        "The input {path} is a table, where a JSON object to a line is wanted. Turn its rows into \
-         such, as with: python3 -c \"import csv, json, sys; [print(json.dumps(row)) for row in \
-         csv.DictReader(sys.stdin, delimiter={separator:?})]\" < {path}; a column named prompt is \
-         the prompt, and others go into the output"
+        "the input {path} is a table, but must have one JSON object per line. Convert its rows: \
+         python3 -c \"import csv, json, sys; [print(json.dumps(row)) for row in \
+         csv.DictReader(sys.stdin, delimiter={separator:?})]\" < {path}; the column named prompt \
+         becomes the prompt, and other columns are copied to the output"
     )]
     TableInput { path: String, separator: char },
     #[error(
-        "The output {path} exists. Give --resume to go on where it ends, --force to overwrite it, \
-         or another --output."
+        "the output {path} already exists. Pass --resume to continue it, --force to overwrite \
+         it, or another --output."
     )]
     OutputExists { path: String },
     #[error(
-        "The output {path} cannot be opened for writing: {source}. Choose an --output in a \
-         directory where you may write."
+        "the output {path} cannot be opened for writing: {source}. Specify an --output in a \
+         directory with write permission."
     )]
     OutputOpen { path: String, source: io::Error },
     #[error(
-        "{path} is a link, belongs to another user or is not a regular file, and the answers are \
-         put in order in a file of that name. Remove it, or give another --output."
+        "{path} is a link, belongs to another user or is not a regular file, but the answers are \
+         sorted in a file of that name. Remove it, or specify another --output."
     )]
     ForeignSettling { path: String },
-    #[error("The output {path} is a folder. Give --output a file in it.")]
+    #[error("the output {path} is a directory. Specify a file in it as --output.")]
     OutputFolder { path: String },
-    #[error("The input and the output are the same file, {path}. Give another --output.")]
+    #[error("the input and the output are the same file, {path}. Specify another --output.")]
     SameFile { path: String },
-    #[error("The output {path} is in use by another run; wait for it, or give another --output.")]
+    #[error(
+        "the output {path} is in use by another run. Wait for that run to end, or specify another \
+         --output."
+    )]
     OutputBusy { path: String },
     #[error(
-        "The answers could not be written to {path}: {source}. Those written before are kept; \
-         make room and run the same command with --resume."
+        "the answers could not be written to {path}: {source}. Answers written before are kept. \
+         Free disk space and run the same command with --resume."
     )]
     OutputWrite { path: String, source: io::Error },
     #[error(
-        "The answers could not be written to {path}: {source}. Give --output a file: one that ends \
-         early can be gone on with."
+        "the answers could not be written to {path}: {source}. Specify a file as --output: an \
+         incomplete file can be continued with --resume."
     )]
     StreamWrite { path: String, source: io::Error },
-    #[error("The reader of the results has closed its end.")]
+    #[error("the reader of the results closed the pipe")]
     BrokenPipe,
-    #[error("{path} cannot be resumed: it is not a regular file.")]
+    #[error("{path} cannot be resumed: it is not a regular file")]
     ResumeStream { path: String },
     #[error(
-        "{path} cannot be resumed: its line {line} is not an answer that this program wrote. Give \
-         another --output, or --force to overwrite the file."
+        "{path} cannot be resumed: line {line} is not an answer written by this program. Specify \
+         another --output, or pass --force to overwrite the file."
     )]
     ResumeForeign { path: String, line: usize },
     #[error(
-        "{path} cannot be resumed: its line {line} was answered by another model, dtype, \
-         compression, seed or version ({found}, this run is {expected}). Run with the same ones, \
-         or give --force to overwrite the file."
+        "{path} cannot be resumed: line {line} was answered with another model, dtype, \
+         compression, seed or version ({found}, but this run has {expected}). Use the same ones, \
+         or pass --force to overwrite the file."
     )]
     ResumeFingerprint { path: String, line: usize, found: String, expected: String },
     #[error(
-        "{path} cannot be resumed: its line {line} was computed with the kernels {found}, and this \
-         run's are {expected}, which round differently. Use the same ones (TANDEM_KERNELS and \
-         --device choose them, `coordinator doctor` says what this machine has), or give --force \
-         to overwrite the file."
+        "{path} cannot be resumed: line {line} was computed with the kernels {found}, but those \
+         of this run are {expected}, which round differently. Use the same kernels \
+         (TANDEM_KERNELS and --device select them, `coordinator doctor` lists those of this \
+         machine), or pass --force to overwrite the file."
     )]
     ResumeKernels { path: String, line: usize, found: String, expected: String },
     #[error(
-        "{path} cannot be resumed: of its {} answers the input asks for {kept} only. {changed} \
-         answer requests that are now put in another way (another prompt, --chat, --max-tokens or \
-         chat template?) and {unasked} answer what it does not ask; the first is \"{custom_id}\" \
-         in line {line}. Nothing was changed. Give the input and the options it was made with, \
-         another --output, or --resume with --force to keep the {kept} and lose the other {}.",
+        "{path} cannot be resumed: only {kept} of its {} answers match the input. {changed} \
+         answer requests that have changed (another prompt, --chat, --max-tokens or chat \
+         template?) and {unasked} answer requests that the input does not contain; the first is \
+         \"{custom_id}\" in line {line}. The file is unchanged. Use the original input and \
+         options, another --output, or --resume with --force to keep the {kept} and lose the \
+         other {}.",
         kept + changed + unasked, changed + unasked
     )]
     ResumeOther {
@@ -106,16 +110,16 @@ pub enum JobError {
         custom_id: String,
     },
     #[error(
-        "The output {path} was moved or replaced while the job ran. Its answers, in order, are in \
-         {now}."
+        "the output {path} was moved or replaced while the job was running. Its answers, in \
+         order, are in {now}."
     )]
     OutputMoved { path: String, now: String },
     #[error(
-        "The model's tokenizer fails: {0} Answers written before are kept; run the same command \
-         with --resume once there is memory for it."
+        "the model's tokenizer failed: {0} Answers written before are kept. Run the same command \
+         with --resume once enough memory is available."
     )]
     Tokenizer(String),
-    #[error("interrupted while the input was read; nothing was written")]
+    #[error("interrupted while reading the input; nothing was written")]
     Interrupted,
     /// Failure of the engine, in its own words.
     #[error("{0}")]

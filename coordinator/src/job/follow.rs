@@ -134,7 +134,7 @@ impl Observer for Follower<'_, '_> {
         let echoed = match echoed {
             Ok(echoed) => echoed,
             Err(error) => {
-                let sentence = format!("The prompt cannot be turned into text: {error}.");
+                let sentence = format!("The prompt could not be decoded: {error}.");
                 if matches!(error, CodecError::Unavailable(_)) {
                     return self.fail(sentence);
                 }

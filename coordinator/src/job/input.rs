@@ -124,7 +124,7 @@ pub(super) fn read_line(raw: &[u8], line: usize, options: &InputOptions<'_>) -> 
 pub fn text_of(raw: &[u8]) -> Result<&str, Rejection> {
     std::str::from_utf8(raw).map_err(|error| {
         let byte = error.valid_up_to() + 1;
-        let message = format!("The line is not UTF-8 (byte {byte}); save the file as UTF-8.");
+        let message = format!("The line is not valid UTF-8 (byte {byte}). Save the file as UTF-8.");
         Rejection::new(ErrorCode::InvalidUtf8, message)
     })
 }
@@ -171,7 +171,7 @@ pub fn read_custom_id(fields: &Map<String, Value>) -> Result<Option<String>, Rej
         Some(Value::String(id)) if !id.is_empty() => Ok(Some(id.clone())),
         Some(_) => Err(Rejection::new(
             ErrorCode::InvalidValue,
-            "The field \"custom_id\" must be a text that is not empty.",
+            "Invalid value for 'custom_id': must be a non-empty string.",
         )),
     }
 }
@@ -188,7 +188,7 @@ fn read_envelope(
     if let Some((field, _)) = fields.iter().find(|(key, _)| !known.contains(&key.as_str())) {
         return Err(Rejection::new(
             ErrorCode::UnsupportedField,
-            format!("The field \"{field}\" does not belong beside \"body\"; move it inside."),
+            format!("Unknown parameter: '{field}' next to 'body'. Move it into 'body'."),
         ));
     }
     let need = |name: &str| {
@@ -196,8 +196,8 @@ fn read_envelope(
             Rejection::new(
                 ErrorCode::MissingField,
                 format!(
-                    "The field \"{name}\" is missing; a batch line has custom_id, method, url and \
-                 body."
+                    "Missing required parameter: '{name}'. A batch line has custom_id, method, \
+                     url and body."
                 ),
             )
         })
@@ -206,7 +206,7 @@ fn read_envelope(
     if method != "POST" {
         return Err(Rejection::new(
             ErrorCode::UnsupportedMethod,
-            format!("The method {method} is not supported; write \"POST\"."),
+            format!("Invalid value for 'method': must be \"POST\", got {method}."),
         ));
     }
     let url = need("url")?;
@@ -214,13 +214,13 @@ fn read_envelope(
         Rejection::new(
             ErrorCode::UnsupportedUrl,
             format!(
-                "The url {url} is not supported; write \"/v1/completions\" or \
-                 \"/v1/chat/completions\"."
+                "Invalid value for 'url': must be \"/v1/completions\" or \
+                 \"/v1/chat/completions\", got {url}."
             ),
         )
     })?;
     let body = need("body")?.as_object().ok_or_else(|| {
-        Rejection::new(ErrorCode::InvalidValue, "The field \"body\" must be an object.")
+        Rejection::new(ErrorCode::InvalidValue, "Invalid value for 'body': must be an object.")
     })?;
     let mut body = read_body(body, endpoint, &options.rules(Origin::BatchLine))?;
     wrap_as_chat(options.chat, endpoint, &mut body);

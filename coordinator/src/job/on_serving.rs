@@ -85,7 +85,7 @@ impl<'e> OnServing<'e> {
 }
 
 fn gone() -> EngineError {
-    EngineError::Failed("The engine has ended.".to_owned())
+    EngineError::Failed("The engine has stopped.".to_owned())
 }
 
 /// Index and event of a sequence; `None` if the engine dropped its listener.

@@ -179,8 +179,8 @@ impl Ids {
             let rejection = Rejection::new(
                 ErrorCode::DuplicateCustomId,
                 format!(
-                    "The custom_id \"{custom_id}\" was already used in line {first}; give each \
-                     request its own."
+                    "Invalid value for 'custom_id': \"{custom_id}\" was already used in line \
+                     {first}. Use a different one for each request."
                 ),
             );
             return Err(LineError { line, custom_id, rejection });

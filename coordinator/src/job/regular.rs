@@ -26,8 +26,8 @@ const NAME_MAX_BYTES: usize = 255;
 /// anything but a regular file.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "{} is a link, belongs to another user or is not a regular file, and the answers are put in \
-     order there", path.display()
+    "{} is a link, belongs to another user or is not a regular file, but the answers are \
+     sorted there", path.display()
 )]
 pub(super) struct ForeignSettling {
     pub(super) path: PathBuf,

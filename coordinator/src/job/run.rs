@@ -63,9 +63,9 @@ impl<'a> Job<'a> {
         let (kept, left) = (kept.count(), self.pending_requests().count());
         match (kept, self.replaced) {
             (0, 0) => None,
-            (_, 0) => Some(format!("{kept} answers kept, {left} to be made")),
+            (_, 0) => Some(format!("{kept} answers kept, {left} remaining")),
             (_, replaced) => Some(format!(
-                "{kept} answers kept, {replaced} replaced or dropped, {left} to be made"
+                "{kept} answers kept, {replaced} replaced or dropped, {left} remaining"
             )),
         }
     }
@@ -186,7 +186,7 @@ impl<'a> Job<'a> {
         match ran {
             Ok(()) if finished == sequences.len() => Ok(false),
             Ok(()) => Err(JobError::Engine(EngineError::Failed(format!(
-                "The engine gave {finished} results of {} sequences.",
+                "The engine returned {finished} results for {} sequences.",
                 sequences.len()
             )))),
             Err(EngineError::Interrupted) => Ok(true),

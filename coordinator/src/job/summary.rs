@@ -49,7 +49,7 @@ impl std::fmt::Display for Summary {
         if self.interrupted {
             write!(f, "; interrupted")?;
             if self.resumable {
-                write!(f, ", go on with --resume")?;
+                write!(f, ", continue with --resume")?;
             }
         }
         if !self.cut_lines.is_empty() {

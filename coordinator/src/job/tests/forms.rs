@@ -61,7 +61,7 @@ fn a_resume_tries_it_again() {
     desk.run(&mut Echo::new(2)).unwrap();
     let whole = desk.output();
     desk.options.mode = OutputMode::Resume;
-    assert_eq!(desk.prepare().unwrap().resumed().as_deref(), Some("3 answers kept, 2 to be made"));
+    assert_eq!(desk.prepare().unwrap().resumed().as_deref(), Some("3 answers kept, 2 remaining"));
     let mut engine = Echo::new(8);
     let summary = desk.run(&mut engine).unwrap();
     assert_eq!(engine.groups, [2]);

@@ -220,18 +220,18 @@ fn envelopes_that_are_wrong() {
         "/v1/completions",
     );
     refused(&line("\"POST\"", "7", body), ErrorCode::UnsupportedUrl, "/v1/completions");
-    refused(&line("\"POST\"", url, r#""body": 3"#), ErrorCode::InvalidValue, "\"body\"");
+    refused(&line("\"POST\"", url, r#""body": 3"#), ErrorCode::InvalidValue, "'body'");
     refused(&line("\"POST\"", url, r#""body": {}"#), ErrorCode::MissingField, "'prompt'");
     refused(
         &line("\"POST\"", url, r#""n": 2, "body": {"prompt": "a"}"#),
         ErrorCode::UnsupportedField,
-        "\"n\"",
+        "'n'",
     );
-    refused(r#"{"url": "/v1/completions", "body": {}}"#, ErrorCode::MissingField, "\"method\"");
-    refused(r#"{"method": "POST", "body": {}}"#, ErrorCode::MissingField, "\"url\"");
-    refused(r#"{"method": "POST", "url": "/v1/completions"}"#, ErrorCode::MissingField, "\"body\"");
-    refused(r#"{"custom_id": 5, "prompt": "a"}"#, ErrorCode::InvalidValue, "\"custom_id\"");
-    refused(r#"{"custom_id": "", "prompt": "a"}"#, ErrorCode::InvalidValue, "\"custom_id\"");
+    refused(r#"{"url": "/v1/completions", "body": {}}"#, ErrorCode::MissingField, "'method'");
+    refused(r#"{"method": "POST", "body": {}}"#, ErrorCode::MissingField, "'url'");
+    refused(r#"{"method": "POST", "url": "/v1/completions"}"#, ErrorCode::MissingField, "'body'");
+    refused(r#"{"custom_id": 5, "prompt": "a"}"#, ErrorCode::InvalidValue, "'custom_id'");
+    refused(r#"{"custom_id": "", "prompt": "a"}"#, ErrorCode::InvalidValue, "'custom_id'");
     let error = error_in(read(line("\"GET\"", url, body).as_bytes()));
     assert_eq!(error.custom_id, "a");
 }

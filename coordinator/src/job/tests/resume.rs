@@ -151,7 +151,7 @@ fn a_changed_request_is_answered_anew_only_where_replacing_is_asked_for() {
     desk.options.mode = OutputMode::ResumeReplacing;
     let job = desk.prepare().unwrap();
     let resumed = job.resumed().unwrap();
-    assert_eq!(resumed, "2 answers kept, 2 replaced or dropped, 2 to be made");
+    assert_eq!(resumed, "2 answers kept, 2 replaced or dropped, 2 remaining");
     drop(job);
     let mut engine = Echo::new(4);
     desk.run(&mut engine).unwrap();

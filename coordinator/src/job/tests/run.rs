@@ -336,8 +336,8 @@ fn an_interrupt_keeps_finished_groups() {
     assert_eq!(summary.exit(), Exit::Interrupted);
     assert_eq!(
         summary.to_string(),
-        "2 answered, 0 failed, 3 not run; interrupted, go on with --resume; 2 cut at max_tokens \
-         (lines 1, 2)"
+        "2 answered, 0 failed, 3 not run; interrupted, continue with --resume; 2 cut at \
+         max_tokens (lines 1, 2)"
     );
     assert_eq!(desk.lines().len(), 2);
     // Before anything runs, the job itself checks for an interruption.
