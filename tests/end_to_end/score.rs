@@ -304,14 +304,14 @@ fn what_goes_wrong_is_said() {
         .map(str::to_owned)
         .into();
     std::fs::write(place.path("in.jsonl"), input.join("\n")).expect("writable");
-    refused(&[], 3, "line 2: The field \"continuations\" is missing.");
+    refused(&[], 3, "line 2: Missing required parameter: 'continuations'.");
     refused(&[], 1, "--resume");
     refused(&["--force", "--stride", "4"], 2, "--stride");
     refused(&["--resume", "--dtype", "f32"], 1, "another model, dtype");
     let file = place.path("short.txt");
     std::fs::write(&file, "").expect("writable");
     let file = file.to_str().expect("UTF-8");
-    refused(&["--force", "--input", file], 1, "tokens; two at least");
+    refused(&["--force", "--input", file], 1, "tokens; at least two");
     refused(&["--force", "--input", file, "--context", "4096"], 2, "positions");
 }
 

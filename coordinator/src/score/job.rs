@@ -32,9 +32,9 @@ impl Job {
         let kept = kept.filter(|(item, line)| matches!(item, Item::Question(_)) && line.is_some());
         let (kept, left) = (kept.count(), self.pending().count());
         (kept + self.replaced > 0).then(|| match self.replaced {
-            0 => format!("{kept} lines kept, {left} to be made"),
+            0 => format!("{kept} lines kept, {left} remaining"),
             replaced => {
-                format!("{kept} lines kept, {replaced} replaced or dropped, {left} to be made")
+                format!("{kept} lines kept, {replaced} replaced or dropped, {left} remaining")
             }
         })
     }

@@ -55,14 +55,16 @@ fn read_texts(
     let known = ["custom_id", "prompt", "continuations"];
     if let Some((field, _)) = fields.iter().find(|(name, _)| !known.contains(&name.as_str())) {
         let message = format!(
-            "The field \"{field}\" is not known here; a line has custom_id, prompt and \
+            "Unknown parameter: '{field}'. Remove it. Supported parameters: custom_id, prompt, \
              continuations."
         );
         return Err(Rejection::new(ErrorCode::UnsupportedField, message));
     }
     let need = |name: &str| {
-        let missing =
-            || Rejection::new(ErrorCode::MissingField, format!("The field \"{name}\" is missing."));
+        let missing = || {
+            let message = format!("Missing required parameter: '{name}'.");
+            Rejection::new(ErrorCode::MissingField, message)
+        };
         fields.get(name).filter(|value| !value.is_null()).ok_or_else(missing)
     };
     let (prompt, list) = (need("prompt")?, need("continuations")?);
@@ -71,7 +73,7 @@ fn read_texts(
         Value::String(prompt) => {
             let texts = list.iter().map(Value::as_str).collect::<Option<Vec<&str>>>();
             let codec = options.codec.ok_or_else(|| {
-                let message = options.limits.no_tokenizer("; give lists of token ids");
+                let message = options.limits.no_tokenizer("; specify arrays of token ids");
                 Rejection::new(ErrorCode::NoTokenizer, message)
             })?;
             split(
@@ -91,15 +93,15 @@ fn read_texts(
             Ok((prompt, lists.collect::<Result<_, _>>()?))
         }
         _ => {
-            let message = "The field \"prompt\" must be a text or a list of token ids.";
+            let message = "Invalid value for 'prompt': must be a string or an array of token ids.";
             Err(Rejection::new(ErrorCode::InvalidValue, message))
         }
     }
 }
 
 fn wrong_list() -> Rejection {
-    let message = "The field \"continuations\" must be a list, not empty: of texts where the \
-                   prompt is a text, of lists of token ids where it is such a list.";
+    let message = "Invalid value for 'continuations': must be a non-empty array of strings if the \
+                   prompt is a string, or of token id arrays if it is an array of token ids.";
     Rejection::new(ErrorCode::InvalidValue, message)
 }
 
@@ -108,7 +110,7 @@ fn ids(list: &[Value]) -> Result<Vec<u32>, Rejection> {
         // An ID too large for u32 is outside the vocabulary, which is checked later.
         let id = entry.as_u64().map(|id| u32::try_from(id).unwrap_or(u32::MAX));
         id.ok_or_else(|| {
-            let message = format!("{entry} is no token id: a whole number, 0 or more.");
+            let message = format!("Invalid token id {entry}: must be a non-negative integer.");
             Rejection::new(ErrorCode::InvalidValue, message)
         })
     };
@@ -124,20 +126,19 @@ pub fn check(question: &Question, limits: Limits) -> Result<(), Rejection> {
     let mut tokens = all.flatten();
     if let Some(token) = tokens.find(|token| **token as usize >= limits.vocab_size) {
         let last = limits.vocab_size - 1;
-        let message =
-            format!("The token id {token} is outside the vocabulary, which ends at {last}.");
+        let message = format!("Token id {token} is out of vocabulary: must be at most {last}.");
         return Err(Rejection::new(ErrorCode::TokenOutOfVocabulary, message));
     }
     for (place, continuation) in question.continuations.iter().enumerate() {
         if continuation.is_empty() {
-            let message = format!("Continuation {} has no tokens behind the prompt's.", place + 1);
+            let message = format!("Continuation {} adds no tokens to the prompt.", place + 1);
             return Err(Rejection::new(ErrorCode::InvalidValue, message));
         }
         let length = question.prompt.len() + continuation.len();
         if length > limits.context {
             let message = format!(
-                "Continuation {} ends at token {length}, and the context is {}; shorten the \
-                 prompt.",
+                "Continuation {} ends at token {length}, but the maximum context length is {} \
+                 tokens. Shorten the prompt.",
                 place + 1,
                 limits.context
             );

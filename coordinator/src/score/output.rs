@@ -73,8 +73,8 @@ impl Score {
 /// included.
 pub fn not_finite_line(question: &Question, continuation: usize) -> Vec<u8> {
     let message = format!(
-        "The model's logits for continuation {} are no finite numbers; its weights may be \
-         damaged, or too large for this --dtype.",
+        "The model's logits for continuation {} contain infinities or NaN. Its weights may \
+         be damaged, or too large for this --dtype.",
         continuation + 1
     );
     let rejection = Rejection::new(ErrorCode::NotFinite, message);

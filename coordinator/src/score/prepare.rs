@@ -45,11 +45,11 @@ pub enum ScoreError {
     Job(#[from] JobError),
     #[error("{0}")]
     NoTokenizer(String),
-    #[error("The text is not UTF-8 (byte {byte}); save the file as UTF-8.")]
+    #[error("the text is not valid UTF-8 (byte {byte}). Save the file as UTF-8.")]
     Utf8 { byte: usize },
-    #[error("The text cannot be tokenised: {0}.")]
+    #[error("the text cannot be tokenised: {0}")]
     Tokenizer(CodecError),
-    #[error("The text has {0} tokens; two at least can be scored.")]
+    #[error("the text has {0} tokens; at least two are required")]
     Short(usize),
 }
 
@@ -155,7 +155,7 @@ fn windows(
     options: &LineOptions<'_>,
 ) -> Result<Vec<Item>, ScoreError> {
     let codec = options.codec.ok_or_else(|| {
-        let consequence = ", so a text has no tokens; give lines with token ids";
+        let consequence = "; specify lines with token ids instead of a text";
         ScoreError::NoTokenizer(options.limits.no_tokenizer(consequence))
     })?;
     let bytes = bytes.strip_prefix(BOM).unwrap_or(bytes);

@@ -165,7 +165,7 @@ fn submit(
     };
     let listener = Teller { ticket, found: None, sender: Some(sender.clone()) };
     let taken = engine.submit(submission, Box::new(listener));
-    let ended = |_| JobError::Engine(EngineError::Failed("The engine has ended.".to_owned()));
+    let ended = |_| JobError::Engine(EngineError::Failed("The engine has stopped.".to_owned()));
     taken.map(|_| ()).map_err(ended)
 }
 
@@ -184,7 +184,7 @@ impl Drop for Teller {
     fn drop(&mut self) {
         if let Some(sender) = self.sender.take() {
             // The receiver is gone if scoring ended first.
-            let _ = sender.send((self.ticket, Err("The engine has ended.".to_owned())));
+            let _ = sender.send((self.ticket, Err("The engine has stopped.".to_owned())));
         }
     }
 }
@@ -198,7 +198,8 @@ impl Listener for Teller {
             }
             Event::Token { .. } => return Listening::Yes,
             Event::Finished(_) => {
-                let missing = || "The engine has ended a sequence unasked.".to_owned();
+                let missing =
+                    || "The engine finished a sequence without log-probabilities.".to_owned();
                 self.found.take().ok_or_else(missing)
             }
             Event::Failed(sentence) => Err(sentence),

@@ -63,8 +63,7 @@ fn behind_prefix(
 
 /// Returns the rejection of an empty prompt if the model has no prefix token.
 pub fn no_prefix() -> Rejection {
-    let message = "The prompt is empty, and the model names no token that begins a text; give a \
-                   prompt.";
+    let message = "The prompt must not be empty: the model has no beginning-of-text token.";
     Rejection::new(ErrorCode::EmptyPrompt, message)
 }
 
