@@ -86,7 +86,7 @@ impl Api {
     /// Returns the server's error message, or a message that the event does not have this API's
     /// format.
     pub fn read(self, data: &[u8]) -> Result<Piece, String> {
-        let other = |error| format!("an event is not as expected ({error})");
+        let other = |error| format!("an event does not have the expected format ({error})");
         let (piece, error) = match self {
             Api::Openai => {
                 let event: OpenaiEvent = serde_json::from_slice(data).map_err(other)?;
@@ -164,7 +164,7 @@ mod tests {
         for api in [Api::Openai, Api::Llama] {
             let error = api.read(br#"{"error":{"message":"no room","code":503}}"#);
             assert_eq!(error, Err("no room".to_owned()));
-            assert!(api.read(b"<html>").expect_err("no JSON").contains("not as expected"));
+            assert!(api.read(b"<html>").expect_err("no JSON").contains("expected format"));
         }
         assert_eq!(refusal(br#"{"error":{"message":"queue full"}}"#), "queue full");
         assert_eq!(refusal(br#"{"error":"gone"}"#), "gone");

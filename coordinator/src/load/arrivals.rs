@@ -22,7 +22,7 @@ pub fn parse_rate(text: &str) -> Result<Rate, String> {
     match text.parse::<f64>() {
         Ok(rate) if rate == f64::INFINITY => Ok(Rate::Infinite),
         Ok(rate) if rate > 0.0 => Ok(Rate::PerSecond(rate)),
-        _ => Err("write a number of requests a second above 0, or inf for all at once".to_owned()),
+        _ => Err("expected requests per second above 0, or inf for all at once".to_owned()),
     }
 }
 

@@ -29,7 +29,7 @@ pub fn parse_key(key: &str) -> Result<HeaderValue, String> {
     let value = (!key.is_empty()).then(|| HeaderValue::try_from(format!("Bearer {key}")));
     let mut value = value
         .and_then(Result::ok)
-        .ok_or_else(|| "a key has visible characters alone, and at least one".to_owned())?;
+        .ok_or_else(|| "expected a non-empty key of visible characters".to_owned())?;
     value.set_sensitive(true);
     Ok(value)
 }
@@ -37,7 +37,7 @@ pub fn parse_key(key: &str) -> Result<HeaderValue, String> {
 /// Reason for which there is no complete answer.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    #[error("nobody answers at {authority}: {source}")]
+    #[error("cannot connect to {authority}: {source}")]
     Connect { authority: String, source: io::Error },
     #[error("the connection failed: {0}")]
     Http(#[from] hyper::Error),
@@ -47,9 +47,9 @@ pub enum ClientError {
     Stream(String),
     #[error("the stream ended without a token")]
     NoTokens,
-    #[error("the stream ended before it said so")]
+    #[error("the stream ended before its end marker")]
     Cut,
-    #[error("no whole answer within {} s", .0.as_secs())]
+    #[error("no complete answer within {} s", .0.as_secs())]
     Timeout(Duration),
 }
 

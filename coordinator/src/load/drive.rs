@@ -19,11 +19,11 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Reason for which a measurement failed.
 #[derive(Debug, thiserror::Error)]
 pub enum DriveError {
-    #[error("the system gives no more descriptors: {0}")]
+    #[error("the system has no more file descriptors: {0}")]
     System(io::Error),
     #[error("interrupted; nothing was measured")]
     Interrupted,
-    #[error("the server did not answer a first request: {0}")]
+    #[error("the server did not answer the first request: {0}")]
     First(ClientError),
 }
 

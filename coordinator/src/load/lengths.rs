@@ -19,15 +19,15 @@ pub enum LengthsError {
     #[error("{} cannot be read: {source}", path.display())]
     Read { path: PathBuf, source: std::io::Error },
     #[error(
-        "{}, line {line}, column {column}: \"{text}\" is not tokens of a prompt and of an answer, \
-         both at least 1, with a comma between, or these behind a time in seconds or as \
-         2023-11-16 18:17:03.98",
+        "{}, line {line}, column {column}: \"{text}\" is invalid; expected the numbers of tokens \
+         of a prompt and of an answer, both at least 1, separated by a comma, optionally after a \
+         time in seconds or such as 2023-11-16 18:17:03.98",
         path.display()
     )]
     Line { path: PathBuf, line: usize, column: usize, text: String },
-    #[error("{} has no column of times, which a trace begins with", path.display())]
+    #[error("{} has no column of times; a trace must have one as its first column", path.display())]
     NoTimes { path: PathBuf },
-    #[error("{}, line {line}: it comes before the one above it", path.display())]
+    #[error("{}, line {line}: the time is before that of the row above", path.display())]
     Order { path: PathBuf, line: usize },
     #[error("{} has no rows", path.display())]
     Empty { path: PathBuf },

@@ -11,7 +11,7 @@ use super::record::Answer;
 pub fn parse_ms(text: &str) -> Result<Duration, String> {
     let seconds = text.parse::<f64>().map(|ms| ms / 1000.0).unwrap_or(f64::NAN);
     Duration::try_from_secs_f64(seconds)
-        .map_err(|_| "write a number of milliseconds, for example 100 or 0.5".to_owned())
+        .map_err(|_| "expected a number of milliseconds, such as 100 or 0.5".to_owned())
 }
 
 /// A service level objective.

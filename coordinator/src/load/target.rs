@@ -20,10 +20,10 @@ pub struct Target {
 /// # Errors
 /// The text is not such a URL.
 pub fn parse_target(text: &str) -> Result<Target, String> {
-    let example = "write for example http://127.0.0.1:8000";
-    let uri: Uri = text.parse().map_err(|error| format!("it is no URL ({error}); {example}"))?;
+    let example = "specify for example http://127.0.0.1:8000";
+    let uri: Uri = text.parse().map_err(|error| format!("invalid URL ({error}); {example}"))?;
     if uri.scheme_str() == Some("https") {
-        return Err("TLS is not spoken here; measure the server behind its proxy".to_owned());
+        return Err("https is not supported; specify the server without its TLS proxy".to_owned());
     }
     match (uri.scheme_str(), uri.host(), uri.query()) {
         (Some("http"), Some(host), None) => {
@@ -31,7 +31,7 @@ pub fn parse_target(text: &str) -> Result<Target, String> {
             let base = path.strip_suffix("/v1").unwrap_or(path).to_owned();
             Ok(Target { host: host.to_owned(), port: uri.port_u16().unwrap_or(80), base })
         }
-        _ => Err(format!("it has no http://, no host, or a question mark; {example}")),
+        _ => Err(format!("expected http://, a host and no query; {example}")),
     }
 }
 
@@ -49,7 +49,7 @@ impl Target {
         let host = self.host.trim_start_matches('[').trim_end_matches(']');
         let addresses: Vec<SocketAddr> = (host, self.port).to_socket_addrs()?.collect();
         if addresses.is_empty() {
-            return Err(io::Error::new(io::ErrorKind::NotFound, "the name has no address"));
+            return Err(io::Error::new(io::ErrorKind::NotFound, "the host name has no address"));
         }
         Ok(addresses)
     }

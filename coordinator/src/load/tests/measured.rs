@@ -124,5 +124,5 @@ fn a_server_that_does_not_answer_is_not_measured() {
     let slow = Client { timeout: Duration::from_millis(20), ..client(address, Api::Openai) };
     let records = drive(slow, None, None, &planned, &|_| {}, &|| false).expect("measured");
     assert_eq!(records.failures.len(), 8);
-    assert!(records.failures[0].contains("no whole answer within"), "{:?}", records.failures);
+    assert!(records.failures[0].contains("no complete answer within"), "{:?}", records.failures);
 }
