@@ -53,7 +53,7 @@ impl LowChats {
 }
 
 fn parse_variables(text: &str) -> Result<Variables, String> {
-    let value = serde_json::from_str(text).map_err(|error| format!("it is no JSON: {error}"))?;
+    let value = serde_json::from_str(text).map_err(|error| format!("invalid JSON: {error}"))?;
     let variables = template_variables(&value);
     variables.map(Variables).map_err(|expected| format!("it must be {expected}"))
 }

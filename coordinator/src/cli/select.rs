@@ -28,8 +28,8 @@ const ALPHA_MAX: f64 = 1000.0;
 pub fn parse_select(text: &str) -> Result<SelectRule, String> {
     let refused = || {
         format!(
-            "{text} is no rule; write alpha=A,max=M with A from 0 to {ALPHA_MAX} and M above 0 up \
-             to 1, as in alpha=4,max=0.2"
+            "{text} is not a selection rule; write alpha=A,max=M with A from 0 to {ALPHA_MAX} and \
+             M above 0 and at most 1, for example alpha=4,max=0.2"
         )
     };
     let (mut alpha, mut max) = (None, None);

@@ -21,7 +21,9 @@ pub fn completions(shell: Shell) -> Vec<u8> {
 /// Reason why a page cannot be made or written.
 #[derive(Debug, thiserror::Error)]
 pub enum PageError {
-    #[error("coordinator has no command {name}, and so no page of it. It has {known}.")]
+    #[error(
+        "{name} is not a command of coordinator, so it has no manual page. Commands are {known}."
+    )]
     NoCommand { name: String, known: String },
     #[error("the pages cannot be written: {0}")]
     Write(#[from] io::Error),

@@ -8,95 +8,100 @@ use planner::split::SplitError;
 pub enum UsageError {
     #[error("--model is missing; write for example --model ./SmolLM2, or see --help.")]
     NoModel,
-    #[error("plan needs --model MODEL, or --tables FILE with the times of a layer.")]
+    #[error("plan requires --model MODEL, or --tables FILE with the times of a layer.")]
     NothingToPlan,
-    #[error("--device cuda:{device}: {source} --device emulated studies a placement without one.")]
+    #[error(
+        "--device cuda:{device}: {source} Use --device emulated to study a placement without a GPU."
+    )]
     NoCuda { device: u32, source: CudaError },
     #[error(
-        "--policy {policy} needs a GPU, and this run has none; add --device emulated, or use \
+        "--policy {policy} requires a GPU, and this run has none; add --device emulated, or use \
          --policy cpu-only."
     )]
     NoDevice { policy: &'static str },
     #[error(
-        "--split needs a GPU to run its part, and this run has none; add --device emulated, or \
-         leave --split out."
+        "--split requires a GPU, and this run has none; add --device emulated, or remove --split."
     )]
     SplitWithoutDevice,
     #[error(
-        "--host-attention is beside a GPU, and this run has none; add --device emulated, or leave \
-         it out."
+        "--host-attention requires a GPU, and this run has none; add --device emulated, or remove \
+         --host-attention."
     )]
     HostAttentionWithoutDevice,
-    #[error("--policy {policy} does not go with --split, which is --policy two-split.")]
+    #[error("--policy {policy} cannot be combined with --split, which implies --policy two-split.")]
     SplitWithPolicy { policy: &'static str },
     #[error("{0}.")]
     Split(#[from] SplitError),
-    #[error("--{flag} needs a file to write to, but the answers go to stdout; add --output FILE.")]
+    #[error("--{flag} requires an output file, but answers go to stdout; add --output FILE.")]
     ModeOfStdout { flag: &'static str },
     #[error(
-        "--stride and --context cut one text into windows, and the input holds lines; leave them \
-         out, or give --input a .txt file."
+        "--stride and --context split one text into windows, but the input consists of lines; \
+         remove both, or pass a .txt file to --input."
     )]
     WindowsOfLines,
     #[error(
-        "--stride {stride} leaves tokens out between windows of {context}; give at most \
-         --context."
+        "--stride {stride} skips tokens between windows of {context} tokens; use at most the \
+         value of --context."
     )]
     LongStride { stride: u32, context: u32 },
     #[error(
-        "--system needs a conversation, and a .txt file holds raw prompts; add --chat, or leave \
-         it out."
+        "--system requires a conversation, but a .txt file contains raw prompts; add --chat, or \
+         remove --system."
     )]
     SystemWithoutChat,
     #[error(
-        "--device emulated:timed lets given times pass and computes nothing; add --tables FILE or \
-         --machine MACHINE, or use --device emulated."
+        "--device emulated:timed replays specified times and computes nothing; add --tables FILE \
+         or --machine MACHINE, or use --device emulated."
     )]
     TimedWithoutTables,
     #[error(
-        "--json is for --tables, --machine and the subcommands; a run's numbers go to --report \
-         FILE."
+        "--json applies to --tables, --machine and subcommands; use --report FILE for the \
+         figures of a run."
     )]
     JsonWithoutTables,
-    #[error("--prompt-cache keeps the prompts of --input or of a server; leave it out.")]
+    #[error(
+        "--prompt-cache stores prompts of --input or of a server, and this run has neither; \
+         remove it."
+    )]
     PromptsWithoutInput,
     #[error(
-        "A job with --prompt-cache runs as a server does, of which there is no --report and no \
-         --trace; leave these out."
+        "A job with --prompt-cache runs as a server does, which writes no --report and no \
+         --trace; remove these options."
     )]
     PromptsWithReport,
-    #[error("--stop-at-eof and --input - would both read stdin; give --input a file.")]
+    #[error("--stop-at-eof and --input - would both read stdin; pass a file to --input.")]
     StdinTwice,
-    #[error("--{flag} runs on a machine that only lets time pass; add --device emulated:timed.")]
+    #[error(
+        "--{flag} runs on a device that replays times without computing; add --device \
+         emulated:timed."
+    )]
     TimesWithoutTimed { flag: &'static str },
-    #[error("--chart with --serve draws what was replayed; add --timed POLICY.")]
+    #[error("--chart with --serve draws a replay; add --timed POLICY.")]
     ChartWithoutReplay,
-    #[error("--emulated-threads is only for --device emulated; leave it out.")]
+    #[error("--emulated-threads requires --device emulated; remove it.")]
     EmulatedThreads,
     #[error(
-        "--export describes a machine with its device, and none is measured; add --device cuda:0 \
-         or --device emulated."
+        "--export describes a machine with its device, but no device is measured; add --device \
+         cuda:0 or --device emulated."
     )]
     ExportWithoutDevice,
-    #[error("--export needs rates in bf16, which every machine file has; leave --dtype out.")]
+    #[error("--export requires rates in bf16, as machine files contain; remove --dtype.")]
     ExportWithoutBf16,
-    #[error("--kv-select is for runs on the CPU alone; add --device none, or leave it out.")]
+    #[error("--kv-select is supported only on the CPU; add --device none, or remove it.")]
     SelectOnDevice,
     #[error(
-        "--prompt-cache keeps keys and values, and not what --kv-select chooses by; leave one of \
-         them out."
+        "--prompt-cache stores keys and values, but not the data by which --kv-select selects; \
+         remove one of the two."
     )]
     SelectWithPrompts,
-    #[error("--kv-select selects within fused attention; leave --no-fuse out.")]
+    #[error("--kv-select requires fused attention; remove --no-fuse.")]
     SelectUnfused,
-    #[error(
-        "--kv-select changes what new tokens attend to, and score computes none; leave it out."
-    )]
+    #[error("--kv-select affects only generated tokens, and score generates none; remove it.")]
     SelectInScore,
     #[error("--kv-select-text {path} cannot be read: {reason}.")]
     SelectText { path: String, reason: String },
-    #[error("--vram is only for a run with a device; leave it out, or add --device emulated.")]
+    #[error("--vram requires a device; remove it, or add --device emulated.")]
     Vram,
-    #[error("Device memory is given twice; write --vram or --device emulated:vram=..., not both.")]
+    #[error("Device memory is set twice; use --vram or --device emulated:vram=..., not both.")]
     VramTwice,
 }

@@ -37,7 +37,7 @@ impl fmt::Display for Batches {
 pub fn parse_batches(text: &str) -> Result<Batches, String> {
     let example = "write --batches 4x15 for 4 batches of 15 prompts each";
     let Some((count, size)) = text.split_once(['x', 'X']) else {
-        return Err(format!("it has no \"x\" between two numbers; {example}"));
+        return Err(format!("there is no \"x\" between two numbers; {example}"));
     };
     let number = |part: &str, what: &str| match part.parse::<u16>() {
         Ok(0) => Err(format!("the number of {what} is 0; {example}")),
@@ -107,14 +107,14 @@ pub fn parse_device(text: &str) -> Result<DeviceChoice, String> {
         _ => {}
     }
     if let Some(number) = text.strip_prefix("cuda:") {
-        return number.parse().map(DeviceChoice::Cuda).map_err(|_| {
-            format!("\"{number}\" is not the number of a device; write --device cuda:0")
-        });
+        return number
+            .parse()
+            .map(DeviceChoice::Cuda)
+            .map_err(|_| format!("\"{number}\" is not a device index; write --device cuda:0"));
     }
     let Some(settings) = text.strip_prefix("emulated:") else {
         return Err(
-            "there is no such device; write none, auto, cuda:0 or emulated:vram=8GiB,link=16GB/s"
-                .to_owned(),
+            "unknown device; write none, auto, cuda:0 or emulated:vram=8GiB,link=16GB/s".to_owned()
         );
     };
     let (mut vram_bytes, mut link_bytes_per_s) = (None, None);
@@ -127,7 +127,7 @@ pub fn parse_device(text: &str) -> Result<DeviceChoice, String> {
             }
             _ => {
                 return Err(format!(
-                    "\"{setting}\" is no setting of the emulated device; write \
+                    "\"{setting}\" is not a setting of the emulated device; write \
                      emulated:vram=8GiB,link=16GB/s"
                 ));
             }
@@ -170,7 +170,7 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
     };
     // 2^63 bytes and more are a mistake.
     if !(1.0..9.2e18).contains(&bytes) {
-        return Err(format!("\"{text}\" is no size above 0; write for example 8GiB or 512MiB"));
+        return Err(format!("\"{text}\" is not a size above 0; write for example 8GiB or 512MiB"));
     }
     Ok(bytes as u64)
 }
@@ -185,7 +185,7 @@ const MAX_BODY_BYTES: u64 = 256 << 20;
 pub fn parse_body_size(text: &str) -> Result<u64, String> {
     let size_bytes = parse_size(text)?;
     if size_bytes > MAX_BODY_BYTES {
-        return Err("all bodies together have at most 256MiB; give no more".to_owned());
+        return Err("the maximum is 256MiB, the limit for all request bodies together".to_owned());
     }
     Ok(size_bytes)
 }
@@ -196,7 +196,7 @@ pub fn parse_body_size(text: &str) -> Result<u64, String> {
 /// Anything but a number from 0 to 2.
 pub fn parse_temperature(text: &str) -> Result<f32, String> {
     let number = text.parse().ok().filter(|number| (0.0..=2.0).contains(number));
-    number.ok_or_else(|| "it is no number from 0 to 2; write for example 0.7".to_owned())
+    number.ok_or_else(|| "it is not a number from 0 to 2; write for example 0.7".to_owned())
 }
 
 /// Parses a cumulative probability.
@@ -205,7 +205,8 @@ pub fn parse_temperature(text: &str) -> Result<f32, String> {
 /// Anything but a number above 0 and at most 1.
 pub fn parse_top_p(text: &str) -> Result<f32, String> {
     let number = text.parse().ok().filter(|number| *number > 0.0 && *number <= 1.0);
-    number.ok_or_else(|| "it is no number above 0 and at most 1; write for example 0.95".to_owned())
+    let expected = "it is not a number above 0 and at most 1; write for example 0.95";
+    number.ok_or_else(|| expected.to_owned())
 }
 
 /// Parses the name of a serving policy.
@@ -216,7 +217,7 @@ pub fn parse_serving(text: &str) -> Result<schedule::hybrid::Policy, String> {
     let mut all = schedule::hybrid::Policy::ALL.into_iter();
     all.find(|policy| policy.name() == text).ok_or_else(|| {
         let names = schedule::hybrid::Policy::ALL.map(schedule::hybrid::Policy::name);
-        format!("it is none of {}", names.join(", "))
+        format!("it is not one of {}", names.join(", "))
     })
 }
 
@@ -351,7 +352,7 @@ pub fn parse_nvme_ops(text: &str) -> Result<NvmeOps, String> {
         names => {
             let names: Vec<String> = names.split(',').map(|name| name.trim().to_owned()).collect();
             if names.iter().any(String::is_empty) {
-                return Err("write auto, all, or names of operations, as in q,k,fc0".to_owned());
+                return Err("write auto, all, or names of operations, such as q,k,fc0".to_owned());
             }
             Ok(NvmeOps::Named(names))
         }
@@ -369,6 +370,6 @@ pub fn parse_repository(text: &str) -> Result<String, String> {
     };
     match text.split_once('/') {
         Some((org, name)) if is_word(org) && is_word(name) => Ok(text.to_owned()),
-        _ => Err("a repository is org/name, as in HuggingFaceTB/SmolLM2-135M-Instruct".into()),
+        _ => Err("a repository is org/name, such as HuggingFaceTB/SmolLM2-135M-Instruct".into()),
     }
 }
