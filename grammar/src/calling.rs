@@ -95,7 +95,8 @@ impl Calling {
             let mut json = self.json(matcher, syntax);
             json.said(&said);
             self.state = State::Calls(Box::new(json));
-            return (!begins).then(|| GrammarError("the form does not begin like this".to_owned()));
+            return (!begins)
+                .then(|| GrammarError("the format does not allow this beginning".to_owned()));
         }
         let (watch, is_elsewhere) = match &mut self.state {
             State::Calls(json) => return json.take(vocabulary, token),

@@ -63,7 +63,7 @@ impl Checker {
             Grammar::CallsOr(either) => {
                 self.check(&Grammar::Calls(Box::new(either.calls.clone())))?;
                 let beside = |error: GrammarError| {
-                    GrammarError(format!("the form of answers that call none: {error}"))
+                    GrammarError(format!("the format of answers without calls: {error}"))
                 };
                 self.check(&either.grammar).map_err(beside)?;
                 parser_of(&self.factory, either.rules(Tokens::Left)?.grammar).map(drop)
@@ -109,7 +109,7 @@ impl Checker {
         arguments: &str,
     ) -> Result<(), GrammarError> {
         let function = calls.functions.iter().find(|function| function.name == name);
-        let unknown = || GrammarError(format!("it calls `{name}`, which is no function"));
+        let unknown = || GrammarError(format!("it calls the unknown function `{name}`"));
         let form = arguments_of(function.ok_or_else(unknown)?);
         self.check_text(&form, arguments.as_bytes())
     }
@@ -121,7 +121,7 @@ impl Checker {
     pub fn check_text(&mut self, grammar: &Grammar, text: &[u8]) -> Result<(), GrammarError> {
         if let Grammar::Choice(texts) = grammar {
             let is_one = texts.iter().any(|choice| choice.as_bytes() == text);
-            return wrong_unless(is_one, "it is none of the choices");
+            return wrong_unless(is_one, "it is not one of the choices");
         }
         let kept = self.kept.get(grammar, || Parser::new(grammar, &self.factory))?;
         let (parser, is_wider) = (kept.begin(), kept.is_wider);
@@ -132,7 +132,7 @@ impl Checker {
         checked?;
         if let Grammar::JsonSchema(schema, _) | Grammar::Arguments(schema) = grammar {
             let told =
-                |key: String| GrammarError(format!("it says the key `{key}` of an object twice"));
+                |key: String| GrammarError(format!("it repeats the key `{key}` of an object"));
             Keys::default().take(text).map_err(told)?;
             return self.validate(schema, text, is_wider);
         }
@@ -145,11 +145,13 @@ impl Checker {
         let made = || Ok::<_, GrammarError>(Validator::new(schema));
         match self.validators.get(&schema.to_owned(), made)?.check(text) {
             Verdict::Unknown(why) if is_wider => {
-                Err(GrammarError(format!("it cannot be compared with the schema: {why}")))
+                Err(GrammarError(format!("it cannot be validated against the schema: {why}")))
             }
             // The parser has enforced the whole schema.
             Verdict::Valid | Verdict::Unknown(_) => Ok(()),
-            Verdict::Wrong(why) => Err(GrammarError(format!("it is not of the schema: {why}"))),
+            Verdict::Wrong(why) => {
+                Err(GrammarError(format!("it does not match the schema: {why}")))
+            }
         }
     }
 }
@@ -164,7 +166,7 @@ fn parsed(parser: TokenParser, text: &[u8]) -> Result<(), GrammarError> {
     let mut matcher = Matcher::new(Ok(parser));
     // The ID of each token is its byte.
     let taken = text.iter().all(|byte| matcher.consume_token(u32::from(*byte)).is_ok());
-    wrong_unless(taken, "it says what the form does not allow")?;
+    wrong_unless(taken, "it contains text that the format does not allow")?;
     wrong_unless(matcher.is_accepting().unwrap_or(false), "it ends before it is complete")
 }
 

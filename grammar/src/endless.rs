@@ -38,7 +38,7 @@ pub(crate) fn check_cycles(graph: &Graph<'_>) -> Result<(), GrammarError> {
                 State::Open => {
                     return Err(GrammarError(format!(
                         "the schema at `#{}` refers back to itself without a property or an item \
-                         between, so no value can be told by it",
+                         between, so no value can be validated against it",
                         graph.nodes[*next].place
                     )));
                 }

@@ -141,8 +141,8 @@ impl Grammar {
             let names: Vec<String> = unheld.iter().map(|name| format!("`{name}`")).collect();
             (!names.is_empty()).then(|| {
                 format!(
-                    "{of}: {} cannot be held while an answer is said and is looked at when it has \
-                     ended",
+                    "{of}: {} cannot be enforced during generation; the complete answer is \
+                     checked",
                     names.join(", ")
                 )
             })
@@ -193,7 +193,7 @@ impl Grammar {
                 TopLevelGrammar::from_regex(&regex::written(expression)?).into()
             }
             Grammar::Choice(texts) if texts.is_empty() => {
-                return Err(GrammarError("there is nothing to choose from".to_owned()));
+                return Err(GrammarError("there are no choices".to_owned()));
             }
             Grammar::Choice(texts) => {
                 bounds::check_choices(texts)?;
@@ -220,7 +220,11 @@ impl CallsOr {
         let mut form = match (&self.grammar, self.grammar.rules()?) {
             (Grammar::Choice(texts), None) => one_of(texts).into(),
             (_, Some(rules)) => rules,
-            (_, None) => return Err(GrammarError("there is no form beside the calls".to_owned())),
+            (_, None) => {
+                return Err(GrammarError(
+                    "there is no format for answers without calls".to_owned(),
+                ));
+            }
         };
         let start = GrammarWithLexer::from_lark("start: @calls | @form\n".to_owned());
         for (name, rules) in [("calls", &mut calls), ("form", &mut form)] {

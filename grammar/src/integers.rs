@@ -50,7 +50,7 @@ pub(crate) fn write_bounds(schema: &mut Map<String, Value>) -> Result<(), Gramma
     }
     let refused = |name: &str| {
         Err(GrammarError(format!(
-            "`{name}` leaves only whole numbers beyond {}, which cannot be told from each other",
+            "`{name}` permits only integers beyond {}, which cannot be distinguished",
             if name.ends_with("inimum") { MOST } else { LEAST }
         )))
     };

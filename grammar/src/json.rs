@@ -98,7 +98,7 @@ impl Json {
         let word = vocabulary.word(token).unwrap_or_default();
         self.look_for_tag(word);
         let repeated = self.keys.as_mut().and_then(|keys| keys.take(word).err());
-        let repeated = repeated.map(|key| GrammarError(format!("the key `{key}` comes twice")));
+        let repeated = repeated.map(|key| GrammarError(format!("the key `{key}` is repeated")));
         taken(&mut self.matcher, token).or(repeated)
     }
 

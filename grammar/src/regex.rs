@@ -227,7 +227,7 @@ impl Visitor for Writer {
                     _ => None,
                 });
                 let by = ranges.ok_or_else(|| {
-                    GrammarError(format!("`{}` is no class", written_class(class)))
+                    GrammarError(format!("`{}` is not a character class", written_class(class)))
                 })?;
                 self.edit(&class.span, by);
             }

@@ -52,7 +52,7 @@ fn check_together(root: &Value) -> Result<(), GrammarError> {
     for schema in all(root) {
         let parts = parts(root, schema);
         effort += parts.len();
-        within("the number of schemas that hold together", effort, 4 * SCHEMA_NODES)?;
+        within("the number of schemas that apply together", effort, 4 * SCHEMA_NODES)?;
         let count = |name: &str| -> usize {
             let of = |part: &&Map<String, Value>| match part.get(name) {
                 Some(Value::Object(fields)) => fields.len(),
@@ -66,7 +66,7 @@ fn check_together(root: &Value) -> Result<(), GrammarError> {
         within("the number of an object's `properties`", declared.max(required), PROPERTIES)?;
         let optional = declared.saturating_sub(required);
         within("the number of an object's optional `properties`", optional, OPTIONAL_PROPERTIES)?;
-        within("the number of patterns that hold together", count("pattern"), PATTERNS)?;
+        within("the number of patterns that apply together", count("pattern"), PATTERNS)?;
         check_multiples(parts.iter().filter_map(|part| part.get("multipleOf")?.as_f64()))?;
         pairs += count("patternProperties").pow(2) / 2;
         within("the number of pairs of an object's `patternProperties`", pairs, PATTERN_PAIRS)?;
@@ -125,7 +125,7 @@ pub(crate) fn check_size(root: &Value) -> Result<(), GrammarError> {
         nodes += 1;
         names += place;
         within("the number of the schema's values", nodes, SCHEMA_NODES)?;
-        let what = "the size in bytes of the names that lead to the schema's values";
+        let what = "the size in bytes of the paths to the schema's values";
         within(what, names, SCHEMA_PLACES_BYTES)?;
         match value {
             Value::Array(items) => rest.extend(items.iter().map(|item| (item, place + 6))),
@@ -168,7 +168,7 @@ fn check_depth(root: &Value) -> Result<(), GrammarError> {
                         }
                         ("$id", Value::String(_)) if place != address(root) => {
                             return Err(GrammarError(
-                                "`$id` is followed only at the schema's root".to_owned(),
+                                "`$id` is supported only at the schema's root".to_owned(),
                             ));
                         }
                         // Plain values, not schemas.
@@ -198,13 +198,11 @@ fn follow<'a>(root: &'a Value, to: &str) -> Result<&'a Value, GrammarError> {
         return refused("only references within the schema (`#/...`) are followed");
     };
     if pointer.contains(['~', '%']) {
-        return refused(
-            "a `$ref` with `~` or `%` is not followed; give what it leads to another name",
-        );
+        return refused("a `$ref` with `~` or `%` is not followed; rename its target");
     }
     match root.pointer(pointer) {
         Some(found) => Ok(found),
-        None => refused("a `$ref` leads to nothing in the schema"),
+        None => refused("the target of a `$ref` is not in the schema"),
     }
 }
 
@@ -266,7 +264,7 @@ fn write_own(schema: &mut Map<String, Value>) -> Result<(), GrammarError> {
         for (pattern, value) in std::mem::take(properties) {
             if written.insert(regex::pattern(&pattern)?, value).is_some() {
                 return Err(GrammarError(format!(
-                    "two of the `patternProperties` mean the same as `{pattern}`"
+                    "two of the `patternProperties` are equivalent to `{pattern}`"
                 )));
             }
         }

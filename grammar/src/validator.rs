@@ -73,7 +73,7 @@ impl Validator {
             Err(error) => return Verdict::Unknown(error.to_string()),
         };
         if !effort::is_bounded(&Graph::new(&self.schema), &value) {
-            return Verdict::Unknown("the schema is too intricate for it".to_owned());
+            return Verdict::Unknown("the schema is too complex".to_owned());
         }
         match validator.validate(&value) {
             Ok(()) => Verdict::Valid,

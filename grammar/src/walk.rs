@@ -136,7 +136,8 @@ impl Walk {
                 let Waiting { parser, marked, .. } = &**waiting;
                 let begins = said.is_empty() || begun_with(parser, &said).is_some();
                 self.way = begun(&behind.grammar, parser, &said, marked, *form);
-                (!begins).then(|| GrammarError("the form does not begin like this".to_owned()))
+                (!begins)
+                    .then(|| GrammarError("the format does not allow this beginning".to_owned()))
             }
             Way::Chosen(choosing, form) => {
                 let is_possible = choosing.take(texts(&self.forms, *form), token);

@@ -215,8 +215,8 @@ fn calls_are_checked_one_by_one() {
     for (name, arguments, word) in [
         ("get", "{\"a\": 1", "ends before"),
         ("get", "{\"a\": \"b\"}", "does not allow"),
-        ("get_all", "{\"a\": 1, \"a\": 2}", "twice"),
-        ("put", "{}", "no function"),
+        ("get_all", "{\"a\": 1, \"a\": 2}", "repeats the key"),
+        ("put", "{}", "unknown function"),
     ] {
         let error = told(name, arguments).expect(word);
         assert!(error.contains(word), "{error}");

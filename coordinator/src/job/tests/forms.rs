@@ -48,7 +48,7 @@ fn an_answer_that_ends_early_is_an_error() {
         assert_eq!(error.is_some(), *reason == Error, "{error:?}");
     }
     let sentence = endings[0].1.as_deref().unwrap();
-    assert!(sentence.contains("none of the choices"), "{sentence}");
+    assert!(sentence.contains("not one of the choices"), "{sentence}");
     assert_eq!((summary.answered, summary.failed_lines.as_slice()), (3, &[1, 5][..]));
     assert_eq!(summary.exit(), Exit::SomeFailed);
     let text = String::from_utf8(desk.output()).unwrap();
