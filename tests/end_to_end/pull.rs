@@ -241,7 +241,7 @@ fn a_pulled_model_answers_without_the_hub() {
         assert!(same, "{name}");
     }
     let again = hub.pull(&place, &[]);
-    assert!(text(&again.stderr).contains("are here"), "{}", text(&again.stderr));
+    assert!(text(&again.stderr).contains("are present"), "{}", text(&again.stderr));
     assert_eq!(hub.state.starts.lock().expect("whole").len(), 1, "nothing is fetched twice");
     std::fs::write(place.path("in.jsonl"), "{\"prompt\": [5, 6, 7], \"max_tokens\": 4}\n")
         .expect("a file");
@@ -286,7 +286,7 @@ fn what_came_damaged_is_removed() {
     *hub.state.lie.lock().expect("whole") = Lie::Bytes;
     let damaged = hub.pull(&place, &["--quiet"]);
     assert_eq!(damaged.status.code(), Some(1));
-    assert!(text(&damaged.stderr).contains("came damaged"), "{}", text(&damaged.stderr));
+    assert!(text(&damaged.stderr).contains("arrived damaged"), "{}", text(&damaged.stderr));
     *hub.state.lie.lock().expect("whole") = Lie::Nothing;
     let whole = hub.pull(&place, &["--quiet"]);
     assert!(whole.status.success(), "{}", text(&whole.stderr));
@@ -320,15 +320,15 @@ fn nothing_that_a_hub_says_leads_out_of_the_cache() {
         (Lie::Etag(up.clone()), "which is not a hash"),
         (Lie::Commit(up.clone()), "which is not a hash"),
         (Lie::CommitHeader(up.clone()), "which is not a hash"),
-        (Lie::CommitHeader("d".repeat(40)), "has changed meanwhile"),
+        (Lie::CommitHeader("d".repeat(40)), "has changed during the download"),
         (Lie::Name(format!("model/{up}.safetensors.json")), "has neither"),
-        (Lie::Name(format!("x/{up}.gguf")), "no path below a folder"),
-        (Lie::Name(format!("{}.gguf", victim.display())), "no path below a folder"),
-        (Lie::Name("model\u{1b}[2J.safetensors".to_owned()), "no path below a folder"),
+        (Lie::Name(format!("x/{up}.gguf")), "not a path below a folder"),
+        (Lie::Name(format!("{}.gguf", victim.display())), "not a path below a folder"),
+        (Lie::Name("model\u{1b}[2J.safetensors".to_owned()), "not a path below a folder"),
         (Lie::Size(u64::MAX), "no more than 16 TiB"),
-        (Lie::Size(free_bytes), "are to be fetched, and the disk"),
-        (Lie::Size(3), "sends another size"),
-        (Lie::Longer, "sends another size"),
+        (Lie::Size(free_bytes), "are to be fetched, but the disk"),
+        (Lie::Size(3), "sends a different size"),
+        (Lie::Longer, "sends a different size"),
     ] {
         *hub.state.lie.lock().expect("whole") = lie.clone();
         let done = hub.pull(&place, &["--quiet"]);

@@ -147,7 +147,7 @@ impl Repository {
             let links = file.metadata().map(|of| std::os::unix::fs::MetadataExt::nlink(&of))?;
             if links != 1 {
                 let path = self.path.join("blobs").join(&name);
-                let sentence = format!("{} has other names too; remove it", path.display());
+                let sentence = format!("{} has other hard links; remove it", path.display());
                 return Err(io::Error::other(sentence));
             }
             return Ok(Some(Part { blobs: &self.blobs, hash: hash.clone(), file }));
@@ -195,7 +195,7 @@ fn same_file(a: &File, b: &File) -> io::Result<bool> {
 /// Splits a path into its folders and its name.
 fn split(path: &str) -> io::Result<(Vec<&str>, &str)> {
     if !is_path(path) {
-        let sentence = format!("{path:?} is no path below a folder");
+        let sentence = format!("{path:?} is not a path below a folder");
         return Err(io::Error::new(io::ErrorKind::InvalidInput, sentence));
     }
     let mut parts: Vec<&str> = path.split('/').collect();

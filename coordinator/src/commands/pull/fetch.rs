@@ -115,7 +115,7 @@ impl Fetcher<'_> {
             None => {
                 let started = self.start(model, file, 0)?;
                 let etag = started.etag.clone().with_context(|| {
-                    format!("the hub has neither a checksum nor an ETag of {}", file.path)
+                    format!("the hub has neither a checksum nor an ETag for {}", file.path)
                 })?;
                 download = Some(started);
                 known.insert(etag).clone()
@@ -124,7 +124,7 @@ impl Fetcher<'_> {
         if self.has_blob(file, &blob)? {
             return Ok(blob);
         }
-        let busy = || format!("another process fetches {}; wait until it has ended", file.path);
+        let busy = || format!("another process is fetching {}; wait until it ends", file.path);
         let part = self.repository.part(&blob).with_context(|| in_cache(file))?;
         let part = part.with_context(busy)?;
         let mut start = part.size_bytes().with_context(|| in_cache(file))?;
@@ -139,7 +139,7 @@ impl Fetcher<'_> {
                 None => match self.start(model, file, start) {
                     Err(Broken::Hub(HubError::Status(416))) => {
                         part.file().set_len(0).with_context(|| in_cache(file))?;
-                        let error = "the hub does not go on where it ended";
+                        let error = "the hub does not resume where the last download ended";
                         return Err(Broken::Connection(io::Error::other(error)));
                     }
                     started => started?,
@@ -164,8 +164,9 @@ impl Fetcher<'_> {
         let download = self.hub.download(model, self.revision, &file.path, start);
         let download = download.map_err(Broken::Hub)?;
         if download.commit.as_ref().is_some_and(|commit| *commit != self.listing.commit) {
-            let error =
-                anyhow::anyhow!("{model} has changed meanwhile; run the same command again");
+            let error = anyhow::anyhow!(
+                "{model} has changed during the download; run the same command again"
+            );
             return Err(Broken::Refused(error));
         }
         Ok(download)
@@ -186,7 +187,7 @@ impl Fetcher<'_> {
             )
         };
         let size_bytes = file.size_bytes.or(download.total_bytes).with_context(|| {
-            format!("the hub does not say how large {} is, and it is not fetched", file.path)
+            format!("the hub does not report the size of {}, so it is not fetched", file.path)
         })?;
         if download.total_bytes.is_some_and(|total_bytes| total_bytes != size_bytes) {
             return Err(other_size(file, size_bytes).into());
@@ -223,7 +224,7 @@ impl Fetcher<'_> {
         let path = &file.path;
         anyhow::ensure!(
             needed <= free,
-            "{needed} bytes of {path} are to be fetched, and the disk has {free} left"
+            "{needed} bytes of {path} are to be fetched, but the disk has {free} left"
         );
         Ok(())
     }
@@ -236,7 +237,7 @@ fn verify(file: &HubFile, part: Part<'_>) -> anyhow::Result<()> {
         return part.finish().with_context(|| in_cache(file));
     }
     part.remove().with_context(|| format!("{path} is damaged and cannot be removed"))?;
-    anyhow::bail!("{path} came damaged and was removed; run the same command again")
+    anyhow::bail!("{path} arrived damaged and was removed; run the same command again")
 }
 
 fn in_cache(file: &HubFile) -> String {
@@ -246,7 +247,7 @@ fn in_cache(file: &HubFile) -> String {
 fn other_size(file: &HubFile, size_bytes: u64) -> anyhow::Error {
     let path = &file.path;
     anyhow::anyhow!(
-        "the hub sends another size than {size_bytes} bytes of {path}; it is not fetched"
+        "the hub sends a different size than {size_bytes} bytes of {path}; it is not fetched"
     )
 }
 

@@ -66,7 +66,7 @@ pub(super) enum ListError {
     Json(#[from] serde_json::Error),
     #[error("the hub names the commit {0:?}, which is not a hash of 40 or 64 digits")]
     Commit(String),
-    #[error("the hub gives {path:?} the checksum {checksum:?}, which is not one")]
+    #[error("the hub lists {path:?} with the invalid checksum {checksum:?}")]
     Checksum { path: String, checksum: String },
 }
 
@@ -134,15 +134,15 @@ pub(super) enum Unwanted {
     )]
     SeveralGguf { files: Vec<String> },
     #[error(
-        "the weights are only there as PyTorch .bin files, which are not read; look for a \
+        "the weights exist only as PyTorch .bin files, which are not supported; look for a \
          repository of this model with safetensors or GGUF files"
     )]
     OnlyBin,
     #[error("the repository has neither safetensors nor GGUF files")]
     NoWeights,
-    #[error("the hub names a file {path:?}, which is no path below a folder")]
+    #[error("the hub names a file {path:?}, which is not a path below a folder")]
     Path { path: String },
-    #[error("the hub gives {path} a size of {size_bytes} bytes; no more than 16 TiB are fetched")]
+    #[error("the hub lists {path} with {size_bytes} bytes; no more than 16 TiB are fetched")]
     Size { path: String, size_bytes: u64 },
     #[error("the repository has {count} files of this model; no more than {FILES_MAX} are fetched")]
     Files { count: usize },

@@ -33,7 +33,7 @@ pub(super) enum HubError {
     Redirects,
     #[error("the hub's header {name} is {value:?}, which is not a hash of 40 or 64 digits")]
     Header { name: &'static str, value: String },
-    #[error("the hub sends other bytes than those that were asked for")]
+    #[error("the hub sent a different byte range than requested")]
     Range,
 }
 
@@ -42,24 +42,24 @@ impl HubError {
     pub(super) fn sentence(&self, model: &str, revision: &str) -> anyhow::Error {
         match self {
             HubError::Status(401 | 403) => anyhow::anyhow!(
-                "the hub does not give {model} to everybody, or has no such model; set HF_TOKEN to \
-                 a token of an account that may read it"
+                "{model} is not public or does not exist on the hub; set HF_TOKEN to the token of \
+                 an account that may read it"
             ),
             HubError::Status(404) => {
                 anyhow::anyhow!("the hub has no {model} at revision {revision}")
             }
             HubError::Status(status) => {
-                anyhow::anyhow!("the hub answered with status {status}; try it again later")
+                anyhow::anyhow!("the hub answered with status {status}; try again later")
             }
             HubError::Http(ureq::Error::BodyExceedsLimit(bytes)) => anyhow::anyhow!(
-                "the hub's list of files is longer than {} MiB, and is not read",
+                "the hub's list of files exceeds {} MiB and is not read",
                 bytes >> 20
             ),
             HubError::Http(error) => anyhow::anyhow!(
-                "the hub cannot be reached ({error}). Where there is no network, copy the model's \
-                 folder and give its path as --model; HF_ENDPOINT names another hub"
+                "the hub cannot be reached ({error}); without a network, copy the model's folder \
+                 here and pass its path as --model, or set HF_ENDPOINT to another hub"
             ),
-            error => anyhow::anyhow!("{error}. HF_ENDPOINT names another hub"),
+            error => anyhow::anyhow!("{error}; set HF_ENDPOINT to use another hub"),
         }
     }
 }
@@ -116,11 +116,11 @@ impl Hub {
         let endpoint = endpoint.trim_end_matches('/').to_owned();
         let origin = endpoint.parse().ok().as_ref().and_then(Origin::of);
         let Some(origin) = origin else {
-            anyhow::bail!("HF_ENDPOINT is {endpoint:?}, which is not a URL as {ENDPOINT}");
+            anyhow::bail!("HF_ENDPOINT is {endpoint:?}, which is not a URL such as {ENDPOINT}");
         };
         anyhow::ensure!(
             token.as_ref().is_none_or(|token| token.bytes().all(|byte| byte.is_ascii_graphic())),
-            "HF_TOKEN has characters that no token has; copy it again"
+            "HF_TOKEN has characters that are invalid in a token; copy it again"
         );
         let agent = Agent::config_builder()
             .max_redirects(0)

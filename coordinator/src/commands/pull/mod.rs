@@ -40,10 +40,10 @@ const MAIN: &str = "main";
 /// An error whose message is meant for the user.
 pub fn run(request: &PullRequest) -> anyhow::Result<Exit> {
     let places = Places::from_environment(|name| std::env::var(name).ok());
-    let cache = places.hub_cache.context("there is no folder for models; set HF_HOME to one")?;
+    let cache = places.hub_cache.context("no folder for models is known; set HF_HOME to one")?;
     let revision = request.revision.as_deref().unwrap_or(MAIN);
     if !is_path(revision) {
-        let sentence = format!("--revision {revision} is no branch, tag or commit");
+        let sentence = format!("--revision {revision} is not a branch, tag or commit");
         return Err(Usage(sentence).into());
     }
     let hub = Hub::from_environment(token())?;
@@ -107,7 +107,7 @@ fn check_room(repository: &Repository, missing: &[&HubFile]) -> anyhow::Result<(
     let Ok(free) = repository.available_bytes() else { return Ok(()) };
     anyhow::ensure!(
         needed <= free,
-        "{:.0} MiB are to be fetched, and the disk of {} has {:.0} MiB left; HF_HOME names \
+        "{:.0} MiB are to be fetched, but the disk of {} has {:.0} MiB left; set HF_HOME to \
          another folder",
         needed as f64 / MIB,
         repository.path().display(),
@@ -123,7 +123,7 @@ fn say(request: &PullRequest, files: &[&HubFile], missing: &[&HubFile]) {
     let size = |files: &[&HubFile]| size_bytes(files) as f64 / MIB;
     let name = &request.model;
     match missing.len() {
-        0 => eprintln!("{name}: all {} files are here ({:.0} MiB)", files.len(), size(files)),
+        0 => eprintln!("{name}: all {} files are present ({:.0} MiB)", files.len(), size(files)),
         count => eprintln!(
             "{name}: fetching {count} of {} files, {:.0} of {:.0} MiB",
             files.len(),
