@@ -102,7 +102,7 @@ pub enum LaunchError {
     #[error("interrupted")]
     Interrupted,
     /// The serving thread panicked; its message was printed already.
-    #[error("the thread that serves has met a defect")]
+    #[error("the serving thread panicked")]
     Panicked,
 }
 

@@ -39,7 +39,7 @@ pub enum WorkerFailure {
     Silent { worker: String, pid: u32, seconds: u64, place: String },
     #[error("the {worker}: {message}")]
     Reported { worker: String, kind: FailureKind, message: String },
-    #[error("a lane gave up waiting, and no worker said why")]
+    #[error("a lane stopped waiting, and no worker reported a reason")]
     Unknown,
 }
 

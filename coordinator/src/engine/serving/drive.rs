@@ -297,7 +297,7 @@ impl Drive {
         self.own.state = State::Draining;
         self.show();
         self.crew = None;
-        self.desk.fail_all("The server has met a defect and ends.");
+        self.desk.fail_all("The server ends because of an internal error.");
     }
 
     /// Publishes that the server has ended: nothing is left that could answer.

@@ -88,10 +88,8 @@ impl ServingEngine {
                 Err(error) => drop(started.send(Err(error))),
             }
         });
-        let thread = thread.map_err(|source| LaunchError::Spawn {
-            worker: "thread that serves".to_owned(),
-            source,
-        })?;
+        let thread = thread
+            .map_err(|source| LaunchError::Spawn { worker: "serving thread".to_owned(), source })?;
         // A thread that ends without a message has panicked.
         let deciding = ready.recv().unwrap_or(Err(LaunchError::Panicked))?;
         Ok(ServingEngine {
