@@ -29,13 +29,13 @@ const OF_DRIVER: u32 = 5011;
 /// Meanings of the error codes that a user can act on.
 const MEANINGS: [(u32, &str); 10] = [
     (5001, "the nvidia-fs driver is not loaded"),
-    (5004, "the nvidia-fs driver is of another version"),
+    (5004, "the version of the nvidia-fs driver is not supported"),
     (5007, "the platform is not supported"),
     (5008, "the file system or the drive is not supported"),
     (5009, "the device is not supported"),
     (5010, "the nvidia-fs driver failed"),
-    (5018, "the file is not of a supported type"),
-    (5020, "the file is not open past the page cache"),
+    (5018, "the file type is not supported"),
+    (5020, "the file was not opened with O_DIRECT"),
     (5025, "it is not permitted"),
     (5036, "device memory cannot be pinned"),
 ];
@@ -56,7 +56,7 @@ pub enum CuFileError {
         function: &'static str,
     },
     /// The library refused a call.
-    #[error("cuFile refuses {call}: {}", meaning(*.code, *.cuda))]
+    #[error("cuFile call {call} failed: {}", meaning(*.code, *.cuda))]
     Refused {
         /// Function that was called.
         call: &'static str,

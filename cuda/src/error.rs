@@ -20,8 +20,8 @@ pub enum CudaError {
     },
     /// The driver supports only versions before CUDA 12.0.
     #[error(
-        "The CUDA driver supports CUDA {major}.{minor} and version 12.0 is needed: install \
-         NVIDIA's driver, version 525 or later, or run with --device none."
+        "The CUDA driver supports CUDA {major}.{minor} but version 12.0 or later is required: \
+         install NVIDIA's driver, version 525 or later, or run with --device none."
     )]
     TooOld {
         /// Major CUDA version of the driver.
@@ -31,13 +31,13 @@ pub enum CudaError {
     },
     /// The driver finds no device.
     #[error(
-        "The CUDA driver finds no device: look at nvidia-smi and at CUDA_VISIBLE_DEVICES, or run \
-         with --device none."
+        "The CUDA driver found no device: check nvidia-smi and CUDA_VISIBLE_DEVICES, or run with \
+         --device none."
     )]
     NoDevice,
     /// The number exceeds that of the last device.
     #[error(
-        "There is no CUDA device {index}: this machine has {count}, counted from 0; write for \
+        "There is no CUDA device {index}: this machine has {count}, numbered from 0; use for \
          example --device cuda:0."
     )]
     WrongIndex {
@@ -48,8 +48,8 @@ pub enum CudaError {
     },
     /// The compute capability of the device is below 8.0.
     #[error(
-        "CUDA device {index} ({name}) has compute capability {major}.{minor} and 8.0 is needed \
-         (Ampere or later): run with --device none."
+        "CUDA device {index} ({name}) has compute capability {major}.{minor} but 8.0 or later is \
+         required (Ampere): run with --device none."
     )]
     OldDevice {
         /// Number of the device.
@@ -63,8 +63,8 @@ pub enum CudaError {
     },
     /// The device has too little free memory for the plan.
     #[error(
-        "CUDA device {index} has {} of {} free and the plan needs {}: end what else uses the \
-         device, or lower --vram to {free_bytes} or less.",
+        "CUDA device {index} has {} of {} free but the plan needs {}: stop other programs that \
+         use the device, or lower --vram to {free_bytes} or less.",
         gib(*.free_bytes), gib(*.total_bytes), gib(*.needed_bytes)
     )]
     Full {
@@ -79,15 +79,15 @@ pub enum CudaError {
     },
     /// The compiled kernels do not match this build.
     #[error(
-        "The device code has no kernel {kernel}: the binary was built from a mixed tree; build it \
-         anew."
+        "The device code has no kernel {kernel}: the binary was built from sources of different \
+         versions; rebuild it."
     )]
     NoKernel {
         /// Name of the missing kernel.
         kernel: String,
     },
     /// cuBLASLt refused a call.
-    #[error("cuBLASLt refused {call}: status {code}; TANDEM_BLAS=own runs without it.")]
+    #[error("cuBLASLt call {call} failed: status {code}; set TANDEM_BLAS=own to run without it.")]
     Blas {
         /// Function of the library.
         call: &'static str,
@@ -95,7 +95,7 @@ pub enum CudaError {
         code: u32,
     },
     /// The driver refused any other call.
-    #[error("The CUDA driver refused {call}: {name} ({code}), {meaning}.")]
+    #[error("CUDA driver call {call} failed: {name} ({code}), {meaning}.")]
     Call {
         /// Function of the driver.
         call: &'static str,
@@ -126,7 +126,7 @@ pub(crate) mod code {
 impl CudaError {
     /// Creates the error of a call from its result code and the driver's name for it.
     pub(crate) fn of(call: &'static str, code: u32, name: Option<&str>) -> CudaError {
-        let name = name.unwrap_or("an error this build has no name for").to_owned();
+        let name = name.unwrap_or("unknown error").to_owned();
         CudaError::Call { call, code, name, meaning: meaning(code) }
     }
 
@@ -162,14 +162,14 @@ fn meaning(code: u32) -> &'static str {
         200 | 209 | 218 | 222 => "the driver cannot use the device code of this build",
         201 => "the context is no longer valid",
         214 | 226 => "a memory error that the hardware could not correct",
-        304 | 999 => "the operating system or the driver failed, look at dmesg",
-        700 => "a kernel touched memory that is not its own",
-        702 => "a kernel ran longer than the system allows",
-        712 => "the host memory is pinned already",
+        304 | 999 => "the operating system or the driver failed; check dmesg",
+        700 => "a kernel accessed an invalid address",
+        702 => "a kernel ran longer than the system's time limit",
+        712 => "the host memory is already pinned",
         715..=719 => "a kernel failed",
-        800 => "the system forbids it here, as some containers do",
+        800 => "the operation is not permitted, as in some containers",
         801 => "this device or system does not support it",
-        _ => "the run cannot go on",
+        _ => "the run cannot continue",
     }
 }
 
@@ -186,7 +186,7 @@ mod tests {
             total_bytes: 16 << 30,
         };
         let text = full.to_string();
-        assert!(text.contains("1.00 GiB of 16.00 GiB free and the plan needs 3.00 GiB"), "{text}");
+        assert!(text.contains("1.00 GiB of 16.00 GiB free but the plan needs 3.00 GiB"), "{text}");
         let call = |code| CudaError::of("cuLaunchKernel", code, None);
         assert!(full.is_about_memory() && call(2).is_about_memory());
         assert!(!call(700).is_about_memory());

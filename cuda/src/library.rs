@@ -46,7 +46,7 @@ impl Library {
                 "Debian's libcublaslt12, or pip's nvidia-cublas-cu12 with its lib folder on \
                  LD_LIBRARY_PATH"
             }
-            Library::Nvml => "Debian's libnvidia-ml1, a part of the driver",
+            Library::Nvml => "Debian's libnvidia-ml1, part of the driver",
             Library::CuFile => {
                 "Debian's libcufile0, or pip's nvidia-cufile-cu12 with its lib folder on \
                  LD_LIBRARY_PATH"

@@ -170,9 +170,9 @@ fn refusals_of_cufile_come_before_the_plan() {
     for (with_cufile, failure, said) in [
         (false, "none:1:0", "cuFile is not installed"),
         (true, "cuFileDriverOpen:1:5001", "the nvidia-fs driver is not loaded (error 5001)"),
-        (true, "cuFileDriverGetProperties:1:5030", "cuFile refuses cuFileDriverGetProperties"),
+        (true, "cuFileDriverGetProperties:1:5030", "cuFile call cuFileDriverGetProperties failed"),
         (true, "cuFileHandleRegister:1:5008", "the file system or the drive is not supported"),
-        (true, "cuFileRead:1:5030", "cuFile refuses cuFileRead: error 5030"),
+        (true, "cuFileRead:1:5030", "cuFile call cuFileRead failed: error 5030"),
         (true, "cuFileRead:1:5", "Input/output error"),
         (true, "cuIpcOpenMemHandle:1:800", "CUDA IPC is refused here"),
     ] {
@@ -192,7 +192,7 @@ fn refusals_of_cufile_come_before_the_plan() {
     // During the run, where the same reads worked before.
     for (failure, said) in [
         ("cuFileRead:40:5", "Input/output error"),
-        ("cuFileRead:40:5030", "cuFile refuses cuFileRead: error 5030"),
+        ("cuFileRead:40:5030", "cuFile call cuFileRead failed: error 5030"),
     ] {
         let ran = from(1, &drives, &[], true, &[("STANDIN_CUDA_FAIL", failure)]);
         assert_eq!(ran.code, Some(1), "the only drive: {}", ran.said);

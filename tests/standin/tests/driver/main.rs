@@ -390,7 +390,7 @@ fn refusals_of_cufile_are_sentences() {
         refused("cuFileDriverGetProperties:1:5011", "the CUDA driver failed");
         refused("cuFileHandleRegister:1:5008", "the file system or the drive is not supported");
         refused("cuFileBufRegister:1:5036", "device memory cannot be pinned");
-        refused("cuFileRead:1:5030", "cuFile refuses cuFileRead: error 5030");
+        refused("cuFileRead:1:5030", "cuFile call cuFileRead failed: error 5030");
         return refused("cuFileRead:1:5", "Input/output error");
     }
     let (context, (_, file)) = (open(), file_of_bytes());
