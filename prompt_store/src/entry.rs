@@ -55,7 +55,7 @@ impl Head {
             return Err("it is torn");
         }
         if *magic != MAGIC {
-            return Err("it is no page");
+            return Err("it is not a page");
         }
         let number = |place: usize| {
             let bytes: [u8; 4] = rest[4 * place..][..4].try_into().expect("four bytes");
@@ -65,7 +65,7 @@ impl Head {
             rest[16 + 32 * place..][..32].try_into().expect("a name's bytes")
         };
         if number(0) != FORMAT {
-            return Err("another version of this program wrote it");
+            return Err("it was written by another version of this program");
         }
         let head = Head {
             index: number(1),

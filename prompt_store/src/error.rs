@@ -24,16 +24,17 @@ pub struct Refused {
 pub enum WriteError {
     /// The page alone exceeds the maximum size of the store.
     #[error(
-        "a page takes {page_bytes} bytes and the prompt store may have {most_bytes}: allow it more"
+        "a page takes {page_bytes} bytes, but the prompt store may use only {most_bytes}: raise \
+         its limit"
     )]
     Bound { page_bytes: u64, most_bytes: u64 },
     /// Too many pages of the store cannot be removed.
     #[error(
-        "the prompt store {} holds {held_bytes} of the {most_bytes} bytes that it may have in \
-         pages that cannot be removed ({source}): remove them, or allow it more",
+        "the prompt store {} uses {held_bytes} of at most {most_bytes} bytes for pages that \
+         cannot be removed ({source}): remove them, or raise its limit",
         path.display()
     )]
     Held { path: PathBuf, held_bytes: u64, most_bytes: u64, source: io::Error },
-    #[error("the prompt store {} takes no page: {source}", path.display())]
+    #[error("the prompt store {} cannot store a page: {source}", path.display())]
     Io { path: PathBuf, source: io::Error },
 }

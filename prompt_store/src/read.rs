@@ -50,7 +50,7 @@ pub(crate) fn page(
         && (head.name, head.before, head.index) == (page.name, page.before, page.index)
         && header.tokens == page.tokens;
     if !is_it {
-        return Err("it holds another page than its name says".into());
+        return Err("it contains another page than its name indicates".into());
     }
     let mut offset_bytes = head.body_offset();
     let mut body_bytes = header.sizes_bytes.iter();
@@ -62,22 +62,22 @@ pub(crate) fn page(
     let mut buffer = Vec::new();
     for (run, run_bytes) in memory.run_sizes_bytes().into_iter().enumerate() {
         let Some((size_bytes, checksum)) = places.next() else {
-            return Err("it holds less than a page".into());
+            return Err("it contains less than a page".into());
         };
         if run_bytes as u64 != *size_bytes {
-            return Err("its parts have other sizes".into());
+            return Err("its parts have different sizes".into());
         }
         buffer.resize(run_bytes, 0);
         file.read_exact_at(&mut buffer, offset_bytes).map_err(|error| error.to_string())?;
         if xxh3_64(&buffer) != *checksum {
-            return Err(format!("it is damaged at byte {offset_bytes} or behind").into());
+            return Err(format!("it is damaged at or after byte {offset_bytes}").into());
         }
         memory.copy_in(run, &buffer)?;
         offset_bytes += size_bytes;
     }
     match places.next() {
         None => Ok(offset_bytes),
-        Some(_) => Err("it holds more than a page".into()),
+        Some(_) => Err("it contains more than a page".into()),
     }
 }
 

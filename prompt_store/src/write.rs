@@ -51,7 +51,7 @@ fn each_run(
     for (run, size_bytes) in memory.run_sizes_bytes().into_iter().enumerate() {
         buffer.resize(size_bytes, 0);
         memory.copy_out(run, &mut buffer).map_err(|Withdrawn| {
-            io::Error::other("the page was taken back while the drive did not answer")
+            io::Error::other("the write was cancelled while the drive did not respond")
         })?;
         each(&buffer)?;
     }

@@ -165,7 +165,7 @@ fn memory_can_be_withdrawn_at_any_run() {
         let wrote =
             Chain::of(&store, 1).next(|page| store.write(page, &mut Memory(runs_of(page), copies)));
         let sentence = wrote.expect_err("it is withdrawn").to_string();
-        assert!(sentence.contains("taken back"), "{sentence}");
+        assert!(sentence.contains("cancelled"), "{sentence}");
         let left = files(folder.path()).into_iter();
         let left: Vec<PathBuf> = left.filter(|file| !file.ends_with("origin.json")).collect();
         assert!(left.is_empty(), "after {copies} copies: {left:?}");
@@ -291,7 +291,7 @@ fn the_longest_unused_pages_go_where_the_store_would_pass_its_bound() {
     let none = Some(page_bytes - 1);
     let mut none = Store::open(folder.path(), origin("f32"), none).expect("a store");
     let refused = Chain::of(&none, 6).next(|page| write(&mut none, page));
-    assert!(refused.expect_err("no room").to_string().contains("allow it more"));
+    assert!(refused.expect_err("no room").to_string().contains("raise its limit"));
     assert_eq!(pages(folder.path()).len(), 1, "nothing was removed for it");
 }
 
@@ -448,7 +448,7 @@ fn another_process() {
             let mut store = open(directory);
             let refused = Chain::of(&store, 1).next(|page| write(&mut store, page));
             let sentence = refused.expect_err("no room").to_string();
-            assert!(sentence.contains("takes no page"), "{sentence}");
+            assert!(sentence.contains("cannot store a page"), "{sentence}");
         }
         _ => panic!("{what}"),
     }

@@ -194,7 +194,7 @@ pub fn a_store_without_room_is_done_without() {
     drop(engine);
     let told = shelf.told();
     let [sentence] = &told[..] else { panic!("told once: {told:?}") };
-    assert!(sentence.contains("allow it more"), "{sentence}");
+    assert!(sentence.contains("raise its limit"), "{sentence}");
     shelf.most_bytes = None;
     let engine = shelf.start(map, dtype, PAGES);
     std::fs::remove_dir_all(shelf.folder.path()).expect("it is there");
