@@ -62,8 +62,8 @@ pub enum ChannelError {
     },
     /// The payload exceeds a limit.
     #[error(
-        "A message of {size_bytes} bytes is over the limit of {limit_bytes}; send it as a large \
-         one."
+        "A message of {size_bytes} bytes is larger than the limit of {limit_bytes}; send it as a \
+         large message."
     )]
     MessageTooLong {
         /// Size of the payload.
@@ -90,7 +90,7 @@ pub enum ChannelError {
         limit_s: f64,
     },
     /// The number of descriptors exceeds [`DESCRIPTORS_MAX`].
-    #[error("A message carries at most {DESCRIPTORS_MAX} descriptors, not {count}; send several.")]
+    #[error("A message carries at most {DESCRIPTORS_MAX} descriptors, not {count}; use several.")]
     TooManyDescriptors {
         /// Number of descriptors given.
         count: usize,

@@ -169,7 +169,7 @@ pub enum ControlError {
         found_bytes: usize,
     },
     /// The segment is not a control segment, or its creator has not finished.
-    #[error("The passed segment does not begin with the magic of a control segment.")]
+    #[error("The passed segment does not start with the magic bytes of a control segment.")]
     Magic,
     /// The segment was written by another build.
     #[error(

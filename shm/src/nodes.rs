@@ -17,8 +17,8 @@ const MASK_BITS: usize = 64;
 pub enum NodesError {
     /// A node does not exist, has no memory, or is not available to this process.
     #[error(
-        "Memory cannot be placed on NUMA node {}: it is not there, has no memory, or this process \
-         may not use it (`numactl --hardware`, cpuset.mems).",
+        "Memory cannot be placed on NUMA node {}: it does not exist, has no memory, or this \
+         process may not use it (`numactl --hardware`, cpuset.mems).",
         listed(nodes)
     )]
     Missing { nodes: Vec<u16> },
@@ -31,8 +31,8 @@ pub enum NodesError {
     Refused { source: Errno },
     /// Some pages are on other nodes, because the requested ones had too little free memory.
     #[error(
-        "{elsewhere} of {looked_at} pages of memory that were looked at lie on other nodes than \
-         {}: these have too little free memory.",
+        "{elsewhere} of {looked_at} checked pages of memory are on other nodes than {}: these \
+         nodes have too little free memory.",
         listed(nodes)
     )]
     Elsewhere { nodes: Vec<u16>, elsewhere: usize, looked_at: usize },

@@ -30,9 +30,9 @@ pub enum SegmentError {
     },
     /// The system does not overcommit memory, and cannot commit this much.
     #[error(
-        "The system commits no memory for the segment `{name}` of {size_bytes} bytes: {source}. It \
-         promises no more than it has (vm.overcommit_memory is 2); free some, raise \
-         vm.overcommit_ratio, or ask for less, for example with smaller --batches."
+        "The system refused to commit memory for the segment `{name}` of {size_bytes} bytes: \
+         {source}. It does not overcommit (vm.overcommit_memory is 2); free memory, raise \
+         vm.overcommit_ratio, or use less, for example with smaller --batches."
     )]
     Commit {
         /// Purpose of the segment.
@@ -43,9 +43,7 @@ pub enum SegmentError {
         source: Errno,
     },
     /// The requested size is 0, which cannot be mapped.
-    #[error(
-        "The memory segment `{name}` was asked for with 0 bytes; a segment needs at least one."
-    )]
+    #[error("The memory segment `{name}` cannot have 0 bytes; a segment needs at least one.")]
     Empty {
         /// Purpose of the segment.
         name: String,
@@ -55,8 +53,8 @@ pub enum SegmentError {
     Map(#[from] MapError),
     /// The size of the descriptor differs from the announced size.
     #[error(
-        "The passed descriptor holds {found_bytes} bytes where a segment of {expected_bytes} bytes \
-         was announced; both processes must come from the same build."
+        "The passed descriptor has {found_bytes} bytes, but a segment of {expected_bytes} bytes \
+         is expected; both processes must come from the same build."
     )]
     Size {
         /// Size announced by the sender.
@@ -66,8 +64,7 @@ pub enum SegmentError {
     },
     /// The descriptor is not sealed, so it could shrink under the mapping.
     #[error(
-        "The passed descriptor is not a memory file sealed against a change of size, so it is not \
-         safe to map."
+        "The passed descriptor is not a memory file whose size is sealed, so it is not safe to map."
     )]
     Unsealed,
 }

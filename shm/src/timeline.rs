@@ -43,7 +43,7 @@ pub enum WaitError {
     #[error("The run was stopped by process {} with code {}.", .0.who, .0.code)]
     Poisoned(PoisonCause),
     /// The target was not reached in time.
-    #[error("A wait was not answered: the timeline stands at {value} and {target} was awaited.")]
+    #[error("A wait timed out: the timeline is at {value}, and {target} was expected.")]
     TimedOut {
         /// Awaited value.
         target: u32,
