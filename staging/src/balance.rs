@@ -22,7 +22,7 @@ const GROWTH_MAX: f64 = 1000.0;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BalanceError {
     /// All devices failed.
-    #[error("no device answers any more")]
+    #[error("no device responds any more")]
     NoDevice,
     /// The number of times differs from the number of devices.
     #[error("{times} times were given for {devices} devices")]

@@ -11,15 +11,15 @@ use rustix::io::Errno;
 pub enum StageError {
     /// The name is not allowed as a folder's name.
     #[error(
-        "{name:?} cannot be the name of a staging: use small letters, digits, '.', '_' and '-', \
-         not beginning with '.', at most 200"
+        "{name:?} cannot be the name of a staging: use lower-case letters, digits, '.', '_' and \
+         '-', not beginning with '.', at most 200"
     )]
     Name {
         /// Rejected name.
         name: String,
     },
     /// Two blobs have the same name.
-    #[error("two blobs are called {name:?}; a staging knows its blobs by their names")]
+    #[error("two blobs are named {name:?}; names of blobs must be unique")]
     SameName {
         /// Name that occurs twice.
         name: String,
@@ -34,21 +34,21 @@ pub enum StageError {
         dir: PathBuf,
     },
     /// A complete staged copy of this name exists.
-    #[error("{} is there already; remove it to stage these weights anew", path.display())]
+    #[error("{} already exists; remove it to stage these weights again", path.display())]
     Exists {
         /// Folder of the staged copy.
         path: PathBuf,
     },
     /// Another process is staging the same weights.
-    #[error("another process is staging into {}; wait until it has ended", path.display())]
+    #[error("another process is staging into {}; wait until it ends", path.display())]
     Locked {
         /// Folder of the partial copy.
         path: PathBuf,
     },
     /// The drive has too little space. Nothing was written.
     #[error(
-        "{} has {available_bytes} bytes free, and staging needs {needed_bytes} more; \
-         free space there or choose another drive", dir.display()
+        "{} has {available_bytes} bytes free, but staging needs {needed_bytes} more; free space \
+         there or choose another drive", dir.display()
     )]
     NoSpace {
         /// Folder in which to stage.
@@ -60,7 +60,7 @@ pub enum StageError {
     },
     /// The drive is full, or a quota or a limit on file sizes was reached while writing.
     #[error(
-        "{} cannot grow ({source}); free space there and stage again: what is written is kept",
+        "{} cannot grow ({source}); free space there and stage again; data already written is kept",
         path.display()
     )]
     DiskFull {
@@ -70,7 +70,7 @@ pub enum StageError {
         source: io::Error,
     },
     /// The size of a blob differs from the announced size.
-    #[error("blob {blob} has {given_bytes} bytes, and {expected_bytes} were announced")]
+    #[error("blob {blob} has {given_bytes} bytes, but {expected_bytes} were expected")]
     WrongSize {
         /// Name of the blob.
         blob: String,
@@ -80,13 +80,13 @@ pub enum StageError {
         given_bytes: u64,
     },
     /// The blob was written already, or was not announced.
-    #[error("blob number {index} is not one that is missing")]
+    #[error("blob number {index} is not missing")]
     NotMissing {
         /// Index of the blob in the announced list.
         index: usize,
     },
     /// The writer was finished before all blobs were written.
-    #[error("{missing} of the blobs are not written yet, the first is {first}")]
+    #[error("{missing} blobs are not written yet; the first is {first}")]
     Unfinished {
         /// Number of missing blobs.
         missing: usize,
@@ -133,7 +133,7 @@ pub struct Difference {
 
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "its {} is {:?} and not {:?}", self.field, self.staged, self.expected)
+        write!(f, "its {} is {:?}, not {:?}", self.field, self.staged, self.expected)
     }
 }
 
@@ -161,7 +161,7 @@ pub enum OpenError {
     },
     /// The copy was written in a format of another version.
     #[error(
-        "{} has format {format}, and this version reads format {supported}; stage again",
+        "{} has format {format}, but this version reads format {supported}; stage again",
         path.display()
     )]
     Format {
@@ -173,7 +173,7 @@ pub enum OpenError {
     },
     /// The copy contains other weights than expected.
     #[error(
-        "{} holds other weights: {}; stage the right ones", path.display(),
+        "{} contains other weights: {}; stage the right ones", path.display(),
         list_differences(differences)
     )]
     Different {
@@ -212,7 +212,7 @@ pub enum ReaderError {
         source: io::Error,
     },
     /// The system refuses the chosen way of reading.
-    #[error("{how} cannot be used here: {source}; leave the choice open")]
+    #[error("{how} cannot be used here: {source}; use the automatic choice")]
     Refused {
         /// Name of the way of reading.
         how: &'static str,
@@ -236,7 +236,8 @@ pub enum ReadError {
     },
     /// The file ends before the blob does.
     #[error(
-        "{} ends within blob {blob}, at its byte {offset_bytes}: the file was cut; stage again",
+        "{} ends within blob {blob}, at its byte {offset_bytes}: the file was cut short; \
+         stage again",
         path.display()
     )]
     Truncated {
@@ -249,7 +250,7 @@ pub enum ReadError {
     /// The checksum of a block differs from the recorded one.
     #[error(
         "blob {blob} of {} is damaged between bytes {offset_bytes} and {end_bytes}: their \
-         checksum is not the one that was staged; check the drive and stage again", path.display()
+         checksum does not match the staged one; check the drive and stage again", path.display()
     )]
     Checksum {
         path: PathBuf,
@@ -273,7 +274,7 @@ pub enum ReadError {
         blocks: u64,
     },
     /// The address of the destination is not aligned.
-    #[error("a destination at {address:#x} is not at a multiple of 4096")]
+    #[error("the destination address {address:#x} is not a multiple of 4096")]
     Unaligned {
         /// Address of the first byte.
         address: usize,

@@ -79,7 +79,7 @@ impl Content {
             .map_err(|error| OpenError::damaged(path, format!("it is not an index ({error})")))?;
         let text = file.content.text().map_err(|error| OpenError::io(path, error))?;
         if text.as_bytes() != bytes {
-            return Err(OpenError::damaged(path, "its checksum is not that of its content"));
+            return Err(OpenError::damaged(path, "its checksum does not match its content"));
         }
         Ok(file.content)
     }
@@ -93,7 +93,7 @@ impl Content {
                 && pairs.all(|(place, blob)| place.offset_bytes == blob.offset_bytes)
         };
         layout.filter(agrees).ok_or_else(|| {
-            OpenError::damaged(path, "its blobs do not lie where their sizes put them")
+            OpenError::damaged(path, "the offsets of its blobs do not match their sizes")
         })
     }
 }

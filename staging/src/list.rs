@@ -66,13 +66,13 @@ pub fn remove(dir: &Path, name: &str) -> io::Result<bool> {
     if partial.is_dir() && progress(&partial).is_being_written {
         return Err(io::Error::new(
             io::ErrorKind::ResourceBusy,
-            "another process is staging it; wait until it has ended",
+            "another process is staging it; wait until it ends",
         ));
     }
     let mut removed = false;
     for path in [dir.join(name), partial] {
         if path.is_symlink() {
-            let sentence = format!("{} is a link; remove it yourself", path.display());
+            let sentence = format!("{} is a link; remove it manually", path.display());
             return Err(io::Error::other(sentence));
         }
         if path.is_dir() {

@@ -40,14 +40,14 @@ impl ReaderOptions {
     /// Returns an error if an option is out of range.
     pub(crate) fn check(&self) -> Result<(), ReaderError> {
         let what = if self.queue_depth == 0 || self.queue_depth > DEPTH_MAX {
-            format!("{} requests in flight: 1 to {DEPTH_MAX} can be", self.queue_depth)
+            format!("{} requests in flight: must be 1 to {DEPTH_MAX}", self.queue_depth)
         } else if self.request_bytes == 0
             || !self.request_bytes.is_multiple_of(BLOCK_BYTES)
             || self.request_bytes > REQUEST_BYTES_MAX
         {
             format!(
-                "requests of {} bytes: a multiple of {BLOCK_BYTES} up to {REQUEST_BYTES_MAX} is \
-                 possible",
+                "requests of {} bytes: must be a multiple of {BLOCK_BYTES}, at most \
+                 {REQUEST_BYTES_MAX}",
                 self.request_bytes
             )
         } else {

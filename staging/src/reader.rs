@@ -52,7 +52,7 @@ impl Reader {
     ) -> Result<Reader, ReaderError> {
         options.check()?;
         if options.faults.at.iter().any(|(_, fault)| *fault == Fault::Flip) {
-            let what = "flip: nobody here can change what a device has read".to_owned();
+            let what = "flip: bytes read by a device cannot be changed".to_owned();
             return Err(ReaderError::Options { what });
         }
         let (io, how) = with_faults(io, how.to_owned(), options);

@@ -88,7 +88,7 @@ impl Staged {
         let index_path = path.join(INDEX);
         let content = Content::read(&index_path)?;
         if path.file_name().is_none_or(|name| name != content.identity.name.as_str()) {
-            let reason = format!("its folder was called {:?}", content.identity.name);
+            let reason = format!("its folder was named {:?}", content.identity.name);
             return Err(OpenError::damaged(&index_path, reason));
         }
         let layout = content.layout(&index_path)?;
@@ -96,7 +96,7 @@ impl Staged {
         let weights = File::open(&weights_path).and_then(|file| file.metadata());
         let size = weights.map_err(|error| OpenError::io(&weights_path, error))?.len();
         if size != layout.weights_bytes {
-            let reason = format!("it has {size} bytes and not {}", layout.weights_bytes);
+            let reason = format!("it has {size} bytes, not {}", layout.weights_bytes);
             return Err(OpenError::damaged(&weights_path, reason));
         }
         let checksums = read_checksums(&path.join(BLOCKS), &layout, content.blocks_checksum)?;
@@ -224,12 +224,12 @@ fn read_checksums(
 ) -> Result<Arc<[u64]>, OpenError> {
     let metadata = std::fs::metadata(path).map_err(|error| OpenError::io(path, error))?;
     if metadata.len() != layout.blocks_bytes() {
-        let reason = format!("it has {} bytes and not {}", metadata.len(), layout.blocks_bytes());
+        let reason = format!("it has {} bytes, not {}", metadata.len(), layout.blocks_bytes());
         return Err(OpenError::damaged(path, reason));
     }
     let bytes = std::fs::read(path).map_err(|error| OpenError::io(path, error))?;
     if bytes.len() as u64 != layout.blocks_bytes() || Checksum::of(&bytes) != expected {
-        return Err(OpenError::damaged(path, "its checksum is not the one that the index has"));
+        return Err(OpenError::damaged(path, "its checksum does not match the index"));
     }
     let (words, _) = bytes.as_chunks::<{ CHECKSUM_BYTES as usize }>();
     Ok(words.iter().map(|word| u64::from_le_bytes(*word)).collect())

@@ -96,7 +96,7 @@ fn other_files_are_checked_too() {
     let renamed = dir.path().join("renamed");
     std::fs::rename(staged.path(), &renamed).unwrap();
     let error = Staged::open(&renamed).unwrap_err();
-    assert!(error.to_string().contains("was called"), "{error}");
+    assert!(error.to_string().contains("was named"), "{error}");
 }
 
 #[test]

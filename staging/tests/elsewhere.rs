@@ -120,7 +120,7 @@ fn what_fails_is_said() {
     let failed = said(&device, "eio@2").unwrap_err();
     assert!(failed.contains("Input/output error"), "{failed}");
     let failed = said(&device, "flip@2").unwrap_err();
-    assert!(failed.contains("nobody here can change"), "{failed}");
+    assert!(failed.contains("cannot be changed"), "{failed}");
     let closed = Device { is_closed: true, ..device };
     let failed = said(&closed, "").unwrap_err();
     assert!(failed.contains("it is closed"), "{failed}");

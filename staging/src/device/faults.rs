@@ -44,7 +44,7 @@ impl Faults {
 /// Error of parsing [`Faults`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{part:?} is no fault: write rate=100M, or eio, short, flip or silence with the number of \
+    "{part:?} is not a fault: use rate=100M, or eio, short, flip or silence with the number of \
      the request, as in eio@20"
 )]
 pub struct FaultError {

@@ -130,7 +130,7 @@ impl Threads {
 
 impl Io for Threads {
     unsafe fn register(&mut self, _: &[(NonNull<u8>, usize)]) -> Registered {
-        Registered::No { why: "threads know no registered buffers".to_owned() }
+        Registered::No { why: "threads do not support registered buffers".to_owned() }
     }
 
     unsafe fn submit(&mut self, request: Request) -> io::Result<()> {

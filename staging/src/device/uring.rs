@@ -97,7 +97,7 @@ impl Io for Uring {
             }
         }
         if parts.is_empty() || parts.len() > BUFFERS_MAX {
-            return Registered::No { why: format!("{} buffers cannot be", parts.len()) };
+            return Registered::No { why: format!("{} buffers cannot be registered", parts.len()) };
         }
         let vectors = parts.iter().map(|(start, size)| libc::iovec {
             iov_base: std::ptr::with_exposed_provenance_mut(*start),

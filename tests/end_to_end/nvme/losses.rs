@@ -47,7 +47,7 @@ fn a_drive_with_an_error_is_done_without() {
     for (faults, name, reason) in [
         ("eio@400;", "nvme0", "Input/output error"),
         (";eio@450", "nvme1", "Input/output error"),
-        (";flip@400", "nvme1", "checksum is not the one that was staged"),
+        (";flip@400", "nvme1", "checksum does not match the staged one"),
     ] {
         went_on(&drives.run_with(&arguments, faults), &whole, name, reason);
     }

@@ -86,7 +86,7 @@ fn a_full_drive_is_told_and_staging_goes_on_once_there_is_space() {
     let said = text(&full.stderr);
     assert_eq!(full.status.code(), Some(1), "{said}");
     assert!(said.contains("weights.bin cannot grow"), "{said}");
-    assert!(said.contains("free space there and stage again: what is written is kept"), "{said}");
+    assert!(said.contains("stage again; data already written is kept"), "{said}");
     assert!(drives.staging(0).to_string_lossy().ends_with(".partial"));
     assert!(drives.staged(1, SMALL).contains("going on behind 0.00"));
     assert!(drives.staged(1, &[SMALL, &["--verify"]].concat()).contains("is sound"));
