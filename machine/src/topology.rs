@@ -14,10 +14,10 @@ pub enum TopologyError {
     #[error("The machine's cores and caches cannot be read through hwloc: {0}.")]
     Hwloc(String),
     /// The system does not report the CPUs on which this process may run.
-    #[error("The system does not say which CPUs this process may use: {0}.")]
+    #[error("The system does not report which CPUs this process may use: {0}.")]
     Affinity(#[source] std::io::Error),
     /// The affinity mask excludes all CPUs.
-    #[error("hwloc finds no core among the CPUs that this process may use.")]
+    #[error("hwloc found no core among the CPUs that this process may use.")]
     NoCore,
 }
 

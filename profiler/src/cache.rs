@@ -21,20 +21,20 @@ use crate::profile::{Finished, Measurements, Profile, VERSION};
 /// Reason for which a cached profile is not used.
 #[derive(Debug, thiserror::Error)]
 pub enum Rejected {
-    #[error("there is no profile of this yet")]
+    #[error("there is no profile yet")]
     Missing,
     #[error("the cached profile {} cannot be read: {source}", .path.display())]
     Unreadable { path: PathBuf, source: io::Error },
     #[error("the profile {} is damaged: {reason}", .path.display())]
     Damaged { path: PathBuf, reason: String },
     #[error(
-        "the profile {} has version {found}, this program writes version {VERSION}",
+        "the profile {} has version {found}, but this program uses version {VERSION}",
         .path.display()
     )]
     Version { path: PathBuf, found: u64 },
-    #[error("the machine or what is profiled has changed: {}", .differences.join("; "))]
+    #[error("the machine or the profiled configuration has changed: {}", .differences.join("; "))]
     Changed { differences: Vec<String> },
-    #[error("a new profile was asked for")]
+    #[error("a new profile was requested")]
     Forced,
 }
 
@@ -225,14 +225,14 @@ fn read(path: &Path) -> Result<Profile, Rejected> {
 pub fn decode(text: &str, path: &Path) -> Result<Profile, Rejected> {
     let damaged = |reason: String| Rejected::Damaged { path: path.to_owned(), reason };
     let value: Value = serde_json::from_str(text)
-        .map_err(|error| damaged(format!("it is not whole JSON ({error})")))?;
+        .map_err(|error| damaged(format!("it is not complete JSON ({error})")))?;
     match value.get("version").and_then(Value::as_u64) {
         Some(found) if found == u64::from(VERSION) => {}
         Some(found) => return Err(Rejected::Version { path: path.to_owned(), found }),
         None => return Err(damaged("it has no version".to_owned())),
     }
     let envelope: Envelope = serde_json::from_value(value)
-        .map_err(|error| damaged(format!("it is no profile ({error})")))?;
+        .map_err(|error| damaged(format!("it is not a profile ({error})")))?;
     if checksum(&envelope.measurements) != envelope.checksum {
         return Err(damaged("its measurements do not match their checksum".to_owned()));
     }

@@ -47,8 +47,8 @@ pub enum Unpriced {
         lane: String,
     },
     #[error(
-        "The profile has {what} on {lane} at {measured} only, which does not say what {priced} \
-         take; profile the machine again, with more time."
+        "The profile has {what} on {lane} at {measured} only, which is not enough to predict \
+         {priced}; profile the machine again, with more time."
     )]
     Incomplete { what: String, lane: String, measured: String, priced: String },
 }

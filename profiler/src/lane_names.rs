@@ -31,9 +31,9 @@ impl<'de> Deserialize<'de> for Named {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Named, D::Error> {
         let name = String::deserialize(deserializer)?;
         let found = NAMES.iter().find(|(_, known)| *known == name);
-        found.map(|(lane, _)| Named(*lane)).ok_or_else(|| {
-            D::Error::custom(format!("{name} is no lane of a machine that is profiled"))
-        })
+        found
+            .map(|(lane, _)| Named(*lane))
+            .ok_or_else(|| D::Error::custom(format!("{name} is not a lane of a profiled machine")))
     }
 }
 
