@@ -28,7 +28,7 @@ const LEARNED_POSITIONS_MAX: usize = 1 << 22;
 
 /// Error for a size that exceeds its bound.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the configuration says {value} {what}; at most {bound} can be run, so it is damaged")]
+#[error("the configuration has {value} {what}; at most {bound} can be run, so it is damaged")]
 pub struct TooLarge {
     pub what: &'static str,
     pub value: usize,

@@ -17,24 +17,24 @@ pub enum ConfigError {
     Io { path: String, source: std::io::Error },
     #[error("{path} is not a JSON object: {reason}")]
     Json { path: String, reason: String },
-    #[error("config.json has no {field}, which this architecture needs")]
+    #[error("config.json has no {field}, which this architecture requires")]
     Missing { field: &'static str },
-    #[error("config.json says {field} = {value}, where {expected} is needed")]
+    #[error("config.json has {field} = {value}, but {expected} is required")]
     Value { field: &'static str, value: String, expected: &'static str },
     #[error(
-        "the architecture {found} is not supported{}; those that run are {}",
+        "the architecture {found} is not supported{}; supported are {}",
         lacking(found),
         ARCHITECTURES.join(", ")
     )]
     Architecture { found: String },
     #[error(
-        "config.json says {} = {}, which is not understood and may change what the model \
-         computes; remove the field if it does not",
+        "config.json has {} = {}, which is not supported and may change what the model computes; \
+         remove the field if it does not",
         .0.name,
         .0.value
     )]
     UnknownField(UnknownField),
-    #[error("config.json says {field} = {value} and {other} = {other_value}, which contradict")]
+    #[error("config.json has {field} = {value} and {other} = {other_value}, which conflict")]
     Contradiction { field: &'static str, value: String, other: &'static str, other_value: String },
     #[error("{what} is not supported{hint}")]
     Unsupported { what: String, hint: &'static str },
@@ -42,7 +42,7 @@ pub enum ConfigError {
     HiddenByHeads { hidden: usize, heads: usize },
     #[error("num_attention_heads {heads} is not divisible by num_key_value_heads {kv_heads}")]
     HeadsByKvHeads { heads: usize, kv_heads: usize },
-    #[error("num_experts_per_tok {per_token} is more than the {count} experts that there are")]
+    #[error("num_experts_per_tok {per_token} is more than the number of experts, {count}")]
     ExpertsPerToken { per_token: usize, count: usize },
     #[error(transparent)]
     TooLarge(#[from] TooLarge),

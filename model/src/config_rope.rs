@@ -70,8 +70,8 @@ fn refuse_two_blocks(fields: &Fields<'_>) -> Result<(), ConfigError> {
     match (fields.present("rope_parameters"), fields.present("rope_scaling")) {
         (Some(parameters), Some(scaling)) if parameters != scaling => {
             Err(ConfigError::Unsupported {
-                what: "rope_scaling beside another rope_parameters".to_owned(),
-                hint: "; keep the one that is meant",
+                what: "rope_scaling with a different rope_parameters".to_owned(),
+                hint: "; keep the intended one",
             })
         }
         _ => Ok(()),

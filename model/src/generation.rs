@@ -29,7 +29,7 @@ pub enum GenerationError {
     Io { path: String, source: std::io::Error },
     #[error("{path} is not a JSON object: {reason}")]
     Json { path: String, reason: String },
-    #[error("generation_config.json says {field} = {value}, where {expected} is needed")]
+    #[error("generation_config.json has {field} = {value}, but {expected} is required")]
     Value { field: &'static str, value: String, expected: &'static str },
     #[error(transparent)]
     Metadata(#[from] MetadataError),

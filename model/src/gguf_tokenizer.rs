@@ -45,23 +45,23 @@ pub enum Problem {
     PreTokenizer { name: String, supported: String },
     #[error(
         "the file names no pre-tokenizer (tokenizer.ggml.pre), as files converted before May 2024 \
-         do, and without it text is cut into other tokens than the model knows; use a newer \
-         conversion, or set the key (llama-bpe for LLaMA 3, qwen2 for Qwen2)"
+         do, and without it text is split into wrong tokens; use a newer conversion, or set the \
+         key (llama-bpe for LLaMA 3, qwen2 for Qwen2)"
     )]
     NoPreTokenizer,
     #[error("the SentencePiece option {0} is not supported")]
     Option(&'static str),
     #[error("the metadata key {key} has {found} entries for {expected} tokens")]
     Length { key: &'static str, found: usize, expected: usize },
-    #[error("the metadata key {key} is {id}, which is no token of the vocabulary")]
+    #[error("the metadata key {key} is {id}, which is not a token of the vocabulary")]
     TokenId { key: String, id: u32 },
-    #[error("token {token} has type {kind}, which is no token type")]
+    #[error("token {token} has type {kind}, which is not a token type")]
     TokenType { token: usize, kind: u32 },
-    #[error("merge {index} is not two tokens with a space between")]
+    #[error("merge {index} is not two tokens separated by a space")]
     Merge { index: usize },
     #[error("the score of token {token} is not a finite number")]
     Score { token: usize },
-    #[error("the tokenizer should begin texts with BOS, but the file names no BOS token")]
+    #[error("the tokenizer should add BOS to the start of texts, but the file names no BOS token")]
     NoBos,
     #[error("the vocabulary and merges do not make a tokenizer: {0}")]
     Build(String),

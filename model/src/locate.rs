@@ -69,12 +69,12 @@ pub enum LocateError {
     #[error("--model {path}: there is no such file or directory")]
     NoPath { path: String },
     #[error(
-        "--model {path}: this file is no .gguf file; give the model's directory, or a .gguf file"
+        "--model {path}: this file is not a .gguf file; give the model's directory, or a .gguf file"
     )]
     NotGguf { path: String },
     #[error(
-        "--model {path}: the directory has no config.json; give the directory that config.json \
-         and the weights are in"
+        "--model {path}: the directory has no config.json; give the directory that contains \
+         config.json and the weights"
     )]
     NoConfig { path: String },
     #[error(
@@ -90,8 +90,8 @@ pub enum LocateError {
     )]
     OnlyBin { path: String },
     #[error(
-        "--model {model}: {file} is a pointer of Git LFS, not the file itself; fetch it with git \
-         lfs pull where it was cloned, or download the model with: coordinator pull org/name"
+        "--model {model}: {file} is a Git LFS pointer, not the file itself; fetch it with git lfs \
+         pull where it was cloned, or download the model with: coordinator pull org/name"
     )]
     LfsPointer { model: String, file: String },
     #[error(
@@ -102,7 +102,7 @@ pub enum LocateError {
     )]
     MissingShards { model: String, missing: Vec<String>, of: usize },
     #[error(
-        "--model {path}: the directory holds several GGUF files, {}; give one of them",
+        "--model {path}: the directory contains several GGUF files, {}; give one of them",
         first(.files)
     )]
     SeveralGguf { path: String, files: Vec<String> },

@@ -59,13 +59,13 @@ pub struct TextTokenizer {
 pub enum TokenizerError {
     #[error("{path}: the tokenizer cannot be read: {reason}")]
     Read { path: String, reason: String },
-    #[error("{path}: byte-level BPE needs merges.txt beside vocab.json")]
+    #[error("{path}: byte-level BPE needs merges.txt in the directory of vocab.json")]
     NoMerges { path: String },
     #[error(transparent)]
     Config(#[from] TokenizerConfigError),
     #[error("the text cannot be tokenised: {0}")]
     Encode(String),
-    #[error("the tokens cannot be turned into text: {0}")]
+    #[error("the tokens cannot be converted to text: {0}")]
     Decode(String),
 }
 

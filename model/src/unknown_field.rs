@@ -45,8 +45,8 @@ pub(crate) fn notice(fields: &[UnknownField]) -> Option<String> {
         _ => {}
     }
     Some(format!(
-        "config.json has fields that this version does not know and ignores: {}; if one of them \
-         changes what the model computes, its answers are wrong",
+        "config.json has unknown fields, which are ignored: {}; if one of them changes what the \
+         model computes, the answers are wrong",
         list.join(", ")
     ))
 }

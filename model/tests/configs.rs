@@ -191,7 +191,7 @@ fn two_numbers_of_experts_are_refused_unless_they_agree() {
             Ok(_) => assert!(is_read),
             Err(error) => assert_eq!(
                 error.to_string(),
-                "config.json says num_experts = 4 and num_local_experts = 8, which contradict"
+                "config.json has num_experts = 4 and num_local_experts = 8, which conflict"
             ),
         }
     }

@@ -33,7 +33,7 @@ pub enum Array {
 pub enum MetadataError {
     #[error("the metadata key {key} is missing")]
     Missing { key: String },
-    #[error("the metadata key {key} holds {found}, but {expected} is needed")]
+    #[error("the metadata key {key} has {found}, but {expected} is required")]
     Kind { key: String, expected: &'static str, found: String },
 }
 

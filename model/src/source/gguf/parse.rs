@@ -66,7 +66,7 @@ pub(super) enum ParseError {
     Limit { what: &'static str, unit: &'static str, found: u64, limit: u64 },
     #[error("{what} is not valid UTF-8; the file is corrupt")]
     Utf8 { what: &'static str },
-    #[error("{0} is no metadata value type; the file is corrupt")]
+    #[error("{0} is not a metadata value type; the file is corrupt")]
     ValueType(u32),
     #[error("the boolean {0} is neither 0 nor 1; the file is corrupt")]
     Boolean(u8),
@@ -74,7 +74,7 @@ pub(super) enum ParseError {
     Duplicate { what: &'static str, name: String },
     #[error(transparent)]
     Metadata(#[from] MetadataError),
-    #[error("general.alignment is {0}, which is no power of two up to {MAX_ALIGNMENT}")]
+    #[error("general.alignment is {0}, which is not a power of two up to {MAX_ALIGNMENT}")]
     Alignment(u32),
     #[error("tensor {name:?} {reason}; the file is corrupt")]
     Tensor { name: String, reason: String },
@@ -129,7 +129,7 @@ impl TensorInfo {
     /// the file. The size of data of an unsupported type is not known; such a tensor is refused
     /// when it is used.
     fn place(&mut self, data_start: u64, file_bytes: u64) -> Result<(), String> {
-        let past_end = || "lies past the end of the file".to_owned();
+        let past_end = || "is past the end of the file".to_owned();
         self.offset = self.offset.checked_add(data_start).ok_or_else(past_end)?;
         let Some((block_elements, block_bytes)) = self.tensor_type.block() else {
             return Ok(());

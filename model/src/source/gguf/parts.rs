@@ -97,8 +97,8 @@ impl Parts {
         }
         let Some(name) = PartName::of(path).filter(|name| name.count == count) else {
             let reason = format!(
-                "the file is one part of {count}, but is not named as one; give it the name that \
-                 it was published with, NAME-00001-of-{count:05}.gguf for the first part"
+                "the file is one part of {count}, but is not named as a part; restore its \
+                 published name, NAME-00001-of-{count:05}.gguf for the first part"
             );
             return Err(format_error(path, reason));
         };
@@ -128,15 +128,16 @@ impl Parts {
             let its_count =
                 its_count.map_or_else(|| "no part".to_owned(), |n| format!("one part of {n}"));
             let reason = format!(
-                "the file says that it is {its_count}, another that it is one of {count}; the \
-                 files are not of one model"
+                "the file is marked as {its_count}, but another as one of {count}; the files are \
+                 not from the same model"
             );
             return Err(format_error(&part.path, reason));
         }
         let its_number = number(&part, &parsed.metadata, "split.no")?.unwrap_or(0);
         if its_number != index {
             let reason = format!(
-                "the file is named as part {} of {count}, but its metadata says that it is part {}",
+                "the file is named as part {} of {count}, but according to its metadata it is \
+                 part {}",
                 index + 1,
                 its_number + 1
             );
@@ -165,7 +166,8 @@ impl Parts {
             None => Ok(()),
             Some(expected) => {
                 let reason = format!(
-                    "the parts have {} tensors, the first says {expected}; download them again",
+                    "the parts have {} tensors, but the first specifies {expected}; download them \
+                     again",
                     self.tensors.len()
                 );
                 Err(format_error(&first.path, reason))

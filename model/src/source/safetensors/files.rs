@@ -182,7 +182,8 @@ fn read_header(path: &Path, mut file: &File) -> Result<(u64, Metadata), SourceEr
     let size_bytes = file.metadata().map_err(|source| io(path, source))?.len();
     if header_bytes > HEADER_BYTES_MAX || 8 + header_bytes > size_bytes {
         let reason = format!(
-            "this is no safetensors file, or it is cut off: its header claims {header_bytes} bytes"
+            "this is not a safetensors file, or it is cut off: its header claims {header_bytes} \
+             bytes"
         );
         return Err(format_error(path, reason));
     }

@@ -17,7 +17,7 @@ pub(in crate::source::gguf) enum ConfigError {
         "architecture {name:?} is not supported in GGUF files{lacking} (supported are {supported})"
     )]
     Architecture { name: String, lacking: String, supported: String },
-    #[error("the metadata key {key} is {found}, but {expected} is needed")]
+    #[error("the metadata key {key} is {found}, but {expected} is required")]
     Value { key: String, found: String, expected: &'static str },
     #[error(
         "rope scaling {0} is not supported (supported are none, linear, yarn, longrope and \

@@ -129,8 +129,8 @@ fn hostile_numbers_are_refused_before_anything_is_allocated() {
     // Below every limit, but larger than the file.
     let bytes = one_value(9, &array(10, 1 << 23));
     assert!(matches!(parse_bytes(&bytes), Err(ParseError::Truncated { .. })));
-    assert!(message(&one_value(13, &[])).contains("13 is no metadata value type"));
-    assert!(message(&one_value(9, &array(13, 1))).contains("13 is no metadata value type"));
+    assert!(message(&one_value(13, &[])).contains("13 is not a metadata value type"));
+    assert!(message(&one_value(9, &array(13, 1))).contains("13 is not a metadata value type"));
     assert!(message(&one_value(7, &[2])).contains("neither 0 nor 1"));
     assert!(message(&one_value(8, b"\x01\0\0\0\0\0\0\0\xff")).contains("not valid UTF-8"));
 }
@@ -177,7 +177,7 @@ fn a_directory_that_contradicts_itself_is_refused() {
     assert!(twice.contains("\"general.architecture\" occurs twice"), "{twice}");
     for alignment in [0, 24, 1 << 21] {
         let refused = message(&|writer| writer.integer("general.alignment", alignment));
-        assert!(refused.contains("no power of two"), "{refused}");
+        assert!(refused.contains("not a power of two"), "{refused}");
     }
     // The writer aligns to 32 bytes, so some tensor is not aligned to 4096.
     let refused = message(&|writer| writer.integer("general.alignment", 4096));

@@ -120,7 +120,7 @@ fn parts_that_are_missing_or_foreign_are_named() {
 
     let mut split = Split::new(3);
     split.writers[1].tensors.pop();
-    assert!(split.refusal().contains("the first says"), "a part lost a tensor");
+    assert!(split.refusal().contains("the first specifies"), "a part lost a tensor");
 
     let split = Split::new(3);
     let file = TestFile::new(&split.writers[0].bytes());
