@@ -39,14 +39,14 @@ fn refusal(
     let (even_so, weights) = match has_storages && !lacks_vram {
         true => (
             " even where weights are read from storages in every step",
-            "what stays of the weights, and slots for reads,",
+            "resident weights, and slots for reads,",
         ),
         false => ("", "weights"),
     };
     let far_bytes: u64 = budget.far_bytes.iter().sum();
     let far = match far_bytes {
         0 => String::new(),
-        _ => format!(" beside {:.2} in further memory", gib(far_bytes)),
+        _ => format!(" plus {:.2} in further memory", gib(far_bytes)),
     };
     let mut text = format!(
         "{model} with {}x{} sequences of up to {} positions needs {:.2} GiB of memory{even_so} \

@@ -7,7 +7,7 @@ use super::{Machine, Rates, Running, StoredRates, Tier};
 /// Reason for which a description is refused.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum MachineError {
-    #[error("the machine file is not what it should be: {message} (line {line})")]
+    #[error("the machine file is not valid: {message} (line {line})")]
     Toml { message: String, line: usize },
     #[error("the machine cannot be written as a file: {0}")]
     Unwritable(String),
@@ -21,7 +21,7 @@ pub enum MachineError {
     Negative { field: String, value: f64 },
     #[error(
         "{field} is {value}; that is not between {low} and {high} {unit}, so the unit is probably \
-         another"
+         wrong"
     )]
     Absurd { field: String, value: f64, low: f64, high: f64, unit: &'static str },
     #[error(
@@ -39,7 +39,7 @@ pub enum MachineError {
     )]
     NoRates { machine: String, device: &'static str },
     #[error(
-        "{machine} is described without gpu.decompress_gbps, so weights in a form that a GPU \
+        "{machine} is described without gpu.decompress_gbps, so weights in a format that a GPU \
          widens before it multiplies cannot be planned for it"
     )]
     NoDecompression { machine: String },

@@ -33,7 +33,7 @@ pub enum PolicyName {
 /// A name that no policy has.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "there is no policy {name}; there are {}",
+    "there is no policy {name}; available policies: {}",
     PolicyName::ALL.map(PolicyName::name).join(", ")
 )]
 pub struct UnknownPolicy {

@@ -74,7 +74,7 @@ impl WithStorages<'_> {
 
     fn read_ns(&self, plan: &Plan, lane: LaneId, read: &Read) -> Result<f64, Unpriced> {
         let name = plan.lane_name(lane);
-        let unknown = || Unpriced(format!("Nobody has measured how fast {name} reads."));
+        let unknown = || Unpriced(format!("How fast {name} reads has not been measured."));
         let Engine::Storage { device } = plan.topology.lane(lane).engine else {
             return Err(unknown());
         };
@@ -269,7 +269,7 @@ mod tests {
         for rates in [&RATES[..1], &stuck[..]] {
             let pricing = WithStorages { inner: &Unaware, rates };
             let error = pricing.costs(&plan, plan.decode(), 8).map(|_| ()).expect_err("no rate");
-            assert!(error.0.contains("Nobody has measured how fast"), "{error}");
+            assert!(error.0.contains("has not been measured"), "{error}");
         }
     }
 }

@@ -26,8 +26,8 @@ pub use timed::{TimedServing, timed_plan};
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ServingError {
     #[error(
-        "{model} has layers with a recurrent state instead of a cache, which serving is not \
-         planned for; plan it as a batch job, without --serve"
+        "{model} has layers with a recurrent state instead of a cache, for which serving cannot \
+         be planned; plan it as a batch job, without --serve"
     )]
     States { model: String },
     #[error(

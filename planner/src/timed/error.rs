@@ -13,27 +13,27 @@ pub enum TimedError {
     #[error(transparent)]
     Table(#[from] TableError),
     #[error(
-        "the table's operation {name} is none of a layer that programs are made of; write {} or {}",
+        "the table's operation {name} is not one of a layer that programs support; use {} or {}",
         OPT,
         LLAMA
     )]
     Unknown { name: String },
-    #[error("{name} stands for the same operation as one before it")]
+    #[error("{name} names the same operation as an earlier one")]
     Twice { name: String },
-    #[error("{name} stands behind an operation that it must precede; the order is {order}")]
+    #[error("{name} comes after an operation that it must precede; the order is {order}")]
     Order { name: String, order: &'static str },
-    #[error("the chunks of {name} must be numbered from 0 to at most 63 without a gap")]
+    #[error("the chunks of {name} must be numbered from 0 to at most 63 without gaps")]
     Chunks { name: String },
     #[error(
-        "{name} cannot be cut into chunks here; only the chunks of scores have programs of their \
-         own"
+        "{name} cannot be split into chunks here; only the chunks of scores have programs of \
+         their own"
     )]
     Chunked { name: String },
     #[error(
         "{name} and \"kv\" do not go together: KV is what scores and wv read, and nothing else is"
     )]
     Kv { name: String },
-    #[error("{name} has a transfer time but no weights and no KV; leave its h2d_ms out")]
+    #[error("{name} has a transfer time but no weights and no KV; remove its h2d_ms")]
     NothingToMove { name: String },
     #[error(
         "{field} of {name} is {value_ms} ms; an instruction of more than {} s would be taken for \
@@ -55,8 +55,8 @@ pub enum TimedError {
     #[error("the machine does not price the plan: {0}")]
     Unpriced(#[from] Unpriced),
     #[error(
-        "the best placement of this table reads {names} from NVMe, which the runtime cannot yet; \
-         set \"nvme\" to false"
+        "the best placement of this table reads {names} from NVMe, which the runtime does not yet \
+         support; set \"nvme\" to false"
     )]
     Nvme { names: String },
     #[error("--layers {layers}: a run has between 1 and {LAYERS_MAX} layers")]

@@ -144,14 +144,14 @@ fn every_table_without_programs_has_its_sentence() {
     let zero = [0.0; 5];
     let kv = |name: &str| json!({"name": name, "h2d_ms": 1, "kv": true});
     let cases = [
-        (vec![row("mlp", zero)], "mlp is none of a layer"),
-        (vec![row("q", zero), row("Q", zero)], "Q stands for the same"),
-        (vec![row("k", zero), row("q", zero)], "q stands behind"),
-        (vec![row("fc0", zero), row("gate", zero)], "fc0 is none of a layer"),
+        (vec![row("mlp", zero)], "mlp is not one of a layer"),
+        (vec![row("q", zero), row("Q", zero)], "Q names the same"),
+        (vec![row("k", zero), row("q", zero)], "q comes after"),
+        (vec![row("fc0", zero), row("gate", zero)], "fc0 is not one of a layer"),
         (vec![kv("q")], "q and \"kv\" do not go together"),
         (vec![row("wv", [0.0, 0.0, 1.0, 0.0, 0.0])], "wv and \"kv\""),
         (vec![row("softmax", [0.0, 0.0, 1.0, 0.0, 0.0])], "softmax has a transfer time"),
-        (vec![kv("wv.0"), kv("wv.1")], "wv.0 cannot be cut"),
+        (vec![kv("wv.0"), kv("wv.1")], "wv.0 cannot be split"),
         (vec![kv("scores.1"), kv("scores.2")], "scores.2 must be numbered"),
         (vec![row("q", [120_001.0, 0.0, 0.0, 0.0, 0.0])], "cpu_ms of q is 120001 ms"),
     ];

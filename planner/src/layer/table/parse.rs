@@ -14,7 +14,7 @@ const TIME_MAX_MS: f64 = 86_400_000.0;
 /// Reason for which a table is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum TableError {
-    #[error("the table is not what it should be: {0}")]
+    #[error("the table is not valid: {0}")]
     Json(#[from] serde_json::Error),
     #[error("the table has no operations; \"ops\" must list at least one")]
     Empty,
@@ -22,7 +22,7 @@ pub enum TableError {
     TooManyOps { found: usize },
     #[error("operation number {number} has no name")]
     NoName { number: usize },
-    #[error("the name {name} stands for two operations; names must differ")]
+    #[error("the name {name} is used for two operations; names must differ")]
     Duplicate { name: String },
     #[error("{field} of {name} is {value}; a time is a finite number of milliseconds")]
     NotFinite { name: String, field: &'static str, value: f64 },
@@ -30,7 +30,7 @@ pub enum TableError {
     Negative { name: String, field: &'static str, value: f64 },
     #[error("{field} of {name} is {value} ms, more than a day; times are in milliseconds")]
     Absurd { name: String, field: &'static str, value: f64 },
-    #[error("\"batches\" is {found}; it must lie between 1 and {BATCHES_MAX}")]
+    #[error("\"batches\" is {found}; it must be between 1 and {BATCHES_MAX}")]
     Batches { found: u32 },
 }
 

@@ -28,7 +28,7 @@ fn every_mistake_has_its_sentence() {
         (op(r#""gpu_seconds":1"#), "unknown field `gpu_seconds`"),
         (r#"{"ops":[{"cpu_ms":1}]}"#.to_owned(), "missing field `name`"),
         (r#"{"ops":[{"name":" "}]}"#.to_owned(), "operation number 1 has no name"),
-        (r#"{"ops":[{"name":"q"},{"name":"q"}]}"#.to_owned(), "q stands for two"),
+        (r#"{"ops":[{"name":"q"},{"name":"q"}]}"#.to_owned(), "q is used for two"),
         (r#"{"ops":[{"name":"q"}],"batches":0}"#.to_owned(), "between 1 and"),
         (r#"{"ops":[{"name":"q"}],"batches":-2}"#.to_owned(), "invalid value"),
         (r#"{"ops":[{"name":"q"}],"cost":"guess"}"#.to_owned(), "expected `paper` or `simulated`"),
