@@ -65,8 +65,8 @@ pub(super) fn check(
     let counts = [
         ("the prefill map", map.prefill.layers.len()),
         ("the decode map", map.decode.layers.len()),
-        ("the weights' homes", map.weights.len()),
-        ("the KV homes", map.kv.len()),
+        ("the weights' tiers", map.weights.len()),
+        ("the KV tiers", map.kv.len()),
         ("the weights' formats", map.weight_formats.layers.len()),
     ];
     for (what, found) in counts {
@@ -105,7 +105,7 @@ fn check_owners(
     let problem = match () {
         () if !shape.serves || shape.batches != 1 => "only a run that serves one batch has owners",
         () if shape.device_slots > shape.batch_size => "the device has more slots than there are",
-        () if shape.page_positions > 0 => "caches in pages stay with the CPU",
+        () if shape.page_positions > 0 => "paged caches stay on the CPU",
         () if config.layers.have_states() => "the model's states are not moved",
         () if map.uses_storages() => "weights on storages are read for one program",
         () if !is_on_device() => "all linears must be the device's, without barriers",
@@ -130,9 +130,9 @@ fn check_pieces(config: &ModelConfig, map: &DeviceMap) -> Result<(), CompileErro
     let problem = match () {
         () if cut.chunks == 0 => "there must be at least one piece",
         () if map.schedule != Schedule::Overlapped => "a schedule with barriers streams them whole",
-        () if map.direct_reads => "weights that are read straight to the device are read whole",
+        () if map.direct_reads => "weights that are read directly to the device are read whole",
         () if (0..map.weights.len()).any(is_widened) => {
-            "the device first widens the form that their weights are in"
+            "the device first widens the format that their weights are in"
         }
         () => return Ok(()),
     };
@@ -153,17 +153,17 @@ fn check_select(config: &ModelConfig, map: &DeviceMap) -> Result<(), CompileErro
         return refused("selection needs all weights in memory, without drives");
     }
     if config.layers.have_states() {
-        return refused("the model has layers with a state, which keep no keys");
+        return refused("the model has layers with a recurrent state, which store no keys");
     }
     if config.layers.kinds().iter().any(|kind| kind.window.is_some()) {
-        return refused("the model has layers with a window, which keep few keys already");
+        return refused("the model has layers with a sliding window, which already store few keys");
     }
     if config.sinks {
-        return refused("the model has attention sinks, whose scores nobody would find");
+        return refused("the model has attention sinks, whose scores would not be computed");
     }
     match config.head_dim.is_multiple_of(HEAD_STEP) {
         true => Ok(()),
-        false => refused("selection needs heads of a multiple of 8 elements"),
+        false => refused("selection needs heads whose size is a multiple of 8"),
     }
 }
 
@@ -234,7 +234,7 @@ fn check_layer(
     let counts = [
         ("prefill map", map.prefill.layers[layer].len(), prefill.len()),
         ("decode map", map.decode.layers[layer].len(), decode.len()),
-        ("weights' homes", map.weights[layer].len(), config.layer_ops(layer).len()),
+        ("weights' tiers", map.weights[layer].len(), config.layer_ops(layer).len()),
         ("weights' formats", map.weight_formats.layers[layer].len(), config.layer_ops(layer).len()),
     ];
     for (what, found, expected) in counts {

@@ -7,7 +7,7 @@ use crate::topology::TopologyError;
 /// Reason for which a map cannot be compiled.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CompileError {
-    #[error("the machine's topology does not hold together: {0}")]
+    #[error("the machine's topology is inconsistent: {0}")]
     Topology(#[from] TopologyError),
     #[error("the machine's topology has no lane that {what}")]
     NoLane { what: &'static str },
@@ -20,13 +20,15 @@ pub enum CompileError {
     )]
     TooManyStreams { chunk: u32 },
     /// Split attention keeps the cache in parts, which attention over whole prompts cannot read.
-    #[error("the run has no sequences: batches, batch size and stream size must be at least 1")]
+    #[error("the run has no sequences; batches, batch size and stream size must be at least 1")]
     EmptyShape,
     #[error("the map has {found} layers in {what}, the model has {expected}")]
     Layers { what: &'static str, found: usize, expected: usize },
     #[error("layer {layer}: the {what} lists {found} entries, the layer has {expected}")]
     Entries { what: &'static str, layer: usize, found: usize, expected: usize },
-    #[error("the embedding runs on the CPU: it reads a few rows of a table too large to stream")]
+    #[error(
+        "the embedding runs on the CPU: it reads a few rows of a table that is too large to stream"
+    )]
     EmbedOnGpu,
     #[error("layer {layer}: in prefill scores, softmax and wv run on one device")]
     PrefillAttentionCut { layer: usize },
@@ -35,36 +37,36 @@ pub enum CompileError {
     #[error("layer {layer}: {kv:?} has {found} parts in the map, its attention has {expected}")]
     KvParts { layer: usize, kv: Kv, found: usize, expected: usize },
     #[error(
-        "a 4-bit KV cache needs heads of even size, this model's have {head_dim} elements; leave \
-         kv4 out of --compress"
+        "a 4-bit KV cache needs heads of even size, but this model's heads have {head_dim} \
+         elements; leave kv4 out of --compress"
     )]
     OddHead { head_dim: usize },
     #[error(
-        "with barriers the next layer's weights and the next batch's KV are streamed ahead, which \
-         needs two slots of each"
+        "with barriers the next layer's weights and the next batch's KV are streamed in advance, \
+         which needs two slots for each"
     )]
     BarrierSlots,
     #[error(
-        "caches in pages need at least one page and a multiple of 16 positions in each, not \
+        "paged caches need at least one page and a multiple of 16 positions per page, not \
          {kv_pages} pages of {page_positions}"
     )]
     Pages { kv_pages: u32, page_positions: u32 },
-    #[error("caches in pages cannot be in parts: leave attention unsplit")]
+    #[error("paged caches cannot be split: do not split attention")]
     PagesInParts,
     #[error(
-        "layer {layer}: caches in pages are kept and attended to by the CPU; put its attention and \
-         KV caches on the host"
+        "layer {layer}: the CPU stores paged caches and computes attention over them; put the \
+         layer's attention and KV caches on the host"
     )]
     PagesOnDevice { layer: usize },
     #[error(
-        "layer {layer}: what it keeps of a sequence is brought up to date where it lives; put \
-         delta_conv, and delta, on one device each in prefill and decode, with its home there"
+        "layer {layer}: the state of a sequence is updated where it is stored; put delta_conv and \
+         delta each on one device in prefill and decode, with the state stored there"
     )]
     StateElsewhere { layer: usize },
-    #[error("sequences cannot belong to the device or the host: {problem}")]
+    #[error("sequences cannot be assigned to the device or the host: {problem}")]
     Owners { problem: &'static str },
     /// `reason` is a clause.
-    #[error("new tokens cannot attend to selected positions here: {reason}; leave --kv-select out")]
+    #[error("new tokens cannot attend to selected positions here: {reason}; remove --kv-select")]
     Select { reason: &'static str },
     #[error("weight slots and KV slots must be at least 1")]
     NoSlots,

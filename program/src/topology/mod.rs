@@ -112,9 +112,9 @@ impl SegmentId {
 pub enum TopologyError {
     #[error("its first memory is not the control segment")]
     NoControl,
-    #[error("it has {count} lanes; at most {LANES_MAX} have a timeline")]
+    #[error("it has {count} lanes; at most {LANES_MAX} can have a timeline")]
     TooManyLanes { count: usize },
-    #[error("it has {count} workers; at most {LANES_MAX} have words in the control segment")]
+    #[error("it has {count} workers; at most {LANES_MAX} fit in the control segment")]
     TooManyWorkers { count: usize },
     #[error("worker {worker} maps memory {memory}, which it does not have")]
     NoMemory { worker: String, memory: u8 },

@@ -110,11 +110,11 @@ impl fmt::Display for Blocked {
 /// defect of the program, not of the user's input.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ValidateError {
-    #[error("the machine's topology does not hold together: {0}")]
+    #[error("the machine's topology is inconsistent: {0}")]
     Topology(#[from] TopologyError),
-    #[error("buffer {buffer} lies in a segment that the machine does not have")]
+    #[error("buffer {buffer} is in a segment that the machine does not have")]
     Segment { buffer: Box<str> },
-    #[error("program {place} of the plan says that it is {}", .id.0)]
+    #[error("program {place} of the plan has number {}", .id.0)]
     ProgramId { place: usize, id: ProgramId },
     #[error("{program}: its samples list rows for program {}, which has no list for them", .next.0)]
     NextProgram { program: NamedProgram, next: ProgramId },
@@ -123,7 +123,7 @@ pub enum ValidateError {
     #[error("{program}: lane {lane} is listed twice")]
     DuplicateLane { program: NamedProgram, lane: NamedLane },
     #[error(
-        "{program}: lane {lane} says it gives {declared} signals a step, but its list has {found}"
+        "{program}: lane {lane} declares {declared} signals per step, but its list has {found}"
     )]
     SignalCount { program: NamedProgram, lane: NamedLane, declared: u32, found: u32 },
     #[error("{site}: lane {lane} has no work, so it never signals")]
@@ -136,9 +136,9 @@ pub enum ValidateError {
     Overlap { program: NamedProgram, first: Box<str>, second: Box<str> },
     #[error("{what} names buffer {id}, but the plan has {count} buffers")]
     Buffer { what: &'static str, id: u32, count: usize },
-    #[error("buffer {buffer} ends beyond the largest address")]
+    #[error("buffer {buffer} ends past the largest address")]
     BufferRange { buffer: Box<str> },
-    #[error("no lane can go on (deadlock or lost signal): {}", list(.blocked))]
+    #[error("no lane can continue (deadlock or lost signal): {}", list(.blocked))]
     Deadlock { blocked: Vec<Blocked> },
     #[error("race on buffer {buffer}: {second} is not ordered after {first}")]
     Race { buffer: Box<str>, first: Box<Site>, second: Box<Site> },

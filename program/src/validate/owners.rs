@@ -20,7 +20,7 @@ pub(super) fn check_compute(
     let attends = compute.op.is_attention();
     let side = program.attending.side(compute.at.stream);
     if side != Side::Mapped && attends && !side.attends(compute.chunk) {
-        return Err("nobody attends for that owner in its stream".to_owned());
+        return Err("no attention is computed for that owner in its stream".to_owned());
     }
     // The parts of a linear in pieces are checked by `shape`.
     if side == Side::Mapped && !attends && normal(compute.chunk).is_some() {

@@ -236,7 +236,7 @@ fn check_copy(shape: &ProgramShape, config: &ModelConfig, copy: &Copy) -> Result
         _ => true,
     };
     if chunk.is_some_and(|chunk| !divided(chunk.of)) {
-        return Err("what it moves is not in so many equal parts".to_owned());
+        return Err("what it moves cannot be divided into that many equal parts".to_owned());
     }
     if normal(copy.from.chunk) != chunk || normal(copy.to.chunk) != chunk {
         return Err("its source and target are not the chunk that it moves".to_owned());

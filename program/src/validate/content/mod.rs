@@ -287,7 +287,7 @@ impl<'a> Walk<'a> {
         let of = storages.len() as u16;
         let own = index.and_then(|index| normal(Some(Chunk { index: index as u16, of })));
         if [read.from, read.to].iter().any(|region| normal(region.chunk) != own) {
-            let problem = "it reads another share than its storage's".into();
+            let problem = "it reads a share that is not its storage's".into();
             return Err(ValidateError::Malformed { site: now.site(), problem });
         }
         self.need(now, read.from, Content::Weights(weights))?;
