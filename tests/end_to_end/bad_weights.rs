@@ -136,7 +136,7 @@ fn a_weight_that_is_not_finite_is_refused_with_its_tensor() {
             let done = finish(command.stderr(Stdio::piped()).spawn().expect("starts"));
             let said = text(&done.stderr);
             assert_eq!(done.status.code(), Some(1), "{tensor} {options:?}: {said}");
-            assert!(said.contains("infinite or no number") && said.contains(word), "{said}");
+            assert!(said.contains("an infinity or NaN") && said.contains(word), "{said}");
             assert!(!place.path("out.jsonl").exists(), "{options:?}");
         }
     }

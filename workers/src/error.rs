@@ -42,12 +42,12 @@ pub enum FailureKind {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LaneError {
     /// Another process ended the run and reports the reason.
-    #[error("The run was ended by another process.")]
+    #[error("The run was stopped by another process.")]
     Poisoned,
     /// Another lane made no progress within the bound.
     #[error(
-        "Lane {waiting} waited {limit_s} s for {awaited} in {place}, which did not move; the run \
-         was ended."
+        "Lane {waiting} waited {limit_s} s for {awaited} in {place}, which made no progress; the \
+         run was stopped."
     )]
     TimedOut {
         /// Name of the lane that gave up.
@@ -61,8 +61,8 @@ pub enum LaneError {
     },
     /// The device did not finish an instruction.
     #[error(
-        "Lane {lane} waited {still_s} s for the device in {place}, and nothing moved; the run was \
-         ended. A kernel may hang: look at dmesg."
+        "Lane {lane} waited {still_s} s for the device in {place}, which made no progress; the \
+         run was stopped. A kernel may hang: check dmesg."
     )]
     Stuck {
         lane: String,
@@ -195,7 +195,7 @@ pub enum WorkerError {
     #[error("The text of --kv-select-text could not be computed: {0}.")]
     Calibration(#[source] CompileError),
     /// The parent-death signal could not be armed.
-    #[error("The worker could not ask to end with the coordinator: {0}.")]
+    #[error("The worker could not arrange to end with the coordinator: {0}.")]
     Parent(#[source] std::io::Error),
     /// The coordinator ended before the parent-death signal was armed.
     #[error("The coordinator has ended.")]
@@ -205,8 +205,8 @@ pub enum WorkerError {
     Device(#[from] CudaError),
     /// A model beyond the limits of the kernels for CUDA devices.
     #[error(
-        "This model has {value} {what} and the kernels for CUDA devices take at most {most}: run \
-         with --device none."
+        "This model has {value} {what} but the kernels for CUDA devices support at most {most}: \
+         run with --device none."
     )]
     Unsupported {
         /// Quantity that exceeds its limit.
@@ -219,7 +219,7 @@ pub enum WorkerError {
     /// A linear in pieces, which the kernels for CUDA devices do not support.
     #[error(
         "The placement splits {op} by its output rows, which the kernels for CUDA devices do not \
-         compute: choose another --split-chunks, or --device emulated."
+         support: choose another --split-chunks, or --device emulated."
     )]
     PieceOnDevice {
         /// Name of the operation.
@@ -227,8 +227,8 @@ pub enum WorkerError {
     },
     /// An operation that is not among the kernels for CUDA devices.
     #[error(
-        "Layers of this model keep a state or have a gate ({op}), which the kernels for CUDA \
-         devices do not compute: run with --device none."
+        "Layers of this model have a recurrent state or a gate ({op}), which the kernels for CUDA \
+         devices do not support: run with --device none."
     )]
     NotOnDevice {
         /// Name of the operation.

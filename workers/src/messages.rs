@@ -26,8 +26,8 @@ pub(crate) fn unexpected(message: &ToWorker, expected: &'static str) -> WorkerEr
         ToWorker::Setup(_) => "a second setup",
         ToWorker::Attach { .. } => "a segment to attach",
         ToWorker::AttachDevice { .. } => "a device to attach",
-        ToWorker::Load => "the order to load",
-        ToWorker::Form { .. } | ToWorker::Forget { .. } => "a form of answers",
+        ToWorker::Load => "the command to load",
+        ToWorker::Form { .. } | ToWorker::Forget { .. } => "a grammar",
         ToWorker::Store { .. } | ToWorker::Fetch { .. } | ToWorker::GiveUp { .. } => {
             "a page of a prompt"
         }

@@ -361,7 +361,7 @@ impl Worker<'_> {
             Role::Transfer | Role::Storage => match receive(self.channel)? {
                 (ToWorker::AttachDevice { handle, size_bytes }, _) => {
                     let handle = handle.try_into().map_err(|_| WorkerError::Unexpected {
-                        found: "a handle of another size",
+                        found: "a handle of a different size",
                         expected: "the device's handle",
                     })?;
                     let exported = Exported { handle, size_bytes };
@@ -435,7 +435,7 @@ impl Worker<'_> {
                     Some(device) => device.load_resident(&setup.plan, memories)?,
                     None => load_resident(&setup.plan, memories),
                 },
-                (other, _) => return Err(unexpected(&other, "the order to load")),
+                (other, _) => return Err(unexpected(&other, "the command to load")),
             },
         }
         send(self.channel, &FromWorker::Loaded, &[])?;

@@ -115,7 +115,7 @@ pub(crate) unsafe fn lane_executor(
     let plan = Arc::clone(plan);
     let compute = match plan.topology.lane(lane).kind {
         LaneKind::Read => {
-            let reason = "Weights are on storages, which are read by workers of their own";
+            let reason = "Weights are on storages, which only storage workers read";
             return Err(WorkerError::Staging { reason: reason.to_owned() });
         }
         LaneKind::Compute => Some(options.compute_state(&plan, lane)?),

@@ -137,8 +137,8 @@ impl Standby {
             if waited > ARRIVAL_MAX {
                 return Err(LaneError::Silent {
                     reason: format!(
-                        "The worker of lane {} was lost just as a stage ended, which cannot be \
-                         made up for",
+                        "The worker of lane {} was lost just as a stage ended, from which a run \
+                         cannot recover",
                         self.runner.name()
                     ),
                 });

@@ -62,10 +62,10 @@ impl Store {
             if size_bytes.map(|size| size.next_multiple_of(64)) != Some(buffer.size_bytes) {
                 let (name, path) = (&buffer.name, &at.path);
                 let reason = match size_bytes {
-                    None => format!("{path} has no {name}; stage the model again"),
+                    None => format!("{path} does not contain {name}; stage the model again"),
                     Some(size) => format!(
-                        "{name} has {size} bytes in {path}, and the run needs {}; stage the model \
-                         in this form",
+                        "{name} has {size} bytes in {path}, but the run needs {}; stage the model \
+                         in this format",
                         buffer.size_bytes
                     ),
                 };
@@ -183,7 +183,7 @@ impl StorageLane {
         let storage = self.storages.iter().position(|(storage, _)| *storage == memory);
         let blob = self.blobs[read.from.buffer.0 as usize];
         let (Some(storage), Some(blob)) = (storage, blob) else {
-            return Err("the staging does not have it".to_owned());
+            return Err("the staging does not contain it".to_owned());
         };
         let size_bytes = self.reader.staged().size_bytes(blob);
         let blocks = self.reader.staged().blocks(blob);

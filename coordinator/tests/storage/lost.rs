@@ -119,7 +119,7 @@ pub fn another_staging_is_refused() {
     let stagings = Stagings::of(&on_storages(map, Dtype::Bf16, 2, To::Host));
     let plan = on_storages(map, Dtype::F32, 2, To::Host);
     let error = start(plan, &stagings.at).expect_err("another form").to_string();
-    assert!(error.contains("stage the model in this form"), "{error}");
+    assert!(error.contains("stage the model in this format"), "{error}");
 }
 
 /// Kills a worker of this process at the first token.

@@ -99,7 +99,7 @@ impl DirectDevice {
         if size_bytes == 0 {
             return Ok(());
         }
-        let slot = self.slot(buffer, size_bytes).ok_or_else(|| failed("the slot is nowhere"))?;
+        let slot = self.slot(buffer, size_bytes).ok_or_else(|| failed("no slot address"))?;
         // SAFETY: needed because the device writes to the slot; the caller guarantees that it is
         // free.
         unsafe { reader.read(blob, 0..1, slot) }.map_err(failed)?;
@@ -115,7 +115,7 @@ impl DirectDevice {
         };
         match reader.staged().is_block(blob, 0, bytes) {
             true => Ok(()),
-            false => Err(failed("other bytes arrive than were staged")),
+            false => Err(failed("the bytes read differ from the staged ones")),
         }
     }
 }

@@ -11,19 +11,19 @@ pub enum LoadError {
     Source(#[from] SourceError),
     /// A tensor whose shape differs from the configuration's.
     #[error(
-        "The tensor {tensor} has shape [{}, {}] where the model's configuration needs [{}, {}]; \
-         the files belong to another model.", .found.0, .found.1, .expected.0, .expected.1
+        "The tensor {tensor} has shape [{}, {}] but the model's configuration needs [{}, {}]; the \
+         files belong to another model.", .found.0, .found.1, .expected.0, .expected.1
     )]
     Shape { tensor: String, found: (usize, usize), expected: (usize, usize) },
     /// A weight that is infinite or NaN.
     #[error(
-        "The tensor {tensor} holds a value that is infinite or no number, in row {row}, column \
-         {column}, so no answer could be trusted. The files are damaged, or were converted to a \
-         type that is too narrow: fetch or convert them again."
+        "The tensor {tensor} contains an infinity or NaN in row {row}, column {column}, so no \
+         answer could be trusted. The files are damaged, or were converted to a type that is too \
+         narrow: download or convert them again."
     )]
     NotFinite { tensor: String, row: usize, column: usize },
     /// A quantised block of a file that cannot be represented in the format in which it is stored.
-    #[error("{tensor}: {source}; --quantized expand loads the file all the same.")]
+    #[error("{tensor}: {source}; use --quantized expand to load the file anyway.")]
     Repack {
         tensor: String,
         #[source]
