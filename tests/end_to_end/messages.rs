@@ -65,7 +65,7 @@ fn a_note_is_said_once() {
     let drive = drive.to_string_lossy().into_owned();
     let cases: [(&[&str], &str); 2] = [
         (&["--kv-select", "alpha=8,max=0.2"], "New tokens attend to selected positions"),
-        (&["--nvme", &drive], "Memory has room for all weights"),
+        (&["--nvme", &drive], "All weights fit in memory"),
     ];
     for (options, note) in cases {
         let mut run = coordinator();

@@ -22,7 +22,7 @@ use crate::cli::values::{Batches, BatchesChoice, CompressChoice};
 const LOSSY: [CompressChoice; 3] = [CompressChoice::W4, CompressChoice::Kv4, CompressChoice::W4kv4];
 
 /// Hint for a user who asks `plan` for more positions than a model has.
-pub(crate) const MORE_POSITIONS: &str = "With --positions N it is planned as if it had N.";
+pub(crate) const MORE_POSITIONS: &str = "Use --positions N to plan as if it had N.";
 
 /// Opens the model and checks that its context is long enough.
 ///
@@ -54,8 +54,8 @@ pub(crate) fn machine(option: &str, name: &str) -> anyhow::Result<Machine> {
             let known: Vec<&str> = names().collect();
             let known = known.join(", ");
             Err(Usage(format!(
-                "{option} {name}: there is no such file, and the machines that come with the \
-                 program are {known}"
+                "{option} {name}: there is no such file and no built-in machine with this name; \
+                 built-in machines are {known}"
             ))
             .into())
         }
@@ -217,13 +217,13 @@ fn fitting(refusal: &PlanError) -> Option<u16> {
 
 fn note(form: CompressChoice) -> String {
     let what = match (form.weights(), form.kv()) {
-        (true, true) => "Weights and KV are kept",
-        (true, false) => "Weights are kept",
-        _ => "KV is kept",
+        (true, true) => "Weights and KV are stored",
+        (true, false) => "Weights are stored",
+        _ => "KV is stored",
     };
     format!(
-        "Nothing fits uncompressed. {what} in 4 bits (--compress {}), the fastest form that fits; \
-         --compress none refuses with the numbers.",
+        "Nothing fits uncompressed. {what} in 4 bits (--compress {}), the fastest compression that \
+         fits; --compress none fails and reports the sizes.",
         form.name()
     )
 }

@@ -59,7 +59,7 @@ impl Quantised {
         (!names.is_empty()).then(|| {
             format!(
                 "The layers' {} weights ({:.2} GiB in the file) are rounded a second time, into \
-                 groups of 4 bits; what the file holds in 4 bits stays as it is.",
+                 groups of 4 bits; weights that the file stores in 4 bits are unchanged.",
                 names.join(" and "),
                 file_bytes as f64 / (1u64 << 30) as f64
             )

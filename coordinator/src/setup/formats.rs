@@ -55,20 +55,20 @@ impl Case {
             return None;
         }
         let what = match (self.weights, self.kv) {
-            (true, true) => "weights and KV are kept",
-            (true, false) => "weights are kept",
-            _ => "KV is kept",
+            (true, true) => "weights and KV are stored",
+            (true, false) => "weights are stored",
+            _ => "KV is stored",
         };
         let why = match self.is_fastest {
-            true => "the fastest form that fits as this machine was measured",
+            true => "the fastest compression that fits as measured on this machine",
             false => {
-                "the first form that fits: to have the fastest chosen, measure each (coordinator \
+                "the first compression that fits; to choose the fastest, measure each (coordinator \
                  profile --compress w4, kv4, w4kv4)"
             }
         };
         Some(format!(
-            "Nothing fits memory uncompressed, so {what} in 4 bits (--compress {}), {why}. That \
-             changes answers slightly; --compress none refuses with the numbers.",
+            "Nothing fits memory uncompressed, so {what} in 4 bits (--compress {}), {why}. This \
+             changes answers slightly; --compress none fails and reports the sizes.",
             self.choice().name()
         ))
     }

@@ -90,7 +90,7 @@ impl Advice<'_> {
         match request.largest_batch(count, size) {
             Ok(Some(fitting)) if fitting == size => "the same run fits".to_owned(),
             Ok(Some(fitting)) => format!("--batches {count}x{fitting} fits"),
-            _ => "not even one sequence fits; --device none runs without it".to_owned(),
+            _ => "not even one sequence fits; --device none runs without a device".to_owned(),
         }
     }
 

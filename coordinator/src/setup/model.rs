@@ -173,8 +173,8 @@ impl Opened {
         let Some(codec) = self.codec()?.filter(|_| !grammars.is_empty()) else { return Ok(None) };
         anyhow::ensure!(
             !self.config.eos_token_ids.is_empty(),
-            "{} names no end-of-sequence token, so its answers cannot have a form \
-             (response_format, structured_outputs)",
+            "{} has no end-of-sequence token, so structured output (response_format, \
+             structured_outputs) is not supported",
             self.config.name
         );
         let vocabulary = self.vocabulary_of(codec)?;

@@ -52,8 +52,8 @@ fn check(root: &Path, (flag, nodes): (&str, &[u16]), needed_bytes: u64) -> Resul
     let room_bytes = least_bytes.saturating_mul(nodes.len() as u64);
     if !nodes.is_empty() && room_bytes < needed_bytes {
         return Err(Usage(format!(
-            "{flag} {}: {} are needed there, and {} are free; name further nodes, or take smaller \
-             batches or a smaller model",
+            "{flag} {}: {} are required, and {} are free; add nodes, or use smaller batches or a \
+             smaller model",
             listed(nodes),
             gib(needed_bytes),
             gib(room_bytes),

@@ -48,7 +48,7 @@ impl Placing<'_> {
         let most = self.shape.batch_size;
         let sequences = match device_slots {
             Some(given) if given > most => {
-                let sentence = format!("--device-slots {given}: --slots are {most}");
+                let sentence = format!("--device-slots {given}: at most --slots ({most})");
                 return Err(Usage(sentence).into());
             }
             Some(given) => given,
@@ -112,9 +112,9 @@ impl Placing<'_> {
         let vram =
             self.limits.vram_bytes.map_or(String::new(), |vram| format!(" of {} MiB", mib(vram)));
         let sentence = format!(
-            "With caches of {sequences} sequences on the device, and no layer's weights, it needs \
-             {} MiB{vram} of device memory and {} MiB of {} MiB of host memory. Give fewer \
-             --slots, a smaller --context or --prefill-chunk",
+            "Caches of {sequences} sequences on the device, without weights of layers, require {} \
+             MiB{vram} of device memory and {} MiB of {} MiB of host memory. Use fewer --slots, \
+             a smaller --context or a smaller --prefill-chunk",
             mib(budget.device_bytes),
             mib(budget.dram_bytes(self.limits)),
             mib(self.limits.dram_bytes),

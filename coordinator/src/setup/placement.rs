@@ -110,7 +110,7 @@ pub(crate) fn decide(
     let mut notes = notes(run, opened, case);
     if let Some(storage) = storage(run, &opened.config)? {
         if storage.ops == StagedOps::Auto && planning.fits_memory()? {
-            let note = "Memory has room for all weights, so nothing is read from --nvme.";
+            let note = "All weights fit in memory, so nothing is read from --nvme.";
             notes.push(note.to_owned());
         } else {
             let nvme = Nvme::obtain(run, opened, formats, storage, interrupt)?;
@@ -145,8 +145,8 @@ pub(crate) fn say(run: &Run, decision: &Decision) {
         let cores = cores();
         if let Some(requested) = run.cpu_threads.filter(|requested| *requested > cores) {
             eprintln!(
-                "--cpu-threads {requested}: this machine has {cores}; more threads wait for each \
-                 other"
+                "--cpu-threads {requested}: this machine has {cores} cores; additional threads \
+                 wait for the others"
             );
         }
         if let Some(chosen) = decision.chosen.as_ref().filter(|chosen| chosen.candidates > 1) {

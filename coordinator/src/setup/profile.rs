@@ -101,7 +101,7 @@ pub(crate) fn obtain(
 /// Returns the message that is printed before the machine is measured.
 fn announcement(request: &Request) -> String {
     format!(
-        "measuring this machine for {} with {} CPU thread{}, once: it takes {} s, longer where \
+        "measuring this machine for {} with {} CPU thread{}, once: this takes {} s, or longer if \
          the model's shapes are large or the machine is busy",
         request.config.name,
         request.threads.cpu,
@@ -166,11 +166,11 @@ fn tell(found: &Cached, cache: Option<&Cache>, reporter: &ProgressReporter) {
     );
     match &found.measured_because {
         Some(reason) => reporter.say(&format!(
-            "measured this machine in {:.1} s ({reason}); kept in {kept}",
+            "measured this machine in {:.1} s ({reason}); stored in {kept}",
             measurements.took_ms as f64 / 1e3
         )),
         None if reporter.verbosity() >= Verbosity::Normal => {
-            reporter.say(&format!("measured before, kept in {kept}"));
+            reporter.say(&format!("measured before, stored in {kept}"));
         }
         None => {}
     }

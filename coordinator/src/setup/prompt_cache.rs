@@ -31,8 +31,8 @@ pub(super) fn prompts(
     let Some(asked) = &run.prompt_cache else { return Ok(None) };
     let is_cuda = matches!(run.device, crate::cli::values::DeviceChoice::Cuda(_));
     if is_cuda || PageRuns::of(plan, 0).is_none() {
-        let sentence = "--prompt-cache keeps caches that the CPU attends to in pages. This run's \
-                        are not: a device keeps or computes them, or layers of the model have \
+        let sentence = "--prompt-cache requires caches in pages to which the CPU attends. This run \
+                        has none: a device stores or computes them, or layers of the model have \
                         windows or states. Run with --device none, another model, or without \
                         --prompt-cache";
         return Err(Usage(sentence.to_owned()).into());

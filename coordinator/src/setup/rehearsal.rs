@@ -44,7 +44,7 @@ impl Stage<'_> {
 
     fn try_out(&self, plan: &Plan, steps: u32) -> Option<Rehearsal> {
         let hardware = if plan.map.uses_gpu() { self.with_device } else { self.alone };
-        let trying = format!("trying out a placement of {} layers", plan.config.num_layers);
+        let trying = format!("trying a placement of {} layers", plan.config.num_layers);
         self.reporter.update(&trying, None);
         let expected_ns = self.expected_ns(plan, steps);
         let mut runner = runner(hardware, self.reporter.verbosity(), self.interrupt);
@@ -56,7 +56,7 @@ impl Stage<'_> {
                 // The run that ends reports an interrupt itself.
                 if !self.interrupt.is_requested() {
                     self.reporter.say(&format!(
-                        "This placement could not be tried out, so its estimate stands: {error}"
+                        "this placement could not be tried, so its estimate is used: {error}"
                     ));
                 }
                 None

@@ -38,8 +38,8 @@ pub(crate) fn note(run: &Run) -> Option<String> {
     let (alpha, share) = (f64::from(rule.alpha_thousandths), f64::from(rule.max_thousandths));
     Some(format!(
         "New tokens attend to selected positions (--kv-select): those whose approximate score is \
-         within {} of the largest, {} % of all at most, and the last {}. This changes answers; \
-         what is predicted is for attention to all.",
+         within {} of the largest, at most {} % of all, and the last {}. This changes answers; \
+         predictions assume attention to all positions.",
         alpha / 1e3,
         share / 10.0,
         program::select::RECENT
@@ -57,13 +57,13 @@ pub(crate) fn text(run: &Run, opened: &Opened) -> anyhow::Result<Vec<u32>> {
     let Some(text) = &choice.text else {
         return Ok(seeded_text(opened.config.vocab_size, SEEDED_TOKENS.min(most)));
     };
-    let codec = opened.codec()?.context("--kv-select-text needs a model with a tokenizer")?;
+    let codec = opened.codec()?.context("--kv-select-text requires a model with a tokenizer")?;
     let mut tokens = codec.encode(text, usize::MAX)?;
     if tokens.len() < TEXT_TOKENS_MIN {
         let found = tokens.len();
         let sentence = format!(
-            "The text of --kv-select-text has {found} tokens; {TEXT_TOKENS_MIN} are needed, and \
-             the first {TEXT_TOKENS_MAX} are used"
+            "The text of --kv-select-text has {found} tokens; at least {TEXT_TOKENS_MIN} are \
+             required, and the first {TEXT_TOKENS_MAX} are used"
         );
         return Err(Usage(sentence).into());
     }

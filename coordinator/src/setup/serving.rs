@@ -179,7 +179,7 @@ fn engine(
 fn report_loading(reporter: &ProgressReporter, done_bytes: u64, total_bytes: u64) {
     let gib = |bytes: u64| bytes as f64 / f64::from(1u32 << 30);
     if total_bytes > 0 && done_bytes >= total_bytes {
-        reporter.update("measuring what steps take", None);
+        reporter.update("measuring the duration of steps", None);
     } else {
         let (done, total) = (gib(done_bytes), gib(total_bytes));
         let share = done_bytes as f64 / total_bytes.max(1) as f64;
@@ -240,7 +240,7 @@ fn context(opened: &Opened, served: Served) -> anyhow::Result<u32> {
     let most = u32::try_from(opened.config.max_positions).unwrap_or(u32::MAX);
     let context = served.context.unwrap_or(most);
     if context > most {
-        let sentence = format!("--context {context}: the model has {most} positions");
+        let sentence = format!("--context {context}: the model has at most {most} positions");
         return Err(Usage(sentence).into());
     }
     Ok(context)

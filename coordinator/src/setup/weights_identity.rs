@@ -167,7 +167,7 @@ fn say(path: &Path, done_bytes: u64, size_bytes: u64) {
     let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
     let name = path.file_name().unwrap_or_default().display();
     eprintln!(
-        "reading {name} once, to know these weights again: {:.1} of {:.1} GiB",
+        "reading {name} once to identify its weights: {:.1} of {:.1} GiB",
         gib(done_bytes),
         gib(size_bytes)
     );

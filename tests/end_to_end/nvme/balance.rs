@@ -82,7 +82,7 @@ fn a_drive_that_cannot_be_measured_gets_nothing_and_is_measured_again() {
         assert_eq!(ran.code, Some(0), "{faults}: {}", ran.said);
         assert_eq!(ran.answers, whole, "{faults}");
         let directory = drives.directory(0).display().to_string();
-        let said = format!("{directory} gets no part of the weights");
+        let said = format!("{directory} is not used for weights");
         let line = ran.said.lines().find(|line| line.contains(&said));
         let line = line.unwrap_or_else(|| panic!("{faults}: {}", ran.said));
         assert!(line.contains(reason), "{line}");

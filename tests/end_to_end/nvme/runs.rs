@@ -79,9 +79,9 @@ fn a_run_stages_what_is_missing() {
     let first = run();
     let (kept, missing) = (drives.directory(0), drives.directory(1));
     let (kept, missing) = (kept.display(), missing.display());
-    let takes = format!("is not staged in {missing}: writing it there once takes 0.04 GiB");
+    let takes = format!("is not staged in {missing}: staging it takes 0.04 GiB");
     assert!(first.said.contains(&takes), "{}", first.said);
-    assert!(!first.said.contains(&format!("{kept}: writing")), "{}", first.said);
+    assert!(!first.said.contains(&format!("is not staged in {kept}")), "{}", first.said);
     let after = std::fs::metadata(drives.staging(0).join("index.json")).expect("an index");
     assert_eq!(after.modified().expect("a time"), before.modified().expect("a time"));
     let second = run();
@@ -94,7 +94,7 @@ fn nothing_is_read_where_memory_has_room() {
     let drives = Drives::new();
     drives.requests(2, 4);
     let ran = drives.run_from(2, SMALL);
-    let note = "Memory has room for all weights, so nothing is read from --nvme.";
+    let note = "All weights fit in memory, so nothing is read from --nvme.";
     assert!(ran.said.contains(note), "{}", ran.said);
     assert!(ran.read_bytes().is_empty(), "{}", ran.report["storages"]);
     assert!(drives.stagings(0).is_empty(), "nothing needed to be staged");

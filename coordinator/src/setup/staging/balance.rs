@@ -115,7 +115,7 @@ pub(crate) fn obtain(
         return Ok((kept, path));
     }
     let reporter =
-        ProgressReporter::begin("measuring how fast the drives read together", verbosity);
+        ProgressReporter::begin("measuring the read rate of all drives together", verbosity);
     let measured = measured(stagings, options, config, interrupt)?;
     drop(reporter);
     let failed = measured.failed.iter().any(Option::is_some);

@@ -43,7 +43,7 @@ pub(crate) fn decide(
         (_, DeviceChoice::Cuda(index)) => index,
         (NvmeDirect::Auto, _) => return is(false),
         (NvmeDirect::On, _) => {
-            let reason = "there is no device to read to; leave it out, or name one with --device";
+            let reason = "there is no device to read to; remove it, or specify --device";
             return Err(Usage(format!("--nvme-direct on: {reason}")));
         }
     };
@@ -60,7 +60,7 @@ pub(crate) fn decide(
             Err(Usage(format!("--nvme-direct on: {reason}; run with --nvme-direct off")))
         }
         (Err(reason), _) => {
-            let note = format!("Drives are read to the device through host memory. {reason}.");
+            let note = format!("Reads from drives to the device go through host memory. {reason}.");
             Ok((false, Some(note)))
         }
     }
@@ -86,7 +86,7 @@ fn try_page(index: u32, staged: &Staged) -> anyhow::Result<()> {
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()
-        .context("no second process can be started")?;
+        .context("a second process cannot be started")?;
     ended(child)?;
     let mut expected = AlignedBuffer::new(PAGE_BYTES as usize);
     staged.open_weights()?.read_exact_at(expected.bytes_mut(), 0)?;
@@ -98,7 +98,7 @@ fn try_page(index: u32, staged: &Staged) -> anyhow::Result<()> {
         stream.synchronize()?;
         std::slice::from_raw_parts(host.base(), PAGE_BYTES as usize)
     };
-    anyhow::ensure!(arrived == expected.bytes(), "other bytes arrive than cuFile was told to read");
+    anyhow::ensure!(arrived == expected.bytes(), "cuFile read wrong data to the device");
     Ok(())
 }
 
@@ -144,7 +144,7 @@ fn read_page(index: u32, hex: &str, staging: &Path) -> anyhow::Result<()> {
     let byte = |at: usize| u8::from_str_radix(hex.get(2 * at..2 * at + 2)?, 16).ok();
     let bytes: Option<Vec<u8>> = (0..64).map(byte).collect();
     let handle = bytes.and_then(|bytes| <[u8; 64]>::try_from(bytes).ok());
-    let handle = IpcHandle(handle.context("no handle")?);
+    let handle = IpcHandle(handle.context("the handle is invalid")?);
     let staged = Staged::open(staging)?;
     let context = Context::open(&Driver::open()?, index)?;
     let arena = Arena::open(&context, handle, ARENA_BYTES).context("CUDA IPC is refused here")?;

@@ -94,7 +94,7 @@ fn weights(staged: &Staged, config: &ModelConfig) -> anyhow::Result<Vec<(BlobId,
         known.1.push(op.name(config.family).to_owned());
     }
     let mut weights: Vec<_> = by_size.into_values().rev().collect();
-    anyhow::ensure!(!weights.is_empty(), "the staging holds no weights of layers");
+    anyhow::ensure!(!weights.is_empty(), "the staged weights include no layers");
     let first = weights.remove(0);
     weights.retain(|(blob, _)| staged.blocks(*blob) >= BLOCKS_MIN);
     weights.insert(0, first);
@@ -123,7 +123,7 @@ fn beside(
     std::thread::Builder::new()
         .name("drives".to_owned())
         .spawn(body)
-        .context("a thread that measures drives")?;
+        .context("the thread that measures drives")?;
     loop {
         match receiver.recv_timeout(SLICE) {
             Ok(measured) => return Ok(measured),

@@ -124,7 +124,7 @@ impl Nvme {
         for (staging, reason) in stagings.iter().zip(&balanced.failed) {
             if let (Some(reason), false) = (reason, quiet) {
                 eprintln!(
-                    "{} gets no part of the weights, since it could not be read while drives were \
+                    "{} is not used for weights, since it could not be read while drives were \
                      measured: {reason}",
                     staging.directory.display()
                 );

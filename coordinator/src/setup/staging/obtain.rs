@@ -38,8 +38,8 @@ pub(crate) fn obtain(
         let names: Vec<String> = missing.iter().map(|one| one.display().to_string()).collect();
         let each = staging::size_bytes(&weights.blobs()) as f64 / GIB;
         eprintln!(
-            "{} ({}) is not staged in {}: writing it there once takes {each:.2} GiB of each drive, \
-             and about as long as writing so much does.",
+            "{} ({}) is not staged in {}: staging it takes {each:.2} GiB on each drive, once, and \
+             about as long as writing this amount.",
             identity.model,
             identity.form,
             names.join(", ")

@@ -21,7 +21,7 @@ pub(crate) struct Staging {
 
 /// Error of staging or measuring that ended because of an interrupt, not a failure.
 #[derive(Debug, thiserror::Error)]
-#[error("interrupted; what was staged is kept, and the same command goes on from there")]
+#[error("interrupted; staged weights are kept, and the same command continues from there")]
 pub(crate) struct Interrupted;
 
 /// Stages the weights in each of `directories`, none of which contains a complete staging. Partial
