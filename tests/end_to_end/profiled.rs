@@ -67,7 +67,7 @@ fn a_changed_machine_is_named_and_measured_once() {
     edited = serde_json::from_str(&read(&path)).expect("JSON");
     edited["measurements"]["work"][0]["mean_ns"] = 1.0.into();
     let half = read(&path);
-    for (damaged, why) in [(edited.to_string(), "checksum"), (half[..400].to_owned(), "whole")] {
+    for (damaged, why) in [(edited.to_string(), "checksum"), (half[..400].to_owned(), "complete")] {
         std::fs::write(&path, damaged).expect("writable");
         let redone = said(&place);
         assert!(redone.contains("measured this machine") && redone.contains(why), "{redone}");
