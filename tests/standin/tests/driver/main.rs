@@ -375,7 +375,7 @@ fn cufile_reads_files_to_device_memory() {
     }
     assert_eq!(read(0, 0, 16_384).ok(), Some(8192), "a short one");
     let refused = read(1 << 16, 0, 1).expect_err("behind the arena").to_string();
-    assert!(refused.contains("cuFileRead: error 5012"), "{refused}");
+    assert!(refused.contains("cuFileRead failed: error 5012"), "{refused}");
     drop((memory, file));
 }
 
