@@ -30,7 +30,7 @@ for dir in $dirs; do
     fi
 done
 say cargo build --release --package coordinator
-say cargo build --release --package staging --example read_rate
+say cargo build --release --package weight_store --example read_rate
 mkdir -p out
 rm -f out/nvme.jsonl
 # shellcheck disable=SC2086

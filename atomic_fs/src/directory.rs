@@ -12,7 +12,7 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 /// Maximum length of a file name on Linux.
-const NAME_MAX_BYTES: usize = 255;
+const MAX_NAME_BYTES: usize = 255;
 
 /// An open directory. Its descriptor stays valid if the directory is renamed or replaced.
 #[derive(Debug)]
@@ -22,7 +22,7 @@ pub struct Directory {
 
 /// Metadata of a directory entry. For a link, those of the link itself and not of its target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Entry {
+pub struct EntryMetadata {
     pub is_file: bool,
     pub is_link: bool,
     /// User ID of the owner.
@@ -56,7 +56,7 @@ impl Directory {
     ///
     /// # Errors
     /// Fails like [`Directory::open`], or if the path does not end in a name.
-    pub fn of_file(path: &Path) -> io::Result<(Directory, &OsStr)> {
+    pub fn open_parent(path: &Path) -> io::Result<(Directory, &OsStr)> {
         let name = path.file_name().ok_or_else(|| invalid_name(path.as_os_str()))?;
         Ok((Directory::open(path.parent().unwrap_or_else(|| Path::new("")))?, name))
     }
@@ -128,14 +128,14 @@ impl Directory {
     ///
     /// # Errors
     /// Returns any other error of the file system.
-    pub fn entry(&self, name: impl AsRef<OsStr>) -> io::Result<Option<Entry>> {
+    pub fn entry(&self, name: impl AsRef<OsStr>) -> io::Result<Option<EntryMetadata>> {
         let name = check_name(name.as_ref())?;
         let stat = match rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW) {
             Err(Errno::NOENT) => return Ok(None),
             stat => stat?,
         };
         let kind = FileType::from_raw_mode(stat.st_mode);
-        Ok(Some(Entry {
+        Ok(Some(EntryMetadata {
             is_file: kind == FileType::RegularFile,
             is_link: kind == FileType::Symlink,
             owner: stat.st_uid,
@@ -158,7 +158,7 @@ impl Directory {
     /// Fails if the link cannot be created, or if a directory has this name.
     pub fn replace_link(&self, target: &Path, name: impl AsRef<OsStr>) -> io::Result<()> {
         let name = check_name(name.as_ref())?;
-        let temporary = crate::temporary::unused_name(".link-", "", |temporary| {
+        let temporary = crate::temporary::with_unused_name(".link-", "", |temporary| {
             Ok(rustix::fs::symlinkat(target, &self.fd, temporary)?)
         });
         let ((), temporary) = temporary?;
@@ -227,7 +227,7 @@ impl Directory {
 fn check_name(name: &OsStr) -> io::Result<&OsStr> {
     let bytes = name.as_bytes();
     let is_name = !matches!(bytes, b"" | b"." | b"..")
-        && bytes.len() <= NAME_MAX_BYTES
+        && bytes.len() <= MAX_NAME_BYTES
         && !bytes.iter().any(|byte| matches!(byte, b'/' | 0));
     if is_name { Ok(name) } else { Err(invalid_name(name)) }
 }

@@ -8,5 +8,5 @@
 mod directory;
 mod temporary;
 
-pub use directory::{Directory, Entry};
+pub use directory::{Directory, EntryMetadata};
 pub use temporary::{PRIVATE_DIRECTORY_MODE, PRIVATE_MODE, PUBLIC_MODE, TemporaryFile, replace};

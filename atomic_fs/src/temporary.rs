@@ -38,7 +38,7 @@ impl Directory {
         suffix: &str,
         mode: u32,
     ) -> io::Result<TemporaryFile<'_>> {
-        let (file, name) = unused_name(prefix, suffix, |name| self.create_new(name, mode))?;
+        let (file, name) = with_unused_name(prefix, suffix, |name| self.create_new(name, mode))?;
         Ok(TemporaryFile { directory: self, name: Some(name), file })
     }
 
@@ -87,12 +87,12 @@ impl Drop for TemporaryFile<'_> {
 /// # Errors
 /// Fails if the file cannot be written; an earlier file is then unchanged.
 pub fn replace(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
-    let (directory, name) = Directory::of_file(path)?;
+    let (directory, name) = Directory::open_parent(path)?;
     directory.replace(name, bytes, mode)
 }
 
 /// Calls `create` with random names until one is unused.
-pub(crate) fn unused_name<T>(
+pub(crate) fn with_unused_name<T>(
     prefix: &str,
     suffix: &str,
     mut create: impl FnMut(&OsStr) -> io::Result<T>,

@@ -13,7 +13,7 @@ pub enum Exit {
     Usage,
     /// The run finished, but some requests got an error line, or an answer that does not follow its
     /// grammar.
-    SomeFailed,
+    PartialFailure,
     /// SIGINT, SIGTERM or SIGHUP; finished answers are kept.
     Interrupted,
     /// The reader of stdout closed it.
@@ -27,7 +27,7 @@ impl Exit {
             Exit::Done => 0,
             Exit::Failure => 1,
             Exit::Usage => 2,
-            Exit::SomeFailed => 3,
+            Exit::PartialFailure => 3,
             Exit::Interrupted => 130,
             // The code that a shell reports for a process that died of SIGPIPE; other tools exit
             // with it too.

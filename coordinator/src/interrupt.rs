@@ -18,7 +18,7 @@ pub struct Interrupt {
 }
 
 impl Interrupt {
-    /// Returns an interrupt that only [`Interrupt::ask`] sets.
+    /// Returns an interrupt that only [`InterruptFn::request`] sets.
     pub fn new() -> Interrupt {
         Interrupt::default()
     }
@@ -38,7 +38,7 @@ impl Interrupt {
             flag::register_conditional_shutdown(signal, code, Arc::clone(&interrupt.requested))?;
             flag::register(signal, Arc::clone(&interrupt.requested))?;
         }
-        file_limits_are_errors()?;
+        ignore_file_size_signal()?;
         Ok(interrupt)
     }
 
@@ -53,18 +53,18 @@ impl Interrupt {
     ///
     /// # Errors
     /// The system cannot create a thread.
-    pub fn ask_at_end_of(&self, mut input: impl Read + Send + 'static) -> io::Result<()> {
+    pub fn request_at_eof(&self, mut input: impl Read + Send + 'static) -> io::Result<()> {
         let interrupt = self.clone();
         let wait = move || {
             // A read error counts as the end of the input.
             let _ = io::copy(&mut input, &mut io::sink());
-            interrupt.ask();
+            interrupt.request();
         };
         thread::Builder::new().name("stdin".to_owned()).spawn(wait).map(drop)
     }
 
     /// Requests the end of the run, as a first signal does.
-    pub fn ask(&self) {
+    pub fn request(&self) {
         self.requested.store(true, Ordering::Relaxed);
     }
 }
@@ -74,7 +74,7 @@ impl Interrupt {
 ///
 /// # Errors
 /// The system's error when a handler cannot be installed.
-pub fn file_limits_are_errors() -> io::Result<()> {
+pub fn ignore_file_size_signal() -> io::Result<()> {
     flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false))).map(|_| ())
 }
 
@@ -94,7 +94,7 @@ mod tests {
     fn the_end_of_an_input_asks_and_what_comes_before_it_does_not() {
         let (reader, mut writer) = io::pipe().expect("a pipe");
         let interrupt = Interrupt::new();
-        interrupt.ask_at_end_of(reader).expect("a thread");
+        interrupt.request_at_eof(reader).expect("a thread");
         io::Write::write_all(&mut writer, b"hello\n").expect("somebody reads");
         assert!(!interrupt.is_requested());
         drop(writer);

@@ -4,9 +4,9 @@
 use std::io::Write;
 use std::process::ExitCode;
 
-use coordinator::cli::high::Command;
+use coordinator::cli::command::Command;
 use coordinator::cli::shell;
-use coordinator::cli::{Refusal, parse};
+use coordinator::cli::{EarlyExit, parse};
 use coordinator::commands::bench_serve;
 use coordinator::commands::cache;
 use coordinator::commands::device_rates;
@@ -22,18 +22,19 @@ use coordinator::commands::stage;
 use coordinator::commands::timed;
 use coordinator::engine::launch::LaunchError;
 use coordinator::exit::Exit;
-use coordinator::interrupt::{Interrupt, file_limits_are_errors};
+use coordinator::interrupt::{Interrupt, ignore_file_size_signal};
 use coordinator::job::error::JobError;
-use coordinator::load::drive::DriveError;
+use coordinator::load::runner::LoadGenError;
+use coordinator::setup::argument_error::ArgumentError;
 use coordinator::setup::model::open_weights;
 use coordinator::setup::staging::direct;
-use coordinator::setup::usage::Usage;
 use coordinator::terminal::printable;
 use profiler::RunnerError;
 
 /// Counts the allocations of workers while they run; there must be none.
 #[global_allocator]
-static ALLOCATOR: workers::counting::CountingAllocator = workers::counting::CountingAllocator;
+static ALLOCATOR: workers::alloc_counter::CountingAllocator =
+    workers::alloc_counter::CountingAllocator;
 
 /// Output of `coordinator formats`.
 const FORMATS: &str = include_str!("../../docs/formats.md");
@@ -41,12 +42,12 @@ const FORMATS: &str = include_str!("../../docs/formats.md");
 fn main() -> ExitCode {
     let command = match parse(std::env::args_os()) {
         Ok(command) => command,
-        Err(Refusal::Help(text)) => {
+        Err(EarlyExit::Help(text)) => {
             // If stdout is closed, there is no reader to report the error to.
             let _ = std::io::stdout().write_all(text.as_bytes());
             return Exit::Done.into();
         }
-        Err(Refusal::Wrong(text, exit)) => {
+        Err(EarlyExit::Invalid(text, exit)) => {
             let _ = std::io::stderr().write_all(printable(&text).as_bytes());
             return exit.into();
         }
@@ -54,10 +55,10 @@ fn main() -> ExitCode {
     match command {
         Command::Worker { channel, .. } => {
             // Otherwise reaching the limit on file sizes would end the worker.
-            let _ = file_limits_are_errors();
+            let _ = ignore_file_size_signal();
             // SAFETY: needed to take over the inherited channel. The coordinator passes its number
             // to this process alone, and no code has opened or closed descriptors before.
-            ExitCode::from(unsafe { workers::roles::worker_main(channel, &open_weights) })
+            ExitCode::from(unsafe { workers::worker_main::worker_main(channel, &open_weights) })
         }
         Command::Text { channel } => {
             // SAFETY: needed to take over the inherited channel, as above.
@@ -66,13 +67,15 @@ fn main() -> ExitCode {
         Command::Profile(request) => interruptible(|interrupt| profile::run(&request, interrupt)),
         Command::Stage(request) => interruptible(|interrupt| stage::run(&request, interrupt)),
         // Not interruptible: a signal ends the process at once, and the fetched bytes are kept.
-        Command::Pull(request) => pull::run(&request).unwrap_or_else(|error| refuse(&error)).into(),
+        Command::Pull(request) => {
+            pull::run(&request).unwrap_or_else(|error| report_error(&error)).into()
+        }
         Command::Serve(request) => interruptible(|interrupt| serve::run(&request, interrupt)),
         Command::Cache(request) => {
-            cache::run(&request).unwrap_or_else(|error| refuse(&error)).into()
+            cache::run(&request).unwrap_or_else(|error| report_error(&error)).into()
         }
         Command::Report(request) => {
-            report::run(&request).unwrap_or_else(|error| refuse(&error)).into()
+            report::run(&request).unwrap_or_else(|error| report_error(&error)).into()
         }
         Command::Score(request) => interruptible(|interrupt| score::run(&request, interrupt)),
         Command::BenchServe(request) => {
@@ -80,25 +83,27 @@ fn main() -> ExitCode {
         }
         Command::Plan(request) => interruptible(|interrupt| plan::run(&request, interrupt)),
         Command::OpenDeviceMemory { device, handle } => {
-            ExitCode::from(u8::from(!doctor::probe::opens(device, &handle)))
+            ExitCode::from(u8::from(!doctor::probe::can_open(device, &handle)))
         }
         Command::ReadToDevice { device, handle, staging } => {
-            direct::second_process(device, &handle, &staging)
+            direct::read_test_main(device, &handle, &staging)
         }
         Command::DeviceRates(request) => {
-            device_rates::run(request).unwrap_or_else(|error| refuse(&error)).into()
+            device_rates::run(request).unwrap_or_else(|error| report_error(&error)).into()
         }
         Command::Formats => print(FORMATS.as_bytes()),
         Command::Completions(shell) => print(&shell::completions(shell)),
-        Command::ManPages(folder) => match shell::write_pages(&folder) {
+        Command::ManPages(folder) => match shell::write_man_pages(&folder) {
             Ok(()) => Exit::Done.into(),
-            Err(error) => refuse(&anyhow::Error::from(error)).into(),
+            Err(error) => report_error(&anyhow::Error::from(error)).into(),
         },
-        Command::Man(command) => match shell::page(command.as_deref()) {
-            Ok(page) => print(&page),
-            Err(error) => refuse(&Usage(error.to_string()).into()).into(),
+        Command::Man(command) => match shell::render_man_page(command.as_deref()) {
+            Ok(render_man_page) => print(&render_man_page),
+            Err(error) => report_error(&ArgumentError(error.to_string()).into()).into(),
         },
-        Command::Doctor { json } => doctor::run(json).unwrap_or_else(|error| refuse(&error)).into(),
+        Command::Doctor { json } => {
+            doctor::run(json).unwrap_or_else(|error| report_error(&error)).into()
+        }
         Command::Timed(request) => interruptible(|interrupt| timed::run(&request, interrupt)),
         Command::Run(run) => interruptible(|interrupt| run::run(&run, interrupt)),
     }
@@ -115,18 +120,18 @@ fn print(text: &[u8]) -> ExitCode {
 fn interruptible(run: impl FnOnce(&Interrupt) -> anyhow::Result<Exit>) -> ExitCode {
     let interrupt = Interrupt::install().map_err(anyhow::Error::from);
     let ran = interrupt.and_then(|interrupt| run(&interrupt));
-    ran.unwrap_or_else(|error| refuse(&error)).into()
+    ran.unwrap_or_else(|error| report_error(&error)).into()
 }
 
 /// Maximum length of an error message in characters; messages may quote a file.
-const SENTENCE_MAX: usize = 4000;
+const MESSAGE_CHARS_MAX: usize = 4000;
 
 /// Prints the error with its causes and returns the exit code.
-fn refuse(error: &anyhow::Error) -> Exit {
+fn report_error(error: &anyhow::Error) -> Exit {
     if matches!(error.downcast_ref(), Some(JobError::BrokenPipe)) {
         return Exit::BrokenPipe;
     }
-    let exit = match error.downcast_ref::<Usage>() {
+    let exit = match error.downcast_ref::<ArgumentError>() {
         Some(_) => Exit::Usage,
         None if error.chain().any(is_interruption) => Exit::Interrupted,
         None => Exit::Failure,
@@ -138,7 +143,7 @@ fn refuse(error: &anyhow::Error) -> Exit {
             text = format!("{text}: {cause}");
         }
     }
-    if let Some((cut, _)) = text.char_indices().nth(SENTENCE_MAX) {
+    if let Some((cut, _)) = text.char_indices().nth(MESSAGE_CHARS_MAX) {
         text.truncate(cut);
         text.push_str(" ...");
     }
@@ -153,6 +158,6 @@ fn refuse(error: &anyhow::Error) -> Exit {
 fn is_interruption(cause: &(dyn std::error::Error + 'static)) -> bool {
     matches!(cause.downcast_ref(), Some(LaunchError::Interrupted))
         || matches!(cause.downcast_ref(), Some(JobError::Interrupted))
-        || matches!(cause.downcast_ref(), Some(DriveError::Interrupted))
+        || matches!(cause.downcast_ref(), Some(LoadGenError::Interrupted))
         || matches!(cause.downcast_ref(), Some(RunnerError::Interrupted))
 }

@@ -2,20 +2,22 @@
 
 use std::ops::ControlFlow;
 
-use coordinator::boundary::codec::{CodecError, Conversation, TextCodec, TextContext, TextStream};
-use coordinator::job::input::{Format, InputOptions};
-use coordinator::job::read::read_items;
+use coordinator::engine_api::codec::{
+    CodecError, Conversation, TextCodec, TextContext, TextStream,
+};
+use coordinator::job::input::{InputFormat, InputOptions};
+use coordinator::job::read::parse_input;
 use coordinator::openai::body::defaults::Defaults;
-use coordinator::openai::body::unread::Unread;
+use coordinator::openai::body::unknown_fields::UnknownFieldPolicy;
 use coordinator::openai::chats::ChatRules;
-use coordinator::openai::item::Item;
+use coordinator::openai::input_line::InputLine;
 use coordinator::openai::output::OutputLine;
-use coordinator::openai::prompt::Limits;
+use coordinator::openai::prompt::ModelLimits;
 use coordinator::report::file::Report;
-use coordinator::score::line::{LineOptions, read_line};
+use coordinator::score::line::{LineOptions, parse_line};
 use coordinator::score::output::ScoreLine;
-use coordinator::score::summary::Summary;
-use coordinator::score::tokens::Prefix;
+use coordinator::score::summary::ScoreSummary;
+use coordinator::score::tokens::PrefixToken;
 
 const FORMATS: &str = include_str!("../../docs/formats.md");
 
@@ -92,34 +94,34 @@ impl TextStream for NoText {
     }
 }
 
-fn all_are_requests(text: &str, format: Format) {
+fn all_are_requests(text: &str, format: InputFormat) {
     let options = InputOptions {
         format,
         chat: false,
-        chats: &ChatRules::default(),
+        chat_rules: &ChatRules::default(),
         max_tokens: None,
         seed: 0,
         now_s: 0,
         defaults: &Defaults::default(),
-        unread: &Unread::default(),
+        unknown_fields: &UnknownFieldPolicy::default(),
         codec: Some(&OneTokenPerByte),
-        limits: Limits { context: 4096, vocab_size: 50_000, unread_tokenizer: None },
+        limits: ModelLimits { context: 4096, vocab_size: 50_000, unsupported_tokenizer: None },
     };
-    let items = read_items(text.as_bytes(), &options, &mut |_, _| ControlFlow::Continue(()));
+    let items = parse_input(text.as_bytes(), &options, &mut |_, _| ControlFlow::Continue(()));
     let items = items.expect("read to the end");
     assert_eq!(items.len(), text.lines().count());
     for item in items {
-        assert!(matches!(item, Item::Request(_)), "{item:?}");
+        assert!(matches!(item, InputLine::Request(_)), "{item:?}");
     }
 }
 
 #[test]
 fn inputs_are_requests() {
     for block in blocks("jsonl input") {
-        all_are_requests(&block, Format::JsonLines);
+        all_are_requests(&block, InputFormat::JsonLines);
     }
     for block in blocks("text input") {
-        all_are_requests(&block, Format::Text);
+        all_are_requests(&block, InputFormat::Text);
     }
 }
 
@@ -136,19 +138,19 @@ fn outputs_read_and_write_as_they_stand() {
 #[test]
 fn scores_read_and_write_as_they_stand() {
     let options = LineOptions {
-        limits: Limits { context: 4096, vocab_size: 50_000, unread_tokenizer: None },
-        prefix: Prefix(None),
+        limits: ModelLimits { context: 4096, vocab_size: 50_000, unsupported_tokenizer: None },
+        prefix: PrefixToken(None),
         codec: Some(&OneTokenPerByte),
     };
     for line in blocks("jsonl score").iter().flat_map(|block| block.lines()) {
-        read_line(line.as_bytes(), 1, &options).result.expect(line);
+        parse_line(line.as_bytes(), 1, &options).result.expect(line);
     }
     for line in blocks("jsonl scores").iter().flat_map(|block| block.lines()) {
         let parsed: ScoreLine = serde_json::from_str(line).expect(line);
         assert_eq!(serde_json::to_string(&parsed).expect("serialises"), line);
     }
     for line in blocks("json summary") {
-        let parsed: Summary = serde_json::from_str(&line).expect(&line);
+        let parsed: ScoreSummary = serde_json::from_str(&line).expect(&line);
         assert_eq!(serde_json::to_string(&parsed).expect("serialises"), line.trim());
     }
 }
@@ -158,11 +160,11 @@ fn scores_read_and_write_as_they_stand() {
 #[test]
 fn tables_and_machine_files_are_the_templates() {
     use coordinator::cli::request::Template;
-    use coordinator::commands::plan::templates::text;
-    assert_eq!(blocks("toml machine"), [text(Template::Machine)]);
-    assert_eq!(blocks("json table"), [text(Template::Table)]);
-    let toml = text(Template::Machine).lines().filter_map(|line| line.split_once(" = "));
-    let json = text(Template::Table).split('"').filter(|word| word.ends_with("_ms"));
+    use coordinator::commands::plan::templates::template_text;
+    assert_eq!(blocks("toml machine"), [template_text(Template::Machine)]);
+    assert_eq!(blocks("json table"), [template_text(Template::Table)]);
+    let toml = template_text(Template::Machine).lines().filter_map(|line| line.split_once(" = "));
+    let json = template_text(Template::Table).split('"').filter(|word| word.ends_with("_ms"));
     for field in toml.map(|(field, _)| field).chain(json) {
         assert!(FORMATS.contains(&format!("`{field}`")), "{field}");
     }
@@ -182,13 +184,13 @@ fn tables_and_machine_files_are_read() {
         }
     }
     for block in blocks("json table") {
-        planner::layer::table::Table::from_json(&block).expect("a table");
+        planner::layer::table::OperationTable::from_json(&block).expect("a table");
     }
 }
 
 #[test]
 fn every_error_code_is_listed() {
-    use coordinator::openai::item::ErrorCode;
+    use coordinator::openai::input_line::ErrorCode;
     for code in ErrorCode::ALL {
         assert!(FORMATS.contains(&format!("`{}`", code.name())), "{}", code.name());
     }

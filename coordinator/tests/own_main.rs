@@ -18,7 +18,9 @@ pub fn main(tests: &[Test]) -> ExitCode {
         let channel = channel.parse().expect("the number of a channel");
         // SAFETY: needed to take over the inherited channel. The engine passes its number to this
         // process alone, and nothing has opened or closed descriptors before.
-        return ExitCode::from(unsafe { workers::roles::worker_main(channel, &open_weights) });
+        return ExitCode::from(unsafe {
+            workers::worker_main::worker_main(channel, &open_weights)
+        });
     }
     let is_given = |flag: &str| args.iter().any(|arg| arg == flag);
     if is_given("--list") {

@@ -1,6 +1,6 @@
 //! Matrix products by cuBLASLt, where the library is installed.
 //!
-//! A [`Product`] uses one algorithm for all numbers of rows, without splitting sums, so that a
+//! A [`MatmulPlan`] uses one algorithm for all numbers of rows, without splitting sums, so that a
 //! row's bits do not depend on other rows.
 
 use std::ffi::{c_int, c_void};
@@ -10,8 +10,8 @@ use libloading::Library as Opened;
 
 use crate::context::Context;
 use crate::error::CudaError;
-use crate::library::{Library, function};
-use crate::memory::Address;
+use crate::library::{NvidiaLibrary, function};
+use crate::memory::DeviceAddress;
 use crate::stream::Stream;
 
 /// Size of the scratch that an algorithm may use.
@@ -51,9 +51,9 @@ struct Found {
 }
 
 type Pointer = *mut c_void;
-type Make = unsafe extern "C" fn(*mut Pointer) -> u32;
-type End = unsafe extern "C" fn(Pointer) -> u32;
-type Set = unsafe extern "C" fn(Pointer, u32, *const c_void, usize) -> u32;
+type CreateFn = unsafe extern "C" fn(*mut Pointer) -> u32;
+type DestroyFn = unsafe extern "C" fn(Pointer) -> u32;
+type SetAttributeFn = unsafe extern "C" fn(Pointer, u32, *const c_void, usize) -> u32;
 
 macro_rules! table {
     ($($field:ident: $type:ty = $symbol:literal;)*) => {
@@ -80,19 +80,19 @@ macro_rules! table {
 }
 
 table! {
-    create: Make = "cublasLtCreate";
-    destroy: End = "cublasLtDestroy";
+    create: CreateFn = "cublasLtCreate";
+    destroy: DestroyFn = "cublasLtDestroy";
     version: unsafe extern "C" fn() -> usize = "cublasLtGetVersion";
     desc_create: unsafe extern "C" fn(*mut Pointer, u32, u32) -> u32 = "cublasLtMatmulDescCreate";
-    desc_set: Set = "cublasLtMatmulDescSetAttribute";
-    desc_destroy: End = "cublasLtMatmulDescDestroy";
+    desc_set: SetAttributeFn = "cublasLtMatmulDescSetAttribute";
+    desc_destroy: DestroyFn = "cublasLtMatmulDescDestroy";
     layout_create: unsafe extern "C" fn(*mut Pointer, u32, u64, u64, i64) -> u32
         = "cublasLtMatrixLayoutCreate";
-    layout_set: Set = "cublasLtMatrixLayoutSetAttribute";
-    layout_destroy: End = "cublasLtMatrixLayoutDestroy";
-    preference_create: Make = "cublasLtMatmulPreferenceCreate";
-    preference_set: Set = "cublasLtMatmulPreferenceSetAttribute";
-    preference_destroy: End = "cublasLtMatmulPreferenceDestroy";
+    layout_set: SetAttributeFn = "cublasLtMatrixLayoutSetAttribute";
+    layout_destroy: DestroyFn = "cublasLtMatrixLayoutDestroy";
+    preference_create: CreateFn = "cublasLtMatmulPreferenceCreate";
+    preference_set: SetAttributeFn = "cublasLtMatmulPreferenceSetAttribute";
+    preference_destroy: DestroyFn = "cublasLtMatmulPreferenceDestroy";
     heuristic: unsafe extern "C" fn(
         Pointer, Pointer, Pointer, Pointer, Pointer, Pointer, Pointer, c_int, *mut Found, *mut c_int
     ) -> u32 = "cublasLtMatmulAlgoGetHeuristic";
@@ -126,7 +126,7 @@ impl Blas {
     /// Opens cuBLASLt on the context that is current. `None` if the library is missing or
     /// incomplete, or refuses: the caller then uses its own kernels.
     pub fn open(context: &Context) -> Option<Arc<Blas>> {
-        let (file, library) = Library::CublasLt.open()?;
+        let (file, library) = NvidiaLibrary::CublasLt.open()?;
         let table = Table::load(library)?;
         let mut handle = std::ptr::null_mut();
         // SAFETY: needed to initialise; the library writes one pointer.
@@ -180,19 +180,20 @@ impl Drop for Descriptors {
 /// `sums = x · weightᵀ` in f32 for bf16 operands of one shape, `x` `[rows, k]` and `weight` `[n,
 /// k]`.
 #[derive(Debug)]
-pub struct Product {
+pub struct MatmulPlan {
     /// Modified by every call, since the layouts contain the number of rows.
     descriptors: Mutex<Descriptors>,
     algorithm: [u64; 8],
     rows_max: u32,
 }
 
-impl Product {
+impl MatmulPlan {
     /// Creates a product of up to `rows_max` rows; `None` if the library has no algorithm for it.
-    pub fn new(blas: &Arc<Blas>, (rows_max, n, k): (u32, u32, u32)) -> Option<Product> {
+    pub fn new(blas: &Arc<Blas>, (rows_max, n, k): (u32, u32, u32)) -> Option<MatmulPlan> {
         let table = &blas.table;
         let null = std::ptr::null_mut();
-        let mut made = Descriptors { blas: Arc::clone(blas), desc: null, layouts: [null; 3] };
+        let mut descriptors =
+            Descriptors { blas: Arc::clone(blas), desc: null, layouts: [null; 3] };
         let (rows, n, k) = (u64::from(rows_max), u64::from(n), u64::from(k));
         // The library is column-major: a row-major [r, c] is its [c, r].
         let shapes = [(BF16, k, n), (BF16, k, rows), (F32, n, rows)];
@@ -200,15 +201,15 @@ impl Product {
         // SAFETY: needed to describe the product. The library writes a pointer for each and reads
         // one integer of the given size.
         unsafe {
-            ok((table.desc_create)(&raw mut made.desc, COMPUTE_F32, F32))?;
+            succeeded((table.desc_create)(&raw mut descriptors.desc, COMPUTE_F32, F32))?;
             let transposed = std::ptr::from_ref(&TRANSPOSED).cast();
-            ok((table.desc_set)(made.desc, DESC_TRANSPOSE_A, transposed, size))?;
-            for (layout, (kind, inner, outer)) in made.layouts.iter_mut().zip(shapes) {
-                ok((table.layout_create)(layout, kind, inner, outer, inner.cast_signed()))?;
+            succeeded((table.desc_set)(descriptors.desc, DESC_TRANSPOSE_A, transposed, size))?;
+            for (layout, (kind, inner, outer)) in descriptors.layouts.iter_mut().zip(shapes) {
+                succeeded((table.layout_create)(layout, kind, inner, outer, inner.cast_signed()))?;
             }
         }
-        let algorithm = made.algorithm()?;
-        Some(Product { descriptors: Mutex::new(made), algorithm, rows_max })
+        let algorithm = descriptors.algorithm()?;
+        Some(MatmulPlan { descriptors: Mutex::new(descriptors), algorithm, rows_max })
     }
 
     /// Enqueues the product of the first `rows` rows.
@@ -226,13 +227,13 @@ impl Product {
         &self,
         stream: &Stream,
         rows: u32,
-        (x, weight, sums): (Address, Address, Address),
-        workspace: Address,
+        (x, weight, sums): (DeviceAddress, DeviceAddress, DeviceAddress),
+        workspace: DeviceAddress,
     ) -> Result<(), CudaError> {
         assert!(rows <= self.rows_max, "the product was made for {} rows", self.rows_max);
-        let made = self.descriptors.lock().unwrap_or_else(PoisonError::into_inner);
-        let table = &made.blas.table;
-        let [a, b, d] = made.layouts;
+        let descriptors = self.descriptors.lock().unwrap_or_else(PoisonError::into_inner);
+        let table = &descriptors.blas.table;
+        let [a, b, d] = descriptors.layouts;
         let columns = u64::from(rows);
         for layout in [b, d] {
             let value = (&raw const columns).cast();
@@ -248,8 +249,8 @@ impl Product {
         // the operands, descriptors and stream are alive.
         let result = unsafe {
             (table.multiply)(
-                made.blas.handle,
-                made.desc,
+                descriptors.blas.handle,
+                descriptors.desc,
                 &raw const one,
                 weight,
                 a,
@@ -275,7 +276,7 @@ impl Descriptors {
         let table = &self.blas.table;
         let mut preference = std::ptr::null_mut();
         // SAFETY: needed to query an algorithm; the library writes one pointer.
-        ok(unsafe { (table.preference_create)(&raw mut preference) })?;
+        succeeded(unsafe { (table.preference_create)(&raw mut preference) })?;
         let found = self.preferred(preference);
         // SAFETY: needed to release what was just created.
         let _ = unsafe { (table.preference_destroy)(preference) };
@@ -286,7 +287,7 @@ impl Descriptors {
         let table = &self.blas.table;
         let prefer_u32 = |attribute, value: u32| {
             // SAFETY: needed to set a constraint; the library reads one u32.
-            ok(unsafe {
+            succeeded(unsafe {
                 (table.preference_set)(preference, attribute, (&raw const value).cast(), 4)
             })
         };
@@ -304,8 +305,8 @@ impl Descriptors {
         unsafe {
             let size = size_of::<usize>();
             let value = (&raw const workspace).cast();
-            ok((table.preference_set)(preference, PREFER_WORKSPACE_BYTES, value, size))?;
-            ok((table.heuristic)(
+            succeeded((table.preference_set)(preference, PREFER_WORKSPACE_BYTES, value, size))?;
+            succeeded((table.heuristic)(
                 self.blas.handle,
                 self.desc,
                 a,
@@ -322,7 +323,7 @@ impl Descriptors {
     }
 }
 
-fn ok(result: u32) -> Option<()> {
+fn succeeded(result: u32) -> Option<()> {
     (result == SUCCESS).then_some(())
 }
 

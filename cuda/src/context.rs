@@ -20,7 +20,7 @@ mod attribute {
 }
 
 /// Minimum compute capability: the first with bf16 matrix instructions and asynchronous copies.
-const CAPABILITY_MIN: (u32, u32) = (8, 0);
+const MIN_CAPABILITY: (u32, u32) = (8, 0);
 
 /// `CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_HOST`
 const FLUSH_BY_HOST: u32 = 1;
@@ -70,16 +70,19 @@ impl Driver {
         // SAFETY: needed to query the memory's size; the driver writes one usize.
         let result = unsafe { (self.table.device_memory)(&raw mut total_bytes, device) };
         self.table.check("cuDeviceTotalMem", result)?;
-        let asked = |attribute| self.attribute(device, attribute);
+        let query_attribute = |attribute| self.attribute(device, attribute);
         Ok(DeviceInfo {
             index,
             name: self.text("cuDeviceGetName", self.table.device_name, device)?,
-            capability: (asked(attribute::CAPABILITY_MAJOR)?, asked(attribute::CAPABILITY_MINOR)?),
+            capability: (
+                query_attribute(attribute::CAPABILITY_MAJOR)?,
+                query_attribute(attribute::CAPABILITY_MINOR)?,
+            ),
             total_bytes: total_bytes as u64,
             bus: self.text("cuDeviceGetPCIBusId", self.table.device_bus, device)?,
             uuid: self.uuid(device)?,
-            multiprocessors: asked(attribute::MULTIPROCESSORS)?,
-            gpu_direct: asked(attribute::GPU_DIRECT)? != 0,
+            multiprocessors: query_attribute(attribute::MULTIPROCESSORS)?,
+            gpu_direct: query_attribute(attribute::GPU_DIRECT)? != 0,
         })
     }
 
@@ -131,7 +134,7 @@ impl Driver {
 }
 
 #[derive(Debug)]
-struct Retained {
+struct PrimaryContext {
     table: &'static Table,
     device: c_int,
     context: sys::CUcontext,
@@ -141,11 +144,11 @@ struct Retained {
 
 // SAFETY: needed because the context is a pointer. The driver's functions may be called from any
 // thread, and a context may be current on several at once.
-unsafe impl Send for Retained {}
+unsafe impl Send for PrimaryContext {}
 // SAFETY: as for `Send`; nothing of it changes after it was created.
-unsafe impl Sync for Retained {}
+unsafe impl Sync for PrimaryContext {}
 
-impl Drop for Retained {
+impl Drop for PrimaryContext {
     fn drop(&mut self) {
         // SAFETY: needed to release the context. It was retained once, and every user of it holds
         // an `Arc` of this. A failure leaves it to the end of the process.
@@ -156,7 +159,7 @@ impl Drop for Retained {
 /// This process's context on a device. Cheap to clone; dropping the last clone releases it.
 #[derive(Debug, Clone)]
 pub struct Context {
-    retained: Arc<Retained>,
+    retained: Arc<PrimaryContext>,
 }
 
 impl Context {
@@ -165,7 +168,7 @@ impl Context {
     /// # Errors
     /// Returns [`CudaError::OldDevice`] otherwise.
     pub fn supports(info: &DeviceInfo) -> Result<(), CudaError> {
-        if info.capability >= CAPABILITY_MIN {
+        if info.capability >= MIN_CAPABILITY {
             return Ok(());
         }
         let ((major, minor), name) = (info.capability, info.name.clone());
@@ -180,18 +183,18 @@ impl Context {
         let info = driver.device(index)?;
         Context::supports(&info)?;
         let (table, device) = (driver.table, driver.handle(index)?);
-        let asked = |attribute| driver.attribute(device, attribute);
-        let is_ordered = asked(attribute::WRITES_ORDERING)? >= ORDERED_FOR_ALL;
-        let by_host = asked(attribute::FLUSH_WRITES_OPTIONS)? & FLUSH_BY_HOST != 0;
+        let query_attribute = |attribute| driver.attribute(device, attribute);
+        let is_ordered = query_attribute(attribute::WRITES_ORDERING)? >= ORDERED_FOR_ALL;
+        let by_host = query_attribute(attribute::FLUSH_WRITES_OPTIONS)? & FLUSH_BY_HOST != 0;
         let remote_writes = RemoteWrites {
-            by_streams: asked(attribute::CAN_FLUSH_REMOTE_WRITES)? != 0,
+            by_streams: query_attribute(attribute::CAN_FLUSH_REMOTE_WRITES)? != 0,
             by_host: by_host && !is_ordered,
         };
         let mut context = std::ptr::null_mut();
         // SAFETY: needed to create a context; the driver writes one pointer.
         let result = unsafe { (table.context_retain)(&raw mut context, device) };
         table.check("cuDevicePrimaryCtxRetain", result)?;
-        let retained = Retained { table, device, context, info, remote_writes };
+        let retained = PrimaryContext { table, device, context, info, remote_writes };
         let context = Context { retained: Arc::new(retained) };
         context.make_current()?;
         Ok(context)

@@ -12,19 +12,19 @@ use std::sync::Arc;
 
 use libloading::Library as Opened;
 
-use crate::library::{Library, function};
-use crate::memory::{Address, Arena};
+use crate::library::{NvidiaLibrary, function};
+use crate::memory::{Arena, DeviceAddress};
 
 /// `CU_FILE_SUCCESS`
 const SUCCESS: u32 = 0;
 /// `CU_FILE_HANDLE_TYPE_OPAQUE_FD`
 const OPAQUE_FD: u32 = 1;
 /// `CUFILEOP_BASE_ERR`: results of reads below its negation are error codes of cuFile.
-const CODES_FROM: isize = 5000;
+const FIRST_ERROR_CODE: isize = 5000;
 /// Bits of `dstatusflags`: drives are read bypassing the host, by nvidia-fs or by the kernel.
 const NVME_SUPPORTED: [u32; 2] = [4, 11];
 /// `CU_FILE_CUDA_DRIVER_ERROR`
-const OF_DRIVER: u32 = 5011;
+const DRIVER_ERROR: u32 = 5011;
 
 /// Meanings of the error codes that a user can act on.
 const MEANINGS: [(u32, &str); 10] = [
@@ -70,7 +70,7 @@ pub enum CuFileError {
 fn meaning(code: u32, cuda: u32) -> String {
     match MEANINGS.iter().find(|(known, _)| *known == code) {
         Some((_, meaning)) => format!("{meaning} (error {code})"),
-        None if code == OF_DRIVER => format!("the CUDA driver failed (error {cuda})"),
+        None if code == DRIVER_ERROR => format!("the CUDA driver failed (error {cuda})"),
         None => format!("error {code}"),
     }
 }
@@ -147,8 +147,8 @@ impl CuFile {
     /// # Errors
     /// Fails if the library is missing or lacks a function, or if the driver refuses.
     pub fn open() -> Result<Arc<CuFile>, CuFileError> {
-        let packages = Library::CuFile.packages();
-        let (_, library) = Library::CuFile.open().ok_or(CuFileError::Missing { packages })?;
+        let packages = NvidiaLibrary::CuFile.packages();
+        let (_, library) = NvidiaLibrary::CuFile.open().ok_or(CuFileError::Missing { packages })?;
         macro_rules! load {
             ($name:literal) => {
                 // SAFETY: needed to reach the function; cuFile's interface fixes its type, and the
@@ -178,8 +178,8 @@ impl CuFile {
         let mut properties = Properties::default();
         // SAFETY: needed for the query; the library writes one structure of this layout, and there
         // is space for more than it has.
-        let asked = unsafe { (cufile.table.properties)(&raw mut properties) };
-        asked.check("cuFileDriverGetProperties")?;
+        let status = unsafe { (cufile.table.properties)(&raw mut properties) };
+        status.check("cuFileDriverGetProperties")?;
         let supported = |bit: &u32| properties.status_flags >> bit & 1 == 1;
         cufile.reads_drives = NVME_SUPPORTED.iter().any(supported);
         Ok(Arc::new(cufile))
@@ -247,7 +247,7 @@ impl DirectFile {
     /// Returns the system's error, or the library's with its meaning.
     pub unsafe fn read(
         &self,
-        (base, to_bytes): (Address, u64),
+        (base, to_bytes): (DeviceAddress, u64),
         from_bytes: u64,
         size_bytes: usize,
     ) -> io::Result<usize> {
@@ -257,7 +257,7 @@ impl DirectFile {
         let result = unsafe { (self.cufile.table.read)(self.handle, base, size_bytes, from, to) };
         match result {
             0.. => Ok(result.unsigned_abs()),
-            _ if result < -CODES_FROM => {
+            _ if result < -FIRST_ERROR_CODE => {
                 let code = u32::try_from(result.unsigned_abs()).unwrap_or(u32::MAX);
                 let error = CuFileError::Refused { call: "cuFileRead", code, cuda: 0 };
                 Err(io::Error::other(error))
@@ -278,7 +278,7 @@ impl Drop for DirectFile {
 #[derive(Debug)]
 pub struct DirectMemory {
     cufile: Arc<CuFile>,
-    base: Address,
+    base: DeviceAddress,
 }
 
 impl DirectMemory {

@@ -133,25 +133,25 @@ impl Table {
 
 /// A CUDA version supported by a driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Version {
+pub struct DriverVersion {
     pub major: u32,
     pub minor: u32,
 }
 
-impl std::fmt::Display for Version {
+impl std::fmt::Display for DriverVersion {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}.{}", self.major, self.minor)
     }
 }
 
 /// The oldest version that has all functions of the table under these names (driver 525).
-const OLDEST: Version = Version { major: 12, minor: 0 };
+const MIN_VERSION: DriverVersion = DriverVersion { major: 12, minor: 0 };
 
 /// An initialised driver with at least one device.
 #[derive(Debug, Clone, Copy)]
 pub struct Driver {
     pub(crate) table: &'static Table,
-    version: Version,
+    version: DriverVersion,
     devices: u32,
 }
 
@@ -172,8 +172,8 @@ impl Driver {
         // SAFETY: needed to query the version, which the driver writes into one integer.
         table.check("cuDriverGetVersion", unsafe { (table.driver_version)(&raw mut number) })?;
         let number = number.unsigned_abs();
-        let version = Version { major: number / 1000, minor: number % 1000 / 10 };
-        if version < OLDEST {
+        let version = DriverVersion { major: number / 1000, minor: number % 1000 / 10 };
+        if version < MIN_VERSION {
             return Err(CudaError::TooOld { major: version.major, minor: version.minor });
         }
         // SAFETY: needed to initialise the driver; flags must be 0.
@@ -191,7 +191,7 @@ impl Driver {
     }
 
     /// Returns the CUDA version that the driver supports.
-    pub fn version(&self) -> Version {
+    pub fn version(&self) -> DriverVersion {
         self.version
     }
 

@@ -67,7 +67,7 @@ pub enum CudaError {
          use the device, or lower --vram to {free_bytes} or less.",
         gib(*.free_bytes), gib(*.total_bytes), gib(*.needed_bytes)
     )]
-    Full {
+    OutOfMemory {
         /// Number of the device.
         index: u32,
         /// Bytes that the run needs.
@@ -138,7 +138,7 @@ impl CudaError {
     /// Returns true if the error is about too little device memory, whether reported by Tandem or
     /// by the driver.
     pub fn is_about_memory(&self) -> bool {
-        self.is_out_of_memory() || matches!(self, CudaError::Full { .. })
+        self.is_out_of_memory() || matches!(self, CudaError::OutOfMemory { .. })
     }
 
     /// Returns true if the driver does not accept a code image for this device.
@@ -179,7 +179,7 @@ mod tests {
 
     #[test]
     fn too_little_memory_is_told_from_other_refusals() {
-        let full = CudaError::Full {
+        let full = CudaError::OutOfMemory {
             index: 0,
             needed_bytes: 3 << 30,
             free_bytes: 1 << 30,

@@ -7,7 +7,7 @@ use libloading::Library as Opened;
 
 /// A library that Tandem uses if it is installed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Library {
+pub enum NvidiaLibrary {
     /// Matrix products.
     CublasLt,
     /// Management: PCIe link, driver release, memory in use.
@@ -16,16 +16,17 @@ pub enum Library {
     CuFile,
 }
 
-impl Library {
+impl NvidiaLibrary {
     /// All libraries.
-    pub const ALL: [Library; 3] = [Library::CublasLt, Library::Nvml, Library::CuFile];
+    pub const ALL: [NvidiaLibrary; 3] =
+        [NvidiaLibrary::CublasLt, NvidiaLibrary::Nvml, NvidiaLibrary::CuFile];
 
     /// Returns the name used in reports.
     pub const fn name(self) -> &'static str {
         match self {
-            Library::CublasLt => "cuBLASLt",
-            Library::Nvml => "NVML",
-            Library::CuFile => "cuFile",
+            NvidiaLibrary::CublasLt => "cuBLASLt",
+            NvidiaLibrary::Nvml => "NVML",
+            NvidiaLibrary::CuFile => "cuFile",
         }
     }
 
@@ -33,21 +34,23 @@ impl Library {
     /// packages and may lead to any version.
     pub const fn files(self) -> &'static [&'static str] {
         match self {
-            Library::CublasLt => &["libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"],
-            Library::Nvml => &["libnvidia-ml.so.1", "libnvidia-ml.so"],
-            Library::CuFile => &["libcufile.so.0", "libcufile.so"],
+            NvidiaLibrary::CublasLt => {
+                &["libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"]
+            }
+            NvidiaLibrary::Nvml => &["libnvidia-ml.so.1", "libnvidia-ml.so"],
+            NvidiaLibrary::CuFile => &["libcufile.so.0", "libcufile.so"],
         }
     }
 
     /// Returns the packages that contain the library.
     pub const fn packages(self) -> &'static str {
         match self {
-            Library::CublasLt => {
+            NvidiaLibrary::CublasLt => {
                 "Debian's libcublaslt12, or pip's nvidia-cublas-cu12 with its lib folder on \
                  LD_LIBRARY_PATH"
             }
-            Library::Nvml => "Debian's libnvidia-ml1, part of the driver",
-            Library::CuFile => {
+            NvidiaLibrary::Nvml => "Debian's libnvidia-ml1, part of the driver",
+            NvidiaLibrary::CuFile => {
                 "Debian's libcufile0, or pip's nvidia-cufile-cu12 with its lib folder on \
                  LD_LIBRARY_PATH"
             }

@@ -19,21 +19,21 @@ impl fmt::Display for PcieLink {
 
 /// State of the link to be reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LinkAt {
+pub enum LinkState {
     /// The current state. An idle device may lower its generation, never its width.
-    Now,
+    Current,
     /// The maximum that device and slot support.
-    Most,
+    Maximum,
 }
 
 impl PcieLink {
     /// Reads the link from the system's files, for machines without NVML. `root` is `/`, `bus` is
     /// in the notation of [`crate::DeviceInfo::bus`]. `None` if the files do not contain it.
-    pub fn of_system(root: &Path, bus: &str, at: LinkAt) -> Option<PcieLink> {
+    pub fn from_sysfs(root: &Path, bus: &str, at: LinkState) -> Option<PcieLink> {
         let folder = root.join("sys/bus/pci/devices").join(bus.to_lowercase());
         let prefix = match at {
-            LinkAt::Now => "current",
-            LinkAt::Most => "max",
+            LinkState::Current => "current",
+            LinkState::Maximum => "max",
         };
         let text = |name: &str| std::fs::read_to_string(folder.join(format!("{prefix}_{name}")));
         let speed = text("link_speed").ok()?;
@@ -67,12 +67,13 @@ mod tests {
         ] {
             std::fs::write(folder.join(name), text).expect("a file");
         }
-        let link = |at| PcieLink::of_system(root.path(), "0000:3B:00.0", at).map(|l| l.to_string());
-        assert_eq!(link(LinkAt::Now).as_deref(), Some("3.0 x8"));
-        assert_eq!(link(LinkAt::Most).as_deref(), Some("4.0 x16"));
+        let link =
+            |at| PcieLink::from_sysfs(root.path(), "0000:3B:00.0", at).map(|l| l.to_string());
+        assert_eq!(link(LinkState::Current).as_deref(), Some("3.0 x8"));
+        assert_eq!(link(LinkState::Maximum).as_deref(), Some("4.0 x16"));
         std::fs::write(folder.join("max_link_speed"), "Unknown\n").expect("a file");
-        assert_eq!(link(LinkAt::Most), None);
-        assert_eq!(PcieLink::of_system(root.path(), "0000:00:00.0", LinkAt::Now), None);
+        assert_eq!(link(LinkState::Maximum), None);
+        assert_eq!(PcieLink::from_sysfs(root.path(), "0000:00:00.0", LinkState::Current), None);
         assert_eq!(generation("5"), Some(2));
     }
 }

@@ -9,14 +9,14 @@ use crate::context::Context;
 use crate::error::CudaError;
 
 /// A device address. Never dereferenced on the host, meaningful in one process only.
-pub type Address = u64;
+pub type DeviceAddress = u64;
 
 /// Identifies device memory so that another process can open it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IpcHandle(pub [u8; 64]);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Origin {
+enum ArenaOrigin {
     Allocated,
     Opened,
 }
@@ -25,9 +25,9 @@ enum Origin {
 #[derive(Debug)]
 pub struct Arena {
     context: Context,
-    base: Address,
+    base: DeviceAddress,
     size_bytes: u64,
-    origin: Origin,
+    origin: ArenaOrigin,
 }
 
 /// Flag that CUDA requires for opening a handle: it may enable access between devices.
@@ -37,11 +37,12 @@ impl Arena {
     /// Allocates device memory.
     ///
     /// # Errors
-    /// Returns [`CudaError::Full`] if the device has too little free memory.
+    /// Returns [`CudaError::OutOfMemory`] if the device has too little free memory.
     pub fn allocate(context: &Context, size_bytes: u64) -> Result<Arena, CudaError> {
         let index = context.info().index;
         let (free_bytes, total_bytes) = context.memory_bytes()?;
-        let full = CudaError::Full { index, needed_bytes: size_bytes, free_bytes, total_bytes };
+        let full =
+            CudaError::OutOfMemory { index, needed_bytes: size_bytes, free_bytes, total_bytes };
         if size_bytes > free_bytes {
             return Err(full);
         }
@@ -53,7 +54,7 @@ impl Arena {
             Err(error) if error.is_out_of_memory() => return Err(full),
             Err(error) => return Err(error),
         }
-        Ok(Arena { context: context.clone(), base, size_bytes, origin: Origin::Allocated })
+        Ok(Arena { context: context.clone(), base, size_bytes, origin: ArenaOrigin::Allocated })
     }
 
     /// Opens memory that another process exported; that process must keep it as long as this lives.
@@ -67,7 +68,7 @@ impl Arena {
         let result =
             unsafe { (context.table().ipc_open)(&raw mut base, handle, IPC_LAZY_PEER_ACCESS) };
         context.table().check("cuIpcOpenMemHandle", result)?;
-        Ok(Arena { context: context.clone(), base, size_bytes, origin: Origin::Opened })
+        Ok(Arena { context: context.clone(), base, size_bytes, origin: ArenaOrigin::Opened })
     }
 
     /// Returns a handle for another process on the same device.
@@ -83,7 +84,7 @@ impl Arena {
     }
 
     /// Returns the first address.
-    pub fn base(&self) -> Address {
+    pub fn base(&self) -> DeviceAddress {
         self.base
     }
 
@@ -101,8 +102,8 @@ impl Drop for Arena {
         // reported.
         let _ = unsafe {
             match self.origin {
-                Origin::Allocated => (table.free)(self.base),
-                Origin::Opened => (table.ipc_close)(self.base),
+                ArenaOrigin::Allocated => (table.free)(self.base),
+                ArenaOrigin::Opened => (table.ipc_close)(self.base),
             }
         };
     }
@@ -215,7 +216,7 @@ impl RegisteredHost {
     ///
     /// # Errors
     /// Fails if the driver refuses.
-    pub fn address(&self) -> Result<Address, CudaError> {
+    pub fn address(&self) -> Result<DeviceAddress, CudaError> {
         let mut address = 0;
         // SAFETY: needed to query the address; the driver writes one.
         let result = unsafe { (self.context.table().host_address)(&raw mut address, self.base, 0) };

@@ -7,8 +7,8 @@ use std::ffi::{CString, c_char, c_uint, c_void};
 
 use libloading::Library as Opened;
 
-use crate::library::{Library, function};
-use crate::link::{LinkAt, PcieLink};
+use crate::library::{NvidiaLibrary, function};
+use crate::link::{LinkState, PcieLink};
 
 /// `NVML_SUCCESS`
 const SUCCESS: u32 = 0;
@@ -45,7 +45,7 @@ pub struct NvmlDevice<'a> {
 impl Nvml {
     /// Opens and initialises NVML; `None` if it is missing or refuses.
     pub fn open() -> Option<Nvml> {
-        let (_, library) = Library::Nvml.open()?;
+        let (_, library) = NvidiaLibrary::Nvml.open()?;
         // SAFETY: needed to initialise; NVML's interface fixes the type, it takes no arguments, and
         // the library is held.
         let result = unsafe { function::<Init>(&library, "nvmlInit_v2").map(|init| init()) };
@@ -91,12 +91,14 @@ impl Drop for Nvml {
 
 impl NvmlDevice<'_> {
     /// Returns the PCIe link.
-    pub fn link(&self, at: LinkAt) -> Option<PcieLink> {
+    pub fn link(&self, at: LinkState) -> Option<PcieLink> {
         let (generation, width) = match at {
-            LinkAt::Now => {
+            LinkState::Current => {
                 ("nvmlDeviceGetCurrPcieLinkGeneration", "nvmlDeviceGetCurrPcieLinkWidth")
             }
-            LinkAt::Most => ("nvmlDeviceGetMaxPcieLinkGeneration", "nvmlDeviceGetMaxPcieLinkWidth"),
+            LinkState::Maximum => {
+                ("nvmlDeviceGetMaxPcieLinkGeneration", "nvmlDeviceGetMaxPcieLinkWidth")
+            }
         };
         Some(PcieLink { generation: self.number(generation)?, width: self.number(width)? })
     }

@@ -6,7 +6,7 @@ use cudarc::driver::sys;
 
 use crate::context::Context;
 use crate::error::{CudaError, code};
-use crate::memory::Address;
+use crate::memory::DeviceAddress;
 
 /// Flag of a stream that is not ordered against the default stream, which nothing here uses.
 const NON_BLOCKING: u32 = 1;
@@ -21,7 +21,7 @@ pub struct Stream {
     context: Context,
     pub(crate) stream: sys::CUstream,
     /// Number of entries enqueued so far.
-    entries: Mutex<u64>,
+    enqueued: Mutex<u64>,
 }
 
 // SAFETY: needed because the stream is a pointer. The driver's functions may be called from any
@@ -40,19 +40,19 @@ impl Stream {
         // SAFETY: needed to create a stream; the driver writes one pointer.
         let result = unsafe { (context.table().stream_create)(&raw mut stream, NON_BLOCKING) };
         context.table().check("cuStreamCreate", result)?;
-        Ok(Stream { context: context.clone(), stream, entries: Mutex::new(0) })
+        Ok(Stream { context: context.clone(), stream, enqueued: Mutex::new(0) })
     }
 
     /// Returns the number of entries (launches, copies, fills, waits, recorded events) enqueued
     /// since the stream was created. The driver's queue is short: a call that finds it full blocks,
     /// and may hold up all threads of the process.
-    pub fn entries(&self) -> u64 {
-        *self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    pub fn enqueued(&self) -> u64 {
+        *self.enqueued.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Counts entries that are about to be enqueued.
     pub(crate) fn count(&self, entries: u64) {
-        *self.entries.lock().unwrap_or_else(PoisonError::into_inner) += entries;
+        *self.enqueued.lock().unwrap_or_else(PoisonError::into_inner) += entries;
     }
 
     /// Returns the context.
@@ -70,7 +70,7 @@ impl Stream {
     /// source or accesses the target.
     pub unsafe fn copy_to_device(
         &self,
-        to: Address,
+        to: DeviceAddress,
         from: *const u8,
         size_bytes: usize,
     ) -> Result<(), CudaError> {
@@ -92,7 +92,7 @@ impl Stream {
     pub unsafe fn copy_to_host(
         &self,
         to: *mut u8,
-        from: Address,
+        from: DeviceAddress,
         size_bytes: usize,
     ) -> Result<(), CudaError> {
         self.count(1);
@@ -112,8 +112,8 @@ impl Stream {
     /// The requirements of [`Stream::copy_to_device`] apply; the ranges do not overlap.
     pub unsafe fn copy_on_device(
         &self,
-        to: Address,
-        from: Address,
+        to: DeviceAddress,
+        from: DeviceAddress,
         size_bytes: usize,
     ) -> Result<(), CudaError> {
         self.count(1);
@@ -130,7 +130,12 @@ impl Stream {
     ///
     /// # Safety
     /// The range is device memory, and nothing else accesses it until the stream has passed this.
-    pub unsafe fn fill(&self, to: Address, byte: u8, size_bytes: usize) -> Result<(), CudaError> {
+    pub unsafe fn fill(
+        &self,
+        to: DeviceAddress,
+        byte: u8,
+        size_bytes: usize,
+    ) -> Result<(), CudaError> {
         self.count(1);
         // SAFETY: needed to enqueue the fill; the caller vouches for the range.
         let result = unsafe { (self.context.table().fill)(to, byte, size_bytes, self.stream) };
@@ -144,7 +149,7 @@ impl Stream {
     ///
     /// # Safety
     /// `word` is the device address of registered host memory that outlives the wait.
-    pub unsafe fn wait_value(&self, word: Address, value: u32) -> Result<(), CudaError> {
+    pub unsafe fn wait_value(&self, word: DeviceAddress, value: u32) -> Result<(), CudaError> {
         // SAFETY: the contract of this function.
         unsafe { self.wait(word, value, WAIT_GEQ) }
     }
@@ -158,13 +163,17 @@ impl Stream {
     ///
     /// # Safety
     /// The requirements of [`Stream::wait_value`] apply.
-    pub unsafe fn wait_value_of_device(&self, word: Address, value: u32) -> Result<(), CudaError> {
+    pub unsafe fn wait_value_of_device(
+        &self,
+        word: DeviceAddress,
+        value: u32,
+    ) -> Result<(), CudaError> {
         let flush = if self.context.streams_flush_remote_writes() { WAIT_FLUSH } else { 0 };
         // SAFETY: the contract of this function.
         unsafe { self.wait(word, value, WAIT_GEQ | flush) }
     }
 
-    unsafe fn wait(&self, word: Address, value: u32, flags: u32) -> Result<(), CudaError> {
+    unsafe fn wait(&self, word: DeviceAddress, value: u32, flags: u32) -> Result<(), CudaError> {
         self.count(1);
         // SAFETY: needed to enqueue the wait; the caller vouches for the word.
         let result =

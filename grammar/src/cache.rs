@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::Arc;
 
-/// Maximum size of a [`Cache`].
+/// Maximum size of a [`BoundedCache`].
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Bounds {
+pub(crate) struct CacheLimits {
     /// Maximum number of values, at least 1.
     pub(crate) count: usize,
     /// Maximum size of all values together. A single larger value is kept until another one is
@@ -15,58 +15,62 @@ pub(crate) struct Bounds {
 }
 
 /// A value with a measurable size, which may grow while it is cached.
-pub(crate) trait Measured {
+pub(crate) trait CacheValue {
     fn size_bytes(&self) -> usize;
 
     /// Returns true if the value must be made again before its next use.
-    fn is_worn(&self) -> bool;
+    fn must_rebuild(&self) -> bool;
 }
 
-impl<V: Measured> Measured for Arc<V> {
+impl<V: CacheValue> CacheValue for Arc<V> {
     fn size_bytes(&self) -> usize {
         (**self).size_bytes()
     }
 
-    fn is_worn(&self) -> bool {
-        (**self).is_worn()
+    fn must_rebuild(&self) -> bool {
+        (**self).must_rebuild()
     }
 }
 
 /// Values by key, made on demand.
-pub(crate) struct Cache<K, V> {
+pub(crate) struct BoundedCache<K, V> {
     entries: HashMap<K, Entry<V>>,
     /// Number of requests so far.
     clock: u64,
-    bounds: Bounds,
+    bounds: CacheLimits,
 }
 
 struct Entry<V> {
-    used: u64,
+    last_used: u64,
     value: V,
 }
 
-impl<K: Hash + Eq + Clone, V: Measured> Cache<K, V> {
-    pub(crate) fn new(bounds: Bounds) -> Cache<K, V> {
-        Cache { entries: HashMap::new(), clock: 0, bounds }
+impl<K: Hash + Eq + Clone, V: CacheValue> BoundedCache<K, V> {
+    pub(crate) fn new(bounds: CacheLimits) -> BoundedCache<K, V> {
+        BoundedCache { entries: HashMap::new(), clock: 0, bounds }
     }
 
     /// Changes the maximum size from now on.
-    pub(crate) fn bound_size(&mut self, size_bytes: usize) {
+    pub(crate) fn set_max_bytes(&mut self, size_bytes: usize) {
         self.bounds.size_bytes = size_bytes;
     }
 
     /// Returns the value of a key, calling `make` if it is not cached. Then evicts the least
     /// recently used values until the others are within the bounds.
-    pub(crate) fn get<E>(&mut self, key: &K, make: impl FnOnce() -> Result<V, E>) -> Result<&V, E> {
+    pub(crate) fn get_or_insert_with<E>(
+        &mut self,
+        key: &K,
+        make: impl FnOnce() -> Result<V, E>,
+    ) -> Result<&V, E> {
         self.clock += 1;
-        if self.peek(key).is_none_or(Measured::is_worn) {
+        if self.peek(key).is_none_or(CacheValue::must_rebuild) {
             let value = make()?;
-            self.entries.insert(key.clone(), Entry { used: 0, value });
+            self.entries.insert(key.clone(), Entry { last_used: 0, value });
         }
         let clock = self.clock;
-        self.entries.entry(key.clone()).and_modify(|entry| entry.used = clock);
+        self.entries.entry(key.clone()).and_modify(|entry| entry.last_used = clock);
         while self.len() > 1 && !self.is_within() {
-            let oldest = self.entries.iter().min_by_key(|(_, entry)| entry.used);
+            let oldest = self.entries.iter().min_by_key(|(_, entry)| entry.last_used);
             let oldest = oldest.map(|(key, _)| key.clone());
             oldest.and_then(|oldest| self.entries.remove(&oldest));
         }
@@ -94,9 +98,9 @@ impl<K: Hash + Eq + Clone, V: Measured> Cache<K, V> {
     }
 }
 
-impl<K: Hash + Eq + Clone, V: Measured> Cache<K, Arc<V>> {
+impl<K: Hash + Eq + Clone, V: CacheValue> BoundedCache<K, Arc<V>> {
     /// Returns true if this very value is cached; an equal one does not count.
-    pub(crate) fn holds(&self, value: &Arc<V>) -> bool {
+    pub(crate) fn contains_value(&self, value: &Arc<V>) -> bool {
         self.entries.values().any(|entry| Arc::ptr_eq(&entry.value, value))
     }
 }
@@ -105,23 +109,23 @@ impl<K: Hash + Eq + Clone, V: Measured> Cache<K, Arc<V>> {
 mod tests {
     use super::*;
 
-    impl Measured for usize {
+    impl CacheValue for usize {
         fn size_bytes(&self) -> usize {
             *self
         }
 
-        fn is_worn(&self) -> bool {
+        fn must_rebuild(&self) -> bool {
             *self == 77
         }
     }
 
-    fn ask(cache: &mut Cache<u32, usize>, key: u32, size: usize) -> usize {
-        *cache.get(&key, || Ok::<_, ()>(size)).expect("made")
+    fn ask(cache: &mut BoundedCache<u32, usize>, key: u32, size: usize) -> usize {
+        *cache.get_or_insert_with(&key, || Ok::<_, ()>(size)).expect("made")
     }
 
     #[test]
     fn what_was_used_longest_ago_goes_first() {
-        let mut cache = Cache::new(Bounds { count: 3, size_bytes: 100 });
+        let mut cache = BoundedCache::new(CacheLimits { count: 3, size_bytes: 100 });
         for key in [1, 2, 3, 1, 4] {
             ask(&mut cache, key, 1);
         }
@@ -139,7 +143,7 @@ mod tests {
 
     #[test]
     fn what_is_worn_is_made_anew() {
-        let mut cache = Cache::new(Bounds { count: 3, size_bytes: 100 });
+        let mut cache = BoundedCache::new(CacheLimits { count: 3, size_bytes: 100 });
         assert_eq!(ask(&mut cache, 1, 77), 77);
         assert_eq!(ask(&mut cache, 1, 5), 5);
         assert_eq!(ask(&mut cache, 1, 6), 5);
@@ -147,8 +151,9 @@ mod tests {
 
     #[test]
     fn what_cannot_be_made_is_not_kept() {
-        let mut cache: Cache<u32, usize> = Cache::new(Bounds { count: 3, size_bytes: 100 });
-        assert_eq!(cache.get(&1, || Err("no")), Err("no"));
+        let mut cache: BoundedCache<u32, usize> =
+            BoundedCache::new(CacheLimits { count: 3, size_bytes: 100 });
+        assert_eq!(cache.get_or_insert_with(&1, || Err("no")), Err("no"));
         assert_eq!(ask(&mut cache, 1, 5), 5);
     }
 }

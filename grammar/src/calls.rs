@@ -8,13 +8,13 @@ use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::bounds::{FUNCTIONS, SCHEMA_BYTES, within};
+use crate::bounds::{MAX_FUNCTIONS, MAX_SCHEMA_BYTES, check_limit};
 use crate::error::GrammarError;
-use crate::lower::Unsupported;
+use crate::lower::UnsupportedKeywords;
 use crate::names::{is_function_name, literal};
 use crate::parameters::{self, Parameter, ParameterTags};
-use crate::rules::Rules;
-use crate::schema::{self, Schema};
+use crate::rules::ParserRules;
+use crate::schema::{self, LoweredSchema};
 use crate::whitespace::Whitespace;
 
 /// Function calls that an answer may contain.
@@ -46,14 +46,14 @@ pub struct CallSyntax {
     pub triggers: Vec<Trigger>,
     /// Positions where triggers count; anywhere if `None`.
     pub headers: Option<Headers>,
-    pub first: Vec<Part>,
-    pub open: Vec<Part>,
-    pub middle: Vec<Part>,
+    pub first: Vec<SyntaxPart>,
+    pub open: Vec<SyntaxPart>,
+    pub middle: Vec<SyntaxPart>,
     /// Tags around each argument; `None` if the arguments are one JSON object.
     pub parameters: Option<ParameterTags>,
-    pub close: Vec<Part>,
-    pub between: Vec<Part>,
-    pub last: Vec<Part>,
+    pub close: Vec<SyntaxPart>,
+    pub between: Vec<SyntaxPart>,
+    pub last: Vec<SyntaxPart>,
 }
 
 impl CallSyntax {
@@ -62,10 +62,12 @@ impl CallSyntax {
         let Self { triggers, first, open, middle, close, between, last, .. } = self;
         let parts = [first, open, middle, close, between, last].into_iter().flatten();
         let words = parts.flat_map(|part| match part {
-            Part::Must(word) | Part::May(word) => std::slice::from_ref(word),
-            Part::MayAll(words) => words,
+            SyntaxPart::Must(word) | SyntaxPart::May(word) => std::slice::from_ref(word),
+            SyntaxPart::MayAll(words) => words,
         });
-        words.chain(triggers.iter().map(|one| &one.word)).any(|word| *word == Word::Token(token))
+        words
+            .chain(triggers.iter().map(|one| &one.word))
+            .any(|word| *word == SyntaxElement::Token(token))
     }
 }
 
@@ -80,23 +82,23 @@ pub struct Headers {
 /// A text or token that indicates the beginning of calls.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Trigger {
-    pub word: Word,
+    pub word: SyntaxElement,
     /// The trigger counts only if nothing but whitespace precedes it.
     pub at_start: bool,
 }
 
 /// A part of the syntax around names and arguments.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Part {
-    Must(Word),
-    May(Word),
+pub enum SyntaxPart {
+    Must(SyntaxElement),
+    May(SyntaxElement),
     /// All of these or none.
-    MayAll(Vec<Word>),
+    MayAll(Vec<SyntaxElement>),
 }
 
 /// An element of the syntax.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Word {
+pub enum SyntaxElement {
     /// A non-empty text.
     Text(String),
     /// A special token, which no text contains.
@@ -107,10 +109,10 @@ pub enum Word {
 
 /// Representation of special tokens in rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Tokens {
-    Theirs,
+pub(crate) enum SpecialTokens {
+    Included,
     /// Left out, since the vocabulary consists of bytes alone.
-    Left,
+    Omitted,
 }
 
 impl Calls {
@@ -118,11 +120,11 @@ impl Calls {
     ///
     /// # Errors
     /// Returns an error if a name or a schema is invalid or exceeds its bounds.
-    pub(crate) fn rules(&self, tokens: Tokens) -> Result<Rules, GrammarError> {
+    pub(crate) fn rules(&self, tokens: SpecialTokens) -> Result<ParserRules, GrammarError> {
         self.check()?;
         let mut unheld = BTreeSet::new();
         let syntax = &self.syntax;
-        let written = |parts: &[Part]| written(parts, tokens);
+        let written = |parts: &[SyntaxPart]| lark_rule(parts, tokens);
         let more = if self.are_several {
             format!("({} call)*", written(&syntax.between))
         } else {
@@ -137,9 +139,9 @@ impl Calls {
         for (index, function) in self.functions.iter().enumerate() {
             let (name, middle) = (literal(&function.name), written(&syntax.middle));
             let schema = function.schema()?;
-            unheld.extend(schema.unheld.iter().cloned());
+            unheld.extend(schema.unenforced.iter().cloned());
             if let Some(tags) = &syntax.parameters {
-                let all = Parameter::of(&schema).map_err(|error| function.of(&error))?;
+                let all = Parameter::of(&schema).map_err(|error| function.in_arguments(&error))?;
                 let rule = parameters::add_rules(&all, tags, index, &mut lark, &mut grammars)?;
                 let _ = writeln!(lark, "f{index}: {name} {middle} {rule}");
                 continue;
@@ -147,12 +149,15 @@ impl Calls {
             let _ = writeln!(lark, "f{index}: {name} {middle} @a{index}");
             grammars.push(GrammarWithLexer {
                 name: Some(format!("a{index}")),
-                json_schema: Some(written_schema(schema)?),
+                json_schema: Some(schema_rules(schema)?),
                 lark_grammar: None,
             });
         }
         grammars.insert(0, GrammarWithLexer::from_lark(lark));
-        Ok(Rules { grammar: TopLevelGrammar { grammars, max_tokens: None }, unheld })
+        Ok(ParserRules {
+            grammar: TopLevelGrammar { grammars, max_tokens: None },
+            unenforced: unheld,
+        })
     }
 
     fn check(&self) -> Result<(), GrammarError> {
@@ -160,8 +165,8 @@ impl Calls {
         if self.functions.is_empty() {
             return refused("there is no function to call");
         }
-        within("the number of functions", self.functions.len(), FUNCTIONS)?;
-        within("the size of all parameters in bytes", self.text_bytes(), SCHEMA_BYTES)?;
+        check_limit("the number of functions", self.functions.len(), MAX_FUNCTIONS)?;
+        check_limit("the size of all parameters in bytes", self.text_bytes(), MAX_SCHEMA_BYTES)?;
         let mut seen = HashSet::new();
         for Function { name, .. } in &self.functions {
             if !is_function_name(name) {
@@ -183,8 +188,9 @@ impl Calls {
 
 impl Function {
     /// Reads the schema of the arguments, without keywords that cannot be enforced.
-    fn schema(&self) -> Result<Schema, GrammarError> {
-        schema::read(&self.parameters, Unsupported::Dropped).map_err(|error| self.of(&error))
+    fn schema(&self) -> Result<LoweredSchema, GrammarError> {
+        schema::read(&self.parameters, UnsupportedKeywords::Removed)
+            .map_err(|error| self.in_arguments(&error))
     }
 
     /// Returns the names of the arguments that are strings.
@@ -196,14 +202,14 @@ impl Function {
     }
 
     /// Prefixes an error of its parameters with its name.
-    pub(crate) fn of(&self, error: &GrammarError) -> GrammarError {
+    pub(crate) fn in_arguments(&self, error: &GrammarError) -> GrammarError {
         GrammarError(format!("the parameters of `{}`: {error}", self.name))
     }
 }
 
 /// Returns the schema with the usual whitespace and escapes.
-fn written_schema(schema: Schema) -> Result<Value, GrammarError> {
-    let Schema { mut value, has_control, .. } = schema;
+fn schema_rules(schema: LoweredSchema) -> Result<Value, GrammarError> {
+    let LoweredSchema { mut value, has_control, .. } = schema;
     match &mut value {
         Value::Object(fields) => Whitespace::default().write(fields, has_control)?,
         value => *value = json!({}),
@@ -212,17 +218,17 @@ fn written_schema(schema: Schema) -> Result<Value, GrammarError> {
 }
 
 /// Returns the parts as an expression of a rule; an empty literal if there are none.
-fn written(parts: &[Part], tokens: Tokens) -> String {
-    let word = |word: &Word| match (word, tokens) {
-        (Word::Text(text), _) => literal(text),
-        (Word::Token(token), Tokens::Theirs) => format!("<[{token}]>"),
-        (Word::Token(_), Tokens::Left) => literal(""),
-        (Word::Alphanumeric(count), _) => format!("/[0-9A-Za-z]{{{count}}}/"),
+fn lark_rule(parts: &[SyntaxPart], tokens: SpecialTokens) -> String {
+    let word = |word: &SyntaxElement| match (word, tokens) {
+        (SyntaxElement::Text(text), _) => literal(text),
+        (SyntaxElement::Token(token), SpecialTokens::Included) => format!("<[{token}]>"),
+        (SyntaxElement::Token(_), SpecialTokens::Omitted) => literal(""),
+        (SyntaxElement::Alphanumeric(count), _) => format!("/[0-9A-Za-z]{{{count}}}/"),
     };
-    let part = |part: &Part| match part {
-        Part::Must(must) => word(must),
-        Part::May(may) => format!("({})?", word(may)),
-        Part::MayAll(all) => {
+    let part = |part: &SyntaxPart| match part {
+        SyntaxPart::Must(must) => word(must),
+        SyntaxPart::May(may) => format!("({})?", word(may)),
+        SyntaxPart::MayAll(all) => {
             let all: Vec<String> = all.iter().map(word).collect();
             format!("({})?", all.join(" "))
         }

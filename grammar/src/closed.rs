@@ -4,11 +4,11 @@ use std::collections::HashSet;
 
 use serde_json::{Map, Value};
 
-use crate::graph::{Graph, InPlace, Part, count, required};
+use crate::graph::{Graph, InPlaceKeyword, ValuePart, count, required};
 use crate::schema::check_size;
 
 /// Keywords by which a schema itself restricts other properties, or leaves that to other schemas.
-const SAID: [&str; 14] = [
+const RESTRICTING_KEYWORDS: [&str; 14] = [
     "additionalProperties",
     "unevaluatedProperties",
     "patternProperties",
@@ -29,17 +29,17 @@ const SAID: [&str; 14] = [
 /// not restrict others, unless other schemas that apply to the same object may declare more.
 ///
 /// A schema beyond the bounds is left unchanged.
-pub fn closed(schema: &mut Value) {
+pub fn close_objects(schema: &mut Value) {
     if check_size(schema).is_err() {
         return;
     }
     let graph = Graph::new(schema);
-    let joint = joint(&graph);
+    let is_merged = merged_objects(&graph);
     let objects =
-        graph.nodes.iter().zip(joint).filter(|(node, is_joint)| {
-            !is_joint && node.schema.as_object().is_some_and(is_declared)
+        graph.nodes.iter().zip(is_merged).filter(|(node, is_merged)| {
+            !is_merged && node.schema.as_object().is_some_and(is_declared)
         });
-    let places: Vec<String> = objects.map(|(node, _)| node.place.clone()).collect();
+    let places: Vec<String> = objects.map(|(node, _)| node.pointer.clone()).collect();
     for place in places {
         if let Some(Value::Object(object)) = schema.pointer_mut(&place) {
             object.insert("additionalProperties".to_owned(), Value::Bool(false));
@@ -56,23 +56,23 @@ fn is_declared(schema: &Map<String, Value>) -> bool {
         Some(kind) => kind == "object",
     };
     may_be_object
-        && !SAID.iter().any(|keyword| schema.contains_key(*keyword))
+        && !RESTRICTING_KEYWORDS.iter().any(|keyword| schema.contains_key(*keyword))
         && required(schema).all(|name| properties.contains_key(name))
         && count(schema, "minProperties").is_none_or(|least| least <= properties.len())
 }
 
 /// Returns, for each schema, if another schema restricts the same object.
-fn joint(graph: &Graph<'_>) -> Vec<bool> {
+fn merged_objects(graph: &Graph<'_>) -> Vec<bool> {
     let mut joint = vec![false; graph.nodes.len()];
     let mut rest = Vec::new();
     for node in &graph.nodes {
         let says = |keyword: &str| node.schema.get(keyword).is_some();
-        let is_alone = |how: InPlace| match how {
-            InPlace::All => node.in_place.len() == 1,
-            InPlace::Any(keyword) => {
-                node.in_place.iter().all(|(other, _)| *other == InPlace::Any(keyword))
+        let is_alone = |how: InPlaceKeyword| match how {
+            InPlaceKeyword::All => node.in_place.len() == 1,
+            InPlaceKeyword::Any(keyword) => {
+                node.in_place.iter().all(|(other, _)| *other == InPlaceKeyword::Any(keyword))
             }
-            InPlace::Aside => false,
+            InPlaceKeyword::Conditional => false,
         };
         let of_objects = ["properties", "required", "patternProperties", "additionalProperties"]
             .into_iter()
@@ -87,11 +87,11 @@ fn joint(graph: &Graph<'_>) -> Vec<bool> {
             .parts
             .iter()
             .filter_map(|(part, _)| match part {
-                Part::Property(name) => Some(*name),
+                ValuePart::Property(name) => Some(*name),
                 _ => None,
             })
             .collect();
-        let patterns = node.parts.iter().filter(|(part, _)| *part == Part::Properties).count();
+        let patterns = node.parts.iter().filter(|(part, _)| *part == ValuePart::Properties).count();
         if patterns > 1 || (patterns == 1 && says("patternProperties") && !named.is_empty()) {
             rest.extend(node.parts.iter().map(|(_, used)| *used));
         }
@@ -123,7 +123,7 @@ mod tests {
             (json!({"properties": a, "allOf": [{"properties": {"b": {}}}]}), false),
         ] {
             let mut schema = given.clone();
-            closed(&mut schema);
+            close_objects(&mut schema);
             let said = schema.get("additionalProperties") == Some(&json!(false));
             assert_eq!(said, is_closed, "{given}");
         }
@@ -138,7 +138,7 @@ mod tests {
             "of": {"$ref": "#/$defs/of"}, "all": {"allOf": [object(), {"$ref": "#/$defs/base"}]},
             "more": {"properties": {"b": {}}, "anyOf": [object()]},
         }, "$defs": {"of": object(), "base": object()}});
-        closed(&mut schema);
+        close_objects(&mut schema);
         let is_closed = |place: &str| {
             let object = schema.pointer(place).unwrap_or_else(|| panic!("{place}"));
             object.get("additionalProperties") == Some(&json!(false))

@@ -5,75 +5,82 @@ use std::sync::Arc;
 
 use llguidance::ParserFactory;
 
-use crate::cache::Measured;
-use crate::compiled::marked;
+use crate::cache::CacheValue;
+use crate::compiled_cache::key_tokens;
+use crate::definition::parser_factory;
 use crate::error::GrammarError;
-use crate::form::factory;
-use crate::grammars::{Form, Grammars};
+use crate::grammar_set::{EncodedGrammar, GrammarSet};
+use crate::matcher::GrammarMatcher;
 use crate::parser::Parser;
-use crate::walk::Walk;
 
 /// Compiles one grammar at a time.
-pub struct Compiler {
-    grammars: Grammars,
-    marked: Arc<[u32]>,
+pub struct GrammarCompiler {
+    grammars: GrammarSet,
+    key_tokens: Arc<[u32]>,
     factory: ParserFactory,
 }
 
-impl std::fmt::Debug for Compiler {
+impl std::fmt::Debug for GrammarCompiler {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Compiler").finish_non_exhaustive()
+        f.debug_struct("GrammarCompiler").finish_non_exhaustive()
     }
 }
 
 /// A compiled grammar, from which answers begin.
 #[derive(Clone)]
-pub struct Ready {
+pub struct CompiledGrammar {
     /// Set of grammars that contains this one alone.
-    forms: Arc<Grammars>,
-    marked: Arc<[u32]>,
+    grammars: Arc<GrammarSet>,
+    key_tokens: Arc<[u32]>,
     /// `None` if the grammar needs no parser.
     parser: Option<Arc<Parser>>,
 }
 
-impl std::fmt::Debug for Ready {
+impl std::fmt::Debug for CompiledGrammar {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Ready").field("size_bytes", &self.size_bytes()).finish_non_exhaustive()
+        f.debug_struct("CompiledGrammar")
+            .field("size_bytes", &self.size_bytes())
+            .finish_non_exhaustive()
     }
 }
 
-impl Compiler {
+impl GrammarCompiler {
     /// Creates a compiler for grammars over the vocabulary of `grammars`.
     ///
     /// # Errors
     /// Returns an error if no parser can be made for the vocabulary.
-    pub fn new(grammars: &Grammars) -> Result<Compiler, GrammarError> {
-        let grammars = Grammars { forms: Vec::new(), ..grammars.clone() };
-        let factory = factory(&grammars.vocabulary.to_env())?;
-        let marked = marked(&grammars.vocabulary);
-        Ok(Compiler { grammars, marked, factory })
+    pub fn new(grammars: &GrammarSet) -> Result<GrammarCompiler, GrammarError> {
+        let grammars = GrammarSet { grammars: Vec::new(), ..grammars.clone() };
+        let factory = parser_factory(&grammars.vocabulary.to_env())?;
+        let marked = key_tokens(&grammars.vocabulary);
+        Ok(GrammarCompiler { grammars, key_tokens: marked, factory })
     }
 
     /// Compiles a grammar.
     ///
     /// # Errors
     /// Returns an error if the grammar is invalid or exceeds its bounds.
-    pub fn compile(&self, form: Form) -> Result<Ready, GrammarError> {
-        let parser = match &form {
-            Form::Parsed(grammar) => Some(Arc::new(Parser::new(grammar, &self.factory)?)),
-            Form::Spelled(_) => None,
+    pub fn compile(&self, grammar: EncodedGrammar) -> Result<CompiledGrammar, GrammarError> {
+        let parser = match &grammar {
+            EncodedGrammar::Parsed(grammar) => Some(Arc::new(Parser::new(grammar, &self.factory)?)),
+            EncodedGrammar::Choice(_) => None,
         };
-        let forms = Arc::new(Grammars { forms: vec![form], ..self.grammars.clone() });
-        Ok(Ready { forms, marked: Arc::clone(&self.marked), parser })
+        let grammars = Arc::new(GrammarSet { grammars: vec![grammar], ..self.grammars.clone() });
+        Ok(CompiledGrammar { grammars, key_tokens: Arc::clone(&self.key_tokens), parser })
     }
 }
 
-impl Ready {
+impl CompiledGrammar {
     /// Returns a walk at the beginning of the grammar.
-    pub fn begin(&self) -> Walk {
+    pub fn start_matcher(&self) -> GrammarMatcher {
         match &self.parser {
-            Some(parser) => Walk::parsed(&self.forms, 0, Ok(Arc::clone(parser)), &self.marked),
-            None => Walk::choosing(&self.forms, 0),
+            Some(parser) => GrammarMatcher::with_parser(
+                &self.grammars,
+                0,
+                Ok(Arc::clone(parser)),
+                &self.key_tokens,
+            ),
+            None => GrammarMatcher::with_choices(&self.grammars, 0),
         }
     }
 
@@ -86,14 +93,14 @@ impl Ready {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::form::Grammar;
+    use crate::definition::Grammar;
     use crate::vocabulary::Vocabulary;
 
-    fn spoken(walk: &mut Walk, text: &str) -> Vec<bool> {
+    fn spoken(walk: &mut GrammarMatcher, text: &str) -> Vec<bool> {
         let mut mask = vec![0; 9];
         let allowed = text.bytes().map(|byte| {
-            walk.allow(&mut mask);
-            walk.take(u32::from(byte));
+            walk.fill_mask(&mut mask);
+            walk.accept_token(u32::from(byte));
             mask[usize::from(byte) / 32] >> (byte % 32) & 1 == 1
         });
         allowed.collect()
@@ -105,9 +112,11 @@ mod tests {
         words.push(Vec::new());
         let vocabulary = Vocabulary { words, ends: vec![256] };
         let encode = |text: &str| Some(text.bytes().map(u32::from).collect());
-        let none = Grammars::new(vocabulary, Vec::new(), encode);
-        let compiler = Compiler::new(&none).expect("a vocabulary");
-        let begin = |grammar| compiler.compile(none.form(grammar, encode)).map(|form| form.begin());
+        let none = GrammarSet::new(vocabulary, Vec::new(), encode);
+        let compiler = GrammarCompiler::new(&none).expect("a vocabulary");
+        let begin = |grammar| {
+            compiler.compile(none.encode(grammar, encode)).map(|form| form.start_matcher())
+        };
         let mut json = begin(Grammar::json_schema(r#"{"type": "object"}"#)).expect("compiles");
         assert_eq!(spoken(&mut json, "{\"a\""), [true; 4]);
         assert_eq!(spoken(&mut json, "}"), [false]);

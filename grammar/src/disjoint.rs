@@ -7,14 +7,14 @@ use serde_json::{Map, Value};
 
 /// Maximum number of schemas and names examined for one document; beyond it, schemas are assumed to
 /// overlap.
-const EFFORT: usize = 200_000;
+const MAX_COMPARISONS: usize = 200_000;
 /// Maximum number of alternatives of one `oneOf`, all of which are compared in pairs.
-const ALTERNATIVES: usize = 256;
+const MAX_ALTERNATIVES: usize = 256;
 /// Maximum nesting of properties that are compared.
-const DEPTH: usize = 4;
+const MAX_DEPTH: usize = 4;
 
 /// Compares the schemas of a document.
-pub(crate) struct Disjoint<'s> {
+pub(crate) struct DisjointChecker<'s> {
     root: &'s Value,
     left: usize,
 }
@@ -22,21 +22,21 @@ pub(crate) struct Disjoint<'s> {
 /// Schemas that all apply to the same value.
 type Parts<'s> = Vec<&'s Map<String, Value>>;
 
-impl<'s> Disjoint<'s> {
-    pub(crate) fn new(root: &'s Value) -> Disjoint<'s> {
-        Disjoint { root, left: EFFORT }
+impl<'s> DisjointChecker<'s> {
+    pub(crate) fn new(root: &'s Value) -> DisjointChecker<'s> {
+        DisjointChecker { root, left: MAX_COMPARISONS }
     }
 
     /// Returns true if no value is valid against two of the schemas in the `oneOf` of a schema.
     pub(crate) fn are_disjoint(&mut self, schema: &'s Map<String, Value>, of: &'s [Value]) -> bool {
-        if of.len() > ALTERNATIVES {
+        if of.len() > MAX_ALTERNATIVES {
             return false;
         }
         let parts: Vec<Option<Parts<'s>>> = of.iter().map(|branch| self.parts(branch)).collect();
         (0..parts.len()).all(|first| {
             (first + 1..parts.len()).all(|second| {
                 let (Some(one), Some(two)) = (&parts[first], &parts[second]) else { return true };
-                self.differ(schema, one, two, DEPTH)
+                self.differ(schema, one, two, MAX_DEPTH)
             })
         })
     }

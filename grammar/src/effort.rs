@@ -5,14 +5,14 @@ use std::collections::HashMap;
 
 use serde_json::Value;
 
-use crate::graph::{Graph, Part};
+use crate::graph::{Graph, ValuePart};
 
 /// Maximum number of visits of values.
-const VISITS: u64 = 500_000;
+const MAX_VISITS: u64 = 500_000;
 /// Maximum number of pairs of a value and a schema that are examined to count the visits.
-const PAIRS: usize = 200_000;
+const MAX_PAIRS: usize = 200_000;
 /// Maximum number of nested schema applications along the deepest value: a validator recurses.
-const FRAMES: usize = 1_000;
+const MAX_FRAMES: usize = 1_000;
 
 /// Returns true if a value can be validated in bounded time and on a small stack. The schema's
 /// references must not lead back to themselves without a value in between.
@@ -36,7 +36,7 @@ pub(crate) fn is_bounded(graph: &Graph<'_>, value: &Value) -> bool {
             let (count, here) = (counts[&index], depth[&index]);
             visits = visits.saturating_add(count);
             pairs += 1;
-            if visits > VISITS || pairs > PAIRS {
+            if visits > MAX_VISITS || pairs > MAX_PAIRS {
                 return false;
             }
             deepest = deepest.max(here);
@@ -62,7 +62,7 @@ pub(crate) fn is_bounded(graph: &Graph<'_>, value: &Value) -> bool {
             }
         }
         let frames = frames + deepest;
-        if frames > FRAMES {
+        if frames > MAX_FRAMES {
             return false;
         }
         push_parts(value, &parts, frames, &mut rest);
@@ -117,13 +117,13 @@ enum Key<'s> {
     Items,
 }
 
-impl<'s> From<Part<'s>> for Key<'s> {
-    fn from(part: Part<'s>) -> Key<'s> {
+impl<'s> From<ValuePart<'s>> for Key<'s> {
+    fn from(part: ValuePart<'s>) -> Key<'s> {
         match part {
-            Part::Property(name) => Key::Property(name),
-            Part::Properties => Key::Properties,
-            Part::Item(index) => Key::Item(index),
-            Part::Items => Key::Items,
+            ValuePart::Property(name) => Key::Property(name),
+            ValuePart::Properties => Key::Properties,
+            ValuePart::Item(index) => Key::Item(index),
+            ValuePart::Items => Key::Items,
         }
     }
 }

@@ -6,7 +6,7 @@ use std::collections::{HashSet, VecDeque};
 use serde_json::Value;
 
 use crate::error::GrammarError;
-use crate::graph::{Graph, InPlace, Node, Part, count, required};
+use crate::graph::{Graph, InPlaceKeyword, Node, ValuePart, count, required};
 
 /// Refuses references that lead back to themselves without a value in between.
 ///
@@ -39,7 +39,7 @@ pub(crate) fn check_cycles(graph: &Graph<'_>) -> Result<(), GrammarError> {
                     return Err(GrammarError(format!(
                         "the schema at `#{}` refers back to itself without a property or an item \
                          between, so no value can be validated against it",
-                        graph.nodes[*next].place
+                        graph.nodes[*next].pointer
                     )));
                 }
                 State::Unseen => {
@@ -90,7 +90,7 @@ pub(crate) fn endless_places(graph: &Graph<'_>) -> Result<Vec<String>, GrammarEr
         ));
     }
     let endless = graph.nodes.iter().zip(ends).filter(|(_, ends)| !ends);
-    Ok(endless.map(|(node, _)| node.place.clone()).collect())
+    Ok(endless.map(|(node, _)| node.pointer.clone()).collect())
 }
 
 /// Returns true if a finite value satisfies a schema, as far as is known of the schemas that it
@@ -98,11 +98,12 @@ pub(crate) fn endless_places(graph: &Graph<'_>) -> Result<Vec<String>, GrammarEr
 fn can_end(node: &Node<'_>, ends: &[bool]) -> bool {
     // The parser decides if a schema of `false` is allowed at its position.
     let Value::Object(schema) = node.schema else { return true };
-    if !node.in_place.iter().all(|(how, used)| *how != InPlace::All || ends[*used]) {
+    if !node.in_place.iter().all(|(how, used)| *how != InPlaceKeyword::All || ends[*used]) {
         return false;
     }
     let of = |keyword: &'static str| {
-        let mut all = node.in_place.iter().filter(move |(how, _)| *how == InPlace::Any(keyword));
+        let mut all =
+            node.in_place.iter().filter(move |(how, _)| *how == InPlaceKeyword::Any(keyword));
         schema.get(keyword).is_none() || all.any(|(_, used)| ends[*used])
     };
     if !of("anyOf") || !of("oneOf") {
@@ -128,7 +129,7 @@ fn object_ends(node: &Node<'_>, ends: &[bool]) -> bool {
     let Value::Object(schema) = node.schema else { return true };
     let required: HashSet<&str> = required(schema).collect();
     node.parts.iter().all(|(part, used)| match part {
-        Part::Property(name) => ends[*used] || !required.contains(name),
+        ValuePart::Property(name) => ends[*used] || !required.contains(name),
         _ => true,
     })
 }
@@ -136,12 +137,12 @@ fn object_ends(node: &Node<'_>, ends: &[bool]) -> bool {
 fn array_ends(node: &Node<'_>, ends: &[bool]) -> bool {
     let Value::Object(schema) = node.schema else { return true };
     let least = count(schema, "minItems").unwrap_or(0);
-    let prefix = node.parts.iter().filter(|(part, _)| matches!(part, Part::Item(_))).count();
+    let prefix = node.parts.iter().filter(|(part, _)| matches!(part, ValuePart::Item(_))).count();
     let items = schema.get("items").filter(|items| !items.is_array());
     node.parts.iter().all(|(part, used)| match part {
-        Part::Item(index) => *index >= least || ends[*used],
+        ValuePart::Item(index) => *index >= least || ends[*used],
         // Among the keywords for items only `items` applies to all of them.
-        Part::Items => least <= prefix || items.is_none() || ends[*used],
-        Part::Property(_) | Part::Properties => true,
+        ValuePart::Items => least <= prefix || items.is_none() || ends[*used],
+        ValuePart::Property(_) | ValuePart::Properties => true,
     })
 }

@@ -6,18 +6,18 @@ use serde_json::{Map, Value};
 
 /// Way in which a schema applies another one to the same value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum InPlace {
+pub(crate) enum InPlaceKeyword {
     /// `$ref` and `allOf`: the value must be valid.
     All,
     /// `anyOf` and `oneOf`: the value must be valid against one of the schemas of this keyword.
     Any(&'static str),
     /// `not`, `if` and schemas that depend on a key: the value may be valid or not.
-    Aside,
+    Conditional,
 }
 
 /// Part of a value to which a schema applies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Part<'s> {
+pub(crate) enum ValuePart<'s> {
     /// The property of this name.
     Property(&'s str),
     /// Some properties, or their names.
@@ -33,9 +33,9 @@ pub(crate) enum Part<'s> {
 pub(crate) struct Node<'s> {
     pub(crate) schema: &'s Value,
     /// JSON pointer to the schema.
-    pub(crate) place: String,
-    pub(crate) in_place: Vec<(InPlace, usize)>,
-    pub(crate) parts: Vec<(Part<'s>, usize)>,
+    pub(crate) pointer: String,
+    pub(crate) in_place: Vec<(InPlaceKeyword, usize)>,
+    pub(crate) parts: Vec<(ValuePart<'s>, usize)>,
 }
 
 /// All schemas reachable from a schema, itself first.
@@ -45,11 +45,12 @@ pub(crate) struct Graph<'s> {
 }
 
 /// Keywords whose schemas apply to the same value, which may be valid or not.
-const ASIDE: [&str; 4] = ["not", "if", "then", "else"];
+const CONDITIONAL_KEYWORDS: [&str; 4] = ["not", "if", "then", "else"];
 /// Keywords whose schemas apply to some properties.
-const OF_PROPERTIES: [&str; 3] = ["additionalProperties", "unevaluatedProperties", "propertyNames"];
+const PROPERTY_KEYWORDS: [&str; 3] =
+    ["additionalProperties", "unevaluatedProperties", "propertyNames"];
 /// Keywords whose schemas apply to some items.
-const OF_ITEMS: [&str; 4] = ["items", "additionalItems", "unevaluatedItems", "contains"];
+const ITEM_KEYWORDS: [&str; 4] = ["items", "additionalItems", "unevaluatedItems", "contains"];
 
 impl<'s> Graph<'s> {
     /// Builds the graph of a schema. References to other documents are ignored.
@@ -76,17 +77,17 @@ impl<'s> Builder<'s> {
         let address = std::ptr::from_ref(schema);
         *self.known.entry(address).or_insert_with(|| {
             let (in_place, parts) = (Vec::new(), Vec::new());
-            self.nodes.push(Node { schema, place, in_place, parts });
+            self.nodes.push(Node { schema, pointer: place, in_place, parts });
             self.nodes.len() - 1
         })
     }
 
     fn follow(&mut self, index: usize) {
         let Some(schema) = self.nodes[index].schema.as_object() else { return };
-        let place = self.nodes[index].place.clone();
+        let place = self.nodes[index].pointer.clone();
         let (mut in_place, mut parts) = (Vec::new(), Vec::new());
         for (keyword, value) in schema {
-            let here = format!("{place}/{}", escaped(keyword));
+            let here = format!("{place}/{}", escape_pointer(keyword));
             self.follow_in_place(keyword, value, &here, &mut in_place);
             self.follow_parts(keyword, value, &here, &mut parts);
         }
@@ -99,7 +100,7 @@ impl<'s> Builder<'s> {
         keyword: &str,
         value: &'s Value,
         place: &str,
-        found: &mut Vec<(InPlace, usize)>,
+        found: &mut Vec<(InPlaceKeyword, usize)>,
     ) {
         match (keyword, value) {
             ("$ref", Value::String(to)) => {
@@ -109,21 +110,25 @@ impl<'s> Builder<'s> {
                 if let Some((pointer, schema)) =
                     pointer.and_then(|pointer| Some((pointer, root.pointer(pointer)?)))
                 {
-                    found.push((InPlace::All, self.node(schema, pointer.to_owned())));
+                    found.push((InPlaceKeyword::All, self.node(schema, pointer.to_owned())));
                 }
             }
-            ("allOf", Value::Array(all)) => self.list(all, place, InPlace::All, found),
-            ("anyOf", Value::Array(all)) => self.list(all, place, InPlace::Any("anyOf"), found),
-            ("oneOf", Value::Array(all)) => self.list(all, place, InPlace::Any("oneOf"), found),
+            ("allOf", Value::Array(all)) => self.list(all, place, InPlaceKeyword::All, found),
+            ("anyOf", Value::Array(all)) => {
+                self.list(all, place, InPlaceKeyword::Any("anyOf"), found)
+            }
+            ("oneOf", Value::Array(all)) => {
+                self.list(all, place, InPlaceKeyword::Any("oneOf"), found)
+            }
             ("dependentSchemas" | "dependencies", Value::Object(of)) => {
                 let schemas = of.iter().filter(|(_, schema)| !schema.is_array());
                 for (name, schema) in schemas {
-                    let place = format!("{place}/{}", escaped(name));
-                    found.push((InPlace::Aside, self.node(schema, place)));
+                    let place = format!("{place}/{}", escape_pointer(name));
+                    found.push((InPlaceKeyword::Conditional, self.node(schema, place)));
                 }
             }
-            (keyword, value) if ASIDE.contains(&keyword) => {
-                found.push((InPlace::Aside, self.node(value, place.to_owned())));
+            (keyword, value) if CONDITIONAL_KEYWORDS.contains(&keyword) => {
+                found.push((InPlaceKeyword::Conditional, self.node(value, place.to_owned())));
             }
             _ => {}
         }
@@ -134,28 +139,29 @@ impl<'s> Builder<'s> {
         keyword: &str,
         value: &'s Value,
         place: &str,
-        found: &mut Vec<(Part<'s>, usize)>,
+        found: &mut Vec<(ValuePart<'s>, usize)>,
     ) {
         match (keyword, value) {
             ("properties" | "patternProperties", Value::Object(of)) => {
                 for (name, schema) in of {
                     let is_name = keyword == "properties";
-                    let part = if is_name { Part::Property(name) } else { Part::Properties };
-                    let place = format!("{place}/{}", escaped(name));
+                    let part =
+                        if is_name { ValuePart::Property(name) } else { ValuePart::Properties };
+                    let place = format!("{place}/{}", escape_pointer(name));
                     found.push((part, self.node(schema, place)));
                 }
             }
             ("prefixItems" | "items", Value::Array(items)) => {
                 for (index, schema) in items.iter().enumerate() {
                     let node = self.node(schema, format!("{place}/{index}"));
-                    found.push((Part::Item(index), node));
+                    found.push((ValuePart::Item(index), node));
                 }
             }
-            (keyword, value) if OF_PROPERTIES.contains(&keyword) => {
-                found.push((Part::Properties, self.node(value, place.to_owned())));
+            (keyword, value) if PROPERTY_KEYWORDS.contains(&keyword) => {
+                found.push((ValuePart::Properties, self.node(value, place.to_owned())));
             }
-            (keyword, value) if OF_ITEMS.contains(&keyword) => {
-                found.push((Part::Items, self.node(value, place.to_owned())));
+            (keyword, value) if ITEM_KEYWORDS.contains(&keyword) => {
+                found.push((ValuePart::Items, self.node(value, place.to_owned())));
             }
             _ => {}
         }
@@ -165,8 +171,8 @@ impl<'s> Builder<'s> {
         &mut self,
         all: &'s [Value],
         place: &str,
-        how: InPlace,
-        found: &mut Vec<(InPlace, usize)>,
+        how: InPlaceKeyword,
+        found: &mut Vec<(InPlaceKeyword, usize)>,
     ) {
         for (index, schema) in all.iter().enumerate() {
             found.push((how, self.node(schema, format!("{place}/{index}"))));
@@ -175,7 +181,7 @@ impl<'s> Builder<'s> {
 }
 
 /// Escapes a segment of a JSON pointer.
-pub(crate) fn escaped(name: &str) -> String {
+pub(crate) fn escape_pointer(name: &str) -> String {
     name.replace('~', "~0").replace('/', "~1")
 }
 

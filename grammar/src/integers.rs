@@ -7,13 +7,13 @@ use serde_json::{Map, Number, Value, json};
 use crate::error::GrammarError;
 
 /// Maximum up to which every integer has its own floating-point number.
-const EXACT: i128 = 1 << 53;
+const MAX_EXACT: i128 = 1 << 53;
 /// Maximum integer that the parser can generate.
-const MOST: i128 = i64::MAX as i128;
+const MAX_INTEGER: i128 = i64::MAX as i128;
 /// Minimum integer that the parser can generate; it computes with absolute values.
-const LEAST: i128 = -((1 << 63) - 1024);
+const MIN_INTEGER: i128 = -((1 << 63) - 1024);
 /// Absolute value from which the parser needs a second bound.
-const NEEDS_BOTH: i128 = 1_000_000_000_000_000_000;
+const MIN_TWO_BOUNDS: i128 = 1_000_000_000_000_000_000;
 /// Exclusive upper bound of the divisors that are tried.
 const DIVISORS: i128 = 1 << 16;
 
@@ -21,7 +21,7 @@ const DIVISORS: i128 = 1 << 16;
 fn large(value: &Value) -> Option<i128> {
     let Value::Number(number) = value else { return None };
     let whole = number.as_i64().map(i128::from).or_else(|| number.as_u64().map(i128::from))?;
-    (whole.abs() > EXACT).then_some(whole)
+    (whole.abs() > MAX_EXACT).then_some(whole)
 }
 
 /// Returns the largest floating-point number that does not exceed an integer.
@@ -51,7 +51,7 @@ pub(crate) fn write_bounds(schema: &mut Map<String, Value>) -> Result<(), Gramma
     let refused = |name: &str| {
         Err(GrammarError(format!(
             "`{name}` permits only integers beyond {}, which cannot be distinguished",
-            if name.ends_with("inimum") { MOST } else { LEAST }
+            if name.ends_with("inimum") { MAX_INTEGER } else { MIN_INTEGER }
         )))
     };
     let take = |schema: &mut Map<String, Value>, name: &str| {
@@ -71,24 +71,24 @@ pub(crate) fn write_bounds(schema: &mut Map<String, Value>) -> Result<(), Gramma
         }
     };
     if let Some(least) = least.max(above) {
-        if least > MOST {
+        if least > MAX_INTEGER {
             return refused("minimum");
         }
         // The parser uses 2^63 as its largest number.
-        let from = ceil(least.max(LEAST)).min(MOST);
+        let from = ceil(least.max(MIN_INTEGER)).min(MAX_INTEGER);
         set("minimum", "exclusiveMinimum", from, |other, whole| other >= whole);
-        if least >= NEEDS_BOTH {
-            set("maximum", "exclusiveMaximum", MOST, |other, whole| other <= whole);
+        if least >= MIN_TWO_BOUNDS {
+            set("maximum", "exclusiveMaximum", MAX_INTEGER, |other, whole| other <= whole);
         }
     }
     if let Some(most) = [most, below].into_iter().flatten().min() {
-        if most < LEAST {
+        if most < MIN_INTEGER {
             return refused("maximum");
         }
-        let most = if most >= MOST { MOST } else { floor(most) };
+        let most = if most >= MAX_INTEGER { MAX_INTEGER } else { floor(most) };
         set("maximum", "exclusiveMaximum", most, |other, whole| other <= whole);
-        if most <= -NEEDS_BOTH {
-            set("minimum", "exclusiveMinimum", LEAST, |other, whole| other >= whole);
+        if most <= -MIN_TWO_BOUNDS {
+            set("minimum", "exclusiveMinimum", MIN_INTEGER, |other, whole| other >= whole);
         }
     }
     Ok(())
@@ -98,8 +98,9 @@ pub(crate) fn write_bounds(schema: &mut Map<String, Value>) -> Result<(), Gramma
 /// it.
 pub(crate) fn is_inexact(value: &Value) -> bool {
     match value {
-        Value::Number(_) => large(value)
-            .is_some_and(|whole| floor(whole) != whole || !(LEAST..=MOST).contains(&whole)),
+        Value::Number(_) => large(value).is_some_and(|whole| {
+            floor(whole) != whole || !(MIN_INTEGER..=MAX_INTEGER).contains(&whole)
+        }),
         Value::Array(items) => items.iter().any(is_inexact),
         Value::Object(fields) => fields.values().any(is_inexact),
         _ => false,
@@ -107,8 +108,8 @@ pub(crate) fn is_inexact(value: &Value) -> bool {
 }
 
 /// Returns a schema that only this integer satisfies; `None` if the parser has none.
-pub(crate) fn only(value: &Value) -> Option<Value> {
-    let whole = large(value).filter(|whole| (LEAST..=MOST).contains(whole))?;
+pub(crate) fn single_value(value: &Value) -> Option<Value> {
+    let whole = large(value).filter(|whole| (MIN_INTEGER..=MAX_INTEGER).contains(whole))?;
     let (least, most) = (floor(whole), ceil(whole));
     if least == whole {
         return Some(json!({"const": value}));
@@ -116,7 +117,7 @@ pub(crate) fn only(value: &Value) -> Option<Value> {
     let gap = (whole - least).max(most - whole);
     let divides = |divisor: &i128| whole % divisor == 0;
     let divisor = (gap + 1..DIVISORS).find(divides)?;
-    let most = most.min(MOST);
+    let most = most.min(MAX_INTEGER);
     Some(json!({"type": "integer", "minimum": number(least), "maximum": number(most),
         "multipleOf": number(divisor)}))
 }
@@ -161,10 +162,10 @@ mod tests {
     fn a_single_value_is_the_only_multiple() {
         let odd = json!(9007199254740995_u64);
         assert!(is_inexact(&odd) && !is_inexact(&json!(9007199254740994_u64)));
-        let schema = only(&odd).expect("5 divides it");
+        let schema = single_value(&odd).expect("5 divides it");
         assert_eq!(schema["multipleOf"], 5);
         assert_eq!(schema["minimum"], 9007199254740994_u64);
         assert_eq!(schema["maximum"], 9007199254740996_u64);
-        assert_eq!(only(&json!(u64::MAX)), None);
+        assert_eq!(single_value(&json!(u64::MAX)), None);
     }
 }

@@ -1,60 +1,60 @@
 //! Constrained decoding: determines the tokens that may follow, such that the text so far can be
 //! completed to one that matches a grammar.
 //!
-//! [`Grammar`] is the grammar of a request, [`Grammars`] the set with which a sampler is
-//! set up, and [`Walk`] the state of one answer. Parsing is done by `llguidance`.
+//! [`Grammar`] is the grammar of a request, [`GrammarSet`] the set with which a sampler is
+//! set up, and [`GrammarMatcher`] the state of one answer. Parsing is done by `llguidance`.
 
 mod bounds;
 mod cache;
-mod calling;
+mod call_matcher;
 mod calls;
 mod checker;
-mod choosing;
+mod choice_encoder;
+mod choice_matcher;
 mod closed;
-mod compiled;
+mod compiled_cache;
 mod compiler;
 mod control;
+mod definition;
 mod disjoint;
 mod effort;
 mod endless;
 mod error;
-mod form;
-mod grammars;
+mod grammar_set;
 mod graph;
 mod integers;
-mod json;
-mod keys;
+mod json_matcher;
+mod key_tracker;
 mod lower;
 mod marker;
+mod marker_scanner;
 mod mask;
+mod matcher;
+mod min_properties;
 mod names;
 mod parameters;
 mod parser;
 mod patterns;
 mod regex;
-mod room;
 mod rules;
 mod schema;
-mod spell;
 mod subschemas;
+mod trigger_scanner;
 mod validator;
 mod vocabulary;
-mod waiting;
-mod walk;
-mod watch;
 mod whitespace;
 
-pub use calls::{CallSyntax, Calls, Function, Headers, Part, Trigger, Word};
+pub use calls::{CallSyntax, Calls, Function, Headers, SyntaxElement, SyntaxPart, Trigger};
 pub use checker::Checker;
-pub use closed::closed;
-pub use compiled::Compiled;
-pub use compiler::{Compiler, Ready};
+pub use closed::close_objects;
+pub use compiled_cache::CompiledGrammarCache;
+pub use compiler::{CompiledGrammar, GrammarCompiler};
+pub use definition::{Behind, CallsOr, Grammar};
 pub use error::GrammarError;
-pub use form::{Behind, CallsOr, Grammar};
-pub use grammars::{Form, Grammars};
+pub use grammar_set::{EncodedGrammar, GrammarSet};
 pub use marker::Marker;
+pub use matcher::GrammarMatcher;
 pub use names::is_function_name;
 pub use parameters::ParameterTags;
 pub use vocabulary::Vocabulary;
-pub use walk::Walk;
 pub use whitespace::Whitespace;

@@ -6,7 +6,7 @@ use std::collections::{BTreeSet, HashSet};
 
 use serde_json::{Map, Value, json};
 
-use crate::disjoint::Disjoint;
+use crate::disjoint::DisjointChecker;
 use crate::endless::{check_cycles, endless_places};
 use crate::error::GrammarError;
 use crate::graph::{Graph, count, required};
@@ -14,11 +14,11 @@ use crate::{integers, patterns};
 
 /// Treatment of keywords that the parser does not support.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Unsupported {
+pub(crate) enum UnsupportedKeywords {
     /// The parser refuses them by name.
-    Refused,
+    Rejected,
     /// They are removed, so that the schema allows more.
-    Dropped,
+    Removed,
 }
 
 /// Formats that the parser enforces; others are annotations.
@@ -63,22 +63,22 @@ const UNSUPPORTED: [&str; 16] = [
 /// parser cannot express the schema.
 pub(crate) fn lower(
     root: &mut Value,
-    unsupported: Unsupported,
+    unsupported: UnsupportedKeywords,
     unheld: &mut BTreeSet<String>,
 ) -> Result<(), GrammarError> {
     let graph = Graph::new(root);
     check_cycles(&graph)?;
     let endless = endless_places(&graph)?;
-    let mut disjoint = Disjoint::new(root);
+    let mut disjoint = DisjointChecker::new(root);
     let mut options = HashSet::new();
     let mut places: Vec<String> = Vec::with_capacity(graph.nodes.len());
     for node in &graph.nodes {
-        places.push(node.place.clone());
+        places.push(node.pointer.clone());
         if let Value::Object(schema) = node.schema
             && let Some(Value::Array(of)) = schema.get("oneOf")
             && disjoint.are_disjoint(schema, of)
         {
-            options.insert(node.place.clone());
+            options.insert(node.pointer.clone());
         }
     }
     // A reference into a keyword would be dangling after the keyword is renamed.
@@ -115,7 +115,7 @@ pub(crate) fn drop_references(
     let is_lost =
         |schema: &Value| schema.get("$ref").and_then(Value::as_str).is_some_and(is_elsewhere);
     let lost = graph.nodes.iter().filter(|node| is_lost(node.schema));
-    let lost: Vec<String> = lost.map(|node| node.place.clone()).collect();
+    let lost: Vec<String> = lost.map(|node| node.pointer.clone()).collect();
     for place in lost {
         if let Some(Value::Object(schema)) = root.pointer_mut(&place) {
             schema.shift_remove("$ref");
@@ -125,7 +125,7 @@ pub(crate) fn drop_references(
 }
 
 struct Lowering<'u> {
-    unsupported: Unsupported,
+    unsupported: UnsupportedKeywords,
     unheld: &'u mut BTreeSet<String>,
 }
 
@@ -137,14 +137,14 @@ impl Lowering<'_> {
         schema: &mut Map<String, Value>,
         is_disjoint: Option<bool>,
     ) -> Result<(), GrammarError> {
-        drop_notes(schema);
+        drop_annotations(schema);
         name_properties(schema);
         self.drop_unique_items(schema);
         if let Some(is_disjoint) = is_disjoint {
             self.write_one_of(schema, is_disjoint);
         }
         self.write_numbers(schema)?;
-        if self.unsupported == Unsupported::Dropped {
+        if self.unsupported == UnsupportedKeywords::Removed {
             self.drop_unsupported(schema);
         }
         Ok(())
@@ -157,8 +157,8 @@ impl Lowering<'_> {
     }
 
     fn drop_unique_items(&mut self, schema: &mut Map<String, Value>) {
-        let is_said = schema.get("uniqueItems") == Some(&Value::Bool(true));
-        if is_said && count(schema, "maxItems").is_none_or(|most| most > 1) {
+        let is_true = schema.get("uniqueItems") == Some(&Value::Bool(true));
+        if is_true && count(schema, "maxItems").is_none_or(|most| most > 1) {
             self.unheld.insert("uniqueItems".to_owned());
         }
         schema.shift_remove("uniqueItems");
@@ -183,7 +183,7 @@ impl Lowering<'_> {
 
     fn write_numbers(&mut self, schema: &mut Map<String, Value>) -> Result<(), GrammarError> {
         if let Err(error) = integers::write_bounds(schema) {
-            if self.unsupported == Unsupported::Refused {
+            if self.unsupported == UnsupportedKeywords::Rejected {
                 return Err(error);
             }
             self.unheld.insert("minimum".to_owned());
@@ -204,9 +204,9 @@ impl Lowering<'_> {
                 options = vec![json!({"enum": options})];
             }
             for value in inexact {
-                match integers::only(&value) {
+                match integers::single_value(&value) {
                     Some(only) => options.push(only),
-                    None if self.unsupported == Unsupported::Dropped => {
+                    None if self.unsupported == UnsupportedKeywords::Removed => {
                         self.unheld.insert(keyword.to_owned());
                         options.push(json!({}));
                     }
@@ -264,14 +264,14 @@ fn are_counted(schema: &Map<String, Value>) -> bool {
 }
 
 /// Removes keywords that every value satisfies.
-fn drop_notes(schema: &mut Map<String, Value>) {
+fn drop_annotations(schema: &mut Map<String, Value>) {
     let is_note = |keyword: &str, value: &Value| match keyword {
         "format" => !value.as_str().is_some_and(|name| FORMATS.contains(&name)),
         "not" => value == &Value::Bool(false),
-        "propertyNames" => says_nothing(value, Some("string")),
-        "unevaluatedProperties" | "unevaluatedItems" => says_nothing(value, None),
+        "propertyNames" => is_unconstrained(value, Some("string")),
+        "unevaluatedProperties" | "unevaluatedItems" => is_unconstrained(value, None),
         "dependentSchemas" => {
-            value.as_object().is_some_and(|of| of.values().all(|one| says_nothing(one, None)))
+            value.as_object().is_some_and(|of| of.values().all(|one| is_unconstrained(one, None)))
         }
         "dependentRequired" => value
             .as_object()
@@ -279,14 +279,14 @@ fn drop_notes(schema: &mut Map<String, Value>) {
         "dependencies" => value.as_object().is_some_and(|of| {
             let is_empty = |one: &Value| match one {
                 Value::Array(names) => names.is_empty(),
-                one => says_nothing(one, None),
+                one => is_unconstrained(one, None),
             };
             of.values().all(is_empty)
         }),
         _ => false,
     };
     schema.retain(|keyword, value| !is_note(keyword, value));
-    if schema.get("not").is_some_and(|not| says_nothing(not, None)) {
+    if schema.get("not").is_some_and(|not| is_unconstrained(not, None)) {
         // No value is valid.
         schema.shift_remove("not");
         schema.insert("enum".to_owned(), json!([]));
@@ -311,7 +311,7 @@ fn drop_notes(schema: &mut Map<String, Value>) {
 }
 
 /// Returns true if every value, or every value of type `kind`, is valid against a schema.
-fn says_nothing(schema: &Value, kind: Option<&str>) -> bool {
+fn is_unconstrained(schema: &Value, kind: Option<&str>) -> bool {
     const NOTES: [&str; 9] = [
         "title",
         "description",
@@ -350,7 +350,7 @@ fn name_properties(schema: &mut Map<String, Value>) {
     };
     let mut said = names.iter().filter(|(keyword, value)| {
         let one = Map::from_iter([((*keyword).clone(), (*value).clone())]);
-        !says_nothing(&Value::Object(one), Some("string"))
+        !is_unconstrained(&Value::Object(one), Some("string"))
     });
     let (keyword, value) = match (said.next(), said.next()) {
         (Some((keyword, value)), None) => (keyword.as_str(), value.clone()),

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use crate::error::GrammarError;
 use crate::names::{is_function_name, literal};
-use crate::schema::Schema;
+use crate::schema::LoweredSchema;
 use crate::whitespace::Whitespace;
 
 /// Tags around an argument's name and value. Strings are written as they are, other values as JSON.
@@ -43,8 +43,8 @@ impl Parameter {
     ///
     /// # Errors
     /// Returns an error if a name cannot be written between tags.
-    pub(crate) fn of(schema: &Schema) -> Result<Vec<Parameter>, GrammarError> {
-        let Schema { value: schema, has_control, .. } = schema;
+    pub(crate) fn of(schema: &LoweredSchema) -> Result<Vec<Parameter>, GrammarError> {
+        let LoweredSchema { value: schema, has_control, .. } = schema;
         let Some(properties) = schema.get("properties").and_then(Value::as_object) else {
             return Ok(Vec::new());
         };

@@ -2,22 +2,22 @@
 
 use llguidance::{Matcher, ParserFactory, TokenParser};
 
-use crate::cache::Measured;
+use crate::cache::CacheValue;
+use crate::definition::{Grammar, MAX_LEXER_STATES, create_parser};
 use crate::error::GrammarError;
-use crate::form::{Grammar, LEXER_STATES, parser_of};
 
 /// Approximate size of the rules per byte of a schema.
 const RULE_BYTES: usize = 48;
 /// Approximate size of the smallest parser.
-const LEAST_BYTES: usize = 16 << 10;
+const MIN_PARSER_BYTES: usize = 16 << 10;
 
 /// Parser of a grammar. Clones share its lexer's states, which are computed on demand.
 pub(crate) struct Parser {
-    beginning: TokenParser,
+    initial: TokenParser,
     rule_bytes: usize,
     /// True if the parser accepts more than the grammar, so that answers must be checked when they
     /// have ended.
-    pub(crate) is_wider: bool,
+    pub(crate) accepts_superset: bool,
 }
 
 impl Parser {
@@ -26,42 +26,46 @@ impl Parser {
     /// # Errors
     /// Fails like [`crate::Checker::check`].
     pub(crate) fn new(grammar: &Grammar, factory: &ParserFactory) -> Result<Parser, GrammarError> {
-        let rule_bytes = LEAST_BYTES + RULE_BYTES * grammar.text_bytes();
+        let rule_bytes = MIN_PARSER_BYTES + RULE_BYTES * grammar.text_bytes();
         let rules = grammar.rules()?;
         let rules = rules.ok_or_else(|| GrammarError("a choice needs no parser".to_owned()))?;
-        let is_wider = !rules.unheld.is_empty();
-        Ok(Parser { beginning: parser_of(factory, rules.grammar)?, rule_bytes, is_wider })
+        let is_wider = !rules.unenforced.is_empty();
+        Ok(Parser {
+            initial: create_parser(factory, rules.grammar)?,
+            rule_bytes,
+            accepts_superset: is_wider,
+        })
     }
 
     /// Returns a parser at the beginning of a text.
-    pub(crate) fn begin(&self) -> TokenParser {
-        self.beginning.clone()
+    pub(crate) fn initial_state(&self) -> TokenParser {
+        self.initial.clone()
     }
 }
 
-impl Measured for Parser {
+impl CacheValue for Parser {
     fn size_bytes(&self) -> usize {
-        self.rule_bytes + self.beginning.parser.lexer_stats().num_bytes
+        self.rule_bytes + self.initial.parser.lexer_stats().num_bytes
     }
 
     /// Returns true if the next answer might exceed the maximum number of lexer states.
-    fn is_worn(&self) -> bool {
-        self.beginning.parser.lexer_stats().num_states > LEXER_STATES / 2
+    fn must_rebuild(&self) -> bool {
+        self.initial.parser.lexer_stats().num_states > MAX_LEXER_STATES / 2
     }
 }
 
 /// Returns a matcher that has taken bytes, which need not be whole tokens; `None` if the parser
 /// does not accept them.
-pub(crate) fn begun_with(parser: &Parser, bytes: &[u8]) -> Option<Matcher> {
-    let mut begun = parser.begin();
+pub(crate) fn matcher_after(parser: &Parser, bytes: &[u8]) -> Option<Matcher> {
+    let mut parser_state = parser.initial_state();
     // The token ID is irrelevant: only the bytes are parsed.
-    let is_taken =
-        bytes.is_empty() || begun.parser.apply_token(bytes, u32::MAX).is_ok_and(|left| left == 0);
-    is_taken.then(|| Matcher::new(Ok(begun)))
+    let is_taken = bytes.is_empty()
+        || parser_state.parser.apply_token(bytes, u32::MAX).is_ok_and(|left| left == 0);
+    is_taken.then(|| Matcher::new(Ok(parser_state)))
 }
 
 /// Sets the bits of the tokens that a parser allows; returns the error if it fails.
-pub(crate) fn allowed(matcher: &mut Matcher, mask: &mut [u32]) -> Option<GrammarError> {
+pub(crate) fn fill_mask(matcher: &mut Matcher, mask: &mut [u32]) -> Option<GrammarError> {
     match matcher.compute_mask_or_eos() {
         Ok(allowed) => {
             let words = allowed.as_slice();
@@ -74,6 +78,6 @@ pub(crate) fn allowed(matcher: &mut Matcher, mask: &mut [u32]) -> Option<Grammar
 }
 
 /// Advances by a token; returns the error if the parser fails.
-pub(crate) fn taken(matcher: &mut Matcher, token: u32) -> Option<GrammarError> {
+pub(crate) fn consume_token(matcher: &mut Matcher, token: u32) -> Option<GrammarError> {
     matcher.consume_token(token).err().map(|error| GrammarError::new(&error))
 }

@@ -3,7 +3,7 @@
 use llguidance::derivre::{RegexAst, RegexBuilder};
 use llguidance::regex_to_lark;
 
-use crate::bounds::PATTERN_PAIRS;
+use crate::bounds::MAX_PATTERN_PAIRS;
 
 /// Maximum number of automaton steps spent on checking whether a key matches two patterns.
 const STEPS: u64 = 10_000;
@@ -13,7 +13,7 @@ pub(crate) fn are_disjoint(patterns: &[&String]) -> bool {
     if patterns.len() < 2 {
         return true;
     }
-    if patterns.len().pow(2) / 2 > PATTERN_PAIRS {
+    if patterns.len().pow(2) / 2 > MAX_PATTERN_PAIRS {
         return false;
     }
     let mut builder = RegexBuilder::new();

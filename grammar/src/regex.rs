@@ -10,7 +10,7 @@ use regex_syntax::ast::{
 };
 use regex_syntax::hir::{Class, ClassUnicode, ClassUnicodeRange, HirKind};
 
-use crate::bounds::{self, REGEX_DEPTH, REGEX_REPETITIONS, within};
+use crate::bounds::{self, MAX_REGEX_DEPTH, MAX_REGEX_REPETITIONS, check_limit};
 use crate::error::GrammarError;
 
 /// White space and line terminators of ECMA 262.
@@ -24,8 +24,8 @@ const LINE_ENDS: &str = r"\n\r\x{2028}\x{2029}";
 ///
 /// # Errors
 /// Returns an error if the expression is invalid or exceeds its bounds.
-pub(crate) fn written(expression: &str) -> Result<String, GrammarError> {
-    write(expression, Writer::default())
+pub(crate) fn translate(expression: &str) -> Result<String, GrammarError> {
+    write(expression, Translator::default())
 }
 
 /// Translates a schema's pattern, in which a dot matches no line terminator of ECMA 262.
@@ -33,21 +33,21 @@ pub(crate) fn written(expression: &str) -> Result<String, GrammarError> {
 /// # Errors
 /// Fails like [`written`].
 pub(crate) fn pattern(expression: &str) -> Result<String, GrammarError> {
-    write(expression, Writer { is_pattern: true, ..Writer::default() })
+    write(expression, Translator { is_pattern: true, ..Translator::default() })
 }
 
-fn write(expression: &str, writer: Writer) -> Result<String, GrammarError> {
+fn write(expression: &str, writer: Translator) -> Result<String, GrammarError> {
     bounds::check_regex_text(expression)?;
-    let parsed = ParserBuilder::new().nest_limit(REGEX_DEPTH).build().parse(expression);
+    let parsed = ParserBuilder::new().nest_limit(MAX_REGEX_DEPTH).build().parse(expression);
     let ast = parsed.map_err(|error| match error.kind() {
         ErrorKind::NestLimitExceeded(limit) => GrammarError(format!(
             "the nesting of the regular expression exceeds the bound of {limit}"
         )),
         kind => GrammarError(format!("in the regular expression: {kind}")),
     })?;
-    let Written { edits, ignores_whitespace, repetitions } = ast::visit(&ast, writer)?;
+    let Translation { edits, ignores_whitespace, repetitions } = ast::visit(&ast, writer)?;
     let what = "the number of repetitions in the regular expression";
-    within(what, repetitions, REGEX_REPETITIONS)?;
+    check_limit(what, repetitions, MAX_REGEX_REPETITIONS)?;
     if ignores_whitespace && expression.contains(['\n', '\r', '\t']) {
         // The parser treats line ends as part of the text.
         return Err(GrammarError("a regular expression with `(?x)` must be one line".to_owned()));
@@ -58,7 +58,7 @@ fn write(expression: &str, writer: Writer) -> Result<String, GrammarError> {
         text.push_str(&expression[from..at.start]);
         text.push_str(&by);
         from = at.end;
-        bounds::check_written(text.len())?;
+        bounds::check_translated_regex(text.len())?;
     }
     text.push_str(&expression[from..]);
     Ok(text)
@@ -69,7 +69,7 @@ fn write(expression: &str, writer: Writer) -> Result<String, GrammarError> {
 /// # Errors
 /// Fails like [`written`], or if the expression matches anything else.
 pub(crate) fn whitespace(expression: &str) -> Result<String, GrammarError> {
-    let text = written(expression)?;
+    let text = translate(expression)?;
     let hir = regex_syntax::parse(&text).map_err(|error| GrammarError::new(&error))?;
     let is_white = |character: u32| [0x20, 0x09, 0x0a, 0x0d].contains(&character);
     let mut rest = vec![&hir];
@@ -103,7 +103,7 @@ pub(crate) fn whitespace(expression: &str) -> Result<String, GrammarError> {
 
 /// Result of visiting an expression.
 #[derive(Default)]
-struct Written {
+struct Translation {
     /// Edits in the order of the text.
     edits: Vec<Edit>,
     /// True if a part of the expression ignores whitespace.
@@ -119,7 +119,7 @@ struct Edit {
 
 /// Flags that change the meaning of letters and classes.
 #[derive(Clone, Copy)]
-struct Modes {
+struct RegexFlags {
     folds: bool,
     is_unicode: bool,
     /// A dot matches every character.
@@ -128,28 +128,33 @@ struct Modes {
 
 /// Visitor that collects edits. Case folding is expanded within each letter and class, and its flag
 /// is removed.
-struct Writer {
-    modes: Modes,
+struct Translator {
+    modes: RegexFlags,
     /// Flags of the enclosing groups.
-    outer: Vec<Modes>,
+    outer: Vec<RegexFlags>,
     is_pattern: bool,
-    written: Written,
+    translation: Translation,
 }
 
-impl Default for Writer {
-    fn default() -> Writer {
-        let modes = Modes { folds: false, is_unicode: true, has_all_dots: false };
-        Writer { modes, outer: Vec::new(), is_pattern: false, written: Written::default() }
+impl Default for Translator {
+    fn default() -> Translator {
+        let modes = RegexFlags { folds: false, is_unicode: true, has_all_dots: false };
+        Translator {
+            modes,
+            outer: Vec::new(),
+            is_pattern: false,
+            translation: Translation::default(),
+        }
     }
 }
 
-impl Visitor for Writer {
-    type Output = Written;
+impl Visitor for Translator {
+    type Output = Translation;
     type Err = GrammarError;
 
-    fn finish(mut self) -> Result<Written, GrammarError> {
-        self.written.edits.sort_by_key(|edit| edit.at.start);
-        Ok(self.written)
+    fn finish(mut self) -> Result<Translation, GrammarError> {
+        self.translation.edits.sort_by_key(|edit| edit.at.start);
+        Ok(self.translation)
     }
 
     fn visit_pre(&mut self, ast: &Ast) -> Result<(), GrammarError> {
@@ -169,7 +174,7 @@ impl Visitor for Writer {
                     // The parser gives a group named `stop` a special meaning.
                     GroupKind::CaptureName { name, .. } => {
                         let at = group.span.start.offset + 1..name.span.end.offset + 1;
-                        self.written.edits.push(Edit { at, by: "?:".to_owned() });
+                        self.translation.edits.push(Edit { at, by: "?:".to_owned() });
                     }
                     GroupKind::CaptureIndex(_) => {}
                 }
@@ -177,18 +182,21 @@ impl Visitor for Writer {
             Ast::Literal(literal) if self.modes.folds => {
                 let letter = literal.c;
                 if letter.is_ascii_alphabetic() {
-                    self.edit(&literal.span, format!("[{}]", both(letter)));
+                    self.edit(&literal.span, format!("[{}]", both_cases(letter)));
                 } else if !letter.is_ascii() && self.modes.is_unicode {
-                    self.edit(&literal.span, format!("[{}]", shown(&folded(letter, letter))));
+                    self.edit(
+                        &literal.span,
+                        format!("[{}]", class_syntax(&fold_case(letter, letter))),
+                    );
                 }
             }
-            Ast::Repetition(_) => self.written.repetitions += 1,
+            Ast::Repetition(_) => self.translation.repetitions += 1,
             Ast::Dot(span) if self.is_pattern && !self.modes.has_all_dots => {
                 self.edit(span, format!("[^{LINE_ENDS}]"));
             }
             Ast::ClassPerl(class) => self.perl(&class.span, &class.kind, class.negated),
             Ast::ClassUnicode(class) if self.modes.folds => {
-                let by = format!("(?i:{})", written_class(class));
+                let by = format!("(?i:{})", unicode_class_syntax(class));
                 self.edit(&class.span, by);
             }
             _ => {}
@@ -204,7 +212,7 @@ impl Visitor for Writer {
     }
 
     fn visit_class_set_item_pre(&mut self, item: &ClassSetItem) -> Result<(), GrammarError> {
-        let Modes { folds, is_unicode, .. } = self.modes;
+        let RegexFlags { folds, is_unicode, .. } = self.modes;
         match item {
             ClassSetItem::Perl(class) => self.perl(&class.span, &class.kind, class.negated),
             ClassSetItem::Literal(literal) if folds => {
@@ -220,14 +228,17 @@ impl Visitor for Writer {
                 }
             }
             ClassSetItem::Unicode(class) if folds && is_unicode => {
-                let text = format!("(?i:{})", written_class(class));
+                let text = format!("(?i:{})", unicode_class_syntax(class));
                 let parsed = regex_syntax::parse(&text).ok();
                 let ranges = parsed.and_then(|hir| match hir.into_kind() {
-                    HirKind::Class(Class::Unicode(class)) => Some(shown(&class)),
+                    HirKind::Class(Class::Unicode(class)) => Some(class_syntax(&class)),
                     _ => None,
                 });
                 let by = ranges.ok_or_else(|| {
-                    GrammarError(format!("`{}` is not a character class", written_class(class)))
+                    GrammarError(format!(
+                        "`{}` is not a character class",
+                        unicode_class_syntax(class)
+                    ))
                 })?;
                 self.edit(&class.span, by);
             }
@@ -237,18 +248,19 @@ impl Visitor for Writer {
     }
 }
 
-impl Writer {
+impl Translator {
     fn edit(&mut self, span: &Span, by: String) {
-        self.written.edits.push(Edit { at: span.start.offset..span.end.offset, by });
+        self.translation.edits.push(Edit { at: span.start.offset..span.end.offset, by });
     }
 
     /// Applies flags and returns their text without the case folding flag.
     fn set(&mut self, flags: &ast::Flags) -> String {
-        let Modes { folds, is_unicode, has_all_dots } = &mut self.modes;
+        let RegexFlags { folds, is_unicode, has_all_dots } = &mut self.modes;
         *folds = flags.flag_state(Flag::CaseInsensitive).unwrap_or(*folds);
         *has_all_dots = flags.flag_state(Flag::DotMatchesNewLine).unwrap_or(*has_all_dots);
         *is_unicode = flags.flag_state(Flag::Unicode).unwrap_or(*is_unicode);
-        self.written.ignores_whitespace |= flags.flag_state(Flag::IgnoreWhitespace) == Some(true);
+        self.translation.ignores_whitespace |=
+            flags.flag_state(Flag::IgnoreWhitespace) == Some(true);
         let letter = |kind: &FlagsItemKind| match kind {
             FlagsItemKind::Negation => '-',
             FlagsItemKind::Flag(Flag::CaseInsensitive) => 'i',
@@ -280,14 +292,14 @@ impl Writer {
     /// Expands the case folding of a range within a class.
     fn fold_range(&mut self, span: &Span, first: char, last: char) {
         if self.modes.is_unicode || last.is_ascii() {
-            self.edit(span, shown(&folded(first, last)));
+            self.edit(span, class_syntax(&fold_case(first, last)));
         }
     }
 }
 
 /// Returns a range with its case folding: ASCII letters fold to ASCII only, other characters as
 /// Unicode defines.
-fn folded(first: char, last: char) -> ClassUnicode {
+fn fold_case(first: char, last: char) -> ClassUnicode {
     let within = |first: char, last: char| {
         let ranges = (first <= last).then(|| ClassUnicodeRange::new(first, last));
         ClassUnicode::new(ranges)
@@ -316,7 +328,7 @@ fn folded(first: char, last: char) -> ClassUnicode {
 }
 
 /// Formats a class as ranges, without brackets.
-fn shown(class: &ClassUnicode) -> String {
+fn class_syntax(class: &ClassUnicode) -> String {
     let range = |range: &ClassUnicodeRange| {
         let (first, last) = (u32::from(range.start()), u32::from(range.end()));
         if first == last {
@@ -329,7 +341,7 @@ fn shown(class: &ClassUnicode) -> String {
 }
 
 /// Formats a class like `\p{Greek}`.
-fn written_class(class: &ast::ClassUnicode) -> String {
+fn unicode_class_syntax(class: &ast::ClassUnicode) -> String {
     use ast::ClassUnicodeKind::{Named, NamedValue, OneLetter};
     let letter = if class.negated { 'P' } else { 'p' };
     match &class.kind {
@@ -339,7 +351,7 @@ fn written_class(class: &ast::ClassUnicode) -> String {
     }
 }
 
-fn both(letter: char) -> String {
+fn both_cases(letter: char) -> String {
     [letter.to_ascii_lowercase(), letter.to_ascii_uppercase()].iter().collect()
 }
 
@@ -403,7 +415,7 @@ mod tests {
             let expression = parts.expression(2);
             let mut builder = RegexBuilder::new();
             let Ok(before) = builder.mk_regex(&expression) else { continue };
-            let text = written(&expression).unwrap_or_else(|e| panic!("{expression}: {e}"));
+            let text = translate(&expression).unwrap_or_else(|e| panic!("{expression}: {e}"));
             let after =
                 builder.mk_regex(&text).unwrap_or_else(|e| panic!("{expression} {text}: {e}"));
             let [mut before, mut after] = [before, after].map(|found| builder.to_regex(found));

@@ -5,14 +5,14 @@ use std::collections::BTreeSet;
 use llguidance::api::TopLevelGrammar;
 
 /// A grammar in the parser's format.
-pub(crate) struct Rules {
+pub(crate) struct ParserRules {
     pub(crate) grammar: TopLevelGrammar,
     /// Keywords of schemas that the parser does not enforce.
-    pub(crate) unheld: BTreeSet<String>,
+    pub(crate) unenforced: BTreeSet<String>,
 }
 
-impl From<TopLevelGrammar> for Rules {
-    fn from(grammar: TopLevelGrammar) -> Rules {
-        Rules { grammar, unheld: BTreeSet::new() }
+impl From<TopLevelGrammar> for ParserRules {
+    fn from(grammar: TopLevelGrammar) -> ParserRules {
+        ParserRules { grammar, unenforced: BTreeSet::new() }
     }
 }

@@ -6,20 +6,21 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use serde_json::{Map, Value};
 
 use crate::bounds::{
-    MULTIPLE_DECIMALS, MULTIPLES, OPTIONAL_PROPERTIES, PATTERN_PAIRS, PATTERNS, PROPERTIES,
-    SCHEMA_DEPTH, SCHEMA_NODES, SCHEMA_PLACES_BYTES, check_schema_text, within,
+    MAX_MULTIPLE_OF_DECIMALS, MAX_MULTIPLE_OF_PRODUCT, MAX_OPTIONAL_PROPERTIES, MAX_PATTERN_PAIRS,
+    MAX_PATTERNS, MAX_PROPERTIES, MAX_SCHEMA_DEPTH, MAX_SCHEMA_NODES, MAX_SCHEMA_POINTER_BYTES,
+    check_limit, check_schema_text,
 };
 use crate::error::GrammarError;
-use crate::lower::{Unsupported, drop_references, lower};
+use crate::lower::{UnsupportedKeywords, drop_references, lower};
 use crate::subschemas::{all, below, target};
 use crate::{control, regex};
 
 /// A schema translated to what the parser supports.
 #[derive(Debug)]
-pub(crate) struct Schema {
+pub(crate) struct LoweredSchema {
     pub(crate) value: Value,
     /// Keywords that are not enforced during generation, but checked when the answer has ended.
-    pub(crate) unheld: BTreeSet<String>,
+    pub(crate) unenforced: BTreeSet<String>,
     /// True if some of its strings contain characters that can only be written as `\u00XX`.
     pub(crate) has_control: bool,
 }
@@ -29,30 +30,33 @@ pub(crate) struct Schema {
 /// # Errors
 /// Returns an error if the text is not JSON, exceeds its bounds, or contains unsupported
 /// references.
-pub(crate) fn read(text: &str, unsupported: Unsupported) -> Result<Schema, GrammarError> {
+pub(crate) fn read(
+    text: &str,
+    unsupported: UnsupportedKeywords,
+) -> Result<LoweredSchema, GrammarError> {
     check_schema_text(text)?;
     let mut value = serde_json::from_str(text).map_err(|error| GrammarError::new(&error))?;
-    let mut unheld = BTreeSet::new();
+    let mut unenforced = BTreeSet::new();
     check_size(&value)?;
-    if unsupported == Unsupported::Dropped {
-        drop_references(&mut value, &mut unheld, is_elsewhere);
+    if unsupported == UnsupportedKeywords::Removed {
+        drop_references(&mut value, &mut unenforced, is_external_reference);
     }
     check_depth(&value)?;
-    lower(&mut value, unsupported, &mut unheld)?;
-    write_patterns(&mut value, unsupported, &mut unheld)?;
-    check_together(&value)?;
+    lower(&mut value, unsupported, &mut unenforced)?;
+    write_patterns(&mut value, unsupported, &mut unenforced)?;
+    check_conjunctions(&value)?;
     let has_control = control::is_needed(&value);
-    Ok(Schema { value, unheld, has_control })
+    Ok(LoweredSchema { value, unenforced, has_control })
 }
 
 /// Checks the bounds on schemas that apply to the same value, for each schema.
-fn check_together(root: &Value) -> Result<(), GrammarError> {
+fn check_conjunctions(root: &Value) -> Result<(), GrammarError> {
     let mut pairs = 0;
     let mut effort = 0;
     for schema in all(root) {
         let parts = parts(root, schema);
         effort += parts.len();
-        within("the number of schemas that apply together", effort, 4 * SCHEMA_NODES)?;
+        check_limit("the number of schemas that apply together", effort, 4 * MAX_SCHEMA_NODES)?;
         let count = |name: &str| -> usize {
             let of = |part: &&Map<String, Value>| match part.get(name) {
                 Some(Value::Object(fields)) => fields.len(),
@@ -63,13 +67,25 @@ fn check_together(root: &Value) -> Result<(), GrammarError> {
             parts.iter().map(of).sum()
         };
         let (declared, required) = (count("properties"), count("required"));
-        within("the number of an object's `properties`", declared.max(required), PROPERTIES)?;
+        check_limit(
+            "the number of an object's `properties`",
+            declared.max(required),
+            MAX_PROPERTIES,
+        )?;
         let optional = declared.saturating_sub(required);
-        within("the number of an object's optional `properties`", optional, OPTIONAL_PROPERTIES)?;
-        within("the number of patterns that apply together", count("pattern"), PATTERNS)?;
+        check_limit(
+            "the number of an object's optional `properties`",
+            optional,
+            MAX_OPTIONAL_PROPERTIES,
+        )?;
+        check_limit("the number of patterns that apply together", count("pattern"), MAX_PATTERNS)?;
         check_multiples(parts.iter().filter_map(|part| part.get("multipleOf")?.as_f64()))?;
         pairs += count("patternProperties").pow(2) / 2;
-        within("the number of pairs of an object's `patternProperties`", pairs, PATTERN_PAIRS)?;
+        check_limit(
+            "the number of pairs of an object's `patternProperties`",
+            pairs,
+            MAX_PATTERN_PAIRS,
+        )?;
     }
     Ok(())
 }
@@ -79,20 +95,24 @@ fn check_multiples(numbers: impl Iterator<Item = f64>) -> Result<(), GrammarErro
     let mut product = 1.0;
     let mut unit = 1.0;
     for number in numbers {
-        let scaled = (0..=MULTIPLE_DECIMALS).map(|decimals| 10f64.powi(decimals as i32));
+        let scaled = (0..=MAX_MULTIPLE_OF_DECIMALS).map(|decimals| 10f64.powi(decimals as i32));
         let is_whole = |scale: &f64| {
             let scaled = number * scale;
             scaled >= 1.0 && (scaled - scaled.round()).abs() <= scaled * 1e-12
         };
         let Some(scale) = scaled.into_iter().find(is_whole) else {
             return Err(GrammarError(format!(
-                "`multipleOf` must be above 0 and have at most {MULTIPLE_DECIMALS} decimals"
+                "`multipleOf` must be above 0 and have at most {MAX_MULTIPLE_OF_DECIMALS} decimals"
             )));
         };
         product *= number * scale;
         unit = scale.max(unit);
     }
-    within("`multipleOf` in units of its last decimal", (product * unit) as usize, MULTIPLES)
+    check_limit(
+        "`multipleOf` in units of its last decimal",
+        (product * unit) as usize,
+        MAX_MULTIPLE_OF_PRODUCT,
+    )
 }
 
 /// Returns a schema together with those that it includes by `allOf` and `$ref`.
@@ -124,9 +144,9 @@ pub(crate) fn check_size(root: &Value) -> Result<(), GrammarError> {
     while let Some((value, place)) = rest.pop() {
         nodes += 1;
         names += place;
-        within("the number of the schema's values", nodes, SCHEMA_NODES)?;
+        check_limit("the number of the schema's values", nodes, MAX_SCHEMA_NODES)?;
         let what = "the size in bytes of the paths to the schema's values";
-        within(what, names, SCHEMA_PLACES_BYTES)?;
+        check_limit(what, names, MAX_SCHEMA_POINTER_BYTES)?;
         match value {
             Value::Array(items) => rest.extend(items.iter().map(|item| (item, place + 6))),
             Value::Object(fields) => {
@@ -154,7 +174,7 @@ fn check_depth(root: &Value) -> Result<(), GrammarError> {
         if path.contains(&place) || deepest.get(&place).is_some_and(|seen| *seen >= depth) {
             continue;
         }
-        within("the depth of the schema with its references", depth, SCHEMA_DEPTH)?;
+        check_limit("the depth of the schema with its references", depth, MAX_SCHEMA_DEPTH)?;
         deepest.insert(place, depth);
         path.insert(place);
         rest.push((value, depth, true));
@@ -186,7 +206,7 @@ fn check_depth(root: &Value) -> Result<(), GrammarError> {
 
 /// Returns true if a reference is not supported because it leads to another document or contains
 /// escapes.
-fn is_elsewhere(to: &str) -> bool {
+fn is_external_reference(to: &str) -> bool {
     to.contains(['~', '%']) || !(to == "#" || to.starts_with("#/"))
 }
 
@@ -209,8 +229,8 @@ fn follow<'a>(root: &'a Value, to: &str) -> Result<&'a Value, GrammarError> {
 /// Translates all patterns.
 fn write_patterns(
     root: &mut Value,
-    unsupported: Unsupported,
-    unheld: &mut BTreeSet<String>,
+    unsupported: UnsupportedKeywords,
+    unenforced: &mut BTreeSet<String>,
 ) -> Result<(), GrammarError> {
     let mut seen = HashSet::new();
     let mut rest = vec![String::new()];
@@ -219,8 +239,8 @@ fn write_patterns(
             continue;
         }
         if let Some(Value::Object(schema)) = root.pointer_mut(&place) {
-            if unsupported == Unsupported::Dropped {
-                drop_unwritten(schema, unheld);
+            if unsupported == UnsupportedKeywords::Removed {
+                drop_untranslated_patterns(schema, unenforced);
             }
             write_own(schema)?;
             rest.extend(below(schema, &place));
@@ -231,7 +251,7 @@ fn write_patterns(
 }
 
 /// Removes the patterns and multiples of a schema itself that the parser does not support.
-fn drop_unwritten(schema: &mut Map<String, Value>, unheld: &mut BTreeSet<String>) {
+fn drop_untranslated_patterns(schema: &mut Map<String, Value>, unheld: &mut BTreeSet<String>) {
     let is_written = |pattern: &str| regex::pattern(pattern).is_ok();
     let text = schema.get("pattern").and_then(Value::as_str);
     let keys = schema.get("patternProperties").and_then(Value::as_object);

@@ -3,28 +3,28 @@
 
 use serde_json::{Map, Value};
 
-use crate::cache::Measured;
+use crate::cache::CacheValue;
 use crate::effort;
 use crate::endless::check_cycles;
 use crate::graph::Graph;
 
 /// Maximum number of backtracking steps of one pattern on one text.
-const BACKTRACKS: usize = 10_000;
+const MAX_BACKTRACKS: usize = 10_000;
 /// Maximum number of patterns of one schema.
-const PATTERNS: usize = 64;
+const MAX_PATTERNS: usize = 64;
 /// Maximum size of one compiled pattern, in bytes.
-const PATTERN_BYTES: usize = 1 << 18;
+const MAX_PATTERN_BYTES: usize = 1 << 18;
 /// Approximate size of a validator per byte of the schema.
 const SCHEMA_BYTES: usize = 96;
 /// Maximum length of an error message, in characters.
-const SENTENCE: usize = 300;
+const MAX_ERROR_CHARS: usize = 300;
 
 /// Result of validating a text.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum Validation {
     Valid,
     /// The text is invalid, for this reason.
-    Wrong(String),
+    Invalid(String),
     /// The text could not be validated, for this reason.
     Unknown(String),
 }
@@ -42,52 +42,54 @@ impl Validator {
     pub(crate) fn new(text: &str) -> Validator {
         let mut schema: Value = serde_json::from_str(text).unwrap_or(Value::Bool(true));
         let patterns = prepare(&mut schema);
-        let size_bytes = SCHEMA_BYTES * text.len() + PATTERN_BYTES * patterns.min(PATTERNS);
+        let size_bytes = SCHEMA_BYTES * text.len() + MAX_PATTERN_BYTES * patterns.min(MAX_PATTERNS);
         let validator = match check_cycles(&Graph::new(&schema)) {
-            Ok(()) if patterns > PATTERNS => Err(format!("it has more than {PATTERNS} patterns")),
+            Ok(()) if patterns > MAX_PATTERNS => {
+                Err(format!("it has more than {MAX_PATTERNS} patterns"))
+            }
             Ok(()) => jsonschema::options()
                 .offline()
                 // Formats are annotations here; the parser enforces them by its own expressions.
                 .should_validate_formats(false)
                 .with_pattern_options(
                     jsonschema::PatternOptions::fancy_regex()
-                        .backtrack_limit(BACKTRACKS)
-                        .size_limit(PATTERN_BYTES)
-                        .dfa_size_limit(PATTERN_BYTES),
+                        .backtrack_limit(MAX_BACKTRACKS)
+                        .size_limit(MAX_PATTERN_BYTES)
+                        .dfa_size_limit(MAX_PATTERN_BYTES),
                 )
                 .build(&schema)
-                .map_err(|error| shortened(&error.to_string())),
+                .map_err(|error| shorten_error(&error.to_string())),
             Err(error) => Err(error.to_string()),
         };
         Validator { schema, validator, size_bytes }
     }
 
     /// Validates a text.
-    pub(crate) fn check(&self, text: &[u8]) -> Verdict {
+    pub(crate) fn check(&self, text: &[u8]) -> Validation {
         let validator = match &self.validator {
             Ok(validator) => validator,
-            Err(error) => return Verdict::Unknown(error.clone()),
+            Err(error) => return Validation::Unknown(error.clone()),
         };
         let value: Value = match serde_json::from_slice(text) {
             Ok(value) => value,
-            Err(error) => return Verdict::Unknown(error.to_string()),
+            Err(error) => return Validation::Unknown(error.to_string()),
         };
         if !effort::is_bounded(&Graph::new(&self.schema), &value) {
-            return Verdict::Unknown("the schema is too complex".to_owned());
+            return Validation::Unknown("the schema is too complex".to_owned());
         }
         match validator.validate(&value) {
-            Ok(()) => Verdict::Valid,
-            Err(error) => Verdict::Wrong(shortened(&error.to_string())),
+            Ok(()) => Validation::Valid,
+            Err(error) => Validation::Invalid(shorten_error(&error.to_string())),
         }
     }
 }
 
-impl Measured for Validator {
+impl CacheValue for Validator {
     fn size_bytes(&self) -> usize {
         self.size_bytes
     }
 
-    fn is_worn(&self) -> bool {
+    fn must_rebuild(&self) -> bool {
         false
     }
 }
@@ -105,7 +107,7 @@ const DRAFTS: [&str; 5] = [
 /// parser supports. Returns the number of remaining patterns.
 fn prepare(schema: &mut Value) -> usize {
     let places: Vec<String> =
-        Graph::new(schema).nodes.iter().map(|node| node.place.clone()).collect();
+        Graph::new(schema).nodes.iter().map(|node| node.pointer.clone()).collect();
     let mut patterns = 0;
     let Value::Object(root) = schema else { return patterns };
     let draft = root.get("$schema").and_then(Value::as_str).map(|name| name.trim_end_matches('#'));
@@ -127,13 +129,13 @@ fn prepare(schema: &mut Value) -> usize {
     patterns
 }
 
-/// Shortens a message to one line of at most [`SENTENCE`] characters.
-fn shortened(sentence: &str) -> String {
+/// Shortens a message to one line of at most [`MAX_ERROR_CHARS`] characters.
+fn shorten_error(sentence: &str) -> String {
     let line: String = sentence.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-    if line.chars().count() <= SENTENCE {
+    if line.chars().count() <= MAX_ERROR_CHARS {
         return line;
     }
-    line.chars().take(SENTENCE).chain(" ...".chars()).collect()
+    line.chars().take(MAX_ERROR_CHARS).chain(" ...".chars()).collect()
 }
 
 #[cfg(test)]
@@ -142,7 +144,7 @@ mod tests {
 
     use super::*;
 
-    fn check(schema: &str, text: &str) -> Verdict {
+    fn check(schema: &str, text: &str) -> Validation {
         Validator::new(schema).check(text.as_bytes())
     }
 
@@ -156,22 +158,22 @@ mod tests {
             (r#"{"oneOf": [{"minimum": 1}, {"maximum": 3}]}"#, "5", "2"),
             (r#"{"dependentRequired": {"a": ["b"]}}"#, "{\"b\": 1}", "{\"a\": 1}"),
         ] {
-            assert_eq!(check(schema, right), Verdict::Valid, "{schema} {right}");
-            assert!(matches!(check(schema, wrong), Verdict::Wrong(_)), "{schema} {wrong}");
+            assert_eq!(check(schema, right), Validation::Valid, "{schema} {right}");
+            assert!(matches!(check(schema, wrong), Validation::Invalid(_)), "{schema} {wrong}");
         }
     }
 
     #[test]
     fn nothing_is_fetched_and_nothing_takes_long() {
         let elsewhere = r#"{"$ref": "http://127.0.0.1:9/a.json"}"#;
-        assert!(matches!(check(elsewhere, "1"), Verdict::Unknown(_)));
+        assert!(matches!(check(elsewhere, "1"), Validation::Unknown(_)));
         let mut said = String::from("\"");
         (0..40).for_each(|_| said.push('a'));
         let _ = write!(said, "!\"");
         // Backtracking is bounded.
         let verdict = check(r#"{"pattern": "^(?=(a+)+$)(a+)+\\1$"}"#, &said);
-        assert_ne!(verdict, Verdict::Valid);
+        assert_ne!(verdict, Validation::Valid);
         let cycle = r##"{"anyOf": [{"$ref": "#"}]}"##;
-        assert!(matches!(check(cycle, "1"), Verdict::Unknown(_)));
+        assert!(matches!(check(cycle, "1"), Validation::Unknown(_)));
     }
 }

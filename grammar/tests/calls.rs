@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use grammar::{
-    Behind, CallSyntax, Calls, CallsOr, Checker, Compiled, Function, Grammar, Grammars, Headers,
-    Marker, ParameterTags, Part, Trigger, Vocabulary, Walk, Word,
+    Behind, CallSyntax, Calls, CallsOr, Checker, CompiledGrammarCache, Function, Grammar,
+    GrammarMatcher, GrammarSet, Headers, Marker, ParameterTags, SyntaxElement, SyntaxPart, Trigger,
+    Vocabulary,
 };
 
 /// A special token.
@@ -21,22 +22,22 @@ fn vocabulary() -> Vocabulary {
     Vocabulary { words, ends: vec![END] }
 }
 
-fn text(text: &str) -> Part {
-    Part::Must(Word::Text(text.to_owned()))
+fn text(text: &str) -> SyntaxPart {
+    SyntaxPart::Must(SyntaxElement::Text(text.to_owned()))
 }
 
-fn maybe(text: &str) -> Part {
-    Part::May(Word::Text(text.to_owned()))
+fn maybe(text: &str) -> SyntaxPart {
+    SyntaxPart::May(SyntaxElement::Text(text.to_owned()))
 }
 
-fn trigger(word: Word) -> Trigger {
+fn trigger(word: SyntaxElement) -> Trigger {
     Trigger { word, at_start: false }
 }
 
 /// Returns a syntax with calls between tags.
 fn tagged() -> CallSyntax {
     CallSyntax {
-        triggers: vec![trigger(Word::Text("<call>".to_owned()))],
+        triggers: vec![trigger(SyntaxElement::Text("<call>".to_owned()))],
         open: vec![text("<call>"), maybe("\n"), text("{\"name\":"), maybe(" "), text("\"")],
         middle: vec![text("\", \"arguments\":"), maybe(" ")],
         close: vec![text("}"), maybe("\n"), text("</call>")],
@@ -48,9 +49,9 @@ fn tagged() -> CallSyntax {
 /// Returns a syntax with calls after special tokens.
 fn marked() -> CallSyntax {
     CallSyntax {
-        triggers: vec![trigger(Word::Token(MARK))],
-        open: vec![Part::Must(Word::Token(MARK))],
-        middle: vec![Part::Must(Word::Token(MIDDLE))],
+        triggers: vec![trigger(SyntaxElement::Token(MARK))],
+        open: vec![SyntaxPart::Must(SyntaxElement::Token(MARK))],
+        middle: vec![SyntaxPart::Must(SyntaxElement::Token(MIDDLE))],
         ..CallSyntax::default()
     }
 }
@@ -71,28 +72,28 @@ fn calls(syntax: CallSyntax, is_required: bool, are_several: bool) -> Grammar {
     Grammar::Calls(Box::new(Calls { syntax, functions, is_required, are_several }))
 }
 
-fn begin(grammar: &Grammar) -> (Walk, usize) {
+fn begin(grammar: &Grammar) -> (GrammarMatcher, usize) {
     Checker::new().and_then(|checker| checker.check(grammar)).expect("a form");
-    let grammars = Grammars::new(vocabulary(), vec![grammar.clone()], |_| None);
-    let mut compiled = Compiled::new(Arc::new(grammars)).expect("compiles");
+    let grammars = GrammarSet::new(vocabulary(), vec![grammar.clone()], |_| None);
+    let mut compiled = CompiledGrammarCache::new(Arc::new(grammars)).expect("compiles");
     let words = compiled.mask_words();
-    (compiled.begin(0), words)
+    (compiled.start_matcher(0), words)
 }
 
 /// Takes tokens as long as they are allowed; returns their number, the walk after them, and true if
 /// the answer may end there.
-fn taken(grammar: &Grammar, tokens: &[u32]) -> (usize, Walk, bool) {
+fn taken(grammar: &Grammar, tokens: &[u32]) -> (usize, GrammarMatcher, bool) {
     let (mut walk, words) = begin(grammar);
     let mut mask = vec![0; words];
     for (index, token) in tokens.iter().enumerate() {
-        walk.allow(&mut mask);
+        walk.fill_mask(&mut mask);
         if mask[*token as usize / 32] >> (token % 32) & 1 == 0 {
             return (index, walk, false);
         }
-        walk.take(*token);
+        walk.accept_token(*token);
         assert_eq!(walk.failure(), None, "{token}");
     }
-    walk.allow(&mut mask);
+    walk.fill_mask(&mut mask);
     let may_end = mask[END as usize / 32] >> (END % 32) & 1 == 1;
     (tokens.len(), walk, may_end)
 }
@@ -108,7 +109,7 @@ fn required_calls_are_all_that_is_said() {
     let one = calls(tagged(), true, false);
     let (all, mut walk, may_end) = taken(&one, &bytes(CALL));
     assert_eq!((all, may_end, walk.is_complete()), (CALL.len(), true, true));
-    assert!(!walk.is_free());
+    assert!(!walk.is_unconstrained());
     for said in [
         "a",
         "<call>{\"name\": \"p",
@@ -130,10 +131,10 @@ fn a_text_is_free_until_calls_begin() {
     let free = calls(tagged(), false, true);
     let before = "No {\"a\": 1, \"a\": 2}, a < b, <cal ";
     let (count, mut walk, may_end) = taken(&free, &bytes(before));
-    assert_eq!((count, may_end, walk.is_free()), (before.len(), true, true));
+    assert_eq!((count, may_end, walk.is_unconstrained()), (before.len(), true, true));
     assert!(walk.is_complete());
     let (count, mut walk, may_end) = taken(&free, &bytes(&format!("{before}<call>")));
-    assert_eq!((count, may_end, walk.is_free()), (before.len() + 6, false, false));
+    assert_eq!((count, may_end, walk.is_unconstrained()), (before.len() + 6, false, false));
     assert!(!walk.is_complete());
     let said = format!("{before}{CALL}");
     let (count, _, may_end) = taken(&free, &bytes(&said));
@@ -153,21 +154,21 @@ fn a_trigger_may_end_within_a_token() {
     assert_eq!((count, may_end), (said.len(), true));
     let said = [vec![LONG + 2], bytes("me\""), rest].concat();
     let (count, walk, may_end) = taken(&free, &said);
-    assert_eq!((count, may_end, walk.is_free()), (said.len(), true, false));
+    assert_eq!((count, may_end, walk.is_unconstrained()), (said.len(), true, false));
     // A trigger with an impossible continuation is ordinary text.
     let (_, walk, may_end) = taken(&free, &[bytes("Oh <cal"), vec![LONG + 1], bytes("?")].concat());
-    assert!(walk.is_free() && may_end);
+    assert!(walk.is_unconstrained() && may_end);
 }
 
 /// Messages have headers, with `MARK` before a header and `MIDDLE` between it and a text.
 #[test]
 fn triggers_count_in_headers_alone() {
     let syntax = CallSyntax {
-        triggers: vec![trigger(Word::Text("to=".to_owned()))],
+        triggers: vec![trigger(SyntaxElement::Text("to=".to_owned()))],
         headers: Some(Headers { opens: vec![MARK], closes: vec![MIDDLE] }),
         first: vec![maybe(" ")],
         open: vec![text("to=")],
-        middle: vec![maybe(" json"), Part::Must(Word::Token(MIDDLE))],
+        middle: vec![maybe(" json"), SyntaxPart::Must(SyntaxElement::Token(MIDDLE))],
         ..CallSyntax::default()
     };
     let form = calls(syntax, false, false);
@@ -176,11 +177,15 @@ fn triggers_count_in_headers_alone() {
         || [bytes("analysis"), vec![MIDDLE], bytes("Call to=get json, to"), vec![MARK]].concat();
     for said in [call(), [thought(), bytes("commentary"), call()].concat()] {
         let (count, walk, may_end) = taken(&form, &said);
-        assert_eq!((count, may_end, walk.is_free()), (said.len(), true, false), "{said:?}");
+        assert_eq!(
+            (count, may_end, walk.is_unconstrained()),
+            (said.len(), true, false),
+            "{said:?}"
+        );
     }
     // A trigger that began in a text does not end in a header.
     let (_, walk, may_end) = taken(&form, &[thought(), bytes("=get")].concat());
-    assert!(walk.is_free() && may_end);
+    assert!(walk.is_unconstrained() && may_end);
     let wrong = [thought(), bytes("commentary to=put")].concat();
     assert!(taken(&form, &wrong).0 < wrong.len());
 }
@@ -193,7 +198,11 @@ fn tokens_that_no_text_has_begin_calls() {
             |name: &str| [vec![MARK], bytes(name), vec![MIDDLE], bytes("{\"a\":1}")].concat();
         for said in [call("get"), call("get_all"), [call("get"), call("get_all")].concat()] {
             let (count, walk, may_end) = taken(&form, &said);
-            assert_eq!((count, may_end, walk.is_free()), (said.len(), true, false), "{said:?}");
+            assert_eq!(
+                (count, may_end, walk.is_unconstrained()),
+                (said.len(), true, false),
+                "{said:?}"
+            );
         }
         let (count, ..) = taken(&form, &[vec![MARK], bytes("get"), bytes("{")].concat());
         assert_eq!(count, 4);
@@ -264,7 +273,7 @@ fn two_hundred_functions_can_be_called() {
 fn in_tags() -> CallSyntax {
     let tag = |text: &str| text.to_owned();
     CallSyntax {
-        triggers: vec![trigger(Word::Text("<call>".to_owned()))],
+        triggers: vec![trigger(SyntaxElement::Text("<call>".to_owned()))],
         open: vec![text("<call><f=")],
         middle: vec![text(">\n")],
         parameters: Some(ParameterTags {
@@ -344,7 +353,7 @@ fn an_answer_is_calls_or_has_the_form() {
             assert!(taken(&both, &bytes(said)).0 < said.len(), "{said}");
         }
         let (_, mut walk, may_end) = taken(&both, &[]);
-        assert!(!may_end && !walk.is_free() && !walk.is_complete());
+        assert!(!may_end && !walk.is_unconstrained() && !walk.is_complete());
     }
     // Keys are unique in both alternatives; a call with tags is not JSON.
     let any = calls_or(in_tags(), Grammar::json_schema(r#"{"type": "object"}"#));
@@ -355,10 +364,10 @@ fn an_answer_is_calls_or_has_the_form() {
 #[test]
 fn calls_with_headers_give_way_to_a_marker() {
     let harmony = CallSyntax {
-        triggers: vec![trigger(Word::Text("to=f.".to_owned()))],
+        triggers: vec![trigger(SyntaxElement::Text("to=f.".to_owned()))],
         headers: Some(Headers { opens: vec![LONG], closes: vec![MIDDLE] }),
         open: vec![text("to=f.")],
-        middle: vec![Part::Must(Word::Token(MIDDLE))],
+        middle: vec![SyntaxPart::Must(SyntaxElement::Token(MIDDLE))],
         ..CallSyntax::default()
     };
     let grammar = calls_or(harmony, Grammar::json_schema(r#"{"type": "boolean"}"#));

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use grammar::{Compiled, Grammar, Grammars, Vocabulary};
+use grammar::{CompiledGrammarCache, Grammar, GrammarSet, Vocabulary};
 
 #[test]
 fn a_walk_knows_whether_it_is_complete() {
@@ -10,18 +10,19 @@ fn a_walk_knows_whether_it_is_complete() {
     let vocabulary = Vocabulary { words, ends: vec![2] };
     let grammars = vec![Grammar::Regex("ab".to_owned())];
     let mut compiled =
-        Compiled::new(Arc::new(Grammars::new(vocabulary, grammars, |_| None))).unwrap();
-    let mut walk = compiled.begin(0);
-    walk.take(0);
+        CompiledGrammarCache::new(Arc::new(GrammarSet::new(vocabulary, grammars, |_| None)))
+            .unwrap();
+    let mut walk = compiled.start_matcher(0);
+    walk.accept_token(0);
     assert!(!walk.is_complete());
     let mut wrong = walk.clone();
-    walk.take(1);
+    walk.accept_token(1);
     assert!(walk.is_complete());
     assert_eq!(walk.failure(), None);
-    wrong.take(0);
+    wrong.accept_token(0);
     assert!(wrong.failure().is_some());
     let mut mask = [0];
-    wrong.allow(&mut mask);
+    wrong.fill_mask(&mut mask);
     assert_eq!(mask, [4]);
     assert!(!wrong.is_complete());
 }

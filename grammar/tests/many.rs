@@ -4,7 +4,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::sync::Arc;
 
-use grammar::{Compiled, Grammar, Grammars, Vocabulary, Walk};
+use grammar::{CompiledGrammarCache, Grammar, GrammarMatcher, GrammarSet, Vocabulary};
 
 thread_local! {
     static LIVE_BYTES: Cell<isize> = const { Cell::new(0) };
@@ -44,16 +44,16 @@ fn held_bytes(grammars: Vec<Grammar>, slots: usize) -> isize {
     words.push(Vec::new());
     let vocabulary = Vocabulary { words, ends: vec![256] };
     let forms = grammars.len();
-    let grammars = Arc::new(Grammars::new(vocabulary, grammars, |_| None));
+    let grammars = Arc::new(GrammarSet::new(vocabulary, grammars, |_| None));
     let before = LIVE_BYTES.get();
-    let mut compiled = Compiled::new(grammars).unwrap();
-    let mut walks: Vec<Option<Walk>> = vec![None; slots];
+    let mut compiled = CompiledGrammarCache::new(grammars).unwrap();
+    let mut walks: Vec<Option<GrammarMatcher>> = vec![None; slots];
     let mut mask = vec![0; compiled.mask_words()];
     for form in 0..forms {
-        let walk = walks[form % slots].insert(compiled.begin(form));
-        walk.allow(&mut mask);
+        let walk = walks[form % slots].insert(compiled.start_matcher(form));
+        walk.fill_mask(&mut mask);
         let (word, bits) = mask.iter().enumerate().find(|(_, bits)| **bits != 0).unwrap();
-        walk.take(word as u32 * 32 + bits.trailing_zeros());
+        walk.accept_token(word as u32 * 32 + bits.trailing_zeros());
         assert_eq!(walk.failure(), None);
     }
     LIVE_BYTES.get() - before
@@ -88,14 +88,14 @@ fn a_form_can_be_followed_as_often_as_there_are_lines() {
     words.push(Vec::new());
     let vocabulary = Vocabulary { words, ends: vec![256] };
     let form = Grammar::Regex(r"([\p{L}\p{M}\p{N}_]{1,30}[ ,]){1,30}".to_owned());
-    let grammars = Arc::new(Grammars::new(vocabulary, vec![form], |_| None));
-    let mut compiled = Compiled::new(grammars).unwrap();
+    let grammars = Arc::new(GrammarSet::new(vocabulary, vec![form], |_| None));
+    let mut compiled = CompiledGrammarCache::new(grammars).unwrap();
     let mut mask = vec![0; compiled.mask_words()];
     let mut state = 7_u64;
     for answer in 0..250 {
-        let mut walk = compiled.begin(0);
+        let mut walk = compiled.start_matcher(0);
         for _ in 0..400 {
-            walk.allow(&mut mask);
+            walk.fill_mask(&mut mask);
             assert_eq!(walk.failure(), None, "answer {answer}");
             let is_set = |token: &u32| mask[*token as usize / 32] >> (token % 32) & 1 == 1;
             let allowed: Vec<u32> = (0..256).filter(is_set).collect();
@@ -103,7 +103,7 @@ fn a_form_can_be_followed_as_often_as_there_are_lines() {
             let Some(token) = allowed.get((state >> 33) as usize % allowed.len().max(1)) else {
                 break;
             };
-            walk.take(*token);
+            walk.accept_token(*token);
         }
     }
 }

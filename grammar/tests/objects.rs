@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use grammar::{Checker, Compiled, Grammar, Grammars, Vocabulary, Whitespace};
+use grammar::{Checker, CompiledGrammarCache, Grammar, GrammarSet, Vocabulary, Whitespace};
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::{Value, json};
 
@@ -32,16 +32,16 @@ fn ended(grammar: &Grammar, count: u64, prefers: &str) -> Vec<(String, bool)> {
     let vocabulary = vocabulary();
     let end = vocabulary.ends[0];
     let words = vocabulary.words.clone();
-    let grammars = Grammars::new(vocabulary, vec![grammar.clone()], |_| None);
-    let mut compiled = Compiled::new(Arc::new(grammars)).unwrap();
+    let grammars = GrammarSet::new(vocabulary, vec![grammar.clone()], |_| None);
+    let mut compiled = CompiledGrammarCache::new(Arc::new(grammars)).unwrap();
     let mut mask = vec![0; compiled.mask_words()];
     let mut found = Vec::new();
     for seed in 0..count {
         let mut state = seed * 2 + 1;
-        let mut walk = compiled.begin(0);
+        let mut walk = compiled.start_matcher(0);
         let mut text = Vec::new();
         for _ in 0..400 {
-            walk.allow(&mut mask);
+            walk.fill_mask(&mut mask);
             let is_set = |token: &u32| mask[*token as usize / 32] >> (token % 32) & 1 == 1;
             let allowed: Vec<u32> = (0..=end).filter(is_set).collect();
             let liked = |token: &&u32| {
@@ -57,7 +57,7 @@ fn ended(grammar: &Grammar, count: u64, prefers: &str) -> Vec<(String, bool)> {
                 break;
             }
             text.extend(&words[token as usize]);
-            walk.take(token);
+            walk.accept_token(token);
         }
     }
     found

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use grammar::{Checker, Compiled, Grammar, Grammars, Vocabulary, Whitespace};
+use grammar::{Checker, CompiledGrammarCache, Grammar, GrammarSet, Vocabulary, Whitespace};
 use serde_json::{Value, json};
 
 /// Maximum number of tokens of an answer; after `STEERED` tokens the shortest end is chosen.
@@ -28,16 +28,16 @@ fn vocabulary() -> Vocabulary {
 fn answers(grammar: &Grammar, count: u64) -> Vec<(Vec<u8>, bool)> {
     let vocabulary = vocabulary();
     let (end, words) = (vocabulary.ends[0], vocabulary.words.clone());
-    let grammars = Grammars::new(vocabulary, vec![grammar.clone()], |_| None);
-    let mut compiled = Compiled::new(Arc::new(grammars)).expect("compiles");
+    let grammars = GrammarSet::new(vocabulary, vec![grammar.clone()], |_| None);
+    let mut compiled = CompiledGrammarCache::new(Arc::new(grammars)).expect("compiles");
     let mut mask = vec![0; compiled.mask_words()];
     (0..count)
         .map(|seed| {
             let mut state = seed * 77 + 1;
-            let mut walk = compiled.begin(0);
+            let mut walk = compiled.start_matcher(0);
             let mut text = Vec::new();
             for step in 0..LONGEST {
-                walk.allow(&mut mask);
+                walk.fill_mask(&mut mask);
                 assert_eq!(walk.failure(), None, "{grammar:?} behind {}", shown(&text));
                 let is_set = |token: &u32| mask[*token as usize / 32] >> (token % 32) & 1 == 1;
                 let allowed: Vec<u32> = (0..=end).filter(is_set).collect();
@@ -65,7 +65,7 @@ fn answers(grammar: &Grammar, count: u64) -> Vec<(Vec<u8>, bool)> {
                     return (text, walk.is_complete());
                 }
                 text.extend(&words[token as usize]);
-                walk.take(token);
+                walk.accept_token(token);
             }
             (text, false)
         })
@@ -94,7 +94,7 @@ fn hold(schema: &Value, whitespace: &Whitespace) -> usize {
     let grammar = Grammar::JsonSchema(schema.to_string(), whitespace.clone());
     let mut checker = Checker::new().expect("a checker");
     checker.check(&grammar).unwrap_or_else(|error| panic!("{schema}: {error}"));
-    assert_eq!(grammar.unheld(), Vec::<String>::new(), "{schema}");
+    assert_eq!(grammar.unenforced(), Vec::<String>::new(), "{schema}");
     let validator = jsonschema::options().offline().build(schema);
     let validator = validator.unwrap_or_else(|error| panic!("{schema}: {error}"));
     let answers = answers(&grammar, 40);
@@ -304,7 +304,7 @@ fn what_is_not_held_is_looked_at_in_the_end() {
     ] {
         let grammar = Grammar::json_schema(schema.to_string());
         checker.check(&grammar).unwrap_or_else(|error| panic!("{schema}: {error}"));
-        assert!(grammar.unheld()[0].contains(name), "{:?}", grammar.unheld());
+        assert!(grammar.unenforced()[0].contains(name), "{:?}", grammar.unenforced());
         checker.check_text(&grammar, right.as_bytes()).expect("right");
         let told = checker.check_text(&grammar, wrong.as_bytes()).expect_err("wrong").to_string();
         assert!(told.contains("does not match the schema"), "{told}");
@@ -354,7 +354,7 @@ fn arguments_are_held_as_far_as_they_can_be() {
     ] {
         let grammar = Grammar::Arguments(schema.to_string());
         checker.check(&grammar).unwrap_or_else(|error| panic!("{schema}: {error}"));
-        assert!(!grammar.unheld().is_empty(), "{schema}");
+        assert!(!grammar.unenforced().is_empty(), "{schema}");
         checker
             .check_text(&grammar, right.as_bytes())
             .unwrap_or_else(|error| panic!("{schema} {right}: {error}"));

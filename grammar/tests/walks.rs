@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use grammar::{Checker, Compiled, Grammar, Grammars, Vocabulary};
+use grammar::{Checker, CompiledGrammarCache, Grammar, GrammarSet, Vocabulary};
 
 /// Returns a vocabulary of bytes, some words that end within others, and two tokens that end an
 /// answer.
@@ -18,21 +18,21 @@ fn vocabulary() -> Vocabulary {
     Vocabulary { words, ends }
 }
 
-fn compiled(grammar: &Grammar) -> Compiled {
-    let grammars = Grammars::new(vocabulary(), vec![grammar.clone()], |_| None);
+fn compiled(grammar: &Grammar) -> CompiledGrammarCache {
+    let grammars = GrammarSet::new(vocabulary(), vec![grammar.clone()], |_| None);
     Checker::new().and_then(|checker| checker.check(grammar)).expect("a grammar");
-    Compiled::new(Arc::new(grammars)).expect("a grammar")
+    CompiledGrammarCache::new(Arc::new(grammars)).expect("a grammar")
 }
 
 /// Returns the text of an answer for which `choose` picks each token among those allowed, and true
 /// if it ended.
 fn walk(grammar: &Grammar, most: usize, mut choose: impl FnMut(&[u32]) -> u32) -> (String, bool) {
     let (mut compiled, vocabulary) = (compiled(grammar), vocabulary());
-    let mut walk = compiled.begin(0);
+    let mut walk = compiled.start_matcher(0);
     let mut mask = vec![0; compiled.mask_words()];
     let mut text = Vec::new();
     for _ in 0..most {
-        walk.allow(&mut mask);
+        walk.fill_mask(&mut mask);
         let bit = |token: &u32| mask[*token as usize / 32] >> (token % 32) & 1 == 1;
         let allowed: Vec<u32> = (0..vocabulary.words.len() as u32).filter(bit).collect();
         assert!(!allowed.is_empty());
@@ -41,7 +41,7 @@ fn walk(grammar: &Grammar, most: usize, mut choose: impl FnMut(&[u32]) -> u32) -
             return (String::from_utf8(text).expect("UTF-8"), true);
         }
         text.extend(&vocabulary.words[token as usize]);
-        walk.take(token);
+        walk.accept_token(token);
     }
     (String::from_utf8_lossy(&text).into_owned(), false)
 }
@@ -75,12 +75,12 @@ fn a_choice_is_one_of_its_texts() {
 }
 
 /// Returns the tokens allowed after `tokens`, in ascending order.
-fn following(compiled: &mut Compiled, tokens: &[u32]) -> Vec<u32> {
-    let mut walk = compiled.begin(0);
+fn following(compiled: &mut CompiledGrammarCache, tokens: &[u32]) -> Vec<u32> {
+    let mut walk = compiled.start_matcher(0);
     let mut mask = vec![0; compiled.mask_words()];
-    tokens.iter().for_each(|token| walk.take(*token));
+    tokens.iter().for_each(|token| walk.accept_token(*token));
     assert_eq!(walk.failure(), None);
-    walk.allow(&mut mask);
+    walk.fill_mask(&mut mask);
     (0..mask.len() as u32 * 32).filter(|t| mask[*t as usize / 32] >> (t % 32) & 1 == 1).collect()
 }
 
@@ -97,8 +97,8 @@ fn a_choice_is_said_in_the_tokens_of_the_tokenizer() {
         "nope" => Some(vec![4, 6]),
         _ => None,
     };
-    let grammars = Grammars::new(vocabulary, vec![Grammar::Choice(texts)], encode);
-    let mut compiled = Compiled::new(Arc::new(grammars)).unwrap();
+    let grammars = GrammarSet::new(vocabulary, vec![Grammar::Choice(texts)], encode);
+    let mut compiled = CompiledGrammarCache::new(Arc::new(grammars)).unwrap();
     // A space, or " y", would lead to " yes", too.
     assert_eq!(following(&mut compiled, &[]), [2, 3, 4, 5]);
     assert_eq!(following(&mut compiled, &[3]), [6, 8]);
@@ -106,8 +106,8 @@ fn a_choice_is_said_in_the_tokens_of_the_tokenizer() {
     assert_eq!(following(&mut compiled, &[2]), [8]);
     assert_eq!(following(&mut compiled, &[4]), [6]);
     assert_eq!(following(&mut compiled, &[5]), [8]);
-    let mut walk = compiled.begin(0);
-    walk.take(0);
+    let mut walk = compiled.start_matcher(0);
+    walk.accept_token(0);
     assert!(walk.failure().is_some() && !walk.is_complete());
 }
 
@@ -161,20 +161,20 @@ fn every_token_that_ends_may_end() {
 #[test]
 fn walks_do_not_meet() {
     let mut compiled = compiled(&Grammar::Choice(vec!["ab".to_owned(), "cd".to_owned()]));
-    let (mut one, mut two) = (compiled.begin(0), compiled.begin(0));
+    let (mut one, mut two) = (compiled.start_matcher(0), compiled.start_matcher(0));
     let mut mask = vec![0; compiled.mask_words()];
     let allowed = |mask: &[u32]| -> Vec<u32> {
         (0..256).filter(|token| mask[*token as usize / 32] >> (token % 32) & 1 == 1).collect()
     };
-    one.allow(&mut mask);
+    one.fill_mask(&mut mask);
     assert_eq!(allowed(&mask), [u32::from(b'a'), u32::from(b'c')]);
-    one.take(u32::from(b'a'));
-    two.allow(&mut mask);
+    one.accept_token(u32::from(b'a'));
+    two.fill_mask(&mut mask);
     assert_eq!(allowed(&mask), [u32::from(b'a'), u32::from(b'c')]);
-    two.take(u32::from(b'c'));
-    one.allow(&mut mask);
+    two.accept_token(u32::from(b'c'));
+    one.fill_mask(&mut mask);
     assert_eq!(allowed(&mask), [u32::from(b'b')]);
-    two.allow(&mut mask);
+    two.fill_mask(&mut mask);
     assert_eq!(allowed(&mask), [u32::from(b'd')]);
 }
 

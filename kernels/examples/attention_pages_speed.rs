@@ -9,9 +9,12 @@
 
 use bytemuck::{Pod, Zeroable};
 use half::bf16;
-use kernels::{AttentionShape, Cache, Element, Kernels, PageLists, ScratchLimits, Unit, Units};
+use kernels::{
+    AttentionShape, AttentionUnit, AttentionUnits, Element, Kernels, KvCacheSlice, PageLists,
+    ScratchLimits,
+};
 use kernels::{Variant, random_unit};
-use model::compressed::kv4_position_bytes;
+use model::quantized_format::kv4_position_bytes;
 use rustix::time::{ClockId, clock_gettime};
 
 /// Sequences, fresh rows and cached positions of each, query heads, KV heads, elements of a head.
@@ -55,7 +58,7 @@ fn main() {
 
 /// Location of the units' caches.
 struct Kept {
-    units: Vec<Unit>,
+    units: Vec<AttentionUnit>,
     page_positions: u32,
     pages: Vec<u32>,
     /// Positions of heads in a cache.
@@ -74,7 +77,7 @@ impl Kept {
             let other = (random_unit(7, 7, last as u32) * last as f32) as usize;
             pages.swap(last, other);
         }
-        let unit = |index: usize| Unit {
+        let unit = |index: usize| AttentionUnit {
             row0: (index / kv_heads * rows) as u32,
             rows: rows as u32,
             past: past as u32,
@@ -85,15 +88,15 @@ impl Kept {
             first_page: (index / kv_heads * of_sequence) as u32,
             scores_offset: 0,
         };
-        let units: Vec<Unit> = (0..sequences * kv_heads).map(unit).collect();
+        let units: Vec<AttentionUnit> = (0..sequences * kv_heads).map(unit).collect();
         let of_unit = if page_positions == 0 { past } else { of_sequence * page_positions };
         let places = units.len() * of_unit;
         Kept { units, page_positions: page_positions as u32, pages, places }
     }
 
-    fn units(&self) -> Units<'_> {
+    fn units(&self) -> AttentionUnits<'_> {
         let pages = PageLists { page_positions: self.page_positions, pages: &self.pages };
-        Units { units: &self.units, pages }
+        AttentionUnits { units: &self.units, pages }
     }
 }
 
@@ -129,8 +132,8 @@ impl Run {
         let mut out = q.clone();
         let mut time = |kept: &Kept| {
             let view = |memory| match four {
-                true => Cache::Four(bytemuck::cast_slice(memory)),
-                false => Cache::Plain(bytemuck::pod_align_to(memory).1),
+                true => KvCacheSlice::Kv4(bytemuck::cast_slice(memory)),
+                false => KvCacheSlice::Plain(bytemuck::pod_align_to(memory).1),
             };
             let (keys, values) = (view(&keys[..]), view(&values[..]));
             let begin = cpu_seconds();

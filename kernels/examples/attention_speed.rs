@@ -12,8 +12,11 @@ use std::time::Instant;
 
 use bytemuck::{Pod, Zeroable};
 use half::bf16;
-use kernels::{AttentionShape, Cache, Element, Kernels, Pool, ScratchLimits, Unit, Variant};
-use model::compressed::kv4_position_bytes;
+use kernels::{
+    AttentionShape, AttentionUnit, Element, Kernels, KvCacheSlice, ScratchLimits, ThreadPool,
+    Variant,
+};
+use model::quantized_format::kv4_position_bytes;
 
 /// Sequences, fresh rows and cached positions of each, query heads, KV heads, elements of a head.
 const CASES: [[usize; 6]; 10] = [
@@ -73,7 +76,7 @@ struct Run {
 
 /// All KV heads of some sequences.
 struct Units {
-    units: Vec<Unit>,
+    units: Vec<AttentionUnit>,
     rows: usize,
     /// Elements of a cache.
     cache: usize,
@@ -86,7 +89,7 @@ impl Units {
         let mut all = Units { units: Vec::new(), rows: 0, cache: 0, pairs: 0 };
         for &(rows, past) in sequences {
             for kv_head in 0..shape.kv_heads {
-                let unit = Unit {
+                let unit = AttentionUnit {
                     row0: all.rows as u32,
                     rows: rows as u32,
                     past: past as u32,
@@ -135,7 +138,7 @@ impl Run {
         let rows = sequences.iter().map(|(rows, _)| rows).sum();
         let limits = ScratchLimits { rows, linear_inputs: 1, positions, group, head_dim };
         let kernels = Kernels::new(self.variant, self.threads, limits).expect("threads start");
-        let readers = Pool::new(self.threads).expect("threads start");
+        let readers = ThreadPool::new(self.threads).expect("threads start");
         let shape = AttentionShape { heads, kv_heads, head_dim, scale: 0.1, window: self.window };
         let Units { units, rows, cache, pairs } = Units::of(sequences, &shape);
         let q = vec![T::from_f32(0.1); rows * heads * head_dim];
@@ -147,7 +150,11 @@ impl Run {
         let keys: &[u8] = &bytemuck::cast_slice(&keys)[..size];
         let values: &[u8] = &bytemuck::cast_slice(&values)[..size];
         let view = |bytes| {
-            if four { Cache::Four(bytes) } else { Cache::Plain(bytemuck::pod_align_to(bytes).1) }
+            if four {
+                KvCacheSlice::Kv4(bytes)
+            } else {
+                KvCacheSlice::Plain(bytemuck::pod_align_to(bytes).1)
+            }
         };
         let mut out = q.clone();
         let (mut attention_s, mut read_s, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
@@ -181,7 +188,7 @@ impl Run {
 }
 
 /// Returns the seconds of the fastest of three loops that read both caches.
-fn read_all(pool: &Pool, keys: &[u8], values: &[u8]) -> f64 {
+fn read_all(pool: &ThreadPool, keys: &[u8], values: &[u8]) -> f64 {
     let parts = [bytemuck::pod_align_to(keys).1, bytemuck::pod_align_to(values).1];
     [1usize, 4, 8]
         .into_iter()
@@ -202,7 +209,7 @@ fn median(mut values: Vec<f64>) -> f64 {
 
 /// Reads all of `data` on all threads of `pool`, in parts of the size of a unit's K, each in
 /// `streams` parallel streams.
-fn read(pool: &Pool, data: &[u64], streams: usize) {
+fn read(pool: &ThreadPool, data: &[u64], streams: usize) {
     let parts: Vec<&[u64]> = data.chunks(16 << 10).collect();
     pool.run(parts.len(), &|part, _| {
         let part = parts[part];

@@ -11,13 +11,13 @@ use std::time::Instant;
 
 use half::bf16;
 use kernels::{
-    ExpertLimits, ExpertWeight, Experts, Kernels, LinearOut, Routed, Routing, ScratchLimits,
-    Variant,
+    ExpertLimits, ExpertWeight, Kernels, LinearOut, RoutedExpert, RoutedLinear, Routing,
+    ScratchLimits, Variant,
 };
 use memory::{Line, read_speed};
-use model::compressed::Grouped;
+use model::quantized_format::Grouped;
 
-/// Experts, experts of a row, hidden width, an expert's width: Qwen3-30B-A3B.
+/// RoutedLinear, experts of a row, hidden width, an expert's width: Qwen3-30B-A3B.
 const DEFAULT: [usize; 4] = [128, 8, 2048, 768];
 
 /// Number of sets of weights that calls rotate through.
@@ -111,7 +111,7 @@ impl Mixture<'_> {
         })
     }
 
-    fn uniform(&self, rows: usize, random: &mut u64) -> Vec<Routed> {
+    fn uniform(&self, rows: usize, random: &mut u64) -> Vec<RoutedExpert> {
         let [experts, top_k, ..] = self.shape;
         let mut routed = Vec::new();
         for _ in 0..rows {
@@ -122,12 +122,12 @@ impl Mixture<'_> {
                 *random ^= *random << 17;
                 chosen.insert((*random % experts as u64) as u32);
             }
-            routed.extend(chosen.into_iter().map(|expert| Routed { expert, weight: 0.125 }));
+            routed.extend(chosen.into_iter().map(|expert| RoutedExpert { expert, weight: 0.125 }));
         }
         routed
     }
 
-    fn call(&self, routed: &[Routed], set: usize, buffers: &mut Buffers) -> [(f64, f64); 4] {
+    fn call(&self, routed: &[RoutedExpert], set: usize, buffers: &mut Buffers) -> [(f64, f64); 4] {
         let Mixture { kernels, format, shape: [experts, top_k, hidden, width], pool } = *self;
         let Buffers { x, gate, product, hidden: out } = buffers;
         let hit = routed.iter().map(|routed| routed.expert).collect::<BTreeSet<_>>().len();
@@ -139,7 +139,7 @@ impl Mixture<'_> {
                 None => ExpertWeight::Plain(bytemuck::cast_slice(blob)),
                 Some(format) => ExpertWeight::Grouped(format, blob),
             };
-            Experts { routing, n, k, weight, bias: None }
+            RoutedLinear { routing, n, k, weight, bias: None }
         };
         let read = |n: usize, k: usize| (hit * bytes(format, n, k)) as f64;
         let begin = Instant::now();

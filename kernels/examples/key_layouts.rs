@@ -27,7 +27,9 @@ mod avx512 {
     use std::time::Instant;
 
     use half::bf16;
-    use kernels::{AttentionShape, Kernels, Pool, ScratchLimits, Unit, Variant, scores_len};
+    use kernels::{
+        AttentionShape, AttentionUnit, Kernels, ScratchLimits, ThreadPool, Variant, scores_len,
+    };
 
     const THREADS: usize = 2;
     const HEAD_DIM: usize = 128;
@@ -49,7 +51,7 @@ mod avx512 {
     /// Operands of both layouts.
     struct Step {
         shape: AttentionShape,
-        units: Vec<Unit>,
+        units: Vec<AttentionUnit>,
         past: usize,
         q: Vec<bf16>,
         fresh: Vec<bf16>,
@@ -60,8 +62,8 @@ mod avx512 {
             AttentionShape { heads, kv_heads, head_dim: HEAD_DIM, scale: 0.1, window: None };
         let extent = (past + ROOM) * HEAD_DIM;
         let scores = scores_len(&shape, 1, past);
-        let units: Vec<Unit> = (0..sequences * kv_heads)
-            .map(|index| Unit {
+        let units: Vec<AttentionUnit> = (0..sequences * kv_heads)
+            .map(|index| AttentionUnit {
                 row0: (index / kv_heads) as u32,
                 rows: 1,
                 past: past as u32,
@@ -89,7 +91,7 @@ mod avx512 {
             head_dim: HEAD_DIM,
         };
         let kernels = Kernels::new(Variant::Avx512, THREADS, limits).expect("threads start");
-        let pool = Pool::new(THREADS).expect("threads start");
+        let pool = ThreadPool::new(THREADS).expect("threads start");
         let mut rows: Vec<bf16> = (0..step.units.len() * extent).map(value).collect();
         let mut columns = transposed(&rows, extent);
         let mut out =
@@ -160,7 +162,7 @@ mod avx512 {
         }
     }
 
-    fn score_columns(pool: &Pool, step: &Step, columns: &[bf16], out: &mut [f32]) {
+    fn score_columns(pool: &ThreadPool, step: &Step, columns: &[bf16], out: &mut [f32]) {
         let (group, positions) = (step.shape.group(), step.past + ROOM);
         let per_unit = scores_len(&step.shape, 1, step.past);
         let to = out.as_mut_ptr() as usize;

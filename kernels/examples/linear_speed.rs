@@ -11,9 +11,9 @@ mod memory;
 use std::time::Instant;
 
 use half::bf16;
-use kernels::{Element, Kernels, Linear, LinearGrouped, LinearOut, ScratchLimits, Variant};
+use kernels::{Element, Kernels, Linear, LinearOut, LinearQuant, ScratchLimits, Variant};
 use memory::{Line, on_all, read_speed};
-use model::compressed::{Bits, Grouped};
+use model::quantized_format::{Bits, Grouped};
 
 const LARGE: [(usize, usize); 3] = [(7168, 7168), (28672, 7168), (7168, 28672)];
 const SMALL: [(usize, usize); 5] = [(576, 576), (1536, 576), (576, 1536), (192, 576), (49152, 576)];
@@ -116,7 +116,7 @@ fn measure<T: Element>(
         let begin = Instant::now();
         if let Some(format) = format(dtype) {
             let bias = None;
-            kernels.linear_grouped(LinearGrouped {
+            kernels.linear_grouped(LinearQuant {
                 rows,
                 n,
                 k,

@@ -12,8 +12,10 @@ use std::time::Instant;
 
 use counting::ALLOCATIONS;
 use half::bf16;
-use kernels::{AttentionShape, Cache, Kernels, Pool, ScratchLimits, Unit, Variant};
-use model::compressed::kv4_position_bytes;
+use kernels::{
+    AttentionShape, AttentionUnit, Kernels, KvCacheSlice, ScratchLimits, ThreadPool, Variant,
+};
+use model::quantized_format::kv4_position_bytes;
 use shm::Mapping;
 use shm::sync::Ordering;
 
@@ -43,7 +45,7 @@ fn main() {
         head_dim,
     };
     let kernels = Kernels::new(variant, threads, limits).expect("threads start");
-    let unit = |kv_head: usize| Unit {
+    let unit = |kv_head: usize| AttentionUnit {
         row0: 0,
         rows: 1,
         past: positions as u32,
@@ -54,13 +56,13 @@ fn main() {
         first_page: 0,
         scores_offset: 0,
     };
-    let units: Vec<Unit> = (0..kv_heads).map(unit).collect();
+    let units: Vec<AttentionUnit> = (0..kv_heads).map(unit).collect();
     let value = |i: usize| bf16::from_f32((i % 31) as f32 / 31.0 - 0.5);
     let q: Vec<bf16> = (0..heads * head_dim).map(value).collect();
     let fresh: Vec<bf16> = (0..kv_heads * head_dim).map(value).collect();
     let mut out = q.clone();
 
-    let readers = Pool::new(threads).expect("threads start");
+    let readers = ThreadPool::new(threads).expect("threads start");
     // SAFETY: as above; caches are whole words.
     let words: &[u64] = unsafe { caches.slice(0, (1 << 30).min(caches.size_bytes()) / 8) };
     println!(
@@ -74,7 +76,7 @@ fn main() {
         let begin = Instant::now();
         for layer in bytes.chunks_exact(2 * cache_bytes) {
             let (k, v) = layer.split_at(cache_bytes);
-            let (k, v) = (Cache::Four(k), Cache::Four(v));
+            let (k, v) = (KvCacheSlice::Kv4(k), KvCacheSlice::Kv4(v));
             kernels.attention(&SHAPE, &units, &q, &fresh, &fresh, k, v, None, &mut out);
         }
         let seconds = begin.elapsed().as_secs_f64();
@@ -109,7 +111,7 @@ fn fill(caches: &Mapping, record_bytes: usize) {
 
 /// Returns the bytes per second at which all threads read, the faster of one stream each and of
 /// four.
-fn read(pool: &Pool, words: &[u64]) -> f64 {
+fn read(pool: &ThreadPool, words: &[u64]) -> f64 {
     let once = |streams: usize| {
         let begin = Instant::now();
         let parts: Vec<&[u64]> = words.chunks(1 << 20).collect();

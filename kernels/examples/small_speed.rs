@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use half::bf16;
 use kernels::{
-    Draw, Kernels, Pool, PoolOptions, RopeTables, SampleScratch, Sampling, ScratchLimits,
-    ThreadLimits, Variant,
+    Kernels, PoolOptions, RopeTables, SampleDraw, SampleScratch, Sampling, ScratchLimits,
+    ThreadLimits, ThreadPool, Variant,
 };
 
 const SPIN: Duration = Duration::from_micros(50);
@@ -36,7 +36,7 @@ fn main() {
     let threads = std::env::args().nth(1).and_then(|text| text.parse().ok()).unwrap_or(2);
     for spin in [Duration::ZERO, SPIN] {
         let options = PoolOptions { spin, ..PoolOptions::unpinned(threads) };
-        let pool = Pool::with_options(&options).expect("threads start");
+        let pool = ThreadPool::with_options(&options).expect("threads start");
         let hand_over = median_us(|| pool.run(threads, &|_, _| ()));
         println!("fork and join of {threads} threads, spin {spin:?}: {hand_over:.2} us");
     }
@@ -64,9 +64,9 @@ fn sizes(threads: usize, rows: usize, hidden: usize, (heads, head_dim): (usize, 
     let logits: Vec<f32> = (0..rows * VOCAB).map(|i| (i * 7_919 % 10_007) as f32 / 500.0).collect();
     let mut scratch: Vec<_> = (0..threads).map(|_| SampleScratch::new(VOCAB)).collect();
     let mut drawn = vec![0; rows];
-    let greedy = vec![Draw::GREEDY; rows];
+    let greedy = vec![SampleDraw::GREEDY; rows];
     let sampling = Sampling { temperature: 0.8, top_p: 0.9, ..Sampling::GREEDY };
-    let nucleus = vec![Draw { sampling, random: 0.5, ..Draw::GREEDY }; rows];
+    let nucleus = vec![SampleDraw { sampling, random: 0.5, ..SampleDraw::GREEDY }; rows];
     let mut cells = vec![Vec::new(); 5];
     for (limit, spin) in [(1, Duration::ZERO), (threads, Duration::ZERO), (threads, SPIN)] {
         kernels.set_thread_limits(ThreadLimits { small: limit, ..ThreadLimits::default() });

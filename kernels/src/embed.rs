@@ -1,11 +1,11 @@
 //! Token embedding, with learned positions if the model has them.
 
-use model::compressed::{Grouped, ROWS};
+use model::quantized_format::{Grouped, ROWS};
 
 use crate::Kernels;
-use crate::grouped::decode_row;
 use crate::number::Number;
-use crate::scratch::Shared;
+use crate::quant::decode_row;
+use crate::scratch::SharedPointer;
 
 /// Rows of one task.
 const TASK_ROWS: usize = 8;
@@ -46,7 +46,7 @@ impl Kernels {
             }
         }
         let bytes = out.len() * (size_of::<f32>() + size_of::<T>());
-        let out = Shared(out.as_mut_ptr());
+        let out = SharedPointer(out.as_mut_ptr());
         self.run_sized(tokens.len().div_ceil(TASK_ROWS), bytes, &|task, _| {
             for row in task * TASK_ROWS..tokens.len().min((task + 1) * TASK_ROWS) {
                 // SAFETY: the row is within `out`, and no other task writes it.
@@ -91,7 +91,7 @@ impl Kernels {
             assert!((token as usize) < rows, "token {token} is outside the vocabulary");
         }
         let bytes = out.len() * 2 * size_of::<f32>();
-        let out = Shared(out.as_mut_ptr());
+        let out = SharedPointer(out.as_mut_ptr());
         self.run_sized(tokens.len().div_ceil(TASK_ROWS), bytes, &|task, _| {
             for (row, token) in tokens.iter().enumerate().skip(task * TASK_ROWS).take(TASK_ROWS) {
                 // SAFETY: the row is within `out`, and no other task writes it.

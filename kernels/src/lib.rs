@@ -21,7 +21,6 @@ mod columns;
 mod delta;
 mod element;
 mod embed;
-pub mod grouped;
 mod linear;
 mod logprobs;
 mod norm;
@@ -30,6 +29,7 @@ mod number;
 mod penalties;
 mod pool;
 mod processor;
+pub mod quant;
 pub mod reference;
 mod rope;
 mod router;
@@ -41,25 +41,25 @@ mod unroll;
 mod variant;
 
 pub use attention::{
-    AttentionShape, Cache, PageLists, Partial, SelectRule, Selected, Selection, Unit, Units,
-    paged_place, partial_key, scores_len,
+    AttentionShape, AttentionUnit, AttentionUnits, KvCacheSlice, PageLists, PartialKeyOperands,
+    SelectRule, Selection, SelectionCounts, paged_place, partial_key, scores_len,
 };
 pub use columns::Columns;
 pub use delta::{DeltaTasks, StateRows};
 pub use element::Element;
 pub use linear::{
-    ColumnsOut, ExpertLimits, ExpertWeight, Experts, Linear, LinearColumns, LinearGrouped,
-    LinearOut, PartWeight,
+    ColumnsOut, ColumnsWeight, ExpertLimits, ExpertWeight, Linear, LinearColumns, LinearOut,
+    LinearQuant, RoutedLinear,
 };
 pub use logprobs::{Logprob, logprobs};
 pub use number::Number;
-pub use penalties::{Change, Penalties};
-pub use pool::{Pool, PoolOptions};
+pub use penalties::{LogitChange, Penalties};
+pub use pool::{PoolOptions, ThreadPool};
 #[doc(hidden)]
 pub use processor::assume_other_processor;
 pub use rope::RopeTables;
-pub use router::{Routed, Routing};
-pub use sample::{Draw, NO_TOKEN, SampleScratch, Sampling, argmax, random_unit, sample};
+pub use router::{RoutedExpert, Routing};
+pub use sample::{NO_TOKEN, SampleDraw, SampleScratch, Sampling, argmax, random_unit, sample};
 pub use scratch::ScratchLimits;
 pub use threads::ThreadLimits;
 pub use variant::{VARIANT_ENV, Variant, VariantError};
@@ -71,7 +71,7 @@ use scratch::{AlignedBuffer, ThreadScratch};
 pub struct Kernels {
     variant: Variant,
     limits: ScratchLimits,
-    pool: Pool,
+    pool: ThreadPool,
     thread_limits: ThreadLimits,
     /// Packed activations of a linear, read by all threads.
     packed: AlignedBuffer,
@@ -113,7 +113,7 @@ impl Kernels {
         threads: usize,
         limits: ScratchLimits,
     ) -> Result<Kernels, std::io::Error> {
-        Ok(Self::assemble(variant, Pool::new(threads)?, limits))
+        Ok(Self::assemble(variant, ThreadPool::new(threads)?, limits))
     }
 
     /// Creates kernels like [`Kernels::new`], on a pool that determines where its threads run and
@@ -121,12 +121,12 @@ impl Kernels {
     ///
     /// # Panics
     /// If this machine cannot run `variant`.
-    pub fn with_pool(variant: Variant, pool: Pool, limits: ScratchLimits) -> Kernels {
+    pub fn with_pool(variant: Variant, pool: ThreadPool, limits: ScratchLimits) -> Kernels {
         assert!(variant.is_available(), "this machine cannot run the {} kernels", variant.name());
         Self::assemble(variant, pool, limits)
     }
 
-    fn assemble(variant: Variant, pool: Pool, limits: ScratchLimits) -> Kernels {
+    fn assemble(variant: Variant, pool: ThreadPool, limits: ScratchLimits) -> Kernels {
         let thread_len =
             linear::thread_len().max(attention::thread_len(&limits)).max(rope::thread_len(&limits));
         Kernels {

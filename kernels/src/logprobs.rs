@@ -5,14 +5,14 @@ use std::cmp::Ordering;
 
 use crate::Kernels;
 use crate::sample::{argmax, largest};
-use crate::scratch::Shared;
+use crate::scratch::SharedPointer;
 
 /// Number of logits scanned together: only a block that contains a logit above those found is
 /// examined one by one.
 const BLOCK: usize = 512;
 
 /// Maximum number of entries that are kept sorted while they are found; more are kept in a heap.
-const FEW: usize = 32;
+const MAX_FEW: usize = 32;
 
 /// A token and the natural logarithm of its probability.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -49,7 +49,7 @@ impl Kernels {
         assert_eq!(logits.len(), rows * vocab, "logits is [rows, vocab]");
         assert_eq!(entries.len(), rows * most, "entries are [rows, most]");
         assert!(wanted.iter().all(|wanted| *wanted as usize <= most), "there is room");
-        let entries = Shared(entries.as_mut_ptr());
+        let entries = SharedPointer(entries.as_mut_ptr());
         self.run_sized(rows, size_of_val(logits), &|row, _| {
             // SAFETY: `entries` has a row of `most` entries for every task, and no other task
             // writes this one.
@@ -80,17 +80,17 @@ pub fn logprobs(logits: &[f32], token: u32, entries: &mut [Logprob]) {
     let of = |logit: f32| (f64::from(logit - largest) - log_sum) as f32;
     let logit = logits.get(token as usize).copied().unwrap_or(f32::NAN);
     *own = Logprob { token, logprob: if logit.is_nan() { f32::NEG_INFINITY } else { of(logit) } };
-    most_likely(logits, likely);
+    top_few(logits, likely);
     for entry in likely.iter_mut().filter(|entry| entry.token != u32::MAX) {
         entry.logprob = of(entry.logprob);
     }
 }
 
 /// Writes the largest logits with their tokens, in the order that [`logprobs`] returns them.
-fn most_likely(logits: &[f32], likely: &mut [Logprob]) {
+fn top_few(logits: &[f32], likely: &mut [Logprob]) {
     likely.fill(Logprob::NONE);
-    if likely.len() > FEW {
-        return many_likely(logits, likely);
+    if likely.len() > MAX_FEW {
+        return top_many(logits, likely);
     }
     let Some(last) = likely.len().checked_sub(1) else { return };
     for (first, block) in (0u32..).step_by(BLOCK).zip(logits.chunks(BLOCK)) {
@@ -112,9 +112,9 @@ fn most_likely(logits: &[f32], likely: &mut [Logprob]) {
     }
 }
 
-/// Writes the same result as [`most_likely`] by means of a heap whose root is the least likely
+/// Writes the same result as [`top_few`] by means of a heap whose root is the least likely
 /// entry, in place.
-fn many_likely(logits: &[f32], likely: &mut [Logprob]) {
+fn top_many(logits: &[f32], likely: &mut [Logprob]) {
     let entry = |(token, logit): (u32, &f32)| Logprob {
         token,
         logprob: if logit.is_nan() { f32::NEG_INFINITY } else { *logit },
@@ -125,7 +125,7 @@ fn many_likely(logits: &[f32], likely: &mut [Logprob]) {
     heap.iter_mut().zip(&mut all).for_each(|(place, entry)| *place = entry);
     (0..heap.len() / 2).rev().for_each(|root| sift_down(heap, root));
     for entry in all {
-        if goes_before(entry, heap[0]) {
+        if ranks_before(entry, heap[0]) {
             heap[0] = entry;
             sift_down(heap, 0);
         }
@@ -138,7 +138,7 @@ fn many_likely(logits: &[f32], likely: &mut [Logprob]) {
 }
 
 /// Returns true if `a` is likelier than `b`, or as likely with a lower number.
-fn goes_before(a: Logprob, b: Logprob) -> bool {
+fn ranks_before(a: Logprob, b: Logprob) -> bool {
     a.logprob > b.logprob || a.logprob == b.logprob && a.token < b.token
 }
 
@@ -146,8 +146,8 @@ fn goes_before(a: Logprob, b: Logprob) -> bool {
 fn sift_down(heap: &mut [Logprob], mut root: usize) {
     loop {
         let children = (2 * root + 1)..(2 * root + 3).min(heap.len());
-        let least = children.reduce(|a, b| if goes_before(heap[a], heap[b]) { b } else { a });
-        match least.filter(|child| goes_before(heap[root], heap[*child])) {
+        let least = children.reduce(|a, b| if ranks_before(heap[a], heap[b]) { b } else { a });
+        match least.filter(|child| ranks_before(heap[root], heap[*child])) {
             Some(child) => heap.swap(root, child),
             None => return,
         }

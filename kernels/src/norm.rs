@@ -3,7 +3,7 @@
 
 use crate::Kernels;
 use crate::norm_row::{Norm, NormRow, NormTasks, RmsOut, RmsRows};
-use crate::scratch::Shared;
+use crate::scratch::SharedPointer;
 
 /// Rows of one task.
 const TASK_ROWS: usize = 4;
@@ -64,7 +64,7 @@ impl Kernels {
     ) {
         let rows = rows * heads;
         assert_eq!(x.len(), rows * gain.len(), "x is [rows, heads, head_dim]");
-        let (x, bytes) = (Shared(x.as_mut_ptr()), 2 * size_of_val(x));
+        let (x, bytes) = (SharedPointer(x.as_mut_ptr()), 2 * size_of_val(x));
         self.rms(rows, gain, eps, bytes, &|first| {
             // SAFETY: the row is within x, and no other task accesses those of this one.
             RmsOut::InPlace(unsafe { x.pointer().add(first * gain.len()) })
@@ -88,7 +88,7 @@ impl Kernels {
         assert_eq!(x.len(), rows * gain.len(), "x is [rows, hidden]");
         assert_eq!(out.len(), rows * gain.len(), "out is [rows, hidden]");
         let bytes = size_of_val(x) + 2 * size_of_val(out);
-        let out = Shared(out.as_mut_ptr());
+        let out = SharedPointer(out.as_mut_ptr());
         self.rms(rows, gain, eps, bytes, &|first| {
             let x = x[first * gain.len()..].as_ptr();
             // SAFETY: the row is within out, and no other task accesses those of this one.
@@ -131,7 +131,7 @@ impl Kernels {
                 assert!(index.iter().all(inside), "the row index points into x");
             }
         }
-        let out = Shared(out.as_mut_ptr());
+        let out = SharedPointer(out.as_mut_ptr());
         let variant = self.variant;
         let bytes = rows * hidden * (size_of::<f32>() + size_of::<T>());
         self.run_sized(rows.div_ceil(TASK_ROWS), bytes, &|task, _| {

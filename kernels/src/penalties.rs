@@ -17,44 +17,48 @@ impl Penalties {
     /// No penalties.
     pub const NONE: Penalties = Penalties { repetition: 1.0, presence: 0.0, frequency: 0.0 };
 
-    /// Returns the change of a token of the prompt or the answer that occurs `said` times in the
-    /// answer.
-    pub fn change(self, token: u32, said: u32) -> Change {
-        let presence = if said > 0 { self.presence } else { 0.0 };
-        Change { token, repetition: self.repetition, less: presence + self.frequency * said as f32 }
+    /// Returns the change of a token of the prompt or the answer that occurs `occurrences` times in
+    /// the answer.
+    pub fn change(self, token: u32, occurrences: u32) -> LogitChange {
+        let presence = if occurrences > 0 { self.presence } else { 0.0 };
+        LogitChange {
+            token,
+            repetition: self.repetition,
+            subtracted: presence + self.frequency * occurrences as f32,
+        }
     }
 }
 
 /// Change of one token's logit.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Change {
+pub struct LogitChange {
     pub token: u32,
     /// See [`Penalties::repetition`].
     pub repetition: f32,
     /// Value subtracted after the repetition penalty; infinity excludes the token.
-    pub less: f32,
+    pub subtracted: f32,
 }
 
-impl Change {
+impl LogitChange {
     /// Returns the change that excludes a token.
-    pub const fn never(token: u32) -> Change {
-        Change { token, repetition: 1.0, less: f32::INFINITY }
+    pub const fn exclude(token: u32) -> LogitChange {
+        LogitChange { token, repetition: 1.0, subtracted: f32::INFINITY }
     }
 
     /// Returns the changed logit.
-    pub fn of(self, logit: f32) -> f32 {
+    pub fn apply(self, logit: f32) -> f32 {
         let repeated = if logit > 0.0 { logit / self.repetition } else { logit * self.repetition };
-        repeated - self.less
+        repeated - self.subtracted
     }
 }
 
 /// Writes a row's logits into `changed`, with `changes` applied; each token has at most one.
-pub(crate) fn change(logits: &[f32], changes: &[Change], changed: &mut Vec<f32>) {
+pub(crate) fn apply_changes(logits: &[f32], changes: &[LogitChange], changed: &mut Vec<f32>) {
     changed.clear();
     changed.extend_from_slice(logits);
     for one in changes {
         if let Some(logit) = changed.get_mut(one.token as usize) {
-            *logit = one.of(*logit);
+            *logit = one.apply(*logit);
         }
     }
 }

@@ -3,11 +3,11 @@
 //! Used only by tests; nothing here is fast or shares code with the kernels.
 
 use model::delta::DeltaNet;
-use model::experts::Scoring;
+use model::experts::ExpertScoring;
 
-use crate::attention::{AttentionShape, Unit};
+use crate::attention::{AttentionShape, AttentionUnit};
 use crate::number::Number;
-use crate::router::Routed;
+use crate::router::RoutedExpert;
 
 /// Computes `x · weightᵀ + bias` as f64, `[rows, n]`.
 pub fn linear<T: Number>(
@@ -51,7 +51,7 @@ pub fn gelu(x: f64) -> f64 {
 }
 
 /// Returns the experts of one row with their weights, in ascending order of experts.
-pub fn route(logits: &[f64], top_k: usize, scoring: Scoring) -> Vec<(u32, f64)> {
+pub fn route(logits: &[f64], top_k: usize, scoring: ExpertScoring) -> Vec<(u32, f64)> {
     let mut chosen: Vec<(u32, f64)> = (0..).zip(logits.iter().copied()).collect();
     // A stable sort: among equal logits the lower expert's comes first.
     chosen.sort_by(|a, b| b.1.total_cmp(&a.1));
@@ -60,8 +60,10 @@ pub fn route(logits: &[f64], top_k: usize, scoring: Scoring) -> Vec<(u32, f64)> 
     let sum_of_chosen: f64 = chosen.iter().map(|chosen| chosen.1.exp()).sum();
     let sum_of_all: f64 = logits.iter().map(|logit| logit.exp()).sum();
     let sum = match scoring {
-        Scoring::SoftmaxTopK { renormalise: false } => sum_of_all,
-        Scoring::SoftmaxTopK { renormalise: true } | Scoring::TopKSoftmax => sum_of_chosen,
+        ExpertScoring::SoftmaxTopK { renormalise: false } => sum_of_all,
+        ExpertScoring::SoftmaxTopK { renormalise: true } | ExpertScoring::TopKSoftmax => {
+            sum_of_chosen
+        }
     };
     chosen.into_iter().map(|(expert, logit)| (expert, logit.exp() / sum)).collect()
 }
@@ -69,7 +71,7 @@ pub fn route(logits: &[f64], top_k: usize, scoring: Scoring) -> Vec<(u32, f64)> 
 /// Computes the sum of `weight * (x · its expert's weightᵀ + bias)` over a row's places, `x`
 /// `[places, k]` and weights `[experts, n, k]`.
 pub fn expert_down<T: Number>(
-    routed: &[Routed],
+    routed: &[RoutedExpert],
     (n, k): (usize, usize),
     x: &[T],
     weight: &[T],
@@ -200,7 +202,7 @@ pub fn rope(
 /// score for each head.
 pub fn attention<T: Number>(
     shape: &AttentionShape,
-    unit: &Unit,
+    unit: &AttentionUnit,
     q: &[T],
     (k_fresh, k_cache): (&[T], &[T]),
     (v_fresh, v_cache): (&[T], &[T]),

@@ -4,7 +4,7 @@ use half::bf16;
 
 use crate::Kernels;
 use crate::number::Number;
-use crate::scratch::{ScratchLimits, Shared};
+use crate::scratch::{ScratchLimits, SharedPointer};
 use crate::simd::Simd;
 use crate::simd::partial::{load_up_to, store_up_to};
 use crate::variant::{SimdTask, Variant, dispatch};
@@ -98,11 +98,12 @@ impl Kernels {
         let half = tables.rotary_dim / 2;
         let row_elements = heads * head_dim;
         let bytes = 4 * rows * row_elements * size_of::<T>();
-        let x = Shared(x.as_mut_ptr());
+        let x = SharedPointer(x.as_mut_ptr());
         let (variant, per_thread) = (self.variant, &self.per_thread);
         self.run_sized(rows.div_ceil(TASK_ROWS), bytes, &|task, thread| {
             // SAFETY: this thread's scratch holds `head_dim` floats and more.
-            let table = unsafe { std::slice::from_raw_parts_mut(per_thread.of(thread), 2 * half) };
+            let table =
+                unsafe { std::slice::from_raw_parts_mut(per_thread.for_thread(thread), 2 * half) };
             let (cosines, sines) = table.split_at_mut(half);
             let first = task * TASK_ROWS;
             for (row, position) in positions.iter().enumerate().skip(first).take(TASK_ROWS) {

@@ -1,11 +1,11 @@
 //! Router of a mixture of experts: computes the experts of each row and their weights from logits.
 //! Plain code, identical in every variant; a row's routing depends on its own logits alone.
 
-use model::experts::Scoring;
+use model::experts::ExpertScoring;
 
 use crate::Kernels;
 use crate::number::Number;
-use crate::scratch::Shared;
+use crate::scratch::SharedPointer;
 
 /// Rows of one task.
 const TASK_ROWS: usize = 8;
@@ -13,7 +13,7 @@ const TASK_ROWS: usize = 8;
 /// An expert of a row, and the factor of its output.
 #[derive(Debug, Clone, Copy, PartialEq, Default, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C)]
-pub struct Routed {
+pub struct RoutedExpert {
     pub expert: u32,
     pub weight: f32,
 }
@@ -26,7 +26,7 @@ pub struct Routing<'a> {
     /// Number of experts of a row.
     pub top_k: usize,
     /// `[rows, top_k]`, each row's in ascending order of experts.
-    pub routed: &'a [Routed],
+    pub routed: &'a [RoutedExpert],
 }
 
 impl Routing<'_> {
@@ -59,15 +59,15 @@ impl Kernels {
     pub fn route<T: Number>(
         &self,
         (experts, top_k): (usize, usize),
-        (scoring, factor): (Scoring, f32),
+        (scoring, factor): (ExpertScoring, f32),
         logits: &[T],
-        routed: &mut [Routed],
+        routed: &mut [RoutedExpert],
     ) {
         assert!((1..=experts).contains(&top_k), "{top_k} of {experts} experts");
         assert_eq!(logits.len() % experts, 0, "logits is [rows, experts]");
         let rows = logits.len() / experts;
         assert_eq!(routed.len(), rows * top_k, "routed is [rows, top_k]");
-        let routed = Shared(routed.as_mut_ptr());
+        let routed = SharedPointer(routed.as_mut_ptr());
         self.run_sized(rows.div_ceil(TASK_ROWS), size_of_val(logits), &|task, _| {
             for row in task * TASK_ROWS..rows.min((task + 1) * TASK_ROWS) {
                 // SAFETY: this number of entries of this row is within `routed`, and no other task
@@ -82,21 +82,28 @@ impl Kernels {
 }
 
 /// Routes one row; see [`Kernels::route`].
-fn route_row<T: Number>((scoring, factor): (Scoring, f32), logits: &[T], routed: &mut [Routed]) {
+fn route_row<T: Number>(
+    (scoring, factor): (ExpertScoring, f32),
+    logits: &[T],
+    routed: &mut [RoutedExpert],
+) {
     let logits = || logits.iter().map(|logit| lowest_if_nan(logit.to_f32()));
     largest(logits(), routed);
-    let most = routed[0].weight;
+    let max_weight = routed[0].weight;
     routed.sort_unstable_by_key(|routed| routed.expert);
     for routed in routed.iter_mut() {
-        routed.weight = (routed.weight - most).exp();
+        routed.weight = (routed.weight - max_weight).exp();
     }
-    let own_sum = |routed: &[Routed]| routed.iter().fold(0.0, |sum, routed| sum + routed.weight);
+    let own_sum =
+        |routed: &[RoutedExpert]| routed.iter().fold(0.0, |sum, routed| sum + routed.weight);
     let sum = match scoring {
-        Scoring::TopKSoftmax => own_sum(routed),
-        Scoring::SoftmaxTopK { .. } => logits().fold(0.0, |sum, logit| sum + (logit - most).exp()),
+        ExpertScoring::TopKSoftmax => own_sum(routed),
+        ExpertScoring::SoftmaxTopK { .. } => {
+            logits().fold(0.0, |sum, logit| sum + (logit - max_weight).exp())
+        }
     };
     routed.iter_mut().for_each(|routed| routed.weight /= sum);
-    if scoring == (Scoring::SoftmaxTopK { renormalise: true }) {
+    if scoring == (ExpertScoring::SoftmaxTopK { renormalise: true }) {
         let sum = own_sum(routed);
         routed.iter_mut().for_each(|routed| routed.weight /= sum);
     }
@@ -109,7 +116,7 @@ fn lowest_if_nan(logit: f32) -> f32 {
 
 /// Writes the largest logits as weights of their experts, the largest first, and the lower expert's
 /// first among equal ones.
-fn largest(logits: impl Iterator<Item = f32>, routed: &mut [Routed]) {
+fn largest(logits: impl Iterator<Item = f32>, routed: &mut [RoutedExpert]) {
     let last = routed.len() - 1;
     for (expert, logit) in logits.enumerate() {
         let full = expert > last;
@@ -120,6 +127,6 @@ fn largest(logits: impl Iterator<Item = f32>, routed: &mut [Routed]) {
         let at = before.partition_point(|entry| entry.weight >= logit);
         let end = if full { last } else { expert };
         routed.copy_within(at..end, at + 1);
-        routed[at] = Routed { expert: expert as u32, weight: logit };
+        routed[at] = RoutedExpert { expert: expert as u32, weight: logit };
     }
 }

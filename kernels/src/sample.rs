@@ -5,8 +5,8 @@ use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore, SeedableRng};
 
 use crate::Kernels;
-use crate::penalties::{Change, Penalties, change};
-use crate::scratch::Shared;
+use crate::penalties::{LogitChange, Penalties, apply_changes};
+use crate::scratch::SharedPointer;
 
 /// Number of logits scanned together: their largest is found with vector instructions, its index
 /// only in the block that holds it.
@@ -81,7 +81,7 @@ impl Sampling {
 
 /// Parameters for drawing the token of one row.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Draw {
+pub struct SampleDraw {
     /// Sampling parameters, except for those that depend on previous tokens: see `changes`.
     pub sampling: Sampling,
     /// Random number in `[0, 1)`; see [`random_unit`].
@@ -92,10 +92,10 @@ pub struct Draw {
     pub changes: (u32, u32),
 }
 
-impl Draw {
+impl SampleDraw {
     /// Selects the most likely token.
-    pub const GREEDY: Draw =
-        Draw { sampling: Sampling::GREEDY, random: 0.0, masked: false, changes: (0, 0) };
+    pub const GREEDY: SampleDraw =
+        SampleDraw { sampling: Sampling::GREEDY, random: 0.0, masked: false, changes: (0, 0) };
 }
 
 /// Space for one row's weights, allocated once.
@@ -135,9 +135,9 @@ impl Kernels {
     pub fn sample_rows(
         &self,
         logits: &[f32],
-        draws: &[Draw],
+        draws: &[SampleDraw],
         masks: &[u32],
-        changes: &[Change],
+        changes: &[LogitChange],
         scratch: &mut [SampleScratch],
         tokens: &mut [u32],
     ) {
@@ -150,7 +150,8 @@ impl Kernels {
         let vocab = logits.len() / rows;
         assert_eq!(logits.len(), rows * vocab, "logits is [rows, vocab]");
         assert!(scratch.iter().all(|scratch| vocab <= scratch.weights.capacity()), "scratch fits");
-        let (scratch, tokens) = (Shared(scratch.as_mut_ptr()), Shared(tokens.as_mut_ptr()));
+        let (scratch, tokens) =
+            (SharedPointer(scratch.as_mut_ptr()), SharedPointer(tokens.as_mut_ptr()));
         self.run_sized(rows, size_of_val(logits), &|row, thread| {
             // SAFETY: there is a scratch for every thread, and a thread has one task at a time.
             let scratch = unsafe { &mut *scratch.pointer().add(thread) };
@@ -160,7 +161,7 @@ impl Kernels {
             let logits = if changes.is_empty() {
                 logits
             } else {
-                change(logits, changes, &mut changed);
+                apply_changes(logits, changes, &mut changed);
                 &changed
             };
             let token = if draw.masked {
@@ -180,8 +181,8 @@ impl Kernels {
 /// lower numbers.
 ///
 /// NaN logits are never drawn; returns [`NO_TOKEN`] if the largest logit is not finite.
-pub fn sample(logits: &[f32], draw: Draw, scratch: &mut SampleScratch) -> u32 {
-    let Draw { sampling, random, .. } = draw;
+pub fn sample(logits: &[f32], draw: SampleDraw, scratch: &mut SampleScratch) -> u32 {
+    let SampleDraw { sampling, random, .. } = draw;
     let Sampling { temperature, min_p, .. } = sampling;
     let greedy = argmax(logits);
     let largest = logits.get(greedy as usize).copied().unwrap_or(f32::NAN);
@@ -217,7 +218,12 @@ pub fn sample(logits: &[f32], draw: Draw, scratch: &mut SampleScratch) -> u32 {
 }
 
 /// [`sample`]s from the tokens whose bits are set.
-fn sample_masked(logits: &[f32], mask: &[u32], draw: Draw, scratch: &mut SampleScratch) -> u32 {
+fn sample_masked(
+    logits: &[f32],
+    mask: &[u32],
+    draw: SampleDraw,
+    scratch: &mut SampleScratch,
+) -> u32 {
     let mut masked = std::mem::take(&mut scratch.masked);
     masked.clear();
     for (logits, word) in logits.chunks(32).zip(mask) {

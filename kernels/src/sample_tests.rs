@@ -1,8 +1,8 @@
 use super::*;
 
-fn draw(temperature: f32, top_p: f32, random: f32) -> Draw {
+fn draw(temperature: f32, top_p: f32, random: f32) -> SampleDraw {
     let sampling = Sampling { temperature, top_p, ..Sampling::GREEDY };
-    Draw { sampling, random, ..Draw::GREEDY }
+    SampleDraw { sampling, random, ..SampleDraw::GREEDY }
 }
 
 #[test]
@@ -133,7 +133,7 @@ fn min_p_leaves_what_is_likely_beside_the_most_likely() {
             .map(|i| {
                 sample(
                     &logits,
-                    Draw { sampling, random: random_unit(1, 2, i), ..Draw::GREEDY },
+                    SampleDraw { sampling, random: random_unit(1, 2, i), ..SampleDraw::GREEDY },
                     &mut scratch,
                 )
             })
@@ -165,7 +165,7 @@ fn nan_is_never_drawn_and_nothing_where_the_largest_is_not_finite() {
         assert_ne!(sample(&[1.0, f32::NAN, 1.0], draw(1.0, 0.99, random), &mut scratch), 1);
         for bad in [[1.0, f32::INFINITY, 1.0], [f32::NAN; 3], [f32::NEG_INFINITY; 3]] {
             assert_eq!(sample(&bad, draw(1.0, 0.9, random), &mut scratch), NO_TOKEN);
-            assert_eq!(sample(&bad, Draw::GREEDY, &mut scratch), NO_TOKEN);
+            assert_eq!(sample(&bad, SampleDraw::GREEDY, &mut scratch), NO_TOKEN);
         }
     }
 }
@@ -177,15 +177,15 @@ fn rows_are_sampled_as_if_alone() {
     let (rows, vocab) = (37, 3_001);
     let unit = |i: usize| random_unit(3, 4, i as u32);
     let logits: Vec<f32> = (0..rows * vocab).map(|i| unit(i) * 9.0).collect();
-    let draws: Vec<Draw> = (0..rows)
-        .map(|row| if row % 2 == 0 { Draw::GREEDY } else { draw(0.8, 0.9, unit(row)) })
-        .map(|draw| Draw { masked: draw.random > 0.5 || draw.random == 0.0, ..draw })
+    let draws: Vec<SampleDraw> = (0..rows)
+        .map(|row| if row % 2 == 0 { SampleDraw::GREEDY } else { draw(0.8, 0.9, unit(row)) })
+        .map(|draw| SampleDraw { masked: draw.random > 0.5 || draw.random == 0.0, ..draw })
         .zip(0u32..)
-        .map(|(draw, row)| Draw { changes: (row * 2 / 3, row * 2 / 3 + row % 3), ..draw })
+        .map(|(draw, row)| SampleDraw { changes: (row * 2 / 3, row * 2 / 3 + row % 3), ..draw })
         .collect();
     let changed = |i: u32| (i * 83 % vocab as u32, 0.5 + i as f32 / 9.0, i as f32 / 7.0);
-    let change = |(token, repetition, less)| Change { token, repetition, less };
-    let changes: Vec<Change> = (0..rows as u32).map(changed).map(change).collect();
+    let change = |(token, repetition, less)| LogitChange { token, repetition, subtracted: less };
+    let changes: Vec<LogitChange> = (0..rows as u32).map(changed).map(change).collect();
     let words = vocab.div_ceil(32);
     // Two tokens in three, with or without the last of all.
     let masks: Vec<u32> = (0..rows * words).map(|i| 0xb6db_6db6u32.rotate_left(i as u32)).collect();
@@ -199,7 +199,7 @@ fn rows_are_sampled_as_if_alone() {
             let (from, to) = draws[row].changes;
             for change in &changes[from as usize..to as usize] {
                 let logit = &mut own[change.token as usize];
-                *logit = change.of(*logit);
+                *logit = change.apply(*logit);
             }
             if draws[row].masked {
                 let bit = |i: usize| masks[row * words + i / 32] >> (i % 32) & 1 == 1;
@@ -228,18 +228,18 @@ fn random_numbers_depend_on_every_part_of_the_key_and_stay_what_they_are() {
 fn what_was_said_becomes_less_likely() {
     let penalties = Penalties { repetition: 2.0, presence: 0.5, frequency: 0.25 };
     // Occurs only in the prompt, once, and three times.
-    assert_eq!(penalties.change(7, 0).of(3.0), 1.5);
-    assert_eq!(penalties.change(7, 0).of(-3.0), -6.0);
-    assert_eq!(penalties.change(7, 1).of(3.0), 0.75);
-    assert_eq!(penalties.change(7, 3).of(3.0), 0.25);
-    assert_eq!(Penalties::NONE.change(7, 9).of(3.0), 3.0);
-    assert_eq!(Change::never(7).of(3.0), f32::NEG_INFINITY);
+    assert_eq!(penalties.change(7, 0).apply(3.0), 1.5);
+    assert_eq!(penalties.change(7, 0).apply(-3.0), -6.0);
+    assert_eq!(penalties.change(7, 1).apply(3.0), 0.75);
+    assert_eq!(penalties.change(7, 3).apply(3.0), 0.25);
+    assert_eq!(Penalties::NONE.change(7, 9).apply(3.0), 3.0);
+    assert_eq!(LogitChange::exclude(7).apply(3.0), f32::NEG_INFINITY);
     let limits =
         crate::ScratchLimits { rows: 1, linear_inputs: 1, positions: 1, group: 1, head_dim: 2 };
     let kernels = Kernels::new(crate::Variant::Scalar, 1, limits).unwrap();
     let (mut scratch, mut tokens) = ([SampleScratch::new(3)], [0; 2]);
-    let draws = [Draw::GREEDY, Draw { changes: (1, 3), ..Draw::GREEDY }];
-    let changes = [Change::never(0), Change::never(1), penalties.change(2, 1)];
+    let draws = [SampleDraw::GREEDY, SampleDraw { changes: (1, 3), ..SampleDraw::GREEDY }];
+    let changes = [LogitChange::exclude(0), LogitChange::exclude(1), penalties.change(2, 1)];
     let logits = [1.0, 3.0, 2.0, 1.0, 3.0, 2.0];
     kernels.sample_rows(&logits, &draws, &[], &changes, &mut scratch, &mut tokens);
     assert_eq!(tokens, [1, 0], "2 / 2 - 0.75 is less than 1");

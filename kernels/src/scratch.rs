@@ -81,23 +81,23 @@ impl ThreadScratch {
     }
 
     /// Returns the scratch of one thread of the pool; only that thread may use it, within one task.
-    pub(crate) fn of(&self, thread: usize) -> *mut f32 {
+    pub(crate) fn for_thread(&self, thread: usize) -> *mut f32 {
         self.0[thread].as_mut_ptr()
     }
 }
 
 /// A pointer that tasks on several threads use, each for its own part.
 #[derive(Debug)]
-pub struct Shared<T>(pub(crate) *mut T);
+pub struct SharedPointer<T>(pub(crate) *mut T);
 
-impl<T> Clone for Shared<T> {
+impl<T> Clone for SharedPointer<T> {
     fn clone(&self) -> Self {
         *self
     }
 }
-impl<T> Copy for Shared<T> {}
+impl<T> Copy for SharedPointer<T> {}
 
-impl<T> Shared<T> {
+impl<T> SharedPointer<T> {
     /// Returns the pointer; a method, so that a closure captures the wrapper and not its field.
     #[inline(always)]
     pub(crate) fn pointer(self) -> *mut T {
@@ -106,6 +106,6 @@ impl<T> Shared<T> {
 }
 
 // SAFETY: only the address is shared; code that dereferences it is responsible for disjoint parts.
-unsafe impl<T: Send> Sync for Shared<T> {}
+unsafe impl<T: Send> Sync for SharedPointer<T> {}
 // SAFETY: as above.
-unsafe impl<T: Send> Send for Shared<T> {}
+unsafe impl<T: Send> Send for SharedPointer<T> {}

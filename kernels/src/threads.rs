@@ -42,7 +42,7 @@ impl Kernels {
     }
 
     /// Sets the time for which idle threads poll for the next call before they sleep; see
-    /// [`crate::Pool::set_spin`].
+    /// [`crate::ThreadPool::set_spin`].
     pub fn set_spin(&self, spin: std::time::Duration) {
         self.pool.set_spin(spin);
     }

@@ -9,13 +9,13 @@ use common::{Random, kernels, variants};
 use counting::ALLOCATIONS;
 use half::bf16;
 use kernels::{
-    AttentionShape, Cache, Change, Draw, ExpertLimits, ExpertWeight, Experts, Kernels, Linear,
-    LinearGrouped, LinearOut, Logprob, Partial, RopeTables, Routed, Routing, SampleScratch,
-    Sampling, SelectRule, Selection, StateRows, Unit,
+    AttentionShape, AttentionUnit, ExpertLimits, ExpertWeight, Kernels, KvCacheSlice, Linear,
+    LinearOut, LinearQuant, LogitChange, Logprob, PartialKeyOperands, RopeTables, RoutedExpert,
+    RoutedLinear, Routing, SampleDraw, SampleScratch, Sampling, SelectRule, Selection, StateRows,
 };
-use model::compressed::Grouped;
 use model::delta::DeltaNet;
-use model::experts::Scoring;
+use model::experts::ExpertScoring;
+use model::quantized_format::Grouped;
 use shm::sync::Ordering;
 
 struct Buffers {
@@ -63,16 +63,15 @@ fn every_call(kernels: &Kernels, buffers: &mut Buffers) {
             6 => LinearOut::AddScaled { out: residual, factor: 0.1 },
             _ => LinearOut::StoreF32(&mut logits[..]),
         };
-        let linear =
-            Linear { rows: ROWS, n: HIDDEN, k: HIDDEN, x, weight, bias: Some(gain), out: target };
-        kernels.linear(linear);
+        let bias = Some(&gain[..]);
+        kernels.linear(Linear { rows: ROWS, n: HIDDEN, k: HIDDEN, x, weight, bias, out: target });
     }
     every_expert_call(kernels, (residual, logits), x, weight, out);
     every_state_call(kernels, (gain, logits), x, weight, out);
     for (format, records) in records {
         let (format, rows, n, k) = (*format, ROWS, HIDDEN, HIDDEN);
         let target = LinearOut::StoreF32(&mut logits[..]);
-        let linear = LinearGrouped { rows, n, k, x, format, records, bias: None, out: target };
+        let linear = LinearQuant { rows, n, k, x, format, records, bias: None, out: target };
         kernels.linear_grouped(linear);
         kernels.embed_grouped(&tokens, format, records, 2.0, residual);
     }
@@ -87,7 +86,7 @@ fn every_call(kernels: &Kernels, buffers: &mut Buffers) {
     kernels.rope(ROWS, heads, HEAD_DIM, &tokens, &tables, out);
     let shape =
         AttentionShape { heads, kv_heads: heads, head_dim: HEAD_DIM, scale: 0.1, window: None };
-    let units: [Unit; HIDDEN / HEAD_DIM] = std::array::from_fn(|head| Unit {
+    let units: [AttentionUnit; HIDDEN / HEAD_DIM] = std::array::from_fn(|head| AttentionUnit {
         row0: 0,
         rows: ROWS as u32,
         past: 10,
@@ -104,13 +103,14 @@ fn every_call(kernels: &Kernels, buffers: &mut Buffers) {
     kernels.attention(&shape, &units, x, x, x, &*cache, &*cache, None, &mut *out);
     kernels.append(&shape, &units, x, cache);
     let one = &x[..HIDDEN];
-    let rows = units.map(|unit| Unit { rows: 1, past: 290, ..unit });
-    let partial = Partial { keys: weight, skew: &logits[..HIDDEN * COLUMNS], columns: COLUMNS };
-    let (fresh, cached) = ((one, one, one), Cache::from(&cache[..]));
+    let rows = units.map(|unit| AttentionUnit { rows: 1, past: 290, ..unit });
+    let partial =
+        PartialKeyOperands { keys: weight, skew: &logits[..HIDDEN * COLUMNS], columns: COLUMNS };
+    let (fresh, cached) = ((one, one, one), KvCacheSlice::from(&cache[..]));
     let (caches, to) = ((cached, cached), &mut out[..HIDDEN]);
     kernels.attention_selected(selection, &shape, &rows, fresh, caches, partial, to);
     let windowed = AttentionShape { window: Some(130), ..shape };
-    let rings = units.map(|unit| Unit { past: 400, cache_positions: 290, ..unit });
+    let rings = units.map(|unit| AttentionUnit { past: 400, cache_positions: 290, ..unit });
     let sinks = [0.5; HIDDEN / HEAD_DIM];
     kernels.attention(&windowed, &rings, x, x, x, &*cache, &*cache, Some(&sinks), out);
     kernels.append(&windowed, &rings, x, cache);
@@ -127,9 +127,9 @@ fn every_sample_call(kernels: &Kernels, logits: &[f32], scratch: &mut [SampleScr
     let random = kernels::random_unit(1, 2, 3);
     let sampling =
         Sampling { temperature: 0.7, top_p: 0.9, top_k: 40, min_p: 0.01, ..Sampling::GREEDY };
-    let draw = Draw { sampling, random, masked: true, changes: (0, 1) };
+    let draw = SampleDraw { sampling, random, masked: true, changes: (0, 1) };
     let masks = [0xffff_fff0; ROWS * HIDDEN / 32];
-    let changes = [Change::never(3)];
+    let changes = [LogitChange::exclude(3)];
     kernels.sample_rows(logits, &[draw; ROWS], &masks, &changes, scratch, &mut [0; ROWS]);
     kernels.logprob_rows(logits, &[0; ROWS], &[3; ROWS], &mut [Logprob::NONE; 3 * ROWS]);
 }
@@ -170,17 +170,17 @@ fn every_expert_call(
     weight: &[bf16],
     out: &mut [bf16],
 ) {
-    let mut routed = [Routed::default(); ROWS * 2];
+    let mut routed = [RoutedExpert::default(); ROWS * 2];
     let logits = &logits[..ROWS * EXPERTS];
-    for scoring in [Scoring::TopKSoftmax, Scoring::SoftmaxTopK { renormalise: true }] {
+    for scoring in [ExpertScoring::TopKSoftmax, ExpertScoring::SoftmaxTopK { renormalise: true }] {
         kernels.route((EXPERTS, 2), (scoring, 1.0), logits, &mut routed);
     }
     let routing = Routing { experts: EXPERTS, top_k: 2, routed: &routed };
     let weight = ExpertWeight::Plain(weight);
-    let experts = Experts { routing, n: EXPERT_WIDTH, k: HIDDEN, weight, bias: None };
+    let experts = RoutedLinear { routing, n: EXPERT_WIDTH, k: HIDDEN, weight, bias: None };
     let out = &mut out[..ROWS * 2 * EXPERT_WIDTH];
     kernels.expert_linear(&experts, x, LinearOut::Store(out));
-    let experts = Experts { routing, n: HIDDEN, k: EXPERT_WIDTH, weight, bias: None };
+    let experts = RoutedLinear { routing, n: HIDDEN, k: EXPERT_WIDTH, weight, bias: None };
     kernels.expert_down(&experts, out, residual);
 }
 

@@ -6,14 +6,14 @@ mod common;
 use common::{Random, assert_close, bits, kernels, poison, tolerance, values_tolerance, variants};
 use half::bf16;
 use kernels::{
-    AttentionShape, Element, Kernels, ScratchLimits, Unit, Variant, reference, scores_len,
+    AttentionShape, AttentionUnit, Element, Kernels, ScratchLimits, Variant, reference, scores_len,
 };
 
 /// A batch of ragged sequences: `(fresh rows, cached positions)` each, all KV heads as units.
 #[derive(Clone)]
 struct Batch<T> {
     shape: AttentionShape,
-    units: Vec<Unit>,
+    units: Vec<AttentionUnit>,
     q: Vec<T>,
     k_fresh: Vec<T>,
     v_fresh: Vec<T>,
@@ -38,7 +38,7 @@ fn batch<T: Element>(seed: u64, shape: AttentionShape, sequences: &[(usize, usiz
     let (mut rows, mut cache, mut scores) = (0, 0, 0);
     for &(fresh, past) in sequences {
         for kv_head in 0..shape.kv_heads {
-            units.push(Unit {
+            units.push(AttentionUnit {
                 row0: rows as u32,
                 rows: fresh as u32,
                 past: past as u32,
@@ -80,13 +80,13 @@ fn batch<T: Element>(seed: u64, shape: AttentionShape, sequences: &[(usize, usiz
 }
 
 impl<T: Element> Batch<T> {
-    fn fused(&self, kernels: &Kernels, units: &[Unit]) -> Vec<T> {
+    fn fused(&self, kernels: &Kernels, units: &[AttentionUnit]) -> Vec<T> {
         let mut out = poison::<T>(self.q.len());
         self.fused_into(kernels, units, &mut out);
         out
     }
 
-    fn fused_into(&self, kernels: &Kernels, units: &[Unit], out: &mut [T]) {
+    fn fused_into(&self, kernels: &Kernels, units: &[AttentionUnit], out: &mut [T]) {
         let (k, v) = ((&self.k_fresh, &self.k_cache), (&self.v_fresh, &self.v_cache));
         kernels.attention(&self.shape, units, &self.q, k.0, v.0, k.1, v.1, None, out);
     }
@@ -167,7 +167,7 @@ fn check_reference<T: Element>(name: &str) {
 fn check_unit<T: Element>(
     variant: Variant,
     batch: &Batch<T>,
-    unit: &Unit,
+    unit: &AttentionUnit,
     (probabilities, out): (&[f32], &[T]),
     context: &str,
 ) {
@@ -246,8 +246,8 @@ fn check_decode<T: Element>(name: &str) {
             let mut v_cache = k_cache.clone();
             let mut past = 0;
             for piece in [1, 40, 1, 1, 15, 16, 1] {
-                let units: Vec<Unit> = (0..kv_heads)
-                    .map(|kv_head| Unit {
+                let units: Vec<AttentionUnit> = (0..kv_heads)
+                    .map(|kv_head| AttentionUnit {
                         row0: 0,
                         rows: piece as u32,
                         past: past as u32,
@@ -356,7 +356,8 @@ fn a_sequence_does_not_depend_on_its_neighbours() {
         let together = whole.fused(&kernels, &whole.units);
         for sequence in whole.units.chunks(3) {
             let (row0, rows) = (sequence[0].row0 as usize, sequence[0].rows as usize);
-            let units: Vec<Unit> = sequence.iter().map(|unit| Unit { row0: 0, ..*unit }).collect();
+            let units: Vec<AttentionUnit> =
+                sequence.iter().map(|unit| AttentionUnit { row0: 0, ..*unit }).collect();
             let part = |values: &[bf16], row: usize| values[row0 * row..][..rows * row].to_vec();
             let alone = Batch {
                 shape,
@@ -431,7 +432,7 @@ fn softmax_survives_large_scores_and_shows_nan() {
     for variant in variants("softmax_survives_large_scores_and_shows_nan") {
         let kernels = kernels(variant, 1);
         let shape = shape(1, 1, 4);
-        let unit = Unit {
+        let unit = AttentionUnit {
             row0: 0,
             rows: 1,
             past: 19,

@@ -6,11 +6,12 @@ mod common;
 
 use common::{Random, assert_close, bits, poison, variants};
 use half::bf16;
-use kernels::grouped::{decode_kv, quantise_kv};
+use kernels::quant::{decode_kv, quantise_kv};
 use kernels::{
-    AttentionShape, Cache, Element, Kernels, ScratchLimits, Unit, Variant, reference, scores_len,
+    AttentionShape, AttentionUnit, Element, Kernels, KvCacheSlice, ScratchLimits, Variant,
+    reference, scores_len,
 };
-use model::compressed::kv4_position_bytes;
+use model::quantized_format::kv4_position_bytes;
 
 /// Error of rounding queries to 8 bits.
 const PROBABILITY_TOLERANCE: f64 = 4e-2;
@@ -58,7 +59,7 @@ const LONG: [(usize, usize); 4] = [(1, 1023), (1, 1024), (1, 2500), (1, 3071)];
 
 struct Batch<T> {
     shape: AttentionShape,
-    units: Vec<Unit>,
+    units: Vec<AttentionUnit>,
     q: Vec<T>,
     fresh: [Vec<T>; 2],
     caches: [Vec<u8>; 2],
@@ -88,7 +89,7 @@ fn batch<T: Element>(seed: u64, shape: AttentionShape, sequences: &[(usize, usiz
     let (mut rows, mut cached, mut scores) = (0, 0, 0);
     for &(fresh, past) in sequences {
         for kv_head in 0..shape.kv_heads {
-            units.push(Unit {
+            units.push(AttentionUnit {
                 row0: rows as u32,
                 rows: fresh as u32,
                 past: past as u32,
@@ -144,17 +145,17 @@ fn decoded(records: &[u8], head_dim: usize) -> Vec<f32> {
 }
 
 impl<T: Element> Batch<T> {
-    fn caches(&self) -> [Cache<'_, T>; 2] {
-        [Cache::Four(&self.caches[0]), Cache::Four(&self.caches[1])]
+    fn caches(&self) -> [KvCacheSlice<'_, T>; 2] {
+        [KvCacheSlice::Kv4(&self.caches[0]), KvCacheSlice::Kv4(&self.caches[1])]
     }
 
-    fn fused(&self, kernels: &Kernels, units: &[Unit]) -> Vec<T> {
+    fn fused(&self, kernels: &Kernels, units: &[AttentionUnit]) -> Vec<T> {
         let mut out = poison::<T>(self.q.len());
         self.fused_into(kernels, units, &mut out);
         out
     }
 
-    fn fused_into(&self, kernels: &Kernels, units: &[Unit], out: &mut [T]) {
+    fn fused_into(&self, kernels: &Kernels, units: &[AttentionUnit], out: &mut [T]) {
         let [k, v] = self.caches();
         let [k_fresh, v_fresh] = &self.fresh;
         kernels.attention(&self.shape, units, &self.q, k_fresh, v_fresh, k, v, None, out);
@@ -254,8 +255,8 @@ fn decode_over_the_cache_has_the_bits_of_prefill() {
             caches[1] = caches[0].clone();
             let mut past = 0;
             for piece in [1, 40, 1, 1, 15, 16, 1] {
-                let units: Vec<Unit> = (0..kv_heads)
-                    .map(|kv_head| Unit {
+                let units: Vec<AttentionUnit> = (0..kv_heads)
+                    .map(|kv_head| AttentionUnit {
                         row0: 0,
                         rows: piece as u32,
                         past: past as u32,
@@ -270,7 +271,7 @@ fn decode_over_the_cache_has_the_bits_of_prefill() {
                 let fresh = [0, 1].map(|kv| &whole.fresh[kv][past * kv_row..][..piece * kv_row]);
                 let q = &whole.q[past * q_row..][..piece * q_row];
                 let mut out = poison::<bf16>(piece * q_row);
-                let (k, v) = (Cache::Four(&caches[0]), Cache::Four(&caches[1]));
+                let (k, v) = (KvCacheSlice::Kv4(&caches[0]), KvCacheSlice::Kv4(&caches[1]));
                 kernels.attention(&shape, &units, q, fresh[0], fresh[1], k, v, None, &mut out);
                 let expected = &expected[past * q_row..][..piece * q_row];
                 assert_eq!(bits(&out), expected, "{variant:?} {shape:?} {piece} after {past}");

@@ -7,7 +7,10 @@ mod sequences;
 
 use common::{Random, bits, poison, variants};
 use half::bf16;
-use kernels::{AttentionShape, Element, Kernels, PageLists, Unit, Units, Variant, paged_place};
+use kernels::{
+    AttentionShape, AttentionUnit, AttentionUnits, Element, Kernels, PageLists, Variant,
+    paged_place,
+};
 use sequences::{Batch, Kept, Options, batch, roomy_kernels};
 
 /// Returns the numbers `0..count` in a random order.
@@ -57,7 +60,7 @@ impl<T: Element> Paged<T> {
         Paged { batch: Batch { caches, ..paged.batch }, ..paged }
     }
 
-    fn place(&self, unit: &Unit, position: usize) -> usize {
+    fn place(&self, unit: &AttentionUnit, position: usize) -> usize {
         let page = self.pages[unit.first_page as usize + position / self.page_positions as usize];
         let kv_heads = self.batch.shape.kv_heads;
         paged_place(page, self.page_positions, kv_heads, unit.kv_head, position)
@@ -67,8 +70,8 @@ impl<T: Element> Paged<T> {
         PageLists { page_positions: self.page_positions, pages: &self.pages }
     }
 
-    fn of<'a>(&'a self, units: &'a [Unit]) -> Units<'a> {
-        Units { units, pages: self.lists() }
+    fn of<'a>(&'a self, units: &'a [AttentionUnit]) -> AttentionUnits<'a> {
+        AttentionUnits { units, pages: self.lists() }
     }
 
     /// Checks that all results have the bits of `of`.
@@ -213,8 +216,8 @@ fn rows_appended_to_pages_are_read_from_them() {
     }
 }
 
-fn unit(past: u32, rows: u32) -> Unit {
-    Unit {
+fn unit(past: u32, rows: u32) -> AttentionUnit {
+    AttentionUnit {
         row0: 0,
         rows,
         past,
@@ -239,7 +242,7 @@ fn append_writes_the_places_of_pages_and_nothing_else() {
     let mut cache = before.clone();
     let pages = PageLists { page_positions: 16, pages: &[9, 3, 0, 9] };
     let units = [unit(14, 4)];
-    kernels.append(&SHAPE, Units { units: &units, pages }, &fresh, &mut cache);
+    kernels.append(&SHAPE, AttentionUnits { units: &units, pages }, &fresh, &mut cache);
     let mut expected = before;
     // Positions 14 and 15 end the second head of page 3, 16 and 17 begin that of page 0.
     for (row, place) in [(0, 7 * 16 + 14), (1, 7 * 16 + 15), (2, 16), (3, 17)] {
@@ -249,11 +252,11 @@ fn append_writes_the_places_of_pages_and_nothing_else() {
 }
 
 /// Attends with one row after 20 positions in pages of 16, of which the cache has four.
-fn attend(unit: Unit, page_positions: u32, pages: &[u32]) {
+fn attend(unit: AttentionUnit, page_positions: u32, pages: &[u32]) {
     let kernels = roomy_kernels(Variant::Scalar, 1);
     let (fresh, cache, mut out) = ([1.0f32; 8], [1.0f32; 4 * 2 * 16 * 4], [0.0f32; 8]);
     let units = [unit];
-    let units = Units { units: &units, pages: PageLists { page_positions, pages } };
+    let units = AttentionUnits { units: &units, pages: PageLists { page_positions, pages } };
     let (fresh, cache) = (&fresh[..], &cache[..]);
     kernels.attention(&SHAPE, units, fresh, fresh, fresh, cache, cache, None, &mut out[..]);
 }
@@ -278,7 +281,7 @@ fn a_list_without_a_unit_s_last_page_is_refused() {
 #[test]
 #[should_panic(expected = "a ring is never in pages")]
 fn a_ring_in_pages_is_refused() {
-    attend(Unit { cache_positions: 32, ..unit(20, 1) }, 16, &[0, 0, 3]);
+    attend(AttentionUnit { cache_positions: 32, ..unit(20, 1) }, 16, &[0, 0, 3]);
 }
 
 #[test]

@@ -7,12 +7,13 @@ mod common;
 
 use common::{Random, bits, kernels, poison, variants};
 use half::bf16;
-use kernels::grouped::quantise_kv;
+use kernels::quant::quantise_kv;
 use kernels::{
-    AttentionShape, Cache, Element, Kernels, PageLists, Partial, ScratchLimits, SelectRule,
-    Selected, Selection, Unit, Units, Variant, partial_key,
+    AttentionShape, AttentionUnit, AttentionUnits, Element, Kernels, KvCacheSlice, PageLists,
+    PartialKeyOperands, ScratchLimits, SelectRule, Selection, SelectionCounts, Variant,
+    partial_key,
 };
-use model::compressed::kv4_position_bytes;
+use model::quantized_format::kv4_position_bytes;
 
 const SHAPE: AttentionShape =
     AttentionShape { heads: 6, kv_heads: 2, head_dim: 64, scale: 0.125, window: None };
@@ -22,7 +23,7 @@ const PAGE: u32 = 16;
 
 /// Rows of sequences with given numbers of cached positions.
 struct Batch<T> {
-    units: Vec<Unit>,
+    units: Vec<AttentionUnit>,
     q: Vec<T>,
     fresh: [Vec<T>; 2],
     caches: [Vec<T>; 2],
@@ -43,7 +44,7 @@ fn batch<T: Element>(seed: u64, pasts: &[u32]) -> Batch<T> {
     let (mut units, mut places) = (Vec::new(), 0);
     for (row, past) in pasts.iter().enumerate() {
         for kv_head in 0..kv_heads {
-            units.push(Unit {
+            units.push(AttentionUnit {
                 row0: row as u32,
                 rows: 1,
                 past: *past,
@@ -96,10 +97,10 @@ fn selection(rule: SelectRule, threads: usize) -> Selection {
 }
 
 impl<T: Element> Batch<T> {
-    fn cache(&self, place: usize, is_four: bool) -> Cache<'_, T> {
+    fn cache(&self, place: usize, is_four: bool) -> KvCacheSlice<'_, T> {
         match is_four {
-            true => Cache::Four(&self.records[place]),
-            false => Cache::Plain(&self.caches[place]),
+            true => KvCacheSlice::Kv4(&self.records[place]),
+            false => KvCacheSlice::Plain(&self.caches[place]),
         }
     }
 
@@ -108,10 +109,11 @@ impl<T: Element> Batch<T> {
         kernels: &Kernels,
         rule: SelectRule,
         is_four: bool,
-        units: Units<'_>,
-    ) -> (Vec<T>, Selected) {
+        units: AttentionUnits<'_>,
+    ) -> (Vec<T>, SelectionCounts) {
         let mut out = poison(self.q.len());
-        let partial = Partial { keys: &self.partial, skew: &self.skew, columns: COLUMNS };
+        let partial =
+            PartialKeyOperands { keys: &self.partial, skew: &self.skew, columns: COLUMNS };
         let caches = (self.cache(0, is_four), self.cache(1, is_four));
         let fresh = (&self.q[..], &self.fresh[0][..], &self.fresh[1][..]);
         let mut selection = selection(rule, kernels.threads());
@@ -127,7 +129,7 @@ impl<T: Element> Batch<T> {
         (out, found)
     }
 
-    fn whole(&self, kernels: &Kernels, is_four: bool, units: Units<'_>) -> Vec<T> {
+    fn whole(&self, kernels: &Kernels, is_four: bool, units: AttentionUnits<'_>) -> Vec<T> {
         let mut out = poison(self.q.len());
         let (k, v) = (self.cache(0, is_four), self.cache(1, is_four));
         let [k_fresh, v_fresh] = &self.fresh;
@@ -136,7 +138,7 @@ impl<T: Element> Batch<T> {
     }
 
     /// Returns the positions that a unit should see, by the written definition of the rule.
-    fn expected(&self, rule: SelectRule, unit: &Unit) -> Vec<usize> {
+    fn expected(&self, rule: SelectRule, unit: &AttentionUnit) -> Vec<usize> {
         let AttentionShape { heads, head_dim, scale, .. } = SHAPE;
         let group = SHAPE.group();
         let skew = &self.skew[unit.kv_head as usize * head_dim * COLUMNS..];
@@ -179,7 +181,13 @@ impl<T: Element> Batch<T> {
     }
 
     /// Computes attention of a unit to a cache that holds only the positions that it should see.
-    fn compact(&self, kernels: &Kernels, is_four: bool, unit: &Unit, seen: &[usize]) -> Vec<T> {
+    fn compact(
+        &self,
+        kernels: &Kernels,
+        is_four: bool,
+        unit: &AttentionUnit,
+        seen: &[usize],
+    ) -> Vec<T> {
         let head_dim = SHAPE.head_dim;
         let bytes = kv4_position_bytes(head_dim).expect("a 4-bit form");
         let first = unit.cache_offset / head_dim;
@@ -192,7 +200,7 @@ impl<T: Element> Batch<T> {
             records.flatten().copied().collect()
         };
         let only = Batch {
-            units: vec![Unit { past: seen.len() as u32, cache_offset: 0, ..*unit }],
+            units: vec![AttentionUnit { past: seen.len() as u32, cache_offset: 0, ..*unit }],
             q: self.q.clone(),
             fresh: self.fresh.clone(),
             caches: [plain(&self.caches[0]), plain(&self.caches[1])],
@@ -207,7 +215,7 @@ impl<T: Element> Batch<T> {
     fn paged(&self) -> (Batch<T>, Vec<u32>) {
         let AttentionShape { kv_heads, head_dim, .. } = SHAPE;
         let bytes = kv4_position_bytes(head_dim).expect("a 4-bit form");
-        let of = |unit: &Unit| (unit.past as usize + 1).div_ceil(PAGE as usize);
+        let of = |unit: &AttentionUnit| (unit.past as usize + 1).div_ceil(PAGE as usize);
         let count: usize = self.units.iter().step_by(kv_heads).map(of).sum();
         let pages: Vec<u32> = (0..count as u32).rev().collect();
         let places = count * kv_heads * PAGE as usize;
@@ -250,7 +258,7 @@ fn copy<E: Copy>(to: &mut [E], to_place: usize, from: &[E], from_place: usize, l
 }
 
 /// Returns the columns of a unit in `[rows, heads * head_dim]`.
-fn columns<T: Element>(out: &[T], unit: &Unit) -> Vec<u32> {
+fn columns<T: Element>(out: &[T], unit: &AttentionUnit) -> Vec<u32> {
     let AttentionShape { heads, head_dim, .. } = SHAPE;
     let head = unit.row0 as usize * heads + unit.kv_head as usize * SHAPE.group();
     bits(&out[head * head_dim..][..SHAPE.group() * head_dim])
@@ -279,7 +287,7 @@ fn chosen_is_seen<T: Element>(is_four: bool) {
                 read += seen.len() as u64 + 1;
                 all += u64::from(unit.past) + 1;
             }
-            assert_eq!(found, Selected { read, all }, "{rule:?}");
+            assert_eq!(found, SelectionCounts { attended: read, existing: all }, "{rule:?}");
             assert!(read < all, "{rule:?} leaves something out");
         }
     }
@@ -301,7 +309,7 @@ fn everything_chosen_has_the_bits_of_attention_to_everything() {
             let batch = batch::<bf16>(6, &PASTS);
             let (out, found) = batch.selected(&one, rule, is_four, (&batch.units).into());
             assert_eq!(bits(&out), bits(&batch.whole(&one, is_four, (&batch.units).into())));
-            assert_eq!(found.read, found.all);
+            assert_eq!(found.attended, found.existing);
         }
     }
 }
@@ -318,7 +326,7 @@ fn neighbours_threads_and_pages_change_no_bit() {
                 let (expected, _) = batch.selected(&one, rule, is_four, (&batch.units).into());
                 for threads in [2, 3] {
                     let many = kernels(variant, threads);
-                    let units = Units { units: &paged.units, pages: lists };
+                    let units = AttentionUnits { units: &paged.units, pages: lists };
                     let (found, _) = paged.selected(&many, rule, is_four, units);
                     assert_eq!(bits(&found), bits(&expected), "{variant:?} {rule:?} {threads}");
                 }
@@ -338,7 +346,7 @@ fn more_positions_than_the_selection_is_made_for_are_refused() {
     let batch = batch::<bf16>(8, &[40]);
     let limits = ScratchLimits { positions: 40, ..common::LIMITS };
     let mut selection = Selection::new(rules()[0], 1, &limits, 2 * SHAPE.head_dim);
-    let partial = Partial { keys: &batch.partial, skew: &batch.skew, columns: COLUMNS };
+    let partial = PartialKeyOperands { keys: &batch.partial, skew: &batch.skew, columns: COLUMNS };
     let caches = (batch.cache(0, false), batch.cache(1, false));
     let fresh = (&batch.q[..], &batch.fresh[0][..], &batch.fresh[1][..]);
     let one = kernels(Variant::Scalar, 1);

@@ -7,7 +7,7 @@ mod sequences;
 
 use common::{Random, bits, poison, variants};
 use half::bf16;
-use kernels::{AttentionShape, Element, Kernels, Unit, Variant};
+use kernels::{AttentionShape, AttentionUnit, Element, Kernels, Variant};
 use sequences::{Batch, Kept, Options, batch, in_pieces, roomy_kernels};
 
 /// Small groups and large ones, odd heads and the longest.
@@ -225,8 +225,8 @@ fn windows_reach_into_shared_rows() {
     }
 }
 
-fn unit(past: u32, rows: u32, places: u32) -> Unit {
-    Unit {
+fn unit(past: u32, rows: u32, places: u32) -> AttentionUnit {
+    AttentionUnit {
         row0: 2,
         rows,
         past,
@@ -241,7 +241,7 @@ fn unit(past: u32, rows: u32, places: u32) -> Unit {
 
 #[test]
 fn appended_rows_take_the_places_of_the_oldest() {
-    let places = |unit: Unit| unit.appended().collect::<Vec<_>>();
+    let places = |unit: AttentionUnit| unit.appended().collect::<Vec<_>>();
     assert_eq!(places(unit(3, 2, 0)), [(2, 3), (3, 4)]);
     assert_eq!(places(unit(3, 2, 5)), [(2, 3), (3, 4)]);
     assert_eq!(places(unit(4, 2, 5)), [(2, 4), (3, 0)]);
@@ -250,9 +250,9 @@ fn appended_rows_take_the_places_of_the_oldest() {
     assert_eq!(places(unit(0, 7, 3)), [(6, 1), (7, 2), (8, 0)]);
     assert_eq!(places(unit(5, 4, 3)), [(3, 0), (4, 1), (5, 2)]);
     // Rows of another sequence, some of which are too old.
-    let sharing = Unit { shared_row: Some(20), ..unit(3, 2, 4) };
+    let sharing = AttentionUnit { shared_row: Some(20), ..unit(3, 2, 4) };
     assert_eq!(places(sharing), [(21, 1), (22, 2), (2, 3), (3, 0)]);
-    assert_eq!(places(Unit { cache_positions: 2, ..sharing }), [(2, 1), (3, 0)]);
+    assert_eq!(places(AttentionUnit { cache_positions: 2, ..sharing }), [(2, 1), (3, 0)]);
 }
 
 #[test]
@@ -275,14 +275,14 @@ fn append_writes_the_places_of_a_ring_and_nothing_else() {
 #[test]
 fn cached_positions_are_those_that_a_ring_holds() {
     let shape = AttentionShape { heads: 2, kv_heads: 2, head_dim: 4, scale: 1.0, window: Some(3) };
-    let counts = |unit: Unit| (unit.cached(), unit.cached_seen(&shape));
+    let counts = |unit: AttentionUnit| (unit.cached(), unit.cached_seen(&shape));
     assert_eq!(counts(unit(0, 1, 3)), (0, 0));
     assert_eq!(counts(unit(1, 1, 3)), (1, 1));
     assert_eq!(counts(unit(9, 1, 3)), (3, 2));
     assert_eq!(counts(unit(9, 1, 0)), (9, 2));
     let all = AttentionShape { window: None, ..shape };
     assert_eq!(unit(9, 1, 0).cached_seen(&all), 9);
-    assert_eq!(counts(Unit { shared_row: Some(0), ..unit(9, 1, 3) }), (0, 0));
+    assert_eq!(counts(AttentionUnit { shared_row: Some(0), ..unit(9, 1, 3) }), (0, 0));
 }
 
 fn decoded(shape: (usize, usize, usize), past: usize, options: Options) -> Batch<f32> {

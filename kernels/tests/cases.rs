@@ -10,7 +10,7 @@ use cases::{Case, Format, Work};
 use common::{Random, assert_close, poison, tolerance, values_tolerance, variants};
 use half::bf16;
 use kernels::{
-    AttentionShape, Kernels, Linear, LinearOut, ScratchLimits, Unit, Variant, reference,
+    AttentionShape, AttentionUnit, Kernels, Linear, LinearOut, ScratchLimits, Variant, reference,
 };
 
 fn listed() -> Vec<Case> {
@@ -106,7 +106,7 @@ fn check_decode(variant: Variant, shape: &AttentionShape, past: usize, name: &st
     let (k_fresh, v_fresh) = (random.vector::<bf16>(head_dim), random.vector::<bf16>(head_dim));
     let (keys, values) =
         (random.vector::<bf16>(past * head_dim), random.vector::<bf16>(past * head_dim));
-    let unit = Unit {
+    let unit = AttentionUnit {
         row0: 0,
         rows: 1,
         past: past as u32,

@@ -11,8 +11,8 @@ use common::{
 };
 use emulate::emulated;
 use half::bf16;
-use kernels::{Kernels, Linear, LinearGrouped, LinearOut, Variant, reference};
-use model::compressed::Grouped;
+use kernels::{Kernels, Linear, LinearOut, LinearQuant, Variant, reference};
+use model::quantized_format::Grouped;
 
 /// Returns kernels of each variant with dedicated bf16 instructions, on `threads` threads.
 fn all_kernels(test: &str, threads: usize) -> Vec<Kernels> {
@@ -130,7 +130,7 @@ fn run_grouped(
 ) -> Vec<f32> {
     let mut out = poison::<f32>(rows * n);
     let target = LinearOut::StoreF32(&mut out);
-    kernels.linear_grouped(LinearGrouped {
+    kernels.linear_grouped(LinearQuant {
         rows,
         n,
         k,

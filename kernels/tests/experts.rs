@@ -8,10 +8,10 @@ use common::records::random_records;
 use common::{Random, assert_close, bits, kernels, poison, tolerance, variants};
 use half::bf16;
 use kernels::{
-    Element, ExpertLimits, ExpertWeight, Experts, Kernels, Linear, LinearGrouped, LinearOut,
-    Routed, Routing, Variant, reference,
+    Element, ExpertLimits, ExpertWeight, Kernels, Linear, LinearOut, LinearQuant, RoutedExpert,
+    RoutedLinear, Routing, Variant, reference,
 };
-use model::compressed::{Grouped, WeightFormat};
+use model::quantized_format::{Grouped, WeightFormat};
 
 /// Few rows at a time, so that some calls take several passes.
 const LIMITS: ExpertLimits =
@@ -55,12 +55,12 @@ impl<T: Element> Matrices<T> {
         Matrices { n, k, format, plain, records, bias }
     }
 
-    fn experts<'a>(&'a self, routing: Routing<'a>) -> Experts<'a, T> {
+    fn experts<'a>(&'a self, routing: Routing<'a>) -> RoutedLinear<'a, T> {
         let weight = match self.format {
             WeightFormat::Plain => ExpertWeight::Plain(&self.plain),
             WeightFormat::Grouped(format) => ExpertWeight::Grouped(format, &self.records),
         };
-        Experts { routing, n: self.n, k: self.k, weight, bias: self.bias.as_deref() }
+        RoutedLinear { routing, n: self.n, k: self.k, weight, bias: self.bias.as_deref() }
     }
 
     /// Computes the ordinary linear of one expert.
@@ -76,7 +76,7 @@ impl<T: Element> Matrices<T> {
             WeightFormat::Grouped(format) => {
                 let len = format.size_bytes(n, k);
                 let records = &self.records[expert * len..][..len];
-                kernels.linear_grouped(LinearGrouped { rows, n, k, x, format, records, bias, out });
+                kernels.linear_grouped(LinearQuant { rows, n, k, x, format, records, bias, out });
             }
         }
     }
@@ -98,7 +98,7 @@ fn routing(
     load: Load,
     rows: usize,
     (experts, top_k): (usize, usize),
-) -> Vec<Routed> {
+) -> Vec<RoutedExpert> {
     let mut routed = Vec::new();
     for row in 0..rows {
         let mut chosen: Vec<u32> = match load {
@@ -117,7 +117,9 @@ fn routing(
             }
         };
         chosen.sort_unstable();
-        routed.extend(chosen.into_iter().map(|expert| Routed { expert, weight: random.unit() }));
+        routed.extend(
+            chosen.into_iter().map(|expert| RoutedExpert { expert, weight: random.unit() }),
+        );
     }
     routed
 }
@@ -310,7 +312,7 @@ fn a_row_does_not_depend_on_its_batch_its_place_or_on_threads() {
             let routed = routing(&mut random, Load::Uniform, rows, (experts, top_k));
             let x: Vec<bf16> = random.vector(rows * k);
             let of = |threads: usize, order: &[usize]| {
-                let routed: Vec<Routed> =
+                let routed: Vec<RoutedExpert> =
                     order.iter().flat_map(|row| &routed[row * top_k..][..top_k]).copied().collect();
                 let x: Vec<bf16> =
                     order.iter().flat_map(|row| &x[row * k..][..k]).copied().collect();
@@ -366,7 +368,7 @@ fn call_with(experts: [u32; 2]) {
     let kernels = expert_kernels(Variant::best(), 1);
     let mut random = Random::new(1);
     let matrices = Matrices::<bf16>::random(&mut random, (3, 32, 64), WeightFormat::Plain);
-    let routed = experts.map(|expert| Routed { expert, weight: 0.5 });
+    let routed = experts.map(|expert| RoutedExpert { expert, weight: 0.5 });
     let routing = Routing { experts: 3, top_k: 2, routed: &routed };
     let (x, mut out) = (random.vector(64), poison::<bf16>(64));
     kernels.expert_linear(&matrices.experts(routing), &x, LinearOut::Store(&mut out));

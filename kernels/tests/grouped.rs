@@ -2,12 +2,12 @@
 //! bytes from every variant and every partition, lossless widening and repacking.
 
 use half::{bf16, f16};
-use kernels::grouped::{
+use kernels::quant::{
     RepackError, decode_kv, decode_row, error_bound, from_blocks, integer, quantise, quantise_kv,
     scale_and_minimum, widen,
 };
 use kernels::{Element, Variant};
-use model::compressed::{Grouped, kv4_position_bytes};
+use model::quantized_format::{Grouped, kv4_position_bytes};
 use model::source::StoredType;
 
 /// Reproducible pseudo-random words.

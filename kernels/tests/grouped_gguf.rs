@@ -7,8 +7,8 @@ use common::records::{random_records, said};
 use common::{Random, bits, variants};
 use half::f16;
 use kernels::Variant;
-use kernels::grouped::{decode_row, from_blocks, integer, quantise, range, widen};
-use model::compressed::{Bits, Grouped, ROWS, Scales};
+use kernels::quant::{decode_row, from_blocks, integer, quantise, range, widen};
+use model::quantized_format::{Bits, Grouped, ROWS, ScaleLayout};
 use model::source::StoredType;
 
 /// GGML's numbers of the types that have a grouped format.
@@ -153,15 +153,15 @@ fn described_range(format: Grouped, record: &[u8], row: usize, group: usize) -> 
     let half = |at: usize| f16::from_le_bytes([record[at], record[at + 1]]).to_f32();
     let byte = |at: usize| f32::from(record[at] as i8);
     match format.scales {
-        Scales::Halves => (half(2 * row), half(32 + 2 * row)),
-        Scales::HalfScales => (half(32 * group + 2 * row), 0.0),
-        Scales::Floats => {
+        ScaleLayout::Halves => (half(2 * row), half(32 + 2 * row)),
+        ScaleLayout::HalfScales => (half(32 * group + 2 * row), 0.0),
+        ScaleLayout::Floats => {
             let at = |at: usize| f32::from_le_bytes(record[at..at + 4].try_into().expect("four"));
             (at(4 * row), at(64 + 4 * row))
         }
-        Scales::PowersOfTwo => (2f32.powi(i32::from(record[16 * group + row] as i8)), 0.0),
-        Scales::Products => (half(2 * row) * byte(32 + 16 * group + row), 0.0),
-        Scales::ProductsAndMinimums => {
+        ScaleLayout::PowersOfTwo => (2f32.powi(i32::from(record[16 * group + row] as i8)), 0.0),
+        ScaleLayout::Products => (half(2 * row) * byte(32 + 16 * group + row), 0.0),
+        ScaleLayout::ProductsAndMinimums => {
             let at = 64 + 32 * group + row;
             (half(2 * row) * byte(at), half(32 + 2 * row) * byte(at + 16))
         }

@@ -10,8 +10,8 @@ use common::records::{formats, random_records};
 use common::{Random, bits, poison, variants};
 use guarded::{Guarded, SIDES, Side, set_case};
 use half::bf16;
-use kernels::{Element, Kernels, Linear, LinearGrouped, LinearOut, Variant, grouped};
-use model::compressed::{Bits, Grouped};
+use kernels::{Element, Kernels, Linear, LinearOut, LinearQuant, Variant, quant};
+use model::quantized_format::{Bits, Grouped};
 
 /// Returns kernels of every variant that runs here, or can be emulated. One thread: the handler
 /// knows the operands of the faulting thread.
@@ -189,7 +189,7 @@ fn check_grouped<T: Element>(kernels: &Kernels, cases: &[(usize, usize, usize)])
             set_case(format!("grouped linear {variant:?} {rows}x{n}x{k} {format:?} {out:?}"));
             let call = |x: &[T], records: &[u8]| {
                 let (bias, out) = (None, out_form);
-                kernels.linear_grouped(LinearGrouped { rows, n, k, x, format, records, bias, out });
+                kernels.linear_grouped(LinearQuant { rows, n, k, x, format, records, bias, out });
             };
             match side {
                 None => call(&x, &weight),
@@ -234,7 +234,7 @@ fn check_formats<T: Element>(variant: Variant) {
         set_case(format!("quantise {variant:?} {n}x{k}"));
         let weights: Vec<T> = random.vector(n * k);
         compare_bytes(Grouped::W4.size_bytes(n, k), |side, out| {
-            let run = |weights: &[T], out| grouped::quantise(variant, Grouped::W4, weights, k, out);
+            let run = |weights: &[T], out| quant::quantise(variant, Grouped::W4, weights, k, out);
             match side {
                 None => run(&weights, out),
                 Some(side) => run(Guarded::new("weights", side, &weights).slice(), out),
@@ -244,9 +244,9 @@ fn check_formats<T: Element>(variant: Variant) {
     for (positions, head_dim) in [(1, 2), (3, 30), (2, 64), (5, 66), (3, 128), (1, 98)] {
         set_case(format!("quantise_kv {variant:?} {positions}x{head_dim}"));
         let x: Vec<T> = random.vector(positions * head_dim);
-        let record = model::compressed::kv4_position_bytes(head_dim).expect("an even head");
+        let record = model::quantized_format::kv4_position_bytes(head_dim).expect("an even head");
         compare_bytes(positions * record, |side, out| {
-            let run = |x: &[T], out| grouped::quantise_kv(variant, x, head_dim, out);
+            let run = |x: &[T], out| quant::quantise_kv(variant, x, head_dim, out);
             match side {
                 None => run(&x, out),
                 Some(side) => run(Guarded::new("x", side, &x).slice(), out),
@@ -264,10 +264,10 @@ fn quantisers_and_widening_stay_within_their_operands() {
             set_case(format!("widen {variant:?} {format:?}"));
             let narrow = random_records(&mut Random::new(7), format, 33, 130);
             compare_bytes(format.widened().size_bytes(33, 130), |side, out| match side {
-                None => grouped::widen(variant, format, 130, &narrow, out),
+                None => quant::widen(variant, format, 130, &narrow, out),
                 Some(side) => {
                     let narrow = Guarded::new("from", side, &narrow);
-                    grouped::widen(variant, format, 130, narrow.slice(), out);
+                    quant::widen(variant, format, 130, narrow.slice(), out);
                 }
             });
         }
@@ -280,7 +280,7 @@ fn sampling_stays_within_the_logits() {
     let all = kernels::Sampling::GREEDY;
     let sampling =
         kernels::Sampling { temperature: 0.8, top_p: 0.9, top_k: 50, min_p: 0.001, ..all };
-    let draw = kernels::Draw { sampling, random: 0.4, ..kernels::Draw::GREEDY };
+    let draw = kernels::SampleDraw { sampling, random: 0.4, ..kernels::SampleDraw::GREEDY };
     for vocab in [1usize, 2, 15, 16, 17, 33, 63, 65, 127, 200] {
         set_case(format!("sampling from {vocab}"));
         let logits: Vec<f32> = Random::new(vocab as u64).vector(vocab);

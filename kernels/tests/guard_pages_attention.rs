@@ -7,15 +7,15 @@ mod sequences;
 use common::{Random, bits, kernels, poison, variants};
 use guarded::{Guarded, SIDES, set_case};
 use half::bf16;
-use kernels::grouped::quantise_kv;
-use kernels::{AttentionShape, Cache, Element, Kernels, Unit, Variant, scores_len};
-use model::compressed::kv4_position_bytes;
+use kernels::quant::quantise_kv;
+use kernels::{AttentionShape, AttentionUnit, Element, Kernels, KvCacheSlice, Variant, scores_len};
+use model::quantized_format::kv4_position_bytes;
 use sequences::{Kept, Options, roomy_kernels};
 
 /// Sequences of `(fresh rows, cached positions)`, every KV head a unit, without gaps anywhere.
 struct Batch {
     shape: AttentionShape,
-    units: Vec<Unit>,
+    units: Vec<AttentionUnit>,
     rows: usize,
     cache: usize,
     scores: usize,
@@ -38,7 +38,7 @@ fn batch(
     let mut batch = Batch { shape, units: Vec::new(), rows: 0, cache: 0, scores: 0 };
     for &(fresh, past) in sequences {
         for kv_head in 0..kv_heads {
-            batch.units.push(Unit {
+            batch.units.push(AttentionUnit {
                 row0: batch.rows as u32,
                 rows: fresh as u32,
                 past: past as u32,
@@ -186,9 +186,9 @@ fn check_four_reads<T: Element>(kernels: &Kernels) {
         let mut expected_scores = poison::<f32>(scores);
         let mut expected_probabilities = poison::<f32>(scores);
         let mut expected = poison::<T>(heads);
-        kernels.scores(&shape, &units, &q, &k_fresh, Cache::Four(&k), &mut expected_scores);
+        kernels.scores(&shape, &units, &q, &k_fresh, KvCacheSlice::Kv4(&k), &mut expected_scores);
         kernels.softmax(&shape, &units, &expected_scores, None, &mut expected_probabilities);
-        let (four_k, four_v) = (Cache::Four(&k), Cache::Four(&v));
+        let (four_k, four_v) = (KvCacheSlice::Kv4(&k), KvCacheSlice::Kv4(&v));
         kernels.attention(
             &shape,
             &units,
@@ -202,7 +202,7 @@ fn check_four_reads<T: Element>(kernels: &Kernels) {
         );
         for side in SIDES {
             let (k, v) = (Guarded::new("k_cache", side, &k), Guarded::new("v_cache", side, &v));
-            let (k, v) = (Cache::Four(k.slice()), Cache::Four(v.slice()));
+            let (k, v) = (KvCacheSlice::Kv4(k.slice()), KvCacheSlice::Kv4(v.slice()));
             let q = Guarded::new("q", side, &q);
             let k_fresh = Guarded::new("k_fresh", side, &k_fresh);
             let v_fresh = Guarded::new("v_fresh", side, &v_fresh);
@@ -261,7 +261,7 @@ fn check_rings<T: Element>(kernels: &Kernels, four: bool) {
                 }
                 [Kept::Four(k), Kept::Four(v)] => {
                     let (k, v) = (Guarded::new("k", side, k), Guarded::new("v", side, v));
-                    let (k, v) = (Cache::Four(k.slice()), Cache::Four(v.slice()));
+                    let (k, v) = (KvCacheSlice::Kv4(k.slice()), KvCacheSlice::Kv4(v.slice()));
                     let out = out.slice_mut();
                     kernels.attention(shape, units, q, k_fresh, v_fresh, k, v, sinks, out);
                 }

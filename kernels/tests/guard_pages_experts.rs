@@ -10,10 +10,11 @@ use common::{Random, bits, poison};
 use guarded::{Guarded, SIDES, set_case};
 use half::bf16;
 use kernels::{
-    Element, ExpertLimits, ExpertWeight, Experts, Kernels, LinearOut, Routed, Routing, Variant,
+    Element, ExpertLimits, ExpertWeight, Kernels, LinearOut, RoutedExpert, RoutedLinear, Routing,
+    Variant,
 };
-use model::compressed::Grouped;
-use model::experts::Scoring;
+use model::experts::ExpertScoring;
+use model::quantized_format::Grouped;
 
 const EXPERTS: usize = 5;
 
@@ -38,13 +39,13 @@ fn cases(kernels: &Kernels) -> Vec<(usize, usize, usize, usize)> {
     all.into_iter().chain(many.into_iter().filter(|_| is_native)).collect()
 }
 
-fn routing(random: &mut Random, rows: usize, top_k: usize) -> Vec<Routed> {
+fn routing(random: &mut Random, rows: usize, top_k: usize) -> Vec<RoutedExpert> {
     let mut routed = Vec::new();
     for _ in 0..rows {
         let skipped = EXPERTS - top_k;
         let start = random.below(skipped + 1) as u32;
         let weight = random.unit();
-        routed.extend((start..).take(top_k).map(|expert| Routed { expert, weight }));
+        routed.extend((start..).take(top_k).map(|expert| RoutedExpert { expert, weight }));
     }
     routed
 }
@@ -59,7 +60,7 @@ struct Operands<T> {
     n: usize,
     k: usize,
     top_k: usize,
-    routed: Vec<Routed>,
+    routed: Vec<RoutedExpert>,
     x: Vec<T>,
     slots: Vec<T>,
     plain: Vec<T>,
@@ -71,16 +72,16 @@ struct Operands<T> {
 impl<T: Element> Operands<T> {
     fn experts<'a>(
         &self,
-        routed: &'a [Routed],
+        routed: &'a [RoutedExpert],
         (plain, records): (&'a [T], &'a [u8]),
         bias: &'a [f32],
-    ) -> Experts<'a, T> {
+    ) -> RoutedLinear<'a, T> {
         let Operands { n, k, top_k, ref grouped, .. } = *self;
         let weight = match grouped {
             None => ExpertWeight::Plain(plain),
             Some((format, _)) => ExpertWeight::Grouped(*format, records),
         };
-        Experts {
+        RoutedLinear {
             routing: Routing { experts: EXPERTS, top_k, routed },
             n,
             k,
@@ -159,12 +160,13 @@ fn the_router_stays_within_its_operands() {
     for (rows, experts, top_k) in [(1, 1, 1), (3, 17, 4), (11, 128, 8)] {
         set_case(format!("router {rows}x{experts}"));
         let logits: Vec<f32> = random.vector(rows * experts);
-        let mut expected = vec![Routed::default(); rows * top_k];
-        let scoring = Scoring::SoftmaxTopK { renormalise: true };
+        let mut expected = vec![RoutedExpert::default(); rows * top_k];
+        let scoring = ExpertScoring::SoftmaxTopK { renormalise: true };
         kernels.route((experts, top_k), (scoring, 1.0), &logits, &mut expected);
         for side in SIDES {
             let logits = Guarded::new("logits", side, &logits);
-            let mut routed = Guarded::new("routed", side, &vec![Routed::default(); rows * top_k]);
+            let mut routed =
+                Guarded::new("routed", side, &vec![RoutedExpert::default(); rows * top_k]);
             kernels.route((experts, top_k), (scoring, 1.0), logits.slice(), routed.slice_mut());
             assert_eq!(routed.slice(), expected);
         }

@@ -5,7 +5,7 @@ mod common;
 use common::{LIMITS, Random, assert_close, bits, kernels, poison, tolerance, variants};
 use half::bf16;
 use kernels::{
-    ColumnsOut, Element, Kernels, Linear, LinearColumns, LinearOut, PartWeight, ScratchLimits,
+    ColumnsOut, ColumnsWeight, Element, Kernels, Linear, LinearColumns, LinearOut, ScratchLimits,
     Variant, reference,
 };
 
@@ -469,7 +469,7 @@ fn check_columns<T: Element>(variant: Variant) {
         let (mut store, mut product) = (poison::<T>(rows * n), poison::<T>(rows * n));
         let mut sum = start;
         for columns in [0..16, 48..80, 16..48] {
-            let weight = PartWeight::Plain(&case.weight[columns.start * k..columns.end * k]);
+            let weight = ColumnsWeight::Plain(&case.weight[columns.start * k..columns.end * k]);
             let bias = Some(&case.bias[columns.clone()]);
             let run = |out| {
                 let (x, columns) = (&case.x[..], columns.clone());

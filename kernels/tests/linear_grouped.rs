@@ -8,9 +8,9 @@ use common::{
     Random, assert_close, bits, has_integers, kernels, poison, step_of, tolerance, variants,
 };
 use half::{bf16, f16};
-use kernels::grouped::widen;
-use kernels::{Element, Kernels, LinearGrouped, LinearOut, Variant};
-use model::compressed::{Bits, Grouped, ROWS, Scales};
+use kernels::quant::widen;
+use kernels::{Element, Kernels, LinearOut, LinearQuant, Variant};
+use model::quantized_format::{Bits, Grouped, ROWS, ScaleLayout};
 
 /// A grouped matrix as numbers, and its records.
 struct Matrix {
@@ -28,7 +28,7 @@ impl Matrix {
     /// have any numbers that they can hold.
     fn random(random: &mut Random, format: Grouped, (n, k): (usize, usize), wide: bool) -> Matrix {
         let is_plain = matches!(format.bits, Bits::Four | Bits::Eight);
-        if !is_plain || format.scales != Scales::Halves {
+        if !is_plain || format.scales != ScaleLayout::Halves {
             let records = random_records(random, format, n, k);
             let said = said(format, &records, n, k);
             return Matrix { format, n, k, q: said.q, scales: said.ranges, records };
@@ -123,7 +123,7 @@ impl Matrix {
         let Matrix { format, n, k, .. } = *self;
         let rows = x.len() / k;
         let records = &self.records;
-        kernels.linear_grouped(LinearGrouped { rows, n, k, x, format, records, bias: None, out });
+        kernels.linear_grouped(LinearQuant { rows, n, k, x, format, records, bias: None, out });
     }
 
     fn sums<T: Element>(&self, kernels: &Kernels, x: &[T]) -> Vec<f32> {
@@ -328,7 +328,7 @@ fn records_need_no_alignment_and_every_kind_of_output_works() {
         let expected = matrix.sums(&kernels, &x);
         let shifted: Vec<u8> = std::iter::once(0).chain(matrix.records.iter().copied()).collect();
         let mut out = poison::<f32>(6 * 40);
-        kernels.linear_grouped(LinearGrouped {
+        kernels.linear_grouped(LinearQuant {
             rows: 6,
             n: 40,
             k: 130,

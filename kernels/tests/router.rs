@@ -4,22 +4,22 @@ mod common;
 
 use common::{Random, kernels};
 use half::bf16;
-use kernels::{Element, Kernels, Routed, Variant, reference};
-use model::experts::Scoring;
+use kernels::{Element, Kernels, RoutedExpert, Variant, reference};
+use model::experts::ExpertScoring;
 
-const SCORINGS: [Scoring; 3] = [
-    Scoring::SoftmaxTopK { renormalise: false },
-    Scoring::SoftmaxTopK { renormalise: true },
-    Scoring::TopKSoftmax,
+const SCORINGS: [ExpertScoring; 3] = [
+    ExpertScoring::SoftmaxTopK { renormalise: false },
+    ExpertScoring::SoftmaxTopK { renormalise: true },
+    ExpertScoring::TopKSoftmax,
 ];
 
 fn route<T: Element>(
     kernels: &Kernels,
     (experts, top_k): (usize, usize),
-    scoring: Scoring,
+    scoring: ExpertScoring,
     logits: &[T],
-) -> Vec<Routed> {
-    let unwritten = Routed { expert: u32::MAX, weight: f32::NAN };
+) -> Vec<RoutedExpert> {
+    let unwritten = RoutedExpert { expert: u32::MAX, weight: f32::NAN };
     let mut routed = vec![unwritten; logits.len() / experts * top_k];
     kernels.route((experts, top_k), (scoring, 1.0), logits, &mut routed);
     routed
@@ -64,10 +64,10 @@ fn experts_and_weights_are_those_of_the_reference() {
 fn of_equal_logits_the_lower_experts_go_first() {
     let kernels = kernels(Variant::best(), 1);
     let logits = [1.0f32, 2.0, 1.0, 2.0, 1.0, 2.0, 1.0, 1.0];
-    let routed = route(&kernels, (8, 5), Scoring::TopKSoftmax, &logits);
+    let routed = route(&kernels, (8, 5), ExpertScoring::TopKSoftmax, &logits);
     let experts: Vec<u32> = routed.iter().map(|routed| routed.expert).collect();
     assert_eq!(experts, [0, 1, 2, 3, 5]);
-    let routed = route(&kernels, (8, 2), Scoring::TopKSoftmax, &[-0.0f32; 8]);
+    let routed = route(&kernels, (8, 2), ExpertScoring::TopKSoftmax, &[-0.0f32; 8]);
     assert_eq!(routed.iter().map(|routed| routed.expert).collect::<Vec<_>>(), [0, 1]);
     assert_eq!(routed.iter().map(|routed| routed.weight).collect::<Vec<_>>(), [0.5, 0.5]);
 }

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use common::{Random, assert_close, bits, kernels, poison, tolerance, variants};
 use half::bf16;
-use kernels::grouped::{decode_row, quantise};
+use kernels::quant::{decode_row, quantise};
 use kernels::{Element, Kernels, Variant, reference};
-use model::compressed::Grouped;
+use model::quantized_format::Grouped;
 
 const WIDTHS: [usize; 12] = [1, 2, 3, 15, 16, 17, 31, 32, 33, 63, 65, 576];
 

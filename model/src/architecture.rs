@@ -56,7 +56,7 @@ pub fn architecture_of_type(model_type: &str) -> Option<&'static str> {
 
 /// Unsupported features of published architectures, by the lower-case prefix of the architecture's
 /// name. The first matching prefix counts.
-const LACKING: &[(&str, &str)] = &[
+const MISSING_FEATURES: &[(&str, &str)] = &[
     ("bamba", "state-space layers"),
     ("bert", "a decoder"),
     ("bloom", "ALiBi positions"),
@@ -113,10 +113,10 @@ const LACKING: &[(&str, &str)] = &[
 
 /// Returns an error clause that names the unsupported feature that an architecture requires; empty
 /// if the architecture is not known.
-pub fn lacking(architecture: &str) -> String {
+pub fn missing_features(architecture: &str) -> String {
     let letters = architecture.chars().filter(char::is_ascii_alphanumeric);
     let name: String = letters.map(|letter| letter.to_ascii_lowercase()).collect();
-    let known = LACKING.iter().find(|(start, _)| name.starts_with(start));
+    let known = MISSING_FEATURES.iter().find(|(start, _)| name.starts_with(start));
     known.map_or_else(String::new, |(_, what)| format!(": it needs {what}"))
 }
 
@@ -126,7 +126,10 @@ mod tests {
 
     #[test]
     fn what_is_lacking_is_said() {
-        assert_eq!(lacking("DeepseekV3ForCausalLM"), ": it needs multi-head latent attention");
-        assert_eq!(lacking("SomethingNew"), "");
+        assert_eq!(
+            missing_features("DeepseekV3ForCausalLM"),
+            ": it needs multi-head latent attention"
+        );
+        assert_eq!(missing_features("SomethingNew"), "");
     }
 }

@@ -201,7 +201,7 @@ impl ModelConfig {
     /// machine.
     pub fn keep_layers(&mut self, layers: usize) {
         self.num_layers = self.num_layers.min(layers);
-        self.layers.keep(self.num_layers);
+        self.layers.truncate(self.num_layers);
     }
 
     /// Returns the number of bytes of K and V of one position in one layer.

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value};
 
-use crate::architecture::{ARCHITECTURES, architecture_of_type, lacking};
+use crate::architecture::{ARCHITECTURES, architecture_of_type, missing_features};
 use crate::config::Activation;
 use crate::config_bounds::TooLarge;
 use crate::unknown_field::UnknownField;
@@ -23,7 +23,7 @@ pub enum ConfigError {
     Value { field: &'static str, value: String, expected: &'static str },
     #[error(
         "the architecture {found} is not supported{}; supported are {}",
-        lacking(found),
+        missing_features(found),
         ARCHITECTURES.join(", ")
     )]
     Architecture { found: String },
@@ -57,17 +57,17 @@ const SIZE_MAX: u64 = 1 << 31;
 /// A JSON object whose fields are read by name and type, and which records the fields that were
 /// read. A `null` counts as absent, as in Python.
 #[derive(Debug, Clone)]
-pub struct Fields<'a> {
+pub struct ConfigFields<'a> {
     config: &'a Map<String, Value>,
     read: RefCell<BTreeSet<String>>,
     /// Unknown fields of this object and of nested blocks that were accepted.
     unknown: RefCell<Vec<UnknownField>>,
 }
 
-impl<'a> Fields<'a> {
+impl<'a> ConfigFields<'a> {
     /// Creates the fields of an object, all of them unread.
-    pub fn of(config: &'a Map<String, Value>) -> Fields<'a> {
-        Fields { config, read: RefCell::default(), unknown: RefCell::default() }
+    pub fn new(config: &'a Map<String, Value>) -> ConfigFields<'a> {
+        ConfigFields { config, read: RefCell::default(), unknown: RefCell::default() }
     }
 
     /// Returns true if the field is present, even as null.
@@ -83,8 +83,8 @@ impl<'a> Fields<'a> {
     }
 
     /// Returns the fields of a nested object.
-    pub fn block(&self, field: &str) -> Option<Fields<'a>> {
-        Some(Fields::of(self.present(field)?.as_object()?))
+    pub fn block(&self, field: &str) -> Option<ConfigFields<'a>> {
+        Some(ConfigFields::new(self.present(field)?.as_object()?))
     }
 
     /// Returns the names of the fields that are objects themselves, without marking them as read.
@@ -135,7 +135,7 @@ impl<'a> Fields<'a> {
     /// Another value.
     pub fn only(&self, field: &'static str, needed: &Value) -> Result<(), ConfigError> {
         match self.present(field) {
-            Some(value) if !is_same(value, needed) => {
+            Some(value) if !are_equal(value, needed) => {
                 Err(ConfigError::Unsupported { what: format!("{field} = {value}"), hint: "" })
             }
             _ => Ok(()),
@@ -274,10 +274,10 @@ impl<'a> Fields<'a> {
 }
 
 /// Returns true if two values are equal in Python, where 7 equals 7.0.
-pub(crate) fn is_same(one: &Value, other: &Value) -> bool {
-    match (one.as_f64(), other.as_f64()) {
+pub(crate) fn are_equal(a: &Value, b: &Value) -> bool {
+    match (a.as_f64(), b.as_f64()) {
         (Some(one), Some(other)) => one == other,
-        _ => one == other,
+        _ => a == b,
     }
 }
 

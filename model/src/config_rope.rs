@@ -3,8 +3,8 @@
 
 use serde_json::{Map, Value};
 
-use crate::config_fields::{ConfigError, Fields, wrong};
-use crate::config_unread::is_neutral;
+use crate::config_fields::{ConfigError, ConfigFields, wrong};
+use crate::config_unknown::is_neutral;
 use crate::rope::{
     Rope, RopeScaling, YARN_BETA_FAST, YARN_BETA_SLOW, longrope_attention_factor,
     yarn_attention_factor,
@@ -28,19 +28,19 @@ pub(crate) struct RopeDefaults {
 ///
 /// # Errors
 /// A type that is not supported, or missing parameters.
-pub(crate) fn rope(fields: &Fields<'_>, defaults: RopeDefaults) -> Result<Rope, ConfigError> {
+pub(crate) fn rope(fields: &ConfigFields<'_>, defaults: RopeDefaults) -> Result<Rope, ConfigError> {
     let empty = Map::new();
-    refuse_two_blocks(fields)?;
+    reject_two_blocks(fields)?;
     let block = fields.block("rope_parameters").or_else(|| fields.block("rope_scaling"));
-    let block = block.unwrap_or_else(|| Fields::of(&empty));
+    let block = block.unwrap_or_else(|| ConfigFields::new(&empty));
     if let Some(kind) = block.objects().next() {
         return Err(ConfigError::Unsupported {
             what: format!("a rotary embedding that differs by layer type ({kind})"),
             hint: "",
         });
     }
-    let rope = of_block(fields, &block, defaults)?;
-    refuse_unread(&block)?;
+    let rope = parse_block(fields, &block, defaults)?;
+    reject_unknown(&block)?;
     Ok(rope)
 }
 
@@ -50,23 +50,23 @@ pub(crate) fn rope(fields: &Fields<'_>, defaults: RopeDefaults) -> Result<Rope, 
 /// # Errors
 /// See [`rope`].
 pub(crate) fn rope_of_type(
-    fields: &Fields<'_>,
+    fields: &ConfigFields<'_>,
     layer_type: &str,
     defaults: RopeDefaults,
 ) -> Result<Option<Rope>, ConfigError> {
-    refuse_two_blocks(fields)?;
+    reject_two_blocks(fields)?;
     let parameters = fields.block("rope_parameters");
     let Some(block) = parameters.and_then(|blocks| blocks.block(layer_type)) else {
         return Ok(None);
     };
-    let rope = of_block(fields, &block, defaults)?;
-    refuse_unread(&block)?;
+    let rope = parse_block(fields, &block, defaults)?;
+    reject_unknown(&block)?;
     Ok(Some(rope))
 }
 
 /// Refuses two blocks that differ. Files contain the rope in one block or the other depending on
 /// their age; if both are present, the one that counts cannot be determined.
-fn refuse_two_blocks(fields: &Fields<'_>) -> Result<(), ConfigError> {
+fn reject_two_blocks(fields: &ConfigFields<'_>) -> Result<(), ConfigError> {
     match (fields.present("rope_parameters"), fields.present("rope_scaling")) {
         (Some(parameters), Some(scaling)) if parameters != scaling => {
             Err(ConfigError::Unsupported {
@@ -78,7 +78,7 @@ fn refuse_two_blocks(fields: &Fields<'_>) -> Result<(), ConfigError> {
     }
 }
 
-fn refuse_unread(block: &Fields<'_>) -> Result<(), ConfigError> {
+fn reject_unknown(block: &ConfigFields<'_>) -> Result<(), ConfigError> {
     // The distribution of an image's coordinates over frequencies. In a text all three coordinates
     // equal the position.
     for field in ["mrope_section", "mrope_interleaved"] {
@@ -94,9 +94,9 @@ fn refuse_unread(block: &Fields<'_>) -> Result<(), ConfigError> {
     }
 }
 
-fn of_block(
-    fields: &Fields<'_>,
-    block: &Fields<'_>,
+fn parse_block(
+    fields: &ConfigFields<'_>,
+    block: &ConfigFields<'_>,
     defaults: RopeDefaults,
 ) -> Result<Rope, ConfigError> {
     let in_block = block.positive("rope_theta")?;
@@ -127,8 +127,8 @@ fn of_block(
 }
 
 fn scaling(
-    fields: &Fields<'_>,
-    block: &Fields<'_>,
+    fields: &ConfigFields<'_>,
+    block: &ConfigFields<'_>,
     rotary_dim: usize,
     defaults: RopeDefaults,
 ) -> Result<RopeScaling, ConfigError> {
@@ -155,8 +155,8 @@ fn scaling(
 /// Returns the number of positions before the context was extended: from the block, else from the
 /// surrounding object, else all positions.
 fn original_positions(
-    fields: &Fields<'_>,
-    block: &Fields<'_>,
+    fields: &ConfigFields<'_>,
+    block: &ConfigFields<'_>,
     defaults: RopeDefaults,
 ) -> Result<u32, ConfigError> {
     const NAME: &str = "original_max_position_embeddings";
@@ -166,7 +166,7 @@ fn original_positions(
     Ok(inside.or(outside).unwrap_or(defaults.max_positions) as u32)
 }
 
-fn llama3(block: &Fields<'_>) -> Result<RopeScaling, ConfigError> {
+fn llama3(block: &ConfigFields<'_>) -> Result<RopeScaling, ConfigError> {
     let needed = |field| block.positive(field)?.ok_or(ConfigError::Missing { field });
     let (low_freq_factor, high_freq_factor) =
         (needed("low_freq_factor")?, needed("high_freq_factor")?);
@@ -185,8 +185,8 @@ fn llama3(block: &Fields<'_>) -> Result<RopeScaling, ConfigError> {
 }
 
 fn yarn(
-    fields: &Fields<'_>,
-    block: &Fields<'_>,
+    fields: &ConfigFields<'_>,
+    block: &ConfigFields<'_>,
     defaults: RopeDefaults,
 ) -> Result<RopeScaling, ConfigError> {
     let factor = block.positive("factor")?.ok_or(ConfigError::Missing { field: "factor" })?;
@@ -203,8 +203,8 @@ fn yarn(
 }
 
 fn longrope(
-    fields: &Fields<'_>,
-    block: &Fields<'_>,
+    fields: &ConfigFields<'_>,
+    block: &ConfigFields<'_>,
     rotary_dim: usize,
     defaults: RopeDefaults,
 ) -> Result<RopeScaling, ConfigError> {

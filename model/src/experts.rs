@@ -10,7 +10,7 @@ pub struct Experts {
     pub per_token: usize,
     /// Width of an expert's network.
     pub ffn_size: usize,
-    pub scoring: Scoring,
+    pub scoring: ExpertScoring,
     /// The router and the three linears of an expert have biases.
     pub bias: bool,
 }
@@ -35,7 +35,7 @@ impl Experts {
 /// the expert with the lower index takes precedence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Scoring {
+pub enum ExpertScoring {
     /// Softmax over all experts in f32, of which the largest values are selected and, if
     /// `renormalise`, divided by their sum.
     SoftmaxTopK { renormalise: bool },
@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     fn of(count: usize, per_token: usize) -> Experts {
-        let scoring = Scoring::TopKSoftmax;
+        let scoring = ExpertScoring::TopKSoftmax;
         Experts { count, per_token, ffn_size: 1, scoring, bias: false }
     }
 

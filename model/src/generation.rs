@@ -9,7 +9,7 @@ use crate::source::gguf::metadata::{Metadata, MetadataError};
 
 /// Recommended sampling parameters; `None` if not specified.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Generation {
+pub struct GenerationDefaults {
     /// At least 0.
     pub temperature: Option<f32>,
     /// Above 0, at most 1.
@@ -35,24 +35,24 @@ pub enum GenerationError {
     Metadata(#[from] MetadataError),
 }
 
-impl Generation {
+impl GenerationDefaults {
     /// Reads the file of a model's directory; returns no parameters if there is no such file.
     ///
     /// # Errors
     /// A file that cannot be read or contains impossible values.
-    pub fn from_directory(directory: &Path) -> Result<Generation, GenerationError> {
+    pub fn from_directory(directory: &Path) -> Result<GenerationDefaults, GenerationError> {
         let path = directory.join("generation_config.json");
         let shown = || path.display().to_string();
         let text = match std::fs::read_to_string(&path) {
             Ok(text) => text,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                return Ok(Generation::default());
+                return Ok(GenerationDefaults::default());
             }
             Err(source) => return Err(GenerationError::Io { path: shown(), source }),
         };
         let fields = serde_json::from_str(&text)
             .map_err(|error| GenerationError::Json { path: shown(), reason: error.to_string() })?;
-        Generation::parse(&fields)
+        GenerationDefaults::parse(&fields)
     }
 
     /// Parses the fields of the file. Whether tokens are sampled at all (`do_sample`) is decided by
@@ -60,7 +60,7 @@ impl Generation {
     ///
     /// # Errors
     /// An impossible value.
-    pub fn parse(fields: &Map<String, Value>) -> Result<Generation, GenerationError> {
+    pub fn parse(fields: &Map<String, Value>) -> Result<GenerationDefaults, GenerationError> {
         let number = |field: &'static str, expected, accepts: fn(f64) -> bool| {
             let Some(value) = fields.get(field).filter(|value| !value.is_null()) else {
                 return Ok(None);
@@ -71,7 +71,7 @@ impl Generation {
         };
         let whole = |number: f64| number >= -1.0 && number.fract() == 0.0 && number < 1e9;
         let top_k = number("top_k", "a whole number", whole)?;
-        Ok(Generation {
+        Ok(GenerationDefaults {
             temperature: number("temperature", "a number from 0 to 2", |number| {
                 (0.0..=2.0).contains(&number)
             })?,
@@ -91,12 +91,12 @@ impl Generation {
     ///
     /// # Errors
     /// A value of another type.
-    pub fn from_metadata(metadata: &Metadata) -> Result<Generation, GenerationError> {
+    pub fn from_metadata(metadata: &Metadata) -> Result<GenerationDefaults, GenerationError> {
         let number = |key: &str, accepts: fn(f64) -> bool| {
             let number = metadata.number(key)?.filter(|number| accepts(*number));
             Ok::<_, MetadataError>(number.map(|number| number as f32))
         };
-        Ok(Generation {
+        Ok(GenerationDefaults {
             temperature: number("general.sampling.temp", |number| (0.0..=2.0).contains(&number))?,
             top_p: number("general.sampling.top_p", |number| number > 0.0 && number <= 1.0)?,
             top_k: metadata.integer("general.sampling.top_k")?,
@@ -110,9 +110,9 @@ impl Generation {
 mod tests {
     use super::*;
 
-    fn parse(text: &str) -> Result<Generation, String> {
+    fn parse(text: &str) -> Result<GenerationDefaults, String> {
         let fields = serde_json::from_str(text).expect("JSON");
-        Generation::parse(&fields).map_err(|error| error.to_string())
+        GenerationDefaults::parse(&fields).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -121,7 +121,7 @@ mod tests {
             r#"{"temperature": 0.6, "top_p": 0.95, "top_k": 20, "min_p": null, "do_sample": true,
                 "repetition_penalty": 1.05, "eos_token_id": [1, 2]}"#,
         );
-        let expected = Generation {
+        let expected = GenerationDefaults {
             temperature: Some(0.6),
             top_p: Some(0.95),
             top_k: Some(20),
@@ -130,7 +130,7 @@ mod tests {
         };
         assert_eq!(read, Ok(expected));
         assert_eq!(parse(r#"{"top_k": -1}"#).map(|read| read.top_k), Ok(Some(0)));
-        assert_eq!(parse("{}"), Ok(Generation::default()));
+        assert_eq!(parse("{}"), Ok(GenerationDefaults::default()));
     }
 
     #[test]
@@ -146,9 +146,9 @@ mod tests {
     #[test]
     fn a_directory_without_the_file_says_nothing() {
         let folder = tempfile::tempdir().expect("a folder");
-        let read = Generation::from_directory(folder.path()).expect("nothing");
-        assert_eq!(read, Generation::default());
+        let read = GenerationDefaults::from_directory(folder.path()).expect("nothing");
+        assert_eq!(read, GenerationDefaults::default());
         std::fs::write(folder.path().join("generation_config.json"), "[]").expect("writable");
-        assert!(Generation::from_directory(folder.path()).is_err());
+        assert!(GenerationDefaults::from_directory(folder.path()).is_err());
     }
 }

@@ -8,7 +8,7 @@ use crate::rope::Rope;
 /// A kind of layer. Sizes belong to the model and are equal for all layers.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LayerKind {
-    pub mixing: Mixing,
+    pub mixing: TokenMixer,
     /// Rotary embedding; `None` if q and k are not rotated.
     pub rope: Option<Rope>,
     /// Number of positions that a row attends to, including its own; `None` for all previous ones.
@@ -19,7 +19,7 @@ pub struct LayerKind {
 /// First half of a layer, in which a row depends on previous rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Mixing {
+pub enum TokenMixer {
     Attention,
     /// A recurrent state (`ModelConfig::delta`).
     Delta,
@@ -40,18 +40,18 @@ pub enum FeedForward {
 impl LayerKind {
     /// Returns a layer with attention to all positions and a dense network.
     pub const fn dense(rope: Option<Rope>) -> LayerKind {
-        let mixing = Mixing::Attention;
+        let mixing = TokenMixer::Attention;
         LayerKind { mixing, rope, window: None, feed_forward: FeedForward::Dense }
     }
 
     /// Returns a layer with a recurrent state instead of attention.
     pub const fn delta(feed_forward: FeedForward) -> LayerKind {
-        LayerKind { mixing: Mixing::Delta, rope: None, window: None, feed_forward }
+        LayerKind { mixing: TokenMixer::Delta, rope: None, window: None, feed_forward }
     }
 
     /// Returns true if the layer keeps a state of fixed size instead of a cache of positions.
     pub fn has_state(&self) -> bool {
-        self.mixing == Mixing::Delta
+        self.mixing == TokenMixer::Delta
     }
 
     /// Returns the number of positions that the cache keeps of a sequence of `positions` positions.
@@ -72,7 +72,7 @@ pub struct Layers {
 
 impl Layers {
     /// Creates layers of a single kind.
-    pub fn alike(kind: LayerKind) -> Layers {
+    pub fn uniform(kind: LayerKind) -> Layers {
         Layers { kinds: vec![kind], of_layer: vec![0] }
     }
 
@@ -80,7 +80,7 @@ impl Layers {
     ///
     /// # Panics
     /// No layer, or more than 256 different kinds.
-    pub fn each(layers: impl IntoIterator<Item = LayerKind>) -> Layers {
+    pub fn from_kinds(layers: impl IntoIterator<Item = LayerKind>) -> Layers {
         let mut kinds: Vec<LayerKind> = Vec::new();
         let mut of_layer = Vec::new();
         for kind in layers {
@@ -109,13 +109,13 @@ impl Layers {
     }
 
     /// Returns the kind of a layer.
-    pub fn of(&self, layer: usize) -> &LayerKind {
+    pub fn kind(&self, layer: usize) -> &LayerKind {
         &self.kinds[self.kind_index(layer)]
     }
 
     /// Returns true if any layer keeps a state. In this case the results of a sequence cannot be
     /// shared with others, and a sequence cannot be resumed from its middle.
-    pub fn have_states(&self) -> bool {
+    pub fn has_states(&self) -> bool {
         self.kinds.iter().any(LayerKind::has_state)
     }
 
@@ -131,10 +131,10 @@ impl Layers {
     }
 
     /// Removes all but the first `layers` layers, and the kinds that only the removed ones have.
-    pub(crate) fn keep(&mut self, layers: usize) {
+    pub(crate) fn truncate(&mut self, layers: usize) {
         if self.of_layer.len() > layers.max(1) {
-            let kept = (0..layers.max(1)).map(|layer| self.of(layer).clone());
-            *self = Layers::each(kept.collect::<Vec<_>>());
+            let kept = (0..layers.max(1)).map(|layer| self.kind(layer).clone());
+            *self = Layers::from_kinds(kept.collect::<Vec<_>>());
         }
     }
 }
@@ -149,17 +149,17 @@ mod tests {
 
     #[test]
     fn layers_of_the_same_kind_share_it() {
-        let layers = Layers::each([windowed(4), windowed(8), windowed(4)]);
+        let layers = Layers::from_kinds([windowed(4), windowed(8), windowed(4)]);
         assert_eq!(layers.kinds(), [windowed(4), windowed(8)]);
         assert_eq!([0, 1, 2].map(|layer| layers.kind_index(layer)), [0, 1, 0]);
-        assert_eq!(Layers::each([windowed(4), windowed(4)]), Layers::alike(windowed(4)));
-        assert_eq!(Layers::alike(windowed(4)).of(17), &windowed(4));
+        assert_eq!(Layers::from_kinds([windowed(4), windowed(4)]), Layers::uniform(windowed(4)));
+        assert_eq!(Layers::uniform(windowed(4)).kind(17), &windowed(4));
     }
 
     #[test]
     fn kinds_of_layers_that_are_not_kept_are_forgotten() {
-        let mut layers = Layers::each([windowed(4), windowed(4), windowed(8)]);
-        layers.keep(2);
-        assert_eq!(layers, Layers::alike(windowed(4)));
+        let mut layers = Layers::from_kinds([windowed(4), windowed(4), windowed(8)]);
+        layers.truncate(2);
+        assert_eq!(layers, Layers::uniform(windowed(4)));
     }
 }

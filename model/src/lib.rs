@@ -3,13 +3,12 @@
 
 pub mod architecture;
 pub mod chat;
-pub mod compressed;
 pub mod config;
 mod config_bounds;
 pub mod config_fields;
 pub mod config_json;
 mod config_rope;
-mod config_unread;
+mod config_unknown;
 pub mod delta;
 pub mod experts;
 pub mod family;
@@ -20,6 +19,7 @@ pub mod layers;
 pub mod locate;
 pub mod ops;
 pub mod quantization;
+pub mod quantized_format;
 pub mod rope;
 pub mod source;
 pub mod tokenizer;

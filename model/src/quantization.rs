@@ -14,14 +14,14 @@ pub enum Quantization {
     /// 4-bit floats with an exponent for every 32 inputs.
     Mxfp4,
     /// 4-bit integers, packed along the inputs. If they are `symmetric`, every zero point is 8.
-    Gptq { group: Group, zeros: StoredZeros, symmetric: bool },
+    Gptq { group: QuantGroup, zeros: StoredZeros, symmetric: bool },
     /// 4-bit integers, packed along the outputs.
-    Awq { group: Group },
+    Awq { group: QuantGroup },
 }
 
 /// Number of inputs that share a scale and a zero point.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Group {
+pub enum QuantGroup {
     Inputs(usize),
     /// All inputs of a row.
     Row,
@@ -38,25 +38,25 @@ pub enum StoredZeros {
 /// Error for a field whose value is not supported.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("a checkpoint with quantization_config.{field} = {value}")]
-pub struct Unsupported {
+pub struct UnsupportedQuantization {
     pub field: &'static str,
     pub value: String,
 }
 
 /// The fields of the object, read by name.
-struct Fields<'a>(&'a Map<String, Value>);
+struct QuantizationFields<'a>(&'a Map<String, Value>);
 
 impl Quantization {
     /// Parses a `quantization_config`; [`Quantization::None`] if there is none.
     ///
     /// # Errors
     /// An unsupported method or variant, as the field that specifies it.
-    pub fn of(config: Option<&Value>) -> Result<Quantization, Unsupported> {
+    pub fn parse(config: Option<&Value>) -> Result<Quantization, UnsupportedQuantization> {
         let Some(value) = config.filter(|value| !value.is_null()) else {
             return Ok(Quantization::None);
         };
         let empty = Map::new();
-        let fields = Fields(value.as_object().unwrap_or(&empty));
+        let fields = QuantizationFields(value.as_object().unwrap_or(&empty));
         match fields.text("quant_method") {
             Some("fp8") => fields.fp8(),
             Some("mxfp4") => Ok(Quantization::Mxfp4),
@@ -67,7 +67,7 @@ impl Quantization {
     }
 }
 
-impl Fields<'_> {
+impl QuantizationFields<'_> {
     fn present(&self, field: &str) -> Option<&Value> {
         self.0.get(field).filter(|value| !value.is_null())
     }
@@ -76,13 +76,13 @@ impl Fields<'_> {
         self.present(field)?.as_str()
     }
 
-    fn refusal(&self, field: &'static str) -> Unsupported {
+    fn refusal(&self, field: &'static str) -> UnsupportedQuantization {
         let value = self.0.get(field).map_or_else(|| "(not there)".to_owned(), Value::to_string);
-        Unsupported { field, value: value.chars().take(60).collect() }
+        UnsupportedQuantization { field, value: value.chars().take(60).collect() }
     }
 
     /// Refuses a field that is present and differs from all of `values`.
-    fn only(&self, field: &'static str, values: &[&str]) -> Result<(), Unsupported> {
+    fn only(&self, field: &'static str, values: &[&str]) -> Result<(), UnsupportedQuantization> {
         match self.present(field) {
             None => Ok(()),
             Some(Value::String(text)) if values.contains(&text.to_lowercase().as_str()) => Ok(()),
@@ -90,14 +90,14 @@ impl Fields<'_> {
         }
     }
 
-    fn never(&self, field: &'static str) -> Result<(), Unsupported> {
+    fn never(&self, field: &'static str) -> Result<(), UnsupportedQuantization> {
         match self.present(field) {
             None | Some(Value::Bool(false)) => Ok(()),
             Some(_) => Err(self.refusal(field)),
         }
     }
 
-    fn fp8(&self) -> Result<Quantization, Unsupported> {
+    fn fp8(&self) -> Result<Quantization, UnsupportedQuantization> {
         self.only("fmt", &["e4m3"])?;
         self.only("expert_dtype", &["fp8"])?;
         self.only("activation_scheme", &["dynamic", "static"])?;
@@ -115,7 +115,7 @@ impl Fields<'_> {
         }
     }
 
-    fn gptq(&self) -> Result<Quantization, Unsupported> {
+    fn gptq(&self) -> Result<Quantization, UnsupportedQuantization> {
         self.four_bits("bits")?;
         self.never("desc_act")?;
         self.never("is_marlin_format")?;
@@ -135,7 +135,7 @@ impl Fields<'_> {
         Ok(Quantization::Gptq { group: self.group("group_size")?, zeros, symmetric })
     }
 
-    fn awq(&self) -> Result<Quantization, Unsupported> {
+    fn awq(&self) -> Result<Quantization, UnsupportedQuantization> {
         let name = |long: &'static str, short| if self.0.contains_key(long) { long } else { short };
         self.four_bits(name("bits", "w_bit"))?;
         self.only("version", &["gemm"])?;
@@ -146,18 +146,18 @@ impl Fields<'_> {
         Ok(Quantization::Awq { group: self.group(name("group_size", "q_group_size"))? })
     }
 
-    fn four_bits(&self, field: &'static str) -> Result<(), Unsupported> {
+    fn four_bits(&self, field: &'static str) -> Result<(), UnsupportedQuantization> {
         match self.present(field).and_then(Value::as_u64) {
             Some(4) => Ok(()),
             _ => Err(self.refusal(field)),
         }
     }
 
-    fn group(&self, field: &'static str) -> Result<Group, Unsupported> {
+    fn group(&self, field: &'static str) -> Result<QuantGroup, UnsupportedQuantization> {
         let size = self.present(field).map_or(Some(128), Value::as_i64);
         match size {
-            Some(-1) => Ok(Group::Row),
-            Some(size @ 1..) => Ok(Group::Inputs(size as usize)),
+            Some(-1) => Ok(QuantGroup::Row),
+            Some(size @ 1..) => Ok(QuantGroup::Inputs(size as usize)),
             _ => Err(self.refusal(field)),
         }
     }
@@ -169,12 +169,12 @@ mod tests {
 
     fn of(text: &str) -> Result<Quantization, String> {
         let config = serde_json::from_str(text).expect("JSON");
-        Quantization::of(Some(&config)).map_err(|error| error.to_string())
+        Quantization::parse(Some(&config)).map_err(|error| error.to_string())
     }
 
     #[test]
     fn the_known_methods() {
-        assert_eq!(Quantization::of(None), Ok(Quantization::None));
+        assert_eq!(Quantization::parse(None), Ok(Quantization::None));
         assert_eq!(of("null"), Ok(Quantization::None));
         let block = r#"{"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 64],
             "activation_scheme": "dynamic", "modules_to_not_convert": ["lm_head"]}"#;
@@ -186,12 +186,12 @@ mod tests {
             r#"{"quant_method": "mxfp4", "modules_to_not_convert": ["model.embed_tokens"]}"#;
         assert_eq!(of(mxfp4), Ok(Quantization::Mxfp4));
         let gptq = |more: &str| of(&format!(r#"{{"quant_method": "gptq", "bits": 4, {more}}}"#));
-        let (group, zeros) = (Group::Inputs(64), StoredZeros::LessOne);
+        let (group, zeros) = (QuantGroup::Inputs(64), StoredZeros::LessOne);
         assert_eq!(
             gptq(r#""group_size": 64, "desc_act": false, "sym": false, "damp_percent": 0.1"#),
             Ok(Quantization::Gptq { group, zeros, symmetric: false })
         );
-        let (group, zeros) = (Group::Row, StoredZeros::Same);
+        let (group, zeros) = (QuantGroup::Row, StoredZeros::Same);
         assert_eq!(
             gptq(r#""group_size": -1, "checkpoint_format": "gptq_v2""#),
             Ok(Quantization::Gptq { group, zeros, symmetric: true })
@@ -201,7 +201,7 @@ mod tests {
                 "zero_point": true}"#,
             r#"{"quant_method": "awq", "w_bit": 4, "q_group_size": 32, "version": "gemm"}"#,
         ] {
-            assert_eq!(of(awq), Ok(Quantization::Awq { group: Group::Inputs(32) }));
+            assert_eq!(of(awq), Ok(Quantization::Awq { group: QuantGroup::Inputs(32) }));
         }
     }
 

@@ -110,7 +110,7 @@ impl Rope {
     /// Returns the number of positions that a model of `max_positions` positions supports with this
     /// embedding: if the scaling refers to an original length, that length times the factor if this
     /// is more.
-    pub fn stretched(&self, max_positions: usize) -> usize {
+    pub fn scaled_max_positions(&self, max_positions: usize) -> usize {
         match self.scaling {
             RopeScaling::Yarn { factor, original_max_positions, .. }
             | RopeScaling::Dynamic { factor, original_max_positions } => {
@@ -166,7 +166,7 @@ impl Rope {
     }
 
     /// Returns true if the frequencies depend on the length of a sequence.
-    pub fn is_by_length(&self) -> bool {
+    pub fn depends_on_length(&self) -> bool {
         matches!(self.scaling, RopeScaling::Longrope { .. } | RopeScaling::Dynamic { .. })
     }
 

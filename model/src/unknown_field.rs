@@ -3,9 +3,9 @@
 use serde_json::Value;
 
 /// Maximum number of characters of a name or value that are shown.
-const SHOWN_CHARACTERS: usize = 60;
+const SHOWN_CHARACTERS_MAX: usize = 60;
 /// Maximum number of fields that a notice names.
-const SHOWN_FIELDS: usize = 8;
+const SHOWN_FIELDS_MAX: usize = 8;
 
 /// An unknown field and its value, both safe to show.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,19 +16,19 @@ pub struct UnknownField {
 
 impl UnknownField {
     pub(crate) fn new(name: &str, value: &Value) -> UnknownField {
-        UnknownField { name: shown(name), value: shown(&value.to_string()) }
+        UnknownField { name: sanitized(name), value: sanitized(&value.to_string()) }
     }
 }
 
 /// Returns the beginning of a text from a file, without control characters that a terminal would
 /// interpret.
-fn shown(text: &str) -> String {
+fn sanitized(text: &str) -> String {
     let mut shown: String = text
         .chars()
-        .take(SHOWN_CHARACTERS)
+        .take(SHOWN_CHARACTERS_MAX)
         .map(|letter| if letter.is_control() { '\u{fffd}' } else { letter })
         .collect();
-    if text.chars().nth(SHOWN_CHARACTERS).is_some() {
+    if text.chars().nth(SHOWN_CHARACTERS_MAX).is_some() {
         shown.push_str("...");
     }
     shown
@@ -36,10 +36,10 @@ fn shown(text: &str) -> String {
 
 /// Returns a notice about the unknown fields; `None` if there are none.
 pub(crate) fn notice(fields: &[UnknownField]) -> Option<String> {
-    let shown = fields.iter().take(SHOWN_FIELDS);
+    let shown = fields.iter().take(SHOWN_FIELDS_MAX);
     let mut list: Vec<String> =
         shown.map(|UnknownField { name, value }| format!("{name} = {value}")).collect();
-    match fields.len().checked_sub(SHOWN_FIELDS) {
+    match fields.len().checked_sub(SHOWN_FIELDS_MAX) {
         Some(more @ 1..) => list.push(format!("{more} more")),
         _ if list.is_empty() => return None,
         _ => {}

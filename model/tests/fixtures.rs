@@ -4,11 +4,11 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use model::chat::{ChatTemplate, Message};
+use model::chat::{ChatMessage, ChatTemplate};
 use model::config::{Family, ModelConfig, RopeScaling};
 use model::config_json;
 use model::source::safetensors::SafetensorsSource;
-use model::source::{Part, TensorId, WeightSource};
+use model::source::{TensorId, TensorPart, WeightSource};
 use model::tokenizer::TextTokenizer;
 use model::tokenizer_config::TokenizerConfig;
 use serde_json::Value;
@@ -35,7 +35,7 @@ fn ids(case: &Value) -> Vec<u32> {
 /// Returns every tensor in the operation table.
 fn tensors(config: &ModelConfig) -> Vec<TensorId> {
     let mut ids = vec![TensorId::Embedding, TensorId::Positions, TensorId::Head];
-    for part in [Part::Matrix, Part::Gain, Part::Bias] {
+    for part in [TensorPart::Matrix, TensorPart::Gain, TensorPart::Bias] {
         ids.push(TensorId::FinalNorm { part });
         for layer in 0..config.num_layers {
             let ops = config.layer_ops(layer).iter();
@@ -82,7 +82,7 @@ fn configurations_say_what_the_scripts_made() {
     assert_eq!(mistral.eos_token_ids, [259, 169]);
     let qwen2 = config("qwen2");
     assert!(qwen2.qkv_bias && qwen2.layers.windows_below(u32::MAX).is_empty());
-    let rope = config("llama3").layers.of(0).rope.clone().expect("rotary");
+    let rope = config("llama3").layers.kind(0).rope.clone().expect("rotary");
     assert!(matches!(rope.scaling, RopeScaling::Llama3 { original_max_positions: 32, .. }));
     assert_eq!(rope.theta, 500.0);
     let llama = config("llama");
@@ -128,14 +128,14 @@ fn conversations_are_rendered_as_transformers_does() {
     let cases = cases("llama", "chat_cases.json");
     assert!(!cases.is_empty());
     for case in cases {
-        let messages: Vec<Message> = case["messages"]
+        let messages: Vec<ChatMessage> = case["messages"]
             .as_array()
             .expect("messages")
             .iter()
             .map(|message| {
                 let role = message["role"].as_str().expect("a role").to_owned();
                 let content = message["content"].as_str().expect("a text").to_owned();
-                Message::new(role, content, Vec::new())
+                ChatMessage::new(role, content, Vec::new())
             })
             .collect();
         let rendered =

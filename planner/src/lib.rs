@@ -7,7 +7,7 @@ pub mod layer;
 pub mod lia;
 pub mod machine;
 pub mod policy;
-pub mod priced;
+pub mod search;
 pub mod serving;
 pub mod split;
 #[cfg(test)]

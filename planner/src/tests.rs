@@ -1,16 +1,16 @@
 //! Splits by name, policies as maps, and refusals with numbers.
 
-use model::compressed::{Grouped, WeightFormat};
 use model::config::{Activation, Dtype, Family, ModelConfig, Rope, RopeScaling, Scales};
 use model::layers::{LayerKind, Layers};
 use model::ops::Op;
+use model::quantized_format::{Grouped, WeightFormat};
 use program::formats::WeightFormats;
 use program::ir::{Instruction, Moved};
-use program::map::{ChunkOrder, Chunking, Device};
+use program::map::{ChunkOrder, Chunking, ComputeDevice};
 use program::plan::Plan;
 use program::topology::{LaneId, SegmentId};
 
-use crate::budget::{Limits, PlanError, Request};
+use crate::budget::{MemoryLimits, PlacementRequest, PlanError};
 use crate::policy::{Formats, Placement, Policy};
 use crate::split::{Split, SplitError, parse_chunking, parse_split};
 
@@ -29,7 +29,7 @@ fn config() -> ModelConfig {
         norm_eps: 1e-5,
         activation: Activation::Silu,
         learned_positions: None,
-        layers: Layers::alike(LayerKind::dense(Some(Rope::new(1e4, RopeScaling::None)))),
+        layers: Layers::uniform(LayerKind::dense(Some(Rope::new(1e4, RopeScaling::None)))),
         experts: None,
         qkv_bias: false,
         out_bias: false,
@@ -46,11 +46,11 @@ fn config() -> ModelConfig {
     }
 }
 
-const PLENTY: Limits = Limits {
+const PLENTY: MemoryLimits = MemoryLimits {
     dram_bytes: 1 << 40,
     vram_bytes: None,
     vram_is_dram: true,
-    far_bytes: Limits::NO_FAR,
+    slow_tier_bytes: MemoryLimits::NO_SLOW_TIER,
     device_scratch: None,
 };
 
@@ -58,9 +58,9 @@ fn request<'a>(
     config: &'a ModelConfig,
     placement: &'a Placement,
     formats: &'a Formats,
-    limits: &'a Limits,
-) -> Request<'a> {
-    Request {
+    limits: &'a MemoryLimits,
+) -> PlacementRequest<'a> {
+    PlacementRequest {
         config,
         placement,
         formats,
@@ -84,7 +84,7 @@ fn two_split(text: &str, chunks: Option<&str>) -> Policy {
 
 fn plan(policy: &Policy) -> Plan {
     let config = config();
-    request(&config, &Placement::of(*policy), &Formats::plain(&config), &PLENTY)
+    request(&config, &Placement::from_policy(*policy), &Formats::plain(&config), &PLENTY)
         .plan(2, 3)
         .expect("plan")
 }
@@ -169,7 +169,7 @@ fn every_interval_gives_each_device_its_operations() {
                 let plan = plan(&policy);
                 let on_gpu = plan.map.decode.layers[1]
                     .iter()
-                    .filter(|device| **device == Device::Gpu)
+                    .filter(|device| **device == ComputeDevice::Gpu)
                     .count();
                 assert_eq!(on_gpu, end - start);
                 assert_eq!(plan.decode().lane(LaneId::GPU_COMPUTE).is_some(), end > start);
@@ -181,29 +181,36 @@ fn every_interval_gives_each_device_its_operations() {
 #[test]
 fn a_model_that_does_not_fit_is_refused_with_numbers() {
     let config = config();
-    let small = Limits { dram_bytes: crate::budget::PROCESS_OVERHEAD_BYTES + (1 << 20), ..PLENTY };
-    let error = request(&config, &Placement::of(Policy::CpuOnly), &Formats::plain(&config), &small)
-        .plan(4, 400)
-        .expect_err("too large");
+    let small =
+        MemoryLimits { dram_bytes: crate::budget::PROCESS_OVERHEAD_BYTES + (1 << 20), ..PLENTY };
+    let error = request(
+        &config,
+        &Placement::from_policy(Policy::CpuOnly),
+        &Formats::plain(&config),
+        &small,
+    )
+    .plan(4, 400)
+    .expect_err("too large");
     let text = error.to_string();
     assert!(
         matches!(error, PlanError::DoesNotFit { fitting: Some(fitting), .. } if fitting > 0),
         "{text}"
     );
     assert!(text.contains("GiB") && text.contains("--batches 4x"), "{text}");
-    let none = Limits { dram_bytes: 1, ..PLENTY };
-    let error = request(&config, &Placement::of(Policy::CpuOnly), &Formats::plain(&config), &none)
-        .plan(1, 1)
-        .expect_err("too large");
+    let none = MemoryLimits { dram_bytes: 1, ..PLENTY };
+    let error =
+        request(&config, &Placement::from_policy(Policy::CpuOnly), &Formats::plain(&config), &none)
+            .plan(1, 1)
+            .expect_err("too large");
     assert!(error.to_string().contains("not even one sequence fits"), "{error}");
 }
 
 #[test]
 fn the_largest_batch_is_at_the_edge() {
     let config = config();
-    let placement = Placement::of(Policy::CpuOnly);
+    let placement = Placement::from_policy(Policy::CpuOnly);
     let limits =
-        Limits { dram_bytes: crate::budget::PROCESS_OVERHEAD_BYTES + (600 << 10), ..PLENTY };
+        MemoryLimits { dram_bytes: crate::budget::PROCESS_OVERHEAD_BYTES + (600 << 10), ..PLENTY };
     let formats = Formats::plain(&config);
     let request = request(&config, &placement, &formats, &limits);
     let largest = request.largest_batch(1, 256).expect("compiles").expect("one fits");
@@ -219,9 +226,10 @@ fn a_micro_batch_holds_more_prompts_of_grouped_weights_on_a_device() {
     let weights = WeightFormats::with_layers(&config, form);
     let grouped = Formats { weights, ..Formats::plain(&config) };
     let sequences = |formats: &Formats, vram_bytes, dtype| {
-        let (placement, limits) = (Placement::of(Policy::CpuOnly), Limits { vram_bytes, ..PLENTY });
+        let (placement, limits) =
+            (Placement::from_policy(Policy::CpuOnly), MemoryLimits { vram_bytes, ..PLENTY });
         let request = request(&config, &placement, formats, &limits);
-        let request = Request { max_prompt: 100, dtype, ..request };
+        let request = PlacementRequest { max_prompt: 100, dtype, ..request };
         let usual = request.shape(1, 60);
         let small = request.small_streams(usual).into_iter().map(|one| one.micro_sequences);
         let small: Vec<u16> = small.collect();
@@ -239,9 +247,9 @@ fn a_micro_batch_holds_more_prompts_of_grouped_weights_on_a_device() {
 fn a_micro_batch_holds_more_prompts_where_all_begin_alike() {
     let (config, formats) = (config(), Formats::plain(&config()));
     let shape = |max_prompt, shared_prompt| {
-        let placement = Placement::of(Policy::CpuOnly);
+        let placement = Placement::from_policy(Policy::CpuOnly);
         let request = request(&config, &placement, &formats, &PLENTY);
-        let shape = Request { max_prompt, shared_prompt, ..request }.shape(1, 60);
+        let shape = PlacementRequest { max_prompt, shared_prompt, ..request }.shape(1, 60);
         (shape.micro_sequences, shape.stream_rows())
     };
     assert_eq!(shape(100, 0), (10, 1000));

@@ -2,9 +2,9 @@
 //! regardless of what stays in device memory.
 
 use model::config::{Dtype, ModelConfig};
-use model::known::known;
+use model::known::find_known;
 use planner::policy::{
-    Flexgen, Homes, Placement, Policy, Residency, ResidentAttention, spread_evenly,
+    DefaultTiers, Flexgen, Placement, Policy, Residency, ResidentAttention, spread_evenly,
 };
 use planner::split::Split;
 use program::compile::{compile, footprint, program_footprint, runs_in_chunks};
@@ -16,7 +16,7 @@ use program::topology::MemoryId;
 const LAYERS: usize = 12;
 
 fn config() -> ModelConfig {
-    let mut config = known("opt-125m").expect("known").config;
+    let mut config = find_known("opt-125m").expect("known").config;
     (config.num_layers, config.vocab_size) = (LAYERS, 1024);
     config
 }
@@ -37,7 +37,7 @@ fn policies() -> Vec<Policy> {
 }
 
 fn maps(config: &ModelConfig) -> Vec<DeviceMap> {
-    let homes = Homes { kv: MemoryId::DRAM, prefill_hidden: MemoryId::DRAM };
+    let homes = DefaultTiers { kv: MemoryId::DRAM, prefill_hidden: MemoryId::DRAM };
     let mut maps = Vec::new();
     for policy in policies() {
         for count in [0, 1, 3, LAYERS / 2, LAYERS - 1, LAYERS] {
@@ -52,7 +52,7 @@ fn maps(config: &ModelConfig) -> Vec<DeviceMap> {
                 for prefill_on_cpu in prefills.iter().copied() {
                     for device_batches in [0, 1] {
                         let residency = residency.clone();
-                        let of = Placement::of(policy);
+                        let of = Placement::from_policy(policy);
                         let one = Placement { prefill_on_cpu, device_batches, residency, ..of };
                         maps.push(one.map(config, true, homes));
                     }

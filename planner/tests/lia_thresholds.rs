@@ -3,23 +3,23 @@
 use std::collections::BTreeSet;
 
 use model::config::{Dtype, ModelConfig};
-use model::known::known as model;
-use planner::lia::{Case, Stage, Vector, best, ranking};
-use planner::machine::{Machine, known};
+use model::known::find_known as model;
+use planner::lia::{LiaStage, LiaWorkload, OffloadVector, best_vector, rank_vectors};
+use planner::machine::{Machine, find_bundled};
 
 fn spr_a100() -> Machine {
-    known("spr-a100").expect("a machine").expect("a valid file")
+    find_bundled("spr-a100").expect("a machine").expect("a valid file")
 }
 
 fn winner(
     machine: &Machine,
     config: &ModelConfig,
-    stage: Stage,
+    stage: LiaStage,
     batch: u32,
     length: u32,
-) -> Vector {
-    let case = Case { batch, length, dtype: Dtype::Bf16, resident: false };
-    best(machine, config, stage, &case).expect("rates").0
+) -> OffloadVector {
+    let case = LiaWorkload { batch, length, dtype: Dtype::Bf16, resident: false };
+    best_vector(machine, config, stage, &case).expect("rates").0
 }
 
 /// "The transition between these two regions is approximately defined by BL = 850" (prefill), "when
@@ -33,10 +33,10 @@ fn opt_175b_changes_its_vector_near_850_and_858() {
     let mut winners = BTreeSet::new();
     for length in (32..=2016).step_by(62) {
         for batch in 1..=1024 {
-            let vector = winner(&machine, &config, Stage::Prefill, batch, length);
+            let vector = winner(&machine, &config, LiaStage::Prefill, batch, length);
             winners.insert(("prefill", vector));
             match vector {
-                Vector::FULL_CPU => last_cpu = last_cpu.max(batch * length),
+                OffloadVector::FULL_CPU => last_cpu = last_cpu.max(batch * length),
                 _ => first_gpu = first_gpu.min(batch * length),
             }
         }
@@ -51,11 +51,12 @@ fn opt_175b_changes_its_vector_near_850_and_858() {
 
     let mut turns = Vec::new();
     for length in lengths {
-        let of = |batch| winner(&machine, &config, Stage::Decode, batch, length);
+        let of = |batch| winner(&machine, &config, LiaStage::Decode, batch, length);
         winners.extend((1..=1024).map(|batch| ("decode", of(batch))));
-        let turn = (1..=1024).find(|batch| of(*batch) != Vector::FULL_CPU).expect("it turns");
-        assert_eq!(of(turn + 8), Vector::PARTIAL_CPU);
-        assert_eq!(of(1024), Vector::PARTIAL_CPU);
+        let turn =
+            (1..=1024).find(|batch| of(*batch) != OffloadVector::FULL_CPU).expect("it turns");
+        assert_eq!(of(turn + 8), OffloadVector::PARTIAL_CPU);
+        assert_eq!(of(1024), OffloadVector::PARTIAL_CPU);
         turns.push(turn);
     }
     println!("decode: partial from B = {turns:?} for L = {lengths:?}");
@@ -67,7 +68,7 @@ fn opt_175b_changes_its_vector_near_850_and_858() {
 
     println!("winners: {winners:?}");
     let others: Vec<_> =
-        winners.iter().filter(|(_, vector)| !Vector::NAMED.contains(vector)).collect();
+        winners.iter().filter(|(_, vector)| !OffloadVector::NAMED.contains(vector)).collect();
     assert!(others.is_empty(), "{others:?}");
 }
 
@@ -76,15 +77,17 @@ fn opt_175b_changes_its_vector_near_850_and_858() {
 #[test]
 fn between_the_named_policies_others_win_by_next_to_nothing() {
     let (machine, config) = (spr_a100(), model("opt-175b").expect("known").config);
-    for stage in [Stage::Prefill, Stage::Decode] {
+    for stage in [LiaStage::Prefill, LiaStage::Decode] {
         for length in [32, 512, 2016] {
             let mut strict = Vec::new();
             for batch in 1..=1024 {
-                let case = Case { batch, length, dtype: Dtype::Bf16, resident: false };
-                let ranking = ranking(&machine, &config, stage, &case).expect("rates");
+                let case = LiaWorkload { batch, length, dtype: Dtype::Bf16, resident: false };
+                let ranking = rank_vectors(&machine, &config, stage, &case).expect("rates");
                 assert_eq!(ranking.len(), 64);
-                let named =
-                    ranking.iter().find(|(vector, _)| Vector::NAMED.contains(vector)).expect("3");
+                let named = ranking
+                    .iter()
+                    .find(|(vector, _)| OffloadVector::NAMED.contains(vector))
+                    .expect("3");
                 if named != &ranking[0] {
                     let gain = named.1 / ranking[0].1 - 1.0;
                     assert!(gain < 5e-4, "{stage:?} {batch}x{length}: {gain}");
@@ -103,7 +106,9 @@ fn between_the_named_policies_others_win_by_next_to_nothing() {
 fn a_faster_link_turns_earlier() {
     let (mut machine, config) = (spr_a100(), model("opt-175b").expect("known").config);
     let turn = |machine: &Machine| {
-        (1..=1024).find(|b| winner(machine, &config, Stage::Decode, *b, 512) != Vector::FULL_CPU)
+        (1..=1024).find(|b| {
+            winner(machine, &config, LiaStage::Decode, *b, 512) != OffloadVector::FULL_CPU
+        })
     };
     let measured = turn(&machine).expect("it turns");
     machine.link.h2d_gbps = 31.5;

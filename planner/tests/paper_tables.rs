@@ -2,15 +2,15 @@
 
 mod paper;
 
-use planner::layer::cost::{CostModel, Paper, Simulated};
-use planner::layer::search::{Output, SearchResult, search, search_with};
-use planner::layer::steady::{Shape, steady_layer};
-use planner::layer::table::{Compression, CostName, Table};
-use planner::policy::by_name::PolicyName;
+use planner::layer::cost::{ClosedFormModel, CostModel, TimelineModel};
+use planner::layer::search::{LayerSearchResult, SearchOutput, search, search_with};
+use planner::layer::steady::{SlotLimits, steady_layer};
+use planner::layer::table::{Compression, CostModelName, OperationTable};
+use planner::policy::name::PolicyName;
 
-fn answer(table: &Table) -> (SearchResult, Output) {
+fn answer(table: &OperationTable) -> (LayerSearchResult, SearchOutput) {
     let found = search(table).expect("a valid table");
-    let output = Output::of(table, &found);
+    let output = SearchOutput::new(table, &found);
     (found, output)
 }
 
@@ -76,7 +76,7 @@ fn fig_7a_two_batches() {
 /// - [0,9): CPU 47.409; DC 4 x 6.623 + 2 x 10.963 + 1.083 = 49.501
 #[test]
 fn fig_8a_compressed() {
-    let table = Table { compression: Compression::On, ..paper::single_batch() };
+    let table = OperationTable { compression: Compression::On, ..paper::single_batch() };
     let (found, output) = answer(&table);
     assert_eq!(output.gpu_interval, [4, 10]);
     assert!(output.compression);
@@ -92,7 +92,7 @@ fn fig_8a_compressed() {
 /// uncompressed one of fig. 6a is the runner-up, among twice as many candidates.
 #[test]
 fn compression_searched() {
-    let table = Table { compression: Compression::Search, ..paper::single_batch() };
+    let table = OperationTable { compression: Compression::Search, ..paper::single_batch() };
     let (found, output) = answer(&table);
     assert!(output.compression);
     assert_eq!((output.gpu_interval, output.candidates), ([4, 10], 134));
@@ -114,7 +114,7 @@ fn compression_searched() {
 /// All pairs are equal, so the first one in the layer is chosen: Q and K.
 #[test]
 fn nvme_without_compression() {
-    let (_, output) = answer(&Table { nvme: true, ..paper::single_batch() });
+    let (_, output) = answer(&OperationTable { nvme: true, ..paper::single_batch() });
     assert_eq!(output.gpu_interval, [0, 9]);
     assert_eq!(output.nvme, ["Q", "K"]);
     is(output.latency_ms, 47.409);
@@ -129,7 +129,8 @@ fn nvme_without_compression() {
 /// 4.110 as the first: 44.105. [2,10) with two from NVMe: S2D 41.4. [4,10) has CPU 41.773.)
 #[test]
 fn nvme_and_compression_searched() {
-    let table = Table { nvme: true, compression: Compression::Search, ..paper::single_batch() };
+    let table =
+        OperationTable { nvme: true, compression: Compression::Search, ..paper::single_batch() };
     let (_, output) = answer(&table);
     assert_eq!((output.gpu_interval, output.compression), ([3, 10], true));
     assert_eq!(output.nvme, ["Output"]);
@@ -146,12 +147,12 @@ fn nvme_and_compression_searched() {
 /// GPU's, and the transfers of a layer overlap with both.
 #[test]
 fn the_simulated_single_batch_is_the_longer_of_link_and_chain() {
-    let table = Table { cost: CostName::Simulated, ..paper::single_batch() };
+    let table = OperationTable { cost: CostModelName::Simulated, ..paper::single_batch() };
     let (found, output) = answer(&table);
     assert_eq!((found.cost, output.gpu_interval), ("simulated", [0, 9]));
     // Fig. 6a prints no GPU times; the link is the maximum, and never waits.
     is(output.latency_ms, 47.546);
-    let steady = steady_layer(&table, &found.best.candidate, &Shape::default());
+    let steady = steady_layer(&table, &found.best.candidate, &SlotLimits::default());
     let overlap = steady.usage.overlap().expect("transfers");
     println!("fig. 6a: simulated {} ms, overlap {overlap:.4}", output.latency_ms);
     assert!(overlap > 0.98, "{overlap}");
@@ -165,9 +166,9 @@ fn chunked_scores_balance_two_batches() {
     let (_, closed) = answer(&chunked);
     assert!(closed.latency_ms <= 60.412, "{closed:?}");
     for table in [whole, chunked] {
-        let table = Table { cost: CostName::Simulated, ..table };
+        let table = OperationTable { cost: CostModelName::Simulated, ..table };
         let (found, output) = answer(&table);
-        let steady = steady_layer(&table, &found.best.candidate, &Shape::default());
+        let steady = steady_layer(&table, &found.best.candidate, &SlotLimits::default());
         println!(
             "fig. 7a, {} operations: closed form {:?}, simulated {} ms, GPU {:?}, overlap {:.4}",
             table.ops.len(),
@@ -177,7 +178,7 @@ fn chunked_scores_balance_two_batches() {
             steady.usage.overlap().expect("transfers"),
         );
         assert_eq!(
-            Simulated::of(&table).latency(&found.best.candidate, &found.best.terms),
+            TimelineModel::new(&table).latency(&found.best.candidate, &found.best.terms),
             found.best.latency
         );
         // No lane can be busy for longer than the whole time.
@@ -189,7 +190,8 @@ fn chunked_scores_balance_two_batches() {
 /// A finer cut is never worse.
 #[test]
 fn weights_in_parts_are_searched_by_bounds() {
-    let mut table = Table { nvme: true, compression: Compression::Search, ..paper::single_batch() };
+    let mut table =
+        OperationTable { nvme: true, compression: Compression::Search, ..paper::single_batch() };
     let (_, whole) = answer(&table);
     for name in ["Q", "K", "V", "Output", "FC.0", "FC.1"] {
         table = table.with_chunks(name, 4).expect("an operation");
@@ -220,12 +222,12 @@ fn weights_in_parts_are_searched_by_bounds() {
 /// give 41%.
 #[test]
 fn one_cut_as_in_fig_14() {
-    let latency = |table: &Table, policy: PolicyName| {
+    let latency = |table: &OperationTable, policy: PolicyName| {
         let intervals = policy.intervals(table).expect("a policy of intervals");
-        search_with(table, &Paper, intervals).best
+        search_with(table, &ClosedFormModel, intervals).best
     };
     let whole = paper::single_batch();
-    let on_the_gpu = search_with(&whole, &Paper, vec![(0, whole.ops.len())]).best;
+    let on_the_gpu = search_with(&whole, &ClosedFormModel, vec![(0, whole.ops.len())]).best;
     is(on_the_gpu.latency.ms(), 81.258);
     let best = latency(&whole, PolicyName::OneSplit);
     assert_eq!(best.candidate.interval, (4, 11));

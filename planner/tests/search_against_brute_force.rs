@@ -3,7 +3,7 @@
 mod brute;
 
 use planner::layer::search::search;
-use planner::layer::table::{Compression, CostName, OpCost, Table};
+use planner::layer::table::{Compression, CostModelName, OpCost, OperationTable};
 use proptest::prelude::*;
 
 /// Generates times with few digits and few values, which cause ties that the rules must decide.
@@ -30,7 +30,7 @@ fn op() -> impl Strategy<Value = OpCost> {
         })
 }
 
-fn table(ops: std::ops::RangeInclusive<usize>) -> impl Strategy<Value = Table> {
+fn table(ops: std::ops::RangeInclusive<usize>) -> impl Strategy<Value = OperationTable> {
     let compression =
         prop_oneof![Just(Compression::Off), Just(Compression::On), Just(Compression::Search)];
     (prop::collection::vec(op(), ops), 1u32..=8, compression, any::<bool>()).prop_map(
@@ -38,12 +38,12 @@ fn table(ops: std::ops::RangeInclusive<usize>) -> impl Strategy<Value = Table> {
             for (index, op) in ops.iter_mut().enumerate() {
                 op.name = format!("op{index}");
             }
-            Table {
+            OperationTable {
                 ops,
                 batches,
                 compression,
                 nvme,
-                cost: CostName::Paper,
+                cost: CostModelName::Paper,
                 fused: None,
                 needs: None,
             }
@@ -51,7 +51,7 @@ fn table(ops: std::ops::RangeInclusive<usize>) -> impl Strategy<Value = Table> {
     )
 }
 
-fn check(table: &Table) -> Result<(), TestCaseError> {
+fn check(table: &OperationTable) -> Result<(), TestCaseError> {
     let found = search(table).expect("a valid table");
     let (answer, maps) = brute::search(table);
     let best = &found.best;
@@ -60,7 +60,7 @@ fn check(table: &Table) -> Result<(), TestCaseError> {
     prop_assert_eq!(&best.candidate.nvme, &answer.nvme);
     prop_assert_eq!(brute::units(best.latency.ms()), answer.latency);
     prop_assert_eq!(brute::units(best.terms.imbalance().ms()), answer.imbalance);
-    let output = planner::layer::search::Output::of(table, &found).terms_ms;
+    let output = planner::layer::search::SearchOutput::new(table, &found).terms_ms;
     let terms = [output.cpu, output.h2d, output.dc, output.s2d].map(brute::units);
     prop_assert_eq!(terms, answer.terms);
     prop_assert_eq!(found.candidates, maps);
@@ -104,12 +104,12 @@ fn also_by_branch_and_bound() {
     }
     for batches in [1, 3, 8] {
         for compression in [Compression::Off, Compression::On, Compression::Search] {
-            let table = Table {
+            let table = OperationTable {
                 ops: ops.clone(),
                 batches,
                 compression,
                 nvme: true,
-                cost: CostName::Paper,
+                cost: CostModelName::Paper,
                 fused: None,
                 needs: None,
             };

@@ -3,18 +3,18 @@
 //! implementations share no code.
 
 use model::config::{Dtype, ModelConfig};
-use model::known::known;
+use model::known::find_known;
 use model::ops::Op;
-use planner::layer::closed_form::Candidate;
-use planner::layer::steady::{Shape, steady_layer};
-use planner::layer::table::{Compression, CostName, OpCost, Table, dataflow};
-use planner::policy::{Homes, Policy, device_map};
+use planner::layer::closed_form::LayerCandidate;
+use planner::layer::steady::{SlotLimits, steady_layer};
+use planner::layer::table::{Compression, CostModelName, OpCost, OperationTable, dataflow};
+use planner::policy::{DefaultTiers, Policy, device_map};
 use planner::split::Split;
 use program::compile::compile;
 use program::ir::{Instruction, Moved, ProgramId};
 use program::map::{ChunkOrder, Chunking, layer_list};
 use program::plan::RunShape;
-use program::simulate::{Costs, Place, simulate};
+use program::simulate::{Place, SimulationCosts, simulate};
 use program::topology::{LaneId, LaneSet, MemoryId};
 
 const LAYERS: usize = 28;
@@ -23,7 +23,7 @@ const LAYERS: usize = 28;
 /// no time.
 struct TableCosts<'a> {
     config: &'a ModelConfig,
-    table: &'a Table,
+    table: &'a OperationTable,
 }
 
 impl TableCosts<'_> {
@@ -46,7 +46,7 @@ impl TableCosts<'_> {
     }
 }
 
-impl Costs for TableCosts<'_> {
+impl SimulationCosts for TableCosts<'_> {
     fn work_ns(&self, place: Place, instruction: &Instruction, _: u32) -> f64 {
         let ms = match instruction {
             Instruction::Compute(compute) if compute.at.layer.is_some() => {
@@ -61,7 +61,7 @@ impl Costs for TableCosts<'_> {
                     let op = if kv == model::ops::Kv::K { Op::Scores } else { Op::Wv };
                     self.op_ms(op, copy.chunk, |op| op.h2d_ms)
                 }
-                Moved::Value(_) | Moved::Sequences(_) | Moved::Lagging(_) => 0.0,
+                Moved::Value(_) | Moved::Sequences(_) | Moved::Deferred(_) => 0.0,
             },
             _ => 0.0,
         };
@@ -77,8 +77,8 @@ impl Costs for TableCosts<'_> {
     }
 }
 
-fn opt(batches: u32, chunks: Option<u16>) -> (ModelConfig, Table) {
-    let mut config = known("opt-125m").expect("a known model").config;
+fn opt(batches: u32, chunks: Option<u16>) -> (ModelConfig, OperationTable) {
+    let mut config = find_known("opt-125m").expect("a known model").config;
     config.num_layers = LAYERS;
     let ms: [[f64; 3]; 11] = [
         [0.2, 0.04, 0.0],
@@ -100,12 +100,12 @@ fn opt(batches: u32, chunks: Option<u16>) -> (ModelConfig, Table) {
         kv: matches!(op, Op::Scores | Op::Wv),
         ..OpCost::named(op.name(config.family))
     };
-    let table = Table {
+    let table = OperationTable {
         ops: config.layer_ops(0).iter().zip(&ms).map(op).collect(),
         batches,
         compression: Compression::Off,
         nvme: false,
-        cost: CostName::Simulated,
+        cost: CostModelName::Simulated,
         fused: None,
         needs: None,
     };
@@ -119,10 +119,15 @@ fn opt(batches: u32, chunks: Option<u16>) -> (ModelConfig, Table) {
 }
 
 /// Returns the time per layer over the middle of a compiled row of layers, in ms.
-fn compiled_ms(config: &ModelConfig, table: &Table, split: Split, chunks: Option<u16>) -> f64 {
+fn compiled_ms(
+    config: &ModelConfig,
+    table: &OperationTable,
+    split: Split,
+    chunks: Option<u16>,
+) -> f64 {
     let chunking = chunks.map(|chunks| Chunking { order: ChunkOrder::Scores, chunks });
     let policy = Policy::TwoSplit { split, chunking };
-    let homes = Homes { kv: MemoryId::DRAM, prefill_hidden: MemoryId::DRAM };
+    let homes = DefaultTiers { kv: MemoryId::DRAM, prefill_hidden: MemoryId::DRAM };
     let mut map = device_map(&policy, config, false, homes);
     let list = layer_list(config, 0, chunking);
     let on_gpu = &list[split.start..split.end];
@@ -174,8 +179,8 @@ fn every_interval_takes_as_long_as_its_compiled_program() {
         let (config, table) = opt(batches, chunks);
         for start in 0..=table.ops.len() {
             for end in start..=table.ops.len() {
-                let candidate = Candidate::plain(start, end);
-                let steady = steady_layer(&table, &candidate, &Shape::default()).latency.ms();
+                let candidate = LayerCandidate::plain(start, end);
+                let steady = steady_layer(&table, &candidate, &SlotLimits::default()).latency.ms();
                 let compiled = compiled_ms(&config, &table, Split { start, end }, chunks);
                 let longer = compiled / steady - 1.0;
                 assert!(

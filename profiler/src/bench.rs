@@ -1,24 +1,24 @@
 //! Hand-made plans: buffers of the true shapes, and instructions that use them.
 //!
-//! A [`Bench`] creates a buffer when an instruction first needs it. Its plans differ from compiled
-//! ones in what they prove: they are free of deadlocks and races (`validate_program`), but
-//! operations read uninitialised data, since only their duration matters.
+//! A [`BenchPlanBuilder`] creates a buffer when an instruction first needs it. Its plans differ
+//! from compiled ones in what they prove: they are free of deadlocks and races
+//! (`validate_program`), but operations read uninitialised data, since only their duration matters.
 //!
 //! **KV lengths without prefill.** Prefill of such a plan only samples. Sampling sets each
 //! sequence's cached positions to its prompt's length, so decode follows a prompt of any length
-//! that was never computed; [`Bench::pretend_prompts`] makes that program.
+//! that was never computed; [`BenchPlanBuilder::skip_prompts`] makes that program.
 
 use std::collections::HashMap;
 
-use model::compressed::WeightFormat;
 use model::config::{Dtype, ModelConfig};
 use model::ops::{Kv, Op, Value, align_up};
+use model::quantized_format::WeightFormat;
 use program::formats::{KvFormat, WeightFormats, decompressed};
 use program::ir::{
     Append, At, BufferId, Compute, Copy, Decompress, Instruction, Moved, Program, ProgramId, Region,
 };
 use program::map::Phase;
-use program::map::{Chunk, Device, DeviceMap, PhaseMap, Schedule};
+use program::map::{Chunk, ComputeDevice, DeviceMap, PhaseMap, Schedule};
 use program::plan::{Buffer, Plan, ResidentWeights, RunShape, WeightPlacement};
 use program::shares::ReadShares;
 use program::sizes::Sizes;
@@ -29,16 +29,16 @@ use crate::stages::Stages;
 
 /// Identity of a buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum Slot {
+enum BufferKey {
     Host(Weights),
     /// Loaded once into device memory.
     Resident(Weights),
     /// Destination of a blob's copies.
     Streamed(Weights),
     Wide(Weights),
-    Value(Value, Device),
+    Value(Value, ComputeDevice),
     /// Cache part of one layer.
-    Cache(Kv, u16, Chunk, Device),
+    Cache(Kv, u16, Chunk, ComputeDevice),
     Table(u16),
 }
 
@@ -75,28 +75,28 @@ impl BenchShape {
 
 /// Builds one plan; see the module documentation.
 #[derive(Debug)]
-pub(crate) struct Bench {
+pub(crate) struct BenchPlanBuilder {
     shape: BenchShape,
     buffers: Vec<Buffer>,
-    ends: HashMap<SegmentId, u64>,
-    slots: HashMap<Slot, BufferId>,
-    placed: Vec<WeightPlacement>,
+    segment_ends: HashMap<SegmentId, u64>,
+    slots: HashMap<BufferKey, BufferId>,
+    weight_placements: Vec<WeightPlacement>,
     resident: Vec<ResidentWeights>,
 }
 
-impl Bench {
-    pub(crate) fn new(shape: BenchShape) -> Bench {
-        let mut bench = Bench {
+impl BenchPlanBuilder {
+    pub(crate) fn new(shape: BenchShape) -> BenchPlanBuilder {
+        let mut bench = BenchPlanBuilder {
             shape,
             buffers: Vec::new(),
-            ends: HashMap::new(),
+            segment_ends: HashMap::new(),
             slots: HashMap::new(),
-            placed: Vec::new(),
+            weight_placements: Vec::new(),
             resident: Vec::new(),
         };
         // Buffers of no bytes, so that tables have ids like all other buffers.
         for batch in 0..bench.shape.batches {
-            bench.slot(Slot::Table(batch));
+            bench.slot(BufferKey::Table(batch));
         }
         bench
     }
@@ -105,12 +105,12 @@ impl Bench {
         &self.shape
     }
 
-    fn slot(&mut self, slot: Slot) -> BufferId {
+    fn slot(&mut self, slot: BufferKey) -> BufferId {
         if let Some(id) = self.slots.get(&slot) {
             return *id;
         }
         let (segment, size_bytes) = self.place(slot);
-        let end = self.ends.entry(segment).or_insert(0);
+        let end = self.segment_ends.entry(segment).or_insert(0);
         let size_bytes = align_up(size_bytes) as u64;
         let id = BufferId(self.buffers.len() as u32);
         let name = format!("bench.{slot:?}").to_lowercase();
@@ -119,8 +119,10 @@ impl Bench {
         *end += size_bytes;
         self.slots.insert(slot, id);
         match slot {
-            Slot::Host(weights) => self.placed.push(WeightPlacement { buffer: id, weights }),
-            Slot::Resident(weights) => {
+            BufferKey::Host(weights) => {
+                self.weight_placements.push(WeightPlacement { buffer: id, weights })
+            }
+            BufferKey::Resident(weights) => {
                 let from = self.host(weights);
                 self.resident.push(ResidentWeights { from, to: id });
             }
@@ -132,28 +134,29 @@ impl Bench {
     /// Returns the host's copy; the head of a tied model is the embedding.
     fn host(&mut self, weights: Weights) -> BufferId {
         let tied = weights == Weights::Head && self.shape.config.tied_embeddings;
-        self.slot(Slot::Host(if tied { Weights::Embedding } else { weights }))
+        self.slot(BufferKey::Host(if tied { Weights::Embedding } else { weights }))
     }
 
-    fn place(&self, slot: Slot) -> (SegmentId, usize) {
+    fn place(&self, slot: BufferKey) -> (SegmentId, usize) {
         let sizes = self.sizes();
-        let host = |device, memory| if device == Device::Cpu { memory } else { SegmentId::DEVICE };
+        let host =
+            |device, memory| if device == ComputeDevice::Cpu { memory } else { SegmentId::DEVICE };
         match slot {
-            Slot::Host(weights) => (SegmentId::HOST_WEIGHTS, sizes.weights_bytes(weights)),
-            Slot::Resident(weights) | Slot::Streamed(weights) => {
+            BufferKey::Host(weights) => (SegmentId::HOST_WEIGHTS, sizes.weights_bytes(weights)),
+            BufferKey::Resident(weights) | BufferKey::Streamed(weights) => {
                 (SegmentId::DEVICE, sizes.weights_bytes(weights))
             }
-            Slot::Wide(weights) => (SegmentId::DEVICE, sizes.wide_bytes(weights)),
-            Slot::Value(value, device) => {
+            BufferKey::Wide(weights) => (SegmentId::DEVICE, sizes.wide_bytes(weights)),
+            BufferKey::Value(value, device) => {
                 let sequences = usize::from(self.shape.batch_size);
                 let bytes = sizes.value_bytes(value, self.shape.rows_max(), sequences);
                 (host(device, SegmentId::HOST_ACTIVATIONS), bytes)
             }
-            Slot::Cache(kv, layer, chunk, device) => {
+            BufferKey::Cache(kv, layer, chunk, device) => {
                 let bytes = sizes.cache_bytes(usize::from(layer), kv, chunk.of);
                 (host(device, SegmentId::HOST_KV), bytes)
             }
-            Slot::Table(_) => (SegmentId::CONTROL, 0),
+            BufferKey::Table(_) => (SegmentId::CONTROL, 0),
         }
     }
 
@@ -176,12 +179,12 @@ impl Bench {
     }
 
     fn table(&mut self, batch: u16) -> Region {
-        Region::whole(self.slot(Slot::Table(batch)))
+        Region::whole(self.slot(BufferKey::Table(batch)))
     }
 
-    fn value(&mut self, value: Value, device: Device, chunk: Option<Chunk>) -> Region {
+    fn value(&mut self, value: Value, device: ComputeDevice, chunk: Option<Chunk>) -> Region {
         let split = matches!(value, Value::Scores | Value::Probabilities | Value::Attended);
-        let buffer = self.slot(Slot::Value(value, device));
+        let buffer = self.slot(BufferKey::Value(value, device));
         Region { buffer, chunk: chunk.filter(|_| split) }
     }
 
@@ -190,7 +193,7 @@ impl Bench {
     pub(crate) fn compute(
         &mut self,
         phase: Phase,
-        device: Device,
+        device: ComputeDevice,
         op: Op,
         layer: Option<u16>,
         chunk: Option<Chunk>,
@@ -206,7 +209,9 @@ impl Bench {
         let part = chunk.unwrap_or(Chunk::WHOLE);
         let caches = kinds
             .iter()
-            .map(|kv| Region::whole(self.slot(Slot::Cache(*kv, layer.unwrap_or(0), part, device))))
+            .map(|kv| {
+                Region::whole(self.slot(BufferKey::Cache(*kv, layer.unwrap_or(0), part, device)))
+            })
             .collect();
         let mut blobs = Vec::new();
         if op.weights(&self.shape.config).is_some() {
@@ -215,7 +220,7 @@ impl Bench {
         if op == Op::Embed && self.shape.config.learned_positions.is_some() {
             blobs.push(Weights::Positions);
         }
-        let weights = blobs.into_iter().map(|blob| self.weights_on(device, blob)).collect();
+        let weights = blobs.into_iter().map(|blob| self.device_weights(device, blob)).collect();
         let output = op.writes(&self.shape.config).map(|value| self.value(value, device, chunk));
         let (batch, stream) = at;
         let at = At { layer, batch, stream };
@@ -223,11 +228,13 @@ impl Bench {
         Instruction::Compute(Compute { op, at, chunk, inputs, caches, weights, output, table })
     }
 
-    fn weights_on(&mut self, device: Device, blob: Weights) -> Region {
+    fn device_weights(&mut self, device: ComputeDevice, blob: Weights) -> Region {
         Region::whole(match device {
-            Device::Cpu => self.host(blob),
-            Device::Gpu if decompressed(self.format(blob)).is_some() => self.slot(Slot::Wide(blob)),
-            Device::Gpu => self.slot(Slot::Resident(blob)),
+            ComputeDevice::Cpu => self.host(blob),
+            ComputeDevice::Gpu if decompressed(self.format(blob)).is_some() => {
+                self.slot(BufferKey::Wide(blob))
+            }
+            ComputeDevice::Gpu => self.slot(BufferKey::Resident(blob)),
         })
     }
 
@@ -235,7 +242,7 @@ impl Bench {
     pub(crate) fn copy_weights(&mut self, op: Op, layer: Option<u16>) -> Instruction {
         let blob = Weights::of(op, layer);
         let from = Region::whole(self.host(blob));
-        let to = Region::whole(self.slot(Slot::Streamed(blob)));
+        let to = Region::whole(self.slot(BufferKey::Streamed(blob)));
         let at = At { layer, batch: 0, stream: 0 };
         let moved = Moved::Weights(op);
         Instruction::Copy(Copy { moved, at, chunk: None, from, to, table: None })
@@ -247,8 +254,8 @@ impl Bench {
         let blob = Weights::Layer { layer, op };
         decompressed(self.format(blob))?;
         let at = At { layer: Some(layer), batch: 0, stream: 0 };
-        let from = Region::whole(self.slot(Slot::Streamed(blob)));
-        let to = Region::whole(self.slot(Slot::Wide(blob)));
+        let from = Region::whole(self.slot(BufferKey::Streamed(blob)));
+        let to = Region::whole(self.slot(BufferKey::Wide(blob)));
         Some(Instruction::Decompress(Decompress { op, at, from, to }))
     }
 
@@ -257,9 +264,9 @@ impl Bench {
         &mut self,
         value: Value,
         chunk: Option<Chunk>,
-        to: Device,
+        to: ComputeDevice,
     ) -> Instruction {
-        let other = if to == Device::Cpu { Device::Gpu } else { Device::Cpu };
+        let other = if to == ComputeDevice::Cpu { ComputeDevice::Gpu } else { ComputeDevice::Cpu };
         Instruction::Copy(Copy {
             moved: Moved::Value(value),
             at: At { layer: Some(0), batch: 0, stream: 0 },
@@ -277,8 +284,8 @@ impl Bench {
             moved: Moved::Cache(kv),
             at: At { layer: Some(layer), batch: 0, stream: 0 },
             chunk: Some(chunk),
-            from: Region::whole(self.slot(Slot::Cache(kv, layer, chunk, Device::Cpu))),
-            to: Region::whole(self.slot(Slot::Cache(kv, layer, chunk, Device::Gpu))),
+            from: Region::whole(self.slot(BufferKey::Cache(kv, layer, chunk, ComputeDevice::Cpu))),
+            to: Region::whole(self.slot(BufferKey::Cache(kv, layer, chunk, ComputeDevice::Gpu))),
             table: Some(self.table(0)),
         })
     }
@@ -289,7 +296,7 @@ impl Bench {
         kv: Kv,
         layer: u16,
         chunk: Chunk,
-        device: Device,
+        device: ComputeDevice,
     ) -> Instruction {
         let value = if kv == Kv::K { Value::Key } else { Value::Value };
         Instruction::Append(Append {
@@ -297,23 +304,28 @@ impl Bench {
             at: At { layer: Some(layer), batch: 0, stream: 0 },
             chunk,
             from: self.value(value, device, None),
-            to: Region::whole(self.slot(Slot::Cache(kv, layer, chunk, device))),
+            to: Region::whole(self.slot(BufferKey::Cache(kv, layer, chunk, device))),
             table: self.table(0),
         })
     }
 
     /// Returns the sampling of one stream, which ends a step.
-    pub(crate) fn sample(&mut self, phase: Phase, device: Device, at: (u16, u16)) -> Instruction {
+    pub(crate) fn sample(
+        &mut self,
+        phase: Phase,
+        device: ComputeDevice,
+        at: (u16, u16),
+    ) -> Instruction {
         self.compute(phase, device, Op::Sample, None, None, at)
     }
 
     /// Returns a prefill that computes nothing; see the module documentation.
-    pub(crate) fn pretend_prompts(&mut self, device: Device) -> Stages {
+    pub(crate) fn skip_prompts(&mut self, device: ComputeDevice) -> Stages {
         let streams = self.shape.batch_size.div_ceil(self.shape.micro_sequences);
         let mut stages = Stages::default();
         let samples =
             (0..streams).map(|stream| self.sample(Phase::Prefill, device, (0, stream))).collect();
-        stages.then(compute_lane(device), samples);
+        stages.push(compute_lane(device), samples);
         stages
     }
 
@@ -329,7 +341,7 @@ impl Bench {
 
     /// Returns a plan without programs, from which the keys of instructions are derived.
     pub(crate) fn peek(&self) -> Plan {
-        Bench::new(self.shape.clone()).plan(Stages::default(), Stages::default())
+        BenchPlanBuilder::new(self.shape.clone()).plan(Stages::default(), Stages::default())
     }
 
     /// Returns the plan with two programs.
@@ -373,7 +385,7 @@ impl Bench {
             shape,
             table,
             buffers: self.buffers,
-            weights: self.placed,
+            weights: self.weight_placements,
             resident: self.resident,
             programs,
         }
@@ -381,10 +393,10 @@ impl Bench {
 }
 
 /// Returns the lane of a device's operations.
-pub(crate) const fn compute_lane(device: Device) -> LaneId {
+pub(crate) const fn compute_lane(device: ComputeDevice) -> LaneId {
     match device {
-        Device::Cpu => LaneId::CPU_COMPUTE,
-        Device::Gpu => LaneId::GPU_COMPUTE,
+        ComputeDevice::Cpu => LaneId::CPU_COMPUTE,
+        ComputeDevice::Gpu => LaneId::GPU_COMPUTE,
     }
 }
 
@@ -396,10 +408,10 @@ fn map(
     kv_format: KvFormat,
     device: bool,
 ) -> DeviceMap {
-    let head = if device { Device::Gpu } else { Device::Cpu };
+    let head = if device { ComputeDevice::Gpu } else { ComputeDevice::Cpu };
     let phase = PhaseMap {
-        embed: Device::Cpu,
-        layers: each_layer(config, Device::Cpu),
+        embed: ComputeDevice::Cpu,
+        layers: each_layer(config, ComputeDevice::Cpu),
         final_norm: head,
         head,
     };

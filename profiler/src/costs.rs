@@ -23,20 +23,20 @@ use model::ops::{Op, Value};
 use program::ir::{Copy, Instruction, Moved, Program, Rows};
 use program::map::Phase;
 use program::plan::Plan;
-use program::simulate::{ByPlace, Costs, Place};
+use program::simulate::{ByPlace, Place, SimulationCosts};
 use program::topology::{LaneId, LaneSet};
 
-use crate::book::Book;
-use crate::contention::{Rates, contention, find};
-use crate::key::{Key, Work};
-use crate::price::{Chunk, Price};
+use crate::contention::{ContentionRates, find_rate, measure_contention};
+use crate::cost_table::CostTable;
+use crate::key::{ProfiledWork, WorkKey};
+use crate::price::{InstructionPrice, PrefillChunk};
 use crate::profile::Profile;
 use crate::request::whole_prompts;
-use crate::surface::Surface;
+use crate::surface::CostSurface;
 
 /// Error: an instruction cannot be priced.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Unpriced {
+pub enum ProfileCostError {
     #[error(
         "The profile has no measurement of {what} on {lane}; profile the machine for this model, \
          its formats and its chunks."
@@ -55,7 +55,7 @@ pub enum Unpriced {
 
 /// Lengths of a run's sequences.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Workload {
+pub struct RunLength {
     /// Positions of each prompt; decode step `s` (from 0) reads `prompt_len + s` positions.
     pub prompt_len: u32,
 }
@@ -63,12 +63,12 @@ pub struct Workload {
 /// Costs of one plan; see the module documentation.
 #[derive(Debug, Clone)]
 pub struct ProfileCosts {
-    prices: ByPlace<Price>,
-    surfaces: Vec<Surface>,
-    rates: HashMap<LaneId, Rates>,
-    rates_of: HashMap<Key, Rates>,
+    prices: ByPlace<InstructionPrice>,
+    surfaces: Vec<CostSurface>,
+    lane_rates: HashMap<LaneId, ContentionRates>,
+    work_rates: HashMap<WorkKey, ContentionRates>,
     /// Lanes that slow others down.
-    heavy: LaneSet,
+    heavy_lanes: LaneSet,
     prompt_len: u32,
     wake_ns: f64,
 }
@@ -81,33 +81,33 @@ impl ProfileCosts {
     pub fn new(
         profile: &Profile,
         plan: &Plan,
-        workload: Workload,
-    ) -> Result<ProfileCosts, Unpriced> {
-        ProfileCosts::of(profile, plan, &plan.programs, workload)
+        workload: RunLength,
+    ) -> Result<ProfileCosts, ProfileCostError> {
+        ProfileCosts::for_programs(profile, plan, &plan.programs, workload)
     }
 
     /// Returns the costs of some programs of `plan`.
     ///
     /// # Errors
     /// Fails like [`ProfileCosts::new`].
-    pub fn of<'a>(
+    pub fn for_programs<'a>(
         profile: &Profile,
         plan: &Plan,
         programs: impl IntoIterator<Item = &'a Program>,
-        workload: Workload,
-    ) -> Result<ProfileCosts, Unpriced> {
-        let book = Book::of(profile);
+        workload: RunLength,
+    ) -> Result<ProfileCosts, ProfileCostError> {
+        let cost_table = CostTable::from_profile(profile);
         let mut prices = ByPlace::new();
         for program in programs {
-            price_program(&book, plan, program, workload.prompt_len, &mut prices)?;
+            price_program(&cost_table, plan, program, workload.prompt_len, &mut prices)?;
         }
-        let (rates, rates_of) = contention(profile);
+        let (rates, rates_of) = measure_contention(profile);
         Ok(ProfileCosts {
             prices,
-            surfaces: book.surfaces,
-            rates,
-            rates_of,
-            heavy: plan.topology.heavy_lanes(),
+            surfaces: cost_table.surfaces,
+            lane_rates: rates,
+            work_rates: rates_of,
+            heavy_lanes: plan.topology.heavy_lanes(),
             prompt_len: workload.prompt_len,
             wake_ns: profile.measurements.overhead.wake.map_or(0.0, |wake| wake.median_ns),
         })
@@ -116,12 +116,12 @@ impl ProfileCosts {
     /// Returns the lane's average rate over all work that was measured both alone and concurrently
     /// with the same lanes, weighted by each operation's time.
     pub fn lane_rate(&self, lane: LaneId, busy: LaneSet) -> f64 {
-        let others = busy.within(self.heavy).without(lane);
-        self.rates.get(&lane).and_then(|rates| find(rates, others)).unwrap_or(1.0)
+        let others = busy.within(self.heavy_lanes).without(lane);
+        self.lane_rates.get(&lane).and_then(|rates| find_rate(rates, others)).unwrap_or(1.0)
     }
 }
 
-impl Costs for ProfileCosts {
+impl SimulationCosts for ProfileCosts {
     /// # Panics
     /// For an instruction of another plan.
     fn work_ns(&self, place: Place, _: &Instruction, step: u32) -> f64 {
@@ -134,9 +134,9 @@ impl Costs for ProfileCosts {
     /// For an instruction of another plan.
     fn rate(&self, place: Place, busy: LaneSet) -> f64 {
         let key = &self.prices[place].key;
-        let whole = self.rates_of.get(key).or_else(|| self.rates_of.get(&without_chunk(key)));
-        let others = busy.within(self.heavy).without(place.lane);
-        let own = whole.and_then(|rates| find(rates, others));
+        let whole = self.work_rates.get(key).or_else(|| self.work_rates.get(&without_chunk(key)));
+        let others = busy.within(self.heavy_lanes).without(place.lane);
+        let own = whole.and_then(|rates| find_rate(rates, others));
         own.unwrap_or_else(|| self.lane_rate(place.lane, busy))
     }
 
@@ -146,15 +146,15 @@ impl Costs for ProfileCosts {
 }
 
 fn price_program(
-    book: &Book,
+    cost_table: &CostTable,
     plan: &Plan,
     program: &Program,
     prompt_len: u32,
-    prices: &mut ByPlace<Price>,
-) -> Result<(), Unpriced> {
+    prices: &mut ByPlace<InstructionPrice>,
+) -> Result<(), ProfileCostError> {
     for list in &program.lanes {
         for (index, instruction) in list.instructions.iter().enumerate() {
-            let Some(price) = price(book, plan, program, list.lane, instruction, prompt_len)?
+            let Some(price) = price(cost_table, plan, program, list.lane, instruction, prompt_len)?
             else {
                 continue;
             };
@@ -167,26 +167,27 @@ fn price_program(
 
 /// Returns the price of an instruction; `None` if it is not work.
 fn price(
-    book: &Book,
+    cost_table: &CostTable,
     plan: &Plan,
     program: &Program,
     lane: LaneId,
     instruction: &Instruction,
     prompt_len: u32,
-) -> Result<Option<Price>, Unpriced> {
+) -> Result<Option<InstructionPrice>, ProfileCostError> {
     let (phase, shape) = (program.shape.rows.phase(), &plan.shape);
-    let key = Key::of(plan, phase, lane, instruction);
+    let key = WorkKey::from_instruction(plan, phase, lane, instruction);
     let (Some(key), Some(at)) = (key, instruction.at()) else { return Ok(None) };
     // Caches are streamed in prefill as in decode, where this is measured.
     let key = match key.work {
-        Work::CopyCache { .. } => Key { phase: Some(Phase::Decode), ..key },
+        ProfiledWork::CopyCache { .. } => WorkKey { phase: Some(Phase::Decode), ..key },
         _ => key,
     };
-    let (key, of) = whole_of(program.shape.rows, key, instruction);
+    let (key, of) = whole_operation(program.shape.rows, key, instruction);
     let what = || format!("{:?}", key.work).to_lowercase();
     let lane = || plan.lane_name(lane).to_owned();
-    let (surface, factor) =
-        book.find(plan, &key).ok_or_else(|| Unpriced::Absent { what: what(), lane: lane() })?;
+    let (surface, factor) = cost_table
+        .find(plan, &key)
+        .ok_or_else(|| ProfileCostError::Absent { what: what(), lane: lane() })?;
     let sequences = match phase {
         Phase::Decode => shape.batch_size,
         // The last stream may be smaller.
@@ -196,7 +197,7 @@ fn price(
         }
     };
     let is_chunked = program.shape.rows == Rows::Chunks;
-    let price = Price {
+    let price = InstructionPrice {
         surface,
         key,
         phase,
@@ -204,21 +205,25 @@ fn price(
         factor: factor / f64::from(of),
         window: at
             .layer
-            .and_then(|layer| plan.config.layers.of(layer.into()).window)
+            .and_then(|layer| plan.config.layers.kind(layer.into()).window)
             .map(|window| u32::try_from(window).unwrap_or(u32::MAX)),
-        chunk: is_chunked.then(|| Chunk::of(shape, prompt_len, at.stream)),
+        chunk: is_chunked.then(|| PrefillChunk::for_stream(shape, prompt_len, at.stream)),
     };
     // Two steps have two lengths, so a surface that extends to both extends to all.
-    let reaches = |step| price.ns(&book.surfaces[surface], prompt_len, step).is_some();
+    let reaches = |step| price.ns(&cost_table.surfaces[surface], prompt_len, step).is_some();
     if (0..shape.max_new.min(2)).all(reaches) {
         return Ok(Some(price));
     }
-    let (measured, priced) = lacking(&book.surfaces[surface], &price, prompt_len);
-    Err(Unpriced::Incomplete { what: what(), lane: lane(), measured, priced })
+    let (measured, priced) = describe_gap(&cost_table.surfaces[surface], &price, prompt_len);
+    Err(ProfileCostError::Incomplete { what: what(), lane: lane(), measured, priced })
 }
 
 /// Returns the points at which a surface was measured, and the point that was to be priced with it.
-fn lacking(surface: &Surface, price: &Price, prompt_len: u32) -> (String, String) {
+fn describe_gap(
+    surface: &CostSurface,
+    price: &InstructionPrice,
+    prompt_len: u32,
+) -> (String, String) {
     let (rows, positions) = surface.coordinates();
     let point = price.key.point(price.phase, price.extent(prompt_len, 1));
     let list =
@@ -230,7 +235,7 @@ fn lacking(surface: &Surface, price: &Price, prompt_len: u32) -> (String, String
 /// Returns the key of the whole operation, and the number of equal parts: attention over chunks of
 /// prompts, and a linear in pieces with its weights and values, are priced whole, and each part by
 /// its share.
-fn whole_of(rows: Rows, key: Key, instruction: &Instruction) -> (Key, u16) {
+fn whole_operation(rows: Rows, key: WorkKey, instruction: &Instruction) -> (WorkKey, u16) {
     let pieces = match instruction {
         Instruction::Copy(Copy { moved: Moved::Weights(_), chunk, .. }) => *chunk,
         _ => None,
@@ -239,17 +244,17 @@ fn whole_of(rows: Rows, key: Key, instruction: &Instruction) -> (Key, u16) {
         return (key, pieces.of);
     }
     match key.work {
-        Work::Compute { op, chunk: Some(chunk), .. } if !op.is_attention() => {
+        ProfiledWork::Compute { op, chunk: Some(chunk), .. } if !op.is_attention() => {
             (without_chunk(&key), chunk.of)
         }
-        Work::CopyValue { value, chunk: Some(chunk) } if !is_cut_by_units(value) => {
+        ProfiledWork::CopyValue { value, chunk: Some(chunk) } if !is_cut_by_units(value) => {
             (without_chunk(&key), chunk.of)
         }
-        Work::Compute { op: Op::Attention, chunk: Some(chunk), weights, kv }
+        ProfiledWork::Compute { op: Op::Attention, chunk: Some(chunk), weights, kv }
             if rows == Rows::Chunks =>
         {
-            let work = Work::Compute { op: Op::Attention, chunk: None, weights, kv };
-            (Key { work, ..key }, chunk.of)
+            let work = ProfiledWork::Compute { op: Op::Attention, chunk: None, weights, kv };
+            (WorkKey { work, ..key }, chunk.of)
         }
         _ => (key, 1),
     }
@@ -260,14 +265,16 @@ const fn is_cut_by_units(value: Value) -> bool {
     matches!(value, Value::Scores | Value::Probabilities | Value::Attended)
 }
 
-fn without_chunk(key: &Key) -> Key {
+fn without_chunk(key: &WorkKey) -> WorkKey {
     let mut key = *key;
     match &mut key.work {
-        Work::Compute { chunk, .. }
-        | Work::CopyValue { chunk, .. }
-        | Work::CopyCache { chunk, .. }
-        | Work::Append { chunk, .. } => *chunk = None,
-        Work::CopyWeights { .. } | Work::Decompress { .. } | Work::Read { .. } => {}
+        ProfiledWork::Compute { chunk, .. }
+        | ProfiledWork::CopyValue { chunk, .. }
+        | ProfiledWork::CopyCache { chunk, .. }
+        | ProfiledWork::Append { chunk, .. } => *chunk = None,
+        ProfiledWork::CopyWeights { .. }
+        | ProfiledWork::Decompress { .. }
+        | ProfiledWork::Read { .. } => {}
     }
     key
 }

@@ -9,19 +9,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::machine::Machine;
-use crate::request::Request;
+use crate::machine::MachineIdentity;
+use crate::request::ProfilingRequest;
 
 /// Fields in which profiles with and without a device may differ.
-const OF_DEVICE: [&str; 5] =
+const DEVICE_FIELDS: [&str; 5] =
     ["device", "device threads", "CPU threads", "sweep", "attention parts"];
 
 /// Prefix of the fields that describe an operation's matrix.
 const SHAPE: &str = "shape of ";
 /// Fields of a model; the shapes of one layer count.
-const OF_MODEL: [&str; 5] = ["heads", "vocabulary", "family", "biases", "dtype"];
+const MODEL_FIELDS: [&str; 5] = ["heads", "vocabulary", "family", "biases", "dtype"];
 /// Sizes of a profiled workload that another one may have less of.
-const SIZES: [&str; 3] = ["batch", "prompt", "context"];
+const SIZE_FIELDS: [&str; 3] = ["batch", "prompt", "context"];
 
 /// Fingerprint of a profile; see the module documentation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,8 +32,8 @@ pub struct Fingerprint {
 
 impl Fingerprint {
     /// Returns the fingerprint of a request on a machine.
-    pub fn of(request: &Request, machine: &Machine) -> Fingerprint {
-        Fingerprint { machine: machine.fields.clone(), profiled: profiled(request) }
+    pub fn new(request: &ProfilingRequest, machine: &MachineIdentity) -> Fingerprint {
+        Fingerprint { machine: machine.fields.clone(), profiled: profiled_fields(request) }
     }
 
     /// Returns each field that differs, with both values: `PCIe link x16 -> x8`.
@@ -55,7 +55,7 @@ impl Fingerprint {
 
     /// Returns true if the same was profiled, except for the device and its share of the threads.
     pub fn is_sibling(&self, other: &Fingerprint) -> bool {
-        let is_shared = |name: &&String| !OF_DEVICE.contains(&name.as_str());
+        let is_shared = |name: &&String| !DEVICE_FIELDS.contains(&name.as_str());
         let shared = |half: &BTreeMap<String, String>| -> BTreeMap<String, String> {
             half.iter()
                 .filter(|(name, _)| is_shared(name))
@@ -67,19 +67,19 @@ impl Fingerprint {
 
     /// Returns true if the same model was profiled, with batches and prompts that are at least as
     /// large.
-    pub fn covers(&self, request: &Request) -> bool {
-        let other = profiled(request);
-        let of_model = |name: &str| name.starts_with(SHAPE) || OF_MODEL.contains(&name);
+    pub fn covers(&self, request: &ProfilingRequest) -> bool {
+        let other = profiled_fields(request);
+        let of_model = |name: &str| name.starts_with(SHAPE) || MODEL_FIELDS.contains(&name);
         let model = |half: &BTreeMap<String, String>| -> Vec<(String, String)> {
             let fields = half.iter().filter(|(name, _)| of_model(name));
             fields.map(|(name, value)| (name.clone(), value.clone())).collect()
         };
         let size = |half: &BTreeMap<String, String>, name: &str| half.get(name)?.parse().ok();
         let is_no_larger = |name: &&str| {
-            let most: Option<u64> = size(&self.profiled, name);
-            most.zip(size(&other, name)).is_some_and(|(most, asked)| asked <= most)
+            let profiled_size: Option<u64> = size(&self.profiled, name);
+            profiled_size.zip(size(&other, name)).is_some_and(|(most, requested)| requested <= most)
         };
-        model(&self.profiled) == model(&other) && SIZES.iter().all(is_no_larger)
+        model(&self.profiled) == model(&other) && SIZE_FIELDS.iter().all(is_no_larger)
     }
 
     /// Returns the name of what was profiled, for files: 16 hexadecimal digits.
@@ -92,7 +92,7 @@ impl Fingerprint {
     }
 }
 
-fn profiled(request: &Request) -> BTreeMap<String, String> {
+fn profiled_fields(request: &ProfilingRequest) -> BTreeMap<String, String> {
     let config = &request.config;
     let mut fields = BTreeMap::new();
     let mut set = |name: &str, value: String| drop(fields.insert(name.to_owned(), value));
@@ -135,15 +135,15 @@ fn profiled(request: &Request) -> BTreeMap<String, String> {
 #[cfg(test)]
 mod tests {
     use model::config::Dtype;
-    use model::known::known;
+    use model::known::find_known;
     use program::plan::RunShape;
 
     use super::*;
-    use crate::machine::Gpu;
-    use crate::request::Threads;
+    use crate::machine::GpuInfo;
+    use crate::request::ComputeThreads;
 
-    fn request() -> Request {
-        let config = known("opt-30b").expect("known").config;
+    fn request() -> ProfilingRequest {
+        let config = find_known("opt-30b").expect("known").config;
         let shape = RunShape {
             batches: 1,
             batch_size: 4,
@@ -161,12 +161,12 @@ mod tests {
             device_slots: 0,
             dtype: Dtype::Bf16,
         };
-        Request::for_shape(&config, &shape, Threads { cpu: 1, gpu: 1 })
+        ProfilingRequest::for_shape(&config, &shape, ComputeThreads { cpu: 1, gpu: 1 })
     }
 
-    fn gpu(pcie_link: &str) -> Gpu {
+    fn gpu(pcie_link: &str) -> GpuInfo {
         let text = str::to_owned;
-        Gpu {
+        GpuInfo {
             name: text("Card"),
             uuid: text("GPU-1"),
             driver: text("1.0"),
@@ -176,7 +176,7 @@ mod tests {
 
     #[test]
     fn a_difference_names_the_field_and_both_values() {
-        let of = |link| Fingerprint::of(&request(), &Machine::this(Some(&gpu(link))));
+        let of = |link| Fingerprint::new(&request(), &MachineIdentity::this(Some(&gpu(link))));
         let (before, now) = (of("4.0 x16"), of("4.0 x8"));
         assert_eq!(before.differences(&now), ["PCIe link 4.0 x16 -> 4.0 x8"]);
         assert_eq!(before.differences(&before), [""; 0]);
@@ -185,7 +185,7 @@ mod tests {
 
     #[test]
     fn every_field_is_told_when_it_alone_changes() {
-        let before = Fingerprint::of(&request(), &Machine::this(None));
+        let before = Fingerprint::new(&request(), &MachineIdentity::this(None));
         for half in 0..2 {
             let names: Vec<String> =
                 [&before.machine, &before.profiled][half].keys().cloned().collect();
@@ -207,14 +207,14 @@ mod tests {
 
     #[test]
     fn siblings_differ_in_the_device_alone() {
-        let of = |change: &dyn Fn(&mut Request)| {
+        let of = |change: &dyn Fn(&mut ProfilingRequest)| {
             let mut request = request();
             change(&mut request);
-            Fingerprint::of(&request, &Machine::this(None))
+            Fingerprint::new(&request, &MachineIdentity::this(None))
         };
         let with_device = of(&|request| request.chunks = vec![8]);
         let alone = of(&|request| {
-            (request.device, request.threads) = (None, Threads { cpu: 2, gpu: 0 });
+            (request.device, request.threads) = (None, ComputeThreads { cpu: 2, gpu: 0 });
         });
         assert!(with_device.is_sibling(&alone) && alone.is_sibling(&with_device));
         assert!(!alone.is_sibling(&alone), "nobody is its own sibling");
@@ -224,8 +224,8 @@ mod tests {
 
     #[test]
     fn smaller_batches_of_the_same_model_are_covered() {
-        let profiled = Fingerprint::of(&request(), &Machine::this(None));
-        let covers = |change: &dyn Fn(&mut Request)| {
+        let profiled = Fingerprint::new(&request(), &MachineIdentity::this(None));
+        let covers = |change: &dyn Fn(&mut ProfilingRequest)| {
             let mut request = request();
             change(&mut request);
             profiled.covers(&request)
@@ -233,7 +233,7 @@ mod tests {
         assert!(covers(&|_| {}));
         assert!(covers(&|request| (request.batch_size, request.max_prompt) = (1, 1)));
         assert!(covers(&|request| request.config.num_layers = 2));
-        assert!(covers(&|request| request.threads = Threads { cpu: 9, gpu: 0 }));
+        assert!(covers(&|request| request.threads = ComputeThreads { cpu: 9, gpu: 0 }));
         assert!(!covers(&|request| request.batch_size = 5));
         assert!(!covers(&|request| request.max_prompt = 513));
         assert!(!covers(&|request| request.max_context = 545));
@@ -243,11 +243,11 @@ mod tests {
 
     #[test]
     fn what_is_profiled_decides_the_key() {
-        let machine = Machine::this(None);
-        let key = |change: &dyn Fn(&mut Request)| {
+        let machine = MachineIdentity::this(None);
+        let key = |change: &dyn Fn(&mut ProfilingRequest)| {
             let mut request = request();
             change(&mut request);
-            Fingerprint::of(&request, &machine).key()
+            Fingerprint::new(&request, &machine).key()
         };
         let same = key(&|_| {});
         assert_eq!(same, key(&|request| request.config.num_layers = 3), "one layer's shapes count");

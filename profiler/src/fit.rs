@@ -30,8 +30,8 @@ pub(crate) fn non_negative(samples: &[Sample]) -> [f64; COEFFICIENTS] {
 }
 
 fn residual(sample: &Sample, solution: &[f64; COEFFICIENTS]) -> f64 {
-    let said: f64 = sample.columns.iter().zip(solution).map(|(x, c)| x * c).sum();
-    (said - sample.target) / sample.scale
+    let predicted: f64 = sample.columns.iter().zip(solution).map(|(x, c)| x * c).sum();
+    (predicted - sample.target) / sample.scale
 }
 
 /// Solves the normal equations of the columns in `used`, by elimination; `None` if they are

@@ -1,11 +1,11 @@
 //! Unit of measurement and pricing: instructions that do the same work on the same lane.
 //!
-//! The recorder sorts the spans of hand-made programs by [`Key`], and the cost model looks up
+//! The recorder sorts the spans of hand-made programs by [`WorkKey`], and the cost model looks up
 //! compiled programs by it, with the same function. Every instruction of a compiled program is
 //! therefore either priced by a measurement of the same instruction or reported as missing.
 
-use model::compressed::WeightFormat;
 use model::ops::{Kv, Op, Value};
+use model::quantized_format::WeightFormat;
 use program::formats::KvFormat;
 use program::ir::{Instruction, Moved};
 use program::map::Chunk;
@@ -20,7 +20,7 @@ use crate::lane_names;
 /// The work of an instruction, without its place in the model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Work {
+pub enum ProfiledWork {
     Compute {
         op: Op,
         chunk: Option<Chunk>,
@@ -60,19 +60,19 @@ pub enum Work {
 
 /// A kind of work on a lane; see the module documentation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Key {
+pub struct WorkKey {
     /// The lane. Appends of `cpu.append` count as those of `cpu.compute`: they run the same code on
     /// the same host.
     #[serde(with = "lane_names")]
     pub lane: LaneId,
     /// The phase, only if the same instruction has another cost in the other phase.
     pub phase: Option<Phase>,
-    pub work: Work,
+    pub work: ProfiledWork,
 }
 
 /// Quantities on which the cost of a kind of work depends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Depends {
+enum CostDependency {
     Nothing,
     /// Rows of the residual stream.
     Rows,
@@ -97,20 +97,25 @@ pub struct Extent {
     pub positions: u32,
 }
 
-fn part(chunk: Option<Chunk>) -> Option<Chunk> {
+fn proper_chunk(chunk: Option<Chunk>) -> Option<Chunk> {
     chunk.filter(|chunk| chunk.of > 1)
 }
 
-impl Key {
+impl WorkKey {
     /// Returns the key of a work instruction of `plan`; `None` for `Wait` and `Signal`.
-    pub fn of(plan: &Plan, phase: Phase, lane: LaneId, instruction: &Instruction) -> Option<Key> {
+    pub fn from_instruction(
+        plan: &Plan,
+        phase: Phase,
+        lane: LaneId,
+        instruction: &Instruction,
+    ) -> Option<WorkKey> {
         let stored =
             |op: Op, layer| plan.map.weight_formats.of(&plan.config, Weights::of(op, layer));
         let kv = plan.map.kv_format;
         let work = match instruction {
-            Instruction::Compute(compute) => Work::Compute {
+            Instruction::Compute(compute) => ProfiledWork::Compute {
                 op: compute.op,
-                chunk: part(compute.chunk),
+                chunk: proper_chunk(compute.chunk),
                 weights: match compute.op.weights(&plan.config) {
                     Some(shape) if shape.matrix.is_some() => stored(compute.op, compute.at.layer),
                     _ => WeightFormat::Plain,
@@ -120,80 +125,85 @@ impl Key {
             },
             Instruction::Copy(copy) => match copy.moved {
                 // Attention in one operation has the weights of its softmax.
-                Moved::Weights(op) => {
-                    Work::CopyWeights { op: op.weights_op(), weights: stored(op, copy.at.layer) }
-                }
-                Moved::Value(value) | Moved::Lagging(value) => {
-                    Work::CopyValue { value, chunk: part(copy.chunk) }
+                Moved::Weights(op) => ProfiledWork::CopyWeights {
+                    op: op.weights_op(),
+                    weights: stored(op, copy.at.layer),
+                },
+                Moved::Value(value) | Moved::Deferred(value) => {
+                    ProfiledWork::CopyValue { value, chunk: proper_chunk(copy.chunk) }
                 }
                 Moved::Cache(cache) | Moved::Sequences(cache) => {
-                    Work::CopyCache { cache, chunk: part(copy.chunk), kv }
+                    ProfiledWork::CopyCache { cache, chunk: proper_chunk(copy.chunk), kv }
                 }
             },
-            Instruction::Append(append) => {
-                Work::Append { cache: append.kv, chunk: part(Some(append.chunk)), kv }
-            }
-            Instruction::Decompress(decompress) => Work::Decompress {
+            Instruction::Append(append) => ProfiledWork::Append {
+                cache: append.kv,
+                chunk: proper_chunk(Some(append.chunk)),
+                kv,
+            },
+            Instruction::Decompress(decompress) => ProfiledWork::Decompress {
                 op: decompress.op,
                 weights: stored(decompress.op, decompress.at.layer),
             },
             Instruction::Read(read) => {
-                Work::Read { op: read.op, weights: stored(read.op, read.at.layer) }
+                ProfiledWork::Read { op: read.op, weights: stored(read.op, read.at.layer) }
             }
             Instruction::Wait(_) | Instruction::Signal => return None,
         };
         let lane = if lane == LaneId::CPU_APPEND { LaneId::CPU_COMPUTE } else { lane };
-        let phase = (work.depends() == Depends::SequencesAndPositions).then_some(phase);
-        Some(Key { lane, phase, work })
+        let phase = (work.dependency() == CostDependency::SequencesAndPositions).then_some(phase);
+        Some(WorkKey { lane, phase, work })
     }
 
     /// Returns true if the cost depends on the positions of sequences.
-    pub(crate) fn takes_positions(&self) -> bool {
-        self.work.depends() == Depends::SequencesAndPositions
+    pub(crate) fn depends_on_positions(&self) -> bool {
+        self.work.dependency() == CostDependency::SequencesAndPositions
     }
 
     /// Returns true if each position attends to the preceding ones: attention over prompts.
-    pub(crate) fn looks_back(&self) -> bool {
-        let attends = matches!(self.work, Work::Compute { op, .. } if op.is_attention());
+    pub(crate) fn attends_to_prompt(&self) -> bool {
+        let attends = matches!(self.work, ProfiledWork::Compute { op, .. } if op.is_attention());
         attends && self.phase == Some(Phase::Prefill)
     }
 
     /// Returns true if the cost depends on the number of rows.
-    pub(crate) fn takes_rows(&self) -> bool {
-        self.work.depends() == Depends::Rows
+    pub(crate) fn depends_on_rows(&self) -> bool {
+        self.work.dependency() == CostDependency::Rows
     }
 
     /// Returns the point of an instruction over `extent`.
     pub fn point(&self, phase: Phase, extent: Extent) -> Point {
         let Extent { sequences, positions } = extent;
-        match (self.work.depends(), phase) {
-            (Depends::Nothing, _) => Point { rows: 0, positions: 0 },
-            (Depends::Sequences, _) | (Depends::Rows, Phase::Decode) => {
+        match (self.work.dependency(), phase) {
+            (CostDependency::Nothing, _) => Point { rows: 0, positions: 0 },
+            (CostDependency::Sequences, _) | (CostDependency::Rows, Phase::Decode) => {
                 Point { rows: sequences, positions: 0 }
             }
-            (Depends::Rows, Phase::Prefill) => Point { rows: sequences * positions, positions: 0 },
-            (Depends::SequencesAndPositions, _) => Point { rows: sequences, positions },
+            (CostDependency::Rows, Phase::Prefill) => {
+                Point { rows: sequences * positions, positions: 0 }
+            }
+            (CostDependency::SequencesAndPositions, _) => Point { rows: sequences, positions },
         }
     }
 }
 
-impl Work {
-    fn depends(self) -> Depends {
+impl ProfiledWork {
+    fn dependency(self) -> CostDependency {
         match self {
-            Work::CopyWeights { .. } | Work::Decompress { .. } | Work::Read { .. } => {
-                Depends::Nothing
+            ProfiledWork::CopyWeights { .. }
+            | ProfiledWork::Decompress { .. }
+            | ProfiledWork::Read { .. } => CostDependency::Nothing,
+            ProfiledWork::Compute { op: Op::FinalNorm | Op::Head | Op::Sample, .. }
+            | ProfiledWork::CopyValue { value: Value::LastNormed | Value::Logits, .. } => {
+                CostDependency::Sequences
             }
-            Work::Compute { op: Op::FinalNorm | Op::Head | Op::Sample, .. }
-            | Work::CopyValue { value: Value::LastNormed | Value::Logits, .. } => {
-                Depends::Sequences
+            ProfiledWork::Compute { op, .. } if op.is_attention() || op.updates_state() => {
+                CostDependency::SequencesAndPositions
             }
-            Work::Compute { op, .. } if op.is_attention() || op.updates_state() => {
-                Depends::SequencesAndPositions
-            }
-            Work::CopyValue { value: Value::Scores | Value::Probabilities, .. }
-            | Work::CopyCache { .. }
-            | Work::Append { .. } => Depends::SequencesAndPositions,
-            Work::Compute { .. } | Work::CopyValue { .. } => Depends::Rows,
+            ProfiledWork::CopyValue { value: Value::Scores | Value::Probabilities, .. }
+            | ProfiledWork::CopyCache { .. }
+            | ProfiledWork::Append { .. } => CostDependency::SequencesAndPositions,
+            ProfiledWork::Compute { .. } | ProfiledWork::CopyValue { .. } => CostDependency::Rows,
         }
     }
 }

@@ -16,9 +16,9 @@ const NAMES: [(LaneId, &str); 7] = [
 
 /// A lane, serialised as its name.
 #[derive(Debug, Clone, Copy)]
-struct Named(LaneId);
+struct LaneName(LaneId);
 
-impl Serialize for Named {
+impl Serialize for LaneName {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match NAMES.iter().find(|(lane, _)| *lane == self.0) {
             Some((_, name)) => serializer.serialize_str(name),
@@ -27,39 +27,39 @@ impl Serialize for Named {
     }
 }
 
-impl<'de> Deserialize<'de> for Named {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Named, D::Error> {
+impl<'de> Deserialize<'de> for LaneName {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<LaneName, D::Error> {
         let name = String::deserialize(deserializer)?;
         let found = NAMES.iter().find(|(_, known)| *known == name);
         found
-            .map(|(lane, _)| Named(*lane))
+            .map(|(lane, _)| LaneName(*lane))
             .ok_or_else(|| D::Error::custom(format!("{name} is not a lane of a profiled machine")))
     }
 }
 
 pub(crate) fn serialize<S: Serializer>(lane: &LaneId, serializer: S) -> Result<S::Ok, S::Error> {
-    Named(*lane).serialize(serializer)
+    LaneName(*lane).serialize(serializer)
 }
 
 pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<LaneId, D::Error> {
-    Named::deserialize(deserializer).map(|named| named.0)
+    LaneName::deserialize(deserializer).map(|named| named.0)
 }
 
 /// Serialisation of a list of lanes.
 pub(crate) mod list {
-    use super::{Deserialize, Deserializer, LaneId, Named, Serialize, Serializer};
+    use super::{Deserialize, Deserializer, LaneId, LaneName, Serialize, Serializer};
 
     pub(crate) fn serialize<S: Serializer>(
         lanes: &[LaneId],
         serializer: S,
     ) -> Result<S::Ok, S::Error> {
-        lanes.iter().map(|lane| Named(*lane)).collect::<Vec<_>>().serialize(serializer)
+        lanes.iter().map(|lane| LaneName(*lane)).collect::<Vec<_>>().serialize(serializer)
     }
 
     pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
         deserializer: D,
     ) -> Result<Vec<LaneId>, D::Error> {
-        let named = Vec::<Named>::deserialize(deserializer)?;
+        let named = Vec::<LaneName>::deserialize(deserializer)?;
         Ok(named.into_iter().map(|named| named.0).collect())
     }
 }

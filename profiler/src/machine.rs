@@ -38,7 +38,7 @@ const FEATURES: [&str; 15] = [
 
 /// Properties of a GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Gpu {
+pub struct GpuInfo {
     pub name: String,
     pub uuid: String,
     pub driver: String,
@@ -48,22 +48,22 @@ pub struct Gpu {
 
 /// Named properties of a machine, and the cache size that profiling itself needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Machine {
+pub struct MachineIdentity {
     /// Values by name.
     pub fields: BTreeMap<String, String>,
     /// Size of the largest cache in bytes; 0 if unknown.
     pub last_level_cache_bytes: u64,
 }
 
-impl Machine {
+impl MachineIdentity {
     /// Returns this machine, with a GPU if a device found one.
-    pub fn this(gpu: Option<&Gpu>) -> Machine {
-        Machine::read(Path::new("/"), gpu)
+    pub fn this(gpu: Option<&GpuInfo>) -> MachineIdentity {
+        MachineIdentity::read(Path::new("/"), gpu)
     }
 
     /// Reads a machine whose `proc` and `sys` are below `root`. Values that cannot be read are
     /// `unknown`.
-    pub fn read(root: &Path, gpu: Option<&Gpu>) -> Machine {
+    pub fn read(root: &Path, gpu: Option<&GpuInfo>) -> MachineIdentity {
         let text = |path: &str| fs::read_to_string(root.join(path)).unwrap_or_default();
         let unknown = || "unknown".to_owned();
         let cpuinfo = text("proc/cpuinfo");
@@ -88,7 +88,7 @@ impl Machine {
         for (family, revision) in KERNEL_REVISIONS {
             set(family, format!("revision {revision}"));
         }
-        let of_gpu = |field: fn(&Gpu) -> &String| {
+        let of_gpu = |field: fn(&GpuInfo) -> &String| {
             gpu.map_or_else(|| "none".to_owned(), |g| field(g).clone())
         };
         set("GPU", of_gpu(|gpu| &gpu.name));
@@ -96,7 +96,7 @@ impl Machine {
         set("GPU driver", of_gpu(|gpu| &gpu.driver));
         set("PCIe link", of_gpu(|gpu| &gpu.pcie_link));
         let last_level_cache_bytes = caches.iter().map(|cache| cache.1).max().unwrap_or(0);
-        Machine { fields, last_level_cache_bytes }
+        MachineIdentity { fields, last_level_cache_bytes }
     }
 }
 
@@ -179,7 +179,7 @@ mod tests {
         }
         write("sys/devices/system/node/node0/cpulist", "0-3");
         write("sys/devices/system/node/node1/cpulist", "4-7");
-        let machine = Machine::read(root.path(), None);
+        let machine = MachineIdentity::read(root.path(), None);
         let field = |name: &str| machine.fields[name].as_str();
         assert_eq!(field("CPU model"), "Test CPU 3000");
         assert_eq!(field("CPU features"), "avx2 fma");
@@ -190,12 +190,15 @@ mod tests {
         assert_eq!(field("caches"), "L1 48K of CPUs 0-1, L3 2048K of CPUs 0-1");
         assert_eq!(field("PCIe link"), "none");
         assert_eq!(machine.last_level_cache_bytes, 2 << 20);
-        assert_eq!(Machine::read(&root.path().join("nothing"), None).fields["memory"], "unknown");
+        assert_eq!(
+            MachineIdentity::read(&root.path().join("nothing"), None).fields["memory"],
+            "unknown"
+        );
     }
 
     #[test]
     fn this_machine_is_the_same_twice() {
-        assert_eq!(Machine::this(None), Machine::this(None));
-        assert_ne!(Machine::this(None).fields["kernel"], "unknown");
+        assert_eq!(MachineIdentity::this(None), MachineIdentity::this(None));
+        assert_ne!(MachineIdentity::this(None).fields["kernel"], "unknown");
     }
 }

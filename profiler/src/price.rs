@@ -3,31 +3,31 @@
 use program::map::Phase;
 use program::plan::RunShape;
 
-use crate::key::{Extent, Key, Work};
-use crate::surface::Surface;
+use crate::key::{Extent, ProfiledWork, WorkKey};
+use crate::surface::CostSurface;
 
 /// The price of an instruction.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Price {
+pub(crate) struct InstructionPrice {
     /// Index of the surface.
     pub(crate) surface: usize,
-    pub(crate) key: Key,
+    pub(crate) key: WorkKey,
     pub(crate) phase: Phase,
     pub(crate) sequences: u32,
     pub(crate) factor: f64,
     /// Number of positions to which a row of the layer attends, including itself; `None` for all.
     pub(crate) window: Option<u32>,
     /// Work of a stream of prefill, if prompts are split into chunks.
-    pub(crate) chunk: Option<Chunk>,
+    pub(crate) chunk: Option<PrefillChunk>,
 }
 
-impl Price {
+impl InstructionPrice {
     /// Returns the nanoseconds in a step after prompts of `prompt_len` tokens; `None` if the
     /// surface does not extend that far.
-    pub(crate) fn ns(&self, surface: &Surface, prompt_len: u32, step: u32) -> Option<f64> {
+    pub(crate) fn ns(&self, surface: &CostSurface, prompt_len: u32, step: u32) -> Option<f64> {
         let ns = match self.chunk {
             Some(chunk) => self.chunk_ns(surface, chunk, prompt_len)?,
-            None => self.windowed(surface, self.extent(prompt_len, step))?,
+            None => self.windowed_ns(surface, self.extent(prompt_len, step))?,
         };
         Some(self.factor * ns)
     }
@@ -41,7 +41,7 @@ impl Price {
         Extent { sequences: self.sequences, positions }
     }
 
-    fn at(&self, surface: &Surface, extent: Extent) -> Option<f64> {
+    fn at(&self, surface: &CostSurface, extent: Extent) -> Option<f64> {
         let point = self.key.point(self.phase, extent);
         surface.at(point.rows.into(), point.positions.into())
     }
@@ -49,13 +49,13 @@ impl Price {
     /// Returns the nanoseconds in a layer with a window: each row of a prompt after the window
     /// takes the time of the next row of a prompt with the window's length; all other work covers
     /// at most that number of positions.
-    fn windowed(&self, surface: &Surface, extent: Extent) -> Option<f64> {
+    fn windowed_ns(&self, surface: &CostSurface, extent: Extent) -> Option<f64> {
         let window = self.window.filter(|window| *window < extent.positions);
-        let Some(window) = window.filter(|_| self.key.takes_positions()) else {
+        let Some(window) = window.filter(|_| self.key.depends_on_positions()) else {
             return self.at(surface, extent);
         };
         let within = self.at(surface, Extent { positions: window, ..extent })?;
-        if !self.key.looks_back() {
+        if !self.key.attends_to_prompt() {
             return Some(within);
         }
         let next = self.at(surface, Extent { positions: window + 1, ..extent })?;
@@ -65,13 +65,13 @@ impl Price {
     /// Returns the nanoseconds of a stream of prefill that splits prompts. For work that depends on
     /// positions, a whole prompt's time is distributed: that of attention by the positions to which
     /// the rows attend.
-    fn chunk_ns(&self, surface: &Surface, chunk: Chunk, prompt_len: u32) -> Option<f64> {
-        let Chunk { begin, rows, ends } = chunk;
+    fn chunk_ns(&self, surface: &CostSurface, chunk: PrefillChunk, prompt_len: u32) -> Option<f64> {
+        let PrefillChunk { begin, rows, ends } = chunk;
         let at = |sequences: u32, positions: u32| {
-            self.windowed(surface, Extent { sequences, positions })
+            self.windowed_ns(surface, Extent { sequences, positions })
         };
-        if !self.key.takes_positions() {
-            return if self.key.takes_rows() { at(1, rows) } else { at(ends, prompt_len) };
+        if !self.key.depends_on_positions() {
+            return if self.key.depends_on_rows() { at(1, rows) } else { at(ends, prompt_len) };
         }
         let (mut begin, end) = (begin, begin + u64::from(rows));
         let length = u64::from(prompt_len.max(1));
@@ -81,9 +81,9 @@ impl Price {
             let first = begin % length;
             let next = length.min(first + end - begin);
             sum_ns += match self.key.work {
-                Work::CopyCache { .. } => at(1, first as u32)?,
-                Work::Append { .. } => at(1, prompt_len)? * (share(next) - share(first)),
-                Work::Compute { op, .. } if op.updates_state() => {
+                ProfiledWork::CopyCache { .. } => at(1, first as u32)?,
+                ProfiledWork::Append { .. } => at(1, prompt_len)? * (share(next) - share(first)),
+                ProfiledWork::Compute { op, .. } if op.updates_state() => {
                     at(1, prompt_len)? * (share(next) - share(first))
                 }
                 _ => {
@@ -105,7 +105,7 @@ impl Price {
 
 /// Work of a stream of prefill on a batch's prompts, which are concatenated.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Chunk {
+pub(crate) struct PrefillChunk {
     /// Number of rows before its first.
     begin: u64,
     rows: u32,
@@ -113,14 +113,14 @@ pub(crate) struct Chunk {
     ends: u32,
 }
 
-impl Chunk {
+impl PrefillChunk {
     /// Returns the chunk for full batches of prompts of `prompt_len` tokens.
-    pub(crate) fn of(shape: &RunShape, prompt_len: u32, stream: u16) -> Chunk {
-        let (most, length) = (u64::from(shape.prefill_chunk), u64::from(prompt_len.max(1)));
+    pub(crate) fn for_stream(shape: &RunShape, prompt_len: u32, stream: u16) -> PrefillChunk {
+        let (chunk_rows, length) = (u64::from(shape.prefill_chunk), u64::from(prompt_len.max(1)));
         let all = u64::from(shape.batch_size) * length;
-        let begin = all.min(u64::from(stream) * most);
-        let end = all.min(begin + most);
+        let begin = all.min(u64::from(stream) * chunk_rows);
+        let end = all.min(begin + chunk_rows);
         let ends = (end / length - begin / length) as u32;
-        Chunk { begin, rows: (end - begin) as u32, ends }
+        PrefillChunk { begin, rows: (end - begin) as u32, ends }
     }
 }

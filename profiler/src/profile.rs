@@ -6,8 +6,8 @@ use program::topology::LaneId;
 use serde::{Deserialize, Serialize};
 
 use crate::fingerprint::Fingerprint;
-use crate::key::{Extent, Key, Point};
-use crate::request::Threads;
+use crate::key::{Extent, Point, WorkKey};
+use crate::request::ComputeThreads;
 use crate::stat::{Stat, median};
 
 /// Version of the cached format; other versions are not read.
@@ -17,43 +17,43 @@ pub const VERSION: u32 = 5;
 #[derive(Debug, Clone, PartialEq)]
 pub struct Profile {
     pub fingerprint: Fingerprint,
-    pub measurements: Measurements,
+    pub measurements: ProfileMeasurements,
 }
 
 /// All measurements.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Measurements {
+pub struct ProfileMeasurements {
     /// Compute threads in all measurements except the sweep.
-    pub threads: Threads,
+    pub threads: ComputeThreads,
     /// Number of the CPU's threads with which the operations of a layer take the least time in
     /// decode.
     pub best_cpu_threads: u16,
     /// Measurements ordered by lane, work and point.
-    pub work: Vec<Measured>,
+    pub work: Vec<WorkMeasurement>,
     /// One curve per class of operations; empty if the sweep was left out.
     pub sweep: Vec<Sweep>,
     pub overhead: Overhead,
     /// Points that were not measured.
-    pub skipped: Vec<Skipped>,
+    pub skipped: Vec<SkippedPoint>,
     /// Plans that were rehearsed since.
-    pub rehearsals: Vec<Rehearsal>,
+    pub rehearsals: Vec<RehearsalTimes>,
     /// Runs that completed since, the newest last; only the most recent ones per plan, and of all
     /// plans, are kept.
-    pub finished: Vec<Finished>,
+    pub finished: Vec<CompletedRun>,
     /// Duration of profiling.
     pub took_ms: u64,
 }
 
 /// One kind of work at one point.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Measured {
+pub struct WorkMeasurement {
     #[serde(flatten)]
-    pub key: Key,
+    pub key: WorkKey,
     #[serde(flatten)]
     pub point: Point,
     /// Lanes that worked concurrently all the time; empty if it ran alone.
-    #[serde(with = "crate::lane_names::list")]
-    pub beside: Vec<LaneId>,
+    #[serde(rename = "beside", with = "crate::lane_names::list")]
+    pub concurrent: Vec<LaneId>,
     #[serde(flatten)]
     pub time: Stat,
     /// Equal work took different times, even when measured again. The time is that of all equal
@@ -63,7 +63,7 @@ pub struct Measured {
 
 /// A point at which nothing was measured, for lack of time or because lanes never overlapped.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Skipped {
+pub struct SkippedPoint {
     /// Description of the measurement.
     pub what: String,
     #[serde(flatten)]
@@ -105,7 +105,7 @@ pub struct Overhead {
 
 /// Durations of a plan that was rehearsed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Rehearsal {
+pub struct RehearsalTimes {
     /// [`plan_key`](crate::plan_key::plan_key) of the plan.
     pub plan: String,
     /// Number of decode steps of a group.
@@ -117,7 +117,7 @@ pub struct Rehearsal {
     pub sessions: u32,
 }
 
-impl Rehearsal {
+impl RehearsalTimes {
     /// Returns the duration of the median group.
     pub fn decode_ns(&self) -> f64 {
         median_of(self.groups_ns.iter().map(|ns| *ns as f64)).unwrap_or_default()
@@ -126,8 +126,8 @@ impl Rehearsal {
     /// Returns the difference between the longest and the shortest group as a fraction of the
     /// median.
     pub fn spread(&self) -> f64 {
-        let (least, most) = (self.groups_ns.iter().min(), self.groups_ns.iter().max());
-        let width_ns = most.zip(least).map_or(0, |(most, least)| most - least);
+        let (min, max) = (self.groups_ns.iter().min(), self.groups_ns.iter().max());
+        let width_ns = max.zip(min).map_or(0, |(most, least)| most - least);
         width_ns as f64 / self.decode_ns().max(1.0)
     }
 }
@@ -150,12 +150,12 @@ pub struct Correction {
 
 impl Correction {
     /// Limits of the correction: a ratio beyond them had another cause.
-    const BOUNDS: (f64, f64) = (0.5, 2.0);
+    const RATIO_RANGE: (f64, f64) = (0.5, 2.0);
 }
 
 /// A run that completed as predicted.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Finished {
+pub struct CompletedRun {
     /// [`plan_key`](crate::plan_key::plan_key) of the plan.
     pub plan: String,
     /// Durations predicted by the profile alone, without rehearsals and earlier runs.
@@ -166,8 +166,8 @@ pub struct Finished {
 impl Profile {
     /// Adds the kinds of work that another profile of the same model measured and this one did not,
     /// and its rehearsals.
-    pub fn add(&mut self, other: &Profile) {
-        let known: HashSet<Key> =
+    pub fn merge_missing(&mut self, other: &Profile) {
+        let known: HashSet<WorkKey> =
             self.measurements.work.iter().map(|measured| measured.key).collect();
         let work = &other.measurements.work;
         let unknown = work.iter().filter(|measured| !known.contains(&measured.key)).cloned();
@@ -179,10 +179,10 @@ impl Profile {
     /// to its end.
     pub fn correction(&self, plan: &str) -> Option<Correction> {
         let runs = || self.measurements.finished.iter().filter(|run| run.plan == plan);
-        let (least, most) = Correction::BOUNDS;
+        let (min, max) = Correction::RATIO_RANGE;
         let median_ratio = |phase_ns: fn(&RunTimes) -> f64| {
             let ratios = runs().map(|run| phase_ns(&run.measured) / phase_ns(&run.simulated));
-            Some(median_of(ratios.filter(|ratio| ratio.is_finite()))?.clamp(least, most))
+            Some(median_of(ratios.filter(|ratio| ratio.is_finite()))?.clamp(min, max))
         };
         Some(Correction {
             prefill: median_ratio(|times| times.prefill_ns)?,
@@ -194,13 +194,15 @@ impl Profile {
     /// Returns the profile in which every work takes its mean minus, or plus, its spread: the range
     /// of a run's duration if all uncertainties accumulate.
     #[must_use]
-    pub fn at(&self, end: End) -> Profile {
+    pub fn at_bound(&self, bound: UncertaintyBound) -> Profile {
         let mut profile = self.clone();
         for measured in &mut profile.measurements.work {
             let time = &mut measured.time;
-            time.mean_ns = match end {
-                End::Low => (time.mean_ns - time.deviation_ns).max(time.min_ns.min(time.mean_ns)),
-                End::High => time.mean_ns + time.deviation_ns,
+            time.mean_ns = match bound {
+                UncertaintyBound::Low => {
+                    (time.mean_ns - time.deviation_ns).max(time.min_ns.min(time.mean_ns))
+                }
+                UncertaintyBound::High => time.mean_ns + time.deviation_ns,
             };
         }
         profile
@@ -209,18 +211,18 @@ impl Profile {
 
 /// An end of a profile's range of uncertainty.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum End {
+pub enum UncertaintyBound {
     Low,
     High,
 }
 
-impl Measurements {
+impl ProfileMeasurements {
     /// Number of runs that are kept for one plan, and for all plans.
-    const FINISHED_MAX: (usize, usize) = (8, 256);
+    const KEPT_RUNS_MAX: (usize, usize) = (8, 256);
 
     /// Adds a run, and removes the oldest beyond the number that is kept.
-    pub(crate) fn finish(&mut self, run: Finished) {
-        let (of_plan, of_all) = Measurements::FINISHED_MAX;
+    pub(crate) fn add_run(&mut self, run: CompletedRun) {
+        let (of_plan, of_all) = ProfileMeasurements::KEPT_RUNS_MAX;
         let mut earlier = self.finished.iter().filter(|other| other.plan == run.plan).count();
         self.finished.retain(|other| {
             let is_beyond = other.plan == run.plan && earlier >= of_plan;
@@ -243,8 +245,8 @@ fn median_of(values: impl Iterator<Item = f64>) -> Option<f64> {
 mod tests {
     use super::*;
 
-    fn rehearsal(groups_ns: &[u64]) -> Rehearsal {
-        Rehearsal { plan: String::new(), steps: 1, groups_ns: groups_ns.to_vec(), sessions: 1 }
+    fn rehearsal(groups_ns: &[u64]) -> RehearsalTimes {
+        RehearsalTimes { plan: String::new(), steps: 1, groups_ns: groups_ns.to_vec(), sessions: 1 }
     }
 
     #[test]

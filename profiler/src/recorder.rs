@@ -10,21 +10,21 @@ use program::plan::Plan;
 use program::topology::{LaneId, LaneSet};
 use shm::TraceRecord;
 
-use crate::equals::representative;
-use crate::key::{Extent, Key, Point, Work};
+use crate::equal_work::representative;
+use crate::key::{Extent, Point, ProfiledWork, WorkKey};
 use crate::stat::Stat;
 
 /// A span is concurrent with a lane that was busy for at least this fraction of it,
-const BESIDE_SHARE: f64 = 0.95;
+const CONCURRENT_SHARE_MIN: f64 = 0.95;
 /// and not concurrent with a lane that was busy for at most this fraction; in between it is
 /// discarded.
-const ALONE_SHARE: f64 = 0.05;
+const ALONE_SHARE_MAX: f64 = 0.05;
 /// Minimum size of a copy from which the link's speed is derived.
 const LINK_BYTES_MIN: u64 = 1 << 20;
 
 /// One group's trace, and its extent.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Trace<'a> {
+pub(crate) struct GroupTrace<'a> {
     pub(crate) plan: &'a Plan,
     pub(crate) program: &'a Program,
     pub(crate) extent: Extent,
@@ -35,21 +35,21 @@ pub(crate) struct Trace<'a> {
     pub(crate) samples_count: bool,
 }
 
-impl Trace<'_> {
+impl GroupTrace<'_> {
     fn phase(&self) -> Phase {
         self.program.shape.rows.phase()
     }
 }
 
 /// Work at a point, concurrent with the lanes of a set.
-pub(crate) type Case = (Key, Point, LaneSet);
+pub(crate) type SampleKey = (WorkKey, Point, LaneSet);
 
 /// Collects samples over all experiments.
 #[derive(Debug, Default)]
 pub(crate) struct Recorder {
-    samples_ns: HashMap<Case, Vec<u64>>,
+    samples_ns: HashMap<SampleKey, Vec<u64>>,
     /// Cases of equal work that took different times.
-    disputed: HashSet<Case>,
+    disputed: HashSet<SampleKey>,
     pub(crate) wake_ns: Vec<u64>,
     pub(crate) empty_ns: Vec<u64>,
     pub(crate) between_ns: Vec<u64>,
@@ -59,7 +59,7 @@ pub(crate) struct Recorder {
 
 impl Recorder {
     /// Records the spans of one group.
-    pub(crate) fn record(&mut self, trace: Trace<'_>) {
+    pub(crate) fn record(&mut self, trace: GroupTrace<'_>) {
         let program = trace.program;
         let lanes = by_lane(&trace);
         for list in &program.lanes {
@@ -68,22 +68,26 @@ impl Recorder {
                 let Some(work) = list.instructions.get(record.instruction as usize) else {
                     continue;
                 };
-                self.span(&trace, list.lane, work, record, &lanes);
+                self.record_span(&trace, list.lane, work, record, &lanes);
             }
-            self.gaps(program, list.lane, &lanes);
+            self.record_gaps(program, list.lane, &lanes);
         }
     }
 
-    fn span(
+    fn record_span(
         &mut self,
-        trace: &Trace<'_>,
+        trace: &GroupTrace<'_>,
         lane: LaneId,
         instruction: &Instruction,
         record: &TraceRecord,
         lanes: &[Vec<TraceRecord>],
     ) {
-        let Some(key) = Key::of(trace.plan, trace.phase(), lane, instruction) else { return };
-        if matches!(key.work, Work::Compute { op: Op::Sample, .. }) && !trace.samples_count {
+        let Some(key) = WorkKey::from_instruction(trace.plan, trace.phase(), lane, instruction)
+        else {
+            return;
+        };
+        if matches!(key.work, ProfiledWork::Compute { op: Op::Sample, .. }) && !trace.samples_count
+        {
             return;
         }
         let length_ns = record.end_ns.saturating_sub(record.start_ns);
@@ -92,19 +96,21 @@ impl Recorder {
             return;
         }
         let heavy = trace.plan.topology.heavy_lanes();
-        let Some(beside) = beside(heavy.without(lane), record, lanes) else { return };
-        if lane == LaneId::H2D_WEIGHTS && beside == LaneSet::EMPTY && record.bytes >= LINK_BYTES_MIN
+        let Some(concurrent) = concurrent_lanes(heavy.without(lane), record, lanes) else { return };
+        if lane == LaneId::H2D_WEIGHTS
+            && concurrent == LaneSet::EMPTY
+            && record.bytes >= LINK_BYTES_MIN
         {
             self.link_bytes += record.bytes;
             self.link_ns += length_ns;
         }
         let point = key.point(trace.phase(), trace.extent);
-        self.samples_ns.entry((key, point, beside)).or_default().push(length_ns);
+        self.samples_ns.entry((key, point, concurrent)).or_default().push(length_ns);
     }
 
     /// Records the time from a signal to the first work of a lane that was blocked on it, and the
     /// time between two consecutive instructions.
-    fn gaps(&mut self, program: &Program, lane: LaneId, lanes: &[Vec<TraceRecord>]) {
+    fn record_gaps(&mut self, program: &Program, lane: LaneId, lanes: &[Vec<TraceRecord>]) {
         let Some(list) = program.lane(lane) else { return };
         for pair in lanes[lane.index()].windows(2) {
             let [before, after] = pair else { continue };
@@ -131,8 +137,8 @@ impl Recorder {
     }
 
     /// Returns the statistics of work without contention at a point, if it was measured.
-    pub(crate) fn alone(&self, key: &Key, point: Point) -> Option<Stat> {
-        Stat::of(self.samples_ns.get(&(*key, point, LaneSet::EMPTY))?)
+    pub(crate) fn alone(&self, key: &WorkKey, point: Point) -> Option<Stat> {
+        Stat::from_samples(self.samples_ns.get(&(*key, point, LaneSet::EMPTY))?)
     }
 
     /// Returns the speed of the copies of weights and caches so far, without contention.
@@ -147,8 +153,8 @@ impl Recorder {
 
     /// Returns true if equal work takes different times without contention over `extent`.
     pub(crate) fn equals_differ(&self, config: &ModelConfig, phase: Phase, extent: Extent) -> bool {
-        let here = |(key, point, beside): &Case| {
-            *beside == LaneSet::EMPTY && *point == key.point(phase, extent)
+        let here = |(key, point, concurrent): &SampleKey| {
+            *concurrent == LaneSet::EMPTY && *point == key.point(phase, extent)
         };
         self.equals(config, &here).iter().any(|class| self.is_disputed(class))
     }
@@ -170,34 +176,38 @@ impl Recorder {
     }
 
     /// Returns the groups of cases of equal work with several members.
-    fn equals(&self, config: &ModelConfig, which: &dyn Fn(&Case) -> bool) -> Vec<Vec<Case>> {
-        let mut classes: HashMap<Case, Vec<Case>> = HashMap::new();
+    fn equals(
+        &self,
+        config: &ModelConfig,
+        which: &dyn Fn(&SampleKey) -> bool,
+    ) -> Vec<Vec<SampleKey>> {
+        let mut classes: HashMap<SampleKey, Vec<SampleKey>> = HashMap::new();
         for case in self.samples_ns.keys().filter(|case| which(case)) {
-            let (key, point, beside) = case;
-            let class = (representative(config, key), *point, *beside);
+            let (key, point, concurrent) = case;
+            let class = (representative(config, key), *point, *concurrent);
             classes.entry(class).or_default().push(*case);
         }
         classes.into_values().filter(|class| class.len() > 1).collect()
     }
 
     /// Returns true if at least two of the cases differ by more than they spread.
-    fn is_disputed(&self, class: &[Case]) -> bool {
-        let stats = class.iter().filter_map(|case| Stat::of(&self.samples_ns[case]));
+    fn is_disputed(&self, class: &[SampleKey]) -> bool {
+        let stats = class.iter().filter_map(|case| Stat::from_samples(&self.samples_ns[case]));
         let stats: Vec<Stat> = stats.collect();
         stats.iter().enumerate().any(|(i, a)| stats[..i].iter().any(|b| a.differs(b)))
     }
 
     /// Returns the statistics of all measurements, in no particular order, and whether equal work
     /// took different times.
-    pub(crate) fn stats(&self) -> impl Iterator<Item = (Case, Stat, bool)> + '_ {
+    pub(crate) fn stats(&self) -> impl Iterator<Item = (SampleKey, Stat, bool)> + '_ {
         self.samples_ns.iter().filter_map(|(case, samples)| {
-            Some((*case, Stat::of(samples)?, self.disputed.contains(case)))
+            Some((*case, Stat::from_samples(samples)?, self.disputed.contains(case)))
         })
     }
 }
 
 /// Returns the records of the measured program, by lane.
-fn by_lane(trace: &Trace<'_>) -> Vec<Vec<TraceRecord>> {
+fn by_lane(trace: &GroupTrace<'_>) -> Vec<Vec<TraceRecord>> {
     let mut lanes = vec![Vec::new(); trace.plan.topology.lanes.len()];
     for (lane, record) in trace.records {
         if record.program == u32::from(trace.program.id.0) {
@@ -209,17 +219,21 @@ fn by_lane(trace: &Trace<'_>) -> Vec<Vec<TraceRecord>> {
 
 /// Returns the lanes among `others` that were busy during a span; `None` if one was busy for a part
 /// of it.
-fn beside(others: LaneSet, record: &TraceRecord, lanes: &[Vec<TraceRecord>]) -> Option<LaneSet> {
-    let mut beside = LaneSet::EMPTY;
+fn concurrent_lanes(
+    others: LaneSet,
+    record: &TraceRecord,
+    lanes: &[Vec<TraceRecord>],
+) -> Option<LaneSet> {
+    let mut concurrent = LaneSet::EMPTY;
     for other in others.iter() {
         let share = busy_share(record, &lanes[other.index()]);
-        if share >= BESIDE_SHARE {
-            beside = beside.with(other);
-        } else if share > ALONE_SHARE {
+        if share >= CONCURRENT_SHARE_MIN {
+            concurrent = concurrent.with(other);
+        } else if share > ALONE_SHARE_MAX {
             return None;
         }
     }
-    Some(beside)
+    Some(concurrent)
 }
 
 /// Returns the fraction of a span during which a lane was executing work.

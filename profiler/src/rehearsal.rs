@@ -7,12 +7,12 @@ use program::ir::{Instruction, LaneProgram, Program, ProgramId};
 use program::plan::Plan;
 use program::validate::{validate, validate_program};
 use shm::TraceRecord;
-use workers::shared::group::{Placed, Request as Sequence};
+use workers::shared::group::{PlacedRequest, SequenceRequest as Sequence};
 
 use crate::error::ProfileError;
 use crate::plan_key::plan_key;
-use crate::profile::Rehearsal;
-use crate::request::Threads;
+use crate::profile::RehearsalTimes;
+use crate::request::ComputeThreads;
 use crate::runner::{Runner, Session};
 
 /// Minimum and maximum number of groups of a session.
@@ -22,7 +22,7 @@ const BUDGET: Duration = Duration::from_secs(2);
 /// Groups that differ by more than this fraction of their median are repeated,
 const SPREAD_MAX: f64 = 0.1;
 /// and so are those whose ratio to the expected duration is out of this range.
-const EXPECTED: std::ops::RangeInclusive<f64> = 0.8..=1.25;
+const EXPECTED_RATIO: std::ops::RangeInclusive<f64> = 0.8..=1.25;
 /// Maximum number of times that workers are started: if two sessions disagree, a third decides.
 const SESSIONS_MAX: u32 = 3;
 
@@ -36,31 +36,31 @@ const SESSIONS_MAX: u32 = 3;
 pub fn rehearse(
     plan: &Plan,
     steps: u32,
-    threads: Threads,
+    threads: ComputeThreads,
     expected_ns: Option<f64>,
     runner: &mut dyn Runner,
-) -> Result<Rehearsal, ProfileError> {
+) -> Result<RehearsalTimes, ProfileError> {
     validate(plan)?;
-    let mut pretended = plan.clone();
-    *pretended.program_mut(ProgramId::PREFILL) = only_samples(plan.prefill());
+    let mut without_prefill = plan.clone();
+    *without_prefill.program_mut(ProgramId::PREFILL) = only_samples(plan.prefill());
     validate_program(
-        pretended.prefill(),
-        &pretended.buffers,
-        &pretended.topology,
-        &pretended.config,
+        without_prefill.prefill(),
+        &without_prefill.buffers,
+        &without_prefill.topology,
+        &without_prefill.config,
     )?;
     let key = plan_key(plan);
-    let mut all = Rehearsal { plan: key, steps, groups_ns: Vec::new(), sessions: 0 };
+    let mut all = RehearsalTimes { plan: key, steps, groups_ns: Vec::new(), sessions: 0 };
     let mut medians_ns: Vec<f64> = Vec::new();
     while all.sessions < SESSIONS_MAX {
-        let session = runner.start(pretended.clone(), threads)?;
+        let session = runner.start(without_prefill.clone(), threads)?;
         let groups_ns = groups_ns(session, plan, steps)?;
-        let session = Rehearsal { groups_ns, ..all.clone() };
+        let session = RehearsalTimes { groups_ns, ..all.clone() };
         let median_ns = session.decode_ns();
         let is_settled = match medians_ns.first() {
             None => {
                 let ratio = expected_ns.map_or(1.0, |expected_ns| median_ns / expected_ns);
-                session.spread() <= SPREAD_MAX && EXPECTED.contains(&ratio)
+                session.spread() <= SPREAD_MAX && EXPECTED_RATIO.contains(&ratio)
             }
             Some(first_ns) => (median_ns - first_ns).abs() <= SPREAD_MAX * median_ns.min(*first_ns),
         };
@@ -82,10 +82,12 @@ fn groups_ns(
 ) -> Result<Vec<u64>, ProfileError> {
     // The first step warms up pages and caches.
     decode_ns(session.as_mut(), plan, 1)?;
-    let begun = Instant::now();
+    let started = Instant::now();
     let mut groups_ns = Vec::new();
-    let (least, most) = (*GROUPS.start(), *GROUPS.end());
-    while groups_ns.len() < least || (groups_ns.len() < most && begun.elapsed() < BUDGET) {
+    let (min_groups, max_groups) = (*GROUPS.start(), *GROUPS.end());
+    while groups_ns.len() < min_groups
+        || (groups_ns.len() < max_groups && started.elapsed() < BUDGET)
+    {
         groups_ns.push(decode_ns(session.as_mut(), plan, steps)?);
     }
     Ok(groups_ns)
@@ -111,10 +113,13 @@ fn only_samples(prefill: &Program) -> Program {
 fn decode_ns(session: &mut dyn Session, plan: &Plan, steps: u32) -> Result<u64, ProfileError> {
     let shape = &plan.shape;
     let prompt = vec![0; shape.longest_prompt(steps + 1) as usize];
-    let one =
-        |batch, slot| Placed { batch, slot, request: Sequence::greedy(prompt.clone(), steps + 1) };
+    let one = |batch, slot| PlacedRequest {
+        batch,
+        slot,
+        request: Sequence::greedy(prompt.clone(), steps + 1),
+    };
     let slots = usize::from(shape.batch_size);
-    let group: Vec<Placed> = (0..usize::from(shape.batches))
+    let group: Vec<PlacedRequest> = (0..usize::from(shape.batches))
         .flat_map(|batch| (0..slots).map(move |slot| one(batch, slot)))
         .collect();
     let records = session.run(&group)?;

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use model::compressed::WeightFormat;
 use model::config::{Dtype, ModelConfig};
 use model::layers::{LayerKind, Layers};
 use model::ops::Op;
+use model::quantized_format::WeightFormat;
 use program::formats::{KvFormat, WeightFormats};
 use program::plan::RunShape;
 use serde::{Deserialize, Serialize};
@@ -18,11 +18,11 @@ pub(crate) const VOCABULARY_MAX: usize = 16_384;
 
 /// Default budget with a device: a choice between placements with and without it needs both.
 const BUDGET_WITH_DEVICE: Duration = Duration::from_secs(20);
-const BUDGET_ALONE: Duration = Duration::from_secs(10);
+const BUDGET_CPU_ONLY: Duration = Duration::from_secs(10);
 
 /// Compute threads of the two workers that have any.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Threads {
+pub struct ComputeThreads {
     pub cpu: u16,
     /// Threads of the emulated device; 0 if there is none.
     pub gpu: u16,
@@ -30,7 +30,7 @@ pub struct Threads {
 
 /// Subject of a profile.
 #[derive(Debug, Clone)]
-pub struct Request {
+pub struct ProfilingRequest {
     /// The whole model; only as many layers are used as measuring requires.
     pub config: ModelConfig,
     pub dtype: Dtype,
@@ -51,7 +51,7 @@ pub struct Request {
     /// Description of the device (`emulated`, or a name and link); `None`: everything runs on the
     /// CPU.
     pub device: Option<String>,
-    pub threads: Threads,
+    pub threads: ComputeThreads,
     /// Maximum number of CPU threads in the sweep; 0 skips the sweep.
     pub sweep_threads_max: u16,
     /// Time budget. It is kept by measuring fewer points and repetitions, not by stopping: three
@@ -67,10 +67,14 @@ pub(crate) fn whole_prompts(shape: &RunShape, sequences: u16) -> u16 {
     whole.clamp(1, u32::from(sequences).max(1)) as u16
 }
 
-impl Request {
+impl ProfilingRequest {
     /// Returns the request for a run of this shape.
-    pub fn for_shape(config: &ModelConfig, shape: &RunShape, threads: Threads) -> Request {
-        Request {
+    pub fn for_shape(
+        config: &ModelConfig,
+        shape: &RunShape,
+        threads: ComputeThreads,
+    ) -> ProfilingRequest {
+        ProfilingRequest {
             config: config.clone(),
             dtype: shape.dtype,
             batch_size: shape.batch_size,
@@ -83,18 +87,18 @@ impl Request {
             device: (threads.gpu > 0).then(|| "emulated".to_owned()),
             threads,
             sweep_threads_max: threads.cpu + threads.gpu,
-            budget: if threads.gpu > 0 { BUDGET_WITH_DEVICE } else { BUDGET_ALONE },
+            budget: if threads.gpu > 0 { BUDGET_WITH_DEVICE } else { BUDGET_CPU_ONLY },
         }
     }
 
     /// Returns the shape of the workload in the middle of decoding, at which contention is
     /// measured.
-    pub(crate) fn main(&self) -> Extent {
-        Extent { sequences: u32::from(self.batch_size), positions: self.lengths()[1] }
+    pub(crate) fn workload_extent(&self) -> Extent {
+        Extent { sequences: u32::from(self.batch_size), positions: self.kv_lengths()[1] }
     }
 
     /// Returns the KV lengths: after the prompt, in the middle, at the end.
-    pub(crate) fn lengths(&self) -> [u32; 3] {
+    pub(crate) fn kv_lengths(&self) -> [u32; 3] {
         let (first, last) = (self.max_prompt.max(1), self.max_context.max(self.max_prompt + 1));
         [first, first.midpoint(last), last]
     }
@@ -108,7 +112,7 @@ impl Request {
         let of_kind = |kind: &LayerKind| {
             // A window is priced as the corresponding number of positions.
             let measured = LayerKind { window: None, ..kind.clone() };
-            let formats = self.formats_of(kind.has_state()).into_iter();
+            let formats = self.formats_of_kind(kind.has_state()).into_iter();
             formats.map(|formats| (measured.clone(), formats)).collect::<Vec<_>>()
         };
         attending.into_iter().chain(with_state).flat_map(of_kind).collect()
@@ -117,8 +121,8 @@ impl Request {
     /// Returns the distinct formats of each operation's matrix, in the order of the request: entry
     /// `v` of the result has the `v`-th format of every operation (its last one if it has fewer),
     /// for the attention layers or those with a state.
-    fn formats_of(&self, have_state: bool) -> Vec<Vec<WeightFormat>> {
-        let is_meant = |layer: &usize| self.config.layers.of(*layer).has_state() == have_state;
+    fn formats_of_kind(&self, have_state: bool) -> Vec<Vec<WeightFormat>> {
+        let is_meant = |layer: &usize| self.config.layers.kind(*layer).has_state() == have_state;
         let meant: Vec<usize> = (0..self.config.num_layers).filter(is_meant).collect();
         let ops = meant.first().map_or(0, |layer| self.config.layer_ops(*layer).len());
         let mut distinct: Vec<Vec<WeightFormat>> = vec![Vec::new(); ops];
@@ -144,7 +148,7 @@ impl Request {
         let layers: Vec<_> =
             self.layer_kinds().into_iter().flat_map(|kind| vec![kind; copies]).collect();
         let mut config = self.config.clone();
-        config.layers = Layers::each(layers.iter().map(|(kind, _)| kind.clone()));
+        config.layers = Layers::from_kinds(layers.iter().map(|(kind, _)| kind.clone()));
         config.num_layers = layers.len();
         config.vocab_size = self.vocabulary();
         let mut formats = WeightFormats::plain(&config);
@@ -167,7 +171,7 @@ impl Request {
 
     /// Returns the bytes of one layer's K and V in the middle of the workload.
     pub(crate) fn kv_bytes(&self) -> u64 {
-        let Extent { sequences, positions } = self.main();
+        let Extent { sequences, positions } = self.workload_extent();
         let position = self.config.kv_bytes_per_position(self.dtype) as u64;
         u64::from(sequences) * u64::from(positions) * position
     }

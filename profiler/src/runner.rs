@@ -4,9 +4,9 @@
 use program::plan::Plan;
 use program::topology::LaneId;
 use shm::TraceRecord;
-use workers::shared::group::Placed;
+use workers::shared::group::PlacedRequest;
 
-use crate::request::Threads;
+use crate::request::ComputeThreads;
 
 /// Reason for which a plan could not be run.
 #[derive(Debug, thiserror::Error)]
@@ -24,7 +24,11 @@ pub trait Runner {
     ///
     /// # Errors
     /// A failure that prevented a worker from getting ready.
-    fn start(&mut self, plan: Plan, threads: Threads) -> Result<Box<dyn Session>, RunnerError>;
+    fn start(
+        &mut self,
+        plan: Plan,
+        threads: ComputeThreads,
+    ) -> Result<Box<dyn Session>, RunnerError>;
 }
 
 /// Workers that are ready; they end when this is dropped.
@@ -34,5 +38,5 @@ pub trait Session {
     ///
     /// # Errors
     /// A worker that failed, or an interrupt.
-    fn run(&mut self, group: &[Placed]) -> Result<Vec<(LaneId, TraceRecord)>, RunnerError>;
+    fn run(&mut self, group: &[PlacedRequest]) -> Result<Vec<(LaneId, TraceRecord)>, RunnerError>;
 }

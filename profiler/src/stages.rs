@@ -4,7 +4,7 @@
 //! last one of the previous step. Work measured in one stage therefore runs concurrently only with
 //! the other lanes of that stage, and any two instructions of different stages are ordered.
 
-use program::ir::{Instruction, LaneProgram, Wait};
+use program::ir::{Instruction, LaneProgram, TimelineWait};
 use program::topology::LaneId;
 
 /// Stages in order of execution.
@@ -13,12 +13,12 @@ pub(crate) struct Stages(Vec<Vec<(LaneId, Vec<Instruction>)>>);
 
 impl Stages {
     /// Adds a stage of one lane, or none if there is no work.
-    pub(crate) fn then(&mut self, lane: LaneId, work: Vec<Instruction>) {
-        self.beside(vec![(lane, work)]);
+    pub(crate) fn push(&mut self, lane: LaneId, work: Vec<Instruction>) {
+        self.push_concurrent(vec![(lane, work)]);
     }
 
     /// Adds a stage whose lanes run concurrently.
-    pub(crate) fn beside(&mut self, mut lanes: Vec<(LaneId, Vec<Instruction>)>) {
+    pub(crate) fn push_concurrent(&mut self, mut lanes: Vec<(LaneId, Vec<Instruction>)>) {
         lanes.retain(|(_, work)| !work.is_empty());
         if !lanes.is_empty() {
             self.0.push(lanes);
@@ -36,9 +36,9 @@ impl Stages {
         let signals = |lane: LaneId| {
             self.0.iter().flatten().filter(|(other, _)| *other == lane).count() as u32
         };
-        let mut before: Vec<Wait> = last
+        let mut before: Vec<TimelineWait> = last
             .into_iter()
-            .map(|lane| Wait { lane, offset: signals(lane), previous_step: true })
+            .map(|lane| TimelineWait { lane, offset: signals(lane), previous_step: true })
             .collect();
         for stage in self.0 {
             let mut reached = Vec::new();
@@ -49,7 +49,7 @@ impl Stages {
                 list.extend(work);
                 list.push(Instruction::Signal);
                 *count += 1;
-                reached.push(Wait { lane, offset: *count, previous_step: false });
+                reached.push(TimelineWait { lane, offset: *count, previous_step: false });
             }
             before = reached;
         }

@@ -37,11 +37,12 @@ pub struct Stat {
 
 impl Stat {
     /// Summarises samples in nanoseconds; `None` without samples.
-    pub fn of(samples_ns: &[u64]) -> Option<Stat> {
+    pub fn from_samples(samples_ns: &[u64]) -> Option<Stat> {
         let mut values: Vec<f64> = samples_ns.iter().map(|ns| *ns as f64).collect();
         values.sort_unstable_by(f64::total_cmp);
         let centre = median(&values)?;
-        let allowed = (OUTLIER_DEVIATIONS * deviation(&values, centre)).max(OUTLIER_SHARE * centre);
+        let allowed =
+            (OUTLIER_DEVIATIONS * median_deviation(&values, centre)).max(OUTLIER_SHARE * centre);
         let all = values.len();
         let mean_ns = values.iter().sum::<f64>() / all as f64;
         values.retain(|value| (value - centre).abs() <= allowed);
@@ -52,7 +53,7 @@ impl Stat {
             mean_ns,
             min_ns: *values.first()?,
             max_ns: *values.last()?,
-            deviation_ns: deviation(&values, median_ns),
+            deviation_ns: median_deviation(&values, median_ns),
             samples: values.len() as u32,
             outliers: (all - values.len()) as u32,
         })
@@ -61,9 +62,9 @@ impl Stat {
     /// Returns true if the means differ by more than their samples spread. A wide spread excuses at
     /// most [`DIFFERENCE_MAX`].
     pub fn differs(&self, other: &Stat) -> bool {
-        let least_ns = self.mean_ns.min(other.mean_ns);
+        let smaller_mean_ns = self.mean_ns.min(other.mean_ns);
         let allowed_ns = (self.deviation_ns + other.deviation_ns)
-            .clamp(OUTLIER_SHARE * least_ns, DIFFERENCE_MAX * least_ns);
+            .clamp(OUTLIER_SHARE * smaller_mean_ns, DIFFERENCE_MAX * smaller_mean_ns);
         (self.mean_ns - other.mean_ns).abs() > allowed_ns
     }
 }
@@ -78,7 +79,7 @@ pub(crate) fn median(sorted: &[f64]) -> Option<f64> {
     }
 }
 
-fn deviation(sorted: &[f64], centre: f64) -> f64 {
+fn median_deviation(sorted: &[f64], centre: f64) -> f64 {
     let mut distances: Vec<f64> = sorted.iter().map(|value| (value - centre).abs()).collect();
     distances.sort_unstable_by(f64::total_cmp);
     NORMAL_SCALE * median(&distances).unwrap_or(0.0)
@@ -90,10 +91,10 @@ mod tests {
 
     #[test]
     fn medians_by_hand() {
-        assert_eq!(Stat::of(&[]), None);
-        let one = Stat::of(&[7]).expect("one sample");
+        assert_eq!(Stat::from_samples(&[]), None);
+        let one = Stat::from_samples(&[7]).expect("one sample");
         assert_eq!((one.median_ns, one.deviation_ns, one.samples, one.outliers), (7.0, 0.0, 1, 0));
-        let even = Stat::of(&[40, 10, 30, 20]).expect("four samples");
+        let even = Stat::from_samples(&[40, 10, 30, 20]).expect("four samples");
         assert_eq!((even.median_ns, even.min_ns, even.max_ns), (25.0, 10.0, 40.0));
         // Distances 15 5 5 15: their median is 10.
         assert_eq!(even.deviation_ns, 10.0 * NORMAL_SCALE);
@@ -102,7 +103,7 @@ mod tests {
     #[test]
     fn an_interrupted_sample_is_left_out_and_counted() {
         // Median 102, distances 2 1 0 1 2 898 0: their median is 1, so 102 +- 5.2 remain.
-        let found = Stat::of(&[100, 101, 102, 103, 104, 1000, 102]).expect("samples");
+        let found = Stat::from_samples(&[100, 101, 102, 103, 104, 1000, 102]).expect("samples");
         assert_eq!((found.samples, found.outliers), (6, 1));
         assert_eq!((found.median_ns, found.max_ns), (102.0, 104.0));
         assert_eq!(found.mean_ns, 1612.0 / 7.0, "the mean is over all");
@@ -111,14 +112,14 @@ mod tests {
     #[test]
     fn samples_that_agree_have_no_outliers_within_the_share() {
         // The deviation is 0; 2% of 1000 are 20.
-        let found = Stat::of(&[1000, 1000, 1000, 1000, 1020, 1021]).expect("samples");
+        let found = Stat::from_samples(&[1000, 1000, 1000, 1000, 1020, 1021]).expect("samples");
         assert_eq!((found.samples, found.outliers), (5, 1));
         assert_eq!(found.max_ns, 1020.0);
     }
 
     #[test]
     fn figures_differ_beyond_their_spread() {
-        let of = |samples: &[u64]| Stat::of(samples).expect("samples");
+        let of = |samples: &[u64]| Stat::from_samples(samples).expect("samples");
         let narrow = of(&[1000, 1001, 1002, 1003, 1004]);
         assert!(!narrow.differs(&of(&[1015, 1016, 1017])), "within 2%");
         assert!(narrow.differs(&of(&[1100, 1101, 1102])));
@@ -130,7 +131,7 @@ mod tests {
 
     #[test]
     fn a_wide_distribution_keeps_its_samples() {
-        let found = Stat::of(&[100, 200, 300, 400, 500]).expect("samples");
+        let found = Stat::from_samples(&[100, 200, 300, 400, 500]).expect("samples");
         assert_eq!((found.samples, found.outliers), (5, 0));
     }
 }

@@ -9,7 +9,7 @@
 use std::collections::BTreeSet;
 
 /// Minimum fraction of the nearest measured time that an extrapolation may return.
-const LEAST_SHARE: f64 = 0.05;
+const EXTRAPOLATION_SHARE_MIN: f64 = 0.05;
 
 /// Interpolates in one coordinate over ascending points `(x, time)`; `None` if they do not extend
 /// to `x`.
@@ -26,23 +26,23 @@ fn interpolate(points: &[(f64, f64)], x: f64) -> Option<f64> {
     let value = low.1 + (high.1 - low.1) * (x - low.0) / (high.0 - low.0);
     let nearest = if x < first.0 { first.1 } else { last.1 };
     let inside = (first.0..=last.0).contains(&x);
-    Some(if inside { value } else { value.max(LEAST_SHARE * nearest) })
+    Some(if inside { value } else { value.max(EXTRAPOLATION_SHARE_MIN * nearest) })
 }
 
 /// Times over rows and positions.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Surface {
+pub struct CostSurface {
     /// For each number of rows, ascending: its points over positions, ascending.
     lines: Vec<(f64, Vec<(f64, f64)>)>,
     /// The points are times of one position instead of all.
     of_one_position: bool,
 }
 
-impl Surface {
+impl CostSurface {
     /// Builds a surface from points `(rows, positions, time)` in any order; of equal coordinates
     /// the last counts.
-    pub fn of(points: impl IntoIterator<Item = (u32, u32, f64)>) -> Surface {
-        let mut surface = Surface::default();
+    pub fn from_points(points: impl IntoIterator<Item = (u32, u32, f64)>) -> CostSurface {
+        let mut surface = CostSurface::default();
         for (rows, positions, time) in points {
             let (rows, positions) = (f64::from(rows), f64::from(positions));
             let place = surface.lines.partition_point(|line| line.0 < rows);
@@ -62,11 +62,14 @@ impl Surface {
     /// Builds a surface for work in which each position attends to the preceding ones, like
     /// attention over prompts: the time of one position is a line over positions, so two lengths
     /// determine all others.
-    pub fn looking_back(points: impl IntoIterator<Item = (u32, u32, f64)>) -> Surface {
+    pub fn for_prompt_attention(points: impl IntoIterator<Item = (u32, u32, f64)>) -> CostSurface {
         let of_one = |(rows, positions, time): (u32, u32, f64)| {
             (rows, positions, time / f64::from(positions.max(1)))
         };
-        Surface { of_one_position: true, ..Surface::of(points.into_iter().map(of_one)) }
+        CostSurface {
+            of_one_position: true,
+            ..CostSurface::from_points(points.into_iter().map(of_one))
+        }
     }
 
     /// Returns the time at a point; `None` if the measured points do not extend to it: one number
@@ -124,19 +127,20 @@ mod tests {
                 points.push((rows, positions, time(f64::from(rows), f64::from(positions))));
             }
         }
-        let surface = Surface::of(points);
+        let surface = CostSurface::from_points(points);
         for (rows, positions) in [(2.0, 10.0), (3.0, 30.0), (7.5, 99.0), (16.0, 200.0)] {
             let found = surface.at(rows, positions).expect("there are points");
             assert!((found - time(rows, positions)).abs() < 1e-9, "{rows}, {positions}: {found}");
         }
-        assert_eq!(Surface::default().at(1.0, 1.0), None);
+        assert_eq!(CostSurface::default().at(1.0, 1.0), None);
         assert_eq!(surface.coordinates(), (vec![2, 4, 8], vec![10, 50, 100]));
     }
 
     #[test]
     fn two_lengths_of_a_prompt_give_every_other() {
         let time = |positions: f64| 7.0 * positions + 0.5 * positions * positions;
-        let surface = Surface::looking_back([64, 32].map(|n| (2, n, time(f64::from(n)))));
+        let surface =
+            CostSurface::for_prompt_attention([64, 32].map(|n| (2, n, time(f64::from(n)))));
         for positions in [1.0, 8.0, 32.0, 48.0, 64.0, 100.0] {
             let found = surface.at(2.0, positions).expect("there are two lengths");
             assert!((found / time(positions) - 1.0).abs() < 1e-9, "{positions}: {found}");
@@ -146,7 +150,7 @@ mod tests {
 
     #[test]
     fn a_line_of_one_point_is_left_out_elsewhere() {
-        let surface = Surface::of([(8, 10, 1.0), (8, 20, 3.0), (2, 10, 0.5)]);
+        let surface = CostSurface::from_points([(8, 10, 1.0), (8, 20, 3.0), (2, 10, 0.5)]);
         assert_eq!(surface.at(8.0, 15.0), Some(2.0));
         assert_eq!(surface.at(2.0, 10.0), Some(0.5));
         assert_eq!(surface.at(2.0, 15.0), None, "of two rows one length alone is known");
@@ -154,7 +158,7 @@ mod tests {
 
     #[test]
     fn a_later_point_replaces_an_earlier_one() {
-        let surface = Surface::of([(1, 1, 5.0), (1, 1, 6.0)]);
+        let surface = CostSurface::from_points([(1, 1, 5.0), (1, 1, 6.0)]);
         assert_eq!(surface.at(1.0, 1.0), Some(6.0));
     }
 }

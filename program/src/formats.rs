@@ -4,9 +4,9 @@
 //! Both devices compute from the same format with the same meaning, so it never depends on the
 //! placement.
 
-use model::compressed::{Bits, Grouped, Scales, WeightFormat, kv4_position_bytes};
 use model::config::{Dtype, ModelConfig};
 use model::ops::Op;
+use model::quantized_format::{Bits, Grouped, ScaleLayout, WeightFormat, kv4_position_bytes};
 use serde::{Deserialize, Serialize};
 
 use crate::weights::Weights;
@@ -54,7 +54,7 @@ impl WeightFormats {
             Weights::Positions | Weights::FinalNorm => WeightFormat::Plain,
             Weights::Layer { layer, op } => {
                 let layer = usize::from(layer);
-                let place = config.place_in_layer(layer, op);
+                let place = config.index_in_layer(layer, op);
                 place.map_or(WeightFormat::Plain, |place| self.layers[layer][place])
             }
         }
@@ -72,7 +72,7 @@ impl WeightFormats {
 pub fn decompressed(format: WeightFormat) -> Option<Grouped> {
     let WeightFormat::Grouped(grouped) = format else { return None };
     match (grouped.bits, grouped.scales) {
-        (Bits::Eight, _) | (Bits::Four, Scales::Halves) => None,
+        (Bits::Eight, _) | (Bits::Four, ScaleLayout::Halves) => None,
         _ => Some(grouped.widened()),
     }
 }

@@ -6,8 +6,8 @@
 use model::ops::{Kv, Op, Value};
 use serde::{Deserialize, Serialize};
 
-use crate::map::{Chunk, Device, Phase};
-use crate::owners::Attending;
+use crate::kv_owner::AttentionSide;
+use crate::map::{Chunk, ComputeDevice, Phase};
 use crate::topology::{LaneId, LaneSet};
 
 /// Index into `Plan::programs`.
@@ -57,7 +57,7 @@ pub enum Rows {
     /// One row of a sequence, following its cached positions.
     Single,
     /// No rows: the caches of the listed sequences migrate to this side.
-    Moves(Device),
+    Moves(ComputeDevice),
 }
 
 impl Rows {
@@ -90,19 +90,19 @@ pub struct ProgramShape {
     /// Program whose rows are the sampled tokens: `Sample` lists them in the first work list of a
     /// batch.
     pub next: ProgramId,
-    pub attending: Attending,
+    pub attention_side: AttentionSide,
 }
 
 impl ProgramShape {
     /// Returns the name used in reports and errors.
     pub const fn name(&self) -> &'static str {
-        match (self.rows, self.attending) {
-            (Rows::Moves(Device::Cpu), _) => "moves to the host",
-            (Rows::Moves(Device::Gpu), _) => "moves to the device",
-            (rows, Attending::Mapped) => rows.phase().name(),
-            (_, Attending::Device) => "gpu",
-            (_, Attending::Owners) => "pipelined",
-            (_, Attending::Lagging) => "async",
+        match (self.rows, self.attention_side) {
+            (Rows::Moves(ComputeDevice::Cpu), _) => "moves to the host",
+            (Rows::Moves(ComputeDevice::Gpu), _) => "moves to the device",
+            (rows, AttentionSide::Mapped) => rows.phase().name(),
+            (_, AttentionSide::Device) => "gpu",
+            (_, AttentionSide::Owners) => "pipelined",
+            (_, AttentionSide::Deferred) => "async",
         }
     }
 
@@ -117,8 +117,8 @@ impl ProgramShape {
     /// Returns the number of streams whose rows are computed separately from those of all others.
     /// Deferred rows join those of the first stream.
     pub const fn joint_streams(&self) -> u16 {
-        match self.attending {
-            Attending::Lagging => 1,
+        match self.attention_side {
+            AttentionSide::Deferred => 1,
             _ => self.streams,
         }
     }
@@ -126,7 +126,7 @@ impl ProgramShape {
     /// Returns true if each step is a stage of its own, separated by a barrier: deferred rows read
     /// what the previous step left for other rows.
     pub const fn is_single_step(&self) -> bool {
-        matches!(self.attending, Attending::Lagging)
+        matches!(self.attention_side, AttentionSide::Deferred)
     }
 }
 
@@ -203,7 +203,7 @@ pub enum Moved {
     Sequences(Kv),
     /// The deferred rows of a value, to or from the buffer that keeps them between two steps
     /// (`crate::lagging`).
-    Lagging(Value),
+    Deferred(Value),
 }
 
 /// Moves bytes between host and device memory.
@@ -254,7 +254,7 @@ pub struct Read {
 /// Blocks until `lane`'s timeline reaches `base + step * signals_per_step + offset`, where `step`
 /// is the current step or the previous one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Wait {
+pub struct TimelineWait {
     pub lane: LaneId,
     /// 1 for the lane's first signal of a step.
     pub offset: u32,
@@ -269,7 +269,7 @@ pub enum Instruction {
     Append(Append),
     Decompress(Decompress),
     Read(Read),
-    Wait(Wait),
+    Wait(TimelineWait),
     /// Adds one to the lane's timeline; all earlier work of the lane is complete.
     Signal,
 }
@@ -323,7 +323,7 @@ impl Instruction {
         reads.chain(writes).collect()
     }
 
-    /// Returns the instruction's place in the model; `None` for `Wait` and `Signal`.
+    /// Returns the instruction's place in the model; `None` for `TimelineWait` and `Signal`.
     pub fn at(&self) -> Option<At> {
         match self {
             Instruction::Compute(compute) => Some(compute.at),

@@ -9,11 +9,11 @@
 
 mod chunk;
 pub mod compile;
+pub mod deferred_rows;
 pub mod formats;
 pub mod ir;
-pub mod lagging;
+pub mod kv_owner;
 pub mod map;
-pub mod owners;
 pub mod page_runs;
 pub mod pieces;
 pub mod plan;

@@ -14,7 +14,7 @@ use crate::topology::MemoryId;
 /// One of the two compute devices of the machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Device {
+pub enum ComputeDevice {
     Cpu,
     Gpu,
 }
@@ -143,13 +143,13 @@ impl Phase {
 /// Device assignment of one phase.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PhaseMap {
-    pub embed: Device,
+    pub embed: ComputeDevice,
     /// One device per entry of each layer's list (decode: [`layer_list`] with the map's chunking;
     /// prefill: without chunking, and `Scores`, `Softmax`, `Wv` on one device).
-    pub layers: Vec<Vec<Device>>,
-    pub final_norm: Device,
+    pub layers: Vec<Vec<ComputeDevice>>,
+    pub final_norm: ComputeDevice,
     /// Device of the head and of sampling.
-    pub head: Device,
+    pub head: ComputeDevice,
 }
 
 /// Memory in which each part of a layer's KV cache is stored.
@@ -164,10 +164,10 @@ pub struct LayerKv {
 
 impl LayerKv {
     /// Returns the memory that stores a part of a batch's cache.
-    pub fn home(&self, kv: Kv, part: u16, batch: u16) -> MemoryId {
+    pub fn tier(&self, kv: Kv, part: u16, batch: u16) -> MemoryId {
         match batch < self.device_batches {
             true => MemoryId::VRAM,
-            false => self.homes(kv)[usize::from(part)],
+            false => self.tiers(kv)[usize::from(part)],
         }
     }
 
@@ -179,7 +179,7 @@ impl LayerKv {
     }
 
     /// Returns the memories of the parts of one of the two caches.
-    pub fn homes(&self, kv: Kv) -> &[MemoryId] {
+    pub fn tiers(&self, kv: Kv) -> &[MemoryId] {
         match kv {
             Kv::K => &self.k,
             Kv::V => &self.v,
@@ -198,7 +198,7 @@ pub struct DeviceMap {
     pub decode: PhaseMap,
     /// Memory of the weights, per layer and per operation of `ModelConfig::layer_ops`. Weights in
     /// device memory are loaded once. Those on the host, in its near memory or in another one
-    /// ([`MemoryId::far`]), are streamed whenever the GPU runs the operation. Those on
+    /// ([`MemoryId::slow_tier`]), are streamed whenever the GPU runs the operation. Those on
     /// [`MemoryId::STORAGES`] are read to the host, and streamed from there, in every step, or as
     /// `direct_reads` specifies.
     pub weights: Vec<Vec<MemoryId>>,
@@ -240,21 +240,21 @@ impl DeviceMap {
 
     /// Returns true if any weights are read from storages.
     pub fn uses_storages(&self) -> bool {
-        let mut homes = self.weights.iter().flatten().chain([&self.outer_weights]);
-        homes.any(|home| *home == MemoryId::STORAGES)
+        let mut tiers = self.weights.iter().flatten().chain([&self.outer_weights]);
+        tiers.any(|home| *home == MemoryId::STORAGES)
     }
 
     /// Returns the number of additional host memories that the map needs.
-    pub fn far_memories(&self) -> u8 {
-        let homes = self.weights.iter().flatten().chain([&self.outer_weights]);
-        homes.filter_map(|home| home.far_number()).map(|number| number + 1).max().unwrap_or(0)
+    pub fn slow_tier_count(&self) -> u8 {
+        let tiers = self.weights.iter().flatten().chain([&self.outer_weights]);
+        tiers.filter_map(|home| home.slow_tier_index()).map(|number| number + 1).max().unwrap_or(0)
     }
 
     /// Returns true if any operation runs on the GPU.
     pub fn uses_gpu(&self) -> bool {
         [&self.prefill, &self.decode].iter().any(|phase| {
-            [phase.embed, phase.final_norm, phase.head].contains(&Device::Gpu)
-                || phase.layers.iter().any(|layer| layer.contains(&Device::Gpu))
+            [phase.embed, phase.final_norm, phase.head].contains(&ComputeDevice::Gpu)
+                || phase.layers.iter().any(|layer| layer.contains(&ComputeDevice::Gpu))
         })
     }
 
@@ -265,7 +265,7 @@ impl DeviceMap {
             None => self.outer_weights,
             Some(layer) => {
                 let layer = usize::from(layer);
-                self.weights[layer][config.place_in_layer(layer, op).unwrap_or(0)]
+                self.weights[layer][config.index_in_layer(layer, op).unwrap_or(0)]
             }
         }
     }
@@ -291,7 +291,11 @@ impl DeviceMap {
 
     /// Returns the decode list of a layer with its devices, with chunks merged if one device runs
     /// them all.
-    pub fn decode_layer(&self, config: &ModelConfig, layer: usize) -> Vec<(OpChunk, Device)> {
+    pub fn decode_layer(
+        &self,
+        config: &ModelConfig,
+        layer: usize,
+    ) -> Vec<(OpChunk, ComputeDevice)> {
         let devices = &self.decode.layers[layer];
         let full = layer_list(config, layer, self.chunking);
         if self.chunking.is_some_and(|cut| cut.order == ChunkOrder::Linears) {
@@ -312,7 +316,7 @@ impl DeviceMap {
 }
 
 /// Merges the pieces of each operation that one device runs entirely.
-fn whole_where_alike(list: &[(OpChunk, Device)]) -> Vec<(OpChunk, Device)> {
+fn whole_where_alike(list: &[(OpChunk, ComputeDevice)]) -> Vec<(OpChunk, ComputeDevice)> {
     let of_one = list.chunk_by(|(one, _), (other, _)| one.op == other.op);
     let collapsed = of_one.flat_map(|pieces| {
         let (OpChunk { op, .. }, device) = pieces[0];

@@ -24,7 +24,7 @@ impl PageRuns {
         let is_whole = shape.page_positions > 0
             && plan.table.windows.is_empty()
             && plan.map.kv_select.is_none()
-            && !config.layers.have_states();
+            && !config.layers.has_states();
         if !is_whole {
             return None;
         }

@@ -4,9 +4,9 @@
 
 use std::ops::Range;
 
-use model::compressed::WeightFormat;
 use model::config::{Dtype, ModelConfig};
 use model::ops::{Op, Value};
+use model::quantized_format::WeightFormat;
 
 use crate::chunk::Chunk;
 
@@ -77,14 +77,14 @@ pub fn weight_ranges(
 
 #[cfg(test)]
 mod tests {
-    use model::compressed::Grouped;
-    use model::known::known;
+    use model::known::find_known;
+    use model::quantized_format::Grouped;
 
     use super::*;
 
     #[test]
     fn pieces_are_all_of_a_blob() {
-        let config = known("opt-125m").expect("known").config;
+        let config = find_known("opt-125m").expect("known").config;
         for format in [WeightFormat::Plain, WeightFormat::Grouped(Grouped::W4)] {
             for op in [Op::Q, Op::Out, Op::Fc0, Op::Fc1] {
                 assert!(divides(&config, op, 8), "{op:?}");
@@ -105,7 +105,7 @@ mod tests {
 
     #[test]
     fn some_linears_stay_whole() {
-        let llama = known("llama-3.2-1b").expect("known").config;
+        let llama = find_known("llama-3.2-1b").expect("known").config;
         let divided = |op| divides(&llama, op, 8);
         assert!([Op::Out, Op::Gate, Op::Up, Op::Down].into_iter().all(divided));
         // Queries are rotated; attention and norms are not linears; caches take K and V.

@@ -3,13 +3,13 @@
 use model::config::{Dtype, ModelConfig};
 use serde::{Deserialize, Serialize};
 
+use crate::deferred_rows;
 use crate::ir::{BufferId, Program, ProgramId, ProgramShape, ProgramWork, Read, Rows};
-use crate::lagging;
-use crate::map::{Device, DeviceMap};
-use crate::owners::Attending;
+use crate::kv_owner::AttentionSide;
+use crate::map::{ComputeDevice, DeviceMap};
 use crate::shares::{blocks_of, bytes_of};
 use crate::step_table::{ListSize, Routers, StepTableLayout};
-use crate::topology::{FAR_MAX, Holds, LaneId, MemoryKind, SegmentId, Topology};
+use crate::topology::{Holds, LaneId, MemoryKind, SLOW_TIERS_MAX, SegmentId, Topology};
 use crate::weights::Weights;
 
 /// The maxima that bound every size in a plan.
@@ -129,7 +129,7 @@ impl RunShape {
             stream_rows: self.stream_rows() as u32,
             logits_rows: self.stream_sequences().into(),
             next: ProgramId::DECODE,
-            attending: Attending::Mapped,
+            attention_side: AttentionSide::Mapped,
         };
         let decode = ProgramShape {
             rows: Rows::Single,
@@ -138,7 +138,7 @@ impl RunShape {
             stream_rows: self.batch_size.into(),
             logits_rows: self.batch_size.into(),
             next: ProgramId::DECODE,
-            attending: Attending::Mapped,
+            attention_side: AttentionSide::Mapped,
         };
         vec![prefill, decode]
     }
@@ -153,21 +153,21 @@ impl RunShape {
             stream_rows: self.prefill_chunk,
             logits_rows: self.logits_rows.max(self.batch_size.into()),
             next: ProgramId::STEP,
-            attending: Attending::Mapped,
+            attention_side: AttentionSide::Mapped,
         };
         if !self.has_owners() {
             return vec![step];
         }
         let moves = |to| ProgramShape { rows: Rows::Moves(to), stream_rows: 1, ..step };
         let mut all = vec![
-            ProgramShape { attending: Attending::Device, ..step },
-            ProgramShape { attending: Attending::Owners, streams: 2, ..step },
-            moves(Device::Cpu),
-            moves(Device::Gpu),
+            ProgramShape { attention_side: AttentionSide::Device, ..step },
+            ProgramShape { attention_side: AttentionSide::Owners, streams: 2, ..step },
+            moves(ComputeDevice::Cpu),
+            moves(ComputeDevice::Gpu),
         ];
-        if lagging::can_lag(config) {
-            let streams = lagging::streams(config.num_layers as u16);
-            all.push(ProgramShape { attending: Attending::Lagging, streams, ..step });
+        if deferred_rows::can_defer_rows(config) {
+            let streams = deferred_rows::streams(config.num_layers as u16);
+            all.push(ProgramShape { attention_side: AttentionSide::Deferred, streams, ..step });
         }
         all
     }
@@ -250,7 +250,7 @@ pub struct Plan {
 pub struct Footprint {
     pub host_weights_bytes: u64,
     /// Weights in additional host memories, by the numbers of these memories.
-    pub far_weights_bytes: [u64; FAR_MAX],
+    pub slow_tier_weights_bytes: [u64; SLOW_TIERS_MAX],
     pub host_kv_bytes: u64,
     pub host_activations_bytes: u64,
     /// Size of the plan's buffers in the device arena.
@@ -308,14 +308,14 @@ impl Footprint {
             });
             wanted.map(&end_bytes).sum()
         };
-        let far_weights_bytes = std::array::from_fn(|number| {
-            let memory = topology.far(number as u8);
+        let slow_tier_weights_bytes = std::array::from_fn(|number| {
+            let memory = topology.slow_tier(number as u8);
             memory.map_or(0, |memory| end_bytes(SegmentId { memory, holds: Holds::Weights }))
         });
         Footprint {
             host_weights_bytes: of_kind(MemoryKind::Dram, Holds::Weights)
-                - far_weights_bytes.iter().sum::<u64>(),
-            far_weights_bytes,
+                - slow_tier_weights_bytes.iter().sum::<u64>(),
+            slow_tier_weights_bytes,
             host_kv_bytes: of_kind(MemoryKind::Dram, Holds::Kv),
             host_activations_bytes: of_kind(MemoryKind::Dram, Holds::Activations),
             device_bytes: of_kind(MemoryKind::Vram, Holds::Arena),

@@ -1,8 +1,8 @@
 //! Selects the linears that a device multiplies as plain matrices with a library, if it has one.
 
-use model::compressed::WeightFormat;
 use model::config::Dtype;
 use model::ops::Op;
+use model::quantized_format::WeightFormat;
 
 use crate::ir::Rows;
 use crate::plan::RunShape;

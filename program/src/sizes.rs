@@ -5,7 +5,7 @@ use model::layers::LayerKind;
 use model::ops::{Kv, Value};
 
 use crate::formats::{KvFormat, WeightFormats, on_device};
-use crate::owners::DEVICE;
+use crate::kv_owner::DEVICE;
 use crate::select::KvSelect;
 use crate::step_table::chunk_positions_max;
 use crate::weights::Weights;
@@ -46,7 +46,7 @@ impl Sizes<'_> {
     /// Returns the size of one of `parts` parts of the K or V cache of a layer and batch. For a
     /// layer with a state, returns the size of the states of all sequences, which are never split.
     pub fn cache_bytes(&self, layer: usize, kv: Kv, parts: u16) -> usize {
-        let kind = self.config.layers.of(layer);
+        let kind = self.config.layers.kind(layer);
         let Some(delta) = self.config.delta.filter(|_| kind.has_state()) else {
             return self.cache_bytes_of(kind, kv, parts);
         };
@@ -61,7 +61,7 @@ impl Sizes<'_> {
     /// sequences have owners.
     pub fn owned_cache_bytes(&self, layer: usize, part: u16) -> usize {
         let all = if part == DEVICE.index { self.device_slots } else { self.batch_size };
-        let kept = self.config.layers.of(layer).kept_positions(self.max_context as usize);
+        let kept = self.config.layers.kind(layer).kept_positions(self.max_context as usize);
         let position_bytes = self.kv_format.position_bytes(self.config.head_dim, self.dtype);
         usize::from(all) * kept * self.config.num_kv_heads * position_bytes
     }

@@ -62,7 +62,7 @@ pub enum Field {
     /// 1: logits that are not finite do not end the sequence and select token 0 (for measurements,
     /// whose programs compute on uninitialised memory).
     AnyLogits,
-    /// A [`Finish`] code.
+    /// A [`EndReason`] code.
     Finish,
     /// 1: the coordinator has found a stop string; the sequence ends at the next `Sample`.
     Cancel,
@@ -72,14 +72,14 @@ pub enum Field {
     Computed,
     /// Serving runs: number of positions for which the coordinator has allocated caches; it grows
     /// while the sequence runs.
-    Room,
+    Capacity,
     /// Serving runs: arrival number of the sequence, which may wrap around.
     Arrival,
-    /// If sequences have owners: the owner, a [`Home`].
-    Home,
+    /// If sequences have owners: the owner, a [`KvTier`].
+    Tier,
     /// If sequences have owners: the extent in the device's caches, while the sequence has or had
     /// one.
-    Seat,
+    Allocation,
     /// If sequences have owners: the position in its owner's queue.
     Turn,
     /// If sequences have owners: number of steps since the sequence was last computed.
@@ -108,7 +108,7 @@ pub enum SlotState {
 /// Location of the caches of a sequence that has an owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
-pub enum Home {
+pub enum KvTier {
     /// Nothing of the sequence is cached.
     Nowhere = 0,
     Device = 1,
@@ -173,7 +173,7 @@ pub const LOGPROB_WORDS: usize = 2;
 /// Reason for which a sequence ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
-pub enum Finish {
+pub enum EndReason {
     Running = 0,
     /// An EOS token, or a stop string.
     Stop = 1,

@@ -1,8 +1,8 @@
 //! Weight blobs of a model, as named by its operations.
 
-use model::compressed::WeightFormat;
 use model::config::{Dtype, ModelConfig};
 use model::ops::{Op, align_up};
+use model::quantized_format::WeightFormat;
 use serde::{Deserialize, Serialize};
 
 /// A weight blob.

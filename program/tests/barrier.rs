@@ -6,15 +6,15 @@ use common::{Choices, PLAIN, opt, shape, split};
 use model::ops::Op;
 use program::compile::{CompileError, compile};
 use program::ir::{Instruction, Moved};
-use program::map::{Device, Schedule, layer_list};
-use program::simulate::{Costs, Place, simulate};
+use program::map::{ComputeDevice, Schedule, layer_list};
+use program::simulate::{Place, SimulationCosts, simulate};
 use program::topology::{LaneSet, MemoryId};
 use program::validate::validate;
 
 /// Costs: 60 per layer for its six matrices over the link, 20 for each batch's computation.
 struct SixtyAndTwenty;
 
-impl Costs for SixtyAndTwenty {
+impl SimulationCosts for SixtyAndTwenty {
     fn work_ns(&self, _: Place, instruction: &Instruction, _: u32) -> f64 {
         match instruction {
             Instruction::Copy(copy) => match copy.moved {
@@ -69,7 +69,7 @@ fn every_form_is_proved() {
         for (gpu_kv, weights) in
             [(MemoryId::DRAM, MemoryId::DRAM), (MemoryId::VRAM, MemoryId::VRAM)]
         {
-            for outer in [Device::Cpu, Device::Gpu] {
+            for outer in [ComputeDevice::Cpu, ComputeDevice::Gpu] {
                 for (from, to) in [(0, entries), (0, 4), (7, entries)] {
                     let choices = Choices { schedule, gpu_kv, weights, outer, ..PLAIN };
                     let map = split(&config, from, to, choices);

@@ -3,11 +3,11 @@
 mod common;
 
 use common::{Choices, PLAIN, llama, opt, shape, split};
-use model::compressed::{Grouped, WeightFormat};
 use model::ops::{Kv, Op, Value};
+use model::quantized_format::{Grouped, WeightFormat};
 use program::compile::compile;
 use program::ir::{Instruction, Moved, Program, ProgramId};
-use program::map::{Device, layer_list};
+use program::map::{ComputeDevice, layer_list};
 use program::plan::Plan;
 use program::topology::{LaneId, MemoryId, SegmentId};
 use program::validate::{ValidateError, validate};
@@ -17,7 +17,7 @@ use program::weights::Weights;
 fn gpu_only() -> Plan {
     let config = opt();
     let entries = layer_list(&config, 0, None).len();
-    let choices = Choices { outer: Device::Gpu, ..PLAIN };
+    let choices = Choices { outer: ComputeDevice::Gpu, ..PLAIN };
     compile(&config, &shape(2, 2), &split(&config, 0, entries, choices)).unwrap()
 }
 
@@ -40,7 +40,7 @@ fn copies(moved: Moved, layer: u16, batch: u16) -> impl Fn(&Instruction) -> bool
 fn without_copy(moved: Moved, layer: u16, batch: u16) -> String {
     let mut plan = gpu_only();
     let lane = match moved {
-        Moved::Value(_) | Moved::Lagging(_) => LaneId::D2H,
+        Moved::Value(_) | Moved::Deferred(_) => LaneId::D2H,
         Moved::Weights(_) | Moved::Cache(_) | Moved::Sequences(_) => LaneId::H2D_WEIGHTS,
     };
     let index = position(plan.decode(), lane, copies(moved, layer, batch));
@@ -67,9 +67,14 @@ fn compressed_weights_are_multiplied_after_their_own_decompression() {
     let config = opt();
     let entries = layer_list(&config, 0, None).len();
     let format = WeightFormat::Grouped(Grouped::GGUF_Q4_K);
-    let choices = Choices { outer: Device::Gpu, format, ..PLAIN };
+    let choices = Choices { outer: ComputeDevice::Gpu, format, ..PLAIN };
     let compiled = compile(&config, &shape(2, 2), &split(&config, 0, entries, choices)).unwrap();
-    let of = |op, layer| move |i: &Instruction| matches!(i, Instruction::Decompress(d) if d.op == op && d.at.layer == Some(layer));
+    let of = |op, layer| {
+        move |i: &Instruction| match i {
+            Instruction::Decompress(d) => d.op == op && d.at.layer == Some(layer),
+            _ => false,
+        }
+    };
     // Once per layer and step, whatever the number of batches; norms and the head have none.
     let list = &compiled.decode().lane(LaneId::GPU_DECOMPRESS).unwrap().instructions;
     let count = list.iter().filter(|i| matches!(i, Instruction::Decompress(_))).count();
@@ -89,7 +94,10 @@ fn compressed_weights_are_multiplied_after_their_own_decompression() {
     // Multiplying the stored format itself is refused.
     let mut plan = compiled.clone();
     let from = decompress.from;
-    let is = |i: &Instruction| matches!(i, Instruction::Compute(c) if c.op == Op::Fc0 && c.at.layer == Some(1));
+    let is = |i: &Instruction| match i {
+        Instruction::Compute(c) => c.op == Op::Fc0 && c.at.layer == Some(1),
+        _ => false,
+    };
     let at = position(plan.decode(), LaneId::GPU_COMPUTE, is);
     let Instruction::Compute(compute) =
         &mut instructions(plan.program_mut(ProgramId::DECODE), LaneId::GPU_COMPUTE)[at]
@@ -107,7 +115,7 @@ fn four_bits_with_f16_scales_are_multiplied_as_they_are() {
     for form in [Grouped::W4, Grouped::GGUF_Q4, Grouped::GGUF_Q8] {
         for weights in [MemoryId::DRAM, MemoryId::VRAM] {
             let format = WeightFormat::Grouped(form);
-            let choices = Choices { outer: Device::Gpu, format, weights, ..PLAIN };
+            let choices = Choices { outer: ComputeDevice::Gpu, format, weights, ..PLAIN };
             let map = split(&config, 0, entries, choices);
             let plan = compile(&config, &shape(2, 2), &map).unwrap();
             validate(&plan).unwrap();
@@ -126,7 +134,7 @@ fn four_bits_with_f16_scales_are_multiplied_as_they_are() {
 fn work_in_the_wrong_order_or_twice() {
     // The second addition to the residual stream before the first.
     let config = llama();
-    let choices = Choices { prefill: Device::Cpu, ..PLAIN };
+    let choices = Choices { prefill: ComputeDevice::Cpu, ..PLAIN };
     let compiled = compile(&config, &shape(1, 4), &split(&config, 0, 0, choices)).unwrap();
     let is = |op| move |i: &Instruction| matches!(i, Instruction::Compute(c) if c.op == op);
     let mut plan = compiled.clone();

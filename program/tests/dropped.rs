@@ -4,12 +4,12 @@
 mod common;
 
 use common::{Choices, PLAIN, llama, opt, shape, split};
-use model::compressed::{Grouped, WeightFormat};
 use model::config::ModelConfig;
 use model::ops::Op;
+use model::quantized_format::{Grouped, WeightFormat};
 use program::compile::{compile, footprint};
 use program::ir::{Compute, Instruction, ProgramId, Region};
-use program::map::{Chunk, ChunkOrder, Chunking, Device, DeviceMap, layer_list};
+use program::map::{Chunk, ChunkOrder, Chunking, ComputeDevice, DeviceMap, layer_list};
 use program::plan::{DeviceScratch, Plan, RunShape};
 use program::topology::MemoryId;
 use program::validate::{describe, validate};
@@ -75,7 +75,7 @@ fn each_is_needed(name: &str, config: &ModelConfig, shape: &RunShape, map: &Devi
 fn one_device() {
     let (opt, llama) = (opt(), llama());
     let all = layer_list(&opt, 0, None).len();
-    let gpu = Choices { outer: Device::Gpu, ..PLAIN };
+    let gpu = Choices { outer: ComputeDevice::Gpu, ..PLAIN };
     let resident = Choices {
         weights: MemoryId::VRAM,
         gpu_kv: MemoryId::VRAM,
@@ -83,7 +83,7 @@ fn one_device() {
         slots: 1,
         ..gpu
     };
-    let cpu = Choices { prefill: Device::Cpu, ..PLAIN };
+    let cpu = Choices { prefill: ComputeDevice::Cpu, ..PLAIN };
     each_is_needed("cpu-only", &opt, &shape(2, 2), &split(&opt, 0, 0, cpu));
     each_is_needed("cpu-only llama", &llama, &shape(1, 4), &split(&llama, 0, 0, cpu));
     each_is_needed("gpu-only", &opt, &shape(2, 2), &split(&opt, 0, all, gpu));
@@ -101,7 +101,8 @@ fn one_device() {
 #[test]
 fn every_interval() {
     let (opt, llama) = (opt(), llama());
-    let chunked = |order| Choices { chunking: Some((order, 4)), outer: Device::Gpu, ..PLAIN };
+    let chunked =
+        |order| Choices { chunking: Some((order, 4)), outer: ComputeDevice::Gpu, ..PLAIN };
     let cases = [
         (&opt, PLAIN),
         (&llama, Choices { slots: 1, fuse: false, ..PLAIN }),
@@ -138,7 +139,7 @@ fn pieces_of_linears() {
     let cases = [
         (wide(opt()), linears),
         (wide(llama()), Choices { slots: 1, weights: MemoryId::VRAM, ..linears }),
-        (wide(llama()), Choices { outer: Device::Gpu, format: W4, ..linears }),
+        (wide(llama()), Choices { outer: ComputeDevice::Gpu, format: W4, ..linears }),
     ];
     let mut dropped = 0;
     for (config, choices) in cases {
@@ -200,7 +201,7 @@ fn pieces_name_their_own_rows() {
 #[test]
 fn choices_of_a_split() {
     let (opt, llama) = (opt(), llama());
-    for prefill in [Device::Cpu, Device::Gpu] {
+    for prefill in [ComputeDevice::Cpu, ComputeDevice::Gpu] {
         for weights in [MemoryId::DRAM, MemoryId::VRAM] {
             for (hidden, slots) in [(MemoryId::DRAM, 1), (MemoryId::VRAM, 3)] {
                 let choices = Choices { prefill, weights, hidden, slots, gpu_kv: weights, ..PLAIN };

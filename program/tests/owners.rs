@@ -4,14 +4,14 @@
 mod common;
 
 use common::{Choices, PLAIN, llama, opt, shape, split};
-use model::compressed::{Grouped, WeightFormat};
 use model::config::ModelConfig;
 use model::ops::{Op, Value};
+use model::quantized_format::{Grouped, WeightFormat};
 use program::compile::{CompileError, compile, footprint};
+use program::deferred_rows::{can_defer_rows, kept, stream_after};
 use program::ir::{Instruction, Moved, ProgramId, Rows};
-use program::lagging::{can_lag, kept, stream_behind};
-use program::map::{Device, DeviceMap, layer_list};
-use program::owners::{Attending, DEVICE, HOST, with_owners};
+use program::kv_owner::{AttentionSide, DEVICE, HOST, with_owners};
+use program::map::{ComputeDevice, DeviceMap, layer_list};
 use program::plan::{Plan, RunShape};
 use program::topology::{LaneId, MemoryId};
 use program::validate::{ValidateError, describe, validate};
@@ -27,10 +27,10 @@ fn map(config: &ModelConfig, choices: Choices) -> DeviceMap {
 
 /// Weights that are streamed, resident, and decompressed.
 fn maps(config: &ModelConfig) -> Vec<(&'static str, DeviceMap)> {
-    let gpu = Choices { outer: Device::Gpu, ..PLAIN };
+    let gpu = Choices { outer: ComputeDevice::Gpu, ..PLAIN };
     let resident = Choices { weights: MemoryId::VRAM, hidden: MemoryId::VRAM, slots: 1, ..gpu };
     let q4_k = Choices { format: WeightFormat::Grouped(Grouped::GGUF_Q4_K), ..gpu };
-    let cpu_head = Choices { outer: Device::Cpu, ..resident };
+    let cpu_head = Choices { outer: ComputeDevice::Cpu, ..resident };
     [("streamed", gpu), ("resident", resident), ("q4_k", q4_k), ("head on the CPU", cpu_head)]
         .map(|(name, choices)| (name, map(config, choices)))
         .into()
@@ -108,10 +108,10 @@ fn owners_attend_for_their_own() {
     let host = [(0, HOST.index), (1, HOST.index)];
     assert_eq!(attend(ProgramId::PIPELINED, LaneId::CPU_COMPUTE), host);
     let shapes: Vec<_> = plan.programs.iter().map(|program| program.shape).collect();
-    assert_eq!(shapes[1].attending, Attending::Owners);
-    assert_eq!(shapes[2].rows, Rows::Moves(Device::Cpu));
-    assert_eq!(shapes[3].rows, Rows::Moves(Device::Gpu));
-    assert_eq!(shapes[4].attending, Attending::Lagging);
+    assert_eq!(shapes[1].attention_side, AttentionSide::Owners);
+    assert_eq!(shapes[2].rows, Rows::Moves(ComputeDevice::Cpu));
+    assert_eq!(shapes[3].rows, Rows::Moves(ComputeDevice::Gpu));
+    assert_eq!(shapes[4].attention_side, AttentionSide::Deferred);
 }
 
 /// NEO's order (section 3.1): the device passes the linears of both streams before its attention,
@@ -203,7 +203,7 @@ fn rows_that_lag_join_the_linears_of_the_others() {
             (_, Some(layer)) => layer + 1,
             (_, None) => layers,
         };
-        assert_eq!(compute.at.stream, stream_behind(behind), "{:?}", compute.op);
+        assert_eq!(compute.at.stream, stream_after(behind), "{:?}", compute.op);
     }
     let mut attended = 0;
     for instruction in instructions(&plan, ProgramId::ASYNC, LaneId::CPU_COMPUTE) {
@@ -228,7 +228,7 @@ fn what_is_kept_of_other_rows_is_refused() {
     for (lane, list) in lists.iter().enumerate() {
         for (index, instruction) in list.instructions.iter().enumerate() {
             let Instruction::Copy(copy) = instruction else { continue };
-            let Moved::Lagging(_) = copy.moved else { continue };
+            let Moved::Deferred(_) = copy.moved else { continue };
             let mut other = plan.clone();
             let list = &mut other.program_mut(ProgramId::ASYNC).lanes[lane].instructions;
             let Instruction::Copy(copy) = &mut list[index] else { unreachable!() };
@@ -267,7 +267,7 @@ fn what_is_kept_of_other_rows_is_refused() {
 #[test]
 fn rows_of_models_with_a_gate_of_attention_do_not_lag() {
     let gated = ModelConfig { output_gate: true, ..llama() };
-    assert!(can_lag(&llama()) && can_lag(&opt()) && !can_lag(&gated));
+    assert!(can_defer_rows(&llama()) && can_defer_rows(&opt()) && !can_defer_rows(&gated));
     let plan = proved("gated", &gated, &maps(&gated)[1].1);
     assert_eq!(plan.programs.len(), 4);
 }
@@ -286,6 +286,6 @@ fn what_owners_cannot_have_is_refused() {
     let all = layer_list(&config, 0, None).len();
     refused(&owned(2), &split(&config, 0, all, PLAIN));
     let mut linears = whole;
-    linears.prefill.layers.iter_mut().flatten().for_each(|device| *device = Device::Cpu);
+    linears.prefill.layers.iter_mut().flatten().for_each(|device| *device = ComputeDevice::Cpu);
     refused(&owned(2), &linears);
 }

@@ -6,16 +6,16 @@ mod common;
 use common::{Choices, PLAIN, llama, opt, shape, split};
 use program::compile::compile;
 use program::ir::Instruction;
-use program::map::{ChunkOrder, Device};
+use program::map::{ChunkOrder, ComputeDevice};
 use program::plan::Plan;
-use program::simulate::{Costs, Place, Span, simulate};
+use program::simulate::{Place, SimulationCosts, Span, simulate};
 use program::topology::{LaneId, LaneSet};
 use program::validate::{ReplayError, replay, validate};
 
 /// Costs that differ between instructions and between steps.
 struct Uneven(u64);
 
-impl Costs for Uneven {
+impl SimulationCosts for Uneven {
     fn work_ns(&self, place: Place, _: &Instruction, step: u32) -> f64 {
         let key = self.0 + u64::from(place.instruction) * 31 + u64::from(step) * 7;
         (1 + (key + place.lane.index() as u64 * 13) * 2_654_435_761 % 97) as f64
@@ -53,7 +53,7 @@ fn trace(plan: &Plan, seed: u64) -> Vec<Span> {
 
 #[test]
 fn simulated_runs_replay() {
-    let gpu = Choices { outer: Device::Gpu, slots: 1, ..PLAIN };
+    let gpu = Choices { outer: ComputeDevice::Gpu, slots: 1, ..PLAIN };
     let plans = [plan(), compile(&opt(), &shape(3, 1), &split(&opt(), 0, 11, gpu)).unwrap()];
     for plan in &plans {
         for seed in 0..20 {

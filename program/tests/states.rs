@@ -10,7 +10,7 @@ use model::layers::{FeedForward, LayerKind, Layers};
 use model::ops::{Kv, Op};
 use program::compile::{CompileError, compile};
 use program::ir::{Instruction, ProgramId};
-use program::map::{Device, DeviceMap, LayerKv, Schedule, layer_list};
+use program::map::{ComputeDevice, DeviceMap, LayerKv, Schedule, layer_list};
 use program::plan::{Plan, RunShape};
 use program::topology::MemoryId;
 use program::validate::{ValidateError, validate};
@@ -28,7 +28,7 @@ fn delta() -> ModelConfig {
     ModelConfig {
         name: "tiny-delta".to_owned(),
         family: Family::Qwen35,
-        layers: Layers::alike(LayerKind::delta(FeedForward::Dense)),
+        layers: Layers::uniform(LayerKind::delta(FeedForward::Dense)),
         delta: Some(net),
         output_gate: true,
         ..llama()
@@ -43,7 +43,7 @@ fn placed(config: &ModelConfig, from: usize, to: usize, choices: Choices) -> Dev
         let (mut k, mut v) = (Vec::new(), Vec::new());
         for (place, op) in config.layer_ops(layer).iter().enumerate() {
             let device = map.decode.layers[layer][place];
-            let home = if device == Device::Gpu { MemoryId::VRAM } else { MemoryId::DRAM };
+            let home = if device == ComputeDevice::Gpu { MemoryId::VRAM } else { MemoryId::DRAM };
             match op {
                 Op::DeltaConv => k.push(home),
                 Op::Delta => v.push(home),
@@ -93,7 +93,7 @@ fn every_interval_is_proved_and_of_some_each_instruction_is_needed() {
     let config = delta();
     let entries = layer_list(&config, 0, None).len();
     let (mut dropped, mut number) = (0, 0);
-    for prefill in [Device::Cpu, Device::Gpu] {
+    for prefill in [ComputeDevice::Cpu, ComputeDevice::Gpu] {
         for from in 0..entries {
             for to in from..=entries {
                 let map = placed(&config, from, to, Choices { prefill, ..PLAIN });
@@ -115,7 +115,7 @@ fn barriers_are_proved() {
     let config = delta();
     let entries = layer_list(&config, 0, None).len();
     for schedule in [Schedule::Barrier, Schedule::BarrierSpread] {
-        let choices = Choices { schedule, outer: Device::Gpu, ..PLAIN };
+        let choices = Choices { schedule, outer: ComputeDevice::Gpu, ..PLAIN };
         proved(&config, &shape(3, 2), &placed(&config, 0, entries, choices));
     }
 }
@@ -133,16 +133,16 @@ fn a_state_elsewhere_is_refused() {
     };
     refused(&|map| map.kv[1].v = vec![MemoryId::VRAM]);
     refused(&|map| map.kv[1].device_batches = 1);
-    let place = config.place_in_layer(1, Op::Delta).expect("a layer with a state");
-    refused(&|map| map.prefill.layers[1][place] = Device::Gpu);
-    refused(&|map| map.decode.layers[1][place] = Device::Gpu);
+    let place = config.index_in_layer(1, Op::Delta).expect("a layer with a state");
+    refused(&|map| map.prefill.layers[1][place] = ComputeDevice::Gpu);
+    refused(&|map| map.decode.layers[1][place] = ComputeDevice::Gpu);
 }
 
 /// A chunk whose state is not that of the rows before it.
 #[test]
 fn chunks_out_of_order_are_refused() {
     let config = delta();
-    let cpu = Choices { prefill: Device::Cpu, ..PLAIN };
+    let cpu = Choices { prefill: ComputeDevice::Cpu, ..PLAIN };
     let plan = proved(&config, &chunked(shape(1, 2)), &placed(&config, 0, 0, cpu));
     assert!(plan.prefill().shape.streams > 1, "prompts are cut");
     let mut swapped = plan.clone();

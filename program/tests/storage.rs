@@ -6,15 +6,15 @@ mod common;
 use std::collections::HashMap;
 
 use common::{Choices, PLAIN, llama, opt, shape, split};
-use model::compressed::{Grouped, WeightFormat};
 use model::config::ModelConfig;
 use model::ops::Op;
+use model::quantized_format::{Grouped, WeightFormat};
 use program::compile::{CompileError, compile_on, footprint, machine_of, program_footprint};
 use program::ir::{Copy, Instruction, Moved, Program, ProgramId, Region};
-use program::map::{Device, DeviceMap, Schedule, layer_list};
+use program::map::{ComputeDevice, DeviceMap, Schedule, layer_list};
 use program::plan::Plan;
 use program::shares::ReadShares;
-use program::simulate::{Costs, Place, simulate};
+use program::simulate::{Place, SimulationCosts, simulate};
 use program::topology::{LaneId, LaneKind, LaneSet, MemoryId, Topology};
 use program::validate::{ValidateError, describe, replay, validate};
 
@@ -54,8 +54,8 @@ fn with_direct_storages(mut topology: Topology) -> Topology {
 
 fn plans() -> Vec<(String, Plan)> {
     let all = |config: &ModelConfig| layer_list(config, 0, None).len();
-    let gpu = Choices { outer: Device::Gpu, ..PLAIN };
-    let alone = Choices { prefill: Device::Cpu, ..PLAIN };
+    let gpu = Choices { outer: ComputeDevice::Gpu, ..PLAIN };
+    let alone = Choices { prefill: ComputeDevice::Cpu, ..PLAIN };
     let barrier = Choices { schedule: Schedule::BarrierSpread, ..gpu };
     let grouped = |form| Choices { format: WeightFormat::Grouped(form), ..gpu };
     let (w4, q4_k) = (grouped(Grouped::W4), grouped(Grouped::GGUF_Q4_K));
@@ -92,7 +92,7 @@ fn plans() -> Vec<(String, Plan)> {
 
 struct One;
 
-impl Costs for One {
+impl SimulationCosts for One {
     fn work_ns(&self, place: Place, _: &Instruction, step: u32) -> f64 {
         f64::from(1 + (place.instruction * 7 + step) % 5) * 100.0
     }
@@ -322,7 +322,7 @@ fn a_read_by_another_storages_worker_is_refused() {
 fn homes_that_the_machine_lacks_are_refused() {
     let config = llama();
     let (topology, storages) = with_storages(Topology::cpu_alone());
-    let alone = split(&config, 0, 0, Choices { prefill: Device::Cpu, ..PLAIN });
+    let alone = split(&config, 0, 0, Choices { prefill: ComputeDevice::Cpu, ..PLAIN });
     let refused = |map: &DeviceMap, topology: &Topology| {
         compile_on(topology, &config, &shape(2, 2), map).expect_err("it cannot be compiled")
     };

@@ -60,7 +60,7 @@ impl Barrier {
         // all parties.
         let arrived = self.arrived.fetch_add(1, Ordering::AcqRel) + 1;
         if arrived < self.parties() {
-            self.generation.wait_at_least(generation.wrapping_add(1), poison, timeout)?;
+            self.generation.wait_until(generation.wrapping_add(1), poison, timeout)?;
             return Ok(false);
         }
         // Before the signal, so that a party released into the next round counts from zero.

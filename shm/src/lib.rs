@@ -58,7 +58,7 @@ pub use mapping::{Access, MapError, Mapping};
 #[cfg(not(loom))]
 pub use nodes::NodesError;
 #[cfg(not(loom))]
-pub use packed::{Position, Stage};
+pub use packed::{Position, ProgramStage};
 #[cfg(not(loom))]
 pub use segment::{Segment, SegmentError};
 pub use timeline::{Poison, PoisonCause, Timeline, WaitError};

@@ -3,22 +3,22 @@
 
 /// A stage of a group: a program, and its number of steps before the next stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Stage {
+pub struct ProgramStage {
     /// Index of the program in the plan.
     pub program: u32,
     /// Maximum number of steps, at least 1; fewer if the group's last step comes first.
     pub steps: u32,
 }
 
-impl Stage {
+impl ProgramStage {
     pub(crate) fn pack(self) -> u64 {
         u64::from(self.program) << 32 | u64::from(self.steps)
     }
 
     /// Returns `None` if there is no stage.
     #[expect(clippy::cast_possible_truncation, reason = "the parts of a word")]
-    pub(crate) fn unpack(word: u64) -> Option<Stage> {
-        let stage = Stage { program: (word >> 32) as u32, steps: word as u32 };
+    pub(crate) fn unpack(word: u64) -> Option<ProgramStage> {
+        let stage = ProgramStage { program: (word >> 32) as u32, steps: word as u32 };
         (stage.steps > 0).then_some(stage)
     }
 }
@@ -74,8 +74,8 @@ mod tests {
 
         #[test]
         fn stages_survive_packing(program: u32, steps: u32) {
-            let stage = Stage { program, steps };
-            prop_assert_eq!(Stage::unpack(stage.pack()), (steps > 0).then_some(stage));
+            let stage = ProgramStage { program, steps };
+            prop_assert_eq!(ProgramStage::unpack(stage.pack()), (steps > 0).then_some(stage));
         }
     }
 }

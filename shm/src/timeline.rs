@@ -91,7 +91,7 @@ impl Timeline {
 
     /// Blocks until the timeline has reached `target`, the run is poisoned, or `timeout` has
     /// passed. Poison is reported even if the value was reached.
-    pub fn wait_at_least(
+    pub fn wait_until(
         &self,
         target: u32,
         poison: &Poison,
@@ -256,12 +256,12 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| (0..4).for_each(|_| timeline.signal()));
             for target in [u32::MAX, 0, 1, 2] {
-                timeline.wait_at_least(target, &poison, LIMIT).unwrap();
+                timeline.wait_until(target, &poison, LIMIT).unwrap();
             }
         });
         assert_eq!(timeline.value(), 2);
         assert_eq!(
-            timeline.wait_at_least(3, &poison, Duration::from_millis(1)),
+            timeline.wait_until(3, &poison, Duration::from_millis(1)),
             Err(WaitError::TimedOut { target: 3, value: 2 })
         );
     }
@@ -270,7 +270,7 @@ mod tests {
     fn a_time_limit_beyond_the_clock_is_none() {
         let (timeline, poison) = (Timeline::new(0), Poison::new());
         std::thread::scope(|scope| {
-            let waiter = scope.spawn(|| timeline.wait_at_least(1, &poison, Duration::MAX));
+            let waiter = scope.spawn(|| timeline.wait_until(1, &poison, Duration::MAX));
             while timeline.waiters.load(Ordering::Relaxed) == 0 {
                 std::thread::yield_now();
             }
@@ -290,7 +290,7 @@ mod tests {
             (poison.cause(), poison.check()),
             (Some(cause), Err(WaitError::Poisoned(cause)))
         );
-        assert_eq!(timeline.wait_at_least(5, &poison, LIMIT), Err(WaitError::Poisoned(cause)));
+        assert_eq!(timeline.wait_until(5, &poison, LIMIT), Err(WaitError::Poisoned(cause)));
     }
 
     #[test]

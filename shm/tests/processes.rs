@@ -119,7 +119,7 @@ fn take_20000_turns(cores: Cores) {
     let data = Segment::create("turns", DATA_BYTES).unwrap();
     let workers = start(&control, &data, ROUNDS, cores);
     // The coordinator's view: it follows the steps without taking part in them.
-    control.steps().wait_at_least(1, control.poison(), LIMIT).unwrap();
+    control.steps().wait_until(1, control.poison(), LIMIT).unwrap();
     for mut worker in workers {
         assert_eq!(text(&worker.channel), "done");
         assert!(worker.process.wait().unwrap().success());
@@ -142,7 +142,7 @@ fn a_killed_process_releases_the_other_by_poison() {
         let data = Segment::create("turns", DATA_BYTES).unwrap();
         // More turns than they will ever take.
         let mut workers = start(&control, &data, 1 << 30, cores);
-        control.lane(0).timeline.wait_at_least(kill_at, control.poison(), LIMIT).unwrap();
+        control.lane(0).timeline.wait_until(kill_at, control.poison(), LIMIT).unwrap();
         let pid = rustix::process::Pid::from_child(&workers[victim].process);
         let watched = rustix::process::pidfd_open(pid, PidfdFlags::empty()).unwrap();
         rustix::process::pidfd_send_signal(&watched, Signal::KILL).unwrap();
@@ -207,13 +207,13 @@ fn take_turns(
     for round in 1..=rounds {
         own.set_position(Position { instruction: round, ..Position::default() });
         if side == 1 {
-            other.timeline.wait_at_least(round, control.poison(), LIMIT)?;
+            other.timeline.wait_until(round, control.poison(), LIMIT)?;
         }
         // SAFETY: the timelines hand the turn from side to side, and it is this side's now.
         unsafe { data.slice_mut::<u64>(0, 1)[0] += 1 };
         own.timeline.signal();
         if side == 0 {
-            other.timeline.wait_at_least(round, control.poison(), LIMIT)?;
+            other.timeline.wait_until(round, control.poison(), LIMIT)?;
         }
     }
     if side == 0 {

@@ -55,16 +55,16 @@ const BANNED_WORDS: &[(&str, &str)] = &[
 ];
 
 /// Maximum number of public names with such a word. Only shrinks.
-const BANNED_NAMES_MAX: usize = 79;
+const BANNED_NAMES_MAX: usize = 0;
 
 /// Maximum number of public type names that two crates define. Only shrinks.
-const SHARED_TYPE_NAMES_MAX: usize = 84;
+const SHARED_TYPE_NAMES_MAX: usize = 0;
 
 /// Maximum number of parameters that are tuples. Only shrinks.
 const TUPLE_PARAMETERS_MAX: usize = 208;
 
 /// Maximum number of modules that are both `x.rs` and a folder `x/`. Only shrinks.
-const SPLIT_MODULES_MAX: usize = 24;
+const SPLIT_MODULES_MAX: usize = 0;
 
 /// Product sources of one crate, tests left out.
 struct Crate {

@@ -12,10 +12,10 @@ mod windows;
 use std::error::Error;
 use std::path::Path;
 
-use model::compressed::WeightFormat;
 use model::config::ModelConfig;
+use model::quantized_format::WeightFormat;
 use model::source::gguf::GgufSource;
-use model::source::{Part, TensorId, WeightSource};
+use model::source::{TensorId, TensorPart, WeightSource};
 use program::formats::WeightFormats;
 use program::map::DeviceMap;
 use windows::{Comparison, Windows, on_cpu, predictions, tokens};
@@ -35,7 +35,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         let map = DeviceMap { weight_formats: stored(source, config)?, ..on_cpu(config) };
         Ok(predictions(source, &map, WINDOWS, &tokens, &[])?.rows)
     };
-    let Comparison { count, mean, error, same_choice } = Comparison::of(&of(&base)?, &of(&file)?);
+    let Comparison { count, mean, error, same_choice } =
+        Comparison::between(&of(&base)?, &of(&file)?);
     println!(
         "tandem, {count} tokens: mean KL divergence {mean:.5} +- {error:.5}, same most likely \
          token {:.1} %",
@@ -58,7 +59,7 @@ fn stored(source: &GgufSource, config: &ModelConfig) -> Result<WeightFormats, Bo
     for (layer, formats) in formats.layers.iter_mut().enumerate() {
         for (op, format) in config.layer_ops(layer).iter().zip(formats) {
             if op.has_matrix(config) {
-                *format = of(TensorId::Layer { layer, op: *op, part: Part::Matrix })?;
+                *format = of(TensorId::Layer { layer, op: *op, part: TensorPart::Matrix })?;
             }
         }
     }

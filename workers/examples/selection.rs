@@ -42,7 +42,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let map = DeviceMap { kv_select: Some(kv_select), ..map.clone() };
         let found = predictions(&source, &map, WINDOWS, &text, &calibration)?;
         let Comparison { count, mean, error, same_choice } =
-            Comparison::of(&expected.rows, &found.rows);
+            Comparison::between(&expected.rows, &found.rows);
         let (read, all) = found.selected;
         println!(
             "rule {rule}, {} columns, {count} tokens: {:.2} % of KV read, mean KL divergence \

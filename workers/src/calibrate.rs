@@ -19,8 +19,8 @@ use crate::error::WorkerError;
 use crate::execute::{ComputeState, Executor};
 use crate::lane_executor::{LaneExecutor, Task};
 use crate::memory::{Memories, View};
-use crate::select::columns;
-use crate::shared::group::{Placed, Request, fill, list_work};
+use crate::partial_keys::columns;
+use crate::shared::group::{PlacedRequest, SequenceRequest, fill, list_work};
 use crate::shared::table::StepTable;
 use crate::skew::{Moments, Skew};
 
@@ -35,8 +35,9 @@ pub fn calibrate(
     (variant, pool): (Variant, &PoolOptions),
     text: &[u32],
 ) -> Result<Skew, WorkerError> {
-    let own = calibration(plan, text.len()).map_err(WorkerError::Calibration)?;
-    let own = Arc::new(with_weights_of(own, plan));
+    let calibration_plan =
+        compile_calibration_plan(plan, text.len()).map_err(WorkerError::Calibration)?;
+    let own = Arc::new(with_weights_of(calibration_plan, plan));
     let mut mapped: Vec<_> =
         mappings.iter().filter(|(segment, _)| segment.holds == Holds::Weights).cloned().collect();
     for segment in own.topology.segments() {
@@ -48,8 +49,8 @@ pub fn calibrate(
     let memories = Arc::new(Memories::new(&own, mapped)?);
     let control = Control::create(1, own.table.words() * 4)?;
     let table = StepTable::new(control.extra(0, own.table.words()), &own);
-    let request = Request::greedy(text.to_vec(), 1);
-    fill(&table, &own, &[Placed { batch: 0, slot: 0, request }]);
+    let request = SequenceRequest::greedy(text.to_vec(), 1);
+    fill(&table, &own, &[PlacedRequest { batch: 0, slot: 0, request }]);
     list_work(&table);
     // SAFETY: both belong to this thread, which executes one instruction after the other and keeps
     // no slice from one to the next; the memory is private, except for weights, which are not
@@ -69,8 +70,10 @@ pub fn calibrate(
         match compute.op {
             Op::FinalNorm | Op::Head | Op::Sample => break,
             op if op.is_attention() => match own.shape.dtype {
-                Dtype::Bf16 => look::<bf16>(&own, &looking, compute, text.len(), &mut moments),
-                Dtype::F32 => look::<f32>(&own, &looking, compute, text.len(), &mut moments),
+                Dtype::Bf16 => {
+                    add_moments::<bf16>(&own, &looking, compute, text.len(), &mut moments)
+                }
+                Dtype::F32 => add_moments::<f32>(&own, &looking, compute, text.len(), &mut moments),
             },
             _ => {}
         }
@@ -78,7 +81,7 @@ pub fn calibrate(
         executor.execute(task)?;
     }
     let columns = columns(plan);
-    spread(&own.config, text.len(), &mut moments);
+    add_shifted(&own.config, text.len(), &mut moments);
     let of_heads: Vec<Vec<f32>> = moments.iter().map(|head| head.skew(columns)).collect();
     Ok(Skew::new(own.config.num_kv_heads, &of_heads))
 }
@@ -86,13 +89,13 @@ pub fn calibrate(
 /// Adds the same queries and keys as rotated by rope at positions increasingly far after the text,
 /// up to the model's maximum position. Components that rotate so slowly that they are equal in all
 /// keys of a short text distinguish the positions of a long one.
-fn spread(config: &ModelConfig, tokens: usize, moments: &mut [Moments]) {
+fn add_shifted(config: &ModelConfig, tokens: usize, moments: &mut [Moments]) {
     let shifts: Vec<usize> = std::iter::successors(Some(tokens.max(1)), |shift| Some(2 * shift))
         .take_while(|shift| *shift < config.max_positions)
         .collect();
     let length = SequenceLength(config.max_positions as u32);
     for (layer, moments) in moments.chunks_mut(config.num_kv_heads).enumerate() {
-        let Some(rope) = &config.layers.of(layer).rope else { continue };
+        let Some(rope) = &config.layers.kind(layer).rope else { continue };
         let frequencies = rope.inverse_frequencies_for(config.head_dim, length);
         for head in moments {
             *head = head.shifted(&frequencies, &shifts);
@@ -106,7 +109,7 @@ fn heads(plan: &Plan) -> usize {
 }
 
 /// Returns a plan for one whole prompt of `tokens` tokens, without selection.
-fn calibration(plan: &Plan, tokens: usize) -> Result<Plan, CompileError> {
+fn compile_calibration_plan(plan: &Plan, tokens: usize) -> Result<Plan, CompileError> {
     let tokens = tokens as u32;
     let shape = RunShape {
         batches: 1,
@@ -140,7 +143,7 @@ fn with_weights_of(mut plan: Plan, other: &Plan) -> Plan {
 }
 
 /// Adds the queries and keys that an attention instruction is about to read.
-fn look<T: Element>(
+fn add_moments<T: Element>(
     plan: &Plan,
     view: &View,
     compute: &Compute,

@@ -98,7 +98,7 @@ pub enum LaneError {
 }
 
 /// Returns a description of a lane's position, such as `decode step 3, fc0, layer 4, batch 1`.
-pub fn place(plan: &Plan, lane: LaneId, at: Position) -> String {
+pub fn describe_position(plan: &Plan, lane: LaneId, at: Position) -> String {
     let Position { program, step, instruction } = at;
     let Some(program) = plan.programs.get(program as usize) else { return String::new() };
     let when = match program.shape.rows.phase() {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use shm::Control;
 use shm::sync::{AtomicU32, Ordering};
 
-use crate::counting;
+use crate::alloc_counter;
 use crate::error::WorkerError;
 
 /// Interval between ticks.
@@ -47,7 +47,7 @@ impl Heartbeat {
 /// Publishes one tick, with the current allocation count.
 pub(crate) fn publish(control: &Control, worker: usize) {
     let words = control.worker(worker);
-    words.allocations.store(counting::count(), Ordering::Relaxed);
+    words.allocations.store(alloc_counter::count(), Ordering::Relaxed);
     words.beat();
 }
 

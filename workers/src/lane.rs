@@ -9,7 +9,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use program::ir::{Instruction, Program, ProgramId, Wait};
+use program::ir::{Instruction, Program, ProgramId, TimelineWait};
 use program::plan::Plan;
 use program::topology::{LaneId, WorkerId};
 use shm::timeline::reached;
@@ -18,13 +18,13 @@ use shm::{
     WorkerState, now_ns,
 };
 
-use crate::error::{LaneError, place};
+use crate::checkpoint::{LaneCheckpoint, StageStart};
+use crate::error::{LaneError, describe_position};
 use crate::execute::sample;
 use crate::lane_executor::{LaneExecutor, Task};
-use crate::lead::{Lead, StageStart};
-use crate::sampled::{Sampled, last_sample, table_batch};
+use crate::sample_dependency::{SampleDependency, last_sample, table_batch};
 use crate::shared::table::StepTable;
-use crate::still::{StillBounds, Stillness};
+use crate::stall::{StallBounds, StallDetector};
 
 /// Interval at which a lane that waits for the next group checks again; a release wakes it at once.
 const GROUP_SLICE: Duration = Duration::from_secs(60);
@@ -44,17 +44,17 @@ pub struct LaneSetup {
     /// `None` if the device's side of the lane writes the trace.
     pub trace: Option<TraceWriter>,
     /// Bounds of a wait for a lane that makes no progress.
-    pub still: StillBounds,
+    pub stall_bounds: StallBounds,
     /// Emulated link speed, which bounds the rate of copies; `None` for the speed of memory.
     pub link_bytes_per_s: Option<u64>,
     /// Checkpoint in which the lane publishes its current stage, for the standby lanes of the same
     /// worker.
-    pub lead: Option<Arc<Lead>>,
+    pub checkpoint: Option<Arc<LaneCheckpoint>>,
 }
 
 /// Position at which a lane resumes after another worker was lost.
 #[derive(Debug, Clone)]
-pub(crate) struct Resumed {
+pub(crate) struct ResumePoint {
     /// Stage that the lane was in.
     pub(crate) stage: StageStart,
     /// First incomplete step of the stage.
@@ -78,7 +78,7 @@ pub struct LaneRunner {
     /// Index of the last `Sample` of this lane's list, by program.
     last_sample: Vec<Option<usize>>,
     /// Dependency after which a batch's rows of the next step are listed, by program and batch.
-    sampled: Vec<Vec<Sampled>>,
+    sample_dependencies: Vec<Vec<SampleDependency>>,
     /// First lane of its worker, which advances the worker's state.
     first_of_worker: bool,
     /// First lane of all, which signals that a group has drained.
@@ -99,7 +99,7 @@ impl LaneRunner {
         let last_sample = plan.programs.iter().map(of_list).collect();
         let of_batches = |program: &Program| {
             let batches = 0..plan.shape.batches;
-            batches.map(|batch| Sampled::find(program, setup.lane, batch)).collect()
+            batches.map(|batch| SampleDependency::find(program, setup.lane, batch)).collect()
         };
         let sampled = plan.programs.iter().map(of_batches).collect();
         let lanes = plan.lanes();
@@ -115,7 +115,7 @@ impl LaneRunner {
             signals,
             steps_base: 0,
             last_sample,
-            sampled,
+            sample_dependencies: sampled,
         }
     }
 
@@ -149,7 +149,7 @@ impl LaneRunner {
     }
 
     /// Runs groups from the position at which another worker left the lane.
-    pub(crate) fn run_from(&mut self, resumed: Option<Resumed>) -> Result<(), LaneError> {
+    pub(crate) fn run_from(&mut self, resumed: Option<ResumePoint>) -> Result<(), LaneError> {
         let ended = self.run_groups(resumed);
         match ended {
             // Poison caused by this lane's own failure is reported as that failure.
@@ -160,15 +160,15 @@ impl LaneRunner {
         }
     }
 
-    fn run_groups(&mut self, mut resumed: Option<Resumed>) -> Result<(), LaneError> {
+    fn run_groups(&mut self, mut resumed: Option<ResumePoint>) -> Result<(), LaneError> {
         let control = self.setup.control.clone();
         self.executor.begin()?;
         let first = resumed.as_ref().map_or(1, |resumed| resumed.stage.group);
         for group in first.. {
             self.wait_for_group(&control, group)?;
             if control.stages().next().is_none() {
-                if let Some(lead) = &self.setup.lead {
-                    lead.end();
+                if let Some(checkpoint) = &self.setup.checkpoint {
+                    checkpoint.end();
                 }
                 return Ok(());
             }
@@ -185,7 +185,7 @@ impl LaneRunner {
         &mut self,
         control: &Control,
         group: u32,
-        resumed: Option<Resumed>,
+        resumed: Option<ResumePoint>,
     ) -> Result<(), LaneError> {
         let plan = Arc::clone(&self.setup.plan);
         let mut stages = [None; STAGES_MAX];
@@ -193,8 +193,8 @@ impl LaneRunner {
         // Stages that are all known at the release are copied here, since the next release may
         // overwrite them before this lane has left. Stages announced during the group are protected
         // by an additional barrier instead.
-        let goes_on = plan.shape.has_owners();
-        let stage_at = |index: usize| match goes_on {
+        let is_hybrid = plan.shape.has_owners();
+        let stage_at = |index: usize| match is_hybrid {
             true => control.stage(index),
             false => stages.get(index).copied().flatten(),
         };
@@ -209,15 +209,15 @@ impl LaneRunner {
         for index in first.. {
             let Some(stage) = stage_at(index) else { break };
             let program = &plan.programs[stage.program as usize];
-            if let Some(lead) = &self.setup.lead {
-                lead.begin_stage((group, index), &self.bases, self.steps_base, begun);
+            if let Some(checkpoint) = &self.setup.checkpoint {
+                checkpoint.begin_stage((group, index), &self.bases, self.steps_base, begun);
             }
             while steps < stage.steps {
                 if begun >= 2 {
                     // The samples of the step before the previous one are complete, so it is known
                     // whether this step belongs to the group.
                     let target = self.steps_base.wrapping_add(begun - 1);
-                    self.wait(control.steps(), target, Awaited::Tokens)?;
+                    self.wait(control.steps(), target, WaitSubject::Tokens)?;
                 }
                 if control.last_step().is_some_and(|last| begun > last) {
                     break;
@@ -228,13 +228,13 @@ impl LaneRunner {
                 // Only steps that draw tokens are counted.
                 begun += u32::from(program.shape.samples() > 0);
             }
-            self.executor.settle()?;
+            self.executor.wait_until_complete()?;
             control.lane(self.setup.lane.index()).count_arrival();
             self.barrier(control)?;
             self.advance_bases(program.id, std::mem::take(&mut steps));
         }
         self.steps_base = self.steps_base.wrapping_add(begun);
-        if goes_on {
+        if is_hybrid {
             // All lanes have seen that no stage follows.
             self.barrier(control)?;
         }
@@ -282,10 +282,10 @@ impl LaneRunner {
         let start_ns = now_ns();
         let Some(work) = self.executor.execute(task)? else { return Ok(()) };
         if let (Some(speed), Instruction::Copy(_)) = (self.setup.link_bytes_per_s, instruction) {
-            let least_ns = u128::from(work.bytes) * 1_000_000_000 / u128::from(speed.max(1));
-            let least = Duration::from_nanos(u64::try_from(least_ns).unwrap_or(u64::MAX));
+            let min_ns = u128::from(work.bytes) * 1_000_000_000 / u128::from(speed.max(1));
+            let min_duration = Duration::from_nanos(u64::try_from(min_ns).unwrap_or(u64::MAX));
             let spent = Duration::from_nanos(now_ns().saturating_sub(start_ns));
-            std::thread::sleep(least.saturating_sub(spent));
+            std::thread::sleep(min_duration.saturating_sub(spent));
         }
         let Some(trace) = &mut self.setup.trace else { return Ok(()) };
         trace.push(TraceRecord {
@@ -300,18 +300,23 @@ impl LaneRunner {
         Ok(())
     }
 
-    fn wait_lane(&mut self, program: ProgramId, step: u32, wait: &Wait) -> Result<(), LaneError> {
+    fn wait_lane(
+        &mut self,
+        program: ProgramId,
+        step: u32,
+        wait: &TimelineWait,
+    ) -> Result<(), LaneError> {
         let signals = self.signals[program.index()][wait.lane.index()];
         let target = wait_target(self.bases[wait.lane.index()], signals, step, wait);
         let control = self.setup.control.clone();
         let timeline = &control.lane(wait.lane.index()).timeline;
         if self.executor.is_asynchronous()
             && (reached(timeline.value(), target)
-                || self.executor.order_behind(wait.lane, target)?)
+                || self.executor.order_after(wait.lane, target)?)
         {
             return Ok(());
         }
-        self.wait(timeline, target, Awaited::Lane(wait.lane))
+        self.wait(timeline, target, WaitSubject::Lane(wait.lane))
     }
 
     /// Waits for the sampler of the step before, which wrote the sizes that the instruction reads.
@@ -328,18 +333,18 @@ impl LaneRunner {
         }
         let Some(batch) = table_batch(instruction) else { return Ok(()) };
         let control = self.setup.control.clone();
-        match self.sampled[program.index()][usize::from(batch)] {
-            Sampled::Here => Ok(()),
-            Sampled::By(wait) => {
+        match self.sample_dependencies[program.index()][usize::from(batch)] {
+            SampleDependency::OwnList => Ok(()),
+            SampleDependency::LaneSignal(wait) => {
                 let signals = self.signals[program.index()][wait.lane.index()];
                 let target =
                     wait_target(self.bases[wait.lane.index()], signals, step.of_program, &wait);
                 let timeline = &control.lane(wait.lane.index()).timeline;
-                self.wait(timeline, target, Awaited::Lane(wait.lane))
+                self.wait(timeline, target, WaitSubject::Lane(wait.lane))
             }
-            Sampled::Step => {
+            SampleDependency::EndOfStep => {
                 let target = self.steps_base.wrapping_add(step.of_group);
-                self.wait(control.steps(), target, Awaited::Tokens)
+                self.wait(control.steps(), target, WaitSubject::Tokens)
             }
         }
     }
@@ -350,18 +355,18 @@ impl LaneRunner {
         &mut self,
         timeline: &Timeline,
         target: u32,
-        awaited: Awaited,
+        awaited: WaitSubject,
     ) -> Result<(), LaneError> {
         if !reached(timeline.value(), target) {
-            self.executor.blocked();
+            self.executor.on_blocked();
         }
         let control = &self.setup.control;
-        let timeout = self.setup.still.now(control);
-        let mut stillness = Stillness::new(control, self.bases.len(), timeout);
+        let timeout = self.setup.stall_bounds.current(control);
+        let mut detector = StallDetector::new(control, self.bases.len(), timeout);
         loop {
-            match timeline.wait_at_least(target, control.poison(), stillness.slice()) {
+            match timeline.wait_until(target, control.poison(), detector.slice()) {
                 Ok(()) => return Ok(()),
-                Err(WaitError::TimedOut { .. }) if stillness.look() < timeout => {}
+                Err(WaitError::TimedOut { .. }) if detector.check() < timeout => {}
                 Err(error) => return Err(self.lane_error(&error, awaited, timeout)),
             }
         }
@@ -369,7 +374,7 @@ impl LaneRunner {
 
     fn wait_for_group(&self, control: &Control, group: u32) -> Result<(), LaneError> {
         loop {
-            match control.groups().wait_at_least(group, control.poison(), GROUP_SLICE) {
+            match control.groups().wait_until(group, control.poison(), GROUP_SLICE) {
                 Ok(()) => return Ok(()),
                 // A timeout is no failure: the coordinator may have nothing to do.
                 Err(WaitError::TimedOut { .. }) => {}
@@ -381,24 +386,24 @@ impl LaneRunner {
     fn barrier(&mut self, control: &Control) -> Result<(), LaneError> {
         let met = control.barrier().wait(control.poison(), BARRIER_TIMEOUT);
         let is_last =
-            met.map_err(|error| self.lane_error(&error, Awaited::Lanes, BARRIER_TIMEOUT))?;
+            met.map_err(|error| self.lane_error(&error, WaitSubject::Lanes, BARRIER_TIMEOUT))?;
         if !is_last {
-            self.executor.blocked();
+            self.executor.on_blocked();
         }
         Ok(())
     }
 
-    fn lane_error(&self, error: &WaitError, awaited: Awaited, limit: Duration) -> LaneError {
+    fn lane_error(&self, error: &WaitError, awaited: WaitSubject, limit: Duration) -> LaneError {
         let lane = self.setup.lane;
         let place = || {
             let position = self.setup.control.lane(lane.index()).position();
-            place(&self.setup.plan, lane, position)
+            describe_position(&self.setup.plan, lane, position)
         };
         let plan = &self.setup.plan;
         let awaited = match awaited {
-            Awaited::Lane(lane) => plan.lane_name(lane),
-            Awaited::Tokens => "the sampled tokens",
-            Awaited::Lanes => "the other lanes",
+            WaitSubject::Lane(lane) => plan.lane_name(lane),
+            WaitSubject::Tokens => "the sampled tokens",
+            WaitSubject::Lanes => "the other lanes",
         };
         LaneError::from_wait(error, (plan.lane_name(lane), awaited), place, limit.as_secs())
     }
@@ -412,7 +417,7 @@ impl LaneRunner {
 
 /// Returns the timeline value that a wait requires, in wrapping arithmetic. A wait for the previous
 /// step is already satisfied in the first step of a program.
-pub fn wait_target(base: u32, signals_per_step: u32, step: u32, wait: &Wait) -> u32 {
+pub fn wait_target(base: u32, signals_per_step: u32, step: u32, wait: &TimelineWait) -> u32 {
     let target = base.wrapping_add(step.wrapping_mul(signals_per_step)).wrapping_add(wait.offset);
     if wait.previous_step { target.wrapping_sub(signals_per_step) } else { target }
 }
@@ -431,7 +436,7 @@ struct Step {
 
 /// Target of a wait, as named in errors.
 #[derive(Debug, Clone, Copy)]
-enum Awaited {
+enum WaitSubject {
     Lane(LaneId),
     Tokens,
     /// All lanes that have work.

@@ -12,7 +12,7 @@ use crate::error::LaneError;
 
 /// Amount of work done by an instruction, for the trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Work {
+pub struct WorkAmount {
     /// Bytes moved; for `Compute` the bytes of weights and cached positions read.
     pub bytes: u64,
     /// Number of rows computed or moved.
@@ -57,7 +57,7 @@ pub trait LaneExecutor: fmt::Debug + Send {
     ///
     /// # Errors
     /// Returns an error if a device or a storage failed.
-    fn execute(&mut self, task: Task<'_>) -> Result<Option<Work>, LaneError>;
+    fn execute(&mut self, task: Task<'_>) -> Result<Option<WorkAmount>, LaneError>;
 
     /// Advances the lane's timeline once all its earlier work is complete.
     fn signal(&self, timeline: &Timeline) {
@@ -69,19 +69,19 @@ pub trait LaneExecutor: fmt::Debug + Send {
     ///
     /// # Errors
     /// Returns the device's error.
-    fn order_behind(&self, _lane: LaneId, _target: u32) -> Result<bool, LaneError> {
+    fn order_after(&self, _lane: LaneId, _target: u32) -> Result<bool, LaneError> {
         Ok(false)
     }
 
     /// Notifies the executor that the thread is about to wait for another lane, or has waited for
     /// all lanes.
-    fn blocked(&mut self) {}
+    fn on_blocked(&mut self) {}
 
     /// Waits until all work in progress is complete.
     ///
     /// # Errors
     /// Returns a failure of that work.
-    fn settle(&self) -> Result<(), LaneError> {
+    fn wait_until_complete(&self) -> Result<(), LaneError> {
         Ok(())
     }
 

@@ -10,42 +10,42 @@
 //! A gpu worker computes with CPU kernels (the emulated device) or on a CUDA device ([`device`]).
 //!
 //! Invariants:
-//! - From ready to drain a worker allocates nothing ([`counting`] checks it).
+//! - From ready to drain a worker allocates nothing ([`alloc_counter`] checks it).
 //! - Every wait is released by poison, and a failing lane poisons before its process ends.
 //! - Only [`memory`] turns buffers into slices.
 
+pub mod alloc_counter;
+mod background;
 mod calibrate;
-pub mod counting;
+pub mod checkpoint;
 pub mod device;
-mod errands;
 pub mod error;
 pub mod execute;
-mod forms;
+mod grammar_compiler;
 mod heartbeat;
 pub mod lane;
 pub mod lane_executor;
-pub mod lead;
 pub mod load;
 pub mod memory;
 mod messages;
 mod page_copies;
-mod page_orders;
+mod page_transfers;
+mod partial_keys;
+mod prefix_transfers;
 mod process;
-mod prompts;
-mod pulse;
-pub mod roles;
+mod read_watchdog;
 mod rope_tables;
-pub mod rows;
-mod sampled;
-mod select;
+mod sample_dependency;
 pub mod setup;
 pub mod shared;
 mod skew;
+mod stall;
 pub mod standby;
-mod still;
 pub mod storage;
 pub mod testing;
 pub mod timed;
+pub mod work_items;
+pub mod worker_main;
 
 const _: () = assert!(shm::control::LANES_MAX >= program::topology::LANES_MAX);
 const _: () = assert!(shm::control::WORKERS_MAX >= program::topology::LANES_MAX);

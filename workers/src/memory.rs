@@ -40,7 +40,7 @@ pub enum MemoryError {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Place {
+struct BufferPlacement {
     segment: SegmentId,
     offset_bytes: usize,
     size_bytes: usize,
@@ -53,7 +53,7 @@ const SMALL_KV_BYTES: usize = 256 << 20;
 #[derive(Debug)]
 pub struct Memories {
     mappings: Vec<(SegmentId, Arc<Mapping>)>,
-    places: Vec<Place>,
+    places: Vec<BufferPlacement>,
 }
 
 impl Memories {
@@ -78,7 +78,7 @@ impl Memories {
                     size_bytes: mapping.size_bytes() as u64,
                 });
             }
-            places.push(Place {
+            places.push(BufferPlacement {
                 segment: buffer.segment,
                 offset_bytes: buffer.offset_bytes as usize,
                 size_bytes: buffer.size_bytes as usize,
@@ -125,7 +125,7 @@ impl Memories {
     }
 
     /// Returns true if a buffer is in mapped memory.
-    pub(crate) fn has(&self, id: BufferId) -> bool {
+    pub(crate) fn is_mapped(&self, id: BufferId) -> bool {
         let segment = self.places[id.0 as usize].segment;
         self.mappings.iter().any(|(mapped, _)| *mapped == segment)
     }
@@ -163,8 +163,8 @@ impl View {
     }
 
     /// Returns true if a buffer is in mapped memory.
-    pub(crate) fn has(&self, id: BufferId) -> bool {
-        self.memories.has(id)
+    pub(crate) fn is_mapped(&self, id: BufferId) -> bool {
+        self.memories.is_mapped(id)
     }
 
     /// Returns `count` values of a buffer from `offset_bytes`, for reading.

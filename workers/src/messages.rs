@@ -6,14 +6,14 @@ use std::time::Duration;
 use shm::{Channel, ChannelError};
 
 use crate::error::WorkerError;
-use crate::shared::protocol::{FromWorker, Setup, ToWorker};
+use crate::shared::protocol::{FromWorker, ToWorker, WorkerSetup};
 
 /// Interval at which a worker that waits for the coordinator's next message checks again. The
 /// parent's death ends the wait, so this does not bound loading.
-pub(crate) const MESSAGE_SLICE: Duration = Duration::from_secs(60);
+pub(crate) const MESSAGE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Receives the first message.
-pub(crate) fn receive_setup(channel: &Channel) -> Result<(Setup, Vec<OwnedFd>), WorkerError> {
+pub(crate) fn receive_setup(channel: &Channel) -> Result<(WorkerSetup, Vec<OwnedFd>), WorkerError> {
     match receive(channel)? {
         (ToWorker::Setup(setup), descriptors) => Ok((*setup, descriptors)),
         (other, _) => Err(unexpected(&other, "a setup")),
@@ -27,8 +27,8 @@ pub(crate) fn unexpected(message: &ToWorker, expected: &'static str) -> WorkerEr
         ToWorker::Attach { .. } => "a segment to attach",
         ToWorker::AttachDevice { .. } => "a device to attach",
         ToWorker::Load => "the command to load",
-        ToWorker::Form { .. } | ToWorker::Forget { .. } => "a grammar",
-        ToWorker::Store { .. } | ToWorker::Fetch { .. } | ToWorker::GiveUp { .. } => {
+        ToWorker::CompileGrammar { .. } | ToWorker::ForgetGrammar { .. } => "a grammar",
+        ToWorker::StorePage { .. } | ToWorker::FetchPages { .. } | ToWorker::CancelFetch { .. } => {
             "a page of a prompt"
         }
         ToWorker::CopyPage { .. } => "a page to copy",
@@ -39,7 +39,7 @@ pub(crate) fn unexpected(message: &ToWorker, expected: &'static str) -> WorkerEr
 /// Receives the next message, without a bound on the wait.
 pub(crate) fn receive(channel: &Channel) -> Result<(ToWorker, Vec<OwnedFd>), WorkerError> {
     loop {
-        match channel.recv(MESSAGE_SLICE) {
+        match channel.recv(MESSAGE_TIMEOUT) {
             Ok((bytes, descriptors)) => return Ok((postcard::from_bytes(&bytes)?, descriptors)),
             Err(ChannelError::TimedOut { .. }) => {}
             Err(error) => return Err(error.into()),
@@ -53,7 +53,7 @@ pub(crate) fn receive_into(
     channel: &Channel,
     buffer: &mut Vec<u8>,
 ) -> Result<ToWorker, WorkerError> {
-    channel.recv_into(MESSAGE_SLICE, buffer)?;
+    channel.recv_into(MESSAGE_TIMEOUT, buffer)?;
     Ok(postcard::from_bytes(buffer)?)
 }
 
@@ -73,7 +73,7 @@ pub(crate) fn send(
 }
 
 /// Reports a failure. If the coordinator cannot be reached, poison and the exit code report it.
-pub(crate) fn tell(channel: &Channel, error: &WorkerError) {
+pub(crate) fn report_failure(channel: &Channel, error: &WorkerError) {
     let failed = FromWorker::Failed { kind: error.kind(), message: error.to_string() };
     let _ = send(channel, &failed, &[]);
 }

@@ -24,10 +24,10 @@ impl PageCopies {
     /// The coordinator orders positions of a page to be stored or copied only if they are not
     /// written before it is notified that they are stored or copied, and pages to be fetched or
     /// copied to only if no list names them before it is notified that they are complete.
-    pub(crate) unsafe fn of(plan: &Plan, memories: &Arc<Memories>) -> Option<PageCopies> {
+    pub(crate) unsafe fn from_plan(plan: &Plan, memories: &Arc<Memories>) -> Option<PageCopies> {
         let runs = (0..plan.shape.batches).map(|batch| PageRuns::of(plan, batch));
         let runs = runs.collect::<Option<Vec<_>>>()?;
-        if runs.iter().flat_map(PageRuns::caches).any(|cache| !memories.has(*cache)) {
+        if runs.iter().flat_map(PageRuns::caches).any(|cache| !memories.is_mapped(*cache)) {
             return None;
         }
         // SAFETY: what this view touches are the pages of orders, which are its own by the contract

@@ -6,89 +6,90 @@ use std::time::Duration;
 use program::topology::{LaneId, Role, WorkerId};
 use shm::{Channel, Control, Timeline, WaitError, WorkerState};
 
-use crate::counting;
-use crate::errands::Errands;
+use crate::alloc_counter;
+use crate::background::BackgroundTasks;
 use crate::error::{LaneError, PoisonCode, WorkerError};
 use crate::lane::LaneRunner;
-use crate::messages::{MESSAGE_SLICE, send, tell};
-use crate::pulse::Pulse;
+use crate::messages::{MESSAGE_TIMEOUT, report_failure, send};
+use crate::read_watchdog::ReadWatchdog;
 use crate::shared::protocol::FromWorker;
 use crate::standby::Standby;
 
 /// Interval between checks of reads in progress.
-const PULSE_SLICE: Duration = Duration::from_millis(100);
+const WATCHDOG_INTERVAL: Duration = Duration::from_millis(100);
 /// Stack size of a background thread: the parser of grammars recurses, within the bounds on
 /// grammars.
-const ERRANDS_STACK_BYTES: usize = 4 << 20;
+const BACKGROUND_STACK_BYTES: usize = 4 << 20;
 /// Exit code of a worker whose storage cannot be read.
 const STORAGE_LOST: i32 = 3;
 
 /// Lanes and background tasks of a worker.
 #[derive(Debug, Default)]
-pub(crate) struct Lanes {
-    pub(crate) own: Vec<LaneRunner>,
+pub(crate) struct WorkerLanes {
+    pub(crate) runners: Vec<LaneRunner>,
     pub(crate) standbys: Vec<Standby>,
     /// Watchdogs of the lanes that read storages.
-    pub(crate) pulses: Vec<Arc<Pulse>>,
+    pub(crate) watchdogs: Vec<Arc<ReadWatchdog>>,
     /// Maximum time that a drive may take to answer before it is given up.
     pub(crate) silence_max: Duration,
     /// Background tasks of a serving run.
-    pub(crate) errands: Errands,
+    pub(crate) background: BackgroundTasks,
 }
 
 /// Body of a lane's thread.
-enum Body {
+enum LaneBody {
     Own(LaneRunner),
     Standby(Standby),
 }
 
-impl Body {
+impl LaneBody {
     fn runner(&self) -> &LaneRunner {
         match self {
-            Body::Own(runner) => runner,
-            Body::Standby(standby) => standby.runner(),
+            LaneBody::Own(runner) => runner,
+            LaneBody::Standby(standby) => standby.runner(),
         }
     }
 
     fn run(&mut self) -> Result<(), LaneError> {
         match self {
-            Body::Own(runner) => runner.run(),
-            Body::Standby(standby) => standby.run(),
+            LaneBody::Own(runner) => runner.run(),
+            LaneBody::Standby(standby) => standby.run(),
         }
     }
 }
 
 /// State of a worker once its control segment is attached.
 #[derive(Clone, Copy)]
-pub(crate) struct Worker<'a> {
+pub(crate) struct WorkerRuntime<'a> {
     pub(crate) channel: &'a Channel,
     pub(crate) control: &'a Control,
     pub(crate) id: WorkerId,
     pub(crate) role: Role,
 }
 
-impl Worker<'_> {
-    pub(crate) fn state(&self, state: WorkerState) {
+impl WorkerRuntime<'_> {
+    pub(crate) fn set_state(&self, state: WorkerState) {
         self.control.worker(self.id.index()).set_state(state);
     }
 
     /// Runs each lane on a thread of its own until the coordinator ends the run.
     pub(crate) fn run_lanes(
         &self,
-        lanes: Lanes,
+        lanes: WorkerLanes,
         kernels: &str,
         culprit: LaneId,
     ) -> Result<(), WorkerError> {
-        let Lanes { own, standbys, pulses, silence_max, errands } = lanes;
-        let own = own.into_iter().map(Body::Own);
-        let bodies: Vec<Body> = own.chain(standbys.into_iter().map(Body::Standby)).collect();
+        let WorkerLanes { runners, standbys, watchdogs, silence_max, background } = lanes;
+        let runners = runners.into_iter().map(LaneBody::Own);
+        let bodies: Vec<LaneBody> =
+            runners.chain(standbys.into_iter().map(LaneBody::Standby)).collect();
         let (arrived, gate) = (Timeline::new(0), Timeline::new(0));
         let failure = Mutex::new(None);
         let poison = self.control.poison();
         let count = bodies.len() as u32;
-        let (ended, pulses) = (Timeline::new(0), &pulses);
-        let errands = errands.threads().map_err(WorkerError::Thread)?;
-        let threads = count + errands.len() as u32;
+        let (ended, watchdogs) = (Timeline::new(0), &watchdogs);
+        let background_threads = background.threads().map_err(WorkerError::Thread)?;
+        let threads = count + background_threads.len() as u32;
         std::thread::scope(|scope| {
             for mut lane in bodies {
                 let (arrived, gate, failure, ended) = (&arrived, &gate, &failure, &ended);
@@ -96,7 +97,7 @@ impl Worker<'_> {
                 let body = move || {
                     arrived.signal();
                     // The lane's first wait sees and handles poison again.
-                    let _ = gate.wait_at_least(1, poison, MESSAGE_SLICE);
+                    let _ = gate.wait_until(1, poison, MESSAGE_TIMEOUT);
                     if let Err(error) = lane.run() {
                         let error = WorkerError::Lane(error);
                         self.report(&error, PoisonCode::TimedOut, name);
@@ -106,47 +107,44 @@ impl Worker<'_> {
                     ended.signal();
                 };
                 let builder = std::thread::Builder::new().name(thread);
-                self.begin(builder.spawn_scoped(scope, body), gate, culprit)?;
+                self.check_spawned(builder.spawn_scoped(scope, body), gate, culprit)?;
             }
             let (arrived, ended, channel) = (&arrived, &ended, self.channel);
-            for (name, errand) in errands {
+            for (name, task) in background_threads {
                 let body = move || {
                     arrived.signal();
-                    errand(channel, (ended, count));
+                    task(channel, (ended, count));
                 };
                 let builder = std::thread::Builder::new().name(name.to_owned());
-                let builder = builder.stack_size(ERRANDS_STACK_BYTES);
-                self.begin(builder.spawn_scoped(scope, body), &gate, culprit)?;
+                let builder = builder.stack_size(BACKGROUND_STACK_BYTES);
+                self.check_spawned(builder.spawn_scoped(scope, body), &gate, culprit)?;
             }
             let ready = FromWorker::Ready { kernel_variant: kernels.to_owned() };
             // Counting begins once all threads run, since a starting one allocates. No other thread
             // poisons the run before the first group, and the lanes detect a failed wait.
-            let _ = arrived.wait_at_least(threads, poison, MESSAGE_SLICE);
-            self.state(WorkerState::Ready);
+            let _ = arrived.wait_until(threads, poison, MESSAGE_TIMEOUT);
+            self.set_state(WorkerState::Ready);
             let sent = send(self.channel, &ready, &[]);
             if let Err(error) = &sent {
                 self.report(error, PoisonCode::Setup, culprit);
             }
             // Nothing is allocated from here on: the lanes start after the gate.
-            counting::arm();
+            alloc_counter::arm();
             gate.signal();
-            if !pulses.is_empty() {
-                self.watch((pulses, silence_max), (ended, count), culprit);
+            if !watchdogs.is_empty() {
+                self.watch((watchdogs, silence_max), (ended, count), culprit);
             }
             sent
         })?;
         if count == 0 {
             self.idle()?;
         }
-        match failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
-            Some(error) => Err(error),
-            None => Ok(()),
-        }
+        failure.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
     }
 
     /// Reports a failure to start a thread: the run ends and the threads already started are
     /// released.
-    fn begin<T>(
+    fn check_spawned<T>(
         &self,
         spawned: std::io::Result<T>,
         gate: &Timeline,
@@ -170,7 +168,7 @@ impl Worker<'_> {
         let (groups, poison) = (self.control.groups(), self.control.poison());
         let mut group = 1;
         loop {
-            match groups.wait_at_least(group, poison, MESSAGE_SLICE) {
+            match groups.wait_until(group, poison, MESSAGE_TIMEOUT) {
                 Ok(()) if self.control.stages().next().is_none() => return Ok(()),
                 Ok(()) => group += 1,
                 // A timeout is no failure: the coordinator may have nothing to do.
@@ -184,12 +182,12 @@ impl Worker<'_> {
     /// since the thread that waits for it cannot be woken.
     fn watch(
         &self,
-        (pulses, limit): (&[Arc<Pulse>], Duration),
+        (pulses, limit): (&[Arc<ReadWatchdog>], Duration),
         (ended, lanes): (&Timeline, u32),
         culprit: LaneId,
     ) {
         while let Err(WaitError::TimedOut { .. }) =
-            ended.wait_at_least(lanes, self.control.poison(), PULSE_SLICE)
+            ended.wait_until(lanes, self.control.poison(), WATCHDOG_INTERVAL)
         {
             let Some(silence) = pulses.iter().map(|pulse| pulse.silence()).max() else { return };
             if silence > limit {
@@ -207,7 +205,7 @@ impl Worker<'_> {
         if matches!(error, WorkerError::Lane(LaneError::Poisoned)) {
             return;
         }
-        tell(self.channel, error);
+        report_failure(self.channel, error);
         if let WorkerError::Lane(LaneError::Storage { .. } | LaneError::Silent { .. }) = error {
             // The coordinator decides whether another worker resumes the lane. Until this process
             // has ended a read may be in progress: the system waits for it.

@@ -1,4 +1,4 @@
-//! Construction of a worker's lanes from a `Setup`, shared by processes and in-process tests.
+//! Construction of a worker's lanes from a `WorkerSetup`, shared by processes and in-process tests.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,22 +10,22 @@ use program::topology::{LaneId, LaneKind, WorkerId};
 use shm::{Control, TraceSegment, TraceWriter};
 
 use crate::calibrate::calibrate;
+use crate::checkpoint::LaneCheckpoint;
 use crate::device::{Device, DeviceLane, DeviceLaneSetup, DirectDevice};
 use crate::error::WorkerError;
 use crate::execute::{ComputeState, Executor};
 use crate::lane::{LaneRunner, LaneSetup};
 use crate::lane_executor::LaneExecutor;
-use crate::lead::Lead;
 use crate::memory::{Memories, View};
-use crate::process::Lanes;
-use crate::pulse::Pulse;
-use crate::shared::forms::Forms;
-use crate::shared::protocol::Durations;
+use crate::process::WorkerLanes;
+use crate::read_watchdog::ReadWatchdog;
+use crate::shared::grammar_source::GrammarSource;
+use crate::shared::protocol::TimedDurations;
 use crate::skew::Skew;
+use crate::stall::StallBounds;
 use crate::standby::Standby;
-use crate::still::StillBounds;
-use crate::storage::{StorageLane, Store};
-use crate::timed::Timed;
+use crate::storage::{StagedBlobs, StorageLane};
+use crate::timed::TimedLane;
 
 /// Settings of the lanes of one worker.
 #[derive(Debug, Clone)]
@@ -36,9 +36,9 @@ pub struct LaneOptions {
     pub link_bytes_per_s: Option<u64>,
     pub wait_timeout: Duration,
     /// Grammars that answers may have to follow.
-    pub forms: Option<Forms>,
+    pub grammars: Option<GrammarSource>,
     /// Routers select experts at random, all of them equally often.
-    pub routes_evenly: bool,
+    pub routes_randomly: bool,
     /// Tokens of the text by which a plan selects positions; empty if it does not select.
     pub select_text: Vec<u32>,
 }
@@ -52,15 +52,15 @@ impl LaneOptions {
     ) -> Result<ComputeState, WorkerError> {
         let list = plan.prefill().lane(lane);
         let samples = list.is_some_and(|list| list.instructions.iter().any(Instruction::is_sample));
-        let forms = self.forms.as_ref().filter(|_| samples);
-        let state = ComputeState::new(plan, self.variant, &self.pool, forms)?;
-        Ok(if self.routes_evenly { state.routing_evenly() } else { state })
+        let grammars = self.grammars.as_ref().filter(|_| samples);
+        let state = ComputeState::new(plan, self.variant, &self.pool, grammars)?;
+        Ok(if self.routes_randomly { state.with_random_routing() } else { state })
     }
 }
 
 /// Everything that the lanes of a worker share.
 #[derive(Debug, Clone, Copy)]
-pub struct Building<'a> {
+pub struct LaneBuildContext<'a> {
     pub worker: WorkerId,
     pub plan: &'a Arc<Plan>,
     pub control: &'a Control,
@@ -70,15 +70,15 @@ pub struct Building<'a> {
     pub start_timeout: Option<Duration>,
 }
 
-impl Building<'_> {
+impl LaneBuildContext<'_> {
     /// Returns those of `lanes` that have work in the plan.
     fn with_work(&self, lanes: Vec<LaneId>) -> impl Iterator<Item = LaneId> + use<> {
         let with_work = self.plan.lanes();
         lanes.into_iter().filter(move |lane| with_work.contains(lane))
     }
 
-    fn still(&self, wait_timeout: Duration) -> StillBounds {
-        StillBounds { run: wait_timeout, start: self.start_timeout }
+    fn stall_bounds(&self, wait_timeout: Duration) -> StallBounds {
+        StallBounds { run: wait_timeout, start: self.start_timeout }
     }
 
     fn setup(&self, lane: LaneId, trace: Option<TraceWriter>, wait_timeout: Duration) -> LaneSetup {
@@ -88,9 +88,9 @@ impl Building<'_> {
             plan: Arc::clone(self.plan),
             control: self.control.clone(),
             trace,
-            still: self.still(wait_timeout),
+            stall_bounds: self.stall_bounds(wait_timeout),
             link_bytes_per_s: None,
-            lead: None,
+            checkpoint: None,
         }
     }
 }
@@ -150,25 +150,26 @@ pub(crate) fn skew(
 /// The plan is valid, every lane is built once in all processes, and the lanes run only after the
 /// weights are in place.
 pub unsafe fn build_lanes(
-    building: Building<'_>,
+    context: LaneBuildContext<'_>,
     memories: &Arc<Memories>,
     options: &LaneOptions,
 ) -> Result<Vec<LaneRunner>, WorkerError> {
-    let Building { worker, plan, control, trace, .. } = building;
-    let own = building.with_work(plan.topology.lanes_of(worker));
+    let LaneBuildContext { worker, plan, control, trace, .. } = context;
+    let worker_lanes = context.with_work(plan.topology.lanes_of(worker));
     let skew = skew(plan, memories, options)?;
-    own.map(|lane| {
-        let of_lane = (options, skew.as_ref());
-        // SAFETY: the contract of this function.
-        let executor = unsafe { lane_executor(lane, plan, memories, control, of_lane) }?;
-        let trace = Some(trace.writer(lane.index())?);
-        let setup = LaneSetup {
-            link_bytes_per_s: options.link_bytes_per_s,
-            ..building.setup(lane, trace, options.wait_timeout)
-        };
-        Ok(LaneRunner::new(setup, executor))
-    })
-    .collect()
+    worker_lanes
+        .map(|lane| {
+            let of_lane = (options, skew.as_ref());
+            // SAFETY: the contract of this function.
+            let executor = unsafe { lane_executor(lane, plan, memories, control, of_lane) }?;
+            let trace = Some(trace.writer(lane.index())?);
+            let setup = LaneSetup {
+                link_bytes_per_s: options.link_bytes_per_s,
+                ..context.setup(lane, trace, options.wait_timeout)
+            };
+            Ok(LaneRunner::new(setup, executor))
+        })
+        .collect()
 }
 
 /// Builds the lane of a storage worker and standby lanes for all other storages, and returns them
@@ -182,43 +183,43 @@ pub unsafe fn build_lanes(
 /// The requirements of [`build_lanes`] apply; standby lanes run only once their own workers have
 /// ended.
 pub(crate) unsafe fn build_storage_lanes(
-    building: Building<'_>,
+    context: LaneBuildContext<'_>,
     memories: &Arc<Memories>,
-    (store, device): (&Store, Option<&Arc<Device>>),
+    (store, device): (&StagedBlobs, Option<&Arc<Device>>),
     options: &LaneOptions,
-) -> Result<(Lanes, String), WorkerError> {
+) -> Result<(WorkerLanes, String), WorkerError> {
     let direct = device.map(DirectDevice::open).transpose()?;
-    let Building { worker, plan, control, trace, .. } = building;
-    let mut how = String::new();
-    let lead = Arc::new(Lead::new(plan.topology.lanes.len()));
-    let mut lanes = Lanes { silence_max: store.silence_max, ..Lanes::default() };
+    let LaneBuildContext { worker, plan, control, trace, .. } = context;
+    let mut description = String::new();
+    let checkpoint = Arc::new(LaneCheckpoint::new(plan.topology.lanes.len()));
+    let mut lanes = WorkerLanes { silence_max: store.silence_max, ..WorkerLanes::default() };
     let storages = plan.topology.storages().into_iter().map(|(_, lane)| lane);
-    for lane in building.with_work(storages.collect()) {
-        let pulse = Arc::new(Pulse::default());
+    for lane in context.with_work(storages.collect()) {
+        let watchdog = Arc::new(ReadWatchdog::default());
         // SAFETY: one view per lane; it executes its lane's list in order, waits included, and the
         // plan is valid; lanes run only once all are built (contract of this function).
         let executor = unsafe {
             let view = View::new(Arc::clone(memories));
-            StorageLane::new(lane, (plan, control), view, (store, &pulse), direct.as_ref())
+            StorageLane::new(lane, (plan, control), view, (store, &watchdog), direct.as_ref())
         }?;
-        lanes.pulses.push(pulse);
+        lanes.watchdogs.push(watchdog);
         let is_own = plan.topology.lane(lane).worker == worker;
         if is_own {
-            how = executor.describe();
+            description = executor.describe();
         }
         let executor = Box::new(executor);
         let writer = if is_own { Some(trace.writer(lane.index())?) } else { None };
-        let mut setup = building.setup(lane, writer, options.wait_timeout);
+        let mut setup = context.setup(lane, writer, options.wait_timeout);
         if is_own {
-            setup.lead = Some(Arc::clone(&lead));
-            lanes.own.push(LaneRunner::new(setup, executor));
+            setup.checkpoint = Some(Arc::clone(&checkpoint));
+            lanes.runners.push(LaneRunner::new(setup, executor));
         } else {
             let runner = LaneRunner::new(setup, executor);
             let shared = (control.clone(), trace.clone());
-            lanes.standbys.push(Standby::new(worker, runner, Arc::clone(&lead), shared));
+            lanes.standbys.push(Standby::new(worker, runner, Arc::clone(&checkpoint), shared));
         }
     }
-    Ok((lanes, how))
+    Ok((lanes, description))
 }
 
 /// Builds timed lanes, which only let time pass; they touch no memory except the step table.
@@ -226,18 +227,19 @@ pub(crate) unsafe fn build_storage_lanes(
 /// # Errors
 /// Returns an error if trace rings are already in use.
 pub fn build_timed_lanes(
-    building: Building<'_>,
+    context: LaneBuildContext<'_>,
     wait_timeout: Duration,
-    durations: &Durations,
+    durations: &TimedDurations,
 ) -> Result<Vec<LaneRunner>, WorkerError> {
-    let Building { worker, plan, control, trace, .. } = building;
-    let own = building.with_work(plan.topology.lanes_of(worker));
-    own.map(|lane| {
-        let timed = Box::new(Timed::new(durations, lane, plan, control));
-        let trace = Some(trace.writer(lane.index())?);
-        Ok(LaneRunner::new(building.setup(lane, trace, wait_timeout), timed))
-    })
-    .collect()
+    let LaneBuildContext { worker, plan, control, trace, .. } = context;
+    let worker_lanes = context.with_work(plan.topology.lanes_of(worker));
+    worker_lanes
+        .map(|lane| {
+            let timed = Box::new(TimedLane::new(durations, lane, plan, control));
+            let trace = Some(trace.writer(lane.index())?);
+            Ok(LaneRunner::new(context.setup(lane, trace, wait_timeout), timed))
+        })
+        .collect()
 }
 
 /// Builds those of `lanes` that have work in the plan, on a device. `memories` are the host
@@ -250,13 +252,13 @@ pub fn build_timed_lanes(
 /// # Safety
 /// The requirements of [`build_lanes`] apply.
 pub unsafe fn build_device_lanes(
-    building: Building<'_>,
+    context: LaneBuildContext<'_>,
     lanes: Vec<LaneId>,
     (device, memories): (&Arc<Device>, &Arc<Memories>),
     options: &LaneOptions,
 ) -> Result<Vec<LaneRunner>, WorkerError> {
-    let Building { plan, control, trace, .. } = building;
-    building
+    let LaneBuildContext { plan, control, trace, .. } = context;
+    context
         .with_work(lanes)
         .map(|lane| {
             let sampler = match plan.topology.lane(lane).kind {
@@ -272,10 +274,10 @@ pub unsafe fn build_device_lanes(
                 view: unsafe { View::new(Arc::clone(memories)) },
                 control: control.clone(),
                 trace: trace.writer(lane.index())?,
-                still: building.still(options.wait_timeout),
+                stall_bounds: context.stall_bounds(options.wait_timeout),
                 sampler,
             })?;
-            let setup = building.setup(lane, None, options.wait_timeout);
+            let setup = context.setup(lane, None, options.wait_timeout);
             Ok(LaneRunner::new(setup, Box::new(device_lane)))
         })
         .collect()

@@ -13,15 +13,15 @@ use program::ir::{Instruction, LaneProgram};
 use program::topology::WorkerId;
 use shm::{Control, StepOfGroup, TraceSegment, WaitError};
 
+use crate::checkpoint::{LaneCheckpoint, StageStart};
 use crate::error::LaneError;
-use crate::lane::{LaneRunner, Resumed};
-use crate::lead::{Lead, StageStart};
+use crate::lane::{LaneRunner, ResumePoint};
 
 /// Interval between checks for a handover or the end of the run, which are normally signalled.
-const SLICE: Duration = Duration::from_millis(500);
+const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 /// Interval between checks of the worker's own lane, which is about to reach the stage of the lost
 /// one.
-const STAGE_SLICE: Duration = Duration::from_millis(1);
+const STAGE_CHECK_INTERVAL: Duration = Duration::from_millis(1);
 /// Maximum time in which lanes that have counted their arrival at the end of a stage reach it.
 const ARRIVAL_MAX: Duration = Duration::from_secs(10);
 /// Number of steps from a lane's current step to the first one that no other lane can have begun:
@@ -35,21 +35,21 @@ pub struct Standby {
     worker: WorkerId,
     runner: LaneRunner,
     /// Checkpoint of the worker's own lane.
-    lead: Arc<Lead>,
+    checkpoint: Arc<LaneCheckpoint>,
     trace: TraceSegment,
     control: Control,
 }
 
 impl Standby {
     /// Creates a standby lane. `runner` is another worker's lane, built for `worker`, whose own
-    /// lane publishes its stage in `lead`.
+    /// lane publishes its stage in `checkpoint`.
     pub fn new(
         worker: WorkerId,
         runner: LaneRunner,
-        lead: Arc<Lead>,
+        checkpoint: Arc<LaneCheckpoint>,
         (control, trace): (Control, TraceSegment),
     ) -> Standby {
-        Standby { worker, runner, lead, trace, control }
+        Standby { worker, runner, checkpoint, trace, control }
     }
 
     /// Returns the lane.
@@ -92,12 +92,12 @@ impl Standby {
             if words.successor() == Some(self.worker.index()) {
                 return Ok(true);
             }
-            let is_over = self.control.groups().value() > 0;
-            if is_over && self.control.stages().next().is_none() {
+            let has_ended = self.control.groups().value() > 0;
+            if has_ended && self.control.stages().next().is_none() {
                 return Ok(false);
             }
             let takeovers = self.control.takeovers();
-            match takeovers.wait_at_least(seen + 1, self.control.poison(), SLICE) {
+            match takeovers.wait_until(seen + 1, self.control.poison(), CHECK_INTERVAL) {
                 Ok(()) => seen = takeovers.value(),
                 Err(WaitError::TimedOut { .. }) => {}
                 Err(WaitError::Poisoned(_)) => return Err(LaneError::Poisoned),
@@ -115,10 +115,10 @@ impl Standby {
         let lanes = self.runner.plan().lanes();
         let mut waited = Duration::ZERO;
         loop {
-            match self.lead.stage(number) {
+            match self.checkpoint.stage(number) {
                 (Some(stage), _) => return Ok(Some(stage)),
                 (None, true) => return Ok(None),
-                (None, false) => std::thread::sleep(STAGE_SLICE),
+                (None, false) => std::thread::sleep(STAGE_CHECK_INTERVAL),
             }
             if self.control.poison().check().is_err() {
                 return Err(LaneError::Poisoned);
@@ -130,7 +130,7 @@ impl Standby {
             });
             let is_between_groups = self.control.barrier().timeline().value() == number;
             waited = if have_arrived && !is_between_groups {
-                waited + STAGE_SLICE
+                waited + STAGE_CHECK_INTERVAL
             } else {
                 Duration::ZERO
             };
@@ -147,19 +147,19 @@ impl Standby {
     }
 
     /// Returns the position of the lost worker in a stage, according to the signals it gave.
-    fn resumed(&self, stage: StageStart) -> Resumed {
+    fn resumed(&self, stage: StageStart) -> ResumePoint {
         let lane = self.runner.lane();
         let program = self.control.stages().nth(stage.index).map_or(0, |stage| stage.program);
         let list = self.runner.plan().programs[program as usize].lane(lane);
         let value = self.control.lane(lane.index()).timeline.value();
         let given = value.wrapping_sub(stage.bases[lane.index()]);
-        let (step, instruction) = place_of(list, given);
-        Resumed { stage, step, instruction }
+        let (step, instruction) = position_after(list, given);
+        ResumePoint { stage, step, instruction }
     }
 }
 
 /// Returns the step, and the instruction of the list in it, that follow `given` signals of a stage.
-fn place_of(list: Option<&LaneProgram>, given: u32) -> (u32, usize) {
+fn position_after(list: Option<&LaneProgram>, given: u32) -> (u32, usize) {
     let Some(list) = list.filter(|list| list.signals_per_step > 0) else { return (0, 0) };
     let (step, of_step) = (given / list.signals_per_step, given % list.signals_per_step);
     let signals = list.instructions.iter().enumerate();
@@ -170,19 +170,20 @@ fn place_of(list: Option<&LaneProgram>, given: u32) -> (u32, usize) {
 
 #[cfg(test)]
 mod tests {
-    use program::ir::Wait;
+    use program::ir::TimelineWait;
     use program::topology::LaneId;
 
     use super::*;
 
     #[test]
     fn a_lane_goes_on_behind_its_last_signal() {
-        let wait = Instruction::Wait(Wait { lane: LaneId(0), offset: 1, previous_step: false });
+        let wait =
+            Instruction::Wait(TimelineWait { lane: LaneId(0), offset: 1, previous_step: false });
         let (signal, lane) = (Instruction::Signal, LaneId(1));
         let instructions = vec![wait.clone(), signal.clone(), wait.clone(), signal, wait];
         let list = LaneProgram { lane, instructions, signals_per_step: 2 };
-        let places: Vec<_> = (0..6).map(|given| place_of(Some(&list), given)).collect();
+        let places: Vec<_> = (0..6).map(|given| position_after(Some(&list), given)).collect();
         assert_eq!(places, [(0, 0), (0, 2), (1, 0), (1, 2), (2, 0), (2, 2)]);
-        assert_eq!(place_of(None, 0), (0, 0));
+        assert_eq!(position_after(None, 0), (0, 0));
     }
 }

@@ -18,22 +18,22 @@ use program::shares::{BLOCK_BYTES, bytes_of};
 use program::sizes::READ_ALIGN_BYTES;
 use program::topology::{LaneId, MemoryId, SegmentId};
 use shm::{Control, StepOfGroup};
-use staging::{BlobId, Flying, IoKind, Reader, ReaderOptions, Staged};
+use weight_store::{BlobId, IoKind, ReadEvent, Reader, ReaderOptions, StagedCopy};
 
 use crate::device::DirectDevice;
-use crate::error::{LaneError, WorkerError, place};
-use crate::lane_executor::{LaneExecutor, Task, Work};
+use crate::error::{LaneError, WorkerError, describe_position};
+use crate::lane_executor::{LaneExecutor, Task, WorkAmount};
 use crate::memory::View;
-use crate::pulse::Pulse;
-use crate::shared::protocol::StagedAt;
+use crate::read_watchdog::ReadWatchdog;
+use crate::shared::protocol::StagedCopyConfig;
 
-const _: () = assert!(BLOCK_BYTES == staging::BLOCK_BYTES);
-const _: () = assert!(READ_ALIGN_BYTES == staging::PAGE_BYTES);
+const _: () = assert!(BLOCK_BYTES == weight_store::BLOCK_BYTES);
+const _: () = assert!(READ_ALIGN_BYTES == weight_store::PAGE_BYTES);
 
 /// A worker's staging, and the blobs of the plan's weights in it.
 #[derive(Debug)]
-pub struct Store {
-    staged: Staged,
+pub struct StagedBlobs {
+    staged: StagedCopy,
     /// Maximum time that a drive may take to answer before it is given up.
     pub(crate) silence_max: Duration,
     options: ReaderOptions,
@@ -41,14 +41,14 @@ pub struct Store {
     blobs: Vec<Option<BlobId>>,
 }
 
-impl Store {
+impl StagedBlobs {
     /// Opens a staging and locates everything that the plan keeps on storages.
     ///
     /// # Errors
     /// Returns an error if the staging cannot be opened, is damaged, or contains other weights than
     /// the plan's.
-    pub fn open(plan: &Plan, at: &StagedAt) -> Result<Store, WorkerError> {
-        let staged = Staged::open(Path::new(&at.path))
+    pub fn open(plan: &Plan, at: &StagedCopyConfig) -> Result<StagedBlobs, WorkerError> {
+        let staged = StagedCopy::open(Path::new(&at.path))
             .map_err(|error| WorkerError::Staging { reason: error.to_string() })?;
         let mut blobs = vec![None; plan.buffers.len()];
         let stored = plan
@@ -74,12 +74,12 @@ impl Store {
             blobs[placed.buffer.0 as usize] = blob;
         }
         let io = if at.uses_threads { IoKind::Threads } else { IoKind::Auto };
-        let faults = at.faults.parse().map_err(|error: staging::FaultError| {
+        let faults = at.faults.parse().map_err(|error: weight_store::FaultError| {
             WorkerError::Staging { reason: error.to_string() }
         })?;
         let options = ReaderOptions { io, faults, ..ReaderOptions::default() };
         let silence_max = Duration::from_millis(at.silence_ms);
-        Ok(Store { staged, silence_max, options, blobs })
+        Ok(StagedBlobs { staged, silence_max, options, blobs })
     }
 
     fn reader(&self) -> Result<Reader, WorkerError> {
@@ -104,7 +104,7 @@ pub struct StorageLane {
     storages: Vec<(MemoryId, LaneId)>,
     /// Set for each storage whose lane has no work in this step.
     is_idle: Vec<bool>,
-    pulse: Arc<Pulse>,
+    watchdog: Arc<ReadWatchdog>,
 }
 
 impl StorageLane {
@@ -120,7 +120,7 @@ impl StorageLane {
         lane: LaneId,
         (plan, control): (&Arc<Plan>, &Control),
         view: View,
-        (store, pulse): (&Store, &Arc<Pulse>),
+        (store, watchdog): (&StagedBlobs, &Arc<ReadWatchdog>),
         direct: Option<&Arc<DirectDevice>>,
     ) -> Result<StorageLane, WorkerError> {
         let storages = plan.topology.storages();
@@ -131,16 +131,16 @@ impl StorageLane {
             // keeps the slots mapped, and it outlives the reader next to it.
             let _ = unsafe { reader.register(&slots) };
         }
-        watch(&mut reader, pulse);
+        publish_progress(&mut reader, watchdog);
         let direct = match direct {
             Some(direct) => {
                 let mut reader = direct.reader(&store.staged, &store.options)?;
-                if let Some((buffer, blob)) = first_direct(plan, &store.blobs) {
+                if let Some((buffer, blob)) = first_direct_read(plan, &store.blobs) {
                     // SAFETY: needed to try it. No lane runs yet (contract), and every worker tries
                     // the plan's first read.
-                    unsafe { direct.try_block(&mut reader, blob, buffer) }?;
+                    unsafe { direct.verify_first_block(&mut reader, blob, buffer) }?;
                 }
-                watch(&mut reader, pulse);
+                publish_progress(&mut reader, watchdog);
                 Some((Arc::clone(direct), reader))
             }
             None => None,
@@ -155,7 +155,7 @@ impl StorageLane {
             blobs: store.blobs.clone(),
             is_idle: vec![false; storages.len()],
             storages,
-            pulse: Arc::clone(pulse),
+            watchdog: Arc::clone(watchdog),
         })
     }
 
@@ -165,7 +165,7 @@ impl StorageLane {
             let lists = self.plan.programs.iter().filter_map(|program| program.lane(self.lane));
             let mut works = lists.flat_map(|list| &list.instructions);
             works.any(|work| match work {
-                Instruction::Read(read) => self.view.has(read.to.buffer) == on_host,
+                Instruction::Read(read) => self.view.is_mapped(read.to.buffer) == on_host,
                 _ => false,
             })
         };
@@ -178,7 +178,7 @@ impl StorageLane {
         }
     }
 
-    fn read(&mut self, read: &Read) -> Result<Work, String> {
+    fn read(&mut self, read: &Read) -> Result<WorkAmount, String> {
         let memory = self.plan.buffer(read.from.buffer).segment.memory;
         let storage = self.storages.iter().position(|(storage, _)| *storage == memory);
         let blob = self.blobs[read.from.buffer.0 as usize];
@@ -189,48 +189,50 @@ impl StorageLane {
         let blocks = self.reader.staged().blocks(blob);
         let is_idle = |index: u16| self.is_idle[usize::from(index)];
         let blocks = self.plan.map.shares.blocks(read.op, storage as u16, blocks, is_idle);
-        let whole_bytes = size_bytes.next_multiple_of(staging::PAGE_BYTES) as usize;
+        let whole_bytes = size_bytes.next_multiple_of(weight_store::PAGE_BYTES) as usize;
         let to = read.to.buffer;
         let (reader, slot) = match &mut self.direct {
-            Some((device, reader)) if !self.view.has(to) => (reader, device.slot(to, whole_bytes)),
+            Some((device, reader)) if !self.view.is_mapped(to) => {
+                (reader, device.slot(to, whole_bytes))
+            }
             _ => (&mut self.reader, NonNull::new(self.view.pointer(to, 0, whole_bytes))),
         };
         let slot = slot.ok_or("the slot has no address")?;
         let range = bytes_of(&blocks, size_bytes);
         let bytes = range.end - range.start;
         if bytes == 0 {
-            return Ok(Work::default());
+            return Ok(WorkAmount::default());
         }
-        self.pulse.begin();
+        self.watchdog.begin();
         // SAFETY: needed to let the drive write into the slot. The lane executes its list in order
         // after its waits (contract of `View::new`), so nothing reads the slot, and other lanes
         // write other blocks of it: the shares of all lanes divide the blob (`ReadShares::blocks`).
         let outcome = unsafe { reader.read(blob, blocks, slot) };
-        self.pulse.end();
+        self.watchdog.end();
         outcome.map_err(|error| error.to_string())?;
-        Ok(Work { bytes, rows: 0 })
+        Ok(WorkAmount { bytes, rows: 0 })
     }
 
     fn failed(&self, task: Task<'_>, reason: String) -> LaneError {
         LaneError::Storage {
             lane: self.plan.lane_name(self.lane).to_owned(),
-            place: place(&self.plan, self.lane, task.position()),
+            place: describe_position(&self.plan, self.lane, task.position()),
             reason,
         }
     }
 }
 
-fn watch(reader: &mut Reader, pulse: &Arc<Pulse>) {
-    let pulse = Arc::clone(pulse);
-    reader.watch(Box::new(move |flying| {
-        if flying == Flying::Answered {
-            pulse.begin();
+fn publish_progress(reader: &mut Reader, watchdog: &Arc<ReadWatchdog>) {
+    let watchdog = Arc::clone(watchdog);
+    reader.observe(Box::new(move |flying| {
+        if flying == ReadEvent::Progressed {
+            watchdog.begin();
         }
     }));
 }
 
 /// Returns the slot and the weight of the plan's first read to a device.
-fn first_direct(plan: &Plan, blobs: &[Option<BlobId>]) -> Option<(BufferId, BlobId)> {
+fn first_direct_read(plan: &Plan, blobs: &[Option<BlobId>]) -> Option<(BufferId, BlobId)> {
     let lists = plan.programs.iter().flat_map(|program| &program.lanes);
     lists.flat_map(|list| &list.instructions).find_map(|instruction| match instruction {
         Instruction::Read(read)
@@ -252,7 +254,7 @@ fn slots(plan: &Plan, lane: LaneId, view: &View) -> Vec<(NonNull<u8>, usize)> {
             _ => None,
         });
     let mut ranges: BTreeMap<SegmentId, (BufferId, u64)> = BTreeMap::new();
-    for slot in slots.filter(|slot| view.has(*slot)) {
+    for slot in slots.filter(|slot| view.is_mapped(*slot)) {
         let buffer = plan.buffer(slot);
         let end = buffer.offset_bytes + buffer.size_bytes;
         let range = ranges.entry(buffer.segment).or_insert((slot, end));
@@ -279,7 +281,7 @@ impl LaneExecutor for StorageLane {
 
     /// # Panics
     /// Panics on work that is not a read, as in a plan that the validator would have refused.
-    fn execute(&mut self, task: Task<'_>) -> Result<Option<Work>, LaneError> {
+    fn execute(&mut self, task: Task<'_>) -> Result<Option<WorkAmount>, LaneError> {
         let Instruction::Read(read) = task.instruction else {
             panic!("a lane of a storage only reads")
         };

@@ -3,26 +3,26 @@
 
 use std::collections::BTreeMap;
 
-use kernels::Unit;
+use kernels::AttentionUnit;
 use model::config::{Activation, Dtype, Family, ModelConfig, Scales};
 use model::layers::{LayerKind, Layers};
 use model::ops::{Kv, Op, Value};
-use planner::policy::{Homes, Policy, device_map};
+use planner::policy::{DefaultTiers, Policy, device_map};
 use planner::split::{Split, parse_chunking};
 use program::compile::compile;
 use program::ir::{Append, At, BufferId, Copy, Moved, ProgramId, Region};
 use program::map::Chunk;
 use program::plan::{Plan, RunShape};
-use program::step_table::{Field, Finish, List};
+use program::step_table::{EndReason, Field, List};
 use program::topology::{LaneId, MemoryId};
 use shm::Control;
 
 use crate::execute::sample::{announce, record};
-use crate::execute::{Span, append_spans, copy_spans};
-use crate::rows::{counts, sequences, units};
+use crate::execute::{CopySpan, append_spans, copy_spans};
 use crate::shared::group::list_work;
-use crate::shared::table::{Item, StepTable};
-use crate::testing::{Placed, Request, carry_on, fill, place};
+use crate::shared::table::{StepTable, WorkItem};
+use crate::testing::{PlacedRequest, SequenceRequest, continue_group, fill, place_request};
+use crate::work_items::{row_counts, sequences, units};
 
 const AT: At = At { layer: Some(0), batch: 0, stream: 0 };
 
@@ -41,7 +41,7 @@ fn config() -> ModelConfig {
         norm_eps: 1e-5,
         activation: Activation::Relu,
         learned_positions: Some(2),
-        layers: Layers::alike(LayerKind::dense(None)),
+        layers: Layers::uniform(LayerKind::dense(None)),
         experts: None,
         qkv_bias: true,
         out_bias: true,
@@ -78,7 +78,7 @@ fn plan(batches: u16, batch_size: u16, micro_sequences: u16, chunks: u16) -> Pla
         dtype: Dtype::Bf16,
     };
     let chunking = Some(parse_chunking(&format!("attention={chunks}")).unwrap());
-    let homes = Homes { kv: MemoryId::DRAM, prefill_hidden: MemoryId::DRAM };
+    let homes = DefaultTiers { kv: MemoryId::DRAM, prefill_hidden: MemoryId::DRAM };
     let policy = Policy::TwoSplit { split: Split { start: 4, end: 5 }, chunking };
     compile(&config, &shape, &device_map(&policy, &config, true, homes)).unwrap()
 }
@@ -93,12 +93,13 @@ struct Run {
 fn run(plan: Plan, lengths: &[usize], max_new: u32) -> Run {
     let control = Control::create(1, plan.table.words() * 4).unwrap();
     let table = StepTable::new(control.extra(0, plan.table.words()), &plan);
-    let group: Vec<Placed> = (0..lengths.len())
+    let group: Vec<PlacedRequest> = (0..lengths.len())
         .filter(|slot| lengths[*slot] > 0)
         .map(|slot| {
             let prompt = (0..lengths[slot]).map(|i| (slot * 100 + i) as u32).collect();
-            let request = Request { ignore_eos: false, ..Request::greedy(prompt, max_new) };
-            Placed { batch: 0, slot, request }
+            let request =
+                SequenceRequest { ignore_eos: false, ..SequenceRequest::greedy(prompt, max_new) };
+            PlacedRequest { batch: 0, slot, request }
         })
         .collect();
     fill(&table, &plan, &group);
@@ -114,7 +115,7 @@ impl Run {
         }
     }
 
-    fn copy(&self, moved: Moved, chunk: Option<Chunk>) -> (Vec<Span>, usize) {
+    fn copy(&self, moved: Moved, chunk: Option<Chunk>) -> (Vec<CopySpan>, usize) {
         let region = |id| Region::whole(BufferId(id));
         let table = Some(region(0));
         let copy = Copy { moved, at: AT, chunk, from: region(1), to: region(2), table };
@@ -129,11 +130,11 @@ impl Run {
 /// Returns the slots and positions of the rows of the next decode step.
 fn listed(table: &StepTable) -> Vec<(usize, usize)> {
     let item = |index| table.item(0, List::DECODE, index);
-    let items = (0..table.items(0, List::DECODE)).map(item);
-    items.map(|Item { slot, first, .. }| (slot, first)).collect()
+    let items = (0..table.item_count(0, List::DECODE)).map(item);
+    items.map(|WorkItem { slot, first, .. }| (slot, first)).collect()
 }
 
-fn total(spans: &[Span]) -> usize {
+fn total(spans: &[CopySpan]) -> usize {
     spans.iter().map(|span| span.size_bytes).sum()
 }
 
@@ -148,9 +149,9 @@ fn prefill_rows_are_the_prompts_of_a_micro_batch_one_behind_the_other() {
     assert_eq!(found(0), [(0, 0, 3, 0)]);
     assert_eq!(found(1), [(2, 0, 1, 0), (3, 1, 512, 0)]);
     assert_eq!(found(2), [(4, 0, 4, 0)]);
-    assert_eq!(counts(&run.table, ProgramId::PREFILL, At { stream: 1, ..AT }), (2, 513));
+    assert_eq!(row_counts(&run.table, ProgramId::PREFILL, At { stream: 1, ..AT }), (2, 513));
     // Prefill's units read no cache: three heads, each over its sequence's rows.
-    let prefill: Vec<Unit> =
+    let prefill: Vec<AttentionUnit> =
         units(&run.table, ProgramId::PREFILL, At { stream: 1, ..AT }, None).collect();
     assert_eq!(prefill.len(), 6);
     assert!(prefill.iter().all(|unit| unit.past == 0));
@@ -214,7 +215,7 @@ fn copies_move_what_is_active() {
     };
     for value in [Value::Hidden, Value::Query, Value::Key, Value::Ffn, Value::Logits] {
         let (spans, rows) = run.copy(Moved::Value(value), None);
-        assert_eq!(spans, [Span::at(0, 2 * row_bytes(value))]);
+        assert_eq!(spans, [CopySpan::at(0, 2 * row_bytes(value))]);
         assert_eq!(rows, 2);
     }
     assert_eq!(total(&run.copy(Moved::Weights(Op::Q), None).0), 640);
@@ -276,7 +277,7 @@ fn sampling_ends_sequences_by_eos_length_and_cancel() {
     assert_eq!(listed(table), [(0, 3), (1, 2), (3, 5)]);
     // Sequences 0 and 3 draw an EOS, and 3 ignores it.
     record(table, ProgramId::DECODE, AT, &[7], |_, sequence| if sequence == 1 { 2 } else { 7 });
-    assert_eq!(table.field(0, 0, Field::Finish), Finish::Stop as u32);
+    assert_eq!(table.field(0, 0, Field::Finish), EndReason::Stop as u32);
     assert_eq!(table.field(0, 0, Field::Generated), 2);
     assert_eq!((table.output(0, 0, 0), table.output(0, 0, 1)), (1, 7));
     assert_eq!(listed(table), [(1, 3), (3, 6)]);
@@ -288,7 +289,7 @@ fn sampling_ends_sequences_by_eos_length_and_cancel() {
     });
     assert_eq!(drawn, [(0, 1), (1, 3)]);
     assert_eq!(listed(table), []);
-    assert_eq!(table.field(0, 1, Field::Finish), Finish::Length as u32);
+    assert_eq!(table.field(0, 1, Field::Finish), EndReason::Length as u32);
     assert_eq!(table.field(0, 1, Field::Remaining), 0);
     assert_eq!(table.token(0, 3, 7), 4, "the third behind five of the prompt");
     // No sequence is left: nothing is drawn.
@@ -301,7 +302,7 @@ fn a_cancelled_sequence_ends_at_the_next_sample() {
     run.prefill(1);
     run.table.set_field(0, 1, Field::Cancel, 1);
     record(&run.table, ProgramId::DECODE, AT, &[7], |_, _| 5);
-    assert_eq!(run.table.field(0, 1, Field::Finish), Finish::Stop as u32);
+    assert_eq!(run.table.field(0, 1, Field::Finish), EndReason::Stop as u32);
     assert_eq!(listed(&run.table), [(0, 4)]);
 }
 
@@ -329,7 +330,7 @@ fn the_last_step_is_lowered_one_step_ahead_and_never_below() {
 fn a_group_ends_when_enough_have_and_the_others_go_on_in_the_next() {
     let run = run(plan(1, 4, 2, 1), &[3, 2, 4, 5], 6);
     let Run { control, table, .. } = &run;
-    table.set_enough(2);
+    table.set_early_end_running(2);
     control.set_last_step(Some(list_work(table)));
     assert_eq!(control.last_step(), Some(5));
     run.prefill(1);
@@ -346,10 +347,10 @@ fn a_group_ends_when_enough_have_and_the_others_go_on_in_the_next() {
     let extent =
         |slot| [Field::KvStart, Field::KvCapacity].map(|field| table.field(0, slot, field));
     let before = extent(2);
-    carry_on(table);
-    assert_eq!(counts(table, ProgramId::PREFILL, AT), (0, 0), "nobody is new yet");
-    let request = Request { ignore_eos: false, ..Request::greedy(vec![9, 9], 3) };
-    place(table, &Placed { batch: 0, slot: 2, request });
+    continue_group(table);
+    assert_eq!(row_counts(table, ProgramId::PREFILL, AT), (0, 0), "nobody is new yet");
+    let request = SequenceRequest { ignore_eos: false, ..SequenceRequest::greedy(vec![9, 9], 3) };
+    place_request(table, &PlacedRequest { batch: 0, slot: 2, request });
     assert_eq!(extent(2), before);
     assert_eq!(
         list_work(table),
@@ -372,8 +373,8 @@ fn a_group_ends_when_enough_have_and_the_others_go_on_in_the_next() {
 #[test]
 fn wait_targets_wrap_and_the_step_before_is_free_at_first() {
     use crate::lane::wait_target;
-    use program::ir::Wait;
-    let wait = |offset, previous_step| Wait { lane: LaneId::D2H, offset, previous_step };
+    use program::ir::TimelineWait;
+    let wait = |offset, previous_step| TimelineWait { lane: LaneId::D2H, offset, previous_step };
     assert_eq!(wait_target(100, 7, 0, &wait(3, false)), 103);
     assert_eq!(wait_target(100, 7, 2, &wait(3, false)), 117);
     assert_eq!(wait_target(100, 7, 2, &wait(3, true)), 110);
@@ -391,20 +392,20 @@ fn chunks(prompts: &[Vec<u32>], most: u32, shares: bool) -> Vec<Vec<(usize, usiz
     let base = plan(1, prompts.len() as u16, 1, 1);
     let longest = prompts.iter().map(Vec::len).max().unwrap() as u32;
     let shape = RunShape { prefill_chunk: most, max_prompt: longest, ..base.shape };
-    let homes = Homes { kv: MemoryId::DRAM, prefill_hidden: MemoryId::DRAM };
+    let homes = DefaultTiers { kv: MemoryId::DRAM, prefill_hidden: MemoryId::DRAM };
     let map = device_map(&Policy::CpuOnly, &config(), true, homes);
     let plan = compile(&config(), &shape, &map).unwrap();
     let control = Control::create(1, plan.table.words() * 4).unwrap();
     let table = StepTable::new(control.extra(0, plan.table.words()), &plan);
-    let placed = |(slot, prompt): (usize, &Vec<u32>)| Placed {
+    let placed = |(slot, prompt): (usize, &Vec<u32>)| PlacedRequest {
         batch: 0,
         slot,
-        request: Request::greedy(prompt.clone(), 2),
+        request: SequenceRequest::greedy(prompt.clone(), 2),
     };
-    let group: Vec<Placed> = prompts.iter().enumerate().map(placed).collect();
+    let group: Vec<PlacedRequest> = prompts.iter().enumerate().map(placed).collect();
     fill(&table, &plan, &group);
     if shares {
-        crate::shared::prefix_sharing::share(&table, 2);
+        crate::shared::prefix_sharing::share_prefixes(&table, 2);
     }
     list_work(&table);
     let of = |stream| -> Vec<(usize, usize, usize)> {

@@ -7,7 +7,7 @@ use common::placed::{cpu_only, group, outcomes, shape, start, two_split};
 use common::{llama, opt};
 use kernels::Variant;
 use model::config::{Dtype, ModelConfig};
-use planner::policy::{Homes, Policy, device_map};
+use planner::policy::{DefaultTiers, Policy, device_map};
 use planner::split::{Split, parse_chunking, parse_split};
 use program::compile::{CompileError, compile, runs_in_chunks};
 use program::formats::KvFormat;
@@ -15,9 +15,10 @@ use program::map::{DeviceMap, Schedule, layer_list};
 use program::plan::RunShape;
 use program::step_table::{Field, List};
 use program::topology::MemoryId;
-use workers::shared::table::Item;
+use workers::shared::table::WorkItem;
 use workers::testing::{
-    InProcess, Outcome, Placed, Request, carry_on, fill_even, list_work, place,
+    InProcess, Outcome, PlacedRequest, SequenceRequest, continue_group, fill_even, list_work,
+    place_request,
 };
 
 fn chunked(shape: &RunShape, prefill_chunk: u32) -> RunShape {
@@ -36,7 +37,7 @@ fn device_alone(config: &ModelConfig) -> Vec<DeviceMap> {
     let homes = [MemoryId::DRAM, MemoryId::VRAM];
     let all = homes.iter().flat_map(|kv| homes.iter().map(move |hidden| (*kv, *hidden)));
     all.map(|(kv, prefill_hidden)| {
-        device_map(&Policy::GpuOnly, config, false, Homes { kv, prefill_hidden })
+        device_map(&Policy::GpuOnly, config, false, DefaultTiers { kv, prefill_hidden })
     })
     .collect()
 }
@@ -105,13 +106,13 @@ fn long_prompts_in_chunks_give_the_bits_of_whole_ones_in_every_variant() {
         let config = ModelConfig { max_positions: 304, ..config };
         let whole = RunShape { max_prompt: 300, max_context: 304, ..shape(1, 2, 1, dtype) };
         let map = DeviceMap { kv_format, ..cpu_only(&config) };
-        let requests: Vec<Placed> = [300, 41]
+        let requests: Vec<PlacedRequest> = [300, 41]
             .into_iter()
             .enumerate()
             .map(|(slot, length)| {
                 let prompt = (0..length).map(|i| ((i * 7 + slot) % 61) as u32).collect();
-                let request = Request { logprobs: 4, ..Request::greedy(prompt, 4) };
-                Placed { batch: 0, slot, request }
+                let request = SequenceRequest { logprobs: 4, ..SequenceRequest::greedy(prompt, 4) };
+                PlacedRequest { batch: 0, slot, request }
             })
             .collect();
         for variant in Variant::available() {
@@ -131,28 +132,34 @@ fn long_prompts_in_chunks_give_the_bits_of_whole_ones_in_every_variant() {
 
 /// Runs two sequences, of which one decodes in a stream that also computes a chunk of the other
 /// one's prompt.
-fn mixed(lanes: &mut InProcess, requests: &[Request; 2]) -> Vec<Outcome> {
+fn mixed(lanes: &mut InProcess, requests: &[SequenceRequest; 2]) -> Vec<Outcome> {
     let table = lanes.table().clone();
-    let placed = |slot: usize| Placed { batch: 0, slot, request: requests[slot].clone() };
+    let placed = |slot: usize| PlacedRequest { batch: 0, slot, request: requests[slot].clone() };
     fill_even(&table, lanes.plan(), &[placed(0), placed(1)]);
     [Field::PromptLen, Field::Fresh].iter().for_each(|field| table.set_field(0, 1, *field, 0));
     // The group ends after a decode step, and the first sequence continues.
-    table.set_enough(1);
+    table.set_early_end_running(1);
     lanes.release().expect("drains");
     assert!(table.is_running(0, 0), "it is to go on");
-    carry_on(&table);
-    place(&table, &placed(1));
-    table.set_enough(0);
+    continue_group(&table);
+    place_request(&table, &placed(1));
+    table.set_early_end_running(0);
     let last_step = list_work(&table);
     let row = table.item(0, List::DECODE, 0);
-    table.set_items(0, List::DECODE, 0);
+    table.set_item_count(0, List::DECODE, 0);
     let prompt = requests[1].prompt.len();
-    let stream = |number: u16, first: usize, rows: usize, others: &[Item]| {
+    let stream = |number: u16, first: usize, rows: usize, others: &[WorkItem]| {
         let list = List::prefill(number);
-        table.set_items(0, list, 0);
+        table.set_item_count(0, list, 0);
         let samples = first + rows == prompt;
-        let item =
-            Item { slot: 1, first, rows, shared_row: None, samples, logits_rows: samples.into() };
+        let item = WorkItem {
+            slot: 1,
+            first,
+            rows,
+            shared_row: None,
+            samples,
+            logits_rows: samples.into(),
+        };
         table.push_item(0, list, item);
         others.iter().for_each(|item| table.push_item(0, list, *item));
     };
@@ -170,7 +177,7 @@ fn rows_that_decode_beside_chunks_of_prompts_have_the_bits_that_they_have_alone(
         let shape = chunked(&shape(1, 3, 2, Dtype::Bf16), 4);
         let request = |first: u32, length: u32, new| {
             let prompt = (0..length).map(|i| (first + i * 7) % 61).collect();
-            Request { logprobs: 4, ..Request::greedy(prompt, new) }
+            SequenceRequest { logprobs: 4, ..SequenceRequest::greedy(prompt, new) }
         };
         let requests = [request(3, 5, 6), request(8, 9, 4)];
         let mut maps = vec![cpu_only(&config)];
@@ -180,7 +187,7 @@ fn rows_that_decode_beside_chunks_of_prompts_have_the_bits_that_they_have_alone(
                 let map = DeviceMap { kv_format, ..cpu_only(&config) };
                 let mut lanes = start(&config, &shape, &map, Variant::best());
                 let request = requests[slot].clone();
-                let found = lanes.run_group(&[Placed { batch: 0, slot, request }]);
+                let found = lanes.run_group(&[PlacedRequest { batch: 0, slot, request }]);
                 assert!(lanes.finish().iter().all(Result::is_ok));
                 found[0].clone()
             })
@@ -209,7 +216,7 @@ fn caches_in_parts_give_the_bits_of_whole_ones() {
             let chunking = Some(parse_chunking(parts).expect("a chunking"));
             let split = parse_split(split, &config, chunking).expect("a split");
             for kv in [MemoryId::DRAM, MemoryId::VRAM] {
-                let homes = Homes { kv, prefill_hidden: MemoryId::DRAM };
+                let homes = DefaultTiers { kv, prefill_hidden: MemoryId::DRAM };
                 let policy = Policy::TwoSplit { split, chunking };
                 let map = device_map(&policy, &config, false, homes);
                 let is_split = |layer| map.layer_chunking(&config, layer).is_some();
@@ -229,7 +236,7 @@ fn caches_in_parts_give_the_bits_of_whole_ones() {
 fn what_cannot_be_chunked_is_refused_with_a_sentence() {
     let config = llama();
     let shape = chunked(&shape(1, 4, 4, Dtype::Bf16), 4);
-    let homes = Homes { kv: MemoryId::VRAM, prefill_hidden: MemoryId::DRAM };
+    let homes = DefaultTiers { kv: MemoryId::VRAM, prefill_hidden: MemoryId::DRAM };
     let mut apart = device_map(&Policy::GpuOnly, &config, false, homes);
     assert!(runs_in_chunks(&config, &apart));
     apart.prefill = cpu_only(&config).prefill;

@@ -7,9 +7,9 @@ mod common;
 
 use common::placed::{cpu_only, run, shape, two_split};
 use common::{llama, opt};
-use model::compressed::{Grouped, WeightFormat};
 use model::config::{Dtype, ModelConfig};
-use planner::policy::{Homes, Policy, device_map};
+use model::quantized_format::{Grouped, WeightFormat};
+use planner::policy::{DefaultTiers, Policy, device_map};
 use planner::split::{Split, parse_chunking, parse_split};
 use program::compile::compile;
 use program::formats::{KvFormat, WeightFormats};
@@ -18,19 +18,19 @@ use program::topology::MemoryId;
 
 /// Data stored in 4 bits.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Form {
+enum StoredFormat {
     W4,
     Kv4,
     W4Kv4,
 }
 
-impl Form {
+impl StoredFormat {
     fn of(self, config: &ModelConfig, mut map: DeviceMap) -> DeviceMap {
-        if self != Form::Kv4 {
+        if self != StoredFormat::Kv4 {
             let format = WeightFormat::Grouped(Grouped::W4);
             map.weight_formats = WeightFormats::with_layers(config, format);
         }
-        if self != Form::W4 {
+        if self != StoredFormat::W4 {
             map.kv_format = KvFormat::Four;
         }
         map
@@ -38,7 +38,7 @@ impl Form {
 }
 
 fn compressed(config: &ModelConfig, map: DeviceMap) -> DeviceMap {
-    Form::W4.of(config, map)
+    StoredFormat::W4.of(config, map)
 }
 
 /// Returns the map with scores, softmax and weighted values as separate operations everywhere in
@@ -114,7 +114,7 @@ fn stored_forms_give_the_bits_of_the_cpu_in_every_interval() {
             }
         }
         for home in [MemoryId::DRAM, MemoryId::VRAM] {
-            let homes = Homes { kv: home, prefill_hidden: home };
+            let homes = DefaultTiers { kv: home, prefill_hidden: home };
             let map = device_map(&Policy::GpuOnly, &config, false, homes);
             let mut map = stored(&config, first, map);
             assert!(run(&config, &shape, &map) == expected, "{homes:?}");
@@ -147,7 +147,7 @@ fn the_device_alone_multiplies_4_bits_that_are_streamed_or_stay() {
     let shape = shape(2, 3, 1, Dtype::Bf16);
     let expected = run(&config, &shape, &compressed(&config, cpu_only(&config)));
     for home in [MemoryId::DRAM, MemoryId::VRAM] {
-        let homes = Homes { kv: home, prefill_hidden: home };
+        let homes = DefaultTiers { kv: home, prefill_hidden: home };
         let map = device_map(&Policy::GpuOnly, &config, false, homes);
         let mut map = compressed(&config, map);
         let streamed = run(&config, &shape, &map);
@@ -162,9 +162,9 @@ fn the_device_alone_multiplies_4_bits_that_are_streamed_or_stay() {
 #[test]
 fn a_4_bit_kv_cache_gives_the_bits_of_the_cpu_wherever_attention_is() {
     for (config, dtype, form) in [
-        (llama(), Dtype::Bf16, Form::Kv4),
-        (opt(), Dtype::F32, Form::Kv4),
-        (llama(), Dtype::Bf16, Form::W4Kv4),
+        (llama(), Dtype::Bf16, StoredFormat::Kv4),
+        (opt(), Dtype::F32, StoredFormat::Kv4),
+        (llama(), Dtype::Bf16, StoredFormat::W4Kv4),
     ] {
         let shape = shape(2, 3, 2, dtype);
         let plain = run(&config, &shape, &cpu_only(&config));
@@ -187,7 +187,7 @@ fn a_4_bit_kv_cache_gives_the_bits_of_the_cpu_wherever_attention_is() {
 fn chunks_of_a_4_bit_cache_give_the_bits_of_the_whole() {
     let config = llama();
     let shape = shape(2, 4, 4, Dtype::Bf16);
-    for form in [Form::Kv4, Form::W4Kv4] {
+    for form in [StoredFormat::Kv4, StoredFormat::W4Kv4] {
         let expected = run(&config, &shape, &form.of(&config, cpu_only(&config)));
         for (chunks, split) in [
             ("scores=3", "scores.1:up"),
@@ -208,10 +208,10 @@ fn chunks_of_a_4_bit_cache_give_the_bits_of_the_whole() {
 fn the_device_alone_reads_4_bit_caches_that_are_streamed_or_stay() {
     let config = llama();
     let shape = shape(2, 3, 1, Dtype::Bf16);
-    for form in [Form::Kv4, Form::W4Kv4] {
+    for form in [StoredFormat::Kv4, StoredFormat::W4Kv4] {
         let expected = run(&config, &shape, &form.of(&config, cpu_only(&config)));
         for home in [MemoryId::DRAM, MemoryId::VRAM] {
-            let homes = Homes { kv: home, prefill_hidden: home };
+            let homes = DefaultTiers { kv: home, prefill_hidden: home };
             let map = form.of(&config, device_map(&Policy::GpuOnly, &config, false, homes));
             assert!(run(&config, &shape, &map) == expected, "{form:?} {homes:?}");
         }
@@ -222,7 +222,7 @@ fn the_device_alone_reads_4_bit_caches_that_are_streamed_or_stay() {
 fn a_4_bit_cache_of_odd_heads_is_refused_with_a_sentence() {
     let config = ModelConfig { head_dim: 7, ..opt() };
     let shape = shape(1, 2, 1, Dtype::F32);
-    let refused = compile(&config, &shape, &Form::Kv4.of(&config, cpu_only(&config)));
+    let refused = compile(&config, &shape, &StoredFormat::Kv4.of(&config, cpu_only(&config)));
     let Err(error) = refused else { panic!("an odd head has no 4-bit form") };
     assert!(error.to_string().contains("heads of even size"), "{error}");
 }

@@ -10,8 +10,8 @@ use model::config::{Dtype, ModelConfig};
 use model::known;
 use model::ops::Op;
 use model::source::dummy::DummySource;
-use model::source::{Part, SourceError, TensorId, WeightSource};
-use planner::policy::{Homes, Policy, device_map};
+use model::source::{SourceError, TensorId, TensorPart, WeightSource};
+use planner::policy::{DefaultTiers, Policy, device_map};
 use planner::split::parse_split;
 use program::compile::compile;
 use program::ir::{Instruction, LaneProgram, ProgramId};
@@ -22,10 +22,10 @@ use workers::error::{LaneError, WorkerError};
 use workers::load::{LoadError, load};
 use workers::memory::Memories;
 use workers::setup::LaneOptions;
-use workers::testing::{BATCH, InProcess, Placed, Request, fill};
+use workers::testing::{BATCH_STAGES, InProcess, PlacedRequest, SequenceRequest, fill};
 
 fn config() -> ModelConfig {
-    let mut config = known::known("qwen2.5-0.5b").expect("a known model").config;
+    let mut config = known::find_known("qwen2.5-0.5b").expect("a known model").config;
     config.num_layers = 2;
     config.hidden_size = 32;
     config.ffn_size = 48;
@@ -58,7 +58,7 @@ fn plan(dtype: Dtype) -> Plan {
     };
     let split = parse_split("scores:out", &config, None).expect("a split");
     let policy = Policy::TwoSplit { split, chunking: None };
-    let homes = Homes { kv: MemoryId::DRAM, prefill_hidden: MemoryId::VRAM };
+    let homes = DefaultTiers { kv: MemoryId::DRAM, prefill_hidden: MemoryId::VRAM };
     compile(&config, &shape, &device_map(&policy, &config, true, homes)).expect("compiles")
 }
 
@@ -68,17 +68,17 @@ fn options() -> LaneOptions {
         pool: PoolOptions::unpinned(1),
         link_bytes_per_s: None,
         wait_timeout: Duration::from_millis(300),
-        forms: None,
-        routes_evenly: false,
+        grammars: None,
+        routes_randomly: false,
         select_text: Vec::new(),
     }
 }
 
-fn group() -> Vec<Placed> {
+fn group() -> Vec<PlacedRequest> {
     (0..4)
         .map(|i: usize| {
             let prompt = (0..i as u32 + 2).collect();
-            Placed { batch: i / 2, slot: i % 2, request: Request::greedy(prompt, 4) }
+            PlacedRequest { batch: i / 2, slot: i % 2, request: SequenceRequest::greedy(prompt, 4) }
         })
         .collect()
 }
@@ -93,10 +93,10 @@ fn a_lost_signal_is_told_by_a_lane_that_waited_and_ends_all_lanes() {
     let source = DummySource::new(config(), 1);
     let lanes = InProcess::start(plan, &source, options()).expect("starts");
     fill(lanes.table(), lanes.plan(), &group());
-    lanes.control().release(&BATCH, 3);
+    lanes.control().release(&BATCH_STAGES, 3);
     let (control, limit) = (lanes.control().clone(), Duration::from_secs(60));
     let decode = lanes.plan().decode().clone();
-    assert!(control.drained().wait_at_least(1, control.poison(), limit).is_err());
+    assert!(control.drained().wait_until(1, control.poison(), limit).is_err());
     let ended = lanes.finish();
     assert!(ended.iter().all(Result::is_err), "{ended:?}");
     let stderr: Vec<String> = ended
@@ -181,7 +181,7 @@ impl WeightSource for Damaged {
 
 #[test]
 fn missing_and_misshapen_weights_are_errors() {
-    for (part, missing) in [(Part::Bias, true), (Part::Matrix, false)] {
+    for (part, missing) in [(TensorPart::Bias, true), (TensorPart::Matrix, false)] {
         let tensor = TensorId::Layer { layer: 1, op: Op::Q, part };
         let source = Damaged { source: DummySource::new(config(), 1), tensor, missing };
         let Err(error) = InProcess::start(plan(Dtype::Bf16), &source, options()) else {
@@ -232,10 +232,10 @@ fn loading_gives_the_same_bytes_with_any_number_of_threads() {
         let layout = Op::Q
             .weights(&plan.config)
             .expect("q has weights")
-            .layout(dtype, model::compressed::WeightFormat::Plain);
+            .layout(dtype, model::quantized_format::WeightFormat::Plain);
         let at = buffer.offset_bytes as usize + layout.vector_offsets[0];
         let mut expected = vec![0.0f32; plan.config.q_size()];
-        let id = TensorId::Layer { layer: 1, op: Op::Q, part: Part::Bias };
+        let id = TensorId::Layer { layer: 1, op: Op::Q, part: TensorPart::Bias };
         DummySource::new(config(), 9).read_f32(id, 0, &mut expected).expect("a bias");
         let found: Vec<f32> = one[at..at + expected.len() * 4]
             .chunks_exact(4)

@@ -5,15 +5,15 @@ mod common;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::Arc;
 
-use grammar::{Grammar, Grammars, Vocabulary};
+use grammar::{Grammar, GrammarSet, Vocabulary};
 use model::config::Dtype;
 use model::source::dummy::DummySource;
 use program::compile::compile;
-use program::step_table::Finish;
+use program::step_table::EndReason;
 use shm::sync::{AtomicU64, Ordering};
 use workers::setup::LaneOptions;
-use workers::shared::forms::Forms;
-use workers::testing::{InProcess, Placed, Request};
+use workers::shared::grammar_source::GrammarSource;
+use workers::testing::{InProcess, PlacedRequest, SequenceRequest};
 
 use common::placed::{cpu_only, options, shape};
 
@@ -61,24 +61,28 @@ fn thousands_of_forms_are_held_like_a_few() {
     let mut words: Vec<Vec<u8>> = (0..END).map(|i| vec![b'a' + i as u8]).collect();
     words.push(Vec::new());
     let vocabulary = Vocabulary { words, ends: vec![END] };
-    let grammars = Grammars::new(vocabulary, (0..formats).map(form).collect(), |_| None);
-    let options = LaneOptions { forms: Some(Forms::Given(Arc::new(grammars))), ..options(2) };
+    let grammars = GrammarSet::new(vocabulary, (0..formats).map(form).collect(), |_| None);
+    let options =
+        LaneOptions { grammars: Some(GrammarSource::Preloaded(Arc::new(grammars))), ..options(2) };
     let source = DummySource::new(config.clone(), 5);
     let mut lanes = InProcess::start(plan, &source, options).expect("the lanes start");
     let mut warm_bytes = 0;
     for first in (0..formats).step_by(SLOTS) {
         let placed = |slot: usize| {
-            let mut request = Request::greedy(vec![1, 2, 3], 6);
+            let mut request = SequenceRequest::greedy(vec![1, 2, 3], 6);
             request.ignore_eos = false;
             request.grammar = (first + slot + 1) as u32;
-            Placed { batch: 0, slot, request }
+            PlacedRequest { batch: 0, slot, request }
         };
-        let placed: Vec<Placed> = (0..SLOTS).map(placed).collect();
+        let placed: Vec<PlacedRequest> = (0..SLOTS).map(placed).collect();
         for (i, outcome) in lanes.run_group(&placed).into_iter().enumerate() {
             let letter = |value: usize| (value % 26) as u32;
             let i = first + i;
             let expected = [letter(i), letter(i), letter(i / 26), letter(i / 676), END];
-            assert_eq!((&outcome.tokens[..], outcome.finish), (&expected[..], Finish::Stop as u32));
+            assert_eq!(
+                (&outcome.tokens[..], outcome.finish),
+                (&expected[..], EndReason::Stop as u32)
+            );
         }
         lanes.drain_trace();
         if first == 600 {

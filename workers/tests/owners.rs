@@ -5,26 +5,26 @@
 mod common;
 
 use common::placed::{cpu_only, shape, start};
-use common::served::{Serve, alone, tokens};
+use common::served::{ServingHarness, run_alone, tokens};
 use common::{llama, opt};
 use kernels::Variant;
 use model::config::{Dtype, ModelConfig};
 use model::layers::{LayerKind, Layers};
 use model::ops::Value;
-use planner::policy::{Homes, Policy as Placing, device_map};
+use planner::policy::{DefaultTiers, Policy as Placing, device_map};
 use program::compile::compile;
 use program::formats::KvFormat;
 use program::ir::{Instruction, Moved, ProgramId};
+use program::kv_owner::with_owners;
 use program::map::DeviceMap;
-use program::owners::with_owners;
 use program::plan::RunShape;
 use program::topology::{LaneId, MemoryId};
 use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore, SeedableRng};
-use schedule::Costs;
-use schedule::hybrid::{Lags, Limits, Policy, StepCosts};
-use workers::shared::serving::clear;
-use workers::shared::table::{Deciding, StepTable};
+use scheduler::StepCostCurve;
+use scheduler::hybrid::{DeferredRows, IterationLimits, SchedulingPolicy, StepCosts};
+use workers::shared::serving::clear_table;
+use workers::shared::table::{HybridPolicy, StepTable};
 
 /// Number of seeds for each case.
 const SEEDS: u64 = 50;
@@ -32,7 +32,7 @@ const SLOTS: u16 = 5;
 const DEVICE_SLOTS: u16 = 2;
 
 fn owned(config: &ModelConfig, streams: bool, kv_format: KvFormat) -> DeviceMap {
-    let homes = Homes { kv: MemoryId::VRAM, prefill_hidden: MemoryId::VRAM };
+    let homes = DefaultTiers { kv: MemoryId::VRAM, prefill_hidden: MemoryId::VRAM };
     let mut map = device_map(&Placing::GpuOnly, config, false, homes);
     if !streams {
         map.weights.iter_mut().flatten().for_each(|home| *home = MemoryId::VRAM);
@@ -44,15 +44,15 @@ fn owned(config: &ModelConfig, streams: bool, kv_format: KvFormat) -> DeviceMap 
 fn windowed() -> ModelConfig {
     let all = llama().layers.kinds()[0].clone();
     let near = LayerKind { window: Some(5), ..all.clone() };
-    ModelConfig { layers: Layers::each([near, all]), ..llama() }
+    ModelConfig { layers: Layers::from_kinds([near, all]), ..llama() }
 }
 
 /// Returns a policy chosen by the seed, with costs for which each shape is sometimes the best.
-fn deciding(random: &mut ChaCha8Rng, seed: u64) -> Deciding {
+fn deciding(random: &mut ChaCha8Rng, seed: u64) -> HybridPolicy {
     let mut draw = |below: u32| random.next_u32() % below;
-    let policy = Policy::ALL[seed as usize % Policy::ALL.len()];
-    let pages_of_four = policy != Policy::GpuOnly && draw(2) == 0;
-    let mut device = Costs { position_ps: draw(3) * 1000, ..Costs::NONE };
+    let policy = SchedulingPolicy::ALL[seed as usize % SchedulingPolicy::ALL.len()];
+    let pages_of_four = policy != SchedulingPolicy::GpuOnly && draw(2) == 0;
+    let mut device = StepCostCurve { position_ps: draw(3) * 1000, ..StepCostCurve::NONE };
     device.points[0] = (1, 1000);
     device.points[1] = (64, 1000 + draw(3) * 4000);
     let costs = StepCosts {
@@ -64,15 +64,15 @@ fn deciding(random: &mut ChaCha8Rng, seed: u64) -> Deciding {
         device_position_ps: draw(2) * 1_000_000,
         ..StepCosts::NONE
     };
-    let limits = Limits {
+    let limits = IterationLimits {
         rows: 0,
         page_positions: if pages_of_four { 4 } else { 15 },
         device_pages: DEVICE_SLOTS.into(),
         host_pages: if pages_of_four && draw(2) == 0 { 8 } else { 100 },
         patience: 1 + draw(20),
-        lags: if draw(3) > 0 { Lags::Apart } else { Lags::Never },
+        deferred_rows: if draw(3) > 0 { DeferredRows::AnyLayer } else { DeferredRows::Never },
     };
-    Deciding { policy, limits, costs }
+    HybridPolicy { policy, limits, costs }
 }
 
 /// Serves the requests of a seed. Returns the number of instructions that ran, by program, and of
@@ -92,16 +92,16 @@ fn serve(
     };
     let mut lanes = start(config, &owned, map, Variant::best());
     let table = lanes.table().clone();
-    clear(&table, lanes.plan(), u32::MAX, &Costs::NONE);
+    clear_table(&table, lanes.plan(), u32::MAX, &StepCostCurve::NONE);
     let first = deciding(&mut ChaCha8Rng::seed_from_u64(seed), seed);
-    table.set_deciding(&first);
-    let least = u32::from(first.policy == Policy::GpuOnly);
-    let mut serve = Serve::new(&mut lanes, config, seed);
+    table.set_hybrid_policy(&first);
+    let least = u32::from(first.policy == SchedulingPolicy::GpuOnly);
+    let mut serve = ServingHarness::new(&mut lanes, config, seed);
     // The capacity of the device's caches grows and shrinks during the run.
     let found = serve.run(|table: &StepTable, random: &mut ChaCha8Rng| {
         let device_pages = least + random.next_u32() % (u32::from(DEVICE_SLOTS) + 1 - least);
-        let limits = Limits { device_pages, ..first.limits };
-        table.set_deciding(&Deciding { limits, ..first });
+        let limits = IterationLimits { device_pages, ..first.limits };
+        table.set_hybrid_policy(&HybridPolicy { limits, ..first });
     });
     let (ran, restarts) = (serve.ran, serve.restarts);
     assert!(lanes.finish().iter().all(Result::is_ok));
@@ -119,7 +119,7 @@ fn owned_sequences_have_the_bits_of_a_batch_job() {
         (windowed(), Dtype::F32, KvFormat::Plain, false),
     ] {
         let on_cpu = DeviceMap { kv_format, ..cpu_only(&config) };
-        let expected = alone(&config, &shape(1, 1, 1, dtype), &on_cpu);
+        let expected = run_alone(&config, &shape(1, 1, 1, dtype), &on_cpu);
         let map = owned(&config, streams, kv_format);
         for seed in 0..SEEDS {
             let (ran, restarts) = serve(&config, &map, dtype, seed, &expected);
@@ -140,7 +140,7 @@ fn what_is_not_appended_shows() {
     let programs = [ProgramId::STEP, ProgramId::PIPELINED];
     let is_append = |instruction: &Instruction| matches!(instruction, Instruction::Append(_));
     let first = deciding(&mut ChaCha8Rng::seed_from_u64(1), 1);
-    let deciding = Deciding { policy: Policy::FastDecode, ..first };
+    let deciding = HybridPolicy { policy: SchedulingPolicy::FastDecode, ..first };
     assert!(!answers_without(&programs, LaneId::CPU_APPEND, is_append, deciding));
     assert!(answers_without(&programs, LaneId::CPU_APPEND, |_| false, deciding));
 }
@@ -148,7 +148,7 @@ fn what_is_not_appended_shows() {
 /// If a deferred row does not find the values that it left for its next layer, its token differs.
 #[test]
 fn what_a_row_leaves_for_its_next_layer_is_needed() {
-    let mut device = Costs::NONE;
+    let mut device = StepCostCurve::NONE;
     device.points[0] = (1, 1000);
     device.points[1] = (64, 2000);
     let costs = StepCosts {
@@ -159,11 +159,11 @@ fn what_a_row_leaves_for_its_next_layer_is_needed() {
         ..StepCosts::NONE
     };
     let first = deciding(&mut ChaCha8Rng::seed_from_u64(1), 1);
-    let limits = Limits { lags: Lags::Apart, ..first.limits };
-    let deciding = Deciding { policy: Policy::Apex, limits, costs };
+    let limits = IterationLimits { deferred_rows: DeferredRows::AnyLayer, ..first.limits };
+    let deciding = HybridPolicy { policy: SchedulingPolicy::Apex, limits, costs };
     for value in [Value::Hidden, Value::Query, Value::Key, Value::Value] {
         let leaves = |other: &Instruction| match other {
-            Instruction::Copy(copy) => copy.moved == Moved::Lagging(value),
+            Instruction::Copy(copy) => copy.moved == Moved::Deferred(value),
             _ => false,
         };
         assert!(!answers_without(&[ProgramId::ASYNC], LaneId::D2H, leaves, deciding), "{value:?}");
@@ -177,7 +177,7 @@ fn answers_without(
     programs: &[ProgramId],
     lane: LaneId,
     is_left_out: impl Fn(&Instruction) -> bool,
-    deciding: Deciding,
+    deciding: HybridPolicy,
 ) -> bool {
     let config = llama();
     let map = owned(&config, false, KvFormat::Plain);
@@ -194,20 +194,21 @@ fn answers_without(
             list.instructions.retain(|other| !is_left_out(other));
         }
     }
-    let expected = alone(&config, &common::placed::shape(1, 1, 1, Dtype::F32), &cpu_only(&config));
+    let expected =
+        run_alone(&config, &common::placed::shape(1, 1, 1, Dtype::F32), &cpu_only(&config));
     let source = model::source::dummy::DummySource::new(config.clone(), 5);
     (1..=8).all(|seed| {
         let options = common::placed::options(1);
         let mut lanes = workers::testing::InProcess::start(plan.clone(), &source, options)
             .expect("lanes start");
         let table = lanes.table().clone();
-        clear(&table, lanes.plan(), u32::MAX, &Costs::NONE);
-        table.set_deciding(&deciding);
+        clear_table(&table, lanes.plan(), u32::MAX, &StepCostCurve::NONE);
+        table.set_hybrid_policy(&deciding);
         // Caches leave the device and return.
-        let found = Serve::new(&mut lanes, &config, seed).run(|table, random| {
+        let found = ServingHarness::new(&mut lanes, &config, seed).run(|table, random| {
             let device_pages = random.next_u32() % (u32::from(DEVICE_SLOTS) + 1);
-            let limits = Limits { device_pages, ..deciding.limits };
-            table.set_deciding(&Deciding { limits, ..deciding });
+            let limits = IterationLimits { device_pages, ..deciding.limits };
+            table.set_hybrid_policy(&HybridPolicy { limits, ..deciding });
         });
         assert!(lanes.finish().iter().all(Result::is_ok));
         tokens(&found) == tokens(&expected)

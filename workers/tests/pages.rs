@@ -7,26 +7,26 @@ use common::placed::{cpu_only, shape, start, two_split};
 use kernels::Variant;
 use model::config::{Dtype, ModelConfig};
 use model::layers::{LayerKind, Layers};
-use planner::policy::{Homes, Policy, device_map};
+use planner::policy::{DefaultTiers, Policy, device_map};
 use planner::split::{Split, parse_chunking, parse_split};
 use program::compile::{CompileError, compile};
 use program::formats::KvFormat;
-use program::map::{Device, DeviceMap};
+use program::map::{ComputeDevice, DeviceMap};
 use program::plan::RunShape;
 use program::topology::MemoryId;
-use workers::shared::prefix_sharing::share;
-use workers::testing::{Outcome, Placed, Request, fill_even};
+use workers::shared::prefix_sharing::share_prefixes;
+use workers::testing::{Outcome, PlacedRequest, SequenceRequest, fill_even};
 
 /// Number of pages of a batch that belong to no sequence.
 const SPARE: u32 = 3;
 
 /// Returns requests whose prompts end near the ends of pages, which the answers cross.
-fn requests() -> Vec<Placed> {
+fn requests() -> Vec<PlacedRequest> {
     let lengths = [15, 1, 16, 33, 47, 60];
     let placed = |(index, length): (usize, usize)| {
         let prompt = (0..length).map(|i| ((i * 7 + index) % 61) as u32).collect();
-        let request = Request { logprobs: 4, ..Request::greedy(prompt, 19) };
-        Placed { batch: index / 3, slot: index % 3, request }
+        let request = SequenceRequest { logprobs: 4, ..SequenceRequest::greedy(prompt, 19) };
+        PlacedRequest { batch: index / 3, slot: index % 3, request }
     };
     lengths.into_iter().enumerate().map(placed).collect()
 }
@@ -66,7 +66,7 @@ fn run(config: &ModelConfig, shape: &RunShape, map: &DeviceMap, variant: Variant
             }
         }
         if seed > 1 {
-            share(&table, 1);
+            share_prefixes(&table, 1);
         }
         lanes.release().expect("the lanes drain");
         outcomes.extend(requests.iter().map(|placed| Outcome::read(&table, placed)));
@@ -78,9 +78,9 @@ fn run(config: &ModelConfig, shape: &RunShape, map: &DeviceMap, variant: Variant
 
 /// Returns a model with a layer whose cache is a ring and one whose cache is paged.
 fn with_window() -> ModelConfig {
-    let global = llama().layers.of(0).clone();
+    let global = llama().layers.kind(0).clone();
     let local = LayerKind { window: Some(21), ..global.clone() };
-    ModelConfig { layers: Layers::each([local, global]), max_positions: 80, ..llama() }
+    ModelConfig { layers: Layers::from_kinds([local, global]), max_positions: 80, ..llama() }
 }
 
 #[test]
@@ -131,7 +131,10 @@ fn linears_on_the_device_go_with_pages_on_the_host() {
     let mut map = two_split(&config, split, None);
     map.prefill = map.decode.clone();
     let mut devices = map.decode.layers.iter().flatten();
-    assert!(devices.any(|device| *device == Device::Gpu), "some operations are on the device");
+    assert!(
+        devices.any(|device| *device == ComputeDevice::Gpu),
+        "some operations are on the device"
+    );
     let expected = run(&config, &shape, &map, Variant::best());
     assert_eq!(run(&config, &in_pages(&shape, 16), &map, Variant::best()), expected);
 }
@@ -147,7 +150,7 @@ fn what_cannot_be_in_pages_is_refused_with_a_sentence() {
         let refused = compile(&config, &RunShape { kv_pages, page_positions, ..shape }, &cpu);
         assert!(matches!(refused, Err(CompileError::Pages { .. })), "{refused:?}");
     }
-    let homes = Homes { kv: MemoryId::DRAM, prefill_hidden: MemoryId::DRAM };
+    let homes = DefaultTiers { kv: MemoryId::DRAM, prefill_hidden: MemoryId::DRAM };
     let parted = Policy::TwoSplit {
         split: Split { start: 4, end: 5 },
         chunking: Some(parse_chunking("attention=4").expect("a chunking")),
@@ -155,7 +158,7 @@ fn what_cannot_be_in_pages_is_refused_with_a_sentence() {
     let refused = compile(&config, &shape, &device_map(&parted, &config, true, homes));
     assert!(matches!(refused, Err(CompileError::PagesInParts)), "{refused:?}");
     for kv in [MemoryId::DRAM, MemoryId::VRAM] {
-        let homes = Homes { kv, prefill_hidden: MemoryId::DRAM };
+        let homes = DefaultTiers { kv, prefill_hidden: MemoryId::DRAM };
         let refused = compile(&config, &shape, &device_map(&Policy::GpuOnly, &config, true, homes));
         assert!(matches!(refused, Err(CompileError::PagesOnDevice { layer: 0 })), "{refused:?}");
     }

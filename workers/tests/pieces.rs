@@ -5,8 +5,8 @@ mod common;
 
 use common::placed::{cpu_only, run, shape, two_split};
 use common::{llama, opt};
-use model::compressed::{Grouped, WeightFormat};
 use model::config::{Dtype, ModelConfig};
+use model::quantized_format::{Grouped, WeightFormat};
 use planner::split::{Split, parse_split};
 use program::compile::{CompileError, compile};
 use program::formats::WeightFormats;

@@ -8,15 +8,15 @@ use common::{llama, opt};
 use model::config::{Dtype, ModelConfig};
 use model::ops::Op;
 use model::source::dummy::DummySource;
-use planner::policy::{Homes, Policy, device_map};
+use planner::policy::{DefaultTiers, Policy, device_map};
 use planner::split::{Split, parse_chunking, parse_split};
 use program::compile::compile;
 use program::ir::{Instruction, ProgramId};
 use program::map::layer_list;
 use program::plan::RunShape;
-use program::step_table::Finish;
+use program::step_table::EndReason;
 use program::topology::{LaneId, MemoryId};
-use workers::testing::{InProcess, Placed, Request};
+use workers::testing::{InProcess, PlacedRequest, SequenceRequest};
 
 #[test]
 fn every_interval_gives_the_bits_of_the_cpu() {
@@ -71,7 +71,7 @@ fn the_gpu_alone_gives_the_bits_of_the_cpu() {
     let expected = run(&config, &shape, &cpu_only(&config));
     for kv in [MemoryId::DRAM, MemoryId::VRAM] {
         for prefill_hidden in [MemoryId::DRAM, MemoryId::VRAM] {
-            let homes = Homes { kv, prefill_hidden };
+            let homes = DefaultTiers { kv, prefill_hidden };
             let mut map = device_map(&Policy::GpuOnly, &config, false, homes);
             let streamed = run(&config, &shape, &map);
             assert!(streamed == expected, "{homes:?}");
@@ -89,7 +89,7 @@ fn the_gpu_alone_gives_the_bits_of_the_cpu() {
 #[test]
 fn a_sequence_alone_and_in_every_slot_gives_the_same_bits() {
     let config = llama();
-    let request = Request::greedy(vec![5, 9, 33, 2, 60], 4);
+    let request = SequenceRequest::greedy(vec![5, 9, 33, 2, 60], 4);
     let mut alone = None;
     for (batches, batch_size, threads) in [(1, 1, 1), (2, 3, 2), (1, 4, 3)] {
         let shape = shape(batches, batch_size, batch_size, Dtype::Bf16);
@@ -100,7 +100,7 @@ fn a_sequence_alone_and_in_every_slot_gives_the_same_bits() {
             for slot in 0..usize::from(batch_size) {
                 let mut placed = group(&shape, config.vocab_size);
                 placed.retain(|other| (other.batch, other.slot) != (batch, slot));
-                placed.push(Placed { batch, slot, request: request.clone() });
+                placed.push(PlacedRequest { batch, slot, request: request.clone() });
                 let outcome = lanes.run_group(&placed).pop().expect("one per sequence");
                 assert_eq!(
                     *alone.get_or_insert_with(|| outcome.clone()),
@@ -134,7 +134,7 @@ fn eos_ends_a_sequence_and_the_others_go_on() {
             let expected = stop.map_or(free.tokens.len(), |stop| stop + 1);
             assert_eq!(ended.tokens, free.tokens[..expected]);
             // A token that is both an EOS and the last allowed one counts as a stop.
-            let finish = if stop.is_some() { Finish::Stop } else { Finish::Length };
+            let finish = if stop.is_some() { EndReason::Stop } else { EndReason::Length };
             assert_eq!(ended.finish, finish as u32);
         }
         assert!(lanes.finish().iter().all(Result::is_ok));
@@ -153,7 +153,7 @@ fn the_trace_counts_what_is_active_and_no_more() {
     let mut lanes = InProcess::start(plan, &source, options(1)).expect("starts");
     let place = |slot, length: usize| {
         let prompt = (0..length).map(|i| (i % 61) as u32).collect();
-        Placed { batch: 0, slot, request: Request::greedy(prompt, 2) }
+        PlacedRequest { batch: 0, slot, request: SequenceRequest::greedy(prompt, 2) }
     };
     lanes.run_group(&[place(0, 1), place(1, 512)]);
     let records = lanes.drain_trace();
@@ -177,7 +177,10 @@ fn the_trace_counts_what_is_active_and_no_more() {
     let layers = config.num_layers as u64;
     let append = |i: &Instruction| matches!(i, Instruction::Append(_));
     assert_eq!(sum(ProgramId::PREFILL, &append).1, 2 * layers * 513 * row_bytes);
-    let streamed = |i: &Instruction| matches!(i, Instruction::Copy(c) if matches!(c.moved, program::ir::Moved::Cache(_)));
+    let streamed = |i: &Instruction| match i {
+        Instruction::Copy(c) => matches!(c.moved, program::ir::Moved::Cache(_)),
+        _ => false,
+    };
     // One decode step streams the positions cached before it.
     assert_eq!(sum(ProgramId::DECODE, &streamed).1, 2 * layers * 513 * row_bytes);
     assert!(records.iter().any(|(lane, _)| *lane == LaneId::D2H));

@@ -11,18 +11,18 @@ use model::config::{Activation, Dtype, Family, ModelConfig, Rope, RopeScaling, S
 use model::layers::{LayerKind, Layers};
 use model::source::dummy::DummySource;
 use model::source::{SourceError, WeightSource};
-use planner::policy::{Homes, Policy, device_map};
+use planner::policy::{DefaultTiers, Policy, device_map};
 use planner::split::parse_split;
 use program::compile::compile;
 use program::plan::{Plan, RunShape};
 use program::topology::{MemoryId, SegmentId, Topology, WorkerId};
 use shm::{Channel, Control, Segment, TraceSegment, WorkerState};
-use workers::counting::CountingAllocator;
+use workers::alloc_counter::CountingAllocator;
 use workers::setup::LaneOptions;
-use workers::shared::group::{BATCH, list_work};
-use workers::shared::protocol::{FromWorker, MemoryNodes, Setup, ToWorker, WeightsFrom};
+use workers::shared::group::{BATCH_STAGES, list_work};
+use workers::shared::protocol::{FromWorker, SegmentNodes, ToWorker, WeightsOrigin, WorkerSetup};
 use workers::shared::table::StepTable;
-use workers::testing::{InProcess, Outcome, Placed, Request, fill};
+use workers::testing::{InProcess, Outcome, PlacedRequest, SequenceRequest, fill};
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
@@ -43,7 +43,7 @@ fn worker_child() {
     let number = number.parse().expect("a descriptor");
     settle_harness();
     // SAFETY: the number was inherited for this call, and nothing else here owns it.
-    let code = unsafe { workers::roles::worker_main(number, &open_dummy) };
+    let code = unsafe { workers::worker_main::worker_main(number, &open_dummy) };
     #[expect(clippy::disallowed_methods, clippy::exit, reason = "the harness has its own codes")]
     std::process::exit(i32::from(code));
 }
@@ -63,11 +63,11 @@ fn settle_harness() {
 }
 
 fn open_dummy(
-    from: &WeightsFrom,
+    from: &WeightsOrigin,
     config: &ModelConfig,
 ) -> Result<Box<dyn WeightSource>, SourceError> {
     match from {
-        WeightsFrom::Dummy { seed } => Ok(Box::new(DummySource::new(config.clone(), *seed))),
+        WeightsOrigin::Dummy { seed } => Ok(Box::new(DummySource::new(config.clone(), *seed))),
         other => Err(SourceError::Format {
             path: format!("{other:?}"),
             reason: "this test has dummy weights only".to_owned(),
@@ -90,7 +90,7 @@ fn config() -> ModelConfig {
         norm_eps: 1e-5,
         activation: Activation::Silu,
         learned_positions: None,
-        layers: Layers::alike(LayerKind::dense(Some(Rope::new(10_000.0, RopeScaling::None)))),
+        layers: Layers::uniform(LayerKind::dense(Some(Rope::new(10_000.0, RopeScaling::None)))),
         experts: None,
         qkv_bias: false,
         out_bias: false,
@@ -126,7 +126,7 @@ fn plan(split: Option<&str>) -> Plan {
         device_slots: 0,
         dtype: Dtype::Bf16,
     };
-    let homes = Homes { kv: MemoryId::DRAM, prefill_hidden: MemoryId::VRAM };
+    let homes = DefaultTiers { kv: MemoryId::DRAM, prefill_hidden: MemoryId::VRAM };
     let policy = match split {
         None => Policy::CpuOnly,
         Some(text) => Policy::TwoSplit {
@@ -137,13 +137,13 @@ fn plan(split: Option<&str>) -> Plan {
     compile(&config, &shape, &device_map(&policy, &config, true, homes)).expect("compiles")
 }
 
-fn group() -> Vec<Placed> {
+fn group() -> Vec<PlacedRequest> {
     (0..4)
         .map(|index: usize| {
             let prompt = (0..2 * index as u32 + 1).map(|i| 11 * i + index as u32).collect();
-            let mut request = Request::greedy(prompt, 3 + 3 * index as u32);
+            let mut request = SequenceRequest::greedy(prompt, 3 + 3 * index as u32);
             request.sampling.temperature = if index == 2 { 0.8 } else { 0.0 };
-            Placed { batch: index / 2, slot: index % 2, request }
+            PlacedRequest { batch: index / 2, slot: index % 2, request }
         })
         .collect()
 }
@@ -200,7 +200,7 @@ impl Drop for Worker {
 
 /// Starts the workers that have lanes in a plan and sends their setup, without handling their
 /// answers.
-fn start(plan: &Plan, weights: &WeightsFrom, link: Option<u64>) -> (Control, Vec<Worker>) {
+fn start(plan: &Plan, weights: &WeightsOrigin, link: Option<u64>) -> (Control, Vec<Worker>) {
     let lanes = plan.lanes();
     let works = |id: &WorkerId| lanes.iter().any(|lane| plan.topology.lane(*lane).worker == *id);
     start_workers(plan, plan.topology.worker_ids().filter(works), weights, link)
@@ -210,7 +210,7 @@ fn start(plan: &Plan, weights: &WeightsFrom, link: Option<u64>) -> (Control, Vec
 fn start_workers(
     plan: &Plan,
     ids: impl IntoIterator<Item = WorkerId>,
-    weights: &WeightsFrom,
+    weights: &WeightsOrigin,
     link: Option<u64>,
 ) -> (Control, Vec<Worker>) {
     let lanes = plan.lanes();
@@ -225,12 +225,12 @@ fn start_workers(
         let worker = Worker::start(id);
         let mapped: Vec<_> =
             segments.iter().filter(|(m, _)| plan.topology.maps(id, m.memory)).collect();
-        let setup = Setup {
+        let setup = WorkerSetup {
             worker: id,
             plan: plan.clone(),
             memories: mapped.iter().map(|(m, s)| (*m, s.size_bytes() as u64)).collect(),
             private: Vec::new(),
-            nodes: MemoryNodes::default(),
+            nodes: SegmentNodes::default(),
             select_text: Vec::new(),
             control_bytes: control.segment().size_bytes() as u64,
             trace_capacity: TRACE_CAPACITY as u32,
@@ -278,12 +278,12 @@ fn make_ready(workers: &[Worker]) {
     }
 }
 
-fn run_group(plan: &Plan, control: &Control, group: &[Placed]) -> Vec<Outcome> {
+fn run_group(plan: &Plan, control: &Control, group: &[PlacedRequest]) -> Vec<Outcome> {
     let table = StepTable::new(control.extra(0, plan.table.words()), plan);
     fill(&table, plan, group);
     let target = control.drained().value() + 1;
-    control.release(&BATCH, list_work(&table));
-    control.drained().wait_at_least(target, control.poison(), LIMIT).expect("the lanes drain");
+    control.release(&BATCH_STAGES, list_work(&table));
+    control.drained().wait_until(target, control.poison(), LIMIT).expect("the lanes drain");
     group.iter().map(|placed| Outcome::read(&table, placed)).collect()
 }
 
@@ -293,8 +293,8 @@ fn in_process(plan: Plan) -> Vec<Outcome> {
         pool: PoolOptions::unpinned(1),
         link_bytes_per_s: None,
         wait_timeout: LIMIT,
-        forms: None,
-        routes_evenly: false,
+        grammars: None,
+        routes_randomly: false,
         select_text: Vec::new(),
     };
     let source = DummySource::new(config(), SEED);
@@ -309,7 +309,7 @@ fn processes_give_the_tokens_of_threads_and_allocate_nothing() {
     let expected = in_process(plan(None));
     for (split, link) in [(None, None), (Some("k:up"), None), (Some("scores:out"), Some(1 << 30))] {
         let plan = plan(split);
-        let (control, mut workers) = start(&plan, &WeightsFrom::Dummy { seed: SEED }, link);
+        let (control, mut workers) = start(&plan, &WeightsOrigin::Dummy { seed: SEED }, link);
         make_ready(&workers);
         for _ in 0..3 {
             assert_eq!(run_group(&plan, &control, &group()), expected, "{split:?}");
@@ -330,7 +330,7 @@ fn processes_give_the_tokens_of_threads_and_allocate_nothing() {
 #[test]
 fn a_worker_that_cannot_load_says_so_and_poisons() {
     let plan = plan(Some("scores:out"));
-    let weights = WeightsFrom::Gguf { path: "nowhere.gguf".to_owned() };
+    let weights = WeightsOrigin::Gguf { path: "nowhere.gguf".to_owned() };
     let (control, mut workers) = start(&plan, &weights, None);
     let cpu = workers.iter_mut().find(|worker| worker.id == WorkerId::CPU).expect("a cpu worker");
     let (failed, _) = cpu.receive();
@@ -346,7 +346,7 @@ fn a_worker_that_cannot_load_says_so_and_poisons() {
 #[test]
 fn poison_ends_idle_workers_quietly() {
     let plan = plan(Some("scores:out"));
-    let (control, mut workers) = start(&plan, &WeightsFrom::Dummy { seed: SEED }, None);
+    let (control, mut workers) = start(&plan, &WeightsOrigin::Dummy { seed: SEED }, None);
     make_ready(&workers);
     control.stop(99, 7);
     for worker in &mut workers {
@@ -362,7 +362,7 @@ fn poison_ends_idle_workers_quietly() {
 #[test]
 fn workers_without_work_do_not_leave_before_the_culprit_is_found() {
     let plan = Plan { topology: Topology::with_device(), ..plan(None) };
-    let weights = WeightsFrom::Dummy { seed: SEED };
+    let weights = WeightsOrigin::Dummy { seed: SEED };
     let ids = plan.topology.worker_ids();
     let (control, mut workers) = start_workers(&plan, ids, &weights, None);
     make_ready(&workers);

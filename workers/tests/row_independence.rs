@@ -9,7 +9,7 @@ use std::time::Duration;
 use kernels::{PoolOptions, Variant};
 use model::config::{Dtype, ModelConfig};
 use model::source::dummy::DummySource;
-use planner::policy::{Homes, Policy, device_map};
+use planner::policy::{DefaultTiers, Policy, device_map};
 use planner::split::parse_split;
 use program::compile::compile;
 use program::ir::ProgramId;
@@ -17,7 +17,7 @@ use program::map::DeviceMap;
 use program::plan::RunShape;
 use program::topology::{LaneId, MemoryId};
 use workers::setup::LaneOptions;
-use workers::testing::{Interleaved, Placed, Request, Sampled};
+use workers::testing::{Interleaved, PlacedRequest, SampledLogits, SequenceRequest};
 
 const NEW: u32 = 4;
 /// Numbers of batches, of slots of a batch, and of sequences in a stream of prefill.
@@ -30,20 +30,25 @@ fn larger(config: ModelConfig) -> ModelConfig {
 }
 
 /// Returns the sequence under test. With its new tokens it crosses a block of 64 positions.
-fn subject(config: &ModelConfig) -> Request {
+fn subject(config: &ModelConfig) -> SequenceRequest {
     let vocab = config.vocab_size as u32;
-    Request::greedy((0..62).map(|i| (i * 23 + 7) % vocab).collect(), NEW)
+    SequenceRequest::greedy((0..62).map(|i| (i * 23 + 7) % vocab).collect(), NEW)
 }
 
 /// Returns the subject among neighbours of all lengths, which end before it or with it; one slot of
 /// a batch with several neighbours stays empty.
-fn around(shape: (u16, u16, u16), batch: usize, slot: usize, config: &ModelConfig) -> Vec<Placed> {
+fn around(
+    shape: (u16, u16, u16),
+    batch: usize,
+    slot: usize,
+    config: &ModelConfig,
+) -> Vec<PlacedRequest> {
     let (batches, batch_size) = (usize::from(shape.0), usize::from(shape.1));
     let mut group = Vec::new();
     for index in 0..batches * batch_size {
         let place = (index / batch_size, index % batch_size);
         if place == (batch, slot) {
-            group.push(Placed { batch, slot, request: subject(config) });
+            group.push(PlacedRequest { batch, slot, request: subject(config) });
             continue;
         }
         if index == (batch * batch_size + slot + 2) % (batches * batch_size) {
@@ -51,16 +56,16 @@ fn around(shape: (u16, u16, u16), batch: usize, slot: usize, config: &ModelConfi
         }
         let length = 1 + (index * 29) % 70;
         let prompt = (0..length).map(|i| ((index * 31 + i * 5) % config.vocab_size) as u32);
-        let request = Request::greedy(prompt.collect(), 1 + (index as u32 * 3) % NEW);
-        group.push(Placed { batch: place.0, slot: place.1, request });
+        let request = SequenceRequest::greedy(prompt.collect(), 1 + (index as u32 * 3) % NEW);
+        group.push(PlacedRequest { batch: place.0, slot: place.1, request });
     }
     group
 }
 
 /// Returns the bits of the logits of prefill and of every decode step, for the sequence in one
 /// place.
-fn logits_of(sampled: &[Sampled], batch: usize, slot: usize) -> Vec<Vec<u32>> {
-    let own: Vec<&Sampled> =
+fn logits_of(sampled: &[SampledLogits], batch: usize, slot: usize) -> Vec<Vec<u32>> {
+    let own: Vec<&SampledLogits> =
         sampled.iter().filter(|other| (other.batch, other.slot) == (batch, slot)).collect();
     let steps: Vec<(ProgramId, u32)> =
         own.iter().map(|other| (other.program, other.step)).collect();
@@ -85,7 +90,7 @@ fn logits_of(sampled: &[Sampled], batch: usize, slot: usize) -> Vec<Vec<u32>> {
 /// subsequent operations of attention on the device, so that attention runs in its separate stages
 /// and two workers compute. The results of the two maps may differ from each other.
 fn maps(config: &ModelConfig) -> [DeviceMap; 2] {
-    let homes = Homes { kv: MemoryId::DRAM, prefill_hidden: MemoryId::DRAM };
+    let homes = DefaultTiers { kv: MemoryId::DRAM, prefill_hidden: MemoryId::DRAM };
     let split = parse_split("softmax:out", config, None).expect("a split");
     let two_split = Policy::TwoSplit { split, chunking: None };
     [
@@ -165,8 +170,8 @@ fn independent(config: &ModelConfig) {
                         pool,
                         link_bytes_per_s: None,
                         wait_timeout,
-                        forms: None,
-                        routes_evenly: false,
+                        grammars: None,
+                        routes_randomly: false,
                         select_text: Vec::new(),
                     };
                     for shape in SHAPES {

@@ -9,7 +9,7 @@ use common::{llama, opt};
 use model::config::{Dtype, ModelConfig};
 use model::layers::{LayerKind, Layers};
 use model::source::dummy::DummySource;
-use planner::policy::{Homes, Policy, device_map};
+use planner::policy::{DefaultTiers, Policy, device_map};
 use program::compile::{CompileError, compile};
 use program::formats::KvFormat;
 use program::map::DeviceMap;
@@ -17,11 +17,13 @@ use program::page_runs::PageRuns;
 use program::plan::RunShape;
 use program::select::{COLUMNS_THOUSANDTHS, KvSelect};
 use program::topology::MemoryId;
-use schedule::Costs;
-use workers::shared::release::{SERVE, list_first};
-use workers::shared::serving::{Offer, PromptLogprobs, clear, offer};
+use scheduler::StepCostCurve;
+use workers::shared::release::{SERVING_STAGES, list_first};
+use workers::shared::serving::{
+    OfferedSequence, PromptLogprobsRequest, clear_table, offer_sequence,
+};
 use workers::shared::table::StepTable;
-use workers::testing::{InProcess, Outcome, Placed, Request, fill_even};
+use workers::testing::{InProcess, Outcome, PlacedRequest, SequenceRequest, fill_even};
 
 const PROMPT: u32 = 75;
 const NEW: u32 = 19;
@@ -55,14 +57,14 @@ fn in_pages(of: RunShape) -> RunShape {
     RunShape { page_positions: 16, kv_pages: of_sequence * u32::from(of.batch_size), ..of }
 }
 
-fn requests(vocab: usize) -> Vec<Request> {
+fn requests(vocab: usize) -> Vec<SequenceRequest> {
     let lengths = [75, 1, 40, 61, 33];
     let prompt = |index: usize, length: usize| {
         (0..length).map(|i| ((i * i + 7 * i + 13 * index) % vocab) as u32).collect()
     };
-    let request = |(index, length): (usize, usize)| Request {
+    let request = |(index, length): (usize, usize)| SequenceRequest {
         logprobs: 4,
-        ..Request::greedy(prompt(index, length), NEW)
+        ..SequenceRequest::greedy(prompt(index, length), NEW)
     };
     lengths.into_iter().enumerate().map(request).collect()
 }
@@ -83,7 +85,7 @@ fn selecting(config: &ModelConfig, kv_format: KvFormat, kv_select: Option<KvSele
 /// Returns the results of each sequence alone, in slot 0 of a batch of one.
 fn alone(config: &ModelConfig, map: &DeviceMap, dtype: Dtype) -> Vec<Outcome> {
     let mut lanes = start(config, &run_shape(1, dtype, 0), map, 1);
-    let of = |request| lanes.run_group(&[Placed { batch: 0, slot: 0, request }]).remove(0);
+    let of = |request| lanes.run_group(&[PlacedRequest { batch: 0, slot: 0, request }]).remove(0);
     let found = requests(config.vocab_size).into_iter().map(of).collect();
     assert!(lanes.finish().iter().all(Result::is_ok));
     found
@@ -93,8 +95,8 @@ fn alone(config: &ModelConfig, map: &DeviceMap, dtype: Dtype) -> Vec<Outcome> {
 fn together(lanes: &mut InProcess) -> Vec<Outcome> {
     let requests = requests(lanes.plan().config.vocab_size);
     let last = requests.len() - 1;
-    let placed = |(index, request)| Placed { batch: 0, slot: last - index, request };
-    let placed: Vec<Placed> = requests.into_iter().enumerate().map(placed).collect();
+    let placed = |(index, request)| PlacedRequest { batch: 0, slot: last - index, request };
+    let placed: Vec<PlacedRequest> = requests.into_iter().enumerate().map(placed).collect();
     let table = lanes.table().clone();
     fill_even(&table, lanes.plan(), &placed);
     for slot in 0..table.batch_size() {
@@ -119,7 +121,7 @@ fn everything_selected_has_the_bits_of_a_run_without() {
                 let map = selecting(&config, kv_format, kv_select);
                 let mut lanes = start(&config, &shape, &map, 1);
                 let outcomes = together(&mut lanes);
-                let counted = lanes.table().selected();
+                let counted = lanes.table().selected_positions();
                 assert!(lanes.finish().iter().all(Result::is_ok));
                 (outcomes, counted)
             };
@@ -152,7 +154,7 @@ fn what_is_selected_depends_on_the_sequence_alone() {
                             format!("{:?} {dtype:?} {kv_format:?} in {chunk}", config.family);
                         assert_eq!(together(&mut lanes), expected, "{case}");
                     }
-                    let (read, all) = lanes.table().selected();
+                    let (read, all) = lanes.table().selected_positions();
                     assert!(read < all && read > all / 4, "{read} of {all} positions were read");
                     assert!(lanes.finish().iter().all(Result::is_ok));
                 }
@@ -162,10 +164,20 @@ fn what_is_selected_depends_on_the_sequence_alone() {
 }
 
 /// Offers a sequence that already has some of its answer's tokens, none of them computed.
-fn offer_again(table: &StepTable, placed: &Placed, answered: &[u32], room: u32) {
-    let said = PromptLogprobs::default();
+fn offer_again(table: &StepTable, placed: &PlacedRequest, answered: &[u32], room: u32) {
+    let said = PromptLogprobsRequest::default();
     let (computed, arrival) = (0, placed.slot as u32);
-    offer(table, &Offer { placed, answered, computed, room, arrival, said });
+    offer_sequence(
+        table,
+        &OfferedSequence {
+            placed,
+            generated: answered,
+            computed,
+            capacity: room,
+            arrival,
+            prompt_logprobs: said,
+        },
+    );
 }
 
 #[test]
@@ -178,18 +190,18 @@ fn a_sequence_that_begins_again_selects_what_it_had() {
         for have in [0, 1, 11] {
             let mut lanes = start(&config, &shape, &map, 2);
             let table = lanes.table().clone();
-            clear(&table, lanes.plan(), 100, &Costs::NONE);
+            clear_table(&table, lanes.plan(), 100, &StepCostCurve::NONE);
             for (slot, request) in requests(config.vocab_size).into_iter().enumerate() {
                 for index in 0..table.pages() {
                     table.set_page(0, slot, index, (index * table.batch_size() + slot) as u32);
                 }
-                let placed = Placed { batch: 0, slot, request };
+                let placed = PlacedRequest { batch: 0, slot, request };
                 offer_again(&table, &placed, &expected[slot].tokens[..have], shape.max_context);
             }
             assert!(list_first(&table), "there is something to compute");
-            lanes.release_stages(&SERVE, u32::MAX - 1).expect("the lanes drain");
+            lanes.release_stages(&SERVING_STAGES, u32::MAX - 1).expect("the lanes drain");
             for (slot, request) in requests(config.vocab_size).into_iter().enumerate() {
-                let found = Outcome::read(&table, &Placed { batch: 0, slot, request });
+                let found = Outcome::read(&table, &PlacedRequest { batch: 0, slot, request });
                 assert_eq!(found.tokens, expected[slot].tokens, "{slot} with {have} tokens");
             }
             assert!(lanes.finish().iter().all(Result::is_ok));
@@ -211,11 +223,11 @@ fn what_cannot_select_is_refused_with_a_sentence() {
             other => panic!("{other:?}"),
         }
     };
-    let homes = Homes { kv: MemoryId::DRAM, prefill_hidden: MemoryId::DRAM };
+    let homes = DefaultTiers { kv: MemoryId::DRAM, prefill_hidden: MemoryId::DRAM };
     refused(&config, device_map(&Policy::GpuOnly, &config, true, homes), "CPU alone");
     refused(&config, device_map(&Policy::CpuOnly, &config, false, homes), "one operation");
-    let kind = LayerKind { window: Some(21), ..config.layers.of(0).clone() };
-    let windowed = ModelConfig { layers: Layers::alike(kind), ..config.clone() };
+    let kind = LayerKind { window: Some(21), ..config.layers.kind(0).clone() };
+    let windowed = ModelConfig { layers: Layers::uniform(kind), ..config.clone() };
     refused(&windowed, cpu_only(&windowed), "window");
     let sinks = ModelConfig { sinks: true, ..config.clone() };
     refused(&sinks, cpu_only(&sinks), "sinks");

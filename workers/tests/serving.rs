@@ -5,23 +5,24 @@
 mod common;
 
 use common::placed::{cpu_only, shape, start, two_split};
-use common::served::{Serve, alone, tokens};
+use common::served::{ServingHarness, run_alone, tokens};
 use common::{delta, delta_experts, llama, opt};
 use kernels::Variant;
 use model::config::{Dtype, ModelConfig};
-use planner::policy::{Homes, Policy, device_map};
+use planner::policy::{DefaultTiers, Policy, device_map};
 use planner::split::Split;
 use program::formats::KvFormat;
 use program::map::DeviceMap;
 use program::plan::RunShape;
 use program::topology::MemoryId;
-use schedule::Costs;
-use workers::shared::serving::clear;
+use scheduler::StepCostCurve;
+use workers::shared::serving::clear_table;
 use workers::testing::Outcome;
 
 /// Returns pseudorandom costs of a step, which lead to chunks of many lengths.
-fn costs(seed: u64) -> (u32, Costs) {
-    let mut costs = Costs { position_ps: (seed % 3) as u32 * 100_000, ..Costs::NONE };
+fn costs(seed: u64) -> (u32, StepCostCurve) {
+    let mut costs =
+        StepCostCurve { position_ps: (seed % 3) as u32 * 100_000, ..StepCostCurve::NONE };
     costs.points[0] = (1, 100);
     costs.points[1] = (64, 6400);
     ([100, 400, 2000][(seed % 3) as usize], costs)
@@ -36,8 +37,8 @@ fn serve(
 ) -> (Vec<Outcome>, usize) {
     let mut lanes = start(config, shape, map, Variant::best());
     let (aim_us, costs) = costs(seed);
-    clear(&lanes.table().clone(), lanes.plan(), aim_us, &costs);
-    let mut serve = Serve::new(&mut lanes, config, seed);
+    clear_table(&lanes.table().clone(), lanes.plan(), aim_us, &costs);
+    let mut serve = ServingHarness::new(&mut lanes, config, seed);
     let outcomes = serve.run(|_, _| {});
     let restarts = serve.restarts;
     assert!(lanes.finish().iter().all(Result::is_ok));
@@ -55,10 +56,10 @@ fn sequences_that_come_and_go_have_the_bits_of_a_batch_job() {
         (delta_experts(), Dtype::Bf16, KvFormat::Plain),
     ] {
         let with_format = |map: DeviceMap| DeviceMap { kv_format, ..map };
-        let expected = alone(&config, &shape(1, 1, 1, dtype), &with_format(cpu_only(&config)));
+        let expected = run_alone(&config, &shape(1, 1, 1, dtype), &with_format(cpu_only(&config)));
         let mut maps = vec![cpu_only(&config)];
         maps.push(two_split(&config, Split { start: 3, end: 8 }, None));
-        let homes = Homes { kv: MemoryId::VRAM, prefill_hidden: MemoryId::VRAM };
+        let homes = DefaultTiers { kv: MemoryId::VRAM, prefill_hidden: MemoryId::VRAM };
         maps.push(device_map(&Policy::GpuOnly, &config, false, homes));
         for (map, seed) in maps.into_iter().map(with_format).zip(0..) {
             for batches in [1, 2] {

@@ -10,15 +10,19 @@ use model::config::Dtype;
 use planner::split::Split;
 use program::ir::ProgramId;
 use program::map::layer_list;
-use shm::Stage;
-use workers::testing::{InProcess, Outcome, Placed, fill, list_work};
+use shm::ProgramStage;
+use workers::testing::{InProcess, Outcome, PlacedRequest, fill, list_work};
 
-fn stage(program: ProgramId, steps: u32) -> Stage {
-    Stage { program: program.0.into(), steps }
+fn stage(program: ProgramId, steps: u32) -> ProgramStage {
+    ProgramStage { program: program.0.into(), steps }
 }
 
 /// Runs groups one after the other, each with its stages and its last step.
-fn run(lanes: &mut InProcess, full: &[Placed], groups: &[(&[Stage], u32)]) -> Vec<Outcome> {
+fn run(
+    lanes: &mut InProcess,
+    full: &[PlacedRequest],
+    groups: &[(&[ProgramStage], u32)],
+) -> Vec<Outcome> {
     for (stages, last_step) in groups {
         lanes.release_stages(stages, *last_step).expect("drains");
     }
@@ -49,7 +53,7 @@ fn steps_may_be_dealt_out_to_groups_and_stages() {
         assert_eq!(run(&mut lanes, &full, &[(&stages, last)]), expected, "{}", map.policy);
         // Each program in groups of its own, the last of which ends before its stage does.
         begin(&lanes);
-        let groups: [(&[Stage], u32); 3] =
+        let groups: [(&[ProgramStage], u32); 3] =
             [(&[once], 0), (&[decode(1), decode(1)], 1), (&[decode(u32::MAX)], last - 3)];
         assert_eq!(run(&mut lanes, &full, &groups), expected, "{}", map.policy);
         assert!(lanes.finish().iter().all(Result::is_ok));

@@ -8,16 +8,16 @@ use common::placed::{cpu_only, group, outcomes, shape, start, two_split};
 use common::{delta, delta_experts};
 use kernels::Variant;
 use model::config::{Dtype, ModelConfig};
-use planner::policy::{Homes, Placement, Policy, Residency, ResidentAttention, device_map};
+use planner::policy::{DefaultTiers, Placement, Policy, Residency, ResidentAttention, device_map};
 use planner::split::{Split, parse_chunking, parse_split};
 use program::compile::compile;
-use program::map::{Device, DeviceMap, Schedule, leading_list};
+use program::map::{ComputeDevice, DeviceMap, Schedule, leading_list};
 use program::plan::RunShape;
 use program::topology::MemoryId;
 use workers::device::check;
-use workers::testing::{Outcome, Placed, Request};
+use workers::testing::{Outcome, PlacedRequest, SequenceRequest};
 
-const HOMES: Homes = Homes { kv: MemoryId::DRAM, prefill_hidden: MemoryId::DRAM };
+const HOMES: DefaultTiers = DefaultTiers { kv: MemoryId::DRAM, prefill_hidden: MemoryId::DRAM };
 
 fn found(config: &ModelConfig, shape: &RunShape, map: &DeviceMap) -> Vec<Outcome> {
     let mut lanes = start(config, shape, map, Variant::best());
@@ -84,8 +84,12 @@ fn schedules_parts_and_resident_layers_give_the_same_bits() {
             let residency = Residency { layers: vec![0], attention, head: false };
             let split = parse_split("k:up", &config, None).expect("a split");
             let policy = Policy::TwoSplit { split, chunking: None };
-            let placement =
-                Placement { residency, prefill_on_cpu, device_batches: 1, ..Placement::of(policy) };
+            let placement = Placement {
+                residency,
+                prefill_on_cpu,
+                device_batches: 1,
+                ..Placement::from_policy(policy)
+            };
             let map = placement.map(&config, true, HOMES);
             assert_eq!(map.kv[0].v, [MemoryId::VRAM], "layer 0 is resident");
             assert_eq!(found(&config, &shape, &map), expected, "{attention:?} {prefill_on_cpu}");
@@ -102,7 +106,7 @@ fn prompts_update_states_where_decode_does() {
     for (place, op) in config.layer_ops(0).iter().enumerate() {
         let (prefill, decode) = (map.prefill.layers[0][place], map.decode.layers[0][place]);
         assert!(!op.updates_state() || prefill == decode, "{op:?}");
-        assert!(op.updates_state() || prefill == Device::Gpu, "{op:?}");
+        assert!(op.updates_state() || prefill == ComputeDevice::Gpu, "{op:?}");
     }
 }
 
@@ -113,11 +117,11 @@ fn long_prompts_in_chunks_give_the_bits_of_whole_ones_in_every_variant() {
     for (config, dtype) in [(delta(), Dtype::Bf16), (delta(), Dtype::F32)] {
         let config = ModelConfig { max_positions: 304, ..config };
         let whole = RunShape { max_prompt: 300, max_context: 304, ..shape(1, 2, 1, dtype) };
-        let placed = |lengths: [u32; 2]| -> Vec<Placed> {
+        let placed = |lengths: [u32; 2]| -> Vec<PlacedRequest> {
             let of = |(slot, length): (usize, u32)| {
                 let prompt = (0..length).map(|i| (i * 7 + slot as u32) % 61).collect();
-                let request = Request { logprobs: 4, ..Request::greedy(prompt, 4) };
-                Placed { batch: 0, slot, request }
+                let request = SequenceRequest { logprobs: 4, ..SequenceRequest::greedy(prompt, 4) };
+                PlacedRequest { batch: 0, slot, request }
             };
             lengths.into_iter().enumerate().map(of).collect()
         };

@@ -7,10 +7,10 @@ use std::path::Path;
 
 use common::placed::{cpu_only, group, options, shape, two_split};
 use half::f16;
-use model::compressed::WeightFormat;
 use model::config::{Dtype, ModelConfig};
+use model::quantized_format::WeightFormat;
 use model::source::gguf::GgufSource;
-use model::source::{Part, StoredType, TensorId, WeightSource};
+use model::source::{StoredType, TensorId, TensorPart, WeightSource};
 use planner::split::Split;
 use program::compile::compile;
 use program::formats::WeightFormats;
@@ -154,7 +154,7 @@ fn stored(source: &GgufSource, config: &ModelConfig) -> WeightFormats {
     for (layer, formats) in formats.layers.iter_mut().enumerate() {
         for (op, format) in config.layer_ops(layer).iter().zip(formats) {
             if op.has_matrix(config) {
-                *format = form(TensorId::Layer { layer, op: *op, part: Part::Matrix });
+                *format = form(TensorId::Layer { layer, op: *op, part: TensorPart::Matrix });
             }
         }
     }

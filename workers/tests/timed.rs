@@ -4,16 +4,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use planner::layer::table::Table;
-use planner::timed::Timed as Programs;
+use planner::layer::table::OperationTable;
+use planner::timed::TimedTablePlan as Programs;
 use program::ir::ProgramId;
 use program::simulate::Span;
 use program::topology::LaneId;
 use program::validate::replay;
 use shm::{Control, TraceSegment};
-use workers::setup::{Building, build_timed_lanes};
-use workers::shared::group::{BATCH, Placed, Request, fill, list_work};
-use workers::shared::protocol::Durations;
+use workers::setup::{LaneBuildContext, build_timed_lanes};
+use workers::shared::group::{BATCH_STAGES, PlacedRequest, SequenceRequest, fill, list_work};
+use workers::shared::protocol::TimedDurations;
 use workers::shared::table::StepTable;
 
 const GEN_LEN: u32 = 5;
@@ -30,8 +30,8 @@ const TABLE: &str = r#"{"batches": 2, "ops": [
     {"name": "fc0", "cpu_ms": 0.6, "gpu_ms": 0.05, "h2d_ms": 0.8}]}"#;
 
 fn programs() -> Programs {
-    let table = Table::from_json(TABLE).expect("a table");
-    let programs = Programs::of(&table, 3, GEN_LEN).expect("compiles");
+    let table = OperationTable::from_json(TABLE).expect("a table");
+    let programs = Programs::from_table(&table, 3, GEN_LEN).expect("compiles");
     assert!(programs.plan.map.uses_gpu());
     programs
 }
@@ -53,11 +53,11 @@ fn run(programs: &Programs) -> (Vec<Vec<Span>>, StepTable) {
     let lanes = plan.lanes();
     let control = Control::create(lanes.len() as u32, plan.table.words() * 4).expect("memory");
     let trace = TraceSegment::create(plan.topology.lanes.len(), TRACE_CAPACITY).expect("memory");
-    let durations = Durations::Decode(programs.times.lanes().to_vec());
+    let durations = TimedDurations::Decode(programs.times.lanes().to_vec());
     let mut threads = Vec::new();
     for worker in plan.topology.worker_ids() {
         let (plan, control, trace) = (&plan, &control, &trace);
-        let building = Building { worker, plan, control, trace, start_timeout: None };
+        let building = LaneBuildContext { worker, plan, control, trace, start_timeout: None };
         let runners = build_timed_lanes(building, LIMIT, &durations);
         for mut runner in runners.expect("lanes") {
             threads.push(std::thread::spawn(move || runner.run()));
@@ -66,14 +66,18 @@ fn run(programs: &Programs) -> (Vec<Vec<Span>>, StepTable) {
     let mut readers: Vec<_> =
         lanes.iter().map(|lane| (*lane, trace.reader(lane.index()).expect("a ring"))).collect();
     let table = StepTable::new(control.extra(0, plan.table.words()), &plan);
-    let group: Vec<Placed> = (0..2)
-        .map(|batch| Placed { batch, slot: 0, request: Request::greedy(vec![1], GEN_LEN) })
+    let group: Vec<PlacedRequest> = (0..2)
+        .map(|batch| PlacedRequest {
+            batch,
+            slot: 0,
+            request: SequenceRequest::greedy(vec![1], GEN_LEN),
+        })
         .collect();
     let mut groups = Vec::new();
     for number in 1..=2 {
         fill(&table, &plan, &group);
-        control.release(&BATCH, list_work(&table));
-        control.drained().wait_at_least(number, control.poison(), LIMIT).expect("drains");
+        control.release(&BATCH_STAGES, list_work(&table));
+        control.drained().wait_until(number, control.poison(), LIMIT).expect("drains");
         let mut spans = Vec::new();
         for (lane, reader) in &mut readers {
             reader.drain(|record| spans.push(span(*lane, record)));

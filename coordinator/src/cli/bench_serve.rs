@@ -10,16 +10,16 @@ use super::request::{BenchServeRequest, LengthsChoice};
 use crate::load::api::Api;
 use crate::load::arrivals::{Rate, parse_rate};
 use crate::load::client::parse_key;
+use crate::load::server_url::{ServerUrl, parse_server_url};
 use crate::load::slo::{Slo, parse_ms};
-use crate::load::target::{Target, parse_target};
 
 /// Arguments of `bench-serve`.
 #[derive(Debug, Args)]
-pub struct LowBenchServe {
+pub struct BenchServeArgs {
     /// URL of the server
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8000")]
-    #[arg(value_parser = parse_target, help_heading = "Server")]
-    pub url: Target,
+    #[arg(value_parser = parse_server_url, help_heading = "Server")]
+    pub url: ServerUrl,
     /// API of the server: /v1/completions, or /completion of llama.cpp's server
     #[arg(long, value_enum, default_value = "openai", help_heading = "Server")]
     pub api: Api,
@@ -89,30 +89,30 @@ pub struct LowBenchServe {
 }
 
 /// Converts the arguments to a request.
-pub(super) fn bench_serve(low: LowBenchServe) -> BenchServeRequest {
-    let lengths = match (low.trace, low.lengths) {
+pub(super) fn bench_serve(args: BenchServeArgs) -> BenchServeRequest {
+    let lengths = match (args.trace, args.lengths) {
         (Some(trace), _) => LengthsChoice::Trace(trace),
         (None, Some(rows)) => LengthsChoice::Rows(rows),
         (None, None) => {
-            LengthsChoice::Alike { prompt_tokens: low.input_len, answer_tokens: low.output_len }
+            LengthsChoice::Fixed { prompt_tokens: args.input_len, answer_tokens: args.output_len }
         }
     };
     BenchServeRequest {
-        target: low.url,
-        api: low.api,
-        model: low.model,
-        authorization: low.api_key,
-        timeout: Duration::from_secs(low.timeout.into()),
+        target: args.url,
+        api: args.api,
+        model: args.model,
+        authorization: args.api_key,
+        timeout: Duration::from_secs(args.timeout.into()),
         lengths,
-        rate: low.rate,
-        requests: low.requests.map(|requests| requests as usize),
-        vocab_size: low.vocab_size,
-        seed: low.seed,
+        rate: args.rate,
+        requests: args.requests.map(|requests| requests as usize),
+        vocab_size: args.vocab_size,
+        seed: args.seed,
         slo: Slo {
-            first_token: low.slo_ttft,
-            per_prompt_token: low.slo_ttft_per_token,
-            per_token: low.slo_tpot,
+            first_token: args.slo_ttft,
+            per_prompt_token: args.slo_ttft_per_token,
+            per_token: args.slo_tpot,
         },
-        json: low.json,
+        json: args.json,
     }
 }

@@ -7,11 +7,11 @@ use crate::openai::chats::{ChatOptions, ReasoningFormat};
 
 /// Arguments for chat templates and reasoning.
 #[derive(Debug, Default, Args)]
-pub struct LowChats {
+pub struct ChatArgs {
     /// Variables of the chat template for chats that do not set them, as a JSON object, e.g.
     /// '{"enable_thinking": false}'
     #[arg(long, value_name = "JSON", value_parser = parse_variables, help_heading = "Chats")]
-    pub chat_template_kwargs: Option<Variables>,
+    pub chat_template_kwargs: Option<TemplateVariables>,
     /// Format of the reasoning that a model writes before its answer
     #[arg(
         long,
@@ -25,7 +25,7 @@ pub struct LowChats {
 
 /// Variables of a chat template, as pairs of a name and a JSON text.
 #[derive(Debug, Clone)]
-pub struct Variables(Vec<(String, String)>);
+pub struct TemplateVariables(Vec<(String, String)>);
 
 /// Value of `--reasoning-format`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
@@ -38,22 +38,22 @@ pub enum ReasoningChoice {
     None,
 }
 
-impl LowChats {
+impl ChatArgs {
     /// Converts the arguments to options for chat requests.
     pub(super) fn options(&self) -> ChatOptions {
         let variables = self.chat_template_kwargs.clone();
         ChatOptions {
-            variables: variables.map(|Variables(variables)| variables).unwrap_or_default(),
+            variables: variables.map(|TemplateVariables(variables)| variables).unwrap_or_default(),
             reasoning: match self.reasoning_format {
-                ReasoningChoice::Deepseek => ReasoningFormat::Apart,
-                ReasoningChoice::None => ReasoningFormat::Within,
+                ReasoningChoice::Deepseek => ReasoningFormat::Separate,
+                ReasoningChoice::None => ReasoningFormat::Inline,
             },
         }
     }
 }
 
-fn parse_variables(text: &str) -> Result<Variables, String> {
+fn parse_variables(text: &str) -> Result<TemplateVariables, String> {
     let value = serde_json::from_str(text).map_err(|error| format!("invalid JSON: {error}"))?;
     let variables = template_variables(&value);
-    variables.map(Variables).map_err(|expected| format!("it must be {expected}"))
+    variables.map(TemplateVariables).map_err(|expected| format!("it must be {expected}"))
 }

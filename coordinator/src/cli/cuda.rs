@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use cuda::{Context, CudaError, DeviceInfo, Driver, Library, LinkAt, Nvml, PcieLink};
+use cuda::{Context, CudaError, DeviceInfo, Driver, LinkState, NvidiaLibrary, Nvml, PcieLink};
 
 use super::usage_error::UsageError;
 use super::values::DeviceChoice;
@@ -22,15 +22,15 @@ pub(crate) fn is_cuda(device: DeviceChoice) -> bool {
 ///
 /// # Errors
 /// No driver, no such device, or one that is too old.
-pub(crate) fn find(index: u32) -> Result<DeviceInfo, CudaError> {
+pub(crate) fn device_info(index: u32) -> Result<DeviceInfo, CudaError> {
     let info = Driver::open()?.device(index)?;
     Context::supports(&info)?;
     Ok(info)
 }
 
 /// Returns the device for `auto`: the first CUDA device if it is supported, otherwise none.
-pub(crate) fn best() -> DeviceChoice {
-    match find(0) {
+pub(crate) fn best_device() -> DeviceChoice {
+    match device_info(0) {
         Ok(_) => DeviceChoice::Cuda(0),
         Err(_) => DeviceChoice::None,
     }
@@ -40,15 +40,15 @@ pub(crate) fn best() -> DeviceChoice {
 ///
 /// # Errors
 /// A CUDA device that this machine does not have, or `emulated:timed` without times.
-pub(super) fn existing(choice: DeviceChoice) -> Result<DeviceChoice, UsageError> {
+pub(super) fn resolve_device(choice: DeviceChoice) -> Result<DeviceChoice, UsageError> {
     match choice {
-        DeviceChoice::Cuda(device) => match find(device) {
+        DeviceChoice::Cuda(device) => match device_info(device) {
             Ok(_) => Ok(DeviceChoice::Cuda(device)),
             Err(source) => Err(UsageError::NoCuda { device, source }),
         },
         DeviceChoice::Timed => Err(UsageError::TimedWithoutTables),
         // The emulated device is never chosen automatically.
-        DeviceChoice::Auto => Ok(best()),
+        DeviceChoice::Auto => Ok(best_device()),
         chosen => Ok(chosen),
     }
 }
@@ -68,7 +68,7 @@ pub(crate) fn memory_bytes(index: u32) -> Result<(u64, u64), CudaError> {
 /// does not report the memory, so that no plan fits.
 pub(crate) fn vram_bytes(index: u32, requested: Option<u64>, drives: usize) -> u64 {
     let (free, total) = memory_bytes(index).unwrap_or((0, 0));
-    let readers = if Library::CuFile.find().is_some() { drives as u64 } else { 0 };
+    let readers = if NvidiaLibrary::CuFile.find().is_some() { drives as u64 } else { 0 };
     let reserved = RESERVED_BYTES.saturating_add(readers.saturating_mul(CONTEXT_BYTES));
     let usable = free.saturating_sub(reserved.min(total / 8));
     requested.map_or(usable, |requested| requested.min(usable))
@@ -76,7 +76,7 @@ pub(crate) fn vram_bytes(index: u32, requested: Option<u64>, drives: usize) -> u
 
 /// Returns a sentence like `cuda:0 has 0.50 of 16.00 GiB free`; `None` if the driver does not
 /// report it.
-pub(crate) fn free_in_words(index: u32) -> Option<String> {
+pub(crate) fn format_free_memory(index: u32) -> Option<String> {
     let (free, total) = memory_bytes(index).ok()?;
     let gib = |bytes: u64| bytes as f64 / (1u64 << 30) as f64;
     Some(format!("cuda:{index} has {:.2} of {:.2} GiB free", gib(free), gib(total)))
@@ -85,19 +85,22 @@ pub(crate) fn free_in_words(index: u32) -> Option<String> {
 /// Returns the properties of a device that are part of a profile's fingerprint. The link's width is
 /// the current one. Its generation is the highest possible one, which does not change when an idle
 /// device lowers its generation.
-pub(crate) fn described(index: u32) -> Option<profiler::Gpu> {
+pub(crate) fn describe_gpu(index: u32) -> Option<profiler::GpuInfo> {
     let driver = Driver::open().ok()?;
     let info = driver.device(index).ok()?;
     let nvml = Nvml::open();
     let managed = nvml.as_ref().and_then(|nvml| nvml.device(&info.bus));
     let link = |at| {
         let known = managed.as_ref().and_then(|device| device.link(at));
-        known.or_else(|| PcieLink::of_system(Path::new("/"), &info.bus, at))
+        known.or_else(|| PcieLink::from_sysfs(Path::new("/"), &info.bus, at))
     };
-    let link = link(LinkAt::Most).zip(link(LinkAt::Now));
-    let link = link.map(|(most, now)| PcieLink { generation: most.generation, width: now.width });
+    let link = link(LinkState::Maximum).zip(link(LinkState::Current));
+    let link = link.map(|(max_link, current_link)| PcieLink {
+        generation: max_link.generation,
+        width: current_link.width,
+    });
     let release = nvml.as_ref().and_then(Nvml::driver_release);
-    Some(profiler::Gpu {
+    Some(profiler::GpuInfo {
         name: info.name,
         uuid: info.uuid,
         driver: release.unwrap_or_else(|| format!("CUDA {}", driver.version())),

@@ -1,10 +1,10 @@
 //! Longer texts of `--help`: introductions, examples, file formats and exit codes.
 
-use planner::machine::names;
+use planner::machine::bundled_names;
 
 /// Returns the help of `plan --machine`.
 pub fn machine() -> String {
-    let known: Vec<&str> = names().collect();
+    let known: Vec<&str> = bundled_names().collect();
     format!(
         "Machine description: a .toml file, or one of {} [default: this machine, as measured]",
         known.join(", ")

@@ -1,12 +1,14 @@
-//! The command line: arguments as parsed ([`low`]), the validated command ([`high`], with a
+//! The command line: arguments as parsed ([`args`]), the validated command ([`command`], with a
 //! [`request`] for each subcommand), and the messages for invalid ones.
 
+pub mod args;
 mod bench_serve;
 mod chats;
+pub mod command;
 pub(crate) mod cuda;
 mod help;
-pub mod high;
-pub mod low;
+pub mod kv_select;
+mod kv_select_check;
 mod outputs;
 mod plan_serve;
 mod profile;
@@ -14,11 +16,9 @@ mod prompt_cache;
 mod report;
 pub mod request;
 mod score;
-mod scoring;
-pub mod select;
-mod selecting;
+mod score_request;
 mod serve;
-mod serving;
+mod serve_request;
 mod shared;
 pub mod shell;
 mod stage;
@@ -32,37 +32,37 @@ use clap::Parser;
 use clap::error::ErrorKind;
 
 use crate::exit::Exit;
-use high::Command;
-use low::Low;
+use args::CliArgs;
+use command::Command;
 use usage_error::UsageError;
 
 /// Reason why there is no command to run.
 #[derive(Debug)]
-pub enum Refusal {
+pub enum EarlyExit {
     /// Text of `--help` or `--version` for stdout.
     Help(String),
     /// Error message for stderr, and the exit code.
-    Wrong(String, Exit),
+    Invalid(String, Exit),
 }
 
 /// Parses a command line, which starts with the program's name.
 ///
 /// # Errors
 /// A request for help, or a message that states the mistake and its correction.
-pub fn parse<I, T>(arguments: I) -> Result<Command, Refusal>
+pub fn parse<I, T>(arguments: I) -> Result<Command, EarlyExit>
 where
     I: IntoIterator<Item = T>,
     T: Into<std::ffi::OsString> + Clone,
 {
-    let low = Low::try_parse_from(arguments).map_err(|error| match error.kind() {
-        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Refusal::Help(error.to_string()),
-        _ => Refusal::Wrong(error.to_string(), Exit::Usage),
+    let args = CliArgs::try_parse_from(arguments).map_err(|error| match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => EarlyExit::Help(error.to_string()),
+        _ => EarlyExit::Invalid(error.to_string(), Exit::Usage),
     })?;
-    Command::from_low(low).map_err(|error| {
+    Command::from_args(args).map_err(|error| {
         let exit = match error {
             UsageError::NoCuda { .. } => Exit::Failure,
             _ => Exit::Usage,
         };
-        Refusal::Wrong(format!("coordinator: {error}\n"), exit)
+        EarlyExit::Invalid(format!("coordinator: {error}\n"), exit)
     })
 }

@@ -3,23 +3,23 @@
 use std::path::{Path, PathBuf};
 
 use super::usage_error::UsageError;
-use crate::job::sink::{OutputMode, Place};
+use crate::job::sink::{IoTarget, OutputMode};
 
 /// Returns the file, or the standard stream if `path` is `-`.
-pub(super) fn place_of(path: &Path) -> Place {
-    if path.as_os_str() == "-" { Place::Standard } else { Place::File(path.to_owned()) }
+pub(super) fn parse_io_target(path: &Path) -> IoTarget {
+    if path.as_os_str() == "-" { IoTarget::Standard } else { IoTarget::File(path.to_owned()) }
 }
 
 /// Returns the output, and the treatment of an existing one.
 ///
 /// # Errors
 /// `--resume` with stdout.
-pub(super) fn mode_of(
+pub(super) fn resolve_output(
     output: Option<&PathBuf>,
     resume: bool,
     force: bool,
-) -> Result<(Place, OutputMode), UsageError> {
-    let output = output.map_or(Place::Standard, |path| place_of(path));
+) -> Result<(IoTarget, OutputMode), UsageError> {
+    let output = output.map_or(IoTarget::Standard, |path| parse_io_target(path));
     let (mode, flag) = match (resume, force) {
         (true, false) => (OutputMode::Resume, "resume"),
         (true, true) => (OutputMode::ResumeReplacing, "resume"),
@@ -27,8 +27,8 @@ pub(super) fn mode_of(
         (false, false) => (OutputMode::New, ""),
     };
     // --force has no effect on stdout; --resume would silently repeat answers.
-    match mode.resumes() && output == Place::Standard {
-        true => Err(UsageError::ModeOfStdout { flag }),
+    match mode.is_resume() && output == IoTarget::Standard {
+        true => Err(UsageError::OutputModeWithStdout { flag }),
         false => Ok((output, mode)),
     }
 }

@@ -4,15 +4,15 @@ use std::path::PathBuf;
 
 use clap::Args;
 use model::config::Dtype;
-use schedule::hybrid::Policy;
+use scheduler::hybrid::SchedulingPolicy;
 
-use super::request::{LengthsChoice, LoadChoice, ModelChoice, ServingPlan, TimedReplay};
-use super::values::parse_serving;
+use super::request::{LengthsChoice, LoadChoice, ModelChoice, ServingWorkload, TimedReplay};
+use super::values::parse_serving_policy;
 use crate::load::arrivals::{Rate, parse_rate};
 
 /// Arguments of `plan --serve`.
 #[derive(Debug, Args)]
-pub struct LowPlanServe {
+pub struct PlanServeArgs {
     /// Simulate requests that arrive one by one instead of a batch job, under every policy:
     /// attention on the device (gpu-only), on the host (fastdecode), on both (neo, apex), and the
     /// best choice for each iteration (auto); requires --machine or --costs
@@ -62,8 +62,8 @@ pub struct LowPlanServe {
     /// anything, and compare the time of each iteration with the simulated one; --chart then writes
     /// two layers of an iteration
     #[arg(long, value_name = "POLICY", requires = "serve", help_heading = "Serving")]
-    #[arg(value_parser = parse_serving)]
-    pub timed: Option<Policy>,
+    #[arg(value_parser = parse_serving_policy)]
+    pub timed: Option<SchedulingPolicy>,
     /// Number of sequences with caches in device memory during the replay [default: as many of the
     /// longest sequences as fit]
     #[arg(long, value_name = "N", requires = "timed", help_heading = "Serving")]
@@ -72,28 +72,28 @@ pub struct LowPlanServe {
 }
 
 /// Converts the arguments to a request.
-pub(super) fn plan_serve(model: ModelChoice, dtype: Dtype, low: LowPlanServe) -> ServingPlan {
-    ServingPlan {
+pub(super) fn plan_serve(model: ModelChoice, dtype: Dtype, args: PlanServeArgs) -> ServingWorkload {
+    ServingWorkload {
         model,
         dtype,
-        load: load(&low),
-        step_rows: low.step_rows,
-        timed: low.timed.map(|policy| TimedReplay { policy, device_slots: low.device_slots }),
+        load: load_choice(&args),
+        step_rows: args.step_rows,
+        timed: args.timed.map(|policy| TimedReplay { policy, device_slots: args.device_slots }),
     }
 }
 
 /// Returns the requests to simulate.
-pub(super) fn load(low: &LowPlanServe) -> LoadChoice {
-    let lengths = match &low.trace {
+pub(super) fn load_choice(args: &PlanServeArgs) -> LoadChoice {
+    let lengths = match &args.trace {
         Some(trace) => LengthsChoice::Trace(trace.clone()),
         None => {
-            LengthsChoice::Alike { prompt_tokens: low.input_len, answer_tokens: low.output_len }
+            LengthsChoice::Fixed { prompt_tokens: args.input_len, answer_tokens: args.output_len }
         }
     };
     LoadChoice {
         lengths,
-        rate: low.rate,
-        requests: low.requests.map(|requests| requests as usize),
-        seed: low.seed,
+        rate: args.rate,
+        requests: args.requests.map(|requests| requests as usize),
+        seed: args.seed,
     }
 }

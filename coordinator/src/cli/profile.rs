@@ -6,7 +6,7 @@ use clap::Args;
 
 use super::cuda;
 use super::request::{ModelChoice, ProfileRequest};
-use super::shared::LowLengths;
+use super::shared::LengthArgs;
 use super::usage_error::UsageError;
 use super::values::{
     Batches, CompressChoice, DeviceChoice, DtypeChoice, parse_batches, parse_device,
@@ -14,7 +14,7 @@ use super::values::{
 
 /// Arguments of `profile`.
 #[derive(Debug, Args)]
-pub struct LowProfile {
+pub struct ProfileArgs {
     /// Model: a directory, a .gguf file, org/name in the Hugging Face cache, or a known name like
     /// opt-30b; its weights are not read
     #[arg(long, value_name = "MODEL")]
@@ -32,7 +32,7 @@ pub struct LowProfile {
     )]
     pub batches: Batches,
     #[command(flatten)]
-    pub lengths: LowLengths,
+    pub lengths: LengthArgs,
     /// Number format of weights, activations and KV cache
     #[arg(long, value_enum, default_value = "bf16")]
     pub dtype: DtypeChoice,
@@ -74,38 +74,38 @@ pub struct LowProfile {
 ///
 /// # Errors
 /// Arguments that contradict each other, or a device that this machine does not have.
-pub(super) fn profile(low: LowProfile) -> Result<ProfileRequest, UsageError> {
-    let device = cuda::existing(low.device)?;
+pub(super) fn profile(args: ProfileArgs) -> Result<ProfileRequest, UsageError> {
+    let device = cuda::resolve_device(args.device)?;
     let is_emulated = matches!(device, DeviceChoice::Emulated { .. });
-    if !is_emulated && low.emulated_threads.is_some() {
-        return Err(UsageError::EmulatedThreads);
+    if !is_emulated && args.emulated_threads.is_some() {
+        return Err(UsageError::EmulatedThreadsWithoutDevice);
     }
-    if low.export.is_some() && device == DeviceChoice::None {
+    if args.export.is_some() && device == DeviceChoice::None {
         return Err(UsageError::ExportWithoutDevice);
     }
-    if low.export.is_some() && low.dtype != DtypeChoice::Bf16 {
+    if args.export.is_some() && args.dtype != DtypeChoice::Bf16 {
         return Err(UsageError::ExportWithoutBf16);
     }
     Ok(ProfileRequest {
         model: ModelChoice {
-            name: low.model,
+            name: args.model,
             revision: None,
             dummy_weights: true,
-            layers: low.layers.map(|layers| layers as usize),
+            layers: args.layers.map(|layers| layers as usize),
             positions: None,
         },
-        dtype: low.dtype.dtype(),
-        compress: low.compress,
-        batches: low.batches,
-        prompt_len: low.lengths.prompt_len,
-        gen_len: low.lengths.gen_len,
+        dtype: args.dtype.dtype(),
+        compress: args.compress,
+        batches: args.batches,
+        prompt_len: args.lengths.prompt_len,
+        gen_len: args.lengths.gen_len,
         device,
-        cpu_threads: low.cpu_threads,
-        emulated_threads: low.emulated_threads,
-        nvme: low.nvme,
-        dummy_weights: low.dummy_weights,
-        export: low.export,
-        force: low.force,
-        quiet: low.quiet,
+        cpu_threads: args.cpu_threads,
+        emulated_threads: args.emulated_threads,
+        nvme: args.nvme,
+        dummy_weights: args.dummy_weights,
+        export: args.export,
+        force: args.force,
+        quiet: args.quiet,
     })
 }

@@ -4,15 +4,15 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-use super::request::{CacheAction, CacheRequest, PromptCache};
+use super::request::{CacheAction, CacheRequest, PromptCacheConfig};
 use super::values::parse_size;
 
 /// Default minimum number of tokens of a stored prompt; computing fewer takes little time.
-const LEAST_TOKENS: u32 = 2048;
+const DEFAULT_MIN_TOKENS: u32 = 2048;
 
 /// Arguments of a run that stores prompt prefixes.
 #[derive(Debug, Default, Args)]
-pub struct LowPrompts {
+pub struct PromptCacheArgs {
     /// Store the keys and values of long prompts in DIR, and reuse those that any run of the same
     /// model stored there, so that a document is computed only once
     #[arg(long, value_name = "DIR", help_heading = "Memory")]
@@ -28,21 +28,21 @@ pub struct LowPrompts {
     pub prompt_cache_min: Option<u32>,
 }
 
-impl LowPrompts {
+impl PromptCacheArgs {
     /// Converts the arguments; returns `None` if prompts are not stored.
-    pub(super) fn meant(self) -> Option<PromptCache> {
+    pub(super) fn into_config(self) -> Option<PromptCacheConfig> {
         let directory = self.prompt_cache?;
-        Some(PromptCache {
+        Some(PromptCacheConfig {
             directory,
-            most_bytes: self.prompt_cache_max,
-            least_tokens: self.prompt_cache_min.unwrap_or(LEAST_TOKENS),
+            max_bytes: self.prompt_cache_max,
+            min_tokens: self.prompt_cache_min.unwrap_or(DEFAULT_MIN_TOKENS),
         })
     }
 }
 
 /// Actions on a store of prompt prefixes.
 #[derive(Debug, Subcommand)]
-pub enum LowCache {
+pub enum CacheArgs {
     /// List the stored prompt prefixes and their models
     List {
         /// Directory of --prompt-cache
@@ -75,12 +75,12 @@ pub enum LowCache {
 }
 
 /// Converts the arguments to a request.
-pub(super) fn cache(low: LowCache) -> CacheRequest {
-    match low {
-        LowCache::List { directory, json } => {
+pub(super) fn cache(args: CacheArgs) -> CacheRequest {
+    match args {
+        CacheArgs::List { directory, json } => {
             CacheRequest { directory, action: CacheAction::List { json } }
         }
-        LowCache::Rm { directory, names, model, unused_days, all } => {
+        CacheArgs::Rm { directory, names, model, unused_days, all } => {
             let action = CacheAction::Remove { names, model, unused_days, all };
             CacheRequest { directory, action }
         }

@@ -8,7 +8,7 @@ use super::request::ReportRequest;
 
 /// Arguments of `report`.
 #[derive(Debug, Args)]
-pub struct LowReport {
+pub struct ReportArgs {
     /// Report that a run wrote with --report
     #[arg(value_name = "REPORT")]
     pub report: PathBuf,
@@ -21,7 +21,7 @@ pub struct LowReport {
 }
 
 /// Converts the arguments to a request.
-pub(super) fn report(low: LowReport) -> ReportRequest {
-    let LowReport { report, compare, html } = low;
+pub(super) fn report(args: ReportArgs) -> ReportRequest {
+    let ReportArgs { report, compare, html } = args;
     ReportRequest { report, compare, html }
 }

@@ -5,54 +5,54 @@ use std::time::Duration;
 
 use hyper::header::HeaderValue;
 use model::config::Dtype;
-use planner::policy::by_name::PolicyName;
+use planner::policy::name::PolicyName;
 use program::map::Chunking;
 use workers::device::RateSizes;
-use workers::shared::protocol::MemoryNodes;
+use workers::shared::protocol::SegmentNodes;
 
-use super::select::SelectChoice;
+use super::kv_select::KvSelectChoice;
 use super::values::{
     Batches, BatchesChoice, CompressChoice, DeviceChoice, NvmeDirect, NvmeOps, QuantizedChoice,
-    StagedForm,
+    StagedFormat,
 };
-use crate::job::sink::{OutputMode, Place};
+use crate::job::sink::{IoTarget, OutputMode};
 use crate::load::api::Api;
 use crate::load::arrivals::Rate;
+use crate::load::server_url::ServerUrl;
 use crate::load::slo::Slo;
-use crate::load::target::Target;
 use crate::openai::body::defaults::Defaults;
 use crate::openai::chats::ChatOptions;
-use crate::score::item::Shown;
-use crate::server::facts::ServerOptions;
+use crate::score::question::ScoreDetails;
+use crate::server::config::ServerOptions;
 
 /// Best numbers of CPU threads for maps with and without a device, according to profiles; `None`:
 /// one per core.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Tuned {
+pub struct TunedThreads {
     pub with_device: Option<u16>,
-    pub alone: Option<u16>,
+    pub without_device: Option<u16>,
 }
 
-impl Tuned {
+impl TunedThreads {
     /// Returns the number of threads for a map that uses the device, or for one that does not.
-    pub const fn of(self, uses_gpu: bool) -> Option<u16> {
-        if uses_gpu { self.with_device } else { self.alone }
+    pub const fn for_device_use(self, uses_gpu: bool) -> Option<u16> {
+        if uses_gpu { self.with_device } else { self.without_device }
     }
 }
 
 /// Request of the main command: a run.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Run {
+pub struct RunRequest {
     pub model: ModelChoice,
     pub dtype: Dtype,
     pub compress: CompressChoice,
     /// Resolved: `Direct` for bf16 and `Expand` for f32 by default.
     pub quantized: QuantizedChoice,
     /// Selection of cached positions; `None`: new tokens attend to all of them.
-    pub kv_select: Option<SelectChoice>,
+    pub kv_select: Option<KvSelectChoice>,
     /// Number and size of batches; `None`: 1xB with the largest B up to 32 that fits memory.
     pub batches: Option<BatchesChoice>,
-    pub work: Work,
+    pub task: RunTask,
     pub seed: u64,
     /// Resolved: never `Auto`, and a CUDA device exists.
     pub device: DeviceChoice,
@@ -68,18 +68,18 @@ pub struct Run {
     pub prefill_chunk: Option<u32>,
     pub cpu_threads: Option<u16>,
     /// Measured best numbers of threads, which apply if `cpu_threads` is `None`.
-    pub tuned: Tuned,
+    pub tuned_threads: TunedThreads,
     pub emulated_threads: Option<u16>,
     pub vram_bytes: Option<u64>,
     pub dram_bytes: Option<u64>,
     /// NUMA nodes of host memory for weights and for KV caches.
-    pub nodes: MemoryNodes,
+    pub nodes: SegmentNodes,
     /// Directories on drives, each of which holds all weights that are read in every step.
     pub nvme: Vec<PathBuf>,
     pub nvme_ops: NvmeOps,
     pub nvme_direct: NvmeDirect,
     /// Store for prompt prefixes, if any.
-    pub prompt_cache: Option<PromptCache>,
+    pub prompt_cache: Option<PromptCacheConfig>,
     pub report: Option<PathBuf>,
     pub trace: Option<PathBuf>,
     /// Ends the run at the end of stdin, as a signal does.
@@ -89,12 +89,12 @@ pub struct Run {
 
 /// Store of prompt prefixes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PromptCache {
+pub struct PromptCacheConfig {
     pub directory: PathBuf,
     /// Maximum size of the store; `None`: limited by the drive.
-    pub most_bytes: Option<u64>,
+    pub max_bytes: Option<u64>,
     /// Minimum number of tokens of a stored prompt.
-    pub least_tokens: u32,
+    pub min_tokens: u32,
 }
 
 /// Request of `cache`: a store of prompt prefixes, and the action on it.
@@ -134,16 +134,16 @@ pub struct ModelChoice {
 
 /// Work of a run.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Work {
+pub enum RunTask {
     Benchmark { prompt_len: u32, gen_len: u32 },
-    Requests(Box<Requests>),
+    Requests(Box<BatchJobRequest>),
 }
 
 /// File of requests to answer.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Requests {
-    pub input: Place,
-    pub output: Place,
+pub struct BatchJobRequest {
+    pub input: IoTarget,
+    pub output: IoTarget,
     pub mode: OutputMode,
     pub chat: bool,
     pub chats: ChatOptions,
@@ -177,7 +177,7 @@ pub enum Verbosity {
 #[derive(Debug, Clone, PartialEq)]
 pub struct ServeRequest {
     /// Run that computes the answers; its `work` is ignored.
-    pub run: Run,
+    pub run: RunRequest,
     pub host: String,
     /// Port; 0 selects a free one.
     pub port: u16,
@@ -191,7 +191,7 @@ pub struct ServeRequest {
     pub step_ms: Option<u32>,
     /// Scheduling policy for sequences that belong to the device or to the host, and the number of
     /// sequences that the device has caches for; `None`: as many as fit.
-    pub owners: Option<(schedule::hybrid::Policy, Option<u16>)>,
+    pub hybrid: Option<(scheduler::hybrid::SchedulingPolicy, Option<u16>)>,
     /// File for the measured costs of iterations.
     pub costs: Option<PathBuf>,
     pub options: ServerOptions,
@@ -210,15 +210,15 @@ pub struct ReportRequest {
 #[derive(Debug, Clone, PartialEq)]
 pub struct ScoreRequest {
     /// Run that computes the scores; its `work` is ignored.
-    pub run: Run,
-    pub input: Place,
-    pub output: Place,
+    pub run: RunRequest,
+    pub input: IoTarget,
+    pub output: IoTarget,
     pub mode: OutputMode,
     /// Number of tokens of a text's window; `None`: the model's positions, up to a maximum.
     pub context: Option<u32>,
     /// Number of tokens from one window of a text to the next; `None`: half of a window.
     pub stride: Option<u32>,
-    pub shown: Shown,
+    pub options: ScoreDetails,
     /// Number of sequences computed at a time; `None`: as many as fit.
     pub slots: Option<u16>,
     /// File for a summary of all scores.
@@ -228,7 +228,7 @@ pub struct ScoreRequest {
 /// Request of `bench-serve`: a server to measure, and its load.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BenchServeRequest {
-    pub target: Target,
+    pub target: ServerUrl,
     pub api: Api,
     /// Name of the model in requests; `None`: requests name no model.
     pub model: Option<String>,
@@ -251,7 +251,7 @@ pub struct BenchServeRequest {
 /// Lengths of prompts and answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LengthsChoice {
-    Alike {
+    Fixed {
         prompt_tokens: u32,
         answer_tokens: u32,
     },
@@ -290,7 +290,7 @@ pub struct StageRequest {
     /// Ignored if only the status is requested.
     pub model: ModelChoice,
     pub dtype: Dtype,
-    pub form: StagedForm,
+    pub format: StagedFormat,
     pub quantized: QuantizedChoice,
     /// Target directories, at least one.
     pub directories: Vec<PathBuf>,
@@ -326,7 +326,7 @@ pub enum StageAction {
 /// Request of `plan`: a workload to plan, and the output.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PlanRequest {
-    pub source: Source,
+    pub source: PlanSource,
     pub json: bool,
     /// File for `scripts/plot.py`.
     pub chart: Option<PathBuf>,
@@ -334,19 +334,19 @@ pub struct PlanRequest {
 
 /// Source of costs.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Source {
+pub enum PlanSource {
     /// Measurements of this machine, for a run on it.
-    Here(Box<Run>),
+    ThisMachine(Box<RunRequest>),
     /// A table of measured times.
     Tables(PathBuf),
     /// A machine's description: a file, or the name of one that is included in the program.
-    Machine { machine: String, described: Box<Described> },
+    Machine { machine: String, workload: Box<PlanWorkload> },
     /// Requests that arrive at a described machine, under every serving policy.
-    Serving { machine: String, serving: Box<ServingPlan> },
+    Serving { machine: String, serving: Box<ServingWorkload> },
     /// Requests that arrive at a server that measured its iterations, under every serving policy.
-    Served { costs: PathBuf, load: Box<LoadChoice> },
+    MeasuredServer { costs: PathBuf, load: Box<LoadChoice> },
     /// Several described machines to compare.
-    Compare { machines: Vec<String>, described: Box<Described> },
+    Compare { machines: Vec<String>, workload: Box<PlanWorkload> },
     /// No costs: prints a template file.
     Template(Template),
 }
@@ -362,7 +362,7 @@ pub enum Template {
 
 /// A model and a workload for described machines.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Described {
+pub struct PlanWorkload {
     pub model: ModelChoice,
     pub dtype: Dtype,
     /// Compression; `None`: lossless if it fits, otherwise both weights and KV in 4 bits.
@@ -376,7 +376,7 @@ pub struct Described {
 
 /// A model and requests for a described machine that serves.
 #[derive(Debug, Clone, PartialEq)]
-pub struct ServingPlan {
+pub struct ServingWorkload {
     pub model: ModelChoice,
     pub dtype: Dtype,
     pub load: LoadChoice,
@@ -400,7 +400,7 @@ pub struct LoadChoice {
 /// Replay of requests in timed emulation: on the real processes, without computing anything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TimedReplay {
-    pub policy: schedule::hybrid::Policy,
+    pub policy: scheduler::hybrid::SchedulingPolicy,
     /// Number of sequences with caches in device memory; `None`: as many as fit.
     pub device_slots: Option<u16>,
 }
@@ -423,23 +423,23 @@ pub enum TimedSource {
     /// A table of one layer's times, used for each of `layers` layers.
     Tables { tables: PathBuf, layers: usize },
     /// A described machine, as a file or the name of one, with a model.
-    Machine { machine: String, described: Box<Described> },
+    Machine { machine: String, workload: Box<PlanWorkload> },
 }
 
 /// Hidden request: measurements of a CUDA device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RatesRequest {
     pub device: u32,
-    pub what: RatesWanted,
+    pub kind: RateKind,
 }
 
 /// Rates to measure.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum RatesWanted {
+pub enum RateKind {
     /// Only the amounts of free and total memory.
     Memory,
     /// Copies and matrix products.
-    Plain(RateSizes),
+    Basic(RateSizes),
     /// Kernels whose names contain the text.
     Kernels(String),
     /// Small copies concurrently with products of matrices with `matrix` rows, in one process and

@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::prompt_cache::LowPrompts;
-use super::shared::{LowModel, LowPlacement};
-use super::stage::LowNvme;
+use super::prompt_cache::PromptCacheArgs;
+use super::shared::{ModelArgs, PlacementArgs};
+use super::stage::NvmeArgs;
 
 /// Maximum number of log-probabilities in addition to a token's own: a word of the step table
 /// counts both.
@@ -14,9 +14,9 @@ const TOP_MAX: i64 = u16::MAX as i64 - 1;
 
 /// Arguments of `score`.
 #[derive(Debug, Args)]
-pub struct LowScore {
+pub struct ScoreArgs {
     #[command(flatten)]
-    pub of_model: LowModel,
+    pub of_model: ModelArgs,
 
     /// Input to score: .jsonl ({"prompt": ..., "continuations": [...]} per line), .txt (one text,
     /// for its perplexity), or - for JSON lines from stdin
@@ -61,11 +61,11 @@ pub struct LowScore {
     #[arg(value_parser = clap::value_parser!(u16).range(1..))]
     pub slots: Option<u16>,
     #[command(flatten)]
-    pub placement: LowPlacement,
+    pub placement: PlacementArgs,
     #[command(flatten)]
-    pub nvme: LowNvme,
+    pub nvme: NvmeArgs,
     #[command(flatten)]
-    pub prompts: LowPrompts,
+    pub prompts: PromptCacheArgs,
 
     /// Stop as on SIGTERM when stdin reaches its end, so that this process does not outlive the
     /// program that started it

@@ -4,18 +4,18 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::chats::LowChats;
-use super::prompt_cache::LowPrompts;
-use super::shared::{LowModel, LowPlacement};
-use super::stage::LowNvme;
-use super::values::{parse_body_size, parse_serving, parse_size};
+use super::chats::ChatArgs;
+use super::prompt_cache::PromptCacheArgs;
+use super::shared::{ModelArgs, PlacementArgs};
+use super::stage::NvmeArgs;
+use super::values::{parse_body_size, parse_serving_policy, parse_size};
 use crate::server::cross_site::AllowedOrigin;
 
 /// Arguments of `serve`.
 #[derive(Debug, Args)]
-pub struct LowServe {
+pub struct ServeArgs {
     #[command(flatten)]
-    pub of_model: LowModel,
+    pub of_model: ModelArgs,
     /// Additional name of the model in requests; can be repeated. Answers contain the first one
     /// [default: the model's own name]
     #[arg(long, value_name = "NAME", help_heading = "Model")]
@@ -75,7 +75,7 @@ pub struct LowServe {
     #[arg(long, value_name = "SECONDS", default_value_t = 30, help_heading = "Clients")]
     pub drain_timeout: u32,
     #[command(flatten)]
-    pub chats: LowChats,
+    pub chats: ChatArgs,
     /// Maximum number of new tokens for requests that do not set it [default: 16; chats: the rest
     /// of the context]
     #[arg(long, value_name = "N", help_heading = "Clients")]
@@ -107,9 +107,10 @@ pub struct LowServe {
     /// the CPU, concurrently with the device, which computes all linears. Policy: auto (fastest as
     /// measured), neo, apex, fastdecode (all attention of answers on the CPU) or gpu-only
     /// (sequences that do not fit wait)
-    #[arg(long, value_name = "POLICY", help_heading = "Placement", value_parser = parse_serving)]
+    #[arg(long, value_name = "POLICY", help_heading = "Placement")]
+    #[arg(value_parser = parse_serving_policy)]
     #[arg(conflicts_with_all = ["policy", "split", "split_chunks", "nvme"])]
-    pub host_attention: Option<schedule::hybrid::Policy>,
+    pub host_attention: Option<scheduler::hybrid::SchedulingPolicy>,
     /// Number of sequences with KV caches in device memory [default: as many as fit]
     #[arg(long, value_name = "N", help_heading = "Placement", requires = "host_attention")]
     #[arg(value_parser = clap::value_parser!(u16).range(1..))]
@@ -119,11 +120,11 @@ pub struct LowServe {
     #[arg(long, value_name = "FILE", help_heading = "Placement", requires = "host_attention")]
     pub costs: Option<PathBuf>,
     #[command(flatten)]
-    pub placement: LowPlacement,
+    pub placement: PlacementArgs,
     #[command(flatten)]
-    pub nvme: LowNvme,
+    pub nvme: NvmeArgs,
     #[command(flatten)]
-    pub prompts: LowPrompts,
+    pub prompts: PromptCacheArgs,
 
     /// Stop as on SIGTERM when stdin reaches its end, so that this process does not outlive the
     /// program that started it

@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use planner::policy::by_name::PolicyName;
+use planner::policy::name::PolicyName;
 
-use super::select::{SelectRule, parse_select};
+use super::kv_select::{KvSelectRule, parse_kv_select};
 use super::values::{
     CompressChoice, DeviceChoice, DtypeChoice, QuantizedChoice, parse_device, parse_policy,
     parse_size,
@@ -13,7 +13,7 @@ use super::values::{
 
 /// Arguments that select a model and its number formats.
 #[derive(Debug, Default, Args)]
-pub struct LowModel {
+pub struct ModelArgs {
     /// Model: a directory, a .gguf file, org/name in the Hugging Face cache, or a known name like
     /// opt-30b
     #[arg(long, value_name = "MODEL", help_heading = "Model")]
@@ -52,10 +52,10 @@ pub struct LowModel {
     #[arg(
         long,
         value_name = "alpha=A,max=M",
-        value_parser = parse_select,
+        value_parser = parse_kv_select,
         help_heading = "Model"
     )]
-    pub kv_select: Option<SelectRule>,
+    pub kv_select: Option<KvSelectRule>,
     /// Text similar to the expected input, used to calibrate the approximate scores [default:
     /// tokens drawn with a seed]
     #[arg(long, value_name = "FILE", requires = "kv_select", help_heading = "Model")]
@@ -64,7 +64,7 @@ pub struct LowModel {
 
 /// Lengths of prompts and answers.
 #[derive(Debug, Args)]
-pub struct LowLengths {
+pub struct LengthArgs {
     /// Number of tokens of each prompt
     #[arg(
         long,
@@ -85,7 +85,7 @@ pub struct LowLengths {
 
 /// Arguments for placement and memory limits.
 #[derive(Debug, Default, Args)]
-pub struct LowPlacement {
+pub struct PlacementArgs {
     /// Device: none, auto, cuda:N, or emulated[:vram=8GiB,link=16GB/s], a stand-in for tests and
     /// studies; with --tables or --machine, emulated:timed
     #[arg(

@@ -6,12 +6,12 @@ use clap::{ArgGroup, Args};
 
 use super::request::{ModelChoice, StageAction, StageRequest};
 use super::values::{
-    DtypeChoice, NvmeDirect, NvmeOps, QuantizedChoice, StagedForm, parse_nvme_ops,
+    DtypeChoice, NvmeDirect, NvmeOps, QuantizedChoice, StagedFormat, parse_nvme_ops,
 };
 
 /// Arguments of a run whose weights do not all stay in memory.
 #[derive(Debug, Default, Args)]
-pub struct LowNvme {
+pub struct NvmeArgs {
     /// Directory on an NVMe drive; repeat for each drive. Weights that do not fit in memory are
     /// read from all drives in every step. Weights that `coordinator stage` has not written there
     /// yet are written first
@@ -33,7 +33,7 @@ pub struct LowNvme {
     pub nvme_direct: Option<NvmeDirect>,
 }
 
-impl LowNvme {
+impl NvmeArgs {
     /// Returns the number of drives that may be read directly to a device.
     pub(super) fn direct_drives(&self) -> usize {
         if self.nvme_direct == Some(NvmeDirect::Off) { 0 } else { self.nvme.len() }
@@ -43,7 +43,7 @@ impl LowNvme {
 /// Arguments of `stage`.
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("action").args(["verify", "status"]))]
-pub struct LowStage {
+pub struct StageArgs {
     /// Model: a directory, a .gguf file, org/name in the Hugging Face cache, or a known name like
     /// opt-30b
     #[arg(long, value_name = "MODEL", required_unless_present = "status")]
@@ -65,7 +65,7 @@ pub struct LowStage {
     pub dtype: DtypeChoice,
     /// Compress the layers' linears to 4 bits, for a quarter of the space and read time
     #[arg(long, value_enum, value_name = "WHAT", default_value = "none")]
-    pub compress: StagedForm,
+    pub compress: StagedFormat,
     /// Treatment of weights that are stored quantised, in GGUF or in safetensors with a
     /// quantization_config [default: direct with bf16, expand with f32]
     #[arg(long, value_enum, value_name = "HOW")]
@@ -85,25 +85,27 @@ pub struct LowStage {
 }
 
 /// Converts the arguments to a request.
-pub(super) fn stage(low: LowStage) -> StageRequest {
+pub(super) fn stage(args: StageArgs) -> StageRequest {
     StageRequest {
         model: ModelChoice {
-            name: low.model.unwrap_or_default(),
-            revision: low.revision,
-            dummy_weights: low.dummy_weights,
-            layers: low.layers.map(|layers| layers as usize),
+            name: args.model.unwrap_or_default(),
+            revision: args.revision,
+            dummy_weights: args.dummy_weights,
+            layers: args.layers.map(|layers| layers as usize),
             positions: None,
         },
-        dtype: low.dtype.dtype(),
-        form: low.compress,
-        quantized: low.quantized.unwrap_or_else(|| QuantizedChoice::usual(low.dtype.dtype())),
-        directories: low.nvme,
-        seed: low.seed,
-        action: match (low.verify, low.status) {
+        dtype: args.dtype.dtype(),
+        format: args.compress,
+        quantized: args
+            .quantized
+            .unwrap_or_else(|| QuantizedChoice::default_for(args.dtype.dtype())),
+        directories: args.nvme,
+        seed: args.seed,
+        action: match (args.verify, args.status) {
             (true, _) => StageAction::Verify,
             (_, true) => StageAction::Status,
             _ => StageAction::Stage,
         },
-        quiet: low.quiet,
+        quiet: args.quiet,
     }
 }

@@ -2,42 +2,44 @@
 
 use std::time::Duration;
 
-use super::high::Command;
+use super::command::Command;
 use super::request::{
-    CacheAction, CacheRequest, LengthsChoice, PlacementChoice, PromptCache, Run, Source,
-    TimedReplay, TimedSource, Verbosity, Work,
+    CacheAction, CacheRequest, LengthsChoice, PlacementChoice, PlanSource, PromptCacheConfig,
+    RunRequest, RunTask, TimedReplay, TimedSource, Verbosity,
 };
 use super::values::{
     Batches, BatchesChoice, DeviceChoice, parse_batches, parse_device, parse_size,
 };
-use super::{Refusal, parse};
+use super::{EarlyExit, parse};
 use crate::exit::Exit;
-use crate::job::sink::{OutputMode, Place};
+use crate::job::sink::{IoTarget, OutputMode};
 use crate::load::api::Api;
 use crate::load::arrivals::Rate;
 use crate::load::slo::Slo;
-use crate::server::facts::LogPlace;
+use crate::server::config::LogTarget;
 use model::config::Dtype;
-use planner::policy::by_name::PolicyName;
-use schedule::hybrid::Policy;
+use planner::policy::name::PolicyName;
+use scheduler::hybrid::SchedulingPolicy;
 
 fn words(line: &str) -> Vec<&str> {
     std::iter::once("coordinator").chain(line.split_whitespace()).collect()
 }
 
-fn run(line: &str) -> Run {
+fn run(line: &str) -> RunRequest {
     match parse(words(line)) {
         Ok(Command::Run(run)) => *run,
         other => panic!("{line}: {other:?}"),
     }
 }
 
-/// Asserts that the line is refused with `exit` and a text that contains each of `said`.
+/// Asserts that the line is refused with `exit` and a text that contains each of `expected`.
 #[track_caller]
-fn refused(line: &str, exit: Exit, said: &[&str]) {
-    let Err(Refusal::Wrong(text, code)) = parse(words(line)) else { panic!("{line} was accepted") };
+fn refused(line: &str, exit: Exit, expected: &[&str]) {
+    let Err(EarlyExit::Invalid(text, code)) = parse(words(line)) else {
+        panic!("{line} was accepted")
+    };
     assert_eq!(code, exit, "{line}: {text}");
-    for word in said {
+    for word in expected {
         assert!(text.contains(word), "{line} should say {word:?}: {text}");
     }
 }
@@ -47,7 +49,7 @@ fn the_smallest_line_is_a_benchmark_on_the_cpu() {
     // Without a device, because an existing one would be chosen.
     let run = run("--model opt-125m --device none");
     assert_eq!(run.model.name, "opt-125m");
-    assert_eq!(run.work, Work::Benchmark { prompt_len: 512, gen_len: 32 });
+    assert_eq!(run.task, RunTask::Benchmark { prompt_len: 512, gen_len: 32 });
     assert_eq!(
         (run.batches, run.device, run.placement),
         (None, DeviceChoice::None, PlacementChoice::Named(PolicyName::CpuOnly))
@@ -67,11 +69,11 @@ fn a_line_with_everything() {
          --trace t.json -vv");
     assert_eq!(run.model.revision.as_deref(), Some("r"));
     assert_eq!((run.model.layers, run.model.dummy_weights), (Some(4), true));
-    assert_eq!(run.batches, Some(BatchesChoice::Given(Batches { count: 4, size: 15 })));
-    let file = |name: &str| Place::File(name.into());
+    assert_eq!(run.batches, Some(BatchesChoice::Fixed(Batches { count: 4, size: 15 })));
+    let file = |name: &str| IoTarget::File(name.into());
     let (input, output) = (file("in.jsonl"), file("out.jsonl"));
     let mode = OutputMode::Resume;
-    let Work::Requests(requests) = &run.work else { panic!("requests") };
+    let RunTask::Requests(requests) = &run.task else { panic!("requests") };
     assert_eq!((&requests.input, &requests.output, requests.mode), (&input, &output, mode));
     assert_eq!((requests.chat, requests.max_tokens), (true, Some(9)));
     let defaults = &requests.defaults;
@@ -92,16 +94,16 @@ fn a_line_with_everything() {
 
 #[test]
 fn standard_streams_and_output_modes() {
-    let place = |line: &str| match run(line).work {
-        Work::Requests(requests) => {
+    let place = |line: &str| match run(line).task {
+        RunTask::Requests(requests) => {
             assert_eq!(requests.max_tokens, None);
             (requests.input, requests.output, requests.mode)
         }
-        Work::Benchmark { .. } => panic!("{line}"),
+        RunTask::Benchmark { .. } => panic!("{line}"),
     };
-    let standard = Place::Standard;
+    let standard = IoTarget::Standard;
     assert_eq!(place("--model m --input -"), (standard.clone(), standard.clone(), OutputMode::New));
-    let file = Place::File("o".into());
+    let file = IoTarget::File("o".into());
     assert_eq!(
         place("--model m --input - --output o --force"),
         (standard.clone(), file.clone(), OutputMode::Overwrite)
@@ -220,7 +222,7 @@ fn policies() {
 
 #[test]
 fn help_teaches_and_everything_else_is_refused() {
-    let Err(Refusal::Help(help)) = parse(words("--help")) else { panic!("help") };
+    let Err(EarlyExit::Help(help)) = parse(words("--help")) else { panic!("help") };
     for word in
         ["Examples:", "Exit codes:", "--batches", "4x15", "temperature (0", "130", "token_ids"]
     {
@@ -232,10 +234,10 @@ fn help_teaches_and_everything_else_is_refused() {
             all.push(word);
             all
         }));
-        let Err(Refusal::Help(text)) = found else { panic!("{words}") };
+        let Err(EarlyExit::Help(text)) = found else { panic!("{words}") };
         assert!(text.contains(taught) && text.contains("Examples:"), "{text}");
     }
-    let Err(Refusal::Help(version)) = parse(words("--version")) else { panic!("version") };
+    let Err(EarlyExit::Help(version)) = parse(words("--version")) else { panic!("version") };
     assert_eq!(version, format!("coordinator {}\n", env!("CARGO_PKG_VERSION")));
     refused("", Exit::Usage, &["--model"]);
     refused("--model m --frobnicate", Exit::Usage, &["--frobnicate"]);
@@ -262,7 +264,7 @@ fn batches_are_no_larger_than_their_sequences() {
         ((2, 2), 0, (1, 1)),
     ];
     for ((count, size), sequences, (fewer, smaller)) in cases {
-        let fitted = Batches { count, size }.no_larger(sequences);
+        let fitted = Batches { count, size }.clamp_to_sequences(sequences);
         assert_eq!(fitted, Batches { count: fewer, size: smaller }, "{count}x{size}, {sequences}");
     }
 }
@@ -278,14 +280,14 @@ fn a_described_machine_is_asked_as_plan_asks_it() {
         panic!("not timed")
     };
     let Command::Plan(plan) = command(format!("plan {what} --json")) else { panic!("no plan") };
-    let TimedSource::Machine { machine, described: timed } = timed.source else {
+    let TimedSource::Machine { machine, workload: timed } = timed.source else {
         panic!("not of a machine")
     };
-    let Source::Machine { machine: planned, described: plan } = plan.source else {
+    let PlanSource::Machine { machine: planned, workload: plan } = plan.source else {
         panic!("not of a machine")
     };
     assert_eq!(machine, planned);
-    let given = BatchesChoice::Given(Batches { count: 1, size: 32 });
+    let given = BatchesChoice::Fixed(Batches { count: 1, size: 32 });
     assert_eq!((plan.batches, &plan.compress), (given, &None));
     assert_eq!(timed, plan);
     refused("--machine spr-a100 --model x", Exit::Usage, &["--device emulated:timed"]);
@@ -296,9 +298,9 @@ fn a_described_machine_is_asked_as_plan_asks_it() {
 fn a_described_machine_serves_where_it_is_asked_to() {
     let line = "plan --serve --machine g5-16xlarge --model m --input-len 1000 --rate 2 --json";
     let Ok(Command::Plan(plan)) = parse(words(line)) else { panic!("no plan") };
-    let Source::Serving { machine, serving } = plan.source else { panic!("it does not serve") };
+    let PlanSource::Serving { machine, serving } = plan.source else { panic!("it does not serve") };
     assert_eq!((machine.as_str(), plan.json, serving.load.requests), ("g5-16xlarge", true, None));
-    let lengths = LengthsChoice::Alike { prompt_tokens: 1000, answer_tokens: 128 };
+    let lengths = LengthsChoice::Fixed { prompt_tokens: 1000, answer_tokens: 128 };
     assert_eq!((serving.load.lengths, serving.load.rate), (lengths, Some(Rate::PerSecond(2.0))));
     let serve = |more: &str| format!("plan --model m {more}");
     refused(&serve("--serve"), Exit::Usage, &["--machine"]);
@@ -310,8 +312,8 @@ fn a_described_machine_serves_where_it_is_asked_to() {
     refused(&serve("--machine x --serve --device-slots 2"), Exit::Usage, &["--timed"]);
     let timed = serve("--machine x --serve --timed neo --device-slots 2 --chart c.json");
     let Ok(Command::Plan(plan)) = parse(words(&timed)) else { panic!("no plan") };
-    let Source::Serving { serving, .. } = plan.source else { panic!("it does not serve") };
-    let replay = TimedReplay { policy: Policy::Neo, device_slots: Some(2) };
+    let PlanSource::Serving { serving, .. } = plan.source else { panic!("it does not serve") };
+    let replay = TimedReplay { policy: SchedulingPolicy::Neo, device_slots: Some(2) };
     assert_eq!(serving.timed, Some(replay));
 }
 
@@ -319,7 +321,7 @@ fn a_described_machine_serves_where_it_is_asked_to() {
 fn a_server_that_measured_is_planned_for_without_a_machine() {
     let line = "plan --serve --costs c.json --requests 9 --input-len 700 --output-len 20";
     let Ok(Command::Plan(plan)) = parse(words(line)) else { panic!("no plan") };
-    let Source::Served { costs, load } = plan.source else { panic!("no costs") };
+    let PlanSource::MeasuredServer { costs, load } = plan.source else { panic!("no costs") };
     assert_eq!((costs.to_str(), load.requests), (Some("c.json"), Some(9)));
     refused("plan --costs c.json", Exit::Usage, &["--serve"]);
     refused("plan --serve --costs c.json --machine x --model m", Exit::Usage, &["--costs"]);
@@ -354,13 +356,13 @@ fn a_server_is_this_machines_alone_unless_it_is_told_otherwise() {
     assert_eq!(request.run.dram_bytes, Some(4 << 30));
     assert_eq!((request.slots, request.names.len()), (Some(4), 2));
     assert_eq!((request.options.max_queue, request.options.seed), (5, 3));
-    assert_eq!(request.options.log, Some(LogPlace::StandardError));
+    assert_eq!(request.options.log, Some(LogTarget::StandardError));
     let key = request.options.api_key.as_ref().expect("given");
-    assert!(key.is_shown_by(b"Bearer s3cret"));
+    assert!(key.matches_header(b"Bearer s3cret"));
     assert!(!format!("{request:?}").contains("s3cret"), "nothing prints the key");
-    assert_eq!(request.owners, None);
+    assert_eq!(request.hybrid, None);
     let beside = served("serve --model m --device emulated --host-attention neo --device-slots 2");
-    assert_eq!(beside.owners, Some((schedule::hybrid::Policy::Neo, Some(2))));
+    assert_eq!(beside.hybrid, Some((scheduler::hybrid::SchedulingPolicy::Neo, Some(2))));
     let alone = "serve --model m --device none --host-attention auto";
     refused(alone, Exit::Usage, &["--host-attention", "--device emulated"]);
     refused("serve --model m --host-attention quick", Exit::Usage, &["neo", "fastdecode"]);
@@ -378,7 +380,7 @@ fn a_load_is_alike_from_a_table_or_a_trace() {
     };
     let plain = meant("bench-serve");
     assert_eq!((plain.target.authority().as_str(), plain.rate), ("127.0.0.1:8000", None));
-    assert_eq!(plain.lengths, LengthsChoice::Alike { prompt_tokens: 512, answer_tokens: 128 });
+    assert_eq!(plain.lengths, LengthsChoice::Fixed { prompt_tokens: 512, answer_tokens: 128 });
     assert_eq!((plain.slo, plain.requests, plain.api), (Slo::default(), None, Api::Openai));
     let all = meant(
         "bench-serve --url http://localhost:9/v1 --api llama --model m --api-key secret \
@@ -413,7 +415,8 @@ fn shells_and_man_know_the_commands_and_options_that_users_have() {
         }
     }
     // Hyphens are escaped in pages.
-    let page = |command| super::shell::page(command).map(|page| text(page).replace('\\', ""));
+    let page =
+        |command| super::shell::render_man_page(command).map(|page| text(page).replace('\\', ""));
     let whole = page(None).expect("a page");
     for known in [".TH coordinator 1", "--max-tokens", "coordinator-serve(1)", "Exit codes:"] {
         assert!(whole.contains(known), "{known}: {whole}");
@@ -423,10 +426,10 @@ fn shells_and_man_know_the_commands_and_options_that_users_have() {
         assert!(serve.contains(known), "{known}: {serve}");
     }
     let folder = tempfile::tempdir().expect("a folder");
-    super::shell::write_pages(&folder.path().join("man1")).expect("writable");
+    super::shell::write_man_pages(&folder.path().join("man1")).expect("writable");
     let written = |name: &str| std::fs::read(folder.path().join("man1").join(name)).ok();
-    assert_eq!(written("coordinator.1"), super::shell::page(None).ok());
-    assert_eq!(written("coordinator-serve.1"), super::shell::page(Some("serve")).ok());
+    assert_eq!(written("coordinator.1"), super::shell::render_man_page(None).ok());
+    assert_eq!(written("coordinator-serve.1"), super::shell::render_man_page(Some("serve")).ok());
     assert_eq!(written("coordinator-worker.1"), None);
     for missing in ["worker", "nothing"] {
         let error = page(Some(missing)).expect_err("no page").to_string();
@@ -461,7 +464,8 @@ fn prompts_are_kept_where_it_is_said_and_of_what_reads_them() {
     };
     let model = "--model opt-125m --device none";
     let given = "--prompt-cache p --prompt-cache-max 3GiB --prompt-cache-min 9";
-    let wanted = PromptCache { directory: "p".into(), most_bytes: Some(3 << 30), least_tokens: 9 };
+    let wanted =
+        PromptCacheConfig { directory: "p".into(), max_bytes: Some(3 << 30), min_tokens: 9 };
     for line in ["serve", "score --input a.txt", "--input a.jsonl"] {
         assert_eq!(kept(&format!("{line} {model}")), None);
         assert_eq!(kept(&format!("{line} {model} {given}")), Some(wanted.clone()));

@@ -9,7 +9,7 @@ pub enum UsageError {
     #[error("--model is missing; write for example --model ./SmolLM2, or see --help.")]
     NoModel,
     #[error("plan requires --model MODEL, or --tables FILE with the times of a layer.")]
-    NothingToPlan,
+    PlanWithoutModel,
     #[error(
         "--device cuda:{device}: {source} Use --device emulated to study a placement without a GPU."
     )]
@@ -33,17 +33,17 @@ pub enum UsageError {
     #[error("{0}.")]
     Split(#[from] SplitError),
     #[error("--{flag} requires an output file, but answers go to stdout; add --output FILE.")]
-    ModeOfStdout { flag: &'static str },
+    OutputModeWithStdout { flag: &'static str },
     #[error(
         "--stride and --context split one text into windows, but the input consists of lines; \
          remove both, or pass a .txt file to --input."
     )]
-    WindowsOfLines,
+    WindowsWithJsonLines,
     #[error(
         "--stride {stride} skips tokens between windows of {context} tokens; use at most the \
          value of --context."
     )]
-    LongStride { stride: u32, context: u32 },
+    StrideExceedsContext { stride: u32, context: u32 },
     #[error(
         "--system requires a conversation, but a .txt file contains raw prompts; add --chat, or \
          remove --system."
@@ -70,7 +70,7 @@ pub enum UsageError {
     )]
     PromptsWithReport,
     #[error("--stop-at-eof and --input - would both read stdin; pass a file to --input.")]
-    StdinTwice,
+    RepeatedStdin,
     #[error(
         "--{flag} runs on a device that replays times without computing; add --device \
          emulated:timed."
@@ -79,7 +79,7 @@ pub enum UsageError {
     #[error("--chart with --serve draws a replay; add --timed POLICY.")]
     ChartWithoutReplay,
     #[error("--emulated-threads requires --device emulated; remove it.")]
-    EmulatedThreads,
+    EmulatedThreadsWithoutDevice,
     #[error(
         "--export describes a machine with its device, but no device is measured; add --device \
          cuda:0 or --device emulated."
@@ -95,13 +95,13 @@ pub enum UsageError {
     )]
     SelectWithPrompts,
     #[error("--kv-select requires fused attention; remove --no-fuse.")]
-    SelectUnfused,
+    SelectWithoutFusion,
     #[error("--kv-select affects only generated tokens, and score generates none; remove it.")]
     SelectInScore,
     #[error("--kv-select-text {path} cannot be read: {reason}.")]
-    SelectText { path: String, reason: String },
+    UnreadableSelectText { path: String, reason: String },
     #[error("--vram requires a device; remove it, or add --device emulated.")]
-    Vram,
+    VramWithoutDevice,
     #[error("Device memory is set twice; use --vram or --device emulated:vram=..., not both.")]
-    VramTwice,
+    ConflictingVram,
 }

@@ -4,7 +4,7 @@
 use std::fmt;
 
 use model::config::Dtype;
-use planner::policy::by_name::{PolicyName, UnknownPolicy};
+use planner::policy::name::{PolicyName, UnknownPolicy};
 
 /// Value of `--batches NxB`: N batches of B sequences, both at least 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,7 +17,7 @@ pub struct Batches {
 impl Batches {
     /// Returns the batches reduced to the number and size that `sequences` can fill.
     #[must_use]
-    pub fn no_larger(self, sequences: usize) -> Batches {
+    pub fn clamp_to_sequences(self, sequences: usize) -> Batches {
         let sequences = sequences.clamp(1, usize::from(u16::MAX)) as u16;
         let count = self.count.min(sequences);
         Batches { count, size: self.size.min(sequences.div_ceil(count)) }
@@ -55,7 +55,7 @@ pub fn parse_batches(text: &str) -> Result<Batches, String> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BatchesChoice {
     Auto,
-    Given(Batches),
+    Fixed(Batches),
 }
 
 /// Parses `auto` or a value like `4x15`.
@@ -65,7 +65,7 @@ pub enum BatchesChoice {
 pub fn parse_batches_choice(text: &str) -> Result<BatchesChoice, String> {
     match text {
         "auto" => Ok(BatchesChoice::Auto),
-        text => parse_batches(text).map(BatchesChoice::Given),
+        text => parse_batches(text).map(BatchesChoice::Fixed),
     }
 }
 
@@ -213,10 +213,11 @@ pub fn parse_top_p(text: &str) -> Result<f32, String> {
 ///
 /// # Errors
 /// An unknown name.
-pub fn parse_serving(text: &str) -> Result<schedule::hybrid::Policy, String> {
-    let mut all = schedule::hybrid::Policy::ALL.into_iter();
+pub fn parse_serving_policy(text: &str) -> Result<scheduler::hybrid::SchedulingPolicy, String> {
+    let mut all = scheduler::hybrid::SchedulingPolicy::ALL.into_iter();
     all.find(|policy| policy.name() == text).ok_or_else(|| {
-        let names = schedule::hybrid::Policy::ALL.map(schedule::hybrid::Policy::name);
+        let names =
+            scheduler::hybrid::SchedulingPolicy::ALL.map(scheduler::hybrid::SchedulingPolicy::name);
         format!("it is not one of {}", names.join(", "))
     })
 }
@@ -258,12 +259,12 @@ pub enum CompressChoice {
 
 impl CompressChoice {
     /// Returns true if weights are quantised to 4 bits.
-    pub const fn weights(self) -> bool {
+    pub const fn compresses_weights(self) -> bool {
         matches!(self, CompressChoice::W4 | CompressChoice::W4kv4)
     }
 
     /// Returns true if the KV cache is quantised to 4 bits.
-    pub const fn kv(self) -> bool {
+    pub const fn compresses_kv(self) -> bool {
         matches!(self, CompressChoice::Kv4 | CompressChoice::W4kv4)
     }
 
@@ -301,7 +302,7 @@ impl DtypeChoice {
 
 impl QuantizedChoice {
     /// Returns the default for a number format.
-    pub const fn usual(dtype: Dtype) -> QuantizedChoice {
+    pub const fn default_for(dtype: Dtype) -> QuantizedChoice {
         match dtype {
             Dtype::Bf16 => QuantizedChoice::Direct,
             Dtype::F32 => QuantizedChoice::Expand,
@@ -311,7 +312,7 @@ impl QuantizedChoice {
 
 /// Format of staged weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum StagedForm {
+pub enum StagedFormat {
     /// No compression: the number format of the run, or the blocks of a GGUF file
     None,
     /// Weights of the layers' linears in 4 bits, in groups of 64 with a scale and a minimum each

@@ -5,39 +5,39 @@ use std::io::Write;
 use anyhow::Context;
 use serde_json::json;
 
-use super::load_shape::load_shape;
-use super::serve::raise_descriptors;
+use super::serve::raise_descriptor_limit;
+use super::workload_shape::read_workload_shape;
 use crate::cli::request::{BenchServeRequest, Verbosity};
 use crate::exit::Exit;
 use crate::interrupt::Interrupt;
 use crate::load::client::Client;
-use crate::load::drive::drive;
-use crate::load::figures::Figures;
-use crate::load::table::table;
-use crate::load::workload::{Draw, first_of_all, workload};
+use crate::load::results::LoadTestResults;
+use crate::load::runner::send_requests;
+use crate::load::table::format_table;
+use crate::load::workload::{WorkloadParams, warmup_request, workload};
 use crate::setup::progress_reporter::ProgressReporter;
 
 /// Default number of requests.
-const REQUESTS: usize = 64;
+const DEFAULT_REQUESTS: usize = 64;
 
 /// Maximum number of failures that are printed.
-const FAILURES_TOLD: usize = 3;
+const MAX_PRINTED_FAILURES: usize = 3;
 
 /// Sends requests and prints statistics of the answers.
 ///
 /// # Errors
 /// A table that cannot be read, a server that does not answer a first request, or Ctrl-C.
 pub fn run(request: &BenchServeRequest, interrupt: &Interrupt) -> anyhow::Result<Exit> {
-    raise_descriptors();
-    let (shape, requests) = load_shape(&request.lengths, REQUESTS)?;
-    let draw = Draw {
+    raise_descriptor_limit();
+    let (shape, requests) = read_workload_shape(&request.lengths, DEFAULT_REQUESTS)?;
+    let params = WorkloadParams {
         rate: request.rate,
         requests: request.requests.unwrap_or(requests),
         vocab_size: request.vocab_size,
         seed: request.seed,
     };
-    let planned = workload(&shape, draw);
-    let first = first_of_all(&planned, draw);
+    let planned = workload(&shape, params);
+    let warmup = warmup_request(&planned, params);
     let target = request.target.clone();
     let unknown = || format!("--url names {}, which is no host here", target.host);
     let client = Client {
@@ -48,19 +48,19 @@ pub fn run(request: &BenchServeRequest, interrupt: &Interrupt) -> anyhow::Result
         timeout: request.timeout,
     };
     let interrupted = || interrupt.is_requested();
-    let reporter = ProgressReporter::begin("sending requests", Verbosity::Progress);
+    let reporter = ProgressReporter::start("sending requests", Verbosity::Progress);
     let total = planned.len();
     let progress = |done: usize| {
         let share = done as f64 / total.max(1) as f64;
         reporter.update(&format!("{done} of {total} answered"), Some(share));
     };
     let model = request.model.as_deref();
-    let records = drive(client, model, first.as_ref(), &planned, &progress, &interrupted)?;
+    let records = send_requests(client, model, warmup.as_ref(), &planned, &progress, &interrupted)?;
     drop(reporter);
-    let figures = Figures::of(&records, request.slo);
+    let results = LoadTestResults::from_records(&records, request.slo);
     let text = if request.json {
         let ms = |duration: std::time::Duration| duration.as_secs_f64() * 1000.0;
-        let mut object = serde_json::to_value(&figures)?;
+        let mut object = serde_json::to_value(&results)?;
         object["slo_ms"] = json!({
             "ttft": ms(request.slo.first_token),
             "ttft_per_prompt_token": ms(request.slo.per_prompt_token),
@@ -69,14 +69,14 @@ pub fn run(request: &BenchServeRequest, interrupt: &Interrupt) -> anyhow::Result
         object["seed"] = request.seed.into();
         format!("{object}\n")
     } else {
-        table(&figures, request.rate)
+        format_table(&results, request.rate)
     };
     std::io::stdout().write_all(text.as_bytes())?;
-    if figures.short > 0 {
-        eprintln!("{} answers have fewer tokens than were interrupted for", figures.short);
+    if results.short > 0 {
+        eprintln!("{} answers have fewer tokens than were interrupted for", results.short);
     }
-    for failure in records.failures.iter().take(FAILURES_TOLD) {
+    for failure in records.failures.iter().take(MAX_PRINTED_FAILURES) {
         eprintln!("not answered: {failure}");
     }
-    Ok(if figures.failed > 0 { Exit::SomeFailed } else { Exit::Done })
+    Ok(if results.failed > 0 { Exit::PartialFailure } else { Exit::Done })
 }

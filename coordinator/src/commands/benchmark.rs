@@ -2,11 +2,11 @@
 
 use std::ops::ControlFlow;
 
-use crate::boundary::engine::{
-    Engine, EngineError, Generated, Observer, Sampling, Sequence, Verdict,
+use crate::engine_api::batch::{
+    BatchEngine, BatchSequence, EngineError, GenerationOutput, Observer, Sampling, Verdict,
 };
-use crate::job::progress::Progress;
-use crate::job::remaining::Planned;
+use crate::job::eta::PlannedSequence;
+use crate::job::progress::JobProgress;
 
 /// Workload of a benchmark. All sequences have the same lengths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,14 +38,14 @@ impl Benchmark {
     /// An error of the engine.
     pub fn run(
         &self,
-        engine: &mut dyn Engine,
-        progress: &mut dyn Progress,
+        engine: &mut dyn BatchEngine,
+        progress: &mut dyn JobProgress,
     ) -> Result<(), EngineError> {
-        let planned = Planned { prompt_tokens: self.prompt_len, max_new: self.gen_len };
+        let planned = PlannedSequence { prompt_tokens: self.prompt_len, max_new: self.gen_len };
         progress.begin(vec![planned; self.sequences]);
-        let mut follower = Follower { progress };
+        let mut observer = ProgressObserver { progress };
         let prompts = self.prompts();
-        let sequences = prompts.iter().zip(0..).map(|(prompt, id_hash)| Sequence {
+        let sequences = prompts.iter().zip(0..).map(|(prompt, id_hash)| BatchSequence {
             prompt,
             max_new: self.gen_len,
             sampling: Sampling::GREEDY,
@@ -56,9 +56,9 @@ impl Benchmark {
             prompt_logprobs: 0,
             grammar: 0,
         });
-        let ran = engine.run(&sequences.collect::<Vec<_>>(), &mut follower);
-        follower.progress.end();
-        ran
+        let outcome = engine.run(&sequences.collect::<Vec<_>>(), &mut observer);
+        observer.progress.end();
+        outcome
     }
 }
 
@@ -70,21 +70,21 @@ fn mix(word: u64) -> u64 {
     word ^ word >> 31
 }
 
-struct Follower<'p> {
-    progress: &'p mut dyn Progress,
+struct ProgressObserver<'p> {
+    progress: &'p mut dyn JobProgress,
 }
 
-impl Observer for Follower<'_> {
-    fn prefilled(&mut self, computed: u64, tokens: u64) {
+impl Observer for ProgressObserver<'_> {
+    fn on_prefill_progress(&mut self, computed: u64, tokens: u64) {
         self.progress.prefilled(computed, tokens);
     }
 
-    fn token(&mut self, sequence: usize, _token: u32) -> Verdict {
+    fn on_token(&mut self, sequence: usize, _token: u32) -> Verdict {
         self.progress.token(sequence);
         Verdict::Continue
     }
 
-    fn finished(&mut self, sequence: usize, generated: Generated) -> ControlFlow<()> {
+    fn on_finished(&mut self, sequence: usize, generated: GenerationOutput) -> ControlFlow<()> {
         self.progress.finished(sequence, generated.tokens.len() as u32);
         ControlFlow::Continue(())
     }

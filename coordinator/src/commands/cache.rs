@@ -4,13 +4,13 @@ use std::io::Write;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
-use prompt_store::{Beginning, Listed, Listing};
+use prompt_cache::{CachedPrefix, OriginPages, StoreListing};
 use serde_json::{Value, json};
 
 use crate::cli::request::{CacheAction, CacheRequest};
 use crate::exit::Exit;
 use crate::report::plain_table::{plain_table, right_aligned};
-use crate::setup::usage::Usage;
+use crate::setup::argument_error::ArgumentError;
 use crate::terminal::print;
 
 const MIB: f64 = (1u64 << 20) as f64;
@@ -24,15 +24,15 @@ const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 /// An error whose message is meant for the user.
 pub fn run(request: &CacheRequest) -> anyhow::Result<Exit> {
     let directory = &request.directory;
-    let listing = prompt_store::list(directory)
+    let listing = prompt_cache::list_store(directory)
         .with_context(|| format!("the prompt store {}", directory.display()))?;
     let text = match &request.action {
         CacheAction::List { json: true } => {
-            let json = serde_json::to_string_pretty(&as_json(&listing))?;
+            let json = serde_json::to_string_pretty(&to_json(&listing))?;
             writeln!(std::io::stdout(), "{json}")?;
             return Ok(Exit::Done);
         }
-        CacheAction::List { json: false } => as_table(&listing),
+        CacheAction::List { json: false } => format_table(&listing),
         action => {
             let removed = remove(request, &listing, action)?;
             format!("{:.1} MiB are removed.", removed as f64 / MIB)
@@ -42,51 +42,56 @@ pub fn run(request: &CacheRequest) -> anyhow::Result<Exit> {
     Ok(Exit::Done)
 }
 
-fn remove(request: &CacheRequest, listing: &Listing, action: &CacheAction) -> anyhow::Result<u64> {
+fn remove(
+    request: &CacheRequest,
+    listing: &StoreListing,
+    action: &CacheAction,
+) -> anyhow::Result<u64> {
     let CacheAction::Remove { names, model, unused_days, all } = action else { return Ok(0) };
-    let beginnings = || listing.origins.iter().flat_map(|listed| &listed.beginnings);
+    let beginnings = || listing.origins.iter().flat_map(|listed| &listed.prefixes);
     for name in names {
         let named = beginnings().filter(|one| one.name.to_string().starts_with(name)).count();
         if named != 1 {
             let what = if named == 0 { "no beginning is" } else { "several beginnings are" };
             let sentence = format!("{what} called {name}; `coordinator cache list` names them");
-            return Err(Usage(sentence).into());
+            return Err(ArgumentError(sentence).into());
         }
     }
-    let is_of = |listed: &Listed, model: &String| {
-        model_of(listed) == model || listed.folder.file_name().is_some_and(|name| name == &**model)
+    let belongs_to = |listed: &OriginPages, model: &String| {
+        model_name(listed) == model
+            || listed.folder.file_name().is_some_and(|name| name == &**model)
     };
     if let Some(model) = model
-        && !listing.origins.iter().any(|listed| is_of(listed, model))
+        && !listing.origins.iter().any(|listed| belongs_to(listed, model))
     {
         let sentence =
             format!("nothing is stored of {model}; `coordinator cache list` says of what");
-        return Err(Usage(sentence).into());
+        return Err(ArgumentError(sentence).into());
     }
     let now = SystemTime::now();
-    let is_old = |beginning: &Beginning| {
+    let is_old = |beginning: &CachedPrefix| {
         unused_days.is_some_and(|days| {
-            now.duration_since(beginning.used).is_ok_and(|unused| unused >= DAY * days)
+            now.duration_since(beginning.last_used).is_ok_and(|unused| unused >= DAY * days)
         })
     };
-    let removed = prompt_store::remove(&request.directory, |listed, beginning| {
+    let removed = prompt_cache::remove_prefixes(&request.directory, |listed, beginning| {
         let name = beginning.name.to_string();
         *all || names.iter().any(|named| name.starts_with(named))
-            || model.as_ref().is_some_and(|model| is_of(listed, model))
+            || model.as_ref().is_some_and(|model| belongs_to(listed, model))
             || is_old(beginning)
     });
     removed.with_context(|| format!("the prompt store {}", request.directory.display()))
 }
 
-fn model_of(listed: &Listed) -> &str {
+fn model_name(listed: &OriginPages) -> &str {
     listed.origin.as_ref().map_or("unknown", |origin| &origin.model)
 }
 
-fn short(beginning: &Beginning) -> String {
+fn short_name(beginning: &CachedPrefix) -> String {
     beginning.name.to_string()[..NAME_DIGITS].to_owned()
 }
 
-fn as_table(listing: &Listing) -> String {
+fn format_table(listing: &StoreListing) -> String {
     let mut table = plain_table();
     table.set_header(["name", "model", "form", "tokens", "MiB", "last used"]);
     right_aligned(&mut table, 3..5);
@@ -97,18 +102,18 @@ fn as_table(listing: &Listing) -> String {
             fields.clone().find(|(name, _)| name == wanted).map_or("", |(_, value)| value.as_str())
         };
         let form = format!("{}, KV {}, {}", field("dtype"), field("KV"), field("kernels"));
-        for beginning in &listed.beginnings {
+        for beginning in &listed.prefixes {
             table.add_row([
-                short(beginning),
-                model_of(listed).to_owned(),
+                short_name(beginning),
+                model_name(listed).to_owned(),
                 form.clone(),
                 beginning.tokens.to_string(),
                 format!("{:.1}", beginning.size_bytes as f64 / MIB),
-                ago(beginning.used),
+                format_age(beginning.last_used),
             ]);
             rows += 1;
         }
-        useless += listed.useless.len();
+        useless += listed.unusable.len();
     }
     let size = listing.size_bytes as f64 / MIB;
     let mut text = match rows {
@@ -123,7 +128,7 @@ fn as_table(listing: &Listing) -> String {
 }
 
 /// Returns the time since last use in words.
-fn ago(used: SystemTime) -> String {
+fn format_age(used: SystemTime) -> String {
     let seconds = SystemTime::now().duration_since(used).unwrap_or_default().as_secs();
     match seconds {
         0..120 => format!("{seconds} s ago"),
@@ -133,9 +138,9 @@ fn ago(used: SystemTime) -> String {
     }
 }
 
-fn as_json(listing: &Listing) -> Value {
-    let beginning = |beginning: &Beginning| {
-        let used = beginning.used.duration_since(UNIX_EPOCH).unwrap_or_default();
+fn to_json(listing: &StoreListing) -> Value {
+    let beginning = |beginning: &CachedPrefix| {
+        let used = beginning.last_used.duration_since(UNIX_EPOCH).unwrap_or_default();
         json!({
             "name": beginning.name.to_string(),
             "tokens": beginning.tokens,
@@ -143,16 +148,16 @@ fn as_json(listing: &Listing) -> Value {
             "last_used_s": used.as_secs_f64(),
         })
     };
-    let origin = |listed: &Listed| {
+    let origin = |listed: &OriginPages| {
         let fields = listed.origin.iter().flat_map(|origin| &origin.fields);
         let fields = fields.map(|(name, value)| (name.clone(), Value::from(value.as_str())));
         json!({
-            "model": model_of(listed),
+            "model": model_name(listed),
             "folder": listed.folder.file_name().map(|name| name.to_string_lossy()),
             "depends_on": Value::Object(fields.collect()),
             "size_bytes": listed.size_bytes,
-            "useless_files": listed.useless.len(),
-            "beginnings": listed.beginnings.iter().map(beginning).collect::<Vec<_>>(),
+            "useless_files": listed.unusable.len(),
+            "beginnings": listed.prefixes.iter().map(beginning).collect::<Vec<_>>(),
         })
     };
     json!({

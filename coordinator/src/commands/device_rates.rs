@@ -1,11 +1,11 @@
 //! `coordinator device-rates`: basic rates of a CUDA device as one JSON object, for the GPU
 //! benchmark.
 
-use crate::cli::request::{RatesRequest, RatesWanted};
+use crate::cli::request::{RateKind, RatesRequest};
 use std::io::Write;
 
 use serde_json::json;
-use workers::device::{KernelRate, kernel_rates, memory_bytes, rates};
+use workers::device::{KernelRate, measure_kernels, measure_rates, memory_bytes};
 
 use super::small_copies;
 use crate::exit::Exit;
@@ -15,22 +15,22 @@ use crate::exit::Exit;
 /// # Errors
 /// A device that cannot be used, with a message for the user.
 pub fn run(request: RatesRequest) -> anyhow::Result<Exit> {
-    let rates = match request.what {
-        RatesWanted::Kernels(only) => {
-            kernel_rates(request.device, &only, say_kernel)?;
+    let rates = match request.kind {
+        RateKind::Kernels(only) => {
+            measure_kernels(request.device, &only, print_kernel_rate)?;
             return Ok(Exit::Done);
         }
-        RatesWanted::KeepBusy { matrix } => {
+        RateKind::KeepBusy { matrix } => {
             small_copies::keep_busy(request.device, matrix)?;
             return Ok(Exit::Done);
         }
-        RatesWanted::SmallCopies { matrix } => small_copies::measure(request.device, matrix)?,
-        RatesWanted::Memory => {
+        RateKind::SmallCopies { matrix } => small_copies::measure(request.device, matrix)?,
+        RateKind::Memory => {
             let (free_bytes, total_bytes) = memory_bytes(request.device)?;
             json!({"free_bytes": free_bytes, "total_bytes": total_bytes})
         }
-        RatesWanted::Plain(sizes) => {
-            let rates = rates(request.device, sizes)?;
+        RateKind::Basic(sizes) => {
+            let rates = measure_rates(request.device, sizes)?;
             json!({
                 "free_bytes": rates.free_bytes,
                 "total_bytes": rates.total_bytes,
@@ -49,8 +49,8 @@ pub fn run(request: RatesRequest) -> anyhow::Result<Exit> {
 
 /// Prints a measurement as a line of JSON as soon as it is made, so that none is lost if time runs
 /// out.
-fn say_kernel(rate: KernelRate) {
-    let KernelRate { what, rows, seconds, bytes, flops } = rate;
+fn print_kernel_rate(rate: KernelRate) {
+    let KernelRate { name: what, rows, seconds, bytes, flops } = rate;
     let line = json!({
         "what": what,
         "rows": rows,

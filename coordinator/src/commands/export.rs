@@ -5,8 +5,10 @@ use std::path::Path;
 
 use anyhow::Context;
 use model::config::ModelConfig;
-use planner::machine::{Capacity, Cpu, Gpu, Link, Machine, Measurements, Rates, StoredRates};
-use profiler::rates::{DeviceRates, MachineRates, rates};
+use planner::machine::{
+    CpuSpec, EmbeddedProfiles, GpuSpec, LinkSpec, Machine, MemorySpec, OperandRates, RooflineRates,
+};
+use profiler::rates::{DeviceRates, MachineRates, derive_rates};
 use profiler::{Profile, cache};
 
 use crate::cli::cuda;
@@ -28,7 +30,7 @@ pub(super) fn write(
     let mut machine = description(request, config, with_device)?;
     let text = |profile| cache::encode(profile).context("the profile as text");
     let (with_device, alone) = (Some(text(with_device)?), Some(text(alone)?));
-    machine.profile = Some(Measurements { with_device, alone });
+    machine.profile = Some(EmbeddedProfiles { with_device, alone });
     let text = format!(
         "# Written by `coordinator profile --export` from what it measured of {} in {}, {} + {} \
          tokens.\n# The profile at its end is what the rates come from. `plan --machine` prices \
@@ -51,7 +53,7 @@ struct Capacities {
 }
 
 impl Capacities {
-    fn of(device: DeviceChoice) -> Capacities {
+    fn for_device(device: DeviceChoice) -> Capacities {
         let gib = |bytes: u64| bytes as f64 / f64::from(1u32 << 30);
         let total_bytes = memory::total_bytes();
         let vram_bytes = match device {
@@ -74,39 +76,40 @@ fn description(
     config: &ModelConfig,
     profile: &Profile,
 ) -> anyhow::Result<Machine> {
-    let lacking = |what: &str| format!("the profile has no {what}; measure again with more time");
+    let missing_message =
+        |what: &str| format!("the profile has no {what}; measure again with more time");
     let MachineRates { cpu, gpu, h2d_gbps, d2h_gbps, decompress, dram_gbps } =
-        rates(profile, config, request.dtype);
-    let cpu = cpu.with_context(|| lacking("linears on the CPU"))?;
-    let gpu = gpu.with_context(|| lacking("linears on the device"))?;
-    let h2d_gbps = h2d_gbps.with_context(|| lacking("copies to the device"))?;
-    let Capacities { dram_gib, reserve_gib, vram_gib } = Capacities::of(request.device);
+        derive_rates(profile, config, request.dtype);
+    let cpu = cpu.with_context(|| missing_message("linears on the CPU"))?;
+    let gpu = gpu.with_context(|| missing_message("linears on the device"))?;
+    let h2d_gbps = h2d_gbps.with_context(|| missing_message("copies to the device"))?;
+    let Capacities { dram_gib, reserve_gib, vram_gib } = Capacities::for_device(request.device);
     let fingerprint = &profile.fingerprint;
     let name = |of: Option<&String>| of.map_or_else(|| "unknown".to_owned(), String::clone);
     let cpu_name = name(fingerprint.machine.get("CPU model"));
     Ok(Machine {
         name: cpu_name.clone(),
-        cpu: Cpu {
+        cpu: CpuSpec {
             name: cpu_name,
-            bf16: of_device(&cpu),
+            bf16: to_rates(&cpu),
             f32: None,
             op_overhead_us: cpu.overhead_us,
             stage_overhead_ms: 0.0,
         },
-        gpu: Gpu {
+        gpu: GpuSpec {
             name: name(fingerprint.profiled.get("device")),
-            bf16: of_device(&gpu),
+            bf16: to_rates(&gpu),
             f32: None,
             op_overhead_us: gpu.overhead_us,
             decompress_gbps: decompress.map(|rates| rates.gbps),
             decompress_overhead_ms: decompress.map_or(0.0, |rates| rates.overhead_ms),
         },
         // A link is never faster than the memory that it leads to.
-        link: Link {
+        link: LinkSpec {
             h2d_gbps: h2d_gbps.min(gpu.linear_gbps),
             d2h_gbps: d2h_gbps.unwrap_or(h2d_gbps).min(gpu.linear_gbps),
         },
-        memory: Capacity {
+        memory: MemorySpec {
             dram_gib,
             dram_gbps: dram_gbps.unwrap_or(cpu.linear_gbps),
             vram_gib,
@@ -119,13 +122,13 @@ fn description(
     })
 }
 
-fn of_device(rates: &DeviceRates) -> Rates {
+fn to_rates(rates: &DeviceRates) -> RooflineRates {
     let DeviceRates { linear_gbps, linear_tflops, attention_gbps, attention_tflops, .. } = *rates;
-    let four_bit = rates.four_bit.map(|four| StoredRates {
+    let four_bit = rates.four_bit.map(|four| OperandRates {
         linear_gbps: four.linear_gbps,
         linear_tflops: four.linear_tflops,
         attention_gbps: four.attention_gbps,
         attention_tflops: four.attention_tflops,
     });
-    Rates { linear_gbps, linear_tflops, attention_gbps, attention_tflops, four_bit }
+    RooflineRates { linear_gbps, linear_tflops, attention_gbps, attention_tflops, four_bit }
 }

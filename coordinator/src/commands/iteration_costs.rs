@@ -4,8 +4,8 @@
 use std::path::Path;
 
 use anyhow::Context;
-use schedule::hybrid::{Limits, StepCosts};
-use schedule::{Costs, POINTS};
+use scheduler::hybrid::{IterationLimits, StepCosts};
+use scheduler::{COST_POINTS, StepCostCurve};
 use serde::{Deserialize, Serialize};
 
 use crate::setup::writable::check_writable;
@@ -24,7 +24,7 @@ pub(in crate::commands) struct IterationCosts {
     pub(in crate::commands) slots: u32,
     layers: u32,
     /// Points of (rows, time of their linears on the device in µs).
-    linears_us: [(u32, u32); POINTS],
+    linears_us: [(u32, u32); COST_POINTS],
     /// Time of a prompt's row per preceding position, in picoseconds.
     prompt_position_ps: u32,
     weights_us: u32,
@@ -39,7 +39,11 @@ pub(in crate::commands) struct IterationCosts {
 
 impl IterationCosts {
     /// Returns the costs of a server of the named model.
-    pub(in crate::commands) fn new(model: String, limits: &Limits, costs: &StepCosts) -> Self {
+    pub(in crate::commands) fn new(
+        model: String,
+        limits: &IterationLimits,
+        costs: &StepCosts,
+    ) -> Self {
         IterationCosts {
             model,
             rows: limits.rows,
@@ -54,7 +58,7 @@ impl IterationCosts {
             host_position_ps: costs.host_position_ps,
             host_row_ps: costs.host_row_ps,
             launch_us: costs.launch_us,
-            lagging_us: costs.lagging_us,
+            lagging_us: costs.deferred_rows_us,
             position_out_ps: costs.position_out_ps,
             position_in_ps: costs.position_in_ps,
         }
@@ -64,21 +68,21 @@ impl IterationCosts {
     pub(in crate::commands) fn costs(&self) -> StepCosts {
         StepCosts {
             layers: self.layers,
-            device: Costs { points: self.linears_us, position_ps: self.prompt_position_ps },
+            device: StepCostCurve { points: self.linears_us, position_ps: self.prompt_position_ps },
             weights_us: self.weights_us,
             device_position_ps: self.device_position_ps,
             host_position_ps: self.host_position_ps,
             host_row_ps: self.host_row_ps,
             launch_us: self.launch_us,
-            lagging_us: self.lagging_us,
+            deferred_rows_us: self.lagging_us,
             position_out_ps: self.position_out_ps,
             position_in_ps: self.position_in_ps,
         }
     }
 
     /// Returns the limits of an iteration.
-    pub(in crate::commands) fn limits(&self) -> Limits {
-        Limits::of_extents(self.rows, self.context, self.slots, self.device_slots)
+    pub(in crate::commands) fn limits(&self) -> IterationLimits {
+        IterationLimits::from_extents(self.rows, self.context, self.slots, self.device_slots)
     }
 
     /// Writes the costs to a file.
@@ -134,9 +138,9 @@ mod tests {
         costs.device.points[0] = (1, 4_000);
         costs.device.position_ps = 9;
         (costs.device_position_ps, costs.host_position_ps, costs.host_row_ps) = (1, 2, 3);
-        (costs.launch_us, costs.lagging_us) = (4, 5);
+        (costs.launch_us, costs.deferred_rows_us) = (4, 5);
         (costs.position_out_ps, costs.position_in_ps) = (6, 8);
-        let limits = Limits::of_extents(512, 2048, 20, 2);
+        let limits = IterationLimits::from_extents(512, 2048, 20, 2);
         let file = tempfile::NamedTempFile::new().expect("a file");
         let written = IterationCosts::new("m".to_owned(), &limits, &costs);
         written.write(file.path()).expect("written");

@@ -8,27 +8,27 @@ use comfy_table::Table;
 use model::config::ModelConfig;
 use model::config_json::check_context;
 use model::ops::Op;
-use planner::budget::{Limits, Request as PlanRequest};
+use planner::budget::{MemoryLimits, PlacementRequest as PlanRequest};
 use planner::policy::{Formats, Placement, Policy};
-use profiler::key::Work;
-use profiler::profile::{Measured, Measurements};
+use profiler::key::ProfiledWork;
+use profiler::profile::{ProfileMeasurements, WorkMeasurement};
 use profiler::stat::Stat;
-use profiler::{Profile, REPETITIONS_MIN, Rehearsal, Request, Skipped};
+use profiler::{Profile, ProfilingRequest, REPETITIONS_MIN, RehearsalTimes, SkippedPoint};
 use program::map::Phase;
 use program::topology::LaneId;
 
-use super::{drives, export};
+use super::{drive_rates, export};
 use crate::cli::request::{ModelChoice, ProfileRequest, Verbosity};
 use crate::cli::values::{CompressChoice, QuantizedChoice};
 use crate::exit::Exit;
 use crate::interrupt::Interrupt;
 use crate::report::plain_table::{plain_table, right_aligned};
+use crate::setup::argument_error::ArgumentError;
 use crate::setup::formats;
 use crate::setup::hardware::Hardware;
-use crate::setup::model::Opened;
+use crate::setup::model::ModelHandle;
 use crate::setup::profile;
 use crate::setup::progress_reporter::ProgressReporter;
-use crate::setup::usage::Usage;
 use crate::terminal::print;
 
 /// Measures a profile, or finds the stored one, and prints it.
@@ -36,25 +36,25 @@ use crate::terminal::print;
 /// # Errors
 /// An error whose message is meant for the user.
 pub fn run(request: &ProfileRequest, interrupt: &Interrupt) -> anyhow::Result<Exit> {
-    let opened = opened(request)?;
-    let config = &opened.config;
+    let model = open_model(request)?;
+    let config = &model.config;
     let context = (request.prompt_len + request.gen_len) as usize;
-    check_context(config, context).map_err(|error| Usage(error.to_string()))?;
-    let hardware = Hardware::of_profile(request);
-    let shapes = profile_request(request, config, of_run(request, &opened), hardware);
+    check_context(config, context).map_err(|error| ArgumentError(error.to_string()))?;
+    let hardware = Hardware::for_profile(request);
+    let shapes = profile_request(request, config, default_formats(request, &model), hardware);
     let verbosity = if request.quiet { Verbosity::Quiet } else { Verbosity::Normal };
-    let reporter = ProgressReporter::begin("profiling", verbosity);
+    let reporter = ProgressReporter::start("profiling", verbosity);
     let obtained = profile::obtain(&shapes, hardware, request.force, &reporter, interrupt)?;
     if let Some(path) = &request.export {
         let exporter = Exporter { request, config, reporter: &reporter, interrupt };
         let with_device = exporter.profile(hardware)?;
-        let alone = exporter.profile(Hardware::with_device_unused(request))?;
+        let alone = exporter.profile(Hardware::without_device(request))?;
         export::write(path, request, config, &with_device, &alone)?;
     }
     drop(reporter);
-    let mut text = shown(&obtained.profile, config, request.batches.size);
+    let mut text = format_profile(&obtained.profile, config, request.batches.size);
     if !request.nvme.is_empty() {
-        text += &drives::balanced(request, interrupt)?;
+        text += &drive_rates::balance_drives(request, interrupt)?;
     }
     print(&text)?;
     Ok(Exit::Done)
@@ -62,21 +62,22 @@ pub fn run(request: &ProfileRequest, interrupt: &Interrupt) -> anyhow::Result<Ex
 
 /// Opens the model from its files, which determine what is multiplied; if its weights are not on
 /// this machine, opens its shapes alone.
-fn opened(request: &ProfileRequest) -> anyhow::Result<Opened> {
+fn open_model(request: &ProfileRequest) -> anyhow::Result<ModelHandle> {
     if !request.dummy_weights {
-        let whole = ModelChoice { dummy_weights: false, ..request.model.clone() };
-        if let Ok(opened) = Opened::open(&whole, 0) {
-            return Ok(opened);
+        let with_weights = ModelChoice { dummy_weights: false, ..request.model.clone() };
+        if let Ok(model) = ModelHandle::open(&with_weights, 0) {
+            return Ok(model);
         }
     }
-    Opened::open(&request.model, 0)
+    ModelHandle::open(&request.model, 0)
 }
 
 /// Returns the formats in which a run keeps weights and KV by default.
-fn of_run(request: &ProfileRequest, opened: &Opened) -> Formats {
-    let quantized = QuantizedChoice::usual(request.dtype);
-    let weights = formats::weights(opened, quantized, request.compress.weights());
-    Formats { weights, ..formats::of_choice(&opened.config, request.compress) }
+fn default_formats(request: &ProfileRequest, model: &ModelHandle) -> Formats {
+    let quantized = QuantizedChoice::default_for(request.dtype);
+    let weights =
+        formats::resolve_weight_formats(model, quantized, request.compress.compresses_weights());
+    Formats { weights, ..formats::formats_for_choice(&model.config, request.compress) }
 }
 
 /// Measures the profiles of a machine description that is written to a file.
@@ -99,15 +100,15 @@ impl Exporter<'_> {
     /// weights and KV, which every machine description has.
     fn measure(&self, hardware: Hardware) -> anyhow::Result<Profile> {
         let obtain = |compress, force| {
-            let formats = formats::of_choice(self.config, compress);
+            let formats = formats::formats_for_choice(self.config, compress);
             let shapes = profile_request(self.request, self.config, formats, hardware);
             profile::obtain(&shapes, hardware, force, self.reporter, self.interrupt)
         };
         // The rates with the device have just been measured.
         let force = self.request.force && !hardware.has_device();
         let mut measured = obtain(self.request.compress, force)?.profile;
-        if self.request.compress.weights() || self.request.compress.kv() {
-            measured.add(&obtain(CompressChoice::None, self.request.force)?.profile);
+        if self.request.compress.compresses_weights() || self.request.compress.compresses_kv() {
+            measured.merge_missing(&obtain(CompressChoice::None, self.request.force)?.profile);
         }
         Ok(measured)
     }
@@ -119,18 +120,18 @@ fn profile_request(
     config: &ModelConfig,
     formats: Formats,
     hardware: Hardware,
-) -> Request {
+) -> ProfilingRequest {
     // The whole model is never loaded, so its size is no limit.
-    let limits = Limits {
+    let limits = MemoryLimits {
         dram_bytes: u64::MAX,
         vram_bytes: None,
         vram_is_dram: true,
-        far_bytes: Limits::NO_FAR,
+        slow_tier_bytes: MemoryLimits::NO_SLOW_TIER,
         device_scratch: None,
     };
     let shape = PlanRequest {
         config,
-        placement: &Placement::of(Policy::CpuOnly),
+        placement: &Placement::from_policy(Policy::CpuOnly),
         formats: &formats,
         fuse_attention: true,
         dtype: request.dtype,
@@ -144,18 +145,18 @@ fn profile_request(
         storage: None,
     }
     .shape(request.batches.count, request.batches.size);
-    profile::request(config, &shape, &formats, hardware)
+    profile::profile_request(config, &shape, &formats, hardware)
 }
 
 /// Formats the measurements and their uncertainty.
-fn shown(profile: &Profile, config: &ModelConfig, batch_size: u16) -> String {
+fn format_profile(profile: &Profile, config: &ModelConfig, batch_size: u16) -> String {
     let mut text = "decode of one batch: median in ms ± deviation (samples)\n".to_owned();
-    let _ = writeln!(text, "{}", operations(profile, config, batch_size));
+    let _ = writeln!(text, "{}", operations_table(profile, config, batch_size));
     for sweep in &profile.measurements.sweep {
         let curve: Vec<String> = sweep
             .curve
             .iter()
-            .map(|point| format!("{} {}", point.threads, cell(&point.time)))
+            .map(|point| format!("{} {}", point.threads, format_stat(&point.time)))
             .collect();
         let _ = writeln!(
             text,
@@ -166,20 +167,20 @@ fn shown(profile: &Profile, config: &ModelConfig, batch_size: u16) -> String {
             sweep.best_threads
         );
     }
-    let (best, own) = (profile.measurements.best_cpu_threads, profile.measurements.threads.cpu);
-    if best != own {
+    let (best, current) = (profile.measurements.best_cpu_threads, profile.measurements.threads.cpu);
+    if best != current {
         let _ = writeln!(
             text,
-            "a layer takes less with {best} CPU threads than with {own}, so runs take {best} \
+            "a layer takes less with {best} CPU threads than with {current}, so runs take {best} \
              unless --cpu-threads says otherwise"
         );
     }
-    text + &doubts(profile, config)
+    text + &format_uncertainty(profile, config)
 }
 
 /// Returns the operations of decode at the batch's rows and the longest measured context, alone and
 /// concurrently with transfers.
-fn operations(profile: &Profile, config: &ModelConfig, batch_size: u16) -> Table {
+fn operations_table(profile: &Profile, config: &ModelConfig, batch_size: u16) -> Table {
     let mut rows: BTreeMap<&str, [Option<Stat>; 4]> = BTreeMap::new();
     for measured in &profile.measurements.work {
         if ![0, u32::from(batch_size)].contains(&measured.point.rows)
@@ -188,15 +189,15 @@ fn operations(profile: &Profile, config: &ModelConfig, batch_size: u16) -> Table
             continue;
         }
         let (op, column) = match (measured.key.work, measured.key.lane) {
-            (Work::Compute { op, chunk: None, .. }, lane) => {
-                match (lane, measured.beside.as_slice()) {
+            (ProfiledWork::Compute { op, chunk: None, .. }, lane) => {
+                match (lane, measured.concurrent.as_slice()) {
                     (LaneId::CPU_COMPUTE, []) => (op, 0),
                     (LaneId::CPU_COMPUTE, [LaneId::H2D_WEIGHTS]) => (op, 1),
                     (LaneId::GPU_COMPUTE, []) => (op, 2),
                     _ => continue,
                 }
             }
-            (Work::CopyWeights { op, .. }, _) if measured.beside.is_empty() => (op, 3),
+            (ProfiledWork::CopyWeights { op, .. }, _) if measured.concurrent.is_empty() => (op, 3),
             _ => continue,
         };
         rows.entry(op.name(config.family)).or_default()[column] = Some(measured.time);
@@ -207,7 +208,8 @@ fn operations(profile: &Profile, config: &ModelConfig, batch_size: u16) -> Table
     table.set_header(["op", "cpu", "cpu beside h2d", "device", "h2d"]);
     for name in order.map(|op| op.name(config.family)) {
         if let Some(times) = rows.get(name) {
-            let cells = times.iter().map(|time| time.as_ref().map_or_else(|| "-".to_owned(), cell));
+            let cells =
+                times.iter().map(|time| time.as_ref().map_or_else(|| "-".to_owned(), format_stat));
             table.add_row(std::iter::once(name.to_owned()).chain(cells));
         }
     }
@@ -216,7 +218,7 @@ fn operations(profile: &Profile, config: &ModelConfig, batch_size: u16) -> Table
 }
 
 /// Formats a time in milliseconds, the deviation of its samples, and their number.
-fn cell(time: &Stat) -> String {
+fn format_stat(time: &Stat) -> String {
     let (ms, samples) = (time.median_ns / 1e6, time.samples + time.outliers);
     let percent = 100.0 * time.deviation_ns / time.median_ns.max(1.0);
     let decimals = if ms < 0.1 { 5 } else { 3 };
@@ -226,23 +228,24 @@ fn cell(time: &Stat) -> String {
 }
 
 /// Describes the missing and the uncertain measurements.
-fn doubts(profile: &Profile, config: &ModelConfig) -> String {
+fn format_uncertainty(profile: &Profile, config: &ModelConfig) -> String {
     let measurements = &profile.measurements;
     let mut text = String::new();
-    let few =
-        |measured: &&Measured| measured.time.samples + measured.time.outliers < REPETITIONS_MIN;
-    let (alone, beside): (Vec<&Measured>, Vec<&Measured>) =
-        measurements.work.iter().partition(|measured| measured.beside.is_empty());
-    let count = |times: &[&Measured]| times.iter().copied().filter(few).count();
-    if count(&alone) + count(&beside) > 0 {
+    let has_few_samples = |measured: &&WorkMeasurement| {
+        measured.time.samples + measured.time.outliers < REPETITIONS_MIN
+    };
+    let (isolated, concurrent): (Vec<&WorkMeasurement>, Vec<&WorkMeasurement>) =
+        measurements.work.iter().partition(|measured| measured.concurrent.is_empty());
+    let count = |times: &[&WorkMeasurement]| times.iter().copied().filter(has_few_samples).count();
+    if count(&isolated) + count(&concurrent) > 0 {
         let _ = writeln!(
             text,
             "fewer than {REPETITIONS_MIN} samples: {} times alone, {} beside other lanes",
-            count(&alone),
-            count(&beside)
+            count(&isolated),
+            count(&concurrent)
         );
     }
-    let disputed = disputed(&alone, config);
+    let disputed = disputed_operations(&isolated, config);
     if !disputed.is_empty() {
         let _ = writeln!(
             text,
@@ -252,7 +255,7 @@ fn doubts(profile: &Profile, config: &ModelConfig) -> String {
     if !measurements.skipped.is_empty() {
         let _ = writeln!(text, "not measured ({}):", measurements.skipped.len());
         let mut points: BTreeMap<&str, Vec<String>> = BTreeMap::new();
-        for Skipped { what, extent } in &measurements.skipped {
+        for SkippedPoint { what, extent } in &measurements.skipped {
             let point = format!("{} x {}", extent.sequences, extent.positions);
             points.entry(what).or_default().push(point);
         }
@@ -260,12 +263,12 @@ fn doubts(profile: &Profile, config: &ModelConfig) -> String {
             let _ = writeln!(text, "  {what}: {} (sequences x positions)", points.join(", "));
         }
     }
-    text + &since(measurements)
+    text + &format_run_history(measurements)
 }
 
 /// Returns the operations whose times for equal work contradicted each other, by columns of the
 /// table.
-fn disputed(alone: &[&Measured], config: &ModelConfig) -> String {
+fn disputed_operations(alone: &[&WorkMeasurement], config: &ModelConfig) -> String {
     let columns = [
         (LaneId::CPU_COMPUTE, "cpu"),
         (LaneId::GPU_COMPUTE, "device"),
@@ -275,26 +278,26 @@ fn disputed(alone: &[&Measured], config: &ModelConfig) -> String {
     for measured in alone.iter().filter(|measured| measured.disputed) {
         let column = columns.iter().find(|(lane, _)| *lane == measured.key.lane);
         let op = match measured.key.work {
-            Work::Compute { op, .. } | Work::CopyWeights { op, .. } => Some(op),
+            ProfiledWork::Compute { op, .. } | ProfiledWork::CopyWeights { op, .. } => Some(op),
             _ => None,
         };
         if let (Some((_, column)), Some(op)) = (column, op) {
             names.entry(column).or_default().insert(op.name(config.family));
         }
     }
-    let of_column = |(column, names): (&str, BTreeSet<&str>)| {
+    let format_column = |(column, names): (&str, BTreeSet<&str>)| {
         format!("{} ({column})", names.into_iter().collect::<Vec<_>>().join(", "))
     };
-    names.into_iter().map(of_column).collect::<Vec<_>>().join("; ")
+    names.into_iter().map(format_column).collect::<Vec<_>>().join("; ")
 }
 
 /// Describes what was learned after the profile was measured.
-fn since(measurements: &Measurements) -> String {
+fn format_run_history(measurements: &ProfileMeasurements) -> String {
     let mut text = String::new();
     let rehearsals = &measurements.rehearsals;
     if !rehearsals.is_empty() {
         let groups: usize = rehearsals.iter().map(|rehearsal| rehearsal.groups_ns.len()).sum();
-        let widest = rehearsals.iter().map(Rehearsal::spread).fold(0.0, f64::max);
+        let widest = rehearsals.iter().map(RehearsalTimes::spread).fold(0.0, f64::max);
         let _ = writeln!(
             text,
             "tried out: {} placements in {groups} groups, which spread by {:.0}% at most",

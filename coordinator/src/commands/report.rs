@@ -14,15 +14,15 @@ use crate::report::page::render;
 /// # Errors
 /// An error whose message is meant for the user.
 pub fn run(request: &ReportRequest) -> anyhow::Result<Exit> {
-    let report = read(&request.report)?;
-    let beside = request.compare.as_deref().map(read).transpose()?;
-    let page = render(&report, beside.as_ref())?;
+    let report = read_report(&request.report)?;
+    let other = request.compare.as_deref().map(read_report).transpose()?;
+    let page = render(&report, other.as_ref())?;
     let html = &request.html;
     std::fs::write(html, page).with_context(|| format!("the page {}", html.display()))?;
     Ok(Exit::Done)
 }
 
-fn read(path: &Path) -> anyhow::Result<Report> {
+fn read_report(path: &Path) -> anyhow::Result<Report> {
     let named = || format!("the report {}", path.display());
     let text = std::fs::read_to_string(path).with_context(named)?;
     let what = "it is not what a run writes with --report";

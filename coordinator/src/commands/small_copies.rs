@@ -6,12 +6,12 @@ use std::process::Stdio;
 
 use anyhow::Context;
 use serde_json::{Value, json};
-use workers::device::{BusyDevice, SmallCopy, small_copies};
+use workers::device::{BusyDevice, SmallCopy, measure_small_copies};
 
 use crate::child::this_program;
 
 /// Line that the second process prints once the device is busy.
-const BUSY: &str = "busy";
+const BUSY_LINE: &str = "busy";
 
 /// Measures each size and direction on an idle device, concurrently with matrix products of this
 /// process, and concurrently with those of another process.
@@ -19,19 +19,19 @@ const BUSY: &str = "busy";
 /// # Errors
 /// A device that this process or the second one cannot use.
 pub(super) fn measure(device: u32, matrix: u32) -> anyhow::Result<Value> {
-    let alone = small_copies(device)?;
+    let idle = measure_small_copies(device)?;
     let busy = BusyDevice::start(device, matrix)?;
-    let one_process = small_copies(device)?;
+    let one_process = measure_small_copies(device)?;
     busy.stop()?;
-    let two_processes = beside_another(device, matrix)?;
+    let two_processes = measure_with_second_process(device, matrix)?;
     let times =
-        |copy: &SmallCopy| json!({"median_us": copy.median_s * 1e6, "slow_us": copy.slow_s * 1e6});
-    let all = alone.iter().zip(&one_process).zip(&two_processes);
-    let rows = all.map(|((alone, one), two)| {
+        |copy: &SmallCopy| json!({"median_us": copy.median_s * 1e6, "slow_us": copy.p90_s * 1e6});
+    let all = idle.iter().zip(&one_process).zip(&two_processes);
+    let rows = all.map(|((idle, one), two)| {
         json!({
-            "bytes": alone.bytes,
-            "direction": if alone.to_device { "h2d" } else { "d2h" },
-            "alone": times(alone),
+            "bytes": idle.bytes,
+            "direction": if idle.to_device { "h2d" } else { "d2h" },
+            "alone": times(idle),
             "one_process": times(one),
             "two_processes": times(two),
         })
@@ -40,21 +40,21 @@ pub(super) fn measure(device: u32, matrix: u32) -> anyhow::Result<Value> {
 }
 
 /// Measures copies concurrently with matrix products of another process.
-fn beside_another(device: u32, matrix: u32) -> anyhow::Result<Vec<SmallCopy>> {
+fn measure_with_second_process(device: u32, matrix: u32) -> anyhow::Result<Vec<SmallCopy>> {
     let mut child = this_program()
         .args(["device-rates", &device.to_string(), "--keep-busy", "--matrix", &matrix.to_string()])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
         .context("a second process cannot be started")?;
-    let said = child.stdout.take().map(|output| {
+    let first_line = child.stdout.take().map(|output| {
         let mut line = String::new();
         // If there is no line, the process has ended, which is reported below.
         let _ = BufReader::new(output).read_line(&mut line);
         line
     });
-    let is_busy = said.is_some_and(|line| line.trim() == BUSY);
-    let measured = is_busy.then(|| small_copies(device));
+    let is_busy = first_line.is_some_and(|line| line.trim() == BUSY_LINE);
+    let measured = is_busy.then(|| measure_small_copies(device));
     // The process ends at the end of its input.
     drop(child.stdin.take());
     let status = child.wait()?;
@@ -68,7 +68,7 @@ fn beside_another(device: u32, matrix: u32) -> anyhow::Result<Vec<SmallCopy>> {
 /// A device that cannot be used.
 pub(super) fn keep_busy(device: u32, matrix: u32) -> anyhow::Result<()> {
     let busy = BusyDevice::start(device, matrix)?;
-    writeln!(std::io::stdout(), "{BUSY}")?;
+    writeln!(std::io::stdout(), "{BUSY_LINE}")?;
     std::io::stdin().read_to_end(&mut Vec::new())?;
     Ok(busy.stop()?)
 }

@@ -5,18 +5,18 @@ use std::path::Path;
 
 use anyhow::Context;
 use comfy_table::Table;
-use staging::{Lookup, Progress, Staged, State};
+use weight_store::{CopyProgress, CopyState, Lookup, StagedCopy};
 
 use crate::cli::request::{StageAction, StageRequest};
-use crate::cli::values::StagedForm;
+use crate::cli::values::StagedFormat;
 use crate::exit::Exit;
 use crate::interrupt::Interrupt;
 use crate::report::plain_table::{plain_table, right_aligned};
-use crate::setup::bar::Bar;
+use crate::setup::argument_error::ArgumentError;
+use crate::setup::byte_progress_bar::ByteProgressBar;
 use crate::setup::formats;
-use crate::setup::model::Opened;
+use crate::setup::model::ModelHandle;
 use crate::setup::staging::{Interrupted, StagedWeights, stage};
-use crate::setup::usage::Usage;
 use crate::terminal::print;
 
 const GIB: f64 = (1u64 << 30) as f64;
@@ -29,9 +29,13 @@ pub fn run(request: &StageRequest, interrupt: &Interrupt) -> anyhow::Result<Exit
     if request.action == StageAction::Status {
         return status(request);
     }
-    let opened = Opened::open(&request.model, request.seed)?;
-    let formats = formats::weights(&opened, request.quantized, request.form == StagedForm::W4);
-    let weights = StagedWeights { opened: &opened, dtype: request.dtype, formats: &formats };
+    let model = ModelHandle::open(&request.model, request.seed)?;
+    let formats = formats::resolve_weight_formats(
+        &model,
+        request.quantized,
+        request.format == StagedFormat::W4,
+    );
+    let weights = StagedWeights { model: &model, dtype: request.dtype, formats: &formats };
     match request.action {
         StageAction::Verify => verify(request, weights, interrupt),
         _ => write(request, weights, interrupt),
@@ -46,9 +50,9 @@ fn write(
     let identity = weights.identity()?;
     let mut missing = Vec::new();
     for directory in &request.directories {
-        match Staged::lookup(directory, &identity)? {
-            Lookup::Whole(staged) => say(request, &staged, "is staged already"),
-            Lookup::Partial(Progress { done_bytes, total_bytes, .. }) => {
+        match StagedCopy::lookup(directory, &identity)? {
+            Lookup::Complete(staged) => print_status(request, &staged, "is staged already"),
+            Lookup::Partial(CopyProgress { done_bytes, total_bytes, .. }) => {
                 if !request.quiet {
                     let (done, total) = (done_bytes as f64 / GIB, total_bytes as f64 / GIB);
                     let directory = directory.display();
@@ -61,7 +65,7 @@ fn write(
     }
     match stage(weights, &missing, request.quiet, interrupt) {
         Ok(written) => {
-            written.iter().for_each(|one| say(request, &one.staged, "is staged"));
+            written.iter().for_each(|one| print_status(request, &one.staged, "is staged"));
             Ok(Exit::Done)
         }
         Err(error) if error.is::<Interrupted>() => {
@@ -72,7 +76,7 @@ fn write(
     }
 }
 
-fn say(request: &StageRequest, staged: &Staged, what: &str) {
+fn print_status(request: &StageRequest, staged: &StagedCopy, what: &str) {
     if !request.quiet {
         let identity = staged.identity();
         eprintln!(
@@ -91,13 +95,13 @@ fn verify(
     interrupt: &Interrupt,
 ) -> anyhow::Result<Exit> {
     let identity = weights.identity()?;
-    let mut sound = true;
+    let mut is_intact = true;
     for directory in &request.directories {
         let shown = directory.display();
-        let staged = match Staged::lookup(directory, &identity)? {
-            Lookup::Whole(staged) => staged,
+        let staged = match StagedCopy::lookup(directory, &identity)? {
+            Lookup::Complete(staged) => staged,
             Lookup::Partial(_) => {
-                return Err(Usage(format!(
+                return Err(ArgumentError(format!(
                     "{shown}: the staging of {} is not finished; the same command without --verify \
                      goes on with it",
                     identity.model
@@ -106,15 +110,15 @@ fn verify(
             }
             Lookup::Missing => {
                 let text = format!("{shown}: {} ({}) is not staged", identity.model, identity.form);
-                return Err(Usage(text).into());
+                return Err(ArgumentError(text).into());
             }
         };
-        let mut bar = Bar::new("verifying", request.quiet);
+        let mut bar = ByteProgressBar::new("verifying", request.quiet);
         let verified = staged.verify(&mut |done, total| {
             bar.update(done, total);
             !interrupt.is_requested()
         })?;
-        bar.end();
+        bar.finish();
         if !verified.is_complete {
             eprintln!("interrupted");
             return Ok(Exit::Interrupted);
@@ -122,9 +126,9 @@ fn verify(
         for damage in &verified.damaged {
             eprintln!("{}", damage.error);
         }
-        sound &= verified.damaged.is_empty();
+        is_intact &= verified.damaged.is_empty();
         if verified.damaged.is_empty() {
-            say(request, &staged, "is sound");
+            print_status(request, &staged, "is sound");
         } else {
             let path = staged.path().display();
             eprintln!(
@@ -134,7 +138,7 @@ fn verify(
             );
         }
     }
-    Ok(if sound { Exit::Done } else { Exit::Failure })
+    Ok(if is_intact { Exit::Done } else { Exit::Failure })
 }
 
 fn status(request: &StageRequest) -> anyhow::Result<Exit> {
@@ -143,11 +147,11 @@ fn status(request: &StageRequest) -> anyhow::Result<Exit> {
     right_aligned(&mut table, 4..5);
     let mut rows = 0;
     for directory in &request.directories {
-        let listed = staging::list(directory)
+        let listed = weight_store::list(directory)
             .with_context(|| format!("the directory {}", directory.display()))?;
         rows += listed.len();
-        for one in listed {
-            add(&mut table, directory, &one.name, one.state);
+        for staging in listed {
+            add_row(&mut table, directory, &staging.name, staging.state);
         }
     }
     let mut text = format!("{table}\n");
@@ -158,22 +162,24 @@ fn status(request: &StageRequest) -> anyhow::Result<Exit> {
     Ok(Exit::Done)
 }
 
-fn add(table: &mut Table, directory: &Path, name: &str, state: State) {
+fn add_row(table: &mut Table, directory: &Path, name: &str, state: CopyState) {
     let gib = |bytes: u64| format!("{:.2}", bytes as f64 / GIB);
     let (model, form, size, state) = match state {
-        State::Whole(staged) => {
+        CopyState::Complete(staged) => {
             let identity = staged.identity();
             let size = gib(staged.total_bytes());
             (identity.model.clone(), identity.form.clone(), size, "whole".to_owned())
         }
-        State::Partial(Progress { done_bytes, total_bytes, is_being_written }) => {
+        CopyState::Partial(CopyProgress { done_bytes, total_bytes, is_being_written }) => {
             let state = match is_being_written {
                 true => format!("being written, {} done", gib(done_bytes)),
                 false => format!("not finished, {} done; stage goes on with it", gib(done_bytes)),
             };
             (String::new(), String::new(), gib(total_bytes), state)
         }
-        State::Damaged(error) => (String::new(), String::new(), String::new(), error.to_string()),
+        CopyState::Damaged(error) => {
+            (String::new(), String::new(), String::new(), error.to_string())
+        }
     };
     let directory = directory.display().to_string();
     table.add_row([directory, name.to_owned(), model, form, size, state]);

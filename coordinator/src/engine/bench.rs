@@ -3,23 +3,23 @@
 
 use std::sync::Arc;
 
-use profiler::{Runner, RunnerError, Session, Threads};
+use profiler::{ComputeThreads, Runner, RunnerError, Session};
 use program::plan::Plan;
 use program::topology::LaneId;
 use shm::{TraceReader, TraceRecord, WaitError};
-use workers::shared::group::{BATCH, Placed, fill, list_work};
-use workers::shared::protocol::WeightsFrom;
+use workers::shared::group::{BATCH_STAGES, PlacedRequest, fill, list_work};
+use workers::shared::protocol::WeightsOrigin;
 use workers::shared::table::StepTable;
 
-use super::Interrupt;
-use super::device_use::starts_carefully;
-use super::launch::{LaunchError, LaunchOptions, Launched, SLICE, launch};
+use super::InterruptFn;
+use super::device_use::enter_safe_mode;
+use super::launch::{LaunchError, LaunchOptions, LaunchedWorkers, POLL_INTERVAL, launch};
 
 /// Starts workers for the profiler's plans. Except for threads and weights, `options` are those of
 /// the run to come.
 pub struct WorkerRunner {
     pub options: LaunchOptions,
-    pub interrupt: Arc<Interrupt>,
+    pub interrupt: Arc<InterruptFn>,
 }
 
 impl std::fmt::Debug for WorkerRunner {
@@ -29,9 +29,13 @@ impl std::fmt::Debug for WorkerRunner {
 }
 
 impl Runner for WorkerRunner {
-    fn start(&mut self, plan: Plan, threads: Threads) -> Result<Box<dyn Session>, RunnerError> {
+    fn start(
+        &mut self,
+        plan: Plan,
+        threads: ComputeThreads,
+    ) -> Result<Box<dyn Session>, RunnerError> {
         let options = LaunchOptions {
-            weights: WeightsFrom::EvenlyRouted { seed: 0 },
+            weights: WeightsOrigin::DummyRandomRouting { seed: 0 },
             cpu_threads: threads.cpu,
             gpu_threads: threads.gpu,
             ..self.options.clone()
@@ -41,26 +45,26 @@ impl Runner for WorkerRunner {
     }
 }
 
-fn failed(error: impl std::error::Error + Send + Sync + 'static) -> RunnerError {
+fn to_runner_error(error: impl std::error::Error + Send + Sync + 'static) -> RunnerError {
     RunnerError::Failed(Box::new(error))
 }
 
 struct WorkerSession {
-    launched: Launched,
+    launched: LaunchedWorkers,
     /// Options with which the workers were launched.
     options: LaunchOptions,
     plan: Plan,
     table: StepTable,
     readers: Vec<(LaneId, TraceReader)>,
-    interrupt: Arc<Interrupt>,
+    interrupt: Arc<InterruptFn>,
     /// True while the workers are in a group.
-    busy: bool,
+    is_busy: bool,
 }
 
 /// A trace ring that was not drained in time.
 #[derive(Debug, thiserror::Error)]
 #[error("the trace of {lane} lost {count} records")]
-struct Lost {
+struct LostTraceRecords {
     lane: String,
     count: u64,
 }
@@ -69,7 +73,7 @@ impl WorkerSession {
     fn start(
         plan: Plan,
         options: LaunchOptions,
-        interrupt: Arc<Interrupt>,
+        interrupt: Arc<InterruptFn>,
     ) -> Result<WorkerSession, RunnerError> {
         let launched =
             launch(&plan, &options, &mut |_, _| !interrupt(), &mut |_| {}).map_err(|error| {
@@ -78,65 +82,70 @@ impl WorkerSession {
                     error => RunnerError::Failed(Box::new(error)),
                 }
             })?;
-        let readers = launched.trace_readers(&plan).map_err(failed)?;
+        let readers = launched.trace_readers(&plan).map_err(to_runner_error)?;
         let table = StepTable::new(launched.control.extra(0, plan.table.words()), &plan);
-        Ok(WorkerSession { launched, options, plan, table, readers, interrupt, busy: false })
+        Ok(WorkerSession { launched, options, plan, table, readers, interrupt, is_busy: false })
     }
 
     /// Runs a group once and returns the records of all lanes.
-    fn attempt(&mut self, group: &[Placed]) -> Result<Vec<(LaneId, TraceRecord)>, RunnerError> {
+    fn run_once(
+        &mut self,
+        group: &[PlacedRequest],
+    ) -> Result<Vec<(LaneId, TraceRecord)>, RunnerError> {
         let control = self.launched.control.clone();
         fill(&self.table, &self.plan, group);
         let target = control.drained().value().wrapping_add(1);
-        self.busy = true;
-        control.release(&BATCH, list_work(&self.table));
+        self.is_busy = true;
+        control.release(&BATCH_STAGES, list_work(&self.table));
         let mut records: Vec<Vec<(LaneId, TraceRecord)>> = vec![Vec::new(); self.readers.len()];
         let mut drained = false;
         while !drained {
-            drained = match control.drained().wait_at_least(target, control.poison(), SLICE) {
+            drained = match control.drained().wait_until(target, control.poison(), POLL_INTERVAL) {
                 Ok(()) => true,
                 Err(WaitError::TimedOut { .. }) if (self.interrupt)() => {
                     return Err(RunnerError::Interrupted);
                 }
                 Err(WaitError::TimedOut { .. }) => {
-                    self.launched.supervisor.check(&self.plan).map_err(failed)?;
+                    self.launched.supervisor.check(&self.plan).map_err(to_runner_error)?;
                     false
                 }
                 Err(WaitError::Poisoned(_)) => {
-                    return Err(failed(self.launched.supervisor.cause(&self.plan)));
+                    return Err(to_runner_error(
+                        self.launched.supervisor.wait_for_cause(&self.plan),
+                    ));
                 }
             };
             for ((lane, reader), records) in self.readers.iter_mut().zip(&mut records) {
                 reader.drain(|record| records.push((*lane, *record)));
             }
         }
-        self.busy = false;
+        self.is_busy = false;
         if let Some((lane, reader)) = self.readers.iter().find(|(_, reader)| reader.lost() > 0) {
             let lane = self.plan.lane_name(*lane).to_owned();
-            return Err(failed(Lost { lane, count: reader.lost() }));
+            return Err(to_runner_error(LostTraceRecords { lane, count: reader.lost() }));
         }
         Ok(records.into_iter().flatten().collect())
     }
 }
 
 impl Session for WorkerSession {
-    fn run(&mut self, group: &[Placed]) -> Result<Vec<(LaneId, TraceRecord)>, RunnerError> {
-        let ended = self.attempt(group);
-        let Err(RunnerError::Failed(error)) = &ended else { return ended };
-        let Some(failure) = error.downcast_ref() else { return ended };
-        if !starts_carefully(self.options.cuda, failure) {
-            return ended;
+    fn run(&mut self, group: &[PlacedRequest]) -> Result<Vec<(LaneId, TraceRecord)>, RunnerError> {
+        let outcome = self.run_once(group);
+        let Err(RunnerError::Failed(error)) = &outcome else { return outcome };
+        let Some(failure) = error.downcast_ref() else { return outcome };
+        if !enter_safe_mode(self.options.cuda, failure) {
+            return outcome;
         }
-        self.launched.supervisor.leave(true);
+        self.launched.supervisor.shut_down(true);
         let (plan, options) = (self.plan.clone(), self.options.clone());
         *self = WorkerSession::start(plan, options, Arc::clone(&self.interrupt))?;
-        self.attempt(group)
+        self.run_once(group)
     }
 }
 
 impl Drop for WorkerSession {
     fn drop(&mut self) {
         self.launched.control.release(&[], 0);
-        self.launched.supervisor.leave(self.busy);
+        self.launched.supervisor.shut_down(self.is_busy);
     }
 }

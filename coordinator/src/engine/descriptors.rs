@@ -7,38 +7,40 @@ use rustix::process::{Resource, getrlimit};
 
 /// Descriptors that a server needs in addition to its connections: workers and their memory,
 /// tokenizer processes, files of the prompt cache, sockets of its own.
-const SERVER_MAX: u64 = 128;
+const SERVER_DESCRIPTORS_MAX: u64 = 128;
 /// Maximum number of descriptors reserved for a launch: for each worker both ends of a channel, a
 /// pipe and the program's file, and shared memory.
-const LAUNCH_MAX: usize = 48;
+const LAUNCH_DESCRIPTORS_MAX: usize = 48;
 /// Inverse of the maximum share of all permitted descriptors that is reserved for a launch.
-const LAUNCH_PART: u64 = 8;
+const LAUNCH_DIVISOR: u64 = 8;
 
 /// Returns the maximum number of connections of a server that the limit on descriptors permits.
-pub fn connections_max() -> usize {
-    usize::try_from(connections_of(limit())).unwrap_or(usize::MAX)
+pub fn max_connections() -> usize {
+    usize::try_from(connections_within(descriptor_limit())).unwrap_or(usize::MAX)
 }
 
-fn limit() -> u64 {
+fn descriptor_limit() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
 /// Returns the maximum number of connections under a limit. If the limit is low, half of it is kept
 /// for the server itself.
-fn connections_of(limit: u64) -> u64 {
-    (limit - SERVER_MAX.min(limit / 2)).max(1)
+fn connections_within(limit: u64) -> u64 {
+    (limit - SERVER_DESCRIPTORS_MAX.min(limit / 2)).max(1)
 }
 
 /// Descriptors that are kept open so that nothing else takes them.
 #[derive(Debug, Default)]
-pub(super) struct Reserve(Vec<File>);
+pub(super) struct DescriptorReserve(Vec<File>);
 
-impl Reserve {
+impl DescriptorReserve {
     /// Opens as many descriptors as a launch needs, or as many as there are.
-    pub(super) fn take() -> Reserve {
+    pub(super) fn take() -> DescriptorReserve {
         let null = || File::open("/dev/null").ok();
-        let count = usize::try_from(limit() / LAUNCH_PART).unwrap_or(LAUNCH_MAX).min(LAUNCH_MAX);
-        Reserve(std::iter::from_fn(null).take(count).collect())
+        let count = usize::try_from(descriptor_limit() / LAUNCH_DIVISOR)
+            .unwrap_or(LAUNCH_DESCRIPTORS_MAX)
+            .min(LAUNCH_DESCRIPTORS_MAX);
+        DescriptorReserve(std::iter::from_fn(null).take(count).collect())
     }
 
     /// Makes the descriptors available.
@@ -55,14 +57,14 @@ mod tests {
     fn connections_leave_room_for_the_server() {
         let limits = [0, 1, 64, 256, 1024, 1 << 20];
         let expected = [1, 1, 32, 128, 896, (1 << 20) - 128];
-        assert_eq!(limits.map(connections_of), expected);
-        assert!(connections_max() > 0);
+        assert_eq!(limits.map(connections_within), expected);
+        assert!(max_connections() > 0);
     }
 
     #[test]
     fn a_reserve_is_held_until_it_is_released() {
-        let mut reserve = Reserve::take();
-        assert!(!reserve.0.is_empty() && reserve.0.len() <= LAUNCH_MAX);
+        let mut reserve = DescriptorReserve::take();
+        assert!(!reserve.0.is_empty() && reserve.0.len() <= LAUNCH_DESCRIPTORS_MAX);
         reserve.release();
         assert!(reserve.0.is_empty());
     }

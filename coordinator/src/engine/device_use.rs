@@ -9,9 +9,9 @@
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use workers::shared::protocol::CudaUse;
+use workers::shared::protocol::CudaConfig;
 
-use super::supervise::WorkerFailure;
+use super::supervisor::WorkerFailure;
 
 /// Environment variable; if `gpu`, the gpu worker copies by itself although another process could.
 const COPIES_ENV: &str = "TANDEM_COPIES";
@@ -23,61 +23,61 @@ const WAITS_ENV: &str = "TANDEM_WAITS";
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Set once lanes of this process's workers have stalled at the start.
-static STOOD_STILL: OnceLock<()> = OnceLock::new();
+static HAS_STALLED: OnceLock<()> = OnceLock::new();
 
 /// A device and the way in which it is used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct DeviceUse {
-    pub(super) cuda: CudaUse,
+    pub(super) cuda: CudaConfig,
     /// Reason why one process does all the work, if it does.
-    one_process: Option<String>,
+    one_process_reason: Option<String>,
     /// Reason why lanes wait on the host, if they do.
-    host_waits: Option<&'static str>,
+    host_waits_reason: Option<&'static str>,
 }
 
-fn asks(variable: &str, value: &str) -> bool {
+fn is_env_set_to(variable: &str, value: &str) -> bool {
     std::env::var_os(variable).is_some_and(|found| found == value)
 }
 
 impl DeviceUse {
     /// Returns the use of device `index` that the environment requests and earlier stalls permit.
     /// Storages that are read directly to the device need processes of their own.
-    pub(super) fn find(index: u32, reads_directly: bool, blas: bool) -> DeviceUse {
-        let stood_still = STOOD_STILL.get().is_some();
+    pub(super) fn detect(index: u32, reads_directly: bool, blas: bool) -> DeviceUse {
+        let has_stalled = HAS_STALLED.get().is_some();
         let one_process = if reads_directly {
             None
-        } else if stood_still {
+        } else if has_stalled {
             Some("lanes stood still otherwise".to_owned())
         } else {
-            asks(COPIES_ENV, "gpu").then(|| "as TANDEM_COPIES asks".to_owned())
+            is_env_set_to(COPIES_ENV, "gpu").then(|| "as TANDEM_COPIES asks".to_owned())
         };
-        let host_waits = if stood_still {
+        let host_waits = if has_stalled {
             Some("lanes stood still otherwise")
         } else {
-            asks(WAITS_ENV, "host").then_some("as TANDEM_WAITS asks")
+            is_env_set_to(WAITS_ENV, "host").then_some("as TANDEM_WAITS asks")
         };
-        let cuda = CudaUse {
+        let cuda = CudaConfig {
             index,
             copies_in_gpu_worker: one_process.is_some(),
             waits_on_host: host_waits.is_some(),
             blas,
         };
-        DeviceUse { cuda, one_process, host_waits }
+        DeviceUse { cuda, one_process_reason: one_process, host_waits_reason: host_waits }
     }
 
     /// Restricts the use to one process, for `reason`.
-    pub(super) fn in_one_process(self, reason: String) -> DeviceUse {
-        let cuda = CudaUse { copies_in_gpu_worker: true, ..self.cuda };
-        DeviceUse { cuda, one_process: Some(reason), ..self }
+    pub(super) fn with_one_process(self, reason: String) -> DeviceUse {
+        let cuda = CudaConfig { copies_in_gpu_worker: true, ..self.cuda };
+        DeviceUse { cuda, one_process_reason: Some(reason), ..self }
     }
 
     /// Returns the unusual aspects of the use, to be appended to the device's description.
     pub(super) fn describe(&self) -> String {
         let mut text = String::new();
-        if let Some(reason) = &self.one_process {
+        if let Some(reason) = &self.one_process_reason {
             text += &format!(", copying for itself: {reason}");
         }
-        if let Some(reason) = self.host_waits {
+        if let Some(reason) = self.host_waits_reason {
             text += &format!(", waiting on the host: {reason}");
         }
         text
@@ -86,19 +86,19 @@ impl DeviceUse {
 
 /// Returns the maximum time for which lanes may stall in the first steps; `None` if there is no
 /// other way to start.
-pub(super) fn start_timeout(cuda: CudaUse) -> Option<Duration> {
+pub(super) fn start_timeout(cuda: CudaConfig) -> Option<Duration> {
     (!cuda.waits_on_host).then_some(START_TIMEOUT)
 }
 
 /// Returns true if workers that failed with `failure` in their first steps should be started once
 /// more, which is then done in the most careful way: lanes of a CUDA device stalled, for the first
 /// time in this process. Records the stall for all later workers and prints a message.
-pub(super) fn starts_carefully(cuda: Option<u32>, failure: &WorkerFailure) -> bool {
-    let asked = asks(WAITS_ENV, "host");
-    if cuda.is_none() || asked || !failure.is_about_stillness() {
+pub(super) fn enter_safe_mode(cuda: Option<u32>, failure: &WorkerFailure) -> bool {
+    let asked = is_env_set_to(WAITS_ENV, "host");
+    if cuda.is_none() || asked || !failure.is_stall() {
         return false;
     }
-    let is_first = STOOD_STILL.set(()).is_ok();
+    let is_first = HAS_STALLED.set(()).is_ok();
     if is_first {
         eprintln!(
             "{failure}; the workers are started once more, in one process and with waits on the \

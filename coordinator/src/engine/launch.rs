@@ -1,25 +1,26 @@
 //! Launch of the workers: segments, processes, handshake and loading.
 
 use std::collections::BTreeMap;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Stdio;
 use std::time::Duration;
 
-use grammar::Grammars;
+use grammar::GrammarSet;
 use program::plan::Plan;
 use program::topology::{Holds, MemoryId, MemoryKind, Role, SegmentId, Topology, WorkerId};
-use shm::{
-    Channel, ChannelError, Control, ControlError, Segment, SegmentError, TraceError, TraceSegment,
-};
-use workers::device::{ENVIRONMENT, finds_blas};
+use shm::{Channel, Control, Segment, TraceSegment};
+use workers::device::{ENVIRONMENT, has_blas};
 use workers::shared::protocol::{
-    CudaUse, Durations, FromWorker, MemoryNodes, PromptsAt, Setup, StagedAt, ToWorker, WeightsFrom,
+    CudaConfig, FromWorker, PrefixStoreConfig, SegmentNodes, StagedCopyConfig, TimedDurations,
+    ToWorker, WeightsOrigin, WorkerSetup,
 };
 
-use super::crew::Crew;
 use super::device_use::{DeviceUse, start_timeout};
-use super::supervise::{Supervisor, Worker, WorkerFailure};
+pub use super::launched_workers::{LaunchError, LoadProgress};
+pub(super) use super::launched_workers::{LaunchedWorkers, POLL_INTERVAL, send};
+use super::supervisor::{SupervisedWorker, Supervisor};
+use super::worker_roles::WorkerRoles;
+use super::worker_startup::WorkerStartup;
 use crate::child::this_program;
 
 /// Default bound on a lane's wait for another, far above the duration of the slowest instruction.
@@ -28,8 +29,6 @@ const WAIT_TIMEOUT: Duration = Duration::from_secs(600);
 const SLOW_OPERATIONS_PER_S: f64 = 2e9;
 /// Environment variable with another bound, in seconds, for runs of short instructions.
 const WAIT_ENV: &str = "TANDEM_WAIT_S";
-/// Interval between checks of the workers.
-pub(super) const SLICE: Duration = Duration::from_millis(100);
 
 /// Time for which a thread spins between operations before it sleeps, in µs. The gaps in a decode
 /// step are microseconds long, and waking a thread takes longer.
@@ -38,15 +37,15 @@ pub const SPIN_US: u32 = 50;
 /// Returns the CPUs for compute threads, one of every core first. The list is empty if the
 /// machine's topology cannot be read, which only costs speed.
 pub fn compute_cpus() -> Vec<u32> {
-    let topology = machine::Topology::read();
-    let cpus = topology.map(|topology| topology.cpus(machine::Placement::Spread));
+    let topology = hardware::CpuTopology::read();
+    let cpus = topology.map(|topology| topology.cpus(hardware::ThreadPlacement::Spread));
     cpus.unwrap_or_default().into_iter().map(|cpu| cpu as u32).collect()
 }
 
 /// Options of a launch in addition to the plan.
 #[derive(Debug, Clone)]
 pub struct LaunchOptions {
-    pub weights: WeightsFrom,
+    pub weights: WeightsOrigin,
     pub cpu_threads: u16,
     /// Threads of the emulated device.
     pub gpu_threads: u16,
@@ -59,66 +58,22 @@ pub struct LaunchOptions {
     pub spin_us: u32,
     /// If present, workers load, compute and move nothing: instructions only let their durations
     /// pass.
-    pub durations: Option<Durations>,
+    pub durations: Option<TimedDurations>,
     /// Number of the CUDA device; `None` for the emulated one if the plan uses a device.
     pub cuda: Option<u32>,
     /// Grammars that answers may have to follow; for a serving run only the vocabulary.
-    pub grammars: Option<Grammars>,
+    pub grammars: Option<GrammarSet>,
     /// Stagings that storage workers read, in storage order.
-    pub staged: Vec<StagedAt>,
+    pub staged: Vec<StagedCopyConfig>,
     /// Store of prompt prefixes, for a serving run.
-    pub prompts: Option<PromptsAt>,
+    pub prompt_cache: Option<PrefixStoreConfig>,
     /// NUMA nodes of the host's memory.
-    pub nodes: MemoryNodes,
+    pub memory_nodes: SegmentNodes,
     /// Tokens of the text by which a plan selects positions; empty if it does not select.
     pub select_text: Vec<u32>,
     /// Suppresses messages about operations that take long.
     pub quiet: bool,
 }
-
-/// Reason why the workers did not start.
-#[derive(Debug, thiserror::Error)]
-pub enum LaunchError {
-    #[error("shared memory: {0}")]
-    Segment(#[from] SegmentError),
-    #[error("shared memory: {0}")]
-    Control(#[from] ControlError),
-    #[error("shared memory: {0}")]
-    Trace(#[from] TraceError),
-    #[error("the {worker} could not be started: {source}")]
-    Spawn { worker: String, source: std::io::Error },
-    #[error("the {worker} could not be reached: {source}")]
-    Channel { worker: String, source: ChannelError },
-    #[error(transparent)]
-    Prompts(#[from] prompt_store::OpenError),
-    #[error(transparent)]
-    Worker(#[from] WorkerFailure),
-    /// No second process can use the device. The workers are then started in another way.
-    #[error("{0}")]
-    NotShared(String),
-    /// No second process can use the device, although storages are to be read directly to it.
-    #[error("{0}, so drives cannot be read straight to the device; run with --nvme-direct off")]
-    NotReadable(String),
-    #[error("interrupted")]
-    Interrupted,
-    /// The serving thread panicked; its message was printed already.
-    #[error("the serving thread panicked")]
-    Panicked,
-}
-
-/// Running workers that have loaded the model.
-#[derive(Debug)]
-pub(super) struct Launched {
-    pub(super) control: Control,
-    pub(super) trace: TraceSegment,
-    pub(super) supervisor: Supervisor,
-    pub(super) variants: BTreeMap<WorkerId, String>,
-    /// Number and description of the CUDA device.
-    pub(super) device: Option<String>,
-}
-
-/// Receives the bytes loaded so far and the bytes to load. Returns false to interrupt the launch.
-pub type LoadProgress<'a> = dyn FnMut(u64, u64) -> bool + 'a;
 
 /// Starts the workers that the plan needs and waits until all are ready. If no second process can
 /// use the device, starts them again with one process for all work on it.
@@ -131,76 +86,83 @@ pub(super) fn launch(
     options: &LaunchOptions,
     progress: &mut LoadProgress<'_>,
     sample: &mut dyn FnMut(&Supervisor),
-) -> Result<Launched, LaunchError> {
+) -> Result<LaunchedWorkers, LaunchError> {
     let reads_directly = plan.topology.reads_directly();
-    let device = options.cuda.map(|index| DeviceUse::find(index, reads_directly, finds_blas()));
-    match attempt(plan, options, device.as_ref(), progress, sample) {
-        Err(LaunchError::NotShared(reason)) if reads_directly => {
-            Err(LaunchError::NotReadable(reason))
+    let device = options.cuda.map(|index| DeviceUse::detect(index, reads_directly, has_blas()));
+    match launch_once(plan, options, device.as_ref(), progress, sample) {
+        Err(LaunchError::DeviceMemoryNotShared(reason)) if reads_directly => {
+            Err(LaunchError::DirectReadsUnsupported(reason))
         }
-        Err(LaunchError::NotShared(reason)) => {
-            let device = device.map(|device| device.in_one_process(reason));
-            attempt(plan, options, device.as_ref(), progress, sample)
+        Err(LaunchError::DeviceMemoryNotShared(reason)) => {
+            let device = device.map(|device| device.with_one_process(reason));
+            launch_once(plan, options, device.as_ref(), progress, sample)
         }
         outcome => outcome,
     }
 }
 
-fn attempt(
+fn launch_once(
     plan: &Plan,
     options: &LaunchOptions,
     device: Option<&DeviceUse>,
     progress: &mut LoadProgress<'_>,
     sample: &mut dyn FnMut(&Supervisor),
-) -> Result<Launched, LaunchError> {
+) -> Result<LaunchedWorkers, LaunchError> {
     let cuda = device.map(|device| device.cuda);
     let parties = plan.lanes().len() as u32;
     let control = Control::create(parties, plan.table.words() * 4)?;
     let capacity = trace_capacity(plan);
     let trace = TraceSegment::create(plan.topology.lanes.len(), capacity)?;
     let supervisor = Supervisor::new(control.clone());
-    let mut launched =
-        Launched { control, trace, supervisor, variants: BTreeMap::new(), device: None };
+    let mut launched = LaunchedWorkers {
+        control,
+        trace,
+        supervisor,
+        kernel_variants: BTreeMap::new(),
+        device: None,
+    };
     // The workers keep host memory alive; the coordinator's mappings end with this function.
     let mut segments = Vec::new();
     for (segment, size_bytes) in host_segments(plan) {
-        if mappers(&plan.topology, segment.memory).count() > 1 {
+        if mapping_workers(&plan.topology, segment.memory).count() > 1 {
             segments.push((segment, Segment::create(segment_name(segment), size_bytes as usize)?));
         }
     }
-    let crew = Crew::of(&plan.topology, cuda);
-    for id in &crew.started {
+    let roles = WorkerRoles::from_topology(&plan.topology, cuda);
+    for id in &roles.started {
         let mut worker = spawn(*id, &plan.topology)?;
-        let maps = |segment: &SegmentId| {
-            let own = plan.topology.maps(*id, segment.memory);
+        let is_mapped = |segment: &SegmentId| {
+            let is_own = plan.topology.maps(*id, segment.memory);
             // The worker that copies maps everything that is copied.
-            own || (crew.copier == Some(*id) && crew.copies(&plan.topology, segment.memory))
+            is_own
+                || (roles.copier == Some(*id)
+                    && roles.is_transfer_memory(&plan.topology, segment.memory))
         };
-        let mapped: Vec<_> = segments.iter().filter(|(segment, _)| maps(segment)).collect();
-        let setup = setup(*id, plan, (options, cuda), &launched, &mapped, capacity);
+        let mapped: Vec<_> = segments.iter().filter(|(segment, _)| is_mapped(segment)).collect();
+        let setup = worker_setup(*id, plan, (options, cuda), &launched, &mapped, capacity);
         send_setup(&mut worker, setup, &launched, &mapped)?;
         launched.supervisor.workers.push(worker);
     }
     drop(segments);
-    let tells = !options.quiet;
-    let mut link = Link { plan, launched: &mut launched, progress, sample, tells };
-    link.load(&crew, cuda)?;
-    for id in crew.started {
-        let (mut variant, _) = link.receive(id, |message| match message {
+    let is_verbose = !options.quiet;
+    let mut startup = WorkerStartup { plan, launched: &mut launched, progress, sample, is_verbose };
+    startup.load(&roles, cuda)?;
+    for id in roles.started {
+        let (mut variant, _) = startup.receive(id, |message| match message {
             FromWorker::Ready { kernel_variant } => Some(kernel_variant),
             _ => None,
         })?;
-        if let (true, Some(device)) = (Some(id) == crew.gpu, device) {
+        if let (true, Some(device)) = (Some(id) == roles.gpu, device) {
             variant.push_str(&device.describe());
-            link.launched.device = Some(format!("cuda:{} {variant}", device.cuda.index));
+            startup.launched.device = Some(format!("cuda:{} {variant}", device.cuda.index));
         }
-        link.launched.variants.insert(id, variant);
+        startup.launched.kernel_variants.insert(id, variant);
     }
     Ok(launched)
 }
 
 /// Returns the workers that map a memory.
-fn mappers(topology: &Topology, memory: MemoryId) -> impl Iterator<Item = WorkerId> + '_ {
+fn mapping_workers(topology: &Topology, memory: MemoryId) -> impl Iterator<Item = WorkerId> + '_ {
     topology.worker_ids().filter(move |id| topology.maps(*id, memory))
 }
 
@@ -212,7 +174,7 @@ fn host_segments(plan: &Plan) -> Vec<(SegmentId, u64)> {
         |segment: &SegmentId| topology.memory_kind(segment.memory) == Some(MemoryKind::Dram);
     let segments = topology.segments().into_iter().filter(of_host);
     let is_used = |segment: &SegmentId| {
-        topology.far_number(segment.memory).is_none() || plan.segment_bytes(*segment) > 0
+        topology.slow_tier_index(segment.memory).is_none() || plan.segment_bytes(*segment) > 0
     };
     let segments = segments.filter(is_used);
     segments.map(|segment| (segment, plan.segment_bytes(segment).max(4096))).collect()
@@ -221,7 +183,7 @@ fn host_segments(plan: &Plan) -> Vec<(SegmentId, u64)> {
 /// Returns the host segments that only this worker uses, with their sizes in bytes.
 fn private_segments(plan: &Plan, id: WorkerId) -> Vec<(SegmentId, u64)> {
     let mut segments = host_segments(plan);
-    segments.retain(|(segment, _)| mappers(&plan.topology, segment.memory).eq([id]));
+    segments.retain(|(segment, _)| mapping_workers(&plan.topology, segment.memory).eq([id]));
     segments
 }
 
@@ -253,7 +215,7 @@ fn segment_name(segment: SegmentId) -> &'static str {
     }
 }
 
-fn spawn(id: WorkerId, topology: &Topology) -> Result<Worker, LaunchError> {
+fn spawn(id: WorkerId, topology: &Topology) -> Result<SupervisedWorker, LaunchError> {
     let worker = &topology.worker(id).name;
     let failed = |source| LaunchError::Spawn { worker: worker.clone(), source };
     let channel_failed = |source| LaunchError::Channel { worker: worker.clone(), source };
@@ -269,26 +231,26 @@ fn spawn(id: WorkerId, topology: &Topology) -> Result<Worker, LaunchError> {
         // A terminal's Ctrl-C is for the coordinator, which then ends the workers in order.
         .process_group(0);
     let child = command.spawn().map_err(failed)?;
-    Ok(Worker::new(id, worker.clone(), child, ours))
+    Ok(SupervisedWorker::new(id, worker.clone(), child, ours))
 }
 
-fn setup(
+fn worker_setup(
     worker: WorkerId,
     plan: &Plan,
-    (options, cuda): (&LaunchOptions, Option<CudaUse>),
-    launched: &Launched,
+    (options, cuda): (&LaunchOptions, Option<CudaConfig>),
+    launched: &LaunchedWorkers,
     mapped: &[&(SegmentId, Segment)],
     capacity: usize,
-) -> Setup {
+) -> WorkerSetup {
     let memories =
         mapped.iter().map(|(memory, segment)| (*memory, segment.size_bytes() as u64)).collect();
     let role = plan.topology.worker(worker).role;
-    Setup {
+    WorkerSetup {
         worker,
         plan: plan.clone(),
         memories,
         private: private_segments(plan, worker),
-        nodes: options.nodes.clone(),
+        nodes: options.memory_nodes.clone(),
         control_bytes: launched.control.segment().size_bytes() as u64,
         trace_capacity: capacity as u32,
         threads: match role {
@@ -307,16 +269,20 @@ fn setup(
         // Workers that only copy sample no tokens.
         grammars: options.grammars.clone().filter(|_| matches!(role, Role::Cpu | Role::Gpu)),
         select_text: options.select_text.clone(),
-        staged: staged(&plan.topology, worker, options),
-        prompts: options.prompts.clone().filter(|_| role == Role::Cpu),
+        staged: staged_for(&plan.topology, worker, options),
+        prompts: options.prompt_cache.clone().filter(|_| role == Role::Cpu),
     }
 }
 
 /// Returns the staging of a storage worker; `None` for any other worker.
-fn staged(topology: &Topology, worker: WorkerId, options: &LaunchOptions) -> Option<StagedAt> {
+fn staged_for(
+    topology: &Topology,
+    worker: WorkerId,
+    options: &LaunchOptions,
+) -> Option<StagedCopyConfig> {
     let storages = topology.storages();
-    let own = storages.iter().position(|(storage, _)| topology.maps(worker, *storage))?;
-    options.staged.get(own).cloned()
+    let index = storages.iter().position(|(storage, _)| topology.maps(worker, *storage))?;
+    options.staged.get(index).cloned()
 }
 
 /// Returns the time for which all lanes may make no progress: the configured bound if there is one,
@@ -357,144 +323,12 @@ fn cpus(role: Role, options: &LaunchOptions) -> Vec<u32> {
 }
 
 fn send_setup(
-    worker: &mut Worker,
-    setup: Setup,
-    launched: &Launched,
+    worker: &mut SupervisedWorker,
+    setup: WorkerSetup,
+    launched: &LaunchedWorkers,
     mapped: &[&(SegmentId, Segment)],
 ) -> Result<(), LaunchError> {
     let mut descriptors = vec![launched.control.segment().fd(), launched.trace.segment().fd()];
     descriptors.extend(mapped.iter().map(|(_, segment)| segment.fd()));
     send(worker, &ToWorker::Setup(Box::new(setup)), &descriptors)
-}
-
-fn send(
-    worker: &Worker,
-    message: &ToWorker,
-    descriptors: &[BorrowedFd<'_>],
-) -> Result<(), LaunchError> {
-    let failed = |source| LaunchError::Channel { worker: worker.name.clone(), source };
-    let bytes =
-        postcard::to_stdvec(message).map_err(|_| LaunchError::Worker(WorkerFailure::Unknown))?;
-    worker.channel.send_large(&bytes, descriptors).map_err(failed)
-}
-
-/// Handshake with the workers: waits for one of them while checking all.
-struct Link<'a, 'p> {
-    plan: &'a Plan,
-    launched: &'a mut Launched,
-    progress: &'a mut LoadProgress<'p>,
-    sample: &'a mut dyn FnMut(&Supervisor),
-    /// True if messages about operations that take long are printed.
-    tells: bool,
-}
-
-impl Link<'_, '_> {
-    /// Passes device memory to the workers that copy or read to it, and waits until weights are
-    /// loaded.
-    fn load(&mut self, crew: &Crew, cuda: Option<CudaUse>) -> Result<(), LaunchError> {
-        if let (Some(gpu), Some(copier)) = (crew.gpu, crew.copier) {
-            if cuda.is_some() {
-                self.share_device(gpu, copier, &crew.readers)?;
-            } else {
-                let ((memory, size_bytes), descriptors) =
-                    self.receive(gpu, |message| match message {
-                        FromWorker::Exported { memory, size_bytes } => Some((memory, size_bytes)),
-                        _ => None,
-                    })?;
-                for id in [copier].iter().chain(&crew.readers) {
-                    self.send(*id, &ToWorker::Attach { memory, size_bytes }, &descriptors)?;
-                }
-            }
-        }
-        let loaded = |message| matches!(message, FromWorker::Loaded).then_some(());
-        for loader in &crew.loaders {
-            self.receive(*loader, loaded)?;
-        }
-        if let Some(copier) = crew.copier {
-            self.send(copier, &ToWorker::Load, &[])?;
-            self.receive(copier, loaded)?;
-        }
-        Ok(())
-    }
-
-    fn worker(&mut self, id: WorkerId) -> Result<&mut Worker, LaunchError> {
-        let workers = &mut self.launched.supervisor.workers;
-        let worker = workers.iter_mut().find(|worker| worker.id == id);
-        worker.ok_or(LaunchError::Worker(WorkerFailure::Unknown))
-    }
-
-    fn send(
-        &mut self,
-        id: WorkerId,
-        message: &ToWorker,
-        fds: &[OwnedFd],
-    ) -> Result<(), LaunchError> {
-        let descriptors: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
-        send(self.worker(id)?, message, &descriptors)
-    }
-
-    /// Passes the arena of a CUDA device to the worker that copies, if that is another worker, and
-    /// to the workers that read storages to the device.
-    fn share_device(
-        &mut self,
-        gpu: WorkerId,
-        copier: WorkerId,
-        readers: &[WorkerId],
-    ) -> Result<(), LaunchError> {
-        if copier == gpu {
-            return Ok(());
-        }
-        let (exported, _) = self.receive(gpu, |message| match message {
-            FromWorker::ExportedDevice { handle, size_bytes } => Some((handle, size_bytes)),
-            _ => None,
-        })?;
-        let (handle, size_bytes) = exported;
-        let handle = handle.map_err(LaunchError::NotShared)?;
-        for id in [copier].iter().chain(readers) {
-            let handle = handle.clone();
-            self.send(*id, &ToWorker::AttachDevice { handle, size_bytes }, &[])?;
-            let (refusal, _) = self.receive(*id, |message| match message {
-                FromWorker::AttachedDevice { refusal } => Some(refusal),
-                _ => None,
-            })?;
-            if let Some(reason) = refusal {
-                return Err(LaunchError::NotShared(reason));
-            }
-        }
-        Ok(())
-    }
-
-    fn receive<T>(
-        &mut self,
-        id: WorkerId,
-        wanted: impl Fn(FromWorker) -> Option<T>,
-    ) -> Result<(T, Vec<OwnedFd>), LaunchError> {
-        loop {
-            let received = self.worker(id)?.receive(SLICE);
-            if let Some((FromWorker::Compiles, _)) = received {
-                if self.tells {
-                    eprintln!("compiling kernels for this GPU, about half a minute, once");
-                }
-                continue;
-            }
-            if let Some((message, descriptors)) = received {
-                if let Some(value) = wanted(message) {
-                    return Ok((value, descriptors));
-                }
-                continue;
-            }
-            self.launched.supervisor.check(self.plan)?;
-            (self.sample)(&self.launched.supervisor);
-            let words = self
-                .plan
-                .topology
-                .worker_ids()
-                .map(|id| self.launched.control.worker(id.index()).load_progress_bytes());
-            let (done, total) =
-                words.fold((0, 0), |sum, (done, total)| (sum.0 + done, sum.1 + total));
-            if !(self.progress)(done, total) {
-                return Err(LaunchError::Interrupted);
-            }
-        }
-    }
 }

@@ -1,6 +1,31 @@
 //! Memory of the machine and of processes, from procfs.
 
+use std::collections::BTreeMap;
 use std::fs;
+
+use super::supervisor::Supervisor;
+
+/// Maximum proportional set sizes observed, by process and for their sum.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PeakMemory {
+    pub by_process_bytes: BTreeMap<String, u64>,
+    pub sum_bytes: u64,
+}
+
+impl PeakMemory {
+    pub(super) fn sample(&mut self, supervisor: &Supervisor) {
+        let own_pid = std::process::id();
+        let workers = supervisor.processes();
+        let mut sum = 0;
+        for (name, pid) in workers.chain(std::iter::once(("coordinator", own_pid))) {
+            let Some(bytes) = pss_bytes(pid) else { continue };
+            sum += bytes;
+            let peak = self.by_process_bytes.entry(name.to_owned()).or_insert(0);
+            *peak = (*peak).max(bytes);
+        }
+        self.sum_bytes = self.sum_bytes.max(sum);
+    }
+}
 
 /// Returns the bytes that can be used without swapping: `MemAvailable`, bounded by the rest of the
 /// control group's limit.

@@ -1,4 +1,4 @@
-//! The engine of the batch job: implements [`Engine`] with worker processes.
+//! The engine of the batch job: implements [`BatchEngine`] with worker processes.
 //!
 //! [`RunEngine::start`] launches the workers and loads the model. `run` writes one group of
 //! sequences after the other into the step table, releases it, follows the steps of the sampler and
@@ -6,25 +6,26 @@
 //! measurements. The coordinator is never on the step path: workers run a group to its end without
 //! it.
 
+pub mod batch_scheduler;
 pub mod bench;
-mod crew;
+mod deduplicating_observer;
 pub mod descriptors;
 mod device_use;
-pub mod groups;
 pub mod launch;
-mod launched;
-pub mod measure;
+mod launched_workers;
 pub mod memory;
 mod prefill_share;
 pub mod replay;
-mod restart;
-pub mod routed;
-pub mod selected;
+pub mod routing_stats;
 pub mod serving;
-pub mod supervise;
+pub mod sparse_attention_stats;
+pub mod supervisor;
 pub mod takeover;
 pub mod trace_file;
+pub mod trace_stats;
 mod wake;
+mod worker_roles;
+mod worker_startup;
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -36,52 +37,31 @@ use program::plan::Plan;
 use program::simulate::Span;
 use program::topology::{LaneId, WorkerId};
 use shm::{SharedU32s, TraceReader, WaitError};
-use workers::shared::group::BATCH;
+use workers::shared::group::BATCH_STAGES;
 
-use crate::boundary::engine::{Engine, EngineError, Observer, Sequence, Verdict};
-use device_use::starts_carefully;
-use groups::{Fresh, Groups};
-use launch::{LaunchError, LaunchOptions, Launched, LoadProgress, SLICE};
-use measure::{Collector, Totals};
+use crate::engine_api::batch::{BatchEngine, BatchSequence, EngineError, Observer, Verdict};
+use batch_scheduler::{BatchScheduler, GroupPrefill};
+use deduplicating_observer::DeduplicatingObserver;
+use device_use::enter_safe_mode;
+use launch::{LaunchError, LaunchOptions, LaunchedWorkers, LoadProgress, POLL_INTERVAL};
+pub use memory::PeakMemory;
 use prefill_share::PrefillShare;
-use restart::TellingOnce;
-use routed::Routed;
-use selected::Selected;
-use supervise::{Supervisor, WorkerFailure};
+use routing_stats::RoutingStats;
+use sparse_attention_stats::SparseAttentionStats;
+use supervisor::WorkerFailure;
 use takeover::{LostStorage, take_over};
 use trace_file::TraceFile;
+use trace_stats::{SpanCollector, TraceTotals};
 
 /// Interval between samples of the processes' memory, which cost the processes a little time.
-const MEMORY_SAMPLE: Duration = Duration::from_millis(500);
+const MEMORY_SAMPLE_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Maximum time that an interrupted group may take to end before the workers are killed.
-const CALL_OFF_MAX: Duration = Duration::from_secs(1);
-
-/// Maximum proportional set sizes observed, by process and for their sum.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Peaks {
-    pub by_process_bytes: BTreeMap<String, u64>,
-    pub sum_bytes: u64,
-}
-
-impl Peaks {
-    fn sample(&mut self, supervisor: &Supervisor) {
-        let own = std::process::id();
-        let workers = supervisor.processes();
-        let mut sum = 0;
-        for (name, pid) in workers.chain(std::iter::once(("coordinator", own))) {
-            let Some(bytes) = memory::pss_bytes(pid) else { continue };
-            sum += bytes;
-            let peak = self.by_process_bytes.entry(name.to_owned()).or_insert(0);
-            *peak = (*peak).max(bytes);
-        }
-        self.sum_bytes = self.sum_bytes.max(sum);
-    }
-}
+const CANCEL_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Measurements of a run.
 #[derive(Debug, Clone, Default)]
-pub struct Measured {
+pub struct RunStats {
     pub load: Duration,
     pub prefill: Duration,
     pub decode: Duration,
@@ -94,52 +74,52 @@ pub struct Measured {
     /// Tokens sampled by decode steps: all except the first of each sequence.
     pub decode_tokens: u64,
     pub decode_steps: u64,
-    pub totals: Totals,
-    pub load_peaks: Peaks,
-    pub peaks: Peaks,
+    pub totals: TraceTotals,
+    pub load_peak_memory: PeakMemory,
+    pub peak_memory: PeakMemory,
     pub kernel_variants: BTreeMap<String, String>,
     /// Number and description of the CUDA device; `None` for the emulated device or without a
     /// device.
     pub device: Option<String>,
     /// Paths of the stagings that were read, in storage order.
-    pub staged: Vec<String>,
+    pub staged_paths: Vec<String>,
     /// Storages that were lost, in the order of their loss.
     pub lost_storages: Vec<LostStorage>,
     /// Heap allocations of each worker from ready to drain, by the worker's name.
     pub allocations: BTreeMap<String, u64>,
     /// Choices of the routers; `None` for a model without routers, or if they are not counted.
-    pub routed: Option<Routed>,
+    pub routing: Option<RoutingStats>,
     /// Numbers of positions that new tokens attended to, if they select.
-    pub selected: Option<Selected>,
+    pub sparse_attention: Option<SparseAttentionStats>,
     /// Prediction for the last group with enough decode steps.
-    pub prediction: Option<measure::Prediction>,
+    pub prediction: Option<trace_stats::DecodePrediction>,
 }
 
 /// Polled between waits; returns true to end the run.
-pub type Interrupt = Box<dyn Fn() -> bool>;
+pub type InterruptFn = Box<dyn Fn() -> bool>;
 
 /// Workers that hold a model and run groups of sequences.
 pub struct RunEngine {
     plan: Arc<Plan>,
     /// Options with which the workers were launched.
     options: LaunchOptions,
-    launched: Launched,
+    launched: LaunchedWorkers,
     /// Failure after which the workers cannot continue.
     failure: Option<WorkerFailure>,
     table: SharedU32s,
     readers: Vec<(LaneId, TraceReader)>,
-    collector: Collector,
+    collector: SpanCollector,
     trace_file: Option<TraceFile>,
-    measured: Measured,
+    measured: RunStats,
     prefill_share: Option<PrefillShare>,
     wake_ns: f64,
-    interrupt: Interrupt,
+    interrupt: InterruptFn,
     /// True while the workers are in a group.
-    busy: bool,
+    is_busy: bool,
     /// True if prompts with a common prefix share its computation.
-    shares: bool,
-    looked: Instant,
-    sampled: Instant,
+    shares_prompts: bool,
+    checked_at: Instant,
+    sampled_at: Instant,
 }
 
 impl std::fmt::Debug for RunEngine {
@@ -157,31 +137,31 @@ impl RunEngine {
         plan: Plan,
         options: &LaunchOptions,
         trace_file: Option<TraceFile>,
-        interrupt: Interrupt,
+        interrupt: InterruptFn,
         progress: &mut LoadProgress<'_>,
     ) -> Result<RunEngine, LaunchError> {
         let begun = Instant::now();
-        let mut load_peaks = Peaks::default();
-        let mut sampled = Instant::now();
+        let mut load_peak_memory = PeakMemory::default();
+        let mut sampled_at = Instant::now();
         let launched = launch::launch(
             &plan,
             options,
             &mut |done, total| !interrupt() && progress(done, total),
             &mut |supervisor| {
-                if sampled.elapsed() > MEMORY_SAMPLE {
-                    load_peaks.sample(supervisor);
-                    sampled = Instant::now();
+                if sampled_at.elapsed() > MEMORY_SAMPLE_INTERVAL {
+                    load_peak_memory.sample(supervisor);
+                    sampled_at = Instant::now();
                 }
             },
         )?;
-        load_peaks.sample(&launched.supervisor);
-        let measured = Measured {
+        load_peak_memory.sample(&launched.supervisor);
+        let measured = RunStats {
             load: begun.elapsed(),
-            load_peaks,
+            load_peak_memory,
             kernel_variants: launched.kernel_variants(&plan),
             device: launched.device.clone(),
-            staged: options.staged.iter().map(|staged| staged.path.clone()).collect(),
-            ..Measured::default()
+            staged_paths: options.staged.iter().map(|staged| staged.path.clone()).collect(),
+            ..RunStats::default()
         };
         let readers = launched.trace_readers(&plan)?;
         Ok(RunEngine {
@@ -192,22 +172,22 @@ impl RunEngine {
             launched,
             failure: None,
             readers,
-            collector: Collector::default(),
+            collector: SpanCollector::default(),
             trace_file,
             measured,
             wake_ns: wake::wake_ns(),
             interrupt,
-            busy: false,
-            shares: false,
-            looked: Instant::now(),
-            sampled: Instant::now(),
+            is_busy: false,
+            shares_prompts: false,
+            checked_at: Instant::now(),
+            sampled_at: Instant::now(),
         })
     }
 
     /// Sets whether prompts with a common prefix share its computation, starting with the next
     /// group. Disabled initially.
-    pub fn share_prompts(&mut self, shares: bool) {
-        self.shares = shares;
+    pub fn set_share_prompts(&mut self, shares_prompts: bool) {
+        self.shares_prompts = shares_prompts;
     }
 
     pub fn plan(&self) -> &Plan {
@@ -216,72 +196,72 @@ impl RunEngine {
 
     /// Returns the spans of the last group.
     pub fn spans(&self) -> Vec<Span> {
-        measure::simulator_spans(self.collector.spans.iter()).collect()
+        trace_stats::simulator_spans(self.collector.spans.iter()).collect()
     }
 
     /// Lets the workers exit, completes the trace file and returns the measurements.
     ///
     /// # Errors
     /// A trace file that could not be completed.
-    pub fn finish(mut self) -> std::io::Result<Measured> {
-        self.measured.peaks.sample(&self.launched.supervisor);
+    pub fn finish(mut self) -> std::io::Result<RunStats> {
+        self.measured.peak_memory.sample(&self.launched.supervisor);
         self.launched.control.release(&[], 0);
-        self.launched.supervisor.leave(self.busy);
+        self.launched.supervisor.shut_down(self.is_busy);
         // Read after the workers have left, since they publish their final counts on the way out.
         let words = |id: WorkerId| self.launched.control.worker(id.index()).allocations_seen();
         let topology = &self.plan.topology;
         self.measured.allocations =
             topology.worker_ids().map(|id| (topology.worker(id).name.clone(), words(id))).collect();
-        self.measured.routed = Routed::read(&self.plan.table, &self.table);
-        self.measured.selected = Selected::read(&self.plan.table, &self.table);
+        self.measured.routing = RoutingStats::read(&self.plan.table, &self.table);
+        self.measured.sparse_attention = SparseAttentionStats::read(&self.plan.table, &self.table);
         if let Some(file) = self.trace_file.take() {
             file.finish()?;
         }
         self.measured.totals = self.collector.totals;
         let lost_in_rings: u64 = self.readers.iter().map(|(_, reader)| reader.lost()).sum();
-        self.measured.totals.lost += lost_in_rings;
+        self.measured.totals.lost_spans += lost_in_rings;
         Ok(self.measured)
     }
 
     /// Checks for an interruption and for failed workers, and samples memory; at most once per
-    /// [`SLICE`].
-    fn look(&mut self) -> Result<(), EngineError> {
-        if self.looked.elapsed() < SLICE {
+    /// [`POLL_INTERVAL`].
+    fn check_health(&mut self) -> Result<(), EngineError> {
+        if self.checked_at.elapsed() < POLL_INTERVAL {
             return Ok(());
         }
-        self.looked = Instant::now();
+        self.checked_at = Instant::now();
         if (self.interrupt)() {
             return Err(EngineError::Interrupted);
         }
         if let Err(failure) = self.launched.supervisor.check(&self.plan) {
-            let Launched { supervisor, control, .. } = &mut self.launched;
+            let LaunchedWorkers { supervisor, control, .. } = &mut self.launched;
             match take_over(supervisor, (&self.plan, control), &failure) {
                 Some(lost) => self.measured.lost_storages.push(lost),
-                None => return Err(self.failed(failure)),
+                None => return Err(self.record_failure(failure)),
             }
         }
-        if self.sampled.elapsed() > MEMORY_SAMPLE {
-            self.measured.peaks.sample(&self.launched.supervisor);
-            self.sampled = Instant::now();
+        if self.sampled_at.elapsed() > MEMORY_SAMPLE_INTERVAL {
+            self.measured.peak_memory.sample(&self.launched.supervisor);
+            self.sampled_at = Instant::now();
         }
         Ok(())
     }
 
-    fn failed(&mut self, failure: WorkerFailure) -> EngineError {
+    fn record_failure(&mut self, failure: WorkerFailure) -> EngineError {
         self.failure = Some(failure.clone());
         worker_failure(failure)
     }
 
     /// Returns true if workers that failed in their first group are to be started again in another
     /// way.
-    fn starts_again(&mut self) -> bool {
+    fn should_restart(&mut self) -> bool {
         let failure = self.failure.take().filter(|_| self.measured.groups == 0);
-        failure.is_some_and(|failure| starts_carefully(self.options.cuda, &failure))
+        failure.is_some_and(|failure| enter_safe_mode(self.options.cuda, &failure))
     }
 
     /// Replaces the failed workers with new ones.
-    fn start_again(&mut self) -> Result<(), EngineError> {
-        self.launched.supervisor.leave(true);
+    fn restart(&mut self) -> Result<(), EngineError> {
+        self.launched.supervisor.shut_down(true);
         let interrupt = &self.interrupt;
         let launched =
             launch::launch(&self.plan, &self.options, &mut |_, _| !interrupt(), &mut |_| {});
@@ -295,22 +275,22 @@ impl RunEngine {
         self.table = self.launched.control.extra(0, self.plan.table.words());
         self.measured.kernel_variants = self.launched.kernel_variants(&self.plan);
         self.measured.device.clone_from(&self.launched.device);
-        self.busy = false;
+        self.is_busy = false;
         Ok(())
     }
 
     /// Runs all sequences to their ends, group by group.
     fn run_groups(
         &mut self,
-        sequences: &[Sequence<'_>],
+        sequences: &[BatchSequence<'_>],
         observer: &mut dyn Observer,
     ) -> Result<(), EngineError> {
         let plan = Arc::clone(&self.plan);
         let table = self.table.clone();
-        let mut groups = Groups::begin(&table, &plan, sequences, self.shares);
+        let mut groups = BatchScheduler::start(&table, &plan, sequences, self.shares_prompts);
         loop {
             self.run_group(&mut groups, observer)?;
-            if !groups.go_on() {
+            if !groups.start_next_group() {
                 return Ok(());
             }
         }
@@ -319,25 +299,25 @@ impl RunEngine {
     /// Runs the group in the step table to its end.
     fn run_group(
         &mut self,
-        groups: &mut Groups<'_>,
+        groups: &mut BatchScheduler<'_>,
         observer: &mut dyn Observer,
     ) -> Result<(), EngineError> {
         self.collector.clear();
         let control = self.launched.control.clone();
         let drained = control.drained().value().wrapping_add(1);
-        self.busy = true;
-        let followed = self.follow(groups, drained, observer);
-        if matches!(followed, Err(EngineError::Interrupted)) {
-            self.call_off(groups, drained);
+        self.is_busy = true;
+        let outcome = self.follow_group(groups, drained, observer);
+        if matches!(outcome, Err(EngineError::Interrupted)) {
+            self.cancel_group(groups, drained);
         }
-        let Followed { prefill, decode, decode_steps, generated } = followed?;
-        self.busy = false;
-        let fresh = groups.fresh();
+        let GroupStats { prefill, decode, decode_steps, generated } = outcome?;
+        self.is_busy = false;
+        let fresh = groups.prefill();
         let measured = &mut self.measured;
         measured.groups += 1;
         measured.prefill += prefill;
         measured.decode += decode;
-        measured.prefill_tokens += fresh.tokens;
+        measured.prefill_tokens += fresh.computed_tokens;
         measured.shared_tokens += fresh.shared_tokens;
         measured.generated_tokens += generated;
         measured.decode_steps += decode_steps;
@@ -347,11 +327,12 @@ impl RunEngine {
             file.add(&self.plan, &self.collector.spans)
                 .map_err(|error| EngineError::Failed(format!("the trace file: {error}")))?;
         }
-        if let Some(prediction) = measure::predict(&self.plan, &self.collector.spans, self.wake_ns)
+        if let Some(prediction) =
+            trace_stats::predict(&self.plan, &self.collector.spans, self.wake_ns)
         {
             measured.prediction = Some(prediction);
         }
-        match groups.ended(None, |index, result| observer.finished(index, result)) {
+        match groups.report_finished(None, |index, result| observer.on_finished(index, result)) {
             ControlFlow::Continue(()) => Ok(()),
             ControlFlow::Break(()) => Err(EngineError::Interrupted),
         }
@@ -359,32 +340,35 @@ impl RunEngine {
 
     /// Releases the group and follows it until the workers have drained it, which raises the
     /// `drained` timeline to `drained`.
-    fn follow(
+    fn follow_group(
         &mut self,
-        groups: &mut Groups<'_>,
+        groups: &mut BatchScheduler<'_>,
         drained: u32,
         observer: &mut dyn Observer,
-    ) -> Result<Followed, EngineError> {
+    ) -> Result<GroupStats, EngineError> {
         let control = self.launched.control.clone();
         let steps = control.steps().value();
         let begun = Instant::now();
-        control.release(&BATCH, groups.list_work());
+        control.release(&BATCH_STAGES, groups.list_work());
         let mut prefill = Duration::ZERO;
         let (mut generated, mut decode_steps) = (0, 0);
         for step in 0u32.. {
             let target = steps.wrapping_add(step + 1);
             if step == 0 {
-                let Fresh { tokens, shared_tokens, .. } = groups.fresh();
+                let GroupPrefill { computed_tokens: tokens, shared_tokens, .. } = groups.prefill();
                 let all = tokens + shared_tokens;
-                let mut tell = |share| observer.prefilled((share * all as f64) as u64, all);
-                self.wait(Awaited::Steps, target, &mut tell)?;
+                let mut report_progress =
+                    |share| observer.on_prefill_progress((share * all as f64) as u64, all);
+                self.wait(WaitTarget::Steps, target, &mut report_progress)?;
                 prefill = begun.elapsed();
             } else {
-                self.wait(Awaited::Steps, target, &mut |_| {})?;
+                self.wait(WaitTarget::Steps, target, &mut |_| {})?;
             }
-            generated +=
-                groups.new_tokens(|index, token| observer.token(index, token) == Verdict::Stop);
-            if groups.ended(Some(step), |index, result| observer.finished(index, result)).is_break()
+            generated += groups
+                .report_new_tokens(|index, token| observer.on_token(index, token) == Verdict::Stop);
+            if groups
+                .report_finished(Some(step), |index, result| observer.on_finished(index, result))
+                .is_break()
             {
                 return Err(EngineError::Interrupted);
             }
@@ -394,20 +378,20 @@ impl RunEngine {
                 break;
             }
         }
-        self.wait(Awaited::Drained, drained, &mut |_| {})?;
+        self.wait(WaitTarget::Drained, drained, &mut |_| {})?;
         self.drain_trace();
-        Ok(Followed { prefill, decode: begun.elapsed() - prefill, decode_steps, generated })
+        Ok(GroupStats { prefill, decode: begun.elapsed() - prefill, decode_steps, generated })
     }
 
-    /// Ends an interrupted group with its next step. Gives the workers up to [`CALL_OFF_MAX`] to
+    /// Ends an interrupted group with its next step. Gives the workers up to [`CANCEL_TIMEOUT`] to
     /// get there, since idle workers exit by themselves.
-    fn call_off(&mut self, groups: &Groups<'_>, drained: u32) {
+    fn cancel_group(&mut self, groups: &BatchScheduler<'_>, drained: u32) {
         groups.cancel();
         let control = self.launched.control.clone();
-        let until = Instant::now() + CALL_OFF_MAX;
+        let until = Instant::now() + CANCEL_TIMEOUT;
         while Instant::now() < until {
-            if control.drained().wait_at_least(drained, control.poison(), SLICE).is_ok() {
-                self.busy = false;
+            if control.drained().wait_until(drained, control.poison(), POLL_INTERVAL).is_ok() {
+                self.is_busy = false;
                 return;
             }
             self.drain_trace();
@@ -425,33 +409,33 @@ impl RunEngine {
         let Some(share) = &self.prefill_share else { return 0.0 };
         let position = self.launched.control.lane(share.lane.index()).position();
         let is_prefill = position.program == u32::from(ProgramId::PREFILL.0);
-        if is_prefill { share.at(position.instruction) } else { 1.0 }
+        if is_prefill { share.fraction_at(position.instruction) } else { 1.0 }
     }
 
     /// Waits until a timeline of the control segment reaches `target`, checking the workers
-    /// meanwhile. Calls `tell` from time to time with the fraction of prefill that is done.
+    /// meanwhile. Calls `on_progress` from time to time with the fraction of prefill that is done.
     fn wait(
         &mut self,
-        which: Awaited,
+        which: WaitTarget,
         target: u32,
-        tell: &mut dyn FnMut(f64),
+        on_progress: &mut dyn FnMut(f64),
     ) -> Result<(), EngineError> {
         loop {
             let control = &self.launched.control;
             let timeline = match which {
-                Awaited::Steps => control.steps(),
-                Awaited::Drained => control.drained(),
+                WaitTarget::Steps => control.steps(),
+                WaitTarget::Drained => control.drained(),
             };
-            match timeline.wait_at_least(target, control.poison(), SLICE) {
-                Ok(()) => return self.look(),
+            match timeline.wait_until(target, control.poison(), POLL_INTERVAL) {
+                Ok(()) => return self.check_health(),
                 Err(WaitError::TimedOut { .. }) => {
                     self.drain_trace();
-                    self.look()?;
-                    tell(self.prefill_share());
+                    self.check_health()?;
+                    on_progress(self.prefill_share());
                 }
                 Err(WaitError::Poisoned(_)) => {
-                    let failure = self.launched.supervisor.cause(&self.plan);
-                    return Err(self.failed(failure));
+                    let failure = self.launched.supervisor.wait_for_cause(&self.plan);
+                    return Err(self.record_failure(failure));
                 }
             }
         }
@@ -460,7 +444,7 @@ impl RunEngine {
 
 /// Measurements of a group that was followed to its end.
 #[derive(Debug, Clone, Copy)]
-struct Followed {
+struct GroupStats {
     prefill: Duration,
     decode: Duration,
     decode_steps: u64,
@@ -468,33 +452,33 @@ struct Followed {
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Awaited {
+enum WaitTarget {
     Steps,
     Drained,
 }
 
 fn worker_failure(failure: WorkerFailure) -> EngineError {
-    let kind = match failure.is_about_device_memory() {
-        true => EngineError::DeviceMemory,
+    let kind = match failure.is_out_of_device_memory() {
+        true => EngineError::OutOfDeviceMemory,
         false => EngineError::Failed,
     };
     kind(failure.to_string())
 }
 
-impl Engine for RunEngine {
+impl BatchEngine for RunEngine {
     fn run(
         &mut self,
-        sequences: &[Sequence<'_>],
+        sequences: &[BatchSequence<'_>],
         observer: &mut dyn Observer,
     ) -> Result<(), EngineError> {
-        let mut observer = TellingOnce::new(observer, sequences.len());
+        let mut observer = DeduplicatingObserver::new(observer, sequences.len());
         loop {
             let ended = self.run_groups(sequences, &mut observer);
-            if ended.is_ok() || !self.starts_again() {
+            if ended.is_ok() || !self.should_restart() {
                 return ended;
             }
-            self.start_again()?;
-            observer.begin_again();
+            self.restart()?;
+            observer.restart();
         }
     }
 }

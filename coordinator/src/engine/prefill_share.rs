@@ -12,7 +12,7 @@ pub(super) struct PrefillShare {
     pub(super) lane: LaneId,
     /// Number of additions and multiplications before each instruction, and before the end of the
     /// list.
-    before: Vec<f64>,
+    work_before: Vec<f64>,
 }
 
 impl PrefillShare {
@@ -28,29 +28,31 @@ impl PrefillShare {
                 };
                 before.push(before[before.len() - 1] + work);
             }
-            PrefillShare { lane: list.lane, before }
+            PrefillShare { lane: list.lane, work_before: before }
         };
         let lanes = plan.prefill().lanes.iter().map(of_lane);
-        lanes.max_by(|a, b| a.all().total_cmp(&b.all())).filter(|share| share.all() > 0.0)
+        lanes
+            .max_by(|a, b| a.total_work().total_cmp(&b.total_work()))
+            .filter(|share| share.total_work() > 0.0)
     }
 
-    fn all(&self) -> f64 {
-        self.before[self.before.len() - 1]
+    fn total_work(&self) -> f64 {
+        self.work_before[self.work_before.len() - 1]
     }
 
     /// Returns the fraction of prefill that is done when the lane begins an instruction, from 0 to
     /// 1.
-    pub(super) fn at(&self, instruction: u32) -> f64 {
-        let place = (instruction as usize).min(self.before.len() - 1);
-        self.before[place] / self.all()
+    pub(super) fn fraction_at(&self, instruction: u32) -> f64 {
+        let place = (instruction as usize).min(self.work_before.len() - 1);
+        self.work_before[place] / self.total_work()
     }
 }
 
 fn operations(config: &ModelConfig, shape: &RunShape, compute: &Compute) -> f64 {
-    let all = u64::from(shape.batch_size) * u64::from(shape.max_prompt);
-    let most = shape.stream_rows() as u64;
-    let begin = (u64::from(compute.at.stream) * most).min(all);
-    let rows = most.min(all - begin) as f64;
+    let total_rows = u64::from(shape.batch_size) * u64::from(shape.max_prompt);
+    let max_rows = shape.stream_rows() as u64;
+    let begin = (u64::from(compute.at.stream) * max_rows).min(total_rows);
+    let rows = max_rows.min(total_rows - begin) as f64;
     if compute.op.is_attention() {
         let past = match shape.is_chunked() {
             true => (begin % u64::from(shape.max_prompt)) as f64 + rows / 2.0,
@@ -69,8 +71,8 @@ fn operations(config: &ModelConfig, shape: &RunShape, compute: &Compute) -> f64 
 #[cfg(test)]
 mod tests {
     use model::config::Dtype;
-    use model::known::known;
-    use planner::policy::{Homes, Policy, device_map};
+    use model::known::find_known;
+    use planner::policy::{DefaultTiers, Policy, device_map};
     use program::compile::compile;
     use program::topology::MemoryId;
 
@@ -78,7 +80,7 @@ mod tests {
 
     #[test]
     fn later_chunks_of_a_prompt_are_more_work() {
-        let mut config = known("llama-3.2-1b").expect("a known model").config;
+        let mut config = find_known("llama-3.2-1b").expect("a known model").config;
         config.keep_layers(1);
         let shape = RunShape {
             batches: 1,
@@ -97,14 +99,14 @@ mod tests {
             device_slots: 0,
             dtype: Dtype::Bf16,
         };
-        let homes = Homes { kv: MemoryId::DRAM, prefill_hidden: MemoryId::DRAM };
+        let homes = DefaultTiers { kv: MemoryId::DRAM, prefill_hidden: MemoryId::DRAM };
         let map = device_map(&Policy::CpuOnly, &config, true, homes);
         let plan = compile(&config, &shape, &map).expect("compiles");
         let share = PrefillShare::new(&plan).expect("there is work");
         let instructions = plan.prefill().lane(share.lane).expect("its list").instructions.len();
-        let half = share.at(instructions as u32 / 2);
+        let half = share.fraction_at(instructions as u32 / 2);
         assert!(half > 0.2 && half < 0.45, "{half}");
-        assert!((share.at(instructions as u32) - 1.0).abs() < 1e-9);
-        assert!(share.at(0) < 1e-9);
+        assert!((share.fraction_at(instructions as u32) - 1.0).abs() < 1e-9);
+        assert!(share.fraction_at(0) < 1e-9);
     }
 }

@@ -7,13 +7,13 @@ use program::plan::Plan;
 use program::topology::{LaneId, Role, WorkerId};
 use shm::Control;
 
-use super::supervise::{Supervisor, WorkerFailure};
+use super::supervisor::{Supervisor, WorkerFailure};
 
 /// Maximum time that a lost worker's process may take to end. Its pending reads end with it; a
 /// drive that does not answer delays this until the system gives up on the drive.
-const END_MAX: Duration = Duration::from_secs(180);
+const EXIT_TIMEOUT: Duration = Duration::from_secs(180);
 /// Interval between checks of the lost worker's process.
-const END_SLICE: Duration = Duration::from_millis(2);
+const EXIT_POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 /// A storage without which a run continued.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,31 +37,32 @@ pub(super) fn take_over(
     failure: &WorkerFailure,
 ) -> Option<LostStorage> {
     let begun = Instant::now();
-    let place = supervisor.workers.iter().position(|worker| failure.is_of(&worker.name))?;
+    let place = supervisor.workers.iter().position(|worker| failure.is_from(&worker.name))?;
     let lost = supervisor.workers[place].id;
-    let reads = |id: WorkerId| plan.topology.worker(id).role == Role::Storage;
-    if !reads(lost) || control.poison().check().is_err() {
+    let is_storage = |id: WorkerId| plan.topology.worker(id).role == Role::Storage;
+    if !is_storage(lost) || control.poison().check().is_err() {
         return None;
     }
-    let others = supervisor.workers.iter().map(|worker| worker.id).filter(|id| *id != lost);
-    let others: Vec<WorkerId> = others.filter(|id| reads(*id)).collect();
+    let survivors = supervisor.workers.iter().map(|worker| worker.id).filter(|id| *id != lost);
+    let survivors: Vec<WorkerId> = survivors.filter(|id| is_storage(*id)).collect();
     // The next one by id, after the last the first.
-    let successor = others.iter().find(|id| **id > lost).or_else(|| others.first()).copied()?;
+    let successor =
+        survivors.iter().find(|id| **id > lost).or_else(|| survivors.first()).copied()?;
     let mut worker = supervisor.workers.remove(place);
     // The process may have ended already.
     let _ = worker.child.kill();
     while !matches!(worker.child.try_wait(), Ok(Some(_))) {
-        if begun.elapsed() > END_MAX {
+        if begun.elapsed() > EXIT_TIMEOUT {
             supervisor.workers.push(worker);
             return None;
         }
-        std::thread::sleep(END_SLICE);
+        std::thread::sleep(EXIT_POLL_INTERVAL);
     }
-    let runs = |lane: &LaneId| match control.lane(lane.index()).successor() {
+    let is_run_by_lost = |lane: &LaneId| match control.lane(lane.index()).successor() {
         Some(worker) => worker == lost.index(),
         None => plan.topology.lane(*lane).worker == lost,
     };
-    let lanes: Vec<LaneId> = plan.lanes().into_iter().filter(runs).collect();
+    let lanes: Vec<LaneId> = plan.lanes().into_iter().filter(is_run_by_lost).collect();
     lanes.iter().for_each(|lane| control.hand_over(lane.index(), successor.index()));
     Some(LostStorage {
         worker: worker.name.clone(),

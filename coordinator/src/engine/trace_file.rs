@@ -9,7 +9,7 @@ use program::plan::Plan;
 use program::validate::describe;
 use serde_json::json;
 
-use crate::engine::measure::{Span, instruction, program_of};
+use crate::engine::trace_stats::{TraceSpan, instruction, program_of};
 
 /// Writer of a trace file. Spans are written as they are added; the file is complete only after
 /// [`TraceFile::finish`].
@@ -48,7 +48,7 @@ impl TraceFile {
     ///
     /// # Errors
     /// A file that could not be written.
-    pub fn add(&mut self, plan: &Plan, spans: &[Span]) -> std::io::Result<()> {
+    pub fn add(&mut self, plan: &Plan, spans: &[TraceSpan]) -> std::io::Result<()> {
         let Some(earliest) = spans.iter().map(|span| span.record.start_ns).min() else {
             return Ok(());
         };

@@ -16,7 +16,7 @@ pub(super) fn wake_ns() -> f64 {
     std::thread::scope(|scope| {
         let answer = || {
             for round in 1..=ROUNDS {
-                if there.wait_at_least(round, &poison, TIMEOUT).is_err() {
+                if there.wait_until(round, &poison, TIMEOUT).is_err() {
                     return;
                 }
                 back.signal();
@@ -28,7 +28,7 @@ pub(super) fn wake_ns() -> f64 {
         for round in 1..=ROUNDS {
             let begun = Instant::now();
             there.signal();
-            if back.wait_at_least(round, &poison, TIMEOUT).is_err() {
+            if back.wait_until(round, &poison, TIMEOUT).is_err() {
                 return;
             }
             trips_ns.push(begun.elapsed().as_nanos());

@@ -3,8 +3,8 @@
 
 use std::io;
 
-use crate::boundary::codec::CodecError;
-use crate::boundary::engine::EngineError;
+use crate::engine_api::batch::EngineError;
+use crate::engine_api::codec::CodecError;
 
 /// Reason for which a job ended without finishing.
 #[derive(Debug, thiserror::Error)]
@@ -49,9 +49,9 @@ pub enum JobError {
         "{path} is a link, belongs to another user or is not a regular file, but the answers are \
          sorted in a file of that name. Remove it, or specify another --output."
     )]
-    ForeignSettling { path: String },
+    ForeignTempFile { path: String },
     #[error("the output {path} is a directory. Specify a file in it as --output.")]
-    OutputFolder { path: String },
+    OutputDirectory { path: String },
     #[error("the input and the output are the same file, {path}. Specify another --output.")]
     SameFile { path: String },
     #[error(

@@ -7,17 +7,17 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
-use super::sink::Place;
-use crate::boundary::codec::{Conversation, TextCodec, Turn};
-use crate::boundary::engine::Sampling;
+use super::sink::IoTarget;
+use crate::engine_api::batch::Sampling;
+use crate::engine_api::codec::{ChatTurn, Conversation, TextCodec};
 use crate::openai::body::defaults::Defaults;
-use crate::openai::body::unread::Unread;
-use crate::openai::body::{Body, Origin, RawPrompt, Rules, read_body};
+use crate::openai::body::unknown_fields::UnknownFieldPolicy;
+use crate::openai::body::{Body, BodyOrigin, BodyRules, RawPrompt, read_body};
 use crate::openai::chats::ChatRules;
-use crate::openai::item::{Endpoint, ErrorCode, Rejection, Request};
+use crate::openai::input_line::{CompletionRequest, Endpoint, ErrorCode, Rejection};
 use crate::openai::json::parse_object;
-use crate::openai::prompt::Limits;
-use crate::openai::request::Building;
+use crate::openai::prompt::ModelLimits;
+use crate::openai::request::RequestBuilder;
 
 /// Maximum number of new tokens of a chat without `max_tokens`. OpenAI allows the rest of the
 /// context; here memory for all of them is reserved before the first token.
@@ -25,21 +25,21 @@ pub const CHAT_MAX_TOKENS: u32 = 1024;
 
 /// Format of an input's lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Format {
+pub enum InputFormat {
     /// One JSON object per line (stdin, and any file name that does not end in `.txt`).
     JsonLines,
     /// One raw prompt per line (`.txt`).
     Text,
 }
 
-impl Format {
-    /// Returns [`Format::Text`] for `.txt` files, and [`Format::JsonLines`] for anything else,
-    /// stdin included.
-    pub fn of(place: &Place) -> Format {
+impl InputFormat {
+    /// Returns [`InputFormat::Text`] for `.txt` files, and [`InputFormat::JsonLines`] for anything
+    /// else, stdin included.
+    pub fn from_target(target: &IoTarget) -> InputFormat {
         let is_text = |path: &Path| path.extension().is_some_and(|extension| extension == "txt");
-        match place {
-            Place::File(path) if is_text(path) => Format::Text,
-            _ => Format::JsonLines,
+        match target {
+            IoTarget::File(path) if is_text(path) => InputFormat::Text,
+            _ => InputFormat::JsonLines,
         }
     }
 }
@@ -47,10 +47,10 @@ impl Format {
 /// Options that apply to every line.
 #[derive(Debug, Clone, Copy)]
 pub struct InputOptions<'a> {
-    pub format: Format,
+    pub format: InputFormat,
     /// Turns each raw prompt into one user message.
     pub chat: bool,
-    pub chats: &'a ChatRules,
+    pub chat_rules: &'a ChatRules,
     /// Limit of requests that give neither `max_tokens` nor `max_completion_tokens`, at least 1;
     /// `None` for the default of their endpoint.
     pub max_tokens: Option<u32>,
@@ -61,67 +61,67 @@ pub struct InputOptions<'a> {
     /// Defaults for raw prompts and short lines.
     pub defaults: &'a Defaults,
     /// Treatment of fields that are not implemented.
-    pub unread: &'a Unread,
+    pub unknown_fields: &'a UnknownFieldPolicy,
     /// `None` if the model has no tokenizer.
     pub codec: Option<&'a dyn TextCodec>,
-    pub limits: Limits,
+    pub limits: ModelLimits,
 }
 
 impl<'a> InputOptions<'a> {
-    fn rules(&self, origin: Origin) -> Rules<'a> {
-        Rules { origin, sampling: Sampling::GREEDY, unread: self.unread }
+    fn rules(&self, origin: BodyOrigin) -> BodyRules<'a> {
+        BodyRules { origin, sampling: Sampling::GREEDY, unknown_fields: self.unknown_fields }
     }
 
-    fn building(&self) -> Building<'a> {
-        Building {
+    fn request_builder(&self) -> RequestBuilder<'a> {
+        RequestBuilder {
             max_tokens: self.max_tokens,
             chat_max_tokens: CHAT_MAX_TOKENS,
             seed: self.seed,
             now_s: self.now_s,
             codec: self.codec,
-            chats: self.chats,
+            chat_rules: self.chat_rules,
             limits: self.limits,
         }
     }
 }
 
 /// Result of parsing one line on its own.
-pub(super) struct ReadLine {
+pub(super) struct ParsedLine {
     /// The `custom_id` of the line; `None` if it has none or cannot be parsed up to there.
     pub(super) custom_id: Option<String>,
     /// True for a request. A malformed line gets an ID, but does not reserve it.
     pub(super) is_request: bool,
     /// The request, whose ID is set when all lines are joined.
-    pub(super) result: Result<Request, Rejection>,
+    pub(super) result: Result<CompletionRequest, Rejection>,
 }
 
 /// Parses one line that is not blank.
-pub(super) fn read_line(raw: &[u8], line: usize, options: &InputOptions<'_>) -> ReadLine {
+pub(super) fn parse_line(raw: &[u8], line: usize, options: &InputOptions<'_>) -> ParsedLine {
     let (mut custom_id, mut is_request) = (None, false);
     let result = (|| {
-        let text = text_of(raw)?;
+        let text = decode_utf8(raw)?;
         let (endpoint, body) = match options.format {
-            Format::Text => {
+            InputFormat::Text => {
                 is_request = true;
-                short_line(options.defaults.of_text(text), options)?
+                parse_short_line(options.defaults.prompt_fields(text), options)?
             }
-            Format::JsonLines => {
+            InputFormat::JsonLines => {
                 let fields = parse_object(text, "line", "{\"prompt\": \"...\"}")?;
-                custom_id = read_custom_id(&fields)?;
+                custom_id = parse_custom_id(&fields)?;
                 is_request = true;
-                read_envelope(fields, options)?
+                parse_envelope(fields, options)?
             }
         };
-        Ok(Request { line, ..options.building().build(endpoint, &body)? })
+        Ok(CompletionRequest { line, ..options.request_builder().build(endpoint, &body)? })
     })();
-    ReadLine { custom_id, is_request, result }
+    ParsedLine { custom_id, is_request, result }
 }
 
 /// Decodes a line.
 ///
 /// # Errors
 /// Returns a rejection if the line is not UTF-8.
-pub fn text_of(raw: &[u8]) -> Result<&str, Rejection> {
+pub fn decode_utf8(raw: &[u8]) -> Result<&str, Rejection> {
     std::str::from_utf8(raw).map_err(|error| {
         let byte = error.valid_up_to() + 1;
         let message = format!("The line is not valid UTF-8 (byte {byte}). Save the file as UTF-8.");
@@ -130,7 +130,7 @@ pub fn text_of(raw: &[u8]) -> Result<&str, Rejection> {
 }
 
 /// Parses a line that holds the body's fields itself; `messages` among them make it a chat request.
-fn short_line(
+fn parse_short_line(
     mut fields: Map<String, Value>,
     options: &InputOptions<'_>,
 ) -> Result<(Endpoint, Body), Rejection> {
@@ -138,9 +138,9 @@ fn short_line(
     options.defaults.add_to(&mut fields);
     let chat = fields.get("messages").is_some_and(|messages| !messages.is_null());
     let endpoint = if chat { Endpoint::ChatCompletions } else { Endpoint::Completions };
-    let mut body = read_body(&fields, endpoint, &options.rules(Origin::ShortLine))?;
+    let mut body = read_body(&fields, endpoint, &options.rules(BodyOrigin::ShortLine))?;
     wrap_as_chat(options.chat, endpoint, &mut body);
-    options.defaults.seat(&mut body)?;
+    options.defaults.add_system_message(&mut body)?;
     Ok((endpoint, body))
 }
 
@@ -154,7 +154,7 @@ fn wrap_as_chat(chat: bool, endpoint: Endpoint, body: &mut Body) {
         match prompt {
             RawPrompt::Text(text) if !text.is_empty() => {
                 let content = std::mem::take(text);
-                *prompt = RawPrompt::Chat(Conversation::new(vec![Turn::new("user", content)]));
+                *prompt = RawPrompt::Chat(Conversation::new(vec![ChatTurn::new("user", content)]));
             }
             _ => {}
         }
@@ -165,7 +165,7 @@ fn wrap_as_chat(chat: bool, endpoint: Endpoint, body: &mut Body) {
 ///
 /// # Errors
 /// Returns a rejection if it is not a non-empty string.
-pub fn read_custom_id(fields: &Map<String, Value>) -> Result<Option<String>, Rejection> {
+pub fn parse_custom_id(fields: &Map<String, Value>) -> Result<Option<String>, Rejection> {
     match fields.get("custom_id") {
         None | Some(Value::Null) => Ok(None),
         Some(Value::String(id)) if !id.is_empty() => Ok(Some(id.clone())),
@@ -177,12 +177,12 @@ pub fn read_custom_id(fields: &Map<String, Value>) -> Result<Option<String>, Rej
 }
 
 /// Parses a line. One with `body`, `url` or `method` is in batch format.
-fn read_envelope(
+fn parse_envelope(
     fields: Map<String, Value>,
     options: &InputOptions<'_>,
 ) -> Result<(Endpoint, Body), Rejection> {
     if !["body", "url", "method"].iter().any(|key| fields.contains_key(*key)) {
-        return short_line(fields, options);
+        return parse_short_line(fields, options);
     }
     let known = ["custom_id", "method", "url", "body"];
     if let Some((field, _)) = fields.iter().find(|(key, _)| !known.contains(&key.as_str())) {
@@ -191,7 +191,7 @@ fn read_envelope(
             format!("Unknown parameter: '{field}' next to 'body'. Move it into 'body'."),
         ));
     }
-    let need = |name: &str| {
+    let require = |name: &str| {
         fields.get(name).ok_or_else(|| {
             Rejection::new(
                 ErrorCode::MissingField,
@@ -202,14 +202,14 @@ fn read_envelope(
             )
         })
     };
-    let method = need("method")?;
+    let method = require("method")?;
     if method != "POST" {
         return Err(Rejection::new(
             ErrorCode::UnsupportedMethod,
             format!("Invalid value for 'method': must be \"POST\", got {method}."),
         ));
     }
-    let url = need("url")?;
+    let url = require("url")?;
     let endpoint = url.as_str().and_then(Endpoint::from_url).ok_or_else(|| {
         Rejection::new(
             ErrorCode::UnsupportedUrl,
@@ -219,10 +219,10 @@ fn read_envelope(
             ),
         )
     })?;
-    let body = need("body")?.as_object().ok_or_else(|| {
+    let body = require("body")?.as_object().ok_or_else(|| {
         Rejection::new(ErrorCode::InvalidValue, "Invalid value for 'body': must be an object.")
     })?;
-    let mut body = read_body(body, endpoint, &options.rules(Origin::BatchLine))?;
+    let mut body = read_body(body, endpoint, &options.rules(BodyOrigin::BatchLine))?;
     wrap_as_chat(options.chat, endpoint, &mut body);
     Ok((endpoint, body))
 }

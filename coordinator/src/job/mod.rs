@@ -1,32 +1,32 @@
 //! The batch job: requests in, answers out, restartable.
 //!
 //! [`prepare`] reads and checks everything before an engine exists, so that invalid input costs no
-//! model load; [`run`](run::Job::run) passes all sequences to an
-//! [`Engine`](crate::boundary::engine::Engine), those with the longest answers first, and writes
-//! answers as they are finished.
+//! model load; [`run`](run::BatchJob::run) passes all sequences to an
+//! [`BatchEngine`](crate::engine_api::batch::BatchEngine), those with the longest answers first,
+//! and writes answers as they are finished.
 //!
 //! Invariants: a job that ends leaves the output in input order; an answer depends on its request
 //! alone, never on the group it ran in; lines that were written survive any later failure.
 
-mod answers;
-pub mod demand;
+mod answer_buffer;
+mod detect_format;
 pub mod error;
-mod follow;
+pub mod eta;
 pub mod input;
-mod kinds;
-pub mod on_serving;
+pub mod input_data;
+mod observer;
+mod output_file;
 pub mod prepare;
 pub mod progress;
+pub mod progress_counter;
 pub mod read;
-pub mod reading;
-mod regular;
-pub mod remaining;
 pub mod resume;
 pub mod run;
+pub mod serving_adapter;
 pub mod sink;
-pub mod source;
 pub mod summary;
 pub mod unfinished;
+pub mod workload;
 
 #[cfg(test)]
 pub(crate) mod tests;

@@ -4,32 +4,32 @@
 use std::ops::ControlFlow;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use super::demand::Demand;
 use super::error::JobError;
-use super::input::{Format, InputOptions};
-use super::read::{check_read, read_items};
-use super::reading::Reading;
-use super::resume::{Recorded, Resume};
-use super::run::Job;
-use super::sink::{OutputMode, Place, Sink};
-use super::source::Source;
-use crate::boundary::codec::TextCodec;
+use super::input::{InputFormat, InputOptions};
+use super::input_data::InputData;
+use super::progress_counter::ProgressCounter;
+use super::read::{check_tokenized, parse_input};
+use super::resume::{RecordedProvenance, ResumeState};
+use super::run::BatchJob;
+use super::sink::{IoTarget, OutputMode, OutputSink};
+use super::workload::JobWorkload;
+use crate::engine_api::codec::TextCodec;
 use crate::openai::body::defaults::Defaults;
-use crate::openai::body::unread::Unread;
+use crate::openai::body::unknown_fields::UnknownFieldPolicy;
 use crate::openai::chats::{ChatOptions, ChatRules};
-use crate::openai::item::{Item, warnings_of};
+use crate::openai::input_line::{InputLine, summarize_warnings};
 use crate::openai::output::Provenance;
-use crate::openai::prompt::Limits;
+use crate::openai::prompt::ModelLimits;
 
 /// Options of the user.
 #[derive(Debug, Clone)]
 pub struct JobOptions {
-    pub input: Place,
-    pub output: Place,
+    pub input: IoTarget,
+    pub output: IoTarget,
     pub mode: OutputMode,
     /// Turns each raw prompt into one user message.
     pub chat: bool,
-    pub chats: ChatOptions,
+    pub chat_options: ChatOptions,
     /// Limit of requests without one, at least 1; `None` for the default of their endpoint.
     pub max_tokens: Option<u32>,
     /// Seed of requests without one.
@@ -41,90 +41,92 @@ pub struct JobOptions {
 }
 
 /// Properties of the model that a job depends on.
-pub struct ModelFacts<'a> {
+pub struct ModelInfo<'a> {
     pub name: String,
     /// Other names that requests may use for the model.
     pub aliases: Vec<String>,
-    pub limits: Limits,
+    pub limits: ModelLimits,
     /// `None` if the model has no tokenizer.
     pub codec: Option<&'a dyn TextCodec>,
 }
 
-impl std::fmt::Debug for ModelFacts<'_> {
+impl std::fmt::Debug for ModelInfo<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ModelFacts").field("name", &self.name).finish_non_exhaustive()
+        f.debug_struct("ModelInfo").field("name", &self.name).finish_non_exhaustive()
     }
 }
 
 /// A job whose input is read and whose output is locked. Nothing is written yet.
 #[derive(Debug)]
-pub struct ReadJob<'a> {
+pub struct PreparedJob<'a> {
     options: &'a JobOptions,
-    items: Vec<Item>,
+    items: Vec<InputLine>,
     notes: Vec<String>,
-    sink: Sink,
+    sink: OutputSink,
     /// Content of the output.
     existing: Vec<u8>,
-    recorded: Option<Recorded>,
+    recorded: Option<RecordedProvenance>,
     created: u64,
-    model: ModelFacts<'a>,
+    model: ModelInfo<'a>,
 }
 
-impl<'a> ReadJob<'a> {
+impl<'a> PreparedJob<'a> {
     /// Locks the output and reads the input.
     ///
     /// # Errors
     /// Returns an error if reading is interrupted, if the input cannot be read, or if the output
     /// must not or cannot be written.
-    pub fn read(
+    pub fn prepare(
         options: &'a JobOptions,
-        model: ModelFacts<'a>,
-        reading: &mut Reading,
+        model: ModelInfo<'a>,
+        reading: &mut ProgressCounter,
         interrupted: &dyn Fn() -> bool,
-    ) -> Result<ReadJob<'a>, JobError> {
+    ) -> Result<PreparedJob<'a>, JobError> {
         // First, so that an output that cannot be written is reported before anything that takes
         // long.
         let (sink, existing) =
-            Sink::open(&options.output, options.mode, options.input.metadata()?.as_ref())?;
-        let recorded = Recorded::read(&existing);
-        let input = Source::read(&options.input, interrupted)?;
+            OutputSink::open(&options.output, options.mode, options.input.metadata()?.as_ref())?;
+        let recorded = RecordedProvenance::from_output(&existing);
+        let input = InputData::read(&options.input, interrupted)?;
         // An input file that was touched still makes the same job.
-        let created = recorded.as_ref().map_or_else(|| input.created(), |known| known.created);
+        let created = recorded.as_ref().map_or_else(|| input.modified_s(), |known| known.created);
         let names = std::iter::once(&model.name).chain(&model.aliases).cloned().collect();
-        let unread = Unread::new(options.ignore_unknown_fields).with_model_names(names);
-        let chats = ChatRules::new(&options.chats, model.codec).map_err(JobError::Chats)?;
+        let unknown_fields =
+            UnknownFieldPolicy::new(options.ignore_unknown_fields).with_model_names(names);
+        let chat_rules =
+            ChatRules::new(&options.chat_options, model.codec).map_err(JobError::Chats)?;
         let input_options = InputOptions {
-            format: Format::of(&options.input),
+            format: InputFormat::from_target(&options.input),
             chat: options.chat,
-            chats: &chats,
+            chat_rules: &chat_rules,
             max_tokens: options.max_tokens,
             seed: options.seed,
-            now_s: if created == 0 { seconds_now() } else { created },
+            now_s: if created == 0 { unix_time_s() } else { created },
             defaults: &options.defaults,
-            unread: &unread,
+            unknown_fields: &unknown_fields,
             codec: model.codec,
             limits: model.limits,
         };
-        let read = read_items(&input.bytes, &input_options, &mut |done, total| {
+        let read = parse_input(&input.bytes, &input_options, &mut |done, total| {
             reading.update(done, total);
             if interrupted() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
         reading.end();
         let items = read.ok_or(JobError::Interrupted)?;
-        check_read(items.iter().filter_map(|item| match item {
-            Item::Error(error) => Some(error),
-            Item::Request(_) => None,
+        check_tokenized(items.iter().filter_map(|item| match item {
+            InputLine::Error(error) => Some(error),
+            InputLine::Request(_) => None,
         }))?;
-        let mut notes = unread.notes();
-        notes.extend(warnings_of(&items));
-        Ok(ReadJob { options, items, notes, sink, existing, recorded, created, model })
+        let mut notes = unknown_fields.notes();
+        notes.extend(summarize_warnings(&items));
+        Ok(PreparedJob { options, items, notes, sink, existing, recorded, created, model })
     }
 
     /// Returns the maxima over all requests of the input; `None` if it has none.
-    pub fn demand(&self) -> Option<Demand> {
-        Demand::of(self.items.iter().filter_map(|item| match item {
-            Item::Request(request) => Some(request),
-            Item::Error(_) => None,
+    pub fn workload(&self) -> Option<JobWorkload> {
+        JobWorkload::from_requests(self.items.iter().filter_map(|item| match item {
+            InputLine::Request(request) => Some(request),
+            InputLine::Error(_) => None,
         }))
     }
 
@@ -138,29 +140,41 @@ impl<'a> ReadJob<'a> {
     ///
     /// # Errors
     /// Returns an error if the output holds answers of another job.
-    pub fn open(self, system_fingerprint: String) -> Result<Job<'a>, JobError> {
-        let ReadJob { options, items, notes, mut sink, existing, recorded, created, model } = self;
+    pub fn resume(self, system_fingerprint: String) -> Result<BatchJob<'a>, JobError> {
+        let PreparedJob { options, items, notes, mut sink, existing, recorded, created, model } =
+            self;
         let resume = match &options.output {
-            Place::File(path) if options.mode.resumes() => Resume::read(
+            IoTarget::File(path) if options.mode.is_resume() => ResumeState::from_output(
                 &existing,
                 &path.display().to_string(),
                 &items,
                 &system_fingerprint,
                 options.mode == OutputMode::ResumeReplacing,
             )?,
-            _ => Resume::nothing(&items),
+            _ => ResumeState::empty(&items),
         };
-        sink.keep(resume.whole_bytes);
+        sink.keep_prefix(resume.complete_bytes);
         // A model that was moved is still the same.
         let model_name = recorded.map_or(model.name, |recorded| recorded.model);
         let provenance = Provenance { created, model: model_name, system_fingerprint };
-        let Resume { kept: lines, ended, unfinished, replaced, .. } = resume;
+        let ResumeState { kept_lines: lines, completions: ended, unfinished, replaced, .. } =
+            resume;
         let codec = model.codec;
-        Ok(Job { items, lines, ended, unfinished, replaced, notes, sink, provenance, codec })
+        Ok(BatchJob {
+            items,
+            lines,
+            completions: ended,
+            unfinished,
+            replaced,
+            notes,
+            sink,
+            provenance,
+            codec,
+        })
     }
 }
 
 /// Returns the current time in seconds since 1970.
-fn seconds_now() -> u64 {
+fn unix_time_s() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }

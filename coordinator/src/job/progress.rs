@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 
-use super::remaining::{Planned, Prior, Remaining, TimeLeft};
+use super::eta::{CostPrior, Eta, EtaEstimator, PlannedSequence};
 
 /// Minimum interval between lines without a terminal; one more is written at the end.
 const LINE_EVERY: Duration = Duration::from_secs(10);
@@ -18,45 +18,45 @@ const BAR_EVERY: Duration = Duration::from_millis(500);
 const BAR_LENGTH: u64 = 1000;
 
 /// Receiver of a job's progress.
-pub trait Progress: Debug {
+pub trait JobProgress: Debug {
     /// Announces all sequences, in the order in which they begin.
-    fn begin(&mut self, planned: Vec<Planned>);
+    fn begin(&mut self, planned: Vec<PlannedSequence>);
     /// Reports that `computed` of the `tokens` prompt tokens of the starting batch are computed.
     fn prefilled(&mut self, computed: u64, tokens: u64);
     /// Reports a token of `sequence`.
     fn token(&mut self, sequence: usize);
-    /// Reports that `sequence` has ended after `made` tokens, including one that ended it.
-    fn finished(&mut self, sequence: usize, made: u32);
+    /// Reports that `sequence` has ended after `generated` tokens, including one that ended it.
+    fn finished(&mut self, sequence: usize, generated: u32);
     /// Ends the report, whatever the reason.
     fn end(&mut self);
 }
 
 /// Expectations of a run before it begins.
 #[derive(Debug, Clone, Copy)]
-pub struct Expected {
+pub struct EtaConfig {
     /// Number of sequences that run concurrently.
     pub slots: usize,
     /// Predicted costs; `None` if the machine was not measured.
-    pub prior: Option<Prior>,
+    pub prior: Option<CostPrior>,
 }
 
 /// Returns the progress report that suits stderr.
-pub fn for_stderr(quiet: bool, expected: Expected) -> Box<dyn Progress> {
+pub fn for_stderr(quiet: bool, eta_config: EtaConfig) -> Box<dyn JobProgress> {
     if quiet {
-        Box::new(Silent)
+        Box::new(SilentProgress)
     } else if std::io::stderr().is_terminal() {
-        Box::new(Bar::new(expected))
+        Box::new(BarProgress::new(eta_config))
     } else {
-        Box::new(Lines::new(std::io::stderr(), expected))
+        Box::new(LineProgress::new(std::io::stderr(), eta_config))
     }
 }
 
 /// Reports nothing.
 #[derive(Debug)]
-pub struct Silent;
+pub struct SilentProgress;
 
-impl Progress for Silent {
-    fn begin(&mut self, _planned: Vec<Planned>) {}
+impl JobProgress for SilentProgress {
+    fn begin(&mut self, _planned: Vec<PlannedSequence>) {}
     fn prefilled(&mut self, _computed: u64, _tokens: u64) {}
     fn token(&mut self, _sequence: usize) {}
     fn finished(&mut self, _sequence: usize, _made: u32) {}
@@ -65,73 +65,75 @@ impl Progress for Silent {
 
 /// Counts of finished and planned work.
 #[derive(Debug)]
-struct Tally {
-    begun: Instant,
-    remaining: Remaining,
-    most: Vec<u32>,
+struct ProgressTally {
+    started: Instant,
+    estimator: EtaEstimator,
+    max_new: Vec<u32>,
     /// Tokens reported one by one, for each sequence.
     reported: Vec<u32>,
     answers: usize,
     tokens: u64,
     /// Prefill in progress.
-    prefill: Option<Prefill>,
+    prefill: Option<PrefillProgress>,
     /// Upper bound of all tokens, lowered when sequences end early.
     tokens_max: u64,
     prompt_tokens: u64,
 }
 
-impl Tally {
-    fn new(planned: Vec<Planned>, expected: Expected) -> Tally {
-        let sum = |of: &dyn Fn(&Planned) -> u32| planned.iter().map(|one| u64::from(of(one))).sum();
-        Tally {
-            begun: Instant::now(),
-            most: planned.iter().map(|sequence| sequence.max_new).collect(),
+impl ProgressTally {
+    fn new(planned: Vec<PlannedSequence>, eta_config: EtaConfig) -> ProgressTally {
+        let sum = |field: &dyn Fn(&PlannedSequence) -> u32| {
+            planned.iter().map(|one| u64::from(field(one))).sum()
+        };
+        ProgressTally {
+            started: Instant::now(),
+            max_new: planned.iter().map(|sequence| sequence.max_new).collect(),
             reported: vec![0; planned.len()],
             answers: 0,
             tokens: 0,
             prefill: None,
             tokens_max: sum(&|sequence| sequence.max_new),
             prompt_tokens: sum(&|sequence| sequence.prompt_tokens),
-            remaining: Remaining::new(planned, expected.slots, expected.prior),
+            estimator: EtaEstimator::new(planned, eta_config.slots, eta_config.prior),
         }
     }
 
     fn now_s(&self) -> f64 {
-        self.begun.elapsed().as_secs_f64()
+        self.started.elapsed().as_secs_f64()
     }
 
     fn prefilled(&mut self, computed: u64, tokens: u64) {
         let since = self.prefill.map_or_else(Instant::now, |prefill| prefill.since);
-        self.prefill = Some(Prefill { since, computed: computed.min(tokens), tokens });
+        self.prefill = Some(PrefillProgress { since, computed: computed.min(tokens), tokens });
     }
 
     fn token(&mut self, sequence: usize) {
         self.prefill = None;
         self.tokens += 1;
         self.reported[sequence] += 1;
-        self.remaining.token(sequence, self.now_s());
+        self.estimator.token(sequence, self.now_s());
     }
 
-    fn finished(&mut self, sequence: usize, made: u32) {
+    fn finished(&mut self, sequence: usize, generated: u32) {
         self.answers += 1;
         // A token that ends an answer was not reported.
-        self.tokens += u64::from(made.saturating_sub(self.reported[sequence]));
-        self.tokens_max -= u64::from(self.most[sequence].saturating_sub(made));
-        self.remaining.finished(sequence, made, self.now_s());
+        self.tokens += u64::from(generated.saturating_sub(self.reported[sequence]));
+        self.tokens_max -= u64::from(self.max_new[sequence].saturating_sub(generated));
+        self.estimator.finished(sequence, generated, self.now_s());
     }
 
     fn is_done(&self) -> bool {
-        self.answers == self.most.len()
+        self.answers == self.max_new.len()
     }
 
-    fn left(&self) -> Option<TimeLeft> {
-        self.remaining.left(self.now_s())
+    fn eta(&self) -> Option<Eta> {
+        self.estimator.estimate(self.now_s())
     }
 
     /// Returns `4 of 8 answers: 50 of at most 100 new tokens, 3.2 tokens/s`, with the number of
     /// prompt tokens while some are not computed.
     fn text(&self) -> String {
-        let (answers, tokens) = (self.most.len(), self.tokens);
+        let (answers, tokens) = (self.max_new.len(), self.tokens);
         let most = match self.is_done() {
             true => String::new(),
             false => format!(" of at most {}", self.tokens_max),
@@ -141,13 +143,13 @@ impl Tally {
             _ => format!(", {:.1} tokens/s", tokens as f64 / self.now_s().max(1e-9)),
         };
         // Prompts of sequences that have a token, and the computed part of those that begin now.
-        let begun = self.remaining.prompt_tokens();
-        let computed = begun + self.prefill.map_or(0, |prefill| prefill.computed);
+        let started_tokens = self.estimator.prompt_tokens();
+        let computed = started_tokens + self.prefill.map_or(0, |prefill| prefill.computed);
         let prompts = match (computed.min(self.prompt_tokens), self.prompt_tokens) {
-            (_, all) if begun >= all => String::new(),
+            (_, all) if started_tokens >= all => String::new(),
             (done, all) => format!(", {done} of {all} prompt tokens"),
         };
-        let prefill = self.prefill.and_then(Prefill::left).unwrap_or_default();
+        let prefill = self.prefill.and_then(PrefillProgress::eta_text).unwrap_or_default();
         let answered = self.answers;
         format!(
             "{answered} of {answers} answers: {tokens}{most} new tokens{per_s}{prompts}{prefill}"
@@ -157,101 +159,101 @@ impl Tally {
 
 /// Prompts that are computed together, and the number of their tokens that are computed.
 #[derive(Debug, Clone, Copy)]
-struct Prefill {
+struct PrefillProgress {
     since: Instant,
     computed: u64,
     tokens: u64,
 }
 
-impl Prefill {
+impl PrefillProgress {
     /// Returns `, prefill ends in about 2 min 3 s`; `None` until 1% is computed.
-    fn left(self) -> Option<String> {
+    fn eta_text(self) -> Option<String> {
         let share = self.computed as f64 / self.tokens.max(1) as f64;
         let left_s = self.since.elapsed().as_secs_f64() * (1.0 - share) / share;
-        (share >= 0.01).then(|| format!(", prefill ends in about {}", duration(left_s)))
+        (share >= 0.01).then(|| format!(", prefill ends in about {}", format_duration(left_s)))
     }
 }
 
 /// Expected end of a bar, and the time of that estimate.
-type Ends = Arc<Mutex<Option<(Instant, TimeLeft)>>>;
+type SharedEta = Arc<Mutex<Option<(Instant, Eta)>>>;
 
 #[derive(Debug)]
-struct Bar {
+struct BarProgress {
     bar: ProgressBar,
-    expected: Expected,
-    tally: Option<Tally>,
-    ends: Ends,
-    thought: Instant,
+    eta_config: EtaConfig,
+    state: Option<ProgressTally>,
+    shared_eta: SharedEta,
+    last_update: Instant,
 }
 
-impl Bar {
-    fn new(expected: Expected) -> Bar {
-        let (bar, ends) = (ProgressBar::hidden(), Ends::default());
-        Bar { bar, expected, tally: None, ends, thought: Instant::now() }
+impl BarProgress {
+    fn new(eta_config: EtaConfig) -> BarProgress {
+        let (bar, shared_eta) = (ProgressBar::hidden(), SharedEta::default());
+        BarProgress { bar, eta_config, state: None, shared_eta, last_update: Instant::now() }
     }
 
     /// Updates the position, the expected end and the text.
-    fn think(&mut self) {
-        let Some(tally) = &self.tally else { return };
-        self.thought = Instant::now();
-        let left = tally.left();
-        if let Some(left) = left.filter(|left| !left.at_most) {
+    fn refresh(&mut self) {
+        let Some(tally) = &self.state else { return };
+        self.last_update = Instant::now();
+        let eta = tally.eta();
+        if let Some(eta) = eta.filter(|eta| !eta.is_upper_bound) {
             let done_s = tally.now_s();
-            let share = done_s / (done_s + left.s).max(f64::MIN_POSITIVE);
+            let share = done_s / (done_s + eta.seconds).max(f64::MIN_POSITIVE);
             self.bar.set_position((share * BAR_LENGTH as f64) as u64);
         }
-        *self.ends.lock().unwrap_or_else(PoisonError::into_inner) =
-            left.map(|left| (self.thought, left));
+        *self.shared_eta.lock().unwrap_or_else(PoisonError::into_inner) =
+            eta.map(|eta| (self.last_update, eta));
         self.bar.set_message(tally.text());
     }
 }
 
-impl Progress for Bar {
-    fn begin(&mut self, planned: Vec<Planned>) {
-        self.tally = Some(Tally::new(planned, self.expected));
+impl JobProgress for BarProgress {
+    fn begin(&mut self, planned: Vec<PlannedSequence>) {
+        self.state = Some(ProgressTally::new(planned, self.eta_config));
         self.bar = ProgressBar::new(BAR_LENGTH);
         // The template is constant; if it were invalid, the default style would still inform.
         if let Ok(style) = ProgressStyle::with_template("{elapsed_precise} {wide_bar} {msg}{left}")
         {
-            let ends = Arc::clone(&self.ends);
+            let ends = Arc::clone(&self.shared_eta);
             let left = move |_: &ProgressState, to: &mut dyn std::fmt::Write| {
                 let found = *ends.lock().unwrap_or_else(PoisonError::into_inner);
-                if let Some((thought, TimeLeft { s, at_most })) = found {
+                if let Some((thought, Eta { seconds: s, is_upper_bound: at_most })) = found {
                     let s = (s - thought.elapsed().as_secs_f64()).max(0.0);
                     // A failure to draw the bar must not fail the job.
-                    let _ = to.write_str(&in_words(TimeLeft { s, at_most }));
+                    let _ = to.write_str(&format_eta(Eta { seconds: s, is_upper_bound: at_most }));
                 }
             };
             self.bar.set_style(style.with_key("left", left));
         }
-        self.think();
+        self.refresh();
         self.bar.enable_steady_tick(BAR_EVERY);
     }
 
     fn prefilled(&mut self, computed: u64, tokens: u64) {
-        if let Some(tally) = &mut self.tally {
+        if let Some(tally) = &mut self.state {
             tally.prefilled(computed, tokens);
         }
-        if self.thought.elapsed() >= BAR_EVERY {
-            self.think();
+        if self.last_update.elapsed() >= BAR_EVERY {
+            self.refresh();
         }
     }
 
     fn token(&mut self, sequence: usize) {
-        if let Some(tally) = &mut self.tally {
+        if let Some(tally) = &mut self.state {
             tally.token(sequence);
         }
-        if self.thought.elapsed() >= BAR_EVERY {
-            self.think();
+        if self.last_update.elapsed() >= BAR_EVERY {
+            self.refresh();
         }
     }
 
-    fn finished(&mut self, sequence: usize, made: u32) {
-        if let Some(tally) = &mut self.tally {
-            tally.finished(sequence, made);
+    fn finished(&mut self, sequence: usize, generated: u32) {
+        if let Some(tally) = &mut self.state {
+            tally.finished(sequence, generated);
         }
-        if self.thought.elapsed() >= BAR_EVERY {
-            self.think();
+        if self.last_update.elapsed() >= BAR_EVERY {
+            self.refresh();
         }
     }
 
@@ -262,17 +264,17 @@ impl Progress for Bar {
 
 /// Progress as plain lines.
 #[derive(Debug)]
-pub struct Lines<W> {
+pub struct LineProgress<W> {
     out: W,
-    expected: Expected,
-    tally: Option<Tally>,
-    last: Instant,
+    eta_config: EtaConfig,
+    state: Option<ProgressTally>,
+    last_line: Instant,
 }
 
-impl<W: Write> Lines<W> {
+impl<W: Write> LineProgress<W> {
     /// Creates a report that writes lines to `out`.
-    pub fn new(out: W, expected: Expected) -> Lines<W> {
-        Lines { out, expected, tally: None, last: Instant::now() }
+    pub fn new(out: W, eta_config: EtaConfig) -> LineProgress<W> {
+        LineProgress { out, eta_config, state: None, last_line: Instant::now() }
     }
 
     /// Returns the writer.
@@ -280,66 +282,69 @@ impl<W: Write> Lines<W> {
         self.out
     }
 
-    fn tell(&mut self) {
-        let Some(tally) = &self.tally else { return };
-        if !tally.is_done() && self.last.elapsed() < LINE_EVERY {
+    fn print_if_due(&mut self) {
+        let Some(tally) = &self.state else { return };
+        if !tally.is_done() && self.last_line.elapsed() < LINE_EVERY {
             return;
         }
-        self.last = Instant::now();
-        let left = tally.left().filter(|_| !tally.is_done());
-        let left = left.map(in_words).unwrap_or_default();
+        self.last_line = Instant::now();
+        let left = tally.eta().filter(|_| !tally.is_done());
+        let left = left.map(format_eta).unwrap_or_default();
         // A failure to report progress must not fail the job: a closed stderr is ignored here and
         // below.
         let _ = writeln!(self.out, "{}{left}", tally.text());
     }
 }
 
-impl<W: Write + Debug> Progress for Lines<W> {
-    fn begin(&mut self, planned: Vec<Planned>) {
-        self.last = Instant::now();
-        let tally = Tally::new(planned, self.expected);
-        let (answers, most) = (tally.most.len(), tally.tokens_max);
-        let _ =
-            writeln!(self.out, "{answers} answer{}, at most {most} new tokens", plural(answers));
-        self.tally = Some(tally);
+impl<W: Write + Debug> JobProgress for LineProgress<W> {
+    fn begin(&mut self, planned: Vec<PlannedSequence>) {
+        self.last_line = Instant::now();
+        let tally = ProgressTally::new(planned, self.eta_config);
+        let (answers, most) = (tally.max_new.len(), tally.tokens_max);
+        let _ = writeln!(
+            self.out,
+            "{answers} answer{}, at most {most} new tokens",
+            plural_suffix(answers)
+        );
+        self.state = Some(tally);
     }
 
     fn prefilled(&mut self, computed: u64, tokens: u64) {
-        if let Some(tally) = &mut self.tally {
+        if let Some(tally) = &mut self.state {
             tally.prefilled(computed, tokens);
         }
-        self.tell();
+        self.print_if_due();
     }
 
     fn token(&mut self, sequence: usize) {
-        if let Some(tally) = &mut self.tally {
+        if let Some(tally) = &mut self.state {
             tally.token(sequence);
         }
-        self.tell();
+        self.print_if_due();
     }
 
-    fn finished(&mut self, sequence: usize, made: u32) {
-        if let Some(tally) = &mut self.tally {
-            tally.finished(sequence, made);
+    fn finished(&mut self, sequence: usize, generated: u32) {
+        if let Some(tally) = &mut self.state {
+            tally.finished(sequence, generated);
         }
-        self.tell();
+        self.print_if_due();
     }
 
     fn end(&mut self) {}
 }
 
-/// Returns `, about 2 min 3 s left`, or `, at most ...` if no answer has ended yet.
-fn in_words(left: TimeLeft) -> String {
-    let how = if left.at_most { "at most" } else { "about" };
-    format!(", {how} {} left", duration(left.s))
+/// Returns `, about 2 min 3 s eta`, or `, at most ...` if no answer has ended yet.
+fn format_eta(eta: Eta) -> String {
+    let how = if eta.is_upper_bound { "at most" } else { "about" };
+    format!(", {how} {} left", format_duration(eta.seconds))
 }
 
-fn plural(count: usize) -> &'static str {
+fn plural_suffix(count: usize) -> &'static str {
     if count == 1 { "" } else { "s" }
 }
 
 /// Formats a duration, as in `2 h 1 min` or `1 min 1 s`.
-pub fn duration(seconds: f64) -> String {
+pub fn format_duration(seconds: f64) -> String {
     let seconds = seconds.ceil() as u64;
     match (seconds / 3600, seconds / 60 % 60, seconds % 60) {
         (0, 0, s) => format!("{s} s"),
@@ -354,10 +359,10 @@ mod tests {
 
     #[test]
     fn lines_say_answers_tokens_and_totals() {
-        let mut lines = Lines::new(Vec::new(), Expected { slots: 2, prior: None });
-        lines.begin(vec![Planned { prompt_tokens: 5, max_new: 10 }; 4]);
-        let due = |lines: &mut Lines<Vec<u8>>| {
-            lines.last =
+        let mut lines = LineProgress::new(Vec::new(), EtaConfig { slots: 2, prior: None });
+        lines.begin(vec![PlannedSequence { prompt_tokens: 5, max_new: 10 }; 4]);
+        let due = |lines: &mut LineProgress<Vec<u8>>| {
+            lines.last_line =
                 Instant::now().checked_sub(LINE_EVERY).expect("the machine has run so long");
         };
         lines.token(0);
@@ -376,14 +381,14 @@ mod tests {
 
     #[test]
     fn prefill_is_told_until_its_first_token() {
-        let mut tally = Tally::new(
-            vec![Planned { prompt_tokens: 100, max_new: 3 }],
-            Expected { slots: 1, prior: None },
+        let mut tally = ProgressTally::new(
+            vec![PlannedSequence { prompt_tokens: 100, max_new: 3 }],
+            EtaConfig { slots: 1, prior: None },
         );
         tally.prefilled(0, 100);
         assert!(tally.text().ends_with(", 0 of 100 prompt tokens"), "{}", tally.text());
         tally.prefilled(25, 100);
-        let earlier = |prefill: Prefill| Prefill {
+        let earlier = |prefill: PrefillProgress| PrefillProgress {
             since: prefill.since.checked_sub(Duration::from_secs(10)).expect("it has run so long"),
             ..prefill
         };
@@ -399,8 +404,8 @@ mod tests {
     /// The prompt tokens reported during a later group include those of the groups before it.
     #[test]
     fn prompt_tokens_count_what_is_computed_of_those_that_begin() {
-        let planned = vec![Planned { prompt_tokens: 100, max_new: 3 }; 2];
-        let mut tally = Tally::new(planned, Expected { slots: 1, prior: None });
+        let planned = vec![PlannedSequence { prompt_tokens: 100, max_new: 3 }; 2];
+        let mut tally = ProgressTally::new(planned, EtaConfig { slots: 1, prior: None });
         tally.prefilled(72, 100);
         assert!(tally.text().contains(", 72 of 200 prompt tokens"), "{}", tally.text());
         tally.token(0);
@@ -411,8 +416,8 @@ mod tests {
 
     #[test]
     fn durations_read_well() {
-        assert_eq!(duration(0.2), "1 s");
-        assert_eq!(duration(61.0), "1 min 1 s");
-        assert_eq!(duration(7260.0), "2 h 1 min");
+        assert_eq!(format_duration(0.2), "1 s");
+        assert_eq!(format_duration(61.0), "1 min 1 s");
+        assert_eq!(format_duration(7260.0), "2 h 1 min");
     }
 }

@@ -10,10 +10,10 @@ use std::thread;
 use std::time::Duration;
 
 use super::error::JobError;
-use super::input::{InputOptions, ReadLine, read_line};
+use super::input::{InputOptions, ParsedLine, parse_line};
 use crate::openai::fingerprint::content_id;
 use crate::openai::grammar_cache::GrammarCache;
-use crate::openai::item::{ErrorCode, Item, LineError, Rejection};
+use crate::openai::input_line::{ErrorCode, InputLine, LineError, Rejection};
 
 /// UTF-8 byte order mark, with which some editors begin a file.
 pub const BOM: &[u8] = b"\xef\xbb\xbf";
@@ -27,18 +27,18 @@ const TICK: Duration = Duration::from_millis(100);
 
 /// Function called several times a second with the number of lines read and their total; it decides
 /// whether to continue.
-pub type Watch<'w> = dyn FnMut(usize, usize) -> ControlFlow<()> + 'w;
+pub type ReadMonitor<'w> = dyn FnMut(usize, usize) -> ControlFlow<()> + 'w;
 
 /// Reads a whole input: one item for each line that is not blank, in order. Returns `None` if
-/// `watch` broke off.
-pub fn read_items(
+/// `on_progress` broke off.
+pub fn parse_input(
     bytes: &[u8],
     options: &InputOptions<'_>,
-    watch: &mut Watch<'_>,
-) -> Option<Vec<Item>> {
-    let lines = lines_of(bytes);
-    let read = read_lines(&lines, &|raw, line| read_line(raw, line, options), watch)?;
-    join(&lines, read, watch)
+    on_progress: &mut ReadMonitor<'_>,
+) -> Option<Vec<InputLine>> {
+    let lines = split_lines(bytes);
+    let read = parse_lines(&lines, &|raw, line| parse_line(raw, line, options), on_progress)?;
+    resolve_lines(&lines, read, on_progress)
 }
 
 /// Checks that every line was read, valid or not.
@@ -46,7 +46,9 @@ pub fn read_items(
 /// # Errors
 /// Returns an error for a line that could not be tokenized because the tokenizer keeps failing: the
 /// line may be valid.
-pub fn check_read<'e>(errors: impl IntoIterator<Item = &'e LineError>) -> Result<(), JobError> {
+pub fn check_tokenized<'e>(
+    errors: impl IntoIterator<Item = &'e LineError>,
+) -> Result<(), JobError> {
     let lost = |error: &&LineError| error.rejection.code == ErrorCode::InternalError;
     match errors.into_iter().find(lost) {
         Some(LineError { line, rejection, .. }) => {
@@ -57,7 +59,7 @@ pub fn check_read<'e>(errors: impl IntoIterator<Item = &'e LineError>) -> Result
 }
 
 /// Returns the lines of a file that are not blank, with their numbers from 1.
-pub fn lines_of(bytes: &[u8]) -> Vec<(usize, &[u8])> {
+pub fn split_lines(bytes: &[u8]) -> Vec<(usize, &[u8])> {
     let bytes = bytes.strip_prefix(BOM).unwrap_or(bytes);
     bytes
         .split(|byte| *byte == b'\n')
@@ -68,18 +70,19 @@ pub fn lines_of(bytes: &[u8]) -> Vec<(usize, &[u8])> {
         .collect()
 }
 
-/// Reads every line on its own, with one thread per core. Returns `None` if `watch` broke off.
-pub fn read_lines<T: Send>(
+/// Reads every line on its own, with one thread per core. Returns `None` if `on_progress` broke
+/// off.
+pub fn parse_lines<T: Send>(
     lines: &[(usize, &[u8])],
     read: &(dyn Fn(&[u8], usize) -> T + Sync),
-    watch: &mut Watch<'_>,
+    on_progress: &mut ReadMonitor<'_>,
 ) -> Option<Vec<T>> {
     let size_bytes: usize = lines.iter().map(|(_, raw)| raw.len()).sum();
     let cores = thread::available_parallelism().map_or(1, NonZero::get);
     let threads = cores.min(size_bytes / BYTES_PER_THREAD + 1);
     let (next, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
     let (sender, receiver) = channel();
-    let work = |sender: Sender<(usize, Vec<T>)>| {
+    let run_worker = |sender: Sender<(usize, Vec<T>)>| {
         loop {
             let start = next.fetch_add(CHUNK_LINES, Ordering::Relaxed);
             let Some(rest) = lines.get(start..).filter(|rest| !rest.is_empty()) else { return };
@@ -94,11 +97,12 @@ pub fn read_lines<T: Send>(
         }
     };
     thread::scope(|scope| {
-        let begin = |sender| thread::Builder::new().spawn_scoped(scope, || work(sender));
-        let begun = (0..threads).filter_map(|_| begin(sender.clone()).ok()).count();
-        if begun == 0 {
+        let spawn_worker =
+            |sender| thread::Builder::new().spawn_scoped(scope, || run_worker(sender));
+        let spawned = (0..threads).filter_map(|_| spawn_worker(sender.clone()).ok()).count();
+        if spawned == 0 {
             // The system starts no more threads.
-            work(sender);
+            run_worker(sender);
         } else {
             drop(sender);
         }
@@ -113,7 +117,7 @@ pub fn read_lines<T: Send>(
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => break,
             }
-            if watch(done, lines.len()).is_break() {
+            if on_progress(done, lines.len()).is_break() {
                 stop.store(true, Ordering::Relaxed);
                 return None;
             }
@@ -124,28 +128,32 @@ pub fn read_lines<T: Send>(
 }
 
 /// Gives every line its ID and compiles the grammars.
-fn join(lines: &[(usize, &[u8])], read: Vec<ReadLine>, watch: &mut Watch<'_>) -> Option<Vec<Item>> {
+fn resolve_lines(
+    lines: &[(usize, &[u8])],
+    read: Vec<ParsedLine>,
+    on_progress: &mut ReadMonitor<'_>,
+) -> Option<Vec<InputLine>> {
     let grammars = GrammarCache::default();
-    let mut ids = Ids::default();
+    let mut ids = CustomIds::default();
     let mut items = Vec::with_capacity(read.len());
-    for ((line, raw), ReadLine { custom_id, is_request, result }) in lines.iter().zip(read) {
-        if watch(lines.len(), lines.len()).is_break() {
+    for ((line, raw), ParsedLine { custom_id, is_request, result }) in lines.iter().zip(read) {
+        if on_progress(lines.len(), lines.len()).is_break() {
             return None;
         }
         let line = *line;
-        let custom_id = match ids.take(custom_id, is_request, raw, line) {
+        let custom_id = match ids.assign(custom_id, is_request, raw, line) {
             Ok(custom_id) => custom_id,
             Err(error) => {
-                items.push(Item::Error(error));
+                items.push(InputLine::Error(error));
                 continue;
             }
         };
         items.push(match result.and_then(|request| grammars.check_request(request)) {
             Ok(mut request) => {
                 request.custom_id = custom_id;
-                Item::Request(request)
+                InputLine::Request(request)
             }
-            Err(rejection) => Item::Error(LineError { line, custom_id, rejection }),
+            Err(rejection) => InputLine::Error(LineError { line, custom_id, rejection }),
         });
     }
     Some(items)
@@ -153,25 +161,25 @@ fn join(lines: &[(usize, &[u8])], read: Vec<ReadLine>, watch: &mut Watch<'_>) ->
 
 /// The IDs of all lines, unique among requests.
 #[derive(Debug, Default)]
-pub struct Ids {
+pub struct CustomIds {
     /// Line that first used each ID.
     first_line: HashMap<String, usize>,
     content: ContentIds,
 }
 
-impl Ids {
+impl CustomIds {
     /// Returns the ID of a line. A malformed line gets an ID, but does not reserve it.
     ///
     /// # Errors
     /// Returns the error of a line whose ID is already used.
-    pub fn take(
+    pub fn assign(
         &mut self,
         given: Option<String>,
         is_request: bool,
         raw: &[u8],
         line: usize,
     ) -> Result<String, LineError> {
-        let custom_id = given.unwrap_or_else(|| self.content.of(raw));
+        let custom_id = given.unwrap_or_else(|| self.content.next_id(raw));
         if !is_request {
             return Ok(custom_id);
         }
@@ -199,7 +207,7 @@ struct ContentIds {
 }
 
 impl ContentIds {
-    fn of(&mut self, raw: &[u8]) -> String {
+    fn next_id(&mut self, raw: &[u8]) -> String {
         let id = format!("line-{}", content_id(raw));
         let count = self.seen.entry(id.clone()).or_insert(0);
         *count += 1;

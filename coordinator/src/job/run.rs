@@ -6,19 +6,19 @@ use std::ops::Range;
 
 use grammar::Grammar;
 
-use super::answers::Answers;
-use super::demand::Demand;
+use super::answer_buffer::AnswerBuffer;
 use super::error::JobError;
-use super::follow::{Follower, Pending, Ticket};
-use super::progress::Progress;
-use super::remaining::Planned;
-use super::sink::Sink;
-use super::summary::Summary;
-use super::unfinished::Unfinished;
-use crate::boundary::codec::TextCodec;
-use crate::boundary::engine::{Engine, EngineError, Sequence};
+use super::eta::PlannedSequence;
+use super::observer::{AnswerId, JobObserver, PendingAnswer};
+use super::progress::JobProgress;
+use super::sink::OutputSink;
+use super::summary::JobSummary;
+use super::unfinished::UnfinishedAnswers;
+use super::workload::JobWorkload;
+use crate::engine_api::batch::{BatchEngine, BatchSequence, EngineError};
+use crate::engine_api::codec::TextCodec;
 use crate::openai::fingerprint::sampling_id;
-use crate::openai::item::{Item, Prompt, Request, errors_of};
+use crate::openai::input_line::{CompletionRequest, InputLine, Prompt, summarize_errors};
 use crate::openai::output::{Completion, Provenance};
 
 /// Size of a group before it runs.
@@ -33,33 +33,34 @@ pub struct GroupSize {
 
 /// A job that is read, checked and ready to run.
 #[derive(Debug)]
-pub struct Job<'a> {
-    pub(super) items: Vec<Item>,
+pub struct BatchJob<'a> {
+    pub(super) items: Vec<InputLine>,
     /// Position of each item's line in the output; `None` if it is still to be made.
     pub(super) lines: Vec<Option<Range<u64>>>,
     /// Outcome of each item's answers.
-    pub(super) ended: Vec<Completion>,
+    pub(super) completions: Vec<Completion>,
     /// Answers made so far for each request without a line.
-    pub(super) unfinished: Vec<Unfinished>,
+    pub(super) unfinished: Vec<UnfinishedAnswers>,
     /// Number of answers in the output that the input no longer requests.
     pub(super) replaced: usize,
     /// Notes about ignored fields and other warnings.
     pub(super) notes: Vec<String>,
-    pub(super) sink: Sink,
+    pub(super) sink: OutputSink,
     pub(super) provenance: Provenance,
     pub(super) codec: Option<&'a dyn TextCodec>,
 }
 
-impl<'a> Job<'a> {
+impl<'a> BatchJob<'a> {
     /// Returns the notes about the input, one sentence each.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
 
     /// Returns a one-line summary of a resumed output; `None` if it holds no answer.
-    pub fn resumed(&self) -> Option<String> {
+    pub fn resume_summary(&self) -> Option<String> {
         let lines = self.items.iter().zip(&self.lines);
-        let kept = lines.filter(|(item, line)| matches!(item, Item::Request(_)) && line.is_some());
+        let kept =
+            lines.filter(|(item, line)| matches!(item, InputLine::Request(_)) && line.is_some());
         let (kept, left) = (kept.count(), self.pending_requests().count());
         match (kept, self.replaced) {
             (0, 0) => None,
@@ -72,8 +73,8 @@ impl<'a> Job<'a> {
 
     /// Returns what the engine must support; `None` if every request is answered or an error, so
     /// that no engine is needed.
-    pub fn demand(&self) -> Option<Demand> {
-        Demand::of(self.pending_requests().map(|(_, request)| request))
+    pub fn workload(&self) -> Option<JobWorkload> {
+        JobWorkload::from_requests(self.pending_requests().map(|(_, request)| request))
     }
 
     /// Returns the distinct grammars of the answers that are still to be made.
@@ -85,17 +86,17 @@ impl<'a> Job<'a> {
     }
 
     /// Returns the number of lines with errors and the first message, if there are any.
-    pub fn errors(&self) -> Option<String> {
+    pub fn error_summary(&self) -> Option<String> {
         let errors = self.items.iter().filter_map(|item| match item {
-            Item::Error(error) => Some(error),
-            Item::Request(_) => None,
+            InputLine::Error(error) => Some(error),
+            InputLine::Request(_) => None,
         });
-        errors_of(errors, self.items.len())
+        summarize_errors(errors, self.items.len())
     }
 
-    fn pending_requests(&self) -> impl Iterator<Item = (usize, &Request)> {
+    fn pending_requests(&self) -> impl Iterator<Item = (usize, &CompletionRequest)> {
         self.items.iter().enumerate().filter_map(|(index, item)| match item {
-            Item::Request(request) if self.lines[index].is_none() => Some((index, request)),
+            InputLine::Request(request) if self.lines[index].is_none() => Some((index, request)),
             _ => None,
         })
     }
@@ -103,7 +104,7 @@ impl<'a> Job<'a> {
     /// Returns the sizes of the groups that an engine of this capacity would run if no sequence
     /// took over the slot of another.
     pub fn groups(&self, capacity: usize) -> Vec<GroupSize> {
-        let size = |tickets: &[Ticket]| {
+        let size = |tickets: &[AnswerId]| {
             let prompts = || tickets.iter().map(|ticket| self.prompt(*ticket));
             GroupSize {
                 sequences: tickets.len(),
@@ -111,79 +112,81 @@ impl<'a> Job<'a> {
                 max_new: prompts().map(|prompt| prompt.max_new).max().unwrap_or(0),
             }
         };
-        self.tickets().chunks(capacity.max(1)).map(size).collect()
+        self.pending_answers().chunks(capacity.max(1)).map(size).collect()
     }
 
-    /// Runs what is left to do. `engine` may be `None` only if [`Job::demand`] is. `interrupted` is
-    /// checked before anything runs; from then on the engine checks it.
+    /// Runs what is left to do. `engine` may be `None` only if [`BatchJob::workload`] is.
+    /// `interrupted` is checked before anything runs; from then on the engine checks it.
     ///
     /// # Errors
     /// Returns an error if the engine fails or the output cannot be written. In both cases finished
     /// answers are in the output.
     pub fn run(
         mut self,
-        engine: Option<&mut dyn Engine>,
-        progress: &mut dyn Progress,
+        engine: Option<&mut dyn BatchEngine>,
+        progress: &mut dyn JobProgress,
         interrupted: &dyn Fn() -> bool,
-    ) -> Result<Summary, JobError> {
-        let ran = self.run_sequences(engine, progress, interrupted);
+    ) -> Result<JobSummary, JobError> {
+        let outcome = self.run_sequences(engine, progress, interrupted);
         progress.end();
         // After a failed write the output cannot be sorted; it stays a log, which can still be
         // resumed.
-        if !matches!(ran, Err(JobError::OutputWrite { .. } | JobError::BrokenPipe)) {
+        if !matches!(outcome, Err(JobError::OutputWrite { .. } | JobError::BrokenPipe)) {
             let lines = self.lines.iter().zip(&self.unfinished);
             let lines: Vec<Range<u64>> =
                 lines.flat_map(|(line, some)| line.iter().chain(&some.lines).cloned()).collect();
-            self.sink.settle(&lines, matches!(ran, Ok(false)))?;
+            self.sink.finalize(&lines, matches!(outcome, Ok(false)))?;
         }
-        Ok(self.summary(ran?))
+        Ok(self.summary(outcome?))
     }
 
     /// Runs all sequences; returns true if the run was interrupted.
     fn run_sequences(
         &mut self,
-        engine: Option<&mut dyn Engine>,
-        progress: &mut dyn Progress,
+        engine: Option<&mut dyn BatchEngine>,
+        progress: &mut dyn JobProgress,
         interrupted: &dyn Fn() -> bool,
     ) -> Result<bool, JobError> {
-        let tickets = self.tickets();
-        let planned = |ticket: &Ticket| {
+        let answer_ids = self.pending_answers();
+        let planned = |ticket: &AnswerId| {
             let prompt = self.prompt(*ticket);
-            Planned { prompt_tokens: prompt.tokens.len() as u32, max_new: prompt.max_new }
+            PlannedSequence { prompt_tokens: prompt.tokens.len() as u32, max_new: prompt.max_new }
         };
-        let planned: Vec<Planned> = tickets.iter().map(planned).collect();
+        let planned: Vec<PlannedSequence> = answer_ids.iter().map(planned).collect();
         let grammars = self.grammars();
         let grammars: HashMap<&Grammar, u32> = grammars.iter().zip(1..).collect();
-        let Job { items, lines, ended, unfinished, sink, provenance, codec, .. } = self;
-        let mut answers = Answers::new(items, lines, ended, unfinished, sink, provenance);
+        let BatchJob {
+            items, lines, completions: ended, unfinished, sink, provenance, codec, ..
+        } = self;
+        let mut answers = AnswerBuffer::new(items, lines, ended, unfinished, sink, provenance);
         let Some(engine) = engine else {
-            assert!(tickets.is_empty(), "a job with requests left was run without an engine");
+            assert!(answer_ids.is_empty(), "a job with requests left was run without an engine");
             return answers.write().map(|()| false);
         };
-        if !tickets.is_empty() {
+        if !answer_ids.is_empty() {
             progress.begin(planned);
         }
         // Lines with errors are written before anything runs.
         answers.write()?;
-        if tickets.is_empty() || interrupted() {
-            return Ok(!tickets.is_empty());
+        if answer_ids.is_empty() || interrupted() {
+            return Ok(!answer_ids.is_empty());
         }
-        let sequences: Vec<Sequence<'_>> =
-            tickets.iter().map(|ticket| sequence(items, *ticket, &grammars)).collect();
-        let pending: Vec<Pending<'_>> = tickets
+        let sequences: Vec<BatchSequence<'_>> =
+            answer_ids.iter().map(|ticket| build_sequence(items, *ticket, &grammars)).collect();
+        let pending: Vec<PendingAnswer<'_>> = answer_ids
             .iter()
-            .map(|ticket| Pending::new(*ticket, request(items, ticket.item)))
+            .map(|ticket| PendingAnswer::new(*ticket, request_at(items, ticket.item)))
             .collect();
-        let mut follower = Follower::new(*codec, &pending, progress, &mut answers);
-        let ran = engine.run(&sequences, &mut follower);
-        let followed = follower.end();
-        if matches!(followed, Ok(_) | Err(JobError::Tokenizer(_))) {
+        let mut observer = JobObserver::new(*codec, &pending, progress, &mut answers);
+        let engine_result = engine.run(&sequences, &mut observer);
+        let observer_result = observer.end();
+        if matches!(observer_result, Ok(_) | Err(JobError::Tokenizer(_))) {
             // Finished answers are kept, whatever happened to the others.
             answers.write()?;
-            answers.join_unfinished()?;
+            answers.merge_unfinished()?;
         }
-        let finished = followed?;
-        match ran {
+        let finished = observer_result?;
+        match engine_result {
             Ok(()) if finished == sequences.len() => Ok(false),
             Ok(()) => Err(JobError::Engine(EngineError::Failed(format!(
                 "The engine returned {finished} results for {} sequences.",
@@ -197,71 +200,71 @@ impl<'a> Job<'a> {
     /// Returns all answers that are still to be made, in the order in which they begin: the longest
     /// first, so that none of them runs alone at the end, and in input order among equally long
     /// ones.
-    fn tickets(&self) -> Vec<Ticket> {
+    fn pending_answers(&self) -> Vec<AnswerId> {
         let pending = self.pending_requests().flat_map(|(item, request)| {
-            let is_open = move |choice: &usize| self.unfinished[item].made[*choice].is_none();
-            (0..request.choices()).filter(is_open).map(move |choice| Ticket { item, choice })
+            let is_open = move |choice: &usize| self.unfinished[item].choices[*choice].is_none();
+            (0..request.choice_count()).filter(is_open).map(move |choice| AnswerId { item, choice })
         });
-        let mut tickets: Vec<Ticket> = pending.collect();
+        let mut tickets: Vec<AnswerId> = pending.collect();
         tickets.sort_by_key(|ticket| Reverse(self.prompt(*ticket).max_new));
         tickets
     }
 
-    fn prompt(&self, ticket: Ticket) -> &Prompt {
-        request(&self.items, ticket.item).prompt_of(ticket.choice)
+    fn prompt(&self, id: AnswerId) -> &Prompt {
+        request_at(&self.items, id.item).prompt_of(id.choice)
     }
 
-    fn summary(&self, interrupted: bool) -> Summary {
-        let mut summary = Summary {
+    fn summary(&self, interrupted: bool) -> JobSummary {
+        let mut summary = JobSummary {
             answered: 0,
             answers: 0,
             failed_lines: Vec::new(),
-            cut_lines: Vec::new(),
+            truncated_lines: Vec::new(),
             not_run: 0,
             interrupted,
             resumable: self.sink.is_log(),
         };
-        for ((item, line), ended) in self.items.iter().zip(&self.lines).zip(&self.ended) {
-            if ended.cut && line.is_some() {
-                summary.cut_lines.push(item.line());
+        for ((item, line), ended) in self.items.iter().zip(&self.lines).zip(&self.completions) {
+            if ended.is_truncated && line.is_some() {
+                summary.truncated_lines.push(item.line());
             }
             match (item, line) {
                 (_, None) => summary.not_run += 1,
-                (_, Some(_)) if ended.failed => summary.failed_lines.push(item.line()),
-                (Item::Request(request), Some(_)) => {
+                (_, Some(_)) if ended.has_failed => summary.failed_lines.push(item.line()),
+                (InputLine::Request(request), Some(_)) => {
                     summary.answered += 1;
-                    summary.answers += request.choices();
+                    summary.answers += request.choice_count();
                 }
-                (Item::Error(error), Some(_)) => summary.failed_lines.push(error.line),
+                (InputLine::Error(error), Some(_)) => summary.failed_lines.push(error.line),
             }
         }
         summary
     }
 }
 
-fn request(items: &[Item], item: usize) -> &Request {
+fn request_at(items: &[InputLine], item: usize) -> &CompletionRequest {
     match &items[item] {
-        Item::Request(request) => request,
-        Item::Error(_) => unreachable!("tickets are made of requests"),
+        InputLine::Request(request) => request,
+        InputLine::Error(_) => unreachable!("tickets are made of requests"),
     }
 }
 
-fn sequence<'i>(
-    items: &'i [Item],
-    ticket: Ticket,
+fn build_sequence<'i>(
+    items: &'i [InputLine],
+    id: AnswerId,
     grammars: &HashMap<&Grammar, u32>,
-) -> Sequence<'i> {
-    let request = request(items, ticket.item);
-    let prompt = request.prompt_of(ticket.choice);
-    Sequence {
+) -> BatchSequence<'i> {
+    let request = request_at(items, id.item);
+    let prompt = request.prompt_of(id.choice);
+    BatchSequence {
         prompt: &prompt.tokens,
-        max_new: prompt.drawn(),
+        max_new: prompt.engine_max_new(),
         sampling: request.sampling,
         seed: request.seed,
-        id_hash: sampling_id(request, ticket.choice),
+        id_hash: sampling_id(request, id.choice),
         ignore_eos: request.ignore_eos,
-        logprobs: request.logprobs_of_token(),
-        prompt_logprobs: request.logprobs_of_prompt_token(),
+        logprobs: request.logprobs_per_token(),
+        prompt_logprobs: request.logprobs_per_prompt_token(),
         grammar: request.grammar.as_deref().map_or(0, |grammar| grammars[grammar]),
     }
 }

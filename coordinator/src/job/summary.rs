@@ -4,14 +4,14 @@ use crate::exit::Exit;
 
 /// Outcome of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Summary {
+pub struct JobSummary {
     pub answered: usize,
     /// Answers to the answered requests, each of which may have several.
     pub answers: usize,
     /// Input lines that got an error line, or an answer that does not follow the required grammar.
     pub failed_lines: Vec<usize>,
     /// Input lines with an answer that was cut at its maximum number of tokens.
-    pub cut_lines: Vec<usize>,
+    pub truncated_lines: Vec<usize>,
     /// Number of requests that were not reached.
     pub not_run: usize,
     pub interrupted: bool,
@@ -20,24 +20,24 @@ pub struct Summary {
 }
 
 /// Maximum number of lines named in the last line of a run; the output file has all of them.
-const NAMED_LINES_MAX: usize = 20;
+const MAX_NAMED_LINES: usize = 20;
 
-impl Summary {
+impl JobSummary {
     /// Returns the exit code for this outcome.
     pub fn exit(&self) -> Exit {
         match () {
             () if self.interrupted => Exit::Interrupted,
             () if self.failed_lines.is_empty() => Exit::Done,
-            () => Exit::SomeFailed,
+            () => Exit::PartialFailure,
         }
     }
 }
 
-impl std::fmt::Display for Summary {
+impl std::fmt::Display for JobSummary {
     /// Writes the last line of a run: `58 answered, 2 failed (lines 4, 17)`, or `1 answered with 3
     /// answers, 0 failed` if requests have several answers.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (failed, lines) = (self.failed_lines.len(), named(&self.failed_lines));
+        let (failed, lines) = (self.failed_lines.len(), format_lines(&self.failed_lines));
         write!(f, "{} answered", self.answered)?;
         if self.answers != self.answered {
             write!(f, " with {} answers", self.answers)?;
@@ -52,8 +52,8 @@ impl std::fmt::Display for Summary {
                 write!(f, ", continue with --resume")?;
             }
         }
-        if !self.cut_lines.is_empty() {
-            let (cut, lines) = (self.cut_lines.len(), named(&self.cut_lines));
+        if !self.truncated_lines.is_empty() {
+            let (cut, lines) = (self.truncated_lines.len(), format_lines(&self.truncated_lines));
             write!(f, "; {cut} cut at max_tokens{lines}")?;
         }
         Ok(())
@@ -61,8 +61,8 @@ impl std::fmt::Display for Summary {
 }
 
 /// Returns ` (lines 4, 17)`, or an empty string if there are none.
-fn named(lines: &[usize]) -> String {
-    let first: Vec<String> = lines.iter().take(NAMED_LINES_MAX).map(usize::to_string).collect();
+fn format_lines(lines: &[usize]) -> String {
+    let first: Vec<String> = lines.iter().take(MAX_NAMED_LINES).map(usize::to_string).collect();
     match lines.len() {
         0 => String::new(),
         1 => format!(" (line {})", first[0]),

@@ -2,30 +2,30 @@
 
 use std::ops::Range;
 
-use crate::openai::item::Item;
-use crate::openai::output::Done;
+use crate::openai::input_line::InputLine;
+use crate::openai::output::FinishedChoice;
 
 /// Answers made so far for one item, until its line is written.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Unfinished {
+pub struct UnfinishedAnswers {
     /// Each of its answers, by choice; empty for an error.
-    pub made: Vec<Option<Done>>,
+    pub choices: Vec<Option<FinishedChoice>>,
     /// Positions of the output lines that hold some of them.
     pub lines: Vec<Range<u64>>,
 }
 
-impl Unfinished {
+impl UnfinishedAnswers {
     /// Creates an empty entry for each answer to an item.
-    pub fn nothing(item: &Item) -> Unfinished {
+    pub fn empty(item: &InputLine) -> UnfinishedAnswers {
         let choices = match item {
-            Item::Request(request) => request.choices(),
-            Item::Error(_) => 0,
+            InputLine::Request(request) => request.choice_count(),
+            InputLine::Error(_) => 0,
         };
-        Unfinished { made: vec![None; choices], lines: Vec::new() }
+        UnfinishedAnswers { choices: vec![None; choices], lines: Vec::new() }
     }
 
     /// Returns true if an answer is still to be made.
-    pub fn is_open(&self) -> bool {
-        self.made.iter().any(Option::is_none)
+    pub fn is_incomplete(&self) -> bool {
+        self.choices.iter().any(Option::is_none)
     }
 }

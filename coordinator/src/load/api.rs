@@ -15,7 +15,7 @@ pub enum Api {
 
 /// Content of an event of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Piece {
+pub struct StreamEvent {
     /// True if the event has a token, or several if the server holds back parts of characters.
     pub has_tokens: bool,
     /// Number of tokens of the answer so far, if the event states it.
@@ -28,12 +28,12 @@ pub struct Piece {
 struct OpenaiEvent {
     #[serde(default)]
     choices: Vec<serde::de::IgnoredAny>,
-    usage: Option<Usage>,
+    usage: Option<OpenaiUsage>,
     error: Option<Value>,
 }
 
 #[derive(Deserialize)]
-struct Usage {
+struct OpenaiUsage {
     completion_tokens: u32,
 }
 
@@ -85,38 +85,38 @@ impl Api {
     /// # Errors
     /// Returns the server's error message, or a message that the event does not have this API's
     /// format.
-    pub fn read(self, data: &[u8]) -> Result<Piece, String> {
+    pub fn parse_event(self, data: &[u8]) -> Result<StreamEvent, String> {
         let other = |error| format!("an event does not have the expected format ({error})");
-        let (piece, error) = match self {
+        let (event, error) = match self {
             Api::Openai => {
                 let event: OpenaiEvent = serde_json::from_slice(data).map_err(other)?;
                 let answer_tokens = event.usage.map(|usage| usage.completion_tokens);
                 let has_tokens = !event.choices.is_empty();
                 // The end of the stream is marked by `[DONE]`.
-                (Piece { has_tokens, answer_tokens, is_last: false }, event.error)
+                (StreamEvent { has_tokens, answer_tokens, is_last: false }, event.error)
             }
             Api::Llama => {
                 let event: LlamaEvent = serde_json::from_slice(data).map_err(other)?;
                 let has_tokens = !event.stop && !event.tokens.is_empty();
                 let answer_tokens = event.tokens_predicted;
-                (Piece { has_tokens, answer_tokens, is_last: event.stop }, event.error)
+                (StreamEvent { has_tokens, answer_tokens, is_last: event.stop }, event.error)
             }
         };
-        error.map_or(Ok(piece), |error| Err(sentence(&error)))
+        error.map_or(Ok(event), |error| Err(error_text(&error)))
     }
 }
 
 /// Returns the message of an `error` field.
-fn sentence(error: &Value) -> String {
+fn error_text(error: &Value) -> String {
     let message = error.get("message").and_then(Value::as_str).or(error.as_str());
     message.map_or_else(|| error.to_string(), str::to_owned)
 }
 
 /// Returns the error message of a response that is not a stream.
-pub fn refusal(body: &[u8]) -> String {
+pub fn response_error(body: &[u8]) -> String {
     let parsed: Option<Value> = serde_json::from_slice(body).ok();
     match parsed.as_ref().and_then(|value| value.get("error")) {
-        Some(error) => sentence(error),
+        Some(error) => error_text(error),
         None => String::from_utf8_lossy(&body[..body.len().min(200)]).trim().to_owned(),
     }
 }
@@ -145,29 +145,29 @@ mod tests {
 
     #[test]
     fn tokens_are_told_from_counts() {
-        let token = Piece { has_tokens: true, ..Piece::default() };
-        let count = Piece { answer_tokens: Some(9), ..Piece::default() };
-        let openai = |data: &str| Api::Openai.read(data.as_bytes());
+        let token = StreamEvent { has_tokens: true, ..StreamEvent::default() };
+        let count = StreamEvent { answer_tokens: Some(9), ..StreamEvent::default() };
+        let openai = |data: &str| Api::Openai.parse_event(data.as_bytes());
         // Empty text counts as a token, and every event may have counts.
         assert_eq!(openai(r#"{"choices":[{"text":""}],"usage":null}"#), Ok(token));
         assert_eq!(openai(r#"{"choices":[],"usage":{"completion_tokens":9}}"#), Ok(count));
-        let both = Piece { answer_tokens: Some(1), ..token };
+        let both = StreamEvent { answer_tokens: Some(1), ..token };
         assert_eq!(openai(r#"{"choices":[{}],"usage":{"completion_tokens":1}}"#), Ok(both));
-        let llama = |data: &str| Api::Llama.read(data.as_bytes());
+        let llama = |data: &str| Api::Llama.parse_event(data.as_bytes());
         assert_eq!(llama(r#"{"content":"a","tokens":[5],"stop":false}"#), Ok(token));
         let last = llama(r#"{"content":"","tokens":[],"stop":true,"tokens_predicted":9}"#);
-        assert_eq!(last, Ok(Piece { is_last: true, ..count }));
+        assert_eq!(last, Ok(StreamEvent { is_last: true, ..count }));
     }
 
     #[test]
     fn errors_are_sentences() {
         for api in [Api::Openai, Api::Llama] {
-            let error = api.read(br#"{"error":{"message":"no room","code":503}}"#);
+            let error = api.parse_event(br#"{"error":{"message":"no room","code":503}}"#);
             assert_eq!(error, Err("no room".to_owned()));
-            assert!(api.read(b"<html>").expect_err("no JSON").contains("expected format"));
+            assert!(api.parse_event(b"<html>").expect_err("no JSON").contains("expected format"));
         }
-        assert_eq!(refusal(br#"{"error":{"message":"queue full"}}"#), "queue full");
-        assert_eq!(refusal(br#"{"error":"gone"}"#), "gone");
-        assert_eq!(refusal(b"Bad gateway\n"), "Bad gateway");
+        assert_eq!(response_error(br#"{"error":{"message":"queue full"}}"#), "queue full");
+        assert_eq!(response_error(br#"{"error":"gone"}"#), "gone");
+        assert_eq!(response_error(b"Bad gateway\n"), "Bad gateway");
     }
 }

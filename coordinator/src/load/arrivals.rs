@@ -27,17 +27,17 @@ pub fn parse_rate(text: &str) -> Result<Rate, String> {
 }
 
 /// Returns a random number from 0 (inclusive) to 1 (exclusive).
-fn unit(random: &mut ChaCha8Rng) -> f64 {
+fn uniform(random: &mut ChaCha8Rng) -> f64 {
     (random.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
 }
 
 /// Returns arrivals of a Poisson process: independent, exponentially distributed gaps with mean `1
 /// / rate`.
-pub fn poisson(rate: Rate, count: usize, random: &mut ChaCha8Rng) -> Vec<Duration> {
+pub fn poisson_arrivals(rate: Rate, count: usize, random: &mut ChaCha8Rng) -> Vec<Duration> {
     let Rate::PerSecond(rate) = rate else { return vec![Duration::ZERO; count] };
     let mut at = 0.0;
     let gaps = (0..count).map(|_| {
-        at += -(1.0 - unit(random)).ln() / rate;
+        at += -(1.0 - uniform(random)).ln() / rate;
         Duration::from_secs_f64(at)
     });
     gaps.collect()
@@ -45,7 +45,7 @@ pub fn poisson(rate: Rate, count: usize, random: &mut ChaCha8Rng) -> Vec<Duratio
 
 /// Returns recorded arrivals relative to the first one. With a rate, their gaps are scaled so that
 /// the average rate is as given.
-pub fn replayed(at_s: &[f64], rate: Option<Rate>) -> Vec<Duration> {
+pub fn replayed_arrivals(at_s: &[f64], rate: Option<Rate>) -> Vec<Duration> {
     let first = at_s.first().copied().unwrap_or(0.0);
     let last = at_s.last().copied().unwrap_or(0.0);
     let scale = match rate {
@@ -73,8 +73,9 @@ mod tests {
 
     #[test]
     fn gaps_are_exponential_and_of_the_seed() {
-        let draw =
-            |seed| poisson(Rate::PerSecond(4.0), 20_000, &mut ChaCha8Rng::seed_from_u64(seed));
+        let draw = |seed| {
+            poisson_arrivals(Rate::PerSecond(4.0), 20_000, &mut ChaCha8Rng::seed_from_u64(seed))
+        };
         let arrivals = draw(1);
         assert_eq!(arrivals, draw(1));
         assert_ne!(arrivals, draw(2));
@@ -89,7 +90,7 @@ mod tests {
         // For an exponential distribution, the mean of the squares is twice the square of the mean.
         assert!((mean - 0.25).abs() < 0.01, "{mean}");
         assert!((square / (mean * mean) - 2.0).abs() < 0.15, "{square}");
-        let at_once = poisson(Rate::Infinite, 3, &mut ChaCha8Rng::seed_from_u64(1));
+        let at_once = poisson_arrivals(Rate::Infinite, 3, &mut ChaCha8Rng::seed_from_u64(1));
         assert_eq!(at_once, [Duration::ZERO; 3]);
     }
 
@@ -99,9 +100,12 @@ mod tests {
             values.iter().map(|value| Duration::from_secs_f64(*value)).collect()
         };
         let trace = [10.0, 11.0, 14.0];
-        assert_eq!(replayed(&trace, None), seconds(&[0.0, 1.0, 4.0]));
-        assert_eq!(replayed(&trace, Some(Rate::PerSecond(1.0))), seconds(&[0.0, 0.5, 2.0]));
-        assert_eq!(replayed(&trace, Some(Rate::Infinite)), seconds(&[0.0; 3]));
-        assert_eq!(replayed(&[7.0], Some(Rate::PerSecond(1.0))), seconds(&[0.0]));
+        assert_eq!(replayed_arrivals(&trace, None), seconds(&[0.0, 1.0, 4.0]));
+        assert_eq!(
+            replayed_arrivals(&trace, Some(Rate::PerSecond(1.0))),
+            seconds(&[0.0, 0.5, 2.0])
+        );
+        assert_eq!(replayed_arrivals(&trace, Some(Rate::Infinite)), seconds(&[0.0; 3]));
+        assert_eq!(replayed_arrivals(&[7.0], Some(Rate::PerSecond(1.0))), seconds(&[0.0]));
     }
 }

@@ -13,12 +13,12 @@ use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
-use super::api::{Api, refusal};
-use super::events::Events;
-use super::target::Target;
+use super::api::{Api, response_error};
+use super::server_url::ServerUrl;
+use super::sse_parser::SseParser;
 
 /// Maximum number of bytes of an error response that are read.
-const REFUSAL_MAX: usize = 64 * 1024;
+const MAX_ERROR_BYTES: usize = 64 * 1024;
 
 /// Returns the authorization header for an API key, marked as sensitive so that it is never
 /// printed.
@@ -48,14 +48,14 @@ pub enum ClientError {
     #[error("the stream ended without a token")]
     NoTokens,
     #[error("the stream ended before its end marker")]
-    Cut,
+    Truncated,
     #[error("no complete answer within {} s", .0.as_secs())]
     Timeout(Duration),
 }
 
 /// A complete answer, with the times at which its parts arrived.
 #[derive(Debug)]
-pub struct Streamed {
+pub struct StreamedAnswer {
     pub sent: Instant,
     /// Arrival time of each event with tokens, at least one.
     pub events: Vec<Instant>,
@@ -68,7 +68,7 @@ pub struct Streamed {
 #[derive(Debug)]
 pub struct Client {
     pub addresses: Vec<SocketAddr>,
-    pub target: Target,
+    pub target: ServerUrl,
     pub api: Api,
     /// Value of the authorization header: `Bearer` and the key.
     pub authorization: Option<HeaderValue>,
@@ -82,12 +82,12 @@ impl Client {
     /// # Errors
     /// The connection fails, the server refuses the request or reports an error in the stream, or
     /// the stream ends early or not in time.
-    pub async fn answer(&self, body: Bytes) -> Result<Streamed, ClientError> {
-        let whole = tokio::time::timeout(self.timeout, self.answer_untimed(body));
-        whole.await.unwrap_or(Err(ClientError::Timeout(self.timeout)))
+    pub async fn send(&self, body: Bytes) -> Result<StreamedAnswer, ClientError> {
+        let answer = tokio::time::timeout(self.timeout, self.send_without_timeout(body));
+        answer.await.unwrap_or(Err(ClientError::Timeout(self.timeout)))
     }
 
-    async fn answer_untimed(&self, body: Bytes) -> Result<Streamed, ClientError> {
+    async fn send_without_timeout(&self, body: Bytes) -> Result<StreamedAnswer, ClientError> {
         let authority = self.target.authority();
         let sent = Instant::now();
         let connected = async {
@@ -102,7 +102,7 @@ impl Client {
         // The connection task ends with the answer, or when the answer is dropped.
         let connection = tokio::spawn(connection);
         let response = sender.send_request(self.request(&authority, body)).await?;
-        let streamed = self.read(response, sent).await;
+        let streamed = self.read_answer(response, sent).await;
         connection.abort();
         streamed
     }
@@ -120,45 +120,45 @@ impl Client {
         request.body(Full::new(body)).expect("a URL's path and host, as they were parsed")
     }
 
-    async fn read(
+    async fn read_answer(
         &self,
         response: Response<Incoming>,
         sent: Instant,
-    ) -> Result<Streamed, ClientError> {
+    ) -> Result<StreamedAnswer, ClientError> {
         let status = response.status();
         let mut body = response.into_body();
         if status != StatusCode::OK {
-            let message = refusal(&first_bytes(&mut body).await?);
+            let message = response_error(&read_prefix(&mut body).await?);
             return Err(ClientError::Refused { status, message });
         }
-        let (mut lines, mut events) = (Events::default(), Vec::new());
-        let (mut counted, mut is_whole) = (None, false);
+        let (mut parser, mut events) = (SseParser::default(), Vec::new());
+        let (mut reported_tokens, mut is_complete) = (None, false);
         while let Some(frame) = body.frame().await {
             let frame = frame?;
             let now = Instant::now();
             let Some(data) = frame.data_ref() else { continue };
-            lines
+            parser
                 .push(data, |data| {
                     if data == b"[DONE]" {
-                        is_whole = true;
+                        is_complete = true;
                         return Ok(());
                     }
-                    let piece = self.api.read(data)?;
-                    if piece.has_tokens {
+                    let event = self.api.parse_event(data)?;
+                    if event.has_tokens {
                         events.push(now);
                     }
-                    counted = piece.answer_tokens.or(counted);
-                    is_whole |= piece.is_last;
+                    reported_tokens = event.answer_tokens.or(reported_tokens);
+                    is_complete |= event.is_last;
                     Ok(())
                 })
                 .map_err(ClientError::Stream)?;
         }
-        match (events.is_empty(), is_whole) {
-            (_, false) => Err(ClientError::Cut),
+        match (events.is_empty(), is_complete) {
+            (_, false) => Err(ClientError::Truncated),
             (true, true) => Err(ClientError::NoTokens),
-            (false, true) => Ok(Streamed {
+            (false, true) => Ok(StreamedAnswer {
                 sent,
-                answer_tokens: counted.unwrap_or(events.len() as u32),
+                answer_tokens: reported_tokens.unwrap_or(events.len() as u32),
                 events,
                 ended: Instant::now(),
             }),
@@ -166,9 +166,9 @@ impl Client {
     }
 }
 
-async fn first_bytes(body: &mut Incoming) -> Result<Vec<u8>, hyper::Error> {
+async fn read_prefix(body: &mut Incoming) -> Result<Vec<u8>, hyper::Error> {
     let mut bytes = Vec::new();
-    while bytes.len() < REFUSAL_MAX
+    while bytes.len() < MAX_ERROR_BYTES
         && let Some(frame) = body.frame().await
     {
         bytes.extend_from_slice(frame?.data_ref().map_or(&[][..], |data| data));

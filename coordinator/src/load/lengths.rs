@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 /// Row of a table.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Row {
+pub struct TraceRow {
     /// Time of arrival, in seconds since an arbitrary moment; 0 if the table has no times.
     pub at_s: f64,
     /// Number of prompt tokens, at least 1.
@@ -38,13 +38,13 @@ pub enum LengthsError {
 /// # Errors
 /// The file cannot be read, or a line is not a row; with `has_times`, also if a row has no time or
 /// an earlier one than the row above it.
-pub fn read_rows(path: &Path, has_times: bool) -> Result<Vec<Row>, LengthsError> {
+pub fn read_trace(path: &Path, has_times: bool) -> Result<Vec<TraceRow>, LengthsError> {
     let read = |source| LengthsError::Read { path: path.into(), source };
     let text = std::fs::read_to_string(path).map_err(read)?;
-    let mut rows: Vec<Row> = Vec::new();
+    let mut rows: Vec<TraceRow> = Vec::new();
     for (index, text) in text.lines().enumerate() {
         let line = index + 1;
-        let (row, timed) = match row(text) {
+        let (row, timed) = match parse_row(text) {
             Ok(row) => row,
             Err(_) if index == 0 && text.chars().any(char::is_alphabetic) => continue,
             Err(_) if text.trim().is_empty() => continue,
@@ -71,7 +71,7 @@ pub fn read_rows(path: &Path, has_times: bool) -> Result<Vec<Row>, LengthsError>
 ///
 /// # Errors
 /// Returns the number of the first column, from 1, that is missing, superfluous or invalid.
-fn row(text: &str) -> Result<(Row, bool), usize> {
+fn parse_row(text: &str) -> Result<(TraceRow, bool), usize> {
     let cells: Vec<&str> = text.split(',').map(str::trim).collect();
     let (time, [prompt, answer]) = match cells[..] {
         [prompt, answer] => (None, [prompt, answer]),
@@ -82,13 +82,14 @@ fn row(text: &str) -> Result<(Row, bool), usize> {
     let tokens = |text: &str, column: usize| {
         text.parse().ok().filter(|tokens| *tokens > 0).ok_or(before + column)
     };
-    let at_s = time.map_or(Some(0.0), seconds).ok_or(1_usize)?;
-    let row = Row { at_s, prompt_tokens: tokens(prompt, 1)?, answer_tokens: tokens(answer, 2)? };
+    let at_s = time.map_or(Some(0.0), parse_time).ok_or(1_usize)?;
+    let row =
+        TraceRow { at_s, prompt_tokens: tokens(prompt, 1)?, answer_tokens: tokens(answer, 2)? };
     Ok((row, time.is_some()))
 }
 
 /// Parses a time: a number of seconds as it is, a date as seconds since the year 0.
-fn seconds(text: &str) -> Option<f64> {
+fn parse_time(text: &str) -> Option<f64> {
     if let Ok(seconds) = text.parse::<f64>() {
         return seconds.is_finite().then_some(seconds);
     }
@@ -113,10 +114,10 @@ fn seconds(text: &str) -> Option<f64> {
 mod tests {
     use super::*;
 
-    fn read(text: &str, has_times: bool) -> Result<Vec<Row>, LengthsError> {
+    fn read(text: &str, has_times: bool) -> Result<Vec<TraceRow>, LengthsError> {
         let file = tempfile::NamedTempFile::new().expect("a file");
         std::fs::write(file.path(), text).expect("written");
-        read_rows(file.path(), has_times)
+        read_trace(file.path(), has_times)
     }
 
     #[test]
@@ -139,7 +140,7 @@ mod tests {
         let rows = read(text, true).expect("a trace");
         // February 29 is between the two dates.
         assert_eq!(rows[1].at_s - rows[0].at_s, 86_401.5);
-        let day = |text| seconds(text).expect("a time") / 86_400.0;
+        let day = |text| parse_time(text).expect("a time") / 86_400.0;
         assert_eq!(day("1970-01-01 00:00:00") - day("1900-01-01T00:00:00Z"), 25_567.0);
         assert_eq!(day("2000-03-01 00:00:00+00:00") - day("1999-12-31 12:00:00"), 60.5);
         assert_eq!(read("0.25,1,1\n3,2,2", true).expect("a trace")[1].at_s, 3.0);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// An answer, with the times at which its parts arrived.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Answer {
+pub struct AnswerRecord {
     /// Scheduled time of sending.
     pub scheduled: Duration,
     /// Actual time of sending.
@@ -15,18 +15,18 @@ pub struct Answer {
     pub prompt_tokens: u32,
     pub answer_tokens: u32,
     /// Number of requested tokens.
-    pub ordered_tokens: u32,
+    pub requested_tokens: u32,
 }
 
-impl Answer {
+impl AnswerRecord {
     /// Returns the time to the first token from the scheduled arrival, so that delays of this
     /// program count too.
-    pub fn first_token(&self) -> Duration {
+    pub fn time_to_first_token(&self) -> Duration {
         self.events[0].saturating_sub(self.scheduled)
     }
 
     /// Returns the average time per token after the first; `None` if there is only one token.
-    pub fn per_token(&self) -> Option<Duration> {
+    pub fn time_per_output_token(&self) -> Option<Duration> {
         let last = self.events[self.events.len() - 1];
         (self.answer_tokens > 1).then(|| (last - self.events[0]) / (self.answer_tokens - 1))
     }
@@ -39,10 +39,10 @@ impl Answer {
 
 /// Records of all requests.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Records {
-    pub answers: Vec<Answer>,
+pub struct RequestRecords {
+    pub answers: Vec<AnswerRecord>,
     /// Error message of each request without a complete answer.
     pub failures: Vec<String>,
     /// Time until the last request ended.
-    pub lasted: Duration,
+    pub duration: Duration,
 }

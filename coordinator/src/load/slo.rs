@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::record::Answer;
+use super::record::AnswerRecord;
 
 /// Parses a number of milliseconds.
 ///
@@ -37,10 +37,10 @@ impl Default for Slo {
 
 impl Slo {
     /// Returns true if the answer meets the objective.
-    pub fn is_met(&self, answer: &Answer) -> bool {
+    pub fn is_met(&self, answer: &AnswerRecord) -> bool {
         let first = self.first_token + self.per_prompt_token * answer.prompt_tokens;
-        answer.first_token() <= first
-            && answer.per_token().is_none_or(|per_token| per_token <= self.per_token)
+        answer.time_to_first_token() <= first
+            && answer.time_per_output_token().is_none_or(|per_token| per_token <= self.per_token)
     }
 }
 
@@ -62,14 +62,14 @@ mod tests {
         // Returns true for an answer that is scheduled at 1 s, has 10 prompt tokens, its first
         // token after `first` ms and three more by `last` ms.
         let met = |first: u64, last: u64| {
-            Slo::default().is_met(&Answer {
+            Slo::default().is_met(&AnswerRecord {
                 scheduled: ms(1000),
                 sent: ms(1001),
                 events: vec![ms(1000 + first), ms(1000 + last)],
                 ended: ms(1000 + last),
                 prompt_tokens: 10,
                 answer_tokens: 4,
-                ordered_tokens: 4,
+                requested_tokens: 4,
             })
         };
         assert!(met(1030, 1330));

@@ -7,7 +7,7 @@ use std::fmt;
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
-use super::item::{ErrorCode, Rejection};
+use super::input_line::{ErrorCode, Rejection};
 use super::json::invalid_json;
 
 /// Bounds on a JSON object.
@@ -32,9 +32,9 @@ pub fn parse_bounded_object(
     example: &str,
     bounds: JsonBounds,
 ) -> Result<Map<String, Value>, Rejection> {
-    let left = Cell::new(bounds.max_values.saturating_add(1));
+    let remaining = Cell::new(bounds.max_values.saturating_add(1));
     let mut deserializer = serde_json::Deserializer::from_str(text);
-    let outer = Outer { left: &left, is_skipped: bounds.is_skipped };
+    let outer = OuterVisitor { remaining: &remaining, is_skipped: bounds.is_skipped };
     let read = deserializer.deserialize_any(outer);
     let read = read.and_then(|fields| deserializer.end().map(|()| fields));
     match read {
@@ -43,7 +43,7 @@ pub fn parse_bounded_object(
             ErrorCode::InvalidJson,
             format!("The {what} must be a JSON object such as {example}."),
         )),
-        Err(_) if left.get() == 0 => Err(Rejection::new(
+        Err(_) if remaining.get() == 0 => Err(Rejection::new(
             ErrorCode::InvalidValue,
             format!(
                 "The {what} has more than {} JSON values. Send fewer in one request.",
@@ -55,12 +55,12 @@ pub fn parse_bounded_object(
 }
 
 /// Visitor that parses the outermost object, and returns `None` for any other value.
-struct Outer<'a> {
-    left: &'a Cell<usize>,
+struct OuterVisitor<'a> {
+    remaining: &'a Cell<usize>,
     is_skipped: fn(&str) -> bool,
 }
 
-impl<'de> Visitor<'de> for Outer<'_> {
+impl<'de> Visitor<'de> for OuterVisitor<'_> {
     type Value = Option<Map<String, Value>>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -102,7 +102,7 @@ impl<'de> Visitor<'de> for Outer<'_> {
             if (self.is_skipped)(&name) {
                 object.next_value::<IgnoredAny>()?;
             } else {
-                let value = object.next_value_seed(Bounded { left: self.left })?;
+                let value = object.next_value_seed(BoundedVisitor { remaining: self.remaining })?;
                 fields.insert(name, value);
             }
         }
@@ -112,19 +112,19 @@ impl<'de> Visitor<'de> for Outer<'_> {
 
 /// Seed and visitor that parse a value and count the values in it.
 #[derive(Clone, Copy)]
-struct Bounded<'a> {
-    left: &'a Cell<usize>,
+struct BoundedVisitor<'a> {
+    remaining: &'a Cell<usize>,
 }
 
-impl Bounded<'_> {
+impl BoundedVisitor<'_> {
     fn count<E: Error>(self, values: usize) -> Result<(), E> {
-        let left = self.left.get().saturating_sub(values);
-        self.left.set(left);
+        let left = self.remaining.get().saturating_sub(values);
+        self.remaining.set(left);
         if left == 0 { Err(E::custom("too many values")) } else { Ok(()) }
     }
 }
 
-impl<'de> DeserializeSeed<'de> for Bounded<'_> {
+impl<'de> DeserializeSeed<'de> for BoundedVisitor<'_> {
     type Value = Value;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
@@ -133,7 +133,7 @@ impl<'de> DeserializeSeed<'de> for Bounded<'_> {
     }
 }
 
-impl<'de> Visitor<'de> for Bounded<'_> {
+impl<'de> Visitor<'de> for BoundedVisitor<'_> {
     type Value = Value;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

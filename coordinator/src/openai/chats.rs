@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use super::body::RawPrompt;
 use super::reasoning::syntax::ReasoningSyntax;
-use crate::boundary::codec::{CodecError, TextCodec};
+use crate::engine_api::codec::{CodecError, TextCodec};
 
 /// Options of the user for all chats.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -19,9 +19,9 @@ pub struct ChatOptions {
 pub enum ReasoningFormat {
     /// The field `reasoning_content`, as in the API of `DeepSeek`.
     #[default]
-    Apart,
+    Separate,
     /// The answer itself, as the model writes it.
-    Within,
+    Inline,
 }
 
 /// Options for chats, resolved for a model.
@@ -41,8 +41,8 @@ impl ChatRules {
         options: &ChatOptions,
         codec: Option<&dyn TextCodec>,
     ) -> Result<ChatRules, CodecError> {
-        let codec = codec.filter(|_| options.reasoning == ReasoningFormat::Apart);
-        let reasoning = codec.map(ReasoningSyntax::of).transpose()?.flatten();
+        let codec = codec.filter(|_| options.reasoning == ReasoningFormat::Separate);
+        let reasoning = codec.map(ReasoningSyntax::detect).transpose()?.flatten();
         Ok(ChatRules { variables: options.variables.clone(), reasoning })
     }
 

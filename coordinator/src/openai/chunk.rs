@@ -2,15 +2,15 @@
 
 use serde::Serialize;
 
-use super::calls::told::{ToolCallDelta, tool_call_deltas};
-use super::growing::Delta;
-use super::item::{Endpoint, Request};
+use super::answer_accumulator::AnswerDelta;
+use super::input_line::{CompletionRequest, Endpoint};
 use super::logprobs::{ChatLogprobs, Logprobs, TextLogprobs};
 use super::output::{FinishReason, Provenance, Usage, body_id, warnings};
+use super::tool_calls::render::{ToolCallDelta, tool_call_deltas};
 
 /// Fields that all events of an answer share.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct ChunkHead {
+pub struct ChunkHeader {
     id: String,
     object: &'static str,
     created: u64,
@@ -22,16 +22,16 @@ pub struct ChunkHead {
     custom_id: String,
     /// Answers may have other parts than text: reasoning or tool calls.
     #[serde(skip)]
-    has_parts: bool,
+    has_multiple_parts: bool,
     #[serde(skip)]
     warnings: Vec<String>,
 }
 
-impl ChunkHead {
+impl ChunkHeader {
     /// Creates the shared fields for the answer to a request.
-    pub fn new(request: &Request, provenance: &Provenance) -> ChunkHead {
+    pub fn new(request: &CompletionRequest, provenance: &Provenance) -> ChunkHeader {
         let is_chat = request.endpoint == Endpoint::ChatCompletions;
-        ChunkHead {
+        ChunkHeader {
             id: body_id(request),
             object: if is_chat { "chat.completion.chunk" } else { "text_completion" },
             created: provenance.created,
@@ -40,17 +40,17 @@ impl ChunkHead {
             is_chat,
             custom_id: request.custom_id.clone(),
             warnings: warnings(request),
-            has_parts: request.reasoning.is_some()
-                || request.grammar.as_deref().is_some_and(|form| form.calls().is_some()),
+            has_multiple_parts: request.reasoning.is_some()
+                || request.grammar.as_deref().is_some_and(|grammar| grammar.calls().is_some()),
         }
     }
 }
 
 /// An event of a stream.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Chunk<'a> {
+pub struct CompletionChunk<'a> {
     #[serde(flatten)]
-    pub head: &'a ChunkHead,
+    pub head: &'a ChunkHeader,
     /// Continuations of choices; none in the event that only contains token counts.
     pub choices: Vec<ChunkChoice>,
     /// Token ids of a chat's prompt, in the first event of each choice, if they were requested.
@@ -64,17 +64,17 @@ pub struct Chunk<'a> {
     warnings: &'a [String],
 }
 
-impl<'a> Chunk<'a> {
+impl<'a> CompletionChunk<'a> {
     /// Creates an event, which contains the warnings if it ends a choice.
     pub fn new(
-        head: &'a ChunkHead,
+        head: &'a ChunkHeader,
         choices: Vec<ChunkChoice>,
         prompt_token_ids: Option<Vec<u32>>,
         usage: Option<Option<Usage>>,
-    ) -> Chunk<'a> {
+    ) -> CompletionChunk<'a> {
         let ends = choices.iter().any(ChunkChoice::is_last);
         let warnings = if ends { head.warnings.as_slice() } else { &[] };
-        Chunk { head, choices, prompt_token_ids, usage, warnings }
+        CompletionChunk { head, choices, prompt_token_ids, usage, warnings }
     }
 }
 
@@ -123,36 +123,36 @@ pub struct ChatDelta {
 
 /// End of a choice.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Ending {
+pub struct ChoiceEnd {
     pub finish_reason: FinishReason,
     /// Reason if the choice is not what was requested.
     pub error: Option<String>,
 }
 
-impl ChunkHead {
+impl ChunkHeader {
     /// Returns the continuation of a choice; `is_first`: the first one of the choice.
     pub fn choice(
         &self,
         index: usize,
         is_first: bool,
-        delta: Delta,
-        ending: Option<Ending>,
+        delta: AnswerDelta,
+        end: Option<ChoiceEnd>,
     ) -> ChunkChoice {
-        let Delta { text, reasoning, calls, token_ids, logprobs } = delta;
-        let finish_reason = ending.as_ref().map(|ending| ending.finish_reason);
-        let error = ending.and_then(|ending| ending.error);
+        let AnswerDelta { text, reasoning, calls, token_ids, logprobs } = delta;
+        let finish_reason = end.as_ref().map(|end| end.finish_reason);
+        let error = end.and_then(|end| end.error);
         // OpenAI sends null in events without tokens, such as the last one.
         let logprobs = logprobs.filter(|logprobs| !logprobs.is_empty());
         if self.is_chat {
-            let content = (!self.has_parts || !text.is_empty()).then_some(text);
+            let content = (!self.has_multiple_parts || !text.is_empty()).then_some(text);
             let reasoning_content = (!reasoning.is_empty()).then_some(reasoning);
             let tool_calls = tool_call_deltas(&self.custom_id, index, calls);
             let role = is_first.then_some("assistant");
             let delta = ChatDelta { role, reasoning_content, content, tool_calls };
-            let logprobs = logprobs.map(Logprobs::of_chat);
+            let logprobs = logprobs.map(Logprobs::into_chat);
             ChunkChoice::Chat { index, delta, token_ids, logprobs, finish_reason, error }
         } else {
-            let logprobs = logprobs.map(Logprobs::of_text);
+            let logprobs = logprobs.map(Logprobs::into_text);
             let prompt_token_ids = None;
             ChunkChoice::Text {
                 index,
@@ -186,7 +186,7 @@ impl ChunkChoice {
 
     /// Returns the continuation with text offsets that follow a text of `characters` characters.
     #[must_use]
-    pub fn moved(mut self, characters: usize) -> ChunkChoice {
+    pub fn with_text_offset(mut self, characters: usize) -> ChunkChoice {
         if let ChunkChoice::Text { logprobs: Some(logprobs), .. } = &mut self {
             logprobs.text_offset.iter_mut().for_each(|offset| *offset += characters);
         }

@@ -1,11 +1,11 @@
 //! Prompts that are returned with their answers, and their log-probabilities.
 
-use super::item::{Endpoint, Request};
+use super::input_line::{CompletionRequest, Endpoint};
 use super::logprobs::{Logprobs, TextLogprobs};
-use super::output::{Choice, Done};
+use super::output::{Choice, FinishedChoice};
 use super::prompt_logprobs::prompt_logprobs;
-use crate::boundary::codec::{CodecError, TextCodec, TextContext};
-use crate::boundary::engine::Logprob;
+use crate::engine_api::batch::Logprob;
+use crate::engine_api::codec::{CodecError, TextCodec, TextContext};
 
 /// A prompt to be echoed: the text of its tokens.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -14,7 +14,7 @@ pub struct EchoedPrompt {
     pub text: String,
     /// Incomplete character at the end of the prompt, as U+FFFD. It is part of the text of an
     /// answer that has tokens.
-    rest: String,
+    incomplete_char: String,
     tokens: Vec<u32>,
     /// Number of characters of the text before each token.
     starts: Vec<usize>,
@@ -37,7 +37,7 @@ impl EchoedPrompt {
         Ok(EchoedPrompt {
             starts: starts.collect(),
             text: pieces.concat(),
-            rest,
+            incomplete_char: rest,
             tokens: tokens.to_vec(),
         })
     }
@@ -52,76 +52,78 @@ impl EchoedPrompt {
         likely: u16,
         codec: &dyn TextCodec,
     ) -> TextLogprobs {
-        let most = usize::from(likely) + 1;
+        let entries = usize::from(likely) + 1;
         let starts = self.starts.get(1..).unwrap_or_default().to_vec();
-        let told = found.chunks(width.max(1)).flat_map(|place| &place[..most]).copied();
-        let told: Vec<Logprob> = told.collect();
-        let mut shown = Logprobs::new(&told, most, starts, Some(codec)).of_text();
+        let reported = found.chunks(width.max(1)).flat_map(|place| &place[..entries]).copied();
+        let reported: Vec<Logprob> = reported.collect();
+        let mut logprobs = Logprobs::new(&reported, entries, starts, Some(codec)).into_text();
         if let Some(first) = self.tokens.first() {
-            shown.prepend_unknown(*first, likely, codec);
+            logprobs.prepend_unknown(*first, likely, codec);
         }
-        shown
+        logprobs
     }
 
     /// Returns the text between the prompt's complete characters and an answer: the incomplete
     /// character before an empty answer, and nothing before other answers, whose text includes it.
-    pub fn rest_before(&self, text: &str, token_ids: &[u32]) -> &str {
-        if text.is_empty() && token_ids.is_empty() { &self.rest } else { "" }
+    pub fn separator_before(&self, text: &str, token_ids: &[u32]) -> &str {
+        if text.is_empty() && token_ids.is_empty() { &self.incomplete_char } else { "" }
     }
 
     /// Returns the number of characters of the text.
-    pub fn characters(&self) -> usize {
+    pub fn char_count(&self) -> usize {
         self.text.chars().count()
     }
 }
 
 /// Results of an engine for the prompt of one of a request's answers.
 #[derive(Debug, Clone, Copy)]
-pub struct OfPrompt<'p> {
-    pub request: &'p Request,
+pub struct PromptOutput<'p> {
+    pub request: &'p CompletionRequest,
     /// The decoded prompt, if the answer begins with it.
     pub echoed: Option<&'p EchoedPrompt>,
-    /// Log-probabilities of each token but the first, [`Request::logprobs_of_prompt_token`] for
-    /// each of them.
-    pub found: &'p [Logprob],
+    /// Log-probabilities of each token but the first,
+    /// [`CompletionRequest::logprobs_per_prompt_token`] for each of them.
+    pub logprobs: &'p [Logprob],
     pub codec: Option<&'p dyn TextCodec>,
 }
 
-impl OfPrompt<'_> {
-    fn width(&self) -> usize {
-        self.request.logprobs_of_prompt_token().into()
+impl PromptOutput<'_> {
+    fn logprobs_per_token(&self) -> usize {
+        self.request.logprobs_per_prompt_token().into()
     }
 
     /// Returns log-probabilities of an echoed prompt if they are requested.
     pub fn echoed_logprobs(&self) -> Option<TextLogprobs> {
         let (prompt, likely, codec) = (self.echoed?, self.request.logprobs?, self.codec?);
-        Some(prompt.logprobs(self.found, self.width(), likely, codec))
+        Some(prompt.logprobs(self.logprobs, self.logprobs_per_token(), likely, codec))
     }
 
     /// Adds the requested text and log-probabilities of the prompt to the answer.
-    pub fn tell(&self, done: &mut Done) {
-        let of_prompt = |likely| prompt_logprobs(self.found, self.width(), likely, self.codec);
+    pub fn add_to(&self, finished: &mut FinishedChoice) {
+        let convert =
+            |likely| prompt_logprobs(self.logprobs, self.logprobs_per_token(), likely, self.codec);
         // The choices of a chat have a single prompt, which is reported once.
-        let is_told = self.request.endpoint == Endpoint::Completions || done.choice.index() == 0;
-        let told = self.request.prompt_logprobs.filter(|_| is_told).map(of_prompt);
-        match &mut done.choice {
+        let is_reported =
+            self.request.endpoint == Endpoint::Completions || finished.choice.index() == 0;
+        let reported = self.request.prompt_logprobs.filter(|_| is_reported).map(convert);
+        match &mut finished.choice {
             Choice::Text { text, token_ids, logprobs, prompt_logprobs, .. } => {
-                *prompt_logprobs = told;
+                *prompt_logprobs = reported;
                 if let Some(prompt) = self.echoed {
-                    let rest = prompt.rest_before(text, token_ids);
+                    let rest = prompt.separator_before(text, token_ids);
                     text.insert_str(0, rest);
                     text.insert_str(0, &prompt.text);
                     *logprobs =
-                        joined(self.echoed_logprobs(), prompt.characters(), logprobs.take());
+                        join_logprobs(self.echoed_logprobs(), prompt.char_count(), logprobs.take());
                 }
             }
-            Choice::Chat { .. } => done.prompt_logprobs = told,
+            Choice::Chat { .. } => finished.prompt_logprobs = reported,
         }
     }
 }
 
 /// Joins the log-probabilities of a prompt of `characters` characters and those of its answer.
-fn joined(
+fn join_logprobs(
     prompt: Option<TextLogprobs>,
     characters: usize,
     answer: Option<TextLogprobs>,

@@ -6,8 +6,8 @@
 use model::config::{Dtype, ModelConfig};
 use sha2::{Digest, Sha256};
 
-use super::item::{Endpoint, Request};
-use crate::boundary::engine::{Penalties, Sampling};
+use super::input_line::{CompletionRequest, Endpoint};
+use crate::engine_api::batch::{Penalties, Sampling};
 
 /// Version of all identities, increased when the answer to an equal request would differ from that
 /// of an earlier version.
@@ -43,7 +43,7 @@ pub fn hash_and_kernels(system_fingerprint: &str) -> (&str, &str) {
 
 /// Returns the identity of a request: its contents and parameters, as the model sees them.
 /// `--resume` accepts an answer to a request only if both have this identity.
-pub fn request_id(request: &Request) -> String {
+pub fn request_id(request: &CompletionRequest) -> String {
     let mut hash = Sha256::new();
     let mut field = |bytes: &[u8]| {
         hash.update((bytes.len() as u64).to_le_bytes());
@@ -56,7 +56,7 @@ pub fn request_id(request: &Request) -> String {
     field(&temperature.to_le_bytes());
     field(&top_p.to_le_bytes());
     field(&request.seed.to_le_bytes());
-    field(&[u8::from(request.names_seed)]);
+    field(&[u8::from(request.has_own_seed)]);
     field(&[u8::from(request.ignore_eos)]);
     // Fields of later versions are omitted if they have their defaults, so that ids of earlier
     // versions remain valid. Their names distinguish them from the first field of a prompt, which
@@ -73,9 +73,10 @@ pub fn request_id(request: &Request) -> String {
     later("penalties", penalties != Penalties::NONE, &of_penalties);
     later("min_tokens", min_tokens > 0, &min_tokens.to_le_bytes());
     later("n", request.n > 1, &(request.n as u64).to_le_bytes());
-    later("logprobs", request.logprobs.is_some(), &request.logprobs_of_token().to_le_bytes());
-    let form = request.grammar.as_ref().map(|grammar| format!("{grammar:?}")).unwrap_or_default();
-    later("form", request.grammar.is_some(), form.as_bytes());
+    later("logprobs", request.logprobs.is_some(), &request.logprobs_per_token().to_le_bytes());
+    let grammar_text =
+        request.grammar.as_ref().map(|grammar| format!("{grammar:?}")).unwrap_or_default();
+    later("form", request.grammar.is_some(), grammar_text.as_bytes());
     let columns = serde_json::to_vec(&request.columns).unwrap_or_default();
     let thinking = request.reasoning.as_ref().map(|reasoning| format!("{reasoning:?}"));
     later("reasoning", thinking.is_some(), thinking.unwrap_or_default().as_bytes());
@@ -122,9 +123,9 @@ pub fn call_id(custom_id: &str, choice: usize, call: usize) -> String {
 /// Returns the value that keys sampling of the `index`-th answer of a request, together with the
 /// seed. Requests that share the run's seed differ by their ids, so that they sample independently;
 /// requests with their own seed do not depend on their ids.
-pub fn sampling_id(request: &Request, index: usize) -> u64 {
+pub fn sampling_id(request: &CompletionRequest, index: usize) -> u64 {
     let mut hash = Sha256::new();
-    if !request.names_seed {
+    if !request.has_own_seed {
         hash.update(request.custom_id.as_bytes());
     }
     hash.update((index as u64).to_le_bytes());

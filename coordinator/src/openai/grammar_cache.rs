@@ -7,26 +7,26 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use grammar::{Checker, Grammar, GrammarError};
 use lru::LruCache;
 
-use super::item::{ErrorCode, Rejection, Request};
+use super::input_line::{CompletionRequest, ErrorCode, Rejection};
 
 /// Maximum size of the cached grammars, in bytes.
-const MAX_BYTES: usize = 64 << 20;
+const MAX_CACHE_BYTES: usize = 64 << 20;
 /// Size of an entry in addition to its text, in bytes.
 const ENTRY_BYTES: usize = 256;
 /// Maximum number of idle checkers.
-const MAX_IDLE: usize = 8;
+const MAX_IDLE_CHECKERS: usize = 8;
 
 /// Cache of grammars that can be followed, and of those that cannot. Several threads check at a
 /// time: no lock is held while a grammar is checked.
 #[derive(Default)]
 pub struct GrammarCache {
-    known: Mutex<Known>,
+    entries: Mutex<CacheEntries>,
     idle: Mutex<Vec<Checker>>,
 }
 
 /// Entries of the cache, the least recently used of which are evicted first, refused ones before
 /// accepted ones.
-struct Known {
+struct CacheEntries {
     /// Accepted grammars, shared by the requests that specify them.
     accepted: LruCache<Arc<Grammar>, ()>,
     /// Errors of refused grammars, by the hashes of their texts.
@@ -35,10 +35,10 @@ struct Known {
     size_bytes: usize,
 }
 
-impl Default for Known {
-    fn default() -> Known {
+impl Default for CacheEntries {
+    fn default() -> CacheEntries {
         let (accepted, refused) = (LruCache::unbounded(), LruCache::unbounded());
-        Known { accepted, refused, hasher: RandomState::new(), size_bytes: 0 }
+        CacheEntries { accepted, refused, hasher: RandomState::new(), size_bytes: 0 }
     }
 }
 
@@ -53,7 +53,10 @@ impl GrammarCache {
     ///
     /// # Errors
     /// Returns a rejection if no answer can follow the grammar.
-    pub fn check_request(&self, mut request: Request) -> Result<Request, Rejection> {
+    pub fn check_request(
+        &self,
+        mut request: CompletionRequest,
+    ) -> Result<CompletionRequest, Rejection> {
         request.grammar = request.grammar.map(|grammar| self.check(grammar)).transpose()?;
         Ok(request)
     }
@@ -63,10 +66,10 @@ impl GrammarCache {
     /// # Errors
     /// Returns a rejection if no answer can follow the grammar.
     pub fn check(&self, grammar: Arc<Grammar>) -> Result<Arc<Grammar>, Rejection> {
-        let known = lock(&self.known).get(&grammar);
+        let known = lock(&self.entries).get(&grammar);
         let checked = known.unwrap_or_else(|| {
-            let checked = self.check_anew(&grammar);
-            lock(&self.known).insert(&grammar, &checked);
+            let checked = self.check_uncached(&grammar);
+            lock(&self.entries).insert(&grammar, &checked);
             checked.map(|()| Arc::clone(&grammar))
         });
         checked.map_err(|error| {
@@ -82,22 +85,22 @@ impl GrammarCache {
 
     /// Returns the size of all entries, in bytes.
     pub fn size_bytes(&self) -> usize {
-        lock(&self.known).size_bytes
+        lock(&self.entries).size_bytes
     }
 
-    fn check_anew(&self, grammar: &Grammar) -> Result<(), GrammarError> {
+    fn check_uncached(&self, grammar: &Grammar) -> Result<(), GrammarError> {
         let idle = lock(&self.idle).pop();
         let checker = idle.map_or_else(Checker::new, Ok)?;
         let checked = checker.check(grammar);
         let mut idle = lock(&self.idle);
-        if idle.len() < MAX_IDLE {
+        if idle.len() < MAX_IDLE_CHECKERS {
             idle.push(checker);
         }
         checked
     }
 }
 
-impl Known {
+impl CacheEntries {
     fn get(&mut self, grammar: &Arc<Grammar>) -> Option<Result<Arc<Grammar>, GrammarError>> {
         if let Some((known, ())) = self.accepted.get_key_value(grammar) {
             return Some(Ok(Arc::clone(known)));
@@ -121,7 +124,7 @@ impl Known {
                 }
             }
         }
-        while self.size_bytes > MAX_BYTES {
+        while self.size_bytes > MAX_CACHE_BYTES {
             let refused = self.refused.pop_lru().map(|(_, error)| refused_bytes(&error));
             let accepted = || self.accepted.pop_lru().map(|(grammar, ())| accepted_bytes(&grammar));
             let Some(freed) = refused.or_else(accepted) else { break };
@@ -172,8 +175,8 @@ mod tests {
             cache.check(schema(number + 1, 1_000_000)).expect("it can be followed");
             let kept = cache.check(Arc::clone(&recent)).expect("it can be followed");
             assert!(Arc::ptr_eq(&kept, &recent), "what is used stays");
-            assert!(cache.size_bytes() <= MAX_BYTES, "{}", cache.size_bytes());
+            assert!(cache.size_bytes() <= MAX_CACHE_BYTES, "{}", cache.size_bytes());
         }
-        assert!(cache.size_bytes() > MAX_BYTES - 2_000_000, "{}", cache.size_bytes());
+        assert!(cache.size_bytes() > MAX_CACHE_BYTES - 2_000_000, "{}", cache.size_bytes());
     }
 }

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::item::{ErrorCode, Rejection};
+use super::input_line::{ErrorCode, Rejection};
 
 /// Parses a JSON object. `what` names the text and `example` is a valid object; both are for the
 /// messages of rejections.

@@ -3,12 +3,12 @@
 use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
 
-use crate::boundary::codec::TextCodec;
-use crate::boundary::engine::Logprob;
+use crate::engine_api::batch::Logprob;
+use crate::engine_api::codec::TextCodec;
 
 /// Log-probability that is reported for a token that cannot follow, OpenAI's value: JSON has no
 /// infinity.
-const IMPOSSIBLE: f32 = -9999.0;
+const IMPOSSIBLE_LOGPROB: f32 = -9999.0;
 
 /// A token and its log-probability in an answer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -35,7 +35,7 @@ impl TokenLogprob {
             },
             None => format!("token_id:{}", found.token),
         };
-        let logprob = if found.logprob.is_finite() { found.logprob } else { IMPOSSIBLE };
+        let logprob = if found.logprob.is_finite() { found.logprob } else { IMPOSSIBLE_LOGPROB };
         TokenLogprob { token, logprob, bytes }
     }
 }
@@ -43,7 +43,7 @@ impl TokenLogprob {
 /// A token of an answer, and the most likely tokens at its position.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct ShownToken {
+pub struct ChatTokenLogprob {
     pub token: String,
     pub logprob: f32,
     pub bytes: Option<Vec<u8>>,
@@ -54,7 +54,7 @@ pub struct ShownToken {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ChatLogprobs {
-    pub content: Vec<ShownToken>,
+    pub content: Vec<ChatTokenLogprob>,
     /// Always null, since no answer is a refusal.
     pub refusal: Option<()>,
 }
@@ -76,7 +76,7 @@ pub struct TextLogprobs {
 /// Log-probabilities of an answer's tokens, for either endpoint.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Logprobs {
-    tokens: Vec<ShownToken>,
+    tokens: Vec<ChatTokenLogprob>,
     /// Number of characters of the text before each token.
     starts: Vec<usize>,
     /// The most likely tokens were requested.
@@ -92,11 +92,11 @@ impl Logprobs {
         starts: Vec<usize>,
         codec: Option<&dyn TextCodec>,
     ) -> Logprobs {
-        let shown = |found: &Logprob| TokenLogprob::new(*found, codec);
+        let convert = |found: &Logprob| TokenLogprob::new(*found, codec);
         let tokens = found.chunks(width).map(|of_token| {
-            let TokenLogprob { token, logprob, bytes } = shown(&of_token[0]);
-            let top_logprobs = of_token[1..].iter().map(shown).collect();
-            ShownToken { token, logprob, bytes, top_logprobs }
+            let TokenLogprob { token, logprob, bytes } = convert(&of_token[0]);
+            let top_logprobs = of_token[1..].iter().map(convert).collect();
+            ChatTokenLogprob { token, logprob, bytes, top_logprobs }
         });
         Logprobs { tokens: tokens.collect(), starts, has_top: width > 1 }
     }
@@ -115,13 +115,13 @@ impl Logprobs {
     }
 
     /// Returns the format of a chat answer.
-    pub fn of_chat(self) -> ChatLogprobs {
+    pub fn into_chat(self) -> ChatLogprobs {
         ChatLogprobs { content: self.tokens, refusal: None }
     }
 
     /// Returns the format of a completion.
-    pub fn of_text(self) -> TextLogprobs {
-        let top = |token: &ShownToken| {
+    pub fn into_text(self) -> TextLogprobs {
+        let top = |token: &ChatTokenLogprob| {
             let likely = token.top_logprobs.iter().map(|one| (&one.token, one.logprob));
             let mut top = IndexMap::new();
             // If several tokens have an equal text, the most likely one represents all of them.

@@ -4,33 +4,33 @@
 //! and convert answers to the format of the endpoints. They are independent of the source of a
 //! request: a batch file or a client of the server.
 
+pub mod answer_accumulator;
+pub mod answer_options;
+pub mod answer_parser;
+pub mod answer_parts;
 pub mod body;
 pub mod bounded_json;
-pub mod calls;
+pub mod char_or_token;
 pub mod chats;
 pub mod chunk;
 pub mod echo;
+pub mod error_response;
 pub mod fingerprint;
-pub mod following;
-pub mod forms;
-pub mod found_logprobs;
 pub mod grammar_cache;
-pub mod growing;
-pub mod item;
+pub mod input_line;
 pub mod json;
 pub mod logprobs;
 pub mod output;
-pub mod parts;
+pub mod output_validator;
 pub mod prompt;
 pub mod prompt_bounds;
 pub mod prompt_logprobs;
-pub mod reader;
+pub mod raw_logprobs;
 pub mod reasoning;
-pub mod refusal;
 pub mod request;
-pub mod said;
 pub mod stop;
 pub mod stop_strings;
+pub mod tool_calls;
 
 #[cfg(test)]
 mod tests;

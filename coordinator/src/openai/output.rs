@@ -7,13 +7,13 @@ use grammar::Grammar;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
-use super::calls::told::{ToolCall, tool_calls};
 use super::fingerprint::{id_suffix, request_id};
-use super::item::{Endpoint, LineError, Request};
+use super::input_line::{CompletionRequest, Endpoint, LineError};
 use super::logprobs::{ChatLogprobs, Logprobs, TextLogprobs};
 use super::prompt_logprobs::PromptLogprobs;
 use super::stop::Answer;
-use crate::boundary::engine::Finish;
+use super::tool_calls::render::{ToolCall, tool_calls};
+use crate::engine_api::batch::FinishCause;
 
 /// Fields that all lines of a job share.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -143,15 +143,15 @@ pub enum FinishReason {
 
 impl FinishReason {
     /// Returns the reason for which an answer ended.
-    pub fn of(answer: &Answer) -> FinishReason {
+    pub fn from_answer(answer: &Answer) -> FinishReason {
         match answer.finish {
             _ if answer.error.is_some() => FinishReason::Error,
-            Finish::Stop if answer.ends_by_itself && !answer.calls.is_empty() => {
+            FinishCause::Stop if answer.ended_with_eos && !answer.calls.is_empty() => {
                 FinishReason::ToolCalls
             }
-            Finish::Stop => FinishReason::Stop,
-            Finish::Length => FinishReason::Length,
-            Finish::NotFinite => FinishReason::Error,
+            FinishCause::Stop => FinishReason::Stop,
+            FinishCause::Length => FinishReason::Length,
+            FinishCause::NotFinite => FinishReason::Error,
         }
     }
 
@@ -217,25 +217,25 @@ pub struct ErrorBody {
     pub line: usize,
     /// Answers that are available, if the request has only some of them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub made: Option<Box<PartialAnswer>>,
+    pub made: Option<Box<PartialResponse>>,
 }
 
 /// Answers to a request that are stored until all of them are available.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct PartialAnswer {
+pub struct PartialResponse {
     /// Hash of the request; see [`Response::request_id`].
     pub request_id: String,
     pub created: u64,
     pub model: String,
     pub system_fingerprint: String,
-    pub choices: Vec<Done>,
+    pub choices: Vec<FinishedChoice>,
 }
 
 /// A choice, and values that are reported for all choices together.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Done {
+pub struct FinishedChoice {
     pub choice: Choice,
     pub completion_tokens: u64,
     /// Log-probabilities of a chat's prompt, with the first choice.
@@ -265,42 +265,42 @@ impl Choice {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Completion {
     /// An answer ended at its maximum number of tokens, although it could have ended by itself.
-    pub cut: bool,
+    pub is_truncated: bool,
     /// An answer ended with an error, such as a violated grammar.
-    pub failed: bool,
+    pub has_failed: bool,
 }
 
 impl Completion {
     /// Summarises the choices of an answered request.
-    pub fn of(request: &Request, choices: &[Choice]) -> Completion {
-        let is_cut = |choice: &Choice| {
+    pub fn from_choices(request: &CompletionRequest, choices: &[Choice]) -> Completion {
+        let is_length_limited = |choice: &Choice| {
             choice.finish_reason() == FinishReason::Length
                 && request.prompt_of(choice.index()).max_new > 0
         };
         Completion {
-            cut: !request.ignore_eos && choices.iter().any(is_cut),
-            failed: choices.iter().any(|choice| choice.finish_reason() == FinishReason::Error),
+            is_truncated: !request.ignore_eos && choices.iter().any(is_length_limited),
+            has_failed: choices.iter().any(|choice| choice.finish_reason() == FinishReason::Error),
         }
     }
 }
 
 /// Converts one of a request's answers to a choice, without the log-probabilities of the prompt.
-pub fn done(request: &Request, index: usize, answer: Answer) -> Done {
+pub fn finish_choice(request: &CompletionRequest, index: usize, answer: Answer) -> FinishedChoice {
     let completion_tokens = u64::from(answer.generated);
-    let choice = choice(request, index, answer);
-    Done { choice, completion_tokens, prompt_logprobs: None }
+    let choice = build_choice(request, index, answer);
+    FinishedChoice { choice, completion_tokens, prompt_logprobs: None }
 }
 
 /// Returns the line of a request with its answers, those to the first prompt first, and the facts
 /// about them. The line includes its newline.
 pub fn answer_line(
-    request: &Request,
-    answers: Vec<Done>,
+    request: &CompletionRequest,
+    answers: Vec<FinishedChoice>,
     provenance: &Provenance,
 ) -> (Vec<u8>, Completion) {
     let suffix = id_suffix(&request.custom_id);
     let body = response_body(request, answers, provenance);
-    let ended = Completion::of(request, &body.choices);
+    let completion = Completion::from_choices(request, &body.choices);
     let line = to_bytes(&OutputLine {
         id: format!("batch_req_{suffix}"),
         custom_id: request.custom_id.clone(),
@@ -308,13 +308,13 @@ pub fn answer_line(
         response: Some(Response { status_code: 200, request_id: request_id(request), body }),
         error: None,
     });
-    (line, ended)
+    (line, completion)
 }
 
 /// Returns the body of a response with the answers to a request, those to the first prompt first.
 pub fn response_body(
-    request: &Request,
-    mut answers: Vec<Done>,
+    request: &CompletionRequest,
+    mut answers: Vec<FinishedChoice>,
     provenance: &Provenance,
 ) -> ResponseBody {
     let chat = request.endpoint == Endpoint::ChatCompletions;
@@ -335,37 +335,41 @@ pub fn response_body(
 }
 
 /// Returns the deviations from the request, one sentence each.
-pub fn warnings(request: &Request) -> Vec<String> {
-    let unheld = request.grammar.as_deref().map(Grammar::unheld).unwrap_or_default();
+pub fn warnings(request: &CompletionRequest) -> Vec<String> {
+    let unheld = request.grammar.as_deref().map(Grammar::unenforced).unwrap_or_default();
     request.warnings.iter().cloned().chain(unheld).collect()
 }
 
 /// Returns the token ids of the prompt of an answer if they are requested.
-pub fn prompt_token_ids(request: &Request, choice: usize) -> Option<Vec<u32>> {
+pub fn prompt_token_ids(request: &CompletionRequest, choice: usize) -> Option<Vec<u32>> {
     request.returns_token_ids.then(|| request.prompt_of(choice).tokens.clone())
 }
 
 /// Returns the `id` of the answers to a request.
-pub fn body_id(request: &Request) -> String {
+pub fn body_id(request: &CompletionRequest) -> String {
     let chat = request.endpoint == Endpoint::ChatCompletions;
     format!("{}-{}", if chat { "chatcmpl" } else { "cmpl" }, id_suffix(&request.custom_id))
 }
 
 /// Returns the number of tokens of all prompts of a request.
-pub fn prompt_tokens(request: &Request) -> u64 {
+pub fn prompt_tokens(request: &CompletionRequest) -> u64 {
     request.prompts.iter().map(|prompt| prompt.tokens.len() as u64).sum()
 }
 
 /// Returns the line of a request for which only some answers are available, newline included.
-pub fn unfinished_line(request: &Request, choices: Vec<Done>, provenance: &Provenance) -> Vec<u8> {
-    let made = PartialAnswer {
+pub fn unfinished_line(
+    request: &CompletionRequest,
+    choices: Vec<FinishedChoice>,
+    provenance: &Provenance,
+) -> Vec<u8> {
+    let partial = PartialResponse {
         request_id: request_id(request),
         created: provenance.created,
         model: provenance.model.clone(),
         system_fingerprint: provenance.system_fingerprint.clone(),
         choices,
     };
-    let (there, all) = (made.choices.len(), request.choices());
+    let (there, all) = (partial.choices.len(), request.choice_count());
     to_bytes(&OutputLine {
         id: format!("batch_req_{}", id_suffix(&request.custom_id)),
         custom_id: request.custom_id.clone(),
@@ -379,7 +383,7 @@ pub fn unfinished_line(request: &Request, choices: Vec<Done>, provenance: &Prove
                 request.line
             ),
             line: request.line,
-            made: Some(Box::new(made)),
+            made: Some(Box::new(partial)),
         }),
     })
 }
@@ -387,8 +391,8 @@ pub fn unfinished_line(request: &Request, choices: Vec<Done>, provenance: &Prove
 /// `code` of the line of a request for which only some answers are available.
 pub const UNFINISHED: &str = "unfinished";
 
-fn choice(request: &Request, index: usize, answer: Answer) -> Choice {
-    let finish_reason = FinishReason::of(&answer);
+fn build_choice(request: &CompletionRequest, index: usize, answer: Answer) -> Choice {
+    let finish_reason = FinishReason::from_answer(&answer);
     let Answer { text, reasoning, calls, token_ids, logprobs, error, .. } = answer;
     let reasoning_content = Some(reasoning).filter(|reasoning| !reasoning.is_empty());
     if request.endpoint == Endpoint::ChatCompletions {
@@ -396,10 +400,10 @@ fn choice(request: &Request, index: usize, answer: Answer) -> Choice {
         let role = "assistant".to_owned();
         let content = text;
         let message = Message { role, reasoning_content, content, refusal: None, tool_calls };
-        let logprobs = logprobs.map(Logprobs::of_chat);
+        let logprobs = logprobs.map(Logprobs::into_chat);
         Choice::Chat { index, message, token_ids, finish_reason, logprobs, error }
     } else {
-        let logprobs = logprobs.map(Logprobs::of_text);
+        let logprobs = logprobs.map(Logprobs::into_text);
         let text = text.unwrap_or_default();
         let prompt_token_ids = prompt_token_ids(request, index);
         Choice::Text {
@@ -423,13 +427,13 @@ pub fn error_line(error: &LineError) -> Vec<u8> {
         custom_id: error.custom_id.clone(),
         columns: Map::new(),
         response: None,
-        error: Some(ErrorBody::of(error)),
+        error: Some(ErrorBody::from_line_error(error)),
     })
 }
 
 impl ErrorBody {
     /// Creates the error of a line that has no answer.
-    pub fn of(error: &LineError) -> ErrorBody {
+    pub fn from_line_error(error: &LineError) -> ErrorBody {
         ErrorBody {
             code: error.rejection.code.name().to_owned(),
             message: format!("Line {}: {}", error.line, error.rejection.message),

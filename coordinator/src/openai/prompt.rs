@@ -1,24 +1,24 @@
 //! Tokenised prompts, which are within the vocabulary and the context.
 
 use super::body::RawPrompt;
-use super::item::{ErrorCode, Prompt, Rejection};
-use crate::boundary::codec::{CodecError, TextCodec};
+use super::input_line::{ErrorCode, Prompt, Rejection};
+use crate::engine_api::codec::{CodecError, TextCodec};
 
 /// Limits of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
+pub struct ModelLimits {
     /// Maximum number of positions of prompt and answer together.
     pub context: usize,
     pub vocab_size: usize,
     /// File of the model's tokenizer, if there is one that cannot be read.
-    pub unread_tokenizer: Option<&'static str>,
+    pub unsupported_tokenizer: Option<&'static str>,
 }
 
-impl Limits {
+impl ModelLimits {
     /// Returns the sentence that rejects a request that needs a tokenizer. It includes the
     /// `consequence`, which begins with its own punctuation.
-    pub fn no_tokenizer(&self, consequence: &str) -> String {
-        match self.unread_tokenizer {
+    pub fn missing_tokenizer_message(&self, consequence: &str) -> String {
+        match self.unsupported_tokenizer {
             None => format!("This model has no tokenizer{consequence}."),
             Some(file) => format!(
                 "This model's tokenizer is in {file}, which cannot be read{consequence}. To make \
@@ -48,14 +48,14 @@ pub struct AnswerLength {
 /// # Errors
 /// Returns a rejection of an empty prompt, a text without a tokenizer, a token outside the
 /// vocabulary, or a prompt and an answer that exceed the context.
-pub fn fit(
+pub fn fit_prompt(
     raw: &RawPrompt,
     length: AnswerLength,
     codec: Option<&dyn TextCodec>,
     now_s: u64,
-    limits: Limits,
+    limits: ModelLimits,
 ) -> Result<Prompt, Rejection> {
-    let tokens = tokenise(raw, codec, now_s, limits)?;
+    let tokens = tokenize_prompt(raw, codec, now_s, limits)?;
     if tokens.is_empty() {
         return Err(Rejection::new(ErrorCode::EmptyPrompt, "The prompt must not be empty."));
     }
@@ -68,14 +68,14 @@ pub fn fit(
             ),
         ));
     }
-    let left = limits.context.saturating_sub(tokens.len());
+    let remaining = limits.context.saturating_sub(tokens.len());
     let AnswerLength { max_tokens, is_requested, must_fit } = length;
-    let lacks_room = left == 0 && max_tokens > 0;
-    let is_cut = is_requested && must_fit && max_tokens as usize > left;
-    if tokens.len() > limits.context || lacks_room || is_cut {
+    let has_no_capacity = remaining == 0 && max_tokens > 0;
+    let is_cut = is_requested && must_fit && max_tokens as usize > remaining;
+    if tokens.len() > limits.context || has_no_capacity || is_cut {
         return Err(context_length_exceeded(raw, tokens.len(), Some(length), limits));
     }
-    let max_new = max_tokens.min(u32::try_from(left).unwrap_or(u32::MAX));
+    let max_new = max_tokens.min(u32::try_from(remaining).unwrap_or(u32::MAX));
     Ok(Prompt { tokens, max_new })
 }
 
@@ -86,7 +86,7 @@ fn context_length_exceeded(
     raw: &RawPrompt,
     prompt_tokens: usize,
     length: Option<AnswerLength>,
-    limits: Limits,
+    limits: ModelLimits,
 ) -> Rejection {
     let field = match raw {
         RawPrompt::Chat(_) => "messages",
@@ -119,7 +119,11 @@ fn context_length_exceeded(
 }
 
 /// Returns a warning if some prompts leave fewer new tokens than the request specifies.
-pub fn shortened(prompts: &[Prompt], max_tokens: u32, limits: Limits) -> Option<String> {
+pub fn shortened_warning(
+    prompts: &[Prompt],
+    max_tokens: u32,
+    limits: ModelLimits,
+) -> Option<String> {
     let mut shorter = prompts.iter().filter(|prompt| prompt.max_new < max_tokens);
     let first = shorter.next()?;
     let context = limits.context;
@@ -145,21 +149,22 @@ pub fn shortened(prompts: &[Prompt], max_tokens: u32, limits: Limits) -> Option<
 ///
 /// # Errors
 /// Returns a rejection of a text if there is no tokenizer, or if the tokenizer refuses the text.
-pub fn tokenise(
+pub fn tokenize_prompt(
     raw: &RawPrompt,
     codec: Option<&dyn TextCodec>,
     now_s: u64,
-    limits: Limits,
+    limits: ModelLimits,
 ) -> Result<Vec<u32>, Rejection> {
     let tokenizer = || {
         codec.ok_or_else(|| {
-            let message = limits.no_tokenizer("; specify the prompt as an array of token ids");
+            let message =
+                limits.missing_tokenizer_message("; specify the prompt as an array of token ids");
             Rejection::new(ErrorCode::NoTokenizer, message)
         })
     };
     let refused = |error: CodecError, code, what| match error {
         CodecError::TooLong { tokens } => context_length_exceeded(raw, tokens, None, limits),
-        error => Rejection::of_codec(&error, code, what),
+        error => Rejection::from_codec_error(&error, code, what),
     };
     match raw {
         RawPrompt::Tokens(tokens) => Ok(tokens.clone()),

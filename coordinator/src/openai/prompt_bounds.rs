@@ -2,8 +2,8 @@
 //! whole, which takes some hundred times their size in memory.
 
 use super::body::RawPrompt;
-use super::item::{ErrorCode, Rejection};
-use crate::boundary::codec::TextCodec;
+use super::input_line::{ErrorCode, Rejection};
+use crate::engine_api::codec::TextCodec;
 
 /// Size up to which texts are not checked, and size of the pieces of larger texts, in bytes.
 const PROBED_BYTES: usize = 256 << 10;

@@ -4,8 +4,8 @@ use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
 
 use super::logprobs::TokenLogprob;
-use crate::boundary::codec::TextCodec;
-use crate::boundary::engine::Logprob;
+use crate::engine_api::batch::Logprob;
+use crate::engine_api::codec::TextCodec;
 
 /// Log-probabilities of each token of a prompt and of the most likely tokens at its position, by
 /// token id; null for the first token, for which none are known.
@@ -31,20 +31,20 @@ pub fn prompt_logprobs(
     likely: u16,
     codec: Option<&dyn TextCodec>,
 ) -> PromptLogprobs {
-    let told = |one: &Logprob, rank: Option<usize>| {
-        let shown = TokenLogprob::new(*one, codec);
+    let to_entry = |entry: &Logprob, rank: Option<usize>| {
+        let shown = TokenLogprob::new(*entry, codec);
         let decoded_token = codec.map(|_| shown.token);
-        (one.token.to_string(), PromptToken { logprob: shown.logprob, rank, decoded_token })
+        (entry.token.to_string(), PromptToken { logprob: shown.logprob, rank, decoded_token })
     };
-    let place = |place: &[Logprob]| {
-        let (own, others) = (place[0], &place[1..=usize::from(likely)]);
-        let rank = others.iter().position(|other| other.token == own.token).map(|at| at + 1);
-        let others = others.iter().zip(1..).map(|(other, rank)| told(other, Some(rank)));
-        let mut tokens = IndexMap::from([told(&own, rank)]);
-        for (id, other) in others {
+    let to_position = |place: &[Logprob]| {
+        let (actual, likeliest) = (place[0], &place[1..=usize::from(likely)]);
+        let rank = likeliest.iter().position(|other| other.token == actual.token).map(|at| at + 1);
+        let ranked = likeliest.iter().zip(1..).map(|(other, rank)| to_entry(other, Some(rank)));
+        let mut tokens = IndexMap::from([to_entry(&actual, rank)]);
+        for (id, other) in ranked {
             tokens.entry(id).or_insert(other);
         }
         Some(tokens)
     };
-    std::iter::once(None).chain(found.chunks(width).map(place)).collect()
+    std::iter::once(None).chain(found.chunks(width).map(to_position)).collect()
 }

@@ -3,14 +3,14 @@
 //! The watcher only saves work. [`finish`] determines the cut from the tokens alone, so that an
 //! answer does not depend on the number of steps until the engine stops.
 
-use super::following::Following;
-use super::found_logprobs::FoundLogprobs;
+use super::answer_options::AnswerOptions;
+use super::answer_parser::AnswerParser;
+use super::answer_parts::{AnswerParts, Call};
 use super::logprobs::Logprobs;
-use super::parts::{Call, Parts};
-use super::reader::AnswerReader;
+use super::raw_logprobs::RawLogprobs;
 use super::stop_strings::{StopScanner, StopStrings};
-use crate::boundary::codec::{CodecError, TextCodec, TextContext, TextStream};
-use crate::boundary::engine::{Finish, Generated};
+use crate::engine_api::batch::{FinishCause, GenerationOutput};
+use crate::engine_api::codec::{CodecError, TextCodec, TextContext, TextStream};
 
 /// Watcher of a growing text for stop strings.
 pub struct StopWatcher<'a> {
@@ -18,7 +18,7 @@ pub struct StopWatcher<'a> {
     scanner: StopScanner,
     text: String,
     tokens: u32,
-    /// See [`Following::min_tokens`].
+    /// See [`AnswerOptions::min_tokens`].
     min_tokens: u32,
 }
 
@@ -72,20 +72,20 @@ pub struct Answer {
     pub generated: u32,
     /// `None` if none were requested.
     pub logprobs: Option<Logprobs>,
-    pub finish: Finish,
+    pub finish: FinishCause,
     /// The answer ended with an end-of-sequence token: neither a stop string nor its maximum number
     /// of tokens cut it.
-    pub ends_by_itself: bool,
+    pub ended_with_eos: bool,
     /// Sentence that explains why the answer is not what was requested.
     pub error: Option<String>,
     /// The error is the tokenizer's, and another attempt may decode these tokens.
-    pub is_lost: bool,
+    pub is_retryable: bool,
 }
 
 impl Answer {
     /// Returns the answer to a request that only evaluates its prompt.
     #[must_use]
-    pub fn emptied(self) -> Answer {
+    pub fn without_tokens(self) -> Answer {
         let tokens = self.token_ids.len();
         Answer {
             text: self.text.map(|_| String::new()),
@@ -95,8 +95,8 @@ impl Answer {
             generated: 0,
             logprobs: self.logprobs.map(|logprobs| logprobs.skip(tokens)),
             finish: match self.finish {
-                Finish::NotFinite => Finish::NotFinite,
-                Finish::Stop | Finish::Length => Finish::Length,
+                FinishCause::NotFinite => FinishCause::NotFinite,
+                FinishCause::Stop | FinishCause::Length => FinishCause::Length,
             },
             ..self
         }
@@ -106,32 +106,34 @@ impl Answer {
 /// Decodes a finished sequence, cuts it at the first stop string that was completed, and separates
 /// its parts.
 pub fn finish(
-    generated: Generated,
-    following: &Following,
+    generated: GenerationOutput,
+    options: &AnswerOptions,
     codec: Option<&dyn TextCodec>,
 ) -> Answer {
-    let (answer, logprobs) = finish_unspelled(generated, following, codec);
-    Answer { logprobs: logprobs.map(|found| found.spelled(codec)), ..answer }
+    let (answer, logprobs) = finish_with_raw_logprobs(generated, options, codec);
+    Answer { logprobs: logprobs.map(|found| found.decode(codec)), ..answer }
 }
 
 /// Finishes an answer like [`finish`], and returns its log-probabilities to be spelled later.
-pub fn finish_unspelled(
-    generated: Generated,
-    following: &Following,
+pub fn finish_with_raw_logprobs(
+    generated: GenerationOutput,
+    options: &AnswerOptions,
     codec: Option<&dyn TextCodec>,
-) -> (Answer, Option<FoundLogprobs>) {
-    let Generated { tokens, logprobs, finish, .. } = generated;
-    let (width, cut) = (following.width, cut(&tokens, following, finish, codec));
-    let (text, reasoning, calls) = read_parts(&tokens, &cut, following);
-    let Cut { starts, generated, at_stop, refused, .. } = cut;
+) -> (Answer, Option<RawLogprobs>) {
+    let GenerationOutput { tokens, logprobs, finish, .. } = generated;
+    let (width, cut) = (options.logprobs_per_token, trim_at_stop(&tokens, options, finish, codec));
+    let (text, reasoning, calls) = read_parts(&tokens, &cut, options);
+    let TrimmedAnswer { starts, generated, at_stop, decode_error, .. } = cut;
     let token_ids = tokens[..starts.len()].to_vec();
-    let found = (width > 0).then(|| FoundLogprobs::new(logprobs, width, starts));
-    let ends_by_itself = !at_stop && finish == Finish::Stop;
-    let finish = if at_stop { Finish::Stop } else { finish };
-    let overflowed = (finish == Finish::NotFinite).then(|| NOT_FINITE.to_owned());
-    let is_lost = overflowed.is_none() && matches!(refused, Some(CodecError::Unavailable(_)));
-    let error = overflowed
-        .or_else(|| refused.map(|reason| format!("The answer could not be decoded: {reason}.")));
+    let found = (width > 0).then(|| RawLogprobs::new(logprobs, width, starts));
+    let ended_with_eos = !at_stop && finish == FinishCause::Stop;
+    let finish = if at_stop { FinishCause::Stop } else { finish };
+    let not_finite = (finish == FinishCause::NotFinite).then(|| NOT_FINITE.to_owned());
+    let is_retryable =
+        not_finite.is_none() && matches!(decode_error, Some(CodecError::Unavailable(_)));
+    let error = not_finite.or_else(|| {
+        decode_error.map(|reason| format!("The answer could not be decoded: {reason}."))
+    });
     let logprobs = None;
     let answer = Answer {
         text,
@@ -141,9 +143,9 @@ pub fn finish_unspelled(
         generated,
         logprobs,
         finish,
-        ends_by_itself,
+        ended_with_eos,
         error,
-        is_lost,
+        is_retryable,
     };
     (answer, found)
 }
@@ -151,10 +153,10 @@ pub fn finish_unspelled(
 /// Returns the text without reasoning and calls, the reasoning, and the calls.
 fn read_parts(
     tokens: &[u32],
-    cut: &Cut,
-    following: &Following,
+    cut: &TrimmedAnswer,
+    options: &AnswerOptions,
 ) -> (Option<String>, String, Vec<Call>) {
-    let (Some(mut reader), Some(text)) = (AnswerReader::new(following), &cut.text) else {
+    let (Some(mut reader), Some(text)) = (AnswerParser::new(options), &cut.text) else {
         return (cut.text.clone(), String::new(), Vec::new());
     };
     let mut tokens = tokens.iter().zip(&cut.ends).enumerate().peekable();
@@ -168,7 +170,8 @@ fn read_parts(
     tokens.filter(|(index, _)| *index < cut.starts.len()).for_each(|(_, (token, _))| {
         reader.push_token(*token);
     });
-    let Parts { reasoning, content, calls } = Parts::of([reader.take(), reader.end()]);
+    let AnswerParts { reasoning, content, calls } =
+        AnswerParts::from_deltas([reader.take(), reader.end()]);
     ((calls.is_empty() || !content.is_empty()).then_some(content), reasoning, calls)
 }
 
@@ -177,7 +180,7 @@ const NOT_FINITE: &str = "The model's logits contained infinities or NaN. A wide
     help; otherwise the weights are damaged.";
 
 /// Part of a sequence that is the answer.
-struct Cut {
+struct TrimmedAnswer {
     text: Option<String>,
     /// Number of characters of the text before each token of the answer.
     starts: Vec<usize>,
@@ -188,60 +191,67 @@ struct Cut {
     /// A stop string cut the sequence.
     at_stop: bool,
     /// Reason for which the tokens have no text.
-    refused: Option<CodecError>,
+    decode_error: Option<CodecError>,
 }
 
-fn cut(
+fn trim_at_stop(
     tokens: &[u32],
-    following: &Following,
-    finish: Finish,
+    options: &AnswerOptions,
+    finish: FinishCause,
     codec: Option<&dyn TextCodec>,
-) -> Cut {
-    let Following { context, stop, min_tokens, .. } = following;
+) -> TrimmedAnswer {
+    let AnswerOptions { context, stop, min_tokens, .. } = options;
     // The end-of-sequence token is not among `tokens`.
-    let whole = tokens.len() as u32 + u32::from(finish == Finish::Stop);
+    let whole = tokens.len() as u32 + u32::from(finish == FinishCause::Stop);
     let Some(codec) = codec else {
         let starts = vec![0; tokens.len()];
         let ends = Vec::new();
-        return Cut { text: None, starts, ends, generated: whole, at_stop: false, refused: None };
+        return TrimmedAnswer {
+            text: None,
+            starts,
+            ends,
+            generated: whole,
+            at_stop: false,
+            decode_error: None,
+        };
     };
     let mut watcher = StopWatcher::new(codec, context, stop, *min_tokens);
     // `ends[i]`: length of the text after `i` tokens, in bytes.
     let mut ends = vec![0];
-    let (pieces, refused) = match codec.pieces(context, tokens) {
+    let (pieces, decode_error) = match codec.pieces(context, tokens) {
         Ok(pieces) => (pieces, None),
         Err(reason) => (vec![String::new(); tokens.len() + 1], Some(reason)),
     };
     let (rest, pieces) = pieces.split_last().expect("one more than tokens");
     for (piece, generated) in pieces.iter().zip(1..) {
         if let Some(cut) = watcher.extend(piece).filter(|_| generated > *min_tokens) {
-            return cut_at(cut, watcher.text, ends, generated);
+            return trim_at(cut, watcher.text, ends, generated);
         }
         ends.push(watcher.text.len());
     }
     let is_past_min = tokens.len() as u32 > *min_tokens;
     if let Some(cut) = watcher.extend(rest).filter(|_| is_past_min) {
-        return cut_at(cut, watcher.text, ends, whole);
+        return trim_at(cut, watcher.text, ends, whole);
     }
-    let starts = characters(&watcher.text, &ends[..tokens.len()]);
+    let starts = count_characters(&watcher.text, &ends[..tokens.len()]);
     let text = Some(watcher.text);
-    Cut { text, starts, ends, generated: whole, at_stop: false, refused }
+    TrimmedAnswer { text, starts, ends, generated: whole, at_stop: false, decode_error }
 }
 
 /// Returns the part before `cut`, which was found after `generated` tokens.
-fn cut_at(cut: usize, mut text: String, ends: Vec<usize>, generated: u32) -> Cut {
+fn trim_at(cut: usize, mut text: String, ends: Vec<usize>, generated: u32) -> TrimmedAnswer {
     text.truncate(cut);
     let whole = ends.iter().copied().filter(|end| *end <= cut).max().unwrap_or(0);
     // The first of several ends with equal text: subsequent tokens without text of their own (half
     // a character, a special token) belong to the stop string.
     let kept = ends.iter().position(|end| *end == whole).unwrap_or(0);
-    let starts = characters(&text, &ends[..kept]);
-    Cut { text: Some(text), starts, ends, generated, at_stop: true, refused: None }
+    let starts = count_characters(&text, &ends[..kept]);
+    TrimmedAnswer { text: Some(text), starts, ends, generated, at_stop: true, decode_error: None }
 }
 
 /// Returns the number of characters of `text` before each of `places`, which are in ascending
 /// order.
-fn characters(text: &str, places: &[usize]) -> Vec<usize> {
+fn count_characters(text: &str, places: &[usize]) -> Vec<usize> {
     let (mut before, mut characters) = (0, 0);
     let mut count = |place: usize| {
         characters += text[before..place].chars().count();

@@ -16,9 +16,9 @@ pub const MAX_STOP_BYTES: usize = 16 << 10;
 
 /// Stop strings and the automaton that finds them. Clones share both.
 #[derive(Clone, Default)]
-pub struct StopStrings(Option<Arc<Compiled>>);
+pub struct StopStrings(Option<Arc<CompiledStopStrings>>);
 
-struct Compiled {
+struct CompiledStopStrings {
     strings: Vec<String>,
     automaton: NFA,
     start: StateID,
@@ -46,7 +46,7 @@ impl StopStrings {
                 depths.insert(state, depth);
             }
         }
-        StopStrings(Some(Arc::new(Compiled { strings, automaton, start, depths })))
+        StopStrings(Some(Arc::new(CompiledStopStrings { strings, automaton, start, depths })))
     }
 }
 

@@ -2,23 +2,23 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use model::compressed::WeightFormat;
+use model::quantized_format::WeightFormat;
 use planner::budget::Budget;
 use program::formats::KvFormat;
 use program::plan::Plan;
 use program::topology::LaneId;
 
 use super::file::{
-    LaneReport, LayerSpan, LayerTimes, MapSummary, Predicted, Replayed, ReplayedLane,
-    ReplayedLayers, Report, StepTimes,
+    LaneReport, LayerSpan, LayerTimes, MapSummary, PredictedReport, ReplayLaneReport,
+    ReplayLayersReport, ReplayReport, Report, StepTimes,
 };
 use super::gantt::LAYERS;
-use super::routing::routing;
-use super::select::select;
+use super::routing::routing_report;
+use super::select::select_report;
 use super::step::Step;
-use super::storages::storages;
-use crate::engine::measure::{Prediction, Replay, Totals};
-use crate::engine::{Measured, Peaks};
+use super::storages::storage_reports;
+use crate::engine::trace_stats::{DecodeInterval, DecodePrediction, TraceTotals};
+use crate::engine::{PeakMemory, RunStats};
 
 /// Predictions of a run before its workers start.
 #[derive(Debug, Clone)]
@@ -26,11 +26,11 @@ pub struct RunPrediction {
     /// Longest prompt and maximum number of new tokens, in tokens.
     pub lengths: (u32, u32),
     /// Predicted durations of all groups.
-    pub predicted: Option<planner::priced::Predicted>,
+    pub predicted: Option<planner::search::PredictedTimes>,
     /// Lower and upper bound of these, by the uncertainty of earlier measurements.
-    pub between: Option<[planner::priced::Predicted; 2]>,
+    pub bounds: Option<[planner::search::PredictedTimes; 2]>,
     /// Ratio of predicted to simulated durations.
-    pub factors: planner::priced::Factors,
+    pub factors: planner::search::TimeFactors,
     /// Number of groups, if no sequence takes over the slot of another.
     pub groups: u64,
     /// Maximum number of decode steps of all groups.
@@ -40,16 +40,16 @@ pub struct RunPrediction {
 }
 
 /// Joins sentences into one text; returns `None` if there are none.
-pub fn one_text(notes: &[String]) -> Option<String> {
+pub fn join_notes(notes: &[String]) -> Option<String> {
     (!notes.is_empty()).then(|| notes.join(" "))
 }
 
-fn predicted(prediction: &RunPrediction) -> Option<Predicted> {
-    prediction.predicted.map(|predicted| Predicted {
+fn predicted_report(prediction: &RunPrediction) -> Option<PredictedReport> {
+    prediction.predicted.map(|predicted| PredictedReport {
         source: "profile".to_owned(),
         prefill_s: predicted.prefill_ns / 1e9,
         decode_s: predicted.decode_ns / 1e9,
-        between_s: prediction.between.map(|ends| ends.map(|end| end.total_ns() / 1e9)),
+        between_s: prediction.bounds.map(|ends| ends.map(|end| end.total_ns() / 1e9)),
         groups: prediction.groups,
         decode_steps: prediction.decode_steps,
     })
@@ -58,14 +58,14 @@ fn predicted(prediction: &RunPrediction) -> Option<Predicted> {
 /// Builds the report of a run.
 pub fn build(
     plan: &Plan,
-    measured: &Measured,
+    measured: &RunStats,
     prediction: &RunPrediction,
     threads: BTreeMap<String, u16>,
 ) -> Report {
     let (prefill_s, decode_s) = (measured.prefill.as_secs_f64(), measured.decode.as_secs_f64());
     let rate = |tokens: u64, seconds: f64| (tokens > 0).then(|| tokens as f64 / seconds);
     let totals = &measured.totals;
-    let with_sum = |peaks: &Peaks| {
+    let with_sum = |peaks: &PeakMemory| {
         let mut bytes = peaks.by_process_bytes.clone();
         bytes.insert("sum".to_owned(), peaks.sum_bytes);
         bytes
@@ -81,8 +81,8 @@ pub fn build(
         prompt_len: prediction.lengths.0,
         gen_len: prediction.lengths.1,
         requests: None,
-        note: one_text(&prediction.notes),
-        device: device(plan, measured),
+        note: join_notes(&prediction.notes),
+        device: device_name(plan, measured),
         policy: plan.map.policy.clone(),
         device_map: MapSummary::new(&plan.config, &plan.map),
         threads,
@@ -101,8 +101,8 @@ pub fn build(
         decode_tokens_per_s: rate(measured.decode_tokens, decode_s),
         total_tokens_per_s: rate(measured.generated_tokens, prefill_s + decode_s),
         decode_step: step_times(totals),
-        predicted: predicted(prediction),
-        replayed: measured.prediction.as_ref().map(|prediction| replayed(plan, prediction)),
+        predicted: predicted_report(prediction),
+        replayed: measured.prediction.as_ref().map(|prediction| replay_report(plan, prediction)),
         lanes: totals
             .busy_ns
             .iter()
@@ -110,23 +110,23 @@ pub fn build(
                 (plan.lane_name(*lane).to_owned(), LaneReport { busy_s: *ns as f64 / 1e9 })
             })
             .collect(),
-        overlap: totals.overlap(),
-        time_outside: totals.time_outside(),
+        overlap: totals.overlap_share(),
+        time_outside: totals.idle_share(),
         streamed_weight_bytes: totals.streamed_weight_bytes,
         streamed_kv_bytes: totals.streamed_kv_bytes,
-        storages: storages(plan, measured),
-        routing: routing(plan.config.experts.as_ref(), measured.routed.as_ref()),
-        kv_select: select(plan.map.kv_select, measured.selected),
+        storages: storage_reports(plan, measured),
+        routing: routing_report(plan.config.experts.as_ref(), measured.routing.as_ref()),
+        kv_select: select_report(plan.map.kv_select, measured.sparse_attention),
         budget_bytes: budget(plan),
-        peak_pss_bytes: with_sum(&measured.peaks),
-        load_peak_pss_bytes: with_sum(&measured.load_peaks),
+        peak_pss_bytes: with_sum(&measured.peak_memory),
+        load_peak_pss_bytes: with_sum(&measured.load_peak_memory),
         allocations_after_ready: measured.allocations.clone(),
-        lost_spans: totals.lost,
+        lost_spans: totals.lost_spans,
     }
 }
 
 /// Returns the name of the CUDA device, `emulated`, or `none`.
-fn device(plan: &Plan, measured: &Measured) -> String {
+fn device_name(plan: &Plan, measured: &RunStats) -> String {
     let other = if plan.map.uses_gpu() { "emulated" } else { "none" };
     measured.device.clone().unwrap_or_else(|| other.to_owned())
 }
@@ -138,7 +138,7 @@ fn kv_format(plan: &Plan) -> String {
     }
 }
 
-fn step_times(totals: &Totals) -> Option<StepTimes> {
+fn step_times(totals: &TraceTotals) -> Option<StepTimes> {
     let seconds = |share: f64| totals.step_ns(share).map(|ns| ns as f64 / 1e9);
     let quantiles_s = (0..=20).filter_map(|twentieth| seconds(f64::from(twentieth) / 20.0));
     Some(StepTimes {
@@ -149,32 +149,32 @@ fn step_times(totals: &Totals) -> Option<StepTimes> {
     })
 }
 
-fn replayed(plan: &Plan, prediction: &Prediction) -> Replayed {
-    let Prediction { simulated, measured } = prediction;
-    let seconds = |replay: &Replay, lane: &LaneId| {
+fn replay_report(plan: &Plan, prediction: &DecodePrediction) -> ReplayReport {
+    let DecodePrediction { simulated, measured } = prediction;
+    let seconds = |replay: &DecodeInterval, lane: &LaneId| {
         replay.busy_ns.get(lane).map_or(0.0, |ns| *ns as f64 / 1e9)
     };
     let lanes = measured.busy_ns.keys().map(|lane| {
         let simulated_busy_s = seconds(simulated, lane);
         let measured_busy_s = seconds(measured, lane);
-        let busy = ReplayedLane { simulated_busy_s, measured_busy_s };
+        let busy = ReplayLaneReport { simulated_busy_s, measured_busy_s };
         (plan.lane_name(*lane).to_owned(), busy)
     });
-    Replayed {
-        simulated_s: simulated.length_ns / 1e9,
-        measured_s: measured.length_ns / 1e9,
+    ReplayReport {
+        simulated_s: simulated.duration_ns / 1e9,
+        measured_s: measured.duration_ns / 1e9,
         lanes: lanes.collect(),
-        layers: Some(ReplayedLayers {
+        layers: Some(ReplayLayersReport {
             simulated: layer_times(plan, simulated),
             measured: layer_times(plan, measured),
         }),
     }
 }
 
-fn layer_times(plan: &Plan, replay: &Replay) -> LayerTimes {
-    let step = Step::of_spans(plan, &replay.step);
+fn layer_times(plan: &Plan, replay: &DecodeInterval) -> LayerTimes {
+    let step = Step::from_spans(plan, &replay.middle_step);
     let (start_ms, end_ms) = step.window_ms(LAYERS);
-    let spans = step.drawn(LAYERS).into_iter().map(|drawn| LayerSpan {
+    let spans = step.window_spans(LAYERS).into_iter().map(|drawn| LayerSpan {
         lane: drawn.lane,
         op: drawn.op,
         layer: drawn.layer,
@@ -199,7 +199,7 @@ fn weight_bytes_by_format(plan: &Plan) -> BTreeMap<String, u64> {
 }
 
 fn budget(plan: &Plan) -> BTreeMap<String, u64> {
-    let budget = Budget::of(plan);
+    let budget = Budget::from_plan(plan);
     let named = [
         ("weights", budget.weights_bytes),
         ("kv", budget.kv_bytes),

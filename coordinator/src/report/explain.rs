@@ -4,7 +4,7 @@
 use std::fmt::Write;
 
 use planner::budget::Budget;
-use planner::priced::Predicted;
+use planner::search::PredictedTimes;
 use program::ir::Program;
 use program::plan::Plan;
 
@@ -12,19 +12,22 @@ use super::file::{LayerRange, MapSummary};
 use super::read_weights::ReadWeights;
 
 /// Formats the predicted duration of a run.
-pub fn predicted(predicted: &Predicted, between: Option<[Predicted; 2]>) -> String {
+pub fn format_prediction(
+    predicted: &PredictedTimes,
+    bounds: Option<[PredictedTimes; 2]>,
+) -> String {
     let (prefill_s, decode_s) = (predicted.prefill_ns / 1e9, predicted.decode_ns / 1e9);
-    let ends = between.map_or_else(String::new, |between| {
-        let [low_s, high_s] = between.map(|end| end.total_ns() / 1e9);
+    let ends = bounds.map_or_else(String::new, |bounds| {
+        let [low_s, high_s] = bounds.map(|end| end.total_ns() / 1e9);
         format!(", together {low_s:.2} to {high_s:.2} s")
     });
     format!("predicted: prefill {prefill_s:.2} s, decode {decode_s:.2} s{ends}\n")
 }
 
 /// Formats the memory, placement and program sizes of a plan.
-pub fn plan(plan: &Plan) -> String {
+pub fn format_plan(plan: &Plan) -> String {
     let mut text = String::new();
-    let budget = Budget::of(plan);
+    let budget = Budget::from_plan(plan);
     let gib = |bytes: u64| bytes as f64 / f64::from(1u32 << 30);
     let _ = writeln!(
         text,
@@ -34,29 +37,29 @@ pub fn plan(plan: &Plan) -> String {
         gib(budget.activations_bytes),
         gib(budget.device_bytes)
     );
-    if let Some(read) = ReadWeights::of(plan) {
+    if let Some(read) = ReadWeights::for_plan(plan) {
         let _ = writeln!(text, "read in every step: {}", read.summary(&plan.config));
     }
     let map = MapSummary::new(&plan.config, &plan.map);
     for (phase, ranges) in [("prefill", &map.prefill), ("decode", &map.decode)] {
         for range in ranges {
-            let _ = writeln!(text, "{phase} {}", layers(range));
+            let _ = writeln!(text, "{phase} {}", format_layers(range));
         }
     }
     for program in &plan.programs {
-        let _ = writeln!(text, "{} program: {}", program.name(), lanes(plan, program));
+        let _ = writeln!(text, "{} program: {}", program.name(), format_lanes(plan, program));
     }
     text
 }
 
-fn layers(range: &LayerRange) -> String {
+fn format_layers(range: &LayerRange) -> String {
     let sides = [("cpu", &range.cpu), ("gpu", &range.gpu)];
     let sides = sides.iter().filter(|(_, ops)| !ops.is_empty());
     let sides: Vec<String> = sides.map(|(name, ops)| format!("{name} {}", ops.join(" "))).collect();
     format!("layers {}-{}: {}", range.first, range.last, sides.join("; "))
 }
 
-fn lanes(plan: &Plan, program: &Program) -> String {
+fn format_lanes(plan: &Plan, program: &Program) -> String {
     let lane = |lane: &program::ir::LaneProgram| {
         format!("{} {} instructions", plan.lane_name(lane.lane), lane.instructions.len())
     };

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use model::config::ModelConfig;
-use program::map::{Device, DeviceMap, layer_list};
+use program::map::{ComputeDevice, DeviceMap, layer_list};
 use serde::{Deserialize, Serialize};
 
 use super::routing::RoutingReport;
@@ -60,9 +60,9 @@ pub struct Report {
     /// sequence, so this is also the time between two tokens of a sequence.
     pub decode_step: Option<StepTimes>,
     /// Prediction before the workers started; `null` without a profile of this machine.
-    pub predicted: Option<Predicted>,
+    pub predicted: Option<PredictedReport>,
     /// Simulation of part of this run by its own costs; `null` if too few steps were decoded.
-    pub replayed: Option<Replayed>,
+    pub replayed: Option<ReplayReport>,
     pub lanes: BTreeMap<String, LaneReport>,
     /// Share of the h2d lanes' busy time in which the CPU computed too; `null` without transfers.
     pub overlap: Option<f64>,
@@ -119,7 +119,7 @@ pub struct StepTimes {
 /// Simulated durations of a whole run in which no sequence takes over the slot of another and every
 /// group continues until its longest answer ends.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Predicted {
+pub struct PredictedReport {
     /// Source of the costs. `profile`: measured before the run.
     pub source: String,
     pub prefill_s: f64,
@@ -139,27 +139,27 @@ pub struct Predicted {
 /// Second half of the last group's decode steps, as measured and as simulated with each
 /// instruction's median cost in the first half.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Replayed {
+pub struct ReplayReport {
     pub simulated_s: f64,
     pub measured_s: f64,
     /// Time that each lane worked in these steps.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub lanes: BTreeMap<String, ReplayedLane>,
+    pub lanes: BTreeMap<String, ReplayLaneReport>,
     /// Two layers of a step in the middle of them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub layers: Option<ReplayedLayers>,
+    pub layers: Option<ReplayLayersReport>,
 }
 
 /// Busy time of a lane in the steps that were simulated again.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct ReplayedLane {
+pub struct ReplayLaneReport {
     pub simulated_busy_s: f64,
     pub measured_busy_s: f64,
 }
 
 /// Timelines of some layers of a step.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct ReplayedLayers {
+pub struct ReplayLayersReport {
     pub simulated: LayerTimes,
     pub measured: LayerTimes,
 }
@@ -195,7 +195,7 @@ pub struct MapSummary {
     pub prefill: Vec<LayerRange>,
     pub decode: Vec<LayerRange>,
     /// Device of the head and of sampling in decode.
-    pub head: Device,
+    pub head: ComputeDevice,
     pub weight_slots: u16,
     pub kv_slots: u16,
 }
@@ -216,22 +216,25 @@ impl MapSummary {
             list.into_iter().zip(map.prefill.layers[layer].iter().copied()).collect::<Vec<_>>()
         });
         let decode = (0..config.num_layers).map(|layer| map.decode_layer(config, layer));
-        let named = |layer: Vec<(program::map::OpChunk, Device)>, device: Device| -> Vec<String> {
+        let op_names = |layer: Vec<(program::map::OpChunk, ComputeDevice)>,
+                        device: ComputeDevice|
+         -> Vec<String> {
             let on = layer.into_iter().filter(|(_, other)| *other == device);
             on.map(|(entry, _)| entry.name(config)).collect()
         };
-        let ranges = |layers: &mut dyn Iterator<Item = Vec<(program::map::OpChunk, Device)>>| {
-            let mut ranges: Vec<LayerRange> = Vec::new();
-            for (index, layer) in layers.enumerate() {
-                let cpu = named(layer.clone(), Device::Cpu);
-                let gpu = named(layer, Device::Gpu);
-                match ranges.last_mut() {
-                    Some(last) if last.cpu == cpu && last.gpu == gpu => last.last = index,
-                    _ => ranges.push(LayerRange { first: index, last: index, cpu, gpu }),
+        let ranges =
+            |layers: &mut dyn Iterator<Item = Vec<(program::map::OpChunk, ComputeDevice)>>| {
+                let mut ranges: Vec<LayerRange> = Vec::new();
+                for (index, layer) in layers.enumerate() {
+                    let cpu = op_names(layer.clone(), ComputeDevice::Cpu);
+                    let gpu = op_names(layer, ComputeDevice::Gpu);
+                    match ranges.last_mut() {
+                        Some(last) if last.cpu == cpu && last.gpu == gpu => last.last = index,
+                        _ => ranges.push(LayerRange { first: index, last: index, cpu, gpu }),
+                    }
                 }
-            }
-            ranges
-        };
+                ranges
+            };
         MapSummary {
             prefill: ranges(&mut prefill.into_iter()),
             decode: ranges(&mut decode.into_iter()),

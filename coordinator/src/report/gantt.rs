@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-use planner::layer::steady::{Lane, Steady};
-use planner::layer::table::Table;
+use planner::layer::steady::{LayerLane, SteadyRow};
+use planner::layer::table::OperationTable;
 
 /// Number of characters in a row.
 const WIDTH: usize = 96;
@@ -13,7 +13,7 @@ const LETTERS: &[u8] = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
 
 /// Work of a lane.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Bar {
+pub(crate) struct GanttBar {
     /// Index of the lane in [`Gantt::lanes`].
     pub(crate) lane: usize,
     /// Index of the operation in [`Gantt::names`].
@@ -27,23 +27,23 @@ pub(crate) struct Bar {
 pub(crate) struct Gantt {
     pub(crate) lanes: Vec<String>,
     pub(crate) names: Vec<String>,
-    pub(crate) bars: Vec<Bar>,
+    pub(crate) bars: Vec<GanttBar>,
     pub(crate) start_ms: f64,
     pub(crate) end_ms: f64,
 }
 
 impl Gantt {
     /// Creates the chart of two layers in the steady state, by a table's costs.
-    pub(crate) fn of_table(table: &Table, steady: &Steady) -> Gantt {
+    pub(crate) fn from_table(table: &OperationTable, steady: &SteadyRow) -> Gantt {
         let start_ms = steady.window.0.ms();
-        let bars = steady.timeline.spans.iter().map(|span| Bar {
+        let bars = steady.timeline.spans.iter().map(|span| GanttBar {
             lane: span.lane as usize,
             name: span.op,
             start_ms: span.start.ms(),
             end_ms: span.end.ms(),
         });
         Gantt {
-            lanes: Lane::ALL.map(|lane| lane.name().to_owned()).into(),
+            lanes: LayerLane::ALL.map(|lane| lane.name().to_owned()).into(),
             names: table.ops.iter().map(|op| op.name.clone()).collect(),
             bars: bars.collect(),
             start_ms,
@@ -69,14 +69,14 @@ impl Gantt {
             if cells.iter().all(Option::is_none) {
                 continue;
             }
-            let letter = |cell: &Option<usize>| cell.map_or('.', letter);
+            let letter = |cell: &Option<usize>| cell.map_or('.', op_letter);
             cells.iter().flatten().for_each(|name| used[*name] = true);
             let row: String = cells.iter().map(letter).collect();
             let _ = writeln!(text, "{name:>width$} {row}");
         }
         let named = self.names.iter().enumerate().filter(|(name, _)| used[*name]);
         let legend: Vec<String> =
-            named.map(|(index, name)| format!("{} {name}", letter(index))).collect();
+            named.map(|(index, name)| format!("{} {name}", op_letter(index))).collect();
         let _ = writeln!(text, "{:>width$} {}", "", legend.join("  "));
         text
     }
@@ -88,9 +88,9 @@ impl Gantt {
         for bar in self.bars.iter().filter(|bar| bar.lane == lane) {
             for (index, cell) in longest.iter_mut().enumerate() {
                 let from_ms = self.start_ms + index as f64 * cell_ms;
-                let inside = bar.end_ms.min(from_ms + cell_ms) - bar.start_ms.max(from_ms);
-                if inside > cell.0 {
-                    *cell = (inside, Some(bar.name));
+                let overlap_ms = bar.end_ms.min(from_ms + cell_ms) - bar.start_ms.max(from_ms);
+                if overlap_ms > cell.0 {
+                    *cell = (overlap_ms, Some(bar.name));
                 }
             }
         }
@@ -98,6 +98,6 @@ impl Gantt {
     }
 }
 
-fn letter(name: usize) -> char {
+fn op_letter(name: usize) -> char {
     char::from(LETTERS[name % LETTERS.len()])
 }

@@ -2,18 +2,18 @@
 
 use std::fmt::Write;
 
-use planner::layer::closed_form::Candidate;
-use planner::layer::search::{Choice, SearchResult};
-use planner::layer::table::Table;
+use planner::layer::closed_form::LayerCandidate;
+use planner::layer::search::{LayerSearchResult, RankedCandidate};
+use planner::layer::table::OperationTable;
 use planner::layer::time::Ps;
 
 use super::plain_table::{plain_table, right_aligned};
 
 /// Formats a layer as a table, the terms of the maximum, and the runner-up.
-pub(crate) fn text(table: &Table, found: &SearchResult) -> String {
+pub(crate) fn format_layer(table: &OperationTable, found: &LayerSearchResult) -> String {
     let best = &found.best;
-    let mut text = format!("{}\n", ops(table, &best.candidate));
-    let _ = writeln!(text, "{}", terms(best));
+    let mut text = format!("{}\n", ops_table(table, &best.candidate));
+    let _ = writeln!(text, "{}", format_terms(best));
     let batches = if table.batches == 1 {
         "1 batch".to_owned()
     } else {
@@ -33,7 +33,7 @@ pub(crate) fn text(table: &Table, found: &SearchResult) -> String {
             let _ = writeln!(
                 text,
                 "runner-up: {}, {} ms ({:+.1}%)",
-                named(table, &second.candidate),
+                candidate_name(table, &second.candidate),
                 ms(second.latency),
                 100.0 * more
             );
@@ -44,7 +44,7 @@ pub(crate) fn text(table: &Table, found: &SearchResult) -> String {
 }
 
 /// Returns the name of a candidate: `gpu k to wv, compressed, from NVMe: fc0`.
-pub(crate) fn named(table: &Table, candidate: &Candidate) -> String {
+pub(crate) fn candidate_name(table: &OperationTable, candidate: &LayerCandidate) -> String {
     let (start, end) = candidate.interval;
     let mut text = match end - start {
         0 => "cpu alone".to_owned(),
@@ -69,8 +69,8 @@ fn ms(time: Ps) -> String {
 
 /// Returns a table with a row per operation, which shows its device in the candidate. Times are
 /// those of one batch.
-fn ops(table: &Table, candidate: &Candidate) -> comfy_table::Table {
-    let mut shown = plain_table();
+fn ops_table(table: &OperationTable, candidate: &LayerCandidate) -> comfy_table::Table {
+    let mut output = plain_table();
     let from_nvme = table.ops.iter().any(|op| op.s2d_ms > 0.0);
     let compressed = candidate.compressed;
     let mut header = vec!["op", "on", "from", "cpu ms", "gpu ms", "h2d ms"];
@@ -81,7 +81,7 @@ fn ops(table: &Table, candidate: &Candidate) -> comfy_table::Table {
         header.push("nvme ms");
     }
     let columns = header.len();
-    shown.set_header(header);
+    output.set_header(header);
     let time = |ms: f64| if ms == 0.0 { "-".to_owned() } else { format!("{ms:.3}") };
     for (index, op) in table.ops.iter().enumerate() {
         let gpu = candidate.on_gpu(index);
@@ -106,14 +106,14 @@ fn ops(table: &Table, candidate: &Candidate) -> comfy_table::Table {
         if from_nvme {
             row.push(time(op.s2d_ms));
         }
-        shown.add_row(row);
+        output.add_row(row);
     }
-    right_aligned(&mut shown, 3..columns);
-    shown
+    right_aligned(&mut output, 3..columns);
+    output
 }
 
 /// Formats the terms whose maximum is the latency in the closed form.
-fn terms(best: &Choice) -> String {
+fn format_terms(best: &RankedCandidate) -> String {
     let terms = &best.terms;
     let all = [
         ("cpu", Some(terms.cpu)),

@@ -6,21 +6,24 @@ use std::fmt::Write;
 use model::config::ModelConfig;
 use model::ops::Op;
 use planner::policy::Policy;
-use planner::priced::{Chosen, Considered, Tried};
-use program::map::{ChunkOrder, Chunking, Device, DeviceMap, OpChunk, layer_list};
+use planner::search::{Candidate, SearchResult, TrialStatus};
+use program::map::{ChunkOrder, Chunking, ComputeDevice, DeviceMap, OpChunk, layer_list};
 use program::topology::MemoryId;
 
-use super::far_weights::FarWeights;
-use super::kinds;
+use super::layer_notes;
 use super::plain_table::{plain_table, right_aligned};
 use super::read_weights::ReadWeights;
+use super::slow_tier_weights::SlowTierSummary;
 
 /// Function that returns the numbers of threads of the cpu worker and of the device, for a map that
 /// uses the device or one that does not.
-pub(crate) type Threads<'a> = &'a dyn Fn(bool) -> (u16, u16);
+pub(crate) type ThreadCounts<'a> = &'a dyn Fn(bool) -> (u16, u16);
 
 /// Formats the best placements of every policy, the fastest first.
-pub(crate) fn considered(chosen: &Chosen, threads: Option<Threads<'_>>) -> String {
+pub(crate) fn format_candidates(
+    chosen: &SearchResult,
+    threads: Option<ThreadCounts<'_>>,
+) -> String {
     let plan = &chosen.plan;
     let mut table = plain_table();
     let mut header = vec!["policy", "gpu in prefill", "gpu in decode", "resident", "threads"];
@@ -30,116 +33,119 @@ pub(crate) fn considered(chosen: &Chosen, threads: Option<Threads<'_>>) -> Strin
     }
     let columns = header.len();
     table.set_header(header);
-    for (place, one) in shown(chosen) {
-        let (prefill, decode) = on_gpu(&one.map, &plan.config);
-        let mut row = vec![one.name.name().to_owned(), prefill, decode];
-        row.push(resident(&one.map).unwrap_or_else(|| "-".to_owned()));
+    for (rank, candidate) in listed_candidates(chosen) {
+        let (prefill, decode) = format_gpu_ops(&candidate.map, &plan.config);
+        let mut row = vec![candidate.name.name().to_owned(), prefill, decode];
+        row.push(format_device_contents(&candidate.map).unwrap_or_else(|| "-".to_owned()));
         if let Some(threads) = threads {
-            row.push(match threads(one.map.uses_gpu()) {
+            row.push(match threads(candidate.map.uses_gpu()) {
                 (cpu, 0) => cpu.to_string(),
                 (cpu, gpu) => format!("{cpu} + {gpu}"),
             });
         }
-        row.push(format!("{:.2}", one.prefill_ns() / 1e9));
-        row.push(format!("{:.1}", one.estimate.step_ns / 1e6));
-        let step = format!("{:.1}", one.step_ns() / 1e6);
-        row.push(if one.tried == Tried::Never { "-".to_owned() } else { step });
-        row.push(format!("{:.2}", one.total_ns(plan.shape.max_new) / 1e9));
-        row.push(format!("{:.2}", chosen.tokens_per_s_of(one)));
-        row.push(if place == 0 { "chosen" } else { "" }.to_owned());
+        row.push(format!("{:.2}", candidate.prefill_ns() / 1e9));
+        row.push(format!("{:.1}", candidate.estimate.step_ns / 1e6));
+        let step = format!("{:.1}", candidate.step_ns() / 1e6);
+        row.push(if candidate.trial == TrialStatus::Untried { "-".to_owned() } else { step });
+        row.push(format!("{:.2}", candidate.total_ns(plan.shape.max_new) / 1e9));
+        row.push(format!("{:.2}", chosen.tokens_per_s_of(candidate)));
+        row.push(if rank == 0 { "chosen" } else { "" }.to_owned());
         table.add_row(row);
     }
     right_aligned(&mut table, columns - 6..columns - 1);
     let mut text = format!("{table}\n");
-    if threads.is_some() && chosen.considered.iter().any(|one| one.map.uses_gpu()) {
+    if threads.is_some() && chosen.candidates.iter().any(|candidate| candidate.map.uses_gpu()) {
         text += "threads: of the CPU, and those of the device where a map has one\n";
     }
-    if chosen.considered.iter().any(|one| one.tried == Tried::Rehearsed) {
+    if chosen.candidates.iter().any(|candidate| candidate.trial == TrialStatus::Rehearsed) {
         text += "tried: a step, from what a few layers took\n";
     }
-    let ran = chosen.considered.iter().filter_map(|one| match one.tried {
-        Tried::Finished(runs) => Some((one, runs)),
-        Tried::Never | Tried::Rehearsed => None,
+    let measured = chosen.candidates.iter().filter_map(|candidate| match candidate.trial {
+        TrialStatus::CompletedRuns(runs) => Some((candidate, runs)),
+        TrialStatus::Untried | TrialStatus::Rehearsed => None,
     });
-    for (one, runs) in ran {
+    for (candidate, runs) in measured {
         let runs = if runs == 1 { "its last run" } else { "its last runs" };
         let _ = writeln!(
             text,
             "{}: as {runs}, prefill x{:.2} and decode x{:.2} of what is simulated",
-            one.name.name(),
-            one.factors.prefill,
-            one.factors.decode
+            candidate.name.name(),
+            candidate.factors.prefill,
+            candidate.factors.decode
         );
     }
-    if chosen.candidates > 1 {
+    if chosen.candidate_count > 1 {
         let _ = writeln!(
             text,
             "the best of {} placements, those that a bound excludes among them",
-            chosen.candidates
+            chosen.candidate_count
         );
     }
     text
 }
 
 /// Returns all candidates of the chosen policy, and the best one of every other, with their ranks.
-fn shown(chosen: &Chosen) -> impl Iterator<Item = (usize, &Considered)> {
-    let all = &chosen.considered;
-    let is_best = |place: usize| all[..place].iter().all(|other| other.name != all[place].name);
-    all.iter().enumerate().filter(move |(place, one)| one.name == chosen.name || is_best(*place))
+fn listed_candidates(chosen: &SearchResult) -> impl Iterator<Item = (usize, &Candidate)> {
+    let all = &chosen.candidates;
+    let is_best = |rank: usize| all[..rank].iter().all(|other| other.name != all[rank].name);
+    all.iter()
+        .enumerate()
+        .filter(move |(rank, candidate)| candidate.name == chosen.name || is_best(*rank))
 }
 
 /// Formats the operations of a layer of the chosen map with the times of one batch. It is a layer
 /// with streamed weights if there is one.
-pub(crate) fn layer(chosen: &Chosen) -> String {
+pub(crate) fn format_layer(chosen: &SearchResult) -> String {
     let (map, config) = (&chosen.plan.map, &chosen.plan.config);
-    let layer = shown_layer(map, config);
+    let layer = representative_layer(map, config);
     let devices = &map.decode.layers[layer];
     let list = layer_list(config, layer, map.chunking);
     let table = &chosen.table;
     let decompresses = table.ops.iter().any(|op| op.decompress_ms > 0.0);
-    let mut shown = plain_table();
+    let mut output = plain_table();
     let mut header = vec!["op", "on", "operands", "cpu ms", "gpu ms", "h2d ms"];
     if decompresses {
         header.push("decompress ms");
     }
     let columns = header.len();
-    shown.set_header(header);
+    output.set_header(header);
     let time = |ms: f64| if ms == 0.0 { "-".to_owned() } else { format!("{ms:.3}") };
-    let compressed = table.compression.cases()[0];
+    let compressed = table.compression.search_cases()[0];
     for ((entry, device), op) in list.iter().zip(devices).zip(&table.ops) {
-        let on_gpu = *device == Device::Gpu;
+        let on_gpu = *device == ComputeDevice::Gpu;
         let mut row = vec![op.name.clone(), if on_gpu { "gpu" } else { "cpu" }.to_owned()];
-        row.push(operands(map, config, layer, *entry, on_gpu).to_owned());
+        row.push(operand_source(map, config, layer, *entry, on_gpu).to_owned());
         row.extend([op.cpu_ms, op.gpu_ms, op.transfer_ms(compressed)].map(time));
         if decompresses {
             row.push(time(op.decompress_ms));
         }
-        shown.add_row(row);
+        output.add_row(row);
     }
-    right_aligned(&mut shown, 3..columns);
-    let mut text = format!("{shown}\n");
-    if let Some(fused) = table.fused.as_ref().filter(|_| attends_whole(&list, devices)) {
-        let saved_ms = if devices[fused.range.start] == Device::Gpu {
+    right_aligned(&mut output, 3..columns);
+    let mut text = format!("{output}\n");
+    if let Some(fused) = table.fused.as_ref().filter(|_| is_attention_on_one_device(&list, devices))
+    {
+        let saved_ms = if devices[fused.range.start] == ComputeDevice::Gpu {
             fused.gpu_saved_ms
         } else {
             fused.cpu_saved_ms
         };
         let _ = writeln!(text, "attention runs as one operation, which saves {saved_ms:.3} ms");
     }
-    text += &kinds::lines(&chosen.plan);
-    if let Some(resident) = resident(map) {
+    text += &layer_notes::layer_notes(&chosen.plan);
+    if let Some(resident) = format_device_contents(map) {
         let _ = writeln!(text, "{} layers; in device memory: {resident}", config.num_layers);
     }
-    if let Some(far) = FarWeights::of(map) {
-        let _ = writeln!(text, "in further memories of the host: {}", far.summary(map));
+    if let Some(slow_tier) = SlowTierSummary::for_map(map) {
+        let _ = writeln!(text, "in further memories of the host: {}", slow_tier.summary(map));
     }
-    if let Some(read) = ReadWeights::of(&chosen.plan) {
+    if let Some(read) = ReadWeights::for_plan(&chosen.plan) {
         let _ = writeln!(text, "read from NVMe in every step: {}", read.summary(config));
     }
     text
 }
 
-fn attends_whole(list: &[OpChunk], devices: &[Device]) -> bool {
+fn is_attention_on_one_device(list: &[OpChunk], devices: &[ComputeDevice]) -> bool {
     let mut attention = list.iter().zip(devices).filter(|(entry, _)| entry.op.is_attention());
     let Some((_, first)) = attention.next() else { return false };
     attention.all(|(_, device)| device == first)
@@ -147,20 +153,20 @@ fn attends_whole(list: &[OpChunk], devices: &[Device]) -> bool {
 
 /// Returns the first layer with attention whose weights are streamed, or the first one with
 /// attention.
-pub(crate) fn shown_layer(map: &DeviceMap, config: &ModelConfig) -> usize {
-    let attends = |layer: &usize| !config.layers.of(*layer).has_state();
+pub(crate) fn representative_layer(map: &DeviceMap, config: &ModelConfig) -> usize {
+    let attends = |layer: &usize| !config.layers.kind(*layer).has_state();
     let attending = || (0..map.weights.len()).filter(attends);
     let streamed = attending().find(|layer| !is_resident(map, *layer));
     streamed.or_else(|| attending().next()).unwrap_or(0)
 }
 
 fn is_resident(map: &DeviceMap, layer: usize) -> bool {
-    map.weights[layer].iter().all(|home| *home == MemoryId::VRAM)
+    map.weights[layer].iter().all(|tier| *tier == MemoryId::VRAM)
 }
 
 /// Returns the memory from which an operation reads its weights or KV; empty if it only reads
 /// activations.
-fn operands(
+fn operand_source(
     map: &DeviceMap,
     config: &ModelConfig,
     layer: usize,
@@ -168,21 +174,21 @@ fn operands(
     on_gpu: bool,
 ) -> &'static str {
     let part = entry.chunk.map_or(0, |chunk| usize::from(chunk.index));
-    let kv = |homes: &[MemoryId]| homes.get(part).or_else(|| homes.first()).copied();
-    let home = match entry.op {
+    let kv = |tiers: &[MemoryId]| tiers.get(part).or_else(|| tiers.first()).copied();
+    let tier = match entry.op {
         Op::Scores => kv(&map.kv[layer].k),
         Op::Wv => kv(&map.kv[layer].v),
         op if op.has_matrix(config) => Some(map.weights_of(config, u16::try_from(layer).ok(), op)),
         _ => None,
     };
     let is_kv = matches!(entry.op, Op::Scores | Op::Wv);
-    match (home, on_gpu, is_kv) {
+    match (tier, on_gpu, is_kv) {
         (None, ..) => "",
         (Some(MemoryId::VRAM), ..) => "device",
         (Some(MemoryId::STORAGES), true, false) => "NVMe by the host, once",
         (Some(MemoryId::STORAGES), ..) => "NVMe, once",
-        (Some(home), true, false) if home.far_number().is_some() => "far memory, once",
-        (Some(home), ..) if home.far_number().is_some() => "far memory",
+        (Some(tier), true, false) if tier.slow_tier_index().is_some() => "far memory, once",
+        (Some(tier), ..) if tier.slow_tier_index().is_some() => "far memory",
         (Some(_), true, true) => "host, each batch",
         (Some(_), true, false) => "host, once",
         (Some(_), false, _) => "host",
@@ -191,7 +197,7 @@ fn operands(
 
 /// Returns the interval of a streamed layer's entries that the GPU runs; `None` if they are no
 /// interval.
-pub(crate) fn gpu_interval(chosen: &Chosen) -> Option<(usize, usize)> {
+pub(crate) fn gpu_interval(chosen: &SearchResult) -> Option<(usize, usize)> {
     let count = chosen.table.ops.len();
     match chosen.placement.policy {
         Policy::CpuOnly => Some((0, 0)),
@@ -203,7 +209,7 @@ pub(crate) fn gpu_interval(chosen: &Chosen) -> Option<(usize, usize)> {
 }
 
 /// Formats the contents of device memory: `11 layers, KV of 11, head`; `None` if it has none.
-pub(crate) fn resident(map: &DeviceMap) -> Option<String> {
+pub(crate) fn format_device_contents(map: &DeviceMap) -> Option<String> {
     let layers = (0..map.weights.len()).filter(|layer| is_resident(map, *layer)).count();
     let kv = map.kv.iter().filter(|kv| kv.k.iter().chain(&kv.v).all(|m| *m == MemoryId::VRAM));
     let kv = kv.count();
@@ -214,11 +220,11 @@ pub(crate) fn resident(map: &DeviceMap) -> Option<String> {
     if kv > 0 {
         parts.push(format!("KV of {kv}"));
     }
-    let of_some = map.kv.iter().filter(|kv| kv.device_batches > 0).count();
-    if of_some > 0 {
+    let partial_layers = map.kv.iter().filter(|kv| kv.device_batches > 0).count();
+    if partial_layers > 0 {
         let batches = map.kv.iter().map(|kv| kv.device_batches).max().unwrap_or(0);
         let s = if batches == 1 { "" } else { "es" };
-        parts.push(format!("KV of {of_some} for {batches} batch{s}"));
+        parts.push(format!("KV of {partial_layers} for {batches} batch{s}"));
     }
     if map.outer_weights == MemoryId::VRAM {
         parts.push("head".to_owned());
@@ -228,11 +234,11 @@ pub(crate) fn resident(map: &DeviceMap) -> Option<String> {
 
 /// Formats the operations of a layer that the GPU runs in prefill and in decode: `nothing`, `k to
 /// wv`, `all but scores to wv`. It is a layer with streamed weights if there is one.
-pub(crate) fn on_gpu(map: &DeviceMap, config: &ModelConfig) -> (String, String) {
-    let named = |list: Vec<OpChunk>, devices: &[Device], cut: &str| {
-        let on: Vec<bool> = devices.iter().map(|device| *device == Device::Gpu).collect();
+pub(crate) fn format_gpu_ops(map: &DeviceMap, config: &ModelConfig) -> (String, String) {
+    let format_ops = |list: Vec<OpChunk>, devices: &[ComputeDevice], cut: &str| {
+        let on: Vec<bool> = devices.iter().map(|device| *device == ComputeDevice::Gpu).collect();
         let names: Vec<String> = list.iter().map(|entry| entry.name(config)).collect();
-        let text = runs(&names, &on);
+        let text = format_ranges(&names, &on);
         let is_cut = on.iter().zip(&list).any(|(on, entry)| *on && entry.chunk.is_some());
         if is_cut && text != "everything" { format!("{text}{cut}") } else { text }
     };
@@ -244,16 +250,16 @@ pub(crate) fn on_gpu(map: &DeviceMap, config: &ModelConfig) -> (String, String) 
         Some(Chunking { order: ChunkOrder::Linears, chunks }) => format!(" (linears={chunks})"),
         None => String::new(),
     };
-    let layer = shown_layer(map, config);
-    let (list, decode): (Vec<OpChunk>, Vec<Device>) =
+    let layer = representative_layer(map, config);
+    let (list, decode): (Vec<OpChunk>, Vec<ComputeDevice>) =
         map.decode_layer(config, layer).into_iter().unzip();
     let whole = layer_list(config, layer, None);
-    (named(whole, &map.prefill.layers[layer], ""), named(list, &decode, &cut))
+    (format_ops(whole, &map.prefill.layers[layer], ""), format_ops(list, &decode, &cut))
 }
 
 /// Lists the names that are `on`, with adjacent ones as `first to last`.
-fn runs(names: &[String], on: &[bool]) -> String {
-    let listed = |side: bool| {
+fn format_ranges(names: &[String], on: &[bool]) -> String {
+    let ranges_of_side = |side: bool| {
         let mut runs: Vec<String> = Vec::new();
         let mut from = 0;
         while from < names.len() {
@@ -270,7 +276,7 @@ fn runs(names: &[String], on: &[bool]) -> String {
         }
         runs
     };
-    match (&listed(true)[..], &listed(false)[..]) {
+    match (&ranges_of_side(true)[..], &ranges_of_side(false)[..]) {
         ([], _) => "nothing".to_owned(),
         (_, []) => "everything".to_owned(),
         ([_, _, ..], [off]) => format!("all but {off}"),
@@ -280,12 +286,13 @@ fn runs(names: &[String], on: &[bool]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::runs;
+    use super::format_ranges;
 
     #[test]
     fn what_runs_on_the_gpu_is_named_by_its_ends() {
         let names = ["q", "k", "v", "scores", "wv", "out"].map(str::to_owned);
-        let of = |on: &str| runs(&names, &on.bytes().map(|on| on == b'1').collect::<Vec<_>>());
+        let of =
+            |on: &str| format_ranges(&names, &on.bytes().map(|on| on == b'1').collect::<Vec<_>>());
         assert_eq!(of("000000"), "nothing");
         assert_eq!(of("111111"), "everything");
         assert_eq!(of("011110"), "k to wv");

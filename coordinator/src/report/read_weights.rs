@@ -9,7 +9,7 @@ use program::topology::MemoryId;
 
 /// Operations whose weights are read in the same layers.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct ReadOfLayers {
+pub(crate) struct LayerReads {
     pub(crate) ops: Vec<Op>,
     /// Indices of the layers, ascending.
     pub(crate) layers: Vec<usize>,
@@ -19,7 +19,7 @@ pub(crate) struct ReadOfLayers {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ReadWeights {
     /// Operations by layers, those with the most layers first.
-    pub(crate) of_layers: Vec<ReadOfLayers>,
+    pub(crate) layer_reads: Vec<LayerReads>,
     /// The final norm and the head are read.
     pub(crate) head: bool,
     pub(crate) bytes_per_step: u64,
@@ -28,10 +28,10 @@ pub(crate) struct ReadWeights {
 
 impl ReadWeights {
     /// Returns the weights that a plan reads; `None` if it reads nothing.
-    pub(crate) fn of(plan: &Plan) -> Option<ReadWeights> {
+    pub(crate) fn for_plan(plan: &Plan) -> Option<ReadWeights> {
         let map = &plan.map;
         map.uses_storages().then(|| ReadWeights {
-            of_layers: of_layers(map, &plan.config),
+            layer_reads: layer_reads(map, &plan.config),
             head: map.outer_weights == MemoryId::STORAGES,
             bytes_per_step: step_read_bytes(plan),
             storages: map.shares.storages(),
@@ -41,16 +41,16 @@ impl ReadWeights {
     /// Formats the weights: `all matrices of 21 of 48 layers, fc0 of 1; 27.43 GB from 2 drives`.
     pub(crate) fn summary(&self, config: &ModelConfig) -> String {
         let matrices = matrices(config);
-        let named = |ops: &[Op]| match ops == matrices {
+        let format_ops = |ops: &[Op]| match ops == matrices {
             true => "all matrices".to_owned(),
             false => ops.iter().map(|op| op.name(config.family)).collect::<Vec<_>>().join(" "),
         };
         let mut parts: Vec<String> = Vec::new();
-        for ReadOfLayers { ops, layers } in &self.of_layers {
+        for LayerReads { ops, layers } in &self.layer_reads {
             let count = layers.len();
             parts.push(match parts.is_empty() {
-                true => format!("{} of {count} of {} layers", named(ops), config.num_layers),
-                false => format!("{} of {count}", named(ops)),
+                true => format!("{} of {count} of {} layers", format_ops(ops), config.num_layers),
+                false => format!("{} of {count}", format_ops(ops)),
             });
         }
         if self.head {
@@ -66,19 +66,19 @@ impl ReadWeights {
     }
 }
 
-fn of_layers(map: &DeviceMap, config: &ModelConfig) -> Vec<ReadOfLayers> {
-    let mut all: Vec<ReadOfLayers> = Vec::new();
-    for (layer, homes) in map.weights.iter().enumerate() {
-        let read = config.layer_ops(layer).iter().zip(homes);
-        let read = read.filter(|(_, home)| **home == MemoryId::STORAGES);
-        let ops: Vec<Op> = read.map(|(op, _)| *op).collect();
+fn layer_reads(map: &DeviceMap, config: &ModelConfig) -> Vec<LayerReads> {
+    let mut all: Vec<LayerReads> = Vec::new();
+    for (layer, tiers) in map.weights.iter().enumerate() {
+        let ops_read = config.layer_ops(layer).iter().zip(tiers);
+        let ops_read = ops_read.filter(|(_, tier)| **tier == MemoryId::STORAGES);
+        let ops: Vec<Op> = ops_read.map(|(op, _)| *op).collect();
         match all.iter_mut().find(|other| other.ops == ops) {
             _ if ops.is_empty() => {}
             Some(other) => other.layers.push(layer),
-            None => all.push(ReadOfLayers { ops, layers: vec![layer] }),
+            None => all.push(LayerReads { ops, layers: vec![layer] }),
         }
     }
-    all.sort_by_key(|one| std::cmp::Reverse(one.layers.len()));
+    all.sort_by_key(|reads| std::cmp::Reverse(reads.layers.len()));
     all
 }
 
@@ -92,10 +92,10 @@ mod tests {
 
     #[test]
     fn what_is_read_is_named_with_its_bytes_and_drives() {
-        let config = model::known::known("opt-30b").expect("known").config;
-        let read = |ops: Vec<Op>, count: usize| ReadOfLayers { ops, layers: (0..count).collect() };
+        let config = model::known::find_known("opt-30b").expect("known").config;
+        let read = |ops: Vec<Op>, count: usize| LayerReads { ops, layers: (0..count).collect() };
         let mut weights = ReadWeights {
-            of_layers: vec![read(matrices(&config), 21), read(vec![Op::Q, Op::Fc0], 1)],
+            layer_reads: vec![read(matrices(&config), 21), read(vec![Op::Q, Op::Fc0], 1)],
             head: false,
             bytes_per_step: 27_430_000_000,
             storages: 2,
@@ -105,7 +105,7 @@ mod tests {
             "all matrices of 21 of 48 layers, q fc0 of 1; 27.43 GB from 2 drives"
         );
         (weights.head, weights.storages) = (true, 1);
-        weights.of_layers.remove(0);
+        weights.layer_reads.remove(0);
         assert_eq!(
             weights.summary(&config),
             "q fc0 of 1 of 48 layers, the head; 27.43 GB from 1 drive"

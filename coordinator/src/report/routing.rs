@@ -3,7 +3,7 @@
 use model::experts::Experts;
 use serde::{Deserialize, Serialize};
 
-use crate::engine::routed::Routed;
+use crate::engine::routing_stats::RoutingStats;
 
 /// Means over the layers, with the values that would be expected if all experts were equally
 /// likely.
@@ -24,9 +24,14 @@ pub struct RoutingReport {
 }
 
 /// Compares the counted rows with an even distribution; `None` without experts or counts.
-pub fn routing(experts: Option<&Experts>, routed: Option<&Routed>) -> Option<RoutingReport> {
+pub fn routing_report(
+    experts: Option<&Experts>,
+    routed: Option<&RoutingStats>,
+) -> Option<RoutingReport> {
     let (experts, routed) = (experts?, routed?);
-    let Routed { rows_per_step, used_per_step, busiest, busiest_share, .. } = *routed;
+    let RoutingStats {
+        rows_per_step, experts_per_step: used_per_step, busiest, busiest_share, ..
+    } = *routed;
     Some(RoutingReport {
         experts: routed.experts,
         rows_per_step,
@@ -39,7 +44,7 @@ pub fn routing(experts: Option<&Experts>, routed: Option<&Routed>) -> Option<Rou
 }
 
 /// Formats the report as a line.
-pub(crate) fn render(report: &RoutingReport) -> String {
+pub(crate) fn format_routing(report: &RoutingReport) -> String {
     let percent = |share: f64| format!("{:.1}%", 100.0 * share);
     format!(
         "routing: a decode step of {:.1} rows went to {:.1} of {} experts of a layer (evenly: \

@@ -3,7 +3,7 @@
 use program::select::KvSelect;
 use serde::{Deserialize, Serialize};
 
-use crate::engine::selected::Selected;
+use crate::engine::sparse_attention_stats::SparseAttentionStats;
 
 /// Selection rule of a run, and its effect.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -17,16 +17,19 @@ pub struct SelectReport {
 }
 
 /// Returns the report of a run with this rule; `None` without a rule.
-pub fn select(rule: Option<KvSelect>, selected: Option<Selected>) -> Option<SelectReport> {
+pub fn select_report(
+    rule: Option<KvSelect>,
+    selected: Option<SparseAttentionStats>,
+) -> Option<SelectReport> {
     rule.map(|rule| SelectReport {
         alpha: f64::from(rule.alpha_thousandths) / 1e3,
         max: f64::from(rule.max_thousandths) / 1e3,
-        share_read: selected.map(Selected::share),
+        share_read: selected.map(SparseAttentionStats::share),
     })
 }
 
 /// Formats the report as a line.
-pub(crate) fn render(report: &SelectReport) -> String {
+pub(crate) fn format_select(report: &SelectReport) -> String {
     let SelectReport { alpha, max, share_read } = report;
     let read = share_read.map_or_else(|| "-".to_owned(), |share| format!("{:.1}%", 100.0 * share));
     format!("selected KV (alpha {alpha}, max {max}): new tokens attended to {read} of positions\n")

@@ -1,16 +1,16 @@
 //! Timeline of a decode step, simulated or measured, and its parts.
 
 use model::ops::Op;
-use planner::priced::Steady;
+use planner::search::SteadyDecode;
 use program::ir::{Instruction, Moved};
 use program::plan::Plan;
 use program::simulate::Span;
 use program::topology::LaneId;
 
-use super::gantt::{Bar, Gantt, LAYERS};
+use super::gantt::{Gantt, GanttBar, LAYERS};
 
 /// A span with the work that it consists of.
-struct Work<'a> {
+struct StepWork<'a> {
     span: &'a Span,
     layer: Option<u16>,
     batch: u16,
@@ -22,7 +22,7 @@ struct Work<'a> {
 
 /// A span in a picture, with times relative to its window.
 #[derive(Debug, Clone)]
-pub(crate) struct Drawn {
+pub(crate) struct WindowSpan {
     pub(crate) lane: String,
     pub(crate) op: String,
     pub(crate) layer: Option<u16>,
@@ -41,18 +41,18 @@ pub(crate) struct Step<'a> {
 
 /// Parts of a step's duration, which add up to it.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Parts {
+pub(crate) struct StepBreakdown {
     pub(crate) layers_ms: f64,
     pub(crate) rest_ms: f64,
 }
 
 impl<'a> Step<'a> {
-    pub(crate) fn of(plan: &'a Plan, steady: &'a Steady) -> Step<'a> {
+    pub(crate) fn from_steady(plan: &'a Plan, steady: &'a SteadyDecode) -> Step<'a> {
         Step { plan, spans: steady.spans().collect(), step_ns: steady.step_ns() }
     }
 
     /// Creates a step from the spans that ran in it.
-    pub(crate) fn of_spans(plan: &'a Plan, spans: &'a [Span]) -> Step<'a> {
+    pub(crate) fn from_spans(plan: &'a Plan, spans: &'a [Span]) -> Step<'a> {
         let start_ns = spans.iter().map(|span| span.start_ns).min().unwrap_or(0);
         let end_ns = spans.iter().map(|span| span.end_ns).max().unwrap_or(0);
         Step { plan, spans: spans.iter().collect(), step_ns: (end_ns - start_ns) as f64 }
@@ -60,23 +60,23 @@ impl<'a> Step<'a> {
 
     /// Splits the step into the time from the first operation of the first layer to the last one of
     /// the last layer, and the rest.
-    pub(crate) fn parts(&self) -> Parts {
-        let computed: Vec<Work<'_>> = self.works().filter(|work| work.computes).collect();
-        let of_layers = || computed.iter().filter(|work| work.layer.is_some());
-        let start = of_layers().map(|work| work.span.start_ns).min().unwrap_or(0);
-        let end = of_layers().map(|work| work.span.end_ns).max().unwrap_or(0);
+    pub(crate) fn breakdown(&self) -> StepBreakdown {
+        let computed: Vec<StepWork<'_>> = self.work_items().filter(|work| work.computes).collect();
+        let layer_work = || computed.iter().filter(|work| work.layer.is_some());
+        let start = layer_work().map(|work| work.span.start_ns).min().unwrap_or(0);
+        let end = layer_work().map(|work| work.span.end_ns).max().unwrap_or(0);
         let step_ms = self.step_ns / 1e6;
         let layers_ms = ((end - start) as f64 / 1e6).min(step_ms);
-        Parts { layers_ms, rest_ms: step_ms - layers_ms }
+        StepBreakdown { layers_ms, rest_ms: step_ms - layers_ms }
     }
 
     /// Returns the lane that works for the largest share of the step, and that share.
     pub(crate) fn busiest(&self) -> Option<(&'a str, f64)> {
         let mut busy_ns = vec![0; self.plan.topology.lanes.len()];
         self.spans.iter().for_each(|span| busy_ns[span.lane.index()] += span.duration_ns());
-        let most_ns = busy_ns.iter().copied().max().filter(|ns| *ns > 0)?;
-        let lane = busy_ns.iter().position(|ns| *ns == most_ns)?;
-        let share = most_ns as f64 / self.step_ns;
+        let max_ns = busy_ns.iter().copied().max().filter(|ns| *ns > 0)?;
+        let lane = busy_ns.iter().position(|ns| *ns == max_ns)?;
+        let share = max_ns as f64 / self.step_ns;
         Some((&self.plan.topology.lanes[lane].name, share.min(1.0)))
     }
 
@@ -85,37 +85,37 @@ impl<'a> Step<'a> {
         let (start_ms, end_ms) = self.window_ms(LAYERS);
         let mut gantt =
             Gantt { lanes: Vec::new(), names: Vec::new(), bars: Vec::new(), start_ms, end_ms };
-        let place = |names: &mut Vec<String>, name: String| match names
+        let index_of = |names: &mut Vec<String>, name: String| match names
             .iter()
             .position(|other| *other == name)
         {
-            Some(place) => place,
+            Some(index) => index,
             None => {
                 names.push(name);
                 names.len() - 1
             }
         };
-        let mut spans = self.drawn(LAYERS);
+        let mut spans = self.window_spans(LAYERS);
         let lane = |name: &str| self.plan.topology.lanes.iter().position(|lane| lane.name == name);
         spans.sort_by_key(|span| lane(&span.lane));
         for span in spans {
-            let lane = place(&mut gantt.lanes, span.lane);
-            let name = place(&mut gantt.names, span.op);
+            let lane = index_of(&mut gantt.lanes, span.lane);
+            let name = index_of(&mut gantt.names, span.op);
             let (start_ms, end_ms) = (span.start_ms + start_ms, span.end_ms + start_ms);
-            gantt.bars.push(Bar { lane, name, start_ms, end_ms });
+            gantt.bars.push(GanttBar { lane, name, start_ms, end_ms });
         }
         gantt
     }
 
     /// Returns the work in the window of the given number of layers in the middle, with times
     /// relative to its start.
-    pub(crate) fn drawn(&self, layers: usize) -> Vec<Drawn> {
+    pub(crate) fn window_spans(&self, layers: usize) -> Vec<WindowSpan> {
         let (start_ms, end_ms) = self.window_ms(layers);
         let config = &self.plan.config;
-        let drawn = self.works().filter_map(|work| {
+        let spans = self.work_items().filter_map(|work| {
             let (from, to) = (work.span.start_ns as f64 / 1e6, work.span.end_ns as f64 / 1e6);
             let name = work.op.name(config.family);
-            (to > start_ms && from < end_ms && to > from).then(|| Drawn {
+            (to > start_ms && from < end_ms && to > from).then(|| WindowSpan {
                 lane: self.plan.lane_name(work.span.lane).to_owned(),
                 op: work.chunk.map_or_else(|| name.to_owned(), |chunk| format!("{name}.{chunk}")),
                 layer: work.layer,
@@ -124,7 +124,7 @@ impl<'a> Step<'a> {
                 end_ms: to - start_ms,
             })
         });
-        drawn.collect()
+        spans.collect()
     }
 
     /// Returns the window of the given number of layers in the middle: from the start of the first
@@ -132,21 +132,21 @@ impl<'a> Step<'a> {
     pub(crate) fn window_ms(&self, layers: usize) -> (f64, f64) {
         let count = self.plan.config.num_layers;
         let first = count.saturating_sub(layers) / 2;
-        let computed: Vec<Work<'_>> = self.works().filter(|work| work.computes).collect();
-        let begins = |layer: usize| {
-            let of_layer =
+        let computed: Vec<StepWork<'_>> = self.work_items().filter(|work| work.computes).collect();
+        let layer_start_ns = |layer: usize| {
+            let layer_work =
                 computed.iter().filter(|work| work.layer.map(usize::from) == Some(layer));
-            of_layer.map(|work| work.span.start_ns).min()
+            layer_work.map(|work| work.span.start_ns).min()
         };
         let ends = computed.iter().filter(|work| work.layer.is_some());
         let last = ends.map(|work| work.span.end_ns).max().unwrap_or(0);
-        let start = begins(first).unwrap_or(0);
-        let end = begins(first + layers).unwrap_or(last);
+        let start = layer_start_ns(first).unwrap_or(0);
+        let end = layer_start_ns(first + layers).unwrap_or(last);
         (start as f64 / 1e6, end as f64 / 1e6)
     }
 
     /// Returns the work of all lanes in the step.
-    fn works(&self) -> impl Iterator<Item = Work<'_>> {
+    fn work_items(&self) -> impl Iterator<Item = StepWork<'_>> {
         let program = self.plan.decode();
         let instruction = move |lane: LaneId, index: u32| {
             program.lane(lane).map(|list| &list.instructions[index as usize])
@@ -160,7 +160,7 @@ impl<'a> Step<'a> {
                     Moved::Weights(op) => (op, None),
                     Moved::Cache(model::ops::Kv::K) => (Op::Scores, copy.chunk),
                     Moved::Cache(model::ops::Kv::V) => (Op::Wv, copy.chunk),
-                    Moved::Value(_) | Moved::Sequences(_) | Moved::Lagging(_) => return None,
+                    Moved::Value(_) | Moved::Sequences(_) | Moved::Deferred(_) => return None,
                 },
                 Instruction::Decompress(decompress) => (decompress.op, None),
                 Instruction::Read(read) => (read.op, None),
@@ -168,7 +168,7 @@ impl<'a> Step<'a> {
             };
             let computes = matches!(instruction, Instruction::Compute(_));
             let chunk = chunk.filter(|chunk| chunk.of > 1).map(|chunk| chunk.index);
-            Some(Work { span, layer: at.layer, batch: at.batch, op, chunk, computes })
+            Some(StepWork { span, layer: at.layer, batch: at.batch, op, chunk, computes })
         })
     }
 }

@@ -9,7 +9,7 @@ use program::topology::LaneId;
 use serde::{Deserialize, Serialize};
 
 use super::plain_table::{plain_table, right_aligned};
-use crate::engine::Measured;
+use crate::engine::RunStats;
 
 const GIB: f64 = (1u64 << 30) as f64;
 
@@ -26,12 +26,12 @@ pub struct StorageReport {
     pub read_bytes: u64,
     pub busy_s: f64,
     /// Loss of the storage and its cost; `None` if it was not lost.
-    pub lost: Option<LostReport>,
+    pub lost: Option<StorageLossReport>,
 }
 
 /// Loss of a storage, without which the run continued.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LostReport {
+pub struct StorageLossReport {
     pub reason: String,
     /// Worker that took over its reads.
     pub successor: String,
@@ -40,19 +40,19 @@ pub struct LostReport {
 }
 
 /// Returns the storages of a run by the names of their lanes.
-pub fn storages(plan: &Plan, measured: &Measured) -> BTreeMap<String, StorageReport> {
+pub fn storage_reports(plan: &Plan, measured: &RunStats) -> BTreeMap<String, StorageReport> {
     let mut all = BTreeMap::new();
-    for (place, (_, lane)) in plan.topology.storages().into_iter().enumerate() {
+    for (index, (_, lane)) in plan.topology.storages().into_iter().enumerate() {
         let worker = &plan.topology.worker(plan.topology.lane(lane).worker).name;
         let lost = measured.lost_storages.iter().find(|lost| lost.worker == *worker);
         let totals = &measured.totals;
         let report = StorageReport {
-            path: measured.staged.get(place).cloned().unwrap_or_default(),
+            path: measured.staged_paths.get(index).cloned().unwrap_or_default(),
             how: measured.kernel_variants.get(worker).cloned().unwrap_or_default(),
             step_bytes: step_bytes(plan, lane),
             read_bytes: totals.read_bytes.get(&lane).copied().unwrap_or(0),
             busy_s: totals.busy_ns.get(&lane).copied().unwrap_or(0) as f64 / 1e9,
-            lost: lost.map(|lost| LostReport {
+            lost: lost.map(|lost| StorageLossReport {
                 reason: lost.reason.clone(),
                 successor: lost.successor.clone(),
                 handover_ms: lost.handover_ms,
@@ -74,7 +74,7 @@ fn step_bytes(plan: &Plan, lane: LaneId) -> u64 {
 }
 
 /// Formats a table of storages, and a line for each one that was lost.
-pub fn render(storages: &BTreeMap<String, StorageReport>) -> String {
+pub fn format_storages(storages: &BTreeMap<String, StorageReport>) -> String {
     let mut table = plain_table();
     table.set_header(["drive", "GiB a step", "read GiB", "GB/s", "busy", "how", "staging"]);
     right_aligned(&mut table, 1..5);

@@ -40,10 +40,10 @@ pub fn render(report: &Report, with_lanes: bool) -> String {
         let _ = writeln!(text, "{}", lanes(report));
     }
     if !report.storages.is_empty() {
-        let _ = write!(text, "{}", storages::render(&report.storages));
+        let _ = write!(text, "{}", storages::format_storages(&report.storages));
     }
-    text += &report.kv_select.as_ref().map(select::render).unwrap_or_default();
-    text += &report.routing.as_ref().map(routing::render).unwrap_or_default();
+    text += &report.kv_select.as_ref().map(select::format_select).unwrap_or_default();
+    text += &report.routing.as_ref().map(routing::format_routing).unwrap_or_default();
     if let Some(steps) = &report.decode_step {
         let [median, p95, max] = [steps.median_s, steps.p95_s, steps.max_s].map(duration);
         let _ = writeln!(text, "a decode step: median {median}, 95% within {p95}, longest {max}");
@@ -56,32 +56,32 @@ pub fn render(report: &Report, with_lanes: bool) -> String {
     if let Some(outside) = report.time_outside.filter(|_| with_lanes) {
         let _ = writeln!(text, "time outside work {} of decode", percent(outside));
     }
-    let against = |said: f64, measured: f64| {
-        let error = 100.0 * (said / measured - 1.0);
-        format!("{}, measured {} ({error:+.1}%)", duration(said), duration(measured))
+    let compare = |predicted: f64, measured: f64| {
+        let error = 100.0 * (predicted / measured - 1.0);
+        format!("{}, measured {} ({error:+.1}%)", duration(predicted), duration(measured))
     };
     if let Some(predicted) = &report.predicted {
-        let (made, most) = (report.decode_steps, predicted.decode_steps);
-        let of = match made == most {
+        let (actual_steps, max_steps) = (report.decode_steps, predicted.decode_steps);
+        let steps_note = match actual_steps == max_steps {
             true => String::new(),
-            false => format!(" of the {made} of {most} steps that answers took"),
+            false => format!(" of the {actual_steps} of {max_steps} steps that answers took"),
         };
-        let decode_s = predicted.decode_s * made as f64 / most.max(1) as f64;
+        let decode_s = predicted.decode_s * actual_steps as f64 / max_steps.max(1) as f64;
         let groups = match (predicted.groups, report.groups) {
-            (predicted, begun) if predicted == begun => String::new(),
-            (predicted, begun) => format!(" in {predicted} groups (there were {begun})"),
+            (predicted, actual) if predicted == actual => String::new(),
+            (predicted, actual) => format!(" in {predicted} groups (there were {actual})"),
         };
         let _ = writeln!(
             text,
-            "predicted before the start: prefill{groups} {}; decode{of} {}",
-            against(predicted.prefill_s, report.prefill_s),
-            against(decode_s, report.decode_s)
+            "predicted before the start: prefill{groups} {}; decode{steps_note} {}",
+            compare(predicted.prefill_s, report.prefill_s),
+            compare(decode_s, report.decode_s)
         );
     }
     if let Some(replayed) = report.replayed.as_ref().filter(|_| with_lanes) {
-        let said = against(replayed.simulated_s, replayed.measured_s);
+        let found = compare(replayed.simulated_s, replayed.measured_s);
         let _ =
-            writeln!(text, "second half of decode, simulated from the first half's costs: {said}");
+            writeln!(text, "second half of decode, simulated from the first half's costs: {found}");
     }
     let _ = writeln!(text, "{}", memory(report));
     if report.device.starts_with("emulated") {
@@ -107,9 +107,9 @@ fn lost_spans(count: u64) -> String {
 /// Formats peak memory: `peak memory 0.12 GiB (coordinator 0.01 GiB, cpu worker 0.11 GiB)`.
 fn memory(report: &Report) -> String {
     let gib = |bytes: &u64| format!("{:.2} GiB", *bytes as f64 / (1u64 << 30) as f64);
-    let of_process = |(name, bytes): (&String, &u64)| format!("{name} {}", gib(bytes));
+    let format_process = |(name, bytes): (&String, &u64)| format!("{name} {}", gib(bytes));
     let processes = report.peak_pss_bytes.iter().filter(|(name, _)| *name != "sum");
-    let processes: Vec<String> = processes.map(of_process).collect();
+    let processes: Vec<String> = processes.map(format_process).collect();
     let sum = report.peak_pss_bytes.get("sum").map_or_else(|| "-".to_owned(), gib);
     format!("peak memory {sum} ({})", processes.join(", "))
 }

@@ -2,34 +2,35 @@
 
 use std::ops::Range;
 
-use super::item::{Item, Question, Shown};
-use super::summary::Tally;
-use super::windows::Windows;
-use crate::job::sink::Sink;
-use crate::openai::item::errors_of;
+use super::question::{ScoreDetails, ScoreInputLine, ScoreQuestion};
+use super::summary::ScoreTotals;
+use super::windows::WindowSizes;
+use crate::job::sink::OutputSink;
+use crate::openai::input_line::summarize_errors;
 
 /// A job that is read, checked and ready to run.
 #[derive(Debug)]
-pub struct Job {
-    pub(super) items: Vec<Item>,
+pub struct ScoreJob {
+    pub(super) items: Vec<ScoreInputLine>,
     /// Position of each item's line in the output; `None` if it is still to be made.
     pub(super) lines: Vec<Option<Range<u64>>>,
     /// Totals of each item's scores.
-    pub(super) tallies: Vec<Tally>,
+    pub(super) totals: Vec<ScoreTotals>,
     /// Number of scores in the output that the input no longer requests.
     pub(super) replaced: usize,
-    pub(super) sink: Sink,
-    pub(super) shown: Shown,
+    pub(super) sink: OutputSink,
+    pub(super) details: ScoreDetails,
     /// Window sizes, if the input is a text; the items are then its windows.
-    pub(super) windows: Option<Windows>,
+    pub(super) windows: Option<WindowSizes>,
     pub(super) system_fingerprint: String,
 }
 
-impl Job {
+impl ScoreJob {
     /// Returns a one-line summary of a resumed output; `None` if it holds no score.
-    pub fn resumed(&self) -> Option<String> {
+    pub fn resume_summary(&self) -> Option<String> {
         let kept = self.items.iter().zip(&self.lines);
-        let kept = kept.filter(|(item, line)| matches!(item, Item::Question(_)) && line.is_some());
+        let kept = kept
+            .filter(|(item, line)| matches!(item, ScoreInputLine::Question(_)) && line.is_some());
         let (kept, left) = (kept.count(), self.pending().count());
         (kept + self.replaced > 0).then(|| match self.replaced {
             0 => format!("{kept} lines kept, {left} remaining"),
@@ -40,12 +41,12 @@ impl Job {
     }
 
     /// Returns the number of lines with errors and the first message, if there are any.
-    pub fn errors(&self) -> Option<String> {
+    pub fn error_summary(&self) -> Option<String> {
         let errors = self.items.iter().filter_map(|item| match item {
-            Item::Error(error) => Some(error),
-            Item::Question(_) => None,
+            ScoreInputLine::Error(error) => Some(error),
+            ScoreInputLine::Question(_) => None,
         });
-        errors_of(errors, self.items.len())
+        summarize_errors(errors, self.items.len())
     }
 
     /// Returns true if questions are left for an engine.
@@ -53,25 +54,27 @@ impl Job {
         self.pending().next().is_some()
     }
 
-    pub(super) fn pending(&self) -> impl Iterator<Item = (usize, &Question)> {
+    pub(super) fn pending(&self) -> impl Iterator<Item = (usize, &ScoreQuestion)> {
         self.items.iter().enumerate().filter_map(|(index, item)| match item {
-            Item::Question(question) if self.lines[index].is_none() => Some((index, question)),
+            ScoreInputLine::Question(question) if self.lines[index].is_none() => {
+                Some((index, question))
+            }
             _ => None,
         })
     }
 
     /// Returns the question of an item that is not an error.
-    pub(super) fn question(&self, item: usize) -> &Question {
+    pub(super) fn question(&self, item: usize) -> &ScoreQuestion {
         match &self.items[item] {
-            Item::Question(question) => question,
-            Item::Error(_) => unreachable!("tickets are made of questions"),
+            ScoreInputLine::Question(question) => question,
+            ScoreInputLine::Error(_) => unreachable!("tickets are made of questions"),
         }
     }
 }
 
 /// A continuation, by the indices of its item and within it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Ticket {
+pub(super) struct ContinuationId {
     pub(super) item: usize,
     pub(super) continuation: usize,
 }

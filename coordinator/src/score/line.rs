@@ -3,49 +3,49 @@
 
 use serde_json::{Map, Value};
 
-use super::item::Question;
-use super::tokens::{Prefix, no_prefix, split};
-use crate::boundary::codec::TextCodec;
-use crate::job::input::{read_custom_id, text_of};
-use crate::openai::item::{ErrorCode, Rejection};
+use super::question::ScoreQuestion;
+use super::tokens::{PrefixToken, encode_question, missing_prefix};
+use crate::engine_api::codec::TextCodec;
+use crate::job::input::{decode_utf8, parse_custom_id};
+use crate::openai::input_line::{ErrorCode, Rejection};
 use crate::openai::json::parse_object;
-use crate::openai::prompt::Limits;
+use crate::openai::prompt::ModelLimits;
 
 /// Options that apply to every line.
 #[derive(Debug, Clone, Copy)]
 pub struct LineOptions<'a> {
-    pub limits: Limits,
-    pub prefix: Prefix,
+    pub limits: ModelLimits,
+    pub prefix: PrefixToken,
     /// `None` if the model has no tokenizer.
     pub codec: Option<&'a dyn TextCodec>,
 }
 
 /// Result of parsing one line on its own.
 #[derive(Debug)]
-pub struct ReadLine {
+pub struct ParsedScoreLine {
     /// The `custom_id` of the line, if it has one.
     pub custom_id: Option<String>,
     /// True for a question. A malformed line gets an ID, but does not reserve it.
     pub is_question: bool,
     /// The question, whose ID is set when all lines are joined.
-    pub result: Result<Question, Rejection>,
+    pub result: Result<ScoreQuestion, Rejection>,
 }
 
 /// Parses one line that is not blank.
-pub fn read_line(raw: &[u8], line: usize, options: &LineOptions<'_>) -> ReadLine {
+pub fn parse_line(raw: &[u8], line: usize, options: &LineOptions<'_>) -> ParsedScoreLine {
     let (mut custom_id, mut is_question) = (None, false);
     let result = (|| {
         let example = "{\"prompt\": \"...\", \"continuations\": [\"...\"]}";
-        let fields = parse_object(text_of(raw)?, "line", example)?;
-        custom_id = read_custom_id(&fields)?;
+        let fields = parse_object(decode_utf8(raw)?, "line", example)?;
+        custom_id = parse_custom_id(&fields)?;
         is_question = true;
         let (prompt, continuations) = read_texts(&fields, options)?;
         let custom_id = String::new();
-        let question = Question { line, custom_id, prompt, continuations };
-        check(&question, options.limits)?;
+        let question = ScoreQuestion { line, custom_id, prompt, continuations };
+        check_limits(&question, options.limits)?;
         Ok(question)
     })();
-    ReadLine { custom_id, is_question, result }
+    ParsedScoreLine { custom_id, is_question, result }
 }
 
 fn read_texts(
@@ -60,36 +60,39 @@ fn read_texts(
         );
         return Err(Rejection::new(ErrorCode::UnsupportedField, message));
     }
-    let need = |name: &str| {
+    let require = |name: &str| {
         let missing = || {
             let message = format!("Missing required parameter: '{name}'.");
             Rejection::new(ErrorCode::MissingField, message)
         };
         fields.get(name).filter(|value| !value.is_null()).ok_or_else(missing)
     };
-    let (prompt, list) = (need("prompt")?, need("continuations")?);
-    let list = list.as_array().filter(|list| !list.is_empty()).ok_or_else(wrong_list)?;
+    let (prompt, list) = (require("prompt")?, require("continuations")?);
+    let list = list.as_array().filter(|list| !list.is_empty()).ok_or_else(invalid_continuations)?;
     match prompt {
         Value::String(prompt) => {
             let texts = list.iter().map(Value::as_str).collect::<Option<Vec<&str>>>();
             let codec = options.codec.ok_or_else(|| {
-                let message = options.limits.no_tokenizer("; specify arrays of token ids");
+                let message =
+                    options.limits.missing_tokenizer_message("; specify arrays of token ids");
                 Rejection::new(ErrorCode::NoTokenizer, message)
             })?;
-            split(
+            encode_question(
                 prompt,
-                &texts.ok_or_else(wrong_list)?,
+                &texts.ok_or_else(invalid_continuations)?,
                 options.prefix,
                 codec,
                 options.limits.context,
             )
         }
         Value::Array(prompt) => {
-            let mut prompt = ids(prompt)?;
+            let mut prompt = read_token_ids(prompt)?;
             if prompt.is_empty() {
-                prompt = vec![options.prefix.0.ok_or_else(no_prefix)?];
+                prompt = vec![options.prefix.0.ok_or_else(missing_prefix)?];
             }
-            let lists = list.iter().map(|entry| ids(entry.as_array().ok_or_else(wrong_list)?));
+            let lists = list
+                .iter()
+                .map(|entry| read_token_ids(entry.as_array().ok_or_else(invalid_continuations)?));
             Ok((prompt, lists.collect::<Result<_, _>>()?))
         }
         _ => {
@@ -99,13 +102,13 @@ fn read_texts(
     }
 }
 
-fn wrong_list() -> Rejection {
+fn invalid_continuations() -> Rejection {
     let message = "Invalid value for 'continuations': must be a non-empty array of strings if the \
                    prompt is a string, or of token id arrays if it is an array of token ids.";
     Rejection::new(ErrorCode::InvalidValue, message)
 }
 
-fn ids(list: &[Value]) -> Result<Vec<u32>, Rejection> {
+fn read_token_ids(list: &[Value]) -> Result<Vec<u32>, Rejection> {
     let id = |entry: &Value| {
         // An ID too large for u32 is outside the vocabulary, which is checked later.
         let id = entry.as_u64().map(|id| u32::try_from(id).unwrap_or(u32::MAX));
@@ -121,7 +124,7 @@ fn ids(list: &[Value]) -> Result<Vec<u32>, Rejection> {
 ///
 /// # Errors
 /// Returns a rejection if a token ID or a length exceeds them, or if a continuation is empty.
-pub fn check(question: &Question, limits: Limits) -> Result<(), Rejection> {
+pub fn check_limits(question: &ScoreQuestion, limits: ModelLimits) -> Result<(), Rejection> {
     let all = std::iter::once(&question.prompt).chain(&question.continuations);
     let mut tokens = all.flatten();
     if let Some(token) = tokens.find(|token| **token as usize >= limits.vocab_size) {

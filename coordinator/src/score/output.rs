@@ -5,9 +5,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::item::{Question, Shown};
-use crate::boundary::engine::Logprob;
-use crate::openai::item::{ErrorCode, LineError, Rejection};
+use super::question::{ScoreDetails, ScoreQuestion};
+use crate::engine_api::batch::Logprob;
+use crate::openai::input_line::{ErrorCode, LineError, Rejection};
 use crate::openai::output::ErrorBody;
 
 /// One line of the output.
@@ -47,31 +47,31 @@ pub struct Score {
 impl Score {
     /// Creates the score of a continuation from `found`, which has `shown.logprobs()` entries for
     /// each token, its own first; returns `None` if its log-probability is not finite.
-    pub fn new(found: &[Logprob], shown: Shown) -> Option<Score> {
-        let width = usize::from(shown.logprobs());
+    pub fn new(found: &[Logprob], details: ScoreDetails) -> Option<Score> {
+        let width = usize::from(details.logprobs());
         let places = || found.chunks(width);
         let token_logprobs: Vec<f32> = places().map(|place| place[0].logprob).collect();
         let logprob: f64 = token_logprobs.iter().map(|logprob| f64::from(*logprob)).sum();
         let top = |place: &[Logprob]| -> Vec<(u32, f32)> {
-            let told = place[1..].iter().take(shown.top.into());
+            let likely = place[1..].iter().take(details.top.into());
             // A token that cannot follow has an infinite log-probability, which JSON cannot
             // represent.
-            let possible = told.filter(|one| one.logprob.is_finite());
+            let possible = likely.filter(|one| one.logprob.is_finite());
             possible.map(|one| (one.token, one.logprob)).collect()
         };
         logprob.is_finite().then(|| Score {
             logprob,
             token_logprobs,
             greedy: places().all(|place| place[0].token == place[1].token),
-            tokens: shown.tokens.then(|| places().map(|place| place[0].token).collect()),
-            top_logprobs: (shown.top > 0).then(|| places().map(top).collect()),
+            tokens: details.tokens.then(|| places().map(|place| place[0].token).collect()),
+            top_logprobs: (details.top > 0).then(|| places().map(top).collect()),
         })
     }
 }
 
 /// Returns the error line of a question with a continuation whose logits are not finite, newline
 /// included.
-pub fn not_finite_line(question: &Question, continuation: usize) -> Vec<u8> {
+pub fn not_finite_line(question: &ScoreQuestion, continuation: usize) -> Vec<u8> {
     let message = format!(
         "The model's logits for continuation {} contain infinities or NaN. Its weights may \
          be damaged, or too large for this --dtype.",
@@ -84,16 +84,16 @@ pub fn not_finite_line(question: &Question, continuation: usize) -> Vec<u8> {
 
 /// Returns the line of a scored question, newline included.
 pub fn score_line(
-    question: &Question,
+    question: &ScoreQuestion,
     scores: Vec<Score>,
-    shown: Shown,
+    details: ScoreDetails,
     system_fingerprint: &str,
 ) -> Vec<u8> {
     to_bytes(&ScoreLine {
         custom_id: question.custom_id.clone(),
         scores: Some(scores),
         error: None,
-        request_id: Some(question.request_id(shown)),
+        request_id: Some(question.request_id(details)),
         system_fingerprint: Some(system_fingerprint.to_owned()),
     })
 }
@@ -103,7 +103,7 @@ pub fn error_line(error: &LineError) -> Vec<u8> {
     to_bytes(&ScoreLine {
         custom_id: error.custom_id.clone(),
         scores: None,
-        error: Some(ErrorBody::of(error)),
+        error: Some(ErrorBody::from_line_error(error)),
         request_id: None,
         system_fingerprint: None,
     })

@@ -3,38 +3,38 @@
 
 use std::ops::ControlFlow;
 
-use super::item::{Item, Shown};
-use super::job::Job;
-use super::line::{LineOptions, read_line};
-use super::resume::Resume;
-use super::windows::Windows;
-use crate::boundary::codec::CodecError;
+use super::job::ScoreJob;
+use super::line::{LineOptions, parse_line};
+use super::question::{ScoreDetails, ScoreInputLine};
+use super::resume::ScoreResumeState;
+use super::windows::WindowSizes;
+use crate::engine_api::codec::CodecError;
 use crate::job::error::JobError;
-use crate::job::input::Format;
-use crate::job::read::{BOM, Ids, check_read, lines_of, read_lines};
-use crate::job::reading::Reading;
-use crate::job::sink::{OutputMode, Place, Sink};
-use crate::job::source::Source;
-use crate::openai::item::LineError;
+use crate::job::input::InputFormat;
+use crate::job::input_data::InputData;
+use crate::job::progress_counter::ProgressCounter;
+use crate::job::read::{BOM, CustomIds, check_tokenized, parse_lines, split_lines};
+use crate::job::sink::{IoTarget, OutputMode, OutputSink};
+use crate::openai::input_line::LineError;
 
 /// Options of the user.
 #[derive(Debug, Clone)]
-pub struct ScoreOptions {
+pub struct ScoreJobOptions {
     /// Input: a `.txt` file is a single text, anything else holds questions.
-    pub input: Place,
-    pub output: Place,
+    pub input: IoTarget,
+    pub output: IoTarget,
     pub mode: OutputMode,
     /// Window sizes for a text.
-    pub windows: Windows,
-    pub shown: Shown,
+    pub windows: WindowSizes,
+    pub details: ScoreDetails,
 }
 
 /// A job whose input is read and whose output is locked. Nothing is written yet.
 #[derive(Debug)]
-pub struct ReadJob<'o> {
-    options: &'o ScoreOptions,
-    items: Vec<Item>,
-    sink: Sink,
+pub struct PreparedScoreJob<'o> {
+    options: &'o ScoreJobOptions,
+    items: Vec<ScoreInputLine>,
+    sink: OutputSink,
     existing: Vec<u8>,
 }
 
@@ -50,39 +50,41 @@ pub enum ScoreError {
     #[error("the text cannot be tokenised: {0}")]
     Tokenizer(CodecError),
     #[error("the text has {0} tokens; at least two are required")]
-    Short(usize),
+    TooShort(usize),
 }
 
-impl<'o> ReadJob<'o> {
+impl<'o> PreparedScoreJob<'o> {
     /// Locks the output and reads the input.
     ///
     /// # Errors
     /// Returns an error if reading is interrupted, if the input cannot be read, or if the output
     /// must not or cannot be written.
-    pub fn read(
-        options: &'o ScoreOptions,
-        of_lines: &LineOptions<'_>,
-        reading: &mut Reading,
+    pub fn prepare(
+        options: &'o ScoreJobOptions,
+        line_options: &LineOptions<'_>,
+        reading: &mut ProgressCounter,
         interrupted: &dyn Fn() -> bool,
-    ) -> Result<ReadJob<'o>, ScoreError> {
+    ) -> Result<PreparedScoreJob<'o>, ScoreError> {
         // First, so that an output that cannot be written is reported before anything that takes
         // long.
         let (sink, existing) =
-            Sink::open(&options.output, options.mode, options.input.metadata()?.as_ref())?;
-        let input = Source::read(&options.input, interrupted)?;
-        let items = match Format::of(&options.input) {
-            Format::Text => windows(&input.bytes, options.windows, of_lines)?,
-            Format::JsonLines => lines(&input.bytes, of_lines, reading, interrupted)?,
+            OutputSink::open(&options.output, options.mode, options.input.metadata()?.as_ref())?;
+        let input = InputData::read(&options.input, interrupted)?;
+        let items = match InputFormat::from_target(&options.input) {
+            InputFormat::Text => split_windows(&input.bytes, options.windows, line_options)?,
+            InputFormat::JsonLines => {
+                parse_questions(&input.bytes, line_options, reading, interrupted)?
+            }
         };
-        Ok(ReadJob { options, items, sink, existing })
+        Ok(PreparedScoreJob { options, items, sink, existing })
     }
 
     /// Returns the length of the longest sequence of the input, in tokens; `None` if it has no
     /// valid question.
-    pub fn longest(&self) -> Option<usize> {
+    pub fn max_sequence_len(&self) -> Option<usize> {
         let questions = self.items.iter().filter_map(|item| match item {
-            Item::Question(question) => Some(question.longest()),
-            Item::Error(_) => None,
+            ScoreInputLine::Question(question) => Some(question.max_sequence_len()),
+            ScoreInputLine::Error(_) => None,
         });
         questions.max()
     }
@@ -91,80 +93,92 @@ impl<'o> ReadJob<'o> {
     ///
     /// # Errors
     /// Returns an error if the output holds scores of another job.
-    pub fn open(self, system_fingerprint: String) -> Result<Job, JobError> {
-        let ReadJob { options, items, mut sink, existing } = self;
+    pub fn resume(self, system_fingerprint: String) -> Result<ScoreJob, JobError> {
+        let PreparedScoreJob { options, items, mut sink, existing } = self;
         let resume = match &options.output {
-            Place::File(path) if options.mode.resumes() => Resume::read(
+            IoTarget::File(path) if options.mode.is_resume() => ScoreResumeState::from_output(
                 &existing,
                 &path.display().to_string(),
-                (&items, options.shown),
+                (&items, options.details),
                 &system_fingerprint,
                 options.mode == OutputMode::ResumeReplacing,
             )?,
-            _ => Resume::nothing(&items),
+            _ => ScoreResumeState::empty(&items),
         };
-        sink.keep(resume.whole_bytes);
-        let is_text = Format::of(&options.input) == Format::Text;
+        sink.keep_prefix(resume.complete_bytes);
+        let is_text = InputFormat::from_target(&options.input) == InputFormat::Text;
         let windows = is_text.then_some(options.windows);
-        let Resume { kept: lines, tallies, replaced, .. } = resume;
-        let shown = options.shown;
-        Ok(Job { items, lines, tallies, replaced, sink, shown, windows, system_fingerprint })
+        let ScoreResumeState { kept_lines: lines, totals: tallies, replaced, .. } = resume;
+        let shown = options.details;
+        Ok(ScoreJob {
+            items,
+            lines,
+            totals: tallies,
+            replaced,
+            sink,
+            details: shown,
+            windows,
+            system_fingerprint,
+        })
     }
 }
 
 /// Reads the questions of a JSON Lines file.
-fn lines(
+fn parse_questions(
     bytes: &[u8],
     options: &LineOptions<'_>,
-    reading: &mut Reading,
+    reading: &mut ProgressCounter,
     interrupted: &dyn Fn() -> bool,
-) -> Result<Vec<Item>, JobError> {
-    let lines = lines_of(bytes);
-    let read = read_lines(&lines, &|raw, line| read_line(raw, line, options), &mut |done, all| {
-        reading.update(done, all);
-        if interrupted() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-    });
+) -> Result<Vec<ScoreInputLine>, JobError> {
+    let lines = split_lines(bytes);
+    let read =
+        parse_lines(&lines, &|raw, line| parse_line(raw, line, options), &mut |done, all| {
+            reading.update(done, all);
+            if interrupted() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
     reading.end();
-    let mut ids = Ids::default();
+    let mut ids = CustomIds::default();
     let read = lines.iter().zip(read.ok_or(JobError::Interrupted)?);
     let items = read.map(|((line, raw), read)| {
-        let custom_id = match ids.take(read.custom_id, read.is_question, raw, *line) {
+        let custom_id = match ids.assign(read.custom_id, read.is_question, raw, *line) {
             Ok(custom_id) => custom_id,
-            Err(error) => return Item::Error(error),
+            Err(error) => return ScoreInputLine::Error(error),
         };
         match read.result {
             Ok(mut question) => {
                 question.custom_id = custom_id;
-                Item::Question(question)
+                ScoreInputLine::Question(question)
             }
-            Err(rejection) => Item::Error(LineError { line: *line, custom_id, rejection }),
+            Err(rejection) => {
+                ScoreInputLine::Error(LineError { line: *line, custom_id, rejection })
+            }
         }
     });
-    let items: Vec<Item> = items.collect();
-    check_read(items.iter().filter_map(|item| match item {
-        Item::Error(error) => Some(error),
-        Item::Question(_) => None,
+    let items: Vec<ScoreInputLine> = items.collect();
+    check_tokenized(items.iter().filter_map(|item| match item {
+        ScoreInputLine::Error(error) => Some(error),
+        ScoreInputLine::Question(_) => None,
     }))?;
     Ok(items)
 }
 
 /// Splits a text into windows.
-fn windows(
+fn split_windows(
     bytes: &[u8],
-    windows: Windows,
+    windows: WindowSizes,
     options: &LineOptions<'_>,
-) -> Result<Vec<Item>, ScoreError> {
+) -> Result<Vec<ScoreInputLine>, ScoreError> {
     let codec = options.codec.ok_or_else(|| {
         let consequence = "; specify lines with token ids instead of a text";
-        ScoreError::NoTokenizer(options.limits.no_tokenizer(consequence))
+        ScoreError::NoTokenizer(options.limits.missing_tokenizer_message(consequence))
     })?;
     let bytes = bytes.strip_prefix(BOM).unwrap_or(bytes);
     let text = std::str::from_utf8(bytes)
         .map_err(|error| ScoreError::Utf8 { byte: error.valid_up_to() + 1 })?;
     let tokens = codec.encode(text, usize::MAX).map_err(ScoreError::Tokenizer)?;
-    let questions = windows.of(&tokens);
+    let questions = windows.split(&tokens);
     if questions.is_empty() {
-        return Err(ScoreError::Short(tokens.len()));
+        return Err(ScoreError::TooShort(tokens.len()));
     }
-    Ok(questions.into_iter().map(Item::Question).collect())
+    Ok(questions.into_iter().map(ScoreInputLine::Question).collect())
 }

@@ -3,12 +3,12 @@
 use serde::{Deserialize, Serialize};
 
 use super::output::Score;
-use super::windows::Windows;
+use super::windows::WindowSizes;
 use crate::exit::Exit;
 
 /// Totals of an item's scores.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Tally {
+pub struct ScoreTotals {
     pub continuations: u64,
     /// Continuations that consist of the most likely token at each position.
     pub greedy: u64,
@@ -18,11 +18,11 @@ pub struct Tally {
     pub logprob: f64,
 }
 
-impl Tally {
+impl ScoreTotals {
     /// Sums up the scores of an item.
-    pub fn of(scores: &[Score]) -> Tally {
+    pub fn from_scores(scores: &[Score]) -> ScoreTotals {
         let tokens: usize = scores.iter().map(|score| score.token_logprobs.len()).sum();
-        Tally {
+        ScoreTotals {
             continuations: scores.len() as u64,
             greedy: scores.iter().filter(|score| score.greedy).count() as u64,
             tokens: tokens as u64,
@@ -30,8 +30,8 @@ impl Tally {
         }
     }
 
-    fn with(self, other: Tally) -> Tally {
-        Tally {
+    fn merge(self, other: ScoreTotals) -> ScoreTotals {
+        ScoreTotals {
             continuations: self.continuations + other.continuations,
             greedy: self.greedy + other.greedy,
             tokens: self.tokens + other.tokens,
@@ -42,7 +42,7 @@ impl Tally {
 
 /// Outcome of a scoring job, written by `--summary`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Summary {
+pub struct ScoreSummary {
     /// Number of questions, or of windows of a text.
     pub items: usize,
     /// Items with an error line.
@@ -72,21 +72,24 @@ pub struct Summary {
     pub resumable: bool,
 }
 
-impl Summary {
+impl ScoreSummary {
     /// Sums up the items that have scores, which are the windows of a text if `windows` is given.
-    pub(super) fn sums(tallies: &[Tally], windows: Option<Windows>) -> Summary {
-        let all = tallies.iter().fold(Tally::default(), |all, tally| all.with(*tally));
+    pub(super) fn from_totals(
+        totals: &[ScoreTotals],
+        windows: Option<WindowSizes>,
+    ) -> ScoreSummary {
+        let all = totals.iter().fold(ScoreTotals::default(), |all, tally| all.merge(*tally));
         let perplexity = |logprob: f64, tokens: f64| (-logprob / tokens).exp();
         let mut of_windows = (0.0, 0.0);
-        for (index, tally) in tallies.iter().enumerate().filter(|(_, tally)| tally.tokens > 0) {
+        for (index, tally) in totals.iter().enumerate().filter(|(_, tally)| tally.tokens > 0) {
             let weight = windows.map_or(0.0, |windows| windows.weight(index, tally.tokens));
             of_windows.0 += tally.logprob / tally.tokens as f64 * weight;
             of_windows.1 += weight;
         }
         let perplexity_of_windows =
             (of_windows.1 > 0.0).then(|| perplexity(of_windows.0, of_windows.1));
-        Summary {
-            items: tallies.len(),
+        ScoreSummary {
+            items: totals.len(),
             failed: 0,
             not_run: 0,
             continuations: all.continuations,
@@ -108,7 +111,7 @@ impl Summary {
         match () {
             () if self.interrupted => Exit::Interrupted,
             () if self.failed == 0 => Exit::Done,
-            () => Exit::SomeFailed,
+            () => Exit::PartialFailure,
         }
     }
 }

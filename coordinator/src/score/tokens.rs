@@ -4,12 +4,12 @@
 //! prompt alone: a tokenizer seldom encodes a text on its own as it does after another. Spaces at
 //! the prompt's end belong to the continuation, since tokens mostly begin with a space.
 
-use crate::boundary::codec::{CodecError, TextCodec};
-use crate::openai::item::{ErrorCode, Rejection};
+use crate::engine_api::codec::{CodecError, TextCodec};
+use crate::openai::input_line::{ErrorCode, Rejection};
 
 /// Token before a continuation without a prompt, which marks the beginning of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Prefix(pub Option<u32>);
+pub struct PrefixToken(pub Option<u32>);
 
 /// Returns the tokens of a prompt and of its continuations. Texts of far more than `max_tokens` are
 /// refused.
@@ -17,21 +17,21 @@ pub struct Prefix(pub Option<u32>);
 /// # Errors
 /// Returns a rejection if the tokenizer refuses a text, or if the prompt is empty and there is no
 /// prefix.
-pub fn split(
+pub fn encode_question(
     prompt: &str,
     continuations: &[&str],
-    prefix: Prefix,
+    prefix: PrefixToken,
     codec: &dyn TextCodec,
     max_tokens: usize,
 ) -> Result<(Vec<u32>, Vec<Vec<u32>>), Rejection> {
     let context = prompt.trim_end_matches(is_space);
     let spaces = &prompt[context.len()..];
     if context.is_empty() {
-        return behind_prefix(spaces, continuations, prefix, codec);
+        return encode_after_prefix(spaces, continuations, prefix, codec);
     }
     let encode = |text: &str| {
         let encoded = codec.encode(text, max_tokens);
-        encoded.map_err(|error| refused(&error))
+        encoded.map_err(|error| codec_rejection(&error))
     };
     let before = encode(context)?;
     let after = continuations.iter().map(|continuation| {
@@ -43,16 +43,16 @@ pub fn split(
 }
 
 /// Returns the tokens of continuations without a prompt. The prefix precedes them, once.
-fn behind_prefix(
+fn encode_after_prefix(
     spaces: &str,
     continuations: &[&str],
-    Prefix(prefix): Prefix,
+    PrefixToken(prefix): PrefixToken,
     codec: &dyn TextCodec,
 ) -> Result<(Vec<u32>, Vec<Vec<u32>>), Rejection> {
-    let prefix = prefix.ok_or_else(no_prefix)?;
+    let prefix = prefix.ok_or_else(missing_prefix)?;
     let encode = |text: &&str| -> Result<Vec<u32>, Rejection> {
         let text = [spaces, text].concat();
-        let mut tokens = codec.encode_part(&text).map_err(|error| refused(&error))?;
+        let mut tokens = codec.encode_part(&text).map_err(|error| codec_rejection(&error))?;
         let begins = tokens.first() == Some(&prefix);
         tokens.drain(..usize::from(begins));
         Ok(tokens)
@@ -62,13 +62,13 @@ fn behind_prefix(
 }
 
 /// Returns the rejection of an empty prompt if the model has no prefix token.
-pub fn no_prefix() -> Rejection {
+pub fn missing_prefix() -> Rejection {
     let message = "The prompt must not be empty: the model has no beginning-of-text token.";
     Rejection::new(ErrorCode::EmptyPrompt, message)
 }
 
-fn refused(error: &CodecError) -> Rejection {
-    Rejection::of_codec(error, ErrorCode::Tokenizer, "The text cannot be tokenised")
+fn codec_rejection(error: &CodecError) -> Rejection {
+    Rejection::from_codec_error(error, ErrorCode::Tokenizer, "The text cannot be tokenised")
 }
 
 /// Returns true for characters that Python's `str.strip` removes, which lm-eval uses on prompts.

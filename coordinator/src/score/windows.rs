@@ -3,21 +3,21 @@
 //! that no earlier window scored. Every token but the first is scored once; if windows do not
 //! overlap, the first token of each window is not scored.
 
-use super::item::Question;
+use super::question::ScoreQuestion;
 
 /// Sizes of windows, in tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Windows {
+pub struct WindowSizes {
     /// Length of a window, at least 2.
     pub context: usize,
     /// Distance between the beginnings of windows, from 1 to `context`.
     pub stride: usize,
 }
 
-impl Windows {
+impl WindowSizes {
     /// Returns the windows of a text, whose first token is not scored. A text of fewer than two
     /// tokens has none.
-    pub fn of(self, tokens: &[u32]) -> Vec<Question> {
+    pub fn split(self, tokens: &[u32]) -> Vec<ScoreQuestion> {
         let mut questions = Vec::new();
         let (mut scored, mut begin) = (0, 0);
         while scored < tokens.len() {
@@ -25,7 +25,7 @@ impl Windows {
             // The first scored token needs a predecessor.
             let first = scored.max(begin + 1);
             if first < end {
-                questions.push(Question {
+                questions.push(ScoreQuestion {
                     line: questions.len() + 1,
                     custom_id: format!("tokens-{first}-{end}"),
                     prompt: tokens[begin..first].to_vec(),

@@ -10,12 +10,12 @@ use tokio::sync::Notify;
 
 /// Minimum time for which a request is received before its connection may be closed in favour of
 /// another one.
-const SENDING_TIME: Duration = Duration::from_secs(5);
+const MIN_RECEIVE_TIME: Duration = Duration::from_secs(5);
 
 /// Phase of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u64)]
-pub enum Phase {
+pub enum ConnectionPhase {
     /// No request was received yet, or its head is incomplete.
     Idle = 0,
     /// The body of a request is being read.
@@ -32,13 +32,13 @@ pub struct Activity {
     /// shifted left by two bits; the phase is in the lowest two bits.
     state: AtomicU64,
     /// True once the response to the current request has begun.
-    has_head: AtomicBool,
+    has_response_begun: AtomicBool,
     /// True if the client of the current request speaks HTTP/1.0.
-    is_old: AtomicBool,
+    is_http_1_0: AtomicBool,
     /// Notified when the connection must close.
     evicted: Notify,
     /// Notified when the client may have disconnected.
-    doubted: Notify,
+    liveness_check: Notify,
 }
 
 impl Activity {
@@ -46,61 +46,61 @@ impl Activity {
         Activity {
             began: Instant::now(),
             state: AtomicU64::new(0),
-            has_head: AtomicBool::new(false),
-            is_old: AtomicBool::new(false),
+            has_response_begun: AtomicBool::new(false),
+            is_http_1_0: AtomicBool::new(false),
             evicted: Notify::new(),
-            doubted: Notify::new(),
+            liveness_check: Notify::new(),
         }
     }
 
     /// Begins another phase.
-    pub fn set(&self, phase: Phase) {
+    pub fn set_phase(&self, phase: ConnectionPhase) {
         let since = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX >> 2);
         // Relaxed: no other memory access depends on the order.
         self.state.store(since << 2 | phase as u64, Ordering::Relaxed);
     }
 
     /// Returns the current phase and the time at which it began.
-    pub fn phase(&self) -> (Phase, Instant) {
+    pub fn phase(&self) -> (ConnectionPhase, Instant) {
         let state = self.state.load(Ordering::Relaxed);
         let phase = match state & 3 {
-            0 => Phase::Idle,
-            1 => Phase::Receiving,
-            _ => Phase::Answering,
+            0 => ConnectionPhase::Idle,
+            1 => ConnectionPhase::Receiving,
+            _ => ConnectionPhase::Answering,
         };
         (phase, self.began + Duration::from_millis(state >> 2))
     }
 
     /// Begins a request in the given phase, which depends on its method.
-    pub fn begin(&self, phase: Phase, is_old: bool) {
-        self.has_head.store(false, Ordering::Relaxed);
-        self.is_old.store(is_old, Ordering::Relaxed);
-        self.set(phase);
+    pub fn begin_request(&self, phase: ConnectionPhase, is_http_1_0: bool) {
+        self.has_response_begun.store(false, Ordering::Relaxed);
+        self.is_http_1_0.store(is_http_1_0, Ordering::Relaxed);
+        self.set_phase(phase);
     }
 
     /// Records that the response has begun.
-    pub fn set_has_head(&self) {
-        self.has_head.store(true, Ordering::Relaxed);
+    pub fn set_response_begun(&self) {
+        self.has_response_begun.store(true, Ordering::Relaxed);
     }
 
     /// Returns true if the response has begun.
-    pub fn has_head(&self) -> bool {
-        self.has_head.load(Ordering::Relaxed)
+    pub fn has_response_begun(&self) -> bool {
+        self.has_response_begun.load(Ordering::Relaxed)
     }
 
     /// Returns true if the client speaks HTTP/1.0, which has no interim responses.
-    pub fn is_old(&self) -> bool {
-        self.is_old.load(Ordering::Relaxed)
+    pub fn is_http_1_0(&self) -> bool {
+        self.is_http_1_0.load(Ordering::Relaxed)
     }
 
     /// Makes the response write something, which shows whether the client is still connected.
-    pub fn doubt(&self) {
-        self.doubted.notify_one();
+    pub fn request_liveness_check(&self) {
+        self.liveness_check.notify_one();
     }
 
     /// Waits until the client may have disconnected.
-    pub async fn doubted(&self) {
-        self.doubted.notified().await;
+    pub async fn liveness_check_requested(&self) {
+        self.liveness_check.notified().await;
     }
 
     /// Waits until the connection must close in favour of another one.
@@ -111,7 +111,7 @@ impl Activity {
 
 /// All open connections.
 #[derive(Debug, Default)]
-pub struct Activities(Mutex<Inner>);
+pub struct ConnectionRegistry(Mutex<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
@@ -122,33 +122,33 @@ struct Inner {
 /// Registration of an open connection, which is removed when this is dropped.
 #[derive(Debug)]
 pub struct OpenConnection {
-    all: Arc<Activities>,
+    registry: Arc<ConnectionRegistry>,
     number: u64,
     pub activity: Arc<Activity>,
 }
 
-impl Activities {
+impl ConnectionRegistry {
     /// Registers a connection.
-    pub fn open(self: &Arc<Activities>) -> OpenConnection {
+    pub fn open(self: &Arc<ConnectionRegistry>) -> OpenConnection {
         let activity = Arc::new(Activity::new());
         let mut inner = self.inner();
         let number = inner.next;
         inner.next += 1;
         inner.open.insert(number, Arc::clone(&activity));
         drop(inner);
-        OpenConnection { all: Arc::clone(self), number, activity }
+        OpenConnection { registry: Arc::clone(self), number, activity }
     }
 
     /// Closes the connection that has been idle for longest or, if none is idle, the one that has
     /// been receiving a request for longest, unless that has begun only recently. Returns false if
     /// there is no such connection.
-    pub fn evict(&self) -> bool {
+    pub fn evict_idle(&self) -> bool {
         let mut inner = self.inner();
         let candidates = inner.open.iter().map(|(number, activity)| (activity.phase(), *number));
         let candidates = candidates.filter(|((phase, since), _)| match phase {
-            Phase::Idle => true,
-            Phase::Receiving => since.elapsed() > SENDING_TIME,
-            Phase::Answering => false,
+            ConnectionPhase::Idle => true,
+            ConnectionPhase::Receiving => since.elapsed() > MIN_RECEIVE_TIME,
+            ConnectionPhase::Answering => false,
         });
         let Some((_, number)) = candidates.min() else { return false };
         if let Some(activity) = inner.open.remove(&number) {
@@ -164,7 +164,7 @@ impl Activities {
 
 impl Drop for OpenConnection {
     fn drop(&mut self) {
-        self.all.inner().open.remove(&self.number);
+        self.registry.inner().open.remove(&self.number);
     }
 }
 
@@ -174,17 +174,17 @@ mod tests {
 
     #[test]
     fn the_longest_idle_connection_goes_first_and_answers_never() {
-        let all = Arc::new(Activities::default());
+        let all = Arc::new(ConnectionRegistry::default());
         let open: Vec<OpenConnection> = (0..3).map(|_| all.open()).collect();
         std::thread::sleep(Duration::from_millis(5));
-        open[0].activity.set(Phase::Idle);
-        open[2].activity.set(Phase::Answering);
+        open[0].activity.set_phase(ConnectionPhase::Idle);
+        open[2].activity.set_phase(ConnectionPhase::Answering);
         let is_there = |number: u64| all.inner().open.contains_key(&number);
-        assert!(all.evict() && !is_there(1), "idle since it was opened");
-        assert!(all.evict() && !is_there(0));
-        assert!(!all.evict() && is_there(2));
-        open[2].activity.set(Phase::Receiving);
-        assert!(!all.evict(), "it has only begun");
+        assert!(all.evict_idle() && !is_there(1), "idle since it was opened");
+        assert!(all.evict_idle() && !is_there(0));
+        assert!(!all.evict_idle() && is_there(2));
+        open[2].activity.set_phase(ConnectionPhase::Receiving);
+        assert!(!all.evict_idle(), "it has only begun");
         drop(open);
         assert!(all.inner().open.is_empty());
     }

@@ -1,6 +1,6 @@
 //! Admission control: limits on the requests and prompt tokens that are in progress.
 //!
-//! A request takes a ticket once its body is complete, so that a client that sends nothing holds
+//! A request takes a permit once its body is complete, so that a client that sends nothing holds
 //! none, and before the body is processed. Its answers and prompt tokens are counted once they are
 //! known.
 
@@ -21,95 +21,99 @@ pub struct AdmissionLimits {
 
 /// Reason for which a request is not admitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Full {
+pub enum AdmissionError {
     #[error("The request queue is full. Please try again later.")]
-    Requests,
+    QueueFull,
     #[error("The queued prompts have too many tokens. Please try again later.")]
-    Tokens,
+    TooManyTokens,
     #[error(
         "The request asks for {answers} choices, but this server accepts at most {most} at a \
          time. Reduce 'n' or the number of prompts."
     )]
-    TooLarge { answers: u64, most: u64 },
+    TooManyAnswers { answers: u64, most: u64 },
 }
 
 /// Requests that are admitted, and their limits.
 #[derive(Debug)]
 pub struct Admission {
     limits: AdmissionLimits,
-    held: Mutex<Held>,
+    in_progress: Mutex<InProgress>,
 }
 
 #[derive(Debug, Default)]
-struct Held {
+struct InProgress {
     requests: u64,
     answers: u64,
     prompt_tokens: u64,
     /// Moving average of the duration of requests, in which the latest one has a weight of 1/16.
-    mean: Option<Duration>,
+    mean_duration: Option<Duration>,
 }
 
 impl Admission {
     /// Creates an admission control without requests.
     pub fn new(limits: AdmissionLimits) -> Admission {
-        Admission { limits, held: Mutex::default() }
+        Admission { limits, in_progress: Mutex::default() }
     }
 
     /// Admits a request, which counts as one answer.
     ///
     /// # Errors
     /// Too many answers are in progress or queued.
-    pub fn enter(self: &Arc<Admission>) -> Result<Ticket, Full> {
-        let mut held = self.held();
-        if held.answers >= self.most() {
-            return Err(Full::Requests);
+    pub fn admit(self: &Arc<Admission>) -> Result<AdmissionPermit, AdmissionError> {
+        let mut in_progress = self.lock();
+        if in_progress.answers >= self.max_answers() {
+            return Err(AdmissionError::QueueFull);
         }
-        held.requests += 1;
-        held.answers += 1;
-        drop(held);
+        in_progress.requests += 1;
+        in_progress.answers += 1;
+        drop(in_progress);
         let began = Instant::now();
         let admission = Arc::clone(self);
-        Ok(Ticket { admission, answers: 1, prompt_tokens: 0, began, was_answered: false })
+        Ok(AdmissionPermit { admission, answers: 1, prompt_tokens: 0, began, was_answered: false })
     }
 
     /// Checks whether one more request could be admitted.
     ///
     /// # Errors
     /// Too many answers are in progress or queued.
-    pub fn check_room(&self) -> Result<(), Full> {
-        if self.held().answers >= self.most() { Err(Full::Requests) } else { Ok(()) }
+    pub fn check_capacity(&self) -> Result<(), AdmissionError> {
+        if self.lock().answers >= self.max_answers() {
+            Err(AdmissionError::QueueFull)
+        } else {
+            Ok(())
+        }
     }
 
     /// Returns the number of admitted requests.
     pub fn requests(&self) -> u64 {
-        self.held().requests
+        self.lock().requests
     }
 
     /// Returns the number of prompt tokens of admitted requests that are not computed yet.
     pub fn prompt_tokens(&self) -> u64 {
-        self.held().prompt_tokens
+        self.lock().prompt_tokens
     }
 
     /// Returns the estimated time until a request can be admitted, in seconds from 1 to 60.
     pub fn retry_after_s(&self) -> u64 {
-        let mean = self.held().mean.unwrap_or(Duration::from_secs(1));
+        let mean = self.lock().mean_duration.unwrap_or(Duration::from_secs(1));
         let each = mean.as_secs_f64() / self.limits.slots.max(1) as f64;
         (each.ceil() as u64).clamp(1, 60)
     }
 
-    fn most(&self) -> u64 {
+    fn max_answers(&self) -> u64 {
         self.limits.slots + self.limits.waiting
     }
 
-    fn held(&self) -> MutexGuard<'_, Held> {
+    fn lock(&self) -> MutexGuard<'_, InProgress> {
         // A panic while the lock is held cannot corrupt the counts, which are plain integers.
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+        self.in_progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Permit of an admitted request, which is released when it is dropped.
 #[derive(Debug)]
-pub struct Ticket {
+pub struct AdmissionPermit {
     admission: Arc<Admission>,
     answers: u64,
     prompt_tokens: u64,
@@ -117,72 +121,73 @@ pub struct Ticket {
     was_answered: bool,
 }
 
-impl Ticket {
+impl AdmissionPermit {
     /// Replaces what is counted for the request by its actual numbers of answers and prompt tokens.
     ///
     /// # Errors
     /// The limits do not permit these numbers; what was counted before stays.
-    pub fn count(&mut self, answers: u64, prompt_tokens: u64) -> Result<(), Full> {
-        let most = self.admission.most();
-        if answers > most {
-            return Err(Full::TooLarge { answers, most });
+    pub fn set_counts(&mut self, answers: u64, prompt_tokens: u64) -> Result<(), AdmissionError> {
+        let max = self.admission.max_answers();
+        if answers > max {
+            return Err(AdmissionError::TooManyAnswers { answers, most: max });
         }
-        let mut held = self.admission.held();
-        let (of_others, tokens_of_others) =
-            (held.answers - self.answers, held.prompt_tokens - self.prompt_tokens);
-        if of_others + answers > most {
-            return Err(Full::Requests);
+        let mut in_progress = self.admission.lock();
+        let (other_answers, other_tokens) =
+            (in_progress.answers - self.answers, in_progress.prompt_tokens - self.prompt_tokens);
+        if other_answers + answers > max {
+            return Err(AdmissionError::QueueFull);
         }
         let tokens_max = self.admission.limits.prompt_tokens;
-        if tokens_of_others > 0 && tokens_of_others + prompt_tokens > tokens_max {
-            return Err(Full::Tokens);
+        if other_tokens > 0 && other_tokens + prompt_tokens > tokens_max {
+            return Err(AdmissionError::TooManyTokens);
         }
-        (held.answers, held.prompt_tokens) =
-            (of_others + answers, tokens_of_others + prompt_tokens);
-        drop(held);
+        (in_progress.answers, in_progress.prompt_tokens) =
+            (other_answers + answers, other_tokens + prompt_tokens);
+        drop(in_progress);
         (self.answers, self.prompt_tokens) = (answers, prompt_tokens);
         Ok(())
     }
 
     /// Records that the given number of the request's prompt tokens are computed.
-    pub fn computed(&mut self, prompt_tokens: u64) {
-        let less = prompt_tokens.min(self.prompt_tokens);
-        self.prompt_tokens -= less;
-        self.admission.held().prompt_tokens -= less;
+    pub fn release_prompt_tokens(&mut self, prompt_tokens: u64) {
+        let released = prompt_tokens.min(self.prompt_tokens);
+        self.prompt_tokens -= released;
+        self.admission.lock().prompt_tokens -= released;
     }
 
     /// Divides the request's permit into one place per answer. A place is released when its answer
     /// is computed, no matter how long the client takes to read it.
-    pub fn places(&mut self) -> Vec<AnswerPlace> {
+    pub fn take_answer_slots(&mut self) -> Vec<AnswerSlot> {
         let answers = std::mem::take(&mut self.answers);
-        (0..answers).map(|_| AnswerPlace(Arc::clone(&self.admission))).collect()
+        (0..answers).map(|_| AnswerSlot(Arc::clone(&self.admission))).collect()
     }
 
     /// Records that one of the request's answers has ended.
-    pub fn ended(&mut self) {
+    pub fn mark_answered(&mut self) {
         self.was_answered = true;
     }
 }
 
 /// Permit for one answer, which is released when it is dropped.
 #[derive(Debug)]
-pub struct AnswerPlace(Arc<Admission>);
+pub struct AnswerSlot(Arc<Admission>);
 
-impl Drop for AnswerPlace {
+impl Drop for AnswerSlot {
     fn drop(&mut self) {
-        self.0.held().answers -= 1;
+        self.0.lock().answers -= 1;
     }
 }
 
-impl Drop for Ticket {
+impl Drop for AdmissionPermit {
     fn drop(&mut self) {
-        let mut held = self.admission.held();
-        held.requests -= 1;
-        held.answers -= self.answers;
-        held.prompt_tokens -= self.prompt_tokens;
+        let mut in_progress = self.admission.lock();
+        in_progress.requests -= 1;
+        in_progress.answers -= self.answers;
+        in_progress.prompt_tokens -= self.prompt_tokens;
         if self.was_answered {
             let took = self.began.elapsed();
-            held.mean = Some(held.mean.map_or(took, |mean| (mean * 15 + took) / 16));
+            in_progress.mean_duration =
+                Some(in_progress.mean_duration.map_or(took, |mean| (mean * 15 + took) / 16));
         }
     }
 }
@@ -199,25 +204,28 @@ mod tests {
     #[test]
     fn tickets_are_counted_before_and_corrected_after() {
         let admission = admission();
-        let mut first = admission.enter().expect("empty");
-        first.count(1, 5000).expect("alone, whatever its length");
-        let mut second = admission.enter().expect("room");
-        assert_eq!(second.count(1, 1), Err(Full::Tokens));
-        first.computed(5000);
-        second.count(1, 90).expect("room");
-        assert_eq!(second.count(3, 90), Err(Full::Requests));
-        assert_eq!(second.count(4, 90), Err(Full::TooLarge { answers: 4, most: 3 }));
-        second.count(2, 95).expect("what was refused counts nothing");
-        assert_eq!(admission.enter().map(drop), Err(Full::Requests));
-        assert!(admission.check_room().is_err());
-        let mut places = second.places();
+        let mut first = admission.admit().expect("empty");
+        first.set_counts(1, 5000).expect("alone, whatever its length");
+        let mut second = admission.admit().expect("room");
+        assert_eq!(second.set_counts(1, 1), Err(AdmissionError::TooManyTokens));
+        first.release_prompt_tokens(5000);
+        second.set_counts(1, 90).expect("room");
+        assert_eq!(second.set_counts(3, 90), Err(AdmissionError::QueueFull));
+        assert_eq!(
+            second.set_counts(4, 90),
+            Err(AdmissionError::TooManyAnswers { answers: 4, most: 3 })
+        );
+        second.set_counts(2, 95).expect("what was refused counts nothing");
+        assert_eq!(admission.admit().map(drop), Err(AdmissionError::QueueFull));
+        assert!(admission.check_capacity().is_err());
+        let mut places = second.take_answer_slots();
         drop(places.pop());
-        let third = admission.enter().expect("an answer has ended");
+        let third = admission.admit().expect("an answer has ended");
         assert_eq!((admission.requests(), admission.prompt_tokens()), (3, 95));
         drop((first, second, third));
-        assert_eq!(admission.held().answers, 1, "one is still computed");
+        assert_eq!(admission.lock().answers, 1, "one is still computed");
         drop(places);
         assert_eq!((admission.requests(), admission.prompt_tokens()), (0, 0));
-        assert_eq!(admission.held().answers, 0);
+        assert_eq!(admission.lock().answers, 0);
     }
 }

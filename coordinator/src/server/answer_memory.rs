@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::error::ApiError;
-use crate::openai::item::Request;
+use crate::openai::input_line::CompletionRequest;
 
 /// Maximum number of undelivered events of a request; beyond it, several tokens of an answer share
 /// one event.
@@ -21,7 +21,7 @@ const PROMPT_TOKEN_BYTES: u64 = 32;
 const LOGPROB_BYTES: u64 = 16;
 /// Bytes of a log-probability with its token's text and as JSON, which exist for only one answer at
 /// a time.
-const SPELLED_BYTES: u64 = 320;
+const JSON_LOGPROB_BYTES: u64 = 320;
 
 /// Unit in which the memory is reserved, in bytes.
 const UNIT_BYTES: u64 = 1024;
@@ -38,18 +38,18 @@ pub struct AnswerMemory {
 pub struct AnswerMemoryPermit(#[expect(dead_code, reason = "held")] OwnedSemaphorePermit);
 
 /// Returns the maximum number of bytes that the answers to a request may need.
-pub fn answer_bytes(request: &Request, is_streamed: bool) -> u64 {
-    let width = u64::from(request.logprobs_of_token());
-    let prompt_width = u64::from(request.logprobs_of_prompt_token());
+pub fn answer_bytes(request: &CompletionRequest, is_streamed: bool) -> u64 {
+    let width = u64::from(request.logprobs_per_token());
+    let prompt_width = u64::from(request.logprobs_per_prompt_token());
     let (mut kept, mut largest) = (0_u64, 0_u64);
     for prompt in &request.prompts {
-        let (new, old) = (u64::from(prompt.drawn()), prompt.tokens.len() as u64);
+        let (new, old) = (u64::from(prompt.engine_max_new()), prompt.tokens.len() as u64);
         let each = new * (TOKEN_BYTES + LOGPROB_BYTES * width)
             + old * (PROMPT_TOKEN_BYTES + LOGPROB_BYTES * prompt_width);
         kept = kept.saturating_add(each.saturating_mul(request.n as u64));
-        largest = largest.max((new * width + old * prompt_width) * SPELLED_BYTES);
+        largest = largest.max((new * width + old * prompt_width) * JSON_LOGPROB_BYTES);
     }
-    let backlog = if is_streamed { MAX_BACKLOG * SPELLED_BYTES * (1 + width) } else { 0 };
+    let backlog = if is_streamed { MAX_BACKLOG * JSON_LOGPROB_BYTES * (1 + width) } else { 0 };
     kept.saturating_add(largest).saturating_add(backlog)
 }
 
@@ -66,16 +66,16 @@ impl AnswerMemory {
     ///
     /// # Errors
     /// The request may need more than `max_bytes`, or more than other requests leave at the moment.
-    pub fn take(
+    pub fn acquire(
         &self,
-        request: &Request,
+        request: &CompletionRequest,
         is_streamed: bool,
         free_bytes: u64,
         retry_after_s: u64,
     ) -> Result<AnswerMemoryPermit, ApiError> {
         let bytes = answer_bytes(request, is_streamed);
-        let counted = bytes.saturating_sub(free_bytes);
-        if counted > self.max_bytes {
+        let charged_bytes = bytes.saturating_sub(free_bytes);
+        if charged_bytes > self.max_bytes {
             let message = format!(
                 "The answers may require {} MiB of memory, but the server allows {} MiB for all \
                  requests (--max-answer-memory). Request fewer choices, tokens or \
@@ -85,7 +85,7 @@ impl AnswerMemory {
             );
             return Err(ApiError::invalid("answers_too_large", message));
         }
-        let units = u32::try_from(counted.div_ceil(UNIT_BYTES)).unwrap_or(u32::MAX);
+        let units = u32::try_from(charged_bytes.div_ceil(UNIT_BYTES)).unwrap_or(u32::MAX);
         let units = units.min(u32::try_from(self.max_bytes / UNIT_BYTES).unwrap_or(u32::MAX));
         let permit = Arc::clone(&self.free).try_acquire_many_owned(units);
         permit.map(AnswerMemoryPermit).map_err(|_| {
@@ -96,7 +96,7 @@ impl AnswerMemory {
     }
 
     /// Returns the number of bytes of a plain answer with the given number of tokens.
-    pub const fn plain_bytes(tokens: u64) -> u64 {
-        tokens * (TOKEN_BYTES + PROMPT_TOKEN_BYTES) + MAX_BACKLOG * SPELLED_BYTES
+    pub const fn min_bytes(tokens: u64) -> u64 {
+        tokens * (TOKEN_BYTES + PROMPT_TOKEN_BYTES) + MAX_BACKLOG * JSON_LOGPROB_BYTES
     }
 }

@@ -23,7 +23,7 @@ impl ApiKey {
 
     /// Returns true if the value of an `Authorization` header contains the key. The time taken does
     /// not depend on how much of a wrong key is right.
-    pub fn is_shown_by(&self, header: &[u8]) -> bool {
+    pub fn matches_header(&self, header: &[u8]) -> bool {
         let scheme = header.get(..7).unwrap_or_default();
         let key = header.get(7..).unwrap_or_default().trim_ascii();
         let shown: [u8; 32] = Sha256::digest(key).into();
@@ -38,9 +38,9 @@ mod tests {
     #[test]
     fn only_the_whole_key_is_right_and_nothing_prints_it() {
         let key = ApiKey::new("secret-1");
-        assert!(key.is_shown_by(b"Bearer secret-1") && key.is_shown_by(b"bearer  secret-1 "));
+        assert!(key.matches_header(b"Bearer secret-1") && key.matches_header(b"bearer  secret-1 "));
         for wrong in ["", "Bearer", "Bearer ", "Bearer secret-", "Bearer secret-11", "secret-1"] {
-            assert!(!key.is_shown_by(wrong.as_bytes()), "{wrong}");
+            assert!(!key.matches_header(wrong.as_bytes()), "{wrong}");
         }
         assert_eq!(format!("{key:?}"), "ApiKey");
     }

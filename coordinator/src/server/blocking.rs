@@ -22,15 +22,15 @@ pub const THREADS: usize = READING_THREADS + GRAMMAR_THREADS + WRITING_THREADS;
 
 /// Pools of threads, one for each kind of work.
 #[derive(Debug)]
-pub struct BlockingThreads {
+pub struct BlockingPools {
     pub reading: BlockingPool,
     pub grammars: BlockingPool,
     pub writing: BlockingPool,
 }
 
-impl Default for BlockingThreads {
-    fn default() -> BlockingThreads {
-        BlockingThreads {
+impl Default for BlockingPools {
+    fn default() -> BlockingPools {
+        BlockingPools {
             reading: BlockingPool::new(READING_THREADS),
             grammars: BlockingPool::new(GRAMMAR_THREADS),
             writing: BlockingPool::new(WRITING_THREADS),
@@ -43,9 +43,9 @@ impl Default for BlockingThreads {
 pub struct BlockingPool(Arc<Semaphore>);
 
 /// Handle of blocking work that cancels the work if it has not begun when its caller stops waiting.
-struct Abandoned<T>(JoinHandle<T>);
+struct AbortOnDrop<T>(JoinHandle<T>);
 
-impl<T> Drop for Abandoned<T> {
+impl<T> Drop for AbortOnDrop<T> {
     fn drop(&mut self) {
         self.0.abort();
     }
@@ -67,7 +67,7 @@ impl BlockingPool {
         let failed =
             || ApiError::internal("The server had an error while processing your request.");
         let permit = Arc::clone(&self.0).acquire_owned().await.map_err(|_| failed())?;
-        let mut handle = Abandoned(tokio::task::spawn_blocking(move || {
+        let mut handle = AbortOnDrop(tokio::task::spawn_blocking(move || {
             // Held until the work has ended, even if its caller stops waiting.
             let _permit = permit;
             work()

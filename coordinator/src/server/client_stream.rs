@@ -11,7 +11,7 @@ use axum::http::StatusCode;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-use super::activity::{Activity, Phase};
+use super::activity::{Activity, ConnectionPhase};
 use super::error::{ApiError, INVALID_REQUEST};
 
 /// Socket of a client, which replaces the HTTP library's own refusals.
@@ -19,31 +19,31 @@ use super::error::{ApiError, INVALID_REQUEST};
 pub struct ClientStream {
     stream: Arc<TcpStream>,
     activity: Arc<Activity>,
-    replacing: Option<Replacing>,
+    replacement: Option<Replacement>,
 }
 
 /// Response that is written instead of another one.
 #[derive(Debug)]
-struct Replacing {
+struct Replacement {
     bytes: Vec<u8>,
     written: usize,
     /// Length of the response that is replaced, in bytes.
-    replaced: usize,
+    replaced_bytes: usize,
 }
 
 impl ClientStream {
     /// Wraps the socket of a connection, which is shared with tasks that watch it.
     pub fn new(stream: Arc<TcpStream>, activity: Arc<Activity>) -> ClientStream {
-        ClientStream { stream, activity, replacing: None }
+        ClientStream { stream, activity, replacement: None }
     }
 
     /// Returns the response to write instead of `bytes` if these are a refusal by the HTTP library.
-    fn replacement(&self, bytes: &[u8]) -> Option<Replacing> {
+    fn replacement_for(&self, bytes: &[u8]) -> Option<Replacement> {
         // A request that reached an endpoint is answered by the endpoint.
-        if self.activity.phase().0 != Phase::Idle {
+        if self.activity.phase().0 != ConnectionPhase::Idle {
             return None;
         }
-        let error = unread(bytes)?;
+        let error = error_for_unparsed(bytes)?;
         let body = serde_json::to_vec(&error.envelope()).ok()?;
         let (status, length) = (error.status(), body.len());
         let head = format!(
@@ -51,15 +51,15 @@ impl ClientStream {
              {length}\r\nconnection: close\r\n\r\n"
         );
         let bytes_out = [head.as_bytes(), &body].concat();
-        Some(Replacing { bytes: bytes_out, written: 0, replaced: bytes.len() })
+        Some(Replacement { bytes: bytes_out, written: 0, replaced_bytes: bytes.len() })
     }
 
-    fn poll_replacing(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        while let Some(replacing) = &mut self.replacing {
+    fn poll_replacement(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        while let Some(replacing) = &mut self.replacement {
             let rest = &replacing.bytes[replacing.written..];
             if rest.is_empty() {
-                let replaced = replacing.replaced;
-                self.replacing = None;
+                let replaced = replacing.replaced_bytes;
+                self.replacement = None;
                 return Poll::Ready(Ok(replaced));
             }
             match ready!(poll_write(&self.stream, cx, |stream| stream.try_write(rest)))? {
@@ -73,7 +73,7 @@ impl ClientStream {
 
 /// Returns the error for a response without a body to a request that could not be parsed; `None`
 /// for other responses.
-fn unread(bytes: &[u8]) -> Option<ApiError> {
+fn error_for_unparsed(bytes: &[u8]) -> Option<ApiError> {
     let head = bytes.strip_suffix(b"\r\n\r\n")?;
     let head = std::str::from_utf8(head).ok()?.to_ascii_lowercase();
     if !head.lines().any(|line| line == "content-length: 0") {
@@ -138,11 +138,11 @@ impl AsyncWrite for ClientStream {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        if self.replacing.is_none() {
-            self.replacing = self.replacement(bytes);
+        if self.replacement.is_none() {
+            self.replacement = self.replacement_for(bytes);
         }
-        if self.replacing.is_some() {
-            return self.poll_replacing(cx);
+        if self.replacement.is_some() {
+            return self.poll_replacement(cx);
         }
         poll_write(&self.stream, cx, |stream| stream.try_write(bytes))
     }
@@ -177,7 +177,8 @@ mod tests {
 
     #[test]
     fn only_empty_refusals_are_replaced() {
-        let of = |head: &str| unread(head.as_bytes()).map(|error| error.status().as_u16());
+        let of =
+            |head: &str| error_for_unparsed(head.as_bytes()).map(|error| error.status().as_u16());
         assert_eq!(
             of("HTTP/1.1 431 X\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"),
             Some(431)

@@ -6,32 +6,38 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 
-use super::activity::{Activity, Phase};
+use super::activity::{Activity, ConnectionPhase};
 use super::error::ApiError;
-use super::order::{self, Order};
+use super::in_flight::{InFlightRequest, RequestMetadata, RequestPermits};
+use super::json_response;
+use super::parsed_request::{self, ParsedRequest};
 use super::request_id::RequestId;
-use super::running::{Admitted, Asked, Running};
-use super::shared::Shared;
+use super::state::ServerState;
 use super::stream;
-use super::whole;
-use crate::openai::item::Endpoint;
+use crate::openai::input_line::Endpoint;
 use crate::openai::output::Provenance;
 
 /// Maximum number of prompt tokens, over all answers, that are submitted to the engine on a socket
 /// thread; copying more takes too long and is done on a writing thread.
-const HANDED_AT_ONCE: usize = 64 << 10;
+const INLINE_SUBMIT_TOKENS_MAX: usize = 64 << 10;
 
 /// Handles `/v1/chat/completions`.
-pub async fn chat(State(shared): State<Arc<Shared>>, request: Request) -> Response {
+pub async fn chat_completions(
+    State(shared): State<Arc<ServerState>>,
+    request: Request,
+) -> Response {
     respond(&shared, Endpoint::ChatCompletions, request).await
 }
 
 /// Handles `/v1/completions`.
-pub async fn text(State(shared): State<Arc<Shared>>, request: Request) -> Response {
+pub async fn text_completions(
+    State(shared): State<Arc<ServerState>>,
+    request: Request,
+) -> Response {
     respond(&shared, Endpoint::Completions, request).await
 }
 
-async fn respond(shared: &Arc<Shared>, endpoint: Endpoint, request: Request) -> Response {
+async fn respond(shared: &Arc<ServerState>, endpoint: Endpoint, request: Request) -> Response {
     match answer(shared, endpoint, request).await {
         Ok(response) => response,
         Err(error) => error.into_response(),
@@ -39,7 +45,7 @@ async fn respond(shared: &Arc<Shared>, endpoint: Endpoint, request: Request) -> 
 }
 
 async fn answer(
-    shared: &Arc<Shared>,
+    shared: &Arc<ServerState>,
     endpoint: Endpoint,
     request: Request,
 ) -> Result<Response, ApiError> {
@@ -47,74 +53,74 @@ async fn answer(
     let extensions = request.extensions();
     let request_id = extensions.get::<RequestId>().map_or("", RequestId::as_str).to_owned();
     let activity = extensions.get::<Arc<Activity>>().cloned();
-    let read = read(shared, endpoint, request, activity.as_deref()).await;
-    let (order, admitted) = read.inspect_err(|error| {
+    let parsed = parse(shared, endpoint, request, activity.as_deref()).await;
+    let (parsed, permits) = parsed.inspect_err(|error| {
         shared.metrics.count_refused(error.code());
     })?;
-    let asked = Asked { arrived, request_id };
-    let running = start(order, shared, admitted, asked).await?;
+    let metadata = RequestMetadata { arrived_at: arrived, request_id };
+    let in_flight = start(parsed, shared, permits, metadata).await?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let provenance = Provenance {
         created: now.map_or(0, |since| since.as_secs()),
         model: shared.model.name().to_owned(),
         system_fingerprint: shared.model.system_fingerprint.clone(),
     };
-    if running.order.stream.is_some() {
-        Ok(stream::answer(running, &provenance, shared, activity))
+    if in_flight.parsed.stream.is_some() {
+        Ok(stream::answer(in_flight, &provenance, shared, activity))
     } else {
-        whole::answer(running, provenance, shared).await
+        json_response::answer(in_flight, provenance, shared).await
     }
 }
 
 /// Reads a request, subject to the admission limits.
-async fn read(
-    shared: &Arc<Shared>,
+async fn parse(
+    shared: &Arc<ServerState>,
     endpoint: Endpoint,
     request: Request,
     activity: Option<&Activity>,
-) -> Result<(Order, Admitted), ApiError> {
+) -> Result<(ParsedRequest, RequestPermits), ApiError> {
     shared.check_open()?;
     // A body is not read if its request cannot be admitted; the request is admitted once the body
     // is complete.
-    shared.admission.check_room().map_err(|full| shared.full(full))?;
+    shared.admission.check_capacity().map_err(|full| shared.admission_error(full))?;
     let (parts, body) = request.into_parts();
-    let body = shared.inbound.read(&parts.headers, body).await?;
+    let body = shared.body_reader.read(&parts.headers, body).await?;
     if let Some(activity) = activity {
-        activity.set(Phase::Answering);
+        activity.set_phase(ConnectionPhase::Answering);
     }
     shared.check_open()?;
-    let mut ticket = shared.admission.enter().map_err(|full| shared.full(full))?;
+    let mut permit = shared.admission.admit().map_err(|full| shared.admission_error(full))?;
     let reader = Arc::clone(shared);
-    let (order, admitted) = shared
-        .blocking
+    let (parsed, permits) = shared
+        .blocking_pools
         .reading
         .run(move || {
-            let order = order::read(&body.bytes, endpoint, &reader, &mut ticket)?;
-            let memory = order.take_memory(&reader)?;
-            Ok((order, Admitted { ticket, memory }))
+            let parsed = parsed_request::parse(&body.bytes, endpoint, &reader, &mut permit)?;
+            let memory = parsed.acquire_memory(&reader)?;
+            Ok((parsed, RequestPermits { admission: permit, memory }))
         })
         .await?;
-    if order.request.grammar.is_none() {
-        return Ok((order, admitted));
+    if parsed.request.grammar.is_none() {
+        return Ok((parsed, permits));
     }
     let checker = Arc::clone(shared);
-    let order = shared.blocking.grammars.run(move || order.with_grammar(&checker)).await?;
-    Ok((order, admitted))
+    let parsed = shared.blocking_pools.grammars.run(move || parsed.with_grammar(&checker)).await?;
+    Ok((parsed, permits))
 }
 
 /// Submits the request to the engine.
 async fn start(
-    order: Order,
-    shared: &Arc<Shared>,
-    admitted: Admitted,
-    asked: Asked,
-) -> Result<Running, ApiError> {
-    let prompts = &order.request.prompts;
+    parsed: ParsedRequest,
+    shared: &Arc<ServerState>,
+    permits: RequestPermits,
+    metadata: RequestMetadata,
+) -> Result<InFlightRequest, ApiError> {
+    let prompts = &parsed.request.prompts;
     let tokens: usize = prompts.iter().map(|prompt| prompt.tokens.len()).sum();
-    if tokens * order.request.n <= HANDED_AT_ONCE {
-        return Running::start(order, shared, admitted, asked);
+    if tokens * parsed.request.n <= INLINE_SUBMIT_TOKENS_MAX {
+        return InFlightRequest::start(parsed, shared, permits, metadata);
     }
     let own = Arc::clone(shared);
-    let start = move || Running::start(order, &own, admitted, asked);
-    shared.blocking.writing.run(start).await
+    let start = move || InFlightRequest::start(parsed, &own, permits, metadata);
+    shared.blocking_pools.writing.run(start).await
 }

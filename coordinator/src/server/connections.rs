@@ -20,48 +20,48 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{sleep, timeout};
 use tokio_io_timeout::TimeoutStream;
 
-use super::activity::{Activities, Activity, OpenConnection, Phase};
+use super::activity::{Activity, ConnectionPhase, ConnectionRegistry, OpenConnection};
 use super::client_stream::ClientStream;
-use super::departure::departed;
-use super::descriptors::most_connections;
-use super::facts::SocketLimits;
+use super::config::SocketLimits;
+use super::descriptors::max_connections;
+use super::disconnect::wait_for_disconnect;
 
 /// Maximum size of a request's head, and of the part of a body that is read ahead, in bytes.
 const BUFFER_BYTES: usize = 64 << 10;
 
 /// Delay after a failed accept, for example because no descriptors are left.
-const AFTER_FAILURE: Duration = Duration::from_millis(50);
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(50);
 
 /// Interval at which a waiting connection looks for another one to close.
-const EVICT_EVERY: Duration = Duration::from_millis(100);
+const EVICTION_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Maximum number of bytes read and discarded after a request was refused because of its head.
 const DISCARDED_BYTES_MAX: usize = 1 << 20;
 
 /// Time for connections to finish their last response once they are asked to close.
-pub const CLOSING_TIME: Duration = Duration::from_secs(2);
+pub const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Open connections, all of which are asked to close once `closing` is true.
 #[derive(Debug, Clone)]
 pub struct Connections {
     limits: SocketLimits,
-    most: usize,
+    max_open: usize,
     free: Arc<Semaphore>,
-    activities: Arc<Activities>,
+    activities: Arc<ConnectionRegistry>,
     closing: watch::Receiver<bool>,
 }
 
 impl Connections {
     /// Creates an empty set of connections.
     pub fn new(limits: SocketLimits, closing: watch::Receiver<bool>) -> Connections {
-        let most = limits.connections.min(most_connections());
+        let most = limits.connections.min(max_connections());
         let (free, activities) = (Arc::new(Semaphore::new(most)), Arc::default());
-        Connections { limits, most, free, activities, closing }
+        Connections { limits, max_open: most, free, activities, closing }
     }
 
     /// Returns the number of open connections.
     pub fn open(&self) -> usize {
-        self.most - self.free.available_permits()
+        self.max_open - self.free.available_permits()
     }
 
     /// Accepts connections until they must close.
@@ -72,11 +72,11 @@ impl Connections {
                 accepted = self.accept_one(&listener) => match accepted {
                     Some(accepted) => accepted,
                     None => {
-                        sleep(AFTER_FAILURE).await;
+                        sleep(ACCEPT_RETRY_DELAY).await;
                         continue;
                     }
                 },
-                () = closed(&mut closing) => return,
+                () = wait_until_closing(&mut closing) => return,
             };
             let connection = self.activities.open();
             let (connections, router) = (self.clone(), router.clone());
@@ -98,9 +98,9 @@ impl Connections {
             if let Ok(permit) = Arc::clone(&self.free).try_acquire_owned() {
                 return Some((stream, permit));
             }
-            self.activities.evict();
+            self.activities.evict_idle();
             let permit = Arc::clone(&self.free).acquire_owned();
-            if let Ok(permit) = timeout(EVICT_EVERY, permit).await {
+            if let Ok(permit) = timeout(EVICTION_INTERVAL, permit).await {
                 return Some((stream, permit.ok()?));
             }
         }
@@ -110,10 +110,10 @@ impl Connections {
         // Tokens are sent as they are produced. A failure to set the option only delays them.
         let _ = stream.set_nodelay(true);
         let (stream, activity) = (Arc::new(stream), &connection.activity);
-        let of_client = ClientStream::new(Arc::clone(&stream), Arc::clone(activity));
-        let mut of_client = TimeoutStream::new(of_client);
-        of_client.set_write_timeout(Some(self.limits.write_timeout));
-        let service = tracked(router, activity);
+        let client_stream = ClientStream::new(Arc::clone(&stream), Arc::clone(activity));
+        let mut client_stream = TimeoutStream::new(client_stream);
+        client_stream.set_write_timeout(Some(self.limits.write_timeout));
+        let service = track_activity(router, activity);
         let served = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(self.limits.header_timeout)
@@ -121,22 +121,22 @@ impl Connections {
             .max_header_size(BUFFER_BYTES)
             // A client may shut down its sending side after its request.
             .half_close(true)
-            .serve_connection(TokioIo::new(Box::pin(of_client)), service);
+            .serve_connection(TokioIo::new(Box::pin(client_stream)), service);
         let mut served = pin!(served);
         tokio::select! {
             // A client that disconnected or was too slow is not an error of the server.
             served = served.as_mut() => {
                 if served.is_err() {
-                    let _ = timeout(CLOSING_TIME, discard(&stream)).await;
+                    let _ = timeout(CLOSE_TIMEOUT, discard(&stream)).await;
                 }
                 return;
             }
-            () = departed(&*stream, activity) => return,
+            () = wait_for_disconnect(&*stream, activity) => return,
             () = activity.evicted() => {}
-            () = closed(&mut self.closing) => {}
+            () = wait_until_closing(&mut self.closing) => {}
         }
         served.as_mut().graceful_shutdown();
-        let _ = timeout(CLOSING_TIME, served).await;
+        let _ = timeout(CLOSE_TIMEOUT, served).await;
     }
 }
 
@@ -156,13 +156,13 @@ async fn discard(stream: &TcpStream) {
 }
 
 /// Waits until connections must close.
-async fn closed(closing: &mut watch::Receiver<bool>) {
+async fn wait_until_closing(closing: &mut watch::Receiver<bool>) {
     // An error means that the server is gone, which closes connections too.
     let _ = closing.wait_for(|closing| *closing).await;
 }
 
 /// Wraps the endpoints so that they track the phase of the connection.
-fn tracked(
+fn track_activity(
     router: Router,
     activity: &Arc<Activity>,
 ) -> impl Service<
@@ -173,29 +173,29 @@ fn tracked(
 > + use<> {
     let (router, activity) = (TowerToHyperService::new(router), Arc::clone(activity));
     service_fn(move |mut request: Request<Incoming>| {
-        let is_sent = *request.method() == Method::POST;
-        let phase = if is_sent { Phase::Receiving } else { Phase::Answering };
-        activity.begin(phase, request.version() < Version::HTTP_11);
+        let has_body = *request.method() == Method::POST;
+        let phase = if has_body { ConnectionPhase::Receiving } else { ConnectionPhase::Answering };
+        activity.begin_request(phase, request.version() < Version::HTTP_11);
         request.extensions_mut().insert(Arc::clone(&activity));
         let (answer, activity) = (router.call(request), Arc::clone(&activity));
         async move {
             // Resets the phase even if the client disconnects before the response begins.
-            let until_idle = UntilIdle(activity);
+            let idle_on_drop = IdleOnDrop(activity);
             let response = answer.await?;
-            until_idle.0.set(Phase::Answering);
-            until_idle.0.set_has_head();
-            Ok(response.map(|body| TrackedBody { body, _until_idle: until_idle }))
+            idle_on_drop.0.set_phase(ConnectionPhase::Answering);
+            idle_on_drop.0.set_response_begun();
+            Ok(response.map(|body| TrackedBody { body, _idle_on_drop: idle_on_drop }))
         }
     })
 }
 
 /// Marks a connection as idle when it is dropped.
 #[derive(Debug)]
-struct UntilIdle(Arc<Activity>);
+struct IdleOnDrop(Arc<Activity>);
 
-impl Drop for UntilIdle {
+impl Drop for IdleOnDrop {
     fn drop(&mut self) {
-        self.0.set(Phase::Idle);
+        self.0.set_phase(ConnectionPhase::Idle);
     }
 }
 
@@ -203,7 +203,7 @@ impl Drop for UntilIdle {
 #[derive(Debug)]
 struct TrackedBody {
     body: Body,
-    _until_idle: UntilIdle,
+    _idle_on_drop: IdleOnDrop,
 }
 
 impl HttpBody for TrackedBody {

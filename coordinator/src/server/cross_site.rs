@@ -90,13 +90,13 @@ impl CrossSiteRules {
             if self.is_allowed(origin) {
                 return Ok(());
             }
-            if !is_own(origin, host) {
-                return Err(foreign_origin(origin));
+            if !is_same_origin(origin, host) {
+                return Err(origin_not_allowed(origin));
             }
         }
         let sec_fetch_site = headers.get(SEC_FETCH_SITE).map(HeaderValue::as_bytes);
-        let is_foreign = matches!(sec_fetch_site, Some(b"cross-site" | b"same-site"));
-        if is_foreign && request.method() == Method::POST && !is_json(headers) {
+        let is_cross_site = matches!(sec_fetch_site, Some(b"cross-site" | b"same-site"));
+        if is_cross_site && request.method() == Method::POST && !is_json(headers) {
             let message = "A cross-site request must be JSON. Set the Content-Type to \
                            application/json.";
             let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
@@ -120,11 +120,11 @@ impl CrossSiteRules {
         let host = host.map(|host| host.to_str().unwrap_or("\u{fffd}"));
         let Some(allowed) = &self.hosts else { return Ok(named.or(host)) };
         for name in named.iter().chain(&host) {
-            if !is_local_name(name) && !allowed.iter().any(|one| is_name(name, one)) {
+            if !is_local_name(name) && !allowed.iter().any(|one| matches_host(name, one)) {
                 let message = format!(
                     "The host '{}' is not allowed. Start the server with --allowed-host to allow \
                      it.",
-                    shown(name)
+                    printable_prefix(name)
                 );
                 let status = StatusCode::FORBIDDEN;
                 return Err(ApiError::new(status, INVALID_REQUEST, "host_not_allowed", message));
@@ -141,15 +141,15 @@ impl CrossSiteRules {
     }
 }
 
-fn foreign_origin(origin: &HeaderValue) -> ApiError {
+fn origin_not_allowed(origin: &HeaderValue) -> ApiError {
     let message = format!(
         "The origin '{}' is not allowed. Start the server with --cors to allow it.",
-        shown(&String::from_utf8_lossy(origin.as_bytes()))
+        printable_prefix(&String::from_utf8_lossy(origin.as_bytes()))
     );
     ApiError::new(StatusCode::FORBIDDEN, INVALID_REQUEST, "origin_not_allowed", message)
 }
 
-fn shown(text: &str) -> String {
+fn printable_prefix(text: &str) -> String {
     text.chars().filter(|char| !char.is_control()).take(100).collect()
 }
 
@@ -168,13 +168,13 @@ fn is_local_name(host: &str) -> bool {
     name == "localhost" || name.ends_with(".localhost") || name.parse::<IpAddr>().is_ok()
 }
 
-fn is_name(host: &str, allowed: &str) -> bool {
+fn matches_host(host: &str, allowed: &str) -> bool {
     let name = without_port(host).trim_end_matches('.');
     name.eq_ignore_ascii_case(allowed) || host.eq_ignore_ascii_case(allowed)
 }
 
 /// Returns true if a page has the origin of this server.
-fn is_own(origin: &HeaderValue, host: Option<&str>) -> bool {
+fn is_same_origin(origin: &HeaderValue, host: Option<&str>) -> bool {
     let origin = origin.to_str().unwrap_or_default();
     let authority = ["http://", "https://"].iter().find_map(|scheme| origin.strip_prefix(scheme));
     authority.zip(host).is_some_and(|(authority, host)| authority.eq_ignore_ascii_case(host))
@@ -201,7 +201,9 @@ mod tests {
         for host in ["", "evil.example", "localhost.evil.example:8000", "127.0.0.1.evil", "x"] {
             assert!(!is_local_name(host), "{host}");
         }
-        assert!(is_name("Box.lan:8000", "box.lan") && !is_name("box.lan.evil", "box.lan"));
+        assert!(
+            matches_host("Box.lan:8000", "box.lan") && !matches_host("box.lan.evil", "box.lan")
+        );
     }
 
     #[test]

@@ -8,7 +8,7 @@ const RESERVED: u64 = 64;
 const MIN_CONNECTIONS: u64 = 8;
 
 /// Returns the maximum number of connections, given the descriptors that are open now.
-pub fn most_connections() -> usize {
+pub fn max_connections() -> usize {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     let open = std::fs::read_dir("/proc/self/fd").map_or(0, |open| open.count() as u64);
     let left = limit.saturating_sub(open + RESERVED).max(MIN_CONNECTIONS);

@@ -4,8 +4,8 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
 use super::reply::json;
-use crate::openai::item::{ErrorCode, Rejection};
-use crate::openai::refusal::{ErrorEnvelope, ErrorObject};
+use crate::openai::error_response::{ErrorEnvelope, ErrorObject};
+use crate::openai::input_line::{ErrorCode, Rejection};
 
 /// Reason for which a request is not answered, and the response that states it.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -8,41 +8,41 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use super::facts::SharedCodec;
-use super::sequence::{Begun, Ended, News, What};
-use crate::boundary::codec::TextCodec;
-use crate::openai::forms::Forms;
-use crate::openai::growing::{EndedAnswer, EndedTokens};
+use super::answer_events::{AnswerEvent, AnswerEventKind, CompletedAnswer, TrackedAnswer};
+use super::config::SharedCodec;
+use crate::engine_api::codec::TextCodec;
+use crate::openai::answer_accumulator::{FinishedAnswer, FinishedTokens};
+use crate::openai::output_validator::OutputValidator;
 
 /// Number of threads.
-const FINISHERS: usize = 2;
+const FINISHER_THREADS: usize = 2;
 
 /// An answer that receives no more tokens.
 #[derive(Debug)]
 pub struct FinishTask {
-    pub begun: Begun,
-    pub tokens: EndedTokens,
+    pub tracked: TrackedAnswer,
+    pub tokens: FinishedTokens,
     /// The answer ended at a stop string, so the engine may still be computing it.
     pub by_stop_string: bool,
 }
 
 /// Pool of threads, which end when this is dropped.
 #[derive(Debug)]
-pub struct FinisherPool(Arc<Queue>);
+pub struct FinisherPool(Arc<FinishQueue>);
 
 #[derive(Debug, Default)]
-struct Queue {
-    turns: Mutex<Turns>,
+struct FinishQueue {
+    queue: Mutex<FairQueue>,
     changed: Condvar,
 }
 
 /// Queued tasks. Requests take turns.
 #[derive(Debug, Default)]
-struct Turns {
+struct FairQueue {
     /// Requests with tasks in the order of their turns, identified by their addresses in memory.
     order: VecDeque<usize>,
     tasks: HashMap<usize, VecDeque<FinishTask>>,
-    is_over: bool,
+    is_closed: bool,
 }
 
 impl FinisherPool {
@@ -52,51 +52,51 @@ impl FinisherPool {
     /// The system cannot start more threads.
     pub fn start(codec: Option<&SharedCodec>) -> io::Result<FinisherPool> {
         let pool = FinisherPool(Arc::default());
-        for index in 0..FINISHERS {
+        for index in 0..FINISHER_THREADS {
             let (codec, queue) = (codec.cloned(), Arc::clone(&pool.0));
             let thread = std::thread::Builder::new().name(format!("finish {index}"));
-            thread.spawn(move || work(codec.as_ref(), &queue))?;
+            thread.spawn(move || run_finisher(codec.as_ref(), &queue))?;
         }
         Ok(pool)
     }
 
     /// Adds a task after those of the same request.
     pub fn add(&self, task: FinishTask) {
-        self.0.turns().add(task);
+        self.0.lock().add(task);
         self.0.changed.notify_one();
     }
 }
 
 impl Drop for FinisherPool {
     fn drop(&mut self) {
-        self.0.turns().is_over = true;
+        self.0.lock().is_closed = true;
         self.0.changed.notify_all();
     }
 }
 
-impl Queue {
-    fn turns(&self) -> MutexGuard<'_, Turns> {
-        self.turns.lock().unwrap_or_else(PoisonError::into_inner)
+impl FinishQueue {
+    fn lock(&self) -> MutexGuard<'_, FairQueue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits for a task; returns `None` once the pool is dropped and no tasks are left.
     fn next(&self) -> Option<FinishTask> {
-        let mut turns = self.turns();
+        let mut queue = self.lock();
         loop {
-            if let Some(task) = turns.take() {
+            if let Some(task) = queue.take() {
                 return Some(task);
             }
-            if turns.is_over {
+            if queue.is_closed {
                 return None;
             }
-            turns = self.changed.wait(turns).unwrap_or_else(PoisonError::into_inner);
+            queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
         }
     }
 }
 
-impl Turns {
+impl FairQueue {
     fn add(&mut self, task: FinishTask) {
-        let request = Arc::as_ptr(&task.begun.request).addr();
+        let request = Arc::as_ptr(&task.tracked.request).addr();
         let tasks = self.tasks.entry(request).or_default();
         if tasks.is_empty() {
             self.order.push_back(request);
@@ -119,36 +119,42 @@ impl Turns {
     }
 }
 
-fn work(codec: Option<&SharedCodec>, queue: &Queue) {
+fn run_finisher(codec: Option<&SharedCodec>, queue: &FinishQueue) {
     let codec = codec.map(|codec| &**codec as &dyn TextCodec);
-    let mut forms = Forms::default();
+    let mut forms = OutputValidator::default();
     while let Some(task) = queue.next() {
         // After a panic the request notices that its events have ended; others are not affected.
         let _ = catch_unwind(AssertUnwindSafe(|| finish(task, &mut forms, codec)));
     }
 }
 
-fn finish(task: FinishTask, forms: &mut Forms, codec: Option<&dyn TextCodec>) {
-    let FinishTask { begun, tokens, by_stop_string } = task;
-    if begun.news.is_closed() {
+fn finish(task: FinishTask, forms: &mut OutputValidator, codec: Option<&dyn TextCodec>) {
+    let FinishTask { tracked, tokens, by_stop_string } = task;
+    if tracked.events.is_closed() {
         return;
     }
-    let EndedAnswer { rest, mut answer, logprobs } = tokens.finish(codec);
-    if let Some(sentence) = answer.error.take_if(|_| answer.is_lost) {
-        let Begun { news, choice, place, .. } = begun;
+    let FinishedAnswer { rest, mut answer, logprobs } = tokens.finish(codec);
+    if let Some(sentence) = answer.error.take_if(|_| answer.is_retryable) {
+        let TrackedAnswer { events: news, choice, answer_slot: place, .. } = tracked;
         drop(place);
-        let _ = news.send(News { choice, what: What::Lost(sentence) });
+        let _ = news
+            .send(AnswerEvent { choice, kind: AnswerEventKind::DetokenizationFailed(sentence) });
         return;
     }
     if answer.error.is_none()
-        && let Some(grammar) = &begun.request.grammar
+        && let Some(grammar) = &tracked.request.grammar
     {
-        answer.error = forms.wrong(grammar, &answer, codec);
+        answer.error = forms.find_violation(grammar, &answer, codec);
     }
-    let ended = Box::new(Ended { rest, answer, logprobs, by_stop_string });
-    let Begun { news, choice, place, .. } = begun;
+    let ended = Box::new(CompletedAnswer {
+        final_delta: rest,
+        answer,
+        logprobs,
+        is_stop_string: by_stop_string,
+    });
+    let TrackedAnswer { events: news, choice, answer_slot: place, .. } = tracked;
     // Released before the answer is sent, so that a client that has its answer finds the place
     // free.
     drop(place);
-    let _ = news.send(News { choice, what: What::Ended(ended) });
+    let _ = news.send(AnswerEvent { choice, kind: AnswerEventKind::Completed(ended) });
 }

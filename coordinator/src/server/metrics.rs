@@ -13,8 +13,8 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 
 use super::admission::Admission;
-use super::buckets::{BETWEEN_TOKENS_S, FIRST_TOKEN_S, REQUEST_S, tokens};
-use crate::boundary::serving::{OwnerCounts, Serving, State, Status};
+use super::histograms::{BETWEEN_TOKENS_S, FIRST_TOKEN_S, REQUEST_S, token_buckets};
+use crate::engine_api::serving::{Engine, EngineState, EngineStatus, HybridStepCounts};
 
 /// Label of a counter: its name and value.
 type Labels = [(&'static str, String); 1];
@@ -28,10 +28,10 @@ pub struct Metrics {
     /// Time from a request's arrival to its submission to the engine.
     pub preparation: Histogram,
     /// Time from submission until a sequence gets a slot.
-    pub queue: Histogram,
+    pub queue_time: Histogram,
     /// Time from a request's arrival until its prompt is computed.
-    pub prompt_computed: Histogram,
-    pub whole: Histogram,
+    pub prompt_time: Histogram,
+    pub request_latency: Histogram,
     pub prompt_tokens: Histogram,
     pub generated_tokens: Histogram,
     pub lost_log_lines: Counter,
@@ -42,19 +42,19 @@ pub struct Metrics {
 
 impl Metrics {
     /// Creates metrics without any observations.
-    pub fn new(engine: Arc<dyn Serving>, admission: Arc<Admission>) -> Metrics {
+    pub fn new(engine: Arc<dyn Engine>, admission: Arc<Admission>) -> Metrics {
         let context = u64::from(engine.limits().context);
-        let of_tokens = || Histogram::new(tokens(context));
+        let of_tokens = || Histogram::new(token_buckets(context));
         let mut registry = Registry::with_prefix("tandem");
-        registry.register_collector(Box::new(OfEngine { engine, admission }));
+        registry.register_collector(Box::new(EngineCollector { engine, admission }));
         let metrics = Metrics {
             registry: Registry::default(),
             first_token: Histogram::new(FIRST_TOKEN_S),
             between_tokens: Histogram::new(BETWEEN_TOKENS_S),
             preparation: Histogram::new(REQUEST_S),
-            queue: Histogram::new(REQUEST_S),
-            prompt_computed: Histogram::new(REQUEST_S),
-            whole: Histogram::new(REQUEST_S),
+            queue_time: Histogram::new(REQUEST_S),
+            prompt_time: Histogram::new(REQUEST_S),
+            request_latency: Histogram::new(REQUEST_S),
             prompt_tokens: of_tokens(),
             generated_tokens: of_tokens(),
             lost_log_lines: Counter::default(),
@@ -77,11 +77,11 @@ impl Metrics {
         let preparation = "Time from a request's arrival until the engine receives it";
         seconds("request_preparation_time", preparation, &self.preparation);
         let queue = "Time from when the engine receives a request until a sequence has a slot";
-        seconds("request_queue_time", queue, &self.queue);
+        seconds("request_queue_time", queue, &self.queue_time);
         let prompt = "Time from a request's arrival until a prompt is computed, including waiting";
-        seconds("request_prompt_time", prompt, &self.prompt_computed);
+        seconds("request_prompt_time", prompt, &self.prompt_time);
         let whole = "Time from a request's arrival to the end of its last answer";
-        seconds("e2e_request_latency", whole, &self.whole);
+        seconds("e2e_request_latency", whole, &self.request_latency);
         let prompt = "Prompt tokens of a request";
         registry.register("request_prompt_tokens", prompt, self.prompt_tokens.clone());
         let generated = "Tokens generated for a request";
@@ -121,12 +121,12 @@ impl Metrics {
 
 /// Collector for the status of the engine and of admission control.
 #[derive(Debug)]
-struct OfEngine {
-    engine: Arc<dyn Serving>,
+struct EngineCollector {
+    engine: Arc<dyn Engine>,
     admission: Arc<Admission>,
 }
 
-impl Collector for OfEngine {
+impl Collector for EngineCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
         let status = self.engine.status();
         for (name, help, value) in gauges(&status, &self.admission) {
@@ -151,10 +151,10 @@ type Gauge = (&'static str, &'static str, f64);
 type Count = (&'static str, &'static str, u64);
 
 /// Returns the metrics that can rise and fall.
-fn gauges(status: &Status, admission: &Admission) -> Vec<Gauge> {
-    let room = status.kv_positions.max(1) as f64;
-    let used = status.kv_positions_used as f64 / room;
-    let ready = f64::from(u8::from(status.state == State::Ready));
+fn gauges(status: &EngineStatus, admission: &Admission) -> Vec<Gauge> {
+    let capacity = status.kv_positions.max(1) as f64;
+    let used = status.kv_positions_used as f64 / capacity;
+    let ready = f64::from(u8::from(status.state == EngineState::Ready));
     vec![
         ("num_requests_running", "Sequences that are running", f64::from(status.running)),
         ("num_requests_waiting", "Sequences that wait for a slot", f64::from(status.waiting)),
@@ -167,17 +167,17 @@ fn gauges(status: &Status, admission: &Admission) -> Vec<Gauge> {
         (
             "prompt_tokens_going",
             "Tokens of prompts in progress",
-            status.prompts_going.tokens as f64,
+            status.prompt_progress.tokens as f64,
         ),
         (
             "prompt_tokens_going_computed",
             "Computed tokens of prompts in progress",
-            status.prompts_going.computed as f64,
+            status.prompt_progress.computed_tokens as f64,
         ),
         (
             "prompt_seconds_left",
             "Predicted time until prompts in progress are computed, in seconds",
-            status.prompts_going.left_ms as f64 / 1e3,
+            status.prompt_progress.remaining_ms as f64 / 1e3,
         ),
         ("kv_cache_usage_perc", "KV cache usage, from 0 to 1", used),
         ("engine_ready", "1 if requests are computed as they arrive, else 0", ready),
@@ -190,8 +190,14 @@ fn gauges(status: &Status, admission: &Admission) -> Vec<Gauge> {
 }
 
 /// Returns the metrics that only rise.
-fn counters(status: &Status) -> Vec<Count> {
-    let OwnerCounts { gpu, pipelined, lagging, to_host, to_device } = status.owners;
+fn counters(status: &EngineStatus) -> Vec<Count> {
+    let HybridStepCounts {
+        gpu,
+        pipelined,
+        deferred,
+        moves_to_host: to_host,
+        moves_to_device: to_device,
+    } = status.hybrid_steps;
     vec![
         ("prompt_tokens", "Computed prompt tokens", status.prompt_tokens),
         ("prefix_cache_hits", "Prompt tokens found in the prefix cache", status.cached_tokens),
@@ -202,20 +208,32 @@ fn counters(status: &Status) -> Vec<Count> {
         ),
         ("generation_tokens", "Generated tokens", status.generated_tokens),
         ("num_preemptions", "Preempted sequences", status.preemptions),
-        ("prompt_store_hits", "Sequences with a stored prefix", status.store.hits),
-        ("prompt_store_tokens", "Prompt tokens found in the prompt store", status.store.tokens),
-        ("prompt_store_read_bytes", "Bytes read from the prompt store", status.store.read_bytes),
+        ("prompt_store_hits", "Sequences with a stored prefix", status.prompt_cache.hits),
+        (
+            "prompt_store_tokens",
+            "Prompt tokens found in the prompt store",
+            status.prompt_cache.tokens,
+        ),
+        (
+            "prompt_store_read_bytes",
+            "Bytes read from the prompt store",
+            status.prompt_cache.read_bytes,
+        ),
         (
             "prompt_store_written_bytes",
             "Bytes written to the prompt store",
-            status.store.written_bytes,
+            status.prompt_cache.written_bytes,
         ),
-        ("prompt_store_refused", "Damaged pages of the prompt store", status.store.refused),
+        (
+            "prompt_store_refused",
+            "Damaged pages of the prompt store",
+            status.prompt_cache.unusable_pages,
+        ),
         ("engine_steps", "Engine steps", status.steps),
         ("engine_restarts", "Worker restarts", status.restarts),
         ("iterations_gpu", "Steps with all attention on the device", gpu),
         ("iterations_pipelined", "Steps with concurrent attention on host and device", pipelined),
-        ("iterations_async", "Steps in which host rows advanced by one layer", lagging),
+        ("iterations_async", "Steps in which host rows advanced by one layer", deferred),
         ("kv_moves_to_host", "Sequences whose KV cache moved to host memory", to_host),
         ("kv_moves_to_device", "Sequences whose KV cache moved to device memory", to_device),
     ]

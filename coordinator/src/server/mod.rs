@@ -1,7 +1,7 @@
 //! The HTTP server: receives requests from sockets and returns answers as they are computed.
 //!
 //! The server never sees a worker, only an engine that continues prompts
-//! ([`Serving`](crate::boundary::serving::Serving)). A request takes a ticket, is parsed and
+//! ([`Engine`](crate::engine_api::serving::Engine)). A request takes a permit, is parsed and
 //! tokenised on threads that may block (`blocking`), and is submitted to the engine. The engine's
 //! events go to threads that turn tokens into text (`tellers`, `finishers`), and from there to the
 //! task that serves the connection (`whole`, `stream`). When a connection ends, everything that it
@@ -9,37 +9,37 @@
 
 mod activity;
 mod admission;
+mod answer_events;
 mod answer_memory;
 pub mod api_key;
 mod blocking;
-mod buckets;
+mod body_reader;
 mod client_stream;
 mod completions;
+pub mod config;
 mod connections;
 pub mod cross_site;
-mod departure;
 mod descriptors;
+mod detokenizer_pool;
+mod disconnect;
 mod error;
-pub mod facts;
 mod finishers;
-mod inbound;
-mod log;
+mod histograms;
+mod in_flight;
+mod json_response;
 mod metrics;
 mod models;
-mod order;
+mod parsed_request;
 mod reply;
 mod request_id;
+mod request_log;
 mod routes;
 mod run;
-mod running;
-mod sequence;
-mod shared;
+mod state;
 mod stream;
-mod tellers;
 mod tokens;
-mod whole;
 
-pub use run::{Served, Server, ServerError};
+pub use run::{Server, ServerError, ShutdownSummary};
 
 #[cfg(test)]
 mod tests;

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::error::ApiError;
 use super::reply::json;
-use super::shared::Shared;
+use super::state::ServerState;
 
 /// A model in OpenAI's format, with vLLM's field for its context and with the tokens that begin and
 /// end its texts.
@@ -33,7 +33,7 @@ struct List<'a> {
     data: Vec<Model<'a>>,
 }
 
-fn model<'a>(shared: &'a Shared, id: &'a str) -> Model<'a> {
+fn model<'a>(shared: &'a ServerState, id: &'a str) -> Model<'a> {
     Model {
         id,
         object: "model",
@@ -47,14 +47,14 @@ fn model<'a>(shared: &'a Shared, id: &'a str) -> Model<'a> {
 }
 
 /// Handles `/v1/models`.
-pub async fn list(State(shared): State<Arc<Shared>>) -> Response {
+pub async fn list(State(shared): State<Arc<ServerState>>) -> Response {
     let data = vec![model(&shared, shared.model.name())];
     json(StatusCode::OK, &List { object: "list", data })
 }
 
 /// Handles `/v1/models/NAME`, where the name may contain slashes.
-pub async fn one(
-    State(shared): State<Arc<Shared>>,
+pub async fn retrieve(
+    State(shared): State<Arc<ServerState>>,
     path: Result<Path<String>, PathRejection>,
 ) -> Response {
     // No model has a name that is not UTF-8.
@@ -73,7 +73,7 @@ struct Health {
 }
 
 /// Handles `/health`, with status 200 while requests are accepted.
-pub async fn health(State(shared): State<Arc<Shared>>) -> Response {
+pub async fn health(State(shared): State<Arc<ServerState>>) -> Response {
     match shared.check_ready() {
         Ok(()) => json(StatusCode::OK, &Health { status: "ok" }),
         Err(error) => error.into_response(),
@@ -81,7 +81,7 @@ pub async fn health(State(shared): State<Arc<Shared>>) -> Response {
 }
 
 /// Handles `/metrics`, in OpenMetrics' text format.
-pub async fn metrics(State(shared): State<Arc<Shared>>) -> Response {
+pub async fn metrics(State(shared): State<Arc<ServerState>>) -> Response {
     let mut response = Response::new(Body::from(shared.metrics.text()));
     let text = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(text));

@@ -8,7 +8,7 @@ use axum::middleware::Next;
 use axum::response::Response;
 
 use super::reply::X_REQUEST_ID;
-use super::shared::Shared;
+use super::state::ServerState;
 
 /// Maximum length of an id that a client provides, in bytes.
 const MAX_BYTES: usize = 128;
@@ -19,7 +19,7 @@ pub struct RequestId(HeaderValue);
 
 impl RequestId {
     /// Returns the client's id if it is short and printable.
-    fn given(value: &HeaderValue) -> Option<RequestId> {
+    fn from_header(value: &HeaderValue) -> Option<RequestId> {
         let bytes = value.as_bytes();
         let is_short = (1..=MAX_BYTES).contains(&bytes.len());
         (is_short && bytes.iter().all(u8::is_ascii_graphic)).then(|| RequestId(value.clone()))
@@ -32,10 +32,14 @@ impl RequestId {
 }
 
 /// Assigns an id to a request and counts its response.
-pub async fn name(State(shared): State<Arc<Shared>>, mut request: Request, next: Next) -> Response {
-    let given = request.headers().get(X_REQUEST_ID).and_then(RequestId::given);
-    let id = given.unwrap_or_else(|| {
-        let name = HeaderValue::from_str(&shared.new_request_id());
+pub async fn assign_request_id(
+    State(shared): State<Arc<ServerState>>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let client_id = request.headers().get(X_REQUEST_ID).and_then(RequestId::from_header);
+    let id = client_id.unwrap_or_else(|| {
+        let name = HeaderValue::from_str(&shared.next_request_id());
         RequestId(name.unwrap_or(HeaderValue::from_static("req")))
     });
     request.extensions_mut().insert(id.clone());

@@ -13,7 +13,7 @@ use super::completions;
 use super::error::{ApiError, INVALID_REQUEST};
 use super::models;
 use super::request_id;
-use super::shared::Shared;
+use super::state::ServerState;
 use super::tokens;
 
 /// The only path that requires no key.
@@ -32,43 +32,49 @@ const ENDPOINTS: [&str; 7] = [
 
 /// Returns the router of all endpoints. Those of OpenAI also exist without `/v1`, for clients whose
 /// base URL does not include it.
-pub fn router(shared: Arc<Shared>) -> Router {
+pub fn router(shared: Arc<ServerState>) -> Router {
     let mut router = Router::new();
     for prefix in ["/v1", ""] {
         router = router
-            .route(&format!("{prefix}/chat/completions"), post(completions::chat))
-            .route(&format!("{prefix}/completions"), post(completions::text))
+            .route(&format!("{prefix}/chat/completions"), post(completions::chat_completions))
+            .route(&format!("{prefix}/completions"), post(completions::text_completions))
             .route(&format!("{prefix}/models"), get(models::list))
-            .route(&format!("{prefix}/models/{{*name}}"), get(models::one));
+            .route(&format!("{prefix}/models/{{*name}}"), get(models::retrieve));
     }
     let router = router
         .route(HEALTH, get(models::health))
         .route("/metrics", get(models::metrics))
         .route("/tokenize", post(tokens::tokenize))
         .route("/detokenize", post(tokens::detokenize))
-        .fallback(no_such_path)
-        .method_not_allowed_fallback(no_such_method)
-        .layer(from_fn_with_state(Arc::clone(&shared), guard))
+        .fallback(unknown_path)
+        .method_not_allowed_fallback(method_not_allowed)
+        .layer(from_fn_with_state(Arc::clone(&shared), check_api_key))
         .layer(from_fn_with_state(Arc::clone(&shared), check_origin));
     let router = match shared.options.cross_site.cors() {
         Some(cors) => router.layer(cors),
         None => router,
     };
-    router.layer(from_fn_with_state(Arc::clone(&shared), request_id::name)).with_state(shared)
+    router
+        .layer(from_fn_with_state(Arc::clone(&shared), request_id::assign_request_id))
+        .with_state(shared)
 }
 
-async fn no_such_path(uri: Uri) -> Response {
+async fn unknown_path(uri: Uri) -> Response {
     ApiError::no_such_path(uri.path(), &ENDPOINTS).into_response()
 }
 
-async fn no_such_method() -> Response {
+async fn method_not_allowed() -> Response {
     let message = "Method not allowed. The Allow header lists the methods of this endpoint.";
     let status = StatusCode::METHOD_NOT_ALLOWED;
     ApiError::new(status, INVALID_REQUEST, "method_not_allowed", message).into_response()
 }
 
 /// Refuses requests from a page of another site, unless its origin is allowed.
-async fn check_origin(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
+async fn check_origin(
+    State(shared): State<Arc<ServerState>>,
+    request: Request,
+    next: Next,
+) -> Response {
     match shared.options.cross_site.check(&request) {
         Ok(()) => next.run(request).await,
         Err(error) => {
@@ -79,11 +85,16 @@ async fn check_origin(State(shared): State<Arc<Shared>>, request: Request, next:
 }
 
 /// Refuses requests without the key, except for the health check.
-async fn guard(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
-    let shown = request.headers().get(header::AUTHORIZATION).map_or(&[][..], |key| key.as_bytes());
-    let is_free = request.uri().path() == HEALTH;
+async fn check_api_key(
+    State(shared): State<Arc<ServerState>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let authorization =
+        request.headers().get(header::AUTHORIZATION).map_or(&[][..], |key| key.as_bytes());
+    let is_public = request.uri().path() == HEALTH;
     let key = shared.options.api_key.as_ref();
-    if is_free || key.is_none_or(|key| key.is_shown_by(shown)) {
+    if is_public || key.is_none_or(|key| key.matches_header(authorization)) {
         next.run(request).await
     } else {
         let error = ApiError::unauthorized();

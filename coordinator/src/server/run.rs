@@ -13,18 +13,18 @@ use tokio::time::sleep;
 
 use super::admission::{Admission, AdmissionLimits};
 use super::answer_memory::AnswerMemory;
-use super::blocking::{self, BlockingThreads};
-use super::connections::{CLOSING_TIME, Connections};
-use super::facts::{ModelCard, ServerOptions};
-use super::inbound::Inbound;
-use super::log::Log;
+use super::blocking::{self, BlockingPools};
+use super::body_reader::BodyReader;
+use super::config::{ModelCard, ServerOptions};
+use super::connections::{CLOSE_TIMEOUT, Connections};
+use super::detokenizer_pool::DetokenizerPool;
 use super::metrics::Metrics;
+use super::request_log::RequestLog;
 use super::routes::router;
-use super::shared::{Phase, Shared};
-use super::tellers::Tellers;
-use crate::boundary::codec::{CodecError, TextCodec};
-use crate::boundary::serving::{Serving, State};
-use crate::openai::body::unread::Unread;
+use super::state::{ServerPhase, ServerState};
+use crate::engine_api::codec::{CodecError, TextCodec};
+use crate::engine_api::serving::{Engine, EngineState};
+use crate::openai::body::unknown_fields::UnknownFieldPolicy;
 use crate::openai::chats::ChatRules;
 use crate::openai::grammar_cache::GrammarCache;
 use crate::openai::prompt_bounds::PromptBounds;
@@ -33,8 +33,8 @@ use crate::openai::prompt_bounds::PromptBounds;
 const SOCKET_THREADS: usize = 2;
 
 /// Interval between two checks of whether the server must stop.
-const LOOK_EVERY: Duration = Duration::from_millis(200);
-const LOOK_EVERY_DRAINING: Duration = Duration::from_millis(20);
+const STOP_POLL_INTERVAL: Duration = Duration::from_millis(200);
+const DRAIN_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Reason for which a server cannot run.
 #[derive(Debug, thiserror::Error)]
@@ -42,7 +42,7 @@ pub enum ServerError {
     #[error("the system has no more threads or descriptors: {0}")]
     System(io::Error),
     #[error("cannot determine the chat format of the model: {0}")]
-    Chats(CodecError),
+    ChatFormat(CodecError),
     #[error("cannot open the request log: {0}")]
     Log(io::Error),
     #[error("the engine has stopped")]
@@ -51,9 +51,9 @@ pub enum ServerError {
 
 /// Result of a server that was asked to stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Served {
+pub struct ShutdownSummary {
     /// Number of requests whose answers were cut off.
-    pub cut: u64,
+    pub aborted_requests: u64,
 }
 
 /// A server that does not accept connections yet.
@@ -61,8 +61,8 @@ pub struct Served {
 pub struct Server {
     listener: TcpListener,
     runtime: Runtime,
-    shared: Arc<Shared>,
-    phase: watch::Sender<Phase>,
+    shared: Arc<ServerState>,
+    phase: watch::Sender<ServerPhase>,
 }
 
 impl Server {
@@ -73,7 +73,7 @@ impl Server {
     /// examined.
     pub fn new(
         listener: TcpListener,
-        engine: Arc<dyn Serving>,
+        engine: Arc<dyn Engine>,
         model: ModelCard,
         options: ServerOptions,
     ) -> Result<Server, ServerError> {
@@ -85,36 +85,36 @@ impl Server {
             .enable_all()
             .build()
             .map_err(ServerError::System)?;
-        let (phase, of_phase) = watch::channel(Phase::Serving);
+        let (phase, phase_receiver) = watch::channel(ServerPhase::Serving);
         let admission = Arc::new(Admission::new(AdmissionLimits {
             slots: u64::from(engine.limits().slots.max(1)),
             waiting: u64::from(options.max_queue),
             prompt_tokens: options.max_queue_tokens,
         }));
         let metrics = Arc::new(Metrics::new(Arc::clone(&engine), Arc::clone(&admission)));
-        let tellers =
-            Tellers::start(model.codec.as_ref(), &metrics).map_err(ServerError::System)?;
+        let detokenizer_pool =
+            DetokenizerPool::start(model.codec.as_ref(), &metrics).map_err(ServerError::System)?;
         let codec = model.codec.as_deref().map(|codec| codec as &dyn TextCodec);
-        let chats = ChatRules::new(&options.chats, codec).map_err(ServerError::Chats)?;
+        let chats = ChatRules::new(&options.chats, codec).map_err(ServerError::ChatFormat)?;
         let context = (engine.limits().context as usize).min(model.max_positions);
         let prompt_bounds = PromptBounds::new(context, model.vocab_size, codec);
         let began = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let shared = Shared {
+        let shared = ServerState {
             engine,
-            unread: Unread::new(options.ignore_unknown_fields),
+            unread: UnknownFieldPolicy::new(options.ignore_unknown_fields),
             admission,
-            inbound: Inbound::new(options.limits),
-            tellers,
+            body_reader: BodyReader::new(options.limits),
+            detokenizer_pool,
             metrics,
-            log: Log::open(options.log.as_ref()).map_err(ServerError::Log)?,
+            request_log: RequestLog::open(options.log.as_ref()).map_err(ServerError::Log)?,
             grammars: GrammarCache::default(),
-            blocking: BlockingThreads::default(),
+            blocking_pools: BlockingPools::default(),
             answer_memory: AnswerMemory::new(options.answer_memory_bytes),
             prompt_bounds,
             chats,
-            phase: of_phase,
+            phase: phase_receiver,
             id_key: RandomState::new(),
-            salt: format!("{}-{}", began.as_nanos(), std::process::id()),
+            id_prefix: format!("{}-{}", began.as_nanos(), std::process::id()),
             requests: AtomicU64::new(0),
             model,
             options,
@@ -127,7 +127,7 @@ impl Server {
     ///
     /// # Errors
     /// The engine has ended by itself.
-    pub fn run(self, stop: &dyn Fn() -> bool) -> Result<Served, ServerError> {
+    pub fn run(self, stop: &dyn Fn() -> bool) -> Result<ShutdownSummary, ServerError> {
         let Server { listener, runtime, shared, phase } = self;
         let (close, closing) = watch::channel(false);
         let connections = Connections::new(shared.options.limits, closing);
@@ -136,12 +136,12 @@ impl Server {
                 tokio::net::TcpListener::from_std(listener).map_err(ServerError::System)?;
             let routes = router(Arc::clone(&shared));
             tokio::spawn(connections.clone().accept(listener, routes));
-            let ended = watch_over(&shared, stop).await;
-            let cut = if ended.is_ok() { drain(&shared, &phase).await } else { 0 };
-            phase.send_replace(Phase::Ending);
+            let ended = wait_for_stop(&shared, stop).await;
+            let aborted_requests = if ended.is_ok() { drain(&shared, &phase).await } else { 0 };
+            phase.send_replace(ServerPhase::Ending);
             close.send_replace(true);
-            until(CLOSING_TIME, || connections.open() == 0).await;
-            ended.map(|()| Served { cut })
+            wait_until(CLOSE_TIMEOUT, || connections.open() == 0).await;
+            ended.map(|()| ShutdownSummary { aborted_requests })
         });
         runtime.shutdown_timeout(Duration::from_secs(1));
         served
@@ -149,28 +149,28 @@ impl Server {
 }
 
 /// Waits until the server must stop.
-async fn watch_over(shared: &Shared, stop: &dyn Fn() -> bool) -> Result<(), ServerError> {
+async fn wait_for_stop(shared: &ServerState, stop: &dyn Fn() -> bool) -> Result<(), ServerError> {
     while !stop() {
-        if shared.engine.status().state == State::Ended {
+        if shared.engine.status().state == EngineState::Ended {
             return Err(ServerError::EngineEnded);
         }
-        sleep(LOOK_EVERY).await;
+        sleep(STOP_POLL_INTERVAL).await;
     }
     Ok(())
 }
 
 /// Waits for answers in progress; returns the number of requests that did not end in time.
-async fn drain(shared: &Shared, phase: &watch::Sender<Phase>) -> u64 {
-    phase.send_replace(Phase::Draining);
+async fn drain(shared: &ServerState, phase: &watch::Sender<ServerPhase>) -> u64 {
+    phase.send_replace(ServerPhase::Draining);
     shared.engine.drain();
-    until(shared.options.drain_timeout, || shared.admission.requests() == 0).await;
+    wait_until(shared.options.drain_timeout, || shared.admission.requests() == 0).await;
     shared.admission.requests()
 }
 
 /// Waits until `holds` returns true, for at most the given time.
-async fn until(most: Duration, holds: impl Fn() -> bool) {
+async fn wait_until(timeout: Duration, holds: impl Fn() -> bool) {
     let began = Instant::now();
-    while !holds() && began.elapsed() < most {
-        sleep(LOOK_EVERY_DRAINING).await;
+    while !holds() && began.elapsed() < timeout {
+        sleep(DRAIN_POLL_INTERVAL).await;
     }
 }

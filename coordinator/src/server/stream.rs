@@ -12,43 +12,43 @@ use serde::Serialize;
 use tokio::time::sleep;
 
 use super::activity::Activity;
+use super::answer_events::{AnswerEvent, AnswerEventKind};
+use super::config::ModelCard;
 use super::error::ApiError;
-use super::facts::ModelCard;
-use super::running::Running;
-use super::sequence::{News, What};
-use super::shared::Shared;
-use crate::openai::chunk::{Chunk, ChunkChoice, ChunkHead, Ending};
+use super::in_flight::InFlightRequest;
+use super::state::ServerState;
+use crate::openai::answer_accumulator::AnswerDelta;
+use crate::openai::chunk::{ChoiceEnd, ChunkChoice, ChunkHeader, CompletionChunk};
 use crate::openai::echo::EchoedPrompt;
-use crate::openai::growing::Delta;
 use crate::openai::output::{FinishReason, Provenance, Usage, prompt_token_ids};
 
 /// Interval between two keep-alive comments while there are no events.
-const ALIVE_EVERY: Duration = Duration::from_secs(15);
+const SSE_KEEPALIVE: Duration = Duration::from_secs(15);
 
 /// Approximate number of bytes of events that are sent together.
-const TOGETHER_BYTES: usize = 16 << 10;
+const SSE_FLUSH_BYTES: usize = 16 << 10;
 
 /// Maximum number of tokens and log-probabilities of an event that is serialised on a socket
 /// thread.
-const WRITTEN_AT_ONCE: usize = 1024;
+const INLINE_ENTRIES_MAX: usize = 1024;
 /// Approximate number of log-probabilities per token.
-const SPELLED_AT_ONCE: usize = 8;
+const ENTRIES_PER_LOGPROB: usize = 8;
 
 /// Last event of a stream.
 const DONE: &[u8] = b"data: [DONE]\n\n";
 
 /// Returns the streamed response to a request.
 pub fn answer(
-    running: Running,
+    in_flight: InFlightRequest,
     provenance: &Provenance,
-    shared: &Arc<Shared>,
+    shared: &Arc<ServerState>,
     activity: Option<Arc<Activity>>,
 ) -> Response {
-    let head = ChunkHead::new(&running.order.request, provenance);
-    let is_first = vec![true; running.order.request.choices()];
+    let head = ChunkHeader::new(&in_flight.parsed.request, provenance);
+    let is_first = vec![true; in_flight.parsed.request.choice_count()];
     let shared = Arc::clone(shared);
-    let events = Events { shared, running, head, is_first, activity, is_over: false };
-    let body = Body::from_stream(unfold(events, Events::next));
+    let events = EventStream { shared, in_flight, head, is_first, activity, is_finished: false };
+    let body = Body::from_stream(unfold(events, EventStream::next));
     let mut response = Response::new(body);
     let headers = response.headers_mut();
     let of = HeaderValue::from_static;
@@ -60,136 +60,138 @@ pub fn answer(
 }
 
 /// Stream of the events of a request.
-struct Events {
-    shared: Arc<Shared>,
-    running: Running,
-    head: ChunkHead,
+struct EventStream {
+    shared: Arc<ServerState>,
+    in_flight: InFlightRequest,
+    head: ChunkHeader,
     /// True for each answer of which nothing was sent yet.
     is_first: Vec<bool>,
     activity: Option<Arc<Activity>>,
-    is_over: bool,
+    is_finished: bool,
 }
 
-impl Events {
+impl EventStream {
     /// Returns the next bytes; `None` after the last event.
-    async fn next(mut self) -> Option<(Result<Bytes, Infallible>, Events)> {
-        if self.is_over {
+    async fn next(mut self) -> Option<(Result<Bytes, Infallible>, EventStream)> {
+        if self.is_finished {
             return None;
         }
         let mut bytes = Vec::new();
-        let mut told = self.wait().await;
-        if told.is_none() {
+        let mut received = self.next_event().await;
+        if received.is_none() {
             bytes.extend_from_slice(b": keep-alive\n\n");
         }
-        while let Some(news) = told.take() {
-            if news.as_ref().is_ok_and(is_long) {
-                (self, bytes) = self.write_long(news, bytes).await?;
+        while let Some(news) = received.take() {
+            if news.as_ref().is_ok_and(is_large) {
+                (self, bytes) = self.write_on_pool(news, bytes).await?;
             } else {
                 self.write(news, &mut bytes);
             }
-            if !self.is_over && bytes.len() < TOGETHER_BYTES {
-                told = self.running.try_next();
+            if !self.is_finished && bytes.len() < SSE_FLUSH_BYTES {
+                received = self.in_flight.try_next();
             }
         }
         Some((Ok(bytes.into()), self))
     }
 
     /// Waits for an event; returns `None` if a keep-alive comment is due.
-    async fn wait(&mut self) -> Option<Result<News, ApiError>> {
+    async fn next_event(&mut self) -> Option<Result<AnswerEvent, ApiError>> {
         let activity = self.activity.clone();
-        let doubted = async {
+        let liveness_check = async {
             match &activity {
-                Some(activity) => activity.doubted().await,
+                Some(activity) => activity.liveness_check_requested().await,
                 None => std::future::pending().await,
             }
         };
         tokio::select! {
             biased;
-            news = self.running.next() => Some(news),
-            () = doubted => None,
-            () = sleep(ALIVE_EVERY) => None,
+            news = self.in_flight.next() => Some(news),
+            () = liveness_check => None,
+            () = sleep(SSE_KEEPALIVE) => None,
         }
     }
 
     /// Writes a long event on a writing thread. Returns `None` if that fails, which ends the stream
     /// early.
-    async fn write_long(
+    async fn write_on_pool(
         mut self,
-        news: Result<News, ApiError>,
+        event: Result<AnswerEvent, ApiError>,
         mut bytes: Vec<u8>,
-    ) -> Option<(Events, Vec<u8>)> {
+    ) -> Option<(EventStream, Vec<u8>)> {
         let shared = Arc::clone(&self.shared);
         let write = move || {
-            self.write(news, &mut bytes);
+            self.write(event, &mut bytes);
             Ok((self, bytes))
         };
-        shared.blocking.writing.run(write).await.ok()
+        shared.blocking_pools.writing.run(write).await.ok()
     }
 
-    fn write(&mut self, news: Result<News, ApiError>, bytes: &mut Vec<u8>) {
-        match news {
-            Ok(news) => {
-                if let Some(choice) = self.choice(news) {
-                    self.chunk(vec![choice], bytes);
+    fn write(&mut self, event: Result<AnswerEvent, ApiError>, bytes: &mut Vec<u8>) {
+        match event {
+            Ok(event) => {
+                if let Some(choice) = self.chunk_choice(event) {
+                    self.write_chunk(vec![choice], bytes);
                 }
-                if !self.running.is_open() {
-                    if self.running.order.stream.is_some_and(|stream| stream.include_usage) {
-                        self.chunk(Vec::new(), bytes);
+                if !self.in_flight.is_open() {
+                    if self.in_flight.parsed.stream.is_some_and(|stream| stream.include_usage) {
+                        self.write_chunk(Vec::new(), bytes);
                     }
-                    self.is_over = true;
+                    self.is_finished = true;
                 }
             }
             Err(error) => {
-                event(&error.envelope(), bytes);
-                self.is_over = true;
+                write_event(&error.envelope(), bytes);
+                self.is_finished = true;
             }
         }
-        if self.is_over {
+        if self.is_finished {
             bytes.extend_from_slice(DONE);
         }
     }
 
     /// Returns the content of an event for its answer; `None` if there is nothing to send.
-    fn choice(&mut self, news: News) -> Option<ChunkChoice> {
-        let News { choice, what } = news;
-        let order = &self.running.order;
-        let is_alone = order.is_prompt_alone(choice);
-        let echoed = order.echo_of(choice);
-        let mut end_of_prompt = String::new();
-        let (delta, ending) = match what {
-            What::Prompt { logprobs, .. } => return self.prompt(choice, &logprobs),
-            What::Grown(delta, _) => (delta, None),
-            What::Ended(mut ended) => {
-                if is_alone {
-                    ended.answer = ended.answer.emptied();
+    fn chunk_choice(&mut self, event: AnswerEvent) -> Option<ChunkChoice> {
+        let AnswerEvent { choice, kind } = event;
+        let order = &self.in_flight.parsed;
+        let is_prompt_only = order.is_prompt_only(choice);
+        let echoed = order.echoed_prompt(choice);
+        let mut prompt_suffix = String::new();
+        let (delta, ending) = match kind {
+            AnswerEventKind::Prompt { logprobs, .. } => {
+                return self.prompt_choice(choice, &logprobs);
+            }
+            AnswerEventKind::Delta(delta, _) => (delta, None),
+            AnswerEventKind::Completed(mut ended) => {
+                if is_prompt_only {
+                    ended.answer = ended.answer.without_tokens();
                 }
-                let finish_reason = FinishReason::of(&ended.answer);
+                let finish_reason = FinishReason::from_answer(&ended.answer);
                 if let Some(prompt) = echoed {
                     let text = ended.answer.text.as_deref().unwrap_or_default();
                     prompt
-                        .rest_before(text, &ended.answer.token_ids)
-                        .clone_into(&mut end_of_prompt);
+                        .separator_before(text, &ended.answer.token_ids)
+                        .clone_into(&mut prompt_suffix);
                 }
-                (ended.rest, Some(Ending { finish_reason, error: ended.answer.error }))
+                (ended.final_delta, Some(ChoiceEnd { finish_reason, error: ended.answer.error }))
             }
-            What::Failed(_) | What::Lost(_) => return None,
+            AnswerEventKind::Failed(_) | AnswerEventKind::DetokenizationFailed(_) => return None,
         };
-        let characters = echoed.map_or(0, EchoedPrompt::characters);
-        let mut delta = if is_alone { Delta::default() } else { delta };
-        delta.text.insert_str(0, &end_of_prompt);
+        let characters = echoed.map_or(0, EchoedPrompt::char_count);
+        let mut delta = if is_prompt_only { AnswerDelta::default() } else { delta };
+        delta.text.insert_str(0, &prompt_suffix);
         let is_first = self.is_first[choice];
-        Some(self.head.choice(choice, is_first, delta, ending).moved(characters))
+        Some(self.head.choice(choice, is_first, delta, ending).with_text_offset(characters))
     }
 
     /// Returns the content of an echoed prompt.
-    fn prompt(
+    fn prompt_choice(
         &mut self,
         choice: usize,
-        logprobs: &[crate::boundary::engine::Logprob],
+        logprobs: &[crate::engine_api::batch::Logprob],
     ) -> Option<ChunkChoice> {
         let model: &ModelCard = &self.shared.model;
-        let known = self.running.order.of_prompt(choice, logprobs, model).echoed_logprobs();
-        let text = self.running.order.echo_of(choice)?.text.clone();
+        let known = self.in_flight.parsed.prompt_output(choice, logprobs, model).echoed_logprobs();
+        let text = self.in_flight.parsed.echoed_prompt(choice)?.text.clone();
         Some(ChunkChoice::Text {
             index: choice,
             text,
@@ -201,44 +203,44 @@ impl Events {
         })
     }
 
-    fn chunk(&mut self, mut choices: Vec<ChunkChoice>, bytes: &mut Vec<u8>) {
-        let request = &self.running.order.request;
-        let options = self.running.order.stream.unwrap_or_default();
-        let mut of_chat = None;
+    fn write_chunk(&mut self, mut choices: Vec<ChunkChoice>, bytes: &mut Vec<u8>) {
+        let request = &self.in_flight.parsed.request;
+        let options = self.in_flight.parsed.stream.unwrap_or_default();
+        let mut chat_prompt_ids = None;
         if let Some(choice) = choices.first_mut()
             && std::mem::replace(&mut self.is_first[choice.index()], false)
         {
-            let of_prompt = prompt_token_ids(request, choice.index());
+            let prompt_ids = prompt_token_ids(request, choice.index());
             match choice {
-                ChunkChoice::Chat { .. } => of_chat = of_prompt,
-                ChunkChoice::Text { prompt_token_ids, .. } => *prompt_token_ids = of_prompt,
+                ChunkChoice::Chat { .. } => chat_prompt_ids = prompt_ids,
+                ChunkChoice::Text { prompt_token_ids, .. } => *prompt_token_ids = prompt_ids,
             }
         }
         let is_last = choices.is_empty();
         let usage: Option<Option<Usage>> = if options.continuous_usage || is_last {
-            Some(Some(self.running.usage()))
+            Some(Some(self.in_flight.usage()))
         } else {
             options.include_usage.then_some(None)
         };
-        event(&Chunk::new(&self.head, choices, of_chat, usage), bytes);
+        write_event(&CompletionChunk::new(&self.head, choices, chat_prompt_ids, usage), bytes);
     }
 }
 
 /// Returns true if an event takes long to write.
-fn is_long(news: &News) -> bool {
-    let size = match &news.what {
-        What::Prompt { logprobs, .. } => logprobs.len(),
-        What::Grown(delta, _) => delta.token_ids.len(),
-        What::Ended(ended) => {
-            let width = ended.rest.logprobs.as_ref().map_or(1, |_| SPELLED_AT_ONCE);
-            ended.rest.token_ids.len() * width
+fn is_large(event: &AnswerEvent) -> bool {
+    let size = match &event.kind {
+        AnswerEventKind::Prompt { logprobs, .. } => logprobs.len(),
+        AnswerEventKind::Delta(delta, _) => delta.token_ids.len(),
+        AnswerEventKind::Completed(ended) => {
+            let width = ended.final_delta.logprobs.as_ref().map_or(1, |_| ENTRIES_PER_LOGPROB);
+            ended.final_delta.token_ids.len() * width
         }
-        What::Failed(_) | What::Lost(_) => 0,
+        AnswerEventKind::Failed(_) | AnswerEventKind::DetokenizationFailed(_) => 0,
     };
-    size > WRITTEN_AT_ONCE
+    size > INLINE_ENTRIES_MAX
 }
 
-fn event(body: &impl Serialize, bytes: &mut Vec<u8>) {
+fn write_event(body: &impl Serialize, bytes: &mut Vec<u8>) {
     bytes.extend_from_slice(b"data: ");
     serde_json::to_writer(&mut *bytes, body).expect("a list of bytes takes everything");
     bytes.extend_from_slice(b"\n\n");

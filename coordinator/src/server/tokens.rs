@@ -9,15 +9,15 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::activity::{Activity, Phase};
+use super::activity::{Activity, ConnectionPhase};
 use super::error::ApiError;
-use super::order::{check_model, fields};
+use super::parsed_request::{check_model, parse_fields};
 use super::reply::json;
-use super::shared::Shared;
-use crate::boundary::codec::{TextCodec, TextContext};
-use crate::openai::body::{Fields, RawPrompt, read_prompts};
-use crate::openai::item::{ErrorCode, Rejection};
-use crate::openai::prompt::{Limits, tokenise};
+use super::state::ServerState;
+use crate::engine_api::codec::{TextCodec, TextContext};
+use crate::openai::body::{JsonFields, RawPrompt, read_prompts};
+use crate::openai::input_line::{ErrorCode, Rejection};
+use crate::openai::prompt::{ModelLimits, tokenize_prompt};
 
 /// Maximum size of a text that is tokenised, in bytes, unless the context permits a longer one.
 const MAX_TOKENIZED_BYTES: usize = 2 << 20;
@@ -25,7 +25,7 @@ const MAX_TOKENIZED_BYTES: usize = 2 << 20;
 const BYTES_PER_TOKEN: usize = 16;
 
 #[derive(Serialize)]
-struct Tokenized {
+struct TokenizeResponse {
     count: usize,
     max_model_len: usize,
     tokens: Vec<u32>,
@@ -34,27 +34,27 @@ struct Tokenized {
 }
 
 #[derive(Serialize)]
-struct Detokenized {
+struct DetokenizeResponse {
     prompt: String,
 }
 
 /// Handles `/tokenize`.
-pub async fn tokenize(State(shared): State<Arc<Shared>>, request: Request) -> Response {
-    respond(&shared, request, |fields, codec, shared| {
+pub async fn tokenize(State(shared): State<Arc<ServerState>>, request: Request) -> Response {
+    handle(&shared, request, |fields, codec, shared| {
         let tokens = tokens_of(fields, codec, shared)?;
-        let spelled = |token: &u32| String::from_utf8_lossy(&codec.bytes(*token)).into_owned();
-        let shows = is_set(fields, "return_token_strs", false)?;
-        let token_strs = shows.then(|| tokens.iter().map(spelled).collect());
+        let token_text = |token: &u32| String::from_utf8_lossy(&codec.bytes(*token)).into_owned();
+        let returns_strings = is_set(fields, "return_token_strs", false)?;
+        let token_strs = returns_strings.then(|| tokens.iter().map(token_text).collect());
         let max_model_len = shared.context();
-        let body = Tokenized { count: tokens.len(), max_model_len, tokens, token_strs };
+        let body = TokenizeResponse { count: tokens.len(), max_model_len, tokens, token_strs };
         Ok(json(StatusCode::OK, &body))
     })
     .await
 }
 
 /// Handles `/detokenize`.
-pub async fn detokenize(State(shared): State<Arc<Shared>>, request: Request) -> Response {
-    respond(&shared, request, |fields, codec, _| {
+pub async fn detokenize(State(shared): State<Arc<ServerState>>, request: Request) -> Response {
+    handle(&shared, request, |fields, codec, _| {
         let tokens = fields.get("tokens").and_then(Value::as_array);
         let id = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok());
         let tokens: Option<Vec<u32>> = tokens.and_then(|tokens| tokens.iter().map(id).collect());
@@ -64,16 +64,16 @@ pub async fn detokenize(State(shared): State<Arc<Shared>>, request: Request) -> 
         })?;
         let pieces = codec.pieces(&TextContext::default(), &tokens).map_err(|error| {
             let what = "The tokens could not be decoded";
-            Rejection::of_codec(&error, ErrorCode::Tokenizer, what)
+            Rejection::from_codec_error(&error, ErrorCode::Tokenizer, what)
         })?;
-        Ok(json(StatusCode::OK, &Detokenized { prompt: pieces.concat() }))
+        Ok(json(StatusCode::OK, &DetokenizeResponse { prompt: pieces.concat() }))
     })
     .await
 }
 
-fn is_set(fields: &Fields, name: &str, unless_given: bool) -> Result<bool, ApiError> {
+fn is_set(fields: &JsonFields, name: &str, default: bool) -> Result<bool, ApiError> {
     match fields.get(name) {
-        None | Some(Value::Null) => Ok(unless_given),
+        None | Some(Value::Null) => Ok(default),
         Some(Value::Bool(value)) => Ok(*value),
         Some(_) => {
             let message = format!("Invalid value for '{name}': must be a boolean.");
@@ -83,9 +83,9 @@ fn is_set(fields: &Fields, name: &str, unless_given: bool) -> Result<bool, ApiEr
 }
 
 fn tokens_of(
-    fields: &mut Fields,
+    fields: &mut JsonFields,
     codec: &dyn TextCodec,
-    shared: &Shared,
+    shared: &ServerState,
 ) -> Result<Vec<u32>, ApiError> {
     let mut prompts = read_prompts(fields)?;
     let (Some(prompt), true) = (prompts.pop(), prompts.is_empty()) else {
@@ -99,13 +99,13 @@ fn tokens_of(
         RawPrompt::Text(text) if !is_set(fields, "add_special_tokens", true)? => {
             codec.encode_part(text).map_err(|error| {
                 let what = "The prompt cannot be tokenised";
-                Rejection::of_codec(&error, ErrorCode::Tokenizer, what).into()
+                Rejection::from_codec_error(&error, ErrorCode::Tokenizer, what).into()
             })
         }
         // A text that is tokenised for counting may exceed the context.
         prompt => {
-            let limits = Limits { context: usize::MAX, ..shared.prompt_limits() };
-            Ok(tokenise(prompt, Some(codec), now_s, limits)?)
+            let limits = ModelLimits { context: usize::MAX, ..shared.prompt_limits() };
+            Ok(tokenize_prompt(prompt, Some(codec), now_s, limits)?)
         }
     }
 }
@@ -130,10 +130,10 @@ fn check_size(prompt: &RawPrompt, context: usize) -> Result<(), Rejection> {
 }
 
 /// Reads a body and answers it on a thread that may wait for a tokenizer.
-async fn respond(
-    shared: &Arc<Shared>,
+async fn handle(
+    shared: &Arc<ServerState>,
     request: Request,
-    answer: impl FnOnce(&mut Fields, &dyn TextCodec, &Shared) -> Result<Response, ApiError>
+    answer: impl FnOnce(&mut JsonFields, &dyn TextCodec, &ServerState) -> Result<Response, ApiError>
     + Send
     + 'static,
 ) -> Response {
@@ -142,18 +142,18 @@ async fn respond(
     let reader = Arc::clone(shared);
     let answered = async {
         // Shares the admission limits with completions, since both use the same memory.
-        shared.admission.check_room().map_err(|full| shared.full(full))?;
-        let body = shared.inbound.read(&parts.headers, body).await?;
+        shared.admission.check_capacity().map_err(|full| shared.admission_error(full))?;
+        let body = shared.body_reader.read(&parts.headers, body).await?;
         if let Some(activity) = activity {
-            activity.set(Phase::Answering);
+            activity.set_phase(ConnectionPhase::Answering);
         }
-        let ticket = shared.admission.enter().map_err(|full| shared.full(full))?;
-        let answered = shared.blocking.reading.run(move || {
-            let _ticket = ticket;
-            let mut fields = fields(&body.bytes, &reader)?;
+        let permit = shared.admission.admit().map_err(|full| shared.admission_error(full))?;
+        let answered = shared.blocking_pools.reading.run(move || {
+            let _ticket = permit;
+            let mut fields = parse_fields(&body.bytes, &reader)?;
             check_model(&fields, &reader)?;
             let codec = reader.model.codec.as_deref().ok_or_else(|| {
-                let message = reader.prompt_limits().no_tokenizer("");
+                let message = reader.prompt_limits().missing_tokenizer_message("");
                 Rejection::new(ErrorCode::NoTokenizer, message)
             })?;
             answer(&mut fields, codec, &reader)

@@ -8,18 +8,18 @@ use model::source::StoredType;
 
 /// Number of elements in the matrices of each quantised type of a file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Quantised(BTreeMap<&'static str, OfType>);
+pub struct QuantisedMatrices(BTreeMap<&'static str, TypeTotals>);
 
 /// Matrices of one type.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct OfType {
+struct TypeTotals {
     stored: StoredType,
     /// Number of elements in all matrices; those of layers are counted in `layer_elements` too.
     elements: u64,
     layer_elements: u64,
 }
 
-impl OfType {
+impl TypeTotals {
     fn file_bytes(&self, elements: u64) -> u64 {
         let (block_elements, block_bytes) = self.stored.block();
         elements / block_elements as u64 * block_bytes as u64
@@ -28,31 +28,31 @@ impl OfType {
 
 /// Sizes of the matrices that are expanded.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Expanded {
+pub struct ExpandedWeights {
     types: Vec<&'static str>,
     file_bytes: u64,
     elements: u64,
 }
 
-impl Quantised {
-    /// Counts a matrix of `elements` elements, which belongs to a layer if `of_layer`.
-    pub fn add(&mut self, stored: StoredType, elements: u64, of_layer: bool) {
+impl QuantisedMatrices {
+    /// Counts a matrix of `elements` elements, which belongs to a layer if `is_in_layer`.
+    pub fn add(&mut self, stored: StoredType, elements: u64, is_in_layer: bool) {
         if stored.is_quantised() {
-            let none = OfType { stored, elements: 0, layer_elements: 0 };
-            let of_type = self.0.entry(stored.name()).or_insert(none);
-            of_type.elements += elements;
-            of_type.layer_elements += if of_layer { elements } else { 0 };
+            let none = TypeTotals { stored, elements: 0, layer_elements: 0 };
+            let totals = self.0.entry(stored.name()).or_insert(none);
+            totals.elements += elements;
+            totals.layer_elements += if is_in_layer { elements } else { 0 };
         }
     }
 
     /// Returns a sentence about the layers' matrices that are quantised to 4 bits although kernels
     /// read their blocks of more bits; `None` if there are none.
-    pub fn rounded_again(&self) -> Option<String> {
-        let more = |of_type: &&OfType| {
+    pub fn requantisation_note(&self) -> Option<String> {
+        let more = |of_type: &&TypeTotals| {
             let bits = of_type.stored.grouped().map_or(0, |grouped| grouped.bits.count());
             bits > 4 && of_type.layer_elements > 0
         };
-        let rounded: Vec<&OfType> = self.0.values().filter(more).collect();
+        let rounded: Vec<&TypeTotals> = self.0.values().filter(more).collect();
         let names: Vec<&str> = rounded.iter().map(|of_type| of_type.stored.name()).collect();
         let file_bytes: u64 =
             rounded.iter().map(|of_type| of_type.file_bytes(of_type.layer_elements)).sum();
@@ -68,9 +68,9 @@ impl Quantised {
 
     /// Returns the matrices that are expanded: if `all`, every quantised one, otherwise those whose
     /// blocks no kernel reads. `None` if there are none.
-    pub fn expanded(&self, all: bool) -> Option<Expanded> {
-        let expanded = self.0.values().filter(|one| all || one.stored.grouped().is_none());
-        let mut sum = Expanded { types: Vec::new(), file_bytes: 0, elements: 0 };
+    pub fn expanded_weights(&self, all: bool) -> Option<ExpandedWeights> {
+        let expanded = self.0.values().filter(|totals| all || totals.stored.grouped().is_none());
+        let mut sum = ExpandedWeights { types: Vec::new(), file_bytes: 0, elements: 0 };
         for of_type in expanded {
             sum.types.push(of_type.stored.name());
             sum.file_bytes += of_type.file_bytes(of_type.elements);
@@ -80,7 +80,7 @@ impl Quantised {
     }
 }
 
-impl Expanded {
+impl ExpandedWeights {
     /// Returns a sentence with the sizes in the file and in memory, or, if the layers' matrices are
     /// quantised again afterwards, one that says so.
     pub fn note(&self, dtype: Dtype, quantised_again: bool) -> String {
@@ -108,8 +108,8 @@ impl Expanded {
 mod tests {
     use super::*;
 
-    fn file() -> Quantised {
-        let mut quantised = Quantised::default();
+    fn file() -> QuantisedMatrices {
+        let mut quantised = QuantisedMatrices::default();
         quantised.add(StoredType::Q4K, 1 << 30, true);
         quantised.add(StoredType::Q4K, 1 << 30, true);
         quantised.add(StoredType::Q6K, 1 << 30, true);
@@ -120,33 +120,33 @@ mod tests {
 
     #[test]
     fn what_is_expanded_is_told_of_with_both_sizes() {
-        let note = file().expanded(true).expect("two types").note(Dtype::Bf16, false);
+        let note = file().expanded_weights(true).expect("two types").note(Dtype::Bf16, false);
         let expected = "The file's Q4_K and Q6_K weights are expanded to bf16: 2.77 GiB become \
                         8.00 GiB in memory (2.9 times).";
         assert_eq!(note, expected);
-        let all = file().expanded(true).expect("two types").note(Dtype::F32, false);
+        let all = file().expanded_weights(true).expect("two types").note(Dtype::F32, false);
         assert!(all.contains("16.00 GiB"), "{all}");
     }
 
     #[test]
     fn a_file_of_readable_blocks_needs_no_note() {
-        let mut quantised = Quantised::default();
+        let mut quantised = QuantisedMatrices::default();
         for stored in StoredType::ALL.into_iter().filter(|stored| stored.grouped().is_some()) {
             quantised.add(stored, 256, true);
         }
         quantised.add(StoredType::Bf16, 64, true);
-        assert_eq!(quantised.expanded(false), None);
+        assert_eq!(quantised.expanded_weights(false), None);
     }
 
     #[test]
     fn a_second_rounding_is_named() {
-        let note = file().expanded(true).expect("Q4_K").note(Dtype::Bf16, true);
+        let note = file().expanded_weights(true).expect("Q4_K").note(Dtype::Bf16, true);
         assert!(note.contains("rounded a second time"), "{note}");
-        let note = file().rounded_again().expect("Q6_K in layers");
+        let note = file().requantisation_note().expect("Q6_K in layers");
         assert!(note.starts_with("The layers' Q6_K weights (0.82 GiB in the file)"), "{note}");
-        let mut outer = Quantised::default();
+        let mut outer = QuantisedMatrices::default();
         outer.add(StoredType::Q6K, 256, false);
         outer.add(StoredType::Q4K, 256, true);
-        assert_eq!(outer.rounded_again(), None);
+        assert_eq!(outer.requantisation_note(), None);
     }
 }

@@ -5,15 +5,15 @@ use std::path::Path;
 use anyhow::Context;
 use model::config::ModelConfig;
 use planner::machine::Machine;
-use planner::policy::by_name::PolicyName;
-use planner::priced::{Finished, Pricing, Rehearse, Unpriced, WithStorages};
-use profiler::{Profile, Request, cache, plan_key};
+use planner::policy::name::PolicyName;
+use planner::search::{CostError, MeasuredFactors, Pricing, Rehearser, StoragePricing};
+use profiler::{Profile, ProfilingRequest, cache, plan_key};
 use program::ir::Program;
 use program::map::Chunking;
 use program::plan::Plan;
-use program::simulate::Costs;
+use program::simulate::SimulationCosts;
 
-use super::pricing::{Profiles, compares_alone};
+use super::pricing::{Profiles, compares_without_device};
 use super::profile;
 
 /// Description of a machine, with its measured profiles if the file has them.
@@ -29,7 +29,7 @@ impl MeasuredMachine {
     ///
     /// # Errors
     /// Measurements that were modified, or that were made by another version.
-    pub(crate) fn of(
+    pub(crate) fn load(
         description: Machine,
         file: &str,
         policy: PolicyName,
@@ -38,11 +38,11 @@ impl MeasuredMachine {
             let decoded = text.as_ref().map(|text| cache::decode(text, Path::new(file)));
             decoded.transpose().with_context(|| format!("[profile] of {file}"))
         };
-        let is_alone = compares_alone(policy) || policy == PolicyName::CpuOnly;
+        let is_alone = compares_without_device(policy) || policy == PolicyName::CpuOnly;
         let profiles = match &description.profile {
             Some(texts) => Some(Profiles {
                 with_device: read(&texts.with_device)?,
-                alone: read(&texts.alone)?.filter(|_| is_alone),
+                without_device: read(&texts.alone)?.filter(|_| is_alone),
             }),
             None => None,
         };
@@ -51,7 +51,7 @@ impl MeasuredMachine {
 
     /// Returns the machine with its described rates alone, for comparison with machines that were
     /// not measured.
-    pub(crate) fn as_described(description: &Machine) -> MeasuredMachine {
+    pub(crate) fn without_measurements(description: &Machine) -> MeasuredMachine {
         MeasuredMachine { description: description.clone(), profiles: None }
     }
 
@@ -62,24 +62,29 @@ impl MeasuredMachine {
     }
 
     /// Returns the rehearsals that were measured on the machine; `None` without measurements.
-    pub(crate) fn rehearsals(&self) -> Option<&dyn Rehearse> {
-        self.profiles.is_some().then_some(self as &dyn Rehearse)
+    pub(crate) fn rehearsals(&self) -> Option<&dyn Rehearser> {
+        self.profiles.is_some().then_some(self as &dyn Rehearser)
     }
 
     /// Returns the measured costs of a program, if all of it was measured.
-    fn measured(&self, plan: &Plan, program: &Program, prompt_len: u32) -> Option<Box<dyn Costs>> {
+    fn measured_costs(
+        &self,
+        plan: &Plan,
+        program: &Program,
+        prompt_len: u32,
+    ) -> Option<Box<dyn SimulationCosts>> {
         let rates = self.description.storage_rates();
-        let (profiles, _) = self.covering(plan)?;
-        WithStorages { inner: profiles, rates: &rates }.costs(plan, program, prompt_len).ok()
+        let (profiles, _) = self.covering_profile(plan)?;
+        StoragePricing { inner: profiles, rates: &rates }.costs(plan, program, prompt_len).ok()
     }
 
     /// Returns the profiles and the one for the hardware that a plan runs on, if it covers the
     /// plan's model and batches.
-    fn covering(&self, plan: &Plan) -> Option<(&Profiles, &Profile)> {
+    fn covering_profile(&self, plan: &Plan) -> Option<(&Profiles, &Profile)> {
         let profiles = self.profiles.as_ref()?;
-        let profile = profiles.of(plan)?;
+        let profile = profiles.for_plan(plan)?;
         let threads = profile.measurements.threads;
-        let request = Request::for_shape(&plan.config, &plan.shape, threads);
+        let request = ProfilingRequest::for_shape(&plan.config, &plan.shape, threads);
         profile.fingerprint.covers(&request).then_some((profiles, profile))
     }
 }
@@ -92,42 +97,45 @@ impl Pricing for MeasuredMachine {
         plan: &Plan,
         program: &Program,
         prompt_len: u32,
-    ) -> Result<Box<dyn Costs>, Unpriced> {
-        let measured = self.measured(plan, program, prompt_len);
+    ) -> Result<Box<dyn SimulationCosts>, CostError> {
+        let measured = self.measured_costs(plan, program, prompt_len);
         measured.map_or_else(|| self.description.costs(plan, program, prompt_len), Ok)
     }
 
-    fn costs_alone(
+    fn costs_without_contention(
         &self,
         plan: &Plan,
         program: &Program,
         prompt_len: u32,
-    ) -> Result<Box<dyn Costs>, Unpriced> {
-        let measured = self.measured(plan, program, prompt_len);
-        measured.map_or_else(|| self.description.costs_alone(plan, program, prompt_len), Ok)
+    ) -> Result<Box<dyn SimulationCosts>, CostError> {
+        let measured = self.measured_costs(plan, program, prompt_len);
+        measured.map_or_else(
+            || self.description.costs_without_contention(plan, program, prompt_len),
+            Ok,
+        )
     }
 
-    fn costs_of_host(
+    fn host_memory_costs(
         &self,
         plan: &Plan,
         program: &Program,
         prompt_len: u32,
-    ) -> Result<Option<Box<dyn Costs>>, Unpriced> {
-        match self.covering(plan) {
+    ) -> Result<Option<Box<dyn SimulationCosts>>, CostError> {
+        match self.covering_profile(plan) {
             Some(_) => Ok(None),
-            None => self.description.costs_of_host(plan, program, prompt_len),
+            None => self.description.host_memory_costs(plan, program, prompt_len),
         }
     }
 
-    fn finished(&self, plan: &Plan) -> Option<Finished> {
-        self.covering(plan).and_then(|(profiles, _)| profiles.finished(plan))
+    fn measured_factors(&self, plan: &Plan) -> Option<MeasuredFactors> {
+        self.covering_profile(plan).and_then(|(profiles, _)| profiles.measured_factors(plan))
     }
 }
 
-impl Rehearse for MeasuredMachine {
+impl Rehearser for MeasuredMachine {
     /// Returns a stored rehearsal; nothing can run on a machine that is only described.
     fn decode_ns(&self, plan: &Plan, steps: u32) -> Option<f64> {
-        let (_, profile) = self.covering(plan)?;
+        let (_, profile) = self.covering_profile(plan)?;
         let key = plan_key(plan);
         let mut rehearsals = profile.measurements.rehearsals.iter();
         rehearsals.find(|one| one.plan == key && one.steps == steps).map(|one| one.decode_ns())

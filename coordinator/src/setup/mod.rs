@@ -1,19 +1,20 @@
 //! Preparation of a run: the model, the machine and its profile, the formats of weights and caches,
 //! the placement, and the start of the engine.
 
+pub mod argument_error;
 pub mod auto_batches;
-pub(crate) mod bar;
-pub(crate) mod described;
+pub(crate) mod byte_progress_bar;
+pub(crate) mod compression;
 pub mod expanded_weights;
-pub mod finished;
-pub(crate) mod form;
+pub mod fit_suggestions;
 pub mod formats;
 pub mod hardware;
+pub(crate) mod hybrid_placement;
+mod kv_select;
+pub(crate) mod machine_plan;
 pub(crate) mod measured_machine;
-pub mod memory_advice;
 pub mod model;
-mod nodes;
-pub(crate) mod owners;
+mod numa_nodes;
 pub mod placement;
 pub mod plan_request;
 pub mod prediction;
@@ -22,10 +23,9 @@ pub mod profile;
 pub(crate) mod progress_reporter;
 mod prompt_cache;
 pub mod rehearsal;
-mod select;
+pub mod run_history;
 pub(crate) mod serving;
 pub mod staging;
 pub mod start;
-pub mod usage;
 pub mod weights_identity;
 pub(crate) mod writable;

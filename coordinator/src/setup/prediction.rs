@@ -1,42 +1,46 @@
 //! Predictions of a run before its workers start.
 
-use planner::priced::{Factors, Predicted};
+use planner::search::{PredictedTimes, TimeFactors};
 use program::plan::RunShape;
 
-use super::placement::Decision;
-use crate::cli::request::{Run, Verbosity};
-use crate::job::demand::Demand;
-use crate::job::progress::Expected;
-use crate::job::remaining::Prior;
-use crate::job::run::{GroupSize, Job};
+use super::placement::PlacementDecision;
+use crate::cli::request::{RunRequest, Verbosity};
+use crate::job::eta::CostPrior;
+use crate::job::progress::EtaConfig;
+use crate::job::run::{BatchJob, GroupSize};
+use crate::job::workload::JobWorkload;
 use crate::report::build::RunPrediction;
 use crate::report::explain;
 
 /// Returns the number of sequences of a group.
-pub(crate) fn capacity(shape: &RunShape) -> usize {
+pub(crate) fn group_sequences(shape: &RunShape) -> usize {
     usize::from(shape.batches) * usize::from(shape.batch_size)
 }
 
 /// Returns the number of slots and the predicted durations for the progress display.
-pub(crate) fn expected(decision: &Decision) -> Expected {
+pub(crate) fn progress_expectation(decision: &PlacementDecision) -> EtaConfig {
     let shape = &decision.plan.shape;
-    let slots = capacity(shape);
-    let prior = decision.predicted.map(|full| Prior {
+    let slots = group_sequences(shape);
+    let prior = decision.predicted.map(|full| CostPrior {
         prompt_token_s: full.prefill_ns / 1e9 / (slots as f64 * f64::from(shape.max_prompt.max(1))),
         step_s: full.decode_ns / 1e9 / f64::from(shape.max_new.saturating_sub(1).max(1)),
     });
-    Expected { slots, prior }
+    EtaConfig { slots, prior }
 }
 
 /// Predicts a job before the workers start.
-pub(crate) fn predict(decision: &Decision, demand: Demand, job: &Job<'_>) -> RunPrediction {
+pub(crate) fn predict(
+    decision: &PlacementDecision,
+    demand: JobWorkload,
+    job: &BatchJob<'_>,
+) -> RunPrediction {
     let shape = &decision.plan.shape;
-    let groups = job.groups(capacity(shape));
-    let of_groups = |full| of_groups(full, &groups, shape);
+    let groups = job.groups(group_sequences(shape));
+    let predict_all = |full| predict_groups(full, &groups, shape);
     RunPrediction {
         lengths: (demand.max_prompt as u32, demand.max_new),
-        predicted: decision.predicted.map(of_groups),
-        between: decision.between.map(|between| between.map(of_groups)),
+        predicted: decision.predicted.map(predict_all),
+        bounds: decision.bounds.map(|between| between.map(predict_all)),
         factors: factors(decision),
         groups: groups.len() as u64,
         decode_steps: groups.iter().map(|group| u64::from(group.max_new.saturating_sub(1))).sum(),
@@ -45,25 +49,26 @@ pub(crate) fn predict(decision: &Decision, demand: Demand, job: &Job<'_>) -> Run
 }
 
 /// Returns the ratio of predicted to simulated durations.
-pub(crate) fn factors(decision: &Decision) -> Factors {
-    decision.chosen.as_ref().map_or(Factors::NONE, |chosen| chosen.factors())
+pub(crate) fn factors(decision: &PlacementDecision) -> TimeFactors {
+    decision.search_result.as_ref().map_or(TimeFactors::NONE, |chosen| chosen.factors())
 }
 
 /// Predicts the duration of all groups if no sequence takes over the slot of another. It is scaled
 /// from `full`, the duration of a full group of the longest sequences: prefill by tokens, decode by
 /// steps.
-fn of_groups(full: Predicted, groups: &[GroupSize], shape: &RunShape) -> Predicted {
+fn predict_groups(full: PredictedTimes, groups: &[GroupSize], shape: &RunShape) -> PredictedTimes {
     let sequences = f64::from(shape.batches) * f64::from(shape.batch_size);
     // Each stream of whole prompts, or each batch in chunks, computes the shared prefix once.
-    let once = if shape.is_chunked() { shape.batch_size } else { shape.micro_sequences };
+    let prefix_computations =
+        if shape.is_chunked() { shape.batch_size } else { shape.micro_sequences };
     let computed = |tokens: f64, sequences: f64| {
-        let micros = (sequences / f64::from(once)).ceil();
+        let micros = (sequences / f64::from(prefix_computations)).ceil();
         tokens - (sequences - micros) * f64::from(shape.shared_prompt)
     };
     let tokens = computed(sequences * f64::from(shape.max_prompt.max(1)), sequences);
     let steps = f64::from(shape.max_new.saturating_sub(1).max(1));
     let sum = |share: &dyn Fn(&GroupSize) -> f64| groups.iter().map(share).sum::<f64>();
-    Predicted {
+    PredictedTimes {
         prefill_ns: full.prefill_ns
             * sum(&|group| computed(group.prompt_tokens as f64, group.sequences as f64) / tokens),
         decode_ns: full.decode_ns
@@ -72,8 +77,8 @@ fn of_groups(full: Predicted, groups: &[GroupSize], shape: &RunShape) -> Predict
 }
 
 /// Prints the predicted duration of the run.
-pub(crate) fn print_prediction(run: &Run, prediction: &RunPrediction) {
+pub(crate) fn print_prediction(run: &RunRequest, prediction: &RunPrediction) {
     if let (Some(predicted), true) = (&prediction.predicted, run.verbosity >= Verbosity::Normal) {
-        eprint!("{}", explain::predicted(predicted, prediction.between));
+        eprint!("{}", explain::format_prediction(predicted, prediction.bounds));
     }
 }

@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::cli::request::Verbosity;
-use crate::job::progress::duration;
+use crate::job::progress::format_duration;
 
 /// Without a terminal: time until the first line, and interval between lines.
-const LINE_EVERY: Duration = Duration::from_secs(10);
+const LINE_INTERVAL: Duration = Duration::from_secs(10);
 /// Interval between redraws of a bar.
-const DRAW_EVERY: Duration = Duration::from_millis(200);
+const DRAW_INTERVAL: Duration = Duration::from_millis(200);
 /// Number of steps of a bar.
 const BAR_LENGTH: u64 = 1000;
 
@@ -25,13 +25,13 @@ const BAR_LENGTH: u64 = 1000;
 pub(crate) struct ProgressReporter {
     verbosity: Verbosity,
     bar: ProgressBar,
-    current: Arc<Mutex<Current>>,
-    lines: Option<Lines>,
+    current: Arc<Mutex<ReportedProgress>>,
+    lines: Option<LineThread>,
 }
 
 /// Current state of the work.
 #[derive(Debug, Clone, Default, PartialEq)]
-struct Current {
+struct ReportedProgress {
     /// Part of the work in progress; empty if the work has no parts.
     part: String,
     /// Completed share of the work, from 0 to 1; `None` if the end is not known.
@@ -40,7 +40,7 @@ struct Current {
 
 impl ProgressReporter {
     /// Starts to report work called `what`, as in `planning`.
-    pub(crate) fn begin(what: &str, verbosity: Verbosity) -> ProgressReporter {
+    pub(crate) fn start(what: &str, verbosity: Verbosity) -> ProgressReporter {
         let current = Arc::default();
         if verbosity == Verbosity::Quiet {
             return ProgressReporter {
@@ -53,16 +53,16 @@ impl ProgressReporter {
         if std::io::stderr().is_terminal() {
             let bar = ProgressBar::new(BAR_LENGTH).with_prefix(what.to_owned());
             bar.set_style(style("{spinner} {prefix} {msg}, {elapsed}"));
-            bar.enable_steady_tick(DRAW_EVERY);
+            bar.enable_steady_tick(DRAW_INTERVAL);
             return ProgressReporter { verbosity, bar, current, lines: None };
         }
-        let lines = Lines::start(what, &current, LINE_EVERY, std::io::stderr());
+        let lines = LineThread::start(what, &current, LINE_INTERVAL, std::io::stderr());
         ProgressReporter { verbosity, bar: ProgressBar::hidden(), current, lines }
     }
 
     /// Returns a reporter for work that is not reported, or not yet.
     pub(crate) fn silent() -> ProgressReporter {
-        ProgressReporter::begin("", Verbosity::Quiet)
+        ProgressReporter::start("", Verbosity::Quiet)
     }
 
     pub(crate) fn verbosity(&self) -> Verbosity {
@@ -90,7 +90,7 @@ impl ProgressReporter {
     }
 
     /// Prints a line above the bar, unless the command is quiet.
-    pub(crate) fn say(&self, line: &str) {
+    pub(crate) fn print_line(&self, line: &str) {
         if self.verbosity > Verbosity::Quiet {
             self.bar.suspend(|| eprintln!("{line}"));
         }
@@ -100,7 +100,7 @@ impl ProgressReporter {
 impl Drop for ProgressReporter {
     fn drop(&mut self) {
         self.bar.finish_and_clear();
-        if let Some(Lines { stop, thread }) = self.lines.take() {
+        if let Some(LineThread { stop, thread }) = self.lines.take() {
             drop(stop);
             // Everything that the thread has to report is on stderr already.
             let _ = thread.join();
@@ -116,44 +116,48 @@ fn style(template: &str) -> ProgressStyle {
 
 /// Thread that writes lines until `stop` is dropped.
 #[derive(Debug)]
-struct Lines {
+struct LineThread {
     stop: Sender<Infallible>,
     thread: JoinHandle<()>,
 }
 
-impl Lines {
+impl LineThread {
     /// Starts the thread; returns `None` if the system refuses more threads.
     fn start(
         what: &str,
-        current: &Arc<Mutex<Current>>,
-        every: Duration,
+        current: &Arc<Mutex<ReportedProgress>>,
+        interval: Duration,
         mut out: impl Write + Send + 'static,
-    ) -> Option<Lines> {
+    ) -> Option<LineThread> {
         let (stop, stopped) = channel();
         let (what, current) = (what.to_owned(), Arc::clone(current));
-        let write = move || write_lines(&what, &current, every, &stopped, &mut out);
+        let write = move || write_lines(&what, &current, interval, &stopped, &mut out);
         let thread = Builder::new().name("progress".to_owned()).spawn(write).ok()?;
-        Some(Lines { stop, thread })
+        Some(LineThread { stop, thread })
     }
 }
 
 fn write_lines(
     what: &str,
-    current: &Mutex<Current>,
-    every: Duration,
+    current: &Mutex<ReportedProgress>,
+    interval: Duration,
     stopped: &Receiver<Infallible>,
     out: &mut impl Write,
 ) {
-    let began = Instant::now();
-    while stopped.recv_timeout(every) == Err(RecvTimeoutError::Timeout) {
+    let started = Instant::now();
+    while stopped.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {
         let current = current.lock().unwrap_or_else(PoisonError::into_inner).clone();
         // Progress is not worth a failure, so a closed stderr is ignored.
-        let _ = writeln!(out, "{}", in_words(what, &current, began.elapsed()));
+        let _ = writeln!(out, "{}", format_progress(what, &current, started.elapsed()));
     }
 }
 
 /// Formats progress: `planning: profiling linears, 37%, 1 min 10 s so far`.
-fn in_words(what: &str, Current { part, share }: &Current, elapsed: Duration) -> String {
+fn format_progress(
+    what: &str,
+    ReportedProgress { part, share }: &ReportedProgress,
+    elapsed: Duration,
+) -> String {
     let mut words = Vec::new();
     if !part.is_empty() {
         words.push(part.clone());
@@ -161,7 +165,7 @@ fn in_words(what: &str, Current { part, share }: &Current, elapsed: Duration) ->
     if let Some(share) = share {
         words.push(format!("{:.0}%", 100.0 * share));
     }
-    words.push(format!("{} so far", duration(elapsed.as_secs_f64())));
+    words.push(format!("{} so far", format_duration(elapsed.as_secs_f64())));
     format!("{what}: {}", words.join(", "))
 }
 
@@ -186,9 +190,10 @@ mod tests {
     #[test]
     fn lines_say_what_is_done_and_how_far_it_is() {
         let (sender, written) = channel();
-        let current = Arc::new(Mutex::new(Current::default()));
+        let current = Arc::new(Mutex::new(ReportedProgress::default()));
         let every = Duration::from_millis(1);
-        let lines = Lines::start("planning", &current, every, Written(sender)).expect("a thread");
+        let lines =
+            LineThread::start("planning", &current, every, Written(sender)).expect("a thread");
         let wait_for = |words: &str| {
             let mut text = String::new();
             while !text.contains(words) {
@@ -196,7 +201,8 @@ mod tests {
             }
         };
         wait_for(" s so far\n");
-        *current.lock().unwrap() = Current { part: "profiling".to_owned(), share: Some(0.374) };
+        *current.lock().unwrap() =
+            ReportedProgress { part: "profiling".to_owned(), share: Some(0.374) };
         wait_for("planning: profiling, 37%, ");
         drop(lines.stop);
         lines.thread.join().expect("it ends when nothing is reported any more");
@@ -204,7 +210,7 @@ mod tests {
 
     #[test]
     fn a_quiet_command_reports_nothing() {
-        let reporter = ProgressReporter::begin("planning", Verbosity::Quiet);
+        let reporter = ProgressReporter::start("planning", Verbosity::Quiet);
         reporter.update("profiling", Some(0.5));
         assert!(reporter.lines.is_none() && reporter.bar.is_hidden());
         let current = reporter.current.lock().unwrap().clone();

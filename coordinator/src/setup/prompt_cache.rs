@@ -7,13 +7,13 @@ use anyhow::Context;
 use kernels::Variant;
 use program::page_runs::PageRuns;
 use program::plan::Plan;
-use prompt_store::Origin;
+use prompt_cache::PageOrigin;
 use sha2::{Digest, Sha256};
-use workers::shared::protocol::PromptsAt;
+use workers::shared::protocol::PrefixStoreConfig;
 
-use super::model::Opened;
-use super::usage::Usage;
-use crate::cli::request::Run;
+use super::argument_error::ArgumentError;
+use super::model::ModelHandle;
+use crate::cli::request::RunRequest;
 
 /// This program's own file. The kernels of another version may give different bits.
 const PROGRAM: &str = "/proc/self/exe";
@@ -23,29 +23,29 @@ const BUFFER_BYTES: usize = 1 << 20;
 ///
 /// # Errors
 /// A run whose caches cannot be stored, as a sentence for the user.
-pub(super) fn prompts(
-    run: &Run,
-    opened: &Opened,
+pub(super) fn prompt_store_config(
+    run: &RunRequest,
+    model: &ModelHandle,
     plan: &Plan,
-) -> anyhow::Result<Option<PromptsAt>> {
-    let Some(asked) = &run.prompt_cache else { return Ok(None) };
+) -> anyhow::Result<Option<PrefixStoreConfig>> {
+    let Some(requested) = &run.prompt_cache else { return Ok(None) };
     let is_cuda = matches!(run.device, crate::cli::values::DeviceChoice::Cuda(_));
     if is_cuda || PageRuns::of(plan, 0).is_none() {
         let sentence = "--prompt-cache requires caches in pages to which the CPU attends. This run \
                         has none: a device stores or computes them, or layers of the model have \
                         windows or states. Run with --device none, another model, or without \
                         --prompt-cache";
-        return Err(Usage(sentence.to_owned()).into());
+        return Err(ArgumentError(sentence.to_owned()).into());
     }
-    Ok(Some(PromptsAt {
-        directory: asked.directory.clone(),
-        most_bytes: asked.most_bytes,
-        least_tokens: asked.least_tokens,
-        origin: origin(opened, plan)?,
+    Ok(Some(PrefixStoreConfig {
+        directory: requested.directory.clone(),
+        max_bytes: requested.max_bytes,
+        min_tokens: requested.min_tokens,
+        origin: origin(model, plan)?,
     }))
 }
 
-fn origin(opened: &Opened, plan: &Plan) -> anyhow::Result<Origin> {
+fn origin(model_handle: &ModelHandle, plan: &Plan) -> anyhow::Result<PageOrigin> {
     let mut config = plan.config.clone();
     let model = std::mem::take(&mut config.name);
     let fields = [
@@ -53,13 +53,13 @@ fn origin(opened: &Opened, plan: &Plan) -> anyhow::Result<Origin> {
         ("KV", format!("{:?}", plan.map.kv_format).to_lowercase()),
         ("kernels", Variant::from_env()?.name().to_owned()),
         ("page", format!("{} positions", plan.shape.page_positions)),
-        ("weights", opened.weights_identity()?),
+        ("weights", model_handle.weights_identity()?),
         ("forms of weights", digest(format!("{:?}", plan.map.weight_formats).as_bytes())),
         ("configuration", digest(format!("{config:?}").as_bytes())),
         ("program", program()?),
     ];
     let fields = fields.into_iter().map(|(name, value)| (name.to_owned(), value));
-    Ok(Origin { model, fields: fields.collect() })
+    Ok(PageOrigin { model, fields: fields.collect() })
 }
 
 /// Returns a hash of this program's file.

@@ -3,8 +3,8 @@
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-use planner::priced::{Pricing, Rehearse};
-use profiler::{Cache, Rehearsal, plan_key, rehearse};
+use planner::search::{Pricing, Rehearser};
+use profiler::{ProfileCache, RehearsalTimes, plan_key, rehearse};
 use program::plan::Plan;
 use program::simulate::simulate;
 
@@ -15,25 +15,25 @@ use super::progress_reporter::ProgressReporter;
 use crate::interrupt::Interrupt;
 
 /// Total time of rehearsals after which no further one starts.
-const TRYING_MAX: Duration = Duration::from_secs(20);
+const MAX_REHEARSAL_TIME: Duration = Duration::from_secs(20);
 
 /// Name of the part of planning between two rehearsals.
-pub(crate) const SEARCHING: &str = "searching placements";
+pub(crate) const SEARCH_LABEL: &str = "searching placements";
 
 /// Rehearses plans on this machine.
 #[derive(Debug)]
-pub struct Stage<'a> {
+pub struct RehearsalRunner<'a> {
     pub profiles: &'a Profiles,
     /// Hardware of plans with the device; `alone` is that of plans without it.
     pub with_device: Hardware,
-    pub alone: Hardware,
+    pub without_device: Hardware,
     pub(crate) reporter: &'a ProgressReporter,
     pub interrupt: &'a Interrupt,
     /// Total time that rehearsals have taken.
     pub spent: Cell<Duration>,
 }
 
-impl Stage<'_> {
+impl RehearsalRunner<'_> {
     /// Returns the duration of decode steps of a plan as its profile predicts it, without a
     /// rehearsal.
     fn expected_ns(&self, plan: &Plan, steps: u32) -> Option<f64> {
@@ -42,20 +42,20 @@ impl Stage<'_> {
         Some(simulate(plan.decode(), costs.as_ref(), steps).ok()?.total_ns)
     }
 
-    fn try_out(&self, plan: &Plan, steps: u32) -> Option<Rehearsal> {
-        let hardware = if plan.map.uses_gpu() { self.with_device } else { self.alone };
-        let trying = format!("trying a placement of {} layers", plan.config.num_layers);
-        self.reporter.update(&trying, None);
+    fn rehearse_plan(&self, plan: &Plan, steps: u32) -> Option<RehearsalTimes> {
+        let hardware = if plan.map.uses_gpu() { self.with_device } else { self.without_device };
+        let message = format!("trying a placement of {} layers", plan.config.num_layers);
+        self.reporter.update(&message, None);
         let expected_ns = self.expected_ns(plan, steps);
         let mut runner = runner(hardware, self.reporter.verbosity(), self.interrupt);
         let rehearsed = rehearse(plan, steps, hardware.threads, expected_ns, &mut runner);
-        self.reporter.update(SEARCHING, None);
+        self.reporter.update(SEARCH_LABEL, None);
         match rehearsed {
             Ok(rehearsal) => Some(rehearsal),
             Err(error) => {
                 // The run that ends reports an interrupt itself.
                 if !self.interrupt.is_requested() {
-                    self.reporter.say(&format!(
+                    self.reporter.print_line(&format!(
                         "this placement could not be tried, so its estimate is used: {error}"
                     ));
                 }
@@ -65,27 +65,27 @@ impl Stage<'_> {
     }
 }
 
-impl Rehearse for Stage<'_> {
+impl Rehearser for RehearsalRunner<'_> {
     fn decode_ns(&self, plan: &Plan, steps: u32) -> Option<f64> {
         if plan.map.uses_storages() {
             // No storage holds the weights of a rehearsal, which is a model with fewer layers.
             return None;
         }
-        let cache = Cache::of_user();
-        let profile = self.profiles.of(plan)?;
-        let kept = cache.as_ref().and_then(|cache| cache.load(&profile.fingerprint).ok());
-        let mut profile = kept.unwrap_or_else(|| profile.clone());
+        let cache = ProfileCache::of_user();
+        let profile = self.profiles.for_plan(plan)?;
+        let stored = cache.as_ref().and_then(|cache| cache.load(&profile.fingerprint).ok());
+        let mut profile = stored.unwrap_or_else(|| profile.clone());
         let known = &mut profile.measurements.rehearsals;
         let key = plan_key(plan);
         if let Some(known) = known.iter().find(|known| known.plan == key && known.steps == steps) {
             return Some(known.decode_ns());
         }
-        if self.spent.get() >= TRYING_MAX {
+        if self.spent.get() >= MAX_REHEARSAL_TIME {
             return None;
         }
-        let begun = Instant::now();
-        let rehearsal = self.try_out(plan, steps);
-        self.spent.set(self.spent.get() + begun.elapsed());
+        let started = Instant::now();
+        let rehearsal = self.rehearse_plan(plan, steps);
+        self.spent.set(self.spent.get() + started.elapsed());
         let rehearsal = rehearsal?;
         let decode_ns = rehearsal.decode_ns();
         known.push(rehearsal);

@@ -4,40 +4,40 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use grammar::Grammars;
+use grammar::GrammarSet;
 use program::compile::{CompileError, compile};
 use program::plan::{Plan, RunShape};
-use schedule::hybrid::Policy;
-use workers::shared::protocol::StagedAt;
+use scheduler::hybrid::SchedulingPolicy;
+use workers::shared::protocol::StagedCopyConfig;
 
-use super::form::first_that_fits;
-use super::formats::{Case, formats, notes};
+use super::argument_error::ArgumentError;
+use super::compression::first_fitting_compression;
+use super::formats::{RunCompression, notes, resolve_formats};
 use super::hardware::Hardware;
-use super::model::Opened;
-use super::nodes;
-use super::owners::{Owners, Placing};
-use super::placement::{Decision, Measure, decide, say};
+use super::hybrid_placement::{HybridConfig, HybridPlacement};
+use super::kv_select;
+use super::model::ModelHandle;
+use super::numa_nodes;
+use super::placement::{MeasurePolicy, PlacementDecision, decide, print_decision};
 use super::plan_request::limits;
 use super::progress_reporter::ProgressReporter;
-use super::prompt_cache::prompts;
-use super::select;
+use super::prompt_cache::prompt_store_config;
 use super::staging::nvme::Nvme;
-use super::usage::Usage;
 use crate::cli::cuda::is_cuda;
-use crate::cli::request::{Run, Verbosity};
+use crate::cli::request::{RunRequest, Verbosity};
 use crate::cli::values::{Batches, BatchesChoice};
 use crate::engine::launch::LaunchOptions;
-use crate::engine::serving::{FormOf, ServingEngine, ServingOptions, StepTime};
+use crate::engine::serving::{CompileGrammarFn, ServingEngine, ServingOptions, StepTime};
 use crate::interrupt::Interrupt;
-use crate::job::demand::Demand;
+use crate::job::workload::JobWorkload;
 use crate::text::codec::ProcessCodec;
 
 /// Maximum number of rows of a step unless a chunk is specified. Larger steps compute no more rows
 /// per second, and delay all sequences.
-const STEP_ROWS: u32 = 512;
+const DEFAULT_STEP_ROWS: u32 = 512;
 
 /// Number of positions with caches per slot, if sequences share the caches.
-const SLOT_POSITIONS: u32 = 2048;
+const DEFAULT_SLOT_POSITIONS: u32 = 2048;
 
 /// Positions of a page of the caches; small, so that most of a shared prefix is found.
 pub(crate) const PAGE_POSITIONS: u32 = 256;
@@ -47,11 +47,11 @@ pub(crate) const LONG_PAGE_POSITIONS: u32 = 1024;
 pub(crate) const LONG_CONTEXT: u32 = 32 << 10;
 
 /// Default number of concurrent sequences, if they fit in memory.
-pub(crate) const SLOTS: u16 = 32;
+pub(crate) const DEFAULT_SLOTS: u16 = 32;
 
 /// Configuration of a serving run.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Served {
+pub(crate) struct ServingConfig {
     /// Number of concurrent sequences; `None`: as many as fit in memory, up to a default.
     pub(crate) slots: Option<u16>,
     /// Maximum number of positions of a sequence; `None`: that of the model.
@@ -65,21 +65,21 @@ pub(crate) struct Served {
     /// Positions of a page of the caches.
     pub(crate) page_positions: u32,
     /// Owners of sequences, if these belong to the device or to the host.
-    pub(crate) owners: Option<Owners>,
+    pub(crate) hybrid: Option<HybridConfig>,
 }
 
-impl Served {
+impl ServingConfig {
     /// Configuration for processing texts without a waiting user: steps take as long as their rows
     /// need, many logits are kept, and pages are small, so that little of a shared prefix is
     /// computed again.
-    pub(crate) const FOR_TEXTS: Served = Served {
+    pub(crate) const FOR_TEXTS: ServingConfig = ServingConfig {
         slots: None,
         context: None,
-        step: StepTime::Within(Duration::from_secs(600)),
+        step: StepTime::Target(Duration::from_secs(600)),
         logprobs: 0,
         logits_bytes: 64 << 20,
         page_positions: 16,
-        owners: None,
+        hybrid: None,
     };
 }
 
@@ -91,18 +91,18 @@ const LOGPROBS_BYTES: u64 = 1 << 30;
 ///
 /// # Errors
 /// The wanted slots, or even a single one, do not fit. The error is the bytes of a slot.
-pub(crate) fn slots_with_room(
-    wanted: Option<u16>,
+pub(crate) fn slots_within_capacity(
+    requested: Option<u16>,
     context: u32,
     logprobs: u16,
 ) -> Result<Option<u16>, u64> {
-    let of_slot = u64::from(context) * u64::from(logprobs) * 8;
-    let most = LOGPROBS_BYTES.checked_div(of_slot).unwrap_or(u64::MAX);
-    let most = u16::try_from(most).unwrap_or(u16::MAX);
-    if most < wanted.unwrap_or(1) {
-        return Err(of_slot);
+    let slot_bytes = u64::from(context) * u64::from(logprobs) * 8;
+    let max_slots = LOGPROBS_BYTES.checked_div(slot_bytes).unwrap_or(u64::MAX);
+    let max_slots = u16::try_from(max_slots).unwrap_or(u16::MAX);
+    if max_slots < requested.unwrap_or(1) {
+        return Err(slot_bytes);
     }
-    Ok(wanted.or_else(|| (most < SLOTS).then_some(most)))
+    Ok(requested.or_else(|| (max_slots < DEFAULT_SLOTS).then_some(max_slots)))
 }
 
 /// Plans, starts the workers and loads the model.
@@ -110,53 +110,64 @@ pub(crate) fn slots_with_room(
 /// # Errors
 /// A sentence for the user.
 pub(crate) fn start(
-    run: &Run,
-    opened: &Opened,
-    served: Served,
+    run: &RunRequest,
+    model: &ModelHandle,
+    config: ServingConfig,
     interrupt: &Interrupt,
 ) -> anyhow::Result<ServingEngine> {
-    let context = context(opened, served)?;
-    let served = Served { page_positions: page_positions(run, opened, served), ..served };
-    let run = planned_run(run, served);
-    if let Some(owners) = served.owners {
-        let plan = owned(&run, opened, (served, owners, context))?;
-        return engine((&run, opened, served), plan, Default::default(), interrupt);
+    let context = max_context(model, config)?;
+    let config = ServingConfig { page_positions: page_positions(run, model, config), ..config };
+    let run = run_with_batches(run, config);
+    if let Some(hybrid) = config.hybrid {
+        let plan = hybrid_plan(&run, model, (config, hybrid, context))?;
+        return start_engine((&run, model, config), plan, Default::default(), interrupt);
     }
-    let share = share(context, served);
-    let (decision, plan) = match planned(&run, opened, (served, share, context), interrupt)? {
-        (decision, Some(plan)) => (decision, plan),
-        (_, None) => {
-            let (decision, _) = planned(&run, opened, (served, context, context), interrupt)?;
-            let plan = serving(&decision.plan, (served, rows(&run, served), context), 0)
-                .context("the chosen placement cannot serve")?;
-            (decision, plan)
-        }
-    };
-    say(&run, &decision);
+    let slot_positions = positions_per_slot(context, config);
+    let (decision, plan) =
+        match decide_with_pages(&run, model, (config, slot_positions, context), interrupt)? {
+            (decision, Some(plan)) => (decision, plan),
+            (_, None) => {
+                let (decision, _) =
+                    decide_with_pages(&run, model, (config, context, context), interrupt)?;
+                let plan =
+                    serving_plan(&decision.plan, (config, max_step_rows(&run, config), context), 0)
+                        .context("the chosen placement cannot serve")?;
+                (decision, plan)
+            }
+        };
+    print_decision(&run, &decision);
     let staged = decision.nvme.as_ref().map(Nvme::staged).unwrap_or_default();
-    engine((&decision.tuned(&run), opened, served), plan, staged, interrupt)
+    start_engine((&decision.with_tuned_threads(&run), model, config), plan, staged, interrupt)
 }
 
 /// Validates a plan and starts its engine.
-fn engine(
-    (run, opened, served): (&Run, &Opened, Served),
+fn start_engine(
+    (run, model, config): (&RunRequest, &ModelHandle, ServingConfig),
     plan: Plan,
-    staged: Vec<StagedAt>,
+    staged: Vec<StagedCopyConfig>,
     interrupt: &Interrupt,
 ) -> anyhow::Result<ServingEngine> {
     program::validate::validate(&plan)
         .context("the compiled program is not safe to run; this is a defect, please report it")?;
     let hardware = Hardware::resolve(run, plan.map.uses_gpu());
-    let grammars = opened.vocabulary()?;
-    let forms = grammars.clone().zip(opened.shared_codec()?);
-    let forms = forms.map(|(grammars, codec)| form_of(grammars, codec));
-    let prompts = prompts(run, opened, &plan)?;
-    let nodes = nodes::checked(run, &plan)?;
-    let select_text = select::text(run, opened)?;
-    let launch = hardware.launch(opened.weights.clone());
+    let grammars = model.vocabulary()?;
+    let forms = grammars.clone().zip(model.shared_codec()?);
+    let forms = forms.map(|(grammars, codec)| grammar_compiler(grammars, codec));
+    let prompts = prompt_store_config(run, model, &plan)?;
+    let nodes = numa_nodes::validated_nodes(run, &plan)?;
+    let select_text = kv_select::calibration_tokens(run, model)?;
+    let launch = hardware.launch_options(model.weights.clone());
     let quiet = run.verbosity == Verbosity::Quiet;
-    let launch = LaunchOptions { staged, grammars, prompts, nodes, select_text, quiet, ..launch };
-    let reporter = Arc::new(ProgressReporter::begin("starting", run.verbosity));
+    let launch = LaunchOptions {
+        staged,
+        grammars,
+        prompt_cache: prompts,
+        memory_nodes: nodes,
+        select_text,
+        quiet,
+        ..launch
+    };
+    let reporter = Arc::new(ProgressReporter::start("starting", run.verbosity));
     let starting = Arc::downgrade(&reporter);
     let signals = interrupt.clone();
     let loading = Box::new(move |done, total| {
@@ -165,11 +176,20 @@ fn engine(
         }
         !signals.is_requested()
     });
-    let tell = Box::new(|sentence: &str| eprintln!("{sentence}"));
-    let step = served.step;
-    let policy = served.owners.map_or(Policy::GpuOnly, |owners| owners.policy);
+    let print = Box::new(|sentence: &str| eprintln!("{sentence}"));
+    let step = config.step;
+    let policy = config.hybrid.map_or(SchedulingPolicy::GpuOnly, |owners| owners.policy);
     let costs = None;
-    let options = ServingOptions { plan, launch, forms, policy, costs, step, loading, tell };
+    let options = ServingOptions {
+        plan,
+        launch,
+        compile_grammar: forms,
+        policy,
+        costs,
+        step_time: step,
+        on_load_progress: loading,
+        log: print,
+    };
     let engine = ServingEngine::start(options)?;
     drop(reporter);
     Ok(engine)
@@ -188,18 +208,18 @@ fn report_loading(reporter: &ProgressReporter, done_bytes: u64, total_bytes: u64
 }
 
 /// Returns the plan of a server whose sequences are owned by the device or by the host.
-fn owned(
-    run: &Run,
-    opened: &Opened,
-    (served, owners, context): (Served, Owners, u32),
+fn hybrid_plan(
+    run: &RunRequest,
+    model: &ModelHandle,
+    (config, hybrid, context): (ServingConfig, HybridConfig, u32),
 ) -> anyhow::Result<Plan> {
-    let demand = demand(context, served);
-    let case = first_that_fits(run, opened, Some(demand));
-    let (formats, limits) = (formats(run, opened, case), limits(run, opened, demand));
+    let demand = serving_demand(context, config);
+    let compression = first_fitting_compression(run, model, Some(demand));
+    let (formats, limits) = (resolve_formats(run, model, compression), limits(run, model, demand));
     if run.verbosity >= Verbosity::Normal {
-        notes(run, opened, case).iter().for_each(|note| eprintln!("{note}"));
+        notes(run, model, compression).iter().for_each(|note| eprintln!("{note}"));
     }
-    let slots = served.slots.unwrap_or(SLOTS);
+    let slots = config.slots.unwrap_or(DEFAULT_SLOTS);
     let shape = RunShape {
         batches: 1,
         batch_size: slots,
@@ -207,10 +227,10 @@ fn owned(
         shared_prompt: 0,
         max_context: context,
         max_new: context - 1,
-        logprobs: served.logprobs,
+        logprobs: config.logprobs,
         micro_sequences: 1,
         // A row for each slot, and at least as many rows of prompts.
-        prefill_chunk: rows(run, served).max(2 * u32::from(slots)),
+        prefill_chunk: max_step_rows(run, config).max(2 * u32::from(slots)),
         serves: true,
         page_positions: 0,
         kv_pages: 0,
@@ -218,74 +238,74 @@ fn owned(
         device_slots: 0,
         dtype: run.dtype,
     };
-    let placing = Placing { opened, formats: &formats, limits: &limits, shape };
-    let plan = placing.plan(owners.device_slots)?;
+    let placing = HybridPlacement { model, formats: &formats, limits: &limits, shape };
+    let plan = placing.plan(hybrid.device_slots)?;
     if is_cuda(run.device) {
         // The worker would report the same error, but only after it has started.
-        workers::device::check(&plan).map_err(|error| Usage(error.to_string()))?;
+        workers::device::check(&plan).map_err(|error| ArgumentError(error.to_string()))?;
     }
     Ok(plan)
 }
 
 /// Returns a function that compiles a grammar for a sampler, in the model's tokens.
-fn form_of(grammars: Grammars, codec: Arc<ProcessCodec>) -> Arc<FormOf> {
-    Arc::new(move |grammar| grammars.form(grammar.clone(), |text| codec.part(text)))
+fn grammar_compiler(grammars: GrammarSet, codec: Arc<ProcessCodec>) -> Arc<CompileGrammarFn> {
+    Arc::new(move |grammar| grammars.encode(grammar.clone(), |text| codec.try_encode_part(text)))
 }
 
 /// Returns the maximum number of positions of a sequence.
 ///
 /// # Errors
 /// A specified context that is longer than the model's.
-fn context(opened: &Opened, served: Served) -> anyhow::Result<u32> {
-    let most = u32::try_from(opened.config.max_positions).unwrap_or(u32::MAX);
-    let context = served.context.unwrap_or(most);
-    if context > most {
-        let sentence = format!("--context {context}: the model has at most {most} positions");
-        return Err(Usage(sentence).into());
+fn max_context(model: &ModelHandle, config: ServingConfig) -> anyhow::Result<u32> {
+    let model_max = u32::try_from(model.config.max_positions).unwrap_or(u32::MAX);
+    let context = config.context.unwrap_or(model_max);
+    if context > model_max {
+        let sentence = format!("--context {context}: the model has at most {model_max} positions");
+        return Err(ArgumentError(sentence).into());
     }
     Ok(context)
 }
 
 /// Returns the positions of a page. If pages are stored, all runs of a model use the same number.
-fn page_positions(run: &Run, opened: &Opened, served: Served) -> u32 {
+fn page_positions(run: &RunRequest, model: &ModelHandle, config: ServingConfig) -> u32 {
     match run.prompt_cache {
-        None => served.page_positions,
-        Some(_) if opened.config.max_positions > LONG_CONTEXT as usize => LONG_PAGE_POSITIONS,
+        None => config.page_positions,
+        Some(_) if model.config.max_positions > LONG_CONTEXT as usize => LONG_PAGE_POSITIONS,
         Some(_) => PAGE_POSITIONS,
     }
 }
 
 /// Returns the run as the planner sees it.
-fn planned_run(run: &Run, served: Served) -> Run {
+fn run_with_batches(run: &RunRequest, config: ServingConfig) -> RunRequest {
     let mut run = run.clone();
-    run.batches = served.slots.map(|size| BatchesChoice::Given(Batches { count: 1, size }));
-    run.prefill_chunk = Some(rows(&run, served));
+    run.batches = config.slots.map(|size| BatchesChoice::Fixed(Batches { count: 1, size }));
+    run.prefill_chunk = Some(max_step_rows(&run, config));
     run
 }
 
 /// Returns the maximum number of rows of a step.
-fn rows(run: &Run, served: Served) -> u32 {
-    run.prefill_chunk.unwrap_or(STEP_ROWS).max(served.slots.unwrap_or(SLOTS).into())
+fn max_step_rows(run: &RunRequest, config: ServingConfig) -> u32 {
+    run.prefill_chunk.unwrap_or(DEFAULT_STEP_ROWS).max(config.slots.unwrap_or(DEFAULT_SLOTS).into())
 }
 
 /// Returns the number of positions with caches per slot. Few sequences are as long as the context,
 /// and in paged caches they share the capacity.
-fn share(context: u32, served: Served) -> u32 {
-    let slots = u32::from(served.slots.unwrap_or(SLOTS));
-    context.min(SLOT_POSITIONS.max(context.div_ceil(slots)))
+fn positions_per_slot(context: u32, config: ServingConfig) -> u32 {
+    let slots = u32::from(config.slots.unwrap_or(DEFAULT_SLOTS));
+    context.min(DEFAULT_SLOT_POSITIONS.max(context.div_ceil(slots)))
 }
 
 /// Returns the demand that memory must satisfy.
-fn demand(positions: u32, served: Served) -> Demand {
-    Demand {
-        sequences: usize::from(served.slots.unwrap_or(SLOTS)),
+fn serving_demand(positions: u32, config: ServingConfig) -> JobWorkload {
+    JobWorkload {
+        sequences: usize::from(config.slots.unwrap_or(DEFAULT_SLOTS)),
         max_prompt: positions as usize - 1,
         shared_prompt: 0,
         max_new: positions - 1,
         max_context: positions as usize,
-        logprobs: served.logprobs,
-        looks_at_prompts: false,
-        forms: false,
+        logprobs: config.logprobs,
+        evaluates_prompts: false,
+        has_grammars: false,
     }
 }
 
@@ -293,47 +313,54 @@ fn demand(positions: u32, served: Served) -> Demand {
 ///
 /// # Errors
 /// A context that is longer than the model's.
-pub(crate) fn case(run: &Run, opened: &Opened, served: Served) -> anyhow::Result<Case> {
-    let positions = share(context(opened, served)?, served);
-    let run = planned_run(run, served);
-    Ok(first_that_fits(&run, opened, Some(demand(positions, served))))
+pub(crate) fn serving_compression(
+    run: &RunRequest,
+    model: &ModelHandle,
+    config: ServingConfig,
+) -> anyhow::Result<RunCompression> {
+    let positions = positions_per_slot(max_context(model, config)?, config);
+    let run = run_with_batches(run, config);
+    Ok(first_fitting_compression(&run, model, Some(serving_demand(positions, config))))
 }
 
 /// Decides on a placement for a job in which each sequence has the given number of positions, and
 /// returns the plan of a serving run with that placement and paged caches; `None` if its caches
 /// cannot be paged.
-fn planned(
-    run: &Run,
-    opened: &Opened,
-    (served, positions, context): (Served, u32, u32),
+fn decide_with_pages(
+    run: &RunRequest,
+    model: &ModelHandle,
+    (config, positions, context): (ServingConfig, u32, u32),
     interrupt: &Interrupt,
-) -> anyhow::Result<(Decision, Option<Plan>)> {
-    let demand = demand(positions, served);
-    let case = first_that_fits(run, opened, Some(demand));
+) -> anyhow::Result<(PlacementDecision, Option<Plan>)> {
+    let demand = serving_demand(positions, config);
+    let compression = first_fitting_compression(run, model, Some(demand));
     // A serving run computes prompts in chunks regardless of their length, which not every
     // placement supports. The planner considers chunks only if they are shorter than the longest
     // prompt.
     let shortest = (demand.max_prompt as u32).saturating_sub(1).max(1);
     let chunk = run.prefill_chunk.map(|rows| rows.min(shortest));
-    let in_pieces = Run { prefill_chunk: chunk, ..run.clone() };
-    let decision = decide(&in_pieces, opened, demand, case, Measure::WhereNeeded, interrupt)?;
-    let of_slot = positions.div_ceil(served.page_positions);
-    let kv_pages = u32::from(decision.plan.shape.batch_size) * of_slot;
-    let plan = serving(&decision.plan, (served, rows(run, served), context), kv_pages).ok();
+    let chunked_run = RunRequest { prefill_chunk: chunk, ..run.clone() };
+    let decision =
+        decide(&chunked_run, model, demand, compression, MeasurePolicy::IfNeeded, interrupt)?;
+    let slot_pages = positions.div_ceil(config.page_positions);
+    let kv_pages = u32::from(decision.plan.shape.batch_size) * slot_pages;
+    let plan =
+        serving_plan(&decision.plan, (config, max_step_rows(run, config), context), kv_pages).ok();
     Ok((decision, plan))
 }
 
 /// Returns the plan of a serving run with the same placement, whose caches consist of the given
 /// number of pages per batch; 0: of contiguous extents.
-fn serving(
+fn serving_plan(
     plan: &Plan,
-    (served, rows, context): (Served, u32, u32),
+    (config, rows, context): (ServingConfig, u32, u32),
     kv_pages: u32,
 ) -> Result<Plan, CompileError> {
-    let page_positions = if kv_pages > 0 { served.page_positions } else { 0 };
-    let most = if kv_pages > 0 { kv_pages.saturating_mul(page_positions) } else { context };
-    let max_context = context.min(most);
-    let logits_rows = served.logits_bytes / (plan.config.vocab_size * size_of::<f32>());
+    let page_positions = if kv_pages > 0 { config.page_positions } else { 0 };
+    let max_positions =
+        if kv_pages > 0 { kv_pages.saturating_mul(page_positions) } else { context };
+    let max_context = context.min(max_positions);
+    let logits_rows = config.logits_bytes / (plan.config.vocab_size * size_of::<f32>());
     let shape = RunShape {
         serves: true,
         prefill_chunk: rows,

@@ -1,16 +1,16 @@
 //! Launches the engine, with a progress bar while it loads.
 
 use anyhow::Context;
-use grammar::Grammars;
+use grammar::GrammarSet;
 use program::plan::Plan;
 
-use super::bar::Bar;
+use super::byte_progress_bar::ByteProgressBar;
 use super::hardware::Hardware;
-use super::model::Opened;
-use super::nodes;
-use super::select;
+use super::kv_select;
+use super::model::ModelHandle;
+use super::numa_nodes;
 use super::staging::nvme::Nvme;
-use crate::cli::request::{Run, Verbosity};
+use crate::cli::request::{RunRequest, Verbosity};
 use crate::engine::RunEngine;
 use crate::engine::launch::LaunchOptions;
 use crate::engine::trace_file::TraceFile;
@@ -21,20 +21,20 @@ use crate::interrupt::Interrupt;
 /// # Errors
 /// The reason for which a worker did not get ready, in its own words.
 pub(crate) fn start(
-    run: &Run,
-    opened: &Opened,
+    run: &RunRequest,
+    model: &ModelHandle,
     plan: Plan,
-    (grammars, nvme): (Option<Grammars>, Option<&Nvme>),
+    (grammars, nvme): (Option<GrammarSet>, Option<&Nvme>),
     interrupt: &Interrupt,
 ) -> anyhow::Result<RunEngine> {
     let hardware = Hardware::resolve(run, plan.map.uses_gpu());
     let options = LaunchOptions {
         grammars,
         staged: nvme.map(Nvme::staged).unwrap_or_default(),
-        nodes: nodes::checked(run, &plan)?,
-        select_text: select::text(run, opened)?,
+        memory_nodes: numa_nodes::validated_nodes(run, &plan)?,
+        select_text: kv_select::calibration_tokens(run, model)?,
         quiet: run.verbosity == Verbosity::Quiet,
-        ..hardware.launch(opened.weights.clone())
+        ..hardware.launch_options(model.weights.clone())
     };
     let trace = match &run.trace {
         Some(path) => Some(
@@ -43,7 +43,7 @@ pub(crate) fn start(
         ),
         None => None,
     };
-    let mut progress = Bar::new("loading", run.verbosity == Verbosity::Quiet);
+    let mut progress = ByteProgressBar::new("loading", run.verbosity == Verbosity::Quiet);
     let signals = interrupt.clone();
     let mut engine = RunEngine::start(
         plan,
@@ -55,7 +55,7 @@ pub(crate) fn start(
             true
         },
     )?;
-    progress.end();
-    engine.share_prompts(run.shares_prompts);
+    progress.finish();
+    engine.set_share_prompts(run.shares_prompts);
     Ok(engine)
 }

@@ -12,24 +12,24 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use atomic_fs::{Directory, PRIVATE_DIRECTORY_MODE, PRIVATE_MODE};
-use profiler::Cache;
+use profiler::ProfileCache;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use shm::sync::{AtomicU64, Ordering};
 
 /// Name of the file with the stored hashes, in the folder of the profiles.
-const KEPT: &str = "weights.json";
+const CACHE_FILE: &str = "weights.json";
 /// Maximum number of files whose hashes are stored; beyond it, the stored ones are discarded.
-const KEPT_MAX: usize = 4096;
+const MAX_CACHED_FILES: usize = 4096;
 /// Size of the pieces of a file that threads hash independently.
 const PIECE_BYTES: u64 = 32 << 20;
 const BUFFER_BYTES: usize = 1 << 20;
 /// Interval between progress messages of a long read.
-const SAY_EVERY: Duration = Duration::from_secs(5);
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 
 /// State of a file when it was hashed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct State {
+struct FileState {
     size_bytes: u64,
     device: u64,
     inode: u64,
@@ -37,9 +37,9 @@ struct State {
     changed: (i64, i64),
 }
 
-impl State {
-    fn of(metadata: &Metadata) -> State {
-        State {
+impl FileState {
+    fn from_metadata(metadata: &Metadata) -> FileState {
+        FileState {
             size_bytes: metadata.len(),
             device: metadata.dev(),
             inode: metadata.ino(),
@@ -50,7 +50,7 @@ impl State {
 }
 
 /// Hashes by canonical path, each with the state of its file.
-type Kept = BTreeMap<PathBuf, (State, String)>;
+type HashCache = BTreeMap<PathBuf, (FileState, String)>;
 
 /// Returns the weight files in a model's directory, in order of their names.
 pub fn weight_files(directory: &Path) -> Vec<PathBuf> {
@@ -68,42 +68,42 @@ pub fn weight_files(directory: &Path) -> Vec<PathBuf> {
 ///
 /// # Errors
 /// A file that cannot be read.
-pub fn weights_identity(files: &[PathBuf], cache: Option<&Cache>) -> io::Result<String> {
-    let kept_at = cache.map(|cache| cache.directory().join(KEPT));
-    let mut kept = kept_at.as_deref().map(read_kept).unwrap_or_default();
+pub fn weights_identity(files: &[PathBuf], cache: Option<&ProfileCache>) -> io::Result<String> {
+    let cache_path = cache.map(|cache| cache.directory().join(CACHE_FILE));
+    let mut hashes = cache_path.as_deref().map(read_cache).unwrap_or_default();
     let mut hash = Sha256::new();
     let mut changed = false;
     for path in files {
         let path = path.canonicalize()?;
-        let state = State::of(&path.metadata()?);
-        let known = kept.get(&path).filter(|(known, _)| *known == state);
+        let state = FileState::from_metadata(&path.metadata()?);
+        let known = hashes.get(&path).filter(|(known, _)| *known == state);
         let content = match known {
             Some((_, content)) => content.clone(),
             None => {
                 let content = content_hash(&path, state.size_bytes)?;
-                kept.insert(path, (state, content.clone()));
+                hashes.insert(path, (state, content.clone()));
                 changed = true;
                 content
             }
         };
         hash.update(content.as_bytes());
     }
-    if let (Some(kept_at), true) = (kept_at, changed) {
+    if let (Some(cache_path), true) = (cache_path, changed) {
         // If it cannot be stored, the next run merely has to read the file again.
-        let _ = write_kept(&kept_at, kept);
+        let _ = write_cache(&cache_path, hashes);
     }
     Ok(hex(&hash.finalize()[..16]))
 }
 
-fn read_kept(path: &Path) -> Kept {
+fn read_cache(path: &Path) -> HashCache {
     std::fs::read(path).ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default()
 }
 
-fn write_kept(path: &Path, kept: Kept) -> io::Result<()> {
+fn write_cache(path: &Path, hashes: HashCache) -> io::Result<()> {
     let folder = path.parent().unwrap_or_else(|| Path::new("."));
     let folder = Directory::create(folder, PRIVATE_DIRECTORY_MODE)?;
-    let kept = if kept.len() > KEPT_MAX { Kept::new() } else { kept };
-    let text = serde_json::to_vec(&kept).map_err(io::Error::other)?;
+    let hashes = if hashes.len() > MAX_CACHED_FILES { HashCache::new() } else { hashes };
+    let text = serde_json::to_vec(&hashes).map_err(io::Error::other)?;
     folder.replace(path.file_name().unwrap_or_default(), &text, PRIVATE_MODE)
 }
 
@@ -116,7 +116,7 @@ fn content_hash(path: &Path, size_bytes: u64) -> io::Result<String> {
     let hash_pieces = || -> io::Result<Vec<(u64, [u8; 32])>> {
         let mut hashes = Vec::new();
         let mut buffer = vec![0; BUFFER_BYTES];
-        let mut said = Instant::now();
+        let mut last_report = Instant::now();
         loop {
             // Relaxed: only the number itself matters, since each piece belongs to one thread.
             let piece = next.fetch_add(1, Ordering::Relaxed);
@@ -127,9 +127,9 @@ fn content_hash(path: &Path, size_bytes: u64) -> io::Result<String> {
             let end = size_bytes.min(begin + PIECE_BYTES);
             hashes.push((piece, piece_hash(&file, begin, end, &mut buffer)?));
             let done_bytes = done.fetch_add(end - begin, Ordering::Relaxed) + end - begin;
-            if piece.is_multiple_of(threads as u64) && said.elapsed() >= SAY_EVERY {
-                said = Instant::now();
-                say(path, done_bytes, size_bytes);
+            if piece.is_multiple_of(threads as u64) && last_report.elapsed() >= PROGRESS_INTERVAL {
+                last_report = Instant::now();
+                print_progress(path, done_bytes, size_bytes);
             }
         }
     };
@@ -137,11 +137,13 @@ fn content_hash(path: &Path, size_bytes: u64) -> io::Result<String> {
         // If the system refuses more threads, this one hashes the remaining pieces.
         let begin = |_| std::thread::Builder::new().spawn_scoped(scope, hash_pieces).ok();
         let threads: Vec<_> = (1..threads).filter_map(begin).collect();
-        let ours = hash_pieces();
+        let own_hashes = hash_pieces();
         let join = |thread: std::thread::ScopedJoinHandle<'_, _>| {
             thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         };
-        std::iter::once(ours).chain(threads.into_iter().map(join)).collect::<io::Result<Vec<_>>>()
+        std::iter::once(own_hashes)
+            .chain(threads.into_iter().map(join))
+            .collect::<io::Result<Vec<_>>>()
     })?;
     let mut hashes: Vec<(u64, [u8; 32])> = by_thread.into_iter().flatten().collect();
     hashes.sort_unstable_by_key(|(piece, _)| *piece);
@@ -163,7 +165,7 @@ fn piece_hash(file: &File, begin: u64, end: u64, buffer: &mut [u8]) -> io::Resul
     Ok(hash.finalize().into())
 }
 
-fn say(path: &Path, done_bytes: u64, size_bytes: u64) {
+fn print_progress(path: &Path, done_bytes: u64, size_bytes: u64) {
     let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
     let name = path.file_name().unwrap_or_default().display();
     eprintln!(
@@ -204,17 +206,17 @@ mod tests {
     #[test]
     fn a_file_that_changed_is_read_again_and_damage_is_no_error() {
         let folder = tempfile::tempdir().unwrap();
-        let cache = Cache::new(folder.path().join("cache"));
+        let cache = ProfileCache::new(folder.path().join("cache"));
         let path = folder.path().join("model.safetensors");
         std::fs::write(&path, b"one").unwrap();
         let of = || weights_identity(std::slice::from_ref(&path), Some(&cache)).unwrap();
         let one = of();
-        let kept = cache.directory().join(KEPT);
-        let mut lied: Kept = read_kept(&kept);
+        let kept = cache.directory().join(CACHE_FILE);
+        let mut lied: HashCache = read_cache(&kept);
         assert_eq!(lied.len(), 1);
         // As long as the file is unchanged, the stored hash is returned.
         lied.values_mut().for_each(|(_, hash)| "other".clone_into(hash));
-        write_kept(&kept, lied).unwrap();
+        write_cache(&kept, lied).unwrap();
         assert_ne!(of(), one);
         let before = path.metadata().unwrap().modified().unwrap();
         std::fs::write(&path, b"two").unwrap();

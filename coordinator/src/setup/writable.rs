@@ -14,11 +14,11 @@ pub(crate) fn check_writable(path: &Path) -> io::Result<()> {
         // The file is only accessible by this name, which is new, so nothing was written to it.
         Ok(_) => std::fs::remove_file(path),
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-            let leads_nowhere = !path.exists();
+            let is_dangling = !path.exists();
             OpenOptions::new().append(true).create(true).open(path)?;
             let target = path.canonicalize()?;
-            let is_ours = leads_nowhere && target.metadata()?.len() == 0;
-            if is_ours { std::fs::remove_file(target) } else { Ok(()) }
+            let is_created = is_dangling && target.metadata()?.len() == 0;
+            if is_created { std::fs::remove_file(target) } else { Ok(()) }
         }
         Err(error) => Err(error),
     }

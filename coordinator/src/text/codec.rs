@@ -2,20 +2,20 @@
 
 use std::sync::OnceLock;
 
-use model::tokenizer::{GrowingTokens, Piece};
+use model::tokenizer::{GrowingTokens, TextPiece};
 
-use super::message::{TextFrom, TextReply, TextRequest, Word};
-use super::pool::Pool;
+use super::message::{TextReply, TextRequest, TextSource, VocabularyEntry};
+use super::pool::TextProcessPool;
 use super::process::{TextError, TextLimits, TextProcess};
-use crate::boundary::codec::{CodecError, Conversation, TextCodec, TextContext, TextStream};
+use crate::engine_api::codec::{CodecError, Conversation, TextCodec, TextContext, TextStream};
 
 /// A model's tokenizer and chat template in separate processes.
 #[derive(Debug)]
 pub struct ProcessCodec {
-    pool: Pool<TextProcess>,
+    pool: TextProcessPool<TextProcess>,
     /// Number of token ids of the model.
     vocab_size: usize,
-    vocabulary: OnceLock<Vec<Word>>,
+    vocabulary: OnceLock<Vec<VocabularyEntry>>,
     tools_template: OnceLock<Option<String>>,
 }
 
@@ -25,7 +25,7 @@ impl ProcessCodec {
     /// # Errors
     /// Returns an error if the model's files are invalid or the process cannot be started.
     pub fn start(
-        from: TextFrom,
+        from: TextSource,
         vocab_size: usize,
         limits: TextLimits,
     ) -> Result<Option<ProcessCodec>, TextError> {
@@ -35,7 +35,7 @@ impl ProcessCodec {
                 .ok_or_else(|| TextError::Refused("the model's tokenizer was removed".to_owned()))
         };
         Ok(Some(ProcessCodec {
-            pool: Pool::new(first, limits.losses, Box::new(start)),
+            pool: TextProcessPool::new(first, limits.max_failures, Box::new(start)),
             vocab_size,
             vocabulary: OnceLock::new(),
             tools_template: OnceLock::new(),
@@ -43,16 +43,17 @@ impl ProcessCodec {
     }
 
     /// Ends all processes but one, after a phase of many concurrent requests.
-    pub fn keep_one(&self) {
-        self.pool.keep_one();
+    pub fn shrink_to_one(&self) {
+        self.pool.shrink_to_one();
     }
 
     /// Returns the bytes of each of the model's tokens, for a grammar; special tokens have none.
     ///
     /// # Errors
     /// Returns an error if processes keep ending.
-    pub fn words(&self) -> Result<Vec<Vec<u8>>, CodecError> {
-        let spelled = |word: &Word| if word.is_special { Vec::new() } else { word.bytes.clone() };
+    pub fn token_bytes(&self) -> Result<Vec<Vec<u8>>, CodecError> {
+        let spelled =
+            |word: &VocabularyEntry| if word.is_special { Vec::new() } else { word.bytes.clone() };
         Ok(self.vocabulary()?.iter().map(spelled).collect())
     }
 
@@ -60,19 +61,19 @@ impl ProcessCodec {
     ///
     /// # Errors
     /// Returns an error if processes keep ending.
-    pub fn ends(&self) -> Result<(Option<u32>, Option<u32>), CodecError> {
-        match self.ask(&TextRequest::Ends)? {
-            TextReply::Ends { bos, eos } => Ok((bos, eos)),
+    pub fn boundary_tokens(&self) -> Result<(Option<u32>, Option<u32>), CodecError> {
+        match self.ask(&TextRequest::BoundaryTokens)? {
+            TextReply::BoundaryTokens { bos, eos } => Ok((bos, eos)),
             _ => Err(unexpected()),
         }
     }
 
     /// Returns the tokens of a text that is part of another one; `None` if it cannot be tokenised.
-    pub fn part(&self, text: &str) -> Option<Vec<u32>> {
+    pub fn try_encode_part(&self, text: &str) -> Option<Vec<u32>> {
         self.tokens(&TextRequest::EncodePart { text: text.to_owned() }).ok()
     }
 
-    fn vocabulary(&self) -> Result<&[Word], CodecError> {
+    fn vocabulary(&self) -> Result<&[VocabularyEntry], CodecError> {
         if let Some(known) = self.vocabulary.get() {
             return Ok(known);
         }
@@ -147,7 +148,7 @@ impl TextCodec for ProcessCodec {
 
     fn stream(&self, context: &TextContext) -> Box<dyn TextStream + '_> {
         let (growing, context) = (GrowingTokens::default(), Some(context.clone()));
-        Box::new(ProcessStream { codec: self, context, growing })
+        Box::new(ProcessStream { codec: self, context, tokens: growing })
     }
 }
 
@@ -155,15 +156,15 @@ struct ProcessStream<'a> {
     codec: &'a ProcessCodec,
     /// Context that the sequence follows; `None` once the sequence has begun.
     context: Option<TextContext>,
-    growing: GrowingTokens,
+    tokens: GrowingTokens,
 }
 
 impl ProcessStream<'_> {
     fn begin(&mut self) -> Result<(), CodecError> {
         let Some(context) = self.context.clone() else { return Ok(()) };
-        match self.codec.ask(&TextRequest::GrowBehind { context })? {
-            TextReply::Grown { tokens, emitted } if emitted <= tokens.len() => {
-                self.growing.grow_from(tokens, emitted);
+        match self.codec.ask(&TextRequest::BeginStream { context })? {
+            TextReply::StreamState { tokens, emitted } if emitted <= tokens.len() => {
+                self.tokens.grow_from(tokens, emitted);
                 self.context = None;
                 Ok(())
             }
@@ -174,13 +175,13 @@ impl ProcessStream<'_> {
 
 impl TextStream for ProcessStream<'_> {
     fn push(&mut self, token: u32) -> Result<String, CodecError> {
-        self.growing.push(token);
+        self.tokens.push(token);
         self.begin()?;
-        let (tokens, emitted) = self.growing.as_parts();
+        let (tokens, emitted) = self.tokens.as_parts();
         let request = TextRequest::NextPiece { tokens: tokens.to_vec(), emitted, is_last: false };
         match self.codec.ask(&request)? {
-            TextReply::NextPiece(Some(Piece { text, tokens })) => {
-                self.growing.emit(tokens);
+            TextReply::NextPiece(Some(TextPiece { text, tokens })) => {
+                self.tokens.emit(tokens);
                 Ok(text)
             }
             TextReply::NextPiece(None) => Ok(String::new()),

@@ -3,14 +3,14 @@
 use std::path::PathBuf;
 
 use model::config::Family;
-use model::tokenizer::Piece;
+use model::tokenizer::TextPiece;
 use serde::{Deserialize, Serialize};
 
-use crate::boundary::codec::{Conversation, TextContext};
+use crate::engine_api::codec::{Conversation, TextContext};
 
 /// Location of a tokenizer and a chat template.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum TextFrom {
+pub enum TextSource {
     /// Folder in the layout of Hugging Face.
     Directory { path: PathBuf, family: Family },
     /// Metadata of a GGUF file.
@@ -20,7 +20,7 @@ pub enum TextFrom {
 /// First message to a text process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TextSetup {
-    pub from: TextFrom,
+    pub source: TextSource,
     /// Maximum memory that the process may allocate, in bytes.
     pub memory_bytes: u64,
 }
@@ -38,13 +38,13 @@ pub enum TextRequest {
     /// Template that renders conversations with functions.
     ToolsTemplate,
     /// The tokenizer's tokens for the beginning and the end of a text.
-    Ends,
+    BoundaryTokens,
     /// Special token with this text.
     SpecialToken { text: String },
     /// Text that each of the tokens completes after a context, and the remainder at the end.
     Pieces { context: TextContext, tokens: Vec<u32> },
     /// See [`model::tokenizer::TextTokenizer::grow_behind`].
-    GrowBehind { context: TextContext },
+    BeginStream { context: TextContext },
     /// See [`model::tokenizer::TextTokenizer::next_piece`].
     NextPiece { tokens: Vec<u32>, emitted: usize, is_last: bool },
     /// Bytes of each of the first `tokens` ids of the vocabulary.
@@ -59,7 +59,9 @@ impl TextRequest {
             | TextRequest::EncodePart { text }
             | TextRequest::SpecialToken { text } => text.len(),
             TextRequest::EncodeChat { chat, .. } => chat.size_bytes(),
-            TextRequest::ToolsTemplate | TextRequest::Ends | TextRequest::GrowBehind { .. } => 0,
+            TextRequest::ToolsTemplate
+            | TextRequest::BoundaryTokens
+            | TextRequest::BeginStream { .. } => 0,
             TextRequest::Pieces { tokens, .. } | TextRequest::NextPiece { tokens, .. } => {
                 tokens.len() * 8
             }
@@ -69,16 +71,16 @@ impl TextRequest {
 
     /// Returns true if the request contains a client's text, which can exceed the limits of a
     /// process.
-    pub fn is_of_client(&self) -> bool {
+    pub fn is_from_client(&self) -> bool {
         match self {
             TextRequest::Encode { .. }
             | TextRequest::EncodePart { .. }
             | TextRequest::EncodeChat { .. } => true,
             TextRequest::ToolsTemplate
-            | TextRequest::Ends
+            | TextRequest::BoundaryTokens
             | TextRequest::SpecialToken { .. }
             | TextRequest::Pieces { .. }
-            | TextRequest::GrowBehind { .. }
+            | TextRequest::BeginStream { .. }
             | TextRequest::NextPiece { .. }
             | TextRequest::Vocabulary { .. } => false,
         }
@@ -87,7 +89,7 @@ impl TextRequest {
 
 /// A token of the vocabulary.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Word {
+pub struct VocabularyEntry {
     pub bytes: Vec<u8>,
     /// The token is special: it is not part of a text.
     pub is_special: bool,
@@ -106,19 +108,19 @@ pub enum TextReply {
         tokens: usize,
     },
     /// Last tokens of a context, and the number of them whose text has been emitted.
-    Grown {
+    StreamState {
         tokens: Vec<u32>,
         emitted: usize,
     },
     Pieces(Vec<String>),
-    NextPiece(Option<Piece>),
+    NextPiece(Option<TextPiece>),
     ToolsTemplate(Option<String>),
-    Ends {
+    BoundaryTokens {
         bos: Option<u32>,
         eos: Option<u32>,
     },
     SpecialToken(Option<u32>),
-    Vocabulary(Vec<Word>),
+    Vocabulary(Vec<VocabularyEntry>),
     /// Reason as the end of a sentence.
     Refused(String),
 }

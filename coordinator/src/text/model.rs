@@ -3,14 +3,14 @@
 use std::path::Path;
 use std::time::{Duration, UNIX_EPOCH};
 
-use model::chat::{ChatTemplate, Message};
+use model::chat::{ChatMessage, ChatTemplate};
 use model::gguf_tokenizer::GgufTokenizer;
 use model::source::gguf::GgufSource;
-use model::tokenizer::{Piece, TextTokenizer, TokenizerError};
+use model::tokenizer::{TextPiece, TextTokenizer, TokenizerError};
 use model::tokenizer_config::TokenizerConfig;
 
-use super::message::{TextFrom, Word};
-use crate::boundary::codec::{Conversation, TextContext, Turn};
+use super::message::{TextSource, VocabularyEntry};
+use crate::engine_api::codec::{ChatTurn, Conversation, TextContext};
 
 /// A model's tokenizer and chat templates, to convert text to tokens and back.
 #[derive(Debug)]
@@ -20,7 +20,7 @@ pub struct ModelText {
     /// Template of conversations with functions, if there is a separate one.
     tools_template: Option<ChatTemplate>,
     /// The tokenizer's tokens for the beginning and the end of a text.
-    ends: (Option<u32>, Option<u32>),
+    boundary_tokens: (Option<u32>, Option<u32>),
 }
 
 impl ModelText {
@@ -28,9 +28,9 @@ impl ModelText {
     ///
     /// # Errors
     /// Returns a sentence without its full stop if a file is invalid.
-    pub fn open(from: &TextFrom) -> anyhow::Result<Option<ModelText>> {
+    pub fn open(from: &TextSource) -> anyhow::Result<Option<ModelText>> {
         match from {
-            TextFrom::Directory { path, family } => {
+            TextSource::Directory { path, family } => {
                 match TextTokenizer::from_directory(path, *family)? {
                     Some(found) => {
                         Ok(Some(ModelText::new(found, &TokenizerConfig::from_directory(path)?)?))
@@ -38,7 +38,7 @@ impl ModelText {
                     None => Ok(None),
                 }
             }
-            TextFrom::Gguf { path } => open_gguf(path),
+            TextSource::Gguf { path } => open_gguf(path),
         }
     }
 
@@ -52,14 +52,14 @@ impl ModelText {
             (template(&config.chat_template)?, template(&config.tools_template)?);
         let token = |text: &Option<String>| tokenizer.token_id(text.as_deref()?);
         let ends = (token(&config.bos_token), token(&config.eos_token));
-        Ok(ModelText { tokenizer, template, tools_template, ends })
+        Ok(ModelText { tokenizer, template, tools_template, boundary_tokens: ends })
     }
 
     /// Returns the token ids of a raw prompt of at most `max_tokens` tokens.
     ///
     /// # Errors
     /// Returns an error if the vocabulary cannot express the text.
-    pub fn encode(&self, text: &str, max_tokens: usize) -> anyhow::Result<Encoded> {
+    pub fn encode(&self, text: &str, max_tokens: usize) -> anyhow::Result<EncodeOutcome> {
         self.encode_within(text, true, max_tokens)
     }
 
@@ -68,11 +68,11 @@ impl ModelText {
         text: &str,
         add_special: bool,
         max_tokens: usize,
-    ) -> anyhow::Result<Encoded> {
+    ) -> anyhow::Result<EncodeOutcome> {
         if let Some(tokens) = self.tokenizer.excess(text, max_tokens)? {
-            return Ok(Encoded::TooLong { tokens });
+            return Ok(EncodeOutcome::TooLong { tokens });
         }
-        Ok(Encoded::Tokens(self.tokenizer.encode(text, add_special)?))
+        Ok(EncodeOutcome::Tokens(self.tokenizer.encode(text, add_special)?))
     }
 
     /// Returns the token ids of a text that is part of another one.
@@ -93,16 +93,24 @@ impl ModelText {
         chat: Conversation,
         now_s: u64,
         max_tokens: usize,
-    ) -> anyhow::Result<Encoded> {
+    ) -> anyhow::Result<EncodeOutcome> {
         let with_tools = (!chat.tools.is_empty()).then(|| self.with_tools()).flatten();
         let Some(template) = with_tools.or(self.template.as_ref()) else {
             anyhow::bail!("this model has no chat template; specify a prompt instead of messages")
         };
-        let Conversation { turns, tools, variables, continues, omits_generation_prompt } = chat;
-        let message = |Turn { role, content, more }| {
-            Message::new(role, content, more).with_thoughts_for(template).with_role_for(template)
+        let Conversation {
+            turns,
+            tools,
+            variables,
+            continues_last_turn: continues,
+            omits_generation_prompt,
+        } = chat;
+        let message = |ChatTurn { role, content, extra_fields: more }| {
+            ChatMessage::new(role, content, more)
+                .with_reasoning_for(template)
+                .with_role_for(template)
         };
-        let messages: Vec<Message> = turns.into_iter().map(message).collect();
+        let messages: Vec<ChatMessage> = turns.into_iter().map(message).collect();
         let now = UNIX_EPOCH + Duration::from_secs(now_s);
         let rendered = if continues {
             template.render_continued(&messages, &tools, &variables, now)?
@@ -125,8 +133,8 @@ impl ModelText {
     }
 
     /// Returns the tokenizer's tokens for the beginning and the end of a text.
-    pub fn ends(&self) -> (Option<u32>, Option<u32>) {
-        self.ends
+    pub fn boundary_tokens(&self) -> (Option<u32>, Option<u32>) {
+        self.boundary_tokens
     }
 
     /// Returns the special token with this text.
@@ -144,7 +152,8 @@ impl ModelText {
         context: &TextContext,
         tokens: &[u32],
     ) -> Result<Vec<String>, TokenizerError> {
-        let mut stream = self.tokenizer.stream_behind(&context.tokens, context.keeps_space)?;
+        let mut stream =
+            self.tokenizer.stream_after(&context.tokens, context.keeps_leading_space)?;
         let mut pieces = Vec::with_capacity(tokens.len() + 1);
         for token in tokens {
             pieces.push(stream.push(*token)?.unwrap_or_default());
@@ -160,8 +169,8 @@ impl ModelText {
     ///
     /// # Errors
     /// Returns an error if the decoder refuses the tokens.
-    pub fn grow_behind(&self, context: &TextContext) -> Result<(Vec<u32>, usize), TokenizerError> {
-        let growing = self.tokenizer.grow_behind(&context.tokens, context.keeps_space)?;
+    pub fn begin_stream(&self, context: &TextContext) -> Result<(Vec<u32>, usize), TokenizerError> {
+        let growing = self.tokenizer.grow_behind(&context.tokens, context.keeps_leading_space)?;
         let (tokens, emitted) = growing.as_parts();
         Ok((tokens.to_vec(), emitted))
     }
@@ -175,13 +184,13 @@ impl ModelText {
         tokens: &[u32],
         emitted: usize,
         is_last: bool,
-    ) -> Result<Option<Piece>, TokenizerError> {
+    ) -> Result<Option<TextPiece>, TokenizerError> {
         self.tokenizer.next_piece(tokens, emitted.min(tokens.len()), is_last)
     }
 
     /// Returns the bytes of each of the first `tokens` ids.
-    pub fn vocabulary(&self, tokens: usize) -> Vec<Word> {
-        let word = |token| Word {
+    pub fn vocabulary(&self, tokens: usize) -> Vec<VocabularyEntry> {
+        let word = |token| VocabularyEntry {
             bytes: self.tokenizer.bytes(token),
             is_special: self.tokenizer.is_special(token),
         };
@@ -191,7 +200,7 @@ impl ModelText {
 
 /// Result of tokenising a text.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Encoded {
+pub enum EncodeOutcome {
     Tokens(Vec<u32>),
     /// The text has more tokens than it may have: approximately `tokens`.
     TooLong {

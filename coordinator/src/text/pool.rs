@@ -6,68 +6,73 @@ use std::time::Duration;
 
 use super::message::{TextReply, TextRequest};
 use super::process::{TextError, TextProcess};
-use crate::boundary::codec::CodecError;
+use crate::engine_api::codec::CodecError;
 
 /// Pause before each attempt of a request, in milliseconds.
 const PAUSES_MS: [u64; 5] = [0, 0, 50, 100, 200];
 /// Maximum number of attempts of a request whose processes exceed their own limits.
-const MAX_TRIES_BY_ITSELF: usize = 2;
+const MAX_SELF_INFLICTED_TRIES: usize = 2;
 /// Minimum size of a request, in bytes, after which its process is ended, since the process keeps
 /// the memory that it allocated.
 const LARGE_BYTES: usize = 4 << 20;
 
 /// A process that answers requests.
-pub trait Answers {
-    /// Answers a request. After any error but [`TextError::Refused`] the process is unusable.
+pub trait TextService {
+    /// Answers a request. After any error but [`TextError::SubmitError`] the process is unusable.
     ///
     /// # Errors
     /// See [`TextError`].
     fn ask(&mut self, request: &TextRequest) -> Result<TextReply, TextError>;
 }
 
-impl Answers for TextProcess {
+impl TextService for TextProcess {
     fn ask(&mut self, request: &TextRequest) -> Result<TextReply, TextError> {
         TextProcess::ask(self, request)
     }
 }
 
 /// Function that starts another process.
-pub type Start<P> = Box<dyn Fn() -> Result<P, TextError> + Send + Sync>;
+pub type StartProcess<P> = Box<dyn Fn() -> Result<P, TextError> + Send + Sync>;
 
 /// Pool of interchangeable processes.
-pub struct Pool<P> {
-    start: Start<P>,
+pub struct TextProcessPool<P> {
+    start: StartProcess<P>,
     /// Processes that have no request at the moment.
     idle: Mutex<Vec<P>>,
     /// Number of requests that may fail before the first answer; after that, no more are attempted.
     max_failures: u32,
-    failures: Mutex<Failures>,
+    failures: Mutex<FailureRecord>,
 }
 
 /// Record of requests without an answer.
 #[derive(Debug, Default)]
-struct Failures {
+struct FailureRecord {
     /// A client's text was answered, so the tokenizer works.
     has_answered: bool,
-    in_a_row: u32,
+    consecutive: u32,
     /// Error of all further requests, once the pool has given up.
     given_up: Option<CodecError>,
 }
 
-impl<P> std::fmt::Debug for Pool<P> {
+impl<P> std::fmt::Debug for TextProcessPool<P> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Pool").field("failures", &self.failures).finish_non_exhaustive()
+        f.debug_struct("TextProcessPool").field("failures", &self.failures).finish_non_exhaustive()
     }
 }
 
-impl<P: Answers> Pool<P> {
+impl<P: TextService> TextProcessPool<P> {
     /// Creates a pool of one process.
-    pub fn new(first: P, max_failures: u32, start: Start<P>) -> Pool<P> {
-        Pool { start, idle: Mutex::new(vec![first]), max_failures, failures: Mutex::default() }
+    pub fn new(first: P, max_failures: u32, start: StartProcess<P>) -> TextProcessPool<P> {
+        TextProcessPool {
+            start,
+            idle: Mutex::new(vec![first]),
+            max_failures,
+            failures: Mutex::default(),
+        }
     }
 
     /// Ends all processes but one, after a phase of many concurrent requests.
-    pub fn keep_one(&self) {
+    pub fn shrink_to_one(&self) {
         lock(&self.idle).truncate(1);
     }
 
@@ -87,16 +92,16 @@ impl<P: Answers> Pool<P> {
             tries += 1;
             match self.ask_once(idle.take(), request) {
                 Ok(reply) => {
-                    self.answered(request);
+                    self.record_answer(request);
                     return Ok(reply);
                 }
                 Err(TextError::Refused(reason)) => return Err(CodecError::Refused(reason)),
-                Err(error) if error.is_by_itself() && request.is_of_client() => {
+                Err(error) if error.is_self_inflicted() && request.is_from_client() => {
                     break CodecError::Refused(error.to_string());
                 }
                 Err(error) => {
-                    if error.is_by_itself() {
-                        max_tries = MAX_TRIES_BY_ITSELF;
+                    if error.is_self_inflicted() {
+                        max_tries = MAX_SELF_INFLICTED_TRIES;
                     }
                     if tries >= max_tries {
                         let sentence = format!("{error} ({tries} attempts)");
@@ -105,7 +110,7 @@ impl<P: Answers> Pool<P> {
                 }
             }
         };
-        self.failed(&error);
+        self.record_failure(&error);
         Err(error)
     }
 
@@ -122,18 +127,18 @@ impl<P: Answers> Pool<P> {
         reply
     }
 
-    fn answered(&self, request: &TextRequest) {
-        if request.is_of_client() {
+    fn record_answer(&self, request: &TextRequest) {
+        if request.is_from_client() {
             lock(&self.failures).has_answered = true;
         }
     }
 
     /// Records a failure. The pool gives up a tokenizer that has never worked, rather than trying
     /// it for every line of a long input.
-    fn failed(&self, error: &CodecError) {
+    fn record_failure(&self, error: &CodecError) {
         let mut failures = lock(&self.failures);
-        failures.in_a_row = failures.in_a_row.saturating_add(1);
-        if !failures.has_answered && failures.in_a_row >= self.max_failures {
+        failures.consecutive = failures.consecutive.saturating_add(1);
+        if !failures.has_answered && failures.consecutive >= self.max_failures {
             let requests = format!(" ({} requests failed in a row)", self.max_failures);
             failures.given_up = Some(match error {
                 CodecError::Unavailable(reason) => {
@@ -158,7 +163,7 @@ mod tests {
 
     use shm::sync::{AtomicUsize, Ordering};
 
-    use super::super::process::Ended;
+    use super::super::process::ProcessExit;
     use super::*;
 
     /// Signals that end the next processes, the last one first; when there are none, a process
@@ -169,11 +174,11 @@ mod tests {
         ends: Ends,
     }
 
-    impl Answers for Fake {
+    impl TextService for Fake {
         fn ask(&mut self, request: &TextRequest) -> Result<TextReply, TextError> {
             if let Some(signal) = lock(&self.ends).pop() {
                 let status = Some(ExitStatus::from_raw(signal));
-                return Err(TextError::Ended(Ended::new(status, 1 << 20)));
+                return Err(TextError::Exited(ProcessExit::new(status, 1 << 20)));
             }
             match request {
                 TextRequest::Encode { text, .. } if text == "refused" => {
@@ -185,7 +190,7 @@ mod tests {
     }
 
     struct Bench {
-        pool: Pool<Fake>,
+        pool: TextProcessPool<Fake>,
         ends: Ends,
         started: Arc<AtomicUsize>,
     }
@@ -200,7 +205,11 @@ mod tests {
                 Ok(Fake { ends: Arc::clone(&of_start) })
             };
             let first = Fake { ends: Arc::clone(&ends) };
-            Bench { pool: Pool::new(first, max_failures, Box::new(start)), ends, started }
+            Bench {
+                pool: TextProcessPool::new(first, max_failures, Box::new(start)),
+                ends,
+                started,
+            }
         }
 
         fn ask(&self, ends: &[i32], request: &TextRequest) -> Result<TextReply, CodecError> {

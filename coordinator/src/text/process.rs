@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::Serialize;
 use shm::{Channel, ChannelError};
 
-use super::message::{TextFrom, TextReply, TextRequest, TextSetup};
+use super::message::{TextReply, TextRequest, TextSetup, TextSource};
 use crate::child::this_program;
 
 /// Limits of a text process.
@@ -20,14 +20,14 @@ pub struct TextLimits {
     pub time_per_mib: Duration,
     /// Number of requests that may fail before the first answer; after that, no more processes are
     /// started.
-    pub losses: u32,
+    pub max_failures: u32,
 }
 
 impl TextLimits {
     /// Returns the limits without the one on losses: the next client may request something else.
     #[must_use]
-    pub fn never_giving_up(self) -> TextLimits {
-        TextLimits { losses: u32::MAX, ..self }
+    pub fn without_failure_limit(self) -> TextLimits {
+        TextLimits { max_failures: u32::MAX, ..self }
     }
 }
 
@@ -38,7 +38,7 @@ impl Default for TextLimits {
             memory_bytes: 4 << 30,
             time: Duration::from_secs(20),
             time_per_mib: Duration::from_secs(10),
-            losses: 8,
+            max_failures: 8,
         }
     }
 }
@@ -55,7 +55,7 @@ pub enum TextError {
     #[error("the tokenizer or chat template did not finish within {} s", .0.as_secs())]
     TimedOut(Duration),
     #[error("the tokenizer or chat template {0}")]
-    Ended(Ended),
+    Exited(ProcessExit),
     /// Refusal by the process, which keeps running.
     #[error("{0}")]
     Refused(String),
@@ -64,10 +64,10 @@ pub enum TextError {
 impl TextError {
     /// Returns true if the process exceeded its own limits, which would happen again with an equal
     /// request; false if something external ended it or kept it from starting.
-    pub fn is_by_itself(&self) -> bool {
+    pub fn is_self_inflicted(&self) -> bool {
         match self {
             TextError::TimedOut(_) => true,
-            TextError::Ended(ended) => ended.is_by_itself(),
+            TextError::Exited(ended) => ended.is_self_inflicted(),
             TextError::Start(_)
             | TextError::Channel(_)
             | TextError::Restart(_)
@@ -78,27 +78,28 @@ impl TextError {
 
 /// End of a process.
 #[derive(Debug, Clone, Copy)]
-pub struct Ended {
+pub struct ProcessExit {
     status: Option<ExitStatus>,
     memory_bytes: u64,
 }
 
-impl Ended {
+impl ProcessExit {
     /// Creates the end of a process with an exit status and a limit of memory in bytes.
-    pub fn new(status: Option<ExitStatus>, memory_bytes: u64) -> Ended {
-        Ended { status, memory_bytes }
+    pub fn new(status: Option<ExitStatus>, memory_bytes: u64) -> ProcessExit {
+        ProcessExit { status, memory_bytes }
     }
 
     /// Returns true if the signal is a consequence of what the process did. SIGABRT results from a
     /// failed allocation or a stack overflow.
-    fn is_by_itself(self) -> bool {
+    fn is_self_inflicted(self) -> bool {
         let signal = self.status.and_then(|status| status.signal());
-        let own = [libc::SIGABRT, libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE];
-        signal.is_some_and(|signal| own.contains(&signal))
+        let self_inflicted =
+            [libc::SIGABRT, libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE];
+        signal.is_some_and(|signal| self_inflicted.contains(&signal))
     }
 }
 
-impl std::fmt::Display for Ended {
+impl std::fmt::Display for ProcessExit {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.status.and_then(|status| status.signal()) {
             Some(libc::SIGSEGV) => {
@@ -128,13 +129,13 @@ impl TextProcess {
     ///
     /// # Errors
     /// Returns an error if the model's files are invalid or the process cannot be started.
-    pub fn start(from: &TextFrom, limits: TextLimits) -> Result<Option<TextProcess>, TextError> {
+    pub fn start(from: &TextSource, limits: TextLimits) -> Result<Option<TextProcess>, TextError> {
         let (ours, theirs) = Channel::pair().map_err(TextError::Channel)?;
         let mut command = this_program();
-        let number = theirs.hand_to(&mut command);
+        let descriptor = theirs.hand_to(&mut command);
         command
             .arg0("tandem tokenizer")
-            .args(["text", &number.to_string()])
+            .args(["text", &descriptor.to_string()])
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             // The runtime's message about an abort would mean nothing to users.
@@ -144,7 +145,7 @@ impl TextProcess {
         let child = command.spawn().map_err(TextError::Start)?;
         drop(command);
         let mut process = TextProcess { child, channel: ours, limits };
-        let setup = TextSetup { from: from.clone(), memory_bytes: limits.memory_bytes };
+        let setup = TextSetup { source: from.clone(), memory_bytes: limits.memory_bytes };
         match process.exchange(&setup, limits.time * 6)? {
             TextReply::Ready { has_tokenizer } => Ok(has_tokenizer.then_some(process)),
             _ => Err(unexpected()),
@@ -152,7 +153,7 @@ impl TextProcess {
     }
 
     /// Sends a request and waits for the reply within the time limit. After any error but
-    /// [`TextError::Refused`] the process is unusable.
+    /// [`TextError::SubmitError`] the process is unusable.
     ///
     /// # Errors
     /// See [`TextError`].
@@ -176,7 +177,7 @@ impl TextProcess {
                 // The process is exiting or has exited, which closes its end of the channel.
                 let status = self.child.wait().ok();
                 let memory_bytes = self.limits.memory_bytes;
-                return Err(TextError::Ended(Ended::new(status, memory_bytes)));
+                return Err(TextError::Exited(ProcessExit::new(status, memory_bytes)));
             }
             Err(error) => return Err(TextError::Channel(error)),
         };

@@ -11,10 +11,10 @@ use rustix::process::{Resource, Rlimit, setrlimit};
 use shm::Channel;
 
 use super::message::{TextReply, TextRequest, TextSetup};
-use super::model::{Encoded, ModelText};
+use super::model::{EncodeOutcome, ModelText};
 
 /// Timeout of the wait for a request, which only a coordinator that hangs can reach.
-const PATIENCE: Duration = Duration::from_hours(365 * 24);
+const REQUEST_TIMEOUT: Duration = Duration::from_hours(365 * 24);
 
 /// Runs a text process over the inherited descriptor `channel_number`. Returns its exit code.
 ///
@@ -25,7 +25,7 @@ pub unsafe fn serve(channel_number: RawFd) -> u8 {
     // SAFETY: the caller guarantees that the number is ours.
     let Ok(channel) = (unsafe { Channel::from_number(channel_number) }) else { return 1 };
     let channel = Arc::new(channel);
-    let watched = end_with(Arc::clone(&channel));
+    let watched = exit_on_close(Arc::clone(&channel));
     // A panic of a library is reported in a reply.
     std::panic::set_hook(Box::new(|_| {}));
     let Some(setup) = receive::<TextSetup>(&channel) else { return 1 };
@@ -34,7 +34,7 @@ pub unsafe fn serve(channel_number: RawFd) -> u8 {
         return 1;
     }
     let opened = match watched {
-        Ok(()) => guarded(|| ModelText::open(&setup.from)),
+        Ok(()) => catch_panics(|| ModelText::open(&setup.source)),
         Err(error) => {
             Err(format!("the system cannot start a tokenizer thread ({error}; see `ulimit -u`)"))
         }
@@ -48,7 +48,7 @@ pub unsafe fn serve(channel_number: RawFd) -> u8 {
     }
     let Some(text) = text else { return 0 };
     while let Some(request) = receive::<TextRequest>(&channel) {
-        let reply = guarded(|| answer(&text, request));
+        let reply = catch_panics(|| handle_request(&text, request));
         if !send(&channel, &reply.unwrap_or_else(TextReply::Refused)) {
             return 1;
         }
@@ -56,21 +56,21 @@ pub unsafe fn serve(channel_number: RawFd) -> u8 {
     0
 }
 
-fn answer(text: &ModelText, request: TextRequest) -> anyhow::Result<TextReply> {
+fn handle_request(text: &ModelText, request: TextRequest) -> anyhow::Result<TextReply> {
     Ok(match request {
         TextRequest::Encode { text: prompt, max_tokens } => {
-            encoded(text.encode(&prompt, max_tokens)?)
+            to_reply(text.encode(&prompt, max_tokens)?)
         }
         TextRequest::EncodePart { text: part } => TextReply::Tokens(text.encode_part(&part)?),
         TextRequest::EncodeChat { chat, now_s, max_tokens } => {
-            encoded(text.encode_chat(chat, now_s, max_tokens)?)
+            to_reply(text.encode_chat(chat, now_s, max_tokens)?)
         }
         TextRequest::ToolsTemplate => {
             TextReply::ToolsTemplate(text.tools_template().map(str::to_owned))
         }
-        TextRequest::Ends => {
-            let (bos, eos) = text.ends();
-            TextReply::Ends { bos, eos }
+        TextRequest::BoundaryTokens => {
+            let (bos, eos) = text.boundary_tokens();
+            TextReply::BoundaryTokens { bos, eos }
         }
         TextRequest::SpecialToken { text: name } => {
             TextReply::SpecialToken(text.special_token(&name))
@@ -78,9 +78,9 @@ fn answer(text: &ModelText, request: TextRequest) -> anyhow::Result<TextReply> {
         TextRequest::Pieces { context, tokens } => {
             TextReply::Pieces(text.pieces(&context, &tokens)?)
         }
-        TextRequest::GrowBehind { context } => {
-            let (tokens, emitted) = text.grow_behind(&context)?;
-            TextReply::Grown { tokens, emitted }
+        TextRequest::BeginStream { context } => {
+            let (tokens, emitted) = text.begin_stream(&context)?;
+            TextReply::StreamState { tokens, emitted }
         }
         TextRequest::NextPiece { tokens, emitted, is_last } => {
             TextReply::NextPiece(text.next_piece(&tokens, emitted, is_last)?)
@@ -89,15 +89,15 @@ fn answer(text: &ModelText, request: TextRequest) -> anyhow::Result<TextReply> {
     })
 }
 
-fn encoded(encoded: Encoded) -> TextReply {
+fn to_reply(encoded: EncodeOutcome) -> TextReply {
     match encoded {
-        Encoded::Tokens(tokens) => TextReply::Tokens(tokens),
-        Encoded::TooLong { tokens } => TextReply::TooLong { tokens },
+        EncodeOutcome::Tokens(tokens) => TextReply::Tokens(tokens),
+        EncodeOutcome::TooLong { tokens } => TextReply::TooLong { tokens },
     }
 }
 
 /// Runs a function; returns an error, or the panic of a library, as the end of a sentence.
-fn guarded<T>(run: impl FnOnce() -> anyhow::Result<T>) -> Result<T, String> {
+fn catch_panics<T>(run: impl FnOnce() -> anyhow::Result<T>) -> Result<T, String> {
     match catch_unwind(AssertUnwindSafe(run)) {
         Ok(Ok(value)) => Ok(value),
         Ok(Err(error)) => Err(format!("{error:#}").trim_end_matches('.').to_owned()),
@@ -116,13 +116,13 @@ fn guarded<T>(run: impl FnOnce() -> anyhow::Result<T>) -> Result<T, String> {
 ///
 /// # Errors
 /// Returns an error if the system cannot start a thread.
-fn end_with(channel: Arc<Channel>) -> std::io::Result<()> {
+fn exit_on_close(channel: Arc<Channel>) -> std::io::Result<()> {
     let watch = move || {
         loop {
             let mut polled = [PollFd::new(&*channel, PollFlags::RDHUP)];
             let waited = rustix::event::poll(&mut polled, None);
             if waited.is_ok() && !polled[0].revents().is_empty() {
-                leave();
+                exit_process();
             }
         }
     };
@@ -134,12 +134,12 @@ fn end_with(channel: Arc<Channel>) -> std::io::Result<()> {
     clippy::disallowed_methods,
     reason = "the main thread may be within a call that never returns, and nothing is left to reap"
 )]
-fn leave() -> ! {
+fn exit_process() -> ! {
     std::process::exit(0)
 }
 
 fn receive<T: serde::de::DeserializeOwned>(channel: &Channel) -> Option<T> {
-    let (bytes, _) = channel.recv(PATIENCE).ok()?;
+    let (bytes, _) = channel.recv(REQUEST_TIMEOUT).ok()?;
     postcard::from_bytes(&bytes).ok()
 }
 

@@ -5,32 +5,34 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
-use grammar::{Grammar, Grammars, Vocabulary};
+use grammar::{Grammar, GrammarSet, Vocabulary};
 
-use coordinator::boundary::engine::{
-    Engine, Finish, Generated, Observer, Penalties, Sampling, Sequence, Verdict,
-};
-use coordinator::boundary::serving::{
-    Event, Listener, Listening, Logprob, Refused, Serving, Submission, SubmissionId,
-};
 use coordinator::engine::RunEngine;
 use coordinator::engine::launch::LaunchOptions;
 use coordinator::engine::serving::{ServingEngine, ServingOptions, StepTime};
+use coordinator::engine_api::batch::{
+    BatchEngine, BatchSequence, FinishCause, GenerationOutput, Observer, Penalties, Sampling,
+    Verdict,
+};
+use coordinator::engine_api::serving::{
+    Engine, EngineEvent, EventSink, GenerationId, GenerationRequest, Listening, Logprob,
+    SubmitError,
+};
 use model::config::{Dtype, ModelConfig};
-use model::known::known;
-use planner::policy::{Homes, Policy, device_map};
+use model::known::find_known;
+use planner::policy::{DefaultTiers, Policy, device_map};
 use planner::split::parse_split;
 use program::compile::compile;
 use program::formats::KvFormat;
+use program::kv_owner::with_owners;
 use program::map::DeviceMap;
-use program::owners::with_owners;
 use program::plan::{Plan, RunShape};
 use program::topology::MemoryId;
 use program::validate::validate;
 use rustix::process::Pid;
-use schedule::Costs;
-use schedule::hybrid::StepCosts;
-use workers::shared::protocol::{MemoryNodes, PromptsAt, WeightsFrom};
+use scheduler::StepCostCurve;
+use scheduler::hybrid::StepCosts;
+use workers::shared::protocol::{PrefixStoreConfig, SegmentNodes, WeightsOrigin};
 
 const CONTEXT: u32 = 120;
 const LOGPROBS: u16 = 4;
@@ -49,7 +51,7 @@ fn config() -> ModelConfig {
         max_positions: 128,
         tied_embeddings: false,
         eos_token_ids: vec![EOS],
-        ..known("smollm2-135m").expect("it is known").config
+        ..find_known("smollm2-135m").expect("it is known").config
     }
 }
 
@@ -63,14 +65,14 @@ pub fn maps(kv_format: KvFormat) -> Vec<DeviceMap> {
     let config = config();
     let split = parse_split("k:up", &config, None).expect("a split");
     let policies = [Policy::CpuOnly, Policy::TwoSplit { split, chunking: None }, Policy::GpuOnly];
-    let homes = Homes { kv: MemoryId::DRAM, prefill_hidden: MemoryId::DRAM };
+    let homes = DefaultTiers { kv: MemoryId::DRAM, prefill_hidden: MemoryId::DRAM };
     let of = |policy| DeviceMap { kv_format, ..device_map(policy, &config, true, homes) };
     policies.iter().map(of).collect()
 }
 
 /// Organization of the KV caches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kept {
+pub enum KvLayout {
     /// One extent for each slot.
     Extents,
     /// The given number of pages.
@@ -79,14 +81,15 @@ pub enum Kept {
     LargePages(u32),
     /// Caches of two sequences on the device, which computes all linears, and of the others on the
     /// host, with this policy.
-    Owners(schedule::hybrid::Policy),
-    /// Like `Owners`, on a machine whose CPU computes attention eight times slower than its device.
-    SlowHost(schedule::hybrid::Policy),
+    Owners(scheduler::hybrid::SchedulingPolicy),
+    /// Like `HybridConfig`, on a machine whose CPU computes attention eight times slower than its
+    /// device.
+    SlowHost(scheduler::hybrid::SchedulingPolicy),
 }
 
 /// Returns costs for which APEX's inequality does not hold with a few hundred cached positions.
 fn slow_host() -> StepCosts {
-    let mut device = Costs::NONE;
+    let mut device = StepCostCurve::NONE;
     device.points[0] = (1, 1000);
     device.points[1] = (64, 2000);
     StepCosts {
@@ -98,7 +101,7 @@ fn slow_host() -> StepCosts {
     }
 }
 
-fn plan(map: &DeviceMap, dtype: Dtype, kept: Option<Kept>) -> Plan {
+fn plan(map: &DeviceMap, dtype: Dtype, kept: Option<KvLayout>) -> Plan {
     let serves = kept.is_some();
     let shape = RunShape {
         batches: 1,
@@ -119,10 +122,10 @@ fn plan(map: &DeviceMap, dtype: Dtype, kept: Option<Kept>) -> Plan {
     };
     let shape = match kept {
         None => RunShape { batch_size: 1, prefill_chunk: 0, ..shape },
-        Some(Kept::Extents) => shape,
-        Some(Kept::Pages(kv_pages)) => RunShape { page_positions: 16, kv_pages, ..shape },
-        Some(Kept::LargePages(kv_pages)) => RunShape { page_positions: 32, kv_pages, ..shape },
-        Some(Kept::Owners(_) | Kept::SlowHost(_)) => RunShape { device_slots: 2, ..shape },
+        Some(KvLayout::Extents) => shape,
+        Some(KvLayout::Pages(kv_pages)) => RunShape { page_positions: 16, kv_pages, ..shape },
+        Some(KvLayout::LargePages(kv_pages)) => RunShape { page_positions: 32, kv_pages, ..shape },
+        Some(KvLayout::Owners(_) | KvLayout::SlowHost(_)) => RunShape { device_slots: 2, ..shape },
     };
     let map = if shape.has_owners() { with_owners(map, &config()) } else { map.clone() };
     let plan = compile(&config(), &shape, &map).expect("compiles");
@@ -132,7 +135,7 @@ fn plan(map: &DeviceMap, dtype: Dtype, kept: Option<Kept>) -> Plan {
 
 fn launch() -> LaunchOptions {
     LaunchOptions {
-        weights: WeightsFrom::Dummy { seed: 11 },
+        weights: WeightsOrigin::Dummy { seed: 11 },
         cpu_threads: 2,
         gpu_threads: 1,
         link_bytes_per_s: None,
@@ -142,18 +145,18 @@ fn launch() -> LaunchOptions {
         cuda: None,
         grammars: None,
         staged: Vec::new(),
-        prompts: None,
-        nodes: MemoryNodes::default(),
+        prompt_cache: None,
+        memory_nodes: SegmentNodes::default(),
         select_text: Vec::new(),
         quiet: false,
     }
 }
 
 pub fn start(map: &DeviceMap, dtype: Dtype) -> ServingEngine {
-    start_with(map, dtype, Kept::Extents)
+    start_with(map, dtype, KvLayout::Extents)
 }
 
-pub fn start_with(map: &DeviceMap, dtype: Dtype, kept: Kept) -> ServingEngine {
+pub fn start_with(map: &DeviceMap, dtype: Dtype, kept: KvLayout) -> ServingEngine {
     start_storing(map, dtype, kept, None, Box::new(|_| {}))
 }
 
@@ -162,24 +165,30 @@ pub fn start_with(map: &DeviceMap, dtype: Dtype, kept: Kept) -> ServingEngine {
 pub fn start_storing(
     map: &DeviceMap,
     dtype: Dtype,
-    kept: Kept,
-    prompts: Option<PromptsAt>,
+    kept: KvLayout,
+    prompts: Option<PrefixStoreConfig>,
     tell: Box<dyn Fn(&str) + Send>,
 ) -> ServingEngine {
     let options = ServingOptions {
         plan: plan(map, dtype, Some(kept)),
-        launch: LaunchOptions { grammars: Some(grammars(Vec::new())), prompts, ..launch() },
-        forms: Some(Arc::new(|grammar: &Grammar| {
-            grammars(Vec::new()).form(grammar.clone(), spelled)
+        launch: LaunchOptions {
+            grammars: Some(grammars(Vec::new())),
+            prompt_cache: prompts,
+            ..launch()
+        },
+        compile_grammar: Some(Arc::new(|grammar: &Grammar| {
+            grammars(Vec::new()).encode(grammar.clone(), spelled)
         })),
         policy: match kept {
-            Kept::Owners(policy) | Kept::SlowHost(policy) => policy,
-            Kept::Extents | Kept::Pages(_) | Kept::LargePages(_) => schedule::hybrid::Policy::Auto,
+            KvLayout::Owners(policy) | KvLayout::SlowHost(policy) => policy,
+            KvLayout::Extents | KvLayout::Pages(_) | KvLayout::LargePages(_) => {
+                scheduler::hybrid::SchedulingPolicy::Auto
+            }
         },
-        costs: matches!(kept, Kept::SlowHost(_)).then(slow_host),
-        step: StepTime::Within(Duration::from_millis(2)),
-        loading: Box::new(|_, _| true),
-        tell,
+        costs: matches!(kept, KvLayout::SlowHost(_)).then(slow_host),
+        step_time: StepTime::Target(Duration::from_millis(2)),
+        on_load_progress: Box::new(|_, _| true),
+        log: tell,
     };
     ServingEngine::start(options).expect("it starts")
 }
@@ -198,10 +207,10 @@ pub struct Job {
 }
 
 /// Returns grammars over a vocabulary in which every token below 128 is an ASCII character.
-fn grammars(forms: Vec<Grammar>) -> Grammars {
+fn grammars(forms: Vec<Grammar>) -> GrammarSet {
     let word = |token: u32| if token < 128 { vec![token as u8] } else { Vec::new() };
     let vocabulary = Vocabulary { words: (0..200).map(word).collect(), ends: vec![EOS] };
-    Grammars::new(vocabulary, forms, spelled)
+    GrammarSet::new(vocabulary, forms, spelled)
 }
 
 fn spelled(text: &str) -> Option<Vec<u32>> {
@@ -244,7 +253,7 @@ pub struct Answer {
     logprobs: Vec<(u32, u32)>,
     /// Log-probabilities of the prompt's tokens, except the first.
     prompt_logprobs: Vec<(u32, u32)>,
-    finish: Finish,
+    finish: FinishCause,
 }
 
 impl Answer {
@@ -268,12 +277,12 @@ fn bits(logprobs: &[Logprob]) -> Vec<(u32, u32)> {
 struct Answers(Vec<Option<Answer>>);
 
 impl Observer for Answers {
-    fn token(&mut self, _: usize, _: u32) -> Verdict {
+    fn on_token(&mut self, _: usize, _: u32) -> Verdict {
         Verdict::Continue
     }
 
-    fn finished(&mut self, sequence: usize, generated: Generated) -> ControlFlow<()> {
-        let Generated { tokens, logprobs, finish, .. } = generated;
+    fn on_finished(&mut self, sequence: usize, generated: GenerationOutput) -> ControlFlow<()> {
+        let GenerationOutput { tokens, logprobs, finish, .. } = generated;
         let (logprobs, prompt_logprobs) = (bits(&logprobs), Vec::new());
         self.0[sequence] = Some(Answer { tokens, logprobs, prompt_logprobs, finish });
         ControlFlow::Continue(())
@@ -287,7 +296,7 @@ pub fn expected(map: &DeviceMap, dtype: Dtype, jobs: &[Job]) -> Vec<Answer> {
     let launch = LaunchOptions { grammars: Some(grammars(forms)), ..launch() };
     let mut engine = RunEngine::start(plan, &launch, None, Box::new(|| false), &mut |_, _| true)
         .expect("it starts");
-    let sequence = |job: &'_ Job| Sequence {
+    let sequence = |job: &'_ Job| BatchSequence {
         prompt: &[],
         max_new: job.max_new,
         sampling: job.sampling,
@@ -298,8 +307,8 @@ pub fn expected(map: &DeviceMap, dtype: Dtype, jobs: &[Job]) -> Vec<Answer> {
         prompt_logprobs: 0,
         grammar: 0,
     };
-    let sequences: Vec<Sequence<'_>> =
-        jobs.iter().map(|job| Sequence { prompt: &job.prompt, ..sequence(job) }).collect();
+    let sequences: Vec<BatchSequence<'_>> =
+        jobs.iter().map(|job| BatchSequence { prompt: &job.prompt, ..sequence(job) }).collect();
     let mut sequences = sequences;
     let following = jobs.iter().zip(&mut sequences).filter(|(job, _)| job.grammar.is_some());
     following.zip(1..).for_each(|((_, sequence), number)| sequence.grammar = number);
@@ -309,28 +318,28 @@ pub fn expected(map: &DeviceMap, dtype: Dtype, jobs: &[Job]) -> Vec<Answer> {
     answers.0.into_iter().map(|answer| answer.expect("each is answered")).collect()
 }
 
-struct Telling(Sender<Event>);
+struct ChannelSink(Sender<EngineEvent>);
 
-impl Listener for Telling {
-    fn tell(&mut self, event: Event) -> Listening {
+impl EventSink for ChannelSink {
+    fn on_event(&mut self, event: EngineEvent) -> Listening {
         if self.0.send(event).is_ok() { Listening::Yes } else { Listening::No }
     }
 }
 
 /// A submission whose events are received.
-pub struct Heard {
-    id: SubmissionId,
-    events: Receiver<Event>,
+pub struct EventReceiver {
+    id: GenerationId,
+    events: Receiver<EngineEvent>,
 }
 
-pub fn try_listen(engine: &ServingEngine, job: &Job) -> Result<Heard, Refused> {
+pub fn try_submit(engine: &ServingEngine, job: &Job) -> Result<EventReceiver, SubmitError> {
     let (sender, events) = channel();
-    let id = engine.submit(submission(engine, job), Box::new(Telling(sender)))?;
-    Ok(Heard { id, events })
+    let id = engine.submit(submission(engine, job), Box::new(ChannelSink(sender)))?;
+    Ok(EventReceiver { id, events })
 }
 
-fn submission(engine: &ServingEngine, job: &Job) -> Submission {
-    Submission {
+fn submission(engine: &ServingEngine, job: &Job) -> GenerationRequest {
+    GenerationRequest {
         prompt: job.prompt.clone(),
         max_new: job.max_new,
         sampling: job.sampling,
@@ -344,42 +353,42 @@ fn submission(engine: &ServingEngine, job: &Job) -> Submission {
     }
 }
 
-/// Listener that panics on the engine's thread at the first token.
-struct Panicking;
+/// Event sink that panics on the engine's thread at the first token.
+struct PanickingSink;
 
-impl Listener for Panicking {
-    fn tell(&mut self, event: Event) -> Listening {
-        assert!(!matches!(event, Event::Token { .. }), "a test's defect");
+impl EventSink for PanickingSink {
+    fn on_event(&mut self, event: EngineEvent) -> Listening {
+        assert!(!matches!(event, EngineEvent::Token { .. }), "a test's defect");
         Listening::Yes
     }
 }
 
-/// Submits a job whose listener panics.
-pub fn ask_with_a_defect(engine: &ServingEngine, job: &Job) {
-    engine.submit(submission(engine, job), Box::new(Panicking)).expect("it is taken");
+/// Submits a job whose sink panics.
+pub fn submit_panicking(engine: &ServingEngine, job: &Job) {
+    engine.submit(submission(engine, job), Box::new(PanickingSink)).expect("it is taken");
 }
 
-pub fn listen(engine: &ServingEngine, job: &Job) -> Heard {
-    try_listen(engine, job).expect("it is taken")
+pub fn submit(engine: &ServingEngine, job: &Job) -> EventReceiver {
+    try_submit(engine, job).expect("it is taken")
 }
 
-impl Heard {
-    pub fn id(&self) -> SubmissionId {
+impl EventReceiver {
+    pub fn id(&self) -> GenerationId {
         self.id
     }
 
     /// Returns the events that arrive within `limit`, waiting for at least one.
-    pub fn events(&self, limit: Duration) -> Vec<Event> {
+    pub fn events(&self, limit: Duration) -> Vec<EngineEvent> {
         self.events.recv_timeout(limit).into_iter().chain(self.events.try_iter()).collect()
     }
 
-    /// Waits until no more events can arrive: after a last event, or when the listener was dropped.
+    /// Waits until no more events can arrive: after a last event, or when the sink was dropped.
     pub fn end(self, limit: Duration) {
         let until = Instant::now() + limit;
         loop {
             let left = until.saturating_duration_since(Instant::now());
             match self.events.recv_timeout(left) {
-                Ok(Event::Finished(_) | Event::Failed(_)) => return,
+                Ok(EngineEvent::Finished(_) | EngineEvent::Failed(_)) => return,
                 Ok(_) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
                 Err(RecvTimeoutError::Timeout) => panic!("{:?} was left without a word", self.id),
@@ -395,20 +404,20 @@ impl Heard {
         loop {
             let left = until.saturating_duration_since(Instant::now());
             match self.events.recv_timeout(left) {
-                Ok(Event::Prompt { logprobs, .. }) => {
+                Ok(EngineEvent::Prompt { logprobs, .. }) => {
                     assert!(tokens.is_empty(), "the prompt is told first");
                     let told = prompt_logprobs.replace(bits(&logprobs));
                     assert!(told.is_none(), "the prompt is told once");
                 }
-                Ok(Event::Token { token, logprobs: of_token }) => {
+                Ok(EngineEvent::Token { token, logprobs: of_token }) => {
                     tokens.push(token);
                     logprobs.extend(bits(&of_token));
                 }
-                Ok(Event::Finished(finish)) => {
+                Ok(EngineEvent::Finished(finish)) => {
                     let prompt_logprobs = prompt_logprobs.expect("the prompt is told");
                     return Answer { tokens, logprobs, prompt_logprobs, finish };
                 }
-                Ok(Event::Failed(reason)) => panic!("{:?} failed: {reason}", self.id),
+                Ok(EngineEvent::Failed(reason)) => panic!("{:?} failed: {reason}", self.id),
                 Err(RecvTimeoutError::Timeout) => panic!("{:?} was not answered", self.id),
                 Err(RecvTimeoutError::Disconnected) => panic!("{:?} was forgotten", self.id),
             }

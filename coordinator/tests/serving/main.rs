@@ -10,8 +10,10 @@ mod prompts;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use common::{Heard, Job, Kept, dtypes, expected, jobs, listen, maps, start, start_with, workers};
-use coordinator::boundary::serving::{Event, Sampling, Serving, State};
+use common::{
+    EventReceiver, Job, KvLayout, dtypes, expected, jobs, maps, start, start_with, submit, workers,
+};
+use coordinator::engine_api::serving::{Engine, EngineEvent, EngineState, Sampling};
 use grammar::Grammar;
 use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore, SeedableRng};
@@ -54,9 +56,9 @@ fn answers_are_those_of_a_batch_job() {
             let expected = expected(&map, dtype, &jobs);
             let engine = start(&map, dtype);
             let mut random = ChaCha8Rng::seed_from_u64(7);
-            let mut heard: Vec<Heard> = Vec::new();
+            let mut heard: Vec<EventReceiver> = Vec::new();
             for job in &jobs {
-                heard.push(listen(&engine, job));
+                heard.push(submit(&engine, job));
                 std::thread::sleep(Duration::from_micros(u64::from(random.next_u32() % 2000)));
             }
             let found: Vec<_> = heard.into_iter().map(|heard| heard.answer(WATCHDOG)).collect();
@@ -73,9 +75,9 @@ fn who_leaves_changes_no_other_answer() {
     let expected = expected(map, dtype, &jobs);
     let engine = start(map, dtype);
     let mut random = ChaCha8Rng::seed_from_u64(3);
-    let mut heard: Vec<(usize, Heard)> = Vec::new();
+    let mut heard: Vec<(usize, EventReceiver)> = Vec::new();
     for (index, job) in jobs.iter().enumerate() {
-        let listening = listen(&engine, job);
+        let listening = submit(&engine, job);
         match random.next_u32() % 3 {
             0 => heard.push((index, listening)),
             1 => engine.cancel(listening.id()),
@@ -102,7 +104,7 @@ fn a_lost_worker_loses_no_answer() {
         let expected = expected(map, dtype, &jobs);
         let engine = start(map, dtype);
         let mut random = ChaCha8Rng::seed_from_u64(seed);
-        let heard: Vec<Heard> = jobs.iter().map(|job| listen(&engine, job)).collect();
+        let heard: Vec<EventReceiver> = jobs.iter().map(|job| submit(&engine, job)).collect();
         std::thread::sleep(Duration::from_micros(u64::from(random.next_u32() % 20_000)));
         let workers = workers();
         let unlucky = workers[random.next_u32() as usize % workers.len()];
@@ -110,7 +112,7 @@ fn a_lost_worker_loses_no_answer() {
         let _ = kill_process(unlucky, signal);
         let found: Vec<_> = heard.into_iter().map(|heard| heard.answer(WATCHDOG)).collect();
         assert_eq!(found, expected, "seed {seed}: {signal:?} {}", map.policy);
-        let again = listen(&engine, &jobs[0]).answer(WATCHDOG);
+        let again = submit(&engine, &jobs[0]).answer(WATCHDOG);
         assert_eq!(again, expected[0], "seed {seed}: served again");
         assert!(engine.status().restarts <= 1, "{:?}", engine.status());
     }
@@ -122,12 +124,12 @@ fn what_was_taken_is_answered_before_the_end() {
     let jobs = jobs(20);
     let expected = expected(map, dtype, &jobs);
     let engine = start(map, dtype);
-    let heard: Vec<Heard> = jobs.iter().map(|job| listen(&engine, job)).collect();
+    let heard: Vec<EventReceiver> = jobs.iter().map(|job| submit(&engine, job)).collect();
     engine.drain();
     let found: Vec<_> = heard.into_iter().map(|heard| heard.answer(WATCHDOG)).collect();
     assert_eq!(found, expected);
-    wait_until("it has ended", || engine.status().state == State::Ended);
-    assert!(common::try_listen(&engine, &jobs[0]).is_err(), "nothing more is taken");
+    wait_until("it has ended", || engine.status().state == EngineState::Ended);
+    assert!(common::try_submit(&engine, &jobs[0]).is_err(), "nothing more is taken");
 }
 
 /// The log-probabilities of a prompt's tokens equal those of the same tokens when a job generates
@@ -143,9 +145,9 @@ fn what_the_model_says_of_prompts() {
             let heard = first.iter().zip(&expected).map(|(job, answer)| {
                 let prompt = [&job.prompt[..], answer.tokens()].concat();
                 let next = Job { prompt, max_new: 1, prompt_logprobs: 3, ..job.clone() };
-                listen(&engine, &next)
+                submit(&engine, &next)
             });
-            let heard: Vec<Heard> = heard.collect();
+            let heard: Vec<EventReceiver> = heard.collect();
             for (heard, (job, answer)) in heard.into_iter().zip(first.iter().zip(&expected)) {
                 let found = heard.answer(WATCHDOG);
                 let of_answer = &found.prompt_logprobs()[3 * (job.prompt.len() - 1)..];
@@ -165,8 +167,8 @@ fn pages_of_caches_change_no_answer() {
         let jobs = jobs(40);
         let expected = expected(map, dtype, &jobs);
         for pages in [8, 13, 20, 48] {
-            let engine = start_with(map, dtype, Kept::Pages(pages));
-            let heard: Vec<Heard> = jobs.iter().map(|job| listen(&engine, job)).collect();
+            let engine = start_with(map, dtype, KvLayout::Pages(pages));
+            let heard: Vec<EventReceiver> = jobs.iter().map(|job| submit(&engine, job)).collect();
             let found: Vec<_> = heard.into_iter().map(|heard| heard.answer(WATCHDOG)).collect();
             assert_eq!(found, expected, "{dtype:?} {kv_format:?} {pages} pages");
             preemptions += engine.status().preemptions;
@@ -190,9 +192,10 @@ fn parts_of_pages_change_no_answer() {
         let jobs: Vec<Job> = jobs(40).into_iter().enumerate().map(of).collect();
         let expected = expected(map, dtype, &jobs);
         for pages in [5, 7, 18] {
-            let engine = start_with(map, dtype, Kept::LargePages(pages));
+            let engine = start_with(map, dtype, KvLayout::LargePages(pages));
             for round in 0..2 {
-                let heard: Vec<Heard> = jobs.iter().map(|job| listen(&engine, job)).collect();
+                let heard: Vec<EventReceiver> =
+                    jobs.iter().map(|job| submit(&engine, job)).collect();
                 for (index, heard) in heard.into_iter().enumerate() {
                     if index % 7 == round {
                         engine.cancel(heard.id());
@@ -223,8 +226,8 @@ fn answers_to_one_prompt_compute_it_once() {
     };
     let all: Vec<Job> = (0..6).map(job).collect();
     let expected = expected(map, dtype, &all);
-    let engine = start_with(map, dtype, Kept::LargePages(18));
-    let heard: Vec<Heard> = all.iter().map(|job| listen(&engine, job)).collect();
+    let engine = start_with(map, dtype, KvLayout::LargePages(18));
+    let heard: Vec<EventReceiver> = all.iter().map(|job| submit(&engine, job)).collect();
     let found: Vec<_> = heard.into_iter().map(|heard| heard.answer(WATCHDOG)).collect();
     assert_eq!(found, expected);
     wait_until("all is shown", || engine.status().running == 0);
@@ -238,11 +241,11 @@ fn a_defect_of_the_engine_ends_it() {
     let (dtype, kv_format) = dtypes()[0];
     let engine = start(&maps(kv_format)[0], dtype);
     let endless = Job { max_new: 100, ..jobs(1).remove(0) };
-    let heard: Vec<Heard> = (0..8).map(|_| listen(&engine, &endless)).collect();
-    common::ask_with_a_defect(&engine, &jobs(2)[1]);
-    wait_until("it has ended", || engine.status().state == State::Ended);
+    let heard: Vec<EventReceiver> = (0..8).map(|_| submit(&engine, &endless)).collect();
+    common::submit_panicking(&engine, &jobs(2)[1]);
+    wait_until("it has ended", || engine.status().state == EngineState::Ended);
     heard.into_iter().for_each(|heard| heard.end(WATCHDOG));
-    assert!(common::try_listen(&engine, &endless).is_err(), "nothing more is taken");
+    assert!(common::try_submit(&engine, &endless).is_err(), "nothing more is taken");
     wait_until("no worker is left", || workers().is_empty());
 }
 
@@ -255,13 +258,13 @@ fn beginnings_are_computed_once() {
     let said: Vec<u32> = job.prompt.iter().chain(first.tokens()).copied().chain([5, 6]).collect();
     let next = Job { prompt: said.clone(), ..job.clone() };
     let second = expected(map, dtype, std::slice::from_ref(&next)).remove(0);
-    let engine = start_with(map, dtype, Kept::Pages(20));
-    assert_eq!(listen(&engine, &job).answer(WATCHDOG), first);
+    let engine = start_with(map, dtype, KvLayout::Pages(20));
+    assert_eq!(submit(&engine, &job).answer(WATCHDOG), first);
     assert_eq!(engine.status().cached_tokens, 0);
-    assert_eq!(listen(&engine, &next).answer(WATCHDOG), second);
+    assert_eq!(submit(&engine, &next).answer(WATCHDOG), second);
     let known = (said.len() - 3) / 16 * 16;
     assert_eq!(engine.status().cached_tokens, known as u64, "of {} tokens", said.len());
-    assert_eq!(listen(&engine, &job).answer(WATCHDOG), first);
+    assert_eq!(submit(&engine, &job).answer(WATCHDOG), first);
     let status = engine.status();
     assert_eq!(status.cached_tokens, (known + 48) as u64);
     assert_eq!(status.prompt_tokens + status.cached_tokens, (59 + said.len() + 59) as u64);
@@ -272,7 +275,7 @@ fn beginnings_are_computed_once() {
 fn continuations_share_their_prompt() {
     const PROMPT: u32 = 50;
     for (dtype, kv_format) in dtypes() {
-        for (map, kept) in maps(kv_format).iter().zip([Kept::Pages(60), Kept::Extents]) {
+        for (map, kept) in maps(kv_format).iter().zip([KvLayout::Pages(60), KvLayout::Extents]) {
             let whole = |index: u32| Job {
                 prompt: (1..=PROMPT).chain((0..=index).map(|i| 60 + 7 * index + i)).collect(),
                 max_new: 1,
@@ -282,16 +285,16 @@ fn continuations_share_their_prompt() {
             };
             let whole: Vec<Job> = (0..10).map(whole).collect();
             let engine = start(map, dtype);
-            let heard: Vec<Heard> = whole.iter().map(|job| listen(&engine, job)).collect();
+            let heard: Vec<EventReceiver> = whole.iter().map(|job| submit(&engine, job)).collect();
             let expected = heard.into_iter().map(|heard| heard.answer(WATCHDOG));
             let expected: Vec<_> = expected.collect();
             drop(engine);
             let engine = start_with(map, dtype, kept);
             let of = |job: &Job| {
                 let job = Job { max_new: 0, prompt_logprobs_from: PROMPT, ..job.clone() };
-                listen(&engine, &job)
+                submit(&engine, &job)
             };
-            let heard: Vec<Heard> = whole.iter().map(of).collect();
+            let heard: Vec<EventReceiver> = whole.iter().map(of).collect();
             for (heard, expected) in heard.into_iter().zip(&expected) {
                 let found = heard.answer(WATCHDOG);
                 assert!(found.tokens().is_empty(), "{found:?}");
@@ -303,7 +306,7 @@ fn continuations_share_their_prompt() {
             wait_until("all is shown", || engine.status().running == 0);
             let status = engine.status();
             let pages = u64::from((PROMPT - 1) / 16 * 16);
-            let cached = if kept == Kept::Extents { 0 } else { 9 * pages };
+            let cached = if kept == KvLayout::Extents { 0 } else { 9 * pages };
             assert_eq!(status.cached_tokens, cached, "{status:?}");
             let rows: u64 = whole.iter().map(|job| job.prompt.len() as u64 - 1).sum();
             assert_eq!(status.prompt_tokens, rows - cached, "{status:?}");
@@ -319,12 +322,12 @@ fn a_form_that_cannot_be_fails_who_asks_for_it() {
     let expected = expected(map, dtype, &all);
     let engine = start(map, dtype);
     let wrong = Job { grammar: Some(Grammar::Regex("(".to_owned())), ..all[0].clone() };
-    let failing = listen(&engine, &wrong);
-    let heard: Vec<Heard> = all.iter().map(|job| listen(&engine, job)).collect();
+    let failing = submit(&engine, &wrong);
+    let heard: Vec<EventReceiver> = all.iter().map(|job| submit(&engine, job)).collect();
     let found: Vec<_> = heard.into_iter().map(|heard| heard.answer(WATCHDOG)).collect();
     assert_eq!(found, expected);
     let events = failing.events(WATCHDOG);
-    let [Event::Failed(reason)] = &events[..] else { panic!("{events:?}") };
+    let [EngineEvent::Failed(reason)] = &events[..] else { panic!("{events:?}") };
     assert!(reason.contains("cannot have this form"), "{reason}");
 }
 
@@ -332,20 +335,22 @@ fn workers_that_cannot_be_kept_are_given_up() {
     let (dtype, kv_format) = dtypes()[0];
     let engine = start(&maps(kv_format)[0], dtype);
     let endless = Job { max_new: 100, ..jobs(1).remove(0) };
-    let heard = listen(&engine, &endless);
+    let heard = submit(&engine, &endless);
     let begun = Instant::now();
     let mut last = Vec::new();
     // All workers are killed as soon as they are seen.
-    while engine.status().state != State::Ended && begun.elapsed() < WATCHDOG {
+    while engine.status().state != EngineState::Ended && begun.elapsed() < WATCHDOG {
         for worker in workers() {
             let _ = kill_process(worker, Signal::KILL);
         }
         last.extend(heard.events(Duration::from_millis(1)));
     }
     last.extend(heard.events(Duration::from_millis(200)));
-    let failed =
-        |event: &Event| matches!(event, Event::Failed(reason) if reason.contains("worker"));
-    let finished = |event: &Event| matches!(event, Event::Finished(_));
+    let failed = |event: &EngineEvent| match event {
+        EngineEvent::Failed(reason) => reason.contains("worker"),
+        _ => false,
+    };
+    let finished = |event: &EngineEvent| matches!(event, EngineEvent::Finished(_));
     assert!(last.iter().any(|event| failed(event) || finished(event)), "{last:?}");
 }
 

@@ -2,13 +2,15 @@
 
 use std::time::Duration;
 
-use coordinator::boundary::serving::{OwnerCounts, Serving};
+use coordinator::engine_api::serving::{Engine, HybridStepCounts};
 use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore, SeedableRng};
 use rustix::process::{Signal, kill_process};
-use schedule::hybrid::{Policy, StepCosts};
+use scheduler::hybrid::{SchedulingPolicy, StepCosts};
 
-use super::common::{Heard, Job, Kept, dtypes, expected, jobs, listen, maps, start_with, workers};
+use super::common::{
+    EventReceiver, Job, KvLayout, dtypes, expected, jobs, maps, start_with, submit, workers,
+};
 use super::{WATCHDOG, wait_until};
 
 /// Prompts have up to 70 tokens and steps 16 rows: most prompts are computed in chunks, short ones
@@ -19,28 +21,34 @@ pub fn either_owner_answers_alike() {
         let (on_cpu, on_device) = (&all[0], &all[2]);
         let jobs = jobs(40);
         let expected = expected(on_cpu, dtype, &jobs);
-        let measured = Policy::ALL.map(Kept::Owners).into_iter();
-        for kept in measured.chain([Policy::Apex, Policy::Auto].map(Kept::SlowHost)) {
+        let measured = SchedulingPolicy::ALL.map(KvLayout::Owners).into_iter();
+        for kept in
+            measured.chain([SchedulingPolicy::Apex, SchedulingPolicy::Auto].map(KvLayout::SlowHost))
+        {
             let engine = start_with(on_device, dtype, kept);
-            let deciding = engine.deciding().expect("sequences have owners");
+            let deciding = engine.hybrid_policy().expect("sequences have owners");
             // In so small a model some costs may be too low to be measured, but not all.
             let costs = deciding.costs;
             let unknown = StepCosts { layers: costs.layers, ..StepCosts::NONE };
             assert_ne!(costs, unknown, "measured or given");
             let mut random = ChaCha8Rng::seed_from_u64(7);
-            let mut heard: Vec<Heard> = Vec::new();
+            let mut heard: Vec<EventReceiver> = Vec::new();
             for job in &jobs {
-                heard.push(listen(&engine, job));
+                heard.push(submit(&engine, job));
                 std::thread::sleep(Duration::from_micros(u64::from(random.next_u32() % 2000)));
             }
             let found: Vec<_> = heard.into_iter().map(|heard| heard.answer(WATCHDOG)).collect();
             assert_eq!(found, expected, "{dtype:?} {kv_format:?} {kept:?}");
             let status = engine.status();
             assert_eq!(status.restarts, 0);
-            let OwnerCounts { pipelined, lagging, .. } = status.owners;
-            let must_lag = kept == Kept::SlowHost(Policy::Apex);
-            assert!(lagging > 50 || !must_lag, "rows lag: {:?}", status.owners);
-            assert!(pipelined > 0, "the host attends, for pieces at least: {:?}", status.owners);
+            let HybridStepCounts { pipelined, deferred: lagging, .. } = status.hybrid_steps;
+            let must_lag = kept == KvLayout::SlowHost(SchedulingPolicy::Apex);
+            assert!(lagging > 50 || !must_lag, "rows lag: {:?}", status.hybrid_steps);
+            assert!(
+                pipelined > 0,
+                "the host attends, for pieces at least: {:?}",
+                status.hybrid_steps
+            );
             wait_until("slots are free", || engine.status().running == 0);
         }
     }
@@ -53,13 +61,13 @@ pub fn prompts_of_owners_are_told() {
     let jobs: Vec<Job> = jobs(12).into_iter().map(told).collect();
     let told_by = |map, kept| -> Vec<_> {
         let engine = start_with(map, dtype, kept);
-        let heard: Vec<Heard> = jobs.iter().map(|job| listen(&engine, job)).collect();
+        let heard: Vec<EventReceiver> = jobs.iter().map(|job| submit(&engine, job)).collect();
         let answers = heard.into_iter().map(|heard| heard.answer(WATCHDOG));
         answers.map(|answer| answer.prompt_logprobs().to_vec()).collect()
     };
-    let expected = told_by(&all[0], Kept::Extents);
+    let expected = told_by(&all[0], KvLayout::Extents);
     assert!(expected.iter().any(|told| told.len() > 60), "long prompts are told");
-    assert_eq!(told_by(&all[2], Kept::Owners(Policy::Neo)), expected);
+    assert_eq!(told_by(&all[2], KvLayout::Owners(SchedulingPolicy::Neo)), expected);
 }
 
 pub fn owners_survive_a_lost_worker() {
@@ -69,13 +77,13 @@ pub fn owners_survive_a_lost_worker() {
     let expected = expected(&all[0], dtype, &jobs);
     for seed in 0..6 {
         let kept = match seed % 3 {
-            0 => Kept::Owners(Policy::Neo),
-            1 => Kept::Owners(Policy::FastDecode),
-            _ => Kept::SlowHost(Policy::Apex),
+            0 => KvLayout::Owners(SchedulingPolicy::Neo),
+            1 => KvLayout::Owners(SchedulingPolicy::FastDecode),
+            _ => KvLayout::SlowHost(SchedulingPolicy::Apex),
         };
         let engine = start_with(&all[2], dtype, kept);
         let mut random = ChaCha8Rng::seed_from_u64(seed);
-        let heard: Vec<Heard> = jobs.iter().map(|job| listen(&engine, job)).collect();
+        let heard: Vec<EventReceiver> = jobs.iter().map(|job| submit(&engine, job)).collect();
         std::thread::sleep(Duration::from_micros(u64::from(random.next_u32() % 20_000)));
         let workers = workers();
         // The worker may have exited already if everything is answered.

@@ -4,58 +4,59 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use coordinator::boundary::serving::{Event, Serving};
 use coordinator::engine::serving::ServingEngine;
+use coordinator::engine_api::serving::{Engine, EngineEvent};
 use model::config::Dtype;
 use program::formats::KvFormat;
 use program::map::DeviceMap;
-use prompt_store::Origin;
+use prompt_cache::PageOrigin;
 use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore, SeedableRng};
 use rustix::process::{Signal, kill_process};
 use tempfile::TempDir;
-use workers::shared::protocol::PromptsAt;
+use workers::shared::protocol::PrefixStoreConfig;
 
 use crate::common::{
-    Answer, Heard, Job, Kept, dtypes, expected, jobs, listen, maps, start_storing, workers,
+    Answer, EventReceiver, Job, KvLayout, dtypes, expected, jobs, maps, start_storing, submit,
+    workers,
 };
 use crate::{WATCHDOG, wait_until};
 
 /// Positions per page.
 const PAGE: usize = 16;
-const PAGES: Kept = Kept::Pages(48);
+const PAGES: KvLayout = KvLayout::Pages(48);
 
 /// A store in a directory, and the messages of engines about it.
-struct Shelf {
+struct TestStore {
     folder: TempDir,
-    most_bytes: Option<u64>,
+    max_bytes: Option<u64>,
     told: Arc<Mutex<Vec<String>>>,
 }
 
-impl Shelf {
-    fn new() -> Shelf {
+impl TestStore {
+    fn new() -> TestStore {
         let folder = tempfile::tempdir().expect("a folder");
-        Shelf { folder, most_bytes: None, told: Arc::default() }
+        TestStore { folder, max_bytes: None, told: Arc::default() }
     }
 
-    fn start(&self, map: &DeviceMap, dtype: Dtype, kept: Kept) -> ServingEngine {
+    fn start(&self, map: &DeviceMap, dtype: Dtype, kept: KvLayout) -> ServingEngine {
         let field = |name: &str, value: String| (name.to_owned(), value);
         let fields = vec![
             field("dtype", dtype.name().to_owned()),
             field("KV", format!("{:?}", map.kv_format)),
         ];
-        let at = PromptsAt {
+        let at = PrefixStoreConfig {
             directory: self.folder.path().to_path_buf(),
-            most_bytes: self.most_bytes,
-            least_tokens: 2 * PAGE as u32,
-            origin: Origin { model: "tiny".to_owned(), fields },
+            max_bytes: self.max_bytes,
+            min_tokens: 2 * PAGE as u32,
+            origin: PageOrigin { model: "tiny".to_owned(), fields },
         };
         let told = Arc::clone(&self.told);
         let tell = move |sentence: &str| told.lock().expect("held").push(sentence.to_owned());
         start_storing(map, dtype, kept, Some(at), Box::new(tell))
     }
 
-    fn told(&self) -> Vec<String> {
+    fn take_warnings(&self) -> Vec<String> {
         std::mem::take(&mut self.told.lock().expect("held"))
     }
 
@@ -68,7 +69,7 @@ impl Shelf {
     }
 }
 
-fn both() -> Vec<(Dtype, KvFormat, DeviceMap)> {
+fn both_dtypes() -> Vec<(Dtype, KvFormat, DeviceMap)> {
     // The CPU computes attention and stores the caches, in a split with an emulated device too.
     let of = |(dtype, kv_format)| {
         maps(kv_format).into_iter().take(1).map(move |map| (dtype, kv_format, map))
@@ -89,50 +90,54 @@ fn question(index: u32) -> Job {
 }
 
 fn answers(engine: &ServingEngine, jobs: &[Job]) -> Vec<Answer> {
-    let heard: Vec<Heard> = jobs.iter().map(|job| listen(engine, job)).collect();
-    heard.into_iter().map(|heard| heard.answer(WATCHDOG)).collect()
+    let received: Vec<EventReceiver> = jobs.iter().map(|job| submit(engine, job)).collect();
+    received.into_iter().map(|received| received.answer(WATCHDOG)).collect()
 }
 
 /// Twenty questions in another process recompute no stored row.
 pub fn a_stored_document_is_computed_once() {
-    let shelf = Shelf::new();
-    for (dtype, kv_format, map) in both() {
+    let shelf = TestStore::new();
+    for (dtype, kv_format, map) in both_dtypes() {
         let questions: Vec<Job> = (0..20).map(question).collect();
         let expected = expected(&map, dtype, &questions);
         let case = format!("{dtype:?} {kv_format:?}");
         let engine = shelf.start(&map, dtype, PAGES);
         assert_eq!(answers(&engine, &questions[..1]), expected[..1], "{case}");
         let status = engine.status();
-        assert_eq!((status.cached_tokens, status.store.hits), (0, 0), "{case}: another form's");
+        assert_eq!(
+            (status.cached_tokens, status.prompt_cache.hits),
+            (0, 0),
+            "{case}: another form's"
+        );
         drop(engine);
         let engine = shelf.start(&map, dtype, PAGES);
         assert_eq!(answers(&engine, &questions), expected, "{case}");
         wait_until("all is shown", || engine.status().running == 0);
         let status = engine.status();
         let stored = (questions[0].prompt.len() / PAGE * PAGE) as u64;
-        assert_eq!(status.store.tokens, stored, "{case}: read once, {status:?}");
-        assert_eq!(status.store.hits, 1, "{case}: the others found them in memory");
-        assert!(status.store.read_bytes > 0 && status.store.refused == 0);
+        assert_eq!(status.prompt_cache.tokens, stored, "{case}: read once, {status:?}");
+        assert_eq!(status.prompt_cache.hits, 1, "{case}: the others found them in memory");
+        assert!(status.prompt_cache.read_bytes > 0 && status.prompt_cache.unusable_pages == 0);
         let rows: u64 = questions.iter().map(|job| job.prompt.len() as u64).sum();
         assert_eq!(status.cached_tokens, 20 * stored, "{case}");
         assert_eq!(status.prompt_tokens, rows - 20 * stored, "{case}");
     }
-    assert_eq!(shelf.told(), [""; 0]);
+    assert_eq!(shelf.take_warnings(), [""; 0]);
 }
 
 /// Tests concurrent prompts of every length, few pages and cancellations, with an empty store, a
 /// full one, and one with a small capacity.
 pub fn a_store_changes_no_answer() {
-    for (dtype, kv_format, map) in both() {
-        let mut shelf = Shelf::new();
+    for (dtype, kv_format, map) in both_dtypes() {
+        let mut shelf = TestStore::new();
         let jobs: Vec<Job> = jobs(30).into_iter().chain((0..6).map(question)).collect();
         let expected = expected(&map, dtype, &jobs);
         for (round, pages) in [13, 20, 48, 13].into_iter().enumerate() {
             if round == 3 {
-                shelf.most_bytes = Some(200_000);
+                shelf.max_bytes = Some(200_000);
             }
-            let engine = shelf.start(&map, dtype, Kept::Pages(pages));
-            let heard: Vec<Heard> = jobs.iter().map(|job| listen(&engine, job)).collect();
+            let engine = shelf.start(&map, dtype, KvLayout::Pages(pages));
+            let heard: Vec<EventReceiver> = jobs.iter().map(|job| submit(&engine, job)).collect();
             for (index, heard) in heard.into_iter().enumerate() {
                 if index % 5 == round {
                     engine.cancel(heard.id());
@@ -142,16 +147,16 @@ pub fn a_store_changes_no_answer() {
                 }
             }
             wait_until("pages are back", || engine.status().kv_positions_used == 0);
-            assert!(round == 0 || engine.status().store.hits > 0, "{:?}", engine.status());
+            assert!(round == 0 || engine.status().prompt_cache.hits > 0, "{:?}", engine.status());
         }
-        assert_eq!(shelf.told(), [""; 0]);
+        assert_eq!(shelf.take_warnings(), [""; 0]);
     }
 }
 
 pub fn damaged_pages_are_computed_again() {
     let (dtype, kv_format) = dtypes()[0];
     let map = &maps(kv_format)[0];
-    let shelf = Shelf::new();
+    let shelf = TestStore::new();
     let job = question(1);
     let expected = expected(map, dtype, std::slice::from_ref(&job));
     let jobs = std::slice::from_ref(&job);
@@ -166,9 +171,9 @@ pub fn damaged_pages_are_computed_again() {
         std::fs::write(path, bytes).expect("room");
         let engine = shelf.start(map, dtype, PAGES);
         assert_eq!(answers(&engine, jobs), expected);
-        refused += engine.status().store.refused;
+        refused += engine.status().prompt_cache.unusable_pages;
         drop(engine);
-        let told = shelf.told();
+        let told = shelf.take_warnings();
         let [sentence] = &told[..] else { panic!("{told:?}") };
         let name = path.file_name().expect("a name").to_string_lossy();
         assert!(sentence.contains(&*name) && sentence.contains("damaged"), "{sentence}");
@@ -177,8 +182,8 @@ pub fn damaged_pages_are_computed_again() {
     let engine = shelf.start(map, dtype, PAGES);
     assert_eq!(answers(&engine, jobs), expected);
     let status = engine.status();
-    assert_eq!(status.store.tokens as usize, pages.len() * PAGE, "all were written again");
-    assert_eq!(shelf.told(), [""; 0]);
+    assert_eq!(status.prompt_cache.tokens as usize, pages.len() * PAGE, "all were written again");
+    assert_eq!(shelf.take_warnings(), [""; 0]);
 }
 
 /// Tests a capacity below the size of a page, and a directory that can no longer be written.
@@ -187,21 +192,21 @@ pub fn a_store_without_room_is_done_without() {
     let map = &maps(kv_format)[0];
     let questions: Vec<Job> = (0..6).map(question).collect();
     let expected = expected(map, dtype, &questions);
-    let mut shelf = Shelf::new();
-    shelf.most_bytes = Some(1000);
+    let mut shelf = TestStore::new();
+    shelf.max_bytes = Some(1000);
     let engine = shelf.start(map, dtype, PAGES);
     assert_eq!(answers(&engine, &questions), expected);
     drop(engine);
-    let told = shelf.told();
+    let told = shelf.take_warnings();
     let [sentence] = &told[..] else { panic!("told once: {told:?}") };
     assert!(sentence.contains("raise its limit"), "{sentence}");
-    shelf.most_bytes = None;
+    shelf.max_bytes = None;
     let engine = shelf.start(map, dtype, PAGES);
     std::fs::remove_dir_all(shelf.folder.path()).expect("it is there");
     std::fs::write(shelf.folder.path(), "a file").expect("room");
     assert_eq!(answers(&engine, &questions), expected);
     drop(engine);
-    let told = shelf.told();
+    let told = shelf.take_warnings();
     let [sentence] = &told[..] else { panic!("told once: {told:?}") };
     assert!(sentence.contains("prompts are not stored for a minute"), "{sentence}");
     std::fs::remove_file(shelf.folder.path()).expect("it is there");
@@ -219,11 +224,11 @@ pub fn a_worker_lost_while_it_stores() {
         })
         .collect();
     let expected = expected(map, dtype, &questions);
-    let shelf = Shelf::new();
+    let shelf = TestStore::new();
     for seed in 0..8 {
         let engine = shelf.start(map, dtype, PAGES);
         let mut random = ChaCha8Rng::seed_from_u64(seed);
-        let heard: Vec<Heard> = questions.iter().map(|job| listen(&engine, job)).collect();
+        let heard: Vec<EventReceiver> = questions.iter().map(|job| submit(&engine, job)).collect();
         std::thread::sleep(std::time::Duration::from_micros(u64::from(random.next_u32() % 40_000)));
         for worker in workers() {
             let _ = kill_process(worker, Signal::KILL);
@@ -236,11 +241,11 @@ pub fn a_worker_lost_while_it_stores() {
     }
     let engine = shelf.start(map, dtype, PAGES);
     assert_eq!(answers(&engine, &questions), expected);
-    assert_eq!(engine.status().store.refused, 0, "none is torn");
+    assert_eq!(engine.status().prompt_cache.unusable_pages, 0, "none is torn");
     // Requests that are cancelled before their prefix is read get no event.
-    let heard: Vec<Heard> = questions.iter().map(|job| listen(&engine, job)).collect();
+    let heard: Vec<EventReceiver> = questions.iter().map(|job| submit(&engine, job)).collect();
     heard.iter().for_each(|heard| engine.cancel(heard.id()));
     wait_until("pages are back", || engine.status().kv_positions_used == 0);
     let more = heard.iter().flat_map(|heard| heard.events(std::time::Duration::from_millis(1)));
-    assert!(!more.into_iter().any(|event| matches!(event, Event::Failed(_))));
+    assert!(!more.into_iter().any(|event| matches!(event, EngineEvent::Failed(_))));
 }

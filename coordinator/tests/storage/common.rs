@@ -2,16 +2,16 @@
 
 use std::ops::ControlFlow;
 
-use coordinator::boundary::engine::{
-    Engine, Finish, Generated, Observer, Sampling, Sequence, Verdict,
-};
 use coordinator::engine::launch::{LaunchError, LaunchOptions};
-use coordinator::engine::{Measured, RunEngine};
+use coordinator::engine::{RunEngine, RunStats};
+use coordinator::engine_api::batch::{
+    BatchEngine, BatchSequence, FinishCause, GenerationOutput, Observer, Sampling, Verdict,
+};
 use coordinator::setup::model::open_weights;
 use kernels::Variant;
 use model::config::{Activation, Dtype, Family, ModelConfig, Rope, RopeScaling, Scales};
 use model::layers::{LayerKind, Layers};
-use planner::policy::{Homes, Policy, device_map};
+use planner::policy::{DefaultTiers, Policy, device_map};
 use planner::split::parse_split;
 use program::compile::compile;
 use program::map::DeviceMap;
@@ -21,9 +21,9 @@ use program::simulate::Span;
 use program::topology::{LaneId, LaneKind, MemoryId};
 use program::validate::validate;
 use program::weights::Weights;
-use staging::{AlignedBuffer, BlobSize, Identity, Writer};
-use workers::load::Encoded;
-use workers::shared::protocol::{MemoryNodes, StagedAt, WeightsFrom};
+use weight_store::{AlignedBuffer, BlobSize, Identity, Writer};
+use workers::load::BlobFormat;
+use workers::shared::protocol::{SegmentNodes, StagedCopyConfig, WeightsOrigin};
 
 pub fn config() -> ModelConfig {
     ModelConfig {
@@ -40,7 +40,7 @@ pub fn config() -> ModelConfig {
         norm_eps: 1e-5,
         activation: Activation::Silu,
         learned_positions: None,
-        layers: Layers::alike(LayerKind::dense(Some(Rope::new(10_000.0, RopeScaling::None)))),
+        layers: Layers::uniform(LayerKind::dense(Some(Rope::new(10_000.0, RopeScaling::None)))),
         experts: None,
         qkv_bias: false,
         out_bias: false,
@@ -82,15 +82,15 @@ pub fn maps() -> Vec<DeviceMap> {
     let config = config();
     let split = parse_split("k:up", &config, None).expect("a split");
     let policies = [Policy::CpuOnly, Policy::TwoSplit { split, chunking: None }, Policy::GpuOnly];
-    let homes = Homes { kv: MemoryId::DRAM, prefill_hidden: MemoryId::DRAM };
+    let homes = DefaultTiers { kv: MemoryId::DRAM, prefill_hidden: MemoryId::DRAM };
     policies.iter().map(|policy| device_map(policy, &config, true, homes)).collect()
 }
 
 /// Returns the map's plan with this number of storages, which hold all weights, those outside of
 /// layers included, and are read to the host or directly to the device.
-pub fn on_storages(map: &DeviceMap, dtype: Dtype, storages: u32, to: To) -> Plan {
+pub fn on_storages(map: &DeviceMap, dtype: Dtype, storages: u32, to: ReadTarget) -> Plan {
     let mut map = map.clone();
-    map.direct_reads = to == To::Device;
+    map.direct_reads = to == ReadTarget::Device;
     map.weights.iter_mut().flatten().for_each(|home| *home = MemoryId::STORAGES);
     map.outer_weights = MemoryId::STORAGES;
     map.shares = ReadShares::new((1..=storages).collect());
@@ -101,47 +101,47 @@ pub fn on_storages(map: &DeviceMap, dtype: Dtype, storages: u32, to: To) -> Plan
 
 /// Destination of the reads of weights that the GPU multiplies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum To {
+pub enum ReadTarget {
     Host,
     Device,
 }
 
 /// Both destinations.
-pub const WAYS: [To; 2] = [To::Host, To::Device];
+pub const READ_TARGETS: [ReadTarget; 2] = [ReadTarget::Host, ReadTarget::Device];
 
-pub fn reads(plan: &Plan, lane: LaneId) -> bool {
+pub fn is_read_lane(plan: &Plan, lane: LaneId) -> bool {
     plan.topology.lane(lane).kind == LaneKind::Read
 }
 
 #[derive(Default)]
-pub struct Tokens(pub Vec<(usize, Vec<u32>)>);
+pub struct RecordedTokens(pub Vec<(usize, Vec<u32>)>);
 
-impl Observer for Tokens {
-    fn token(&mut self, _: usize, _: u32) -> Verdict {
+impl Observer for RecordedTokens {
+    fn on_token(&mut self, _: usize, _: u32) -> Verdict {
         Verdict::Continue
     }
 
-    fn finished(&mut self, sequence: usize, generated: Generated) -> ControlFlow<()> {
-        assert_eq!(generated.finish, Finish::Length);
+    fn on_finished(&mut self, sequence: usize, generated: GenerationOutput) -> ControlFlow<()> {
+        assert_eq!(generated.finish, FinishCause::Length);
         self.0.push((sequence, generated.tokens));
         ControlFlow::Continue(())
     }
 }
 
 /// A staging of all stored weights of a plan for each of its storages.
-pub struct Stagings {
+pub struct TestStagings {
     pub directory: tempfile::TempDir,
-    pub at: Vec<StagedAt>,
+    pub at: Vec<StagedCopyConfig>,
 }
 
 pub const SEED: u64 = 11;
 
-impl Stagings {
-    pub fn of(plan: &Plan) -> Stagings {
+impl TestStagings {
+    pub fn for_plan(plan: &Plan) -> TestStagings {
         let directory = tempfile::tempdir().expect("a folder");
         let config = &plan.config;
         let formats = &plan.map.weight_formats;
-        let encoded = Encoded { config, dtype: plan.shape.dtype, formats };
+        let encoded = BlobFormat { config, dtype: plan.shape.dtype, formats };
         let mut stored: Vec<Weights> = Vec::new();
         for placed in &plan.weights {
             let is_stored = plan.topology.is_storage(plan.buffer(placed.buffer).segment.memory);
@@ -163,7 +163,7 @@ impl Stagings {
             form: plan.shape.dtype.name().to_owned(),
             description: Vec::new(),
         };
-        let source = open_weights(&WeightsFrom::Dummy { seed: SEED }, config).expect("weights");
+        let source = open_weights(&WeightsOrigin::Dummy { seed: SEED }, config).expect("weights");
         let stage = |(number, _)| {
             let path = directory.path().join(format!("{number}"));
             std::fs::create_dir(&path).expect("a folder");
@@ -177,7 +177,7 @@ impl Stagings {
                 writer.write(index, bytes).expect("it is written");
             }
             let staged = writer.finish().expect("it is whole");
-            StagedAt {
+            StagedCopyConfig {
                 path: staged.path().display().to_string(),
                 uses_threads: number % 2 == 1,
                 silence_ms: 10_000,
@@ -185,11 +185,11 @@ impl Stagings {
             }
         };
         let at = plan.topology.storages().into_iter().enumerate().map(stage).collect();
-        Stagings { directory, at }
+        TestStagings { directory, at }
     }
 
     /// Returns the stagings with faults in some of them.
-    pub fn with(&self, faults: &[(usize, &str)]) -> Vec<StagedAt> {
+    pub fn with_faults(&self, faults: &[(usize, &str)]) -> Vec<StagedCopyConfig> {
         let mut at = self.at.clone();
         for (storage, faults) in faults {
             at[*storage].faults = (*faults).to_owned();
@@ -202,9 +202,9 @@ impl Stagings {
 }
 
 /// Starts real processes for a plan.
-pub fn start(plan: Plan, staged: &[StagedAt]) -> Result<RunEngine, LaunchError> {
+pub fn start(plan: Plan, staged: &[StagedCopyConfig]) -> Result<RunEngine, LaunchError> {
     let options = LaunchOptions {
-        weights: WeightsFrom::Dummy { seed: SEED },
+        weights: WeightsOrigin::Dummy { seed: SEED },
         cpu_threads: 2,
         gpu_threads: 1,
         link_bytes_per_s: None,
@@ -214,8 +214,8 @@ pub fn start(plan: Plan, staged: &[StagedAt]) -> Result<RunEngine, LaunchError> 
         cuda: None,
         grammars: None,
         staged: staged.to_vec(),
-        prompts: None,
-        nodes: MemoryNodes::default(),
+        prompt_cache: None,
+        memory_nodes: SegmentNodes::default(),
         select_text: Vec::new(),
         quiet: false,
     };
@@ -227,11 +227,11 @@ pub fn prompts() -> Vec<Vec<u32>> {
     (0..4u32).map(|index| (0..2 * index + 1).map(|i| 11 * i + index).collect()).collect()
 }
 
-pub fn sequences(prompts: &[Vec<u32>]) -> Vec<Sequence<'_>> {
+pub fn sequences(prompts: &[Vec<u32>]) -> Vec<BatchSequence<'_>> {
     prompts
         .iter()
         .zip(0..)
-        .map(|(prompt, index)| Sequence {
+        .map(|(prompt, index)| BatchSequence {
             prompt,
             max_new: 3 + 3 * index as u32,
             sampling: Sampling::GREEDY,
@@ -248,18 +248,18 @@ pub fn sequences(prompts: &[Vec<u32>]) -> Vec<Sequence<'_>> {
 /// Runs groups; returns their tokens, the spans of the last one, and the measurements.
 pub fn run_groups(
     plan: Plan,
-    staged: &[StagedAt],
+    staged: &[StagedCopyConfig],
     groups: usize,
-) -> (Vec<Vec<u32>>, Vec<Span>, Measured) {
+) -> (Vec<Vec<u32>>, Vec<Span>, RunStats) {
     let mut engine = start(plan, staged).expect("the workers start");
     let prompts = prompts();
-    let mut tokens = Tokens::default();
+    let mut tokens = RecordedTokens::default();
     for _ in 0..groups {
         engine.run(&sequences(&prompts), &mut tokens).expect("a group");
     }
     let spans = engine.spans();
     let measured = engine.finish().expect("no trace file");
-    assert_eq!(measured.totals.lost, 0);
+    assert_eq!(measured.totals.lost_spans, 0);
     tokens.0.sort();
     let tokens = tokens.0.into_iter().map(|(_, tokens)| tokens).collect();
     (tokens, spans, measured)

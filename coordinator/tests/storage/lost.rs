@@ -3,15 +3,17 @@
 use std::ops::ControlFlow;
 use std::path::Path;
 
-use coordinator::boundary::engine::{Engine, EngineError, Generated, Observer, Verdict};
+use coordinator::engine_api::batch::{
+    BatchEngine, EngineError, GenerationOutput, Observer, Verdict,
+};
 use model::config::Dtype;
 use program::map::DeviceMap;
 use program::validate::replay;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::common::{
-    GROUPS, Stagings, To, Tokens, WAYS, expected, maps, on_storages, prompts, run_groups,
-    sequences, start,
+    GROUPS, READ_TARGETS, ReadTarget, RecordedTokens, TestStagings, expected, maps, on_storages,
+    prompts, run_groups, sequences, start,
 };
 
 /// Indices of the requests that fail, so that faults occur in prefill, in early and late decode of
@@ -19,25 +21,25 @@ use crate::common::{
 const FAULTY_REQUESTS: [u64; 4] = [3, 40, 150, 250];
 
 pub fn another_storage_goes_on_for_one_that_fails() {
-    goes_on(&maps()[0], To::Host, &FAULTY_REQUESTS);
+    assert_survives(&maps()[0], ReadTarget::Host, &FAULTY_REQUESTS);
 }
 
 pub fn another_goes_on_reading_straight_to_the_device() {
     for map in &maps()[1..] {
-        goes_on(map, To::Device, &FAULTY_REQUESTS[1..3]);
+        assert_survives(map, ReadTarget::Device, &FAULTY_REQUESTS[1..3]);
     }
 }
 
-fn goes_on(map: &DeviceMap, to: To, requests: &[u64]) {
+fn assert_survives(map: &DeviceMap, to: ReadTarget, requests: &[u64]) {
     let expected = expected(map, Dtype::Bf16, GROUPS);
     let plan = on_storages(map, Dtype::Bf16, 2, to);
-    let stagings = Stagings::of(&plan);
+    let stagings = TestStagings::for_plan(&plan);
     for (fault, said) in
         [("eio", "Input/output error"), ("flip", "checksum"), ("silence", "has not answered")]
     {
         for request in requests {
             for storage in [0, 1] {
-                let staged = stagings.with(&[(storage, &format!("{fault}@{request}"))]);
+                let staged = stagings.with_faults(&[(storage, &format!("{fault}@{request}"))]);
                 let (with_losses, spans, measured) = run_groups(plan.clone(), &staged, GROUPS);
                 let what = format!("{fault}@{request} of storage {storage} to {to:?}");
                 assert_eq!(with_losses, expected, "{what}");
@@ -56,11 +58,11 @@ fn goes_on(map: &DeviceMap, to: To, requests: &[u64]) {
 pub fn any_of_three_storages_can_be_the_last() {
     let map = &maps()[1];
     let expected = expected(map, Dtype::F32, GROUPS);
-    let plans = WAYS.map(|to| on_storages(map, Dtype::F32, 3, to));
-    let stagings = Stagings::of(&plans[0]);
+    let plans = READ_TARGETS.map(|to| on_storages(map, Dtype::F32, 3, to));
+    let stagings = TestStagings::for_plan(&plans[0]);
     let both = [(0, 1), (1, 0), (1, 2), (2, 0)].into_iter().zip(plans.iter().cycle());
     for ((first, second), plan) in both {
-        let staged = stagings.with(&[(first, "eio@30"), (second, "flip@160")]);
+        let staged = stagings.with_faults(&[(first, "eio@30"), (second, "flip@160")]);
         let (with_losses, _, measured) = run_groups(plan.clone(), &staged, GROUPS);
         assert_eq!(with_losses, expected, "{first}, {second}");
         assert_eq!(measured.lost_storages.len(), 2, "{:?}", measured.lost_storages);
@@ -68,12 +70,12 @@ pub fn any_of_three_storages_can_be_the_last() {
 }
 
 pub fn without_any_storage_the_run_ends() {
-    let plan = on_storages(&maps()[0], Dtype::Bf16, 2, To::Host);
-    let stagings = Stagings::of(&plan);
-    let mut engine =
-        start(plan, &stagings.with(&[(0, "eio@5"), (1, "eio@90")])).expect("the workers start");
+    let plan = on_storages(&maps()[0], Dtype::Bf16, 2, ReadTarget::Host);
+    let stagings = TestStagings::for_plan(&plan);
+    let mut engine = start(plan, &stagings.with_faults(&[(0, "eio@5"), (1, "eio@90")]))
+        .expect("the workers start");
     let prompts = prompts();
-    let mut tokens = Tokens::default();
+    let mut tokens = RecordedTokens::default();
     let failed = (0..50).find_map(|_| engine.run(&sequences(&prompts), &mut tokens).err());
     let EngineError::Failed(said) = failed.expect("nobody reads any more") else {
         panic!("interrupted")
@@ -84,9 +86,9 @@ pub fn without_any_storage_the_run_ends() {
 pub fn a_cut_file_or_a_removed_folder_costs_a_storage() {
     let map = &maps()[0];
     let expected = expected(map, Dtype::Bf16, GROUPS);
-    let plan = on_storages(map, Dtype::Bf16, 2, To::Host);
+    let plan = on_storages(map, Dtype::Bf16, 2, ReadTarget::Host);
     // A file that was truncated before the run is refused, with advice.
-    let stagings = Stagings::of(&plan);
+    let stagings = TestStagings::for_plan(&plan);
     let file = Path::new(&stagings.at[1].path).join("weights.bin");
     let cut = |bytes| {
         let file = std::fs::File::options().write(true).open(&file).expect("the file");
@@ -97,11 +99,11 @@ pub fn a_cut_file_or_a_removed_folder_costs_a_storage() {
     assert!(error.contains("weights.bin") && error.contains("stage"), "{error}");
     // Truncating a file while it is read loses its storage; removing the directory of an open file
     // has no effect.
-    let stagings = Stagings::of(&plan);
+    let stagings = TestStagings::for_plan(&plan);
     let file = Path::new(&stagings.at[1].path).join("weights.bin");
     let mut engine = start(plan, &stagings.at).expect("the workers start");
     let prompts = prompts();
-    let mut tokens = Tokens::default();
+    let mut tokens = RecordedTokens::default();
     engine.run(&sequences(&prompts), &mut tokens).expect("a group");
     std::fs::remove_dir_all(stagings.directory.path().join("0")).expect("it can be removed");
     std::fs::File::options().write(true).open(&file).expect("the file").set_len(0).expect("cut");
@@ -116,22 +118,22 @@ pub fn a_cut_file_or_a_removed_folder_costs_a_storage() {
 
 pub fn another_staging_is_refused() {
     let map = &maps()[0];
-    let stagings = Stagings::of(&on_storages(map, Dtype::Bf16, 2, To::Host));
-    let plan = on_storages(map, Dtype::F32, 2, To::Host);
+    let stagings = TestStagings::for_plan(&on_storages(map, Dtype::Bf16, 2, ReadTarget::Host));
+    let plan = on_storages(map, Dtype::F32, 2, ReadTarget::Host);
     let error = start(plan, &stagings.at).expect_err("another form").to_string();
     assert!(error.contains("stage the model in this format"), "{error}");
 }
 
 /// Kills a worker of this process at the first token.
-struct Killer {
+struct WorkerKiller {
     worker: &'static str,
     signal: Signal,
     killed: Option<Pid>,
-    tokens: Tokens,
+    tokens: RecordedTokens,
 }
 
-impl Killer {
-    fn find(&self) -> Option<Pid> {
+impl WorkerKiller {
+    fn find_worker(&self) -> Option<Pid> {
         let tasks = std::fs::read_dir("/proc/self/task").ok()?;
         let children = tasks
             .filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("children")).ok())
@@ -145,18 +147,18 @@ impl Killer {
     }
 }
 
-impl Observer for Killer {
-    fn token(&mut self, _: usize, _: u32) -> Verdict {
+impl Observer for WorkerKiller {
+    fn on_token(&mut self, _: usize, _: u32) -> Verdict {
         if self.killed.is_none() {
-            let pid = self.find().expect("the worker runs");
+            let pid = self.find_worker().expect("the worker runs");
             kill_process(pid, self.signal).expect("it lives");
             self.killed = Some(pid);
         }
         Verdict::Continue
     }
 
-    fn finished(&mut self, sequence: usize, generated: Generated) -> ControlFlow<()> {
-        self.tokens.finished(sequence, generated)
+    fn on_finished(&mut self, sequence: usize, generated: GenerationOutput) -> ControlFlow<()> {
+        self.tokens.on_finished(sequence, generated)
     }
 }
 
@@ -165,17 +167,17 @@ pub fn another_storage_goes_on_for_a_killed_one() {
     const MORE: usize = 6;
     let expected = expected(map, Dtype::Bf16, MORE);
     for signal in [Signal::KILL, Signal::STOP] {
-        let plan = on_storages(map, Dtype::Bf16, 2, To::Host);
-        let stagings = Stagings::of(&plan);
+        let plan = on_storages(map, Dtype::Bf16, 2, ReadTarget::Host);
+        let stagings = TestStagings::for_plan(&plan);
         let mut engine = start(plan, &stagings.at).expect("the workers start");
         let prompts = prompts();
-        let tokens = Tokens::default();
-        let mut killer = Killer { worker: "storage worker 1", signal, killed: None, tokens };
+        let tokens = RecordedTokens::default();
+        let mut killer = WorkerKiller { worker: "storage worker 1", signal, killed: None, tokens };
         // A group may end before the loss is noticed, but not all of them do.
         for _ in 0..MORE {
             engine.run(&sequences(&prompts), &mut killer).expect("a group");
         }
-        assert_eq!(killer.find(), None, "the lost worker is gone");
+        assert_eq!(killer.find_worker(), None, "the lost worker is gone");
         let measured = engine.finish().expect("no trace file");
         let [lost] = &measured.lost_storages[..] else { panic!("{:?}", measured.lost_storages) };
         assert!(lost.reason.contains("signal"), "{}", lost.reason);

@@ -10,12 +10,15 @@ mod own_main;
 use std::collections::BTreeSet;
 use std::process::ExitCode;
 
-use common::{GROUPS, Stagings, To, WAYS, config, maps, on_storages, reads, run_groups, shape};
+use common::{
+    GROUPS, READ_TARGETS, ReadTarget, TestStagings, config, is_read_lane, maps, on_storages,
+    run_groups, shape,
+};
 use model::config::Dtype;
 use program::compile::compile;
 use program::ir::{Instruction, Moved, Program, ProgramId};
 use program::plan::Plan;
-use program::simulate::{Costs, Place, Span, simulate};
+use program::simulate::{Place, SimulationCosts, Span, simulate};
 use program::topology::LaneSet;
 use program::validate::{replay, validate};
 
@@ -53,10 +56,10 @@ fn storages_change_no_token() {
             assert_eq!(expected.len(), 8, "four sequences, twice");
             let distinct: BTreeSet<u32> = expected.iter().flatten().copied().collect();
             assert!(distinct.len() > 5, "tokens tell nothing: {distinct:?}");
-            for to in WAYS {
+            for to in READ_TARGETS {
                 let plan = on_storages(&map, dtype, 2, to);
                 let what = format!("{} in {dtype:?} to {to:?}", map.policy);
-                let stagings = Stagings::of(&plan);
+                let stagings = TestStagings::for_plan(&plan);
                 let (tokens_read, spans, measured) = run_groups(plan.clone(), &stagings.at, GROUPS);
                 assert_eq!(tokens_read, expected, "{what}");
                 let workers = alone.kernel_variants.len() + 2;
@@ -70,7 +73,7 @@ fn storages_change_no_token() {
 }
 
 fn read_in_every_step(plan: &Plan, spans: &[Span], what: &str) {
-    for lane in plan.lanes().into_iter().filter(|lane| reads(plan, *lane)) {
+    for lane in plan.lanes().into_iter().filter(|lane| is_read_lane(plan, *lane)) {
         let of_lane = spans.iter().filter(|span| span.lane == lane);
         let steps: BTreeSet<(bool, u32)> =
             of_lane.map(|span| (span.program == ProgramId::DECODE, span.step)).collect();
@@ -83,7 +86,7 @@ fn read_in_every_step(plan: &Plan, spans: &[Span], what: &str) {
 /// for its read runs too early.
 struct SlowReads;
 
-impl Costs for SlowReads {
+impl SimulationCosts for SlowReads {
     fn work_ns(&self, _: Place, instruction: &Instruction, _: u32) -> f64 {
         if matches!(instruction, Instruction::Read(_)) { 1000.0 } else { 10.0 }
     }
@@ -99,7 +102,7 @@ impl Costs for SlowReads {
 
 fn reads_precede_streamed_weights() {
     for map in maps() {
-        let plan = on_storages(&map, Dtype::Bf16, 2, To::Host);
+        let plan = on_storages(&map, Dtype::Bf16, 2, ReadTarget::Host);
         for program in &plan.programs {
             let timeline = simulate(program, &SlowReads, 3).expect("it runs to its end");
             let at = |span: &Span| instruction(program, span);
@@ -116,7 +119,7 @@ fn reads_precede_streamed_weights() {
                 streamed += 1;
             }
             assert_eq!(streamed > 0, map.uses_gpu(), "{} {:?}", map.policy, program.id);
-            let reads = timeline.spans.iter().filter(|span| reads(&plan, span.lane)).count();
+            let reads = timeline.spans.iter().filter(|span| is_read_lane(&plan, span.lane)).count();
             assert!(reads > 3 * config().num_layers, "{}: {reads}", map.policy);
         }
     }
@@ -128,13 +131,13 @@ fn instruction<'a>(program: &'a Program, span: &Span) -> &'a Instruction {
 }
 
 fn every_signal_of_a_storage_is_needed() {
-    for (map, to) in maps().into_iter().flat_map(|map| WAYS.map(|to| (map.clone(), to))) {
+    for (map, to) in maps().into_iter().flat_map(|map| READ_TARGETS.map(|to| (map.clone(), to))) {
         let plan = on_storages(&map, Dtype::Bf16, 2, to);
         let mut by_lane = BTreeSet::new();
         for id in [ProgramId::PREFILL, ProgramId::DECODE] {
             let program = plan.program(id);
             for (place, list) in program.lanes.iter().enumerate() {
-                if !reads(&plan, list.lane) {
+                if !is_read_lane(&plan, list.lane) {
                     continue;
                 }
                 let signals = list.instructions.iter().enumerate();

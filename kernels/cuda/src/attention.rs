@@ -6,12 +6,12 @@
 use bytemuck::{Pod, Zeroable};
 use model::config::Dtype;
 
-use crate::compressed::check_four;
-use crate::launch::{Args, DevicePointer, Launch};
+use crate::compressed::check_kv4;
+use crate::launch::{DevicePointer, KernelArgs, KernelLaunch};
 use crate::named;
 
 /// Positions of one block of decode attention (`source/attention/decode.cuh`).
-const SPLIT: u32 = 256;
+const SPLIT_POSITIONS: u32 = 256;
 /// Queries and positions of a tile of prefill attention (`source/attention/prefill.cuh`).
 const TILE_QUERIES: u32 = 16;
 /// Queries, and positions, of a tile of prefill attention on tensor cores
@@ -26,7 +26,7 @@ pub const HEAD_DIM_MAX: u32 = 256;
 
 /// Shape and scale shared by all units of a launch.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct AttentionShape {
+pub struct DeviceAttentionShape {
     /// Query heads, a multiple of `kv_heads`.
     pub heads: u32,
     pub kv_heads: u32,
@@ -39,14 +39,14 @@ pub struct AttentionShape {
     pub window: Option<u32>,
 }
 
-impl AttentionShape {
+impl DeviceAttentionShape {
     /// Returns the number of query heads that share a KV head.
     pub const fn group(&self) -> u32 {
         self.heads / self.kv_heads
     }
 
     fn check(&self) {
-        let AttentionShape { heads, kv_heads, head_dim, .. } = *self;
+        let DeviceAttentionShape { heads, kv_heads, head_dim, .. } = *self;
         assert!(kv_heads > 0 && heads.is_multiple_of(kv_heads), "heads are a multiple of kv_heads");
         assert!((1..=HEAD_DIM_MAX).contains(&head_dim), "heads have 1 to {HEAD_DIM_MAX} elements");
         assert!(self.window != Some(0), "a window has a position");
@@ -54,16 +54,16 @@ impl AttentionShape {
 
     /// Returns the maximum number of blocks of positions that a row sees.
     fn splits(&self, positions_max: u32) -> u32 {
-        let all = positions_max.div_ceil(SPLIT);
-        self.window.map_or(all, |window| all.min((window - 1).div_ceil(SPLIT) + 1))
+        let all = positions_max.div_ceil(SPLIT_POSITIONS);
+        self.window.map_or(all, |window| all.min((window - 1).div_ceil(SPLIT_POSITIONS) + 1))
     }
 }
 
-/// One (sequence, KV head) in the layout of device memory: corresponds to `kernels::Unit`, field by
-/// field.
+/// One (sequence, KV head) in the layout of device memory: corresponds to
+/// `kernels::DeviceAttentionUnit`, field by field.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
-pub struct Unit {
+pub struct DeviceAttentionUnit {
     /// First fresh row in q, k and v.
     pub row0: u32,
     /// Fresh rows.
@@ -76,31 +76,36 @@ pub struct Unit {
     pub cache_offset: u64,
     /// Element offset in scores and probabilities: `[row][query head in group][past + rows]`.
     pub scores_offset: u64,
-    /// First of the rows that hold the positions before the fresh ones, or [`Unit::CACHED`].
+    /// First of the rows that hold the positions before the fresh ones, or
+    /// [`DeviceAttentionUnit::CACHED`].
     pub shared_row: u32,
     /// Number of places in each cache, at least the window: position `p` is stored at place `p %
     /// cache_positions`. 0: at place `p`.
     pub cache_positions: u32,
 }
 
-impl Unit {
+impl DeviceAttentionUnit {
     /// Value of `shared_row` if the positions before the fresh ones are in the caches.
     pub const CACHED: u32 = u32::MAX;
 
     /// Returns the number of rows that [`append`] writes: all, or the last ones if the cache has
     /// too few places.
     pub fn appended(&self) -> u32 {
-        let all = if self.shared_row == Unit::CACHED { self.rows } else { self.past + self.rows };
+        let all = if self.shared_row == DeviceAttentionUnit::CACHED {
+            self.rows
+        } else {
+            self.past + self.rows
+        };
         if self.cache_positions == 0 { all } else { all.min(self.cache_positions) }
     }
 }
 
-const _: () = assert!(size_of::<Unit>() == 40, "the kernels' Unit has this size");
+const _: () = assert!(size_of::<DeviceAttentionUnit>() == 40, "the kernels' Unit has this size");
 
 /// Units of a launch, in device memory, and bounds that size its grid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Units {
-    /// `[count]` of [`Unit`], on an 8-byte boundary.
+pub struct DeviceAttentionUnits {
+    /// `[count]` of [`DeviceAttentionUnit`], on an 8-byte boundary.
     pub pointer: DevicePointer,
     pub count: u32,
     /// Upper bound on `rows` of a unit; 1 in decode.
@@ -113,34 +118,32 @@ pub struct Units {
 
 /// K or V: the fresh rows of this step and the cached rows before them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum KeysOrValues {
+pub enum KvOperand {
     /// Elements of the launch's dtype: fresh `[rows, kv_heads * head_dim]`, and the cache that
     /// `cache_offset` refers to (0 if nothing is cached).
     Plain { fresh: DevicePointer, cache: DevicePointer },
     /// 4-bit records, on 8-byte boundaries, or 4-byte ones if their size is no multiple of 8: fresh
     /// `[rows * kv_heads]`, made by [`quantise_kv`](crate::quantise_kv), and the cache.
-    Four { fresh: DevicePointer, cache: DevicePointer },
+    Kv4 { fresh: DevicePointer, cache: DevicePointer },
 }
 
-impl KeysOrValues {
+impl KvOperand {
     fn pointers(self) -> (DevicePointer, DevicePointer) {
         match self {
-            KeysOrValues::Plain { fresh, cache } | KeysOrValues::Four { fresh, cache } => {
-                (fresh, cache)
-            }
+            KvOperand::Plain { fresh, cache } | KvOperand::Kv4 { fresh, cache } => (fresh, cache),
         }
     }
 
-    fn is_four(self, shape: &AttentionShape) -> bool {
-        let four = matches!(self, KeysOrValues::Four { .. });
-        if four {
-            check_four(shape.head_dim);
+    fn is_kv4(self, shape: &DeviceAttentionShape) -> bool {
+        let is_kv4 = matches!(self, KvOperand::Kv4 { .. });
+        if is_kv4 {
+            check_kv4(shape.head_dim);
         }
-        four
+        is_kv4
     }
 }
 
-fn with_shape(args: Args, shape: &AttentionShape) -> Args {
+fn with_shape(args: KernelArgs, shape: &DeviceAttentionShape) -> KernelArgs {
     let window = shape.window.unwrap_or(u32::MAX);
     args.u32(shape.heads).u32(shape.kv_heads).u32(shape.head_dim).u32(window)
 }
@@ -149,18 +152,18 @@ fn with_shape(args: Args, shape: &AttentionShape) -> Args {
 /// `[rows, heads * head_dim]` of `dtype`. Entries that a row does not see are not written.
 pub fn scores(
     dtype: Dtype,
-    shape: &AttentionShape,
-    units: &Units,
+    shape: &DeviceAttentionShape,
+    units: &DeviceAttentionUnits,
     q: DevicePointer,
-    k: KeysOrValues,
+    k: KvOperand,
     out: DevicePointer,
-) -> Launch {
+) -> KernelLaunch {
     shape.check();
     let (fresh, cache) = k.pointers();
-    let args = Args::new().u64(units.pointer).u64(q).u64(fresh).u64(cache).u64(out);
+    let args = KernelArgs::new().u64(units.pointer).u64(q).u64(fresh).u64(cache).u64(out);
     let args = with_shape(args, shape).f32(shape.scale);
-    Launch {
-        name: if k.is_four(shape) { named!(dtype, "scores_four") } else { named!(dtype, "scores") },
+    KernelLaunch {
+        name: if k.is_kv4(shape) { named!(dtype, "scores_four") } else { named!(dtype, "scores") },
         grid: [units.count, shape.splits(units.positions_max), units.rows_max],
         block: [THREADS, 1, 1],
         shared_bytes: HEADS_MAX * shape.head_dim * 4,
@@ -172,34 +175,35 @@ pub fn scores(
 /// head's sink, whose probability is dropped: `sinks` are `[heads]` of f32, or 0. Scores and
 /// probabilities are f32 at each unit's `scores_offset`, and may be the same memory.
 pub fn softmax(
-    shape: &AttentionShape,
-    units: &Units,
+    shape: &DeviceAttentionShape,
+    units: &DeviceAttentionUnits,
     scores: DevicePointer,
     sinks: DevicePointer,
     probabilities: DevicePointer,
-) -> Launch {
+) -> KernelLaunch {
     shape.check();
-    let args = Args::new().u64(units.pointer).u64(scores).u64(sinks).u64(probabilities);
+    let args = KernelArgs::new().u64(units.pointer).u64(scores).u64(sinks).u64(probabilities);
     let args = with_shape(args, shape);
     let grid = [units.count, shape.group(), units.rows_max];
-    Launch { name: "softmax", grid, block: [THREADS, 1, 1], shared_bytes: 32 * 8, args }
+    KernelLaunch { name: "softmax", grid, block: [THREADS, 1, 1], shared_bytes: 32 * 8, args }
 }
 
 /// Computes `probabilities · v` of every unit and row. `out` is `[rows, heads * head_dim]` of
 /// `dtype`.
 pub fn weighted_values(
     dtype: Dtype,
-    shape: &AttentionShape,
-    units: &Units,
+    shape: &DeviceAttentionShape,
+    units: &DeviceAttentionUnits,
     probabilities: DevicePointer,
-    v: KeysOrValues,
+    v: KvOperand,
     out: DevicePointer,
-) -> Launch {
+) -> KernelLaunch {
     shape.check();
     let (fresh, cache) = v.pointers();
-    let args = Args::new().u64(units.pointer).u64(probabilities).u64(fresh).u64(cache).u64(out);
-    Launch {
-        name: if v.is_four(shape) {
+    let args =
+        KernelArgs::new().u64(units.pointer).u64(probabilities).u64(fresh).u64(cache).u64(out);
+    KernelLaunch {
+        name: if v.is_kv4(shape) {
             named!(dtype, "weighted_values_four")
         } else {
             named!(dtype, "weighted_values")
@@ -223,7 +227,7 @@ const fn value_parts_bytes(head_dim: u32) -> u32 {
 
 /// Returns the bytes of scratch for [`attention_decode`].
 pub fn attention_decode_scratch_bytes(
-    shape: &AttentionShape,
+    shape: &DeviceAttentionShape,
     units: u32,
     positions_max: u32,
 ) -> u64 {
@@ -243,22 +247,22 @@ pub fn attention_decode_scratch_bytes(
 #[allow(clippy::too_many_arguments, reason = "the mathematical operands, each with its own name")]
 pub fn attention_decode(
     dtype: Dtype,
-    shape: &AttentionShape,
-    units: &Units,
+    shape: &DeviceAttentionShape,
+    units: &DeviceAttentionUnits,
     q: DevicePointer,
-    k: KeysOrValues,
-    v: KeysOrValues,
+    k: KvOperand,
+    v: KvOperand,
     sinks: DevicePointer,
     out: DevicePointer,
     scratch: DevicePointer,
-) -> [Launch; 2] {
+) -> [KernelLaunch; 2] {
     shape.check();
     assert!(units.rows_max <= 1, "a unit of decode attention has one fresh row");
-    let four = k.is_four(shape);
-    assert_eq!(four, v.is_four(shape), "K and V are kept in one format");
+    let is_kv4 = k.is_kv4(shape);
+    assert_eq!(is_kv4, v.is_kv4(shape), "K and V are kept in one format");
     let ((k_fresh, k_cache), (v_fresh, v_cache)) = (k.pointers(), v.pointers());
     let splits = shape.splits(units.positions_max);
-    let (heads, name) = match (shape.group(), four) {
+    let (heads, name) = match (shape.group(), is_kv4) {
         (1, false) => (1, named!(dtype, "attention_decode_1")),
         (2..=4, false) => (4, named!(dtype, "attention_decode_4")),
         (_, false) => (8, named!(dtype, "attention_decode_8")),
@@ -266,18 +270,19 @@ pub fn attention_decode(
         (2..=4, true) => (4, named!(dtype, "attention_decode_four_4")),
         (_, true) => (8, named!(dtype, "attention_decode_four_8")),
     };
-    let args = Args::new().u64(units.pointer).u64(q).u64(k_fresh).u64(v_fresh);
+    let args = KernelArgs::new().u64(units.pointer).u64(q).u64(k_fresh).u64(v_fresh);
     let args = args.u64(k_cache).u64(v_cache).u64(scratch);
     // The sums of values later replace the queries.
     let queries_bytes = heads * shape.head_dim * 4;
-    let plain_bytes = heads * SPLIT * 4 + queries_bytes.max(value_parts_bytes(shape.head_dim));
+    let plain_bytes =
+        heads * SPLIT_POSITIONS * 4 + queries_bytes.max(value_parts_bytes(shape.head_dim));
     // On tensor cores: all records of K and V, later replaced by the warps' values; weights; and
     // eight highest scores and sums of each warp.
-    let records_bytes = 2 * SPLIT * (shape.head_dim / 2 + shape.head_dim / 16);
+    let records_bytes = 2 * SPLIT_POSITIONS * (shape.head_dim / 2 + shape.head_dim / 16);
     let values_bytes = 4 * heads * shape.head_dim * 4;
-    let staged_bytes = if four { records_bytes } else { values_bytes };
-    let matrix_bytes = staged_bytes + heads * SPLIT * 4 + 2 * 4 * 8 * 4;
-    let on_matrices = match (four, shape.head_dim, heads) {
+    let staged_bytes = if is_kv4 { records_bytes } else { values_bytes };
+    let matrix_bytes = staged_bytes + heads * SPLIT_POSITIONS * 4 + 2 * 4 * 8 * 4;
+    let on_matrices = match (is_kv4, shape.head_dim, heads) {
         (true, 64, 1) => Some("attention_decode_four_1_64_bf16"),
         (true, 64, 4) => Some("attention_decode_four_4_64_bf16"),
         (true, 64, _) => Some("attention_decode_four_8_64_bf16"),
@@ -290,19 +295,17 @@ pub fn attention_decode(
         (false, 128, 8) => Some("attention_decode_8_128_bf16"),
         _ => None,
     };
-    let (name, shared_bytes) = match on_matrices.filter(|_| dtype == Dtype::Bf16) {
-        Some(name) => (name, matrix_bytes),
-        None => (name, plain_bytes),
-    };
-    let part = Launch {
+    let on_matrices = on_matrices.filter(|_| dtype == Dtype::Bf16);
+    let (name, shared_bytes) = on_matrices.map_or((name, plain_bytes), |name| (name, matrix_bytes));
+    let part = KernelLaunch {
         name,
         grid: [units.count, splits, shape.group().div_ceil(heads)],
         block: [THREADS, 1, 1],
         shared_bytes,
         args: with_shape(args, shape).f32(shape.scale),
     };
-    let args = Args::new().u64(units.pointer).u64(scratch).u64(sinks).u64(out);
-    let whole = Launch {
+    let args = KernelArgs::new().u64(units.pointer).u64(scratch).u64(sinks).u64(out);
+    let whole = KernelLaunch {
         name: named!(dtype, "attention_combine"),
         grid: [units.count, shape.group(), 1],
         block: [THREADS, 1, 1],
@@ -321,24 +324,24 @@ pub fn attention_decode(
 #[allow(clippy::too_many_arguments, reason = "the mathematical operands, each with its own name")]
 pub fn attention_prefill(
     dtype: Dtype,
-    shape: &AttentionShape,
-    units: &Units,
+    shape: &DeviceAttentionShape,
+    units: &DeviceAttentionUnits,
     q: DevicePointer,
-    k: KeysOrValues,
-    v: KeysOrValues,
+    k: KvOperand,
+    v: KvOperand,
     sinks: DevicePointer,
     out: DevicePointer,
-) -> Launch {
+) -> KernelLaunch {
     shape.check();
-    let four = k.is_four(shape);
-    assert_eq!(four, v.is_four(shape), "K and V are kept in one format");
+    let is_kv4 = k.is_kv4(shape);
+    assert_eq!(is_kv4, v.is_kv4(shape), "K and V are kept in one format");
     let ((k_fresh, k_cache), (v_fresh, v_cache)) = (k.pointers(), v.pointers());
-    let args = Args::new().u64(units.pointer).u64(q).u64(k_fresh).u64(v_fresh);
+    let args = KernelArgs::new().u64(units.pointer).u64(q).u64(k_fresh).u64(v_fresh);
     let args = args.u64(k_cache).u64(v_cache).u64(sinks).u64(out);
     let args = with_shape(args, shape).f32(shape.scale);
     let queries = units.rows_max * shape.group();
     let head_dim = shape.head_dim;
-    let launch = |name, tile_queries, shared_bytes| Launch {
+    let launch = |name, tile_queries, shared_bytes| KernelLaunch {
         name,
         grid: [units.count, queries.div_ceil(tile_queries), 1],
         block: [THREADS, 1, 1],
@@ -346,12 +349,12 @@ pub fn attention_prefill(
         args,
     };
     // A tile of K and one of V; for 4-bit caches their records too.
-    let record_bytes = if four { head_dim / 2 + head_dim / 16 } else { 0 };
+    let record_bytes = if is_kv4 { head_dim / 2 + head_dim / 16 } else { 0 };
     let matrix_bytes = 2 * MATRIX_TILE * (head_dim * 2 + record_bytes);
     // Queries, one tile of K or V, scores; rows of odd length, so that columns differ in banks.
     let positions = if head_dim <= 128 { 32 } else { 16 };
     let shared_bytes = ((TILE_QUERIES + positions) * (head_dim | 1) + TILE_QUERIES * 33) * 4;
-    match (dtype, four, head_dim) {
+    match (dtype, is_kv4, head_dim) {
         (Dtype::Bf16, false, 64) => launch("attention_prefill_64_bf16", MATRIX_TILE, matrix_bytes),
         (Dtype::Bf16, false, 128) => {
             launch("attention_prefill_128_bf16", MATRIX_TILE, matrix_bytes)
@@ -372,32 +375,37 @@ pub fn attention_prefill(
 /// which the rows may still have to see: run attention first.
 pub fn append(
     dtype: Dtype,
-    shape: &AttentionShape,
-    units: &Units,
+    shape: &DeviceAttentionShape,
+    units: &DeviceAttentionUnits,
     fresh: DevicePointer,
     cache: DevicePointer,
-) -> Launch {
+) -> KernelLaunch {
     shape.check();
-    let args = Args::new().u64(units.pointer).u64(fresh).u64(cache);
+    let args = KernelArgs::new().u64(units.pointer).u64(fresh).u64(cache);
     append_launch(named!(dtype, "append"), shape, units, args)
 }
 
 /// Appends rows like [`append`], quantised to 4-bit records: the same bytes as the CPU's.
-pub fn append_four(
+pub fn append_kv4(
     dtype: Dtype,
-    shape: &AttentionShape,
-    units: &Units,
+    shape: &DeviceAttentionShape,
+    units: &DeviceAttentionUnits,
     fresh: DevicePointer,
     cache: DevicePointer,
-) -> Launch {
+) -> KernelLaunch {
     shape.check();
-    check_four(shape.head_dim);
-    let args = Args::new().u64(units.pointer).u64(fresh).u64(cache);
+    check_kv4(shape.head_dim);
+    let args = KernelArgs::new().u64(units.pointer).u64(fresh).u64(cache);
     append_launch(named!(dtype, "append_four"), shape, units, args)
 }
 
-fn append_launch(name: &'static str, shape: &AttentionShape, units: &Units, args: Args) -> Launch {
-    Launch {
+fn append_launch(
+    name: &'static str,
+    shape: &DeviceAttentionShape,
+    units: &DeviceAttentionUnits,
+    args: KernelArgs,
+) -> KernelLaunch {
+    KernelLaunch {
         name,
         grid: [units.count, units.appended_max, 1],
         block: [32, 1, 1],

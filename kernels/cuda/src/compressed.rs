@@ -1,9 +1,9 @@
 //! The grouped formats of weights and the 4-bit KV cache (`model::compressed`).
 
-use model::compressed::{Bits, Grouped, ROWS, Scales, Table, kv4_position_bytes};
 use model::config::Dtype;
+use model::quantized_format::{Bits, Codebook, Grouped, ROWS, ScaleLayout, kv4_position_bytes};
 
-use crate::launch::{Args, DevicePointer, Launch};
+use crate::launch::{DevicePointer, KernelArgs, KernelLaunch};
 use crate::named;
 
 /// Threads of a block.
@@ -12,11 +12,11 @@ const THREADS: u32 = 256;
 const BLOCK_RECORDS: u32 = 4;
 
 /// Launches a kernel over the records of a matrix, a few for each block.
-fn over_records(name: &'static str, records: usize, args: Args) -> Launch {
+fn over_records(name: &'static str, records: usize, args: KernelArgs) -> KernelLaunch {
     let records = u32::try_from(records).expect("a matrix has fewer than 2^32 records");
     let grid = [records.div_ceil(BLOCK_RECORDS), 1, 1];
     let args = args.u32(records);
-    Launch { name, grid, block: [THREADS, 1, 1], shared_bytes: 0, args }
+    KernelLaunch { name, grid, block: [THREADS, 1, 1], shared_bytes: 0, args }
 }
 
 /// Decompresses a grouped matrix `[n, k]`, 4 or 8 bits with [`Scales::Halves`] or 8 bits with
@@ -29,9 +29,9 @@ pub fn decompress(
     (n, k): (u32, u32),
     records: DevicePointer,
     out: DevicePointer,
-) -> Launch {
+) -> KernelLaunch {
     let (n_len, k_len) = (n as usize, k as usize);
-    let args = Args::new().u64(records).u64(out).u32(n).u32(k);
+    let args = KernelArgs::new().u64(records).u64(out).u32(n).u32(k);
     let args = args.u32(format.bits.count() as u32).u32(format.group as u32);
     let args = args.u32(u32::from(has_floats(format)));
     over_records(named!(dtype, "decompress"), format.blocks(n_len) * format.groups(k_len), args)
@@ -43,8 +43,8 @@ pub fn decompress(
 /// If linears do not read the format.
 pub(crate) fn has_floats(format: Grouped) -> bool {
     match (format.bits, format.scales) {
-        (Bits::Four | Bits::Eight, Scales::Halves) => false,
-        (Bits::Eight, Scales::Floats) => true,
+        (Bits::Four | Bits::Eight, ScaleLayout::Halves) => false,
+        (Bits::Eight, ScaleLayout::Floats) => true,
         _ => panic!("{format:?} is widened before kernels read it"),
     }
 }
@@ -56,17 +56,17 @@ fn stored_codes(format: Grouped) -> (u32, u32) {
         Bits::Five => 1,
         Bits::FiveSigned => 2,
         Bits::SixSigned => 3,
-        Bits::Table(Table::NonLinear) => 4,
-        Bits::Table(Table::E2M1) => 5,
+        Bits::Table(Codebook::NonLinear) => 4,
+        Bits::Table(Codebook::E2M1) => 5,
         Bits::Eight => panic!("8 bits are not widened"),
     };
     let scales = match format.scales {
-        Scales::Halves => 0,
-        Scales::HalfScales => 1,
-        Scales::PowersOfTwo => 2,
-        Scales::Products => 3,
-        Scales::ProductsAndMinimums => 4,
-        Scales::Floats => panic!("{format:?} is no stored form"),
+        ScaleLayout::Halves => 0,
+        ScaleLayout::HalfScales => 1,
+        ScaleLayout::PowersOfTwo => 2,
+        ScaleLayout::Products => 3,
+        ScaleLayout::ProductsAndMinimums => 4,
+        ScaleLayout::Floats => panic!("{format:?} is no stored form"),
     };
     (codes, scales)
 }
@@ -78,11 +78,11 @@ pub fn widen(
     (n, k): (u32, u32),
     records: DevicePointer,
     out: DevicePointer,
-) -> Launch {
+) -> KernelLaunch {
     let groups = format.groups(k as usize);
     let count = format.blocks(n as usize) * groups;
-    let args = Args::new().u64(records).u64(out);
-    if format.bits != Bits::Four || format.scales != Scales::Halves {
+    let args = KernelArgs::new().u64(records).u64(out);
+    if format.bits != Bits::Four || format.scales != ScaleLayout::Halves {
         let (codes, scales) = stored_codes(format);
         let args = args.u32(codes).u32(scales).u32(format.group as u32).u32(groups as u32);
         return over_records("expand", count, args);
@@ -102,16 +102,16 @@ pub fn quantise_kv(
     (positions, head_dim): (u32, u32),
     x: DevicePointer,
     out: DevicePointer,
-) -> Launch {
-    check_four(head_dim);
-    let args = Args::new().u64(x).u64(out).u32(positions).u32(head_dim);
+) -> KernelLaunch {
+    check_kv4(head_dim);
+    let args = KernelArgs::new().u64(x).u64(out).u32(positions).u32(head_dim);
     // One warp for each position.
     let grid = [positions.div_ceil(THREADS / 32), 1, 1];
     let name = named!(dtype, "quantise_kv");
-    Launch { name, grid, block: [THREADS, 1, 1], shared_bytes: 0, args }
+    KernelLaunch { name, grid, block: [THREADS, 1, 1], shared_bytes: 0, args }
 }
 
-pub(crate) fn check_four(head_dim: u32) {
+pub(crate) fn check_kv4(head_dim: u32) {
     assert!(
         kv4_position_bytes(head_dim as usize).is_some(),
         "a 4-bit KV cache cannot hold heads of {head_dim} elements"

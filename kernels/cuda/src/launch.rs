@@ -11,32 +11,32 @@ pub const MAX_ARGS: usize = 20;
 /// A kernel's parameters, each in a slot of eight bytes. Machines with CUDA are little-endian, so
 /// the address of a slot is also that of the 32-bit number in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Args {
+pub struct KernelArgs {
     slots: [u64; MAX_ARGS],
     count: usize,
 }
 
-impl Args {
-    pub(crate) fn new() -> Args {
-        Args { slots: [0; MAX_ARGS], count: 0 }
+impl KernelArgs {
+    pub(crate) fn new() -> KernelArgs {
+        KernelArgs { slots: [0; MAX_ARGS], count: 0 }
     }
 
-    fn push(mut self, slot: u64) -> Args {
+    fn push(mut self, slot: u64) -> KernelArgs {
         self.slots[self.count] = slot;
         self.count += 1;
         self
     }
 
     /// Adds a device address or another number of 64 bits.
-    pub(crate) fn u64(self, value: u64) -> Args {
+    pub(crate) fn u64(self, value: u64) -> KernelArgs {
         self.push(value)
     }
 
-    pub(crate) fn u32(self, value: u32) -> Args {
+    pub(crate) fn u32(self, value: u32) -> KernelArgs {
         self.push(u64::from(value))
     }
 
-    pub(crate) fn f32(self, value: f32) -> Args {
+    pub(crate) fn f32(self, value: f32) -> KernelArgs {
         self.push(u64::from(value.to_bits()))
     }
 
@@ -61,10 +61,10 @@ impl Args {
     }
 }
 
-/// One launch of a kernel of [`PTX`](crate::PTX). An empty one (see [`Launch::is_empty`]) must be
-/// omitted: the driver refuses a grid of 0 blocks.
+/// One launch of a kernel of [`PTX`](crate::PTX). An empty one (see [`KernelLaunch::is_empty`])
+/// must be omitted: the driver refuses a grid of 0 blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Launch {
+pub struct KernelLaunch {
     /// Name of the entry in the module.
     pub name: &'static str,
     /// Blocks in x, y and z.
@@ -73,10 +73,10 @@ pub struct Launch {
     pub block: [u32; 3],
     /// Bytes of dynamic shared memory, at most 48 KiB.
     pub shared_bytes: u32,
-    pub args: Args,
+    pub args: KernelArgs,
 }
 
-impl Launch {
+impl KernelLaunch {
     /// Returns true if the grid has no blocks.
     pub fn is_empty(&self) -> bool {
         self.grid.contains(&0)
@@ -89,7 +89,7 @@ mod tests {
 
     #[test]
     fn pointers_lead_to_the_parameters_in_order() {
-        let mut args = Args::new().u64(1 << 40).u32(7).f32(1.5);
+        let mut args = KernelArgs::new().u64(1 << 40).u32(7).f32(1.5);
         assert_eq!((args.count(), args.slots()), (3, &[1 << 40, 7, 0x3fc0_0000][..]));
         let pointers = args.pointers();
         assert!(pointers[3..].iter().all(|pointer| pointer.is_null()));

@@ -24,23 +24,25 @@ mod linear;
 mod rows;
 
 pub use attention::{
-    AttentionShape, HEAD_DIM_MAX, KeysOrValues, Unit, Units, append, append_four, attention_decode,
-    attention_decode_scratch_bytes, attention_prefill, scores, softmax, weighted_values,
+    DeviceAttentionShape, DeviceAttentionUnit, DeviceAttentionUnits, HEAD_DIM_MAX, KvOperand,
+    append, append_kv4, attention_decode, attention_decode_scratch_bytes, attention_prefill,
+    scores, softmax, weighted_values,
 };
 pub use compressed::{decompress, quantise_kv, widen};
 pub use cubins::Cubin;
 pub use experts::{
-    EXPERTS_PER_ROW_MAX, ExpertLinear, ExpertShape, expert_combine, expert_linear, group_experts,
-    route,
+    DeviceExpertLinear, DeviceExpertShape, EXPERTS_PER_ROW_MAX, expert_combine, expert_linear,
+    group_experts, route,
 };
-pub use launch::{Args, DevicePointer, Launch, MAX_ARGS};
-pub use linear::{Linear, LinearOut, Weight, epilogue, linear};
+pub use launch::{DevicePointer, KernelArgs, KernelLaunch, MAX_ARGS};
+pub use linear::{DeviceLinear, DeviceLinearOut, DeviceWeight, epilogue, linear};
 pub use rows::{
-    RopeTables, add_rms_norm, argmax, embed, embed_grouped, head_norm, layer_norm, rms_norm, rope,
+    DeviceRopeTables, add_rms_norm, argmax, embed, embed_grouped, head_norm, layer_norm, rms_norm,
+    rope,
 };
 
 /// All kernels as one PTX module for compute capability 8.0 and up; the driver compiles it for a
-/// device that has no [`Cubin`]. Every kernel is an entry with the name in its [`Launch`].
+/// device that has no [`Cubin`]. Every kernel is an entry with the name in its [`KernelLaunch`].
 pub static PTX: &str = include_str!("../ptx/tandem.ptx");
 
 /// Appends the element type of `dtype` to a kernel's name.

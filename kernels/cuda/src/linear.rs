@@ -12,26 +12,26 @@
 //! widened to 8, but a linear over [`decompress`](crate::decompress)ed weights, which are rounded
 //! to bf16, has others. In f32 both are the same.
 
-use model::compressed::{Bits, Grouped};
 use model::config::Dtype;
+use model::quantized_format::{Bits, Grouped};
 
 use crate::compressed::has_floats;
-use crate::launch::{Args, DevicePointer, Launch};
+use crate::launch::{DevicePointer, KernelArgs, KernelLaunch};
 use crate::named;
 
 /// Maximum number of rows for which weights go from memory straight to registers.
-const SMALL_ROWS: u32 = 32;
+const MAX_SMALL_ROWS: u32 = 32;
 /// Minimum number of columns for which half the rows suffice for tiles of 64: they fill the device.
-const MANY_COLUMNS: u32 = 16_384;
+const MIN_MANY_COLUMNS: u32 = 16_384;
 
 /// Number of tiles that keeps all multiprocessors of a large device busy; if there are fewer,
 /// smaller tiles are used.
-const TILES_ENOUGH: u32 = 256;
+const MIN_TILES: u32 = 256;
 
 /// Destination of the result of a linear: `[rows, n]`, of the linear's dtype unless stated
 /// otherwise.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum LinearOut {
+pub enum DeviceLinearOut {
     Store(DevicePointer),
     /// `max(result, 0)`; NaN stays.
     Relu(DevicePointer),
@@ -71,8 +71,8 @@ pub enum LinearOut {
     },
 }
 
-/// Parameters of the kernels for a [`LinearOut`].
-pub(crate) struct Form {
+/// Parameters of the kernels for a [`DeviceLinearOut`].
+pub(crate) struct EpilogueArgs {
     /// Number of the epilogue in `source/linear/finish.cuh`.
     pub(crate) number: u32,
     pub(crate) out: DevicePointer,
@@ -81,22 +81,22 @@ pub(crate) struct Form {
     pub(crate) limit: f32,
 }
 
-impl LinearOut {
-    pub(crate) fn form(self) -> Form {
+impl DeviceLinearOut {
+    pub(crate) fn form(self) -> EpilogueArgs {
         // A factor of 1 changes no bit.
-        let form = |number, out| Form { number, out, gate: 0, factor: 1.0, limit: 0.0 };
+        let form = |number, out| EpilogueArgs { number, out, gate: 0, factor: 1.0, limit: 0.0 };
         match self {
-            LinearOut::Store(out) => form(0, out),
-            LinearOut::Relu(out) => form(1, out),
-            LinearOut::Gelu(out) => form(2, out),
-            LinearOut::SiluMul { gate, out } => Form { gate, ..form(3, out) },
-            LinearOut::AddTo(out) => form(4, out),
-            LinearOut::AddScaled { out, factor } => Form { factor, ..form(4, out) },
-            LinearOut::StoreF32(out) => form(5, out),
-            LinearOut::StoreScaled { out, factor } => Form { factor, ..form(5, out) },
-            LinearOut::GeluTanhMul { gate, out } => Form { gate, ..form(6, out) },
-            LinearOut::ClampedSwiGlu { gate, out, alpha, limit } => {
-                Form { gate, factor: alpha, limit, ..form(7, out) }
+            DeviceLinearOut::Store(out) => form(0, out),
+            DeviceLinearOut::Relu(out) => form(1, out),
+            DeviceLinearOut::Gelu(out) => form(2, out),
+            DeviceLinearOut::SiluMul { gate, out } => EpilogueArgs { gate, ..form(3, out) },
+            DeviceLinearOut::AddTo(out) => form(4, out),
+            DeviceLinearOut::AddScaled { out, factor } => EpilogueArgs { factor, ..form(4, out) },
+            DeviceLinearOut::StoreF32(out) => form(5, out),
+            DeviceLinearOut::StoreScaled { out, factor } => EpilogueArgs { factor, ..form(5, out) },
+            DeviceLinearOut::GeluTanhMul { gate, out } => EpilogueArgs { gate, ..form(6, out) },
+            DeviceLinearOut::ClampedSwiGlu { gate, out, alpha, limit } => {
+                EpilogueArgs { gate, factor: alpha, limit, ..form(7, out) }
             }
         }
     }
@@ -104,7 +104,7 @@ impl LinearOut {
 
 /// A matrix `[n, k]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Weight {
+pub enum DeviceWeight {
     /// Row-major, of the linear's dtype, on a 16-byte boundary.
     Plain(DevicePointer),
     /// Records of 4 or 8 bits with ranges of f16, or of 8 bits with ranges of f32, on a 64-byte
@@ -114,7 +114,7 @@ pub enum Weight {
 
 /// Selects the kernels that read a weight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum WeightKind {
     Plain,
     Four,
     Eight,
@@ -122,19 +122,19 @@ pub(crate) enum Kind {
     Expanded,
 }
 
-impl Weight {
+impl DeviceWeight {
     /// Returns its address, the kernels that read it, and the inputs of a group or 0.
-    pub(crate) fn parts(self) -> (DevicePointer, Kind, u32) {
+    pub(crate) fn parts(self) -> (DevicePointer, WeightKind, u32) {
         match self {
-            Weight::Plain(weight) => (weight, Kind::Plain, 0),
-            Weight::Grouped(format, records) => {
+            DeviceWeight::Plain(weight) => (weight, WeightKind::Plain, 0),
+            DeviceWeight::Grouped(format, records) => {
                 assert!(matches!(format.group, 16 | 32 | 64), "groups have 16, 32 or 64 inputs");
                 let kind = if has_floats(format) {
-                    Kind::Expanded
+                    WeightKind::Expanded
                 } else if format.bits == Bits::Four {
-                    Kind::Four
+                    WeightKind::Four
                 } else {
-                    Kind::Eight
+                    WeightKind::Eight
                 };
                 (records, kind, format.group as u32)
             }
@@ -144,7 +144,7 @@ impl Weight {
 
 /// Operands of `out = epilogue(x · weightᵀ + bias)`.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Linear {
+pub struct DeviceLinear {
     pub rows: u32,
     /// Output width.
     pub n: u32,
@@ -152,21 +152,21 @@ pub struct Linear {
     pub k: u32,
     /// `[rows, k]` of the dtype, on a 16-byte boundary.
     pub x: DevicePointer,
-    pub weight: Weight,
+    pub weight: DeviceWeight,
     /// f32 `[n]`, or 0.
     pub bias: DevicePointer,
-    pub out: LinearOut,
+    pub out: DeviceLinearOut,
 }
 
 /// Returns the linear's single launch.
-pub fn linear(dtype: Dtype, linear: &Linear) -> Launch {
-    let Linear { rows, n, k, x, weight, bias, out } = *linear;
+pub fn linear(dtype: Dtype, linear: &DeviceLinear) -> KernelLaunch {
+    let DeviceLinear { rows, n, k, x, weight, bias, out } = *linear;
     assert!(k >= 1, "a linear has inputs");
-    let Form { number, out, gate, factor, limit } = out.form();
+    let EpilogueArgs { number, out, gate, factor, limit } = out.form();
     let (source, kind, group) = weight.parts();
-    let args = Args::new().u64(x).u64(source).u64(bias).u64(out).u64(gate);
+    let args = KernelArgs::new().u64(x).u64(source).u64(bias).u64(out).u64(gate);
     let args = args.u32(rows).u32(n).u32(k).u32(number).u32(group).f32(factor).f32(limit);
-    let launch = |name, cols: u32, tile_rows: u32, shared_bytes| Launch {
+    let launch = |name, cols: u32, tile_rows: u32, shared_bytes| KernelLaunch {
         name,
         grid: [n.div_ceil(cols), rows.div_ceil(tile_rows), 1],
         block: [256, 1, 1],
@@ -175,38 +175,42 @@ pub fn linear(dtype: Dtype, linear: &Linear) -> Launch {
     };
     if dtype == Dtype::F32 {
         let name = match kind {
-            Kind::Plain => "linear_f32",
-            Kind::Four => "linear_four_f32",
-            Kind::Eight => "linear_eight_f32",
-            Kind::Expanded => "linear_expanded_f32",
+            WeightKind::Plain => "linear_f32",
+            WeightKind::Four => "linear_four_f32",
+            WeightKind::Eight => "linear_eight_f32",
+            WeightKind::Expanded => "linear_expanded_f32",
         };
         return launch(name, 64, 16, 64 * 33 * 4 + 16 * 33 * 4);
     }
     // The wide kernel copies rows in pieces of 16 bytes.
-    let few = if n >= MANY_COLUMNS { SMALL_ROWS / 2 } else { SMALL_ROWS };
-    if kind == Kind::Plain && rows > few && k.is_multiple_of(8) {
+    let few = if n >= MIN_MANY_COLUMNS { MAX_SMALL_ROWS / 2 } else { MAX_SMALL_ROWS };
+    if kind == WeightKind::Plain && rows > few && k.is_multiple_of(8) {
         let tiles = n.div_ceil(128) * rows.div_ceil(128);
         return match rows {
             ..=64 => launch("linear_wide_64_bf16", 64, 64, WIDE_BYTES),
-            _ if tiles < TILES_ENOUGH => launch("linear_wide_128_narrow_bf16", 64, 128, WIDE_BYTES),
+            _ if tiles < MIN_TILES => launch("linear_wide_128_narrow_bf16", 64, 128, WIDE_BYTES),
             _ => launch("linear_wide_128_bf16", 128, 128, WIDE_BYTES),
         };
     }
-    if kind == Kind::Four && group >= 32 && rows > SMALL_ROWS && k.is_multiple_of(8) {
+    if kind == WeightKind::Four && group >= 32 && rows > MAX_SMALL_ROWS && k.is_multiple_of(8) {
         return launch("linear_four_wide_bf16", 64, 64, GROUPED_WIDE_BYTES);
     }
     let small = |name, cols: u32, tile_rows: u32, most_warps: u32| {
         let warps = warps_of_segments(k, most_warps);
         let launch = launch(name, cols, tile_rows, segments_bytes(warps, cols, tile_rows));
-        Launch { block: [32 * warps, 1, 1], ..launch }
+        KernelLaunch { block: [32 * warps, 1, 1], ..launch }
     };
     let [few, some, many] = match kind {
-        Kind::Plain => ["linear_small_8_bf16", "linear_small_16_bf16", "linear_small_32_bf16"],
-        Kind::Four => ["linear_four_8_bf16", "linear_four_16_bf16", "linear_four_32_bf16"],
-        Kind::Expanded => {
+        WeightKind::Plain => {
+            ["linear_small_8_bf16", "linear_small_16_bf16", "linear_small_32_bf16"]
+        }
+        WeightKind::Four => ["linear_four_8_bf16", "linear_four_16_bf16", "linear_four_32_bf16"],
+        WeightKind::Expanded => {
             ["linear_expanded_8_bf16", "linear_expanded_16_bf16", "linear_expanded_32_bf16"]
         }
-        Kind::Eight => ["linear_eight_8_bf16", "linear_eight_16_bf16", "linear_eight_32_bf16"],
+        WeightKind::Eight => {
+            ["linear_eight_8_bf16", "linear_eight_16_bf16", "linear_eight_32_bf16"]
+        }
     };
     match rows {
         ..=8 => small(few, few_columns(kind), 8, few_warps(kind)),
@@ -216,26 +220,26 @@ pub fn linear(dtype: Dtype, linear: &Linear) -> Launch {
 }
 
 /// Returns the columns of a block of at most eight rows.
-pub(crate) fn few_columns(kind: Kind) -> u32 {
+pub(crate) fn few_columns(kind: WeightKind) -> u32 {
     match kind {
-        Kind::Plain => 16,
-        Kind::Four | Kind::Eight | Kind::Expanded => 32,
+        WeightKind::Plain => 16,
+        WeightKind::Four | WeightKind::Eight | WeightKind::Expanded => 32,
     }
 }
 
 /// Returns the maximum number of warps of such a block.
-pub(crate) fn few_warps(kind: Kind) -> u32 {
+pub(crate) fn few_warps(kind: WeightKind) -> u32 {
     match kind {
-        Kind::Plain | Kind::Four => 14,
-        Kind::Eight | Kind::Expanded => 7,
+        WeightKind::Plain | WeightKind::Four => 14,
+        WeightKind::Eight | WeightKind::Expanded => 7,
     }
 }
 
 /// Returns the number of warps of a block that take segments in turn: the minimum number of turns,
 /// and no more warps than these need.
-pub(crate) fn warps_of_segments(k: u32, most: u32) -> u32 {
+pub(crate) fn warps_of_segments(k: u32, max_warps: u32) -> u32 {
     let segments = k.div_ceil(512);
-    segments.div_ceil(segments.div_ceil(most))
+    segments.div_ceil(segments.div_ceil(max_warps))
 }
 
 /// Returns the bytes of the sums of each warp, and their totals.
@@ -258,11 +262,17 @@ pub fn epilogue(
     (rows, n): (u32, u32),
     sums: DevicePointer,
     bias: DevicePointer,
-    out: LinearOut,
-) -> Launch {
-    let Form { number, out, gate, factor, limit } = out.form();
-    let args = Args::new().u64(sums).u64(bias).u64(out).u64(gate).u32(n).u32(number);
+    out: DeviceLinearOut,
+) -> KernelLaunch {
+    let EpilogueArgs { number, out, gate, factor, limit } = out.form();
+    let args = KernelArgs::new().u64(sums).u64(bias).u64(out).u64(gate).u32(n).u32(number);
     let args = args.f32(factor).f32(limit);
     let grid = [rows, n.div_ceil(1024), 1];
-    Launch { name: named!(dtype, "epilogue"), grid, block: [256, 1, 1], shared_bytes: 0, args }
+    KernelLaunch {
+        name: named!(dtype, "epilogue"),
+        grid,
+        block: [256, 1, 1],
+        shared_bytes: 0,
+        args,
+    }
 }

@@ -1,10 +1,10 @@
 //! Operations on rows: embedding, norms, rope, argmax.
 
-use model::compressed::Grouped;
 use model::config::Dtype;
+use model::quantized_format::Grouped;
 
 use crate::compressed::has_floats;
-use crate::launch::{Args, DevicePointer, Launch};
+use crate::launch::{DevicePointer, KernelArgs, KernelLaunch};
 use crate::named;
 
 /// Threads of a block that processes one row.
@@ -14,8 +14,8 @@ const REDUCTION_BYTES: u32 = 32 * 8;
 /// Maximum number of elements for which a warp norms a row in place; a wider one takes a block.
 const WARP_WIDTH: u32 = 512;
 
-fn one_block_per_row(name: &'static str, rows: u32, args: Args) -> Launch {
-    Launch {
+fn one_block_per_row(name: &'static str, rows: u32, args: KernelArgs) -> KernelLaunch {
+    KernelLaunch {
         name,
         grid: [rows, 1, 1],
         block: [ROW_THREADS, 1, 1],
@@ -36,9 +36,9 @@ pub fn embed(
     table: DevicePointer,
     positions: Option<(DevicePointer, DevicePointer, u32)>,
     out: DevicePointer,
-) -> Launch {
+) -> KernelLaunch {
     let (positions, position_table, offset) = positions.unwrap_or((0, 0, 0));
-    let args = Args::new().u64(tokens).u64(table).u64(positions).u64(position_table);
+    let args = KernelArgs::new().u64(tokens).u64(table).u64(positions).u64(position_table);
     let args = args.u32(offset).u64(out).u32(hidden);
     one_block_per_row(named!(dtype, "embed"), rows, args)
 }
@@ -54,9 +54,9 @@ pub fn embed_grouped(
     tokens: DevicePointer,
     records: DevicePointer,
     out: DevicePointer,
-) -> Launch {
+) -> KernelLaunch {
     assert!(!has_floats(format), "a table of scales of f32");
-    let args = Args::new().u64(tokens).u64(records).u64(out).u32(hidden);
+    let args = KernelArgs::new().u64(tokens).u64(records).u64(out).u32(hidden);
     let args = args.u32(format.bits.count() as u32).u32(format.group as u32);
     one_block_per_row("embed_grouped", rows, args)
 }
@@ -74,7 +74,7 @@ pub fn rms_norm(
     eps: f32,
     row_index: DevicePointer,
     out: DevicePointer,
-) -> Launch {
+) -> KernelLaunch {
     layer_norm(dtype, (rows, hidden), x, gain, 0, eps, row_index, out)
 }
 
@@ -90,9 +90,9 @@ pub fn layer_norm(
     eps: f32,
     row_index: DevicePointer,
     out: DevicePointer,
-) -> Launch {
+) -> KernelLaunch {
     assert!(hidden > 0, "a row has elements");
-    let args = Args::new().u64(x).u64(gain).u64(bias).f32(eps).u64(row_index);
+    let args = KernelArgs::new().u64(x).u64(gain).u64(bias).f32(eps).u64(row_index);
     one_block_per_row(named!(dtype, "norm"), rows, args.u64(out).u32(hidden))
 }
 
@@ -106,15 +106,15 @@ pub fn head_norm(
     gain: DevicePointer,
     eps: f32,
     x: DevicePointer,
-) -> Launch {
+) -> KernelLaunch {
     assert!(head_dim > 0, "a head has elements");
-    let (count, args) = (rows * heads, Args::new().u64(x).u64(gain).f32(eps));
+    let (count, args) = (rows * heads, KernelArgs::new().u64(x).u64(gain).f32(eps));
     if head_dim > WARP_WIDTH {
         return one_block_per_row(named!(dtype, "row_norm"), count, args.u32(head_dim));
     }
     let (name, args) = (named!(dtype, "head_norm"), args.u32(count).u32(head_dim));
     let grid = [count.div_ceil(ROW_THREADS / 32), 1, 1];
-    Launch { name, grid, block: [ROW_THREADS, 1, 1], shared_bytes: 0, args }
+    KernelLaunch { name, grid, block: [ROW_THREADS, 1, 1], shared_bytes: 0, args }
 }
 
 /// Computes `out[i] += x[i] / sqrt(mean(x[i]²) + eps) * gain`: a norm after a block, added to the
@@ -128,15 +128,15 @@ pub fn add_rms_norm(
     gain: DevicePointer,
     eps: f32,
     out: DevicePointer,
-) -> Launch {
+) -> KernelLaunch {
     assert!(hidden > 0, "a row has elements");
-    let args = Args::new().u64(x).u64(gain).f32(eps).u64(out).u32(hidden);
+    let args = KernelArgs::new().u64(x).u64(gain).f32(eps).u64(out).u32(hidden);
     one_block_per_row(named!(dtype, "add_norm"), rows, args)
 }
 
 /// Parameters of the rotation of a call's rows.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct RopeTables {
+pub struct DeviceRopeTables {
     /// f32 `[tables, rotary_dim / 2]`, with the model's scaling applied
     /// (`Rope::inverse_frequencies_for`).
     pub inverse_frequencies: DevicePointer,
@@ -156,14 +156,15 @@ pub fn rope(
     dtype: Dtype,
     (rows, heads, head_dim): (u32, u32, u32),
     positions: DevicePointer,
-    tables: &RopeTables,
+    tables: &DeviceRopeTables,
     x: DevicePointer,
-) -> Launch {
-    let RopeTables { inverse_frequencies, rotary_dim, attention_factor, table_of_row } = *tables;
+) -> KernelLaunch {
+    let DeviceRopeTables { inverse_frequencies, rotary_dim, attention_factor, table_of_row } =
+        *tables;
     let fits = rotary_dim > 0 && rotary_dim <= head_dim.min(2 * ROW_THREADS);
     assert!(fits, "rotary_dim is at most head_dim and 512");
     assert!(rotary_dim.is_multiple_of(2), "rotary_dim is even");
-    let args = Args::new().u64(positions).u64(inverse_frequencies).u64(table_of_row).u64(x);
+    let args = KernelArgs::new().u64(positions).u64(inverse_frequencies).u64(table_of_row).u64(x);
     let args = args.u32(heads).u32(head_dim).u32(rotary_dim).f32(attention_factor);
     one_block_per_row(named!(dtype, "rope"), rows, args)
 }
@@ -171,6 +172,10 @@ pub fn rope(
 /// Writes the index of the largest logit of row `i` to `tokens[i]`, the lowest one on ties; NaN
 /// never wins, and the result is 0 for a row of nothing else. `logits` is f32 `[rows, vocab]`,
 /// `tokens` u32 `[rows]`.
-pub fn argmax((rows, vocab): (u32, u32), logits: DevicePointer, tokens: DevicePointer) -> Launch {
-    one_block_per_row("argmax", rows, Args::new().u64(logits).u64(tokens).u32(vocab))
+pub fn argmax(
+    (rows, vocab): (u32, u32),
+    logits: DevicePointer,
+    tokens: DevicePointer,
+) -> KernelLaunch {
+    one_block_per_row("argmax", rows, KernelArgs::new().u64(logits).u64(tokens).u32(vocab))
 }

@@ -10,13 +10,14 @@ mod forms;
 use batch::{Batch, Four, batch, shape};
 use common::{assert_close, bits};
 use cuda_kernels::{
-    KeysOrValues, Launch, Units, append, append_four, attention_decode, attention_prefill,
+    DeviceAttentionUnits, KernelLaunch, KvOperand, append, append_kv4, attention_decode,
+    attention_prefill,
 };
 use cuda_shim::set_order;
 use device::{Half, dtype, of, of_mut, run};
 use forms::{apart, decoded, expected, plainly, prefilled};
 use kernels::Element;
-use model::compressed::kv4_position_bytes;
+use model::quantized_format::kv4_position_bytes;
 
 /// Tolerance relative to the root mean square of a head's output: sums in f32 over a few hundred
 /// positions.
@@ -126,14 +127,17 @@ fn a_rows_bits_on_tensor_cores_do_not_depend_on_its_neighbours() {
     }
 }
 
-fn neighbours_do_not_count(all: &mut Batch<Half>, k: KeysOrValues, v: KeysOrValues) {
+fn neighbours_do_not_count(all: &mut Batch<Half>, k: KvOperand, v: KvOperand) {
     let whole = bits(&prefilled(all, &all.listed(0), k, v));
     let units = all.units.clone();
     let width = 4 * 64;
     for pair in units.chunks(2) {
         // Also the first rows without the later ones of their sequence.
         for rows in [pair[0].rows, pair[0].rows / 2] {
-            all.units = pair.iter().map(|unit| cuda_kernels::Unit { rows, ..*unit }).collect();
+            all.units = pair
+                .iter()
+                .map(|unit| cuda_kernels::DeviceAttentionUnit { rows, ..*unit })
+                .collect();
             let alone = bits(&prefilled(all, &all.listed(9), k, v));
             let (first, end) = (pair[0].row0 as usize, (pair[0].row0 + rows) as usize);
             assert_eq!(alone[first * width..end * width], whole[first * width..end * width]);
@@ -238,7 +242,7 @@ fn decode_on_tensor_cores_matches_the_reference() {
 fn a_rows_bits_do_not_depend_on_its_neighbours() {
     let sequences = [(1, 300), (1, 20), (1, 0), (1, 256)];
     let mut all = batch::<Half>(5, shape(6, 2, 32), &sequences);
-    type Form = fn(&Batch<Half>, &Units, KeysOrValues, KeysOrValues) -> Vec<Half>;
+    type Form = fn(&Batch<Half>, &DeviceAttentionUnits, KvOperand, KvOperand) -> Vec<Half>;
     let forms: [Form; 3] = [decoded, apart, prefilled];
     let whole: Vec<_> =
         forms.iter().map(|form| bits(&form(&all, &all.listed(0), all.k(), all.v()))).collect();
@@ -309,7 +313,7 @@ fn shares<T: Element>() {
                 let bytes = kv4_position_bytes(head_dim as usize).expect("an even head");
                 let mut records = vec![0xaa; cache.len() / head_dim as usize * bytes];
                 let to = of_mut(&mut records);
-                run(&[append_four(dtype::<T>(), &batch.shape, &units, of(&batch.k_fresh), to)]);
+                run(&[append_kv4(dtype::<T>(), &batch.shape, &units, of(&batch.k_fresh), to)]);
                 (bits(&cache), records)
             };
             assert!(appended(&sharing) == appended(&whole), "{heads} x {head_dim}, {shared}");
@@ -334,7 +338,7 @@ fn appends<T: Element>() {
     let mut records = vec![0xaa; cache.len() / 66 * bytes];
     let mut wanted_records = records.clone();
     let four = of_mut(&mut records);
-    run(&[append_four(dtype::<T>(), &batch.shape, &units, of(&batch.k_fresh), four)]);
+    run(&[append_kv4(dtype::<T>(), &batch.shape, &units, of(&batch.k_fresh), four)]);
     for unit in &batch.units {
         for row in 0..unit.rows {
             let from = ((unit.row0 + row) * 2 + unit.kv_head) as usize * 66;
@@ -342,7 +346,7 @@ fn appends<T: Element>() {
             let at = unit.cache_offset as usize + (unit.past + row) as usize * 66;
             wanted[at..at + 66].copy_from_slice(row_values);
             let record = &mut wanted_records[at / 66 * bytes..][..bytes];
-            kernels::grouped::quantise_kv(kernels::Variant::Scalar, row_values, 66, record);
+            kernels::quant::quantise_kv(kernels::Variant::Scalar, row_values, 66, record);
         }
     }
     assert_eq!(bits(&cache), bits(&wanted));
@@ -357,11 +361,17 @@ fn appending_writes_the_fresh_rows_and_nothing_else() {
 
 #[test]
 fn nothing_to_do_is_an_empty_launch() {
-    let units = Units { pointer: 0, count: 0, rows_max: 1, appended_max: 1, positions_max: 1 };
-    let none = KeysOrValues::Plain { fresh: 0, cache: 0 };
+    let units = DeviceAttentionUnits {
+        pointer: 0,
+        count: 0,
+        rows_max: 1,
+        appended_max: 1,
+        positions_max: 1,
+    };
+    let none = KvOperand::Plain { fresh: 0, cache: 0 };
     let shape = shape(2, 1, 8);
     let dtype = dtype::<f32>();
     let [part, whole] = attention_decode(dtype, &shape, &units, 0, none, none, 0, 0, 0);
     let prefill = attention_prefill(dtype, &shape, &units, 0, none, none, 0, 0);
-    assert!([part, whole, prefill].iter().all(Launch::is_empty));
+    assert!([part, whole, prefill].iter().all(KernelLaunch::is_empty));
 }

@@ -11,22 +11,22 @@ use batch::{Batch, Four, batch, shape};
 use common::records::random_records;
 use common::{Random, bits};
 use cuda_kernels::{
-    ExpertShape, Launch, Linear, LinearOut, Weight, add_rms_norm, argmax, attention_decode,
-    attention_decode_scratch_bytes, attention_prefill, group_experts, head_norm, layer_norm,
-    linear, scores, softmax, weighted_values,
+    DeviceExpertShape, DeviceLinear, DeviceLinearOut, DeviceWeight, KernelLaunch, add_rms_norm,
+    argmax, attention_decode, attention_decode_scratch_bytes, attention_prefill, group_experts,
+    head_norm, layer_norm, linear, scores, softmax, weighted_values,
 };
-use cuda_shim::{Fault, barrier_sites, drop_barrier, set_order};
+use cuda_shim::{LaunchFault, barrier_sites, drop_barrier, set_order};
 use device::{Half, Output, dtype, of, try_run};
-use kernels::{Element, Routed};
-use model::compressed::Grouped;
+use kernels::{Element, RoutedExpert};
+use model::quantized_format::Grouped;
 
 /// Runs one kernel's launches, and returns the last one's output.
-type Run = Box<dyn Fn() -> Result<Vec<u32>, Fault>>;
+type Run = Box<dyn Fn() -> Result<Vec<u32>, LaunchFault>>;
 
 const ORDERS: [u32; 8] = [0, 1, 2, 3, 4, 5, 6, 7];
 
 /// Returns one launch whose f32 output has `len` elements.
-fn one(len: usize, launch: impl Fn(u64) -> Launch + 'static) -> Run {
+fn one(len: usize, launch: impl Fn(u64) -> KernelLaunch + 'static) -> Run {
     Box::new(move || {
         let mut out = Output::<f32>::new(len);
         try_run(&[launch(out.pointer())])?;
@@ -66,12 +66,12 @@ fn largest() -> Run {
 
 /// Returns the grouping of a routing's places by expert.
 fn places() -> Run {
-    let shape = ExpertShape { rows: 300, top_k: 2, experts: 5 };
+    let shape = DeviceExpertShape { rows: 300, top_k: 2, experts: 5 };
     let mut random = Random::new(9);
     let mut routed = Vec::new();
     for _ in 0..shape.rows {
         let first = random.below(4) as u32;
-        routed.extend([first, first + 1].map(|expert| Routed { expert, weight: 0.5 }));
+        routed.extend([first, first + 1].map(|expert| RoutedExpert { expert, weight: 0.5 }));
     }
     one(606, move |out| group_experts(shape, of(&routed), out, out + 4 * 6))
 }
@@ -80,9 +80,9 @@ fn product<T: Element>(rows: usize, n: usize, k: usize) -> Run {
     let mut random = Random::new(3);
     let (x, weight) = (random.vector::<T>(rows * k), random.vector::<T>(n * k));
     one(rows * n, move |out| {
-        let (weight, out) = (Weight::Plain(of(&weight)), LinearOut::StoreF32(out));
+        let (weight, out) = (DeviceWeight::Plain(of(&weight)), DeviceLinearOut::StoreF32(out));
         let (rows, n, k) = (rows as u32, n as u32, k as u32);
-        linear(dtype::<T>(), &Linear { rows, n, k, x: of(&x), weight, bias: 0, out })
+        linear(dtype::<T>(), &DeviceLinear { rows, n, k, x: of(&x), weight, bias: 0, out })
     })
 }
 
@@ -92,10 +92,10 @@ fn grouped_product(rows: usize, n: usize, k: usize) -> Run {
     let x = random.vector::<Half>(rows * k);
     let records = random_records(&mut random, Grouped::W4, n, k);
     one(rows * n, move |out| {
-        let weight = Weight::Grouped(Grouped::W4, of(&records));
+        let weight = DeviceWeight::Grouped(Grouped::W4, of(&records));
         let (rows, n, k) = (rows as u32, n as u32, k as u32);
-        let out = LinearOut::StoreF32(out);
-        linear(dtype::<Half>(), &Linear { rows, n, k, x: of(&x), weight, bias: 0, out })
+        let out = DeviceLinearOut::StoreF32(out);
+        linear(dtype::<Half>(), &DeviceLinear { rows, n, k, x: of(&x), weight, bias: 0, out })
     })
 }
 

@@ -9,7 +9,7 @@ use common::records::random_records;
 use cuda_kernels::{quantise_kv, widen};
 use device::{Half, dtype, of, of_mut, run};
 use kernels::{Element, Variant};
-use model::compressed::{Bits, Grouped, kv4_position_bytes};
+use model::quantized_format::{Bits, Grouped, kv4_position_bytes};
 
 #[test]
 fn widened_records_are_those_of_the_cpu() {
@@ -30,7 +30,7 @@ fn widened_records_are_those_of_the_cpu() {
         let guard = out.split_off(wide.size_bytes(n, k));
         assert!(guard.iter().all(|byte| *byte == 0xaa), "written behind the records");
         let mut expected = vec![0; out.len()];
-        kernels::grouped::widen(Variant::Scalar, format, k, &records, &mut expected);
+        kernels::quant::widen(Variant::Scalar, format, k, &records, &mut expected);
         assert!(out == expected, "{format:?} {n} x {k}");
     }
 }
@@ -57,7 +57,7 @@ fn quantises<T: Element>() {
         let guard = out.split_off(positions * bytes);
         assert!(guard.iter().all(|byte| *byte == 0xaa), "written behind the records");
         let mut expected = vec![0; positions * bytes];
-        kernels::grouped::quantise_kv(Variant::Scalar, &x, head_dim, &mut expected);
+        kernels::quant::quantise_kv(Variant::Scalar, &x, head_dim, &mut expected);
         assert_eq!(out, expected, "{:?} {positions} positions of {head_dim}", dtype::<T>());
     }
 }

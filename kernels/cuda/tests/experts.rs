@@ -9,26 +9,35 @@ use bytemuck::cast_slice;
 use common::records::random_records;
 use common::{Random, bits};
 use cuda_kernels::{
-    ExpertLinear, ExpertShape, Launch, Linear, LinearOut, Weight, expert_combine, expert_linear,
-    group_experts, linear, route,
+    DeviceExpertLinear, DeviceExpertShape, DeviceLinear, DeviceLinearOut, DeviceWeight,
+    KernelLaunch, expert_combine, expert_linear, group_experts, linear, route,
 };
 use cuda_shim::set_order;
 use device::{Half, Output, dtype, of, run};
-use kernels::{Element, Routed, reference};
-use model::compressed::{Grouped, WeightFormat};
-use model::experts::Scoring;
+use kernels::{Element, RoutedExpert, reference};
+use model::experts::ExpertScoring;
+use model::quantized_format::{Grouped, WeightFormat};
 
-const SCORINGS: [Scoring; 3] = [
-    Scoring::SoftmaxTopK { renormalise: false },
-    Scoring::SoftmaxTopK { renormalise: true },
-    Scoring::TopKSoftmax,
+const SCORINGS: [ExpertScoring; 3] = [
+    ExpertScoring::SoftmaxTopK { renormalise: false },
+    ExpertScoring::SoftmaxTopK { renormalise: true },
+    ExpertScoring::TopKSoftmax,
 ];
 
-fn routed_by(shape: ExpertShape, scoring: Scoring, logits: &[f32]) -> Vec<Routed> {
+fn routed_by(
+    shape: DeviceExpertShape,
+    scoring: ExpertScoring,
+    logits: &[f32],
+) -> Vec<RoutedExpert> {
     routed_times(1.0, shape, scoring, logits)
 }
 
-fn routed_times(factor: f32, shape: ExpertShape, scoring: Scoring, logits: &[f32]) -> Vec<Routed> {
+fn routed_times(
+    factor: f32,
+    shape: DeviceExpertShape,
+    scoring: ExpertScoring,
+    logits: &[f32],
+) -> Vec<RoutedExpert> {
     // An entry is two words, as f32 for the guard after the output.
     let mut out = Output::<f32>::new(2 * (shape.rows * shape.top_k) as usize);
     run(&[route(shape, scoring, factor, of(logits), out.pointer())]);
@@ -42,7 +51,7 @@ fn experts_and_weights_are_those_of_the_reference() {
         let mut random = Random::new(31);
         for (experts, top_k) in [(1, 1), (4, 2), (8, 8), (33, 5), (60, 4), (128, 8), (200, 32)] {
             for rows in [1, 7, 9] {
-                let shape = ExpertShape { rows, top_k, experts };
+                let shape = DeviceExpertShape { rows, top_k, experts };
                 let len = (rows * experts) as usize;
                 let logits: Vec<f32> = (0..len)
                     // Coarse, so that many are equal.
@@ -71,7 +80,7 @@ fn experts_and_weights_are_those_of_the_reference() {
 #[test]
 fn what_is_no_number_is_taken_last() {
     let (nan, infinite) = (f32::NAN, f32::INFINITY);
-    let shape = ExpertShape { rows: 1, top_k: 3, experts: 5 };
+    let shape = DeviceExpertShape { rows: 1, top_k: 3, experts: 5 };
     for scoring in SCORINGS {
         for (logits, expected, is_nan) in [
             ([nan, 1.0, nan, -3.0, 0.5], [1, 3, 4], false),
@@ -92,33 +101,33 @@ fn what_is_no_number_is_taken_last() {
 
 #[test]
 fn a_factor_multiplies_every_weight() {
-    let shape = ExpertShape { rows: 3, top_k: 4, experts: 9 };
+    let shape = DeviceExpertShape { rows: 3, top_k: 4, experts: 9 };
     let logits: Vec<f32> = Random::new(8).vector((shape.rows * shape.experts) as usize);
     for scoring in SCORINGS {
-        let times = |routed: Routed| Routed { weight: routed.weight * 0.22, ..routed };
-        let expected: Vec<Routed> =
+        let times = |routed: RoutedExpert| RoutedExpert { weight: routed.weight * 0.22, ..routed };
+        let expected: Vec<RoutedExpert> =
             routed_by(shape, scoring, &logits).into_iter().map(times).collect();
         assert_eq!(routed_times(0.22, shape, scoring, &logits), expected, "{scoring:?}");
     }
 }
 
 /// Returns adjacent experts for each row, some with none and some with many rows.
-fn routing(random: &mut Random, shape: ExpertShape) -> Vec<Routed> {
-    let ExpertShape { rows, top_k, experts } = shape;
+fn routing(random: &mut Random, shape: DeviceExpertShape) -> Vec<RoutedExpert> {
+    let DeviceExpertShape { rows, top_k, experts } = shape;
     let mut routed = Vec::new();
     for row in 0..rows {
         let spread = if row % 3 == 0 { 1 } else { experts - top_k + 1 };
         let first = random.below(spread as usize) as u32;
         routed.extend((first..first + top_k).map(|expert| {
             let weight = random.unit();
-            Routed { expert, weight }
+            RoutedExpert { expert, weight }
         }));
     }
     routed
 }
 
 /// Returns the beginning of each expert's places, and all places.
-fn grouped_places(shape: ExpertShape, routed: &[Routed]) -> (Vec<u32>, Vec<u32>) {
+fn grouped_places(shape: DeviceExpertShape, routed: &[RoutedExpert]) -> (Vec<u32>, Vec<u32>) {
     let mut starts = Output::<f32>::new(shape.experts as usize + 1);
     let mut slots = Output::<f32>::new(routed.len());
     run(&[group_experts(shape, of(routed), starts.pointer(), slots.pointer())]);
@@ -131,7 +140,7 @@ fn places_are_sorted_by_expert_and_ascend() {
     for (rows, top_k, experts) in
         [(0, 2, 3), (1, 1, 1), (1, 2, 9), (40, 3, 5), (300, 4, 8), (257, 1, 70)]
     {
-        let shape = ExpertShape { rows, top_k, experts };
+        let shape = DeviceExpertShape { rows, top_k, experts };
         let routed = routing(&mut random, shape);
         let (starts, slots) = grouped_places(shape, &routed);
         let mut expected_starts = vec![0];
@@ -170,11 +179,11 @@ impl<T: Element> Matrices<T> {
         Matrices { plain, records, format, stride }
     }
 
-    fn of(&self, expert: u32) -> Weight {
+    fn of(&self, expert: u32) -> DeviceWeight {
         let at = expert as usize * self.stride;
         match self.format {
-            WeightFormat::Plain => Weight::Plain(of(&self.plain[at..])),
-            WeightFormat::Grouped(format) => Weight::Grouped(format, of(&self.records[at..])),
+            WeightFormat::Plain => DeviceWeight::Plain(of(&self.plain[at..])),
+            WeightFormat::Grouped(format) => DeviceWeight::Grouped(format, of(&self.records[at..])),
         }
     }
 }
@@ -182,11 +191,11 @@ impl<T: Element> Matrices<T> {
 /// Checks that all places in one launch have the bits of ordinary linears one by one.
 fn check<T: Element>(
     random: &mut Random,
-    shape: ExpertShape,
+    shape: DeviceExpertShape,
     (n, k): (u32, u32),
     (format, x_by_place): (WeightFormat, bool),
 ) -> &'static str {
-    let ExpertShape { rows, top_k, experts } = shape;
+    let DeviceExpertShape { rows, top_k, experts } = shape;
     let routed = routing(random, shape);
     let places = routed.len();
     let (n_len, k_len) = (n as usize, k as usize);
@@ -196,17 +205,17 @@ fn check<T: Element>(
     let x: Vec<T> = random.vector(places / per_row * k_len);
     let gate: Vec<T> = random.vector(places * n_len);
     let (starts, slots) = grouped_places(shape, &routed);
-    let launch = |out| -> Launch {
+    let launch = |out| -> KernelLaunch {
         let (starts, slots, bias, x) = (of(&starts), of(&slots), of(&bias), of(&x));
         let weight = matrices.of(0);
         let operands =
-            ExpertLinear { shape, starts, slots, n, k, x, x_by_place, weight, bias, out };
+            DeviceExpertLinear { shape, starts, slots, n, k, x, x_by_place, weight, bias, out };
         expert_linear(dtype::<T>(), &operands)
     };
     let mut sums = Output::<f32>::new(places * n_len);
     let mut products = Output::<T>::new(places * n_len);
-    let first = launch(LinearOut::StoreF32(sums.pointer()));
-    run(&[first, launch(LinearOut::SiluMul { gate: of(&gate), out: products.pointer() })]);
+    let first = launch(DeviceLinearOut::StoreF32(sums.pointer()));
+    run(&[first, launch(DeviceLinearOut::SiluMul { gate: of(&gate), out: products.pointer() })]);
     let (sums, products) = (sums.take(), products.take());
     for (slot, routed) in routed.iter().enumerate() {
         let mut sum = Output::<f32>::new(n_len);
@@ -215,11 +224,11 @@ fn check<T: Element>(
             let x = of(&x[slot / per_row * k_len..]);
             let bias = of(&bias[(routed.expert * n) as usize..]);
             let weight = matrices.of(routed.expert);
-            linear(dtype::<T>(), &Linear { rows: 1, n, k, x, weight, bias, out })
+            linear(dtype::<T>(), &DeviceLinear { rows: 1, n, k, x, weight, bias, out })
         };
         let own_gate = of(&gate[slot * n_len..]);
-        let to = LinearOut::SiluMul { gate: own_gate, out: product.pointer() };
-        run(&[one(LinearOut::StoreF32(sum.pointer())), one(to)]);
+        let to = DeviceLinearOut::SiluMul { gate: own_gate, out: product.pointer() };
+        run(&[one(DeviceLinearOut::StoreF32(sum.pointer())), one(to)]);
         let (at, context) = (slot * n_len..(slot + 1) * n_len, first.name);
         assert_eq!(bits(&sums[at.clone()]), bits(&sum.take()), "{context} {rows} rows {slot}");
         assert_eq!(bits(&products[at]), bits(&product.take()), "{context} {rows} rows {slot}");
@@ -246,10 +255,10 @@ fn places_have_the_bits_of_ordinary_linears() {
             ((75, 2, 3), (40, 65), true),
             ((75, 2, 3), (17, 96), false),
         ] {
-            let shape = ExpertShape { rows: shape.0, top_k: shape.1, experts: shape.2 };
+            let shape = DeviceExpertShape { rows: shape.0, top_k: shape.1, experts: shape.2 };
             names.insert(check::<Half>(&mut random, shape, sizes, (format, x_by_place)));
         }
-        let shape = ExpertShape { rows: 20, top_k: 2, experts: 3 };
+        let shape = DeviceExpertShape { rows: 20, top_k: 2, experts: 3 };
         names.insert(check::<f32>(&mut random, shape, (33, 70), (format, false)));
     }
     assert_eq!(names.len(), 17, "every kernel was run: {names:?}");
@@ -259,7 +268,7 @@ fn places_have_the_bits_of_ordinary_linears() {
 fn weighted_sums_are_added_in_ascending_order_of_experts() {
     let mut random = Random::new(6);
     for (rows, top_k, n) in [(1, 1, 1), (3, 2, 40), (5, 8, 1030)] {
-        let shape = ExpertShape { rows, top_k, experts: 12 };
+        let shape = DeviceExpertShape { rows, top_k, experts: 12 };
         let routed = routing(&mut random, shape);
         let n_len = n as usize;
         let parts: Vec<f32> = random.vector(routed.len() * n_len);

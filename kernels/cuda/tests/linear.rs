@@ -6,12 +6,14 @@ mod common;
 mod device;
 
 use common::{Random, assert_close, bits};
-use cuda_kernels::{DevicePointer, Linear, LinearOut, Weight, decompress, epilogue, linear};
+use cuda_kernels::{
+    DeviceLinear, DeviceLinearOut, DevicePointer, DeviceWeight, decompress, epilogue, linear,
+};
 use cuda_shim::set_order;
 use device::{Half, Output, dtype, of, run};
-use kernels::grouped::{decode_row, quantise};
+use kernels::quant::{decode_row, quantise};
 use kernels::{Element, Variant, reference};
-use model::compressed::{Bits, Grouped, Scales};
+use model::quantized_format::{Bits, Grouped, ScaleLayout};
 
 /// Tolerance relative to the rows' root mean square. Chains of 512 f32 sums; the last rounding is
 /// counted separately.
@@ -55,25 +57,25 @@ impl<T: Element> Operands<T> {
         &self,
         first: usize,
         rows: usize,
-        weight: Weight,
+        weight: DeviceWeight,
         bias: bool,
-        out: LinearOut,
-    ) -> Linear {
+        out: DeviceLinearOut,
+    ) -> DeviceLinear {
         let (_, n, k) = self.shape;
         let x = of(&self.x[first * k..]);
         let bias = if bias { of(&self.bias) } else { 0 };
-        Linear { rows: rows as u32, n: n as u32, k: k as u32, x, weight, bias, out }
+        DeviceLinear { rows: rows as u32, n: n as u32, k: k as u32, x, weight, bias, out }
     }
 
-    fn plain(&self) -> Weight {
-        Weight::Plain(of(&self.weight))
+    fn plain(&self) -> DeviceWeight {
+        DeviceWeight::Plain(of(&self.weight))
     }
 
     /// Returns results in f32, without bias.
-    fn results(&self, weight: Weight) -> Vec<f32> {
+    fn results(&self, weight: DeviceWeight) -> Vec<f32> {
         let (rows, n, _) = self.shape;
         let mut out = Output::<f32>::new(rows * n);
-        let to = LinearOut::StoreF32(out.pointer());
+        let to = DeviceLinearOut::StoreF32(out.pointer());
         run(&[linear(dtype::<T>(), &self.linear(0, rows, weight, false, to))]);
         out.take()
     }
@@ -114,7 +116,7 @@ fn the_widest_tiles_have_the_bits_of_the_narrowest() {
     let all = operands.results(operands.plain());
     for first in [0, 120, 32_699] {
         let mut out = Output::<f32>::new(n);
-        let to = LinearOut::StoreF32(out.pointer());
+        let to = DeviceLinearOut::StoreF32(out.pointer());
         let one = operands.linear(first, 1, operands.plain(), false, to);
         let all_rows = operands.linear(0, rows, operands.plain(), false, to);
         let names = [&one, &all_rows].map(|operands| linear(dtype::<Half>(), operands).name);
@@ -133,25 +135,25 @@ fn epilogues<T: Element>(shape: (usize, usize, usize)) {
     let residual = random.vector::<f32>(rows * n);
     let sums = operands.results(operands.plain());
     let expected = reference::linear(shape, &operands.x, &operands.weight, Some(&operands.bias));
-    type Form = fn(DevicePointer, DevicePointer) -> LinearOut;
+    type Form = fn(DevicePointer, DevicePointer) -> DeviceLinearOut;
     type Meaning = fn(f64, f64) -> f64;
     let forms: [(&str, Form, Meaning); 6] = [
-        ("store", |out, _| LinearOut::Store(out), |sum, _| sum),
-        ("relu", |out, _| LinearOut::Relu(out), |sum, _| sum.max(0.0)),
-        ("gelu", |out, _| LinearOut::Gelu(out), |sum, _| reference::gelu(sum)),
+        ("store", |out, _| DeviceLinearOut::Store(out), |sum, _| sum),
+        ("relu", |out, _| DeviceLinearOut::Relu(out), |sum, _| sum.max(0.0)),
+        ("gelu", |out, _| DeviceLinearOut::Gelu(out), |sum, _| reference::gelu(sum)),
         (
             "silu",
-            |out, gate| LinearOut::SiluMul { gate, out },
+            |out, gate| DeviceLinearOut::SiluMul { gate, out },
             |sum, gate| reference::silu(gate) * sum,
         ),
         (
             "gelu by tanh",
-            |out, gate| LinearOut::GeluTanhMul { gate, out },
+            |out, gate| DeviceLinearOut::GeluTanhMul { gate, out },
             |sum, gate| reference::gelu_tanh(gate) * sum,
         ),
         (
             "clamped",
-            |out, gate| LinearOut::ClampedSwiGlu { gate, out, alpha: 1.75, limit: 0.75 },
+            |out, gate| DeviceLinearOut::ClampedSwiGlu { gate, out, alpha: 1.75, limit: 0.75 },
             |sum, gate| reference::clamped_swiglu(gate, sum, (1.75, 0.75)),
         ),
     ];
@@ -174,7 +176,7 @@ fn epilogues<T: Element>(shape: (usize, usize, usize)) {
         assert_eq!(bits(&apart.take()), bits(&own), "{context}");
     }
     let mut added = Output::holding(&residual);
-    let to = LinearOut::AddTo(added.pointer());
+    let to = DeviceLinearOut::AddTo(added.pointer());
     run(&[linear(dtype, &operands.linear(0, rows, operands.plain(), true, to))]);
     let values: Vec<f64> =
         expected.iter().zip(&residual).map(|(sum, old)| sum + f64::from(*old)).collect();
@@ -190,13 +192,13 @@ fn scaled<T: Element>(operands: &Operands<T>, residual: &[f32]) {
     let run_to =
         |to| run(&[linear(dtype::<T>(), &operands.linear(0, rows, operands.plain(), true, to))]);
     let mut stored = Output::<f32>::new(rows * n);
-    run_to(LinearOut::StoreF32(stored.pointer()));
+    run_to(DeviceLinearOut::StoreF32(stored.pointer()));
     let products: Vec<f32> = stored.take().iter().map(|sum| sum * factor).collect();
     let mut out = Output::<f32>::new(rows * n);
-    run_to(LinearOut::StoreScaled { out: out.pointer(), factor });
+    run_to(DeviceLinearOut::StoreScaled { out: out.pointer(), factor });
     assert_eq!(bits(&out.take()), bits(&products), "{}", operands.context());
     let mut added = Output::holding(residual);
-    run_to(LinearOut::AddScaled { out: added.pointer(), factor });
+    run_to(DeviceLinearOut::AddScaled { out: added.pointer(), factor });
     let sums: Vec<f32> = residual.iter().zip(&products).map(|(old, sum)| old + sum).collect();
     assert_eq!(bits(&added.take()), bits(&sums), "{}", operands.context());
 }
@@ -210,8 +212,8 @@ fn nan_is_not_hidden() {
         let mut out = Output::<f32>::new(2);
         let (gate, to) = (of(&gate), out.pointer());
         let to = match clamped {
-            true => LinearOut::ClampedSwiGlu { gate, out: to, alpha: 1.7, limit: 7.0 },
-            false => LinearOut::GeluTanhMul { gate, out: to },
+            true => DeviceLinearOut::ClampedSwiGlu { gate, out: to, alpha: 1.7, limit: 7.0 },
+            false => DeviceLinearOut::GeluTanhMul { gate, out: to },
         };
         run(&[epilogue(dtype::<f32>(), (1, 2), of(&sums), 0, to)]);
         assert!(out.take().iter().all(|value| value.is_nan()), "clamped {clamped}");
@@ -227,13 +229,13 @@ fn every_epilogue_matches_the_reference() {
 }
 
 /// Checks that a row alone has the bits that it has in batches of every kernel's size.
-fn rows_are_independent<T: Element>(weight_of: impl Fn(&Operands<T>) -> (Weight, Vec<u8>)) {
+fn rows_are_independent<T: Element>(weight_of: impl Fn(&Operands<T>) -> (DeviceWeight, Vec<u8>)) {
     let (most, n, k) = (130, 24, 1064);
     let operands = operands::<T>(11, (most, n, k));
     let (weight, _records) = weight_of(&operands);
     let batch = |first: usize, rows: usize| {
         let mut out = Output::<f32>::new(rows * n);
-        let to = LinearOut::StoreF32(out.pointer());
+        let to = DeviceLinearOut::StoreF32(out.pointer());
         run(&[linear(dtype::<T>(), &operands.linear(first, rows, weight, true, to))]);
         bits(&out.take())
     };
@@ -245,7 +247,7 @@ fn rows_are_independent<T: Element>(weight_of: impl Fn(&Operands<T>) -> (Weight,
     }
 }
 
-fn plain<T: Element>(operands: &Operands<T>) -> (Weight, Vec<u8>) {
+fn plain<T: Element>(operands: &Operands<T>) -> (DeviceWeight, Vec<u8>) {
     (operands.plain(), Vec::new())
 }
 
@@ -259,21 +261,21 @@ fn a_rows_bits_do_not_depend_on_the_batch() {
 }
 
 /// Returns the operands' weight in `format`.
-fn grouped<T: Element>(operands: &Operands<T>, format: Grouped) -> (Weight, Vec<u8>) {
+fn grouped<T: Element>(operands: &Operands<T>, format: Grouped) -> (DeviceWeight, Vec<u8>) {
     let (_, n, k) = operands.shape;
     let narrow = match (format.scales, format.group) {
-        (Scales::Floats, 16) => Grouped::GGUF_Q6_K,
-        (Scales::Floats, _) => Grouped::GGUF_Q4_K,
+        (ScaleLayout::Floats, 16) => Grouped::GGUF_Q6_K,
+        (ScaleLayout::Floats, _) => Grouped::GGUF_Q4_K,
         (_, group) => Grouped::halves(Bits::Four, group),
     };
     let mut records = vec![0; narrow.size_bytes(n, k)];
     quantise(Variant::Scalar, narrow, &operands.weight, k, &mut records);
     if format.bits == Bits::Eight {
         let mut wide = vec![0; format.size_bytes(n, k)];
-        kernels::grouped::widen(Variant::Scalar, narrow, k, &records, &mut wide);
+        kernels::quant::widen(Variant::Scalar, narrow, k, &records, &mut wide);
         records = wide;
     }
-    (Weight::Grouped(format, of(&records)), records)
+    (DeviceWeight::Grouped(format, of(&records)), records)
 }
 
 fn grouped_linears<T: Element>() {
@@ -319,8 +321,8 @@ fn grouped_linears<T: Element>() {
         if format.bits == Bits::Four {
             let wide = format.widened();
             let mut widened = vec![0; wide.size_bytes(n, k)];
-            kernels::grouped::widen(Variant::Scalar, format, k, &records, &mut widened);
-            let through = operands.results(Weight::Grouped(wide, of(&widened)));
+            kernels::quant::widen(Variant::Scalar, format, k, &records, &mut widened);
+            let through = operands.results(DeviceWeight::Grouped(wide, of(&widened)));
             assert_eq!(bits(&straight), bits(&through), "{context}: straight and widened");
         }
     }

@@ -7,13 +7,14 @@ mod device;
 
 use common::{Random, assert_close, bits};
 use cuda_kernels::{
-    RopeTables, add_rms_norm, argmax, embed, embed_grouped, head_norm, layer_norm, rms_norm, rope,
+    DeviceRopeTables, add_rms_norm, argmax, embed, embed_grouped, head_norm, layer_norm, rms_norm,
+    rope,
 };
 use cuda_shim::set_order;
 use device::{Half, Output, dtype, of, of_mut, run};
-use kernels::grouped::{decode_row, quantise};
+use kernels::quant::{decode_row, quantise};
 use kernels::{Element, Variant, reference};
-use model::compressed::Grouped;
+use model::quantized_format::Grouped;
 
 /// Rounding error of sums of this length in f32.
 const TOLERANCE: f64 = 2e-6;
@@ -130,7 +131,7 @@ fn ropes<T: Element>() {
             .collect();
         let positions: Vec<u32> = (0..rows).map(|_| random.below(5000) as u32).collect();
         let table_of_row: Vec<u32> = (0..rows).map(|_| random.below(count) as u32).collect();
-        let tables = RopeTables {
+        let tables = DeviceRopeTables {
             inverse_frequencies: of(&frequencies),
             rotary_dim: rotary_dim as u32,
             attention_factor: if rotary_dim == head_dim { 1.0 } else { 1.19 },

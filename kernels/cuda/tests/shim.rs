@@ -3,7 +3,7 @@
 
 mod device;
 
-use cuda_shim::{Fault, drop_barrier, kernel_names, launch, set_order};
+use cuda_shim::{LaunchFault, drop_barrier, kernel_names, launch, set_order};
 use device::{of, of_mut};
 use half::bf16;
 
@@ -13,7 +13,7 @@ fn start(
     threads: u32,
     shared_bytes: u32,
     slots: &mut [u64],
-) -> Result<(), Fault> {
+) -> Result<(), LaunchFault> {
     let mut pointers: Vec<_> =
         slots.iter_mut().map(|slot| std::ptr::from_mut(slot).cast()).collect();
     // SAFETY: needed to run C++; every slot holds a parameter of the self-test, and addresses among
@@ -21,7 +21,7 @@ fn start(
     unsafe { launch(name, [grid, 1, 1], [threads, 1, 1], shared_bytes, &mut pointers) }
 }
 
-fn neighbours(stride: u64) -> Result<bool, Fault> {
+fn neighbours(stride: u64) -> Result<bool, LaunchFault> {
     let mut out = vec![0u32; 3 * 64];
     start("selftest_neighbours", 3, 64, 256, &mut [of_mut(&mut out), stride])?;
     Ok((0u32..).zip(&out).all(|(i, out)| *out == i % 64 + (i + 1) % 64))
@@ -63,8 +63,8 @@ fn divergence_ends_in_an_error_and_the_next_launch_works() {
             let threads = if name == "divergent_shuffle" { 32 } else { 64 };
             start(&format!("selftest_{name}"), 1, threads, 0, &mut [pointer])
         });
-        let barrier = Err(Fault::DivergentBarrier);
-        assert_eq!(faults, [barrier, barrier, Err(Fault::DivergentWarp)]);
+        let barrier = Err(LaunchFault::DivergentBarrier);
+        assert_eq!(faults, [barrier, barrier, Err(LaunchFault::DivergentWarp)]);
         assert_eq!(neighbours(8), Ok(true));
     }
 }
@@ -75,7 +75,7 @@ fn a_write_behind_the_shared_memory_is_an_error() {
     let pointer = of_mut(&mut out);
     let write = |words| start("selftest_shared_overrun", 1, 32, 128, &mut [pointer, words]);
     assert_eq!(write(31), Ok(()));
-    assert_eq!(write(32), Err(Fault::SharedOverrun));
+    assert_eq!(write(32), Err(LaunchFault::SharedOverrun));
 }
 
 #[test]
@@ -88,7 +88,7 @@ fn copies_come_no_earlier_than_they_are_waited_for() {
     start("selftest_copy", 1, 32, 512, &mut [pointers[0], pointers[1], 0]).expect("runs");
     assert!(out.iter().all(|word| *word == u32::MAX), "shared memory begins as garbage");
     let result = start("selftest_misaligned_copy", 1, 32, 1024, &mut [pointers[0], pointers[1]]);
-    assert_eq!(result, Err(Fault::Misaligned));
+    assert_eq!(result, Err(LaunchFault::Misaligned));
 }
 
 #[test]
@@ -112,12 +112,16 @@ fn bad_launches_are_refused() {
     let pointer = of_mut(&mut out);
     let neighbours =
         |threads, shared| start("selftest_neighbours", 1, threads, shared, &mut [pointer, 8]);
-    assert_eq!(neighbours(0, 256), Err(Fault::BadShape));
-    assert_eq!(neighbours(33, 256), Err(Fault::BadShape));
-    assert_eq!(neighbours(128, 256), Err(Fault::BadShape), "more threads than it was compiled for");
-    assert_eq!(neighbours(64, (48 << 10) + 1), Err(Fault::BadShape));
-    assert_eq!(start("no_such_kernel", 1, 32, 0, &mut []), Err(Fault::UnknownKernel));
-    assert_eq!(start("selftest\0", 1, 32, 0, &mut []), Err(Fault::UnknownKernel));
+    assert_eq!(neighbours(0, 256), Err(LaunchFault::BadShape));
+    assert_eq!(neighbours(33, 256), Err(LaunchFault::BadShape));
+    assert_eq!(
+        neighbours(128, 256),
+        Err(LaunchFault::BadShape),
+        "more threads than it was compiled for"
+    );
+    assert_eq!(neighbours(64, (48 << 10) + 1), Err(LaunchFault::BadShape));
+    assert_eq!(start("no_such_kernel", 1, 32, 0, &mut []), Err(LaunchFault::UnknownKernel));
+    assert_eq!(start("selftest\0", 1, 32, 0, &mut []), Err(LaunchFault::UnknownKernel));
 }
 
 #[test]

@@ -9,11 +9,11 @@ mod forms;
 
 use batch::{Batch, Four, ring_batch, shape};
 use common::{Random, assert_close, bits};
-use cuda_kernels::{AttentionShape, KeysOrValues, Units, append, append_four};
+use cuda_kernels::{DeviceAttentionShape, DeviceAttentionUnits, KvOperand, append, append_kv4};
 use device::{Half, dtype, of, of_mut, run};
 use forms::{apart, decoded, expected, plainly, prefilled};
 use kernels::Element;
-use model::compressed::kv4_position_bytes;
+use model::quantized_format::kv4_position_bytes;
 
 /// Tolerance of `attention.rs`.
 const TOLERANCE: f64 = 1e-5;
@@ -26,16 +26,16 @@ const SHAPES: [(u32, u32, u32); 4] = [(3, 1, 16), (8, 1, 64), (4, 2, 128), (16, 
 /// Within a tile and a block of positions, at their edges, and beyond.
 const WINDOWS: [u32; 7] = [1, 2, 31, 64, 65, 256, 300];
 
-fn windowed(dims: (u32, u32, u32), window: u32) -> AttentionShape {
-    AttentionShape { window: Some(window), ..shape(dims.0, dims.1, dims.2) }
+fn windowed(dims: (u32, u32, u32), window: u32) -> DeviceAttentionShape {
+    DeviceAttentionShape { window: Some(window), ..shape(dims.0, dims.1, dims.2) }
 }
 
-type Form<T> = fn(&Batch<T>, &Units, KeysOrValues, KeysOrValues) -> Vec<T>;
+type Form<T> = fn(&Batch<T>, &DeviceAttentionUnits, KvOperand, KvOperand) -> Vec<T>;
 
 /// Checks a batch over a full cache and over rings: each variant of attention is near the
 /// reference, and rings have the bits of the full cache.
 fn check<T: Element>(
-    shape: AttentionShape,
+    shape: DeviceAttentionShape,
     sequences: &[(u32, u32)],
     forms: &[Form<T>],
     tolerance: f64,
@@ -215,13 +215,14 @@ fn appending_to_rings_writes_the_bytes_of_the_cpu() {
     let dtype = dtype::<f32>();
     let (fresh, to, four) = (of(&batch.k_fresh), of_mut(&mut cache), of_mut(&mut records));
     run(&[append(dtype, &batch.shape, &units, fresh, to)]);
-    run(&[append_four(dtype, &batch.shape, &units, fresh, four)]);
+    run(&[append_kv4(dtype, &batch.shape, &units, fresh, four)]);
     for unit in &batch.units {
-        let of_cpu = kernels::Unit {
+        let of_cpu = kernels::AttentionUnit {
             row0: unit.row0,
             rows: unit.rows,
             past: unit.past,
-            shared_row: Some(unit.shared_row).filter(|row| *row != cuda_kernels::Unit::CACHED),
+            shared_row: Some(unit.shared_row)
+                .filter(|row| *row != cuda_kernels::DeviceAttentionUnit::CACHED),
             kv_head: unit.kv_head,
             cache_offset: unit.cache_offset as usize,
             cache_positions: unit.cache_positions,
@@ -234,7 +235,7 @@ fn appending_to_rings_writes_the_bytes_of_the_cpu() {
             let at = of_cpu.cache_offset + place * 66;
             expected_cache[at..at + 66].copy_from_slice(head);
             let record = &mut expected_records[at / 66 * bytes..][..bytes];
-            kernels::grouped::quantise_kv(kernels::Variant::Scalar, head, 66, record);
+            kernels::quant::quantise_kv(kernels::Variant::Scalar, head, 66, record);
         }
     }
     assert_eq!(bits(&cache), bits(&expected_cache));

@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 use bytemuck::{Pod, Zeroable};
 use half::bf16;
 use kernels::{
-    AttentionShape, Cache, Element, Kernels, Linear, LinearGrouped, LinearOut, ScratchLimits, Unit,
-    Variant,
+    AttentionShape, AttentionUnit, Element, Kernels, KvCacheSlice, Linear, LinearOut, LinearQuant,
+    ScratchLimits, Variant,
 };
-use model::compressed::{Grouped, kv4_position_bytes};
+use model::quantized_format::{Grouped, kv4_position_bytes};
 use shm::Mapping;
 
 use crate::cases::{Case, Format, Work};
@@ -175,16 +175,7 @@ fn grouped(
     let call = move || {
         let records = weights.next().expect("the memory holds at least one weight");
         let out = LinearOut::Store(&mut out[..]);
-        kernels.linear_grouped(LinearGrouped {
-            rows,
-            n,
-            k,
-            x: &x,
-            format,
-            records,
-            bias: None,
-            out,
-        });
+        kernels.linear_grouped(LinearQuant { rows, n, k, x: &x, format, records, bias: None, out });
     };
     Ok((Box::new(call), size_bytes as f64, 2.0 * (rows * n * k) as f64))
 }
@@ -217,7 +208,7 @@ fn attention<'a, T: Element>(
     let mut cache_len = 0;
     for (sequence, &past) in cached.iter().enumerate() {
         for kv_head in 0..kv_heads {
-            units.push(Unit {
+            units.push(AttentionUnit {
                 row0: (sequence * rows) as u32,
                 rows: rows as u32,
                 past: past as u32,
@@ -241,11 +232,14 @@ fn attention<'a, T: Element>(
     let record_bytes = kv4_position_bytes(head_dim).expect("an even head");
     let cache_bytes =
         if four { cache_len / head_dim * record_bytes } else { cache_len * size_of::<T>() };
-    // The seeded bytes are ordinary numbers also when read as the f16 scales and minimums of
-    // records.
+    // The seeded bytes are also ordinary numbers as f16 scales and minimums of records.
     let mut caches = memory.elements::<u8>().chunks_exact(2 * cache_bytes).cycle();
-    let view = move |bytes: &'a [u8]| -> Cache<'a, T> {
-        if four { Cache::Four(bytes) } else { Cache::Plain(bytemuck::cast_slice(bytes)) }
+    let view = move |bytes: &'a [u8]| -> KvCacheSlice<'a, T> {
+        if four {
+            KvCacheSlice::Kv4(bytes)
+        } else {
+            KvCacheSlice::Plain(bytemuck::cast_slice(bytes))
+        }
     };
     let call = move || {
         let cache = caches.next().expect("the memory holds at least one cache");

@@ -15,7 +15,7 @@ use super::keys::{Keys, Queries};
 use super::prefetch::Prefetcher;
 use crate::simd::Simd;
 use crate::simd::avx512::Avx512;
-use crate::simd::quarters::add_chains;
+use crate::simd::avx512_f32fma::add_chains;
 
 /// Positions of a call.
 const POSITIONS: usize = Avx512::LANES;
@@ -23,7 +23,7 @@ const POSITIONS: usize = Avx512::LANES;
 const SLAB: usize = 2 * Avx512::LANES;
 const QUARTERS: usize = 4;
 /// Maximum number of queries of a call.
-const MOST_QUERIES: usize = 4;
+const MAX_QUERIES: usize = 4;
 
 /// Returns the sums of `MR` queries and up to sixteen positions, one position per lane.
 ///
@@ -38,7 +38,7 @@ pub(super) unsafe fn scores<const MR: usize>(
 ) -> [[f32; POSITIONS]; MR] {
     // SAFETY: the caller's promise.
     let s = unsafe { Avx512::new() };
-    let mut sums = [[s.zero(); MOST_QUERIES]; QUARTERS];
+    let mut sums = [[s.zero(); MAX_QUERIES]; QUARTERS];
     for at in (0..keys.head_dim).step_by(SLAB) {
         keys.prefetch(s, 0, at, prefetcher);
         let padded;
@@ -188,7 +188,7 @@ struct Slab {
     rows: *const u8,
     stride: usize,
     /// Even elements of each query.
-    q: [*const f32; MOST_QUERIES],
+    q: [*const f32; MAX_QUERIES],
     /// Distance in bytes from the even elements to the odd ones.
     odd_bytes: usize,
 }
@@ -202,8 +202,8 @@ impl Slab {
     #[target_feature(enable = "avx512f")]
     unsafe fn add_products<const MR: usize>(
         self,
-        first: &mut [__m512; MOST_QUERIES],
-        last: &mut [__m512; MOST_QUERIES],
+        first: &mut [__m512; MAX_QUERIES],
+        last: &mut [__m512; MAX_QUERIES],
     ) {
         // SAFETY: the caller's promise; only registers are written.
         unsafe {

@@ -13,7 +13,7 @@ use super::pages::PageLists;
 use super::prefetch::Prefetcher;
 use super::scores::{blocked, chains};
 use super::segment::Segment;
-use super::shape::{AttentionShape, Unit, head_stride};
+use super::shape::{AttentionShape, AttentionUnit, head_stride};
 use crate::number::Number;
 use crate::simd::Simd;
 use crate::simd::partial::store_between;
@@ -24,23 +24,23 @@ pub(super) const PAIRS_POSITIONS: usize = 128;
 /// K or V of a call: fresh rows `[rows, kv_heads * head_dim]` and the cache, either as elements or
 /// as records of 4-bit integers.
 #[derive(Debug)]
-pub(super) enum Source<T> {
+pub(super) enum KvSource<T> {
     Plain { fresh: *const T, cache: *const T },
-    Four { fresh: *const u8, cache: *const u8 },
+    Kv4 { fresh: *const u8, cache: *const u8 },
 }
 
-impl<T> Clone for Source<T> {
+impl<T> Clone for KvSource<T> {
     fn clone(&self) -> Self {
         *self
     }
 }
-impl<T> Copy for Source<T> {}
+impl<T> Copy for KvSource<T> {}
 
 /// Fresh rows `rows` of a unit, and the scratch of their queries.
 pub(super) struct Block<'a, S> {
     pub s: S,
     pub shape: &'a AttentionShape,
-    pub unit: Unit,
+    pub unit: AttentionUnit,
     pub pages: PageLists<'a>,
     pub rows: Range<usize>,
     /// Number of query heads that share the KV head; stored because dividing each time is
@@ -117,7 +117,7 @@ impl<S: Simd> Block<'_, S> {
         positions: &Range<usize>,
     ) -> Segment<T> {
         let AttentionShape { kv_heads, head_dim, .. } = *self.shape;
-        let Unit { row0, past, shared_row, kv_head, cache_offset, .. } = self.unit;
+        let AttentionUnit { row0, past, shared_row, kv_head, cache_offset, .. } = self.unit;
         let (first, past) = (positions.start, past as usize);
         let of_rows = |row: usize, end: usize| Segment {
             first,
@@ -324,13 +324,13 @@ impl<S: Simd> Block<'_, S> {
         let count = keys.half_elements::<S>();
         let queries = self.queries();
         // The result that four chains are added to takes registers too.
-        let most = match (S::LANES, chains::<S, T>()) {
+        let max_vectors = match (S::LANES, chains::<S, T>()) {
             (16, 4) => 6,
             (16, _) => 8,
             _ => 4,
         };
         // As even as possible, so that no tile has too few accumulators.
-        let tiles = queries.div_ceil(most);
+        let tiles = queries.div_ceil(max_vectors);
         for tile in 0..tiles {
             let (query, end) = (tile * queries / tiles, (tile + 1) * queries / tiles);
             if !self.sees(query..end, first..first + keys.width) {

@@ -2,8 +2,8 @@
 //!
 //! If the shape has a **window**, a row sees only the positions within it; earlier ones are neither
 //! read nor computed. A cache may then be a ring with that number of positions
-//! (`Unit::cache_positions`), which consists of two consecutive runs. Other caches may be in
-//! **pages** (`pages.rs`), one run each. **Sinks** are one additional score for each head, which
+//! (`AttentionUnit::cache_positions`), which consists of two consecutive runs. Other caches may be
+//! in **pages** (`pages.rs`), one run each. **Sinks** are one additional score for each head, which
 //! takes part in the softmax and has no value (`probabilities.rs`).
 //!
 //! A **unit** is one (sequence, KV head). Its query heads share one read of K and V. Positions are
@@ -28,8 +28,8 @@ mod avx512;
 mod avx512_bf16;
 mod block;
 mod compiled;
-mod four;
 mod keys;
+mod kv4;
 mod pages;
 #[cfg(target_arch = "x86_64")]
 mod pair_keys;
@@ -53,24 +53,24 @@ mod values;
 use crate::Kernels;
 use crate::columns::Columns;
 use crate::number::Number;
-use block::Source;
+use block::KvSource;
 pub use compiled::AttentionTasks;
-pub use pages::{PageLists, Units, paged_place};
+pub use pages::{AttentionUnits, PageLists, paged_place};
 pub(crate) use schedule::{Workspace, thread_len};
-pub use select::{Partial, SelectRule, Selected, Selection, partial_key};
+pub use select::{PartialKeyOperands, SelectRule, Selection, SelectionCounts, partial_key};
 use shape::record_bytes;
-pub use shape::{AttentionShape, Cache, Unit, scores_len};
-use task::{Steps, Tensors};
+pub use shape::{AttentionShape, AttentionUnit, KvCacheSlice, scores_len};
+use task::{AttentionSteps, Tensors};
 
-const SCORES: Steps = Steps { scores: true, softmax: false, values: false };
-const SOFTMAX: Steps = Steps { scores: false, softmax: true, values: false };
-const VALUES: Steps = Steps { scores: false, softmax: false, values: true };
-const FUSED: Steps = Steps { scores: true, softmax: true, values: true };
+const SCORES: AttentionSteps = AttentionSteps { scores: true, softmax: false, values: false };
+const SOFTMAX: AttentionSteps = AttentionSteps { scores: false, softmax: true, values: false };
+const VALUES: AttentionSteps = AttentionSteps { scores: false, softmax: false, values: true };
+const FUSED: AttentionSteps = AttentionSteps { scores: true, softmax: true, values: true };
 
 impl<T> Tensors<T> {
     /// Returns null tensors.
     fn none() -> Self {
-        let none = Source::Plain { fresh: std::ptr::null(), cache: std::ptr::null() };
+        let none = KvSource::Plain { fresh: std::ptr::null(), cache: std::ptr::null() };
         Tensors {
             q: std::ptr::null(),
             k: none,
@@ -89,10 +89,10 @@ impl Kernels {
     pub fn scores<'a, T: AttentionTasks>(
         &self,
         shape: &AttentionShape,
-        units: impl Into<Units<'a>>,
+        units: impl Into<AttentionUnits<'a>>,
         q: &[T],
         k_fresh: &[T],
-        k_cache: impl Into<Cache<'a, T>>,
+        k_cache: impl Into<KvCacheSlice<'a, T>>,
         out: &mut [f32],
     ) {
         let units = units.into();
@@ -109,7 +109,7 @@ impl Kernels {
     pub fn softmax(
         &self,
         shape: &AttentionShape,
-        units: &[Unit],
+        units: &[AttentionUnit],
         scores: &[f32],
         sinks: Option<&[f32]>,
         probabilities: &mut [f32],
@@ -130,10 +130,10 @@ impl Kernels {
     pub fn weighted_values<'a, T: AttentionTasks>(
         &self,
         shape: &AttentionShape,
-        units: impl Into<Units<'a>>,
+        units: impl Into<AttentionUnits<'a>>,
         probabilities: &[f32],
         v_fresh: &[T],
-        v_cache: impl Into<Cache<'a, T>>,
+        v_cache: impl Into<KvCacheSlice<'a, T>>,
         out: impl Into<Columns<'a, T>>,
     ) {
         let (units, out) = (units.into(), out.into());
@@ -154,12 +154,12 @@ impl Kernels {
     pub fn attention<'a, T: AttentionTasks>(
         &self,
         shape: &AttentionShape,
-        units: impl Into<Units<'a>>,
+        units: impl Into<AttentionUnits<'a>>,
         q: &[T],
         k_fresh: &[T],
         v_fresh: &[T],
-        k_cache: impl Into<Cache<'a, T>>,
-        v_cache: impl Into<Cache<'a, T>>,
+        k_cache: impl Into<KvCacheSlice<'a, T>>,
+        v_cache: impl Into<KvCacheSlice<'a, T>>,
         sinks: Option<&[f32]>,
         out: impl Into<Columns<'a, T>>,
     ) {
@@ -183,12 +183,12 @@ impl Kernels {
     pub fn append<'a, T: Number>(
         &self,
         shape: &AttentionShape,
-        units: impl Into<Units<'a>>,
+        units: impl Into<AttentionUnits<'a>>,
         fresh: &[T],
         cache: &mut [T],
     ) {
         let AttentionShape { kv_heads, head_dim, .. } = *shape;
-        let Units { units, pages } = units.into();
+        let AttentionUnits { units, pages } = units.into();
         for unit in units {
             for (row, place) in unit.appended() {
                 let from = (row * kv_heads + unit.kv_head as usize) * head_dim;
@@ -203,35 +203,43 @@ impl Kernels {
     fn source<T: Number>(
         &self,
         shape: &AttentionShape,
-        Units { units, pages }: Units<'_>,
+        AttentionUnits { units, pages }: AttentionUnits<'_>,
         (rows, place): (usize, usize),
         fresh: &[T],
-        cache: Cache<'_, T>,
-    ) -> Source<T> {
+        cache: KvCacheSlice<'_, T>,
+    ) -> KvSource<T> {
         self.check_units(shape, units, rows, fresh);
         let (cache_len, position) = match cache {
-            Cache::Plain(cache) => (cache.len(), shape.head_dim),
-            Cache::Four(cache) => (cache.len(), record_bytes(shape.head_dim)),
+            KvCacheSlice::Plain(cache) => (cache.len(), shape.head_dim),
+            KvCacheSlice::Kv4(cache) => (cache.len(), record_bytes(shape.head_dim)),
         };
         for unit in units {
             let first = unit.cache_offset / shape.head_dim;
             let places = pages.end(unit, shape.kv_heads);
             let end = match cache {
-                Cache::Plain(_) => unit.cache_offset + places * position,
-                Cache::Four(_) => (first + places) * position,
+                KvCacheSlice::Plain(_) => unit.cache_offset + places * position,
+                KvCacheSlice::Kv4(_) => (first + places) * position,
             };
             assert!(places == 0 || end <= cache_len, "a unit's positions lie within the cache");
         }
         match cache {
-            Cache::Plain(cache) => Source::Plain { fresh: fresh.as_ptr(), cache: cache.as_ptr() },
-            Cache::Four(cache) => {
+            KvCacheSlice::Plain(cache) => {
+                KvSource::Plain { fresh: fresh.as_ptr(), cache: cache.as_ptr() }
+            }
+            KvCacheSlice::Kv4(cache) => {
                 let fresh = self.quantise_fresh(shape, place, fresh);
-                Source::Four { fresh, cache: cache.as_ptr() }
+                KvSource::Kv4 { fresh, cache: cache.as_ptr() }
             }
         }
     }
 
-    fn check_units<T>(&self, shape: &AttentionShape, units: &[Unit], rows: usize, fresh: &[T]) {
+    fn check_units<T>(
+        &self,
+        shape: &AttentionShape,
+        units: &[AttentionUnit],
+        rows: usize,
+        fresh: &[T],
+    ) {
         let AttentionShape { heads, kv_heads, head_dim, .. } = *shape;
         let limits = &self.limits;
         assert!(
@@ -251,7 +259,7 @@ impl Kernels {
             assert!(
                 unit.shared_row.is_some()
                     || unit.cached() == unit.past
-                    || unit.cached() as usize >= shape.most_seen(),
+                    || unit.cached() as usize >= shape.max_seen(),
                 "a ring of positions holds the window"
             );
         }
@@ -266,7 +274,7 @@ fn check_rows(shape: &AttentionShape, len: usize) -> usize {
 }
 
 fn check_window(shape: &AttentionShape) {
-    assert!(shape.most_seen() > 0, "a window has a position");
+    assert!(shape.max_seen() > 0, "a window has a position");
 }
 
 /// Returns the address of the sinks; null if there are none.
@@ -277,7 +285,7 @@ fn check_sinks(shape: &AttentionShape, sinks: Option<&[f32]>) -> *const f32 {
     })
 }
 
-fn check_scores(shape: &AttentionShape, units: &[Unit], len: usize) {
+fn check_scores(shape: &AttentionShape, units: &[AttentionUnit], len: usize) {
     check_window(shape);
     for unit in units {
         let end = unit.scores_offset + scores_len(shape, unit.rows as usize, unit.past as usize);

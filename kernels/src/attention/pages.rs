@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use super::shape::Unit;
+use super::shape::AttentionUnit;
 
 /// Alignment of the positions of a page, so that pages end where vectors of positions do.
 const PAGE_STEP: u32 = 16;
@@ -16,33 +16,33 @@ const PAGE_STEP: u32 = 16;
 pub struct PageLists<'a> {
     /// Positions of a page, a multiple of 16; 0 if caches are not in pages.
     pub page_positions: u32,
-    /// Pages of each sequence in the order of its positions, starting at [`Unit::first_page`];
-    /// indices into the caches, in pages from 0.
+    /// Pages of each sequence in the order of its positions, starting at
+    /// [`AttentionUnit::first_page`]; indices into the caches, in pages from 0.
     pub pages: &'a [u32],
 }
 
 /// Units of a call, with the pages of their caches.
 #[derive(Debug, Clone, Copy)]
-pub struct Units<'a> {
-    pub units: &'a [Unit],
+pub struct AttentionUnits<'a> {
+    pub units: &'a [AttentionUnit],
     /// If there are any pages, no unit's cache is a ring.
     pub pages: PageLists<'a>,
 }
 
-impl<'a> From<&'a [Unit]> for Units<'a> {
-    fn from(units: &'a [Unit]) -> Self {
-        Units { units, pages: PageLists::default() }
+impl<'a> From<&'a [AttentionUnit]> for AttentionUnits<'a> {
+    fn from(units: &'a [AttentionUnit]) -> Self {
+        AttentionUnits { units, pages: PageLists::default() }
     }
 }
 
-impl<'a> From<&'a Vec<Unit>> for Units<'a> {
-    fn from(units: &'a Vec<Unit>) -> Self {
+impl<'a> From<&'a Vec<AttentionUnit>> for AttentionUnits<'a> {
+    fn from(units: &'a Vec<AttentionUnit>) -> Self {
         units.as_slice().into()
     }
 }
 
-impl<'a, const N: usize> From<&'a [Unit; N]> for Units<'a> {
-    fn from(units: &'a [Unit; N]) -> Self {
+impl<'a, const N: usize> From<&'a [AttentionUnit; N]> for AttentionUnits<'a> {
+    fn from(units: &'a [AttentionUnit; N]) -> Self {
         units.as_slice().into()
     }
 }
@@ -67,10 +67,10 @@ impl PageLists<'_> {
         self.page_positions > 0
     }
 
-    /// Returns the location of a unit's place as returned by [`Unit::appended`], in head vectors
-    /// from the cache's first place.
+    /// Returns the location of a unit's place as returned by [`AttentionUnit::appended`], in head
+    /// vectors from the cache's first place.
     #[inline(always)]
-    pub(super) fn place(&self, unit: &Unit, kv_heads: usize, place: usize) -> usize {
+    pub(super) fn place(&self, unit: &AttentionUnit, kv_heads: usize, place: usize) -> usize {
         if !self.is_paged() {
             return place;
         }
@@ -83,7 +83,7 @@ impl PageLists<'_> {
     #[inline(always)]
     pub(super) fn run(
         &self,
-        unit: &Unit,
+        unit: &AttentionUnit,
         kv_heads: usize,
         positions: &Range<usize>,
     ) -> (usize, usize) {
@@ -97,7 +97,7 @@ impl PageLists<'_> {
 
     /// Returns the places of the caches up to the end of the last page that holds cached positions
     /// of a unit.
-    pub(super) fn end(&self, unit: &Unit, kv_heads: usize) -> usize {
+    pub(super) fn end(&self, unit: &AttentionUnit, kv_heads: usize) -> usize {
         if !self.is_paged() {
             return unit.cached() as usize;
         }

@@ -30,10 +30,10 @@ use crate::number::Number;
 use crate::simd::Simd;
 
 /// Number of positions that a few queries pass over before the next ones.
-const TOGETHER: usize = 64;
+const POSITIONS_AT_ONCE: usize = 64;
 /// Queries of a tile over values in place in memory, and over a block in scratch.
-const FEW: usize = 4;
-const MANY: usize = 6;
+const FEW_QUERIES: usize = 4;
+const MANY_QUERIES: usize = 6;
 
 impl<S: Simd> Block<'_, S> {
     /// Computes the weighted values of `positions` of one chunk, one head of sums per query.
@@ -64,7 +64,7 @@ impl<S: Simd> Block<'_, S> {
             for query in 0..self.queries() {
                 clear(queries.from(query, 0), self.shape.head_dim);
             }
-            if self.queries() <= FEW {
+            if self.queries() <= FEW_QUERIES {
                 self.few_values(v, queries, (positions, chunk), prefetcher);
             } else {
                 self.many_values(v, queries, (positions, chunk), prefetcher);
@@ -150,8 +150,8 @@ impl<S: Simd> Block<'_, S> {
                 // SAFETY: the caller's promise.
                 unsafe { self.add_half(run, queries.from(0, pair), count) };
             } else {
-                for at in (0..run.count).step_by(TOGETHER / 2) {
-                    let pairs = (TOGETHER / 2).min(run.count - at);
+                for at in (0..run.count).step_by(POSITIONS_AT_ONCE / 2) {
+                    let pairs = (POSITIONS_AT_ONCE / 2).min(run.count - at);
                     let part = Run { count: pairs, ..run };
                     let queries = queries.from(0, pair + at);
                     // SAFETY: the caller's promise.
@@ -170,7 +170,7 @@ impl<S: Simd> Block<'_, S> {
     /// Same contract as [`Block::pair_values`].
     #[inline(always)]
     unsafe fn add_half(&self, run: Run, queries: Queries, count: usize) {
-        let mut weights = [0; FEW];
+        let mut weights = [0; FEW_QUERIES];
         for query in 0..count {
             // SAFETY: the caller's promise.
             let pair = unsafe { *queries.from(query, 0).weights };
@@ -265,7 +265,7 @@ impl<S: Simd> Block<'_, S> {
                     interleave(run, head_dim, self.transposed, (at - first) / 2);
                     at = run.end;
                 }
-                let tiles = count.div_ceil(MANY);
+                let tiles = count.div_ceil(MANY_QUERIES);
                 for tile in 0..tiles {
                     let (query, end) = (tile * count / tiles, (tile + 1) * count / tiles);
                     self.add_block(v, queries, query..end, (block.clone(), chunk));

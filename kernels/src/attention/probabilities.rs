@@ -9,7 +9,7 @@ use super::block::Block;
 use super::prefetch::Prefetcher;
 use super::shape::{CHUNK, chunks_of, within_chunk};
 use super::softmax::{Weights, exponential, factor, maximum, multiply, recover, weights};
-use super::task::{BlockTask, Scores};
+use super::task::{BlockTask, ScoresPointers};
 use crate::number::Number;
 use crate::simd::Simd;
 
@@ -72,7 +72,7 @@ impl<T: Number> BlockTask<'_, T> {
     pub(super) unsafe fn run_weights<S: Simd>(
         &self,
         block: &Block<'_, S>,
-        scores: Scores,
+        scores: ScoresPointers,
         chunks: &Range<usize>,
         prefetcher: &mut Prefetcher<'_>,
     ) {
@@ -104,7 +104,7 @@ impl<T: Number> BlockTask<'_, T> {
     pub(super) unsafe fn recover_weights<S: Simd>(
         &self,
         block: &Block<'_, S>,
-        scores: Scores,
+        scores: ScoresPointers,
         chunks: &Range<usize>,
     ) {
         for row in self.rows_of(block, chunks) {
@@ -130,7 +130,7 @@ impl<T: Number> BlockTask<'_, T> {
     /// # Safety
     /// Same contract as [`BlockTask::run_weights`], which must have run before.
     #[inline(always)]
-    pub(super) unsafe fn run_factors<S: Simd>(&self, block: &Block<'_, S>, scores: Scores) {
+    pub(super) unsafe fn run_factors<S: Simd>(&self, block: &Block<'_, S>, scores: ScoresPointers) {
         let (s, queries) = (block.s, block.queries());
         for query in 0..queries {
             let seen = block.seen(query);

@@ -2,11 +2,11 @@
 
 use std::ops::Range;
 
-use super::block::{Block, Source};
+use super::block::{Block, KvSource};
 use super::prefetch::Prefetcher;
 use super::shape::{chunks_of, head_stride, within_chunk};
 use super::steps::{ScoresOf, Softmax, ValuesOf};
-use super::task::{BlockTask, Part, Scores, transposed_len};
+use super::task::{BlockPart, BlockTask, ScoresPointers, transposed_len};
 use crate::number::Number;
 use crate::simd::Simd;
 use crate::variant::SimdTask;
@@ -24,27 +24,27 @@ impl<T: Number> SimdTask for BlockTask<'_, T> {
             pages: self.pages,
             rows: self.rows.clone(),
             group,
-            window: self.shape.most_seen(),
+            window: self.shape.max_seen(),
             packed: self.scratch,
             pairs: self.multiplies_pairs(),
             transposed,
         };
-        let behind = transposed_len(self.shape.head_dim, block.queries());
-        let scores = self.scores(transposed.wrapping_add(behind));
+        let scratch_offset = transposed_len(self.shape.head_dim, block.queries());
+        let scores = self.scores(transposed.wrapping_add(scratch_offset));
         // SAFETY: units were checked against all slices; scratch was sized for the blocks that the
         // schedule makes.
         unsafe {
             match self.part {
-                Part::Chunks(first, end) => {
+                BlockPart::Chunks(first, end) => {
                     let mut prefetcher = self.prefetcher();
                     prefetcher.fill_pause(s);
                     self.ask_for_rows(s);
                     self.run_chunks(&block, scores, first..end, &mut prefetcher);
                     prefetcher.finish(s);
                 }
-                Part::Finish => {}
+                BlockPart::Combine => {}
             }
-            if self.finishes {
+            if self.is_last {
                 self.finish(&block, scores, self.scratch.wrapping_add(head));
             }
         }
@@ -56,9 +56,9 @@ impl<T: Number> BlockTask<'_, T> {
     /// machine that supports them. Independent of the batch, so that a row keeps its bits.
     #[inline(always)]
     fn multiplies_pairs(&self) -> bool {
-        let is_four = matches!(self.tensors.k, Source::Four { .. })
-            || matches!(self.tensors.v, Source::Four { .. });
-        !T::IS_F32 && !is_four && self.variant.multiplies_pairs()
+        let is_kv4 = matches!(self.tensors.k, KvSource::Kv4 { .. })
+            || matches!(self.tensors.v, KvSource::Kv4 { .. });
+        !T::IS_F32 && !is_kv4 && self.variant.multiplies_pairs()
     }
 
     /// # Safety
@@ -67,7 +67,7 @@ impl<T: Number> BlockTask<'_, T> {
     unsafe fn run_chunks<S: Simd>(
         &self,
         block: &Block<'_, S>,
-        scores: Scores,
+        scores: ScoresPointers,
         chunks: Range<usize>,
         prefetcher: &mut Prefetcher<'_>,
     ) {
@@ -78,13 +78,13 @@ impl<T: Number> BlockTask<'_, T> {
             // SAFETY: the caller's promise: scratch has space for the block's queries.
             unsafe {
                 match self.tensors.k {
-                    Source::Plain { fresh, cache } => {
+                    KvSource::Plain { fresh, cache } => {
                         block.pack_queries(self.tensors.q);
                         let keys = (fresh, cache);
                         s.out_of_line(ScoresOf { block, keys, to, positions, prefetcher });
                     }
-                    Source::Four { fresh, cache } => {
-                        block.pack_four_queries(self.tensors.q);
+                    KvSource::Kv4 { fresh, cache } => {
+                        block.pack_kv4_queries(self.tensors.q);
                         let keys = (fresh, cache);
                         s.out_of_line(ScoresOf { block, keys, to, positions, prefetcher });
                     }
@@ -104,11 +104,11 @@ impl<T: Number> BlockTask<'_, T> {
             let sums = self.results(block.queries(), chunk).heads;
             let prefetcher = &mut *prefetcher;
             match self.tensors.v {
-                Source::Plain { fresh, cache } => {
+                KvSource::Plain { fresh, cache } => {
                     let values = (fresh, cache);
                     s.out_of_line(ValuesOf { block, values, weights, positions, sums, prefetcher });
                 }
-                Source::Four { fresh, cache } => {
+                KvSource::Kv4 { fresh, cache } => {
                     let values = (fresh, cache);
                     s.out_of_line(ValuesOf { block, values, weights, positions, sums, prefetcher });
                 }
@@ -119,7 +119,12 @@ impl<T: Number> BlockTask<'_, T> {
     /// # Safety
     /// Same contract as [`SimdTask::run`]; `totals` has space for a head of every query.
     #[inline(always)]
-    unsafe fn finish<S: Simd>(&self, block: &Block<'_, S>, scores: Scores, totals: *mut f32) {
+    unsafe fn finish<S: Simd>(
+        &self,
+        block: &Block<'_, S>,
+        scores: ScoresPointers,
+        totals: *mut f32,
+    ) {
         // SAFETY: the caller's promise.
         unsafe {
             if self.steps.softmax {
@@ -130,8 +135,8 @@ impl<T: Number> BlockTask<'_, T> {
             }
             self.add_results(block, totals);
             match self.tensors.v {
-                Source::Plain { .. } => block.store_heads(totals, self.tensors.out),
-                Source::Four { .. } => block.store_four_heads(totals, self.tensors.out),
+                KvSource::Plain { .. } => block.store_heads(totals, self.tensors.out),
+                KvSource::Kv4 { .. } => block.store_kv4_heads(totals, self.tensors.out),
             }
         }
     }
@@ -146,8 +151,8 @@ impl<T: Number> BlockTask<'_, T> {
         let (s, queries) = (block.s, block.queries());
         let head = head_stride(self.shape.head_dim);
         let used = match self.tensors.v {
-            Source::Plain { .. } => self.shape.head_dim.next_multiple_of(2 * S::LANES),
-            Source::Four { .. } => head,
+            KvSource::Plain { .. } => self.shape.head_dim.next_multiple_of(2 * S::LANES),
+            KvSource::Kv4 { .. } => head,
         };
         for query in 0..queries {
             let totals = totals.wrapping_add(query * head);

@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
-use model::compressed::{kv4_groups, kv4_position_bytes};
+use model::quantized_format::{kv4_groups, kv4_position_bytes};
 
-use super::four::keys::MOST_GROUPS;
+use super::kv4::keys::MAX_GROUPS;
 use crate::simd::MAX_LANES;
 
 /// Shape and scale shared by all units of a call.
@@ -29,12 +29,12 @@ impl AttentionShape {
 
     /// Returns the first position that the row at `position` sees.
     pub const fn first_seen(&self, position: usize) -> usize {
-        (position + 1).saturating_sub(self.most_seen())
+        (position + 1).saturating_sub(self.max_seen())
     }
 
     /// Returns the maximum number of positions that a row sees.
     #[inline(always)]
-    pub(super) const fn most_seen(&self) -> usize {
+    pub(super) const fn max_seen(&self) -> usize {
         match self.window {
             Some(window) => window as usize,
             None => usize::MAX,
@@ -44,29 +44,29 @@ impl AttentionShape {
 
 /// Cached K or V of all units of a call.
 #[derive(Debug, Clone, Copy)]
-pub enum Cache<'a, T> {
+pub enum KvCacheSlice<'a, T> {
     /// Elements.
     Plain(&'a [T]),
     /// One record of 4-bit integers per position; see `grouped::quantise_kv`. Fresh rows are then
     /// quantised before use, so that they equal their later cached values.
-    Four(&'a [u8]),
+    Kv4(&'a [u8]),
 }
 
-impl<'a, T> From<&'a [T]> for Cache<'a, T> {
+impl<'a, T> From<&'a [T]> for KvCacheSlice<'a, T> {
     fn from(cache: &'a [T]) -> Self {
-        Cache::Plain(cache)
+        KvCacheSlice::Plain(cache)
     }
 }
 
-impl<'a, T> From<&'a Vec<T>> for Cache<'a, T> {
+impl<'a, T> From<&'a Vec<T>> for KvCacheSlice<'a, T> {
     fn from(cache: &'a Vec<T>) -> Self {
-        Cache::Plain(cache)
+        KvCacheSlice::Plain(cache)
     }
 }
 
 /// One (sequence, KV head). No two units of a call may share both rows and KV head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Unit {
+pub struct AttentionUnit {
     /// First fresh row in q, k and v.
     pub row0: u32,
     /// Fresh rows.
@@ -94,7 +94,7 @@ pub struct Unit {
     pub scores_offset: usize,
 }
 
-impl Unit {
+impl AttentionUnit {
     /// Returns the number of positions stored in the caches, which take that number of places,
     /// starting with the first.
     pub const fn cached(&self) -> u32 {
@@ -115,7 +115,7 @@ impl Unit {
     /// last ones if it has too few places. If caches are in pages the place is the position, whose
     /// location [`paged_place`](super::paged_place) returns.
     pub fn appended(&self) -> impl Iterator<Item = (usize, usize)> {
-        let Unit { row0, rows, past, shared_row, cache_positions, .. } = *self;
+        let AttentionUnit { row0, rows, past, shared_row, cache_positions, .. } = *self;
         let shared = shared_row.into_iter().flat_map(move |row| (row..row + past).zip(0..past));
         let fresh = (row0..row0 + rows).zip(past..past + rows);
         let (first, places) = match cache_positions {
@@ -170,7 +170,7 @@ pub(super) const fn head_stride(head_dim: usize) -> usize {
 /// Returns the bytes of a position in a 4-bit cache.
 pub(super) fn record_bytes(head_dim: usize) -> usize {
     match kv4_position_bytes(head_dim) {
-        Some(bytes) if kv4_groups(head_dim) <= MOST_GROUPS => bytes,
+        Some(bytes) if kv4_groups(head_dim) <= MAX_GROUPS => bytes,
         _ => panic!("a 4-bit KV cache cannot hold heads of {head_dim} elements"),
     }
 }

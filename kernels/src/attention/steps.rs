@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use super::block::Block;
 use super::prefetch::Prefetcher;
-use super::task::{BlockTask, Scores};
+use super::task::{BlockTask, ScoresPointers};
 use crate::number::Number;
 use crate::simd::{OutOfLine, Simd};
 
@@ -33,7 +33,7 @@ impl<S: Simd> OutOfLine<S> for ScoresOf<'_, '_, S, u8> {
     fn run(self, _: S) {
         let ScoresOf { block, keys, to, positions, prefetcher } = self;
         // SAFETY: guaranteed by the code that constructs the step.
-        unsafe { block.four_scores(keys, to, positions, prefetcher) }
+        unsafe { block.kv4_scores(keys, to, positions, prefetcher) }
     }
 }
 
@@ -41,7 +41,7 @@ impl<S: Simd> OutOfLine<S> for ScoresOf<'_, '_, S, u8> {
 pub(super) struct Softmax<'a, 'p, T, S> {
     pub task: &'a BlockTask<'a, T>,
     pub block: &'a Block<'a, S>,
-    pub scores: Scores,
+    pub scores: ScoresPointers,
     pub chunks: &'a Range<usize>,
     pub prefetcher: &'a mut Prefetcher<'p>,
 }
@@ -86,6 +86,6 @@ impl<S: Simd> OutOfLine<S> for ValuesOf<'_, '_, S, u8> {
     fn run(self, _: S) {
         let ValuesOf { block, values, weights, positions, sums, prefetcher } = self;
         // SAFETY: guaranteed by the code that constructs the step.
-        unsafe { block.four_values(values, weights, positions, sums, prefetcher) }
+        unsafe { block.kv4_values(values, weights, positions, sums, prefetcher) }
     }
 }

@@ -7,23 +7,23 @@
 
 use std::ops::Range;
 
-use super::block::Source;
-use super::four;
+use super::block::KvSource;
+use super::kv4;
 use super::pages::PageLists;
-use super::prefetch::{OF_TASK, Prefetcher, Stretch};
+use super::prefetch::{PrefetchRange, Prefetcher, TASK_RANGES};
 use super::scores::BLOCK_POSITIONS;
 use super::shape::{
-    AttentionShape, CHUNK, Unit, head_stride, record_bytes, score_stride, within_chunks,
+    AttentionShape, AttentionUnit, CHUNK, head_stride, record_bytes, score_stride, within_chunks,
 };
 use super::values::pairs_len;
 use crate::number::Number;
-use crate::scratch::Shared;
+use crate::scratch::SharedPointer;
 use crate::simd::Simd;
 use crate::variant::Variant;
 
 /// Selects the operations that a call runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Steps {
+pub(super) struct AttentionSteps {
     pub scores: bool,
     pub softmax: bool,
     pub values: bool,
@@ -33,8 +33,8 @@ pub(super) struct Steps {
 #[derive(Debug)]
 pub(super) struct Tensors<T> {
     pub q: *const T,
-    pub k: Source<T>,
-    pub v: Source<T>,
+    pub k: KvSource<T>,
+    pub v: KvSource<T>,
     pub out: *mut T,
     /// Scores to read; null for those of the same call.
     pub scores_in: *const f32,
@@ -49,18 +49,18 @@ unsafe impl<T: Send + Sync> Sync for Tensors<T> {}
 
 /// Part of a block that a task computes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Part {
+pub(super) enum BlockPart {
     /// Range of chunks, first to end: scores, weights, and weighted values.
     Chunks(usize, usize),
     /// Combination of the results of all chunks.
-    Finish,
+    Combine,
 }
 
 /// Location of the results of a block's chunks, starting with the first chunk that the block sees:
 /// weighted values of all chunks, then factors, then sums.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Results {
-    pub at: Shared<f32>,
+pub(super) struct ChunkResultsLayout {
+    pub base: SharedPointer<f32>,
     pub first_chunk: usize,
     pub chunks: usize,
 }
@@ -75,7 +75,7 @@ pub(super) struct ChunkResults {
     pub heads: *mut f32,
 }
 
-/// Returns the floats of [`Results`] for `queries` queries and `chunks` chunks.
+/// Returns the floats of [`ChunkResultsLayout`] for `queries` queries and `chunks` chunks.
 pub(super) fn results_len(queries: usize, chunks: usize, head_dim: usize) -> usize {
     (chunks * queries * (2 + head_stride(head_dim))).next_multiple_of(16)
 }
@@ -83,7 +83,7 @@ pub(super) fn results_len(queries: usize, chunks: usize, head_dim: usize) -> usi
 /// Returns the floats of scratch for a block of K or V multiplied by up to `queries` queries.
 pub(super) fn transposed_len(head_dim: usize, queries: usize) -> usize {
     let plain = head_stride(head_dim) * BLOCK_POSITIONS;
-    plain.max(four::scratch_len(head_dim, queries)).max(pairs_len(head_dim))
+    plain.max(kv4::scratch_len(head_dim, queries)).max(pairs_len(head_dim))
 }
 
 /// Returns the floats of a thread's scratch for blocks of up to `queries` queries, excluding their
@@ -97,25 +97,25 @@ pub(super) fn heads_len(queries: usize, head_dim: usize) -> usize {
 pub struct BlockTask<'a, T> {
     pub(super) variant: Variant,
     pub(super) shape: &'a AttentionShape,
-    pub(super) unit: Unit,
+    pub(super) unit: AttentionUnit,
     pub(super) pages: PageLists<'a>,
     pub(super) rows: Range<usize>,
-    pub(super) steps: Steps,
+    pub(super) steps: AttentionSteps,
     pub(super) tensors: &'a Tensors<T>,
-    pub(super) part: Part,
+    pub(super) part: BlockPart,
     /// True if the part is the last one of the block and this thread had all others.
-    pub(super) finishes: bool,
+    pub(super) is_last: bool,
     /// Most likely next task of this thread.
-    pub(super) next: Option<(Unit, Range<usize>, Part)>,
+    pub(super) next: Option<(AttentionUnit, Range<usize>, BlockPart)>,
     /// This thread's scratch.
     pub(super) scratch: *mut f32,
-    pub(super) results: Results,
+    pub(super) results: ChunkResultsLayout,
 }
 
 /// Addresses where scores are read, and where scores, weights or probabilities are written:
 /// position 0 of the block's first query, which may be outside the allocation.
 #[derive(Clone, Copy)]
-pub(super) struct Scores {
+pub(super) struct ScoresPointers {
     pub from: *const f32,
     pub to: *mut f32,
     /// Distance in floats from one query to the next, for reads and for writes.
@@ -128,7 +128,7 @@ impl<T: Number> BlockTask<'_, T> {
     pub(super) fn prefetcher(&self) -> Prefetcher<'_> {
         let next = match &self.next {
             Some((unit, rows, part)) => self.cached(unit, rows, *part),
-            None => [Stretch::NONE; OF_TASK],
+            None => [PrefetchRange::NONE; TASK_RANGES],
         };
         let this = self.cached(&self.unit, &self.rows, self.part);
         let pages = (self.pages.pages, self.shape.kv_heads);
@@ -140,7 +140,7 @@ impl<T: Number> BlockTask<'_, T> {
     /// it.
     #[inline(always)]
     pub(super) fn ask_for_rows<S: Simd>(&self, s: S) {
-        let Some((unit, _, Part::Chunks(..))) = &self.next else { return };
+        let Some((unit, _, BlockPart::Chunks(..))) = &self.next else { return };
         let AttentionShape { kv_heads, head_dim, .. } = *self.shape;
         let prefetch = |from: *const T, heads: usize| {
             for at in (0..heads * head_dim * size_of::<T>()).step_by(64) {
@@ -153,7 +153,7 @@ impl<T: Number> BlockTask<'_, T> {
         prefetch(q.wrapping_add(head * group * head_dim), group);
         prefetch(out.wrapping_add(head * group * head_dim), group);
         for source in [k, v] {
-            if let Source::Plain { fresh, .. } = source {
+            if let KvSource::Plain { fresh, .. } = source {
                 prefetch(fresh.wrapping_add(head * head_dim), 1);
             }
         }
@@ -161,31 +161,38 @@ impl<T: Number> BlockTask<'_, T> {
 
     /// Returns the cached K and V of a part of rows of a unit, in the order of reading: each in two
     /// runs, or in pages.
-    fn cached(&self, unit: &Unit, rows: &Range<usize>, part: Part) -> [Stretch; OF_TASK] {
+    fn cached(
+        &self,
+        unit: &AttentionUnit,
+        rows: &Range<usize>,
+        part: BlockPart,
+    ) -> [PrefetchRange; TASK_RANGES] {
         let read = match part {
-            Part::Chunks(first, end) => within_chunks(&unit.seen(self.shape, rows), &(first..end)),
-            Part::Finish => 0..0,
+            BlockPart::Chunks(first, end) => {
+                within_chunks(&unit.seen(self.shape, rows), &(first..end))
+            }
+            BlockPart::Combine => 0..0,
         };
         let head_dim = self.shape.head_dim;
-        let stretches = |source: Source<T>, positions: Range<usize>| {
+        let stretches = |source: KvSource<T>, positions: Range<usize>| {
             let (cache, place_bytes) = match source {
-                Source::Plain { cache, .. } => (cache.cast(), head_dim * size_of::<T>()),
-                Source::Four { cache, .. } => (cache, record_bytes(head_dim)),
+                KvSource::Plain { cache, .. } => (cache.cast(), head_dim * size_of::<T>()),
+                KvSource::Kv4 { cache, .. } => (cache, record_bytes(head_dim)),
             };
             let cache = cache.wrapping_add(unit.cache_offset / head_dim * place_bytes);
             let run = |positions: &Range<usize>| {
                 if positions.is_empty() {
-                    return (Stretch::NONE, positions.end);
+                    return (PrefetchRange::NONE, positions.end);
                 }
                 let (place, end) = unit.run(positions);
                 let bytes = (end - positions.start) * place_bytes;
-                (Stretch::run(cache.wrapping_add(place * place_bytes), bytes), end)
+                (PrefetchRange::run(cache.wrapping_add(place * place_bytes), bytes), end)
             };
             let past = if unit.shared_row.is_some() { 0 } else { unit.past as usize };
             let end = positions.end.min(past);
             if self.pages.is_paged() && positions.start < end {
                 let pages = self.paged(unit, cache, place_bytes, positions.start..end);
-                return [pages, Stretch::NONE];
+                return [pages, PrefetchRange::NONE];
             }
             let (older, first) = run(&(positions.start..end));
             [older, run(&(first..end)).0]
@@ -200,14 +207,14 @@ impl<T: Number> BlockTask<'_, T> {
     /// Returns the cached positions of a unit whose caches are in pages, `place_bytes` each.
     fn paged(
         &self,
-        unit: &Unit,
+        unit: &AttentionUnit,
         cache: *const u8,
         place_bytes: usize,
         positions: Range<usize>,
-    ) -> Stretch {
+    ) -> PrefetchRange {
         let page_positions = self.pages.page_positions as usize;
         let page_bytes = page_positions * place_bytes;
-        Stretch {
+        PrefetchRange {
             from: cache.wrapping_add(unit.kv_head as usize * page_bytes),
             bytes: positions.len() * place_bytes,
             page_bytes,
@@ -221,15 +228,15 @@ impl<T: Number> BlockTask<'_, T> {
     pub(super) fn positions(&self) -> Range<usize> {
         let seen = self.unit.seen(self.shape, &self.rows);
         match self.part {
-            Part::Chunks(first, end) => within_chunks(&seen, &(first..end)),
-            Part::Finish => seen,
+            BlockPart::Chunks(first, end) => within_chunks(&seen, &(first..end)),
+            BlockPart::Combine => seen,
         }
     }
 
     /// Returns the scores of the call, or those in `scratch`, which has space for the part's
     /// positions.
     #[inline(always)]
-    pub(super) fn scores(&self, scratch: *mut f32) -> Scores {
+    pub(super) fn scores(&self, scratch: *mut f32) -> ScoresPointers {
         // The space begins with a chunk, so that vectors of positions are aligned.
         let Range { start, end } = self.positions();
         let start = start / CHUNK * CHUNK;
@@ -244,10 +251,10 @@ impl<T: Number> BlockTask<'_, T> {
             false => (scores_in.wrapping_add(at), positions),
         };
         match scores_out.is_null() {
-            true => Scores { from, to, stride, stride_to: room },
+            true => ScoresPointers { from, to, stride, stride_to: room },
             false => {
                 let to = scores_out.wrapping_add(at);
-                Scores { from, to, stride, stride_to: positions }
+                ScoresPointers { from, to, stride, stride_to: positions }
             }
         }
     }
@@ -255,7 +262,7 @@ impl<T: Number> BlockTask<'_, T> {
     /// Returns the location of the results of a chunk.
     #[inline(always)]
     pub(super) fn results(&self, queries: usize, chunk: usize) -> ChunkResults {
-        let Results { at, first_chunk, chunks } = self.results;
+        let ChunkResultsLayout { base: at, first_chunk, chunks } = self.results;
         let head = queries * head_stride(self.shape.head_dim);
         let index = chunk.wrapping_sub(first_chunk);
         let heads = at.pointer();

@@ -177,7 +177,7 @@ impl<S: Simd> Block<'_, S> {
         unsafe {
             std::ptr::write_bytes(sums, 0, self.queries() * head_stride(self.shape.head_dim));
         }
-        let together = self.positions_together(prefetcher);
+        let together = self.positions_at_once(prefetcher);
         let Range { start: mut first, end } = positions;
         while first < end {
             let segment = self.segment(v, self.shape.head_dim, &(first..end));
@@ -193,7 +193,7 @@ impl<S: Simd> Block<'_, S> {
 
     /// Returns the number of positions that all parts of all tiles pass over before the next ones.
     #[inline(always)]
-    fn positions_together(&self, prefetcher: &Prefetcher<'_>) -> usize {
+    fn positions_at_once(&self, prefetcher: &Prefetcher<'_>) -> usize {
         match (prefetcher, self.queries()) {
             (Prefetcher::Lines(_), 3..=4) if is_zen_5() => FEW_POSITIONS,
             _ => VALUE_POSITIONS,
@@ -206,16 +206,16 @@ impl<S: Simd> Block<'_, S> {
     /// Same contract as [`Block::values`].
     #[inline(always)]
     unsafe fn values_block<T: Number>(&self, call: ValuesCall<T>, prefetcher: &mut Prefetcher<'_>) {
-        let most = if S::LANES == 16 { 4 } else { 2 };
+        let max_rows = if S::LANES == 16 { 4 } else { 2 };
         let pair = 2 * S::LANES;
         let head_dim = self.shape.head_dim;
         let queries = self.queries();
-        let tiles = queries.div_ceil(most);
+        let tiles = queries.div_ceil(max_rows);
         for tile in 0..tiles {
             let (query, end) = (tile * queries / tiles, (tile + 1) * queries / tiles);
             let height = end - query;
             // A whole position at a time if the registers allow it.
-            let most_pairs = if height <= (if S::LANES == 16 { 2 } else { 1 }) { 4 } else { 2 };
+            let max_pairs = if height <= (if S::LANES == 16 { 2 } else { 1 }) { 4 } else { 2 };
             // Positions that all queries of the tile see: from the start of the last one to the end
             // of the first one. There may be none; each query then sees the positions on both
             // sides.
@@ -224,7 +224,7 @@ impl<S: Simd> Block<'_, S> {
             let mut at = 0;
             while at < head_dim {
                 let pairs = match (head_dim - at) / pair {
-                    left if left >= most_pairs => most_pairs,
+                    left if left >= max_pairs => max_pairs,
                     left => left.min(2),
                 };
                 let tail = if pairs == 0 { head_dim - at } else { 0 };

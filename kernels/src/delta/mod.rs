@@ -12,12 +12,12 @@ mod shared_gate;
 use model::delta::DeltaNet;
 
 use crate::Kernels;
-use crate::scratch::Shared;
+use crate::scratch::SharedPointer;
 
 pub use compiled::DeltaTasks;
 use convolution::{Convolution, ConvolutionPart};
 pub(crate) use rule::KEY_DIM_MAX;
-use rule::{HeadRows, Rule};
+use rule::{DeltaRule, HeadRows};
 use shared_gate::GatedRow;
 
 /// Number of adjacent channels of one task.
@@ -90,7 +90,7 @@ impl Kernels {
         );
         let slots = state.len().checked_div(net.inputs_len()).unwrap_or(usize::MAX);
         check(sequences, x.len() / channels, slots);
-        let (state, output) = (Shared(state.as_mut_ptr()), Shared(out.as_mut_ptr()));
+        let (state, output) = (SharedPointer(state.as_mut_ptr()), SharedPointer(out.as_mut_ptr()));
         let bytes = 2 * size_of_val(x) + sequences.len() * net.inputs_bytes();
         let parts = channels.div_ceil(TASK_CHANNELS);
         let variant = self.variant;
@@ -149,13 +149,14 @@ impl Kernels {
         assert_eq!(out.len(), rows * net.value_size(), "out is [rows, value_heads, value_dim]");
         assert_eq!(states.len() % net.state_len(), 0, "states is [slots, state]");
         check(sequences, rows, states.len() / net.state_len());
-        let (states, output) = (Shared(states.as_mut_ptr()), Shared(out.as_mut_ptr()));
+        let (states, output) =
+            (SharedPointer(states.as_mut_ptr()), SharedPointer(out.as_mut_ptr()));
         let bytes = size_of_val(mixed) + 2 * sequences.len() * net.state_bytes();
         let variant = self.variant;
         self.run_attention(sequences.len() * heads, bytes, &|task, _| {
             let (sequence, head) = (&sequences[task / heads], task % heads);
             let first = sequence.range().start;
-            let rule = Rule {
+            let rule = DeltaRule {
                 net: *net,
                 head,
                 rates: [rates[head], rates[heads + head]],
@@ -191,7 +192,7 @@ impl Kernels {
         assert_eq!(x.len(), out.len(), "out is [rows, width]");
         assert_eq!(x.len() % rows.max(1), 0, "x is [rows, width]");
         let width = x.len().checked_div(rows).unwrap_or(0);
-        let output = Shared(out.as_mut_ptr());
+        let output = SharedPointer(out.as_mut_ptr());
         let bytes = size_of_val(input) + 2 * size_of_val(x);
         let variant = self.variant;
         self.run_sized(rows, bytes, &|row, _| {

@@ -21,7 +21,7 @@ const SOFTPLUS_LINEAR: f32 = 20.0;
 
 /// A head of a sequence; see [`crate::Kernels::delta_rule`].
 #[derive(Debug)]
-pub struct Rule<T> {
+pub struct DeltaRule<T> {
     pub(super) net: DeltaNet,
     /// The value head.
     pub(super) head: usize,
@@ -40,20 +40,20 @@ pub struct Rule<T> {
 /// A head over its rows.
 #[derive(Debug)]
 pub struct HeadRows<T> {
-    pub(super) rule: Rule<T>,
+    pub(super) rule: DeltaRule<T>,
     pub(super) rows: usize,
     pub(super) begins: bool,
 }
 
 /// Effect of a row on all columns of a head.
-struct Step {
+struct DeltaStep {
     /// q and k divided by their lengths, q also by the root of `key_dim`.
     q: [f32; KEY_DIM_MAX],
     k: [f32; KEY_DIM_MAX],
     /// Dot product of q and k.
     qk: f32,
     /// Factor by which the state decays.
-    kept: f32,
+    decay: f32,
     /// Factor of the correction.
     beta: f32,
 }
@@ -63,8 +63,13 @@ impl<T: Number> SimdTask for HeadRows<T> {
     fn run<S: Simd>(self, s: S) {
         let HeadRows { rule, rows, begins } = self;
         let columns = rule.net.value_dim;
-        let mut step =
-            Step { q: [0.0; KEY_DIM_MAX], k: [0.0; KEY_DIM_MAX], qk: 0.0, kept: 0.0, beta: 0.0 };
+        let mut step = DeltaStep {
+            q: [0.0; KEY_DIM_MAX],
+            k: [0.0; KEY_DIM_MAX],
+            qk: 0.0,
+            decay: 0.0,
+            beta: 0.0,
+        };
         let mut at = 0;
         while at < columns {
             // SAFETY: the columns starting at `at`, in the number passed, are the head's.
@@ -85,7 +90,7 @@ impl<T: Number> SimdTask for HeadRows<T> {
     }
 }
 
-impl<T: Number> Rule<T> {
+impl<T: Number> DeltaRule<T> {
     /// Processes all rows over `N` vectors of columns starting at `at`, the last of them `width`
     /// wide.
     ///
@@ -95,7 +100,7 @@ impl<T: Number> Rule<T> {
     unsafe fn follow<S: Simd, const N: usize>(
         &self,
         s: S,
-        step: &mut Step,
+        step: &mut DeltaStep,
         (rows, begins): (usize, bool),
         at: usize,
         width: usize,
@@ -113,7 +118,7 @@ impl<T: Number> Rule<T> {
     }
 
     /// # Safety
-    /// Same contract as [`Rule::follow`].
+    /// Same contract as [`DeltaRule::follow`].
     #[inline(always)]
     unsafe fn forget_all<S: Simd, const N: usize>(&self, s: S, at: usize, width: usize) {
         for key in 0..self.net.key_dim {
@@ -130,7 +135,7 @@ impl<T: Number> Rule<T> {
     /// # Safety
     /// The row is the sequence's.
     #[inline(always)]
-    unsafe fn prepare<S: Simd>(&self, s: S, step: &mut Step, row: usize) {
+    unsafe fn prepare<S: Simd>(&self, s: S, step: &mut DeltaStep, row: usize) {
         let DeltaNet { key_dim, value_heads, .. } = self.net;
         let key_head = self.net.key_head(self.head);
         let q = self.mixed.wrapping_add(row * self.net.channels() + key_head * key_dim);
@@ -145,18 +150,18 @@ impl<T: Number> Rule<T> {
             let (b, a) = ((*ba).to_f32(), (*ba.add(value_heads)).to_f32());
             let [rate, bias] = self.rates;
             step.beta = 1.0 / (1.0 + (-b).exp());
-            step.kept = (-rate.exp() * softplus(a + bias)).exp();
+            step.decay = (-rate.exp() * softplus(a + bias)).exp();
         }
     }
 
     /// # Safety
-    /// Same contract as [`Rule::follow`].
+    /// Same contract as [`DeltaRule::follow`].
     #[inline(always)]
     #[allow(clippy::needless_range_loop, reason = "vectors are surer kept in registers by index")]
     unsafe fn step<S: Simd, const N: usize>(
         &self,
         s: S,
-        step: &Step,
+        step: &DeltaStep,
         row: usize,
         at: usize,
         width: usize,
@@ -175,7 +180,7 @@ impl<T: Number> Rule<T> {
                     at_q[n] = s.fma(state, q, at_q[n]);
                 }
             }
-            let (kept, beta) = (s.splat(step.kept), s.splat(step.beta));
+            let (kept, beta) = (s.splat(step.decay), s.splat(step.beta));
             let value_at = 2 * self.net.key_size() + self.head * value_dim + at;
             let values = self.mixed.add(row * self.net.channels() + value_at);
             let out = self.out.add((row * self.net.value_heads + self.head) * value_dim + at);
@@ -227,7 +232,7 @@ unsafe fn copy<S: Simd, T: Number>(
 /// # Safety
 /// `len` is at most [`KEY_DIM_MAX`].
 #[inline(always)]
-unsafe fn scale<S: Simd>(s: S, step: &mut Step, (of_q, of_k): (f32, f32), len: usize) -> f32 {
+unsafe fn scale<S: Simd>(s: S, step: &mut DeltaStep, (of_q, of_k): (f32, f32), len: usize) -> f32 {
     let mut product = s.zero();
     for at in (0..len).step_by(S::LANES) {
         let width = S::LANES.min(len - at);

@@ -7,7 +7,7 @@ use super::cuts::Cuts;
 use super::sizes::{PACK_ROWS, packed_row};
 use super::tuning::PARALLEL_PACK;
 use crate::Kernels;
-use crate::scratch::Shared;
+use crate::scratch::SharedPointer;
 use crate::simd::MAX_LANES;
 
 impl Kernels {
@@ -23,7 +23,7 @@ impl Kernels {
         let (variant, per_thread) = (self.variant, &self.per_thread);
         let layout = call.layout(variant);
         let (tiles, blocks) = (layout.tiles, layout.blocks());
-        let packed = Shared(self.packed.as_mut_ptr());
+        let packed = SharedPointer(self.packed.as_mut_ptr());
         let pack = |tile: usize, blocks: std::ops::Range<usize>| {
             // SAFETY: the variant was checked when the kernels were built; the scratch has space
             // for the rows of a pass, and no two tasks pack the same part.
@@ -47,7 +47,13 @@ impl Kernels {
             // within the shapes that were asserted, tasks write disjoint outputs, and the scratch
             // belongs to this thread.
             unsafe {
-                call.outputs(variant, &layout, packed, (row_tiles, cols), per_thread.of(thread));
+                call.outputs(
+                    variant,
+                    &layout,
+                    packed,
+                    (row_tiles, cols),
+                    per_thread.for_thread(thread),
+                );
             }
         });
     }

@@ -11,7 +11,7 @@ use super::compiled::LinearTasks;
 use super::sizes::{AVX512_BF16_ROWS, PACK_ROWS};
 use super::tuning::MIN_SHARE_ROWS;
 use crate::Kernels;
-use crate::scratch::Shared;
+use crate::scratch::SharedPointer;
 use crate::simd::MAX_LANES;
 
 /// Rows per unit of a share: the rows of a whole tile of `avx512_bf16`. Every share except the last
@@ -57,12 +57,12 @@ impl Kernels {
 
     pub(super) fn linear_by_rows<T: LinearTasks>(&self, call: &Call<T>, shares: Shares) {
         let (variant, per_thread) = (self.variant, &self.per_thread);
-        let (all, len) = (Shared(self.packed.as_mut_ptr()), self.packed_share());
+        let (all, len) = (SharedPointer(self.packed.as_mut_ptr()), self.packed_share());
         self.run_linear(shares.count, &|share, thread| {
             let first = share * shares.rows;
             let part = call.part(first..call.rows.min(first + shares.rows));
             let layout = part.layout(variant);
-            let packed = Shared(all.pointer().wrapping_add(thread * len));
+            let packed = SharedPointer(all.pointer().wrapping_add(thread * len));
             // SAFETY: the variant was checked when the kernels were built. This part of the scratch
             // is the thread's own, with space for the rows of a share; columns are within the
             // shapes that were asserted, and shares have no outputs in common.
@@ -73,7 +73,7 @@ impl Kernels {
                 for col in (0..part.n).step_by(layout.tiles.task_cols) {
                     let cols = col..part.n.min(col + layout.tiles.task_cols);
                     let area = (0..layout.tiles.count, cols);
-                    part.outputs(variant, &layout, packed, area, per_thread.of(thread));
+                    part.outputs(variant, &layout, packed, area, per_thread.for_thread(thread));
                 }
             }
         });

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use model::compressed::{Bits, Grouped, WeightFormat};
+use model::quantized_format::{Bits, Grouped, WeightFormat};
 
 use super::compiled::LinearTasks;
 use super::epilogue::Epilogue;
@@ -11,8 +11,8 @@ use super::path::{PackedLayout, Shape};
 use super::reader;
 use super::registry::Path;
 use super::rows::RowTiles;
-use super::task::{Area, Finish, Sums};
-use crate::scratch::Shared;
+use super::task::{EpilogueTask, Sums, TaskOperands};
+use crate::scratch::SharedPointer;
 use crate::variant::Variant;
 
 /// The weight of a linear.
@@ -26,7 +26,7 @@ pub(super) enum Weight<T> {
 ///
 /// # Panics
 /// Panics if they cannot.
-pub(super) fn check_form(format: Grouped) {
+pub(super) fn check_format(format: Grouped) {
     assert!(matches!(format.group, 16 | 32 | 64), "groups have 16, 32 or 64 inputs");
     let upper = if format.bits.count() < 8 { format.bits.upper() } else { 0 };
     assert!(upper == 0 || upper * format.group == 32, "upper bits of a group are one vector");
@@ -122,8 +122,8 @@ impl<T: LinearTasks> Call<T> {
         Layout { path, tiles, units, group, sums }
     }
 
-    fn sums(&self, layout: &Layout, packed: Shared<f32>) -> Shared<f32> {
-        Shared(packed.pointer().wrapping_add(self.rows * layout.units))
+    fn sums(&self, layout: &Layout, packed: SharedPointer<f32>) -> SharedPointer<f32> {
+        SharedPointer(packed.pointer().wrapping_add(self.rows * layout.units))
     }
 
     /// Packs some blocks of a tile of rows.
@@ -135,7 +135,7 @@ impl<T: LinearTasks> Call<T> {
         &self,
         variant: Variant,
         layout: &Layout,
-        packed: Shared<f32>,
+        packed: SharedPointer<f32>,
         tile: usize,
         blocks: Range<usize>,
     ) {
@@ -155,7 +155,7 @@ impl<T: LinearTasks> Call<T> {
         &self,
         variant: Variant,
         layout: &Layout,
-        packed: Shared<f32>,
+        packed: SharedPointer<f32>,
         tiles_and_cols: (Range<usize>, Range<usize>),
         scratch: *mut f32,
     ) {
@@ -163,7 +163,7 @@ impl<T: LinearTasks> Call<T> {
         // SAFETY: the caller's promise.
         unsafe {
             let area = self.multiply(variant, layout, packed, tiles_and_cols, scratch);
-            T::finish(variant, Finish { area, n: stride, bias, epilogue, output_rows: None });
+            T::finish(variant, EpilogueTask { area, n: stride, bias, epilogue, output_rows: None });
         }
     }
 
@@ -171,18 +171,18 @@ impl<T: LinearTasks> Call<T> {
     /// are.
     ///
     /// # Safety
-    /// The conditions of [`Call::outputs`] hold, except that outputs are not accessed.
+    /// The conditions of [`TileCall::outputs`] hold, except that outputs are not accessed.
     pub(super) unsafe fn multiply(
         &self,
         variant: Variant,
         layout: &Layout,
-        packed: Shared<f32>,
+        packed: SharedPointer<f32>,
         (row_tiles, cols): (Range<usize>, Range<usize>),
         scratch: *mut f32,
-    ) -> Area {
+    ) -> TaskOperands {
         let &Call { n, k, weight, .. } = self;
         let (tiles, sums) = (layout.tiles, self.sums(layout, packed));
-        let area = Area { packed, sums, tiles, row_tiles, cols, scratch };
+        let area = TaskOperands { packed, sums, tiles, row_tiles, cols, scratch };
         // SAFETY: weights are `[n, k]`; the rest is the caller's promise.
         unsafe {
             match weight {
@@ -217,7 +217,7 @@ mod tests {
         let untouched = f32::from_bits(0x7fc1_2345);
         let mut memory = vec![untouched; 2 * room + 1024];
         for tile in 0..layout.tiles.count {
-            let packed = Shared(memory.as_mut_ptr());
+            let packed = SharedPointer(memory.as_mut_ptr());
             // SAFETY: the variant is available, and there is more space than is needed.
             unsafe { call.pack(variant, &layout, packed, tile, 0..layout.blocks()) };
         }

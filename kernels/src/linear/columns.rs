@@ -4,14 +4,14 @@
 
 use std::ops::Range;
 
-use super::call::{Weight, check_form};
+use super::call::{Weight, check_format};
 use super::compiled::LinearTasks;
 use super::epilogue::Epilogue;
 use super::gate::Gate;
 use crate::Kernels;
 use crate::columns::Columns;
 use crate::number::Number;
-use model::compressed::Grouped;
+use model::quantized_format::Grouped;
 
 /// A range of a linear's columns.
 #[derive(Debug)]
@@ -25,7 +25,7 @@ pub struct LinearColumns<'a, T> {
     pub columns: Range<usize>,
     /// `[rows, k]`.
     pub x: &'a [T],
-    pub weight: PartWeight<'a, T>,
+    pub weight: ColumnsWeight<'a, T>,
     /// Biases of the columns to compute.
     pub bias: Option<&'a [f32]>,
     pub out: ColumnsOut<'a, T>,
@@ -33,7 +33,7 @@ pub struct LinearColumns<'a, T> {
 
 /// The weights of some columns.
 #[derive(Debug, Clone, Copy)]
-pub enum PartWeight<'a, T> {
+pub enum ColumnsWeight<'a, T> {
     /// `[columns, k]`.
     Plain(&'a [T]),
     /// Records that hold `[columns, k]`.
@@ -96,12 +96,12 @@ impl Kernels {
         let LinearColumns { rows, n, k, columns, x, weight, bias, out } = part;
         assert!(columns.start <= columns.end && columns.end <= n, "columns are among n");
         let weight = match weight {
-            PartWeight::Plain(weight) => {
+            ColumnsWeight::Plain(weight) => {
                 assert_eq!(weight.len(), columns.len() * k, "weight is [columns, k]");
                 Weight::Plain(weight.as_ptr())
             }
-            PartWeight::Grouped(format, records) => {
-                check_form(format);
+            ColumnsWeight::Grouped(format, records) => {
+                check_format(format);
                 let size_bytes = format.size_bytes(columns.len(), k);
                 assert_eq!(records.len(), size_bytes, "records hold [columns, k]");
                 Weight::Grouped(format, records.as_ptr())

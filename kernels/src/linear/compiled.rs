@@ -10,7 +10,7 @@ use half::bf16;
 use super::pack::Pack;
 use super::reader::{Plain, Records};
 use super::registry::Path;
-use super::task::{Finish, Sums};
+use super::task::{EpilogueTask, Sums};
 use crate::number::Number;
 use crate::variant::{Variant, dispatch};
 
@@ -35,7 +35,7 @@ pub trait LinearTasks: Number {
     ///
     /// # Safety
     /// `variant` is available, and the task's own conditions hold.
-    unsafe fn finish(variant: Variant, task: Finish<Self>);
+    unsafe fn finish(variant: Variant, task: EpilogueTask<Self>);
 }
 
 impl LinearTasks for f32 {
@@ -58,7 +58,7 @@ impl LinearTasks for f32 {
     }
 
     #[inline(never)]
-    unsafe fn finish(variant: Variant, task: Finish<Self>) {
+    unsafe fn finish(variant: Variant, task: EpilogueTask<Self>) {
         // SAFETY: as above.
         unsafe { dispatch(variant, task) }
     }
@@ -84,7 +84,7 @@ impl LinearTasks for bf16 {
     }
 
     #[inline(never)]
-    unsafe fn finish(variant: Variant, task: Finish<Self>) {
+    unsafe fn finish(variant: Variant, task: EpilogueTask<Self>) {
         // SAFETY: as above.
         unsafe { dispatch(variant, task) }
     }

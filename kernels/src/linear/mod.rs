@@ -59,14 +59,14 @@ mod tiled;
 mod tuning;
 
 use crate::Kernels;
-use call::{Call, Weight, check_form};
-pub use columns::{ColumnsOut, LinearColumns, PartWeight};
+use call::{Call, Weight, check_format};
+pub use columns::{ColumnsOut, ColumnsWeight, LinearColumns};
 pub use compiled::LinearTasks;
 use epilogue::Epilogue;
 pub use epilogue::LinearOut;
 pub(crate) use experts::Workspace as ExpertWorkspace;
-pub use experts::{ExpertLimits, ExpertWeight, Experts};
-use model::compressed::Grouped;
+pub use experts::{ExpertLimits, ExpertWeight, RoutedLinear};
+use model::quantized_format::Grouped;
 pub(crate) use sizes::packed_len;
 use sizes::results_len;
 
@@ -90,7 +90,7 @@ pub struct Linear<'a, T> {
 /// A linear operation on a grouped weight: `scale * q + min`, with a scale and a minimum for each
 /// output column and group of inputs.
 #[derive(Debug)]
-pub struct LinearGrouped<'a, T> {
+pub struct LinearQuant<'a, T> {
     pub rows: usize,
     /// Output width.
     pub n: usize,
@@ -127,9 +127,9 @@ impl Kernels {
     /// power of two above its largest value, and `part` and `sum(x)` are exact except for one
     /// rounding each. In both cases weights of any format and the same weights widened to 8 bits
     /// yield the same bits.
-    pub fn linear_grouped<T: LinearTasks>(&self, linear: LinearGrouped<'_, T>) {
-        let LinearGrouped { rows, n, k, x, format, records, bias, out } = linear;
-        check_form(format);
+    pub fn linear_grouped<T: LinearTasks>(&self, linear: LinearQuant<'_, T>) {
+        let LinearQuant { rows, n, k, x, format, records, bias, out } = linear;
+        check_format(format);
         assert_eq!(records.len(), format.size_bytes(n, k), "records hold [n, k]");
         self.linear_call((rows, n, k), x, Weight::Grouped(format, records.as_ptr()), bias, out);
     }

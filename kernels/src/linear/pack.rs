@@ -8,10 +8,10 @@ use super::reader::{PairsBf16, Plain, PlainBf16, PlainF32, WeightReader};
 use super::rows::RowTiles;
 use super::sizes::BLOCK_UNITS;
 use crate::number::Number;
-use crate::scratch::Shared;
+use crate::scratch::SharedPointer;
 use crate::simd::Simd;
 use crate::variant::SimdTask;
-use model::compressed::Bits;
+use model::quantized_format::Bits;
 
 /// A reader of plain activations whose inputs are also added up.
 trait Packed<S: Simd>: WeightReader<S> {
@@ -50,8 +50,8 @@ pub struct Pack<T> {
     pub(super) tiles: RowTiles,
     pub(super) tile: usize,
     pub(super) blocks: std::ops::Range<usize>,
-    pub(super) packed: Shared<f32>,
-    pub(super) sums: Shared<f32>,
+    pub(super) packed: SharedPointer<f32>,
+    pub(super) sums: SharedPointer<f32>,
     /// Inputs of a group and the bits of its weights, if weights are grouped.
     pub(super) group: Option<(usize, Bits)>,
 }

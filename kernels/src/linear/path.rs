@@ -1,7 +1,7 @@
 //! The interface of an algorithm that multiplies linears. `registry` lists them.
 
 use half::bf16;
-use model::compressed::WeightFormat;
+use model::quantized_format::WeightFormat;
 
 use super::pack::Pack;
 use super::rows::RowTiles;

@@ -29,8 +29,8 @@ pub(super) struct Prefetcher {
     at: *const u8,
     /// Bursts left in the current run. `left` are left in all runs, and `run` is the number per
     /// run.
-    left_of_run: usize,
-    left: usize,
+    remaining_in_run: usize,
+    remaining: usize,
     run: usize,
     /// Bytes from the last burst of a run to the next run.
     jump: usize,
@@ -38,34 +38,34 @@ pub(super) struct Prefetcher {
     wait: usize,
     pause: usize,
     /// Lines that are prefetched after these.
-    then: Lines,
+    following: Lines,
 }
 
 impl Prefetcher {
     /// Prefetches all of `lines` within `steps` steps, as far as one burst per step permits.
     #[inline(always)]
     pub(super) fn new(lines: Lines, steps: usize) -> Self {
-        Prefetcher::of_both(lines, Lines::NONE, steps)
+        Prefetcher::with_following(lines, Lines::NONE, steps)
     }
 
     /// Prefetches all of `lines`, then all of `then`, within `steps` steps, as far as one burst per
     /// step permits.
     #[inline(always)]
-    pub(super) fn of_both(lines: Lines, then: Lines, steps: usize) -> Self {
+    pub(super) fn with_following(lines: Lines, then: Lines, steps: usize) -> Self {
         let bursts = lines.bursts() + then.bursts();
         let pause = steps.checked_div(bursts).map_or(usize::MAX, |pause| pause.max(1));
         let mut prefetcher = Prefetcher {
             at: lines.at,
-            left_of_run: 0,
-            left: 0,
+            remaining_in_run: 0,
+            remaining: 0,
             run: 0,
             jump: 0,
             wait: pause,
             pause,
-            then,
+            following: then,
         };
         prefetcher.begin(lines);
-        if prefetcher.left == 0 {
+        if prefetcher.remaining == 0 {
             prefetcher.advance();
         }
         prefetcher
@@ -74,8 +74,8 @@ impl Prefetcher {
     #[inline(always)]
     fn begin(&mut self, lines: Lines) {
         self.run = lines.lines.div_ceil(BURST_LINES);
-        self.left = lines.bursts();
-        self.left_of_run = self.run;
+        self.remaining = lines.bursts();
+        self.remaining_in_run = self.run;
         self.at = lines.at;
         self.jump = lines.stride.wrapping_sub(self.run.saturating_sub(1) * BURST_LINES * 64);
     }
@@ -83,9 +83,9 @@ impl Prefetcher {
     /// Advances to the lines that follow these.
     #[inline(always)]
     fn advance(&mut self) {
-        let then = std::mem::replace(&mut self.then, Lines::NONE);
+        let then = std::mem::replace(&mut self.following, Lines::NONE);
         self.begin(then);
-        self.wait = if self.left == 0 { usize::MAX } else { self.pause };
+        self.wait = if self.remaining == 0 { usize::MAX } else { self.pause };
     }
 
     #[inline(always)]
@@ -97,16 +97,16 @@ impl Prefetcher {
         for line in 0..BURST_LINES {
             s.prefetch(self.at.wrapping_add(line * 64));
         }
-        self.left_of_run -= 1;
-        if self.left_of_run == 0 {
-            self.left_of_run = self.run;
+        self.remaining_in_run -= 1;
+        if self.remaining_in_run == 0 {
+            self.remaining_in_run = self.run;
             self.at = self.at.wrapping_add(self.jump);
         } else {
             self.at = self.at.wrapping_add(BURST_LINES * 64);
         }
-        self.left -= 1;
+        self.remaining -= 1;
         self.wait = self.pause;
-        if self.left == 0 {
+        if self.remaining == 0 {
             self.advance();
         }
     }
@@ -129,7 +129,7 @@ mod tests {
             ([Lines::NONE, Lines::NONE], vec![]),
         ] {
             let steps = 50;
-            let mut prefetcher = Prefetcher::of_both(both[0], both[1], steps);
+            let mut prefetcher = Prefetcher::with_following(both[0], both[1], steps);
             let mut prefetched = Vec::new();
             for _ in 0..steps {
                 if prefetcher.wait == 1 {

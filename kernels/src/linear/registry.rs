@@ -1,7 +1,7 @@
 //! The paths that multiply linears, and the choice among them.
 
 use half::bf16;
-use model::compressed::WeightFormat;
+use model::quantized_format::WeightFormat;
 
 use super::pack::Pack;
 #[cfg(target_arch = "x86_64")]

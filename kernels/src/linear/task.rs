@@ -7,23 +7,25 @@ use half::bf16;
 use super::direct::{Rows, direct, panels};
 use super::epilogue::Epilogue;
 use super::prefetch::Lines;
-use super::reader::{Coded, Eight, Four, Plain, PlainBf16, PlainF32, Records, WeightReader};
+use super::reader::{
+    CodedRecords, Int4Records, Int8Records, Plain, PlainBf16, PlainF32, Records, WeightReader,
+};
 use super::rows::RowTiles;
 use super::sizes::{BLOCK_UNITS, PANELS, RESULT_STRIDE, results_len};
 use super::tiled::{Parts, TILE_LEN, tiled};
 use super::tuning::{L2_X_LEN, OUTPUT_PREFETCH_ROWS};
 use crate::number::Number;
-use crate::scratch::Shared;
+use crate::scratch::SharedPointer;
 use crate::simd::{OutOfLine, Simd};
 use crate::variant::SimdTask;
-use model::compressed::Bits;
+use model::quantized_format::Bits;
 
 /// Operands of a task.
 #[derive(Debug, Clone)]
-pub struct Area {
-    pub(super) packed: Shared<f32>,
+pub struct TaskOperands {
+    pub(super) packed: SharedPointer<f32>,
     /// Sums of packed x over groups.
-    pub(super) sums: Shared<f32>,
+    pub(super) sums: SharedPointer<f32>,
     pub(super) tiles: RowTiles,
     pub(super) row_tiles: Range<usize>,
     pub(super) cols: Range<usize>,
@@ -32,7 +34,7 @@ pub struct Area {
     pub(super) scratch: *mut f32,
 }
 
-impl Area {
+impl TaskOperands {
     pub(super) fn results(&self) -> *mut f32 {
         self.scratch.wrapping_add(TILE_LEN)
     }
@@ -140,7 +142,7 @@ impl Area {
 #[derive(Debug, Clone)]
 pub struct Sums<P> {
     pub(super) reader: P,
-    pub(super) area: Area,
+    pub(super) area: TaskOperands,
 }
 
 impl SimdTask for Sums<Plain<f32>> {
@@ -162,9 +164,9 @@ impl SimdTask for Sums<Records> {
     fn run<S: Simd>(self, s: S) {
         let Sums { reader, area } = self;
         match reader.bits() {
-            Bits::Four => s.out_of_line(Sums { reader: Four(reader), area }),
-            Bits::Eight => s.out_of_line(Sums { reader: Eight(reader), area }),
-            _ => s.out_of_line(Sums { reader: Coded(reader), area }),
+            Bits::Four => s.out_of_line(Sums { reader: Int4Records(reader), area }),
+            Bits::Eight => s.out_of_line(Sums { reader: Int8Records(reader), area }),
+            _ => s.out_of_line(Sums { reader: CodedRecords(reader), area }),
         }
     }
 }
@@ -178,8 +180,8 @@ impl<S: Simd, W: WeightReader<S>> OutOfLine<S> for Sums<W> {
 
 /// Bias, activation and rounding of a task's sums.
 #[derive(Debug)]
-pub struct Finish<T> {
-    pub(super) area: Area,
+pub struct EpilogueTask<T> {
+    pub(super) area: TaskOperands,
     pub(super) n: usize,
     pub(super) bias: Option<*const f32>,
     pub(super) epilogue: Epilogue<T>,
@@ -187,10 +189,10 @@ pub struct Finish<T> {
     pub(super) output_rows: Option<*const u32>,
 }
 
-impl<T: Number> SimdTask for Finish<T> {
+impl<T: Number> SimdTask for EpilogueTask<T> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let Finish { area, n, bias, epilogue, output_rows } = self;
+        let EpilogueTask { area, n, bias, epilogue, output_rows } = self;
         let cols = area.cols.clone();
         let first_row = area.tiles.start(area.row_tiles.start);
         for row in first_row..area.tiles.start(area.row_tiles.end) {

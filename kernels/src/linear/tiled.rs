@@ -61,7 +61,7 @@ pub(super) unsafe fn tiled<S: Simd, W: WeightReader<S>>(
         }
     }
     let tiles = parts.end_tile - parts.first_tile;
-    let mut prefetcher = Prefetcher::of_both(next[0], next[1], units / STEP * tiles);
+    let mut prefetcher = Prefetcher::with_following(next[0], next[1], units / STEP * tiles);
     let first_row = parts.tiles.start(parts.first_tile);
     for tile in parts.first_tile..parts.end_tile {
         let row = parts.tiles.start(tile);

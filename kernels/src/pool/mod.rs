@@ -8,9 +8,9 @@
 //! - A run allocates nothing and takes no lock. A thread that wakes late finds its tasks taken and
 //!   the run closed, so a short op never pays for a slow wake-up.
 //! - Between runs the threads sleep on a futex each, after spinning for as long as
-//!   [`Pool::set_spin`] allows: not at all by default, because spinning threads take cores from the
-//!   threads they wait for. At the end of a run the caller spins while others finish their last
-//!   tasks.
+//!   [`ThreadPool::set_spin`] allows: not at all by default, because spinning threads take cores
+//!   from the threads they wait for. At the end of a run the caller spins while others finish
+//!   their last tasks.
 //! - Threads may be pinned to CPUs; then the caller is pinned too, from its first run.
 //! - A panic in a task aborts the process: a worker that lost a thread in the middle of an op must
 //!   not signal its timeline.
@@ -40,7 +40,7 @@ pub struct PoolOptions {
     /// CPU of each thread in the system's numbering, the caller's first; empty if no thread is
     /// pinned. More CPUs than threads are ignored.
     pub cpus: Vec<usize>,
-    /// Spin duration; see [`Pool::set_spin`].
+    /// Spin duration; see [`ThreadPool::set_spin`].
     pub spin: Duration,
 }
 
@@ -53,7 +53,7 @@ impl PoolOptions {
 }
 
 /// A pool of threads; see the module header.
-pub struct Pool {
+pub struct ThreadPool {
     shared: Arc<Rendezvous>,
     workers: Vec<JoinHandle<()>>,
     /// CPU of the caller, until it has been pinned.
@@ -63,9 +63,9 @@ pub struct Pool {
     running: Cell<bool>,
 }
 
-impl std::fmt::Debug for Pool {
+impl std::fmt::Debug for ThreadPool {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Pool").field("threads", &self.threads()).finish_non_exhaustive()
+        f.debug_struct("ThreadPool").field("threads", &self.threads()).finish_non_exhaustive()
     }
 }
 
@@ -78,13 +78,13 @@ impl Drop for AbortOnPanic {
     }
 }
 
-impl Pool {
+impl ThreadPool {
     /// Creates a pool of `threads` threads that are not pinned and do not spin between runs.
     ///
     /// # Errors
-    /// The errors of [`Pool::with_options`].
-    pub fn new(threads: usize) -> std::io::Result<Pool> {
-        Pool::with_options(&PoolOptions::unpinned(threads))
+    /// The errors of [`ThreadPool::with_options`].
+    pub fn new(threads: usize) -> std::io::Result<ThreadPool> {
+        ThreadPool::with_options(&PoolOptions::unpinned(threads))
     }
 
     /// Starts `options.threads - 1` threads.
@@ -95,11 +95,11 @@ impl Pool {
     ///
     /// # Panics
     /// If there are no threads, or CPUs for some of the threads only.
-    pub fn with_options(options: &PoolOptions) -> std::io::Result<Pool> {
+    pub fn with_options(options: &PoolOptions) -> std::io::Result<ThreadPool> {
         let PoolOptions { threads, ref cpus, spin } = *options;
         assert!(threads >= 1, "a pool has at least the calling thread");
         assert!(cpus.is_empty() || cpus.len() >= threads, "every thread has a CPU, or none has");
-        let mut pool = Pool {
+        let mut pool = ThreadPool {
             shared: Arc::new(Rendezvous::new(threads)),
             workers: Vec::with_capacity(threads - 1),
             caller_cpu: Cell::new(cpus.first().copied()),
@@ -155,14 +155,14 @@ impl Pool {
     }
 
     /// Calls `function(task, thread)` once for every task in `0..tasks` and returns when all have
-    /// returned. `thread` is below [`Pool::threads`], and no two calls with the same `thread`
+    /// returned. `thread` is below [`ThreadPool::threads`], and no two calls with the same `thread`
     /// overlap.
     pub fn run(&self, tasks: usize, function: &(dyn Fn(usize, usize) + Sync)) {
         self.run_on(usize::MAX, tasks, function);
     }
 
-    /// Runs the tasks like [`Pool::run`], on the first `threads_max` threads only (at least the
-    /// caller).
+    /// Runs the tasks like [`ThreadPool::run`], on the first `threads_max` threads only (at least
+    /// the caller).
     pub fn run_on(
         &self,
         threads_max: usize,
@@ -189,7 +189,7 @@ impl Pool {
     }
 }
 
-impl Drop for Pool {
+impl Drop for ThreadPool {
     fn drop(&mut self) {
         self.shared.stop();
         for worker in self.workers.drain(..) {

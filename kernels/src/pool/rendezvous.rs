@@ -14,7 +14,7 @@ use shm::futex;
 use shm::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering, UnsafeCell, fence, spin_loop};
 
 /// In `Rendezvous::state`: number of pool threads inside the run.
-const INSIDE: u64 = (1 << 16) - 1;
+const INSIDE_MASK: u64 = (1 << 16) - 1;
 /// In `Rendezvous::state`: threads may enter the run.
 const OPEN: u64 = 1 << 16;
 /// In `Rendezvous::state`: the pool ends.
@@ -26,25 +26,25 @@ const THREADS_MAX: usize = (1 << 14) - 1;
 /// In `Rendezvous::state`: one run, counted in the upper half.
 const RUN: u64 = 1 << 32;
 
-/// Value of `Seat::parked`.
+/// Value of `ThreadState::parked`.
 const AWAKE: u32 = 0;
 const PARKED: u32 = 1;
 
 /// Number of polls of the state between two reads of the clock.
-const LOOKS_PER_CLOCK: u32 = 16;
+const POLLS_PER_CLOCK: u32 = 16;
 /// Number of times that the caller spins for the last tasks of others before it yields its core.
 const SPINS_MAX: u32 = if cfg!(loom) { 1 } else { 2_000 };
 
 /// Data shared by the threads of a run, valid while the run is open or a thread is inside it.
 #[derive(Clone, Copy)]
-struct Job {
+struct RunJob {
     tasks: usize,
     function: Option<Task<'static>>,
 }
 
 /// State of one thread, on its own cache lines (adjacent ones are fetched in pairs).
 #[cfg_attr(not(loom), repr(align(128)))]
-struct Seat {
+struct ThreadState {
     /// Next task of this thread's range that no thread has taken.
     next: AtomicUsize,
     /// `PARKED` while the thread sleeps on it or is about to.
@@ -56,8 +56,8 @@ pub(super) struct Rendezvous {
     /// Run number, threads that take part, `STOP`, `OPEN`, threads inside; see the constants.
     state: AtomicU64,
     spin_ns: AtomicU64,
-    job: UnsafeCell<Job>,
-    seats: Box<[Seat]>,
+    job: UnsafeCell<RunJob>,
+    thread_states: Box<[ThreadState]>,
 }
 
 // SAFETY: `job` is written only by the caller of `run`, while the run is closed and no thread is
@@ -70,12 +70,12 @@ impl Rendezvous {
     /// Creates a rendezvous for `threads` threads, including the caller.
     pub(super) fn new(threads: usize) -> Rendezvous {
         assert!(threads <= THREADS_MAX, "a pool has at most {THREADS_MAX} threads");
-        let seat = || Seat { next: AtomicUsize::new(0), parked: AtomicU32::new(AWAKE) };
+        let seat = || ThreadState { next: AtomicUsize::new(0), parked: AtomicU32::new(AWAKE) };
         Rendezvous {
             state: AtomicU64::new(0),
             spin_ns: AtomicU64::new(0),
-            job: UnsafeCell::new(Job { tasks: 0, function: None }),
-            seats: (0..threads).map(|_| seat()).collect(),
+            job: UnsafeCell::new(RunJob { tasks: 0, function: None }),
+            thread_states: (0..threads).map(|_| seat()).collect(),
         }
     }
 
@@ -95,14 +95,14 @@ impl Rendezvous {
         tasks: usize,
         function: &(dyn Fn(usize, usize) + Sync),
     ) {
-        debug_assert!(threads <= self.seats.len());
+        debug_assert!(threads <= self.thread_states.len());
         // SAFETY: only the lifetime changes. No thread uses the reference after this function
         // returns: it waits below until every thread that entered has left, and a closed run takes
         // no new thread.
         let function: Task<'static> = unsafe { std::mem::transmute(function) };
         // SAFETY: the previous run is closed and empty, so no thread reads `job` now.
-        self.job.with_mut(|job| unsafe { *job = Job { tasks, function: Some(function) } });
-        for (thread, seat) in self.seats[..threads].iter().enumerate() {
+        self.job.with_mut(|job| unsafe { *job = RunJob { tasks, function: Some(function) } });
+        for (thread, seat) in self.thread_states[..threads].iter().enumerate() {
             seat.next.store(share_start(tasks, threads, thread), Ordering::Relaxed);
         }
         let run = (self.state.load(Ordering::Relaxed) & !(RUN - 1)).wrapping_add(RUN);
@@ -113,7 +113,7 @@ impl Rendezvous {
         self.state.fetch_and(!OPEN, Ordering::Relaxed);
         let mut spins = 0;
         // SYNC POINT: left.
-        while self.state.load(Ordering::Acquire) & INSIDE != 0 {
+        while self.state.load(Ordering::Acquire) & INSIDE_MASK != 0 {
             spins += 1;
             if spins < SPINS_MAX {
                 spin_loop();
@@ -127,7 +127,7 @@ impl Rendezvous {
     /// Ends every [`Rendezvous::serve`]; no run may be open.
     pub(super) fn stop(&self) {
         self.state.fetch_or(STOP, Ordering::Release);
-        self.wake(self.seats.len());
+        self.wake(self.thread_states.len());
     }
 
     /// Wakes sleeping threads among `1..threads`, after the state has changed.
@@ -135,7 +135,7 @@ impl Rendezvous {
         // SYNC POINT: sleeper. The state changes before `parked` is read; the fence keeps that
         // order. Together with the fence in `park` one of the two sides sees the other.
         fence(Ordering::SeqCst);
-        for seat in &self.seats[1..threads] {
+        for seat in &self.thread_states[1..threads] {
             if seat.parked.load(Ordering::Relaxed) == PARKED
                 && seat.parked.swap(AWAKE, Ordering::AcqRel) == PARKED
             {
@@ -160,7 +160,7 @@ impl Rendezvous {
             if entered.is_err() {
                 continue;
             }
-            last = state & !INSIDE;
+            last = state & !INSIDE_MASK;
             // SAFETY: this thread is inside an open run, so `job` is not written until it leaves.
             let job = self.job.with(|job| unsafe { *job });
             if let Some(function) = job.function {
@@ -176,7 +176,7 @@ impl Rendezvous {
     fn work(&self, threads: usize, tasks: usize, function: Task<'_>, thread: usize) {
         for turn in 0..threads {
             let owner = (thread + turn) % threads;
-            let next = &self.seats[owner].next;
+            let next = &self.thread_states[owner].next;
             let end = share_start(tasks, threads, owner + 1);
             // The load before the addition avoids writing the cache line of a thread that is done.
             while next.load(Ordering::Relaxed) < end {
@@ -194,7 +194,7 @@ impl Rendezvous {
     fn await_run(&self, thread: usize, last: u64) -> Option<u64> {
         let news = || {
             let state = self.state.load(Ordering::Relaxed);
-            let fresh = state & OPEN != 0 && state & !INSIDE != last;
+            let fresh = state & OPEN != 0 && state & !INSIDE_MASK != last;
             (state & STOP != 0 || (fresh && thread < threads_of(state))).then_some(state)
         };
         loop {
@@ -213,7 +213,7 @@ impl Rendezvous {
         }
         let start = Instant::now();
         loop {
-            for _ in 0..LOOKS_PER_CLOCK {
+            for _ in 0..POLLS_PER_CLOCK {
                 if let Some(state) = news() {
                     return Some(state);
                 }
@@ -227,7 +227,7 @@ impl Rendezvous {
 
     /// Sleeps until the caller wakes this thread, unless `news` returns a state.
     fn park(&self, thread: usize, news: impl Fn() -> Option<u64>) {
-        let parked = &self.seats[thread].parked;
+        let parked = &self.thread_states[thread].parked;
         // Exchanges instead of stores: each follows the caller's exchange before it.
         parked.swap(PARKED, Ordering::AcqRel);
         // SYNC POINT: sleeper. `parked` changes before the state is read again; the fence keeps

@@ -6,10 +6,10 @@ use std::time::Duration;
 use rustix::thread::sched_getaffinity;
 use shm::sync::{AtomicBool, AtomicUsize, Ordering};
 
-use super::{Pool, PoolOptions};
+use super::{PoolOptions, ThreadPool};
 
-fn pool(threads: usize, spin: Duration) -> Pool {
-    Pool::with_options(&PoolOptions { spin, ..PoolOptions::unpinned(threads) }).unwrap()
+fn pool(threads: usize, spin: Duration) -> ThreadPool {
+    ThreadPool::with_options(&PoolOptions { spin, ..PoolOptions::unpinned(threads) }).unwrap()
 }
 
 #[test]
@@ -93,7 +93,7 @@ fn pinned_threads_run_on_their_cpus() {
     // On a separate thread, because the caller is pinned too.
     let pool_options = options.clone();
     std::thread::spawn(move || {
-        let pool = Pool::with_options(&pool_options).unwrap();
+        let pool = ThreadPool::with_options(&pool_options).unwrap();
         let started = AtomicUsize::new(0);
         pool.run(threads, &|_, thread| {
             // Each task waits for the last to start, so each thread has one task.
@@ -113,11 +113,11 @@ fn pinned_threads_run_on_their_cpus() {
 #[test]
 fn a_cpu_that_is_not_there_is_an_error() {
     let beyond = PoolOptions { cpus: vec![0, usize::MAX], ..PoolOptions::unpinned(2) };
-    assert!(Pool::with_options(&beyond).is_err());
+    assert!(ThreadPool::with_options(&beyond).is_err());
     let offline = PoolOptions { cpus: vec![0, 1023], ..PoolOptions::unpinned(2) };
     if sched_getaffinity(None).unwrap().is_set(1023) {
         println!("SKIP a_cpu_that_is_not_there_is_an_error: this machine has CPU 1023");
         return;
     }
-    assert!(Pool::with_options(&offline).is_err());
+    assert!(ThreadPool::with_options(&offline).is_err());
 }

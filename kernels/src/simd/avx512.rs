@@ -209,7 +209,7 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
-    fn prefetch_far(self, at: *const u8) {
+    fn prefetch_l2(self, at: *const u8) {
         with_token!(_mm_prefetch::<_MM_HINT_T1>(at.cast()))
     }
 

@@ -15,13 +15,13 @@
 pub mod avx2;
 #[cfg(target_arch = "x86_64")]
 pub mod avx512;
+#[cfg(target_arch = "x86_64")]
+pub mod avx512_f32fma;
 pub mod integers;
 #[cfg(target_arch = "x86_64")]
 pub mod lanes;
 pub mod math;
 pub mod partial;
-#[cfg(target_arch = "x86_64")]
-pub mod quarters;
 pub mod scalar;
 
 use half::{bf16, f16};
@@ -93,7 +93,7 @@ pub trait Simd: Integers {
     /// Prefetches the cache line at `at`, which may be any address.
     fn prefetch(self, at: *const u8);
     /// Prefetches like [`Simd::prefetch`], but only into L2.
-    fn prefetch_far(self, at: *const u8);
+    fn prefetch_l2(self, at: *const u8);
 
     fn zero_dwords(self) -> Self::D;
     /// Reinterprets the bits of each dword as an f32.

@@ -107,7 +107,7 @@ impl Simd for Scalar {
     fn prefetch(self, _at: *const u8) {}
 
     #[inline(always)]
-    fn prefetch_far(self, _at: *const u8) {}
+    fn prefetch_l2(self, _at: *const u8) {}
 
     #[inline(always)]
     fn zero_dwords(self) -> Self::D {

@@ -1,8 +1,8 @@
 //! Grouped matrices of any format for tests: random records, and their values according to the
 //! plain reader.
 
-use kernels::grouped::{integer, range};
-use model::compressed::{Bits, Grouped, ROWS, Scales};
+use kernels::quant::{integer, range};
+use model::quantized_format::{Bits, Grouped, ROWS, ScaleLayout};
 
 use super::Random;
 
@@ -25,11 +25,11 @@ pub fn random_records(random: &mut Random, format: Grouped, n: usize, k: usize) 
     for record in records.chunks_mut(format.record_bytes()) {
         // The high byte of each number: its sign, and an exponent for values around one.
         let (numbers, width, keep, set) = match format.scales {
-            Scales::Halves | Scales::ProductsAndMinimums => (2 * ROWS, 2, 0x83, 0x2c),
-            Scales::HalfScales => (2 * ROWS, 2, 0x83, 0x2c),
-            Scales::Products => (ROWS, 2, 0x83, 0x20),
-            Scales::Floats => (2 * ROWS, 4, 0x80, 0x3d),
-            Scales::PowersOfTwo => (4 * ROWS, 1, 0x03, 0xf8),
+            ScaleLayout::Halves | ScaleLayout::ProductsAndMinimums => (2 * ROWS, 2, 0x83, 0x2c),
+            ScaleLayout::HalfScales => (2 * ROWS, 2, 0x83, 0x2c),
+            ScaleLayout::Products => (ROWS, 2, 0x83, 0x20),
+            ScaleLayout::Floats => (2 * ROWS, 4, 0x80, 0x3d),
+            ScaleLayout::PowersOfTwo => (4 * ROWS, 1, 0x03, 0xf8),
         };
         for high in record[..numbers * width].iter_mut().skip(width - 1).step_by(width) {
             *high = *high & keep | set;

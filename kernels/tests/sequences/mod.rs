@@ -2,12 +2,12 @@
 //! Memory that a row must not see is NaN: in caches, in scores, in rings.
 #![allow(dead_code, reason = "each test binary uses its part")]
 
-use kernels::grouped::{decode_kv, quantise_kv};
+use kernels::quant::{decode_kv, quantise_kv};
 use kernels::{
-    AttentionShape, Cache, Element, Kernels, ScratchLimits, Unit, Units, Variant, reference,
-    scores_len,
+    AttentionShape, AttentionUnit, AttentionUnits, Element, Kernels, KvCacheSlice, ScratchLimits,
+    Variant, reference, scores_len,
 };
-use model::compressed::kv4_position_bytes;
+use model::quantized_format::kv4_position_bytes;
 
 use crate::common::{Random, assert_close, poison, tolerance, values_tolerance};
 
@@ -28,7 +28,7 @@ pub struct Options {
 #[derive(Debug, Clone)]
 pub struct Batch<T> {
     pub shape: AttentionShape,
-    pub units: Vec<Unit>,
+    pub units: Vec<AttentionUnit>,
     pub q: Vec<T>,
     /// K and V.
     pub fresh: [Vec<T>; 2],
@@ -102,11 +102,11 @@ impl<T: Element> Kept<T> {
     }
 }
 
-impl<'a, T> From<&'a Kept<T>> for Cache<'a, T> {
+impl<'a, T> From<&'a Kept<T>> for KvCacheSlice<'a, T> {
     fn from(kept: &'a Kept<T>) -> Self {
         match kept {
-            Kept::Plain(cache) => Cache::Plain(cache),
-            Kept::Four(cache) => Cache::Four(cache),
+            Kept::Plain(cache) => KvCacheSlice::Plain(cache),
+            Kept::Four(cache) => KvCacheSlice::Kv4(cache),
         }
     }
 }
@@ -138,7 +138,7 @@ pub fn batch<T: Element>(
     let (mut rows, mut cached, mut scores) = (0, 0, 0);
     for &(fresh, past) in sequences {
         for kv_head in 0..kv_heads {
-            units.push(Unit {
+            units.push(AttentionUnit {
                 row0: rows as u32,
                 rows: fresh as u32,
                 past: past as u32,
@@ -179,13 +179,18 @@ pub fn batch<T: Element>(
 }
 
 impl<T: Element> Batch<T> {
-    pub fn fused<'a>(&self, kernels: &Kernels, units: impl Into<Units<'a>>) -> Vec<T> {
+    pub fn fused<'a>(&self, kernels: &Kernels, units: impl Into<AttentionUnits<'a>>) -> Vec<T> {
         let mut out = poison::<T>(self.q.len());
         self.fused_into(kernels, units, &mut out);
         out
     }
 
-    pub fn fused_into<'a>(&self, kernels: &Kernels, units: impl Into<Units<'a>>, out: &mut [T]) {
+    pub fn fused_into<'a>(
+        &self,
+        kernels: &Kernels,
+        units: impl Into<AttentionUnits<'a>>,
+        out: &mut [T],
+    ) {
         let units = units.into();
         let ([k_fresh, v_fresh], [k, v]) = (&self.fresh, &self.caches);
         let sinks = self.sinks.as_deref();
@@ -198,7 +203,11 @@ impl<T: Element> Batch<T> {
     }
 
     /// Returns the results of the separate operations for units with pages.
-    pub fn separate_over(&self, kernels: &Kernels, units: Units<'_>) -> (Vec<f32>, Vec<T>) {
+    pub fn separate_over(
+        &self,
+        kernels: &Kernels,
+        units: AttentionUnits<'_>,
+    ) -> (Vec<f32>, Vec<T>) {
         let shape = &self.shape;
         let ([k_fresh, v_fresh], [k, v]) = (&self.fresh, &self.caches);
         let mut scores = poison::<f32>(self.scores_len);
@@ -263,7 +272,8 @@ pub fn in_pieces<T: Element>(
     places: u32,
 ) -> Vec<T> {
     let AttentionShape { heads, kv_heads, head_dim, .. } = whole.shape;
-    let of_sequence: Vec<&Unit> = whole.units.iter().filter(|unit| unit.kv_head == 0).collect();
+    let of_sequence: Vec<&AttentionUnit> =
+        whole.units.iter().filter(|unit| unit.kv_head == 0).collect();
     let most = of_sequence.iter().map(|unit| unit.rows).max().unwrap_or(0);
     let room = if places == 0 { most } else { places } as usize;
     let is_four = matches!(whole.caches[0], Kept::Four(_));
@@ -291,7 +301,7 @@ pub fn in_pieces<T: Element>(
                 to.extend(rows_of(from, kv_heads));
             }
             for kv_head in 0..kv_heads {
-                part.units.push(Unit {
+                part.units.push(AttentionUnit {
                     row0: rows as u32,
                     rows: count as u32,
                     past: past[sequence] as u32,

@@ -3,15 +3,15 @@
 use minijinja::value::{Kwargs, Rest, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, State, Value, filters};
 
-use super::spelling::text_of;
+use super::python_repr::python_str;
 
 /// Replaces unbounded filters and methods by bounded ones.
-pub(super) fn bound_filters(environment: &mut Environment<'_>) {
+pub(super) fn limit_filters(environment: &mut Environment<'_>) {
     environment.add_filter("slice", |state: &State<'_, '_>, value: Value, count, fill| {
-        filters::slice(state, value, bounded("slice", count)?, fill)
+        filters::slice(state, value, check_bound("slice", count)?, fill)
     });
     environment.add_filter("batch", |state: &State<'_, '_>, value: Value, count, fill| {
-        filters::batch(state, value, bounded("batch", count)?, fill)
+        filters::batch(state, value, check_bound("batch", count)?, fill)
     });
     environment.add_filter("indent", indent);
     environment.add_filter("format", |state: &State<'_, '_>, text: Value, values: Rest<Value>| {
@@ -21,7 +21,7 @@ pub(super) fn bound_filters(environment: &mut Environment<'_>) {
             .zip(values.0)
             .map(|(conversion, value)| match (conversion, value.kind()) {
                 ('s', _) | (_, ValueKind::Seq | ValueKind::Map) => {
-                    text_of(&value).map(|text| Value::from(&*text))
+                    python_str(&value).map(|text| Value::from(&*text))
                 }
                 _ => Ok(value),
             })
@@ -45,7 +45,7 @@ pub(super) fn refusal(reason: String) -> Error {
     Error::new(ErrorKind::InvalidOperation, reason)
 }
 
-fn bounded(filter: &str, count: usize) -> Result<usize, Error> {
+fn check_bound(filter: &str, count: usize) -> Result<usize, Error> {
     if count <= FILTER_COUNT_MAX {
         return Ok(count);
     }
@@ -93,8 +93,8 @@ fn indent(
     let first = first.or(options.get("first")?).unwrap_or(false);
     let blank = blank.or(options.get("blank")?).unwrap_or(false);
     options.assert_all_used()?;
-    let spaces = " ".repeat(bounded("indent", width)?);
-    let text = text_of(&text)?;
+    let spaces = " ".repeat(check_bound("indent", width)?);
+    let text = python_str(&text)?;
     // Line ends as in Python's `splitlines`.
     let text = text.replace("\r\n", "\n");
     let ends =

@@ -11,7 +11,7 @@ pub(super) const FUNCTION: &str = "__texts_of";
 const CALL: &str = "__texts_of(";
 
 /// Returns the template with every chain of `~` replaced by a call.
-pub(super) fn with_calls(template: &str) -> String {
+pub(super) fn with_concat_calls(template: &str) -> String {
     let mut edits = Vec::new();
     let mut at = 0;
     while let Some(found) = template[at..].find('{') {
@@ -307,7 +307,7 @@ mod tests {
             ("{", "{"),
             ("{% raw %}", "{% raw %}"),
         ] {
-            assert_eq!(with_calls(template), expected);
+            assert_eq!(with_concat_calls(template), expected);
         }
     }
 
@@ -316,7 +316,7 @@ mod tests {
     fn any_text_is_scanned() {
         let text = "{%- if a.b[1] ~ 'é\\'' -%}{# ~ #}{{ ) ~ ( }}{% raw %}~{% endraw %}{{ 1e-7 ~ {";
         for (at, _) in text.char_indices() {
-            let calls = [&text[..at], &text[at..]].map(with_calls);
+            let calls = [&text[..at], &text[at..]].map(with_concat_calls);
             assert!(calls.iter().all(|text| text.len() < 300));
         }
     }

@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde_json::ser::{Formatter, Serializer};
 
 use super::bounds::refusal;
-use super::spelling::float;
+use super::python_repr::float;
 
 /// Maximum indentation, since every line of the output repeats it.
 const MAX_INDENT: usize = 64;
@@ -35,7 +35,7 @@ pub(super) fn to_json(value: Value, options: Kwargs) -> Result<String, Error> {
         Some(_) => return Err(refusal("tojson takes two short separators".to_owned())),
     };
     let is_ascii = is_ascii.unwrap_or(false);
-    let format = Python { indent, item, key, is_ascii, level: 0, is_empty: true };
+    let format = PythonFormatter { indent, item, key, is_ascii, level: 0, is_empty: true };
     let bad = |error: serde_json::Error| Error::new(ErrorKind::BadSerialization, error.to_string());
     let mut text = Vec::new();
     let mut serializer = Serializer::with_formatter(&mut text, format);
@@ -51,7 +51,7 @@ pub(super) fn to_json(value: Value, options: Kwargs) -> Result<String, Error> {
 }
 
 /// A formatter with Python's JSON layout.
-struct Python<'a> {
+struct PythonFormatter<'a> {
     /// Number of spaces per level; `None` for output on one line.
     indent: Option<usize>,
     /// Separator after an item. `key` is the one after a key.
@@ -64,7 +64,7 @@ struct Python<'a> {
     is_empty: bool,
 }
 
-impl Python<'_> {
+impl PythonFormatter<'_> {
     fn open<W: ?Sized + Write>(&mut self, writer: &mut W, bracket: &[u8]) -> io::Result<()> {
         self.level += 1;
         self.is_empty = true;
@@ -95,7 +95,7 @@ impl Python<'_> {
     }
 }
 
-impl Formatter for Python<'_> {
+impl Formatter for PythonFormatter<'_> {
     fn begin_array<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
         self.open(writer, b"[")
     }

@@ -9,36 +9,36 @@ use minijinja::Value;
 use serde::Serialize;
 use serde_json::Map;
 
-use super::Message;
+use super::ChatMessage;
 
 const CONTENT: &str = "content";
 
 /// A message in the structure that templates expect.
 #[derive(Serialize)]
-struct Told<'a> {
+struct TemplateMessage<'a> {
     role: &'a str,
     content: Option<&'a str>,
     #[serde(flatten)]
     more: Map<String, serde_json::Value>,
 }
 
-/// Converts messages to a template value. A missing content is null if `null_is_told`, and an empty
+/// Converts messages to a template value. A missing content is null if `keeps_null`, and an empty
 /// string otherwise.
-pub(super) fn told(messages: &[Message], null_is_told: bool) -> Value {
-    let told = messages.iter().map(|message| {
+pub(super) fn messages_value(messages: &[ChatMessage], keeps_null: bool) -> Value {
+    let messages = messages.iter().map(|message| {
         let mut more = message.more.clone();
         let has_none = more.shift_remove(CONTENT).is_some() && message.content.is_empty();
-        let content = Some(message.content.as_str()).filter(|_| !(has_none && null_is_told));
-        Value::from_serialize(Told { role: &message.role, content, more })
+        let content = Some(message.content.as_str()).filter(|_| !(has_none && keeps_null));
+        Value::from_serialize(TemplateMessage { role: &message.role, content, more })
     });
-    Value::from(told.collect::<Vec<_>>())
+    Value::from(messages.collect::<Vec<_>>())
 }
 
 /// Returns true if the template compares a content with null.
-pub(super) fn is_asked_for(template: &str) -> bool {
+pub(super) fn tests_for_null(template: &str) -> bool {
     template.match_indices(CONTENT).any(|(at, _)| {
-        let behind = template[at + CONTENT.len()..].trim_start_matches(['"', '\'', ']', ')']);
-        let mut words = behind.split_whitespace();
+        let rest = template[at + CONTENT.len()..].trim_start_matches(['"', '\'', ']', ')']);
+        let mut words = rest.split_whitespace();
         let verb = words.next();
         let mut object = words.next().unwrap_or_default();
         if verb == Some("is") && object == "not" {
@@ -46,7 +46,7 @@ pub(super) fn is_asked_for(template: &str) -> bool {
         }
         let is_name = |c: char| c == '_' || c.is_alphanumeric();
         let end = object.find(|c| !is_name(c)).unwrap_or(object.len());
-        behind.starts_with(char::is_whitespace)
+        rest.starts_with(char::is_whitespace)
             && matches!(verb, Some("is" | "==" | "!="))
             && matches!(&object[..end], "none" | "None")
     })
@@ -70,7 +70,7 @@ mod tests {
             ("{{ message.content }} is none", false),
             ("content", false),
         ] {
-            assert_eq!(is_asked_for(template), expected, "{template}");
+            assert_eq!(tests_for_null(template), expected, "{template}");
         }
     }
 }

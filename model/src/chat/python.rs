@@ -7,10 +7,10 @@ use minijinja::value::{Kwargs, Rest, ValueKind};
 use minijinja::{Environment, Error, Output, State, Value, escape_formatter, filters};
 
 use super::concat;
-use super::spelling::{concatenate, is_spelled_otherwise, represent, text_of};
+use super::python_repr::{concatenate, differs_from_jinja, python_str, write_repr};
 
 /// Configures `environment` to test and format values as Python does.
-pub(super) fn behave_as_python(environment: &mut Environment<'_>) {
+pub(super) fn add_python_methods(environment: &mut Environment<'_>) {
     environment.add_test("iterable", |value: &Value| {
         value.kind() != ValueKind::None && value.try_iter().is_ok()
     });
@@ -18,7 +18,7 @@ pub(super) fn behave_as_python(environment: &mut Environment<'_>) {
     environment.add_function(concat::FUNCTION, |values: Rest<Value>| {
         concatenate(&values).map(Value::from)
     });
-    environment.add_filter("string", |value: Value| spelled(&value));
+    environment.add_filter("string", |value: Value| to_python_string(&value));
     environment.add_filter("join", join);
     environment.add_filter("__capitalize", filters::capitalize);
     environment.add_filter("__escape", filters::escape);
@@ -40,7 +40,7 @@ pub(super) fn behave_as_python(environment: &mut Environment<'_>) {
         environment.add_filter(
             name,
             move |state: &State<'_, '_>, value: Value, more: Rest<Value>| {
-                let mut arguments = vec![spelled(&value)?];
+                let mut arguments = vec![to_python_string(&value)?];
                 arguments.extend(more.0);
                 state.apply_filter(of_text, &arguments)
             },
@@ -49,10 +49,10 @@ pub(super) fn behave_as_python(environment: &mut Environment<'_>) {
 }
 
 /// Returns a string or undefined value unchanged, and any other as its Python `str`.
-fn spelled(value: &Value) -> Result<Value, Error> {
+fn to_python_string(value: &Value) -> Result<Value, Error> {
     match value.kind() {
         ValueKind::String | ValueKind::Undefined => Ok(value.clone()),
-        _ => Ok(Value::from(text_of(value)?.into_owned())),
+        _ => Ok(Value::from(python_str(value)?.into_owned())),
     }
 }
 
@@ -89,8 +89,8 @@ fn attribute_of(item: Value, path: &Value) -> Result<Value, Error> {
 
 /// Writes a value as Python formats it.
 fn format(out: &mut Output<'_>, state: &State<'_, '_>, value: &Value) -> Result<(), Error> {
-    if is_spelled_otherwise(value) {
-        return Ok(represent(out, value, 0)?);
+    if differs_from_jinja(value) {
+        return Ok(write_repr(out, value, 0)?);
     }
     escape_formatter(out, state, value)
 }
@@ -112,7 +112,7 @@ pub(super) fn without_generation_tags(template: &str) -> String {
     while let Some((before, after)) = rest.split_once("{%") {
         out.push_str(before);
         out.push_str("{%");
-        let Some((tag, behind)) = after.split_once("%}") else {
+        let Some((tag, after_tag)) = after.split_once("%}") else {
             rest = after;
             continue;
         };
@@ -125,7 +125,7 @@ pub(super) fn without_generation_tags(template: &str) -> String {
         if let Some(plain) = plain {
             out.push_str(&tag.replace(word, plain));
             out.push_str("%}");
-            rest = behind;
+            rest = after_tag;
         } else {
             rest = after;
         }

@@ -11,10 +11,10 @@ const LLAMA3: &str = "{% set loop_messages = messages %}{% for message in loop_m
  bos_token + content %}{% endif %}{{ content }}{% endfor %}{% if add_generation_prompt \
  %}{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}";
 
-fn turns(turns: &[(&str, &str)]) -> Vec<Message> {
+fn turns(turns: &[(&str, &str)]) -> Vec<ChatMessage> {
     turns
         .iter()
-        .map(|(role, content)| Message::new((*role).into(), (*content).into(), Vec::new()))
+        .map(|(role, content)| ChatMessage::new((*role).into(), (*content).into(), Vec::new()))
         .collect()
 }
 
@@ -46,14 +46,14 @@ fn a_conversation_may_be_rendered_without_what_begins_an_answer() {
 #[test]
 fn thoughts_have_the_name_that_a_template_asks_for() {
     let more = || vec![("reasoning_content".to_owned(), "\"hm\"".to_owned())];
-    let message = || Message::new("assistant".into(), "a".into(), more());
+    let message = || ChatMessage::new("assistant".into(), "a".into(), more());
     for (template, expected) in [
         ("{{ messages[0].reasoning_content }}", "hm"),
         ("{% for message in messages %}{{ message.thinking }}{% endfor %}", "hm"),
         ("{{ messages[0].thoughts }}", ""),
     ] {
         let template = ChatTemplate::new(template, None, None).expect("a template");
-        let message = message().with_thoughts_for(&template);
+        let message = message().with_reasoning_for(&template);
         assert_eq!(template.render(&[message], &[], &[], UNIX_EPOCH).expect("rendered"), expected);
     }
 }
@@ -102,7 +102,7 @@ fn templates_are_told_other_fields_in_their_order() {
     let calls =
         r#"[{"type": "function", "id": "c", "function": {"name": "f", "arguments": "{}"}}]"#;
     let more = vec![("name".into(), "\"Ada\"".into()), ("tool_calls".into(), calls.into())];
-    let message = Message::new("assistant".into(), String::new(), more);
+    let message = ChatMessage::new("assistant".into(), String::new(), more);
     let template = "{{ messages[0].name }} {{ messages[0].tool_calls | tojson }}\
                     {% if messages[0].tool_call_id is defined %}!{% endif %}";
     let template = ChatTemplate::new(template, None, None).expect("a template");
@@ -209,9 +209,9 @@ fn constructs_of_published_templates_are_rendered_as_elsewhere() {
             let mut more = value.as_object().expect("an object").clone();
             let role = more.remove("role").and_then(|role| text(&role)).expect("a role");
             let content = more.remove("content").and_then(|content| text(&content));
-            Message { role, content: content.expect("content"), more }
+            ChatMessage { role, content: content.expect("content"), more }
         };
-        let messages: Vec<Message> =
+        let messages: Vec<ChatMessage> =
             case["messages"].as_array().expect("a list").iter().map(message).collect();
         let tools: Vec<String> =
             case["tools"].as_array().into_iter().flatten().map(ToString::to_string).collect();
@@ -242,7 +242,7 @@ fn a_developers_message_is_the_systems_unless_the_template_names_developers() {
     let render = |text: &str| {
         let template = ChatTemplate::new(text, None, None).expect("a template");
         let message = |role: &str| {
-            Message::new(role.to_owned(), "x".to_owned(), Vec::new()).with_role_for(&template)
+            ChatMessage::new(role.to_owned(), "x".to_owned(), Vec::new()).with_role_for(&template)
         };
         let messages = ["developer", "system", "user"].map(message);
         template.render(&messages, &[], &[], SystemTime::UNIX_EPOCH).expect("rendered")
@@ -278,7 +278,7 @@ fn pieces_of_templates_write_what_jinja2_does() {
 #[test]
 fn null_is_told_to_templates_that_ask_for_it() {
     let written = |template: &str, more: Vec<(String, String)>| {
-        let message = Message::new("assistant".into(), String::new(), more);
+        let message = ChatMessage::new("assistant".into(), String::new(), more);
         let template = ChatTemplate::new(template, None, None).expect("a template");
         template.render(&[message], &[], &[], UNIX_EPOCH).expect("rendered")
     };

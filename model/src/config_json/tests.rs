@@ -7,7 +7,7 @@ use crate::config::{Activation, Rope, RopeScaling, Scales};
 use crate::family::layouts;
 use crate::layers::{LayerKind, Layers};
 use crate::ops::Op;
-use crate::source::{Part, TensorId};
+use crate::source::{TensorId, TensorPart};
 
 const LLAMA: &str = r#"{"architectures": ["LlamaForCausalLM"], "hidden_size": 64,
     "intermediate_size": 160, "num_hidden_layers": 3, "num_attention_heads": 8,
@@ -62,7 +62,7 @@ fn llama() {
             norm_eps: 1e-5,
             activation: Activation::Silu,
             learned_positions: None,
-            layers: Layers::alike(LayerKind::dense(Some(Rope::new(10_000.0, RopeScaling::None)))),
+            layers: Layers::uniform(LayerKind::dense(Some(Rope::new(10_000.0, RopeScaling::None)))),
             experts: None,
             qkv_bias: false,
             out_bias: false,
@@ -100,7 +100,7 @@ fn opt() {
     assert_eq!((model.head_dim, model.num_kv_heads, model.ffn_size), (16, 4, 256));
     assert_eq!(
         (model.layers, model.learned_positions),
-        (Layers::alike(LayerKind::dense(None)), Some(2))
+        (Layers::uniform(LayerKind::dense(None)), Some(2))
     );
     assert!(model.qkv_bias && model.out_bias && model.ffn_bias && model.tied_embeddings);
     assert_eq!(model.norm_eps, 1e-5);
@@ -139,7 +139,7 @@ fn mistral_has_a_window_unless_it_says_null() {
 
 #[test]
 fn rope_in_old_and_new_files() {
-    let rope = |changes: &str| good(LLAMA, changes).layers.of(0).rope.clone().unwrap();
+    let rope = |changes: &str| good(LLAMA, changes).layers.kind(0).rope.clone().unwrap();
     let plain = |theta| Rope::new(theta, RopeScaling::None);
     assert_eq!(rope(r#"{"rope_theta": 500000.0}"#), plain(5e5));
     assert_eq!(rope(r#"{"rope_theta": 500000.0, "rope_scaling": null}"#), plain(5e5));
@@ -450,20 +450,20 @@ fn tensors_have_the_names_of_the_checkpoints() {
     for (id, name) in [
         (TensorId::Embedding, "model.embed_tokens.weight"),
         (TensorId::Head, "lm_head.weight"),
-        (TensorId::FinalNorm { part: Part::Gain }, "model.norm.weight"),
-        (layer(Op::Norm0, Part::Gain), "model.layers.1.input_layernorm.weight"),
-        (layer(Op::Q, Part::Matrix), "model.layers.1.self_attn.q_proj.weight"),
-        (layer(Op::Out, Part::Matrix), "model.layers.1.self_attn.o_proj.weight"),
-        (layer(Op::Norm1, Part::Gain), "model.layers.1.post_attention_layernorm.weight"),
-        (layer(Op::Gate, Part::Matrix), "model.layers.1.mlp.gate_proj.weight"),
-        (layer(Op::Up, Part::Matrix), "model.layers.1.mlp.up_proj.weight"),
-        (layer(Op::Down, Part::Matrix), "model.layers.1.mlp.down_proj.weight"),
+        (TensorId::FinalNorm { part: TensorPart::Gain }, "model.norm.weight"),
+        (layer(Op::Norm0, TensorPart::Gain), "model.layers.1.input_layernorm.weight"),
+        (layer(Op::Q, TensorPart::Matrix), "model.layers.1.self_attn.q_proj.weight"),
+        (layer(Op::Out, TensorPart::Matrix), "model.layers.1.self_attn.o_proj.weight"),
+        (layer(Op::Norm1, TensorPart::Gain), "model.layers.1.post_attention_layernorm.weight"),
+        (layer(Op::Gate, TensorPart::Matrix), "model.layers.1.mlp.gate_proj.weight"),
+        (layer(Op::Up, TensorPart::Matrix), "model.layers.1.mlp.up_proj.weight"),
+        (layer(Op::Down, TensorPart::Matrix), "model.layers.1.mlp.down_proj.weight"),
     ] {
         assert_eq!(tensor_names(&llama, id), [name]);
     }
     let biased = good(LLAMA, r#"{"attention_bias": true}"#);
     let name = "model.layers.1.self_attn.k_proj.bias";
-    assert_eq!(tensor_names(&biased, layer(Op::K, Part::Bias)), [name]);
+    assert_eq!(tensor_names(&biased, layer(Op::K, TensorPart::Bias)), [name]);
     let tied = good(LLAMA, r#"{"tie_word_embeddings": true}"#);
     assert_eq!(tensor_names(&tied, TensorId::Head), ["model.embed_tokens.weight"]);
     let opt = good(OPT, "{}");
@@ -471,13 +471,13 @@ fn tensors_have_the_names_of_the_checkpoints() {
         (TensorId::Embedding, "embed_tokens.weight"),
         (TensorId::Head, "embed_tokens.weight"),
         (TensorId::Positions, "embed_positions.weight"),
-        (TensorId::FinalNorm { part: Part::Bias }, "final_layer_norm.bias"),
-        (layer(Op::Norm0, Part::Bias), "layers.1.self_attn_layer_norm.bias"),
-        (layer(Op::V, Part::Matrix), "layers.1.self_attn.v_proj.weight"),
-        (layer(Op::Out, Part::Bias), "layers.1.self_attn.out_proj.bias"),
-        (layer(Op::Norm1, Part::Gain), "layers.1.final_layer_norm.weight"),
-        (layer(Op::Fc0, Part::Matrix), "layers.1.fc1.weight"),
-        (layer(Op::Fc1, Part::Bias), "layers.1.fc2.bias"),
+        (TensorId::FinalNorm { part: TensorPart::Bias }, "final_layer_norm.bias"),
+        (layer(Op::Norm0, TensorPart::Bias), "layers.1.self_attn_layer_norm.bias"),
+        (layer(Op::V, TensorPart::Matrix), "layers.1.self_attn.v_proj.weight"),
+        (layer(Op::Out, TensorPart::Bias), "layers.1.self_attn.out_proj.bias"),
+        (layer(Op::Norm1, TensorPart::Gain), "layers.1.final_layer_norm.weight"),
+        (layer(Op::Fc0, TensorPart::Matrix), "layers.1.fc1.weight"),
+        (layer(Op::Fc1, TensorPart::Bias), "layers.1.fc2.bias"),
     ] {
         assert_eq!(
             tensor_names(&opt, id),
@@ -485,12 +485,12 @@ fn tensors_have_the_names_of_the_checkpoints() {
         );
     }
     for (model, op, part) in [
-        (&llama, Op::Norm0, Part::Bias),
-        (&llama, Op::Fc0, Part::Matrix),
-        (&llama, Op::Q, Part::Gain),
-        (&opt, Op::Gate, Part::Matrix),
-        (&opt, Op::Norm0, Part::Matrix),
-        (&opt, Op::Scores, Part::Matrix),
+        (&llama, Op::Norm0, TensorPart::Bias),
+        (&llama, Op::Fc0, TensorPart::Matrix),
+        (&llama, Op::Q, TensorPart::Gain),
+        (&opt, Op::Gate, TensorPart::Matrix),
+        (&opt, Op::Norm0, TensorPart::Matrix),
+        (&opt, Op::Scores, TensorPart::Matrix),
     ] {
         assert!(tensor_names(model, layer(op, part)).is_empty(), "{op:?} {part:?}");
     }

@@ -2,15 +2,16 @@
 //! layer.
 
 use super::llama;
-use super::tensors::{Layouts, Piece, stacked};
+use super::tensors::{Layouts, TensorSlice, stacked};
 use crate::config::{Family, ModelConfig};
 use crate::experts::Experts;
 use crate::ops::Op;
-use crate::source::{Part, TensorId};
+use crate::source::{TensorId, TensorPart};
 
 /// Returns the possible layouts of a tensor.
 pub(super) fn layouts(config: &ModelConfig, id: TensorId) -> Layouts {
-    let (TensorId::Layer { layer, op, part: Part::Matrix }, Some(experts)) = (id, config.experts)
+    let (TensorId::Layer { layer, op, part: TensorPart::Matrix }, Some(experts)) =
+        (id, config.experts)
     else {
         return vec![llama::pieces(config, id)];
     };
@@ -19,8 +20,8 @@ pub(super) fn layouts(config: &ModelConfig, id: TensorId) -> Layouts {
         let names = ["mlp.gate", "block_sparse_moe.gate", "block_sparse_moe.router.layer"];
         let mut names: Vec<String> = names.map(|name| at(&format!("{name}.weight"))).into();
         names.rotate_left(usize::from(config.family == Family::Mixtral));
-        let piece = Piece::of(names[0].clone(), &[experts.count, config.hidden_size]);
-        return vec![vec![Piece { names, ..piece }]];
+        let piece = TensorSlice::whole(names[0].clone(), &[experts.count, config.hidden_size]);
+        return vec![vec![TensorSlice { names, ..piece }]];
     }
     let Experts { count, ffn_size, .. } = experts;
     let hidden = config.hidden_size;
@@ -33,12 +34,12 @@ pub(super) fn layouts(config: &ModelConfig, id: TensorId) -> Layouts {
     let one = |expert: usize| {
         let usual = at(&format!("mlp.experts.{expert}.{}.weight", own[0]));
         let mixtral = at(&format!("block_sparse_moe.experts.{expert}.{}.weight", own[1]));
-        let piece = Piece::of(usual.clone(), &[rows, columns]);
+        let piece = TensorSlice::whole(usual.clone(), &[rows, columns]);
         let names = match config.family {
             Family::Mixtral => vec![mixtral, usual],
             _ => vec![usual, mixtral],
         };
-        Piece { names, ..piece }
+        TensorSlice { names, ..piece }
     };
     let all_of = |name: &str| stacked(&at(name), (count, all, columns), (first, rows));
     let mut layouts: Layouts = vec![(0..count).map(one).collect()];

@@ -1,6 +1,6 @@
 //! Fields that the configurations of models with experts have in common.
 
-use crate::config_fields::{ConfigError, Fields};
+use crate::config_fields::{ConfigError, ConfigFields};
 
 /// Names of the number of experts. The name in a file depends on the version of transformers that
 /// wrote it.
@@ -11,7 +11,7 @@ const PER_TOKEN: [&str; 2] = ["num_experts_per_tok", "experts_per_token"];
 ///
 /// # Errors
 /// A missing field, or two fields that differ.
-pub(super) fn count(fields: &Fields<'_>) -> Result<usize, ConfigError> {
+pub(super) fn count(fields: &ConfigFields<'_>) -> Result<usize, ConfigError> {
     fields.size_of_names(&COUNT)
 }
 
@@ -19,6 +19,6 @@ pub(super) fn count(fields: &Fields<'_>) -> Result<usize, ConfigError> {
 ///
 /// # Errors
 /// A missing field, or two fields that differ.
-pub(super) fn per_token(fields: &Fields<'_>) -> Result<usize, ConfigError> {
+pub(super) fn per_token(fields: &ConfigFields<'_>) -> Result<usize, ConfigError> {
     fields.size_of_names(&PER_TOKEN)
 }

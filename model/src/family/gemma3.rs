@@ -4,16 +4,16 @@
 
 use serde_json::Value;
 
-use super::tensors::Piece;
+use super::tensors::TensorSlice;
 use super::{layer_types, llama};
 use crate::config::{Activation, Family, ModelConfig, QkNorm, Scales};
 use crate::config_bounds::check_layers;
-use crate::config_fields::{ConfigError, Fields};
+use crate::config_fields::{ConfigError, ConfigFields};
 use crate::config_rope::{RopeDefaults, rope, rope_of_type};
 use crate::layers::{LayerKind, Layers};
 use crate::ops::Op;
 use crate::rope::{Rope, RopeScaling};
-use crate::source::{Part, TensorId};
+use crate::source::{TensorId, TensorPart};
 
 /// Default values of fields that published files leave out.
 const HEADS: usize = 8;
@@ -29,7 +29,7 @@ const LOCAL_THETA: f64 = 1e4;
 const PATTERN: usize = 6;
 
 /// Parses `Gemma3ForCausalLM`, and the text model of `Gemma3ForConditionalGeneration`.
-pub(super) fn config(name: &str, fields: &Fields<'_>) -> Result<ModelConfig, ConfigError> {
+pub(super) fn config(name: &str, fields: &ConfigFields<'_>) -> Result<ModelConfig, ConfigError> {
     let size = |field, default| -> Result<usize, ConfigError> {
         Ok(fields.optional_size(field)?.unwrap_or(default))
     };
@@ -81,7 +81,7 @@ pub(super) fn config(name: &str, fields: &Fields<'_>) -> Result<ModelConfig, Con
     })
 }
 
-fn refuse_variants(fields: &Fields<'_>) -> Result<(), ConfigError> {
+fn refuse_variants(fields: &ConfigFields<'_>) -> Result<(), ConfigError> {
     // Some files contain two names of the activation; the newer one takes precedence.
     if fields.present("hidden_activation").is_none() {
         fields.only("hidden_act", &Value::from("gelu_pytorch_tanh"))?;
@@ -98,7 +98,7 @@ fn refuse_variants(fields: &Fields<'_>) -> Result<(), ConfigError> {
 }
 
 fn layers(
-    fields: &Fields<'_>,
+    fields: &ConfigFields<'_>,
     num_layers: usize,
     (head_dim, max_positions): (usize, usize),
 ) -> Result<Layers, ConfigError> {
@@ -121,7 +121,7 @@ fn layers(
         None => (Rope::new(local_theta, RopeScaling::None), rope(fields, defaults(THETA))?),
     };
     let windowed = windowed_layers(fields, num_layers)?;
-    Ok(Layers::each(windowed.into_iter().map(|windowed| match windowed {
+    Ok(Layers::from_kinds(windowed.into_iter().map(|windowed| match windowed {
         true => LayerKind { window: Some(window), ..LayerKind::dense(Some(local.clone())) },
         false => LayerKind::dense(Some(global.clone())),
     })))
@@ -129,7 +129,7 @@ fn layers(
 
 /// Returns a flag per layer that is true if it has a window: according to `layer_types` if present,
 /// else for all layers but every sixth or every `sliding_window_pattern`-th.
-fn windowed_layers(fields: &Fields<'_>, layers: usize) -> Result<Vec<bool>, ConfigError> {
+fn windowed_layers(fields: &ConfigFields<'_>, layers: usize) -> Result<Vec<bool>, ConfigError> {
     let pattern = [
         fields.optional_size("sliding_window_pattern")?,
         fields.optional_size("_sliding_window_pattern")?,
@@ -142,8 +142,8 @@ fn windowed_layers(fields: &Fields<'_>, layers: usize) -> Result<Vec<bool>, Conf
 }
 
 /// Returns the pieces of a tensor. The norms have different names than LLaMA's.
-pub(super) fn pieces(config: &ModelConfig, id: TensorId) -> Vec<Piece> {
-    let TensorId::Layer { layer, op, part: Part::Gain } = id else {
+pub(super) fn pieces(config: &ModelConfig, id: TensorId) -> Vec<TensorSlice> {
+    let TensorId::Layer { layer, op, part: TensorPart::Gain } = id else {
         return llama::pieces(config, id);
     };
     let module = match op {
@@ -152,5 +152,5 @@ pub(super) fn pieces(config: &ModelConfig, id: TensorId) -> Vec<Piece> {
         Op::PostNorm1 => "post_feedforward_layernorm",
         _ => return llama::pieces(config, id),
     };
-    vec![Piece::of(format!("model.layers.{layer}.{module}.weight"), &[config.hidden_size])]
+    vec![TensorSlice::whole(format!("model.layers.{layer}.{module}.weight"), &[config.hidden_size])]
 }

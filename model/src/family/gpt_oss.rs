@@ -3,20 +3,20 @@
 
 use serde_json::json;
 
-use super::tensors::{Layouts, Piece};
+use super::tensors::{Layouts, TensorSlice};
 use super::{experts, layer_types, llama};
 use crate::config::{Activation, Family, ModelConfig};
-use crate::config_fields::{ConfigError, Fields};
-use crate::experts::{Experts, Scoring};
+use crate::config_fields::{ConfigError, ConfigFields};
+use crate::experts::{ExpertScoring, Experts};
 use crate::layers::{FeedForward, LayerKind, Layers};
 use crate::ops::Op;
-use crate::source::{Part, TensorId};
+use crate::source::{TensorId, TensorPart};
 
 /// Default rope base.
 const THETA: f64 = 150_000.0;
 
 /// Parses `GptOssForCausalLM`.
-pub(super) fn config(name: &str, fields: &Fields<'_>) -> Result<ModelConfig, ConfigError> {
+pub(super) fn config(name: &str, fields: &ConfigFields<'_>) -> Result<ModelConfig, ConfigError> {
     for field in ["head_dim", "num_key_value_heads", "sliding_window"] {
         fields.size(field)?;
     }
@@ -33,7 +33,7 @@ pub(super) fn config(name: &str, fields: &Fields<'_>) -> Result<ModelConfig, Con
         count: experts::count(fields)?,
         per_token: experts::per_token(fields)?,
         ffn_size: model.ffn_size,
-        scoring: Scoring::TopKSoftmax,
+        scoring: ExpertScoring::TopKSoftmax,
         bias: true,
     };
     let window = fields.optional_size("sliding_window")?;
@@ -41,14 +41,14 @@ pub(super) fn config(name: &str, fields: &Fields<'_>) -> Result<ModelConfig, Con
         Some(types) => layer_types::windowed(types, model.num_layers)?,
         None => (0..model.num_layers).map(|layer| layer % 2 == 0).collect(),
     };
-    let kind = model.layers.of(0).clone();
+    let kind = model.layers.kind(0).clone();
     let layers = windowed.into_iter().map(|windowed| LayerKind {
         window: window.filter(|_| windowed),
         feed_forward: FeedForward::Experts,
         ..kind.clone()
     });
     Ok(ModelConfig {
-        layers: Layers::each(layers),
+        layers: Layers::from_kinds(layers),
         experts: Some(experts),
         activation: Activation::ClampedSwiGlu,
         qkv_bias: bias,
@@ -68,27 +68,27 @@ pub(super) fn layouts(config: &ModelConfig, id: TensorId) -> Layouts {
     let Some(Experts { count, ffn_size, .. }) = config.experts else { return Vec::new() };
     let hidden = config.hidden_size;
     let pieces = match (op, part) {
-        (Op::Softmax, Part::Gain) => {
-            vec![Piece::of(at("self_attn.sinks"), &[config.num_heads])]
+        (Op::Softmax, TensorPart::Gain) => {
+            vec![TensorSlice::whole(at("self_attn.sinks"), &[config.num_heads])]
         }
-        (Op::Router, Part::Matrix) => {
-            vec![Piece::of(at("mlp.router.weight"), &[count, hidden])]
+        (Op::Router, TensorPart::Matrix) => {
+            vec![TensorSlice::whole(at("mlp.router.weight"), &[count, hidden])]
         }
-        (Op::Router, Part::Bias) => vec![Piece::of(at("mlp.router.bias"), &[count])],
+        (Op::Router, TensorPart::Bias) => vec![TensorSlice::whole(at("mlp.router.bias"), &[count])],
         (Op::ExpertGate | Op::ExpertUp, _) => {
             let first = usize::from(op == Op::ExpertUp);
             let name = at(match part {
-                Part::Matrix => "mlp.experts.gate_up_proj",
+                TensorPart::Matrix => "mlp.experts.gate_up_proj",
                 _ => "mlp.experts.gate_up_proj_bias",
             });
             in_turn(name, part, (count, hidden, ffn_size), first)
         }
-        (Op::ExpertDown, Part::Matrix) => {
+        (Op::ExpertDown, TensorPart::Matrix) => {
             transposed(at("mlp.experts.down_proj"), (count, ffn_size, hidden))
         }
-        (Op::ExpertDown, Part::Bias) => {
-            let piece = Piece::of(at("mlp.experts.down_proj_bias"), &[count, hidden]);
-            vec![Piece { rows: 1, columns: count * hidden, ..piece }]
+        (Op::ExpertDown, TensorPart::Bias) => {
+            let piece = TensorSlice::whole(at("mlp.experts.down_proj_bias"), &[count, hidden]);
+            vec![TensorSlice { rows: 1, columns: count * hidden, ..piece }]
         }
         _ => llama::pieces(config, id),
     };
@@ -96,8 +96,8 @@ pub(super) fn layouts(config: &ModelConfig, id: TensorId) -> Layouts {
 }
 
 /// Returns the pieces of matrices `[experts, in, out]`.
-fn transposed(name: String, (count, input, out): (usize, usize, usize)) -> Vec<Piece> {
-    let piece = |expert: usize| Piece {
+fn transposed(name: String, (count, input, out): (usize, usize, usize)) -> Vec<TensorSlice> {
+    let piece = |expert: usize| TensorSlice {
         names: vec![name.clone()],
         shape: vec![count, input, out],
         first: expert * input * out,
@@ -112,16 +112,22 @@ fn transposed(name: String, (count, input, out): (usize, usize, usize)) -> Vec<P
 /// `[experts, 2 * out]`.
 fn in_turn(
     name: String,
-    part: Part,
+    part: TensorPart,
     (count, input, out): (usize, usize, usize),
     first: usize,
-) -> Vec<Piece> {
-    if part != Part::Matrix {
-        let piece = Piece::of(name, &[count, 2 * out]);
-        return vec![Piece { first, rows: 1, columns: count * out, strides: (0, 2), ..piece }];
+) -> Vec<TensorSlice> {
+    if part != TensorPart::Matrix {
+        let piece = TensorSlice::whole(name, &[count, 2 * out]);
+        return vec![TensorSlice {
+            first,
+            rows: 1,
+            columns: count * out,
+            strides: (0, 2),
+            ..piece
+        }];
     }
     let pieces = transposed(name, (count, input, 2 * out)).into_iter();
-    let half = |piece: Piece| Piece {
+    let half = |piece: TensorSlice| TensorSlice {
         first: piece.first + first,
         rows: out,
         strides: (2, piece.strides.1),

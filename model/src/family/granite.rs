@@ -2,15 +2,15 @@
 
 use super::{experts, llama};
 use crate::config::{Family, ModelConfig, Scales};
-use crate::config_fields::{ConfigError, Fields};
-use crate::experts::{Experts, Scoring};
+use crate::config_fields::{ConfigError, ConfigFields};
+use crate::experts::{ExpertScoring, Experts};
 use crate::layers::{FeedForward, LayerKind, Layers};
 
 /// Value of `position_embedding_type` for rotary positions.
 const ROPE: Option<&str> = Some("rope");
 
 /// Parses `GraniteForCausalLM`.
-pub(super) fn config(name: &str, fields: &Fields<'_>) -> Result<ModelConfig, ConfigError> {
+pub(super) fn config(name: &str, fields: &ConfigFields<'_>) -> Result<ModelConfig, ConfigError> {
     let mut model = base(Family::Granite, name, fields)?;
     model.ffn_bias = fields.flag("mlp_bias", false)?;
     Ok(model)
@@ -19,7 +19,7 @@ pub(super) fn config(name: &str, fields: &Fields<'_>) -> Result<ModelConfig, Con
 /// Parses `GraniteMoeForCausalLM`.
 pub(super) fn config_with_experts(
     name: &str,
-    fields: &Fields<'_>,
+    fields: &ConfigFields<'_>,
 ) -> Result<ModelConfig, ConfigError> {
     let model = base(Family::GraniteMoe, name, fields)?;
     // A null means a model without positions.
@@ -33,14 +33,14 @@ pub(super) fn config_with_experts(
         count: experts::count(fields)?,
         per_token: experts::per_token(fields)?,
         ffn_size: model.ffn_size,
-        scoring: Scoring::TopKSoftmax,
+        scoring: ExpertScoring::TopKSoftmax,
         bias: false,
     };
-    let kind = LayerKind { feed_forward: FeedForward::Experts, ..model.layers.of(0).clone() };
-    Ok(ModelConfig { layers: Layers::alike(kind), experts: Some(experts), ..model })
+    let kind = LayerKind { feed_forward: FeedForward::Experts, ..model.layers.kind(0).clone() };
+    Ok(ModelConfig { layers: Layers::uniform(kind), experts: Some(experts), ..model })
 }
 
-fn base(family: Family, name: &str, fields: &Fields<'_>) -> Result<ModelConfig, ConfigError> {
+fn base(family: Family, name: &str, fields: &ConfigFields<'_>) -> Result<ModelConfig, ConfigError> {
     let bias = fields.flag("attention_bias", false)?;
     let factor =
         |field| -> Result<f32, ConfigError> { Ok(fields.positive(field)?.unwrap_or(1.0) as f32) };

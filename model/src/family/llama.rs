@@ -3,18 +3,18 @@
 
 use serde_json::Value;
 
-use super::tensors::Piece;
+use super::tensors::TensorSlice;
 use crate::config::{Activation, Family, ModelConfig, Scales};
 use crate::config_bounds::check_layers;
-use crate::config_fields::{ConfigError, Fields};
+use crate::config_fields::{ConfigError, ConfigFields};
 use crate::config_rope::{RopeDefaults, rope};
 use crate::layers::{LayerKind, Layers};
 use crate::ops::Op;
-use crate::source::{Part, TensorId};
+use crate::source::{TensorId, TensorPart};
 
 /// Parses `LlamaForCausalLM`. `attention_bias` applies to all four attention linears, `mlp_bias` to
 /// the three linears of the feed-forward network.
-pub(super) fn config(name: &str, fields: &Fields<'_>) -> Result<ModelConfig, ConfigError> {
+pub(super) fn config(name: &str, fields: &ConfigFields<'_>) -> Result<ModelConfig, ConfigError> {
     let attention_bias = fields.flag("attention_bias", false)?;
     fields.only("rope_interleaved", &Value::Bool(false))?;
     Ok(ModelConfig {
@@ -30,7 +30,7 @@ pub(super) fn config(name: &str, fields: &Fields<'_>) -> Result<ModelConfig, Con
 pub(super) fn base(
     family: Family,
     name: &str,
-    fields: &Fields<'_>,
+    fields: &ConfigFields<'_>,
 ) -> Result<ModelConfig, ConfigError> {
     base_with(family, name, fields, Defaults::of(10_000.0))
 }
@@ -57,7 +57,7 @@ impl Defaults {
 pub(super) fn base_with(
     family: Family,
     name: &str,
-    fields: &Fields<'_>,
+    fields: &ConfigFields<'_>,
     Defaults { theta, rotated, ffn_field }: Defaults,
 ) -> Result<ModelConfig, ConfigError> {
     let (hidden, heads) = (fields.size("hidden_size")?, fields.size("num_attention_heads")?);
@@ -80,11 +80,11 @@ pub(super) fn base_with(
         head_dim,
         ffn_size: fields.size(ffn_field)?,
         vocab_size: fields.size("vocab_size")?,
-        max_positions: rope.stretched(max_positions),
+        max_positions: rope.scaled_max_positions(max_positions),
         norm_eps: fields.positive("rms_norm_eps")?.unwrap_or(1e-6) as f32,
         activation: activation(fields)?,
         learned_positions: None,
-        layers: Layers::alike(LayerKind::dense(Some(rope))),
+        layers: Layers::uniform(LayerKind::dense(Some(rope))),
         experts: None,
         qkv_bias: false,
         out_bias: false,
@@ -102,7 +102,7 @@ pub(super) fn base_with(
 }
 
 /// Returns the activation, which some files contain under two names.
-fn activation(fields: &Fields<'_>) -> Result<Activation, ConfigError> {
+fn activation(fields: &ConfigFields<'_>) -> Result<Activation, ConfigError> {
     let known = [("silu", Activation::Silu), ("swish", Activation::Silu)];
     let hint = " in this family (supported: silu)";
     fields.activation("hidden_activation", Activation::Silu, &known, hint)?;
@@ -110,12 +110,12 @@ fn activation(fields: &Fields<'_>) -> Result<Activation, ConfigError> {
 }
 
 /// Returns the pieces of a tensor of the LLaMA family; empty for a tensor that it does not have.
-pub(super) fn pieces(config: &ModelConfig, id: TensorId) -> Vec<Piece> {
+pub(super) fn pieces(config: &ModelConfig, id: TensorId) -> Vec<TensorSlice> {
     let name = match id {
         TensorId::Embedding => "model.embed_tokens.weight".to_owned(),
         TensorId::Head if config.tied_embeddings => "model.embed_tokens.weight".to_owned(),
         TensorId::Head => "lm_head.weight".to_owned(),
-        TensorId::FinalNorm { part: Part::Gain } => "model.norm.weight".to_owned(),
+        TensorId::FinalNorm { part: TensorPart::Gain } => "model.norm.weight".to_owned(),
         TensorId::Layer { layer, op, part } => match layer_tensor(op, part) {
             Some(tensor) => format!("model.layers.{layer}.{tensor}"),
             None => return Vec::new(),
@@ -126,18 +126,18 @@ pub(super) fn pieces(config: &ModelConfig, id: TensorId) -> Vec<Piece> {
 }
 
 /// Returns a single piece that is a whole tensor of the checkpoint.
-pub(super) fn whole(config: &ModelConfig, id: TensorId, name: String) -> Vec<Piece> {
+pub(super) fn whole(config: &ModelConfig, id: TensorId, name: String) -> Vec<TensorSlice> {
     let piece = id.expected_shape(config).map(|shape| match shape {
-        (1, count) if id.is_vector() => Piece::of(name, &[count]),
-        (rows, columns) => Piece::of(name, &[rows, columns]),
+        (1, count) if id.is_vector() => TensorSlice::whole(name, &[count]),
+        (rows, columns) => TensorSlice::whole(name, &[rows, columns]),
     });
     piece.into_iter().collect()
 }
 
-fn layer_tensor(op: Op, part: Part) -> Option<String> {
+fn layer_tensor(op: Op, part: TensorPart) -> Option<String> {
     let module = match (op, part) {
-        (Op::Q, Part::Gain) => "self_attn.q_norm",
-        (Op::K, Part::Gain) => "self_attn.k_norm",
+        (Op::Q, TensorPart::Gain) => "self_attn.q_norm",
+        (Op::K, TensorPart::Gain) => "self_attn.k_norm",
         (Op::Norm0, _) => "input_layernorm",
         (Op::Q, _) => "self_attn.q_proj",
         (Op::K, _) => "self_attn.k_proj",
@@ -150,7 +150,7 @@ fn layer_tensor(op: Op, part: Part) -> Option<String> {
         _ => return None,
     };
     Some(match part {
-        Part::Bias => format!("{module}.bias"),
-        Part::Gain | Part::Matrix => format!("{module}.weight"),
+        TensorPart::Bias => format!("{module}.bias"),
+        TensorPart::Gain | TensorPart::Matrix => format!("{module}.weight"),
     })
 }

@@ -2,12 +2,12 @@
 
 use super::{experts, llama};
 use crate::config::{Family, ModelConfig, QkNorm};
-use crate::config_fields::{ConfigError, Fields};
-use crate::experts::{Experts, Scoring};
+use crate::config_fields::{ConfigError, ConfigFields};
+use crate::experts::{ExpertScoring, Experts};
 use crate::layers::{FeedForward, LayerKind, Layers};
 
 /// Parses `OlmoeForCausalLM`.
-pub(super) fn config(name: &str, fields: &Fields<'_>) -> Result<ModelConfig, ConfigError> {
+pub(super) fn config(name: &str, fields: &ConfigFields<'_>) -> Result<ModelConfig, ConfigError> {
     let model = llama::base(Family::Olmoe, name, fields)?;
     if let Some(clip) = fields.positive("clip_qkv")? {
         let what = format!("an OLMoE whose q, k and v are clipped (clip_qkv {clip})");
@@ -19,15 +19,15 @@ pub(super) fn config(name: &str, fields: &Fields<'_>) -> Result<ModelConfig, Con
         count: experts::count(fields)?,
         per_token: experts::per_token(fields)?,
         ffn_size: model.ffn_size,
-        scoring: Scoring::SoftmaxTopK { renormalise },
+        scoring: ExpertScoring::SoftmaxTopK { renormalise },
         bias: false,
     };
-    let kind = LayerKind { feed_forward: FeedForward::Experts, ..model.layers.of(0).clone() };
+    let kind = LayerKind { feed_forward: FeedForward::Experts, ..model.layers.kind(0).clone() };
     Ok(ModelConfig {
         qkv_bias: bias,
         out_bias: bias,
         qk_norm: Some(QkNorm::FullWidth),
-        layers: Layers::alike(kind),
+        layers: Layers::uniform(kind),
         experts: Some(experts),
         ..model
     })

@@ -1,13 +1,13 @@
 //! OPT: LayerNorm before each half, learned positions with an offset of 2, biases and ReLU.
 
 use super::llama;
-use super::tensors::Piece;
+use super::tensors::TensorSlice;
 use crate::config::{Activation, Family, ModelConfig, Scales};
 use crate::config_bounds::check_layers;
-use crate::config_fields::{ConfigError, Fields};
+use crate::config_fields::{ConfigError, ConfigFields};
 use crate::layers::{LayerKind, Layers};
 use crate::ops::Op;
-use crate::source::{Part, TensorId};
+use crate::source::{TensorId, TensorPart};
 
 /// Number of rows that precede position 0 in the position table, a remnant of padding ids.
 pub(crate) const POSITION_OFFSET: usize = 2;
@@ -15,7 +15,7 @@ pub(crate) const POSITION_OFFSET: usize = 2;
 pub(crate) const NORM_EPS: f32 = 1e-5;
 
 /// Parses `OPTForCausalLM`.
-pub(super) fn config(name: &str, fields: &Fields<'_>) -> Result<ModelConfig, ConfigError> {
+pub(super) fn config(name: &str, fields: &ConfigFields<'_>) -> Result<ModelConfig, ConfigError> {
     let (hidden, heads) = (fields.size("hidden_size")?, fields.size("num_attention_heads")?);
     refuse_variants(hidden, fields)?;
     if !hidden.is_multiple_of(heads) {
@@ -42,7 +42,7 @@ pub(super) fn config(name: &str, fields: &Fields<'_>) -> Result<ModelConfig, Con
             " in this family (supported: relu, gelu)",
         )?,
         learned_positions: Some(POSITION_OFFSET),
-        layers: Layers::alike(LayerKind::dense(None)),
+        layers: Layers::uniform(LayerKind::dense(None)),
         experts: None,
         qkv_bias: bias,
         out_bias: bias,
@@ -60,7 +60,7 @@ pub(super) fn config(name: &str, fields: &Fields<'_>) -> Result<ModelConfig, Con
 }
 
 /// Refuses variants with different arithmetic: OPT-350m and a few fine-tuned models.
-fn refuse_variants(hidden: usize, fields: &Fields<'_>) -> Result<(), ConfigError> {
+fn refuse_variants(hidden: usize, fields: &ConfigFields<'_>) -> Result<(), ConfigError> {
     let refuse = |what: String, hint| Err(ConfigError::Unsupported { what, hint });
     if !fields.flag("do_layer_norm_before", true)? {
         let what = "an OPT with its norms after each half (do_layer_norm_before false), which is \
@@ -86,15 +86,15 @@ fn refuse_variants(hidden: usize, fields: &Fields<'_>) -> Result<(), ConfigError
 
 /// Returns the pieces of a tensor of OPT. Checkpoints saved from the bare model lack the prefix
 /// `model.`.
-pub(super) fn pieces(config: &ModelConfig, id: TensorId) -> Vec<Piece> {
+pub(super) fn pieces(config: &ModelConfig, id: TensorId) -> Vec<TensorSlice> {
     let tensor = match id {
         TensorId::Embedding => "embed_tokens.weight".to_owned(),
         TensorId::Head if config.tied_embeddings => "embed_tokens.weight".to_owned(),
         TensorId::Head => return llama::whole(config, id, "lm_head.weight".to_owned()),
         TensorId::Positions => "embed_positions.weight".to_owned(),
-        TensorId::FinalNorm { part: Part::Gain } => "final_layer_norm.weight".to_owned(),
-        TensorId::FinalNorm { part: Part::Bias } => "final_layer_norm.bias".to_owned(),
-        TensorId::FinalNorm { part: Part::Matrix } => return Vec::new(),
+        TensorId::FinalNorm { part: TensorPart::Gain } => "final_layer_norm.weight".to_owned(),
+        TensorId::FinalNorm { part: TensorPart::Bias } => "final_layer_norm.bias".to_owned(),
+        TensorId::FinalNorm { part: TensorPart::Matrix } => return Vec::new(),
         TensorId::Layer { layer, op, part } => match layer_tensor(op, part) {
             Some(tensor) => format!("layers.{layer}.{tensor}"),
             None => return Vec::new(),
@@ -105,7 +105,7 @@ pub(super) fn pieces(config: &ModelConfig, id: TensorId) -> Vec<Piece> {
     pieces
 }
 
-fn layer_tensor(op: Op, part: Part) -> Option<String> {
+fn layer_tensor(op: Op, part: TensorPart) -> Option<String> {
     let module = match op {
         Op::Norm0 => "self_attn_layer_norm",
         Op::Q => "self_attn.q_proj",
@@ -119,9 +119,9 @@ fn layer_tensor(op: Op, part: Part) -> Option<String> {
     };
     let norm = matches!(op, Op::Norm0 | Op::Norm1);
     match part {
-        Part::Gain if norm => Some(format!("{module}.weight")),
-        Part::Matrix if !norm => Some(format!("{module}.weight")),
-        Part::Bias => Some(format!("{module}.bias")),
+        TensorPart::Gain if norm => Some(format!("{module}.weight")),
+        TensorPart::Matrix if !norm => Some(format!("{module}.weight")),
+        TensorPart::Bias => Some(format!("{module}.bias")),
         _ => None,
     }
 }

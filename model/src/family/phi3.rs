@@ -3,15 +3,15 @@
 use serde_json::Value;
 
 use super::llama;
-use super::tensors::Piece;
+use super::tensors::TensorSlice;
 use crate::config::{Family, ModelConfig};
-use crate::config_fields::{ConfigError, Fields};
+use crate::config_fields::{ConfigError, ConfigFields};
 use crate::layers::{LayerKind, Layers};
 use crate::ops::Op;
-use crate::source::{Part, TensorId};
+use crate::source::{TensorId, TensorPart};
 
 /// Parses `Phi3ForCausalLM`.
-pub(super) fn config(name: &str, fields: &Fields<'_>) -> Result<ModelConfig, ConfigError> {
+pub(super) fn config(name: &str, fields: &ConfigFields<'_>) -> Result<ModelConfig, ConfigError> {
     let mut model = llama::base(Family::Phi3, name, fields)?;
     for field in ["attention_bias", "mlp_bias", "lm_head_bias"] {
         fields.only(field, &Value::Bool(false))?;
@@ -22,13 +22,13 @@ pub(super) fn config(name: &str, fields: &Fields<'_>) -> Result<ModelConfig, Con
     // Read together with the rope if that depends on it.
     fields.present("original_max_position_embeddings");
     let window = fields.optional_size("sliding_window")?;
-    model.layers = Layers::alike(LayerKind { window, ..model.layers.of(0).clone() });
+    model.layers = Layers::uniform(LayerKind { window, ..model.layers.kind(0).clone() });
     Ok(model)
 }
 
 /// Returns the pieces of a tensor.
-pub(super) fn pieces(config: &ModelConfig, id: TensorId) -> Vec<Piece> {
-    let TensorId::Layer { layer, op, part: Part::Matrix } = id else {
+pub(super) fn pieces(config: &ModelConfig, id: TensorId) -> Vec<TensorSlice> {
+    let TensorId::Layer { layer, op, part: TensorPart::Matrix } = id else {
         return llama::pieces(config, id);
     };
     let (q, kv, ffn) = (config.q_size(), config.kv_size(), config.ffn_size);
@@ -42,5 +42,5 @@ pub(super) fn pieces(config: &ModelConfig, id: TensorId) -> Vec<Piece> {
     };
     let hidden = config.hidden_size;
     let name = format!("model.layers.{layer}.{module}.weight");
-    vec![Piece::of(name, &[all, hidden]).rows_from(first_row, rows)]
+    vec![TensorSlice::whole(name, &[all, hidden]).rows_from(first_row, rows)]
 }

@@ -4,25 +4,28 @@ use serde_json::Value;
 
 use super::{layer_types, llama};
 use crate::config::{Family, ModelConfig};
-use crate::config_fields::{ConfigError, Fields};
+use crate::config_fields::{ConfigError, ConfigFields};
 use crate::layers::{LayerKind, Layers};
 
 /// Default window if the field is missing. A `null` means no window.
 const SLIDING_WINDOW_DEFAULT: usize = 4096;
 
 /// Parses `Qwen2ForCausalLM`.
-pub(super) fn config(name: &str, fields: &Fields<'_>) -> Result<ModelConfig, ConfigError> {
+pub(super) fn config(name: &str, fields: &ConfigFields<'_>) -> Result<ModelConfig, ConfigError> {
     let mut model = llama::base(Family::Qwen2, name, fields)?;
     set_windows(&mut model, fields)?;
     Ok(ModelConfig { qkv_bias: true, ..model })
 }
 
 /// Sets the windows of Qwen's layers.
-pub(super) fn set_windows(model: &mut ModelConfig, fields: &Fields<'_>) -> Result<(), ConfigError> {
+pub(super) fn set_windows(
+    model: &mut ModelConfig,
+    fields: &ConfigFields<'_>,
+) -> Result<(), ConfigError> {
     let window = window(fields)?;
     let windowed = windowed_layers(fields, model.num_layers)?;
-    let kind = model.layers.of(0).clone();
-    model.layers = Layers::each(
+    let kind = model.layers.kind(0).clone();
+    model.layers = Layers::from_kinds(
         windowed
             .into_iter()
             .map(|windowed| LayerKind { window: window.filter(|_| windowed), ..kind.clone() }),
@@ -31,7 +34,7 @@ pub(super) fn set_windows(model: &mut ModelConfig, fields: &Fields<'_>) -> Resul
 }
 
 /// Returns the window that layers can have; `None` unless `use_sliding_window` is true.
-pub(super) fn window(fields: &Fields<'_>) -> Result<Option<usize>, ConfigError> {
+pub(super) fn window(fields: &ConfigFields<'_>) -> Result<Option<usize>, ConfigError> {
     let window = match fields.has("sliding_window") {
         true => fields.optional_size("sliding_window")?,
         false => Some(SLIDING_WINDOW_DEFAULT),
@@ -42,7 +45,7 @@ pub(super) fn window(fields: &Fields<'_>) -> Result<Option<usize>, ConfigError> 
 
 /// Returns a flag per layer that is true if it has a window: according to `layer_types` if present,
 /// else for all layers from `max_window_layers`.
-fn windowed_layers(fields: &Fields<'_>, layers: usize) -> Result<Vec<bool>, ConfigError> {
+fn windowed_layers(fields: &ConfigFields<'_>, layers: usize) -> Result<Vec<bool>, ConfigError> {
     // Zero is valid (all layers have a window), so this field is not read as a size.
     let first = fields.present("max_window_layers").and_then(Value::as_u64).unwrap_or(28);
     match fields.present("layer_types") {

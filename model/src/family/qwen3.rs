@@ -4,12 +4,12 @@ use serde_json::Value;
 
 use super::{experts, llama, qwen2};
 use crate::config::{Family, ModelConfig, QkNorm};
-use crate::config_fields::{ConfigError, Fields};
-use crate::experts::{Experts, Scoring};
+use crate::config_fields::{ConfigError, ConfigFields};
+use crate::experts::{ExpertScoring, Experts};
 use crate::layers::{FeedForward, LayerKind, Layers};
 
 /// Parses `Qwen3ForCausalLM`.
-pub(super) fn config(name: &str, fields: &Fields<'_>) -> Result<ModelConfig, ConfigError> {
+pub(super) fn config(name: &str, fields: &ConfigFields<'_>) -> Result<ModelConfig, ConfigError> {
     let mut model = base(Family::Qwen3, name, fields)?;
     qwen2::set_windows(&mut model, fields)?;
     Ok(model)
@@ -18,7 +18,7 @@ pub(super) fn config(name: &str, fields: &Fields<'_>) -> Result<ModelConfig, Con
 /// Parses `Qwen3MoeForCausalLM`, whose window applies to all layers.
 pub(super) fn config_with_experts(
     name: &str,
-    fields: &Fields<'_>,
+    fields: &ConfigFields<'_>,
 ) -> Result<ModelConfig, ConfigError> {
     let model = base(Family::Qwen3Moe, name, fields)?;
     fields.only("mlp_only_layers", &Value::Array(Vec::new()))?;
@@ -30,15 +30,15 @@ pub(super) fn config_with_experts(
         count: experts::count(fields)?,
         per_token: experts::per_token(fields)?,
         ffn_size: fields.size("moe_intermediate_size")?,
-        scoring: Scoring::SoftmaxTopK { renormalise },
+        scoring: ExpertScoring::SoftmaxTopK { renormalise },
         bias: false,
     };
-    let kind = model.layers.of(0).clone();
+    let kind = model.layers.kind(0).clone();
     let kind = LayerKind { window, feed_forward: FeedForward::Experts, ..kind };
-    Ok(ModelConfig { layers: Layers::alike(kind), experts: Some(experts), ..model })
+    Ok(ModelConfig { layers: Layers::uniform(kind), experts: Some(experts), ..model })
 }
 
-fn base(family: Family, name: &str, fields: &Fields<'_>) -> Result<ModelConfig, ConfigError> {
+fn base(family: Family, name: &str, fields: &ConfigFields<'_>) -> Result<ModelConfig, ConfigError> {
     let bias = fields.flag("attention_bias", false)?;
     Ok(ModelConfig {
         qkv_bias: bias,

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::{layer_types, llama, qwen2};
 use crate::config::{Family, ModelConfig};
-use crate::config_fields::{ConfigError, Fields, wrong};
+use crate::config_fields::{ConfigError, ConfigFields, wrong};
 use crate::layers::{LayerKind, Layers};
 
 /// Default rope base.
@@ -13,21 +13,21 @@ const THETA: f64 = 2e6;
 const INTERVAL: usize = 4;
 
 /// Parses `SmolLM3ForCausalLM`.
-pub(super) fn config(name: &str, fields: &Fields<'_>) -> Result<ModelConfig, ConfigError> {
+pub(super) fn config(name: &str, fields: &ConfigFields<'_>) -> Result<ModelConfig, ConfigError> {
     let model = llama::base_with(Family::SmolLm3, name, fields, llama::Defaults::of(THETA))?;
     let attention_bias = fields.flag("attention_bias", false)?;
     let rotates = rotating_layers(fields, model.num_layers)?;
     let window = qwen2::window(fields)?;
     fields.present("max_window_layers");
     let windowed = windowed_layers(fields, &rotates)?;
-    let kind = model.layers.of(0).clone();
+    let kind = model.layers.kind(0).clone();
     let layers = rotates.into_iter().zip(windowed).map(|(rotates, windowed)| LayerKind {
         rope: kind.rope.clone().filter(|_| rotates),
         window: window.filter(|_| windowed),
         ..kind.clone()
     });
     Ok(ModelConfig {
-        layers: Layers::each(layers),
+        layers: Layers::from_kinds(layers),
         qkv_bias: attention_bias,
         out_bias: attention_bias,
         ffn_bias: fields.flag("mlp_bias", false)?,
@@ -36,7 +36,7 @@ pub(super) fn config(name: &str, fields: &Fields<'_>) -> Result<ModelConfig, Con
     })
 }
 
-fn rotating_layers(fields: &Fields<'_>, layers: usize) -> Result<Vec<bool>, ConfigError> {
+fn rotating_layers(fields: &ConfigFields<'_>, layers: usize) -> Result<Vec<bool>, ConfigError> {
     let interval = fields.optional_size("no_rope_layer_interval")?.unwrap_or(INTERVAL);
     // The list contains 1 for layers with rotation.
     let Some(list) = fields.present("no_rope_layers") else {
@@ -54,7 +54,7 @@ fn rotating_layers(fields: &Fields<'_>, layers: usize) -> Result<Vec<bool>, Conf
 
 /// Returns a flag per layer that is true if it has a window: according to `layer_types` if present,
 /// else for the layers without rotation.
-fn windowed_layers(fields: &Fields<'_>, rotates: &[bool]) -> Result<Vec<bool>, ConfigError> {
+fn windowed_layers(fields: &ConfigFields<'_>, rotates: &[bool]) -> Result<Vec<bool>, ConfigError> {
     match fields.present("layer_types") {
         Some(types) => layer_types::windowed(types, rotates.len()),
         None => Ok(rotates.iter().map(|rotates| !rotates).collect()),

@@ -3,7 +3,7 @@
 
 /// Rows of a model's tensor that are stored in a tensor of a checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Piece {
+pub struct TensorSlice {
     /// Possible names of the checkpoint's tensor, the usual one first.
     pub names: Vec<String>,
     /// Shape of the checkpoint's tensor.
@@ -17,23 +17,23 @@ pub struct Piece {
     pub strides: (usize, usize),
 }
 
-impl Piece {
+impl TensorSlice {
     /// Creates a piece that is a whole tensor `[rows, columns]`, or a vector.
     ///
     /// # Panics
     /// More than two dimensions.
-    pub(super) fn of(name: String, shape: &[usize]) -> Piece {
+    pub(super) fn whole(name: String, shape: &[usize]) -> TensorSlice {
         let (rows, columns) = match shape {
             [columns] => (1, *columns),
             [rows, columns] => (*rows, *columns),
             _ => panic!("a whole tensor has one or two dimensions"),
         };
         let shape = shape.to_vec();
-        Piece { names: vec![name], shape, first: 0, rows, columns, strides: (columns, 1) }
+        TensorSlice { names: vec![name], shape, first: 0, rows, columns, strides: (columns, 1) }
     }
 
     /// Returns a range of the rows of a whole tensor, or of the elements of a vector.
-    pub(super) fn rows_from(mut self, first: usize, count: usize) -> Piece {
+    pub(super) fn rows_from(mut self, first: usize, count: usize) -> TensorSlice {
         if self.shape.len() == 1 {
             (self.first, self.columns) = (first, count);
         } else {
@@ -49,8 +49,8 @@ pub(super) fn stacked(
     name: &str,
     (experts, all_rows, columns): (usize, usize, usize),
     (first_row, rows): (usize, usize),
-) -> Vec<Piece> {
-    let piece = |expert: usize| Piece {
+) -> Vec<TensorSlice> {
+    let piece = |expert: usize| TensorSlice {
         names: vec![name.to_owned()],
         shape: vec![experts, all_rows, columns],
         first: (expert * all_rows + first_row) * columns,
@@ -63,4 +63,4 @@ pub(super) fn stacked(
 
 /// Alternative layouts of a part of a tensor. Each is a list of pieces that contain its rows in
 /// order.
-pub type Layouts = Vec<Vec<Piece>>;
+pub type Layouts = Vec<Vec<TensorSlice>>;

@@ -8,7 +8,7 @@ use tokenizers::pre_tokenizers::sequence::Sequence;
 use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
 use tokenizers::tokenizer::SplitDelimiterBehavior;
 
-use super::{Problem, build_error};
+use super::{TokenizerProblem, build_error};
 
 /// A scheme for splitting text, and related settings.
 #[derive(Debug)]
@@ -141,13 +141,13 @@ const SCHEMES: [Scheme; 9] = [
 ///
 /// # Errors
 /// An unknown name; the error lists the known ones.
-pub(super) fn scheme(name: &str) -> Result<&'static Scheme, Problem> {
+pub(super) fn scheme(name: &str) -> Result<&'static Scheme, TokenizerProblem> {
     let is_named =
         |scheme: &&Scheme| scheme.names.contains(&name) || scheme.aliases.contains(&name);
     SCHEMES.iter().find(is_named).ok_or_else(|| {
         let known: Vec<&str> = names().collect();
         let name = name.chars().take(60).collect();
-        Problem::PreTokenizer { name, supported: known.join(", ") }
+        TokenizerProblem::PreTokenizer { name, supported: known.join(", ") }
     })
 }
 
@@ -159,7 +159,7 @@ fn names() -> impl Iterator<Item = &'static str> {
 impl Scheme {
     /// Returns the pre-tokenizer that splits the text and maps the bytes of the pieces to
     /// characters.
-    pub(super) fn pre_tokenizer(&self) -> Result<PreTokenizerWrapper, Problem> {
+    pub(super) fn pre_tokenizer(&self) -> Result<PreTokenizerWrapper, TokenizerProblem> {
         let gpt2 = ByteLevel::new(false, true, true);
         let parts: Vec<PreTokenizerWrapper> = match self.cut {
             Cut::Gpt2 => return Ok(gpt2.into()),

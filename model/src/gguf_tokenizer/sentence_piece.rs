@@ -15,7 +15,10 @@ use tokenizers::decoders::strip::Strip;
 use tokenizers::models::bpe::{BPE, Vocab};
 use tokenizers::normalizers::{NormalizerWrapper, Prepend, Replace, Sequence};
 
-use super::{Cow, HashMap, Kind, Metadata, Problem, Tokenizer, Vocabulary, build_error, required};
+use super::{
+    Cow, HashMap, Metadata, TokenList, TokenType, Tokenizer, TokenizerProblem, build_error,
+    required,
+};
 
 /// Character that represents a space inside pieces.
 const SPACE: &str = "\u{2581}";
@@ -27,8 +30,8 @@ const MAX_PIECE_BYTES: usize = 1024;
 /// Returns the tokenizer without its added tokens.
 pub(super) fn tokenizer(
     metadata: &Metadata,
-    vocabulary: &Vocabulary<'_>,
-) -> Result<Tokenizer, Problem> {
+    vocabulary: &TokenList<'_>,
+) -> Result<Tokenizer, TokenizerProblem> {
     refuse_options(metadata)?;
     let space_prefix = metadata.boolean("tokenizer.ggml.add_space_prefix")?.unwrap_or(true);
     let unknown = match vocabulary.token_id(metadata, "unknown")? {
@@ -38,7 +41,7 @@ pub(super) fn tokenizer(
     let mut builder = BPE::builder()
         .vocab_and_merges(vocabulary.ids::<Vocab>(), merges(metadata, vocabulary)?)
         .fuse_unk(true)
-        .byte_fallback(vocabulary.kinds.contains(&Kind::Byte));
+        .byte_fallback(vocabulary.kinds.contains(&TokenType::Byte));
     if let Some(unknown) = unknown {
         builder = builder.unk_token(unknown.clone());
     }
@@ -60,26 +63,27 @@ pub(super) fn tokenizer(
 
 /// Returns the tokens with actual spaces in those that are matched in the raw text, such as Gemma's
 /// runs of spaces: some writers represent their spaces as in pieces.
-pub(super) fn respelled<'a>(tokens: &'a [String], kinds: &[Kind]) -> Cow<'a, [String]> {
-    let is_misspelled =
-        |(token, kind): (&String, &Kind)| *kind == Kind::UserDefined && token.contains(SPACE);
+pub(super) fn respelled<'a>(tokens: &'a [String], kinds: &[TokenType]) -> Cow<'a, [String]> {
+    let is_misspelled = |(token, kind): (&String, &TokenType)| {
+        *kind == TokenType::UserDefined && token.contains(SPACE)
+    };
     if !tokens.iter().zip(kinds).any(is_misspelled) {
         return Cow::Borrowed(tokens);
     }
-    let respell = |pair: (&String, &Kind)| {
+    let respell = |pair: (&String, &TokenType)| {
         if is_misspelled(pair) { pair.0.replace(SPACE, " ") } else { pair.0.clone() }
     };
     tokens.iter().zip(kinds).map(respell).collect::<Vec<_>>().into()
 }
 
 /// Refuses normalisation options that no supported model uses.
-fn refuse_options(metadata: &Metadata) -> Result<(), Problem> {
+fn refuse_options(metadata: &Metadata) -> Result<(), TokenizerProblem> {
     let collapse = "tokenizer.ggml.remove_extra_whitespaces";
     if metadata.boolean(collapse)? == Some(true) {
-        return Err(Problem::Option("remove_extra_whitespaces"));
+        return Err(TokenizerProblem::Option("remove_extra_whitespaces"));
     }
     if metadata.value("tokenizer.ggml.precompiled_charsmap").is_some() {
-        return Err(Problem::Option("precompiled_charsmap"));
+        return Err(TokenizerProblem::Option("precompiled_charsmap"));
     }
     Ok(())
 }
@@ -88,20 +92,20 @@ fn refuse_options(metadata: &Metadata) -> Result<(), Problem> {
 /// part: all others are matched in the raw text or represent bytes.
 fn merges(
     metadata: &Metadata,
-    vocabulary: &Vocabulary<'_>,
-) -> Result<Vec<(String, String)>, Problem> {
+    vocabulary: &TokenList<'_>,
+) -> Result<Vec<(String, String)>, TokenizerProblem> {
     let key = "tokenizer.ggml.scores";
     let scores = required(key, metadata.floats(key)?)?;
     let expected = vocabulary.tokens.len();
     if scores.len() != expected {
-        return Err(Problem::Length { key, found: scores.len(), expected });
+        return Err(TokenizerProblem::Length { key, found: scores.len(), expected });
     }
     if let Some(token) = scores.iter().position(|score| !score.is_finite()) {
-        return Err(Problem::Score { token });
+        return Err(TokenizerProblem::Score { token });
     }
     let ordinary: HashMap<&str, u32> = vocabulary
         .iter()
-        .filter(|(.., kind)| *kind == Kind::Normal)
+        .filter(|(.., kind)| *kind == TokenType::Normal)
         .map(|(id, piece, _)| (piece, id))
         .collect();
     let mut merges = Vec::new();

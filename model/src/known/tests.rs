@@ -71,7 +71,7 @@ fn billions(config: &ModelConfig) -> f64 {
 fn sizes_agree_with_names() {
     let mut checked = 0;
     for name in names() {
-        let config = known(name).unwrap_or_else(|| panic!("{name} is not read")).config;
+        let config = find_known(name).unwrap_or_else(|| panic!("{name} is not read")).config;
         let (_, expected) = BILLIONS
             .iter()
             .find(|(listed, _)| *listed == name)
@@ -113,8 +113,8 @@ fn llama_3_stretches_the_positions_it_was_trained_on() {
         ("llama-3.2-3b", 32.0, true),
         ("llama-3.3-70b", 8.0, false),
     ] {
-        let config = known(name).expect("known").config;
-        let rope = config.layers.of(0).rope.clone().expect("rotary");
+        let config = find_known(name).expect("known").config;
+        let rope = config.layers.kind(0).rope.clone().expect("rotary");
         assert_eq!(rope.theta, 5e5, "{name}");
         let scaling = RopeScaling::Llama3 {
             factor: expected,
@@ -126,16 +126,16 @@ fn llama_3_stretches_the_positions_it_was_trained_on() {
         assert_eq!((config.max_positions, config.tied_embeddings), (131_072, tied), "{name}");
         assert_eq!((config.vocab_size, config.num_kv_heads), (128_256, 8), "{name}");
     }
-    let ends = known("llama-3.3-70b").expect("known").config.eos_token_ids;
+    let ends = find_known("llama-3.3-70b").expect("known").config.eos_token_ids;
     assert_eq!(ends, [128_001, 128_008, 128_009]);
 }
 
 #[test]
 fn names_are_found_in_any_case() {
-    assert_eq!(known("OPT-30B").map(|k| k.repository), Some("facebook/opt-30b"));
-    let llama = known("LLaMA-3.1-8B").map(|k| k.repository);
+    assert_eq!(find_known("OPT-30B").map(|k| k.repository), Some("facebook/opt-30b"));
+    let llama = find_known("LLaMA-3.1-8B").map(|k| k.repository);
     assert_eq!(llama, Some("meta-llama/Llama-3.1-8B"));
-    assert!(known("opt-350m").is_none());
+    assert!(find_known("opt-350m").is_none());
     let mut all: Vec<&str> = names().chain(PUBLISHED.iter().map(|p| p.name)).collect();
     all.sort_unstable();
     all.dedup();

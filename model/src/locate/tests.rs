@@ -15,9 +15,13 @@ fn model(path: &Path, weights: &[&str]) {
     }
 }
 
-fn find(name: &str, cache: Option<&Path>, dummy_weights: bool) -> Result<Located, LocateError> {
-    let places = Places { hub_cache: cache.map(Path::to_owned) };
-    locate(Wanted { name, revision: None, dummy_weights }, &places)
+fn find(
+    name: &str,
+    cache: Option<&Path>,
+    dummy_weights: bool,
+) -> Result<LocatedModel, LocateError> {
+    let places = SearchPaths { hub_cache: cache.map(Path::to_owned) };
+    locate(ModelQuery { name, revision: None, dummy_weights }, &places)
 }
 
 #[test]
@@ -27,16 +31,16 @@ fn directories_and_files() {
     model(&folder.path().join("good"), &["model.safetensors"]);
     let found = find(&at("good"), None, false).expect("found");
     assert_eq!(found.name, "good");
-    assert!(matches!(found.weights, WeightsAt::Safetensors(_)));
+    assert!(matches!(found.weights, WeightsLocation::Safetensors(_)));
     model(&folder.path().join("bin"), &["pytorch_model.bin"]);
     let error = find(&at("bin"), None, false).expect_err("only bin").to_string();
     assert!(error.contains("save_pretrained") && error.contains(&at("bin")), "{error}");
-    assert!(matches!(find(&at("bin"), None, true).expect("dummy").weights, WeightsAt::Dummy));
+    assert!(matches!(find(&at("bin"), None, true).expect("dummy").weights, WeightsLocation::Dummy));
     std::fs::create_dir(folder.path().join("empty")).expect("folder");
     assert!(matches!(find(&at("empty"), None, false), Err(LocateError::NoConfig { .. })));
     std::fs::write(folder.path().join("m.gguf"), "").expect("file");
     let found = find(&at("m.gguf"), None, false).expect("found");
-    assert!(matches!(found.weights, WeightsAt::Gguf(_)));
+    assert!(matches!(found.weights, WeightsLocation::Gguf(_)));
     assert!(matches!(find(&at("none"), None, false), Err(LocateError::NoPath { .. })));
 }
 
@@ -107,10 +111,10 @@ fn parts_of_one_gguf_file_are_one_model() {
         std::fs::write(part(number), "").expect("file");
     }
     let located = find(&name, None, false).expect("one model");
-    assert_eq!((located.name.as_str(), located.weights), ("m", WeightsAt::Gguf(part(1))));
+    assert_eq!((located.name.as_str(), located.weights), ("m", WeightsLocation::Gguf(part(1))));
     let second = part(2).to_string_lossy().into_owned();
     let located = find(&second, None, false).expect("any part will do");
-    assert_eq!((located.name.as_str(), located.weights), ("m", WeightsAt::Gguf(part(2))));
+    assert_eq!((located.name.as_str(), located.weights), ("m", WeightsLocation::Gguf(part(2))));
     std::fs::write(part(3), "version https://git-lfs.github.com/spec/v1\n").expect("file");
     for name in [&name, &second] {
         let error = find(name, None, false).expect_err("a pointer").to_string();
@@ -133,10 +137,11 @@ fn repositories_in_the_cache() {
         assert_eq!(found.name, name);
         assert_eq!(found.tokenizer_directory, Some(root.join("snapshots/abc")));
     }
-    let wanted = Wanted { name: "facebook/opt-125m", revision: Some("abc"), dummy_weights: false };
-    let places = Places { hub_cache: Some(cache.path().to_owned()) };
+    let wanted =
+        ModelQuery { name: "facebook/opt-125m", revision: Some("abc"), dummy_weights: false };
+    let places = SearchPaths { hub_cache: Some(cache.path().to_owned()) };
     assert!(locate(wanted, &places).is_ok());
-    let error = locate(Wanted { revision: Some("v9"), ..wanted }, &places)
+    let error = locate(ModelQuery { revision: Some("v9"), ..wanted }, &places)
         .expect_err("no such revision")
         .to_string();
     assert!(
@@ -161,7 +166,7 @@ fn the_cache_is_where_the_hub_says() {
     let places = |set: &[(&str, &str)]| {
         let set: Vec<(String, String)> =
             set.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
-        Places::from_environment(move |name| {
+        SearchPaths::from_environment(move |name| {
             set.iter().find(|(key, _)| key == name).map(|(_, value)| value.clone())
         })
         .hub_cache

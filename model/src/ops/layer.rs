@@ -2,7 +2,7 @@
 
 use super::op::Op;
 use crate::config::{Dtype, ModelConfig};
-use crate::layers::{FeedForward, LayerKind, Mixing};
+use crate::layers::{FeedForward, LayerKind, TokenMixer};
 
 /// Expands to the list of a layer: its first half, given by name, and the operations after it.
 macro_rules! layer {
@@ -42,7 +42,7 @@ const DELTA_SHARED_LAYER: &[Op] = shared_expert_layer!(delta);
 impl ModelConfig {
     /// Returns the operations of a decoder layer, in order.
     pub fn layer_ops(&self, layer: usize) -> &'static [Op] {
-        self.ops_of(self.layers.of(layer))
+        self.ops_of(self.layers.kind(layer))
     }
 
     /// Returns the operations of a layer that attends, whose names placements use. For a model
@@ -50,7 +50,7 @@ impl ModelConfig {
     pub fn leading_ops(&self) -> &'static [Op] {
         let kinds = self.layers.kinds();
         let leading = kinds.iter().find(|kind| !kind.has_state()).unwrap_or(&kinds[0]);
-        self.ops_of(&LayerKind { mixing: Mixing::Attention, ..leading.clone() })
+        self.ops_of(&LayerKind { mixing: TokenMixer::Attention, ..leading.clone() })
     }
 
     /// Returns every operation that occurs in any layer, without duplicates, in the order of the
@@ -71,20 +71,24 @@ impl ModelConfig {
 
     /// Returns the index of an operation in its layer's list. The fused attention is at the index
     /// of softmax, whose weights it uses.
-    pub fn place_in_layer(&self, layer: usize, op: Op) -> Option<usize> {
+    pub fn index_in_layer(&self, layer: usize, op: Op) -> Option<usize> {
         self.layer_ops(layer).iter().position(|other| *other == op.weights_op())
     }
 
     fn ops_of(&self, kind: &LayerKind) -> &'static [Op] {
         match (kind.mixing, kind.feed_forward) {
-            (Mixing::Delta, FeedForward::Dense) => DELTA_LAYER,
-            (Mixing::Delta, _) => DELTA_SHARED_LAYER,
-            (Mixing::Attention, FeedForward::SharedExpert) => GATED_ATTENTION_SHARED_LAYER,
-            (Mixing::Attention, FeedForward::Experts) => EXPERT_LAYER,
-            (Mixing::Attention, FeedForward::Dense) if self.output_gate => GATED_ATTENTION_LAYER,
-            (Mixing::Attention, FeedForward::Dense) if self.post_norms => FOUR_NORM_LAYER,
-            (Mixing::Attention, FeedForward::Dense) if self.activation.is_gated() => GATED_LAYER,
-            (Mixing::Attention, FeedForward::Dense) => PLAIN_LAYER,
+            (TokenMixer::Delta, FeedForward::Dense) => DELTA_LAYER,
+            (TokenMixer::Delta, _) => DELTA_SHARED_LAYER,
+            (TokenMixer::Attention, FeedForward::SharedExpert) => GATED_ATTENTION_SHARED_LAYER,
+            (TokenMixer::Attention, FeedForward::Experts) => EXPERT_LAYER,
+            (TokenMixer::Attention, FeedForward::Dense) if self.output_gate => {
+                GATED_ATTENTION_LAYER
+            }
+            (TokenMixer::Attention, FeedForward::Dense) if self.post_norms => FOUR_NORM_LAYER,
+            (TokenMixer::Attention, FeedForward::Dense) if self.activation.is_gated() => {
+                GATED_LAYER
+            }
+            (TokenMixer::Attention, FeedForward::Dense) => PLAIN_LAYER,
         }
     }
 

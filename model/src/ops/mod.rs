@@ -10,5 +10,5 @@ mod weights;
 
 pub use layer::{GATED_LAYER, PLAIN_LAYER};
 pub use op::{Kv, Op};
-pub use value::{Element, Value};
+pub use value::{ElementType, Value};
 pub use weights::{WEIGHT_ALIGN, WeightLayout, WeightShape, align_up};

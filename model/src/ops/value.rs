@@ -6,7 +6,7 @@ use crate::config::{Dtype, ModelConfig};
 use crate::delta::DeltaNet;
 
 /// A value that is written by one operation and read by others. Every value has a single type in
-/// memory ([`Value::element`]) and is rounded to it whether or not it crosses a cut.
+/// memory ([`MetadataValue::element`]) and is rounded to it whether or not it crosses a cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Value {
     /// Residual stream `[rows, hidden]`, updated in place by the last operation of each half of a
@@ -66,7 +66,7 @@ pub enum Value {
 
 /// Element type of a value in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Element {
+pub enum ElementType {
     /// Type selected by the run's `--dtype`.
     Compute,
     F32,
@@ -74,22 +74,22 @@ pub enum Element {
 
 impl Value {
     /// Returns the type that this value has in memory.
-    pub const fn element(self) -> Element {
+    pub const fn element(self) -> ElementType {
         match self {
             Value::Hidden
             | Value::Scores
             | Value::Probabilities
             | Value::Routing
-            | Value::Logits => Element::F32,
-            _ => Element::Compute,
+            | Value::Logits => ElementType::F32,
+            _ => ElementType::Compute,
         }
     }
 
     /// Returns the number of bytes of one element with `dtype`.
     pub const fn element_bytes(self, dtype: Dtype) -> usize {
         match self.element() {
-            Element::Compute => dtype.size_bytes(),
-            Element::F32 => 4,
+            ElementType::Compute => dtype.size_bytes(),
+            ElementType::F32 => 4,
         }
     }
 

@@ -1,10 +1,10 @@
 //! Shape and layout of each operation's weights.
 
 use super::op::Op;
-use crate::compressed::{ROWS, WeightFormat};
 use crate::config::{Dtype, Family, ModelConfig, QkNorm};
 use crate::delta::DeltaNet;
 use crate::experts::Experts;
+use crate::quantized_format::{ROWS, WeightFormat};
 
 /// Shape of an operation's weights: a row-major matrix, followed by vectors of f32.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,7 +6,7 @@
 
 use half::bf16;
 
-use super::{Part, SourceError, TensorId, WeightSource};
+use super::{SourceError, TensorId, TensorPart, WeightSource};
 use crate::config::ModelConfig;
 
 /// Half the width of a matrix's uniform distribution, which has a standard deviation of about 0.02.
@@ -43,9 +43,9 @@ impl DummySource {
             });
         }
         let (centre, spread) = match part(id) {
-            Part::Matrix => (0.0, MATRIX_SPREAD),
-            Part::Gain => (1.0, VECTOR_SPREAD),
-            Part::Bias => (0.0, VECTOR_SPREAD),
+            TensorPart::Matrix => (0.0, MATRIX_SPREAD),
+            TensorPart::Gain => (1.0, VECTOR_SPREAD),
+            TensorPart::Bias => (0.0, VECTOR_SPREAD),
         };
         let id = match id {
             TensorId::Head if self.config.tied_embeddings => TensorId::Embedding,
@@ -85,9 +85,9 @@ impl WeightSource for DummySource {
     }
 }
 
-fn part(id: TensorId) -> Part {
+fn part(id: TensorId) -> TensorPart {
     match id {
-        TensorId::Embedding | TensorId::Positions | TensorId::Head => Part::Matrix,
+        TensorId::Embedding | TensorId::Positions | TensorId::Head => TensorPart::Matrix,
         TensorId::FinalNorm { part } | TensorId::Layer { part, .. } => part,
     }
 }
@@ -119,10 +119,10 @@ mod tests {
     use crate::ops::Op;
 
     fn source(seed: u64) -> DummySource {
-        DummySource::new(crate::known::known("opt-125m").expect("known").config, seed)
+        DummySource::new(crate::known::find_known("opt-125m").expect("known").config, seed)
     }
 
-    const FC0: TensorId = TensorId::Layer { layer: 3, op: Op::Fc0, part: Part::Matrix };
+    const FC0: TensorId = TensorId::Layer { layer: 3, op: Op::Fc0, part: TensorPart::Matrix };
 
     #[test]
     fn values_spread_around_zero_and_differ() {
@@ -148,7 +148,7 @@ mod tests {
         let mut other = rows.clone();
         source(6).read_f32(FC0, 13, &mut other).expect("in range");
         assert_ne!(rows, other);
-        let other_op = TensorId::Layer { layer: 4, op: Op::Fc0, part: Part::Matrix };
+        let other_op = TensorId::Layer { layer: 4, op: Op::Fc0, part: TensorPart::Matrix };
         source(5).read_f32(other_op, 13, &mut other).expect("in range");
         assert_ne!(rows, other);
         assert!(source(5).read_f32(FC0, 3071, &mut rows).is_err());
@@ -157,7 +157,7 @@ mod tests {
     #[test]
     fn a_tied_head_is_the_embedding() {
         let read = |tied: bool, id| {
-            let mut config = crate::known::known("opt-125m").expect("known").config;
+            let mut config = crate::known::find_known("opt-125m").expect("known").config;
             config.tied_embeddings = tied;
             let mut row = vec![0.0f32; 768];
             DummySource::new(config, 1).read_f32(id, 9, &mut row).expect("in range");

@@ -23,9 +23,9 @@ pub enum TensorId {
     /// Output head `[vocab, hidden]`; identical to the embedding if tied.
     Head,
     /// Gain and bias of the norm before the head.
-    FinalNorm { part: Part },
+    FinalNorm { part: TensorPart },
     /// Tensor of an operation of a layer.
-    Layer { layer: usize, op: crate::ops::Op, part: Part },
+    Layer { layer: usize, op: crate::ops::Op, part: TensorPart },
 }
 
 impl TensorId {
@@ -33,19 +33,20 @@ impl TensorId {
     pub fn is_vector(self) -> bool {
         matches!(
             self,
-            TensorId::FinalNorm { .. } | TensorId::Layer { part: Part::Gain | Part::Bias, .. }
+            TensorId::FinalNorm { .. }
+                | TensorId::Layer { part: TensorPart::Gain | TensorPart::Bias, .. }
         )
     }
 
     /// Returns the shape that a configuration requires; `None` for a tensor that such a model does
     /// not have.
     pub fn expected_shape(self, config: &ModelConfig) -> Option<(usize, usize)> {
-        let vector = |weights: Option<WeightShape>, part: Part| {
+        let vector = |weights: Option<WeightShape>, part: TensorPart| {
             let shape = weights?;
             let place = match (shape.matrix, part) {
-                (matrix, Part::Matrix) => return matrix,
-                (Some(_), Part::Bias) | (None, Part::Gain) => 0,
-                (None, Part::Bias) | (Some(_), Part::Gain) => 1,
+                (matrix, TensorPart::Matrix) => return matrix,
+                (Some(_), TensorPart::Bias) | (None, TensorPart::Gain) => 0,
+                (None, TensorPart::Bias) | (Some(_), TensorPart::Gain) => 1,
             };
             shape.vectors[place].map(|count| (1, count))
         };
@@ -65,7 +66,7 @@ impl TensorId {
 
 /// Part of an operation's weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Part {
+pub enum TensorPart {
     /// The `[out, in]` matrix of a linear.
     Matrix,
     /// The gain of a norm, including the one after q and k; the sinks of a softmax.

@@ -1,6 +1,6 @@
 //! Types in which files store tensors: their blocks, and the grouped formats of the low-bit ones.
 
-use crate::compressed::Grouped;
+use crate::quantized_format::Grouped;
 
 /// Element type of a stored tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -27,10 +27,10 @@ impl TextTokenizer {
         }
         let (mut tokens, mut cuts, mut rest) = (0, 0, text);
         while !rest.is_empty() {
-            let (part, behind) = rest.split_at(cut(rest));
+            let (part, after_cut) = rest.split_at(cut(rest));
             tokens += self.encode(part, false)?.len();
             cuts += 1;
-            rest = behind;
+            rest = after_cut;
         }
         Ok((tokens > max_tokens.saturating_add(cuts * TOKENS_PER_CUT)).then_some(tokens))
     }
@@ -58,10 +58,10 @@ mod tests {
         for text in [words.as_str(), runs.as_str(), "", "a", &" ".repeat(PART_BYTES + 1)] {
             let (mut rest, mut parts) = (text, Vec::new());
             while !rest.is_empty() {
-                let (part, behind) = rest.split_at(cut(rest));
+                let (part, after_cut) = rest.split_at(cut(rest));
                 assert!(!part.is_empty() && part.len() <= PART_BYTES);
                 parts.push(part);
-                rest = behind;
+                rest = after_cut;
             }
             assert_eq!(parts.concat(), text);
             if text.starts_with('w') {

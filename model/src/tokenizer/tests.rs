@@ -104,7 +104,7 @@ fn absent_files_are_no_tokenizer_and_broken_ones_an_error() {
 #[test]
 fn a_tokenizer_in_another_form_is_named() {
     let directory = tempfile::tempdir().unwrap();
-    let unread = || TextTokenizer::unread_file(directory.path());
+    let unread = || TextTokenizer::unsupported_file(directory.path());
     assert_eq!(unread(), None);
     fs::write(directory.path().join("tokenizer.model"), "").unwrap();
     assert_eq!(unread(), Some("tokenizer.model"));
@@ -163,7 +163,7 @@ fn bytes_that_are_no_text_do_not_pile_up() {
     for token in &tokens {
         text.extend(stream.push(*token).unwrap());
         let (kept, emitted) = stream.growing.as_parts();
-        assert!(kept.len() - emitted < WAITING_MAX, "{} wait", kept.len() - emitted);
+        assert!(kept.len() - emitted < PENDING_TOKENS_MAX, "{} wait", kept.len() - emitted);
     }
     assert_eq!(text, tokenizer.decode(&tokens).unwrap());
     assert!(text.ends_with("éa"), "{text}");
@@ -202,7 +202,7 @@ fn a_stream_keeps_the_spaces_of_sentencepiece() {
 }
 
 fn answer(tokenizer: &TextTokenizer, prompt: &[u32], tokens: &[u32], keeps_space: bool) -> String {
-    let mut stream = tokenizer.stream_behind(prompt, keeps_space).unwrap();
+    let mut stream = tokenizer.stream_after(prompt, keeps_space).unwrap();
     let mut text = String::new();
     for token in tokens {
         text.extend(stream.push(*token).unwrap());

@@ -4,12 +4,12 @@
 use model::config::ModelConfig;
 use model::ops::Op;
 use planner::budget::Budget;
-use planner::lia::{Case, Stage, best};
+use planner::lia::{LiaStage, LiaWorkload, best_vector};
 use planner::policy::Placement;
-use planner::priced::{Pricing, steady_step_ns};
+use planner::search::{Pricing, steady_step_ns};
 use program::plan::Plan;
-use program::simulate::{Usage, simulate};
-use program::topology::Engine;
+use program::simulate::{LaneUsage, simulate};
+use program::topology::HardwareEngine;
 
 use crate::cells::Scenario;
 use crate::place::{DTYPE, Setting, TOKENS_MAX, describe, digits};
@@ -49,14 +49,16 @@ pub struct Busy {
 }
 
 impl Busy {
-    fn of(usage: &Usage, plan: &Plan) -> Busy {
+    fn of(usage: &LaneUsage, plan: &Plan) -> Busy {
         let mut busy = Busy::default();
         for (lane, busy_ns) in plan.topology.lanes.iter().zip(&usage.busy_ns) {
             let ms = *busy_ns as f64 / 1e6;
             match lane.engine {
-                Engine::Cpu => busy.cpu_ms += ms,
-                Engine::Gpu { .. } => busy.gpu_ms += ms,
-                Engine::Link { .. } | Engine::Storage { .. } => busy.transfers_ms += ms,
+                HardwareEngine::Cpu => busy.cpu_ms += ms,
+                HardwareEngine::Gpu { .. } => busy.gpu_ms += ms,
+                HardwareEngine::Link { .. } | HardwareEngine::Storage { .. } => {
+                    busy.transfers_ms += ms
+                }
             }
         }
         busy
@@ -184,13 +186,13 @@ fn decode(setting: &Setting<'_>, placement: &Placement) -> Result<Decode, String
             time: Time { ms: step_ns / 1e6, busy },
             cpu_busy: busy.cpu_ms / (usage.total_ns as f64 / 1e6 / f64::from(USAGE_STEPS)),
             cpu_beside_transfers: usage.overlap(),
-            far_share: far_share(&Budget::of(&plan)),
+            far_share: far_share(&Budget::from_plan(&plan)),
         })
     })
 }
 
 fn far_share(budget: &Budget) -> f64 {
-    let far = budget.far_bytes.iter().sum::<u64>() as f64;
+    let far = budget.slow_tier_bytes.iter().sum::<u64>() as f64;
     far / (far + (budget.weights_bytes + budget.kv_bytes) as f64)
 }
 
@@ -230,15 +232,15 @@ pub fn vectors(scenario: &Scenario) -> Result<[String; 2], String> {
     let setting = Setting::of(scenario)?;
     let best = |stage| {
         let length = match stage {
-            Stage::Prefill => scenario.prompt,
-            Stage::Decode => middle(scenario),
+            LiaStage::Prefill => scenario.prompt,
+            LiaStage::Decode => middle(scenario),
         };
         let batch = scenario.batches * scenario.batch_size;
-        let case = Case { batch, length, dtype: DTYPE, resident: false };
-        let best = best(&setting.machine, &setting.config, stage, &case);
+        let case = LiaWorkload { batch, length, dtype: DTYPE, resident: false };
+        let best = best_vector(&setting.machine, &setting.config, stage, &case);
         best.map(|(vector, _)| digits(vector)).map_err(|error| error.to_string())
     };
-    Ok([best(Stage::Prefill)?, best(Stage::Decode)?])
+    Ok([best(LiaStage::Prefill)?, best(LiaStage::Decode)?])
 }
 
 /// Sizes of weights and KV of a run, in bytes.

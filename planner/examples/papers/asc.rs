@@ -11,11 +11,11 @@
 
 use model::config::ModelConfig;
 use model::ops::Op;
-use planner::layer::steady::{LayerMap, Shape, steady_map};
-use planner::layer::table::{OpCost, Table};
-use planner::policy::by_name::PolicyName;
+use planner::layer::steady::{LayerMap, SlotLimits, steady_map};
+use planner::layer::table::{OpCost, OperationTable};
+use planner::policy::name::PolicyName;
 use planner::policy::{Placement, Policy};
-use planner::priced::table;
+use planner::search::operation_table;
 
 use crate::answer::{Answer, Busy, middle, prefill};
 use crate::cells::Scenario;
@@ -47,7 +47,7 @@ const WV: usize = 5;
 pub fn answer(scenario: &Scenario) -> Result<Answer, String> {
     let setting = Setting::of(scenario)?;
     let plain = setting.with_estimator(setting.batch_size, scenario.prompt, |estimator| {
-        table(estimator, None).map_err(|error| error.to_string())
+        operation_table(estimator, None).map_err(|error| error.to_string())
     })?;
     let table = reordered(&plain, &setting)?;
     let count = table.ops.len();
@@ -55,10 +55,10 @@ pub fn answer(scenario: &Scenario) -> Result<Answer, String> {
         PolicyName::GpuOnly => vec![(0, count)],
         policy => policy.intervals(&table).ok_or("the policy has no intervals")?,
     };
-    let compressed = table.compression.cases()[0];
+    let compressed = table.compression.search_cases()[0];
     let layer_ms = |(start, end): (usize, usize)| {
         let on_gpu = (0..count).map(|index| (start..end).contains(&index)).collect();
-        steady_map(&table, &LayerMap::of(on_gpu, compressed), &Shape::default()).latency.ms()
+        steady_map(&table, &LayerMap::of(on_gpu, compressed), &SlotLimits::default()).latency.ms()
     };
     // The transfer of X is attributed to Scores, so WV cannot be on the GPU without Scores.
     let whole = intervals
@@ -68,7 +68,7 @@ pub fn answer(scenario: &Scenario) -> Result<Answer, String> {
     let (layer_ms, (start, end)) =
         best.min_by(|a, b| a.0.total_cmp(&b.0)).ok_or("there is no interval")?;
     // According to the paper, prefill does not improve.
-    let prefill = prefill(&setting, &Placement::of(Policy::GpuOnly))?;
+    let prefill = prefill(&setting, &Placement::from_policy(Policy::GpuOnly))?;
     let decode_step_ms = layer_ms * setting.config.num_layers as f64;
     let steps = f64::from(scenario.new_tokens.saturating_sub(1));
     let tokens = f64::from(scenario.batches * scenario.batch_size * scenario.new_tokens);
@@ -91,7 +91,7 @@ pub fn answer(scenario: &Scenario) -> Result<Answer, String> {
 }
 
 /// Returns the table of a layer in ASC's order.
-fn reordered(plain: &Table, setting: &Setting<'_>) -> Result<Table, String> {
+fn reordered(plain: &OperationTable, setting: &Setting<'_>) -> Result<OperationTable, String> {
     let config = &setting.config;
     let names = config.leading_ops();
     let of = |op: Op| -> Result<OpCost, String> {
@@ -100,7 +100,7 @@ fn reordered(plain: &Table, setting: &Setting<'_>) -> Result<Table, String> {
             format!("ASC's order is not written down for {}, which lacks {op:?}", config.name)
         })
     };
-    if names.len() != ORDER.len() || config.layers.of(0).rope.is_some() {
+    if names.len() != ORDER.len() || config.layers.kind(0).rope.is_some() {
         return Err(format!("ASC's order is not written down for {}", config.name));
     }
     let mut ops = ORDER.into_iter().map(of).collect::<Result<Vec<_>, _>>()?;
@@ -115,7 +115,7 @@ fn reordered(plain: &Table, setting: &Setting<'_>) -> Result<Table, String> {
         (scores.h2d_ms * wider, scores.h2d_compressed_ms * wider);
     let wv = &mut ops[WV];
     (wv.h2d_ms, wv.h2d_compressed_ms, wv.kv) = (0.0, 0.0, false);
-    Ok(Table { ops, fused: None, needs: None, ..plain.clone() })
+    Ok(OperationTable { ops, fused: None, needs: None, ..plain.clone() })
 }
 
 /// Returns the ratio of the bytes of a row of X to those of a row of K.

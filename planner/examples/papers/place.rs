@@ -1,15 +1,17 @@
 //! The placement of a run: the one found by the search of its policy or, if the paper keeps nothing
 //! in device memory or specifies the vectors itself, the best of the remaining ones.
 
-use model::compressed::{Grouped, WeightFormat};
 use model::config::{Dtype, ModelConfig};
-use planner::budget::{Limits, Request};
-use planner::layer::steady::{LayerMap, Shape, steady_map};
-use planner::lia::Vector;
+use model::quantized_format::{Grouped, WeightFormat};
+use planner::budget::{MemoryLimits, PlacementRequest};
+use planner::layer::steady::{LayerMap, SlotLimits, steady_map};
+use planner::lia::OffloadVector;
 use planner::machine::Machine;
-use planner::policy::by_name::{PolicyName, UnknownPolicy};
-use planner::policy::{Far, Flexgen, Formats, Placement, Policy, Residency, ResidentAttention};
-use planner::priced::{Effort, Estimator, Question, choose, table};
+use planner::policy::name::{PolicyName, UnknownPolicy};
+use planner::policy::{
+    Flexgen, Formats, Placement, Policy, Residency, ResidentAttention, SlowTierLayers,
+};
+use planner::search::{Estimator, SearchEffort, SearchRequest, choose, operation_table};
 use planner::split::Split;
 use program::formats::{KvFormat, WeightFormats};
 use program::map::{ChunkOrder, Chunking, layer_list};
@@ -35,7 +37,7 @@ pub struct Setting<'a> {
     pub policy: PolicyName,
     pub scenario: &'a Scenario,
     formats: Formats,
-    limits: Limits,
+    limits: MemoryLimits,
     batches: u16,
     pub batch_size: u16,
 }
@@ -46,10 +48,10 @@ impl<'a> Setting<'a> {
     /// # Errors
     /// Fails if the planner does not know the model or machine, or does not support the scenario.
     pub fn of(scenario: &'a Scenario) -> Result<Setting<'a>, String> {
-        let config = model::known::known(&scenario.model)
+        let config = model::known::find_known(&scenario.model)
             .ok_or_else(|| format!("the planner does not know {}", scenario.model))?
             .config;
-        let mut machine = planner::machine::known(&scenario.machine)
+        let mut machine = planner::machine::find_bundled(&scenario.machine)
             .ok_or_else(|| format!("there is no description of {}", scenario.machine))?
             .map_err(sentence)?;
         if !scenario.far {
@@ -61,11 +63,11 @@ impl<'a> Setting<'a> {
             );
         }
         let policy = scenario.policy.parse().map_err(|error: UnknownPolicy| error.to_string())?;
-        let limits = Limits {
+        let limits = MemoryLimits {
             dram_bytes: if scenario.unbounded { UNBOUNDED_BYTES } else { machine.dram_bytes() },
             vram_bytes: Some(machine.vram_bytes()),
             vram_is_dram: false,
-            far_bytes: machine.far_bytes(),
+            slow_tier_bytes: machine.slow_tier_bytes(),
             device_scratch: None,
         };
         let count = |number: u32| u16::try_from(number).map_err(sentence);
@@ -84,7 +86,7 @@ impl<'a> Setting<'a> {
             PolicyName::Flexgen => Policy::Flexgen(Flexgen::default()),
             _ => split(0, layer_list(&self.config, 0, None).len(), None),
         };
-        let placement = Placement::of(policy);
+        let placement = Placement::from_policy(policy);
         let largest = self.request(&placement).largest_batch(self.batches, BATCH_MAX);
         Ok(largest.map_err(sentence)?.unwrap_or(0))
     }
@@ -100,19 +102,19 @@ impl<'a> Setting<'a> {
         prompt: u32,
         then: impl FnOnce(&Estimator<'_>) -> Result<T, String>,
     ) -> Result<T, String> {
-        let everything = Placement::of(Policy::GpuOnly);
+        let everything = Placement::from_policy(Policy::GpuOnly);
         let whole = self.request(&everything);
-        let cut = Request { max_prompt: self.searched_prompt(), ..whole };
-        let homes = cut.homes(self.batches, self.batch_size).map_err(sentence)?;
-        let request = &Request { max_prompt: prompt, ..whole };
+        let cut = PlacementRequest { max_prompt: self.searched_prompt(), ..whole };
+        let homes = cut.default_tiers(self.batches, self.batch_size).map_err(sentence)?;
+        let request = &PlacementRequest { max_prompt: prompt, ..whole };
         let (batches, pricing) = (self.batches, &self.machine);
         let has_small_streams = false;
-        then(&Estimator { request, batches, batch_size, pricing, homes, has_small_streams })
+        then(&Estimator { request, batches, batch_size, pricing, tiers: homes, has_small_streams })
     }
 
-    fn request<'b>(&'b self, placement: &'b Placement) -> Request<'b> {
+    fn request<'b>(&'b self, placement: &'b Placement) -> PlacementRequest<'b> {
         let Scenario { prompt, new_tokens, .. } = *self.scenario;
-        Request {
+        PlacementRequest {
             config: &self.config,
             placement,
             formats: &self.formats,
@@ -137,9 +139,9 @@ impl<'a> Setting<'a> {
         let placement = self.near()?;
         let resident = placement.residency.layers.len();
         let layers = if self.scenario.far { self.config.num_layers - resident } else { 0 };
-        let mut far = Far::NONE;
+        let mut far = SlowTierLayers::NONE;
         far.layers[0] = layers;
-        Ok(Placement { far, ..placement })
+        Ok(Placement { slow_tier: far, ..placement })
     }
 
     /// Returns the placement with everything on the host in its nearest memory.
@@ -150,12 +152,12 @@ impl<'a> Setting<'a> {
             return self.most_resident(policy);
         }
         let flexgen = |cpu_attention| {
-            Placement::of(Policy::Flexgen(Flexgen { spread: false, cpu_attention }))
+            Placement::from_policy(Policy::Flexgen(Flexgen { spread: false, cpu_attention }))
         };
         match (self.policy, self.scenario.resident) {
             (PolicyName::TwoSplit | PolicyName::OneSplit, false) => self.streamed_split(),
             (PolicyName::Flexgen, false) => self.fastest(vec![flexgen(false), flexgen(true)]),
-            (PolicyName::Lia, false) => Ok(Placement::of(self.chosen()?.policy)),
+            (PolicyName::Lia, false) => Ok(Placement::from_policy(self.chosen()?.policy)),
             // FlexGen computes prompts on the GPU.
             (PolicyName::Flexgen, true) => {
                 self.fitted(Placement { prefill_on_cpu: false, ..self.chosen()? })
@@ -169,16 +171,19 @@ impl<'a> Setting<'a> {
 
     /// Returns the placement found by the search of the policy.
     fn chosen(&self) -> Result<Placement, String> {
-        let placement = Placement::of(Policy::GpuOnly);
-        let question = Question {
-            request: &Request { max_prompt: self.searched_prompt(), ..self.request(&placement) },
+        let placement = Placement::from_policy(Policy::GpuOnly);
+        let question = SearchRequest {
+            request: &PlacementRequest {
+                max_prompt: self.searched_prompt(),
+                ..self.request(&placement)
+            },
             batches: self.batches,
             batch_size: self.batch_size,
             policy: self.policy,
             chunkings: &self.chunkings(),
             pricing: &self.machine,
-            effort: Effort::Quick,
-            stage: None,
+            effort: SearchEffort::Quick,
+            rehearser: None,
         };
         Ok(choose(&question).map_err(sentence)?.placement)
     }
@@ -217,7 +222,7 @@ impl<'a> Setting<'a> {
                 attention,
                 ..Residency::NONE
             };
-            self.fitted(Placement { residency, ..Placement::of(policy) })
+            self.fitted(Placement { residency, ..Placement::from_policy(policy) })
         });
         self.fastest(all.into_iter().collect::<Result<_, _>>()?)
     }
@@ -226,18 +231,18 @@ impl<'a> Setting<'a> {
     fn streamed_split(&self) -> Result<Placement, String> {
         let mut ranked = Vec::new();
         for chunking in self.chunkings() {
-            let table = self.estimates(|one| table(one, chunking).map_err(sentence))?;
+            let table = self.estimates(|one| operation_table(one, chunking).map_err(sentence))?;
             let count = table.ops.len();
             for (start, end) in self.policy.intervals(&table).unwrap_or_default() {
                 let on_gpu = (0..count).map(|index| (start..end).contains(&index)).collect();
-                let layer = LayerMap::of(on_gpu, table.compression.cases()[0]);
-                let latency = steady_map(&table, &layer, &Shape::default()).latency;
+                let layer = LayerMap::of(on_gpu, table.compression.search_cases()[0]);
+                let latency = steady_map(&table, &layer, &SlotLimits::default()).latency;
                 ranked.push((latency, split(start, end, chunking)));
             }
         }
         ranked.sort_by_key(|(latency, _)| *latency);
         let best = ranked.into_iter().take(COMPILED_SPLITS);
-        self.fastest(best.map(|(_, policy)| Placement::of(policy)).collect())
+        self.fastest(best.map(|(_, policy)| Placement::from_policy(policy)).collect())
     }
 
     fn estimates<T>(
@@ -278,13 +283,13 @@ fn formats(config: &ModelConfig, compression: Compression) -> Formats {
 }
 
 /// Parses an offload vector from its digits.
-pub fn vector(digits: &str) -> Vector {
+pub fn vector(digits: &str) -> OffloadVector {
     let bytes = digits.as_bytes();
-    Vector(std::array::from_fn(|index| bytes.get(index) == Some(&b'1')))
+    OffloadVector(std::array::from_fn(|index| bytes.get(index) == Some(&b'1')))
 }
 
 /// Formats an offload vector as digits.
-pub fn digits(Vector(cpu): Vector) -> String {
+pub fn digits(OffloadVector(cpu): OffloadVector) -> String {
     cpu.map(|cpu| if cpu { '1' } else { '0' }).iter().collect()
 }
 

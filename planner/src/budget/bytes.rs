@@ -4,17 +4,17 @@ use std::collections::BTreeSet;
 
 use program::ir::{BufferId, Instruction};
 use program::plan::{DeviceScratch, Footprint, Plan};
-use program::topology::FAR_MAX;
+use program::topology::SLOW_TIERS_MAX;
 
 /// Code, stacks, thread scratch and control segments of all processes, in bytes.
 pub const PROCESS_OVERHEAD_BYTES: u64 = 192 << 20;
 
 /// Memory that the plan may use.
 #[derive(Debug, Clone, Copy)]
-pub struct Limits {
+pub struct MemoryLimits {
     pub dram_bytes: u64,
     /// Bytes of the additional host memories, which store only weights.
-    pub far_bytes: [u64; FAR_MAX],
+    pub slow_tier_bytes: [u64; SLOW_TIERS_MAX],
     /// `None` for a device without its own limit; its arena is in DRAM.
     pub vram_bytes: Option<u64>,
     /// The device is emulated: its arena counts as DRAM too.
@@ -24,13 +24,13 @@ pub struct Limits {
     pub device_scratch: Option<DeviceScratch>,
 }
 
-impl Limits {
+impl MemoryLimits {
     /// The value for a host with a single memory.
-    pub const NO_FAR: [u64; FAR_MAX] = [0; FAR_MAX];
+    pub const NO_SLOW_TIER: [u64; SLOW_TIERS_MAX] = [0; SLOW_TIERS_MAX];
 
     /// Returns the capacity of all additional memories.
-    pub(super) fn far_room_bytes(&self) -> u64 {
-        self.far_bytes.iter().fold(0, |sum, bytes| sum.saturating_add(*bytes))
+    pub(super) fn slow_tier_capacity_bytes(&self) -> u64 {
+        self.slow_tier_bytes.iter().fold(0, |sum, bytes| sum.saturating_add(*bytes))
     }
 }
 
@@ -40,7 +40,7 @@ pub struct Budget {
     /// Weights in the near host memory.
     pub weights_bytes: u64,
     /// Weights in the additional host memories.
-    pub far_bytes: [u64; FAR_MAX],
+    pub slow_tier_bytes: [u64; SLOW_TIERS_MAX],
     pub kv_bytes: u64,
     pub activations_bytes: u64,
     /// Bytes on the device, including what it needs in addition to the plan's buffers.
@@ -50,12 +50,12 @@ pub struct Budget {
 
 impl Budget {
     /// Sums up a plan's buffers.
-    pub fn of(plan: &Plan) -> Budget {
+    pub fn from_plan(plan: &Plan) -> Budget {
         Budget::from(plan.footprint(None))
     }
 
     /// Returns the DRAM bytes of all processes together.
-    pub fn dram_bytes(&self, limits: &Limits) -> u64 {
+    pub fn dram_bytes(&self, limits: &MemoryLimits) -> u64 {
         let device = if limits.vram_is_dram { self.device_bytes } else { 0 };
         self.weights_bytes
             + self.kv_bytes
@@ -66,14 +66,14 @@ impl Budget {
     }
 
     /// Returns true if the device and the additional host memories have sufficient capacity.
-    pub(super) fn fits_elsewhere(&self, limits: &Limits) -> bool {
-        let mut far = self.far_bytes.iter().zip(limits.far_bytes);
+    pub(super) fn fits_device_and_slow_tiers(&self, limits: &MemoryLimits) -> bool {
+        let mut slow_tiers = self.slow_tier_bytes.iter().zip(limits.slow_tier_bytes);
         limits.vram_bytes.is_none_or(|vram| self.device_bytes <= vram)
-            && far.all(|(bytes, most)| *bytes <= most)
+            && slow_tiers.all(|(bytes, capacity)| *bytes <= capacity)
     }
 
     /// Returns the number of bytes that exceed the DRAM.
-    pub(super) fn missing_bytes(&self, limits: &Limits) -> u64 {
+    pub(super) fn missing_bytes(&self, limits: &MemoryLimits) -> u64 {
         self.dram_bytes(limits).saturating_sub(limits.dram_bytes)
     }
 }
@@ -105,7 +105,7 @@ impl From<Footprint> for Budget {
     fn from(footprint: Footprint) -> Budget {
         Budget {
             weights_bytes: footprint.host_weights_bytes,
-            far_bytes: footprint.far_weights_bytes,
+            slow_tier_bytes: footprint.slow_tier_weights_bytes,
             kv_bytes: footprint.host_kv_bytes,
             activations_bytes: footprint.host_activations_bytes,
             device_bytes: footprint.device_bytes + footprint.device_scratch_bytes,

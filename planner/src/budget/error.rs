@@ -4,19 +4,19 @@ use model::config::Dtype;
 use program::compile::CompileError;
 use program::plan::RunShape;
 
-use super::bytes::{Budget, Limits, PROCESS_OVERHEAD_BYTES};
+use super::bytes::{Budget, MemoryLimits, PROCESS_OVERHEAD_BYTES};
 
 /// Reason for which no plan was made.
 #[derive(Debug, thiserror::Error)]
 pub enum PlanError {
     #[error(transparent)]
     Compile(#[from] CompileError),
-    #[error("{}", refusal(.model, .shape, .budget, .limits, *.fitting, *.has_storages))]
+    #[error("{}", does_not_fit_message(.model, .shape, .budget, .limits, *.fitting, *.has_storages))]
     DoesNotFit {
         model: String,
         shape: Box<RunShape>,
         budget: Box<Budget>,
-        limits: Box<Limits>,
+        limits: Box<MemoryLimits>,
         fitting: Option<u16>,
         /// True if weights are read from storages; the budget is then what stays in memory.
         has_storages: bool,
@@ -27,11 +27,11 @@ fn gib(bytes: u64) -> f64 {
     bytes as f64 / (1u64 << 30) as f64
 }
 
-fn refusal(
+fn does_not_fit_message(
     model: &str,
     shape: &RunShape,
     budget: &Budget,
-    limits: &Limits,
+    limits: &MemoryLimits,
     fitting: Option<u16>,
     has_storages: bool,
 ) -> String {
@@ -43,10 +43,10 @@ fn refusal(
         ),
         false => ("", "weights"),
     };
-    let far_bytes: u64 = budget.far_bytes.iter().sum();
-    let far = match far_bytes {
+    let slow_tier_bytes: u64 = budget.slow_tier_bytes.iter().sum();
+    let far = match slow_tier_bytes {
         0 => String::new(),
-        _ => format!(" plus {:.2} in further memory", gib(far_bytes)),
+        _ => format!(" plus {:.2} in further memory", gib(slow_tier_bytes)),
     };
     let mut text = format!(
         "{model} with {}x{} sequences of up to {} positions needs {:.2} GiB of memory{even_so} \

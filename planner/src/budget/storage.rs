@@ -3,13 +3,13 @@
 
 use model::config::{Dtype, ModelConfig};
 use model::ops::Op;
-use program::map::{Device, DeviceMap};
+use program::map::{ComputeDevice, DeviceMap};
 use program::shares::ReadShares;
 use program::sizes::READ_ALIGN_BYTES;
 use program::topology::MemoryId;
 use program::weights::Weights;
 
-use crate::policy::{Staged, StagedLayers, hosted_layers};
+use crate::policy::{StagedLayers, StagedMatrices, hosted_layers};
 
 /// The storages of a machine, and the weights read from them.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,7 +29,7 @@ impl Storage {
 
     /// Sets direct reads to a device.
     #[must_use]
-    pub fn reading_directly(self, direct: bool) -> Storage {
+    pub fn with_direct_reads(self, direct: bool) -> Storage {
         Storage { direct, ..self }
     }
 }
@@ -46,31 +46,35 @@ pub enum StagedOps {
     /// Every weight that can be read.
     All,
     /// The given operations of every layer, whether memory requires it or not.
-    These(Vec<Op>),
+    Selected(Vec<Op>),
 }
 
 impl StagedOps {
     /// Returns what is read regardless of memory; `None` if memory determines it.
-    pub(super) fn fixed(&self, config: &ModelConfig) -> Option<Staged> {
+    pub(super) fn fixed(&self, config: &ModelConfig) -> Option<StagedMatrices> {
         match self {
             StagedOps::Auto => None,
-            StagedOps::All => Some(Staged::all(config)),
-            StagedOps::These(ops) => Some(Staged::of_every_layer(ops, config)),
+            StagedOps::All => Some(StagedMatrices::all(config)),
+            StagedOps::Selected(ops) => Some(StagedMatrices::ops_of_every_layer(ops, config)),
         }
     }
 }
 
 /// Matrices that can be read instead of staying on the host.
 #[derive(Debug)]
-pub(super) struct Stageable {
+pub(super) struct StageableWeights {
     /// Matrices of each layer with weights on the host.
     layers: Vec<Vec<(Op, u64)>>,
     /// Bytes of an operation's slots.
     slots: Vec<(Op, u64)>,
 }
 
-impl Stageable {
-    pub(super) fn of(config: &ModelConfig, dtype: Dtype, map: &DeviceMap) -> Stageable {
+impl StageableWeights {
+    pub(super) fn from_map(
+        config: &ModelConfig,
+        dtype: Dtype,
+        map: &DeviceMap,
+    ) -> StageableWeights {
         let ops = config.every_layer_op();
         let bytes = |layer: usize, op: Op| {
             let weights = Weights::Layer { layer: layer as u16, op };
@@ -93,7 +97,7 @@ impl Stageable {
             let largest = (0..config.num_layers).map(|layer| bytes(layer, op)).max();
             (op, largest.unwrap_or(0).next_multiple_of(READ_ALIGN_BYTES))
         };
-        Stageable {
+        StageableWeights {
             layers: hosted_layers(map).into_iter().map(layer).collect(),
             slots: matrices().map(slot).collect(),
         }
@@ -101,21 +105,21 @@ impl Stageable {
 
     /// Returns the minimum that frees the given number of bytes; `None` if even all layers do not
     /// suffice.
-    pub(super) fn least(&self, bytes: u64) -> Option<Staged> {
-        let enough = |staged: &Staged| self.saved_bytes(staged) >= i128::from(bytes);
-        let whole = |layers: usize| Staged { layers, ..Staged::NONE };
+    pub(super) fn min_staged_weights(&self, bytes: u64) -> Option<StagedMatrices> {
+        let enough = |staged: &StagedMatrices| self.saved_bytes(staged) >= i128::from(bytes);
+        let whole = |layers: usize| StagedMatrices { layers, ..StagedMatrices::NONE };
         // With reads to the host, a single layer saves nothing: the slots are as large.
         let layers = (1..=self.layers.len()).find(|layers| enough(&whole(*layers)))?;
         let partly = |ops: Vec<Op>| match layers {
-            2 => Staged { partly: 2, ops, ..Staged::NONE },
-            _ => Staged { layers: layers - 1, partly: 1, ops, outer: false },
+            2 => StagedMatrices { partial_layers: 2, ops, ..StagedMatrices::NONE },
+            _ => StagedMatrices { layers: layers - 1, partial_layers: 1, ops, outer: false },
         };
-        let some = self.subsets().into_iter().map(partly);
+        let some = self.op_subsets().into_iter().map(partly);
         Some(some.into_iter().find(enough).unwrap_or_else(|| whole(layers)))
     }
 
     /// Returns proper subsets of the operations, in ascending order of bytes.
-    fn subsets(&self) -> Vec<Vec<Op>> {
+    fn op_subsets(&self) -> Vec<Vec<Op>> {
         let count = self.slots.len();
         let subset = |bits: u32| {
             let chosen = self.slots.iter().enumerate().filter(|(place, _)| bits >> place & 1 == 1);
@@ -128,8 +132,8 @@ impl Stageable {
     }
 
     /// Returns the bytes that leave the host, less the slots that are added.
-    fn saved_bytes(&self, staged: &Staged) -> i128 {
-        let StagedLayers { whole, partly } = staged.of_layers(self.layers.len());
+    fn saved_bytes(&self, staged: &StagedMatrices) -> i128 {
+        let StagedLayers { whole, partly } = staged.select_layers(self.layers.len());
         let is_read = |op: Op| !whole.is_empty() || staged.ops.contains(&op);
         let all = |layer: &usize| self.layers[*layer].iter().map(|(_, bytes)| *bytes).sum::<u64>();
         let some = |layer: &usize| {
@@ -149,6 +153,6 @@ fn runs_on_host(op: Op, map: &DeviceMap, config: &ModelConfig) -> bool {
         let decode = map.decode_layer(config, layer).into_iter();
         let of_op = prefill.filter(|(other, _)| **other == op).map(|(_, device)| *device);
         let of_op = of_op.chain(decode.filter(|(one, _)| one.op == op).map(|(_, device)| device));
-        of_op.into_iter().any(|device| device == Device::Cpu)
+        of_op.into_iter().any(|device| device == ComputeDevice::Cpu)
     })
 }

@@ -1,7 +1,7 @@
 //! No more is read from storages than memory requires, and nothing if everything fits.
 
 use model::config::{Dtype, ModelConfig};
-use model::known::known;
+use model::known::find_known;
 use model::ops::Op;
 use program::compile::footprint;
 use program::map::DeviceMap;
@@ -9,7 +9,9 @@ use program::plan::Plan;
 use program::shares::ReadShares;
 use program::topology::MemoryId;
 
-use super::{Budget, Limits, PlanError, Request, StagedOps, Storage, step_read_bytes};
+use super::{
+    Budget, MemoryLimits, PlacementRequest, PlanError, StagedOps, Storage, step_read_bytes,
+};
 use crate::policy::{Formats, Placement, Policy, Residency};
 use crate::split::Split;
 
@@ -17,7 +19,7 @@ const PLENTY_BYTES: u64 = 1 << 40;
 const MIB: u64 = 1 << 20;
 
 fn layers_of(name: &str, layers: usize) -> ModelConfig {
-    let mut config = known(name).expect("known").config;
+    let mut config = find_known(name).expect("known").config;
     config.num_layers = layers;
     config.vocab_size = 1024;
     config
@@ -32,8 +34,9 @@ fn placements(config: &ModelConfig) -> Vec<Placement> {
     let split = Policy::TwoSplit { split: Split { start: 4, end: 7 }, chunking: None };
     let residency = Residency { layers: vec![0, 3], ..Residency::NONE };
     let kept = config.num_layers > 4;
-    let mut all = vec![Placement::of(Policy::CpuOnly), Placement::of(Policy::GpuOnly)];
-    all.extend(kept.then(|| Placement { residency, ..Placement::of(split) }));
+    let mut all =
+        vec![Placement::from_policy(Policy::CpuOnly), Placement::from_policy(Policy::GpuOnly)];
+    all.extend(kept.then(|| Placement { residency, ..Placement::from_policy(split) }));
     all
 }
 
@@ -48,9 +51,9 @@ struct Case<'a> {
 }
 
 impl Case<'_> {
-    fn with<T>(&self, dram_bytes: u64, then: impl FnOnce(&Request<'_>) -> T) -> T {
+    fn with<T>(&self, dram_bytes: u64, then: impl FnOnce(&PlacementRequest<'_>) -> T) -> T {
         let limits = limits(dram_bytes);
-        then(&Request {
+        then(&PlacementRequest {
             config: self.config,
             placement: self.placement,
             formats: &Formats::plain(self.config),
@@ -89,12 +92,12 @@ impl Case<'_> {
     }
 }
 
-fn limits(dram_bytes: u64) -> Limits {
-    Limits {
+fn limits(dram_bytes: u64) -> MemoryLimits {
+    MemoryLimits {
         dram_bytes,
         vram_bytes: None,
         vram_is_dram: false,
-        far_bytes: Limits::NO_FAR,
+        slow_tier_bytes: MemoryLimits::NO_SLOW_TIER,
         device_scratch: None,
     }
 }
@@ -174,7 +177,7 @@ fn is_least(case: &Case<'_>, plan: &Plan, dram_bytes: u64) {
 #[test]
 fn what_fits_with_no_read_is_refused_with_what_stays() {
     let config = &layers_of("opt-125m", 8);
-    let placement = &Placement::of(Policy::CpuOnly);
+    let placement = &Placement::from_policy(Policy::CpuOnly);
     let case = Case { config, placement, storage: Some(storage(StagedOps::Auto)) };
     let error = case.plan(super::PROCESS_OVERHEAD_BYTES + 80 * MIB).expect_err("too large");
     let text = error.to_string();
@@ -194,7 +197,7 @@ fn what_is_to_be_read_is_read_with_plenty_of_memory() {
     let mut config = layers_of("llama-3-8b", 4);
     for tied in [false, true] {
         config.tied_embeddings = tied;
-        let placement = &Placement::of(Policy::GpuOnly);
+        let placement = &Placement::from_policy(Policy::GpuOnly);
         let read = |ops| {
             let case = Case { config: &config, placement, storage: Some(storage(ops)) };
             let map = case.plan(PLENTY_BYTES).expect("it fits").map;
@@ -204,8 +207,8 @@ fn what_is_to_be_read_is_read_with_plenty_of_memory() {
         let all = vec![Op::Q, Op::K, Op::V, Op::Out, Op::Gate, Op::Up, Op::Down];
         assert_eq!(read(StagedOps::All), (vec![all; 4], !tied));
         let some = vec![Op::K, Op::Up];
-        assert_eq!(read(StagedOps::These(vec![Op::Up, Op::K])), (vec![some; 4], false));
-        let head = StagedOps::These(vec![Op::Head, Op::Down]);
+        assert_eq!(read(StagedOps::Selected(vec![Op::Up, Op::K])), (vec![some; 4], false));
+        let head = StagedOps::Selected(vec![Op::Head, Op::Down]);
         assert_eq!(read(head), (vec![vec![Op::Down]; 4], !tied));
     }
 }
@@ -216,23 +219,23 @@ fn as_few_layers_as_fit_live_in_further_memories() {
     let layer_bytes = config.layer_weight_bytes(0, Dtype::Bf16) as u64;
     let split = Policy::TwoSplit { split: Split { start: 8, end: 10 }, chunking: None };
     for policy in [Policy::CpuOnly, Policy::GpuOnly, split] {
-        let placement = &Placement::of(policy);
+        let placement = &Placement::from_policy(policy);
         let case = Case { config, placement, storage: None };
         let needed = case.unread_bytes();
         let plan = |missing: u64, far_bytes: [u64; 2]| {
             case.with(needed - missing, |request| {
-                let limits = Limits { far_bytes, ..*request.limits };
-                Request { limits: &limits, ..*request }.plan(2, 8)
+                let limits = MemoryLimits { slow_tier_bytes: far_bytes, ..*request.limits };
+                PlacementRequest { limits: &limits, ..*request }.plan(2, 8)
             })
         };
-        let in_far = |plan: &Plan| Budget::of(plan).far_bytes;
+        let in_far = |plan: &Plan| Budget::from_plan(plan).slow_tier_bytes;
         assert_eq!(in_far(&plan(0, [PLENTY_BYTES, 0]).expect("it fits")), [0, 0]);
         for missing in [1, layer_bytes / 2, 3 * layer_bytes + 1] {
             let one = plan(missing, [PLENTY_BYTES, 0]).expect("it fits");
             let [bytes, second] = in_far(&one);
             let most = missing + layer_bytes;
             assert!((missing..=most).contains(&bytes) && second == 0, "{bytes} of {missing}");
-            assert!(Budget::of(&one).dram_bytes(&limits(0)) <= needed - missing);
+            assert!(Budget::from_plan(&one).dram_bytes(&limits(0)) <= needed - missing);
             program::validate::validate(&one).expect("safe");
             // Two smaller memories take equally many bytes together, and neither more than its
             // capacity.
@@ -242,7 +245,7 @@ fn as_few_layers_as_fit_live_in_further_memories() {
         }
         let refused = plan(3 * layer_bytes, [layer_bytes, 0]).expect_err("no room");
         let PlanError::DoesNotFit { budget, .. } = refused else { panic!("{refused}") };
-        assert!(budget.far_bytes[0] > 0 && budget.far_bytes[0] <= layer_bytes);
+        assert!(budget.slow_tier_bytes[0] > 0 && budget.slow_tier_bytes[0] <= layer_bytes);
     }
 }
 
@@ -250,17 +253,19 @@ fn as_few_layers_as_fit_live_in_further_memories() {
 fn what_the_gpu_multiplies_goes_first() {
     let config = &layers_of("opt-125m", 8);
     let split = Policy::TwoSplit { split: Split { start: 8, end: 11 }, chunking: None };
-    let placement = &Placement::of(split);
+    let placement = &Placement::from_policy(split);
     let case = Case { config, placement, storage: None };
     let missing = 2 * config.layer_weight_bytes(0, Dtype::Bf16) as u64;
     let plan = case.with(case.unread_bytes() - missing, |request| {
-        let limits = Limits { far_bytes: [PLENTY_BYTES, 0], ..*request.limits };
-        Request { limits: &limits, ..*request }.plan(2, 8)
+        let limits = MemoryLimits { slow_tier_bytes: [PLENTY_BYTES, 0], ..*request.limits };
+        PlacementRequest { limits: &limits, ..*request }.plan(2, 8)
     });
     let map = plan.expect("it fits").map;
     let far = map.weights.iter().map(|homes| {
         let ops = config.layer_ops(0).iter().zip(homes);
-        ops.filter(|(_, home)| home.far_number().is_some()).map(|(op, _)| *op).collect::<Vec<Op>>()
+        ops.filter(|(_, home)| home.slow_tier_index().is_some())
+            .map(|(op, _)| *op)
+            .collect::<Vec<Op>>()
     });
     let far: Vec<Vec<Op>> = far.filter(|ops| !ops.is_empty()).collect();
     assert!(

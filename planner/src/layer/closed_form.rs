@@ -7,12 +7,12 @@
 //! nor DC (eqs. 10-12). Every stage is assumed to overlap perfectly, which [`super::steady`] does
 //! not assume.
 
-use super::table::Table;
+use super::table::OperationTable;
 use super::time::Ps;
 
 /// A point of the search: a device map of a layer in terms of a table.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Candidate {
+pub struct LayerCandidate {
     /// `[i, j)`: the operations that the GPU runs; `[0, 0)` is the CPU alone.
     pub interval: (usize, usize),
     pub compressed: bool,
@@ -20,10 +20,10 @@ pub struct Candidate {
     pub nvme: Vec<usize>,
 }
 
-impl Candidate {
+impl LayerCandidate {
     /// Returns a candidate without compression and NVMe.
-    pub const fn plain(start: usize, end: usize) -> Candidate {
-        Candidate { interval: (start, end), compressed: false, nvme: Vec::new() }
+    pub const fn plain(start: usize, end: usize) -> LayerCandidate {
+        LayerCandidate { interval: (start, end), compressed: false, nvme: Vec::new() }
     }
 
     /// Returns true if the GPU runs operation `index`.
@@ -35,7 +35,7 @@ impl Candidate {
 /// The terms of the maximum. `None` for a term that the map does not use, which takes no part in
 /// the imbalance and counts as 0 in the maximum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Terms {
+pub struct LatencyTerms {
     pub cpu: Ps,
     pub h2d: Ps,
     /// Used if the map is compressed (eq. 9).
@@ -44,7 +44,7 @@ pub struct Terms {
     pub s2d: Option<Ps>,
 }
 
-impl Terms {
+impl LatencyTerms {
     fn in_use(&self) -> impl Iterator<Item = Ps> {
         [Some(self.cpu), Some(self.h2d), self.dc, self.s2d].into_iter().flatten()
     }
@@ -63,16 +63,16 @@ impl Terms {
 
 /// A table's times in the form that the equations use.
 #[derive(Debug, Clone)]
-pub(crate) struct Costs {
+pub(crate) struct TableTimes {
     pub(crate) batches: u128,
-    pub(crate) ops: Vec<Cost>,
+    pub(crate) ops: Vec<OpTimes>,
     /// Range of the fused operations, and the savings of the CPU and the GPU on them.
     fused: Option<(std::ops::Range<usize>, Ps, Ps)>,
 }
 
 /// Costs of one operation.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Cost {
+pub(crate) struct OpTimes {
     pub(crate) cpu: Ps,
     pub(crate) gpu: Ps,
     plain: Ps,
@@ -83,7 +83,7 @@ pub(crate) struct Cost {
     pub(crate) can_come_from_nvme: bool,
 }
 
-impl Cost {
+impl OpTimes {
     pub(crate) const fn transfer(&self, compressed: bool) -> Ps {
         if compressed { self.compressed } else { self.plain }
     }
@@ -94,9 +94,9 @@ impl Cost {
     }
 }
 
-impl Costs {
-    pub(crate) fn of(table: &Table) -> Costs {
-        let ops = table.ops.iter().map(|op| Cost {
+impl TableTimes {
+    pub(crate) fn from_table(table: &OperationTable) -> TableTimes {
+        let ops = table.ops.iter().map(|op| OpTimes {
             cpu: Ps::from_ms(op.cpu_ms),
             gpu: Ps::from_ms(op.gpu_ms),
             plain: Ps::from_ms(op.h2d_ms),
@@ -110,7 +110,7 @@ impl Costs {
             let (cpu, gpu) = (Ps::from_ms(fused.cpu_saved_ms), Ps::from_ms(fused.gpu_saved_ms));
             (fused.range.clone(), cpu, gpu)
         });
-        Costs { batches: u128::from(table.batches), ops: ops.collect(), fused }
+        TableTimes { batches: u128::from(table.batches), ops: ops.collect(), fused }
     }
 
     /// Eq. 6, for all batches.
@@ -144,8 +144,8 @@ impl Costs {
     }
 
     /// Returns the terms of a candidate.
-    pub(crate) fn terms(&self, candidate: &Candidate) -> Terms {
-        let Candidate { interval, compressed, nvme } = candidate;
+    pub(crate) fn terms(&self, candidate: &LayerCandidate) -> LatencyTerms {
+        let LayerCandidate { interval, compressed, nvme } = candidate;
         let from_nvme: Ps = nvme.iter().map(|op| self.ops[*op].transfer(*compressed)).sum();
         let decompressed = || {
             (interval.0..interval.1).filter(|index| {
@@ -154,7 +154,7 @@ impl Costs {
         };
         let first = decompressed().next().map(|index| self.ops[index].transfer(*compressed));
         let all: Ps = decompressed().map(|index| self.decompressions(index, *compressed)).sum();
-        Terms {
+        LatencyTerms {
             cpu: self.cpu(*interval),
             h2d: self.h2d(*interval, *compressed).saturating_sub(from_nvme),
             dc: compressed.then_some(all + first.unwrap_or_default()),
@@ -164,6 +164,6 @@ impl Costs {
 }
 
 /// Returns the terms of a candidate of a table.
-pub fn terms(table: &Table, candidate: &Candidate) -> Terms {
-    Costs::of(table).terms(candidate)
+pub fn terms(table: &OperationTable, candidate: &LayerCandidate) -> LatencyTerms {
+    TableTimes::from_table(table).terms(candidate)
 }

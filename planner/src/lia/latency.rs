@@ -2,10 +2,10 @@
 
 use model::config::ModelConfig;
 
-use crate::machine::{Machine, MachineError, Rates};
+use crate::machine::{Machine, MachineError, RooflineRates};
 
 use super::sublayer::{SUBLAYERS, Sublayer, fresh_kv_bytes, sublayers};
-use super::{Case, Stage, Vector};
+use super::{LiaStage, LiaWorkload, OffloadVector};
 
 const GIGA: f64 = 1e9;
 const TERA: f64 = 1e12;
@@ -13,7 +13,7 @@ const MS: f64 = 1e3;
 
 /// The three parts of a sublayer's latency (eq. 2), in ms.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Part {
+pub struct LatencyParts {
     /// Loading of operands, eqs. 3 to 7.
     pub load_ms: f64,
     /// Computation, eq. 8.
@@ -26,15 +26,16 @@ pub struct Part {
 ///
 /// # Errors
 /// A number format that the description does not have.
-pub fn parts(
+pub fn latency_parts(
     machine: &Machine,
     config: &ModelConfig,
-    stage: Stage,
-    case: &Case,
-    Vector(cpu): Vector,
-) -> Result<[Part; SUBLAYERS], MachineError> {
-    let rows = sublayers(config, stage, case);
-    let (cpu_rates, gpu_rates) = (machine.cpu_rates(case.dtype)?, machine.gpu_rates(case.dtype)?);
+    stage: LiaStage,
+    workload: &LiaWorkload,
+    OffloadVector(cpu): OffloadVector,
+) -> Result<[LatencyParts; SUBLAYERS], MachineError> {
+    let rows = sublayers(config, stage, workload);
+    let (cpu_rates, gpu_rates) =
+        (machine.cpu_rates(workload.dtype)?, machine.gpu_rates(workload.dtype)?);
     let link_ms = |bytes: f64, gbps: f64| bytes / (gbps * GIGA) * MS;
     let h2d_ms = |bytes: f64| link_ms(bytes, machine.link.h2d_gbps);
     // Transfer to the device on which sublayer `to` runs.
@@ -48,10 +49,10 @@ pub fn parts(
         let mut load_ms = if cpu[i] != cpu[before] { moved_ms(row.x_bytes, i) } else { 0.0 };
         load_ms += match (row.parameters, stage) {
             // Eq. 5; parameters that stay on the device need no load, and the CPU has its own.
-            (true, _) if !cpu[i] && !case.resident => h2d_ms(row.loaded_bytes),
-            (false, Stage::Decode) if !cpu[i] => h2d_ms(row.loaded_bytes),
+            (true, _) if !cpu[i] && !workload.resident => h2d_ms(row.loaded_bytes),
+            (false, LiaStage::Decode) if !cpu[i] => h2d_ms(row.loaded_bytes),
             // Eq. 7: K and V of a prompt come from sublayer 1.
-            (false, Stage::Prefill) if cpu[i] != cpu[0] => moved_ms(row.y_bytes, i),
+            (false, LiaStage::Prefill) if cpu[i] != cpu[0] => moved_ms(row.y_bytes, i),
             _ => 0.0,
         };
         // Eq. 6: the residual is the input of sublayer 1, or of sublayer 4.
@@ -66,16 +67,16 @@ pub fn parts(
         let compute_ms = compute_ms(&row, if cpu[i] { cpu_rates } else { gpu_rates });
         let stores = i == 0 && !cpu[0];
         let store_ms = if stores {
-            link_ms(fresh_kv_bytes(config, stage, case), machine.link.d2h_gbps)
+            link_ms(fresh_kv_bytes(config, stage, workload), machine.link.d2h_gbps)
         } else {
             0.0
         };
-        Part { load_ms, compute_ms, store_ms }
+        LatencyParts { load_ms, compute_ms, store_ms }
     }))
 }
 
 /// Eq. 8.
-fn compute_ms(row: &Sublayer, rates: &Rates) -> f64 {
+fn compute_ms(row: &Sublayer, rates: &RooflineRates) -> f64 {
     let (gbps, tflops) = if row.parameters {
         (rates.linear_gbps, rates.linear_tflops)
     } else {
@@ -91,10 +92,10 @@ fn compute_ms(row: &Sublayer, rates: &Rates) -> f64 {
 pub fn latency_ms(
     machine: &Machine,
     config: &ModelConfig,
-    stage: Stage,
-    case: &Case,
-    vector: Vector,
+    stage: LiaStage,
+    workload: &LiaWorkload,
+    vector: OffloadVector,
 ) -> Result<f64, MachineError> {
-    let parts = parts(machine, config, stage, case, vector)?;
+    let parts = latency_parts(machine, config, stage, workload, vector)?;
     Ok(parts.iter().map(|part| part.load_ms + part.compute_ms + part.store_ms).sum())
 }

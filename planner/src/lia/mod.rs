@@ -12,7 +12,7 @@ mod sublayer;
 #[cfg(test)]
 mod tests;
 
-pub use latency::{Part, latency_ms, parts};
+pub use latency::{LatencyParts, latency_ms, latency_parts};
 pub use ranges::{BatchRange, batch_ranges};
 pub(crate) use sublayer::sublayer_of;
 pub use sublayer::{SUBLAYERS, Sublayer, sublayers};
@@ -33,7 +33,7 @@ pub const NAMED_MARGIN: f64 = 1e-3;
 
 /// Stage of inference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stage {
+pub enum LiaStage {
     /// All `length` tokens of every sequence.
     Prefill,
     /// One token per sequence, with a cache of `length` positions.
@@ -43,30 +43,32 @@ pub enum Stage {
 /// The offload vector `p`: for QKV mapping, Q x K^T, S x V, output projection, FC1 and FC2, true if
 /// the CPU computes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Vector(pub [bool; SUBLAYERS]);
+pub struct OffloadVector(pub [bool; SUBLAYERS]);
 
-impl Vector {
+impl OffloadVector {
     /// "Full CPU Offloading" (LIA §7.1).
-    pub const FULL_CPU: Vector = Vector([true; SUBLAYERS]);
+    pub const FULL_CPU: OffloadVector = OffloadVector([true; SUBLAYERS]);
     /// "Full GPU Compute".
-    pub const FULL_GPU: Vector = Vector([false; SUBLAYERS]);
+    pub const FULL_GPU: OffloadVector = OffloadVector([false; SUBLAYERS]);
     /// "Partial CPU Offloading": attention on the CPU.
-    pub const PARTIAL_CPU: Vector = Vector([false, true, true, false, false, false]);
+    pub const PARTIAL_CPU: OffloadVector = OffloadVector([false, true, true, false, false, false]);
 
     /// Attention and experts on the CPU, QKV and the output projection on the GPU: what LIA §7.1
     /// expects for mixtures of experts.
-    pub const EXPERTS_ON_CPU: Vector = Vector([false, true, true, false, true, true]);
+    pub const EXPERTS_ON_CPU: OffloadVector = OffloadVector([false, true, true, false, true, true]);
 
     /// The three primary policies.
-    pub const NAMED: [Vector; 3] = [Vector::FULL_CPU, Vector::FULL_GPU, Vector::PARTIAL_CPU];
+    pub const NAMED: [OffloadVector; 3] =
+        [OffloadVector::FULL_CPU, OffloadVector::FULL_GPU, OffloadVector::PARTIAL_CPU];
 
     /// Returns all 64 vectors.
-    pub fn all() -> impl Iterator<Item = Vector> {
-        (0u32..1 << SUBLAYERS).map(|bits| Vector(std::array::from_fn(|i| bits >> i & 1 == 1)))
+    pub fn all() -> impl Iterator<Item = OffloadVector> {
+        (0u32..1 << SUBLAYERS)
+            .map(|bits| OffloadVector(std::array::from_fn(|i| bits >> i & 1 == 1)))
     }
 }
 
-impl fmt::Display for Vector {
+impl fmt::Display for OffloadVector {
     /// Formats as `(p1,p2,p3,p4,p5,p6)`, 1 for CPU.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let bits = self.0.map(|on_cpu| if on_cpu { "1" } else { "0" });
@@ -74,7 +76,7 @@ impl fmt::Display for Vector {
     }
 }
 
-impl Serialize for Vector {
+impl Serialize for OffloadVector {
     /// Serialises as `[p1..p6]`, 1 for CPU.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         self.0.map(u8::from).serialize(serializer)
@@ -83,7 +85,7 @@ impl Serialize for Vector {
 
 /// Parameters of the equations.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Case {
+pub struct LiaWorkload {
     /// Number of sequences, B.
     pub batch: u32,
     /// Number of tokens, L: of the prompt in prefill, cached in decode.
@@ -94,18 +96,18 @@ pub struct Case {
 }
 
 /// Returns all vectors with their latencies in ms, in ascending order; equal ones in the order of
-/// [`Vector::all`].
+/// [`OffloadVector::all`].
 ///
 /// # Errors
 /// A number format that the description does not have.
-pub fn ranking(
+pub fn rank_vectors(
     machine: &Machine,
     config: &ModelConfig,
-    stage: Stage,
-    case: &Case,
-) -> Result<Vec<(Vector, f64)>, MachineError> {
-    let mut found = Vector::all()
-        .map(|vector| Ok((vector, latency_ms(machine, config, stage, case, vector)?)))
+    stage: LiaStage,
+    workload: &LiaWorkload,
+) -> Result<Vec<(OffloadVector, f64)>, MachineError> {
+    let mut found = OffloadVector::all()
+        .map(|vector| Ok((vector, latency_ms(machine, config, stage, workload, vector)?)))
         .collect::<Result<Vec<_>, MachineError>>()?;
     found.sort_by(|a, b| a.1.total_cmp(&b.1));
     Ok(found)
@@ -116,14 +118,14 @@ pub fn ranking(
 ///
 /// # Errors
 /// A number format that the description does not have.
-pub fn best(
+pub fn best_vector(
     machine: &Machine,
     config: &ModelConfig,
-    stage: Stage,
-    case: &Case,
-) -> Result<(Vector, f64), MachineError> {
-    let ranking = ranking(machine, config, stage, case)?;
-    let named = ranking.iter().find(|(vector, _)| Vector::NAMED.contains(vector));
+    stage: LiaStage,
+    workload: &LiaWorkload,
+) -> Result<(OffloadVector, f64), MachineError> {
+    let ranking = rank_vectors(machine, config, stage, workload)?;
+    let named = ranking.iter().find(|(vector, _)| OffloadVector::NAMED.contains(vector));
     Ok(match named {
         Some(named) if named.1 <= ranking[0].1 * (1.0 + NAMED_MARGIN) => *named,
         _ => ranking[0],

@@ -3,7 +3,7 @@
 use model::config::ModelConfig;
 use serde::Serialize;
 
-use super::{Case, Stage, Vector, best};
+use super::{LiaStage, LiaWorkload, OffloadVector, best_vector};
 use crate::machine::{Machine, MachineError};
 
 /// Growth factor between the batches that are evaluated; if two neighbours have different vectors,
@@ -15,31 +15,31 @@ const GROWTH: f64 = 1.05;
 pub struct BatchRange {
     pub first: u32,
     pub last: u32,
-    pub vector: Vector,
+    pub vector: OffloadVector,
 }
 
-/// Returns the best vector of every batch from 1 to `most`, as ascending ranges. A vector that is
-/// the best for less than a twentieth of the batches around it may be left out. The batch of `case`
-/// is ignored.
+/// Returns the best vector of every batch from 1 to `max_batch`, as ascending ranges. A vector that
+/// is the best for less than a twentieth of the batches around it may be left out. The batch of
+/// `workload` is ignored.
 ///
 /// # Errors
 /// A number format that the description does not have.
 pub fn batch_ranges(
     machine: &Machine,
     config: &ModelConfig,
-    stage: Stage,
-    case: &Case,
-    most: u32,
+    stage: LiaStage,
+    workload: &LiaWorkload,
+    max_batch: u32,
 ) -> Result<Vec<BatchRange>, MachineError> {
-    let of = |batch: u32| {
-        let case = Case { batch, ..*case };
-        best(machine, config, stage, &case).map(|(vector, _)| vector)
+    let best_at = |batch: u32| {
+        let case = LiaWorkload { batch, ..*workload };
+        best_vector(machine, config, stage, &case).map(|(vector, _)| vector)
     };
-    let mut ranges = vec![BatchRange { first: 1, last: 1, vector: of(1)? }];
+    let mut ranges = vec![BatchRange { first: 1, last: 1, vector: best_at(1)? }];
     let mut batch = 1;
-    while batch < most {
-        let next = ((f64::from(batch) * GROWTH) as u32).clamp(batch + 1, most);
-        let vector = of(next)?;
+    while batch < max_batch {
+        let next = ((f64::from(batch) * GROWTH) as u32).clamp(batch + 1, max_batch);
+        let vector = best_at(next)?;
         let last = ranges.last_mut().expect("it begins with one");
         if vector == last.vector {
             (last.last, batch) = (next, next);
@@ -48,10 +48,10 @@ pub fn batch_ranges(
         let (mut same, mut other) = (batch, next);
         while other - same > 1 {
             let middle = same.midpoint(other);
-            *(if of(middle)? == last.vector { &mut same } else { &mut other }) = middle;
+            *(if best_at(middle)? == last.vector { &mut same } else { &mut other }) = middle;
         }
         last.last = same;
-        ranges.push(BatchRange { first: other, last: other, vector: of(other)? });
+        ranges.push(BatchRange { first: other, last: other, vector: best_at(other)? });
         batch = other;
     }
     Ok(ranges)

@@ -4,7 +4,7 @@ use model::config::ModelConfig;
 use model::experts::Experts;
 use model::ops::Op;
 
-use super::{Case, Stage};
+use super::{LiaStage, LiaWorkload};
 
 /// QKV mapping, Q x K^T, S x V, output projection, FC1, FC2.
 pub const SUBLAYERS: usize = 6;
@@ -29,12 +29,16 @@ pub struct Sublayer {
 /// gate in FC1. For experts (LIA §7.1), FC1 and FC2 compute those of each row and read those that
 /// are expected to be hit; the router is part of FC1. The equations have no windows and no states:
 /// every layer attends to all positions.
-pub fn sublayers(config: &ModelConfig, stage: Stage, case: &Case) -> [Sublayer; SUBLAYERS] {
-    let bytes = case.dtype.size_bytes() as f64;
-    let (batch, length) = (f64::from(case.batch), f64::from(case.length));
+pub fn sublayers(
+    config: &ModelConfig,
+    stage: LiaStage,
+    workload: &LiaWorkload,
+) -> [Sublayer; SUBLAYERS] {
+    let bytes = workload.dtype.size_bytes() as f64;
+    let (batch, length) = (f64::from(workload.batch), f64::from(workload.length));
     let rows = match stage {
-        Stage::Prefill => batch * length,
-        Stage::Decode => batch,
+        LiaStage::Prefill => batch * length,
+        LiaStage::Decode => batch,
     };
     let (q, kv) = (config.q_size() as f64, config.kv_size() as f64);
     let hidden = config.hidden_size as f64;
@@ -81,12 +85,12 @@ fn of_experts(experts: &Experts, hidden: f64, rows: f64, bytes: f64) -> [Sublaye
 }
 
 /// Returns `D_KV`: the bytes of K and V that sublayer 1 computes.
-pub(super) fn fresh_kv_bytes(config: &ModelConfig, stage: Stage, case: &Case) -> f64 {
+pub(super) fn fresh_kv_bytes(config: &ModelConfig, stage: LiaStage, workload: &LiaWorkload) -> f64 {
     let rows = match stage {
-        Stage::Prefill => f64::from(case.batch) * f64::from(case.length),
-        Stage::Decode => f64::from(case.batch),
+        LiaStage::Prefill => f64::from(workload.batch) * f64::from(workload.length),
+        LiaStage::Decode => f64::from(workload.batch),
     };
-    2.0 * rows * config.kv_size() as f64 * case.dtype.size_bytes() as f64
+    2.0 * rows * config.kv_size() as f64 * workload.dtype.size_bytes() as f64
 }
 
 /// Returns the sublayer of an operation. LIA fuses operations that it does not list with a

@@ -6,31 +6,31 @@
 //! also what the two batch sizes of Park-Egger figs. 6a and 7a show. GB and TFLOPS are powers of
 //! ten, GiB powers of two.
 
+mod bundled;
 mod costs;
-mod known;
+mod operating_costs;
 mod parse;
-mod running;
 #[cfg(test)]
 mod tests;
-mod twice;
+mod what_if;
 
+pub use bundled::{bundled_names, find_bundled};
 pub use costs::DescribedCosts;
-pub use known::{known, names};
+pub use operating_costs::OperatingCosts;
 pub use parse::MachineError;
-pub use running::Running;
-pub use twice::Resource;
+pub use what_if::Resource;
 
 use model::config::Dtype;
 use program::shares::ReadShares;
-use program::topology::FAR_MAX;
+use program::topology::SLOW_TIERS_MAX;
 use serde::{Deserialize, Serialize};
 
-use crate::priced::StorageRate;
+use crate::search::StorageRate;
 
 /// Sustained rates of one device in one number format.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-pub struct Rates {
+pub struct RooflineRates {
     /// Bandwidth for weights, GB/s.
     pub linear_gbps: f64,
     pub linear_tflops: f64,
@@ -40,24 +40,25 @@ pub struct Rates {
     /// Rates for weights or KV in 4 bits, whose bytes are then counted as stored; absent: the rates
     /// of this format.
     #[serde(default)]
-    pub four_bit: Option<StoredRates>,
+    pub four_bit: Option<OperandRates>,
 }
 
-/// Rates for operands in one format; see [`Rates`].
+/// Rates for operands in one format; see [`RooflineRates`].
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-pub struct StoredRates {
+pub struct OperandRates {
     pub linear_gbps: f64,
     pub linear_tflops: f64,
     pub attention_gbps: f64,
     pub attention_tflops: f64,
 }
 
-impl Rates {
+impl RooflineRates {
     /// Returns the rates for operands in 4 bits, or in the format itself.
-    pub fn stored(&self, four_bit: bool) -> StoredRates {
-        let Rates { linear_gbps, linear_tflops, attention_gbps, attention_tflops, .. } = *self;
-        let plain = StoredRates { linear_gbps, linear_tflops, attention_gbps, attention_tflops };
+    pub fn stored(&self, four_bit: bool) -> OperandRates {
+        let RooflineRates { linear_gbps, linear_tflops, attention_gbps, attention_tflops, .. } =
+            *self;
+        let plain = OperandRates { linear_gbps, linear_tflops, attention_gbps, attention_tflops };
         self.four_bit.filter(|_| four_bit).unwrap_or(plain)
     }
 }
@@ -65,11 +66,11 @@ impl Rates {
 /// The CPU.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-pub struct Cpu {
+pub struct CpuSpec {
     pub name: String,
-    pub bf16: Rates,
+    pub bf16: RooflineRates,
     #[serde(default)]
-    pub f32: Option<Rates>,
+    pub f32: Option<RooflineRates>,
     /// Time of an operation in addition to its bytes and its arithmetic.
     #[serde(default)]
     pub op_overhead_us: f64,
@@ -82,11 +83,11 @@ pub struct Cpu {
 /// The GPU.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-pub struct Gpu {
+pub struct GpuSpec {
     pub name: String,
-    pub bf16: Rates,
+    pub bf16: RooflineRates,
     #[serde(default)]
-    pub f32: Option<Rates>,
+    pub f32: Option<RooflineRates>,
     /// Time of an operation in addition to its bytes and its arithmetic: the launch of a kernel.
     #[serde(default)]
     pub op_overhead_us: f64,
@@ -102,7 +103,7 @@ pub struct Gpu {
 /// The link between host and device.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-pub struct Link {
+pub struct LinkSpec {
     pub h2d_gbps: f64,
     pub d2h_gbps: f64,
 }
@@ -110,7 +111,7 @@ pub struct Link {
 /// Capacities, and the host memory's bandwidth for copies.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-pub struct Capacity {
+pub struct MemorySpec {
     pub dram_gib: f64,
     /// Bandwidth shared by CPU, link and drives.
     pub dram_gbps: f64,
@@ -125,7 +126,7 @@ pub struct Capacity {
 /// node. Memories with interleaved pages count as one.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-pub struct Tier {
+pub struct SlowTierSpec {
     pub name: String,
     pub capacity_gib: f64,
     /// Bandwidth at which the CPU multiplies from it.
@@ -134,7 +135,7 @@ pub struct Tier {
     pub link_gbps: f64,
 }
 
-impl Tier {
+impl SlowTierSpec {
     /// Returns the total bandwidth of the memory.
     pub(crate) fn gbps(&self) -> f64 {
         self.cpu_gbps.max(self.link_gbps)
@@ -144,7 +145,7 @@ impl Tier {
 /// A drive from which weights are read.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-pub struct Nvme {
+pub struct DriveSpec {
     /// Bandwidth when reading concurrently with the other drives.
     pub read_gbps: f64,
     /// Data that the GPU multiplies is read into device memory, bypassing the host's; if any drive
@@ -158,30 +159,30 @@ pub struct Nvme {
 #[serde(deny_unknown_fields)]
 pub struct Machine {
     pub name: String,
-    pub cpu: Cpu,
-    pub gpu: Gpu,
-    pub link: Link,
-    pub memory: Capacity,
+    pub cpu: CpuSpec,
+    pub gpu: GpuSpec,
+    pub link: LinkSpec,
+    pub memory: MemorySpec,
     /// Additional host memories, which weights fill one after the other, at most [`FAR_MAX`];
     /// absent: none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub tier: Vec<Tier>,
+    pub tier: Vec<SlowTierSpec>,
     /// Drives that are read concurrently, each its share of every weight that does not fit in host
     /// memory; absent: no weights from NVMe.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub nvme: Vec<Nvme>,
+    pub nvme: Vec<DriveSpec>,
     /// Costs of purchase and operation; absent: unknown.
     #[serde(default)]
-    pub running: Option<Running>,
+    pub running: Option<OperatingCosts>,
     /// Measurements of the machine, from which the rates are derived; absent: it is only described.
     #[serde(default)]
-    pub profile: Option<Measurements>,
+    pub profile: Option<EmbeddedProfiles>,
 }
 
 /// Profiles as text, read by the component that measured them and not here.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-pub struct Measurements {
+pub struct EmbeddedProfiles {
     #[serde(default)]
     pub with_device: Option<String>,
     /// Profile of all cores, without the device.
@@ -194,7 +195,7 @@ impl Machine {
     ///
     /// # Errors
     /// A format that the description does not have.
-    pub fn cpu_rates(&self, dtype: Dtype) -> Result<&Rates, MachineError> {
+    pub fn cpu_rates(&self, dtype: Dtype) -> Result<&RooflineRates, MachineError> {
         self.rates("cpu", &self.cpu.bf16, self.cpu.f32.as_ref(), dtype)
     }
 
@@ -202,17 +203,17 @@ impl Machine {
     ///
     /// # Errors
     /// A format that the description does not have.
-    pub fn gpu_rates(&self, dtype: Dtype) -> Result<&Rates, MachineError> {
+    pub fn gpu_rates(&self, dtype: Dtype) -> Result<&RooflineRates, MachineError> {
         self.rates("gpu", &self.gpu.bf16, self.gpu.f32.as_ref(), dtype)
     }
 
     fn rates<'a>(
         &self,
         device: &'static str,
-        bf16: &'a Rates,
-        f32: Option<&'a Rates>,
+        bf16: &'a RooflineRates,
+        f32: Option<&'a RooflineRates>,
         dtype: Dtype,
-    ) -> Result<&'a Rates, MachineError> {
+    ) -> Result<&'a RooflineRates, MachineError> {
         let absent = || MachineError::NoRates { machine: self.name.clone(), device };
         match dtype {
             Dtype::Bf16 => Ok(bf16),
@@ -222,7 +223,7 @@ impl Machine {
 
     /// Returns each drive's share of the weights, by its rate; `None` without drives.
     pub fn read_shares(&self) -> Option<ReadShares> {
-        let mbps = |drive: &Nvme| (drive.read_gbps * 1e3).round().max(1.0) as u32;
+        let mbps = |drive: &DriveSpec| (drive.read_gbps * 1e3).round().max(1.0) as u32;
         let shares = self.nvme.iter().map(mbps).collect();
         (!self.nvme.is_empty()).then(|| ReadShares::new(shares))
     }
@@ -234,8 +235,10 @@ impl Machine {
 
     /// Returns the rates of the drives.
     pub fn storage_rates(&self) -> Vec<StorageRate> {
-        let rate =
-            |drive: &Nvme| StorageRate { read_bytes_per_s: drive.read_gbps * 1e9, latency_ns: 0.0 };
+        let rate = |drive: &DriveSpec| StorageRate {
+            read_bytes_per_s: drive.read_gbps * 1e9,
+            latency_ns: 0.0,
+        };
         self.nvme.iter().map(rate).collect()
     }
 
@@ -257,7 +260,7 @@ impl Machine {
     }
 
     /// Returns the capacity of the additional host memories for weights.
-    pub fn far_bytes(&self) -> [u64; FAR_MAX] {
+    pub fn slow_tier_bytes(&self) -> [u64; SLOW_TIERS_MAX] {
         std::array::from_fn(|number| self.tier.get(number).map_or(0, |tier| gib(tier.capacity_gib)))
     }
 
@@ -265,7 +268,7 @@ impl Machine {
     ///
     /// # Errors
     /// A memory that the description does not have.
-    pub(crate) fn tier(&self, number: usize) -> Result<&Tier, MachineError> {
+    pub(crate) fn tier(&self, number: usize) -> Result<&SlowTierSpec, MachineError> {
         let absent = || MachineError::NoTier { machine: self.name.clone(), tiers: self.tier.len() };
         self.tier.get(number).ok_or_else(absent)
     }

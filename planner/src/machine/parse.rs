@@ -1,8 +1,8 @@
 //! Reads machine files and validates them, with one sentence per error.
 
-use program::topology::FAR_MAX;
+use program::topology::SLOW_TIERS_MAX;
 
-use super::{Machine, Rates, Running, StoredRates, Tier};
+use super::{Machine, OperandRates, OperatingCosts, RooflineRates, SlowTierSpec};
 
 /// Reason for which a description is refused.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -44,7 +44,7 @@ pub enum MachineError {
     )]
     NoDecompression { machine: String },
     #[error(
-        "there are {tiers} [[tier]]; a plan uses {FAR_MAX} further memories of the host at \
+        "there are {tiers} [[tier]]; a plan uses {SLOW_TIERS_MAX} further memories of the host at \
          most, so describe those whose pages are interleaved as one"
     )]
     TooManyTiers { tiers: usize },
@@ -55,16 +55,16 @@ pub enum MachineError {
 }
 
 /// Permitted range of a number, and its unit.
-type Bounds = (f64, f64, &'static str);
+type FieldRange = (f64, f64, &'static str);
 
-const BANDWIDTH: Bounds = (0.01, 50_000.0, "GB/s");
-const THROUGHPUT: Bounds = (0.001, 50_000.0, "TFLOPS");
-const CAPACITY: Bounds = (0.01, 100_000.0, "GiB");
+const BANDWIDTH: FieldRange = (0.01, 50_000.0, "GB/s");
+const THROUGHPUT: FieldRange = (0.001, 50_000.0, "TFLOPS");
+const CAPACITY: FieldRange = (0.01, 100_000.0, "GiB");
 const OVERHEAD_MAX_MS: f64 = 1000.0;
-const POWER: Bounds = (0.1, 1e7, "W");
-const PRICE: Bounds = (0.0, 1e9, "USD");
-const SPREAD: Bounds = (0.1, 100.0, "years");
-const ENERGY_PRICE: Bounds = (0.0, 100.0, "USD");
+const POWER: FieldRange = (0.1, 1e7, "W");
+const PRICE: FieldRange = (0.0, 1e9, "USD");
+const SPREAD: FieldRange = (0.1, 100.0, "years");
+const ENERGY_PRICE: FieldRange = (0.0, 100.0, "USD");
 
 impl Machine {
     /// Reads a `--machine` file.
@@ -141,21 +141,21 @@ impl Machine {
     }
 }
 
-fn rates(name: &str, rates: Option<&Rates>) -> Result<(), MachineError> {
+fn rates(name: &str, rates: Option<&RooflineRates>) -> Result<(), MachineError> {
     let Some(rates) = rates else { return Ok(()) };
     stored(name, rates.stored(false))?;
     rates.four_bit.map_or(Ok(()), |rates| stored(&format!("{name}.four_bit"), rates))
 }
 
-fn stored(name: &str, rates: StoredRates) -> Result<(), MachineError> {
+fn stored(name: &str, rates: OperandRates) -> Result<(), MachineError> {
     within(&format!("{name}.linear_gbps"), rates.linear_gbps, BANDWIDTH)?;
     within(&format!("{name}.linear_tflops"), rates.linear_tflops, THROUGHPUT)?;
     within(&format!("{name}.attention_gbps"), rates.attention_gbps, BANDWIDTH)?;
     within(&format!("{name}.attention_tflops"), rates.attention_tflops, THROUGHPUT)
 }
 
-fn tiers(all: &[Tier]) -> Result<(), MachineError> {
-    if all.len() > FAR_MAX {
+fn tiers(all: &[SlowTierSpec]) -> Result<(), MachineError> {
+    if all.len() > SLOW_TIERS_MAX {
         return Err(MachineError::TooManyTiers { tiers: all.len() });
     }
     for (index, tier) in all.iter().enumerate() {
@@ -166,7 +166,7 @@ fn tiers(all: &[Tier]) -> Result<(), MachineError> {
     Ok(())
 }
 
-fn running(running: &Running) -> Result<(), MachineError> {
+fn running(running: &OperatingCosts) -> Result<(), MachineError> {
     within("running.watts", running.watts, POWER)?;
     bounded("running.price_usd", running.price_usd, PRICE)?;
     within("running.years", running.years, SPREAD)?;
@@ -174,7 +174,7 @@ fn running(running: &Running) -> Result<(), MachineError> {
 }
 
 /// Checks that a value is within its bounds and greater than 0.
-fn within(field: &str, value: f64, bounds: Bounds) -> Result<(), MachineError> {
+fn within(field: &str, value: f64, bounds: FieldRange) -> Result<(), MachineError> {
     if value.is_finite() && value <= 0.0 {
         return Err(MachineError::NotPositive { field: field.to_owned(), value });
     }
@@ -182,7 +182,7 @@ fn within(field: &str, value: f64, bounds: Bounds) -> Result<(), MachineError> {
 }
 
 /// Checks that a value is within its bounds.
-fn bounded(field: &str, value: f64, (low, high, unit): Bounds) -> Result<(), MachineError> {
+fn bounded(field: &str, value: f64, (low, high, unit): FieldRange) -> Result<(), MachineError> {
     let field = || field.to_owned();
     if !value.is_finite() {
         return Err(MachineError::NotFinite { field: field(), value });

@@ -1,10 +1,10 @@
 //! Tests of the files that come with the project, of rejected ones, and of the tables against the
 //! paper's.
 
-use super::{Machine, known, names};
+use super::{Machine, bundled_names, find_bundled};
 
 fn machine(name: &str) -> Machine {
-    known(name).expect("a machine").expect("a valid file")
+    find_bundled(name).expect("a machine").expect("a valid file")
 }
 
 fn text() -> &'static str {
@@ -13,15 +13,15 @@ fn text() -> &'static str {
 
 #[test]
 fn the_machines_of_the_project_are_valid() {
-    for name in names() {
+    for name in bundled_names() {
         assert_eq!(machine(name).name, name);
     }
-    assert!(known("SPR-A100").is_some() && known("spr-b200").is_none());
+    assert!(find_bundled("SPR-A100").is_some() && find_bundled("spr-b200").is_none());
 }
 
 #[test]
 fn every_figure_has_a_source_above_it() {
-    for name in names() {
+    for name in bundled_names() {
         let path = format!("{}/machines/{name}.toml", env!("CARGO_MANIFEST_DIR"));
         let text = std::fs::read_to_string(path).expect("a file of the project");
         let mut sourced = false;
@@ -95,7 +95,7 @@ fn a_tier_has_a_capacity_and_two_bandwidths() {
     let with = |tiers: &str| Machine::from_toml(&format!("{}\n{tiers}", text()));
     let tier = "[[tier]]\nname = \"CXL\"\ncapacity_gib = 2\ncpu_gbps = 17\nlink_gbps = 12\n";
     let machine = with(tier).expect("read");
-    assert_eq!(machine.far_bytes(), [2 << 30, 0]);
+    assert_eq!(machine.slow_tier_bytes(), [2 << 30, 0]);
     assert_eq!(Machine::from_toml(&machine.to_toml().expect("written")), Ok(machine));
     let refused = |tiers: String| with(&tiers).expect_err("refused").to_string();
     let three = refused(tier.repeat(3));

@@ -4,12 +4,12 @@ use model::config::ModelConfig;
 use model::ops::{Kv, Op};
 use program::formats::{KvFormat, WeightFormats};
 use program::map::{
-    Device, DeviceMap, LayerKv, OpChunk, PhaseMap, Schedule, layer_list, leading_list,
+    ComputeDevice, DeviceMap, LayerKv, OpChunk, PhaseMap, Schedule, layer_list, leading_list,
 };
 use program::shares::ReadShares;
 use program::topology::MemoryId;
 
-use super::{Flexgen, Homes, Policy};
+use super::{DefaultTiers, Flexgen, Policy};
 use crate::lia::sublayer_of;
 use crate::split::Split;
 
@@ -25,28 +25,30 @@ pub fn device_map(
     policy: &Policy,
     config: &ModelConfig,
     fuse_attention: bool,
-    homes: Homes,
+    default_tiers: DefaultTiers,
 ) -> DeviceMap {
     let chunking = policy.chunking();
     let whole = leading_list(config, None);
     let list = leading_list(config, chunking);
-    let prefill_layer: Vec<Device> = whole.iter().map(|entry| prefill(policy, *entry)).collect();
-    let decode_layer: Vec<Device> = list
+    let prefill_layer: Vec<ComputeDevice> =
+        whole.iter().map(|entry| prefill_device(policy, *entry)).collect();
+    let decode_layer: Vec<ComputeDevice> = list
         .iter()
         .enumerate()
         .map(|(index, entry)| decode_device(policy, index, *entry))
         .collect();
     let layers = config.num_layers;
-    let of_all = |list: &[OpChunk], devices: &[Device], chunking| -> Vec<Vec<Device>> {
-        let own = |layer| layer_list(config, layer, chunking);
-        (0..layers).map(|layer| devices_of(&own(layer), list, devices)).collect()
-    };
+    let for_all_layers =
+        |list: &[OpChunk], devices: &[ComputeDevice], chunking| -> Vec<Vec<ComputeDevice>> {
+            let own = |layer| layer_list(config, layer, chunking);
+            (0..layers).map(|layer| derive_devices(&own(layer), list, devices)).collect()
+        };
     let all_gpu = matches!(policy, Policy::GpuOnly | Policy::Resident | Policy::Flexgen(_));
-    let head = if all_gpu { Device::Gpu } else { Device::Cpu };
+    let head = if all_gpu { ComputeDevice::Gpu } else { ComputeDevice::Cpu };
     // Only the last rows are transferred to a head on the CPU.
     let final_norm = match policy {
-        Policy::CpuOnly | Policy::Lia { .. } => Device::Cpu,
-        _ => Device::Gpu,
+        Policy::CpuOnly | Policy::Lia { .. } => ComputeDevice::Cpu,
+        _ => ComputeDevice::Gpu,
     };
     let weights = if *policy == Policy::Resident { MemoryId::VRAM } else { MemoryId::DRAM };
     let mut map = DeviceMap {
@@ -54,14 +56,14 @@ pub fn device_map(
         chunking,
         kv_slots: kv_slots(&list, &decode_layer),
         prefill: PhaseMap {
-            embed: Device::Cpu,
-            layers: of_all(&whole, &prefill_layer, None),
+            embed: ComputeDevice::Cpu,
+            layers: for_all_layers(&whole, &prefill_layer, None),
             final_norm,
             head,
         },
         decode: PhaseMap {
-            embed: Device::Cpu,
-            layers: of_all(&list, &decode_layer, chunking),
+            embed: ComputeDevice::Cpu,
+            layers: for_all_layers(&list, &decode_layer, chunking),
             final_norm: head,
             head,
         },
@@ -72,7 +74,7 @@ pub fn device_map(
         weight_slots: WEIGHT_SLOTS,
         direct_reads: false,
         shares: ReadShares::default(),
-        prefill_hidden: homes.prefill_hidden,
+        prefill_hidden: default_tiers.prefill_hidden,
         weight_formats: WeightFormats::plain(config),
         kv_format: KvFormat::Plain,
         kv_select: None,
@@ -82,28 +84,34 @@ pub fn device_map(
             _ => Schedule::Overlapped,
         },
     };
-    map.kv = (0..layers).map(|layer| kv_homes(&map, config, layer, homes.kv)).collect();
+    map.kv = (0..layers).map(|layer| kv_tiers(&map, config, layer, default_tiers.kv)).collect();
     place_states(&mut map, config);
     map
 }
 
 /// Derives the devices of a layer's entries from those of the leading layer: an operation that the
 /// leading layer does not have is placed like its counterpart.
-fn devices_of(own: &[OpChunk], leading: &[OpChunk], devices: &[Device]) -> Vec<Device> {
+fn derive_devices(
+    own: &[OpChunk],
+    leading: &[OpChunk],
+    devices: &[ComputeDevice],
+) -> Vec<ComputeDevice> {
     let place = |entry: &OpChunk| {
         let same = leading.iter().position(|other| other == entry);
         let counterpart = entry.op.counterpart();
         same.or_else(|| leading.iter().position(|other| other.op == counterpart))
     };
-    own.iter().map(|entry| place(entry).map_or(Device::Cpu, |place| devices[place])).collect()
+    own.iter()
+        .map(|entry| place(entry).map_or(ComputeDevice::Cpu, |place| devices[place]))
+        .collect()
 }
 
 /// Places states in prefill where decode updates them, and stores them there.
 pub(super) fn place_states(map: &mut DeviceMap, config: &ModelConfig) {
-    for layer in (0..config.num_layers).filter(|layer| config.layers.of(*layer).has_state()) {
+    for layer in (0..config.num_layers).filter(|layer| config.layers.kind(*layer).has_state()) {
         let decode = map.decode_layer(config, layer);
-        let homes = &mut map.kv[layer];
-        homes.device_batches = 0;
+        let layer_kv = &mut map.kv[layer];
+        layer_kv.device_batches = 0;
         for (place, op) in config.layer_ops(layer).iter().enumerate() {
             if !op.updates_state() {
                 continue;
@@ -111,70 +119,70 @@ pub(super) fn place_states(map: &mut DeviceMap, config: &ModelConfig) {
             let own = decode.iter().find(|(entry, _)| entry.op == *op);
             let Some((_, device)) = own.copied() else { continue };
             map.prefill.layers[layer][place] = device;
-            let home = match device {
-                Device::Gpu => MemoryId::VRAM,
-                Device::Cpu => MemoryId::DRAM,
+            let tier = match device {
+                ComputeDevice::Gpu => MemoryId::VRAM,
+                ComputeDevice::Cpu => MemoryId::DRAM,
             };
             for kv in op.caches() {
                 match kv {
-                    Kv::K => homes.k = vec![home],
-                    Kv::V => homes.v = vec![home],
+                    Kv::K => layer_kv.k = vec![tier],
+                    Kv::V => layer_kv.v = vec![tier],
                 }
             }
         }
     }
 }
 
-/// Returns the memories of a layer's caches: `device_home` for the parts that the GPU reads.
-fn kv_homes(map: &DeviceMap, config: &ModelConfig, layer: usize, device_home: MemoryId) -> LayerKv {
+/// Returns the memories of a layer's caches: `device_tier` for the parts that the GPU reads.
+fn kv_tiers(map: &DeviceMap, config: &ModelConfig, layer: usize, device_tier: MemoryId) -> LayerKv {
     let list = map.decode_layer(config, layer);
-    let homes = |op: Op| {
+    let tiers_of = |op: Op| {
         let readers = list.iter().filter(|(entry, _)| entry.op == op);
-        let home = |device: &Device| match device {
-            Device::Gpu => device_home,
-            Device::Cpu => MemoryId::DRAM,
+        let tier_for = |device: &ComputeDevice| match device {
+            ComputeDevice::Gpu => device_tier,
+            ComputeDevice::Cpu => MemoryId::DRAM,
         };
-        readers.map(|(_, device)| home(device)).collect()
+        readers.map(|(_, device)| tier_for(device)).collect()
     };
-    LayerKv { k: homes(Op::Scores), v: homes(Op::Wv), device_batches: 0 }
+    LayerKv { k: tiers_of(Op::Scores), v: tiers_of(Op::Wv), device_batches: 0 }
 }
 
 /// Returns the device of an operation in prefill.
-fn prefill(policy: &Policy, entry: OpChunk) -> Device {
+fn prefill_device(policy: &Policy, entry: OpChunk) -> ComputeDevice {
     match policy {
-        Policy::CpuOnly => Device::Cpu,
-        Policy::Lia { prefill, .. } => offloaded(prefill.0, entry.op),
-        _ => Device::Gpu,
+        Policy::CpuOnly => ComputeDevice::Cpu,
+        Policy::Lia { prefill, .. } => lia_device(prefill.0, entry.op),
+        _ => ComputeDevice::Gpu,
     }
 }
 
 /// Returns the device of entry `index` of the list in decode.
-pub fn decode_device(policy: &Policy, index: usize, entry: OpChunk) -> Device {
+pub fn decode_device(policy: &Policy, index: usize, entry: OpChunk) -> ComputeDevice {
     let gpu = match policy {
         Policy::CpuOnly => false,
         Policy::GpuOnly | Policy::Resident => true,
         Policy::TwoSplit { split: Split { start, end }, .. } => (*start..*end).contains(&index),
         Policy::OneSplit { start, .. } => index >= *start,
-        Policy::Lia { decode, .. } => return offloaded(decode.0, entry.op),
+        Policy::Lia { decode, .. } => return lia_device(decode.0, entry.op),
         Policy::Flexgen(flexgen) => !(flexgen.cpu_attention && entry.op.is_attention()),
     };
-    if gpu { Device::Gpu } else { Device::Cpu }
+    if gpu { ComputeDevice::Gpu } else { ComputeDevice::Cpu }
 }
 
 /// Returns the device according to LIA's vector; operations that it does not list stay on the CPU.
-fn offloaded(cpu: [bool; crate::lia::SUBLAYERS], op: Op) -> Device {
+fn lia_device(cpu: [bool; crate::lia::SUBLAYERS], op: Op) -> ComputeDevice {
     match sublayer_of(op) {
-        Some(sublayer) if !cpu[sublayer] => Device::Gpu,
-        _ => Device::Cpu,
+        Some(sublayer) if !cpu[sublayer] => ComputeDevice::Gpu,
+        _ => ComputeDevice::Cpu,
     }
 }
 
 /// Returns the number of KV slots. Chunks are streamed one by one, with as many slots as make up
 /// whole batches.
-fn kv_slots(list: &[OpChunk], devices: &[Device]) -> u16 {
+fn kv_slots(list: &[OpChunk], devices: &[ComputeDevice]) -> u16 {
     let parts = |op| {
-        let on_gpu = |(entry, device): &(&OpChunk, &Device)| {
-            entry.op == op && **device == Device::Gpu && entry.chunk.is_some()
+        let on_gpu = |(entry, device): &(&OpChunk, &ComputeDevice)| {
+            entry.op == op && **device == ComputeDevice::Gpu && entry.chunk.is_some()
         };
         list.iter().zip(devices).filter(on_gpu).count()
     };

@@ -1,18 +1,18 @@
 //! Policies: functions that return a device map. Workers contain none.
 
-pub mod by_name;
-mod far;
 mod map;
+pub mod name;
 mod placement;
+mod slow_tier;
 mod staged;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use far::far_ops;
-pub use far::{Far, FarWeights};
 pub use map::{decode_device, device_map};
 pub use placement::{Placement, Residency, ResidentAttention, spread_evenly};
-pub use staged::Staged;
+pub(crate) use slow_tier::slow_tier_ops;
+pub use slow_tier::{SlowTierLayers, SlowTierWeights};
+pub use staged::StagedMatrices;
 pub(crate) use staged::{StagedLayers, hosted_layers};
 
 use model::config::ModelConfig;
@@ -21,7 +21,7 @@ use program::map::{Chunking, DeviceMap};
 use program::select::KvSelect;
 use program::topology::MemoryId;
 
-use crate::lia::Vector;
+use crate::lia::OffloadVector;
 use crate::split::Split;
 
 /// FlexGen's loop over layers and batches. All lanes meet at a barrier after each batch; all
@@ -55,8 +55,8 @@ pub enum Policy {
     /// LIA's offload vectors. Attention of prefill is never split: a vector that splits it does not
     /// compile.
     Lia {
-        prefill: Vector,
-        decode: Vector,
+        prefill: OffloadVector,
+        decode: OffloadVector,
         /// Layers that stay in device memory are spread among the others, so that each streamed
         /// layer has the link for longer. LIA keeps the first ones (§5.2, optimisation 1).
         spread: bool,
@@ -92,7 +92,7 @@ impl Policy {
 
 /// Tiers that a policy leaves open and memory determines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Homes {
+pub struct DefaultTiers {
     /// Memory of the KV that only the GPU reads.
     pub kv: MemoryId,
     /// Memory of prefill's hidden states between layers.

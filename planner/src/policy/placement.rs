@@ -2,11 +2,11 @@
 //! is stored, and which weights stay in device memory.
 
 use model::config::ModelConfig;
-use program::map::{Device, DeviceMap, LayerKv, layer_list};
+use program::map::{ComputeDevice, DeviceMap, LayerKv, layer_list};
 use program::topology::MemoryId;
 
 use super::map::place_states;
-use super::{Far, Homes, Policy, Staged, device_map};
+use super::{DefaultTiers, Policy, SlowTierLayers, StagedMatrices, device_map};
 
 /// Device that computes the attention of resident layers in decode, and the location of their
 /// cache.
@@ -51,27 +51,27 @@ impl Residency {
     /// # Panics
     /// For a layer that the map does not have.
     fn apply(&self, map: &mut DeviceMap, config: &ModelConfig) {
-        let home = match self.attention {
+        let kv_tier = match self.attention {
             ResidentAttention::WithKv => MemoryId::VRAM,
             ResidentAttention::Streamed | ResidentAttention::OnCpu => MemoryId::DRAM,
         };
         for &layer in &self.layers {
             let list = layer_list(config, layer, map.chunking);
             let decode = &mut map.decode.layers[layer];
-            decode.fill(Device::Gpu);
+            decode.fill(ComputeDevice::Gpu);
             if self.attention == ResidentAttention::OnCpu {
                 let entries = decode.iter_mut().zip(&list);
                 let attention = entries.filter(|(_, entry)| entry.op.is_attention());
-                attention.for_each(|(device, _)| *device = Device::Cpu);
+                attention.for_each(|(device, _)| *device = ComputeDevice::Cpu);
             }
-            map.prefill.layers[layer].fill(Device::Gpu);
+            map.prefill.layers[layer].fill(ComputeDevice::Gpu);
             map.weights[layer].fill(MemoryId::VRAM);
-            map.kv[layer] = LayerKv { k: vec![home], v: vec![home], device_batches: 0 };
+            map.kv[layer] = LayerKv { k: vec![kv_tier], v: vec![kv_tier], device_batches: 0 };
         }
         if self.head {
             map.outer_weights = MemoryId::VRAM;
-            (map.decode.final_norm, map.decode.head) = (Device::Gpu, Device::Gpu);
-            (map.prefill.final_norm, map.prefill.head) = (Device::Gpu, Device::Gpu);
+            (map.decode.final_norm, map.decode.head) = (ComputeDevice::Gpu, ComputeDevice::Gpu);
+            (map.prefill.final_norm, map.prefill.head) = (ComputeDevice::Gpu, ComputeDevice::Gpu);
         }
     }
 
@@ -105,15 +105,15 @@ pub struct Placement {
     pub device_batches: u16,
     pub residency: Residency,
     /// Weights in additional host memories, out of those that would be in the near one.
-    pub far: Far,
+    pub slow_tier: SlowTierLayers,
     /// Weights that are read from storages in every step, out of those that would be on the host.
-    pub staged: Staged,
+    pub staged: StagedMatrices,
 }
 
 impl Placement {
     /// Returns the placement of a policy alone. All policies except those with everything on the
     /// GPU stream KV from the host.
-    pub const fn of(policy: Policy) -> Placement {
+    pub const fn from_policy(policy: Policy) -> Placement {
         let kv = match policy {
             Policy::GpuOnly | Policy::Resident => None,
             _ => Some(MemoryId::DRAM),
@@ -124,8 +124,8 @@ impl Placement {
             kv,
             device_batches: 0,
             residency: Residency::NONE,
-            far: Far::NONE,
-            staged: Staged::NONE,
+            slow_tier: SlowTierLayers::NONE,
+            staged: StagedMatrices::NONE,
         }
     }
 
@@ -135,29 +135,34 @@ impl Placement {
     pub fn scaled(&self, from_layers: usize, to_layers: usize) -> Placement {
         let residency = self.residency.scaled(from_layers, to_layers);
         let staged = self.staged.scaled(from_layers, to_layers);
-        let far = self.far.scaled(from_layers, to_layers);
-        Placement { residency, far, staged, ..self.clone() }
+        let slow_tier = self.slow_tier.scaled(from_layers, to_layers);
+        Placement { residency, slow_tier, staged, ..self.clone() }
     }
 
-    /// Returns the device map, with everything in the run's dtype; `roomiest` are the tiers that
+    /// Returns the device map, with everything in the run's dtype; `defaults` are the tiers that
     /// the placement leaves open.
-    pub fn map(&self, config: &ModelConfig, fuse_attention: bool, roomiest: Homes) -> DeviceMap {
-        let homes = Homes { kv: self.kv.unwrap_or(roomiest.kv), ..roomiest };
-        let mut map = device_map(&self.policy, config, fuse_attention, homes);
+    pub fn map(
+        &self,
+        config: &ModelConfig,
+        fuse_attention: bool,
+        defaults: DefaultTiers,
+    ) -> DeviceMap {
+        let tiers = DefaultTiers { kv: self.kv.unwrap_or(defaults.kv), ..defaults };
+        let mut map = device_map(&self.policy, config, fuse_attention, tiers);
         if self.prefill_on_cpu {
-            map.prefill.layers.iter_mut().for_each(|layer| layer.fill(Device::Cpu));
-            (map.prefill.final_norm, map.prefill.head) = (Device::Cpu, Device::Cpu);
+            map.prefill.layers.iter_mut().for_each(|layer| layer.fill(ComputeDevice::Cpu));
+            (map.prefill.final_norm, map.prefill.head) = (ComputeDevice::Cpu, ComputeDevice::Cpu);
         }
         for layer in 0..config.num_layers {
             let attention = map.decode_layer(config, layer).into_iter();
             let mut devices = attention.filter(|(entry, _)| entry.op.is_attention());
-            if devices.all(|(_, device)| device == Device::Gpu) {
+            if devices.all(|(_, device)| device == ComputeDevice::Gpu) {
                 map.kv[layer].device_batches = self.device_batches;
             }
         }
         self.residency.apply(&mut map, config);
         place_states(&mut map, config);
-        self.far.apply(&mut map, config);
+        self.slow_tier.apply(&mut map, config);
         self.staged.apply(&mut map, config);
         map
     }

@@ -11,11 +11,11 @@ use super::spread_evenly;
 /// without a matrix stay: a norm's gains are a few kilobytes, which take longer to request than to
 /// read.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Staged {
+pub struct StagedMatrices {
     /// Number of layers of which all matrices are read.
     pub layers: usize,
     /// Number of further layers, of which the matrices of `ops` are read.
-    pub partly: usize,
+    pub partial_layers: usize,
     pub ops: Vec<Op>,
     /// Final norm and head are read, if the head is not the embedding.
     pub outer: bool,
@@ -30,27 +30,28 @@ pub(crate) struct StagedLayers {
     pub(crate) partly: Vec<usize>,
 }
 
-impl Staged {
+impl StagedMatrices {
     /// No weights are read.
-    pub const NONE: Staged = Staged { layers: 0, partly: 0, ops: Vec::new(), outer: false };
+    pub const NONE: StagedMatrices =
+        StagedMatrices { layers: 0, partial_layers: 0, ops: Vec::new(), outer: false };
 
     /// Returns all matrices of the layers.
-    pub fn all_layers(config: &ModelConfig) -> Staged {
-        Staged { layers: config.num_layers, ..Staged::NONE }
+    pub fn all_layers(config: &ModelConfig) -> StagedMatrices {
+        StagedMatrices { layers: config.num_layers, ..StagedMatrices::NONE }
     }
 
     /// Returns all weights that can be read.
-    pub fn all(config: &ModelConfig) -> Staged {
-        Staged { outer: true, ..Staged::all_layers(config) }
+    pub fn all(config: &ModelConfig) -> StagedMatrices {
+        StagedMatrices { outer: true, ..StagedMatrices::all_layers(config) }
     }
 
     /// Returns some operations of every layer, and the head with the final norm if it is one of
     /// them.
-    pub fn of_every_layer(ops: &[Op], config: &ModelConfig) -> Staged {
+    pub fn ops_of_every_layer(ops: &[Op], config: &ModelConfig) -> StagedMatrices {
         let of_layers: Vec<Op> = ops.iter().copied().filter(|op| op.has_matrix(config)).collect();
-        Staged {
+        StagedMatrices {
             layers: 0,
-            partly: if of_layers.is_empty() { 0 } else { config.num_layers },
+            partial_layers: if of_layers.is_empty() { 0 } else { config.num_layers },
             ops: of_layers,
             outer: ops.contains(&Op::Head),
         }
@@ -58,17 +59,17 @@ impl Staged {
 
     /// Returns true if no weights are read.
     pub const fn is_none(&self) -> bool {
-        self.layers == 0 && self.partly == 0 && !self.outer
+        self.layers == 0 && self.partial_layers == 0 && !self.outer
     }
 
     /// Returns which of `count` layers are read: spaced as far apart as possible, so that each has
     /// the time of equally many others to be read.
-    pub(crate) fn of_layers(&self, count: usize) -> StagedLayers {
-        let chosen = spread_evenly(self.layers + self.partly, count);
-        let partly = spread_evenly(self.partly, chosen.len());
+    pub(crate) fn select_layers(&self, count: usize) -> StagedLayers {
+        let selected = spread_evenly(self.layers + self.partial_layers, count);
+        let partly = spread_evenly(self.partial_layers, selected.len());
         let is_partly = |place: &usize| partly.binary_search(place).is_ok();
-        let (partly, whole): (Vec<usize>, Vec<usize>) = (0..chosen.len()).partition(is_partly);
-        let layers = |places: Vec<usize>| places.into_iter().map(|place| chosen[place]).collect();
+        let (partly, whole): (Vec<usize>, Vec<usize>) = (0..selected.len()).partition(is_partly);
+        let layers = |places: Vec<usize>| places.into_iter().map(|place| selected[place]).collect();
         StagedLayers { whole: layers(whole), partly: layers(partly) }
     }
 
@@ -79,16 +80,16 @@ impl Staged {
     /// For a map of another model.
     pub fn apply(&self, map: &mut DeviceMap, config: &ModelConfig) {
         let hosted = hosted_layers(map);
-        let StagedLayers { whole, partly } = self.of_layers(hosted.len());
+        let StagedLayers { whole, partly } = self.select_layers(hosted.len());
         let of_layer = |place: usize| config.layer_ops(hosted[place]);
         let whole = whole.into_iter().map(|place| (place, of_layer(place)));
         let partly = partly.into_iter().map(|place| (place, self.ops.as_slice()));
         for (place, ops) in whole.chain(partly) {
-            let homes = map.weights[hosted[place]].iter_mut().zip(of_layer(place));
-            let read = homes.filter(|(home, op)| {
-                **home == MemoryId::DRAM && ops.contains(op) && op.has_matrix(config)
+            let tiers = map.weights[hosted[place]].iter_mut().zip(of_layer(place));
+            let read = tiers.filter(|(tier, op)| {
+                **tier == MemoryId::DRAM && ops.contains(op) && op.has_matrix(config)
             });
-            read.for_each(|(home, _)| *home = MemoryId::STORAGES);
+            read.for_each(|(tier, _)| *tier = MemoryId::STORAGES);
         }
         if self.outer && !config.tied_embeddings && map.outer_weights == MemoryId::DRAM {
             map.outer_weights = MemoryId::STORAGES;
@@ -97,10 +98,11 @@ impl Staged {
 
     /// Scales to a model with fewer layers, preserving the fraction.
     #[must_use]
-    pub fn scaled(&self, from_layers: usize, to_layers: usize) -> Staged {
+    pub fn scaled(&self, from_layers: usize, to_layers: usize) -> StagedMatrices {
         let scaled = |count: usize| (count * to_layers + from_layers / 2) / from_layers.max(1);
-        let (all, partly) = (scaled(self.layers + self.partly), scaled(self.partly));
-        Staged { layers: all - partly, partly, ..self.clone() }
+        let (all, partly) =
+            (scaled(self.layers + self.partial_layers), scaled(self.partial_layers));
+        StagedMatrices { layers: all - partly, partial_layers: partly, ..self.clone() }
     }
 }
 
@@ -116,9 +118,14 @@ mod tests {
 
     #[test]
     fn layers_that_are_read_are_far_apart() {
-        let staged = |layers, partly| Staged { layers, partly, ops: vec![Op::Fc0], outer: false };
+        let staged = |layers, partly| StagedMatrices {
+            layers,
+            partial_layers: partly,
+            ops: vec![Op::Fc0],
+            outer: false,
+        };
         let of = |layers, partly| {
-            let StagedLayers { whole, partly } = staged(layers, partly).of_layers(12);
+            let StagedLayers { whole, partly } = staged(layers, partly).select_layers(12);
             (whole, partly)
         };
         assert_eq!(of(2, 1), (vec![2, 10], vec![6]));

@@ -1,10 +1,10 @@
 //! Policies compile, regardless of what is resident on the device.
 
 use model::config::{Dtype, ModelConfig};
-use model::known::known;
+use model::known::find_known;
 use model::ops::Op;
 use program::compile::compile;
-use program::map::{ChunkOrder, Chunking, Device, DeviceMap, Schedule, layer_list};
+use program::map::{ChunkOrder, Chunking, ComputeDevice, DeviceMap, Schedule, layer_list};
 use program::plan::{Plan, RunShape};
 use program::shares::ReadShares;
 use program::topology::{MemoryId, SegmentId};
@@ -12,9 +12,10 @@ use program::validate::validate;
 use program::weights::Weights;
 
 use super::{
-    Far, Flexgen, Homes, Placement, Policy, Residency, ResidentAttention, Staged, device_map,
+    DefaultTiers, Flexgen, Placement, Policy, Residency, ResidentAttention, SlowTierLayers,
+    StagedMatrices, device_map,
 };
-use crate::lia::Vector;
+use crate::lia::OffloadVector;
 use crate::split::Split;
 
 const SHAPE: RunShape = RunShape {
@@ -34,16 +35,16 @@ const SHAPE: RunShape = RunShape {
     device_slots: 0,
     dtype: Dtype::Bf16,
 };
-const HOMES: Homes = Homes { kv: MemoryId::DRAM, prefill_hidden: MemoryId::DRAM };
+const HOMES: DefaultTiers = DefaultTiers { kv: MemoryId::DRAM, prefill_hidden: MemoryId::DRAM };
 
 fn config() -> ModelConfig {
-    let mut config = known("opt-125m").expect("known").config;
+    let mut config = find_known("opt-125m").expect("known").config;
     config.num_layers = 4;
     config
 }
 
 fn planned(policy: Policy, residency: Residency) -> (DeviceMap, Plan) {
-    placed(&Placement { residency, ..Placement::of(policy) })
+    placed(&Placement { residency, ..Placement::from_policy(policy) })
 }
 
 fn placed(placement: &Placement) -> (DeviceMap, Plan) {
@@ -74,7 +75,7 @@ fn every_interval_with_resident_layers_compiles() {
                     let policy = Policy::TwoSplit { split: Split { start, end }, chunking };
                     let (map, plan) = planned(policy, residency.clone());
                     assert_eq!(plan.resident.is_empty(), residency.is_none());
-                    let on_gpu = map.decode.layers[2].iter().filter(|d| **d == Device::Gpu);
+                    let on_gpu = map.decode.layers[2].iter().filter(|d| **d == ComputeDevice::Gpu);
                     assert_eq!(on_gpu.count(), end - start);
                 }
             }
@@ -99,28 +100,32 @@ fn the_cpu_alone_needs_no_device() {
     let (map, plan) = planned(Policy::CpuOnly, Residency::NONE);
     assert_eq!(plan.segment_bytes(SegmentId::DEVICE), 0);
     assert!(!map.uses_gpu());
-    let cpu = Policy::Lia { prefill: Vector::FULL_CPU, decode: Vector::FULL_CPU, spread: false };
+    let cpu = Policy::Lia {
+        prefill: OffloadVector::FULL_CPU,
+        decode: OffloadVector::FULL_CPU,
+        spread: false,
+    };
     assert!(!planned(cpu, Residency::NONE).0.uses_gpu());
 }
 
 #[test]
 fn every_vector_is_a_map_that_compiles() {
-    for decode in Vector::all() {
+    for decode in OffloadVector::all() {
         let residency = residency(vec![0], ResidentAttention::Streamed, false);
-        let policy = Policy::Lia { prefill: Vector::FULL_GPU, decode, spread: false };
+        let policy = Policy::Lia { prefill: OffloadVector::FULL_GPU, decode, spread: false };
         let (map, _) = planned(policy, residency.clone());
         assert_eq!(map.policy, "lia");
-        assert!(map.decode.layers[0].iter().all(|device| *device == Device::Gpu));
+        assert!(map.decode.layers[0].iter().all(|device| *device == ComputeDevice::Gpu));
         // scores, out, fc0 of ln0 q k v scores softmax wv out ln1 fc0 fc1
-        let found = [4, 7, 9].map(|entry| map.decode.layers[1][entry] == Device::Cpu);
+        let found = [4, 7, 9].map(|entry| map.decode.layers[1][entry] == ComputeDevice::Cpu);
         assert_eq!(found, [decode.0[1], decode.0[3], decode.0[4]]);
     }
 }
 
 #[test]
 fn a_prefill_vector_that_cuts_attention_is_refused_by_the_compiler() {
-    let cut = Vector([true, true, false, true, true, true]);
-    let policy = Policy::Lia { prefill: cut, decode: Vector::FULL_CPU, spread: false };
+    let cut = OffloadVector([true, true, false, true, true, true]);
+    let policy = Policy::Lia { prefill: cut, decode: OffloadVector::FULL_CPU, spread: false };
     let map = device_map(&policy, &config(), true, HOMES);
     assert!(compile(&config(), &SHAPE, &map).is_err());
 }
@@ -132,7 +137,8 @@ fn flexgen_runs_its_own_loop_and_is_proved() {
             let policy = Policy::Flexgen(Flexgen { spread, cpu_attention });
             let (map, plan) = planned(policy, Residency::NONE);
             assert_eq!(map.schedule, schedule);
-            let on_cpu = map.decode.layers[1].iter().filter(|device| **device == Device::Cpu);
+            let on_cpu =
+                map.decode.layers[1].iter().filter(|device| **device == ComputeDevice::Cpu);
             assert_eq!(on_cpu.count(), if cpu_attention { 3 } else { 0 });
             validate(&plan).expect("safe");
         }
@@ -175,12 +181,12 @@ fn what_a_placement_leaves_open_goes_together() {
                         kv,
                         device_batches,
                         residency,
-                        far: Far::NONE,
-                        staged: Staged::NONE,
+                        slow_tier: SlowTierLayers::NONE,
+                        staged: StagedMatrices::NONE,
                     };
                     let (map, plan) = placed(&placement);
                     validate(&plan).unwrap_or_else(|error| panic!("{placement:?}: {error}"));
-                    let on_device = map.decode.layers[1][4] == Device::Gpu;
+                    let on_device = map.decode.layers[1][4] == ComputeDevice::Gpu;
                     if kv == Some(MemoryId::VRAM) && on_device && placement.residency.is_none() {
                         assert_eq!(map.kv[1].k, [MemoryId::VRAM], "{placement:?}");
                     }
@@ -195,13 +201,17 @@ fn what_a_placement_leaves_open_goes_together() {
 #[test]
 fn every_weight_has_one_home_whatever_is_read() {
     let config = config();
-    let staged =
-        |layers, partly, ops: &[Op]| Staged { layers, partly, ops: ops.into(), outer: true };
+    let staged = |layers, partly, ops: &[Op]| StagedMatrices {
+        layers,
+        partial_layers: partly,
+        ops: ops.into(),
+        outer: true,
+    };
     let reads = [
-        Staged::all(&config),
+        StagedMatrices::all(&config),
         staged(2, 1, &[Op::Fc1]),
         staged(0, 2, &[Op::Q, Op::Fc0]),
-        Staged::of_every_layer(&[Op::Out, Op::Norm0], &config),
+        StagedMatrices::ops_of_every_layer(&[Op::Out, Op::Norm0], &config),
     ];
     let residencies = [
         Residency::NONE,
@@ -214,7 +224,7 @@ fn every_weight_has_one_home_whatever_is_read() {
             residencies.iter().flat_map(|one| reads.iter().map(move |other| (one, other)))
         {
             let (residency, staged) = (residency.clone(), staged.clone());
-            let placement = Placement { residency, staged, ..Placement::of(policy) };
+            let placement = Placement { residency, staged, ..Placement::from_policy(policy) };
             let mut map = placement.map(&config, true, HOMES);
             map.shares = ReadShares::new(vec![1, 3]);
             assert!(map.uses_storages(), "{placement:?}");

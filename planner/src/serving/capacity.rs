@@ -9,33 +9,33 @@ use crate::machine::Machine;
 /// Fraction of device memory taken by drivers, kernels and partially filled pages.
 const DEVICE_RESERVE: f64 = 0.05;
 /// Fraction of the remaining device memory used for caches if not all of a model's layers fit.
-const CACHES_BESIDE_STREAMING: f64 = 0.5;
+const CACHE_SHARE_WHEN_STREAMING: f64 = 0.5;
 /// Number of slots: a layer's weights arrive while those of another are used.
-const SLOTS: u64 = 2;
+const WEIGHT_SLOTS: u64 = 2;
 
 /// Capacity for caches, and the weights that are streamed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Capacity {
+pub struct CacheCapacity {
     pub device_positions: u64,
     pub host_positions: u64,
     /// Bytes of weights that are streamed to the device in each iteration.
     pub streamed_bytes: u64,
 }
 
-impl Capacity {
+impl CacheCapacity {
     /// Computes the capacity for a model on a machine, with `rows` rows per iteration. Host memory
     /// holds all weights, as in Tandem.
     ///
     /// # Errors
     /// A model with recurrent states, a model that does not fit in host memory, or a device that
     /// cannot hold the rows.
-    pub fn of(
+    pub fn compute(
         machine: &Machine,
         config: &ModelConfig,
         dtype: Dtype,
         rows: u32,
-    ) -> Result<Capacity, ServingError> {
-        if config.layers.have_states() {
+    ) -> Result<CacheCapacity, ServingError> {
+        if config.layers.has_states() {
             return Err(ServingError::States { model: config.name.clone() });
         }
         let layer_bytes = |layer| config.layer_weight_bytes(layer, dtype) as u64;
@@ -61,17 +61,17 @@ impl Capacity {
         let left = usable.checked_sub(fixed).ok_or_else(too_small)?;
         let caches = match left.checked_sub(layers) {
             Some(caches) if caches >= position * u64::from(rows) => {
-                return Ok(Capacity {
+                return Ok(CacheCapacity {
                     device_positions: caches / position,
                     host_positions: host / position,
                     streamed_bytes: 0,
                 });
             }
-            _ => (left as f64 * CACHES_BESIDE_STREAMING) as u64,
+            _ => (left as f64 * CACHE_SHARE_WHEN_STREAMING) as u64,
         };
-        let slots = SLOTS * (0..config.num_layers).map(layer_bytes).max().unwrap_or(0);
+        let slots = WEIGHT_SLOTS * (0..config.num_layers).map(layer_bytes).max().unwrap_or(0);
         let resident = (left - caches).checked_sub(slots).ok_or_else(too_small)?;
-        Ok(Capacity {
+        Ok(CacheCapacity {
             device_positions: caches / position,
             host_positions: host / position,
             streamed_bytes: layers.saturating_sub(resident),

@@ -3,9 +3,9 @@
 use model::config::{Dtype, ModelConfig};
 use model::experts::Experts;
 use model::ops::Op;
-use schedule::hybrid::{LayerCosts, LinkCosts, MemoryShares};
+use scheduler::hybrid::{LayerCosts, LinkCosts, MemoryShares};
 
-use crate::machine::{Machine, MachineError, StoredRates};
+use crate::machine::{Machine, MachineError, OperandRates};
 
 /// ms per byte at 1 GB/s.
 const MS_PER_GB: f64 = 1e3 / 1e9;
@@ -53,11 +53,11 @@ impl ServingCosts {
         let device = machine.gpu_rates(dtype)?.stored(false);
         let host = machine.cpu_rates(dtype)?.stored(false);
         let layers = config.num_layers as f64;
-        let work = LayerWork::of(config, dtype);
+        let work = LayerWork::average(config, dtype);
         let op_ms = machine.gpu.op_overhead_us / 1e3;
         let pair_flops = Op::Attention.flops(config, 0, 1) as f64;
         let position_bytes = config.kv_bytes_per_position(dtype) as f64;
-        let position_ms = |rates: &StoredRates| {
+        let position_ms = |rates: &OperandRates| {
             position_bytes / rates.attention_gbps * MS_PER_GB
                 + pair_flops / rates.attention_tflops * MS_PER_TERA
         };
@@ -152,7 +152,7 @@ struct LayerWork {
 }
 
 impl LayerWork {
-    fn of(config: &ModelConfig, dtype: Dtype) -> LayerWork {
+    fn average(config: &ModelConfig, dtype: Dtype) -> LayerWork {
         let mut sum = LayerWork::default();
         for layer in 0..config.num_layers {
             let ops = config.layer_ops(layer).iter();

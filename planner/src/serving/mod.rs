@@ -1,26 +1,26 @@
 //! Simulates a server on a described machine, iteration by iteration, under a policy of
-//! [`schedule::hybrid`].
+//! [`scheduler::hybrid`].
 //!
 //! [`Capacity`] computes what fits in each memory, [`ServingCosts`] the duration of a layer,
 //! [`simulate`] requests one iteration after the other from the scheduler and advances time by its
-//! duration, and [`Served`] contains the results. Nothing here depends on a policy except by its
-//! name. [`timed_plan`] returns the programs of such a server, for workers in which only time
-//! passes.
+//! duration, and [`ServingResults`] contains the results. Nothing here depends on a policy except
+//! by its name. [`timed_plan`] returns the programs of such a server, for workers in which only
+//! time passes.
 
 mod capacity;
 mod costs;
-mod served;
+mod results;
 mod simulate;
 mod step_costs;
 #[cfg(test)]
 mod tests;
 mod timed;
 
-pub use capacity::Capacity;
+pub use capacity::CacheCapacity;
 pub use costs::ServingCosts;
-pub use served::{OfShape, Ran, Served, Spread};
-pub use simulate::{Arrival, follow, simulate};
-pub use timed::{TimedServing, timed_plan};
+pub use results::{ExecutedIteration, LatencyDistribution, ServingResults, ShapeStats};
+pub use simulate::{RequestArrival, replay_decisions, simulate};
+pub use timed::{TimedServerSize, timed_plan};
 
 /// Reason for which a machine cannot serve a model.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -2,15 +2,18 @@
 
 use std::collections::VecDeque;
 
-use schedule::hybrid::{
-    Iteration, LayerCosts, Limits, Place, Policy, Queued, Queues, Times, Work, next,
+use scheduler::hybrid::{
+    HostDecision, Iteration, IterationLimits, IterationTimes, IterationWork, LayerCosts,
+    QueuedSequence, Queues, SchedulingPolicy, next_iteration,
 };
 
-use super::served::{Ran, Served, Spread, window_requests_per_s};
+use super::results::{
+    ExecutedIteration, LatencyDistribution, ServingResults, window_requests_per_s,
+};
 
 /// Arrival of a request.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Arrival {
+pub struct RequestArrival {
     pub at_ms: f64,
     /// Number of tokens, at least 1.
     pub prompt_tokens: u32,
@@ -20,29 +23,29 @@ pub struct Arrival {
 
 /// Serves requests in the order of their arrival, to the end of the last one.
 pub fn simulate(
-    policy: Policy,
-    arrivals: &[Arrival],
-    limits: &Limits,
+    policy: SchedulingPolicy,
+    arrivals: &[RequestArrival],
+    limits: &IterationLimits,
     costs: &impl LayerCosts,
-) -> Served {
-    let mut server = Server::new(policy, arrivals, limits);
+) -> ServingResults {
+    let mut server = SimulatedServer::new(policy, arrivals, limits);
     while server.admit() {
         server.step(policy, limits, costs);
     }
-    server.served()
+    server.into_results()
 }
 
 /// Runs the iterations of a server by another clock: each is decided at its time from `decided_ms`,
 /// with the requests that have arrived by then, regardless of the predicted duration of the
 /// previous one. Ends when no requests remain.
-pub fn follow(
-    policy: Policy,
-    arrivals: &[Arrival],
-    limits: &Limits,
+pub fn replay_decisions(
+    policy: SchedulingPolicy,
+    arrivals: &[RequestArrival],
+    limits: &IterationLimits,
     costs: &impl LayerCosts,
     decided_ms: &[f64],
-) -> Vec<Ran> {
-    let mut server = Server::new(policy, arrivals, limits);
+) -> Vec<ExecutedIteration> {
+    let mut server = SimulatedServer::new(policy, arrivals, limits);
     for at_ms in decided_ms {
         server.now_ms = *at_ms;
         server.arrive();
@@ -51,12 +54,12 @@ pub fn follow(
         }
         server.step(policy, limits, costs);
     }
-    server.served.iterations
+    server.results.iterations
 }
 
 /// Known state of a request.
 #[derive(Debug, Clone, Copy, Default)]
-struct Progress {
+struct RequestProgress {
     tokens: u32,
     first_ms: f64,
     last_ms: f64,
@@ -65,33 +68,37 @@ struct Progress {
 /// A token computed by an iteration, and the side that computed its attention.
 #[derive(Debug, Clone, Copy)]
 struct Token {
-    sequence: Queued,
+    sequence: QueuedSequence,
     by_host: bool,
 }
 
-struct Server<'a> {
-    arrivals: &'a [Arrival],
+struct SimulatedServer<'a> {
+    arrivals: &'a [RequestArrival],
     arrived: usize,
-    progress: Vec<Progress>,
+    progress: Vec<RequestProgress>,
     now_ms: f64,
-    waiting: VecDeque<Queued>,
-    device: Vec<Queued>,
-    host: Vec<Queued>,
+    waiting: VecDeque<QueuedSequence>,
+    device: Vec<QueuedSequence>,
+    host: Vec<QueuedSequence>,
     /// Remaining work of the host for deferred rows.
     attention_left_ms: f64,
-    policy: Policy,
-    limits: Limits,
-    places: Vec<Place>,
+    policy: SchedulingPolicy,
+    limits: IterationLimits,
+    decisions: Vec<HostDecision>,
     gaps_ms: [Vec<f64>; 2],
-    served: Served,
+    results: ServingResults,
 }
 
-impl<'a> Server<'a> {
-    fn new(policy: Policy, arrivals: &'a [Arrival], limits: &Limits) -> Server<'a> {
-        Server {
+impl<'a> SimulatedServer<'a> {
+    fn new(
+        policy: SchedulingPolicy,
+        arrivals: &'a [RequestArrival],
+        limits: &IterationLimits,
+    ) -> SimulatedServer<'a> {
+        SimulatedServer {
             arrivals,
             arrived: 0,
-            progress: vec![Progress::default(); arrivals.len()],
+            progress: vec![RequestProgress::default(); arrivals.len()],
             now_ms: arrivals.first().map_or(0.0, |first| first.at_ms),
             waiting: VecDeque::new(),
             device: Vec::new(),
@@ -99,9 +106,9 @@ impl<'a> Server<'a> {
             attention_left_ms: 0.0,
             policy,
             limits: *limits,
-            places: Vec::new(),
+            decisions: Vec::new(),
             gaps_ms: [Vec::new(), Vec::new()],
-            served: Served::default(),
+            results: ServingResults::default(),
         }
     }
 
@@ -124,7 +131,7 @@ impl<'a> Server<'a> {
             if arrival.at_ms > self.now_ms {
                 break;
             }
-            self.take(arrival);
+            self.enqueue(arrival);
         }
     }
 
@@ -132,68 +139,89 @@ impl<'a> Server<'a> {
         self.waiting.is_empty() && self.device.is_empty() && self.host.is_empty()
     }
 
-    fn take(&mut self, arrival: &Arrival) {
+    fn enqueue(&mut self, arrival: &RequestArrival) {
         let id = self.arrived as u32;
         self.arrived += 1;
         let all = arrival.prompt_tokens + arrival.answer_tokens;
-        if all > self.limits.rows || self.limits.pages(all) > self.most_pages() {
-            self.served.refused += 1;
+        if all > self.limits.rows || self.limits.pages(all) > self.max_pages() {
+            self.results.rejected += 1;
             return;
         }
-        self.waiting.push_back(Queued { id, tokens: arrival.prompt_tokens, layer: 0, waited: 0 });
-        self.served.prompt_tokens += u64::from(arrival.prompt_tokens);
+        self.waiting.push_back(QueuedSequence {
+            id,
+            tokens: arrival.prompt_tokens,
+            layer: 0,
+            idle_iterations: 0,
+        });
+        self.results.prompt_tokens += u64::from(arrival.prompt_tokens);
     }
 
     /// Returns the maximum number of pages that a single sequence may fill.
-    fn most_pages(&self) -> u32 {
-        let Limits { device_pages, host_pages, .. } = self.limits;
+    fn max_pages(&self) -> u32 {
+        let IterationLimits { device_pages, host_pages, .. } = self.limits;
         match self.policy {
-            Policy::GpuOnly => device_pages,
-            Policy::FastDecode => host_pages,
-            Policy::Neo | Policy::Apex | Policy::Auto => {
+            SchedulingPolicy::GpuOnly => device_pages,
+            SchedulingPolicy::FastDecode => host_pages,
+            SchedulingPolicy::Neo | SchedulingPolicy::Apex | SchedulingPolicy::Auto => {
                 device_pages.max(host_pages.saturating_sub(device_pages))
             }
         }
     }
 
-    fn step(&mut self, policy: Policy, limits: &Limits, costs: &impl LayerCosts) {
-        self.places.resize(self.device.len() + self.host.len(), Place::Waits);
+    fn step(
+        &mut self,
+        policy: SchedulingPolicy,
+        limits: &IterationLimits,
+        costs: &impl LayerCosts,
+    ) {
+        self.decisions.resize(self.device.len() + self.host.len(), HostDecision::Waits);
         let queues = Queues {
             waiting: self.waiting.make_contiguous(),
             device: &self.device,
             host: &self.host,
             is_late: self.attention_left_ms > 0.0,
         };
-        let iteration = next(policy, &queues, limits, costs, &mut self.places);
-        let work = Work::of(&iteration, &queues, limits.lags, &self.places, costs);
-        let mut times = Times::of(&work, iteration.shape, costs);
+        let iteration = next_iteration(policy, &queues, limits, costs, &mut self.decisions);
+        let work = IterationWork::compute(
+            &iteration,
+            &queues,
+            limits.deferred_rows,
+            &self.decisions,
+            costs,
+        );
+        let mut times = IterationTimes::compute(&work, iteration.shape, costs);
         if work.partial.sequences > 0 {
             // The attention of deferred rows in their current layer is completed first.
             times.total_ms += std::mem::take(&mut self.attention_left_ms);
         }
         assert!(work.tokens > 0 || times.total_ms > 0.0, "an iteration of nothing");
         self.now_ms += times.total_ms;
-        let goes_on = work.lagging.sequences > 0 && !work.waits_for_lagging;
-        let begun_ms = if goes_on { times.host_ms } else { 0.0 };
+        let host_continues = work.deferred.sequences > 0 && !work.waits_for_deferred;
+        let begun_ms = if host_continues { times.host_ms } else { 0.0 };
         self.attention_left_ms = (self.attention_left_ms + begun_ms - times.total_ms).max(0.0);
         self.count(&iteration, &work, &times);
         self.apply(&iteration, costs.layers());
     }
 
-    fn count(&mut self, iteration: &Iteration, work: &Work, times: &Times) {
-        let of_shape = &mut self.served.shapes[iteration.shape as usize];
+    fn count(&mut self, iteration: &Iteration, work: &IterationWork, times: &IterationTimes) {
+        let of_shape = &mut self.results.shapes[iteration.shape as usize];
         of_shape.iterations += 1;
         of_shape.ms += times.total_ms;
         let whole = work.rows[0] + work.rows[1] + work.partial.sequences;
-        let rows = whole + work.lagged.sequences;
-        self.served.iterations.push(Ran { shape: iteration.shape, rows, times: *times });
-        self.served.busy = self.served.busy.plus(*times);
+        let rows = whole + work.deferred_finished.sequences;
+        self.results.iterations.push(ExecutedIteration {
+            shape: iteration.shape,
+            rows,
+            times: *times,
+        });
+        self.results.busy = self.results.busy.plus(*times);
         let count = self.device.len() + self.host.len();
-        let moves_in = self.places[..count].iter().filter(|place| **place == Place::MovesIn);
-        self.served.moves_in += moves_in.count() as u64;
-        self.served.moves_out += iteration.moves_out as u64;
-        let lost = self.places[..count].iter().filter(|place| **place == Place::Evicted);
-        self.served.evictions += (iteration.evicted + lost.count()) as u64;
+        let moves_in =
+            self.decisions[..count].iter().filter(|place| **place == HostDecision::MovesIn);
+        self.results.moves_in += moves_in.count() as u64;
+        self.results.moves_out += iteration.moves_out as u64;
+        let lost = self.decisions[..count].iter().filter(|place| **place == HostDecision::Evicted);
+        self.results.evictions += (iteration.evicted + lost.count()) as u64;
     }
 
     /// Updates the queues after an iteration.
@@ -207,16 +235,17 @@ impl<'a> Server<'a> {
         let old_host = std::mem::take(&mut self.host);
         let with_host = moves_out.into_iter().chain(old_host);
         for (index, sequence) in with_host.enumerate() {
-            let waits = Queued { waited: sequence.waited + 1, ..sequence };
-            match self.places[index] {
-                Place::Waits => self.host.push(waits),
-                Place::Evicted => evicted.push(Queued { layer: 0, ..sequence }),
-                Place::MovesIn => self.device_token(sequence),
-                Place::First | Place::Second => self.host_token(sequence),
-                Place::Lagging if sequence.layer == layers => self.host_token(sequence),
-                Place::Lagging => {
+            let waits =
+                QueuedSequence { idle_iterations: sequence.idle_iterations + 1, ..sequence };
+            match self.decisions[index] {
+                HostDecision::Waits => self.host.push(waits),
+                HostDecision::Evicted => evicted.push(QueuedSequence { layer: 0, ..sequence }),
+                HostDecision::MovesIn => self.device_token(sequence),
+                HostDecision::FirstBatch | HostDecision::SecondBatch => self.host_token(sequence),
+                HostDecision::Deferred if sequence.layer == layers => self.host_token(sequence),
+                HostDecision::Deferred => {
                     let layer = sequence.layer + 1;
-                    self.host.push(Queued { layer, waited: 0, ..sequence });
+                    self.host.push(QueuedSequence { layer, idle_iterations: 0, ..sequence });
                 }
             }
         }
@@ -229,43 +258,51 @@ impl<'a> Server<'a> {
             }
         }
         for sequence in evicted.into_iter().rev() {
-            self.waiting.push_front(Queued { waited: sequence.waited + 1, ..sequence });
+            self.waiting.push_front(QueuedSequence {
+                idle_iterations: sequence.idle_iterations + 1,
+                ..sequence
+            });
         }
     }
 
-    fn device_token(&mut self, sequence: Queued) {
+    fn device_token(&mut self, sequence: QueuedSequence) {
         if let Some(grown) = self.token(Token { sequence, by_host: false }) {
             self.device.push(grown);
         }
     }
 
-    fn host_token(&mut self, sequence: Queued) {
+    fn host_token(&mut self, sequence: QueuedSequence) {
         if let Some(grown) = self.token(Token { sequence, by_host: true }) {
             self.host.push(grown);
         }
     }
 
     /// Counts a token; returns its sequence, unless it was the last token.
-    fn token(&mut self, Token { sequence, by_host }: Token) -> Option<Queued> {
+    fn token(&mut self, Token { sequence, by_host }: Token) -> Option<QueuedSequence> {
         let progress = &mut self.progress[sequence.id as usize];
         let answer = self.arrivals[sequence.id as usize].answer_tokens;
         if progress.tokens == 0 {
             progress.first_ms = self.now_ms;
         } else {
             self.gaps_ms[usize::from(by_host)].push(self.now_ms - progress.last_ms);
-            self.served.host_tokens += u64::from(by_host);
+            self.results.host_tokens += u64::from(by_host);
         }
         progress.tokens += 1;
         progress.last_ms = self.now_ms;
-        self.served.answer_tokens += 1;
-        let grown = Queued { tokens: sequence.tokens + 1, layer: 0, waited: 0, ..sequence };
+        self.results.answer_tokens += 1;
+        let grown = QueuedSequence {
+            tokens: sequence.tokens + 1,
+            layer: 0,
+            idle_iterations: 0,
+            ..sequence
+        };
         (progress.tokens < answer).then_some(grown)
     }
 
-    fn served(self) -> Served {
-        let done: Vec<(&Arrival, &Progress)> =
+    fn into_results(self) -> ServingResults {
+        let done: Vec<(&RequestArrival, &RequestProgress)> =
             self.arrivals.iter().zip(&self.progress).filter(|(_, one)| one.tokens > 0).collect();
-        let each = |of: fn(&Arrival, &Progress) -> f64| -> Vec<f64> {
+        let each = |of: fn(&RequestArrival, &RequestProgress) -> f64| -> Vec<f64> {
             done.iter().map(|(arrival, progress)| of(arrival, progress)).collect()
         };
         let several = done.iter().filter(|(_, progress)| progress.tokens > 1);
@@ -277,16 +314,18 @@ impl<'a> Server<'a> {
         });
         let first_ms = self.arrivals.first().map_or(0.0, |first| first.at_ms);
         let [device_gaps, host_gaps] = self.gaps_ms;
-        Served {
+        ServingResults {
             requests: done.len(),
             makespan_ms: self.now_ms - first_ms,
             window_requests_per_s: window_requests_per_s(each(|_, progress| progress.last_ms)),
-            first_token: Spread::of(each(|arrival, one| one.first_ms - arrival.at_ms)),
-            per_token: Spread::of(per_token.collect()),
-            device_gaps: Spread::of(device_gaps),
-            host_gaps: Spread::of(host_gaps),
+            first_token: LatencyDistribution::from_samples(each(|arrival, one| {
+                one.first_ms - arrival.at_ms
+            })),
+            per_token: LatencyDistribution::from_samples(per_token.collect()),
+            device_gaps: LatencyDistribution::from_samples(device_gaps),
+            host_gaps: LatencyDistribution::from_samples(host_gaps),
             latency_per_token_ms: latency.iter().sum::<f64>() / latency.len().max(1) as f64,
-            ..self.served
+            ..self.results
         }
     }
 }

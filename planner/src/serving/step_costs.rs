@@ -1,12 +1,12 @@
 //! A described machine's times as the integers that processes share.
 
-use schedule::hybrid::{LayerCosts, StepCosts};
-use schedule::{Costs, POINTS};
+use scheduler::hybrid::{LayerCosts, StepCosts};
+use scheduler::{COST_POINTS, StepCostCurve};
 
 use super::ServingCosts;
 
 /// Numbers of rows whose linears are priced; others are interpolated linearly.
-const ROWS: [u32; POINTS] = [1, 8, 32, 128, 512, 1024, 2048, 4096];
+const ROWS: [u32; COST_POINTS] = [1, 8, 32, 128, 512, 1024, 2048, 4096];
 /// Number of prompt tokens, and of positions, from which the cost of attention per unit is derived.
 const PROMPT: u32 = 1000;
 const POSITIONS: u64 = 1_000_000;
@@ -24,7 +24,7 @@ impl ServingCosts {
         let link = self.link();
         StepCosts {
             layers: self.layers(),
-            device: Costs {
+            device: StepCostCurve {
                 points: ROWS.map(point),
                 position_ps: ps(self.prefill_attention_ms(PROMPT) / pairs),
             },
@@ -33,7 +33,7 @@ impl ServingCosts {
             host_position_ps: ps(self.host_decode_ms(1, POSITIONS) / POSITIONS as f64),
             host_row_ps: ps(link.row_out_ms + link.row_back_ms),
             launch_us: us(self.launch_ms() * layers),
-            lagging_us: 0,
+            deferred_rows_us: 0,
             position_out_ps: ps(link.position_out_ms),
             position_in_ps: ps(link.position_in_ms),
         }

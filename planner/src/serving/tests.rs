@@ -1,17 +1,22 @@
 //! Serving checked by hand, and properties of every policy.
 
 use model::config::{Dtype, ModelConfig};
-use model::known::known as known_model;
-use schedule::hybrid::{Lags, LayerCosts, Limits, LinkCosts, Policy, Shape};
+use model::known::find_known as known_model;
+use scheduler::hybrid::{
+    DeferredRows, IterationLimits, IterationShape, LayerCosts, LinkCosts, SchedulingPolicy,
+};
 
-use super::{Arrival, Capacity, Served, ServingCosts, ServingError, follow, simulate};
-use crate::machine::{Machine, known};
+use super::{
+    CacheCapacity, RequestArrival, ServingCosts, ServingError, ServingResults, replay_decisions,
+    simulate,
+};
+use crate::machine::{Machine, find_bundled};
 
 /// Costs with 1 ms per layer regardless of its rows, and attention on the host that takes no time.
 #[derive(Debug)]
-struct Even;
+struct FixedLayerCosts;
 
-impl LayerCosts for Even {
+impl LayerCosts for FixedLayerCosts {
     fn layers(&self) -> u32 {
         2
     }
@@ -46,34 +51,34 @@ impl LayerCosts for Even {
 }
 
 fn machine(name: &str) -> Machine {
-    known(name).expect("a machine").expect("a valid file")
+    find_bundled(name).expect("a machine").expect("a valid file")
 }
 
 fn config(name: &str) -> ModelConfig {
     known_model(name).expect("a known model").config
 }
 
-fn arrival(at_ms: f64, prompt_tokens: u32, answer_tokens: u32) -> Arrival {
-    Arrival { at_ms, prompt_tokens, answer_tokens }
+fn arrival(at_ms: f64, prompt_tokens: u32, answer_tokens: u32) -> RequestArrival {
+    RequestArrival { at_ms, prompt_tokens, answer_tokens }
 }
 
-const AMPLE: Limits = Limits {
+const AMPLE: IterationLimits = IterationLimits {
     rows: 100,
     page_positions: 4,
     device_pages: 100,
     host_pages: 100,
     patience: 100,
-    lags: Lags::Together,
+    deferred_rows: DeferredRows::SameLayer,
 };
 
 /// Device capacity for some requests of [`many`].
-const SMALL: Limits = Limits {
+const SMALL: IterationLimits = IterationLimits {
     rows: 2048,
     page_positions: 16,
     device_pages: 120,
     host_pages: 2000,
     patience: 1000,
-    lags: Lags::Together,
+    deferred_rows: DeferredRows::SameLayer,
 };
 
 #[test]
@@ -81,14 +86,14 @@ fn two_requests_by_hand() {
     // The first request is alone for an iteration of 2 ms; the second arrives during the second
     // iteration, and waits.
     let arrivals = [arrival(10.0, 5, 3), arrival(13.0, 5, 2)];
-    let served = simulate(Policy::GpuOnly, &arrivals, &AMPLE, &Even);
+    let served = simulate(SchedulingPolicy::GpuOnly, &arrivals, &AMPLE, &FixedLayerCosts);
     assert_eq!((served.requests, served.prompt_tokens, served.answer_tokens), (2, 10, 5));
     assert_eq!(served.makespan_ms, 8.0, "at 12, 14, 16 and 18");
     let first = served.first_token.expect("tokens");
     assert_eq!((first.mean_ms, first.p50_ms), (2.5, 2.5), "2 ms and 3 ms");
     assert_eq!(served.per_token.expect("several").mean_ms, 2.0);
-    assert_eq!(served.of_shape(Shape::Gpu).iterations, 4);
-    assert_eq!(served.use_of(|times| times.device_ms), 1.0);
+    assert_eq!(served.shape_stats(IterationShape::Gpu).iterations, 4);
+    assert_eq!(served.utilisation(|times| times.device_ms), 1.0);
     assert_eq!(served.latency_per_token_ms, (2.0 + 2.5) / 2.0);
     assert_eq!(served.host_gaps, None);
     assert_eq!(served.window_requests_per_s, Some(500.0), "one between 16 and 18 ms");
@@ -98,11 +103,20 @@ fn two_requests_by_hand() {
 fn by_another_clock_a_request_is_in_the_iterations_that_were_decided_behind_it() {
     let arrivals = [arrival(10.0, 5, 3), arrival(13.0, 5, 2)];
     let rows = |decided_ms: &[f64]| -> Vec<u32> {
-        let ran = follow(Policy::GpuOnly, &arrivals, &AMPLE, &Even, decided_ms);
-        assert!(ran.iter().all(|one| one.times.total_ms == 2.0 && one.shape == Shape::Gpu));
+        let ran = replay_decisions(
+            SchedulingPolicy::GpuOnly,
+            &arrivals,
+            &AMPLE,
+            &FixedLayerCosts,
+            decided_ms,
+        );
+        assert!(
+            ran.iter().all(|one| one.times.total_ms == 2.0 && one.shape == IterationShape::Gpu)
+        );
         ran.into_iter().map(|one| one.rows).collect()
     };
-    let simulated = simulate(Policy::GpuOnly, &arrivals, &AMPLE, &Even).iterations;
+    let simulated =
+        simulate(SchedulingPolicy::GpuOnly, &arrivals, &AMPLE, &FixedLayerCosts).iterations;
     let of_simulated: Vec<u32> = simulated.into_iter().map(|one| one.rows).collect();
     assert_eq!(of_simulated, [5, 1, 6, 1], "its second prompt waits for the next");
     assert_eq!(rows(&[10.0, 12.0, 14.0, 16.0]), of_simulated);
@@ -132,49 +146,59 @@ fn whole_numbers_say_what_rates_do() {
 #[test]
 fn who_comes_late_is_waited_for_and_who_is_too_long_is_refused() {
     let arrivals = [arrival(0.0, 4, 1), arrival(50.0, 4, 1), arrival(50.0, 99, 2)];
-    let served = simulate(Policy::GpuOnly, &arrivals, &AMPLE, &Even);
-    assert_eq!((served.requests, served.refused, served.makespan_ms), (2, 1, 52.0));
-    assert_eq!(served.use_of(|times| times.total_ms), 4.0 / 52.0);
-    let small = Limits { device_pages: 2, ..AMPLE };
+    let served = simulate(SchedulingPolicy::GpuOnly, &arrivals, &AMPLE, &FixedLayerCosts);
+    assert_eq!((served.requests, served.rejected, served.makespan_ms), (2, 1, 52.0));
+    assert_eq!(served.utilisation(|times| times.total_ms), 4.0 / 52.0);
+    let small = IterationLimits { device_pages: 2, ..AMPLE };
     let arrivals = [arrival(0.0, 8, 1)];
-    let of = |policy| simulate(policy, &arrivals, &small, &Even).refused;
-    assert_eq!(Policy::ALL.map(of), [1, 0, 0, 0, 0], "in the order of the policies");
+    let of = |policy| simulate(policy, &arrivals, &small, &FixedLayerCosts).rejected;
+    assert_eq!(SchedulingPolicy::ALL.map(of), [1, 0, 0, 0, 0], "in the order of the policies");
 }
 
 /// Returns simultaneous requests of several lengths.
-fn many() -> Vec<Arrival> {
+fn many() -> Vec<RequestArrival> {
     (0..60).map(|index| arrival(0.0, 100 + index * 37 % 300, 10 + index * 13 % 50)).collect()
 }
 
-fn served(policy: Policy, name: &str, model: &str, streamed_bytes: u64) -> Served {
-    served_lagging(Lags::Together, policy, (name, model, streamed_bytes))
+fn served(
+    policy: SchedulingPolicy,
+    name: &str,
+    model: &str,
+    streamed_bytes: u64,
+) -> ServingResults {
+    served_lagging(DeferredRows::SameLayer, policy, (name, model, streamed_bytes))
 }
 
-fn served_lagging(lags: Lags, policy: Policy, of: (&str, &str, u64)) -> Served {
+fn served_lagging(
+    lags: DeferredRows,
+    policy: SchedulingPolicy,
+    of: (&str, &str, u64),
+) -> ServingResults {
     let (name, model, streamed_bytes) = of;
     let costs = ServingCosts::new(&machine(name), &config(model), Dtype::Bf16, streamed_bytes);
-    let limits = Limits { lags, ..SMALL };
+    let limits = IterationLimits { deferred_rows: lags, ..SMALL };
     simulate(policy, &many(), &limits, &costs.expect("rates"))
 }
 
 #[test]
 fn every_policy_answers_everything_and_says_by_whom() {
-    for policy in Policy::ALL {
+    for policy in SchedulingPolicy::ALL {
         let served = served(policy, "g5-16xlarge", "llama-3.1-8b", 0);
-        assert_eq!((served.requests, served.refused), (60, 0), "{policy:?}");
+        assert_eq!((served.requests, served.rejected), (60, 0), "{policy:?}");
         let tokens: u32 = many().iter().map(|one| one.answer_tokens).sum();
         assert_eq!(served.answer_tokens, u64::from(tokens), "{policy:?}");
-        let shapes = Shape::ALL.map(|shape| served.of_shape(shape).iterations > 0);
+        let shapes = IterationShape::ALL.map(|shape| served.shape_stats(shape).iterations > 0);
         match policy {
-            Policy::GpuOnly => {
+            SchedulingPolicy::GpuOnly => {
                 assert_eq!(served.host_tokens, 0);
                 assert_eq!(shapes, [true, false, false]);
             }
-            Policy::FastDecode => assert!(served.host_tokens > served.answer_tokens / 2),
-            Policy::Neo => assert!(!shapes[2] && shapes[1], "{shapes:?}"),
-            Policy::Apex | Policy::Auto => {}
+            SchedulingPolicy::FastDecode => assert!(served.host_tokens > served.answer_tokens / 2),
+            SchedulingPolicy::Neo => assert!(!shapes[2] && shapes[1], "{shapes:?}"),
+            SchedulingPolicy::Apex | SchedulingPolicy::Auto => {}
         }
-        let total_ms: f64 = Shape::ALL.iter().map(|shape| served.of_shape(*shape).ms).sum();
+        let total_ms: f64 =
+            IterationShape::ALL.iter().map(|shape| served.shape_stats(*shape).ms).sum();
         assert!((total_ms - served.makespan_ms).abs() < 1e-6 * total_ms, "{policy:?}");
     }
 }
@@ -182,9 +206,10 @@ fn every_policy_answers_everything_and_says_by_whom() {
 /// Deferred rows as in a server: each is at its own layer, and the iteration waits for the host.
 #[test]
 fn rows_that_lag_apart_answer_everything() {
-    let apart = |policy| served_lagging(Lags::Apart, policy, ("g5-16xlarge", "llama-3.1-8b", 0));
+    let apart =
+        |policy| served_lagging(DeferredRows::AnyLayer, policy, ("g5-16xlarge", "llama-3.1-8b", 0));
     let tokens: u32 = many().iter().map(|one| one.answer_tokens).sum();
-    for policy in [Policy::Apex, Policy::Auto] {
+    for policy in [SchedulingPolicy::Apex, SchedulingPolicy::Auto] {
         let served = apart(policy);
         assert_eq!((served.requests, served.answer_tokens), (60, u64::from(tokens)), "{policy:?}");
     }
@@ -192,10 +217,10 @@ fn rows_that_lag_apart_answer_everything() {
     let mut slow = machine("g5-16xlarge");
     slow.cpu.bf16.attention_gbps /= 50.0;
     let costs = ServingCosts::new(&slow, &config("llama-3.1-8b"), Dtype::Bf16, 0).expect("rates");
-    for lags in [Lags::Apart, Lags::Together] {
-        let limits = Limits { lags, ..SMALL };
-        let served = simulate(Policy::Apex, &many(), &limits, &costs);
-        let iterations = served.of_shape(Shape::Async).iterations;
+    for lags in [DeferredRows::AnyLayer, DeferredRows::SameLayer] {
+        let limits = IterationLimits { deferred_rows: lags, ..SMALL };
+        let served = simulate(SchedulingPolicy::Apex, &many(), &limits, &costs);
+        let iterations = served.shape_stats(IterationShape::Async).iterations;
         assert!(iterations > 100 && served.host_tokens > 0, "{lags:?} {iterations}");
     }
 }
@@ -204,9 +229,10 @@ fn rows_that_lag_apart_answer_everything() {
 fn weights_that_stream_bound_every_iteration() {
     let name = "g5-16xlarge";
     let (bytes, link) = (8_000_000_000, machine(name).link.h2d_gbps);
-    for policy in Policy::ALL {
+    for policy in SchedulingPolicy::ALL {
         let with = served(policy, name, "llama-3.1-8b", bytes);
-        let iterations: u64 = Shape::ALL.iter().map(|shape| with.of_shape(*shape).iterations).sum();
+        let iterations: u64 =
+            IterationShape::ALL.iter().map(|shape| with.shape_stats(*shape).iterations).sum();
         let least_ms = iterations as f64 * bytes as f64 / link / 1e6;
         assert!(with.makespan_ms >= 0.999 * least_ms, "{policy:?}");
         let without = served(policy, name, "llama-3.1-8b", 0);
@@ -242,7 +268,7 @@ fn costs_are_bytes_and_operations_over_rates() {
 #[test]
 fn what_has_no_room_streams_or_is_refused() {
     let capacity = |name: &str, model: &str, rows| {
-        Capacity::of(&machine(name), &config(model), Dtype::Bf16, rows)
+        CacheCapacity::compute(&machine(name), &config(model), Dtype::Bf16, rows)
     };
     let fits = capacity("g5-16xlarge", "llama-3.1-8b", 2048).expect("it fits");
     assert_eq!(fits.streamed_bytes, 0);

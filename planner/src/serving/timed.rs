@@ -3,15 +3,15 @@
 
 use model::config::{Dtype, ModelConfig};
 use program::compile::{CompileError, compile};
-use program::owners::with_owners;
+use program::kv_owner::with_owners;
 use program::plan::{Plan, RunShape};
 use program::topology::MemoryId;
 
-use crate::policy::{Homes, Policy, device_map};
+use crate::policy::{DefaultTiers, Policy, device_map};
 
 /// Sizes of such a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TimedServing {
+pub struct TimedServerSize {
     /// Maximum number of concurrent sequences, and the number of those with caches on the device.
     pub slots: u16,
     pub device_slots: u16,
@@ -25,7 +25,7 @@ pub struct TimedServing {
 ///
 /// # Errors
 /// A model that does not support such programs.
-pub fn timed_plan(config: &ModelConfig, of: TimedServing) -> Result<Plan, CompileError> {
+pub fn timed_plan(config: &ModelConfig, size: TimedServerSize) -> Result<Plan, CompileError> {
     let config = ModelConfig {
         hidden_size: 16,
         num_heads: 2,
@@ -35,23 +35,23 @@ pub fn timed_plan(config: &ModelConfig, of: TimedServing) -> Result<Plan, Compil
         vocab_size: 64,
         ..config.clone()
     };
-    let homes = Homes { kv: MemoryId::VRAM, prefill_hidden: MemoryId::VRAM };
-    let map = device_map(&Policy::Resident, &config, true, homes);
+    let tiers = DefaultTiers { kv: MemoryId::VRAM, prefill_hidden: MemoryId::VRAM };
+    let map = device_map(&Policy::Resident, &config, true, tiers);
     let shape = RunShape {
         batches: 1,
-        batch_size: of.slots,
-        max_prompt: of.context,
+        batch_size: size.slots,
+        max_prompt: size.context,
         shared_prompt: 0,
-        max_context: of.context,
-        max_new: of.context,
+        max_context: size.context,
+        max_new: size.context,
         logprobs: 0,
         micro_sequences: 1,
-        prefill_chunk: of.rows,
+        prefill_chunk: size.rows,
         serves: true,
         page_positions: 0,
         kv_pages: 0,
         logits_rows: 0,
-        device_slots: of.device_slots,
+        device_slots: size.device_slots,
         dtype: Dtype::Bf16,
     };
     compile(&config, &shape, &with_owners(&map, &config))

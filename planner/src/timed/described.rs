@@ -9,14 +9,14 @@ use program::compile::compile;
 use program::ir::{Instruction, LaneProgram};
 use program::map::{Chunking, leading_list};
 use program::plan::{Plan, RunShape};
-use program::simulate::{Costs, Place};
+use program::simulate::{Place, SimulationCosts};
 use program::validate::validate;
 
 use super::bounds::{GEN_LEN_MAX, LAYERS_MAX, TIME_MAX_MS};
 use super::error::TimedError;
-use super::times::Times;
+use super::instruction_times::InstructionTimes;
 use crate::machine::Machine;
-use crate::priced::Pricing;
+use crate::search::Pricing;
 
 /// Size of the small model's heads: rotary embeddings need pairs.
 const HEAD_DIM: usize = 2;
@@ -29,7 +29,7 @@ const MORE_HEADS_MAX: usize = 64;
 #[derive(Debug, Clone)]
 pub struct TimedPlan {
     pub plan: Plan,
-    pub times: Times,
+    pub times: InstructionTimes,
 }
 
 impl TimedPlan {
@@ -39,7 +39,7 @@ impl TimedPlan {
     /// # Errors
     /// More layers or tokens than a run supports, an instruction that takes too long or that the
     /// machine does not price.
-    pub fn of(large: &Plan, machine: &Machine) -> Result<TimedPlan, TimedError> {
+    pub fn from_plan(large: &Plan, machine: &Machine) -> Result<TimedPlan, TimedError> {
         let (layers, gen_len) = (large.config.num_layers, large.shape.max_new);
         if !(1..=LAYERS_MAX).contains(&layers) {
             return Err(TimedError::Layers { layers });
@@ -47,7 +47,7 @@ impl TimedPlan {
         if !(1..=GEN_LEN_MAX).contains(&gen_len) {
             return Err(TimedError::GenLen { gen_len });
         }
-        let plan = small(large)?;
+        let plan = shrink_plan(large)?;
         validate(&plan)?;
         check_same(large, &plan)?;
         let middle = large.shape.max_prompt + gen_len / 2;
@@ -58,7 +58,7 @@ impl TimedPlan {
 }
 
 /// Returns the same map for batches of one short sequence, and a small model.
-fn small(large: &Plan) -> Result<Plan, TimedError> {
+fn shrink_plan(large: &Plan) -> Result<Plan, TimedError> {
     let gen_len = large.shape.max_new;
     let max_context = gen_len + 1;
     let config = ModelConfig {
@@ -66,7 +66,7 @@ fn small(large: &Plan) -> Result<Plan, TimedError> {
         max_positions: max_context as usize,
         bos_token_id: None,
         eos_token_ids: Vec::new(),
-        ..shrunk(&large.config, large.map.chunking)
+        ..shrink_config(&large.config, large.map.chunking)
     };
     let shape = RunShape {
         batch_size: 1,
@@ -88,15 +88,15 @@ fn small(large: &Plan) -> Result<Plan, TimedError> {
 /// Scales down every width of a model by the same factor, since some schedules distribute weights
 /// by their bytes. Each chunk of attention has its own KV head, and linears in pieces are wide
 /// enough for them.
-fn shrunk(config: &ModelConfig, chunking: Option<Chunking>) -> ModelConfig {
+fn shrink_config(config: &ModelConfig, chunking: Option<Chunking>) -> ModelConfig {
     let of_attention = chunking.and_then(Chunking::of_attention);
     let chunks = of_attention.map_or(1, |one| usize::from(one.chunks));
-    let least = chunks.div_ceil(config.num_kv_heads).max(1);
+    let min_width = chunks.div_ceil(config.num_kv_heads).max(1);
     let list = leading_list(config, chunking);
     let small = |more_heads| narrow(config, more_heads);
     let has_pieces = |small: &ModelConfig| leading_list(small, chunking) == list;
-    let wide_enough = (least..=least * MORE_HEADS_MAX).map(small).find(has_pieces);
-    wide_enough.unwrap_or_else(|| small(least))
+    let wide_enough = (min_width..=min_width * MORE_HEADS_MAX).map(small).find(has_pieces);
+    wide_enough.unwrap_or_else(|| small(min_width))
 }
 
 /// Scales down a model with `more_heads` heads for each one.
@@ -121,15 +121,15 @@ fn check_same(large: &Plan, small: &Plan) -> Result<(), TimedError> {
         model: plan.config.name.clone(),
         lane: plan.lane_name(lane).to_owned(),
     };
-    let alike = |a: &LaneProgram, b: &LaneProgram| {
+    let have_same_work = |a: &LaneProgram, b: &LaneProgram| {
         let works = a.instructions.iter().zip(&b.instructions);
         a.lane == b.lane
             && a.instructions.len() == b.instructions.len()
-            && works.into_iter().all(|(a, b)| is_alike(a, b))
+            && works.into_iter().all(|(a, b)| is_same_instruction(a, b))
     };
     let (lists, others) = (&large.decode().lanes, &small.decode().lanes);
     for (place, list) in lists.iter().enumerate() {
-        if !others.get(place).is_some_and(|one| alike(list, one)) {
+        if !others.get(place).is_some_and(|one| have_same_work(list, one)) {
             return Err(other(large, list.lane));
         }
     }
@@ -140,7 +140,7 @@ fn check_same(large: &Plan, small: &Plan) -> Result<(), TimedError> {
 }
 
 /// Returns true if two instructions do the same, regardless of their buffers.
-fn is_alike(a: &Instruction, b: &Instruction) -> bool {
+fn is_same_instruction(a: &Instruction, b: &Instruction) -> bool {
     match (a, b) {
         (Instruction::Compute(a), Instruction::Compute(b)) => {
             (a.op, a.at, a.chunk) == (b.op, b.at, b.chunk)
@@ -159,7 +159,7 @@ fn is_alike(a: &Instruction, b: &Instruction) -> bool {
     }
 }
 
-fn times(plan: &Plan, costs: &dyn Costs) -> Result<Times, TimedError> {
+fn times(plan: &Plan, costs: &dyn SimulationCosts) -> Result<InstructionTimes, TimedError> {
     let program = plan.decode();
     let mut lanes = Vec::with_capacity(program.lanes.len());
     for list in &program.lanes {
@@ -180,25 +180,28 @@ fn times(plan: &Plan, costs: &dyn Costs) -> Result<Times, TimedError> {
         }
         lanes.push((list.lane, times));
     }
-    Ok(Times::by_lane(lanes))
+    Ok(InstructionTimes::by_lane(lanes))
 }
 
 #[cfg(test)]
 mod tests {
-    use model::compressed::{Grouped, WeightFormat};
     use model::config::Dtype;
-    use model::known::known as known_model;
+    use model::known::find_known as known_model;
+    use model::quantized_format::{Grouped, WeightFormat};
     use program::formats::{KvFormat, WeightFormats};
     use program::map::{ChunkOrder, Chunking};
     use program::simulate::simulate;
     use program::topology::LaneSet;
 
     use super::*;
-    use crate::budget::{Limits, PlanError, Request};
-    use crate::machine::known;
-    use crate::policy::by_name::PolicyName;
+    use crate::budget::{MemoryLimits, PlacementRequest, PlanError};
+    use crate::machine::find_bundled;
+    use crate::policy::name::PolicyName;
     use crate::policy::{Formats, Placement, Policy};
-    use crate::priced::{ChooseError, Chosen, Effort, Question, choose, place, steady_step_ns};
+    use crate::search::{
+        SearchEffort, SearchError, SearchRequest, SearchResult, choose, evaluate_placement,
+        steady_step_ns,
+    };
     use crate::split::Split;
 
     const STEPS: u32 = 6;
@@ -215,7 +218,7 @@ mod tests {
 
     fn cases() -> Vec<Case> {
         let machine = |vram_gib| {
-            let mut machine = known("ryzen7950x-a4000").expect("there").expect("valid");
+            let mut machine = find_bundled("ryzen7950x-a4000").expect("there").expect("valid");
             machine.memory.vram_gib = vram_gib;
             machine
         };
@@ -238,19 +241,24 @@ mod tests {
     }
 
     impl Case {
-        fn choose(&self, policy: PolicyName) -> Result<Chosen, ChooseError> {
+        fn choose(&self, policy: PolicyName) -> Result<SearchResult, SearchError> {
             self.with_question(policy, choose)
         }
 
         /// The device runs the last chunks of attention.
-        fn cut(&self, split: Split) -> Chosen {
+        fn cut(&self, split: Split) -> SearchResult {
             let policy = Policy::TwoSplit { split, chunking: self.chunking };
-            let placement = Placement::of(policy);
+            let placement = Placement::from_policy(policy);
             let name = PolicyName::TwoSplit;
-            self.with_question(name, |question| place(question, name, &placement)).expect("fits")
+            self.with_question(name, |question| evaluate_placement(question, name, &placement))
+                .expect("fits")
         }
 
-        fn with_question<T>(&self, policy: PolicyName, then: impl FnOnce(&Question<'_>) -> T) -> T {
+        fn with_question<T>(
+            &self,
+            policy: PolicyName,
+            then: impl FnOnce(&SearchRequest<'_>) -> T,
+        ) -> T {
             let mut config = known_model(self.model).expect("known").config;
             config.keep_layers(3);
             let mut formats = Formats::plain(&config);
@@ -259,16 +267,16 @@ mod tests {
                 formats.weights = WeightFormats::with_layers(&config, w4);
                 formats.kv = KvFormat::Four;
             }
-            let limits = Limits {
+            let limits = MemoryLimits {
                 dram_bytes: self.machine.dram_bytes(),
                 vram_bytes: Some(self.machine.vram_bytes()),
                 vram_is_dram: false,
-                far_bytes: Limits::NO_FAR,
+                slow_tier_bytes: MemoryLimits::NO_SLOW_TIER,
                 device_scratch: None,
             };
-            let request = Request {
+            let request = PlacementRequest {
                 config: &config,
-                placement: &Placement::of(Policy::GpuOnly),
+                placement: &Placement::from_policy(Policy::GpuOnly),
                 formats: &formats,
                 fuse_attention: true,
                 dtype: Dtype::Bf16,
@@ -281,23 +289,23 @@ mod tests {
                 limits: &limits,
                 storage: None,
             };
-            then(&Question {
+            then(&SearchRequest {
                 request: &request,
                 batches: 2,
                 batch_size: 6,
                 policy,
                 chunkings: &[None, self.chunking],
                 pricing: &self.machine,
-                effort: Effort::Quick,
-                stage: None,
+                effort: SearchEffort::Quick,
+                rehearser: None,
             })
         }
     }
 
     /// Costs at one fixed step.
-    struct Still<'a>(&'a dyn Costs);
+    struct FrozenCosts<'a>(&'a dyn SimulationCosts);
 
-    impl Costs for Still<'_> {
+    impl SimulationCosts for FrozenCosts<'_> {
         fn work_ns(&self, place: Place, work: &Instruction, _: u32) -> f64 {
             self.0.work_ns(place, work, 0)
         }
@@ -312,14 +320,15 @@ mod tests {
     }
 
     /// Compares the small programs with their times to the plan with its costs.
-    fn compare(case: &Case, chosen: &Chosen) {
+    fn compare(case: &Case, chosen: &SearchResult) {
         let (large, name) = (&chosen.plan, chosen.name);
-        let timed = TimedPlan::of(large, &case.machine).expect("the same programs");
+        let timed = TimedPlan::from_plan(large, &case.machine).expect("the same programs");
         let bytes = |plan: &Plan| plan.buffers.iter().map(|one| one.size_bytes).sum::<u64>();
         assert!(bytes(&timed.plan) * 20 < bytes(large), "{name:?}");
         let middle = PROMPT + NEW / 2;
         let costs = case.machine.costs(large, large.decode(), middle).expect("priced");
-        let expected = simulate(large.decode(), &Still(costs.as_ref()), STEPS).expect("simulates");
+        let expected =
+            simulate(large.decode(), &FrozenCosts(costs.as_ref()), STEPS).expect("simulates");
         let small = simulate(timed.plan.decode(), &timed.times, STEPS).expect("simulates");
         assert_eq!(small.spans.len(), expected.spans.len(), "{name:?}");
         // Every instruction is rounded to a nanosecond.
@@ -340,7 +349,7 @@ mod tests {
             for (policy, ran) in PolicyName::ALL.into_iter().zip(&mut ran) {
                 let chosen = match case.choose(policy) {
                     Ok(chosen) => chosen,
-                    Err(ChooseError::Plan(PlanError::DoesNotFit { .. }))
+                    Err(SearchError::Plan(PlanError::DoesNotFit { .. }))
                         if policy == PolicyName::Resident && case.machine.memory.vram_gib < 3.0 =>
                     {
                         continue;
@@ -394,14 +403,14 @@ mod tests {
         let mut slow = case.machine.clone();
         slow.cpu.op_overhead_us = 1e9;
         slow.gpu.op_overhead_us = 1e9;
-        let refused = TimedPlan::of(&chosen.plan, &slow).expect_err("too long").to_string();
+        let refused = TimedPlan::from_plan(&chosen.plan, &slow).expect_err("too long").to_string();
         assert!(refused.contains("takes 1000") && refused.contains("hangs"), "{refused}");
         let mut other = chosen.plan.clone();
         let list = &mut other.decode().lanes[0].clone();
         list.instructions.pop();
         let id = other.decode().id;
         other.program_mut(id).lanes[0] = list.clone();
-        let refused = TimedPlan::of(&other, &case.machine).expect_err("another").to_string();
+        let refused = TimedPlan::from_plan(&other, &case.machine).expect_err("another").to_string();
         assert!(refused.contains("opt-125m") && refused.contains("defect"), "{refused}");
     }
 }

@@ -5,7 +5,7 @@ use program::validate::ValidateError;
 
 use super::bounds::{GEN_LEN_MAX, LAYERS_MAX, LLAMA, OPT, TIME_MAX_MS};
 use crate::layer::table::TableError;
-use crate::priced::Unpriced;
+use crate::search::CostError;
 
 /// Reason for which a table or a described plan did not become programs.
 #[derive(Debug, thiserror::Error)]
@@ -19,7 +19,7 @@ pub enum TimedError {
     )]
     Unknown { name: String },
     #[error("{name} names the same operation as an earlier one")]
-    Twice { name: String },
+    DuplicateTime { name: String },
     #[error("{name} comes after an operation that it must precede; the order is {order}")]
     Order { name: String, order: &'static str },
     #[error("the chunks of {name} must be numbered from 0 to at most 63 without gaps")]
@@ -53,7 +53,7 @@ pub enum TimedError {
     )]
     OtherPrograms { model: String, lane: String },
     #[error("the machine does not price the plan: {0}")]
-    Unpriced(#[from] Unpriced),
+    Unpriced(#[from] CostError),
     #[error(
         "the best placement of this table reads {names} from NVMe, which the runtime does not yet \
          support; set \"nvme\" to false"

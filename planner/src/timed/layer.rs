@@ -8,7 +8,7 @@ use program::map::{ChunkOrder, Chunking};
 
 use super::bounds::{LLAMA, OPT};
 use super::error::TimedError;
-use crate::layer::table::{OpCost, Table};
+use crate::layer::table::{OpCost, OperationTable};
 
 /// Maximum number of chunks, as in `--split-chunks`.
 const CHUNKS_MAX: usize = 64;
@@ -16,21 +16,21 @@ const CHUNKS_MAX: usize = 64;
 /// A table's rows as entries of a layer's list. Operations that the table leaves out take no time
 /// and are placed like the preceding one.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Layer {
+pub(super) struct TableLayer {
     pub(super) family: Family,
     pub(super) chunking: Option<Chunking>,
     /// The layer's list: operation and number of the chunk.
     pub(super) entries: Vec<(Op, Option<u16>)>,
     /// For each row of the table its index in the list; ascending.
-    pub(super) places: Vec<usize>,
+    pub(super) entry_indices: Vec<usize>,
 }
 
-impl Layer {
+impl TableLayer {
     /// Parses the names.
     ///
     /// # Errors
     /// Names that no layer has, another order, chunks of anything but scores.
-    pub(super) fn of(table: &Table) -> Result<Layer, TimedError> {
+    pub(super) fn parse(table: &OperationTable) -> Result<TableLayer, TimedError> {
         let named: Vec<(Op, Option<u16>)> =
             table.ops.iter().map(named).collect::<Result<_, _>>()?;
         let llama = named.iter().any(|(op, _)| matches!(op, Op::Gate | Op::Up | Op::Down));
@@ -64,14 +64,14 @@ impl Layer {
                 _ => TimedError::Unknown { name: name() },
             })?;
             if places.contains(&place) {
-                return Err(TimedError::Twice { name: name() });
+                return Err(TimedError::DuplicateTime { name: name() });
             }
             if places.last().is_some_and(|last| *last > place) {
                 return Err(TimedError::Order { name: name(), order });
             }
             places.push(place);
         }
-        Ok(Layer { family, chunking, entries, places })
+        Ok(TableLayer { family, chunking, entries, entry_indices: places })
     }
 
     /// Returns an interval of the table's rows as an interval of the layer's list.
@@ -81,7 +81,7 @@ impl Layer {
         }
         let edge = |row: usize| match row {
             0 => 0,
-            row => self.places.get(row).copied().unwrap_or(self.entries.len()),
+            row => self.entry_indices.get(row).copied().unwrap_or(self.entries.len()),
         };
         (edge(start), edge(end))
     }

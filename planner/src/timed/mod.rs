@@ -9,50 +9,54 @@
 mod bounds;
 mod described;
 mod error;
+mod instruction_times;
 mod layer;
 mod steady;
 #[cfg(test)]
 mod tests;
-mod times;
 
 pub use described::TimedPlan;
 pub use error::TimedError;
+pub use instruction_times::InstructionTimes;
 pub use steady::{SteadyLayer, SteadyStep, steady, steady_step};
-pub use times::Times;
 
-use model::compressed::{Grouped, WeightFormat};
 use model::config::{Activation, Dtype, Family, ModelConfig, Rope, RopeScaling, Scales};
 use model::layers::{LayerKind, Layers};
+use model::quantized_format::{Grouped, WeightFormat};
 use program::compile::{CompileError, compile};
 use program::formats::{KvFormat, WeightFormats};
 use program::plan::{Plan, RunShape};
 use program::topology::MemoryId;
 use program::validate::validate;
 
-use crate::layer::closed_form::Candidate;
-use crate::layer::search::{SearchResult, search};
-use crate::layer::table::Table;
-use crate::policy::{Homes, Policy, device_map};
+use crate::layer::closed_form::LayerCandidate;
+use crate::layer::search::{LayerSearchResult, search};
+use crate::layer::table::OperationTable;
+use crate::policy::{DefaultTiers, Policy, device_map};
 use crate::split::Split;
 use bounds::{GEN_LEN_MAX, LAYERS_MAX, TIME_MAX_MS};
-use layer::Layer;
+use layer::TableLayer;
 
 /// Programs, and the costs of their instructions.
 #[derive(Debug, Clone)]
-pub struct Timed {
+pub struct TimedTablePlan {
     pub plan: Plan,
-    pub times: Times,
+    pub times: InstructionTimes,
     /// The result of the table's search.
-    pub found: SearchResult,
+    pub search_result: LayerSearchResult,
 }
 
-impl Timed {
+impl TimedTablePlan {
     /// Searches the table, and compiles and proves programs of `layers` layers in the best
     /// placement, for sequences with a prompt of one token and `gen_len` new tokens.
     ///
     /// # Errors
     /// A table whose operations are not those of a known layer, or times that no run would take.
-    pub fn of(table: &Table, layers: usize, gen_len: u32) -> Result<Timed, TimedError> {
+    pub fn from_table(
+        table: &OperationTable,
+        layers: usize,
+        gen_len: u32,
+    ) -> Result<TimedTablePlan, TimedError> {
         if !(1..=LAYERS_MAX).contains(&layers) {
             return Err(TimedError::Layers { layers });
         }
@@ -60,7 +64,7 @@ impl Timed {
             return Err(TimedError::GenLen { gen_len });
         }
         let found = search(table)?;
-        let layer = Layer::of(table)?;
+        let layer = TableLayer::parse(table)?;
         check_times(table)?;
         let candidate = &found.best.candidate;
         if !candidate.nvme.is_empty() {
@@ -69,12 +73,12 @@ impl Timed {
         }
         let plan = plan(&layer, table.batches, candidate, layers, gen_len)?;
         validate(&plan)?;
-        let times = Times::of(&plan, &layer, table, candidate.compressed);
-        Ok(Timed { plan, times, found })
+        let times = InstructionTimes::new(&plan, &layer, table, candidate.compressed);
+        Ok(TimedTablePlan { plan, times, search_result: found })
     }
 }
 
-fn check_times(table: &Table) -> Result<(), TimedError> {
+fn check_times(table: &OperationTable) -> Result<(), TimedError> {
     for op in &table.ops {
         let times = [
             ("cpu_ms", op.cpu_ms),
@@ -91,9 +95,9 @@ fn check_times(table: &Table) -> Result<(), TimedError> {
 }
 
 fn plan(
-    layer: &Layer,
+    layer: &TableLayer,
     batches: u32,
-    candidate: &Candidate,
+    candidate: &LayerCandidate,
     layers: usize,
     gen_len: u32,
 ) -> Result<Plan, CompileError> {
@@ -105,9 +109,9 @@ fn plan(
         count if count == layer.entries.len() => Policy::GpuOnly,
         _ => Policy::TwoSplit { split: Split { start, end }, chunking: layer.chunking },
     };
-    let homes = Homes { kv: MemoryId::DRAM, prefill_hidden: MemoryId::DRAM };
+    let tiers = DefaultTiers { kv: MemoryId::DRAM, prefill_hidden: MemoryId::DRAM };
     // Tables contain separate operations only.
-    let mut map = device_map(&policy, &config, false, homes);
+    let mut map = device_map(&policy, &config, false, tiers);
     // As many slots as the table's timeline has: chunks of two batches.
     let parts = layer.score_parts(start..end);
     map.kv_slots = map.kv_slots.max(2 * parts);
@@ -140,7 +144,7 @@ fn plan(
 
 /// Returns the smallest model with such a layer: every head is a unit, so that each chunk can have
 /// one.
-fn config(layer: &Layer, layers: usize, positions: usize) -> ModelConfig {
+fn config(layer: &TableLayer, layers: usize, positions: usize) -> ModelConfig {
     const HEADS: usize = 64;
     const HEAD_DIM: usize = 2;
     let llama = layer.family == Family::Llama;
@@ -158,7 +162,7 @@ fn config(layer: &Layer, layers: usize, positions: usize) -> ModelConfig {
         norm_eps: 1e-5,
         activation: if llama { Activation::Silu } else { Activation::Relu },
         learned_positions: (!llama).then_some(2),
-        layers: Layers::alike(LayerKind::dense(
+        layers: Layers::uniform(LayerKind::dense(
             llama.then_some(Rope::new(10_000.0, RopeScaling::None)),
         )),
         experts: None,

@@ -3,7 +3,7 @@
 
 use program::ir::Instruction;
 use program::plan::Plan;
-use program::simulate::{Span, Usage};
+use program::simulate::{LaneUsage, Span};
 use program::topology::LaneKind;
 
 /// Layers in the steady state, with times for all batches.
@@ -57,7 +57,7 @@ pub fn steady(plan: &Plan, spans: &[Span]) -> Option<SteadyLayer> {
         return None;
     }
     let windows: Vec<_> = steps.iter().map(|step| (step[first], step[last])).collect();
-    let middle = Middle::of(plan, spans, &windows)?;
+    let middle = WindowMedians::from_windows(plan, spans, &windows)?;
     let each = |ms: f64| ms / count as f64;
     Some(SteadyLayer {
         layer_ms: each(middle.ms),
@@ -82,7 +82,7 @@ pub fn steady_step(plan: &Plan, spans: &[Span]) -> Option<SteadyStep> {
         ends[step] = ends[step].max(span.end_ns);
     }
     let windows: Vec<_> = ends.windows(2).skip(1).map(|pair| (pair[0], pair[1])).collect();
-    let middle = Middle::of(plan, spans, &windows)?;
+    let middle = WindowMedians::from_windows(plan, spans, &windows)?;
     Some(SteadyStep {
         step_ms: middle.ms,
         range_ms: middle.range_ms,
@@ -93,19 +93,19 @@ pub fn steady_step(plan: &Plan, spans: &[Span]) -> Option<SteadyStep> {
 }
 
 /// Medians over some windows of a run.
-struct Middle {
+struct WindowMedians {
     ms: f64,
     range_ms: (f64, f64),
     overlap: Option<f64>,
     time_outside: f64,
 }
 
-impl Middle {
+impl WindowMedians {
     /// Computes the medians, or `None` without windows.
-    fn of(plan: &Plan, spans: &[Span], windows: &[(u64, u64)]) -> Option<Middle> {
+    fn from_windows(plan: &Plan, spans: &[Span], windows: &[(u64, u64)]) -> Option<WindowMedians> {
         let (mut each, mut overlaps, mut outside) = (Vec::new(), Vec::new(), Vec::new());
         for &window in windows {
-            let usage = Usage::of(&inside(spans, window), &plan.topology);
+            let usage = LaneUsage::from_spans(&clip_spans(spans, window), &plan.topology);
             let total_ns = window.1.saturating_sub(window.0);
             each.push(total_ns as f64 / 1e6);
             if usage.h2d_busy_ns > 0 {
@@ -114,7 +114,7 @@ impl Middle {
             let idle_ns = total_ns.saturating_sub(usage.total_ns - usage.idle_ns);
             outside.push(idle_ns as f64 / total_ns.max(1) as f64);
         }
-        Some(Middle {
+        Some(WindowMedians {
             ms: median(&mut each)?,
             range_ms: (each[0], each[each.len() - 1]),
             overlap: median(&mut overlaps),
@@ -153,7 +153,7 @@ fn layer_ends(plan: &Plan, spans: &[Span], layers: usize) -> Option<Vec<Vec<u64>
 }
 
 /// Returns the parts of the spans within a window.
-fn inside(spans: &[Span], (start, end): (u64, u64)) -> Vec<Span> {
+fn clip_spans(spans: &[Span], (start, end): (u64, u64)) -> Vec<Span> {
     let cut = |span: &Span| Span {
         start_ns: span.start_ns.max(start),
         end_ns: span.end_ns.min(end),

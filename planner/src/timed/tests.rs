@@ -7,9 +7,9 @@ use program::simulate::simulate;
 use program::topology::LaneId;
 use serde_json::{Value, json};
 
-use super::{SteadyLayer, Timed, steady};
-use crate::layer::steady::{Shape, steady_layer};
-use crate::layer::table::{Table, dataflow};
+use super::{SteadyLayer, TimedTablePlan, steady};
+use crate::layer::steady::{SlotLimits, steady_layer};
+use crate::layer::table::{OperationTable, dataflow};
 
 /// Rows of an OPT layer with the names of the paper: cpu, gpu, h2d, compressed h2d, decompression.
 const LAYER: [(&str, [f64; 5]); 11] = [
@@ -44,12 +44,12 @@ fn rows(chunks: usize) -> Vec<Value> {
     LAYER.iter().flat_map(|(name, ms)| part(name, *ms)).collect()
 }
 
-fn table(value: &Value) -> Table {
-    Table::from_json(&value.to_string()).expect("a table")
+fn table(value: &Value) -> OperationTable {
+    OperationTable::from_json(&value.to_string()).expect("a table")
 }
 
 /// Returns the simulated steady layer of a table's programs.
-fn simulated(timed: &Timed, steps: u32) -> SteadyLayer {
+fn simulated(timed: &TimedTablePlan, steps: u32) -> SteadyLayer {
     let timeline = simulate(timed.plan.decode(), &timed.times, steps).expect("simulates");
     steady(&timed.plan, &timeline.spans).expect("layers")
 }
@@ -71,12 +71,12 @@ fn programs_take_what_the_table_says() {
             for op in table.ops.iter_mut().filter(|op| op.kv) {
                 op.decompress_ms = 0.0;
             }
-            let timed = Timed::of(&table, 12, 6).expect("compiles");
+            let timed = TimedTablePlan::from_table(&table, 12, 6).expect("compiles");
             let list = layer_list(&timed.plan.config, 0, timed.plan.map.chunking);
             table.needs =
                 (list.len() == table.ops.len()).then(|| dataflow(&timed.plan.config, &list));
-            let candidate = &timed.found.best.candidate;
-            let expected = steady_layer(&table, candidate, &Shape::default()).latency.ms();
+            let candidate = &timed.search_result.best.candidate;
+            let expected = steady_layer(&table, candidate, &SlotLimits::default()).latency.ms();
             let layer = simulated(&timed, 5);
             let longer = layer.layer_ms / expected - 1.0;
             assert!(
@@ -92,7 +92,7 @@ fn programs_take_what_the_table_says() {
 #[test]
 fn every_instruction_has_its_rows_time() {
     let value = json!({"ops": rows(8), "batches": 2, "compression": "on"});
-    let timed = Timed::of(&table(&value), 4, 3).expect("compiles");
+    let timed = TimedTablePlan::from_table(&table(&value), 4, 3).expect("compiles");
     let mut decompressed = 0;
     for (lane, times) in timed.times.lanes() {
         let list = timed.plan.decode().lane(*lane).expect("a lane with work");
@@ -130,11 +130,11 @@ fn every_instruction_has_its_rows_time() {
 fn what_a_table_leaves_out_takes_no_time() {
     // Only linears: the rest of the layer costs nothing and runs where the row before it runs.
     let value = json!({"ops": [row("q", [4.0, 1.0, 2.0, 0.0, 0.0]), row("fc0", [4.0, 1.0, 4.0, 0.0, 0.0])]});
-    let timed = Timed::of(&table(&value), 6, 4).expect("compiles");
+    let timed = TimedTablePlan::from_table(&table(&value), 6, 4).expect("compiles");
     let layer = simulated(&timed, 3);
-    assert!((layer.layer_ms - timed.found.best.latency.ms()).abs() < 1e-3, "{layer:?}");
+    assert!((layer.layer_ms - timed.search_result.best.latency.ms()).abs() < 1e-3, "{layer:?}");
     let alone = json!({"ops": [row("down", [1.0, 5.0, 5.0, 0.0, 0.0])]});
-    let timed = Timed::of(&table(&alone), 2, 2).expect("compiles");
+    let timed = TimedTablePlan::from_table(&table(&alone), 2, 2).expect("compiles");
     assert!(!timed.plan.map.uses_gpu());
     assert_eq!(simulated(&timed, 1).layer_ms, 1.0);
 }
@@ -156,19 +156,22 @@ fn every_table_without_programs_has_its_sentence() {
         (vec![row("q", [120_001.0, 0.0, 0.0, 0.0, 0.0])], "cpu_ms of q is 120001 ms"),
     ];
     for (ops, part) in cases {
-        let refused = Timed::of(&table(&json!({"ops": ops})), 2, 2).expect_err(part).to_string();
+        let refused = TimedTablePlan::from_table(&table(&json!({"ops": ops})), 2, 2)
+            .expect_err(part)
+            .to_string();
         assert!(refused.contains(part) && !refused.contains('\n'), "{part}: {refused}");
     }
     let good = table(&json!({"ops": rows(1)}));
     for (layers, gen_len, part) in
         [(0, 2, "--layers 0"), (1025, 2, "--layers 1025"), (2, 0, "--gen-len 0")]
     {
-        let refused = Timed::of(&good, layers, gen_len).expect_err(part).to_string();
+        let refused =
+            TimedTablePlan::from_table(&good, layers, gen_len).expect_err(part).to_string();
         assert!(refused.contains(part), "{refused}");
     }
     let mut slow = row("fc0", [40.0, 0.1, 30.0, 0.0, 0.0]);
     slow["s2d_ms"] = json!(5.0);
     let nvme = table(&json!({"ops": [row("q", [20.0, 0.1, 10.0, 0.0, 0.0]), slow], "nvme": true}));
-    let refused = Timed::of(&nvme, 2, 2).expect_err("NVMe").to_string();
+    let refused = TimedTablePlan::from_table(&nvme, 2, 2).expect_err("NVMe").to_string();
     assert!(refused.contains("fc0 from NVMe"), "{refused}");
 }

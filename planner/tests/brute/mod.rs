@@ -2,11 +2,11 @@
 //! numbers in integer millionths of a millisecond, and keeps the minimum. Shares no code with the
 //! planner.
 
-use planner::layer::table::{Compression, Table};
+use planner::layer::table::{Compression, OperationTable};
 
 /// Expected result of the search.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Answer {
+pub struct BestPlacement {
     pub latency: i64,
     pub imbalance: i64,
     pub gpu_ops: usize,
@@ -25,14 +25,14 @@ pub fn units(ms: f64) -> i64 {
 }
 
 /// Returns the best map and the number of maps.
-pub fn search(table: &Table) -> (Answer, u64) {
+pub fn search(table: &OperationTable) -> (BestPlacement, u64) {
     let cases: &[bool] = match table.compression {
         Compression::Off => &[false],
         Compression::On => &[true],
         Compression::Search => &[false, true],
     };
     let count = table.ops.len();
-    let mut best: Option<Answer> = None;
+    let mut best: Option<BestPlacement> = None;
     let mut maps = 0;
     for &compressed in cases {
         for start in 0..count.max(1) {
@@ -62,7 +62,13 @@ pub fn search(table: &Table) -> (Answer, u64) {
     (best.expect("all-CPU is a map"), maps)
 }
 
-fn price(table: &Table, start: usize, end: usize, compressed: bool, nvme: Vec<usize>) -> Answer {
+fn price(
+    table: &OperationTable,
+    start: usize,
+    end: usize,
+    compressed: bool,
+    nvme: Vec<usize>,
+) -> BestPlacement {
     let n = i64::from(table.batches);
     let (mut cpu, mut h2d, mut dc, mut s2d) = (0, 0, 0, 0);
     let mut first_compressed = None;
@@ -93,7 +99,7 @@ fn price(table: &Table, start: usize, end: usize, compressed: bool, nvme: Vec<us
     }
     let latency = *in_use.iter().max().expect("two terms");
     let imbalance = latency - in_use.iter().min().expect("two terms");
-    Answer {
+    BestPlacement {
         latency,
         imbalance,
         gpu_ops: end - start,

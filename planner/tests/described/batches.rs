@@ -1,25 +1,25 @@
 //! `--batches auto` compared with a sweep by hand.
 
-use planner::policy::by_name::PolicyName;
-use planner::priced::best_batches;
+use planner::policy::name::PolicyName;
+use planner::search::best_batches;
 
-use super::cases::{Case, layers_of, plain_machine};
+use super::cases::{PlacementCase, layers_of, plain_machine};
 
 const SEQUENCES_MAX: usize = 256;
 const SIZE_MAX: u16 = 64;
 
 /// Returns the tokens/s of the best placement with the given batches; `None` if nothing fits.
-fn rate(case: &Case, batches: (u16, u16)) -> Option<f64> {
-    let case = Case { batches, ..case.clone() };
+fn rate(case: &PlacementCase, batches: (u16, u16)) -> Option<f64> {
+    let case = PlacementCase { batches, ..case.clone() };
     case.choose(PolicyName::Auto).ok().map(|chosen| chosen.tokens_per_s())
 }
 
-fn cases() -> Vec<Case> {
+fn cases() -> Vec<PlacementCase> {
     let mut small_card = plain_machine();
     small_card.memory.vram_gib = 1.0;
     vec![
-        Case::new(small_card, layers_of("opt-1.3b", 6), (1, 1)),
-        Case::new(plain_machine(), layers_of("opt-125m", 4), (1, 1)),
+        PlacementCase::new(small_card, layers_of("opt-1.3b", 6), (1, 1)),
+        PlacementCase::new(plain_machine(), layers_of("opt-125m", 4), (1, 1)),
     ]
 }
 

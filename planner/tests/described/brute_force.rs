@@ -3,30 +3,30 @@
 
 use model::ops::Op;
 use planner::budget::PROCESS_OVERHEAD_BYTES;
-use planner::lia::Vector;
-use planner::machine::{Nvme, Tier};
-use planner::policy::by_name::PolicyName;
+use planner::lia::OffloadVector;
+use planner::machine::{DriveSpec, SlowTierSpec};
+use planner::policy::name::PolicyName;
 use planner::policy::{
-    Far, FarWeights, Flexgen, Placement, Policy, Residency, ResidentAttention, Staged,
-    spread_evenly,
+    Flexgen, Placement, Policy, Residency, ResidentAttention, SlowTierLayers, SlowTierWeights,
+    StagedMatrices, spread_evenly,
 };
-use planner::priced::predict;
+use planner::search::predict;
 use planner::split::Split;
 use program::map::{ChunkOrder, Chunking, layer_list};
 use program::topology::MemoryId;
 
-use super::cases::{Case, layers_of, plain_machine};
+use super::cases::{PlacementCase, layers_of, plain_machine};
 
 /// Returns the predicted time of a placement; `None` if it does not fit.
-fn total_ns(case: &Case, placement: &Placement) -> Option<f64> {
+fn total_ns(case: &PlacementCase, placement: &Placement) -> Option<f64> {
     case.with_request(placement, |request| {
-        let plan = request.fitting(case.batches.0, case.batches.1).expect("compiles")?;
+        let plan = request.plan_if_fits(case.batches.0, case.batches.1).expect("compiles")?;
         Some(predict(&plan, &case.machine).expect("priced").total_ns())
     })
 }
 
 /// Returns every policy with every choice of what it leaves open.
-fn all(case: &Case) -> Vec<Placement> {
+fn all(case: &PlacementCase) -> Vec<Placement> {
     let layers = case.config.num_layers;
     let count = layer_list(&case.config, 0, None).len();
     let intervals = (0..count).flat_map(|start| (start + 1..=count).map(move |end| (start, end)));
@@ -35,8 +35,8 @@ fn all(case: &Case) -> Vec<Placement> {
     let mut policies: Vec<Policy> = std::iter::once((0, 0)).chain(intervals).map(split).collect();
     policies.extend([flexgen(false, false), flexgen(false, true)]);
     policies.extend([flexgen(true, false), flexgen(true, true)]);
-    for prefill in [Vector::FULL_GPU, Vector::FULL_CPU] {
-        let named = Vector::NAMED.into_iter();
+    for prefill in [OffloadVector::FULL_GPU, OffloadVector::FULL_CPU] {
+        let named = OffloadVector::NAMED.into_iter();
         policies.extend(named.map(|decode| Policy::Lia { prefill, decode, spread: true }));
     }
     let mut residencies = Vec::new();
@@ -51,26 +51,26 @@ fn all(case: &Case) -> Vec<Placement> {
         }
     }
     // Weights in an additional memory: as little as fits, or any number of layers.
-    let mut fars = vec![Far::NONE];
+    let mut fars = vec![SlowTierLayers::NONE];
     if !case.machine.tier.is_empty() {
-        for weights in [FarWeights::Streamed, FarWeights::All] {
-            fars.extend((1..=layers).map(|count| Far { layers: [count, 0], weights }));
+        for weights in [SlowTierWeights::Streamed, SlowTierWeights::All] {
+            fars.extend((1..=layers).map(|count| SlowTierLayers { layers: [count, 0], weights }));
         }
     }
     let mut all: Vec<Placement> =
-        [Policy::CpuOnly, Policy::GpuOnly, Policy::Resident].map(Placement::of).into();
+        [Policy::CpuOnly, Policy::GpuOnly, Policy::Resident].map(Placement::from_policy).into();
     for policy in policies {
         for (kv, device_batches) in [(MemoryId::DRAM, 0), (MemoryId::DRAM, 1), (MemoryId::VRAM, 0)]
         {
             for residency in &residencies {
-                let of = |far: Far, prefill_on_cpu| Placement {
+                let of = |far: SlowTierLayers, prefill_on_cpu| Placement {
                     policy,
                     prefill_on_cpu,
                     kv: Some(kv),
                     device_batches,
                     residency: residency.clone(),
-                    far,
-                    staged: Staged::NONE,
+                    slow_tier: far,
+                    staged: StagedMatrices::NONE,
                 };
                 all.extend(fars.iter().flat_map(|far| [of(*far, false), of(*far, true)]));
             }
@@ -79,7 +79,7 @@ fn all(case: &Case) -> Vec<Placement> {
     all
 }
 
-fn cases() -> Vec<Case> {
+fn cases() -> Vec<PlacementCase> {
     let small = |layers| {
         let mut config = layers_of("opt-125m", layers);
         config.vocab_size = 1024;
@@ -98,7 +98,7 @@ fn cases() -> Vec<Case> {
         if slow_link {
             (machine.link.h2d_gbps, machine.link.d2h_gbps) = (4.0, 4.0);
         }
-        Case { prompt: 48, new: 24, ..Case::new(machine, config, batches) }
+        PlacementCase { prompt: 48, new: 24, ..PlacementCase::new(machine, config, batches) }
     };
     let with_drive = |layers_of_room: f64, missing_layers: f64| {
         let mut case = with_vram(layers_of_room, (1, 8), false);
@@ -106,8 +106,8 @@ fn cases() -> Vec<Case> {
         let others_gib = PROCESS_OVERHEAD_BYTES as f64 / f64::from(1 << 30) + 0.004;
         let memory = &mut case.machine.memory;
         (memory.dram_gib, memory.os_reserve_gib) = (layers_gib + others_gib, Some(0.0));
-        case.machine.nvme = vec![Nvme { read_gbps: 2.0, direct: false }];
-        Case { config: small(3), ..case }
+        case.machine.nvme = vec![DriveSpec { read_gbps: 2.0, direct: false }];
+        PlacementCase { config: small(3), ..case }
     };
     // Either the near memory lacks space for some layers, or all fit and its bandwidth is low.
     let with_tier = |missing_layers: f64, dram_gbps: f64, cpu_gbps: f64| {
@@ -115,7 +115,8 @@ fn cases() -> Vec<Case> {
         case.machine.nvme.clear();
         case.machine.memory.dram_gbps = dram_gbps;
         let name = "CXL".to_owned();
-        case.machine.tier = vec![Tier { name, capacity_gib: 1.0, cpu_gbps, link_gbps: 10.0 }];
+        case.machine.tier =
+            vec![SlowTierSpec { name, capacity_gib: 1.0, cpu_gbps, link_gbps: 10.0 }];
         case
     };
     vec![
@@ -132,7 +133,7 @@ fn cases() -> Vec<Case> {
 /// Returns the permitted ratio of the chosen time to the minimum. If bandwidth that lanes share
 /// bounds most placements, their steady steps are equal and the time to fill the lanes at first
 /// decides, which estimates do not model.
-fn times(case: &Case) -> f64 {
+fn times(case: &PlacementCase) -> f64 {
     if case.machine.tier.is_empty() { 1.002 } else { 1.02 }
 }
 
@@ -161,12 +162,12 @@ fn splits_within_linears_are_the_least_of_all() {
     let mut gains = 0;
     for (link_gbps, layers_of_room) in [(12.0, 2.25), (9.0, 1.3), (9.0, 2.6), (9.0, 0.9)] {
         let slow_link = cases().into_iter().find(|case| case.machine.link.h2d_gbps == 4.0);
-        let mut whole = Case { batches: (1, 8), ..slow_link.expect("a slow link") };
+        let mut whole = PlacementCase { batches: (1, 8), ..slow_link.expect("a slow link") };
         whole.machine.memory.vram_gib *= layers_of_room / 2.6;
         whole.config.num_layers = 4;
         let link = &mut whole.machine.link;
         (link.h2d_gbps, link.d2h_gbps) = (link_gbps, link_gbps);
-        let case = Case { chunking: Some(linears), ..whole.clone() };
+        let case = PlacementCase { chunking: Some(linears), ..whole.clone() };
         let chosen = case.choose(PolicyName::TwoSplit).expect("something fits");
         let count = layer_list(&case.config, 0, case.chunking).len();
         let ends = (0..count).flat_map(|start| (start + 1..=count).map(move |end| (start, end)));

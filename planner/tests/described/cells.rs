@@ -1,22 +1,22 @@
 //! The planner's estimate of a steady step agrees with the simulation of the compiled program.
 
-use model::known::known;
-use planner::machine::known as known_machine;
-use planner::policy::by_name::PolicyName;
-use planner::priced::{ChooseError, Effort, Pricing, steady_step_ns};
+use model::known::find_known;
+use planner::machine::find_bundled as known_machine;
+use planner::policy::name::PolicyName;
+use planner::search::{Pricing, SearchEffort, SearchError, steady_step_ns};
 use program::map::{ChunkOrder, Chunking};
 use program::simulate::simulate;
 
-use super::cases::{Case, layers_of, plain_machine};
+use super::cases::{PlacementCase, layers_of, plain_machine};
 
 /// Returns combinations of models, shapes, machines and compressions.
-fn cells() -> Vec<Case> {
+fn cells() -> Vec<PlacementCase> {
     let machine = |name| known_machine(name).expect("there").expect("valid");
     let a4000 = || machine("ryzen7950x-a4000");
-    let config = |name: &str| known(name).expect("known").config;
-    let of = |machine, model, batches| Case::new(machine, config(model), batches);
+    let config = |name: &str| find_known(name).expect("known").config;
+    let of = |machine, model, batches| PlacementCase::new(machine, config(model), batches);
     let chunking = Some(Chunking { order: ChunkOrder::Scores, chunks: 4 });
-    let small = |batches| Case::new(plain_machine(), layers_of("opt-1.3b", 6), batches);
+    let small = |batches| PlacementCase::new(plain_machine(), layers_of("opt-1.3b", 6), batches);
     vec![
         of(a4000(), "opt-30b", (1, 50)),
         of(a4000(), "opt-30b", (2, 25)),
@@ -35,8 +35,8 @@ fn cells() -> Vec<Case> {
         of(plain_machine(), "llama-3.2-3b", (1, 1)),
         of(plain_machine(), "llama-3.2-3b", (2, 16)),
         of(plain_machine(), "llama-3-8b", (1, 8)).compressed(),
-        Case { chunking, ..small((2, 8)) },
-        Case { chunking, ..small((1, 16)) },
+        PlacementCase { chunking, ..small((2, 8)) },
+        PlacementCase { chunking, ..small((1, 16)) },
         small((4, 4)).compressed(),
     ]
 }
@@ -46,14 +46,14 @@ fn a_steady_step_is_that_of_the_compiled_program() {
     for case in cells() {
         let (model, batches) = (case.config.name.clone(), case.batches);
         for policy in PolicyName::ALL {
-            let chosen = match case.choose_with(policy, Effort::Quick) {
+            let chosen = match case.choose_with(policy, SearchEffort::Quick) {
                 Ok(chosen) => chosen,
                 // Some models do not fit completely on some devices.
-                Err(ChooseError::Plan(_)) if policy == PolicyName::Resident => continue,
+                Err(SearchError::Plan(_)) if policy == PolicyName::Resident => continue,
                 Err(error) => panic!("{model} {batches:?} {policy:?}: {error}"),
             };
             let what = format!("{model} {batches:?} {policy:?} {:?}", chosen.placement);
-            let said_ns = chosen.considered[0].step_ns();
+            let said_ns = chosen.candidates[0].step_ns();
             let plan = &chosen.plan;
             let middle = case.prompt + case.new / 2;
             let program_ns = steady_step_ns(plan, &case.machine, middle).expect("priced");

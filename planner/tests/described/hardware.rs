@@ -1,10 +1,10 @@
 //! A model that fits on a card runs at the card's speed.
 
-use model::known::known;
-use planner::machine::{Machine, known as known_machine};
-use planner::policy::by_name::PolicyName;
+use model::known::find_known;
+use planner::machine::{Machine, find_bundled as known_machine};
+use planner::policy::name::PolicyName;
 
-use super::cases::{Case, layers_of, plain_machine};
+use super::cases::{PlacementCase, layers_of, plain_machine};
 
 /// Returns a machine with a card of `gbps` and `vram_gib` and a link of `link_gbps`.
 fn card(gbps: f64, vram_gib: f64, link_gbps: f64) -> Machine {
@@ -25,10 +25,10 @@ fn a_model_that_fits_reaches_the_bandwidth_of_the_card() {
         (h100, "llama-3.2-1b"),
     ];
     for (machine, model) in cards {
-        let config = known(model).expect("known").config;
+        let config = find_known(model).expect("known").config;
         let gbps = machine.gpu.bf16.linear_gbps;
         let name = machine.memory.vram_gib;
-        let case = Case::new(machine, config, (1, 1));
+        let case = PlacementCase::new(machine, config, (1, 1));
         let chosen = case.choose(PolicyName::Auto).expect("it fits");
         assert_eq!(chosen.name, PolicyName::Resident, "{name} GiB");
         let plan = &chosen.plan;
@@ -44,8 +44,8 @@ fn a_model_that_fits_reaches_the_bandwidth_of_the_card() {
 
 #[test]
 fn what_streams_is_named_for_the_card_that_is_too_small() {
-    let config = known("llama-3-8b").expect("known").config;
-    let case = Case::new(card(250.0, 8.0, 12.0), config, (1, 4));
+    let config = find_known("llama-3-8b").expect("known").config;
+    let case = PlacementCase::new(card(250.0, 8.0, 12.0), config, (1, 4));
     let chosen = case.choose(PolicyName::Auto).expect("it fits the host");
     let layers = chosen.placement.residency.layers.len();
     assert!(layers > 0 && layers < 32, "{:?}", chosen.placement);
@@ -60,8 +60,11 @@ fn what_streams_is_named_for_the_card_that_is_too_small() {
 fn layers_that_stay_are_spread_where_that_keeps_the_link_busy() {
     let mut machine = known_machine("spr-h100").expect("there").expect("valid");
     machine.memory.vram_gib = 20.0;
-    let case =
-        Case { prompt: 512, new: 32, ..Case::new(machine, layers_of("opt-66b", 16), (4, 64)) };
+    let case = PlacementCase {
+        prompt: 512,
+        new: 32,
+        ..PlacementCase::new(machine, layers_of("opt-66b", 16), (4, 64))
+    };
     let step_ms = |policy| case.choose(policy).expect("it fits").steady.step_ns() / 1e6;
     let (first, spread) = (step_ms(PolicyName::Lia), step_ms(PolicyName::LiaSpread));
     assert!(spread < 0.95 * first, "{spread} {first}");

@@ -3,19 +3,19 @@
 //! which fill the lanes, are stretched by the same factor as the others.
 
 use model::config::ModelConfig;
-use planner::machine::{Machine, Rates, Tier};
-use planner::policy::by_name::PolicyName;
+use planner::machine::{Machine, RooflineRates, SlowTierSpec};
+use planner::policy::name::PolicyName;
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 
-use super::cases::{Case, layers_of, plain_machine};
+use super::cases::{PlacementCase, layers_of, plain_machine};
 
 /// Number of resources of a machine that may grow.
 const RESOURCES: usize = 13;
 
 fn grown(machine: &Machine, resource: usize, times: f64) -> Machine {
     let mut machine = machine.clone();
-    let rates = |rates: &mut Rates, resource: usize| match resource {
+    let rates = |rates: &mut RooflineRates, resource: usize| match resource {
         0 => rates.linear_gbps *= times,
         1 => rates.linear_tflops *= times,
         2 => rates.attention_gbps *= times,
@@ -53,7 +53,7 @@ fn machine() -> impl Strategy<Value = Machine> {
         })
         .prop_map(|((cpu, cpu_tflops, gpu, gpu_tflops, link), dram, vram_gib, tier)| {
             let mut machine = plain_machine();
-            let set = |rates: &mut Rates, gbps: f64, tflops: f64| {
+            let set = |rates: &mut RooflineRates, gbps: f64, tflops: f64| {
                 (rates.linear_gbps, rates.attention_gbps) = (gbps, gbps);
                 (rates.linear_tflops, rates.attention_tflops) = (tflops, tflops);
             };
@@ -64,7 +64,7 @@ fn machine() -> impl Strategy<Value = Machine> {
             machine.memory.vram_gib = vram_gib;
             let tier = tier.map(|(capacity_gib, cpu_gbps, link_gbps)| {
                 let name = "further memory".to_owned();
-                Tier { name, capacity_gib, cpu_gbps, link_gbps }
+                SlowTierSpec { name, capacity_gib, cpu_gbps, link_gbps }
             });
             machine.tier = tier.into_iter().collect();
             machine
@@ -96,7 +96,7 @@ proptest! {
         batches in prop_oneof![Just((1u16, 4u16)), Just((2, 8)), Just((1, 32))],
     ) {
         let best = |machine: &Machine| {
-            let case = Case::new(machine.clone(), config(), batches);
+            let case = PlacementCase::new(machine.clone(), config(), batches);
             let chosen = case.choose(PolicyName::Auto).expect("the host has room");
             (chosen.predicted.total_ns(), chosen.placement)
         };

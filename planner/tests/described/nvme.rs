@@ -2,13 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use model::known::known;
+use model::known::find_known;
 use model::ops::Op;
 use planner::budget::{Budget, StagedOps, Storage, step_read_bytes};
-use planner::machine::{Machine, Nvme};
-use planner::policy::by_name::PolicyName;
+use planner::machine::{DriveSpec, Machine};
+use planner::policy::name::PolicyName;
 use planner::policy::{Placement, Policy};
-use planner::priced::{Effort, Pricing, steady_step_ns};
+use planner::search::{Pricing, SearchEffort, steady_step_ns};
 use planner::split::Split;
 use program::ir::Instruction;
 use program::plan::Plan;
@@ -16,27 +16,27 @@ use program::shares::BLOCK_BYTES;
 use program::simulate::Place;
 use program::topology::{LaneKind, MemoryId};
 
-use super::cases::{Case, layers_of, plain_machine};
+use super::cases::{PlacementCase, layers_of, plain_machine};
 
 fn with_drives(dram_gib: f64, drives: &[f64]) -> Machine {
     let mut machine = plain_machine();
     (machine.memory.dram_gib, machine.memory.os_reserve_gib) = (dram_gib, Some(0.0));
     machine.nvme =
-        drives.iter().map(|read_gbps| Nvme { read_gbps: *read_gbps, direct: false }).collect();
+        drives.iter().map(|read_gbps| DriveSpec { read_gbps: *read_gbps, direct: false }).collect();
     machine
 }
 
 /// Returns a case with seven layers of 96 MiB and the outer weights, on a machine with less memory
 /// than that.
-fn small(dram_gib: f64, drives: &[f64]) -> Case {
+fn small(dram_gib: f64, drives: &[f64]) -> PlacementCase {
     let mut config = layers_of("opt-1.3b", 7);
     config.vocab_size = 1024;
-    Case::new(with_drives(dram_gib, drives), config, (2, 4))
+    PlacementCase::new(with_drives(dram_gib, drives), config, (2, 4))
 }
 
-fn plan(case: &Case, policy: Policy) -> Plan {
+fn plan(case: &PlacementCase, policy: Policy) -> Plan {
     let (batches, batch_size) = case.batches;
-    let placement = Placement::of(policy);
+    let placement = Placement::from_policy(policy);
     let plan = case.with_request(&placement, |request| request.plan(batches, batch_size));
     plan.unwrap_or_else(|error| panic!("{policy:?}: {error}"))
 }
@@ -96,11 +96,11 @@ fn a_step_that_reads_bound_takes_their_bytes_over_all_rates() {
         assert!((0.999..1.1).contains(&share), "{policy:?}: {share}");
         // Faster drives are hidden by the rest of the step.
         let fast = Machine {
-            nvme: vec![Nvme { read_gbps: 1000.0, direct: false }; 2],
+            nvme: vec![DriveSpec { read_gbps: 1000.0, direct: false }; 2],
             ..case.machine.clone()
         };
         let fast_ns = steady_step_ns(&plan, &fast, 72).expect("priced");
-        let plenty = Case { machine: with_drives(64.0, &[]), ..case.clone() };
+        let plenty = PlacementCase { machine: with_drives(64.0, &[]), ..case.clone() };
         let unread = self::plan(&plenty, policy);
         let unread_ns = steady_step_ns(&unread, &plenty.machine, 72).expect("priced");
         assert!(fast_ns < 1.02 * unread_ns, "{policy:?}: {fast_ns} {unread_ns}");
@@ -112,8 +112,8 @@ fn a_step_that_reads_bound_takes_their_bytes_over_all_rates() {
 fn what_drives_read_passes_host_memory_once_more() {
     for policy in policies() {
         let case = small(0.6, &[100.0]);
-        let plenty = Case { machine: with_drives(64.0, &[]), ..case.clone() };
-        let step_ns = |case: &Case| {
+        let plenty = PlacementCase { machine: with_drives(64.0, &[]), ..case.clone() };
+        let step_ns = |case: &PlacementCase| {
             let plan = plan(case, policy);
             let mut machine = case.machine.clone();
             machine.memory.dram_gbps = 1.0;
@@ -146,12 +146,12 @@ fn what_drives_read_straight_to_the_device_passes_the_link_alone() {
     assert_eq!(lands(&direct), BTreeSet::from([MemoryId::VRAM]));
     // Without slots on the host, fewer bytes have to be read.
     assert!(step_read_bytes(&direct) < step_read_bytes(&bounced));
-    let case = Case { machine: with_drives(64.0, &[100.0]), ..case };
+    let case = PlacementCase { machine: with_drives(64.0, &[100.0]), ..case };
     let step_ns = |ops, direct, change: fn(&mut Machine)| {
         let storage = case.machine.read_shares().map(Storage::auto).expect("a drive");
         let storage = Storage { ops, direct, ..storage };
-        let plan = case.with_request(&Placement::of(Policy::GpuOnly), |request| {
-            let request = planner::budget::Request { storage: Some(&storage), ..*request };
+        let plan = case.with_request(&Placement::from_policy(Policy::GpuOnly), |request| {
+            let request = planner::budget::PlacementRequest { storage: Some(&storage), ..*request };
             request.plan(2, 4).expect("it fits")
         });
         let mut machine = case.machine.clone();
@@ -186,19 +186,25 @@ fn a_plan_for_more_drives_than_there_are_is_not_priced() {
 
 #[test]
 fn opt_30b_is_planned_for_32_gb_and_two_drives() {
-    let mut machine = planner::machine::known("ryzen7950x-a4000").expect("there").expect("valid");
+    let mut machine =
+        planner::machine::find_bundled("ryzen7950x-a4000").expect("there").expect("valid");
     machine.memory.dram_gib = 32.0;
-    machine.nvme =
-        vec![Nvme { read_gbps: 5.0, direct: false }, Nvme { read_gbps: 7.0, direct: false }];
-    let config = known("opt-30b").expect("known").config;
-    let case = Case::new(machine, config, (1, 8));
-    let alone =
-        Case { machine: Machine { nvme: Vec::new(), ..case.machine.clone() }, ..case.clone() };
-    let refused = alone.choose_with(PolicyName::Auto, Effort::Quick).expect_err("60 GB in 32");
+    machine.nvme = vec![
+        DriveSpec { read_gbps: 5.0, direct: false },
+        DriveSpec { read_gbps: 7.0, direct: false },
+    ];
+    let config = find_known("opt-30b").expect("known").config;
+    let case = PlacementCase::new(machine, config, (1, 8));
+    let alone = PlacementCase {
+        machine: Machine { nvme: Vec::new(), ..case.machine.clone() },
+        ..case.clone()
+    };
+    let refused =
+        alone.choose_with(PolicyName::Auto, SearchEffort::Quick).expect_err("60 GB in 32");
     assert!(refused.to_string().contains("GiB"), "{refused}");
-    let chosen = case.choose_with(PolicyName::Auto, Effort::Quick).expect("the rest is read");
+    let chosen = case.choose_with(PolicyName::Auto, SearchEffort::Quick).expect("the rest is read");
     let plan = &chosen.plan;
-    let budget = Budget::of(plan).dram_bytes(&case.limits());
+    let budget = Budget::from_plan(plan).dram_bytes(&case.limits());
     assert!(budget <= case.machine.dram_bytes());
     // Upper bound: the missing memory, the slots of a layer, and less than one more operation.
     let layer_bytes = case.config.layer_weight_bytes(0, model::config::Dtype::Bf16) as u64;
@@ -212,8 +218,8 @@ fn opt_30b_is_planned_for_32_gb_and_two_drives() {
     let bound_ns = bytes as f64 / 12.0;
     let share = chosen.steady.step_ns() / bound_ns;
     assert!((0.999..1.1).contains(&share), "{share}");
-    assert!((chosen.considered[0].step_ns() / chosen.steady.step_ns() - 1.0).abs() < 0.01);
-    assert_eq!(chosen.considered[0].map, plan.map);
+    assert!((chosen.candidates[0].step_ns() / chosen.steady.step_ns() - 1.0).abs() < 0.01);
+    assert_eq!(chosen.candidates[0].map, plan.map);
 }
 
 #[test]
@@ -235,19 +241,19 @@ fn more_memory_and_faster_drives_are_not_slower() {
 #[test]
 fn asked_for_all_is_read_and_the_policy_is_searched_as_ever() {
     let case = small(8.0, &[1.0, 1.0]);
-    let chosen = case.with_request(&Placement::of(Policy::GpuOnly), |request| {
+    let chosen = case.with_request(&Placement::from_policy(Policy::GpuOnly), |request| {
         let storage = case.machine.read_shares().map(Storage::auto).expect("drives");
         let storage = Storage { ops: StagedOps::All, ..storage };
-        let request = planner::budget::Request { storage: Some(&storage), ..*request };
-        planner::priced::choose(&planner::priced::Question {
+        let request = planner::budget::PlacementRequest { storage: Some(&storage), ..*request };
+        planner::search::choose(&planner::search::SearchRequest {
             request: &request,
             batches: 2,
             batch_size: 4,
             policy: PolicyName::TwoSplit,
             chunkings: &[None],
             pricing: &case.machine,
-            effort: Effort::Full,
-            stage: None,
+            effort: SearchEffort::Full,
+            rehearser: None,
         })
     });
     let chosen = chosen.expect("it fits");

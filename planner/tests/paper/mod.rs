@@ -1,6 +1,6 @@
 //! The tables printed by Park & Egger: OPT-30B on the machine of their table 1.
 
-use planner::layer::table::{Compression, CostName, OpCost, Table};
+use planner::layer::table::{Compression, CostModelName, OpCost, OperationTable};
 
 const NAMES: [&str; 11] =
     ["LN.0", "Q", "K", "V", "Scores", "Softmax", "WV", "Output", "LN.1", "FC.0", "FC.1"];
@@ -51,25 +51,25 @@ const FIG_8A: [[f64; 3]; 11] = [
     [4.332, 11.446, 82.798],
 ];
 
-fn table(batches: u32, fill: impl Fn(usize, &mut OpCost)) -> Table {
+fn table(batches: u32, fill: impl Fn(usize, &mut OpCost)) -> OperationTable {
     let op = |(index, name): (usize, &&str)| {
         let mut op = OpCost { kv: matches!(*name, "Scores" | "WV"), ..OpCost::named(name) };
         fill(index, &mut op);
         op
     };
-    Table {
+    OperationTable {
         ops: NAMES.iter().enumerate().map(op).collect(),
         batches,
         compression: Compression::Off,
         nvme: false,
-        cost: CostName::Paper,
+        cost: CostModelName::Paper,
         fused: None,
         needs: None,
     }
 }
 
 /// Returns the table of figs. 6a and 8a: one batch of 50, compressible, weights also on NVMe.
-pub fn single_batch() -> Table {
+pub fn single_batch() -> OperationTable {
     table(1, |index, op| {
         [op.h2d_ms, op.cpu_ms] = FIG_6A[index];
         [op.h2d_compressed_ms, op.decompress_ms, op.s2d_ms] = FIG_8A[index];
@@ -77,6 +77,6 @@ pub fn single_batch() -> Table {
 }
 
 /// Returns the table of fig. 7a: two batches of 25.
-pub fn two_batches() -> Table {
+pub fn two_batches() -> OperationTable {
     table(2, |index, op| [op.h2d_ms, op.cpu_ms, op.gpu_ms] = FIG_7A[index])
 }

@@ -2,9 +2,9 @@ use program::topology::LaneId;
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::key::{Key, Point, Work};
-use crate::profile::{Measured, Overhead};
-use crate::request::Threads;
+use crate::key::{Point, ProfiledWork, WorkKey};
+use crate::profile::{Overhead, WorkMeasurement};
+use crate::request::ComputeThreads;
 use crate::stat::Stat;
 
 fn profile(link: &str, median_ns: f64) -> Profile {
@@ -18,12 +18,12 @@ fn profile(link: &str, median_ns: f64) -> Profile {
         samples: 3,
         outliers: 1,
     };
-    let work = Work::CopyValue { value: model::ops::Value::Hidden, chunk: None };
-    let key = Key { lane: LaneId::D2H, phase: None, work };
-    let measured = Measured {
+    let work = ProfiledWork::CopyValue { value: model::ops::Value::Hidden, chunk: None };
+    let key = WorkKey { lane: LaneId::D2H, phase: None, work };
+    let measured = WorkMeasurement {
         key,
         point: Point { rows: 4, positions: 0 },
-        beside: vec![LaneId::CPU_COMPUTE],
+        concurrent: vec![LaneId::CPU_COMPUTE],
         time,
         disputed: false,
     };
@@ -32,11 +32,11 @@ fn profile(link: &str, median_ns: f64) -> Profile {
             machine: fields("PCIe link", link),
             profiled: fields("batch", "4"),
         },
-        measurements: Measurements {
+        measurements: ProfileMeasurements {
             skipped: Vec::new(),
             rehearsals: Vec::new(),
             finished: Vec::new(),
-            threads: Threads { cpu: 1, gpu: 1 },
+            threads: ComputeThreads { cpu: 1, gpu: 1 },
             best_cpu_threads: 1,
             work: vec![measured],
             sweep: Vec::new(),
@@ -46,9 +46,9 @@ fn profile(link: &str, median_ns: f64) -> Profile {
     }
 }
 
-fn folder() -> (tempfile::TempDir, Cache) {
+fn folder() -> (tempfile::TempDir, ProfileCache) {
     let folder = tempfile::tempdir().expect("a folder");
-    let cache = Cache::new(folder.path().join("not/yet/there"));
+    let cache = ProfileCache::new(folder.path().join("not/yet/there"));
     (folder, cache)
 }
 
@@ -56,7 +56,7 @@ fn folder() -> (tempfile::TempDir, Cache) {
 fn a_profile_comes_back_as_it_was() {
     let (_folder, cache) = folder();
     let wanted = profile("x16", 1234.5678901234567);
-    assert!(matches!(cache.load(&wanted.fingerprint), Err(Rejected::Missing)));
+    assert!(matches!(cache.load(&wanted.fingerprint), Err(CacheMiss::Missing)));
     let path = cache.store(&wanted).expect("it is written");
     assert_eq!(cache.load(&wanted.fingerprint).expect("it is read"), wanted);
     let text = fs::read_to_string(&path).expect("text");
@@ -79,7 +79,7 @@ fn a_torn_file_is_refused_wherever_it_ends() {
     for end in 0..whole {
         fs::write(&path, &text[..end]).expect("a file");
         let found = cache.load(&wanted.fingerprint);
-        assert!(matches!(found, Err(Rejected::Damaged { .. })), "{end} of {whole}: {found:?}");
+        assert!(matches!(found, Err(CacheMiss::Damaged { .. })), "{end} of {whole}: {found:?}");
     }
 }
 
@@ -107,7 +107,7 @@ fn an_edited_fingerprint_names_the_field() {
     let text = fs::read_to_string(&path).expect("text").replace("x16", "x8");
     fs::write(&path, text).expect("a file");
     match cache.load(&wanted.fingerprint) {
-        Err(Rejected::Changed { differences }) => {
+        Err(CacheMiss::Changed { differences }) => {
             assert_eq!(differences, ["PCIe link x8 -> x16"]);
         }
         other => panic!("{other:?}"),
@@ -128,17 +128,23 @@ fn another_version_is_refused() {
     assert!(text.contains(&now));
     fs::write(&path, text.replacen(&now, "\"version\": 999", 1)).expect("a file");
     let found = cache.load(&wanted.fingerprint);
-    assert!(matches!(found, Err(Rejected::Version { found: 999, .. })), "{found:?}");
+    assert!(matches!(found, Err(CacheMiss::Version { found: 999, .. })), "{found:?}");
     fs::write(&path, text.replacen(&now, "\"edition\": 1", 1)).expect("a file");
     let found = cache.load(&wanted.fingerprint);
-    assert!(matches!(found, Err(Rejected::Damaged { .. })), "{found:?}");
+    assert!(matches!(found, Err(CacheMiss::Damaged { .. })), "{found:?}");
 }
 
 #[test]
 fn dying_at_any_step_leaves_the_old_profile_or_the_new() {
     let (_folder, cache) = folder();
     let (old, new) = (profile("x16", 1.0), profile("x16", 2.0));
-    for died in [Step::Create, Step::Write, Step::Sync, Step::Rename, Step::SyncDirectory] {
+    for died in [
+        WriteStep::Create,
+        WriteStep::Write,
+        WriteStep::Sync,
+        WriteStep::Rename,
+        WriteStep::SyncDirectory,
+    ] {
         cache.store(&old).expect("it is written");
         // A process that dies does not clean up: the panic leaves the temporary file in place.
         let attempt = std::panic::catch_unwind(|| {
@@ -150,7 +156,7 @@ fn dying_at_any_step_leaves_the_old_profile_or_the_new() {
             })
         });
         assert!(attempt.is_err(), "{died:?} is a step of writing");
-        let expected = if died == Step::SyncDirectory { &new } else { &old };
+        let expected = if died == WriteStep::SyncDirectory { &new } else { &old };
         let found = cache.load(&old.fingerprint).expect("a valid profile");
         assert_eq!(&found, expected, "killed before {died:?}");
     }
@@ -160,7 +166,7 @@ fn dying_at_any_step_leaves_the_old_profile_or_the_new() {
 fn a_failed_write_keeps_the_old_profile_and_leaves_no_litter() {
     let (_folder, cache) = folder();
     let (old, new) = (profile("x16", 1.0), profile("x16", 2.0));
-    for failing in [Step::Create, Step::Write, Step::Sync, Step::Rename] {
+    for failing in [WriteStep::Create, WriteStep::Write, WriteStep::Sync, WriteStep::Rename] {
         cache.store(&old).expect("it is written");
         let full = |step| {
             if step == failing { Err(io::Error::other("no space left")) } else { Ok(()) }
@@ -190,7 +196,7 @@ fn parts_that_a_dead_process_left_are_removed() {
 fn a_profile_is_its_owner_s_alone_and_replaces_a_link() {
     use std::os::unix::fs::{PermissionsExt, symlink};
     let folder = tempfile::tempdir().expect("a folder");
-    let cache = Cache::new(folder.path().join("a/b"));
+    let cache = ProfileCache::new(folder.path().join("a/b"));
     let wanted = profile("x16", 1.0);
     let path = cache.path(&wanted.fingerprint);
     fs::create_dir_all(&cache.directory).expect("a folder");

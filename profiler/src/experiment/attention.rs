@@ -4,18 +4,18 @@ use model::ops::{Kv, Op, Value};
 use program::formats::KvFormat;
 use program::ir::Instruction;
 use program::map::Phase;
-use program::map::{Chunk, Device};
+use program::map::{Chunk, ComputeDevice};
 use program::topology::LaneId;
 
-use super::{Experiment, Extents, STEPS_MAX, named};
-use crate::bench::{Bench, BenchShape};
-use crate::request::Request;
+use super::{Experiment, Extents, STEPS_MAX, experiment_name};
+use crate::bench::{BenchPlanBuilder, BenchShape};
+use crate::request::ProfilingRequest;
 use crate::stages::Stages;
 
 /// Vocabulary for plans without a head; a token is sampled from it after every step.
 pub(super) const SMALL_VOCABULARY: usize = 16;
 
-/// Returns the parts of a split; the whole is `Chunk::WHOLE`.
+/// Returns the parts of a split; the whole is `PrefillChunk::WHOLE`.
 pub(super) fn parts(of: u16) -> impl Iterator<Item = Chunk> {
     (0..of).map(move |index| Chunk { index, of })
 }
@@ -25,7 +25,11 @@ fn chunk(part: Chunk) -> Option<Chunk> {
 }
 
 /// Returns the operations that update the states of all layers that have some.
-pub(super) fn updates(bench: &mut Bench, phase: Phase, device: Device) -> Vec<Instruction> {
+pub(super) fn updates(
+    bench: &mut BenchPlanBuilder,
+    phase: Phase,
+    device: ComputeDevice,
+) -> Vec<Instruction> {
     let config = bench.shape().config.clone();
     let mut list = Vec::new();
     for layer in 0..config.num_layers {
@@ -36,7 +40,12 @@ pub(super) fn updates(bench: &mut Bench, phase: Phase, device: Device) -> Vec<In
     list
 }
 
-fn ops(bench: &mut Bench, device: Device, layers: u16, of: u16) -> Vec<Instruction> {
+fn ops(
+    bench: &mut BenchPlanBuilder,
+    device: ComputeDevice,
+    layers: u16,
+    of: u16,
+) -> Vec<Instruction> {
     let mut list = Vec::new();
     for layer in 0..layers {
         for part in parts(of) {
@@ -57,18 +66,23 @@ fn ops(bench: &mut Bench, device: Device, layers: u16, of: u16) -> Vec<Instructi
 }
 
 /// Returns the batch and a quarter of it, at the three lengths; the middle one is the workload's.
-fn extents(request: &Request) -> Extents {
+fn extents(request: &ProfilingRequest) -> Extents {
     let batch = u32::from(request.batch_size);
-    let [first, middle, last] = request.lengths();
+    let [first, middle, last] = request.kv_lengths();
     Extents::grid(&[batch, batch.div_ceil(4)], &[middle, first, last])
 }
 
 /// Returns the plan for one format of the cache, split into `of` parts.
-pub(crate) fn attention(request: &Request, kv: KvFormat, of: u16, copies: usize) -> Experiment {
+pub(crate) fn attention(
+    request: &ProfilingRequest,
+    kv: KvFormat,
+    of: u16,
+    copies: usize,
+) -> Experiment {
     let (mut config, weights) = request.layers(copies);
     config.vocab_size = SMALL_VOCABULARY;
     let layers = copies as u16;
-    let mut bench = Bench::new(BenchShape {
+    let mut bench = BenchPlanBuilder::new(BenchShape {
         config,
         dtype: request.dtype,
         weights,
@@ -76,13 +90,13 @@ pub(crate) fn attention(request: &Request, kv: KvFormat, of: u16, copies: usize)
         batches: 1,
         batch_size: request.batch_size,
         micro_sequences: 1,
-        max_prompt: request.lengths()[2],
+        max_prompt: request.kv_lengths()[2],
         max_new: STEPS_MAX + 1,
         chunks: of,
         device: request.device.is_some(),
     });
     let mut stages = Stages::default();
-    stages.then(LaneId::CPU_COMPUTE, ops(&mut bench, Device::Cpu, layers, of));
+    stages.push(LaneId::CPU_COMPUTE, ops(&mut bench, ComputeDevice::Cpu, layers, of));
     if request.device.is_some() {
         let mut copies = Vec::new();
         for layer in 0..layers {
@@ -90,25 +104,27 @@ pub(crate) fn attention(request: &Request, kv: KvFormat, of: u16, copies: usize)
                 copies.extend([Kv::K, Kv::V].map(|kv| bench.copy_cache(kv, layer, part)));
             }
         }
-        stages.then(LaneId::H2D_WEIGHTS, copies);
-        stages.then(LaneId::GPU_COMPUTE, ops(&mut bench, Device::Gpu, layers, of));
-        for (lane, to) in [(LaneId::H2D_ACTIVATIONS, Device::Gpu), (LaneId::D2H, Device::Cpu)] {
+        stages.push(LaneId::H2D_WEIGHTS, copies);
+        stages.push(LaneId::GPU_COMPUTE, ops(&mut bench, ComputeDevice::Gpu, layers, of));
+        for (lane, to) in
+            [(LaneId::H2D_ACTIVATIONS, ComputeDevice::Gpu), (LaneId::D2H, ComputeDevice::Cpu)]
+        {
             let values = [Value::Scores, Value::Probabilities, Value::Attended];
             let copies = parts(of)
                 .flat_map(|part| values.map(|value| (value, part)))
                 .map(|(value, part)| bench.copy_value(value, chunk(part), to))
                 .collect();
-            stages.then(lane, copies);
+            stages.push(lane, copies);
         }
     }
-    stages.then(LaneId::CPU_COMPUTE, vec![bench.sample(Phase::Decode, Device::Cpu, (0, 0))]);
-    let prefill = bench.pretend_prompts(Device::Cpu);
+    stages.push(LaneId::CPU_COMPUTE, vec![bench.sample(Phase::Decode, ComputeDevice::Cpu, (0, 0))]);
+    let prefill = bench.skip_prompts(ComputeDevice::Cpu);
     Experiment {
-        name: named("attention and KV transfer", kv, of),
+        name: experiment_name("attention and KV transfer", kv, of),
         plan: bench.plan(prefill, stages),
         phase: Phase::Decode,
         extents: extents(request),
-        together: Vec::new(),
+        concurrent_lanes: Vec::new(),
         threads: request.threads,
     }
 }

@@ -4,14 +4,14 @@
 
 use model::ops::{Op, Value};
 use program::ir::Instruction;
-use program::map::Device;
+use program::map::ComputeDevice;
 use program::map::Phase;
 use program::topology::LaneId;
 
 use super::{Experiment, Extents, decode_bench};
-use crate::bench::Bench;
+use crate::bench::BenchPlanBuilder;
 use crate::key::Extent;
-use crate::request::Request;
+use crate::request::ProfilingRequest;
 use crate::stages::Stages;
 
 /// Values with one entry per row, in the order of the layer.
@@ -49,18 +49,18 @@ const ROWS_MAX: u32 = 1024;
 /// Returns the row counts: the batch and a part of it, then up to the rows of prefill. If prefill
 /// is bound by something else than the batch, the first count bound like prefill is required too:
 /// the slope between small counts does not predict it.
-fn extents(request: &Request) -> Extents {
+fn extents(request: &ProfilingRequest) -> Extents {
     let batch = u32::from(request.batch_size);
     let prefill = u32::from(request.micro_sequences) * request.max_prompt;
-    let most = prefill.clamp(1, ROWS_MAX);
+    let prefill_rows = prefill.clamp(1, ROWS_MAX);
     let mut rows: Vec<u32> = std::iter::successors(Some(batch), |rows| rows.checked_mul(4))
-        .take_while(|rows| *rows < most)
+        .take_while(|rows| *rows < prefill_rows)
         .collect();
-    rows.push(most);
+    rows.push(prefill_rows);
     rows.insert(0, batch);
     rows.insert(1, batch.div_ceil(4));
     let mut extents = Extents::grid(&rows, &[1]);
-    let is_bound = |extent: &Extent| extent.sequences >= ARITHMETIC_ROWS.min(most);
+    let is_bound = |extent: &Extent| extent.sequences >= ARITHMETIC_ROWS.min(prefill_rows);
     if batch < 2 * ARITHMETIC_ROWS
         && let Some(place) = extents.optional.iter().position(is_bound)
     {
@@ -69,15 +69,15 @@ fn extents(request: &Request) -> Extents {
     extents
 }
 
-fn ops(bench: &mut Bench, device: Device) -> Vec<Instruction> {
+fn ops(bench: &mut BenchPlanBuilder, device: ComputeDevice) -> Vec<Instruction> {
     let config = bench.shape().config.clone();
     let mut run = |op, layer| bench.compute(Phase::Decode, device, op, layer, None, (0, 0));
     let mut list = Vec::new();
-    if device == Device::Cpu {
+    if device == ComputeDevice::Cpu {
         list.push(run(Op::Embed, None));
     }
     for layer in 0..config.num_layers {
-        let ops = Request::row_ops(config.layer_ops(layer));
+        let ops = ProfilingRequest::row_ops(config.layer_ops(layer));
         list.extend(ops.into_iter().map(|op| run(op, Some(layer as u16))));
     }
     list.extend([run(Op::FinalNorm, None), run(Op::Head, None)]);
@@ -85,15 +85,15 @@ fn ops(bench: &mut Bench, device: Device) -> Vec<Instruction> {
 }
 
 /// Returns the plan; `copies` of the layer's weights keep them out of the caches.
-pub(crate) fn linear(request: &Request, copies: usize) -> Experiment {
+pub(crate) fn linear(request: &ProfilingRequest, copies: usize) -> Experiment {
     let extents = extents(request);
     let all = extents.required.iter().chain(&extents.optional);
-    let most = all.map(|extent| extent.sequences).max().unwrap_or(1);
-    let mut bench = decode_bench(request, copies, most.min(u32::from(u16::MAX)) as u16, 1);
+    let max_sequences = all.map(|extent| extent.sequences).max().unwrap_or(1);
+    let mut bench = decode_bench(request, copies, max_sequences.min(u32::from(u16::MAX)) as u16, 1);
     let mut stages = Stages::default();
-    stages.then(LaneId::CPU_COMPUTE, ops(&mut bench, Device::Cpu));
+    stages.push(LaneId::CPU_COMPUTE, ops(&mut bench, ComputeDevice::Cpu));
     if request.device.is_some() {
-        stages.then(LaneId::GPU_COMPUTE, ops(&mut bench, Device::Gpu));
+        stages.push(LaneId::GPU_COMPUTE, ops(&mut bench, ComputeDevice::Gpu));
         let touched = |value: &Value| {
             let reads = |op: &Op| {
                 op.reads(&request.config).contains(value)
@@ -102,20 +102,22 @@ pub(crate) fn linear(request: &Request, copies: usize) -> Experiment {
             let outer = [Op::FinalNorm, Op::Head];
             request.config.every_layer_op().iter().chain(&outer).any(reads)
         };
-        for (lane, to) in [(LaneId::H2D_ACTIVATIONS, Device::Gpu), (LaneId::D2H, Device::Cpu)] {
+        for (lane, to) in
+            [(LaneId::H2D_ACTIVATIONS, ComputeDevice::Gpu), (LaneId::D2H, ComputeDevice::Cpu)]
+        {
             let values = ROW_VALUES.iter().filter(|value| touched(value));
             let copies = values.map(|value| bench.copy_value(*value, None, to)).collect();
-            stages.then(lane, copies);
+            stages.push(lane, copies);
         }
     }
-    stages.then(LaneId::CPU_COMPUTE, vec![bench.sample(Phase::Decode, Device::Cpu, (0, 0))]);
-    let prefill = bench.pretend_prompts(Device::Cpu);
+    stages.push(LaneId::CPU_COMPUTE, vec![bench.sample(Phase::Decode, ComputeDevice::Cpu, (0, 0))]);
+    let prefill = bench.skip_prompts(ComputeDevice::Cpu);
     Experiment {
         name: "linears, norms and copies".to_owned(),
         plan: bench.plan(prefill, stages),
         phase: Phase::Decode,
         extents,
-        together: Vec::new(),
+        concurrent_lanes: Vec::new(),
         threads: request.threads,
     }
 }
@@ -123,14 +125,14 @@ pub(crate) fn linear(request: &Request, copies: usize) -> Experiment {
 #[cfg(test)]
 mod tests {
     use model::config::Dtype;
-    use model::known::known;
+    use model::known::find_known;
     use program::plan::RunShape;
 
     use super::*;
-    use crate::request::Threads;
+    use crate::request::ComputeThreads;
 
     fn rows(batch_size: u16, max_prompt: u32) -> (Vec<u32>, Vec<u32>) {
-        let config = known("opt-125m").expect("known").config;
+        let config = find_known("opt-125m").expect("known").config;
         let shape = RunShape {
             batches: 1,
             batch_size,
@@ -148,7 +150,8 @@ mod tests {
             device_slots: 0,
             dtype: Dtype::Bf16,
         };
-        let request = Request::for_shape(&config, &shape, Threads { cpu: 1, gpu: 0 });
+        let request =
+            ProfilingRequest::for_shape(&config, &shape, ComputeThreads { cpu: 1, gpu: 0 });
         let Extents { required, optional } = extents(&request);
         let rows = |extents: Vec<Extent>| extents.iter().map(|extent| extent.sequences).collect();
         (rows(required), rows(optional))

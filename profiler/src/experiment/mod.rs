@@ -3,13 +3,13 @@
 //! | module | plan | extents |
 //! |---|---|---|
 //! | [`linear`] | all operations but attention, on either device, and copies of values | rows |
-//! | [`attention`] | attention whole and in parts, KV copies, appends, score copies | rows, KV lengths |
-//! | [`prefill`] | fused attention over prompts, appends, the device's sampling | sequences, prompts |
-//! | [`beside`] | weight copies, decompression, and every pair of lanes side by side | the workload's |
+//! | [`attention`] | attention whole and in parts, KV copies, appends, scores | rows, KV lengths |
+//! | [`prefill`] | fused attention over prompts, appends, sampling | sequences, prompts |
+//! | [`concurrent`] | weight copies, decompression, and every pair of lanes | the workload's |
 //! | [`sweep`] | one operation of each class, per number of CPU threads | the workload's |
 
 pub(crate) mod attention;
-pub(crate) mod beside;
+pub(crate) mod concurrent;
 pub(crate) mod linear;
 pub(crate) mod prefill;
 pub(crate) mod sweep;
@@ -19,15 +19,15 @@ use program::map::Phase;
 use program::plan::Plan;
 use program::topology::LaneSet;
 
-use crate::bench::{Bench, BenchShape};
+use crate::bench::{BenchPlanBuilder, BenchShape};
 use crate::key::Extent;
-use crate::request::{Request, Threads};
+use crate::request::{ComputeThreads, ProfilingRequest};
 
 /// Maximum number of decode steps of one group; the KV length grows by the same number.
 pub(crate) const STEPS_MAX: u32 = 12;
 /// A layer's data is repeated until it exceeds the last-level cache by this factor: in a real run,
 /// all other layers are computed before a layer is used again.
-const CACHE_TIMES: u64 = 2;
+const CACHE_FACTOR: u64 = 2;
 /// Maximum number of copies of a layer; beyond it, the fraction that stays in a cache is small.
 const COPIES_MAX: u64 = 16;
 
@@ -41,8 +41,8 @@ pub(crate) struct Experiment {
     pub(crate) phase: Phase,
     pub(crate) extents: Extents,
     /// Sets of lanes that work concurrently.
-    pub(crate) together: Vec<LaneSet>,
-    pub(crate) threads: Threads,
+    pub(crate) concurrent_lanes: Vec<LaneSet>,
+    pub(crate) threads: ComputeThreads,
 }
 
 /// Extents at which an experiment measures.
@@ -55,7 +55,7 @@ pub(crate) struct Extents {
 }
 
 impl Extents {
-    pub(crate) fn one(extent: Extent) -> Extents {
+    pub(crate) fn single(extent: Extent) -> Extents {
         Extents { required: vec![extent], optional: Vec::new() }
     }
 
@@ -89,22 +89,31 @@ fn distinct(values: &[u32]) -> Vec<u32> {
 
 /// Returns the name of a measurement, with the cache's format and the number of parts if they are
 /// not the defaults.
-fn named(what: &str, kv: KvFormat, of: u16) -> String {
+fn experiment_name(what: &str, kv: KvFormat, of: u16) -> String {
     let form = if kv == KvFormat::Four { ", cache of 4 bits" } else { "" };
     if of > 1 { format!("{what} in {of} parts{form}") } else { format!("{what}{form}") }
 }
 
 /// Copies of a layer that keep `layer_bytes` from staying in a cache of `cache_bytes`.
-pub(crate) fn copies(request: &Request, layer_bytes: u64, cache_bytes: u64) -> usize {
-    let wanted = (CACHE_TIMES * cache_bytes).div_ceil(layer_bytes.max(1));
-    let most = COPIES_MAX.min(request.config.num_layers as u64);
-    wanted.clamp(1, most.max(1)) as usize
+pub(crate) fn layer_copies(
+    request: &ProfilingRequest,
+    layer_bytes: u64,
+    cache_bytes: u64,
+) -> usize {
+    let wanted = (CACHE_FACTOR * cache_bytes).div_ceil(layer_bytes.max(1));
+    let max_copies = COPIES_MAX.min(request.config.num_layers as u64);
+    wanted.clamp(1, max_copies.max(1)) as usize
 }
 
 /// A bench whose only sizes are those of decode: a batch behind prompts that nobody computed.
-fn decode_bench(request: &Request, copies: usize, batch_size: u16, max_prompt: u32) -> Bench {
+fn decode_bench(
+    request: &ProfilingRequest,
+    copies: usize,
+    batch_size: u16,
+    max_prompt: u32,
+) -> BenchPlanBuilder {
     let (config, weights) = request.layers(copies);
-    Bench::new(BenchShape {
+    BenchPlanBuilder::new(BenchShape {
         config,
         dtype: request.dtype,
         weights,

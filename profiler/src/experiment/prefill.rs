@@ -4,17 +4,17 @@
 use model::ops::{Kv, Op};
 use program::formats::KvFormat;
 use program::ir::Instruction;
-use program::map::Device;
+use program::map::ComputeDevice;
 use program::map::Phase;
 use program::topology::LaneId;
 
 use super::attention::{parts, updates};
-use super::{Experiment, Extents, named};
-use crate::bench::{Bench, BenchShape, compute_lane};
-use crate::request::Request;
+use super::{Experiment, Extents, experiment_name};
+use crate::bench::{BenchPlanBuilder, BenchShape, compute_lane};
+use crate::request::ProfilingRequest;
 use crate::stages::Stages;
 
-fn ops(bench: &mut Bench, device: Device, of: u16) -> Vec<Instruction> {
+fn ops(bench: &mut BenchPlanBuilder, device: ComputeDevice, of: u16) -> Vec<Instruction> {
     let mut list = Vec::new();
     if of == 1 {
         list.push(bench.compute(Phase::Prefill, device, Op::Attention, Some(0), None, (0, 0)));
@@ -27,15 +27,15 @@ fn ops(bench: &mut Bench, device: Device, of: u16) -> Vec<Instruction> {
 }
 
 /// Returns a stream of whole prompts and one prompt, at the longest length and at half of it.
-fn extents(request: &Request) -> Extents {
+fn extents(request: &ProfilingRequest) -> Extents {
     let longest = request.max_prompt;
     Extents::grid(&[request.micro_sequences.into(), 1], &[longest, longest.div_ceil(2)])
 }
 
 /// Returns the plan for one format of the cache, split into `of` parts.
-pub(crate) fn prefill(request: &Request, kv: KvFormat, of: u16) -> Experiment {
+pub(crate) fn prefill(request: &ProfilingRequest, kv: KvFormat, of: u16) -> Experiment {
     let (config, weights) = request.layers(1);
-    let mut bench = Bench::new(BenchShape {
+    let mut bench = BenchPlanBuilder::new(BenchShape {
         config,
         dtype: request.dtype,
         weights,
@@ -48,21 +48,21 @@ pub(crate) fn prefill(request: &Request, kv: KvFormat, of: u16) -> Experiment {
         chunks: of,
         device: request.device.is_some(),
     });
-    let sampler = if request.device.is_some() { Device::Gpu } else { Device::Cpu };
+    let sampler = if request.device.is_some() { ComputeDevice::Gpu } else { ComputeDevice::Cpu };
     let mut prefill = Stages::default();
-    prefill.then(LaneId::CPU_COMPUTE, ops(&mut bench, Device::Cpu, of));
-    if sampler == Device::Gpu {
-        prefill.then(LaneId::GPU_COMPUTE, ops(&mut bench, Device::Gpu, of));
+    prefill.push(LaneId::CPU_COMPUTE, ops(&mut bench, ComputeDevice::Cpu, of));
+    if sampler == ComputeDevice::Gpu {
+        prefill.push(LaneId::GPU_COMPUTE, ops(&mut bench, ComputeDevice::Gpu, of));
     }
-    prefill.then(compute_lane(sampler), vec![bench.sample(Phase::Prefill, sampler, (0, 0))]);
+    prefill.push(compute_lane(sampler), vec![bench.sample(Phase::Prefill, sampler, (0, 0))]);
     let mut decode = Stages::default();
-    decode.then(compute_lane(sampler), vec![bench.sample(Phase::Decode, sampler, (0, 0))]);
+    decode.push(compute_lane(sampler), vec![bench.sample(Phase::Decode, sampler, (0, 0))]);
     Experiment {
-        name: named("attention over prompts", kv, of),
+        name: experiment_name("attention over prompts", kv, of),
         plan: bench.plan(prefill, decode),
         phase: Phase::Prefill,
         extents: extents(request),
-        together: Vec::new(),
+        concurrent_lanes: Vec::new(),
         threads: request.threads,
     }
 }

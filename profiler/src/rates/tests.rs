@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use model::compressed::Grouped;
-use model::known::known;
+use model::known::find_known;
+use model::quantized_format::Grouped;
 
 use super::*;
 use crate::fingerprint::Fingerprint;
-use crate::key::{Key, Point};
-use crate::profile::{Measurements, Overhead};
-use crate::request::Threads;
+use crate::key::{Point, WorkKey};
+use crate::profile::{Overhead, ProfileMeasurements};
+use crate::request::ComputeThreads;
 use crate::stat::Stat;
 
 const GBPS: f64 = 20.0;
@@ -22,14 +22,14 @@ const SLOWER: f64 = 2.0;
 const FOUR: WeightFormat = WeightFormat::Grouped(Grouped::W4);
 
 fn config() -> ModelConfig {
-    known("opt-1.3b").expect("known").config
+    find_known("opt-1.3b").expect("known").config
 }
 
-fn profile(work: Vec<Measured>) -> Profile {
+fn profile(work: Vec<WorkMeasurement>) -> Profile {
     Profile {
         fingerprint: Fingerprint { machine: BTreeMap::new(), profiled: BTreeMap::new() },
-        measurements: Measurements {
-            threads: Threads { cpu: 1, gpu: 1 },
+        measurements: ProfileMeasurements {
+            threads: ComputeThreads { cpu: 1, gpu: 1 },
             best_cpu_threads: 1,
             work,
             sweep: Vec::new(),
@@ -42,21 +42,26 @@ fn profile(work: Vec<Measured>) -> Profile {
     }
 }
 
-fn measured(lane: LaneId, phase: Option<Phase>, work: Work, point: (u32, u32)) -> Measured {
+fn measured(
+    lane: LaneId,
+    phase: Option<Phase>,
+    work: ProfiledWork,
+    point: (u32, u32),
+) -> WorkMeasurement {
     let (rows, positions) = point;
-    Measured {
-        key: Key { lane, phase, work },
+    WorkMeasurement {
+        key: WorkKey { lane, phase, work },
         point: Point { rows, positions },
-        beside: Vec::new(),
-        time: Stat::of(&[1]).expect("a sample"),
+        concurrent: Vec::new(),
+        time: Stat::from_samples(&[1]).expect("a sample"),
         disputed: false,
     }
 }
 
 /// Returns the points of a device, with times that follow the law.
-fn device(lane: LaneId) -> Vec<Measured> {
+fn device(lane: LaneId) -> Vec<WorkMeasurement> {
     let config = config();
-    let compute = |op, weights, kv| Work::Compute { op, chunk: None, weights, kv };
+    let compute = |op, weights, kv| ProfiledWork::Compute { op, chunk: None, weights, kv };
     let mut work = Vec::new();
     for weights in [WeightFormat::Plain, FOUR] {
         for op in [Op::Q, Op::Fc0] {
@@ -74,7 +79,7 @@ fn device(lane: LaneId) -> Vec<Measured> {
         }
     }
     let of = profile(Vec::new());
-    let points = Points { profile: &of, config: &config, dtype: Dtype::Bf16 };
+    let points = MeasuredPoints { profile: &of, config: &config, dtype: Dtype::Bf16 };
     for one in &mut work {
         let (timed, gbps, tflops) = [false, true]
             .into_iter()
@@ -103,14 +108,14 @@ fn rates_of_the_law_are_found() {
     let mut copy = measured(
         LaneId::H2D_WEIGHTS,
         None,
-        Work::CopyWeights { op: Op::Fc0, weights: WeightFormat::Plain },
+        ProfiledWork::CopyWeights { op: Op::Fc0, weights: WeightFormat::Plain },
         (0, 0),
     );
     let bytes =
         Weights::of(Op::Fc0, Some(0)).size_bytes(&config(), Dtype::Bf16, WeightFormat::Plain);
     copy.time.mean_ns = bytes as f64 / 7.0;
     work.push(copy);
-    let found = rates(&profile(work), &config(), Dtype::Bf16);
+    let found = derive_rates(&profile(work), &config(), Dtype::Bf16);
     let cpu = found.cpu.expect("measured");
     near(cpu.linear_gbps, GBPS);
     near(cpu.linear_tflops, TFLOPS);
@@ -132,22 +137,22 @@ fn rates_of_the_law_are_found() {
 fn what_the_other_slows_down_is_less_together() {
     let alone = device(LaneId::CPU_COMPUTE);
     let beside = alone.iter().cloned().map(|mut one| {
-        one.beside = vec![LaneId::H2D_WEIGHTS];
+        one.concurrent = vec![LaneId::H2D_WEIGHTS];
         one.time.mean_ns *= 2.0;
         one
     });
-    let mut work: Vec<Measured> = alone.iter().cloned().chain(beside).collect();
+    let mut work: Vec<WorkMeasurement> = alone.iter().cloned().chain(beside).collect();
     let mut copy = measured(
         LaneId::H2D_WEIGHTS,
         None,
-        Work::CopyWeights { op: Op::Fc0, weights: WeightFormat::Plain },
+        ProfiledWork::CopyWeights { op: Op::Fc0, weights: WeightFormat::Plain },
         (0, 0),
     );
     let bytes =
         Weights::of(Op::Fc0, Some(0)).size_bytes(&config(), Dtype::Bf16, WeightFormat::Plain);
     copy.time.mean_ns = bytes as f64 / 15.0;
     work.push(copy);
-    let found = rates(&profile(work), &config(), Dtype::Bf16);
+    let found = derive_rates(&profile(work), &config(), Dtype::Bf16);
     near(found.cpu.expect("measured").linear_gbps, GBPS);
     near(found.dram_gbps.expect("known"), GBPS / 2.0 + 15.0);
 }

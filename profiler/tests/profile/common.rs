@@ -4,15 +4,15 @@ use std::time::Duration;
 
 use kernels::{PoolOptions, Variant};
 use model::config::{Activation, Family, ModelConfig, Rope, RopeScaling, Scales};
-use model::experts::{Experts, Scoring};
+use model::experts::{ExpertScoring, Experts};
 use model::layers::{FeedForward, LayerKind, Layers};
 use model::source::dummy::DummySource;
-use profiler::{Runner, RunnerError, Session, Threads};
+use profiler::{ComputeThreads, Runner, RunnerError, Session};
 use program::plan::Plan;
 use program::topology::LaneId;
 use shm::TraceRecord;
 use workers::setup::LaneOptions;
-use workers::shared::group::Placed;
+use workers::shared::group::PlacedRequest;
 use workers::testing::InProcess;
 
 /// Runs plans in this process; both workers get the CPU's number of threads.
@@ -27,7 +27,11 @@ pub struct InProcessRunner {
 struct InProcessSession(Option<InProcess>);
 
 impl Runner for InProcessRunner {
-    fn start(&mut self, plan: Plan, threads: Threads) -> Result<Box<dyn Session>, RunnerError> {
+    fn start(
+        &mut self,
+        plan: Plan,
+        threads: ComputeThreads,
+    ) -> Result<Box<dyn Session>, RunnerError> {
         self.started += 1;
         if self.fails_at == Some(self.started) {
             return Err(RunnerError::Interrupted);
@@ -38,8 +42,8 @@ impl Runner for InProcessRunner {
             pool: PoolOptions::unpinned(threads.cpu.into()),
             link_bytes_per_s: None,
             wait_timeout: Duration::from_secs(60),
-            forms: None,
-            routes_evenly: true,
+            grammars: None,
+            routes_randomly: true,
             select_text: Vec::new(),
         };
         let lanes = InProcess::start(plan, &source, options)
@@ -49,7 +53,7 @@ impl Runner for InProcessRunner {
 }
 
 impl Session for InProcessSession {
-    fn run(&mut self, group: &[Placed]) -> Result<Vec<(LaneId, TraceRecord)>, RunnerError> {
+    fn run(&mut self, group: &[PlacedRequest]) -> Result<Vec<(LaneId, TraceRecord)>, RunnerError> {
         let lanes = self.0.as_mut().expect("taken only when dropped");
         lanes.try_group(group).map_err(|error| RunnerError::Failed(Box::new(error)))?;
         Ok(lanes.drain_trace())
@@ -80,7 +84,7 @@ pub fn llama() -> ModelConfig {
         norm_eps: 1e-5,
         activation: Activation::Silu,
         learned_positions: None,
-        layers: Layers::alike(LayerKind::dense(Some(Rope::new(10_000.0, RopeScaling::None)))),
+        layers: Layers::uniform(LayerKind::dense(Some(Rope::new(10_000.0, RopeScaling::None)))),
         experts: None,
         qkv_bias: true,
         out_bias: false,
@@ -105,10 +109,10 @@ pub fn mixture() -> ModelConfig {
         feed_forward: FeedForward::Experts,
         ..LayerKind::dense(Some(rope.clone()))
     };
-    let scoring = Scoring::SoftmaxTopK { renormalise: true };
+    let scoring = ExpertScoring::SoftmaxTopK { renormalise: true };
     ModelConfig {
         name: "tiny-mixture".to_owned(),
-        layers: Layers::each([kind(Some(4)), kind(None)]),
+        layers: Layers::from_kinds([kind(Some(4)), kind(None)]),
         experts: Some(Experts { count: 8, per_token: 2, ffn_size: 16, scoring, bias: false }),
         qkv_bias: false,
         sinks: true,
@@ -125,7 +129,7 @@ pub fn opt() -> ModelConfig {
         num_kv_heads: 3,
         activation: Activation::Relu,
         learned_positions: Some(2),
-        layers: Layers::alike(LayerKind::dense(None)),
+        layers: Layers::uniform(LayerKind::dense(None)),
         experts: None,
         out_bias: true,
         ffn_bias: true,

@@ -2,19 +2,19 @@
 
 use std::rc::Rc;
 
-use profiler::key::{Key, Work};
-use profiler::{Runner, RunnerError, Session, Threads};
+use profiler::key::{ProfiledWork, WorkKey};
+use profiler::{ComputeThreads, Runner, RunnerError, Session};
 use program::ir::{Instruction, Program};
 use program::plan::Plan;
-use program::simulate::{Costs, Place, simulate};
+use program::simulate::{Place, SimulationCosts, simulate};
 use program::topology::{LaneId, LaneSet};
 use shm::TraceRecord;
-use workers::shared::group::Placed;
+use workers::shared::group::PlacedRequest;
 
 /// Work that is to be given a time.
 #[derive(Debug, Clone, Copy)]
 pub struct Call {
-    pub work: Work,
+    pub work: ProfiledWork,
     pub lane: LaneId,
     pub sequences: u32,
     /// Positions of each sequence: the prompt's in prefill, cached ones in decode.
@@ -52,7 +52,11 @@ struct FakeSession {
 }
 
 impl Runner for FakeRunner {
-    fn start(&mut self, plan: Plan, threads: Threads) -> Result<Box<dyn Session>, RunnerError> {
+    fn start(
+        &mut self,
+        plan: Plan,
+        threads: ComputeThreads,
+    ) -> Result<Box<dyn Session>, RunnerError> {
         self.started += 1;
         Ok(Box::new(FakeSession {
             plan,
@@ -72,11 +76,12 @@ struct FakeCosts<'a> {
     prompt: u32,
 }
 
-impl Costs for FakeCosts<'_> {
+impl SimulationCosts for FakeCosts<'_> {
     fn work_ns(&self, place: Place, instruction: &Instruction, step: u32) -> f64 {
         let FakeSession { plan, ns, threads, session, group, .. } = self.session;
         let phase = self.program.shape.rows.phase();
-        let key = Key::of(plan, phase, place.lane, instruction).expect("work has a key");
+        let key = WorkKey::from_instruction(plan, phase, place.lane, instruction)
+            .expect("work has a key");
         ns(Call {
             work: key.work,
             lane: key.lane,
@@ -99,7 +104,7 @@ impl Costs for FakeCosts<'_> {
 }
 
 impl Session for FakeSession {
-    fn run(&mut self, group: &[Placed]) -> Result<Vec<(LaneId, TraceRecord)>, RunnerError> {
+    fn run(&mut self, group: &[PlacedRequest]) -> Result<Vec<(LaneId, TraceRecord)>, RunnerError> {
         let sequences = group.iter().filter(|placed| placed.batch == 0).count() as u32;
         let prompt = group[0].request.prompt.len() as u32;
         let steps = group[0].request.max_new - 1;

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use planner::policy::Formats;
 use profiler::{
-    Cache, Correction, Finished, Rehearsal, Request, RunTimes, Threads, cached, plan_key, rehearse,
+    CompletedRun, ComputeThreads, Correction, ProfileCache, ProfilingRequest, RehearsalTimes,
+    RunTimes, load_or_measure, plan_key, rehearse,
 };
 use program::plan::Plan;
 
@@ -15,7 +16,7 @@ use crate::{SHAPE, THREADS, machine, plans, request};
 
 /// A rehearsal whose sessions take so many times a steady time, the groups of each in turn; its
 /// groups in percent of that time.
-fn rehearsal(sessions: &'static [&'static [f64]], is_expected: bool) -> Rehearsal {
+fn rehearsal(sessions: &'static [&'static [f64]], is_expected: bool) -> RehearsalTimes {
     let config = opt();
     let plan: Plan = plans(&config, &SHAPE, &Formats::plain(&config), 2).swap_remove(0);
     let mut steady = FakeRunner::new(|_: Call| 1e6);
@@ -64,19 +65,19 @@ fn groups_that_disagree_are_repeated_by_fresh_workers() {
 fn force_drops_the_rehearsals_of_both_siblings() {
     let config = opt();
     let folder = tempfile::tempdir().expect("a folder");
-    let cache = Cache::new(folder.path());
-    let with_device = Request { budget: Duration::ZERO, ..request(&config) };
-    let alone = Request {
+    let cache = ProfileCache::new(folder.path());
+    let with_device = ProfilingRequest { budget: Duration::ZERO, ..request(&config) };
+    let alone = ProfilingRequest {
         device: None,
-        threads: Threads { cpu: 2, gpu: 0 },
+        threads: ComputeThreads { cpu: 2, gpu: 0 },
         chunks: Vec::new(),
         ..with_device.clone()
     };
-    let other = Request { batch_size: 2, ..alone.clone() };
-    let profile = |request: &Request, force: bool| {
+    let other = ProfilingRequest { batch_size: 2, ..alone.clone() };
+    let profile = |request: &ProfilingRequest, force: bool| {
         let mut runner = FakeRunner::new(steady);
         let quiet = &mut |_: u64, _: u64, _: &str| {};
-        let cached = cached(Some(&cache), request, &machine(), force, &mut runner, quiet);
+        let cached = load_or_measure(Some(&cache), request, &machine(), force, &mut runner, quiet);
         let cached = cached.expect("a profile");
         assert!(cached.not_stored.is_none());
         cached.profile
@@ -85,11 +86,11 @@ fn force_drops_the_rehearsals_of_both_siblings() {
         let mut profile = profile(request, false);
         let (plan, groups_ns) = ("a plan".to_owned(), vec![1, 2, 3]);
         profile.measurements.rehearsals =
-            vec![Rehearsal { plan, steps: 1, groups_ns, sessions: 1 }];
+            vec![RehearsalTimes { plan, steps: 1, groups_ns, sessions: 1 }];
         cache.store(&profile).expect("it is kept");
     }
     profile(&alone, true);
-    let kept = |request: &Request| profile(request, false).measurements.rehearsals.len();
+    let kept = |request: &ProfilingRequest| profile(request, false).measurements.rehearsals.len();
     assert_eq!([kept(&with_device), kept(&alone), kept(&other)], [0, 0, 1]);
 }
 
@@ -97,18 +98,18 @@ fn force_drops_the_rehearsals_of_both_siblings() {
 fn finished_runs_are_kept_and_bounded() {
     let config = opt();
     let folder = tempfile::tempdir().expect("a folder");
-    let cache = Cache::new(folder.path());
-    let request = Request { budget: Duration::ZERO, ..request(&config) };
+    let cache = ProfileCache::new(folder.path());
+    let request = ProfilingRequest { budget: Duration::ZERO, ..request(&config) };
     let mut runner = FakeRunner::new(steady);
     let quiet = &mut |_: u64, _: u64, _: &str| {};
-    let cached = cached(Some(&cache), &request, &machine(), false, &mut runner, quiet);
+    let cached = load_or_measure(Some(&cache), &request, &machine(), false, &mut runner, quiet);
     let fingerprint = cached.expect("a profile").profile.fingerprint;
     let plans = plans(&config, &SHAPE, &Formats::plain(&config), 2);
     let (plan, other) = (plan_key(&plans[0]), plan_key(&plans[1]));
     let finish = |plan: &str, ratio: f64| {
         let simulated = RunTimes { prefill_ns: 1e9, decode_ns: 3e9 };
         let measured = RunTimes { prefill_ns: 0.9e9, decode_ns: 3e9 * ratio };
-        let run = Finished { plan: plan.to_owned(), simulated, measured };
+        let run = CompletedRun { plan: plan.to_owned(), simulated, measured };
         cache.record_finished(&fingerprint, run).expect("it is kept")
     };
     let correction = |plan: &str| cache.load(&fingerprint).expect("kept").correction(plan);

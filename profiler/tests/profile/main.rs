@@ -9,22 +9,22 @@ use std::fs;
 use std::time::Duration;
 
 use common::{InProcessRunner, llama, mixture, opt};
-use model::compressed::{Grouped, WeightFormat};
 use model::config::{Dtype, ModelConfig};
 use model::ops::Op;
-use planner::policy::{Formats, Homes, Policy, device_map};
+use model::quantized_format::{Grouped, WeightFormat};
+use planner::policy::{DefaultTiers, Formats, Policy, device_map};
 use planner::split::Split;
-use profiler::key::Work;
+use profiler::key::ProfiledWork;
 use profiler::{
-    Cache, Machine, Profile, ProfileCosts, ProfileError, REPETITIONS_MIN, Rejected, Request,
-    Threads, Workload, cached, plan_key, rehearse, run,
+    CacheMiss, ComputeThreads, MachineIdentity, Profile, ProfileCache, ProfileCosts, ProfileError,
+    ProfilingRequest, REPETITIONS_MIN, RunLength, load_or_measure, plan_key, rehearse, run,
 };
 use program::compile::compile;
 use program::formats::{KvFormat, WeightFormats};
 use program::ir::{Instruction, LaneProgram, ProgramId};
 use program::map::{ChunkOrder, Chunking, layer_list};
 use program::plan::{Plan, RunShape};
-use program::simulate::{Costs, Place, simulate};
+use program::simulate::{Place, SimulationCosts, simulate};
 use program::topology::{LaneId, LaneSet, MemoryId};
 
 const SHAPE: RunShape = RunShape {
@@ -44,23 +44,23 @@ const SHAPE: RunShape = RunShape {
     device_slots: 0,
     dtype: Dtype::F32,
 };
-const THREADS: Threads = Threads { cpu: 1, gpu: 1 };
-const WORKLOAD: Workload = Workload { prompt_len: 9 };
+const THREADS: ComputeThreads = ComputeThreads { cpu: 1, gpu: 1 };
+const WORKLOAD: RunLength = RunLength { prompt_len: 9 };
 
-fn request(config: &ModelConfig) -> Request {
-    let mut request = Request::for_shape(config, &SHAPE, THREADS);
+fn request(config: &ModelConfig) -> ProfilingRequest {
+    let mut request = ProfilingRequest::for_shape(config, &SHAPE, THREADS);
     request.chunks = vec![2];
     request.sweep_threads_max = 2;
     request.budget = Duration::from_secs(3);
     request
 }
 
-fn machine() -> Machine {
+fn machine() -> MachineIdentity {
     // Tiny layers never leave a real cache; one copy of each will do.
-    Machine { last_level_cache_bytes: 0, ..Machine::this(None) }
+    MachineIdentity { last_level_cache_bytes: 0, ..MachineIdentity::this(None) }
 }
 
-fn measure(request: &Request) -> Profile {
+fn measure(request: &ProfilingRequest) -> Profile {
     let mut runner = InProcessRunner::default();
     let mut last = 0;
     let profile = run::profile(request, &machine(), &mut runner, &mut |done, total, what| {
@@ -87,7 +87,7 @@ fn plans(config: &ModelConfig, shape: &RunShape, formats: &Formats, chunks: u16)
     let mut plans = Vec::new();
     for policy in policies {
         for (fuse, home) in [(true, MemoryId::DRAM), (false, MemoryId::VRAM)] {
-            let homes = Homes { kv: home, prefill_hidden: home };
+            let homes = DefaultTiers { kv: home, prefill_hidden: home };
             let mut map = device_map(&policy, config, fuse, homes);
             formats.apply(&mut map);
             plans.push(compile(config, shape, &map).expect("the map compiles"));
@@ -164,14 +164,14 @@ fn check_figures(profile: &Profile) {
         assert!(time.median_ns.is_finite() && time.median_ns >= 0.0, "{measured:?}");
         assert!(time.min_ns <= time.median_ns && time.median_ns <= time.max_ns, "{measured:?}");
         assert!(time.samples >= 1, "{measured:?}");
-        let computes = matches!(measured.key.work, Work::Compute { .. });
+        let computes = matches!(measured.key.work, ProfiledWork::Compute { .. });
         assert!(!computes || time.median_ns > 0.0, "{measured:?}");
         // The workload's own shape is repeated in any case. Contention may have fewer samples: not
         // every span lies wholly beside another lane's.
         let repeated = time.samples + time.outliers >= REPETITIONS_MIN;
         let is_main =
             measured.point.rows == u32::from(SHAPE.batch_size) && measured.key.phase.is_none();
-        assert!(repeated || !is_main || !measured.beside.is_empty(), "{measured:?}");
+        assert!(repeated || !is_main || !measured.concurrent.is_empty(), "{measured:?}");
     }
     let overhead = profile.measurements.overhead;
     for stat in [overhead.wake, overhead.empty_span, overhead.between_spans] {
@@ -225,17 +225,22 @@ fn compressed_plans_of_a_llama_have_costs_too() {
         let formats = Formats { weights, kv, kv_select: None };
         assert!(simulate_all(&profile, &plans(&config, &SHAPE, &formats, 2)) > 10_000);
     }
-    let has = |wanted: &dyn Fn(LaneId, &Work) -> bool| {
+    let has = |wanted: &dyn Fn(LaneId, &ProfiledWork) -> bool| {
         profile.measurements.work.iter().any(|one| wanted(one.key.lane, &one.key.work))
     };
     // 4 bits with f16 scales are multiplied as they are.
-    let decompresses =
-        |form| has(&|_, work| matches!(work, Work::Decompress { weights, .. } if *weights == form));
+    let decompresses = |form| {
+        has(&|_, work| matches!(work, ProfiledWork::Decompress { weights, .. } if *weights == form))
+    };
     assert!(decompresses(widened) && !decompresses(four_bits));
     assert!(has(&|lane, work| lane == LaneId::GPU_COMPUTE
-        && matches!(work, Work::Compute { op: Op::Down, weights, .. } if *weights == four_bits)));
-    let over_four_bits =
-        |work: &Work| matches!(work, Work::Compute { kv: Some(KvFormat::Four), .. });
+        && match work {
+            ProfiledWork::Compute { op: Op::Down, weights, .. } => *weights == four_bits,
+            _ => false,
+        }));
+    let over_four_bits = |work: &ProfiledWork| {
+        matches!(work, ProfiledWork::Compute { kv: Some(KvFormat::Four), .. })
+    };
     assert!(profile.measurements.work.iter().any(|m| over_four_bits(&m.key.work)));
 }
 
@@ -247,14 +252,15 @@ fn plans_of_a_mixture_with_windows_have_costs_too() {
     check_figures(&profile);
     let plans = plans(&config, &SHAPE, &Formats::plain(&config), 2);
     assert!(simulate_all(&profile, &plans) > 10_000);
-    let expert = |work: &Work| matches!(work, Work::Compute { op: Op::ExpertDown, .. });
+    let expert =
+        |work: &ProfiledWork| matches!(work, ProfiledWork::Compute { op: Op::ExpertDown, .. });
     for lane in [LaneId::CPU_COMPUTE, LaneId::GPU_COMPUTE] {
         let mut work = profile.measurements.work.iter();
         assert!(work.any(|one| one.key.lane == lane && expert(&one.key.work)), "{lane:?}");
     }
     let plan = &plans[0];
     let attention_ns = |layer: u16, prompt_len: u32, program: ProgramId| {
-        let costs = ProfileCosts::new(&profile, plan, Workload { prompt_len }).expect("costs");
+        let costs = ProfileCosts::new(&profile, plan, RunLength { prompt_len }).expect("costs");
         let lane = LaneId::CPU_COMPUTE;
         let list = plan.program(program).lane(lane).expect("a list");
         let attends = |one: &Instruction| match one {
@@ -283,7 +289,7 @@ fn attention_of_a_prompt_costs_the_same_however_it_is_cut() {
     for (policy, kv) in
         [(Policy::CpuOnly, homes[0]), (Policy::GpuOnly, homes[0]), (Policy::GpuOnly, homes[1])]
     {
-        let map = device_map(&policy, &config, true, Homes { kv, prefill_hidden: kv });
+        let map = device_map(&policy, &config, true, DefaultTiers { kv, prefill_hidden: kv });
         let attention_ns = |prefill_chunk| -> f64 {
             let shape = RunShape { prefill_chunk, ..SHAPE };
             let plan = compile(&config, &shape, &map).expect("the map compiles");
@@ -320,14 +326,14 @@ fn rates_are_those_of_the_slowed_samples() {
     let plan = plans.iter().find(|plan| plan.map.uses_gpu()).expect("a plan with a device");
     // Whatever was measured: exactly half speed beside copies, a quarter beside both.
     let work = &mut profile.measurements.work;
-    work.retain(|measured| measured.beside.is_empty());
+    work.retain(|measured| measured.concurrent.is_empty());
     let alone = work.clone();
     for (beside, slowdown) in
         [(vec![LaneId::H2D_WEIGHTS], 2.0), (vec![LaneId::GPU_COMPUTE, LaneId::H2D_WEIGHTS], 4.0)]
     {
         work.extend(alone.iter().filter(|m| m.key.lane == LaneId::CPU_COMPUTE).map(|measured| {
             let mut slowed = measured.clone();
-            slowed.beside.clone_from(&beside);
+            slowed.concurrent.clone_from(&beside);
             slowed.time.mean_ns = slowdown * measured.time.mean_ns;
             slowed
         }));
@@ -354,20 +360,26 @@ fn rates_are_those_of_the_slowed_samples() {
 fn the_cache_spares_measuring_until_something_changes() {
     let config = opt();
     let folder = tempfile::tempdir().expect("a folder");
-    let cache = Cache::new(folder.path());
+    let cache = ProfileCache::new(folder.path());
     let mut request = request(&config);
     (request.chunks, request.budget) = (Vec::new(), Duration::ZERO);
     let mut runner = InProcessRunner::default();
     let mut ask = |force: bool, fails_at: Option<usize>| {
         runner.started = 0;
         runner.fails_at = fails_at;
-        let found =
-            cached(Some(&cache), &request, &machine(), force, &mut runner, &mut |_, _, _| {});
+        let found = load_or_measure(
+            Some(&cache),
+            &request,
+            &machine(),
+            force,
+            &mut runner,
+            &mut |_, _, _| {},
+        );
         (found, runner.started)
     };
     let (first, started) = ask(false, None);
     let first = first.expect("it is profiled");
-    assert!(matches!(first.measured_because, Some(Rejected::Missing)) && started > 0);
+    assert!(matches!(first.measured_because, Some(CacheMiss::Missing)) && started > 0);
     assert!(first.not_stored.is_none());
     let (second, started) = ask(false, None);
     let second = second.expect("it is cached");
@@ -391,5 +403,5 @@ fn the_cache_spares_measuring_until_something_changes() {
     assert_eq!(ask(false, None).1, 0, "once");
     let (forced, started) = ask(true, None);
     let reason = forced.expect("it is profiled").measured_because;
-    assert!(matches!(reason, Some(Rejected::Forced)) && started > 0);
+    assert!(matches!(reason, Some(CacheMiss::Forced)) && started > 0);
 }

@@ -4,13 +4,16 @@ use std::time::Duration;
 
 use model::ops::{Kv, Op};
 use planner::policy::Formats;
-use profiler::key::Work;
-use profiler::profile::Measured;
-use profiler::{Profile, ProfileCosts, REPETITIONS_MIN, Request, Threads, Unpriced, Workload, run};
+use profiler::key::ProfiledWork;
+use profiler::profile::WorkMeasurement;
+use profiler::{
+    ComputeThreads, Profile, ProfileCostError, ProfileCosts, ProfilingRequest, REPETITIONS_MIN,
+    RunLength, run,
+};
 use program::ir::{Instruction, ProgramId};
 use program::map::Phase;
 use program::plan::RunShape;
-use program::simulate::{Costs, Place};
+use program::simulate::{Place, SimulationCosts};
 use program::topology::LaneId;
 
 use crate::common::{llama, opt};
@@ -21,30 +24,30 @@ use crate::{SHAPE, THREADS, WORKLOAD, machine, plans, request, simulate_all};
 pub fn steady(call: Call) -> f64 {
     let (sequences, positions) = (f64::from(call.sequences), f64::from(call.positions));
     match call.work {
-        Work::Compute { op, .. } if op.is_attention() => 1e5 * sequences * positions,
+        ProfiledWork::Compute { op, .. } if op.is_attention() => 1e5 * sequences * positions,
         _ => 1e6 + 1e5 * sequences,
     }
 }
 
-fn profile(request: &Request, ns: impl Fn(Call) -> f64 + 'static) -> Profile {
+fn profile(request: &ProfilingRequest, ns: impl Fn(Call) -> f64 + 'static) -> Profile {
     let mut runner = FakeRunner::new(ns);
     run::profile(request, &machine(), &mut runner, &mut |_, _, _| {}).expect("a profile")
 }
 
 /// A request that has all the time that it wants.
-fn unhurried(config: &model::config::ModelConfig) -> Request {
-    Request { budget: Duration::from_secs(3600), ..request(config) }
+fn unhurried(config: &model::config::ModelConfig) -> ProfilingRequest {
+    ProfilingRequest { budget: Duration::from_secs(3600), ..request(config) }
 }
 
 fn alone<'a>(
     profile: &'a Profile,
     lane: LaneId,
     op: Op,
-) -> impl Iterator<Item = &'a Measured> + 'a {
+) -> impl Iterator<Item = &'a WorkMeasurement> + 'a {
     profile.measurements.work.iter().filter(move |measured| {
         let is_op = matches!(measured.key.work,
-            Work::Compute { op: other, chunk: None, .. } if other == op);
-        is_op && measured.key.lane == lane && measured.beside.is_empty()
+            ProfiledWork::Compute { op: other, chunk: None, .. } if other == op);
+        is_op && measured.key.lane == lane && measured.concurrent.is_empty()
     })
 }
 
@@ -53,7 +56,7 @@ fn what_no_time_was_left_for_is_named_and_the_rest_is_enough() {
     let config = opt();
     for (batch_size, micro_sequences) in [(4, 3), (4, 1), (1, 1)] {
         let shape = RunShape { batch_size, micro_sequences, ..SHAPE };
-        let mut hurried = Request::for_shape(&config, &shape, THREADS);
+        let mut hurried = ProfilingRequest::for_shape(&config, &shape, THREADS);
         (hurried.chunks, hurried.budget) = (vec![2], Duration::ZERO);
         let profile = profile(&hurried, steady);
         let plans = plans(&config, &shape, &Formats::plain(&config), 2);
@@ -79,8 +82,9 @@ fn one_point_prices_itself_and_nothing_else() {
     let plans = plans(&config, &SHAPE, &Formats::plain(&config), 2);
     let plan = plans.iter().find(|plan| !plan.map.uses_gpu()).expect("a plan without a device");
     let of_rows = |rows: u32| {
-        move |measured: &Measured| {
-            let attends = matches!(measured.key.work, Work::Compute { op: Op::Attention, .. });
+        move |measured: &WorkMeasurement| {
+            let attends =
+                matches!(measured.key.work, ProfiledWork::Compute { op: Op::Attention, .. });
             attends && measured.key.phase == Some(Phase::Prefill) && measured.point.rows != rows
         }
     };
@@ -88,7 +92,7 @@ fn one_point_prices_itself_and_nothing_else() {
     let drop = of_rows(3);
     profile.measurements.work.retain(|measured| !drop(measured));
     let error = ProfileCosts::new(&profile, plan, WORKLOAD).expect_err("one row is not measured");
-    assert!(matches!(error, Unpriced::Incomplete { .. }), "{error}");
+    assert!(matches!(error, ProfileCostError::Incomplete { .. }), "{error}");
     let text = error.to_string();
     assert!(text.contains("at 3 rows, 5, 9 positions only"), "{text}");
     assert!(text.contains("what 1 rows, 9 positions take"), "{text}");
@@ -99,7 +103,7 @@ fn contention_that_never_showed_is_named() {
     let config = opt();
     // Copies that take no time lie beside nothing for long.
     let profile = profile(&unhurried(&config), |call| match call.work {
-        Work::CopyWeights { .. } => 1.0,
+        ProfiledWork::CopyWeights { .. } => 1.0,
         _ => steady(call),
     });
     let skipped = &profile.measurements.skipped;
@@ -113,7 +117,7 @@ fn equal_work_that_differs_is_measured_again_and_pooled_with_a_mark() {
     let (cpu, rows) = (LaneId::CPU_COMPUTE, u32::from(SHAPE.batch_size).div_ceil(4));
     // K takes twice as long as Q and V, of a part of the batch on the CPU alone.
     let slow_k = move |call: Call| match call.work {
-        Work::Compute { op: Op::K, .. } if call.lane == cpu && call.sequences == rows => {
+        ProfiledWork::Compute { op: Op::K, .. } if call.lane == cpu && call.sequences == rows => {
             2.0 * steady(call)
         }
         _ => steady(call),
@@ -152,7 +156,7 @@ fn shorter_prompts_are_priced_from_two_lengths() {
     // Each position looks back at those before it.
     let squares = |positions: f64| 1e6 * positions + 3e5 * positions * positions;
     let profile = profile(&unhurried(&config), move |call| match call.work {
-        Work::Compute { op: Op::Attention, .. } => {
+        ProfiledWork::Compute { op: Op::Attention, .. } => {
             f64::from(call.sequences) * squares(call.positions.into())
         }
         _ => steady(call),
@@ -160,7 +164,7 @@ fn shorter_prompts_are_priced_from_two_lengths() {
     let plans = plans(&config, &SHAPE, &Formats::plain(&config), 2);
     let plan = plans.iter().find(|plan| !plan.map.uses_gpu()).expect("a plan without a device");
     for prompt_len in [1, 3, 5, 7, 9] {
-        let costs = ProfileCosts::new(&profile, plan, Workload { prompt_len }).expect("priced");
+        let costs = ProfileCosts::new(&profile, plan, RunLength { prompt_len }).expect("priced");
         let list = plan.prefill().lane(LaneId::CPU_COMPUTE).expect("a lane");
         let of_attention = |instruction: &Instruction| match instruction {
             Instruction::Compute(compute) => compute.op == Op::Attention,
@@ -180,7 +184,7 @@ fn shorter_prompts_are_priced_from_two_lengths() {
 fn tokens_drawn_from_a_small_vocabulary_are_no_samples() {
     let config = opt();
     let profile = profile(&unhurried(&config), |call| match call.work {
-        Work::Compute { op: Op::Sample, .. } => 1e4 * call.vocabulary as f64,
+        ProfiledWork::Compute { op: Op::Sample, .. } => 1e4 * call.vocabulary as f64,
         _ => steady(call),
     });
     for lane in [LaneId::CPU_COMPUTE, LaneId::GPU_COMPUTE] {
@@ -195,8 +199,8 @@ fn tokens_drawn_from_a_small_vocabulary_are_no_samples() {
 
 #[test]
 fn a_profile_with_and_one_without_a_device_share_the_time() {
-    let of = |threads| Request::for_shape(&opt(), &SHAPE, threads).budget;
-    let both = of(Threads { cpu: 1, gpu: 1 }) + of(Threads { cpu: 2, gpu: 0 });
+    let of = |threads| ProfilingRequest::for_shape(&opt(), &SHAPE, threads).budget;
+    let both = of(ComputeThreads { cpu: 1, gpu: 1 }) + of(ComputeThreads { cpu: 2, gpu: 0 });
     assert!(both <= Duration::from_secs(30), "{both:?}");
 }
 
@@ -204,14 +208,14 @@ fn a_profile_with_and_one_without_a_device_share_the_time() {
 fn caches_are_equal_work_too() {
     let config = opt();
     let profile = profile(&unhurried(&config), |call| match call.work {
-        Work::Append { cache: Kv::V, .. } => 3.0 * steady(call),
+        ProfiledWork::Append { cache: Kv::V, .. } => 3.0 * steady(call),
         _ => steady(call),
     });
     let appends = profile
         .measurements
         .work
         .iter()
-        .filter(|measured| matches!(measured.key.work, Work::Append { .. }));
+        .filter(|measured| matches!(measured.key.work, ProfiledWork::Append { .. }));
     let mut count = 0;
     for append in appends {
         assert!(append.disputed, "{append:?}");
@@ -224,8 +228,8 @@ fn caches_are_equal_work_too() {
 #[test]
 fn fewer_threads_are_better_where_a_layer_takes_less() {
     let config = opt();
-    let request = Request {
-        threads: Threads { cpu: 4, gpu: 0 },
+    let request = ProfilingRequest {
+        threads: ComputeThreads { cpu: 4, gpu: 0 },
         device: None,
         chunks: Vec::new(),
         sweep_threads_max: 4,
@@ -235,8 +239,8 @@ fn fewer_threads_are_better_where_a_layer_takes_less() {
         let ns = move |call: Call| {
             let place = usize::from(call.threads).ilog2() as usize;
             match call.work {
-                Work::Compute { op: Op::Attention, .. } => attention_ns[place],
-                Work::Compute { op, .. } if op.has_matrix(&opt()) => linear_ns[place],
+                ProfiledWork::Compute { op: Op::Attention, .. } => attention_ns[place],
+                ProfiledWork::Compute { op, .. } if op.has_matrix(&opt()) => linear_ns[place],
                 _ => 10.0,
             }
         };

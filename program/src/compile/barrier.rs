@@ -10,7 +10,7 @@
 use model::ops::Op;
 
 use crate::ir::Rows;
-use crate::map::{Device, Schedule};
+use crate::map::{ComputeDevice, Schedule};
 
 use super::emit::Emitter;
 use super::schedule::Entry;
@@ -46,7 +46,8 @@ fn streams(iterations: &[&[Entry]]) -> usize {
 /// Returns the operations of the next layer whose weights are streamed during iteration `stream` of
 /// this layer. The weights are distributed by bytes, whole blobs at a time.
 fn share(emitter: &Emitter<'_, '_>, next: &[Entry], stream: usize, streams: usize) -> Vec<Entry> {
-    let streamed = next.iter().filter(|entry| entry.device == Device::Gpu && entry.op != Op::Embed);
+    let streamed =
+        next.iter().filter(|entry| entry.device == ComputeDevice::Gpu && entry.op != Op::Embed);
     if emitter.map.schedule == Schedule::Barrier {
         return if stream == 0 { streamed.copied().collect() } else { Vec::new() };
     }
@@ -72,7 +73,7 @@ fn prefetch_caches(emitter: &mut Emitter<'_, '_>, next: &[Entry]) {
     if emitter.program.rows != Rows::Single {
         return;
     }
-    for entry in next.iter().filter(|entry| entry.device == Device::Gpu) {
+    for entry in next.iter().filter(|entry| entry.device == ComputeDevice::Gpu) {
         let Some(layer) = entry.layer else { continue };
         if !entry.op.is_attention() || entry.op.caches().is_empty() || entry.chunk.is_some() {
             continue;

@@ -7,10 +7,10 @@ use model::config::ModelConfig;
 use model::ops::{Kv, Op, Value, align_up};
 use rustc_hash::FxHashMap;
 
+use crate::deferred_rows::KEPT;
 use crate::ir::{BufferId, ProgramShape, Region};
-use crate::lagging::KEPT;
-use crate::map::{Chunk, Chunking, Device, DeviceMap};
-use crate::owners::Attending;
+use crate::kv_owner::AttentionSide;
+use crate::map::{Chunk, Chunking, ComputeDevice, DeviceMap};
 use crate::plan::{Buffer, RunShape, WeightPlacement};
 use crate::sizes::{READ_ALIGN_BYTES, Sizes};
 use crate::weights::Weights;
@@ -27,7 +27,7 @@ const PAGED_ALIGN_BYTES: u64 = 4096;
 pub(super) enum ProgramBuffer {
     Value {
         value: Value,
-        device: Device,
+        device: ComputeDevice,
         slot: u32,
     },
     WeightSlot {
@@ -119,7 +119,7 @@ impl<'a> Buffers<'a> {
         buffers.add_kept();
         buffers.program_starts = buffers.ends.clone();
         if map.direct_reads {
-            let arena = routes.segment(Device::Gpu, Holds::Weights);
+            let arena = routes.segment(ComputeDevice::Gpu, Holds::Weights);
             let start = buffers.program_starts.entry(arena).or_insert(0);
             *start = start.next_multiple_of(READ_ALIGN_BYTES);
         }
@@ -213,17 +213,17 @@ impl<'a> Buffers<'a> {
             }
         }
         if self.routes.topology.is_vram(map.outer_weights) {
-            if phases.iter().any(|phase| phase.final_norm == Device::Gpu) {
+            if phases.iter().any(|phase| phase.final_norm == ComputeDevice::Gpu) {
                 wanted.push(Weights::FinalNorm);
             }
-            if phases.iter().any(|phase| phase.head == Device::Gpu) {
+            if phases.iter().any(|phase| phase.head == ComputeDevice::Gpu) {
                 wanted.push(Weights::Head);
             }
         }
         for weights in wanted {
             let size = self.sizes.weights_bytes(weights);
             let name = format!("vram.{}", weights.name(config));
-            let id = self.add(self.routes.segment(Device::Gpu, Holds::Weights), name, size);
+            let id = self.add(self.routes.segment(ComputeDevice::Gpu, Holds::Weights), name, size);
             self.resident.push((weights, id));
         }
     }
@@ -235,8 +235,8 @@ impl<'a> Buffers<'a> {
                 for kv in [Kv::K, Kv::V] {
                     let of = parts(chunking, kv);
                     for part in 0..of {
-                        let home = map.kv[layer as usize].home(kv, part, batch);
-                        let segment = self.routes.segment_of(home, Holds::Kv);
+                        let tier = map.kv[layer as usize].tier(kv, part, batch);
+                        let segment = self.routes.segment_of(tier, Holds::Kv);
                         let name = format!("cache.{kv:?}.layer{layer}.batch{batch}.{part}of{of}");
                         let size = match self.shape.has_owners() {
                             true => self.sizes.owned_cache_bytes(usize::from(layer), part),
@@ -256,10 +256,10 @@ impl<'a> Buffers<'a> {
 
     fn add_kept(&mut self) {
         let programs = self.shape.programs(self.config);
-        if programs.iter().all(|program| program.attending != Attending::Lagging) {
+        if programs.iter().all(|program| program.attention_side != AttentionSide::Deferred) {
             return;
         }
-        let segment = self.routes.segment(Device::Cpu, Holds::Activations);
+        let segment = self.routes.segment(ComputeDevice::Cpu, Holds::Activations);
         let rows = usize::from(self.shape.batch_size);
         for value in KEPT.into_iter().chain([Value::Attended]) {
             let size = self.sizes.value_bytes(value, rows, rows);
@@ -280,7 +280,7 @@ impl<'a> Buffers<'a> {
         }
         let slots = usize::from(slots);
         let layers = (usize::from(layer_slot)..self.config.num_layers).step_by(slots);
-        let layers = layers.filter(|layer| self.config.place_in_layer(*layer, op).is_some());
+        let layers = layers.filter(|layer| self.config.index_in_layer(*layer, op).is_some());
         layers.map(|layer| bytes(Some(layer as u16))).max().unwrap_or(0)
     }
 
@@ -302,7 +302,7 @@ impl<'a> Buffers<'a> {
         if let Some(id) = self.program.get(&identity) {
             return *id;
         }
-        let arena = self.routes.segment(Device::Gpu, Holds::Weights);
+        let arena = self.routes.segment(ComputeDevice::Gpu, Holds::Weights);
         let (segment, size) = match identity {
             ProgramBuffer::Value { value, device, .. } => {
                 let segment = self.routes.segment(device, Holds::Activations);
@@ -320,7 +320,7 @@ impl<'a> Buffers<'a> {
             }
             ProgramBuffer::PositionsSlot => (arena, self.sizes.weights_bytes(Weights::Positions)),
             ProgramBuffer::ReadSlot { op } => {
-                let host = self.routes.segment(Device::Cpu, Holds::Weights);
+                let host = self.routes.segment(ComputeDevice::Cpu, Holds::Weights);
                 let bytes = self.slot_bytes(op, (0, 1), false);
                 (host, self.whole_pages(host, bytes))
             }
@@ -350,11 +350,11 @@ impl<'a> Buffers<'a> {
 
     /// Returns true if a blob is stored on the storages.
     fn is_stored(&self, weights: Weights) -> bool {
-        self.home(weights) == MemoryId::STORAGES
+        self.tier(weights) == MemoryId::STORAGES
     }
 
     /// Returns the memory in which a blob stays; the embedding stays on the host.
-    fn home(&self, weights: Weights) -> MemoryId {
+    fn tier(&self, weights: Weights) -> MemoryId {
         match weights {
             Weights::Embedding | Weights::Positions => MemoryId::DRAM,
             Weights::Head if self.config.tied_embeddings => MemoryId::DRAM,
@@ -365,10 +365,10 @@ impl<'a> Buffers<'a> {
 
     /// Returns the host segment into which a blob is loaded.
     fn loaded_segment(&self, weights: Weights) -> SegmentId {
-        let far = self.home(weights).far_number();
-        match far.and_then(|number| self.routes.topology.far(number)) {
+        let slow_tier = self.tier(weights).slow_tier_index();
+        match slow_tier.and_then(|number| self.routes.topology.slow_tier(number)) {
             Some(memory) => self.routes.segment_of(memory, Holds::Weights),
-            None => self.routes.segment(Device::Cpu, Holds::Weights),
+            None => self.routes.segment(ComputeDevice::Cpu, Holds::Weights),
         }
     }
 

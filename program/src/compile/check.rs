@@ -1,12 +1,12 @@
 //! Checks that a device map must pass before it is compiled.
 
-use model::compressed::kv4_position_bytes;
 use model::config::ModelConfig;
 use model::ops::{Kv, Op};
+use model::quantized_format::kv4_position_bytes;
 
 use crate::formats::{KvFormat, decompressed};
-use crate::map::{ChunkOrder, Device, DeviceMap, OpChunk, Schedule, layer_list};
-use crate::owners::with_owners;
+use crate::kv_owner::with_owners;
+use crate::map::{ChunkOrder, ComputeDevice, DeviceMap, OpChunk, Schedule, layer_list};
 use crate::plan::RunShape;
 use crate::topology::{MemoryId, MemoryKind, Topology};
 use crate::weights::Weights;
@@ -40,7 +40,7 @@ pub(super) fn check(
     if map.schedule != Schedule::Overlapped && (map.weight_slots < 2 || map.kv_slots < 2) {
         return Err(CompileError::BarrierSlots);
     }
-    if map.prefill.embed == Device::Gpu || map.decode.embed == Device::Gpu {
+    if map.prefill.embed == ComputeDevice::Gpu || map.decode.embed == ComputeDevice::Gpu {
         return Err(CompileError::EmbedOnGpu);
     }
     if map.kv_format == KvFormat::Four && kv4_position_bytes(config.head_dim).is_none() {
@@ -74,7 +74,7 @@ pub(super) fn check(
             return Err(CompileError::Layers { what, found, expected: config.num_layers });
         }
     }
-    check_home("weights", map.outer_weights, routes)?;
+    check_tier("weights", map.outer_weights, routes)?;
     let is_direct = map.direct_reads && map.uses_gpu() && map.uses_storages();
     if is_direct && !routes.topology.reads_directly() {
         return Err(CompileError::NoLane { what: "reads the storage of weights to the device" });
@@ -87,7 +87,7 @@ pub(super) fn check(
     })
 }
 
-/// Checks a map produced by `crate::owners::with_owners`, for models in which every layer has
+/// Checks a map produced by `crate::kv_owner::with_owners`, for models in which every layer has
 /// attention.
 fn check_owners(
     config: &ModelConfig,
@@ -95,7 +95,7 @@ fn check_owners(
     map: &DeviceMap,
 ) -> Result<(), CompileError> {
     let is_on_device = || {
-        map.prefill.layers.iter().flatten().all(|device| *device == Device::Gpu)
+        map.prefill.layers.iter().flatten().all(|device| *device == ComputeDevice::Gpu)
             && map.schedule == Schedule::Overlapped
     };
     let is_owned = || {
@@ -106,7 +106,7 @@ fn check_owners(
         () if !shape.serves || shape.batches != 1 => "only a run that serves one batch has owners",
         () if shape.device_slots > shape.batch_size => "the device has more slots than there are",
         () if shape.page_positions > 0 => "paged caches stay on the CPU",
-        () if config.layers.have_states() => "the model's states are not moved",
+        () if config.layers.has_states() => "the model's states are not moved",
         () if map.uses_storages() => "weights on storages are read for one program",
         () if !is_on_device() => "all linears must be the device's, without barriers",
         () if !is_owned() => "attention and caches are not in the two owners' parts",
@@ -152,7 +152,7 @@ fn check_select(config: &ModelConfig, map: &DeviceMap) -> Result<(), CompileErro
     if map.uses_storages() {
         return refused("selection needs all weights in memory, without drives");
     }
-    if config.layers.have_states() {
+    if config.layers.has_states() {
         return refused("the model has layers with a recurrent state, which store no keys");
     }
     if config.layers.kinds().iter().any(|kind| kind.window.is_some()) {
@@ -183,13 +183,14 @@ fn check_pages(
     }
     let on_device = |layer: usize| {
         let list = layer_list(config, layer, None);
-        let of = |devices: &[Device]| {
+        let of = |devices: &[ComputeDevice]| {
             let mut attention = list.iter().zip(devices);
-            attention.any(|(entry, device)| entry.op.is_attention() && *device == Device::Gpu)
+            attention
+                .any(|(entry, device)| entry.op.is_attention() && *device == ComputeDevice::Gpu)
         };
-        let kv = map.kv.get(layer).is_some_and(|homes| {
-            let mut all = [Kv::K, Kv::V].into_iter().flat_map(|kv| homes.homes(kv));
-            homes.device_batches > 0 || all.any(|home| topology.is_vram(*home))
+        let kv = map.kv.get(layer).is_some_and(|layer_kv| {
+            let mut all = [Kv::K, Kv::V].into_iter().flat_map(|kv| layer_kv.tiers(kv));
+            layer_kv.device_batches > 0 || all.any(|home| topology.is_vram(*home))
         });
         let phases = [&map.prefill, &map.decode];
         kv || phases
@@ -204,22 +205,22 @@ fn check_pages(
 
 /// Checks a tier: weights and caches are stored on the host or on a device, weights also in another
 /// host memory or on a storage that a lane reads.
-fn check_home(what: &'static str, home: MemoryId, routes: &Routes<'_>) -> Result<(), CompileError> {
-    match routes.topology.memory_kind(home) {
-        _ if home == MemoryId::STORAGES && what == "weights" => {
+fn check_tier(what: &'static str, tier: MemoryId, routes: &Routes<'_>) -> Result<(), CompileError> {
+    match routes.topology.memory_kind(tier) {
+        _ if tier == MemoryId::STORAGES && what == "weights" => {
             match routes.topology.storages().is_empty() {
                 true => Err(CompileError::NoLane { what: "reads the storage of weights" }),
                 false => Ok(()),
             }
         }
-        _ if home.far_number().is_some() && what == "weights" => {
-            match home.far_number().and_then(|number| routes.topology.far(number)) {
+        _ if tier.slow_tier_index().is_some() && what == "weights" => {
+            match tier.slow_tier_index().and_then(|number| routes.topology.slow_tier(number)) {
                 Some(_) => Ok(()),
-                None => Err(CompileError::NoMemory { what, memory: home.0 }),
+                None => Err(CompileError::NoMemory { what, memory: tier.0 }),
             }
         }
         Some(MemoryKind::Dram | MemoryKind::Vram) => Ok(()),
-        _ => Err(CompileError::NoMemory { what, memory: home.0 }),
+        _ => Err(CompileError::NoMemory { what, memory: tier.0 }),
     }
 }
 
@@ -242,7 +243,7 @@ fn check_layer(
             return Err(CompileError::Entries { what, layer, found, expected });
         }
     }
-    map.weights[layer].iter().try_for_each(|home| check_home("weights", *home, routes))?;
+    map.weights[layer].iter().try_for_each(|home| check_tier("weights", *home, routes))?;
     let mut attention = prefill
         .iter()
         .zip(&map.prefill.layers[layer])
@@ -254,11 +255,11 @@ fn check_layer(
     }
     let chunking = map.layer_chunking(config, layer);
     for kv in [Kv::K, Kv::V] {
-        let homes = map.kv[layer].homes(kv);
-        homes.iter().try_for_each(|home| check_home("KV caches", *home, routes))?;
+        let tiers = map.kv[layer].tiers(kv);
+        tiers.iter().try_for_each(|home| check_tier("KV caches", *home, routes))?;
         let expected = usize::from(chunking.map_or(1, |chunking| chunking.parts(kv)));
-        if homes.len() != expected {
-            return Err(CompileError::KvParts { layer, kv, found: homes.len(), expected });
+        if tiers.len() != expected {
+            return Err(CompileError::KvParts { layer, kv, found: tiers.len(), expected });
         }
     }
     for (entry, device) in map.decode_layer(config, layer) {
@@ -268,10 +269,10 @@ fn check_layer(
             _ => continue,
         };
         let part = entry.chunk.map_or(0, |chunk| usize::from(chunk.index));
-        let on_device = |batch| map.kv[layer].home(kv, part as u16, batch);
+        let on_device = |batch| map.kv[layer].tier(kv, part as u16, batch);
         // The first and the last batch: batches in between have the tier of one of them.
-        let homes = [on_device(0), on_device(u16::MAX)];
-        if homes.iter().any(|home| routes.topology.is_vram(*home)) && device == Device::Cpu {
+        let tiers = [on_device(0), on_device(u16::MAX)];
+        if tiers.iter().any(|home| routes.topology.is_vram(*home)) && device == ComputeDevice::Cpu {
             return Err(CompileError::CpuReadsVram { layer, kv, part });
         }
     }
@@ -291,8 +292,8 @@ fn check_states(
     for (entry, device) in prefill.chain(map.decode_layer(config, layer)) {
         let states = if entry.op.updates_state() { entry.op.caches() } else { &[] };
         for kv in states {
-            let homes = [0, u16::MAX].map(|batch| map.kv[layer].home(*kv, 0, batch));
-            if homes.iter().any(|home| *home != routes.near(device)) {
+            let tiers = [0, u16::MAX].map(|batch| map.kv[layer].tier(*kv, 0, batch));
+            if tiers.iter().any(|home| *home != routes.near(device)) {
                 return Err(CompileError::StateElsewhere { layer });
             }
         }
@@ -309,11 +310,12 @@ pub(super) fn check_chunked(
 ) -> Result<(), CompileError> {
     let list = layer_list(config, layer, None);
     let mut attention = list.iter().zip(&map.prefill.layers[layer]);
-    let on_cpu = attention.any(|(entry, device)| entry.op == Op::Scores && *device == Device::Cpu);
+    let on_cpu =
+        attention.any(|(entry, device)| entry.op == Op::Scores && *device == ComputeDevice::Cpu);
     for kv in [Kv::K, Kv::V] {
-        let homes = &map.kv[layer];
-        let on_device = homes.homes(kv).iter().any(|home| topology.is_vram(*home));
-        if on_cpu && (on_device || homes.device_batches > 0) {
+        let layer_kv = &map.kv[layer];
+        let on_device = layer_kv.tiers(kv).iter().any(|home| topology.is_vram(*home));
+        if on_cpu && (on_device || layer_kv.device_batches > 0) {
             return Err(CompileError::CpuReadsVram { layer, kv, part: 0 });
         }
     }

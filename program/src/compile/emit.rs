@@ -6,8 +6,8 @@ use model::ops::{Kv, Op, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::ir::{At, BufferId, Compute, Copy, Instruction, Moved, ProgramShape, Region, Rows};
-use crate::map::{Chunk, ChunkOrder, Chunking, Device, DeviceMap};
-use crate::owners::{DEVICE, HOST, Side};
+use crate::kv_owner::{DEVICE, HOST, StreamSide};
+use crate::map::{Chunk, ChunkOrder, Chunking, ComputeDevice, DeviceMap};
 use crate::pieces::own_input;
 use crate::plan::RunShape;
 use crate::topology::{LaneId, MemoryId};
@@ -52,10 +52,10 @@ pub(super) struct Valid {
 }
 
 impl Valid {
-    fn on(&mut self, device: Device) -> &mut bool {
+    fn on(&mut self, device: ComputeDevice) -> &mut bool {
         match device {
-            Device::Cpu => &mut self.cpu,
-            Device::Gpu => &mut self.gpu,
+            ComputeDevice::Cpu => &mut self.cpu,
+            ComputeDevice::Gpu => &mut self.gpu,
         }
     }
 }
@@ -176,11 +176,11 @@ impl<'a, 'b> Emitter<'a, 'b> {
             self.leave(entry);
         }
         let spills = self.shares_hidden_slot(entry)
-            && entry.device == Device::Gpu
+            && entry.device == ComputeDevice::Gpu
             && entry.ends_segment
             && entry.layer.is_some();
         if spills {
-            self.bring(entry, Value::Hidden, 0, Device::Cpu);
+            self.bring(entry, Value::Hidden, 0, ComputeDevice::Cpu);
             self.valid_parts(entry, Value::Hidden)[0].gpu = false;
         }
     }
@@ -196,8 +196,8 @@ impl<'a, 'b> Emitter<'a, 'b> {
     }
 
     /// Returns the side that computes attention for an entry's rows.
-    pub(super) fn side(&self, entry: &Entry) -> Side {
-        self.program.attending.side(entry.stream)
+    pub(super) fn side(&self, entry: &Entry) -> StreamSide {
+        self.program.attention_side.side(entry.stream)
     }
 
     /// Returns the number of parts into which linears or attention split a value of an entry's
@@ -210,7 +210,7 @@ impl<'a, 'b> Emitter<'a, 'b> {
         let Some(chunking) = self.chunking(entry.layer) else {
             return 1;
         };
-        if self.side(entry) != Side::Mapped {
+        if self.side(entry) != StreamSide::Mapped {
             return if self.side(entry).cuts(value) { HOST.of } else { 1 };
         }
         match (value, chunking.order) {
@@ -222,7 +222,7 @@ impl<'a, 'b> Emitter<'a, 'b> {
         }
     }
 
-    fn slot(&self, entry: &Entry, value: Value, device: Device) -> u32 {
+    fn slot(&self, entry: &Entry, value: Value, device: ComputeDevice) -> u32 {
         if self.is_lagging() {
             // Rows of all streams follow those of the first stream.
             return 0;
@@ -230,7 +230,7 @@ impl<'a, 'b> Emitter<'a, 'b> {
         let streams = u32::from(self.program.streams);
         let stream = u32::from(entry.batch) * streams + u32::from(entry.stream);
         let outlives_segments = match value {
-            Value::Hidden => device == Device::Cpu || self.is_vram(self.map.prefill_hidden),
+            Value::Hidden => device == ComputeDevice::Cpu || self.is_vram(self.map.prefill_hidden),
             // All streams pass between the final norm and a head on the other device.
             Value::LastNormed => true,
             _ => false,
@@ -247,11 +247,16 @@ impl<'a, 'b> Emitter<'a, 'b> {
             return false;
         };
         let streams = u32::from(self.shape.batches) * u32::from(self.program.streams);
-        let slot = self.slot(entry, Value::Hidden, Device::Gpu);
+        let slot = self.slot(entry, Value::Hidden, ComputeDevice::Gpu);
         (slot..streams).step_by(slots as usize).count() > 1
     }
 
-    pub(super) fn value_buffer(&mut self, entry: &Entry, value: Value, device: Device) -> BufferId {
+    pub(super) fn value_buffer(
+        &mut self,
+        entry: &Entry,
+        value: Value,
+        device: ComputeDevice,
+    ) -> BufferId {
         let slot = self.slot(entry, value, device);
         self.buffers.program_buffer(self.program, ProgramBuffer::Value { value, device, slot })
     }
@@ -298,7 +303,7 @@ impl<'a, 'b> Emitter<'a, 'b> {
     fn output_chunk(&self, entry: &Entry, value: Value) -> Option<Chunk> {
         // The device computes attention for whole prompts of either owner, so it reads K and V of
         // all rows.
-        let is_whole = self.side(entry) != Side::Mapped
+        let is_whole = self.side(entry) != StreamSide::Mapped
             && matches!(value, Value::Key | Value::Value)
             && entry.chunk == Some(DEVICE);
         // A piece of a linear reads all columns of its first input.
@@ -323,7 +328,7 @@ impl<'a, 'b> Emitter<'a, 'b> {
     }
 
     /// Copies part `part` of a value to `device` unless it is there.
-    pub(super) fn bring(&mut self, entry: &Entry, value: Value, part: u16, device: Device) {
+    pub(super) fn bring(&mut self, entry: &Entry, value: Value, part: u16, device: ComputeDevice) {
         let valid = &mut self.valid_parts(entry, value)[usize::from(part)];
         if std::mem::replace(valid.on(device), true) {
             return;
@@ -352,7 +357,13 @@ impl<'a, 'b> Emitter<'a, 'b> {
         self.copy_value(entry, value, None, entry.device);
     }
 
-    fn copy_value(&mut self, entry: &Entry, value: Value, chunk: Option<Chunk>, device: Device) {
+    fn copy_value(
+        &mut self,
+        entry: &Entry,
+        value: Value,
+        chunk: Option<Chunk>,
+        device: ComputeDevice,
+    ) {
         let copy = Copy {
             moved: Moved::Value(value),
             at: at(entry),
@@ -381,8 +392,8 @@ impl<'a, 'b> Emitter<'a, 'b> {
                 let of = parts(self.chunking(entry.layer), *kv);
                 let part = if of > 1 { entry.chunk.map_or(0, |chunk| chunk.index) } else { 0 };
                 let cache = self.buffers.cache(layer, entry.batch, *kv, part);
-                let home = self.map.kv[layer as usize].home(*kv, part, entry.batch);
-                if entry.device == Device::Cpu || self.is_vram(home) {
+                let tier = self.map.kv[layer as usize].tier(*kv, part, entry.batch);
+                if entry.device == ComputeDevice::Cpu || self.is_vram(tier) {
                     return cache;
                 }
                 if let Some(slot) = self.prefetched.remove(&(layer, entry.batch, *kv)) {

@@ -3,8 +3,8 @@
 use model::ops::{Kv, Op, Value};
 
 use crate::ir::{Append, At, Copy, Instruction, Moved, Region};
-use crate::map::{Chunk, Device};
-use crate::owners::{Attending, DEVICE, HOST};
+use crate::kv_owner::{AttentionSide, DEVICE, HOST};
+use crate::map::{Chunk, ComputeDevice};
 
 use super::buffers::{chunk_of, parts};
 use super::emit::{Emitter, at};
@@ -19,14 +19,16 @@ impl Emitter<'_, '_> {
             Op::V => (Kv::V, Value::Value),
             _ => return,
         };
-        let Some(layer) = entry.layer.filter(|_| entry.device == Device::Gpu) else { return };
-        let homes = &self.map.kv[layer as usize];
-        let home = |part| homes.home(kv, part, entry.batch);
-        let mut all = 0..homes.homes(kv).len() as u16;
-        if all.any(|part| !self.is_vram(home(part))) {
+        let Some(layer) = entry.layer.filter(|_| entry.device == ComputeDevice::Gpu) else {
+            return;
+        };
+        let layer_kv = &self.map.kv[layer as usize];
+        let tier = |part| layer_kv.tier(kv, part, entry.batch);
+        let mut all = 0..layer_kv.tiers(kv).len() as u16;
+        if all.any(|part| !self.is_vram(tier(part))) {
             // If sequences have owners, the host's part is the last.
             let part = self.value_parts(entry, value) - 1;
-            self.bring(entry, value, part, Device::Cpu);
+            self.bring(entry, value, part, ComputeDevice::Cpu);
         }
     }
 
@@ -34,10 +36,10 @@ impl Emitter<'_, '_> {
     /// next stream's transfers: a link's lane keeps its order and would delay them until that
     /// stream's linears are done.
     pub(super) fn send_queries(&mut self, entry: &Entry) {
-        let is_sent = entry.op == Op::Q && entry.device == Device::Gpu;
-        if is_sent && self.program.attending == Attending::Owners {
+        let is_sent = entry.op == Op::Q && entry.device == ComputeDevice::Gpu;
+        if is_sent && self.program.attention_side == AttentionSide::Owners {
             let part = self.value_parts(entry, Value::Query) - 1;
-            self.bring(entry, Value::Query, part, Device::Cpu);
+            self.bring(entry, Value::Query, part, ComputeDevice::Cpu);
         }
     }
 
@@ -52,15 +54,16 @@ impl Emitter<'_, '_> {
             let side = self.side(entry);
             let chunks = (0..of).map(|index| Chunk { index, of });
             for chunk in chunks.filter(|chunk| side.fills(*chunk)) {
-                let home = self.map.kv[layer as usize].home(kv, chunk.index, entry.batch);
-                let device = if self.is_vram(home) { Device::Gpu } else { Device::Cpu };
+                let tier = self.map.kv[layer as usize].tier(kv, chunk.index, entry.batch);
+                let device =
+                    if self.is_vram(tier) { ComputeDevice::Gpu } else { ComputeDevice::Cpu };
                 let rows_of = self.value_parts(entry, value);
                 let rows = if rows_of > 1 { chunk.index } else { 0 };
                 let on_gpu_before = self.valid_parts(entry, value)[usize::from(rows)].gpu;
                 self.bring(entry, value, rows, device);
                 let lane = match (device, on_gpu_before || chunking.is_some()) {
                     // The append waits for a copy, which must not block the CPU's own work.
-                    (Device::Cpu, true) => self.routes.append,
+                    (ComputeDevice::Cpu, true) => self.routes.append,
                     (device, _) => self.routes.compute(device),
                 };
                 let buffer = self.value_buffer(entry, value, device);
@@ -78,10 +81,10 @@ impl Emitter<'_, '_> {
     }
 
     /// Copies all caches of the listed sequences to a side, layer by layer.
-    pub(super) fn move_caches(&mut self, to: Device, layers: &[usize]) {
+    pub(super) fn move_caches(&mut self, to: ComputeDevice, layers: &[usize]) {
         let (from, chunk, lane) = match to {
-            Device::Cpu => (DEVICE.index, HOST, self.routes.copy_to(to)),
-            Device::Gpu => (HOST.index, DEVICE, self.routes.upload_weights),
+            ComputeDevice::Cpu => (DEVICE.index, HOST, self.routes.copy_to(to)),
+            ComputeDevice::Gpu => (HOST.index, DEVICE, self.routes.upload_weights),
         };
         for layer in layers.iter().map(|layer| *layer as u16) {
             for kv in [Kv::K, Kv::V] {

@@ -12,10 +12,10 @@
 mod barrier;
 mod buffers;
 mod check;
+mod deferred_rows;
 mod emit;
 mod error;
 mod fresh;
-mod lagging;
 mod pieces;
 mod routes;
 mod schedule;
@@ -26,7 +26,7 @@ use model::config::ModelConfig;
 use rustc_hash::FxHashMap;
 
 use crate::ir::{Program, ProgramId, ProgramShape, ProgramWork, Rows};
-use crate::map::{Device, DeviceMap, Schedule, layer_list};
+use crate::map::{ComputeDevice, DeviceMap, Schedule, layer_list};
 use crate::plan::{
     DeviceScratch, DeviceWork, Footprint, Plan, ProgramFootprint, ResidentWeights, RunShape,
 };
@@ -181,11 +181,11 @@ pub fn runs_in_chunks(config: &ModelConfig, map: &DeviceMap) -> bool {
 /// Returns the canonical machine for a map: with a device if the map uses one or its memory.
 pub fn machine_of(map: &DeviceMap) -> Topology {
     let keeps_kv = map.kv.iter().any(|kv| kv.any_on(MemoryId::VRAM));
-    let mut homes = map.weights.iter().flatten().chain([&map.outer_weights]);
-    let has_device = map.uses_gpu() || keeps_kv || homes.any(|home| *home == MemoryId::VRAM);
+    let mut tiers = map.weights.iter().flatten().chain([&map.outer_weights]);
+    let has_device = map.uses_gpu() || keeps_kv || tiers.any(|home| *home == MemoryId::VRAM);
     let mut topology = if has_device { Topology::with_device() } else { Topology::cpu_alone() };
-    (0..map.far_memories()).for_each(|_| {
-        topology.add_far();
+    (0..map.slow_tier_count()).for_each(|_| {
+        topology.add_slow_tier();
     });
     with_storages(topology, map)
 }
@@ -318,23 +318,23 @@ fn layers_with_all_buffers(config: &ModelConfig, shape: &RunShape, map: &DeviceM
 
 /// Returns true if the GPU reads caches of a layer that are stored elsewhere.
 fn streams_caches(config: &ModelConfig, shape: &RunShape, map: &DeviceMap, layer: usize) -> bool {
-    let mut homes = map.kv[layer].k.iter().chain(&map.kv[layer].v);
-    let attends = |chunking, devices: &[Device]| {
+    let mut tiers = map.kv[layer].k.iter().chain(&map.kv[layer].v);
+    let attends = |chunking, devices: &[ComputeDevice]| {
         let list = layer_list(config, layer, chunking);
         let mut attention = list.iter().zip(devices).filter(|(entry, _)| entry.op.is_attention());
-        attention.any(|(_, device)| *device == Device::Gpu)
+        attention.any(|(_, device)| *device == ComputeDevice::Gpu)
     };
-    homes.any(|home| *home != MemoryId::VRAM)
+    tiers.any(|home| *home != MemoryId::VRAM)
         && (attends(map.chunking, &map.decode.layers[layer])
             || (shape.is_chunked() && attends(None, &map.prefill.layers[layer])))
 }
 
-impl Device {
+impl ComputeDevice {
     /// Returns the opposite side.
-    fn other(self) -> Device {
+    fn other(self) -> ComputeDevice {
         match self {
-            Device::Cpu => Device::Gpu,
-            Device::Gpu => Device::Cpu,
+            ComputeDevice::Cpu => ComputeDevice::Gpu,
+            ComputeDevice::Gpu => ComputeDevice::Cpu,
         }
     }
 }

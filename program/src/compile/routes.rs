@@ -1,8 +1,8 @@
 //! Assigns lanes of the topology to tasks, and memories to devices.
 
-use crate::map::{Device, DeviceMap};
+use crate::map::{ComputeDevice, DeviceMap};
 use crate::topology::{
-    Engine, Holds, Lane, LaneId, LaneKind, MemoryId, MemoryKind, SegmentId, Topology,
+    HardwareEngine, Holds, LaneId, LaneKind, LaneSpec, MemoryId, MemoryKind, SegmentId, Topology,
 };
 
 use super::error::CompileError;
@@ -31,8 +31,8 @@ impl<'a> Routes<'a> {
     /// A topology without a lane or memory that the map requires.
     pub(super) fn new(topology: &'a Topology, map: &DeviceMap) -> Result<Self, CompileError> {
         topology.check()?;
-        let on_gpu = |lane: &Lane| matches!(lane.engine, Engine::Gpu { .. });
-        let find = |what, found: &dyn Fn(&Lane) -> bool| {
+        let on_gpu = |lane: &LaneSpec| matches!(lane.engine, HardwareEngine::Gpu { .. });
+        let find = |what, found: &dyn Fn(&LaneSpec) -> bool| {
             topology.find_lane(found).ok_or(CompileError::NoLane { what })
         };
         let host = topology.host();
@@ -42,11 +42,11 @@ impl<'a> Routes<'a> {
         let cpu_compute =
             find("computes on the CPU", &|lane| lane.kind == LaneKind::Compute && !on_gpu(lane))?;
         let append = topology.find_lane(|lane| lane.kind == LaneKind::Append && !on_gpu(lane));
-        let of_device = |what, found: &dyn Fn(&Lane) -> bool| match find(what, found) {
+        let of_device = |what, found: &dyn Fn(&LaneSpec) -> bool| match find(what, found) {
             Err(_) if !map.uses_gpu() => Ok(cpu_compute),
             found => found,
         };
-        let kind = |wanted: LaneKind| move |lane: &Lane| lane.kind == wanted;
+        let kind = |wanted: LaneKind| move |lane: &LaneSpec| lane.kind == wanted;
         let gpu_compute = of_device("computes on the device", &|lane| {
             lane.kind == LaneKind::Compute && on_gpu(lane)
         })?;
@@ -69,31 +69,31 @@ impl<'a> Routes<'a> {
     }
 
     /// Returns the lane that computes on a device.
-    pub(super) const fn compute(&self, device: Device) -> LaneId {
+    pub(super) const fn compute(&self, device: ComputeDevice) -> LaneId {
         match device {
-            Device::Cpu => self.cpu_compute,
-            Device::Gpu => self.gpu_compute,
+            ComputeDevice::Cpu => self.cpu_compute,
+            ComputeDevice::Gpu => self.gpu_compute,
         }
     }
 
     /// Returns the lane that copies values to a device.
-    pub(super) const fn copy_to(&self, device: Device) -> LaneId {
+    pub(super) const fn copy_to(&self, device: ComputeDevice) -> LaneId {
         match device {
-            Device::Cpu => self.download,
-            Device::Gpu => self.upload_values,
+            ComputeDevice::Cpu => self.download,
+            ComputeDevice::Gpu => self.upload_values,
         }
     }
 
     /// Returns the memory on which a device works.
-    pub(super) const fn near(&self, device: Device) -> MemoryId {
+    pub(super) const fn near(&self, device: ComputeDevice) -> MemoryId {
         match device {
-            Device::Cpu => self.host,
-            Device::Gpu => self.device,
+            ComputeDevice::Cpu => self.host,
+            ComputeDevice::Gpu => self.device,
         }
     }
 
     /// Returns the segment near a device for a kind of content.
-    pub(super) fn segment(&self, device: Device, holds: Holds) -> SegmentId {
+    pub(super) fn segment(&self, device: ComputeDevice, holds: Holds) -> SegmentId {
         self.segment_of(self.near(device), holds)
     }
 

@@ -9,10 +9,12 @@
 use model::config::ModelConfig;
 use model::ops::Op;
 
+use crate::deferred_rows::stream_after;
 use crate::ir::{ProgramShape, Rows};
-use crate::lagging::stream_behind;
-use crate::map::{Chunk, Chunking, Device, DeviceMap, Phase, Schedule as MapSchedule, layer_list};
-use crate::owners::{Attending, HOST};
+use crate::kv_owner::{AttentionSide, HOST};
+use crate::map::{
+    Chunk, Chunking, ComputeDevice, DeviceMap, Phase, Schedule as MapSchedule, layer_list,
+};
 
 /// One operation (or chunk) of one stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,7 +22,7 @@ pub(super) struct Entry {
     pub(super) op: Op,
     pub(super) chunk: Option<Chunk>,
     pub(super) layer: Option<u16>,
-    pub(super) device: Device,
+    pub(super) device: ComputeDevice,
     pub(super) batch: u16,
     pub(super) stream: u16,
     /// This entry is the last of its segment.
@@ -39,7 +41,7 @@ struct Item {
     op: Op,
     chunk: Option<Chunk>,
     layer: Option<u16>,
-    device: Device,
+    device: ComputeDevice,
 }
 
 /// Orders a program's work in some layers of the model.
@@ -58,7 +60,7 @@ pub(super) fn schedule(
     for segment in &segments {
         for batch in 0..batches {
             for stream in 0..program.joint_streams() {
-                let side = program.attending.side(stream);
+                let side = program.attention_side.side(stream);
                 let own = |item: &&Item| !item.op.is_attention() || side.attends(item.chunk);
                 let count = segment.iter().filter(own).count();
                 entries.extend(segment.iter().filter(own).enumerate().map(|(i, item)| Entry {
@@ -73,7 +75,7 @@ pub(super) fn schedule(
             }
         }
     }
-    if program.attending == Attending::Lagging {
+    if program.attention_side == AttentionSide::Deferred {
         let mut behind = 0;
         for entry in &mut entries {
             behind = match entry.layer {
@@ -83,7 +85,7 @@ pub(super) fn schedule(
                 Some(layer) if entry.op.is_attention() && entry.chunk == Some(HOST) => layer + 1,
                 Some(layer) => behind.max(layer),
             };
-            entry.stream = stream_behind(behind);
+            entry.stream = stream_after(behind);
         }
     }
     Schedule { entries, uniform }
@@ -114,7 +116,8 @@ fn segments(program: ProgramShape, map: &DeviceMap, layers: &[Vec<Item>]) -> Vec
             // With barriers a layer is computed completely for one batch before the next batch.
             // Concurrently with the host's attention, the device passes the linears of all streams
             // first.
-            let attends_last = program.attending == Attending::Owners && item.op.is_attention();
+            let attends_last =
+                program.attention_side == AttentionSide::Owners && item.op.is_attention();
             let changes = device_changes || attends_last;
             let cuts = if by_layer { i == 0 } else { changes || (i == 0 && cut) };
             if cuts {
@@ -136,7 +139,7 @@ fn layer_items(
     layer: usize,
 ) -> Vec<Item> {
     let (rows, phase) = (program.rows, program.rows.phase());
-    let list: Vec<(Op, Option<Chunk>, Device)> = match phase {
+    let list: Vec<(Op, Option<Chunk>, ComputeDevice)> = match phase {
         Phase::Prefill => layer_list(config, layer, None)
             .into_iter()
             .zip(&map.prefill.layers[layer])
@@ -163,7 +166,7 @@ fn layer_items(
             // Caches are stored in parts and are read part by part.
             Some(Chunking { chunks: of, .. }) if op == Op::Attention => {
                 let chunks = (0..of).map(|index| Some(Chunk { index, of }));
-                items.extend(chunks.filter_map(|chunk| part(program.attending, item, chunk)));
+                items.extend(chunks.filter_map(|chunk| part(program.attention_side, item, chunk)));
             }
             _ => items.push(item),
         }
@@ -174,11 +177,13 @@ fn layer_items(
 
 /// Returns the attention item of a chunk, or `None` if no side computes it. An owner computes its
 /// own.
-fn part(attending: Attending, item: Item, chunk: Option<Chunk>) -> Option<Item> {
+fn part(attending: AttentionSide, item: Item, chunk: Option<Chunk>) -> Option<Item> {
     let device = match attending {
-        Attending::Mapped => item.device,
-        _ if chunk == Some(HOST) => Device::Cpu,
-        Attending::Device | Attending::Owners | Attending::Lagging => Device::Gpu,
+        AttentionSide::Mapped => item.device,
+        _ if chunk == Some(HOST) => ComputeDevice::Cpu,
+        AttentionSide::Device | AttentionSide::Owners | AttentionSide::Deferred => {
+            ComputeDevice::Gpu
+        }
     };
     attending.side(0).attends(chunk).then_some(Item { chunk, device, ..item })
 }

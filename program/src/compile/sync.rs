@@ -6,7 +6,7 @@
 //! the steady state and becomes the program. A wait for the previous step is trivially satisfied in
 //! the first step. A program of single steps is walked once.
 
-use crate::ir::{BufferId, Instruction, LaneProgram, Region, Wait};
+use crate::ir::{BufferId, Instruction, LaneProgram, Region, TimelineWait};
 use crate::topology::LaneId;
 
 use super::emit::Node;
@@ -78,7 +78,7 @@ pub(super) fn synchronise(
     for (index, node) in nodes.into_iter().enumerate() {
         let list = &mut lists[node.lane.index()];
         list.extend(needs[index].iter().map(|need| {
-            Instruction::Wait(Wait {
+            Instruction::Wait(TimelineWait {
                 lane: lanes[need.node],
                 offset: ordinals[need.node],
                 previous_step: need.previous_step,

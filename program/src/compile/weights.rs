@@ -2,7 +2,7 @@
 
 use crate::formats::decompressed;
 use crate::ir::{At, BufferId, Copy, Decompress, Instruction, Moved, Read, Region};
-use crate::map::Device;
+use crate::map::ComputeDevice;
 use crate::weights::Weights;
 use model::ops::Op;
 
@@ -24,7 +24,7 @@ impl Emitter<'_, '_> {
     }
 
     fn weight_region(&mut self, entry: &Entry, blob: Weights) -> Region {
-        if entry.device == Device::Cpu {
+        if entry.device == ComputeDevice::Cpu {
             return self.host_weights(entry, blob);
         }
         let stored = self.device_weights(entry, blob);

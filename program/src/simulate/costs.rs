@@ -9,7 +9,7 @@ use super::place::{ByPlace, Place};
 use super::span::Span;
 
 /// Costs of a machine.
-pub trait Costs {
+pub trait SimulationCosts {
     /// Returns the work of an instruction in a step (from 0): its duration in nanoseconds at rate
     /// 1, without contention. Finite and not negative.
     fn work_ns(&self, place: Place, instruction: &Instruction, step: u32) -> f64;
@@ -71,7 +71,7 @@ impl MeasuredCosts {
     }
 }
 
-impl Costs for MeasuredCosts {
+impl SimulationCosts for MeasuredCosts {
     /// # Panics
     /// For an instruction of a program that is not part of the costs.
     fn work_ns(&self, place: Place, _: &Instruction, _: u32) -> f64 {

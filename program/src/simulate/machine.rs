@@ -3,14 +3,14 @@
 use crate::ir::{Instruction, LaneProgram, Program, ProgramId};
 use crate::topology::{LaneId, LaneSet, Topology};
 
-use super::costs::Costs;
+use super::costs::SimulationCosts;
 use super::place::Place;
 use super::span::Span;
-use super::usage::Usage;
+use super::usage::LaneUsage;
 
 /// A simulated run of one program.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Timeline {
+pub struct SimulatedTimeline {
     /// Sorted by start, then lane; times are rounded to nanoseconds.
     pub spans: Vec<Span>,
     /// Time from 0 to the end of the last instruction.
@@ -19,10 +19,10 @@ pub struct Timeline {
     pub step_end_ns: Vec<f64>,
 }
 
-impl Timeline {
+impl SimulatedTimeline {
     /// Returns busy times, overlap and idle time.
-    pub fn usage(&self, topology: &Topology) -> Usage {
-        Usage::of(&self.spans, topology)
+    pub fn usage(&self, topology: &Topology) -> LaneUsage {
+        LaneUsage::from_spans(&self.spans, topology)
     }
 }
 
@@ -69,14 +69,14 @@ struct Runner<'a> {
 
 struct Machine<'a> {
     program: ProgramId,
-    costs: &'a dyn Costs,
+    costs: &'a dyn SimulationCosts,
     runners: Vec<Runner<'a>>,
     /// Lane and index of the last sampling instruction of a step.
     sample: Option<(LaneId, usize)>,
     sampled_steps: u32,
     steps: u32,
     now_ns: f64,
-    timeline: Timeline,
+    timeline: SimulatedTimeline,
 }
 
 /// Simulates `steps` consecutive steps of a program.
@@ -85,9 +85,9 @@ struct Machine<'a> {
 /// Lanes that block each other forever, or a cost that is not a valid duration.
 pub fn simulate(
     program: &Program,
-    costs: &dyn Costs,
+    costs: &dyn SimulationCosts,
     steps: u32,
-) -> Result<Timeline, SimulateError> {
+) -> Result<SimulatedTimeline, SimulateError> {
     let runners = program
         .lanes
         .iter()
@@ -108,7 +108,7 @@ pub fn simulate(
         sampled_steps: 0,
         steps,
         now_ns: 0.0,
-        timeline: Timeline {
+        timeline: SimulatedTimeline {
             spans: Vec::new(),
             total_ns: 0.0,
             step_end_ns: vec![0.0; steps as usize],

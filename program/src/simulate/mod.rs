@@ -7,7 +7,7 @@
 //! one is done, since only then is it known whether the step takes place.
 //!
 //! Used by the planner (predictions), by the coordinator (`predicted` in reports), and by tests. A
-//! timeline is a list of [`Span`]s, like a measured trace, so [`Usage`] and
+//! timeline is a list of [`Span`]s, like a measured trace, so [`LaneUsage`] and
 //! [`crate::validate::replay()`] accept either.
 
 mod costs;
@@ -16,11 +16,11 @@ mod place;
 mod span;
 mod usage;
 
-pub use costs::{Costs, MeasuredCosts, MissingCost};
-pub use machine::{SimulateError, Timeline, simulate};
+pub use costs::{MeasuredCosts, MissingCost, SimulationCosts};
+pub use machine::{SimulateError, SimulatedTimeline, simulate};
 pub use place::{ByPlace, Place};
 pub use span::Span;
-pub use usage::Usage;
+pub use usage::LaneUsage;
 
 #[cfg(test)]
 mod tests;

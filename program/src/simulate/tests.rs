@@ -4,12 +4,12 @@ use model::ops::{Op, Value};
 
 use crate::ir::{
     At, BufferId, Compute, Copy, Instruction, LaneProgram, Moved, Program, ProgramId, ProgramShape,
-    Region, Rows, Wait,
+    Region, Rows, TimelineWait,
 };
-use crate::owners::Attending;
+use crate::kv_owner::AttentionSide;
 use crate::topology::{LaneId, LaneSet, Topology};
 
-use super::{Costs, MeasuredCosts, Place, SimulateError, Span, Usage, simulate};
+use super::{LaneUsage, MeasuredCosts, Place, SimulateError, SimulationCosts, Span, simulate};
 
 /// Costs taken from the program itself: an instruction's work is `layer` nanoseconds.
 struct ByLayer {
@@ -20,7 +20,7 @@ struct ByLayer {
 
 const ALONE: ByLayer = ByLayer { wake_ns: 0.0, beside: 1.0 };
 
-impl Costs for ByLayer {
+impl SimulationCosts for ByLayer {
     fn work_ns(&self, _: Place, instruction: &Instruction, _: u32) -> f64 {
         f64::from(instruction.at().unwrap().layer.unwrap())
     }
@@ -67,11 +67,11 @@ const SHAPE: ProgramShape = ProgramShape {
     stream_rows: 1,
     logits_rows: 1,
     next: ProgramId::DECODE,
-    attending: Attending::Mapped,
+    attention_side: AttentionSide::Mapped,
 };
 
 fn wait(lane: LaneId, offset: u32, previous_step: bool) -> Instruction {
-    Instruction::Wait(Wait { lane, offset, previous_step })
+    Instruction::Wait(TimelineWait { lane, offset, previous_step })
 }
 
 fn program(lanes: Vec<(LaneId, Vec<Instruction>)>) -> Program {
@@ -180,12 +180,12 @@ fn sums_of_spans() {
         span(LaneId::CPU_COMPUTE, 130, 135),
         span(LaneId::D2H, 180, 200),
     ];
-    let usage = Usage::of(&spans, &Topology::with_device());
+    let usage = LaneUsage::from_spans(&spans, &Topology::with_device());
     assert_eq!(usage.total_ns, 100);
     assert_eq!(usage.busy_ns[LaneId::CPU_COMPUTE.index()], 35);
     assert_eq!((usage.h2d_busy_ns, usage.h2d_and_cpu_ns, usage.idle_ns), (30, 25, 40));
     assert_eq!((usage.overlap(), usage.time_outside()), (Some(25.0 / 30.0), 0.4));
-    let nothing = Usage::of(&[], &Topology::with_device());
+    let nothing = LaneUsage::from_spans(&[], &Topology::with_device());
     assert_eq!((nothing.overlap(), nothing.time_outside()), (None, 0.0));
 }
 
@@ -208,7 +208,7 @@ fn medians_predict_what_was_measured() {
 #[test]
 fn bad_costs_are_refused() {
     struct Bad(f64, f64);
-    impl Costs for Bad {
+    impl SimulationCosts for Bad {
         fn work_ns(&self, _: Place, _: &Instruction, _: u32) -> f64 {
             self.0
         }
@@ -306,7 +306,7 @@ fn sampling(
 fn signalled(
     program: &Program,
     ends: &[Vec<Option<f64>>],
-    wait: &Wait,
+    wait: &TimelineWait,
     step: usize,
 ) -> Option<f64> {
     let Some(step) = step.checked_sub(usize::from(wait.previous_step)) else { return Some(0.0) };

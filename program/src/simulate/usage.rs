@@ -1,11 +1,11 @@
 //! Usage of the lanes, computed from the spans of a run or of a simulation.
 
 use super::span::Span;
-use crate::topology::{Engine, LaneId, LaneKind, LaneSet, Topology};
+use crate::topology::{HardwareEngine, LaneId, LaneKind, LaneSet, Topology};
 
 /// Sums over a set of spans, which may be incomplete or unsorted.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Usage {
+pub struct LaneUsage {
     /// Time from the first start to the last end.
     pub total_ns: u64,
     /// Time inside work, by [`LaneId::index`].
@@ -18,13 +18,13 @@ pub struct Usage {
     pub idle_ns: u64,
 }
 
-impl Usage {
+impl LaneUsage {
     /// Computes the usage from `spans` of a machine's lanes; spans of one lane do not overlap.
-    pub fn of(spans: &[Span], topology: &Topology) -> Usage {
+    pub fn from_spans(spans: &[Span], topology: &Topology) -> LaneUsage {
         let uploads = topology.lane_set(|lane| lane.kind.uploads());
-        let computes =
-            topology.lane_set(|lane| lane.kind == LaneKind::Compute && lane.engine == Engine::Cpu);
-        let mut usage = Usage {
+        let computes = topology
+            .lane_set(|lane| lane.kind == LaneKind::Compute && lane.engine == HardwareEngine::Cpu);
+        let mut usage = LaneUsage {
             total_ns: 0,
             busy_ns: vec![0; topology.lanes.len()],
             h2d_busy_ns: 0,

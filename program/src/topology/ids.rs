@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 /// Maximum number of additional host memories that can store weights.
-pub const FAR_MAX: usize = 2;
+pub const SLOW_TIERS_MAX: usize = 2;
 
 /// Index into `Topology::memories`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -31,14 +31,14 @@ impl MemoryId {
 
     /// Returns the identity of an additional host memory, by its number among these. It is a tier
     /// of weights independent of its index in a topology's list.
-    pub const fn far(number: u8) -> MemoryId {
+    pub const fn slow_tier(number: u8) -> MemoryId {
         MemoryId(u8::MAX - 1 - number)
     }
 
     /// Returns the number of an additional host memory; `None` for any other memory.
-    pub const fn far_number(self) -> Option<u8> {
+    pub const fn slow_tier_index(self) -> Option<u8> {
         let number = (u8::MAX - 1).wrapping_sub(self.0);
-        if (number as usize) < FAR_MAX { Some(number) } else { None }
+        if (number as usize) < SLOW_TIERS_MAX { Some(number) } else { None }
     }
 
     /// Returns the index in the topology's list.

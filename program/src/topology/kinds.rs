@@ -50,7 +50,7 @@ pub enum MemoryKind {
 
 /// Kind of work of a lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Work {
+pub enum WorkKind {
     Compute,
     Append,
     Decompress,
@@ -65,38 +65,43 @@ pub enum Work {
 /// A row of the table: `lane` may do `work` on operands in `from`, with results in `to`. In
 /// addition, a lane may access only what its worker maps.
 #[derive(Debug, Clone, Copy)]
-pub struct Rule {
+pub struct LaneRule {
     pub lane: LaneKind,
-    pub work: &'static [Work],
+    pub work: &'static [WorkKind],
     pub from: &'static [MemoryKind],
     pub to: &'static [MemoryKind],
 }
 
 /// All permitted combinations.
-pub const RULES: &[Rule] = {
+pub const RULES: &[LaneRule] = {
     use MemoryKind::{Dram, Storage, Vram};
     const NEAR: &[MemoryKind] = &[Dram, Vram];
-    const UPLOADED: &[Work] =
-        &[Work::CopyWeights, Work::CopyCache, Work::MoveCache, Work::CopyValue];
-    const DOWNLOADED: &[Work] = &[Work::MoveCache, Work::CopyValue];
+    const UPLOADED: &[WorkKind] =
+        &[WorkKind::CopyWeights, WorkKind::CopyCache, WorkKind::MoveCache, WorkKind::CopyValue];
+    const DOWNLOADED: &[WorkKind] = &[WorkKind::MoveCache, WorkKind::CopyValue];
     &[
-        Rule {
+        LaneRule {
             lane: LaneKind::Compute,
-            work: &[Work::Compute, Work::Append],
+            work: &[WorkKind::Compute, WorkKind::Append],
             from: NEAR,
             to: NEAR,
         },
-        Rule { lane: LaneKind::Append, work: &[Work::Append], from: NEAR, to: NEAR },
-        Rule { lane: LaneKind::Decompress, work: &[Work::Decompress], from: &[Vram], to: &[Vram] },
-        Rule { lane: LaneKind::UploadWeights, work: UPLOADED, from: &[Dram], to: &[Vram] },
-        Rule { lane: LaneKind::UploadValues, work: UPLOADED, from: &[Dram], to: &[Vram] },
-        Rule { lane: LaneKind::Download, work: DOWNLOADED, from: &[Vram], to: &[Dram] },
-        Rule { lane: LaneKind::Read, work: &[Work::Read], from: &[Storage], to: NEAR },
+        LaneRule { lane: LaneKind::Append, work: &[WorkKind::Append], from: NEAR, to: NEAR },
+        LaneRule {
+            lane: LaneKind::Decompress,
+            work: &[WorkKind::Decompress],
+            from: &[Vram],
+            to: &[Vram],
+        },
+        LaneRule { lane: LaneKind::UploadWeights, work: UPLOADED, from: &[Dram], to: &[Vram] },
+        LaneRule { lane: LaneKind::UploadValues, work: UPLOADED, from: &[Dram], to: &[Vram] },
+        LaneRule { lane: LaneKind::Download, work: DOWNLOADED, from: &[Vram], to: &[Dram] },
+        LaneRule { lane: LaneKind::Read, work: &[WorkKind::Read], from: &[Storage], to: NEAR },
     ]
 };
 
 /// Returns the rule of a kind of lane for a kind of work; `None` if such lanes do not do it.
-pub fn rule(lane: LaneKind, work: Work) -> Option<&'static Rule> {
+pub fn rule(lane: LaneKind, work: WorkKind) -> Option<&'static LaneRule> {
     RULES.iter().find(|rule| rule.lane == lane && rule.work.contains(&work))
 }
 

@@ -12,8 +12,8 @@ mod lanes;
 
 use serde::{Deserialize, Serialize};
 
-pub use ids::{FAR_MAX, LaneId, MemoryId, WorkerId};
-pub use kinds::{Holds, LaneKind, MemoryKind, RULES, Rule, Work, rule};
+pub use ids::{LaneId, MemoryId, SLOW_TIERS_MAX, WorkerId};
+pub use kinds::{Holds, LaneKind, LaneRule, MemoryKind, RULES, WorkKind, rule};
 pub use lanes::{LANES_MAX, LaneSet};
 
 /// A memory of the machine.
@@ -66,7 +66,7 @@ pub struct Worker {
 
 /// Hardware that executes a lane's work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Engine {
+pub enum HardwareEngine {
     /// Threads of the host.
     Cpu,
     /// A device's kernels.
@@ -79,12 +79,12 @@ pub enum Engine {
 
 /// An in-order queue of a worker, with its own timeline.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Lane {
+pub struct LaneSpec {
     /// Name in traces and reports.
     pub name: String,
     pub kind: LaneKind,
     pub worker: WorkerId,
-    pub engine: Engine,
+    pub engine: HardwareEngine,
 }
 
 /// A segment of a memory: the unit of allocation and mapping.
@@ -127,7 +127,7 @@ pub enum TopologyError {
 pub struct Topology {
     pub memories: Vec<Memory>,
     pub workers: Vec<Worker>,
-    pub lanes: Vec<Lane>,
+    pub lanes: Vec<LaneSpec>,
 }
 
 impl Topology {
@@ -137,8 +137,8 @@ impl Topology {
             Topology { memories: vec![Memory::Control], workers: Vec::new(), lanes: Vec::new() };
         let dram = topology.add_memory(Memory::Dram { node: 0 });
         let cpu = topology.add_worker("cpu worker", Role::Cpu, &[dram]);
-        topology.add_lane("cpu.compute", LaneKind::Compute, cpu, Engine::Cpu);
-        topology.add_lane("cpu.append", LaneKind::Append, cpu, Engine::Cpu);
+        topology.add_lane("cpu.compute", LaneKind::Compute, cpu, HardwareEngine::Cpu);
+        topology.add_lane("cpu.append", LaneKind::Append, cpu, HardwareEngine::Cpu);
         topology
     }
 
@@ -149,7 +149,7 @@ impl Topology {
         let gpu = topology.add_worker("gpu worker", Role::Gpu, &[vram]);
         let both = [MemoryId::DRAM, vram];
         let transfer = topology.add_worker("transfer worker", Role::Transfer, &both);
-        let (on, link) = (Engine::Gpu { device: 0 }, Engine::Link { device: 0 });
+        let (on, link) = (HardwareEngine::Gpu { device: 0 }, HardwareEngine::Link { device: 0 });
         topology.add_lane("gpu.compute", LaneKind::Compute, gpu, on);
         topology.add_lane("gpu.decompress", LaneKind::Decompress, gpu, on);
         topology.add_lane("h2d.weights", LaneKind::UploadWeights, transfer, link);
@@ -161,7 +161,7 @@ impl Topology {
     /// Adds a host memory slower than the one on which it computes (another NUMA node, or CXL). It
     /// stores only weights: the CPU multiplies them in place, and they are copied to a device from
     /// there.
-    pub fn add_far(&mut self) -> MemoryId {
+    pub fn add_slow_tier(&mut self) -> MemoryId {
         let is_dram = |memory: &&Memory| memory.kind() == MemoryKind::Dram;
         let node = self.memories.iter().filter(is_dram).count() as u16;
         let memory = self.add_memory(Memory::Dram { node });
@@ -171,14 +171,14 @@ impl Topology {
     }
 
     /// Returns an additional host memory by its number, or `None` if there are fewer.
-    pub fn far(&self, number: u8) -> Option<MemoryId> {
+    pub fn slow_tier(&self, number: u8) -> Option<MemoryId> {
         let wanted = Memory::Dram { node: u16::from(number) + 1 };
         let place = self.memories.iter().position(|memory| *memory == wanted)?;
         Some(MemoryId(place as u8))
     }
 
     /// Returns the number of an additional host memory; `None` for any other memory.
-    pub fn far_number(&self, id: MemoryId) -> Option<usize> {
+    pub fn slow_tier_index(&self, id: MemoryId) -> Option<usize> {
         match self.memories.get(id.index())? {
             Memory::Dram { node } => usize::from(*node).checked_sub(1),
             _ => None,
@@ -204,7 +204,7 @@ impl Topology {
         let memories: Vec<MemoryId> = memories.iter().copied().chain([storage]).collect();
         let worker = self.add_worker(&worker, Role::Storage, &memories);
         let name = format!("nvme{device}.read");
-        self.add_lane(&name, LaneKind::Read, worker, Engine::Storage { device });
+        self.add_lane(&name, LaneKind::Read, worker, HardwareEngine::Storage { device });
         storage
     }
 
@@ -219,8 +219,8 @@ impl Topology {
         WorkerId(self.workers.len() as u8 - 1)
     }
 
-    fn add_lane(&mut self, name: &str, kind: LaneKind, worker: WorkerId, engine: Engine) {
-        self.lanes.push(Lane { name: name.to_owned(), kind, worker, engine });
+    fn add_lane(&mut self, name: &str, kind: LaneKind, worker: WorkerId, engine: HardwareEngine) {
+        self.lanes.push(LaneSpec { name: name.to_owned(), kind, worker, engine });
     }
 
     /// Checks that all ids are valid.
@@ -257,7 +257,7 @@ impl Topology {
     ///
     /// # Panics
     /// For an id of another topology.
-    pub fn lane(&self, id: LaneId) -> &Lane {
+    pub fn lane(&self, id: LaneId) -> &LaneSpec {
         &self.lanes[id.index()]
     }
 
@@ -328,13 +328,13 @@ impl Topology {
     }
 
     /// Returns the lanes that satisfy `wanted`.
-    pub fn lane_set(&self, wanted: impl Fn(&Lane) -> bool) -> LaneSet {
+    pub fn lane_set(&self, wanted: impl Fn(&LaneSpec) -> bool) -> LaneSet {
         self.lane_ids().filter(|id| wanted(self.lane(*id))).collect()
     }
 
     /// Returns the lanes that compute on a device.
     pub fn device_computes(&self) -> LaneSet {
-        let on_device = |lane: &Lane| matches!(lane.engine, Engine::Gpu { .. });
+        let on_device = |lane: &LaneSpec| matches!(lane.engine, HardwareEngine::Gpu { .. });
         self.lane_set(|lane| lane.kind == LaneKind::Compute && on_device(lane))
     }
 
@@ -344,7 +344,7 @@ impl Topology {
     }
 
     /// Returns the first lane that satisfies `wanted`.
-    pub fn find_lane(&self, wanted: impl Fn(&Lane) -> bool) -> Option<LaneId> {
+    pub fn find_lane(&self, wanted: impl Fn(&LaneSpec) -> bool) -> Option<LaneId> {
         self.lane_ids().find(|id| wanted(self.lane(*id)))
     }
 

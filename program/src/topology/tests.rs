@@ -53,19 +53,22 @@ fn a_storage_has_a_worker_and_a_lane() {
 #[test]
 fn a_further_memory_of_the_host_is_mapped_by_who_computes_and_who_copies() {
     let mut topology = Topology::with_device();
-    let added = [topology.add_far(), topology.add_far()];
+    let added = [topology.add_slow_tier(), topology.add_slow_tier()];
     topology.check().expect("a topology");
     assert_eq!(
-        [topology.far(0), topology.far(1), topology.far(2)],
+        [topology.slow_tier(0), topology.slow_tier(1), topology.slow_tier(2)],
         [Some(added[0]), Some(added[1]), None]
     );
     assert_eq!(topology.host(), MemoryId::DRAM);
-    assert_eq!(added.map(|id| topology.far_number(id)), [Some(0), Some(1)]);
-    assert_eq!(topology.far_number(MemoryId::DRAM), None);
+    assert_eq!(added.map(|id| topology.slow_tier_index(id)), [Some(0), Some(1)]);
+    assert_eq!(topology.slow_tier_index(MemoryId::DRAM), None);
     let maps = |worker| topology.maps(worker, added[1]);
     assert_eq!([WorkerId::CPU, WorkerId::GPU, WorkerId::TRANSFER].map(maps), [true, false, true]);
-    assert_eq!((MemoryId::far(1).far_number(), MemoryId::STORAGES.far_number()), (Some(1), None));
-    assert!(topology.memories.len() < usize::from(MemoryId::far(1).0));
+    assert_eq!(
+        (MemoryId::slow_tier(1).slow_tier_index(), MemoryId::STORAGES.slow_tier_index()),
+        (Some(1), None)
+    );
+    assert!(topology.memories.len() < usize::from(MemoryId::slow_tier(1).0));
 }
 
 #[test]
@@ -101,10 +104,10 @@ fn a_set_has_room_for_every_lane() {
 #[test]
 fn the_table_knows_who_does_what() {
     let from = |lane, work| rule(lane, work).map(|rule| rule.from);
-    assert_eq!(from(LaneKind::Read, Work::Read), Some(&[MemoryKind::Storage][..]));
-    assert_eq!(from(LaneKind::Read, Work::CopyWeights), None);
-    assert_eq!(from(LaneKind::Download, Work::CopyWeights), None);
-    assert_eq!(from(LaneKind::Append, Work::Compute), None);
+    assert_eq!(from(LaneKind::Read, WorkKind::Read), Some(&[MemoryKind::Storage][..]));
+    assert_eq!(from(LaneKind::Read, WorkKind::CopyWeights), None);
+    assert_eq!(from(LaneKind::Download, WorkKind::CopyWeights), None);
+    assert_eq!(from(LaneKind::Append, WorkKind::Compute), None);
     assert_eq!(MemoryKind::Vram.segment(Holds::Kv), Some(Holds::Arena));
     assert_eq!(MemoryKind::Storage.segment(Holds::Kv), None);
 }

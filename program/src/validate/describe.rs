@@ -20,7 +20,7 @@ pub fn describe(instruction: &Instruction, family: Family, topology: &Topology) 
                 Moved::Value(value) => format!("{value:?}").to_lowercase(),
                 Moved::Cache(kv) => format!("{kv:?} cache"),
                 Moved::Sequences(kv) => format!("sequences' {kv:?} cache"),
-                Moved::Lagging(value) => format!("lagging {value:?}").to_lowercase(),
+                Moved::Deferred(value) => format!("lagging {value:?}").to_lowercase(),
             };
             format!("copy of {}{}", part(&what, copy.chunk), place(copy.at))
         }

@@ -29,8 +29,8 @@
 mod content;
 mod describe;
 mod error;
+mod kv_owner;
 mod order;
-mod owners;
 mod parts;
 mod race;
 mod reach;
@@ -41,7 +41,7 @@ use model::config::ModelConfig;
 
 pub use describe::describe;
 pub use error::{Blocked, NamedLane, NamedProgram, Site, ValidateError};
-pub use replay::{ReplayError, Replayed, replay};
+pub use replay::{ReplayCoverage, ReplayError, replay};
 
 use crate::ir::{Program, ProgramId, ProgramShape};
 use crate::plan::{Buffer, Plan};

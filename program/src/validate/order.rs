@@ -1,6 +1,6 @@
 //! Runs one interleaving of a program and derives the happens-before order from it.
 
-use crate::ir::{Instruction, LaneProgram, Program, Wait};
+use crate::ir::{Instruction, LaneProgram, Program, TimelineWait};
 use crate::topology::LaneId;
 
 use super::error::{Blocked, NamedLane, NamedProgram, Names, Site, ValidateError};
@@ -65,7 +65,7 @@ impl Order<'_> {
 
 /// Returns the number of signals of `wait.lane` that a wait in `step` needs, counted from the first
 /// step. Zero or negative if it needs none, like waits of the first step for the previous step.
-pub(super) fn signals_needed(wait: &Wait, signals_per_step: u32, step: u32) -> i64 {
+pub(super) fn signals_needed(wait: &TimelineWait, signals_per_step: u32, step: u32) -> i64 {
     let step = i64::from(step) - i64::from(wait.previous_step);
     // A wait for the step before the first is satisfied by the timeline's base.
     if step < 0 { 0 } else { step * i64::from(signals_per_step) + i64::from(wait.offset) }
@@ -172,7 +172,7 @@ enum Satisfied {
     By(Option<ClockId>),
 }
 
-fn satisfied_by(cursors: &[Cursor<'_>], wait: &Wait, step: u32) -> Satisfied {
+fn satisfied_by(cursors: &[Cursor<'_>], wait: &TimelineWait, step: u32) -> Satisfied {
     let other = cursors.iter().find(|cursor| cursor.program.lane == wait.lane);
     let Some(other) = other else { return Satisfied::Not };
     let needed = signals_needed(wait, other.program.signals_per_step, step);

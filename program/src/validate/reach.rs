@@ -3,7 +3,7 @@
 
 use crate::ir::{Instruction, Moved, Region};
 use crate::plan::Buffer;
-use crate::topology::{Holds, LaneId, MemoryKind, Topology, Work, rule};
+use crate::topology::{Holds, LaneId, MemoryKind, Topology, WorkKind, rule};
 
 /// An operand: its name, its region, and the content of its segment.
 type Operand = (&'static str, Region, Holds);
@@ -46,7 +46,7 @@ pub(super) fn check(
 }
 
 struct Operands {
-    work: Work,
+    work: WorkKind,
     from: Vec<Operand>,
     to: Vec<Operand>,
     table: Option<Operand>,
@@ -69,33 +69,33 @@ fn operands(instruction: &Instruction) -> Option<Operands> {
             if compute.op.updates_state() {
                 to.extend(each("state", &compute.caches, Holds::Kv));
             }
-            Operands { work: Work::Compute, from, to, table: table(compute.table) }
+            Operands { work: WorkKind::Compute, from, to, table: table(compute.table) }
         }
         Instruction::Append(append) => Operands {
-            work: Work::Append,
+            work: WorkKind::Append,
             from: vec![("fresh rows", append.from, Holds::Activations)],
             to: vec![("cache", append.to, Holds::Kv)],
             table: table(append.table),
         },
         Instruction::Copy(copy) => {
             let (work, holds) = match copy.moved {
-                Moved::Weights(_) => (Work::CopyWeights, Holds::Weights),
-                Moved::Value(_) | Moved::Lagging(_) => (Work::CopyValue, Holds::Activations),
-                Moved::Cache(_) => (Work::CopyCache, Holds::Kv),
-                Moved::Sequences(_) => (Work::MoveCache, Holds::Kv),
+                Moved::Weights(_) => (WorkKind::CopyWeights, Holds::Weights),
+                Moved::Value(_) | Moved::Deferred(_) => (WorkKind::CopyValue, Holds::Activations),
+                Moved::Cache(_) => (WorkKind::CopyCache, Holds::Kv),
+                Moved::Sequences(_) => (WorkKind::MoveCache, Holds::Kv),
             };
             let from = vec![("source", copy.from, holds)];
             let to = vec![("target", copy.to, holds)];
             Operands { work, from, to, table: copy.table.and_then(table) }
         }
         Instruction::Decompress(decompress) => Operands {
-            work: Work::Decompress,
+            work: WorkKind::Decompress,
             from: vec![("source", decompress.from, Holds::Weights)],
             to: vec![("target", decompress.to, Holds::Weights)],
             table: None,
         },
         Instruction::Read(read) => Operands {
-            work: Work::Read,
+            work: WorkKind::Read,
             from: vec![("source", read.from, Holds::Weights)],
             to: vec![("target", read.to, Holds::Weights)],
             table: None,

@@ -11,7 +11,7 @@ use super::error::NamedProgram;
 
 /// Amount of a trace that was checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Replayed {
+pub struct ReplayCoverage {
     pub spans: usize,
     /// Number of waits whose signalled work is in the trace.
     pub waits: usize,
@@ -44,8 +44,8 @@ pub enum ReplayError {
 ///
 /// # Errors
 /// The first deviation.
-pub fn replay(plan: &Plan, trace: &[Span]) -> Result<Replayed, ReplayError> {
-    let mut replayed = Replayed { spans: trace.len(), ..Replayed::default() };
+pub fn replay(plan: &Plan, trace: &[Span]) -> Result<ReplayCoverage, ReplayError> {
+    let mut replayed = ReplayCoverage { spans: trace.len(), ..ReplayCoverage::default() };
     let mut last: Option<(NamedProgram, Span)> = None;
     for program in &plan.programs {
         let spans: Vec<Span> =

@@ -9,8 +9,8 @@ use model::ops::Value;
 use crate::ir::{
     BufferId, Compute, Copy, Instruction, LaneProgram, Moved, Program, ProgramShape, Read, Region,
 };
+use crate::kv_owner::AttentionSide;
 use crate::map::Chunk;
-use crate::owners::Attending;
 use crate::pieces::divides;
 use crate::plan::{Buffer, Plan};
 use crate::sizes::READ_ALIGN_BYTES;
@@ -18,7 +18,7 @@ use crate::topology::{SegmentId, Topology};
 
 use super::error::{NamedLane, NamedProgram, Site, ValidateError};
 use super::parts::{normal, operands};
-use super::{owners, reach};
+use super::{kv_owner, reach};
 
 pub(super) fn check_plan(plan: &Plan) -> Result<(), ValidateError> {
     plan.topology.check()?;
@@ -92,14 +92,14 @@ pub(super) fn check_program(
             match instruction {
                 Instruction::Compute(compute) => {
                     check_compute(config, behind_caches, compute).map_err(malformed)?;
-                    owners::check_compute(&program.shape, config, compute).map_err(malformed)?;
+                    kv_owner::check_compute(&program.shape, config, compute).map_err(malformed)?;
                 }
                 Instruction::Copy(copy) => {
                     check_copy(&program.shape, config, copy).map_err(malformed)?;
-                    owners::check_copy(&program.shape, config, copy).map_err(malformed)?;
+                    kv_owner::check_copy(&program.shape, config, copy).map_err(malformed)?;
                 }
                 Instruction::Append(append) => {
-                    owners::check_append(&program.shape, append).map_err(malformed)?
+                    kv_owner::check_append(&program.shape, append).map_err(malformed)?
                 }
                 Instruction::Read(read) => check_read(read, buffers).map_err(malformed)?,
                 _ => {}
@@ -221,7 +221,7 @@ fn check_copy(shape: &ProgramShape, config: &ModelConfig, copy: &Copy) -> Result
     }
     let chunk = match copy.moved {
         // Each end has its own part, which `owners` checks.
-        Moved::Lagging(_) => return Ok(()),
+        Moved::Deferred(_) => return Ok(()),
         // A part of a cache is a separate buffer.
         Moved::Cache(_) | Moved::Sequences(_) => None,
         Moved::Weights(_) | Moved::Value(_) => normal(copy.chunk),
@@ -229,7 +229,9 @@ fn check_copy(shape: &ProgramShape, config: &ModelConfig, copy: &Copy) -> Result
     let divided = |of: u16| match copy.moved {
         Moved::Weights(op) => divides(config, op, of),
         // Attended values are split by units, and values of sequences with owners by rows.
-        Moved::Value(value) if value != Value::Attended && shape.attending == Attending::Mapped => {
+        Moved::Value(value)
+            if value != Value::Attended && shape.attention_side == AttentionSide::Mapped =>
+        {
             let elements = value.row_elements(config);
             elements.is_none_or(|elements| elements.is_multiple_of(usize::from(of)))
         }
@@ -264,8 +266,8 @@ fn check_addresses(plan: &Plan) -> Result<(), ValidateError> {
         lasting.extend(all.flat_map(|instruction| match instruction {
             Instruction::Append(append) => vec![append.to.buffer],
             // Values of deferred rows must last until the rows continue.
-            Instruction::Copy(copy) if matches!(copy.moved, Moved::Lagging(_)) => {
-                vec![owners::kept_end(copy).buffer]
+            Instruction::Copy(copy) if matches!(copy.moved, Moved::Deferred(_)) => {
+                vec![kv_owner::kept_end(copy).buffer]
             }
             Instruction::Compute(compute) if compute.op.updates_state() => {
                 compute.caches.iter().map(|cache| cache.buffer).collect()

@@ -1,17 +1,17 @@
 //! Hand-written programs, each with one defect.
 
 use model::config::{Family, ModelConfig};
-use model::known::known;
+use model::known::find_known;
 use model::ops::{Op, Value};
 
 use crate::ir::{
     At, BufferId, Compute, Copy, Instruction, LaneProgram, Moved, Program, ProgramId, ProgramShape,
-    Region, Rows, Wait,
+    Region, Rows, TimelineWait,
 };
+use crate::kv_owner::AttentionSide;
 use crate::map::Chunk;
-use crate::owners::Attending;
 use crate::plan::Buffer;
-use crate::simulate::{Costs, Place, simulate};
+use crate::simulate::{Place, SimulationCosts, simulate};
 use crate::topology::{LaneId, LaneSet, SegmentId, Topology};
 
 use super::{NamedLane, ValidateError, describe, validate_program};
@@ -26,7 +26,7 @@ const DEVICE_QUERY: u32 = 6;
 
 /// A configuration of the LLaMA family.
 fn config() -> ModelConfig {
-    known("llama-2-7b").expect("a known model").config
+    find_known("llama-2-7b").expect("a known model").config
 }
 
 fn buffers() -> Vec<Buffer> {
@@ -76,11 +76,11 @@ fn q_on_device() -> Instruction {
 }
 
 fn wait(lane: LaneId, offset: u32) -> Instruction {
-    Instruction::Wait(Wait { lane, offset, previous_step: false })
+    Instruction::Wait(TimelineWait { lane, offset, previous_step: false })
 }
 
 fn wait_previous(lane: LaneId, offset: u32) -> Instruction {
-    Instruction::Wait(Wait { lane, offset, previous_step: true })
+    Instruction::Wait(TimelineWait { lane, offset, previous_step: true })
 }
 
 /// One sequence, one row.
@@ -91,7 +91,7 @@ const SHAPE: ProgramShape = ProgramShape {
     stream_rows: 1,
     logits_rows: 1,
     next: ProgramId::DECODE,
-    attending: Attending::Mapped,
+    attention_side: AttentionSide::Mapped,
 };
 
 fn list(lane: LaneId, instructions: Vec<Instruction>) -> LaneProgram {
@@ -164,7 +164,7 @@ fn a_correct_program_is_proved() {
 #[test]
 fn a_race_that_timing_hides() {
     struct FastCopies;
-    impl Costs for FastCopies {
+    impl SimulationCosts for FastCopies {
         fn work_ns(&self, place: Place, _: &Instruction, _: u32) -> f64 {
             if place.lane == LaneId::H2D_WEIGHTS { 1.0 } else { 1000.0 }
         }
@@ -216,7 +216,7 @@ fn a_deadlock() {
 
 fn simulate_is_stuck(program: &Program) -> bool {
     struct One;
-    impl Costs for One {
+    impl SimulationCosts for One {
         fn work_ns(&self, _: Place, _: &Instruction, _: u32) -> f64 {
             1.0
         }

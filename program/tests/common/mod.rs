@@ -1,12 +1,12 @@
 //! Small models, runs and maps for the tests of compiled plans.
 #![allow(dead_code, reason = "each test binary uses a part")]
 
-use model::compressed::WeightFormat;
 use model::config::{Activation, Dtype, Family, ModelConfig, Rope, RopeScaling, Scales};
 use model::layers::{LayerKind, Layers};
+use model::quantized_format::WeightFormat;
 use program::formats::{KvFormat, WeightFormats};
 use program::map::{
-    ChunkOrder, Chunking, Device, DeviceMap, LayerKv, PhaseMap, Schedule, layer_list,
+    ChunkOrder, Chunking, ComputeDevice, DeviceMap, LayerKv, PhaseMap, Schedule, layer_list,
 };
 use program::plan::RunShape;
 use program::shares::ReadShares;
@@ -30,7 +30,7 @@ pub fn opt() -> ModelConfig {
         norm_eps: 1e-5,
         activation: Activation::Relu,
         learned_positions: Some(2),
-        layers: Layers::alike(LayerKind::dense(None)),
+        layers: Layers::uniform(LayerKind::dense(None)),
         experts: None,
         qkv_bias: true,
         out_bias: true,
@@ -54,7 +54,7 @@ pub fn llama() -> ModelConfig {
         num_kv_heads: 2,
         activation: Activation::Silu,
         learned_positions: None,
-        layers: Layers::alike(LayerKind::dense(Some(Rope::new(10000.0, RopeScaling::None)))),
+        layers: Layers::uniform(LayerKind::dense(Some(Rope::new(10000.0, RopeScaling::None)))),
         experts: None,
         qkv_bias: false,
         out_bias: false,
@@ -91,8 +91,8 @@ pub fn shape(batches: u16, micro_sequences: u16) -> RunShape {
 pub struct Choices {
     pub chunking: Option<(ChunkOrder, u16)>,
     /// Device of prefill's layers and of the operations around the embedding.
-    pub prefill: Device,
-    pub outer: Device,
+    pub prefill: ComputeDevice,
+    pub outer: ComputeDevice,
     pub weights: MemoryId,
     /// Memory of cache parts that only the GPU reads.
     pub gpu_kv: MemoryId,
@@ -106,8 +106,8 @@ pub struct Choices {
 
 pub const PLAIN: Choices = Choices {
     chunking: None,
-    prefill: Device::Gpu,
-    outer: Device::Cpu,
+    prefill: ComputeDevice::Gpu,
+    outer: ComputeDevice::Cpu,
     weights: MemoryId::DRAM,
     gpu_kv: MemoryId::DRAM,
     hidden: MemoryId::DRAM,
@@ -121,11 +121,11 @@ pub const PLAIN: Choices = Choices {
 pub fn split(config: &ModelConfig, from: usize, to: usize, choices: Choices) -> DeviceMap {
     let chunking = choices.chunking.map(|(order, chunks)| Chunking { order, chunks });
     let entries = layer_list(config, 0, chunking).len();
-    let device = |i| if (from..to).contains(&i) { Device::Gpu } else { Device::Cpu };
-    let decode: Vec<Device> = (0..entries).map(device).collect();
+    let device = |i| if (from..to).contains(&i) { ComputeDevice::Gpu } else { ComputeDevice::Cpu };
+    let decode: Vec<ComputeDevice> = (0..entries).map(device).collect();
     let ops = config.layer_ops(0).len();
-    let phase = |layer: Vec<Device>| PhaseMap {
-        embed: Device::Cpu,
+    let phase = |layer: Vec<ComputeDevice>| PhaseMap {
+        embed: ComputeDevice::Cpu,
         layers: vec![layer; config.num_layers],
         final_norm: choices.outer,
         head: choices.outer,
@@ -162,7 +162,7 @@ fn layer_kv(config: &ModelConfig, map: &DeviceMap, layer: usize, choices: Choice
             .map(|part| {
                 let cpu = map.decode_layer(config, layer).into_iter().any(|(entry, device)| {
                     let same = entry.op == op && entry.chunk.is_none_or(|c| c.index == part);
-                    same && device == Device::Cpu
+                    same && device == ComputeDevice::Cpu
                 });
                 if cpu { MemoryId::DRAM } else { choices.gpu_kv }
             })

@@ -3,7 +3,7 @@
 use crate::sync::Ordering;
 
 use super::{Control, STAGES_MAX};
-use crate::packed::Stage;
+use crate::packed::ProgramStage;
 
 impl Control {
     /// Releases a group with its stages and its last step, counted from 0 over all stages; the
@@ -12,7 +12,7 @@ impl Control {
     ///
     /// # Panics
     /// Panics if there are more than [`STAGES_MAX`] stages, or if one has no steps.
-    pub fn release(&self, stages: &[Stage], last_step: u32) {
+    pub fn release(&self, stages: &[ProgramStage], last_step: u32) {
         assert!(stages.len() <= STAGES_MAX, "{} stages in a group", stages.len());
         assert!(stages.iter().all(|stage| stage.steps > 0), "a stage without steps");
         for (place, word) in self.header().stages.iter().enumerate() {
@@ -32,7 +32,7 @@ impl Control {
     ///
     /// # Panics
     /// Panics if the stages would overwrite one that lanes may still look at.
-    pub fn follow(&self, index: usize, stages: &[Stage]) {
+    pub fn follow(&self, index: usize, stages: &[ProgramStage]) {
         assert!(stages.len() + 2 < STAGES_MAX, "{} stages follow", stages.len());
         let words = stages.iter().map(|stage| stage.pack()).chain([0]);
         for (place, word) in (index + 1..).zip(words) {
@@ -43,13 +43,13 @@ impl Control {
 
     /// Returns the stage at `index`, counted from 0, of an open-ended group; `None` if there is
     /// none.
-    pub fn stage(&self, index: usize) -> Option<Stage> {
-        Stage::unpack(self.header().stages[index % STAGES_MAX].load(Ordering::Relaxed))
+    pub fn stage(&self, index: usize) -> Option<ProgramStage> {
+        ProgramStage::unpack(self.header().stages[index % STAGES_MAX].load(Ordering::Relaxed))
     }
 
     /// Returns the stages of the group that was released last.
-    pub fn stages(&self) -> impl Iterator<Item = Stage> {
+    pub fn stages(&self) -> impl Iterator<Item = ProgramStage> {
         let words = self.header().stages.iter();
-        words.map_while(|word| Stage::unpack(word.load(Ordering::Relaxed)))
+        words.map_while(|word| ProgramStage::unpack(word.load(Ordering::Relaxed)))
     }
 }

@@ -6,9 +6,9 @@
 use std::path::Path;
 
 use crate::settings::settings;
-use crate::state::State;
+use crate::state::DriverState;
 
-impl State {
+impl DriverState {
     /// Retains a context for this process; fails if another process has one and they may not share
     /// the device.
     pub(crate) fn retain_context(&mut self) -> Result<(), u32> {

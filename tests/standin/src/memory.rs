@@ -16,7 +16,7 @@ const GARBAGE: u8 = 0xff;
 const MAGIC: u64 = 0x5354_414e_4449_4e31;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum RangeKind {
     Device,
     /// Device memory of another process.
     Opened,
@@ -27,8 +27,8 @@ pub(crate) enum Kind {
 }
 
 #[derive(Debug)]
-struct Range {
-    kind: Kind,
+struct MemoryRange {
+    kind: RangeKind,
     size_bytes: usize,
     /// File of a device allocation, to which its handle refers.
     fd: Option<OwnedFd>,
@@ -36,19 +36,19 @@ struct Range {
 
 /// All ranges, by first address.
 #[derive(Debug, Default)]
-pub(crate) struct Ranges {
-    ranges: BTreeMap<usize, Range>,
+pub(crate) struct MemoryRanges {
+    ranges: BTreeMap<usize, MemoryRange>,
 }
 
-impl Ranges {
+impl MemoryRanges {
     /// Returns the device memory that this process uses, in bytes.
     pub(crate) fn device_bytes(&self) -> usize {
-        let device = self.ranges.values().filter(|range| range.kind == Kind::Device);
+        let device = self.ranges.values().filter(|range| range.kind == RangeKind::Device);
         device.map(|range| range.size_bytes).sum()
     }
 
     /// Returns the kind of the range that contains all of `address..address + size_bytes`.
-    pub(crate) fn kind(&self, address: usize, size_bytes: usize) -> Option<Kind> {
+    pub(crate) fn kind(&self, address: usize, size_bytes: usize) -> Option<RangeKind> {
         let (first, range) = self.ranges.range(..=address).next_back()?;
         let end = address.checked_add(size_bytes)?;
         (end <= first + range.size_bytes).then_some(range.kind)
@@ -56,25 +56,25 @@ impl Ranges {
 
     /// Returns true if the device may use the range as its own memory.
     pub(crate) fn is_device(&self, address: usize, size_bytes: usize) -> bool {
-        matches!(self.kind(address, size_bytes), Some(Kind::Device | Kind::Opened))
+        matches!(self.kind(address, size_bytes), Some(RangeKind::Device | RangeKind::Opened))
     }
 
     /// Allocates device or pinned memory.
-    pub(crate) fn allocate(&mut self, kind: Kind, size_bytes: usize) -> Option<usize> {
+    pub(crate) fn allocate(&mut self, kind: RangeKind, size_bytes: usize) -> Option<usize> {
         let fd = rustix::fs::memfd_create("standin-cuda", MemfdFlags::CLOEXEC).ok()?;
         rustix::fs::ftruncate(&fd, size_bytes as u64).ok()?;
         let base = map(&fd, size_bytes)?;
-        if kind == Kind::Device && size_bytes <= GARBAGE_BYTES_MAX {
+        if kind == RangeKind::Device && size_bytes <= GARBAGE_BYTES_MAX {
             // SAFETY: needed to fill fresh memory; it was just mapped with this size.
             unsafe { std::ptr::write_bytes(base as *mut u8, GARBAGE, size_bytes) };
         }
-        self.ranges.insert(base, Range { kind, size_bytes, fd: Some(fd) });
+        self.ranges.insert(base, MemoryRange { kind, size_bytes, fd: Some(fd) });
         Some(base)
     }
 
     /// Registers host memory that the program mapped; returns false if it is known already.
     pub(crate) fn register(&mut self, address: usize, size_bytes: usize) -> bool {
-        let range = Range { kind: Kind::Registered, size_bytes, fd: None };
+        let range = MemoryRange { kind: RangeKind::Registered, size_bytes, fd: None };
         if self.kind(address, 1).is_some() {
             return false;
         }
@@ -83,12 +83,12 @@ impl Ranges {
     }
 
     /// Releases a range that begins at `address` and has this kind.
-    pub(crate) fn release(&mut self, kind: Kind, address: usize) -> bool {
+    pub(crate) fn release(&mut self, kind: RangeKind, address: usize) -> bool {
         if self.ranges.get(&address).is_none_or(|range| range.kind != kind) {
             return false;
         }
         if let Some(range) = self.ranges.remove(&address)
-            && kind != Kind::Registered
+            && kind != RangeKind::Registered
         {
             // SAFETY: needed to release the memory; the range was mapped by `map` and nothing holds
             // a reference to it, only addresses.
@@ -99,7 +99,7 @@ impl Ranges {
 
     /// Returns the handle of a device allocation: its process, its descriptor, and its size.
     pub(crate) fn export(&self, address: usize) -> Option<[u8; 64]> {
-        let range = self.ranges.get(&address).filter(|range| range.kind == Kind::Device)?;
+        let range = self.ranges.get(&address).filter(|range| range.kind == RangeKind::Device)?;
         let fd = range.fd.as_ref()?.as_raw_fd();
         let mut handle = [0; 64];
         handle[..8].copy_from_slice(&MAGIC.to_le_bytes());
@@ -121,7 +121,7 @@ impl Ranges {
         let path = format!("/proc/{process}/fd/{number}");
         let fd = rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).ok()?;
         let base = map(&fd, size_bytes)?;
-        self.ranges.insert(base, Range { kind: Kind::Opened, size_bytes, fd: None });
+        self.ranges.insert(base, MemoryRange { kind: RangeKind::Opened, size_bytes, fd: None });
         Some(base)
     }
 }

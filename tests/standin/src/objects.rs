@@ -2,7 +2,7 @@
 
 /// An object; its handle is its index plus one.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Object {
+pub(crate) enum CublasObject {
     Library,
     Preference,
     /// A product, with true if the first operand is transposed.

@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 
 /// An injected failure: the `nth` call of `function` (from 1) returns `code`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Failure {
+pub(crate) struct InjectedFailure {
     pub(crate) function: String,
     pub(crate) nth: u64,
     pub(crate) code: u32,
@@ -22,16 +22,16 @@ pub(crate) struct Settings {
     /// `STANDIN_CUDA_MEMORY`: size of device memory in bytes.
     pub(crate) memory_bytes: usize,
     /// `STANDIN_CUDA_OTHERS`: bytes of device memory used by other programs.
-    pub(crate) others_bytes: usize,
+    pub(crate) other_programs_bytes: usize,
     /// `STANDIN_CUDA_SEED`: determines when queued work runs.
     pub(crate) seed: u64,
     /// `STANDIN_CUDA_FAIL=function:nth:code`
-    pub(crate) failure: Option<Failure>,
+    pub(crate) failure: Option<InjectedFailure>,
     /// `STANDIN_CUDA_DROP_WAIT=n`: every n-th wait of a stream for a word is lost.
     pub(crate) drop_wait: Option<u64>,
     /// `STANDIN_CUDA_DEAF=1`: streams see only the value that a word had when the wait was
     /// enqueued, unless that value is sufficient.
-    pub(crate) is_deaf: bool,
+    pub(crate) ignores_updates: bool,
     /// `STANDIN_CUDA_HANG=n`: the n-th launch never ends.
     pub(crate) hang: Option<u64>,
     /// `STANDIN_CUDA_QUEUE`: number of entries that a channel can contain; a call that adds one
@@ -43,7 +43,8 @@ pub(crate) struct Settings {
     /// `CUDA_MODULE_LOADING`, as in the driver: unless it is `EAGER`, a function is loaded by
     /// `cuFuncLoad` or by its first launch, and either waits for an idle device.
     pub(crate) loads_lazily: bool,
-    /// `STANDIN_CUDA_TURNS=folder`: processes that use the device take turns ([`crate::turns`]).
+    /// `STANDIN_CUDA_TURNS=folder`: processes that use the device take turns
+    /// ([`crate::turn_taking`]).
     pub(crate) turns: Option<PathBuf>,
     /// `STANDIN_CUDA_SECOND=folder:code`: while a process has a context, creating one in another
     /// process fails with the code.
@@ -76,12 +77,12 @@ pub(crate) fn settings() -> &'static Settings {
         version: number("STANDIN_CUDA_VERSION", 12000),
         capability: number("STANDIN_CUDA_CAPABILITY", 80),
         memory_bytes: number("STANDIN_CUDA_MEMORY", 1 << 30),
-        others_bytes: number("STANDIN_CUDA_OTHERS", 0),
+        other_programs_bytes: number("STANDIN_CUDA_OTHERS", 0),
         seed: number("STANDIN_CUDA_SEED", 0),
         failure: std::env::var("STANDIN_CUDA_FAIL").ok().map(|text| failure(&text)),
         drop_wait: std::env::var_os("STANDIN_CUDA_DROP_WAIT")
             .map(|_| number("STANDIN_CUDA_DROP_WAIT", 1)),
-        is_deaf: number("STANDIN_CUDA_DEAF", 0) != 0,
+        ignores_updates: number("STANDIN_CUDA_DEAF", 0) != 0,
         hang: std::env::var_os("STANDIN_CUDA_HANG").map(|_| number("STANDIN_CUDA_HANG", 1)),
         queue_entries: number("STANDIN_CUDA_QUEUE", 1000),
         channels: number("CUDA_DEVICE_MAX_CONNECTIONS", 8).clamp(1, 32),
@@ -113,12 +114,12 @@ fn number<T: std::str::FromStr>(name: &str, default: T) -> T {
     }
 }
 
-fn failure(text: &str) -> Failure {
+fn failure(text: &str) -> InjectedFailure {
     let wrong = || -> ! { panic!("STANDIN_CUDA_FAIL={text} is not function:nth:code") };
     let mut parts = text.split(':');
     let mut part = || parts.next().unwrap_or_else(|| wrong());
     let (function, nth, code) = (part(), part(), part());
-    Failure {
+    InjectedFailure {
         function: function.to_owned(),
         nth: nth.parse().unwrap_or_else(|_| wrong()),
         code: code.parse().unwrap_or_else(|_| wrong()),

@@ -6,20 +6,20 @@ use std::io::Write;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::code;
-use crate::direct::Direct;
-use crate::memory::Ranges;
-use crate::objects::Object;
+use crate::cufile_state::CuFileState;
+use crate::memory::MemoryRanges;
+use crate::objects::CublasObject;
 use crate::ptx::Entry;
 use crate::settings::settings;
-use crate::streams::Streams;
+use crate::streams::StreamTable;
 
 /// Codes after which a real device refuses everything until the process ends.
-const STICKY: [u32; 6] = [214, 700, 702, 715, 716, 719];
+const STICKY_ERRORS: [u32; 6] = [214, 700, 702, 715, 716, 719];
 
 #[derive(Debug, Default)]
-pub(crate) struct State {
-    pub(crate) ranges: Ranges,
-    pub(crate) streams: Streams,
+pub(crate) struct DriverState {
+    pub(crate) ranges: MemoryRanges,
+    pub(crate) streams: StreamTable,
     /// Kernels by handle; a handle is the index plus one.
     pub(crate) functions: Vec<Entry>,
     /// Kernels of each module, as a range of `functions`; a handle is the index plus one.
@@ -29,9 +29,9 @@ pub(crate) struct State {
     /// Shapes of products, width and depth, whose code is loaded.
     loaded_products: BTreeSet<(usize, usize)>,
     /// Objects of cuBLASLt, by handle.
-    pub(crate) objects: Vec<Object>,
+    pub(crate) objects: Vec<CublasObject>,
     /// State of cuFile.
-    pub(crate) direct: Direct,
+    pub(crate) direct: CuFileState,
     calls: HashMap<&'static str, u64>,
     /// Number of waits for words so far.
     pub(crate) waits: u64,
@@ -39,10 +39,10 @@ pub(crate) struct State {
     pub(crate) launches: u64,
     /// Number of times that the context is retained.
     pub(crate) contexts: u64,
-    sticky: Option<u32>,
+    sticky_error: Option<u32>,
 }
 
-static STATE: Mutex<Option<State>> = Mutex::new(None);
+static STATE: Mutex<Option<DriverState>> = Mutex::new(None);
 
 thread_local! {
     static CURRENT: Cell<bool> = const { Cell::new(false) };
@@ -54,32 +54,32 @@ pub(crate) fn set_current(current: bool) {
 }
 
 /// The held lock; waits release it and take it again.
-pub(crate) struct Held(MutexGuard<'static, Option<State>>);
+pub(crate) struct StateGuard(MutexGuard<'static, Option<DriverState>>);
 
-impl std::ops::Deref for Held {
-    type Target = State;
-    fn deref(&self) -> &State {
+impl std::ops::Deref for StateGuard {
+    type Target = DriverState;
+    fn deref(&self) -> &DriverState {
         self.0.as_ref().unwrap_or_else(|| unreachable!("made by `hold`"))
     }
 }
 
-impl std::ops::DerefMut for Held {
-    fn deref_mut(&mut self) -> &mut State {
+impl std::ops::DerefMut for StateGuard {
+    fn deref_mut(&mut self) -> &mut DriverState {
         self.0.as_mut().unwrap_or_else(|| unreachable!("made by `hold`"))
     }
 }
 
-pub(crate) fn hold() -> Held {
+pub(crate) fn lock_state() -> StateGuard {
     let mut guard = STATE.lock().unwrap_or_else(PoisonError::into_inner);
-    guard.get_or_insert_with(State::default);
-    Held(guard)
+    guard.get_or_insert_with(DriverState::default);
+    StateGuard(guard)
 }
 
-impl State {
+impl DriverState {
     /// Records a failure of the device.
     pub(crate) fn fail(&mut self, code: u32) {
-        if STICKY.contains(&code) {
-            self.sticky.get_or_insert(code);
+        if STICKY_ERRORS.contains(&code) {
+            self.sticky_error.get_or_insert(code);
         }
     }
 
@@ -102,7 +102,7 @@ impl State {
     }
 
     pub(crate) fn sticky(&self) -> Option<u32> {
-        self.sticky
+        self.sticky_error
     }
 
     /// Counts a call of `name`; returns the code of an injected failure as an error.
@@ -129,16 +129,16 @@ pub(crate) fn log(name: &str) {
 }
 
 /// Begins a call that requires no context.
-pub(crate) fn enter(name: &'static str) -> Result<Held, u32> {
+pub(crate) fn enter(name: &'static str) -> Result<StateGuard, u32> {
     log(name);
-    let mut state = hold();
+    let mut state = lock_state();
     state.count(name)?;
     Ok(state)
 }
 
 /// Begins a call on the device: it requires a context, fails after a sticky failure, and may find
 /// that queued work has run meanwhile.
-pub(crate) fn enter_device(name: &'static str) -> Result<Held, u32> {
+pub(crate) fn enter_device(name: &'static str) -> Result<StateGuard, u32> {
     let mut state = enter(name)?;
     if !CURRENT.get() {
         return Err(code::INVALID_CONTEXT);

@@ -8,17 +8,17 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use shm::sync::{AtomicU32, Ordering};
 
 use crate::settings::settings;
-use crate::turns::Turns;
+use crate::turn_taking::TurnTaking;
 
 #[derive(Debug)]
-pub(crate) enum Work {
+pub(crate) enum QueuedWork {
     Copy {
         to: usize,
         from: usize,
         size_bytes: usize,
     },
     /// A copy from pageable memory, whose bytes are copied when the call is made.
-    Place {
+    CopyBytes {
         to: usize,
         bytes: Vec<u8>,
     },
@@ -27,8 +27,8 @@ pub(crate) enum Work {
         byte: u8,
         size_bytes: usize,
     },
-    Launch(Launch),
-    Product(Product),
+    Launch(QueuedLaunch),
+    Product(QueuedProduct),
     /// A kernel that never ends.
     Hang,
     Record {
@@ -43,7 +43,7 @@ pub(crate) enum Work {
 }
 
 #[derive(Debug)]
-pub(crate) struct Launch {
+pub(crate) struct QueuedLaunch {
     pub(crate) name: String,
     pub(crate) grid: [u32; 3],
     pub(crate) block: [u32; 3],
@@ -54,7 +54,7 @@ pub(crate) struct Launch {
 
 /// `d = b · aᵀ` in f32, `b` bf16 `[rows, k]` and `a` bf16 `[n, k]`.
 #[derive(Debug)]
-pub(crate) struct Product {
+pub(crate) struct QueuedProduct {
     pub(crate) a: usize,
     pub(crate) b: usize,
     pub(crate) d: usize,
@@ -64,16 +64,16 @@ pub(crate) struct Product {
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Event {
+pub(crate) struct EventState {
     /// Number of times that the event was recorded, and the last of these that a stream has passed.
-    made: u64,
+    records: u64,
     pub(crate) passed: u64,
     pub(crate) passed_ns: u64,
 }
 
 /// A stream that has not been destroyed.
 #[derive(Debug)]
-struct Stream {
+struct StreamState {
     /// Index of its channel.
     channel: usize,
     /// Number of its entries in the channel.
@@ -81,40 +81,40 @@ struct Stream {
 }
 
 #[derive(Debug)]
-pub(crate) struct Streams {
+pub(crate) struct StreamTable {
     /// Streams, by handle.
-    streams: BTreeMap<usize, Stream>,
+    streams: BTreeMap<usize, StreamState>,
     /// Work with its stream, in the order in which it was enqueued.
-    channels: Vec<VecDeque<(usize, Work)>>,
-    pub(crate) events: BTreeMap<usize, Event>,
+    channels: Vec<VecDeque<(usize, QueuedWork)>>,
+    pub(crate) events: BTreeMap<usize, EventState>,
     next_handle: usize,
     /// Number of streams created so far: channels are assigned round-robin.
-    made: usize,
+    created: usize,
     random: u64,
     /// Streams that have run any work.
-    begun: BTreeSet<usize>,
-    turns: Option<Turns>,
+    started_streams: BTreeSet<usize>,
+    turns: Option<TurnTaking>,
 }
 
-impl Default for Streams {
-    fn default() -> Streams {
+impl Default for StreamTable {
+    fn default() -> StreamTable {
         let random = settings().seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x5851_f42d_4c95_7f2d;
-        Streams {
+        StreamTable {
             streams: BTreeMap::new(),
             channels: (0..settings().channels).map(|_| VecDeque::new()).collect(),
             events: BTreeMap::new(),
             next_handle: 16,
-            made: 0,
+            created: 0,
             random,
-            begun: BTreeSet::new(),
-            turns: settings().turns.as_deref().map(Turns::new),
+            started_streams: BTreeSet::new(),
+            turns: settings().turns.as_deref().map(TurnTaking::new),
         }
     }
 }
 
-impl Streams {
+impl StreamTable {
     /// Returns a pseudo-random number below `bound`.
-    pub(crate) fn draw(&mut self, bound: usize) -> usize {
+    pub(crate) fn random_index(&mut self, bound: usize) -> usize {
         self.random =
             self.random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         (self.random >> 33) as usize % bound.max(1)
@@ -127,9 +127,9 @@ impl Streams {
 
     pub(crate) fn create(&mut self) -> usize {
         let handle = self.handle();
-        let channel = self.made % self.channels.len();
-        self.made += 1;
-        self.streams.insert(handle, Stream { channel, queued: 0 });
+        let channel = self.created % self.channels.len();
+        self.created += 1;
+        self.streams.insert(handle, StreamState { channel, queued: 0 });
         handle
     }
 
@@ -161,7 +161,7 @@ impl Streams {
     }
 
     /// Adds work to a stream; returns false if there is no such stream.
-    pub(crate) fn push(&mut self, stream: usize, work: Work) -> bool {
+    pub(crate) fn push(&mut self, stream: usize, work: QueuedWork) -> bool {
         let Some(found) = self.streams.get_mut(&stream) else { return false };
         found.queued += 1;
         self.channels[found.channel].push_back((stream, work));
@@ -170,7 +170,7 @@ impl Streams {
 
     pub(crate) fn create_event(&mut self) -> usize {
         let handle = self.handle();
-        self.events.insert(handle, Event::default());
+        self.events.insert(handle, EventState::default());
         handle
     }
 
@@ -179,44 +179,44 @@ impl Streams {
     }
 
     /// Returns the work of recording an event on a stream.
-    pub(crate) fn mark(&mut self, event: usize) -> Option<Work> {
+    pub(crate) fn mark(&mut self, event: usize) -> Option<QueuedWork> {
         let found = self.events.get_mut(&event)?;
-        found.made += 1;
-        Some(Work::Record { event, mark: found.made })
+        found.records += 1;
+        Some(QueuedWork::Record { event, mark: found.records })
     }
 
     /// Returns true if the last recording of the event has been passed; `None` if there is no such
     /// event.
     pub(crate) fn is_passed(&self, event: usize) -> Option<bool> {
-        self.events.get(&event).map(|event| event.passed == event.made)
+        self.events.get(&event).map(|event| event.passed == event.records)
     }
 
     /// Returns the time at which the event was passed; `None` if it was not.
     pub(crate) fn passed_ns(&self, event: usize) -> Option<u64> {
         let event = self.events.get(&event)?;
-        (event.made > 0 && event.passed == event.made).then_some(event.passed_ns)
+        (event.records > 0 && event.passed == event.records).then_some(event.passed_ns)
     }
 
     /// Returns the channels whose first entry can run now.
     pub(crate) fn ready(&mut self) -> Vec<usize> {
         let first = |channel: &usize| self.channels[*channel].front();
         let is_ready = |channel: &usize| match first(channel) {
-            None | Some((_, Work::Hang)) => false,
-            Some((_, Work::Wait { word, value })) => is_reached(*word, *value),
+            None | Some((_, QueuedWork::Hang)) => false,
+            Some((_, QueuedWork::Wait { word, value })) => is_reached(*word, *value),
             Some(_) => true,
         };
         let mut found: Vec<usize> = (0..self.channels.len()).filter(is_ready).collect();
         if let Some(turns) = &mut self.turns {
-            let waits = |queue: &VecDeque<(usize, Work)>| match queue.front() {
-                Some((_, Work::Wait { word, value })) => !is_reached(*word, *value),
+            let waits = |queue: &VecDeque<(usize, QueuedWork)>| match queue.front() {
+                Some((_, QueuedWork::Wait { word, value })) => !is_reached(*word, *value),
                 _ => false,
             };
-            turns.tell(self.channels.iter().any(waits));
+            turns.announce(self.channels.iter().any(waits));
             let has_begun = |channel: &usize| {
                 let first = self.channels[*channel].front();
-                first.is_some_and(|(stream, _)| self.begun.contains(stream))
+                first.is_some_and(|(stream, _)| self.started_streams.contains(stream))
             };
-            if !found.iter().all(has_begun) && turns.others_wait() {
+            if !found.iter().all(has_begun) && turns.another_process_waits() {
                 found.retain(has_begun);
             }
         }
@@ -224,13 +224,13 @@ impl Streams {
     }
 
     /// Removes the first entry of a channel to run it.
-    pub(crate) fn take(&mut self, channel: usize) -> Option<Work> {
+    pub(crate) fn take(&mut self, channel: usize) -> Option<QueuedWork> {
         let (stream, work) = self.channels[channel].pop_front()?;
         if let Some(found) = self.streams.get_mut(&stream) {
             found.queued -= 1;
         }
-        if !matches!(work, Work::Wait { .. }) {
-            self.begun.insert(stream);
+        if !matches!(work, QueuedWork::Wait { .. }) {
+            self.started_streams.insert(stream);
         }
         Some(work)
     }

@@ -8,15 +8,15 @@ use kernels::{PoolOptions, Variant};
 use model::config::{Dtype, ModelConfig};
 use model::gguf_tokenizer::GgufTokenizer;
 use model::source::gguf::GgufSource;
-use planner::policy::{Homes, Policy, device_map};
+use planner::policy::{DefaultTiers, Policy, device_map};
 use program::compile::compile;
 use program::map::DeviceMap;
 use program::plan::RunShape;
 use program::step_table::List;
 use program::topology::MemoryId;
 use workers::setup::LaneOptions;
-use workers::shared::table::Item;
-use workers::testing::{Interleaved, Placed, Request, Sampled};
+use workers::shared::table::WorkItem;
+use workers::testing::{Interleaved, PlacedRequest, SampledLogits, SequenceRequest};
 
 /// Division of a text into windows.
 #[derive(Debug, Clone, Copy)]
@@ -32,7 +32,7 @@ pub struct Windows {
 /// the number of all.
 #[allow(dead_code, reason = "each example uses its part")]
 pub struct Predicted {
-    pub rows: Vec<Sampled>,
+    pub rows: Vec<SampledLogits>,
     pub selected: (u64, u64),
 }
 
@@ -60,7 +60,7 @@ pub fn tokens(
 
 /// Returns the map of a run on the CPU alone, entirely in the run's dtype.
 pub fn on_cpu(config: &ModelConfig) -> DeviceMap {
-    let homes = Homes { kv: MemoryId::DRAM, prefill_hidden: MemoryId::DRAM };
+    let homes = DefaultTiers { kv: MemoryId::DRAM, prefill_hidden: MemoryId::DRAM };
     device_map(&Policy::CpuOnly, config, true, homes)
 }
 
@@ -96,29 +96,33 @@ pub fn predictions(
         pool: PoolOptions::unpinned(std::thread::available_parallelism()?.get()),
         link_bytes_per_s: None,
         wait_timeout: Duration::from_secs(60),
-        forms: None,
-        routes_evenly: false,
+        grammars: None,
+        routes_randomly: false,
         select_text: select_text.to_vec(),
     };
     let mut lanes = Interleaved::start(compile(source.config(), &shape, map)?, source, options)?;
     let window = |slot: usize| &tokens[slot * windows.tokens..][..windows.tokens];
-    let group: Vec<Placed> = (0..windows.count)
+    let group: Vec<PlacedRequest> = (0..windows.count)
         .map(|slot| {
             let prompt = window(slot)[..windows.prompt].to_vec();
-            Placed { batch: 0, slot, request: Request::greedy(prompt, judged as u32) }
+            PlacedRequest {
+                batch: 0,
+                slot,
+                request: SequenceRequest::greedy(prompt, judged as u32),
+            }
         })
         .collect();
     let table = lanes.table();
     let (_, rows) = lanes.run_group(&group, &mut |_| {
-        for index in 0..table.items(0, List::DECODE) {
-            let Item { slot, first, .. } = table.item(0, List::DECODE, index);
+        for index in 0..table.item_count(0, List::DECODE) {
+            let WorkItem { slot, first, .. } = table.item(0, List::DECODE, index);
             if (windows.prompt..windows.tokens).contains(&first) {
                 table.set_output(0, slot, first - windows.prompt, window(slot)[first]);
             }
         }
         0
     })?;
-    Ok(Predicted { rows, selected: table.selected() })
+    Ok(Predicted { rows, selected: table.selected_positions() })
 }
 
 /// Statistics of the divergences of all compared predictions.
@@ -134,7 +138,7 @@ pub struct Comparison {
 
 impl Comparison {
     /// Compares predictions with the expected ones.
-    pub fn of(expected: &[Sampled], found: &[Sampled]) -> Comparison {
+    pub fn between(expected: &[SampledLogits], found: &[SampledLogits]) -> Comparison {
         let mut divergences = Vec::new();
         let mut same_choice = 0;
         for (expected, found) in expected.iter().zip(found) {

@@ -3,20 +3,19 @@
 //! Fresh K and V are read from the values of this step, as on every device. With a 4-bit cache the
 //! kernels read them as the records that the append will store.
 
-use cuda::{Address, CudaError};
+use cuda::{CudaError, DeviceAddress};
 use cuda_kernels::{
-    KeysOrValues, attention_decode, attention_prefill, quantise_kv, scores, softmax,
-    weighted_values,
+    KvOperand, attention_decode, attention_prefill, quantise_kv, scores, softmax, weighted_values,
 };
 use model::ops::{Kv, Op, Value};
 use program::formats::KvFormat;
 use program::ir::{Compute, Region, Rows};
 
-use super::compute::Computing;
+use super::compute::ComputeContext;
 use super::scratch::{attention_shape, kind_of};
-use crate::rows::counts;
+use crate::work_items::row_counts;
 
-impl Computing<'_> {
+impl ComputeContext<'_> {
     /// Enqueues the operation and returns the number of bytes of cached K and V that it reads.
     pub(super) fn attention(&mut self, compute: &Compute) -> Result<u64, CudaError> {
         let kind = kind_of(&self.plan.config, compute.at);
@@ -25,7 +24,7 @@ impl Computing<'_> {
         if units.count == 0 {
             return Ok(0);
         }
-        let (_, rows) = counts(self.table, self.program, compute.at);
+        let (_, rows) = row_counts(self.table, self.program, compute.at);
         let (shape, dtype) = (attention_shape(&self.plan.config, kind), self.plan.shape.dtype);
         // The only weights of an attention operation are the sinks of a softmax.
         let sinks = self.vector(compute, 0);
@@ -77,7 +76,7 @@ impl Computing<'_> {
         kv: Kv,
         fresh: Region,
         rows: usize,
-    ) -> Result<KeysOrValues, CudaError> {
+    ) -> Result<KvOperand, CudaError> {
         let (config, dtype) = (&self.plan.config, self.plan.shape.dtype);
         let place = compute.op.caches().iter().position(|other| *other == kv);
         let cache = match place.and_then(|place| compute.caches.get(place)) {
@@ -86,7 +85,7 @@ impl Computing<'_> {
                 let origin = self.table.cache_origin(self.program, at, chunk, kv);
                 let position_bytes = self.plan.map.kv_format.position_bytes(config.head_dim, dtype);
                 let first = origin / config.head_dim * position_bytes;
-                let places = self.device.places();
+                let places = self.device.buffer_addresses();
                 places.address(region.buffer, first, places.size_bytes(region.buffer) - first)
             }
             None => 0,
@@ -97,12 +96,12 @@ impl Computing<'_> {
         };
         let fresh = self.rows(fresh, value, rows);
         if self.plan.map.kv_format == KvFormat::Plain {
-            return Ok(KeysOrValues::Plain { fresh, cache });
+            return Ok(KvOperand::Plain { fresh, cache });
         }
         let records = self.device.scratch_address(self.device.scratch().fresh[index]);
         let shape = ((rows * config.num_kv_heads) as u32, config.head_dim as u32);
         self.launch(quantise_kv(dtype, shape, fresh, records))?;
-        Ok(KeysOrValues::Four { fresh: records, cache })
+        Ok(KvOperand::Kv4 { fresh: records, cache })
     }
 
     fn whole_output(&self, compute: &Compute) -> Region {
@@ -111,12 +110,12 @@ impl Computing<'_> {
     }
 
     /// Returns the address that the chunk's score offsets are relative to.
-    fn scores_range(&self, compute: &Compute, region: Region) -> Address {
+    fn scores_range(&self, compute: &Compute, region: Region) -> DeviceAddress {
         let rows = self.table.program(self.program).rows;
         assert!(rows == Rows::Single, "prefill has the fused form only");
         let units = self.table.chunk_units(usize::from(compute.at.batch), compute.chunk);
         let stride_bytes = self.table.scores_stride() * size_of::<f32>();
         let (first, size_bytes) = (units.start * stride_bytes, units.len() * stride_bytes);
-        self.device.places().address(region.buffer, first, size_bytes)
+        self.device.buffer_addresses().address(region.buffer, first, size_bytes)
     }
 }

@@ -10,15 +10,18 @@ use cuda_kernels::{Cubin, PTX};
 
 /// Duration after which a compilation is reported. The driver loads what it has compiled before
 /// from disk.
-const SLOW: Duration = Duration::from_millis(500);
+const SLOW_COMPILATION: Duration = Duration::from_millis(500);
 
 /// Loads the kernels. Uses the image that was compiled ahead of time for this device; if there is
-/// none, or the driver rejects it, the driver compiles the PTX. `tell` is called, possibly on
-/// another thread, if this takes longer than [`SLOW`].
+/// none, or the driver rejects it, the driver compiles the PTX. `on_slow` is called, possibly on
+/// another thread, if this takes longer than [`SLOW_COMPILATION`].
 ///
 /// # Errors
 /// Returns the driver's error.
-pub(super) fn load(context: &Context, tell: &(dyn Fn() + Sync)) -> Result<Arc<Module>, CudaError> {
+pub(super) fn load(
+    context: &Context,
+    on_slow: &(dyn Fn() + Sync),
+) -> Result<Arc<Module>, CudaError> {
     let image = Cubin::find(context.info().capability).and_then(Cubin::image);
     if let Some(image) = image {
         // SAFETY: needed to load code; the image is part of this build.
@@ -29,8 +32,8 @@ pub(super) fn load(context: &Context, tell: &(dyn Fn() + Sync)) -> Result<Arc<Mo
     let (done, is_done) = channel::<()>();
     std::thread::scope(|scope| {
         let report = move || {
-            if is_done.recv_timeout(SLOW) == Err(RecvTimeoutError::Timeout) {
-                tell();
+            if is_done.recv_timeout(SLOW_COMPILATION) == Err(RecvTimeoutError::Timeout) {
+                on_slow();
             }
         };
         // Without this thread the code compiles in silence.

@@ -19,28 +19,28 @@ use program::topology::LaneId;
 use shm::{Control, Position, TraceRecord, TraceWriter, now_ns};
 
 use super::depth::{ENTRIES_MAX, INSTRUCTIONS_MAX};
-use super::verdict::{Verdict, judge};
-use crate::error::{LaneError, PoisonCode, place};
-use crate::lane_executor::Work;
-use crate::still::{StillBounds, Stillness};
+use super::stall_check::{StallStatus, check_stall};
+use crate::error::{LaneError, PoisonCode, describe_position};
+use crate::lane_executor::WorkAmount;
+use crate::stall::{StallBounds, StallDetector};
 
 /// Time during which the device is polled without a pause. Polling is less frequent afterwards.
-const SPIN: Duration = Duration::from_micros(30);
+const SPIN_TIME: Duration = Duration::from_micros(30);
 /// Interval between polls after that: an instruction takes longer, and so does waking a thread.
-const PAUSE: Duration = Duration::from_micros(20);
+const POLL_INTERVAL: Duration = Duration::from_micros(20);
 /// Interval between checks for poison while nothing is enqueued.
-const IDLE: Duration = Duration::from_millis(100);
+const IDLE_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Identifies an instruction in a particular run of its list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Which {
+pub(super) struct InstructionRun {
     pub(super) program: ProgramId,
     /// Index of the step within its program.
     pub(super) step: u32,
     pub(super) instruction: u32,
 }
 
-impl Which {
+impl InstructionRun {
     /// Returns the position in the representation of the control segment.
     fn position(self) -> Position {
         let program = self.program.0.into();
@@ -49,12 +49,12 @@ impl Which {
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Pending {
+enum PendingWork {
     /// Work between the two events of a pair.
     Device {
         pair: usize,
-        which: Which,
-        work: Work,
+        run: InstructionRun,
+        work: WorkAmount,
         /// Number of stream entries up to the end of the work.
         entries: u64,
     },
@@ -65,13 +65,13 @@ enum Pending {
 #[derive(Debug, Clone)]
 enum Failure {
     Poisoned,
-    Stuck { which: Which, still: Duration },
-    Cuda { which: Option<Which>, error: CudaError },
+    Stalled { run: InstructionRun, stalled_for: Duration },
+    Cuda { run: Option<InstructionRun>, error: CudaError },
 }
 
 #[derive(Debug)]
 struct Queue {
-    pending: VecDeque<Pending>,
+    pending: VecDeque<PendingWork>,
     /// Indices of the pairs of events that are not in use.
     free: Vec<usize>,
     /// Number of stream entries that the device is known to have completed.
@@ -81,20 +81,20 @@ struct Queue {
 }
 
 #[derive(Debug)]
-struct Shared {
+struct CompletionQueue {
     queue: Mutex<Queue>,
     changed: Condvar,
     pairs: Vec<[Event; 2]>,
 }
 
-impl Shared {
+impl CompletionQueue {
     fn lock(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for a change, or for [`IDLE`] at most.
+    /// Waits for a change, or for [`IDLE_CHECK_INTERVAL`] at most.
     fn wait<'a>(&self, queue: MutexGuard<'a, Queue>) -> MutexGuard<'a, Queue> {
-        let waited = self.changed.wait_timeout(queue, IDLE);
+        let waited = self.changed.wait_timeout(queue, IDLE_CHECK_INTERVAL);
         waited.unwrap_or_else(PoisonError::into_inner).0
     }
 
@@ -113,13 +113,13 @@ pub(super) struct CompletionSetup {
     pub(super) context: Context,
     pub(super) control: Control,
     pub(super) trace: TraceWriter,
-    pub(super) still: StillBounds,
+    pub(super) stall_bounds: StallBounds,
 }
 
 /// Work of a lane on the device; see the module documentation.
 #[derive(Debug)]
-pub(super) struct Completion {
-    shared: Arc<Shared>,
+pub(super) struct CompletionTracker {
+    shared: Arc<CompletionQueue>,
     lane: LaneId,
     plan: Arc<Plan>,
     control: Control,
@@ -128,19 +128,19 @@ pub(super) struct Completion {
 
 /// A pair of events around work that is being enqueued.
 #[derive(Debug)]
-pub(super) struct Open {
+pub(super) struct OpenWork {
     pair: usize,
-    which: Which,
+    run: InstructionRun,
 }
 
-impl Completion {
+impl CompletionTracker {
     /// Creates the events and starts the thread.
     ///
     /// # Errors
     /// Returns the driver's error, or `Ok(Err(_))` if the system cannot start a thread.
     pub(super) fn start(
         setup: CompletionSetup,
-    ) -> Result<Result<Completion, std::io::Error>, CudaError> {
+    ) -> Result<Result<CompletionTracker, std::io::Error>, CudaError> {
         let mut pairs = Vec::with_capacity(INSTRUCTIONS_MAX);
         for _ in 0..INSTRUCTIONS_MAX {
             pairs.push([Event::new(&setup.context)?, Event::new(&setup.context)?]);
@@ -152,31 +152,32 @@ impl Completion {
             failure: None,
             closed: false,
         };
-        let shared = Arc::new(Shared { queue: Mutex::new(queue), changed: Condvar::new(), pairs });
+        let shared =
+            Arc::new(CompletionQueue { queue: Mutex::new(queue), changed: Condvar::new(), pairs });
         let (lane, control) = (setup.lane, setup.control.clone());
-        let (theirs, plan) = (Arc::clone(&shared), Arc::clone(&setup.plan));
+        let (thread_shared, plan) = (Arc::clone(&shared), Arc::clone(&setup.plan));
         let thread = std::thread::Builder::new()
             .name(format!("{} done", plan.lane_name(lane)))
-            .spawn(move || Finisher { shared: theirs, setup, last_end_ns: 0 }.run());
+            .spawn(move || CompletionThread { shared: thread_shared, setup, last_end_ns: 0 }.run());
         Ok(thread.map(|thread| {
             let thread = Some(thread);
-            Completion { shared, lane, plan, control, thread }
+            CompletionTracker { shared, lane, plan, control, thread }
         }))
     }
 
-    /// Begins a piece of work, which comprises everything enqueued until [`Completion::close`].
-    /// Blocks while the stream is full.
+    /// Begins a piece of work, which comprises everything enqueued until
+    /// [`CompletionTracker::close`]. Blocks while the stream is full.
     ///
     /// # Errors
     /// Returns an earlier failure of the lane.
-    pub(super) fn open(&self, stream: &Stream, which: Which) -> Result<Open, LaneError> {
+    pub(super) fn open(&self, stream: &Stream, run: InstructionRun) -> Result<OpenWork, LaneError> {
         let mut queue = self.shared.lock();
         let pair = loop {
             if let Some(failure) = &queue.failure {
                 return Err(self.error(failure.clone()));
             }
             // Waits alone, which belong to no piece of work, cannot fill the stream.
-            let in_flight = stream.entries().saturating_sub(queue.done_entries);
+            let in_flight = stream.enqueued().saturating_sub(queue.done_entries);
             let is_full = in_flight >= ENTRIES_MAX && !queue.pending.is_empty();
             if !is_full && let Some(pair) = queue.free.pop() {
                 break pair;
@@ -185,28 +186,33 @@ impl Completion {
         };
         drop(queue);
         let recorded = self.shared.pairs[pair][0].record(stream);
-        recorded.map_err(|error| self.cuda(which, error))?;
-        Ok(Open { pair, which })
+        recorded.map_err(|error| self.cuda(run, error))?;
+        Ok(OpenWork { pair, run })
     }
 
     /// Ends a piece of work.
     ///
     /// # Errors
     /// Returns the driver's error.
-    pub(super) fn close(&self, stream: &Stream, open: Open, work: Work) -> Result<(), LaneError> {
-        let Open { pair, which } = open;
+    pub(super) fn close(
+        &self,
+        stream: &Stream,
+        open: OpenWork,
+        work: WorkAmount,
+    ) -> Result<(), LaneError> {
+        let OpenWork { pair, run } = open;
         let recorded = self.shared.pairs[pair][1].record(stream);
-        recorded.map_err(|error| self.cuda(which, error))?;
-        self.push(Pending::Device { pair, which, work, entries: stream.entries() });
+        recorded.map_err(|error| self.cuda(run, error))?;
+        self.push(PendingWork::Device { pair, run, work, entries: stream.enqueued() });
         Ok(())
     }
 
     /// Advances the timeline once all earlier work is complete.
     pub(super) fn signal(&self) {
-        self.push(Pending::Signal);
+        self.push(PendingWork::Signal);
     }
 
-    fn push(&self, pending: Pending) {
+    fn push(&self, pending: PendingWork) {
         let mut queue = self.shared.lock();
         queue.pending.push_back(pending);
         drop(queue);
@@ -217,7 +223,7 @@ impl Completion {
     ///
     /// # Errors
     /// Returns the failure that prevented it.
-    pub(super) fn settle(&self) -> Result<(), LaneError> {
+    pub(super) fn wait_until_complete(&self) -> Result<(), LaneError> {
         let mut queue = self.shared.lock();
         loop {
             if let Some(failure) = &queue.failure {
@@ -237,36 +243,36 @@ impl Completion {
     }
 
     /// Records a failed call that enqueues work and returns it as an error of the lane.
-    pub(super) fn cuda(&self, which: Which, error: CudaError) -> LaneError {
-        let failure = Failure::Cuda { which: Some(which), error };
+    pub(super) fn cuda(&self, run: InstructionRun, error: CudaError) -> LaneError {
+        let failure = Failure::Cuda { run: Some(run), error };
         self.shared.fail(failure.clone());
         self.error(failure)
     }
 
     fn error(&self, failure: Failure) -> LaneError {
         let lane = self.plan.lane_name(self.lane).to_owned();
-        let place = |which: Option<Which>| match which {
-            Some(which) => place(&self.plan, self.lane, which.position()),
+        let place = |run: Option<InstructionRun>| match run {
+            Some(run) => describe_position(&self.plan, self.lane, run.position()),
             None => "no instruction".to_owned(),
         };
         match failure {
             Failure::Poisoned => LaneError::Poisoned,
-            Failure::Stuck { which, still } => {
-                LaneError::Stuck { lane, place: place(Some(which)), still_s: still.as_secs() }
+            Failure::Stalled { run, stalled_for } => {
+                LaneError::Stuck { lane, place: place(Some(run)), still_s: stalled_for.as_secs() }
             }
-            Failure::Cuda { which, error } => {
-                LaneError::Device { lane, place: place(which), source: error }
+            Failure::Cuda { run, error } => {
+                LaneError::Device { lane, place: place(run), source: error }
             }
         }
     }
 
     /// Poisons the run after a failure that this lane detected.
-    pub(super) fn stop(&self) {
+    pub(super) fn poison_run(&self) {
         self.control.stop(self.lane.index() as u32, PoisonCode::Device as u32);
     }
 }
 
-impl Drop for Completion {
+impl Drop for CompletionTracker {
     fn drop(&mut self) {
         self.shared.lock().closed = true;
         self.shared.changed.notify_all();
@@ -278,16 +284,16 @@ impl Drop for Completion {
 }
 
 /// State of the completion thread.
-struct Finisher {
-    shared: Arc<Shared>,
+struct CompletionThread {
+    shared: Arc<CompletionQueue>,
     setup: CompletionSetup,
     last_end_ns: u64,
 }
 
-impl Finisher {
+impl CompletionThread {
     fn run(mut self) {
         if let Err(error) = self.setup.context.make_current() {
-            return self.fail(Failure::Cuda { which: None, error });
+            return self.fail(Failure::Cuda { run: None, error });
         }
         while let Some(pending) = self.next() {
             if let Err(failure) = self.finish(pending) {
@@ -295,7 +301,7 @@ impl Finisher {
             }
             let mut queue = self.shared.lock();
             queue.pending.pop_front();
-            if let Pending::Device { pair, entries, .. } = pending {
+            if let PendingWork::Device { pair, entries, .. } = pending {
                 queue.free.push(pair);
                 queue.done_entries = entries;
             }
@@ -315,7 +321,7 @@ impl Finisher {
 
     /// Returns the oldest unfinished entry, which stays in the queue, or `None` once the queue is
     /// closed and empty.
-    fn next(&self) -> Option<Pending> {
+    fn next(&self) -> Option<PendingWork> {
         let mut queue = self.shared.lock();
         loop {
             if let Some(pending) = queue.pending.front() {
@@ -328,21 +334,21 @@ impl Finisher {
         }
     }
 
-    fn finish(&mut self, pending: Pending) -> Result<(), Failure> {
-        let (which, work, start_ns, end_ns) = match pending {
-            Pending::Signal => {
+    fn finish(&mut self, pending: PendingWork) -> Result<(), Failure> {
+        let (run, work, start_ns, end_ns) = match pending {
+            PendingWork::Signal => {
                 self.lane().timeline.signal();
                 return Ok(());
             }
-            Pending::Device { pair, which, work, .. } => {
-                self.lane().set_position(which.position());
-                let failed = |error| Failure::Cuda { which: Some(which), error };
-                self.wait(pair, which)?;
+            PendingWork::Device { pair, run, work, .. } => {
+                self.lane().set_position(run.position());
+                let failed = |error| Failure::Cuda { run: Some(run), error };
+                self.wait(pair, run)?;
                 let end_ns = now_ns();
                 let [start, end] = &self.shared.pairs[pair];
                 let elapsed_ns = end.elapsed_ns(start).map_err(failed)?;
                 let start_ns = end_ns.saturating_sub(elapsed_ns).max(self.last_end_ns);
-                (which, work, start_ns, end_ns)
+                (run, work, start_ns, end_ns)
             }
         };
         self.last_end_ns = end_ns;
@@ -351,9 +357,9 @@ impl Finisher {
             end_ns,
             bytes: work.bytes,
             rows: work.rows,
-            instruction: which.instruction,
-            step: which.step,
-            program: which.program.0.into(),
+            instruction: run.instruction,
+            step: run.step,
+            program: run.program.0.into(),
         });
         Ok(())
     }
@@ -365,33 +371,33 @@ impl Finisher {
     /// Waits until the device has passed the end of a pair. The bound applies to lack of progress,
     /// as in lanes of the host, since the work may include a wait for another lane. It counts from
     /// the last movement, which all lanes observe equally.
-    fn wait(&self, pair: usize, which: Which) -> Result<(), Failure> {
+    fn wait(&self, pair: usize, run: InstructionRun) -> Result<(), Failure> {
         let control = &self.setup.control;
-        let bound = self.setup.still.now(control);
+        let bound = self.setup.stall_bounds.current(control);
         let lanes = self.setup.plan.topology.lanes.len();
-        let mut stillness = Stillness::new(control, lanes, bound);
+        let mut detector = StallDetector::new(control, lanes, bound);
         let spinning = Instant::now();
         let [start, end] = &self.shared.pairs[pair];
         loop {
             match end.is_done() {
                 Ok(true) => return Ok(()),
                 Ok(false) => {}
-                Err(error) => return Err(Failure::Cuda { which: Some(which), error }),
+                Err(error) => return Err(Failure::Cuda { run: Some(run), error }),
             }
-            if spinning.elapsed() < SPIN {
+            if spinning.elapsed() < SPIN_TIME {
                 if control.poison().cause().is_some() {
                     return Err(Failure::Poisoned);
                 }
                 std::hint::spin_loop();
                 continue;
             }
-            std::thread::sleep(PAUSE);
+            std::thread::sleep(POLL_INTERVAL);
             let begun = || start.is_done().unwrap_or(true);
-            let still = stillness.look();
-            match judge(control, still, bound, begun) {
-                Verdict::Wait => {}
-                Verdict::Poisoned => return Err(Failure::Poisoned),
-                Verdict::Stuck => return Err(Failure::Stuck { which, still }),
+            let stalled_for = detector.check();
+            match check_stall(control, stalled_for, bound, begun) {
+                StallStatus::InProgress => {}
+                StallStatus::Poisoned => return Err(Failure::Poisoned),
+                StallStatus::Stalled => return Err(Failure::Stalled { run, stalled_for }),
             }
         }
     }

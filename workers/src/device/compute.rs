@@ -1,13 +1,13 @@
 //! Execution of one operation of the model's table as kernel launches.
 
-use cuda::{Address, CudaError, Stream};
+use cuda::{CudaError, DeviceAddress, Stream};
 use cuda_kernels::{
-    Linear, LinearOut, Weight, add_rms_norm, decompress, epilogue, head_norm, layer_norm, linear,
-    rms_norm, rope,
+    DeviceLinear, DeviceLinearOut, DeviceWeight, add_rms_norm, decompress, epilogue, head_norm,
+    layer_norm, linear, rms_norm, rope,
 };
-use model::compressed::WeightFormat;
 use model::config::{Activation, QkNorm};
 use model::ops::{Op, Value};
+use model::quantized_format::WeightFormat;
 use program::formats::on_device;
 use program::ir::{Compute, ProgramId, Region};
 use program::plan::Plan;
@@ -18,12 +18,12 @@ use super::open::Device;
 use super::scratch::kind_of;
 use super::uploads::Uploads;
 use crate::execute::{SWIGLU_ALPHA, SWIGLU_LIMIT};
-use crate::lane_executor::Work;
-use crate::rows::counts;
+use crate::lane_executor::WorkAmount;
 use crate::shared::table::StepTable;
+use crate::work_items::row_counts;
 
 /// Context of a compute instruction.
-pub(super) struct Computing<'a> {
+pub(super) struct ComputeContext<'a> {
     pub(super) plan: &'a Plan,
     pub(super) device: &'a Device,
     pub(super) stream: &'a Stream,
@@ -32,16 +32,16 @@ pub(super) struct Computing<'a> {
     pub(super) uploads: &'a mut Uploads,
 }
 
-impl Computing<'_> {
+impl ComputeContext<'_> {
     /// Enqueues the operation. `Sample` does not run on the device.
-    pub(super) fn run(&mut self, compute: &Compute) -> Result<Work, CudaError> {
-        let (found, rows) = counts(self.table, self.program, compute.at);
+    pub(super) fn run(&mut self, compute: &Compute) -> Result<WorkAmount, CudaError> {
+        let (found, rows) = row_counts(self.table, self.program, compute.at);
         let rows = match compute.op {
             Op::FinalNorm | Op::Head => found,
             _ => rows,
         };
         if rows == 0 {
-            return Ok(Work::default());
+            return Ok(WorkAmount::default());
         }
         let (config, dtype) = (&self.plan.config, self.plan.shape.dtype);
         let weight_bytes = compute.op.weight_bytes_in(config, dtype, self.format(compute)) as u64;
@@ -69,18 +69,18 @@ impl Computing<'_> {
                 0
             }
         };
-        Ok(Work { bytes: weight_bytes + cache_bytes, rows: rows as u32 })
+        Ok(WorkAmount { bytes: weight_bytes + cache_bytes, rows: rows as u32 })
     }
 
     /// Returns the address of the first `rows` rows of a value.
-    pub(super) fn rows(&self, region: Region, value: Value, rows: usize) -> Address {
+    pub(super) fn rows(&self, region: Region, value: Value, rows: usize) -> DeviceAddress {
         let elements = value.row_elements(&self.plan.config).unwrap_or(0);
         let size_bytes = rows * elements * value.element_bytes(self.plan.shape.dtype);
-        self.device.places().address(region.buffer, 0, size_bytes)
+        self.device.buffer_addresses().address(region.buffer, 0, size_bytes)
     }
 
     /// Returns the address of the first `rows` rows of the output.
-    pub(super) fn output(&self, compute: &Compute, rows: usize) -> Address {
+    pub(super) fn output(&self, compute: &Compute, rows: usize) -> DeviceAddress {
         let (Some(region), Some(value)) = (compute.output, compute.op.writes(&self.plan.config))
         else {
             panic!("{:?} writes no value", compute.op)
@@ -96,18 +96,19 @@ impl Computing<'_> {
     }
 
     /// Returns the address of a vector stored after the matrix, or 0 if there is none.
-    pub(super) fn vector(&self, compute: &Compute, index: usize) -> Address {
+    pub(super) fn vector(&self, compute: &Compute, index: usize) -> DeviceAddress {
         let Some(shape) = compute.op.weights(&self.plan.config) else { return 0 };
         let Some(count) = shape.vectors[index] else { return 0 };
         let layout = shape.layout(self.plan.shape.dtype, self.format(compute));
         let offset = layout.vector_offsets[index];
         let buffer = compute.weights[0].buffer;
-        self.device.places().address(buffer, offset, count * size_of::<f32>())
+        self.device.buffer_addresses().address(buffer, offset, count * size_of::<f32>())
     }
 
-    pub(super) fn launch(&self, launch: cuda_kernels::Launch) -> Result<(), CudaError> {
-        // SAFETY: needed to compute. All operands come from the plan's buffers through `Places`,
-        // which checks them against the step table's sizes; the program orders other users of them.
+    pub(super) fn launch(&self, launch: cuda_kernels::KernelLaunch) -> Result<(), CudaError> {
+        // SAFETY: needed to compute. All operands come from the plan's buffers through
+        // `BufferAddresses`, which checks them against the step table's sizes; the program orders
+        // other users of them.
         unsafe { self.device.launch(self.stream, launch) }
     }
 
@@ -117,7 +118,7 @@ impl Computing<'_> {
         let (row_index, input_rows) = if picks {
             let at = (self.program, compute.at);
             let lists = self.uploads.rows(config, self.device, self.stream, self.table, at)?;
-            (lists.last_rows, counts(self.table, self.program, compute.at).1)
+            (lists.last_rows, row_counts(self.table, self.program, compute.at).1)
         } else {
             (0, rows)
         };
@@ -142,15 +143,19 @@ impl Computing<'_> {
     }
 
     /// Enqueues the sums of a linear if cuBLASLt computes them, and returns their address.
-    fn sums(&self, compute: &Compute, product: &Linear) -> Result<Option<Address>, CudaError> {
+    fn sums(
+        &self,
+        compute: &Compute,
+        product: &DeviceLinear,
+    ) -> Result<Option<DeviceAddress>, CudaError> {
         let Some(products) = self.device.products() else { return Ok(None) };
         let (shape, rows) = (&self.plan.shape, self.table.program(self.program).rows);
         if !multiplies_plain(shape, rows, compute.op, self.format(compute)) {
             return Ok(None);
         }
         let weight = match product.weight {
-            Weight::Plain(weight) => weight,
-            Weight::Grouped(form, records) => {
+            DeviceWeight::Plain(weight) => weight,
+            DeviceWeight::Grouped(form, records) => {
                 let matrix = (product.n, product.k);
                 self.launch(decompress(shape.dtype, form, matrix, records, products.weight()))?;
                 products.weight()
@@ -162,8 +167,12 @@ impl Computing<'_> {
     }
 
     /// Enqueues the linear of an operation.
-    pub(super) fn multiply(&self, compute: &Compute, product: &Linear) -> Result<(), CudaError> {
-        let (dtype, Linear { rows, n, bias, out, .. }) = (self.plan.shape.dtype, *product);
+    pub(super) fn multiply(
+        &self,
+        compute: &Compute,
+        product: &DeviceLinear,
+    ) -> Result<(), CudaError> {
+        let (dtype, DeviceLinear { rows, n, bias, out, .. }) = (self.plan.shape.dtype, *product);
         match self.sums(compute, product)? {
             Some(sums) => self.launch(epilogue(dtype, (rows, n), sums, bias, out)),
             None => self.launch(linear(dtype, product)),
@@ -178,16 +187,16 @@ impl Computing<'_> {
     }
 
     /// Returns the operation's matrix.
-    pub(super) fn weight(&self, compute: &Compute) -> Weight {
+    pub(super) fn weight(&self, compute: &Compute) -> DeviceWeight {
         let ((n, k), buffer) = (self.matrix_shape(compute), compute.weights[0].buffer);
-        let places = self.device.places();
+        let places = self.device.buffer_addresses();
         match self.format(compute) {
             WeightFormat::Plain => {
                 let size_bytes = n * k * self.plan.shape.dtype.size_bytes();
-                Weight::Plain(places.address(buffer, 0, size_bytes))
+                DeviceWeight::Plain(places.address(buffer, 0, size_bytes))
             }
             WeightFormat::Grouped(form) => {
-                Weight::Grouped(form, places.address(buffer, 0, form.size_bytes(n, k)))
+                DeviceWeight::Grouped(form, places.address(buffer, 0, form.size_bytes(n, k)))
             }
         }
     }
@@ -198,22 +207,22 @@ impl Computing<'_> {
         let scales = config.scales;
         let out = match compute.op {
             op if op.adds_to_residual(config) => {
-                LinearOut::AddScaled { out: to, factor: scales.residual }
+                DeviceLinearOut::AddScaled { out: to, factor: scales.residual }
             }
-            Op::Head => LinearOut::StoreScaled { out: to, factor: scales.logits },
+            Op::Head => DeviceLinearOut::StoreScaled { out: to, factor: scales.logits },
             Op::Up => {
                 let gate = self.rows(compute.inputs[1], Value::Gate, rows);
                 gated(config.activation, gate, to)
             }
-            Op::Fc0 if config.activation == Activation::Relu => LinearOut::Relu(to),
-            Op::Fc0 => LinearOut::Gelu(to),
-            _ => LinearOut::Store(to),
+            Op::Fc0 if config.activation == Activation::Relu => DeviceLinearOut::Relu(to),
+            Op::Fc0 => DeviceLinearOut::Gelu(to),
+            _ => DeviceLinearOut::Store(to),
         };
         let (n, k) = self.matrix_shape(compute);
         let x = self.rows(compute.inputs[0], compute.op.reads(config)[0], rows);
         let (weight, bias) = (self.weight(compute), self.vector(compute, 0));
         let (rows, n, k) = (rows as u32, n as u32, k as u32);
-        self.multiply(compute, &Linear { rows, n, k, x, weight, bias, out })?;
+        self.multiply(compute, &DeviceLinear { rows, n, k, x, weight, bias, out })?;
         if matches!(compute.op, Op::Q | Op::K) {
             self.norm_heads(compute, (rows, n), to)?;
             self.rotate(compute, rows, to)?;
@@ -226,7 +235,7 @@ impl Computing<'_> {
         &self,
         compute: &Compute,
         (rows, n): (u32, u32),
-        to: Address,
+        to: DeviceAddress,
     ) -> Result<(), CudaError> {
         let (config, dtype) = (&self.plan.config, self.plan.shape.dtype);
         let head_dim = config.head_dim as u32;
@@ -239,7 +248,7 @@ impl Computing<'_> {
     }
 
     /// Rotates q or k if the layer does.
-    fn rotate(&mut self, compute: &Compute, rows: u32, to: Address) -> Result<(), CudaError> {
+    fn rotate(&mut self, compute: &Compute, rows: u32, to: DeviceAddress) -> Result<(), CudaError> {
         let (config, dtype) = (&self.plan.config, self.plan.shape.dtype);
         let at = (self.program, compute.at);
         let lists = self.uploads.rows(config, self.device, self.stream, self.table, at)?;
@@ -258,12 +267,16 @@ impl Computing<'_> {
 ///
 /// # Panics
 /// Panics if the activation has a single factor.
-pub(super) fn gated(activation: Activation, gate: Address, out: Address) -> LinearOut {
+pub(super) fn gated(
+    activation: Activation,
+    gate: DeviceAddress,
+    out: DeviceAddress,
+) -> DeviceLinearOut {
     match activation {
-        Activation::Silu => LinearOut::SiluMul { gate, out },
-        Activation::GeluTanh => LinearOut::GeluTanhMul { gate, out },
+        Activation::Silu => DeviceLinearOut::SiluMul { gate, out },
+        Activation::GeluTanh => DeviceLinearOut::GeluTanhMul { gate, out },
         Activation::ClampedSwiGlu => {
-            LinearOut::ClampedSwiGlu { gate, out, alpha: SWIGLU_ALPHA, limit: SWIGLU_LIMIT }
+            DeviceLinearOut::ClampedSwiGlu { gate, out, alpha: SWIGLU_ALPHA, limit: SWIGLU_LIMIT }
         }
         Activation::Relu | Activation::Gelu => panic!("{activation:?} has no gate"),
     }

@@ -40,7 +40,7 @@ impl Marks {
 
     /// Returns the pace of an instruction that begins on `stream`.
     pub(super) fn pace<'a>(&'a self, stream: &'a Stream) -> Pace<'a> {
-        Pace { marks: self, stream, piece_begin: stream.entries(), pieces: 0 }
+        Pace { marks: self, stream, piece_begin: stream.enqueued(), pieces: 0 }
     }
 
     /// Waits until the device has passed a mark or the run has failed. After a failure the waits of
@@ -73,7 +73,7 @@ impl Pace<'_> {
     /// # Errors
     /// Returns the driver's error, or an earlier failure on the device.
     pub(super) fn step(&mut self) -> Result<(), CudaError> {
-        if self.stream.entries() - self.piece_begin < PIECE_ENTRIES {
+        if self.stream.enqueued() - self.piece_begin < PIECE_ENTRIES {
             return Ok(());
         }
         let (this, other) = (self.pieces % 2, (self.pieces + 1) % 2);
@@ -82,7 +82,7 @@ impl Pace<'_> {
             self.marks.wait(&self.marks.marks[other])?;
         }
         self.pieces += 1;
-        self.piece_begin = self.stream.entries();
+        self.piece_begin = self.stream.enqueued();
         Ok(())
     }
 }

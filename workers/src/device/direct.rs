@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use cuda::{CuFile, DirectFile, DirectMemory, PinnedBuffer, Stream};
 use program::ir::BufferId;
-use staging::device::{Request, Source, Threads};
-use staging::{BLOCK_BYTES, BlobId, Reader, ReaderOptions, Staged};
+use weight_store::device::{ReadRequest, ReadSource, ThreadPoolIo};
+use weight_store::{BLOCK_BYTES, BlobId, Reader, ReaderOptions, StagedCopy};
 
 use super::open::Device;
 use crate::error::WorkerError;
@@ -59,18 +59,18 @@ impl DirectDevice {
     /// the options.
     pub fn reader(
         self: &Arc<Self>,
-        staged: &Staged,
+        staged: &StagedCopy,
         options: &ReaderOptions,
     ) -> Result<Reader, WorkerError> {
         let file = staged.open_weights().map_err(failed)?;
         let file = DirectFile::new(&self.cufile, file).map_err(failed)?;
         let options =
             ReaderOptions { queue_depth: THREADS, request_bytes: REQUEST_BYTES, ..options.clone() };
-        let source = ToDevice { file, to: Arc::clone(self) };
-        let io = Threads::new(source, THREADS, THREADS).map_err(WorkerError::Thread)?;
+        let source = DirectSource { file, target: Arc::clone(self) };
+        let io = ThreadPoolIo::new(source, THREADS, THREADS).map_err(WorkerError::Thread)?;
         let pinned = if self.memory.is_some() { ", pinned arena" } else { "" };
-        let how = format!("{}{pinned}, {THREADS} threads", self.cufile.describe());
-        Reader::over(staged, Box::new(io), &how, &options).map_err(failed)
+        let description = format!("{}{pinned}, {THREADS} threads", self.cufile.describe());
+        Reader::with_io(staged, Box::new(io), &description, &options).map_err(failed)
     }
 
     /// Returns the location of a slot, as expected by readers of [`DirectDevice::reader`].
@@ -78,7 +78,7 @@ impl DirectDevice {
     /// # Panics
     /// Panics if the buffer is in host memory or smaller than `size_bytes`.
     pub fn slot(&self, buffer: BufferId, size_bytes: usize) -> Option<NonNull<u8>> {
-        let address = self.device.places().address(buffer, 0, size_bytes);
+        let address = self.device.buffer_addresses().address(buffer, 0, size_bytes);
         NonNull::new(std::ptr::without_provenance_mut(address as usize))
     }
 
@@ -89,7 +89,7 @@ impl DirectDevice {
     ///
     /// # Safety
     /// No lane runs yet, and any concurrent reader to the slot reads the same block.
-    pub unsafe fn try_block(
+    pub unsafe fn verify_first_block(
         &self,
         reader: &mut Reader,
         blob: BlobId,
@@ -105,7 +105,7 @@ impl DirectDevice {
         unsafe { reader.read(blob, 0..1, slot) }.map_err(failed)?;
         let host = PinnedBuffer::allocate(self.device.context(), size_bytes)?;
         let stream = Stream::new(self.device.context())?;
-        let from = self.device.places().address(buffer, 0, size_bytes);
+        let from = self.device.buffer_addresses().address(buffer, 0, size_bytes);
         // SAFETY: needed to see what arrived. The range is within the slot, `host` has at least its
         // size, and it is read only once the stream is done.
         let bytes = unsafe {
@@ -122,29 +122,29 @@ impl DirectDevice {
 
 /// A file, and the device that it is read to.
 #[derive(Debug)]
-struct ToDevice {
+struct DirectSource {
     /// Closed before the library.
     file: DirectFile,
-    to: Arc<DirectDevice>,
+    target: Arc<DirectDevice>,
 }
 
-impl Source for ToDevice {
-    fn enter(&self) -> io::Result<()> {
-        self.to.device.context().make_current().map_err(io::Error::other)
+impl ReadSource for DirectSource {
+    fn prepare_thread(&self) -> io::Result<()> {
+        self.target.device.context().make_current().map_err(io::Error::other)
     }
 
-    unsafe fn read(&self, request: &Request) -> io::Result<u32> {
-        let base = self.to.device.arena().base();
+    unsafe fn read(&self, request: &ReadRequest) -> io::Result<u32> {
+        let base = self.target.device.arena().base();
         let ahead_bytes = request.to.as_ptr().addr() as u64 - base;
         // SAFETY: needed to let the drive write. The caller promises that the destination is a
-        // range of the device's, which is within the arena (`Places::address`), and that nothing
-        // else touches it until this returns.
+        // range of the device's, which is within the arena (`BufferAddresses::address`), and that
+        // nothing else touches it until this returns.
         let read = unsafe {
             let size_bytes = request.size_bytes as usize;
             self.file.read((base, ahead_bytes), request.offset_bytes, size_bytes)
         }?;
         // Precedes the lane's signal that the data has arrived.
-        self.to.device.context().flush_remote_writes().map_err(io::Error::other)?;
+        self.target.device.context().flush_remote_writes().map_err(io::Error::other)?;
         Ok(read as u32)
     }
 }

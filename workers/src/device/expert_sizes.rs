@@ -29,9 +29,9 @@ impl ExpertSizes {
     pub(super) fn new(work: &DeviceWork<'_>) -> ExpertSizes {
         let (count, per_token) =
             work.config.experts.map_or((0, 0), |experts| (experts.count, experts.per_token));
-        let rows = most_rows(work, &[Op::Router]);
-        let in_pass = most_rows(work, &LINEARS).min(PASS_ROWS);
-        let in_down = most_rows(work, &[Op::ExpertDown]).min(PASS_ROWS);
+        let rows = max_rows(work, &[Op::Router]);
+        let in_pass = max_rows(work, &LINEARS).min(PASS_ROWS);
+        let in_down = max_rows(work, &[Op::ExpertDown]).min(PASS_ROWS);
         let starts = if in_pass > 0 { count + 1 } else { 0 };
         // All values have 32 bits.
         let bytes = |count: usize| count as u64 * 4;
@@ -45,7 +45,7 @@ impl ExpertSizes {
 }
 
 /// Returns the maximum number of rows of any of the operations.
-fn most_rows(work: &DeviceWork<'_>, ops: &[Op]) -> usize {
+fn max_rows(work: &DeviceWork<'_>, ops: &[Op]) -> usize {
     let runs = |instruction: &&Instruction| match instruction {
         Instruction::Compute(compute) => ops.contains(&compute.op),
         _ => false,

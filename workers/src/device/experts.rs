@@ -3,20 +3,20 @@
 
 use std::ops::Range;
 
-use cuda::{Address, CudaError};
+use cuda::{CudaError, DeviceAddress};
 use cuda_kernels::{
-    ExpertLinear, ExpertShape, Linear, LinearOut, Weight, expert_combine, expert_linear,
-    group_experts, route,
+    DeviceExpertLinear, DeviceExpertShape, DeviceLinear, DeviceLinearOut, DeviceWeight,
+    expert_combine, expert_linear, group_experts, route,
 };
-use model::compressed::ROWS;
 use model::experts::Experts;
 use model::ops::{Op, Value};
+use model::quantized_format::ROWS;
 use program::ir::{Compute, Region};
 
-use super::compute::{Computing, gated};
+use super::compute::{ComputeContext, gated};
 use super::expert_sizes::PASS_ROWS;
 
-impl Computing<'_> {
+impl ComputeContext<'_> {
     /// Returns the model's experts, for a layer that has some.
     fn mixture(&self) -> Experts {
         self.plan.config.experts.expect("a layer with experts is of a model with experts")
@@ -28,14 +28,14 @@ impl Computing<'_> {
         let Experts { count, per_token, scoring, .. } = self.mixture();
         let (n, k) = self.matrix_shape(compute);
         let logits = self.device.scratch_address(self.device.scratch().experts.logits);
-        let product = Linear {
+        let product = DeviceLinear {
             rows: rows as u32,
             n: n as u32,
             k: k as u32,
             x: self.rows(compute.inputs[0], Value::Normed1, rows),
             weight: self.weight(compute),
             bias: self.vector(compute, 0),
-            out: LinearOut::StoreF32(logits),
+            out: DeviceLinearOut::StoreF32(logits),
         };
         self.multiply(compute, &product)?;
         let shape = expert_shape(rows, per_token, count);
@@ -58,7 +58,7 @@ impl Computing<'_> {
         let (all, k) = self.matrix_shape(compute);
         let n = all / count;
         let weight = self.weight(compute);
-        let is_whole = matches!(weight, Weight::Plain(_)) || n.is_multiple_of(ROWS);
+        let is_whole = matches!(weight, DeviceWeight::Plain(_)) || n.is_multiple_of(ROWS);
         assert!(is_whole, "no two experts are in one block of grouped rows");
         let shape = expert_shape(rows.len(), per_token, count);
         let ranges = self.device.scratch().experts;
@@ -69,21 +69,22 @@ impl Computing<'_> {
             self.launch(group_experts(shape, routed, starts, slots))?;
         }
         let Some(to) = compute.output else { panic!("{:?} writes no value", compute.op) };
-        let of = |index: usize, value| self.part(compute.inputs[index], value, &rows);
+        let input = |index: usize, value| self.part(compute.inputs[index], value, &rows);
         let (x, x_by_place, out) = match compute.op {
             Op::ExpertGate => {
-                let out = LinearOut::Store(self.part(to, Value::ExpertGate, &rows));
-                (of(0, Value::Normed1), false, out)
+                let out = DeviceLinearOut::Store(self.part(to, Value::ExpertGate, &rows));
+                (input(0, Value::Normed1), false, out)
             }
             Op::ExpertUp => {
                 let to = self.part(to, Value::ExpertFfn, &rows);
-                let out = gated(config.activation, of(2, Value::ExpertGate), to);
-                (of(0, Value::Normed1), false, out)
+                let out = gated(config.activation, input(2, Value::ExpertGate), to);
+                (input(0, Value::Normed1), false, out)
             }
-            _ => (of(0, Value::ExpertFfn), true, LinearOut::StoreF32(parts)),
+            _ => (input(0, Value::ExpertFfn), true, DeviceLinearOut::StoreF32(parts)),
         };
         let (n, k, bias) = (n as u32, k as u32, self.vector(compute, 0));
-        let linear = ExpertLinear { shape, starts, slots, n, k, x, x_by_place, weight, bias, out };
+        let linear =
+            DeviceExpertLinear { shape, starts, slots, n, k, x, x_by_place, weight, bias, out };
         self.launch(expert_linear(dtype, &linear))?;
         if compute.op == Op::ExpertDown {
             let hidden = self.part(to, Value::Hidden, &rows);
@@ -94,13 +95,13 @@ impl Computing<'_> {
     }
 
     /// Returns the address of a range of rows of a value.
-    fn part(&self, region: Region, value: Value, rows: &Range<usize>) -> Address {
+    fn part(&self, region: Region, value: Value, rows: &Range<usize>) -> DeviceAddress {
         let elements = value.row_elements(&self.plan.config).unwrap_or(0);
         let row_bytes = elements * value.element_bytes(self.plan.shape.dtype);
         self.rows(region, value, rows.end) + (rows.start * row_bytes) as u64
     }
 }
 
-fn expert_shape(rows: usize, per_token: usize, count: usize) -> ExpertShape {
-    ExpertShape { rows: rows as u32, top_k: per_token as u32, experts: count as u32 }
+fn expert_shape(rows: usize, per_token: usize, count: usize) -> DeviceExpertShape {
+    DeviceExpertShape { rows: rows as u32, top_k: per_token as u32, experts: count as u32 }
 }

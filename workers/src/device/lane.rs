@@ -9,19 +9,19 @@ use program::plan::Plan;
 use program::topology::{LaneId, LaneKind};
 use shm::{Control, StepOfGroup, Timeline, TraceWriter};
 
-use super::completion::{Completion, CompletionSetup, Which};
-use super::compute::Computing;
+use super::completion::{CompletionSetup, CompletionTracker, InstructionRun};
+use super::compute::ComputeContext;
 use super::depth::Marks;
-use super::moving::Moving;
 use super::open::Device;
+use super::transfer::TransferContext;
 use super::uploads::Uploads;
 use crate::error::{LaneError, WorkerError};
 use crate::execute::ComputeState;
-use crate::lane_executor::{LaneExecutor, Task, Work};
+use crate::lane_executor::{LaneExecutor, Task, WorkAmount};
 use crate::memory::View;
-use crate::rows::counts;
 use crate::shared::table::StepTable;
-use crate::still::StillBounds;
+use crate::stall::StallBounds;
+use crate::work_items::row_counts;
 
 /// Arguments of a device lane.
 #[derive(Debug)]
@@ -33,7 +33,7 @@ pub struct DeviceLaneSetup {
     pub view: View,
     pub control: Control,
     pub trace: TraceWriter,
-    pub still: StillBounds,
+    pub stall_bounds: StallBounds,
     /// Sampler, for the lane that computes.
     pub sampler: Option<ComputeState>,
 }
@@ -50,7 +50,7 @@ struct Sampling {
 #[derive(Debug)]
 pub struct DeviceLane {
     // Fields drop in order: no work may be in flight when its memory is released.
-    completion: Completion,
+    tracker: CompletionTracker,
     marks: Marks,
     stream: Stream,
     uploads: Option<Uploads>,
@@ -67,7 +67,8 @@ impl DeviceLane {
     /// # Errors
     /// Returns the driver's error, or an error if no thread can be started.
     pub fn new(setup: DeviceLaneSetup) -> Result<DeviceLane, WorkerError> {
-        let DeviceLaneSetup { lane, plan, device, view, control, trace, still, sampler } = setup;
+        let DeviceLaneSetup { lane, plan, device, view, control, trace, stall_bounds, sampler } =
+            setup;
         let context = device.context().clone();
         let stream = Stream::new(&context)?;
         device.begin_stream(&stream)?;
@@ -88,19 +89,29 @@ impl DeviceLane {
             context,
             control: control.clone(),
             trace,
-            still,
+            stall_bounds,
         };
-        let completion = Completion::start(completion)?.map_err(WorkerError::Thread)?;
+        let completion = CompletionTracker::start(completion)?.map_err(WorkerError::Thread)?;
         let table = StepTable::new(control.extra(0, plan.table.words()), &plan);
-        Ok(DeviceLane { completion, marks, stream, uploads, sampling, plan, view, table, device })
+        Ok(DeviceLane {
+            tracker: completion,
+            marks,
+            stream,
+            uploads,
+            sampling,
+            plan,
+            view,
+            table,
+            device,
+        })
     }
 
     fn enqueue(
         &mut self,
         program: ProgramId,
         instruction: &Instruction,
-    ) -> Result<Work, CudaError> {
-        let moving = Moving {
+    ) -> Result<WorkAmount, CudaError> {
+        let context = TransferContext {
             plan: &self.plan,
             device: &self.device,
             stream: &self.stream,
@@ -116,61 +127,62 @@ impl DeviceLane {
                 };
                 let (plan, device) = (&*self.plan, &*self.device);
                 let (stream, table) = (&self.stream, &self.table);
-                Computing { plan, device, stream, table, program, uploads }.run(compute)
+                ComputeContext { plan, device, stream, table, program, uploads }.run(compute)
             }
             Instruction::Append(append) => {
                 let Some(uploads) = &mut self.uploads else { panic!("an append without units") };
-                moving.append(append, uploads)
+                context.append(append, uploads)
             }
-            Instruction::Copy(copy) => moving.copy(copy),
-            Instruction::Decompress(decompress) => moving.decompress(decompress),
+            Instruction::Copy(copy) => context.copy(copy),
+            Instruction::Decompress(decompress) => context.decompress(decompress),
             Instruction::Read(_) => panic!("a read on a lane of a device"),
-            Instruction::Wait(_) | Instruction::Signal => Ok(Work::default()),
+            Instruction::Wait(_) | Instruction::Signal => Ok(WorkAmount::default()),
         }
     }
 
     /// Copies the logits to the host and runs the same sampler as on every other device.
-    fn sample(&mut self, which: Which, compute: &Compute) -> Result<(), LaneError> {
-        let (rows, _) = counts(&self.table, which.program, compute.at);
+    fn sample(&mut self, run: InstructionRun, compute: &Compute) -> Result<(), LaneError> {
+        let (rows, _) = row_counts(&self.table, run.program, compute.at);
         let Some(sampling) = &mut self.sampling else { panic!("a sample without a sampler") };
         let vocab = Value::Logits.row_elements(&self.plan.config).unwrap_or(0);
         let size_bytes = rows * vocab * size_of::<f32>();
         assert!(size_bytes <= sampling.logits.size_bytes(), "the logits fit their buffer");
         // Opened even if there are no logits: all work that the stream waits for reads the table
         // that is written here.
-        let open = self.completion.open(&self.stream, which)?;
+        let open = self.tracker.open(&self.stream, run)?;
         if size_bytes > 0 {
-            let from = self.device.places().address(compute.inputs[0].buffer, 0, size_bytes);
+            let from =
+                self.device.buffer_addresses().address(compute.inputs[0].buffer, 0, size_bytes);
             // SAFETY: needed to copy the logits to the host. Both ranges were checked; the pinned
             // one is this lane's own, and it is read only after the stream is done.
             let copied =
                 unsafe { self.stream.copy_to_host(sampling.logits.base(), from, size_bytes) };
-            copied.map_err(|error| self.completion.cuda(which, error))?;
+            copied.map_err(|error| self.tracker.cuda(run, error))?;
         }
-        let work = Work { bytes: 0, rows: rows as u32 };
-        self.completion.close(&self.stream, open, work)?;
-        self.completion.settle()?;
+        let work = WorkAmount { bytes: 0, rows: rows as u32 };
+        self.tracker.close(&self.stream, open, work)?;
+        self.tracker.wait_until_complete()?;
         // SAFETY: needed to read the logits. This number of bytes was just written, whole numbers
         // of f32 on a page boundary, and nothing is in flight on this lane.
         let logits = unsafe {
             std::slice::from_raw_parts(sampling.logits.base().cast::<f32>(), rows * vocab)
         };
         let found = (&*self.plan, &self.view, &self.table);
-        sampling.state.sample(found, which.program, compute, logits);
+        sampling.state.sample(found, run.program, compute, logits);
         Ok(())
     }
 
-    fn failed(&self, which: Which, error: CudaError) -> LaneError {
-        let error = self.completion.cuda(which, error);
-        self.completion.stop();
+    fn failed(&self, run: InstructionRun, error: CudaError) -> LaneError {
+        let error = self.tracker.cuda(run, error);
+        self.tracker.poison_run();
         error
     }
 }
 
 impl LaneExecutor for DeviceLane {
     fn begin(&mut self) -> Result<(), LaneError> {
-        let which = Which { program: ProgramId::PREFILL, step: 0, instruction: 0 };
-        self.device.context().make_current().map_err(|error| self.failed(which, error))
+        let run = InstructionRun { program: ProgramId::PREFILL, step: 0, instruction: 0 };
+        self.device.context().make_current().map_err(|error| self.failed(run, error))
     }
 
     fn begin_list(&mut self, _: StepOfGroup) {
@@ -183,24 +195,24 @@ impl LaneExecutor for DeviceLane {
     ///
     /// # Panics
     /// Panics in the same cases as [`crate::execute::Executor`].
-    fn execute(&mut self, task: Task<'_>) -> Result<Option<Work>, LaneError> {
+    fn execute(&mut self, task: Task<'_>) -> Result<Option<WorkAmount>, LaneError> {
         let Task { program, step, index, instruction } = task;
-        let which = Which { program, step, instruction: index as u32 };
+        let run = InstructionRun { program, step, instruction: index as u32 };
         if let Instruction::Compute(compute) = instruction
             && compute.op == Op::Sample
         {
-            return self.sample(which, compute).map(|()| None);
+            return self.sample(run, compute).map(|()| None);
         }
-        let open = self.completion.open(&self.stream, which)?;
-        let work = self.enqueue(program, instruction).map_err(|error| self.failed(which, error))?;
-        self.completion.close(&self.stream, open, work).map(|()| None)
+        let open = self.tracker.open(&self.stream, run)?;
+        let work = self.enqueue(program, instruction).map_err(|error| self.failed(run, error))?;
+        self.tracker.close(&self.stream, open, work).map(|()| None)
     }
 
     fn signal(&self, _: &Timeline) {
-        self.completion.signal();
+        self.tracker.signal();
     }
 
-    fn order_behind(&self, lane: LaneId, target: u32) -> Result<bool, LaneError> {
+    fn order_after(&self, lane: LaneId, target: u32) -> Result<bool, LaneError> {
         let Some(word) = self.device.timeline(lane) else { return Ok(false) };
         let topology = &self.plan.topology;
         let reads = topology.lane(lane).kind == LaneKind::Read && topology.reads_directly();
@@ -212,17 +224,17 @@ impl LaneExecutor for DeviceLane {
                 false => self.stream.wait_value(word, target),
             }
         };
-        let which = Which { program: ProgramId::PREFILL, step: 0, instruction: 0 };
-        waited.map_err(|error| self.failed(which, error))?;
+        let run = InstructionRun { program: ProgramId::PREFILL, step: 0, instruction: 0 };
+        waited.map_err(|error| self.failed(run, error))?;
         Ok(true)
     }
 
-    fn settle(&self) -> Result<(), LaneError> {
-        self.completion.settle()
+    fn wait_until_complete(&self) -> Result<(), LaneError> {
+        self.tracker.wait_until_complete()
     }
 
     fn own_failure(&self) -> Option<LaneError> {
-        self.completion.own_failure()
+        self.tracker.own_failure()
     }
 
     fn is_asynchronous(&self) -> bool {

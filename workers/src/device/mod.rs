@@ -16,6 +16,7 @@
 //! read when work is enqueued.
 
 mod attention;
+mod buffer_addresses;
 mod code;
 mod completion;
 mod compute;
@@ -26,22 +27,21 @@ mod expert_sizes;
 mod experts;
 mod lane;
 mod limits;
-mod moving;
 mod open;
-mod places;
 mod products;
 mod rates;
 mod row_lists;
 mod scratch;
+mod stall_check;
+mod transfer;
 mod uploads;
-mod verdict;
 
 pub use direct::DirectDevice;
 pub use environment::ENVIRONMENT;
 pub use lane::{DeviceLane, DeviceLaneSetup};
 pub use limits::check;
-pub use open::{Device, Exported};
-pub use products::{finds_blas, tried_rows};
-pub use rates::{BusyDevice, KernelRate, RateSizes, Rates, SmallCopy};
-pub use rates::{kernel_rates, memory_bytes, rates, small_copies};
+pub use open::{ArenaHandle, Device};
+pub use products::{has_blas, probed_rows};
+pub use rates::{BusyDevice, KernelRate, PeakDeviceRates, RateSizes, SmallCopy};
+pub use rates::{measure_kernels, measure_rates, measure_small_copies, memory_bytes};
 pub use scratch::scratch;

@@ -3,24 +3,24 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use cuda::{Address, Arena, Context, CudaError, Driver, Event, IpcHandle, Kernel};
+use cuda::{Arena, Context, CudaError, DeviceAddress, Driver, Event, IpcHandle, Kernel};
 use cuda::{PinnedBuffer, RegisteredHost, Stream};
-use cuda_kernels::Launch;
+use cuda_kernels::KernelLaunch;
 use program::plan::Plan;
 use program::topology::{LaneId, SegmentId};
 use shm::{Access, Control, Mapping};
 
+use super::buffer_addresses::BufferAddresses;
 use super::code;
-use super::places::Places;
-use super::products::{Products, Room, shapes};
+use super::products::{ProductScratch, Products, shapes};
 use super::row_lists::frequencies;
 use super::scratch::{Range, Scratch};
 use crate::memory::Memories;
-use crate::shared::protocol::CudaUse;
+use crate::shared::protocol::CudaConfig;
 
 /// Handle by which another process opens the arena.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Exported {
+pub struct ArenaHandle {
     /// Handle of the driver.
     pub handle: [u8; 64],
     /// Size of the arena.
@@ -32,7 +32,7 @@ pub struct Exported {
 pub struct Device {
     context: Context,
     arena: Arena,
-    places: Places,
+    buffer_addresses: BufferAddresses,
     scratch: Scratch,
     /// Kernels by name; empty in the transfer worker.
     kernels: HashMap<&'static str, Kernel>,
@@ -41,45 +41,46 @@ pub struct Device {
     /// Unpinned before the mappings are released.
     registered: Vec<RegisteredHost>,
     /// Device address of the control segment; `None` if streams cannot wait for words.
-    words: Option<Address>,
+    control_address: Option<DeviceAddress>,
     /// Keeps the registered memory mapped.
     mappings: Vec<Arc<Mapping>>,
     control: Control,
 }
 
 impl Device {
-    /// Opens the device and allocates the plan's arena on it, for the worker that computes. `tell`
-    /// is called, possibly on another thread, if the driver has to compile the kernels.
+    /// Opens the device and allocates the plan's arena on it, for the worker that computes.
+    /// `on_compile` is called, possibly on another thread, if the driver has to compile the
+    /// kernels.
     ///
     /// # Errors
     /// Returns an error if there is no such device or its memory is too small; the message states
     /// the sizes.
     pub fn create(
         plan: &Plan,
-        cuda: CudaUse,
+        cuda: CudaConfig,
         control: &Control,
-        tell: &(dyn Fn() + Sync),
+        on_compile: &(dyn Fn() + Sync),
     ) -> Result<Device, CudaError> {
         let context = Context::open(&Driver::open()?, cuda.index)?;
         let arena =
             Arena::allocate(&context, Scratch::new(&plan.device_work(), cuda.blas).end_bytes)?;
-        let module = code::load(&context, tell)?;
-        let mut device = Device::with(plan, context, arena, (cuda, control));
+        let module = code::load(&context, on_compile)?;
+        let mut device = Device::from_arena(plan, context, arena, (cuda, control));
         if cuda.blas && !shapes(&plan.device_work()).is_empty() {
             let range = (device.arena.base(), device.arena.size_bytes());
             let [sums, workspace, weight] =
                 device.scratch.blas.map(|range| device.scratch_address(range));
-            let room = Room { sums, workspace, weight };
+            let scratch = ProductScratch { sums, workspace, weight };
             // SAFETY: needed to try the products. The arena was just made, so it has no other user,
             // and the scratch is within it.
             device.products =
-                unsafe { Products::open(&device.context, &plan.device_work(), range, room) }?;
+                unsafe { Products::open(&device.context, &plan.device_work(), range, scratch) }?;
         }
-        for name in entries(cuda_kernels::PTX) {
+        for name in kernel_names(cuda_kernels::PTX) {
             device.kernels.insert(name, module.kernel(name)?);
         }
         if !cuda.waits_on_host {
-            device.register_words()?;
+            device.register_control()?;
         }
         device.upload_frequencies(plan)?;
         Ok(device)
@@ -91,32 +92,32 @@ impl Device {
     /// Returns the driver's error.
     pub fn open(
         plan: &Plan,
-        cuda: CudaUse,
-        exported: &Exported,
+        cuda: CudaConfig,
+        exported: &ArenaHandle,
         control: &Control,
     ) -> Result<Device, CudaError> {
         let context = Context::open(&Driver::open()?, cuda.index)?;
         let arena = Arena::open(&context, IpcHandle(exported.handle), exported.size_bytes)?;
-        let mut device = Device::with(plan, context, arena, (cuda, control));
+        let mut device = Device::from_arena(plan, context, arena, (cuda, control));
         if !cuda.waits_on_host {
-            device.register_words()?;
+            device.register_control()?;
         }
         Ok(device)
     }
 
-    fn with(
+    fn from_arena(
         plan: &Plan,
         context: Context,
         arena: Arena,
-        (cuda, control): (CudaUse, &Control),
+        (cuda, control): (CudaConfig, &Control),
     ) -> Device {
         Device {
-            places: Places::new(plan, arena.base(), arena.size_bytes()),
+            buffer_addresses: BufferAddresses::new(plan, arena.base(), arena.size_bytes()),
             scratch: Scratch::new(&plan.device_work(), cuda.blas),
             kernels: HashMap::new(),
             products: None,
             registered: Vec::new(),
-            words: None,
+            control_address: None,
             mappings: Vec::new(),
             control: control.clone(),
             context,
@@ -128,8 +129,8 @@ impl Device {
     ///
     /// # Errors
     /// Returns the driver's error, which occurs in some containers.
-    pub fn export(&self) -> Result<Exported, CudaError> {
-        Ok(Exported { handle: self.arena.export()?.0, size_bytes: self.arena.size_bytes() })
+    pub fn export(&self) -> Result<ArenaHandle, CudaError> {
+        Ok(ArenaHandle { handle: self.arena.export()?.0, size_bytes: self.arena.size_bytes() })
     }
 
     /// Pins host memory, so that copies from and to it run concurrently with all other work.
@@ -155,7 +156,7 @@ impl Device {
     }
 
     /// Lets streams wait for timelines if the driver supports it.
-    fn register_words(&mut self) -> Result<(), CudaError> {
+    fn register_control(&mut self) -> Result<(), CudaError> {
         let segment = self.control.segment();
         // SAFETY: needed for the device to read timelines. The control segment stays mapped while
         // this device holds it.
@@ -173,7 +174,7 @@ impl Device {
         let asked = unsafe { stream.wait_value(word, value) };
         if asked.is_ok() {
             stream.synchronize()?;
-            self.words = Some(base);
+            self.control_address = Some(base);
         }
         Ok(())
     }
@@ -195,7 +196,7 @@ impl Device {
         unsafe { stream.copy_to_host(host.base(), self.arena.base(), size_bytes) }?;
         let piece = match Arena::allocate(&self.context, PIECE_BYTES as u64) {
             Ok(piece) => Some(piece),
-            Err(CudaError::Full { .. }) => None,
+            Err(CudaError::OutOfMemory { .. }) => None,
             Err(error) => return Err(error),
         };
         if let Some(piece) = &piece {
@@ -215,8 +216,8 @@ impl Device {
     }
 
     /// Returns the device address of a lane's timeline, if streams can wait for it.
-    pub(super) fn timeline(&self, lane: LaneId) -> Option<Address> {
-        self.words.map(|base| base + self.timeline_offset(lane))
+    pub(super) fn timeline(&self, lane: LaneId) -> Option<DeviceAddress> {
+        self.control_address.map(|base| base + self.timeline_offset(lane))
     }
 
     fn upload_frequencies(&self, plan: &Plan) -> Result<(), CudaError> {
@@ -244,8 +245,8 @@ impl Device {
         let view = unsafe { crate::memory::View::new(Arc::clone(memories)) };
         for resident in &plan.resident {
             let size_bytes =
-                view.size_bytes(resident.from).min(self.places.size_bytes(resident.to));
-            let to = self.places.address(resident.to, 0, size_bytes);
+                view.size_bytes(resident.from).min(self.buffer_addresses.size_bytes(resident.to));
+            let to = self.buffer_addresses.address(resident.to, 0, size_bytes);
             let from = view.pointer(resident.from, 0, size_bytes);
             // SAFETY: as above; both ranges were checked, and the stream is done before this
             // returns.
@@ -262,7 +263,7 @@ impl Device {
     pub(super) unsafe fn launch(
         &self,
         stream: &Stream,
-        mut launch: Launch,
+        mut launch: KernelLaunch,
     ) -> Result<(), CudaError> {
         if launch.is_empty() {
             return Ok(());
@@ -290,8 +291,8 @@ impl Device {
         &self.arena
     }
 
-    pub(super) fn places(&self) -> &Places {
-        &self.places
+    pub(super) fn buffer_addresses(&self) -> &BufferAddresses {
+        &self.buffer_addresses
     }
 
     pub(super) fn scratch(&self) -> &Scratch {
@@ -299,7 +300,7 @@ impl Device {
     }
 
     /// Returns the first address of a range of the scratch.
-    pub(super) fn scratch_address(&self, range: Range) -> Address {
+    pub(super) fn scratch_address(&self, range: Range) -> DeviceAddress {
         self.arena.base() + range.offset_bytes
     }
 
@@ -316,6 +317,6 @@ impl Device {
 }
 
 /// Returns the names of the kernels in PTX.
-fn entries(ptx: &'static str) -> impl Iterator<Item = &'static str> {
+fn kernel_names(ptx: &'static str) -> impl Iterator<Item = &'static str> {
     ptx.split(".entry").skip(1).filter_map(|text| text.split(['(', '{']).next()).map(str::trim)
 }

@@ -9,9 +9,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use cuda::{Address, BLAS_WORKSPACE_BYTES, Blas, Context, CudaError, Library, Product, Stream};
-use cuda_kernels::Linear;
-use model::compressed::WeightFormat;
+use cuda::{
+    BLAS_WORKSPACE_BYTES, Blas, Context, CudaError, DeviceAddress, MatmulPlan, NvidiaLibrary,
+    Stream,
+};
+use cuda_kernels::DeviceLinear;
+use model::quantized_format::WeightFormat;
 use program::formats::on_device;
 use program::ir::Instruction;
 use program::plan::DeviceWork;
@@ -25,30 +28,30 @@ const BLAS_ENV: &str = "TANDEM_BLAS";
 /// Row counts with which each product is tried, in addition to the maximum and one fewer: those
 /// around which libraries change their tiles. An algorithm is chosen for the maximum number of
 /// rows, and may refuse fewer.
-const TRIED_ROWS: [u32; 8] = [1, 7, 8, 9, 16, 17, 33, 64];
+const PROBED_ROWS: [u32; 8] = [1, 7, 8, 9, 16, 17, 33, 64];
 
 /// Returns true if cuBLASLt is installed and enabled.
-pub fn finds_blas() -> bool {
+pub fn has_blas() -> bool {
     std::env::var_os(BLAS_ENV).is_none_or(|choice| choice != "own")
-        && Library::CublasLt.find().is_some()
+        && NvidiaLibrary::CublasLt.find().is_some()
 }
 
 /// Shape of a matrix that is multiplied in plain format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Shape {
+pub(super) struct ProductShape {
     n: u32,
     k: u32,
     is_grouped: bool,
 }
 
-impl Shape {
+impl ProductShape {
     const fn plain_bytes(self) -> u64 {
         self.n as u64 * self.k as u64 * 2
     }
 }
 
 /// Returns the matrices that the device's programs multiply in plain format.
-pub(super) fn shapes(work: &DeviceWork<'_>) -> Vec<Shape> {
+pub(super) fn shapes(work: &DeviceWork<'_>) -> Vec<ProductShape> {
     let mut found = Vec::new();
     for program in &work.programs {
         for instruction in &program.instructions {
@@ -59,7 +62,7 @@ pub(super) fn shapes(work: &DeviceWork<'_>) -> Vec<Shape> {
             let format = on_device(work.map.weight_formats.of(work.config, weights));
             if multiplies_plain(work.shape, program.shape.rows, compute.op, format) {
                 let is_grouped = format != WeightFormat::Plain;
-                found.push(Shape { n: n as u32, k: k as u32, is_grouped });
+                found.push(ProductShape { n: n as u32, k: k as u32, is_grouped });
             }
         }
     }
@@ -72,17 +75,17 @@ pub(super) fn shapes(work: &DeviceWork<'_>) -> Vec<Shape> {
 #[derive(Debug)]
 pub(super) struct Products {
     blas: Arc<Blas>,
-    by_shape: BTreeMap<(u32, u32), Product>,
-    room: Room,
+    by_shape: BTreeMap<(u32, u32), MatmulPlan>,
+    scratch: ProductScratch,
 }
 
 /// Scratch of the products, with the sizes given by [`scratch_bytes`].
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Room {
-    pub(super) sums: Address,
-    pub(super) workspace: Address,
+pub(super) struct ProductScratch {
+    pub(super) sums: DeviceAddress,
+    pub(super) workspace: DeviceAddress,
     /// A grouped matrix in plain format.
-    pub(super) weight: Address,
+    pub(super) weight: DeviceAddress,
 }
 
 impl Products {
@@ -94,32 +97,33 @@ impl Products {
     /// Returns the driver's error.
     ///
     /// # Safety
-    /// `arena` is `size_bytes` of device memory that contains `room` and has no other user during
-    /// the call.
+    /// `arena` is `size_bytes` of device memory that contains `scratch` and has no other user
+    /// during the call.
     pub(super) unsafe fn open(
         context: &Context,
         work: &DeviceWork<'_>,
-        (arena, size_bytes): (Address, u64),
-        room: Room,
+        (arena, size_bytes): (DeviceAddress, u64),
+        scratch: ProductScratch,
     ) -> Result<Option<Products>, CudaError> {
         let Some(blas) = Blas::open(context) else { return Ok(None) };
         let stream = Stream::new(context)?;
         let mut by_shape = BTreeMap::new();
         let rows = work.shape.stream_rows() as u32;
         for shape in shapes(work) {
-            let Shape { n, k, .. } = shape;
-            let Some(product) = Product::new(&blas, (rows, n, k)) else { return Ok(None) };
+            let ProductShape { n, k, .. } = shape;
+            let Some(product) = MatmulPlan::new(&blas, (rows, n, k)) else { return Ok(None) };
             // The first use loads device code, which must not delay a run; the contents do not
             // matter.
             let fits = |rows: u32| {
                 let x_bytes = u64::from(rows) * u64::from(k) * 2;
                 x_bytes.max(shape.plain_bytes()) <= size_bytes
             };
-            for tried in tried_rows(rows).filter(|rows| fits(*rows)) {
-                let operands = (arena, arena, room.sums);
+            for tried in probed_rows(rows).filter(|rows| fits(*rows)) {
+                let operands = (arena, arena, scratch.sums);
                 // SAFETY: needed to try. The rows and the matrix are within the arena (checked),
                 // the sums where the run's will be; the stream is done before they are read.
-                let outcome = unsafe { product.enqueue(&stream, tried, operands, room.workspace) };
+                let outcome =
+                    unsafe { product.enqueue(&stream, tried, operands, scratch.workspace) };
                 if outcome.is_err() {
                     stream.synchronize()?;
                     return Ok(None);
@@ -128,13 +132,13 @@ impl Products {
             by_shape.insert((n, k), product);
         }
         stream.synchronize()?;
-        Ok(Some(Products { blas, by_shape, room }))
+        Ok(Some(Products { blas, by_shape, scratch }))
     }
 
     /// Returns the address at which a grouped matrix is written in plain format before it is
     /// multiplied.
-    pub(super) const fn weight(&self) -> Address {
-        self.room.weight
+    pub(super) const fn weight(&self) -> DeviceAddress {
+        self.scratch.weight
     }
 
     /// Enqueues the sums of a linear over the plain matrix `weight`, regardless of the format of
@@ -148,12 +152,12 @@ impl Products {
     pub(super) unsafe fn enqueue(
         &self,
         stream: &Stream,
-        linear: &Linear,
-        weight: Address,
-    ) -> Result<Address, CudaError> {
-        let Linear { rows, n, k, x, .. } = *linear;
+        linear: &DeviceLinear,
+        weight: DeviceAddress,
+    ) -> Result<DeviceAddress, CudaError> {
+        let DeviceLinear { rows, n, k, x, .. } = *linear;
         let Some(product) = self.by_shape.get(&(n, k)) else { panic!("no product is {n} x {k}") };
-        let Room { sums, workspace, .. } = self.room;
+        let ProductScratch { sums, workspace, .. } = self.scratch;
         // SAFETY: needed to multiply; the caller vouches for the operands, sums and workspace are
         // of the sizes that the scratch gives them and belong to this lane.
         unsafe { product.enqueue(stream, rows, (x, weight, sums), workspace) }?;
@@ -167,8 +171,8 @@ impl Products {
 }
 
 /// Returns the row counts with which products of up to `rows_max` rows are tried before a run.
-pub fn tried_rows(rows_max: u32) -> impl Iterator<Item = u32> {
-    let below = TRIED_ROWS.into_iter().filter(move |rows| *rows + 1 < rows_max);
+pub fn probed_rows(rows_max: u32) -> impl Iterator<Item = u32> {
+    let below = PROBED_ROWS.into_iter().filter(move |rows| *rows + 1 < rows_max);
     below.chain((rows_max > 1).then(|| rows_max - 1)).chain([rows_max])
 }
 
@@ -183,11 +187,11 @@ pub(super) fn scratch_bytes(work: &DeviceWork<'_>) -> [u64; 3] {
 
 #[cfg(test)]
 mod tests {
-    use super::tried_rows;
+    use super::probed_rows;
 
     #[test]
     fn products_are_tried_with_few_rows_and_with_the_most() {
-        let tried = |rows_max| tried_rows(rows_max).collect::<Vec<u32>>();
+        let tried = |rows_max| probed_rows(rows_max).collect::<Vec<u32>>();
         assert_eq!(tried(1), [1]);
         assert_eq!(tried(2), [1, 2]);
         assert_eq!(tried(8), [1, 7, 8]);

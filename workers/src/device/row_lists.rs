@@ -4,27 +4,27 @@
 //! the table depends on a sequence's length, the list specifies the table of each row, and contains
 //! the tables themselves if every sequence may need its own.
 
-use cuda_kernels::{DevicePointer, RopeTables};
+use cuda_kernels::{DevicePointer, DeviceRopeTables};
 use model::config::ModelConfig;
 use model::rope::{Rope, SequenceLength};
 use program::ir::ProgramShape;
 
-use crate::rope_tables::{count, has_a_table_each, of_kinds};
-use crate::rows::SequenceRows;
+use crate::rope_tables::{has_table_per_sequence, table_count, tables_by_kind};
+use crate::work_items::SequenceRows;
 
 /// Size of a position, an index and a frequency, in bytes.
 const WORD_BYTES: usize = 4;
 
 /// Returns the tables that are created once, of all kinds of layers.
 pub(super) fn frequencies(config: &ModelConfig) -> Vec<f32> {
-    of_kinds(config).concat()
+    tables_by_kind(config).concat()
 }
 
 /// Returns the size of the tables that are created once, of the first `kinds` kinds of layers, in
 /// bytes.
 pub(super) fn frequencies_bytes(config: &ModelConfig, kinds: usize) -> u64 {
     let ropes = config.layers.kinds()[..kinds].iter().filter_map(|kind| kind.rope.as_ref());
-    let values: usize = ropes.map(|rope| count(rope) * half(config, rope)).sum();
+    let values: usize = ropes.map(|rope| table_count(rope) * half(config, rope)).sum();
     (values * WORD_BYTES) as u64
 }
 
@@ -67,8 +67,9 @@ impl RowList {
     fn kind_at(&self, config: &ModelConfig, kind: usize) -> usize {
         let before = config.layers.kinds()[..kind].iter().filter_map(|kind| kind.rope.as_ref());
         let words = before.map(|rope| {
-            let own = if has_a_table_each(rope) { self.sequences * half(config, rope) } else { 0 };
-            if rope.is_by_length() { self.rows + own } else { 0 }
+            let own_words =
+                if has_table_per_sequence(rope) { self.sequences * half(config, rope) } else { 0 };
+            if rope.depends_on_length() { self.rows + own_words } else { 0 }
         });
         self.rows + self.logits_rows + words.sum::<usize>()
     }
@@ -83,13 +84,14 @@ impl RowList {
         words: &mut [u32],
     ) {
         for (kind, layers) in config.layers.kinds().iter().enumerate() {
-            let Some(rope) = layers.rope.as_ref().filter(|rope| rope.is_by_length()) else {
+            let Some(rope) = layers.rope.as_ref().filter(|rope| rope.depends_on_length()) else {
                 continue;
             };
-            let (first, own) = (self.kind_at(config, kind), has_a_table_each(rope));
-            let table = if own { index as u32 } else { rope.frequency_class(length) };
+            let (first, has_own_tables) =
+                (self.kind_at(config, kind), has_table_per_sequence(rope));
+            let table = if has_own_tables { index as u32 } else { rope.frequency_class(length) };
             words[first + of.row0..][..of.item.rows].fill(table);
-            if own {
+            if has_own_tables {
                 let half = half(config, rope);
                 let to = &mut words[first + self.rows + index * half..][..half];
                 let to = bytemuck::cast_slice_mut(to);
@@ -106,17 +108,17 @@ impl RowList {
         kind: usize,
         list: DevicePointer,
         frequencies: DevicePointer,
-    ) -> Option<RopeTables> {
+    ) -> Option<DeviceRopeTables> {
         let rope = config.layers.kinds()[kind].rope.as_ref()?;
-        let own = list + (self.kind_at(config, kind) * WORD_BYTES) as u64;
-        Some(RopeTables {
-            inverse_frequencies: match has_a_table_each(rope) {
-                true => own + (self.rows * WORD_BYTES) as u64,
+        let own_tables = list + (self.kind_at(config, kind) * WORD_BYTES) as u64;
+        Some(DeviceRopeTables {
+            inverse_frequencies: match has_table_per_sequence(rope) {
+                true => own_tables + (self.rows * WORD_BYTES) as u64,
                 false => frequencies + frequencies_bytes(config, kind),
             },
             rotary_dim: rope.rotary_dim(config.head_dim) as u32,
             attention_factor: rope.attention_factor(),
-            table_of_row: if rope.is_by_length() { own } else { 0 },
+            table_of_row: if rope.depends_on_length() { own_tables } else { 0 },
         })
     }
 }

@@ -4,10 +4,10 @@
 
 use std::collections::BTreeMap;
 
-use cuda_kernels::{AttentionShape, Unit, attention_decode_scratch_bytes};
-use model::compressed::kv4_position_bytes;
+use cuda_kernels::{DeviceAttentionShape, DeviceAttentionUnit, attention_decode_scratch_bytes};
 use model::config::ModelConfig;
 use model::ops::Op;
+use model::quantized_format::kv4_position_bytes;
 use program::formats::KvFormat;
 use program::ir::{At, Instruction, ProgramId, ProgramShape, ProgramWork, Rows};
 use program::map::Chunk;
@@ -123,9 +123,9 @@ pub(super) fn kind_of(config: &ModelConfig, at: At) -> usize {
 }
 
 /// Returns the shape of attention in a kind of layer, as the kernels expect it.
-pub(super) fn attention_shape(config: &ModelConfig, kind: usize) -> AttentionShape {
+pub(super) fn attention_shape(config: &ModelConfig, kind: usize) -> DeviceAttentionShape {
     let window = config.layers.kinds()[kind].window;
-    AttentionShape {
+    DeviceAttentionShape {
         heads: config.num_heads as u32,
         kv_heads: config.num_kv_heads as u32,
         head_dim: config.head_dim as u32,
@@ -188,14 +188,14 @@ impl Scratch {
         let slot_of = keys
             .into_iter()
             .map(|key| {
-                let of = shape_of(key.program);
-                let sequences = u64::from(of.sequences);
+                let program_shape = shape_of(key.program);
+                let sequences = u64::from(program_shape.sequences);
                 let size_bytes = match key.list {
-                    List::Rows => RowList::new(&of).size_bytes(config) as u64,
-                    List::Units(_) => sequences * heads * size_of::<Unit>() as u64,
+                    List::Rows => RowList::new(&program_shape).size_bytes(config) as u64,
+                    List::Units(_) => sequences * heads * size_of::<DeviceAttentionUnit>() as u64,
                     List::Appended(_) => {
                         let all = sequences + u64::from(shape.batch_size);
-                        all * heads * size_of::<Unit>() as u64
+                        all * heads * size_of::<DeviceAttentionUnit>() as u64
                     }
                 };
                 (key, layout.take(size_bytes))

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use bytemuck::Pod;
 use cuda::{CudaError, PinnedBuffer, Stream};
-use cuda_kernels::{DevicePointer, Unit, Units};
+use cuda_kernels::{DeviceAttentionUnit, DeviceAttentionUnits, DevicePointer};
 use model::config::ModelConfig;
 use program::ir::{At, ProgramId};
 use program::map::Chunk;
@@ -17,12 +17,12 @@ use program::map::Chunk;
 use super::open::Device;
 use super::row_lists::RowList;
 use super::scratch::{Key, Range};
-use crate::rows::{SequenceRows, appended_units, logits_rows, sequences, units};
 use crate::shared::table::StepTable;
+use crate::work_items::{SequenceRows, appended_units, logits_rows, sequences, units};
 
 /// Rows of an instruction on the device.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Rows {
+pub(super) struct UploadedRows {
     /// Position of each row, u32. The other parts of the list follow.
     pub(super) positions: DevicePointer,
     /// Last row of each sequence, u32.
@@ -36,7 +36,7 @@ struct Slot {
     range: Range,
     /// Run of the lists for which it was filled.
     filled: Option<u64>,
-    units: Units,
+    units: DeviceAttentionUnits,
     /// Number of cached positions of all units.
     cached: u64,
 }
@@ -44,7 +44,7 @@ struct Slot {
 /// The slots of one lane.
 #[derive(Debug)]
 pub(super) struct Uploads {
-    staging: PinnedBuffer,
+    pinned: PinnedBuffer,
     slots: BTreeMap<Key, Slot>,
     /// Number of the current run of a list, including prefill.
     run: u64,
@@ -62,11 +62,21 @@ impl Uploads {
         let scratch = device.scratch();
         let staging = PinnedBuffer::allocate(device.context(), scratch.slots.size_bytes as usize)?;
         let slot = |key| {
-            let units =
-                Units { pointer: 0, count: 0, rows_max: 0, appended_max: 0, positions_max: 0 };
+            let units = DeviceAttentionUnits {
+                pointer: 0,
+                count: 0,
+                rows_max: 0,
+                appended_max: 0,
+                positions_max: 0,
+            };
             (key, Slot { range: scratch.slot(key), filled: None, units, cached: 0 })
         };
-        Ok(Uploads { staging, slots: scratch.keys().map(slot).collect(), run: 0, grouped: None })
+        Ok(Uploads {
+            pinned: staging,
+            slots: scratch.keys().map(slot).collect(),
+            run: 0,
+            grouped: None,
+        })
     }
 
     /// Begins a new run, which invalidates everything filled before.
@@ -88,12 +98,12 @@ impl Uploads {
         stream: &Stream,
         table: &StepTable,
         (program, at): (ProgramId, At),
-    ) -> Result<Rows, CudaError> {
+    ) -> Result<UploadedRows, CudaError> {
         let slot = self.slots.get_mut(&Key::rows(program, at));
         let Some(slot) = slot else { panic!("rows of {at:?} have no slot") };
         let list = RowList::new(table.program(program));
         if slot.filled != Some(self.run) {
-            let staged = staged::<u32>(&self.staging, device, slot.range);
+            let staged = staged::<u32>(&self.pinned, device, slot.range);
             let batch = usize::from(at.batch);
             for (index, sequence) in sequences(table, program, at).enumerate() {
                 let SequenceRows { row0, item } = sequence;
@@ -108,12 +118,12 @@ impl Uploads {
             for (to, found) in staged[list.last_rows_at()..].iter_mut().zip(with_logits) {
                 *to = found.row as u32;
             }
-            copy(&self.staging, device, stream, slot.range, slot.range.size_bytes as usize)?;
+            copy(&self.pinned, device, stream, slot.range, slot.range.size_bytes as usize)?;
             slot.filled = Some(self.run);
         }
         let positions = device.scratch_address(slot.range);
         let last_rows = positions + list.last_rows_at() as u64 * 4;
-        Ok(Rows { positions, last_rows, list })
+        Ok(UploadedRows { positions, last_rows, list })
     }
 
     /// Returns the units of a chunk of a stream in a kind of layer, and the number of cached
@@ -124,7 +134,7 @@ impl Uploads {
         stream: &Stream,
         table: &StepTable,
         (program, at, kind, chunk): (ProgramId, At, usize, Option<Chunk>),
-    ) -> Result<(Units, u64), CudaError> {
+    ) -> Result<(DeviceAttentionUnits, u64), CudaError> {
         let listed = || units(table, program, at, chunk);
         self.listed(device, stream, Key::units(program, at, kind, chunk), listed)
     }
@@ -136,7 +146,7 @@ impl Uploads {
         stream: &Stream,
         table: &StepTable,
         (program, at, kind, chunk): (ProgramId, At, usize, Chunk),
-    ) -> Result<Units, CudaError> {
+    ) -> Result<DeviceAttentionUnits, CudaError> {
         let listed = || appended_units(table, program, at, chunk);
         let found = self.listed(
             device,
@@ -147,28 +157,28 @@ impl Uploads {
         found.map(|(units, _)| units)
     }
 
-    fn listed<I: Iterator<Item = kernels::Unit>>(
+    fn listed<I: Iterator<Item = kernels::AttentionUnit>>(
         &mut self,
         device: &Device,
         stream: &Stream,
         key: Key,
         listed: impl FnOnce() -> I,
-    ) -> Result<(Units, u64), CudaError> {
+    ) -> Result<(DeviceAttentionUnits, u64), CudaError> {
         let slot = self.slots.get_mut(&key);
         let Some(slot) = slot else { panic!("{key:?} has no slot") };
         if slot.filled != Some(self.run) {
-            let staged = staged::<Unit>(&self.staging, device, slot.range);
+            let staged = staged::<DeviceAttentionUnit>(&self.pinned, device, slot.range);
             let (mut count, mut cached) = (0, 0);
             let (mut rows_max, mut appended_max, mut positions_max) = (0, 0, 0);
             for unit in listed() {
-                let found = Unit {
+                let found = DeviceAttentionUnit {
                     row0: unit.row0,
                     rows: unit.rows,
                     past: unit.past,
                     kv_head: unit.kv_head,
                     cache_offset: unit.cache_offset as u64,
                     scores_offset: unit.scores_offset as u64,
-                    shared_row: unit.shared_row.unwrap_or(Unit::CACHED),
+                    shared_row: unit.shared_row.unwrap_or(DeviceAttentionUnit::CACHED),
                     cache_positions: unit.cache_positions,
                 };
                 staged[count] = found;
@@ -178,10 +188,17 @@ impl Uploads {
                 positions_max = positions_max.max(unit.past + unit.rows);
                 cached += u64::from(unit.cached());
             }
-            copy(&self.staging, device, stream, slot.range, count * size_of::<Unit>())?;
+            copy(
+                &self.pinned,
+                device,
+                stream,
+                slot.range,
+                count * size_of::<DeviceAttentionUnit>(),
+            )?;
             let pointer = device.scratch_address(slot.range);
             let count = count as u32;
-            slot.units = Units { pointer, count, rows_max, appended_max, positions_max };
+            slot.units =
+                DeviceAttentionUnits { pointer, count, rows_max, appended_max, positions_max };
             (slot.cached, slot.filled) = (cached, Some(self.run));
         }
         Ok((slot.units, slot.cached))

@@ -1,7 +1,7 @@
 //! Appends of fresh K and V rows after the cached positions of a chunk's units.
 
 use half::bf16;
-use kernels::grouped::quantise_kv;
+use kernels::quant::quantise_kv;
 use kernels::{Element, Variant};
 use model::config::Dtype;
 use model::ops::Kv;
@@ -9,12 +9,12 @@ use program::formats::KvFormat;
 use program::ir::{Append, ProgramId};
 use program::plan::Plan;
 
-use crate::lane_executor::Work;
+use crate::lane_executor::WorkAmount;
 use crate::memory::View;
-use crate::rows::{appended_units, cache_element, counts};
-use crate::select;
+use crate::partial_keys;
 use crate::shared::table::StepTable;
 use crate::skew::Skew;
+use crate::work_items::{appended_units, cache_element, row_counts};
 
 /// Calls `each(from, to)` for every fresh row of every unit of the chunk, including units that
 /// share rows of another sequence: `from` is an offset in the `[rows, kv_heads * head_dim]` value
@@ -36,7 +36,7 @@ pub fn append_spans(
 
 /// Context of an append.
 #[derive(Clone, Copy)]
-pub(super) struct Appending<'a> {
+pub(super) struct AppendContext<'a> {
     pub(super) plan: &'a Plan,
     pub(super) view: &'a View,
     pub(super) table: &'a StepTable,
@@ -46,24 +46,24 @@ pub(super) struct Appending<'a> {
     pub(super) skew: Option<&'a Skew>,
 }
 
-pub(super) fn execute(from: Appending<'_>, append: &Append) -> Work {
-    let Appending { plan, table, program, .. } = from;
+pub(super) fn execute(from: AppendContext<'_>, append: &Append) -> WorkAmount {
+    let AppendContext { plan, table, program, .. } = from;
     let bytes = match (plan.map.kv_format, plan.shape.dtype) {
-        (KvFormat::Plain, dtype) => copied(from, append, dtype.size_bytes()),
-        (KvFormat::Four, Dtype::Bf16) => quantised::<bf16>(from, append),
-        (KvFormat::Four, Dtype::F32) => quantised::<f32>(from, append),
+        (KvFormat::Plain, dtype) => append_copied(from, append, dtype.size_bytes()),
+        (KvFormat::Four, Dtype::Bf16) => append_quantised::<bf16>(from, append),
+        (KvFormat::Four, Dtype::F32) => append_quantised::<f32>(from, append),
     };
     let bytes = bytes
         + match plan.shape.dtype {
-            Dtype::Bf16 => partial_keys::<bf16>(from, append),
-            Dtype::F32 => partial_keys::<f32>(from, append),
+            Dtype::Bf16 => append_partial_keys::<bf16>(from, append),
+            Dtype::F32 => append_partial_keys::<f32>(from, append),
         };
-    let (_, rows) = counts(table, program, append.at);
-    Work { bytes: bytes as u64, rows: rows as u32 }
+    let (_, rows) = row_counts(table, program, append.at);
+    WorkAmount { bytes: bytes as u64, rows: rows as u32 }
 }
 
-fn copied(
-    Appending { view, table, program, .. }: Appending<'_>,
+fn append_copied(
+    AppendContext { view, table, program, .. }: AppendContext<'_>,
     append: &Append,
     element_bytes: usize,
 ) -> usize {
@@ -79,8 +79,8 @@ fn copied(
 
 /// Appends the partial keys if new tokens select positions, and returns the number of bytes
 /// written.
-fn partial_keys<T: Element>(from: Appending<'_>, append: &Append) -> usize {
-    let Appending { plan, view, table, program, skew, .. } = from;
+fn append_partial_keys<T: Element>(from: AppendContext<'_>, append: &Append) -> usize {
+    let AppendContext { plan, view, table, program, skew, .. } = from;
     let Some(skew) = skew.filter(|_| append.kv == Kv::K) else { return 0 };
     let (kv_heads, head_dim) = (table.kv_heads(), table.head_dim());
     let layer = append.at.layer.map_or(0, usize::from);
@@ -88,15 +88,15 @@ fn partial_keys<T: Element>(from: Appending<'_>, append: &Append) -> usize {
     append_spans(table, program, append, |from, to| {
         let skew = skew.head(layer, kv_heads, from / head_dim % kv_heads);
         let key = view.read::<T>(append.from.buffer, from * size_of::<T>(), head_dim);
-        bytes += select::append((plan, view), skew, key, (append.to.buffer, to));
+        bytes += partial_keys::append((plan, view), skew, key, (append.to.buffer, to));
     });
     bytes
 }
 
 /// Appends each row as a record of its own, so that its bits depend on that row alone, and returns
 /// the number of bytes written.
-fn quantised<T: Element>(
-    Appending { view, table, variant, program, .. }: Appending<'_>,
+fn append_quantised<T: Element>(
+    AppendContext { view, table, variant, program, .. }: AppendContext<'_>,
     append: &Append,
 ) -> usize {
     let head_dim = table.head_dim();

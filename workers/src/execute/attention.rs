@@ -5,7 +5,10 @@
 //! positions comes after, since it overwrites the oldest. With a 4-bit cache the kernels read fresh
 //! rows as the append will store them.
 
-use kernels::{AttentionShape, Cache, Columns, Element, Kernels, PageLists, Unit, Units};
+use kernels::{
+    AttentionShape, AttentionUnit, AttentionUnits, Columns, Element, Kernels, KvCacheSlice,
+    PageLists,
+};
 use model::config::ModelConfig;
 use model::ops::{Kv, Op, Value};
 use program::formats::KvFormat;
@@ -13,12 +16,12 @@ use program::ir::{Compute, Region, Rows};
 use program::map::Chunk;
 
 use super::operands::{Operands, output_region};
-use crate::rows;
+use crate::work_items;
 
 /// Runs the operation and returns the number of bytes of cached K and V read. Lists the units in
 /// `units` and their pages in `pages`.
 pub(super) fn run<T: Element>(
-    (kernels, units, pages): (&Kernels, &mut Vec<Unit>, &mut Vec<u32>),
+    (kernels, units, pages): (&Kernels, &mut Vec<AttentionUnit>, &mut Vec<u32>),
     operands: &Operands<'_>,
     compute: &Compute,
     count: usize,
@@ -26,13 +29,13 @@ pub(super) fn run<T: Element>(
     let config = &operands.plan.config;
     let shape = shape(config, compute);
     units.clear();
-    units.extend(rows::units(operands.table, operands.program, compute.at, compute.chunk));
+    units.extend(work_items::units(operands.table, operands.program, compute.at, compute.chunk));
     if units.is_empty() {
         return 0;
     }
-    rows::list_pages(operands.table, operands.program, compute.at, pages);
+    work_items::list_pages(operands.table, operands.program, compute.at, pages);
     let page_positions = operands.table.page_positions(compute.at.layer);
-    let units = Units { units, pages: PageLists { page_positions, pages } };
+    let units = AttentionUnits { units, pages: PageLists { page_positions, pages } };
     let cached: u64 = units.units.iter().map(|unit| u64::from(unit.cached_seen(&shape))).sum();
     // The only weights of an attention operation are the sinks of a softmax.
     let sinks = operands.vector(compute, 0);
@@ -73,7 +76,7 @@ pub(super) fn run<T: Element>(
 
 /// Returns the shape that all units of the operation share.
 pub(super) fn shape(config: &ModelConfig, compute: &Compute) -> AttentionShape {
-    let window = config.layers.of(compute.at.layer.map_or(0, usize::from)).window;
+    let window = config.layers.kind(compute.at.layer.map_or(0, usize::from)).window;
     AttentionShape {
         heads: config.num_heads,
         kv_heads: config.num_kv_heads,
@@ -101,7 +104,7 @@ pub(super) fn cache<'a, T: Element>(
     operands: &Operands<'a>,
     compute: &Compute,
     kv: Kv,
-) -> Cache<'a, T> {
+) -> KvCacheSlice<'a, T> {
     let place = compute.op.caches().iter().position(|other| *other == kv);
     let buffer = place.and_then(|place| compute.caches.get(place)).map(|region| region.buffer);
     let Operands { plan, table, view, program, .. } = *operands;
@@ -111,11 +114,11 @@ pub(super) fn cache<'a, T: Element>(
     let size_bytes = buffer.map_or(0, |buffer| view.size_bytes(buffer) - first);
     match (plan.map.kv_format, buffer) {
         (KvFormat::Plain, Some(buffer)) => {
-            Cache::Plain(view.read(buffer, first, size_bytes / size_of::<T>()))
+            KvCacheSlice::Plain(view.read(buffer, first, size_bytes / size_of::<T>()))
         }
-        (KvFormat::Four, Some(buffer)) => Cache::Four(view.read(buffer, first, size_bytes)),
-        (KvFormat::Plain, None) => Cache::Plain(&[]),
-        (KvFormat::Four, None) => Cache::Four(&[]),
+        (KvFormat::Four, Some(buffer)) => KvCacheSlice::Kv4(view.read(buffer, first, size_bytes)),
+        (KvFormat::Plain, None) => KvCacheSlice::Plain(&[]),
+        (KvFormat::Four, None) => KvCacheSlice::Kv4(&[]),
     }
 }
 

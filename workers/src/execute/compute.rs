@@ -1,25 +1,26 @@
 //! Execution of one operation of the model's table with this lane's kernels.
 
 use kernels::{
-    Element, Kernels, Pool, PoolOptions, ScratchLimits, Selection, StateRows, Unit, Variant,
+    AttentionUnit, Element, Kernels, PoolOptions, ScratchLimits, Selection, StateRows, ThreadPool,
+    Variant,
 };
-use model::compressed::WeightFormat;
 use model::delta::DeltaNet;
 use model::ops::{Op, Value};
+use model::quantized_format::WeightFormat;
 use program::ir::{Compute, ProgramId};
-use program::map::Device;
+use program::map::ComputeDevice;
 use program::plan::Plan;
 
 use super::operands::Operands;
 use super::positions::Positions;
-use super::{attention, delta, experts, linear, sample, selected};
+use super::{attention, delta, experts, linear, sample, sparse_attention};
 use crate::error::WorkerError;
-use crate::lane_executor::Work;
+use crate::lane_executor::WorkAmount;
 use crate::memory::View;
-use crate::rows::{SequenceRows, attends_kept, counts, logits_rows, sequences};
-use crate::select;
-use crate::shared::forms::Forms;
+use crate::partial_keys;
+use crate::shared::grammar_source::GrammarSource;
 use crate::shared::table::StepTable;
+use crate::work_items::{SequenceRows, attends_deferred, logits_rows, row_counts, sequences};
 
 /// Kernels and scratch of a lane that runs operations, sized by the plan's maxima.
 #[derive(Debug)]
@@ -29,7 +30,7 @@ pub struct ComputeState {
     router: experts::Router,
     tokens: Vec<u32>,
     last_rows: Vec<u32>,
-    units: Vec<Unit>,
+    units: Vec<AttentionUnit>,
     /// Pages of the units' caches.
     pages: Vec<u32>,
     /// Sequences of a layer with a state.
@@ -49,7 +50,7 @@ impl ComputeState {
         plan: &Plan,
         variant: Variant,
         pool: &PoolOptions,
-        forms: Option<&Forms>,
+        grammars: Option<&GrammarSource>,
     ) -> Result<ComputeState, WorkerError> {
         let (config, shape) = (&plan.config, &plan.shape);
         let rows = shape.stream_rows().max(usize::from(shape.batch_size));
@@ -72,7 +73,7 @@ impl ComputeState {
         Ok(ComputeState {
             kernels: Kernels::with_pool(
                 variant,
-                Pool::with_options(pool).map_err(WorkerError::Thread)?,
+                ThreadPool::with_options(pool).map_err(WorkerError::Thread)?,
                 limits,
             )
             .with_experts(experts::limits(config, rows)),
@@ -85,30 +86,34 @@ impl ComputeState {
                 plan.table.pages as usize * usize::from(plan.shape.batch_size),
             ),
             states: Vec::with_capacity(if config.delta.is_some() { sequences } else { 0 }),
-            sample: sample::SampleState::new(plan, forms, logits_rows, pool.threads)?,
-            selection: select::selection(plan, pool.threads, &limits),
+            sample: sample::SampleState::new(plan, grammars, logits_rows, pool.threads)?,
+            selection: partial_keys::selection(plan, pool.threads, &limits),
         })
     }
 
     /// Makes routers select experts at random, regardless of the rows' contents.
     #[must_use]
-    pub(crate) fn routing_evenly(mut self) -> ComputeState {
-        self.router = self.router.evenly();
+    pub(crate) fn with_random_routing(mut self) -> ComputeState {
+        self.router = self.router.with_random_routing();
         self
     }
 
     /// Runs one operation in the run's dtype `T`.
-    pub(super) fn run<T: Element>(&mut self, operands: Operands<'_>, compute: &Compute) -> Work {
+    pub(super) fn run<T: Element>(
+        &mut self,
+        operands: Operands<'_>,
+        compute: &Compute,
+    ) -> WorkAmount {
         let rows = rows_of(&operands, compute);
         let weight_bytes = self.weight_bytes::<T>(&operands, compute, rows);
         if compute.op == Op::Sample {
             let logits = operands.rows(compute.inputs[0], Value::Logits, rows);
             let Self { kernels, sample, .. } = self;
             sample::sample_batch(kernels, &operands, compute.at, logits, sample);
-            return Work { bytes: 0, rows: rows as u32 };
+            return WorkAmount { bytes: 0, rows: rows as u32 };
         }
         if rows == 0 {
-            return Work::default();
+            return WorkAmount::default();
         }
         let cache_bytes = match compute.op {
             Op::Embed => {
@@ -143,7 +148,7 @@ impl ComputeState {
             op if op.is_attention() => {
                 let Self { kernels, units, pages, selection, .. } = self;
                 match selection {
-                    Some(selection) => selected::run::<T>(
+                    Some(selection) => sparse_attention::run::<T>(
                         (kernels, selection),
                         (units, pages),
                         &operands,
@@ -160,7 +165,7 @@ impl ComputeState {
                 0
             }
         };
-        Work { bytes: weight_bytes + cache_bytes, rows: rows as u32 }
+        WorkAmount { bytes: weight_bytes + cache_bytes, rows: rows as u32 }
     }
 
     /// Samples from logits that a device has computed.
@@ -171,7 +176,8 @@ impl ComputeState {
         compute: &Compute,
         logits: &[f32],
     ) {
-        let operands = Operands { plan, view, table, program, device: Device::Gpu, skew: None };
+        let operands =
+            Operands { plan, view, table, program, device: ComputeDevice::Gpu, skew: None };
         let Self { kernels, sample, .. } = self;
         sample::sample_batch(kernels, &operands, compute.at, logits, sample);
     }
@@ -230,7 +236,7 @@ impl ComputeState {
             let Operands { table, program, .. } = *operands;
             let with_logits = logits_rows(table, program, compute.at);
             self.last_rows.extend(with_logits.map(|found| found.row as u32));
-            input_rows = counts(table, program, compute.at).1;
+            input_rows = row_counts(table, program, compute.at).1;
             Some(self.last_rows.as_slice())
         } else {
             None
@@ -266,10 +272,10 @@ impl ComputeState {
 /// per slot for kept values, or else the rows of the stream.
 fn rows_of(operands: &Operands<'_>, compute: &Compute) -> usize {
     let Operands { table, program, .. } = *operands;
-    let (found, rows) = counts(table, program, compute.at);
+    let (found, rows) = row_counts(table, program, compute.at);
     match compute.op {
         Op::FinalNorm | Op::Head | Op::Sample => found,
-        _ if attends_kept(table, program, compute.chunk) => table.batch_size(),
+        _ if attends_deferred(table, program, compute.chunk) => table.batch_size(),
         _ => rows,
     }
 }

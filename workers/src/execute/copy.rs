@@ -7,12 +7,12 @@ use program::pieces::weight_ranges;
 use program::plan::Plan;
 use program::weights::Weights;
 
-use super::owners;
-use super::span::Span;
-use crate::lane_executor::Work;
+use super::copy_span::CopySpan;
+use super::kv_owner;
+use crate::lane_executor::WorkAmount;
 use crate::memory::View;
-use crate::rows::{counts, heads_in, sequences, units};
 use crate::shared::table::StepTable;
+use crate::work_items::{heads_in, row_counts, sequences, units};
 
 /// Calls `each` for every range that a copy moves in the table's current state, and returns the
 /// number of rows. `weight_bytes` is the size of a whole blob.
@@ -22,10 +22,10 @@ pub fn copy_spans(
     program: ProgramId,
     copy: &Copy,
     weight_bytes: usize,
-    mut each: impl FnMut(Span),
+    mut each: impl FnMut(CopySpan),
 ) -> usize {
     let dtype = plan.shape.dtype;
-    let (found, rows) = counts(table, program, copy.at);
+    let (found, rows) = row_counts(table, program, copy.at);
     match copy.moved {
         Moved::Weights(op) => {
             weight_spans(plan, (op, copy), weight_bytes, each);
@@ -37,10 +37,10 @@ pub fn copy_spans(
             let position_bytes = plan.map.kv_format.position_bytes(table.head_dim(), dtype);
             for unit in units(table, program, copy.at, copy.chunk) {
                 let offset_bytes = unit.cache_offset / table.head_dim() * position_bytes;
-                each(Span::at(offset_bytes, unit.cached() as usize * position_bytes));
+                each(CopySpan::at(offset_bytes, unit.cached() as usize * position_bytes));
             }
         }
-        Moved::Sequences(_) => owners::moved_spans(plan, table, program, copy, each),
+        Moved::Sequences(_) => kv_owner::migration_spans(plan, table, program, copy, each),
         Moved::Value(Value::Scores | Value::Probabilities) => {
             let rows = table.program(program).rows;
             assert!(rows == Rows::Single, "scores cross the link in decode only");
@@ -49,14 +49,14 @@ pub fn copy_spans(
             for unit in units(table, program, copy.at, copy.chunk) {
                 let positions = table.group() * (unit.past as usize + 1);
                 let offset_bytes = (first + unit.scores_offset) * size_of::<f32>();
-                each(Span::at(offset_bytes, positions * size_of::<f32>()));
+                each(CopySpan::at(offset_bytes, positions * size_of::<f32>()));
             }
         }
-        Moved::Lagging(value) => {
-            return owners::lagging_spans(plan, table, (program, copy), value, each);
+        Moved::Deferred(value) => {
+            return kv_owner::deferred_spans(plan, table, (program, copy), value, each);
         }
         Moved::Value(value) if table.has_owners() && copy.chunk.is_some() => {
-            return owners::value_spans(plan, table, (program, copy), value, each);
+            return kv_owner::value_spans(plan, table, (program, copy), value, each);
         }
         Moved::Value(Value::Attended) if copy.chunk.is_some() => {
             let units = table.chunk_units(usize::from(copy.at.batch), copy.chunk);
@@ -69,7 +69,7 @@ pub fn copy_spans(
                 }
                 for row in found.row0..found.row0 + found.item.rows {
                     let offset_bytes = row * row_bytes + heads.start * head_bytes;
-                    each(Span::at(offset_bytes, heads.len() * head_bytes));
+                    each(CopySpan::at(offset_bytes, heads.len() * head_bytes));
                 }
             }
         }
@@ -91,28 +91,32 @@ fn weight_spans(
     plan: &Plan,
     (op, copy): (Op, &Copy),
     weight_bytes: usize,
-    mut each: impl FnMut(Span),
+    mut each: impl FnMut(CopySpan),
 ) {
     let Some(piece) = copy.chunk.filter(|piece| piece.of > 1) else {
-        each(Span::at(0, weight_bytes));
+        each(CopySpan::at(0, weight_bytes));
         return;
     };
     let format = plan.map.weight_formats.of(&plan.config, Weights::of(op, copy.at.layer));
     let ranges = weight_ranges(&plan.config, plan.shape.dtype, format, (op, piece));
     for range in ranges.into_iter().filter(|range| !range.is_empty()) {
-        each(Span::at(range.start, range.len()));
+        each(CopySpan::at(range.start, range.len()));
     }
 }
 
 /// Calls `each` for whole rows, or for the columns that a piece of a linear writes.
-fn row_spans((rows, row_bytes): (usize, usize), chunk: Option<Chunk>, mut each: impl FnMut(Span)) {
+fn row_spans(
+    (rows, row_bytes): (usize, usize),
+    chunk: Option<Chunk>,
+    mut each: impl FnMut(CopySpan),
+) {
     let Some(part) = chunk.filter(|part| part.of > 1) else {
-        each(Span::at(0, rows * row_bytes));
+        each(CopySpan::at(0, rows * row_bytes));
         return;
     };
     let part_bytes = row_bytes / usize::from(part.of);
     let first = usize::from(part.index) * part_bytes;
-    (0..rows).for_each(|row| each(Span::at(row * row_bytes + first, part_bytes)));
+    (0..rows).for_each(|row| each(CopySpan::at(row * row_bytes + first, part_bytes)));
 }
 
 pub(super) fn execute(
@@ -121,7 +125,7 @@ pub(super) fn execute(
     table: &StepTable,
     program: ProgramId,
     copy: &Copy,
-) -> Work {
+) -> WorkAmount {
     let (from, to) = (copy.from.buffer, copy.to.buffer);
     let weight_bytes = match copy.moved {
         // A slot may serve several blobs of one operation, all of the same size.
@@ -133,5 +137,5 @@ pub(super) fn execute(
         view.copy((from, span.from_bytes), (to, span.to_bytes), span.size_bytes);
         bytes += span.size_bytes as u64;
     });
-    Work { bytes, rows: rows as u32 }
+    WorkAmount { bytes, rows: rows as u32 }
 }

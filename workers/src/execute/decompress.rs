@@ -5,17 +5,22 @@
 //! same bits as one that reads the stored format directly, as the CPU does.
 
 use kernels::Variant;
-use kernels::grouped::widen;
-use model::compressed::WeightFormat;
+use kernels::quant::widen;
+use model::quantized_format::WeightFormat;
 use program::formats::decompressed;
 use program::ir::Decompress;
 use program::plan::Plan;
 use program::weights::Weights;
 
-use crate::lane_executor::Work;
+use crate::lane_executor::WorkAmount;
 use crate::memory::View;
 
-pub(super) fn execute(plan: &Plan, view: &View, variant: Variant, decompress: &Decompress) -> Work {
+pub(super) fn execute(
+    plan: &Plan,
+    view: &View,
+    variant: Variant,
+    decompress: &Decompress,
+) -> WorkAmount {
     let (config, dtype) = (&plan.config, plan.shape.dtype);
     let (from, to) = (decompress.from.buffer, decompress.to.buffer);
     let weights = Weights::of(decompress.op, decompress.at.layer);
@@ -38,5 +43,5 @@ pub(super) fn execute(plan: &Plan, view: &View, variant: Variant, decompress: &D
         view.copy((from, source), (to, target), size_bytes);
         bytes += size_bytes;
     }
-    Work { bytes: bytes as u64, rows: 0 }
+    WorkAmount { bytes: bytes as u64, rows: 0 }
 }

@@ -7,7 +7,7 @@ use model::ops::{Op, Value};
 use program::ir::Compute;
 
 use super::operands::Operands;
-use crate::rows::{SequenceRows, sequences};
+use crate::work_items::{SequenceRows, sequences};
 
 /// Runs the operation and returns the number of bytes of states read. Lists its sequences in
 /// `list`.

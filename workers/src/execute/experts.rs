@@ -1,10 +1,12 @@
 //! A mixture of experts: the routing of rows to experts, and the experts' linears.
 
-use kernels::{Element, ExpertLimits, ExpertWeight, Experts, Kernels, LinearOut, Routed, Routing};
-use model::compressed::WeightFormat;
+use kernels::{
+    Element, ExpertLimits, ExpertWeight, Kernels, LinearOut, RoutedExpert, RoutedLinear, Routing,
+};
 use model::config::ModelConfig;
 use model::experts::Experts as Mixture;
 use model::ops::{Op, Value};
+use model::quantized_format::WeightFormat;
 use program::ir::{Compute, ProgramId};
 
 use super::linear;
@@ -53,7 +55,7 @@ impl Router {
     }
 
     /// Returns a router that computes its logits but selects experts by random ones.
-    pub(super) fn evenly(self) -> Router {
+    pub(super) fn with_random_routing(self) -> Router {
         Router { random: Some(0), ..self }
     }
 
@@ -71,7 +73,8 @@ impl Router {
         if let Some(state) = &mut self.random {
             logits.iter_mut().for_each(|logit| *logit = random(state));
         }
-        let routed: &mut [Routed] = bytemuck::cast_slice_mut(operands.output::<f32>(compute, rows));
+        let routed: &mut [RoutedExpert] =
+            bytemuck::cast_slice_mut(operands.output::<f32>(compute, rows));
         // Contributions to the residual stream are scaled, here through the weights of the sum.
         let factor = operands.plan.config.scales.residual;
         kernels.route((count, per_token), (scoring, factor), logits, routed);
@@ -115,35 +118,35 @@ pub(super) fn run<T: Element>(
     let Mixture { count, per_token, .. } = mixture(operands);
     let (all, k) = operands.matrix_shape(compute);
     let routed = operands.rows::<f32>(compute.inputs[1], Value::Routing, rows);
-    let routed: &[Routed] = bytemuck::cast_slice(routed);
+    let routed: &[RoutedExpert] = bytemuck::cast_slice(routed);
     let weight = match operands.format(compute) {
         WeightFormat::Plain => ExpertWeight::Plain(operands.matrix::<T>(compute)),
         WeightFormat::Grouped(form) => ExpertWeight::Grouped(form, operands.records(compute, form)),
     };
     let routing = Routing { experts: count, top_k: per_token, routed };
     let bias = operands.vector(compute, 0);
-    let experts = Experts { routing, n: all / count, k, weight, bias };
-    let of = |index: usize, value| operands.rows::<T>(compute.inputs[index], value, rows);
+    let experts = RoutedLinear { routing, n: all / count, k, weight, bias };
+    let input = |index: usize, value| operands.rows::<T>(compute.inputs[index], value, rows);
     match compute.op {
         Op::ExpertDown => {
             let hidden = operands.output::<f32>(compute, rows);
-            kernels.expert_down(&experts, of(0, Value::ExpertFfn), hidden);
+            kernels.expert_down(&experts, input(0, Value::ExpertFfn), hidden);
         }
         Op::ExpertUp => {
-            let (gate, out) = (of(2, Value::ExpertGate), operands.output::<T>(compute, rows));
+            let (gate, out) = (input(2, Value::ExpertGate), operands.output::<T>(compute, rows));
             let out = linear::gated(operands.plan.config.activation, gate, out);
-            kernels.expert_linear(&experts, of(0, Value::Normed1), out);
+            kernels.expert_linear(&experts, input(0, Value::Normed1), out);
         }
         _ => {
             let out = LinearOut::Store(operands.output::<T>(compute, rows));
-            kernels.expert_linear(&experts, of(0, Value::Normed1), out);
+            kernels.expert_linear(&experts, input(0, Value::Normed1), out);
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use model::experts::Scoring;
+    use model::experts::ExpertScoring;
 
     use super::*;
 
@@ -155,7 +158,7 @@ mod tests {
             count: experts,
             per_token: 8,
             ffn_size: 1,
-            scoring: Scoring::TopKSoftmax,
+            scoring: ExpertScoring::TopKSoftmax,
             bias: false,
         };
         let mut state = 0;

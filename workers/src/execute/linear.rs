@@ -2,12 +2,12 @@
 
 use bytemuck::Pod;
 use kernels::{
-    Columns, ColumnsOut, Element, Kernels, Linear, LinearColumns, LinearGrouped, LinearOut,
-    PartWeight,
+    Columns, ColumnsOut, ColumnsWeight, Element, Kernels, Linear, LinearColumns, LinearOut,
+    LinearQuant,
 };
-use model::compressed::WeightFormat;
 use model::config::{Activation, QkNorm};
 use model::ops::{Op, Value};
+use model::quantized_format::WeightFormat;
 use program::ir::Compute;
 use program::map::Chunk;
 use program::pieces;
@@ -60,7 +60,7 @@ pub(super) fn multiply<T: Element>(
         }
         WeightFormat::Grouped(format) => {
             let records = operands.records(compute, format);
-            kernels.linear_grouped(LinearGrouped { rows, n, k, x, format, records, bias, out });
+            kernels.linear_grouped(LinearQuant { rows, n, k, x, format, records, bias, out });
         }
     }
 }
@@ -81,9 +81,11 @@ fn multiply_piece<T: Element>(
     let [matrix, biases] = pieces::weight_ranges(config, dtype, format, (compute.op, piece));
     let (view, blob) = (operands.view, compute.weights[0].buffer);
     let weight = match format {
-        WeightFormat::Plain => PartWeight::Plain(view.read(blob, matrix.start, columns.len() * k)),
+        WeightFormat::Plain => {
+            ColumnsWeight::Plain(view.read(blob, matrix.start, columns.len() * k))
+        }
         WeightFormat::Grouped(form) => {
-            PartWeight::Grouped(form, view.read(blob, matrix.start, matrix.len()))
+            ColumnsWeight::Grouped(form, view.read(blob, matrix.start, matrix.len()))
         }
     };
     let bias = (!biases.is_empty()).then(|| view.read(blob, biases.start, columns.len()));

@@ -7,31 +7,31 @@ mod append;
 mod attention;
 mod compute;
 mod copy;
+mod copy_span;
 mod decompress;
 mod delta;
 mod experts;
+mod grammar_matchers;
+mod kv_owner;
 mod linear;
 mod operands;
-mod owners;
 mod penalties;
 mod positions;
 pub mod sample;
-mod selected;
-mod span;
-mod walks;
+mod sparse_attention;
 
 use std::sync::Arc;
 
 use kernels::Variant;
 use model::config::Dtype;
 use program::ir::{Instruction, ProgramId};
-use program::map::Device;
+use program::map::ComputeDevice;
 use program::plan::Plan;
-use program::topology::{Engine, LaneId};
+use program::topology::{HardwareEngine, LaneId};
 use shm::Control;
 
 use crate::error::LaneError;
-use crate::lane_executor::{LaneExecutor, Task, Work};
+use crate::lane_executor::{LaneExecutor, Task, WorkAmount};
 use crate::memory::View;
 use crate::shared::table::StepTable;
 use crate::skew::Skew;
@@ -39,8 +39,8 @@ use crate::skew::Skew;
 pub use append::append_spans;
 pub use compute::ComputeState;
 pub use copy::copy_spans;
+pub use copy_span::CopySpan;
 pub(crate) use linear::{SWIGLU_ALPHA, SWIGLU_LIMIT};
-pub use span::Span;
 
 /// Executor of one lane's instructions.
 #[derive(Debug)]
@@ -48,7 +48,7 @@ pub struct Executor {
     plan: Arc<Plan>,
     view: View,
     table: StepTable,
-    device: Device,
+    device: ComputeDevice,
     variant: Variant,
     /// Kernels and scratch of a compute lane.
     compute: Option<ComputeState>,
@@ -68,8 +68,10 @@ impl Executor {
     ) -> Executor {
         let table = StepTable::new(control.extra(0, plan.table.words()), &plan);
         let device = match plan.topology.lane(lane).engine {
-            Engine::Gpu { .. } => Device::Gpu,
-            Engine::Cpu | Engine::Link { .. } | Engine::Storage { .. } => Device::Cpu,
+            HardwareEngine::Gpu { .. } => ComputeDevice::Gpu,
+            HardwareEngine::Cpu | HardwareEngine::Link { .. } | HardwareEngine::Storage { .. } => {
+                ComputeDevice::Cpu
+            }
         };
         Executor { plan, view, table, device, variant, compute, skew: None }
     }
@@ -85,7 +87,7 @@ impl Executor {
     /// # Panics
     /// Panics on an instruction that this lane cannot execute, or on sizes beyond its buffers, as
     /// in a plan that the validator would have refused.
-    fn run(&mut self, program: ProgramId, instruction: &Instruction) -> Work {
+    fn run(&mut self, program: ProgramId, instruction: &Instruction) -> WorkAmount {
         match instruction {
             Instruction::Compute(compute) => {
                 let Some(state) = &mut self.compute else {
@@ -108,7 +110,7 @@ impl Executor {
                 copy::execute(&self.plan, &self.view, &self.table, program, copy)
             }
             Instruction::Append(append) => {
-                let from = append::Appending {
+                let from = append::AppendContext {
                     plan: &self.plan,
                     view: &self.view,
                     table: &self.table,
@@ -122,13 +124,13 @@ impl Executor {
                 decompress::execute(&self.plan, &self.view, self.variant, decompress)
             }
             Instruction::Read(_) => panic!("a read on a lane without a storage"),
-            Instruction::Wait(_) | Instruction::Signal => Work::default(),
+            Instruction::Wait(_) | Instruction::Signal => WorkAmount::default(),
         }
     }
 }
 
 impl LaneExecutor for Executor {
-    fn execute(&mut self, task: Task<'_>) -> Result<Option<Work>, LaneError> {
+    fn execute(&mut self, task: Task<'_>) -> Result<Option<WorkAmount>, LaneError> {
         Ok(Some(self.run(task.program, task.instruction)))
     }
 }

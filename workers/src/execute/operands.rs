@@ -1,11 +1,11 @@
 //! Operands of a compute instruction in the memory that workers share.
 
 use bytemuck::Pod;
-use model::compressed::{Grouped, WeightFormat};
 use model::ops::Value;
+use model::quantized_format::{Grouped, WeightFormat};
 use program::formats::on_device;
 use program::ir::{Compute, ProgramId, Region};
-use program::map::Device;
+use program::map::ComputeDevice;
 use program::plan::Plan;
 use program::weights::Weights;
 
@@ -20,7 +20,7 @@ pub(super) struct Operands<'a> {
     pub(super) view: &'a View,
     pub(super) table: &'a StepTable,
     pub(super) program: ProgramId,
-    pub(super) device: Device,
+    pub(super) device: ComputeDevice,
     /// Skew of a plan that selects positions.
     pub(super) skew: Option<&'a Skew>,
 }
@@ -90,8 +90,8 @@ impl<'a> Operands<'a> {
         let weights = Weights::of(compute.op, compute.at.layer);
         let stored = self.plan.map.weight_formats.of(&self.plan.config, weights);
         match self.device {
-            Device::Gpu => on_device(stored),
-            Device::Cpu => stored,
+            ComputeDevice::Gpu => on_device(stored),
+            ComputeDevice::Cpu => stored,
         }
     }
 

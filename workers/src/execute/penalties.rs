@@ -1,6 +1,6 @@
 //! Changes to the logits of a sequence's next token that depend on its earlier tokens.
 
-use kernels::{Change, Penalties};
+use kernels::{LogitChange, Penalties};
 use program::step_table::Field;
 
 use crate::shared::table::StepTable;
@@ -9,15 +9,15 @@ use crate::shared::table::StepTable;
 #[derive(Debug, Default)]
 pub(super) struct Changes {
     /// Changes of all rows, consecutively.
-    pub(super) all: Vec<Change>,
+    pub(super) all: Vec<LogitChange>,
     /// Number of occurrences of each token in a sequence's answer; all 0 between two sequences.
-    said: Vec<u32>,
+    occurrences: Vec<u32>,
     /// Distinct tokens of a sequence.
     tokens: Vec<u32>,
 }
 
 /// Flag in `said`: the token occurs in the prompt.
-const PROMPTED: u32 = 1 << 31;
+const IN_PROMPT: u32 = 1 << 31;
 
 impl Changes {
     /// Removes the changes of the previous step.
@@ -42,14 +42,14 @@ impl Changes {
         if penalties != Penalties::NONE {
             self.count(table, (batch, slot), vocab, penalties.repetition != 1.0);
             for token in self.tokens.drain(..) {
-                let said = std::mem::take(&mut self.said[token as usize]) & !PROMPTED;
+                let times = std::mem::take(&mut self.occurrences[token as usize]) & !IN_PROMPT;
                 if !(is_too_short && eos.contains(&token)) {
-                    self.all.push(penalties.change(token, said));
+                    self.all.push(penalties.change(token, times));
                 }
             }
         }
         if is_too_short {
-            self.all.extend(eos.iter().map(|end| Change::never(*end)));
+            self.all.extend(eos.iter().map(|end| LogitChange::exclude(*end)));
         }
         (from, self.all.len() as u32)
     }
@@ -62,20 +62,20 @@ impl Changes {
         vocab: usize,
         with_prompt: bool,
     ) {
-        self.said.resize(vocab, 0);
-        let Changes { said, tokens, .. } = self;
+        self.occurrences.resize(vocab, 0);
+        let Changes { occurrences, tokens, .. } = self;
         let prompt_len = table.field(batch, slot, Field::PromptLen) as usize;
         let generated = table.field(batch, slot, Field::Generated) as usize;
-        let mut note = |token: u32, how: fn(u32) -> u32| {
+        let mut note = |token: u32, update: fn(u32) -> u32| {
             // A token outside the model's vocabulary has no logit.
-            let Some(said) = said.get_mut(token as usize) else { return };
-            if *said == 0 {
+            let Some(occurrences) = occurrences.get_mut(token as usize) else { return };
+            if *occurrences == 0 {
                 tokens.push(token);
             }
-            *said = how(*said);
+            *occurrences = update(*occurrences);
         };
         for position in 0..if with_prompt { prompt_len } else { 0 } {
-            note(table.prompt_token(batch, slot, position), |said| said | PROMPTED);
+            note(table.prompt_token(batch, slot, position), |said| said | IN_PROMPT);
         }
         for place in 0..generated {
             note(table.output(batch, slot, place), |said| said + 1);

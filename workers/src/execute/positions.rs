@@ -6,8 +6,8 @@ use model::ops::Op;
 use program::ir::Compute;
 
 use super::operands::Operands;
-use crate::rope_tables::{has_a_table_each, of_kinds};
-use crate::rows::{SequenceRows, sequences};
+use crate::rope_tables::{has_table_per_sequence, tables_by_kind};
+use crate::work_items::{SequenceRows, sequences};
 
 /// Positions and rotary tables of the rows of an instruction.
 #[derive(Debug)]
@@ -15,7 +15,7 @@ pub(super) struct Positions {
     /// Tables of each kind of layer.
     kinds: Vec<Vec<f32>>,
     /// Position of each row.
-    of_rows: Vec<u32>,
+    row_positions: Vec<u32>,
     table_of_row: Vec<u32>,
     /// `[sequences, rotary_dim / 2]`, used if each sequence has a table of its own.
     own_tables: Vec<f32>,
@@ -25,23 +25,24 @@ impl Positions {
     /// Allocates for up to `rows` rows of `sequences` sequences.
     pub(super) fn new(config: &ModelConfig, rows: usize, sequences: usize) -> Positions {
         let mut ropes = config.layers.kinds().iter().filter_map(|kind| kind.rope.as_ref());
-        let own = if ropes.any(has_a_table_each) { sequences * config.head_dim / 2 } else { 0 };
+        let own_len =
+            if ropes.any(has_table_per_sequence) { sequences * config.head_dim / 2 } else { 0 };
         Positions {
-            kinds: of_kinds(config),
-            of_rows: Vec::with_capacity(rows),
+            kinds: tables_by_kind(config),
+            row_positions: Vec::with_capacity(rows),
             table_of_row: Vec::with_capacity(rows),
-            own_tables: Vec::with_capacity(own),
+            own_tables: Vec::with_capacity(own_len),
         }
     }
 
     /// Lists and returns the positions of all rows.
     pub(super) fn list(&mut self, operands: &Operands<'_>, compute: &Compute) -> &[u32] {
-        self.of_rows.clear();
+        self.row_positions.clear();
         for SequenceRows { item, .. } in sequences(operands.table, operands.program, compute.at) {
             let first = item.first as u32;
-            self.of_rows.extend(first..first + item.rows as u32);
+            self.row_positions.extend(first..first + item.rows as u32);
         }
-        &self.of_rows
+        &self.row_positions
     }
 
     /// Rotates `rows` rows of q or k, if the layer does.
@@ -55,19 +56,19 @@ impl Positions {
         let config = &operands.plan.config;
         let layer = compute.at.layer.map_or(0, usize::from);
         let kind = config.layers.kind_index(layer);
-        let Some(rope) = &config.layers.of(layer).rope else { return };
+        let Some(rope) = &config.layers.kind(layer).rope else { return };
         self.list(operands, compute);
-        let own = has_a_table_each(rope);
-        if rope.is_by_length() {
+        let has_own_tables = has_table_per_sequence(rope);
+        if rope.depends_on_length() {
             self.table_of_row.clear();
             self.own_tables.clear();
             let batch = usize::from(compute.at.batch);
             let all = sequences(operands.table, operands.program, compute.at);
             for (index, SequenceRows { item, .. }) in (0..).zip(all) {
                 let length = operands.table.length(batch, item.slot);
-                let table = if own { index } else { rope.frequency_class(length) };
+                let table = if has_own_tables { index } else { rope.frequency_class(length) };
                 self.table_of_row.extend(std::iter::repeat_n(table, item.rows));
-                if own {
+                if has_own_tables {
                     let before = self.own_tables.len();
                     self.own_tables.resize(before + rope.rotary_dim(config.head_dim) / 2, 0.0);
                     let table = &mut self.own_tables[before..];
@@ -76,13 +77,13 @@ impl Positions {
             }
         }
         let tables = RopeTables {
-            inverse_frequencies: if own { &self.own_tables } else { &self.kinds[kind] },
+            inverse_frequencies: if has_own_tables { &self.own_tables } else { &self.kinds[kind] },
             rotary_dim: rope.rotary_dim(config.head_dim),
             attention_factor: rope.attention_factor(),
-            table_of_row: rope.is_by_length().then_some(&self.table_of_row),
+            table_of_row: rope.depends_on_length().then_some(&self.table_of_row),
         };
         let heads = if compute.op == Op::Q { config.num_heads } else { config.num_kv_heads };
         let out = operands.output::<T>(compute, rows);
-        kernels.rope(rows, heads, config.head_dim, &self.of_rows, &tables, out);
+        kernels.rope(rows, heads, config.head_dim, &self.row_positions, &tables, out);
     }
 }

@@ -2,29 +2,31 @@
 //! next step, and the end of the group. The only module that writes the table during a group.
 
 use grammar::GrammarError;
-use kernels::{Draw, Kernels, Logprob, NO_TOKEN, Penalties, SampleScratch, Sampling, random_unit};
+use kernels::{
+    Kernels, Logprob, NO_TOKEN, Penalties, SampleDraw, SampleScratch, Sampling, random_unit,
+};
 use program::ir::{At, ProgramId};
 use program::plan::Plan;
-use program::step_table::{Field, Finish, List};
-use schedule::Sequence;
+use program::step_table::{EndReason, Field, List};
+use scheduler::Sequence;
 use shm::Control;
 
+use super::grammar_matchers::GrammarMatchers;
 use super::operands::Operands;
 use super::penalties::Changes;
-use super::walks::Walks;
-use crate::rows::{LogitsRow, SequenceRows, logits_rows, sequences};
-use crate::shared::forms::Forms;
-use crate::shared::iterations::Iterations;
-use crate::shared::release::once;
-use crate::shared::serving::{any_runs, list_step};
-use crate::shared::table::{Item, StepTable};
+use crate::shared::grammar_source::GrammarSource;
+use crate::shared::iteration_planner::IterationPlanner;
+use crate::shared::release::single_step;
+use crate::shared::serving::{has_running, list_step};
+use crate::shared::table::{StepTable, WorkItem};
+use crate::work_items::{LogitsRow, SequenceRows, logits_rows, sequences};
 
 /// Scratch for the rows of a batch, allocated once.
 #[derive(Debug)]
 pub(super) struct SampleState {
     /// Scratch of each thread.
     scratch: Vec<SampleScratch>,
-    draws: Vec<Draw>,
+    draws: Vec<SampleDraw>,
     tokens: Vec<u32>,
     changes: Changes,
     /// Number of log-probabilities requested by each row.
@@ -32,11 +34,11 @@ pub(super) struct SampleState {
     /// `[row][maximum number of log-probabilities]`.
     logprobs: Vec<Logprob>,
     /// `None` if no answer follows a grammar.
-    walks: Option<Walks>,
+    grammar_matchers: Option<GrammarMatchers>,
     /// Sequences of a batch, in a serving run.
     sequences: Vec<Sequence>,
     /// Scheduling state of a serving run whose sequences have owners.
-    iterations: Iterations,
+    iteration_planner: IterationPlanner,
 }
 
 impl SampleState {
@@ -46,7 +48,7 @@ impl SampleState {
     /// Returns an error if no parser can be created for the vocabulary.
     pub(super) fn new(
         plan: &Plan,
-        forms: Option<&Forms>,
+        grammars: Option<&GrammarSource>,
         rows: usize,
         threads: usize,
     ) -> Result<SampleState, GrammarError> {
@@ -58,9 +60,11 @@ impl SampleState {
             changes: Changes::default(),
             wanted: Vec::with_capacity(rows),
             logprobs: vec![Logprob::NONE; rows * usize::from(plan.shape.logprobs)],
-            walks: forms.map(|forms| Walks::new(forms, plan, rows)).transpose()?,
+            grammar_matchers: grammars
+                .map(|forms| GrammarMatchers::new(forms, plan, rows))
+                .transpose()?,
             sequences: Vec::with_capacity(usize::from(plan.shape.batch_size)),
-            iterations: Iterations::new(
+            iteration_planner: IterationPlanner::new(
                 usize::from(plan.shape.batch_size),
                 usize::from(plan.shape.device_slots),
             ),
@@ -78,13 +82,13 @@ pub(super) fn sample_batch(
     state: &mut SampleState,
 ) {
     let Operands { plan, table, program, .. } = *operands;
-    let rows = Rows { table, program, at };
+    let rows = LogitsRows { table, program, at };
     state.draw(kernels, rows, logits, &plan.config.eos_token_ids);
     if plan.shape.logprobs > 0 {
-        state.keep_logprobs(kernels, rows, logits, usize::from(plan.shape.logprobs));
+        state.store_logprobs(kernels, rows, logits, usize::from(plan.shape.logprobs));
     }
     let eos = plan.config.eos_token_ids.as_slice();
-    let SampleState { tokens, sequences, iterations, .. } = state;
+    let SampleState { tokens, sequences, iteration_planner: iterations, .. } = state;
     if !plan.shape.serves {
         record(table, program, at, eos, |row, _| tokens[row]);
         return;
@@ -99,13 +103,13 @@ pub(super) fn sample_batch(
 
 /// The rows of logits of an instruction.
 #[derive(Clone, Copy)]
-struct Rows<'a> {
+struct LogitsRows<'a> {
     table: &'a StepTable,
     program: ProgramId,
     at: At,
 }
 
-impl Rows<'_> {
+impl LogitsRows<'_> {
     fn batch(&self) -> usize {
         usize::from(self.at.batch)
     }
@@ -120,7 +124,7 @@ impl Rows<'_> {
     }
 
     /// Returns the rows whose answers follow a grammar, with their slots and the grammars' indices.
-    fn following(&self) -> impl Iterator<Item = (usize, usize, usize)> {
+    fn grammar_rows(&self) -> impl Iterator<Item = (usize, usize, usize)> {
         let drawn = self.all().enumerate().filter(|(_, found)| found.is_drawn);
         drawn.filter_map(|(row, found)| {
             let slot = found.item.slot;
@@ -132,13 +136,13 @@ impl Rows<'_> {
 
 impl SampleState {
     /// Draws a token for each row.
-    fn draw(&mut self, kernels: &Kernels, rows: Rows<'_>, logits: &[f32], eos: &[u32]) {
-        let SampleState { scratch, draws, tokens, changes, walks, .. } = self;
+    fn draw(&mut self, kernels: &Kernels, rows: LogitsRows<'_>, logits: &[f32], eos: &[u32]) {
+        let SampleState { scratch, draws, tokens, changes, grammar_matchers: walks, .. } = self;
         let batch = rows.batch();
         draws.clear();
         draws.extend(rows.all().map(|found| match found.is_drawn {
-            true => draw_of(rows.table, batch, found.item.slot),
-            false => Draw::GREEDY,
+            true => draw_parameters(rows.table, batch, found.item.slot),
+            false => SampleDraw::GREEDY,
         }));
         changes.clear();
         let vocab = logits.len().checked_div(draws.len()).unwrap_or(0);
@@ -149,20 +153,20 @@ impl SampleState {
         tokens.resize(draws.len(), 0);
         if let Some(walks) = walks {
             let first = |slot: usize| rows.field(slot, Field::Generated) == 0;
-            let begin = rows.following().filter(|(_, slot, _)| first(*slot));
+            let begin = rows.grammar_rows().filter(|(_, slot, _)| first(*slot));
             walks.prepare(begin.map(|(_, _, grammar)| grammar), scratch.len());
-            for (row, slot, grammar) in rows.following() {
+            for (row, slot, grammar) in rows.grammar_rows() {
                 let answer = (rows.field(slot, Field::Arrival), grammar);
-                if walks.begins(row, (batch, slot), answer, first(slot)) {
+                if walks.ensure_matcher(row, (batch, slot), answer, first(slot)) {
                     // The answer began elsewhere: replay its tokens.
-                    let said = 0..rows.field(slot, Field::Generated) as usize;
-                    let tokens = said.map(|place| rows.table.output(batch, slot, place));
-                    tokens.for_each(|token| walks.take((batch, slot), token));
+                    let generated = 0..rows.field(slot, Field::Generated) as usize;
+                    let tokens = generated.map(|place| rows.table.output(batch, slot, place));
+                    tokens.for_each(|token| walks.accept_token((batch, slot), token));
                 }
-                draws[row].masked = walks.allow(row, (batch, slot));
+                draws[row].masked = walks.compute_mask(row, (batch, slot));
             }
         }
-        let masks = walks.as_ref().map_or(&[][..], Walks::masks);
+        let masks = walks.as_ref().map_or(&[][..], GrammarMatchers::masks);
         kernels.sample_rows(logits, draws, masks, &changes.all, scratch, tokens);
         for (token, found) in tokens.iter_mut().zip(rows.all()) {
             if !found.is_drawn {
@@ -173,24 +177,30 @@ impl SampleState {
             }
         }
         if let Some(walks) = walks {
-            for (row, slot, _) in rows.following().filter(|(row, ..)| tokens[*row] != NO_TOKEN) {
-                walks.take((batch, slot), tokens[row]);
+            for (row, slot, _) in rows.grammar_rows().filter(|(row, ..)| tokens[*row] != NO_TOKEN) {
+                walks.accept_token((batch, slot), tokens[row]);
             }
         }
     }
 
-    /// Writes the log-probabilities of the drawn tokens into the table, at most `most` for each.
-    fn keep_logprobs(&mut self, kernels: &Kernels, rows: Rows<'_>, logits: &[f32], most: usize) {
+    /// Writes the log-probabilities of the drawn tokens into the table, at most `max` for each.
+    fn store_logprobs(
+        &mut self,
+        kernels: &Kernels,
+        rows: LogitsRows<'_>,
+        logits: &[f32],
+        max: usize,
+    ) {
         let SampleState { tokens, wanted, logprobs, .. } = self;
         wanted.clear();
         wanted.extend(rows.all().map(|found| match found.is_drawn {
             true => rows.field(found.item.slot, Field::Logprobs),
             false => rows.field(found.item.slot, Field::PromptLogprobs),
         }));
-        let logprobs = &mut logprobs[..tokens.len() * most];
+        let logprobs = &mut logprobs[..tokens.len() * max];
         kernels.logprob_rows(logits, tokens, wanted, logprobs);
         let (table, batch) = (rows.table, rows.batch());
-        for ((row, found), wanted) in rows.all().zip(logprobs.chunks(most)).zip(&*wanted) {
+        for ((row, found), wanted) in rows.all().zip(logprobs.chunks(max)).zip(&*wanted) {
             let (slot, found) = (row.item.slot, &found[..*wanted as usize]);
             if row.is_drawn {
                 let place = rows.field(slot, Field::Generated) as usize;
@@ -203,7 +213,7 @@ impl SampleState {
 }
 
 /// Returns the parameters with which a sequence's next token is drawn.
-fn draw_of(table: &StepTable, batch: usize, sequence: usize) -> Draw {
+fn draw_parameters(table: &StepTable, batch: usize, sequence: usize) -> SampleDraw {
     let float = |field| f32::from_bits(table.field(batch, sequence, field));
     let sampling = Sampling {
         temperature: float(Field::Temperature),
@@ -216,12 +226,12 @@ fn draw_of(table: &StepTable, batch: usize, sequence: usize) -> Draw {
     };
     let masked = table.field(batch, sequence, Field::Grammar) > 0;
     if sampling.temperature == 0.0 {
-        return Draw { masked, ..Draw::GREEDY };
+        return SampleDraw { masked, ..SampleDraw::GREEDY };
     }
     let seed = table.field_u64(batch, sequence, Field::SeedLow, Field::SeedHigh);
     let id = table.field_u64(batch, sequence, Field::IdHashLow, Field::IdHashHigh);
     let random = random_unit(seed, id, table.field(batch, sequence, Field::Generated));
-    Draw { sampling, random, masked, ..Draw::GREEDY }
+    SampleDraw { sampling, random, masked, ..SampleDraw::GREEDY }
 }
 
 /// Writes a token for every sampled row and lists the rows of the next step. If the program is its
@@ -237,23 +247,23 @@ pub fn record(
     let batch = usize::from(at.batch);
     let next_program = table.program(program).next;
     let next_list = List { program: next_program, stream: 0 };
-    let mut listed = if next_program == program { 0 } else { table.items(batch, next_list) };
+    let mut listed = if next_program == program { 0 } else { table.item_count(batch, next_list) };
     // Item i of the new list is written only after item i of the old one was read, since at most as
     // many items have been listed as were read.
-    for (row, LogitsRow { item, .. }) in drawn(table, program, at) {
+    for (row, LogitsRow { item, .. }) in drawn_rows(table, program, at) {
         let token = draw(row, item.slot);
-        if advance(table, batch, item.slot, token, eos) == Finish::Running {
+        if advance(table, batch, item.slot, token, eos) == EndReason::Running {
             let first = item.first + item.rows;
-            let next = Item { first, rows: 1, shared_row: None, ..item };
+            let next = WorkItem { first, rows: 1, shared_row: None, ..item };
             table.set_item(batch, next_list, listed, next);
             listed += 1;
         }
     }
-    table.set_items(batch, next_list, listed);
+    table.set_item_count(batch, next_list, listed);
 }
 
 /// Returns the rows from which a token is drawn, with their indices among the rows of logits.
-fn drawn(
+fn drawn_rows(
     table: &StepTable,
     program: ProgramId,
     at: At,
@@ -272,32 +282,32 @@ fn record_step(
     for SequenceRows { item, .. } in sequences(table, program, at) {
         table.set_field(batch, item.slot, Field::Computed, (item.first + item.rows) as u32);
     }
-    for (row, LogitsRow { item, .. }) in drawn(table, program, at) {
+    for (row, LogitsRow { item, .. }) in drawn_rows(table, program, at) {
         advance(table, batch, item.slot, draw(row, item.slot), eos);
     }
 }
 
 /// Writes the results of a step whose tokens are all 0, in a run whose sequences have owners, and
 /// lists the following iteration.
-pub(crate) fn record_owned(
+pub(crate) fn record_iteration(
     table: &StepTable,
     (program, at): (ProgramId, At),
-    iterations: &mut Iterations,
+    planner: &mut IterationPlanner,
 ) {
     record_step(table, (program, at), &[], |_, _| 0);
     if at.stream + 1 == table.program(program).streams {
-        iterations.list(table);
+        planner.list(table);
     }
 }
 
 /// Adds one token to a sequence: its output, its counts, and whether the sequence has ended. The
 /// order of the stores is specified in [`crate::shared::serving`].
-fn advance(table: &StepTable, batch: usize, sequence: usize, token: u32, eos: &[u32]) -> Finish {
+fn advance(table: &StepTable, batch: usize, sequence: usize, token: u32, eos: &[u32]) -> EndReason {
     let load = |field| table.field(batch, sequence, field);
     let store = |field, value| table.set_field(batch, sequence, field, value);
     if token == NO_TOKEN {
-        store(Field::Finish, Finish::NotFinite as u32);
-        return Finish::NotFinite;
+        store(Field::Finish, EndReason::NotFinite as u32);
+        return EndReason::NotFinite;
     }
     let generated = load(Field::Generated);
     table.set_output(batch, sequence, generated as usize, token);
@@ -305,13 +315,13 @@ fn advance(table: &StepTable, batch: usize, sequence: usize, token: u32, eos: &[
     let remaining = load(Field::Remaining).saturating_sub(1);
     store(Field::Remaining, remaining);
     let finish = if eos.contains(&token) && load(Field::IgnoreEos) == 0 {
-        Finish::Stop
+        EndReason::Stop
     } else if remaining == 0 {
-        Finish::Length
+        EndReason::Length
     } else if load(Field::Cancel) != 0 {
-        Finish::Stop
+        EndReason::Stop
     } else {
-        Finish::Running
+        EndReason::Running
     };
     store(Field::Finish, finish as u32);
     finish
@@ -326,9 +336,9 @@ fn advance(table: &StepTable, batch: usize, sequence: usize, token: u32, eos: &[
 /// stage, and this function announces the following ones.
 pub fn announce(control: &Control, table: &StepTable, step: u32, stage: usize) {
     if table.has_owners() {
-        let mut stages = [once(ProgramId::STEP); 2];
-        let follow = table.following().zip(&mut stages);
-        let count = follow.map(|(program, stage)| *stage = once(program)).count();
+        let mut stages = [single_step(ProgramId::STEP); 2];
+        let follow = table.next_programs().zip(&mut stages);
+        let count = follow.map(|(program, stage)| *stage = single_step(program)).count();
         control.follow(stage, &stages[..count]);
         if count == 0 {
             control.set_last_step(Some(step));
@@ -337,7 +347,7 @@ pub fn announce(control: &Control, table: &StepTable, step: u32, stage: usize) {
         return;
     }
     if table.serves() {
-        if !any_runs(table) && control.last_step().is_none_or(|last| step + 1 < last) {
+        if !has_running(table) && control.last_step().is_none_or(|last| step + 1 < last) {
             control.set_last_step(Some(step + 1));
         }
         control.steps().signal();
@@ -348,8 +358,8 @@ pub fn announce(control: &Control, table: &StepTable, step: u32, stage: usize) {
         running += 1;
         longest = longest.max(table.field(batch, sequence, Field::Remaining));
     }
-    let left = if running <= table.enough() { 1 } else { longest.max(1) };
-    let needed = step + left;
+    let remaining = if running <= table.early_end_running() { 1 } else { longest.max(1) };
+    let needed = step + remaining;
     if control.last_step().is_none_or(|last| needed < last) {
         control.set_last_step(Some(needed));
     }

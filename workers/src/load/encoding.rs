@@ -2,9 +2,9 @@
 
 use half::bf16;
 use kernels::Variant;
-use kernels::grouped::{from_blocks, quantise};
-use model::compressed::{Grouped, ROWS};
+use kernels::quant::{from_blocks, quantise};
 use model::config::Dtype;
+use model::quantized_format::{Grouped, ROWS};
 use model::source::{TensorId, WeightSource};
 
 use super::error::LoadError;
@@ -39,7 +39,7 @@ impl Encoding {
 
 /// A piece of a tensor and its place in a blob.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Piece {
+pub(super) struct TensorPiece {
     pub(super) id: TensorId,
     /// Offset from the blob's first byte.
     pub(super) offset_bytes: usize,
@@ -49,7 +49,7 @@ pub(super) struct Piece {
     pub(super) encoding: Encoding,
 }
 
-impl Piece {
+impl TensorPiece {
     pub(super) fn size_bytes(&self) -> usize {
         self.encoding.size_bytes(self.rows, self.columns)
     }
@@ -57,12 +57,12 @@ impl Piece {
 
 /// Reads a piece into `out`, which has the size of the piece.
 pub(super) fn read(
-    piece: &Piece,
+    piece: &TensorPiece,
     variant: Variant,
     source: &dyn WeightSource,
     out: &mut [u8],
 ) -> Result<(), LoadError> {
-    let Piece { id, first_row, rows, columns, encoding, .. } = *piece;
+    let TensorPiece { id, first_row, rows, columns, encoding, .. } = *piece;
     match encoding {
         Encoding::Plain(Dtype::Bf16) => {
             let out: &mut [bf16] = bytemuck::cast_slice_mut(out);
@@ -95,7 +95,7 @@ pub(super) fn read(
 }
 
 /// Returns an error if `index` names a value of the piece that is not finite.
-fn check_finite(piece: &Piece, index: Option<usize>) -> Result<(), LoadError> {
+fn check_finite(piece: &TensorPiece, index: Option<usize>) -> Result<(), LoadError> {
     let Some(index) = index else { return Ok(()) };
     let columns = piece.columns.max(1);
     Err(LoadError::NotFinite {

@@ -1,6 +1,6 @@
 //! Errors of loading weights.
 
-use kernels::grouped::RepackError;
+use kernels::quant::RepackError;
 use model::source::SourceError;
 
 /// Reason why weights could not be loaded.

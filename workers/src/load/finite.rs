@@ -11,15 +11,15 @@ const MXFP4_LARGEST: u8 = 252;
 
 /// Returns the index of the first value that is infinite or NaN.
 pub(super) fn first_bf16(values: &[bf16]) -> Option<usize> {
-    let most = values.iter().map(|value| value.to_bits() & 0x7fff).max().unwrap_or(0);
-    let found = most >= BF16_EXPONENT;
+    let largest = values.iter().map(|value| value.to_bits() & 0x7fff).max().unwrap_or(0);
+    let found = largest >= BF16_EXPONENT;
     found.then(|| values.iter().position(|value| !value.is_finite())).flatten()
 }
 
 /// Returns the index of the first value that is infinite or NaN.
 pub(super) fn first_f32(values: &[f32]) -> Option<usize> {
-    let most = values.iter().map(|value| value.to_bits() & 0x7fff_ffff).max().unwrap_or(0);
-    let found = most >= F32_EXPONENT;
+    let largest = values.iter().map(|value| value.to_bits() & 0x7fff_ffff).max().unwrap_or(0);
+    let found = largest >= F32_EXPONENT;
     found.then(|| values.iter().position(|value| !value.is_finite())).flatten()
 }
 

@@ -12,17 +12,17 @@ mod finite;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use kernels::Variant;
-use model::compressed::WeightFormat;
 use model::config::{Dtype, ModelConfig};
 use model::ops::Op;
-use model::source::{Part, TensorId, WeightSource};
+use model::quantized_format::WeightFormat;
+use model::source::{TensorId, TensorPart, WeightSource};
 use program::formats::WeightFormats;
 use program::plan::Plan;
 use program::weights::Weights;
 use shm::sync::{AtomicUsize, Ordering};
 
 use crate::memory::{Memories, View};
-use encoding::{Encoding, Piece};
+use encoding::{Encoding, TensorPiece};
 pub use error::LoadError;
 
 /// Bytes of one piece of a matrix: large enough to amortise a read, small enough to distribute over
@@ -43,14 +43,14 @@ pub fn load(
     threads: usize,
     progress: &(dyn Fn(u64, u64) + Sync),
 ) -> Result<(), LoadError> {
-    let encoded = Encoded {
+    let blob_format = BlobFormat {
         config: &plan.config,
         dtype: plan.shape.dtype,
         formats: &plan.map.weight_formats,
     };
     let mut pieces = Vec::new();
-    for placement in plan.weights.iter().filter(|placed| memories.has(placed.buffer)) {
-        let of_blob = list_pieces(encoded, placement.weights, source)?;
+    for placement in plan.weights.iter().filter(|placed| memories.is_mapped(placed.buffer)) {
+        let of_blob = list_pieces(blob_format, placement.weights, source)?;
         pieces.extend(of_blob.into_iter().map(|piece| (placement.buffer, piece)));
     }
     let sizes = pieces.iter().map(|(_, piece)| piece.size_bytes() as u64);
@@ -60,7 +60,7 @@ pub fn load(
     let view = unsafe { View::new(Arc::clone(memories)) };
     progress(0, total);
     let done = Mutex::new(0u64);
-    share_out(threads, &pieces, |(buffer, piece)| {
+    run_parallel(threads, &pieces, |(buffer, piece)| {
         view.populate(*buffer, piece.offset_bytes, piece.size_bytes());
         let out = view.write::<u8>(*buffer, piece.offset_bytes, piece.size_bytes());
         encoding::read(piece, variant, source, out)?;
@@ -73,13 +73,13 @@ pub fn load(
 
 /// Everything that determines the bytes of a blob.
 #[derive(Debug, Clone, Copy)]
-pub struct Encoded<'a> {
+pub struct BlobFormat<'a> {
     pub config: &'a ModelConfig,
     pub dtype: Dtype,
     pub formats: &'a WeightFormats,
 }
 
-impl Encoded<'_> {
+impl BlobFormat<'_> {
     /// Returns the size of a blob, in bytes.
     pub fn size_bytes(self, weights: Weights) -> usize {
         let format = self.formats.of(self.config, weights);
@@ -115,7 +115,7 @@ impl Encoded<'_> {
             rest = after;
         }
         rest.fill(0);
-        share_out(threads, &work, |task| {
+        run_parallel(threads, &work, |task| {
             let (piece, own) = &mut *lock(task);
             encoding::read(piece, variant, source, own)
         })
@@ -123,7 +123,7 @@ impl Encoded<'_> {
 }
 
 /// Executes all tasks, distributed over `threads` threads, until one fails.
-fn share_out<T: Sync>(
+fn run_parallel<T: Sync>(
     threads: usize,
     tasks: &[T],
     each: impl Fn(&T) -> Result<(), LoadError> + Sync,
@@ -173,10 +173,10 @@ pub fn load_resident(plan: &Plan, memories: &Arc<Memories>) {
 
 /// Splits one blob into pieces, after checking the shapes of its tensors.
 fn list_pieces(
-    encoded: Encoded<'_>,
+    encoded: BlobFormat<'_>,
     weights: Weights,
     source: &dyn WeightSource,
-) -> Result<Vec<Piece>, LoadError> {
+) -> Result<Vec<TensorPiece>, LoadError> {
     let mut pieces = Vec::new();
     for tensor in tensors(encoded, weights) {
         let found = source.shape(tensor.id)?;
@@ -189,7 +189,7 @@ fn list_pieces(
         let step_bytes = tensor.encoding.size_bytes(step, columns);
         let steps = (PIECE_BYTES / step_bytes.max(1)).max(1);
         for (index, first_row) in (0..all_rows).step_by(steps * step).enumerate() {
-            pieces.push(Piece {
+            pieces.push(TensorPiece {
                 id: tensor.id,
                 offset_bytes: tensor.offset_bytes + index * steps * step_bytes,
                 first_row,
@@ -212,8 +212,8 @@ struct Tensor {
 }
 
 /// Returns the tensors of a blob: the matrix, then the vectors.
-fn tensors(encoded: Encoded<'_>, weights: Weights) -> Vec<Tensor> {
-    let Encoded { config, dtype, formats } = encoded;
+fn tensors(encoded: BlobFormat<'_>, weights: Weights) -> Vec<Tensor> {
+    let BlobFormat { config, dtype, formats } = encoded;
     let op = match weights {
         Weights::Positions => {
             let shape = (config.learned_position_rows(), config.hidden_size);
@@ -240,12 +240,16 @@ fn tensors(encoded: Encoded<'_>, weights: Weights) -> Vec<Tensor> {
             WeightFormat::Plain => Encoding::Plain(dtype),
             WeightFormat::Grouped(grouped) => Encoding::Grouped(grouped),
         };
-        found.push(Tensor { id: id(Part::Matrix), shape, offset_bytes: 0, encoding });
+        found.push(Tensor { id: id(TensorPart::Matrix), shape, offset_bytes: 0, encoding });
     }
     // A norm has no matrix: its gain comes first, its bias second. A linear has a bias, and q and k
     // also have the gain of their norm.
     let linear = shape.matrix.is_some();
-    let parts = if linear { [Part::Bias, Part::Gain] } else { [Part::Gain, Part::Bias] };
+    let parts = if linear {
+        [TensorPart::Bias, TensorPart::Gain]
+    } else {
+        [TensorPart::Gain, TensorPart::Bias]
+    };
     for ((count, part), offset_bytes) in shape.vectors.iter().zip(parts).zip(layout.vector_offsets)
     {
         if let Some(count) = count {

@@ -7,14 +7,14 @@
 use kernels::Sampling;
 use program::ir::ProgramId;
 use program::plan::Plan;
-use program::step_table::{Field, Finish, List, balance_units};
-use shm::Stage;
+use program::step_table::{EndReason, Field, List, balance_units};
+use shm::ProgramStage;
 
-use crate::shared::table::{Item, StepTable};
+use crate::shared::table::{StepTable, WorkItem};
 
 /// Request to generate a sequence.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Request {
+pub struct SequenceRequest {
     pub prompt: Vec<u32>,
     pub max_new: u32,
     pub sampling: Sampling,
@@ -30,10 +30,10 @@ pub struct Request {
     pub grammar: u32,
 }
 
-impl Request {
+impl SequenceRequest {
     /// Returns a greedy request that EOS does not end.
-    pub fn greedy(prompt: Vec<u32>, max_new: u32) -> Request {
-        Request {
+    pub fn greedy(prompt: Vec<u32>, max_new: u32) -> SequenceRequest {
+        SequenceRequest {
             prompt,
             max_new,
             sampling: Sampling::GREEDY,
@@ -49,16 +49,16 @@ impl Request {
 
 /// A request and its place in the group.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Placed {
+pub struct PlacedRequest {
     pub batch: usize,
     pub slot: usize,
-    pub request: Request,
+    pub request: SequenceRequest,
 }
 
 /// Stages of a batch: its prompts once, then the newest tokens until all sequences have ended.
-pub const BATCH: [Stage; 2] = [
-    Stage { program: ProgramId::PREFILL.0 as u32, steps: 1 },
-    Stage { program: ProgramId::DECODE.0 as u32, steps: u32::MAX },
+pub const BATCH_STAGES: [ProgramStage; 2] = [
+    ProgramStage { program: ProgramId::PREFILL.0 as u32, steps: 1 },
+    ProgramStage { program: ProgramId::DECODE.0 as u32, steps: u32::MAX },
 ];
 
 /// Lists the work of the group in the table, before it is released. Returns the decode step after
@@ -79,10 +79,10 @@ pub fn list_work(table: &StepTable) -> u32 {
 }
 
 /// Returns the part of a slot's prompt that prefill computes: its last tokens.
-fn fresh(table: &StepTable, batch: usize, slot: usize) -> Option<Item> {
+fn prefill_item(table: &StepTable, batch: usize, slot: usize) -> Option<WorkItem> {
     let rows = table.field(batch, slot, Field::Fresh) as usize;
-    let first = table.shared(batch, slot);
-    (rows > 0).then_some(Item {
+    let first = table.shared_prefix_len(batch, slot);
+    (rows > 0).then_some(WorkItem {
         slot,
         first,
         rows,
@@ -97,11 +97,11 @@ fn fresh(table: &StepTable, batch: usize, slot: usize) -> Option<Item> {
 fn list_whole(table: &StepTable, batch: usize) {
     for stream in 0..table.streams() {
         let list = List::prefill(stream);
-        table.set_items(batch, list, 0);
+        table.set_item_count(batch, list, 0);
         let mut row0 = 0;
         let mut first_rows = Vec::new();
         for slot in table.stream_slots(stream) {
-            let Some(mut item) = fresh(table, batch, slot) else { continue };
+            let Some(mut item) = prefill_item(table, batch, slot) else { continue };
             first_rows.push((slot, row0));
             row0 += item.rows;
             if item.first > 0 {
@@ -114,83 +114,83 @@ fn list_whole(table: &StepTable, batch: usize) {
     }
 }
 
-/// Lists prompts consecutively, split every `most` rows. A sequence that shares a prefix begins in
-/// a later stream than the owner's rows, which it finds in its cache; if no stream is left for
+/// Lists prompts consecutively, split every `max_rows` rows. A sequence that shares a prefix begins
+/// in a later stream than the owner's rows, which it finds in its cache; if no stream is left for
 /// that, it is computed whole.
-fn list_chunks(table: &StepTable, batch: usize, most: usize) {
+fn list_chunks(table: &StepTable, batch: usize, max_rows: usize) {
     let streams = usize::from(table.streams());
-    (0..table.streams()).for_each(|stream| table.set_items(batch, List::prefill(stream), 0));
+    (0..table.streams()).for_each(|stream| table.set_item_count(batch, List::prefill(stream), 0));
     let new = |slot: &usize| table.field(batch, *slot, Field::Fresh) > 0;
     let slots: Vec<usize> = (0..table.batch_size()).filter(new).collect();
     let whole = |slot: &usize| table.field(batch, *slot, Field::PromptLen) as usize;
-    let mut left: usize = slots.iter().map(whole).sum();
-    let mut listed: Vec<(usize, Item)> = Vec::new();
-    let (mut stream, mut room) = (0, most);
+    let mut remaining: usize = slots.iter().map(whole).sum();
+    let mut listed: Vec<(usize, WorkItem)> = Vec::new();
+    let (mut stream, mut capacity) = (0, max_rows);
     for slot in slots {
-        if holds_beginning(table, batch, slot, &listed, stream) {
+        if computes_shared_prefix(table, batch, slot, &listed, stream) {
             // All remaining prompts fit the remaining streams even if computed whole.
-            if left <= (streams - stream - 1) * most {
-                (stream, room) = (stream + 1, most);
+            if remaining <= (streams - stream - 1) * max_rows {
+                (stream, capacity) = (stream + 1, max_rows);
             } else {
                 table.set_field(batch, slot, Field::Fresh, whole(&slot) as u32);
                 table.set_field(batch, slot, Field::Owner, 0);
             }
         }
-        left -= whole(&slot);
-        let Some(item) = fresh(table, batch, slot) else { continue };
+        remaining -= whole(&slot);
+        let Some(item) = prefill_item(table, batch, slot) else { continue };
         let (mut first, end) = (item.first, item.first + item.rows);
         while first < end {
-            if room == 0 {
-                (stream, room) = (stream + 1, most);
+            if capacity == 0 {
+                (stream, capacity) = (stream + 1, max_rows);
             }
-            let rows = room.min(end - first);
+            let rows = capacity.min(end - first);
             let samples = first + rows == end;
-            let piece = Item { first, rows, samples, logits_rows: samples.into(), ..item };
+            let piece = WorkItem { first, rows, samples, logits_rows: samples.into(), ..item };
             table.push_item(batch, List::prefill(stream as u16), piece);
             listed.push((stream, piece));
             first += rows;
-            room -= rows;
+            capacity -= rows;
         }
     }
 }
 
 /// Returns true if a stream computes rows of a prefix that a sequence shares with its owner.
-fn holds_beginning(
+fn computes_shared_prefix(
     table: &StepTable,
     batch: usize,
     slot: usize,
-    listed: &[(usize, Item)],
+    listed: &[(usize, WorkItem)],
     stream: usize,
 ) -> bool {
     let owner = table.field(batch, slot, Field::Owner) as usize;
-    let shared = table.shared(batch, slot);
+    let shared = table.shared_prefix_len(batch, slot);
     let of_owner = listed.iter().filter(|(at, item)| *at == stream && item.slot + 1 == owner);
     of_owner.map(|(_, item)| item.first).any(|first| first < shared)
 }
 
 /// Clears the table and writes a group into it: prompts, limits, sampling parameters, consecutive
 /// KV extents, and chunks of attention balanced by their bytes.
-pub fn fill(table: &StepTable, plan: &Plan, group: &[Placed]) {
+pub fn fill(table: &StepTable, plan: &Plan, group: &[PlacedRequest]) {
     fill_extents(table, plan, group, |request| request.prompt.len() as u32 + request.max_new);
 }
 
 /// Clears the table and writes a group into it with KV extents for the longest sequence, so that
 /// any other sequence can follow in a slot; chunks of attention are then balanced by slots.
-pub fn fill_even(table: &StepTable, plan: &Plan, group: &[Placed]) {
+pub fn fill_even(table: &StepTable, plan: &Plan, group: &[PlacedRequest]) {
     fill_extents(table, plan, group, |_| plan.shape.max_context);
 }
 
 fn fill_extents(
     table: &StepTable,
     plan: &Plan,
-    group: &[Placed],
-    positions: impl Fn(&Request) -> u32,
+    group: &[PlacedRequest],
+    positions: impl Fn(&SequenceRequest) -> u32,
 ) {
     table.clear();
     let mut capacities = vec![vec![0; table.batch_size()]; table.batches()];
     for placed in group {
-        place(table, placed);
-        let Placed { batch, slot, request } = placed;
+        place_request(table, placed);
+        let PlacedRequest { batch, slot, request } = placed;
         capacities[*batch][*slot] = positions(request);
     }
     for (batch, capacities) in capacities.into_iter().enumerate() {
@@ -202,9 +202,10 @@ fn fill_extents(
 
 /// Turns a drained group into the next one: running sequences continue from the cache, and the
 /// slots of all others become empty.
-pub fn carry_on(table: &StepTable) {
+pub fn continue_group(table: &StepTable) {
     for batch in 0..table.batches() {
-        (0..table.streams()).for_each(|stream| table.set_items(batch, List::prefill(stream), 0));
+        (0..table.streams())
+            .for_each(|stream| table.set_item_count(batch, List::prefill(stream), 0));
     }
     for (batch, slot) in table.slots() {
         table.set_field(batch, slot, Field::Fresh, 0);
@@ -216,8 +217,8 @@ pub fn carry_on(table: &StepTable) {
 
 /// Writes a new sequence into its slot, which must have no running sequence and keeps its KV
 /// extent.
-pub fn place(table: &StepTable, placed: &Placed) {
-    let Placed { batch, slot, request } = placed;
+pub fn place_request(table: &StepTable, placed: &PlacedRequest) {
+    let PlacedRequest { batch, slot, request } = placed;
     let store = |field, value| table.set_field(*batch, *slot, field, value);
     table.set_prompt(*batch, *slot, &request.prompt);
     let prompt_len = request.prompt.len() as u32;
@@ -243,6 +244,6 @@ pub fn place(table: &StepTable, placed: &Placed) {
     store(Field::IdHashHigh, (request.id_hash >> 32) as u32);
     store(Field::IgnoreEos, u32::from(request.ignore_eos));
     store(Field::AnyLogits, u32::from(request.any_logits));
-    store(Field::Finish, Finish::Running as u32);
+    store(Field::Finish, EndReason::Running as u32);
     store(Field::Cancel, 0);
 }

@@ -1,9 +1,9 @@
 //! Modules that the coordinator and the workers share: messages, the step table, and groups and
 //! sequences in it.
 
-pub mod forms;
+pub mod grammar_source;
 pub mod group;
-pub mod iterations;
+pub mod iteration_planner;
 pub mod prefix_sharing;
 pub mod protocol;
 pub mod release;

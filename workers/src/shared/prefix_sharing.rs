@@ -15,32 +15,33 @@ use crate::shared::table::StepTable;
 
 /// Minimum number of shared tokens. Shorter common prefixes, such as the first tokens of a chat
 /// template, are computed repeatedly.
-pub const LEAST_TOKENS: usize = 16;
+pub const MIN_TOKENS: usize = 16;
 
-/// Lets the new sequences of the table share prefixes of `least` tokens or more. Called before a
-/// group is released, once all its sequences are placed.
-pub fn share(table: &StepTable, least: usize) {
-    if !table.shares_beginnings() {
+/// Lets the new sequences of the table share prefixes of `min_tokens` tokens or more. Called before
+/// a group is released, once all its sequences are placed.
+pub fn share_prefixes(table: &StepTable, min_tokens: usize) {
+    if !table.can_share_prefixes() {
         return;
     }
     for batch in 0..table.batches() {
         if table.prefill_chunk().is_some() {
-            share_among(table, batch, least, 0..table.batch_size());
+            share_among(table, batch, min_tokens, 0..table.batch_size());
             continue;
         }
         for stream in 0..table.streams() {
-            share_among(table, batch, least, table.stream_slots(stream));
+            share_among(table, batch, min_tokens, table.stream_slots(stream));
         }
     }
 }
 
 /// Lets the new sequences of some slots share prefixes.
-fn share_among(table: &StepTable, batch: usize, least: usize, slots: Range<usize>) {
+fn share_among(table: &StepTable, batch: usize, min_tokens: usize, slots: Range<usize>) {
     let is_new = |slot: &usize| table.field(batch, *slot, Field::Fresh) > 0;
     let new: Vec<usize> = slots.filter(is_new).collect();
     let prompts: Vec<Vec<u32>> = new.iter().map(|&slot| table.prompt(batch, slot)).collect();
-    let alike = |a: usize, b: usize| table.rotate_alike(batch, new[a], new[b]);
-    for (index, shared) in shared(&prompts, least, alike).into_iter().enumerate() {
+    let rotate_equally = |a: usize, b: usize| table.rotate_equally(batch, new[a], new[b]);
+    for (index, shared) in find_shared(&prompts, min_tokens, rotate_equally).into_iter().enumerate()
+    {
         let Some((owner, tokens)) = shared else { continue };
         let fresh = (prompts[index].len() - tokens) as u32;
         table.set_field(batch, new[index], Field::Fresh, fresh);
@@ -49,25 +50,25 @@ fn share_among(table: &StepTable, batch: usize, least: usize, slots: Range<usize
 }
 
 /// Returns the length of the common prefix of two prompts, in tokens.
-pub fn common(a: &[u32], b: &[u32]) -> usize {
+pub fn common_prefix_len(a: &[u32], b: &[u32]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
 
 /// Returns for each prompt the preceding prompt that owns its shared prefix, and the length of that
-/// prefix, which is `least` or more. Only prompts that are `alike` rotate common tokens equally and
-/// can share.
-fn shared(
+/// prefix, which is `min_tokens` or more. Only prompts that are `rotate_equally` rotate common
+/// tokens equally and can share.
+fn find_shared(
     prompts: &[Vec<u32>],
-    least: usize,
-    alike: impl Fn(usize, usize) -> bool,
+    min_tokens: usize,
+    rotate_equally: impl Fn(usize, usize) -> bool,
 ) -> Vec<Option<(usize, usize)>> {
     let owned = |owner: usize, index: usize| {
-        if !alike(owner, index) {
+        if !rotate_equally(owner, index) {
             return 0;
         }
-        let common = common(&prompts[owner], &prompts[index]);
+        let common = common_prefix_len(&prompts[owner], &prompts[index]);
         // Every sequence computes its last token, since its logits are needed.
-        if common < least { 0 } else { common.min(prompts[index].len() - 1) }
+        if common < min_tokens { 0 } else { common.min(prompts[index].len() - 1) }
     };
     let has = |shared: Option<(usize, usize)>| shared.map_or(0, |(_, tokens)| tokens);
     // Best owner of each prompt so far, and the length of the shared prefix.
@@ -93,10 +94,10 @@ fn shared(
 
 #[cfg(test)]
 mod tests {
-    use super::LEAST_TOKENS;
+    use super::MIN_TOKENS;
 
     fn shared(prompts: &[Vec<u32>]) -> Vec<Option<(usize, usize)>> {
-        super::shared(prompts, LEAST_TOKENS, |_, _| true)
+        super::find_shared(prompts, MIN_TOKENS, |_, _| true)
     }
 
     fn prompt(parts: &[(u32, usize)]) -> Vec<u32> {
@@ -126,17 +127,17 @@ mod tests {
     #[test]
     fn prompts_that_rotate_unlike_share_nothing() {
         let prompts = vec![prompt(&[(1, 20)]); 4];
-        let alike = |a: usize, b: usize| a % 2 == b % 2;
+        let rotate_equally = |a: usize, b: usize| a % 2 == b % 2;
         let expected = [None, None, Some((0, 19)), Some((1, 19))];
-        assert_eq!(super::shared(&prompts, LEAST_TOKENS, alike), expected);
+        assert_eq!(super::find_shared(&prompts, MIN_TOKENS, rotate_equally), expected);
     }
 
     #[test]
     fn a_few_tokens_are_not_worth_it() {
-        let of = |own: u32| prompt(&[(1, LEAST_TOKENS - 1), (own, 5)]);
+        let of = |own: u32| prompt(&[(1, MIN_TOKENS - 1), (own, 5)]);
         assert_eq!(shared(&[of(2), of(3)]), [None, None]);
-        let least = [prompt(&[(1, 30)]), prompt(&[(1, LEAST_TOKENS)])];
-        assert_eq!(shared(&least), [None, Some((0, LEAST_TOKENS - 1))]);
+        let least = [prompt(&[(1, 30)]), prompt(&[(1, MIN_TOKENS)])];
+        assert_eq!(shared(&least), [None, Some((0, MIN_TOKENS - 1))]);
         assert_eq!(shared(&[]), []);
     }
 }

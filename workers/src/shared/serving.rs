@@ -3,7 +3,7 @@
 //! A slot circulates: the coordinator writes a sequence into a free slot and offers it; the sampler
 //! takes it when it lists the next step, and returns it once the sequence has ended and no list
 //! names the slot. Neither waits for the other. Between two steps the sampler alone decides which
-//! rows are computed, by [`schedule::next`]; before the first step of a group nothing else runs,
+//! rows are computed, by [`scheduler::next`]; before the first step of a group nothing else runs,
 //! and the coordinator decides.
 //!
 //! The process of the sampler may be killed between any two of its stores, and the coordinator then
@@ -23,35 +23,35 @@
 
 use program::ir::ProgramId;
 use program::plan::Plan;
-use program::step_table::{Field, Finish, List, SlotState, balance_units};
-use schedule::{Costs, Sequence};
+use program::step_table::{EndReason, Field, List, SlotState, balance_units};
+use scheduler::{Sequence, StepCostCurve};
 
-use super::group::{Placed, place};
-use super::table::{Item, StepTable};
+use super::group::{PlacedRequest, place_request};
+use super::table::{StepTable, WorkItem};
 
 /// Work list of a batch.
-const STEP: List = List { program: ProgramId::STEP, stream: 0 };
+const STEP_LIST: List = List { program: ProgramId::STEP, stream: 0 };
 
 /// A sequence that the sampler may take.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Offer<'a> {
+pub struct OfferedSequence<'a> {
     /// The request and its slot, which must be free.
-    pub placed: &'a Placed,
+    pub placed: &'a PlacedRequest,
     /// New tokens that the sequence already has, from slots that it occupied before.
-    pub answered: &'a [u32],
+    pub generated: &'a [u32],
     /// Number of positions in its caches.
     pub computed: u32,
     /// Number of positions for which caches are allocated.
-    pub room: u32,
+    pub capacity: u32,
     /// Arrival number, which orders the sequences.
     pub arrival: u32,
     /// Log-probabilities of the prompt's tokens.
-    pub said: PromptLogprobs,
+    pub prompt_logprobs: PromptLogprobsRequest,
 }
 
 /// Requested log-probabilities of the tokens of a prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct PromptLogprobs {
+pub struct PromptLogprobsRequest {
     /// Number of log-probabilities to keep for each token; 0 for none.
     pub count: u16,
     /// Position of the first of these tokens, at least 1. The row at the position before it must
@@ -60,7 +60,7 @@ pub struct PromptLogprobs {
 }
 
 /// Returns the state of a slot, which determines its owner.
-pub fn state(table: &StepTable, batch: usize, slot: usize) -> SlotState {
+pub fn slot_state(table: &StepTable, batch: usize, slot: usize) -> SlotState {
     match table.field(batch, slot, Field::State) {
         1 => SlotState::Offered,
         2 => SlotState::Running,
@@ -77,12 +77,12 @@ pub(super) fn set_state(table: &StepTable, batch: usize, slot: usize, state: Slo
 ///
 /// # Panics
 /// Panics if the slot is not free.
-pub fn offer(table: &StepTable, offer: &Offer<'_>) {
-    let Placed { batch, slot, request } = offer.placed;
-    assert_eq!(state(table, *batch, *slot), SlotState::Free, "slot {slot} of batch {batch}");
-    place(table, offer.placed);
-    let answered = offer.answered.len() as u32;
-    for (position, token) in offer.answered.iter().enumerate() {
+pub fn offer_sequence(table: &StepTable, offer: &OfferedSequence<'_>) {
+    let PlacedRequest { batch, slot, request } = offer.placed;
+    assert_eq!(slot_state(table, *batch, *slot), SlotState::Free, "slot {slot} of batch {batch}");
+    place_request(table, offer.placed);
+    let answered = offer.generated.len() as u32;
+    for (position, token) in offer.generated.iter().enumerate() {
         table.set_output(*batch, *slot, position, *token);
     }
     let set = |field, value| table.set_field(*batch, *slot, field, value);
@@ -90,9 +90,9 @@ pub fn offer(table: &StepTable, offer: &Offer<'_>) {
     set(Field::Remaining, request.max_new - answered);
     set(Field::Computed, offer.computed);
     set(Field::Arrival, offer.arrival);
-    set(Field::PromptLogprobs, offer.said.count.into());
-    set(Field::LogitsFrom, offer.said.first.saturating_sub(1));
-    set(Field::Room, offer.room);
+    set(Field::PromptLogprobs, offer.prompt_logprobs.count.into());
+    set(Field::LogitsFrom, offer.prompt_logprobs.first.saturating_sub(1));
+    set(Field::Capacity, offer.capacity);
     // SYNC POINT: slot state, released here once the sequence is written.
     set_state(table, *batch, *slot, SlotState::Offered);
 }
@@ -101,15 +101,15 @@ pub fn offer(table: &StepTable, offer: &Offer<'_>) {
 ///
 /// # Panics
 /// Panics if the sequence has not ended.
-pub fn free(table: &StepTable, batch: usize, slot: usize) {
-    assert_eq!(state(table, batch, slot), SlotState::Ended, "slot {slot} of batch {batch}");
+pub fn free_slot(table: &StepTable, batch: usize, slot: usize) {
+    assert_eq!(slot_state(table, batch, slot), SlotState::Ended, "slot {slot} of batch {batch}");
     table.set_field(batch, slot, Field::PromptLen, 0);
     set_state(table, batch, slot, SlotState::Free);
 }
 
 /// Empties the table for a run that is about to begin: every slot is free and has as many positions
 /// as any sequence can need.
-pub fn clear(table: &StepTable, plan: &Plan, aim_us: u32, costs: &Costs) {
+pub fn clear_table(table: &StepTable, plan: &Plan, aim_us: u32, costs: &StepCostCurve) {
     table.clear();
     let capacities = vec![plan.shape.max_context; table.batch_size()];
     let bounds = balance_units(&capacities, table.kv_heads() as u32, plan.table.chunks);
@@ -117,12 +117,12 @@ pub fn clear(table: &StepTable, plan: &Plan, aim_us: u32, costs: &Costs) {
         table.set_extents(batch, &capacities);
         table.set_chunk_bounds(batch, &bounds);
     }
-    table.set_step(aim_us, costs);
+    table.set_step_budget(aim_us, costs);
 }
 
 /// Returns true if the sampler owns a slot of any batch.
-pub fn any_runs(table: &StepTable) -> bool {
-    table.slots().any(|(batch, slot)| state(table, batch, slot) == SlotState::Running)
+pub fn has_running(table: &StepTable) -> bool {
+    table.slots().any(|(batch, slot)| slot_state(table, batch, slot) == SlotState::Running)
 }
 
 /// Takes offered sequences, returns ended ones, and lists the rows of a batch's next step.
@@ -131,7 +131,7 @@ pub fn list_step(table: &StepTable, batch: usize, sequences: &mut Vec<Sequence>)
     sequences.clear();
     for slot in 0..table.batch_size() {
         // SYNC POINT: slot state, acquired here: what is offered was written before.
-        match state(table, batch, slot) {
+        match slot_state(table, batch, slot) {
             SlotState::Offered => set_state(table, batch, slot, SlotState::Running),
             SlotState::Running => {}
             SlotState::Free | SlotState::Ended => continue,
@@ -144,36 +144,36 @@ pub fn list_step(table: &StepTable, batch: usize, sequences: &mut Vec<Sequence>)
         sequences.push(sequence(table, batch, slot));
     }
     let mut listed = 0;
-    schedule::next(sequences, &table.step(), |piece| {
+    scheduler::next_step(sequences, &table.step_budget(), |piece| {
         let (slot, first, rows) = (piece.slot as usize, piece.first as usize, piece.rows as usize);
-        let (samples, logits_rows) = (piece.samples, piece.logits_rows as usize);
-        let item = Item { slot, first, rows, shared_row: None, samples, logits_rows };
-        table.set_item(batch, STEP, listed, item);
+        let (samples, logits_rows) = (piece.is_sampled, piece.logits_rows as usize);
+        let item = WorkItem { slot, first, rows, shared_row: None, samples, logits_rows };
+        table.set_item(batch, STEP_LIST, listed, item);
         listed += 1;
     });
-    table.set_items(batch, STEP, listed);
+    table.set_item_count(batch, STEP_LIST, listed);
 }
 
 /// Returns a running sequence with its progress.
 pub(super) fn sequence(table: &StepTable, batch: usize, slot: usize) -> Sequence {
     let field = |field| table.field(batch, slot, field);
     let (prompt, computed) = (field(Field::PromptLen), field(Field::Computed));
-    let says = field(Field::PromptLogprobs) > 0 && computed < prompt;
-    let draws = draws(table, batch, slot);
+    let has_prompt_logprobs = field(Field::PromptLogprobs) > 0 && computed < prompt;
+    let draws = draws_tokens(table, batch, slot);
     let known = prompt + field(Field::Generated) - u32::from(!draws);
-    let (known, draws) = match table.selects() {
-        true => one_choice((prompt, computed), known, draws),
+    let (known, draws) = match table.selects_positions() {
+        true => next_selection_end((prompt, computed), known, draws),
         false => (known, draws),
     };
     Sequence {
         slot: slot as u32,
         arrival: field(Field::Arrival),
         // A token from which no other is drawn is not computed.
-        known,
+        num_tokens: known,
         computed,
-        room: field(Field::Room),
-        logits_from: if says { field(Field::LogitsFrom) } else { u32::MAX },
-        draws,
+        capacity: field(Field::Capacity),
+        logits_from: if has_prompt_logprobs { field(Field::LogitsFrom) } else { u32::MAX },
+        samples_token: draws,
     }
 }
 
@@ -181,13 +181,13 @@ pub(super) fn sequence(table: &StepTable, batch: usize, slot: usize) -> Sequence
 /// they attend to, and true if the next token is drawn from the last of them. Computes either the
 /// prompt or a single new token, so that the row of a new token is the same as when a token was
 /// first drawn from it, even if the sequence has returned its caches since.
-fn one_choice((prompt, computed): (u32, u32), known: u32, draws: bool) -> (u32, bool) {
+fn next_selection_end((prompt, computed): (u32, u32), known: u32, draws: bool) -> (u32, bool) {
     let end = if computed < prompt { prompt } else { computed + 1 };
     (known.min(end), draws && known <= end)
 }
 
 /// Returns true if tokens are drawn for a sequence, and it does not consist of its prompt alone.
-pub(super) fn draws(table: &StepTable, batch: usize, slot: usize) -> bool {
+pub(super) fn draws_tokens(table: &StepTable, batch: usize, slot: usize) -> bool {
     table.field(batch, slot, Field::Generated) + table.field(batch, slot, Field::Remaining) > 0
 }
 
@@ -195,15 +195,15 @@ pub(super) fn draws(table: &StepTable, batch: usize, slot: usize) -> bool {
 /// sequence, and of a completed one without new tokens.
 pub(super) fn has_ended(table: &StepTable, batch: usize, slot: usize) -> bool {
     let field = |field| table.field(batch, slot, field);
-    if !draws(table, batch, slot)
+    if !draws_tokens(table, batch, slot)
         && table.is_running(batch, slot)
         && field(Field::Computed) + 1 >= field(Field::PromptLen)
     {
-        table.set_field(batch, slot, Field::Finish, Finish::Length as u32);
+        table.set_field(batch, slot, Field::Finish, EndReason::Length as u32);
     }
-    let is_called_off = table.field(batch, slot, Field::Cancel) != 0;
-    if is_called_off && table.is_running(batch, slot) {
-        table.set_field(batch, slot, Field::Finish, Finish::Stop as u32);
+    let is_cancelled = table.field(batch, slot, Field::Cancel) != 0;
+    if is_cancelled && table.is_running(batch, slot) {
+        table.set_field(batch, slot, Field::Finish, EndReason::Stop as u32);
     }
     !table.is_running(batch, slot)
 }

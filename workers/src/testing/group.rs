@@ -5,7 +5,8 @@ use program::step_table::Field;
 use crate::shared::table::StepTable;
 
 pub use crate::shared::group::{
-    BATCH, Placed, Request, carry_on, fill, fill_even, list_work, place,
+    BATCH_STAGES, PlacedRequest, SequenceRequest, continue_group, fill, fill_even, list_work,
+    place_request,
 };
 
 /// Result of a sequence; a final EOS is included in the tokens.
@@ -20,7 +21,7 @@ pub struct Outcome {
 
 impl Outcome {
     /// Reads the result of a sequence from the table.
-    pub fn read(table: &StepTable, placed: &Placed) -> Outcome {
+    pub fn read(table: &StepTable, placed: &PlacedRequest) -> Outcome {
         let (batch, slot) = (placed.batch, placed.slot);
         let generated = table.field(batch, slot, Field::Generated) as usize;
         let tokens = (0..generated).map(|i| table.output(batch, slot, i)).collect();

@@ -15,20 +15,20 @@ use program::plan::Plan;
 use program::topology::LaneId;
 use shm::{Control, Timeline};
 
-use super::group::{Outcome, Placed, fill, list_work};
+use super::group::{Outcome, PlacedRequest, fill, list_work};
 use super::prepare::Prepared;
 use crate::error::WorkerError;
 use crate::execute::sample::announce;
 use crate::lane::wait_target;
 use crate::lane_executor::{LaneExecutor, Task};
 use crate::memory::View;
-use crate::rows;
 use crate::setup::{LaneOptions, lane_executor, skew};
 use crate::shared::table::StepTable;
+use crate::work_items;
 
 /// The logits from which one token of one sequence was drawn.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Sampled {
+pub struct SampledLogits {
     pub program: ProgramId,
     /// Step in which the token was drawn: 0 is prefill, decode counts from 1.
     pub step: u32,
@@ -41,7 +41,7 @@ pub struct Sampled {
 /// Error if every lane that has not ended waits for another one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("No lane can go on: {}.", .waiting.join("; "))]
-pub struct Stuck {
+pub struct DeadlockError {
     /// Each lane that has not ended, and its position.
     pub waiting: Vec<String>,
 }
@@ -132,9 +132,9 @@ impl Interleaved {
     /// Returns an error if the lanes wait for each other and none can proceed.
     pub fn run_group(
         &mut self,
-        group: &[Placed],
+        group: &[PlacedRequest],
         choose: &mut dyn FnMut(&[LaneId]) -> usize,
-    ) -> Result<(Vec<Outcome>, Vec<Sampled>), Stuck> {
+    ) -> Result<(Vec<Outcome>, Vec<SampledLogits>), DeadlockError> {
         fill(&self.table, &self.plan, group);
         self.control.set_last_step(Some(list_work(&self.table)));
         self.lanes.iter_mut().for_each(|lane| lane.place = Place::Prefill(0));
@@ -199,7 +199,7 @@ impl Interleaved {
     }
 
     /// Executes one instruction of a lane that is ready, or moves it to its next list.
-    fn advance(&mut self, lane: usize, sampled: &mut Vec<Sampled>) {
+    fn advance(&mut self, lane: usize, sampled: &mut Vec<SampledLogits>) {
         let begin = |step: u32| match self.control.last_step() {
             Some(last) if step > last => Place::Drained,
             _ => Place::Decode { step, index: 0 },
@@ -223,29 +223,35 @@ impl Interleaved {
         if let Some(compute) = sample(&instruction) {
             self.record(program, step, compute, sampled);
         }
-        let own = &mut self.lanes[lane];
+        let lane_state = &mut self.lanes[lane];
         match &instruction {
             Instruction::Wait(_) => {}
-            Instruction::Signal => self.control.lane(own.lane.index()).timeline.signal(),
+            Instruction::Signal => self.control.lane(lane_state.lane.index()).timeline.signal(),
             work => {
                 let task = Task { program, step: step.saturating_sub(1), index, instruction: work };
-                if let Err(error) = own.executor.execute(task) {
+                if let Err(error) = lane_state.executor.execute(task) {
                     panic!("{error}");
                 }
-                if own.last_sample[program.index()] == Some(index) {
+                if lane_state.last_sample[program.index()] == Some(index) {
                     announce(&self.control, &self.table, step, 0);
                 }
             }
         }
-        own.place = next;
+        lane_state.place = next;
     }
 
-    fn record(&self, program: ProgramId, step: u32, compute: &Compute, sampled: &mut Vec<Sampled>) {
+    fn record(
+        &self,
+        program: ProgramId,
+        step: u32,
+        compute: &Compute,
+        sampled: &mut Vec<SampledLogits>,
+    ) {
         let vocab = Value::Logits.row_elements(&self.plan.config).unwrap_or(0);
         let logits = compute.inputs[0].buffer;
-        for (row, found) in rows::logits_rows(&self.table, program, compute.at).enumerate() {
+        for (row, found) in work_items::logits_rows(&self.table, program, compute.at).enumerate() {
             let first_bytes = row * vocab * size_of::<f32>();
-            sampled.push(Sampled {
+            sampled.push(SampledLogits {
                 program,
                 step,
                 batch: usize::from(compute.at.batch),
@@ -255,11 +261,11 @@ impl Interleaved {
         }
     }
 
-    fn stuck(&self) -> Stuck {
+    fn stuck(&self) -> DeadlockError {
         let running = self.lanes.iter().filter(|lane| lane.place != Place::Drained);
         let waiting =
             running.map(|lane| format!("{} at {:?}", self.plan.lane_name(lane.lane), lane.place));
-        Stuck { waiting: waiting.collect() }
+        DeadlockError { waiting: waiting.collect() }
     }
 }
 

@@ -6,7 +6,7 @@
 //! a wait that blocked, an instruction starts when the lane woke up, so every measurement includes
 //! the cost of the handover.
 
-mod owners;
+mod iteration_costs;
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -21,11 +21,11 @@ use shm::{Control, now_ns};
 
 use crate::error::LaneError;
 use crate::execute::sample;
-use crate::lane_executor::{LaneExecutor, Task, Work};
-use crate::rows::counts;
-use crate::shared::iterations::Iterations;
-use crate::shared::protocol::Durations;
+use crate::lane_executor::{LaneExecutor, Task, WorkAmount};
+use crate::shared::iteration_planner::IterationPlanner;
+use crate::shared::protocol::TimedDurations;
 use crate::shared::table::StepTable;
+use crate::work_items::row_counts;
 
 /// Time before the end of an instruction at which sleeping ends and spinning begins. Timers of a
 /// virtual machine fire 30 to 60 us late; spinning longer would take the core from a lane that is
@@ -34,27 +34,32 @@ const SPIN: Duration = Duration::from_micros(60);
 
 /// Executor of a timed lane.
 #[derive(Debug)]
-pub struct Timed {
+pub struct TimedLane {
     durations_ns: Vec<u64>,
     slow_motion: u32,
     plan: Arc<Plan>,
     table: StepTable,
     /// Scheduling state of a run whose sequences have owners.
-    iterations: Iterations,
+    planner: IterationPlanner,
     /// Time at which the previous work was due; 0 if the next instruction starts as soon as it is
     /// reached.
     due_ns: u64,
 }
 
-impl Timed {
+impl TimedLane {
     /// Returns the executor of `lane`.
-    pub fn new(durations: &Durations, lane: LaneId, plan: &Arc<Plan>, control: &Control) -> Timed {
-        Timed {
-            durations_ns: durations.of(lane).to_vec(),
+    pub fn new(
+        durations: &TimedDurations,
+        lane: LaneId,
+        plan: &Arc<Plan>,
+        control: &Control,
+    ) -> TimedLane {
+        TimedLane {
+            durations_ns: durations.for_lane(lane).to_vec(),
             slow_motion: durations.slow_motion(),
             plan: Arc::clone(plan),
             table: StepTable::new(control.extra(0, plan.table.words()), plan),
-            iterations: Iterations::new(
+            planner: IterationPlanner::new(
                 usize::from(plan.shape.batch_size),
                 usize::from(plan.shape.device_slots),
             ),
@@ -63,7 +68,7 @@ impl Timed {
     }
 }
 
-impl LaneExecutor for Timed {
+impl LaneExecutor for TimedLane {
     /// Sets the thread's timer slack to the minimum instead of the default of 50 us.
     fn begin(&mut self) -> Result<(), LaneError> {
         // On a system without the call timers fire later, which the report shows.
@@ -72,16 +77,16 @@ impl LaneExecutor for Timed {
     }
 
     /// Lets the next instruction start when it is reached.
-    fn blocked(&mut self) {
+    fn on_blocked(&mut self) {
         self.due_ns = 0;
     }
 
     /// Lets an instruction's duration pass. `Sample` assigns token 0 to every row.
-    fn execute(&mut self, task: Task<'_>) -> Result<Option<Work>, LaneError> {
+    fn execute(&mut self, task: Task<'_>) -> Result<Option<WorkAmount>, LaneError> {
         let Task { program, index, instruction: work, .. } = task;
         let duration_ns = match program {
             _ if self.table.has_owners() => {
-                let at_speed = owners::duration_ns(&self.plan, &self.table, program, work);
+                let at_speed = iteration_costs::duration_ns(&self.plan, &self.table, program, work);
                 at_speed * u64::from(self.slow_motion)
             }
             ProgramId::DECODE => self.durations_ns.get(index).copied().unwrap_or(0),
@@ -92,26 +97,26 @@ impl LaneExecutor for Timed {
             self.due_ns = start_ns + duration_ns;
             sleep_until(self.due_ns);
         }
-        let Some(at) = work.at() else { return Ok(Some(Work::default())) };
+        let Some(at) = work.at() else { return Ok(Some(WorkAmount::default())) };
         // Counted first, since sampling may replace the lists.
-        let (_, rows) = counts(&self.table, program, at);
+        let (_, rows) = row_counts(&self.table, program, at);
         if let Instruction::Compute(compute) = work
             && compute.op == Op::Sample
         {
             match self.table.has_owners() {
-                true => sample::record_owned(&self.table, (program, at), &mut self.iterations),
+                true => sample::record_iteration(&self.table, (program, at), &mut self.planner),
                 false => sample::record(&self.table, program, at, &[], |_, _| 0),
             }
         }
-        Ok(Some(Work { bytes: 0, rows: rows as u32 }))
+        Ok(Some(WorkAmount { bytes: 0, rows: rows as u32 }))
     }
 }
 
-/// Sleeps until [`SPIN`] before the time, then spins.
+/// Sleeps until [`SPIN_TIME`] before the time, then spins.
 fn sleep_until(due_ns: u64) {
     loop {
-        let left = Duration::from_nanos(due_ns.saturating_sub(now_ns()));
-        match left.checked_sub(SPIN) {
+        let remaining = Duration::from_nanos(due_ns.saturating_sub(now_ns()));
+        match remaining.checked_sub(SPIN) {
             Some(sleep) if !sleep.is_zero() => std::thread::sleep(sleep),
             _ => break,
         }

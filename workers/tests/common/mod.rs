@@ -7,7 +7,7 @@ pub mod served;
 
 use model::config::{Activation, Family, ModelConfig, QkNorm, Rope, RopeScaling, Scales};
 use model::delta::DeltaNet;
-use model::experts::{Experts, Scoring};
+use model::experts::{ExpertScoring, Experts};
 use model::layers::{FeedForward, LayerKind, Layers};
 
 /// Returns a LLaMA with grouped heads.
@@ -26,7 +26,7 @@ pub fn llama() -> ModelConfig {
         norm_eps: 1e-5,
         activation: Activation::Silu,
         learned_positions: None,
-        layers: Layers::alike(LayerKind::dense(Some(Rope::new(10_000.0, RopeScaling::None)))),
+        layers: Layers::uniform(LayerKind::dense(Some(Rope::new(10_000.0, RopeScaling::None)))),
         experts: None,
         qkv_bias: true,
         out_bias: false,
@@ -52,7 +52,7 @@ pub fn opt() -> ModelConfig {
         num_kv_heads: 3,
         activation: Activation::Relu,
         learned_positions: Some(2),
-        layers: Layers::alike(LayerKind::dense(None)),
+        layers: Layers::uniform(LayerKind::dense(None)),
         experts: None,
         out_bias: true,
         ffn_bias: true,
@@ -67,7 +67,7 @@ pub fn delta() -> ModelConfig {
     ModelConfig {
         name: "tiny-delta".to_owned(),
         family: Family::Qwen35,
-        layers: Layers::each([LayerKind::delta(FeedForward::Dense), attending]),
+        layers: Layers::from_kinds([LayerKind::delta(FeedForward::Dense), attending]),
         delta: Some(DeltaNet {
             key_heads: 2,
             value_heads: 4,
@@ -88,11 +88,11 @@ pub fn delta_experts() -> ModelConfig {
     let config = delta();
     let with_experts =
         |kind: &LayerKind| LayerKind { feed_forward: FeedForward::SharedExpert, ..kind.clone() };
-    let kinds = [0, 1].map(|layer| with_experts(config.layers.of(layer)));
-    let scoring = Scoring::SoftmaxTopK { renormalise: true };
+    let kinds = [0, 1].map(|layer| with_experts(config.layers.kind(layer)));
+    let scoring = ExpertScoring::SoftmaxTopK { renormalise: true };
     ModelConfig {
         family: Family::Qwen35Moe,
-        layers: Layers::each(kinds),
+        layers: Layers::from_kinds(kinds),
         experts: Some(Experts { count: 5, per_token: 2, ffn_size: 16, scoring, bias: false }),
         ..config
     }

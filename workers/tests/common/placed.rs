@@ -5,18 +5,21 @@ use std::time::Duration;
 use kernels::{Penalties, PoolOptions, Sampling, Variant};
 use model::config::{Dtype, ModelConfig};
 use model::source::dummy::DummySource;
-use planner::policy::{Homes, Policy, device_map};
+use planner::policy::{DefaultTiers, Policy, device_map};
 use planner::split::Split;
 use program::compile::compile;
 use program::ir::ProgramId;
 use program::map::{Chunking, DeviceMap};
 use program::plan::RunShape;
 use program::simulate::Span;
-use program::step_table::{Field, Finish};
+use program::step_table::{EndReason, Field};
 use program::topology::MemoryId;
 use workers::setup::LaneOptions;
-use workers::shared::prefix_sharing::share;
-use workers::testing::{InProcess, Outcome, Placed, Request, carry_on, fill, fill_even, place};
+use workers::shared::prefix_sharing::share_prefixes;
+use workers::testing::{
+    InProcess, Outcome, PlacedRequest, SequenceRequest, continue_group, fill, fill_even,
+    place_request,
+};
 
 pub fn shape(batches: u16, batch_size: u16, micro_sequences: u16, dtype: Dtype) -> RunShape {
     RunShape {
@@ -40,7 +43,7 @@ pub fn shape(batches: u16, batch_size: u16, micro_sequences: u16, dtype: Dtype) 
 
 /// Returns requests with ragged prompts and lengths in all slots but one, so that a batch is not
 /// full.
-pub fn group(shape: &RunShape, vocab: usize) -> Vec<Placed> {
+pub fn group(shape: &RunShape, vocab: usize) -> Vec<PlacedRequest> {
     let mut placed = Vec::new();
     for batch in 0..usize::from(shape.batches) {
         for slot in 0..usize::from(shape.batch_size) {
@@ -50,14 +53,14 @@ pub fn group(shape: &RunShape, vocab: usize) -> Vec<Placed> {
             }
             let length = 1 + (index * 5) % shape.max_prompt as usize;
             let prompt = (0..length).map(|i| ((index * 17 + i * 7 + 3) % vocab) as u32).collect();
-            let mut request = Request::greedy(prompt, 1 + (index as u32 * 2 + 5) % 6);
+            let mut request = SequenceRequest::greedy(prompt, 1 + (index as u32 * 2 + 5) % 6);
             if index % 3 == 1 {
-                request.sampling = drawn();
+                request.sampling = random_sampling();
                 request.seed = 11;
                 request.id_hash = index as u64;
             }
             request.logprobs = index as u16 % 5;
-            placed.push(Placed { batch, slot, request });
+            placed.push(PlacedRequest { batch, slot, request });
         }
     }
     placed
@@ -69,8 +72,8 @@ pub fn options(threads: usize) -> LaneOptions {
         pool: PoolOptions::unpinned(threads),
         link_bytes_per_s: None,
         wait_timeout: Duration::from_secs(60),
-        forms: None,
-        routes_evenly: false,
+        grammars: None,
+        routes_randomly: false,
         select_text: (0..48).collect(),
     }
 }
@@ -96,19 +99,19 @@ fn replay(lanes: &mut InProcess) {
 
 /// Runs the same sequences, one more of which begins after every decode step while the others
 /// continue.
-fn in_turn(lanes: &mut InProcess, group: &[Placed]) -> Vec<Outcome> {
+fn run_in_turn(lanes: &mut InProcess, group: &[PlacedRequest]) -> Vec<Outcome> {
     let table = lanes.table().clone();
     let mut outcomes: Vec<Option<Outcome>> = vec![None; group.len()];
     fill_even(&table, lanes.plan(), group);
     table.slots().for_each(|(batch, slot)| table.set_field(batch, slot, Field::PromptLen, 0));
     let mut waiting = group.iter();
     while outcomes.iter().any(Option::is_none) {
-        carry_on(&table);
+        continue_group(&table);
         if let Some(next) = waiting.next() {
-            place(&table, next);
+            place_request(&table, next);
         }
         let running = table.slots().filter(|(batch, slot)| table.is_running(*batch, *slot)).count();
-        table.set_enough(running as u32);
+        table.set_early_end_running(running as u32);
         lanes.release().expect("the lanes drain");
         replay(lanes);
         for (placed, outcome) in group.iter().zip(&mut outcomes) {
@@ -122,7 +125,7 @@ fn in_turn(lanes: &mut InProcess, group: &[Placed]) -> Vec<Outcome> {
 }
 
 /// Runs prompts with a common prefix, each computed whole and then with the prefix shared.
-fn alike(lanes: &mut InProcess, group: &[Placed]) {
+fn run_identical(lanes: &mut InProcess, group: &[PlacedRequest]) {
     let mut group = group.to_vec();
     for (index, placed) in group.iter_mut().enumerate() {
         let prompt = &mut placed.request.prompt;
@@ -135,9 +138,10 @@ fn alike(lanes: &mut InProcess, group: &[Placed]) {
     let whole = lanes.run_group(&group);
     replay(lanes);
     fill(&table, lanes.plan(), &group);
-    share(&table, 1);
-    let shared: usize = table.slots().map(|(batch, slot)| table.shared(batch, slot)).sum();
-    let shares = table.shares_beginnings();
+    share_prefixes(&table, 1);
+    let shared: usize =
+        table.slots().map(|(batch, slot)| table.shared_prefix_len(batch, slot)).sum();
+    let shares = table.can_share_prefixes();
     assert!(shared > 0 || table.streams() > 1 || !shares, "some of a stream begin alike");
     assert!(shared == 0 || shares, "nobody begins behind another one's state");
     lanes.release().expect("the lanes drain");
@@ -164,21 +168,21 @@ pub fn start(
 
 /// Returns the results of a group, which must be equal when it is run at once, a second time, one
 /// sequence after the other, and with shared prefixes.
-pub fn outcomes(lanes: &mut InProcess, full: &[Placed]) -> Vec<Outcome> {
+pub fn outcomes(lanes: &mut InProcess, full: &[PlacedRequest]) -> Vec<Outcome> {
     let outcomes = lanes.run_group(full);
     replay(lanes);
     assert_eq!(lanes.run_group(full), outcomes, "a second group in the same lanes");
     replay(lanes);
-    assert_eq!(in_turn(lanes, full), outcomes, "one begins after the other");
+    assert_eq!(run_in_turn(lanes, full), outcomes, "one begins after the other");
     for (placed, outcome) in full.iter().zip(&outcomes) {
         assert_eq!(outcome.tokens.len(), placed.request.max_new as usize);
-        assert_eq!(outcome.finish, Finish::Length as u32);
+        assert_eq!(outcome.finish, EndReason::Length as u32);
         let wanted = usize::from(placed.request.logprobs);
         assert_eq!(outcome.logprobs.len(), wanted * outcome.tokens.len());
         let own = outcome.logprobs.iter().step_by(wanted.max(1)).map(|found| found.0);
         assert!(wanted == 0 || own.eq(outcome.tokens.iter().copied()), "first a token's own");
     }
-    alike(lanes, full);
+    run_identical(lanes, full);
     outcomes
 }
 
@@ -207,17 +211,17 @@ pub fn run(config: &ModelConfig, shape: &RunShape, map: &DeviceMap) -> (Vec<Outc
 }
 
 pub fn two_split(config: &ModelConfig, split: Split, chunking: Option<Chunking>) -> DeviceMap {
-    let homes = Homes { kv: MemoryId::DRAM, prefill_hidden: MemoryId::VRAM };
+    let homes = DefaultTiers { kv: MemoryId::DRAM, prefill_hidden: MemoryId::VRAM };
     device_map(&Policy::TwoSplit { split, chunking }, config, true, homes)
 }
 
 pub fn cpu_only(config: &ModelConfig) -> DeviceMap {
-    let homes = Homes { kv: MemoryId::DRAM, prefill_hidden: MemoryId::DRAM };
+    let homes = DefaultTiers { kv: MemoryId::DRAM, prefill_hidden: MemoryId::DRAM };
     device_map(&Policy::CpuOnly, config, true, homes)
 }
 
 /// Returns sampling parameters that depend on all earlier tokens and apply every filter.
-pub fn drawn() -> Sampling {
+pub fn random_sampling() -> Sampling {
     let penalties = Penalties { repetition: 1.2, presence: 0.3, frequency: 0.2 };
     let (temperature, top_p, top_k, min_p) = (0.9, 0.95, 50, 0.01);
     Sampling { temperature, top_p, top_k, min_p, penalties, ..Sampling::GREEDY }

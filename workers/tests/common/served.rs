@@ -8,22 +8,24 @@ use program::step_table::{Field, SlotState};
 use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore, SeedableRng};
 use workers::shared::release::{list_first, stages};
-use workers::shared::serving::{Offer, PromptLogprobs, free, offer, state};
+use workers::shared::serving::{
+    OfferedSequence, PromptLogprobsRequest, free_slot, offer_sequence, slot_state,
+};
 use workers::shared::table::StepTable;
-use workers::testing::{InProcess, Outcome, Placed, Request};
+use workers::testing::{InProcess, Outcome, PlacedRequest, SequenceRequest};
 
-use super::placed::{drawn, start};
+use super::placed::{random_sampling, start};
 
 pub const REQUESTS: usize = 12;
 
-pub fn requests(config: &ModelConfig) -> Vec<Request> {
+pub fn requests(config: &ModelConfig) -> Vec<SequenceRequest> {
     let request = |index: usize| {
         let length = 1 + (index * 5) % 9;
         let vocab = config.vocab_size;
         let prompt = (0..length).map(|i| ((index * 17 + i * 7 + 3) % vocab) as u32).collect();
-        let mut request = Request::greedy(prompt, 1 + (index as u32 * 2 + 5) % 6);
+        let mut request = SequenceRequest::greedy(prompt, 1 + (index as u32 * 2 + 5) % 6);
         if index % 3 == 1 {
-            request.sampling = drawn();
+            request.sampling = random_sampling();
             (request.seed, request.id_hash) = (11, index as u64);
         }
         request.logprobs = index as u16 % 5;
@@ -33,31 +35,31 @@ pub fn requests(config: &ModelConfig) -> Vec<Request> {
 }
 
 /// Returns the result of each request when it runs alone, as a batch job.
-pub fn alone(config: &ModelConfig, shape: &RunShape, map: &DeviceMap) -> Vec<Outcome> {
+pub fn run_alone(config: &ModelConfig, shape: &RunShape, map: &DeviceMap) -> Vec<Outcome> {
     let mut lanes = start(config, shape, map, Variant::best());
-    let of = |request| lanes.run_group(&[Placed { batch: 0, slot: 0, request }]).remove(0);
+    let of = |request| lanes.run_group(&[PlacedRequest { batch: 0, slot: 0, request }]).remove(0);
     let found = requests(config).into_iter().map(of).collect();
     assert!(lanes.finish().iter().all(Result::is_ok));
     found
 }
 
 /// A request in a slot.
-struct Going {
+struct TrackedSequence {
     index: usize,
-    placed: Placed,
+    placed: PlacedRequest,
     /// Set if the request was cancelled, to begin again.
     called_off: bool,
 }
 
 /// Serves all requests, with arrivals and cancellations determined by `random`.
-pub struct Serve<'a> {
+pub struct ServingHarness<'a> {
     table: StepTable,
     lanes: &'a mut InProcess,
     random: ChaCha8Rng,
-    requests: Vec<Request>,
+    requests: Vec<SequenceRequest>,
     /// Requests that wait to begin, with the tokens that they already have.
     waiting: Vec<(usize, Vec<u32>)>,
-    going: Vec<Going>,
+    going: Vec<TrackedSequence>,
     outcomes: Vec<Option<Outcome>>,
     arrivals: u32,
     /// Number of sequences that were cancelled and began again.
@@ -66,10 +68,10 @@ pub struct Serve<'a> {
     pub ran: [usize; 5],
 }
 
-impl<'a> Serve<'a> {
+impl<'a> ServingHarness<'a> {
     /// Prepares to serve all requests, in an order determined by `seed`. The table must be empty.
-    pub fn new(lanes: &'a mut InProcess, config: &ModelConfig, seed: u64) -> Serve<'a> {
-        Serve {
+    pub fn new(lanes: &'a mut InProcess, config: &ModelConfig, seed: u64) -> ServingHarness<'a> {
+        ServingHarness {
             table: lanes.table().clone(),
             requests: requests(config),
             waiting: (0..REQUESTS).map(|index| (index, Vec::new())).collect(),
@@ -90,36 +92,36 @@ impl<'a> Serve<'a> {
     /// Offers some of the waiting requests to free slots, in any order.
     fn offer_some(&mut self) {
         for (batch, slot) in self.table.slots() {
-            if state(&self.table, batch, slot) != SlotState::Free || self.draw(3) == 0 {
+            if slot_state(&self.table, batch, slot) != SlotState::Free || self.draw(3) == 0 {
                 continue;
             }
             let Some(place) = self.waiting.len().checked_sub(1) else { return };
             let (index, answered) =
                 self.waiting.swap_remove(self.random.next_u32() as usize % (place + 1));
-            let placed = Placed { batch, slot, request: self.requests[index].clone() };
+            let placed = PlacedRequest { batch, slot, request: self.requests[index].clone() };
             let room = self.lanes.plan().shape.max_context;
             let arrival = self.arrivals;
             self.arrivals = self.arrivals.wrapping_add(1);
-            offer(
+            offer_sequence(
                 &self.table,
-                &Offer {
+                &OfferedSequence {
                     placed: &placed,
-                    answered: &answered,
+                    generated: &answered,
                     computed: 0,
-                    room,
+                    capacity: room,
                     arrival,
-                    said: PromptLogprobs::default(),
+                    prompt_logprobs: PromptLogprobsRequest::default(),
                 },
             );
-            self.going.push(Going { index, placed, called_off: false });
+            self.going.push(TrackedSequence { index, placed, called_off: false });
         }
     }
 
     /// Takes back ended sequences and cancels others.
     fn take_ended(&mut self) {
         for mut going in std::mem::take(&mut self.going) {
-            let Placed { batch, slot, .. } = going.placed;
-            if state(&self.table, batch, slot) != SlotState::Ended {
+            let PlacedRequest { batch, slot, .. } = going.placed;
+            if slot_state(&self.table, batch, slot) != SlotState::Ended {
                 if self.draw(8) == 0 && self.restarts < 40 {
                     going.called_off = true;
                     self.table.set_field(batch, slot, Field::Cancel, 1);
@@ -129,7 +131,7 @@ impl<'a> Serve<'a> {
             }
             let outcome = Outcome::read(&self.table, &going.placed);
             let is_whole = outcome.tokens.len() == self.requests[going.index].max_new as usize;
-            free(&self.table, batch, slot);
+            free_slot(&self.table, batch, slot);
             if going.called_off && !is_whole {
                 self.restarts += 1;
                 self.waiting.push((going.index, outcome.tokens));
@@ -153,7 +155,7 @@ impl<'a> Serve<'a> {
             let drained = control.drained().value().wrapping_add(1);
             control.release(&stages(&self.table), u32::MAX - 1);
             let limit = std::time::Duration::from_micros(300);
-            while control.drained().wait_at_least(drained, control.poison(), limit).is_err() {
+            while control.drained().wait_until(drained, control.poison(), limit).is_err() {
                 assert!(control.poison().cause().is_none(), "a lane failed");
                 self.take_ended();
                 self.offer_some();

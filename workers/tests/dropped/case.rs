@@ -3,14 +3,14 @@
 use model::config::{Dtype, ModelConfig};
 use model::ops::Op;
 use model::source::dummy::DummySource;
-use planner::policy::{Homes, Policy, device_map};
+use planner::policy::{DefaultTiers, Policy, device_map};
 use planner::split::{parse_chunking, parse_split};
 use program::compile::compile;
-use program::ir::{Instruction, LaneProgram, Moved, ProgramId, Region, Wait};
+use program::ir::{Instruction, LaneProgram, Moved, ProgramId, Region, TimelineWait};
 use program::plan::{Plan, RunShape};
 use program::topology::{MemoryId, SegmentId};
 use program::validate::{describe, validate};
-use workers::testing::{Placed, Request};
+use workers::testing::{PlacedRequest, SequenceRequest};
 
 use crate::common;
 
@@ -56,7 +56,7 @@ impl Case {
         let chunking = chunks.map(|text| parse_chunking(text).expect("a chunking"));
         let split = parse_split(split, &config, chunking).expect("a split");
         let policy = Policy::TwoSplit { split, chunking };
-        let homes = Homes { kv: MemoryId::DRAM, prefill_hidden: MemoryId::VRAM };
+        let homes = DefaultTiers { kv: MemoryId::DRAM, prefill_hidden: MemoryId::VRAM };
         let map = device_map(&policy, &config, true, homes);
         let plan = compile(&config, &shape, &map).expect("compiles");
         validate(&plan).expect("the whole plan is valid");
@@ -80,12 +80,12 @@ impl Case {
 
     /// Returns a group of sequences that all run to the last step, with prompts of different
     /// lengths.
-    pub fn group(&self) -> Vec<Placed> {
+    pub fn group(&self) -> Vec<PlacedRequest> {
         (0..4u32)
             .map(|i| {
                 let prompt = (0..2 + i).map(|j| (i * 11 + j * 7 + 1) % 41).collect();
                 let (batch, slot) = (i as usize / 2, i as usize % 2);
-                Placed { batch, slot, request: Request::greedy(prompt, NEW) }
+                PlacedRequest { batch, slot, request: SequenceRequest::greedy(prompt, NEW) }
             })
             .collect()
     }
@@ -123,7 +123,7 @@ impl Case {
     }
 
     /// Returns the instruction, which must be a wait.
-    pub fn wait(&self, site: Site) -> Wait {
+    pub fn wait(&self, site: Site) -> TimelineWait {
         match &self.list(site).instructions[site.index] {
             Instruction::Wait(wait) => *wait,
             other => panic!("{other:?} is not a wait"),

@@ -17,7 +17,7 @@ use program::plan::Plan;
 use program::topology::LaneId;
 use workers::error::LaneError;
 use workers::setup::LaneOptions;
-use workers::testing::{InProcess, Interleaved, Outcome, Sampled};
+use workers::testing::{InProcess, Interleaved, Outcome, SampledLogits};
 
 fn options(wait_timeout: Duration) -> LaneOptions {
     LaneOptions {
@@ -25,8 +25,8 @@ fn options(wait_timeout: Duration) -> LaneOptions {
         pool: PoolOptions::unpinned(1),
         link_bytes_per_s: None,
         wait_timeout,
-        forms: None,
-        routes_evenly: false,
+        grammars: None,
+        routes_randomly: false,
         select_text: Vec::new(),
     }
 }
@@ -34,7 +34,7 @@ fn options(wait_timeout: Duration) -> LaneOptions {
 /// Tokens, and the bits of all logits that they were drawn from, by place and step.
 type Seen = (Vec<Outcome>, Vec<(u32, usize, usize, Vec<u32>)>);
 
-fn seen((outcomes, sampled): (Vec<Outcome>, Vec<Sampled>)) -> Seen {
+fn seen((outcomes, sampled): (Vec<Outcome>, Vec<SampledLogits>)) -> Seen {
     let bits = |logits: &[f32]| logits.iter().map(|logit| logit.to_bits()).collect();
     let mut all: Vec<_> =
         sampled.iter().map(|one| (one.step, one.batch, one.slot, bits(&one.logits))).collect();
@@ -228,7 +228,9 @@ fn a_lost_signal_stops_the_lanes() {
             std::thread::scope(|scope| {
                 for share in sites.chunks(sites.len().div_ceil(8)) {
                     let case = &case;
-                    scope.spawn(move || share.iter().for_each(|site| told_by_a_lane(case, *site)));
+                    scope.spawn(move || {
+                        share.iter().for_each(|site| assert_reported_by_lane(case, *site))
+                    });
                 }
             });
         }
@@ -236,7 +238,7 @@ fn a_lost_signal_stops_the_lanes() {
 }
 
 /// Checks that one of the workers' own lanes reports a wait in vain.
-fn told_by_a_lane(case: &Case, site: Site) {
+fn assert_reported_by_lane(case: &Case, site: Site) {
     match threads(case, case.without(site), Duration::from_millis(20)) {
         Ok(_) => panic!("{}: {} was not missed", case.config.name, case.describe(site)),
         Err(ended) => assert!(

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Finding, Root, size};
+use super::{Finding, Root, format_size};
 
 /// A whole disk, not a partition.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,7 +24,7 @@ impl Disk {
 
 pub(super) fn findings(root: &Root) -> Vec<Finding> {
     let disks = disks(root);
-    let mut found: Vec<Finding> = disks.iter().map(|disk| of_disk(disk, free_bytes)).collect();
+    let mut found: Vec<Finding> = disks.iter().map(|disk| disk_finding(disk, free_bytes)).collect();
     let nvme: Vec<&str> =
         disks.iter().filter(|disk| disk.is_nvme()).map(|disk| disk.name.as_str()).collect();
     let shown = if nvme.is_empty() { "none".to_owned() } else { nvme.join(" ") };
@@ -51,7 +51,7 @@ fn disks(root: &Root) -> Vec<Disk> {
             (size_bytes > 0).then(|| Disk {
                 model,
                 rotates: rotational.map(|flag| flag == "1"),
-                mounted: mounted(&mounts, &name),
+                mounted: mount_points(&mounts, &name),
                 size_bytes,
                 name,
             })
@@ -60,9 +60,9 @@ fn disks(root: &Root) -> Vec<Disk> {
 }
 
 /// Returns the mount points of a disk or its partitions, the first one of each device.
-fn mounted(mounts: &str, disk: &str) -> Vec<String> {
+fn mount_points(mounts: &str, disk: &str) -> Vec<String> {
     let mut devices: Vec<&str> = Vec::new();
-    let mut places = Vec::new();
+    let mut paths = Vec::new();
     for line in mounts.lines() {
         let mut words = line.split_whitespace();
         let (Some(device), Some(place)) = (words.next(), words.next()) else { continue };
@@ -74,18 +74,18 @@ fn mounted(mounts: &str, disk: &str) -> Vec<String> {
         if part && !devices.contains(&device) {
             devices.push(device);
             // The kernel escapes a space in a path as \040.
-            places.push(place.replace("\\040", " "));
+            paths.push(place.replace("\\040", " "));
         }
     }
-    places
+    paths
 }
 
-fn free_bytes(place: &str) -> Option<u64> {
-    let system = rustix::fs::statvfs(place).ok()?;
+fn free_bytes(path: &str) -> Option<u64> {
+    let system = rustix::fs::statvfs(path).ok()?;
     Some(system.f_bavail * system.f_frsize)
 }
 
-fn of_disk(disk: &Disk, free: impl Fn(&str) -> Option<u64>) -> Finding {
+fn disk_finding(disk: &Disk, free: impl Fn(&str) -> Option<u64>) -> Finding {
     let kind = match (disk.is_nvme(), disk.rotates) {
         (true, _) => "NVMe",
         (false, Some(true)) => "rotating",
@@ -94,16 +94,16 @@ fn of_disk(disk: &Disk, free: impl Fn(&str) -> Option<u64>) -> Finding {
     };
     let mounts: Vec<(&String, Option<u64>)> =
         disk.mounted.iter().map(|place| (place, free(place))).collect();
-    let mut shown = format!("{} {kind}", size(disk.size_bytes));
+    let mut shown = format!("{} {kind}", format_size(disk.size_bytes));
     if let Some(model) = &disk.model {
         shown += &format!(" ({model})");
     }
-    for (place, free) in &mounts {
-        let free = free.map_or_else(|| "unknown".to_owned(), size);
-        shown += &format!(", {free} free on {place}");
+    for (path, free) in &mounts {
+        let free = free.map_or_else(|| "unknown".to_owned(), format_size);
+        shown += &format!(", {free} free on {path}");
     }
     let mounts: Vec<Value> =
-        mounts.iter().map(|(place, free)| json!({"at": place, "free_bytes": free})).collect();
+        mounts.iter().map(|(path, free)| json!({"at": path, "free_bytes": free})).collect();
     let value = json!({
         "device": disk.name, "model": disk.model, "size_bytes": disk.size_bytes,
         "nvme": disk.is_nvme(), "rotational": disk.rotates, "mounts": mounts,
@@ -114,16 +114,16 @@ fn of_disk(disk: &Disk, free: impl Fn(&str) -> Option<u64>) -> Finding {
 
 #[cfg(test)]
 mod tests {
-    use super::{Disk, mounted, of_disk};
+    use super::{Disk, disk_finding, mount_points};
 
     #[test]
     fn parts_belong_to_their_disk() {
         let mounts = "/dev/sda1 / ext4\n/dev/sda1 /again ext4\n/dev/sdab /other ext4\n\
                       /dev/nvme0n1p2 /with\\040space xfs\nproc /proc proc\n/dev/nvme0n1 /whole xfs";
-        assert_eq!(mounted(mounts, "sda"), ["/"]);
-        assert_eq!(mounted(mounts, "sdab"), ["/other"]);
-        assert_eq!(mounted(mounts, "nvme0n1"), ["/with space", "/whole"]);
-        assert!(mounted(mounts, "nvme1n1").is_empty());
+        assert_eq!(mount_points(mounts, "sda"), ["/"]);
+        assert_eq!(mount_points(mounts, "sdab"), ["/other"]);
+        assert_eq!(mount_points(mounts, "nvme0n1"), ["/with space", "/whole"]);
+        assert!(mount_points(mounts, "nvme1n1").is_empty());
     }
 
     #[test]
@@ -135,11 +135,11 @@ mod tests {
             rotates: Some(true),
             mounted: vec!["/data".to_owned()],
         };
-        let found = of_disk(&disk, |_| Some(3 << 30));
+        let found = disk_finding(&disk, |_| Some(3 << 30));
         assert_eq!(found.shown, "1.0 TiB rotating (SPINNER), 3.0 GiB free on /data");
         assert!(found.costs.is_some());
         let solid = Disk { rotates: Some(false), model: None, mounted: Vec::new(), ..disk };
-        let found = of_disk(&solid, |_| None);
+        let found = disk_finding(&solid, |_| None);
         assert_eq!((found.shown.as_str(), found.costs), ("1.0 TiB solid", None));
     }
 }

@@ -3,10 +3,12 @@
 
 use std::path::Path;
 
-use cuda::{Arena, Context, CudaError, DeviceInfo, Driver, Library, LinkAt, Nvml, PcieLink};
+use cuda::{
+    Arena, Context, CudaError, DeviceInfo, Driver, LinkState, NvidiaLibrary, Nvml, PcieLink,
+};
 use serde_json::{Value, json};
 
-use super::{Finding, Root, probe, size};
+use super::{Finding, Root, format_size, probe};
 
 /// Large enough to be a separate allocation, small enough for a device that is in use.
 const PROBE_BYTES: u64 = 2 << 20;
@@ -16,26 +18,30 @@ pub(super) fn findings(root: &Root) -> Vec<Finding> {
     let nvml = Nvml::open();
     match Driver::open() {
         Ok(driver) => {
-            found.push(of_driver(&driver, nvml.as_ref()));
+            found.push(driver_finding(&driver, nvml.as_ref()));
             for index in 0..driver.device_count() {
                 found.push(match driver.device(index) {
-                    Ok(info) => of_device(&info, nvml.as_ref(), &root.0),
-                    Err(error) => refused(index, &error),
+                    Ok(info) => examine_device(&info, nvml.as_ref(), &root.0),
+                    Err(error) => unusable_device_finding(index, &error),
                 });
             }
-            found.extend(Library::ALL.map(|library| of_library(library, library.find(), true)));
-            found.push(of_ipc(&shared(&driver)));
-            found.push(of_gpu_direct(&driver, root));
+            found.extend(
+                NvidiaLibrary::ALL.map(|library| library_finding(library, library.find(), true)),
+            );
+            found.push(ipc_finding(&can_share_memory(&driver)));
+            found.push(gpu_direct_finding(&driver, root));
         }
         Err(error) => {
-            found.push(no_driver(&error));
-            found.extend(Library::ALL.map(|library| of_library(library, library.find(), false)));
+            found.push(missing_driver_finding(&error));
+            found.extend(
+                NvidiaLibrary::ALL.map(|library| library_finding(library, library.find(), false)),
+            );
         }
     }
     found
 }
 
-fn no_driver(error: &CudaError) -> Finding {
+fn missing_driver_finding(error: &CudaError) -> Finding {
     let shown = match error {
         CudaError::NoDriver => "none".to_owned(),
         CudaError::NoDevice => "there, without a device".to_owned(),
@@ -49,7 +55,7 @@ fn no_driver(error: &CudaError) -> Finding {
     )
 }
 
-fn of_driver(driver: &Driver, nvml: Option<&Nvml>) -> Finding {
+fn driver_finding(driver: &Driver, nvml: Option<&Nvml>) -> Finding {
     let release = nvml.and_then(Nvml::driver_release);
     let cuda = driver.version().to_string();
     let shown = match &release {
@@ -59,36 +65,45 @@ fn of_driver(driver: &Driver, nvml: Option<&Nvml>) -> Finding {
     Finding::new("cuda_driver", "CUDA driver", json!({"cuda": cuda, "release": release}), shown)
 }
 
-fn refused(index: u32, error: &CudaError) -> Finding {
+fn unusable_device_finding(index: u32, error: &CudaError) -> Finding {
     let shown = error.to_string();
     let shown = shown.trim_end_matches('.').to_owned();
     Finding::new("cuda_device", &format!("cuda:{index}"), Value::Null, shown)
         .costs_unless(false, "it cannot be used")
 }
 
-fn of_device(info: &DeviceInfo, nvml: Option<&Nvml>, root: &Path) -> Finding {
+fn examine_device(info: &DeviceInfo, nvml: Option<&Nvml>, root: &Path) -> Finding {
     let managed = nvml.and_then(|nvml| nvml.device(&info.bus));
     let link = |at| {
         let known = managed.as_ref().and_then(|device| device.link(at));
-        known.or_else(|| PcieLink::of_system(root, &info.bus, at))
+        known.or_else(|| PcieLink::from_sysfs(root, &info.bus, at))
     };
     let free_bytes = managed.as_ref().and_then(cuda::NvmlDevice::free_bytes);
-    finding(info, free_bytes, [link(LinkAt::Now), link(LinkAt::Most)])
+    device_finding(info, free_bytes, [link(LinkState::Current), link(LinkState::Maximum)])
 }
 
 /// Returns the finding for a device. `links` are the current link and the fastest one.
-fn finding(info: &DeviceInfo, free_bytes: Option<u64>, links: [Option<PcieLink>; 2]) -> Finding {
+fn device_finding(
+    info: &DeviceInfo,
+    free_bytes: Option<u64>,
+    links: [Option<PcieLink>; 2],
+) -> Finding {
     let (major, minor) = info.capability;
     let text = |link: &Option<PcieLink>| link.map(|link| link.to_string());
-    let [now, most] = links.each_ref().map(text);
-    let mut shown =
-        format!("{}, compute capability {major}.{minor}, {}", info.name, size(info.total_bytes));
+    let [current_link, max_link] = links.each_ref().map(text);
+    let mut shown = format!(
+        "{}, compute capability {major}.{minor}, {}",
+        info.name,
+        format_size(info.total_bytes)
+    );
     if let Some(free) = free_bytes {
-        shown += &format!(" ({} free)", size(free));
+        shown += &format!(" ({} free)", format_size(free));
     }
-    shown += &match (&now, &most) {
-        (Some(now), Some(most)) => format!(", PCIe {now}, at most {most}"),
-        (Some(now), None) => format!(", PCIe {now}"),
+    shown += &match (&current_link, &max_link) {
+        (Some(current_link), Some(max_link)) => {
+            format!(", PCIe {current_link}, at most {max_link}")
+        }
+        (Some(current_link), None) => format!(", PCIe {current_link}"),
         _ => ", PCIe link unknown".to_owned(),
     };
     let value = json!({
@@ -96,7 +111,7 @@ fn finding(info: &DeviceInfo, free_bytes: Option<u64>, links: [Option<PcieLink>;
         "compute_capability": format!("{major}.{minor}"),
         "multiprocessors": info.multiprocessors,
         "memory_bytes": info.total_bytes, "free_bytes": free_bytes,
-        "pcie_link": now, "pcie_link_max": most, "gpu_direct_rdma": info.gpu_direct,
+        "pcie_link": current_link, "pcie_link_max": max_link, "gpu_direct_rdma": info.gpu_direct,
     });
     let finding = Finding::new("cuda_device", &format!("cuda:{}", info.index), value, shown);
     if Context::supports(info).is_err() {
@@ -104,21 +119,27 @@ fn finding(info: &DeviceInfo, free_bytes: Option<u64>, links: [Option<PcieLink>;
             .costs_unless(false, "it is too old to be used: kernels need compute capability 8.0");
     }
     // An idle device lowers its link's generation, never its width.
-    let narrow = matches!(links, [Some(now), Some(most)] if now.width < most.width);
+    let is_link_narrow = matches!(links, [Some(current), Some(max)] if current.width < max.width);
     finding.costs_unless(
-        !narrow,
+        !is_link_narrow,
         "transfers run at a part of what the device could take; a wider slot lifts it",
     )
 }
 
-fn of_library(library: Library, file: Option<&'static str>, has_device: bool) -> Finding {
+fn library_finding(
+    library: NvidiaLibrary,
+    file: Option<&'static str>,
+    has_device: bool,
+) -> Finding {
     let (name, costs) = match library {
-        Library::CublasLt => (
+        NvidiaLibrary::CublasLt => (
             "cublaslt",
             "linears on a CUDA device run on this program's own kernels, which are slower",
         ),
-        Library::Nvml => ("nvml", "the driver's release and the memory in use are not told"),
-        Library::CuFile => ("cufile", "weights on NVMe reach a CUDA device through host memory"),
+        NvidiaLibrary::Nvml => ("nvml", "the driver's release and the memory in use are not told"),
+        NvidiaLibrary::CuFile => {
+            ("cufile", "weights on NVMe reach a CUDA device through host memory")
+        }
     };
     let shown = file.unwrap_or("none").to_owned();
     let value = file.map_or(Value::Null, Value::from);
@@ -131,18 +152,18 @@ fn of_library(library: Library, file: Option<&'static str>, has_device: bool) ->
 
 /// Returns true if a second process can open device memory. This is tried out, because the usual
 /// obstacle, a container, cannot be detected otherwise.
-fn shared(driver: &Driver) -> Result<bool, CudaError> {
+fn can_share_memory(driver: &Driver) -> Result<bool, CudaError> {
     let context = Context::open(driver, 0)?;
     let arena = Arena::allocate(&context, PROBE_BYTES)?;
     match arena.export() {
-        Ok(handle) => Ok(probe::opened_elsewhere(0, handle)),
+        Ok(handle) => Ok(probe::can_open_in_other_process(0, handle)),
         Err(_) => Ok(false),
     }
 }
 
-fn of_ipc(tried: &Result<bool, CudaError>) -> Finding {
-    match tried {
-        Ok(there) => Finding::has(
+fn ipc_finding(result: &Result<bool, CudaError>) -> Finding {
+    match result {
+        Ok(there) => Finding::for_feature(
             "cuda_ipc",
             "CUDA IPC",
             *there,
@@ -158,10 +179,10 @@ fn of_ipc(tried: &Result<bool, CudaError>) -> Finding {
 }
 
 /// Returns the finding for GPUDirect Storage, which needs device, kernel module and library.
-fn of_gpu_direct(driver: &Driver, root: &Root) -> Finding {
+fn gpu_direct_finding(driver: &Driver, root: &Root) -> Finding {
     let device = driver.device(0).is_ok_and(|info| info.gpu_direct);
     let module = root.0.join("proc/driver/nvidia-fs").is_dir();
-    let library = Library::CuFile.find().is_some();
+    let library = NvidiaLibrary::CuFile.find().is_some();
     let parts = [(device, "the device"), (module, "the nvidia-fs module"), (library, "cuFile")];
     let missing: Vec<&str> =
         parts.iter().filter(|(there, _)| !there).map(|(_, name)| *name).collect();
@@ -195,33 +216,38 @@ mod tests {
     #[test]
     fn a_device_says_what_it_is_and_what_its_slot_costs() {
         let link = |generation, width| Some(PcieLink { generation, width });
-        let fine = finding(&device(), Some(15 << 30), [link(1, 16), link(4, 16)]);
+        let fine = device_finding(&device(), Some(15 << 30), [link(1, 16), link(4, 16)]);
         assert_eq!(
             fine.shown,
             "Card, compute capability 8.6, 16.0 GiB (15.0 GiB free), PCIe 1.0 x16, at most 4.0 x16"
         );
         assert_eq!((fine.costs, fine.label.as_str()), (None, "cuda:1"));
-        let narrow = finding(&device(), None, [link(4, 8), link(4, 16)]);
+        let narrow = device_finding(&device(), None, [link(4, 8), link(4, 16)]);
         assert!(narrow.costs.is_some_and(|costs| costs.contains("slot")));
-        let old = finding(&DeviceInfo { capability: (7, 5), ..device() }, None, [None, None]);
+        let old =
+            device_finding(&DeviceInfo { capability: (7, 5), ..device() }, None, [None, None]);
         assert!(old.costs.is_some_and(|costs| costs.contains("8.0")));
         assert!(old.shown.ends_with("PCIe link unknown"));
     }
 
     #[test]
     fn absences_cost_one_sentence_each() {
-        for library in Library::ALL {
-            let costs = |file, device| of_library(library, file, device).costs;
+        for library in NvidiaLibrary::ALL {
+            let costs = |file, device| library_finding(library, file, device).costs;
             assert_eq!(costs(Some("lib.so"), true), None);
             assert!(costs(None, true).is_some_and(|text| text.contains(library.packages())));
             assert!(costs(None, false).is_some_and(|text| text.starts_with("nothing without")));
         }
-        let driver = no_driver(&CudaError::NoDriver);
+        let driver = missing_driver_finding(&CudaError::NoDriver);
         assert_eq!((driver.shown.as_str(), driver.value.is_null()), ("none", true));
-        assert!(no_driver(&CudaError::TooOld { major: 11, minor: 8 }).shown.contains("11.8"));
-        assert!(of_ipc(&Ok(false)).costs.is_some_and(|costs| costs.contains("container")));
-        assert_eq!(of_ipc(&Ok(true)).costs, None);
-        let untried = of_ipc(&Err(CudaError::NoDevice));
+        assert!(
+            missing_driver_finding(&CudaError::TooOld { major: 11, minor: 8 })
+                .shown
+                .contains("11.8")
+        );
+        assert!(ipc_finding(&Ok(false)).costs.is_some_and(|costs| costs.contains("container")));
+        assert_eq!(ipc_finding(&Ok(true)).costs, None);
+        let untried = ipc_finding(&Err(CudaError::NoDevice));
         assert!(untried.value.is_null() && untried.shown.starts_with("not tried"));
     }
 }

@@ -50,13 +50,13 @@ impl Finding {
     }
 
     /// Returns a finding for a feature that is present or missing, with the cost of its absence.
-    fn has(name: &'static str, label: &str, there: bool, costs: &str) -> Finding {
-        let shown = if there { "yes" } else { "no" }.to_owned();
-        Finding::new(name, label, there, shown).costs_unless(there, costs)
+    fn for_feature(name: &'static str, label: &str, is_present: bool, costs: &str) -> Finding {
+        let shown = if is_present { "yes" } else { "no" }.to_owned();
+        Finding::new(name, label, is_present, shown).costs_unless(is_present, costs)
     }
 
-    fn costs_unless(mut self, fine: bool, costs: &str) -> Finding {
-        self.costs = (!fine).then(|| costs.to_owned());
+    fn costs_unless(mut self, is_present: bool, costs: &str) -> Finding {
+        self.costs = (!is_present).then(|| costs.to_owned());
         self
     }
 }
@@ -128,7 +128,7 @@ pub fn run(json: bool) -> anyhow::Result<Exit> {
 }
 
 /// Formats a size like `12.3 GiB` or `512.0 MiB`; the smallest unit is KiB.
-fn size(bytes: u64) -> String {
+fn format_size(bytes: u64) -> String {
     let bytes = bytes as f64;
     let units = [("TiB", 1u64 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20)];
     let found = units.into_iter().find(|(_, unit)| bytes >= *unit as f64);

@@ -10,11 +10,11 @@ use crate::child::this_program;
 
 /// Time limit of the second process. A driver needs far less to start, and a driver that hangs must
 /// not block the doctor.
-const LIMIT: Duration = Duration::from_secs(20);
-const PAUSE: Duration = Duration::from_millis(10);
+const TIMEOUT: Duration = Duration::from_secs(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Returns true if another process can open the memory of `handle`.
-pub(super) fn opened_elsewhere(device: u32, handle: IpcHandle) -> bool {
+pub(super) fn can_open_in_other_process(device: u32, handle: IpcHandle) -> bool {
     let hex: String = handle.0.iter().map(|byte| format!("{byte:02x}")).collect();
     let child = this_program()
         .args(["open-device-memory", &device.to_string(), &hex])
@@ -23,11 +23,11 @@ pub(super) fn opened_elsewhere(device: u32, handle: IpcHandle) -> bool {
         .stderr(Stdio::null())
         .spawn();
     let Ok(mut child) = child else { return false };
-    let begun = Instant::now();
+    let started = Instant::now();
     loop {
         match child.try_wait() {
             Ok(Some(status)) => return status.success(),
-            Ok(None) if begun.elapsed() < LIMIT => std::thread::sleep(PAUSE),
+            Ok(None) if started.elapsed() < TIMEOUT => std::thread::sleep(POLL_INTERVAL),
             _ => {
                 // An error means that the process has already ended.
                 let _ = child.kill();
@@ -40,7 +40,7 @@ pub(super) fn opened_elsewhere(device: u32, handle: IpcHandle) -> bool {
 
 /// Returns true if the memory can be opened; called in the second process. `hex` encodes the 64
 /// bytes of the handle.
-pub fn opens(device: u32, hex: &str) -> bool {
+pub fn can_open(device: u32, hex: &str) -> bool {
     let byte = |at: usize| u8::from_str_radix(hex.get(2 * at..2 * at + 2)?, 16).ok();
     let bytes: Option<Vec<u8>> = (0..64).map(byte).collect();
     let Some(handle) = bytes.and_then(|bytes| <[u8; 64]>::try_from(bytes).ok()) else {

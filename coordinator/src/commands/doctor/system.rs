@@ -1,6 +1,6 @@
 //! Kernel features, and the profiles in the user's cache.
 
-use profiler::Cache;
+use profiler::ProfileCache;
 use serde_json::Value;
 
 use super::{Finding, Root};
@@ -11,13 +11,16 @@ pub(super) fn findings(root: &Root) -> Vec<Finding> {
     let release = release.map_or(Value::Null, Value::from);
     vec![
         Finding::new("kernel", "kernel", release, shown),
-        of_uring(set_up(), root.text("proc/sys/kernel/io_uring_disabled").as_deref()),
-        profiles(root),
+        io_uring_finding(
+            probe_io_uring(),
+            root.text("proc/sys/kernel/io_uring_disabled").as_deref(),
+        ),
+        profiles_finding(root),
     ]
 }
 
 /// Tries to create a ring, because filters may refuse system calls that the kernel supports.
-fn set_up() -> Result<(), std::io::Error> {
+fn probe_io_uring() -> Result<(), std::io::Error> {
     // `struct io_uring_params` has 120 bytes: the kernel reads the flags (0) and fills in the rest.
     let mut parameters = [0u32; 30];
     // SAFETY: no library in use wraps this call. The kernel writes at most the 120 bytes of
@@ -33,21 +36,21 @@ fn set_up() -> Result<(), std::io::Error> {
 
 /// Returns the finding for io_uring. `disabled` is `kernel.io_uring_disabled`: 0, 1 (only for a
 /// group) or 2.
-fn of_uring(tried: Result<(), std::io::Error>, disabled: Option<&str>) -> Finding {
-    let there = tried.is_ok();
-    let shown = match (&tried, disabled) {
+fn io_uring_finding(result: Result<(), std::io::Error>, disabled: Option<&str>) -> Finding {
+    let is_available = result.is_ok();
+    let shown = match (&result, disabled) {
         (Ok(()), _) => "yes".to_owned(),
         (Err(_), Some(level @ ("1" | "2"))) => format!("no, kernel.io_uring_disabled is {level}"),
         (Err(error), _) => format!("no, {error}"),
     };
-    Finding::new("io_uring", "io_uring", there, shown).costs_unless(
-        there,
+    Finding::new("io_uring", "io_uring", is_available, shown).costs_unless(
+        is_available,
         "weights on NVMe would be read with a system call each, below the speed of the drive",
     )
 }
 
-fn profiles(root: &Root) -> Finding {
-    let Some(cache) = Cache::of_user() else {
+fn profiles_finding(root: &Root) -> Finding {
+    let Some(cache) = ProfileCache::of_user() else {
         return Finding::new(
             "profiles",
             "profiles",
@@ -67,14 +70,14 @@ fn profiles(root: &Root) -> Finding {
 
 #[cfg(test)]
 mod tests {
-    use super::{of_uring, set_up};
+    use super::{io_uring_finding, probe_io_uring};
 
     #[test]
     fn a_refusal_says_who_refused() {
         let refused = || Err(std::io::Error::from_raw_os_error(libc::EPERM));
-        assert!(of_uring(Ok(()), Some("0")).costs.is_none());
-        assert!(of_uring(refused(), Some("2")).shown.contains("io_uring_disabled is 2"));
-        let filtered = of_uring(refused(), Some("0"));
+        assert!(io_uring_finding(Ok(()), Some("0")).costs.is_none());
+        assert!(io_uring_finding(refused(), Some("2")).shown.contains("io_uring_disabled is 2"));
+        let filtered = io_uring_finding(refused(), Some("0"));
         assert!(filtered.shown.contains("not permitted") && filtered.costs.is_some());
     }
 
@@ -83,7 +86,7 @@ mod tests {
         let open = || std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
         let before = open();
         for _ in 0..64 {
-            let _ = set_up();
+            let _ = probe_io_uring();
         }
         // Other tests of this process open files too, but not dozens.
         assert!(open() < before + 32, "{before}");

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::{Root, Section, disks, examine, memory, show, size};
+use super::{Root, Section, disks, examine, format_size, memory, show};
 
 /// Creates a folder that contains these files.
 fn machine(files: &[(&str, &str)]) -> tempfile::TempDir {
@@ -82,8 +82,8 @@ fn every_finding_of_this_machine_is_told_in_both_forms() {
 
 #[test]
 fn sizes_have_the_largest_unit_that_fits() {
-    assert_eq!(size(3 << 40), "3.0 TiB");
-    assert_eq!(size(1 << 30), "1.0 GiB");
-    assert_eq!(size(8 << 20), "8.0 MiB");
-    assert_eq!(size(512), "0.5 KiB");
+    assert_eq!(format_size(3 << 40), "3.0 TiB");
+    assert_eq!(format_size(1 << 30), "1.0 GiB");
+    assert_eq!(format_size(8 << 20), "8.0 MiB");
+    assert_eq!(format_size(512), "0.5 KiB");
 }

@@ -3,14 +3,14 @@
 use std::path::Path;
 
 use anyhow::Context;
-use planner::layer::closed_form::{Candidate, terms};
+use planner::layer::closed_form::{LayerCandidate, terms};
 use planner::layer::search::all_intervals;
-use planner::layer::steady::{Shape, steady_layer};
-use planner::layer::table::Table;
-use planner::priced::Chosen;
+use planner::layer::steady::{SlotLimits, steady_layer};
+use planner::layer::table::OperationTable;
+use planner::search::SearchResult;
 use serde_json::{Value, json};
 
-use crate::report::placement::{gpu_interval, on_gpu};
+use crate::report::placement::{format_gpu_ops, gpu_interval};
 use crate::report::step::Step;
 
 /// Number of layers in the chart.
@@ -22,11 +22,11 @@ const LAYERS: usize = 3;
 ///
 /// # Errors
 /// A file that cannot be written.
-pub(super) fn of_plan(path: &Path, chosen: &Chosen) -> anyhow::Result<()> {
-    let step = Step::of(&chosen.plan, &chosen.steady);
+pub(super) fn write_plan_chart(path: &Path, chosen: &SearchResult) -> anyhow::Result<()> {
+    let step = Step::from_steady(&chosen.plan, &chosen.steady);
     let layers = LAYERS.min(chosen.plan.config.num_layers);
     let (start_ms, end_ms) = step.window_ms(layers);
-    let spans = step.drawn(layers).into_iter().map(|span| {
+    let spans = step.window_spans(layers).into_iter().map(|span| {
         json!({
             "lane": span.lane, "op": span.op, "layer": span.layer, "batch": span.batch,
             "start_ms": span.start_ms, "end_ms": span.end_ms,
@@ -35,7 +35,7 @@ pub(super) fn of_plan(path: &Path, chosen: &Chosen) -> anyhow::Result<()> {
     let spans: Vec<Value> = spans.collect();
     let interval = gpu_interval(chosen);
     let mut chart = json!({
-        "title": format!("GPU: {}", on_gpu(&chosen.plan.map, &chosen.plan.config).1),
+        "title": format!("GPU: {}", format_gpu_ops(&chosen.plan.map, &chosen.plan.config).1),
         "layer_ms": (end_ms - start_ms) / layers as f64,
         "window_ms": end_ms - start_ms,
         "gpu_interval": interval,
@@ -44,8 +44,9 @@ pub(super) fn of_plan(path: &Path, chosen: &Chosen) -> anyhow::Result<()> {
         "batches": chosen.table.batches,
     });
     if let Some(interval) = interval {
-        let compressed = chosen.table.compression.cases()[0];
-        let candidate = Candidate { compressed, ..Candidate::plain(interval.0, interval.1) };
+        let compressed = chosen.table.compression.search_cases()[0];
+        let candidate =
+            LayerCandidate { compressed, ..LayerCandidate::plain(interval.0, interval.1) };
         chart["curve"] = curve(&chosen.table, &candidate);
         chart["intervals"] = intervals(&chosen.table, &candidate);
     }
@@ -57,8 +58,12 @@ pub(super) fn of_plan(path: &Path, chosen: &Chosen) -> anyhow::Result<()> {
 ///
 /// # Errors
 /// A file that cannot be written.
-pub(super) fn of_table(path: &Path, table: &Table, chosen: &Candidate) -> anyhow::Result<()> {
-    let steady = steady_layer(table, chosen, &Shape::default());
+pub(super) fn write_table_chart(
+    path: &Path,
+    table: &OperationTable,
+    chosen: &LayerCandidate,
+) -> anyhow::Result<()> {
+    let steady = steady_layer(table, chosen, &SlotLimits::default());
     let (start, end) = (steady.window.0, steady.window.0 + steady.latency.times(LAYERS as u128));
     let spans = steady.timeline.spans.iter().filter(|span| span.end > start && span.start < end);
     let spans: Vec<Value> = spans
@@ -86,39 +91,39 @@ pub(super) fn of_table(path: &Path, table: &Table, chosen: &Candidate) -> anyhow
     write(path, &chart)
 }
 
-fn op_names(table: &Table) -> Vec<&str> {
+fn op_names(table: &OperationTable) -> Vec<&str> {
     table.ops.iter().map(|op| op.name.as_str()).collect()
 }
 
 /// Returns the latencies of the intervals that end where the chosen one does, labelled with the
 /// name of their first operation.
-fn curve(table: &Table, chosen: &Candidate) -> Value {
+fn curve(table: &OperationTable, chosen: &LayerCandidate) -> Value {
     let last = chosen.interval.1;
     let point = |first: usize| {
         let interval = if first == last { (0, 0) } else { (first, last) };
-        let candidate = Candidate { interval, nvme: Vec::new(), ..chosen.clone() };
+        let candidate = LayerCandidate { interval, nvme: Vec::new(), ..chosen.clone() };
         json!({
             "first_gpu_op": table.ops.get(first).map_or("none", |op| op.name.as_str()),
             "paper_ms": terms(table, &candidate).latency().ms(),
-            "simulated_ms": steady_layer(table, &candidate, &Shape::default()).latency.ms(),
+            "simulated_ms": steady_layer(table, &candidate, &SlotLimits::default()).latency.ms(),
         })
     };
     (0..=last).map(point).collect()
 }
 
-fn intervals(table: &Table, chosen: &Candidate) -> Value {
-    let one = |interval| {
-        let candidate = Candidate { interval, nvme: Vec::new(), ..chosen.clone() };
+fn intervals(table: &OperationTable, chosen: &LayerCandidate) -> Value {
+    let interval_json = |interval| {
+        let candidate = LayerCandidate { interval, nvme: Vec::new(), ..chosen.clone() };
         let terms = terms(table, &candidate);
         json!({
             "interval": interval,
             "cpu_ms": terms.cpu.ms(),
             "h2d_ms": terms.h2d.ms(),
             "paper_ms": terms.latency().ms(),
-            "simulated_ms": steady_layer(table, &candidate, &Shape::default()).latency.ms(),
+            "simulated_ms": steady_layer(table, &candidate, &SlotLimits::default()).latency.ms(),
         })
     };
-    all_intervals(table).into_iter().map(one).collect()
+    all_intervals(table).into_iter().map(interval_json).collect()
 }
 
 fn write(path: &Path, chart: &Value) -> anyhow::Result<()> {

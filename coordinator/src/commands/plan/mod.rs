@@ -7,18 +7,18 @@
 
 mod chart_file;
 mod compare;
-mod described;
-mod here;
-mod long;
+mod described_machine;
+mod long_prompt;
 mod serving;
 mod show;
 mod tables;
 pub mod templates;
+mod this_machine;
 mod vectors;
 
 use std::io::{Write, stdout};
 
-use crate::cli::request::{PlanRequest, Source};
+use crate::cli::request::{PlanRequest, PlanSource};
 use crate::exit::Exit;
 use crate::interrupt::Interrupt;
 use crate::job::error::JobError;
@@ -30,17 +30,21 @@ use crate::terminal::print;
 /// An error whose message is meant for the user.
 pub fn run(request: &PlanRequest, interrupt: &Interrupt) -> anyhow::Result<Exit> {
     let answer = match &request.source {
-        Source::Here(run) => here::plan(run, request, interrupt)?,
-        Source::Tables(path) => tables::plan(path, request)?,
-        Source::Machine { machine, described } => described::plan(machine, described, request)?,
-        Source::Serving { machine, serving } => {
-            serving::plan(machine, serving, request, interrupt)?
+        PlanSource::ThisMachine(run) => this_machine::plan_this_machine(run, request, interrupt)?,
+        PlanSource::Tables(path) => tables::plan_table(path, request)?,
+        PlanSource::Machine { machine, workload: described } => {
+            described_machine::plan_described(machine, described, request)?
         }
-        Source::Served { costs, load } => serving::plan_measured(costs, load, request, interrupt)?,
-        Source::Compare { machines, described } => {
-            compare::plan(machines, described, request, interrupt)?
+        PlanSource::Serving { machine, serving } => {
+            serving::plan_serving(machine, serving, request, interrupt)?
         }
-        Source::Template(template) => templates::text(*template).to_owned(),
+        PlanSource::MeasuredServer { costs, load } => {
+            serving::plan_measured(costs, load, request, interrupt)?
+        }
+        PlanSource::Compare { machines, workload: described } => {
+            compare::plan_comparison(machines, described, request, interrupt)?
+        }
+        PlanSource::Template(template) => templates::template_text(*template).to_owned(),
     };
     let written = if request.json { stdout().write_all(answer.as_bytes()) } else { print(&answer) };
     match written {

@@ -3,39 +3,40 @@
 use std::fmt::Write;
 use std::path::Path;
 
-use planner::budget::{Budget, Limits, pinned_bytes};
+use planner::budget::{Budget, MemoryLimits, pinned_bytes};
 use planner::layer::table::OpCost;
 use planner::policy::ResidentAttention;
-use planner::priced::{Chosen, Considered, Factors, Tried};
+use planner::search::{Candidate, SearchResult, TimeFactors, TrialStatus};
 use serde_json::{Value, json};
 
 use super::chart_file;
-use super::vectors::Vectors;
+use super::vectors::LiaVectors;
 use crate::cli::request::PlanRequest;
-use crate::report::build::one_text;
-use crate::report::far_weights::FarWeights;
+use crate::report::build::join_notes;
 use crate::report::file::MapSummary;
-use crate::report::kinds::ExpectedExperts;
+use crate::report::layer_notes::ExpectedExperts;
 use crate::report::placement::{
-    Threads, considered, gpu_interval, layer, on_gpu, resident, shown_layer,
+    ThreadCounts, format_candidates, format_device_contents, format_gpu_ops, format_layer,
+    gpu_interval, representative_layer,
 };
 use crate::report::read_weights::ReadWeights;
+use crate::report::slow_tier_weights::SlowTierSummary;
 use crate::report::step::Step;
 
 /// A chosen placement, and the machine and limits for which it was chosen.
-pub(super) struct Answer<'a> {
-    pub(super) chosen: &'a Chosen,
+pub(super) struct PlanOutput<'a> {
+    pub(super) chosen: &'a SearchResult,
     /// Name of the machine, or `this machine`.
     pub(super) machine: &'a str,
-    pub(super) limits: Limits,
+    pub(super) limits: MemoryLimits,
     pub(super) notes: &'a [String],
     /// Vectors of LIA's map on a described machine.
-    pub(super) vectors: Option<Vectors>,
+    pub(super) vectors: Option<LiaVectors>,
     /// Thread counts of this machine's workers.
-    pub(super) threads: Option<Threads<'a>>,
+    pub(super) threads: Option<ThreadCounts<'a>>,
 }
 
-impl Answer<'_> {
+impl PlanOutput<'_> {
     /// Returns the plan as text or JSON, and writes the chart if one is requested.
     ///
     /// # Errors
@@ -51,11 +52,11 @@ impl Answer<'_> {
     }
 
     fn chart(&self, path: &Path) -> anyhow::Result<()> {
-        chart_file::of_plan(path, self.chosen)
+        chart_file::write_plan_chart(path, self.chosen)
     }
 
     fn text(&self) -> String {
-        let Chosen { plan, predicted, steady, .. } = self.chosen;
+        let SearchResult { plan, predicted, steady, .. } = self.chosen;
         let shape = &plan.shape;
         let mut text = format!(
             "{} · {} · {}x{} · {} · predicted, not measured\n",
@@ -68,17 +69,17 @@ impl Answer<'_> {
         for note in self.notes {
             let _ = writeln!(text, "{note}");
         }
-        text += &self.vectors.as_ref().map_or_else(String::new, Vectors::lines);
-        text += &layer(self.chosen);
-        let step = Step::of(plan, steady);
+        text += &self.vectors.as_ref().map_or_else(String::new, LiaVectors::format_lines);
+        text += &format_layer(self.chosen);
+        let step = Step::from_steady(plan, steady);
         let _ = write!(text, "\n{}", step.gantt().draw());
         let usage = steady.timeline.usage(&plan.topology);
         if let Some(overlap) = usage.overlap() {
             let percent = 100.0 * overlap;
             let _ = writeln!(text, "transfers overlapped with CPU compute: {percent:.1}%");
         }
-        let _ = write!(text, "\n{}", considered(self.chosen, self.threads));
-        let (parts, factor) = (step.parts(), self.chosen.factors().decode);
+        let _ = write!(text, "\n{}", format_candidates(self.chosen, self.threads));
+        let (parts, factor) = (step.breakdown(), self.chosen.factors().decode);
         let _ = writeln!(
             text,
             "\nprefill {:.2} s; decode step {:.1} ms = {} layers {:.1} + the rest {:.1}{}",
@@ -96,12 +97,12 @@ impl Answer<'_> {
             predicted.total_ns() / 1e9,
             self.chosen.tokens_per_s()
         );
-        text += &self.memory();
+        text += &self.format_memory();
         text
     }
 
-    fn memory(&self) -> String {
-        let budget = Budget::of(&self.chosen.plan);
+    fn format_memory(&self) -> String {
+        let budget = Budget::from_plan(&self.chosen.plan);
         let gib = |bytes: u64| bytes as f64 / f64::from(1u32 << 30);
         let mut text = format!(
             "host memory {:.2} of {:.2} GiB (weights {:.2}, KV {:.2}, activations {:.2}",
@@ -116,8 +117,8 @@ impl Answer<'_> {
             let _ = write!(text, "; {:.2} of it pinned", gib(pinned_bytes));
         }
         text += ")";
-        let far = budget.far_bytes.into_iter().zip(self.limits.far_bytes);
-        for (bytes, most_bytes) in far.filter(|(bytes, _)| *bytes > 0) {
+        let slow_tiers = budget.slow_tier_bytes.into_iter().zip(self.limits.slow_tier_bytes);
+        for (bytes, most_bytes) in slow_tiers.filter(|(bytes, _)| *bytes > 0) {
             let _ = write!(text, ", far memory {:.2} of {:.2}", gib(bytes), gib(most_bytes));
         }
         text += "; device memory ";
@@ -131,15 +132,15 @@ impl Answer<'_> {
     }
 
     fn json(&self) -> Value {
-        let Chosen { plan, predicted, placement, steady, .. } = self.chosen;
-        let budget = Budget::of(plan);
-        let step = Step::of(plan, steady);
-        let parts = step.parts();
+        let SearchResult { plan, predicted, placement, steady, .. } = self.chosen;
+        let budget = Budget::from_plan(plan);
+        let step = Step::from_steady(plan, steady);
+        let parts = step.breakdown();
         let residency = &placement.residency;
         json!({
             "machine": self.machine, "model": plan.config.name,
             "batches": plan.shape.batches, "batch_size": plan.shape.batch_size,
-            "policy": self.chosen.name.name(), "note": one_text(self.notes),
+            "policy": self.chosen.name.name(), "note": join_notes(self.notes),
             "prefill_ms": predicted.prefill_ns / 1e6, "decode_ms": predicted.decode_ns / 1e6,
             "decode_step_ms": self.chosen.step_ns() / 1e6,
             "simulated_step_ms": { "layers": parts.layers_ms, "rest": parts.rest_ms },
@@ -154,19 +155,19 @@ impl Answer<'_> {
                     ResidentAttention::Streamed => "device, KV streamed",
                     ResidentAttention::OnCpu => "cpu",
                 }),
-                "summary": resident(&plan.map),
+                "summary": format_device_contents(&plan.map),
             },
-            "far": FarWeights::of(&plan.map).map(|far| far.summary(&plan.map)),
-            "read_from_nvme": self.read(),
+            "far": SlowTierSummary::for_map(&plan.map).map(|far| far.summary(&plan.map)),
+            "read_from_nvme": self.storage_reads_json(),
             "lia": self.vectors,
-            "experts": ExpectedExperts::of(plan),
+            "experts": ExpectedExperts::for_plan(plan),
             "device_map": MapSummary::new(&plan.config, &plan.map),
-            "ops": self.ops(), "considered": self.considered(),
-            "candidates": self.chosen.candidates,
+            "ops": self.ops_json(), "considered": self.candidates_json(),
+            "candidates": self.chosen.candidate_count,
             "budget_bytes": {
                 "weights": budget.weights_bytes, "kv": budget.kv_bytes,
                 "activations": budget.activations_bytes, "device": budget.device_bytes,
-                "far": budget.far_bytes, "far_limit": self.limits.far_bytes,
+                "far": budget.slow_tier_bytes, "far_limit": self.limits.slow_tier_bytes,
                 "pinned": pinned_bytes(plan),
                 "dram_limit": self.limits.dram_bytes, "vram_limit": self.limits.vram_bytes,
             },
@@ -174,25 +175,25 @@ impl Answer<'_> {
     }
 
     /// Returns the weights that storages read in every step; `None` if there are none.
-    fn read(&self) -> Option<Value> {
+    fn storage_reads_json(&self) -> Option<Value> {
         let config = &self.chosen.plan.config;
-        let read = ReadWeights::of(&self.chosen.plan)?;
-        let of_layers = read.of_layers.iter().map(|one| {
-            let ops = one.ops.iter().map(|op| op.name(config.family)).collect::<Vec<_>>();
-            json!({ "ops": ops, "layers": one.layers })
+        let read = ReadWeights::for_plan(&self.chosen.plan)?;
+        let layer_reads = read.layer_reads.iter().map(|reads| {
+            let ops = reads.ops.iter().map(|op| op.name(config.family)).collect::<Vec<_>>();
+            json!({ "ops": ops, "layers": reads.layers })
         });
         Some(json!({
-            "weights": of_layers.collect::<Vec<_>>(), "head": read.head,
+            "weights": layer_reads.collect::<Vec<_>>(), "head": read.head,
             "bytes_per_step": read.bytes_per_step, "drives": read.storages,
             "summary": read.summary(config),
         }))
     }
 
     /// Returns the operations of the layer that is shown.
-    fn ops(&self) -> Vec<Value> {
+    fn ops_json(&self) -> Vec<Value> {
         let map = &self.chosen.plan.map;
-        let devices = &map.decode.layers[shown_layer(map, &self.chosen.plan.config)];
-        let op = |(op, device): (&OpCost, &program::map::Device)| {
+        let devices = &map.decode.layers[representative_layer(map, &self.chosen.plan.config)];
+        let op = |(op, device): (&OpCost, &program::map::ComputeDevice)| {
             json!({
                 "name": op.name, "device": device, "cpu_ms": op.cpu_ms, "gpu_ms": op.gpu_ms,
                 "h2d_ms": op.h2d_ms, "decompress_ms": op.decompress_ms, "kv": op.kv,
@@ -201,31 +202,32 @@ impl Answer<'_> {
         self.chosen.table.ops.iter().zip(devices).map(op).collect()
     }
 
-    fn considered(&self) -> Vec<Value> {
+    fn candidates_json(&self) -> Vec<Value> {
         let plan = &self.chosen.plan;
-        let one = |(place, one): (usize, &Considered)| {
-            let (in_prefill, in_decode) = on_gpu(&one.map, &plan.config);
-            let is_rehearsed = one.tried == Tried::Rehearsed;
+        let candidate_json = |(place, candidate): (usize, &Candidate)| {
+            let (in_prefill, in_decode) = format_gpu_ops(&candidate.map, &plan.config);
+            let is_rehearsed = candidate.trial == TrialStatus::Rehearsed;
             json!({
-                "policy": one.name.name(), "gpu_in_prefill": in_prefill, "gpu": in_decode,
-                "resident": resident(&one.map),
-                "prefill_ms": one.prefill_ns() / 1e6,
-                "simulated_step_ms": one.estimate.step_ns / 1e6,
-                "rehearsed_step_ms": is_rehearsed.then(|| one.step_ns() / 1e6),
-                "finished": finished(one),
-                "total_ms": one.total_ns(plan.shape.max_new) / 1e6,
-                "tokens_per_s": self.chosen.tokens_per_s_of(one),
+                "policy": candidate.name.name(), "gpu_in_prefill": in_prefill,
+                "gpu": in_decode,
+                "resident": format_device_contents(&candidate.map),
+                "prefill_ms": candidate.prefill_ns() / 1e6,
+                "simulated_step_ms": candidate.estimate.step_ns / 1e6,
+                "rehearsed_step_ms": is_rehearsed.then(|| candidate.step_ns() / 1e6),
+                "finished": finished_runs_json(candidate),
+                "total_ms": candidate.total_ns(plan.shape.max_new) / 1e6,
+                "tokens_per_s": self.chosen.tokens_per_s_of(candidate),
                 "chosen": place == 0,
             })
         };
-        self.chosen.considered.iter().enumerate().map(one).collect()
+        self.chosen.candidates.iter().enumerate().map(candidate_json).collect()
     }
 }
 
 /// Returns the number of finished runs of a placement, and the factors of their times over the
 /// simulated ones; `None` if there are none.
-fn finished(one: &Considered) -> Option<Value> {
-    let Tried::Finished(runs) = one.tried else { return None };
-    let Factors { prefill, decode } = one.factors;
+fn finished_runs_json(candidate: &Candidate) -> Option<Value> {
+    let TrialStatus::CompletedRuns(runs) = candidate.trial else { return None };
+    let TimeFactors { prefill, decode } = candidate.factors;
     Some(json!({ "runs": runs, "prefill_factor": prefill, "decode_factor": decode }))
 }

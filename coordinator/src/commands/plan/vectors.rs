@@ -3,22 +3,22 @@
 
 use std::fmt::Write;
 
-use planner::lia::{BatchRange, Case, Stage, Vector, batch_ranges};
+use planner::lia::{BatchRange, LiaStage, LiaWorkload, OffloadVector, batch_ranges};
 use planner::machine::Machine;
 use planner::policy::Policy;
-use planner::priced::Chosen;
+use planner::search::SearchResult;
 use program::plan::Plan;
 use serde::Serialize;
 
 /// Meaning of a vector's entries, in order.
-const ORDER: &str = "(qkv, scores, wv, out, up, down)";
+const ENTRY_NAMES: &str = "(qkv, scores, wv, out, up, down)";
 
 /// Vectors of a chosen map and of LIA's equations; an entry of 1 is the CPU.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub(super) struct Vectors {
+pub(super) struct LiaVectors {
     /// Vector of streamed layers in prefill.
-    prefill: Vector,
-    decode: Vector,
+    prefill: OffloadVector,
+    decode: OffloadVector,
     /// Number of positions used in the equations: the middle of the output, as in the search.
     positions: u32,
     /// Best vector of decode for each range of batch sizes.
@@ -28,24 +28,27 @@ pub(super) struct Vectors {
     streams: bool,
 }
 
-impl Vectors {
+impl LiaVectors {
     /// Returns the vectors of the chosen map; `None` for other policies.
     ///
     /// # Errors
     /// A number format that the description leaves out.
-    pub(super) fn of(chosen: &Chosen, machine: &Machine) -> anyhow::Result<Option<Vectors>> {
+    pub(super) fn for_plan(
+        chosen: &SearchResult,
+        machine: &Machine,
+    ) -> anyhow::Result<Option<LiaVectors>> {
         let Policy::Lia { prefill, decode, .. } = chosen.placement.policy else { return Ok(None) };
         let Plan { config, shape, .. } = &chosen.plan;
         let positions = shape.max_prompt + shape.max_new / 2;
-        let case = Case { batch: 1, length: positions, dtype: shape.dtype, resident: false };
-        Ok(Some(Vectors {
+        let case = LiaWorkload { batch: 1, length: positions, dtype: shape.dtype, resident: false };
+        Ok(Some(LiaVectors {
             prefill,
             decode,
             positions,
             decode_by_batch: batch_ranges(
                 machine,
                 config,
-                Stage::Decode,
+                LiaStage::Decode,
                 &case,
                 u32::from(u16::MAX),
             )?,
@@ -54,23 +57,23 @@ impl Vectors {
     }
 
     /// Returns the vectors as two lines of text.
-    pub(super) fn lines(&self) -> String {
-        let Vectors { prefill, decode, positions, .. } = self;
-        let of_map = match self.streams {
+    pub(super) fn format_lines(&self) -> String {
+        let LiaVectors { prefill, decode, positions, .. } = self;
+        let map_vectors = match self.streams {
             true => format!("{prefill} in prefill, {decode} in decode"),
             false => "none, as every layer stays in device memory".to_owned(),
         };
         format!(
-            "LIA's vector {ORDER} of streamed layers, 1 is the CPU: {of_map}\n\
+            "LIA's vector {ENTRY_NAMES} of streamed layers, 1 is the CPU: {map_vectors}\n\
              by LIA's equations alone, without overlap and over {positions} positions, in decode: \
              {}\n",
-            by_batch(&self.decode_by_batch)
+            format_ranges(&self.decode_by_batch)
         )
     }
 }
 
 /// Formats ranges like `(1,1,1,1,1,1) up to batches of 597, (0,1,1,0,1,1) from 598`.
-fn by_batch(ranges: &[BatchRange]) -> String {
+fn format_ranges(ranges: &[BatchRange]) -> String {
     let mut text = String::new();
     for (index, range) in ranges.iter().enumerate() {
         let BatchRange { first, last, vector } = range;
@@ -89,32 +92,32 @@ mod tests {
     use super::*;
 
     const THREE: [BatchRange; 3] = [
-        BatchRange { first: 1, last: 597, vector: Vector::FULL_CPU },
-        BatchRange { first: 598, last: 4769, vector: Vector::EXPERTS_ON_CPU },
-        BatchRange { first: 4770, last: 65535, vector: Vector::PARTIAL_CPU },
+        BatchRange { first: 1, last: 597, vector: OffloadVector::FULL_CPU },
+        BatchRange { first: 598, last: 4769, vector: OffloadVector::EXPERTS_ON_CPU },
+        BatchRange { first: 4770, last: 65535, vector: OffloadVector::PARTIAL_CPU },
     ];
 
     #[test]
     fn ranges_are_said_by_their_ends() {
         assert_eq!(
-            by_batch(&THREE),
+            format_ranges(&THREE),
             "(1,1,1,1,1,1) up to batches of 597, (0,1,1,0,1,1) from 598 to 4769, \
              (0,1,1,0,0,0) from 4770"
         );
-        assert_eq!(by_batch(&THREE[..1]), "(1,1,1,1,1,1) for every batch");
+        assert_eq!(format_ranges(&THREE[..1]), "(1,1,1,1,1,1) for every batch");
     }
 
     #[test]
     fn vectors_are_of_streamed_layers_alone() {
         let of = |streams| {
-            let vectors = Vectors {
-                prefill: Vector::FULL_GPU,
-                decode: Vector::EXPERTS_ON_CPU,
+            let vectors = LiaVectors {
+                prefill: OffloadVector::FULL_GPU,
+                decode: OffloadVector::EXPERTS_ON_CPU,
                 positions: 528,
                 decode_by_batch: THREE.to_vec(),
                 streams,
             };
-            vectors.lines()
+            vectors.format_lines()
         };
         let ends = |text: &str, end: &str| {
             let first = text.lines().next().expect("two lines");

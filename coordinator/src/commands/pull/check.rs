@@ -16,7 +16,7 @@ const PIECE_BYTES: usize = 1 << 20;
 ///
 /// # Errors
 /// A file that cannot be read.
-pub(super) fn is_whole(file: &File, listed: &HubFile) -> io::Result<bool> {
+pub(super) fn is_intact(file: &File, listed: &HubFile) -> io::Result<bool> {
     let size_bytes = file.metadata()?.len();
     if listed.size_bytes.is_some_and(|listed_bytes| listed_bytes != size_bytes) {
         return Ok(false);

@@ -7,11 +7,11 @@ use std::time::Duration;
 use anyhow::Context;
 
 use super::cache::{Part, Repository};
-use super::check::is_whole;
+use super::check::is_intact;
 use super::files::{HubFile, Listing};
 use super::hub::{Download, Hub, HubError};
 use super::names::Hash;
-use crate::setup::bar::Bar;
+use crate::setup::byte_progress_bar::ByteProgressBar;
 
 /// Maximum number of retries per file.
 const RETRIES: u32 = 3;
@@ -28,7 +28,7 @@ pub(super) struct Fetcher<'a> {
 }
 
 /// Reason why an attempt failed.
-enum Broken {
+enum AttemptError {
     /// A retry may succeed.
     Connection(io::Error),
     Hub(HubError),
@@ -36,25 +36,25 @@ enum Broken {
     Refused(anyhow::Error),
 }
 
-impl From<anyhow::Error> for Broken {
-    fn from(error: anyhow::Error) -> Broken {
-        Broken::Refused(error)
+impl From<anyhow::Error> for AttemptError {
+    fn from(error: anyhow::Error) -> AttemptError {
+        AttemptError::Refused(error)
     }
 }
 
-impl Broken {
-    fn may_pass(&self) -> bool {
+impl AttemptError {
+    fn is_transient(&self) -> bool {
         match self {
-            Broken::Connection(_) => true,
-            Broken::Hub(HubError::Status(status)) => matches!(status, 408 | 429 | 500..=599),
-            Broken::Hub(HubError::Http(error)) => matches!(
+            AttemptError::Connection(_) => true,
+            AttemptError::Hub(HubError::Status(status)) => matches!(status, 408 | 429 | 500..=599),
+            AttemptError::Hub(HubError::Http(error)) => matches!(
                 error,
                 ureq::Error::Io(_)
                     | ureq::Error::Timeout(_)
                     | ureq::Error::HostNotFound
                     | ureq::Error::ConnectionFailed
             ),
-            Broken::Hub(_) | Broken::Refused(_) => false,
+            AttemptError::Hub(_) | AttemptError::Refused(_) => false,
         }
     }
 }
@@ -68,16 +68,16 @@ impl Fetcher<'_> {
         &self,
         model: &str,
         file: &HubFile,
-        progress: &mut Fetched,
+        progress: &mut FetchProgress,
     ) -> anyhow::Result<()> {
         let mut known = file.checksum().cloned();
-        let mut tries = 0;
+        let mut attempts = 0;
         let blob = loop {
             match self.attempt(model, file, &mut known, progress) {
                 Ok(blob) => break blob,
-                Err(broken) if tries < RETRIES && broken.may_pass() => {
-                    std::thread::sleep(PAUSE * (1 << tries));
-                    tries += 1;
+                Err(broken) if attempts < RETRIES && broken.is_transient() => {
+                    std::thread::sleep(PAUSE * (1 << attempts));
+                    attempts += 1;
                 }
                 Err(broken) => return Err(self.explain(model, file, broken)),
             }
@@ -88,15 +88,19 @@ impl Fetcher<'_> {
         Ok(())
     }
 
-    fn explain(&self, model: &str, file: &HubFile, broken: Broken) -> anyhow::Error {
+    fn explain(&self, model: &str, file: &HubFile, failure: AttemptError) -> anyhow::Error {
         let path = &file.path;
         let in_part =
             format!("{path} was fetched only in part; run the same command again to resume");
-        match broken {
-            Broken::Refused(error) => error,
-            Broken::Connection(error) => anyhow::Error::new(error).context(in_part),
-            Broken::Hub(error @ HubError::Range) => anyhow::Error::new(error).context(in_part),
-            Broken::Hub(error) => error.sentence(model, self.revision).context(path.clone()),
+        match failure {
+            AttemptError::Refused(error) => error,
+            AttemptError::Connection(error) => anyhow::Error::new(error).context(in_part),
+            AttemptError::Hub(error @ HubError::Range) => {
+                anyhow::Error::new(error).context(in_part)
+            }
+            AttemptError::Hub(error) => {
+                error.user_message(model, self.revision).context(path.clone())
+            }
         }
     }
 
@@ -107,8 +111,8 @@ impl Fetcher<'_> {
         model: &str,
         file: &HubFile,
         known: &mut Option<Hash>,
-        progress: &mut Fetched,
-    ) -> Result<Hash, Broken> {
+        progress: &mut FetchProgress,
+    ) -> Result<Hash, AttemptError> {
         let mut download = None;
         let blob = match known {
             Some(blob) => blob.clone(),
@@ -124,12 +128,13 @@ impl Fetcher<'_> {
         if self.has_blob(file, &blob)? {
             return Ok(blob);
         }
-        let busy = || format!("another process is fetching {}; wait until it ends", file.path);
-        let part = self.repository.part(&blob).with_context(|| in_cache(file))?;
-        let part = part.with_context(busy)?;
-        let mut start = part.size_bytes().with_context(|| in_cache(file))?;
+        let busy_message =
+            || format!("another process is fetching {}; wait until it ends", file.path);
+        let part = self.repository.part(&blob).with_context(|| cache_context(file))?;
+        let part = part.with_context(busy_message)?;
+        let mut start = part.size_bytes().with_context(|| cache_context(file))?;
         if file.size_bytes.is_some_and(|size_bytes| start > size_bytes) {
-            part.file().set_len(0).with_context(|| in_cache(file))?;
+            part.file().set_len(0).with_context(|| cache_context(file))?;
             start = 0;
         }
         // A part with all bytes was left by a run that ended before the part was verified.
@@ -137,10 +142,10 @@ impl Fetcher<'_> {
             let download = match download.filter(|_| start == 0) {
                 Some(download) => download,
                 None => match self.start(model, file, start) {
-                    Err(Broken::Hub(HubError::Status(416))) => {
-                        part.file().set_len(0).with_context(|| in_cache(file))?;
+                    Err(AttemptError::Hub(HubError::Status(416))) => {
+                        part.file().set_len(0).with_context(|| cache_context(file))?;
                         let error = "the hub does not resume where the last download ended";
-                        return Err(Broken::Connection(io::Error::other(error)));
+                        return Err(AttemptError::Connection(io::Error::other(error)));
                     }
                     started => started?,
                 },
@@ -153,21 +158,21 @@ impl Fetcher<'_> {
 
     /// Returns true if an intact blob already exists, for instance from another revision. A damaged
     /// one is replaced after the file was fetched.
-    fn has_blob(&self, file: &HubFile, blob: &Hash) -> Result<bool, Broken> {
-        let found = self.repository.blob(blob).with_context(|| in_cache(file))?;
+    fn has_blob(&self, file: &HubFile, blob: &Hash) -> Result<bool, AttemptError> {
+        let found = self.repository.blob(blob).with_context(|| cache_context(file))?;
         let Some(found) = found else { return Ok(false) };
-        Ok(is_whole(&found, file).with_context(|| in_cache(file))?)
+        Ok(is_intact(&found, file).with_context(|| cache_context(file))?)
     }
 
     /// Starts to fetch a file from byte `start`.
-    fn start(&self, model: &str, file: &HubFile, start: u64) -> Result<Download, Broken> {
+    fn start(&self, model: &str, file: &HubFile, start: u64) -> Result<Download, AttemptError> {
         let download = self.hub.download(model, self.revision, &file.path, start);
-        let download = download.map_err(Broken::Hub)?;
+        let download = download.map_err(AttemptError::Hub)?;
         if download.commit.as_ref().is_some_and(|commit| *commit != self.listing.commit) {
             let error = anyhow::anyhow!(
                 "{model} has changed during the download; run the same command again"
             );
-            return Err(Broken::Refused(error));
+            return Err(AttemptError::Refused(error));
         }
         Ok(download)
     }
@@ -178,10 +183,10 @@ impl Fetcher<'_> {
         file: &HubFile,
         part: &Part<'_>,
         mut download: Download,
-        progress: &mut Fetched,
-    ) -> Result<(), Broken> {
-        let written = |error: io::Error| {
-            Broken::Refused(
+        progress: &mut FetchProgress,
+    ) -> Result<(), AttemptError> {
+        let write_error = |error: io::Error| {
+            AttemptError::Refused(
                 anyhow::Error::new(error)
                     .context(format!("{} cannot be written into the cache", file.path)),
             )
@@ -190,12 +195,12 @@ impl Fetcher<'_> {
             format!("the hub does not report the size of {}, so it is not fetched", file.path)
         })?;
         if download.total_bytes.is_some_and(|total_bytes| total_bytes != size_bytes) {
-            return Err(other_size(file, size_bytes).into());
+            return Err(size_mismatch_error(file, size_bytes).into());
         }
-        self.check_room(file, size_bytes.saturating_sub(download.start))?;
+        self.check_capacity(file, size_bytes.saturating_sub(download.start))?;
         // A hub that cannot resume sends the whole file again.
-        part.file().set_len(download.start).map_err(written)?;
-        part.file().seek(SeekFrom::Start(download.start)).map_err(written)?;
+        part.file().set_len(download.start).map_err(write_error)?;
+        part.file().seek(SeekFrom::Start(download.start)).map_err(write_error)?;
         let mut at = download.start;
         progress.set(at);
         let mut piece = vec![0; PIECE_BYTES];
@@ -203,23 +208,23 @@ impl Fetcher<'_> {
             let read = match download.body.read(&mut piece) {
                 Ok(0) => break,
                 Ok(read) => read,
-                Err(error) => return Err(Broken::Connection(error)),
+                Err(error) => return Err(AttemptError::Connection(error)),
             };
             if read as u64 > size_bytes - at {
-                return Err(other_size(file, size_bytes).into());
+                return Err(size_mismatch_error(file, size_bytes).into());
             }
-            part.file().write_all(&piece[..read]).map_err(written)?;
+            part.file().write_all(&piece[..read]).map_err(write_error)?;
             at += read as u64;
             progress.set(at);
         }
         if at < size_bytes {
             let error = format!("the connection ended after {at} of {size_bytes} bytes");
-            return Err(Broken::Connection(io::Error::other(error)));
+            return Err(AttemptError::Connection(io::Error::other(error)));
         }
         Ok(())
     }
 
-    fn check_room(&self, file: &HubFile, needed: u64) -> anyhow::Result<()> {
+    fn check_capacity(&self, file: &HubFile, needed: u64) -> anyhow::Result<()> {
         let Ok(free) = self.repository.available_bytes() else { return Ok(()) };
         let path = &file.path;
         anyhow::ensure!(
@@ -233,18 +238,18 @@ impl Fetcher<'_> {
 /// Renames a part to its blob if it is intact, and removes it otherwise.
 fn verify(file: &HubFile, part: Part<'_>) -> anyhow::Result<()> {
     let path = &file.path;
-    if is_whole(part.file(), file).with_context(|| in_cache(file))? {
-        return part.finish().with_context(|| in_cache(file));
+    if is_intact(part.file(), file).with_context(|| cache_context(file))? {
+        return part.finish().with_context(|| cache_context(file));
     }
     part.remove().with_context(|| format!("{path} is damaged and cannot be removed"))?;
     anyhow::bail!("{path} arrived damaged and was removed; run the same command again")
 }
 
-fn in_cache(file: &HubFile) -> String {
+fn cache_context(file: &HubFile) -> String {
     format!("{} in the cache", file.path)
 }
 
-fn other_size(file: &HubFile, size_bytes: u64) -> anyhow::Error {
+fn size_mismatch_error(file: &HubFile, size_bytes: u64) -> anyhow::Error {
     let path = &file.path;
     anyhow::anyhow!(
         "the hub sends a different size than {size_bytes} bytes of {path}; it is not fetched"
@@ -252,21 +257,21 @@ fn other_size(file: &HubFile, size_bytes: u64) -> anyhow::Error {
 }
 
 /// Progress of all files together.
-pub(super) struct Fetched {
-    bar: Bar,
+pub(super) struct FetchProgress {
+    bar: ByteProgressBar,
     total_bytes: u64,
     /// Total size of the files before the current one.
     before_bytes: u64,
 }
 
-impl Fetched {
-    pub(super) fn new(total_bytes: u64, quiet: bool) -> Fetched {
-        Fetched { bar: Bar::new("fetching", quiet), total_bytes, before_bytes: 0 }
+impl FetchProgress {
+    pub(super) fn new(total_bytes: u64, quiet: bool) -> FetchProgress {
+        FetchProgress { bar: ByteProgressBar::new("fetching", quiet), total_bytes, before_bytes: 0 }
     }
 
     /// Sets the number of fetched bytes of the current file.
-    fn set(&mut self, of_file_bytes: u64) {
-        let done_bytes = self.before_bytes.saturating_add(of_file_bytes);
+    fn set(&mut self, file_bytes: u64) {
+        let done_bytes = self.before_bytes.saturating_add(file_bytes);
         self.bar.update(done_bytes, self.total_bytes.max(done_bytes));
     }
 
@@ -274,7 +279,7 @@ impl Fetched {
         self.before_bytes = self.before_bytes.saturating_add(file.size_bytes.unwrap_or(0));
     }
 
-    pub(super) fn end(&self) {
-        self.bar.end();
+    pub(super) fn finish(&self) {
+        self.bar.finish();
     }
 }

@@ -17,24 +17,24 @@ const NAMES_MAX: usize = 20;
 
 /// A list of files as a hub sends it.
 #[derive(Debug, Deserialize)]
-struct SentListing {
+struct ListingJson {
     sha: String,
-    siblings: Vec<SentFile>,
+    siblings: Vec<FileJson>,
 }
 
 /// A file as a hub lists it.
 #[derive(Debug, Deserialize)]
-struct SentFile {
+struct FileJson {
     rfilename: String,
     size: Option<u64>,
     #[serde(rename = "blobId")]
     blob_id: Option<String>,
-    lfs: Option<SentLfs>,
+    lfs: Option<LfsJson>,
 }
 
 /// Pointer to a file that is stored outside git (LFS).
 #[derive(Debug, Deserialize)]
-struct SentLfs {
+struct LfsJson {
     sha256: String,
 }
 
@@ -76,15 +76,15 @@ impl Listing {
     /// # Errors
     /// See [`ListError`].
     pub(super) fn parse(json: &[u8]) -> Result<Listing, ListError> {
-        let sent: SentListing = serde_json::from_slice(json)?;
+        let sent: ListingJson = serde_json::from_slice(json)?;
         let commit = Hash::parse(&sent.sha).ok_or(ListError::Commit(sent.sha))?;
-        let files = sent.siblings.into_iter().map(HubFile::of).collect::<Result<_, _>>()?;
+        let files = sent.siblings.into_iter().map(HubFile::from_json).collect::<Result<_, _>>()?;
         Ok(Listing { commit, files })
     }
 }
 
 impl HubFile {
-    fn of(sent: SentFile) -> Result<HubFile, ListError> {
+    fn from_json(sent: FileJson) -> Result<HubFile, ListError> {
         let path = sent.rfilename;
         let hash = |text: Option<String>| match text {
             None => Ok(None),
@@ -95,11 +95,11 @@ impl HubFile {
         };
         let blob_id = hash(sent.blob_id)?;
         let sha256 = sent.lfs.map(|lfs| lfs.sha256);
-        let of_content = hash(sha256.clone())?.filter(Hash::is_sha256);
-        if let (None, Some(checksum)) = (&of_content, sha256) {
+        let content_hash = hash(sha256.clone())?.filter(Hash::is_sha256);
+        if let (None, Some(checksum)) = (&content_hash, sha256) {
             return Err(ListError::Checksum { path, checksum });
         }
-        Ok(HubFile { path, size_bytes: sent.size, blob_id, sha256: of_content })
+        Ok(HubFile { path, size_bytes: sent.size, blob_id, sha256: content_hash })
     }
 
     /// Returns the hub's checksum of the content: its SHA-256, or the hash of a git object.
@@ -118,19 +118,19 @@ impl HubFile {
     }
 
     /// Returns true for configuration, tokenizer and chat template.
-    fn is_described(&self) -> bool {
+    fn is_metadata(&self) -> bool {
         self.ends_with(".json") || self.ends_with(".jinja")
     }
 }
 
 /// Reason why there are no files to fetch.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Unwanted {
-    #[error("the repository has no {file}; it has: {}", some_of(.has))]
+pub(super) enum SelectionError {
+    #[error("the repository has no {file}; it has: {}", format_names(.has))]
     NoFile { file: String, has: Vec<String> },
     #[error(
         "the repository holds several GGUF files; name one of them with --file: {}",
-        some_of(.files)
+        format_names(.files)
     )]
     SeveralGguf { files: Vec<String> },
     #[error(
@@ -148,15 +148,20 @@ pub(super) enum Unwanted {
     Files { count: usize },
 }
 
-impl Unwanted {
+impl SelectionError {
     /// Returns true if another command line would help.
     pub(super) fn is_usage(&self) -> bool {
-        !matches!(self, Unwanted::Path { .. } | Unwanted::Size { .. } | Unwanted::Files { .. })
+        !matches!(
+            self,
+            SelectionError::Path { .. }
+                | SelectionError::Size { .. }
+                | SelectionError::Files { .. }
+        )
     }
 }
 
 /// Returns the first names, and the number of the remaining ones.
-fn some_of(names: &[String]) -> String {
+fn format_names(names: &[String]) -> String {
     let mut text = names[..names.len().min(NAMES_MAX)].join(", ");
     if names.len() > NAMES_MAX {
         text += &format!(" and {} more", names.len() - NAMES_MAX);
@@ -172,57 +177,65 @@ fn some_of(names: &[String]) -> String {
 pub(super) fn files_of_model<'a>(
     listing: &'a Listing,
     named: &[String],
-) -> Result<Vec<&'a HubFile>, Unwanted> {
-    let files = chosen(listing, named)?;
+) -> Result<Vec<&'a HubFile>, SelectionError> {
+    let files = select_files(listing, named)?;
     if files.len() > FILES_MAX {
-        return Err(Unwanted::Files { count: files.len() });
+        return Err(SelectionError::Files { count: files.len() });
     }
     for file in &files {
         let path = file.path.clone();
         if !is_path(&path) {
-            return Err(Unwanted::Path { path });
+            return Err(SelectionError::Path { path });
         }
         if let Some(size_bytes) = file.size_bytes.filter(|size_bytes| *size_bytes > FILE_MAX_BYTES)
         {
-            return Err(Unwanted::Size { path, size_bytes });
+            return Err(SelectionError::Size { path, size_bytes });
         }
     }
     Ok(files)
 }
 
-fn chosen<'a>(listing: &'a Listing, named: &[String]) -> Result<Vec<&'a HubFile>, Unwanted> {
+fn select_files<'a>(
+    listing: &'a Listing,
+    named: &[String],
+) -> Result<Vec<&'a HubFile>, SelectionError> {
     let at_top: Vec<&HubFile> =
         listing.files.iter().filter(|file| !file.path.contains('/')).collect();
     if !named.is_empty() {
-        return of_names(listing, named);
+        return files_by_name(listing, named);
     }
     if at_top.iter().any(|file| file.is_checkpoint()) {
-        let needs = |file: &&HubFile| file.is_checkpoint() || file.is_described();
+        let needs = |file: &&HubFile| file.is_checkpoint() || file.is_metadata();
         return Ok(at_top.into_iter().filter(needs).collect());
     }
     let ggufs: Vec<&HubFile> =
         listing.files.iter().filter(|file| file.ends_with(".gguf")).collect();
     match ggufs.as_slice() {
-        [] if at_top.iter().any(|file| file.ends_with(".bin")) => Err(Unwanted::OnlyBin),
-        [] => Err(Unwanted::NoWeights),
+        [] if at_top.iter().any(|file| file.ends_with(".bin")) => Err(SelectionError::OnlyBin),
+        [] => Err(SelectionError::NoWeights),
         // Checked before the paths of all parts are derived from it.
-        [first, ..] if !is_path(&first.path) => Err(Unwanted::Path { path: first.path.clone() }),
+        [first, ..] if !is_path(&first.path) => {
+            Err(SelectionError::Path { path: first.path.clone() })
+        }
         [first, ..] => {
-            let parts = of_names(listing, std::slice::from_ref(&first.path))?;
+            let parts = files_by_name(listing, std::slice::from_ref(&first.path))?;
             match parts.len() == ggufs.len() {
                 true => Ok(parts),
-                false => Err(Unwanted::SeveralGguf { files: names(&ggufs) }),
+                false => Err(SelectionError::SeveralGguf { files: names(&ggufs) }),
             }
         }
     }
 }
 
-fn of_names<'a>(listing: &'a Listing, named: &[String]) -> Result<Vec<&'a HubFile>, Unwanted> {
+fn files_by_name<'a>(
+    listing: &'a Listing,
+    named: &[String],
+) -> Result<Vec<&'a HubFile>, SelectionError> {
     let by_path: HashMap<&Path, &HubFile> =
         listing.files.iter().map(|file| (Path::new(&file.path), file)).collect();
     let parts = named.iter().flat_map(|name| part_paths(Path::new(name)));
     let find = |part: std::path::PathBuf| {
-        by_path.get(&*part).copied().ok_or_else(|| Unwanted::NoFile {
+        by_path.get(&*part).copied().ok_or_else(|| SelectionError::NoFile {
             file: part.display().to_string(),
             has: names(&listing.files.iter().collect::<Vec<_>>()),
         })
@@ -249,7 +262,7 @@ mod tests {
         Listing { commit, files: names.iter().map(file).collect() }
     }
 
-    fn chosen(names: &[&str], named: &[&str]) -> Result<Vec<String>, Unwanted> {
+    fn select_names(names: &[&str], named: &[&str]) -> Result<Vec<String>, SelectionError> {
         let named: Vec<String> = named.iter().map(|name| (*name).to_owned()).collect();
         let listing = listing(names);
         files_of_model(&listing, &named).map(|files| super::names(&files))
@@ -257,19 +270,20 @@ mod tests {
 
     #[test]
     fn names_sizes_and_checksums_are_the_hub_s_word() {
-        let outside = chosen(&["../../x.gguf"], &[]).expect_err("outside");
-        assert_eq!(outside, Unwanted::Path { path: "../../x.gguf".into() });
+        let outside = select_names(&["../../x.gguf"], &[]).expect_err("outside");
+        assert_eq!(outside, SelectionError::Path { path: "../../x.gguf".into() });
         let mut huge = listing(&["a.gguf"]);
         huge.files[0].size_bytes = Some(u64::MAX);
         let error = files_of_model(&huge, &[]).expect_err("huge");
-        assert!(matches!(error, Unwanted::Size { .. }), "{error}");
+        assert!(matches!(error, SelectionError::Size { .. }), "{error}");
         let split = "a-00001-of-99999.gguf";
-        assert!(matches!(chosen(&[split], &[]), Err(Unwanted::NoFile { .. })));
+        assert!(matches!(select_names(&[split], &[]), Err(SelectionError::NoFile { .. })));
         let many: Vec<String> = (0..=FILES_MAX).map(|i| format!("{i}.json")).collect();
         let many: Vec<&str> =
             many.iter().map(String::as_str).chain(["model.safetensors"]).collect();
-        assert_eq!(chosen(&many, &[]), Err(Unwanted::Files { count: FILES_MAX + 2 }));
-        let said = Unwanted::NoFile { file: "x".into(), has: vec!["y".into(); 25] }.to_string();
+        assert_eq!(select_names(&many, &[]), Err(SelectionError::Files { count: FILES_MAX + 2 }));
+        let said =
+            SelectionError::NoFile { file: "x".into(), has: vec!["y".into(); 25] }.to_string();
         assert!(said.ends_with("y, y and 5 more"), "{said}");
         let sha = "a".repeat(40);
         let list = |sha: &str, file: &str| {
@@ -302,7 +316,7 @@ mod tests {
             "tokenizer.json",
             "chat_template.jinja",
         ];
-        let files = chosen(&has, &[]).expect("a checkpoint");
+        let files = select_names(&has, &[]).expect("a checkpoint");
         assert_eq!(
             files,
             [
@@ -319,20 +333,20 @@ mod tests {
     #[test]
     fn one_gguf_file_is_clear_and_of_several_one_is_named() {
         let split = ["a-00001-of-00002.gguf", "a-00002-of-00002.gguf"];
-        assert_eq!(chosen(&["a.gguf", "README.md"], &[]).expect("one"), ["a.gguf"]);
-        assert_eq!(chosen(&split, &[]).expect("parts of one"), split);
+        assert_eq!(select_names(&["a.gguf", "README.md"], &[]).expect("one"), ["a.gguf"]);
+        assert_eq!(select_names(&split, &[]).expect("parts of one"), split);
         let several = ["a.gguf", "b.gguf"].map(str::to_owned);
-        let error = chosen(&["a.gguf", "b.gguf"], &[]).expect_err("which?");
-        assert_eq!(error, Unwanted::SeveralGguf { files: several.to_vec() });
-        assert_eq!(chosen(&["a.gguf", "b.gguf"], &["b.gguf"]).expect("named"), ["b.gguf"]);
-        assert_eq!(chosen(&split, &["a-00002-of-00002.gguf"]).expect("named"), split);
+        let error = select_names(&["a.gguf", "b.gguf"], &[]).expect_err("which?");
+        assert_eq!(error, SelectionError::SeveralGguf { files: several.to_vec() });
+        assert_eq!(select_names(&["a.gguf", "b.gguf"], &["b.gguf"]).expect("named"), ["b.gguf"]);
+        assert_eq!(select_names(&split, &["a-00002-of-00002.gguf"]).expect("named"), split);
     }
 
     #[test]
     fn what_there_is_not_is_said() {
-        assert_eq!(chosen(&["pytorch_model.bin"], &[]), Err(Unwanted::OnlyBin));
-        assert_eq!(chosen(&["README.md"], &[]), Err(Unwanted::NoWeights));
-        let error = chosen(&["a.gguf"], &["c.gguf"]).expect_err("not there");
+        assert_eq!(select_names(&["pytorch_model.bin"], &[]), Err(SelectionError::OnlyBin));
+        assert_eq!(select_names(&["README.md"], &[]), Err(SelectionError::NoWeights));
+        let error = select_names(&["a.gguf"], &["c.gguf"]).expect_err("not there");
         assert_eq!(error.to_string(), "the repository has no c.gguf; it has: a.gguf");
     }
 }

@@ -39,7 +39,7 @@ pub(super) enum HubError {
 
 impl HubError {
     /// Returns the message for the user.
-    pub(super) fn sentence(&self, model: &str, revision: &str) -> anyhow::Error {
+    pub(super) fn user_message(&self, model: &str, revision: &str) -> anyhow::Error {
         match self {
             HubError::Status(401 | 403) => anyhow::anyhow!(
                 "{model} is not public or does not exist on the hub; set HF_TOKEN to the token of \
@@ -80,28 +80,28 @@ pub(super) struct Download {
 pub(super) struct Hub {
     agent: Agent,
     endpoint: String,
-    origin: Origin,
+    origin: UrlOrigin,
     token: Option<String>,
 }
 
 /// Part of a URL for which a token is valid.
 #[derive(Debug, PartialEq, Eq)]
-struct Origin {
+struct UrlOrigin {
     is_https: bool,
     host: String,
     port: u16,
 }
 
-impl Origin {
+impl UrlOrigin {
     /// Returns the origin of a URL; `None` if its scheme is not HTTP or HTTPS.
-    fn of(uri: &Uri) -> Option<Origin> {
+    fn from_uri(uri: &Uri) -> Option<UrlOrigin> {
         let is_https = match uri.scheme_str()? {
             "https" => true,
             "http" => false,
             _ => return None,
         };
         let port = uri.port_u16().unwrap_or(if is_https { 443 } else { 80 });
-        Some(Origin { is_https, host: uri.host()?.to_ascii_lowercase(), port })
+        Some(UrlOrigin { is_https, host: uri.host()?.to_ascii_lowercase(), port })
     }
 }
 
@@ -114,7 +114,7 @@ impl Hub {
         let endpoint = std::env::var("HF_ENDPOINT").ok().filter(|text| !text.is_empty());
         let endpoint = endpoint.unwrap_or_else(|| ENDPOINT.to_owned());
         let endpoint = endpoint.trim_end_matches('/').to_owned();
-        let origin = endpoint.parse().ok().as_ref().and_then(Origin::of);
+        let origin = endpoint.parse().ok().as_ref().and_then(UrlOrigin::from_uri);
         let Some(origin) = origin else {
             anyhow::bail!("HF_ENDPOINT is {endpoint:?}, which is not a URL such as {ENDPOINT}");
         };
@@ -160,7 +160,7 @@ impl Hub {
         let path: Vec<String> = path.split('/').map(url_segment).collect();
         let (revision, path) = (url_segment(revision), path.join("/"));
         let url = format!("{}/{repository}/resolve/{revision}/{path}", self.endpoint);
-        let (response, named) = self.get(&url, Some(start), None)?;
+        let (response, file_headers) = self.get(&url, Some(start), None)?;
         let length = response.body().content_length();
         let (start, total_bytes) = match response.status().as_u16() {
             206 => {
@@ -175,7 +175,13 @@ impl Hub {
             _ => (0, length),
         };
         let body = response.into_body().into_reader();
-        Ok(Download { etag: named.etag, commit: named.commit, start, total_bytes, body })
+        Ok(Download {
+            etag: file_headers.etag,
+            commit: file_headers.commit,
+            start,
+            total_bytes,
+            body,
+        })
     }
 
     /// Sends a request and follows redirects. `start` is the offset in a file; for a file, the
@@ -185,11 +191,11 @@ impl Hub {
         url: &str,
         start: Option<u64>,
         limit: Option<Duration>,
-    ) -> Result<(Response<Body>, Named), HubError> {
+    ) -> Result<(Response<Body>, FileHeaders), HubError> {
         let mut uri: Uri = url.parse().map_err(|_| HubError::Redirect(url.to_owned()))?;
-        let mut named = Named::default();
+        let mut file_headers = FileHeaders::default();
         for _ in 0..=REDIRECTS_MAX {
-            let Some(origin) = Origin::of(&uri) else {
+            let Some(origin) = UrlOrigin::from_uri(&uri) else {
                 return Err(HubError::Redirect(uri.to_string()));
             };
             let is_hub = origin == self.origin;
@@ -207,16 +213,16 @@ impl Hub {
                 status => return Err(HubError::Status(status)),
             };
             if is_hub && start.is_some() {
-                named.add(response.headers(), is_redirect)?;
+                file_headers.add(response.headers(), is_redirect)?;
             }
             if !is_redirect {
-                return Ok((response, named));
+                return Ok((response, file_headers));
             }
             let location = header(response.headers(), "location").unwrap_or_default();
-            let next = resolved(&uri, &location);
+            let next = resolve_redirect(&uri, &location);
             let next = next.filter(|next| {
                 // A request over HTTPS is never redirected to HTTP.
-                Origin::of(next).is_some_and(|next| next.is_https || !origin.is_https)
+                UrlOrigin::from_uri(next).is_some_and(|next| next.is_https || !origin.is_https)
             });
             uri = next.ok_or(HubError::Redirect(location))?;
         }
@@ -226,12 +232,12 @@ impl Hub {
 
 /// Hash and commit of a file from the hub's own responses; those of other hosts are ignored.
 #[derive(Debug, Default)]
-struct Named {
+struct FileHeaders {
     etag: Option<Hash>,
     commit: Option<Hash>,
 }
 
-impl Named {
+impl FileHeaders {
     /// Reads the headers of a response. The ETag of a redirect is not that of the file.
     fn add(&mut self, headers: &HeaderMap, is_redirect: bool) -> Result<(), HubError> {
         let read = |name: &'static str, parse: fn(&str) -> Option<Hash>| {
@@ -262,7 +268,7 @@ fn content_range(text: &str) -> Option<(u64, Option<u64>)> {
 }
 
 /// Returns the URL to which a redirect from `base` leads.
-fn resolved(base: &Uri, location: &str) -> Option<Uri> {
+fn resolve_redirect(base: &Uri, location: &str) -> Option<Uri> {
     let (scheme, authority) = (base.scheme_str()?, base.authority()?);
     if location.starts_with("//") {
         return format!("{scheme}:{location}").parse().ok();
@@ -284,7 +290,7 @@ mod tests {
 
     #[test]
     fn an_origin_is_scheme_host_and_port() {
-        let of = |text: &str| Origin::of(&uri(text));
+        let of = |text: &str| UrlOrigin::from_uri(&uri(text));
         assert_eq!(of("https://Hub.example/x"), of("https://hub.example:443/y?z"));
         for other in
             ["http://hub.example/", "https://hub.example:8443/", "https://hub.example.evil/"]
@@ -299,7 +305,7 @@ mod tests {
     #[test]
     fn redirects_are_resolved_against_where_they_come_from() {
         let base = uri("https://hub.example:8443/a/b?c");
-        let to = |location: &str| resolved(&base, location).map(|uri| uri.to_string());
+        let to = |location: &str| resolve_redirect(&base, location).map(|uri| uri.to_string());
         assert_eq!(to("/x?y").as_deref(), Some("https://hub.example:8443/x?y"));
         assert_eq!(to("//other/x").as_deref(), Some("https://other/x"));
         assert_eq!(to("http://other/x").as_deref(), Some("http://other/x"));

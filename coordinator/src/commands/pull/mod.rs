@@ -17,13 +17,13 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use model::locate::Places;
+use model::locate::SearchPaths;
 
 use crate::cli::request::PullRequest;
 use crate::exit::Exit;
-use crate::setup::usage::Usage;
+use crate::setup::argument_error::ArgumentError;
 use cache::Repository;
-use fetch::{Fetched, Fetcher};
+use fetch::{FetchProgress, Fetcher};
 use files::{HubFile, Listing, files_of_model};
 use hub::Hub;
 use names::is_path;
@@ -32,39 +32,43 @@ const MIB: f64 = (1u64 << 20) as f64;
 /// Folder of Hugging Face's programs in a user's cache folder.
 const FOLDER: &str = "huggingface";
 /// Default revision.
-const MAIN: &str = "main";
+const DEFAULT_REVISION: &str = "main";
 
 /// Fetches the missing files, and prints the path of the model.
 ///
 /// # Errors
 /// An error whose message is meant for the user.
 pub fn run(request: &PullRequest) -> anyhow::Result<Exit> {
-    let places = Places::from_environment(|name| std::env::var(name).ok());
+    let places = SearchPaths::from_environment(|name| std::env::var(name).ok());
     let cache = places.hub_cache.context("no folder for models is known; set HF_HOME to one")?;
-    let revision = request.revision.as_deref().unwrap_or(MAIN);
+    let revision = request.revision.as_deref().unwrap_or(DEFAULT_REVISION);
     if !is_path(revision) {
         let sentence = format!("--revision {revision} is not a branch, tag or commit");
-        return Err(Usage(sentence).into());
+        return Err(ArgumentError(sentence).into());
     }
-    let hub = Hub::from_environment(token())?;
+    let hub = Hub::from_environment(read_token())?;
     let list = hub.list(&request.model, revision);
-    let list = list.map_err(|error| error.sentence(&request.model, revision))?;
+    let list = list.map_err(|error| error.user_message(&request.model, revision))?;
     let listing = Listing::parse(&list)?;
     let files = files_of_model(&listing, &request.files).map_err(|error| {
-        if error.is_usage() { Usage(error.to_string()).into() } else { anyhow::Error::new(error) }
+        if error.is_usage() {
+            ArgumentError(error.to_string()).into()
+        } else {
+            anyhow::Error::new(error)
+        }
     })?;
     let repository = Repository::open(&cache, &request.model)
         .with_context(|| format!("the folder for models {} cannot be used", cache.display()))?;
     let is_missing = |file: &&HubFile| !repository.has(&listing.commit, &file.path);
     let missing: Vec<&HubFile> = files.iter().copied().filter(is_missing).collect();
-    check_room(&repository, &missing)?;
-    say(request, &files, &missing);
-    let mut progress = Fetched::new(size_bytes(&missing), request.quiet);
+    check_capacity(&repository, &missing)?;
+    print_summary(request, &files, &missing);
+    let mut progress = FetchProgress::new(size_bytes(&missing), request.quiet);
     let fetcher = Fetcher { hub: &hub, repository: &repository, listing: &listing, revision };
     for file in missing {
         fetcher.fetch(&request.model, file, &mut progress)?;
     }
-    progress.end();
+    progress.finish();
     let snapshot = repository.snapshot(&listing.commit);
     repository
         .set_revision(revision, &listing.commit)
@@ -80,17 +84,17 @@ pub fn run(request: &PullRequest) -> anyhow::Result<Exit> {
 }
 
 /// Returns the token of `HF_TOKEN`, or the one that a login stored next to the cache.
-fn token() -> Option<String> {
+fn read_token() -> Option<String> {
     let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.trim().is_empty());
-    let kept = || {
-        let home = variable("HF_HOME").map(PathBuf::from);
+    let stored = || {
+        let hf_home = variable("HF_HOME").map(PathBuf::from);
         let cache = || variable("XDG_CACHE_HOME").map(|cache| Path::new(&cache).join(FOLDER));
-        let home = home
+        let hf_home = hf_home
             .or_else(cache)
             .or_else(|| Some(Path::new(&variable("HOME")?).join(".cache").join(FOLDER)));
-        std::fs::read_to_string(home?.join("token")).ok()
+        std::fs::read_to_string(hf_home?.join("token")).ok()
     };
-    let token = variable("HF_TOKEN").or_else(kept)?.trim().to_owned();
+    let token = variable("HF_TOKEN").or_else(stored)?.trim().to_owned();
     (!token.is_empty()).then_some(token)
 }
 
@@ -100,10 +104,12 @@ fn size_bytes(files: &[&HubFile]) -> u64 {
 }
 
 /// Refuses to fetch files for which the disk lacks space.
-fn check_room(repository: &Repository, missing: &[&HubFile]) -> anyhow::Result<()> {
-    let kept = |file: &HubFile| file.checksum().map_or(0, |sum| repository.part_bytes(sum));
-    let left = |file: &&HubFile| file.size_bytes.unwrap_or(0).saturating_sub(kept(file));
-    let needed = missing.iter().map(left).fold(0, u64::saturating_add);
+fn check_capacity(repository: &Repository, missing: &[&HubFile]) -> anyhow::Result<()> {
+    let partial_bytes =
+        |file: &HubFile| file.checksum().map_or(0, |sum| repository.part_bytes(sum));
+    let remaining_bytes =
+        |file: &&HubFile| file.size_bytes.unwrap_or(0).saturating_sub(partial_bytes(file));
+    let needed = missing.iter().map(remaining_bytes).fold(0, u64::saturating_add);
     let Ok(free) = repository.available_bytes() else { return Ok(()) };
     anyhow::ensure!(
         needed <= free,
@@ -116,7 +122,7 @@ fn check_room(repository: &Repository, missing: &[&HubFile]) -> anyhow::Result<(
     Ok(())
 }
 
-fn say(request: &PullRequest, files: &[&HubFile], missing: &[&HubFile]) {
+fn print_summary(request: &PullRequest, files: &[&HubFile], missing: &[&HubFile]) {
     if request.quiet {
         return;
     }

@@ -4,27 +4,27 @@ mod table;
 
 use anyhow::Context;
 
-use super::run::{heed_stdin, kernels_of};
-use crate::boundary::codec::TextCodec;
-use crate::boundary::serving::Serving;
+use super::run::{kernel_variant, stop_at_stdin_eof};
 use crate::cli::request::{ScoreRequest, Verbosity};
+use crate::engine_api::codec::TextCodec;
+use crate::engine_api::serving::Engine;
 use crate::exit::Exit;
 use crate::interrupt::Interrupt;
-use crate::job::reading::Reading;
+use crate::job::progress_counter::ProgressCounter;
 use crate::openai::fingerprint::system_fingerprint;
-use crate::openai::prompt::Limits;
+use crate::openai::prompt::ModelLimits;
 use crate::score::line::LineOptions;
-use crate::score::prepare::{ReadJob, ScoreError, ScoreOptions};
-use crate::score::summary::Summary;
-use crate::score::tokens::Prefix;
-use crate::score::windows::Windows;
-use crate::setup::formats::{described, formats};
-use crate::setup::model::Opened;
-use crate::setup::serving::{Served, case, slots_with_room, start};
-use crate::setup::usage::Usage;
+use crate::score::prepare::{PreparedScoreJob, ScoreError, ScoreJobOptions};
+use crate::score::summary::ScoreSummary;
+use crate::score::tokens::PrefixToken;
+use crate::score::windows::WindowSizes;
+use crate::setup::argument_error::ArgumentError;
+use crate::setup::formats::{describe_formats, resolve_formats};
+use crate::setup::model::ModelHandle;
+use crate::setup::serving::{ServingConfig, serving_compression, slots_within_capacity, start};
 
 /// Default maximum number of tokens of a text's window.
-const WINDOW: usize = 2048;
+const DEFAULT_WINDOW: usize = 2048;
 
 /// Scores the input of the command line.
 ///
@@ -33,49 +33,53 @@ const WINDOW: usize = 2048;
 pub fn run(request: &ScoreRequest, interrupt: &Interrupt) -> anyhow::Result<Exit> {
     let run = &request.run;
     let quiet = run.verbosity == Verbosity::Quiet;
-    heed_stdin(run, interrupt)?;
+    stop_at_stdin_eof(run, interrupt)?;
     let interrupted = || interrupt.is_requested();
-    let opened = Opened::open(&run.model, run.seed)?;
-    let config = &opened.config;
-    if usize::from(request.shown.top) > config.vocab_size {
+    let model = ModelHandle::open(&run.model, run.seed)?;
+    let config = &model.config;
+    if usize::from(request.options.top) > config.vocab_size {
         let sentence =
-            format!("--top {}: the vocabulary has {}", request.shown.top, config.vocab_size);
-        return Err(Usage(sentence).into());
+            format!("--top {}: the vocabulary has {}", request.options.top, config.vocab_size);
+        return Err(ArgumentError(sentence).into());
     }
-    let options = ScoreOptions {
+    let options = ScoreJobOptions {
         input: request.input.clone(),
         output: request.output.clone(),
         mode: request.mode,
-        windows: windows(request, config.max_positions)?,
-        shown: request.shown,
+        windows: text_windows(request, config.max_positions)?,
+        details: request.options,
     };
-    let codec = opened.codec()?;
-    let of_lines = LineOptions {
-        limits: Limits {
+    let codec = model.codec()?;
+    let line_options = LineOptions {
+        limits: ModelLimits {
             context: config.max_positions,
             vocab_size: config.vocab_size,
-            unread_tokenizer: opened.unread_tokenizer(),
+            unsupported_tokenizer: model.unsupported_tokenizer(),
         },
-        prefix: Prefix(config.bos_token_id.or_else(|| config.eos_token_ids.first().copied())),
+        prefix: PrefixToken(config.bos_token_id.or_else(|| config.eos_token_ids.first().copied())),
         codec: codec.map(|codec| codec as &dyn TextCodec),
     };
-    let mut reading = Reading::for_stderr(quiet, "lines read");
-    let read = ReadJob::read(&options, &of_lines, &mut reading, &interrupted);
+    let mut reading = ProgressCounter::for_stderr(quiet, "lines read");
+    let read = PreparedScoreJob::prepare(&options, &line_options, &mut reading, &interrupted);
     let read = read.map_err(|error| match error {
         ScoreError::Job(error) => anyhow::Error::from(error),
         other => other.into(),
     })?;
     if let Some(codec) = codec {
-        codec.keep_one();
+        codec.shrink_to_one();
     }
-    let served = served(request, read.longest().unwrap_or(2))?;
-    let job = read.open(fingerprint(request, &opened, served)?)?;
+    let serving_config = serving_config(request, read.max_sequence_len().unwrap_or(2))?;
+    let job = read.resume(fingerprint(request, &model, serving_config)?)?;
     if !quiet {
-        job.errors().iter().chain(&job.resumed()).for_each(|line| eprintln!("{line}"));
+        job.error_summary()
+            .iter()
+            .chain(&job.resume_summary())
+            .for_each(|line| eprintln!("{line}"));
     }
-    let engine = job.needs_engine().then(|| start(run, &opened, served, interrupt)).transpose()?;
-    let engine = engine.as_ref().map(|engine| engine as &dyn Serving);
-    if let (Some(engine), Some(longest)) = (engine, served.context)
+    let engine =
+        job.needs_engine().then(|| start(run, &model, serving_config, interrupt)).transpose()?;
+    let engine = engine.as_ref().map(|engine| engine as &dyn Engine);
+    if let (Some(engine), Some(longest)) = (engine, serving_config.context)
         && engine.limits().context < longest
     {
         let sentence = format!(
@@ -83,54 +87,63 @@ pub fn run(request: &ScoreRequest, interrupt: &Interrupt) -> anyhow::Result<Exit
              {}: give --slots 1, more memory or shorter prompts",
             engine.limits().context
         );
-        return Err(Usage(sentence).into());
+        return Err(ArgumentError(sentence).into());
     }
-    let mut progress = Reading::for_stderr(quiet, "continuations scored");
+    let mut progress = ProgressCounter::for_stderr(quiet, "continuations scored");
     let summary = job.run(engine, &mut progress, &interrupted)?;
     finish(request, &summary, quiet)
 }
 
 /// Returns the windows into which a text is cut.
-fn windows(request: &ScoreRequest, positions: usize) -> anyhow::Result<Windows> {
-    let context = request.context.map_or_else(|| WINDOW.min(positions), |context| context as usize);
+fn text_windows(request: &ScoreRequest, positions: usize) -> anyhow::Result<WindowSizes> {
+    let context =
+        request.context.map_or_else(|| DEFAULT_WINDOW.min(positions), |context| context as usize);
     if context > positions {
         let sentence = format!("--context {context}: the model has {positions} positions");
-        return Err(Usage(sentence).into());
+        return Err(ArgumentError(sentence).into());
     }
     let stride = request.stride.map_or_else(|| context.div_ceil(2), |stride| stride as usize);
     if stride > context {
         let sentence =
             format!("--stride {stride} leaves tokens out between windows of {context} tokens");
-        return Err(Usage(sentence).into());
+        return Err(ArgumentError(sentence).into());
     }
-    Ok(Windows { context, stride })
+    Ok(WindowSizes { context, stride })
 }
 
 /// Returns the configuration of an engine for sequences of at most `longest` tokens.
-fn served(request: &ScoreRequest, longest: usize) -> anyhow::Result<Served> {
+fn serving_config(request: &ScoreRequest, longest: usize) -> anyhow::Result<ServingConfig> {
     let context = u32::try_from(longest.max(2)).unwrap_or(u32::MAX);
-    let logprobs = request.shown.logprobs();
-    let slots = slots_with_room(request.slots, context, logprobs).map_err(|of_slot| {
-        Usage(format!(
-            "--top {} of sequences of {context} tokens takes {of_slot} bytes in each slot, more \
+    let logprobs = request.options.logprobs();
+    let slots = slots_within_capacity(request.slots, context, logprobs).map_err(|slot_bytes| {
+        ArgumentError(format!(
+            "--top {} of sequences of {context} tokens takes {slot_bytes} bytes in each slot, more \
              than are kept for it. Give a smaller --top, fewer --slots or shorter prompts",
-            request.shown.top
+            request.options.top
         ))
     })?;
-    Ok(Served { slots, context: Some(context), logprobs, ..Served::FOR_TEXTS })
+    Ok(ServingConfig { slots, context: Some(context), logprobs, ..ServingConfig::FOR_TEXTS })
 }
 
 /// Returns the fingerprint of the system that scores.
-fn fingerprint(request: &ScoreRequest, opened: &Opened, served: Served) -> anyhow::Result<String> {
+fn fingerprint(
+    request: &ScoreRequest,
+    model: &ModelHandle,
+    serving_config: ServingConfig,
+) -> anyhow::Result<String> {
     let run = &request.run;
-    let formats = described(&formats(run, opened, case(run, opened, served)?));
-    let (weights, kernels) = (opened.weights_identity()?, kernels_of(run)?);
-    let config = &opened.config;
+    let formats = describe_formats(&resolve_formats(
+        run,
+        model,
+        serving_compression(run, model, serving_config)?,
+    ));
+    let (weights, kernels) = (model.weights_identity()?, kernel_variant(run)?);
+    let config = &model.config;
     Ok(system_fingerprint(config, &weights, run.dtype, &formats, run.seed, &kernels))
 }
 
 /// Prints and writes the summary, and returns the exit code.
-fn finish(request: &ScoreRequest, summary: &Summary, quiet: bool) -> anyhow::Result<Exit> {
+fn finish(request: &ScoreRequest, summary: &ScoreSummary, quiet: bool) -> anyhow::Result<Exit> {
     if !quiet || summary.exit() != Exit::Done {
         eprintln!("{}", table::render(summary));
     }

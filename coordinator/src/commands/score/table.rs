@@ -3,10 +3,10 @@
 use std::fmt::Write;
 
 use crate::report::plain_table::{plain_table, right_aligned};
-use crate::score::summary::Summary;
+use crate::score::summary::ScoreSummary;
 
 /// Returns the table, and a line about missing scores.
-pub(super) fn render(summary: &Summary) -> String {
+pub(super) fn render(summary: &ScoreSummary) -> String {
     let mut table = plain_table();
     table.set_header(["", "scored", "greedy", "tokens", "log-probability", "perplexity"]);
     let perplexity =
@@ -25,7 +25,8 @@ pub(super) fn render(summary: &Summary) -> String {
     }
     right_aligned(&mut table, 1..6);
     let mut text = format!("{table}\n");
-    let Summary { items, failed, not_run, computed_tokens, cached_tokens, seconds, .. } = summary;
+    let ScoreSummary { items, failed, not_run, computed_tokens, cached_tokens, seconds, .. } =
+        summary;
     let _ = write!(text, "{} of {items} lines scored", items - failed - not_run);
     for (count, what) in [(failed, "failed"), (not_run, "not run")] {
         if *count > 0 {

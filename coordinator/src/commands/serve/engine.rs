@@ -3,17 +3,19 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::boundary::serving::Serving;
 use crate::cli::request::ServeRequest;
 use crate::commands::iteration_costs::IterationCosts;
 use crate::engine::serving::StepTime;
+use crate::engine_api::serving::Engine;
 use crate::interrupt::Interrupt;
-use crate::setup::model::Opened;
-use crate::setup::owners::Owners;
-use crate::setup::serving::{LONG_CONTEXT, LONG_PAGE_POSITIONS, PAGE_POSITIONS, Served, start};
+use crate::setup::hybrid_placement::HybridConfig;
+use crate::setup::model::ModelHandle;
+use crate::setup::serving::{
+    LONG_CONTEXT, LONG_PAGE_POSITIONS, PAGE_POSITIONS, ServingConfig, start,
+};
 
 /// Number of log-probabilities per token: its own and those of the twenty most likely tokens.
-const LOGPROBS: u16 = 21;
+const MAX_LOGPROBS: u16 = 21;
 
 /// Starts the engine.
 ///
@@ -21,28 +23,28 @@ const LOGPROBS: u16 = 21;
 /// A reason that prevents its start.
 pub(super) fn start_engine(
     request: &ServeRequest,
-    opened: &Opened,
+    model: &ModelHandle,
     interrupt: &Interrupt,
-) -> anyhow::Result<Arc<dyn Serving>> {
+) -> anyhow::Result<Arc<dyn Engine>> {
     if let Some(path) = &request.costs {
         IterationCosts::check_path(path)?;
     }
     let is_long = request.context.is_some_and(|context| context > LONG_CONTEXT);
-    let within = |ms: u32| StepTime::Within(Duration::from_millis(ms.into()));
-    let step = request.step_ms.map_or(StepTime::Fluent, within);
-    let served = Served {
+    let within = |ms: u32| StepTime::Target(Duration::from_millis(ms.into()));
+    let step = request.step_ms.map_or(StepTime::Auto, within);
+    let serving_config = ServingConfig {
         slots: request.slots,
         context: request.context,
         step,
-        logprobs: LOGPROBS,
+        logprobs: MAX_LOGPROBS,
         logits_bytes: 0,
         page_positions: if is_long { LONG_PAGE_POSITIONS } else { PAGE_POSITIONS },
-        owners: request.owners.map(|(policy, device_slots)| Owners { policy, device_slots }),
+        hybrid: request.hybrid.map(|(policy, device_slots)| HybridConfig { policy, device_slots }),
     };
-    let engine = start(&request.run, opened, served, interrupt)?;
-    if let (Some(path), Some(deciding)) = (&request.costs, engine.deciding()) {
-        let name = opened.config.name.clone();
-        IterationCosts::new(name, &deciding.limits, &deciding.costs).write(path)?;
+    let engine = start(&request.run, model, serving_config, interrupt)?;
+    if let (Some(path), Some(hybrid)) = (&request.costs, engine.hybrid_policy()) {
+        let name = model.config.name.clone();
+        IterationCosts::new(name, &hybrid.limits, &hybrid.costs).write(path)?;
     }
     Ok(Arc::new(engine))
 }

@@ -9,30 +9,30 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
-use model::generation::Generation;
+use model::generation::GenerationDefaults;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use super::run::{heed_stdin, kernels_of};
-use crate::boundary::engine::{Penalties, Sampling};
-use crate::boundary::serving::{Serving, State};
+use super::run::{kernel_variant, stop_at_stdin_eof};
 use crate::cli::request::{ServeRequest, Verbosity};
-use crate::engine::descriptors::connections_max;
+use crate::engine::descriptors::max_connections;
+use crate::engine_api::batch::{Penalties, Sampling};
+use crate::engine_api::serving::{Engine, EngineState};
 use crate::exit::Exit;
 use crate::interrupt::Interrupt;
 use crate::openai::fingerprint::system_fingerprint;
 use crate::server::Server;
-use crate::server::facts::{ModelCard, ServerOptions, SharedCodec};
-use crate::setup::form::first_that_fits;
-use crate::setup::formats::{described, formats};
-use crate::setup::model::Opened;
-use crate::setup::usage::Usage;
+use crate::server::config::{ModelCard, ServerOptions, SharedCodec};
+use crate::setup::argument_error::ArgumentError;
+use crate::setup::compression::first_fitting_compression;
+use crate::setup::formats::{describe_formats, resolve_formats};
+use crate::setup::model::ModelHandle;
 use engine::start_engine;
 use status_line::StatusLine;
 
 /// Maximum time to wait for the engine to end after the last answer.
-const ENDING_MAX: Duration = Duration::from_secs(35);
+const MAX_SHUTDOWN_TIME: Duration = Duration::from_secs(35);
 /// Interval at which the engine's state is polled meanwhile.
-const LOOK_EVERY: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Serves until a signal requests the end.
 ///
@@ -42,39 +42,45 @@ pub fn run(request: &ServeRequest, interrupt: &Interrupt) -> anyhow::Result<Exit
     // Before any slow step: a port that is in use is reported at once.
     let listener = listen(&request.host, request.port)?;
     let address = listener.local_addr().context("the address that is listened at")?;
-    heed_stdin(&request.run, interrupt)?;
-    raise_descriptors();
-    let opened = Opened::open(&request.run.model, request.run.seed)?;
-    let model = card(request, &opened)?;
+    stop_at_stdin_eof(&request.run, interrupt)?;
+    raise_descriptor_limit();
+    let model_handle = ModelHandle::open(&request.run.model, request.run.seed)?;
+    let model = model_card(request, &model_handle)?;
     let quiet = request.run.verbosity == Verbosity::Quiet;
-    let engine = start_engine(request, &opened, interrupt)?;
-    let mut options = options_at(address, request.options.clone());
-    if let Some(warning) = warning(address, options.api_key.is_some()) {
+    let engine = start_engine(request, &model_handle, interrupt)?;
+    let mut options = options_for_address(address, request.options.clone());
+    if let Some(warning) = access_warning(address, options.api_key.is_some()) {
         eprintln!("{warning}");
     }
-    options.limits.connections = options.limits.connections.min(connections_max());
+    options.limits.connections = options.limits.connections.min(max_connections());
     let server = Server::new(listener, Arc::clone(&engine), model.clone(), options)?;
     if !quiet {
-        eprintln!("{}", announcement(&model, &*engine, address, request.options.api_key.is_some()));
+        eprintln!(
+            "{}",
+            startup_message(&model, &*engine, address, request.options.api_key.is_some())
+        );
     }
     let line = RefCell::new(StatusLine::new());
-    let served = server.run(&|| {
-        let said = line.borrow_mut().line(&engine.status()).filter(|_| !quiet);
-        said.iter().for_each(|line| eprintln!("{line}"));
+    let outcome = server.run(&|| {
+        let message = line.borrow_mut().next_line(&engine.status()).filter(|_| !quiet);
+        message.iter().for_each(|line| eprintln!("{line}"));
         interrupt.is_requested()
     })?;
-    if !quiet && served.cut > 0 {
-        eprintln!("{} requests were not answered within --drain-timeout and are cut", served.cut);
+    if !quiet && outcome.aborted_requests > 0 {
+        eprintln!(
+            "{} requests were not answered within --drain-timeout and are cut",
+            outcome.aborted_requests
+        );
     }
     wait_for_end(&*engine);
     Ok(Exit::Done)
 }
 
 /// Waits until the engine has ended, which may first store prompts.
-fn wait_for_end(engine: &dyn Serving) {
-    let until = Instant::now() + ENDING_MAX;
-    while engine.status().state != State::Ended && Instant::now() < until {
-        std::thread::sleep(LOOK_EVERY);
+fn wait_for_end(engine: &dyn Engine) {
+    let deadline = Instant::now() + MAX_SHUTDOWN_TIME;
+    while engine.status().state != EngineState::Ended && Instant::now() < deadline {
+        std::thread::sleep(POLL_INTERVAL);
     }
 }
 
@@ -83,10 +89,10 @@ fn listen(host: &str, port: u16) -> anyhow::Result<TcpListener> {
     let address = match named.parse::<IpAddr>() {
         Ok(ip) => SocketAddr::new(ip, port),
         Err(_) => {
-            let mut known = (named, port)
-                .to_socket_addrs()
-                .map_err(|error| Usage(format!("--host {host} is no address here: {error}")))?;
-            known.next().ok_or_else(|| Usage(format!("--host {host} has no address")))?
+            let mut known = (named, port).to_socket_addrs().map_err(|error| {
+                ArgumentError(format!("--host {host} is no address here: {error}"))
+            })?;
+            known.next().ok_or_else(|| ArgumentError(format!("--host {host} has no address")))?
         }
     };
     TcpListener::bind(address).with_context(|| {
@@ -97,7 +103,7 @@ fn listen(host: &str, port: u16) -> anyhow::Result<TcpListener> {
 /// Returns the options of a server that listens at this address. A server that other machines can
 /// reach is addressed by names that this machine does not know, so the names of hosts are checked
 /// only if some were given.
-fn options_at(address: SocketAddr, mut options: ServerOptions) -> ServerOptions {
+fn options_for_address(address: SocketAddr, mut options: ServerOptions) -> ServerOptions {
     let given = options.cross_site.hosts.as_ref().is_some_and(|hosts| !hosts.is_empty());
     if !address.ip().is_loopback() && !given {
         options.cross_site.hosts = None;
@@ -106,7 +112,7 @@ fn options_at(address: SocketAddr, mut options: ServerOptions) -> ServerOptions 
 }
 
 /// Returns a warning if any client that reaches the server may use it.
-fn warning(address: SocketAddr, has_key: bool) -> Option<String> {
+fn access_warning(address: SocketAddr, has_key: bool) -> Option<String> {
     let is_open = !address.ip().is_loopback() && !has_key;
     is_open.then(|| {
         format!(
@@ -117,7 +123,7 @@ fn warning(address: SocketAddr, has_key: bool) -> Option<String> {
 }
 
 /// Raises the limit on open files to its maximum, because every connection takes a descriptor.
-pub(super) fn raise_descriptors() {
+pub(super) fn raise_descriptor_limit() {
     let now = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: now.maximum, maximum: now.maximum };
     // If this fails, the server accepts fewer connections.
@@ -125,15 +131,15 @@ pub(super) fn raise_descriptors() {
 }
 
 /// Returns the description of the model that clients see.
-fn card(request: &ServeRequest, opened: &Opened) -> anyhow::Result<ModelCard> {
+fn model_card(request: &ServeRequest, model: &ModelHandle) -> anyhow::Result<ModelCard> {
     let run = &request.run;
-    let config = &opened.config;
-    let (generation, weights) = (opened.generation()?, opened.weights_identity()?);
-    let case = first_that_fits(run, opened, None);
-    let formats = described(&formats(run, opened, case));
-    let kernels = kernels_of(run)?;
+    let config = &model.config;
+    let (generation, weights) = (model.generation()?, model.weights_identity()?);
+    let case = first_fitting_compression(run, model, None);
+    let formats = describe_formats(&resolve_formats(run, model, case));
+    let kernels = kernel_variant(run)?;
     let names = request.names.iter().chain([&config.name, &run.model.name]).cloned();
-    let (bos_token_id, eos_token_ids) = opened.text_ends()?;
+    let (bos_token_id, eos_token_ids) = model.bos_and_eos_tokens()?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     Ok(ModelCard {
         names: names.collect(),
@@ -143,17 +149,17 @@ fn card(request: &ServeRequest, opened: &Opened) -> anyhow::Result<ModelCard> {
         ),
         vocab_size: config.vocab_size,
         max_positions: config.max_positions,
-        sampling: sampling(generation),
-        codec: opened.shared_codec()?.map(|codec| codec as SharedCodec),
-        unread_tokenizer: opened.unread_tokenizer(),
+        sampling: default_sampling(generation),
+        codec: model.shared_codec()?.map(|codec| codec as SharedCodec),
+        unsupported_tokenizer: model.unsupported_tokenizer(),
         bos_token_id,
         eos_token_ids,
     })
 }
 
 /// Returns the default sampling of requests.
-fn sampling(generation: Generation) -> Sampling {
-    let Generation { temperature, top_p, top_k, min_p, repetition_penalty } = generation;
+fn default_sampling(generation: GenerationDefaults) -> Sampling {
+    let GenerationDefaults { temperature, top_p, top_k, min_p, repetition_penalty } = generation;
     let all = Sampling::GREEDY;
     Sampling {
         temperature: temperature.unwrap_or(1.0),
@@ -169,15 +175,15 @@ fn sampling(generation: Generation) -> Sampling {
 }
 
 /// Returns the address, the model and an example request, to be printed when the server starts.
-fn announcement(
+fn startup_message(
     model: &ModelCard,
-    engine: &dyn Serving,
+    engine: &dyn Engine,
     address: SocketAddr,
     has_key: bool,
 ) -> String {
     let limits = engine.limits();
     let context = (limits.context as usize).min(model.max_positions);
-    let shown = if address.ip().is_unspecified() {
+    let example_address = if address.ip().is_unspecified() {
         SocketAddr::new([127, 0, 0, 1].into(), address.port())
     } else {
         address
@@ -192,7 +198,7 @@ fn announcement(
     };
     format!(
         "serving {} with {} slots and a context of {context} at http://{address}\n  curl \
-         http://{shown}/v1/{path} -H 'Content-Type: application/json'{key} \\\n    -d '{body}'",
+         http://{example_address}/v1/{path} -H 'Content-Type: application/json'{key} \\\n    -d '{body}'",
         model.name(),
         limits.slots,
     )
@@ -221,16 +227,20 @@ mod tests {
     #[test]
     fn a_server_beyond_this_machine_asks_for_a_key() {
         let at = |address: &str| address.parse::<SocketAddr>().expect("an address");
-        assert!(warning(at("0.0.0.0:80"), false).is_some_and(|text| text.contains("API_KEY")));
-        assert!(warning(at("[::]:80"), false).is_some());
-        assert_eq!(warning(at("0.0.0.0:80"), true), None);
-        assert_eq!(warning(at("127.0.0.1:80"), false), None);
+        assert!(
+            access_warning(at("0.0.0.0:80"), false).is_some_and(|text| text.contains("API_KEY"))
+        );
+        assert!(access_warning(at("[::]:80"), false).is_some());
+        assert_eq!(access_warning(at("0.0.0.0:80"), true), None);
+        assert_eq!(access_warning(at("127.0.0.1:80"), false), None);
         let with = |hosts: &[&str]| {
             let mut options = ServerOptions::default();
             options.cross_site.hosts = Some(hosts.iter().map(|host| (*host).into()).collect());
             options
         };
-        let hosts = |address, given: &[&str]| options_at(at(address), with(given)).cross_site.hosts;
+        let hosts = |address, given: &[&str]| {
+            options_for_address(at(address), with(given)).cross_site.hosts
+        };
         assert_eq!(hosts("127.0.0.1:80", &[]), Some(Vec::new()));
         assert_eq!(hosts("0.0.0.0:80", &[]), None);
         assert_eq!(hosts("0.0.0.0:80", &["a"]), Some(vec!["a".to_owned()]));
@@ -238,10 +248,14 @@ mod tests {
 
     #[test]
     fn what_a_model_does_not_say_is_plain_sampling() {
-        let plain = sampling(Generation::default());
+        let plain = default_sampling(GenerationDefaults::default());
         assert_eq!(plain, Sampling { temperature: 1.0, ..Sampling::GREEDY });
-        let said = Generation { temperature: Some(0.5), top_k: Some(3), ..Generation::default() };
+        let said = GenerationDefaults {
+            temperature: Some(0.5),
+            top_k: Some(3),
+            ..GenerationDefaults::default()
+        };
         let expected = Sampling { temperature: 0.5, top_k: 3, ..Sampling::GREEDY };
-        assert_eq!(sampling(said), expected);
+        assert_eq!(default_sampling(said), expected);
     }
 }

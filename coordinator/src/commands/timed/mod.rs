@@ -10,42 +10,42 @@ use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write, stdout};
 
 use anyhow::Context;
-use planner::priced::Factors;
+use planner::search::TimeFactors;
 use program::ir::ProgramId;
-use program::simulate::{Span, Timeline, simulate};
-use workers::shared::protocol::WeightsFrom;
+use program::simulate::{SimulatedTimeline, Span, simulate};
+use workers::shared::protocol::WeightsOrigin;
 
 use super::benchmark::Benchmark;
-use crate::boundary::engine::EngineError;
 use crate::cli::request::{TimedRequest, Verbosity};
 use crate::engine::launch::LaunchOptions;
 use crate::engine::trace_file::TraceFile;
-use crate::engine::{Measured, RunEngine};
+use crate::engine::{RunEngine, RunStats};
+use crate::engine_api::batch::EngineError;
 use crate::exit::Exit;
 use crate::interrupt::Interrupt;
 use crate::job::error::JobError;
 use crate::job::progress;
 use crate::report::build;
 use crate::report::build::RunPrediction;
-use crate::report::file::Replayed;
+use crate::report::file::ReplayReport;
 use crate::setup::hardware::Hardware;
 use crate::setup::progress_reporter::ProgressReporter;
 use crate::terminal::print;
-use programs::Programs;
-use report::{TimedPart, TimedReport, render};
+use programs::TimedPrograms;
+use report::{TimedDetails, TimedReport, render};
 
 /// Runs programs whose instructions only take time, and prints the measured times.
 ///
 /// # Errors
 /// An error whose message is meant for the user.
 pub fn run(request: &TimedRequest, interrupt: &Interrupt) -> anyhow::Result<Exit> {
-    let programs = Programs::of(request)?;
-    let simulated = expect(&programs, request.gen_len)?;
-    let Some((measured, spans)) = execute(request, &programs, interrupt)? else {
+    let programs = TimedPrograms::load(request)?;
+    let simulated = simulate_steps(&programs, request.gen_len)?;
+    let Some((measured, spans)) = run_group(request, &programs, interrupt)? else {
         eprintln!("interrupted; timed emulation keeps nothing");
         return Ok(Exit::Interrupted);
     };
-    let report = report(request, programs, simulated.as_ref(), &measured, &spans);
+    let report = build_report(request, programs, simulated.as_ref(), &measured, &spans);
     let text = serde_json::to_string_pretty(&report)? + "\n";
     if let Some(path) = &request.report {
         std::fs::write(path, &text).with_context(|| format!("the report {}", path.display()))?;
@@ -65,7 +65,10 @@ pub fn run(request: &TimedRequest, interrupt: &Interrupt) -> anyhow::Result<Exit
 }
 
 /// Returns the simulated timeline; `None` if there is no decode step.
-fn expect(programs: &Programs, gen_len: u32) -> anyhow::Result<Option<Timeline>> {
+fn simulate_steps(
+    programs: &TimedPrograms,
+    gen_len: u32,
+) -> anyhow::Result<Option<SimulatedTimeline>> {
     let decode = programs.plan.decode();
     Ok(match gen_len - 1 {
         0 => None,
@@ -74,11 +77,11 @@ fn expect(programs: &Programs, gen_len: u32) -> anyhow::Result<Option<Timeline>>
 }
 
 /// Runs one group in the workers. Returns `None` if it was interrupted.
-fn execute(
+fn run_group(
     request: &TimedRequest,
-    programs: &Programs,
+    programs: &TimedPrograms,
     interrupt: &Interrupt,
-) -> anyhow::Result<Option<(Measured, Vec<Span>)>> {
+) -> anyhow::Result<Option<(RunStats, Vec<Span>)>> {
     let plan = &programs.plan;
     // The handshake names the weights, but they are not created: timed workers load nothing.
     let hardware = Hardware::timed(plan.map.uses_gpu());
@@ -86,7 +89,7 @@ fn execute(
         cpus: Vec::new(),
         spin_us: 0,
         durations: Some(programs.durations()),
-        ..hardware.launch(WeightsFrom::Dummy { seed: 0 })
+        ..hardware.launch_options(WeightsOrigin::Dummy { seed: 0 })
     };
     let trace = match &request.trace {
         Some(path) => Some(
@@ -110,8 +113,8 @@ fn execute(
     let is_terminal = std::io::stderr().is_terminal();
     let quiet = request.verbosity == Verbosity::Quiet || !is_terminal;
     let shown = if is_terminal { Verbosity::Quiet } else { request.verbosity };
-    let _reporter = ProgressReporter::begin("running the programs", shown);
-    let expected = progress::Expected { slots: benchmark.sequences, prior: None };
+    let _reporter = ProgressReporter::start("running the programs", shown);
+    let expected = progress::EtaConfig { slots: benchmark.sequences, prior: None };
     match benchmark.run(&mut engine, progress::for_stderr(quiet, expected).as_mut()) {
         Ok(()) => {}
         Err(EngineError::Interrupted) => return Ok(None),
@@ -119,15 +122,15 @@ fn execute(
     }
     let mut spans = engine.spans();
     spans.retain(|span| span.program == ProgramId::DECODE);
-    let spans = programs.at_speed(spans);
+    let spans = programs.to_machine_time(spans);
     Ok(Some((engine.finish().context("the trace file")?, spans)))
 }
 
-fn report(
+fn build_report(
     request: &TimedRequest,
-    programs: Programs,
-    simulated: Option<&Timeline>,
-    measured: &Measured,
+    programs: TimedPrograms,
+    simulated: Option<&SimulatedTimeline>,
+    measured: &RunStats,
     spans: &[Span],
 ) -> TimedReport {
     let plan = &programs.plan;
@@ -135,18 +138,18 @@ fn report(
     let prediction = RunPrediction {
         lengths,
         predicted: None,
-        between: None,
-        factors: Factors::NONE,
+        bounds: None,
+        factors: TimeFactors::NONE,
         groups: 0,
         decode_steps: 0,
         notes: Vec::new(),
     };
     let mut run = build::build(plan, measured, &prediction, BTreeMap::new());
     run.device = "emulated:timed".to_owned();
-    let pair = programs.pair(spans, simulated.map(|one| one.spans.as_slice()));
+    let pair = programs.compare(spans, simulated.map(|timeline| timeline.spans.as_slice()));
     let decode_s = measured.totals.decode_ns as f64 / 1e9 / f64::from(programs.slow_motion);
-    run.replayed = simulated.filter(|_| pair.has_simulated()).map(|one| Replayed {
-        simulated_s: one.total_ns / 1e9,
+    run.replayed = simulated.filter(|_| pair.has_simulated()).map(|timeline| ReplayReport {
+        simulated_s: timeline.total_ns / 1e9,
         measured_s: decode_s,
         lanes: BTreeMap::new(),
         layers: None,
@@ -155,6 +158,6 @@ fn report(
     let slow_motion = programs.slow_motion;
     TimedReport {
         run,
-        timed: TimedPart { origin: programs.origin, batches, layers, slow_motion, pair },
+        timed: TimedDetails { origin: programs.origin, batches, layers, slow_motion, pair },
     }
 }

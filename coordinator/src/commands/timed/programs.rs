@@ -4,47 +4,47 @@
 use std::path::Path;
 
 use anyhow::Context;
-use planner::layer::table::Table;
-use planner::timed::{Timed, TimedPlan, Times, steady, steady_step};
+use planner::layer::table::OperationTable;
+use planner::timed::{InstructionTimes, TimedPlan, TimedTablePlan, steady, steady_step};
 use program::formats::KvFormat;
 use program::map::DeviceMap;
 use program::plan::Plan;
 use program::simulate::Span;
-use workers::shared::protocol::Durations;
+use workers::shared::protocol::TimedDurations;
 
-use super::report::{MachinePart, OriginPart, Pair, TablePart};
-use crate::cli::request::{Described, TimedRequest, TimedSource};
+use super::report::{MachineDetails, SteadyComparison, TableDetails, TimesOrigin};
+use crate::cli::request::{PlanWorkload, TimedRequest, TimedSource};
 use crate::cli::values::CompressChoice;
-use crate::report::placement::on_gpu;
-use crate::setup::described;
-use crate::setup::described::Planning;
+use crate::report::placement::format_gpu_ops;
+use crate::setup::machine_plan;
+use crate::setup::machine_plan::MachinePlanner;
 use crate::setup::measured_machine::MeasuredMachine;
 
 /// Minimum duration in the workers of a step of a described machine, so that the cost of
 /// communication between processes on this machine is negligible.
-const STEP_MIN_MS: f64 = 100.0;
+const MIN_STEP_MS: f64 = 100.0;
 
 /// Programs to run, and the times of their instructions.
 #[derive(Debug)]
-pub(super) struct Programs {
+pub(super) struct TimedPrograms {
     pub(super) plan: Plan,
-    pub(super) times: Times,
+    pub(super) times: InstructionTimes,
     /// Factor by which time passes more slowly in the workers.
     pub(super) slow_motion: u32,
-    pub(super) origin: OriginPart,
+    pub(super) origin: TimesOrigin,
 }
 
-impl Programs {
+impl TimedPrograms {
     /// Returns the duration of each instruction in the workers.
-    pub(super) fn durations(&self) -> Durations {
-        let slowly = |ns: &u64| ns.saturating_mul(u64::from(self.slow_motion));
+    pub(super) fn durations(&self) -> TimedDurations {
+        let scale = |ns: &u64| ns.saturating_mul(u64::from(self.slow_motion));
         let lanes =
-            self.times.lanes().iter().map(|(lane, ns)| (*lane, ns.iter().map(slowly).collect()));
-        Durations::Decode(lanes.collect())
+            self.times.lanes().iter().map(|(lane, ns)| (*lane, ns.iter().map(scale).collect()));
+        TimedDurations::Decode(lanes.collect())
     }
 
     /// Converts spans measured in the workers to times of the emulated machine.
-    pub(super) fn at_speed(&self, mut spans: Vec<Span>) -> Vec<Span> {
+    pub(super) fn to_machine_time(&self, mut spans: Vec<Span>) -> Vec<Span> {
         for span in &mut spans {
             span.start_ns /= u64::from(self.slow_motion);
             span.end_ns /= u64::from(self.slow_motion);
@@ -57,60 +57,71 @@ impl Programs {
     /// # Errors
     /// A table, model or machine that does not exist or cannot run, or a workload that does not fit
     /// the machine.
-    pub(super) fn of(request: &TimedRequest) -> anyhow::Result<Programs> {
+    pub(super) fn load(request: &TimedRequest) -> anyhow::Result<TimedPrograms> {
         match &request.source {
-            TimedSource::Tables { tables, layers } => of_table(tables, *layers, request.gen_len)
+            TimedSource::Tables { tables, layers } => from_table(tables, *layers, request.gen_len)
                 .with_context(|| format!("the table {}", tables.display())),
-            TimedSource::Machine { machine, described } => of_machine(machine, described),
+            TimedSource::Machine { machine, workload: described } => {
+                from_machine(machine, described)
+            }
         }
     }
 
     /// Returns the steady layer of a table, or the steady step of a machine, as measured and as
     /// simulated.
-    pub(super) fn pair(&self, measured: &[Span], simulated: Option<&[Span]>) -> Pair {
+    pub(super) fn compare(
+        &self,
+        measured: &[Span],
+        simulated: Option<&[Span]>,
+    ) -> SteadyComparison {
         let plan = &self.plan;
         match &self.origin {
-            OriginPart::Table(_) => {
+            TimesOrigin::Table(_) => {
                 let simulated = simulated.and_then(|spans| steady(plan, spans));
-                Pair::of_layers(steady(plan, measured).as_ref(), simulated.as_ref())
+                SteadyComparison::from_layers(steady(plan, measured).as_ref(), simulated.as_ref())
             }
-            OriginPart::Machine(_) => {
+            TimesOrigin::Machine(_) => {
                 let simulated = simulated.and_then(|spans| steady_step(plan, spans));
                 let measured = steady_step(plan, measured);
-                Pair::of_steps(measured.as_ref(), simulated.as_ref(), plan.config.num_layers)
+                SteadyComparison::from_steps(
+                    measured.as_ref(),
+                    simulated.as_ref(),
+                    plan.config.num_layers,
+                )
             }
         }
     }
 }
 
-fn of_table(path: &Path, layers: usize, gen_len: u32) -> anyhow::Result<Programs> {
-    let table = Table::from_json(&std::fs::read_to_string(path)?)?;
-    let Timed { plan, times, found } = Timed::of(&table, layers, gen_len)?;
-    let origin = OriginPart::Table(TablePart::new(&table, &found));
-    Ok(Programs { plan, times, slow_motion: 1, origin })
+fn from_table(path: &Path, layers: usize, gen_len: u32) -> anyhow::Result<TimedPrograms> {
+    let table = OperationTable::from_json(&std::fs::read_to_string(path)?)?;
+    let TimedTablePlan { plan, times, search_result: found } =
+        TimedTablePlan::from_table(&table, layers, gen_len)?;
+    let origin = TimesOrigin::Table(TableDetails::new(&table, &found));
+    Ok(TimedPrograms { plan, times, slow_motion: 1, origin })
 }
 
-fn of_machine(machine: &str, workload: &Described) -> anyhow::Result<Programs> {
-    let description = described::machine("--machine", machine)?;
+fn from_machine(machine: &str, workload: &PlanWorkload) -> anyhow::Result<TimedPrograms> {
+    let description = machine_plan::load_machine("--machine", machine)?;
     // The times come from the machine's rates; measurements in its description do not apply to this
     // workload.
-    let machine = MeasuredMachine::as_described(&description);
-    let opened = described::open(workload)?;
-    let (chosen, _) = Planning::new(workload, &machine, &opened.config).best()?;
-    let TimedPlan { plan, times } = TimedPlan::of(&chosen.plan, &description)
-        .with_context(|| format!("{} on {}", opened.config.name, description.name))?;
+    let machine = MeasuredMachine::without_measurements(&description);
+    let model = machine_plan::open(workload)?;
+    let (chosen, _) = MachinePlanner::new(workload, &machine, &model.config).choose_placement()?;
+    let TimedPlan { plan, times } = TimedPlan::from_plan(&chosen.plan, &description)
+        .with_context(|| format!("{} on {}", model.config.name, description.name))?;
     let map = &chosen.plan.map;
     let planned_step_ms = chosen.steady.step_ns() / 1e6;
-    let slow_motion = (STEP_MIN_MS / planned_step_ms).ceil().max(1.0) as u32;
-    let origin = OriginPart::Machine(MachinePart {
+    let slow_motion = (MIN_STEP_MS / planned_step_ms).ceil().max(1.0) as u32;
+    let origin = TimesOrigin::Machine(MachineDetails {
         policy: chosen.name.name(),
         compress: compress_name(map),
         batch_size: chosen.plan.shape.batch_size,
-        gpu: on_gpu(map, &opened.config).1,
+        gpu: format_gpu_ops(map, &model.config).1,
         planned_step_ms,
         machine: description.name,
     });
-    Ok(Programs { plan, times, slow_motion, origin })
+    Ok(TimedPrograms { plan, times, slow_motion, origin })
 }
 
 fn compress_name(map: &DeviceMap) -> &'static str {

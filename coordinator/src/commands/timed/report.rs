@@ -3,9 +3,9 @@
 
 use std::fmt::Write;
 
-use planner::layer::closed_form::Candidate;
-use planner::layer::search::SearchResult;
-use planner::layer::table::Table;
+use planner::layer::closed_form::LayerCandidate;
+use planner::layer::search::LayerSearchResult;
+use planner::layer::table::OperationTable;
 use planner::timed::{SteadyLayer, SteadyStep};
 use serde::Serialize;
 
@@ -17,29 +17,29 @@ use crate::report::plain_table::{plain_table, right_aligned};
 pub(super) struct TimedReport {
     #[serde(flatten)]
     pub(super) run: Report,
-    pub(super) timed: TimedPart,
+    pub(super) timed: TimedDetails,
 }
 
 /// Placement, and its steady layer or step.
 #[derive(Debug, Serialize)]
-pub(super) struct TimedPart {
+pub(super) struct TimedDetails {
     #[serde(flatten)]
-    pub(super) origin: OriginPart,
+    pub(super) origin: TimesOrigin,
     pub(super) batches: u16,
     pub(super) layers: usize,
     /// Factor by which time passed more slowly in the workers. The layer or step is given at full
     /// speed; the rest of the report has times of the workers' clock.
     pub(super) slow_motion: u32,
     #[serde(flatten)]
-    pub(super) pair: Pair,
+    pub(super) pair: SteadyComparison,
 }
 
 /// Measured and simulated times.
 #[derive(Debug, Clone, Serialize)]
-pub(super) struct Pair {
+pub(super) struct SteadyComparison {
     /// `null` if there are too few layers or steps.
-    measured: Option<Steady>,
-    simulated: Option<Steady>,
+    measured: Option<SteadyFigures>,
+    simulated: Option<SteadyFigures>,
     /// Measured time of the steady layer or step relative to the simulated one, minus 1.
     error: Option<f64>,
 }
@@ -47,14 +47,14 @@ pub(super) struct Pair {
 /// Source of the times.
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
-pub(super) enum OriginPart {
-    Table(TablePart),
-    Machine(MachinePart),
+pub(super) enum TimesOrigin {
+    Table(TableDetails),
+    Machine(MachineDetails),
 }
 
 /// A table, whose steady layer is reported.
 #[derive(Debug, Serialize)]
-pub(super) struct TablePart {
+pub(super) struct TableDetails {
     /// Rows of the table that the GPU ran, as a half-open range.
     gpu_interval: [usize; 2],
     gpu_ops: Vec<String>,
@@ -68,7 +68,7 @@ pub(super) struct TablePart {
 
 /// A model on a described machine, whose steady step is reported.
 #[derive(Debug, Serialize)]
-pub(super) struct MachinePart {
+pub(super) struct MachineDetails {
     pub(super) machine: String,
     pub(super) policy: &'static str,
     /// Name of the compression, as in `--compress`.
@@ -83,7 +83,7 @@ pub(super) struct MachinePart {
 
 /// A steady layer or step of all batches.
 #[derive(Debug, Clone, Serialize)]
-struct Steady {
+struct SteadyFigures {
     #[serde(flatten)]
     time: SteadyTime,
     shortest_ms: f64,
@@ -102,15 +102,15 @@ enum SteadyTime {
     Step(f64),
 }
 
-impl Steady {
+impl SteadyFigures {
     const fn ms(&self) -> f64 {
         match self.time {
             SteadyTime::Layer(ms) | SteadyTime::Step(ms) => ms,
         }
     }
 
-    fn layer(steady: &SteadyLayer) -> Steady {
-        Steady {
+    fn layer(steady: &SteadyLayer) -> SteadyFigures {
+        SteadyFigures {
             time: SteadyTime::Layer(steady.layer_ms),
             shortest_ms: steady.range_ms.0,
             longest_ms: steady.range_ms.1,
@@ -121,8 +121,8 @@ impl Steady {
         }
     }
 
-    const fn step(steady: &SteadyStep, layers: usize) -> Steady {
-        Steady {
+    const fn step(steady: &SteadyStep, layers: usize) -> SteadyFigures {
+        SteadyFigures {
             time: SteadyTime::Step(steady.step_ms),
             shortest_ms: steady.range_ms.0,
             longest_ms: steady.range_ms.1,
@@ -134,22 +134,25 @@ impl Steady {
     }
 }
 
-impl Pair {
-    pub(super) fn of_layers(
+impl SteadyComparison {
+    pub(super) fn from_layers(
         measured: Option<&SteadyLayer>,
         simulated: Option<&SteadyLayer>,
-    ) -> Pair {
-        Pair::new(measured.map(Steady::layer), simulated.map(Steady::layer))
+    ) -> SteadyComparison {
+        SteadyComparison::new(
+            measured.map(SteadyFigures::layer),
+            simulated.map(SteadyFigures::layer),
+        )
     }
 
     /// Compares steps of `layers` layers.
-    pub(super) fn of_steps(
+    pub(super) fn from_steps(
         measured: Option<&SteadyStep>,
         simulated: Option<&SteadyStep>,
         layers: usize,
-    ) -> Pair {
-        let step = |steady: Option<&SteadyStep>| steady.map(|one| Steady::step(one, layers));
-        Pair::new(step(measured), step(simulated))
+    ) -> SteadyComparison {
+        let step = |steady: Option<&SteadyStep>| steady.map(|one| SteadyFigures::step(one, layers));
+        SteadyComparison::new(step(measured), step(simulated))
     }
 
     /// Returns true if there are enough layers and steps.
@@ -157,20 +160,20 @@ impl Pair {
         self.simulated.is_some()
     }
 
-    fn new(measured: Option<Steady>, simulated: Option<Steady>) -> Pair {
+    fn new(measured: Option<SteadyFigures>, simulated: Option<SteadyFigures>) -> SteadyComparison {
         let both = measured.as_ref().zip(simulated.as_ref());
         let error = both
             .filter(|(_, simulated)| simulated.ms() > 0.0)
             .map(|(measured, simulated)| measured.ms() / simulated.ms() - 1.0);
-        Pair { measured, simulated, error }
+        SteadyComparison { measured, simulated, error }
     }
 }
 
-impl TablePart {
-    pub(super) fn new(table: &Table, found: &SearchResult) -> TablePart {
-        let Candidate { interval: (start, end), compressed, .. } = found.best.candidate;
+impl TableDetails {
+    pub(super) fn new(table: &OperationTable, found: &LayerSearchResult) -> TableDetails {
+        let LayerCandidate { interval: (start, end), compressed, .. } = found.best.candidate;
         let gpu = &table.ops[start..end];
-        TablePart {
+        TableDetails {
             gpu_interval: [start, end],
             gpu_ops: gpu.iter().map(|op| op.name.clone()).collect(),
             compression: compressed,
@@ -181,7 +184,7 @@ impl TablePart {
         }
     }
 
-    fn head(&self, timed: &TimedPart) -> String {
+    fn header(&self, timed: &TimedDetails) -> String {
         let placed = match self.gpu_ops.as_slice() {
             [] => "cpu alone".to_owned(),
             [only] => format!("gpu {only}"),
@@ -190,8 +193,8 @@ impl TablePart {
         format!(
             "table · {} · {} · {placed}{} · emulated:timed\n\
              planned: {:.3} ms a layer ({} costs)\n",
-            many(timed.batches.into(), "batch", "batches"),
-            many(timed.layers, "layer", "layers"),
+            pluralize(timed.batches.into(), "batch", "batches"),
+            pluralize(timed.layers, "layer", "layers"),
             if self.compression { ", compressed" } else { "" },
             self.planned_layer_ms,
             self.planned_by
@@ -199,15 +202,15 @@ impl TablePart {
     }
 }
 
-impl MachinePart {
-    fn head(&self, timed: &TimedPart, model: &str) -> String {
+impl MachineDetails {
+    fn header(&self, timed: &TimedDetails, model: &str) -> String {
         format!(
             "{model} · {} · {}x{} · {} · {}, gpu {}{} · emulated:timed\n\
              planned: {:.3} ms a step\n",
             self.machine,
             timed.batches,
             self.batch_size,
-            many(timed.layers, "layer", "layers"),
+            pluralize(timed.layers, "layer", "layers"),
             self.policy,
             self.gpu,
             if self.compress == "none" { String::new() } else { format!(", {}", self.compress) },
@@ -219,9 +222,9 @@ impl MachinePart {
 /// Returns the report as text.
 pub(super) fn render(report: &TimedReport) -> String {
     let timed = &report.timed;
-    let (mut text, whose) = match &timed.origin {
-        OriginPart::Table(table) => (table.head(timed), "table"),
-        OriginPart::Machine(machine) => (machine.head(timed, &report.run.model), "description"),
+    let (mut text, source_name) = match &timed.origin {
+        TimesOrigin::Table(table) => (table.header(timed), "table"),
+        TimesOrigin::Machine(machine) => (machine.header(timed, &report.run.model), "description"),
     };
     text += &timed.pair.render();
     if let Some(replayed) = &report.run.replayed {
@@ -233,7 +236,7 @@ pub(super) fn render(report: &TimedReport) -> String {
             100.0 * (replayed.measured_s / replayed.simulated_s - 1.0)
         );
     }
-    if matches!(&timed.origin, OriginPart::Table(table) if table.kv_decompressed_inside) {
+    if matches!(&timed.origin, TimesOrigin::Table(table) if table.kv_decompressed_inside) {
         text.push_str(
             "The device reads a 4-bit cache as it is: the table's time to decompress it is part of \
          scores and wv.\n",
@@ -249,26 +252,26 @@ pub(super) fn render(report: &TimedReport) -> String {
     }
     let _ = writeln!(
         text,
-        "Nothing was computed or moved: these are the {whose}'s times, kept by this machine's \
-         clock."
+        "Nothing was computed or moved: these are the {source_name}'s times, kept by this \
+         machine's clock."
     );
     text
 }
 
-fn many(count: usize, one: &str, more: &str) -> String {
+fn pluralize(count: usize, one: &str, more: &str) -> String {
     format!("{count} {}", if count == 1 { one } else { more })
 }
 
-impl Pair {
+impl SteadyComparison {
     fn render(&self) -> String {
         let (Some(measured), Some(simulated)) = (&self.measured, &self.simulated) else {
             return "Too few layers or steps for a steady state: try --layers 8 --gen-len 32.\n"
                 .to_owned();
         };
-        let steps = many(measured.steps, "step", "steps");
+        let steps = pluralize(measured.steps, "step", "steps");
         let (name, what) = match measured.time {
             SteadyTime::Layer(_) => {
-                let layers = many(measured.layers_of_each_step, "layer", "layers");
+                let layers = pluralize(measured.layers_of_each_step, "layer", "layers");
                 ("layer", format!("{layers} in the middle of each of {steps}"))
             }
             SteadyTime::Step(_) => ("step", format!("{steps} behind the first two")),
@@ -285,8 +288,8 @@ impl Pair {
 
 fn steady_table(
     name: &str,
-    measured: &Steady,
-    simulated: &Steady,
+    measured: &SteadyFigures,
+    simulated: &SteadyFigures,
     error: Option<f64>,
 ) -> comfy_table::Table {
     let mut table = plain_table();

@@ -5,18 +5,18 @@
 //! starts new ones, and sequences continue from the tokens that they have, with bit-identical
 //! results.
 
-mod caches;
-mod crew;
-mod desk;
-mod drive;
-mod forms;
-mod lookups;
-mod measured_costs;
-mod measured_owners;
+mod engine_loop;
+mod grammar_tracker;
+mod hybrid_costs;
+mod kv_cache;
 mod options;
-mod request;
-mod restarts;
-mod shelf;
+mod prefix_cache_index;
+mod restart_backoff;
+mod scheduler;
+mod step_costs;
+mod store_lookups;
+mod worker_group;
+mod worker_request;
 
 use std::fmt;
 use std::sync::mpsc::{Sender, channel};
@@ -24,23 +24,24 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use grammar::Grammar;
-use workers::shared::table::Deciding;
+use workers::shared::table::HybridPolicy;
 
 use super::launch::LaunchError;
-use crate::boundary::serving::{
-    Limits, Listener, PreparedGrammar, Refused, Serving, State, Status, Submission, SubmissionId,
+use crate::engine_api::serving::{
+    Engine, EngineLimits, EngineState, EngineStatus, EventSink, GenerationId, GenerationRequest,
+    PreparedGrammar, SubmitError,
 };
-use drive::{Command, Drive};
-pub use options::{FormOf, ServingOptions, StepTime};
+use engine_loop::{Command, EngineLoop};
+pub use options::{CompileGrammarFn, ServingOptions, StepTime};
 
 /// Workers that hold a model and continue prompts as they arrive. Dropping it ends them.
 pub struct ServingEngine {
-    forms: Option<Arc<FormOf>>,
-    limits: Limits,
-    deciding: Option<Deciding>,
-    status: Arc<Mutex<Status>>,
+    compile_grammar: Option<Arc<CompileGrammarFn>>,
+    limits: EngineLimits,
+    hybrid_policy: Option<HybridPolicy>,
+    status: Arc<Mutex<EngineStatus>>,
     commands: Sender<Command>,
-    submissions: Mutex<u64>,
+    next_id: Mutex<u64>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -62,27 +63,27 @@ impl ServingEngine {
         let shape = options.plan.shape;
         assert!(shape.serves, "a plan of a run that serves");
         let slots = u32::from(shape.batches) * u32::from(shape.batch_size);
-        let limits = Limits { slots, context: shape.max_context, logprobs: shape.logprobs };
-        let status = Arc::new(Mutex::new(Status::new(State::Loading)));
+        let limits = EngineLimits { slots, context: shape.max_context, logprobs: shape.logprobs };
+        let status = Arc::new(Mutex::new(EngineStatus::new(EngineState::Loading)));
         let (commands, received) = channel();
         let (started, ready) = channel();
-        let (of_thread, shown) = (Arc::clone(&status), Arc::clone(&status));
-        let forms = options.forms.clone();
+        let (loop_status, panic_status) = (Arc::clone(&status), Arc::clone(&status));
+        let forms = options.compile_grammar.clone();
         // Workers end with the thread that started them.
         let thread = std::thread::Builder::new().name("serving".to_owned()).spawn(move || {
-            match Drive::start(options, received, of_thread) {
-                Ok(mut drive) => {
+            match EngineLoop::start(options, received, loop_status) {
+                Ok(mut engine_loop) => {
                     // If the engine was dropped meanwhile, no thread waits for this.
-                    let _ = started.send(Ok(drive.deciding()));
+                    let _ = started.send(Ok(engine_loop.hybrid_policy()));
                     // A panic ends the server, which then must not appear to be working.
-                    let run = std::panic::AssertUnwindSafe(|| drive.run());
+                    let run = std::panic::AssertUnwindSafe(|| engine_loop.run());
                     if std::panic::catch_unwind(run).is_err() {
-                        let abandon = std::panic::AssertUnwindSafe(|| drive.abandon());
+                        let abandon = std::panic::AssertUnwindSafe(|| engine_loop.abort());
                         // If this panics too, the remaining listeners are dropped, which reports a
                         // failure to their requests.
                         let _ = std::panic::catch_unwind(abandon);
-                        drop(drive);
-                        Drive::has_ended(&shown);
+                        drop(engine_loop);
+                        EngineLoop::mark_ended(&panic_status);
                     }
                 }
                 Err(error) => drop(started.send(Err(error))),
@@ -91,62 +92,62 @@ impl ServingEngine {
         let thread = thread
             .map_err(|source| LaunchError::Spawn { worker: "serving thread".to_owned(), source })?;
         // A thread that ends without a message has panicked.
-        let deciding = ready.recv().unwrap_or(Err(LaunchError::Panicked))?;
+        let hybrid_policy = ready.recv().unwrap_or(Err(LaunchError::Panicked))?;
         Ok(ServingEngine {
-            forms,
+            compile_grammar: forms,
             limits,
-            deciding,
+            hybrid_policy,
             status,
             commands,
-            submissions: Mutex::new(0),
+            next_id: Mutex::new(0),
             thread: Some(thread),
         })
     }
 
     /// Returns the parameters that decide iterations, including measured costs; `None` if sequences
     /// have no owners.
-    pub const fn deciding(&self) -> Option<&Deciding> {
-        self.deciding.as_ref()
+    pub const fn hybrid_policy(&self) -> Option<&HybridPolicy> {
+        self.hybrid_policy.as_ref()
     }
 
-    fn send(&self, command: Command) -> Result<(), Refused> {
-        self.commands.send(command).map_err(|_| Refused::Ended)
+    fn send(&self, command: Command) -> Result<(), SubmitError> {
+        self.commands.send(command).map_err(|_| SubmitError::Ended)
     }
 }
 
-impl Serving for ServingEngine {
-    fn limits(&self) -> Limits {
+impl Engine for ServingEngine {
+    fn limits(&self) -> EngineLimits {
         self.limits
     }
 
-    fn status(&self) -> Status {
+    fn status(&self) -> EngineStatus {
         *self.status.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn prepare(&self, grammar: Arc<Grammar>) -> PreparedGrammar {
-        let form = self.forms.as_ref().map(|form_of| form_of(&grammar));
-        PreparedGrammar { grammar, form }
+        let compiled = self.compile_grammar.as_ref().map(|form_of| form_of(&grammar));
+        PreparedGrammar { grammar, compiled }
     }
 
     fn submit(
         &self,
-        submission: Submission,
-        listener: Box<dyn Listener>,
-    ) -> Result<SubmissionId, Refused> {
+        submission: GenerationRequest,
+        sink: Box<dyn EventSink>,
+    ) -> Result<GenerationId, SubmitError> {
         match self.status().state {
-            State::Draining => return Err(Refused::Draining),
-            State::Ended => return Err(Refused::Ended),
-            State::Loading | State::Ready => {}
+            EngineState::Draining => return Err(SubmitError::Draining),
+            EngineState::Ended => return Err(SubmitError::Ended),
+            EngineState::Loading | EngineState::Ready => {}
         }
-        let mut submissions = self.submissions.lock().unwrap_or_else(PoisonError::into_inner);
-        let id = SubmissionId(*submissions);
+        let mut submissions = self.next_id.lock().unwrap_or_else(PoisonError::into_inner);
+        let id = GenerationId(*submissions);
         *submissions += 1;
         // Sent under the lock, so that submissions arrive in the order of their numbers.
-        self.send(Command::Submit { id, submission: Box::new(submission), listener })?;
+        self.send(Command::Submit { id, submission: Box::new(submission), sink })?;
         Ok(id)
     }
 
-    fn cancel(&self, id: SubmissionId) {
+    fn cancel(&self, id: GenerationId) {
         // If no thread receives this, there is no sequence to end.
         let _ = self.send(Command::Cancel(id));
     }
@@ -158,7 +159,7 @@ impl Serving for ServingEngine {
 
 impl Drop for ServingEngine {
     fn drop(&mut self) {
-        let _ = self.send(Command::End);
+        let _ = self.send(Command::Stop);
         if let Some(thread) = self.thread.take() {
             // The message of a panic was printed already.
             let _ = thread.join();

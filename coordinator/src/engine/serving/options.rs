@@ -4,18 +4,18 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use grammar::{Form, Grammar};
+use grammar::{EncodedGrammar, Grammar};
 use program::plan::Plan;
-use schedule::Costs;
-use schedule::hybrid::{Policy, StepCosts};
+use scheduler::StepCostCurve;
+use scheduler::hybrid::{SchedulingPolicy, StepCosts};
 
 use crate::engine::launch::LaunchOptions;
 
 /// Receives the bytes loaded so far and the bytes to load. Returns false to interrupt the launch.
-pub type Loading = Box<dyn FnMut(u64, u64) -> bool + Send>;
+pub type LoadProgressFn = Box<dyn FnMut(u64, u64) -> bool + Send>;
 
 /// Converts a requested grammar into one over the model's vocabulary, which the sampler follows.
-pub type FormOf = dyn Fn(&Grammar) -> Form + Send + Sync;
+pub type CompileGrammarFn = dyn Fn(&Grammar) -> EncodedGrammar + Send + Sync;
 
 /// Options of a serving engine.
 pub struct ServingOptions {
@@ -25,42 +25,42 @@ pub struct ServingOptions {
     pub launch: LaunchOptions,
     /// Converts requested grammars for the sampler; `None` if answers cannot follow grammars, in
     /// which case none are requested.
-    pub forms: Option<Arc<FormOf>>,
+    pub compile_grammar: Option<Arc<CompileGrammarFn>>,
     /// Scheduling policy, for a plan whose sequences have owners.
-    pub policy: Policy,
+    pub policy: SchedulingPolicy,
     /// Costs of iterations in such a plan; `None` to measure them before the first one.
     pub costs: Option<StepCosts>,
-    pub step: StepTime,
-    pub loading: Loading,
+    pub step_time: StepTime,
+    pub on_load_progress: LoadProgressFn,
     /// Receives messages for the operator of the server.
-    pub tell: Box<dyn Fn(&str) + Send>,
+    pub log: Box<dyn Fn(&str) + Send>,
 }
 
 /// Target duration of a step in which sequences wait for their next token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StepTime {
-    Within(Duration),
+    Target(Duration),
     /// Fluent for readers. On a machine that is too slow for that, long enough for prompts to make
     /// progress concurrently with the tokens of all slots: if a step had little time left in
     /// addition to these, every answer would end before the next prompt was computed.
-    Fluent,
+    Auto,
 }
 
 /// Time per token that readers perceive as fluent.
-const FLUENT: Duration = Duration::from_millis(100);
+const FLUENT_TOKEN_TIME: Duration = Duration::from_millis(100);
 /// Maximum duration of a step with rows of prompts, as a multiple of that of a step with the newest
 /// tokens of all slots.
-const WITH_PROMPTS: u64 = 3;
+const PREFILL_STEP_FACTOR: u64 = 3;
 
 impl StepTime {
     /// Returns the target in µs for a server with `slots` slots. Steps in which no sequence waits
     /// for its next token may take longer.
-    pub(super) fn aim_us(self, slots: u32, costs: &Costs) -> u32 {
+    pub(super) fn target_us(self, slots: u32, costs: &StepCostCurve) -> u32 {
         let us = match self {
-            StepTime::Within(time) => time.as_micros(),
-            StepTime::Fluent => {
+            StepTime::Target(time) => time.as_micros(),
+            StepTime::Auto => {
                 let tokens_us = costs.step_ns(slots, 0) / 1000;
-                FLUENT.as_micros().max(u128::from(WITH_PROMPTS * tokens_us))
+                FLUENT_TOKEN_TIME.as_micros().max(u128::from(PREFILL_STEP_FACTOR * tokens_us))
             }
         };
         u32::try_from(us).unwrap_or(u32::MAX)
@@ -69,7 +69,7 @@ impl StepTime {
 
 impl fmt::Debug for ServingOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ServingOptions").field("step", &self.step).finish_non_exhaustive()
+        f.debug_struct("ServingOptions").field("step", &self.step_time).finish_non_exhaustive()
     }
 }
 
@@ -79,15 +79,15 @@ mod tests {
 
     #[test]
     fn slow_machines_have_longer_steps_unless_it_was_said_how_long() {
-        let mut costs = Costs::NONE;
+        let mut costs = StepCostCurve::NONE;
         costs.points[0] = (1, 40_000);
         costs.points[1] = (17, 120_000);
-        assert_eq!(StepTime::Fluent.aim_us(1, &costs), 120_000);
-        assert_eq!(StepTime::Fluent.aim_us(17, &costs), 360_000);
+        assert_eq!(StepTime::Auto.target_us(1, &costs), 120_000);
+        assert_eq!(StepTime::Auto.target_us(17, &costs), 360_000);
         costs.points[1] = (17, 30_000);
-        assert_eq!(StepTime::Fluent.aim_us(17, &costs), 100_000);
-        assert_eq!(StepTime::Fluent.aim_us(17, &Costs::NONE), 100_000);
-        let said = StepTime::Within(Duration::from_millis(20));
-        assert_eq!(said.aim_us(17, &costs), 20_000);
+        assert_eq!(StepTime::Auto.target_us(17, &costs), 100_000);
+        assert_eq!(StepTime::Auto.target_us(17, &StepCostCurve::NONE), 100_000);
+        let said = StepTime::Target(Duration::from_millis(20));
+        assert_eq!(said.target_us(17, &costs), 20_000);
     }
 }

@@ -4,28 +4,31 @@ use std::fmt::Debug;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use crate::boundary::codec::{CodecError, Conversation, TextCodec, TextContext, TextStream, Turn};
-use crate::boundary::engine::{
-    Engine, EngineError, Finish, Generated, Logprob, Observer, Sequence, Verdict,
+use crate::engine_api::batch::{
+    BatchEngine, BatchSequence, EngineError, FinishCause, GenerationOutput, Logprob, Observer,
+    Verdict,
+};
+use crate::engine_api::codec::{
+    ChatTurn, CodecError, Conversation, TextCodec, TextContext, TextStream,
 };
 use crate::job::error::JobError;
 use crate::job::input::InputOptions;
-use crate::job::prepare::{JobOptions, ModelFacts, ReadJob};
-use crate::job::progress::Silent;
+use crate::job::prepare::{JobOptions, ModelInfo, PreparedJob};
+use crate::job::progress::SilentProgress;
+use crate::job::progress_counter::ProgressCounter;
 use crate::job::read;
-use crate::job::reading::Reading;
-use crate::job::run::Job;
-use crate::job::sink::{OutputMode, Place};
-use crate::job::summary::Summary;
+use crate::job::run::BatchJob;
+use crate::job::sink::{IoTarget, OutputMode};
+use crate::job::summary::JobSummary;
 use crate::openai::body::defaults::Defaults;
 use crate::openai::chats::ChatOptions;
-use crate::openai::item::Item;
+use crate::openai::input_line::InputLine;
 use crate::openai::output::OutputLine;
-use crate::openai::prompt::Limits;
+use crate::openai::prompt::ModelLimits;
 
 /// Reads a whole input.
-pub(super) fn read_items(bytes: &[u8], options: &InputOptions<'_>) -> Vec<Item> {
-    read::read_items(bytes, options, &mut |_, _| ControlFlow::Continue(())).expect("read")
+pub(super) fn read_items(bytes: &[u8], options: &InputOptions<'_>) -> Vec<InputLine> {
+    read::parse_input(bytes, options, &mut |_, _| ControlFlow::Continue(())).expect("read")
 }
 
 /// Token at the beginning of a text.
@@ -42,24 +45,24 @@ pub(crate) const END_OF_TEXT: char = '\u{3}';
 /// Tokenizer whose tokens are the bytes of UTF-8, with `BOS` before a raw prompt, and a chat
 /// template in angle brackets that describes tool calls as Hermes does.
 #[derive(Debug)]
-pub(crate) struct Bytes {
+pub(crate) struct ByteCodec {
     /// `None` if the model has no chat template.
     template: Option<&'static str>,
     /// Strips the first space of a text, as SentencePiece decoders do.
     strips: bool,
 }
 
-impl Bytes {
+impl ByteCodec {
     /// A tokenizer without a chat template.
-    pub(crate) const PLAIN: Bytes = Bytes { template: None, strips: false };
-    pub(crate) const STRIPPING: Bytes = Bytes { template: None, strips: true };
-    pub(crate) const CHAT: Bytes = Bytes {
+    pub(crate) const PLAIN: ByteCodec = ByteCodec { template: None, strips: false };
+    pub(crate) const STRIPPING: ByteCodec = ByteCodec { template: None, strips: true };
+    pub(crate) const CHAT: ByteCodec = ByteCodec {
         template: Some("tools: <tool_call>{\"name\": ..., \"arguments\": ...}</tool_call>"),
         strips: false,
     };
     /// A model that thinks before it answers; with the variable `think`, prompts end within
     /// thoughts.
-    pub(crate) const THINKING: Bytes = Bytes {
+    pub(crate) const THINKING: ByteCodec = ByteCodec {
         template: Some(
             "tools: <think></think><tool_call>{\"name\": ..., \"arguments\": ...}</tool_call>",
         ),
@@ -67,7 +70,7 @@ impl Bytes {
     };
 }
 
-impl TextCodec for Bytes {
+impl TextCodec for ByteCodec {
     fn encode(&self, text: &str, max_tokens: usize) -> Result<Vec<u32>, CodecError> {
         if text.contains('\u{1}') {
             return Err(CodecError::Refused("the vocabulary has no such character".to_owned()));
@@ -94,14 +97,14 @@ impl TextCodec for Bytes {
         if self.template.is_none() {
             return Err(CodecError::Refused("this model has no chat template".to_owned()));
         }
-        let more = |turn: &Turn| -> String {
-            turn.more.iter().map(|(name, value)| format!(" {name}={value}")).collect()
+        let more = |turn: &ChatTurn| -> String {
+            turn.extra_fields.iter().map(|(name, value)| format!(" {name}={value}")).collect()
         };
         let tools: String = chat.tools.iter().map(|tool| format!("<tool>{tool}")).collect();
         let turns = chat.turns.iter();
         let turns = turns.map(|turn| format!("<{}{}>{}", turn.role, more(turn), turn.content));
         let thinks = chat.variables.iter().any(|(name, value)| name == "think" && value == "true");
-        let end = match (thinks, chat.continues) {
+        let end = match (thinks, chat.continues_last_turn) {
             _ if chat.omits_generation_prompt => "<end>",
             (true, _) => "<think>\n",
             (false, true) => "<continued>",
@@ -161,7 +164,7 @@ impl ByteStream {
         for token in &context.tokens {
             stream.take(*token);
         }
-        stream.strips &= !context.keeps_space;
+        stream.strips &= !context.keeps_leading_space;
         stream
     }
 
@@ -185,7 +188,7 @@ impl ByteStream {
 /// Engine that repeats the prompt until `max_new`; an `EOS` in the prompt ends the answer there.
 /// With a temperature every token is mixed with the sampling key, so that a wrong key is detected.
 #[derive(Debug)]
-pub(super) struct Echo {
+pub(super) struct EchoEngine {
     pub(super) capacity: usize,
     /// Sizes of the groups that ran.
     pub(super) groups: Vec<usize>,
@@ -197,12 +200,16 @@ pub(super) struct Echo {
     pub(super) saved: usize,
 }
 
-impl Echo {
-    pub(super) fn new(capacity: usize) -> Echo {
-        Echo { capacity, groups: Vec::new(), late: 1, ends: None, saved: 0 }
+impl EchoEngine {
+    pub(super) fn new(capacity: usize) -> EchoEngine {
+        EchoEngine { capacity, groups: Vec::new(), late: 1, ends: None, saved: 0 }
     }
 
-    fn answer(&self, sequence: &Sequence<'_>, mut each: impl FnMut(u32) -> Verdict) -> Generated {
+    fn answer(
+        &self,
+        sequence: &BatchSequence<'_>,
+        mut each: impl FnMut(u32) -> Verdict,
+    ) -> GenerationOutput {
         let mut tokens = Vec::new();
         let ended = |tokens: Vec<u32>, finish| {
             // The token itself, then those before it in the vocabulary.
@@ -215,7 +222,7 @@ impl Echo {
                 };
                 tokens.iter().copied().flat_map(of_token).collect()
             };
-            Generated {
+            GenerationOutput {
                 logprobs: of(&tokens, sequence.logprobs),
                 prompt_logprobs: of(&sequence.prompt[1..], sequence.prompt_logprobs),
                 tokens,
@@ -230,7 +237,7 @@ impl Echo {
                 token = (u64::from(token) + (key >> (step % 8)) % 7) as u32;
             }
             if token == EOS && !sequence.ignore_eos {
-                return ended(tokens, Finish::Stop);
+                return ended(tokens, FinishCause::Stop);
             }
             tokens.push(token);
             if left == usize::MAX && each(token) == Verdict::Stop {
@@ -239,17 +246,17 @@ impl Echo {
                 left -= 1;
             }
             if left == 0 {
-                return ended(tokens, Finish::Stop);
+                return ended(tokens, FinishCause::Stop);
             }
         }
-        ended(tokens, Finish::Length)
+        ended(tokens, FinishCause::Length)
     }
 }
 
-impl Engine for Echo {
+impl BatchEngine for EchoEngine {
     fn run(
         &mut self,
-        sequences: &[Sequence<'_>],
+        sequences: &[BatchSequence<'_>],
         observer: &mut dyn Observer,
     ) -> Result<(), EngineError> {
         assert!(!sequences.is_empty());
@@ -263,8 +270,8 @@ impl Engine for Echo {
             }
             for index in order {
                 let generated =
-                    self.answer(&sequences[index], |token| observer.token(index, token));
-                if observer.finished(index, generated).is_break() {
+                    self.answer(&sequences[index], |token| observer.on_token(index, token));
+                if observer.on_finished(index, generated).is_break() {
                     return Err(EngineError::Interrupted);
                 }
             }
@@ -278,20 +285,20 @@ impl Engine for Echo {
 
 /// Directory with an input and an output, and the options of the job between them.
 #[derive(Debug)]
-pub(super) struct Desk {
+pub(super) struct TestJob {
     folder: tempfile::TempDir,
     pub(super) options: JobOptions,
     pub(super) context: usize,
-    pub(super) codec: Option<Bytes>,
+    pub(super) codec: Option<ByteCodec>,
     pub(super) fingerprint: String,
 }
 
-impl Desk {
-    pub(super) fn new(input: &[u8]) -> Desk {
-        Desk::named("in.jsonl", input)
+impl TestJob {
+    pub(super) fn new(input: &[u8]) -> TestJob {
+        TestJob::named("in.jsonl", input)
     }
 
-    pub(super) fn named(name: &str, input: &[u8]) -> Desk {
+    pub(super) fn named(name: &str, input: &[u8]) -> TestJob {
         // In memory if possible: a test of every truncation point syncs often.
         let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
         let folder = folder.expect("a temporary folder");
@@ -302,18 +309,18 @@ impl Desk {
         let then = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_700_000_000);
         file.set_modified(then).expect("ours");
         let options = JobOptions {
-            input: Place::File(path),
-            output: Place::File(folder.path().join("out.jsonl")),
+            input: IoTarget::File(path),
+            output: IoTarget::File(folder.path().join("out.jsonl")),
             mode: OutputMode::New,
             chat: false,
-            chats: ChatOptions::default(),
+            chat_options: ChatOptions::default(),
             max_tokens: None,
             seed: 0,
             defaults: Defaults::default(),
             ignore_unknown_fields: false,
         };
-        let codec = Some(Bytes::CHAT);
-        Desk { folder, options, context: 64, codec, fingerprint: "fp_test".to_owned() }
+        let codec = Some(ByteCodec::CHAT);
+        TestJob { folder, options, context: 64, codec, fingerprint: "fp_test".to_owned() }
     }
 
     pub(super) fn path(&self, name: &str) -> PathBuf {
@@ -322,8 +329,8 @@ impl Desk {
 
     pub(super) fn output_path(&self) -> &Path {
         match &self.options.output {
-            Place::File(path) => path,
-            Place::Standard => panic!("tests write files"),
+            IoTarget::File(path) => path,
+            IoTarget::Standard => panic!("tests write files"),
         }
     }
 
@@ -337,22 +344,27 @@ impl Desk {
         lines.map(|line| serde_json::from_slice(line).expect("an output line")).collect()
     }
 
-    pub(super) fn prepare(&self) -> Result<Job<'_>, JobError> {
-        let facts = ModelFacts {
+    pub(super) fn prepare(&self) -> Result<BatchJob<'_>, JobError> {
+        let facts = ModelInfo {
             name: "echo".to_owned(),
             aliases: vec!["org/echo".to_owned()],
-            limits: Limits { context: self.context, vocab_size: 300, unread_tokenizer: None },
+            limits: ModelLimits {
+                context: self.context,
+                vocab_size: 300,
+                unsupported_tokenizer: None,
+            },
             codec: self.codec.as_ref().map(|codec| codec as &dyn TextCodec),
         };
-        let read = ReadJob::read(&self.options, facts, &mut Reading::silent(), &|| false)?;
-        read.open(self.fingerprint.clone())
+        let read =
+            PreparedJob::prepare(&self.options, facts, &mut ProgressCounter::silent(), &|| false)?;
+        read.resume(self.fingerprint.clone())
     }
 
-    pub(super) fn run(&self, engine: &mut Echo) -> Result<Summary, JobError> {
+    pub(super) fn run(&self, engine: &mut EchoEngine) -> Result<JobSummary, JobError> {
         let job = self.prepare()?;
-        match job.demand() {
-            Some(_) => job.run(Some(engine), &mut Silent, &|| false),
-            None => job.run(None, &mut Silent, &|| false),
+        match job.workload() {
+            Some(_) => job.run(Some(engine), &mut SilentProgress, &|| false),
+            None => job.run(None, &mut SilentProgress, &|| false),
         }
     }
 

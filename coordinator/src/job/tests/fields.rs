@@ -2,48 +2,48 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::boundary::engine::Sampling;
-use crate::job::input::{Format, InputOptions};
+use crate::engine_api::batch::Sampling;
+use crate::job::input::{InputFormat, InputOptions};
 use crate::job::sink::OutputMode;
 use crate::openai::body::defaults::Defaults;
-use crate::openai::body::unread::Unread;
+use crate::openai::body::unknown_fields::UnknownFieldPolicy;
 use crate::openai::chats::ChatRules;
-use crate::openai::item::{ErrorCode, Item, Request};
-use crate::openai::prompt::Limits;
+use crate::openai::input_line::{CompletionRequest, ErrorCode, InputLine};
+use crate::openai::prompt::ModelLimits;
 
-use super::fake::{Bytes, Desk, Echo, read_items};
+use super::fake::{ByteCodec, EchoEngine, TestJob, read_items};
 
-const CODEC: Bytes = Bytes::CHAT;
+const CODEC: ByteCodec = ByteCodec::CHAT;
 
 struct Reading {
-    format: Format,
+    format: InputFormat,
     chat: bool,
     defaults: Defaults,
-    unread: Unread,
+    unread: UnknownFieldPolicy,
 }
 
 impl Reading {
     fn lines() -> Reading {
-        let (defaults, unread) = (Defaults::default(), Unread::default());
-        Reading { format: Format::JsonLines, chat: false, defaults, unread }
+        let (defaults, unread) = (Defaults::default(), UnknownFieldPolicy::default());
+        Reading { format: InputFormat::JsonLines, chat: false, defaults, unread }
     }
 
-    fn read(&self, line: &str) -> Result<Request, (ErrorCode, String)> {
+    fn read(&self, line: &str) -> Result<CompletionRequest, (ErrorCode, String)> {
         let options = InputOptions {
             format: self.format,
             chat: self.chat,
-            chats: &ChatRules::default(),
+            chat_rules: &ChatRules::default(),
             max_tokens: None,
             seed: 0,
             now_s: 0,
             defaults: &self.defaults,
-            unread: &self.unread,
+            unknown_fields: &self.unread,
             codec: Some(&CODEC),
-            limits: Limits { context: 256, vocab_size: 300, unread_tokenizer: None },
+            limits: ModelLimits { context: 256, vocab_size: 300, unsupported_tokenizer: None },
         };
         match read_items(line.as_bytes(), &options).pop().expect("an item") {
-            Item::Request(request) => Ok(request),
-            Item::Error(error) => Err((error.rejection.code, error.rejection.message)),
+            InputLine::Request(request) => Ok(request),
+            InputLine::Error(error) => Err((error.rejection.code, error.rejection.message)),
         }
     }
 
@@ -188,7 +188,7 @@ fn an_answer_may_go_on_with_the_last_message() {
 
 #[test]
 fn what_is_not_implemented_is_left_out_where_that_was_asked_for() {
-    let reading = Reading { unread: Unread::new(true), ..Reading::lines() };
+    let reading = Reading { unread: UnknownFieldPolicy::new(true), ..Reading::lines() };
     reading.read(&batch(object(json!({"length_penalty": 1.2, "mood": "gay"})))).expect("read");
     let message = json!({"messages": [{"role": "user", "content": "a", "weight": 1}]});
     reading.read(&message.to_string()).expect("read");
@@ -202,12 +202,12 @@ fn what_is_not_implemented_is_left_out_where_that_was_asked_for() {
 
 #[test]
 fn other_columns_of_short_lines_go_into_the_output() {
-    let mut desk = Desk::new(
+    let mut desk = TestJob::new(
         b"{\"id\": 7, \"prompt\": [5], \"label\": \
          {\"a\": [1.50]}, \"none\": null, \"max_tokens\": 1}\n{\"prompt\": [6], \"max_tokens\": \
          1}\n",
     );
-    desk.run(&mut Echo::new(2)).expect("runs");
+    desk.run(&mut EchoEngine::new(2)).expect("runs");
     let lines = desk.lines();
     assert_eq!(Value::from(lines[0].columns.clone()), json!({"id": 7, "label": {"a": [1.5]}}));
     assert!(lines[1].columns.is_empty());
@@ -235,7 +235,8 @@ fn the_command_line_says_what_a_line_does_not() {
     let expected = Sampling { temperature: 0.7, top_p: 0.9, ..Sampling::GREEDY };
     assert_eq!((request.sampling, &request.stop[..]), (expected, &["\n".to_owned()][..]));
     assert!(request.grammar.is_some());
-    let text = Reading { format: Format::Text, defaults: defaults.clone(), ..Reading::lines() };
+    let text =
+        Reading { format: InputFormat::Text, defaults: defaults.clone(), ..Reading::lines() };
     assert_eq!(text.read("a").expect("read").sampling, expected);
     // Fields of a line take precedence, and batch lines ignore the defaults.
     let own =
@@ -257,6 +258,6 @@ fn a_system_message_is_put_before_chats_that_have_none() {
     assert_eq!(reading.prompt(own), "<developer>b<user>a");
     let raw = reading.read(r#"{"prompt": "a"}"#).expect_err("no chat");
     assert!(raw.1.contains("--chat"), "{raw:?}");
-    let chat = Reading { chat: true, format: Format::Text, ..reading };
+    let chat = Reading { chat: true, format: InputFormat::Text, ..reading };
     assert_eq!(chat.prompt("a"), "<system>Brief.<user>a");
 }

@@ -1,46 +1,46 @@
 //! Tests of every rule of the input, one line each.
 
-use crate::boundary::codec::TextCodec;
-use crate::boundary::engine::{Penalties, Sampling};
+use crate::engine_api::batch::{Penalties, Sampling};
+use crate::engine_api::codec::TextCodec;
 use crate::job::error::JobError;
-use crate::job::input::{Format, InputOptions};
-use crate::openai::item::{Endpoint, ErrorCode, Item, LineError, Request};
-use crate::openai::prompt::Limits;
+use crate::job::input::{InputFormat, InputOptions};
+use crate::openai::input_line::{CompletionRequest, Endpoint, ErrorCode, InputLine, LineError};
+use crate::openai::prompt::ModelLimits;
 
-use super::fake::{BOS, Bytes, Desk, read_items};
+use super::fake::{BOS, ByteCodec, TestJob, read_items};
 
-const CODEC: Bytes = Bytes::CHAT;
+const CODEC: ByteCodec = ByteCodec::CHAT;
 
 fn options(codec: Option<&dyn TextCodec>) -> InputOptions<'_> {
     InputOptions {
-        format: Format::JsonLines,
+        format: InputFormat::JsonLines,
         chat: false,
-        chats: Box::leak(Box::default()),
+        chat_rules: Box::leak(Box::default()),
         max_tokens: None,
         seed: 7,
         now_s: 0,
         defaults: Box::leak(Box::default()),
-        unread: Box::leak(Box::default()),
+        unknown_fields: Box::leak(Box::default()),
         codec,
-        limits: Limits { context: 64, vocab_size: 300, unread_tokenizer: None },
+        limits: ModelLimits { context: 64, vocab_size: 300, unsupported_tokenizer: None },
     }
 }
 
-fn read(bytes: &[u8]) -> Vec<Item> {
+fn read(bytes: &[u8]) -> Vec<InputLine> {
     read_items(bytes, &options(Some(&CODEC)))
 }
 
-pub(super) fn request(line: &str) -> Request {
+pub(super) fn request(line: &str) -> CompletionRequest {
     match read(line.as_bytes()).pop().expect("one item") {
-        Item::Request(request) => request,
-        Item::Error(error) => panic!("{line}: {error:?}"),
+        InputLine::Request(request) => request,
+        InputLine::Error(error) => panic!("{line}: {error:?}"),
     }
 }
 
-fn error_in(items: Vec<Item>) -> LineError {
+fn error_in(items: Vec<InputLine>) -> LineError {
     match items.into_iter().last().expect("one item") {
-        Item::Error(error) => error,
-        Item::Request(request) => panic!("{request:?}"),
+        InputLine::Error(error) => error,
+        InputLine::Request(request) => panic!("{request:?}"),
     }
 }
 
@@ -90,7 +90,7 @@ fn batch_lines_of_both_endpoints() {
     let (temperature, top_p, top_k, min_p, min_tokens) = (0.5, 0.9, 40, 0.1, 2);
     let sampling = Sampling { temperature, top_p, top_k, min_p, penalties, min_tokens };
     assert_eq!((text.sampling, text.seed, text.n), (sampling, 11, 3));
-    assert_eq!((text.logprobs, text.logprobs_of_token()), (Some(2), 3));
+    assert_eq!((text.logprobs, text.logprobs_per_token()), (Some(2), 3));
     assert_eq!(text.stop[..], ["\n"]);
     let chat = request(
         r#"{"custom_id": "y", "method": "POST", "url": "/v1/chat/completions", "body": {"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}], "max_completion_tokens": 5, "stop": ["a", "b"]}}"#,
@@ -120,9 +120,9 @@ fn prompts_in_all_four_forms() {
 #[test]
 fn blank_lines_crlf_and_bom() {
     let items = read(b"\xef\xbb\xbf{\"prompt\": \"a\"}\r\n\r\n  \t\n{\"prompt\": \"b\"}\r\n\n");
-    let lines: Vec<usize> = items.iter().map(Item::line).collect();
+    let lines: Vec<usize> = items.iter().map(InputLine::line).collect();
     assert_eq!(lines, [1, 4]);
-    assert!(items.iter().all(|item| matches!(item, Item::Request(_))), "{items:?}");
+    assert!(items.iter().all(|item| matches!(item, InputLine::Request(_))), "{items:?}");
     assert!(read(b"").is_empty() && read(b"\n\r\n").is_empty());
 }
 
@@ -134,13 +134,13 @@ fn a_bad_line_names_its_line_and_leaves_the_others() {
     let codes: Vec<Option<ErrorCode>> = items
         .iter()
         .map(|item| match item {
-            Item::Error(error) => Some(error.rejection.code),
-            Item::Request(_) => None,
+            InputLine::Error(error) => Some(error.rejection.code),
+            InputLine::Request(_) => None,
         })
         .collect();
     let (json, utf8) = (Some(ErrorCode::InvalidJson), Some(ErrorCode::InvalidUtf8));
     assert_eq!(codes, [None, json, utf8, json, None]);
-    let Item::Error(error) = &items[1] else { panic!("an error") };
+    let InputLine::Error(error) = &items[1] else { panic!("an error") };
     assert_eq!(error.line, 2);
     assert!(error.rejection.message.contains("column"), "{error:?}");
 }
@@ -150,7 +150,7 @@ fn duplicate_ids_are_errors_of_the_later_line() {
     let items = read(
         b"{\"custom_id\": \"a\", \"prompt\": \"x\"}\n{\"custom_id\": \"a\", \"prompt\": \"y\"}",
     );
-    assert!(matches!(items[0], Item::Request(_)));
+    assert!(matches!(items[0], InputLine::Request(_)));
     let error = error_in(items);
     assert_eq!(error.rejection.code, ErrorCode::DuplicateCustomId);
     assert!(error.rejection.message.contains("\"a\" was already used in line 1"), "{error:?}");
@@ -165,18 +165,20 @@ fn duplicate_ids_are_errors_of_the_later_line() {
 #[test]
 fn chats_are_not_cut_at_the_few_tokens_of_a_completion() {
     let wide = InputOptions {
-        limits: Limits { context: 8192, ..options(Some(&CODEC)).limits },
+        limits: ModelLimits { context: 8192, ..options(Some(&CODEC)).limits },
         ..options(Some(&CODEC))
     };
     let max_new = |line: &[u8], options: &InputOptions<'_>| {
-        let Item::Request(request) = read_items(line, options).remove(0) else { panic!("runs") };
+        let InputLine::Request(request) = read_items(line, options).remove(0) else {
+            panic!("runs")
+        };
         request.prompts[0].max_new
     };
     let chat = br#"{"messages": [{"role": "user", "content": "a"}]}"#;
     let completion = br#"{"prompt": "a"}"#;
     assert_eq!((max_new(chat, &wide), max_new(completion, &wide)), (1024, 16));
     assert_eq!(max_new(completion, &InputOptions { chat: true, ..wide }), 1024);
-    let limits = Limits { context: 100, ..wide.limits };
+    let limits = ModelLimits { context: 100, ..wide.limits };
     let narrow = InputOptions { limits, ..wide };
     assert_eq!(max_new(chat, &narrow), 100 - tokens("<user>a").len() as u32);
     let given = InputOptions { max_tokens: Some(40), ..wide };
@@ -185,15 +187,15 @@ fn chats_are_not_cut_at_the_few_tokens_of_a_completion() {
 
 #[test]
 fn ids_that_are_made_up_follow_the_content() {
-    let ids = |bytes: &[u8], format: Format| -> Vec<String> {
+    let ids = |bytes: &[u8], format: InputFormat| -> Vec<String> {
         let options = InputOptions { format, ..options(Some(&CODEC)) };
         let of = |item| match item {
-            Item::Request(request) => request.custom_id,
-            Item::Error(error) => error.custom_id,
+            InputLine::Request(request) => request.custom_id,
+            InputLine::Error(error) => error.custom_id,
         };
         read_items(bytes, &options).into_iter().map(of).collect()
     };
-    for format in [Format::JsonLines, Format::Text] {
+    for format in [InputFormat::JsonLines, InputFormat::Text] {
         let before =
             ids(b"{\"prompt\": \"a\"}\n{\"prompt\": \"b\"}\n{\"prompt\": \"a\"}\n", format);
         assert!(before[0] != before[1] && before[2] == format!("{}-2", before[0]), "{before:?}");
@@ -365,8 +367,8 @@ fn context_and_vocabulary() {
 #[test]
 fn without_tokenizer_only_token_ids_run() {
     let code = |line: &[u8]| match &read_items(line, &options(None))[0] {
-        Item::Error(error) => Some(error.rejection.code),
-        Item::Request(_) => None,
+        InputLine::Error(error) => Some(error.rejection.code),
+        InputLine::Request(_) => None,
     };
     assert_eq!(code(br#"{"prompt": [5, 6]}"#), None);
     let none = Some(ErrorCode::NoTokenizer);
@@ -379,7 +381,7 @@ fn without_tokenizer_only_token_ids_run() {
 fn a_tokenizer_that_cannot_be_read_is_named() {
     let sentence = |line: &[u8], unread_tokenizer| {
         let mut options = options(None);
-        options.limits.unread_tokenizer = unread_tokenizer;
+        options.limits.unsupported_tokenizer = unread_tokenizer;
         error_in(read_items(line, &options)).rejection.message
     };
     let prompt = br#"{"prompt": "a"}"#;
@@ -402,7 +404,7 @@ fn text_that_the_model_refuses() {
     let long = format!(r#"{{"prompt": "{}"}}"#, "a".repeat(1000));
     refused(&long, ErrorCode::ContextLengthExceeded, "1000 tokens");
     refused(r#"{"prompt": "\u0001"}"#, ErrorCode::Tokenizer, "no such character");
-    let plain = Bytes::PLAIN;
+    let plain = ByteCodec::PLAIN;
     let line = br#"{"messages": [{"role": "user", "content": "a"}]}"#;
     let error = error_in(read_items(line, &options(Some(&plain))));
     assert_eq!(error.rejection.code, ErrorCode::ChatTemplate);
@@ -410,14 +412,14 @@ fn text_that_the_model_refuses() {
 
 #[test]
 fn text_files_and_chat() {
-    let text = InputOptions { format: Format::Text, ..options(Some(&CODEC)) };
+    let text = InputOptions { format: InputFormat::Text, ..options(Some(&CODEC)) };
     let prompts = |bytes: &[u8], options: &InputOptions<'_>| -> Vec<(usize, Vec<u32>)> {
         let items = read_items(bytes, options);
         items
             .into_iter()
             .map(|item| match item {
-                Item::Request(request) => (request.line, request.prompts[0].tokens.clone()),
-                Item::Error(error) => panic!("{error:?}"),
+                InputLine::Request(request) => (request.line, request.prompts[0].tokens.clone()),
+                InputLine::Error(error) => panic!("{error:?}"),
             })
             .collect()
     };
@@ -427,7 +429,7 @@ fn text_files_and_chat() {
     assert_eq!(prompts(bytes, &text), expected);
     let chat = InputOptions { chat: true, ..text };
     assert_eq!(prompts(b"hi\n", &chat), [(1, tokens("<user>hi"))]);
-    let lines = InputOptions { format: Format::JsonLines, ..chat };
+    let lines = InputOptions { format: InputFormat::JsonLines, ..chat };
     let mixed = b"{\"prompt\": \"hi\"}\n{\"prompt\": [5]}\n{\"messages\": \
      [{\"role\": \"user\", \"content\": \"yo\"}]}";
     let expected = [(1, tokens("<user>hi")), (2, vec![5]), (3, tokens("<user>yo"))];
@@ -439,14 +441,14 @@ fn text_files_and_chat() {
 #[test]
 fn requests_in_another_wrapping_are_refused_as_a_whole() {
     let array = b" [{\"prompt\": \"a\"},\n {\"prompt\": \"b\"}]\n";
-    let refused = |desk: Desk| desk.prepare().expect_err("refused");
-    assert!(matches!(refused(Desk::new(array)), JobError::ArrayInput { .. }));
+    let refused = |desk: TestJob| desk.prepare().expect_err("refused");
+    assert!(matches!(refused(TestJob::new(array)), JobError::ArrayInput { .. }));
     for name in ["in.jsonl", "in.txt"] {
-        let gzip = Desk::named(name, b"\x1f\x8b\x08\x00and so on");
+        let gzip = TestJob::named(name, b"\x1f\x8b\x08\x00and so on");
         assert!(matches!(refused(gzip), JobError::CompressedInput { .. }));
     }
     // A text may begin with a bracket, and a line that is not an object is an error of that line
     // only.
-    assert!(Desk::named("in.txt", array).prepare().is_ok());
-    assert!(Desk::new(b"[5, 6]\n{\"prompt\": \"b\"}\n").prepare().is_ok());
+    assert!(TestJob::named("in.txt", array).prepare().is_ok());
+    assert!(TestJob::new(b"[5, 6]\n{\"prompt\": \"b\"}\n").prepare().is_ok());
 }

@@ -1,13 +1,13 @@
 //! Tests of whole jobs with a deterministic engine.
 
+mod eta;
 pub(crate) mod fake;
 mod fields;
-mod forms;
+mod grammars;
 mod input;
 mod notices;
 mod process;
 mod prompts;
-mod remaining;
 mod resume;
 mod run;
 pub(crate) mod schema;

@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use super::fake::{Desk, Echo};
+use super::fake::{EchoEngine, TestJob};
 
 fn batch_line(id: usize, body: &Value) -> String {
     let url = "/v1/completions";
@@ -11,9 +11,9 @@ fn batch_line(id: usize, body: &Value) -> String {
     format!("{line}\n")
 }
 
-fn desk(bodies: &[Value]) -> Desk {
+fn desk(bodies: &[Value]) -> TestJob {
     let lines = bodies.iter().enumerate().map(|(id, body)| batch_line(id, body));
-    Desk::new(lines.collect::<String>().as_bytes())
+    TestJob::new(lines.collect::<String>().as_bytes())
 }
 
 #[test]
@@ -29,7 +29,7 @@ fn requests_for_other_models_are_told_of_once() {
                     gpt-4o\u{fffd}[2J.";
     assert_eq!(desk.prepare().expect("prepared").notes(), [expected]);
     // These requests are answered nevertheless.
-    assert_eq!(desk.run(&mut Echo::new(2)).expect("runs").answered, 5);
+    assert_eq!(desk.run(&mut EchoEngine::new(2)).expect("runs").answered, 5);
 }
 
 #[test]
@@ -45,7 +45,7 @@ fn answers_that_the_context_shortens_are_told_of_once() {
          line 2: {warning}"
     );
     assert_eq!(desk.prepare().expect("prepared").notes(), [expected]);
-    desk.run(&mut Echo::new(2)).expect("runs");
+    desk.run(&mut EchoEngine::new(2)).expect("runs");
     let output = String::from_utf8(desk.output()).expect("UTF-8");
     let warnings = output.lines().map(|line| {
         let line: Value = serde_json::from_str(line).expect("JSON");
@@ -59,7 +59,7 @@ fn answers_that_the_context_shortens_are_told_of_once() {
 fn an_answer_with_a_form_must_fit_the_context() {
     let form = json!({"choice": ["a"]});
     let desk = desk(&[json!({"prompt": "a", "max_tokens": 64, "structured_outputs": form})]);
-    assert_eq!(desk.run(&mut Echo::new(1)).expect("runs").failed_lines, [1]);
+    assert_eq!(desk.run(&mut EchoEngine::new(1)).expect("runs").failed_lines, [1]);
     let output = String::from_utf8(desk.output()).expect("UTF-8");
     let line: Value = serde_json::from_str(output.trim()).expect("JSON");
     assert_eq!(line["error"]["code"], "context_length_exceeded");
@@ -68,6 +68,6 @@ fn an_answer_with_a_form_must_fit_the_context() {
 #[test]
 fn several_answers_to_a_request_are_counted_apart_from_it() {
     let desk = desk(&[json!({"prompt": "a", "n": 3, "max_tokens": 1, "ignore_eos": true})]);
-    let summary = desk.run(&mut Echo::new(2)).expect("runs");
+    let summary = desk.run(&mut EchoEngine::new(2)).expect("runs");
     assert_eq!(summary.to_string(), "1 answered with 3 answers, 0 failed");
 }

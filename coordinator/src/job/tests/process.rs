@@ -8,7 +8,7 @@ use rustix::process::{Signal, getpid, kill_process};
 
 use crate::interrupt::Interrupt;
 use crate::job::error::JobError;
-use crate::job::sink::{OutputMode, Place, Sink};
+use crate::job::sink::{IoTarget, OutputMode, OutputSink};
 
 const CHILD: &str = "COORDINATOR_TEST_CHILD";
 
@@ -55,7 +55,7 @@ fn a_reader_that_goes_away_is_a_broken_pipe() {
         // The harness has written its first lines. From the end of stdin on, stdout has no reader.
         eprintln!("ready");
         std::io::stdin().lines().for_each(drop);
-        let (mut sink, _) = Sink::open(&Place::Standard, OutputMode::New, None).unwrap();
+        let (mut sink, _) = OutputSink::open(&IoTarget::Standard, OutputMode::New, None).unwrap();
         let error = (0..100).find_map(|_| sink.append(&[b'x'; 65536]).err());
         assert!(matches!(error, Some(JobError::BrokenPipe)), "{error:?}");
         eprintln!("broken");

@@ -2,22 +2,22 @@
 
 use serde_json::{Value, json};
 
-use super::fake::{Desk, Echo};
+use super::fake::{EchoEngine, TestJob};
 use super::schema::{assert_shape, chat_completion, completion};
 use crate::exit::Exit;
 use crate::job::sink::OutputMode;
 
 fn run(lines: &[Value]) -> Vec<Value> {
     let desk = desk(lines);
-    assert_eq!(desk.run(&mut Echo::new(2)).expect("runs").exit(), Exit::Done);
+    assert_eq!(desk.run(&mut EchoEngine::new(2)).expect("runs").exit(), Exit::Done);
     written(&desk)
 }
 
-fn desk(lines: &[Value]) -> Desk {
-    Desk::new(lines.iter().map(|line| format!("{line}\n")).collect::<String>().as_bytes())
+fn desk(lines: &[Value]) -> TestJob {
+    TestJob::new(lines.iter().map(|line| format!("{line}\n")).collect::<String>().as_bytes())
 }
 
-fn written(desk: &Desk) -> Vec<Value> {
+fn written(desk: &TestJob) -> Vec<Value> {
     let output = String::from_utf8(desk.output()).expect("UTF-8");
     output.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
 }
@@ -51,7 +51,7 @@ fn a_prompt_alone_has_no_new_tokens_and_is_not_cut() {
         json!({"prompt": [97, 98], "prompt_logprobs": 0, "max_tokens": 0}),
     ];
     let desk = desk(&lines);
-    let summary = desk.run(&mut Echo::new(2)).expect("runs");
+    let summary = desk.run(&mut EchoEngine::new(2)).expect("runs");
     assert_eq!(summary.to_string(), "3 answered, 0 failed");
     let lines = written(&desk);
     let known = [json!([null, -0.25]), json!([null]), json!(null)];
@@ -89,16 +89,16 @@ fn log_probabilities_of_prompts_are_told_by_token_ids() {
 #[test]
 fn they_ask_for_another_engine_and_survive_an_interruption() {
     let plain = desk(&[json!({"prompt": "a", "echo": true})]);
-    assert!(!plain.prepare().expect("prepared").demand().expect("a demand").looks_at_prompts);
+    assert!(!plain.prepare().expect("prepared").workload().expect("a demand").evaluates_prompts);
     let mut desk = desk(&[
         json!({"prompt": [97, 98], "echo": true, "logprobs": 1, "n": 2, "max_tokens": 2}),
         json!({"prompt": [98, 99], "prompt_logprobs": 1, "max_tokens": 2}),
         json!({"messages": [{"role": "user", "content": "b"}], "prompt_logprobs": 0, "n": 3,
             "return_token_ids": true, "max_tokens": 2}),
     ]);
-    let demand = desk.prepare().expect("prepared").demand().expect("a demand");
-    assert!(demand.looks_at_prompts && demand.logprobs == 2);
-    desk.run(&mut Echo::new(2)).expect("runs");
+    let demand = desk.prepare().expect("prepared").workload().expect("a demand");
+    assert!(demand.evaluates_prompts && demand.logprobs == 2);
+    desk.run(&mut EchoEngine::new(2)).expect("runs");
     let of_chat = &written(&desk)[2]["response"]["body"];
     assert_eq!(of_chat["prompt_logprobs"].as_array().map(Vec::len), Some("<user>b".len()));
     assert_eq!(of_chat["prompt_token_ids"][0], json!(b'<'));
@@ -106,7 +106,7 @@ fn they_ask_for_another_engine_and_survive_an_interruption() {
     desk.options.mode = OutputMode::Resume;
     for bytes in 0..whole.len() {
         std::fs::write(desk.output_path(), &whole[..bytes]).expect("writable");
-        desk.run(&mut Echo::new(2)).expect("runs");
+        desk.run(&mut EchoEngine::new(2)).expect("runs");
         assert_eq!(desk.output(), whole, "{bytes} bytes");
     }
 }
@@ -115,7 +115,7 @@ fn they_ask_for_another_engine_and_survive_an_interruption() {
 fn what_has_no_place_for_them_is_refused() {
     let refused = |line: Value, said: &str| {
         let desk = desk(&[line]);
-        let _ = desk.run(&mut Echo::new(1)).expect("runs");
+        let _ = desk.run(&mut EchoEngine::new(1)).expect("runs");
         let message = written(&desk)[0]["error"]["message"].to_string();
         assert!(message.contains(said), "{message}");
     };

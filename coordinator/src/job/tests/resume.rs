@@ -1,22 +1,22 @@
 //! Tests that a resumed job ends in the bytes of an undisturbed one, wherever it was cut.
 
-use crate::boundary::engine::EngineError;
+use crate::engine_api::batch::EngineError;
 use crate::job::error::JobError;
 use crate::job::sink::OutputMode;
 
-use super::fake::{Desk, Echo};
+use super::fake::{EchoEngine, TestJob};
 
 /// Requests of several kinds between invalid lines.
 const INPUT: &[u8] = b"{\n{\"custom_id\": \"a\", \"prompt\": \"one\", \"max_tokens\": 3}\n{\"custom_id\": \"b\", \"prompt\": [\"x\", \"y\"], \"max_tokens\": 2, \"temperature\": 1}\n{\"custom_id\": \"a\", \"prompt\": \"again\"}\n{\"messages\": [{\"role\": \"user\", \"content\": \"\xc3\xa9\"}], \"max_tokens\": 2}\n\n{\"prompt\": \"\"}\n{\"prompt\": \"six\", \"max_tokens\": 1}\n{\"tools\": 2}\n";
 
-fn undisturbed(desk: &Desk) -> Vec<u8> {
+fn undisturbed(desk: &TestJob) -> Vec<u8> {
     let _ = std::fs::remove_file(desk.output_path());
-    desk.run(&mut Echo::new(2)).unwrap();
+    desk.run(&mut EchoEngine::new(2)).unwrap();
     desk.output()
 }
 
-fn desk() -> (Desk, Vec<u8>) {
-    let mut desk = Desk::new(INPUT);
+fn desk() -> (TestJob, Vec<u8>) {
+    let mut desk = TestJob::new(INPUT);
     let whole = undisturbed(&desk);
     desk.options.mode = OutputMode::Resume;
     (desk, whole)
@@ -31,7 +31,7 @@ fn cut_anywhere() {
     let (desk, whole) = desk();
     for cut in 0..=whole.len() {
         std::fs::write(desk.output_path(), &whole[..cut]).unwrap();
-        let mut engine = Echo::new(1 + cut % 4);
+        let mut engine = EchoEngine::new(1 + cut % 4);
         let summary = desk.run(&mut engine).unwrap();
         assert_eq!(desk.output(), whole, "cut at {cut}");
         assert_eq!((summary.answered, summary.failed_lines.len()), (4, 4), "cut at {cut}");
@@ -46,7 +46,7 @@ fn what_is_answered_is_not_computed_again() {
     let (desk, whole) = desk();
     let lines = index_of_lines(&whole);
     std::fs::write(desk.output_path(), lines[..3].concat()).unwrap();
-    let mut engine = Echo::new(8);
+    let mut engine = EchoEngine::new(8);
     desk.run(&mut engine).unwrap();
     // a and b (two prompts) are answered; the chat request and "six" are left.
     assert_eq!(engine.groups, [2]);
@@ -61,7 +61,7 @@ fn lines_missing_in_the_middle_are_filled_in() {
         let mut some = lines.clone();
         some.remove(missing);
         std::fs::write(desk.output_path(), some.concat()).unwrap();
-        desk.run(&mut Echo::new(2)).unwrap();
+        desk.run(&mut EchoEngine::new(2)).unwrap();
         assert_eq!(desk.output(), whole, "without line {missing}");
     }
     assert_eq!(desk.names(), ["in.jsonl", "out.jsonl"]);
@@ -79,7 +79,7 @@ fn error_lines_are_tried_again_and_repaired_ones_take_their_place() {
     let whole = undisturbed(&desk);
     desk.options.mode = OutputMode::Resume;
     std::fs::write(desk.output_path(), &without_tokenizer).unwrap();
-    desk.run(&mut Echo::new(3)).unwrap();
+    desk.run(&mut EchoEngine::new(3)).unwrap();
     assert_eq!(desk.output(), whole);
 
     // Some lines are repaired and others were answered before: the file is sorted at the end.
@@ -89,7 +89,7 @@ fn error_lines_are_tried_again_and_repaired_ones_take_their_place() {
             .map(|i| if pattern >> i & 1 == 0 { answered[i].clone() } else { failed[i].clone() })
             .collect();
         std::fs::write(desk.output_path(), mixed.concat()).unwrap();
-        desk.run(&mut Echo::new(2)).unwrap();
+        desk.run(&mut EchoEngine::new(2)).unwrap();
         assert_eq!(desk.output(), whole, "pattern {pattern:b}");
     }
 }
@@ -100,7 +100,7 @@ fn an_interrupted_resume_keeps_everything_and_can_be_resumed() {
     let lines = index_of_lines(&whole);
     let last_request = lines[6].clone();
     std::fs::write(desk.output_path(), last_request).unwrap();
-    let mut engine = Echo::new(1);
+    let mut engine = EchoEngine::new(1);
     engine.ends = Some((2, EngineError::Interrupted));
     let summary = desk.run(&mut engine).unwrap();
     assert_eq!(summary.answered, 2, "what was there, and \"a\", whose answer is the longest");
@@ -109,7 +109,7 @@ fn an_interrupted_resume_keeps_everything_and_can_be_resumed() {
     assert!(String::from_utf8_lossy(&begun).contains("\"unfinished\""), "one of two of \"b\"");
     let expected: Vec<_> = [0, 1, 3, 5, 6, 7].into_iter().map(|i| lines[i].clone()).collect();
     assert!(kept == expected, "in input order");
-    desk.run(&mut Echo::new(1)).unwrap();
+    desk.run(&mut EchoEngine::new(1)).unwrap();
     assert_eq!(desk.output(), whole);
 }
 
@@ -123,12 +123,12 @@ fn a_log_left_by_a_killed_resume_is_understood() {
     log.extend_from_slice(&lines[2][..20]);
     std::fs::write(desk.output_path(), log).unwrap();
     std::fs::write(desk.path(".out.jsonl.settling"), "half").unwrap();
-    desk.run(&mut Echo::new(2)).unwrap();
+    desk.run(&mut EchoEngine::new(2)).unwrap();
     assert_eq!(desk.output(), whole);
     assert_eq!(desk.names(), ["in.jsonl", "out.jsonl"]);
 }
 
-fn write_input(desk: &Desk, text: &str) {
+fn write_input(desk: &TestJob, text: &str) {
     let modified = std::fs::metadata(desk.path("in.jsonl")).unwrap().modified().unwrap();
     std::fs::write(desk.path("in.jsonl"), text).unwrap();
     let input = std::fs::File::options().write(true).open(desk.path("in.jsonl")).unwrap();
@@ -140,7 +140,7 @@ fn a_changed_request_is_answered_anew_only_where_replacing_is_asked_for() {
     let (mut desk, whole) = desk();
     let input = String::from_utf8(INPUT.to_vec()).unwrap();
     write_input(&desk, &input.replace("one", "another").replace("six", "seven"));
-    let error = desk.run(&mut Echo::new(4)).unwrap_err();
+    let error = desk.run(&mut EchoEngine::new(4)).unwrap_err();
     assert!(
         matches!(&error, JobError::ResumeOther { kept: 2, changed: 1, unasked: 1, line: 2, custom_id, .. }
             if custom_id == "a"),
@@ -150,10 +150,10 @@ fn a_changed_request_is_answered_anew_only_where_replacing_is_asked_for() {
     assert_eq!(desk.output(), whole, "nothing is changed");
     desk.options.mode = OutputMode::ResumeReplacing;
     let job = desk.prepare().unwrap();
-    let resumed = job.resumed().unwrap();
+    let resumed = job.resume_summary().unwrap();
     assert_eq!(resumed, "2 answers kept, 2 replaced or dropped, 2 remaining");
     drop(job);
-    let mut engine = Echo::new(4);
+    let mut engine = EchoEngine::new(4);
     desk.run(&mut engine).unwrap();
     assert_eq!(engine.groups, [2]);
     let resumed = desk.output();
@@ -163,19 +163,19 @@ fn a_changed_request_is_answered_anew_only_where_replacing_is_asked_for() {
 
 #[test]
 fn other_options_never_empty_an_output() {
-    type Change = fn(&mut Desk);
+    type Change = fn(&mut TestJob);
     let changes: [Change; 3] = [
         |desk| desk.options.max_tokens = Some(4000),
         |desk| desk.options.chat = true,
         |desk| write_input(desk, "{\"prompt\": \"something else\"}\n"),
     ];
     for (index, change) in changes.into_iter().enumerate() {
-        let mut desk = Desk::new(b"{\"prompt\": \"a\"}\n{\"prompt\": \"b\"}\n");
-        desk.run(&mut Echo::new(2)).unwrap();
+        let mut desk = TestJob::new(b"{\"prompt\": \"a\"}\n{\"prompt\": \"b\"}\n");
+        desk.run(&mut EchoEngine::new(2)).unwrap();
         let whole = desk.output();
         desk.options.mode = OutputMode::Resume;
         change(&mut desk);
-        let mut engine = Echo::new(2);
+        let mut engine = EchoEngine::new(2);
         engine.ends = Some((0, EngineError::Interrupted));
         let error = desk.run(&mut engine).unwrap_err();
         assert!(matches!(error, JobError::ResumeOther { kept: 0, .. }), "{index}: {error:?}");
@@ -185,11 +185,11 @@ fn other_options_never_empty_an_output() {
 
 #[test]
 fn inserted_lines_keep_the_answers_of_the_others() {
-    let mut desk = Desk::new(b"{\"prompt\": \"a\"}\n{\"prompt\": \"b\"}\n");
-    desk.run(&mut Echo::new(2)).unwrap();
+    let mut desk = TestJob::new(b"{\"prompt\": \"a\"}\n{\"prompt\": \"b\"}\n");
+    desk.run(&mut EchoEngine::new(2)).unwrap();
     desk.options.mode = OutputMode::Resume;
     write_input(&desk, "{\"prompt\": \"new\"}\n{\"prompt\": \"a\"}\n{\"prompt\": \"b\"}\n");
-    let mut engine = Echo::new(2);
+    let mut engine = EchoEngine::new(2);
     desk.run(&mut engine).unwrap();
     assert_eq!(engine.groups, [1], "only the new one");
     let resumed = desk.output();
@@ -208,7 +208,7 @@ fn an_input_that_was_touched_is_the_same_job() {
     // compare.
     for kept in 2..lines.len() {
         std::fs::write(desk.output_path(), lines[..kept].concat()).unwrap();
-        desk.run(&mut Echo::new(2)).unwrap();
+        desk.run(&mut EchoEngine::new(2)).unwrap();
         assert_eq!(desk.output(), whole, "{kept} lines");
     }
 }
@@ -217,11 +217,11 @@ fn an_input_that_was_touched_is_the_same_job() {
 fn outputs_of_another_kind_are_refused_and_kept() {
     let (mut desk, whole) = desk();
     "fp_other".clone_into(&mut desk.fingerprint);
-    let error = desk.run(&mut Echo::new(1)).unwrap_err();
+    let error = desk.run(&mut EchoEngine::new(1)).unwrap_err();
     assert!(matches!(error, JobError::ResumeFingerprint { line: 2, .. }), "{error}");
     assert!(error.to_string().contains("--force"), "{error}");
     "fp_test_amx".clone_into(&mut desk.fingerprint);
-    let error = desk.run(&mut Echo::new(1)).unwrap_err();
+    let error = desk.run(&mut EchoEngine::new(1)).unwrap_err();
     assert!(matches!(error, JobError::ResumeFingerprint { line: 2, .. }), "{error}");
     "fp_test".clone_into(&mut desk.fingerprint);
     for foreign in [
@@ -230,13 +230,13 @@ fn outputs_of_another_kind_are_refused_and_kept() {
         "{\"id\":\"x\",\"custom_id\":\"a\",\"response\":null,\"error\":null}\n",
     ] {
         std::fs::write(desk.output_path(), foreign).unwrap();
-        let error = desk.run(&mut Echo::new(1)).unwrap_err();
+        let error = desk.run(&mut EchoEngine::new(1)).unwrap_err();
         assert!(matches!(error, JobError::ResumeForeign { line: 1, .. }), "{error}");
         assert_eq!(desk.output(), foreign.as_bytes());
     }
     std::fs::write(desk.output_path(), &whole).unwrap();
     std::fs::write(desk.path("in.jsonl"), "{\"custom_id\": \"a\", \"prompt\": \"one\"}\n").unwrap();
-    let error = desk.run(&mut Echo::new(1)).unwrap_err();
+    let error = desk.run(&mut EchoEngine::new(1)).unwrap_err();
     assert!(
         matches!(&error, JobError::ResumeOther { custom_id, unasked: 3, changed: 1, .. }
             if custom_id == "a"),
@@ -249,7 +249,7 @@ fn outputs_of_another_kind_are_refused_and_kept() {
 fn resuming_what_is_not_there_begins() {
     let (desk, whole) = desk();
     std::fs::remove_file(desk.output_path()).unwrap();
-    desk.run(&mut Echo::new(2)).unwrap();
+    desk.run(&mut EchoEngine::new(2)).unwrap();
     assert_eq!(desk.output(), whole);
 }
 
@@ -257,12 +257,12 @@ fn resuming_what_is_not_there_begins() {
 fn an_existing_output_is_refused_without_resume_or_force() {
     let (mut desk, whole) = desk();
     desk.options.mode = OutputMode::New;
-    let error = desk.run(&mut Echo::new(1)).unwrap_err();
+    let error = desk.run(&mut EchoEngine::new(1)).unwrap_err();
     assert!(matches!(error, JobError::OutputExists { .. }), "{error}");
     assert!(error.to_string().contains("--resume") && error.to_string().contains("--force"));
     assert_eq!(desk.output(), whole);
     desk.options.mode = OutputMode::Overwrite;
-    desk.run(&mut Echo::new(1)).unwrap();
+    desk.run(&mut EchoEngine::new(1)).unwrap();
     assert_eq!(desk.output(), whole);
 }
 
@@ -271,11 +271,11 @@ fn answers_of_other_kernels_are_refused_by_name_and_kept() {
     let (mut desk, _) = desk();
     desk.options.mode = OutputMode::Overwrite;
     "fp_test_avx2".clone_into(&mut desk.fingerprint);
-    desk.run(&mut Echo::new(4)).unwrap();
+    desk.run(&mut EchoEngine::new(4)).unwrap();
     let whole = desk.output();
     desk.options.mode = OutputMode::Resume;
     "fp_test_avx512_cuda".clone_into(&mut desk.fingerprint);
-    let error = desk.run(&mut Echo::new(1)).unwrap_err();
+    let error = desk.run(&mut EchoEngine::new(1)).unwrap_err();
     assert!(matches!(error, JobError::ResumeKernels { line: 2, .. }), "{error}");
     let words = ["the kernels avx2,", "are avx512_cuda,", "TANDEM_KERNELS", "--force"];
     assert!(words.iter().all(|word| error.to_string().contains(word)), "{error}");

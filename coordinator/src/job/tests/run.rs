@@ -1,15 +1,15 @@
 //! Tests of running jobs: groups, answers, last lines, interruption.
 
-use crate::boundary::engine::{Engine, EngineError};
+use crate::engine_api::batch::{BatchEngine, EngineError};
 use crate::exit::Exit;
 use crate::job::error::JobError;
-use crate::job::progress::{Expected, Lines, Silent};
+use crate::job::progress::{EtaConfig, LineProgress, SilentProgress};
 use crate::job::sink::OutputMode;
-use crate::job::summary::Summary;
+use crate::job::summary::JobSummary;
 use crate::openai::fingerprint::content_id;
 use crate::openai::output::{Choice, FinishReason, OutputLine};
 
-use super::fake::{Desk, Echo};
+use super::fake::{EchoEngine, TestJob};
 
 fn prompts(count: usize) -> Vec<u8> {
     let lines = (0..count).map(|i| format!("{{\"prompt\": \"prompt {i}\", \"max_tokens\": 5}}\n"));
@@ -43,8 +43,8 @@ fn finish_reason(line: &OutputLine) -> FinishReason {
 
 #[test]
 fn answers_in_input_order_in_groups() {
-    let desk = Desk::new(&prompts(7));
-    let mut engine = Echo::new(3);
+    let desk = TestJob::new(&prompts(7));
+    let mut engine = EchoEngine::new(3);
     let summary = desk.run(&mut engine).unwrap();
     assert_eq!(engine.groups, [3, 3, 1]);
     assert_eq!(summary.exit(), Exit::Done);
@@ -71,7 +71,7 @@ fn the_group_size_does_not_show_in_the_answers() {
      json\n{\"prompt\": \"e\", \"temperature\": 1, \"seed\": 4}\n{\"messages\": \
      [{\"role\": \"user\", \"content\": \"f\"}]}\n";
     let mut outputs = (1..6).map(|capacity| {
-        let desk = Desk::new(input);
+        let desk = TestJob::new(input);
         let time = std::time::SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1234);
         std::fs::File::options()
             .write(true)
@@ -79,7 +79,7 @@ fn the_group_size_does_not_show_in_the_answers() {
             .unwrap()
             .set_modified(time)
             .unwrap();
-        let summary = desk.run(&mut Echo::new(capacity)).unwrap();
+        let summary = desk.run(&mut EchoEngine::new(capacity)).unwrap();
         assert_eq!(
             summary.to_string(),
             "3 answered with 5 answers, 1 failed (line 2); 3 cut at max_tokens (lines 1, 3, 4)"
@@ -93,10 +93,10 @@ fn the_group_size_does_not_show_in_the_answers() {
 
 #[test]
 fn a_list_of_prompts_has_a_choice_each() {
-    let desk = Desk::new(
+    let desk = TestJob::new(
         b"{\"prompt\": [[5, 6], [7]], \"max_tokens\": 2}\n{\"prompt\": [8], \"max_tokens\": 1}\n",
     );
-    let mut engine = Echo::new(2);
+    let mut engine = EchoEngine::new(2);
     desk.run(&mut engine).unwrap();
     assert_eq!(engine.groups, [2, 1]);
     let lines = desk.lines();
@@ -108,10 +108,10 @@ fn a_list_of_prompts_has_a_choice_each() {
 
 #[test]
 fn n_answers_to_each_prompt_draw_apart() {
-    let desk = Desk::new(
+    let desk = TestJob::new(
         b"{\"prompt\": [[50, 60], [70]], \"n\": 3, \"max_tokens\": 8, \"temperature\": 1}\n{\"prompt\": [8], \"max_tokens\": 1}\n",
     );
-    let mut engine = Echo::new(4);
+    let mut engine = EchoEngine::new(4);
     desk.run(&mut engine).unwrap();
     assert_eq!(engine.groups, [4, 3]);
     let lines = desk.lines();
@@ -125,14 +125,15 @@ fn n_answers_to_each_prompt_draw_apart() {
         assert!(!all[..i].contains(one), "{all:?}");
     }
     assert_eq!((body.usage.prompt_tokens, body.usage.completion_tokens), (3, 48));
-    let demand = Desk::new(b"{\"prompt\": [[5], [6]], \"n\": 3}\n").prepare().unwrap().demand();
+    let demand =
+        TestJob::new(b"{\"prompt\": [[5], [6]], \"n\": 3}\n").prepare().unwrap().workload();
     assert_eq!(demand.unwrap().sequences, 6);
 }
 
 #[test]
 fn log_probabilities_stand_beside_their_tokens() {
     // A character of two bytes, and a stop string that cuts.
-    let mut desk = Desk::new(
+    let mut desk = TestJob::new(
         "{\"prompt\": [97, 195, 169, 98, 46], \"logprobs\": 2, \"max_tokens\": 9, \"stop\": \".\"}\n\
          {\"prompt\": [98, 99], \"logprobs\": 0, \"max_tokens\": 2}\n\
          {\"messages\": \
@@ -141,8 +142,8 @@ fn log_probabilities_stand_beside_their_tokens() {
          {\"prompt\": [97], \"max_tokens\": 1}\n"
             .as_bytes(),
     );
-    desk.run(&mut Echo::new(2)).unwrap();
-    let of = |desk: &Desk| -> Vec<serde_json::Value> {
+    desk.run(&mut EchoEngine::new(2)).unwrap();
+    let of = |desk: &TestJob| -> Vec<serde_json::Value> {
         let lines = desk.output();
         let lines = lines.split_inclusive(|byte| *byte == b'\n');
         let line = |line| serde_json::from_slice::<serde_json::Value>(line).unwrap();
@@ -176,13 +177,13 @@ fn log_probabilities_stand_beside_their_tokens() {
     assert_eq!(desk.lines().len(), 4);
     desk.options.mode = OutputMode::Resume;
     let before = desk.output();
-    assert_eq!(desk.prepare().unwrap().demand(), None);
-    desk.run(&mut Echo::new(2)).unwrap();
+    assert_eq!(desk.prepare().unwrap().workload(), None);
+    desk.run(&mut EchoEngine::new(2)).unwrap();
     assert_eq!(desk.output(), before);
     // Without a tokenizer, tokens are named by their IDs.
-    let mut desk = Desk::new(b"{\"prompt\": [5], \"logprobs\": 0, \"max_tokens\": 1}\n");
+    let mut desk = TestJob::new(b"{\"prompt\": [5], \"logprobs\": 0, \"max_tokens\": 1}\n");
     desk.codec = None;
-    desk.run(&mut Echo::new(2)).unwrap();
+    desk.run(&mut EchoEngine::new(2)).unwrap();
     assert_eq!(of(&desk)[0]["tokens"], serde_json::json!(["token_id:5"]));
 }
 
@@ -195,9 +196,9 @@ fn sampling_is_keyed_by_seed_id_and_entry() {
         )
     };
     let choices = |id: &str, seed, of_job| -> Vec<Vec<u32>> {
-        let mut desk = Desk::new(line(id, seed).as_bytes());
+        let mut desk = TestJob::new(line(id, seed).as_bytes());
         desk.options.seed = of_job;
-        desk.run(&mut Echo::new(8)).unwrap();
+        desk.run(&mut EchoEngine::new(8)).unwrap();
         let lines = desk.lines();
         let body = &lines[0].response.as_ref().unwrap().body;
         body.choices.iter().map(|choice| tokens(choice).to_vec()).collect()
@@ -217,10 +218,10 @@ fn sampling_is_keyed_by_seed_id_and_entry() {
 
 #[test]
 fn chat_answers_have_messages() {
-    let desk = Desk::new(
+    let desk = TestJob::new(
         b"{\"messages\": [{\"role\": \"user\", \"content\": \"hi\"}], \"max_tokens\": 6}\n",
     );
-    desk.run(&mut Echo::new(1)).unwrap();
+    desk.run(&mut EchoEngine::new(1)).unwrap();
     let lines = desk.lines();
     let body = &lines[0].response.as_ref().unwrap().body;
     assert_eq!(body.object, "chat.completion");
@@ -233,11 +234,11 @@ fn chat_answers_have_messages() {
 
 #[test]
 fn finish_reasons() {
-    let desk = Desk::new(
+    let desk = TestJob::new(
         b"{\"prompt\": [5, 257], \"max_tokens\": \
          9}\n{\"prompt\": [5], \"max_tokens\": 2}\n{\"prompt\": \"abc\", \"stop\": \"c\"}\n",
     );
-    desk.run(&mut Echo::new(8)).unwrap();
+    desk.run(&mut EchoEngine::new(8)).unwrap();
     let lines = desk.lines();
     let reasons: Vec<FinishReason> = lines.iter().map(finish_reason).collect();
     assert_eq!(reasons, [FinishReason::Stop, FinishReason::Length, FinishReason::Stop]);
@@ -251,8 +252,8 @@ fn finish_reasons() {
 fn a_stop_that_takes_effect_late_gives_the_same_answer() {
     let output = |late: usize| {
         let desk =
-            Desk::new(b"{\"prompt\": \"a b c d e f\", \"stop\": [\"c\"], \"max_tokens\": 30}\n");
-        let mut engine = Echo::new(1);
+            TestJob::new(b"{\"prompt\": \"a b c d e f\", \"stop\": [\"c\"], \"max_tokens\": 30}\n");
+        let mut engine = EchoEngine::new(1);
         engine.late = late;
         desk.run(&mut engine).unwrap();
         let body = desk.lines().remove(0).response.unwrap().body;
@@ -266,10 +267,10 @@ fn a_stop_that_takes_effect_late_gives_the_same_answer() {
 
 #[test]
 fn token_ids_without_tokenizer_give_no_text() {
-    let mut desk = Desk::new(b"{\"prompt\": [5, 6], \"max_tokens\": 3}\n{\"prompt\": \"a\"}\n");
+    let mut desk = TestJob::new(b"{\"prompt\": [5, 6], \"max_tokens\": 3}\n{\"prompt\": \"a\"}\n");
     desk.codec = None;
-    let summary = desk.run(&mut Echo::new(4)).unwrap();
-    assert_eq!(summary.exit(), Exit::SomeFailed);
+    let summary = desk.run(&mut EchoEngine::new(4)).unwrap();
+    assert_eq!(summary.exit(), Exit::PartialFailure);
     let lines = desk.lines();
     assert_eq!(text(&lines[0]), Some(""));
     assert_eq!(tokens(&lines[0].response.as_ref().unwrap().body.choices[0]), [5, 6, 5]);
@@ -281,10 +282,10 @@ fn token_ids_without_tokenizer_give_no_text() {
 
 #[test]
 fn error_lines_stand_at_their_place_and_say_their_line() {
-    let desk = Desk::new(
+    let desk = TestJob::new(
         b"{\n{\"prompt\": \"a\"}\n{\"prompt\": \"\"}\n{\"prompt\": \"b\", \"best_of\": 2}\n",
     );
-    let summary = desk.run(&mut Echo::new(1)).unwrap();
+    let summary = desk.run(&mut EchoEngine::new(1)).unwrap();
     assert_eq!(
         summary.to_string(),
         "1 answered, 3 failed (lines 1, 3, 4); 1 cut at max_tokens (line 2)"
@@ -308,29 +309,29 @@ fn error_lines_stand_at_their_place_and_say_their_line() {
 #[test]
 fn nothing_to_run_needs_no_engine() {
     for (input, lines) in [(&b""[..], 0), (&b"\n\n"[..], 0), (&b"{\n"[..], 1)] {
-        let desk = Desk::new(input);
-        assert_eq!(desk.prepare().unwrap().demand(), None);
+        let desk = TestJob::new(input);
+        assert_eq!(desk.prepare().unwrap().workload(), None);
         let _ = std::fs::remove_file(desk.output_path());
-        desk.run(&mut Echo::new(1)).unwrap();
+        desk.run(&mut EchoEngine::new(1)).unwrap();
         assert_eq!(desk.lines().len(), lines);
     }
 }
 
 #[test]
 fn demand_is_the_maximum_over_what_is_left() {
-    let desk = Desk::new(
+    let desk = TestJob::new(
         b"{\"prompt\": [5, 6, 7], \"max_tokens\": \
      2}\n{\"prompt\": [[5], [6]], \"max_tokens\": 9}\n{\n",
     );
-    let demand = desk.prepare().unwrap().demand().unwrap();
+    let demand = desk.prepare().unwrap().workload().unwrap();
     assert_eq!((demand.sequences, demand.max_prompt), (3, 3));
     assert_eq!((demand.max_new, demand.max_context), (9, 10));
 }
 
 #[test]
 fn an_interrupt_keeps_finished_groups() {
-    let desk = Desk::new(&prompts(5));
-    let mut engine = Echo::new(2);
+    let desk = TestJob::new(&prompts(5));
+    let mut engine = EchoEngine::new(2);
     engine.ends = Some((1, EngineError::Interrupted));
     let summary = desk.run(&mut engine).unwrap();
     assert_eq!(summary.exit(), Exit::Interrupted);
@@ -341,9 +342,10 @@ fn an_interrupt_keeps_finished_groups() {
     );
     assert_eq!(desk.lines().len(), 2);
     // Before anything runs, the job itself checks for an interruption.
-    let desk = Desk::new(&prompts(5));
-    let mut engine = Echo::new(2);
-    let summary = desk.prepare().unwrap().run(Some(&mut engine), &mut Silent, &|| true).unwrap();
+    let desk = TestJob::new(&prompts(5));
+    let mut engine = EchoEngine::new(2);
+    let summary =
+        desk.prepare().unwrap().run(Some(&mut engine), &mut SilentProgress, &|| true).unwrap();
     assert_eq!((summary.answered, summary.not_run, engine.groups.len()), (0, 5, 0));
     assert_eq!(summary.exit(), Exit::Interrupted);
 }
@@ -358,23 +360,23 @@ fn the_longest_answers_begin_first() {
             format!("{{\"custom_id\": \"{id}\", \"prompt\": [5, 6], \"max_tokens\": {length}}}\n")
         })
         .collect();
-    let desk = Desk::new(input.as_bytes());
+    let desk = TestJob::new(input.as_bytes());
     let groups = desk.prepare().unwrap().groups(2);
     let longest: Vec<u32> = groups.iter().map(|group| group.max_new).collect();
     assert_eq!(longest, [9, 9, 2], "9 and 9, 9 and 3, 2 and 2");
     assert!(groups.iter().all(|group| group.prompt_tokens == 4));
-    desk.run(&mut Echo::new(2)).unwrap();
+    desk.run(&mut EchoEngine::new(2)).unwrap();
     let ids: Vec<String> = desk.lines().into_iter().map(|line| line.custom_id).collect();
     assert_eq!(ids, ["0", "1", "2", "3", "4", "5"]);
 }
 
 #[test]
 fn what_was_finished_in_a_group_that_ends_early_is_kept() {
-    let whole = Desk::new(&prompts(5));
-    whole.run(&mut Echo::new(3)).unwrap();
+    let whole = TestJob::new(&prompts(5));
+    whole.run(&mut EchoEngine::new(3)).unwrap();
     for error in [EngineError::Interrupted, EngineError::Failed("Killed.".to_owned())] {
-        let mut desk = Desk::new(&prompts(5));
-        let mut engine = Echo::new(3);
+        let mut desk = TestJob::new(&prompts(5));
+        let mut engine = EchoEngine::new(3);
         engine.ends = Some((0, error.clone()));
         engine.saved = 2;
         match desk.run(&mut engine) {
@@ -384,10 +386,10 @@ fn what_was_finished_in_a_group_that_ends_early_is_kept() {
         let ids: Vec<String> = desk.lines().into_iter().map(|line| line.custom_id).collect();
         assert_eq!(ids, ids_of([1, 2]), "{error:?}");
         desk.options.mode = OutputMode::Resume;
-        let mut engine = Echo::new(3);
+        let mut engine = EchoEngine::new(3);
         desk.run(&mut engine).unwrap();
         assert_eq!(engine.groups, [3], "only what was left");
-        let answers = |desk: &Desk| -> Vec<Option<String>> {
+        let answers = |desk: &TestJob| -> Vec<Option<String>> {
             desk.lines().iter().map(|line| text(line).map(str::to_owned)).collect()
         };
         assert_eq!(answers(&desk), answers(&whole));
@@ -396,10 +398,10 @@ fn what_was_finished_in_a_group_that_ends_early_is_kept() {
 
 #[test]
 fn errors_are_written_before_the_first_group_ends() {
-    let desk = Desk::new(b"{\"prompt\": \"a\"}\nnot json\n{\"prompt\": \"\"}\n");
-    let text = desk.prepare().unwrap().errors().unwrap();
+    let desk = TestJob::new(b"{\"prompt\": \"a\"}\nnot json\n{\"prompt\": \"\"}\n");
+    let text = desk.prepare().unwrap().error_summary().unwrap();
     assert!(text.starts_with("2 of 3 lines have errors; the first error is in line 2: "), "{text}");
-    let mut engine = Echo::new(1);
+    let mut engine = EchoEngine::new(1);
     engine.ends = Some((0, EngineError::Interrupted));
     desk.run(&mut engine).unwrap();
     assert_eq!(desk.lines().len(), 2);
@@ -407,8 +409,8 @@ fn errors_are_written_before_the_first_group_ends() {
 
 #[test]
 fn a_failing_engine_keeps_finished_groups_and_says_why() {
-    let desk = Desk::new(&prompts(5));
-    let mut engine = Echo::new(2);
+    let desk = TestJob::new(&prompts(5));
+    let mut engine = EchoEngine::new(2);
     engine.ends = Some((2, EngineError::Failed("The cpu worker was killed.".to_owned())));
     let error = desk.run(&mut engine).unwrap_err();
     assert!(matches!(&error, JobError::Engine(_)));
@@ -419,11 +421,11 @@ fn a_failing_engine_keeps_finished_groups_and_says_why() {
 #[test]
 fn a_run_that_writes_nothing_leaves_everything_as_it_was() {
     let failed = || {
-        let mut engine = Echo::new(2);
+        let mut engine = EchoEngine::new(2);
         engine.ends = Some((0, EngineError::Interrupted));
         engine
     };
-    let mut desk = Desk::new(&prompts(3));
+    let mut desk = TestJob::new(&prompts(3));
     desk.run(&mut failed()).unwrap();
     assert_eq!(desk.names(), ["in.jsonl"], "no empty output is left");
     std::fs::write(desk.output_path(), "precious\n").unwrap();
@@ -432,18 +434,18 @@ fn a_run_that_writes_nothing_leaves_everything_as_it_was() {
     assert_eq!(desk.output(), b"precious\n");
     drop(desk.prepare().unwrap());
     assert_eq!(desk.output(), b"precious\n");
-    desk.run(&mut Echo::new(2)).unwrap();
+    desk.run(&mut EchoEngine::new(2)).unwrap();
     assert_eq!(desk.lines().len(), 3);
 }
 
 #[test]
 fn progress_counts_tokens() {
-    let desk = Desk::new(
+    let desk = TestJob::new(
         b"{\"prompt\": [5, 6, 257], \"max_tokens\": 10}\n{\"prompt\": [7], \"max_tokens\": 4}\n",
     );
-    let mut progress = Lines::new(Vec::new(), Expected { slots: 1, prior: None });
-    let mut engine = Echo::new(1);
-    let engine: &mut dyn Engine = &mut engine;
+    let mut progress = LineProgress::new(Vec::new(), EtaConfig { slots: 1, prior: None });
+    let mut engine = EchoEngine::new(1);
+    let engine: &mut dyn BatchEngine = &mut engine;
     desk.prepare().unwrap().run(Some(engine), &mut progress, &|| false).unwrap();
     let text = String::from_utf8(progress.into_inner()).unwrap();
     let lines: Vec<&str> = text.lines().collect();
@@ -459,8 +461,16 @@ fn last_lines() {
         let cut_lines = Vec::new();
         let answers = answered;
         let resumable = false;
-        Summary { answered, answers, failed_lines, cut_lines, not_run, interrupted, resumable }
-            .to_string()
+        JobSummary {
+            answered,
+            answers,
+            failed_lines,
+            truncated_lines: cut_lines,
+            not_run,
+            interrupted,
+            resumable,
+        }
+        .to_string()
     };
     assert_eq!(summary(3, &[], 4, true), "3 answered, 0 failed, 4 not run; interrupted");
     assert_eq!(summary(58, &[4, 17], 0, false), "58 answered, 2 failed (lines 4, 17)");
@@ -472,13 +482,13 @@ fn last_lines() {
 
 #[test]
 fn answers_that_were_cut_are_counted_also_when_they_are_kept() {
-    let mut desk = Desk::new(
+    let mut desk = TestJob::new(
         b"{\"prompt\": [5, 6, 257], \"max_tokens\": \
          10}\n{\"prompt\": [7], \"max_tokens\": 4}\n{\"prompt\": [7], \"max_tokens\": 4, \
          \"ignore_eos\": true}\n",
     );
     let text = "3 answered, 0 failed; 1 cut at max_tokens (line 2)";
-    assert_eq!(desk.run(&mut Echo::new(1)).unwrap().to_string(), text);
+    assert_eq!(desk.run(&mut EchoEngine::new(1)).unwrap().to_string(), text);
     desk.options.mode = OutputMode::Resume;
-    assert_eq!(desk.run(&mut Echo::new(1)).unwrap().to_string(), text);
+    assert_eq!(desk.run(&mut EchoEngine::new(1)).unwrap().to_string(), text);
 }

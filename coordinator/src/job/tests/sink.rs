@@ -6,16 +6,16 @@ use std::process::Command;
 
 use crate::interrupt::Interrupt;
 use crate::job::error::JobError;
-use crate::job::sink::{OutputMode, Place, Sink};
+use crate::job::sink::{IoTarget, OutputMode, OutputSink};
 
-use super::fake::{Desk, Echo};
+use super::fake::{EchoEngine, TestJob};
 
 const INPUT: &[u8] = b"{\"prompt\": \"one\"}\n{\"prompt\": \"two\"}\n";
 
 fn to(path: PathBuf) -> JobError {
-    let mut desk = Desk::new(INPUT);
-    desk.options.output = Place::File(path);
-    desk.run(&mut Echo::new(1)).unwrap_err()
+    let mut desk = TestJob::new(INPUT);
+    desk.options.output = IoTarget::File(path);
+    desk.run(&mut EchoEngine::new(1)).unwrap_err()
 }
 
 #[test]
@@ -23,41 +23,41 @@ fn an_output_that_cannot_be_opened() {
     let error = to("/nonexistent/folder/out.jsonl".into());
     assert!(matches!(error, JobError::OutputOpen { .. }), "{error}");
     assert!(error.to_string().contains("/nonexistent/folder/out.jsonl"), "{error}");
-    let mut desk = Desk::new(INPUT);
-    desk.options.output = Place::File(desk.path(""));
+    let mut desk = TestJob::new(INPUT);
+    desk.options.output = IoTarget::File(desk.path(""));
     desk.options.mode = OutputMode::Overwrite;
-    let error = desk.run(&mut Echo::new(1)).unwrap_err();
-    assert!(matches!(error, JobError::OutputFolder { .. }), "{error}");
+    let error = desk.run(&mut EchoEngine::new(1)).unwrap_err();
+    assert!(matches!(error, JobError::OutputDirectory { .. }), "{error}");
 }
 
 #[test]
 fn the_input_as_output_is_refused() {
-    let mut desk = Desk::new(INPUT);
+    let mut desk = TestJob::new(INPUT);
     desk.options.output = desk.options.input.clone();
     desk.options.mode = OutputMode::Overwrite;
-    let error = desk.run(&mut Echo::new(1)).unwrap_err();
+    let error = desk.run(&mut EchoEngine::new(1)).unwrap_err();
     assert!(matches!(error, JobError::SameFile { .. }), "{error}");
     assert_eq!(std::fs::read(desk.path("in.jsonl")).unwrap(), INPUT);
 }
 
 #[test]
 fn an_input_that_is_not_there() {
-    let mut desk = Desk::new(INPUT);
-    desk.options.input = Place::File("/nonexistent/in.jsonl".into());
-    let error = desk.run(&mut Echo::new(1)).unwrap_err();
+    let mut desk = TestJob::new(INPUT);
+    desk.options.input = IoTarget::File("/nonexistent/in.jsonl".into());
+    let error = desk.run(&mut EchoEngine::new(1)).unwrap_err();
     assert!(matches!(error, JobError::Input { .. }), "{error}");
     assert_eq!(desk.names(), ["in.jsonl"], "no output was made");
 }
 
 #[test]
 fn two_runs_into_one_output() {
-    let mut desk = Desk::new(INPUT);
+    let mut desk = TestJob::new(INPUT);
     desk.options.mode = OutputMode::Resume;
     let first = desk.prepare().unwrap();
     let error = desk.prepare().unwrap_err();
     assert!(matches!(error, JobError::OutputBusy { .. }), "{error}");
     drop(first);
-    assert!(desk.run(&mut Echo::new(1)).is_ok());
+    assert!(desk.run(&mut EchoEngine::new(1)).is_ok());
 }
 
 #[test]
@@ -65,28 +65,28 @@ fn devices_are_streams() {
     let error = to("/dev/full".into());
     assert!(matches!(error, JobError::StreamWrite { .. }), "{error}");
     assert!(error.to_string().contains("/dev/full"), "{error}");
-    let mut desk = Desk::new(INPUT);
-    desk.options.output = Place::File("/dev/null".into());
-    assert_eq!(desk.run(&mut Echo::new(1)).unwrap().answered, 2);
+    let mut desk = TestJob::new(INPUT);
+    desk.options.output = IoTarget::File("/dev/null".into());
+    assert_eq!(desk.run(&mut EchoEngine::new(1)).unwrap().answered, 2);
     desk.options.mode = OutputMode::Resume;
-    let error = desk.run(&mut Echo::new(1)).unwrap_err();
+    let error = desk.run(&mut EchoEngine::new(1)).unwrap_err();
     assert!(matches!(error, JobError::ResumeStream { .. }), "{error}");
 }
 
 #[test]
 fn a_symbolic_link_stays_one() {
-    let mut desk = Desk::new(INPUT);
+    let mut desk = TestJob::new(INPUT);
     let (link, target) = (desk.path("link"), desk.path("target"));
     std::os::unix::fs::symlink(&target, &link).unwrap();
     std::fs::write(&target, "").unwrap();
-    desk.options.output = Place::File(link.clone());
+    desk.options.output = IoTarget::File(link.clone());
     desk.options.mode = OutputMode::Overwrite;
-    desk.run(&mut Echo::new(1)).unwrap();
+    desk.run(&mut EchoEngine::new(1)).unwrap();
     let whole = desk.output();
     let last = whole.iter().position(|byte| *byte == b'\n').unwrap() + 1;
     std::fs::write(&target, &whole[last..]).unwrap();
     desk.options.mode = OutputMode::Resume;
-    desk.run(&mut Echo::new(1)).unwrap();
+    desk.run(&mut EchoEngine::new(1)).unwrap();
     assert!(link.is_symlink());
     assert_eq!(std::fs::read(target).unwrap(), whole);
 }
@@ -98,29 +98,31 @@ fn a_link_where_lines_are_put_in_order_is_refused_and_not_followed() {
     let (path, settling) = (at("out.jsonl"), at(".out.jsonl.settling"));
     std::fs::write(at("victim"), "mine").unwrap();
     let refused = |error: JobError| {
-        assert!(matches!(error, JobError::ForeignSettling { .. }), "{error}");
+        assert!(matches!(error, JobError::ForeignTempFile { .. }), "{error}");
         assert!(error.to_string().contains("/.out.jsonl.settling is a link"), "{error}");
     };
     for target in ["victim", "nowhere"] {
         std::os::unix::fs::symlink(target, &settling).unwrap();
         // The link is reported before anything is computed, and no output is left.
-        refused(Sink::open(&Place::File(path.clone()), OutputMode::New, None).unwrap_err());
+        refused(
+            OutputSink::open(&IoTarget::File(path.clone()), OutputMode::New, None).unwrap_err(),
+        );
         assert!(!path.exists() && settling.is_symlink());
         std::fs::remove_file(&settling).unwrap();
         // A link that appears later is reported at the end: the answers stay as they were appended.
         let mut sink = sink(&path, OutputMode::New);
         let lines = write_out_of_order(&mut sink);
         std::os::unix::fs::symlink(target, &settling).unwrap();
-        refused(sink.settle(&lines, true).unwrap_err());
+        refused(sink.finalize(&lines, true).unwrap_err());
         assert_eq!(std::fs::read(&path).unwrap(), b"two\none\n");
         std::fs::remove_file(&settling).unwrap();
         std::fs::create_dir(&settling).unwrap();
-        refused(sink.settle(&lines, true).unwrap_err());
+        refused(sink.finalize(&lines, true).unwrap_err());
         std::fs::remove_dir(&settling).unwrap();
         // The temporary file of a killed run is replaced, readable or not.
         std::fs::write(&settling, "half").unwrap();
         std::fs::set_permissions(&settling, PermissionsExt::from_mode(0o000)).unwrap();
-        sink.settle(&lines, true).unwrap();
+        sink.finalize(&lines, true).unwrap();
         assert!(!path.is_symlink() && !settling.exists());
         assert_eq!(std::fs::read(&path).unwrap(), b"one\ntwo\n");
         drop(sink);
@@ -137,7 +139,7 @@ fn an_output_in_order_has_the_permissions_that_it_had() {
     let mut sink = sink(&path, OutputMode::New);
     let lines = write_out_of_order(&mut sink);
     std::fs::set_permissions(&path, PermissionsExt::from_mode(0o640)).unwrap();
-    sink.settle(&lines, true).unwrap();
+    sink.finalize(&lines, true).unwrap();
     assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o640);
 }
 
@@ -152,7 +154,8 @@ fn a_full_disk_keeps_whole_groups() {
         // With the handler installed, the signal at the limit does not end the process, and the
         // write fails.
         Interrupt::install().unwrap();
-        let (mut sink, _) = Sink::open(&Place::File(path.into()), OutputMode::New, None).unwrap();
+        let (mut sink, _) =
+            OutputSink::open(&IoTarget::File(path.into()), OutputMode::New, None).unwrap();
         let group = [&[b'x'; 299][..], b"\n"].concat();
         let mut written = 0;
         let error = loop {
@@ -186,12 +189,12 @@ fn a_full_disk_keeps_whole_groups() {
     assert!(bytes.ends_with(b"\n"));
 }
 
-fn sink(path: &std::path::Path, mode: OutputMode) -> Sink {
-    Sink::open(&Place::File(path.to_owned()), mode, None).unwrap().0
+fn sink(path: &std::path::Path, mode: OutputMode) -> OutputSink {
+    OutputSink::open(&IoTarget::File(path.to_owned()), mode, None).unwrap().0
 }
 
 /// Appends two lines out of order; returns their positions in order.
-fn write_out_of_order(sink: &mut Sink) -> Vec<std::ops::Range<u64>> {
+fn write_out_of_order(sink: &mut OutputSink) -> Vec<std::ops::Range<u64>> {
     let two = sink.append(b"two\n").unwrap();
     let one = sink.append(b"one\n").unwrap();
     vec![one, two]
@@ -204,7 +207,7 @@ fn an_output_that_is_moved_is_followed_and_said() {
     let mut sink = sink(&path, OutputMode::New);
     let lines = write_out_of_order(&mut sink);
     std::fs::rename(&path, &moved).unwrap();
-    let error = sink.settle(&lines, true).unwrap_err();
+    let error = sink.finalize(&lines, true).unwrap_err();
     assert!(matches!(&error, JobError::OutputMoved { now, .. } if now.ends_with("moved.jsonl")));
     assert_eq!(std::fs::read(&moved).unwrap(), b"one\ntwo\n");
     assert!(!path.exists());
@@ -224,7 +227,7 @@ fn an_output_that_is_removed_is_made_again() {
             lines.push(sink.append(b"three\n").unwrap());
             assert_eq!(std::fs::read(&path).unwrap(), b"two\none\nthree\n", "at once");
         }
-        sink.settle(&lines, true).unwrap();
+        sink.finalize(&lines, true).unwrap();
         let expected = if append_after { &b"one\ntwo\nthree\n"[..] } else { b"one\ntwo\n" };
         assert_eq!(std::fs::read(&path).unwrap(), expected);
     }
@@ -238,7 +241,7 @@ fn another_file_in_the_place_of_the_output_is_left_alone() {
     let lines = write_out_of_order(&mut sink);
     std::fs::remove_file(&path).unwrap();
     std::fs::write(&path, "of somebody else").unwrap();
-    let error = sink.settle(&lines, true).unwrap_err();
+    let error = sink.finalize(&lines, true).unwrap_err();
     assert!(error.to_string().contains("out.jsonl.kept"), "{error}");
     assert_eq!(std::fs::read(&path).unwrap(), b"of somebody else");
     assert_eq!(std::fs::read(folder.path().join("out.jsonl.kept")).unwrap(), b"one\ntwo\n");
@@ -248,18 +251,18 @@ fn another_file_in_the_place_of_the_output_is_left_alone() {
 fn the_file_that_is_locked_is_the_one_at_the_path() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("out.jsonl");
-    let place = Place::File(path.clone());
+    let place = IoTarget::File(path.clone());
     let mut first = sink(&path, OutputMode::New);
     let lines = write_out_of_order(&mut first);
-    first.settle(&lines, true).unwrap();
+    first.finalize(&lines, true).unwrap();
     // A rename has put another file at the path, which is locked, too.
-    let busy = Sink::open(&place, OutputMode::Resume, None).unwrap_err();
+    let busy = OutputSink::open(&place, OutputMode::Resume, None).unwrap_err();
     assert!(matches!(busy, JobError::OutputBusy { .. }), "{busy}");
     // If the file goes away while another run waits for its lock, that run opens the file that
     // replaced it.
     let waiting = std::thread::spawn({
         let place = place.clone();
-        move || Sink::open(&place, OutputMode::Resume, None).map(|(_, existing)| existing)
+        move || OutputSink::open(&place, OutputMode::Resume, None).map(|(_, existing)| existing)
     });
     std::thread::sleep(std::time::Duration::from_millis(100));
     std::fs::write(folder.path().join("new"), "three\n").unwrap();
@@ -270,24 +273,24 @@ fn the_file_that_is_locked_is_the_one_at_the_path() {
 
 #[test]
 fn an_empty_output_is_as_good_as_none() {
-    let mut desk = Desk::new(INPUT);
+    let mut desk = TestJob::new(INPUT);
     std::fs::write(desk.output_path(), "").unwrap();
-    desk.run(&mut Echo::new(2)).unwrap();
+    desk.run(&mut EchoEngine::new(2)).unwrap();
     assert_eq!(desk.lines().len(), 2);
     desk.options.mode = OutputMode::New;
-    assert!(matches!(desk.run(&mut Echo::new(2)), Err(JobError::OutputExists { .. })));
+    assert!(matches!(desk.run(&mut EchoEngine::new(2)), Err(JobError::OutputExists { .. })));
 }
 
 #[test]
 fn the_longest_name_that_a_file_can_have() {
-    let mut desk = Desk::new(INPUT);
-    desk.options.output = Place::File(desk.path(&"x".repeat(255)));
+    let mut desk = TestJob::new(INPUT);
+    desk.options.output = IoTarget::File(desk.path(&"x".repeat(255)));
     desk.options.mode = OutputMode::Resume;
-    desk.run(&mut Echo::new(2)).unwrap();
+    desk.run(&mut EchoEngine::new(2)).unwrap();
     // Lines out of order make the job write a temporary file.
     let whole = desk.output();
     let cut = whole.iter().position(|byte| *byte == b'\n').unwrap() + 1;
     std::fs::write(desk.output_path(), &whole[cut..]).unwrap();
-    desk.run(&mut Echo::new(2)).unwrap();
+    desk.run(&mut EchoEngine::new(2)).unwrap();
     assert_eq!(desk.output(), whole);
 }

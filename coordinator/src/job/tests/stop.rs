@@ -1,25 +1,25 @@
 //! Tests of stop strings: where text and tokens are cut, and that tokens computed after the stop do
 //! not show.
 
-use crate::boundary::codec::TextContext;
-use crate::boundary::engine::{Finish, Generated};
-use crate::openai::following::Following;
+use crate::engine_api::batch::{FinishCause, GenerationOutput};
+use crate::engine_api::codec::TextContext;
+use crate::openai::answer_options::AnswerOptions;
 use crate::openai::stop::{Answer, StopWatcher, finish};
 
-use super::fake::Bytes;
+use super::fake::ByteCodec;
 
-const CODEC: Bytes = Bytes::CHAT;
+const CODEC: ByteCodec = ByteCodec::CHAT;
 
 fn ended(text: &str, stop: &[&str]) -> Answer {
     let tokens = text.bytes().map(u32::from).collect();
     let stop: Vec<String> = stop.iter().map(|stop| (*stop).to_owned()).collect();
-    let generated = Generated {
+    let generated = GenerationOutput {
         tokens,
         logprobs: Vec::new(),
         prompt_logprobs: Vec::new(),
-        finish: Finish::Length,
+        finish: FinishCause::Length,
     };
-    let following = Following { stop: stop.into(), ..Following::default() };
+    let following = AnswerOptions { stop: stop.into(), ..AnswerOptions::default() };
     finish(generated, &following, Some(&CODEC))
 }
 
@@ -27,7 +27,7 @@ fn ended(text: &str, stop: &[&str]) -> Answer {
 fn nothing_to_stop_at() {
     let answer = ended("abc", &[]);
     assert_eq!(answer.text.as_deref(), Some("abc"));
-    assert_eq!(answer.finish, Finish::Length);
+    assert_eq!(answer.finish, FinishCause::Length);
     assert_eq!(ended("abc", &["x"]), answer);
 }
 
@@ -36,7 +36,7 @@ fn the_first_complete_stop_cuts_text_and_tokens() {
     let answer = ended("one two three", &["two", " t"]);
     assert_eq!(answer.text.as_deref(), Some("one"));
     assert_eq!(answer.token_ids.len(), 3);
-    assert_eq!(answer.finish, Finish::Stop);
+    assert_eq!(answer.finish, FinishCause::Stop);
     // "ab" is complete before "abcd"; of those complete at the same time the one that begins first
     // wins.
     assert_eq!(ended("xabcd", &["abcd", "b"]).text.as_deref(), Some("xa"));
@@ -67,33 +67,33 @@ fn the_watcher_agrees_with_the_cut() {
         let mut watcher = StopWatcher::new(&CODEC, &TextContext::default(), &stop, 0);
         let stopped = text.bytes().any(|byte| watcher.push(u32::from(byte)));
         let answer = ended(text, &["lo w", "ö"]);
-        assert_eq!(stopped, answer.finish == Finish::Stop, "{text}");
+        assert_eq!(stopped, answer.finish == FinishCause::Stop, "{text}");
     }
 }
 
 #[test]
 fn unfinished_characters_become_replacements() {
     let tokens = vec![u32::from(b'a'), 0xc3];
-    let generated = Generated {
+    let generated = GenerationOutput {
         tokens,
         logprobs: Vec::new(),
         prompt_logprobs: Vec::new(),
-        finish: Finish::Length,
+        finish: FinishCause::Length,
     };
-    let answer = finish(generated, &Following::default(), Some(&CODEC));
+    let answer = finish(generated, &AnswerOptions::default(), Some(&CODEC));
     assert_eq!(answer.text.as_deref(), Some("a\u{fffd}"));
     assert_eq!(answer.token_ids.len(), 2);
 }
 
 #[test]
 fn without_tokenizer_there_is_no_text() {
-    let generated = Generated {
+    let generated = GenerationOutput {
         tokens: vec![5, 6],
         logprobs: Vec::new(),
         prompt_logprobs: Vec::new(),
-        finish: Finish::Stop,
+        finish: FinishCause::Stop,
     };
-    let answer = finish(generated, &Following::default(), None);
+    let answer = finish(generated, &AnswerOptions::default(), None);
     let token_ids = vec![5, 6];
     let expected = Answer {
         calls: Vec::new(),
@@ -102,10 +102,10 @@ fn without_tokenizer_there_is_no_text() {
         token_ids,
         generated: 3,
         logprobs: None,
-        finish: Finish::Stop,
-        ends_by_itself: true,
+        finish: FinishCause::Stop,
+        ended_with_eos: true,
         error: None,
-        is_lost: false,
+        is_retryable: false,
     };
     assert_eq!(answer, expected);
 }

@@ -1,9 +1,9 @@
 //! Tests of requests with many answers: finished answers survive an interruption of the others.
 
-use crate::boundary::engine::EngineError;
+use crate::engine_api::batch::EngineError;
 use crate::job::sink::OutputMode;
 
-use super::fake::{Desk, Echo};
+use super::fake::{EchoEngine, TestJob};
 
 const LINES: &[u8] = br#"{"custom_id": "a", "prompt": ["abc", "de"], "n": 3, "max_tokens": 5, "temperature": 1, "logprobs": 2}
 {"custom_id": "b", "prompt": "xyz", "max_tokens": 9}
@@ -13,8 +13,8 @@ const LINES: &[u8] = br#"{"custom_id": "a", "prompt": ["abc", "de"], "n": 3, "ma
 
 /// Returns the output of a run that answers everything.
 fn whole() -> Vec<u8> {
-    let desk = Desk::new(LINES);
-    desk.run(&mut Echo::new(3)).expect("a run");
+    let desk = TestJob::new(LINES);
+    desk.run(&mut EchoEngine::new(3)).expect("a run");
     desk.output()
 }
 
@@ -22,8 +22,8 @@ fn whole() -> Vec<u8> {
 fn finished_choices_of_an_interrupted_request_are_kept() {
     let whole = whole();
     for groups in 1..7 {
-        let mut desk = Desk::new(LINES);
-        let mut engine = Echo::new(2);
+        let mut desk = TestJob::new(LINES);
+        let mut engine = EchoEngine::new(2);
         engine.ends = Some((groups, EngineError::Interrupted));
         desk.run(&mut engine).expect("an interrupted run");
         // Each request with any answer has one line.
@@ -44,7 +44,7 @@ fn finished_choices_of_an_interrupted_request_are_kept() {
         let made: usize = made.sum();
         assert_eq!(made, 2 * groups, "nothing that was finished is lost");
         desk.options.mode = OutputMode::Resume;
-        let mut engine = Echo::new(2);
+        let mut engine = EchoEngine::new(2);
         desk.run(&mut engine).expect("a resumed run");
         assert_eq!(engine.groups.iter().sum::<usize>(), 14 - made, "and nothing is made again");
         assert_eq!(desk.output(), whole, "after {groups} groups");
@@ -54,28 +54,28 @@ fn finished_choices_of_an_interrupted_request_are_kept() {
 #[test]
 fn whatever_of_a_log_is_left_is_resumed() {
     let whole = whole();
-    let mut desk = Desk::new(LINES);
-    let mut engine = Echo::new(2);
+    let mut desk = TestJob::new(LINES);
+    let mut engine = EchoEngine::new(2);
     engine.ends = Some((5, EngineError::Failed("lost".to_owned())));
     desk.run(&mut engine).expect_err("an engine that failed");
     let log = desk.output();
     desk.options.mode = OutputMode::Resume;
     for bytes in (0..=log.len()).step_by(7).chain([log.len() - 1]) {
         std::fs::write(desk.output_path(), &log[..bytes]).expect("writable");
-        desk.run(&mut Echo::new(3)).expect("a resumed run");
+        desk.run(&mut EchoEngine::new(3)).expect("a resumed run");
         assert_eq!(desk.output(), whole, "{bytes} bytes of {}", log.len());
     }
 }
 
 #[test]
 fn choices_of_a_request_that_is_now_put_differently_are_refused_and_kept() {
-    let mut desk = Desk::new(LINES);
-    let mut engine = Echo::new(2);
+    let mut desk = TestJob::new(LINES);
+    let mut engine = EchoEngine::new(2);
     engine.ends = Some((1, EngineError::Interrupted));
     desk.run(&mut engine).expect("an interrupted run");
     let before = desk.output();
     desk.options.mode = OutputMode::Resume;
     desk.options.chat = true;
-    desk.run(&mut Echo::new(2)).expect_err("other requests");
+    desk.run(&mut EchoEngine::new(2)).expect_err("other requests");
     assert_eq!(desk.output(), before);
 }

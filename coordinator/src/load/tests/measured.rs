@@ -9,35 +9,37 @@ use super::fake::{Manner, serve};
 use crate::load::api::Api;
 use crate::load::arrivals::Rate;
 use crate::load::client::Client;
-use crate::load::drive::{DriveError, drive};
-use crate::load::figures::Figures;
-use crate::load::record::Records;
+use crate::load::record::RequestRecords;
+use crate::load::results::LoadTestResults;
+use crate::load::runner::{LoadGenError, send_requests};
+use crate::load::server_url::parse_server_url;
 use crate::load::slo::Slo;
-use crate::load::target::parse_target;
-use crate::load::workload::{Draw, Planned, Shape, first_of_all, workload};
+use crate::load::workload::{
+    PlannedRequest, WorkloadParams, WorkloadShape, warmup_request, workload,
+};
 
 /// Time limit, which exceeds the duration of any request here.
 const WATCHDOG: Duration = Duration::from_secs(60);
 
-const DRAW: Draw = Draw { rate: None, requests: 8, vocab_size: 50, seed: 1 };
+const DRAW: WorkloadParams = WorkloadParams { rate: None, requests: 8, vocab_size: 50, seed: 1 };
 
 fn client(address: SocketAddr, api: Api) -> Client {
     Client {
         addresses: vec![address],
-        target: parse_target(&format!("http://{address}/v1")).expect("a URL"),
+        target: parse_server_url(&format!("http://{address}/v1")).expect("a URL"),
         api,
         authorization: Some(HeaderValue::from_static("Bearer key")),
         timeout: WATCHDOG,
     }
 }
 
-fn planned(draw: Draw) -> Vec<Planned> {
-    workload(&Shape::Alike { prompt_tokens: 7, answer_tokens: 5 }, draw)
+fn planned(draw: WorkloadParams) -> Vec<PlannedRequest> {
+    workload(&WorkloadShape::Fixed { prompt_tokens: 7, answer_tokens: 5 }, draw)
 }
 
-fn measure(manner: Manner, api: Api) -> Result<Records, DriveError> {
+fn measure(manner: Manner, api: Api) -> Result<RequestRecords, LoadGenError> {
     let (address, _) = serve(manner, 1);
-    drive(client(address, api), None, None, &planned(DRAW), &|_| {}, &|| false)
+    send_requests(client(address, api), None, None, &planned(DRAW), &|_| {}, &|| false)
 }
 
 #[test]
@@ -45,17 +47,18 @@ fn every_request_is_sent_as_planned_and_counted() {
     for (manner, api) in [(Manner::Openai, Api::Openai), (Manner::Llama, Api::Llama)] {
         let (address, received) = serve(manner, 1);
         let (planned, client) = (planned(DRAW), client(address, api));
-        let first = first_of_all(&planned, DRAW);
+        let first = warmup_request(&planned, DRAW);
         let records =
-            drive(client, Some("m"), first.as_ref(), &planned, &|_| {}, &|| false).expect("done");
-        let figures = Figures::of(&records, Slo::default());
+            send_requests(client, Some("m"), first.as_ref(), &planned, &|_| {}, &|| false)
+                .expect("done");
+        let figures = LoadTestResults::from_records(&records, Slo::default());
         assert_eq!((figures.completed, figures.failed, figures.short), (8, 0, 0), "{records:?}");
         assert_eq!((figures.total_input_tokens, figures.total_output_tokens), (56, 40));
         for answer in &records.answers {
             assert_eq!((answer.events.len(), answer.answer_tokens), (5, 5));
             assert!(answer.scheduled <= answer.sent && answer.sent <= answer.events[0]);
             assert!(answer.events.is_sorted() && answer.events[4] <= answer.ended);
-            assert!(answer.ended <= records.lasted);
+            assert!(answer.ended <= records.duration);
         }
         let mut received: Vec<_> = received.try_iter().collect();
         assert_eq!(received.len(), 9, "one before the others");
@@ -79,10 +82,10 @@ fn arrivals_wait_for_no_answer() {
     // The server answers only once the last request has arrived, so a client that waits for an
     // answer before it sends the next request would wait forever.
     let (address, received) = serve(Manner::Openai, 12);
-    let draw = Draw { rate: Some(Rate::PerSecond(40.0)), requests: 12, ..DRAW };
+    let draw = WorkloadParams { rate: Some(Rate::PerSecond(40.0)), requests: 12, ..DRAW };
     let planned = planned(draw);
     let client = client(address, Api::Openai);
-    let records = drive(client, None, None, &planned, &|_| {}, &|| false).expect("done");
+    let records = send_requests(client, None, None, &planned, &|_| {}, &|| false).expect("done");
     assert_eq!(records.answers.len(), 12, "{records:?}");
     assert_eq!(received.try_iter().count(), 12);
     for answer in &records.answers {
@@ -112,17 +115,24 @@ fn what_is_no_answer_is_a_failure_with_a_sentence() {
 fn a_server_that_does_not_answer_is_not_measured() {
     let (address, _) = serve(Manner::Cut, 1);
     let planned = planned(DRAW);
-    let first = first_of_all(&planned, DRAW);
-    let error =
-        drive(client(address, Api::Openai), None, first.as_ref(), &planned, &|_| {}, &|| false)
-            .expect_err("no answer");
-    assert!(matches!(error, DriveError::First(_)), "{error}");
+    let first = warmup_request(&planned, DRAW);
+    let error = send_requests(
+        client(address, Api::Openai),
+        None,
+        first.as_ref(),
+        &planned,
+        &|_| {},
+        &|| false,
+    )
+    .expect_err("no answer");
+    assert!(matches!(error, LoadGenError::FirstRequest(_)), "{error}");
     let (address, _) = serve(Manner::Openai, usize::MAX);
-    let error = drive(client(address, Api::Openai), None, None, &planned, &|_| {}, &|| true)
-        .expect_err("an interruption");
-    assert!(matches!(error, DriveError::Interrupted), "{error}");
+    let error =
+        send_requests(client(address, Api::Openai), None, None, &planned, &|_| {}, &|| true)
+            .expect_err("an interruption");
+    assert!(matches!(error, LoadGenError::Interrupted), "{error}");
     let slow = Client { timeout: Duration::from_millis(20), ..client(address, Api::Openai) };
-    let records = drive(slow, None, None, &planned, &|_| {}, &|| false).expect("measured");
+    let records = send_requests(slow, None, None, &planned, &|_| {}, &|| false).expect("measured");
     assert_eq!(records.failures.len(), 8);
     assert!(records.failures[0].contains("no complete answer within"), "{:?}", records.failures);
 }

@@ -4,14 +4,14 @@ use serde_json::{Map, Value};
 
 /// Parses the arguments of a call. An empty text is an empty object, a text that was cut off is the
 /// object up to the cut, and any other text is returned as a string.
-pub(super) fn read(text: &str) -> Value {
+pub(super) fn parse_arguments(text: &str) -> Value {
     if text.trim().is_empty() {
         return Value::Object(Map::new());
     }
     let object = |text: &str| serde_json::from_str(text).ok().filter(Value::is_object);
     let cut = || {
-        let begun = text.trim_start();
-        let [whole, safe] = closed(begun).filter(|_| begun.starts_with('{'))?;
+        let trimmed = text.trim_start();
+        let [whole, safe] = close_brackets(trimmed).filter(|_| trimmed.starts_with('{'))?;
         object(&whole).or_else(|| object(&safe))
     };
     object(text).or_else(cut).unwrap_or_else(|| Value::from(text))
@@ -20,7 +20,7 @@ pub(super) fn read(text: &str) -> Value {
 /// Closes all open strings, objects and lists of a text that was cut off. Returns two candidates:
 /// the closed text, and the closed text up to the end of its last complete value. Returns `None` if
 /// nothing is open or brackets do not match.
-fn closed(text: &str) -> Option<[String; 2]> {
+fn close_brackets(text: &str) -> Option<[String; 2]> {
     let mut open: Vec<char> = Vec::new();
     let (mut in_string, mut is_escaped) = (false, false);
     // End of the last complete value of an object or a list, and the brackets to be closed there.
@@ -78,7 +78,7 @@ mod tests {
             ("city: Oslo", json!("city: Oslo")),
             (r#"{"a": ]"#, json!(r#"{"a": ]"#)),
         ] {
-            assert_eq!(read(text), expected, "{text}");
+            assert_eq!(parse_arguments(text), expected, "{text}");
         }
     }
 }

@@ -2,10 +2,10 @@
 
 use serde_json::{Map, Value, json};
 
-use super::values::{Fields, given};
+use super::values::{JsonFields, get_non_null};
 use super::{Body, RawPrompt};
-use crate::boundary::codec::Turn;
-use crate::openai::item::{ErrorCode, Rejection};
+use crate::engine_api::codec::ChatTurn;
+use crate::openai::input_line::{ErrorCode, Rejection};
 
 /// Values for fields that a request does not give.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -24,9 +24,9 @@ pub struct Defaults {
 impl Defaults {
     /// Inserts the defaults of all fields that are not given. The schema is inserted only if
     /// neither `response_format` nor `structured_outputs` is given.
-    pub fn add_to(&self, fields: &mut Fields) {
+    pub fn add_to(&self, fields: &mut JsonFields) {
         let mut add = |name: &str, value: Option<Value>| {
-            if let (None, Some(value)) = (given(fields, name), value) {
+            if let (None, Some(value)) = (get_non_null(fields, name), value) {
                 fields.insert(name.to_owned(), value);
             }
         };
@@ -38,17 +38,17 @@ impl Defaults {
         let schema = self.json_schema.as_ref().filter(|_| {
             ["structured_outputs", "response_format"]
                 .iter()
-                .all(|name| given(fields, name).is_none())
+                .all(|name| get_non_null(fields, name).is_none())
         });
         if let Some(schema) = schema {
             let named = json!({"name": "answer", "schema": schema});
-            let form = json!({"type": "json_schema", "json_schema": named});
-            fields.insert("response_format".to_owned(), form);
+            let response_format = json!({"type": "json_schema", "json_schema": named});
+            fields.insert("response_format".to_owned(), response_format);
         }
     }
 
     /// Returns the fields of a raw prompt.
-    pub fn of_text(&self, text: &str) -> Fields {
+    pub fn prompt_fields(&self, text: &str) -> JsonFields {
         Map::from_iter([("prompt".to_owned(), Value::from(text))])
     }
 
@@ -57,14 +57,14 @@ impl Defaults {
     ///
     /// # Errors
     /// Returns a rejection if there is a system message and a prompt is not a chat.
-    pub fn seat(&self, body: &mut Body) -> Result<(), Rejection> {
+    pub fn add_system_message(&self, body: &mut Body) -> Result<(), Rejection> {
         let Some(system) = &self.system else { return Ok(()) };
         for prompt in &mut body.prompts {
             match prompt {
                 RawPrompt::Chat(chat) => {
                     let turns = &mut chat.turns;
                     if !turns.iter().any(|turn| ["system", "developer"].contains(&&*turn.role)) {
-                        turns.insert(0, Turn::new("system", system.clone()));
+                        turns.insert(0, ChatTurn::new("system", system.clone()));
                     }
                 }
                 _ => {

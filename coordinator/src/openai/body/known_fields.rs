@@ -1,19 +1,19 @@
 //! Nested objects of a body, whose fields are all known.
 
-use super::unread::Unread;
-use super::values::Fields;
-use crate::openai::item::{ErrorCode, Rejection};
+use super::unknown_fields::UnknownFieldPolicy;
+use super::values::JsonFields;
+use crate::openai::input_line::{ErrorCode, Rejection};
 
 /// Checks that `object`, the value of the field `name`, has no fields other than `known`. Null
 /// fields are permitted.
 ///
 /// # Errors
 /// Returns a rejection of the first unknown field, unless unknown fields are ignored.
-pub(super) fn only(
-    object: &Fields,
+pub(super) fn reject_unknown(
+    object: &JsonFields,
     name: &str,
     known: &[&str],
-    unread: &Unread,
+    unknown_fields: &UnknownFieldPolicy,
 ) -> Result<(), Rejection> {
     for (field, value) in object {
         if value.is_null() || known.contains(&field.as_str()) {
@@ -24,7 +24,7 @@ pub(super) fn only(
             known.join(", ")
         );
         let rejection = Rejection::new(ErrorCode::UnsupportedField, message).with_param(field);
-        unread.ignore_or(&format!("{name}.{field}"), rejection)?;
+        unknown_fields.ignore_or_reject(&format!("{name}.{field}"), rejection)?;
     }
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 /// Source of a body, which determines the handling of fields that are not read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Origin {
+pub enum BodyOrigin {
     /// Line that consists of the fields themselves and may have its own columns.
     ShortLine,
     /// Line of a batch file.

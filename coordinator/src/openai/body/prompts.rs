@@ -2,12 +2,14 @@
 
 use serde_json::Value;
 
-use super::origin::Origin;
-use super::rules::Rules;
-use super::tools::earlier_calls;
-use super::values::{Fields, flag, given, invalid, misplaced, missing};
-use crate::boundary::codec::{Conversation, Turn};
-use crate::openai::item::{Endpoint, ErrorCode, Rejection};
+use super::origin::BodyOrigin;
+use super::rules::BodyRules;
+use super::tools::normalize_tool_calls;
+use super::values::{
+    JsonFields, get_non_null, invalid_value, missing_field, read_flag, reject_misplaced,
+};
+use crate::engine_api::codec::{ChatTurn, Conversation};
+use crate::openai::input_line::{Endpoint, ErrorCode, Rejection};
 
 /// A prompt before tokenisation.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,24 +24,29 @@ pub enum RawPrompt {
 /// # Errors
 /// Returns a rejection of a field that is missing, malformed or belongs to the other endpoint.
 pub(super) fn read(
-    fields: &Fields,
+    fields: &JsonFields,
     endpoint: Endpoint,
-    rules: &Rules<'_>,
+    rules: &BodyRules<'_>,
 ) -> Result<Vec<RawPrompt>, Rejection> {
     match endpoint {
         Endpoint::Completions => {
-            continues(fields, &[])?;
-            for name in ["messages", KWARGS, EFFORT] {
-                misplaced(fields, name, "/v1/completions")?;
+            read_continues(fields, &[])?;
+            for name in ["messages", TEMPLATE_KWARGS, REASONING_EFFORT] {
+                reject_misplaced(fields, name, "/v1/completions")?;
             }
-            read_prompt(given(fields, "prompt").ok_or_else(|| missing("prompt"))?)
+            read_prompt(get_non_null(fields, "prompt").ok_or_else(|| missing_field("prompt"))?)
         }
         Endpoint::ChatCompletions => {
-            misplaced(fields, "prompt", "/v1/chat/completions")?;
-            let messages = given(fields, "messages").ok_or_else(|| missing("messages"))?;
+            reject_misplaced(fields, "prompt", "/v1/chat/completions")?;
+            let messages =
+                get_non_null(fields, "messages").ok_or_else(|| missing_field("messages"))?;
             let (turns, variables) = (read_messages(messages, rules)?, read_variables(fields)?);
-            let continues = continues(fields, &turns)?;
-            let chat = Conversation { variables, continues, ..Conversation::new(turns) };
+            let continues = read_continues(fields, &turns)?;
+            let chat = Conversation {
+                variables,
+                continues_last_turn: continues,
+                ..Conversation::new(turns)
+            };
             Ok(vec![RawPrompt::Chat(chat)])
         }
     }
@@ -51,14 +58,15 @@ pub(super) fn read(
 /// # Errors
 /// See [`read`].
 pub(super) fn read_to_tokenize(
-    fields: &mut Fields,
+    fields: &mut JsonFields,
     endpoint: Endpoint,
-    rules: &Rules<'_>,
+    rules: &BodyRules<'_>,
 ) -> Result<Vec<RawPrompt>, Rejection> {
-    let adds_prompt = given(fields, ADDS_PROMPT).is_none() || flag(fields, ADDS_PROMPT)?;
-    let omits_prompt = !adds_prompt && !flag(fields, CONTINUES)?;
+    let adds_prompt = get_non_null(fields, ADD_GENERATION_PROMPT).is_none()
+        || read_flag(fields, ADD_GENERATION_PROMPT)?;
+    let omits_prompt = !adds_prompt && !read_flag(fields, CONTINUE_FINAL_MESSAGE)?;
     if omits_prompt {
-        fields.shift_remove(ADDS_PROMPT);
+        fields.shift_remove(ADD_GENERATION_PROMPT);
     }
     let mut prompts = read(fields, endpoint, rules)?;
     for prompt in &mut prompts {
@@ -69,43 +77,45 @@ pub(super) fn read_to_tokenize(
     Ok(prompts)
 }
 
-const CONTINUES: &str = "continue_final_message";
+const CONTINUE_FINAL_MESSAGE: &str = "continue_final_message";
 /// If true, which is the default, the template begins a new answer, unless the answer continues the
 /// last message.
-const ADDS_PROMPT: &str = "add_generation_prompt";
-const KWARGS: &str = "chat_template_kwargs";
-const EFFORT: &str = "reasoning_effort";
+const ADD_GENERATION_PROMPT: &str = "add_generation_prompt";
+const TEMPLATE_KWARGS: &str = "chat_template_kwargs";
+const REASONING_EFFORT: &str = "reasoning_effort";
 /// Variables that every template receives and that requests cannot set.
-const RESERVED: [&str; 6] =
+const RESERVED_VARIABLES: [&str; 6] =
     ["messages", "tools", "documents", "add_generation_prompt", "bos_token", "eos_token"];
 
 /// Returns true if the answer continues the last message.
-fn continues(fields: &Fields, turns: &[Turn]) -> Result<bool, Rejection> {
-    let continues = flag(fields, CONTINUES)?;
-    let adds_prompt = given(fields, ADDS_PROMPT).is_none() || flag(fields, ADDS_PROMPT)?;
+fn read_continues(fields: &JsonFields, turns: &[ChatTurn]) -> Result<bool, Rejection> {
+    let continues = read_flag(fields, CONTINUE_FINAL_MESSAGE)?;
+    let adds_prompt = get_non_null(fields, ADD_GENERATION_PROMPT).is_none()
+        || read_flag(fields, ADD_GENERATION_PROMPT)?;
     if !adds_prompt && !continues {
         let expected = "true or absent unless 'continue_final_message' is true";
-        return Err(invalid(ADDS_PROMPT, expected));
+        return Err(invalid_value(ADD_GENERATION_PROMPT, expected));
     }
-    let calls = |turn: &Turn| turn.more.iter().any(|(name, _)| name == "tool_calls");
-    let is_text = |turn: &Turn| turn.role == "assistant" && !calls(turn);
+    let calls = |turn: &ChatTurn| turn.extra_fields.iter().any(|(name, _)| name == "tool_calls");
+    let is_text = |turn: &ChatTurn| turn.role == "assistant" && !calls(turn);
     if continues && !turns.last().is_some_and(is_text) {
         let expected = "false unless the last message is an assistant message without tool calls";
-        return Err(invalid(CONTINUES, expected));
+        return Err(invalid_value(CONTINUE_FINAL_MESSAGE, expected));
     }
     Ok(continues)
 }
 
 /// Reads additional variables of the chat template, as names and JSON texts.
-fn read_variables(fields: &Fields) -> Result<Vec<(String, String)>, Rejection> {
-    let kwargs = given(fields, KWARGS)
-        .map(|kwargs| template_variables(kwargs).map_err(|expected| invalid(KWARGS, &expected)));
+fn read_variables(fields: &JsonFields) -> Result<Vec<(String, String)>, Rejection> {
+    let kwargs = get_non_null(fields, TEMPLATE_KWARGS).map(|kwargs| {
+        template_variables(kwargs).map_err(|expected| invalid_value(TEMPLATE_KWARGS, &expected))
+    });
     let mut variables = kwargs.transpose()?.unwrap_or_default();
-    if let Some(effort) = given(fields, EFFORT) {
+    if let Some(effort) = get_non_null(fields, REASONING_EFFORT) {
         let expected = "a string such as 'low', 'medium' or 'high'";
-        let effort = effort.as_str().ok_or_else(|| invalid(EFFORT, expected))?;
-        if variables.iter().all(|(name, _)| name != EFFORT) {
-            variables.push((EFFORT.to_owned(), Value::from(effort).to_string()));
+        let effort = effort.as_str().ok_or_else(|| invalid_value(REASONING_EFFORT, expected))?;
+        if variables.iter().all(|(name, _)| name != REASONING_EFFORT) {
+            variables.push((REASONING_EFFORT.to_owned(), Value::from(effort).to_string()));
         }
     }
     Ok(variables)
@@ -118,13 +128,13 @@ fn read_variables(fields: &Fields) -> Result<Vec<(String, String)>, Rejection> {
 pub fn template_variables(value: &Value) -> Result<Vec<(String, String)>, String> {
     let expected = || "an object of variables, such as {\"enable_thinking\": false}".to_owned();
     let variables = value.as_object().ok_or_else(expected)?;
-    if let Some(name) = RESERVED.iter().find(|name| variables.contains_key(**name)) {
+    if let Some(name) = RESERVED_VARIABLES.iter().find(|name| variables.contains_key(**name)) {
         return Err(format!("an object without `{name}`, which every template receives"));
     }
     Ok(variables.iter().map(|(name, value)| (name.clone(), value.to_string())).collect())
 }
 
-const PROMPT_FORMS: &str = "a string, an array of strings, an array of token ids or an array of \
+const PROMPT_FORMATS: &str = "a string, an array of strings, an array of token ids or an array of \
                             token id arrays";
 
 fn read_prompt(value: &Value) -> Result<Vec<RawPrompt>, Rejection> {
@@ -136,19 +146,21 @@ fn read_prompt(value: &Value) -> Result<Vec<RawPrompt>, Rejection> {
             Some(Value::String(_)) => list
                 .iter()
                 .map(|entry| {
-                    let text = entry.as_str().ok_or_else(|| invalid("prompt", PROMPT_FORMS))?;
+                    let text =
+                        entry.as_str().ok_or_else(|| invalid_value("prompt", PROMPT_FORMATS))?;
                     Ok(RawPrompt::Text(text.to_owned()))
                 })
                 .collect(),
             Some(_) => list
                 .iter()
                 .map(|entry| {
-                    let ids = entry.as_array().ok_or_else(|| invalid("prompt", PROMPT_FORMS))?;
+                    let ids =
+                        entry.as_array().ok_or_else(|| invalid_value("prompt", PROMPT_FORMATS))?;
                     Ok(RawPrompt::Tokens(read_tokens(ids)?))
                 })
                 .collect(),
         },
-        _ => Err(invalid("prompt", PROMPT_FORMS)),
+        _ => Err(invalid_value("prompt", PROMPT_FORMATS)),
     }
 }
 
@@ -161,7 +173,7 @@ fn read_tokens(list: &[Value]) -> Result<Vec<u32>, Rejection> {
                 ErrorCode::TokenOutOfVocabulary,
                 format!("Token id {entry} is out of vocabulary: must not be negative."),
             )),
-            None => Err(invalid("prompt", PROMPT_FORMS)),
+            None => Err(invalid_value("prompt", PROMPT_FORMATS)),
         })
         .collect()
 }
@@ -169,65 +181,69 @@ fn read_tokens(list: &[Value]) -> Result<Vec<u32>, Rejection> {
 /// OpenAI's roles; `developer` is the name of `system` for its newer models.
 const ROLES: [&str; 6] = ["system", "developer", "user", "assistant", "tool", "function"];
 /// Fields of a message that are passed to templates unchanged.
-const TOLD: [&str; 3] = ["name", "tool_call_id", "reasoning_content"];
+const PASSED_THROUGH: [&str; 3] = ["name", "tool_call_id", "reasoning_content"];
 
-fn read_messages(value: &Value, rules: &Rules<'_>) -> Result<Vec<Turn>, Rejection> {
-    let form = "an array of objects with 'role' and 'content'";
-    let list = value.as_array().ok_or_else(|| invalid("messages", form))?;
+fn read_messages(value: &Value, rules: &BodyRules<'_>) -> Result<Vec<ChatTurn>, Rejection> {
+    let expected = "an array of objects with 'role' and 'content'";
+    let list = value.as_array().ok_or_else(|| invalid_value("messages", expected))?;
     if list.is_empty() {
         let message = "Invalid value for 'messages': must not be empty.";
         return Err(Rejection::new(ErrorCode::EmptyPrompt, message).with_param("messages"));
     }
     list.iter()
         .map(|entry| {
-            let message = entry.as_object().ok_or_else(|| invalid("messages", form))?;
+            let message = entry.as_object().ok_or_else(|| invalid_value("messages", expected))?;
             let role = message.get("role").and_then(Value::as_str);
-            let role = role.ok_or_else(|| invalid("messages", form))?;
+            let role = role.ok_or_else(|| invalid_value("messages", expected))?;
             if !ROLES.contains(&role) {
                 let roles = format!("one of '{}', got '{role}'", ROLES.join("', '"));
-                return Err(invalid("role", &roles));
+                return Err(invalid_value("role", &roles));
             }
-            Ok(Turn {
+            Ok(ChatTurn {
                 role: role.to_owned(),
-                content: content(message)?,
-                more: more(message, rules)?,
+                content: message_content(message)?,
+                extra_fields: extra_fields(message, rules)?,
             })
         })
         .collect()
 }
 
 /// Returns the text of a message, which is empty if the assistant only called tools.
-fn content(message: &Fields) -> Result<String, Rejection> {
-    let calls = ["tool_calls", "function_call"].iter().any(|name| given(message, name).is_some());
-    match given(message, "content") {
+fn message_content(message: &JsonFields) -> Result<String, Rejection> {
+    let calls =
+        ["tool_calls", "function_call"].iter().any(|name| get_non_null(message, name).is_some());
+    match get_non_null(message, "content") {
         Some(content) => read_content(content),
         None if calls => Ok(String::new()),
         // Clients send back assistant messages without content: the refusal, if there is one, is
         // the text.
         None if message.get("role").is_some_and(|role| role == "assistant") => {
-            let refusal = given(message, "refusal").map(Value::as_str).unwrap_or_default();
+            let refusal = get_non_null(message, "refusal").map(Value::as_str).unwrap_or_default();
             Ok(refusal.unwrap_or_default().to_owned())
         }
-        None => Err(invalid("messages", "an array of objects with 'role' and 'content'")),
+        None => Err(invalid_value("messages", "an array of objects with 'role' and 'content'")),
     }
 }
 
 /// Returns the other fields of a message that templates read, as names and JSON texts.
-fn more(message: &Fields, rules: &Rules<'_>) -> Result<Vec<(String, String)>, Rejection> {
+fn extra_fields(
+    message: &JsonFields,
+    rules: &BodyRules<'_>,
+) -> Result<Vec<(String, String)>, Rejection> {
     let mut more = Vec::new();
-    let says_refusal = message.get("refusal").is_some_and(|refusal| !refusal.is_null());
+    let has_refusal = message.get("refusal").is_some_and(|refusal| !refusal.is_null());
     for (name, value) in message {
         match name.as_str() {
             // Not every template treats a null content as an empty one. A refusal replaces the
             // content.
-            "content" if value.is_null() && !says_refusal => {
+            "content" if value.is_null() && !has_refusal => {
                 more.push((name.clone(), value.to_string()));
             }
             // Read separately, or not read by any template.
             "role" | "content" | "refusal" | "annotations" | "audio" => {}
             _ if value.is_null() => {}
             "tool_calls" => {
-                let calls = earlier_calls(value)?;
+                let calls = normalize_tool_calls(value)?;
                 // Some clients send an empty list if there are no calls.
                 if calls.as_array().is_some_and(|calls| !calls.is_empty()) {
                     more.push((name.clone(), calls.to_string()));
@@ -235,10 +251,12 @@ fn more(message: &Fields, rules: &Rules<'_>) -> Result<Vec<(String, String)>, Re
             }
             // The name that newer servers use.
             "reasoning" => more.push(("reasoning_content".to_owned(), value.to_string())),
-            name if TOLD.contains(&name) => more.push((name.to_owned(), value.to_string())),
+            name if PASSED_THROUGH.contains(&name) => {
+                more.push((name.to_owned(), value.to_string()))
+            }
             // Clients send back the fields that servers add to their answers.
-            _ if rules.origin == Origin::Client => {}
-            name => rules.unread.ignore_or(
+            _ if rules.origin == BodyOrigin::Client => {}
+            name => rules.unknown_fields.ignore_or_reject(
                 name,
                 Rejection::new(
                     ErrorCode::UnsupportedField,
@@ -261,12 +279,12 @@ fn read_content(value: &Value) -> Result<String, Rejection> {
     }
     let wanted = "a string or an array of parts {\"type\": \"text\", \"text\": ...} or \
                   {\"type\": \"refusal\", \"refusal\": ...}";
-    let parts = value.as_array().ok_or_else(|| invalid("content", wanted))?;
+    let parts = value.as_array().ok_or_else(|| invalid_value("content", wanted))?;
     parts
         .iter()
         .map(|part| match part["type"].as_str() {
             Some(kind @ ("text" | "refusal")) => {
-                part[kind].as_str().ok_or_else(|| invalid("content", wanted))
+                part[kind].as_str().ok_or_else(|| invalid_value("content", wanted))
             }
             Some(other) => Err(Rejection::new(
                 ErrorCode::UnsupportedField,
@@ -275,7 +293,7 @@ fn read_content(value: &Value) -> Result<String, Rejection> {
                      supported."
                 ),
             )),
-            None => Err(invalid("content", wanted)),
+            None => Err(invalid_value("content", wanted)),
         })
         .collect()
 }

@@ -1,15 +1,15 @@
 //! Rules that apply to all bodies of a kind.
 
-use super::origin::Origin;
-use super::unread::Unread;
-use crate::boundary::engine::Sampling;
+use super::origin::BodyOrigin;
+use super::unknown_fields::UnknownFieldPolicy;
+use crate::engine_api::batch::Sampling;
 
 /// Rules for reading bodies.
 #[derive(Debug, Clone, Copy)]
-pub struct Rules<'a> {
-    pub origin: Origin,
+pub struct BodyRules<'a> {
+    pub origin: BodyOrigin,
     /// Sampling parameters for fields that a request does not give.
     pub sampling: Sampling,
     /// Policy for fields that are not read.
-    pub unread: &'a Unread,
+    pub unknown_fields: &'a UnknownFieldPolicy,
 }

@@ -2,10 +2,10 @@
 
 use serde_json::Value;
 
-use super::known_fields::only;
-use super::rules::Rules;
-use super::values::{Fields, flag, given, invalid};
-use crate::openai::item::Rejection;
+use super::known_fields::reject_unknown;
+use super::rules::BodyRules;
+use super::values::{JsonFields, get_non_null, invalid_value, read_flag};
+use crate::openai::input_line::Rejection;
 
 /// Contents of a stream in addition to the answer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -20,26 +20,29 @@ pub struct StreamOptions {
 ///
 /// # Errors
 /// Returns a rejection that states what was expected.
-pub(super) fn read(fields: &Fields, rules: &Rules<'_>) -> Result<Option<StreamOptions>, Rejection> {
-    let options = match given(fields, "stream_options") {
+pub(super) fn read_stream_options(
+    fields: &JsonFields,
+    rules: &BodyRules<'_>,
+) -> Result<Option<StreamOptions>, Rejection> {
+    let options = match get_non_null(fields, "stream_options") {
         None => StreamOptions::default(),
         Some(Value::Object(options)) => {
             let known = ["include_usage", "continuous_usage_stats", "include_obfuscation"];
-            only(options, "stream_options", &known, rules.unread)?;
-            if flag(options, "include_obfuscation")? {
-                return Err(invalid(
+            reject_unknown(options, "stream_options", &known, rules.unknown_fields)?;
+            if read_flag(options, "include_obfuscation")? {
+                return Err(invalid_value(
                     "include_obfuscation",
                     "false; padding of events is not supported",
                 ));
             }
-            let include_usage = flag(options, "include_usage")?;
-            let continuous_usage = flag(options, "continuous_usage_stats")? && include_usage;
+            let include_usage = read_flag(options, "include_usage")?;
+            let continuous_usage = read_flag(options, "continuous_usage_stats")? && include_usage;
             StreamOptions { include_usage, continuous_usage }
         }
         Some(_) => {
-            let form = "an object with 'include_usage' or 'continuous_usage_stats'";
-            return Err(invalid("stream_options", form));
+            let expected = "an object with 'include_usage' or 'continuous_usage_stats'";
+            return Err(invalid_value("stream_options", expected));
         }
     };
-    Ok(flag(fields, "stream")?.then_some(options))
+    Ok(read_flag(fields, "stream")?.then_some(options))
 }

@@ -8,11 +8,11 @@ mod tags;
 
 use grammar::{Behind, Grammar, Marker};
 
-use super::said::Said;
-use harmony::HarmonyReader;
-use piece::Piece;
+use super::char_or_token::CharOrToken;
+use harmony::HarmonyParser;
+use piece::AnswerPiece;
 use syntax::ReasoningSyntax;
-use tags::TagReader;
+use tags::TagParser;
 
 /// Reasoning of the answers to a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,35 +25,37 @@ pub struct Reasoning {
 /// Reader that separates reasoning from the rest of an answer. The result does not depend on how
 /// the answer is split.
 #[derive(Debug, Clone)]
-pub enum ReasoningReader {
-    Tags(TagReader),
-    Harmony(HarmonyReader),
+pub enum ReasoningParser {
+    Tags(TagParser),
+    Harmony(HarmonyParser),
 }
 
 impl Reasoning {
     /// Returns the grammar of an answer that follows `grammar` after its reasoning.
-    pub fn before(&self, grammar: Grammar) -> Grammar {
-        let behind =
+    pub fn wrap_grammar(&self, grammar: Grammar) -> Grammar {
+        let after_marker =
             |marker: Marker| Grammar::Behind(Box::new(Behind { marker, grammar: grammar.clone() }));
         match &self.syntax {
-            ReasoningSyntax::Tags(tags) if self.is_open => behind(tags.closing()),
+            ReasoningSyntax::Tags(tags) if self.is_open => after_marker(tags.closing_marker()),
             // Calls have their own headers.
             ReasoningSyntax::Harmony(_) if matches!(grammar, Grammar::Calls(_)) => grammar,
-            ReasoningSyntax::Harmony(harmony) => behind(Marker::Tokens(harmony.answer.clone())),
+            ReasoningSyntax::Harmony(harmony) => {
+                after_marker(Marker::Tokens(harmony.answer.clone()))
+            }
             ReasoningSyntax::Tags(_) => grammar,
         }
     }
 }
 
-impl ReasoningReader {
+impl ReasoningParser {
     /// Creates a reader at the beginning of an answer that may call these functions.
-    pub fn new(reasoning: &Reasoning, functions: &[String]) -> ReasoningReader {
+    pub fn new(reasoning: &Reasoning, functions: &[String]) -> ReasoningParser {
         match &reasoning.syntax {
             ReasoningSyntax::Tags(tags) => {
-                ReasoningReader::Tags(TagReader::new(tags.clone(), reasoning.is_open))
+                ReasoningParser::Tags(TagParser::new(tags.clone(), reasoning.is_open))
             }
             ReasoningSyntax::Harmony(harmony) => {
-                ReasoningReader::Harmony(HarmonyReader::new(harmony.clone(), functions.to_vec()))
+                ReasoningParser::Harmony(HarmonyParser::new(harmony.clone(), functions.to_vec()))
             }
         }
     }
@@ -61,30 +63,30 @@ impl ReasoningReader {
     /// Returns true if `token` is part of the syntax of reasoning.
     pub fn has_token(&self, token: u32) -> bool {
         match self {
-            ReasoningReader::Tags(tags) => tags.has_token(token),
-            ReasoningReader::Harmony(harmony) => harmony.has_token(token),
+            ReasoningParser::Tags(tags) => tags.has_token(token),
+            ReasoningParser::Harmony(harmony) => harmony.has_token(token),
         }
     }
 
     /// Returns true if the reader itself finds tool calls, and does not return them as text that is
     /// still to be read.
-    pub fn reads_calls(&self) -> bool {
-        matches!(self, ReasoningReader::Harmony(_))
+    pub fn parses_calls(&self) -> bool {
+        matches!(self, ReasoningParser::Harmony(_))
     }
 
     /// Appends a character or a token, and adds what becomes certain to `pieces`.
-    pub fn push(&mut self, said: Said, pieces: &mut Vec<Piece>) {
+    pub fn push(&mut self, unit: CharOrToken, pieces: &mut Vec<AnswerPiece>) {
         match self {
-            ReasoningReader::Tags(tags) => tags.push(said, pieces),
-            ReasoningReader::Harmony(harmony) => harmony.push(said, pieces),
+            ReasoningParser::Tags(tags) => tags.push(unit, pieces),
+            ReasoningParser::Harmony(harmony) => harmony.push(unit, pieces),
         }
     }
 
     /// Ends the answer, and adds what was not certain to `pieces`.
-    pub fn end(self, pieces: &mut Vec<Piece>) {
+    pub fn end(self, pieces: &mut Vec<AnswerPiece>) {
         match self {
-            ReasoningReader::Tags(tags) => tags.end(pieces),
-            ReasoningReader::Harmony(harmony) => harmony.end(pieces),
+            ReasoningParser::Tags(tags) => tags.end(pieces),
+            ReasoningParser::Harmony(harmony) => harmony.end(pieces),
         }
     }
 }

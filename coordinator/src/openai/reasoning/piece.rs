@@ -1,13 +1,13 @@
 //! Classified pieces of an answer.
 
-use crate::openai::said::Said;
+use crate::openai::char_or_token::CharOrToken;
 
 /// A classified piece of an answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Piece {
-    Thought(char),
+pub enum AnswerPiece {
+    Reasoning(char),
     /// Part of the answer after the reasoning.
-    Said(Said),
+    Content(CharOrToken),
     /// Call of the function with this name.
     Call(String),
     /// Character of the arguments of the last call.

@@ -2,7 +2,7 @@
 
 use grammar::Marker;
 
-use crate::boundary::codec::{CodecError, TextCodec};
+use crate::engine_api::codec::{CodecError, TextCodec};
 
 /// Syntax of reasoning.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,24 +49,24 @@ pub struct HarmonyTokens {
 }
 
 /// Known pairs of markers, the closing one of which occurs in templates.
-const TAGS: [(&str, &str); 3] =
+const KNOWN_TAGS: [(&str, &str); 3] =
     [("<think>", "</think>"), ("[THINK]", "[/THINK]"), ("<seed:think>", "</seed:think>")];
 
 /// Number of tokens at the end of a prompt in which a marker is searched.
-const TAIL: usize = 16;
+const TAIL_TOKENS: usize = 16;
 
 impl ReasoningSyntax {
     /// Returns the syntax that a model's chat template shows, or `None` if it shows no known one.
     ///
     /// # Errors
     /// Returns an error if the tokenizer does not answer.
-    pub fn of(codec: &dyn TextCodec) -> Result<Option<ReasoningSyntax>, CodecError> {
+    pub fn detect(codec: &dyn TextCodec) -> Result<Option<ReasoningSyntax>, CodecError> {
         let Some(template) = codec.tools_template()? else { return Ok(None) };
         if template.contains("<|channel|>") && template.contains("<|message|>") {
-            let tokens = HarmonyTokens::of(codec)?;
+            let tokens = HarmonyTokens::from_codec(codec)?;
             return Ok(tokens.map(ReasoningSyntax::Harmony));
         }
-        let shown = TAGS.iter().find(|(_, close)| template.contains(close));
+        let shown = KNOWN_TAGS.iter().find(|(_, close)| template.contains(close));
         let Some((open, close)) = shown else { return Ok(None) };
         let tag = |text: &str| {
             let token = codec.special_token(text)?;
@@ -77,7 +77,7 @@ impl ReasoningSyntax {
 
     /// Returns true if a prompt ends within reasoning.
     pub fn is_open(&self, prompt: &[u32], codec: &dyn TextCodec) -> bool {
-        let tail = &prompt[prompt.len().saturating_sub(TAIL)..];
+        let tail = &prompt[prompt.len().saturating_sub(TAIL_TOKENS)..];
         let ReasoningSyntax::Tags(tags) = self else { return false };
         match &tags.open {
             Tag::Token(open) => {
@@ -85,8 +85,8 @@ impl ReasoningSyntax {
                 tail.iter().rfind(|token| !is_blank(**token)) == Some(open)
             }
             Tag::Text(open) => {
-                let said: Vec<u8> = tail.iter().flat_map(|token| codec.bytes(*token)).collect();
-                said.trim_ascii_end().ends_with(open.as_bytes())
+                let text: Vec<u8> = tail.iter().flat_map(|token| codec.bytes(*token)).collect();
+                text.trim_ascii_end().ends_with(open.as_bytes())
             }
         }
     }
@@ -94,7 +94,7 @@ impl ReasoningSyntax {
 
 impl Tags {
     /// Returns the marker between the reasoning and the answer.
-    pub fn closing(&self) -> Marker {
+    pub fn closing_marker(&self) -> Marker {
         match &self.close {
             Tag::Text(text) => Marker::Text(text.clone()),
             Tag::Token(token) => Marker::Tokens(vec![*token]),
@@ -104,7 +104,7 @@ impl Tags {
 
 impl HarmonyTokens {
     /// Returns the tokens of a tokenizer, or `None` if it lacks a required one.
-    fn of(codec: &dyn TextCodec) -> Result<Option<HarmonyTokens>, CodecError> {
+    fn from_codec(codec: &dyn TextCodec) -> Result<Option<HarmonyTokens>, CodecError> {
         let names = ["<|start|>", "<|channel|>", "<|message|>", "<|end|>"];
         let found = names.map(|name| codec.special_token(name));
         let [start, channel, message, end] = found;

@@ -1,37 +1,37 @@
 //! Reasoning between two markers, before the answer.
 
-use super::piece::Piece;
+use super::piece::AnswerPiece;
 use super::syntax::{Tag, Tags};
-use crate::openai::said::Said;
+use crate::openai::char_or_token::CharOrToken;
 
 /// Reader that separates the text between the markers from what follows. Whitespace around
 /// reasoning belongs to neither.
 #[derive(Debug, Clone)]
-pub struct TagReader {
+pub struct TagParser {
     tags: Tags,
-    place: Place,
+    state: TagState,
     /// Text that is not classified yet: the beginning of a marker, and whitespace before it.
     held: String,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum TagState {
     /// At the beginning, with nothing but whitespace so far.
     Start,
     /// In the reasoning; `is_first`: none has been found yet.
-    Within {
+    Reasoning {
         is_first: bool,
     },
     /// After the reasoning, before the answer.
-    Behind,
+    AfterReasoning,
     Answer,
 }
 
-impl TagReader {
+impl TagParser {
     /// Creates a reader at the beginning of an answer, which is within reasoning if `is_open`.
-    pub fn new(tags: Tags, is_open: bool) -> TagReader {
-        let place = if is_open { Place::Within { is_first: true } } else { Place::Start };
-        TagReader { tags, place, held: String::new() }
+    pub fn new(tags: Tags, is_open: bool) -> TagParser {
+        let state = if is_open { TagState::Reasoning { is_first: true } } else { TagState::Start };
+        TagParser { tags, state, held: String::new() }
     }
 
     /// Returns true if `token` is one of the markers.
@@ -40,70 +40,73 @@ impl TagReader {
     }
 
     /// Appends a character or a token, and adds what becomes certain to `pieces`.
-    pub fn push(&mut self, said: Said, pieces: &mut Vec<Piece>) {
-        match (self.place, said) {
-            (Place::Answer, said) => pieces.push(Piece::Said(said)),
-            (Place::Start, Said::Char(char)) => {
+    pub fn push(&mut self, unit: CharOrToken, pieces: &mut Vec<AnswerPiece>) {
+        match (self.state, unit) {
+            (TagState::Answer, unit) => pieces.push(AnswerPiece::Content(unit)),
+            (TagState::Start, CharOrToken::Char(char)) => {
                 self.held.push(char);
-                self.look_for_open(pieces);
+                self.scan_for_open(pieces);
             }
-            (Place::Within { .. }, Said::Char(char)) => {
+            (TagState::Reasoning { .. }, CharOrToken::Char(char)) => {
                 self.held.push(char);
-                self.look_for_close(pieces);
+                self.scan_for_close(pieces);
             }
-            (Place::Behind, Said::Char(char)) if char.is_whitespace() => {}
-            (Place::Behind, said) => {
-                self.place = Place::Answer;
-                pieces.push(Piece::Said(said));
+            (TagState::AfterReasoning, CharOrToken::Char(char)) if char.is_whitespace() => {}
+            (TagState::AfterReasoning, unit) => {
+                self.state = TagState::Answer;
+                pieces.push(AnswerPiece::Content(unit));
             }
-            (Place::Start, Said::Token(token)) => {
+            (TagState::Start, CharOrToken::Token(token)) => {
                 if self.tags.open == Tag::Token(token) {
                     self.held.clear();
-                    self.place = Place::Within { is_first: true };
+                    self.state = TagState::Reasoning { is_first: true };
                 } else {
-                    self.answer(pieces);
-                    pieces.push(Piece::Said(said));
+                    self.flush_as_content(pieces);
+                    pieces.push(AnswerPiece::Content(unit));
                 }
             }
-            (Place::Within { .. }, Said::Token(token)) => {
+            (TagState::Reasoning { .. }, CharOrToken::Token(token)) => {
                 if self.tags.close == Tag::Token(token) {
-                    self.think(self.held.trim_end().len(), pieces);
+                    self.push_reasoning(self.held.trim_end().len(), pieces);
                     self.held.clear();
-                    self.place = Place::Behind;
+                    self.state = TagState::AfterReasoning;
                 }
             }
         }
     }
 
     /// Ends the answer, and adds what was not certain to `pieces`.
-    pub fn end(mut self, pieces: &mut Vec<Piece>) {
-        match self.place {
-            Place::Start => self.answer(pieces),
-            Place::Within { .. } => self.think(self.held.trim_end().len(), pieces),
-            Place::Behind | Place::Answer => {}
+    pub fn end(mut self, pieces: &mut Vec<AnswerPiece>) {
+        match self.state {
+            TagState::Start => self.flush_as_content(pieces),
+            TagState::Reasoning { .. } => self.push_reasoning(self.held.trim_end().len(), pieces),
+            TagState::AfterReasoning | TagState::Answer => {}
         }
     }
 
-    fn look_for_open(&mut self, pieces: &mut Vec<Piece>) {
-        let begun = self.held.trim_start();
+    fn scan_for_open(&mut self, pieces: &mut Vec<AnswerPiece>) {
+        let trimmed = self.held.trim_start();
         match &self.tags.open {
-            Tag::Text(open) if begun == open => {
+            Tag::Text(open) if trimmed == open => {
                 self.held.clear();
-                self.place = Place::Within { is_first: true };
+                self.state = TagState::Reasoning { is_first: true };
             }
-            Tag::Text(open) if open.starts_with(begun) => {}
-            Tag::Token(_) if begun.is_empty() => {}
-            _ => self.answer(pieces),
+            Tag::Text(open) if open.starts_with(trimmed) => {}
+            Tag::Token(_) if trimmed.is_empty() => {}
+            _ => self.flush_as_content(pieces),
         }
     }
 
-    fn look_for_close(&mut self, pieces: &mut Vec<Piece>) {
+    fn scan_for_close(&mut self, pieces: &mut Vec<AnswerPiece>) {
         let mut kept = 0;
         if let Tag::Text(close) = &self.tags.close {
             if self.held.ends_with(close.as_str()) {
-                self.think(self.held[..self.held.len() - close.len()].trim_end().len(), pieces);
+                self.push_reasoning(
+                    self.held[..self.held.len() - close.len()].trim_end().len(),
+                    pieces,
+                );
                 self.held.clear();
-                self.place = Place::Behind;
+                self.state = TagState::AfterReasoning;
                 return;
             }
             let starts = (1..close.len()).rev();
@@ -113,24 +116,25 @@ impl TagReader {
                 .map_or(0, str::len);
         }
         let certain = self.held[..self.held.len() - kept].trim_end().len();
-        self.think(certain, pieces);
+        self.push_reasoning(certain, pieces);
     }
 
     /// Classifies the first `bytes` bytes of the held text as reasoning.
-    fn think(&mut self, bytes: usize, pieces: &mut Vec<Piece>) {
-        let Place::Within { is_first } = &mut self.place else { return };
+    fn push_reasoning(&mut self, bytes: usize, pieces: &mut Vec<AnswerPiece>) {
+        let TagState::Reasoning { is_first } = &mut self.state else { return };
         for char in self.held.drain(..bytes) {
             if *is_first && char.is_whitespace() {
                 continue;
             }
             *is_first = false;
-            pieces.push(Piece::Thought(char));
+            pieces.push(AnswerPiece::Reasoning(char));
         }
     }
 
     /// Classifies the held text as part of an answer without reasoning.
-    fn answer(&mut self, pieces: &mut Vec<Piece>) {
-        pieces.extend(self.held.drain(..).map(|char| Piece::Said(Said::Char(char))));
-        self.place = Place::Answer;
+    fn flush_as_content(&mut self, pieces: &mut Vec<AnswerPiece>) {
+        pieces
+            .extend(self.held.drain(..).map(|char| AnswerPiece::Content(CharOrToken::Char(char))));
+        self.state = TagState::Answer;
     }
 }

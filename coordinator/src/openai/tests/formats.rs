@@ -1,8 +1,8 @@
 //! Formats of tool calls, detected from templates like those of the models.
 
-use grammar::{CallSyntax, Calls, Checker, Function, Grammar, Part, Word};
+use grammar::{CallSyntax, Calls, Checker, Function, Grammar, SyntaxElement, SyntaxPart};
 
-use crate::openai::calls::format::CallFormat;
+use crate::openai::tool_calls::format::CallFormat;
 
 /// Returns the token of a marker that is a token.
 fn special(text: &str) -> Option<u32> {
@@ -74,18 +74,18 @@ fn formats_are_told_by_templates() {
         ("{{ messages[0].content }}<tool_call>arguments</tool_call>", None),
         ("{{ messages[0].content }}", None),
     ] {
-        assert_eq!(CallFormat::of_template(template), format, "{template}");
+        assert_eq!(CallFormat::from_template(template), format, "{template}");
     }
 }
 
 #[test]
 fn what_is_a_token_is_written_as_one() {
     let named = syntax(CallFormat::MistralNamed);
-    assert_eq!(named.open, [Part::Must(Word::Token(0))]);
-    let id = Part::MayAll(vec![Word::Token(3), Word::Alphanumeric(9)]);
-    assert_eq!(named.middle, [id, Part::Must(Word::Token(1))]);
+    assert_eq!(named.open, [SyntaxPart::Must(SyntaxElement::Token(0))]);
+    let id = SyntaxPart::MayAll(vec![SyntaxElement::Token(3), SyntaxElement::Alphanumeric(9)]);
+    assert_eq!(named.middle, [id, SyntaxPart::Must(SyntaxElement::Token(1))]);
     let hermes = syntax(CallFormat::Hermes);
-    assert_eq!(hermes.open[0], Part::Must(Word::Text("<tool_call>".to_owned())));
+    assert_eq!(hermes.open[0], SyntaxPart::Must(SyntaxElement::Text("<tool_call>".to_owned())));
     let refused = CallFormat::Hermes.syntax(&|_| Err("it sleeps".to_owned()));
     assert_eq!(refused, Err("it sleeps".to_owned()));
 }

@@ -1,5 +1,5 @@
-mod calls;
+mod answer_accumulator;
 mod formats;
-mod growing;
 mod prompt_bounds;
 mod reasoning;
+mod tool_calls;

@@ -1,25 +1,25 @@
 //! Texts that cannot fit the context are rejected without being tokenised as a whole.
 
-use crate::boundary::codec::{Conversation, Turn};
-use crate::job::tests::fake::Bytes;
+use crate::engine_api::codec::{ChatTurn, Conversation};
+use crate::job::tests::fake::ByteCodec;
 use crate::openai::body::RawPrompt;
-use crate::openai::item::ErrorCode;
+use crate::openai::input_line::ErrorCode;
 use crate::openai::prompt_bounds::PromptBounds;
 
 fn check(bounds: PromptBounds, prompt: RawPrompt) -> Result<(), ErrorCode> {
-    bounds.check(&[prompt], Some(&Bytes::CHAT)).map_err(|rejection| rejection.code)
+    bounds.check(&[prompt], Some(&ByteCodec::CHAT)).map_err(|rejection| rejection.code)
 }
 
 #[test]
 fn what_cannot_fit_is_refused_by_its_size() {
-    let bounds = PromptBounds::new(100, 258, Some(&Bytes::CHAT));
+    let bounds = PromptBounds::new(100, 258, Some(&ByteCodec::CHAT));
     assert_eq!(bounds, PromptBounds { context: 100, token_bytes: 1 });
     assert_eq!(check(bounds, RawPrompt::Text("a".repeat(100))), Ok(()));
     let too_long = Err(ErrorCode::ContextLengthExceeded);
     assert_eq!(check(bounds, RawPrompt::Text("a".repeat(200_000))), Ok(()), "it is counted");
     assert_eq!(check(bounds, RawPrompt::Text("a".repeat(300_000))), too_long);
     let chat = |turns: usize, text: &str| {
-        let turn = |_| Turn::new("user", text.to_owned());
+        let turn = |_| ChatTurn::new("user", text.to_owned());
         RawPrompt::Chat(Conversation::new((0..turns).map(turn).collect()))
     };
     assert_eq!(check(bounds, chat(100, "a")), Ok(()));

@@ -5,17 +5,17 @@ use std::sync::Arc;
 use grammar::{CallSyntax, Calls, Grammar, Marker};
 
 use super::formats::{functions, syntax};
-use crate::boundary::codec::TextCodec;
-use crate::boundary::engine::{Finish, Generated};
-use crate::job::tests::fake::Bytes;
-use crate::openai::calls::format::CallFormat;
-use crate::openai::following::Following;
-use crate::openai::growing::{Delta, EndedAnswer, Growing};
-use crate::openai::parts::{Call, Found, Parts};
-use crate::openai::reader::AnswerReader;
+use crate::engine_api::batch::{FinishCause, GenerationOutput};
+use crate::engine_api::codec::TextCodec;
+use crate::job::tests::fake::ByteCodec;
+use crate::openai::answer_accumulator::{AnswerAccumulator, AnswerDelta, FinishedAnswer};
+use crate::openai::answer_options::AnswerOptions;
+use crate::openai::answer_parser::AnswerParser;
+use crate::openai::answer_parts::{AnswerParts, Call, PartsDelta};
 use crate::openai::reasoning::Reasoning;
 use crate::openai::reasoning::syntax::{HarmonyTokens, ReasoningSyntax, Tag, Tags};
 use crate::openai::stop::finish;
+use crate::openai::tool_calls::format::CallFormat;
 
 /// Characters that represent tokens in the texts of these tests: Harmony's start, channel, message,
 /// end and constrain, then `[THINK]` and `[/THINK]`.
@@ -38,20 +38,20 @@ fn harmony() -> Reasoning {
     Reasoning { syntax: ReasoningSyntax::Harmony(tokens), is_open: false }
 }
 
-fn following(reasoning: Reasoning, calls: Option<CallSyntax>) -> Following {
+fn following(reasoning: Reasoning, calls: Option<CallSyntax>) -> AnswerOptions {
     let calls = calls.map(|syntax| {
         let functions = functions();
         Calls { syntax, functions, is_required: false, are_several: true }
     });
     let grammar = calls.map(|calls| Arc::new(Grammar::Calls(Box::new(calls))));
     let reasoning = Some(Arc::new(reasoning));
-    Following { is_streamed: true, reasoning, grammar, ..Following::default() }
+    AnswerOptions { is_streamed: true, reasoning, grammar, ..AnswerOptions::default() }
 }
 
 /// Returns the parts that are found if they are taken after each of `cuts`.
-fn found(following: &Following, text: &str, cuts: &[usize]) -> Parts {
-    let mut reader = AnswerReader::new(following).expect("parts");
-    let mut all: Vec<Found> = Vec::new();
+fn found(following: &AnswerOptions, text: &str, cuts: &[usize]) -> AnswerParts {
+    let mut reader = AnswerParser::new(following).expect("parts");
+    let mut all: Vec<PartsDelta> = Vec::new();
     for (index, char) in text.chars().enumerate() {
         match TOKENS.chars().position(|token| token == char) {
             Some(token) => reader.push_token(token as u32),
@@ -62,7 +62,7 @@ fn found(following: &Following, text: &str, cuts: &[usize]) -> Parts {
         }
     }
     all.push(reader.end());
-    Parts::of(all)
+    AnswerParts::from_deltas(all)
 }
 
 fn call(name: &str, arguments: &str) -> Call {
@@ -153,7 +153,8 @@ fn thoughts_are_found_however_the_text_is_cut() {
     for (reasoning, calls, text, thought, content, expected) in [tagged(), harmonies()].concat() {
         let following = following(reasoning, calls);
         let whole = found(&following, text, &[]);
-        let parts = Parts { reasoning: thought.into(), content: content.into(), calls: expected };
+        let parts =
+            AnswerParts { reasoning: thought.into(), content: content.into(), calls: expected };
         assert_eq!(whole, parts, "{text}");
         let length = text.chars().count();
         let all: Vec<usize> = (0..length).collect();
@@ -167,7 +168,7 @@ fn thoughts_are_found_however_the_text_is_cut() {
 /// Streamed pieces add up to the whole answer, with and without stop strings.
 #[test]
 fn pieces_of_thoughts_put_together_are_the_whole() {
-    let codec = Bytes::CHAT;
+    let codec = ByteCodec::CHAT;
     let mut thoughts = 0;
     for (reasoning, calls, text, ..) in tagged() {
         if text.chars().any(|char| TOKENS.contains(char)) {
@@ -178,26 +179,30 @@ fn pieces_of_thoughts_put_together_are_the_whole() {
             let mut following = following(reasoning.clone(), calls.clone());
             following.stop =
                 [stop.to_owned()].into_iter().filter(|stop| !stop.is_empty()).collect();
-            let mut growing = Growing::new(Some(&codec), following.clone());
+            let mut growing = AnswerAccumulator::new(Some(&codec), following.clone());
             let mut told = Vec::new();
-            let found =
-                |Delta { reasoning, text: content, calls, .. }| Found { reasoning, content, calls };
+            let found = |AnswerDelta { reasoning, text: content, calls, .. }| PartsDelta {
+                reasoning,
+                content,
+                calls,
+            };
             for token in &tokens {
                 if growing.push(*token, &[]) {
                     break;
                 }
                 told.push(found(growing.take()));
             }
-            let EndedAnswer { rest, answer, .. } = growing.end(Finish::Stop);
+            let FinishedAnswer { rest, answer, .. } = growing.end(FinishCause::Stop);
             told.push(found(rest));
             let (logprobs, prompt_logprobs) = (Vec::new(), Vec::new());
             let tokens = tokens.clone();
-            let generated = Generated { tokens, logprobs, prompt_logprobs, finish: Finish::Stop };
+            let generated =
+                GenerationOutput { tokens, logprobs, prompt_logprobs, finish: FinishCause::Stop };
             let whole = finish(generated, &following, Some(&codec));
             assert_eq!(answer, whole, "{text} {stop}");
-            let parts = Parts::of(told);
+            let parts = AnswerParts::from_deltas(told);
             let content = whole.text.unwrap_or_default();
-            let expected = Parts { reasoning: whole.reasoning, content, calls: whole.calls };
+            let expected = AnswerParts { reasoning: whole.reasoning, content, calls: whole.calls };
             assert_eq!(parts, expected, "{text} {stop}");
             thoughts += usize::from(!parts.reasoning.is_empty());
         }
@@ -207,10 +212,10 @@ fn pieces_of_thoughts_put_together_are_the_whole() {
 
 #[test]
 fn prompts_that_end_within_thoughts_are_known() {
-    let codec = Bytes::THINKING;
-    let syntax = ReasoningSyntax::of(&codec).expect("a tokenizer").expect("it thinks");
-    assert_eq!(ReasoningSyntax::of(&Bytes::CHAT), Ok(None));
-    assert_eq!(ReasoningSyntax::of(&Bytes::PLAIN), Ok(None));
+    let codec = ByteCodec::THINKING;
+    let syntax = ReasoningSyntax::detect(&codec).expect("a tokenizer").expect("it thinks");
+    assert_eq!(ReasoningSyntax::detect(&ByteCodec::CHAT), Ok(None));
+    assert_eq!(ReasoningSyntax::detect(&ByteCodec::PLAIN), Ok(None));
     for (prompt, is_open) in [
         ("<user>Hi<think>\n", true),
         ("<think>", true),
@@ -228,11 +233,11 @@ fn prompts_that_end_within_thoughts_are_known() {
 #[test]
 fn forms_stand_behind_thoughts() {
     let form = Grammar::Regex("a".to_owned());
-    assert_eq!(tags(false).before(form.clone()), form);
+    assert_eq!(tags(false).wrap_grammar(form.clone()), form);
     let marker = |grammar: Grammar| match grammar {
         Grammar::Behind(behind) => behind.marker,
         other => panic!("{other:?}"),
     };
-    assert_eq!(marker(tags(true).before(form.clone())), Marker::Text("</think>".to_owned()));
-    assert_eq!(marker(harmony().before(form)), Marker::Tokens(vec![1, 9, 2]));
+    assert_eq!(marker(tags(true).wrap_grammar(form.clone())), Marker::Text("</think>".to_owned()));
+    assert_eq!(marker(harmony().wrap_grammar(form)), Marker::Tokens(vec![1, 9, 2]));
 }

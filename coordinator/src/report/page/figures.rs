@@ -2,11 +2,11 @@
 
 use serde::Serialize;
 
-use super::run::Run;
+use super::run::PageRun;
 
 /// A number of a report.
 #[derive(Debug, Clone, Serialize)]
-pub(super) struct Cell {
+pub(super) struct FigureCell {
     pub(super) letter: &'static str,
     /// JSON pointer of the number in the report.
     pub(super) of: String,
@@ -17,84 +17,88 @@ pub(super) struct Cell {
 
 /// A number at the top of the page.
 #[derive(Debug, Serialize)]
-pub(super) struct Figure {
+pub(super) struct HeadlineFigure {
     name: &'static str,
-    cells: Vec<Cell>,
+    cells: Vec<FigureCell>,
     /// Ratio of the second run's number to the first's.
     ratio: Option<String>,
 }
 
 /// A bar with its number.
 #[derive(Debug, Clone, Serialize)]
-pub(super) struct Bar {
+pub(super) struct FigureBar {
     /// Kind of the number: `predicted`, `measured`, ...
     kind: &'static str,
     letter: &'static str,
     /// Percentage of the section's longest bar.
     width: f64,
-    cell: Cell,
+    cell: FigureCell,
 }
 
 #[derive(Debug, Serialize)]
-pub(super) struct Row {
+pub(super) struct BarRow {
     name: String,
-    bars: Vec<Bar>,
+    bars: Vec<FigureBar>,
 }
 
 /// Rows of bars with a common scale.
 #[derive(Debug, Serialize)]
-pub(super) struct Section {
+pub(super) struct BarSection {
     id: &'static str,
     title: &'static str,
     note: &'static str,
-    rows: Vec<Row>,
+    rows: Vec<BarRow>,
 }
 
 /// Name of a kind of bar, and a function that returns the JSON pointer of its number from a row's
 /// name.
-type Kind<'k> = (&'static str, &'k dyn Fn(&str) -> String);
+type BarKind<'k> = (&'static str, &'k dyn Fn(&str) -> String);
 
 /// Returns the number at a pointer; `None` if the report has none.
-pub(super) fn cell(run: &Run<'_>, of: &str, shown: fn(f64) -> String) -> Option<Cell> {
-    let value = run.value.pointer(of)?;
-    let text = shown(value.as_f64()?);
-    Some(Cell { letter: run.letter, of: of.to_owned(), value: value.to_string(), text })
+pub(super) fn cell(
+    run: &PageRun<'_>,
+    pointer: &str,
+    format_value: fn(f64) -> String,
+) -> Option<FigureCell> {
+    let value = run.value.pointer(pointer)?;
+    let text = format_value(value.as_f64()?);
+    Some(FigureCell { letter: run.letter, of: pointer.to_owned(), value: value.to_string(), text })
 }
 
 /// Returns the numbers at the top of the page. Those that no report has are left out.
-pub(super) fn headline(runs: &[Run<'_>]) -> Vec<Figure> {
+pub(super) fn headline(runs: &[PageRun<'_>]) -> Vec<HeadlineFigure> {
     let figure = |(name, of, shown): (&'static str, &str, fn(f64) -> String)| {
-        let number = |run: &Run<'_>| run.value.pointer(of).and_then(serde_json::Value::as_f64);
+        let number = |run: &PageRun<'_>| run.value.pointer(of).and_then(serde_json::Value::as_f64);
         let numbers: Vec<f64> = runs.iter().filter_map(number).collect();
         let ratio = match numbers[..] {
             [first, second] if first > 0.0 => Some(format!("{:.2}", second / first)),
             _ => None,
         };
-        let cells: Vec<Cell> = runs.iter().filter_map(|run| cell(run, of, shown)).collect();
-        (!cells.is_empty()).then_some(Figure { name, cells, ratio })
+        let cells: Vec<FigureCell> = runs.iter().filter_map(|run| cell(run, of, shown)).collect();
+        (!cells.is_empty()).then_some(HeadlineFigure { name, cells, ratio })
     };
     type Shown = fn(f64) -> String;
     let all: [(&'static str, &str, Shown); 6] = [
-        ("decode, tokens/s", "/decode_tokens_per_s", plain),
-        ("prefill, tokens/s", "/prefill_tokens_per_s", plain),
-        ("between two tokens", "/decode_step/median_s", seconds),
-        ("in all", "/total_s", seconds),
-        ("loading", "/load_s", seconds),
-        ("peak memory", "/peak_pss_bytes/sum", bytes),
+        ("decode, tokens/s", "/decode_tokens_per_s", format_number),
+        ("prefill, tokens/s", "/prefill_tokens_per_s", format_number),
+        ("between two tokens", "/decode_step/median_s", format_seconds),
+        ("in all", "/total_s", format_seconds),
+        ("loading", "/load_s", format_seconds),
+        ("peak memory", "/peak_pss_bytes/sum", format_bytes),
     ];
     all.into_iter().filter_map(figure).collect()
 }
 
 /// Returns the sections with bars. Those for which the reports have no numbers are left out.
-pub(super) fn sections(runs: &[Run<'_>]) -> Vec<Section> {
+pub(super) fn sections(runs: &[PageRun<'_>]) -> Vec<BarSection> {
     let all = times(runs).into_iter().chain(memory(runs));
     all.filter(|section| !section.rows.is_empty()).collect()
 }
 
 /// Returns the names of the fields at a pointer, in the order of the first report that has them.
-fn keys(runs: &[Run<'_>], of: &str) -> Vec<String> {
+fn keys(runs: &[PageRun<'_>], pointer: &str) -> Vec<String> {
     let mut keys: Vec<String> = Vec::new();
-    let objects = runs.iter().filter_map(|run| run.value.pointer(of)?.as_object());
+    let objects = runs.iter().filter_map(|run| run.value.pointer(pointer)?.as_object());
     for key in objects.flat_map(|object| object.keys()) {
         if !keys.contains(key) {
             keys.push(key.clone());
@@ -104,86 +108,86 @@ fn keys(runs: &[Run<'_>], of: &str) -> Vec<String> {
 }
 
 /// Returns the sections about phases and lanes.
-fn times(runs: &[Run<'_>]) -> [Section; 3] {
+fn times(runs: &[PageRun<'_>]) -> [BarSection; 3] {
     let phases = ["prefill", "decode"].map(str::to_owned);
-    let predicted: &[Kind<'_>] = &[
+    let predicted: &[BarKind<'_>] = &[
         ("predicted", &|name| format!("/predicted/{name}_s")),
         ("measured", &|name| format!("/{name}_s")),
     ];
-    let simulated: &[Kind<'_>] = &[
+    let simulated: &[BarKind<'_>] = &[
         ("simulated", &|lane| format!("/replayed/lanes/{lane}/simulated_busy_s")),
         ("measured", &|lane| format!("/replayed/lanes/{lane}/measured_busy_s")),
     ];
-    let busy: &[Kind<'_>] = &[("measured", &|lane| format!("/lanes/{lane}/busy_s"))];
+    let busy: &[BarKind<'_>] = &[("measured", &|lane| format!("/lanes/{lane}/busy_s"))];
     [
-        Section {
+        BarSection {
             id: "phases",
             title: "Predicted and measured",
             note: "What the simulator said before the workers started, where this machine was \
                    measured: for all steps that there could be, and for prompts that begin \
                    together.",
-            rows: rows(runs, &phases, seconds, predicted),
+            rows: rows(runs, &phases, format_seconds, predicted),
         },
-        Section {
+        BarSection {
             id: "replay",
             title: "Lanes: simulated and measured",
             note: "Time inside work in the second half of the last decode steps: simulated with \
                    each instruction's median cost in the first half, and measured.",
-            rows: rows(runs, &keys(runs, "/replayed/lanes"), seconds, simulated),
+            rows: rows(runs, &keys(runs, "/replayed/lanes"), format_seconds, simulated),
         },
-        Section {
+        BarSection {
             id: "lanes",
             title: "Lanes: the whole run",
             note: "Time inside work.",
-            rows: rows(runs, &keys(runs, "/lanes"), seconds, busy),
+            rows: rows(runs, &keys(runs, "/lanes"), format_seconds, busy),
         },
     ]
 }
 
 /// Returns the sections about planned and used memory.
-fn memory(runs: &[Run<'_>]) -> [Section; 2] {
-    let planned: &[Kind<'_>] = &[("planned", &|name| format!("/budget_bytes/{name}"))];
-    let used: &[Kind<'_>] = &[
+fn memory(runs: &[PageRun<'_>]) -> [BarSection; 2] {
+    let planned: &[BarKind<'_>] = &[("planned", &|name| format!("/budget_bytes/{name}"))];
+    let used: &[BarKind<'_>] = &[
         ("loading", &|name| format!("/load_peak_pss_bytes/{name}")),
         ("running", &|name| format!("/peak_pss_bytes/{name}")),
     ];
     [
-        Section {
+        BarSection {
             id: "budget",
             title: "Memory: planned",
             note: "What the plan was granted before anything was loaded.",
-            rows: rows(runs, &keys(runs, "/budget_bytes"), bytes, planned),
+            rows: rows(runs, &keys(runs, "/budget_bytes"), format_bytes, planned),
         },
-        Section {
+        BarSection {
             id: "memory",
             title: "Memory: used",
             note: "The largest proportional set size of each process and of all, while loading \
                    and from then on.",
-            rows: rows(runs, &keys(runs, "/peak_pss_bytes"), bytes, used),
+            rows: rows(runs, &keys(runs, "/peak_pss_bytes"), format_bytes, used),
         },
     ]
 }
 
 /// Returns a row for each name, with a bar for each kind and run. Rows without bars are left out.
 fn rows(
-    runs: &[Run<'_>],
+    runs: &[PageRun<'_>],
     names: &[String],
-    shown: fn(f64) -> String,
-    kinds: &[Kind<'_>],
-) -> Vec<Row> {
+    format_value: fn(f64) -> String,
+    kinds: &[BarKind<'_>],
+) -> Vec<BarRow> {
     let row = |name: &String| {
         let key = name.replace('~', "~0").replace('/', "~1");
         let bars = kinds.iter().flat_map(|(kind, pointer)| {
             let of = pointer(&key);
             runs.iter().filter_map(move |run| {
-                let cell = cell(run, &of, shown)?;
-                Some(Bar { kind, letter: run.letter, width: 0.0, cell })
+                let cell = cell(run, &of, format_value)?;
+                Some(FigureBar { kind, letter: run.letter, width: 0.0, cell })
             })
         });
-        Row { name: name.clone(), bars: bars.collect() }
+        BarRow { name: name.clone(), bars: bars.collect() }
     };
-    let mut rows: Vec<Row> = names.iter().map(row).filter(|row| !row.bars.is_empty()).collect();
-    let number = |bar: &Bar| bar.cell.value.parse::<f64>().unwrap_or(0.0);
+    let mut rows: Vec<BarRow> = names.iter().map(row).filter(|row| !row.bars.is_empty()).collect();
+    let number = |bar: &FigureBar| bar.cell.value.parse::<f64>().unwrap_or(0.0);
     let longest = rows.iter().flat_map(|row| &row.bars).map(number).fold(0.0, f64::max);
     for bar in rows.iter_mut().flat_map(|row| &mut row.bars) {
         bar.width = if longest > 0.0 { 100.0 * number(bar) / longest } else { 0.0 };
@@ -192,7 +196,7 @@ fn rows(
 }
 
 /// Formats a number with three digits, or more if its integer part has more.
-pub(super) fn plain(value: f64) -> String {
+pub(super) fn format_number(value: f64) -> String {
     let decimals = match value.abs() {
         large if large >= 100.0 => 0,
         middle if middle >= 10.0 => 1,
@@ -202,20 +206,20 @@ pub(super) fn plain(value: f64) -> String {
 }
 
 /// Formats seconds in a suitable unit.
-pub(super) fn seconds(value: f64) -> String {
+pub(super) fn format_seconds(value: f64) -> String {
     match value.abs() {
         0.0 => "0 s".to_owned(),
-        long if long >= 1.0 => format!("{} s", plain(value)),
-        middle if middle >= 1e-3 => format!("{} ms", plain(value * 1e3)),
-        _ => format!("{} µs", plain(value * 1e6)),
+        long if long >= 1.0 => format!("{} s", format_number(value)),
+        middle if middle >= 1e-3 => format!("{} ms", format_number(value * 1e3)),
+        _ => format!("{} µs", format_number(value * 1e6)),
     }
 }
 
 /// Formats bytes in a suitable unit.
-pub(super) fn bytes(value: f64) -> String {
+pub(super) fn format_bytes(value: f64) -> String {
     let units = [(f64::from(1 << 30), "GiB"), (f64::from(1 << 20), "MiB"), (1024.0, "KiB")];
     match units.into_iter().find(|(size, _)| value >= *size) {
-        Some((size, unit)) => format!("{} {unit}", plain(value / size)),
+        Some((size, unit)) => format!("{} {unit}", format_number(value / size)),
         None => format!("{value:.0} bytes"),
     }
 }

@@ -8,13 +8,13 @@ mod pictures;
 mod run;
 
 use minijinja::{Environment, context};
-use program::map::Device;
+use program::map::ComputeDevice;
 use serde::Serialize;
 
 use super::file::{LayerRange, Report};
 use figures::{headline, sections};
 use pictures::{LayerStrip, Timeline, curve, strip, timelines};
-use run::Run;
+use run::PageRun;
 
 /// Template of the page.
 const TEMPLATE: &str = include_str!("page.html");
@@ -30,7 +30,7 @@ pub enum PageError {
 
 /// Summary of a run at the top of the page.
 #[derive(Debug, Serialize)]
-struct Head {
+struct RunHeader {
     letter: &'static str,
     model: String,
     /// Number format, shape, lengths, policy and device, and the threads of each worker.
@@ -40,7 +40,7 @@ struct Head {
 
 /// Placement of a run.
 #[derive(Debug, Serialize)]
-struct Plan {
+struct PlanView {
     letter: &'static str,
     policy: String,
     strips: Vec<LayerStrip>,
@@ -62,15 +62,15 @@ struct PlanRow {
 /// # Errors
 /// A report that cannot be converted to JSON, which does not happen to one that was read from a
 /// file.
-pub fn render(report: &Report, beside: Option<&Report>) -> Result<String, PageError> {
-    let run = |(letter, report)| -> Result<Run<'_>, PageError> {
-        Ok(Run { letter, report, value: serde_json::to_value(report)? })
+pub fn render(report: &Report, other: Option<&Report>) -> Result<String, PageError> {
+    let run = |(letter, report)| -> Result<PageRun<'_>, PageError> {
+        Ok(PageRun { letter, report, value: serde_json::to_value(report)? })
     };
-    let runs = std::iter::once(report).chain(beside);
+    let runs = std::iter::once(report).chain(other);
     let runs = ["a", "b"].into_iter().zip(runs).map(run).collect::<Result<Vec<_>, _>>()?;
-    let heads: Vec<Head> = runs.iter().map(head).collect();
+    let heads: Vec<RunHeader> = runs.iter().map(run_header).collect();
     let (figures, sections) = (headline(&runs), sections(&runs));
-    let plans: Vec<Plan> = runs.iter().map(plan).collect();
+    let plans: Vec<PlanView> = runs.iter().map(plan_view).collect();
     let timelines: Vec<Timeline> = runs.iter().flat_map(timelines).collect();
     let curve = curve(&runs);
     let mut environment = Environment::new();
@@ -80,7 +80,7 @@ pub fn render(report: &Report, beside: Option<&Report>) -> Result<String, PageEr
     Ok(page.render(context! { heads, figures, sections, plans, timelines, curve, version })?)
 }
 
-fn head(run: &Run<'_>) -> Head {
+fn run_header(run: &PageRun<'_>) -> RunHeader {
     let report = run.report;
     let device = match report.device.as_str() {
         "none" => "no device".to_owned(),
@@ -98,10 +98,15 @@ fn head(run: &Run<'_>) -> Head {
         let plural = if *threads == 1 { "" } else { "s" };
         format!("{worker}: {threads} thread{plural}, {kernels}")
     }));
-    Head { letter: run.letter, model: report.model.clone(), details, note: report.note.clone() }
+    RunHeader {
+        letter: run.letter,
+        model: report.model.clone(),
+        details,
+        note: report.note.clone(),
+    }
 }
 
-fn plan(run: &Run<'_>) -> Plan {
+fn plan_view(run: &PageRun<'_>) -> PlanView {
     let map = &run.report.device_map;
     let rows = |phase: &'static str, ranges: &[LayerRange]| -> Vec<PlanRow> {
         let row = |range: &LayerRange| PlanRow {
@@ -115,14 +120,14 @@ fn plan(run: &Run<'_>) -> Plan {
         };
         ranges.iter().map(row).collect()
     };
-    Plan {
+    PlanView {
         letter: run.letter,
         policy: run.report.policy.clone(),
         strips: vec![strip("prefill", &map.prefill), strip("decode", &map.decode)],
         ranges: [rows("prefill", &map.prefill), rows("decode", &map.decode)].concat(),
         head: match map.head {
-            Device::Cpu => "cpu",
-            Device::Gpu => "gpu",
+            ComputeDevice::Cpu => "cpu",
+            ComputeDevice::Gpu => "gpu",
         },
     }
 }

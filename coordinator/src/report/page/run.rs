@@ -4,7 +4,7 @@ use crate::report::file::Report;
 
 /// A report with its name on the page.
 #[derive(Debug)]
-pub(super) struct Run<'r> {
+pub(super) struct PageRun<'r> {
     /// `a` for the first report, `b` for the one it is compared with.
     pub(super) letter: &'static str,
     pub(super) report: &'r Report,

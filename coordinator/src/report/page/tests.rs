@@ -2,9 +2,11 @@
 
 use serde_json::Value;
 
-use super::figures::{bytes, plain, seconds};
+use super::figures::{format_bytes, format_number, format_seconds};
 use super::render;
-use crate::report::file::{LayerSpan, LayerTimes, Replayed, ReplayedLane, ReplayedLayers, Report};
+use crate::report::file::{
+    LayerSpan, LayerTimes, ReplayLaneReport, ReplayLayersReport, ReplayReport, Report,
+};
 
 const FORMATS: &str = include_str!("../../../../docs/formats.md");
 
@@ -30,11 +32,11 @@ fn report() -> Report {
             span("h2d.weights", 5, 0.1, length_s),
         ],
     };
-    let lane = ReplayedLane { simulated_busy_s: 0.61, measured_busy_s: 0.66 };
+    let lane = ReplayLaneReport { simulated_busy_s: 0.61, measured_busy_s: 0.66 };
     let replayed = report.replayed.take().expect("replayed");
-    report.replayed = Some(Replayed {
+    report.replayed = Some(ReplayReport {
         lanes: [("cpu.compute".to_owned(), lane)].into(),
-        layers: Some(ReplayedLayers { simulated: times(0.2), measured: times(0.25) }),
+        layers: Some(ReplayLayersReport { simulated: times(0.2), measured: times(0.25) }),
         ..replayed
     });
     report.note = Some("A note with <angles> & more.".to_owned());
@@ -62,7 +64,7 @@ fn figures(page: &str) -> Vec<[&str; 4]> {
 }
 
 /// Parses a text with a unit.
-fn said(text: &str) -> f64 {
+fn parse_text(text: &str) -> f64 {
     let (number, unit) = text.split_once(' ').unwrap_or((text, ""));
     let scale = match unit {
         "ms" => 1e-3,
@@ -90,7 +92,7 @@ fn figures_are_the_reports() {
         let number = report.pointer(&of).unwrap_or_else(|| panic!("{of} is nowhere"));
         assert_eq!(number.to_string(), *value, "{letter} {of}");
         let exact = number.as_f64().expect("a number");
-        let shown = said(text);
+        let shown = parse_text(text);
         assert!((shown - exact).abs() <= 0.006 * exact.abs() + 1e-12, "{of}: {text} of {exact}");
     }
     let has = |letter: &str, of: &str| {
@@ -155,8 +157,11 @@ fn what_a_report_has_not_is_left_out() {
 
 #[test]
 fn numbers_have_three_digits_and_a_unit() {
-    assert_eq!([0.0, 1.234, 12.34, 1234.5].map(plain), ["0.00", "1.23", "12.3", "1234"]);
-    assert_eq!([0.0, 2.5, 0.0123, 4.2e-5].map(seconds), ["0 s", "2.50 s", "12.3 ms", "42.0 µs"]);
-    let shown = [0.0, 512.0, 4096.0, 3.5e6, 5e9].map(bytes);
+    assert_eq!([0.0, 1.234, 12.34, 1234.5].map(format_number), ["0.00", "1.23", "12.3", "1234"]);
+    assert_eq!(
+        [0.0, 2.5, 0.0123, 4.2e-5].map(format_seconds),
+        ["0 s", "2.50 s", "12.3 ms", "42.0 µs"]
+    );
+    let shown = [0.0, 512.0, 4096.0, 3.5e6, 5e9].map(format_bytes);
     assert_eq!(shown, ["0 bytes", "512 bytes", "4.00 KiB", "3.34 MiB", "4.66 GiB"]);
 }

@@ -4,10 +4,10 @@ use std::sync::{Arc, Mutex};
 
 use grammar::Grammar;
 
-use crate::boundary::engine::{Finish, Logprob};
-use crate::boundary::serving::{
-    Event, Limits, Listener, PreparedGrammar, Refused, Serving, State, Status, Submission,
-    SubmissionId,
+use crate::engine_api::batch::{FinishCause, Logprob};
+use crate::engine_api::serving::{
+    Engine, EngineEvent, EngineLimits, EngineState, EngineStatus, EventSink, GenerationId,
+    GenerationRequest, PreparedGrammar, SubmitError,
 };
 
 /// Log-probability of a token that equals the one before it, which is the most likely token.
@@ -25,31 +25,31 @@ pub(super) struct Fake {
     pub(super) broken: Option<u32>,
     /// Number of sequences that are scored before the engine fails.
     pub(super) most: Option<usize>,
-    pub(super) submissions: Mutex<Vec<Submission>>,
+    pub(super) submissions: Mutex<Vec<GenerationRequest>>,
 }
 
-impl Serving for Fake {
-    fn limits(&self) -> Limits {
-        Limits { slots: 2, context: 64, logprobs: 4 }
+impl Engine for Fake {
+    fn limits(&self) -> EngineLimits {
+        EngineLimits { slots: 2, context: 64, logprobs: 4 }
     }
 
-    fn status(&self) -> Status {
-        Status::new(State::Ready)
+    fn status(&self) -> EngineStatus {
+        EngineStatus::new(EngineState::Ready)
     }
 
     fn prepare(&self, grammar: Arc<Grammar>) -> PreparedGrammar {
-        PreparedGrammar { grammar, form: None }
+        PreparedGrammar { grammar, compiled: None }
     }
 
     fn submit(
         &self,
-        submission: Submission,
-        mut listener: Box<dyn Listener>,
-    ) -> Result<SubmissionId, Refused> {
+        submission: GenerationRequest,
+        mut listener: Box<dyn EventSink>,
+    ) -> Result<GenerationId, SubmitError> {
         let mut submissions = self.submissions.lock().expect("no thread of a test panics");
-        let id = SubmissionId(submissions.len() as u64);
+        let id = GenerationId(submissions.len() as u64);
         if self.most.is_some_and(|most| submissions.len() >= most) {
-            listener.tell(Event::Failed("The device is on fire.".to_owned()));
+            listener.on_event(EngineEvent::Failed("The device is on fire.".to_owned()));
             return Ok(id);
         }
         let from = submission.prompt_logprobs_from as usize;
@@ -68,12 +68,16 @@ impl Serving for Fake {
         let logprobs = (from..submission.prompt.len()).flat_map(of).collect();
         let cached_tokens = (from as u32 - 1) / 2;
         submissions.push(submission);
-        listener.tell(Event::Prompt { cached_tokens, waited: std::time::Duration::ZERO, logprobs });
-        listener.tell(Event::Finished(Finish::Length));
+        listener.on_event(EngineEvent::Prompt {
+            cached_tokens,
+            queue_time: std::time::Duration::ZERO,
+            logprobs,
+        });
+        listener.on_event(EngineEvent::Finished(FinishCause::Length));
         Ok(id)
     }
 
-    fn cancel(&self, _: SubmissionId) {}
+    fn cancel(&self, _: GenerationId) {}
 
     fn drain(&self) {}
 }

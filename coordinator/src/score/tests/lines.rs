@@ -1,25 +1,25 @@
 //! Tests of parsing lines and of splitting texts into tokens.
 
-use crate::job::tests::fake::{BOS, Bytes};
-use crate::openai::item::ErrorCode;
-use crate::openai::prompt::Limits;
-use crate::score::item::Question;
-use crate::score::line::{LineOptions, read_line};
-use crate::score::tokens::Prefix;
+use crate::job::tests::fake::{BOS, ByteCodec};
+use crate::openai::input_line::ErrorCode;
+use crate::openai::prompt::ModelLimits;
+use crate::score::line::{LineOptions, parse_line};
+use crate::score::question::ScoreQuestion;
+use crate::score::tokens::PrefixToken;
 
-const CODEC: Bytes = Bytes::PLAIN;
+const CODEC: ByteCodec = ByteCodec::PLAIN;
 const PREFIX: u32 = 7;
 
 fn options() -> LineOptions<'static> {
     LineOptions {
-        limits: Limits { context: 12, vocab_size: 1000, unread_tokenizer: None },
-        prefix: Prefix(Some(PREFIX)),
+        limits: ModelLimits { context: 12, vocab_size: 1000, unsupported_tokenizer: None },
+        prefix: PrefixToken(Some(PREFIX)),
         codec: Some(&CODEC),
     }
 }
 
-fn question(line: &str) -> Question {
-    let read = read_line(line.as_bytes(), 3, &options());
+fn question(line: &str) -> ScoreQuestion {
+    let read = parse_line(line.as_bytes(), 3, &options());
     assert!(read.is_question, "{line}");
     read.result.unwrap_or_else(|rejection| panic!("{line}: {rejection:?}"))
 }
@@ -58,7 +58,7 @@ fn token_ids_are_taken_as_they_are() {
 #[test]
 fn what_cannot_be_asked_is_an_error_line() {
     let code = |line: &str, options: &LineOptions<'_>| {
-        let read = read_line(line.as_bytes(), 1, options);
+        let read = parse_line(line.as_bytes(), 1, options);
         read.result.expect_err(line).code
     };
     let cases = [
@@ -83,7 +83,7 @@ fn what_cannot_be_asked_is_an_error_line() {
     let text = r#"{"prompt": "a", "continuations": ["b"]}"#;
     let bare = LineOptions { codec: None, ..options() };
     assert_eq!(code(text, &bare), ErrorCode::NoTokenizer);
-    let nameless = LineOptions { prefix: Prefix(None), ..options() };
+    let nameless = LineOptions { prefix: PrefixToken(None), ..options() };
     let empty = r#"{"prompt": "", "continuations": ["b"]}"#;
     assert_eq!(code(empty, &nameless), ErrorCode::EmptyPrompt);
 }

@@ -8,16 +8,16 @@ use tempfile::TempDir;
 use super::fake::{Fake, LIKELY, logprob};
 use crate::exit::Exit;
 use crate::job::error::JobError;
-use crate::job::reading::Reading;
-use crate::job::sink::{OutputMode, Place};
-use crate::job::tests::fake::Bytes;
-use crate::openai::prompt::Limits;
-use crate::score::item::Shown;
+use crate::job::progress_counter::ProgressCounter;
+use crate::job::sink::{IoTarget, OutputMode};
+use crate::job::tests::fake::ByteCodec;
+use crate::openai::prompt::ModelLimits;
 use crate::score::line::LineOptions;
-use crate::score::prepare::{ReadJob, ScoreOptions};
-use crate::score::summary::Summary;
-use crate::score::tokens::Prefix;
-use crate::score::windows::Windows;
+use crate::score::prepare::{PreparedScoreJob, ScoreJobOptions};
+use crate::score::question::ScoreDetails;
+use crate::score::summary::ScoreSummary;
+use crate::score::tokens::PrefixToken;
+use crate::score::windows::WindowSizes;
 
 struct Desk {
     _folder: TempDir,
@@ -33,19 +33,25 @@ impl Desk {
         Desk { _folder: folder, input: input_path, output }
     }
 
-    fn run(&self, mode: OutputMode, shown: Shown, engine: &Fake) -> Result<Summary, JobError> {
-        let place = |path: &Path| Place::File(path.to_owned());
-        let windows = Windows { context: 8, stride: 4 };
+    fn run(
+        &self,
+        mode: OutputMode,
+        shown: ScoreDetails,
+        engine: &Fake,
+    ) -> Result<ScoreSummary, JobError> {
+        let place = |path: &Path| IoTarget::File(path.to_owned());
+        let windows = WindowSizes { context: 8, stride: 4 };
         let (input, output) = (place(&self.input), place(&self.output));
-        let options = ScoreOptions { input, output, mode, windows, shown };
+        let options = ScoreJobOptions { input, output, mode, windows, details: shown };
         let of_lines = LineOptions {
-            limits: Limits { context: 64, vocab_size: 1000, unread_tokenizer: None },
-            prefix: Prefix(Some(1)),
-            codec: Some(&Bytes::PLAIN),
+            limits: ModelLimits { context: 64, vocab_size: 1000, unsupported_tokenizer: None },
+            prefix: PrefixToken(Some(1)),
+            codec: Some(&ByteCodec::PLAIN),
         };
-        let silent = &mut Reading::silent();
-        let read = ReadJob::read(&options, &of_lines, silent, &|| false).expect("readable");
-        let job = read.open("fp_0_test".to_owned())?;
+        let silent = &mut ProgressCounter::silent();
+        let read =
+            PreparedScoreJob::prepare(&options, &of_lines, silent, &|| false).expect("readable");
+        let job = read.resume("fp_0_test".to_owned())?;
         let needed = job.needs_engine();
         job.run(needed.then_some(engine), silent, &|| false)
     }
@@ -60,9 +66,10 @@ impl Desk {
 fn an_id_that_is_given_twice_is_kept() {
     let line = json!({"custom_id": "q", "prompt": [3], "continuations": [[5]]}).to_string();
     let desk = Desk::new(&[line.as_str(); 3].join("\n"));
-    desk.run(OutputMode::New, Shown::default(), &Fake::default()).expect("runs");
+    desk.run(OutputMode::New, ScoreDetails::default(), &Fake::default()).expect("runs");
     let dead = Fake { most: Some(0), ..Fake::default() };
-    let again = desk.run(OutputMode::Resume, Shown::default(), &dead).expect("nothing is left");
+    let again =
+        desk.run(OutputMode::Resume, ScoreDetails::default(), &dead).expect("nothing is left");
     assert_eq!((again.continuations, again.failed), (1, 2));
 }
 
@@ -82,9 +89,10 @@ fn questions() -> String {
 fn scores_are_in_the_order_of_lines_and_continuations() {
     let desk = Desk::new(&questions());
     let engine = Fake::default();
-    let summary = desk.run(OutputMode::New, Shown { tokens: true, top: 3 }, &engine).expect("runs");
+    let summary =
+        desk.run(OutputMode::New, ScoreDetails { tokens: true, top: 3 }, &engine).expect("runs");
     assert_eq!((summary.items, summary.failed, summary.not_run), (10, 1, 0));
-    assert_eq!((summary.continuations, summary.exit()), (27, Exit::SomeFailed));
+    assert_eq!((summary.continuations, summary.exit()), (27, Exit::PartialFailure));
     let lines = desk.lines();
     let error = &lines[4];
     assert_eq!((&error["scores"], &error["error"]["line"]), (&Value::Null, &json!(5)));
@@ -108,12 +116,12 @@ fn scores_are_in_the_order_of_lines_and_continuations() {
 #[test]
 fn a_run_that_failed_is_gone_on_with_to_the_same_bytes() {
     let whole = Desk::new(&questions());
-    whole.run(OutputMode::New, Shown::default(), &Fake::default()).expect("runs");
+    whole.run(OutputMode::New, ScoreDetails::default(), &Fake::default()).expect("runs");
     let expected = std::fs::read(&whole.output).expect("written");
     for most in [0, 1, 5, 13, 26] {
         let desk = Desk::new(&questions());
         let dying = Fake { most: Some(most), ..Fake::default() };
-        let failed = desk.run(OutputMode::New, Shown::default(), &dying);
+        let failed = desk.run(OutputMode::New, ScoreDetails::default(), &dying);
         let error = failed.expect_err("it fails").to_string();
         assert!(error.contains("on fire"), "{error}");
         // A torn line is truncated.
@@ -121,7 +129,7 @@ fn a_run_that_failed_is_gone_on_with_to_the_same_bytes() {
         torn.extend(&expected[..expected.len() / 3][..17]);
         std::fs::write(&desk.output, &torn).expect("writable");
         let engine = Fake::default();
-        let summary = desk.run(OutputMode::Resume, Shown::default(), &engine).expect("runs");
+        let summary = desk.run(OutputMode::Resume, ScoreDetails::default(), &engine).expect("runs");
         assert_eq!(std::fs::read(&desk.output).expect("written"), expected, "{most}");
         assert_eq!(summary.continuations, 27);
         let submitted = engine.submissions.lock().expect("no thread panics").len();
@@ -132,11 +140,14 @@ fn a_run_that_failed_is_gone_on_with_to_the_same_bytes() {
 #[test]
 fn what_is_asked_in_another_way_is_not_kept() {
     let desk = Desk::new(&questions());
-    desk.run(OutputMode::New, Shown::default(), &Fake::default()).expect("runs");
-    let again =
-        desk.run(OutputMode::Resume, Shown::default(), &Fake { most: Some(0), ..Fake::default() });
+    desk.run(OutputMode::New, ScoreDetails::default(), &Fake::default()).expect("runs");
+    let again = desk.run(
+        OutputMode::Resume,
+        ScoreDetails::default(),
+        &Fake { most: Some(0), ..Fake::default() },
+    );
     assert_eq!(again.expect("nothing is left").continuations, 27);
-    let other = Shown { tokens: true, top: 0 };
+    let other = ScoreDetails { tokens: true, top: 0 };
     let refused = desk.run(OutputMode::Resume, other, &Fake::default());
     assert!(
         matches!(refused, Err(JobError::ResumeOther { kept: 1, changed: 9, .. })),
@@ -153,10 +164,11 @@ fn what_is_asked_in_another_way_is_not_kept() {
 fn logits_that_are_not_finite_are_an_error_line_that_is_tried_again() {
     let desk = Desk::new(&questions());
     let broken = Fake { broken: Some(22), ..Fake::default() };
-    let summary = desk.run(OutputMode::New, Shown::default(), &broken).expect("runs");
-    assert_eq!((summary.failed, summary.exit()), (3, Exit::SomeFailed));
+    let summary = desk.run(OutputMode::New, ScoreDetails::default(), &broken).expect("runs");
+    assert_eq!((summary.failed, summary.exit()), (3, Exit::PartialFailure));
     let lines = desk.lines();
     assert_eq!(lines[3]["error"]["code"], json!("not_finite"), "{}", lines[3]);
-    let summary = desk.run(OutputMode::Resume, Shown::default(), &Fake::default()).expect("runs");
+    let summary =
+        desk.run(OutputMode::Resume, ScoreDetails::default(), &Fake::default()).expect("runs");
     assert_eq!(summary.failed, 1);
 }

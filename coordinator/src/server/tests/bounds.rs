@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use super::desk::{COMPLETIONS, Desk, until};
-use super::engine::Manner;
+use super::fake_engine::FakeEngineOptions;
 use super::http::{WATCHDOG, connect, exchange, parse, read_reply, request};
-use crate::server::facts::{ServerOptions, SocketLimits};
+use super::test_server::{COMPLETIONS, TestServer, wait_until};
+use crate::server::config::{ServerOptions, SocketLimits};
 
 /// Raises the limit on descriptors to the maximum and returns it. Tests need one for each end of
 /// every connection.
@@ -27,7 +27,7 @@ fn resident_bytes() -> u64 {
     line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") << 10
 }
 
-fn healthy(desk: &Desk) {
+fn healthy(desk: &TestServer) {
     let began = Instant::now();
     assert_eq!(desk.get("/health").status, 200);
     assert!(began.elapsed() < WATCHDOG);
@@ -39,9 +39,13 @@ fn healthy(desk: &Desk) {
 fn two_thousand_connections_meet_thirty_two_slots() {
     let connections = (raise_descriptors().saturating_sub(200) / 2).min(2000) as usize;
     assert!(connections >= 300, "only {connections} connections: see ulimit -n");
-    let manner = Manner { slots: 32, step: Duration::from_millis(1), ..Manner::default() };
+    let manner = FakeEngineOptions {
+        slots: 32,
+        step: Duration::from_millis(1),
+        ..FakeEngineOptions::default()
+    };
     let options = ServerOptions { max_queue: 200, ..ServerOptions::default() };
-    let desk = Desk::with(manner, options);
+    let desk = TestServer::with_options(manner, options);
     desk.engine.hold(true);
     let before = resident_bytes();
     let body = json!({"prompt": "abcd".repeat(8), "max_tokens": 40, "stream": true}).to_string();
@@ -53,7 +57,7 @@ fn two_thousand_connections_meet_thirty_two_slots() {
             stream
         })
         .collect();
-    until("as many are taken as there is room for", || desk.engine.open() == 232);
+    wait_until("as many are taken as there is room for", || desk.engine.open() == 232);
     assert_eq!(desk.get("/health").status, 200);
     desk.engine.hold(false);
     let replies: Vec<_> = streams.iter_mut().map(read_reply).collect();
@@ -72,14 +76,19 @@ fn two_thousand_connections_meet_thirty_two_slots() {
 
 #[test]
 fn clients_that_leave_give_their_places_back() {
-    let manner = Manner { slots: 4, step: Duration::from_millis(1), context: 4096, fails_at: None };
-    let desk = Desk::with(manner, ServerOptions::default());
+    let manner = FakeEngineOptions {
+        slots: 4,
+        step: Duration::from_millis(1),
+        context: 4096,
+        fails_at: None,
+    };
+    let desk = TestServer::with_options(manner, ServerOptions::default());
     let neighbour = json!({"prompt": "neighbour", "max_tokens": 300}).to_string();
     let mut neighbour_stream = connect(desk.address);
     neighbour_stream
         .write_all(&request("POST", COMPLETIONS, "", neighbour.as_bytes()))
         .expect("sent");
-    until("begun", || desk.engine.open() == 1);
+    wait_until("begun", || desk.engine.open() == 1);
     for index in 0..60 {
         let streams = index % 2 == 0;
         let body = json!({"prompt": "leaves", "max_tokens": 4000, "stream": streams, "n": 2});
@@ -90,7 +99,7 @@ fn clients_that_leave_give_their_places_back() {
             // The client disconnects before its request is read, while it waits, or while it is
             // answered.
             0 => {}
-            1 => until("taken", || desk.engine.submissions().len() > 2 * index / 3),
+            1 => wait_until("taken", || desk.engine.submissions().len() > 2 * index / 3),
             _ if streams => {
                 let mut some = [0; 256];
                 let _ = stream.read(&mut some).expect("an answer");
@@ -98,7 +107,7 @@ fn clients_that_leave_give_their_places_back() {
             _ => std::thread::sleep(Duration::from_millis(3)),
         }
     }
-    until("all places are back", || desk.engine.open() <= 1);
+    wait_until("all places are back", || desk.engine.open() <= 1);
     let reply = read_reply(&mut neighbour_stream);
     let answer = reply.json();
     let ids = answer["choices"][0]["token_ids"].as_array().expect("ids");
@@ -106,7 +115,7 @@ fn clients_that_leave_give_their_places_back() {
     let prompt: Vec<u64> = [256].into_iter().chain("neighbour".bytes().map(u64::from)).collect();
     let expected = prompt.iter().cycle();
     assert!(ids.iter().zip(expected).all(|(id, expected)| id.as_u64() == Some(*expected)));
-    until("nothing is held", || {
+    wait_until("nothing is held", || {
         let text = desk.get("/metrics").text();
         text.contains("tandem_num_requests_open 0.0")
             && text.contains("tandem_queue_prompt_tokens 0.0")
@@ -122,20 +131,20 @@ fn a_reader_that_does_not_read_is_left() {
     let options = ServerOptions { limits, ..ServerOptions::default() };
     // The engine is slow enough that tokens come in many events.
     let step = Duration::from_micros(200);
-    let manner = Manner { context: 1 << 20, step, ..Manner::default() };
+    let manner = FakeEngineOptions { context: 1 << 20, step, ..FakeEngineOptions::default() };
     let mut desk_model = super::clients::card("echo");
     desk_model.max_positions = 1 << 20;
-    let desk = Desk::of(manner, options, desk_model);
+    let desk = TestServer::with_model(manner, options, desk_model);
     // 20 log-probabilities per token make the answer several times the 4 MiB that a socket holds.
     let body = json!({"prompt": "slow", "max_tokens": 60_000, "stream": true, "temperature": 0,
         "logprobs": 20})
     .to_string();
     let mut stream = connect(desk.address);
     stream.write_all(&request("POST", COMPLETIONS, "", body.as_bytes())).expect("sent");
-    until("begun", || !desk.engine.submissions().is_empty());
+    wait_until("begun", || !desk.engine.submissions().is_empty());
     healthy(&desk);
-    until("left", || desk.get("/metrics").text().contains("reason=\"client_left\"} 1"));
-    until("its place is back", || desk.engine.open() == 0);
+    wait_until("left", || desk.get("/metrics").text().contains("reason=\"client_left\"} 1"));
+    wait_until("its place is back", || desk.engine.open() == 0);
     drop(stream);
     healthy(&desk);
 }
@@ -147,7 +156,10 @@ fn half_a_request_holds_nothing_for_long() {
         body_timeout: Duration::from_millis(200),
         ..SocketLimits::default()
     };
-    let desk = Desk::with(Manner::default(), ServerOptions { limits, ..ServerOptions::default() });
+    let desk = TestServer::with_options(
+        FakeEngineOptions::default(),
+        ServerOptions { limits, ..ServerOptions::default() },
+    );
     let closed = |mut stream: TcpStream| {
         let mut rest = Vec::new();
         match stream.read_to_end(&mut rest) {
@@ -178,7 +190,7 @@ fn half_a_request_holds_nothing_for_long() {
 
 #[test]
 fn bodies_are_bounded_each_and_together() {
-    let desk = Desk::new();
+    let desk = TestServer::new();
     let large = vec![b' '; 50 << 20];
     let reply = exchange(desk.address, &request("POST", COMPLETIONS, "", &large));
     assert_eq!((reply.status, &reply.json()["error"]["code"]), (413, &json!("body_too_large")));
@@ -198,7 +210,10 @@ fn bodies_are_bounded_each_and_together() {
     healthy(&desk);
 
     let limits = SocketLimits { bodies_bytes: 4 << 20, ..SocketLimits::default() };
-    let desk = Desk::with(Manner::default(), ServerOptions { limits, ..ServerOptions::default() });
+    let desk = TestServer::with_options(
+        FakeEngineOptions::default(),
+        ServerOptions { limits, ..ServerOptions::default() },
+    );
     // Three incomplete bodies use up the memory, so that another one is refused; if that one
     // arrives first, one of the three is refused instead.
     let held = || -> Vec<TcpStream> {
@@ -210,14 +225,14 @@ fn bodies_are_bounded_each_and_together() {
         };
         (0..3).map(send).collect()
     };
-    until("full", || {
+    wait_until("full", || {
         let held = held();
         std::thread::sleep(Duration::from_millis(50));
         let reply = exchange(desk.address, &request("POST", COMPLETIONS, "", &large[..1 << 19]));
         drop(held);
         reply.status == 429 && reply.json()["error"]["code"] == "too_many_bytes"
     });
-    until("room again", || {
+    wait_until("room again", || {
         let reply = exchange(desk.address, &request("POST", COMPLETIONS, "", &large[..1 << 20]));
         reply.status == 400
     });
@@ -227,12 +242,15 @@ fn bodies_are_bounded_each_and_together() {
 #[test]
 fn the_longest_idle_connection_makes_way_for_another() {
     let limits = SocketLimits { connections: 4, ..SocketLimits::default() };
-    let desk = Desk::with(Manner::default(), ServerOptions { limits, ..ServerOptions::default() });
+    let desk = TestServer::with_options(
+        FakeEngineOptions::default(),
+        ServerOptions { limits, ..ServerOptions::default() },
+    );
     desk.engine.hold(true);
     let body = json!({"prompt": "a", "max_tokens": 2}).to_string();
     let mut answered = connect(desk.address);
     answered.write_all(&request("POST", COMPLETIONS, "", body.as_bytes())).expect("sent");
-    until("taken", || desk.engine.open() == 1);
+    wait_until("taken", || desk.engine.open() == 1);
     let mut idle: Vec<TcpStream> = (0..3)
         .map(|_| {
             let stream = connect(desk.address);
@@ -246,7 +264,7 @@ fn the_longest_idle_connection_makes_way_for_another() {
     let mut others: Vec<TcpStream> = (0..3).map(|_| connect(desk.address)).collect();
     for (taken, stream) in others.iter_mut().enumerate() {
         stream.write_all(&request("POST", COMPLETIONS, "", body.as_bytes())).expect("sent");
-        until("taken", || desk.engine.open() == 2 + taken);
+        wait_until("taken", || desk.engine.open() == 2 + taken);
     }
     let mut waits = connect(desk.address);
     waits.write_all(&request("GET", "/health", "", b"")).expect("sent");

@@ -3,9 +3,9 @@
 
 use serde_json::{Value, json};
 
-use super::desk::{CHAT, COMPLETIONS, Desk};
+use super::test_server::{CHAT, COMPLETIONS, TestServer};
 
-fn refused(desk: &Desk, path: &str, body: &Value) -> (String, String) {
+fn refused(desk: &TestServer, path: &str, body: &Value) -> (String, String) {
     let reply = desk.post(path, body);
     let error = reply.json()["error"].clone();
     assert_eq!(reply.status, 400, "{error}");
@@ -18,7 +18,7 @@ fn refused(desk: &Desk, path: &str, body: &Value) -> (String, String) {
 /// Proxies and agents look for these words to shorten a conversation and retry.
 #[test]
 fn too_long_a_prompt_is_refused_in_the_words_that_clients_look_for() {
-    let desk = Desk::new();
+    let desk = TestServer::new();
     let long = "a".repeat(300);
     let body = json!({"prompt": long, "max_tokens": 5});
     let expected = "This model's maximum context length is 256 tokens. However, you requested 306 \
@@ -44,7 +44,7 @@ fn too_long_a_prompt_is_refused_in_the_words_that_clients_look_for() {
 
 #[test]
 fn an_answer_with_a_format_or_tools_is_never_cut_by_the_context() {
-    let desk = Desk::new();
+    let desk = TestServer::new();
     let messages = json!([{"role": "user", "content": "a"}]);
     let schema = json!({"name": "s", "schema": {"type": "object"}});
     let function = json!({"type": "function", "function": {"name": "f"}});
@@ -78,7 +78,7 @@ fn an_answer_with_a_format_or_tools_is_never_cut_by_the_context() {
 
 #[test]
 fn any_other_answer_says_that_it_was_shortened() {
-    let desk = Desk::new();
+    let desk = TestServer::new();
     let body = json!({"prompt": "a", "max_tokens": 1_000_000});
     let answer = desk.post(COMPLETIONS, &body).json();
     let expected = "max_tokens was reduced to 254: the maximum context length is 256 tokens and \

@@ -2,21 +2,24 @@
 
 use serde_json::json;
 
-use super::desk::{COMPLETIONS, Desk};
-use super::engine::Manner;
+use super::fake_engine::FakeEngineOptions;
 use super::http::{Reply, exchange};
+use super::test_server::{COMPLETIONS, TestServer};
+use crate::server::config::ServerOptions;
 use crate::server::cross_site::{AllowedOrigin, CrossSiteRules};
-use crate::server::facts::ServerOptions;
 
 const BODY: &str = r#"{"prompt": "a", "max_tokens": 1}"#;
 
-fn desk(hosts: Option<Vec<String>>, origins: &[&str]) -> Desk {
+fn desk(hosts: Option<Vec<String>>, origins: &[&str]) -> TestServer {
     let origins = origins.iter().map(|origin| AllowedOrigin::parse(origin).expect("an origin"));
     let cross_site = CrossSiteRules { hosts, origins: origins.collect() };
-    Desk::with(Manner::default(), ServerOptions { cross_site, ..ServerOptions::default() })
+    TestServer::with_options(
+        FakeEngineOptions::default(),
+        ServerOptions { cross_site, ..ServerOptions::default() },
+    )
 }
 
-fn send(desk: &Desk, method: &str, path: &str, headers: &[&str]) -> Reply {
+fn send(desk: &TestServer, method: &str, path: &str, headers: &[&str]) -> Reply {
     let body = if method == "POST" { BODY } else { "" };
     let headers: String = headers.iter().map(|header| format!("{header}\r\n")).collect();
     let length = body.len();
@@ -26,7 +29,7 @@ fn send(desk: &Desk, method: &str, path: &str, headers: &[&str]) -> Reply {
     exchange(desk.address, format!("{head}{body}").as_bytes())
 }
 
-fn post(desk: &Desk, headers: &[&str]) -> (u16, String) {
+fn post(desk: &TestServer, headers: &[&str]) -> (u16, String) {
     let reply = send(desk, "POST", COMPLETIONS, headers);
     let code = reply.json()["error"]["code"].as_str().unwrap_or_default().to_owned();
     (reply.status, code)
@@ -54,7 +57,7 @@ fn a_name_that_points_here_is_not_enough() {
 
 #[test]
 fn one_host_is_said() {
-    let desk = Desk::new();
+    let desk = TestServer::new();
     let refused = (400, "invalid_host".to_owned());
     assert_eq!(post(&desk, &[]), refused);
     assert_eq!(post(&desk, &[OWN, OWN]), refused);

@@ -5,16 +5,16 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::desk::{COMPLETIONS, Desk, until};
-use super::engine::Manner;
+use super::fake_engine::FakeEngineOptions;
 use super::http::{connect, read_reply, request};
-use crate::boundary::serving::{Serving, State};
-use crate::server::facts::{LogPlace, ServerOptions};
-use crate::server::{Served, ServerError};
+use super::test_server::{COMPLETIONS, TestServer, wait_until};
+use crate::engine_api::serving::{Engine, EngineState};
+use crate::server::config::{LogTarget, ServerOptions};
+use crate::server::{ServerError, ShutdownSummary};
 
 #[test]
 fn what_has_begun_is_finished_and_nothing_more_begins() {
-    let desk = Desk::new();
+    let desk = TestServer::new();
     desk.engine.hold(true);
     let mut open: Vec<_> = [true, false]
         .map(|stream| {
@@ -25,9 +25,9 @@ fn what_has_begun_is_finished_and_nothing_more_begins() {
             connection
         })
         .into();
-    until("taken", || desk.engine.open() == 2);
-    desk.ask_to_stop();
-    until("draining", || desk.engine.status().state == State::Draining);
+    wait_until("taken", || desk.engine.open() == 2);
+    desk.request_stop();
+    wait_until("draining", || desk.engine.status().state == EngineState::Draining);
     let health = desk.get("/health");
     assert_eq!((health.status, &health.json()["error"]["code"]), (503, &json!("draining")));
     assert_eq!(desk.post(COMPLETIONS, &json!({"prompt": "a"})).status, 503);
@@ -36,32 +36,36 @@ fn what_has_begun_is_finished_and_nothing_more_begins() {
     assert_eq!(whole.json()["usage"]["completion_tokens"], 20);
     assert_eq!(read_reply(&mut open.pop().expect("two")).events().len(), 20);
     let address = desk.address;
-    assert_eq!(desk.join().expect("no error"), Served { cut: 0 });
+    assert_eq!(desk.join().expect("no error"), ShutdownSummary { aborted_requests: 0 });
     assert!(std::net::TcpStream::connect(address).is_err(), "nobody listens any more");
 }
 
 #[test]
 fn answers_that_take_too_long_are_cut_at_the_deadline() {
     let drain_timeout = Duration::from_millis(100);
-    let manner = Manner { step: Duration::from_millis(2), context: 1 << 16, ..Manner::default() };
+    let manner = FakeEngineOptions {
+        step: Duration::from_millis(2),
+        context: 1 << 16,
+        ..FakeEngineOptions::default()
+    };
     let options = ServerOptions { drain_timeout, ..ServerOptions::default() };
-    let desk = Desk::with(manner, options);
+    let desk = TestServer::with_options(manner, options);
     let body = json!({"prompt": "abc", "max_tokens": 4000, "stream": true}).to_string();
     let mut stream = connect(desk.address);
     stream.write_all(&request("POST", COMPLETIONS, "", body.as_bytes())).expect("sent");
-    until("begun", || desk.engine.open() == 1);
-    desk.ask_to_stop();
+    wait_until("begun", || desk.engine.open() == 1);
+    desk.request_stop();
     let events = read_reply(&mut stream).events();
     assert_eq!(events.last().expect("an event")["error"]["code"], "shutdown");
     let engine = desk.engine.clone();
-    assert_eq!(desk.join().expect("no error"), Served { cut: 1 });
+    assert_eq!(desk.join().expect("no error"), ShutdownSummary { aborted_requests: 1 });
     assert_eq!(engine.cancelled(), 1);
 }
 
 #[test]
 fn a_server_without_its_engine_ends() {
-    let desk = Desk::new();
-    desk.engine.set_state(State::Ended);
+    let desk = TestServer::new();
+    desk.engine.set_state(EngineState::Ended);
     assert!(matches!(desk.join(), Err(ServerError::EngineEnded)));
 }
 
@@ -69,11 +73,14 @@ fn a_server_without_its_engine_ends() {
 fn a_line_is_logged_for_each_request() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("log.jsonl");
-    let log = Some(LogPlace::File(path.clone()));
-    let desk = Desk::with(Manner::default(), ServerOptions { log, ..ServerOptions::default() });
+    let log = Some(LogTarget::File(path.clone()));
+    let desk = TestServer::with_options(
+        FakeEngineOptions::default(),
+        ServerOptions { log, ..ServerOptions::default() },
+    );
     desk.post(COMPLETIONS, &json!({"prompt": "abc", "max_tokens": 5}));
     desk.post(COMPLETIONS, &json!({"prompt": "abc", "max_tokens": 3, "stream": true, "n": 2}));
-    desk.ask_to_stop();
+    desk.request_stop();
     desk.join().expect("no error");
     let text = std::fs::read_to_string(&path).expect("a log");
     let lines: Vec<serde_json::Value> =

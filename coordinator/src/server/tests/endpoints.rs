@@ -2,11 +2,11 @@
 
 use serde_json::json;
 
-use super::desk::{CHAT, COMPLETIONS, Desk};
+use super::test_server::{CHAT, COMPLETIONS, TestServer};
 
 #[test]
 fn a_completion_is_told_whole() {
-    let desk = Desk::new();
+    let desk = TestServer::new();
     let body = json!({"model": "echo", "prompt": "abc", "max_tokens": 5, "logprobs": 1});
     let reply = desk.post(COMPLETIONS, &body);
     assert_eq!(reply.status, 200, "{}", reply.text());
@@ -31,7 +31,7 @@ fn a_completion_is_told_whole() {
 
 #[test]
 fn a_chat_goes_on_to_the_end_of_the_context() {
-    let desk = Desk::new();
+    let desk = TestServer::new();
     let messages = json!([{"role": "user", "content": "Hi", "annotations": "unknown"}]);
     let body = json!({"messages": messages, "user": "me", "store": false, "n": 2, "seed": 3});
     let answer = desk.post(CHAT, &body).json();
@@ -52,7 +52,7 @@ fn a_chat_goes_on_to_the_end_of_the_context() {
 
 #[test]
 fn an_answer_ends_with_its_token_and_before_its_stop_string() {
-    let desk = Desk::new();
+    let desk = TestServer::new();
     let body = json!({"prompt": [[97, 98, 257], [97, 98, 99]], "max_tokens": 9, "stop": "ca"});
     let answer = desk.post(COMPLETIONS, &body).json();
     let (first, second) = (&answer["choices"][0], &answer["choices"][1]);
@@ -68,7 +68,7 @@ fn an_answer_ends_with_its_token_and_before_its_stop_string() {
 
 #[test]
 fn an_echo_has_the_prompt_and_what_is_known_of_it() {
-    let desk = Desk::new();
+    let desk = TestServer::new();
     let body = json!({
         "prompt": [[97, 98, 99], [100, 101]], "echo": true, "logprobs": 1, "max_tokens": 1,
     });
@@ -96,7 +96,7 @@ fn an_echo_has_the_prompt_and_what_is_known_of_it() {
 
 #[test]
 fn a_prompt_is_told_as_vllm_tells_it() {
-    let desk = Desk::new();
+    let desk = TestServer::new();
     let mut body = json!({"prompt": [97, 98], "prompt_logprobs": 1, "max_tokens": 1});
     let answer = desk.post(COMPLETIONS, &body).json();
     let second = json!({
@@ -112,7 +112,7 @@ fn a_prompt_is_told_as_vllm_tells_it() {
 
 #[test]
 fn a_named_seed_gives_the_same_answer_and_others_draw_apart() {
-    let desk = Desk::new();
+    let desk = TestServer::new();
     let send = |seed: Option<u64>| {
         let body = json!({"prompt": "abcdefgh", "temperature": 1.0, "seed": seed, "n": 2});
         let answer = desk.post(COMPLETIONS, &body).json();
@@ -126,7 +126,7 @@ fn a_named_seed_gives_the_same_answer_and_others_draw_apart() {
 
 #[test]
 fn models_and_health_are_as_they_are() {
-    let desk = Desk::new();
+    let desk = TestServer::new();
     let list = desk.get("/v1/models").json();
     assert_eq!(list["data"][0]["id"], "echo");
     assert_eq!(list["data"][0]["max_model_len"], 256);
@@ -139,7 +139,7 @@ fn models_and_health_are_as_they_are() {
 
 #[test]
 fn texts_become_tokens_and_back() {
-    let desk = Desk::new();
+    let desk = TestServer::new();
     let reply = desk.post("/tokenize", &json!({"prompt": "aé", "return_token_strs": true}));
     let tokens = json!({
         "count": 4, "max_model_len": 256, "tokens": [256, 97, 195, 169],
@@ -169,12 +169,12 @@ fn texts_become_tokens_and_back() {
 
 #[test]
 fn metrics_count_what_was_done() {
-    let desk = Desk::new();
+    let desk = TestServer::new();
     desk.post(COMPLETIONS, &json!({"prompt": "abc", "max_tokens": 5}));
     desk.post(COMPLETIONS, &json!({"prompt": "abc", "stream": true, "max_tokens": 3}));
     desk.post(COMPLETIONS, &json!({"prompt": "abc", "max_tokens": -1}));
     // A stream is counted once its connection drops it.
-    super::desk::until("counted", || {
+    super::test_server::wait_until("counted", || {
         desk.get("/metrics").text().contains("tandem_e2e_request_latency_seconds_count 2")
     });
     let text = desk.get("/metrics").text();

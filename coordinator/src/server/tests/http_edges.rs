@@ -5,14 +5,14 @@ use std::net::Shutdown;
 
 use serde_json::json;
 
-use super::desk::{CHAT, COMPLETIONS, Desk, until};
-use super::engine::Manner;
+use super::fake_engine::FakeEngineOptions;
 use super::http::{connect, exchange, read_reply, request};
-use crate::server::facts::{LogPlace, ServerOptions};
+use super::test_server::{CHAT, COMPLETIONS, TestServer, wait_until};
+use crate::server::config::{LogTarget, ServerOptions};
 
 #[test]
 fn a_head_that_is_too_large_or_malformed_gets_an_error_object() {
-    let desk = Desk::new();
+    let desk = TestServer::new();
     let many: String = (0..500).map(|index| format!("X{index}: a\r\n")).collect();
     let large = format!("X: {}\r\n", "a".repeat(100_000));
     for (headers, status, code) in
@@ -29,7 +29,7 @@ fn a_head_that_is_too_large_or_malformed_gets_an_error_object() {
 
 #[test]
 fn a_byte_order_mark_is_passed_over() {
-    let desk = Desk::new();
+    let desk = TestServer::new();
     let body = "\u{feff}{\"prompt\": \"a\", \"max_tokens\": 1}";
     let reply = exchange(desk.address, &request("POST", COMPLETIONS, "", body.as_bytes()));
     assert_eq!(reply.status, 200, "{}", reply.text());
@@ -37,7 +37,7 @@ fn a_byte_order_mark_is_passed_over() {
 
 #[test]
 fn a_client_that_closes_its_side_gets_its_answer() {
-    let desk = Desk::new();
+    let desk = TestServer::new();
     for streams in [false, true] {
         desk.engine.hold(true);
         let body = json!({"prompt": "ab", "max_tokens": 20, "stream": streams}).to_string();
@@ -45,7 +45,7 @@ fn a_client_that_closes_its_side_gets_its_answer() {
         let bytes = request("POST", COMPLETIONS, "", body.as_bytes());
         stream.write_all(&bytes).expect("sent");
         stream.shutdown(Shutdown::Write).expect("a socket");
-        until("taken", || desk.engine.open() == 1);
+        wait_until("taken", || desk.engine.open() == 1);
         // Exceeds the time after which the server notices that the client has shut down its sending
         // side.
         std::thread::sleep(std::time::Duration::from_millis(700));
@@ -62,16 +62,16 @@ fn a_client_that_closes_its_side_gets_its_answer() {
 
 #[test]
 fn who_is_gone_while_a_whole_answer_is_computed_is_noticed() {
-    let desk = Desk::new();
+    let desk = TestServer::new();
     for streams in [false, true] {
         desk.engine.hold(true);
         let body = json!({"prompt": "ab", "max_tokens": 200, "stream": streams}).to_string();
         let mut stream = connect(desk.address);
         let bytes = request("POST", COMPLETIONS, "", body.as_bytes());
         stream.write_all(&bytes).expect("sent");
-        until("taken", || desk.engine.open() == 1);
+        wait_until("taken", || desk.engine.open() == 1);
         drop(stream);
-        until("its place is back", || desk.engine.open() == 0);
+        wait_until("its place is back", || desk.engine.open() == 0);
         desk.engine.hold(false);
     }
     assert!(desk.engine.cancelled() > 0);
@@ -79,14 +79,14 @@ fn who_is_gone_while_a_whole_answer_is_computed_is_noticed() {
 
 #[test]
 fn a_path_that_is_no_text_has_no_model() {
-    let desk = Desk::new();
+    let desk = TestServer::new();
     let reply = desk.get("/v1/models/%ff");
     assert_eq!((reply.status, &reply.json()["error"]["code"]), (404, &json!("model_not_found")));
 }
 
 #[test]
 fn endpoints_are_named_and_need_no_prefix() {
-    let desk = Desk::new();
+    let desk = TestServer::new();
     let wrong = desk.post("/v1/moderations", &json!({}));
     let message = wrong.json()["error"]["message"].as_str().expect("a sentence").to_owned();
     for endpoint in ["POST /v1/chat/completions", "GET /v1/models", "POST /tokenize"] {
@@ -106,8 +106,8 @@ fn requests_have_names() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("log");
     let options =
-        ServerOptions { log: Some(LogPlace::File(path.clone())), ..ServerOptions::default() };
-    let desk = Desk::with(Manner::default(), options);
+        ServerOptions { log: Some(LogTarget::File(path.clone())), ..ServerOptions::default() };
+    let desk = TestServer::with_options(FakeEngineOptions::default(), options);
     let body = br#"{"prompt": "a", "max_tokens": 1}"#;
     let named = |headers: &str| {
         let reply = exchange(desk.address, &request("POST", COMPLETIONS, headers, body));
@@ -123,7 +123,7 @@ fn requests_have_names() {
     let refused = exchange(desk.address, &request("POST", COMPLETIONS, "X-Request-Id: r\r\n", b""));
     assert_eq!((refused.status, refused.header("x-request-id").as_deref()), (400, Some("r")));
     assert!(desk.get("/nothing").header("x-request-id").is_some());
-    until("logged", || {
+    wait_until("logged", || {
         let log = std::fs::read_to_string(&path).unwrap_or_default();
         log.contains("\"request_id\":\"mine-1\"") && log.contains(&first)
     });

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::desk::{CHAT, COMPLETIONS, Desk, until};
-use super::engine::Manner;
+use super::fake_engine::FakeEngineOptions;
 use super::http::{Reply, connect, exchange, read_reply, request};
-use crate::server::facts::{ServerOptions, SocketLimits};
+use super::test_server::{CHAT, COMPLETIONS, TestServer, wait_until};
+use crate::server::config::{ServerOptions, SocketLimits};
 
 /// Returns the maximum resident memory of this process so far, in bytes.
 fn peak_bytes() -> u64 {
@@ -18,7 +18,7 @@ fn peak_bytes() -> u64 {
     line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") << 10
 }
 
-fn send(desk: &Desk, body: &Value) -> TcpStream {
+fn send(desk: &TestServer, body: &Value) -> TcpStream {
     let mut stream = connect(desk.address);
     let bytes = request("POST", COMPLETIONS, "", body.to_string().as_bytes());
     stream.write_all(&bytes).expect("sent");
@@ -34,7 +34,7 @@ fn refused(reply: &Reply, status: u16, code: &str, says: &str) {
 
 #[test]
 fn stop_strings_are_bounded_in_number_and_size() {
-    let desk = Desk::new();
+    let desk = TestServer::new();
     let with = |stop: Value| desk.post(COMPLETIONS, &json!({"prompt": "ab", "stop": stop}));
     let many = |count: usize| Value::from((0..count).map(|i| format!("s{i}")).collect::<Vec<_>>());
     assert_eq!(with(many(64)).status, 200);
@@ -45,7 +45,7 @@ fn stop_strings_are_bounded_in_number_and_size() {
 
 #[test]
 fn a_grammar_is_prepared_once_and_holds_up_nobody() {
-    let desk = Desk::new();
+    let desk = TestServer::new();
     let choices: Vec<String> = (0..4096).map(|index| format!("choice {index}")).collect();
     let body = json!({
         "prompt": "a", "n": 4, "max_tokens": 2, "structured_outputs": {"choice": choices},
@@ -53,7 +53,7 @@ fn a_grammar_is_prepared_once_and_holds_up_nobody() {
     desk.engine.hold_prepare(true);
     // There are more requests than threads for grammars.
     let mut waiting: Vec<TcpStream> = (0..6).map(|_| send(&desk, &body)).collect();
-    until("they are prepared", || desk.engine.prepared() == 2);
+    wait_until("they are prepared", || desk.engine.prepared() == 2);
     assert_eq!(desk.get("/health").status, 200);
     let plain = json!({"prompt": "a", "max_tokens": 2, "stream": true});
     assert_eq!(desk.post(COMPLETIONS, &plain).events().len(), 2);
@@ -68,7 +68,7 @@ fn a_grammar_is_prepared_once_and_holds_up_nobody() {
 
 #[test]
 fn bodies_have_a_bounded_number_of_values() {
-    let desk = Desk::new();
+    let desk = TestServer::new();
     let list = |count: usize| format!("[{}1]", "1,".repeat(count - 1));
     let post =
         |body: String| exchange(desk.address, &request("POST", COMPLETIONS, "", body.as_bytes()));
@@ -99,7 +99,7 @@ fn bodies_have_a_bounded_number_of_values() {
 
 #[test]
 fn a_text_to_tokenise_is_bounded() {
-    let desk = Desk::new();
+    let desk = TestServer::new();
     let reply = desk.post("/tokenize", &json!({"prompt": "a".repeat(1 << 20)}));
     assert_eq!((reply.status, &reply.json()["count"]), (200, &json!((1 << 20) + 1)));
     let reply = desk.post("/tokenize", &json!({"prompt": "a".repeat(3 << 20)}));
@@ -108,9 +108,9 @@ fn a_text_to_tokenise_is_bounded() {
 
 #[test]
 fn answers_stay_within_their_memory() {
-    let manner = Manner { slots: 16, context: 1024, ..Manner::default() };
+    let manner = FakeEngineOptions { slots: 16, context: 1024, ..FakeEngineOptions::default() };
     let options = ServerOptions { answer_memory_bytes: 24 << 20, ..ServerOptions::default() };
-    let desk = Desk::with(manner, options);
+    let desk = TestServer::with_options(manner, options);
     let asks = |n: usize, max_tokens: usize| {
         json!({"prompt": "abcdefgh", "n": n, "max_tokens": max_tokens, "logprobs": 20,
                "temperature": 0})
@@ -143,16 +143,16 @@ fn answers_stay_within_their_memory() {
     // Memory that other requests use is not available until they end.
     desk.engine.hold(true);
     let mut first = send(&desk, &asks(64, 400));
-    until("taken", || desk.engine.open() == 64);
+    wait_until("taken", || desk.engine.open() == 64);
     let reply = desk.post(COMPLETIONS, &asks(64, 400));
     refused(&reply, 429, "answer_memory_full", "--max-answer-memory");
     assert!(reply.header("retry-after").is_some());
     let plain = send(&desk, &json!({"prompt": "a", "max_tokens": 1000}));
-    until("a plain answer always has memory", || desk.engine.open() == 65);
+    wait_until("a plain answer always has memory", || desk.engine.open() == 65);
     desk.engine.hold(false);
     assert_eq!(read_reply(&mut first).status, 200);
     drop(plain);
-    until("given back", || desk.post(COMPLETIONS, &asks(64, 400)).status == 200);
+    wait_until("given back", || desk.post(COMPLETIONS, &asks(64, 400)).status == 200);
 }
 
 #[test]
@@ -160,7 +160,10 @@ fn bodies_that_do_not_come_hold_no_places() {
     let limits =
         SocketLimits { body_timeout: Duration::from_millis(1500), ..SocketLimits::default() };
     let options = ServerOptions { max_queue: 0, limits, ..ServerOptions::default() };
-    let desk = Desk::with(Manner { slots: 1, ..Manner::default() }, options);
+    let desk = TestServer::with_options(
+        FakeEngineOptions { slots: 1, ..FakeEngineOptions::default() },
+        options,
+    );
     let whole = request("POST", COMPLETIONS, "", b"{\"prompt\": \"abcdefgh\"}");
     let mut dripping: Vec<TcpStream> = (0..20)
         .map(|_| {
@@ -172,7 +175,7 @@ fn bodies_that_do_not_come_hold_no_places() {
     // Their heads are read while the only place is free.
     std::thread::sleep(Duration::from_millis(200));
     let body = json!({"prompt": "a", "max_tokens": 1});
-    until("answered", || desk.post(COMPLETIONS, &body).status == 200);
+    wait_until("answered", || desk.post(COMPLETIONS, &body).status == 200);
     // An occasional byte is too slow.
     for byte in &whole[whole.len() - 18..whole.len() - 8] {
         std::thread::sleep(Duration::from_millis(250));
@@ -188,22 +191,22 @@ fn bodies_that_do_not_come_hold_no_places() {
 
 #[test]
 fn a_slow_reader_holds_no_place_and_gets_the_whole_answer() {
-    let manner = Manner { slots: 1, context: 1 << 20, ..Manner::default() };
+    let manner = FakeEngineOptions { slots: 1, context: 1 << 20, ..FakeEngineOptions::default() };
     let mut model = super::clients::card("echo");
     model.max_positions = 1 << 20;
     let options = ServerOptions { max_queue: 0, ..ServerOptions::default() };
-    let desk = Desk::of(manner, options, model);
+    let desk = TestServer::with_model(manner, options, model);
     let tokens = 60_000;
     let mut slow = send(
         &desk,
         &json!({"prompt": "slow", "max_tokens": tokens, "stream": true, "logprobs": 20,
                 "temperature": 0}),
     );
-    until("begun", || !desk.engine.submissions().is_empty());
-    until("computed", || desk.engine.open() == 0);
+    wait_until("begun", || !desk.engine.submissions().is_empty());
+    wait_until("computed", || desk.engine.open() == 0);
     // The answer exceeds the socket buffers, so it is not written completely yet.
     let body = json!({"prompt": "a", "max_tokens": 2});
-    until("its place is free", || desk.post(COMPLETIONS, &body).status == 200);
+    wait_until("its place is free", || desk.post(COMPLETIONS, &body).status == 200);
     let events = read_reply(&mut slow).events();
     let ids = events.iter().filter_map(|event| event["choices"][0]["token_ids"].as_array());
     assert_eq!(ids.map(Vec::len).sum::<usize>(), tokens);

@@ -5,17 +5,17 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::clients::card;
-use super::desk::{CHAT, COMPLETIONS, Desk};
-use super::engine::Manner;
-use crate::job::tests::fake::{Bytes, END_OF_TEXT};
+use super::fake_engine::FakeEngineOptions;
+use super::test_server::{CHAT, COMPLETIONS, TestServer};
+use crate::job::tests::fake::{ByteCodec, END_OF_TEXT};
 use crate::openai::chats::{ChatOptions, ReasoningFormat};
-use crate::server::facts::{ModelCard, ServerOptions};
+use crate::server::config::{ModelCard, ServerOptions};
 
-fn desk(chats: ChatOptions) -> Desk {
-    let manner = Manner { context: 2048, ..Manner::default() };
-    let mut card = ModelCard { codec: Some(Arc::new(Bytes::THINKING)), ..card("echo") };
+fn desk(chats: ChatOptions) -> TestServer {
+    let manner = FakeEngineOptions { context: 2048, ..FakeEngineOptions::default() };
+    let mut card = ModelCard { codec: Some(Arc::new(ByteCodec::THINKING)), ..card("echo") };
     card.sampling.temperature = 0.0;
-    Desk::of(manner, ServerOptions { chats, ..ServerOptions::default() }, card)
+    TestServer::with_model(manner, ServerOptions { chats, ..ServerOptions::default() }, card)
 }
 
 /// Returns a request whose answer is `<user>` and `text`.
@@ -32,7 +32,7 @@ fn thinking(text: &str) -> Value {
 }
 
 /// Returns the message of a streamed answer.
-fn streamed(desk: &Desk, body: &Value) -> Value {
+fn streamed(desk: &TestServer, body: &Value) -> Value {
     let mut body = body.clone();
     body["stream"] = json!(true);
     let mut parts = [("reasoning_content", String::new()), ("content", String::new())];
@@ -80,7 +80,7 @@ fn thoughts_are_told_beside_the_answer() {
 fn a_server_may_leave_thoughts_where_they_are_and_set_variables() {
     let desk = desk(ChatOptions {
         variables: vec![("think".to_owned(), "true".to_owned())],
-        reasoning: ReasoningFormat::Within,
+        reasoning: ReasoningFormat::Inline,
     });
     let prompt = |body: &Value| desk.post(CHAT, body).json()["usage"]["prompt_tokens"].clone();
     let answer = desk.post(CHAT, &body("a</think>b")).json();

@@ -2,15 +2,15 @@
 
 use serde_json::{Value, json};
 
-use super::desk::{CHAT, COMPLETIONS, Desk, until};
-use super::engine::Manner;
+use super::fake_engine::FakeEngineOptions;
 use super::http::{Reply, connect, exchange, read_reply, request};
-use crate::boundary::serving::State;
+use super::test_server::{CHAT, COMPLETIONS, TestServer, wait_until};
+use crate::engine_api::serving::EngineState;
 use crate::server::api_key::ApiKey;
-use crate::server::facts::ServerOptions;
+use crate::server::config::ServerOptions;
 
 /// Returns the status, code and field of an error.
-fn error(desk: &Desk, path: &str, body: &[u8]) -> (u16, String, Value) {
+fn error(desk: &TestServer, path: &str, body: &[u8]) -> (u16, String, Value) {
     let reply = exchange(desk.address, &request("POST", path, "", body));
     let error = reply.json()["error"].clone();
     let message = error["message"].as_str().expect("a sentence");
@@ -21,7 +21,7 @@ fn error(desk: &Desk, path: &str, body: &[u8]) -> (u16, String, Value) {
 
 #[test]
 fn what_is_wrong_is_named() {
-    let desk = Desk::new();
+    let desk = TestServer::new();
     let deep = [vec![b'['; 100_000], vec![b']'; 100_000]].concat();
     let deep_field = [b"{\"prompt\": ".as_slice(), &deep, b"}"].concat();
     let long = json!({"prompt": "a".repeat(300)}).to_string();
@@ -67,7 +67,7 @@ fn what_is_wrong_is_named() {
 
 #[test]
 fn neutral_values_change_nothing() {
-    let desk = Desk::new();
+    let desk = TestServer::new();
     let body = json!({
         "prompt": "a", "max_tokens": 1, "repetition_penalty": 1.0, "logprobs": null,
         "frequency_penalty": 0, "presence_penalty": 0.0, "parallel_tool_calls": true,
@@ -79,14 +79,14 @@ fn neutral_values_change_nothing() {
     let reply = desk.post(COMPLETIONS, &body);
     assert_eq!(reply.status, 200, "{}", reply.text());
     let options = ServerOptions { ignore_unknown_fields: true, ..ServerOptions::default() };
-    let lenient = Desk::with(Manner::default(), options);
+    let lenient = TestServer::with_options(FakeEngineOptions::default(), options);
     let body = json!({"prompt": "a", "max_tokens": 1, "nonsense": 5, "suffix": "b"});
     assert_eq!(lenient.post(COMPLETIONS, &body).status, 200);
 }
 
 #[test]
 fn paths_and_methods_that_there_are_not() {
-    let desk = Desk::new();
+    let desk = TestServer::new();
     let wrong = desk.post("/v1/embeddings", &json!({}));
     assert_eq!((wrong.status, &wrong.json()["error"]["code"]), (404, &json!("unknown_url")));
     let wrong = desk.get(CHAT);
@@ -98,7 +98,7 @@ fn paths_and_methods_that_there_are_not() {
 #[test]
 fn only_who_shows_the_key_is_answered() {
     let options = ServerOptions { api_key: Some(ApiKey::new("k3y")), ..ServerOptions::default() };
-    let desk = Desk::with(Manner::default(), options);
+    let desk = TestServer::with_options(FakeEngineOptions::default(), options);
     let body = json!({"prompt": "a", "max_tokens": 1}).to_string();
     let send = |headers: &str| {
         exchange(desk.address, &request("POST", COMPLETIONS, headers, body.as_bytes()))
@@ -119,9 +119,9 @@ fn only_who_shows_the_key_is_answered() {
 
 #[test]
 fn who_finds_no_room_is_told_when_to_come_back() {
-    let manner = Manner { slots: 1, ..Manner::default() };
+    let manner = FakeEngineOptions { slots: 1, ..FakeEngineOptions::default() };
     let options = ServerOptions { max_queue: 1, max_queue_tokens: 40, ..ServerOptions::default() };
-    let desk = Desk::with(manner, options);
+    let desk = TestServer::with_options(manner, options);
     desk.engine.hold(true);
     let send = |body: Value| {
         let mut stream = connect(desk.address);
@@ -135,7 +135,7 @@ fn who_finds_no_room_is_told_when_to_come_back() {
         assert!((1..=60).contains(&seconds));
     };
     let mut first = send(json!({"prompt": "a".repeat(100), "max_tokens": 2}));
-    until("taken", || desk.engine.open() == 1);
+    wait_until("taken", || desk.engine.open() == 1);
     let prompt = "b".repeat(20);
     full(desk.post(COMPLETIONS, &json!({"prompt": prompt})), "queue_tokens_full");
     let never = desk.post(COMPLETIONS, &json!({"prompt": "a", "n": 3}));
@@ -145,7 +145,7 @@ fn who_finds_no_room_is_told_when_to_come_back() {
     desk.engine.hold(true);
     let mut others: Vec<_> =
         (0..2).map(|_| send(json!({"prompt": "a", "max_tokens": 2}))).collect();
-    until("taken", || desk.engine.open() == 2);
+    wait_until("taken", || desk.engine.open() == 2);
     full(desk.post(COMPLETIONS, &json!({"prompt": "a"})), "queue_full");
     full(desk.post("/tokenize", &json!({"prompt": "a"})), "queue_full");
     desk.engine.hold(false);
@@ -155,25 +155,25 @@ fn who_finds_no_room_is_told_when_to_come_back() {
 
 #[test]
 fn a_server_that_is_not_ready_says_so() {
-    let desk = Desk::new();
+    let desk = TestServer::new();
     let unavailable = |reply: Reply, code: &str| {
         assert_eq!((reply.status, &reply.json()["error"]["code"]), (503, &json!(code)));
         assert!(reply.header("retry-after").is_some());
     };
-    desk.engine.set_state(State::Loading);
+    desk.engine.set_state(EngineState::Loading);
     unavailable(desk.get("/health"), "loading");
     assert_eq!(desk.post(COMPLETIONS, &json!({"prompt": "a"})).status, 200, "it is taken");
-    desk.engine.set_state(State::Draining);
+    desk.engine.set_state(EngineState::Draining);
     unavailable(desk.get("/health"), "draining");
     unavailable(desk.post(COMPLETIONS, &json!({"prompt": "a"})), "draining");
     assert_eq!(desk.get("/v1/models").status, 200);
-    desk.engine.set_state(State::Ready);
+    desk.engine.set_state(EngineState::Ready);
     assert_eq!(desk.post(COMPLETIONS, &json!({"prompt": "a"})).status, 200);
 }
 
 #[test]
 fn a_tokenizer_that_keeps_failing_is_the_servers_fault() {
-    let desk = Desk::new();
+    let desk = TestServer::new();
     let is_internal = |error: &Value| {
         assert_eq!(error["type"], "server_error", "{error}");
         assert_eq!(error["code"], "internal_error", "{error}");

@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use super::desk::{CHAT, COMPLETIONS, Desk};
+use super::test_server::{CHAT, COMPLETIONS, TestServer};
 use crate::job::tests::fake::END_OF_TEXT;
 use crate::job::tests::schema::{
     assert_shape, chat_completion, chat_completion_chunk, completion, completion_chunk,
@@ -13,7 +13,7 @@ fn messages(content: &str) -> Value {
     json!([{"role": "user", "content": content}])
 }
 
-fn streamed(desk: &Desk, path: &str, body: &Value) -> Vec<Value> {
+fn streamed(desk: &TestServer, path: &str, body: &Value) -> Vec<Value> {
     let mut body = body.clone();
     body["stream"] = json!(true);
     desk.post(path, &body).events()
@@ -21,7 +21,7 @@ fn streamed(desk: &Desk, path: &str, body: &Value) -> Vec<Value> {
 
 #[test]
 fn whole_answers_have_the_required_fields() {
-    let desk = Desk::new();
+    let desk = TestServer::new();
     let ends = format!("a{END_OF_TEXT}");
     for body in [
         json!({"messages": messages("a"), "max_tokens": 3}),
@@ -43,7 +43,7 @@ fn whole_answers_have_the_required_fields() {
 
 #[test]
 fn events_have_the_required_fields() {
-    let desk = Desk::new();
+    let desk = TestServer::new();
     let options = json!({"include_usage": true});
     let ends = format!("a{END_OF_TEXT}");
     let body = json!({"messages": messages(&ends), "n": 2, "logprobs": true, "top_logprobs": 1,
@@ -62,7 +62,7 @@ fn events_have_the_required_fields() {
 /// The last event of an answer that ends by itself has no token, and hence no log-probability.
 #[test]
 fn the_last_event_of_a_stream_has_null_for_its_logprobs() {
-    let desk = Desk::new();
+    let desk = TestServer::new();
     for (path, body) in [
         (COMPLETIONS, json!({"prompt": [97, 98, 257], "logprobs": 2})),
         (CHAT, json!({"messages": messages(&format!("a{END_OF_TEXT}")), "logprobs": true})),
@@ -82,7 +82,7 @@ fn the_last_event_of_a_stream_has_null_for_its_logprobs() {
 
 #[test]
 fn an_empty_answer_has_lists_of_the_most_likely_tokens_where_they_are_requested() {
-    let desk = Desk::new();
+    let desk = TestServer::new();
     let of = |logprobs: u32| {
         let body = json!({"prompt": [257], "logprobs": logprobs});
         desk.post(COMPLETIONS, &body).json()["choices"][0]["logprobs"].clone()
@@ -96,7 +96,7 @@ fn an_empty_answer_has_lists_of_the_most_likely_tokens_where_they_are_requested(
 
 #[test]
 fn token_ids_of_prompts_stand_where_vllm_has_them() {
-    let desk = Desk::new();
+    let desk = TestServer::new();
     let chat = json!({"messages": messages("a"), "max_tokens": 2, "n": 2,
         "return_token_ids": true});
     let rendered: Vec<u32> = "<user>a".bytes().map(u32::from).collect();
@@ -135,7 +135,7 @@ fn token_ids_of_prompts_stand_where_vllm_has_them() {
 
 #[test]
 fn log_probabilities_of_a_conversation_stand_beside_its_choices() {
-    let desk = Desk::new();
+    let desk = TestServer::new();
     let body = json!({"messages": messages("a"), "max_tokens": 1, "n": 2, "prompt_logprobs": 0});
     let answer = desk.post(CHAT, &body).json();
     let told = answer["prompt_logprobs"].as_array().expect("a list");
@@ -153,7 +153,7 @@ fn log_probabilities_of_a_conversation_stand_beside_its_choices() {
 /// vLLM reports counts in every event only if the counts are requested at all.
 #[test]
 fn usage_is_counted_as_it_grows_only_with_include_usage() {
-    let desk = Desk::new();
+    let desk = TestServer::new();
     for options in [
         json!({"continuous_usage_stats": true}),
         json!({"continuous_usage_stats": true, "include_usage": false}),

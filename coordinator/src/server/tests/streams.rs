@@ -6,10 +6,10 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::clients::card;
-use super::desk::{CHAT, COMPLETIONS, Desk};
-use super::engine::Manner;
-use crate::job::tests::fake::Bytes;
-use crate::server::facts::{ModelCard, ServerOptions};
+use super::fake_engine::FakeEngineOptions;
+use super::test_server::{CHAT, COMPLETIONS, TestServer};
+use crate::job::tests::fake::ByteCodec;
+use crate::server::config::{ModelCard, ServerOptions};
 
 /// Joins the events of a stream into choices.
 fn joined(events: &[Value], choices: usize) -> Vec<Value> {
@@ -52,7 +52,7 @@ fn of_whole(answer: &Value) -> Vec<Value> {
 
 #[test]
 fn streams_put_together_are_whole_answers() {
-    let desk = Desk::new();
+    let desk = TestServer::new();
     let prompts = ["aé€b", "ab\u{1F600}ab", "€€€", "xyxyz", "stop here, stop"];
     let stops = [json!(null), json!("b"), json!(["€", "yx"]), json!(["ab\u{1F600}a", "ee"])];
     let mut cases = 0;
@@ -90,7 +90,7 @@ fn streams_put_together_are_whole_answers() {
 
 #[test]
 fn a_stream_has_an_event_for_each_token_also_without_text() {
-    let desk = Desk::new();
+    let desk = TestServer::new();
     let body = json!({"prompt": "é", "max_tokens": 6, "stream": true,
         "stream_options": {"include_usage": true}});
     let events = desk.post(COMPLETIONS, &body).events();
@@ -116,7 +116,7 @@ fn a_stream_has_an_event_for_each_token_also_without_text() {
 
 #[test]
 fn usage_is_counted_as_it_grows_where_that_is_asked_for() {
-    let desk = Desk::new();
+    let desk = TestServer::new();
     let body = json!({"messages": [{"role": "user", "content": "a"}], "max_tokens": 3,
         "stream": true,
         "stream_options": {"include_usage": true, "continuous_usage_stats": true}});
@@ -136,7 +136,7 @@ fn usage_is_counted_as_it_grows_where_that_is_asked_for() {
 
 #[test]
 fn a_streamed_echo_begins_with_its_prompt() {
-    let desk = Desk::new();
+    let desk = TestServer::new();
     let body = json!({"prompt": [97, 98, 99], "echo": true, "logprobs": 1, "max_tokens": 2});
     let whole = desk.post(COMPLETIONS, &body).json();
     let mut streamed = body;
@@ -154,8 +154,8 @@ fn a_streamed_echo_begins_with_its_prompt() {
 
 #[test]
 fn what_fails_is_told_in_the_answer_or_in_the_stream() {
-    let manner = Manner { fails_at: Some(99), ..Manner::default() };
-    let desk = Desk::with(manner, ServerOptions::default());
+    let manner = FakeEngineOptions { fails_at: Some(99), ..FakeEngineOptions::default() };
+    let desk = TestServer::with_options(manner, ServerOptions::default());
     let mut body = json!({"prompt": "abc", "max_tokens": 8});
     let reply = desk.post(COMPLETIONS, &body);
     assert_eq!(reply.status, 500);
@@ -168,9 +168,14 @@ fn what_fails_is_told_in_the_answer_or_in_the_stream() {
 
 #[test]
 fn an_answer_that_takes_too_long_is_cut() {
-    let manner = Manner { step: Duration::from_millis(5), context: 4096, ..Manner::default() };
+    let manner = FakeEngineOptions {
+        step: Duration::from_millis(5),
+        context: 4096,
+        ..FakeEngineOptions::default()
+    };
     let timeout = Some(Duration::from_millis(100));
-    let desk = Desk::with(manner, ServerOptions { timeout, ..ServerOptions::default() });
+    let desk =
+        TestServer::with_options(manner, ServerOptions { timeout, ..ServerOptions::default() });
     let mut body = json!({"prompt": "abc", "max_tokens": 4000});
     let reply = desk.post(COMPLETIONS, &body);
     assert_eq!((reply.status, &reply.json()["error"]["code"]), (504, &json!("timeout")));
@@ -178,12 +183,12 @@ fn an_answer_that_takes_too_long_is_cut() {
     let events = desk.post(COMPLETIONS, &body).events();
     assert!(events.len() > 1, "some tokens came in time");
     assert_eq!(events.last().expect("an event")["error"]["code"], "timeout");
-    super::desk::until("cancelled", || desk.engine.open() == 0);
+    super::test_server::wait_until("cancelled", || desk.engine.open() == 0);
 }
 
 #[test]
 fn a_form_is_passed_on_and_checked() {
-    let desk = Desk::new();
+    let desk = TestServer::new();
     let body = json!({"prompt": "[1]", "max_tokens": 8, "structured_outputs": {"choice": ["a"]}});
     let reply = desk.post(COMPLETIONS, &body);
     assert_eq!(reply.status, 200, "{}", reply.text());
@@ -199,8 +204,8 @@ fn a_form_is_passed_on_and_checked() {
 
 #[test]
 fn a_prompt_and_its_answer_are_the_text_of_both() {
-    let card = ModelCard { codec: Some(Arc::new(Bytes::STRIPPING)), ..card("echo") };
-    let desk = Desk::of(Manner::default(), ServerOptions::default(), card);
+    let card = ModelCard { codec: Some(Arc::new(ByteCodec::STRIPPING)), ..card("echo") };
+    let desk = TestServer::with_model(FakeEngineOptions::default(), ServerOptions::default(), card);
     let prompts = [json!(" ab"), json!([97, 195, 169, 195]), json!([97, 195]), json!([257, 195])];
     for (prompt, tokens) in prompts.iter().flat_map(|prompt| [(prompt, 0), (prompt, 5)]) {
         let mut body = json!({"prompt": prompt, "max_tokens": tokens, "temperature": 0});

@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::desk::{CHAT, COMPLETIONS, Desk};
-use crate::boundary::serving::Submission;
+use super::test_server::{CHAT, COMPLETIONS, TestServer};
+use crate::engine_api::serving::GenerationRequest;
 use crate::job::tests::fake::END_OF_TEXT;
 use crate::job::tests::schema::{assert_shape, chat_completion, tool_call};
 
@@ -35,13 +35,13 @@ fn told() -> String {
 const TWO: &str = "Well. <tool_call>\n{\"name\": \"get\", \"arguments\": {\"a\": 5}}\n\
      </tool_call>\n<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>";
 
-fn desk() -> Desk {
+fn desk() -> TestServer {
     use super::clients::card;
-    use super::engine::Manner;
-    let manner = Manner { context: 2048, ..Manner::default() };
+    use super::fake_engine::FakeEngineOptions;
+    let manner = FakeEngineOptions { context: 2048, ..FakeEngineOptions::default() };
     let mut card = card("echo");
     card.sampling.temperature = 0.0;
-    Desk::of(manner, crate::server::facts::ServerOptions::default(), card)
+    TestServer::with_model(manner, crate::server::config::ServerOptions::default(), card)
 }
 
 /// Returns the message and the finish reason of a streamed answer.
@@ -304,7 +304,8 @@ fn functions_stand_beside_a_response_format() {
         assert_eq!(message["content"], answer["choices"][0]["message"]["content"]);
     }
     let forms = desk.engine.submissions();
-    let of = |asked: &Submission| asked.grammar.as_ref().map(|prepared| prepared.grammar.clone());
+    let of =
+        |asked: &GenerationRequest| asked.grammar.as_ref().map(|prepared| prepared.grammar.clone());
     let both = forms
         .iter()
         .filter(|asked| matches!(of(asked).as_deref(), Some(grammar::Grammar::CallsOr(_))));

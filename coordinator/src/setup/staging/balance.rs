@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 
 use atomic_fs::{Directory, PRIVATE_DIRECTORY_MODE, PRIVATE_MODE};
 use model::config::ModelConfig;
-use planner::priced::StorageRate;
-use profiler::Cache;
+use planner::search::StorageRate;
+use profiler::ProfileCache;
 use program::shares::ReadShares;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
-use staging::ReaderOptions;
+use weight_store::ReaderOptions;
 
-use super::measured::{BalancedWeight, Measured, measured};
+use super::drive_measurement::{BalancedWeight, DriveMeasurements, measure_drives};
 use super::write::Staging;
 use crate::cli::request::Verbosity;
 use crate::interrupt::Interrupt;
@@ -24,7 +24,7 @@ const FORMAT: u32 = 2;
 
 /// Measurements of some drives.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Balanced {
+pub(crate) struct DriveBalance {
     format: u32,
     /// Staging directories of the drives; all lists by drive have this order.
     pub(crate) directories: Vec<String>,
@@ -39,12 +39,15 @@ pub(crate) struct Balanced {
     pub(crate) failed: Vec<Option<String>>,
 }
 
-impl Balanced {
-    fn of(stagings: &[Staging], measured: Measured) -> Balanced {
-        let Measured { read_bytes_per_s, latency_ns, weights, failed } = measured;
-        Balanced {
+impl DriveBalance {
+    fn new(stagings: &[Staging], measured: DriveMeasurements) -> DriveBalance {
+        let DriveMeasurements { read_bytes_per_s, latency_ns, weights, failed } = measured;
+        DriveBalance {
             format: FORMAT,
-            directories: stagings.iter().map(|one| one.directory.display().to_string()).collect(),
+            directories: stagings
+                .iter()
+                .map(|staging| staging.directory.display().to_string())
+                .collect(),
             read_bytes_per_s,
             latency_ns,
             weights,
@@ -85,7 +88,7 @@ impl Balanced {
 
 /// Returns the path at which the measurements are stored, which contains a hash of everything that
 /// they depend on; `None` without a cache directory.
-fn kept_at(stagings: &[Staging], options: &[ReaderOptions]) -> Option<PathBuf> {
+fn cache_path(stagings: &[Staging], options: &[ReaderOptions]) -> Option<PathBuf> {
     let mut hash = Sha256::new();
     hash.update(FORMAT.to_le_bytes());
     for (staging, options) in stagings.iter().zip(options) {
@@ -93,7 +96,7 @@ fn kept_at(stagings: &[Staging], options: &[ReaderOptions]) -> Option<PathBuf> {
         hash.update(format!("{}\n{device}\n{options:?}\n", staging.staged.path().display()));
     }
     let name: String = hash.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect();
-    Some(Cache::of_user()?.directory().join(format!("nvme-{name}.json")))
+    Some(ProfileCache::of_user()?.directory().join(format!("nvme-{name}.json")))
 }
 
 /// Returns the stored measurements of these drives, or measures them, and the path at which they
@@ -107,19 +110,19 @@ pub(crate) fn obtain(
     is_forced: bool,
     verbosity: Verbosity,
     interrupt: &Interrupt,
-) -> anyhow::Result<(Balanced, Option<PathBuf>)> {
-    let path = kept_at(stagings, options);
-    let kept = path.as_ref().filter(|_| !is_forced).and_then(|path| std::fs::read(path).ok());
-    let kept = kept.and_then(|bytes| serde_json::from_slice::<Balanced>(&bytes).ok());
-    if let Some(kept) = kept.filter(|kept| kept.format == FORMAT) {
-        return Ok((kept, path));
+) -> anyhow::Result<(DriveBalance, Option<PathBuf>)> {
+    let path = cache_path(stagings, options);
+    let cached = path.as_ref().filter(|_| !is_forced).and_then(|path| std::fs::read(path).ok());
+    let cached = cached.and_then(|bytes| serde_json::from_slice::<DriveBalance>(&bytes).ok());
+    if let Some(cached) = cached.filter(|cached| cached.format == FORMAT) {
+        return Ok((cached, path));
     }
     let reporter =
-        ProgressReporter::begin("measuring the read rate of all drives together", verbosity);
-    let measured = measured(stagings, options, config, interrupt)?;
+        ProgressReporter::start("measuring the read rate of all drives together", verbosity);
+    let measured = measure_drives(stagings, options, config, interrupt)?;
     drop(reporter);
     let failed = measured.failed.iter().any(Option::is_some);
-    let balanced = Balanced::of(stagings, measured);
+    let balanced = DriveBalance::new(stagings, measured);
     // Measurements that cannot be stored, or do not cover all drives, are repeated the next time.
     let stored = path.filter(|_| !failed).filter(|path| {
         let text = serde_json::to_vec_pretty(&balanced).unwrap_or_default();

@@ -2,11 +2,11 @@
 
 pub(crate) mod balance;
 pub mod direct;
-mod form;
-pub(crate) mod measured;
+pub(crate) mod drive_measurement;
 pub(crate) mod nvme;
 mod obtain;
+mod staged_weights;
 mod write;
 
-pub(crate) use form::StagedWeights;
+pub(crate) use staged_weights::StagedWeights;
 pub(crate) use write::{Interrupted, Staging, stage};

@@ -4,21 +4,21 @@ use model::config::ModelConfig;
 use model::ops::Op;
 use planner::budget::{StagedOps, Storage};
 use planner::policy::Formats;
-use planner::priced::StorageRate;
+use planner::search::StorageRate;
 use program::shares::ReadShares;
-use staging::{Faults, IoKind, ReaderOptions};
-use workers::shared::protocol::StagedAt;
+use weight_store::{Faults, IoKind, ReaderOptions};
+use workers::shared::protocol::StagedCopyConfig;
 
 use super::balance;
 use super::direct;
-use super::form::StagedWeights;
-use super::obtain::obtain;
+use super::obtain::obtain_stagings;
+use super::staged_weights::StagedWeights;
 use super::write::Staging;
-use crate::cli::request::{Run, Verbosity};
+use crate::cli::request::{RunRequest, Verbosity};
 use crate::cli::values::NvmeOps;
 use crate::interrupt::Interrupt;
-use crate::setup::model::Opened;
-use crate::setup::usage::Usage;
+use crate::setup::argument_error::ArgumentError;
+use crate::setup::model::ModelHandle;
 
 /// Environment variable with faults of the drives for tests and studies: one text per drive,
 /// separated by `;`.
@@ -27,7 +27,7 @@ const FAULTS_ENV: &str = "TANDEM_NVME_FAULTS";
 /// available.
 const IO_ENV: &str = "TANDEM_NVME_IO";
 /// Milliseconds without a response after which a drive is given up.
-const SILENCE_MS: u64 = 10_000;
+const MAX_SILENCE_MS: u64 = 10_000;
 
 /// Drives with complete stagings and known read rates.
 #[derive(Debug)]
@@ -44,7 +44,10 @@ pub(crate) struct Nvme {
 ///
 /// # Errors
 /// An operation that the model lacks.
-pub(crate) fn storage(run: &Run, config: &ModelConfig) -> Result<Option<Storage>, Usage> {
+pub(crate) fn storage(
+    run: &RunRequest,
+    config: &ModelConfig,
+) -> Result<Option<Storage>, ArgumentError> {
     if run.nvme.is_empty() {
         return Ok(None);
     }
@@ -52,15 +55,15 @@ pub(crate) fn storage(run: &Run, config: &ModelConfig) -> Result<Option<Storage>
         NvmeOps::Auto => StagedOps::Auto,
         NvmeOps::All => StagedOps::All,
         NvmeOps::Named(names) => {
-            let ops = names.iter().map(|name| named(name, config));
-            StagedOps::These(ops.collect::<Result<_, _>>()?)
+            let ops = names.iter().map(|name| find_op(name, config));
+            StagedOps::Selected(ops.collect::<Result<_, _>>()?)
         }
     };
     let storages = u16::try_from(run.nvme.len()).unwrap_or(u16::MAX);
     Ok(Some(Storage { shares: ReadShares::equal(storages), ops, direct: false }))
 }
 
-fn named(name: &str, config: &ModelConfig) -> Result<Op, Usage> {
+fn find_op(name: &str, config: &ModelConfig) -> Result<Op, ArgumentError> {
     let mut all: Vec<Op> = config.every_layer_op();
     all.retain(|op| op.has_matrix(config));
     if !config.tied_embeddings {
@@ -69,7 +72,7 @@ fn named(name: &str, config: &ModelConfig) -> Result<Op, Usage> {
     let op = all.iter().copied().find(|op| op.name(config.family) == name);
     op.ok_or_else(|| {
         let names: Vec<&str> = all.iter().map(|op| op.name(config.family)).collect();
-        Usage(format!(
+        ArgumentError(format!(
             "--nvme-ops {name}: {} has no such weights; it has {}",
             config.name,
             names.join(", ")
@@ -81,7 +84,7 @@ fn named(name: &str, config: &ModelConfig) -> Result<Op, Usage> {
 ///
 /// # Errors
 /// Faults in the environment that are not valid.
-pub(crate) fn reader_options(drives: usize) -> Result<Vec<ReaderOptions>, Usage> {
+pub(crate) fn reader_options(drives: usize) -> Result<Vec<ReaderOptions>, ArgumentError> {
     let faults = std::env::var(FAULTS_ENV).unwrap_or_default();
     let io = match std::env::var(IO_ENV).as_deref() {
         Ok("threads") => IoKind::Threads,
@@ -91,7 +94,7 @@ pub(crate) fn reader_options(drives: usize) -> Result<Vec<ReaderOptions>, Usage>
     let options = (0..drives).map(|_| {
         let text = texts.next().unwrap_or_default();
         let faults: Faults =
-            text.parse().map_err(|error| Usage(format!("{FAULTS_ENV}: {error}")))?;
+            text.parse().map_err(|error| ArgumentError(format!("{FAULTS_ENV}: {error}")))?;
         Ok(ReaderOptions { io, faults, ..ReaderOptions::default() })
     });
     options.collect()
@@ -104,23 +107,18 @@ impl Nvme {
     /// # Errors
     /// Fails like [`obtain`], or for drives that cannot be read.
     pub(crate) fn obtain(
-        run: &Run,
-        opened: &Opened,
+        run: &RunRequest,
+        model: &ModelHandle,
         formats: &Formats,
         storage: Storage,
         interrupt: &Interrupt,
     ) -> anyhow::Result<Nvme> {
         let quiet = run.verbosity == Verbosity::Quiet;
-        let weights = StagedWeights { opened, dtype: run.dtype, formats: &formats.weights };
-        let stagings = obtain(weights, &run.nvme, quiet, interrupt)?;
+        let weights = StagedWeights { model, dtype: run.dtype, formats: &formats.weights };
+        let stagings = obtain_stagings(weights, &run.nvme, quiet, interrupt)?;
         let options = reader_options(stagings.len())?;
-        let (balanced, _) = balance::obtain(
-            (&stagings, &options),
-            &opened.config,
-            false,
-            run.verbosity,
-            interrupt,
-        )?;
+        let (balanced, _) =
+            balance::obtain((&stagings, &options), &model.config, false, run.verbosity, interrupt)?;
         for (staging, reason) in stagings.iter().zip(&balanced.failed) {
             if let (Some(reason), false) = (reason, quiet) {
                 eprintln!(
@@ -130,21 +128,21 @@ impl Nvme {
                 );
             }
         }
-        let shares = balanced.shares(&opened.config);
+        let shares = balanced.shares(&model.config);
         let rates = balanced.rates();
         let (direct, note) = direct::decide(run.nvme_direct, run.device, &stagings)?;
-        let storage = Storage { shares, ..storage }.reading_directly(direct);
+        let storage = Storage { shares, ..storage }.with_direct_reads(direct);
         Ok(Nvme { storage, rates, note, stagings, options })
     }
 
     /// Returns the stagings for the storage workers.
-    pub(crate) fn staged(&self) -> Vec<StagedAt> {
+    pub(crate) fn staged(&self) -> Vec<StagedCopyConfig> {
         let stagings = self.stagings.iter().zip(&self.options);
         stagings
-            .map(|(staging, options)| StagedAt {
+            .map(|(staging, options)| StagedCopyConfig {
                 path: staging.staged.path().display().to_string(),
                 uses_threads: options.io == IoKind::Threads,
-                silence_ms: SILENCE_MS,
+                silence_ms: MAX_SILENCE_MS,
                 faults: options.faults.to_string(),
             })
             .collect()

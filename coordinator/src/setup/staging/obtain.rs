@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
-use staging::Lookup;
+use weight_store::Lookup;
 
-use super::form::StagedWeights;
+use super::staged_weights::StagedWeights;
 use super::write::{Staging, stage};
 use crate::interrupt::Interrupt;
 
@@ -15,28 +15,28 @@ const GIB: f64 = (1u64 << 30) as f64;
 ///
 /// # Errors
 /// A staging that is damaged or has the name of another one, or one that cannot be written.
-pub(crate) fn obtain(
+pub(crate) fn obtain_stagings(
     weights: StagedWeights<'_>,
     directories: &[PathBuf],
     quiet: bool,
     interrupt: &Interrupt,
 ) -> anyhow::Result<Vec<Staging>> {
     let identity = weights.identity()?;
-    let mut there: Vec<Option<Staging>> = Vec::new();
+    let mut existing: Vec<Option<Staging>> = Vec::new();
     for directory in directories {
-        there.push(match staging::Staged::lookup(directory, &identity)? {
-            Lookup::Whole(staged) => Some(Staging { directory: directory.clone(), staged }),
+        existing.push(match weight_store::StagedCopy::lookup(directory, &identity)? {
+            Lookup::Complete(staged) => Some(Staging { directory: directory.clone(), staged }),
             Lookup::Partial(_) | Lookup::Missing => None,
         });
     }
-    let missing = there.iter().zip(directories).filter(|(staging, _)| staging.is_none());
+    let missing = existing.iter().zip(directories).filter(|(staging, _)| staging.is_none());
     let missing: Vec<PathBuf> = missing.map(|(_, directory)| directory.clone()).collect();
     if missing.is_empty() {
-        return Ok(there.into_iter().flatten().collect());
+        return Ok(existing.into_iter().flatten().collect());
     }
     if !quiet {
         let names: Vec<String> = missing.iter().map(|one| one.display().to_string()).collect();
-        let each = staging::size_bytes(&weights.blobs()) as f64 / GIB;
+        let each = weight_store::size_bytes(&weights.blobs()) as f64 / GIB;
         eprintln!(
             "{} ({}) is not staged in {}: staging it takes {each:.2} GiB on each drive, once, and \
              about as long as writing this amount.",
@@ -45,6 +45,6 @@ pub(crate) fn obtain(
             names.join(", ")
         );
     }
-    let mut made = stage(weights, &missing, quiet, interrupt)?.into_iter();
-    Ok(there.into_iter().filter_map(|staging| staging.or_else(|| made.next())).collect())
+    let mut written = stage(weights, &missing, quiet, interrupt)?.into_iter();
+    Ok(existing.into_iter().filter_map(|staging| staging.or_else(|| written.next())).collect())
 }

@@ -5,18 +5,18 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use kernels::Variant;
-use staging::{AlignedBuffer, Staged, Writer};
+use weight_store::{AlignedBuffer, StagedCopy, Writer};
 
-use super::form::StagedWeights;
+use super::staged_weights::StagedWeights;
 use crate::interrupt::Interrupt;
-use crate::setup::bar::Bar;
+use crate::setup::byte_progress_bar::ByteProgressBar;
 use crate::setup::model::open_weights;
 
 /// A directory and the staging in it.
 #[derive(Debug)]
 pub(crate) struct Staging {
     pub(crate) directory: PathBuf,
-    pub(crate) staged: Staged,
+    pub(crate) staged: StagedCopy,
 }
 
 /// Error of staging or measuring that ended because of an interrupt, not a failure.
@@ -44,19 +44,19 @@ pub(crate) fn stage(
     let mut writers: Vec<Writer> =
         directories.iter().map(|directory| begin(directory)).collect::<Result<_, _>>()?;
     let missing: Vec<Vec<usize>> = writers.iter().map(Writer::missing).collect();
-    let lacks = |index: &usize| missing.iter().any(|missing| missing.contains(index));
+    let is_missing = |index: &usize| missing.iter().any(|missing| missing.contains(index));
     let all_bytes: u64 = blobs.iter().map(|blob| blob.size_bytes).sum();
-    let left: Vec<usize> = (0..blobs.len()).filter(lacks).collect();
-    let left_bytes: u64 = left.iter().map(|index| blobs[*index].size_bytes).sum();
-    let mut bar = Bar::new("staging", quiet);
-    let mut done_bytes = all_bytes - left_bytes;
+    let remaining: Vec<usize> = (0..blobs.len()).filter(is_missing).collect();
+    let remaining_bytes: u64 = remaining.iter().map(|index| blobs[*index].size_bytes).sum();
+    let mut bar = ByteProgressBar::new("staging", quiet);
+    let mut done_bytes = all_bytes - remaining_bytes;
     bar.update(done_bytes, all_bytes);
-    let source = open_weights(&weights.opened.weights, &weights.opened.config)?;
+    let source = open_weights(&weights.model.weights, &weights.model.config)?;
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let (variant, all) = (Variant::from_env()?, weights.weights());
-    let largest = left.iter().map(|index| blobs[*index].size_bytes).max().unwrap_or(0);
+    let largest = remaining.iter().map(|index| blobs[*index].size_bytes).max().unwrap_or(0);
     let mut buffer = AlignedBuffer::new(largest as usize);
-    for index in left {
+    for index in remaining {
         if interrupt.is_requested() {
             return Err(Interrupted.into());
         }
@@ -80,7 +80,7 @@ pub(crate) fn stage(
         done_bytes += size_bytes as u64;
         bar.update(done_bytes, all_bytes);
     }
-    bar.end();
+    bar.finish();
     let finished = writers.into_iter().zip(directories).map(|(writer, directory)| {
         let staged = writer.finish()?;
         Ok(Staging { directory: directory.clone(), staged })

@@ -32,7 +32,7 @@ unsafe extern "C" {
 
 /// Reason for which a launch failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fault {
+pub enum LaunchFault {
     /// No kernel has this name.
     UnknownKernel,
     /// No threads, too many, incomplete warps, no blocks, or more than 48 KiB of shared memory.
@@ -55,21 +55,21 @@ pub enum Fault {
     Other(i32),
 }
 
-impl Fault {
+impl LaunchFault {
     /// Returns the fault for a result of [`tandem_shim_launch`]; `None` for 0.
-    pub fn of(result: i32) -> Option<Fault> {
+    pub fn of(result: i32) -> Option<LaunchFault> {
         Some(match result {
             0 => return None,
-            1 => Fault::UnknownKernel,
-            2 => Fault::BadShape,
-            3 => Fault::DivergentBarrier,
-            4 => Fault::DivergentWarp,
-            5 => Fault::SharedOverrun,
-            6 => Fault::StackOverrun,
-            7 => Fault::OutOfMemory,
-            8 => Fault::Misaligned,
-            9 => Fault::TooManyCopies,
-            other => Fault::Other(other),
+            1 => LaunchFault::UnknownKernel,
+            2 => LaunchFault::BadShape,
+            3 => LaunchFault::DivergentBarrier,
+            4 => LaunchFault::DivergentWarp,
+            5 => LaunchFault::SharedOverrun,
+            6 => LaunchFault::StackOverrun,
+            7 => LaunchFault::OutOfMemory,
+            8 => LaunchFault::Misaligned,
+            9 => LaunchFault::TooManyCopies,
+            other => LaunchFault::Other(other),
         })
     }
 }
@@ -77,7 +77,7 @@ impl Fault {
 /// Runs a kernel on this thread and returns when it has ended.
 ///
 /// # Errors
-/// See [`Fault`]; the kernel's outputs are then in any state.
+/// See [`LaunchFault`]; the kernel's outputs are then in any state.
 ///
 /// # Safety
 /// `params` holds the address of each of the kernel's parameters, of its type, and addresses among
@@ -88,8 +88,8 @@ pub unsafe fn launch(
     block: [u32; 3],
     shared_bytes: u32,
     params: &mut [*mut c_void],
-) -> Result<(), Fault> {
-    let Ok(name) = CString::new(name) else { return Err(Fault::UnknownKernel) };
+) -> Result<(), LaunchFault> {
+    let Ok(name) = CString::new(name) else { return Err(LaunchFault::UnknownKernel) };
     // SAFETY: needed to call C++; the name ends with 0, grid and block have three words, and the
     // caller guarantees the parameters.
     let result = unsafe {
@@ -101,7 +101,7 @@ pub unsafe fn launch(
             params.as_mut_ptr(),
         )
     };
-    Fault::of(result).map_or(Ok(()), Err)
+    LaunchFault::of(result).map_or(Ok(()), Err)
 }
 
 /// Sets the order in which this host thread runs the threads of a block: 0 in order, 1 backwards,

@@ -1,16 +1,18 @@
 //! Batches of ragged sequences for attention.
 #![allow(dead_code, reason = "each test binary uses its part")]
 
-use cuda_kernels::{AttentionShape, DevicePointer, KeysOrValues, Unit, Units};
+use cuda_kernels::{
+    DeviceAttentionShape, DeviceAttentionUnit, DeviceAttentionUnits, DevicePointer, KvOperand,
+};
 use kernels::Element;
-use model::compressed::kv4_position_bytes;
+use model::quantized_format::kv4_position_bytes;
 
 use crate::common::Random;
 use crate::device::{dtype, of, of_mut, run};
 
 pub struct Batch<T> {
-    pub shape: AttentionShape,
-    pub units: Vec<Unit>,
+    pub shape: DeviceAttentionShape,
+    pub units: Vec<DeviceAttentionUnit>,
     pub q: Vec<T>,
     pub k_fresh: Vec<T>,
     pub v_fresh: Vec<T>,
@@ -22,14 +24,18 @@ pub struct Batch<T> {
     pub rows: usize,
 }
 
-pub fn shape(heads: u32, kv_heads: u32, head_dim: u32) -> AttentionShape {
+pub fn shape(heads: u32, kv_heads: u32, head_dim: u32) -> DeviceAttentionShape {
     let scale = 1.0 / (head_dim as f32).sqrt();
-    AttentionShape { heads, kv_heads, head_dim, scale, window: None }
+    DeviceAttentionShape { heads, kv_heads, head_dim, scale, window: None }
 }
 
 /// Builds sequences of `(fresh rows, cached positions)`, all KV heads as units. Unused places of
 /// caches are NaN.
-pub fn batch<T: Element>(seed: u64, shape: AttentionShape, sequences: &[(u32, u32)]) -> Batch<T> {
+pub fn batch<T: Element>(
+    seed: u64,
+    shape: DeviceAttentionShape,
+    sequences: &[(u32, u32)],
+) -> Batch<T> {
     ring_batch(seed, shape, sequences, 0)
 }
 
@@ -37,7 +43,7 @@ pub fn batch<T: Element>(seed: u64, shape: AttentionShape, sequences: &[(u32, u3
 /// Positions before the window are NaN too, if they have a place.
 pub fn ring_batch<T: Element>(
     seed: u64,
-    shape: AttentionShape,
+    shape: DeviceAttentionShape,
     sequences: &[(u32, u32)],
     places: u32,
 ) -> Batch<T> {
@@ -47,14 +53,14 @@ pub fn ring_batch<T: Element>(
     for &(fresh, past) in sequences {
         for kv_head in 0..shape.kv_heads {
             let (cache_offset, scores_offset) = (cache, scores);
-            units.push(Unit {
+            units.push(DeviceAttentionUnit {
                 row0: rows,
                 rows: fresh,
                 past,
                 kv_head,
                 cache_offset,
                 scores_offset,
-                shared_row: Unit::CACHED,
+                shared_row: DeviceAttentionUnit::CACHED,
                 cache_positions: places,
             });
             // Space for the fresh rows to be appended, followed by a gap.
@@ -95,23 +101,24 @@ pub fn ring_batch<T: Element>(
 
 impl<T: Element> Batch<T> {
     /// Returns the units, with bounds that are tight, or `slack` wider.
-    pub fn listed(&self, slack: u32) -> Units {
-        let most = |of: fn(&Unit) -> u32| self.units.iter().map(of).max().unwrap_or(0);
-        Units {
+    pub fn listed(&self, slack: u32) -> DeviceAttentionUnits {
+        let most =
+            |of: fn(&DeviceAttentionUnit) -> u32| self.units.iter().map(of).max().unwrap_or(0);
+        DeviceAttentionUnits {
             pointer: of(&self.units),
             count: self.units.len() as u32,
             rows_max: most(|unit| unit.rows),
-            appended_max: most(Unit::appended),
+            appended_max: most(DeviceAttentionUnit::appended),
             positions_max: most(|unit| unit.past + unit.rows) + slack,
         }
     }
 
-    pub fn k(&self) -> KeysOrValues {
-        KeysOrValues::Plain { fresh: of(&self.k_fresh), cache: of(&self.k_cache) }
+    pub fn k(&self) -> KvOperand {
+        KvOperand::Plain { fresh: of(&self.k_fresh), cache: of(&self.k_cache) }
     }
 
-    pub fn v(&self) -> KeysOrValues {
-        KeysOrValues::Plain { fresh: of(&self.v_fresh), cache: of(&self.v_cache) }
+    pub fn v(&self) -> KvOperand {
+        KvOperand::Plain { fresh: of(&self.v_fresh), cache: of(&self.v_cache) }
     }
 
     /// Returns the address of the sinks; 0 for none.
@@ -146,8 +153,8 @@ impl Four {
         Four { fresh: quantised(fresh), cache: quantised(cache) }
     }
 
-    pub fn operand(&self) -> KeysOrValues {
-        KeysOrValues::Four { fresh: of(&self.fresh), cache: of(&self.cache) }
+    pub fn operand(&self) -> KvOperand {
+        KvOperand::Kv4 { fresh: of(&self.fresh), cache: of(&self.cache) }
     }
 
     /// Returns the decoded records, as `[fresh, cache]`.
@@ -155,7 +162,7 @@ impl Four {
         [&self.fresh, &self.cache].map(|records| {
             let bytes = kv4_position_bytes(head_dim).expect("an even head");
             let mut out = vec![0.0; records.len() / bytes * head_dim];
-            kernels::grouped::decode_kv(records, head_dim, &mut out);
+            kernels::quant::decode_kv(records, head_dim, &mut out);
             out
         })
     }

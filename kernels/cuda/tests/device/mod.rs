@@ -2,8 +2,8 @@
 #![allow(dead_code, reason = "each test binary uses its part")]
 
 use bytemuck::Pod;
-use cuda_kernels::{DevicePointer, Launch};
-use cuda_shim::Fault;
+use cuda_kernels::{DevicePointer, KernelLaunch};
+use cuda_shim::LaunchFault;
 use half::bf16;
 use kernels::Element;
 use model::config::Dtype;
@@ -19,7 +19,7 @@ pub fn of_mut<T>(slice: &mut [T]) -> DevicePointer {
 }
 
 /// Runs launches in order.
-pub fn try_run(launches: &[Launch]) -> Result<(), Fault> {
+pub fn try_run(launches: &[KernelLaunch]) -> Result<(), LaunchFault> {
     for launch in launches {
         if launch.is_empty() {
             continue;
@@ -48,7 +48,7 @@ pub fn try_run(launches: &[Launch]) -> Result<(), Fault> {
 }
 
 /// Runs launches in order, and panics if one fails.
-pub fn run(launches: &[Launch]) {
+pub fn run(launches: &[KernelLaunch]) {
     if let Err(fault) = try_run(launches) {
         panic!("{}: {fault:?}", launches[0].name);
     }

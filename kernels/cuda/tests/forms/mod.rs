@@ -2,8 +2,8 @@
 #![allow(dead_code, reason = "each test binary uses its part")]
 
 use cuda_kernels::{
-    KeysOrValues, Units, attention_decode, attention_decode_scratch_bytes, attention_prefill,
-    scores, softmax, weighted_values,
+    DeviceAttentionUnits, KvOperand, attention_decode, attention_decode_scratch_bytes,
+    attention_prefill, scores, softmax, weighted_values,
 };
 use kernels::{Element, reference};
 
@@ -27,7 +27,7 @@ pub fn expected<T: Element, U: Element>(
     };
     let mut out = vec![f64::NAN; batch.out_len()];
     for unit in &batch.units {
-        let unit = kernels::Unit {
+        let unit = kernels::AttentionUnit {
             row0: unit.row0,
             rows: unit.rows,
             past: unit.past,
@@ -59,9 +59,9 @@ pub fn plainly<T: Element>(batch: &Batch<T>) -> Vec<f64> {
 
 pub fn decoded<T: Element>(
     batch: &Batch<T>,
-    units: &Units,
-    k: KeysOrValues,
-    v: KeysOrValues,
+    units: &DeviceAttentionUnits,
+    k: KvOperand,
+    v: KvOperand,
 ) -> Vec<T> {
     let bytes = attention_decode_scratch_bytes(&batch.shape, units.count, units.positions_max);
     // A guard after the scratch shows that its size is right.
@@ -76,9 +76,9 @@ pub fn decoded<T: Element>(
 
 pub fn apart<T: Element>(
     batch: &Batch<T>,
-    units: &Units,
-    k: KeysOrValues,
-    v: KeysOrValues,
+    units: &DeviceAttentionUnits,
+    k: KvOperand,
+    v: KvOperand,
 ) -> Vec<T> {
     let (dtype, shape) = (dtype::<T>(), &batch.shape);
     let mut raw = Output::<f32>::new(batch.scores_len);
@@ -96,9 +96,9 @@ pub fn apart<T: Element>(
 
 pub fn prefilled<T: Element>(
     batch: &Batch<T>,
-    units: &Units,
-    k: KeysOrValues,
-    v: KeysOrValues,
+    units: &DeviceAttentionUnits,
+    k: KvOperand,
+    v: KvOperand,
 ) -> Vec<T> {
     let mut out = Output::<T>::new(batch.out_len());
     let (shape, q, sinks, to) = (&batch.shape, of(&batch.q), batch.sinks(), out.pointer());

@@ -2,7 +2,9 @@
 //! prefetcher stops at page boundaries, and into L2 twice as far, because L1 supports too few
 //! outstanding requests to use the full memory bandwidth.
 
-use super::stretch::{LINE_BYTES, OF_TASK, Place, Run, Stretch, Stretches};
+use super::stretch::{
+    ContiguousRun, LINE_BYTES, PrefetchPosition, PrefetchRange, PrefetchRanges, TASK_RANGES,
+};
 use crate::simd::Simd;
 
 /// Distances in bytes from the read position to the line prefetched into L1, and to the one into
@@ -24,7 +26,7 @@ impl Next {
     #[inline(always)]
     pub(in crate::attention) fn prefetch<S: Simd>(&mut self, s: S) {
         s.prefetch(self.near);
-        s.prefetch_far(self.far);
+        s.prefetch_l2(self.far);
         self.near = self.near.wrapping_add(LINE_BYTES);
         self.far = self.far.wrapping_add(LINE_BYTES);
     }
@@ -33,32 +35,32 @@ impl Next {
 /// A position in the stretches of a task.
 #[derive(Debug, Clone, Copy)]
 struct Cursor {
-    place: Place,
+    place: PrefetchPosition,
     /// Bytes of its run before the cursor.
     at: usize,
 }
 
 /// Prefetcher in the order of reading; see the module header.
 #[derive(Debug)]
-pub(in crate::attention) struct Lines<'a> {
-    stretches: Stretches<'a>,
+pub(in crate::attention) struct LinePrefetcher<'a> {
+    stretches: PrefetchRanges<'a>,
     near: Cursor,
     far: Cursor,
     /// Number of bytes by which the second cursor may still advance further relative to the first.
     pause: usize,
 }
 
-impl<'a> Lines<'a> {
+impl<'a> LinePrefetcher<'a> {
     /// Creates the prefetcher of a task from the memory that it and its successor read; the
     /// previous task has prefetched the beginning of it.
     pub(super) fn new(
-        this: [Stretch; OF_TASK],
-        next: [Stretch; OF_TASK],
+        this: [PrefetchRange; TASK_RANGES],
+        next: [PrefetchRange; TASK_RANGES],
         pages: (&'a [u32], usize),
-    ) -> Lines<'a> {
-        let stretches = Stretches::new(this, next, pages);
+    ) -> LinePrefetcher<'a> {
+        let stretches = PrefetchRanges::new(this, next, pages);
         let start = Cursor::first(&stretches);
-        let mut lines = Lines { stretches, near: start, far: start, pause: 0 };
+        let mut lines = LinePrefetcher { stretches, near: start, far: start, pause: 0 };
         if !lines.stretches.is_empty() {
             lines.pause = PAUSE_BYTES;
         }
@@ -70,14 +72,14 @@ impl<'a> Lines<'a> {
     /// Returns the lines to prefetch while the next `bytes` bytes are read.
     #[inline(always)]
     pub(in crate::attention) fn next<S: Simd>(&mut self, s: S, bytes: usize) -> Next {
-        let Lines { stretches, near, far, .. } = self;
+        let LinePrefetcher { stretches, near, far, .. } = self;
         Next {
             near: near.take(stretches, bytes, |line| s.prefetch(line)),
-            far: far.take(stretches, bytes, |line| s.prefetch_far(line)),
+            far: far.take(stretches, bytes, |line| s.prefetch_l2(line)),
         }
     }
 
-    /// Prefetches all lines of [`Lines::next`] at once.
+    /// Prefetches all lines of [`LinePrefetcher::next_item`] at once.
     #[inline(always)]
     pub(super) fn read<S: Simd>(&mut self, s: S, bytes: usize) {
         let mut next = self.next(s, bytes);
@@ -92,21 +94,26 @@ impl<'a> Lines<'a> {
         if self.pause > 0 {
             self.pause -= LINE_BYTES;
             let line = self.far.take(&self.stretches, LINE_BYTES, |_| ());
-            s.prefetch_far(line);
+            s.prefetch_l2(line);
         }
     }
 }
 
 impl Cursor {
     /// Returns the cursor at the first byte.
-    fn first(stretches: &Stretches<'_>) -> Cursor {
-        Cursor { place: Place::first(stretches), at: 0 }
+    fn first(stretches: &PrefetchRanges<'_>) -> Cursor {
+        Cursor { place: PrefetchPosition::first(stretches), at: 0 }
     }
 
     /// Advances by `bytes`, at most to the end of the last run; calls `passed_line` for each line
     /// that it passes in later runs.
     #[inline(always)]
-    fn skip(&mut self, stretches: &Stretches<'_>, bytes: usize, passed_line: impl Fn(*const u8)) {
+    fn skip(
+        &mut self,
+        stretches: &PrefetchRanges<'_>,
+        bytes: usize,
+        passed_line: impl Fn(*const u8),
+    ) {
         self.at += bytes;
         while self.at >= self.place.run.bytes {
             let passed = self.place.run.bytes;
@@ -115,7 +122,7 @@ impl Cursor {
                 break;
             }
             self.at -= passed;
-            let Run { from, bytes } = self.place.run;
+            let ContiguousRun { from, bytes } = self.place.run;
             for line in (0..self.at.min(bytes)).step_by(LINE_BYTES) {
                 passed_line(from.wrapping_add(line));
             }
@@ -127,11 +134,11 @@ impl Cursor {
     #[inline(always)]
     fn take(
         &mut self,
-        stretches: &Stretches<'_>,
+        stretches: &PrefetchRanges<'_>,
         bytes: usize,
         prefetch: impl Fn(*const u8),
     ) -> *const u8 {
-        let Run { from, bytes: all } = self.place.run;
+        let ContiguousRun { from, bytes: all } = self.place.run;
         if self.at + bytes < all {
             let at = from.wrapping_add(self.at);
             self.at += bytes;
@@ -153,8 +160,8 @@ mod tests {
     /// KV heads of a page.
     const HEADS: usize = 3;
 
-    fn stretch(from: usize, bytes: usize) -> Stretch {
-        Stretch::run(std::ptr::without_provenance(from), bytes)
+    fn stretch(from: usize, bytes: usize) -> PrefetchRange {
+        PrefetchRange::run(std::ptr::without_provenance(from), bytes)
     }
 
     fn lines(from: usize, bytes: usize) -> BTreeSet<usize> {
@@ -164,13 +171,13 @@ mod tests {
     /// Returns the lines prefetched by a cursor that is `lead` bytes ahead while K and V are read,
     /// `block` bytes at a time.
     fn prefetched(
-        this: [Stretch; OF_TASK],
-        next: [Stretch; OF_TASK],
+        this: [PrefetchRange; TASK_RANGES],
+        next: [PrefetchRange; TASK_RANGES],
         pages: &[u32],
         lead: usize,
         block: usize,
     ) -> BTreeSet<usize> {
-        let stretches = Stretches::new(this, next, (pages, HEADS));
+        let stretches = PrefetchRanges::new(this, next, (pages, HEADS));
         let mut cursor = Cursor::first(&stretches);
         cursor.skip(&stretches, lead, |_| ());
         let prefetched_lines = RefCell::new(BTreeSet::new());
@@ -190,7 +197,7 @@ mod tests {
 
     #[test]
     fn every_line_is_prefetched_and_none_behind_what_the_next_task_expects() {
-        let none = Stretch::NONE;
+        let none = PrefetchRange::NONE;
         let next = [stretch(0x30_0000, 1 << 17), none, stretch(0x40_0000, 1 << 17), none];
         for bytes in [1 << 17, 139_264, 66_048] {
             let [k, v] = [stretch(0x10_0000, bytes), stretch(0x20_0000, bytes)];
@@ -217,7 +224,7 @@ mod tests {
             let ring = |at: usize| [stretch(at + (1 << 16) - older, older), stretch(at, newer)];
             let ([a, b], [c, d]) = (ring(0x10_0000), ring(0x20_0000));
             let lead = NEAR_BYTES;
-            let none = Stretch::NONE;
+            let none = PrefetchRange::NONE;
             let next = [stretch(0x30_0000, 1 << 17), none, none, none];
             let prefetched_lines = prefetched([a, b, c, d], next, &[], lead, 512);
             let mut all: BTreeSet<usize> = [b, c, d]
@@ -240,13 +247,13 @@ mod tests {
 
     #[test]
     fn the_pages_of_a_head_are_prefetched_in_their_order_and_no_others() {
-        let none = Stretch::NONE;
+        let none = PrefetchRange::NONE;
         let list = [9, 2, 7, 1, 0, 5];
         // Parts of the first and the last page, whole pages, pages of a step, and a part of a page.
         for (page_bytes, skipped_bytes, bytes) in
             [(10_240, 1280, 30_720), (65_536, 0, 196_608), (4096, 0, 8192), (65_536, 6400, 25_600)]
         {
-            let paged = |at: usize| Stretch {
+            let paged = |at: usize| PrefetchRange {
                 from: std::ptr::without_provenance(at + page_bytes),
                 bytes,
                 page_bytes,
@@ -281,11 +288,13 @@ mod tests {
 
     #[test]
     fn short_and_empty_stretches_come_to_an_end() {
-        let none = Stretch::NONE;
-        assert!(prefetched([none; OF_TASK], [none; OF_TASK], &[], FAR_BYTES, 4096).is_empty());
+        let none = PrefetchRange::NONE;
+        assert!(
+            prefetched([none; TASK_RANGES], [none; TASK_RANGES], &[], FAR_BYTES, 4096).is_empty()
+        );
         let short = stretch(0x1_0000, 1024);
         let of_task = [short, none, short, none];
-        let prefetched_lines = prefetched(of_task, [none; OF_TASK], &[], NEAR_BYTES, 4096);
+        let prefetched_lines = prefetched(of_task, [none; TASK_RANGES], &[], NEAR_BYTES, 4096);
         assert!(prefetched_lines.iter().all(|line| line * LINE_BYTES < 0x1_0000 + 1024));
     }
 }

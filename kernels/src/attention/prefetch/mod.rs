@@ -10,9 +10,9 @@ mod lines;
 mod pages;
 mod stretch;
 
-pub(super) use lines::{Lines, Next};
+pub(super) use lines::{LinePrefetcher, Next};
 use pages::Pages;
-pub(super) use stretch::{LINE_BYTES, OF_TASK, Stretch};
+pub(super) use stretch::{LINE_BYTES, PrefetchRange, TASK_RANGES};
 
 use crate::simd::Simd;
 use crate::variant::Variant;
@@ -24,7 +24,7 @@ pub(super) const BURST_BYTES: usize = pages::STREAMS * LINE_BYTES;
 #[derive(Debug)]
 pub(super) enum Prefetcher<'a> {
     Pages(Pages<'a>),
-    Lines(Lines<'a>),
+    Lines(LinePrefetcher<'a>),
 }
 
 impl<'a> Prefetcher<'a> {
@@ -33,13 +33,13 @@ impl<'a> Prefetcher<'a> {
     /// AMX, reads fastest line by line; Ice Lake needs pages in parallel.
     pub(super) fn new(
         variant: Variant,
-        this: [Stretch; OF_TASK],
-        next: [Stretch; OF_TASK],
+        this: [PrefetchRange; TASK_RANGES],
+        next: [PrefetchRange; TASK_RANGES],
         pages: (&'a [u32], usize),
     ) -> Prefetcher<'a> {
         match variant {
             #[cfg(target_arch = "x86_64")]
-            Variant::Avx512Bf16 => Prefetcher::Lines(Lines::new(this, next, pages)),
+            Variant::Avx512Bf16 => Prefetcher::Lines(LinePrefetcher::new(this, next, pages)),
             _ => Prefetcher::Pages(Pages::new(this, next, pages)),
         }
     }

@@ -1,7 +1,9 @@
 //! Prefetching of several pages in parallel, line by line, at the speed at which the pages before
 //! them are read; each line is in L1 when it is read.
 
-use super::stretch::{LINE_BYTES, OF_TASK, Place, Run, Stretch, Stretches};
+use super::stretch::{
+    ContiguousRun, LINE_BYTES, PrefetchPosition, PrefetchRange, PrefetchRanges, TASK_RANGES,
+};
 use crate::simd::Simd;
 
 /// Number of pages prefetched in parallel.
@@ -13,9 +15,9 @@ const PAUSE_BYTES: usize = 2048;
 /// Prefetcher of pages in parallel; see the module header.
 #[derive(Debug)]
 pub(in crate::attention) struct Pages<'a> {
-    stretches: Stretches<'a>,
+    stretches: PrefetchRanges<'a>,
     /// Run of the next page to prefetch, and the byte offset of the page in it.
-    place: Place,
+    place: PrefetchPosition,
     at: usize,
     /// Pages that are being prefetched, and the number of bytes prefetched of each.
     pages: [*const u8; STREAMS],
@@ -32,8 +34,8 @@ impl<'a> Pages<'a> {
     /// previous task has prefetched the first window of it, and this task prefetches that of the
     /// next one.
     pub(super) fn new(
-        this: [Stretch; OF_TASK],
-        next: [Stretch; OF_TASK],
+        this: [PrefetchRange; TASK_RANGES],
+        next: [PrefetchRange; TASK_RANGES],
         pages: (&'a [u32], usize),
     ) -> Pages<'a> {
         let mut left = STREAMS * PAGE_BYTES;
@@ -42,8 +44,8 @@ impl<'a> Pages<'a> {
             left -= window.bytes;
             window
         });
-        let stretches = Stretches::new(this, next, pages);
-        let place = Place::first(&stretches);
+        let stretches = PrefetchRanges::new(this, next, pages);
+        let place = PrefetchPosition::first(&stretches);
         let mut pages = Pages {
             stretches,
             place,
@@ -64,7 +66,7 @@ impl<'a> Pages<'a> {
     fn next_pages(&mut self) -> bool {
         let (mut count, mut bytes_ahead) = (0, 0);
         while count < STREAMS {
-            let Run { from, bytes } = self.place.run;
+            let ContiguousRun { from, bytes } = self.place.run;
             if self.at >= bytes {
                 if !self.place.advance(&self.stretches) {
                     break;
@@ -132,7 +134,10 @@ mod tests {
     use super::*;
 
     /// Returns all lines prefetched after the first window, and the bytes of a window.
-    fn prefetched(of: [Stretch; OF_TASK], next: [Stretch; OF_TASK]) -> (BTreeSet<usize>, usize) {
+    fn prefetched(
+        of: [PrefetchRange; TASK_RANGES],
+        next: [PrefetchRange; TASK_RANGES],
+    ) -> (BTreeSet<usize>, usize) {
         let mut pages = Pages::new(of, next, (&[9, 2, 7, 1], 3));
         let mut lines = BTreeSet::new();
         while pages.prefetched < PAGE_BYTES || pages.next_pages() {
@@ -153,10 +158,10 @@ mod tests {
         let at = std::ptr::without_provenance;
         let cases = [(0x10_0000, 160 << 10), (0x10_0480, 139_264), (0x10_0ff0, 77_777)];
         for (from, bytes) in cases {
-            let k = Stretch::run(at(from), bytes);
-            let v = Stretch::run(at(from + (1 << 20)), bytes);
-            let next = Stretch::run(at(from + (2 << 20)), bytes);
-            let none = Stretch::NONE;
+            let k = PrefetchRange::run(at(from), bytes);
+            let v = PrefetchRange::run(at(from + (1 << 20)), bytes);
+            let next = PrefetchRange::run(at(from + (2 << 20)), bytes);
+            let none = PrefetchRange::NONE;
             let (prefetched_lines, window) =
                 prefetched([k, none, v, none], [next, none, none, none]);
             let mut all = lines(from, bytes);
@@ -174,7 +179,10 @@ mod tests {
     }
 
     /// Returns the prefetched addresses after the first window, in order.
-    fn in_order(of: [Stretch; OF_TASK], next: [Stretch; OF_TASK]) -> Vec<usize> {
+    fn in_order(
+        of: [PrefetchRange; TASK_RANGES],
+        next: [PrefetchRange; TASK_RANGES],
+    ) -> Vec<usize> {
         let list: Vec<u32> = (0..64).collect();
         let mut pages = Pages::new(of, next, (&list, 1));
         let mut lines = Vec::new();
@@ -188,11 +196,11 @@ mod tests {
     #[test]
     fn pages_one_behind_the_other_are_prefetched_like_one_run() {
         let (bytes, page_bytes) = (655_360, 20_480);
-        let none = Stretch::NONE;
+        let none = PrefetchRange::NONE;
         let [run, pages] = [0, page_bytes].map(|page_bytes| {
-            let of = |at: usize| Stretch {
+            let of = |at: usize| PrefetchRange {
                 page_bytes,
-                ..Stretch::run(std::ptr::without_provenance(at), bytes)
+                ..PrefetchRange::run(std::ptr::without_provenance(at), bytes)
             };
             let [k, v, next] = [0x100_0000, 0x200_0000, 0x300_0000].map(of);
             in_order([k, none, v, none], [next, none, none, none])
@@ -202,17 +210,17 @@ mod tests {
 
     #[test]
     fn the_pages_of_a_head_are_prefetched_in_their_order_and_no_others() {
-        let none = Stretch::NONE;
+        let none = PrefetchRange::NONE;
         for (page_bytes, skipped_bytes, bytes) in [(65_536, 1280, 180_032), (10_240, 640, 24_960)] {
             // The second of three heads in pages 2, 7 and 1.
-            let k = Stretch {
+            let k = PrefetchRange {
                 from: std::ptr::without_provenance(0x100_0000 + page_bytes),
                 bytes,
                 page_bytes,
                 first_page: 1,
                 skipped_bytes,
             };
-            let prefetched_lines = prefetched([k, none, none, none], [none; OF_TASK]).0;
+            let prefetched_lines = prefetched([k, none, none, none], [none; TASK_RANGES]).0;
             let (mut all, mut left, mut skipped) = (Vec::new(), bytes, skipped_bytes);
             for page in [2, 7, 1] {
                 let of_page = left.min(page_bytes - skipped);
@@ -232,11 +240,11 @@ mod tests {
 
     #[test]
     fn short_and_empty_stretches_come_to_an_end() {
-        let short = Stretch::run(std::ptr::without_provenance(0x2_0010), 96);
-        let none = [Stretch::NONE; OF_TASK];
+        let short = PrefetchRange::run(std::ptr::without_provenance(0x2_0010), 96);
+        let none = [PrefetchRange::NONE; TASK_RANGES];
         assert!(prefetched(none, none).0.is_empty());
         // The first window was all of it.
-        let short = [short, Stretch::NONE, Stretch::NONE, Stretch::NONE];
+        let short = [short, PrefetchRange::NONE, PrefetchRange::NONE, PrefetchRange::NONE];
         assert!(prefetched(short, short).0.is_empty());
     }
 }

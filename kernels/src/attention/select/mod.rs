@@ -14,26 +14,26 @@ mod rule;
 use half::bf16;
 
 use super::compiled::AttentionTasks;
-use super::pages::Units;
-use super::shape::{AttentionShape, Cache, Unit, record_bytes};
+use super::pages::AttentionUnits;
+use super::shape::{AttentionShape, AttentionUnit, KvCacheSlice, record_bytes};
 use crate::Kernels;
 use crate::columns::Columns;
 use crate::number::Number;
-use crate::scratch::{AlignedBuffer, ScratchLimits, Shared, ThreadScratch};
+use crate::scratch::{AlignedBuffer, ScratchLimits, SharedPointer, ThreadScratch};
 use crate::variant::Variant;
-use partial::{Approximate, PartialKeys, partial_query};
+use partial::{ApproximateScores, PartialKeys, partial_query};
 
 pub use partial::partial_key;
 pub use rule::SelectRule;
 
 /// Maximum number of units that are gathered at a time, and maximum bytes of their K and V, unless
 /// the threads need more.
-const WAVE: usize = 32;
-const WAVE_BYTES: usize = 64 << 20;
+const MAX_WAVE_UNITS: usize = 32;
+const MAX_WAVE_BYTES: usize = 64 << 20;
 
 /// Operands of selection in addition to those of attention.
 #[derive(Debug, Clone, Copy)]
-pub struct Partial<'a> {
+pub struct PartialKeyOperands<'a> {
     /// Partial keys of the layer's caches, in the order of their places; a unit's first is
     /// `cache_offset / head_dim`.
     pub keys: &'a [bf16],
@@ -45,11 +45,11 @@ pub struct Partial<'a> {
 
 /// Numbers of positions of all units of a call, including the rows' own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Selected {
+pub struct SelectionCounts {
     /// Positions that were attended to.
-    pub read: u64,
+    pub attended: u64,
     /// Positions that exist.
-    pub all: u64,
+    pub existing: u64,
 }
 
 /// The selection rule and its scratch, which is allocated once.
@@ -62,19 +62,19 @@ pub struct Selection {
     /// Scratch of each thread: a unit's scores, its partial queries, then positions in the order of
     /// choice.
     per_thread: ThreadScratch,
-    /// Number of cached positions that each unit of a wave sees; [`WHOLE`] for all.
+    /// Number of cached positions that each unit of a wave sees; [`ALL_POSITIONS`] for all.
     seen: Vec<u32>,
     /// Gathered K and V, one unit after the other.
     gathered: [AlignedBuffer; 2],
     /// Maximum number of gathered positions of a unit.
-    room: usize,
+    capacity: usize,
     /// Units of a wave over gathered positions, and those that see all positions.
-    units: Vec<Unit>,
-    whole: Vec<Unit>,
+    units: Vec<AttentionUnit>,
+    whole: Vec<AttentionUnit>,
 }
 
 /// Marks a unit that sees all positions.
-const WHOLE: u32 = u32::MAX;
+const ALL_POSITIONS: u32 = u32::MAX;
 
 impl Selection {
     /// Allocates scratch for `threads` threads and rows within `limits`, whose positions take at
@@ -90,19 +90,19 @@ impl Selection {
     ) -> Selection {
         assert!(rule.recent > 0, "a row sees its own position");
         let last = limits.positions.saturating_sub(1);
-        let room = rule.most(last) + rule.recent as usize;
-        let unit_bytes = (2 * room * position_bytes).max(1);
-        let wave = (WAVE_BYTES / unit_bytes).clamp(threads, WAVE.max(threads));
-        let gathered = || AlignedBuffer::new((wave * room * position_bytes).div_ceil(4));
+        let capacity = rule.max_selected(last) + rule.recent as usize;
+        let unit_bytes = (2 * capacity * position_bytes).max(1);
+        let wave = (MAX_WAVE_BYTES / unit_bytes).clamp(threads, MAX_WAVE_UNITS.max(threads));
+        let gathered = || AlignedBuffer::new((wave * capacity * position_bytes).div_ceil(4));
         let of_thread = limits.group * (limits.positions + limits.head_dim) + limits.positions;
         Selection {
             rule,
             limits: *limits,
             position_bytes,
             per_thread: ThreadScratch::new(threads, of_thread),
-            seen: vec![WHOLE; wave],
+            seen: vec![ALL_POSITIONS; wave],
             gathered: [gathered(), gathered()],
-            room,
+            capacity,
             units: Vec::with_capacity(wave),
             whole: Vec::with_capacity(wave),
         }
@@ -112,7 +112,7 @@ impl Selection {
     ///
     /// # Panics
     /// If units are not single rows with caches of their own, or exceed the scratch.
-    fn check(&self, shape: &AttentionShape, units: &[Unit], position_bytes: usize) {
+    fn check(&self, shape: &AttentionShape, units: &[AttentionUnit], position_bytes: usize) {
         let ScratchLimits { positions, group, head_dim, .. } = self.limits;
         let is_within = shape.group() <= group
             && shape.head_dim <= head_dim
@@ -132,7 +132,7 @@ impl Selection {
 struct Wave<'a, T> {
     variant: Variant,
     shape: &'a AttentionShape,
-    units: &'a [Unit],
+    units: &'a [AttentionUnit],
     rule: SelectRule,
     q: &'a [T],
     skew: &'a [f32],
@@ -140,9 +140,9 @@ struct Wave<'a, T> {
     caches: [&'a [u8]; 2],
     position_bytes: usize,
     per_thread: &'a ThreadScratch,
-    gathered: [Shared<u8>; 2],
-    seen: Shared<u32>,
-    room: usize,
+    gathered: [SharedPointer<u8>; 2],
+    seen: SharedPointer<u32>,
+    capacity: usize,
 }
 
 impl<T: Number> Wave<'_, T> {
@@ -156,7 +156,7 @@ impl<T: Number> Wave<'_, T> {
         let position = unit.past as usize;
         let older = self.rule.older(position);
         let group = self.shape.group();
-        let scratch = self.per_thread.of(thread);
+        let scratch = self.per_thread.for_thread(thread);
         // SAFETY: this thread alone uses its scratch, whose parts are consecutive; no other thread
         // writes this unit's count.
         let (scores, queries, order, seen) = unsafe {
@@ -170,15 +170,15 @@ impl<T: Number> Wave<'_, T> {
             )
         };
         if older == 0 {
-            *seen = WHOLE;
+            *seen = ALL_POSITIONS;
             return;
         }
         self.queries(&unit, queries);
         let (partial, queries) = (self.partial, &*queries);
-        let approximate = Approximate { unit, queries, partial, positions: older, scores };
+        let approximate = ApproximateScores { unit, queries, partial, positions: older, scores };
         approximate.compute(self.variant);
         let chosen = self.rule.choose(position, scores, order);
-        *seen = WHOLE;
+        *seen = ALL_POSITIONS;
         if chosen < older {
             *seen = (chosen + position - older) as u32;
             let recent = older as u32..unit.past;
@@ -188,7 +188,7 @@ impl<T: Number> Wave<'_, T> {
         }
     }
 
-    fn queries(&self, unit: &Unit, to: &mut [f32]) {
+    fn queries(&self, unit: &AttentionUnit, to: &mut [f32]) {
         let AttentionShape { heads, head_dim, scale, .. } = *self.shape;
         let columns = self.partial.columns;
         let kv_head = unit.kv_head as usize;
@@ -204,10 +204,15 @@ impl<T: Number> Wave<'_, T> {
     ///
     /// # Safety
     /// There is space for them at the unit's place, which no other thread writes.
-    unsafe fn gather(&self, index: usize, unit: &Unit, positions: impl Iterator<Item = u32>) {
+    unsafe fn gather(
+        &self,
+        index: usize,
+        unit: &AttentionUnit,
+        positions: impl Iterator<Item = u32>,
+    ) {
         let bytes = self.position_bytes;
         let first = unit.cache_offset / self.shape.head_dim;
-        for (to, position) in (index * self.room..).zip(positions) {
+        for (to, position) in (index * self.capacity..).zip(positions) {
             let place = self.partial.pages.place(unit, self.shape.kv_heads, position as usize);
             for (cache, gathered) in self.caches.iter().zip(self.gathered) {
                 let from = &cache[(first + place) * bytes..][..bytes];
@@ -232,15 +237,15 @@ impl Kernels {
         &self,
         selection: &mut Selection,
         shape: &AttentionShape,
-        units: impl Into<Units<'a>>,
+        units: impl Into<AttentionUnits<'a>>,
         (q, k_fresh, v_fresh): (&[T], &[T], &[T]),
-        (k_cache, v_cache): (Cache<'a, T>, Cache<'a, T>),
-        partial: Partial<'a>,
+        (k_cache, v_cache): (KvCacheSlice<'a, T>, KvCacheSlice<'a, T>),
+        partial: PartialKeyOperands<'a>,
         out: impl Into<Columns<'a, T>>,
-    ) -> Selected {
-        let (Units { units, pages }, out) = (units.into(), out.into());
+    ) -> SelectionCounts {
+        let (AttentionUnits { units, pages }, out) = (units.into(), out.into());
         let AttentionShape { kv_heads, head_dim, .. } = *shape;
-        let Partial { keys, skew, columns } = partial;
+        let PartialKeyOperands { keys, skew, columns } = partial;
         assert!(shape.window.is_none(), "a window is no choice");
         assert!(columns <= head_dim && columns.is_multiple_of(8), "columns in eights");
         assert_eq!(skew.len(), kv_heads * head_dim * columns, "a skew for each KV head");
@@ -248,29 +253,29 @@ impl Kernels {
             ([bytes(k_cache), bytes(v_cache)], position_bytes(k_cache, head_dim));
         selection.check(shape, units, position_bytes);
         let partial = PartialKeys { keys, columns, kv_heads, head_dim, pages };
-        let mut selected = Selected::default();
+        let mut selected = SelectionCounts::default();
         for wave in units.chunks(selection.seen.len()) {
             self.choose(selection, shape, wave, q, (partial, skew), (caches, position_bytes));
-            let Selection { seen, units, whole, gathered, room, .. } = selection;
+            let Selection { seen, units, whole, gathered, capacity: room, .. } = selection;
             units.clear();
             whole.clear();
             for (index, (unit, seen)) in wave.iter().zip(seen.iter()).enumerate() {
-                selected.all += u64::from(unit.past) + 1;
-                if *seen == WHOLE {
-                    selected.read += u64::from(unit.past) + 1;
+                selected.existing += u64::from(unit.past) + 1;
+                if *seen == ALL_POSITIONS {
+                    selected.attended += u64::from(unit.past) + 1;
                     whole.push(*unit);
                     continue;
                 }
-                selected.read += u64::from(*seen) + 1;
+                selected.attended += u64::from(*seen) + 1;
                 let cache_offset = index * *room * head_dim;
-                units.push(Unit { past: *seen, cache_offset, first_page: 0, ..*unit });
+                units.push(AttentionUnit { past: *seen, cache_offset, first_page: 0, ..*unit });
             }
             let columns = || {
                 // SAFETY: the calls write the columns of different units, one after the other.
                 unsafe { Columns::new(out.first(), out.len()) }
             };
             if !whole.is_empty() {
-                let units = Units { units: whole, pages };
+                let units = AttentionUnits { units: whole, pages };
                 let (k, v) = (k_cache, v_cache);
                 self.attention(shape, units, q, k_fresh, v_fresh, k, v, None, columns());
             }
@@ -289,12 +294,12 @@ impl Kernels {
         &self,
         selection: &mut Selection,
         shape: &AttentionShape,
-        units: &[Unit],
+        units: &[AttentionUnit],
         q: &[T],
         (partial, skew): (PartialKeys<'_>, &[f32]),
         (caches, position_bytes): ([&[u8]; 2], usize),
     ) {
-        let Selection { rule, per_thread, seen, gathered, room, .. } = selection;
+        let Selection { rule, per_thread, seen, gathered, capacity: room, .. } = selection;
         let wave = Wave {
             variant: self.variant,
             shape,
@@ -306,9 +311,10 @@ impl Kernels {
             caches,
             position_bytes,
             per_thread,
-            gathered: [&gathered[0], &gathered[1]].map(|part| Shared(part.as_mut_ptr().cast())),
-            seen: Shared(seen.as_mut_ptr()),
-            room: *room,
+            gathered: [&gathered[0], &gathered[1]]
+                .map(|part| SharedPointer(part.as_mut_ptr().cast())),
+            seen: SharedPointer(seen.as_mut_ptr()),
+            capacity: *room,
         };
         let cached: usize = units.iter().map(|unit| unit.past as usize).sum();
         self.run_attention(
@@ -323,33 +329,33 @@ impl Kernels {
 }
 
 /// Returns a cache as bytes.
-fn bytes<T: Number>(cache: Cache<'_, T>) -> &[u8] {
+fn bytes<T: Number>(cache: KvCacheSlice<'_, T>) -> &[u8] {
     match cache {
-        Cache::Plain(cache) => bytemuck::cast_slice(cache),
-        Cache::Four(cache) => cache,
+        KvCacheSlice::Plain(cache) => bytemuck::cast_slice(cache),
+        KvCacheSlice::Kv4(cache) => cache,
     }
 }
 
 /// Returns the bytes of a position of a KV head.
-fn position_bytes<T>(cache: Cache<'_, T>, head_dim: usize) -> usize {
+fn position_bytes<T>(cache: KvCacheSlice<'_, T>, head_dim: usize) -> usize {
     match cache {
-        Cache::Plain(_) => head_dim * size_of::<T>(),
-        Cache::Four(_) => record_bytes(head_dim),
+        KvCacheSlice::Plain(_) => head_dim * size_of::<T>(),
+        KvCacheSlice::Kv4(_) => record_bytes(head_dim),
     }
 }
 
 /// Returns the gathered positions as a cache in the format of `like`.
 fn gathered_cache<'a, T: Number>(
-    like: Cache<'_, T>,
+    like: KvCacheSlice<'_, T>,
     part: &'a AlignedBuffer,
     size_bytes: usize,
-) -> Cache<'a, T> {
+) -> KvCacheSlice<'a, T> {
     assert!(size_bytes <= part.len() * size_of::<f32>(), "what is gathered has room");
     // SAFETY: needed to view scratch as the cache that it is; it is aligned to 64 bytes, its bytes
     // are initialised, and it is not written while the view lives.
     let bytes = unsafe { std::slice::from_raw_parts(part.as_mut_ptr().cast::<u8>(), size_bytes) };
     match like {
-        Cache::Plain(_) => Cache::Plain(bytemuck::cast_slice(bytes)),
-        Cache::Four(_) => Cache::Four(bytes),
+        KvCacheSlice::Plain(_) => KvCacheSlice::Plain(bytemuck::cast_slice(bytes)),
+        KvCacheSlice::Kv4(_) => KvCacheSlice::Kv4(bytes),
     }
 }

@@ -8,13 +8,13 @@ use std::ops::Range;
 use half::bf16;
 
 use crate::attention::pages::PageLists;
-use crate::attention::shape::Unit;
+use crate::attention::shape::AttentionUnit;
 use crate::number::Number;
 use crate::simd::Simd;
 use crate::variant::{SimdTask, Variant, dispatch};
 
 /// Number of columns that are summed in parallel.
-const SIDE: usize = 8;
+const COLUMN_STEP: usize = 8;
 
 /// Writes the partial key of `key`, `[head_dim]`: its product with a head's skew, `[head_dim,
 /// columns]`, rounded to bf16.
@@ -24,7 +24,7 @@ const SIDE: usize = 8;
 pub fn partial_key<T: Number>(key: &[T], skew: &[f32], partial: &mut [bf16]) {
     let columns = partial.len();
     assert_eq!(skew.len(), key.len() * columns, "a skew is [head_dim, columns]");
-    for (first, partial) in (0..columns).step_by(SIDE).zip(partial.chunks_mut(SIDE)) {
+    for (first, partial) in (0..columns).step_by(COLUMN_STEP).zip(partial.chunks_mut(COLUMN_STEP)) {
         let sums = skewed(key, skew, columns, first, partial.len());
         for (to, sum) in partial.iter_mut().zip(sums) {
             *to = bf16::from_f32(sum);
@@ -36,7 +36,7 @@ pub fn partial_key<T: Number>(key: &[T], skew: &[f32], partial: &mut [bf16]) {
 #[inline(always)]
 pub(super) fn partial_query<T: Number>(query: &[T], skew: &[f32], scale: f32, to: &mut [f32]) {
     let columns = to.len();
-    for (first, to) in (0..columns).step_by(SIDE).zip(to.chunks_mut(SIDE)) {
+    for (first, to) in (0..columns).step_by(COLUMN_STEP).zip(to.chunks_mut(COLUMN_STEP)) {
         let sums = skewed(query, skew, columns, first, to.len());
         for (to, sum) in to.iter_mut().zip(sums) {
             *to = sum * scale;
@@ -51,8 +51,8 @@ fn skewed<T: Number>(
     columns: usize,
     first: usize,
     count: usize,
-) -> [f32; SIDE] {
-    let mut sums = [0.0; SIDE];
+) -> [f32; COLUMN_STEP] {
+    let mut sums = [0.0; COLUMN_STEP];
     for (element, row) in head.iter().zip(skew.chunks_exact(columns)) {
         let element = element.to_f32();
         for (sum, factor) in sums.iter_mut().zip(&row[first..first + count]) {
@@ -68,7 +68,7 @@ pub(super) struct PartialKeys<'a> {
     pub keys: &'a [bf16],
     pub columns: usize,
     pub kv_heads: usize,
-    /// Elements of a key, which is the distance between places in `Unit::cache_offset`.
+    /// Elements of a key, which is the distance between places in `AttentionUnit::cache_offset`.
     pub head_dim: usize,
     pub pages: PageLists<'a>,
 }
@@ -77,7 +77,7 @@ impl<'a> PartialKeys<'a> {
     /// Returns the partial keys of the longest contiguous prefix of `positions` of a unit, and its
     /// end.
     #[inline(always)]
-    fn run(&self, unit: &Unit, positions: &Range<usize>) -> (&'a [bf16], usize) {
+    fn run(&self, unit: &AttentionUnit, positions: &Range<usize>) -> (&'a [bf16], usize) {
         let (place, end) = self.pages.run(unit, self.kv_heads, positions);
         let first = unit.cache_offset / self.head_dim + place;
         let (first, count) = (first * self.columns, (end - positions.start) * self.columns);
@@ -87,15 +87,15 @@ impl<'a> PartialKeys<'a> {
 
 /// Task that writes the approximate scores of a unit's queries, `[queries, columns]`, and its first
 /// `positions` positions to `scores`, `[queries, positions]`.
-pub(super) struct Approximate<'a> {
-    pub unit: Unit,
+pub(super) struct ApproximateScores<'a> {
+    pub unit: AttentionUnit,
     pub queries: &'a [f32],
     pub partial: PartialKeys<'a>,
     pub positions: usize,
     pub scores: &'a mut [f32],
 }
 
-impl Approximate<'_> {
+impl ApproximateScores<'_> {
     pub(super) fn compute(self, variant: Variant) {
         // SAFETY: needed to reach wide instructions; the variant was checked when the kernels were
         // built.
@@ -103,10 +103,10 @@ impl Approximate<'_> {
     }
 }
 
-impl SimdTask for Approximate<'_> {
+impl SimdTask for ApproximateScores<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, _: S) {
-        let Approximate { unit, queries, partial, positions, scores } = self;
+        let ApproximateScores { unit, queries, partial, positions, scores } = self;
         let mut first = 0;
         while first < positions {
             let (keys, end) = partial.run(&unit, &(first..positions));
@@ -122,12 +122,12 @@ impl SimdTask for Approximate<'_> {
     }
 }
 
-/// Returns the dot product; both lengths are a multiple of [`SIDE`].
+/// Returns the dot product; both lengths are a multiple of [`COLUMN_STEP`].
 #[inline(always)]
 fn dot(query: &[f32], key: &[bf16]) -> f32 {
-    let mut sums = [0.0f32; SIDE];
-    for (query, key) in query.chunks_exact(SIDE).zip(key.chunks_exact(SIDE)) {
-        for i in 0..SIDE {
+    let mut sums = [0.0f32; COLUMN_STEP];
+    for (query, key) in query.chunks_exact(COLUMN_STEP).zip(key.chunks_exact(COLUMN_STEP)) {
+        for i in 0..COLUMN_STEP {
             sums[i] += query[i] * Number::to_f32(key[i]);
         }
     }

@@ -20,7 +20,7 @@ impl SelectRule {
     }
 
     /// Returns the maximum number of them that the row at `position` chooses.
-    pub fn most(&self, position: usize) -> usize {
+    pub fn max_selected(&self, position: usize) -> usize {
         let share = (position as u64 + 1) * u64::from(self.max_thousandths) / 1000;
         (share as usize).min(self.older(position))
     }
@@ -38,22 +38,22 @@ impl SelectRule {
         let counts = |below: f32| usize::from(below >= -self.alpha);
         let queries = scores.len() / older;
         // Minimum distance of each position below a largest score.
-        let (nearest, others) = scores.split_at_mut(older);
-        let top = largest(nearest);
-        nearest.iter_mut().for_each(|score| *score -= top);
-        let mut counted: usize = nearest.iter().map(|below| counts(*below)).sum();
-        for row in others.chunks_exact(older) {
+        let (min_distances, other_heads) = scores.split_at_mut(older);
+        let top = largest(min_distances);
+        min_distances.iter_mut().for_each(|score| *score -= top);
+        let mut counted: usize = min_distances.iter().map(|below| counts(*below)).sum();
+        for row in other_heads.chunks_exact(older) {
             let top = largest(row);
-            for (nearest, score) in nearest.iter_mut().zip(row) {
+            for (nearest, score) in min_distances.iter_mut().zip(row) {
                 let below = score - top;
                 counted += counts(below);
                 *nearest = nearest.max(below);
             }
         }
-        let chosen = counted.div_ceil(queries).min(self.most(position));
+        let chosen = counted.div_ceil(queries).min(self.max_selected(position));
         (0..).zip(order.iter_mut()).for_each(|(position, place)| *place = position);
         if chosen < older && chosen > 0 {
-            let key = |place: &u32| nearest[*place as usize];
+            let key = |place: &u32| min_distances[*place as usize];
             let nearer = |a: &u32, b: &u32| key(b).total_cmp(&key(a)).then(a.cmp(b));
             order.select_nth_unstable_by(chosen - 1, nearer);
         }

@@ -13,7 +13,7 @@ use super::tile;
 use crate::amx::tiles::TILE;
 use crate::linear::reader::Plain;
 use crate::linear::sizes::{BLOCK_UNITS, PACK_ROWS, RESULT_STRIDE, TASK_COLS};
-use crate::linear::task::Area;
+use crate::linear::task::TaskOperands;
 use crate::linear::tuning::{AMX_CALL_BLOCKS, AMX_PREFETCH_BYTES};
 use crate::simd::Simd;
 use crate::simd::avx512::Avx512;
@@ -40,7 +40,7 @@ pub(super) type Scratch = [[u8; 4 * STEP]; PANEL];
 /// AMX may be used by this process, or is emulated. `reader` has the columns of `area`, whose x is
 /// packed in pairs by tiles of 16 rows and one tile of the remainder.
 #[inline(always)]
-pub(super) unsafe fn sums(s: Avx512, reader: Plain<bf16>, area: &Area) {
+pub(super) unsafe fn sums(s: Avx512, reader: Plain<bf16>, area: &TaskOperands) {
     let few = area.row_tiles.len() <= FEW_TILES;
     let panels = || area.cols.clone().step_by(PANEL).map(|col| Panel { reader, area, col });
     let mut tiles = tile::PlainTiles::new();
@@ -72,7 +72,7 @@ pub(super) unsafe fn sums(s: Avx512, reader: Plain<bf16>, area: &Area) {
 #[derive(Clone, Copy)]
 struct Panel<'a> {
     reader: Plain<bf16>,
-    area: &'a Area,
+    area: &'a TaskOperands,
     col: usize,
 }
 

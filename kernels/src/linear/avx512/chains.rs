@@ -5,7 +5,7 @@ use std::ops::Range;
 use crate::linear::sizes::RESULT_STRIDE;
 use crate::simd::Simd;
 use crate::simd::avx512::Avx512;
-use crate::simd::quarters::add_chains;
+use crate::simd::avx512_f32fma::add_chains;
 
 /// Inputs in a cache line of weights.
 pub(super) const LINE: usize = 32;

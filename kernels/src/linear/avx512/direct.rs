@@ -12,7 +12,7 @@ use half::bf16;
 use super::chains::{COLS, Chains, LINE, STEPS};
 use super::panel::{Panel, widen};
 use crate::linear::reader::Plain;
-use crate::linear::task::Area;
+use crate::linear::task::TaskOperands;
 use crate::linear::tuning::AVX512_PREFETCH_BYTES;
 use crate::simd::Simd;
 use crate::simd::avx512::Avx512;
@@ -34,7 +34,7 @@ pub(super) const fn panels(rows: usize) -> usize {
 /// The task has one tile of rows, and x is packed.
 #[inline]
 #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
-pub(super) unsafe fn chains(reader: Plain<bf16>, area: &Area, chains: &Chains) {
+pub(super) unsafe fn chains(reader: Plain<bf16>, area: &TaskOperands, chains: &Chains) {
     for panel in chains.groups() {
         let call = Call { reader, x: area.packed.pointer(), chains, panel };
         let count = chains.together(panel);

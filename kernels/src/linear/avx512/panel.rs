@@ -6,7 +6,7 @@ use half::bf16;
 
 use super::chains::{COLS, Chains, LINE};
 use crate::linear::reader::Plain;
-use crate::simd::quarters::transpose;
+use crate::simd::avx512_f32fma::transpose;
 
 /// Four columns, or one column four times.
 #[derive(Debug, Clone, Copy)]

@@ -15,7 +15,7 @@ use super::chains::{COLS, Chains, LINE, PANELS, STEPS};
 use super::panel::{Panel, widen};
 use crate::linear::prefetch::{Lines, Prefetcher};
 use crate::linear::reader::Plain;
-use crate::linear::task::Area;
+use crate::linear::task::TaskOperands;
 use crate::simd::Simd;
 use crate::simd::avx512::Avx512;
 
@@ -30,7 +30,7 @@ const STEP_LEN: usize = PANELS * Avx512::LANES;
 /// x is packed, and the operands of the task are valid as described by its types.
 #[inline]
 #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
-pub(super) unsafe fn chains(reader: Plain<bf16>, area: &Area, chains: &Chains) {
+pub(super) unsafe fn chains(reader: Plain<bf16>, area: &TaskOperands, chains: &Chains) {
     let size = area.tiles.block;
     let inputs = |block: usize| block * size..reader.inputs().min((block + 1) * size);
     for (run, is_last) in area.runs(size, reader.inputs().div_ceil(size)) {
@@ -64,7 +64,7 @@ pub(super) unsafe fn chains(reader: Plain<bf16>, area: &Area, chains: &Chains) {
 /// A block of some panels.
 struct Part<'a> {
     reader: Plain<bf16>,
-    area: &'a Area,
+    area: &'a TaskOperands,
     chains: &'a Chains,
     /// First of the panels.
     panel: usize,

@@ -23,7 +23,7 @@ use super::tile::Columns;
 use super::{LINE, LINE_UNITS};
 use crate::linear::reader::Plain;
 use crate::linear::sizes::AVX512_BF16_ROWS;
-use crate::linear::task::Area;
+use crate::linear::task::TaskOperands;
 use crate::linear::tuning::{
     ALL_ROWS_FAR_COLS, ALL_ROWS_GROUP_COLS, ALL_ROWS_NEAR_COLS, ALL_ROWS_X_LEN,
     ONE_STREAM_PREFETCH_BYTES,
@@ -47,7 +47,7 @@ pub(super) fn fits(rows: usize) -> bool {
 /// exist, and the scratch is the task's.
 #[inline]
 #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
-pub(super) unsafe fn sums(reader: Plain<bf16>, area: &Area) -> Range<usize> {
+pub(super) unsafe fn sums(reader: Plain<bf16>, area: &TaskOperands) -> Range<usize> {
     let pass = Pass { reader, area };
     let x_fits = area.tiles.rows * super::units(reader.inputs()) <= ALL_ROWS_X_LEN;
     macro_rules! rows {
@@ -68,7 +68,7 @@ pub(super) unsafe fn sums(reader: Plain<bf16>, area: &Area) -> Range<usize> {
 
 struct Pass<'a> {
     reader: Plain<bf16>,
-    area: &'a Area,
+    area: &'a TaskOperands,
 }
 
 impl Pass<'_> {
@@ -143,7 +143,7 @@ impl Pass<'_> {
 
     /// Returns packed x of a block and a tile of rows.
     fn x(&self, block: usize, tile: usize) -> *const f32 {
-        let Area { packed, tiles, .. } = self.area;
+        let TaskOperands { packed, tiles, .. } = self.area;
         let to = tiles.packed_before(super::units(self.reader.inputs()), block, tiles.start(tile));
         packed.pointer().wrapping_add(to)
     }
@@ -228,7 +228,7 @@ impl Tile {
             s.prefetch(self.near.wrapping_add(bytes));
             let far = self.far.wrapping_add(bytes);
             if N == 1 {
-                s.prefetch_far(far)
+                s.prefetch_l2(far)
             } else {
                 s.prefetch(far)
             }

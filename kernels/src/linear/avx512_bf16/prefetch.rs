@@ -80,7 +80,7 @@ impl<const BYTES: usize> Prefetch for AtTwoDistances<BYTES> {
     #[inline(always)]
     fn line<S: Simd>(&self, s: S, at: *const u8) {
         s.prefetch(at.wrapping_add(BYTES));
-        s.prefetch_far(at.wrapping_add(2 * BYTES));
+        s.prefetch_l2(at.wrapping_add(2 * BYTES));
     }
 }
 
@@ -136,13 +136,13 @@ impl<const P: usize> Prefetch for LinesPerStep<P> {
 pub(super) fn pace(lines: Lines, steps: usize) -> (usize, usize) {
     let all = lines.rows * lines.lines;
     let wanted = all.div_ceil(steps.max(1));
-    let per_step = PER_STEP.into_iter().find(|&some| some >= wanted).unwrap_or(MOST_PER_STEP);
+    let per_step = PER_STEP.into_iter().find(|&some| some >= wanted).unwrap_or(MAX_PER_STEP);
     (per_step, all.div_ceil(per_step))
 }
 
 /// Permitted numbers of lines prefetched per step.
-const PER_STEP: [usize; 4] = [4, 6, 8, MOST_PER_STEP];
-const MOST_PER_STEP: usize = 12;
+const PER_STEP: [usize; 4] = [4, 6, 8, MAX_PER_STEP];
+const MAX_PER_STEP: usize = 12;
 
 #[cfg(test)]
 mod tests {
@@ -177,7 +177,7 @@ mod tests {
                 prefetched::<12>(lines),
             ] {
                 assert_eq!(lines[..all.len()], all);
-                assert!(lines.len() < all.len() + MOST_PER_STEP);
+                assert!(lines.len() < all.len() + MAX_PER_STEP);
             }
         }
     }

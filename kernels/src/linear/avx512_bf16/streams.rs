@@ -23,7 +23,7 @@ use super::tile::Columns;
 use super::{LINE, LINE_UNITS};
 use crate::linear::reader::Plain;
 use crate::linear::sizes::{AVX512_BF16_ROWS, RESULT_STRIDE};
-use crate::linear::task::Area;
+use crate::linear::task::TaskOperands;
 use crate::linear::tuning::{
     ONE_STREAM_PREFETCH_BYTES, STREAMS_PREFETCH_BYTES, STREAMS_X_BYTES, TWO_STREAMS_BYTES,
 };
@@ -34,7 +34,7 @@ const MOST_BLOCKS: usize = 32;
 
 /// Returns the number of concurrent runs that is best for a task; `None` if it should not be
 /// divided into runs.
-fn runs(reader: Plain<bf16>, area: &Area) -> Option<usize> {
+fn runs(reader: Plain<bf16>, area: &TaskOperands) -> Option<usize> {
     let rows = area.tiles.rows;
     let x_fits = rows * super::units(reader.inputs()) * size_of::<u32>() <= STREAMS_X_BYTES;
     let bytes = area.cols.len() * reader.inputs() * size_of::<bf16>();
@@ -52,7 +52,7 @@ fn runs(reader: Plain<bf16>, area: &Area) -> Option<usize> {
 /// The machine has AVX512-BF16; x is packed by lines, columns exist, and the scratch is the task's.
 #[inline]
 #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
-pub(super) unsafe fn sums(reader: Plain<bf16>, area: &Area) -> Range<usize> {
+pub(super) unsafe fn sums(reader: Plain<bf16>, area: &TaskOperands) -> Range<usize> {
     let Some(runs) = runs(reader, area) else { return area.cols.clone() };
     let streams = Streams { reader, area };
     macro_rules! streams {
@@ -81,7 +81,7 @@ pub(super) unsafe fn sums(reader: Plain<bf16>, area: &Area) -> Range<usize> {
 #[derive(Clone, Copy)]
 struct Streams<'a> {
     reader: Plain<bf16>,
-    area: &'a Area,
+    area: &'a TaskOperands,
 }
 
 impl Streams<'_> {
@@ -219,7 +219,7 @@ impl Streams<'_> {
 
     /// Returns packed x of a block.
     fn x(self, block: usize) -> *const f32 {
-        let Area { packed, tiles, .. } = self.area;
+        let TaskOperands { packed, tiles, .. } = self.area;
         let units = super::units(self.reader.inputs());
         packed.pointer().wrapping_add(tiles.packed_before(units, block, 0))
     }

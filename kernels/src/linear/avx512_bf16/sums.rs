@@ -11,7 +11,7 @@ use super::{LINE, LINE_UNITS, all_rows, streams, tile_cols};
 use crate::linear::prefetch::Lines;
 use crate::linear::reader::Plain;
 use crate::linear::sizes::{AVX512_BF16_ROWS, RESULT_STRIDE};
-use crate::linear::task::Area;
+use crate::linear::task::TaskOperands;
 
 /// Steps at the end of columns in which the first lines of the next ones are prefetched; short rows
 /// would otherwise start with cache misses.
@@ -21,7 +21,7 @@ const START_STEPS: usize = 8 / STEP_LINES;
 #[derive(Clone, Copy)]
 struct Part<'a> {
     reader: Plain<bf16>,
-    area: &'a Area,
+    area: &'a TaskOperands,
     first: usize,
     cols: usize,
 }
@@ -32,7 +32,7 @@ struct Part<'a> {
 /// The machine has AVX512-BF16; x is packed by lines, columns exist, and the scratch is the task's.
 #[inline]
 #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
-pub(super) unsafe fn sums(reader: Plain<bf16>, area: &Area) {
+pub(super) unsafe fn sums(reader: Plain<bf16>, area: &TaskOperands) {
     let end = area.cols.end;
     let wide = tile_cols(area.tiles.rows);
     let cols = |first: usize| if first + wide <= end { wide } else { 1 };
@@ -105,14 +105,14 @@ impl Part<'_> {
 
     /// Returns packed x of a block, from a tile of rows on.
     fn x(&self, block: usize, tile: usize) -> *const f32 {
-        let Area { packed, tiles, .. } = self.area;
+        let TaskOperands { packed, tiles, .. } = self.area;
         let to = tiles.packed_before(super::units(self.reader.inputs()), block, tiles.start(tile));
         packed.pointer().wrapping_add(to)
     }
 
     /// Returns the sums of the first row of a tile of rows.
     fn results(&self, tile: usize) -> *mut f32 {
-        let Area { tiles, row_tiles, cols, .. } = self.area;
+        let TaskOperands { tiles, row_tiles, cols, .. } = self.area;
         let row = tiles.start(tile) - tiles.start(row_tiles.start);
         self.area.results().wrapping_add(row * RESULT_STRIDE + self.first - cols.start)
     }
@@ -126,7 +126,7 @@ impl Part<'_> {
     #[inline]
     #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
     unsafe fn multiply_all(self, next: Lines) {
-        let Area { tiles, .. } = self.area;
+        let TaskOperands { tiles, .. } = self.area;
         let units = super::units(self.reader.inputs());
         let blocks = units.div_ceil(tiles.block);
         macro_rules! tiles {
@@ -163,7 +163,7 @@ impl Part<'_> {
     #[inline]
     #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
     unsafe fn multiply(self, block: usize, next: Lines) {
-        let Area { tiles, row_tiles, .. } = self.area;
+        let TaskOperands { tiles, row_tiles, .. } = self.area;
         let columns = self.columns(block);
         let rows = tiles.start(row_tiles.end) - tiles.start(row_tiles.start);
         let (whole, left) = (rows / AVX512_BF16_ROWS, rows % AVX512_BF16_ROWS);

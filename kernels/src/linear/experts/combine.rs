@@ -2,8 +2,8 @@
 //! residual at the last of them.
 
 use crate::linear::sizes::RESULT_STRIDE;
-use crate::linear::task::Area;
-use crate::router::Routed;
+use crate::linear::task::TaskOperands;
+use crate::router::RoutedExpert;
 use crate::simd::Simd;
 use crate::simd::partial::{load_up_to, store_up_to};
 use crate::variant::{SimdTask, Variant, dispatch};
@@ -11,7 +11,7 @@ use crate::variant::{SimdTask, Variant, dispatch};
 /// Adds the sums of a task, which belong to one expert's rows, to the totals of these rows.
 #[derive(Debug)]
 pub(super) struct Combine {
-    pub area: Area,
+    pub area: TaskOperands,
     /// Output width.
     pub n: usize,
     /// The expert's bias.
@@ -19,7 +19,7 @@ pub(super) struct Combine {
     /// Routing entry `row * top_k + j` of each of the expert's rows.
     pub slots: *const u32,
     /// `[rows, top_k]`.
-    pub routed: *const Routed,
+    pub routed: *const RoutedExpert,
     pub top_k: usize,
     /// `[rows, n]`: sums over the preceding experts.
     pub totals: *mut f32,

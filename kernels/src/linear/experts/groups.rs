@@ -1,6 +1,6 @@
 //! The rows of each expert: a counting sort of a routing.
 
-use crate::router::Routed;
+use crate::router::RoutedExpert;
 
 /// Routing entries `row * top_k + j`, expert after expert, each expert's entries in ascending
 /// order.
@@ -18,7 +18,7 @@ impl Groups {
     }
 
     /// Sorts the entries of `routed`, whose experts are below `experts`.
-    pub(super) fn sort(&mut self, experts: usize, routed: &[Routed]) {
+    pub(super) fn sort(&mut self, experts: usize, routed: &[RoutedExpert]) {
         let Groups { ends, slots } = self;
         ends.clear();
         ends.resize(experts, 0);
@@ -64,8 +64,8 @@ mod tests {
             (&[1, 1, 1], [&[], &[0, 1, 2], &[], &[]]),
             (&[], [&[], &[], &[], &[]]),
         ] {
-            let routed: Vec<Routed> =
-                experts.iter().map(|&expert| Routed { expert, weight: 0.5 }).collect();
+            let routed: Vec<RoutedExpert> =
+                experts.iter().map(|&expert| RoutedExpert { expert, weight: 0.5 }).collect();
             groups.sort(4, &routed);
             for (expert, expected) in expected.into_iter().enumerate() {
                 let (first, rows) = groups.of(expert);

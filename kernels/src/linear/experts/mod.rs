@@ -18,20 +18,20 @@ pub(crate) use workspace::Workspace;
 
 use std::ops::Range;
 
-use model::compressed::Grouped;
+use model::quantized_format::Grouped;
 
-use super::call::{Weight, check_form};
+use super::call::{Weight, check_format};
 use super::compiled::LinearTasks;
 use super::epilogue::{Epilogue, LinearOut};
 use super::sizes::PANELS;
-use super::task::Finish;
+use super::task::EpilogueTask;
 use super::tuning::PARALLEL_PACK;
 use crate::Kernels;
-use crate::router::{Routed, Routing};
-use crate::scratch::Shared;
+use crate::router::{RoutedExpert, Routing};
+use crate::scratch::SharedPointer;
 use crate::simd::MAX_LANES;
 use combine::{Combine, combine};
-use parts::{Pass, Plan};
+use parts::{ExpertPass, PassPlan};
 
 /// Columns of the narrowest task of `expert_down`, and a divisor of those of all other tasks.
 const COLS_UNIT: usize = PANELS * MAX_LANES;
@@ -56,7 +56,7 @@ impl<T> ExpertWeight<'_, T> {
                 Weight::Plain(weight.as_ptr())
             }
             ExpertWeight::Grouped(format, records) => {
-                check_form(format);
+                check_format(format);
                 let len = experts * format.size_bytes(n, k);
                 assert_eq!(records.len(), len, "records hold [experts, n, k]");
                 Weight::Grouped(format, records.as_ptr())
@@ -67,7 +67,7 @@ impl<T> ExpertWeight<'_, T> {
 
 /// A linear of every expert, and the routing that assigns rows to experts.
 #[derive(Debug, Clone, Copy)]
-pub struct Experts<'a, T> {
+pub struct RoutedLinear<'a, T> {
     pub routing: Routing<'a>,
     /// Output width.
     pub n: usize,
@@ -88,11 +88,11 @@ impl Kernels {
     /// not agree, or if sizes exceed [`ExpertLimits`].
     pub fn expert_linear<T: LinearTasks>(
         &self,
-        experts: &Experts<'_, T>,
+        experts: &RoutedLinear<'_, T>,
         x: &[T],
         out: LinearOut<'_, T>,
     ) {
-        let Experts { routing, n, k, .. } = *experts;
+        let RoutedLinear { routing, n, k, .. } = *experts;
         let rows = self.checked_rows(experts);
         assert_eq!(x.len(), rows * k, "x is [rows, k]");
         let epilogue = Epilogue::new(out, rows * routing.top_k * n);
@@ -100,7 +100,7 @@ impl Kernels {
         for (first, routed) in self.passes(&routing) {
             let x = pass.x.wrapping_add(first * k);
             let epilogue = epilogue.skip(first * routing.top_k * n);
-            self.expert_pass(&Pass { x, epilogue, ..pass }, routed);
+            self.expert_pass(&ExpertPass { x, epilogue, ..pass }, routed);
         }
     }
 
@@ -113,11 +113,11 @@ impl Kernels {
     /// Panics under the conditions of [`Kernels::expert_linear`].
     pub fn expert_down<T: LinearTasks>(
         &self,
-        experts: &Experts<'_, T>,
+        experts: &RoutedLinear<'_, T>,
         x: &[T],
         hidden: &mut [f32],
     ) {
-        let Experts { routing, n, k, .. } = *experts;
+        let RoutedLinear { routing, n, k, .. } = *experts;
         let rows = self.checked_rows(experts);
         assert!(n <= self.experts.limits.hidden, "n {n} is beyond the limits of experts");
         assert_eq!(x.len(), rows * routing.top_k * k, "x is [rows, top_k, k]");
@@ -126,15 +126,15 @@ impl Kernels {
         let residual = hidden.as_mut_ptr();
         for (first, routed) in self.passes(&routing) {
             let x = pass.x.wrapping_add(first * routing.top_k * k);
-            let residual = Shared(residual.wrapping_add(first * n));
-            self.down_pass(&Pass { x, ..pass }, routed, (routing.top_k, residual));
+            let residual = SharedPointer(residual.wrapping_add(first * n));
+            self.down_pass(&ExpertPass { x, ..pass }, routed, (routing.top_k, residual));
         }
     }
 
     /// Checks everything that does not depend on x and outputs. Returns the number of rows of the
     /// routing.
-    fn checked_rows<T>(&self, experts: &Experts<'_, T>) -> usize {
-        let Experts { ref routing, n, k, bias, .. } = *experts;
+    fn checked_rows<T>(&self, experts: &RoutedLinear<'_, T>) -> usize {
+        let RoutedLinear { ref routing, n, k, bias, .. } = *experts;
         let limits = self.experts.limits;
         assert!(k >= 1, "a linear has inputs");
         assert!(k <= limits.inputs, "k {k} is beyond the limits of experts");
@@ -147,36 +147,39 @@ impl Kernels {
 
     fn pass_of_all<T: LinearTasks>(
         &self,
-        experts: &Experts<'_, T>,
+        experts: &RoutedLinear<'_, T>,
         x: &[T],
         (slots_per_row, epilogue): (usize, Epilogue<T>),
-    ) -> Pass<T> {
-        let Experts { routing: Routing { experts: count, .. }, n, k, weight, bias } = *experts;
+    ) -> ExpertPass<T> {
+        let RoutedLinear { routing: Routing { experts: count, .. }, n, k, weight, bias } = *experts;
         let weight = weight.checked(count, n, k);
         let bias = bias.map(<[f32]>::as_ptr);
-        Pass { experts: count, n, k, x: x.as_ptr(), slots_per_row, weight, bias, epilogue }
+        ExpertPass { experts: count, n, k, x: x.as_ptr(), slots_per_row, weight, bias, epilogue }
     }
 
     /// Returns the routings of as many rows as the scratch has capacity for, with the first row of
     /// each.
-    fn passes<'a>(&self, routing: &Routing<'a>) -> impl Iterator<Item = (usize, &'a [Routed])> {
+    fn passes<'a>(
+        &self,
+        routing: &Routing<'a>,
+    ) -> impl Iterator<Item = (usize, &'a [RoutedExpert])> {
         let rows = self.experts.limits.rows;
         (0..).step_by(rows).zip(routing.routed.chunks(rows * routing.top_k))
     }
 
-    fn expert_pass<T: LinearTasks>(&self, pass: &Pass<T>, routed: &[Routed]) {
+    fn expert_pass<T: LinearTasks>(&self, pass: &ExpertPass<T>, routed: &[RoutedExpert]) {
         let mut plan = self.experts.plan.borrow_mut();
         plan.lay_out(pass, routed, (self.variant, self.pool.threads()));
         let plan = &*plan;
         self.pack_parts(pass, plan);
         let (variant, per_thread) = (self.variant, &self.per_thread);
-        let packed = Shared(self.experts.packed.as_mut_ptr());
+        let packed = SharedPointer(self.experts.packed.as_mut_ptr());
         self.run_linear(plan.tasks(), &|task, thread| {
             let part = plan.part_of(task);
             let (cols, row_tiles) = part.cuts.of(task - part.first_task);
             let call = pass.call(part.expert, part.rows, pass.x);
-            let packed = Shared(packed.pointer().wrapping_add(part.packed_at));
-            let (scratch, area) = (per_thread.of(thread), (row_tiles, cols));
+            let packed = SharedPointer(packed.pointer().wrapping_add(part.packed_at));
+            let (scratch, area) = (per_thread.for_thread(thread), (row_tiles, cols));
             // SAFETY: the variant was checked when the kernels were built. Rows and columns are
             // within the shapes that were asserted, a part has other outputs than all others, and
             // the scratch belongs to this thread.
@@ -184,7 +187,7 @@ impl Kernels {
                 let area = call.multiply(variant, &part.layout, packed, area, scratch);
                 let output_rows = Some(plan.slots(part).as_ptr());
                 let (n, bias, epilogue) = (call.n, call.bias, call.epilogue);
-                T::finish(variant, Finish { area, n, bias, epilogue, output_rows });
+                T::finish(variant, EpilogueTask { area, n, bias, epilogue, output_rows });
             }
         });
     }
@@ -193,9 +196,9 @@ impl Kernels {
     /// adds them up in order.
     fn down_pass<T: LinearTasks>(
         &self,
-        pass: &Pass<T>,
-        routed: &[Routed],
-        (top_k, residual): (usize, Shared<f32>),
+        pass: &ExpertPass<T>,
+        routed: &[RoutedExpert],
+        (top_k, residual): (usize, SharedPointer<f32>),
     ) {
         let threads = self.pool.threads().min(self.thread_limits.linear);
         let mut plan = self.experts.plan.borrow_mut();
@@ -203,17 +206,17 @@ impl Kernels {
         let plan = &*plan;
         self.pack_parts(pass, plan);
         let (variant, n, per_thread) = (self.variant, pass.n, &self.per_thread);
-        let packed = Shared(self.experts.packed.as_mut_ptr());
-        let totals = Shared(self.experts.totals.as_mut_ptr());
+        let packed = SharedPointer(self.experts.packed.as_mut_ptr());
+        let totals = SharedPointer(self.experts.totals.as_mut_ptr());
         let tasks = if threads == 1 { 1 } else { DOWN_TASKS * threads };
         let units = n.div_ceil(COLS_UNIT);
         let tasks = tasks.min(units);
         self.run_linear(tasks, &|task, thread| {
             let cols = |task: usize| n.min(task * units / tasks * COLS_UNIT);
-            let scratch = per_thread.of(thread);
+            let scratch = per_thread.for_thread(thread);
             for part in &plan.parts {
                 let call = pass.call(part.expert, part.rows, pass.x);
-                let packed = Shared(packed.pointer().wrapping_add(part.packed_at));
+                let packed = SharedPointer(packed.pointer().wrapping_add(part.packed_at));
                 let slots = plan.slots(part).as_ptr();
                 for cols in steps(cols(task)..cols(task + 1), part.layout.tiles.task_cols) {
                     let area = (0..part.layout.tiles.count, cols);
@@ -233,13 +236,13 @@ impl Kernels {
     }
 
     /// Packs the rows of all parts.
-    fn pack_parts<T: LinearTasks>(&self, pass: &Pass<T>, plan: &Plan) {
+    fn pack_parts<T: LinearTasks>(&self, pass: &ExpertPass<T>, plan: &PassPlan) {
         let (variant, gathered) = (self.variant, &self.experts.gathered);
-        let packed = Shared(self.experts.packed.as_mut_ptr());
+        let packed = SharedPointer(self.experts.packed.as_mut_ptr());
         let pack = |packing: usize, thread: usize| {
             let part = &plan.parts[plan.packings[packing]];
             let slots = plan.slots(part);
-            let packed = Shared(packed.pointer().wrapping_add(part.packed_at));
+            let packed = SharedPointer(packed.pointer().wrapping_add(part.packed_at));
             // SAFETY: the variant was checked when the kernels were built; the limits give the
             // thread space for gathered rows and every part space for packed ones, and no two parts
             // that are packed share it.
@@ -247,7 +250,7 @@ impl Kernels {
                 let x = if let [slot] = *slots {
                     pass.row(slot)
                 } else {
-                    let gathered = gathered.of(thread).cast::<T>();
+                    let gathered = gathered.for_thread(thread).cast::<T>();
                     pass.gather(slots, gathered);
                     gathered.cast_const()
                 };
@@ -267,7 +270,7 @@ impl Kernels {
     }
 }
 
-/// Returns ranges of at most `most` columns.
-fn steps(cols: Range<usize>, most: usize) -> impl Iterator<Item = Range<usize>> {
-    cols.clone().step_by(most).map(move |first| first..cols.end.min(first + most))
+/// Returns ranges of at most `max_cols` columns.
+fn steps(cols: Range<usize>, max_cols: usize) -> impl Iterator<Item = Range<usize>> {
+    cols.clone().step_by(max_cols).map(move |first| first..cols.end.min(first + max_cols))
 }

@@ -7,16 +7,16 @@ use crate::linear::compiled::LinearTasks;
 use crate::linear::cuts::Cuts;
 use crate::linear::epilogue::Epilogue;
 use crate::linear::sizes::PACK_ROWS;
-use crate::router::Routed;
+use crate::router::RoutedExpert;
 use crate::simd::MAX_LANES;
 use crate::variant::Variant;
 
 /// Marks a row that no part has packed yet.
-const NOWHERE: usize = usize::MAX;
+const NOT_PACKED: usize = usize::MAX;
 
 /// Operands of an operation for the rows of a pass.
 #[derive(Debug)]
-pub(super) struct Pass<T> {
+pub(super) struct ExpertPass<T> {
     pub experts: usize,
     pub n: usize,
     pub k: usize,
@@ -33,12 +33,12 @@ pub(super) struct Pass<T> {
 
 // SAFETY: the pointers come from slices borrowed for the whole pass; x, weight and bias are only
 // read, and tasks write disjoint parts of the outputs.
-unsafe impl<T: Sync> Sync for Pass<T> {}
+unsafe impl<T: Sync> Sync for ExpertPass<T> {}
 
-impl<T: LinearTasks> Pass<T> {
+impl<T: LinearTasks> ExpertPass<T> {
     /// Returns the linear of an expert for `rows` rows stored at `x`.
     pub(super) fn call(&self, expert: usize, rows: usize, x: *const T) -> Call<T> {
-        let Pass { n, k, weight, bias, epilogue, .. } = *self;
+        let ExpertPass { n, k, weight, bias, epilogue, .. } = *self;
         let weight = weight.matrix(expert, n, k);
         let bias = bias.map(|bias| bias.wrapping_add(expert * n));
         Call { rows, n, stride: n, k, x, weight, bias, epilogue }
@@ -64,7 +64,7 @@ impl<T: LinearTasks> Pass<T> {
 
 /// Some rows of an expert.
 #[derive(Debug)]
-pub(super) struct Part {
+pub(super) struct ExpertPart {
     pub expert: usize,
     /// Index of the part's first entry among the sorted ones.
     pub first: usize,
@@ -78,40 +78,40 @@ pub(super) struct Part {
 
 /// All parts of a pass, in ascending order of experts.
 #[derive(Debug)]
-pub(super) struct Plan {
+pub(super) struct PassPlan {
     pub groups: Groups,
-    pub parts: Vec<Part>,
+    pub parts: Vec<ExpertPart>,
     /// Parts whose rows have to be packed. The other parts use the packed rows of these.
     pub packings: Vec<usize>,
     /// Offset at which each row of x is packed alone.
-    pub lone: Vec<usize>,
+    pub single_row_offsets: Vec<usize>,
 }
 
-impl Plan {
+impl PassPlan {
     /// Allocates capacity for the given numbers of experts, entries, parts and rows.
-    pub(super) fn new(experts: usize, slots: usize, parts: usize, rows: usize) -> Plan {
-        Plan {
+    pub(super) fn new(experts: usize, slots: usize, parts: usize, rows: usize) -> PassPlan {
+        PassPlan {
             groups: Groups::new(experts, slots),
             parts: Vec::with_capacity(parts),
             packings: Vec::with_capacity(parts),
-            lone: Vec::with_capacity(rows),
+            single_row_offsets: Vec::with_capacity(rows),
         }
     }
 
     /// Divides a pass into parts. Experts without rows have none.
     pub(super) fn lay_out<T: LinearTasks>(
         &mut self,
-        pass: &Pass<T>,
-        routed: &[Routed],
+        pass: &ExpertPass<T>,
+        routed: &[RoutedExpert],
         (variant, threads): (Variant, usize),
     ) {
-        let Plan { groups, parts, packings, lone } = self;
+        let PassPlan { groups, parts, packings, single_row_offsets: lone } = self;
         groups.sort(pass.experts, routed);
         parts.clear();
         packings.clear();
         lone.clear();
         if pass.slots_per_row > 1 {
-            lone.resize(routed.len() / pass.slots_per_row, NOWHERE);
+            lone.resize(routed.len() / pass.slots_per_row, NOT_PACKED);
         }
         let mut packed_end = 0;
         for expert in 0..pass.experts {
@@ -122,18 +122,26 @@ impl Plan {
                 let row = groups.slots()[first] as usize / pass.slots_per_row;
                 // A row packed alone has the same layout for all its experts.
                 let shared = if rows == 1 { lone.get_mut(row) } else { None };
-                let packed_at = shared.as_deref().copied().unwrap_or(NOWHERE);
-                let is_packed = packed_at != NOWHERE;
+                let packed_at = shared.as_deref().copied().unwrap_or(NOT_PACKED);
+                let is_packed = packed_at != NOT_PACKED;
                 let packed_at = if is_packed { packed_at } else { packed_end };
                 if !is_packed {
                     packings.push(parts.len());
-                    packed_end += room(rows * layout.row_len());
+                    packed_end += padded_len(rows * layout.row_len());
                 }
                 if let Some(shared) = shared {
                     *shared = packed_at;
                 }
                 let cuts = Cuts::new(pass.n, layout.tiles, 1);
-                parts.push(Part { expert, first, rows, layout, packed_at, cuts, first_task: 0 });
+                parts.push(ExpertPart {
+                    expert,
+                    first,
+                    rows,
+                    layout,
+                    packed_at,
+                    cuts,
+                    first_task: 0,
+                });
             }
         }
         let threads = threads.div_ceil(parts.len().max(1));
@@ -151,18 +159,18 @@ impl Plan {
     }
 
     /// Returns the part to which a task belongs.
-    pub(super) fn part_of(&self, task: usize) -> &Part {
+    pub(super) fn part_of(&self, task: usize) -> &ExpertPart {
         &self.parts[self.parts.partition_point(|part| part.first_task <= task) - 1]
     }
 
     /// Returns the routing entries of a part's rows.
-    pub(super) fn slots(&self, part: &Part) -> &[u32] {
+    pub(super) fn slots(&self, part: &ExpertPart) -> &[u32] {
         &self.groups.slots()[part.first..part.first + part.rows]
     }
 }
 
 /// Returns the number of floats that a part's packed rows take: whole lines, and one vector more,
 /// since the last row may be read as a vector.
-pub(super) fn room(floats: usize) -> usize {
+pub(super) fn padded_len(floats: usize) -> usize {
     (floats + MAX_LANES).next_multiple_of(MAX_LANES)
 }

@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 
-use super::parts::{Plan, room};
+use super::parts::{PassPlan, padded_len};
 use crate::linear::sizes::{PACK_ROWS, packed_row};
 use crate::scratch::{AlignedBuffer, ThreadScratch};
 use crate::simd::MAX_LANES;
@@ -44,7 +44,7 @@ impl ExpertLimits {
 pub(crate) struct Workspace {
     pub(super) limits: ExpertLimits,
     /// Groups and parts of the current pass.
-    pub(super) plan: RefCell<Plan>,
+    pub(super) plan: RefCell<PassPlan>,
     /// Packed rows of all parts.
     pub(super) packed: AlignedBuffer,
     /// Consecutive rows of a part, one buffer per thread.
@@ -56,10 +56,10 @@ pub(crate) struct Workspace {
 impl Workspace {
     pub(crate) fn new(threads: usize, limits: ExpertLimits) -> Workspace {
         let (slots, parts) = (limits.slots(), limits.parts());
-        let packed = slots * packed_row(limits.inputs) + parts * room(MAX_LANES);
+        let packed = slots * packed_row(limits.inputs) + parts * padded_len(MAX_LANES);
         Workspace {
             limits,
-            plan: RefCell::new(Plan::new(limits.experts, slots, parts, limits.rows)),
+            plan: RefCell::new(PassPlan::new(limits.experts, slots, parts, limits.rows)),
             packed: AlignedBuffer::new(packed),
             gathered: ThreadScratch::new(threads, limits.rows.min(PACK_ROWS) * limits.inputs),
             totals: AlignedBuffer::new(limits.rows * limits.hidden),

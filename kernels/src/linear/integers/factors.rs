@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use crate::linear::task::Area;
+use crate::linear::task::TaskOperands;
 
 /// Combines the sums of products of the two digits of `v` to sums of products of `v`.
 #[inline]
@@ -24,7 +24,7 @@ impl Factors {
     /// Number of factors per row.
     pub(super) const COUNT: usize = 3;
 
-    pub(super) fn of(area: &Area, tile: usize, group: usize) -> Self {
+    pub(super) fn of(area: &TaskOperands, tile: usize, group: usize) -> Self {
         let (tiles, first) = (area.tiles, area.tiles.start(tile));
         let at = area.sums.pointer().wrapping_add(Self::COUNT * (group * tiles.rows + first));
         Factors { at, rows: tiles.height(tile) }

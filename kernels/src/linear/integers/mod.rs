@@ -29,8 +29,8 @@ use std::ops::Range;
 
 use factors::Factors;
 use half::bf16;
-use model::compressed::{Grouped, WeightFormat};
-use multiply::{Call, Rows};
+use model::quantized_format::{Grouped, WeightFormat};
+use multiply::{PackedRows, TileCall};
 use shape::{BLOCK, COLS, PANELS, tile_rows, units_of};
 
 use super::amx;
@@ -40,7 +40,7 @@ use super::prefetch::{Lines, Prefetcher};
 use super::reader::Records;
 use super::rows::RowTiles;
 use super::sizes::{BLOCK_UNITS, PACK_ROWS, RESULT_STRIDE, TASK_COLS};
-use super::task::{Area, Sums};
+use super::task::{Sums, TaskOperands};
 use super::tuning::{INTEGER_TILES_ROWS, VECTOR_COLS};
 use crate::amx::tiles::TILE;
 use crate::variant::Variant;
@@ -75,10 +75,10 @@ impl MultiplicationPath for Multiplication {
         let (first, end) = (area.cols.start / COLS, area.cols.end.div_ceil(COLS));
         let together = |panel: usize| PANELS.min(end - panel);
         let units = groups * units_of(group);
-        let call = |panel: usize, tile: usize, (block, groups): (usize, Range<usize>)| Call {
+        let call = |panel: usize, tile: usize, (block, groups): (usize, Range<usize>)| TileCall {
             records: *reader,
             panel,
-            rows: Rows::of(area, tile, (units, block, groups.start)),
+            rows: PackedRows::of(area, tile, (units, block, groups.start)),
             groups,
             out: area
                 .results()
@@ -116,7 +116,7 @@ impl MultiplicationPath for Multiplication {
                     } else {
                         area.x_after(&run, block, units)
                     };
-                    let mut prefetcher = Prefetcher::of_both(next, x, steps);
+                    let mut prefetcher = Prefetcher::with_following(next, x, steps);
                     for tile in area.row_tiles.clone() {
                         // SAFETY: as above.
                         unsafe {
@@ -174,6 +174,6 @@ fn packed_layout(tiles: RowTiles, k: usize, format: Grouped) -> PackedLayout {
 }
 
 /// Returns the first row of a task.
-fn first_row(area: &Area) -> usize {
+fn first_row(area: &TaskOperands) -> usize {
     area.tiles.start(area.row_tiles.start)
 }

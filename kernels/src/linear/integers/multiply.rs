@@ -8,15 +8,17 @@
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-use model::compressed::{Bits, Scales};
+use model::quantized_format::{Bits, ScaleLayout};
 
 use super::factors::{Factors, whole};
 use super::shape::{COLS, PANELS, tile_rows};
-use super::weights::{Above, Bytes, Eight, OfTable, nibbles, ranges, steps, vectors};
+use super::weights::{
+    Int8Weights, TableWeights, UpperBits, WeightBytes, nibbles, ranges, steps, vectors,
+};
 use crate::linear::prefetch::Prefetcher;
 use crate::linear::reader::Records;
 use crate::linear::sizes::RESULT_STRIDE;
-use crate::linear::task::Area;
+use crate::linear::task::TaskOperands;
 use crate::linear::tuning::INTEGERS_PREFETCH_BYTES;
 use crate::simd::avx512::Avx512;
 use crate::simd::integers::avx512::vpdpbusd;
@@ -26,7 +28,7 @@ const SPLIT_ROWS: usize = 6;
 
 /// A packed tile of rows; see `pack`.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Rows {
+pub(super) struct PackedRows {
     count: usize,
     /// Dwords of the first group of a block.
     x: *const u32,
@@ -35,17 +37,17 @@ pub(super) struct Rows {
     factors_stride: usize,
 }
 
-impl Rows {
+impl PackedRows {
     /// Returns the rows of a tile in a block whose first group is `group`. All blocks together have
     /// `units` units.
     pub(super) fn of(
-        area: &Area,
+        area: &TaskOperands,
         tile: usize,
         (units, block, group): (usize, usize, usize),
-    ) -> Rows {
+    ) -> PackedRows {
         let tiles = area.tiles;
         let before = tiles.packed_before(units, block, tiles.start(tile));
-        Rows {
+        PackedRows {
             count: tiles.height(tile),
             x: area.packed.pointer().wrapping_add(before).cast_const().cast(),
             factors: Factors::of(area, tile, group),
@@ -56,18 +58,18 @@ impl Rows {
 
 /// Rows times one or two panels, over a range of groups.
 #[derive(Debug, Clone)]
-pub(super) struct Call {
+pub(super) struct TileCall {
     pub(super) records: Records,
     /// First panel.
     pub(super) panel: usize,
     pub(super) groups: Range<usize>,
     /// Rows, starting at the first of the groups.
-    pub(super) rows: Rows,
+    pub(super) rows: PackedRows,
     /// Results `[row][RESULT_STRIDE]`; the first group sets them.
     pub(super) out: *mut f32,
 }
 
-impl Call {
+impl TileCall {
     /// Adds the products to the results. Without `prefetcher` the panels' own next lines are
     /// prefetched.
     ///
@@ -110,10 +112,10 @@ impl Call {
         match (self.records.bits(), panels) {
             (Bits::Four, PANELS) => rows!(four, 2; 1 2 3 4 5 6 7 8 9 10 11 12),
             (Bits::Four, _) => rows!(four, 1; 1 2 3 4 5 6 7 8 9 10 11 12),
-            (Bits::Eight, _) => bytes!(Eight),
-            (Bits::Five | Bits::FiveSigned, _) => bytes!(Above::<1>),
-            (Bits::SixSigned, _) => bytes!(Above::<2>),
-            (Bits::Table(table), _) => bytes!(OfTable::new(table)),
+            (Bits::Eight, _) => bytes!(Int8Weights),
+            (Bits::Five | Bits::FiveSigned, _) => bytes!(UpperBits::<1>),
+            (Bits::SixSigned, _) => bytes!(UpperBits::<2>),
+            (Bits::Table(table), _) => bytes!(TableWeights::new(table)),
         }
     }
 
@@ -122,7 +124,7 @@ impl Call {
     /// each digit has a sum of its own, so that more chains hide the latency.
     ///
     /// # Safety
-    /// The conditions of [`Call::run`] hold for `P` panels and `R` rows.
+    /// The conditions of [`TileCall::run`] hold for `P` panels and `R` rows.
     #[inline(never)]
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
     unsafe fn four<const P: usize, const R: usize>(self, mut prefetcher: Option<&mut Prefetcher>) {
@@ -174,10 +176,10 @@ impl Call {
     /// Multiplies weights that are converted to unsigned bytes, with a sum for each digit of x.
     ///
     /// # Safety
-    /// The conditions of [`Call::run`] hold for `P` panels and `R` rows.
+    /// The conditions of [`TileCall::run`] hold for `P` panels and `R` rows.
     #[inline(never)]
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-    unsafe fn bytes<W: Bytes, const P: usize, const R: usize>(
+    unsafe fn bytes<W: WeightBytes, const P: usize, const R: usize>(
         self,
         weights: W,
         mut prefetcher: Option<&mut Prefetcher>,
@@ -239,7 +241,7 @@ struct At<const P: usize> {
     /// End of the first panel. Each panel has `panel_bytes` bytes.
     end: *const u8,
     panel_bytes: usize,
-    scales: Scales,
+    scales: ScaleLayout,
     /// Dwords of the group's packed rows.
     x: *const u32,
     factors: Factors,
@@ -250,7 +252,7 @@ struct At<const P: usize> {
 impl<const P: usize> At<P> {
     /// Returns the position of the first group of a call.
     #[inline(always)]
-    fn of(call: &Call) -> At<P> {
+    fn of(call: &TileCall) -> At<P> {
         let records = call.records;
         let end = records.record_at(call.panel + 1, 0);
         let panel_bytes = end.addr() - records.record_at(call.panel, 0).addr();
@@ -300,7 +302,7 @@ impl<const P: usize> At<P> {
     /// Converts the group's integer sums, adds them to the results, and advances to the next group.
     ///
     /// # Safety
-    /// The conditions of [`Call::run`] hold.
+    /// The conditions of [`TileCall::run`] hold.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
     unsafe fn finish<const PLAIN: bool, const R: usize>(

@@ -6,7 +6,7 @@
 use std::arch::x86_64::*;
 
 use half::bf16;
-use model::compressed::Bits;
+use model::quantized_format::Bits;
 
 use super::factors::Factors;
 use super::shape::{tile_rows, units_of};

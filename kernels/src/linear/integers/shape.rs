@@ -1,6 +1,6 @@
 //! Sizes of panels, tiles and packed blocks.
 
-use model::compressed::Bits;
+use model::quantized_format::Bits;
 
 use crate::linear::sizes::BLOCK_UNITS;
 use crate::linear::tuning::VECTOR_COLS;
@@ -16,7 +16,7 @@ pub(super) const fn tile_rows(bits: Bits) -> usize {
 }
 
 /// Columns of a panel. `PANELS` panels are multiplied together.
-pub(super) const COLS: usize = model::compressed::ROWS;
+pub(super) const COLS: usize = model::quantized_format::ROWS;
 pub(super) const PANELS: usize = 2;
 /// Units of a block of packed x without AMX tiles; one call multiplies the rows of a block.
 pub(super) const BLOCK: usize = 2 * BLOCK_UNITS;

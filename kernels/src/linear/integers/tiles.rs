@@ -7,17 +7,17 @@
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-use model::compressed::Bits;
+use model::quantized_format::Bits;
 
 use super::factors::{Factors, whole};
 use super::products::{TILE_BYTES, begin, config, places, store, take_x};
 use super::shape::{COLS, PANELS, units_of};
-use super::weights::{Above, Bytes, Eight, OfTable, nibbles, ranges, steps};
+use super::weights::{Int8Weights, TableWeights, UpperBits, WeightBytes, nibbles, ranges, steps};
 use crate::amx::tiles::{TILE, Tiles};
 use crate::linear::prefetch::{Lines, Prefetcher};
 use crate::linear::reader::Records;
 use crate::linear::sizes::{BLOCK_UNITS, RESULT_STRIDE};
-use crate::linear::task::Area;
+use crate::linear::task::TaskOperands;
 use crate::linear::tiled::TILE_LEN;
 use crate::linear::tuning::INTEGER_TILES_PREFETCH_BYTES;
 use crate::simd::avx512::Avx512;
@@ -50,7 +50,7 @@ const _: () = assert!(size_of::<Scratch>() <= 4 * TILE_LEN);
 /// AMX may be used by this process, or is emulated; the machine has AVX-512. x was packed in tiles;
 /// the task's own conditions hold.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
-pub(super) unsafe fn sums(reader: Records, area: &Area) {
+pub(super) unsafe fn sums(reader: Records, area: &TaskOperands) {
     // SAFETY: the caller's promise.
     unsafe {
         match reader.bits() {
@@ -65,7 +65,7 @@ pub(super) unsafe fn sums(reader: Records, area: &Area) {
 /// # Safety
 /// The conditions of [`sums`] hold for such weights.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
-unsafe fn sums_of<const FOUR: bool>(reader: Records, area: &Area) {
+unsafe fn sums_of<const FOUR: bool>(reader: Records, area: &TaskOperands) {
     let first_row = area.tiles.start(area.row_tiles.start);
     let rows = area.tiles.start(area.row_tiles.end) - first_row;
     let (first, end) = (area.cols.start / COLS, area.cols.end.div_ceil(COLS));
@@ -125,7 +125,7 @@ unsafe fn sums_of<const FOUR: bool>(reader: Records, area: &Area) {
 #[derive(Clone, Copy)]
 struct Strip<'a> {
     reader: Records,
-    area: &'a Area,
+    area: &'a TaskOperands,
     /// First panel. The strip has `panels` panels.
     panel: usize,
     panels: usize,
@@ -191,7 +191,7 @@ impl Strip<'_> {
 
 /// Returns true if the rows are so few that memory bandwidth bounds them. Each vector then
 /// prefetches a later one of its panel.
-fn few(area: &Area) -> bool {
+fn few(area: &TaskOperands) -> bool {
     area.row_tiles.len() <= FEW_TILES
 }
 
@@ -232,10 +232,10 @@ unsafe fn expand<const FOUR: bool>(
                     }
                 }
             }
-            Bits::Eight => expand_bytes(Eight, from, pairs, to),
-            Bits::Five | Bits::FiveSigned => expand_bytes(Above::<1>, from, pairs, to),
-            Bits::SixSigned => expand_bytes(Above::<2>, from, pairs, to),
-            Bits::Table(table) => expand_bytes(OfTable::new(table), from, pairs, to),
+            Bits::Eight => expand_bytes(Int8Weights, from, pairs, to),
+            Bits::Five | Bits::FiveSigned => expand_bytes(UpperBits::<1>, from, pairs, to),
+            Bits::SixSigned => expand_bytes(UpperBits::<2>, from, pairs, to),
+            Bits::Table(table) => expand_bytes(TableWeights::new(table), from, pairs, to),
         }
     }
 }
@@ -246,7 +246,7 @@ unsafe fn expand<const FOUR: bool>(
 /// The group exists; `to` has a line for each step.
 #[inline]
 #[target_feature(enable = "avx2,avx512f,avx512bw")]
-unsafe fn expand_bytes<W: Bytes>(weights: W, from: *const u8, pairs: usize, to: *mut u8) {
+unsafe fn expand_bytes<W: WeightBytes>(weights: W, from: *const u8, pairs: usize, to: *mut u8) {
     // SAFETY: the caller's promise.
     unsafe {
         let mut upper = weights.begin(from);

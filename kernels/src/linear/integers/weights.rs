@@ -3,7 +3,7 @@
 
 use std::arch::x86_64::*;
 
-use model::compressed::{Bits, Scales, Table};
+use model::quantized_format::{Bits, Codebook, ScaleLayout};
 
 use super::shape::COLS;
 use crate::linear::reader::Records;
@@ -36,7 +36,11 @@ pub(super) fn offset(bits: Bits) -> i32 {
 /// The record and the group exist.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c,avx512f")]
-pub(super) unsafe fn ranges(scales: Scales, record: *const u8, place: usize) -> (__m512, __m512) {
+pub(super) unsafe fn ranges(
+    scales: ScaleLayout,
+    record: *const u8,
+    place: usize,
+) -> (__m512, __m512) {
     // SAFETY: a record starts with them, as specified in `model::compressed`.
     unsafe {
         let halves = |at: usize| _mm512_cvtph_ps(_mm256_loadu_si256(record.add(at).cast()));
@@ -44,20 +48,20 @@ pub(super) unsafe fn ranges(scales: Scales, record: *const u8, place: usize) -> 
         let times = |half: __m512, at: usize| _mm512_mul_ps(half, _mm512_cvtepi32_ps(bytes(at)));
         // The usual formats are tested first: a jump table costs more than the code that it
         // selects.
-        if scales == Scales::Halves {
+        if scales == ScaleLayout::Halves {
             return (halves(0), halves(2 * COLS));
         }
-        if scales == Scales::ProductsAndMinimums {
+        if scales == ScaleLayout::ProductsAndMinimums {
             let at = (4 + 2 * place) * COLS;
             return (times(halves(0), at), times(halves(2 * COLS), at + COLS));
         }
-        if scales == Scales::Products {
+        if scales == ScaleLayout::Products {
             return (times(halves(0), (2 + place) * COLS), _mm512_setzero_ps());
         }
         match scales {
-            Scales::HalfScales => (halves(place * 2 * COLS), _mm512_setzero_ps()),
+            ScaleLayout::HalfScales => (halves(place * 2 * COLS), _mm512_setzero_ps()),
             // The product of two powers of two is exact, even below the smallest normal number.
-            Scales::PowersOfTwo => {
+            ScaleLayout::PowersOfTwo => {
                 let power = bytes(place * COLS);
                 let normal = _mm512_max_epi32(power, _mm512_set1_epi32(-126));
                 let rest = _mm512_sub_epi32(power, normal);
@@ -100,8 +104,8 @@ fn codes(vector: __m512i, high: bool) -> __m512i {
     _mm512_and_si512(low, vector)
 }
 
-/// Decodes integers of all types except `Bits::Four` to unsigned bytes, two steps at a time.
-pub(super) trait Bytes: Copy {
+/// Decodes integers of all types except `Bits::Int4Records` to unsigned bytes, two steps at a time.
+pub(super) trait WeightBytes: Copy {
     /// Vectors in memory per two steps.
     const VECTORS: usize;
     /// Vectors with which a group begins, before those of its steps.
@@ -122,9 +126,9 @@ pub(super) trait Bytes: Copy {
 
 /// 8 bits, with 128 added.
 #[derive(Clone, Copy)]
-pub(super) struct Eight;
+pub(super) struct Int8Weights;
 
-impl Bytes for Eight {
+impl WeightBytes for Int8Weights {
     const VECTORS: usize = 2;
     const UPPER: usize = 0;
 
@@ -147,9 +151,9 @@ impl Bytes for Eight {
 
 /// Nibbles with `UPPER_BITS` bits above each, as they are stored.
 #[derive(Clone, Copy)]
-pub(super) struct Above<const UPPER_BITS: u32>;
+pub(super) struct UpperBits<const UPPER_BITS: u32>;
 
-impl<const UPPER_BITS: u32> Bytes for Above<UPPER_BITS> {
+impl<const UPPER_BITS: u32> WeightBytes for UpperBits<UPPER_BITS> {
     const VECTORS: usize = 1;
     const UPPER: usize = 1;
 
@@ -176,21 +180,21 @@ impl<const UPPER_BITS: u32> Bytes for Above<UPPER_BITS> {
 
 /// Values of a table, with 128 added.
 #[derive(Clone, Copy)]
-pub(super) struct OfTable(__m512i);
+pub(super) struct TableWeights(__m512i);
 
-impl OfTable {
+impl TableWeights {
     #[inline]
     #[target_feature(enable = "avx512f")]
-    pub(super) fn new(table: Table) -> OfTable {
+    pub(super) fn new(table: Codebook) -> TableWeights {
         let values = table.values();
         // SAFETY: sixteen bytes are loaded.
         let values = unsafe { _mm_loadu_si128(values.as_ptr().cast()) };
         let offset = _mm512_set1_epi32(0x8080_8080_u32 as i32);
-        OfTable(_mm512_xor_si512(_mm512_broadcast_i32x4(values), offset))
+        TableWeights(_mm512_xor_si512(_mm512_broadcast_i32x4(values), offset))
     }
 }
 
-impl Bytes for OfTable {
+impl WeightBytes for TableWeights {
     const VECTORS: usize = 1;
     const UPPER: usize = 0;
 

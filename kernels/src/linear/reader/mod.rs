@@ -5,13 +5,13 @@
 //! in the order of k. A *segment* is the length of one chain of multiply-adds; it is the same for
 //! every batch size and thread count, which makes rows independent.
 
-mod grouped;
 mod plain;
+mod quant;
 
-pub(crate) use grouped::Records;
-pub(super) use grouped::{Coded, Eight, Four};
 pub(crate) use plain::Plain;
 pub(super) use plain::{PairsBf16, PlainBf16, PlainF32};
+pub(crate) use quant::Records;
+pub(super) use quant::{CodedRecords, Int4Records, Int8Records};
 
 use super::prefetch::Lines;
 use crate::simd::Simd;

@@ -57,11 +57,11 @@ fn refused(config: &Value) -> String {
 fn one_layer_of_four_attends_and_rotates_a_quarter_of_each_head() {
     for config in [text(), next()] {
         let model = read(&config).expect("understood");
-        let states: Vec<bool> = (0..5).map(|layer| model.layers.of(layer).has_state()).collect();
+        let states: Vec<bool> = (0..5).map(|layer| model.layers.kind(layer).has_state()).collect();
         assert_eq!(states, [true, true, true, false, true]);
-        let rope = model.layers.of(3).rope.clone().expect("rotary");
+        let rope = model.layers.kind(3).rope.clone().expect("rotary");
         assert_eq!((rope.theta, rope.rotary_dim(16)), (1e7, 4));
-        assert!(model.layers.of(0).rope.is_none());
+        assert!(model.layers.kind(0).rope.is_none());
         assert_eq!(model.layer_ops(3)[7..9], [Op::OutGate, Op::Out]);
         assert!(model.layer_ops(0).contains(&Op::Delta));
     }
@@ -69,10 +69,10 @@ fn one_layer_of_four_attends_and_rotates_a_quarter_of_each_head() {
     assert_eq!((model.ffn_size, model.experts.map(|experts| experts.ffn_size)), (20, Some(12)));
     assert!(model.has_shared_expert() && model.layer_ops(0).contains(&Op::SharedGate));
     let interval = with(text(), "full_attention_interval", json!(2));
-    assert!(read(&interval).expect("understood").layers.of(1).rope.is_some());
+    assert!(read(&interval).expect("understood").layers.kind(1).rope.is_some());
     let types = ["full_attention", "linear_attention"].repeat(3);
     let listed = read(&with(text(), "layer_types", json!(types))).expect("understood");
-    assert!(!listed.layers.of(0).has_state() && listed.layers.of(1).has_state());
+    assert!(!listed.layers.kind(0).has_state() && listed.layers.kind(1).has_state());
 }
 
 #[test]
@@ -99,10 +99,10 @@ fn what_is_not_understood_is_refused() {
 /// Returns the name of a tensor's pieces, and the first row and number of rows of each piece.
 fn rows(config: &ModelConfig, op: Op, layout: usize) -> (String, Vec<(usize, usize)>) {
     let layer = if op == Op::Q || op == Op::OutGate { 3 } else { 0 };
-    let id = TensorId::Layer { layer, op, part: Part::Matrix };
+    let id = TensorId::Layer { layer, op, part: TensorPart::Matrix };
     let pieces = layouts(config, id).swap_remove(layout);
     let name = pieces[0].names[0].clone();
-    let of = |piece: &Piece| (piece.first / piece.columns, piece.rows);
+    let of = |piece: &TensorSlice| (piece.first / piece.columns, piece.rows);
     (name, pieces.iter().map(of).collect())
 }
 
@@ -133,7 +133,7 @@ fn every_tensor_of_a_layer_lies_somewhere() {
     for config in [read(&text()), read(&next())].map(|read| read.expect("understood")) {
         for layer in 0..5 {
             for op in config.layer_ops(layer) {
-                for part in [Part::Matrix, Part::Gain, Part::Bias] {
+                for part in [TensorPart::Matrix, TensorPart::Gain, TensorPart::Bias] {
                     let id = TensorId::Layer { layer, op: *op, part };
                     let Some((rows, columns)) = id.expected_shape(&config) else { continue };
                     let all = crate::family::layouts(&config, id);
@@ -152,7 +152,7 @@ fn every_tensor_of_a_layer_lies_somewhere() {
 fn gains_of_norms_lack_one_and_others_do_not() {
     let config = read(&next()).expect("understood");
     let offset = |op| {
-        let id = TensorId::Layer { layer: 0, op, part: Part::Gain };
+        let id = TensorId::Layer { layer: 0, op, part: TensorPart::Gain };
         crate::family::gain_offset(&config, id)
     };
     assert_eq!([Op::Norm0, Op::Norm1, Op::Q].map(offset), [1.0; 3]);

@@ -13,7 +13,7 @@ fn a_file_that_names_no_pre_tokenizer_is_refused_unless_it_is_gpt2s() {
     let mut tokens: Vec<String> = (0..50_255).map(|id| format!("t{id}")).collect();
     tokens[3] = "a".to_owned();
     tokens.extend(["Ġgazed", "<|endoftext|>", "<|im_end|>"].map(str::to_owned));
-    writer.set("tokenizer.ggml.tokens", Value::Array(Array::Texts(tokens)));
+    writer.set("tokenizer.ggml.tokens", MetadataValue::Array(MetadataArray::Texts(tokens)));
     writer.remove("tokenizer.ggml.token_type");
     writer.texts("tokenizer.ggml.merges", &[]);
     assert_eq!(ids(&tokenizer(&writer), "a"), [3]);
@@ -41,8 +41,8 @@ fn tokens_of_phi3_take_the_space_behind_them() {
         scores.extend(PIECES.iter().map(|(_, score)| *score));
         scores.resize(tokens.len(), -1000.0);
         writer.texts("tokenizer.ggml.tokens", &tokens);
-        writer.set("tokenizer.ggml.token_type", Value::Array(Array::Signed(kinds)));
-        writer.set("tokenizer.ggml.scores", Value::Array(Array::Floats(scores)));
+        writer.set("tokenizer.ggml.token_type", MetadataValue::Array(MetadataArray::Signed(kinds)));
+        writer.set("tokenizer.ggml.scores", MetadataValue::Array(MetadataArray::Floats(scores)));
         writer.text("general.architecture", architecture);
         writer.text("general.name", name);
         tokenizer(&writer)

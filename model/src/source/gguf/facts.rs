@@ -2,7 +2,7 @@
 
 use super::dequantise::{TensorType, dequantise};
 use super::layout::{self, EMBEDDING, OUTPUT};
-use super::parts::Parts;
+use super::parts::GgufShards;
 use crate::source::{SourceError, StoredType};
 
 /// Limit of the number of rope factors, which is half the size of a head. Heads have 64 to 256
@@ -37,7 +37,7 @@ impl TensorFacts {
     ///
     /// # Errors
     /// A table of rope factors that is invalid or cannot be read.
-    pub(super) fn read(parts: &Parts, path: &str) -> Result<TensorFacts, SourceError> {
+    pub(super) fn read(parts: &GgufShards, path: &str) -> Result<TensorFacts, SourceError> {
         let has = |name: &str| parts.tensors.contains_key(name);
         let embedding = parts.tensors.get(EMBEDDING);
         let [all, long, short] = layout::ROPE_FACTORS;
@@ -57,7 +57,11 @@ impl TensorFacts {
 }
 
 /// Reads a table of rope factors; `None` if it does not exist.
-fn read_factors(parts: &Parts, path: &str, name: &str) -> Result<Option<Vec<f32>>, SourceError> {
+fn read_factors(
+    parts: &GgufShards,
+    path: &str,
+    name: &str,
+) -> Result<Option<Vec<f32>>, SourceError> {
     let Some(info) = parts.tensors.get(name) else { return Ok(None) };
     let n = match (info.tensor_type, info.shape.as_slice()) {
         (TensorType::Known(StoredType::F32), &[n]) if n <= MAX_ROPE_FACTORS => n,

@@ -4,11 +4,11 @@
 //! architectures rotates neighbours (2i, 2i + 1), while the original model and this program rotate
 //! halves (i, i + head_dim / 2). Files of other architectures are not permuted.
 
-use super::piece::Piece;
+use super::piece::GgufSlice;
 use super::states;
 use crate::config::{Family, ModelConfig};
 use crate::ops::Op;
-use crate::source::{Part, TensorId};
+use crate::source::{TensorId, TensorPart};
 
 /// Factors of the rope frequencies: for all texts (LLaMA-3), for long texts and for short texts
 /// (LongRoPE).
@@ -19,25 +19,25 @@ pub(super) const EMBEDDING: &str = "token_embd.weight";
 pub(super) const OUTPUT: &str = "output.weight";
 
 /// Returns the consecutive pieces of a tensor; `None` for a tensor that the model does not have.
-pub(super) fn pieces(config: &ModelConfig, id: TensorId) -> Option<Vec<Piece>> {
+pub(super) fn pieces(config: &ModelConfig, id: TensorId) -> Option<Vec<GgufSlice>> {
     let (rows, elements) = id.expected_shape(config)?;
-    let whole = |name: &str| Some(vec![Piece::whole(name.to_owned(), vec![rows, elements])]);
+    let whole = |name: &str| Some(vec![GgufSlice::whole(name.to_owned(), vec![rows, elements])]);
     match id {
         TensorId::Embedding => whole(EMBEDDING),
         TensorId::Head if config.tied_embeddings => whole(EMBEDDING),
         TensorId::Head => whole(OUTPUT),
         TensorId::FinalNorm { .. } => {
-            Some(vec![Piece::whole("output_norm.weight".to_owned(), vec![elements])])
+            Some(vec![GgufSlice::whole("output_norm.weight".to_owned(), vec![elements])])
         }
         TensorId::Positions => None,
         TensorId::Layer { layer, op, part } => {
             if let Some(pieces) = states::pieces(config, (layer, op, part)) {
                 return Some(pieces);
             }
-            let suffix = if part == Part::Bias { "bias" } else { "weight" };
+            let suffix = if part == TensorPart::Bias { "bias" } else { "weight" };
             let name = |stem: &str| format!("blk.{layer}.{stem}.{suffix}");
             if let Some((stem, all_rows, first_row)) = fused(config, op, part) {
-                let all = Piece::whole(name(stem), vec![all_rows, elements]);
+                let all = GgufSlice::whole(name(stem), vec![all_rows, elements]);
                 return Some(vec![all.rows_from(first_row, rows)]);
             }
             let mut shape = if id.is_vector() { vec![elements] } else { vec![rows, elements] };
@@ -48,16 +48,16 @@ pub(super) fn pieces(config: &ModelConfig, id: TensorId) -> Option<Vec<Piece>> {
                 shape.insert(0, experts.count);
             }
             // Vectors are read whole, including those of all experts.
-            let all = Piece::whole(name(layer_stem(config, op, part)?), shape);
-            Some(vec![Piece { rows, elements, ..all }])
+            let all = GgufSlice::whole(name(layer_stem(config, op, part)?), shape);
+            Some(vec![GgufSlice { rows, elements, ..all }])
         }
     }
 }
 
 /// Returns the stem, number of rows and first row of a matrix that Phi's files store as a part of a
 /// larger tensor.
-fn fused(config: &ModelConfig, op: Op, part: Part) -> Option<(&'static str, usize, usize)> {
-    if config.family != Family::Phi3 || part != Part::Matrix {
+fn fused(config: &ModelConfig, op: Op, part: TensorPart) -> Option<(&'static str, usize, usize)> {
+    if config.family != Family::Phi3 || part != TensorPart::Matrix {
         return None;
     }
     let (q, kv, ffn) = (config.q_size(), config.kv_size(), config.ffn_size);
@@ -71,17 +71,17 @@ fn fused(config: &ModelConfig, op: Op, part: Part) -> Option<(&'static str, usiz
     })
 }
 
-fn layer_stem(config: &ModelConfig, op: Op, part: Part) -> Option<&'static str> {
+fn layer_stem(config: &ModelConfig, op: Op, part: TensorPart) -> Option<&'static str> {
     let (family, shared) = (config.family, config.has_shared_expert());
     let norm1_follows_attention = family == Family::GptOss || config.delta.is_some();
     Some(match (op, part) {
         (Op::Norm0, _) => "attn_norm",
-        (Op::Q, Part::Gain) => "attn_q_norm",
-        (Op::K, Part::Gain) => "attn_k_norm",
+        (Op::Q, TensorPart::Gain) => "attn_q_norm",
+        (Op::K, TensorPart::Gain) => "attn_k_norm",
         (Op::Q, _) => "attn_q",
         (Op::K, _) => "attn_k",
         (Op::V, _) => "attn_v",
-        (Op::Softmax | Op::Attention, Part::Gain) => "attn_sinks",
+        (Op::Softmax | Op::Attention, TensorPart::Gain) => "attn_sinks",
         (Op::Out, _) => "attn_output",
         (Op::PostNorm0, _) => "post_attention_norm",
         (Op::Norm1, _) if norm1_follows_attention => "post_attention_norm",
@@ -104,10 +104,11 @@ fn layer_stem(config: &ModelConfig, op: Op, part: Part) -> Option<&'static str> 
 
 /// Returns every tensor that a model has.
 pub(super) fn tensor_ids(config: &ModelConfig) -> impl Iterator<Item = TensorId> {
-    let around = [TensorId::Embedding, TensorId::Head, TensorId::FinalNorm { part: Part::Gain }];
+    let around =
+        [TensorId::Embedding, TensorId::Head, TensorId::FinalNorm { part: TensorPart::Gain }];
     let layers = (0..config.num_layers).flat_map(move |layer| {
         config.layer_ops(layer).iter().flat_map(move |op| {
-            [Part::Matrix, Part::Gain, Part::Bias]
+            [TensorPart::Matrix, TensorPart::Gain, TensorPart::Bias]
                 .into_iter()
                 .map(move |part| TensorId::Layer { layer, op: *op, part })
                 .filter(|id| id.expected_shape(config).is_some())
@@ -121,7 +122,7 @@ pub(super) fn tensor_ids(config: &ModelConfig) -> impl Iterator<Item = TensorId>
 /// prediction.
 pub(super) fn is_ignored(config: &ModelConfig, name: &str) -> bool {
     ROPE_FACTORS.contains(&name)
-        || states::guesses(config, name)
+        || states::is_ambiguous(config, name)
         || name.ends_with(".attn_rot_embd.weight")
         || name.ends_with(".rope_freqs")
 }
@@ -133,8 +134,10 @@ pub(super) fn is_permuted(config: &ModelConfig, id: TensorId) -> bool {
         config.family,
         Family::Llama | Family::Mixtral | Family::SmolLm3 | Family::Granite | Family::GraniteMoe
     );
-    let rotated =
-        matches!(id, TensorId::Layer { op: Op::Q | Op::K, part: Part::Matrix | Part::Bias, .. });
+    let rotated = matches!(
+        id,
+        TensorId::Layer { op: Op::Q | Op::K, part: TensorPart::Matrix | TensorPart::Bias, .. }
+    );
     turns_neighbours && rotated
 }
 

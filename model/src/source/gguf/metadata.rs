@@ -7,25 +7,25 @@ use std::collections::HashMap;
 
 /// A metadata value.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Value {
+pub enum MetadataValue {
     Bool(bool),
     Unsigned(u64),
     Signed(i64),
     /// An f32 or f64. f32 values are exact in f64.
     Float(f64),
     Text(String),
-    Array(Array),
+    Array(MetadataArray),
 }
 
 /// A metadata array, whose elements all have one type.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Array {
+pub enum MetadataArray {
     Bools(Vec<bool>),
     Unsigned(Vec<u64>),
     Signed(Vec<i64>),
     Floats(Vec<f64>),
     Texts(Vec<String>),
-    Arrays(Vec<Array>),
+    Arrays(Vec<MetadataArray>),
 }
 
 /// Error for a key that is missing or has an unsuitable value.
@@ -40,17 +40,17 @@ pub enum MetadataError {
 /// All metadata of a file.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Metadata {
-    values: HashMap<String, Value>,
+    values: HashMap<String, MetadataValue>,
 }
 
 impl Metadata {
     /// Inserts a value. Returns false if the key already existed; it has the new value in any case.
-    pub(super) fn insert(&mut self, key: String, value: Value) -> bool {
+    pub(super) fn insert(&mut self, key: String, value: MetadataValue) -> bool {
         self.values.insert(key, value).is_none()
     }
 
     /// Returns the stored value of a key.
-    pub fn value(&self, key: &str) -> Option<&Value> {
+    pub fn value(&self, key: &str) -> Option<&MetadataValue> {
         self.values.get(key)
     }
 
@@ -60,7 +60,7 @@ impl Metadata {
     /// A value that is not a string.
     pub fn text(&self, key: &str) -> Result<Option<&str>, MetadataError> {
         self.convert(key, "a string", |value| match value {
-            Value::Text(text) => Some(text.as_str()),
+            MetadataValue::Text(text) => Some(text.as_str()),
             _ => None,
         })
     }
@@ -71,7 +71,7 @@ impl Metadata {
     /// A value that is not a boolean.
     pub fn boolean(&self, key: &str) -> Result<Option<bool>, MetadataError> {
         self.convert(key, "a boolean", |value| match value {
-            Value::Bool(flag) => Some(*flag),
+            MetadataValue::Bool(flag) => Some(*flag),
             _ => None,
         })
     }
@@ -82,8 +82,8 @@ impl Metadata {
     /// A value that is not an integer, is negative or too large.
     pub fn integer(&self, key: &str) -> Result<Option<u32>, MetadataError> {
         self.convert(key, "an integer from 0 to 4294967295", |value| match *value {
-            Value::Unsigned(number) => u32::try_from(number).ok(),
-            Value::Signed(number) => u32::try_from(number).ok(),
+            MetadataValue::Unsigned(number) => u32::try_from(number).ok(),
+            MetadataValue::Signed(number) => u32::try_from(number).ok(),
             _ => None,
         })
     }
@@ -96,12 +96,12 @@ impl Metadata {
     /// See [`Metadata::integer`]; in addition, an array that is empty or contains different
     /// numbers.
     pub fn layer_integer(&self, key: &str) -> Result<Option<u32>, MetadataError> {
-        let Some(Value::Array(array)) = self.value(key) else {
+        let Some(MetadataValue::Array(array)) = self.value(key) else {
             return self.integer(key);
         };
         self.convert(key, "one integer from 0 to 4294967295 for all layers", |_| match array {
-            Array::Unsigned(numbers) => same(numbers).and_then(|n| u32::try_from(n).ok()),
-            Array::Signed(numbers) => same(numbers).and_then(|n| u32::try_from(n).ok()),
+            MetadataArray::Unsigned(numbers) => same(numbers).and_then(|n| u32::try_from(n).ok()),
+            MetadataArray::Signed(numbers) => same(numbers).and_then(|n| u32::try_from(n).ok()),
             _ => None,
         })
     }
@@ -112,9 +112,9 @@ impl Metadata {
     /// A value that is not a finite number.
     pub fn number(&self, key: &str) -> Result<Option<f64>, MetadataError> {
         self.convert(key, "a finite number", |value| match *value {
-            Value::Float(number) => Some(number).filter(|number| number.is_finite()),
-            Value::Unsigned(number) => Some(number as f64),
-            Value::Signed(number) => Some(number as f64),
+            MetadataValue::Float(number) => Some(number).filter(|number| number.is_finite()),
+            MetadataValue::Unsigned(number) => Some(number as f64),
+            MetadataValue::Signed(number) => Some(number as f64),
             _ => None,
         })
     }
@@ -125,7 +125,7 @@ impl Metadata {
     /// A value that is not an array of strings.
     pub fn texts(&self, key: &str) -> Result<Option<&[String]>, MetadataError> {
         self.convert(key, "an array of strings", |value| match value {
-            Value::Array(Array::Texts(texts)) => Some(texts.as_slice()),
+            MetadataValue::Array(MetadataArray::Texts(texts)) => Some(texts.as_slice()),
             _ => None,
         })
     }
@@ -136,7 +136,7 @@ impl Metadata {
     /// A value that is not an array of floats.
     pub fn floats(&self, key: &str) -> Result<Option<&[f64]>, MetadataError> {
         self.convert(key, "an array of floats", |value| match value {
-            Value::Array(Array::Floats(floats)) => Some(floats.as_slice()),
+            MetadataValue::Array(MetadataArray::Floats(floats)) => Some(floats.as_slice()),
             _ => None,
         })
     }
@@ -147,10 +147,10 @@ impl Metadata {
     /// A value that is not such an array.
     pub fn integers(&self, key: &str) -> Result<Option<Vec<u32>>, MetadataError> {
         self.convert(key, "an array of integers from 0 to 4294967295", |value| match value {
-            Value::Array(Array::Unsigned(numbers)) => {
+            MetadataValue::Array(MetadataArray::Unsigned(numbers)) => {
                 numbers.iter().map(|n| u32::try_from(*n).ok()).collect()
             }
-            Value::Array(Array::Signed(numbers)) => {
+            MetadataValue::Array(MetadataArray::Signed(numbers)) => {
                 numbers.iter().map(|n| u32::try_from(*n).ok()).collect()
             }
             _ => None,
@@ -161,7 +161,7 @@ impl Metadata {
         &'a self,
         key: &str,
         expected: &'static str,
-        convert: impl FnOnce(&'a Value) -> Option<T>,
+        convert: impl FnOnce(&'a MetadataValue) -> Option<T>,
     ) -> Result<Option<T>, MetadataError> {
         let Some(value) = self.value(key) else {
             return Ok(None);
@@ -179,33 +179,33 @@ pub fn required<T>(key: &str, value: Option<T>) -> Result<T, MetadataError> {
     value.ok_or_else(|| MetadataError::Missing { key: key.to_owned() })
 }
 
-impl Value {
+impl MetadataValue {
     /// Returns a short description of the value for an error message, regardless of its size.
     fn describe(&self) -> String {
         match self {
-            Value::Bool(flag) => format!("the boolean {flag}"),
-            Value::Unsigned(number) => format!("the integer {number}"),
-            Value::Signed(number) => format!("the integer {number}"),
-            Value::Float(number) => format!("the number {number}"),
-            Value::Text(text) => {
+            MetadataValue::Bool(flag) => format!("the boolean {flag}"),
+            MetadataValue::Unsigned(number) => format!("the integer {number}"),
+            MetadataValue::Signed(number) => format!("the integer {number}"),
+            MetadataValue::Float(number) => format!("the number {number}"),
+            MetadataValue::Text(text) => {
                 let head: String = text.chars().take(40).collect();
                 format!("the string {head:?}")
             }
-            Value::Array(array) => array.describe(),
+            MetadataValue::Array(array) => array.describe(),
         }
     }
 }
 
-impl Array {
+impl MetadataArray {
     /// Returns the number of elements.
     pub fn len(&self) -> usize {
         match self {
-            Array::Bools(items) => items.len(),
-            Array::Unsigned(items) => items.len(),
-            Array::Signed(items) => items.len(),
-            Array::Floats(items) => items.len(),
-            Array::Texts(items) => items.len(),
-            Array::Arrays(items) => items.len(),
+            MetadataArray::Bools(items) => items.len(),
+            MetadataArray::Unsigned(items) => items.len(),
+            MetadataArray::Signed(items) => items.len(),
+            MetadataArray::Floats(items) => items.len(),
+            MetadataArray::Texts(items) => items.len(),
+            MetadataArray::Arrays(items) => items.len(),
         }
     }
 
@@ -216,11 +216,11 @@ impl Array {
 
     fn describe(&self) -> String {
         let kind = match self {
-            Array::Bools(_) => "booleans",
-            Array::Unsigned(_) | Array::Signed(_) => "integers",
-            Array::Floats(_) => "floats",
-            Array::Texts(_) => "strings",
-            Array::Arrays(_) => "arrays",
+            MetadataArray::Bools(_) => "booleans",
+            MetadataArray::Unsigned(_) | MetadataArray::Signed(_) => "integers",
+            MetadataArray::Floats(_) => "floats",
+            MetadataArray::Texts(_) => "strings",
+            MetadataArray::Arrays(_) => "arrays",
         };
         format!("an array of {} {kind}", self.len())
     }

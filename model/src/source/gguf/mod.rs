@@ -37,9 +37,9 @@ pub(crate) use dequantise::dequantise as expand;
 use dequantise::{SUPPORTED, TensorType, dequantise};
 use facts::TensorFacts;
 use metadata::Metadata;
-use parts::Parts;
+use parts::GgufShards;
 pub use parts::{first_part, model_name, part_paths};
-use piece::Piece;
+use piece::GgufSlice;
 
 /// Approximate size of the pieces in which rows are read: large enough that the cost of system
 /// calls is negligible, and small enough for the second-level cache.
@@ -49,25 +49,25 @@ const READ_BYTES: usize = 256 << 10;
 #[derive(Debug)]
 pub struct GgufSource {
     path: String,
-    parts: Parts,
+    parts: GgufShards,
     config: ModelConfig,
 }
 
 /// Location and order of the rows of a tensor.
-struct Rows<'a> {
+struct RowReader<'a> {
     name: String,
     stored: StoredType,
     part: usize,
     offset: u64,
     rows: usize,
     row_elements: usize,
-    order: Order,
+    order: RowOrder,
     source: &'a GgufSource,
 }
 
 /// Order of a tensor's rows in the file.
 #[derive(Debug, Clone, Copy)]
-enum Order {
+enum RowOrder {
     /// The model's order.
     Stored,
     /// Rows of each group of `head` rows are permuted for GGML's rope.
@@ -87,7 +87,7 @@ impl GgufSource {
     /// supported; tensors that are missing or have another shape.
     pub fn open(path: &Path) -> Result<Self, SourceError> {
         let path_text = path.display().to_string();
-        let parts = Parts::open(path)?;
+        let parts = GgufShards::open(path)?;
         let facts = TensorFacts::read(&parts, &path_text)?;
         let config =
             config::model_config(&parts.metadata, model_name(path), &facts).map_err(|error| {
@@ -144,7 +144,7 @@ impl GgufSource {
     }
 
     /// Returns the consecutive pieces of a tensor.
-    fn pieces(&self, id: TensorId) -> Result<Vec<Rows<'_>>, SourceError> {
+    fn pieces(&self, id: TensorId) -> Result<Vec<RowReader<'_>>, SourceError> {
         let pieces = layout::pieces(&self.config, id).ok_or_else(|| SourceError::Missing {
             path: self.path.clone(),
             tensor: format!("for {id:?}"),
@@ -152,8 +152,8 @@ impl GgufSource {
         pieces.into_iter().map(|piece| self.rows(id, piece)).collect()
     }
 
-    fn rows(&self, id: TensorId, piece: Piece) -> Result<Rows<'_>, SourceError> {
-        let Piece { name, shape: expected, first_row, rows, elements } = piece;
+    fn rows(&self, id: TensorId, piece: GgufSlice) -> Result<RowReader<'_>, SourceError> {
+        let GgufSlice { name, shape: expected, first_row, rows, elements } = piece;
         let missing = || SourceError::Missing { path: self.path.clone(), tensor: name.clone() };
         let info = self.parts.tensors.get(&name).ok_or_else(missing)?;
         // A vector may be stored as a matrix of one row.
@@ -176,13 +176,13 @@ impl GgufSource {
         };
         let head = self.config.head_dim;
         let order = match layout::is_permuted(&self.config, id) {
-            false => Order::Stored,
-            true if id.is_vector() => Order::PermutedElements { head },
-            true => Order::PermutedRows { head },
+            false => RowOrder::Stored,
+            true if id.is_vector() => RowOrder::PermutedElements { head },
+            true => RowOrder::PermutedRows { head },
         };
         let offset = info.offset + (first_row * stored.row_bytes(elements)) as u64;
         let (part, row_elements) = (info.part, elements);
-        Ok(Rows { name, stored, part, offset, rows, row_elements, order, source: self })
+        Ok(RowReader { name, stored, part, offset, rows, row_elements, order, source: self })
     }
 
     /// Reads rows, starting at `first_row`, into `out`, with `width` elements of `out` per row.
@@ -190,10 +190,10 @@ impl GgufSource {
     /// row and the range of `out` that its rows fill.
     fn read_pieces<T>(
         &self,
-        pieces: &[Rows<'_>],
+        pieces: &[RowReader<'_>],
         (first_row, width): (usize, usize),
         out: &mut [T],
-        mut read: impl FnMut(&Rows<'_>, usize, &mut [T]) -> Result<(), SourceError>,
+        mut read: impl FnMut(&RowReader<'_>, usize, &mut [T]) -> Result<(), SourceError>,
     ) -> Result<(), SourceError> {
         let (mut wanted, mut before) = (first_row, 0);
         let mut left = out;
@@ -218,7 +218,7 @@ impl GgufSource {
             rows.order.restore_elements(first);
             left = rest;
         }
-        states::change(&self.config, id).apply(out);
+        states::state_transform(&self.config, id).apply(out);
         Ok(())
     }
 }
@@ -300,7 +300,7 @@ impl WeightSource for GgufSource {
     }
 }
 
-impl Rows<'_> {
+impl RowReader<'_> {
     /// Reads rows, starting at `first_row`, as f32.
     fn expand(&self, first_row: usize, out: &mut [f32]) -> Result<(), SourceError> {
         let elements = self.row_elements;
@@ -329,13 +329,13 @@ impl Rows<'_> {
         let row_bytes = self.stored.row_bytes(self.row_elements);
         // The rows of a head are permuted, so whole heads are read and the rows selected from them.
         let (first, step) = match self.order {
-            Order::PermutedRows { head } => (first_row / head * head, head),
+            RowOrder::PermutedRows { head } => (first_row / head * head, head),
             _ => (first_row, (READ_BYTES / row_bytes).max(1)),
         };
         let mut bytes = Vec::new();
         for start in (first..last).step_by(step) {
             let end = match self.order {
-                Order::PermutedRows { .. } => start + step,
+                RowOrder::PermutedRows { .. } => start + step,
                 _ => (start + step).min(last),
             };
             bytes.resize((end - start) * row_bytes, 0);
@@ -347,7 +347,7 @@ impl Rows<'_> {
             })?;
             for row in start.max(first_row)..end.min(last) {
                 let stored_row = match self.order {
-                    Order::PermutedRows { head } => layout::permuted_index(row - start, head),
+                    RowOrder::PermutedRows { head } => layout::permuted_index(row - start, head),
                     _ => row - start,
                 };
                 each(row - first_row, &bytes[stored_row * row_bytes..][..row_bytes]);
@@ -357,10 +357,10 @@ impl Rows<'_> {
     }
 }
 
-impl Order {
+impl RowOrder {
     /// Restores the model's order of the elements of a whole permuted vector.
     fn restore_elements(self, vector: &mut [f32]) {
-        let Order::PermutedElements { head } = self else {
+        let RowOrder::PermutedElements { head } = self else {
             return;
         };
         let mut stored = Vec::with_capacity(head);

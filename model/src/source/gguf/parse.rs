@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::io::Read;
 
 use super::dequantise::TensorType;
-use super::metadata::{Array, Metadata, MetadataError, Value};
+use super::metadata::{Metadata, MetadataArray, MetadataError, MetadataValue};
 
 /// Maximum number of keys and of tensors. A model has a few dozen keys, and ten tensors per layer.
 const MAX_ENTRIES: u64 = 1 << 16;
@@ -31,7 +31,7 @@ const MAX_ALIGNMENT: u32 = 1 << 20;
 
 /// Contents of the head of a file.
 #[derive(Debug)]
-pub(super) struct Parsed {
+pub(super) struct GgufHeader {
     pub metadata: Metadata,
     pub tensors: HashMap<String, TensorInfo>,
 }
@@ -81,8 +81,8 @@ pub(super) enum ParseError {
 }
 
 /// Parses the head of a file of `file_bytes` bytes.
-pub(super) fn parse(input: impl Read, file_bytes: u64) -> Result<Parsed, ParseError> {
-    let mut reader = Reader { input, position: 0, file_bytes, array_elements: 0 };
+pub(super) fn parse(input: impl Read, file_bytes: u64) -> Result<GgufHeader, ParseError> {
+    let mut reader = GgufReader { input, position: 0, file_bytes, array_elements: 0 };
     if &reader.bytes::<4>("the header")? != b"GGUF" {
         return Err(ParseError::Magic);
     }
@@ -121,7 +121,7 @@ pub(super) fn parse(input: impl Read, file_bytes: u64) -> Result<Parsed, ParseEr
         info.place(data_start, file_bytes)
             .map_err(|reason| ParseError::Tensor { name: name.clone(), reason })?;
     }
-    Ok(Parsed { metadata, tensors })
+    Ok(GgufHeader { metadata, tensors })
 }
 
 impl TensorInfo {
@@ -154,7 +154,7 @@ impl TensorInfo {
 }
 
 /// A cursor with the remaining size of the file.
-struct Reader<R> {
+struct GgufReader<R> {
     input: R,
     position: u64,
     file_bytes: u64,
@@ -162,7 +162,7 @@ struct Reader<R> {
     array_elements: u64,
 }
 
-impl<R: Read> Reader<R> {
+impl<R: Read> GgufReader<R> {
     /// Reserves the next `count` bytes; returns an error if the file does not have that many.
     fn claim(&mut self, count: u64, what: &'static str) -> Result<(), ParseError> {
         if count > self.file_bytes - self.position {
@@ -253,19 +253,19 @@ impl<R: Read> Reader<R> {
         })
     }
 
-    fn value(&mut self, value_type: u32) -> Result<Value, ParseError> {
+    fn value(&mut self, value_type: u32) -> Result<MetadataValue, ParseError> {
         Ok(match value_type {
-            0 | 2 | 4 | 10 => Value::Unsigned(self.unsigned(value_type)?),
-            1 | 3 | 5 | 11 => Value::Signed(self.signed(value_type)?),
-            6 | 12 => Value::Float(self.float(value_type)?),
-            7 => Value::Bool(self.boolean()?),
-            8 => Value::Text(self.text("a metadata string", MAX_TEXT_BYTES)?),
-            9 => Value::Array(self.array(1)?),
+            0 | 2 | 4 | 10 => MetadataValue::Unsigned(self.unsigned(value_type)?),
+            1 | 3 | 5 | 11 => MetadataValue::Signed(self.signed(value_type)?),
+            6 | 12 => MetadataValue::Float(self.float(value_type)?),
+            7 => MetadataValue::Bool(self.boolean()?),
+            8 => MetadataValue::Text(self.text("a metadata string", MAX_TEXT_BYTES)?),
+            9 => MetadataValue::Array(self.array(1)?),
             other => return Err(ParseError::ValueType(other)),
         })
     }
 
-    fn array(&mut self, depth: u32) -> Result<Array, ParseError> {
+    fn array(&mut self, depth: u32) -> Result<MetadataArray, ParseError> {
         let what = "a metadata array";
         limit(what, "levels", u64::from(depth), u64::from(MAX_DEPTH))?;
         let element_type = self.u32(what)?;
@@ -279,12 +279,16 @@ impl<R: Read> Reader<R> {
             return Err(ParseError::Truncated { what });
         }
         Ok(match element_type {
-            0 | 2 | 4 | 10 => Array::Unsigned(repeat(count, || self.unsigned(element_type))?),
-            1 | 3 | 5 | 11 => Array::Signed(repeat(count, || self.signed(element_type))?),
-            6 | 12 => Array::Floats(repeat(count, || self.float(element_type))?),
-            7 => Array::Bools(repeat(count, || self.boolean())?),
-            8 => Array::Texts(repeat(count, || self.text("a metadata string", MAX_TEXT_BYTES))?),
-            9 => Array::Arrays(repeat(count, || self.array(depth + 1))?),
+            0 | 2 | 4 | 10 => {
+                MetadataArray::Unsigned(repeat(count, || self.unsigned(element_type))?)
+            }
+            1 | 3 | 5 | 11 => MetadataArray::Signed(repeat(count, || self.signed(element_type))?),
+            6 | 12 => MetadataArray::Floats(repeat(count, || self.float(element_type))?),
+            7 => MetadataArray::Bools(repeat(count, || self.boolean())?),
+            8 => MetadataArray::Texts(repeat(count, || {
+                self.text("a metadata string", MAX_TEXT_BYTES)
+            })?),
+            9 => MetadataArray::Arrays(repeat(count, || self.array(depth + 1))?),
             other => return Err(ParseError::ValueType(other)),
         })
     }

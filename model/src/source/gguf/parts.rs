@@ -10,7 +10,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use super::metadata::Metadata;
-use super::parse::{ParseError, Parsed, TensorInfo, parse};
+use super::parse::{GgufHeader, ParseError, TensorInfo, parse};
 use crate::source::SourceError;
 
 /// Number of digits of the numbers in the name of a part, which are padded to this width.
@@ -18,7 +18,7 @@ const DIGITS: usize = 5;
 
 /// Name of a file that is one of several parts.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct PartName {
+struct ShardName {
     /// Common prefix of the paths of all parts.
     stem: String,
     /// Number of the part, starting at 1.
@@ -28,23 +28,23 @@ struct PartName {
 
 /// An open file and its path.
 #[derive(Debug)]
-pub(super) struct Part {
+pub(super) struct GgufShard {
     pub(super) path: PathBuf,
     file: File,
 }
 
 /// All files of a model.
 #[derive(Debug)]
-pub(super) struct Parts {
+pub(super) struct GgufShards {
     /// Files in the order of the parts.
-    pub(super) files: Vec<Part>,
+    pub(super) files: Vec<GgufShard>,
     pub(super) metadata: Metadata,
     /// Tensors by name, each with the index in `files` of the file that contains it.
     pub(super) tensors: HashMap<String, TensorInfo>,
 }
 
-impl PartName {
-    fn of(path: &Path) -> Option<PartName> {
+impl ShardName {
+    fn of(path: &Path) -> Option<ShardName> {
         let stem = path.to_str()?.strip_suffix(".gguf")?;
         let (rest, count) = stem.rsplit_once("-of-")?;
         let (stem, number) = rest.rsplit_once('-')?;
@@ -54,7 +54,7 @@ impl PartName {
         };
         let (number, count) = (number_of(number)?, number_of(count)?);
         let is_part = (1..=count).contains(&number);
-        is_part.then(|| PartName { stem: stem.to_owned(), number, count })
+        is_part.then(|| ShardName { stem: stem.to_owned(), number, count })
     }
 
     fn path(&self, number: usize) -> PathBuf {
@@ -64,13 +64,13 @@ impl PartName {
 
 /// Returns the path of the first part if `path` has the name of a part, else `path`.
 pub fn first_part(path: &Path) -> PathBuf {
-    PartName::of(path).map_or_else(|| path.to_owned(), |name| name.path(1))
+    ShardName::of(path).map_or_else(|| path.to_owned(), |name| name.path(1))
 }
 
 /// Returns the paths of all parts if `path` has the name of a part, else only `path`. The files may
 /// not exist.
 pub fn part_paths(path: &Path) -> Vec<PathBuf> {
-    match PartName::of(path) {
+    match ShardName::of(path) {
         Some(name) => (1..=name.count).map(|number| name.path(number)).collect(),
         None => vec![path.to_owned()],
     }
@@ -78,24 +78,24 @@ pub fn part_paths(path: &Path) -> Vec<PathBuf> {
 
 /// Returns the model's name: the file name without extension and without the number of a part.
 pub fn model_name(path: &Path) -> String {
-    let stem =
-        PartName::of(path).map_or_else(|| path.with_extension(""), |name| PathBuf::from(name.stem));
+    let stem = ShardName::of(path)
+        .map_or_else(|| path.with_extension(""), |name| PathBuf::from(name.stem));
     stem.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-impl Parts {
+impl GgufShards {
     /// Opens a file and, if it declares itself as a part, all others.
     ///
     /// # Errors
     /// A file that cannot be read, is missing or damaged; parts that do not belong together.
-    pub(super) fn open(path: &Path) -> Result<Parts, SourceError> {
+    pub(super) fn open(path: &Path) -> Result<GgufShards, SourceError> {
         let (part, parsed) = open(path)?;
         let count = number(&part, &parsed.metadata, "split.count")?.unwrap_or(1);
         if count <= 1 {
-            let Parsed { metadata, tensors } = parsed;
-            return Ok(Parts { files: vec![part], metadata, tensors });
+            let GgufHeader { metadata, tensors } = parsed;
+            return Ok(GgufShards { files: vec![part], metadata, tensors });
         }
-        let Some(name) = PartName::of(path).filter(|name| name.count == count) else {
+        let Some(name) = ShardName::of(path).filter(|name| name.count == count) else {
             let reason = format!(
                 "the file is one part of {count}, but is not named as a part; restore its \
                  published name, NAME-00001-of-{count:05}.gguf for the first part"
@@ -103,8 +103,11 @@ impl Parts {
             return Err(format_error(path, reason));
         };
         let mut given = Some((part, parsed));
-        let mut parts =
-            Parts { files: Vec::new(), metadata: Metadata::default(), tensors: HashMap::new() };
+        let mut parts = GgufShards {
+            files: Vec::new(),
+            metadata: Metadata::default(),
+            tensors: HashMap::new(),
+        };
         for index in 0..count {
             let (part, parsed) = match given.take_if(|_| index + 1 == name.number) {
                 Some(opened) => opened,
@@ -118,8 +121,8 @@ impl Parts {
 
     fn add(
         &mut self,
-        part: Part,
-        parsed: Parsed,
+        part: GgufShard,
+        parsed: GgufHeader,
         index: usize,
         count: usize,
     ) -> Result<(), SourceError> {
@@ -181,7 +184,7 @@ impl Parts {
     }
 }
 
-fn open_other(name: &PartName, index: usize) -> Result<(Part, Parsed), SourceError> {
+fn open_other(name: &ShardName, index: usize) -> Result<(GgufShard, GgufHeader), SourceError> {
     let path = name.path(index + 1);
     match open(&path) {
         Err(SourceError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
@@ -196,7 +199,7 @@ fn open_other(name: &PartName, index: usize) -> Result<(Part, Parsed), SourceErr
     }
 }
 
-fn open(path: &Path) -> Result<(Part, Parsed), SourceError> {
+fn open(path: &Path) -> Result<(GgufShard, GgufHeader), SourceError> {
     let io = |source| SourceError::Io { path: path.display().to_string(), source };
     let file = File::open(path).map_err(io)?;
     let file_bytes = file.metadata().map_err(io)?.len();
@@ -204,10 +207,10 @@ fn open(path: &Path) -> Result<(Part, Parsed), SourceError> {
         ParseError::Io(source) => io(source),
         other => format_error(path, other.to_string()),
     })?;
-    Ok((Part { path: path.to_owned(), file }, parsed))
+    Ok((GgufShard { path: path.to_owned(), file }, parsed))
 }
 
-fn number(part: &Part, metadata: &Metadata, key: &str) -> Result<Option<usize>, SourceError> {
+fn number(part: &GgufShard, metadata: &Metadata, key: &str) -> Result<Option<usize>, SourceError> {
     let number = metadata.integer(key);
     let number = number.map_err(|error| format_error(&part.path, error.to_string()))?;
     Ok(number.map(|number| number as usize))

@@ -2,7 +2,7 @@
 
 /// Rows of a tensor in the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Piece {
+pub(super) struct GgufSlice {
     /// Name in the file.
     pub name: String,
     /// Required shape of the file's tensor: `[n]` or `[out, in]`, preceded by the number of experts
@@ -15,16 +15,16 @@ pub(super) struct Piece {
     pub elements: usize,
 }
 
-impl Piece {
+impl GgufSlice {
     /// Returns a whole vector or matrix.
-    pub(super) fn whole(name: String, shape: Vec<usize>) -> Piece {
+    pub(super) fn whole(name: String, shape: Vec<usize>) -> GgufSlice {
         let elements = *shape.last().expect("every tensor has dimensions");
         let rows = shape.iter().product::<usize>() / elements;
-        Piece { name, shape, first_row: 0, rows, elements }
+        GgufSlice { name, shape, first_row: 0, rows, elements }
     }
 
     /// Returns a range of the rows.
-    pub(super) fn rows_from(&self, first_row: usize, rows: usize) -> Piece {
-        Piece { first_row, rows, ..self.clone() }
+    pub(super) fn rows_from(&self, first_row: usize, rows: usize) -> GgufSlice {
+        GgufSlice { first_row, rows, ..self.clone() }
     }
 }

@@ -1,15 +1,15 @@
 //! Tensors of Qwen3.5 and Qwen3-Next: those of layers that keep a state, and of attention with a
 //! gate.
 
-use super::piece::Piece;
+use super::piece::GgufSlice;
 use crate::config::{Family, ModelConfig};
 use crate::delta::DeltaNet;
 use crate::ops::Op;
-use crate::source::{Part, TensorId};
+use crate::source::{TensorId, TensorPart};
 
 /// Transformation of a vector in the file to the model's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Change {
+pub(super) enum StateTransform {
     /// No transformation.
     None,
     /// A matrix `[columns, rows]` is transposed to `[rows, columns]`.
@@ -19,30 +19,30 @@ pub(super) enum Change {
 }
 
 /// Returns the transformation of a vector in the file.
-pub(super) fn change(config: &ModelConfig, id: TensorId) -> Change {
+pub(super) fn state_transform(config: &ModelConfig, id: TensorId) -> StateTransform {
     match (config.delta, id) {
         (Some(delta), TensorId::Layer { op: Op::DeltaConv, .. }) => {
-            Change::Transposed { rows: delta.taps, columns: delta.channels() }
+            StateTransform::Transposed { rows: delta.taps, columns: delta.channels() }
         }
-        (Some(delta), TensorId::Layer { op: Op::Delta, part: Part::Bias, .. }) => {
-            Change::Logarithms { count: delta.value_heads }
+        (Some(delta), TensorId::Layer { op: Op::Delta, part: TensorPart::Bias, .. }) => {
+            StateTransform::Logarithms { count: delta.value_heads }
         }
-        _ => Change::None,
+        _ => StateTransform::None,
     }
 }
 
-impl Change {
+impl StateTransform {
     /// Transforms a whole vector.
     pub(super) fn apply(self, vector: &mut [f32]) {
         match self {
-            Change::None => {}
-            Change::Transposed { rows, columns } => {
+            StateTransform::None => {}
+            StateTransform::Transposed { rows, columns } => {
                 let stored = vector.to_vec();
                 for (index, element) in vector.iter_mut().enumerate() {
                     *element = stored[index % columns * rows + index / columns];
                 }
             }
-            Change::Logarithms { count } => {
+            StateTransform::Logarithms { count } => {
                 vector[..count].iter_mut().for_each(|rate| *rate = (-*rate).ln());
             }
         }
@@ -52,29 +52,29 @@ impl Change {
 /// Returns the pieces of a tensor; `None` for tensors that are stored as in other families.
 pub(super) fn pieces(
     config: &ModelConfig,
-    (layer, op, part): (usize, Op, Part),
-) -> Option<Vec<Piece>> {
+    (layer, op, part): (usize, Op, TensorPart),
+) -> Option<Vec<GgufSlice>> {
     let delta = config.delta?;
     let name = |tensor: &str| format!("blk.{layer}.{tensor}");
-    if matches!(op, Op::Q | Op::OutGate) && part == Part::Matrix {
-        return Some(of_heads(config, name("attn_q.weight"), op == Op::OutGate));
+    if matches!(op, Op::Q | Op::OutGate) && part == TensorPart::Matrix {
+        return Some(head_slices(config, name("attn_q.weight"), op == Op::OutGate));
     }
     let (hidden, values, heads) = (config.hidden_size, delta.value_size(), delta.value_heads);
-    let whole = |tensor: &str, shape: &[usize]| Piece::whole(name(tensor), shape.to_vec());
+    let whole = |tensor: &str, shape: &[usize]| GgufSlice::whole(name(tensor), shape.to_vec());
     Some(match (op, part) {
         (Op::DeltaQkv, _) => vec![whole("attn_qkv.weight", &[delta.channels(), hidden])],
         (Op::DeltaGate, _) => vec![whole("attn_gate.weight", &[values, hidden])],
         (Op::DeltaBa, _) if config.family == Family::Qwen3Next => {
-            together(&delta, &whole("ssm_ba.weight", &[2 * heads, hidden]))
+            interleaved(&delta, &whole("ssm_ba.weight", &[2 * heads, hidden]))
         }
         (Op::DeltaBa, _) => {
             ["ssm_beta.weight", "ssm_alpha.weight"].map(|one| whole(one, &[heads, hidden])).into()
         }
         (Op::DeltaConv, _) => {
             let stored = whole("ssm_conv1d.weight", &[delta.channels(), delta.taps]);
-            vec![Piece { rows: 1, elements: delta.channels() * delta.taps, ..stored }]
+            vec![GgufSlice { rows: 1, elements: delta.channels() * delta.taps, ..stored }]
         }
-        (Op::Delta, Part::Gain) => vec![whole("ssm_norm.weight", &[delta.value_dim])],
+        (Op::Delta, TensorPart::Gain) => vec![whole("ssm_norm.weight", &[delta.value_dim])],
         (Op::Delta, _) => vec![whole("ssm_a", &[heads]), whole("ssm_dt.bias", &[heads])],
         (Op::DeltaOut, _) => vec![whole("ssm_out.weight", &[hidden, values])],
         _ => return None,
@@ -82,16 +82,16 @@ pub(super) fn pieces(
 }
 
 /// Returns each head's rows of q, or those of its gate, which are stored after them.
-fn of_heads(config: &ModelConfig, name: String, gates: bool) -> Vec<Piece> {
+fn head_slices(config: &ModelConfig, name: String, gates: bool) -> Vec<GgufSlice> {
     let head_dim = config.head_dim;
-    let all = Piece::whole(name, vec![2 * config.q_size(), config.hidden_size]);
+    let all = GgufSlice::whole(name, vec![2 * config.q_size(), config.hidden_size]);
     let first = |head: usize| (2 * head + usize::from(gates)) * head_dim;
     (0..config.num_heads).map(|head| all.rows_from(first(head), head_dim)).collect()
 }
 
 /// Returns the rows of b, followed by those of a. The file stores them together for each head of q
 /// and k.
-fn together(delta: &DeltaNet, all: &Piece) -> Vec<Piece> {
+fn interleaved(delta: &DeltaNet, all: &GgufSlice) -> Vec<GgufSlice> {
     let group = delta.group();
     let of = |first: usize| {
         (0..delta.key_heads).map(move |head| all.rows_from(2 * head * group + first, group))
@@ -101,7 +101,7 @@ fn together(delta: &DeltaNet, all: &Piece) -> Vec<Piece> {
 
 /// Returns true if a tensor belongs to the layers for multi-token prediction, which follow the
 /// model's layers.
-pub(super) fn guesses(config: &ModelConfig, name: &str) -> bool {
+pub(super) fn is_ambiguous(config: &ModelConfig, name: &str) -> bool {
     let layer = name.strip_prefix("blk.").and_then(|rest| rest.split_once('.'));
     let layer = layer.and_then(|(layer, _)| layer.parse::<usize>().ok());
     config.delta.is_some() && layer.is_some_and(|layer| layer >= config.num_layers)

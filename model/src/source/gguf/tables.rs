@@ -2,14 +2,14 @@
 //! function expands one block.
 
 use super::blocks::half_at;
-use crate::compressed::Table;
+use crate::quantized_format::Codebook;
 
 /// Number of elements that share a scale.
 const PART: usize = 32;
 
 /// Expands 16 bytes. Byte `i` contains element `i` in its low half and element `i + 16` in its high
 /// half.
-fn part(scale: f32, table: Table, bytes: &[u8], out: &mut [f32]) {
+fn part(scale: f32, table: Codebook, bytes: &[u8], out: &mut [f32]) {
     let values = table.values();
     let (low, high) = out.split_at_mut(PART / 2);
     for ((byte, low), high) in bytes.iter().zip(low).zip(high) {
@@ -20,7 +20,7 @@ fn part(scale: f32, table: Table, bytes: &[u8], out: &mut [f32]) {
 
 /// Expands a block of an f16 scale and 16 bytes of halves.
 pub(super) fn iq4_nl(block: &[u8], out: &mut [f32]) {
-    part(half_at(block, 0), Table::NonLinear, &block[2..], out);
+    part(half_at(block, 0), Codebook::NonLinear, &block[2..], out);
 }
 
 /// Expands a block of an f16 scale, a word with the upper two bits of eight 6-bit scales, four
@@ -33,7 +33,7 @@ pub(super) fn iq4_xs(block: &[u8], out: &mut [f32]) {
     for (index, (out, bytes)) in parts.enumerate() {
         let low = i32::from(block[4 + index / 2] >> (index % 2 * 4) & 15);
         let part_scale = (low | i32::from(upper >> (2 * index) & 3) << 4) - 32;
-        part(scale * part_scale as f32, Table::NonLinear, bytes, out);
+        part(scale * part_scale as f32, Codebook::NonLinear, bytes, out);
     }
 }
 
@@ -42,5 +42,5 @@ pub(super) fn iq4_xs(block: &[u8], out: &mut [f32]) {
 pub(super) fn mxfp4(block: &[u8], out: &mut [f32]) {
     // Exact, even below the smallest normal number.
     let scale = 2f64.powi(i32::from(block[0]) - 128) as f32;
-    part(scale, Table::E2M1, &block[1..], out);
+    part(scale, Codebook::E2M1, &block[1..], out);
 }

@@ -1,12 +1,12 @@
 //! Writer of small GGUF files for tests: little endian, alignment 32.
 
-use super::metadata::{Array, Value};
+use super::metadata::{MetadataArray, MetadataValue};
 
 /// Contents of a file to be written.
 #[derive(Debug, Clone)]
 pub(crate) struct Writer {
     pub(crate) version: u32,
-    pub(crate) values: Vec<(String, Value)>,
+    pub(crate) values: Vec<(String, MetadataValue)>,
     /// Name, shape in the file's order (innermost first), type number and data of each tensor.
     pub(crate) tensors: Vec<(String, Vec<u64>, u32, Vec<u8>)>,
 }
@@ -17,7 +17,7 @@ impl Writer {
     }
 
     /// Sets a key, replacing its previous value.
-    pub(crate) fn set(&mut self, key: &str, value: Value) {
+    pub(crate) fn set(&mut self, key: &str, value: MetadataValue) {
         self.remove(key);
         self.values.push((key.to_owned(), value));
     }
@@ -27,16 +27,16 @@ impl Writer {
     }
 
     pub(crate) fn text(&mut self, key: &str, text: &str) {
-        self.set(key, Value::Text(text.to_owned()));
+        self.set(key, MetadataValue::Text(text.to_owned()));
     }
 
     pub(crate) fn integer(&mut self, key: &str, number: u64) {
-        self.set(key, Value::Unsigned(number));
+        self.set(key, MetadataValue::Unsigned(number));
     }
 
     pub(crate) fn texts(&mut self, key: &str, texts: &[&str]) {
         let texts = texts.iter().map(|text| (*text).to_owned()).collect();
-        self.set(key, Value::Array(Array::Texts(texts)));
+        self.set(key, MetadataValue::Array(MetadataArray::Texts(texts)));
     }
 
     /// Adds a tensor of shape `[out, in]` or `[n]`, replacing an existing one of that name.
@@ -99,43 +99,49 @@ fn put_text(out: &mut Vec<u8>, text: &str) {
 
 /// Writes a value in the widest type of its kind. Narrow types are tested with bytes written by
 /// hand.
-fn put_value(out: &mut Vec<u8>, value: &Value) {
+fn put_value(out: &mut Vec<u8>, value: &MetadataValue) {
     let code: u32 = match value {
-        Value::Unsigned(_) => 10,
-        Value::Signed(_) => 11,
-        Value::Float(_) => 12,
-        Value::Bool(_) => 7,
-        Value::Text(_) => 8,
-        Value::Array(_) => 9,
+        MetadataValue::Unsigned(_) => 10,
+        MetadataValue::Signed(_) => 11,
+        MetadataValue::Float(_) => 12,
+        MetadataValue::Bool(_) => 7,
+        MetadataValue::Text(_) => 8,
+        MetadataValue::Array(_) => 9,
     };
     out.extend(code.to_le_bytes());
     match value {
-        Value::Unsigned(number) => out.extend(number.to_le_bytes()),
-        Value::Signed(number) => out.extend(number.to_le_bytes()),
-        Value::Float(number) => out.extend(number.to_le_bytes()),
-        Value::Bool(flag) => out.push(u8::from(*flag)),
-        Value::Text(text) => put_text(out, text),
-        Value::Array(array) => put_array(out, array),
+        MetadataValue::Unsigned(number) => out.extend(number.to_le_bytes()),
+        MetadataValue::Signed(number) => out.extend(number.to_le_bytes()),
+        MetadataValue::Float(number) => out.extend(number.to_le_bytes()),
+        MetadataValue::Bool(flag) => out.push(u8::from(*flag)),
+        MetadataValue::Text(text) => put_text(out, text),
+        MetadataValue::Array(array) => put_array(out, array),
     }
 }
 
-fn put_array(out: &mut Vec<u8>, array: &Array) {
+fn put_array(out: &mut Vec<u8>, array: &MetadataArray) {
     let code: u32 = match array {
-        Array::Unsigned(_) => 10,
-        Array::Signed(_) => 11,
-        Array::Floats(_) => 12,
-        Array::Bools(_) => 7,
-        Array::Texts(_) => 8,
-        Array::Arrays(_) => 9,
+        MetadataArray::Unsigned(_) => 10,
+        MetadataArray::Signed(_) => 11,
+        MetadataArray::Floats(_) => 12,
+        MetadataArray::Bools(_) => 7,
+        MetadataArray::Texts(_) => 8,
+        MetadataArray::Arrays(_) => 9,
     };
     out.extend(code.to_le_bytes());
     out.extend((array.len() as u64).to_le_bytes());
     match array {
-        Array::Unsigned(items) => items.iter().for_each(|item| out.extend(item.to_le_bytes())),
-        Array::Signed(items) => items.iter().for_each(|item| out.extend(item.to_le_bytes())),
-        Array::Floats(items) => items.iter().for_each(|item| out.extend(item.to_le_bytes())),
-        Array::Bools(items) => items.iter().for_each(|item| out.push(u8::from(*item))),
-        Array::Texts(items) => items.iter().for_each(|item| put_text(out, item)),
-        Array::Arrays(items) => items.iter().for_each(|item| put_array(out, item)),
+        MetadataArray::Unsigned(items) => {
+            items.iter().for_each(|item| out.extend(item.to_le_bytes()))
+        }
+        MetadataArray::Signed(items) => {
+            items.iter().for_each(|item| out.extend(item.to_le_bytes()))
+        }
+        MetadataArray::Floats(items) => {
+            items.iter().for_each(|item| out.extend(item.to_le_bytes()))
+        }
+        MetadataArray::Bools(items) => items.iter().for_each(|item| out.push(u8::from(*item))),
+        MetadataArray::Texts(items) => items.iter().for_each(|item| put_text(out, item)),
+        MetadataArray::Arrays(items) => items.iter().for_each(|item| put_array(out, item)),
     }
 }

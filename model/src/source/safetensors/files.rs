@@ -23,7 +23,7 @@ const HEADER_BYTES_MAX: u64 = 256 << 20;
 pub(super) struct Checkpoint {
     pub(super) directory: PathBuf,
     files: Vec<Shard>,
-    tensors: HashMap<String, Stretch>,
+    tensors: HashMap<String, ByteRange>,
     /// File names of tensors according to the index, which takes precedence if several files
     /// contain a tensor.
     assigned: HashMap<String, String>,
@@ -37,14 +37,14 @@ struct Shard {
 
 /// Location of a tensor.
 #[derive(Debug, Clone)]
-pub(super) struct Stretch {
+pub(super) struct ByteRange {
     file: usize,
     offset_bytes: u64,
     pub(super) stored: Stored,
     pub(super) shape: Vec<usize>,
 }
 
-impl Stretch {
+impl ByteRange {
     /// Returns the number of elements of the tensor. The header was checked for overflow.
     pub(super) fn elements(&self) -> usize {
         self.shape.iter().product()
@@ -96,7 +96,7 @@ impl Checkpoint {
         }
         let index = self.files.len();
         for (name, info) in metadata.tensors() {
-            let stretch = Stretch {
+            let stretch = ByteRange {
                 file: index,
                 offset_bytes: data_start + info.data_offsets.0 as u64,
                 stored: info.dtype,
@@ -122,7 +122,7 @@ impl Checkpoint {
     }
 
     /// Returns the tensor with the given name.
-    pub(super) fn get(&self, name: &str) -> Option<&Stretch> {
+    pub(super) fn get(&self, name: &str) -> Option<&ByteRange> {
         self.tensors.get(name)
     }
 
@@ -130,7 +130,7 @@ impl Checkpoint {
     ///
     /// # Errors
     /// A missing tensor.
-    pub(super) fn require(&self, name: &str) -> Result<&Stretch, SourceError> {
+    pub(super) fn require(&self, name: &str) -> Result<&ByteRange, SourceError> {
         self.get(name).ok_or_else(|| SourceError::Missing {
             path: self.directory.display().to_string(),
             tensor: name.to_owned(),
@@ -138,7 +138,7 @@ impl Checkpoint {
     }
 
     /// Returns the path of the file that contains a tensor.
-    pub(super) fn path(&self, stretch: &Stretch) -> &Path {
+    pub(super) fn path(&self, stretch: &ByteRange) -> &Path {
         &self.files[stretch.file].path
     }
 
@@ -151,7 +151,7 @@ impl Checkpoint {
     /// If the tensor does not have that many elements.
     pub(super) fn read(
         &self,
-        stretch: &Stretch,
+        stretch: &ByteRange,
         first: usize,
         out: &mut [u8],
     ) -> Result<(), SourceError> {

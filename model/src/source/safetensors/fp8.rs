@@ -4,15 +4,15 @@
 use half::{bf16, f16};
 use safetensors::tensor::Dtype as Stored;
 
-use super::files::{Checkpoint, Stretch};
+use super::files::{ByteRange, Checkpoint};
 use crate::source::SourceError;
 use crate::source::float8::e4m3;
 
 /// A matrix and its factors.
 #[derive(Debug)]
 pub(super) struct Matrix<'a> {
-    weight: &'a Stretch,
-    factors: &'a Stretch,
+    weight: &'a ByteRange,
+    factors: &'a ByteRange,
     /// Number of rows and inputs that share a factor.
     block: (usize, usize),
 }
@@ -26,7 +26,7 @@ impl<'a> Matrix<'a> {
     pub(super) fn new(
         files: &'a Checkpoint,
         name: &str,
-        weight: &'a Stretch,
+        weight: &'a ByteRange,
         block: Option<(usize, usize)>,
     ) -> Result<Matrix<'a>, SourceError> {
         let tensor = format!("{name}_scale_inv");

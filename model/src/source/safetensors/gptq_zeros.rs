@@ -24,24 +24,24 @@ const SAME: u32 = 0x8888_8888;
 /// Contradictory tensors, or a file that ends early.
 pub(super) fn resolve(
     files: &Checkpoint,
-    said: Quantization,
+    declared: Quantization,
 ) -> Result<(Quantization, Option<String>), SourceError> {
-    let Quantization::Gptq { group, zeros, symmetric: true } = said else {
-        return Ok((said, None));
+    let Quantization::Gptq { group, zeros, symmetric: true } = declared else {
+        return Ok((declared, None));
     };
-    let found = match seen(files)? {
-        Seen { less_one: true, same: true, other: false } => {
+    let found = match observe_zeros(files)? {
+        ObservedZeros { less_one: true, same: true, other: false } => {
             let reason = "some of its matrices store zeros as GPTQ's first format does and some \
                           as its second does; quantise the model again";
             return Err(format_error(&files.directory, reason.to_owned()));
         }
-        Seen { less_one: true, same: false, other: false } => StoredZeros::LessOne,
-        Seen { less_one: false, same: true, other: false } => StoredZeros::Same,
+        ObservedZeros { less_one: true, same: false, other: false } => StoredZeros::LessOne,
+        ObservedZeros { less_one: false, same: true, other: false } => StoredZeros::Same,
         // Not actually symmetric, or without zero points.
         _ => zeros,
     };
     if found == zeros {
-        return Ok((said, None));
+        return Ok((declared, None));
     }
     let (format, found_format) = match found {
         StoredZeros::Same => ("gptq", "gptq_v2"),
@@ -56,18 +56,18 @@ pub(super) fn resolve(
 
 /// Kinds of words that occur.
 #[derive(Debug, Default)]
-struct Seen {
+struct ObservedZeros {
     less_one: bool,
     same: bool,
     other: bool,
 }
 
 /// Inspects the zero points of tensors spread over the checkpoint.
-fn seen(files: &Checkpoint) -> Result<Seen, SourceError> {
+fn observe_zeros(files: &Checkpoint) -> Result<ObservedZeros, SourceError> {
     let mut names: Vec<&str> = files.names().filter(|name| name.ends_with(".qzeros")).collect();
     names.sort_unstable();
     let step = names.len().div_ceil(TENSORS_MAX).max(1);
-    let mut seen = Seen::default();
+    let mut seen = ObservedZeros::default();
     for name in names.into_iter().step_by(step) {
         let stretch = files.require(name)?;
         if !matches!(stretch.stored, Stored::I32 | Stored::U32) {

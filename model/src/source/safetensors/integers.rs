@@ -10,8 +10,8 @@
 use half::{bf16, f16};
 use safetensors::tensor::Dtype as Stored;
 
-use super::files::{Checkpoint, Stretch, format_error};
-use crate::quantization::{Group, Quantization, StoredZeros};
+use super::files::{ByteRange, Checkpoint, format_error};
+use crate::quantization::{QuantGroup, Quantization, StoredZeros};
 use crate::source::{SourceError, StoredType};
 
 /// Number of integers in a word.
@@ -24,11 +24,11 @@ const AWQ_PLACES: [usize; WORD] = [0, 4, 1, 5, 2, 6, 3, 7];
 /// A matrix that is stored in three tensors.
 #[derive(Debug)]
 pub(super) struct Matrix<'a> {
-    integers: &'a Stretch,
-    scales: &'a Stretch,
-    zeros: &'a Stretch,
+    integers: &'a ByteRange,
+    scales: &'a ByteRange,
+    zeros: &'a ByteRange,
     /// Group of each input, if the file contains it.
-    order: Option<&'a Stretch>,
+    order: Option<&'a ByteRange>,
     packing: Packing,
     inputs: usize,
     outputs: usize,
@@ -79,11 +79,11 @@ impl<'a> Matrix<'a> {
             _ => (0, 0),
         };
         let group = match group {
-            Group::Inputs(size) => size.min(inputs).max(1),
-            Group::Row => inputs.max(1),
+            QuantGroup::Inputs(size) => size.min(inputs).max(1),
+            QuantGroup::Row => inputs.max(1),
         };
         let groups = inputs.div_ceil(group);
-        let types: [(&Stretch, &str, &[Stored], Vec<usize>); 3] = [
+        let types: [(&ByteRange, &str, &[Stored], Vec<usize>); 3] = [
             (integers, "qweight", &[Stored::I32, Stored::U32], integers.shape.clone()),
             (scales, "scales", &[Stored::F16, Stored::BF16, Stored::F32], vec![groups, outputs]),
             (zeros, "qzeros", &[Stored::I32, Stored::U32], vec![groups, outputs / WORD]),
@@ -283,7 +283,7 @@ fn word_span(first: usize, count: usize) -> (usize, usize) {
 /// Returns `count` elements, starting at `first`, of each line of a tensor with `lines` lines.
 fn lines(
     files: &Checkpoint,
-    stretch: &Stretch,
+    stretch: &ByteRange,
     lines: usize,
     (first, count): (usize, usize),
 ) -> Result<Vec<u8>, SourceError> {
@@ -302,7 +302,7 @@ fn lines(
 
 fn words(
     files: &Checkpoint,
-    stretch: &Stretch,
+    stretch: &ByteRange,
     count: usize,
     span: (usize, usize),
 ) -> Result<Vec<u32>, SourceError> {

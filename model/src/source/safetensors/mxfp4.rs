@@ -3,7 +3,7 @@
 
 use safetensors::tensor::Dtype as Stored;
 
-use super::files::{Checkpoint, Stretch};
+use super::files::{ByteRange, Checkpoint};
 use crate::source::SourceError;
 
 /// Number of inputs that share an exponent, and the number of bytes that contain them.
@@ -20,8 +20,8 @@ const VALUES: [f32; 16] =
 /// A matrix that is stored in two tensors. All dimensions before the inputs count as rows.
 #[derive(Debug)]
 pub(super) struct Matrix<'a> {
-    blocks: &'a Stretch,
-    exponents: &'a Stretch,
+    blocks: &'a ByteRange,
+    exponents: &'a ByteRange,
 }
 
 impl<'a> Matrix<'a> {

@@ -4,11 +4,11 @@
 use std::path::PathBuf;
 
 use super::*;
-use crate::known::known;
+use crate::known::find_known;
 use crate::ops::Op;
-use crate::source::Part;
+use crate::source::TensorPart;
 
-const DOWN: TensorId = TensorId::Layer { layer: 0, op: Op::Down, part: Part::Matrix };
+const DOWN: TensorId = TensorId::Layer { layer: 0, op: Op::Down, part: TensorPart::Matrix };
 const STEM: &str = "model.layers.0.mlp.down_proj";
 const OUTPUTS: usize = 24;
 const INPUTS: usize = 64;
@@ -25,7 +25,7 @@ const NAMES: [&str; 8] = [
 ];
 
 fn config() -> ModelConfig {
-    let mut config = known("smollm2-135m").expect("known").config;
+    let mut config = find_known("smollm2-135m").expect("known").config;
     (config.hidden_size, config.ffn_size, config.num_layers) = (OUTPUTS, INPUTS, 1);
     config
 }
@@ -182,10 +182,10 @@ fn blocks_mean_what_is_expanded() {
         for (first, count) in [(0, OUTPUTS), (5, 7), (23, 1)] {
             let mut blocks = vec![0xaa; count * row_bytes];
             match &parts[0].form {
-                Form::Packed(Packed::Mxfp4(matrix)) => {
+                StorageFormat::Packed(PackedFormat::Mxfp4(matrix)) => {
                     matrix.read_blocks(&source.files, first, &mut blocks).expect(name);
                 }
-                Form::Packed(Packed::Integers(matrix)) => {
+                StorageFormat::Packed(PackedFormat::Integers(matrix)) => {
                     matrix.read_blocks(&source.files, stored, first, &mut blocks).expect(name);
                 }
                 _ => panic!("{name} has no blocks"),

@@ -1,19 +1,19 @@
 use safetensors::tensor::TensorView;
 
 use super::*;
-use crate::known::known;
+use crate::known::find_known;
 use crate::ops::Op;
-use crate::source::Part;
+use crate::source::TensorPart;
 
 /// A LLaMA that is small enough to generate whole checkpoints in a test.
 fn config() -> ModelConfig {
-    let mut config = known("smollm2-135m").expect("known").config;
+    let mut config = find_known("smollm2-135m").expect("known").config;
     (config.hidden_size, config.ffn_size, config.vocab_size) = (8, 12, 10);
     (config.num_heads, config.num_kv_heads, config.head_dim, config.num_layers) = (2, 1, 4, 1);
     config
 }
 
-const DOWN: TensorId = TensorId::Layer { layer: 0, op: Op::Down, part: Part::Matrix };
+const DOWN: TensorId = TensorId::Layer { layer: 0, op: Op::Down, part: TensorPart::Matrix };
 const DOWN_NAME: &str = "model.layers.0.mlp.down_proj.weight";
 const EMBEDDING_NAME: &str = "model.embed_tokens.weight";
 
@@ -118,7 +118,7 @@ fn what_does_not_fit_the_configuration_is_refused() {
     assert!(matches!(source.shape(DOWN), Err(SourceError::Shape { .. })));
     let read = source.read_f32(TensorId::Embedding, 0, &mut [0.0; 8]);
     assert!(matches!(read, Err(SourceError::Type { .. })));
-    let missing = TensorId::Layer { layer: 0, op: Op::Q, part: Part::Matrix };
+    let missing = TensorId::Layer { layer: 0, op: Op::Q, part: TensorPart::Matrix };
     assert!(matches!(source.shape(missing), Err(SourceError::Missing { .. })));
 }
 

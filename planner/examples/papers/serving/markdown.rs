@@ -31,7 +31,7 @@ pub fn render(papers: &[Paper]) -> Result<String, String> {
 
 const HEAD: &str = "\n# Serving\n\n\
     Requests that come to a server, simulated iteration by iteration (`planner/src/serving`) with \
-    the schedulers of `schedule/src/hybrid`; `planner/papers/serving` has the runs. Ratios of \
+    the schedulers of `scheduler/src/hybrid`; `planner/papers/serving` has the runs. Ratios of \
     throughputs: *window* counts requests from 30% to 70% of the completions, as NEO's evaluation \
     does, *makespan* the whole run. The error is what is compared less the paper's value. Machines \
     are `planner/machines`, whose rates of memory and arithmetic are choices where a paper prints \
@@ -82,7 +82,7 @@ fn row(
     ratio: &Ratio,
 ) -> String {
     let served = &ratio.served;
-    let ms = |spread: Option<planner::serving::Spread>| {
+    let ms = |spread: Option<planner::serving::LatencyDistribution>| {
         spread.map_or_else(|| "-".to_owned(), |spread| format!("{:.0}", spread.mean_ms))
     };
     let cause = match is_within {

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use model::config::Dtype;
-use model::known::known as known_model;
-use planner::machine::known as known_machine;
-use planner::serving::{Arrival, Served, ServingCosts, simulate};
-use schedule::hybrid::{Lags, Limits, Policy};
+use model::known::find_known as known_model;
+use planner::machine::find_bundled as known_machine;
+use planner::serving::{RequestArrival, ServingCosts, ServingResults, simulate};
+use scheduler::hybrid::{DeferredRows, IterationLimits, SchedulingPolicy};
 
 use super::cells::{By, Figure, Series};
 
@@ -18,20 +18,20 @@ const SEED: u64 = 1;
 
 /// Cache of simulated runs.
 #[derive(Debug, Default)]
-pub struct Runs(BTreeMap<(String, String, u32, Policy), Served>);
+pub struct Runs(BTreeMap<(String, String, u32, SchedulingPolicy), ServingResults>);
 
 /// Results of two policies to be compared.
 #[derive(Debug, Clone)]
 pub struct Ratio {
-    pub served: Served,
-    pub over: Served,
+    pub served: ServingResults,
+    pub over: ServingResults,
 }
 
 impl Ratio {
     /// Returns the ratio of requests per second between 30% and 70% of the completions, which is
     /// the window of NEO's evaluation.
     pub fn window(&self) -> f64 {
-        let rate = |served: &Served| served.window_requests_per_s.unwrap_or(f64::NAN);
+        let rate = |served: &ServingResults| served.window_requests_per_s.unwrap_or(f64::NAN);
         rate(&self.served) / rate(&self.over)
     }
 
@@ -60,7 +60,7 @@ impl Runs {
         series: &Series,
         output: u32,
     ) -> Result<Ratio, String> {
-        let mut served = |name: &str| -> Result<Served, String> {
+        let mut served = |name: &str| -> Result<ServingResults, String> {
             let policy = policy(name)?;
             let key = (figure.model.clone(), series.machine.clone(), output, policy);
             if let Some(known) = self.0.get(&key) {
@@ -74,12 +74,17 @@ impl Runs {
     }
 }
 
-fn policy(name: &str) -> Result<Policy, String> {
-    let found = Policy::ALL.into_iter().find(|policy| policy.name() == name);
+fn policy(name: &str) -> Result<SchedulingPolicy, String> {
+    let found = SchedulingPolicy::ALL.into_iter().find(|policy| policy.name() == name);
     found.ok_or_else(|| format!("there is no policy {name}"))
 }
 
-fn run(figure: &Figure, series: &Series, output: u32, policy: Policy) -> Result<Served, String> {
+fn run(
+    figure: &Figure,
+    series: &Series,
+    output: u32,
+    policy: SchedulingPolicy,
+) -> Result<ServingResults, String> {
     let model = known_model(&figure.model).ok_or_else(|| format!("no model {}", figure.model))?;
     let config = model.config;
     let machine = known_machine(&series.machine);
@@ -91,30 +96,33 @@ fn run(figure: &Figure, series: &Series, output: u32, policy: Policy) -> Result<
     let layers = config.num_layers as u32;
     let position_bytes = config.kv_bytes_per_position(Dtype::Bf16) as u64 * u64::from(layers);
     let host_positions = u64::from(series.host_gb) * 1_000_000_000 / position_bytes;
-    let limits = Limits {
+    let limits = IterationLimits {
         rows: figure.rows,
         page_positions: PAGE_POSITIONS,
         device_pages: match policy {
-            Policy::GpuOnly => figure.device_pages,
+            SchedulingPolicy::GpuOnly => figure.device_pages,
             _ => figure.device_pages * layers / (layers + 1),
         },
         host_pages: (host_positions / u64::from(PAGE_POSITIONS)) as u32,
         patience: u32::MAX,
-        lags: Lags::Together,
+        deferred_rows: DeferredRows::SameLayer,
     };
     let arrivals = arrivals(figure.requests, figure.input, output);
     Ok(simulate(policy, &arrivals, &limits, &costs))
 }
 
 /// Returns simultaneous requests with lengths that are uniformly distributed around their means.
-fn arrivals(requests: u32, input: u32, output: u32) -> Vec<Arrival> {
+fn arrivals(requests: u32, input: u32, output: u32) -> Vec<RequestArrival> {
     let mut state = SEED;
     let mut length = |mean: u32| {
         let factor = 1.0 - SPREAD + 2.0 * SPREAD * unit(&mut state);
         (f64::from(mean) * factor).round().max(1.0) as u32
     };
-    let one =
-        |_| Arrival { at_ms: 0.0, prompt_tokens: length(input), answer_tokens: length(output) };
+    let one = |_| RequestArrival {
+        at_ms: 0.0,
+        prompt_tokens: length(input),
+        answer_tokens: length(output),
+    };
     (0..requests).map(one).collect()
 }
 

@@ -10,15 +10,15 @@ mod output;
 mod rank;
 mod subsets;
 
-pub use output::{Output, TermsMs};
+pub use output::{SearchOutput, TermsMs};
 
-use super::closed_form::{Candidate, Costs, Terms};
-use super::cost::{CostModel, Paper, Simulated};
-use super::table::{CostName, Table, TableError};
+use super::closed_form::{LatencyTerms, LayerCandidate, TableTimes};
+use super::cost::{ClosedFormModel, CostModel, TimelineModel};
+use super::table::{CostModelName, OperationTable, TableError};
 use super::time::Ps;
 
 use rank::Rank;
-use subsets::Walk;
+use subsets::SearchMethod;
 
 /// Number of candidates up to which each is priced.
 const EXHAUSTIVE_MAX: u64 = 1 << 16;
@@ -27,22 +27,22 @@ const FINALISTS: usize = 64;
 
 /// A candidate and its cost.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Choice {
-    pub candidate: Candidate,
+pub struct RankedCandidate {
+    pub candidate: LayerCandidate,
     /// Terms of the closed form.
-    pub terms: Terms,
+    pub terms: LatencyTerms,
     /// Latency by the cost model that chose.
     pub latency: Ps,
 }
 
 /// Result of a search.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SearchResult {
+pub struct LayerSearchResult {
     /// Name of the cost model that chose.
     pub cost: &'static str,
-    pub best: Choice,
+    pub best: RankedCandidate,
     /// The next best map with another interval or compression, if there is one.
-    pub runner_up: Option<Choice>,
+    pub runner_up: Option<RankedCandidate>,
     /// Size of the search space, each candidate either priced or excluded by a bound.
     pub candidates: u64,
     /// True if each candidate was priced.
@@ -52,17 +52,19 @@ pub struct SearchResult {
 /// Searches with the cost model that the table names.
 ///
 /// # Errors
-/// A table that [`Table::validate`] refuses.
-pub fn search(table: &Table) -> Result<SearchResult, TableError> {
+/// A table that [`OperationTable::validate`] refuses.
+pub fn search(table: &OperationTable) -> Result<LayerSearchResult, TableError> {
     table.validate()?;
     Ok(match table.cost {
-        CostName::Paper => search_with(table, &Paper, all_intervals(table)),
-        CostName::Simulated => search_with(table, &Simulated::of(table), all_intervals(table)),
+        CostModelName::Paper => search_with(table, &ClosedFormModel, all_intervals(table)),
+        CostModelName::Simulated => {
+            search_with(table, &TimelineModel::new(table), all_intervals(table))
+        }
     })
 }
 
 /// Returns every half-open interval of the list, the empty one once, as `[0, 0)`.
-pub fn all_intervals(table: &Table) -> Vec<(usize, usize)> {
+pub fn all_intervals(table: &OperationTable) -> Vec<(usize, usize)> {
     let count = table.ops.len();
     let filled = (0..count).flat_map(|start| (start + 1..=count).map(move |end| (start, end)));
     std::iter::once((0, 0)).chain(filled).collect()
@@ -71,57 +73,61 @@ pub fn all_intervals(table: &Table) -> Vec<(usize, usize)> {
 /// Searches the given intervals with the given cost model; `intervals` is not empty, the table is
 /// valid.
 pub fn search_with(
-    table: &Table,
+    table: &OperationTable,
     model: &dyn CostModel,
     intervals: Vec<(usize, usize)>,
-) -> SearchResult {
-    let costs = Costs::of(table);
+) -> LayerSearchResult {
+    let costs = TableTimes::from_table(table);
     let candidates = count(table, &costs, &intervals);
-    let walk = if candidates > EXHAUSTIVE_MAX { Walk::BranchAndBound } else { Walk::Exhaustive };
+    let walk = if candidates > EXHAUSTIVE_MAX {
+        SearchMethod::BranchAndBound
+    } else {
+        SearchMethod::Exhaustive
+    };
     let finalists = finalists(table, &costs, intervals, walk);
-    let mut choices: Vec<(Ps, Rank, Choice)> = finalists
+    let mut choices: Vec<(Ps, Rank, RankedCandidate)> = finalists
         .into_iter()
         .map(|(rank, candidate, terms)| {
             let latency = model.latency(&candidate, &terms);
-            (latency, rank, Choice { candidate, terms, latency })
+            (latency, rank, RankedCandidate { candidate, terms, latency })
         })
         .collect();
     choices.sort_by(|a, b| (a.0, &a.1).cmp(&(b.0, &b.1)));
     let mut choices = choices.into_iter().map(|(.., choice)| choice);
     let nothing = || {
-        let candidate = Candidate::plain(0, 0);
+        let candidate = LayerCandidate::plain(0, 0);
         let terms = costs.terms(&candidate);
-        Choice { latency: model.latency(&candidate, &terms), candidate, terms }
+        RankedCandidate { latency: model.latency(&candidate, &terms), candidate, terms }
     };
-    SearchResult {
+    LayerSearchResult {
         cost: model.name(),
         best: choices.next().unwrap_or_else(nothing),
         runner_up: choices.next(),
         candidates,
-        exhaustive: walk == Walk::Exhaustive,
+        exhaustive: walk == SearchMethod::Exhaustive,
     }
 }
 
 /// Returns the number of (interval, compression, set of NVMe weights) combinations.
-fn count(table: &Table, costs: &Costs, intervals: &[(usize, usize)]) -> u64 {
+fn count(table: &OperationTable, costs: &TableTimes, intervals: &[(usize, usize)]) -> u64 {
     let sets = |(start, end): (usize, usize)| {
         let choices = costs.ops[start..end].iter().filter(|op| op.can_come_from_nvme).count();
         let bits = if table.nvme { choices as u32 } else { 0 };
         1u64.checked_shl(bits).unwrap_or(u64::MAX)
     };
-    let cases = table.compression.cases().len() as u64;
+    let cases = table.compression.search_cases().len() as u64;
     let all = intervals.iter().fold(0u64, |sum, interval| sum.saturating_add(sets(*interval)));
     all.saturating_mul(cases)
 }
 
 /// Returns the best few of the best candidates of each interval and compression, best first.
 fn finalists(
-    table: &Table,
-    costs: &Costs,
+    table: &OperationTable,
+    costs: &TableTimes,
     intervals: Vec<(usize, usize)>,
-    walk: Walk,
-) -> Vec<(Rank, Candidate, Terms)> {
-    let cases = table.compression.cases();
+    walk: SearchMethod,
+) -> Vec<(Rank, LayerCandidate, LatencyTerms)> {
+    let cases = table.compression.search_cases();
     let mut rooms: Vec<(Ps, bool, (usize, usize))> = cases
         .iter()
         .flat_map(|case| intervals.iter().map(move |interval| (*case, *interval)))
@@ -129,7 +135,7 @@ fn finalists(
         .collect();
     // The most promising come first, so that the bound prunes early.
     rooms.sort_unstable();
-    let mut kept: Vec<(Rank, Candidate, Terms)> = Vec::with_capacity(FINALISTS + 1);
+    let mut kept: Vec<(Rank, LayerCandidate, LatencyTerms)> = Vec::with_capacity(FINALISTS + 1);
     for (_, compressed, interval) in rooms {
         let limit = if kept.len() == FINALISTS { kept.last().map(|last| &last.0) } else { None };
         let found = subsets::best(costs, interval, compressed, table.nvme, walk, limit);

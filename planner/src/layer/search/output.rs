@@ -2,11 +2,11 @@
 
 use serde::Serialize;
 
-use crate::layer::closed_form::Terms;
-use crate::layer::table::Table;
+use crate::layer::closed_form::LatencyTerms;
+use crate::layer::table::OperationTable;
 use crate::layer::time::Ps;
 
-use super::SearchResult;
+use super::LayerSearchResult;
 
 /// The terms of the maximum in ms; 0 for those that the map does not use.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -17,8 +17,8 @@ pub struct TermsMs {
     pub s2d: f64,
 }
 
-impl From<&Terms> for TermsMs {
-    fn from(terms: &Terms) -> TermsMs {
+impl From<&LatencyTerms> for TermsMs {
+    fn from(terms: &LatencyTerms) -> TermsMs {
         let or_zero = |term: Option<Ps>| term.unwrap_or_default().ms();
         TermsMs {
             cpu: terms.cpu.ms(),
@@ -31,7 +31,7 @@ impl From<&Terms> for TermsMs {
 
 /// The chosen map, by names.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Output {
+pub struct SearchOutput {
     /// `[i, j)`; the CPU alone is `[0, 0]`.
     pub gpu_interval: [usize; 2],
     pub gpu_ops: Vec<String>,
@@ -46,13 +46,13 @@ pub struct Output {
     pub candidates: u64,
 }
 
-impl Output {
+impl SearchOutput {
     /// Returns the output for a search of `table`.
-    pub fn of(table: &Table, found: &SearchResult) -> Output {
+    pub fn new(table: &OperationTable, found: &LayerSearchResult) -> SearchOutput {
         let best = &found.best;
         let (start, end) = best.candidate.interval;
         let name = |index: usize| table.ops[index].name.clone();
-        Output {
+        SearchOutput {
             gpu_interval: [start, end],
             gpu_ops: (start..end).map(name).collect(),
             compression: best.candidate.compressed,

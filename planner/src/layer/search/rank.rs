@@ -1,6 +1,6 @@
 //! Total order of candidates, with tie-breaking.
 
-use crate::layer::closed_form::{Candidate, Terms};
+use crate::layer::closed_form::{LatencyTerms, LayerCandidate};
 use crate::layer::time::Ps;
 
 /// Smaller is better, field by field: latency, imbalance, number of GPU operations, number of
@@ -18,7 +18,7 @@ pub(crate) struct Rank {
 }
 
 impl Rank {
-    pub(crate) fn of(candidate: &Candidate, terms: &Terms) -> Rank {
+    pub(crate) fn new(candidate: &LayerCandidate, terms: &LatencyTerms) -> Rank {
         let (start, end) = candidate.interval;
         Rank {
             latency: terms.latency(),

@@ -1,13 +1,13 @@
 //! Tests of the search space, its traversal, and the results that are kept.
 
-use crate::layer::closed_form::Costs;
-use crate::layer::table::{Compression, OpCost, Table};
+use crate::layer::closed_form::TableTimes;
+use crate::layer::table::{Compression, OpCost, OperationTable};
 
 use super::subsets;
-use super::subsets::Walk;
-use super::{Output, all_intervals, search};
+use super::subsets::SearchMethod;
+use super::{SearchOutput, all_intervals, search};
 
-fn table(ops: usize) -> Table {
+fn table(ops: usize) -> OperationTable {
     let op = |index: usize| {
         let spread = |factor: usize| ((index * factor + 3) % 17) as f64 + 0.25;
         OpCost {
@@ -23,7 +23,7 @@ fn table(ops: usize) -> Table {
     };
     let ops = (0..ops).map(op).collect();
     let text = r#"{"ops":[{"name":"x"}],"compression":"search","nvme":true,"cost":"paper"}"#;
-    Table { ops, batches: 2, ..Table::from_json(text).expect("a table") }
+    OperationTable { ops, batches: 2, ..OperationTable::from_json(text).expect("a table") }
 }
 
 #[test]
@@ -32,9 +32,9 @@ fn the_space_has_every_interval_once() {
     let intervals = all_intervals(&table);
     assert_eq!(intervals.len(), 67);
     assert!(intervals.contains(&(0, 11)) && intervals.contains(&(10, 11)));
-    let plain = Table { nvme: false, compression: Compression::Off, ..table.clone() };
+    let plain = OperationTable { nvme: false, compression: Compression::Off, ..table.clone() };
     assert_eq!(search(&plain).expect("found").candidates, 67);
-    let both = Table { nvme: false, ..table };
+    let both = OperationTable { nvme: false, ..table };
     assert_eq!(search(&both).expect("found").candidates, 134);
 }
 
@@ -60,15 +60,15 @@ fn branch_and_bound_finds_what_the_exhaustive_walk_finds() {
                         OpCost { name: format!("twin{index}"), ..table.ops[7].clone() };
                 }
             }
-            let costs = Costs::of(&table);
+            let costs = TableTimes::from_table(&table);
             for compressed in [false, true] {
                 for interval in all_intervals(&table) {
                     let best = |walk| {
                         subsets::best(&costs, interval, compressed, true, walk, None)
                             .expect("an interval has a best")
                     };
-                    let (rank, candidate, terms) = best(Walk::BranchAndBound);
-                    let exhaustive = best(Walk::Exhaustive);
+                    let (rank, candidate, terms) = best(SearchMethod::BranchAndBound);
+                    let exhaustive = best(SearchMethod::Exhaustive);
                     assert_eq!((&rank, &candidate), (&exhaustive.0, &exhaustive.1));
                     assert_eq!(terms, costs.terms(&candidate));
                     // A limit that the best candidate meets keeps it; a limit that it does not meet
@@ -78,7 +78,7 @@ fn branch_and_bound_finds_what_the_exhaustive_walk_finds() {
                         interval,
                         compressed,
                         true,
-                        Walk::BranchAndBound,
+                        SearchMethod::BranchAndBound,
                         Some(&rank),
                     );
                     assert_eq!(limited.map(|found| found.1), Some(candidate));
@@ -99,7 +99,7 @@ fn a_large_space_is_searched_by_bounds() {
 #[test]
 fn the_cpu_alone_is_the_empty_interval() {
     let text = r#"{"ops":[{"name":"a","cpu_ms":1,"h2d_ms":9},{"name":"b","cpu_ms":1,"h2d_ms":9}]}"#;
-    let mut table = Table::from_json(text).expect("a table");
+    let mut table = OperationTable::from_json(text).expect("a table");
     for cost in ["paper", "simulated"] {
         table.cost = serde_json::from_value(cost.into()).expect("a cost model");
         let found = search(&table).expect("found");
@@ -113,8 +113,8 @@ fn the_cpu_alone_is_the_empty_interval() {
 fn the_answer_has_exactly_its_fields() {
     let text = r#"{"ops":[{"name":"a","cpu_ms":9,"gpu_ms":1,"h2d_ms":2,"s2d_ms":1},
         {"name":"b","cpu_ms":1.5,"h2d_ms":9}],"nvme":true,"cost":"paper"}"#;
-    let table = Table::from_json(text).expect("a table");
-    let output = Output::of(&table, &search(&table).expect("found"));
+    let table = OperationTable::from_json(text).expect("a table");
+    let output = SearchOutput::new(&table, &search(&table).expect("found"));
     let expected = r#"{"gpu_interval":[0,1],"gpu_ops":["a"],"compression":false,"nvme":["a"],"terms_ms":{"cpu":1.5,"h2d":0.0,"dc":0.0,"s2d":1.0},"latency_ms":1.5,"imbalance_ms":1.5,"candidates":6}"#;
     assert_eq!(serde_json::to_string(&output).expect("numbers and names"), expected);
 }

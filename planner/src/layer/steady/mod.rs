@@ -14,11 +14,11 @@ mod tests;
 mod timeline;
 mod usage;
 
-pub use timeline::{Lane, LayerMap, Shape, Span, Timeline, timeline};
-pub use usage::Usage;
+pub use timeline::{LayerLane, LayerMap, LayerTimeline, OpSpan, SlotLimits, simulate_layers};
+pub use usage::LaneBusyTimes;
 
-use super::closed_form::Candidate;
-use super::table::Table;
+use super::closed_form::LayerCandidate;
+use super::table::OperationTable;
 use super::time::Ps;
 
 /// Number of layers until the start has no influence any more: slots let a lane run two layers
@@ -31,29 +31,33 @@ const TAIL_LAYERS: usize = 4;
 
 /// One layer in a long row of equal layers.
 #[derive(Debug, Clone)]
-pub struct Steady {
+pub struct SteadyRow {
     /// Time per layer, for all batches.
     pub latency: Ps,
     /// Usage over the layers of the mean.
-    pub usage: Usage,
+    pub usage: LaneBusyTimes,
     /// The whole row, for a Gantt chart.
-    pub timeline: Timeline,
+    pub timeline: LayerTimeline,
     /// Window of the timeline over which the mean is taken.
     pub window: (Ps, Ps),
 }
 
 /// Runs a row of equal layers and evaluates those in its middle.
-pub fn steady_layer(table: &Table, candidate: &Candidate, shape: &Shape) -> Steady {
+pub fn steady_layer(
+    table: &OperationTable,
+    candidate: &LayerCandidate,
+    shape: &SlotLimits,
+) -> SteadyRow {
     steady_map(table, &LayerMap::streamed(candidate, table.ops.len()), shape)
 }
 
 /// Runs a row of equal layers for a map that need not be an interval.
-pub fn steady_map(table: &Table, layer: &LayerMap, shape: &Shape) -> Steady {
+pub fn steady_map(table: &OperationTable, layer: &LayerMap, shape: &SlotLimits) -> SteadyRow {
     let layers = vec![layer.clone(); WARM_LAYERS + MEAN_LAYERS + TAIL_LAYERS];
-    let timeline = timeline(table, &layers, shape);
+    let timeline = simulate_layers(table, &layers, shape);
     let window =
         (timeline.layer_ends[WARM_LAYERS - 1], timeline.layer_ends[WARM_LAYERS + MEAN_LAYERS - 1]);
     let latency = Ps(window.1.saturating_sub(window.0).0 / MEAN_LAYERS as u128);
-    let usage = Usage::of(&timeline.spans, window);
-    Steady { latency, usage, timeline, window }
+    let usage = LaneBusyTimes::from_spans(&timeline.spans, window);
+    SteadyRow { latency, usage, timeline, window }
 }

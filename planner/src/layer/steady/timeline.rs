@@ -2,13 +2,13 @@
 
 use std::collections::HashMap;
 
-use crate::layer::closed_form::{Candidate, Costs};
-use crate::layer::table::Table;
+use crate::layer::closed_form::{LayerCandidate, TableTimes};
+use crate::layer::table::OperationTable;
 use crate::layer::time::Ps;
 
 /// An in-order queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Lane {
+pub enum LayerLane {
     Cpu,
     Gpu,
     H2d,
@@ -16,25 +16,26 @@ pub enum Lane {
     S2d,
 }
 
-impl Lane {
+impl LayerLane {
     /// All lanes, in the order of charts.
-    pub const ALL: [Lane; 5] = [Lane::Cpu, Lane::Gpu, Lane::Decompress, Lane::H2d, Lane::S2d];
+    pub const ALL: [LayerLane; 5] =
+        [LayerLane::Cpu, LayerLane::Gpu, LayerLane::Decompress, LayerLane::H2d, LayerLane::S2d];
 
     /// Returns the name in charts and reports.
     pub const fn name(self) -> &'static str {
         match self {
-            Lane::Cpu => "cpu",
-            Lane::Gpu => "gpu",
-            Lane::H2d => "h2d",
-            Lane::Decompress => "decompress",
-            Lane::S2d => "s2d",
+            LayerLane::Cpu => "cpu",
+            LayerLane::Gpu => "gpu",
+            LayerLane::H2d => "h2d",
+            LayerLane::Decompress => "decompress",
+            LayerLane::S2d => "s2d",
         }
     }
 }
 
 /// Constraints on a row of layers in addition to its operations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Shape {
+pub struct SlotLimits {
     /// Maximum number of layers whose streamed weights are on the device at once; at least 1.
     pub weight_slots: usize,
     /// Maximum number of batches whose streamed KV of an operation is on the device at once, whole
@@ -42,10 +43,10 @@ pub struct Shape {
     pub kv_slots: usize,
 }
 
-impl Default for Shape {
+impl Default for SlotLimits {
     /// The shape of the runtime's policies.
-    fn default() -> Shape {
-        Shape { weight_slots: 2, kv_slots: 2 }
+    fn default() -> SlotLimits {
+        SlotLimits { weight_slots: 2, kv_slots: 2 }
     }
 }
 
@@ -71,7 +72,7 @@ impl LayerMap {
     }
 
     /// Returns the map of a candidate for a layer of `ops` operations; nothing stays on the device.
-    pub fn streamed(candidate: &Candidate, ops: usize) -> LayerMap {
+    pub fn streamed(candidate: &LayerCandidate, ops: usize) -> LayerMap {
         LayerMap {
             nvme: candidate.nvme.clone(),
             ..LayerMap::of((0..ops).map(|op| candidate.on_gpu(op)).collect(), candidate.compressed)
@@ -86,8 +87,8 @@ impl LayerMap {
 
 /// Execution interval of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Span {
-    pub lane: Lane,
+pub struct OpSpan {
+    pub lane: LayerLane,
     pub layer: usize,
     /// `None` for a weight, which serves all batches.
     pub batch: Option<u32>,
@@ -99,19 +100,19 @@ pub struct Span {
 
 /// A row of layers over time.
 #[derive(Debug, Clone, Default)]
-pub struct Timeline {
+pub struct LayerTimeline {
     /// Everything that takes time, in the order of work.
-    pub spans: Vec<Span>,
+    pub spans: Vec<OpSpan>,
     /// Time at which the last batch leaves each layer.
     pub layer_ends: Vec<Ps>,
 }
 
 #[derive(Debug)]
-struct Builder<'a> {
-    table: &'a Table,
-    costs: Costs,
+struct TimelineBuilder<'a> {
+    table: &'a OperationTable,
+    costs: TableTimes,
     layers: &'a [LayerMap],
-    shape: &'a Shape,
+    shape: &'a SlotLimits,
     dependencies: Vec<Vec<usize>>,
     exits: Vec<usize>,
     /// Ring of KV slots of each operation: the first operation of its kind.
@@ -123,12 +124,12 @@ struct Builder<'a> {
     /// Time at which the weight slot of an operation and a parity was last read.
     weight_free: HashMap<(usize, usize), Ps>,
     /// Per ring: the number of uses so far, and the time at which each slot was last read.
-    kv_free: HashMap<Ring, (usize, Vec<Ps>)>,
-    timeline: Timeline,
+    kv_free: HashMap<KvRing, (usize, Vec<Ps>)>,
+    timeline: LayerTimeline,
 }
 
 /// Ring of KV slots that a kind's chunks take in turn: the kind, and the number of slots.
-type Ring = (usize, usize);
+type KvRing = (usize, usize);
 
 /// Progress of a batch.
 #[derive(Debug, Clone)]
@@ -140,12 +141,16 @@ struct Batch {
 }
 
 /// Runs a row of layers.
-pub fn timeline(table: &Table, layers: &[LayerMap], shape: &Shape) -> Timeline {
+pub fn simulate_layers(
+    table: &OperationTable,
+    layers: &[LayerMap],
+    shape: &SlotLimits,
+) -> LayerTimeline {
     let ops = table.ops.len();
     let batch = Batch { entered: Ps::ZERO, ends: vec![Ps::ZERO; ops] };
-    let mut builder = Builder {
+    let mut builder = TimelineBuilder {
         table,
-        costs: Costs::of(table),
+        costs: TableTimes::from_table(table),
         layers,
         shape,
         dependencies: table.dependencies(),
@@ -156,7 +161,7 @@ pub fn timeline(table: &Table, layers: &[LayerMap], shape: &Shape) -> Timeline {
         arrived: HashMap::new(),
         weight_free: HashMap::new(),
         kv_free: HashMap::new(),
-        timeline: Timeline { spans: Vec::new(), layer_ends: vec![Ps::ZERO; layers.len()] },
+        timeline: LayerTimeline { spans: Vec::new(), layer_ends: vec![Ps::ZERO; layers.len()] },
     };
     for segment in segments(layers, ops) {
         for batch in 0..table.batches as usize {
@@ -191,7 +196,7 @@ fn segments(layers: &[LayerMap], ops: usize) -> Vec<Vec<(usize, usize)>> {
 }
 
 /// Returns the ring of each operation. Chunks of one operation share slots.
-fn kinds(table: &Table) -> Vec<usize> {
+fn kinds(table: &OperationTable) -> Vec<usize> {
     let base = |index: usize| {
         let op = &table.ops[index];
         match (op.chunk, op.name.rsplit_once('.')) {
@@ -203,7 +208,7 @@ fn kinds(table: &Table) -> Vec<usize> {
     (0..table.ops.len()).map(|index| first(index).unwrap_or(index)).collect()
 }
 
-impl Builder<'_> {
+impl TimelineBuilder<'_> {
     /// Runs one operation of one batch, with the transfers that it needs.
     fn run(&mut self, layer: usize, op: usize, batch: usize) {
         let map = &self.layers[layer];
@@ -212,9 +217,9 @@ impl Builder<'_> {
         let before = self.dependencies[op].iter().map(|other| state.ends[*other]).max();
         let mut ready = before.unwrap_or(state.entered);
         let (lane, duration) = if on_gpu {
-            (Lane::Gpu, self.costs.ops[op].gpu)
+            (LayerLane::Gpu, self.costs.ops[op].gpu)
         } else {
-            (Lane::Cpu, self.costs.ops[op].cpu)
+            (LayerLane::Cpu, self.costs.ops[op].cpu)
         };
         let duration = duration.saturating_sub(self.fused_saving(map, op, on_gpu));
         let mut kv_slot = None;
@@ -256,10 +261,10 @@ impl Builder<'_> {
         let map = &self.layers[layer];
         let arrived = if map.weights_resident {
             let duration = self.costs.ops[op].decompression(map.compressed);
-            self.push(Lane::Decompress, layer, None, op, free, duration)
+            self.push(LayerLane::Decompress, layer, None, op, free, duration)
         } else if map.nvme.contains(&op) {
             let duration = self.costs.ops[op].s2d;
-            self.push(Lane::S2d, layer, None, op, free, duration)
+            self.push(LayerLane::S2d, layer, None, op, free, duration)
         } else {
             self.transfer(layer, None, op, free)
         };
@@ -268,7 +273,12 @@ impl Builder<'_> {
     }
 
     /// Streams one batch's KV; returns the time at which it is ready, and its slot.
-    fn stream_kv(&mut self, layer: usize, op: usize, batch: usize) -> (Ps, Option<(Ring, usize)>) {
+    fn stream_kv(
+        &mut self,
+        layer: usize,
+        op: usize,
+        batch: usize,
+    ) -> (Ps, Option<(KvRing, usize)>) {
         let map = &self.layers[layer];
         if self.costs.ops[op].transfer(map.compressed) == Ps::ZERO {
             return (Ps::ZERO, None);
@@ -288,14 +298,14 @@ impl Builder<'_> {
     fn transfer(&mut self, layer: usize, batch: Option<u32>, op: usize, free: Ps) -> Ps {
         let compressed = self.layers[layer].compressed;
         let cost = self.costs.ops[op];
-        let moved = self.push(Lane::H2d, layer, batch, op, free, cost.transfer(compressed));
-        self.push(Lane::Decompress, layer, batch, op, moved, cost.decompression(compressed))
+        let moved = self.push(LayerLane::H2d, layer, batch, op, free, cost.transfer(compressed));
+        self.push(LayerLane::Decompress, layer, batch, op, moved, cost.decompression(compressed))
     }
 
     /// Appends to a lane; work that takes no time does not delay the lane.
     fn push(
         &mut self,
-        lane: Lane,
+        lane: LayerLane,
         layer: usize,
         batch: Option<u32>,
         op: usize,
@@ -309,7 +319,7 @@ impl Builder<'_> {
         let start = ready.max(*free);
         let end = start + duration;
         *free = end;
-        self.timeline.spans.push(Span { lane, layer, batch, op, start, end });
+        self.timeline.spans.push(OpSpan { lane, layer, batch, op, start, end });
         end
     }
 

@@ -43,14 +43,14 @@ pub fn dataflow(config: &ModelConfig, list: &[OpChunk]) -> Vec<Vec<usize>> {
 
 #[cfg(test)]
 mod tests {
-    use model::known::known;
+    use model::known::find_known;
     use program::map::{ChunkOrder, Chunking, layer_list};
 
     use super::dataflow;
 
     #[test]
     fn projections_do_not_wait_for_each_other() {
-        let config = known("opt-125m").expect("known").config;
+        let config = find_known("opt-125m").expect("known").config;
         // ln0 q k v scores softmax wv out ln1 fc0 fc1
         let needs = dataflow(&config, &layer_list(&config, 0, None));
         let expected: [&[usize]; 11] =
@@ -60,7 +60,7 @@ mod tests {
 
     #[test]
     fn whole_heads_stay_apart_until_out() {
-        let config = known("opt-125m").expect("known").config;
+        let config = find_known("opt-125m").expect("known").config;
         let chunking = Chunking { order: ChunkOrder::Attention, chunks: 2 };
         // ln0 q k v s0 m0 w0 s1 m1 w1 out ..
         let needs = dataflow(&config, &layer_list(&config, 0, Some(chunking)));

@@ -1,9 +1,9 @@
 //! An operation table: the cost of each operation of a decoder layer, in the order of the layer
 //! (Park-Egger §4.2: the arrays `O`, `C`, `G`, `H`, `D`, `S`).
 //!
-//! A table comes from a file (`--tables`, [`Table::from_json`]), from a machine's description
-//! ([`crate::machine`]), or from a profile. Everything above it (closed form, simulator, search,
-//! policies) uses times only and does not know the model.
+//! A table comes from a file (`--tables`, [`OperationTable::from_json`]), from a machine's
+//! description ([`crate::machine`]), or from a profile. Everything above it (closed form,
+//! simulator, search, policies) uses times only and does not know the model.
 
 mod dataflow;
 mod parse;
@@ -60,7 +60,7 @@ pub enum Compression {
 
 impl Compression {
     /// Returns the cases to search, lossless first.
-    pub const fn cases(self) -> &'static [bool] {
+    pub const fn search_cases(self) -> &'static [bool] {
         match self {
             Compression::Off => &[false],
             Compression::On => &[true],
@@ -72,7 +72,7 @@ impl Compression {
 /// Name of a cost model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum CostName {
+pub enum CostModelName {
     /// The closed form, eqs. 5-14.
     Paper,
     /// The steady layer as a timeline.
@@ -82,7 +82,7 @@ pub enum CostName {
 
 /// Cost of neighbouring operations that one device runs as one (fused attention).
 #[derive(Debug, Clone, PartialEq)]
-pub struct Fused {
+pub struct FusedCost {
     /// Indices of the operations, half-open.
     pub range: std::ops::Range<usize>,
     /// Saving of the CPU relative to the separate operations, for one batch, in ms.
@@ -94,7 +94,7 @@ pub struct Fused {
 /// A layer's operations and the parameters of the search.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Table {
+pub struct OperationTable {
     pub ops: Vec<OpCost>,
     /// Number of batches, `n`.
     #[serde(default = "one")]
@@ -105,10 +105,10 @@ pub struct Table {
     #[serde(default)]
     pub nvme: bool,
     #[serde(default)]
-    pub cost: CostName,
+    pub cost: CostModelName,
     /// Fused operations; files contain only separate operations.
     #[serde(skip)]
-    pub fused: Option<Fused>,
+    pub fused: Option<FusedCost>,
     /// For each operation, those whose results it needs, if that is known ([`dataflow()`]).
     #[serde(skip)]
     pub needs: Option<Vec<Vec<usize>>>,
@@ -162,16 +162,17 @@ impl OpCost {
     }
 }
 
-impl Table {
+impl OperationTable {
     /// Returns the weighted mean of tables with the same operations; `None` if the operations
     /// differ, or there are none.
-    pub(crate) fn mean(weighted: &[(f64, Table)]) -> Option<Table> {
+    pub(crate) fn mean(weighted: &[(f64, OperationTable)]) -> Option<OperationTable> {
         let mut mean = weighted.first()?.1.clone();
-        let names = |table: &Table| table.ops.iter().map(|op| op.name.clone()).collect::<Vec<_>>();
+        let names =
+            |table: &OperationTable| table.ops.iter().map(|op| op.name.clone()).collect::<Vec<_>>();
         if weighted.iter().any(|(_, table)| names(table) != names(&mean)) {
             return None;
         }
-        let of = |time: &dyn Fn(&Table) -> f64| -> f64 {
+        let of = |time: &dyn Fn(&OperationTable) -> f64| -> f64 {
             weighted.iter().map(|(weight, table)| weight * time(table)).sum()
         };
         for (index, op) in mean.ops.iter_mut().enumerate() {
@@ -183,7 +184,7 @@ impl Table {
             op.s2d_ms = of(&|table| table.ops[index].s2d_ms);
         }
         if let Some(fused) = &mut mean.fused {
-            let saved = |table: &Table, cpu: bool| {
+            let saved = |table: &OperationTable, cpu: bool| {
                 let fused = table.fused.as_ref();
                 fused.map_or(0.0, |one| if cpu { one.cpu_saved_ms } else { one.gpu_saved_ms })
             };
@@ -196,12 +197,12 @@ impl Table {
     /// Returns the table with `name` split into `chunks` equal parts (Park-Egger §3.2), every time
     /// divided evenly. `None` if there is no such operation, or `chunks` is 0.
     #[must_use]
-    pub fn with_chunks(&self, name: &str, chunks: u16) -> Option<Table> {
+    pub fn with_chunks(&self, name: &str, chunks: u16) -> Option<OperationTable> {
         let place = self.ops.iter().position(|op| op.name == name)?;
         if chunks == 0 || self.fused.is_some() {
             return None;
         }
-        let mut table = Table { needs: None, ..self.clone() };
+        let mut table = OperationTable { needs: None, ..self.clone() };
         let parts: Vec<OpCost> =
             (0..chunks).map(|index| self.ops[place].part(index, chunks)).collect();
         table.ops.splice(place..=place, parts);

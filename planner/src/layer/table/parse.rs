@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use super::{OpCost, Table};
+use super::{OpCost, OperationTable};
 
 /// Maximum number of operations: a layer has a dozen, three of them in at most 64 chunks.
 const OPS_MAX: usize = 256;
@@ -34,14 +34,15 @@ pub enum TableError {
     Batches { found: u32 },
 }
 
-impl Table {
+impl OperationTable {
     /// Reads a `--tables` file. Neighbouring KV operations named `name.0`, `name.1`, ... are taken
     /// for chunks of one operation.
     ///
     /// # Errors
-    /// Text that is not such a table, with the line; invalid times; see [`Table::validate`].
-    pub fn from_json(text: &str) -> Result<Table, TableError> {
-        let mut table: Table = serde_json::from_str(text)?;
+    /// Text that is not such a table, with the line; invalid times; see
+    /// [`OperationTable::validate`].
+    pub fn from_json(text: &str) -> Result<OperationTable, TableError> {
+        let mut table: OperationTable = serde_json::from_str(text)?;
         table.validate()?;
         find_chunks(&mut table.ops);
         Ok(table)

@@ -1,18 +1,19 @@
 //! Tests of parsing tables, and of the messages for rejected ones.
 
-use super::{Compression, CostName, Table};
+use super::{Compression, CostModelName, OperationTable};
 
 fn error(text: &str) -> String {
-    Table::from_json(text).expect_err("refused").to_string()
+    OperationTable::from_json(text).expect_err("refused").to_string()
 }
 
 #[test]
 fn absent_times_are_zero_and_absent_settings_the_defaults() {
-    let table = Table::from_json(r#"{"ops":[{"name":"q","cpu_ms":1.5}]}"#).expect("a table");
+    let table =
+        OperationTable::from_json(r#"{"ops":[{"name":"q","cpu_ms":1.5}]}"#).expect("a table");
     assert_eq!(table.ops[0].cpu_ms, 1.5);
     assert_eq!(table.ops[0].s2d_ms, 0.0);
     assert_eq!((table.batches, table.compression), (1, Compression::Off));
-    assert_eq!((table.nvme, table.cost), (false, CostName::Simulated));
+    assert_eq!((table.nvme, table.cost), (false, CostModelName::Simulated));
 }
 
 #[test]
@@ -42,7 +43,7 @@ fn every_mistake_has_its_sentence() {
         let named = part == "compression" || sentence.contains(part);
         assert!(named && !sentence.contains('\n'), "{text}: {sentence}");
     }
-    let mut table = Table::from_json(r#"{"ops":[{"name":"q"}]}"#).expect("a table");
+    let mut table = OperationTable::from_json(r#"{"ops":[{"name":"q"}]}"#).expect("a table");
     table.ops[0].h2d_ms = f64::NAN;
     let sentence = table.validate().expect_err("NaN").to_string();
     assert!(sentence.contains("h2d_ms of q is NaN"), "{sentence}");
@@ -52,7 +53,7 @@ fn every_mistake_has_its_sentence() {
 fn chunks_are_kv_neighbours_of_one_name() {
     let text = r#"{"ops":[{"name":"v"},{"name":"scores.0","kv":true},{"name":"scores.1","kv":true},
         {"name":"softmax"},{"name":"wv.0","kv":true},{"name":"FC.0"},{"name":"FC.1"}]}"#;
-    let table = Table::from_json(text).expect("a table");
+    let table = OperationTable::from_json(text).expect("a table");
     let chunks: Vec<_> = table.ops.iter().map(|op| op.chunk).collect();
     assert_eq!(chunks, [None, Some(0), Some(1), None, None, None, None]);
     let needs = table.dependencies();
@@ -63,7 +64,7 @@ fn chunks_are_kv_neighbours_of_one_name() {
 #[test]
 fn whole_heads_depend_on_their_own_chunk_only() {
     let text = r#"{"ops":[{"name":"v"},{"name":"s0"},{"name":"w0"},{"name":"s1"},{"name":"w1"}]}"#;
-    let mut table = Table::from_json(text).expect("a table");
+    let mut table = OperationTable::from_json(text).expect("a table");
     for (index, chunk) in [(1, 0), (2, 0), (3, 1), (4, 1)] {
         table.ops[index].chunk = Some(chunk);
     }
@@ -75,7 +76,8 @@ fn whole_heads_depend_on_their_own_chunk_only() {
 fn chunks_add_up_to_the_operation() {
     let text =
         r#"{"ops":[{"name":"q","cpu_ms":1},{"name":"scores","cpu_ms":8,"h2d_ms":4,"kv":true}]}"#;
-    let table = Table::from_json(text).expect("a table").with_chunks("scores", 8).expect("split");
+    let table =
+        OperationTable::from_json(text).expect("a table").with_chunks("scores", 8).expect("split");
     assert_eq!(table.ops.len(), 9);
     assert_eq!(table.ops[8].name, "scores.7");
     assert_eq!((table.ops[8].cpu_ms, table.ops[8].h2d_ms, table.ops[8].kv), (1.0, 0.5, true));

@@ -3,10 +3,10 @@
 //!
 //! Lanes share some resources: no step is shorter than the bytes that it moves through host memory,
 //! or over the link, take at that bandwidth. If a program would be, all of its instructions are
-//! lengthened by the same factor ([`shared`]).
+//! lengthened by the same factor ([`shared_traffic`]).
 
 mod line;
-mod shared;
+mod shared_traffic;
 mod stream;
 #[cfg(test)]
 mod tests;
@@ -14,14 +14,14 @@ mod work;
 
 use program::ir::{Instruction, Program, ProgramId};
 use program::plan::Plan;
-use program::simulate::{ByPlace, Costs, Place};
+use program::simulate::{ByPlace, Place, SimulationCosts};
 use program::topology::LaneSet;
 
 use super::{Machine, MachineError};
-use crate::priced::{Pricing, Unpriced};
-use line::Line;
-use shared::Shared;
-use work::Works;
+use crate::search::{CostError, Pricing};
+use line::CappedLinear;
+use shared_traffic::SharedTraffic;
+use work::WorkCalculator;
 
 impl Pricing for Machine {
     fn costs(
@@ -29,29 +29,29 @@ impl Pricing for Machine {
         plan: &Plan,
         program: &Program,
         prompt_len: u32,
-    ) -> Result<Box<dyn Costs>, Unpriced> {
+    ) -> Result<Box<dyn SimulationCosts>, CostError> {
         let costs = DescribedCosts::new(self, plan, program, prompt_len)?;
         Ok(Box::new(costs))
     }
 
-    fn costs_alone(
+    fn costs_without_contention(
         &self,
         plan: &Plan,
         program: &Program,
         prompt_len: u32,
-    ) -> Result<Box<dyn Costs>, Unpriced> {
-        let (costs, _) = DescribedCosts::alone(self, plan, program, prompt_len)?;
+    ) -> Result<Box<dyn SimulationCosts>, CostError> {
+        let (costs, _) = DescribedCosts::without_contention(self, plan, program, prompt_len)?;
         Ok(Box::new(costs))
     }
 
-    fn costs_of_host(
+    fn host_memory_costs(
         &self,
         plan: &Plan,
         program: &Program,
         prompt_len: u32,
-    ) -> Result<Option<Box<dyn Costs>>, Unpriced> {
+    ) -> Result<Option<Box<dyn SimulationCosts>>, CostError> {
         let mut times_ns = ByPlace::new();
-        let works = Works::of(plan, prompt_len);
+        let works = WorkCalculator::new(plan, prompt_len);
         for list in &program.lanes {
             let lane = plan.topology.lane(list.lane);
             let all = list.instructions.iter().enumerate();
@@ -59,28 +59,28 @@ impl Pricing for Machine {
                 let work = works.work(program, lane, instruction);
                 let instruction = index as u32;
                 let place = Place { program: program.id, lane: list.lane, instruction };
-                let bytes = shared::host_bytes(lane, &work);
+                let bytes = shared_traffic::host_bytes(lane, &work);
                 times_ns.insert(place, bytes.times(1.0 / self.memory.dram_gbps));
             }
         }
-        Ok(Some(Box::new(DescribedCosts { times_ns, prompt_len, slowed: 1.0 })))
+        Ok(Some(Box::new(DescribedCosts { times_ns, prompt_len, slowdown: 1.0 })))
     }
 }
 
-impl From<MachineError> for Unpriced {
-    fn from(error: MachineError) -> Unpriced {
-        Unpriced(error.to_string())
+impl From<MachineError> for CostError {
+    fn from(error: MachineError) -> CostError {
+        CostError(error.to_string())
     }
 }
 
 /// Costs of one program; see the module documentation.
 #[derive(Debug)]
 pub struct DescribedCosts {
-    times_ns: ByPlace<Line>,
+    times_ns: ByPlace<CappedLinear>,
     prompt_len: u32,
     /// Factor by which its instructions are lengthened because lanes share resources; 1 without
     /// contention.
-    slowed: f64,
+    slowdown: f64,
 }
 
 impl DescribedCosts {
@@ -95,22 +95,23 @@ impl DescribedCosts {
         plan: &Plan,
         program: &Program,
         prompt_len: u32,
-    ) -> Result<DescribedCosts, Unpriced> {
-        let (mut costs, moved) = DescribedCosts::alone(machine, plan, program, prompt_len)?;
-        costs.slowed = moved.slows(machine, program, &costs)?;
+    ) -> Result<DescribedCosts, CostError> {
+        let (mut costs, moved) =
+            DescribedCosts::without_contention(machine, plan, program, prompt_len)?;
+        costs.slowdown = moved.slowdown(machine, program, &costs)?;
         Ok(costs)
     }
 
     /// Returns the costs without contention, and the shared traffic.
-    fn alone(
+    fn without_contention(
         machine: &Machine,
         plan: &Plan,
         program: &Program,
         prompt_len: u32,
-    ) -> Result<(DescribedCosts, Shared), Unpriced> {
+    ) -> Result<(DescribedCosts, SharedTraffic), CostError> {
         let mut times_ns = ByPlace::new();
-        let works = Works::of(plan, prompt_len);
-        let mut moved = Shared::at(prompt_len);
+        let works = WorkCalculator::new(plan, prompt_len);
+        let mut moved = SharedTraffic::new(prompt_len);
         for list in &program.lanes {
             let lane = plan.topology.lane(list.lane);
             for (index, instruction) in list.instructions.iter().enumerate() {
@@ -120,15 +121,15 @@ impl DescribedCosts {
                 let work = works.work(program, lane, instruction);
                 let instruction = index as u32;
                 let place = Place { program: program.id, lane: list.lane, instruction };
-                times_ns.insert(place, work::ns(machine, lane, plan.shape.dtype, &work)?);
+                times_ns.insert(place, work::work_ns(machine, lane, plan.shape.dtype, &work)?);
                 moved.add(lane, &work);
             }
         }
-        Ok((DescribedCosts { times_ns, prompt_len, slowed: 1.0 }, moved))
+        Ok((DescribedCosts { times_ns, prompt_len, slowdown: 1.0 }, moved))
     }
 }
 
-impl Costs for DescribedCosts {
+impl SimulationCosts for DescribedCosts {
     /// # Panics
     /// For an instruction of another program.
     fn work_ns(&self, place: Place, _: &Instruction, step: u32) -> f64 {
@@ -136,7 +137,7 @@ impl Costs for DescribedCosts {
             ProgramId::PREFILL => self.prompt_len,
             _ => self.prompt_len + step,
         };
-        self.times_ns[place].at(positions) * self.slowed
+        self.times_ns[place].at(positions) * self.slowdown
     }
 
     fn rate(&self, _: Place, _: LaneSet) -> f64 {

@@ -5,32 +5,34 @@ use model::config::ModelConfig;
 use program::ir::{At, Program, Rows};
 use program::plan::RunShape;
 
-use super::line::Line;
+use super::line::CappedLinear;
 
 /// Quantities of a stream.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Stream {
-    pub(super) rows: Line,
+pub(super) struct StreamSize {
+    pub(super) rows: CappedLinear,
     /// Number of sampled rows.
-    pub(super) sequences: Line,
+    pub(super) sequences: CappedLinear,
     /// (row, position) pairs of attention, including each row's own position.
-    pub(super) pairs: Line,
+    pub(super) pairs: CappedLinear,
     /// Number of cached positions read, over all sequences.
-    pub(super) cached: Line,
+    pub(super) cached: CappedLinear,
 }
 
 /// Number of positions before its own to which a row attends.
 #[derive(Debug, Clone, Copy)]
-struct Reach(Option<u32>);
+struct AttentionReach(Option<u32>);
 
-impl Reach {
+impl AttentionReach {
     /// Returns the reach in a layer; operations outside the layers attend to nothing.
-    fn of(config: &ModelConfig, layer: Option<u16>) -> Reach {
-        let window = layer.and_then(|layer| config.layers.of(layer.into()).window);
-        Reach(window.map(|window| u32::try_from(window).unwrap_or(u32::MAX).saturating_sub(1)))
+    fn in_layer(config: &ModelConfig, layer: Option<u16>) -> AttentionReach {
+        let window = layer.and_then(|layer| config.layers.kind(layer.into()).window);
+        AttentionReach(
+            window.map(|window| u32::try_from(window).unwrap_or(u32::MAX).saturating_sub(1)),
+        )
     }
 
-    fn most(self) -> u32 {
+    fn max_positions(self) -> u32 {
         self.0.unwrap_or(u32::MAX)
     }
 
@@ -38,42 +40,42 @@ impl Reach {
     /// it attends to.
     fn pairs(self, positions: f64) -> f64 {
         let triangle = |positions: f64| positions * (positions + 1.0) / 2.0;
-        let window = f64::from(self.most()) + 1.0;
+        let window = f64::from(self.max_positions()) + 1.0;
         let whole = positions.min(window);
         triangle(whole) + (positions - whole) * window
     }
 }
 
-impl Stream {
+impl StreamSize {
     /// Returns a stream of full batches of prompts of `prompt_len` tokens, in the layer of `at`.
-    pub(super) fn of(
+    pub(super) fn new(
         config: &ModelConfig,
         shape: &RunShape,
         program: &Program,
         at: At,
         prompt_len: u32,
-    ) -> Stream {
-        let reach = Reach::of(config, at.layer);
+    ) -> StreamSize {
+        let reach = AttentionReach::in_layer(config, at.layer);
         match program.shape.rows {
-            Rows::Single => Stream::single(shape, reach),
-            Rows::WholePrompts => Stream::whole(shape, reach, at.stream, prompt_len),
-            Rows::Chunks | Rows::Moves(_) => Stream::chunk(shape, reach, at.stream, prompt_len),
+            Rows::Single => StreamSize::single(shape, reach),
+            Rows::WholePrompts => StreamSize::whole(shape, reach, at.stream, prompt_len),
+            Rows::Chunks | Rows::Moves(_) => StreamSize::chunk(shape, reach, at.stream, prompt_len),
         }
     }
 
-    fn single(shape: &RunShape, reach: Reach) -> Stream {
+    fn single(shape: &RunShape, reach: AttentionReach) -> StreamSize {
         let sequences = f64::from(shape.batch_size);
-        let cached = Line::per_position(sequences, reach.most());
-        Stream {
-            rows: Line::fixed(sequences),
-            sequences: Line::fixed(sequences),
-            pairs: Line::fixed(sequences).plus(cached),
+        let cached = CappedLinear::per_position(sequences, reach.max_positions());
+        StreamSize {
+            rows: CappedLinear::fixed(sequences),
+            sequences: CappedLinear::fixed(sequences),
+            pairs: CappedLinear::fixed(sequences).plus(cached),
             cached,
         }
     }
 
     /// Returns a stream of whole prompts; a shared prefix is computed with the first.
-    fn whole(shape: &RunShape, reach: Reach, stream: u16, prompt_len: u32) -> Stream {
+    fn whole(shape: &RunShape, reach: AttentionReach, stream: u16, prompt_len: u32) -> StreamSize {
         let left = shape.batch_size.saturating_sub(stream * shape.micro_sequences);
         let sequences = f64::from(shape.micro_sequences.min(left));
         let prompt = f64::from(prompt_len);
@@ -81,34 +83,34 @@ impl Stream {
         let others = (sequences - 1.0).max(0.0);
         let one = reach.pairs(prompt);
         let pairs = one + others * (one - reach.pairs(shared));
-        Stream {
-            rows: Line::fixed(prompt + others * (prompt - shared)),
-            sequences: Line::fixed(sequences),
-            pairs: Line::fixed(pairs),
-            cached: Line::ZERO,
+        StreamSize {
+            rows: CappedLinear::fixed(prompt + others * (prompt - shared)),
+            sequences: CappedLinear::fixed(sequences),
+            pairs: CappedLinear::fixed(pairs),
+            cached: CappedLinear::ZERO,
         }
     }
 
     /// Returns a stream with a chunk of a batch's prompts, concatenated and split at equal numbers
     /// of rows.
-    fn chunk(shape: &RunShape, reach: Reach, stream: u16, prompt_len: u32) -> Stream {
-        let (most, length) = (u64::from(shape.prefill_chunk), u64::from(prompt_len.max(1)));
+    fn chunk(shape: &RunShape, reach: AttentionReach, stream: u16, prompt_len: u32) -> StreamSize {
+        let (chunk_rows, length) = (u64::from(shape.prefill_chunk), u64::from(prompt_len.max(1)));
         let all = u64::from(shape.batch_size) * length;
-        let first = all.min(u64::from(stream) * most);
-        let end = all.min(first + most);
+        let first = all.min(u64::from(stream) * chunk_rows);
+        let end = all.min(first + chunk_rows);
         let (mut pairs, mut cached, mut row) = (0.0, 0.0, first);
         while row < end {
             let from = row % length;
             let to = length.min(from + end - row);
             pairs += reach.pairs(to as f64) - reach.pairs(from as f64);
-            cached += from.min(reach.most().into()) as f64;
+            cached += from.min(reach.max_positions().into()) as f64;
             row += to - from;
         }
-        Stream {
-            rows: Line::fixed((end - first) as f64),
-            sequences: Line::fixed((end / length - first / length) as f64),
-            pairs: Line::fixed(pairs),
-            cached: Line::fixed(cached),
+        StreamSize {
+            rows: CappedLinear::fixed((end - first) as f64),
+            sequences: CappedLinear::fixed((end / length - first / length) as f64),
+            pairs: CappedLinear::fixed(pairs),
+            cached: CappedLinear::fixed(cached),
         }
     }
 }

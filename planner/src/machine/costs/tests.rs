@@ -1,24 +1,24 @@
 //! Compares costs with values computed by hand, and with those of figs. 6a, 7a and 8a of Park-Egger
 //! on their machine.
 
-use model::compressed::{Grouped, WeightFormat};
 use model::config::Dtype;
-use model::known::known as model;
+use model::known::find_known as model;
 use model::ops::{Kv, Op};
+use model::quantized_format::{Grouped, WeightFormat};
 use program::formats::{KvFormat, WeightFormats};
 use program::ir::{Instruction, Moved};
 use program::plan::Plan;
 use program::simulate::Place;
 use program::topology::{LaneId, MemoryId};
 
-use super::super::{Machine, StoredRates, Tier, known};
-use crate::budget::{Limits, Request};
-use crate::policy::{Far, FarWeights, Formats, Placement, Policy};
-use crate::priced::{Pricing, Unpriced};
+use super::super::{Machine, OperandRates, SlowTierSpec, find_bundled};
+use crate::budget::{MemoryLimits, PlacementRequest};
+use crate::policy::{Formats, Placement, Policy, SlowTierLayers, SlowTierWeights};
+use crate::search::{CostError, Pricing};
 use crate::split::Split;
 
 fn a4000() -> Machine {
-    known("ryzen7950x-a4000").expect("a machine").expect("a valid file")
+    find_bundled("ryzen7950x-a4000").expect("a machine").expect("a valid file")
 }
 
 struct Case {
@@ -30,7 +30,7 @@ struct Case {
     prompt: u32,
     prefill_chunk: Option<u32>,
     dtype: Dtype,
-    far: Far,
+    far: SlowTierLayers,
 }
 
 const ON_THE_GPU: Policy = Policy::GpuOnly;
@@ -46,7 +46,7 @@ fn opt(batches: (u16, u16), policy: Policy) -> Case {
         prompt,
         prefill_chunk,
         dtype: Dtype::Bf16,
-        far: Far::NONE,
+        far: SlowTierLayers::NONE,
     }
 }
 
@@ -64,16 +64,16 @@ impl Case {
             formats.weights = WeightFormats::with_layers(&config, form);
             formats.kv = KvFormat::Four;
         }
-        let limits = Limits {
+        let limits = MemoryLimits {
             dram_bytes: u64::MAX,
             vram_bytes: None,
             vram_is_dram: false,
-            far_bytes: [1 << 40, 0],
+            slow_tier_bytes: [1 << 40, 0],
             device_scratch: None,
         };
         let (kv, far) = (Some(MemoryId::DRAM), self.far);
-        let placement = Placement { kv, far, ..Placement::of(self.policy) };
-        let request = Request {
+        let placement = Placement { kv, slow_tier: far, ..Placement::from_policy(self.policy) };
+        let request = PlacementRequest {
             config: &config,
             placement: &placement,
             formats: &formats,
@@ -239,7 +239,7 @@ fn four_bits_have_rates_of_their_own() {
     let plan = Case { form: Some(Grouped::W4), ..opt((1, 8), ON_THE_CPU) }.plan();
     let said = |machine: &Machine, op| ms(machine, &plan, 512, computes(op, LaneId::CPU_COMPUTE));
     let (linear_ms, scores_ms) = (said(&machine, Op::Fc0), said(&machine, Op::Scores));
-    machine.cpu.bf16.four_bit = Some(StoredRates {
+    machine.cpu.bf16.four_bit = Some(OperandRates {
         linear_gbps: machine.cpu.bf16.linear_gbps / 2.0,
         linear_tflops: machine.cpu.bf16.linear_tflops / 2.0,
         attention_gbps: machine.cpu.bf16.attention_gbps / 4.0,
@@ -283,7 +283,7 @@ fn chunks_add_up_to_whole_prompts() {
 
 #[test]
 fn host_memory_is_shared_by_cpu_and_link() {
-    use crate::priced::steady_step_ns;
+    use crate::search::steady_step_ns;
     let split = Policy::TwoSplit { split: Split { start: 9, end: 11 }, chunking: None };
     let plan = Case { layers: 4, ..opt((1, 8), split) }.plan();
     let step_ns = |dram_gbps| {
@@ -302,17 +302,17 @@ fn host_memory_is_shared_by_cpu_and_link() {
 #[test]
 fn weights_in_further_memory_take_its_bandwidths() {
     let mut machine = a4000();
-    let tier = |cpu_gbps, link_gbps| Tier {
+    let tier = |cpu_gbps, link_gbps| SlowTierSpec {
         name: "CXL".to_owned(),
         capacity_gib: 100.0,
         cpu_gbps,
         link_gbps,
     };
     machine.tier = vec![tier(machine.cpu.bf16.linear_gbps / 4.0, machine.link.h2d_gbps / 2.0)];
-    let far = Far { layers: [2, 0], weights: FarWeights::All };
+    let far = SlowTierLayers { layers: [2, 0], weights: SlowTierWeights::All };
     let plans = |policy| {
         let case = opt((1, 8), policy);
-        [Far::NONE, far].map(|far| Case { far, ..case }.plan())
+        [SlowTierLayers::NONE, far].map(|far| Case { far, ..case }.plan())
     };
     let [near, far_away] = plans(ON_THE_CPU);
     let said = |machine: &Machine, plan: &Plan, op| {
@@ -339,20 +339,20 @@ fn weights_in_further_memory_take_its_bandwidths() {
 
 #[test]
 fn further_memory_leaves_dram_to_others_and_has_a_bandwidth_of_its_own() {
-    use crate::priced::steady_step_ns;
+    use crate::search::steady_step_ns;
     let mut machine = a4000();
     machine.memory.dram_gbps = 10.0;
     let tier = |gbps| {
         let name = "CXL".to_owned();
-        vec![Tier { name, capacity_gib: 100.0, cpu_gbps: gbps, link_gbps: gbps }]
+        vec![SlowTierSpec { name, capacity_gib: 100.0, cpu_gbps: gbps, link_gbps: gbps }]
     };
     let step_ns = |machine: &Machine, far| {
         let plan = Case { far, layers: 4, ..opt((1, 8), ON_THE_GPU) }.plan();
         steady_step_ns(&plan, machine, 512).expect("priced")
     };
     machine.tier = tier(50.0);
-    let far = Far { layers: [4, 0], weights: FarWeights::All };
-    let (near_ns, far_ns) = (step_ns(&machine, Far::NONE), step_ns(&machine, far));
+    let far = SlowTierLayers { layers: [4, 0], weights: SlowTierWeights::All };
+    let (near_ns, far_ns) = (step_ns(&machine, SlowTierLayers::NONE), step_ns(&machine, far));
     assert!(far_ns < 0.7 * near_ns, "{far_ns} {near_ns}");
     machine.tier = tier(2.0);
     let bytes = 4.0 * f64::from(2 * 7168) * f64::from(12 * 7168);
@@ -361,8 +361,8 @@ fn further_memory_leaves_dram_to_others_and_has_a_bandwidth_of_its_own() {
 
 #[test]
 fn what_a_description_leaves_out_is_said() {
-    let spr = known("spr-a100").expect("a machine").expect("a valid file");
-    let refused = |case: Case| -> Unpriced {
+    let spr = find_bundled("spr-a100").expect("a machine").expect("a valid file");
+    let refused = |case: Case| -> CostError {
         let plan = case.plan();
         spr.costs(&plan, plan.decode(), 512).map(|_| ()).expect_err("no rate")
     };

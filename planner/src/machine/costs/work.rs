@@ -1,19 +1,19 @@
 //! Bytes moved and operations computed by an instruction.
 
-use model::compressed::WeightFormat;
 use model::config::{Dtype, ModelConfig};
 use model::ops::{Kv, Op, Value};
+use model::quantized_format::WeightFormat;
 use program::formats::{KvFormat, is_narrow, on_device};
 use program::ir::{At, BufferId, Compute, Copy, Instruction, Moved, Program, Rows};
 use program::map::Chunk;
 use program::plan::Plan;
 use program::products::multiplies_plain;
-use program::topology::{Engine, Lane, LaneKind};
+use program::topology::{HardwareEngine, LaneKind, LaneSpec};
 use program::weights::Weights;
 
 use super::super::{Machine, MachineError};
-use super::line::Line;
-use super::stream::Stream;
+use super::line::CappedLinear;
+use super::stream::StreamSize;
 
 const NS: f64 = 1e9;
 const GIGA: f64 = 1e9;
@@ -21,7 +21,7 @@ const TERA: f64 = 1e12;
 
 /// Bandwidth that limits an instruction's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum BandwidthKind {
     /// Weights, and computation with weights or with activations only.
     Linear,
     /// KV.
@@ -34,79 +34,93 @@ pub(super) enum Kind {
 
 /// Bytes and operations of an instruction.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Work {
-    pub(super) kind: Kind,
+pub(super) struct InstructionWork {
+    pub(super) kind: BandwidthKind,
     /// Weights or KV are in 4 bits.
     pub(super) four_bit: bool,
     /// Bytes of weights and KV, or of the transferred data.
-    pub(super) operands: Line,
+    pub(super) operands: CappedLinear,
     /// Bytes of activations read and written.
-    pub(super) activations: Line,
-    pub(super) flops: Line,
+    pub(super) activations: CappedLinear,
+    pub(super) flops: CappedLinear,
     /// A drive reads directly to the device, bypassing host memory.
     pub(super) is_direct: bool,
     /// The operands are weights in this additional host memory.
-    pub(super) far: Option<usize>,
+    pub(super) slow_tier: Option<usize>,
 }
 
-impl Work {
-    const NONE: Work = Work {
-        kind: Kind::Moved,
+impl InstructionWork {
+    const NONE: InstructionWork = InstructionWork {
+        kind: BandwidthKind::Moved,
         four_bit: false,
-        operands: Line::ZERO,
-        activations: Line::ZERO,
-        flops: Line::ZERO,
+        operands: CappedLinear::ZERO,
+        activations: CappedLinear::ZERO,
+        flops: CappedLinear::ZERO,
         is_direct: false,
-        far: None,
+        slow_tier: None,
     };
 
-    const fn moved(bytes: Line) -> Work {
-        Work { operands: bytes, ..Work::NONE }
+    const fn transfer(bytes: CappedLinear) -> InstructionWork {
+        InstructionWork { operands: bytes, ..InstructionWork::NONE }
     }
 }
 
 /// Computes the work of a plan's instructions.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Works<'a> {
+pub(super) struct WorkCalculator<'a> {
     plan: &'a Plan,
     prompt_len: u32,
 }
 
-impl<'a> Works<'a> {
+impl<'a> WorkCalculator<'a> {
     /// Returns the work for prompts of `prompt_len` positions.
-    pub(super) const fn of(plan: &'a Plan, prompt_len: u32) -> Works<'a> {
-        Works { plan, prompt_len }
+    pub(super) const fn new(plan: &'a Plan, prompt_len: u32) -> WorkCalculator<'a> {
+        WorkCalculator { plan, prompt_len }
     }
 
     /// Returns the work of an instruction of a program on a lane.
-    pub(super) fn work(&self, program: &Program, lane: &Lane, instruction: &Instruction) -> Work {
-        let Works { plan, prompt_len } = *self;
-        let stream = |at: At| Stream::of(&plan.config, &plan.shape, program, at, prompt_len);
+    pub(super) fn work(
+        &self,
+        program: &Program,
+        lane: &LaneSpec,
+        instruction: &Instruction,
+    ) -> InstructionWork {
+        let WorkCalculator { plan, prompt_len } = *self;
+        let stream = |at: At| StreamSize::new(&plan.config, &plan.shape, program, at, prompt_len);
         match instruction {
             Instruction::Compute(compute) => {
                 self.compute(program, lane, compute, &stream(compute.at))
             }
             Instruction::Copy(copy) => {
-                let bytes = self.copied(program, copy, &stream(copy.at));
-                Work { far: self.far(copy.from.buffer), ..Work::moved(bytes) }
+                let bytes = self.copied_bytes(program, copy, &stream(copy.at));
+                InstructionWork {
+                    slow_tier: self.slow_tier_index(copy.from.buffer),
+                    ..InstructionWork::transfer(bytes)
+                }
             }
             Instruction::Append(append) => {
                 let stored = self.position_bytes() * self.config().num_kv_heads as f64;
                 let fresh = (self.config().kv_size() * self.dtype().size_bytes()) as f64;
-                let rows = stream(append.at).rows.times(share(Some(append.chunk)));
-                Work::moved(rows.times(stored + fresh))
+                let rows = stream(append.at).rows.times(chunk_share(Some(append.chunk)));
+                InstructionWork::transfer(rows.times(stored + fresh))
             }
             Instruction::Decompress(decompress) => {
                 let weights = Weights::of(decompress.op, decompress.at.layer);
                 let bytes = self.weight_bytes(weights, on_device(self.stored(weights)));
-                Work { kind: Kind::Decompress, ..Work::moved(Line::fixed(bytes)) }
+                InstructionWork {
+                    kind: BandwidthKind::Decompress,
+                    ..InstructionWork::transfer(CappedLinear::fixed(bytes))
+                }
             }
             Instruction::Read(read) => {
-                let bytes = Line::fixed(self.plan.read_bytes(read) as f64);
+                let bytes = CappedLinear::fixed(self.plan.read_bytes(read) as f64);
                 let memory = self.plan.buffer(read.to.buffer).segment.memory;
-                Work { is_direct: self.plan.topology.is_vram(memory), ..Work::moved(bytes) }
+                InstructionWork {
+                    is_direct: self.plan.topology.is_vram(memory),
+                    ..InstructionWork::transfer(bytes)
+                }
             }
-            Instruction::Wait(_) | Instruction::Signal => Work::NONE,
+            Instruction::Wait(_) | Instruction::Signal => InstructionWork::NONE,
         }
     }
 
@@ -134,12 +148,18 @@ impl<'a> Works<'a> {
     /// Returns the bytes of an operation's matrix for `rows` rows, and whether it is multiplied in
     /// 4 bits. A quantised matrix that is expanded first is read as stored, written expanded and
     /// read again.
-    fn matrix(&self, program: &Program, lane: &Lane, compute: &Compute, rows: f64) -> (f64, bool) {
+    fn matrix(
+        &self,
+        program: &Program,
+        lane: &LaneSpec,
+        compute: &Compute,
+        rows: f64,
+    ) -> (f64, bool) {
         let (op, config) = (compute.op, self.config());
         let weights = Weights::of(op, compute.at.layer);
         let stored = self.stored(weights);
         let read = |format| read_share(op, config, rows) * self.weight_bytes(weights, format);
-        if !matches!(lane.engine, Engine::Gpu { .. }) {
+        if !matches!(lane.engine, HardwareEngine::Gpu { .. }) {
             return (read(stored), is_narrow(stored));
         }
         let format = on_device(stored);
@@ -154,8 +174,14 @@ impl<'a> Works<'a> {
         }
     }
 
-    fn compute(&self, program: &Program, lane: &Lane, compute: &Compute, stream: &Stream) -> Work {
-        let (op, config, share) = (compute.op, self.config(), share(compute.chunk));
+    fn compute(
+        &self,
+        program: &Program,
+        lane: &LaneSpec,
+        compute: &Compute,
+        stream: &StreamSize,
+    ) -> InstructionWork {
+        let (op, config, share) = (compute.op, self.config(), chunk_share(compute.chunk));
         let values = op.activation_bytes(config, self.dtype(), 1) as f64;
         let scores = op.score_bytes(config, self.dtype(), 1) as f64;
         let rows = match op {
@@ -167,20 +193,26 @@ impl<'a> Works<'a> {
         let flops = rows.times(linear).plus(stream.pairs.times(looked_at));
         if op.is_attention() {
             let one = op.caches().len() as f64 * self.position_bytes() * config.num_kv_heads as f64;
-            return Work {
-                kind: Kind::Attention,
+            return InstructionWork {
+                kind: BandwidthKind::Attention,
                 four_bit: self.plan.map.kv_format == KvFormat::Four,
                 operands: stream.cached.times(one * share),
                 activations: activations.times(share),
                 flops: flops.times(share),
-                ..Work::NONE
+                ..InstructionWork::NONE
             };
         }
         if op.updates_state() {
             // Read and written.
             let state_bytes = 2.0 * op.state_bytes(config) as f64;
             let operands = stream.sequences.times(state_bytes);
-            return Work { kind: Kind::Attention, operands, activations, flops, ..Work::NONE };
+            return InstructionWork {
+                kind: BandwidthKind::Attention,
+                operands,
+                activations,
+                flops,
+                ..InstructionWork::NONE
+            };
         }
         let (operands, four_bit) = match op {
             // Only some rows of the table are read.
@@ -190,38 +222,41 @@ impl<'a> Works<'a> {
             }
             _ => (0.0, false),
         };
-        Work {
-            kind: Kind::Linear,
+        InstructionWork {
+            kind: BandwidthKind::Linear,
             four_bit,
-            operands: Line::fixed(operands * share),
+            operands: CappedLinear::fixed(operands * share),
             activations: activations.times(share),
             flops: flops.times(share),
-            far: compute.weights.first().and_then(|region| self.far(region.buffer)),
-            ..Work::NONE
+            slow_tier: compute
+                .weights
+                .first()
+                .and_then(|region| self.slow_tier_index(region.buffer)),
+            ..InstructionWork::NONE
         }
     }
 
     /// Returns the additional host memory that contains a buffer.
-    fn far(&self, buffer: BufferId) -> Option<usize> {
-        self.plan.topology.far_number(self.plan.buffer(buffer).segment.memory)
+    fn slow_tier_index(&self, buffer: BufferId) -> Option<usize> {
+        self.plan.topology.slow_tier_index(self.plan.buffer(buffer).segment.memory)
     }
 
-    fn copied(&self, program: &Program, copy: &Copy, stream: &Stream) -> Line {
-        let (config, share) = (self.config(), share(copy.chunk));
+    fn copied_bytes(&self, program: &Program, copy: &Copy, stream: &StreamSize) -> CappedLinear {
+        let (config, share) = (self.config(), chunk_share(copy.chunk));
         match copy.moved {
             Moved::Weights(op) => {
                 let weights = Weights::of(op, copy.at.layer);
-                Line::fixed(self.weight_bytes(weights, self.stored(weights)) * share)
+                CappedLinear::fixed(self.weight_bytes(weights, self.stored(weights)) * share)
             }
             Moved::Cache(Kv::K | Kv::V) | Moved::Sequences(Kv::K | Kv::V) => {
                 let one = self.position_bytes() * config.num_kv_heads as f64;
                 let cached = match program.shape.rows {
-                    Rows::WholePrompts => Line::ZERO,
+                    Rows::WholePrompts => CappedLinear::ZERO,
                     Rows::Chunks | Rows::Single | Rows::Moves(_) => stream.cached,
                 };
                 cached.times(one * share)
             }
-            Moved::Value(value) | Moved::Lagging(value) => {
+            Moved::Value(value) | Moved::Deferred(value) => {
                 let element = value.element_bytes(self.dtype()) as f64;
                 let elements = match (value, value.row_elements(config)) {
                     (Value::LastNormed | Value::Logits, Some(row)) => {
@@ -244,7 +279,7 @@ fn read_share(op: Op, config: &ModelConfig, rows: f64) -> f64 {
     experts.map_or(1.0, |experts| experts.expected_share(rows))
 }
 
-fn share(chunk: Option<Chunk>) -> f64 {
+fn chunk_share(chunk: Option<Chunk>) -> f64 {
     chunk.map_or(1.0, |chunk| 1.0 / f64::from(chunk.of))
 }
 
@@ -252,41 +287,41 @@ fn share(chunk: Option<Chunk>) -> f64 {
 ///
 /// # Errors
 /// A number format, a decompression or a drive that the description does not have.
-pub(super) fn ns(
+pub(super) fn work_ns(
     machine: &Machine,
-    lane: &Lane,
+    lane: &LaneSpec,
     dtype: Dtype,
-    work: &Work,
-) -> Result<Line, MachineError> {
+    work: &InstructionWork,
+) -> Result<CappedLinear, MachineError> {
     let moved = |gbps: f64| work.operands.times(NS / (gbps * GIGA));
-    let tier = work.far.map(|number| machine.tier(number)).transpose()?;
+    let tier = work.slow_tier.map(|number| machine.tier(number)).transpose()?;
     let (rates, overhead_us) = match lane.engine {
-        Engine::Link { .. } => {
+        HardwareEngine::Link { .. } => {
             let down = lane.kind == LaneKind::Download;
             let gbps = if down { machine.link.d2h_gbps } else { machine.link.h2d_gbps };
             return Ok(moved(tier.map_or(gbps, |tier| tier.link_gbps.min(gbps))));
         }
-        Engine::Storage { device } => {
+        HardwareEngine::Storage { device } => {
             let gbps = machine.read_gbps(device)?;
-            let most_gbps = if work.is_direct { machine.link.h2d_gbps } else { f64::INFINITY };
-            return Ok(moved(gbps.min(most_gbps)));
+            let max_gbps = if work.is_direct { machine.link.h2d_gbps } else { f64::INFINITY };
+            return Ok(moved(gbps.min(max_gbps)));
         }
-        Engine::Cpu => (machine.cpu_rates(dtype)?, machine.cpu.op_overhead_us),
-        Engine::Gpu { .. } => (machine.gpu_rates(dtype)?, machine.gpu.op_overhead_us),
+        HardwareEngine::Cpu => (machine.cpu_rates(dtype)?, machine.cpu.op_overhead_us),
+        HardwareEngine::Gpu { .. } => (machine.gpu_rates(dtype)?, machine.gpu.op_overhead_us),
     };
-    if work.kind == Kind::Decompress {
+    if work.kind == BandwidthKind::Decompress {
         let absent = || MachineError::NoDecompression { machine: machine.name.clone() };
         let gbps = machine.gpu.decompress_gbps.ok_or_else(absent)?;
-        let overhead = Line::fixed(machine.gpu.decompress_overhead_ms * 1e6);
+        let overhead = CappedLinear::fixed(machine.gpu.decompress_overhead_ms * 1e6);
         return Ok(moved(gbps).plus(overhead));
     }
     let stored = rates.stored(work.four_bit);
     let (gbps, tflops) = match work.kind {
-        Kind::Attention => (stored.attention_gbps, stored.attention_tflops),
+        BandwidthKind::Attention => (stored.attention_gbps, stored.attention_tflops),
         _ => (stored.linear_gbps, stored.linear_tflops),
     };
     let gbps = tier.map_or(gbps, |tier| tier.cpu_gbps.min(gbps));
     let bytes = moved(gbps).plus(work.activations.times(NS / (rates.linear_gbps * GIGA)));
     let flops = work.flops.times(NS / (tflops * TERA));
-    Ok(bytes.plus(flops).plus(Line::fixed(overhead_us * 1e3)))
+    Ok(bytes.plus(flops).plus(CappedLinear::fixed(overhead_us * 1e3)))
 }

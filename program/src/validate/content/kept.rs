@@ -3,38 +3,38 @@
 use model::config::ModelConfig;
 use model::ops::Value;
 
+use crate::deferred_rows::{KEPT, kept, stream_after};
 use crate::ir::{At, BufferId, Instruction, Moved, ProgramShape};
-use crate::lagging::{KEPT, kept, stream_behind};
-use crate::owners::Attending;
+use crate::kv_owner::AttentionSide;
 use crate::plan::Plan;
 
 use super::super::error::{NamedProgram, ValidateError};
-use super::super::owners::kept_end;
+use super::super::kv_owner::kept_end;
 use super::held::{Content, Held, Parts, Stream};
 
 /// The kept values of a plan, with their buffers.
 pub(super) type Kept = Vec<(Value, BufferId)>;
 
 /// Returns true if a program has deferred rows.
-pub(super) fn lags(shape: &ProgramShape) -> bool {
-    shape.attending == Attending::Lagging
+pub(super) fn has_deferred_rows(shape: &ProgramShape) -> bool {
+    shape.attention_side == AttentionSide::Deferred
 }
 
 /// Returns the stream to which an instruction's rows belong in its program. Deferred rows that have
 /// joined belong to the first stream.
 pub(super) fn own_stream(shape: &ProgramShape, at: At) -> u16 {
-    if lags(shape) { 0 } else { at.stream }
+    if has_deferred_rows(shape) { 0 } else { at.stream }
 }
 
 /// # Errors
 /// A value that is kept in two buffers, or two values in one buffer.
 pub(super) fn kept_values(plan: &Plan) -> Result<Kept, ValidateError> {
     let mut values = Kept::new();
-    for program in plan.programs.iter().filter(|program| lags(&program.shape)) {
+    for program in plan.programs.iter().filter(|program| has_deferred_rows(&program.shape)) {
         let all = program.lanes.iter().flat_map(|list| &list.instructions);
         for instruction in all {
             let Instruction::Copy(copy) = instruction else { continue };
-            let Moved::Lagging(value) = copy.moved else { continue };
+            let Moved::Deferred(value) = copy.moved else { continue };
             let buffer = kept_end(copy).buffer;
             let known = |one: &(Value, BufferId)| one.0 == value || one.1 == buffer;
             match values.iter().find(|one| known(one)) {
@@ -54,10 +54,15 @@ pub(super) fn kept_values(plan: &Plan) -> Result<Kept, ValidateError> {
 }
 
 /// Returns the content that rows leave of a value for their next step, in which they have completed
-/// `behind` layers; `stream` is their present stream.
-pub(super) fn left(value: Value, behind: u16, stream: u16, additions_before: &[u32]) -> Content {
+/// `completed_layers` layers; `stream` is their present stream.
+pub(super) fn after_layer(
+    value: Value,
+    completed_layers: u16,
+    stream: u16,
+    additions_before: &[u32],
+) -> Content {
     let at = Stream { batch: 0, stream };
-    let layer = behind - 1;
+    let layer = completed_layers - 1;
     match value {
         Value::Hidden => {
             Content::Hidden { at, updates: additions_before[usize::from(layer)], step: 0 }
@@ -75,10 +80,15 @@ pub(super) fn begin(
 ) {
     let layers = config.num_layers as u16;
     for (value, buffer) in kept_values {
-        for behind in 1..=layers {
-            let content = left(*value, behind, stream_behind(behind), additions_before);
+        for completed_layers in 1..=layers {
+            let content = after_layer(
+                *value,
+                completed_layers,
+                stream_after(completed_layers),
+                additions_before,
+            );
             let held = Held { content, writer: None };
-            buffers[buffer.0 as usize].write(Some(kept(behind, layers)), held);
+            buffers[buffer.0 as usize].write(Some(kept(completed_layers, layers)), held);
         }
     }
 }

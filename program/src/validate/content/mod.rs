@@ -19,17 +19,17 @@ use crate::ir::{
 };
 use crate::map::Chunk;
 use crate::plan::Plan;
-use crate::topology::Engine;
+use crate::topology::HardwareEngine;
 use crate::weights::Weights;
 
 use super::error::{NamedProgram, Site, ValidateError};
 use super::order::{Event, Order};
 use super::parts::normal;
 
+mod deferred_rows;
 mod ending;
 mod held;
 mod kept;
-mod lagging;
 mod moves;
 
 use held::{Content, Held, Parts, Stream};
@@ -226,7 +226,7 @@ impl<'a> Walk<'a> {
         }
         let content = match copy.moved {
             Moved::Sequences(kv) => return self.move_cache(now, kv, copy),
-            Moved::Lagging(value) => return self.move_lagging(now, value, copy),
+            Moved::Deferred(value) => return self.move_deferred(now, value, copy),
             Moved::Weights(op) => {
                 let blobs = self.weights_of(op, copy.at.layer);
                 let found = self.first_of(copy.from);
@@ -438,7 +438,7 @@ impl<'a> Walk<'a> {
         let config = &self.plan.config;
         match at.layer.map(usize::from) {
             Some(layer) => {
-                let place = config.place_in_layer(layer, op).unwrap_or(0);
+                let place = config.index_in_layer(layer, op).unwrap_or(0);
                 self.additions_before[layer] + additions(config, &config.layer_ops(layer)[..place])
             }
             None if op == Op::Embed => 0,
@@ -475,7 +475,7 @@ impl Now<'_> {
     }
 
     fn on_device(&self) -> bool {
-        matches!(self.plan.topology.lane(self.event.lane).engine, Engine::Gpu { .. })
+        matches!(self.plan.topology.lane(self.event.lane).engine, HardwareEngine::Gpu { .. })
     }
 
     fn value(&self, value: Value, at: At, updates: u32) -> Content {

@@ -3,8 +3,8 @@
 use model::ops::Kv;
 
 use crate::ir::{Copy, Rows};
-use crate::map::{Chunk, Device};
-use crate::owners::{DEVICE, HOST};
+use crate::kv_owner::{DEVICE, HOST};
+use crate::map::{Chunk, ComputeDevice};
 
 use super::super::error::ValidateError;
 use super::{Cache, Now, Walk};
@@ -13,15 +13,15 @@ impl Walk<'_> {
     /// Returns the number of streams with rows for a part of a cache.
     pub(super) fn streams_of(&self, part: Chunk) -> u16 {
         let shape = self.program.shape;
-        let fills = |stream: &u16| shape.attending.side(*stream).fills(part);
+        let fills = |stream: &u16| shape.attention_side.side(*stream).fills(part);
         (0..shape.joint_streams()).filter(fills).count() as u16
     }
 
     /// Returns the part of each cache that is the destination, in a program of migrations.
     pub(super) fn moves_to(&self) -> Option<Chunk> {
         match self.program.shape.rows {
-            Rows::Moves(Device::Gpu) => Some(DEVICE),
-            Rows::Moves(Device::Cpu) => Some(HOST),
+            Rows::Moves(ComputeDevice::Gpu) => Some(DEVICE),
+            Rows::Moves(ComputeDevice::Cpu) => Some(HOST),
             _ => None,
         }
     }

@@ -5,10 +5,10 @@ use std::ffi::{c_int, c_void};
 
 use super::{put, result};
 use crate::code;
-use crate::objects::Object;
+use crate::objects::CublasObject;
 use crate::settings::settings;
 use crate::state::{enter, enter_device};
-use crate::streams::{Product, Work};
+use crate::streams::{QueuedProduct, QueuedWork};
 
 const BF16: u32 = 14;
 const F32: u32 = 0;
@@ -17,7 +17,7 @@ const TRANSPOSE_A: u32 = 3;
 /// `CUBLAS_STATUS_NOT_SUPPORTED`
 const NOT_SUPPORTED: u32 = 15;
 
-fn make(name: &'static str, handle: *mut usize, object: Object) -> u32 {
+fn make(name: &'static str, handle: *mut usize, object: CublasObject) -> u32 {
     result(enter(name).and_then(|mut state| {
         state.objects.push(object);
         // SAFETY: the caller's pointer, as documented.
@@ -27,7 +27,7 @@ fn make(name: &'static str, handle: *mut usize, object: Object) -> u32 {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cublasLtCreate(handle: *mut usize) -> u32 {
-    make("cublasLtCreate", handle, Object::Library)
+    make("cublasLtCreate", handle, CublasObject::Library)
 }
 
 #[unsafe(no_mangle)]
@@ -41,12 +41,12 @@ unsafe extern "C" fn cublasLtMatmulDescCreate(
     _compute: u32,
     _scale: u32,
 ) -> u32 {
-    make("cublasLtMatmulDescCreate", handle, Object::Product(false))
+    make("cublasLtMatmulDescCreate", handle, CublasObject::Product(false))
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cublasLtMatmulPreferenceCreate(handle: *mut usize) -> u32 {
-    make("cublasLtMatmulPreferenceCreate", handle, Object::Preference)
+    make("cublasLtMatmulPreferenceCreate", handle, CublasObject::Preference)
 }
 
 #[unsafe(no_mangle)]
@@ -57,7 +57,11 @@ unsafe extern "C" fn cublasLtMatrixLayoutCreate(
     columns: u64,
     leading: i64,
 ) -> u32 {
-    make("cublasLtMatrixLayoutCreate", handle, Object::Layout { kind, rows, columns, leading })
+    make(
+        "cublasLtMatrixLayoutCreate",
+        handle,
+        CublasObject::Layout { kind, rows, columns, leading },
+    )
 }
 
 macro_rules! ends {
@@ -93,7 +97,9 @@ unsafe extern "C" fn cublasLtMatmulDescSetAttribute(
 ) -> u32 {
     result(enter("cublasLtMatmulDescSetAttribute").and_then(|mut state| {
         match state.objects.get_mut(handle.wrapping_sub(1)) {
-            Some(Object::Product(transposed)) if attribute == TRANSPOSE_A && size_bytes == 4 => {
+            Some(CublasObject::Product(transposed))
+                if attribute == TRANSPOSE_A && size_bytes == 4 =>
+            {
                 // SAFETY: needed to read the value; the caller's pointer, as documented.
                 *transposed = unsafe { value.read_unaligned() } == 1;
                 Ok(())
@@ -112,7 +118,9 @@ unsafe extern "C" fn cublasLtMatrixLayoutSetAttribute(
 ) -> u32 {
     result(enter("cublasLtMatrixLayoutSetAttribute").and_then(|mut state| {
         match state.objects.get_mut(handle.wrapping_sub(1)) {
-            Some(Object::Layout { columns, .. }) if attribute == COLUMNS && size_bytes == 8 => {
+            Some(CublasObject::Layout { columns, .. })
+                if attribute == COLUMNS && size_bytes == 8 =>
+            {
                 // SAFETY: needed to read the value; the caller's pointer, as documented.
                 *columns = unsafe { value.read_unaligned() };
                 Ok(())
@@ -182,7 +190,7 @@ unsafe extern "C" fn cublasLtMatmul(
             unsafe { ((alpha.read(), beta.read()), algorithm.read_unaligned()) };
         let object = |handle: usize| state.objects.get(handle.wrapping_sub(1)).copied();
         let layout = |handle, expected| match object(handle) {
-            Some(Object::Layout { kind, rows, columns, leading })
+            Some(CublasObject::Layout { kind, rows, columns, leading })
                 if kind == expected && leading == rows.cast_signed() =>
             {
                 Ok((rows as usize, columns as usize))
@@ -192,18 +200,18 @@ unsafe extern "C" fn cublasLtMatmul(
         let (k, n) = layout(a_layout, BF16)?;
         let (inner, rows) = layout(b_layout, BF16)?;
         let out = layout(d_layout, F32)?;
-        let transposed = matches!(object(product), Some(Object::Product(true)));
-        let asked = transposed && factors == (1.0, 0.0) && c == d && chosen == ALGORITHM;
+        let transposed = matches!(object(product), Some(CublasObject::Product(true)));
+        let is_supported = transposed && factors == (1.0, 0.0) && c == d && chosen == ALGORITHM;
         let on_device = state.ranges.is_device(a, n * k * 2)
             && state.ranges.is_device(b, rows * k * 2)
             && state.ranges.is_device(d, rows * n * 4);
-        if !asked || inner != k || out != (n, rows) || !on_device {
+        if !is_supported || inner != k || out != (n, rows) || !on_device {
             return Err(code::INVALID_VALUE);
         }
         if settings().refused_rows == Some(rows) {
             return Err(NOT_SUPPORTED);
         }
         state.load_product((n, k))?;
-        state.enqueue(stream, Work::Product(Product { a, b, d, rows, n, k }))
+        state.enqueue(stream, QueuedWork::Product(QueuedProduct { a, b, d, rows, n, k }))
     }))
 }

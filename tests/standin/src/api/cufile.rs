@@ -9,7 +9,7 @@ use rustix::io::Errno;
 
 use super::put;
 use crate::settings::settings;
-use crate::state::{Held, enter, enter_device, hold};
+use crate::state::{StateGuard, enter, enter_device, lock_state};
 
 const NOT_OPEN: u32 = 5001;
 const ALREADY_OPEN: u32 = 5026;
@@ -36,7 +36,7 @@ fn status(outcome: Result<(), u32>) -> Status {
 }
 
 /// Begins a call that requires the open driver.
-fn enter_open(name: &'static str) -> Result<Held, u32> {
+fn enter_open(name: &'static str) -> Result<StateGuard, u32> {
     enter(name).and_then(|state| if state.direct.is_open { Ok(state) } else { Err(NOT_OPEN) })
 }
 
@@ -183,7 +183,10 @@ unsafe extern "C" fn cuFileRead(
         let to = &mut bytes[start..start + size_bytes];
         return match rustix::io::pread(file, to, from_bytes.cast_unsigned()) {
             Ok(count) => {
-                hold().direct.late.push((address, bytes[start..start + count].to_vec()));
+                lock_state()
+                    .direct
+                    .invisible_writes
+                    .push((address, bytes[start..start + count].to_vec()));
                 count as isize
             }
             Err(errno) => failed(errno),
@@ -203,7 +206,7 @@ unsafe extern "C" fn cuFileRead(
 #[unsafe(no_mangle)]
 extern "C" fn cuFlushGPUDirectRDMAWrites(_target: c_uint, _scope: c_uint) -> u32 {
     super::result(enter_device("cuFlushGPUDirectRDMAWrites").map(|mut state| {
-        for (address, bytes) in std::mem::take(&mut state.direct.late) {
+        for (address, bytes) in std::mem::take(&mut state.direct.invisible_writes) {
             // SAFETY: needed to write to device memory. The range is in an allocation, as was
             // checked when it was read to, and the program leaves it alone until it has flushed.
             unsafe { std::ptr::copy(bytes.as_ptr(), address as *mut u8, bytes.len()) };

@@ -66,13 +66,13 @@ unsafe extern "C" fn cuDeviceGet(device: *mut c_int, ordinal: c_int) -> u32 {
     result(found.and_then(|()| unsafe { put(device, ordinal) }))
 }
 
-/// Writes a text of at most `room` bytes, including the terminating zero.
+/// Writes a text of at most `capacity` bytes, including the terminating zero.
 ///
 /// # Safety
-/// `to` is valid for `room` bytes.
-pub(super) unsafe fn put_text(to: *mut c_char, room: c_int, text: &[u8]) -> Result<(), u32> {
-    let room = usize::try_from(room).map_err(|_| code::INVALID_VALUE)?;
-    if to.is_null() || text.len() > room {
+/// `to` is valid for `capacity` bytes.
+pub(super) unsafe fn put_text(to: *mut c_char, capacity: c_int, text: &[u8]) -> Result<(), u32> {
+    let capacity = usize::try_from(capacity).map_err(|_| code::INVALID_VALUE)?;
+    if to.is_null() || text.len() > capacity {
         return Err(code::INVALID_VALUE);
     }
     // SAFETY: needed to return the text; not null, and large enough (just checked).
@@ -155,7 +155,7 @@ unsafe extern "C" fn cuCtxSetCurrent(context: usize) -> u32 {
 unsafe extern "C" fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> u32 {
     result(enter_device("cuMemGetInfo").and_then(|state| {
         let all = settings().memory_bytes;
-        let held = settings().others_bytes + state.ranges.device_bytes();
+        let held = settings().other_programs_bytes + state.ranges.device_bytes();
         // SAFETY: the caller's pointers, as documented.
         unsafe {
             put(free, all.saturating_sub(held))?;

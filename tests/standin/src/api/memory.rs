@@ -4,7 +4,7 @@ use std::ffi::{c_uint, c_void};
 
 use super::{put, result};
 use crate::code;
-use crate::memory::Kind;
+use crate::memory::RangeKind;
 use crate::settings::settings;
 use crate::state::enter_device;
 
@@ -17,18 +17,19 @@ unsafe extern "C" fn cuMemAlloc_v2(address: *mut u64, size_bytes: usize) -> u32 
         if size_bytes
             > settings()
                 .memory_bytes
-                .saturating_sub(settings().others_bytes + state.ranges.device_bytes())
+                .saturating_sub(settings().other_programs_bytes + state.ranges.device_bytes())
         {
             return Err(code::OUT_OF_MEMORY);
         }
-        let base = state.ranges.allocate(Kind::Device, size_bytes).ok_or(code::OUT_OF_MEMORY)?;
+        let base =
+            state.ranges.allocate(RangeKind::Device, size_bytes).ok_or(code::OUT_OF_MEMORY)?;
         // SAFETY: the caller's pointer, as documented.
         unsafe { put(address, base as u64) }
     }))
 }
 
 /// Releases a range of the given kind.
-fn release(name: &'static str, kind: Kind, address: usize) -> u32 {
+fn release(name: &'static str, kind: RangeKind, address: usize) -> u32 {
     result(enter_device(name).and_then(|mut state| {
         if state.ranges.release(kind, address) { Ok(()) } else { Err(code::INVALID_VALUE) }
     }))
@@ -36,7 +37,7 @@ fn release(name: &'static str, kind: Kind, address: usize) -> u32 {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuMemFree_v2(address: u64) -> u32 {
-    release("cuMemFree", Kind::Device, address as usize)
+    release("cuMemFree", RangeKind::Device, address as usize)
 }
 
 #[unsafe(no_mangle)]
@@ -70,7 +71,7 @@ unsafe extern "C" fn cuIpcOpenMemHandle_v2(
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuIpcCloseMemHandle(address: u64) -> u32 {
-    release("cuIpcCloseMemHandle", Kind::Opened, address as usize)
+    release("cuIpcCloseMemHandle", RangeKind::Opened, address as usize)
 }
 
 #[unsafe(no_mangle)]
@@ -80,7 +81,8 @@ unsafe extern "C" fn cuMemHostAlloc(
     _flags: c_uint,
 ) -> u32 {
     result(enter_device("cuMemHostAlloc").and_then(|mut state| {
-        let base = state.ranges.allocate(Kind::Pinned, size_bytes).ok_or(code::OUT_OF_MEMORY)?;
+        let base =
+            state.ranges.allocate(RangeKind::Pinned, size_bytes).ok_or(code::OUT_OF_MEMORY)?;
         // SAFETY: the caller's pointer, as documented.
         unsafe { put(address, base as *mut c_void) }
     }))
@@ -88,7 +90,7 @@ unsafe extern "C" fn cuMemHostAlloc(
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuMemFreeHost(address: *mut c_void) -> u32 {
-    release("cuMemFreeHost", Kind::Pinned, address as usize)
+    release("cuMemFreeHost", RangeKind::Pinned, address as usize)
 }
 
 #[unsafe(no_mangle)]
@@ -110,7 +112,7 @@ unsafe extern "C" fn cuMemHostRegister_v2(
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuMemHostUnregister(address: *mut c_void) -> u32 {
-    release("cuMemHostUnregister", Kind::Registered, address as usize)
+    release("cuMemHostUnregister", RangeKind::Registered, address as usize)
 }
 
 #[unsafe(no_mangle)]
@@ -122,7 +124,9 @@ unsafe extern "C" fn cuMemHostGetDevicePointer_v2(
     result(enter_device("cuMemHostGetDevicePointer").and_then(|state| {
         match state.ranges.kind(address as usize, 1) {
             // SAFETY: the caller's pointer, as documented.
-            Some(Kind::Registered | Kind::Pinned) => unsafe { put(device, address as u64) },
+            Some(RangeKind::Registered | RangeKind::Pinned) => unsafe {
+                put(device, address as u64)
+            },
             _ => Err(code::INVALID_VALUE),
         }
     }))

@@ -9,7 +9,7 @@ use crate::cubin::{self, Cubin};
 use crate::ptx::{Entry, PtxError, entries};
 use crate::settings::settings;
 use crate::state::{enter_device, log};
-use crate::streams::{Launch, Work};
+use crate::streams::{QueuedLaunch, QueuedWork};
 
 /// Maximum dynamic shared memory of a block without a larger limit being set, which no kernel of
 /// Tandem does.
@@ -146,11 +146,11 @@ unsafe extern "C" fn cuLaunchKernel(
             })
             .collect();
         state.load(handle)?;
-        let launch = Launch { name: entry.name, grid, block, shared_bytes, parameters };
+        let launch = QueuedLaunch { name: entry.name, grid, block, shared_bytes, parameters };
         state.launches += 1;
         let work = match settings().hang {
-            Some(nth) if nth == state.launches => Work::Hang,
-            _ => Work::Launch(launch),
+            Some(nth) if nth == state.launches => QueuedWork::Hang,
+            _ => QueuedWork::Launch(launch),
         };
         state.enqueue(stream, work)
     }))

@@ -39,7 +39,7 @@ unsafe extern "C" fn nvmlDeviceGetHandleByPciBusId_v2(
 /// Returns total, free and used memory, in the order of `nvmlMemory_t`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn nvmlDeviceGetMemoryInfo(_device: usize, sizes: *mut [u64; 3]) -> u32 {
-    let (all, used) = (settings().memory_bytes as u64, settings().others_bytes as u64);
+    let (all, used) = (settings().memory_bytes as u64, settings().other_programs_bytes as u64);
     // SAFETY: the caller's pointer, as documented.
     result(unsafe { put(sizes, [all, all.saturating_sub(used), used]) })
 }

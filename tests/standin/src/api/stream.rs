@@ -4,11 +4,11 @@ use std::ffi::{c_uint, c_void};
 
 use super::{put, result};
 use crate::code;
-use crate::memory::Kind;
-use crate::running::LOOK;
+use crate::execute::POLL_INTERVAL;
+use crate::memory::RangeKind;
 use crate::settings::settings;
-use crate::state::{Held, enter_device, hold, log};
-use crate::streams::{Work, is_reached};
+use crate::state::{StateGuard, enter_device, lock_state, log};
+use crate::streams::{QueuedWork, is_reached};
 
 /// `CU_STREAM_WAIT_VALUE_FLUSH`
 const WAIT_FLUSH: c_uint = 1 << 30;
@@ -34,15 +34,15 @@ unsafe extern "C" fn cuStreamDestroy_v2(stream: usize) -> u32 {
 }
 
 /// Runs work until `done` returns true; releases the lock while no work can run.
-fn block(mut state: Held, done: impl Fn(&Held) -> bool) -> Result<(), u32> {
+fn block(mut state: StateGuard, done: impl Fn(&StateGuard) -> bool) -> Result<(), u32> {
     while !done(&state) {
         if let Some(code) = state.sticky() {
             return Err(code);
         }
         if !state.step() {
             drop(state);
-            std::thread::sleep(LOOK);
-            state = hold();
+            std::thread::sleep(POLL_INTERVAL);
+            state = lock_state();
         }
     }
     state.sticky().map_or(Ok(()), Err)
@@ -79,8 +79,11 @@ unsafe extern "C" fn cuStreamWaitValue32_v2(
             return handle(state.streams.has(stream));
         }
         let word = word as usize;
-        let is_lost = settings().is_deaf && !is_reached(word, value);
-        state.enqueue(stream, if is_lost { Work::Hang } else { Work::Wait { word, value } })
+        let is_lost = settings().ignores_updates && !is_reached(word, value);
+        state.enqueue(
+            stream,
+            if is_lost { QueuedWork::Hang } else { QueuedWork::Wait { word, value } },
+        )
     }))
 }
 
@@ -149,7 +152,9 @@ unsafe extern "C" fn cuMemcpyHtoDAsync_v2(
             return Err(code::INVALID_VALUE);
         }
         let work = match state.ranges.kind(from, size_bytes) {
-            Some(Kind::Pinned | Kind::Registered) => Work::Copy { to, from, size_bytes },
+            Some(RangeKind::Pinned | RangeKind::Registered) => {
+                QueuedWork::Copy { to, from, size_bytes }
+            }
             Some(_) => return Err(code::INVALID_VALUE),
             None => {
                 let mut bytes = vec![0u8; size_bytes];
@@ -159,7 +164,7 @@ unsafe extern "C" fn cuMemcpyHtoDAsync_v2(
                     let from = from as *const u8;
                     std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), size_bytes);
                 }
-                Work::Place { to, bytes }
+                QueuedWork::CopyBytes { to, bytes }
             }
         };
         state.enqueue(stream, work)
@@ -179,8 +184,8 @@ unsafe extern "C" fn cuMemcpyDtoHAsync_v2(
             return Err(code::INVALID_VALUE);
         }
         match state.ranges.kind(to, size_bytes) {
-            Some(Kind::Pinned | Kind::Registered) => {
-                state.enqueue(stream, Work::Copy { to, from, size_bytes })
+            Some(RangeKind::Pinned | RangeKind::Registered) => {
+                state.enqueue(stream, QueuedWork::Copy { to, from, size_bytes })
             }
             // The real driver blocks on pageable targets; Tandem must not use them.
             _ => Err(code::INVALID_VALUE),
@@ -200,7 +205,7 @@ unsafe extern "C" fn cuMemcpyDtoDAsync_v2(
         if !state.ranges.is_device(to, size_bytes) || !state.ranges.is_device(from, size_bytes) {
             return Err(code::INVALID_VALUE);
         }
-        state.enqueue(stream, Work::Copy { to, from, size_bytes })
+        state.enqueue(stream, QueuedWork::Copy { to, from, size_bytes })
     }))
 }
 
@@ -211,6 +216,6 @@ unsafe extern "C" fn cuMemsetD8Async(to: u64, byte: u8, size_bytes: usize, strea
         if !state.ranges.is_device(to, size_bytes) {
             return Err(code::INVALID_VALUE);
         }
-        state.enqueue(stream, Work::Fill { to, byte, size_bytes })
+        state.enqueue(stream, QueuedWork::Fill { to, byte, size_bytes })
     }))
 }

@@ -140,7 +140,7 @@ fn a_full_device_is_refused_with_the_numbers() {
         let (needed_bytes, free_bytes) = (1 << 20, 1 << 19);
         assert_eq!(
             error,
-            CudaError::Full { index: 0, needed_bytes, free_bytes, total_bytes: 1 << 20 }
+            CudaError::OutOfMemory { index: 0, needed_bytes, free_bytes, total_bytes: 1 << 20 }
         );
         drop(held);
         assert_eq!(context.memory_bytes(), Ok((1 << 20, 1 << 20)));

@@ -88,7 +88,7 @@ fn a_full_queue_holds_up_every_thread() {
     for _ in 1..ENTRIES {
         event.record(&stream).expect("there is room");
     }
-    assert_eq!(stream.entries(), ENTRIES as u64);
+    assert_eq!(stream.enqueued(), ENTRIES as u64);
     blocks_until_the_word_moves(&context, &word, || event.record(&stream).expect("a mark"));
     stream.synchronize().expect("nothing has failed");
 }

@@ -4,14 +4,14 @@ use kernels::{PoolOptions, Variant};
 use model::config::{Activation, Dtype, Family, ModelConfig, Rope, RopeScaling, Scales};
 use model::layers::{LayerKind, Layers};
 use model::source::dummy::DummySource;
-use planner::policy::{Homes, Policy, device_map};
+use planner::policy::{DefaultTiers, Policy, device_map};
 use planner::split::parse_split;
 use program::compile::compile;
 use program::map::{Chunking, DeviceMap};
 use program::plan::{Plan, RunShape};
 use program::topology::MemoryId;
 use workers::setup::LaneOptions;
-use workers::testing::{InProcess, Outcome, Placed, Request};
+use workers::testing::{InProcess, Outcome, PlacedRequest, SequenceRequest};
 
 use crate::harness::{LIMIT, SEED};
 
@@ -31,7 +31,7 @@ pub(crate) fn llama() -> ModelConfig {
         norm_eps: 1e-5,
         activation: Activation::Silu,
         learned_positions: None,
-        layers: Layers::alike(LayerKind::dense(Some(Rope::new(10_000.0, RopeScaling::None)))),
+        layers: Layers::uniform(LayerKind::dense(Some(Rope::new(10_000.0, RopeScaling::None)))),
         experts: None,
         qkv_bias: false,
         out_bias: false,
@@ -56,7 +56,7 @@ pub(crate) fn opt() -> ModelConfig {
         num_kv_heads: 4,
         activation: Activation::Relu,
         learned_positions: Some(2),
-        layers: Layers::alike(LayerKind::dense(None)),
+        layers: Layers::uniform(LayerKind::dense(None)),
         experts: None,
         qkv_bias: true,
         out_bias: true,
@@ -116,7 +116,7 @@ pub(crate) fn map_of(
     chunking: Option<Chunking>,
     kv: MemoryId,
 ) -> DeviceMap {
-    let homes = Homes { kv, prefill_hidden: MemoryId::VRAM };
+    let homes = DefaultTiers { kv, prefill_hidden: MemoryId::VRAM };
     let policy = match split {
         None => Policy::CpuOnly,
         Some("gpu-only") => Policy::GpuOnly,
@@ -130,11 +130,11 @@ pub(crate) fn map_of(
 
 /// Returns four sequences of different lengths that end at different steps. The two of a batch
 /// share a prefix.
-pub(crate) fn group() -> Vec<Placed> {
+pub(crate) fn group() -> Vec<PlacedRequest> {
     let placed = |index: usize| {
         let prompt = (0..2 * index as u32 + 1).map(|i| 11 * i + index as u32 / 2).collect();
-        let request = Request::greedy(prompt, 3 + index as u32);
-        Placed { batch: index / 2, slot: index % 2, request }
+        let request = SequenceRequest::greedy(prompt, 3 + index as u32);
+        PlacedRequest { batch: index / 2, slot: index % 2, request }
     };
     (0..4).map(placed).collect()
 }
@@ -150,14 +150,14 @@ pub(crate) fn on_cpu_with(config: &ModelConfig, plan: Plan) -> Vec<Outcome> {
 }
 
 /// Returns the tokens for the given plan and group.
-pub(crate) fn on_cpu_of(config: &ModelConfig, plan: Plan, group: &[Placed]) -> Vec<Outcome> {
+pub(crate) fn on_cpu_of(config: &ModelConfig, plan: Plan, group: &[PlacedRequest]) -> Vec<Outcome> {
     let options = LaneOptions {
         variant: Variant::from_env().expect("a variant"),
         pool: PoolOptions::unpinned(1),
         link_bytes_per_s: None,
         wait_timeout: LIMIT,
-        forms: None,
-        routes_evenly: false,
+        grammars: None,
+        routes_randomly: false,
         select_text: Vec::new(),
     };
     let source = DummySource::new(config.clone(), SEED);

@@ -1,16 +1,16 @@
 //! Newer model families on device lanes: tokens equal the CPU's, and log-probabilities differ only
 //! by the order of sums.
 
-use model::compressed::{Grouped, WeightFormat};
 use model::config::{Dtype, ModelConfig, QkNorm, Rope, RopeScaling, Scales};
-use model::experts::{Experts, Scoring};
+use model::experts::{ExpertScoring, Experts};
 use model::layers::{LayerKind, Layers};
+use model::quantized_format::{Grouped, WeightFormat};
 use planner::policy::Formats;
 use program::compile::compile;
 use program::formats::{KvFormat, WeightFormats};
 use program::plan::{Plan, RunShape};
 use program::topology::MemoryId;
-use workers::testing::{Outcome, Placed, Request};
+use workers::testing::{Outcome, PlacedRequest, SequenceRequest};
 
 use crate::case::{group, llama, map_of, on_cpu_of, plan_of, shape};
 use crate::harness::{Setting, Workers};
@@ -21,7 +21,7 @@ use crate::models;
 const TOLERANCE: f32 = 4e-6;
 
 /// Returns the sequences of [`group`], with requests for log-probabilities.
-fn likely() -> Vec<Placed> {
+fn likely() -> Vec<PlacedRequest> {
     let mut group = group();
     group.iter_mut().for_each(|placed| placed.request.logprobs = 2);
     group
@@ -96,11 +96,11 @@ fn same(plan: &Plan, expected: &[Outcome], context: &str) {
 
 fn with_kinds(config: &ModelConfig, change: impl Fn(&mut LayerKind)) -> ModelConfig {
     let kinds = (0..config.num_layers).map(|layer| {
-        let mut kind = config.layers.of(layer).clone();
+        let mut kind = config.layers.kind(layer).clone();
         change(&mut kind);
         kind
     });
-    ModelConfig { layers: Layers::each(kinds), ..config.clone() }
+    ModelConfig { layers: Layers::from_kinds(kinds), ..config.clone() }
 }
 
 #[test]
@@ -182,7 +182,7 @@ fn with_experts(config: &ModelConfig, change: impl Fn(&mut Experts)) -> ModelCon
 fn experts_of_every_scoring_wherever_their_operations_run() {
     let (all, renormalised) = (models::experts_of_all(), models::experts_renormalised());
     let one = with_experts(&all, |experts| experts.per_token = 1);
-    let other = with_experts(&all, |experts| experts.scoring = Scoring::TopKSoftmax);
+    let other = with_experts(&all, |experts| experts.scoring = ExpertScoring::TopKSoftmax);
     check(&all, &[one, other], &EXPERT_CUTS);
     let unscaled = ModelConfig { scales: Scales::default(), ..renormalised.clone() };
     check(&renormalised, &[unscaled], &EXPERT_CUTS);
@@ -242,10 +242,10 @@ fn more_rows_than_a_pass_of_experts_has_give_the_same() {
     assert!(shape.stream_rows() > 2048);
     let placed = |slot: usize| {
         let prompt = (0..30).map(|i| (slot as u32 + 7 * i) % 96).collect();
-        let request = Request { logprobs: 2, ..Request::greedy(prompt, 2) };
-        Placed { batch: 0, slot, request }
+        let request = SequenceRequest { logprobs: 2, ..SequenceRequest::greedy(prompt, 2) };
+        PlacedRequest { batch: 0, slot, request }
     };
-    let group: Vec<Placed> = (0..72).map(placed).collect();
+    let group: Vec<PlacedRequest> = (0..72).map(placed).collect();
     let compiled = |split| plan_of(&config, &shape, split, None, MemoryId::DRAM);
     let expected = on_cpu_of(&config, compiled(None), &group);
     let workers = Workers::start(&compiled(Some("gpu-only")), &Setting::default()).expect("starts");

@@ -11,16 +11,20 @@ use model::source::dummy::DummySource;
 use model::source::{SourceError, WeightSource};
 use program::plan::Plan;
 use program::topology::{SegmentId, WorkerId};
-use schedule::Costs;
-use schedule::hybrid::Limits;
+use scheduler::StepCostCurve;
+use scheduler::hybrid::IterationLimits;
 use shm::{Channel, Control, Segment, TraceSegment};
-use workers::shared::group::{BATCH, list_work};
-use workers::shared::prefix_sharing::share;
-use workers::shared::protocol::{CudaUse, FromWorker, MemoryNodes, Setup, ToWorker, WeightsFrom};
+use workers::shared::group::{BATCH_STAGES, list_work};
+use workers::shared::prefix_sharing::share_prefixes;
+use workers::shared::protocol::{
+    CudaConfig, FromWorker, SegmentNodes, ToWorker, WeightsOrigin, WorkerSetup,
+};
 use workers::shared::release::{list_first, stages};
-use workers::shared::serving::{Offer, PromptLogprobs, clear, offer};
-use workers::shared::table::{Deciding, StepTable};
-use workers::testing::{Outcome, Placed, fill};
+use workers::shared::serving::{
+    OfferedSequence, PromptLogprobsRequest, clear_table, offer_sequence,
+};
+use workers::shared::table::{HybridPolicy, StepTable};
+use workers::testing::{Outcome, PlacedRequest, fill};
 
 pub(crate) const CHANNEL_VARIABLE: &str = "TANDEM_TEST_CHANNEL";
 pub(crate) const LIMIT: Duration = Duration::from_secs(120);
@@ -28,11 +32,11 @@ pub(crate) const SEED: u64 = 3;
 const TRACE_CAPACITY: usize = 4096;
 
 pub(crate) fn open_dummy(
-    from: &WeightsFrom,
+    from: &WeightsOrigin,
     config: &ModelConfig,
 ) -> Result<Box<dyn WeightSource>, SourceError> {
     match from {
-        WeightsFrom::Dummy { seed } => Ok(Box::new(DummySource::new(config.clone(), *seed))),
+        WeightsOrigin::Dummy { seed } => Ok(Box::new(DummySource::new(config.clone(), *seed))),
         other => Err(SourceError::Format {
             path: format!("{other:?}"),
             reason: "this test has dummy weights only".to_owned(),
@@ -171,24 +175,24 @@ impl Workers {
                 .iter()
                 .filter(|(memory, _)| plan.topology.maps(id, memory.memory) || id == copier)
                 .collect();
-            let setup = Setup {
+            let setup = WorkerSetup {
                 worker: id,
                 plan: plan.clone(),
                 memories: mapped.iter().map(|(m, s)| (*m, s.size_bytes() as u64)).collect(),
                 private: Vec::new(),
-                nodes: MemoryNodes::default(),
+                nodes: SegmentNodes::default(),
                 select_text: Vec::new(),
                 control_bytes: control.segment().size_bytes() as u64,
                 trace_capacity: TRACE_CAPACITY as u32,
                 threads: 1,
                 cpus: Vec::new(),
                 spin_us: 0,
-                weights: WeightsFrom::Dummy { seed: SEED },
+                weights: WeightsOrigin::Dummy { seed: SEED },
                 link_bytes_per_s: None,
                 wait_timeout_ms: 30_000,
                 start_timeout_ms: None,
                 durations: None,
-                cuda: Some(CudaUse {
+                cuda: Some(CudaConfig {
                     index: 0,
                     copies_in_gpu_worker,
                     waits_on_host: setting.waits_on_host,
@@ -251,14 +255,14 @@ impl Workers {
     ///
     /// # Errors
     /// Returns the messages of the workers that failed.
-    pub(crate) fn run_group(&self, group: &[Placed]) -> Result<Vec<Outcome>, String> {
+    pub(crate) fn run_group(&self, group: &[PlacedRequest]) -> Result<Vec<Outcome>, String> {
         let Workers { plan, control, .. } = self;
         let table = StepTable::new(control.extra(0, plan.table.words()), plan);
         fill(&table, plan, group);
-        share(&table, 1);
+        share_prefixes(&table, 1);
         let target = control.drained().value() + 1;
-        control.release(&BATCH, list_work(&table));
-        if let Err(error) = control.drained().wait_at_least(target, control.poison(), LIMIT) {
+        control.release(&BATCH_STAGES, list_work(&table));
+        if let Err(error) = control.drained().wait_until(target, control.poison(), LIMIT) {
             return Err(format!("{}{error}", self.failures()));
         }
         Ok(group.iter().map(|placed| Outcome::read(&table, placed)).collect())
@@ -272,17 +276,27 @@ impl Workers {
     /// Returns the messages of the workers that failed.
     pub(crate) fn serve(
         &self,
-        group: &[Placed],
-        deciding: &Deciding,
+        group: &[PlacedRequest],
+        deciding: &HybridPolicy,
     ) -> Result<(Vec<Outcome>, [u32; 5]), String> {
         let Workers { plan, control, .. } = self;
         let table = StepTable::new(control.extra(0, plan.table.words()), plan);
-        clear(&table, plan, u32::MAX, &Costs::NONE);
-        table.set_deciding(deciding);
+        clear_table(&table, plan, u32::MAX, &StepCostCurve::NONE);
+        table.set_hybrid_policy(deciding);
         for (placed, arrival) in group.iter().zip(0..) {
-            let (room, said) = (plan.shape.max_context, PromptLogprobs::default());
+            let (room, said) = (plan.shape.max_context, PromptLogprobsRequest::default());
             let (answered, computed) = (&[][..], 0);
-            offer(&table, &Offer { placed, answered, computed, room, arrival, said });
+            offer_sequence(
+                &table,
+                &OfferedSequence {
+                    placed,
+                    generated: answered,
+                    computed,
+                    capacity: room,
+                    arrival,
+                    prompt_logprobs: said,
+                },
+            );
         }
         assert!(list_first(&table), "there is something to compute");
         let target = control.drained().value() + 1;
@@ -290,16 +304,16 @@ impl Workers {
         let until = Instant::now() + LIMIT;
         let mut device_pages = 0;
         let slice = Duration::from_micros(500);
-        while let Err(error) = control.drained().wait_at_least(target, control.poison(), slice) {
+        while let Err(error) = control.drained().wait_until(target, control.poison(), slice) {
             if control.poison().cause().is_some() || Instant::now() > until {
                 return Err(format!("{}{error}", self.failures()));
             }
             device_pages = (device_pages + 1) % (u32::from(plan.shape.device_slots) + 1);
-            let limits = Limits { device_pages, ..deciding.limits };
-            table.set_deciding(&Deciding { limits, ..*deciding });
+            let limits = IterationLimits { device_pages, ..deciding.limits };
+            table.set_hybrid_policy(&HybridPolicy { limits, ..*deciding });
         }
         let outcomes = group.iter().map(|placed| Outcome::read(&table, placed)).collect();
-        Ok((outcomes, table.counts()))
+        Ok((outcomes, table.program_counts()))
     }
 
     /// Ends the workers; returns the number of allocations of each since it was ready.

@@ -13,7 +13,7 @@ mod owners;
 mod placements;
 mod products;
 
-use workers::counting::CountingAllocator;
+use workers::alloc_counter::CountingAllocator;
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
@@ -28,7 +28,7 @@ fn worker_child() {
     };
     let number = number.parse().expect("a descriptor");
     // SAFETY: the number was inherited for this call, and nothing else here owns it.
-    let code = unsafe { workers::roles::worker_main(number, &harness::open_dummy) };
+    let code = unsafe { workers::worker_main::worker_main(number, &harness::open_dummy) };
     #[expect(clippy::disallowed_methods, clippy::exit, reason = "the harness has its own codes")]
     std::process::exit(i32::from(code));
 }

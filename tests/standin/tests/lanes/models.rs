@@ -1,7 +1,7 @@
 //! Small models with features of newer families: windows, sinks, norms, rope by length, experts.
 
 use model::config::{Activation, Family, ModelConfig, QkNorm, Rope, RopeScaling, Scales};
-use model::experts::{Experts, Scoring};
+use model::experts::{ExpertScoring, Experts};
 use model::layers::{FeedForward, LayerKind, Layers};
 
 use crate::case::llama;
@@ -11,14 +11,14 @@ fn rope() -> Rope {
 }
 
 fn of_layers(kind: LayerKind) -> ModelConfig {
-    ModelConfig { layers: Layers::alike(kind), ..llama() }
+    ModelConfig { layers: Layers::uniform(kind), ..llama() }
 }
 
 /// Returns a model with a window of four positions in the first layer, and no rotation in the
 /// second.
 pub(crate) fn windowed() -> ModelConfig {
     let first = LayerKind { window: Some(4), ..LayerKind::dense(Some(rope())) };
-    let layers = Layers::each([first, LayerKind::dense(None)]);
+    let layers = Layers::from_kinds([first, LayerKind::dense(None)]);
     ModelConfig { family: Family::SmolLm3, layers, ..llama() }
 }
 
@@ -41,7 +41,7 @@ pub(crate) fn post_normed() -> ModelConfig {
     ModelConfig {
         family: Family::Gemma3,
         activation: Activation::GeluTanh,
-        layers: Layers::each([local, global]),
+        layers: Layers::from_kinds([local, global]),
         tied_embeddings: true,
         qk_norm: Some(QkNorm::PerHead),
         post_norms: true,
@@ -61,7 +61,8 @@ pub(crate) fn longrope() -> ModelConfig {
     };
     let rope = Rope { rotary_dim: Some(4), ..Rope::new(10.0, scaling) };
     // The tables of a layer kind follow those of the previous kinds.
-    let layers = Layers::each([LayerKind::dense(Some(self::rope())), LayerKind::dense(Some(rope))]);
+    let layers =
+        Layers::from_kinds([LayerKind::dense(Some(self::rope())), LayerKind::dense(Some(rope))]);
     let scales = Scales { residual: 0.7, logits: 0.4, ..Scales::default() };
     ModelConfig { family: Family::Phi3, layers, scales, ..llama() }
 }
@@ -73,7 +74,7 @@ pub(crate) fn dynamic() -> ModelConfig {
 }
 
 /// Returns a model with experts in all layers, two of which compute each row.
-fn experts(scoring: Scoring, bias: bool) -> ModelConfig {
+fn experts(scoring: ExpertScoring, bias: bool) -> ModelConfig {
     let kind = LayerKind { feed_forward: FeedForward::Experts, ..LayerKind::dense(Some(rope())) };
     let experts = Experts { count: 5, per_token: 2, ffn_size: 48, scoring, bias };
     ModelConfig { family: Family::Mixtral, experts: Some(experts), ..of_layers(kind) }
@@ -81,14 +82,14 @@ fn experts(scoring: Scoring, bias: bool) -> ModelConfig {
 
 /// Returns a model with experts whose weights are unmodified probabilities.
 pub(crate) fn experts_of_all() -> ModelConfig {
-    let scoring = Scoring::SoftmaxTopK { renormalise: false };
+    let scoring = ExpertScoring::SoftmaxTopK { renormalise: false };
     ModelConfig { family: Family::Olmoe, ..experts(scoring, false) }
 }
 
 /// Returns a model with experts whose weights sum to one, times the residual's factor.
 pub(crate) fn experts_renormalised() -> ModelConfig {
     let scales = Scales { residual: 0.22, ..Scales::default() };
-    let config = experts(Scoring::SoftmaxTopK { renormalise: true }, false);
+    let config = experts(ExpertScoring::SoftmaxTopK { renormalise: true }, false);
     ModelConfig { family: Family::GraniteMoe, scales, ..config }
 }
 
@@ -97,7 +98,7 @@ pub(crate) fn experts_with_biases() -> ModelConfig {
     ModelConfig {
         family: Family::GptOss,
         activation: Activation::ClampedSwiGlu,
-        ..experts(Scoring::TopKSoftmax, true)
+        ..experts(ExpertScoring::TopKSoftmax, true)
     }
 }
 

@@ -1,10 +1,10 @@
 //! Overlap on a device: resident layers need no copy, and a weight is decompressed as soon as it
 //! has arrived, without waiting for later copies.
 
-use model::compressed::{Grouped, WeightFormat};
 use model::config::{Dtype, ModelConfig};
+use model::quantized_format::{Grouped, WeightFormat};
 use planner::policy::{
-    Formats, Homes, Placement, Policy, Residency, ResidentAttention, device_map,
+    DefaultTiers, Formats, Placement, Policy, Residency, ResidentAttention, device_map,
 };
 use program::compile::compile;
 use program::formats::{KvFormat, WeightFormats};
@@ -17,9 +17,9 @@ use crate::harness::{Setting, Workers};
 
 /// Returns a plan with everything on the device, caches on the host, and these resident layers.
 fn streaming(config: &ModelConfig, stays: &Residency, formats: Option<&Formats>) -> Plan {
-    let homes = Homes { kv: MemoryId::DRAM, prefill_hidden: MemoryId::VRAM };
+    let homes = DefaultTiers { kv: MemoryId::DRAM, prefill_hidden: MemoryId::VRAM };
     let residency = stays.clone();
-    let placement = Placement { residency, ..Placement::of(Policy::GpuOnly) };
+    let placement = Placement { residency, ..Placement::from_policy(Policy::GpuOnly) };
     let mut map = placement.map(config, true, homes);
     if let Some(formats) = formats {
         formats.apply(&mut map);
@@ -115,7 +115,7 @@ fn a_weight_is_decompressed_once_it_has_arrived_and_waits_for_no_later_one() {
         &Policy::CpuOnly,
         &config,
         true,
-        Homes { kv: MemoryId::DRAM, prefill_hidden: MemoryId::VRAM },
+        DefaultTiers { kv: MemoryId::DRAM, prefill_hidden: MemoryId::VRAM },
     );
     formats.apply(&mut on_cpu);
     let on_cpu = compile(&config, &shape(Dtype::F32), &on_cpu).expect("compiles");

@@ -3,13 +3,13 @@
 
 use model::config::Dtype;
 use program::compile::compile;
-use program::owners::with_owners;
+use program::kv_owner::with_owners;
 use program::plan::{Plan, RunShape};
 use program::topology::MemoryId;
-use schedule::Costs;
-use schedule::hybrid::{Lags, Limits, Policy, StepCosts};
-use workers::shared::table::Deciding;
-use workers::testing::Placed;
+use scheduler::StepCostCurve;
+use scheduler::hybrid::{DeferredRows, IterationLimits, SchedulingPolicy, StepCosts};
+use workers::shared::table::HybridPolicy;
+use workers::testing::PlacedRequest;
 
 use crate::case::{group, llama, map_of, on_cpu, shape};
 use crate::harness::{Setting, Workers};
@@ -17,8 +17,8 @@ use crate::harness::{Setting, Workers};
 const SEEDS: u64 = 200;
 
 /// Returns the sequences of both batches in one batch.
-fn in_one_batch() -> Vec<Placed> {
-    let one = |(slot, placed): (usize, Placed)| Placed { batch: 0, slot, ..placed };
+fn in_one_batch() -> Vec<PlacedRequest> {
+    let one = |(slot, placed): (usize, PlacedRequest)| PlacedRequest { batch: 0, slot, ..placed };
     group().into_iter().enumerate().map(one).collect()
 }
 
@@ -41,25 +41,25 @@ fn plan(streams: bool) -> Plan {
 
 /// Returns the settings for a policy. With APEX the host attends eight times slower than the
 /// device, so that rows are deferred.
-fn deciding(policy: Policy) -> Deciding {
-    let is_slow = policy == Policy::Apex;
-    let mut device = Costs::NONE;
+fn deciding(policy: SchedulingPolicy) -> HybridPolicy {
+    let is_slow = policy == SchedulingPolicy::Apex;
+    let mut device = StepCostCurve::NONE;
     device.points[0] = (1, 1000);
     device.points[1] = (16, 1500);
-    let limits = Limits {
+    let limits = IterationLimits {
         rows: 0,
         page_positions: 14,
         device_pages: 2,
         host_pages: 6,
         patience: 9,
-        lags: Lags::Apart,
+        deferred_rows: DeferredRows::AnyLayer,
     };
     let mut costs = StepCosts { layers: 2, device, ..StepCosts::NONE };
     if is_slow {
         costs.device_position_ps = 100_000_000;
         costs.host_position_ps = 800_000_000;
     }
-    Deciding { policy, limits, costs }
+    HybridPolicy { policy, limits, costs }
 }
 
 #[test]
@@ -73,7 +73,12 @@ fn owners_give_the_tokens_of_the_cpu_in_two_hundred_orders() {
             Setting { variables, copies_in_gpu_worker: seed % 4 == 3, ..Setting::default() };
         let workers =
             Workers::start(&plans[seed as usize % 2], &setting).expect("the workers start");
-        let policies = [Policy::Neo, Policy::FastDecode, Policy::Auto, Policy::Apex];
+        let policies = [
+            SchedulingPolicy::Neo,
+            SchedulingPolicy::FastDecode,
+            SchedulingPolicy::Auto,
+            SchedulingPolicy::Apex,
+        ];
         let policy = policies[seed as usize % 4];
         let (found, ran) =
             workers.serve(&in_one_batch(), &deciding(policy)).expect("they are served");
@@ -99,7 +104,7 @@ fn a_wait_that_owners_lose_is_caught() {
         ];
         let setting = Setting { variables, ..Setting::default() };
         let workers = Workers::start(&plan, &setting).expect("the workers start");
-        let served = workers.serve(&in_one_batch(), &deciding(Policy::FastDecode));
+        let served = workers.serve(&in_one_batch(), &deciding(SchedulingPolicy::FastDecode));
         served.map_or(true, |(found, _)| tokens(&found) != tokens(&expected))
     });
     assert!(wrong, "half of all waits were lost, and twenty orders did not show it");

@@ -1,15 +1,15 @@
 //! Prefill through cuBLASLt, with plain matrices and with grouped ones that are expanded first:
 //! tokens equal those of Tandem's kernels.
 
-use model::compressed::{Grouped, WeightFormat};
 use model::config::{Dtype, ModelConfig};
+use model::quantized_format::{Grouped, WeightFormat};
 use planner::policy::Formats;
 use program::compile::compile;
 use program::formats::{KvFormat, WeightFormats};
 use program::ir::ProgramId;
 use program::plan::{Plan, RunShape};
 use program::topology::{LaneId, MemoryId};
-use workers::device::{scratch, tried_rows};
+use workers::device::{probed_rows, scratch};
 use workers::testing::Outcome;
 
 use crate::case::{group, llama, map_of, opt, shape};
@@ -78,7 +78,7 @@ fn prefill_over_any_form_has_the_tokens_of_our_own_kernels() {
                 let setting = Setting { variables, blas: true, ..Setting::default() };
                 assert_eq!(outcomes(&plan, &setting), own, "{context}");
                 // Each shape is tried before. Streams without rows multiply nothing.
-                let tries = shapes * tried_rows(plan.shape.stream_rows() as u32).count();
+                let tries = shapes * probed_rows(plan.shape.stream_rows() as u32).count();
                 let streams = usize::from(plan.program(ProgramId::PREFILL).shape.streams);
                 let of_all = |streams: usize| 2 * streams * 2 * linears + tries;
                 let (least, most) = (of_all(1), of_all(streams));

@@ -5,16 +5,16 @@ use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use cuda::{Arena, Context, CudaError, Driver, Kernel, Module, PinnedBuffer, Stream};
-use cuda_kernels::Launch;
+use cuda_kernels::KernelLaunch;
 
 use super::super::code;
-use super::cases::{Case, RING_BYTES, ROOM_BYTES, Room, cases};
+use super::cases::{Case, CaseMemory, OPERAND_BYTES, RING_BYTES, cases};
 use super::timer::Timer;
 
 /// Measured rate of a kernel at one shape.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KernelRate {
-    pub what: String,
+    pub name: String,
     /// Rows of activations; sequences in attention.
     pub rows: u32,
     /// Median time of one run.
@@ -29,26 +29,27 @@ pub struct KernelRate {
 ///
 /// # Errors
 /// Returns the driver's error, or an error if too little memory (about 5 GiB) is available.
-pub fn kernel_rates(
+pub fn measure_kernels(
     index: u32,
     only: &str,
     mut measured: impl FnMut(KernelRate),
 ) -> Result<(), CudaError> {
     let context = Context::open(&Driver::open()?, index)?;
-    let arena = Arena::allocate(&context, RING_BYTES + 4 * ROOM_BYTES)?;
+    let arena = Arena::allocate(&context, RING_BYTES + 4 * OPERAND_BYTES)?;
     let stream = Stream::new(&context)?;
     fill(&context, &stream, &arena)?;
-    let [x, out, scratch, units] = [0, 1, 2, 3].map(|i| arena.base() + RING_BYTES + i * ROOM_BYTES);
-    let room = Room { x, out, scratch, units, ring: arena.base() };
+    let [x, out, scratch, units] =
+        [0, 1, 2, 3].map(|i| arena.base() + RING_BYTES + i * OPERAND_BYTES);
+    let memory = CaseMemory { x, out, scratch, units, ring: arena.base() };
     let module = code::load(&context, &|| {})?;
     let mut kernels = Kernels { module, by_name: HashMap::new() };
     let timer = Timer::new(&context, &stream)?;
-    for case in cases(&room).into_iter().filter(|case| case.what.contains(only)) {
-        let Case { what, rows, bytes, flops, units, runs } = case;
+    for case in cases(&memory).into_iter().filter(|case| case.name.contains(only)) {
+        let Case { name, rows, bytes, flops, units, runs } = case;
         let units: &[u8] = bytemuck::cast_slice(&units);
         // SAFETY: needed to bring the units to the device. They fit their range, and live until the
         // stream is done, in the next line.
-        unsafe { stream.copy_to_device(room.units, units.as_ptr(), units.len()) }?;
+        unsafe { stream.copy_to_device(memory.units, units.as_ptr(), units.len()) }?;
         stream.synchronize()?;
         let count = runs.len() as f64;
         let seconds = timer.median_s(|| {
@@ -57,7 +58,7 @@ pub fn kernel_rates(
             }
             Ok(())
         })?;
-        measured(KernelRate { what, rows, seconds: seconds / count, bytes, flops });
+        measured(KernelRate { name, rows, seconds: seconds / count, bytes, flops });
     }
     Ok(())
 }
@@ -93,7 +94,7 @@ struct Kernels {
 }
 
 impl Kernels {
-    fn launch(&mut self, stream: &Stream, mut launch: Launch) -> Result<(), CudaError> {
+    fn launch(&mut self, stream: &Stream, mut launch: KernelLaunch) -> Result<(), CudaError> {
         let kernel = match self.by_name.entry(launch.name) {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(new) => new.insert(self.module.kernel(launch.name)?),

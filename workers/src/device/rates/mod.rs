@@ -2,9 +2,9 @@
 //!
 //! Used by `coordinator device-rates`, which the GPU benchmark runs; no run depends on it.
 
-use cuda::{Address, Arena, BLAS_WORKSPACE_BYTES, Blas, Context, CudaError, Driver};
-use cuda::{PinnedBuffer, Product, Stream};
-use cuda_kernels::{Launch, Linear, LinearOut, Weight, linear};
+use cuda::{Arena, BLAS_WORKSPACE_BYTES, Blas, Context, CudaError, DeviceAddress, Driver};
+use cuda::{MatmulPlan, PinnedBuffer, Stream};
+use cuda_kernels::{DeviceLinear, DeviceLinearOut, DeviceWeight, KernelLaunch, linear};
 use model::config::Dtype;
 
 mod cases;
@@ -12,12 +12,12 @@ mod kernels;
 mod small_copies;
 mod timer;
 
-pub use kernels::{KernelRate, kernel_rates};
-pub use small_copies::{BusyDevice, SmallCopy, small_copies};
+pub use kernels::{KernelRate, measure_kernels};
+pub use small_copies::{BusyDevice, SmallCopy, measure_small_copies};
 
 use self::timer::Timer;
 use super::code;
-use super::products::finds_blas;
+use super::products::has_blas;
 
 /// Sizes of the measured operations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,7 +36,7 @@ impl Default for RateSizes {
 
 /// Measured rates of a device; all are medians.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Rates {
+pub struct PeakDeviceRates {
     /// Free device memory before any allocation.
     pub free_bytes: u64,
     pub total_bytes: u64,
@@ -63,7 +63,7 @@ pub fn memory_bytes(index: u32) -> Result<(u64, u64), CudaError> {
 ///
 /// # Errors
 /// Returns the driver's error, or an error if too little memory is available for the sizes.
-pub fn rates(index: u32, sizes: RateSizes) -> Result<Rates, CudaError> {
+pub fn measure_rates(index: u32, sizes: RateSizes) -> Result<PeakDeviceRates, CudaError> {
     let context = Context::open(&Driver::open()?, index)?;
     let (free_bytes, total_bytes) = context.memory_bytes()?;
     let stream = Stream::new(&context)?;
@@ -91,7 +91,7 @@ pub fn rates(index: u32, sizes: RateSizes) -> Result<Rates, CudaError> {
     let product_s = product(&timer, &context, device, sizes.matrix)?;
     let blas_s = blas_product(&timer, &context, device, sizes.matrix)?;
     let flops = 2.0 * f64::from(sizes.matrix).powi(3);
-    Ok(Rates {
+    Ok(PeakDeviceRates {
         free_bytes,
         total_bytes,
         h2d_bytes_per_s: bytes as f64 / h2d_s,
@@ -107,7 +107,7 @@ pub fn rates(index: u32, sizes: RateSizes) -> Result<Rates, CudaError> {
 fn product(
     timer: &Timer<'_>,
     context: &Context,
-    device: Address,
+    device: DeviceAddress,
     size: u32,
 ) -> Result<f64, CudaError> {
     let matrix_bytes = u64::from(size).pow(2) * 2;
@@ -129,18 +129,18 @@ fn product(
 
 /// Returns the product of two matrices of `size` rows and columns, which are stored consecutively
 /// at `device`, followed by the result.
-fn square_product(device: Address, size: u32) -> Launch {
+fn square_product(device: DeviceAddress, size: u32) -> KernelLaunch {
     let matrix_bytes = u64::from(size).pow(2) * 2;
     linear(
         Dtype::Bf16,
-        &Linear {
+        &DeviceLinear {
             rows: size,
             n: size,
             k: size,
             x: device,
-            weight: Weight::Plain(device + matrix_bytes),
+            weight: DeviceWeight::Plain(device + matrix_bytes),
             bias: 0,
-            out: LinearOut::Store(device + 2 * matrix_bytes),
+            out: DeviceLinearOut::Store(device + 2 * matrix_bytes),
         },
     )
 }
@@ -149,13 +149,13 @@ fn square_product(device: Address, size: u32) -> Launch {
 fn blas_product(
     timer: &Timer<'_>,
     context: &Context,
-    device: Address,
+    device: DeviceAddress,
     size: u32,
 ) -> Result<Option<f64>, CudaError> {
-    if !finds_blas() {
+    if !has_blas() {
         return Ok(None);
     }
-    let product = Blas::open(context).and_then(|blas| Product::new(&blas, (size, size, size)));
+    let product = Blas::open(context).and_then(|blas| MatmulPlan::new(&blas, (size, size, size)));
     let Some(product) = product else { return Ok(None) };
     let matrix_bytes = u64::from(size).pow(2) * 2;
     let (weight, sums) = (device + matrix_bytes, device + 2 * matrix_bytes);

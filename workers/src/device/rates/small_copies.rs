@@ -9,7 +9,7 @@ use std::sync::mpsc::{Sender, TryRecvError, channel};
 use std::time::Instant;
 
 use cuda::{Arena, Context, CudaError, Driver, Event, Kernel, PinnedBuffer, Stream};
-use cuda_kernels::Launch;
+use cuda_kernels::KernelLaunch;
 
 use super::super::code;
 use super::square_product;
@@ -30,7 +30,7 @@ pub struct SmallCopy {
     pub to_device: bool,
     pub median_s: f64,
     /// 90th percentile.
-    pub slow_s: f64,
+    pub p90_s: f64,
 }
 
 /// A device that a thread of this process keeps busy with products.
@@ -98,7 +98,7 @@ impl Drop for BusyDevice {
     }
 }
 
-fn enqueue(stream: &Stream, kernel: &Kernel, mut launch: Launch) -> Result<(), CudaError> {
+fn enqueue(stream: &Stream, kernel: &Kernel, mut launch: KernelLaunch) -> Result<(), CudaError> {
     let (grid, block, shared_bytes) = (launch.grid, launch.block, launch.shared_bytes);
     let mut parameters = launch.args.pointers();
     // SAFETY: needed to keep the device busy. The parameters are the builder's; the operands are
@@ -110,11 +110,11 @@ fn enqueue(stream: &Stream, kernel: &Kernel, mut launch: Launch) -> Result<(), C
 ///
 /// # Errors
 /// Returns the driver's error.
-pub fn small_copies(index: u32) -> Result<Vec<SmallCopy>, CudaError> {
+pub fn measure_small_copies(index: u32) -> Result<Vec<SmallCopy>, CudaError> {
     let context = Context::open(&Driver::open()?, index)?;
-    let most = SIZES_BYTES.into_iter().max().unwrap_or(0);
-    let arena = Arena::allocate(&context, most as u64)?;
-    let host = PinnedBuffer::allocate(&context, most)?;
+    let max_bytes = SIZES_BYTES.into_iter().max().unwrap_or(0);
+    let arena = Arena::allocate(&context, max_bytes as u64)?;
+    let host = PinnedBuffer::allocate(&context, max_bytes)?;
     let (stream, event) = (Stream::new(&context)?, Event::new(&context)?);
     let mut found = Vec::new();
     for to_device in [true, false] {
@@ -137,8 +137,8 @@ pub fn small_copies(index: u32) -> Result<Vec<SmallCopy>, CudaError> {
                 samples.push(begun.elapsed().as_secs_f64());
             }
             samples.sort_by(f64::total_cmp);
-            let (median_s, slow_s) = (samples[SAMPLES / 2], samples[SAMPLES * 9 / 10]);
-            found.push(SmallCopy { bytes, to_device, median_s, slow_s });
+            let (median_s, p90_s) = (samples[SAMPLES / 2], samples[SAMPLES * 9 / 10]);
+            found.push(SmallCopy { bytes, to_device, median_s, p90_s });
         }
     }
     Ok(found)

@@ -7,13 +7,13 @@ mod show;
 use planner::machine::{Machine, Resource};
 use shm::sync::{AtomicUsize, Ordering};
 
-use crate::cli::request::{Described, PlanRequest, Verbosity};
+use crate::cli::request::{PlanRequest, PlanWorkload, Verbosity};
 use crate::engine::launch::LaunchError;
 use crate::interrupt::Interrupt;
-use crate::setup::described::{machine, open};
+use crate::setup::argument_error::ArgumentError;
+use crate::setup::machine_plan::{load_machine, open};
 use crate::setup::progress_reporter::ProgressReporter;
-use crate::setup::usage::Usage;
-use row::Row;
+use row::MachineRow;
 use show::Comparison;
 
 /// Returns the comparison as text or JSON.
@@ -21,19 +21,20 @@ use show::Comparison;
 /// # Errors
 /// A model or machine that does not exist, a workload that fits none of the machines, or an
 /// interrupt.
-pub(super) fn plan(
+pub(super) fn plan_comparison(
     names: &[String],
-    described: &Described,
+    workload: &PlanWorkload,
     request: &PlanRequest,
     interrupt: &Interrupt,
 ) -> anyhow::Result<String> {
     let machines: Vec<Machine> =
-        names.iter().map(|name| machine("--compare", name)).collect::<Result<_, _>>()?;
-    let labels = labels(names, &machines)?;
-    let opened = open(described)?;
-    let has = |machine: &Machine| Resource::ALL.iter().filter(|one| machine.has(**one)).count();
-    let searches: usize = machines.iter().map(|machine| 1 + has(machine)).sum();
-    let reporter = ProgressReporter::begin("planning", Verbosity::Progress);
+        names.iter().map(|name| load_machine("--compare", name)).collect::<Result<_, _>>()?;
+    let labels = unique_labels(names, &machines)?;
+    let model = open(workload)?;
+    let count_resources =
+        |machine: &Machine| Resource::ALL.iter().filter(|one| machine.has_resource(**one)).count();
+    let searches: usize = machines.iter().map(|machine| 1 + count_resources(machine)).sum();
+    let reporter = ProgressReporter::start("planning", Verbosity::Progress);
     let done = AtomicUsize::new(0);
     let mut rows = Vec::new();
     for (label, machine) in labels.into_iter().zip(machines) {
@@ -44,12 +45,12 @@ pub(super) fn plan(
         let report = |done: usize| reporter.update(&name, Some(done as f64 / searches as f64));
         report(done.load(Ordering::Relaxed));
         let count = || report(1 + done.fetch_add(1, Ordering::Relaxed));
-        rows.push(Row::of(label, &machine, described, &opened.config, count));
+        rows.push(MachineRow::search(label, &machine, workload, &model.config, count));
     }
     drop(reporter);
-    let comparison = Comparison { model: &opened.config.name, described, rows: &rows };
+    let comparison = Comparison { model: &model.config.name, workload, rows: &rows };
     if rows.iter().all(|row| row.best.is_err()) {
-        anyhow::bail!("{}", comparison.refusals().join(". "));
+        anyhow::bail!("{}", comparison.unplanned_machines().join(". "));
     }
     match request.json {
         true => Ok(serde_json::to_string_pretty(&comparison.json())? + "\n"),
@@ -62,14 +63,16 @@ pub(super) fn plan(
 ///
 /// # Errors
 /// An argument that is given twice.
-fn labels(names: &[String], machines: &[Machine]) -> Result<Vec<String>, Usage> {
+fn unique_labels(names: &[String], machines: &[Machine]) -> Result<Vec<String>, ArgumentError> {
     let mut labels = Vec::new();
-    for (place, (name, machine)) in names.iter().zip(machines).enumerate() {
-        if names[..place].contains(name) {
-            return Err(Usage(format!("--compare names {name} twice; leave one of them out")));
+    for (index, (name, machine)) in names.iter().zip(machines).enumerate() {
+        if names[..index].contains(name) {
+            return Err(ArgumentError(format!(
+                "--compare names {name} twice; leave one of them out"
+            )));
         }
-        let alike = machines.iter().filter(|other| other.name == machine.name).count();
-        labels.push(match alike {
+        let same_name = machines.iter().filter(|other| other.name == machine.name).count();
+        labels.push(match same_name {
             1 => machine.name.clone(),
             _ => format!("{} ({name})", machine.name),
         });
@@ -79,12 +82,12 @@ fn labels(names: &[String], machines: &[Machine]) -> Result<Vec<String>, Usage> 
 
 #[cfg(test)]
 mod tests {
-    use planner::machine::{Machine, known};
+    use planner::machine::{Machine, find_bundled};
 
-    use super::labels;
+    use super::unique_labels;
 
     fn named(name: &str) -> Machine {
-        let machine = known("spr-a100").expect("a machine").expect("a valid file");
+        let machine = find_bundled("spr-a100").expect("a machine").expect("a valid file");
         Machine { name: name.to_owned(), ..machine }
     }
 
@@ -92,7 +95,7 @@ mod tests {
     fn machines_with_the_same_name_are_told_apart() {
         let names = ["a.toml", "b.toml", "c.toml"].map(str::to_owned);
         let machines = [named("one"), named("two"), named("one")];
-        let labels = labels(&names, &machines).expect("told apart");
+        let labels = unique_labels(&names, &machines).expect("told apart");
         assert_eq!(labels, ["one (a.toml)", "two", "one (c.toml)"]);
     }
 
@@ -100,7 +103,7 @@ mod tests {
     fn a_machine_that_is_named_twice_is_refused() {
         let names = ["a.toml", "b.toml", "a.toml"].map(str::to_owned);
         let machines = [named("one"), named("two"), named("one")];
-        let refusal = labels(&names, &machines).expect_err("refused").to_string();
+        let refusal = unique_labels(&names, &machines).expect_err("refused").to_string();
         assert!(refusal.contains("a.toml twice"), "{refusal}");
     }
 }

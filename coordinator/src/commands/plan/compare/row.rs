@@ -4,18 +4,18 @@ use std::panic::resume_unwind;
 use std::thread;
 
 use model::config::ModelConfig;
-use planner::machine::{Machine, Resource, Running};
+use planner::machine::{Machine, OperatingCosts, Resource};
 
-use crate::cli::request::Described;
+use crate::cli::request::PlanWorkload;
 use crate::cli::values::Batches;
-use crate::report::placement::resident;
+use crate::report::placement::format_device_contents;
 use crate::report::step::Step;
-use crate::setup::described::Planning;
+use crate::setup::machine_plan::MachinePlanner;
 use crate::setup::measured_machine::MeasuredMachine;
 
 /// Best placement on a machine, and its predicted performance.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Best {
+pub(super) struct BestPlan {
     pub(super) batches: Batches,
     pub(super) policy: &'static str,
     /// Weights and KV that stay in device memory, in words.
@@ -29,64 +29,69 @@ pub(super) struct Best {
 
 /// One machine of the comparison.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Row {
+pub(super) struct MachineRow {
     /// Name of the machine, unique among the rows.
     pub(super) label: String,
-    pub(super) running: Option<Running>,
+    pub(super) running: Option<OperatingCosts>,
     /// Best placement, or a sentence that explains why there is none.
-    pub(super) best: Result<Best, String>,
+    pub(super) best: Result<BestPlan, String>,
     /// Best placement with twice as much of each resource that the machine has; `None` if still
     /// nothing fits.
-    pub(super) twice: Vec<(Resource, Option<Best>)>,
+    pub(super) doubled: Vec<(Resource, Option<BestPlan>)>,
 }
 
-impl Row {
+impl MachineRow {
     /// Searches for the best placement on a machine, and with twice as much of each of its
     /// resources, all concurrently. Calls `after` after each search.
-    pub(super) fn of(
+    pub(super) fn search(
         label: String,
         machine: &Machine,
-        described: &Described,
+        workload: &PlanWorkload,
         config: &ModelConfig,
         after: impl Fn() + Sync,
-    ) -> Row {
+    ) -> MachineRow {
         let best = &|machine: &Machine| {
-            let best = Best::of(described, machine, config);
+            let best = BestPlan::search(workload, machine, config);
             after();
             best
         };
         thread::scope(|scope| {
-            let has = Resource::ALL.into_iter().filter(|resource| machine.has(*resource));
-            let twice = has.map(|resource| {
-                (resource, scope.spawn(move || best(&machine.with_twice(resource)).ok()))
+            let resources =
+                Resource::ALL.into_iter().filter(|resource| machine.has_resource(*resource));
+            let searches = resources.map(|resource| {
+                (resource, scope.spawn(move || best(&machine.with_doubled(resource)).ok()))
             });
-            let twice: Vec<_> = twice.collect();
+            let searches: Vec<_> = searches.collect();
             let best = best(machine);
-            let twice = twice.into_iter().map(|(resource, search)| {
+            let doubled = searches.into_iter().map(|(resource, search)| {
                 (resource, search.join().unwrap_or_else(|panic| resume_unwind(panic)))
             });
-            Row { label, running: machine.running, best, twice: twice.collect() }
+            MachineRow { label, running: machine.running, best, doubled: doubled.collect() }
         })
     }
 
     /// Returns a cost of a million new tokens; `None` if it is unknown.
-    pub(super) fn per_million(&self, of: fn(&Running, f64) -> f64) -> Option<f64> {
+    pub(super) fn per_million(&self, cost: fn(&OperatingCosts, f64) -> f64) -> Option<f64> {
         let best = self.best.as_ref().ok()?;
-        Some(of(self.running.as_ref()?, best.tokens_per_s))
+        Some(cost(self.running.as_ref()?, best.tokens_per_s))
     }
 }
 
-impl Best {
-    fn of(described: &Described, machine: &Machine, config: &ModelConfig) -> Result<Best, String> {
-        let machine = MeasuredMachine::as_described(machine);
-        let planning = Planning::new(described, &machine, config);
-        let (chosen, note) = planning.best().map_err(|error| format!("{error:#}"))?;
+impl BestPlan {
+    fn search(
+        workload: &PlanWorkload,
+        machine: &Machine,
+        config: &ModelConfig,
+    ) -> Result<BestPlan, String> {
+        let machine = MeasuredMachine::without_measurements(machine);
+        let planner = MachinePlanner::new(workload, &machine, config);
+        let (chosen, note) = planner.choose_placement().map_err(|error| format!("{error:#}"))?;
         let shape = &chosen.plan.shape;
-        let busiest = Step::of(&chosen.plan, &chosen.steady).busiest();
-        Ok(Best {
+        let busiest = Step::from_steady(&chosen.plan, &chosen.steady).busiest();
+        Ok(BestPlan {
             batches: Batches { count: shape.batches, size: shape.batch_size },
             policy: chosen.name.name(),
-            resident: resident(&chosen.plan.map),
+            resident: format_device_contents(&chosen.plan.map),
             tokens_per_s: chosen.tokens_per_s(),
             decode_step_ms: chosen.step_ns() / 1e6,
             bottleneck: busiest.map(|(lane, share)| (lane.to_owned(), share)),

@@ -2,11 +2,11 @@
 
 use std::fmt::Write;
 
-use planner::machine::{Resource, Running};
+use planner::machine::{OperatingCosts, Resource};
 use serde_json::{Value, json};
 
-use super::row::{Best, Row};
-use crate::cli::request::Described;
+use super::row::{BestPlan, MachineRow};
+use crate::cli::request::PlanWorkload;
 use crate::report::plain_table::{plain_table, right_aligned};
 
 /// Columns before those for twice a resource.
@@ -17,14 +17,14 @@ const NONE: &str = "-";
 /// Several machines with the same workload.
 pub(super) struct Comparison<'a> {
     pub(super) model: &'a str,
-    pub(super) described: &'a Described,
-    pub(super) rows: &'a [Row],
+    pub(super) workload: &'a PlanWorkload,
+    pub(super) rows: &'a [MachineRow],
 }
 
 impl Comparison<'_> {
     /// Returns the comparison as text.
     pub(super) fn text(&self) -> String {
-        let Described { prompt_len, gen_len, .. } = self.described;
+        let PlanWorkload { prompt_len, gen_len, .. } = self.workload;
         let mut text = format!("{} · {prompt_len} + {gen_len} tokens · predicted\n", self.model);
         let _ = writeln!(text, "{}", self.table());
         text += "2x: tokens/s with twice as much of it, and all else the same\n";
@@ -34,18 +34,18 @@ impl Comparison<'_> {
             text += "kWh, USD: of a million new tokens, under load all the time\n";
         }
         for row in self.rows {
-            if let Ok(Best { note: Some(note), .. }) = &row.best {
+            if let Ok(BestPlan { note: Some(note), .. }) = &row.best {
                 let _ = writeln!(text, "{}: {note}", row.label);
             }
         }
-        for refusal in self.refusals() {
+        for refusal in self.unplanned_machines() {
             let _ = writeln!(text, "{refusal}.");
         }
         text
     }
 
     /// Returns sentences about the machines that have no plan.
-    pub(super) fn refusals(&self) -> Vec<String> {
+    pub(super) fn unplanned_machines(&self) -> Vec<String> {
         let refusals = self.rows.iter().filter_map(|row| {
             let refusal = row.best.as_ref().err()?;
             Some(format!("{}: {}", row.label, refusal.trim_end_matches('.')))
@@ -56,7 +56,7 @@ impl Comparison<'_> {
     /// Returns the resources that at least one of the machines has.
     fn resources(&self) -> impl Iterator<Item = Resource> {
         let has = |wanted: &Resource| {
-            self.rows.iter().any(|row| row.twice.iter().any(|(resource, _)| resource == wanted))
+            self.rows.iter().any(|row| row.doubled.iter().any(|(resource, _)| resource == wanted))
         };
         Resource::ALL.into_iter().filter(has)
     }
@@ -82,9 +82,9 @@ impl Comparison<'_> {
         table
     }
 
-    fn cells(&self, row: &Row) -> Vec<String> {
+    fn cells(&self, row: &MachineRow) -> Vec<String> {
         let best = row.best.as_ref().ok();
-        let cell = |of: fn(&Best) -> String| best.map_or_else(|| NONE.to_owned(), of);
+        let cell = |format: fn(&BestPlan) -> String| best.map_or_else(|| NONE.to_owned(), format);
         let mut cells = vec![
             row.label.clone(),
             cell(|best| best.batches.to_string()),
@@ -98,19 +98,19 @@ impl Comparison<'_> {
             }),
         ];
         cells.extend(self.resources().map(|resource| {
-            let twice = row.twice.iter().find(|(other, _)| *other == resource);
-            match (twice.and_then(|(_, twice)| twice.as_ref()), best) {
-                (Some(twice), Some(best)) => {
-                    let times = twice.tokens_per_s / best.tokens_per_s;
-                    format!("{:.2} (x{times:.2})", twice.tokens_per_s)
+            let doubled = row.doubled.iter().find(|(other, _)| *other == resource);
+            match (doubled.and_then(|(_, doubled)| doubled.as_ref()), best) {
+                (Some(doubled), Some(best)) => {
+                    let times = doubled.tokens_per_s / best.tokens_per_s;
+                    format!("{:.2} (x{times:.2})", doubled.tokens_per_s)
                 }
-                (Some(twice), None) => format!("{:.2}", twice.tokens_per_s),
+                (Some(doubled), None) => format!("{:.2}", doubled.tokens_per_s),
                 (None, _) => NONE.to_owned(),
             }
         }));
         if self.has_running() {
-            let per_million = [Running::kwh_per_million, Running::usd_per_million];
-            cells.extend(per_million.map(|of| match row.per_million(of) {
+            let per_million = [OperatingCosts::kwh_per_million, OperatingCosts::usd_per_million];
+            cells.extend(per_million.map(|cost| match row.per_million(cost) {
                 Some(value) => format!("{value:.3}"),
                 None => NONE.to_owned(),
             }));
@@ -120,32 +120,34 @@ impl Comparison<'_> {
 
     /// Returns the contents of the text as JSON.
     pub(super) fn json(&self) -> Value {
-        let machine = |row: &Row| {
+        let machine = |row: &MachineRow| {
             let mut value = match &row.best {
                 Ok(best) => best.json(),
                 Err(_) => json!({}),
             };
-            let twice = row.twice.iter().map(|(resource, twice)| {
-                let value = twice.as_ref().map_or(Value::Null, Best::json);
+            let doubled = row.doubled.iter().map(|(resource, doubled)| {
+                let value = doubled.as_ref().map_or(Value::Null, BestPlan::json);
                 (resource.key().to_owned(), value)
             });
-            value["twice"] = Value::Object(twice.collect());
+            value["twice"] = Value::Object(doubled.collect());
             value["machine"] = json!(row.label);
             value["refusal"] = json!(row.best.as_ref().err());
-            value["kwh_per_million_tokens"] = json!(row.per_million(Running::kwh_per_million));
-            value["usd_per_million_tokens"] = json!(row.per_million(Running::usd_per_million));
+            value["kwh_per_million_tokens"] =
+                json!(row.per_million(OperatingCosts::kwh_per_million));
+            value["usd_per_million_tokens"] =
+                json!(row.per_million(OperatingCosts::usd_per_million));
             value
         };
         json!({
             "model": self.model,
-            "prompt_len": self.described.prompt_len,
-            "gen_len": self.described.gen_len,
+            "prompt_len": self.workload.prompt_len,
+            "gen_len": self.workload.gen_len,
             "machines": self.rows.iter().map(machine).collect::<Vec<_>>(),
         })
     }
 }
 
-impl Best {
+impl BestPlan {
     fn json(&self) -> Value {
         let bottleneck = |(lane, share): &(String, f64)| json!({ "lane": lane, "share": share });
         json!({
@@ -163,16 +165,16 @@ impl Best {
 
 #[cfg(test)]
 mod tests {
-    use planner::machine::{Resource, Running};
+    use planner::machine::{OperatingCosts, Resource};
     use serde_json::json;
 
-    use super::super::row::{Best, Row};
+    use super::super::row::{BestPlan, MachineRow};
     use super::Comparison;
-    use crate::cli::request::{Described, ModelChoice};
+    use crate::cli::request::{ModelChoice, PlanWorkload};
     use crate::cli::values::{Batches, BatchesChoice};
 
-    fn described() -> Described {
-        Described {
+    fn described() -> PlanWorkload {
+        PlanWorkload {
             model: ModelChoice {
                 name: "m".to_owned(),
                 revision: None,
@@ -185,13 +187,13 @@ mod tests {
             batches: BatchesChoice::Auto,
             prompt_len: 512,
             gen_len: 32,
-            policy: planner::policy::by_name::PolicyName::Auto,
+            policy: planner::policy::name::PolicyName::Auto,
             chunking: None,
         }
     }
 
-    fn best(tokens_per_s: f64) -> Best {
-        Best {
+    fn best(tokens_per_s: f64) -> BestPlan {
+        BestPlan {
             batches: Batches { count: 2, size: 8 },
             policy: "two-split",
             resident: Some("3 layers".to_owned()),
@@ -202,25 +204,26 @@ mod tests {
         }
     }
 
-    fn rows() -> Vec<Row> {
+    fn rows() -> Vec<MachineRow> {
         let twice = |link| {
             let others = [Resource::Dram, Resource::DeviceMemory];
             let mut twice = vec![(Resource::Link, link)];
             twice.extend(others.map(|resource| (resource, None)));
             twice
         };
-        let running = Running { watts: 1000.0, price_usd: 0.0, years: 3.0, usd_per_kwh: 0.1 };
-        let one = Row {
+        let running =
+            OperatingCosts { watts: 1000.0, price_usd: 0.0, years: 3.0, usd_per_kwh: 0.1 };
+        let one = MachineRow {
             label: "one".to_owned(),
             running: Some(running),
             best: Ok(best(40.0)),
-            twice: twice(Some(best(60.0))),
+            doubled: twice(Some(best(60.0))),
         };
-        let other = Row {
+        let other = MachineRow {
             label: "other".to_owned(),
             running: None,
             best: Err("nothing fits other: it has 1 GiB.".to_owned()),
-            twice: twice(Some(best(7.0))),
+            doubled: twice(Some(best(7.0))),
         };
         vec![one, other]
     }
@@ -233,7 +236,7 @@ mod tests {
     #[test]
     fn every_machine_has_a_row_and_one_that_has_no_plan_a_sentence() {
         let (rows, described) = (rows(), described());
-        let comparison = Comparison { model: "m", described: &described, rows: &rows };
+        let comparison = Comparison { model: "m", workload: &described, rows: &rows };
         let text = comparison.text();
         let one = line(&text, "one");
         assert_eq!(one[1..4], ["2x8", "two-split", "3"], "{text}");
@@ -252,8 +255,8 @@ mod tests {
     #[test]
     fn drives_have_a_column_where_a_machine_has_any() {
         let (mut rows, described) = (rows(), described());
-        rows[0].twice.push((Resource::Drives, Some(best(44.0))));
-        let comparison = Comparison { model: "m", described: &described, rows: &rows };
+        rows[0].doubled.push((Resource::Drives, Some(best(44.0))));
+        let comparison = Comparison { model: "m", workload: &described, rows: &rows };
         let text = comparison.text();
         assert!(text.contains("2x drives"), "{text}");
         let one = line(&text, "one");
@@ -266,7 +269,7 @@ mod tests {
     #[test]
     fn json_holds_what_is_shown() {
         let (rows, described) = (rows(), described());
-        let json = Comparison { model: "m", described: &described, rows: &rows }.json();
+        let json = Comparison { model: "m", workload: &described, rows: &rows }.json();
         let one = &json["machines"][0];
         assert_eq!((&one["batches"], &one["batch_size"]), (&json!(2), &json!(8)));
         assert_eq!(one["bottleneck"], json!({"lane": "h2d.weights", "share": 0.974}));
@@ -284,7 +287,7 @@ mod tests {
         let (mut rows, described) = (rows(), described());
         rows.truncate(1);
         rows[0].running = None;
-        let text = Comparison { model: "m", described: &described, rows: &rows }.text();
+        let text = Comparison { model: "m", workload: &described, rows: &rows }.text();
         assert!(!text.contains("USD") && !text.contains("kWh"), "{text}");
     }
 }

@@ -3,8 +3,8 @@
 use std::fmt::Write;
 
 use comfy_table::Table;
-use planner::serving::{Capacity, Served, Spread};
-use schedule::hybrid::{Policy, Shape, Times};
+use planner::serving::{CacheCapacity, LatencyDistribution, ServingResults};
+use scheduler::hybrid::{IterationShape, IterationTimes, SchedulingPolicy};
 use serde_json::{Map, Value, json};
 
 use crate::cli::request::{LengthsChoice, LoadChoice};
@@ -30,10 +30,10 @@ const COLUMNS: [&str; 13] = [
 ];
 
 /// Selects one of the times that a machine's lanes work.
-type OfTimes = fn(&Times) -> f64;
+type LaneTime = fn(&IterationTimes) -> f64;
 
 /// Names of the lanes, and the time that each of them works.
-const LANES: [(&str, OfTimes); 4] = [
+const LANES: [(&str, LaneTime); 4] = [
     ("device", |times| times.device_ms),
     ("host", |times| times.host_ms),
     ("to_device", |times| times.to_device_ms),
@@ -41,29 +41,29 @@ const LANES: [(&str, OfTimes); 4] = [
 ];
 
 /// Results of every policy.
-pub(super) struct Answer<'a> {
+pub(super) struct ServingComparison<'a> {
     pub(super) model: &'a str,
     /// The model has layers with a sliding window of attention.
     pub(super) has_windows: bool,
     pub(super) machine: &'a str,
     pub(super) load: &'a LoadChoice,
     pub(super) requests: usize,
-    pub(super) capacity: &'a Capacity,
+    pub(super) capacity: &'a CacheCapacity,
     /// Maximum number of rows in an iteration.
     pub(super) rows: u32,
-    pub(super) served: &'a [(Policy, Served)],
+    pub(super) served: &'a [(SchedulingPolicy, ServingResults)],
 }
 
-impl Answer<'_> {
+impl ServingComparison<'_> {
     /// Returns the results as text.
     pub(super) fn text(&self) -> String {
-        let Capacity { device_positions, host_positions, streamed_bytes } = *self.capacity;
+        let CacheCapacity { device_positions, host_positions, streamed_bytes } = *self.capacity;
         let mut text = format!(
             "{} on {} · {} requests, {} · simulated\n",
             self.model,
             self.machine,
             self.requests,
-            self.workload()
+            self.format_workload()
         );
         let _ = writeln!(
             text,
@@ -83,20 +83,20 @@ impl Answer<'_> {
         if self.has_windows {
             text += "Windows are not regarded: attention counts all positions in every layer.\n";
         }
-        for (policy, served) in self.served.iter().filter(|(_, served)| served.refused > 0) {
+        for (policy, served) in self.served.iter().filter(|(_, served)| served.rejected > 0) {
             let _ = writeln!(
                 text,
                 "{}: {} requests have no room in any of its caches and were left out.",
                 policy.name(),
-                served.refused
+                served.rejected
             );
         }
         text
     }
 
-    fn workload(&self) -> String {
+    fn format_workload(&self) -> String {
         let lengths = match &self.load.lengths {
-            LengthsChoice::Alike { prompt_tokens, answer_tokens } => {
+            LengthsChoice::Fixed { prompt_tokens, answer_tokens } => {
                 format!("{prompt_tokens} + {answer_tokens} tokens")
             }
             LengthsChoice::Rows(path) | LengthsChoice::Trace(path) => {
@@ -123,11 +123,11 @@ impl Answer<'_> {
 
     /// Returns all results as JSON.
     pub(super) fn json(&self) -> Value {
-        let policies = self.served.iter().map(|(policy, served)| of_policy(*policy, served));
+        let policies = self.served.iter().map(|(policy, served)| policy_json(*policy, served));
         json!({
             "model": self.model,
             "machine": self.machine,
-            "workload": self.workload(),
+            "workload": self.format_workload(),
             "requests": self.requests,
             "rows_max": self.rows,
             "device_positions": self.capacity.device_positions,
@@ -138,46 +138,50 @@ impl Answer<'_> {
     }
 }
 
-fn cells(policy: Policy, served: &Served) -> Vec<String> {
-    let of = |spread: Option<Spread>, of: fn(Spread) -> f64, per: f64, digits: usize| match spread {
+fn cells(policy: SchedulingPolicy, served: &ServingResults) -> Vec<String> {
+    let format = |spread: Option<LatencyDistribution>,
+                  of: fn(LatencyDistribution) -> f64,
+                  per: f64,
+                  digits: usize| match spread {
         Some(spread) => format!("{:.digits$}", of(spread) / per),
         None => NONE.to_owned(),
     };
     let percent = |share: f64| format!("{:.0}%", 100.0 * share);
-    let iterations = Shape::ALL.map(|shape| served.of_shape(shape).iterations);
+    let iterations = IterationShape::ALL.map(|shape| served.shape_stats(shape).iterations);
     let all = iterations.iter().sum::<u64>().max(1) as f64;
     let mut cells = vec![
         policy.name().to_owned(),
         format!("{:.1}", served.tokens_per_s()),
-        of(served.first_token, |spread| spread.p50_ms, 1e3, 2),
-        of(served.first_token, |spread| spread.p99_ms, 1e3, 2),
-        of(served.per_token, |spread| spread.mean_ms, 1.0, 0),
-        of(served.per_token, |spread| spread.p50_ms, 1.0, 0),
-        of(served.per_token, |spread| spread.p99_ms, 1.0, 0),
-        of(served.host_gaps, |spread| spread.p50_ms, 1.0, 0),
-        percent(served.use_of(|times| times.device_ms)),
-        percent(served.use_of(|times| times.host_ms)),
+        format(served.first_token, |spread| spread.p50_ms, 1e3, 2),
+        format(served.first_token, |spread| spread.p99_ms, 1e3, 2),
+        format(served.per_token, |spread| spread.mean_ms, 1.0, 0),
+        format(served.per_token, |spread| spread.p50_ms, 1.0, 0),
+        format(served.per_token, |spread| spread.p99_ms, 1.0, 0),
+        format(served.host_gaps, |spread| spread.p50_ms, 1.0, 0),
+        percent(served.utilisation(|times| times.device_ms)),
+        percent(served.utilisation(|times| times.host_ms)),
     ];
     cells.extend(iterations.map(|count| percent(count as f64 / all)));
     cells
 }
 
-fn of_policy(policy: Policy, served: &Served) -> Value {
-    let spread = |spread: Option<Spread>| match spread {
-        Some(Spread { mean_ms, p50_ms, p99_ms }) => {
+fn policy_json(policy: SchedulingPolicy, served: &ServingResults) -> Value {
+    let spread = |spread: Option<LatencyDistribution>| match spread {
+        Some(LatencyDistribution { mean_ms, p50_ms, p99_ms }) => {
             json!({ "mean": mean_ms, "p50": p50_ms, "p99": p99_ms })
         }
         None => Value::Null,
     };
-    let lanes = LANES.map(|(name, of)| (name.to_owned(), json!(served.use_of(of))));
-    let shapes = Shape::ALL.map(|shape| {
-        let of = served.of_shape(shape);
-        (shape.name().to_owned(), json!({ "iterations": of.iterations, "ms": of.ms }))
+    let lanes =
+        LANES.map(|(name, lane_time)| (name.to_owned(), json!(served.utilisation(lane_time))));
+    let shapes = IterationShape::ALL.map(|shape| {
+        let by_shape = served.shape_stats(shape);
+        (shape.name().to_owned(), json!({ "iterations": by_shape.iterations, "ms": by_shape.ms }))
     });
     json!({
         "policy": policy.name(),
         "requests": served.requests,
-        "refused": served.refused,
+        "refused": served.rejected,
         "prompt_tokens": served.prompt_tokens,
         "answer_tokens": served.answer_tokens,
         "host_tokens": served.host_tokens,

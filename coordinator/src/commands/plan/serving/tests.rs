@@ -1,20 +1,20 @@
 //! Results for requests that arrive at a described machine.
 
 use model::config::Dtype;
-use schedule::Costs;
-use schedule::hybrid::{Limits, StepCosts};
+use scheduler::StepCostCurve;
+use scheduler::hybrid::{IterationLimits, StepCosts};
 use serde_json::Value;
 
-use super::{plan, plan_measured};
+use super::{plan_measured, plan_serving};
 use crate::cli::request::{
-    LengthsChoice, LoadChoice, ModelChoice, PlanRequest, ServingPlan, Source,
+    LengthsChoice, LoadChoice, ModelChoice, PlanRequest, PlanSource, ServingWorkload,
 };
 use crate::commands::iteration_costs::IterationCosts;
 use crate::interrupt::Interrupt;
 use crate::load::arrivals::Rate;
 
-fn serving(lengths: LengthsChoice) -> ServingPlan {
-    ServingPlan {
+fn serving(lengths: LengthsChoice) -> ServingWorkload {
+    ServingWorkload {
         model: ModelChoice {
             name: "llama-2-7b".to_owned(),
             revision: None,
@@ -29,24 +29,26 @@ fn serving(lengths: LengthsChoice) -> ServingPlan {
     }
 }
 
-fn said(serving: &ServingPlan, json: bool) -> anyhow::Result<String> {
-    let source =
-        Source::Serving { machine: "g4dn-4xlarge".to_owned(), serving: Box::new(serving.clone()) };
+fn planned(serving: &ServingWorkload, json: bool) -> anyhow::Result<String> {
+    let source = PlanSource::Serving {
+        machine: "g4dn-4xlarge".to_owned(),
+        serving: Box::new(serving.clone()),
+    };
     let request = PlanRequest { source, json, chart: None };
-    plan("g4dn-4xlarge", serving, &request, &Interrupt::default())
+    plan_serving("g4dn-4xlarge", serving, &request, &Interrupt::default())
 }
 
-const ALIKE: LengthsChoice = LengthsChoice::Alike { prompt_tokens: 100, answer_tokens: 12 };
+const ALIKE: LengthsChoice = LengthsChoice::Fixed { prompt_tokens: 100, answer_tokens: 12 };
 
 #[test]
 fn every_policy_has_a_row_and_json_says_all_of_it() {
     let mut serving = serving(ALIKE);
     serving.load.rate = Some(Rate::PerSecond(50.0));
-    let text = said(&serving, false).expect("planned");
+    let text = planned(&serving, false).expect("planned");
     let head = "llama-2-7b on g4dn-4xlarge · 20 requests, 100 + 12 tokens, 50 a second";
     assert!(text.starts_with(head), "{text}");
     let answer: Value =
-        serde_json::from_str(&said(&serving, true).expect("planned")).expect("JSON");
+        serde_json::from_str(&planned(&serving, true).expect("planned")).expect("JSON");
     let policies = answer["policies"].as_array().expect("a list");
     assert_eq!(policies.len(), 5);
     for policy in policies {
@@ -72,7 +74,7 @@ fn a_trace_is_replayed_and_one_with_a_mistake_refused_with_its_place() {
         std::fs::write(&path, text).expect("written");
         let mut serving = serving(LengthsChoice::Trace(path.clone()));
         serving.load.requests = None;
-        said(&serving, true)
+        planned(&serving, true)
     };
     let rows = "TIMESTAMP,ContextTokens,GeneratedTokens\n\
                 2023-11-16 18:17:03.9799600,374,44\n2023-11-16 18:17:33.9799600,396,10\n";
@@ -90,32 +92,35 @@ fn a_trace_is_replayed_and_one_with_a_mistake_refused_with_its_place() {
 fn what_does_not_fit_the_device_streams_and_is_said() {
     let mut serving = serving(ALIKE);
     serving.model = ModelChoice { name: "llama-2-13b".to_owned(), layers: None, ..serving.model };
-    let text = said(&serving, false).expect("planned");
+    let text = planned(&serving, false).expect("planned");
     assert!(text.contains(" GB of weights stream to the device in each iteration"), "{text}");
     serving.model.name = "llama-2-70b".to_owned();
-    let refused = said(&serving, false).expect_err("138 GB").to_string();
+    let refused = planned(&serving, false).expect_err("138 GB").to_string();
     assert!(refused.contains("host memory"), "{refused}");
 }
 
 #[test]
 fn a_server_that_measured_itself_is_planned_for() {
     // A row takes 10 ms, and nothing else takes time.
-    let mut device = Costs::NONE;
+    let mut device = StepCostCurve::NONE;
     device.points[0] = (1, 10_000);
     let costs = StepCosts { device, ..StepCosts::NONE };
-    let limits = Limits::of_extents(300, 256, 3, 1);
+    let limits = IterationLimits::from_extents(300, 256, 3, 1);
     let file = tempfile::NamedTempFile::new().expect("a file");
     let measured = IterationCosts::new("small".to_owned(), &limits, &costs);
     measured.write(file.path()).expect("written");
     let load = LoadChoice { lengths: ALIKE, rate: None, requests: Some(2), seed: 3 };
-    let source = Source::Served { costs: file.path().into(), load: Box::new(load.clone()) };
+    let source =
+        PlanSource::MeasuredServer { costs: file.path().into(), load: Box::new(load.clone()) };
     let request = |json| PlanRequest { source: source.clone(), json, chart: None };
-    let said = |json| plan_measured(file.path(), &load, &request(json), &Interrupt::default());
-    let answer: Value = serde_json::from_str(&said(true).expect("planned")).expect("JSON");
+    let planned_from_costs =
+        |json| plan_measured(file.path(), &load, &request(json), &Interrupt::default());
+    let answer: Value =
+        serde_json::from_str(&planned_from_costs(true).expect("planned")).expect("JSON");
     let gpu_only = &answer["policies"][0];
     assert_eq!(gpu_only["policy"], "gpu-only");
     // Both prompts, 100 rows each, and eleven more tokens of each, one after the other.
     assert_eq!(gpu_only["makespan_ms"].as_f64(), Some(2.0 * (1000.0 + 110.0)));
-    let text = said(false).expect("planned");
+    let text = planned_from_costs(false).expect("planned");
     assert!(text.starts_with("small on a server that measured itself · 2 requests"), "{text}");
 }

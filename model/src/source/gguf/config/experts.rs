@@ -2,7 +2,7 @@
 
 use super::keys::{ConfigError, Keys, wrong};
 use crate::config::Family;
-use crate::experts::{Experts, Scoring};
+use crate::experts::{ExpertScoring, Experts};
 
 /// Values of `expert_gating_func`: not specified, softmax of all logits, softmax of the selected
 /// ones.
@@ -34,21 +34,21 @@ pub(super) fn experts(keys: &Keys<'_>, family: Family) -> Result<Option<Experts>
     Ok(Some(Experts { count, per_token, ffn_size, scoring, bias: family == Family::GptOss }))
 }
 
-fn scoring(family: Family) -> Option<Scoring> {
+fn scoring(family: Family) -> Option<ExpertScoring> {
     Some(match family {
-        Family::GptOss | Family::GraniteMoe => Scoring::TopKSoftmax,
+        Family::GptOss | Family::GraniteMoe => ExpertScoring::TopKSoftmax,
         Family::Mixtral | Family::Qwen3Moe | Family::Qwen3Next | Family::Qwen35Moe => {
-            Scoring::SoftmaxTopK { renormalise: true }
+            ExpertScoring::SoftmaxTopK { renormalise: true }
         }
-        Family::Olmoe => Scoring::SoftmaxTopK { renormalise: false },
+        Family::Olmoe => ExpertScoring::SoftmaxTopK { renormalise: false },
         _ => return None,
     })
 }
 
 /// Checks that the router described in the file, if any, is the family's. A renormalised softmax of
 /// all logits equals the softmax of the selected ones.
-fn check_router(keys: &Keys<'_>, scoring: Scoring) -> Result<(), ConfigError> {
-    let sums_to_one = scoring != Scoring::SoftmaxTopK { renormalise: false };
+fn check_router(keys: &Keys<'_>, scoring: ExpertScoring) -> Result<(), ConfigError> {
+    let sums_to_one = scoring != ExpertScoring::SoftmaxTopK { renormalise: false };
     let key = keys.key("expert_weights_norm");
     match keys.metadata.boolean(&key)? {
         Some(flag) if flag != sums_to_one => {

@@ -1,11 +1,11 @@
 //! Names of architectures in files, and the differences between families.
 
-use super::super::metadata::{Array, Value};
+use super::super::metadata::{MetadataArray, MetadataValue};
 use super::keys::{ConfigError, Keys, wrong};
 use super::states;
-use crate::architecture::lacking;
+use crate::architecture::missing_features;
 use crate::config::{Activation, Family, QkNorm, Rope, RopeScaling, Scales};
-use crate::layers::{FeedForward, LayerKind, Layers, Mixing};
+use crate::layers::{FeedForward, LayerKind, Layers, TokenMixer};
 
 /// Names in `general.architecture` and their families. A name that is also used with experts has
 /// the family without them.
@@ -52,7 +52,7 @@ pub(super) fn family(keys: &Keys<'_>) -> Result<Family, ConfigError> {
         Some((_, family)) => Ok(*family),
         None => Err(ConfigError::Architecture {
             name: keys.architecture.chars().take(60).collect(),
-            lacking: lacking(keys.architecture),
+            lacking: missing_features(keys.architecture),
             supported: ARCHITECTURES.map(|(name, _)| name).join(", "),
         }),
     }
@@ -97,10 +97,10 @@ pub(super) fn layers(
         }
         let window = window.filter(|_| windowed(layer));
         let rope = if window.is_some() { &local } else { rope };
-        let (mixing, rope) = (Mixing::Attention, rotates(layer).then(|| rope.clone()));
+        let (mixing, rope) = (TokenMixer::Attention, rotates(layer).then(|| rope.clone()));
         LayerKind { mixing, rope, window, feed_forward }
     };
-    Ok(Layers::each((0..count).map(kind)))
+    Ok(Layers::from_kinds((0..count).map(kind)))
 }
 
 /// Returns a function that is true for the layers that have a window, provided that the model has
@@ -113,8 +113,10 @@ fn windowed_layers(
     let suffix = "attention.sliding_window_pattern";
     let key = keys.key(suffix);
     let (flags, pattern) = match keys.metadata.value(&key) {
-        Some(Value::Array(Array::Bools(flags))) if flags.len() >= count => (Some(flags), None),
-        Some(Value::Array(array)) => {
+        Some(MetadataValue::Array(MetadataArray::Bools(flags))) if flags.len() >= count => {
+            (Some(flags), None)
+        }
+        Some(MetadataValue::Array(array)) => {
             return Err(wrong(key, array.len(), "a flag for each layer"));
         }
         _ => (None, keys.size(suffix)?),
@@ -180,10 +182,10 @@ pub(super) fn scales(
     let embedding = factor("embedding_scale")?;
     let gemma_27b = family == Family::Gemma3 && layers == GEMMA3_27B_LAYERS;
     let default = gemma_27b.then(|| (hidden as f64 / heads as f64).powf(-0.5) as f32);
-    let said = keys.positive_or_none("attention.scale")?;
+    let declared = keys.positive_or_none("attention.scale")?;
     Ok(Scales {
         embedding: if family == Family::Gemma3 { (hidden as f32).sqrt() } else { embedding },
-        attention: said.map(|scale| scale as f32).or(default),
+        attention: declared.map(|scale| scale as f32).or(default),
         residual: factor("residual_scale")?,
         logits: 1.0 / factor("logit_scale")?,
     })

@@ -1,6 +1,6 @@
 //! Qwen3.5 and Qwen3-Next: the layers that keep a state, and its sizes.
 
-use super::super::metadata::{Array, Value};
+use super::super::metadata::{MetadataArray, MetadataValue};
 use super::keys::{ConfigError, Keys, wrong};
 use crate::config::Family;
 use crate::delta::DeltaNet;
@@ -44,10 +44,10 @@ pub(super) fn attending_layers(
     }
     let key = keys.key("attention.recurrent_layers");
     match keys.metadata.value(&key) {
-        Some(Value::Array(Array::Bools(flags))) if flags.len() >= count => {
+        Some(MetadataValue::Array(MetadataArray::Bools(flags))) if flags.len() >= count => {
             Ok(flags.iter().take(count).map(|recurrent| !recurrent).collect())
         }
-        Some(Value::Array(array)) => Err(wrong(key, array.len(), "a flag for each layer")),
+        Some(MetadataValue::Array(array)) => Err(wrong(key, array.len(), "a flag for each layer")),
         _ => {
             let interval = keys.size("full_attention_interval")?.unwrap_or(INTERVAL);
             Ok((0..count).map(|layer| (layer + 1).is_multiple_of(interval)).collect())

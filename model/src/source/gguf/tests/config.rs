@@ -1,4 +1,4 @@
-use super::super::metadata::{Array, Value};
+use super::super::metadata::{MetadataArray, MetadataValue};
 use super::*;
 use crate::config::{Activation, Rope, RopeScaling, Scales};
 use crate::layers::{LayerKind, Layers};
@@ -6,7 +6,7 @@ use crate::layers::{LayerKind, Layers};
 #[test]
 fn llama_metadata_becomes_a_configuration() {
     let mut writer = small_model("llama");
-    writer.set("llama.rope.freq_base", Value::Float(500_000.0));
+    writer.set("llama.rope.freq_base", MetadataValue::Float(500_000.0));
     writer.integer("tokenizer.ggml.bos_token_id", 1);
     writer.integer("tokenizer.ggml.eos_token_id", 2);
     writer.integer("tokenizer.ggml.eot_token_id", 3);
@@ -25,7 +25,7 @@ fn llama_metadata_becomes_a_configuration() {
         norm_eps: 1e-5,
         activation: Activation::Silu,
         learned_positions: None,
-        layers: Layers::alike(LayerKind::dense(Some(Rope::new(500_000.0, RopeScaling::None)))),
+        layers: Layers::uniform(LayerKind::dense(Some(Rope::new(500_000.0, RopeScaling::None)))),
         experts: None,
         qkv_bias: false,
         out_bias: false,
@@ -61,13 +61,16 @@ fn explicit_head_size_and_per_layer_arrays_are_read() {
     let mut writer = small_model("llama");
     writer.integer("llama.attention.key_length", HEAD_DIM as u64);
     writer.integer("llama.attention.sliding_window", 64);
-    let same = Value::Array(Array::Signed(vec![KV_HEADS as i64; LAYERS]));
+    let same = MetadataValue::Array(MetadataArray::Signed(vec![KV_HEADS as i64; LAYERS]));
     writer.set("llama.attention.head_count_kv", same);
     let config = open(&writer).expect("a good file").config().clone();
     assert_eq!((config.head_dim, config.num_kv_heads), (HEAD_DIM, KV_HEADS));
     assert_eq!(config.layers.windows_below(u32::MAX), [64]);
 
-    writer.set("llama.attention.head_count_kv", Value::Array(Array::Signed(vec![2, 4])));
+    writer.set(
+        "llama.attention.head_count_kv",
+        MetadataValue::Array(MetadataArray::Signed(vec![2, 4])),
+    );
     let message = refusal(&writer);
     assert!(message.contains("for all layers"), "{message}");
 }
@@ -97,7 +100,10 @@ fn ends_of_other_models_are_found_by_spelling() {
         writer.integer("tokenizer.ggml.eos_token_id", 1);
         writer.texts("tokenizer.ggml.tokens", tokens);
         if let Some(types) = types {
-            writer.set("tokenizer.ggml.token_type", Value::Array(Array::Signed(types)));
+            writer.set(
+                "tokenizer.ggml.token_type",
+                MetadataValue::Array(MetadataArray::Signed(types)),
+            );
         }
         open(&writer).expect("a good file").config().eos_token_ids.clone()
     };
@@ -134,7 +140,7 @@ fn what_cannot_run_is_refused_by_name() {
         (change(&|w| w.integer("tokenizer.ggml.eos_token_id", 6)), "inside the vocabulary"),
         (
             change(&|w| {
-                w.set("llama.attention.layer_norm_rms_epsilon", Value::Float(f64::NAN));
+                w.set("llama.attention.layer_norm_rms_epsilon", MetadataValue::Float(f64::NAN));
             }),
             "a finite number",
         ),

@@ -3,24 +3,25 @@
 use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore, SeedableRng};
 
-use super::super::metadata::{Array, Value};
+use super::super::metadata::{MetadataArray, MetadataValue};
 use super::super::parse::ParseError;
 use super::*;
 
 /// Returns the small model's file with a value of every kind in its head.
 fn rich_model() -> Writer {
     let mut writer = small_model("llama");
-    writer.set("x.signed", Value::Signed(-3));
-    writer.set("x.flag", Value::Bool(true));
-    writer.set("x.flags", Value::Array(Array::Bools(vec![true, false])));
-    writer.set("x.floats", Value::Array(Array::Floats(vec![0.5, -1.5])));
-    writer.set("x.signeds", Value::Array(Array::Signed(vec![-1, 7])));
-    let inner = vec![Array::Unsigned(vec![1, 2]), Array::Texts(vec!["a".to_owned()])];
-    writer.set("x.nested", Value::Array(Array::Arrays(inner)));
+    writer.set("x.signed", MetadataValue::Signed(-3));
+    writer.set("x.flag", MetadataValue::Bool(true));
+    writer.set("x.flags", MetadataValue::Array(MetadataArray::Bools(vec![true, false])));
+    writer.set("x.floats", MetadataValue::Array(MetadataArray::Floats(vec![0.5, -1.5])));
+    writer.set("x.signeds", MetadataValue::Array(MetadataArray::Signed(vec![-1, 7])));
+    let inner =
+        vec![MetadataArray::Unsigned(vec![1, 2]), MetadataArray::Texts(vec!["a".to_owned()])];
+    writer.set("x.nested", MetadataValue::Array(MetadataArray::Arrays(inner)));
     writer
 }
 
-fn parse_bytes(bytes: &[u8]) -> Result<parse::Parsed, ParseError> {
+fn parse_bytes(bytes: &[u8]) -> Result<parse::GgufHeader, ParseError> {
     parse::parse(bytes, bytes.len() as u64)
 }
 
@@ -40,19 +41,19 @@ fn every_kind_of_value_is_read_back() {
 /// Tests the narrow types, which the writer does not use, with bytes written by hand.
 #[test]
 fn every_width_of_number_is_read() {
-    let cases: [(u32, &[u8], Value); 12] = [
-        (0, &[200], Value::Unsigned(200)),
-        (1, &[200], Value::Signed(-56)),
-        (2, &[0x34, 0x12], Value::Unsigned(0x1234)),
-        (3, &[0xfe, 0xff], Value::Signed(-2)),
-        (4, &[1, 0, 0, 0x80], Value::Unsigned(0x8000_0001)),
-        (5, &[0xff; 4], Value::Signed(-1)),
-        (6, &[0, 0, 0x80, 0x3f], Value::Float(1.0)),
-        (7, &[1], Value::Bool(true)),
-        (8, &[2, 0, 0, 0, 0, 0, 0, 0, b'o', b'k'], Value::Text("ok".to_owned())),
-        (10, &[0xff; 8], Value::Unsigned(u64::MAX)),
-        (11, &[0xff; 8], Value::Signed(-1)),
-        (12, &[0, 0, 0, 0, 0, 0, 0xf0, 0xbf], Value::Float(-1.0)),
+    let cases: [(u32, &[u8], MetadataValue); 12] = [
+        (0, &[200], MetadataValue::Unsigned(200)),
+        (1, &[200], MetadataValue::Signed(-56)),
+        (2, &[0x34, 0x12], MetadataValue::Unsigned(0x1234)),
+        (3, &[0xfe, 0xff], MetadataValue::Signed(-2)),
+        (4, &[1, 0, 0, 0x80], MetadataValue::Unsigned(0x8000_0001)),
+        (5, &[0xff; 4], MetadataValue::Signed(-1)),
+        (6, &[0, 0, 0x80, 0x3f], MetadataValue::Float(1.0)),
+        (7, &[1], MetadataValue::Bool(true)),
+        (8, &[2, 0, 0, 0, 0, 0, 0, 0, b'o', b'k'], MetadataValue::Text("ok".to_owned())),
+        (10, &[0xff; 8], MetadataValue::Unsigned(u64::MAX)),
+        (11, &[0xff; 8], MetadataValue::Signed(-1)),
+        (12, &[0, 0, 0, 0, 0, 0, 0xf0, 0xbf], MetadataValue::Float(-1.0)),
     ];
     for (code, bytes, value) in cases {
         let parsed = parse_bytes(&one_value(code, bytes)).expect("a good file");
@@ -62,7 +63,7 @@ fn every_width_of_number_is_read() {
         array.extend(bytes);
         let parsed = parse_bytes(&one_value(9, &array)).expect("a good file");
         match parsed.metadata.value("k") {
-            Some(Value::Array(array)) => assert_eq!(array.len(), 1, "array of type {code}"),
+            Some(MetadataValue::Array(array)) => assert_eq!(array.len(), 1, "array of type {code}"),
             other => panic!("type {code}: {other:?}"),
         }
     }

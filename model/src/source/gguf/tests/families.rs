@@ -1,9 +1,9 @@
 //! Tests the differences between architectures: kinds of layers, factors, experts, and refusals.
 
-use super::super::metadata::{Array, Value};
+use super::super::metadata::{MetadataArray, MetadataValue};
 use super::*;
 use crate::config::{ModelConfig, RopeScaling};
-use crate::experts::{Experts, Scoring};
+use crate::experts::{ExpertScoring, Experts};
 use crate::layers::FeedForward;
 
 fn config(writer: &Writer) -> ModelConfig {
@@ -11,7 +11,7 @@ fn config(writer: &Writer) -> ModelConfig {
 }
 
 fn windows(config: &ModelConfig) -> Vec<Option<usize>> {
-    (0..config.num_layers).map(|layer| config.layers.of(layer).window).collect()
+    (0..config.num_layers).map(|layer| config.layers.kind(layer).window).collect()
 }
 
 /// Returns six layers of Gemma, of which only the last has no window.
@@ -19,7 +19,7 @@ fn gemma(change: &dyn Fn(&mut Writer)) -> Writer {
     changed("gemma3", &|writer| {
         writer.integer("gemma3.block_count", 6);
         writer.integer("gemma3.attention.sliding_window", 16);
-        writer.set("gemma3.rope.freq_base", Value::Float(1e6));
+        writer.set("gemma3.rope.freq_base", MetadataValue::Float(1e6));
         for layer in 2..6 {
             let name = |known: &str| known.replace("blk.0.", &format!("blk.{layer}."));
             let first = writer.tensors.iter().filter(|(name, ..)| name.starts_with("blk.0."));
@@ -36,27 +36,27 @@ fn gemma(change: &dyn Fn(&mut Writer)) -> Writer {
 fn windowed_layers_of_gemma_have_a_rope_of_their_own() {
     let scaled = gemma(&|writer| {
         writer.text("gemma3.rope.scaling.type", "linear");
-        writer.set("gemma3.rope.scaling.factor", Value::Float(8.0));
+        writer.set("gemma3.rope.scaling.factor", MetadataValue::Float(8.0));
     });
     let model = config(&scaled);
     let window = Some(16);
     assert_eq!(windows(&model), [window, window, window, window, window, None]);
-    let rope = |layer| model.layers.of(layer).rope.clone().expect("rope");
+    let rope = |layer| model.layers.kind(layer).rope.clone().expect("rope");
     assert_eq!((rope(0).theta, rope(0).scaling), (1e4, RopeScaling::None));
     assert_eq!((rope(5).theta, rope(5).scaling), (1e6, RopeScaling::Linear { factor: 8.0 }));
     assert!((model.scales.embedding - 32f32.sqrt()).abs() < 1e-6);
     assert_eq!(model.scales.attention, None);
 
-    let local = gemma(&|w| w.set("gemma3.rope.freq_base_swa", Value::Float(500.0)));
-    assert_eq!(config(&local).layers.of(0).rope.as_ref().map(|rope| rope.theta), Some(500.0));
+    let local = gemma(&|w| w.set("gemma3.rope.freq_base_swa", MetadataValue::Float(500.0)));
+    assert_eq!(config(&local).layers.kind(0).rope.as_ref().map(|rope| rope.theta), Some(500.0));
 
     let key = "gemma3.attention.sliding_window_pattern";
     let pattern = gemma(&|w| w.integer(key, 3));
     assert_eq!(windows(&config(&pattern)), [window, window, None, window, window, None]);
     let flags = vec![false, true, false, true, true, true];
-    let flags = gemma(&|w| w.set(key, Value::Array(Array::Bools(flags.clone()))));
+    let flags = gemma(&|w| w.set(key, MetadataValue::Array(MetadataArray::Bools(flags.clone()))));
     assert_eq!(windows(&config(&flags)), [None, window, None, window, window, window]);
-    let short = gemma(&|w| w.set(key, Value::Array(Array::Bools(vec![true]))));
+    let short = gemma(&|w| w.set(key, MetadataValue::Array(MetadataArray::Bools(vec![true]))));
     assert!(refusal(&short).contains("a flag for each layer"));
 }
 
@@ -71,7 +71,7 @@ fn factors_of_granite_are_read_and_of_others_refused() {
     let scaled = |architecture: &str| {
         changed(architecture, &|writer| {
             for (suffix, factor) in keys {
-                writer.set(&format!("{architecture}.{suffix}"), Value::Float(factor));
+                writer.set(&format!("{architecture}.{suffix}"), MetadataValue::Float(factor));
             }
         })
     };
@@ -81,10 +81,10 @@ fn factors_of_granite_are_read_and_of_others_refused() {
     assert!(refusal(&scaled("llama")).contains("llama.embedding_scale is 12"));
 
     let finetuned = "granite.rope.scaling.finetuned";
-    let still = changed("granite", &|w| w.set(finetuned, Value::Bool(false)));
-    assert_eq!(config(&still).layers.of(0).rope, None);
-    let turning = changed("granite", &|w| w.set(finetuned, Value::Bool(true)));
-    assert!(config(&turning).layers.of(0).rope.is_some());
+    let still = changed("granite", &|w| w.set(finetuned, MetadataValue::Bool(false)));
+    assert_eq!(config(&still).layers.kind(0).rope, None);
+    let turning = changed("granite", &|w| w.set(finetuned, MetadataValue::Bool(true)));
+    assert!(config(&turning).layers.kind(0).rope.is_some());
 }
 
 #[test]
@@ -95,13 +95,13 @@ fn experts_are_read_and_need_their_keys() {
         count: 4,
         per_token: 2,
         ffn_size: FFN,
-        scoring: Scoring::SoftmaxTopK { renormalise: true },
+        scoring: ExpertScoring::SoftmaxTopK { renormalise: true },
         bias: false,
     };
     assert_eq!((model.family, model.experts), (Family::Mixtral, Some(expected)));
-    assert_eq!(model.layers.of(1).feed_forward, FeedForward::Experts);
+    assert_eq!(model.layers.kind(1).feed_forward, FeedForward::Experts);
     let granite = config(&small_model_with_experts("granitemoe"));
-    assert_eq!(granite.experts.map(|experts| experts.scoring), Some(Scoring::TopKSoftmax));
+    assert_eq!(granite.experts.map(|experts| experts.scoring), Some(ExpertScoring::TopKSoftmax));
 
     let with = |change: &dyn Fn(&mut Writer)| {
         let mut writer = mixtral.clone();
@@ -111,8 +111,8 @@ fn experts_are_read_and_need_their_keys() {
     for value in [0, 1, 3] {
         config(&with(&|w| w.integer("llama.expert_gating_func", value)));
     }
-    config(&with(&|w| w.set("llama.expert_weights_norm", Value::Bool(true))));
-    let flag = |key: &'static str, flag| with(&|w| w.set(key, Value::Bool(flag)));
+    config(&with(&|w| w.set("llama.expert_weights_norm", MetadataValue::Bool(true))));
+    let flag = |key: &'static str, flag| with(&|w| w.set(key, MetadataValue::Bool(flag)));
     let number = |key: &'static str, number| with(&|w| w.integer(key, number));
     let exps = "blk.1.ffn_up_exps.weight";
     let cases: [(Writer, &str); 13] = [
@@ -141,20 +141,20 @@ fn experts_are_read_and_need_their_keys() {
 #[test]
 fn keys_that_change_results_are_refused() {
     for (key, value) in [
-        ("attn_logit_softcapping", Value::Float(50.0)),
-        ("final_logit_softcapping", Value::Float(30.0)),
-        ("attention.clamp_kqv", Value::Float(8.0)),
-        ("attention.temperature_scale", Value::Float(0.1)),
-        ("attention.causal", Value::Bool(false)),
-        ("use_parallel_residual", Value::Bool(true)),
-        ("nextn_predict_layers", Value::Unsigned(1)),
-        ("rope.freq_base_swa", Value::Float(5.0)),
+        ("attn_logit_softcapping", MetadataValue::Float(50.0)),
+        ("final_logit_softcapping", MetadataValue::Float(30.0)),
+        ("attention.clamp_kqv", MetadataValue::Float(8.0)),
+        ("attention.temperature_scale", MetadataValue::Float(0.1)),
+        ("attention.causal", MetadataValue::Bool(false)),
+        ("use_parallel_residual", MetadataValue::Bool(true)),
+        ("nextn_predict_layers", MetadataValue::Unsigned(1)),
+        ("rope.freq_base_swa", MetadataValue::Float(5.0)),
     ] {
         let key = format!("llama.{key}");
         let message = refusal(&changed("llama", &|w| w.set(&key, value.clone())));
         assert!(message.contains(&format!("{key} is ")), "{message}");
     }
-    open(&changed("llama", &|w| w.set("llama.attn_logit_softcapping", Value::Float(0.0))))
+    open(&changed("llama", &|w| w.set("llama.attn_logit_softcapping", MetadataValue::Float(0.0))))
         .expect("no cap");
 }
 

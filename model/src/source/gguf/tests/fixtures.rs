@@ -8,7 +8,7 @@ use crate::delta::DeltaNet;
 use crate::layers::{LayerKind, Layers};
 use crate::ops::Op;
 use crate::rope::SequenceLength;
-use crate::source::Part;
+use crate::source::TensorPart;
 use crate::source::safetensors::SafetensorsSource;
 
 const FIXTURES: [&str; 21] = [
@@ -49,7 +49,7 @@ fn of_file(folder: &Path) -> GgufSource {
 /// Mistral's family, end tokens, and the rotary positions and Gemma's attention scale, which are
 /// compared separately.
 fn comparable(config: &ModelConfig) -> ModelConfig {
-    let layers = (0..config.num_layers).map(|layer| config.layers.of(layer).clone());
+    let layers = (0..config.num_layers).map(|layer| config.layers.kind(layer).clone());
     let family = match config.family {
         Family::Mistral => Family::Llama,
         family => family,
@@ -57,7 +57,7 @@ fn comparable(config: &ModelConfig) -> ModelConfig {
     ModelConfig {
         name: String::new(),
         family,
-        layers: Layers::each(layers.map(|kind| LayerKind { rope: None, ..kind })),
+        layers: Layers::from_kinds(layers.map(|kind| LayerKind { rope: None, ..kind })),
         scales: Scales { attention: Some(0.0), ..config.scales },
         eos_token_ids: Vec::new(),
         delta: config.delta.map(|delta| DeltaNet { takes_turns: false, ..delta }),
@@ -90,7 +90,7 @@ fn keys_describe_the_model_of_the_checkpoint() {
         let ours = source.config();
         assert_eq!(comparable(ours), comparable(&theirs), "{name}");
         for layer in 0..ours.num_layers {
-            let rope = |config: &ModelConfig| config.layers.of(layer).rope.clone();
+            let rope = |config: &ModelConfig| config.layers.kind(layer).rope.clone();
             let what = format!("{name}, layer {layer}");
             let (ours, theirs) = (rope(ours), rope(&theirs));
             assert_same_rope(&what, source.config().head_dim, ours.as_ref(), theirs.as_ref());
@@ -115,7 +115,7 @@ fn tensors_hold_what_the_checkpoint_holds() {
             let mut expected = vec![f32::NAN; rows * elements];
             checkpoint.read_f32(id, 0, &mut expected).expect("readable");
             expected = in_turn(source.config(), id, expected);
-            if matches!(id, TensorId::Layer { op: Op::Delta, part: Part::Bias, .. }) {
+            if matches!(id, TensorId::Layer { op: Op::Delta, part: TensorPart::Bias, .. }) {
                 // Files contain the exponentials of the logarithms, in f32.
                 let close = |(a, b): (&f32, &f32)| (a - b).abs() <= 1e-6 * b.abs().max(1.0);
                 assert!(read_f32(&source, id).iter().zip(&expected).all(close), "{name}, {id:?}");
@@ -124,7 +124,7 @@ fn tensors_hold_what_the_checkpoint_holds() {
             // Gemma's gains of queries in files include the scale of scores that llama.cpp does not
             // apply.
             if source.config().family == Family::Gemma3
-                && matches!(id, TensorId::Layer { op: Op::Q, part: Part::Gain, .. })
+                && matches!(id, TensorId::Layer { op: Op::Q, part: TensorPart::Gain, .. })
             {
                 let own = theirs.attention_scale() / source.config().attention_scale();
                 expected.iter_mut().for_each(|gain| *gain *= own);
@@ -154,7 +154,7 @@ fn in_turn(config: &ModelConfig, id: TensorId, mut values: Vec<f32>) -> Vec<f32>
         (Op::DeltaGate, _) => (0, width * hidden, 1),
         (Op::DeltaBa, _) => (0, hidden, 2),
         (Op::DeltaConv, _) => (2 * delta.key_size(), width, delta.taps),
-        (Op::Delta, Part::Bias) => (0, 1, 2),
+        (Op::Delta, TensorPart::Bias) => (0, 1, 2),
         (Op::DeltaOut, _) => (0, width, hidden),
         _ => return values,
     };

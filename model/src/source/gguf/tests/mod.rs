@@ -82,7 +82,7 @@ fn small_model(architecture: &str) -> Writer {
         writer.integer(&format!("{architecture}.{key}"), size as u64);
     }
     let key = format!("{architecture}.attention.layer_norm_rms_epsilon");
-    writer.set(&key, metadata::Value::Float(1e-5));
+    writer.set(&key, metadata::MetadataValue::Float(1e-5));
 
     let mut tensor = |name: &str, shape: &[usize]| {
         writer.tensor_f32(name, shape, &values(name, shape.iter().product()));

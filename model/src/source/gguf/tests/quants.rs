@@ -5,7 +5,7 @@ use half::f16;
 
 use super::*;
 use crate::ops::Op;
-use crate::source::Part;
+use crate::source::TensorPart;
 
 /// Returns random bytes that are a function of the seed.
 fn noise(count: usize, seed: u64) -> Vec<u8> {
@@ -262,7 +262,7 @@ fn raw_blocks_come_in_the_models_order_of_rows() {
         writer.tensor("blk.0.ffn_gate.weight", &[FFN, HIDDEN], code, gate.clone());
         let source = open(&writer).expect("a good file");
 
-        let id = TensorId::Layer { layer: 1, op: Op::Q, part: Part::Matrix };
+        let id = TensorId::Layer { layer: 1, op: Op::Q, part: TensorPart::Matrix };
         assert_eq!(source.stored_type(id).expect("there"), stored);
         let plain = read_f32(&source, id);
         for (first, count) in [(0, HEADS * HEAD_DIM), (5, 1), (3, 14)] {
@@ -273,7 +273,7 @@ fn raw_blocks_come_in_the_models_order_of_rows() {
             let wanted = &plain[first * HIDDEN..][..out.len()];
             assert_eq!(bits(&out), bits(wanted), "{stored:?}, rows {first} + {count}");
         }
-        let id = TensorId::Layer { layer: 0, op: Op::Gate, part: Part::Matrix };
+        let id = TensorId::Layer { layer: 0, op: Op::Gate, part: TensorPart::Matrix };
         let mut blocks = vec![0; 3 * row_bytes];
         source.read_blocks(id, 60, &mut blocks).expect("readable");
         assert_eq!(blocks, gate[60 * row_bytes..63 * row_bytes]);
@@ -283,7 +283,7 @@ fn raw_blocks_come_in_the_models_order_of_rows() {
 #[test]
 fn types_without_a_form_to_run_from_have_no_raw_blocks() {
     let source = open(&small_model("llama")).expect("a good file");
-    let id = TensorId::Layer { layer: 0, op: Op::Up, part: Part::Matrix };
+    let id = TensorId::Layer { layer: 0, op: Op::Up, part: TensorPart::Matrix };
     let error = source.read_blocks(id, 0, &mut [0; 128]).expect_err("F32").to_string();
     assert!(error.contains("ffn_up") && error.contains("F32"), "{error}");
 }

@@ -3,7 +3,7 @@
 use super::*;
 use crate::config::{Rope, RopeScaling};
 use crate::ops::Op;
-use crate::source::Part;
+use crate::source::TensorPart;
 
 /// Returns the FNV-1a hash of f32 values as little-endian bytes.
 fn hash(values: &[f32]) -> u64 {
@@ -40,7 +40,7 @@ fn values_of_the_real_model_equal_another_reader() {
         (5, Op::K, 0x8039_9ace_bf46_51be),
         (29, Op::Q, 0x79e0_0de4_2ce5_876d),
     ] {
-        let id = TensorId::Layer { layer, op, part: Part::Matrix };
+        let id = TensorId::Layer { layer, op, part: TensorPart::Matrix };
         assert_eq!(hash(&read_f32(&source, id)), expected, "{id:?}");
     }
 }
@@ -56,7 +56,7 @@ fn every_tensor_of_the_real_model_can_be_read() {
     assert_eq!((config.num_layers, config.hidden_size, config.ffn_size), (30, 576, 1536));
     assert_eq!((config.num_heads, config.num_kv_heads, config.head_dim), (9, 3, 64));
     assert_eq!((config.vocab_size, config.max_positions), (49_152, 8192));
-    assert_eq!(config.layers.of(0).rope, Some(Rope::new(1e5, RopeScaling::None)));
+    assert_eq!(config.layers.kind(0).rope, Some(Rope::new(1e5, RopeScaling::None)));
     assert!(config.tied_embeddings && !config.qkv_bias);
     // `<|im_end|>` by its key, `<|endoftext|>` and `<reponame>` by their spelling.
     assert_eq!((config.bos_token_id, config.eos_token_ids.as_slice()), (Some(1), &[2, 0, 4][..]));

@@ -1,17 +1,17 @@
-use super::super::metadata::Value;
+use super::super::metadata::MetadataValue;
 use super::*;
 use crate::config::{Rope, RopeScaling};
 use crate::rope::{longrope_attention_factor, yarn_attention_factor};
 
 fn rope_of(writer: &Writer) -> Rope {
-    open(writer).expect("a good file").config().layers.of(0).rope.clone().expect("rope")
+    open(writer).expect("a good file").config().layers.kind(0).rope.clone().expect("rope")
 }
 
 #[test]
 fn scaling_is_read_or_refused_by_name() {
     let mut writer = small_model("llama");
     writer.text("llama.rope.scaling.type", "linear");
-    writer.set("llama.rope.scaling.factor", Value::Float(4.0));
+    writer.set("llama.rope.scaling.factor", MetadataValue::Float(4.0));
     assert_eq!(rope_of(&writer).scaling, RopeScaling::Linear { factor: 4.0 });
     writer.text("llama.rope.scaling.type", "none");
     assert_eq!(rope_of(&writer).scaling, RopeScaling::None);
@@ -21,9 +21,9 @@ fn scaling_is_read_or_refused_by_name() {
         assert!(message.contains(part), "{message}");
     }
     let mut writer = small_model("llama");
-    writer.set("llama.rope.scale_linear", Value::Float(2.0));
+    writer.set("llama.rope.scale_linear", MetadataValue::Float(2.0));
     assert_eq!(rope_of(&writer).scaling, RopeScaling::Linear { factor: 2.0 });
-    writer.set("llama.rope.scaling.attn_factor", Value::Float(1.5));
+    writer.set("llama.rope.scaling.attn_factor", MetadataValue::Float(1.5));
     assert!(refusal(&writer).contains("with an attention factor"));
 }
 
@@ -32,7 +32,7 @@ fn yarn_has_what_its_keys_say_and_defaults() {
     let yarn = |change: &dyn Fn(&mut Writer)| {
         changed("qwen2", &|writer| {
             writer.text("qwen2.rope.scaling.type", "yarn");
-            writer.set("qwen2.rope.scaling.factor", Value::Float(4.0));
+            writer.set("qwen2.rope.scaling.factor", MetadataValue::Float(4.0));
             change(writer);
         })
     };
@@ -54,22 +54,22 @@ fn yarn_has_what_its_keys_say_and_defaults() {
     assert_eq!(open(&plain).expect("good").config().max_positions, 512);
     let full = yarn(&|writer| {
         writer.integer("qwen2.rope.scaling.original_context_length", 32);
-        writer.set("qwen2.rope.scaling.yarn_beta_fast", Value::Float(16.0));
-        writer.set("qwen2.rope.scaling.yarn_beta_slow", Value::Float(2.0));
-        writer.set("qwen2.rope.scaling.attn_factor", Value::Float(1.5));
+        writer.set("qwen2.rope.scaling.yarn_beta_fast", MetadataValue::Float(16.0));
+        writer.set("qwen2.rope.scaling.yarn_beta_slow", MetadataValue::Float(2.0));
+        writer.set("qwen2.rope.scaling.attn_factor", MetadataValue::Float(1.5));
     });
     assert_eq!(rope_of(&full).scaling, expected(32, (16.0, 2.0), 1.5 * own));
     // The original 32 positions are extended to 128.
     assert_eq!(open(&full).expect("good").config().max_positions, 128);
     let flat = yarn(&|writer| {
-        writer.set("qwen2.rope.scaling.yarn_log_multiplier", Value::Float(1.0));
+        writer.set("qwen2.rope.scaling.yarn_log_multiplier", MetadataValue::Float(1.0));
     });
     assert_eq!(rope_of(&flat).scaling, expected(128, (32.0, 1.0), 1.0));
 
     let message = refusal(&yarn(&|writer| writer.remove("qwen2.rope.scaling.factor")));
     assert!(message.contains("qwen2.rope.scaling.factor is missing"), "{message}");
     let message = refusal(&yarn(&|writer| {
-        writer.set("qwen2.rope.scaling.yarn_ext_factor", Value::Float(0.5));
+        writer.set("qwen2.rope.scaling.yarn_ext_factor", MetadataValue::Float(0.5));
     }));
     assert!(message.contains("yarn_ext_factor is 0.5"), "{message}");
     let message = refusal(&yarn(&|w| w.tensor_f32("rope_freqs.weight", &[4], &[2.0; 4])));
@@ -86,7 +86,7 @@ fn factors_of_llama3_are_recognised_and_others_kept() {
         1.0 / ((1.0 - smooth) / 8.0 + smooth)
     };
     let mut writer = small_model("llama");
-    writer.set("llama.rope.freq_base", Value::Float(500_000.0));
+    writer.set("llama.rope.freq_base", MetadataValue::Float(500_000.0));
     writer.tensor_f32("rope_freqs.weight", &[4], &[1.0, 1.0, ramp as f32, 8.0]);
     let expected = RopeScaling::Llama3 {
         factor: 8.0,
@@ -135,7 +135,7 @@ fn longrope_has_two_lists_and_a_part_of_each_head() {
         },
     };
     assert_eq!(rope_of(&with(&|_| {})), rope(longrope_attention_factor(4.0, 32)));
-    let said = with(&|w| w.set("phi3.rope.scaling.attn_factor", Value::Float(1.25)));
+    let said = with(&|w| w.set("phi3.rope.scaling.attn_factor", MetadataValue::Float(1.25)));
     assert_eq!(rope_of(&said), rope(1.25));
 
     let long = "rope_factors_long.weight";

@@ -2,9 +2,9 @@ use half::f16;
 
 use super::*;
 use crate::ops::Op;
-use crate::source::Part;
+use crate::source::TensorPart;
 
-const GATE: TensorId = TensorId::Layer { layer: 1, op: Op::Gate, part: Part::Matrix };
+const GATE: TensorId = TensorId::Layer { layer: 1, op: Op::Gate, part: TensorPart::Matrix };
 
 /// Returns a model whose gate matrix of layer 1 is stored as `code`.
 fn with_gate(code: u32, data: Vec<u8>) -> GgufSource {
@@ -103,7 +103,7 @@ fn permuted_rows_of_llama_come_back_in_order_in_any_range() {
     }
     let source = open(&writer).expect("a good file");
     for (op, plain) in expected {
-        let id = TensorId::Layer { layer: 1, op, part: Part::Matrix };
+        let id = TensorId::Layer { layer: 1, op, part: TensorPart::Matrix };
         let rows = plain.len() / HIDDEN;
         assert_eq!(read_f32(&source, id), plain);
         for first in 0..rows {
@@ -135,7 +135,7 @@ fn permuted_biases_of_llama_come_back_in_order() {
     }
     let source = open(&writer).expect("a good file");
     for (op, count) in [(Op::Q, HEADS), (Op::K, KV_HEADS), (Op::V, KV_HEADS)] {
-        let id = TensorId::Layer { layer: 0, op, part: Part::Bias };
+        let id = TensorId::Layer { layer: 0, op, part: TensorPart::Bias };
         assert_eq!(source.shape(id).expect("there"), (1, count * HEAD_DIM));
         assert_eq!(read_f32(&source, id), wanted[..count * HEAD_DIM]);
     }
@@ -148,8 +148,11 @@ fn qwen2_rows_and_biases_are_as_stored() {
         let id = |part| TensorId::Layer { layer: 0, op, part };
         let rows = heads * HEAD_DIM;
         let weight = values(&format!("blk.0.{stem}.weight"), rows * HIDDEN);
-        assert_eq!(read_f32(&source, id(Part::Matrix)), weight);
-        assert_eq!(read_f32(&source, id(Part::Bias)), values(&format!("blk.0.{stem}.bias"), rows));
+        assert_eq!(read_f32(&source, id(TensorPart::Matrix)), weight);
+        assert_eq!(
+            read_f32(&source, id(TensorPart::Bias)),
+            values(&format!("blk.0.{stem}.bias"), rows)
+        );
     }
 }
 
@@ -168,7 +171,7 @@ fn reads_longer_than_a_piece_are_whole() {
         writer.tensor_f32(&format!("blk.{layer}.ffn_down.weight"), &[rows, ffn], &down);
     }
     let source = open(&writer).expect("a good file");
-    let id = TensorId::Layer { layer: 1, op: Op::Down, part: Part::Matrix };
+    let id = TensorId::Layer { layer: 1, op: Op::Down, part: TensorPart::Matrix };
     assert!(read_f32(&source, id) == down);
     let mut out = vec![f32::NAN; 3 * ffn];
     source.read_f32(id, 5, &mut out).expect("readable");
@@ -206,11 +209,11 @@ fn what_the_architecture_lacks_is_missing() {
     let source = open(&small_model("llama")).expect("a good file");
     for id in [
         TensorId::Positions,
-        TensorId::FinalNorm { part: Part::Bias },
-        TensorId::Layer { layer: LAYERS, op: Op::Q, part: Part::Matrix },
-        TensorId::Layer { layer: 0, op: Op::Q, part: Part::Bias },
-        TensorId::Layer { layer: 0, op: Op::Fc0, part: Part::Matrix },
-        TensorId::Layer { layer: 0, op: Op::Softmax, part: Part::Matrix },
+        TensorId::FinalNorm { part: TensorPart::Bias },
+        TensorId::Layer { layer: LAYERS, op: Op::Q, part: TensorPart::Matrix },
+        TensorId::Layer { layer: 0, op: Op::Q, part: TensorPart::Bias },
+        TensorId::Layer { layer: 0, op: Op::Fc0, part: TensorPart::Matrix },
+        TensorId::Layer { layer: 0, op: Op::Softmax, part: TensorPart::Matrix },
     ] {
         let error = source.shape(id).expect_err("not there");
         assert!(matches!(error, SourceError::Missing { .. }), "{error}");

@@ -6,15 +6,15 @@ use model::ops::Op;
 use program::ir::{Instruction, ProgramId};
 use program::plan::Plan;
 use program::topology::LaneId;
-use schedule::hybrid::Shape;
+use scheduler::hybrid::IterationShape;
 use shm::TraceRecord;
 
-use crate::engine::replay::Replayed;
+use crate::engine::replay::ReplayTrace;
 
 /// A measured iteration, in times of the trace's clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Iteration {
-    pub(super) shape: Shape,
+pub(super) struct MeasuredIteration {
+    pub(super) shape: IterationShape,
     /// Number of rows that passed the last layer.
     pub(super) rows: u32,
     /// Time when its contents were decided; requests that arrive later are not considered.
@@ -29,7 +29,7 @@ pub(super) struct Iteration {
 type Pass = (ProgramId, u32);
 
 /// Returns the iterations in order. Moves of caches count towards the iteration that follows them.
-pub(super) fn iterations(plan: &Plan, seen: &Replayed) -> Vec<Iteration> {
+pub(super) fn group_iterations(plan: &Plan, seen: &ReplayTrace) -> Vec<MeasuredIteration> {
     let mut ends: HashMap<Pass, u64> = HashMap::new();
     // Time when the last stream of each pass was sampled, and the number of rows of all its
     // streams.
@@ -49,33 +49,33 @@ pub(super) fn iterations(plan: &Plan, seen: &Replayed) -> Vec<Iteration> {
     }
     let mut in_order: Vec<(Pass, (u64, u32))> = sampled.into_iter().collect();
     in_order.sort_unstable_by_key(|(_, (end, _))| *end);
-    let (mut before_ns, mut decided_ns) = (0, 0);
+    let (mut previous_end_ns, mut decided_ns) = (0, 0);
     let iterations = in_order.into_iter().filter_map(|(pass, (sampled_ns, rows))| {
         let released = seen.released_ns.iter().filter(|at| **at < sampled_ns).max().copied()?;
         let ended_ns = ends[&pass];
-        let iteration = Iteration {
-            shape: shape(pass.0)?,
+        let iteration = MeasuredIteration {
+            shape: program_shape(pass.0)?,
             rows,
             decided_ns: decided_ns.max(released),
-            begun_ns: before_ns.max(released),
+            begun_ns: previous_end_ns.max(released),
             ended_ns,
         };
-        (before_ns, decided_ns) = (ended_ns, sampled_ns);
+        (previous_end_ns, decided_ns) = (ended_ns, sampled_ns);
         Some(iteration)
     });
     iterations.collect()
 }
 
 /// Returns every record with the pass to which it belongs.
-fn passes(seen: &Replayed) -> impl Iterator<Item = (LaneId, &TraceRecord, Pass)> {
+fn passes(seen: &ReplayTrace) -> impl Iterator<Item = (LaneId, &TraceRecord, Pass)> {
     let mut last: HashMap<LaneId, (Pass, u32)> = HashMap::new();
     let mut counts: HashMap<(LaneId, ProgramId), u32> = HashMap::new();
     seen.records.iter().map(move |(lane, record)| {
         let program = ProgramId(record.program as u8);
-        let goes_on = last
+        let is_same_pass = last
             .get(lane)
             .filter(|(pass, instruction)| pass.0 == program && *instruction < record.instruction);
-        let pass = match goes_on {
+        let pass = match is_same_pass {
             Some((pass, _)) => *pass,
             None => {
                 let count = counts.entry((*lane, program)).or_default();
@@ -88,11 +88,11 @@ fn passes(seen: &Replayed) -> impl Iterator<Item = (LaneId, &TraceRecord, Pass)>
     })
 }
 
-fn shape(program: ProgramId) -> Option<Shape> {
+fn program_shape(program: ProgramId) -> Option<IterationShape> {
     match program {
-        ProgramId::STEP => Some(Shape::Gpu),
-        ProgramId::PIPELINED => Some(Shape::Pipelined),
-        ProgramId::ASYNC => Some(Shape::Async),
+        ProgramId::STEP => Some(IterationShape::Gpu),
+        ProgramId::PIPELINED => Some(IterationShape::Pipelined),
+        ProgramId::ASYNC => Some(IterationShape::Async),
         _ => None,
     }
 }

@@ -3,61 +3,61 @@
 use std::fmt::Write;
 
 use comfy_table::Table;
-use planner::serving::Ran;
-use schedule::hybrid::{Policy, Shape};
+use planner::serving::ExecutedIteration;
+use scheduler::hybrid::{IterationShape, SchedulingPolicy};
 use serde_json::{Value, json};
 
 use crate::report::plain_table::{plain_table, right_aligned};
 
 /// Maximum relative error of an iteration that counts as near its simulated time.
-const NEAR: f64 = 0.05;
+const MAX_NEAR_ERROR: f64 = 0.05;
 /// Maximum number of deviating iterations that are listed.
-const FAR_TOLD: usize = 10;
+const MAX_LISTED_DEVIATIONS: usize = 10;
 
 const COLUMNS: [&str; 8] =
     ["shape", "iterations", "simulated", "measured", "error", "median", "largest", "within 5%"];
 
 /// A simulated iteration and its measured counterpart, at the speed of the emulated machine.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Compared {
-    pub(super) simulated: Ran,
+pub(super) struct IterationComparison {
+    pub(super) simulated: ExecutedIteration,
     /// Measured shape, and the number of rows that passed the last layer.
-    pub(super) shape: Shape,
+    pub(super) shape: IterationShape,
     pub(super) rows: u32,
     pub(super) measured_ms: f64,
 }
 
 /// Result of a replay.
 #[derive(Debug)]
-pub(in super::super) struct TimedAnswer {
-    pub(super) policy: Policy,
+pub(in super::super) struct TimedReplayOutput {
+    pub(super) policy: SchedulingPolicy,
     pub(super) requests: usize,
     pub(super) device_slots: u16,
     pub(super) slow_motion: u32,
     /// Number of measured iterations.
     pub(super) ran: usize,
-    pub(super) iterations: Vec<Compared>,
+    pub(super) iterations: Vec<IterationComparison>,
 }
 
-impl Compared {
+impl IterationComparison {
     fn error(&self) -> f64 {
         self.measured_ms / self.simulated.times.total_ms - 1.0
     }
 
-    fn is_simulated(&self) -> bool {
+    fn matches_simulation(&self) -> bool {
         (self.shape, self.rows) == (self.simulated.shape, self.simulated.rows)
     }
 
     fn is_near(&self) -> bool {
-        self.error().abs() <= NEAR
+        self.error().abs() <= MAX_NEAR_ERROR
     }
 }
 
-impl TimedAnswer {
+impl TimedReplayOutput {
     /// Returns true if as many iterations ran as were simulated, each with its simulated shape and
     /// rows.
-    fn are_same(&self) -> bool {
-        let all = self.iterations.iter().all(Compared::is_simulated);
+    fn all_match_simulation(&self) -> bool {
+        let all = self.iterations.iter().all(IterationComparison::matches_simulation);
         all && self.ran == self.iterations.len()
     }
 
@@ -77,10 +77,14 @@ impl TimedAnswer {
             "{} of {} iterations within 5% of the simulated time; their shapes and rows are {}",
             self.iterations.iter().filter(|one| one.is_near()).count(),
             self.iterations.len(),
-            if self.are_same() { "the simulated ones" } else { "NOT the simulated ones: a defect" },
+            if self.all_match_simulation() {
+                "the simulated ones"
+            } else {
+                "NOT the simulated ones: a defect"
+            },
         );
-        let far = self.iterations.iter().enumerate().filter(|(_, one)| !one.is_near());
-        for (number, one) in far.take(FAR_TOLD) {
+        let deviating = self.iterations.iter().enumerate().filter(|(_, one)| !one.is_near());
+        for (number, one) in deviating.take(MAX_LISTED_DEVIATIONS) {
             let _ = writeln!(
                 text,
                 "iteration {}: {}, {} rows, {:.2} ms for {:.2} ({:+.1}%)",
@@ -100,10 +104,11 @@ impl TimedAnswer {
     fn table(&self) -> Table {
         let mut table = plain_table();
         table.set_header(COLUMNS);
-        for shape in Shape::ALL {
-            let of_shape = self.iterations.iter().filter(|one| one.simulated.shape == shape);
-            let of_shape: Vec<Compared> = of_shape.copied().collect();
-            if let Some(cells) = cells(shape.name(), &of_shape) {
+        for shape in IterationShape::ALL {
+            let with_shape =
+                self.iterations.iter().filter(|iteration| iteration.simulated.shape == shape);
+            let with_shape: Vec<IterationComparison> = with_shape.copied().collect();
+            if let Some(cells) = cells(shape.name(), &with_shape) {
                 table.add_row(cells);
             }
         }
@@ -133,7 +138,7 @@ impl TimedAnswer {
             "requests": self.requests,
             "device_slots": self.device_slots,
             "slow_motion": self.slow_motion,
-            "same_iterations": self.are_same(),
+            "same_iterations": self.all_match_simulation(),
             "within_5_percent": self.iterations.iter().filter(|one| one.is_near()).count(),
             "iterations": iterations.collect::<Vec<_>>(),
         })
@@ -141,8 +146,8 @@ impl TimedAnswer {
 }
 
 /// Returns a row of the table; `None` if there are no iterations.
-fn cells(name: &str, all: &[Compared]) -> Option<Vec<String>> {
-    let mut errors: Vec<f64> = all.iter().map(Compared::error).collect();
+fn cells(name: &str, all: &[IterationComparison]) -> Option<Vec<String>> {
+    let mut errors: Vec<f64> = all.iter().map(IterationComparison::error).collect();
     errors.sort_by(f64::total_cmp);
     let median = errors.get(errors.len() / 2)?;
     let largest = errors.iter().copied().max_by(|a, b| a.abs().total_cmp(&b.abs()))?;

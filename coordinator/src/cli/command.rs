@@ -1,0 +1,469 @@
+//! Validated command: combinations of arguments are checked, and defaults are filled in.
+
+use std::path::PathBuf;
+
+use clap_complete::Shell;
+use planner::policy::name::PolicyName;
+use planner::split::parse_chunking;
+use workers::device::RateSizes;
+use workers::shared::protocol::SegmentNodes;
+
+use super::args::{CliArgs, PlanArgs, RunArgs, SubcommandArgs};
+use super::bench_serve::bench_serve;
+use super::cuda;
+use super::kv_select_check::validate_kv_select;
+use super::outputs::{parse_io_target, resolve_output};
+use super::plan_serve::{load_choice, plan_serve};
+use super::profile::profile;
+use super::prompt_cache::cache;
+use super::report::report;
+use super::request::{
+    BatchJobRequest, BenchServeRequest, CacheRequest, ModelChoice, PlacementChoice, PlanRequest,
+    PlanSource, PlanWorkload, ProfileRequest, PullRequest, RateKind, RatesRequest, ReportRequest,
+    RunRequest, RunTask, ScoreRequest, ServeRequest, ServingWorkload, StageRequest, Template,
+    TimedRequest, TimedSource, TunedThreads, Verbosity,
+};
+use super::score_request::convert_score;
+use super::serve_request::convert_serve;
+use super::shared::{ModelArgs, PlacementArgs};
+use super::stage::stage;
+use super::usage_error::UsageError;
+use super::values::{Batches, BatchesChoice, CompressChoice, DeviceChoice, QuantizedChoice};
+use crate::job::input::InputFormat;
+use crate::job::sink::IoTarget;
+use crate::openai::body::defaults::Defaults;
+
+/// Default number of tokens of a benchmark's prompts.
+pub const DEFAULT_PROMPT_LEN: u32 = 512;
+/// Default number of new tokens of a benchmark's sequences.
+pub const DEFAULT_GEN_LEN: u32 = 32;
+/// Default number of layers in timed emulation, each with the times of the table's layer.
+pub const DEFAULT_TIMED_LAYERS: u32 = 8;
+
+/// Command with its validated arguments.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Command {
+    Run(Box<RunRequest>),
+    /// `profile`: measures the machine.
+    Profile(Box<ProfileRequest>),
+    /// `stage`: writes weights to NVMe drives, verifies or lists them.
+    Stage(Box<StageRequest>),
+    /// Timed emulation: runs a table's layers or a described machine's steps without computing
+    /// anything.
+    Timed(Box<TimedRequest>),
+    /// `pull`: fetches a model.
+    Pull(PullRequest),
+    /// `serve`: answers requests of HTTP clients.
+    Serve(Box<ServeRequest>),
+    /// `cache`: lists or removes stored prompt prefixes.
+    Cache(CacheRequest),
+    /// `report`: writes a report as an HTML page.
+    Report(ReportRequest),
+    /// `score`: computes log-probabilities of texts.
+    Score(Box<ScoreRequest>),
+    /// `bench-serve`: measures a server under load.
+    BenchServe(Box<BenchServeRequest>),
+    /// `plan`: shows the chosen placement and its predicted cost without running it.
+    Plan(Box<PlanRequest>),
+    /// `formats`: describes all files by example.
+    Formats,
+    /// `completions`: prints a shell's completion script.
+    Completions(Shell),
+    /// `man`: prints the page of a command or of the program.
+    Man(Option<String>),
+    /// `man --to`: writes all pages into a folder.
+    ManPages(PathBuf),
+    /// `doctor`: examines this machine.
+    Doctor {
+        json: bool,
+    },
+    /// Hidden: checks whether this process can open device memory of another process.
+    OpenDeviceMemory {
+        device: u32,
+        handle: String,
+    },
+    /// Hidden: reads a page of staged weights to device memory of another process.
+    ReadToDevice {
+        device: u32,
+        handle: String,
+        staging: PathBuf,
+    },
+    /// Hidden: measures basic rates of a CUDA device.
+    DeviceRates(RatesRequest),
+    /// Hidden: runs this process as a tokenizer.
+    Text {
+        channel: i32,
+    },
+    /// Hidden: runs this process as a worker.
+    Worker {
+        role: String,
+        channel: i32,
+    },
+}
+
+impl Command {
+    /// Validates the parsed arguments.
+    ///
+    /// # Errors
+    /// Arguments that contradict each other, or that this machine or version does not support.
+    pub fn from_args(args: CliArgs) -> Result<Command, UsageError> {
+        match args.command {
+            Some(SubcommandArgs::Text { channel }) => Ok(Command::Text { channel }),
+            Some(SubcommandArgs::Worker { role, channel }) => Ok(Command::Worker { role, channel }),
+            Some(SubcommandArgs::OpenDeviceMemory { device, handle }) => {
+                Ok(Command::OpenDeviceMemory { device, handle })
+            }
+            Some(SubcommandArgs::ReadToDevice { device, handle, staging }) => {
+                Ok(Command::ReadToDevice { device, handle, staging })
+            }
+            Some(SubcommandArgs::DeviceRates {
+                device,
+                memory,
+                copy,
+                matrix,
+                kernels,
+                small_copies,
+                keep_busy,
+            }) => {
+                let defaults = RateSizes::default();
+                let sizes = RateSizes {
+                    copy_bytes: copy.map_or(defaults.copy_bytes, |bytes| bytes as usize),
+                    matrix: matrix.unwrap_or(defaults.matrix),
+                };
+                // Such a product takes about half a millisecond on a large device.
+                let matrix_rows = matrix.unwrap_or(4096);
+                let kind = match (memory, kernels) {
+                    (true, _) => RateKind::Memory,
+                    _ if keep_busy => RateKind::KeepBusy { matrix: matrix_rows },
+                    _ if small_copies => RateKind::SmallCopies { matrix: matrix_rows },
+                    (false, Some(name)) => RateKind::Kernels(name),
+                    (false, None) => RateKind::Basic(sizes),
+                };
+                Ok(Command::DeviceRates(RatesRequest { device, kind }))
+            }
+            Some(SubcommandArgs::Pull { model, revision, files, quiet }) => {
+                Ok(Command::Pull(PullRequest { model, revision, files, quiet }))
+            }
+            Some(SubcommandArgs::Formats) => Ok(Command::Formats),
+            Some(SubcommandArgs::Completions { shell }) => Ok(Command::Completions(shell)),
+            Some(SubcommandArgs::Man { to: Some(folder), .. }) => Ok(Command::ManPages(folder)),
+            Some(SubcommandArgs::Man { command, to: None }) => Ok(Command::Man(command)),
+            Some(SubcommandArgs::Doctor { json }) => Ok(Command::Doctor { json }),
+            Some(SubcommandArgs::Stage(args)) => Ok(Command::Stage(Box::new(stage(*args)))),
+            Some(SubcommandArgs::Serve(args)) => {
+                let (args, into_request) = convert_serve(*args);
+                let request = into_request(run_request(args)?);
+                match request.hybrid.is_some() && request.run.device == DeviceChoice::None {
+                    true => Err(UsageError::HostAttentionWithoutDevice),
+                    false => Ok(Command::Serve(Box::new(request))),
+                }
+            }
+            Some(SubcommandArgs::Cache(args)) => Ok(Command::Cache(cache(args))),
+            Some(SubcommandArgs::Report(args)) => Ok(Command::Report(report(args))),
+            Some(SubcommandArgs::Score(args)) => {
+                let (args, into_request) = convert_score(*args)?;
+                Ok(Command::Score(Box::new(into_request(run_request(args)?))))
+            }
+            Some(SubcommandArgs::BenchServe(args)) => {
+                Ok(Command::BenchServe(Box::new(bench_serve(*args))))
+            }
+            Some(SubcommandArgs::Profile(args)) => Ok(Command::Profile(Box::new(profile(*args)?))),
+            Some(SubcommandArgs::Plan(args)) => Ok(Command::Plan(Box::new(plan_request(*args)?))),
+            None if args.run.tables.is_some() || args.run.machine.is_some() => {
+                Ok(Command::Timed(Box::new(timed_request(args.run)?)))
+            }
+            None => Ok(Command::Run(Box::new(run_request(args.run)?))),
+        }
+    }
+}
+
+fn plan_request(args: PlanArgs) -> Result<PlanRequest, UsageError> {
+    let (json, chart) = (args.json, args.chart.clone());
+    let template = match (args.machine_template, args.table_template) {
+        (true, _) => Some(Template::Machine),
+        (_, true) => Some(Template::Table),
+        _ => None,
+    };
+    if let Some(template) = template {
+        return Ok(PlanRequest { source: PlanSource::Template(template), json, chart });
+    }
+    let (tables, costs) = (args.tables.clone(), args.serving.costs.clone());
+    let source = match (tables, costs, args.model.is_some()) {
+        (Some(tables), ..) => PlanSource::Tables(tables),
+        (None, Some(costs), _) => {
+            PlanSource::MeasuredServer { costs, load: Box::new(load_choice(&args.serving)) }
+        }
+        (None, None, false) => return Err(UsageError::PlanWithoutModel),
+        (None, None, true) => match (args.machine.clone(), args.compare.clone()) {
+            (Some(machine), _) if args.serving.serve => {
+                if chart.is_some() && args.serving.timed.is_none() {
+                    return Err(UsageError::ChartWithoutReplay);
+                }
+                PlanSource::Serving { machine, serving: Box::new(serving_plan(args)?) }
+            }
+            (Some(machine), _) => PlanSource::Machine { machine, workload: plan_workload(args)? },
+            (None, machines) if !machines.is_empty() => {
+                PlanSource::Compare { machines, workload: plan_workload(args)? }
+            }
+            _ => {
+                // The result reports everything else.
+                let verbosity = Verbosity::Progress;
+                PlanSource::ThisMachine(Box::new(RunRequest {
+                    verbosity,
+                    ..run_request(plan_run_args(args))?
+                }))
+            }
+        },
+    };
+    Ok(PlanRequest { source, json, chart })
+}
+
+/// Returns the workload to simulate for serving on a described machine.
+fn serving_plan(args: PlanArgs) -> Result<ServingWorkload, UsageError> {
+    let model = ModelChoice {
+        positions: args.positions.map(|positions| positions as usize),
+        ..config_only_model(args.model.ok_or(UsageError::PlanWithoutModel)?, args.layers)
+    };
+    Ok(plan_serve(model, args.dtype.dtype(), args.serving))
+}
+
+/// Returns a model of which only the configuration is read; its weights need not exist.
+fn config_only_model(name: String, layers: Option<u32>) -> ModelChoice {
+    let layers = layers.map(|layers| layers as usize);
+    ModelChoice { name, revision: None, dummy_weights: true, layers, positions: None }
+}
+
+/// Returns the workload to plan on described machines.
+fn plan_workload(args: PlanArgs) -> Result<Box<PlanWorkload>, UsageError> {
+    Ok(Box::new(PlanWorkload {
+        model: ModelChoice {
+            positions: args.positions.map(|positions| positions as usize),
+            ..config_only_model(args.model.ok_or(UsageError::PlanWithoutModel)?, args.layers)
+        },
+        dtype: args.dtype.dtype(),
+        compress: args.compress.filter(|choice| *choice != CompressChoice::Auto),
+        batches: args.batches,
+        prompt_len: args.lengths.prompt_len,
+        gen_len: args.lengths.gen_len,
+        policy: args.policy,
+        chunking: args.split_chunks.as_deref().map(parse_chunking).transpose()?,
+    }))
+}
+
+/// Returns the arguments of the run to plan on this machine.
+fn plan_run_args(args: PlanArgs) -> RunArgs {
+    RunArgs {
+        of_model: ModelArgs {
+            model: args.model,
+            // Only the configuration is read; weights need not exist.
+            dummy_weights: true,
+            layers: args.layers,
+            positions: args.positions,
+            dtype: args.dtype,
+            compress: args.compress.unwrap_or(CompressChoice::Auto),
+            ..ModelArgs::default()
+        },
+        batches: Some(args.batches),
+        prompt_len: Some(args.lengths.prompt_len),
+        gen_len: Some(args.lengths.gen_len),
+        placement: PlacementArgs {
+            device: args.device,
+            policy: Some(args.policy),
+            split_chunks: args.split_chunks,
+            prefill_chunk: args.prefill_chunk,
+            vram: args.vram,
+            dram: args.dram,
+            ..PlacementArgs::default()
+        },
+        ..RunArgs::default()
+    }
+}
+
+fn timed_request(args: RunArgs) -> Result<TimedRequest, UsageError> {
+    if args.placement.device != DeviceChoice::Timed {
+        let flag = if args.tables.is_some() { "tables" } else { "machine" };
+        return Err(UsageError::TimesWithoutTimed { flag });
+    }
+    let verbosity = verbosity(&args);
+    let gen_len = args.gen_len.unwrap_or(DEFAULT_GEN_LEN);
+    let (json, report, trace) = (args.json, args.report.clone(), args.trace.clone());
+    let layers = args.of_model.layers.map(|layers| layers as usize);
+    let source = match (args.tables.clone(), args.machine.clone()) {
+        (None, Some(machine)) => {
+            TimedSource::Machine { machine, workload: Box::new(timed_workload(args)?) }
+        }
+        (tables, _) => TimedSource::Tables {
+            tables: tables.unwrap_or_default(),
+            layers: layers.unwrap_or(DEFAULT_TIMED_LAYERS as usize),
+        },
+    };
+    Ok(TimedRequest { source, gen_len, json, report, trace, verbosity })
+}
+
+/// Returns the workload to plan on a described machine for timed emulation.
+fn timed_workload(args: RunArgs) -> Result<PlanWorkload, UsageError> {
+    Ok(PlanWorkload {
+        model: config_only_model(
+            args.of_model.model.ok_or(UsageError::NoModel)?,
+            args.of_model.layers,
+        ),
+        dtype: args.of_model.dtype.dtype(),
+        compress: Some(args.of_model.compress).filter(|choice| *choice != CompressChoice::Auto),
+        batches: args.batches.unwrap_or(BatchesChoice::Fixed(Batches { count: 1, size: 32 })),
+        prompt_len: args.prompt_len.unwrap_or(DEFAULT_PROMPT_LEN),
+        gen_len: args.gen_len.unwrap_or(DEFAULT_GEN_LEN),
+        policy: args.placement.policy.unwrap_or(PolicyName::Auto),
+        chunking: args.placement.split_chunks.as_deref().map(parse_chunking).transpose()?,
+    })
+}
+
+const fn verbosity(args: &RunArgs) -> Verbosity {
+    match (args.quiet, args.verbose) {
+        (true, _) => Verbosity::Quiet,
+        (false, 0) => Verbosity::Normal,
+        (false, _) => Verbosity::Verbose,
+    }
+}
+
+fn run_request(args: RunArgs) -> Result<RunRequest, UsageError> {
+    if args.json {
+        return Err(UsageError::JsonWithoutTables);
+    }
+    let task = run_task(&args)?;
+    let is_job = matches!(task, RunTask::Requests(_));
+    if args.prompts.prompt_cache.is_some() && !(is_job || args.is_served) {
+        return Err(UsageError::PromptsWithoutInput);
+    }
+    if args.prompts.prompt_cache.is_some() && (args.report.is_some() || args.trace.is_some()) {
+        return Err(UsageError::PromptsWithReport);
+    }
+    if args.prompts.prompt_cache.is_some() && args.of_model.kv_select.is_some() {
+        return Err(UsageError::SelectWithPrompts);
+    }
+    if args.stop_at_eof
+        && matches!(&task, RunTask::Requests(requests) if requests.input == IoTarget::Standard)
+    {
+        return Err(UsageError::RepeatedStdin);
+    }
+    let device = validate_device(&args)?;
+    let placement = validate_placement(&args, device)?;
+    let kv_select = validate_kv_select(&args.of_model, device, !args.placement.no_fuse)?;
+    let verbosity = verbosity(&args);
+    Ok(RunRequest {
+        model: ModelChoice {
+            name: args.of_model.model.ok_or(UsageError::NoModel)?,
+            revision: args.of_model.revision,
+            dummy_weights: args.of_model.dummy_weights,
+            layers: args.of_model.layers.map(|layers| layers as usize),
+            positions: args.of_model.positions.map(|positions| positions as usize),
+        },
+        dtype: args.of_model.dtype.dtype(),
+        compress: args.of_model.compress,
+        quantized: args
+            .of_model
+            .quantized
+            .unwrap_or_else(|| QuantizedChoice::default_for(args.of_model.dtype.dtype())),
+        kv_select,
+        batches: args.batches,
+        task,
+        seed: args.seed,
+        placement,
+        chunking: args.placement.split_chunks.as_deref().map(parse_chunking).transpose()?,
+        fuse_attention: !args.placement.no_fuse,
+        shares_prompts: !args.placement.no_prefix_sharing,
+        prefill_chunk: args.placement.prefill_chunk,
+        cpu_threads: args.placement.cpu_threads,
+        tuned_threads: TunedThreads::default(),
+        emulated_threads: args.placement.emulated_threads,
+        vram_bytes: match device {
+            DeviceChoice::Emulated { vram_bytes, .. } => args.placement.vram.or(vram_bytes),
+            DeviceChoice::Cuda(index) => {
+                Some(cuda::vram_bytes(index, args.placement.vram, args.nvme.direct_drives()))
+            }
+            _ => args.placement.vram,
+        },
+        device,
+        dram_bytes: args.placement.dram,
+        nodes: SegmentNodes { weights: args.placement.weights_nodes, kv: args.placement.kv_nodes },
+        nvme: args.nvme.nvme,
+        nvme_ops: args.nvme.nvme_ops.unwrap_or_default(),
+        nvme_direct: args.nvme.nvme_direct.unwrap_or_default(),
+        prompt_cache: args.prompts.into_config(),
+        report: args.report,
+        trace: args.trace,
+        stop_at_eof: args.stop_at_eof,
+        verbosity,
+    })
+}
+
+fn run_task(args: &RunArgs) -> Result<RunTask, UsageError> {
+    let Some(input) = &args.input else {
+        return Ok(RunTask::Benchmark {
+            prompt_len: args.prompt_len.unwrap_or(DEFAULT_PROMPT_LEN),
+            gen_len: args.gen_len.unwrap_or(DEFAULT_GEN_LEN),
+        });
+    };
+    let (output, mode) = resolve_output(args.output.as_ref(), args.resume, args.force)?;
+    let is_text = InputFormat::from_target(&parse_io_target(input)) == InputFormat::Text;
+    if args.system.is_some() && is_text && !args.chat {
+        return Err(UsageError::SystemWithoutChat);
+    }
+    Ok(RunTask::Requests(Box::new(BatchJobRequest {
+        input: parse_io_target(input),
+        output,
+        mode,
+        chat: args.chat,
+        chats: args.chats.options(),
+        max_tokens: args.max_tokens,
+        defaults: Defaults {
+            temperature: args.temperature,
+            top_p: args.top_p,
+            stop: args.stop.clone(),
+            system: args.system.clone(),
+            json_schema: None,
+        },
+        json_schema: args.json_schema.clone(),
+        ignore_unknown_fields: args.ignore_unknown_fields,
+    })))
+}
+
+/// Returns the device of a run, after checking the arguments that depend on it.
+fn validate_device(args: &RunArgs) -> Result<DeviceChoice, UsageError> {
+    let device = cuda::resolve_device(args.placement.device)?;
+    match device {
+        DeviceChoice::Emulated { vram_bytes: Some(_), .. } if args.placement.vram.is_some() => {
+            Err(UsageError::ConflictingVram)
+        }
+        DeviceChoice::None if args.placement.emulated_threads.is_some() => {
+            Err(UsageError::EmulatedThreadsWithoutDevice)
+        }
+        DeviceChoice::None if args.placement.vram.is_some() => Err(UsageError::VramWithoutDevice),
+        _ => Ok(device),
+    }
+}
+
+fn validate_placement(args: &RunArgs, device: DeviceChoice) -> Result<PlacementChoice, UsageError> {
+    let has_device = device != DeviceChoice::None;
+    if let Some(split) = &args.placement.split {
+        match args.placement.policy {
+            Some(PolicyName::TwoSplit) | None => {}
+            Some(other) => return Err(UsageError::SplitWithPolicy { policy: other.name() }),
+        }
+        if !has_device {
+            return Err(UsageError::SplitWithoutDevice);
+        }
+        let chunking = args.placement.split_chunks.as_deref().map(parse_chunking).transpose()?;
+        return Ok(PlacementChoice::Split { split: split.clone(), chunking });
+    }
+    if args.placement.split_chunks.is_some() && !has_device {
+        return Err(UsageError::SplitWithoutDevice);
+    }
+    match (args.placement.policy, has_device) {
+        (Some(policy), true) => Ok(PlacementChoice::Named(policy)),
+        (None, true) => Ok(PlacementChoice::Named(PolicyName::Auto)),
+        (Some(PolicyName::CpuOnly | PolicyName::Auto) | None, false) => {
+            Ok(PlacementChoice::Named(PolicyName::CpuOnly))
+        }
+        (Some(policy), false) => Err(UsageError::NoDevice { policy: policy.name() }),
+    }
+}

@@ -1,0 +1,104 @@
+//! Jobs that run as a server does: their lines ask for log-probabilities of prompts, which need
+//! programs with logits of any row, or they store prompts, which needs caches in pages.
+
+use std::sync::Arc;
+
+use crate::cli::request::{RunRequest, Verbosity};
+use crate::cli::values::BatchesChoice;
+use crate::engine_api::serving::{Engine, EngineStatus};
+use crate::interrupt::Interrupt;
+use crate::job::progress::{self, EtaConfig};
+use crate::job::run::BatchJob;
+use crate::job::serving_adapter::ServingAdapter;
+use crate::job::summary::JobSummary;
+use crate::job::workload::JobWorkload;
+use crate::setup::argument_error::ArgumentError;
+use crate::setup::formats::RunCompression;
+use crate::setup::model::ModelHandle;
+use crate::setup::serving::{ServingConfig, slots_within_capacity, start};
+
+/// Runs the remaining part of the job.
+///
+/// # Errors
+/// An error whose message is meant for the user.
+pub(super) fn run(
+    run: &RunRequest,
+    model: &ModelHandle,
+    (job, demand, compression): (BatchJob<'_>, JobWorkload, RunCompression),
+    interrupt: &Interrupt,
+) -> anyhow::Result<JobSummary> {
+    check_options(run)?;
+    let quiet = run.verbosity == Verbosity::Quiet;
+    let serving_config = serving_config(run, demand)?;
+    let grammars = job.grammars().into_iter().map(Arc::new).collect();
+    let run = &RunRequest { compress: compression.choice(), ..run.clone() };
+    let serving = start(run, model, serving_config, interrupt)?;
+    let limits = serving.limits();
+    if serving_config.context.is_some_and(|context| context > limits.context) {
+        return Err(ArgumentError(too_long_message(demand, limits.context)).into());
+    }
+    let interrupted = || interrupt.is_requested();
+    let mut engine = ServingAdapter::new(&serving, grammars, &interrupted);
+    let slots = limits.slots as usize;
+    let mut progress = progress::for_stderr(quiet, EtaConfig { slots, prior: None });
+    let summary = job.run(Some(&mut engine), progress.as_mut(), &interrupted)?;
+    if !quiet && run.prompt_cache.is_some() {
+        eprintln!("{}", cache_hits_message(&serving.status()));
+    }
+    Ok(summary)
+}
+
+/// Returns the message for a sequence that needs more positions than there are caches for.
+fn too_long_message(demand: JobWorkload, context: u32) -> String {
+    format!(
+        "the longest prompt and answer have {} tokens, and memory has caches for {context}: give \
+         --batches 1x1, more memory or shorter prompts",
+        demand.max_context
+    )
+}
+
+/// Describes the share of the prompts' tokens that was not computed again.
+fn cache_hits_message(status: &EngineStatus) -> String {
+    let (cached, stored) = (status.cached_tokens, status.prompt_cache.tokens);
+    let all = cached + status.prompt_tokens;
+    format!(
+        "{cached} of {all} tokens of prompts were not computed again; {stored} were read from the \
+         prompt cache"
+    )
+}
+
+/// Refuses options that only a run with its own programs supports. With `--prompt-cache`, the
+/// command line has already refused them.
+fn check_options(run: &RunRequest) -> anyhow::Result<()> {
+    let given = [("--report", run.report.is_some()), ("--trace", run.trace.is_some())];
+    match given.iter().find(|(_, is_given)| *is_given) {
+        None => Ok(()),
+        Some((flag, _)) => Err(ArgumentError(format!(
+            "{flag}: lines of the input ask for \"prompt_logprobs\", or for \"echo\" with \
+             \"logprobs\" or without new tokens; such a job runs as a server does, which writes \
+             none. Leave {flag} out, or put these lines into a file of their own"
+        ))
+        .into()),
+    }
+}
+
+fn serving_config(run: &RunRequest, demand: JobWorkload) -> anyhow::Result<ServingConfig> {
+    let slots = match run.batches {
+        Some(BatchesChoice::Fixed(batches)) => Some(batches.count.saturating_mul(batches.size)),
+        Some(BatchesChoice::Auto) | None => None,
+    };
+    let context = u32::try_from(demand.max_context.max(2)).unwrap_or(u32::MAX);
+    let slots = slots_within_capacity(slots, context, demand.logprobs).map_err(|slot_bytes| {
+        ArgumentError(format!(
+            "the log-probabilities of prompts and answers of up to {context} tokens take \
+             {slot_bytes} bytes in each slot, more than are kept for them. Give smaller --batches, or ask for \
+             fewer of the most likely tokens"
+        ))
+    })?;
+    Ok(ServingConfig {
+        slots,
+        context: Some(context),
+        logprobs: demand.logprobs,
+        ..ServingConfig::FOR_TEXTS
+    })
+}

@@ -1,0 +1,92 @@
+//! Description of a model's layers, if these are of several kinds or have experts.
+
+use model::config::ModelConfig;
+use program::plan::Plan;
+use serde::Serialize;
+
+/// Experts of a model, and how many of them a decode step of a batch is expected to use.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub(crate) struct ExpectedExperts {
+    count: usize,
+    per_token: usize,
+    /// Expected number of distinct experts of a layer that a full batch uses, if all are equally
+    /// likely.
+    expected_of_batch: f64,
+}
+
+impl ExpectedExperts {
+    /// Returns the experts that a full batch uses; `None` for a model without experts.
+    pub(crate) fn for_plan(plan: &Plan) -> Option<ExpectedExperts> {
+        plan.config.experts.map(|experts| ExpectedExperts {
+            count: experts.count,
+            per_token: experts.per_token,
+            expected_of_batch: experts.expected_distinct(plan.shape.batch_size.into()),
+        })
+    }
+}
+
+/// Returns lines about the layers; empty if these are dense and attend to all positions.
+pub(crate) fn layer_notes(plan: &Plan) -> String {
+    let mut text = window_note(&plan.config, plan.shape.max_context as usize);
+    text += &state_note(&plan.config);
+    if let Some(experts) = ExpectedExperts::for_plan(plan) {
+        let ExpectedExperts { count, per_token, expected_of_batch } = experts;
+        text += &format!(
+            "a row goes to {per_token} of a layer's {count} experts, a batch of {} to \
+             {expected_of_batch:.0} of them if all are as likely; times count on that\n",
+            plan.shape.batch_size
+        );
+    }
+    text
+}
+
+/// Returns a line about the attention windows that are shorter than the longest sequence.
+fn window_note(config: &ModelConfig, longest: usize) -> String {
+    let mut windows: Vec<(usize, usize)> = Vec::new();
+    let all = (0..config.num_layers).filter_map(|layer| config.layers.kind(layer).window);
+    for window in all.filter(|window| *window < longest) {
+        match windows.iter_mut().find(|(known, _)| *known == window) {
+            Some((_, count)) => *count += 1,
+            None => windows.push((window, 1)),
+        }
+    }
+    let notes = windows.iter().map(|(window, count)| {
+        format!("{count} of {} layers attend to {window} positions at most", config.num_layers)
+    });
+    let listed: Vec<String> = notes.collect();
+    match listed.is_empty() {
+        true => String::new(),
+        false => format!("{}; times are the mean of all layers\n", listed.join(", ")),
+    }
+}
+
+/// Returns a line about the recurrent states that layers keep of a sequence.
+fn state_note(config: &ModelConfig) -> String {
+    let Some(delta) = config.delta else { return String::new() };
+    let layers = (0..config.num_layers).filter(|layer| config.layers.kind(*layer).has_state());
+    let count = layers.count();
+    let sequence_bytes = count * (delta.inputs_bytes() + delta.state_bytes());
+    format!(
+        "{count} of {} layers keep a state instead of a cache, {:.1} MB of a sequence together; \
+         their operations go where those in their places go\n",
+        config.num_layers,
+        sequence_bytes as f64 / 1e6
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use model::known::find_known;
+
+    use super::window_note;
+
+    #[test]
+    fn windows_are_said_with_their_layers() {
+        let of = |name: &str| window_note(&find_known(name).expect("known").config, 2048);
+        assert_eq!(
+            of("gemma-3-12b"),
+            "40 of 48 layers attend to 1024 positions at most; times are the mean of all layers\n"
+        );
+        assert_eq!((of("opt-30b"), of("phi-4-mini")), (String::new(), String::new()));
+    }
+}

@@ -1,0 +1,149 @@
+//! Reads request bodies within limits on the size of each, on the size of all of them, and on time.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::body::{Body, Bytes};
+use axum::http::{HeaderMap, StatusCode, header};
+use http_body_util::BodyExt;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
+
+use super::config::SocketLimits;
+use super::error::{ApiError, INVALID_REQUEST};
+
+/// Unit in which the memory for bodies is reserved, in bytes.
+const UNIT_BYTES: usize = 1024;
+
+/// Maximum number of bytes read and discarded of a body that is too large, so that its sender reads
+/// the response.
+const DISCARDED_BYTES_MAX: u64 = 64 << 20;
+const DISCARDING_TIME: Duration = Duration::from_secs(5);
+
+/// Minimum rate of a sender over the whole body, once the time limit for a part of it has passed.
+const MIN_BYTES_PER_SECOND: u64 = 8 << 10;
+
+/// Limits and memory for the bodies of all requests.
+#[derive(Debug)]
+pub struct BodyReader {
+    limits: SocketLimits,
+    free_memory: Arc<Semaphore>,
+}
+
+/// A body, whose memory is reserved until it is dropped.
+#[derive(Debug)]
+pub struct BufferedBody {
+    pub bytes: Vec<u8>,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl BodyReader {
+    /// Creates a reader with no bodies in memory.
+    pub fn new(limits: SocketLimits) -> BodyReader {
+        let free_memory = Arc::new(Semaphore::new(limits.bodies_bytes / UNIT_BYTES));
+        BodyReader { limits, free_memory }
+    }
+
+    /// Reads a body to its end.
+    ///
+    /// # Errors
+    /// The body is too large or incomplete, the memory for bodies is used up, or the sender is too
+    /// slow.
+    pub async fn read(&self, headers: &HeaderMap, body: Body) -> Result<BufferedBody, ApiError> {
+        let length = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok());
+        let length: u64 = length.and_then(|length| length.parse().ok()).unwrap_or(0);
+        let bytes_max = self.limits.body_bytes;
+        if length > bytes_max as u64 {
+            if length <= bytes_max as u64 + DISCARDED_BYTES_MAX {
+                discard(body).await;
+            }
+            return Err(self.too_large());
+        }
+        let mut buffered = BufferedBody { bytes: Vec::new(), _permit: self.reserve(0)? };
+        let mut counted = 0;
+        let mut body = body;
+        let began = Instant::now();
+        loop {
+            let left = self.time_left(began, buffered.bytes.len() as u64);
+            let Some(data) = self.next_data(&mut body, left).await? else { break };
+            if buffered.bytes.len() + data.len() > bytes_max {
+                discard(body).await;
+                return Err(self.too_large());
+            }
+            let units = (buffered.bytes.len() + data.len()).div_ceil(UNIT_BYTES);
+            buffered._permit.merge(self.reserve(units - counted)?);
+            counted = units;
+            buffered.bytes.extend_from_slice(&data);
+        }
+        Ok(buffered)
+    }
+
+    /// Returns the time limit for the next part of a body: the limit for each part, or less if the
+    /// sender's average rate is too low.
+    fn time_left(&self, began: Instant, received_bytes: u64) -> Duration {
+        let limit = self.limits.body_timeout;
+        let by_rate = Duration::from_secs_f64(received_bytes as f64 / MIN_BYTES_PER_SECOND as f64);
+        limit.min((limit + by_rate).saturating_sub(began.elapsed()))
+    }
+
+    async fn next_data(&self, body: &mut Body, left: Duration) -> Result<Option<Bytes>, ApiError> {
+        loop {
+            let Ok(frame) = timeout(left, body.frame()).await else {
+                let message = "Timed out while waiting for the rest of the request body.";
+                let status = StatusCode::REQUEST_TIMEOUT;
+                return Err(ApiError::new(status, INVALID_REQUEST, "body_timeout", message));
+            };
+            match frame {
+                None => return Ok(None),
+                Some(Ok(frame)) => {
+                    if let Ok(data) = frame.into_data() {
+                        return Ok(Some(data));
+                    }
+                }
+                Some(Err(_)) => {
+                    return Err(ApiError::invalid(
+                        "incomplete_body",
+                        "The request body is incomplete.",
+                    ));
+                }
+            }
+        }
+    }
+
+    fn reserve(&self, units: usize) -> Result<OwnedSemaphorePermit, ApiError> {
+        let units = u32::try_from(units).unwrap_or(u32::MAX);
+        Arc::clone(&self.free_memory).try_acquire_many_owned(units).map_err(|_| {
+            let message = "The server is receiving too many request bytes. Please try again later.";
+            ApiError::too_many("too_many_bytes", message, 1)
+        })
+    }
+
+    fn too_large(&self) -> ApiError {
+        let message =
+            format!("The request body must not exceed {}.", format_bytes(self.limits.body_bytes));
+        let status = StatusCode::PAYLOAD_TOO_LARGE;
+        ApiError::new(status, INVALID_REQUEST, "body_too_large", message)
+    }
+}
+
+/// Formats a size in MiB or KiB if it is a multiple of these.
+fn format_bytes(bytes: usize) -> String {
+    match bytes.trailing_zeros() {
+        20.. => format!("{} MiB", bytes >> 20),
+        10..20 => format!("{} KiB", bytes >> 10),
+        _ => format!("{bytes} bytes"),
+    }
+}
+
+/// Reads and discards a body, up to a limit on bytes and time.
+async fn discard(mut body: Body) {
+    let all = async {
+        let mut left = DISCARDED_BYTES_MAX;
+        while let Some(Ok(frame)) = body.frame().await {
+            let bytes = frame.data_ref().map_or(0, |data| data.len() as u64);
+            let Some(rest) = left.checked_sub(bytes) else { return };
+            left = rest;
+        }
+    };
+    let _ = timeout(DISCARDING_TIME, all).await;
+}

@@ -1,0 +1,108 @@
+//! Conversion of GGUF metadata to a [`ModelConfig`].
+//!
+//! `families` contains the architectures, `rope` and `experts` their keys, and `refused` the keys
+//! that would require unsupported computations (another rope scaling, shared experts, different
+//! layers). Files with such keys are refused by name; the keys are never ignored.
+
+mod experts;
+mod families;
+mod keys;
+mod refused;
+mod rope;
+mod states;
+mod tokens;
+
+use keys::{ConfigError, Keys, wrong};
+
+use super::facts::TensorFacts;
+use super::metadata::{Metadata, required};
+use crate::config::{Family, ModelConfig};
+use crate::config_bounds::{self, check_layers};
+use crate::layers::FeedForward;
+
+/// Returns the configuration of the model called `name`.
+pub(super) fn model_config(
+    metadata: &Metadata,
+    name: String,
+    facts: &TensorFacts,
+) -> Result<ModelConfig, ConfigError> {
+    let key = "general.architecture";
+    let architecture = required(key, metadata.text(key)?)?;
+    let keys = Keys { metadata, architecture };
+    let family = families::family(&keys)?;
+    refused::refuse_variants(&keys, family)?;
+
+    let hidden_size = keys.required_size("embedding_length")?;
+    let (num_heads, num_kv_heads, head_dim) = heads(&keys, hidden_size)?;
+    let vocab_size = tokens::vocab_size(metadata, facts)?;
+    let num_layers = check_layers(states::layers(&keys, family)?)?;
+    let context = keys.required_size("context_length")?;
+    let norm_key = "attention.layer_norm_rms_epsilon";
+    let rope = rope::rope(&keys, family, (head_dim, context), &facts.rope)?;
+    let experts = experts::experts(&keys, family)?;
+    let (feed_forward, ffn_size) = match experts {
+        Some(_) if states::has_states(family) => {
+            let size = keys.required_size("expert_shared_feed_forward_length")?;
+            (FeedForward::SharedExpert, size)
+        }
+        Some(experts) => {
+            let size = keys.size_or_none("feed_forward_length")?;
+            (FeedForward::Experts, size.unwrap_or(experts.ffn_size))
+        }
+        None => (FeedForward::Dense, keys.required_size("feed_forward_length")?),
+    };
+    let config = ModelConfig {
+        name,
+        family,
+        num_layers,
+        hidden_size,
+        num_heads,
+        num_kv_heads,
+        head_dim,
+        ffn_size,
+        vocab_size,
+        max_positions: rope.scaled_max_positions(context),
+        norm_eps: required(&keys.key(norm_key), keys.positive(norm_key)?)? as f32,
+        activation: families::activation(family),
+        learned_positions: None,
+        layers: families::layers(&keys, family, num_layers, (&rope, feed_forward))?,
+        experts,
+        delta: states::delta(&keys, family)?,
+        output_gate: states::has_states(family),
+        qkv_bias: facts.has_q_bias,
+        out_bias: facts.has_out_bias,
+        ffn_bias: facts.has_ffn_bias,
+        tied_embeddings: !facts.has_output,
+        qk_norm: families::qk_norm(family),
+        post_norms: family == Family::Gemma3,
+        sinks: family == Family::GptOss,
+        scales: families::scales(&keys, family, (num_layers, hidden_size, num_heads))?,
+        bos_token_id: tokens::token_id(metadata, "tokenizer.ggml.bos_token_id", vocab_size)?,
+        eos_token_ids: tokens::eos_token_ids(metadata, vocab_size)?,
+    };
+    config_bounds::check(&config)?;
+    Ok(config)
+}
+
+/// Returns the number of heads of q, the number of heads of k and v, and their size.
+fn heads(keys: &Keys<'_>, hidden_size: usize) -> Result<(usize, usize, usize), ConfigError> {
+    let num_heads = keys.required_size("attention.head_count")?;
+    let num_kv_heads = keys.size("attention.head_count_kv")?.unwrap_or(num_heads);
+    if num_heads % num_kv_heads != 0 {
+        let key = keys.key("attention.head_count_kv");
+        return Err(wrong(key, num_kv_heads, "a divisor of attention.head_count"));
+    }
+    let head_dim = match keys.size("attention.key_length")? {
+        Some(size) => size,
+        None if hidden_size.is_multiple_of(num_heads) => hidden_size / num_heads,
+        None => {
+            let key = keys.key("embedding_length");
+            return Err(wrong(key, hidden_size, "a multiple of attention.head_count"));
+        }
+    };
+    if !head_dim.is_multiple_of(2) {
+        return Err(wrong(keys.key("attention.key_length"), head_dim, "an even size"));
+    }
+    keys.same_size("attention.value_length", head_dim, "the same as attention.key_length")?;
+    Ok((num_heads, num_kv_heads, head_dim))
+}

@@ -1,0 +1,14 @@
+//! Decides what a server computes next: the rows of each sequence in a step, and the pages of the
+//! caches that sequences use.
+//!
+//! Pure. [`next`] allocates nothing: the worker that samples calls it at the end of each step, the
+//! coordinator before the first one, and tests. [`PagePool`] is used by the coordinator only.
+
+mod costs;
+pub mod hybrid;
+mod page_pool;
+mod step;
+
+pub use costs::{COST_POINTS, StepCostCurve};
+pub use page_pool::{COPIED_POSITIONS_MIN, PagePool};
+pub use step::{RowSpan, Sequence, StepLimits, next_step};

@@ -1,0 +1,316 @@
+//! The rows of the next step.
+
+use crate::costs::StepCostCurve;
+
+/// A running sequence.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sequence {
+    pub slot: u32,
+    /// Arrival number, which may wrap around.
+    pub arrival: u32,
+    /// Number of tokens to compute, of prompt and answer; greater than `computed`.
+    pub num_tokens: u32,
+    /// Number of positions whose keys and values are cached.
+    pub computed: u32,
+    /// Number of positions for which caches are allocated.
+    pub capacity: u32,
+    /// First row whose logits are needed in addition to the last one's.
+    pub logits_from: u32,
+    /// True if a token is sampled from the last row.
+    pub samples_token: bool,
+}
+
+impl Sequence {
+    /// Returns the number of rows that can be computed now.
+    fn rows(&self) -> u32 {
+        self.num_tokens.min(self.capacity).saturating_sub(self.computed)
+    }
+
+    /// Returns the maximum number of rows if the logits of `logits` rows can be computed.
+    fn max_rows(&self, logits: u32) -> u32 {
+        let without = self.logits_from.saturating_sub(self.computed);
+        match logits {
+            0 => without.min(self.num_tokens - self.computed - u32::from(self.samples_token)),
+            logits => without.saturating_add(logits),
+        }
+    }
+
+    /// Returns the next `rows` rows.
+    fn row_span(&self, rows: u32) -> RowSpan {
+        let end = self.computed + rows;
+        let samples = self.samples_token && end == self.num_tokens;
+        let logits_rows = end.saturating_sub(self.logits_from.max(self.computed));
+        RowSpan {
+            slot: self.slot,
+            first: self.computed,
+            rows,
+            is_sampled: samples,
+            logits_rows: logits_rows.max(samples.into()),
+        }
+    }
+
+    /// Returns true if only its newest token remains: a decode row.
+    fn is_decode(&self) -> bool {
+        self.samples_token && self.num_tokens == self.computed + 1
+    }
+}
+
+/// Rows of a sequence in a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RowSpan {
+    pub slot: u32,
+    /// Position of the first row.
+    pub first: u32,
+    pub rows: u32,
+    /// True if the next token is sampled from the last row.
+    pub is_sampled: bool,
+    /// Number of rows whose logits are computed, the last ones.
+    pub logits_rows: u32,
+}
+
+/// Limits of a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StepLimits {
+    /// Maximum number of rows, at least the number of sequences.
+    pub rows: u32,
+    /// Maximum number of rows whose logits are computed, at least the number of sequences.
+    pub logits_rows: u32,
+    /// Target duration of a step with decode rows, in ns.
+    pub target_ns: u64,
+    pub costs: StepCostCurve,
+}
+
+/// Minimum number of rows of a prompt in a step regardless of duration, to guarantee progress.
+const PROMPT_ROWS_MIN: u32 = 16;
+
+/// Factor on the duration of a step with prompts only, which delays no token: longer chunks are
+/// more efficient.
+const PROMPTS_ONLY_FACTOR: u64 = 4;
+
+/// Reports the rows of the next step: the newest token of every decoding sequence, then prompts in
+/// the order of arrival, as many of their rows as the step's duration permits. Sorts `sequences` by
+/// arrival.
+pub fn next_step(sequences: &mut [Sequence], step: &StepLimits, mut emit: impl FnMut(RowSpan)) {
+    // Numbers wrap around, but those of concurrent sequences are close to each other.
+    let newest = sequences.iter().map(|one| one.arrival).reduce(later_arrival).unwrap_or(0);
+    sequences.sort_unstable_by_key(|one| std::cmp::Reverse(newest.wrapping_sub(one.arrival)));
+    let (mut rows, mut positions) = (0, 0);
+    for one in sequences.iter().filter(|one| one.is_decode() && one.rows() > 0) {
+        rows += 1;
+        positions += u64::from(one.num_tokens);
+        emit(one.row_span(1));
+    }
+    let mut logits = step.logits_rows.saturating_sub(rows);
+    let target_ns =
+        if rows > 0 { step.target_ns } else { step.target_ns.saturating_mul(PROMPTS_ONLY_FACTOR) };
+    let mut is_first = true;
+    for one in sequences.iter().filter(|one| !one.is_decode() && one.rows() > 0) {
+        let max_rows = one.rows().min(step.rows.saturating_sub(rows)).min(one.max_rows(logits));
+        if max_rows == 0 {
+            continue;
+        }
+        let fitting_rows = rows_in_time(step, target_ns, (rows, positions), one.computed, max_rows);
+        let count =
+            if is_first { fitting_rows.max(max_rows.min(PROMPT_ROWS_MIN)) } else { fitting_rows };
+        if count == 0 {
+            break;
+        }
+        is_first = false;
+        let span = one.row_span(count);
+        emit(span);
+        logits -= span.logits_rows;
+        rows += count;
+        positions += attended_positions(one.computed, count);
+    }
+}
+
+/// Returns the maximum number of rows of a prompt, up to `max_rows`, after the given number of
+/// positions that fit in a step in addition to its other rows.
+fn rows_in_time(
+    step: &StepLimits,
+    target_ns: u64,
+    (rows, positions): (u32, u64),
+    computed: u32,
+    max_rows: u32,
+) -> u32 {
+    let fits = |own: u32| {
+        step.costs.step_ns(rows + own, positions + attended_positions(computed, own)) <= target_ns
+    };
+    let (mut fitting, mut beyond) = (0, max_rows + 1);
+    while beyond - fitting > 1 {
+        let middle = fitting + (beyond - fitting) / 2;
+        if fits(middle) {
+            fitting = middle;
+        } else {
+            beyond = middle;
+        }
+    }
+    fitting
+}
+
+/// Returns the number of positions to which the rows after `computed` ones attend, including their
+/// own.
+fn attended_positions(computed: u32, rows: u32) -> u64 {
+    let rows = u64::from(rows);
+    rows * u64::from(computed) + rows * (rows + 1) / 2
+}
+
+/// Returns the later of two arrivals.
+fn later_arrival(a: u32, b: u32) -> u32 {
+    if a.wrapping_sub(b) < u32::MAX / 2 { a } else { b }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn costs() -> StepCostCurve {
+        let mut costs = StepCostCurve { position_ps: 1_000, ..StepCostCurve::NONE };
+        costs.points[0] = (1, 10_000);
+        costs.points[1] = (101, 110_000);
+        costs
+    }
+
+    fn step(rows: u32, aim_ms: u64) -> StepLimits {
+        StepLimits { rows, logits_rows: 40, target_ns: aim_ms * 1_000_000, costs: costs() }
+    }
+
+    fn sequence(slot: u32, arrival: u32, known: u32, computed: u32) -> Sequence {
+        let (room, logits_from, draws) = (u32::MAX, u32::MAX, true);
+        Sequence {
+            slot,
+            arrival,
+            num_tokens: known,
+            computed,
+            capacity: room,
+            logits_from,
+            samples_token: draws,
+        }
+    }
+
+    fn pieces(mut sequences: Vec<Sequence>, step: &StepLimits) -> Vec<RowSpan> {
+        let mut pieces = Vec::new();
+        next_step(&mut sequences, step, |piece| pieces.push(piece));
+        pieces
+    }
+
+    #[test]
+    fn newest_tokens_come_first_and_prompts_in_the_order_of_their_arrival() {
+        let sequences = vec![
+            sequence(0, 7, 300, 0),
+            sequence(1, 8, 21, 20),
+            sequence(2, 5, 40, 10),
+            sequence(3, 6, 5, 4),
+        ];
+        let found = pieces(sequences, &step(512, 60));
+        let rows: Vec<(u32, u32, u32, bool)> = found
+            .iter()
+            .map(|piece| (piece.slot, piece.first, piece.rows, piece.is_sampled))
+            .collect();
+        // 52 rows take 60 ms - attention; the older prompt is computed to its end.
+        assert_eq!(rows[..3], [(3, 4, 1, true), (1, 20, 1, true), (2, 10, 30, true)]);
+        assert_eq!((rows[3].0, rows[3].1, rows[3].3), (0, 0, false));
+        let all: u32 = rows.iter().map(|row| row.2).sum();
+        assert!((49..=51).contains(&all), "{rows:?}");
+    }
+
+    #[test]
+    fn prompts_alone_take_longer_steps_and_a_late_one_gets_on_all_the_same() {
+        let alone = pieces(vec![sequence(0, 1, 1000, 0)], &step(512, 20));
+        assert!((70..=71).contains(&alone[0].rows), "{alone:?}");
+        let beside = pieces(vec![sequence(0, 1, 1000, 0), sequence(1, 0, 9, 8)], &step(512, 1));
+        assert_eq!(beside[1].rows, PROMPT_ROWS_MIN);
+    }
+
+    #[test]
+    fn arrivals_may_wrap_around() {
+        let found =
+            pieces(vec![sequence(0, 1, 40, 0), sequence(1, u32::MAX - 1, 40, 0)], &step(50, 1000));
+        assert_eq!((found[0].slot, found[1].slot, found[1].rows), (1, 0, 10));
+    }
+
+    #[test]
+    fn who_has_no_room_sits_out() {
+        let mut waits = sequence(0, 0, 65, 64);
+        waits.capacity = 64;
+        let mut half = sequence(1, 1, 400, 0);
+        half.capacity = 64;
+        let found = pieces(vec![waits, half], &step(512, 1000));
+        let (samples, logits_rows) = (false, 0);
+        assert_eq!(
+            found,
+            [RowSpan { slot: 1, first: 0, rows: 64, is_sampled: samples, logits_rows }]
+        );
+    }
+
+    #[test]
+    fn a_prompt_has_logits_from_where_they_are_needed_and_may_end_without_a_drawn_token() {
+        let asked = Sequence { logits_from: 30, ..sequence(0, 0, 90, 10) };
+        let alone = Sequence { samples_token: false, ..asked };
+        for (sequence, samples) in [(asked, true), (alone, false)] {
+            let (rows, logits_rows) = (60, 40);
+            let first = pieces(vec![sequence], &step(512, 1000))[0];
+            assert_eq!(first, RowSpan { slot: 0, first: 10, rows, is_sampled: false, logits_rows });
+            let later = Sequence { computed: 70, ..sequence };
+            let rest = pieces(vec![later], &step(512, 1000))[0];
+            assert_eq!(
+                rest,
+                RowSpan { slot: 0, first: 70, rows: 20, is_sampled: samples, logits_rows: 20 }
+            );
+            let last = pieces(vec![Sequence { computed: 89, ..sequence }], &step(512, 1000))[0];
+            assert_eq!(
+                last,
+                RowSpan { slot: 0, first: 89, rows: 1, is_sampled: samples, logits_rows: 1 }
+            );
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_step_keeps_to_its_rows_and_every_sequence_that_decodes_has_one(
+            drawn in prop::collection::vec((1u32..600, 0u32..600, any::<u32>(), 0u32..800), 1..40),
+            rows in 40u32..600,
+            aim_ms in 0u64..400,
+        ) {
+            let sequences = drawn.iter().zip(0..).map(|((more, computed, arrival, room), slot)| {
+                let known = computed + more;
+                let (computed, room, draws) = (*computed, *room, arrival % 7 > 0);
+                let logits_from = if arrival % 5 == 0 { arrival % 600 } else { u32::MAX };
+                let arrival = arrival % 1000;
+                Sequence {
+                    slot,
+                    arrival,
+                    num_tokens: known,
+                    computed,
+                    capacity: room,
+                    logits_from,
+                    samples_token: draws,
+                }
+            });
+            let sequences: Vec<Sequence> = sequences.collect();
+            let found = pieces(sequences.clone(), &step(rows, aim_ms));
+            prop_assert!(found.iter().map(|piece| piece.rows).sum::<u32>() <= rows);
+            prop_assert!(found.iter().map(|piece| piece.logits_rows).sum::<u32>() <= 40);
+            for piece in &found {
+                let of = sequences[piece.slot as usize];
+                prop_assert!(piece.rows > 0 && piece.first == of.computed);
+                let end = piece.first + piece.rows;
+                prop_assert!(end <= of.num_tokens && end <= of.capacity.max(of.computed));
+                prop_assert_eq!(piece.is_sampled, of.samples_token && end == of.num_tokens);
+                let asked = (piece.first..end).filter(|row| *row >= of.logits_from).count() as u32;
+                prop_assert_eq!(piece.logits_rows, asked.max(piece.is_sampled.into()));
+            }
+            for one in sequences.iter().filter(|one| one.is_decode() && one.rows() > 0) {
+                prop_assert!(found.iter().any(|piece| piece.slot == one.slot));
+            }
+            let prompts = sequences.iter().any(|one| !one.is_decode() && one.rows() > 0);
+            let decodes = sequences.iter().filter(|one| one.is_decode() && one.rows() > 0).count();
+            if prompts && (decodes as u32) < rows.min(40) {
+                let has_prompt = found.iter().any(|at| !sequences[at.slot as usize].is_decode());
+                prop_assert!(has_prompt, "a prompt gets on");
+            }
+        }
+    }
+}
