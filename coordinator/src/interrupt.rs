@@ -18,7 +18,7 @@ pub struct Interrupt {
 }
 
 impl Interrupt {
-    /// Returns an interrupt that only [`InterruptFn::request`] sets.
+    /// Returns an interrupt that only [`Interrupt::request`] sets.
     pub fn new() -> Interrupt {
         Interrupt::default()
     }

@@ -31,7 +31,7 @@ pub(crate) fn translate(expression: &str) -> Result<String, GrammarError> {
 /// Translates a schema's pattern, in which a dot matches no line terminator of ECMA 262.
 ///
 /// # Errors
-/// Fails like [`written`].
+/// Fails like [`translate`].
 pub(crate) fn pattern(expression: &str) -> Result<String, GrammarError> {
     write(expression, Translator { is_pattern: true, ..Translator::default() })
 }
@@ -67,7 +67,7 @@ fn write(expression: &str, writer: Translator) -> Result<String, GrammarError> {
 /// Translates an expression that matches nothing but JSON whitespace.
 ///
 /// # Errors
-/// Fails like [`written`], or if the expression matches anything else.
+/// Fails like [`translate`], or if the expression matches anything else.
 pub(crate) fn whitespace(expression: &str) -> Result<String, GrammarError> {
     let text = translate(expression)?;
     let hir = regex_syntax::parse(&text).map_err(|error| GrammarError::new(&error))?;

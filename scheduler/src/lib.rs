@@ -1,8 +1,8 @@
 //! Decides what a server computes next: the rows of each sequence in a step, and the pages of the
 //! caches that sequences use.
 //!
-//! Pure. [`next`] allocates nothing: the worker that samples calls it at the end of each step, the
-//! coordinator before the first one, and tests. [`PagePool`] is used by the coordinator only.
+//! Pure. [`next_step`] allocates nothing: the worker that samples calls it at the end of each step,
+//! the coordinator before the first one, and tests. [`PagePool`] is used by the coordinator only.
 
 mod costs;
 pub mod hybrid;

@@ -1,9 +1,10 @@
 //! Scoring of texts: log-probabilities of continuations, and the perplexity of a text.
 //!
-//! A line of the input is a [`ScoreQuestion`](item::Question): a prompt and its possible
+//! A line of the input is a [`ScoreQuestion`](question::ScoreQuestion): a prompt and its possible
 //! continuations. A text is split into such questions, one for each of its windows.
-//! [`Job::run`](run::Job::run) submits their sequences to a serving engine, which computes common
-//! prefixes once; lines are written as they are finished, and resumed like those of a batch job.
+//! [`ScoreJob::run`](run::ScoreJob::run) submits their sequences to a serving engine, which
+//! computes common prefixes once; lines are written as they are finished, and resumed like those of
+//! a batch job.
 //!
 //! Invariants: the score of a continuation depends on it and its prompt alone; a line of the output
 //! is written as a whole or not at all.

@@ -27,7 +27,8 @@ const IN_FLIGHT_PER_SLOT: usize = 4;
 type SequenceResult = (ContinuationId, Result<(Vec<Logprob>, u32), String>);
 
 impl ScoreJob {
-    /// Runs what is left to do. `engine` may be `None` only if [`Job::needs_engine`] returns false.
+    /// Runs what is left to do. `engine` may be `None` only if [`ScoreJob::needs_engine`] returns
+    /// false.
     ///
     /// # Errors
     /// Returns an error if the engine fails or the output cannot be written. In both cases finished

@@ -35,7 +35,7 @@ const NO_CHOICES: &[u8] = b"\"choices\":[]";
 /// Waits for all answers and returns the response.
 ///
 /// # Errors
-/// Some answers did not end; see [`Running::next`].
+/// Some answers did not end; see [`InFlightRequest::next_data`].
 pub async fn answer(
     mut in_flight: InFlightRequest,
     provenance: Provenance,

@@ -3,9 +3,9 @@
 //! The server never sees a worker, only an engine that continues prompts
 //! ([`Engine`](crate::engine_api::serving::Engine)). A request takes a permit, is parsed and
 //! tokenised on threads that may block (`blocking`), and is submitted to the engine. The engine's
-//! events go to threads that turn tokens into text (`tellers`, `finishers`), and from there to the
-//! task that serves the connection (`whole`, `stream`). When a connection ends, everything that it
-//! holds is dropped, which cancels its requests.
+//! events go to threads that turn tokens into text (`detokenizer_pool`, `finishers`), and from
+//! there to the task that serves the connection (`json_response`, `stream`). When a connection
+//! ends, everything that it holds is dropped, which cancels its requests.
 
 mod activity;
 mod admission;

@@ -18,7 +18,7 @@ const LARGE_BYTES: usize = 4 << 20;
 
 /// A process that answers requests.
 pub trait TextService {
-    /// Answers a request. After any error but [`TextError::SubmitError`] the process is unusable.
+    /// Answers a request. After any error but [`TextError::Refused`] the process is unusable.
     ///
     /// # Errors
     /// See [`TextError`].

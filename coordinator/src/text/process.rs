@@ -153,7 +153,7 @@ impl TextProcess {
     }
 
     /// Sends a request and waits for the reply within the time limit. After any error but
-    /// [`TextError::SubmitError`] the process is unusable.
+    /// [`TextError::Refused`] the process is unusable.
     ///
     /// # Errors
     /// See [`TextError`].

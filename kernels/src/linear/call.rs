@@ -171,7 +171,7 @@ impl<T: LinearTasks> Call<T> {
     /// are.
     ///
     /// # Safety
-    /// The conditions of [`TileCall::outputs`] hold, except that outputs are not accessed.
+    /// The conditions of [`Call::outputs`] hold, except that outputs are not accessed.
     pub(super) unsafe fn multiply(
         &self,
         variant: Variant,

@@ -162,7 +162,7 @@ impl<T: Number> Epilogue<T> {
             while done + TOGETHER * S::LANES <= count {
                 let bias = bias.map(|bias| bias.wrapping_add(done));
                 let (gate, out) = (gate.wrapping_add(at + done), out.wrapping_add(at + done));
-                // SAFETY: `POSITIONS_AT_ONCE` vectors of sums, biases and outputs remain from
+                // SAFETY: `TOGETHER` vectors of sums, biases and outputs remain from
                 // `done` on.
                 unsafe { gated(s, with, (sums.add(done), bias), gate, out) };
                 done += TOGETHER * S::LANES;
@@ -215,7 +215,7 @@ impl<T: Number> Epilogue<T> {
     }
 }
 
-/// Applies `with` to the gates and `sum + bias` of [`POSITIONS_AT_ONCE`] vectors.
+/// Applies `with` to the gates and `sum + bias` of [`TOGETHER`] vectors.
 ///
 /// # Safety
 /// Each pointer is valid for that number of values.

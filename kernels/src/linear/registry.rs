@@ -80,7 +80,7 @@ macro_rules! registry {
             /// Computes the sums of plain weights with this path.
             ///
             /// # Safety
-            /// The conditions of [`Path::pack`] hold.
+            /// The conditions of [`MultiplicationPath::pack`] hold.
             #[inline(always)]
             pub(super) unsafe fn plain(self, variant: Variant, task: Sums<Plain<bf16>>) {
                 // SAFETY: the caller's promise.
@@ -95,7 +95,7 @@ macro_rules! registry {
             /// Computes the sums of grouped weights with this path.
             ///
             /// # Safety
-            /// The conditions of [`Path::pack`] hold.
+            /// The conditions of [`MultiplicationPath::pack`] hold.
             #[inline(always)]
             pub(super) unsafe fn grouped(self, variant: Variant, task: Sums<Records>) {
                 // SAFETY: the caller's promise.

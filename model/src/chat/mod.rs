@@ -1,6 +1,6 @@
-//! Chat templates: Jinja, rendered as by Hugging Face's tokenizers. `python`, `spelling`, `concat`
-//! and `json` format values as Python does, `dates` provides dates to templates that request them,
-//! and `bounds` limits memory and time.
+//! Chat templates: Jinja, rendered as by Hugging Face's tokenizers. `python`, `python_repr`,
+//! `concat` and `json` format values as Python does, `dates` provides dates to templates that
+//! request them, and `bounds` limits memory and time.
 
 use std::io::{self, Write};
 use std::time::SystemTime;

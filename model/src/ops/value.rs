@@ -6,7 +6,7 @@ use crate::config::{Dtype, ModelConfig};
 use crate::delta::DeltaNet;
 
 /// A value that is written by one operation and read by others. Every value has a single type in
-/// memory ([`MetadataValue::element`]) and is rounded to it whether or not it crosses a cut.
+/// memory ([`Value::element`]) and is rounded to it whether or not it crosses a cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Value {
     /// Residual stream `[rows, hidden]`, updated in place by the last operation of each half of a

@@ -163,8 +163,8 @@ pub struct Machine {
     pub gpu: GpuSpec,
     pub link: LinkSpec,
     pub memory: MemorySpec,
-    /// Additional host memories, which weights fill one after the other, at most [`FAR_MAX`];
-    /// absent: none.
+    /// Additional host memories, which weights fill one after the other, at most
+    /// [`SLOW_TIERS_MAX`]; absent: none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tier: Vec<SlowTierSpec>,
     /// Drives that are read concurrently, each its share of every weight that does not fit in host

@@ -1,7 +1,7 @@
 //! Simulates a server on a described machine, iteration by iteration, under a policy of
 //! [`scheduler::hybrid`].
 //!
-//! [`Capacity`] computes what fits in each memory, [`ServingCosts`] the duration of a layer,
+//! [`CacheCapacity`] computes what fits in each memory, [`ServingCosts`] the duration of a layer,
 //! [`simulate`] requests one iteration after the other from the scheduler and advances time by its
 //! duration, and [`ServingResults`] contains the results. Nothing here depends on a policy except
 //! by its name. [`timed_plan`] returns the programs of such a server, for workers in which only

@@ -68,7 +68,7 @@ pub struct ServingResults {
     /// Mean over requests of the time from arrival to end divided by the answer's tokens, as in
     /// NEO's figure 6.
     pub latency_per_token_ms: f64,
-    /// Statistics in the order of [`SlotLimits::ALL`].
+    /// Statistics in the order of [`IterationShape::ALL`].
     pub shapes: [ShapeStats; 3],
     /// Busy times; `total_ms` is the duration of all iterations.
     pub busy: IterationTimes,

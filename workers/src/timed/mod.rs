@@ -112,7 +112,7 @@ impl LaneExecutor for TimedLane {
     }
 }
 
-/// Sleeps until [`SPIN_TIME`] before the time, then spins.
+/// Sleeps until [`SPIN`] before the time, then spins.
 fn sleep_until(due_ns: u64) {
     loop {
         let remaining = Duration::from_nanos(due_ns.saturating_sub(now_ns()));

@@ -19,18 +19,18 @@ use crate::score::summary::ScoreSummary;
 use crate::score::tokens::PrefixToken;
 use crate::score::windows::WindowSizes;
 
-struct Desk {
+struct JobFixture {
     _folder: TempDir,
     input: PathBuf,
     output: PathBuf,
 }
 
-impl Desk {
-    fn new(input: &str) -> Desk {
+impl JobFixture {
+    fn new(input: &str) -> JobFixture {
         let folder = tempfile::tempdir().expect("a folder");
         let (input_path, output) = (folder.path().join("in.jsonl"), folder.path().join("out"));
         std::fs::write(&input_path, input).expect("writable");
-        Desk { _folder: folder, input: input_path, output }
+        JobFixture { _folder: folder, input: input_path, output }
     }
 
     fn run(
@@ -65,11 +65,12 @@ impl Desk {
 #[test]
 fn an_id_that_is_given_twice_is_kept() {
     let line = json!({"custom_id": "q", "prompt": [3], "continuations": [[5]]}).to_string();
-    let desk = Desk::new(&[line.as_str(); 3].join("\n"));
-    desk.run(OutputMode::New, ScoreDetails::default(), &Fake::default()).expect("runs");
+    let job_fixture = JobFixture::new(&[line.as_str(); 3].join("\n"));
+    job_fixture.run(OutputMode::New, ScoreDetails::default(), &Fake::default()).expect("runs");
     let dead = Fake { most: Some(0), ..Fake::default() };
-    let again =
-        desk.run(OutputMode::Resume, ScoreDetails::default(), &dead).expect("nothing is left");
+    let again = job_fixture
+        .run(OutputMode::Resume, ScoreDetails::default(), &dead)
+        .expect("nothing is left");
     assert_eq!((again.continuations, again.failed), (1, 2));
 }
 
@@ -87,13 +88,14 @@ fn questions() -> String {
 
 #[test]
 fn scores_are_in_the_order_of_lines_and_continuations() {
-    let desk = Desk::new(&questions());
+    let job_fixture = JobFixture::new(&questions());
     let engine = Fake::default();
-    let summary =
-        desk.run(OutputMode::New, ScoreDetails { tokens: true, top: 3 }, &engine).expect("runs");
+    let summary = job_fixture
+        .run(OutputMode::New, ScoreDetails { tokens: true, top: 3 }, &engine)
+        .expect("runs");
     assert_eq!((summary.items, summary.failed, summary.not_run), (10, 1, 0));
     assert_eq!((summary.continuations, summary.exit()), (27, Exit::PartialFailure));
-    let lines = desk.lines();
+    let lines = job_fixture.lines();
     let error = &lines[4];
     assert_eq!((&error["scores"], &error["error"]["line"]), (&Value::Null, &json!(5)));
     assert_eq!(lines[1]["custom_id"], json!("q1"));
@@ -115,22 +117,23 @@ fn scores_are_in_the_order_of_lines_and_continuations() {
 
 #[test]
 fn a_run_that_failed_is_gone_on_with_to_the_same_bytes() {
-    let whole = Desk::new(&questions());
+    let whole = JobFixture::new(&questions());
     whole.run(OutputMode::New, ScoreDetails::default(), &Fake::default()).expect("runs");
     let expected = std::fs::read(&whole.output).expect("written");
     for most in [0, 1, 5, 13, 26] {
-        let desk = Desk::new(&questions());
+        let job_fixture = JobFixture::new(&questions());
         let dying = Fake { most: Some(most), ..Fake::default() };
-        let failed = desk.run(OutputMode::New, ScoreDetails::default(), &dying);
+        let failed = job_fixture.run(OutputMode::New, ScoreDetails::default(), &dying);
         let error = failed.expect_err("it fails").to_string();
         assert!(error.contains("on fire"), "{error}");
         // A torn line is truncated.
-        let mut torn = std::fs::read(&desk.output).unwrap_or_default();
+        let mut torn = std::fs::read(&job_fixture.output).unwrap_or_default();
         torn.extend(&expected[..expected.len() / 3][..17]);
-        std::fs::write(&desk.output, &torn).expect("writable");
+        std::fs::write(&job_fixture.output, &torn).expect("writable");
         let engine = Fake::default();
-        let summary = desk.run(OutputMode::Resume, ScoreDetails::default(), &engine).expect("runs");
-        assert_eq!(std::fs::read(&desk.output).expect("written"), expected, "{most}");
+        let summary =
+            job_fixture.run(OutputMode::Resume, ScoreDetails::default(), &engine).expect("runs");
+        assert_eq!(std::fs::read(&job_fixture.output).expect("written"), expected, "{most}");
         assert_eq!(summary.continuations, 27);
         let submitted = engine.submissions.lock().expect("no thread panics").len();
         assert!(submitted <= 27 && submitted % 3 == 0, "whole lines are kept: {submitted}");
@@ -139,36 +142,37 @@ fn a_run_that_failed_is_gone_on_with_to_the_same_bytes() {
 
 #[test]
 fn what_is_asked_in_another_way_is_not_kept() {
-    let desk = Desk::new(&questions());
-    desk.run(OutputMode::New, ScoreDetails::default(), &Fake::default()).expect("runs");
-    let again = desk.run(
+    let job_fixture = JobFixture::new(&questions());
+    job_fixture.run(OutputMode::New, ScoreDetails::default(), &Fake::default()).expect("runs");
+    let again = job_fixture.run(
         OutputMode::Resume,
         ScoreDetails::default(),
         &Fake { most: Some(0), ..Fake::default() },
     );
     assert_eq!(again.expect("nothing is left").continuations, 27);
     let other = ScoreDetails { tokens: true, top: 0 };
-    let refused = desk.run(OutputMode::Resume, other, &Fake::default());
+    let refused = job_fixture.run(OutputMode::Resume, other, &Fake::default());
     assert!(
         matches!(refused, Err(JobError::ResumeOther { kept: 1, changed: 9, .. })),
         "{refused:?}"
     );
-    desk.run(OutputMode::ResumeReplacing, other, &Fake::default()).expect("runs");
-    assert!(desk.lines()[0]["scores"][0]["tokens"].is_array());
-    std::fs::write(&desk.output, "{\"custom_id\": \"q0\"}\n{\"a\": 1}\n").expect("writable");
-    let foreign = desk.run(OutputMode::Resume, other, &Fake::default());
+    job_fixture.run(OutputMode::ResumeReplacing, other, &Fake::default()).expect("runs");
+    assert!(job_fixture.lines()[0]["scores"][0]["tokens"].is_array());
+    std::fs::write(&job_fixture.output, "{\"custom_id\": \"q0\"}\n{\"a\": 1}\n").expect("writable");
+    let foreign = job_fixture.run(OutputMode::Resume, other, &Fake::default());
     assert!(matches!(foreign, Err(JobError::ResumeForeign { line: 2, .. })), "{foreign:?}");
 }
 
 #[test]
 fn logits_that_are_not_finite_are_an_error_line_that_is_tried_again() {
-    let desk = Desk::new(&questions());
+    let job_fixture = JobFixture::new(&questions());
     let broken = Fake { broken: Some(22), ..Fake::default() };
-    let summary = desk.run(OutputMode::New, ScoreDetails::default(), &broken).expect("runs");
+    let summary = job_fixture.run(OutputMode::New, ScoreDetails::default(), &broken).expect("runs");
     assert_eq!((summary.failed, summary.exit()), (3, Exit::PartialFailure));
-    let lines = desk.lines();
+    let lines = job_fixture.lines();
     assert_eq!(lines[3]["error"]["code"], json!("not_finite"), "{}", lines[3]);
-    let summary =
-        desk.run(OutputMode::Resume, ScoreDetails::default(), &Fake::default()).expect("runs");
+    let summary = job_fixture
+        .run(OutputMode::Resume, ScoreDetails::default(), &Fake::default())
+        .expect("runs");
     assert_eq!(summary.failed, 1);
 }

@@ -79,7 +79,7 @@ impl<'a> LinePrefetcher<'a> {
         }
     }
 
-    /// Prefetches all lines of [`LinePrefetcher::next_item`] at once.
+    /// Prefetches all lines of [`LinePrefetcher::next`] at once.
     #[inline(always)]
     pub(super) fn read<S: Simd>(&mut self, s: S, bytes: usize) {
         let mut next = self.next(s, bytes);

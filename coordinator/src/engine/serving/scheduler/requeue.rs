@@ -24,9 +24,9 @@ impl Scheduler {
         self.waiting.insert(place.unwrap_or(self.waiting.len()), sequence);
     }
 
-    /// Removes all sequences from their slots after their workers were lost and [`Desk::observe`]
-    /// has read `table` for the last time. Sequences that have ended are answered, those that may
-    /// be the cause are failed, and the others wait again.
+    /// Removes all sequences from their slots after their workers were lost and
+    /// [`Scheduler::observe`] has read `table` for the last time. Sequences that have ended are
+    /// answered, those that may be the cause are failed, and the others wait again.
     pub(in super::super) fn requeue_all(&mut self, table: &StepTable, plan: &Plan, reason: &str) {
         let eos = plan.config.eos_token_ids.as_slice();
         self.kv_cache = KvCacheManager::new(plan);
