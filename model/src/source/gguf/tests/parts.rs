@@ -102,7 +102,7 @@ fn parts_that_are_missing_or_foreign_are_named() {
 
     let mut split = Split::new(3);
     split.writers[2].remove("split.count");
-    assert!(split.refusal().contains("it is no part"));
+    assert!(split.refusal().contains("marked as no part"));
 
     let mut split = Split::new(3);
     split.writers.swap(1, 2);
