@@ -302,7 +302,7 @@ fn a_page_that_cannot_be_removed_still_counts() {
     let sentence = refused.expect_err("no room").to_string();
     assert!(sentence.contains("cannot be removed"), "{sentence}");
     assert!(
-        sentence.contains(&format!("holds {held_bytes} of the {max_bytes} bytes")),
+        sentence.contains(&format!("uses {held_bytes} of at most {max_bytes} bytes")),
         "{sentence}"
     );
     std::fs::remove_dir_all(&held).expect("ours");

@@ -95,7 +95,7 @@ fn one_point_prices_itself_and_nothing_else() {
     assert!(matches!(error, ProfileCostError::Incomplete { .. }), "{error}");
     let text = error.to_string();
     assert!(text.contains("at 3 rows, 5, 9 positions only"), "{text}");
-    assert!(text.contains("what 1 rows, 9 positions take"), "{text}");
+    assert!(text.contains("to predict 1 rows, 9 positions"), "{text}");
 }
 
 #[test]
