@@ -56,8 +56,8 @@ fn check_object(
     }
     let keys = if count == 1 { "1 key" } else { &format!("{count} keys") };
     Err(GrammarError(format!(
-        "an object must have {min_properties} keys (`minProperties`), but only {keys} can be said; lower \
-         `minProperties`, or let `patternProperties` or `additionalProperties` have more"
+        "an object must have {min_properties} keys (`minProperties`), but only {keys} can be said; \
+         lower `minProperties`, or let `patternProperties` or `additionalProperties` have more"
     )))
 }
 

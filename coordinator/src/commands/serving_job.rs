@@ -91,8 +91,8 @@ fn serving_config(run: &RunRequest, demand: JobWorkload) -> anyhow::Result<Servi
     let slots = slots_within_capacity(slots, context, demand.logprobs).map_err(|slot_bytes| {
         ArgumentError(format!(
             "the log-probabilities of prompts and answers of up to {context} tokens take \
-             {slot_bytes} bytes in each slot, more than are kept for them. Give smaller --batches, or ask for \
-             fewer of the most likely tokens"
+             {slot_bytes} bytes in each slot, more than are kept for them. Give smaller \
+             --batches, or ask for fewer of the most likely tokens"
         ))
     })?;
     Ok(ServingConfig {

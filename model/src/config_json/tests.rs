@@ -329,7 +329,8 @@ fn other_refusals() {
         (
             LLAMA,
             r#"{"num_hidden_layers": "two"}"#,
-            r#"config.json has num_hidden_layers = "two", but a whole number from 1 to 2^31 is required"#,
+            "config.json has num_hidden_layers = \"two\", but a whole number from 1 to 2^31 is \
+             required",
         ),
         (
             LLAMA,

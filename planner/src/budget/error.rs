@@ -11,7 +11,10 @@ use super::bytes::{Budget, MemoryLimits, PROCESS_OVERHEAD_BYTES};
 pub enum PlanError {
     #[error(transparent)]
     Compile(#[from] CompileError),
-    #[error("{}", does_not_fit_message(.model, .shape, .budget, .limits, *.fitting, *.has_storages))]
+    #[error(
+        "{}",
+        does_not_fit_message(.model, .shape, .budget, .limits, *.fitting, *.has_storages)
+    )]
     DoesNotFit {
         model: String,
         shape: Box<RunShape>,

@@ -41,7 +41,7 @@ pub struct SearchRequest<'a> {
     pub chunkings: &'a [Option<Chunking>],
     pub pricing: &'a dyn Pricing,
     pub effort: SearchEffort,
-    /// Where the fastest maps are rehearsed; `None`: estimates alone decide.
+    /// Rehearses the fastest maps; `None` if estimates alone decide.
     pub rehearser: Option<&'a dyn Rehearser>,
 }
 

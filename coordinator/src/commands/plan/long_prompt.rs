@@ -90,15 +90,15 @@ mod tests {
             prefill_ns: 1e6 * length + 40.0 * length * length,
             decode_ns: f64::from(MEASURED_STEPS - 1) * (3e7 + 500.0 * length),
         };
-        let of = MEASURED_LENGTHS.map(|length| predicted(length.into()));
-        let found = LongPrompt::extrapolate(of, 1e6);
+        let measured = MEASURED_LENGTHS.map(|length| predicted(length.into()));
+        let found = LongPrompt::extrapolate(measured, 1e6);
         let expected = predicted(1e6);
         assert!((found.prefill_ns / expected.prefill_ns - 1.0).abs() < 1e-9, "{found:?}");
         let step_ns = expected.decode_ns / f64::from(MEASURED_STEPS - 1);
         assert!((found.step_ns / step_ns - 1.0).abs() < 1e-9, "{found:?}");
         assert!(found.describe().contains("11 h 23 min"), "{}", found.describe());
         // Noise never makes longer prompts cheaper.
-        let flat = LongPrompt::extrapolate([of[1], of[0]], 1e6);
+        let flat = LongPrompt::extrapolate([measured[1], measured[0]], 1e6);
         assert!(flat.prefill_ns >= 0.0 && flat.step_ns >= 0.0, "{flat:?}");
     }
 }

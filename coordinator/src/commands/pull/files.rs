@@ -282,9 +282,8 @@ mod tests {
         let many: Vec<&str> =
             many.iter().map(String::as_str).chain(["model.safetensors"]).collect();
         assert_eq!(select_names(&many, &[]), Err(SelectionError::Files { count: FILES_MAX + 2 }));
-        let said =
-            SelectionError::NoFile { file: "x".into(), has: vec!["y".into(); 25] }.to_string();
-        assert!(said.ends_with("y, y and 5 more"), "{said}");
+        let error = SelectionError::NoFile { file: "x".into(), has: vec!["y".into(); 25] };
+        assert!(error.to_string().ends_with("y, y and 5 more"), "{error}");
         let sha = "a".repeat(40);
         let list = |sha: &str, file: &str| {
             Listing::parse(format!(r#"{{"sha": "{sha}", "siblings": [{file}]}}"#).as_bytes())

@@ -290,16 +290,16 @@ mod tests {
 
     #[test]
     fn an_origin_is_scheme_host_and_port() {
-        let of = |text: &str| UrlOrigin::from_uri(&uri(text));
-        assert_eq!(of("https://Hub.example/x"), of("https://hub.example:443/y?z"));
+        let origin = |text: &str| UrlOrigin::from_uri(&uri(text));
+        assert_eq!(origin("https://Hub.example/x"), origin("https://hub.example:443/y?z"));
         for other in
             ["http://hub.example/", "https://hub.example:8443/", "https://hub.example.evil/"]
         {
-            assert_ne!(of("https://hub.example/"), of(other), "{other}");
+            assert_ne!(origin("https://hub.example/"), origin(other), "{other}");
         }
-        assert_ne!(of("https://hub.example/"), of("https://hub.example@evil/"));
-        assert_eq!(of("ftp://hub.example/"), None);
-        assert_eq!(of("/only/a/path"), None);
+        assert_ne!(origin("https://hub.example/"), origin("https://hub.example@evil/"));
+        assert_eq!(origin("ftp://hub.example/"), None);
+        assert_eq!(origin("/only/a/path"), None);
     }
 
     #[test]

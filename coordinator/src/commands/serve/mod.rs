@@ -198,7 +198,8 @@ fn startup_message(
     };
     format!(
         "serving {} with {} slots and a context of {context} at http://{address}\n  curl \
-         http://{example_address}/v1/{path} -H 'Content-Type: application/json'{key} \\\n    -d '{body}'",
+         http://{example_address}/v1/{path} -H 'Content-Type: application/json'{key} \\\n    \
+         -d '{body}'",
         model.name(),
         limits.slots,
     )
@@ -250,12 +251,12 @@ mod tests {
     fn what_a_model_does_not_say_is_plain_sampling() {
         let plain = default_sampling(GenerationDefaults::default());
         assert_eq!(plain, Sampling { temperature: 1.0, ..Sampling::GREEDY });
-        let said = GenerationDefaults {
+        let partial = GenerationDefaults {
             temperature: Some(0.5),
             top_k: Some(3),
             ..GenerationDefaults::default()
         };
         let expected = Sampling { temperature: 0.5, top_k: 3, ..Sampling::GREEDY };
-        assert_eq!(default_sampling(said), expected);
+        assert_eq!(default_sampling(partial), expected);
     }
 }

@@ -65,8 +65,8 @@ mod tests {
         };
         due(&mut line);
         assert_eq!(line.next_line(&status(MIN_REMAINING_MS - 1)), None);
-        let said = line.next_line(&status(200_000)).expect("it is due");
-        assert_eq!(said, "prompts: 23040 of 100000 tokens computed, about 3 min 20 s left");
+        let text = line.next_line(&status(200_000)).expect("it is due");
+        assert_eq!(text, "prompts: 23040 of 100000 tokens computed, about 3 min 20 s left");
         assert_eq!(line.next_line(&status(200_000)), None, "not yet again");
         due(&mut line);
         assert!(line.next_line(&status(1_000)).is_some(), "to its end");
