@@ -85,11 +85,9 @@ impl TestTokenizer {
             let spelled: Vec<u8> = words.copied().collect();
             assert_eq!(spelled, text.as_bytes(), "{tokens:?} behind {prompt:?}");
             // The answer's text is the choice, after the prompt and after a prompt without text.
-            let decoded = |before: &[u32], keeps_space: bool| {
-                let context = TextContext {
-                    keeps_leading_space: keeps_space,
-                    ..TextContext::after_prompt(before)
-                };
+            let decoded = |before: &[u32], keeps_leading_space: bool| {
+                let context =
+                    TextContext { keeps_leading_space, ..TextContext::after_prompt(before) };
                 self.text.pieces(&context, &tokens).expect("decodable").concat()
             };
             assert_eq!(decoded(&self.encode(prompt), false), *text, "behind {prompt:?}");

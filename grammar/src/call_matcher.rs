@@ -37,15 +37,13 @@ enum State {
 }
 
 impl CallMatcher {
-    pub(crate) fn new(parser: Arc<Parser>, marked: Arc<[u32]>, runs_out: bool) -> CallMatcher {
+    pub(crate) fn new(
+        parser: Arc<Parser>,
+        key_tokens: Arc<[u32]>,
+        keys_are_finite: bool,
+    ) -> CallMatcher {
         let state = State::Text { watch: TriggerScanner::default(), is_elsewhere: false };
-        CallMatcher {
-            parser,
-            key_tokens: marked,
-            keys_are_finite: runs_out,
-            state,
-            marker_scanner: None,
-        }
+        CallMatcher { parser, key_tokens, keys_are_finite, state, marker_scanner: None }
     }
 
     /// Requires the text to continue with calls, or with a marker and the grammar after it.

@@ -122,7 +122,7 @@ impl Calls {
     /// Returns an error if a name or a schema is invalid or exceeds its bounds.
     pub(crate) fn rules(&self, tokens: SpecialTokens) -> Result<ParserRules, GrammarError> {
         self.check()?;
-        let mut unheld = BTreeSet::new();
+        let mut unenforced = BTreeSet::new();
         let syntax = &self.syntax;
         let written = |parts: &[SyntaxPart]| lark_rule(parts, tokens);
         let more = if self.are_several {
@@ -139,7 +139,7 @@ impl Calls {
         for (index, function) in self.functions.iter().enumerate() {
             let (name, middle) = (literal(&function.name), written(&syntax.middle));
             let schema = function.schema()?;
-            unheld.extend(schema.unenforced.iter().cloned());
+            unenforced.extend(schema.unenforced.iter().cloned());
             if let Some(tags) = &syntax.parameters {
                 let all = Parameter::of(&schema).map_err(|error| function.in_arguments(&error))?;
                 let rule = parameters::add_rules(&all, tags, index, &mut lark, &mut grammars)?;
@@ -154,10 +154,7 @@ impl Calls {
             });
         }
         grammars.insert(0, GrammarWithLexer::from_lark(lark));
-        Ok(ParserRules {
-            grammar: TopLevelGrammar { grammars, max_tokens: None },
-            unenforced: unheld,
-        })
+        Ok(ParserRules { grammar: TopLevelGrammar { grammars, max_tokens: None }, unenforced })
     }
 
     fn check(&self) -> Result<(), GrammarError> {

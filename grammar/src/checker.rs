@@ -40,8 +40,9 @@ impl Checker {
     /// Returns an error if the parser cannot be made.
     pub fn new() -> Result<Checker, GrammarError> {
         let bytes: TokEnv = Arc::new(ApproximateTokEnv::single_byte());
-        let (kept, validators) = (BoundedCache::new(CACHE_LIMITS), BoundedCache::new(CACHE_LIMITS));
-        Ok(Checker { factory: parser_factory(&bytes)?, parsers: kept, validators })
+        let (parsers, validators) =
+            (BoundedCache::new(CACHE_LIMITS), BoundedCache::new(CACHE_LIMITS));
+        Ok(Checker { factory: parser_factory(&bytes)?, parsers, validators })
     }
 
     /// Checks that answers can follow this grammar.

@@ -52,13 +52,16 @@ impl CompiledGrammarCache {
     ///
     /// # Errors
     /// Returns an error if no parser can be made for the vocabulary.
-    pub fn new(forms: Arc<GrammarSet>) -> Result<CompiledGrammarCache, GrammarError> {
-        let is_parsed = forms.grammars.iter().any(|form| matches!(form, EncodedGrammar::Parsed(_)));
-        let factory = is_parsed.then(|| parser_factory(&forms.vocabulary.to_env())).transpose()?;
-        let key_tokens = key_tokens(&forms.vocabulary);
-        let bounds = CacheLimits { count: MAX_CACHED_PARSERS, size_bytes: forms.parsers_bytes() };
+    pub fn new(grammars: Arc<GrammarSet>) -> Result<CompiledGrammarCache, GrammarError> {
+        let is_parsed =
+            grammars.grammars.iter().any(|form| matches!(form, EncodedGrammar::Parsed(_)));
+        let factory =
+            is_parsed.then(|| parser_factory(&grammars.vocabulary.to_env())).transpose()?;
+        let key_tokens = key_tokens(&grammars.vocabulary);
+        let bounds =
+            CacheLimits { count: MAX_CACHED_PARSERS, size_bytes: grammars.parsers_bytes() };
         Ok(CompiledGrammarCache {
-            grammars: forms,
+            grammars,
             key_tokens,
             factory,
             parsers: BoundedCache::new(bounds),
@@ -69,8 +72,7 @@ impl CompiledGrammarCache {
     /// Compiles the grammars of answers that are about to begin, on up to `threads` threads, and
     /// caches them for [`CompiledGrammarCache::start_matcher`].
     pub fn prepare(&mut self, grammars: impl IntoIterator<Item = usize>, threads: usize) {
-        let CompiledGrammarCache { grammars: forms, factory: Some(factory), parsers: kept, .. } =
-            self
+        let CompiledGrammarCache { grammars: forms, factory: Some(factory), parsers, .. } = self
         else {
             return;
         };
@@ -81,7 +83,7 @@ impl CompiledGrammarCache {
         let mut missing: Vec<(usize, &Grammar)> = grammars.into_iter().filter_map(parsed).collect();
         missing.sort_unstable_by_key(|(number, _)| *number);
         missing.dedup_by_key(|(number, _)| *number);
-        missing.retain(|(number, _)| kept.peek(number).is_none());
+        missing.retain(|(number, _)| parsers.peek(number).is_none());
         // A single grammar is compiled by `begin`.
         if missing.len() < 2 || threads < 2 {
             return;
@@ -106,7 +108,7 @@ impl CompiledGrammarCache {
         });
         for (number, parser) in made {
             // `begin` reports the error of a grammar that cannot be compiled.
-            let _ = kept.get_or_insert_with(&number, || parser.map(Arc::new));
+            let _ = parsers.get_or_insert_with(&number, || parser.map(Arc::new));
         }
     }
 
@@ -117,39 +119,34 @@ impl CompiledGrammarCache {
     /// Panics if there is no such grammar.
     pub fn start_matcher(&mut self, grammar: usize) -> GrammarMatcher {
         self.reserve_parsers_in_use();
-        let CompiledGrammarCache {
-            grammars: forms,
-            key_tokens: marked,
-            factory,
-            parsers: kept,
-            parsers_in_use: lent,
-        } = self;
-        let (asked, factory) = match (&forms.grammars[grammar], factory) {
+        let CompiledGrammarCache { grammars, key_tokens, factory, parsers, parsers_in_use } = self;
+        let (asked, factory) = match (&grammars.grammars[grammar], factory) {
             (EncodedGrammar::Parsed(asked), Some(factory)) => (asked, &*factory),
-            _ => return GrammarMatcher::with_choices(forms, grammar),
+            _ => return GrammarMatcher::with_choices(grammars, grammar),
         };
-        let parser = kept
+        let parser = parsers
             .get_or_insert_with(&grammar, || Parser::new(asked, factory).map(Arc::new))
             .cloned();
         if let Ok(parser) = &parser {
             let parser = Arc::downgrade(parser);
-            if !lent.iter().any(|known| known.ptr_eq(&parser)) {
-                lent.push(parser);
+            if !parsers_in_use.iter().any(|known| known.ptr_eq(&parser)) {
+                parsers_in_use.push(parser);
             }
         }
-        GrammarMatcher::with_parser(forms, grammar, parser, marked)
+        GrammarMatcher::with_parser(grammars, grammar, parser, key_tokens)
     }
 
     /// Reduces the capacity of the cache by the size of the parsers of running answers that are no
     /// longer cached.
     fn reserve_parsers_in_use(&mut self) {
-        let CompiledGrammarCache { grammars: forms, parsers: kept, parsers_in_use: lent, .. } =
-            self;
-        lent.retain(|parser| parser.strong_count() > 0);
-        let alone =
-            lent.iter().filter_map(Weak::upgrade).filter(|parser| !kept.contains_value(parser));
+        let CompiledGrammarCache { grammars, parsers, parsers_in_use, .. } = self;
+        parsers_in_use.retain(|parser| parser.strong_count() > 0);
+        let alone = parsers_in_use
+            .iter()
+            .filter_map(Weak::upgrade)
+            .filter(|parser| !parsers.contains_value(parser));
         let lent_bytes: usize = alone.map(|parser| parser.size_bytes()).sum();
-        kept.set_max_bytes(forms.parsers_bytes().saturating_sub(lent_bytes));
+        parsers.set_max_bytes(grammars.parsers_bytes().saturating_sub(lent_bytes));
     }
 
     /// Returns the number of words of a mask: a bit for each token, the lowest first.

@@ -247,14 +247,14 @@ fn schema_rules(
     schema: LoweredSchema,
     whitespace: &Whitespace,
 ) -> Result<ParserRules, GrammarError> {
-    let LoweredSchema { mut value, unenforced: unheld, has_control } = schema;
+    let LoweredSchema { mut value, unenforced, has_control } = schema;
     if value == Value::Bool(true) {
         value = json!({});
     }
     if let Value::Object(fields) = &mut value {
         whitespace.write(fields, has_control)?;
     }
-    Ok(ParserRules { grammar: TopLevelGrammar::from_json_schema(value), unenforced: unheld })
+    Ok(ParserRules { grammar: TopLevelGrammar::from_json_schema(value), unenforced })
 }
 
 /// Returns a rule that matches one of the texts.

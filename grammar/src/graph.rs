@@ -73,11 +73,11 @@ struct Builder<'s> {
 }
 
 impl<'s> Builder<'s> {
-    fn node(&mut self, schema: &'s Value, place: String) -> usize {
+    fn node(&mut self, schema: &'s Value, pointer: String) -> usize {
         let address = std::ptr::from_ref(schema);
         *self.known.entry(address).or_insert_with(|| {
             let (in_place, parts) = (Vec::new(), Vec::new());
-            self.nodes.push(Node { schema, pointer: place, in_place, parts });
+            self.nodes.push(Node { schema, pointer, in_place, parts });
             self.nodes.len() - 1
         })
     }

@@ -30,15 +30,13 @@ pub(crate) struct JsonMatcher {
 }
 
 impl JsonMatcher {
-    pub(crate) fn new(matcher: Matcher, marked: Arc<[u32]>, runs_out: bool) -> JsonMatcher {
+    pub(crate) fn new(
+        matcher: Matcher,
+        key_tokens: Arc<[u32]>,
+        keys_are_finite: bool,
+    ) -> JsonMatcher {
         let keys = Some(KeyTracker::with_one_spelling());
-        JsonMatcher {
-            matcher,
-            keys,
-            key_tokens: marked,
-            keys_are_finite: runs_out,
-            may_be_tagged: false,
-        }
+        JsonMatcher { matcher, keys, key_tokens, keys_are_finite, may_be_tagged: false }
     }
 
     /// Does not check the keys of a text that begins with a tag.
@@ -63,33 +61,25 @@ impl JsonMatcher {
         if error.is_some() {
             return error;
         }
-        let JsonMatcher {
-            matcher,
-            keys: Some(keys),
-            key_tokens: marked,
-            keys_are_finite: runs_out,
-            ..
-        } = self
+        let JsonMatcher { matcher, keys: Some(keys), key_tokens, keys_are_finite, .. } = self
         else {
             return None;
         };
-        let marked = marked.iter().copied().filter(|token| is_set(mask, *token));
-        let refused = if *runs_out {
+        let key_tokens = key_tokens.iter().copied().filter(|token| is_set(mask, *token));
+        let refused = if *keys_are_finite {
             // Within a key every token may lead to used keys, elsewhere only marked ones.
-            let watched =
-                if keys.is_at_key() { tokens(mask).collect() } else { marked.collect::<Vec<_>>() };
+            let watched = if keys.is_at_key() {
+                tokens(mask).collect()
+            } else {
+                key_tokens.collect::<Vec<_>>()
+            };
             let crowds = |token: &u32| {
                 keys.effect(vocabulary.word(*token).unwrap_or_default()) == KeyEffect::SharesPrefix
             };
-            let before = watched.iter().any(crowds).then(|| matcher.clone());
-            let (seen, path) = (HashMap::new(), Vec::new());
-            let mut search = NewKeySearch {
-                vocabulary,
-                state_before: before,
-                path,
-                tried: 0,
-                known_results: seen,
-            };
+            let state_before = watched.iter().any(crowds).then(|| matcher.clone());
+            let (known_results, path) = (HashMap::new(), Vec::new());
+            let mut search =
+                NewKeySearch { vocabulary, state_before, path, tried: 0, known_results };
             search.rejected_tokens(matcher, keys, &watched)
         } else {
             let repeats = |token: &u32| keys.repeats(vocabulary.word(*token).unwrap_or_default());
@@ -97,7 +87,7 @@ impl JsonMatcher {
             if keys.is_in_escape() {
                 Ok(tokens(mask).filter(repeats).collect())
             } else {
-                Ok(marked.filter(repeats).collect())
+                Ok(key_tokens.filter(repeats).collect())
             }
         };
         match refused {

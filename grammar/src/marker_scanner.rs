@@ -21,10 +21,10 @@ pub(crate) struct MarkerScanner {
 
 impl MarkerScanner {
     /// Creates the state before the marker; `parser` begins after it.
-    pub(crate) fn new(parser: Arc<Parser>, marked: Arc<[u32]>) -> MarkerScanner {
+    pub(crate) fn new(parser: Arc<Parser>, key_tokens: Arc<[u32]>) -> MarkerScanner {
         MarkerScanner {
             parser,
-            key_tokens: marked,
+            key_tokens,
             trigger_scanner: TriggerScanner::default(),
             last_tokens: Vec::new(),
         }

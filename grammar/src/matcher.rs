@@ -141,10 +141,10 @@ impl GrammarMatcher {
                 };
                 let found = waiting.accept_token(&self.grammars.vocabulary, &behind.marker, token);
                 let Some(prefix) = found else { return };
-                let MarkerScanner { parser, key_tokens: marked, .. } = &**waiting;
+                let MarkerScanner { parser, key_tokens, .. } = &**waiting;
                 let begins = prefix.is_empty() || matcher_after(parser, &prefix).is_some();
                 self.state =
-                    initial_state(&behind.grammar, parser, &prefix, marked, *grammar_index);
+                    initial_state(&behind.grammar, parser, &prefix, key_tokens, *grammar_index);
                 (!begins)
                     .then(|| GrammarError("the format does not allow this beginning".to_owned()))
             }

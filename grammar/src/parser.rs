@@ -29,12 +29,8 @@ impl Parser {
         let rule_bytes = MIN_PARSER_BYTES + RULE_BYTES * grammar.text_bytes();
         let rules = grammar.rules()?;
         let rules = rules.ok_or_else(|| GrammarError("a choice needs no parser".to_owned()))?;
-        let is_wider = !rules.unenforced.is_empty();
-        Ok(Parser {
-            initial: create_parser(factory, rules.grammar)?,
-            rule_bytes,
-            accepts_superset: is_wider,
-        })
+        let accepts_superset = !rules.unenforced.is_empty();
+        Ok(Parser { initial: create_parser(factory, rules.grammar)?, rule_bytes, accepts_superset })
     }
 
     /// Returns a parser at the beginning of a text.

@@ -184,7 +184,7 @@ fn rows_are_sampled_as_if_alone() {
         .map(|(draw, row)| SampleDraw { changes: (row * 2 / 3, row * 2 / 3 + row % 3), ..draw })
         .collect();
     let changed = |i: u32| (i * 83 % vocab as u32, 0.5 + i as f32 / 9.0, i as f32 / 7.0);
-    let change = |(token, repetition, less)| LogitChange { token, repetition, subtracted: less };
+    let change = |(token, repetition, subtracted)| LogitChange { token, repetition, subtracted };
     let changes: Vec<LogitChange> = (0..rows as u32).map(changed).map(change).collect();
     let words = vocab.div_ceil(32);
     // Two tokens in three, with or without the last of all.

@@ -278,17 +278,17 @@ fn chosen_is_seen<T: Element>(is_four: bool) {
         let batch = batch::<T>(5, &PASTS);
         for rule in rules() {
             let (out, found) = batch.selected(&one, rule, is_four, (&batch.units).into());
-            let (mut read, mut all) = (0, 0);
+            let (mut attended, mut existing) = (0, 0);
             for unit in &batch.units {
                 let seen = batch.expected(rule, unit);
                 let expected = batch.compact(&one, is_four, unit, &seen);
                 let context = format!("{variant:?} {rule:?} behind {}", unit.past);
                 assert_eq!(columns(&out, unit), columns(&expected, unit), "{context}");
-                read += seen.len() as u64 + 1;
-                all += u64::from(unit.past) + 1;
+                attended += seen.len() as u64 + 1;
+                existing += u64::from(unit.past) + 1;
             }
-            assert_eq!(found, SelectionCounts { attended: read, existing: all }, "{rule:?}");
-            assert!(read < all, "{rule:?} leaves something out");
+            assert_eq!(found, SelectionCounts { attended, existing }, "{rule:?}");
+            assert!(attended < existing, "{rule:?} leaves something out");
         }
     }
 }

@@ -101,12 +101,12 @@ impl ProfileCosts {
         for program in programs {
             price_program(&cost_table, plan, program, workload.prompt_len, &mut prices)?;
         }
-        let (rates, rates_of) = measure_contention(profile);
+        let (lane_rates, work_rates) = measure_contention(profile);
         Ok(ProfileCosts {
             prices,
             surfaces: cost_table.surfaces,
-            lane_rates: rates,
-            work_rates: rates_of,
+            lane_rates,
+            work_rates,
             heavy_lanes: plan.topology.heavy_lanes(),
             prompt_len: workload.prompt_len,
             wake_ns: profile.measurements.overhead.wake.map_or(0.0, |wake| wake.median_ns),

@@ -87,8 +87,8 @@ pub(crate) fn repeat(
     bench.repeat_few(&measured)?;
     bench.repeat_disputed(&measured)?;
     bench.repeat_unmet(&measured)?;
-    for (index, MeasuredExtent { extent, repetition: once, .. }) in measured.iter().enumerate() {
-        let more = clock.repetitions_that_fit(*once) / (measured.len() - index) as u32;
+    for (index, MeasuredExtent { extent, repetition, .. }) in measured.iter().enumerate() {
+        let more = clock.repetitions_that_fit(*repetition) / (measured.len() - index) as u32;
         bench.measure_more(*extent, more.min(STEPS_MAX))?;
     }
     skipped.extend(bench.unmet_points());
@@ -178,9 +178,9 @@ impl ExtentRunner<'_> {
 
     /// Completes extents with fewer repetitions than required.
     fn repeat_few(&mut self, measured: &[MeasuredExtent]) -> Result<(), ProfileError> {
-        for MeasuredExtent { extent, repetition: once, repetitions } in measured {
+        for MeasuredExtent { extent, repetition, repetitions } in measured {
             let lacking = REPETITIONS_MIN.saturating_sub(*repetitions);
-            self.measure_more(*extent, self.clock.repetitions_that_fit(*once).min(lacking))?;
+            self.measure_more(*extent, self.clock.repetitions_that_fit(*repetition).min(lacking))?;
         }
         Ok(())
     }
@@ -189,9 +189,9 @@ impl ExtentRunner<'_> {
     fn repeat_disputed(&mut self, measured: &[MeasuredExtent]) -> Result<(), ProfileError> {
         let (config, phase) = (&self.request.config, self.experiment.phase);
         for _ in 0..REPEAT_ROUNDS_MAX {
-            for MeasuredExtent { extent, repetition: once, .. } in measured {
+            for MeasuredExtent { extent, repetition, .. } in measured {
                 if self.recorder.equals_differ(config, phase, *extent) {
-                    let fitting = self.clock.repetitions_that_fit(*once);
+                    let fitting = self.clock.repetitions_that_fit(*repetition);
                     self.measure_more(*extent, fitting.min(REPETITIONS_MIN))?;
                 }
             }
@@ -205,8 +205,8 @@ impl ExtentRunner<'_> {
             if self.unmet_points().is_empty() {
                 return Ok(());
             }
-            for MeasuredExtent { extent, repetition: once, .. } in measured {
-                let fitting = self.clock.repetitions_that_fit(*once);
+            for MeasuredExtent { extent, repetition, .. } in measured {
+                let fitting = self.clock.repetitions_that_fit(*repetition);
                 self.measure_more(*extent, fitting.min(STEPS_MAX))?;
             }
         }

@@ -78,13 +78,8 @@ pub(crate) fn list_pages(folder: &Path) -> io::Result<Vec<PageFile>> {
         let name =
             file_name.to_str().and_then(|name| name.strip_suffix(PAGE_EXTENSION)?.parse().ok());
         let (Some(name), Ok(metadata)) = (name, entry.metadata()) else { continue };
-        let used = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
-        pages.push(PageFile {
-            name,
-            path: entry.path(),
-            size_bytes: metadata.len(),
-            last_used: used,
-        });
+        let last_used = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
+        pages.push(PageFile { name, path: entry.path(), size_bytes: metadata.len(), last_used });
     }
     Ok(pages)
 }

@@ -57,18 +57,12 @@ pub fn list_store(store: &Path) -> io::Result<StoreListing> {
         let origin = read_origin(&folder.join(ORIGIN_FILE));
         let pages = list_pages(&folder)?;
         let size_bytes = pages.iter().map(|page| page.size_bytes).sum();
-        let (beginnings, useless) = find_prefixes(&pages);
+        let (prefixes, unusable) = find_prefixes(&pages);
         // A run that has stored nothing leaves its folder.
         if origin.is_none() && pages.is_empty() {
             continue;
         }
-        origins.push(OriginPages {
-            folder,
-            origin,
-            size_bytes,
-            prefixes: beginnings,
-            unusable: useless,
-        });
+        origins.push(OriginPages { folder, origin, size_bytes, prefixes, unusable });
     }
     Ok(StoreListing { size_bytes: origins.iter().map(|listed| listed.size_bytes).sum(), origins })
 }

@@ -117,19 +117,19 @@ impl PageHeader {
     /// # Errors
     /// Returns the reason why the bytes are not a header.
     pub fn read(bytes: &[u8]) -> Result<PageHeader, &'static str> {
-        let head = FixedHeader::read(bytes)?;
-        let Some(bytes) = bytes.get(..head.header_bytes()) else { return Err("it is torn") };
+        let fixed = FixedHeader::read(bytes)?;
+        let Some(bytes) = bytes.get(..fixed.header_bytes()) else { return Err("it is torn") };
         let (bytes, checksum) = bytes.split_at(bytes.len() - CHECKSUM_BYTES);
         if xxh3_64(bytes).to_le_bytes() != checksum {
             return Err("its header is damaged");
         }
-        let (tokens, words) = bytes[FIXED_BYTES..].split_at(4 * head.tokens as usize);
+        let (tokens, words) = bytes[FIXED_BYTES..].split_at(4 * fixed.tokens as usize);
         let token = |bytes: &[u8]| u32::from_le_bytes(bytes.try_into().expect("four bytes"));
         let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
         let mut words: Vec<u64> = words.chunks_exact(8).map(word).collect();
-        let checksums = words.split_off(head.runs as usize);
+        let checksums = words.split_off(fixed.runs as usize);
         let tokens = tokens.chunks_exact(4).map(token).collect();
-        Ok(PageHeader { fixed: head, tokens, sizes_bytes: words, checksums })
+        Ok(PageHeader { fixed, tokens, sizes_bytes: words, checksums })
     }
 }
 
@@ -141,7 +141,7 @@ mod tests {
     fn every_cut_and_every_flipped_byte_is_noticed() {
         let name = PageHash([3; 32]);
         let tokens = vec![7, 8, u32::MAX];
-        let head = FixedHeader {
+        let fixed = FixedHeader {
             index: 4,
             tokens: 3,
             runs: 2,
@@ -150,15 +150,15 @@ mod tests {
             name: name.child(&tokens),
         };
         let header = PageHeader {
-            fixed: head,
+            fixed,
             tokens,
             sizes_bytes: vec![5, 1 << 40],
             checksums: vec![1, u64::MAX],
         };
         let bytes = header.write();
-        assert_eq!(bytes.len() as u64, head.body_offset());
+        assert_eq!(bytes.len() as u64, fixed.body_offset());
         assert_eq!(PageHeader::read(&bytes), Ok(header));
-        let whole = head.header_bytes();
+        let whole = fixed.header_bytes();
         for cut in 0..whole {
             assert!(PageHeader::read(&bytes[..cut]).is_err(), "{cut} bytes");
         }

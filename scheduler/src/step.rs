@@ -38,14 +38,14 @@ impl Sequence {
     /// Returns the next `rows` rows.
     fn row_span(&self, rows: u32) -> RowSpan {
         let end = self.computed + rows;
-        let samples = self.samples_token && end == self.num_tokens;
+        let is_sampled = self.samples_token && end == self.num_tokens;
         let logits_rows = end.saturating_sub(self.logits_from.max(self.computed));
         RowSpan {
             slot: self.slot,
             first: self.computed,
             rows,
-            is_sampled: samples,
-            logits_rows: logits_rows.max(samples.into()),
+            is_sampled,
+            logits_rows: logits_rows.max(is_sampled.into()),
         }
     }
 
@@ -177,17 +177,9 @@ mod tests {
         StepLimits { rows, logits_rows: 40, target_ns: aim_ms * 1_000_000, costs: costs() }
     }
 
-    fn sequence(slot: u32, arrival: u32, known: u32, computed: u32) -> Sequence {
-        let (room, logits_from, draws) = (u32::MAX, u32::MAX, true);
-        Sequence {
-            slot,
-            arrival,
-            num_tokens: known,
-            computed,
-            capacity: room,
-            logits_from,
-            samples_token: draws,
-        }
+    fn sequence(slot: u32, arrival: u32, num_tokens: u32, computed: u32) -> Sequence {
+        let (capacity, logits_from, samples_token) = (u32::MAX, u32::MAX, true);
+        Sequence { slot, arrival, num_tokens, computed, capacity, logits_from, samples_token }
     }
 
     fn pieces(mut sequences: Vec<Sequence>, step: &StepLimits) -> Vec<RowSpan> {
@@ -238,32 +230,23 @@ mod tests {
         let mut half = sequence(1, 1, 400, 0);
         half.capacity = 64;
         let found = pieces(vec![waits, half], &step(512, 1000));
-        let (samples, logits_rows) = (false, 0);
-        assert_eq!(
-            found,
-            [RowSpan { slot: 1, first: 0, rows: 64, is_sampled: samples, logits_rows }]
-        );
+        let (is_sampled, logits_rows) = (false, 0);
+        assert_eq!(found, [RowSpan { slot: 1, first: 0, rows: 64, is_sampled, logits_rows }]);
     }
 
     #[test]
     fn a_prompt_has_logits_from_where_they_are_needed_and_may_end_without_a_drawn_token() {
         let asked = Sequence { logits_from: 30, ..sequence(0, 0, 90, 10) };
         let alone = Sequence { samples_token: false, ..asked };
-        for (sequence, samples) in [(asked, true), (alone, false)] {
+        for (sequence, is_sampled) in [(asked, true), (alone, false)] {
             let (rows, logits_rows) = (60, 40);
             let first = pieces(vec![sequence], &step(512, 1000))[0];
             assert_eq!(first, RowSpan { slot: 0, first: 10, rows, is_sampled: false, logits_rows });
             let later = Sequence { computed: 70, ..sequence };
             let rest = pieces(vec![later], &step(512, 1000))[0];
-            assert_eq!(
-                rest,
-                RowSpan { slot: 0, first: 70, rows: 20, is_sampled: samples, logits_rows: 20 }
-            );
+            assert_eq!(rest, RowSpan { slot: 0, first: 70, rows: 20, is_sampled, logits_rows: 20 });
             let last = pieces(vec![Sequence { computed: 89, ..sequence }], &step(512, 1000))[0];
-            assert_eq!(
-                last,
-                RowSpan { slot: 0, first: 89, rows: 1, is_sampled: samples, logits_rows: 1 }
-            );
+            assert_eq!(last, RowSpan { slot: 0, first: 89, rows: 1, is_sampled, logits_rows: 1 });
         }
     }
 
@@ -274,19 +257,19 @@ mod tests {
             rows in 40u32..600,
             aim_ms in 0u64..400,
         ) {
-            let sequences = drawn.iter().zip(0..).map(|((more, computed, arrival, room), slot)| {
-                let known = computed + more;
-                let (computed, room, draws) = (*computed, *room, arrival % 7 > 0);
+            let sequences = drawn.iter().zip(0..).map(|((more, computed, arrival, capacity), slot)| {
+                let num_tokens = computed + more;
+                let (computed, capacity, samples_token) = (*computed, *capacity, arrival % 7 > 0);
                 let logits_from = if arrival % 5 == 0 { arrival % 600 } else { u32::MAX };
                 let arrival = arrival % 1000;
                 Sequence {
                     slot,
                     arrival,
-                    num_tokens: known,
+                    num_tokens,
                     computed,
-                    capacity: room,
+                    capacity,
                     logits_from,
-                    samples_token: draws,
+                    samples_token,
                 }
             });
             let sequences: Vec<Sequence> = sequences.collect();

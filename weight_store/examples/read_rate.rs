@@ -131,8 +131,8 @@ fn main() -> Result<(), Failure> {
     if arguments.is_registered {
         // SAFETY: needed because pages are pinned; the buffer is dropped after the reader.
         let registered = unsafe { reader.register(&[(buffer.start(), buffer.len())]) };
-        if let BufferRegistration::Unavailable { reason: why } = registered {
-            println!("buffers are not registered: {why}");
+        if let BufferRegistration::Unavailable { reason } = registered {
+            println!("buffers are not registered: {reason}");
         }
     }
     println!("{}", reader.describe());

@@ -122,7 +122,7 @@ fn registered_buffers_give_the_same_bytes() {
                 BufferRegistration::Active => {
                     assert!(reader.describe().ends_with("registered buffers"));
                 }
-                BufferRegistration::Unavailable { reason: why } => assert!(!why.is_empty()),
+                BufferRegistration::Unavailable { reason } => assert!(!reason.is_empty()),
             }
             registered.bytes_mut().fill(0);
             for (blob, buffer) in staged.blobs().zip([&mut registered, &mut other]) {

@@ -57,19 +57,19 @@ impl BackgroundTasks {
     /// # Errors
     /// Returns an error if the system cannot start a thread.
     pub(crate) fn threads(self) -> std::io::Result<Vec<BackgroundThread>> {
-        let BackgroundTasks { grammars: forms, copies, prefixes: prompts } = self;
-        if forms.is_none() && copies.is_none() && prompts.is_none() {
+        let BackgroundTasks { grammars, copies, prefixes } = self;
+        if grammars.is_none() && copies.is_none() && prefixes.is_none() {
             return Ok(Vec::new());
         }
-        let transfers = match prompts {
-            Some(prompts) => {
+        let transfers = match prefixes {
+            Some(prefixes) => {
                 let transfers =
-                    (Arc::clone(prompts.transfers()), prompts.directory().to_path_buf());
+                    (Arc::clone(prefixes.transfers()), prefixes.directory().to_path_buf());
                 let store = move || {
                     // Steps have priority. A system that refuses this schedules all threads
                     // equally.
                     let _ = rustix::process::setpriority_process(None, STORE_THREAD_NICE);
-                    prompts.run()
+                    prefixes.run()
                 };
                 std::thread::Builder::new().name("prompts".to_owned()).spawn(store)?;
                 Some(transfers)
@@ -77,7 +77,7 @@ impl BackgroundTasks {
             None => None,
         };
         let buffer = Vec::with_capacity(MESSAGE_BYTES_MAX);
-        let message_loop = MessageLoop { grammars: forms, copies, transfers, buffer };
+        let message_loop = MessageLoop { grammars, copies, transfers, buffer };
         let run: BackgroundThread =
             ("errands", Box::new(move |channel, lanes| message_loop.run(channel, lanes)));
         Ok(vec![run])
@@ -100,9 +100,9 @@ impl MessageLoop {
             }
             let Ok(message) = receive_into(channel, &mut self.buffer) else { return };
             match message {
-                ToWorker::CompileGrammar { number, grammar: form } => {
+                ToWorker::CompileGrammar { number, grammar } => {
                     let compile =
-                        |grammars: &mut WorkerGrammarCompiler| grammars.compile(number, form);
+                        |grammars: &mut WorkerGrammarCompiler| grammars.compile(number, grammar);
                     if let Some(answer) = self.grammars.as_mut().map(compile) {
                         let _ = send(channel, &answer, &[]);
                     }

@@ -101,7 +101,7 @@ impl LaneRunner {
             let batches = 0..plan.shape.batches;
             batches.map(|batch| SampleDependency::find(program, setup.lane, batch)).collect()
         };
-        let sampled = plan.programs.iter().map(of_batches).collect();
+        let sample_dependencies = plan.programs.iter().map(of_batches).collect();
         let lanes = plan.lanes();
         let of_worker = topology.lanes_of(setup.worker);
         let first = of_worker.iter().find(|lane| lanes.contains(lane));
@@ -115,7 +115,7 @@ impl LaneRunner {
             signals,
             steps_base: 0,
             last_sample,
-            sample_dependencies: sampled,
+            sample_dependencies,
         }
     }
 

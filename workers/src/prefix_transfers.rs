@@ -27,11 +27,11 @@ pub(crate) struct PrefixTransfers {
 impl PrefixTransfers {
     /// Returns a value that reads and writes pages of `view` according to `transfers`.
     pub(crate) fn new(
-        at: PrefixStoreConfig,
+        config: PrefixStoreConfig,
         (view, runs): (View, Vec<PageRuns>),
         transfers: Arc<PageTransferQueue>,
     ) -> PrefixTransfers {
-        PrefixTransfers { config: at, store: None, view, runs, transfers }
+        PrefixTransfers { config, store: None, view, runs, transfers }
     }
 
     /// Returns the queue of transfers.
@@ -76,9 +76,10 @@ impl PrefixTransfers {
 
     fn write(&mut self, batch: u16, stored: &StoredPage) -> Result<WriteOutcome, String> {
         PrefixTransfers::open(&self.config, &mut self.store).map_err(|error| error.to_string())?;
-        let PrefixTransfers { store, view, runs, transfers: orders, .. } = self;
+        let PrefixTransfers { store, view, runs, transfers, .. } = self;
         let Some(store) = store else { return Ok(WriteOutcome::AlreadyPresent) };
-        let mut memory = CachePage { view, runs: &runs[usize::from(batch)], orders, stored };
+        let mut memory =
+            CachePage { view, runs: &runs[usize::from(batch)], orders: transfers, stored };
         store.write(&page(stored), &mut memory).map_err(|error| error.to_string())
     }
 
@@ -135,6 +136,6 @@ impl PageMemory for CachePage<'_> {
 }
 
 fn page(stored: &StoredPage) -> PageKey<'_> {
-    let StoredPage { name, previous: before, index, ref tokens, .. } = *stored;
-    PageKey { name, previous: before, index, tokens }
+    let StoredPage { name, previous, index, ref tokens, .. } = *stored;
+    PageKey { name, previous, index, tokens }
 }

@@ -177,21 +177,21 @@ fn take_grammars(
 /// Returns the background tasks of a worker.
 fn background_tasks(
     setup: &WorkerSetup,
-    forms: Option<WorkerGrammarCompiler>,
+    grammars: Option<WorkerGrammarCompiler>,
     memories: &Arc<Memories>,
 ) -> Result<BackgroundTasks, WorkerError> {
     let keeps =
         setup.plan.shape.serves && setup.plan.topology.worker(setup.worker).role == Role::Cpu;
     // SAFETY: the coordinator determines which pages belong to which user (`engine/serving` there).
     let copies = keeps.then(|| unsafe { PageCopies::from_plan(&setup.plan, memories) }).flatten();
-    let prompts = match (&setup.prompts, &copies) {
+    let prefixes = match (&setup.prompts, &copies) {
         (Some(at), Some(copies)) => {
             let orders = PageTransferQueue::new().map_err(WorkerError::Thread)?;
             Some(PrefixTransfers::new(at.clone(), copies.pages(), Arc::new(orders)))
         }
         _ => None,
     };
-    Ok(BackgroundTasks { grammars: forms, copies, prefixes: prompts })
+    Ok(BackgroundTasks { grammars, copies, prefixes })
 }
 
 /// Returns the options of a worker's lanes according to the setup.
@@ -268,9 +268,9 @@ impl WorkerRuntime<'_> {
         self.set_state(WorkerState::Load);
         let store = self.load(&setup, (&memories, cuda.as_deref()), variant, open)?;
         populate(&setup, &memories)?;
-        let (forms, compiler) = take_grammars(&mut setup);
+        let (grammars, compiler) = take_grammars(&mut setup);
         let background = background_tasks(&setup, compiler, &memories)?;
-        let options = LaneOptions { grammars: forms, ..lane_options(&setup, variant) };
+        let options = LaneOptions { grammars, ..lane_options(&setup, variant) };
         let culprit = setup_culprit(&setup.plan, self.id);
         let plan = Arc::new(setup.plan);
         let (worker, control) = (self.id, self.control);
@@ -278,7 +278,7 @@ impl WorkerRuntime<'_> {
         let context =
             LaneBuildContext { worker, plan: &plan, control, trace: &trace, start_timeout };
         let described = cuda.as_ref().map(|device| device.describe());
-        let own_lanes = |own| WorkerLanes { runners: own, ..WorkerLanes::default() };
+        let own_lanes = |runners| WorkerLanes { runners, ..WorkerLanes::default() };
         let description;
         let (lanes, kernels) = match (&setup.durations, &cuda, &store) {
             (Some(durations), ..) => {

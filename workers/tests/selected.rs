@@ -164,19 +164,12 @@ fn what_is_selected_depends_on_the_sequence_alone() {
 }
 
 /// Offers a sequence that already has some of its answer's tokens, none of them computed.
-fn offer_again(table: &StepTable, placed: &PlacedRequest, answered: &[u32], room: u32) {
-    let said = PromptLogprobsRequest::default();
+fn offer_again(table: &StepTable, placed: &PlacedRequest, generated: &[u32], capacity: u32) {
+    let prompt_logprobs = PromptLogprobsRequest::default();
     let (computed, arrival) = (0, placed.slot as u32);
     offer_sequence(
         table,
-        &OfferedSequence {
-            placed,
-            generated: answered,
-            computed,
-            capacity: room,
-            arrival,
-            prompt_logprobs: said,
-        },
+        &OfferedSequence { placed, generated, computed, capacity, arrival, prompt_logprobs },
     );
 }
 

@@ -35,7 +35,7 @@ pub(super) fn convert_score(
     {
         return Err(UsageError::StrideExceedsContext { stride, context });
     }
-    let shown = ScoreDetails { tokens: args.tokens, top: args.top };
+    let options = ScoreDetails { tokens: args.tokens, top: args.top };
     let (slots, summary) = (args.slots, args.summary);
     let run = RunArgs {
         of_model: args.of_model,
@@ -55,7 +55,7 @@ pub(super) fn convert_score(
         mode,
         context,
         stride,
-        options: shown,
+        options,
         slots,
         summary,
     };

@@ -50,9 +50,9 @@ pub fn run(request: RatesRequest) -> anyhow::Result<Exit> {
 /// Prints a measurement as a line of JSON as soon as it is made, so that none is lost if time runs
 /// out.
 fn print_kernel_rate(rate: KernelRate) {
-    let KernelRate { name: what, rows, seconds, bytes, flops } = rate;
+    let KernelRate { name, rows, seconds, bytes, flops } = rate;
     let line = json!({
-        "what": what,
+        "what": name,
         "rows": rows,
         "us": seconds * 1e6,
         "gb_per_s": bytes as f64 / seconds / 1e9,

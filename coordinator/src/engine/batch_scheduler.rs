@@ -196,9 +196,9 @@ impl<'a> BatchScheduler<'a> {
     pub(super) fn report_new_tokens(&mut self, mut each: impl FnMut(usize, u32) -> bool) -> u64 {
         let mut count = 0;
         for index in 0..self.running.len() {
-            let RunningSlot { sequence, place, reported_tokens: seen, .. } = self.running[index];
+            let RunningSlot { sequence, place, reported_tokens, .. } = self.running[index];
             let generated = self.load(place, Field::Generated);
-            for position in seen..generated {
+            for position in reported_tokens..generated {
                 let token = self.table.output(place.batch, place.slot, position as usize);
                 count += 1;
                 if !self.is_end(place, token) && each(sequence, token) {

@@ -44,25 +44,25 @@ impl DeviceUse {
     /// Storages that are read directly to the device need processes of their own.
     pub(super) fn detect(index: u32, reads_directly: bool, blas: bool) -> DeviceUse {
         let has_stalled = HAS_STALLED.get().is_some();
-        let one_process = if reads_directly {
+        let one_process_reason = if reads_directly {
             None
         } else if has_stalled {
             Some("lanes stood still otherwise".to_owned())
         } else {
             is_env_set_to(COPIES_ENV, "gpu").then(|| "as TANDEM_COPIES asks".to_owned())
         };
-        let host_waits = if has_stalled {
+        let host_waits_reason = if has_stalled {
             Some("lanes stood still otherwise")
         } else {
             is_env_set_to(WAITS_ENV, "host").then_some("as TANDEM_WAITS asks")
         };
         let cuda = CudaConfig {
             index,
-            copies_in_gpu_worker: one_process.is_some(),
-            waits_on_host: host_waits.is_some(),
+            copies_in_gpu_worker: one_process_reason.is_some(),
+            waits_on_host: host_waits_reason.is_some(),
             blas,
         };
-        DeviceUse { cuda, one_process_reason: one_process, host_waits_reason: host_waits }
+        DeviceUse { cuda, one_process_reason, host_waits_reason }
     }
 
     /// Restricts the use to one process, for `reason`.

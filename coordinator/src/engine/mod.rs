@@ -355,8 +355,8 @@ impl RunEngine {
         for step in 0u32.. {
             let target = steps.wrapping_add(step + 1);
             if step == 0 {
-                let GroupPrefill { computed_tokens: tokens, shared_tokens, .. } = groups.prefill();
-                let all = tokens + shared_tokens;
+                let GroupPrefill { computed_tokens, shared_tokens, .. } = groups.prefill();
+                let all = computed_tokens + shared_tokens;
                 let mut report_progress =
                     |share| observer.on_prefill_progress((share * all as f64) as u64, all);
                 self.wait(WaitTarget::Steps, target, &mut report_progress)?;

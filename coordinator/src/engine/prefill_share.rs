@@ -20,15 +20,15 @@ impl PrefillShare {
     /// computes.
     pub(super) fn new(plan: &Plan) -> Option<PrefillShare> {
         let of_lane = |list: &LaneProgram| {
-            let mut before = vec![0.0];
+            let mut work_before = vec![0.0];
             for instruction in &list.instructions {
                 let work = match instruction {
                     Instruction::Compute(compute) => operations(&plan.config, &plan.shape, compute),
                     _ => 0.0,
                 };
-                before.push(before[before.len() - 1] + work);
+                work_before.push(work_before[work_before.len() - 1] + work);
             }
-            PrefillShare { lane: list.lane, work_before: before }
+            PrefillShare { lane: list.lane, work_before }
         };
         let lanes = plan.prefill().lanes.iter().map(of_lane);
         lanes

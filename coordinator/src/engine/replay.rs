@@ -112,12 +112,12 @@ fn offer_request(table: &StepTable, plan: &Plan, slot: usize, coming: &ReplayReq
         request: SequenceRequest::greedy(prompt, coming.answer_tokens),
     };
     let (capacity, arrival) = (plan.shape.max_context, slot as u32);
-    let (answered, prompt_logprobs) = (&[][..], PromptLogprobsRequest::default());
+    let (generated, prompt_logprobs) = (&[][..], PromptLogprobsRequest::default());
     offer_sequence(
         table,
         &OfferedSequence {
             placed: &placed,
-            generated: answered,
+            generated,
             computed: 0,
             capacity,
             arrival,

@@ -204,18 +204,19 @@ impl DecodeInterval {
         spans: &[program::simulate::Span],
         (before, last): (u32, u32),
     ) -> Option<DecodeInterval> {
-        let end_of =
-            |step: u32| spans.iter().filter(|span| span.step == step).map(|span| span.end_ns).max();
+        let end_of = |middle_step: u32| {
+            spans.iter().filter(|span| span.step == middle_step).map(|span| span.end_ns).max()
+        };
         let mut busy_ns = BTreeMap::new();
         for span in spans.iter().filter(|span| span.step > before && span.step <= last) {
             *busy_ns.entry(span.lane).or_default() += span.duration_ns();
         }
         let middle = before + (last - before).div_ceil(2);
-        let step = spans.iter().filter(|span| span.step == middle).copied().collect();
+        let middle_step = spans.iter().filter(|span| span.step == middle).copied().collect();
         Some(DecodeInterval {
             duration_ns: (end_of(last)? - end_of(before)?) as f64,
             busy_ns,
-            middle_step: step,
+            middle_step,
         })
     }
 }

@@ -55,9 +55,9 @@ impl<'f, 'j> JobObserver<'f, 'j> {
         progress: &'f mut dyn JobProgress,
         answers: &'f mut AnswerBuffer<'j>,
     ) -> JobObserver<'f, 'j> {
-        let watchers = pending.iter().map(|PendingAnswer { id: ticket, request }| {
+        let watchers = pending.iter().map(|PendingAnswer { id, request }| {
             let codec = codec.filter(|_| !request.stop.is_empty())?;
-            let context = AnswerOptions::text_context(request, ticket.choice);
+            let context = AnswerOptions::text_context(request, id.choice);
             Some(StopWatcher::new(codec, &context, &request.stop, request.sampling.min_tokens))
         });
         let watchers = watchers.collect();
@@ -112,14 +112,14 @@ impl Observer for JobObserver<'_, '_> {
     }
 
     fn on_finished(&mut self, sequence: usize, mut generated: GenerationOutput) -> ControlFlow<()> {
-        let PendingAnswer { id: ticket, request } = self.pending[sequence];
+        let PendingAnswer { id, request } = self.pending[sequence];
         let prompt_logprobs = std::mem::take(&mut generated.prompt_logprobs);
-        let options = AnswerOptions::new(request, ticket.choice, false);
+        let options = AnswerOptions::new(request, id.choice, false);
         let mut answer = finish(generated, &options, self.codec);
         if let Some(sentence) = answer.error.take_if(|_| answer.is_retryable) {
             return self.fail(sentence);
         }
-        let prompt = request.prompt_of(ticket.choice);
+        let prompt = request.prompt_of(id.choice);
         if prompt.max_new == 0 {
             answer = answer.without_tokens();
         }
@@ -148,7 +148,7 @@ impl Observer for JobObserver<'_, '_> {
         let echoed = echoed.as_ref();
         let prompt_output =
             PromptOutput { request, echoed, logprobs: &prompt_logprobs, codec: self.codec };
-        self.answers.add(ticket.item, ticket.choice, answer, prompt_output);
+        self.answers.add(id.item, id.choice, answer, prompt_output);
         match self.error {
             None => ControlFlow::Continue(()),
             Some(_) => ControlFlow::Break(()),

@@ -157,13 +157,12 @@ impl<'a> PreparedJob<'a> {
         // A model that was moved is still the same.
         let model_name = recorded.map_or(model.name, |recorded| recorded.model);
         let provenance = Provenance { created, model: model_name, system_fingerprint };
-        let ResumeState { kept_lines: lines, completions: ended, unfinished, replaced, .. } =
-            resume;
+        let ResumeState { kept_lines: lines, completions, unfinished, replaced, .. } = resume;
         let codec = model.codec;
         Ok(BatchJob {
             items,
             lines,
-            completions: ended,
+            completions,
             unfinished,
             replaced,
             notes,

@@ -218,10 +218,10 @@ impl JobProgress for BarProgress {
             let ends = Arc::clone(&self.shared_eta);
             let left = move |_: &ProgressState, to: &mut dyn std::fmt::Write| {
                 let found = *ends.lock().unwrap_or_else(PoisonError::into_inner);
-                if let Some((thought, Eta { seconds: s, is_upper_bound: at_most })) = found {
-                    let s = (s - thought.elapsed().as_secs_f64()).max(0.0);
+                if let Some((thought, Eta { seconds, is_upper_bound })) = found {
+                    let seconds = (seconds - thought.elapsed().as_secs_f64()).max(0.0);
                     // A failure to draw the bar must not fail the job.
-                    let _ = to.write_str(&format_eta(Eta { seconds: s, is_upper_bound: at_most }));
+                    let _ = to.write_str(&format_eta(Eta { seconds, is_upper_bound }));
                 }
             };
             self.bar.set_style(style.with_key("left", left));

@@ -31,20 +31,21 @@ impl ProgressCounter {
     }
 
     /// Returns the progress that suits stderr; `done` describes the items, as in `lines read`.
-    pub fn for_stderr(quiet: bool, done: &'static str) -> ProgressCounter {
+    pub fn for_stderr(quiet: bool, label: &'static str) -> ProgressCounter {
         if quiet {
             return ProgressCounter::silent();
         }
         if !std::io::stderr().is_terminal() {
-            return ProgressCounter { label: done, output: CounterOutput::Lines(Instant::now()) };
+            return ProgressCounter { label, output: CounterOutput::Lines(Instant::now()) };
         }
         let bar = ProgressBar::new(0);
-        let style = format!("{{elapsed_precise}} {{wide_bar}} {{pos}}/{{len}} {done}, ETA {{eta}}");
+        let style =
+            format!("{{elapsed_precise}} {{wide_bar}} {{pos}}/{{len}} {label}, ETA {{eta}}");
         // The template is constant; if it were invalid, the default style would still inform.
         if let Ok(style) = ProgressStyle::with_template(&style) {
             bar.set_style(style);
         }
-        ProgressCounter { label: done, output: CounterOutput::Bar(bar) }
+        ProgressCounter { label, output: CounterOutput::Bar(bar) }
     }
 
     /// Reports that `count` of `total` items are done.

@@ -155,10 +155,9 @@ impl<'a> BatchJob<'a> {
         let planned: Vec<PlannedSequence> = answer_ids.iter().map(planned).collect();
         let grammars = self.grammars();
         let grammars: HashMap<&Grammar, u32> = grammars.iter().zip(1..).collect();
-        let BatchJob {
-            items, lines, completions: ended, unfinished, sink, provenance, codec, ..
-        } = self;
-        let mut answers = AnswerBuffer::new(items, lines, ended, unfinished, sink, provenance);
+        let BatchJob { items, lines, completions, unfinished, sink, provenance, codec, .. } = self;
+        let mut answers =
+            AnswerBuffer::new(items, lines, completions, unfinished, sink, provenance);
         let Some(engine) = engine else {
             assert!(answer_ids.is_empty(), "a job with requests left was run without an engine");
             return answers.write().map(|()| false);

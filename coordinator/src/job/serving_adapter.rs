@@ -153,10 +153,10 @@ impl BatchEngine for ServingAdapter<'_> {
             let first = match events.recv_timeout(TICK) {
                 Ok(first) => Some(first),
                 Err(RecvTimeoutError::Timeout) => {
-                    let PromptProgress { tokens, computed_tokens: computed, .. } =
+                    let PromptProgress { tokens, computed_tokens, .. } =
                         self.serving.status().prompt_progress;
                     if tokens > 0 {
-                        observer.on_prefill_progress(computed, tokens);
+                        observer.on_prefill_progress(computed_tokens, tokens);
                     }
                     None
                 }

@@ -45,9 +45,9 @@ impl AnswerOptions {
 
     /// Returns the context that the text of one of the answers to a request follows.
     pub fn text_context(request: &CompletionRequest, choice: usize) -> TextContext {
-        let keeps_space = request.grammar.is_some();
+        let keeps_leading_space = request.grammar.is_some();
         TextContext {
-            keeps_leading_space: keeps_space,
+            keeps_leading_space,
             ..TextContext::after_prompt(&request.prompt_of(choice).tokens)
         }
     }

@@ -31,14 +31,8 @@ impl AnswerParser {
         let reads_calls = reasoning.as_ref().is_some_and(ReasoningParser::parses_calls);
         let calls = calls.filter(|_| !reads_calls).map(ToolCallParser::new);
         let has_parts = reasoning.is_some() || calls.is_some();
-        let (found, called, pieces) = (PartsDelta::default(), 0, Vec::new());
-        has_parts.then_some(AnswerParser {
-            reasoning,
-            calls,
-            delta: found,
-            call_count: called,
-            pieces,
-        })
+        let (delta, call_count, pieces) = (PartsDelta::default(), 0, Vec::new());
+        has_parts.then_some(AnswerParser { reasoning, calls, delta, call_count, pieces })
     }
 
     /// Appends a character.

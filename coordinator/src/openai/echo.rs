@@ -27,7 +27,7 @@ impl EchoedPrompt {
     /// Returns an error if the tokens have no text.
     pub fn new(tokens: &[u32], codec: &dyn TextCodec) -> Result<EchoedPrompt, CodecError> {
         let mut pieces = codec.pieces(&TextContext::default(), tokens)?;
-        let rest = pieces.pop().unwrap_or_default();
+        let incomplete_char = pieces.pop().unwrap_or_default();
         let mut characters = 0;
         let starts = pieces.iter().map(|piece| {
             let start = characters;
@@ -37,7 +37,7 @@ impl EchoedPrompt {
         Ok(EchoedPrompt {
             starts: starts.collect(),
             text: pieces.concat(),
-            incomplete_char: rest,
+            incomplete_char,
             tokens: tokens.to_vec(),
         })
     }

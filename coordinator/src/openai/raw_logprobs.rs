@@ -18,9 +18,13 @@ pub struct RawLogprobs {
 impl RawLogprobs {
     /// Stores the first `starts.len()` tokens of `found`, which has `width` entries for each of
     /// them.
-    pub fn new(mut found: Vec<Logprob>, width: usize, starts: Vec<usize>) -> RawLogprobs {
-        found.truncate(width * starts.len());
-        RawLogprobs { entries: found, entries_per_token: width, starts }
+    pub fn new(
+        mut entries: Vec<Logprob>,
+        entries_per_token: usize,
+        starts: Vec<usize>,
+    ) -> RawLogprobs {
+        entries.truncate(entries_per_token * starts.len());
+        RawLogprobs { entries, entries_per_token, starts }
     }
 
     /// Returns the number of entries.

@@ -29,13 +29,11 @@ pub fn routing_report(
     routed: Option<&RoutingStats>,
 ) -> Option<RoutingReport> {
     let (experts, routed) = (experts?, routed?);
-    let RoutingStats {
-        rows_per_step, experts_per_step: used_per_step, busiest, busiest_share, ..
-    } = *routed;
+    let RoutingStats { rows_per_step, experts_per_step, busiest, busiest_share, .. } = *routed;
     Some(RoutingReport {
         experts: routed.experts,
         rows_per_step,
-        used_per_step,
+        used_per_step: experts_per_step,
         used_if_even: experts.expected_distinct(rows_per_step),
         busiest,
         busiest_share,

@@ -108,18 +108,9 @@ impl<'o> PreparedScoreJob<'o> {
         sink.keep_prefix(resume.complete_bytes);
         let is_text = InputFormat::from_target(&options.input) == InputFormat::Text;
         let windows = is_text.then_some(options.windows);
-        let ScoreResumeState { kept_lines: lines, totals: tallies, replaced, .. } = resume;
-        let shown = options.details;
-        Ok(ScoreJob {
-            items,
-            lines,
-            totals: tallies,
-            replaced,
-            sink,
-            details: shown,
-            windows,
-            system_fingerprint,
-        })
+        let ScoreResumeState { kept_lines: lines, totals, replaced, .. } = resume;
+        let details = options.details;
+        Ok(ScoreJob { items, lines, totals, replaced, sink, details, windows, system_fingerprint })
     }
 }
 

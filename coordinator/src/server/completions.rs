@@ -49,7 +49,7 @@ async fn answer(
     endpoint: Endpoint,
     request: Request,
 ) -> Result<Response, ApiError> {
-    let arrived = Instant::now();
+    let arrived_at = Instant::now();
     let extensions = request.extensions();
     let request_id = extensions.get::<RequestId>().map_or("", RequestId::as_str).to_owned();
     let activity = extensions.get::<Arc<Activity>>().cloned();
@@ -57,7 +57,7 @@ async fn answer(
     let (parsed, permits) = parsed.inspect_err(|error| {
         shared.metrics.count_refused(error.code());
     })?;
-    let metadata = RequestMetadata { arrived_at: arrived, request_id };
+    let metadata = RequestMetadata { arrived_at, request_id };
     let in_flight = start(parsed, shared, permits, metadata).await?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let provenance = Provenance {

@@ -54,9 +54,9 @@ pub struct Connections {
 impl Connections {
     /// Creates an empty set of connections.
     pub fn new(limits: SocketLimits, closing: watch::Receiver<bool>) -> Connections {
-        let most = limits.connections.min(max_connections());
-        let (free, activities) = (Arc::new(Semaphore::new(most)), Arc::default());
-        Connections { limits, max_open: most, free, activities, closing }
+        let max_open = limits.connections.min(max_connections());
+        let (free, activities) = (Arc::new(Semaphore::new(max_open)), Arc::default());
+        Connections { limits, max_open, free, activities, closing }
     }
 
     /// Returns the number of open connections.

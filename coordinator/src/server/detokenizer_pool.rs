@@ -50,8 +50,8 @@ impl DetokenizerPool {
             thread.spawn(move || run_detokenizer(codec.as_ref(), &inbox, &metrics, &finishers))?;
             Ok(sender)
         };
-        let notes = (0..DETOKENIZER_THREADS).map(start).collect::<io::Result<_>>()?;
-        Ok(DetokenizerPool { tasks: notes, next_answer: AtomicU64::new(0) })
+        let tasks = (0..DETOKENIZER_THREADS).map(start).collect::<io::Result<_>>()?;
+        Ok(DetokenizerPool { tasks, next_answer: AtomicU64::new(0) })
     }
 
     /// Assigns a sequence to a thread; returns the forwarder for the engine.
@@ -121,8 +121,8 @@ impl<'a> DetokenizedAnswer<'a> {
         metrics: &Metrics,
     ) -> Option<DetokenizedAnswer<'a>> {
         match event {
-            EngineEvent::Prompt { cached_tokens, queue_time: waited, logprobs } => {
-                metrics.queue_time.observe(waited.as_secs_f64());
+            EngineEvent::Prompt { cached_tokens, queue_time, logprobs } => {
+                metrics.queue_time.observe(queue_time.as_secs_f64());
                 let took = at.duration_since(self.tracked.arrived_at);
                 metrics.prompt_time.observe(took.as_secs_f64());
                 self.send(AnswerEventKind::Prompt { cached_tokens, logprobs }).then_some(self)

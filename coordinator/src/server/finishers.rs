@@ -129,15 +129,15 @@ fn run_finisher(codec: Option<&SharedCodec>, queue: &FinishQueue) {
 }
 
 fn finish(task: FinishTask, forms: &mut OutputValidator, codec: Option<&dyn TextCodec>) {
-    let FinishTask { tracked, tokens, by_stop_string } = task;
+    let FinishTask { tracked, tokens, by_stop_string: is_stop_string } = task;
     if tracked.events.is_closed() {
         return;
     }
-    let FinishedAnswer { rest, mut answer, logprobs } = tokens.finish(codec);
+    let FinishedAnswer { rest: final_delta, mut answer, logprobs } = tokens.finish(codec);
     if let Some(sentence) = answer.error.take_if(|_| answer.is_retryable) {
-        let TrackedAnswer { events: news, choice, answer_slot: place, .. } = tracked;
-        drop(place);
-        let _ = news
+        let TrackedAnswer { events, choice, answer_slot, .. } = tracked;
+        drop(answer_slot);
+        let _ = events
             .send(AnswerEvent { choice, kind: AnswerEventKind::DetokenizationFailed(sentence) });
         return;
     }
@@ -146,15 +146,10 @@ fn finish(task: FinishTask, forms: &mut OutputValidator, codec: Option<&dyn Text
     {
         answer.error = forms.find_violation(grammar, &answer, codec);
     }
-    let ended = Box::new(CompletedAnswer {
-        final_delta: rest,
-        answer,
-        logprobs,
-        is_stop_string: by_stop_string,
-    });
-    let TrackedAnswer { events: news, choice, answer_slot: place, .. } = tracked;
+    let ended = Box::new(CompletedAnswer { final_delta, answer, logprobs, is_stop_string });
+    let TrackedAnswer { events, choice, answer_slot, .. } = tracked;
     // Released before the answer is sent, so that a client that has its answer finds the place
     // free.
-    drop(place);
-    let _ = news.send(AnswerEvent { choice, kind: AnswerEventKind::Completed(ended) });
+    drop(answer_slot);
+    let _ = events.send(AnswerEvent { choice, kind: AnswerEventKind::Completed(ended) });
 }

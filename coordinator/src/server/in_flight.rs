@@ -74,7 +74,7 @@ impl InFlightRequest {
         metadata: RequestMetadata,
     ) -> Result<InFlightRequest, ApiError> {
         let RequestPermits { admission: mut permit, memory } = permits;
-        let arrived = metadata.arrived_at;
+        let arrived_at = metadata.arrived_at;
         let mut answer_slots = permit.take_answer_slots();
         let choices = parsed.request.choice_count();
         let (sender, events) = unbounded_channel();
@@ -106,7 +106,7 @@ impl InFlightRequest {
                 request: Arc::clone(&in_flight.parsed.request),
                 choice,
                 is_streamed: in_flight.parsed.stream.is_some(),
-                arrived_at: arrived,
+                arrived_at,
                 events: sender.clone(),
                 cancel_flag: in_flight.cancel_flag_for_answer(),
                 backlog: in_flight.backlog.clone(),
@@ -122,7 +122,7 @@ impl InFlightRequest {
                 }
             }
         }
-        shared.metrics.preparation.observe(arrived.elapsed().as_secs_f64());
+        shared.metrics.preparation.observe(arrived_at.elapsed().as_secs_f64());
         Ok(in_flight)
     }
 

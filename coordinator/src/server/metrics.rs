@@ -191,13 +191,8 @@ fn gauges(status: &EngineStatus, admission: &Admission) -> Vec<Gauge> {
 
 /// Returns the metrics that only rise.
 fn counters(status: &EngineStatus) -> Vec<Count> {
-    let HybridStepCounts {
-        gpu,
-        pipelined,
-        deferred,
-        moves_to_host: to_host,
-        moves_to_device: to_device,
-    } = status.hybrid_steps;
+    let HybridStepCounts { gpu, pipelined, deferred, moves_to_host, moves_to_device } =
+        status.hybrid_steps;
     vec![
         ("prompt_tokens", "Computed prompt tokens", status.prompt_tokens),
         ("prefix_cache_hits", "Prompt tokens found in the prefix cache", status.cached_tokens),
@@ -234,7 +229,7 @@ fn counters(status: &EngineStatus) -> Vec<Count> {
         ("iterations_gpu", "Steps with all attention on the device", gpu),
         ("iterations_pipelined", "Steps with concurrent attention on host and device", pipelined),
         ("iterations_async", "Steps in which host rows advanced by one layer", deferred),
-        ("kv_moves_to_host", "Sequences whose KV cache moved to host memory", to_host),
-        ("kv_moves_to_device", "Sequences whose KV cache moved to device memory", to_device),
+        ("kv_moves_to_host", "Sequences whose KV cache moved to host memory", moves_to_host),
+        ("kv_moves_to_device", "Sequences whose KV cache moved to device memory", moves_to_device),
     ]
 }

@@ -89,12 +89,9 @@ pub fn parse(
 ) -> Result<ParsedRequest, ApiError> {
     let fields = parse_fields(bytes, shared)?;
     check_model(&fields, shared)?;
-    let unread = &shared.unread;
-    let rules = BodyRules {
-        origin: BodyOrigin::Client,
-        sampling: shared.model.sampling,
-        unknown_fields: unread,
-    };
+    let unknown_fields = &shared.unread;
+    let rules =
+        BodyRules { origin: BodyOrigin::Client, sampling: shared.model.sampling, unknown_fields };
     let body = read_body(&fields, endpoint, &rules)?;
     drop(fields);
     let answers = (body.prompts.len() * body.n) as u64;
@@ -107,9 +104,9 @@ pub fn parse(
     let request = build_request(&body, endpoint, shared)?;
     drop(body.prompts);
     count(permit, request.prompts.iter().map(|prompt| prompt.tokens.len() as u64).sum())?;
-    let echoed = if body.echo { echo_prompts(&request, shared)? } else { Vec::new() };
+    let echoed_prompts = if body.echo { echo_prompts(&request, shared)? } else { Vec::new() };
     let (request, stream) = (Arc::new(request), body.stream);
-    Ok(ParsedRequest { request, stream, echoed_prompts: echoed, prepared: None })
+    Ok(ParsedRequest { request, stream, echoed_prompts, prepared: None })
 }
 
 fn estimated_tokens(prompt: &RawPrompt) -> u64 {
@@ -220,16 +217,11 @@ impl ParsedRequest {
     pub fn prompt_output<'p>(
         &'p self,
         choice: usize,
-        found: &'p [Logprob],
+        logprobs: &'p [Logprob],
         model: &'p ModelCard,
     ) -> PromptOutput<'p> {
         let codec = model.codec.as_deref().map(|codec| codec as &dyn TextCodec);
-        PromptOutput {
-            request: &self.request,
-            echoed: self.echoed_prompt(choice),
-            logprobs: found,
-            codec,
-        }
+        PromptOutput { request: &self.request, echoed: self.echoed_prompt(choice), logprobs, codec }
     }
 
     /// Returns the prompt that an answer begins with, if it is echoed.

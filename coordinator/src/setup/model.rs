@@ -216,7 +216,8 @@ fn open_checkpoint(located: LocatedModel, seed: u64) -> anyhow::Result<ModelHand
         _ => (WeightsOrigin::Dummy { seed }, Vec::new()),
     };
     let family = config.family;
-    let text_from = located.tokenizer_directory.map(|path| TextSource::Directory { path, family });
+    let tokenizer_source =
+        located.tokenizer_directory.map(|path| TextSource::Directory { path, family });
     let codec = OnceCell::new();
     Ok(ModelHandle {
         config,
@@ -224,7 +225,7 @@ fn open_checkpoint(located: LocatedModel, seed: u64) -> anyhow::Result<ModelHand
         stored_formats: stored,
         quantised,
         weight_files,
-        tokenizer_source: text_from,
+        tokenizer_source,
         codec,
     })
 }
@@ -236,7 +237,7 @@ fn open_gguf(located: &LocatedModel, path: &std::path::Path) -> anyhow::Result<M
     let (stored, quantised) = stored_formats(&source, &config)?;
     let weights = WeightsOrigin::Gguf { path: path.to_string_lossy().into_owned() };
     let weight_files = source.files();
-    let text_from = Some(TextSource::Gguf { path: path.to_owned() });
+    let tokenizer_source = Some(TextSource::Gguf { path: path.to_owned() });
     let codec = OnceCell::new();
     Ok(ModelHandle {
         config,
@@ -244,7 +245,7 @@ fn open_gguf(located: &LocatedModel, path: &std::path::Path) -> anyhow::Result<M
         stored_formats: stored,
         quantised,
         weight_files,
-        tokenizer_source: text_from,
+        tokenizer_source,
         codec,
     })
 }

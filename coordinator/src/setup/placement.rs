@@ -250,12 +250,13 @@ impl PlacementPlanner<'_> {
             }
         };
         let profile = profile::with_best_threads(self.run.cpu_threads, hardware, load)?;
-        let tuned = profile.as_ref().and_then(|(_, tuned)| *tuned);
-        let tuned = TunedThreads { with_device: tuned, without_device: tuned };
+        let tuned_threads = profile.as_ref().and_then(|(_, tuned_threads)| *tuned_threads);
+        let tuned_threads =
+            TunedThreads { with_device: tuned_threads, without_device: tuned_threads };
         let fixed_result = profile.and_then(|(profile, _)| {
-            let (with_device, alone) = (Some(profile.clone()), Some(profile));
-            let profiles = Profiles { with_device, without_device: alone };
-            let stage = self.rehearsal_runner(&profiles, tuned);
+            let (with_device, without_device) = (Some(profile.clone()), Some(profile));
+            let profiles = Profiles { with_device, without_device };
+            let stage = self.rehearsal_runner(&profiles, tuned_threads);
             self.with_drives(&profiles, |pricing| {
                 let question = search_request((&request, batches), name, (pricing, &stage));
                 // An operation that was not measured for such a map leaves the run without a
@@ -277,7 +278,7 @@ impl PlacementPlanner<'_> {
             limits: *self.limits,
             notes: Vec::new(),
             nvme: None,
-            tuned_threads: tuned,
+            tuned_threads,
         })
     }
 
@@ -285,9 +286,9 @@ impl PlacementPlanner<'_> {
     fn rehearsal_runner<'b>(
         &'b self,
         profiles: &'b Profiles,
-        tuned: TunedThreads,
+        tuned_threads: TunedThreads,
     ) -> RehearsalRunner<'b> {
-        let run = RunRequest { tuned_threads: tuned, ..self.run.clone() };
+        let run = RunRequest { tuned_threads, ..self.run.clone() };
         RehearsalRunner {
             profiles,
             with_device: Hardware::resolve(&run, true),
@@ -308,9 +309,9 @@ impl PlacementPlanner<'_> {
             self.request(&Placement::from_policy(Policy::CpuOnly))
                 .plan(batches.count, batches.size)?;
         }
-        let (profiles, tuned) = self.profiles(name, batches)?;
+        let (profiles, tuned_threads) = self.profiles(name, batches)?;
         self.reporter.update(SEARCH_LABEL, None);
-        let stage = self.rehearsal_runner(&profiles, tuned);
+        let stage = self.rehearsal_runner(&profiles, tuned_threads);
         let chosen = self.with_drives(&profiles, |pricing| -> anyhow::Result<SearchResult> {
             let question = search_request((&streaming, batches), name, (pricing, &stage));
             let batches = match self.run.batches {
@@ -324,16 +325,16 @@ impl PlacementPlanner<'_> {
             Ok(choose(&SearchRequest { batches: count, batch_size, chunkings, ..question })?)
         })?;
         let (plan, predicted) = (chosen.plan.clone(), Some(chosen.predicted));
-        let between = self.prediction_bounds(&profiles, &chosen);
+        let bounds = self.prediction_bounds(&profiles, &chosen);
         Ok(PlacementDecision {
             plan,
             predicted,
-            bounds: between,
+            bounds,
             search_result: Some(Box::new(chosen)),
             limits: *self.limits,
             notes: Vec::new(),
             nvme: None,
-            tuned_threads: tuned,
+            tuned_threads,
         })
     }
 
@@ -372,11 +373,11 @@ impl PlacementPlanner<'_> {
             })
         };
         let (with_device, of_device) = measure(true)?.unzip();
-        let (alone, of_alone) =
+        let (without_device, of_alone) =
             if compares_without_device(name) { measure(false)?.unzip() } else { (None, None) };
         let tuned =
             TunedThreads { with_device: of_device.flatten(), without_device: of_alone.flatten() };
-        Ok((Profiles { with_device, without_device: alone }, tuned))
+        Ok((Profiles { with_device, without_device }, tuned))
     }
 
     /// Returns the ways to split a layer: none and the requested one. By default, none and those of

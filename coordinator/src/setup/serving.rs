@@ -151,18 +151,19 @@ fn start_engine(
         .context("the compiled program is not safe to run; this is a defect, please report it")?;
     let hardware = Hardware::resolve(run, plan.map.uses_gpu());
     let grammars = model.vocabulary()?;
-    let forms = grammars.clone().zip(model.shared_codec()?);
-    let forms = forms.map(|(grammars, codec)| grammar_compiler(grammars, codec));
-    let prompts = prompt_store_config(run, model, &plan)?;
-    let nodes = numa_nodes::validated_nodes(run, &plan)?;
+    let compile_grammar = grammars.clone().zip(model.shared_codec()?);
+    let compile_grammar =
+        compile_grammar.map(|(grammars, codec)| grammar_compiler(grammars, codec));
+    let prompt_cache = prompt_store_config(run, model, &plan)?;
+    let memory_nodes = numa_nodes::validated_nodes(run, &plan)?;
     let select_text = kv_select::calibration_tokens(run, model)?;
     let launch = hardware.launch_options(model.weights.clone());
     let quiet = run.verbosity == Verbosity::Quiet;
     let launch = LaunchOptions {
         staged,
         grammars,
-        prompt_cache: prompts,
-        memory_nodes: nodes,
+        prompt_cache,
+        memory_nodes,
         select_text,
         quiet,
         ..launch
@@ -170,24 +171,24 @@ fn start_engine(
     let reporter = Arc::new(ProgressReporter::start("starting", run.verbosity));
     let starting = Arc::downgrade(&reporter);
     let signals = interrupt.clone();
-    let loading = Box::new(move |done, total| {
+    let on_load_progress = Box::new(move |done, total| {
         if let Some(reporter) = starting.upgrade() {
             report_loading(&reporter, done, total);
         }
         !signals.is_requested()
     });
     let print = Box::new(|sentence: &str| eprintln!("{sentence}"));
-    let step = config.step;
+    let step_time = config.step;
     let policy = config.hybrid.map_or(SchedulingPolicy::GpuOnly, |owners| owners.policy);
     let costs = None;
     let options = ServingOptions {
         plan,
         launch,
-        compile_grammar: forms,
+        compile_grammar,
         policy,
         costs,
-        step_time: step,
-        on_load_progress: loading,
+        step_time,
+        on_load_progress,
         log: print,
     };
     let engine = ServingEngine::start(options)?;

@@ -147,8 +147,8 @@ impl TextCodec for ProcessCodec {
     }
 
     fn stream(&self, context: &TextContext) -> Box<dyn TextStream + '_> {
-        let (growing, context) = (GrowingTokens::default(), Some(context.clone()));
-        Box::new(ProcessStream { codec: self, context, tokens: growing })
+        let (tokens, context) = (GrowingTokens::default(), Some(context.clone()));
+        Box::new(ProcessStream { codec: self, context, tokens })
     }
 }
 

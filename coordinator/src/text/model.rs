@@ -51,8 +51,8 @@ impl ModelText {
         let (template, tools_template) =
             (template(&config.chat_template)?, template(&config.tools_template)?);
         let token = |text: &Option<String>| tokenizer.token_id(text.as_deref()?);
-        let ends = (token(&config.bos_token), token(&config.eos_token));
-        Ok(ModelText { tokenizer, template, tools_template, boundary_tokens: ends })
+        let boundary_tokens = (token(&config.bos_token), token(&config.eos_token));
+        Ok(ModelText { tokenizer, template, tools_template, boundary_tokens })
     }
 
     /// Returns the token ids of a raw prompt of at most `max_tokens` tokens.
@@ -98,21 +98,16 @@ impl ModelText {
         let Some(template) = with_tools.or(self.template.as_ref()) else {
             anyhow::bail!("this model has no chat template; specify a prompt instead of messages")
         };
-        let Conversation {
-            turns,
-            tools,
-            variables,
-            continues_last_turn: continues,
-            omits_generation_prompt,
-        } = chat;
-        let message = |ChatTurn { role, content, extra_fields: more }| {
-            ChatMessage::new(role, content, more)
+        let Conversation { turns, tools, variables, continues_last_turn, omits_generation_prompt } =
+            chat;
+        let message = |ChatTurn { role, content, extra_fields }| {
+            ChatMessage::new(role, content, extra_fields)
                 .with_reasoning_for(template)
                 .with_role_for(template)
         };
         let messages: Vec<ChatMessage> = turns.into_iter().map(message).collect();
         let now = UNIX_EPOCH + Duration::from_secs(now_s);
-        let rendered = if continues {
+        let rendered = if continues_last_turn {
             template.render_continued(&messages, &tools, &variables, now)?
         } else if omits_generation_prompt {
             template.render_without_generation_prompt(&messages, &tools, &variables, now)?

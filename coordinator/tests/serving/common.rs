@@ -166,16 +166,12 @@ pub fn start_storing(
     map: &DeviceMap,
     dtype: Dtype,
     kept: KvLayout,
-    prompts: Option<PrefixStoreConfig>,
-    tell: Box<dyn Fn(&str) + Send>,
+    prompt_cache: Option<PrefixStoreConfig>,
+    log: Box<dyn Fn(&str) + Send>,
 ) -> ServingEngine {
     let options = ServingOptions {
         plan: plan(map, dtype, Some(kept)),
-        launch: LaunchOptions {
-            grammars: Some(grammars(Vec::new())),
-            prompt_cache: prompts,
-            ..launch()
-        },
+        launch: LaunchOptions { grammars: Some(grammars(Vec::new())), prompt_cache, ..launch() },
         compile_grammar: Some(Arc::new(|grammar: &Grammar| {
             grammars(Vec::new()).encode(grammar.clone(), spelled)
         })),
@@ -188,7 +184,7 @@ pub fn start_storing(
         costs: matches!(kept, KvLayout::SlowHost(_)).then(slow_host),
         step_time: StepTime::Target(Duration::from_millis(2)),
         on_load_progress: Box::new(|_, _| true),
-        log: tell,
+        log,
     };
     ServingEngine::start(options).expect("it starts")
 }

@@ -260,9 +260,8 @@ impl<T: AttentionTasks> Call<'_, T> {
         let results_at = before_results(&kernels.limits);
         kernels.run_attention(items.len(), positions * self.position_bytes(), &|task, thread| {
             let (item, all) = (&items[task], self.chunks(&items[task]));
-            let at = SharedPointer(self.per_thread.for_thread(thread).wrapping_add(results_at));
-            let results =
-                ChunkResultsLayout { base: at, first_chunk: all.start, chunks: all.len() };
+            let base = SharedPointer(self.per_thread.for_thread(thread).wrapping_add(results_at));
+            let results = ChunkResultsLayout { base, first_chunk: all.start, chunks: all.len() };
             let mut part = self.first_part(item);
             while let Some(this) = part {
                 let next = self.next_part(item, this);
@@ -344,8 +343,8 @@ impl<T: AttentionTasks> Call<'_, T> {
         let shared = SharedPointer(kernels.attention.results.as_mut_ptr());
         let results = |item: &BlockItem| {
             let chunks = self.chunks(item);
-            let at = SharedPointer(shared.pointer().wrapping_add(item.results_offset));
-            ChunkResultsLayout { base: at, first_chunk: chunks.start, chunks: chunks.len() }
+            let base = SharedPointer(shared.pointer().wrapping_add(item.results_offset));
+            ChunkResultsLayout { base, first_chunk: chunks.start, chunks: chunks.len() }
         };
         let of = |ItemChunk { item, chunk }: &ItemChunk| {
             let chunk = *chunk as usize;
@@ -366,7 +365,7 @@ impl<T: AttentionTasks> Call<'_, T> {
 
     fn run(
         &self,
-        (item, part, finishes): (&BlockItem, BlockPart, bool),
+        (item, part, is_last): (&BlockItem, BlockPart, bool),
         next: Option<(&BlockItem, BlockPart)>,
         results: ChunkResultsLayout,
         thread: usize,
@@ -380,7 +379,7 @@ impl<T: AttentionTasks> Call<'_, T> {
             steps: self.steps,
             tensors: self.tensors,
             part,
-            is_last: finishes,
+            is_last,
             next: next.map(|(item, part)| (self.units[item.unit as usize], item.rows(), part)),
             scratch: self.per_thread.for_thread(thread),
             results,

@@ -262,10 +262,10 @@ impl<T: Number> BlockTask<'_, T> {
     /// Returns the location of the results of a chunk.
     #[inline(always)]
     pub(super) fn results(&self, queries: usize, chunk: usize) -> ChunkResults {
-        let ChunkResultsLayout { base: at, first_chunk, chunks } = self.results;
+        let ChunkResultsLayout { base, first_chunk, chunks } = self.results;
         let head = queries * head_stride(self.shape.head_dim);
         let index = chunk.wrapping_sub(first_chunk);
-        let heads = at.pointer();
+        let heads = base.pointer();
         let factors = heads.wrapping_add(chunks * head);
         let sums = factors.wrapping_add(chunks * queries);
         ChunkResults {

@@ -51,8 +51,8 @@ impl Prefetcher {
     /// Prefetches all of `lines`, then all of `then`, within `steps` steps, as far as one burst per
     /// step permits.
     #[inline(always)]
-    pub(super) fn with_following(lines: Lines, then: Lines, steps: usize) -> Self {
-        let bursts = lines.bursts() + then.bursts();
+    pub(super) fn with_following(lines: Lines, following: Lines, steps: usize) -> Self {
+        let bursts = lines.bursts() + following.bursts();
         let pause = steps.checked_div(bursts).map_or(usize::MAX, |pause| pause.max(1));
         let mut prefetcher = Prefetcher {
             at: lines.at,
@@ -62,7 +62,7 @@ impl Prefetcher {
             jump: 0,
             wait: pause,
             pause,
-            following: then,
+            following,
         };
         prefetcher.begin(lines);
         if prefetcher.remaining == 0 {

@@ -105,11 +105,11 @@ impl<'a> Setting<'a> {
         let everything = Placement::from_policy(Policy::GpuOnly);
         let whole = self.request(&everything);
         let cut = PlacementRequest { max_prompt: self.searched_prompt(), ..whole };
-        let homes = cut.default_tiers(self.batches, self.batch_size).map_err(sentence)?;
+        let tiers = cut.default_tiers(self.batches, self.batch_size).map_err(sentence)?;
         let request = &PlacementRequest { max_prompt: prompt, ..whole };
         let (batches, pricing) = (self.batches, &self.machine);
         let has_small_streams = false;
-        then(&Estimator { request, batches, batch_size, pricing, tiers: homes, has_small_streams })
+        then(&Estimator { request, batches, batch_size, pricing, tiers, has_small_streams })
     }
 
     fn request<'b>(&'b self, placement: &'b Placement) -> PlacementRequest<'b> {
@@ -139,9 +139,9 @@ impl<'a> Setting<'a> {
         let placement = self.near()?;
         let resident = placement.residency.layers.len();
         let layers = if self.scenario.far { self.config.num_layers - resident } else { 0 };
-        let mut far = SlowTierLayers::NONE;
-        far.layers[0] = layers;
-        Ok(Placement { slow_tier: far, ..placement })
+        let mut slow_tier = SlowTierLayers::NONE;
+        slow_tier.layers[0] = layers;
+        Ok(Placement { slow_tier, ..placement })
     }
 
     /// Returns the placement with everything on the host in its nearest memory.

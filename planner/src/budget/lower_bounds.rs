@@ -96,9 +96,9 @@ impl PlacementRequest<'_> {
             &self.map(tiers),
             SlowTierWeights::Streamed,
         );
-        let (far, bytes) = movable.max_layers(self.limits.slow_tier_bytes);
+        let (slow_tier, bytes) = movable.max_layers(self.limits.slow_tier_bytes);
         let is_enough = bytes >= self.missing_host_bytes(batches, batch_size);
-        (is_enough && bytes > 0).then(|| Placement { slow_tier: far, ..self.placement.clone() })
+        (is_enough && bytes > 0).then(|| Placement { slow_tier, ..self.placement.clone() })
     }
 
     /// Estimates the weights in additional memories of the placement, before memory has determined

@@ -196,13 +196,13 @@ impl PlacementRequest<'_> {
     ) -> Result<Option<MemoryFit>, PlanError> {
         let usual = self.shape(batches, batch_size);
         let best_fit = self.best_fit(batches, batch_size)?;
-        Ok(best_fit.map(|FitCandidate { map, shape, slow_tier: far, staged, .. }| MemoryFit {
+        Ok(best_fit.map(|FitCandidate { map, shape, slow_tier, staged, .. }| MemoryFit {
             prefill: PrefillFit {
                 prefill_hidden: map.prefill_hidden,
                 has_small_streams: shape.micro_sequences != usual.micro_sequences
                     || (shape.is_chunked() && shape.prefill_chunk != usual.prefill_chunk),
             },
-            slow_tier: far,
+            slow_tier,
             staged,
         }))
     }

@@ -110,11 +110,11 @@ impl SlowTierShares {
         placement: &Placement,
         bytes: u64,
     ) -> SlowTierShares {
-        let Placement { policy, residency, slow_tier: far, .. } = placement;
+        let Placement { policy, residency, slow_tier, .. } = placement;
         let layers = config.num_layers.saturating_sub(residency.layers.len());
-        if !far.is_none() {
-            let share = far.count() as f64 / layers.max(1) as f64;
-            let cpu = if far.weights == SlowTierWeights::All { share } else { 0.0 };
+        if !slow_tier.is_none() {
+            let share = slow_tier.count() as f64 / layers.max(1) as f64;
+            let cpu = if slow_tier.weights == SlowTierWeights::All { share } else { 0.0 };
             return SlowTierShares { gpu: share, cpu };
         }
         let list = leading_list(config, policy.chunking()).into_iter().enumerate();

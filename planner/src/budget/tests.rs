@@ -222,9 +222,9 @@ fn as_few_layers_as_fit_live_in_further_memories() {
         let placement = &Placement::from_policy(policy);
         let case = Case { config, placement, storage: None };
         let needed = case.unread_bytes();
-        let plan = |missing: u64, far_bytes: [u64; 2]| {
+        let plan = |missing: u64, slow_tier_bytes: [u64; 2]| {
             case.with(needed - missing, |request| {
-                let limits = MemoryLimits { slow_tier_bytes: far_bytes, ..*request.limits };
+                let limits = MemoryLimits { slow_tier_bytes, ..*request.limits };
                 PlacementRequest { limits: &limits, ..*request }.plan(2, 8)
             })
         };

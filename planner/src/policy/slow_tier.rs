@@ -119,8 +119,8 @@ mod tests {
         config.num_layers = 4;
         let split = Policy::TwoSplit { split: Split { start: 8, end: 11 }, chunking: None };
         let far_of = |weights| {
-            let far = SlowTierLayers { layers: [4, 0], weights };
-            let placement = Placement { slow_tier: far, ..Placement::from_policy(split) };
+            let slow_tier = SlowTierLayers { layers: [4, 0], weights };
+            let placement = Placement { slow_tier, ..Placement::from_policy(split) };
             let map = placement.map(&config, false, HOMES);
             assert_eq!(map.slow_tier_count(), 1);
             let is_moved = |home: &MemoryId| *home == MemoryId::slow_tier(0);

@@ -100,9 +100,9 @@ impl StagedMatrices {
     #[must_use]
     pub fn scaled(&self, from_layers: usize, to_layers: usize) -> StagedMatrices {
         let scaled = |count: usize| (count * to_layers + from_layers / 2) / from_layers.max(1);
-        let (all, partly) =
+        let (all, partial_layers) =
             (scaled(self.layers + self.partial_layers), scaled(self.partial_layers));
-        StagedMatrices { layers: all - partly, partial_layers: partly, ..self.clone() }
+        StagedMatrices { layers: all - partial_layers, partial_layers, ..self.clone() }
     }
 }
 
@@ -118,15 +118,16 @@ mod tests {
 
     #[test]
     fn layers_that_are_read_are_far_apart() {
-        let staged = |layers, partly| StagedMatrices {
+        let staged = |layers, partial_layers| StagedMatrices {
             layers,
-            partial_layers: partly,
+            partial_layers,
             ops: vec![Op::Fc0],
             outer: false,
         };
-        let of = |layers, partly| {
-            let StagedLayers { whole, partly } = staged(layers, partly).select_layers(12);
-            (whole, partly)
+        let of = |layers, partial_layers| {
+            let StagedLayers { whole, partly: partial_layers } =
+                staged(layers, partial_layers).select_layers(12);
+            (whole, partial_layers)
         };
         assert_eq!(of(2, 1), (vec![2, 10], vec![6]));
         assert_eq!(of(0, 12), (vec![], (0..12).collect()));

@@ -201,9 +201,9 @@ fn what_a_placement_leaves_open_goes_together() {
 #[test]
 fn every_weight_has_one_home_whatever_is_read() {
     let config = config();
-    let staged = |layers, partly, ops: &[Op]| StagedMatrices {
+    let staged = |layers, partial_layers, ops: &[Op]| StagedMatrices {
         layers,
-        partial_layers: partly,
+        partial_layers,
         ops: ops.into(),
         outer: true,
     };

@@ -161,8 +161,8 @@ pub fn evaluate_placement(
     let request = &PlacementRequest { placement, ..*request };
     let memory_fit = request.memory_fit(batches, batch_size)?;
     let placement = &match memory_fit {
-        Some(MemoryFit { slow_tier: far, staged, .. }) => {
-            Placement { slow_tier: far, staged, ..placement.clone() }
+        Some(MemoryFit { slow_tier, staged, .. }) => {
+            Placement { slow_tier, staged, ..placement.clone() }
         }
         None => placement.clone(),
     };

@@ -61,34 +61,31 @@ pub(super) fn evaluate_placements(
     let mut kinds: Vec<(PolicyName, Option<Chunking>)> = Vec::new();
     let mut of_kind: HashMap<(PolicyName, Option<Chunking>), Vec<BoundedPlacement>> =
         HashMap::new();
-    for one in placements {
-        let prefill_fit = PrefillFit { prefill_hidden, has_small_streams: one.has_small_streams };
-        let prefill_ns = search.prefills.ns(&one.placement, prefill_fit)?;
-        let bound = space.bound(&one.placement);
+    for placement in placements {
+        let prefill_fit =
+            PrefillFit { prefill_hidden, has_small_streams: placement.has_small_streams };
+        let prefill_ns = search.prefills.ns(&placement.placement, prefill_fit)?;
+        let bound = space.bound(&placement.placement);
         let step_ns = bound.map_or(0.0, |bound| bound.lower_bound_ns());
         let min_ns = Estimate { prefill_ns, step_ns }.total_ns(estimator.request.max_new);
-        let kind = (one.name, one.placement.policy.chunking());
+        let kind = (placement.name, placement.placement.policy.chunking());
         if !kinds.contains(&kind) {
             kinds.push(kind);
         }
-        of_kind.entry(kind).or_default().push(BoundedPlacement {
-            min_ns,
-            prefill_ns,
-            placement: one,
-        });
+        of_kind.entry(kind).or_default().push(BoundedPlacement { min_ns, prefill_ns, placement });
     }
     let (mut candidates, mut seen): (Vec<Candidate>, Vec<DeviceMap>) = (Vec::new(), Vec::new());
     for kind in kinds {
-        for one in search.best_placements(of_kind.remove(&kind).unwrap_or_default())? {
-            let map = without_policy_name(one.map.clone());
+        for placement in search.best_placements(of_kind.remove(&kind).unwrap_or_default())? {
+            let map = without_policy_name(placement.map.clone());
             if !seen.contains(&map) {
                 seen.push(map);
-                candidates.push(one);
+                candidates.push(placement);
             }
         }
     }
     if effort == SearchEffort::Full {
-        candidates.iter_mut().try_for_each(|one| refine_estimate(estimator, one))?;
+        candidates.iter_mut().try_for_each(|placement| refine_estimate(estimator, placement))?;
     }
     sort_by_total(&mut candidates, estimator.request.max_new);
     Ok(candidates)
@@ -160,15 +157,14 @@ impl Search<'_> {
                 continue;
             }
             seen.push(map);
-            let Some(MemoryFit { prefill, slow_tier: far, staged }) =
-                self.memory_fit(&one.placement)?
+            let Some(MemoryFit { prefill, slow_tier, staged }) = self.memory_fit(&one.placement)?
             else {
                 misfits += 1;
                 continue;
             };
             (estimates, misfits) = (estimates + 1, 0);
             let NamedPlacement { name, placement, .. } = one;
-            let placement = Placement { slow_tier: far, staged, ..placement };
+            let placement = Placement { slow_tier, staged, ..placement };
             let prefill_ns = self.prefills.ns(&placement, prefill)?;
             let step_ns = self.estimator.step_ns(&placement)?;
             let estimate = Estimate { prefill_ns, step_ns };
@@ -194,11 +190,11 @@ impl Search<'_> {
     ) -> Vec<(f64, NamedPlacement)> {
         placements.sort_by(|a, b| a.min_ns.total_cmp(&b.min_ns));
         placements.truncate(self.limits.ordered);
-        let estimated = |BoundedPlacement { prefill_ns, placement: one, .. }| {
-            let bound = self.space.bound(&one.placement);
+        let estimated = |BoundedPlacement { prefill_ns, placement, .. }| {
+            let bound = self.space.bound(&placement.placement);
             let step_ns = bound.map_or(0.0, |bound| bound.estimate_ns());
             let total = Estimate { prefill_ns, step_ns };
-            (total.total_ns(self.estimator.request.max_new), one)
+            (total.total_ns(self.estimator.request.max_new), placement)
         };
         let mut ordered: Vec<_> = placements.into_iter().map(estimated).collect();
         ordered.sort_by(|a, b| a.0.total_cmp(&b.0));

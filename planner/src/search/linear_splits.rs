@@ -71,13 +71,13 @@ fn best_refinement(
     {
         let memory_fit =
             PlacementRequest { placement: &placement, ..*request }.memory_fit(batches, batch_size);
-        let MemoryFit { slow_tier: far, staged, .. } = match memory_fit {
+        let MemoryFit { slow_tier, staged, .. } = match memory_fit {
             Ok(Some(room)) => room,
             // Pieces are not supported with these formats or drives.
             Ok(None) | Err(PlanError::Compile(CompileError::Pieces { .. })) => continue,
             Err(error) => return Err(CostError(error.to_string())),
         };
-        let placement = Placement { slow_tier: far, staged, ..placement };
+        let placement = Placement { slow_tier, staged, ..placement };
         let step_ns = estimator.step_ns(&placement)?;
         let best_ns = best.as_ref().map_or(base.estimate.step_ns, |best| best.estimate.step_ns);
         if step_ns < best_ns {

@@ -105,15 +105,8 @@ impl<'a> PrefillCache<'a> {
         all_resident: bool,
         memory_fit: PrefillFit,
     ) -> Result<f64, CostError> {
-        let Placement {
-            policy,
-            prefill_on_cpu,
-            kv,
-            device_batches,
-            residency,
-            slow_tier: far,
-            staged,
-        } = placement;
+        let Placement { policy, prefill_on_cpu, kv, device_batches, residency, slow_tier, staged } =
+            placement;
         let uses_gpu = uses_gpu(placement);
         let key = PrefillKey {
             policy: match policy {
@@ -129,7 +122,7 @@ impl<'a> PrefillCache<'a> {
             head: residency.head,
             all_resident,
             uses_gpu,
-            slow_tier: if all_resident { SlowTierLayers::NONE } else { *far },
+            slow_tier: if all_resident { SlowTierLayers::NONE } else { *slow_tier },
             staged: staged.clone(),
             memory_fit,
         };
@@ -247,7 +240,7 @@ mod tests {
             let plan = request.plan(2, 32).expect("it fits");
             let said = Estimate::from_plan(&plan, &machine).expect("priced").prefill_ns;
             let (prefill_hidden, has_small_streams) = (plan.map.prefill_hidden, false);
-            let homes = DefaultTiers { kv: MemoryId::DRAM, prefill_hidden };
+            let tiers = DefaultTiers { kv: MemoryId::DRAM, prefill_hidden };
             let pricing: &dyn Pricing = &machine;
             let request = &request;
             let estimator = Estimator {
@@ -255,7 +248,7 @@ mod tests {
                 batches: 2,
                 batch_size: 32,
                 pricing,
-                tiers: homes,
+                tiers,
                 has_small_streams,
             };
             let room = PrefillFit { prefill_hidden, has_small_streams };
@@ -270,9 +263,9 @@ mod tests {
     }
 
     fn cases() -> Vec<(Policy, StagedMatrices, f64)> {
-        let staged = |layers, partly| StagedMatrices {
+        let staged = |layers, partial_layers| StagedMatrices {
             layers,
-            partial_layers: partly,
+            partial_layers,
             ops: vec![Op::Fc0],
             outer: false,
         };

@@ -180,7 +180,7 @@ impl<'a> PlacementSpace<'a> {
     }
 
     fn base_policies(&self, name: PolicyName) -> Result<Vec<BasePolicy>, CostError> {
-        let one = |policy, is_open| vec![BasePolicy { name, policy, is_searched: is_open }];
+        let one = |policy, is_searched| vec![BasePolicy { name, policy, is_searched }];
         Ok(match name {
             PolicyName::CpuOnly => one(Policy::CpuOnly, false),
             PolicyName::GpuOnly => one(Policy::GpuOnly, false),
@@ -283,9 +283,9 @@ impl<'a> PlacementSpace<'a> {
     /// Returns the placement with the weights that the GPU multiplies in additional host memories,
     /// whether the near one has capacity or not: its bandwidth is then available to others.
     fn with_max_slow_tier(&self, one: &NamedPlacement) -> Option<NamedPlacement> {
-        let Estimator { request, tiers: homes, batches, batch_size, .. } = *self.estimator;
+        let Estimator { request, tiers, batches, batch_size, .. } = *self.estimator;
         let request = PlacementRequest { placement: &one.placement, ..*request };
-        let placement = request.with_max_slow_tier(homes, batches, batch_size)?;
+        let placement = request.with_max_slow_tier(tiers, batches, batch_size)?;
         Some(NamedPlacement { placement, ..one.clone() })
     }
 

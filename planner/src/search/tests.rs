@@ -366,10 +366,10 @@ fn prompts_on_the_cpu_are_priced_beside_the_device_that_a_run_uses() {
     let alone = FlatCosts { cpu_ns: 50.0, ..beside };
     let pricing = &EmulatedDevicePricing { alone, beside };
     asked(6, PLENTY, |request| {
-        let (homes, has_small_streams) = (HOMES, false);
+        let (tiers, has_small_streams) = (HOMES, false);
         let (batches, batch_size) = (2, 2);
         let estimator =
-            Estimator { request, batches, batch_size, pricing, tiers: homes, has_small_streams };
+            Estimator { request, batches, batch_size, pricing, tiers, has_small_streams };
         let split = Split { start: 0, end: 0 };
         let policies = [
             Policy::TwoSplit { split, chunking: None },

@@ -170,13 +170,13 @@ fn served(
 }
 
 fn served_lagging(
-    lags: DeferredRows,
+    deferred_rows: DeferredRows,
     policy: SchedulingPolicy,
     of: (&str, &str, u64),
 ) -> ServingResults {
     let (name, model, streamed_bytes) = of;
     let costs = ServingCosts::new(&machine(name), &config(model), Dtype::Bf16, streamed_bytes);
-    let limits = IterationLimits { deferred_rows: lags, ..SMALL };
+    let limits = IterationLimits { deferred_rows, ..SMALL };
     simulate(policy, &many(), &limits, &costs.expect("rates"))
 }
 
@@ -217,11 +217,11 @@ fn rows_that_lag_apart_answer_everything() {
     let mut slow = machine("g5-16xlarge");
     slow.cpu.bf16.attention_gbps /= 50.0;
     let costs = ServingCosts::new(&slow, &config("llama-3.1-8b"), Dtype::Bf16, 0).expect("rates");
-    for lags in [DeferredRows::AnyLayer, DeferredRows::SameLayer] {
-        let limits = IterationLimits { deferred_rows: lags, ..SMALL };
+    for deferred_rows in [DeferredRows::AnyLayer, DeferredRows::SameLayer] {
+        let limits = IterationLimits { deferred_rows, ..SMALL };
         let served = simulate(SchedulingPolicy::Apex, &many(), &limits, &costs);
         let iterations = served.shape_stats(IterationShape::Async).iterations;
-        assert!(iterations > 100 && served.host_tokens > 0, "{lags:?} {iterations}");
+        assert!(iterations > 100 && served.host_tokens > 0, "{deferred_rows:?} {iterations}");
     }
 }
 

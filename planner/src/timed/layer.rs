@@ -54,7 +54,7 @@ impl TableLayer {
                 _ => entries.push((*op, None)),
             }
         }
-        let mut places: Vec<usize> = Vec::with_capacity(named.len());
+        let mut entry_indices: Vec<usize> = Vec::with_capacity(named.len());
         for (row, entry) in table.ops.iter().zip(&named) {
             let name = || row.name.clone();
             let place = entries.iter().position(|other| other == entry);
@@ -63,15 +63,15 @@ impl TableLayer {
                 _ if entry.0 == Op::Scores => TimedError::Chunks { name: name() },
                 _ => TimedError::Unknown { name: name() },
             })?;
-            if places.contains(&place) {
+            if entry_indices.contains(&place) {
                 return Err(TimedError::DuplicateTime { name: name() });
             }
-            if places.last().is_some_and(|last| *last > place) {
+            if entry_indices.last().is_some_and(|last| *last > place) {
                 return Err(TimedError::Order { name: name(), order });
             }
-            places.push(place);
+            entry_indices.push(place);
         }
-        Ok(TableLayer { family, chunking, entries, entry_indices: places })
+        Ok(TableLayer { family, chunking, entries, entry_indices })
     }
 
     /// Returns an interval of the table's rows as an interval of the layer's list.

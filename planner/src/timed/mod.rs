@@ -63,10 +63,10 @@ impl TimedTablePlan {
         if !(1..=GEN_LEN_MAX).contains(&gen_len) {
             return Err(TimedError::GenLen { gen_len });
         }
-        let found = search(table)?;
+        let search_result = search(table)?;
         let layer = TableLayer::parse(table)?;
         check_times(table)?;
-        let candidate = &found.best.candidate;
+        let candidate = &search_result.best.candidate;
         if !candidate.nvme.is_empty() {
             let names = candidate.nvme.iter().map(|op| table.ops[*op].name.as_str());
             return Err(TimedError::Nvme { names: names.collect::<Vec<_>>().join(", ") });
@@ -74,7 +74,7 @@ impl TimedTablePlan {
         let plan = plan(&layer, table.batches, candidate, layers, gen_len)?;
         validate(&plan)?;
         let times = InstructionTimes::new(&plan, &layer, table, candidate.compressed);
-        Ok(TimedTablePlan { plan, times, search_result: found })
+        Ok(TimedTablePlan { plan, times, search_result })
     }
 }
 

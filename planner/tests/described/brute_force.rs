@@ -63,16 +63,18 @@ fn all(case: &PlacementCase) -> Vec<Placement> {
         for (kv, device_batches) in [(MemoryId::DRAM, 0), (MemoryId::DRAM, 1), (MemoryId::VRAM, 0)]
         {
             for residency in &residencies {
-                let of = |far: SlowTierLayers, prefill_on_cpu| Placement {
+                let of = |slow_tier: SlowTierLayers, prefill_on_cpu| Placement {
                     policy,
                     prefill_on_cpu,
                     kv: Some(kv),
                     device_batches,
                     residency: residency.clone(),
-                    slow_tier: far,
+                    slow_tier,
                     staged: StagedMatrices::NONE,
                 };
-                all.extend(fars.iter().flat_map(|far| [of(*far, false), of(*far, true)]));
+                all.extend(
+                    fars.iter().flat_map(|slow_tier| [of(*slow_tier, false), of(*slow_tier, true)]),
+                );
             }
         }
     }

@@ -126,7 +126,7 @@ impl PagePool {
     pub fn record_full(&mut self, kind: u64, pages: &[u32], tokens: &[u32]) {
         assert_eq!(tokens.len(), pages.len() * self.positions as usize, "full pages");
         let (own, others) = pages.split_last().expect("a page is full");
-        let before = others.last().map_or(kind, |page| self.pages[*page as usize].name);
+        let parent = others.last().map_or(kind, |page| self.pages[*page as usize].name);
         let last = &tokens[tokens.len() - self.positions as usize..];
         assert!(self.pages[*own as usize].users > 0, "page {own} is in use");
         if self.is_full(*own) {
@@ -135,14 +135,14 @@ impl PagePool {
         // The page may be indexed by its first tokens.
         self.clear_contents(*own);
         let own_place = *own as usize;
-        if let Some(same) = self.find(before, last) {
+        if let Some(same) = self.find(parent, last) {
             // Two sequences computed the contents concurrently; the first page is kept.
             self.pages[own_place].name = self.pages[same as usize].name;
             return;
         }
         self.pages[own_place].name = self.next_name;
         self.next_name += 1;
-        self.set_contents(*own, PageContents { parent: before, tokens: last.into() });
+        self.set_contents(*own, PageContents { parent, tokens: last.into() });
     }
 
     /// Records the contents of the last page of a sequence while it is not full: its first
@@ -159,11 +159,11 @@ impl PagePool {
         if part.len() < COPIED_POSITIONS_MIN as usize || self.is_full(*own) {
             return;
         }
-        let before = others.last().map_or(kind, |page| self.pages[*page as usize].name);
-        let matches = self.partial_index.get(&hash_part(before, part)).cloned().unwrap_or_default();
+        let parent = others.last().map_or(kind, |page| self.pages[*page as usize].name);
+        let matches = self.partial_index.get(&hash_part(parent, part)).cloned().unwrap_or_default();
         for other in matches {
             let Some(held) = &self.pages[other as usize].contents else { continue };
-            if held.parent != before {
+            if held.parent != parent {
                 continue;
             }
             if held.tokens.starts_with(part) {
@@ -177,7 +177,7 @@ impl PagePool {
             }
         }
         self.clear_contents(*own);
-        self.set_contents(*own, PageContents { parent: before, tokens: part.into() });
+        self.set_contents(*own, PageContents { parent, tokens: part.into() });
     }
 
     /// Returns the page with the longest prefix of the tokens that follow `pages`, which are the
@@ -267,28 +267,27 @@ impl PagePool {
 
     /// Indexes a page without contents by its new contents.
     fn set_contents(&mut self, page: u32, held: PageContents) {
-        let PageContents { parent: before, tokens } = &held;
+        let PageContents { parent, tokens } = &held;
         if tokens.len() == self.positions as usize {
-            self.full_index.entry(hash(*before, tokens)).or_default().push(page);
+            self.full_index.entry(hash(*parent, tokens)).or_default().push(page);
         }
         if self.positions > COPIED_POSITIONS_MIN && tokens.len() >= COPIED_POSITIONS_MIN as usize {
-            self.partial_index.entry(hash_part(*before, tokens)).or_default().push(page);
+            self.partial_index.entry(hash_part(*parent, tokens)).or_default().push(page);
         }
         self.pages[page as usize].contents = Some(held);
     }
 
     /// Removes the contents of a page and its index entries.
     fn clear_contents(&mut self, page: u32) {
-        let Some(PageContents { parent: before, tokens }) =
-            self.pages[page as usize].contents.take()
+        let Some(PageContents { parent, tokens }) = self.pages[page as usize].contents.take()
         else {
             return;
         };
         if tokens.len() == self.positions as usize {
-            remove(&mut self.full_index, hash(before, &tokens), page);
+            remove(&mut self.full_index, hash(parent, &tokens), page);
         }
         if self.positions > COPIED_POSITIONS_MIN && tokens.len() >= COPIED_POSITIONS_MIN as usize {
-            remove(&mut self.partial_index, hash_part(before, &tokens), page);
+            remove(&mut self.partial_index, hash_part(parent, &tokens), page);
         }
     }
 }

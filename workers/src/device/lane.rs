@@ -83,7 +83,7 @@ impl DeviceLane {
             None => None,
         };
         let marks = Marks::new(&context, control.clone())?;
-        let completion = CompletionSetup {
+        let tracker = CompletionSetup {
             lane,
             plan: Arc::clone(&plan),
             context,
@@ -91,19 +91,9 @@ impl DeviceLane {
             trace,
             stall_bounds,
         };
-        let completion = CompletionTracker::start(completion)?.map_err(WorkerError::Thread)?;
+        let tracker = CompletionTracker::start(tracker)?.map_err(WorkerError::Thread)?;
         let table = StepTable::new(control.extra(0, plan.table.words()), &plan);
-        Ok(DeviceLane {
-            tracker: completion,
-            marks,
-            stream,
-            uploads,
-            sampling,
-            plan,
-            view,
-            table,
-            device,
-        })
+        Ok(DeviceLane { tracker, marks, stream, uploads, sampling, plan, view, table, device })
     }
 
     fn enqueue(

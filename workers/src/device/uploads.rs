@@ -60,7 +60,7 @@ impl Uploads {
     /// Returns an error if the driver has no pinned memory left.
     pub(super) fn new(device: &Device) -> Result<Uploads, CudaError> {
         let scratch = device.scratch();
-        let staging = PinnedBuffer::allocate(device.context(), scratch.slots.size_bytes as usize)?;
+        let pinned = PinnedBuffer::allocate(device.context(), scratch.slots.size_bytes as usize)?;
         let slot = |key| {
             let units = DeviceAttentionUnits {
                 pointer: 0,
@@ -71,12 +71,7 @@ impl Uploads {
             };
             (key, Slot { range: scratch.slot(key), filled: None, units, cached: 0 })
         };
-        Ok(Uploads {
-            pinned: staging,
-            slots: scratch.keys().map(slot).collect(),
-            run: 0,
-            grouped: None,
-        })
+        Ok(Uploads { pinned, slots: scratch.keys().map(slot).collect(), run: 0, grouped: None })
     }
 
     /// Begins a new run, which invalidates everything filled before.

@@ -88,7 +88,7 @@ pub(super) fn sample_batch(
         state.store_logprobs(kernels, rows, logits, usize::from(plan.shape.logprobs));
     }
     let eos = plan.config.eos_token_ids.as_slice();
-    let SampleState { tokens, sequences, iteration_planner: iterations, .. } = state;
+    let SampleState { tokens, sequences, iteration_planner, .. } = state;
     if !plan.shape.serves {
         record(table, program, at, eos, |row, _| tokens[row]);
         return;
@@ -97,7 +97,7 @@ pub(super) fn sample_batch(
     if !table.has_owners() {
         list_step(table, usize::from(at.batch), sequences);
     } else if at.stream + 1 == table.program(program).streams {
-        iterations.list(table);
+        iteration_planner.list(table);
     }
 }
 
@@ -137,7 +137,7 @@ impl LogitsRows<'_> {
 impl SampleState {
     /// Draws a token for each row.
     fn draw(&mut self, kernels: &Kernels, rows: LogitsRows<'_>, logits: &[f32], eos: &[u32]) {
-        let SampleState { scratch, draws, tokens, changes, grammar_matchers: walks, .. } = self;
+        let SampleState { scratch, draws, tokens, changes, grammar_matchers, .. } = self;
         let batch = rows.batch();
         draws.clear();
         draws.extend(rows.all().map(|found| match found.is_drawn {
@@ -151,22 +151,22 @@ impl SampleState {
         }
         tokens.clear();
         tokens.resize(draws.len(), 0);
-        if let Some(walks) = walks {
+        if let Some(grammar_matchers) = grammar_matchers {
             let first = |slot: usize| rows.field(slot, Field::Generated) == 0;
             let begin = rows.grammar_rows().filter(|(_, slot, _)| first(*slot));
-            walks.prepare(begin.map(|(_, _, grammar)| grammar), scratch.len());
+            grammar_matchers.prepare(begin.map(|(_, _, grammar)| grammar), scratch.len());
             for (row, slot, grammar) in rows.grammar_rows() {
                 let answer = (rows.field(slot, Field::Arrival), grammar);
-                if walks.ensure_matcher(row, (batch, slot), answer, first(slot)) {
+                if grammar_matchers.ensure_matcher(row, (batch, slot), answer, first(slot)) {
                     // The answer began elsewhere: replay its tokens.
                     let generated = 0..rows.field(slot, Field::Generated) as usize;
                     let tokens = generated.map(|place| rows.table.output(batch, slot, place));
-                    tokens.for_each(|token| walks.accept_token((batch, slot), token));
+                    tokens.for_each(|token| grammar_matchers.accept_token((batch, slot), token));
                 }
-                draws[row].masked = walks.compute_mask(row, (batch, slot));
+                draws[row].masked = grammar_matchers.compute_mask(row, (batch, slot));
             }
         }
-        let masks = walks.as_ref().map_or(&[][..], GrammarMatchers::masks);
+        let masks = grammar_matchers.as_ref().map_or(&[][..], GrammarMatchers::masks);
         kernels.sample_rows(logits, draws, masks, &changes.all, scratch, tokens);
         for (token, found) in tokens.iter_mut().zip(rows.all()) {
             if !found.is_drawn {
@@ -176,9 +176,9 @@ impl SampleState {
                 *token = 0;
             }
         }
-        if let Some(walks) = walks {
+        if let Some(grammar_matchers) = grammar_matchers {
             for (row, slot, _) in rows.grammar_rows().filter(|(row, ..)| tokens[*row] != NO_TOKEN) {
-                walks.accept_token((batch, slot), tokens[row]);
+                grammar_matchers.accept_token((batch, slot), tokens[row]);
             }
         }
     }

@@ -122,9 +122,10 @@ impl IterationPlanner {
                 KvTier::Device => &mut self.device,
                 KvTier::Host => &mut self.host,
             };
-            let (tokens, waited) = (known_tokens(table, slot), get(table, slot, Field::Waited));
+            let (tokens, idle_iterations) =
+                (known_tokens(table, slot), get(table, slot, Field::Waited));
             let layer = get(table, slot, Field::Layer);
-            queue.push(QueuedSequence { id: slot as u32, tokens, layer, idle_iterations: waited });
+            queue.push(QueuedSequence { id: slot as u32, tokens, layer, idle_iterations });
         }
         self.waiting.sort_unstable_by_key(|one| std::cmp::Reverse(age(one.id as usize)));
         for queue in [&mut self.device, &mut self.host] {
@@ -134,13 +135,13 @@ impl IterationPlanner {
 
     /// Applies the decision to the slots.
     fn apply(&mut self, table: &StepTable, iteration: &Iteration, piece: Option<RowSpan>) {
-        let IterationPlanner { waiting, device, host, places, device_extents: seats, .. } = self;
+        let IterationPlanner { waiting, device, host, places, device_extents, .. } = self;
         let places = &places[..];
         let queues = Queues { waiting, device, host, is_late: false };
         let stays = &queues.device[..iteration.decodes];
-        seats.fill(false);
+        device_extents.fill(false);
         for one in stays {
-            seats[get(table, one.id as usize, Field::Allocation) as usize] = true;
+            device_extents[get(table, one.id as usize, Field::Allocation) as usize] = true;
         }
         let program = match iteration.shape {
             // The host attends for pieces other than the first.
@@ -157,13 +158,13 @@ impl IterationPlanner {
         moves_out.for_each(|queued| lists.list_move(queued, ProgramId::MOVE_OUT));
         let with_host = || iteration.with_host(&queues).zip(places);
         for (one, _) in with_host().filter(|(_, place)| **place == HostDecision::MovesIn) {
-            assign_extent(table, one, seats);
+            assign_extent(table, one, device_extents);
             lists.list_move(one, ProgramId::MOVE_IN);
             lists.compute_whole(one, KvTier::Device, 0);
         }
         let prefills = iteration.prefills(&queues).split_at(iteration.device_prefills);
         for one in prefills.0 {
-            assign_extent(table, one, seats);
+            assign_extent(table, one, device_extents);
             lists.compute_whole(one, KvTier::Device, 0);
         }
         for (one, place) in with_host() {

@@ -159,21 +159,21 @@ pub(super) fn sequence(table: &StepTable, batch: usize, slot: usize) -> Sequence
     let field = |field| table.field(batch, slot, field);
     let (prompt, computed) = (field(Field::PromptLen), field(Field::Computed));
     let has_prompt_logprobs = field(Field::PromptLogprobs) > 0 && computed < prompt;
-    let draws = draws_tokens(table, batch, slot);
-    let known = prompt + field(Field::Generated) - u32::from(!draws);
-    let (known, draws) = match table.selects_positions() {
-        true => next_selection_end((prompt, computed), known, draws),
-        false => (known, draws),
+    let samples_token = draws_tokens(table, batch, slot);
+    let num_tokens = prompt + field(Field::Generated) - u32::from(!samples_token);
+    let (num_tokens, samples_token) = match table.selects_positions() {
+        true => next_selection_end((prompt, computed), num_tokens, samples_token),
+        false => (num_tokens, samples_token),
     };
     Sequence {
         slot: slot as u32,
         arrival: field(Field::Arrival),
         // A token from which no other is drawn is not computed.
-        num_tokens: known,
+        num_tokens,
         computed,
         capacity: field(Field::Capacity),
         logits_from: if has_prompt_logprobs { field(Field::LogitsFrom) } else { u32::MAX },
-        samples_token: draws,
+        samples_token,
     }
 }
 

@@ -99,7 +99,7 @@ impl<'a> ServingHarness<'a> {
             let (index, answered) =
                 self.waiting.swap_remove(self.random.next_u32() as usize % (place + 1));
             let placed = PlacedRequest { batch, slot, request: self.requests[index].clone() };
-            let room = self.lanes.plan().shape.max_context;
+            let capacity = self.lanes.plan().shape.max_context;
             let arrival = self.arrivals;
             self.arrivals = self.arrivals.wrapping_add(1);
             offer_sequence(
@@ -108,7 +108,7 @@ impl<'a> ServingHarness<'a> {
                     placed: &placed,
                     generated: &answered,
                     computed: 0,
-                    capacity: room,
+                    capacity,
                     arrival,
                     prompt_logprobs: PromptLogprobsRequest::default(),
                 },

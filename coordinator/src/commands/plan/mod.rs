@@ -32,8 +32,8 @@ pub fn run(request: &PlanRequest, interrupt: &Interrupt) -> anyhow::Result<Exit>
     let answer = match &request.source {
         PlanSource::ThisMachine(run) => this_machine::plan_this_machine(run, request, interrupt)?,
         PlanSource::Tables(path) => tables::plan_table(path, request)?,
-        PlanSource::Machine { machine, workload: described } => {
-            described_machine::plan_described(machine, described, request)?
+        PlanSource::Machine { machine, workload } => {
+            described_machine::plan_described(machine, workload, request)?
         }
         PlanSource::Serving { machine, serving } => {
             serving::plan_serving(machine, serving, request, interrupt)?
@@ -41,8 +41,8 @@ pub fn run(request: &PlanRequest, interrupt: &Interrupt) -> anyhow::Result<Exit>
         PlanSource::MeasuredServer { costs, load } => {
             serving::plan_measured(costs, load, request, interrupt)?
         }
-        PlanSource::Compare { machines, workload: described } => {
-            compare::plan_comparison(machines, described, request, interrupt)?
+        PlanSource::Compare { machines, workload } => {
+            compare::plan_comparison(machines, workload, request, interrupt)?
         }
         PlanSource::Template(template) => templates::template_text(*template).to_owned(),
     };

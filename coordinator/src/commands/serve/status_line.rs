@@ -39,9 +39,9 @@ impl StatusLine {
 
 /// Returns a message like `prompts: 23040 of 100000 tokens computed, about 3 min 20 s remaining`.
 fn format_progress(prompts: &PromptProgress) -> String {
-    let PromptProgress { tokens, computed_tokens: computed, remaining_ms: left_ms } = prompts;
-    let remaining = format_duration(*left_ms as f64 / 1e3);
-    format!("prompts: {computed} of {tokens} tokens computed, about {remaining} left")
+    let PromptProgress { tokens, computed_tokens, remaining_ms } = prompts;
+    let remaining = format_duration(*remaining_ms as f64 / 1e3);
+    format!("prompts: {computed_tokens} of {tokens} tokens computed, about {remaining} left")
 }
 
 #[cfg(test)]
@@ -55,11 +55,11 @@ mod tests {
         let due = |line: &mut StatusLine| {
             line.last = Instant::now().checked_sub(MIN_LINE_INTERVAL).expect("it has run so long");
         };
-        let status = |left_ms| EngineStatus {
+        let status = |remaining_ms| EngineStatus {
             prompt_progress: PromptProgress {
                 tokens: 100_000,
                 computed_tokens: 23_040,
-                remaining_ms: left_ms,
+                remaining_ms,
             },
             ..EngineStatus::new(EngineState::Ready)
         };

@@ -61,9 +61,7 @@ impl TimedPrograms {
         match &request.source {
             TimedSource::Tables { tables, layers } => from_table(tables, *layers, request.gen_len)
                 .with_context(|| format!("the table {}", tables.display())),
-            TimedSource::Machine { machine, workload: described } => {
-                from_machine(machine, described)
-            }
+            TimedSource::Machine { machine, workload } => from_machine(machine, workload),
         }
     }
 
@@ -95,9 +93,9 @@ impl TimedPrograms {
 
 fn from_table(path: &Path, layers: usize, gen_len: u32) -> anyhow::Result<TimedPrograms> {
     let table = OperationTable::from_json(&std::fs::read_to_string(path)?)?;
-    let TimedTablePlan { plan, times, search_result: found } =
+    let TimedTablePlan { plan, times, search_result } =
         TimedTablePlan::from_table(&table, layers, gen_len)?;
-    let origin = TimesOrigin::Table(TableDetails::new(&table, &found));
+    let origin = TimesOrigin::Table(TableDetails::new(&table, &search_result));
     Ok(TimedPrograms { plan, times, slow_motion: 1, origin })
 }
 

@@ -365,8 +365,8 @@ fn take_commands(
     };
     loop {
         match next {
-            Ok(Command::Submit { id, submission, sink: listener }) => {
-                scheduler.submit(id, *submission, listener);
+            Ok(Command::Submit { id, submission, sink }) => {
+                scheduler.submit(id, *submission, sink);
             }
             Ok(Command::Cancel(id)) => scheduler.cancel(table, id),
             Ok(Command::Drain) => current_status.state = EngineState::Draining,

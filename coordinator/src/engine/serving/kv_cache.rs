@@ -159,14 +159,15 @@ impl KvCacheManager {
     pub(super) fn allocate(
         &mut self,
         (batch, growing): (usize, usize),
-        kind: u64,
+        content_kind: u64,
         known: &[u32],
         count: usize,
     ) -> Option<KvAllocation> {
         let Some(pages) = self.batches.get_mut(batch) else {
             return Some(KvAllocation { capacity: self.max_context, ..KvAllocation::default() });
         };
-        let shared = if self.shares_pages { pages.acquire_prefix(kind, known) } else { Vec::new() };
+        let shared =
+            if self.shares_pages { pages.acquire_prefix(content_kind, known) } else { Vec::new() };
         let needed = (count as u32 + 1).div_ceil(pages.positions()).min(self.pages_max);
         let more = needed.saturating_sub(shared.len() as u32);
         let mut allocation = KvAllocation {
@@ -174,7 +175,7 @@ impl KvCacheManager {
             recorded_positions: 0,
             computed: shared.len() as u32 * pages.positions(),
             pages: shared,
-            content_kind: kind,
+            content_kind,
             capacity: 0,
         };
         if pages.available() < more + growing as u32 {
@@ -277,14 +278,14 @@ impl KvCacheManager {
             .batches
             .get_mut(batch)
             .filter(|_| self.shares_pages && self.copies_partial_pages)?;
-        let (from, positions) = pages.find_partial(
+        let (source_page, positions) = pages.find_partial(
             allocation.content_kind,
             &allocation.pages[..allocation.recorded_pages],
             known,
         )?;
-        pages.acquire(from);
+        pages.acquire(source_page);
         Some(PartialPageCopy {
-            source_page: from,
+            source_page,
             target_page: allocation.pages[allocation.recorded_pages],
             positions,
         })

@@ -68,7 +68,7 @@ impl ServingEngine {
         let (commands, received) = channel();
         let (started, ready) = channel();
         let (loop_status, panic_status) = (Arc::clone(&status), Arc::clone(&status));
-        let forms = options.compile_grammar.clone();
+        let compile_grammar = options.compile_grammar.clone();
         // Workers end with the thread that started them.
         let thread = std::thread::Builder::new().name("serving".to_owned()).spawn(move || {
             match EngineLoop::start(options, received, loop_status) {
@@ -94,7 +94,7 @@ impl ServingEngine {
         // A thread that ends without a message has panicked.
         let hybrid_policy = ready.recv().unwrap_or(Err(LaunchError::Panicked))?;
         Ok(ServingEngine {
-            compile_grammar: forms,
+            compile_grammar,
             limits,
             hybrid_policy,
             status,

@@ -99,15 +99,15 @@ impl PrefixCacheIndex {
         if whole <= in_memory || self.is_unresponsive() {
             return found;
         }
-        let mut before = self.store.root_hash(&kind.to_le_bytes());
+        let mut previous = self.store.root_hash(&kind.to_le_bytes());
         let pages = known.chunks_exact(self.page_positions).take(whole);
         for (index, tokens) in pages.enumerate() {
-            let name = before.child(tokens);
+            let name = previous.child(tokens);
             if index >= in_memory {
                 let (index, tokens) = (index as u32, tokens.to_vec());
-                found.push(StoredPage { page: 0, name, previous: before, index, tokens });
+                found.push(StoredPage { page: 0, name, previous, index, tokens });
             }
-            before = name;
+            previous = name;
         }
         found
     }
@@ -215,13 +215,13 @@ impl PrefixCacheIndex {
             let Some(tokens) = pending.tokens.get(from..from + positions) else { return false };
             let held = caches.page_after(pending.batch, pending.last_content, tokens);
             let Some((page, in_memory)) = held else { return !pending.is_ended };
-            let (before, index) = (pending.name, pending.sent_pages as u32);
-            let name = before.child(tokens);
+            let (previous, index) = (pending.name, pending.sent_pages as u32);
+            let name = previous.child(tokens);
             // If the page is stored already, the worker marks it there as used.
             caches.pin(pending.batch, page);
             let number = self.next_message_id();
             self.pending_writes.push(PendingWrite { number, batch: pending.batch, page });
-            let page = StoredPage { page, name, previous: before, index, tokens: tokens.to_vec() };
+            let page = StoredPage { page, name, previous, index, tokens: tokens.to_vec() };
             messages.push(ToWorker::StorePage { number, batch: pending.batch as u16, page });
             (pending.name, pending.last_content) = (name, in_memory);
             pending.sent_pages += 1;

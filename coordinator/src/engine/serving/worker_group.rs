@@ -80,15 +80,15 @@ impl WorkerGroup {
         let cache_worker = plan.topology.workers_of(Role::Cpu).next();
         let is_cache_worker = |worker: &SupervisedWorker| Some(worker.id) == cache_worker;
         let cache_worker = launched.supervisor.workers.iter().position(is_cache_worker);
-        let (counted, looked) = ([0; 5], Instant::now());
+        let (last_counts, checked_at) = ([0; 5], Instant::now());
         Ok(WorkerGroup {
             launched,
             table,
             sampler,
             cache_worker,
             group: None,
-            last_counts: counted,
-            checked_at: looked,
+            last_counts,
+            checked_at,
         })
     }
 

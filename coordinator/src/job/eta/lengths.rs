@@ -55,14 +55,14 @@ impl LengthStats {
     pub(super) fn survival_curve(&self) -> SurvivalCurve {
         let scale = self.scale();
         let mut share = 1.0;
-        let mut reach = vec![share];
+        let mut survival = vec![share];
         for (made, (continued, ended)) in self.continued.iter().zip(&self.ended).enumerate() {
             let (continued, ended) = (f64::from(*continued), f64::from(*ended));
             let hazard = scale.map_or(0.0, |scale| 1.0 / (scale + made as f64));
             share *= 1.0 - (ended + PRIOR_WEIGHT * hazard) / (ended + continued + PRIOR_WEIGHT);
-            reach.push(share);
+            survival.push(share);
         }
-        SurvivalCurve { survival: reach }
+        SurvivalCurve { survival }
     }
 
     /// Returns the `scale` at which a hazard of `1 / (scale + made)` predicts as many ends as were

@@ -159,9 +159,9 @@ impl EtaEstimator {
             full_s + more * (full_s - half_s)
         };
         // The current step began with the last poll.
-        let s = (whole_s - (now_s - self.poll_end_s)).max(0.0);
+        let seconds = (whole_s - (now_s - self.poll_end_s)).max(0.0);
         Some(Eta {
-            seconds: s,
+            seconds,
             is_upper_bound: self.lengths.has_no_ends() && waiting + self.running() > 0,
         })
     }
@@ -226,8 +226,8 @@ impl EtaEstimator {
         };
         let mut ends = BinaryHeap::new();
         for (planned, state) in self.planned.iter().zip(&self.states[..self.next_waiting]) {
-            if let SequenceState::Running { generated: made, .. } = state {
-                ends.push(Reverse(curve.steps_left(*made, planned.max_new, quantile())));
+            if let SequenceState::Running { generated, .. } = state {
+                ends.push(Reverse(curve.steps_left(*generated, planned.max_new, quantile())));
             }
         }
         // If not all waiting sequences are simulated, those that are, are spaced evenly.

@@ -458,14 +458,14 @@ fn progress_counts_tokens() {
 fn last_lines() {
     let summary = |answered, failed: &[usize], not_run, interrupted| {
         let failed_lines = failed.to_vec();
-        let cut_lines = Vec::new();
+        let truncated_lines = Vec::new();
         let answers = answered;
         let resumable = false;
         JobSummary {
             answered,
             answers,
             failed_lines,
-            truncated_lines: cut_lines,
+            truncated_lines,
             not_run,
             interrupted,
             resumable,

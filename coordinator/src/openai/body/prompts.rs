@@ -41,12 +41,8 @@ pub(super) fn read(
             let messages =
                 get_non_null(fields, "messages").ok_or_else(|| missing_field("messages"))?;
             let (turns, variables) = (read_messages(messages, rules)?, read_variables(fields)?);
-            let continues = read_continues(fields, &turns)?;
-            let chat = Conversation {
-                variables,
-                continues_last_turn: continues,
-                ..Conversation::new(turns)
-            };
+            let continues_last_turn = read_continues(fields, &turns)?;
+            let chat = Conversation { variables, continues_last_turn, ..Conversation::new(turns) };
             Ok(vec![RawPrompt::Chat(chat)])
         }
     }

@@ -96,7 +96,7 @@ fn pieces_put_together_are_the_whole() {
         let stop: Vec<String> = (0..numbers.below(3))
             .map(|_| (0..1 + numbers.below(3)).map(|_| words[numbers.below(8) as usize]).collect())
             .collect();
-        let width = numbers.below(3) as usize;
+        let logprobs_per_token = numbers.below(3) as usize;
         // The prompt ends within a character in some cases.
         let before = contexts[numbers.below(5) as usize].as_bytes();
         let cut = before.len() - (numbers.below(4) as usize / 3).min(before.len());
@@ -111,7 +111,7 @@ fn pieces_put_together_are_the_whole() {
             stop: stop.into(),
             min_tokens,
             context,
-            logprobs_per_token: width,
+            logprobs_per_token,
             ..AnswerOptions::default()
         };
         let ends = if numbers.below(2) == 0 { FinishCause::Stop } else { FinishCause::Length };

@@ -36,13 +36,13 @@ impl JobFixture {
     fn run(
         &self,
         mode: OutputMode,
-        shown: ScoreDetails,
+        details: ScoreDetails,
         engine: &Fake,
     ) -> Result<ScoreSummary, JobError> {
         let place = |path: &Path| IoTarget::File(path.to_owned());
         let windows = WindowSizes { context: 8, stride: 4 };
         let (input, output) = (place(&self.input), place(&self.output));
-        let options = ScoreJobOptions { input, output, mode, windows, details: shown };
+        let options = ScoreJobOptions { input, output, mode, windows, details };
         let of_lines = LineOptions {
             limits: ModelLimits { context: 64, vocab_size: 1000, unsupported_tokenizer: None },
             prefix: PrefixToken(Some(1)),

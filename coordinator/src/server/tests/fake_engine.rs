@@ -91,12 +91,12 @@ fn logprobs(token: u32, width: u16) -> Vec<Logprob> {
 }
 
 impl FakeEngine {
-    pub(super) fn start(manner: FakeEngineOptions) -> (Arc<FakeEngine>, JoinHandle<()>) {
+    pub(super) fn start(options: FakeEngineOptions) -> (Arc<FakeEngine>, JoinHandle<()>) {
         let inner = Mutex::new(FakeEngineState {
             state: Some(EngineState::Ready),
             ..FakeEngineState::default()
         });
-        let fake = Arc::new(FakeEngine { options: manner, inner, changed: Condvar::new() });
+        let fake = Arc::new(FakeEngine { options, inner, changed: Condvar::new() });
         let engine = Arc::clone(&fake);
         let thread = std::thread::spawn(move || engine.work());
         (fake, thread)
@@ -250,7 +250,7 @@ impl Engine for FakeEngine {
     fn submit(
         &self,
         submission: GenerationRequest,
-        listener: Box<dyn EventSink>,
+        sink: Box<dyn EventSink>,
     ) -> Result<GenerationId, SubmitError> {
         let mut inner = self.inner();
         match inner.state {
@@ -261,7 +261,7 @@ impl Engine for FakeEngine {
         let id = GenerationId(inner.next);
         inner.next += 1;
         inner.submissions.push(submission.clone());
-        inner.waiting.push_back(FakeSequence { id, submission, sink: listener, made: 0 });
+        inner.waiting.push_back(FakeSequence { id, submission, sink, made: 0 });
         self.changed.notify_all();
         Ok(id)
     }

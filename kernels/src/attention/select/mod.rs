@@ -256,7 +256,7 @@ impl Kernels {
         let mut selected = SelectionCounts::default();
         for wave in units.chunks(selection.seen.len()) {
             self.choose(selection, shape, wave, q, (partial, skew), (caches, position_bytes));
-            let Selection { seen, units, whole, gathered, capacity: room, .. } = selection;
+            let Selection { seen, units, whole, gathered, capacity, .. } = selection;
             units.clear();
             whole.clear();
             for (index, (unit, seen)) in wave.iter().zip(seen.iter()).enumerate() {
@@ -267,7 +267,7 @@ impl Kernels {
                     continue;
                 }
                 selected.attended += u64::from(*seen) + 1;
-                let cache_offset = index * *room * head_dim;
+                let cache_offset = index * *capacity * head_dim;
                 units.push(AttentionUnit { past: *seen, cache_offset, first_page: 0, ..*unit });
             }
             let columns = || {
@@ -280,7 +280,7 @@ impl Kernels {
                 self.attention(shape, units, q, k_fresh, v_fresh, k, v, None, columns());
             }
             if !units.is_empty() {
-                let used = wave.len() * *room * position_bytes;
+                let used = wave.len() * *capacity * position_bytes;
                 let [k, v] =
                     [&gathered[0], &gathered[1]].map(|part| gathered_cache(k_cache, part, used));
                 self.attention(shape, &*units, q, k_fresh, v_fresh, k, v, None, columns());
@@ -299,7 +299,7 @@ impl Kernels {
         (partial, skew): (PartialKeys<'_>, &[f32]),
         (caches, position_bytes): ([&[u8]; 2], usize),
     ) {
-        let Selection { rule, per_thread, seen, gathered, capacity: room, .. } = selection;
+        let Selection { rule, per_thread, seen, gathered, capacity, .. } = selection;
         let wave = Wave {
             variant: self.variant,
             shape,
@@ -314,7 +314,7 @@ impl Kernels {
             gathered: [&gathered[0], &gathered[1]]
                 .map(|part| SharedPointer(part.as_mut_ptr().cast())),
             seen: SharedPointer(seen.as_mut_ptr()),
-            capacity: *room,
+            capacity: *capacity,
         };
         let cached: usize = units.iter().map(|unit| unit.past as usize).sum();
         self.run_attention(

@@ -105,13 +105,13 @@ impl PassPlan {
         routed: &[RoutedExpert],
         (variant, threads): (Variant, usize),
     ) {
-        let PassPlan { groups, parts, packings, single_row_offsets: lone } = self;
+        let PassPlan { groups, parts, packings, single_row_offsets } = self;
         groups.sort(pass.experts, routed);
         parts.clear();
         packings.clear();
-        lone.clear();
+        single_row_offsets.clear();
         if pass.slots_per_row > 1 {
-            lone.resize(routed.len() / pass.slots_per_row, NOT_PACKED);
+            single_row_offsets.resize(routed.len() / pass.slots_per_row, NOT_PACKED);
         }
         let mut packed_end = 0;
         for expert in 0..pass.experts {
@@ -121,7 +121,7 @@ impl PassPlan {
                 let layout = pass.call(expert, rows, pass.x).layout(variant);
                 let row = groups.slots()[first] as usize / pass.slots_per_row;
                 // A row packed alone has the same layout for all its experts.
-                let shared = if rows == 1 { lone.get_mut(row) } else { None };
+                let shared = if rows == 1 { single_row_offsets.get_mut(row) } else { None };
                 let packed_at = shared.as_deref().copied().unwrap_or(NOT_PACKED);
                 let is_packed = packed_at != NOT_PACKED;
                 let packed_at = if is_packed { packed_at } else { packed_end };

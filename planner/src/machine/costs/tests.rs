@@ -71,8 +71,8 @@ impl Case {
             slow_tier_bytes: [1 << 40, 0],
             device_scratch: None,
         };
-        let (kv, far) = (Some(MemoryId::DRAM), self.far);
-        let placement = Placement { kv, slow_tier: far, ..Placement::from_policy(self.policy) };
+        let (kv, slow_tier) = (Some(MemoryId::DRAM), self.far);
+        let placement = Placement { kv, slow_tier, ..Placement::from_policy(self.policy) };
         let request = PlacementRequest {
             config: &config,
             placement: &placement,

@@ -82,8 +82,8 @@ impl Case {
         };
         let (batches, batch_size) = self.batches;
         let has_small_streams = false;
-        let homes = HOMES;
-        then(&Estimator { request, batches, batch_size, pricing, tiers: homes, has_small_streams });
+        let tiers = HOMES;
+        then(&Estimator { request, batches, batch_size, pricing, tiers, has_small_streams });
     }
 }
 

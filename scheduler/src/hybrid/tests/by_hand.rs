@@ -71,8 +71,8 @@ fn prompts_leave_to_the_host_once_the_device_is_full_and_gpu_only_keeps_them() {
 fn a_prompt_that_only_the_host_has_room_for_begins_where_nobody_else_is() {
     // 22 pages; the device has 20.
     let waiting = [queued(0, 86), queued(1, 86)];
-    for lags in DeferredRows::ALL {
-        let limits = IterationLimits { deferred_rows: lags, ..LIMITS };
+    for deferred_rows in DeferredRows::ALL {
+        let limits = IterationLimits { deferred_rows, ..LIMITS };
         let (iteration, _) =
             decided(SchedulingPolicy::Apex, &queues(&waiting, &[], &[]), &limits, &EXACT);
         assert_eq!((iteration.device_prefills, iteration.host_prefills), (0, 1));
@@ -194,10 +194,10 @@ fn rows_apart_finish_their_tokens_before_two_batches() {
 fn no_prompt_begins_before_one_that_waited_too_long() {
     let waiting = [queued(0, 4)];
     let device = [queued(1, 72)];
-    let waits = |waited| [QueuedSequence { idle_iterations: waited, ..queued(2, 60) }];
+    let waits = |idle_iterations| [QueuedSequence { idle_iterations, ..queued(2, 60) }];
     let slow = ExactCosts { host_position_ms: 8.0, ..EXACT };
-    let begins = |waited| {
-        let host = waits(waited);
+    let begins = |idle_iterations| {
+        let host = waits(idle_iterations);
         decided(SchedulingPolicy::Neo, &queues(&waiting, &device, &host), &LIMITS, &slow)
             .0
             .device_prefills

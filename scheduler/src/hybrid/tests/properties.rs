@@ -169,14 +169,14 @@ fn lags() -> impl Strategy<Value = DeferredRows> {
     (0..DeferredRows::ALL.len()).prop_map(|index| DeferredRows::ALL[index])
 }
 
-fn limits(device_pages: u32, host_pages: u32, lags: DeferredRows) -> IterationLimits {
+fn limits(device_pages: u32, host_pages: u32, deferred_rows: DeferredRows) -> IterationLimits {
     IterationLimits {
         rows: 200,
         page_positions: 4,
         device_pages,
         host_pages,
         patience: 40,
-        deferred_rows: lags,
+        deferred_rows,
     }
 }
 

@@ -284,17 +284,18 @@ impl Workers {
         clear_table(&table, plan, u32::MAX, &StepCostCurve::NONE);
         table.set_hybrid_policy(deciding);
         for (placed, arrival) in group.iter().zip(0..) {
-            let (room, said) = (plan.shape.max_context, PromptLogprobsRequest::default());
-            let (answered, computed) = (&[][..], 0);
+            let (capacity, prompt_logprobs) =
+                (plan.shape.max_context, PromptLogprobsRequest::default());
+            let (generated, computed) = (&[][..], 0);
             offer_sequence(
                 &table,
                 &OfferedSequence {
                     placed,
-                    generated: answered,
+                    generated,
                     computed,
-                    capacity: room,
+                    capacity,
                     arrival,
-                    prompt_logprobs: said,
+                    prompt_logprobs,
                 },
             );
         }

@@ -222,11 +222,11 @@ mod tests {
         let at = |index: u64| RING_BYTES + index * OPERAND_BYTES;
         let memory = CaseMemory { x: at(0), out: at(1), scratch: at(2), units: at(3), ring: 0 };
         for case in cases(&memory) {
-            let Case { name: what, rows, bytes, units, runs, .. } = case;
-            assert!(!runs.is_empty(), "{what}, {rows} rows: nothing fits the ring");
-            assert!(runs.iter().flatten().all(|launch| !launch.is_empty()), "{what}");
-            assert!(size_of_val(&*units) as u64 <= OPERAND_BYTES, "{what}");
-            assert!(bytes <= RING_BYTES + 2 * OPERAND_BYTES, "{what}");
+            let Case { name, rows, bytes, units, runs, .. } = case;
+            assert!(!runs.is_empty(), "{name}, {rows} rows: nothing fits the ring");
+            assert!(runs.iter().flatten().all(|launch| !launch.is_empty()), "{name}");
+            assert!(size_of_val(&*units) as u64 <= OPERAND_BYTES, "{name}");
+            assert!(bytes <= RING_BYTES + 2 * OPERAND_BYTES, "{name}");
         }
     }
 }

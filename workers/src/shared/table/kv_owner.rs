@@ -119,11 +119,13 @@ impl StepTable {
             device_pages,
             host_pages,
             patience,
-            deferred_rows: lags,
+            deferred_rows,
             ..
         } = *limits;
-        let lags = DeferredRows::ALL.iter().position(|other| *other == lags).unwrap_or(0) as u32;
-        let words = [place as u32, page_positions, device_pages, host_pages, patience, lags];
+        let deferred_rows =
+            DeferredRows::ALL.iter().position(|other| *other == deferred_rows).unwrap_or(0) as u32;
+        let words =
+            [place as u32, page_positions, device_pages, host_pages, patience, deferred_rows];
         words.into_iter().enumerate().for_each(|(offset, word)| store(offset, word));
         let costs = costs.words().into_iter().enumerate();
         costs.for_each(|(place, word)| store(COSTS_OFFSET + place, word));

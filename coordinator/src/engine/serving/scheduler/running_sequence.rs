@@ -59,8 +59,8 @@ impl RunningSequence {
         let computed = going.request.prompt.len() - usize::from(going.request.max_new == 0);
         status.prompt_tokens += computed as u64 - u64::from(cached_tokens);
         status.cached_tokens += u64::from(cached_tokens);
-        let waited = going.queue_time;
-        going.send(EngineEvent::Prompt { cached_tokens, queue_time: waited, logprobs });
+        let queue_time = going.queue_time;
+        going.send(EngineEvent::Prompt { cached_tokens, queue_time, logprobs });
     }
 
     /// Returns the reason why a sequence in an [`Ended`] slot has ended by itself; `None` if it was
