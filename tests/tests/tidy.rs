@@ -22,7 +22,7 @@ const LINE_COLUMNS_MAX: usize = 100;
 
 /// Lines that may be longer: data as it stands in a file or on a command line. The number only ever
 /// shrinks.
-const LONG_LINES: usize = 53;
+const LONG_LINES: usize = 49;
 
 /// Lines of a function.
 const FUNCTION_LINES_MAX: usize = 70;
@@ -33,7 +33,6 @@ const LONGER_FUNCTIONS: &[(&str, &str, usize)] = &[
     ("kernels/src/attention/values.rs", "run", 74),
     ("program/src/compile/sync.rs", "needs", 75),
     ("kernels/src/linear/direct.rs", "run", 79),
-    ("model/src/config_json/tests.rs", "other_refusals", 90),
     ("coordinator/src/report/table.rs", "render", 80),
     ("coordinator/src/job/resume.rs", "from_output", 95),
 ];

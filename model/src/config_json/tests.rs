@@ -313,96 +313,94 @@ fn a_field_that_is_not_understood_is_refused_by_name() {
     assert!(sentence.starts_with("config.json has is_encoder_decoder = true"), "{sentence}");
 }
 
+/// Base, changes to it, and the error of the configuration.
+const OTHER_REFUSALS: &[(&str, &str, &str)] = &[
+    (
+        LLAMA,
+        r#"{"hidden_size": null}"#,
+        "config.json has no hidden_size, which this architecture requires",
+    ),
+    (
+        LLAMA,
+        r#"{"vocab_size": 0}"#,
+        "config.json has vocab_size = 0, but a whole number from 1 to 2^31 is required",
+    ),
+    (
+        LLAMA,
+        r#"{"num_hidden_layers": "two"}"#,
+        "config.json has num_hidden_layers = \"two\", but a whole number from 1 to 2^31 is \
+         required",
+    ),
+    (
+        LLAMA,
+        r#"{"num_hidden_layers": 2147483647}"#,
+        "the configuration has 2147483647 layers; at most 4096 can be run, so it is damaged",
+    ),
+    (
+        LLAMA,
+        r#"{"num_hidden_layers": 65540}"#,
+        "the configuration has 65540 layers; at most 4096 can be run, so it is damaged",
+    ),
+    (
+        LLAMA,
+        r#"{"vocab_size": 2147483647}"#,
+        "the configuration has 2147483647 tokens of the vocabulary; at most 4194304 can be \
+         run, so it is damaged",
+    ),
+    (
+        LLAMA,
+        r#"{"tie_word_embeddings": 1}"#,
+        "config.json has tie_word_embeddings = 1, but true or false is required",
+    ),
+    (LLAMA, r#"{"head_dim": 9}"#, "the head dimension 9 is odd, but rotary positions rotate pairs"),
+    (
+        LLAMA,
+        r#"{"num_attention_heads": 6}"#,
+        "hidden_size 64 is not divisible by num_attention_heads 6",
+    ),
+    (
+        OPT,
+        r#"{"num_attention_heads": 5}"#,
+        "hidden_size 64 is not divisible by num_attention_heads 5",
+    ),
+    (
+        LLAMA,
+        r#"{"num_key_value_heads": 3}"#,
+        "num_attention_heads 8 is not divisible by num_key_value_heads 3",
+    ),
+    (
+        LLAMA,
+        r#"{"hidden_act": "gelu"}"#,
+        "the activation gelu is not supported in this family (supported: silu)",
+    ),
+    (
+        OPT,
+        r#"{"activation_function": "gelu_new"}"#,
+        "the activation gelu_new is not supported in this family (supported: relu, gelu)",
+    ),
+    (
+        LLAMA,
+        r#"{"quantization_config": {"quant_method": "gptq", "bits": 3}}"#,
+        "a checkpoint with quantization_config.bits = 3 is not supported; use the unquantised \
+         checkpoint, one in fp8, mxfp4, AWQ or GPTQ with 4 bits in order, or a GGUF file",
+    ),
+    (
+        LLAMA,
+        r#"{"torch_dtype": "float64"}"#,
+        "a checkpoint stored as float64 is not supported (supported: bfloat16, float16, float32)",
+    ),
+    (
+        LLAMA,
+        r#"{"dtype": "float8_e4m3fn"}"#,
+        "a checkpoint stored as float8_e4m3fn is not supported (supported: bfloat16, float16, \
+         float32)",
+    ),
+];
+
 #[test]
 fn other_refusals() {
-    for (base, changes, sentence) in [
-        (
-            LLAMA,
-            r#"{"hidden_size": null}"#,
-            "config.json has no hidden_size, which this architecture requires",
-        ),
-        (
-            LLAMA,
-            r#"{"vocab_size": 0}"#,
-            "config.json has vocab_size = 0, but a whole number from 1 to 2^31 is required",
-        ),
-        (
-            LLAMA,
-            r#"{"num_hidden_layers": "two"}"#,
-            "config.json has num_hidden_layers = \"two\", but a whole number from 1 to 2^31 is \
-             required",
-        ),
-        (
-            LLAMA,
-            r#"{"num_hidden_layers": 2147483647}"#,
-            "the configuration has 2147483647 layers; at most 4096 can be run, so it is damaged",
-        ),
-        (
-            LLAMA,
-            r#"{"num_hidden_layers": 65540}"#,
-            "the configuration has 65540 layers; at most 4096 can be run, so it is damaged",
-        ),
-        (
-            LLAMA,
-            r#"{"vocab_size": 2147483647}"#,
-            "the configuration has 2147483647 tokens of the vocabulary; at most 4194304 can be \
-             run, so it is damaged",
-        ),
-        (
-            LLAMA,
-            r#"{"tie_word_embeddings": 1}"#,
-            "config.json has tie_word_embeddings = 1, but true or false is required",
-        ),
-        (
-            LLAMA,
-            r#"{"head_dim": 9}"#,
-            "the head dimension 9 is odd, but rotary positions rotate pairs",
-        ),
-        (
-            LLAMA,
-            r#"{"num_attention_heads": 6}"#,
-            "hidden_size 64 is not divisible by num_attention_heads 6",
-        ),
-        (
-            OPT,
-            r#"{"num_attention_heads": 5}"#,
-            "hidden_size 64 is not divisible by num_attention_heads 5",
-        ),
-        (
-            LLAMA,
-            r#"{"num_key_value_heads": 3}"#,
-            "num_attention_heads 8 is not divisible by num_key_value_heads 3",
-        ),
-        (
-            LLAMA,
-            r#"{"hidden_act": "gelu"}"#,
-            "the activation gelu is not supported in this family (supported: silu)",
-        ),
-        (
-            OPT,
-            r#"{"activation_function": "gelu_new"}"#,
-            "the activation gelu_new is not supported in this family (supported: relu, gelu)",
-        ),
-        (
-            LLAMA,
-            r#"{"quantization_config": {"quant_method": "gptq", "bits": 3}}"#,
-            "a checkpoint with quantization_config.bits = 3 is not supported; use the unquantised \
-             checkpoint, one in fp8, mxfp4, AWQ or GPTQ with 4 bits in order, or a GGUF file",
-        ),
-        (
-            LLAMA,
-            r#"{"torch_dtype": "float64"}"#,
-            "a checkpoint stored as float64 is not supported (supported: bfloat16, float16, \
-             float32)",
-        ),
-        (
-            LLAMA,
-            r#"{"dtype": "float8_e4m3fn"}"#,
-            "a checkpoint stored as float8_e4m3fn is not supported (supported: bfloat16, float16, \
-             float32)",
-        ),
-    ] {
-        assert_eq!(refused(base, changes), sentence);
+    for (base, changes, sentence) in OTHER_REFUSALS {
+        assert_eq!(refused(base, changes), *sentence);
     }
 }
 
