@@ -202,7 +202,7 @@ pub enum Moved {
     /// the owner of the chunk.
     Sequences(Kv),
     /// The deferred rows of a value, to or from the buffer that keeps them between two steps
-    /// (`crate::lagging`).
+    /// (`crate::deferred_rows`).
     Deferred(Value),
 }
 

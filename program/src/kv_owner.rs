@@ -30,7 +30,7 @@ pub enum AttentionSide {
     /// The owner of each sequence. Sequences of all streams after the first belong to the host, and
     /// none of them is a whole prompt.
     Owners,
-    /// The device, except for deferred rows, which the host computes (`crate::lagging`).
+    /// The device, except for deferred rows, which the host computes (`crate::deferred_rows`).
     Deferred,
 }
 

@@ -35,8 +35,8 @@ fn either_owner_answers_as_a_batch_job() {
             let is_needed = chunk == "32" || policy == "fastdecode";
             assert!(pipelined > 0.0 || !is_needed, "{policy} {chunk}: the host attends");
             // The measured costs of the machine determine which shapes run.
-            let lagging = metric(&served, "tandem_iterations_async_total");
-            assert!(lagging == 0.0 || ["apex", "auto"].contains(&policy), "{policy} {chunk}");
+            let deferred = metric(&served, "tandem_iterations_async_total");
+            assert!(deferred == 0.0 || ["apex", "auto"].contains(&policy), "{policy} {chunk}");
             moved += metric(&served, "tandem_kv_moves_to_device_total");
             assert_eq!(served.end(), "", "{policy} {chunk}");
         }

@@ -189,7 +189,9 @@ impl WorkerRuntime<'_> {
         while let Err(WaitError::TimedOut { .. }) =
             ended.wait_until(lanes, self.control.poison(), WATCHDOG_INTERVAL)
         {
-            let Some(silence) = pulses.iter().map(|pulse| pulse.silence()).max() else { return };
+            let Some(silence) = pulses.iter().map(|watchdog| watchdog.silence()).max() else {
+                return;
+            };
             if silence > limit {
                 let reason = format!("The drive has not answered for {} s", limit.as_secs_f64());
                 let error = LaneError::Silent { reason };

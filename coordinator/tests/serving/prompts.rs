@@ -96,12 +96,12 @@ fn answers(engine: &ServingEngine, jobs: &[Job]) -> Vec<Answer> {
 
 /// Twenty questions in another process recompute no stored row.
 pub fn a_stored_document_is_computed_once() {
-    let shelf = TestStore::new();
+    let test_store = TestStore::new();
     for (dtype, kv_format, map) in both_dtypes() {
         let questions: Vec<Job> = (0..20).map(question).collect();
         let expected = expected(&map, dtype, &questions);
         let case = format!("{dtype:?} {kv_format:?}");
-        let engine = shelf.start(&map, dtype, PAGES);
+        let engine = test_store.start(&map, dtype, PAGES);
         assert_eq!(answers(&engine, &questions[..1]), expected[..1], "{case}");
         let status = engine.status();
         assert_eq!(
@@ -110,7 +110,7 @@ pub fn a_stored_document_is_computed_once() {
             "{case}: another form's"
         );
         drop(engine);
-        let engine = shelf.start(&map, dtype, PAGES);
+        let engine = test_store.start(&map, dtype, PAGES);
         assert_eq!(answers(&engine, &questions), expected, "{case}");
         wait_until("all is shown", || engine.status().running == 0);
         let status = engine.status();
@@ -122,21 +122,21 @@ pub fn a_stored_document_is_computed_once() {
         assert_eq!(status.cached_tokens, 20 * stored, "{case}");
         assert_eq!(status.prompt_tokens, rows - 20 * stored, "{case}");
     }
-    assert_eq!(shelf.take_warnings(), [""; 0]);
+    assert_eq!(test_store.take_warnings(), [""; 0]);
 }
 
 /// Tests concurrent prompts of every length, few pages and cancellations, with an empty store, a
 /// full one, and one with a small capacity.
 pub fn a_store_changes_no_answer() {
     for (dtype, kv_format, map) in both_dtypes() {
-        let mut shelf = TestStore::new();
+        let mut test_store = TestStore::new();
         let jobs: Vec<Job> = jobs(30).into_iter().chain((0..6).map(question)).collect();
         let expected = expected(&map, dtype, &jobs);
         for (round, pages) in [13, 20, 48, 13].into_iter().enumerate() {
             if round == 3 {
-                shelf.max_bytes = Some(200_000);
+                test_store.max_bytes = Some(200_000);
             }
-            let engine = shelf.start(&map, dtype, KvLayout::Pages(pages));
+            let engine = test_store.start(&map, dtype, KvLayout::Pages(pages));
             let heard: Vec<EventReceiver> = jobs.iter().map(|job| submit(&engine, job)).collect();
             for (index, heard) in heard.into_iter().enumerate() {
                 if index % 5 == round {
@@ -149,19 +149,19 @@ pub fn a_store_changes_no_answer() {
             wait_until("pages are back", || engine.status().kv_positions_used == 0);
             assert!(round == 0 || engine.status().prompt_cache.hits > 0, "{:?}", engine.status());
         }
-        assert_eq!(shelf.take_warnings(), [""; 0]);
+        assert_eq!(test_store.take_warnings(), [""; 0]);
     }
 }
 
 pub fn damaged_pages_are_computed_again() {
     let (dtype, kv_format) = dtypes()[0];
     let map = &maps(kv_format)[0];
-    let shelf = TestStore::new();
+    let test_store = TestStore::new();
     let job = question(1);
     let expected = expected(map, dtype, std::slice::from_ref(&job));
     let jobs = std::slice::from_ref(&job);
-    assert_eq!(answers(&shelf.start(map, dtype, PAGES), jobs), expected);
-    let pages = shelf.files("kv");
+    assert_eq!(answers(&test_store.start(map, dtype, PAGES), jobs), expected);
+    let pages = test_store.files("kv");
     assert_eq!(pages.len(), job.prompt.len() / PAGE);
     let mut refused = 0;
     for path in &pages {
@@ -169,21 +169,21 @@ pub fn damaged_pages_are_computed_again() {
         let place = bytes.len() - 700;
         bytes[place] ^= 4;
         std::fs::write(path, bytes).expect("room");
-        let engine = shelf.start(map, dtype, PAGES);
+        let engine = test_store.start(map, dtype, PAGES);
         assert_eq!(answers(&engine, jobs), expected);
         refused += engine.status().prompt_cache.unusable_pages;
         drop(engine);
-        let told = shelf.take_warnings();
+        let told = test_store.take_warnings();
         let [sentence] = &told[..] else { panic!("{told:?}") };
         let name = path.file_name().expect("a name").to_string_lossy();
         assert!(sentence.contains(&*name) && sentence.contains("damaged"), "{sentence}");
     }
     assert_eq!(refused, pages.len() as u64);
-    let engine = shelf.start(map, dtype, PAGES);
+    let engine = test_store.start(map, dtype, PAGES);
     assert_eq!(answers(&engine, jobs), expected);
     let status = engine.status();
     assert_eq!(status.prompt_cache.tokens as usize, pages.len() * PAGE, "all were written again");
-    assert_eq!(shelf.take_warnings(), [""; 0]);
+    assert_eq!(test_store.take_warnings(), [""; 0]);
 }
 
 /// Tests a capacity below the size of a page, and a directory that can no longer be written.
@@ -192,25 +192,25 @@ pub fn a_store_without_room_is_done_without() {
     let map = &maps(kv_format)[0];
     let questions: Vec<Job> = (0..6).map(question).collect();
     let expected = expected(map, dtype, &questions);
-    let mut shelf = TestStore::new();
-    shelf.max_bytes = Some(1000);
-    let engine = shelf.start(map, dtype, PAGES);
+    let mut test_store = TestStore::new();
+    test_store.max_bytes = Some(1000);
+    let engine = test_store.start(map, dtype, PAGES);
     assert_eq!(answers(&engine, &questions), expected);
     drop(engine);
-    let told = shelf.take_warnings();
+    let told = test_store.take_warnings();
     let [sentence] = &told[..] else { panic!("told once: {told:?}") };
     assert!(sentence.contains("raise its limit"), "{sentence}");
-    shelf.max_bytes = None;
-    let engine = shelf.start(map, dtype, PAGES);
-    std::fs::remove_dir_all(shelf.folder.path()).expect("it is there");
-    std::fs::write(shelf.folder.path(), "a file").expect("room");
+    test_store.max_bytes = None;
+    let engine = test_store.start(map, dtype, PAGES);
+    std::fs::remove_dir_all(test_store.folder.path()).expect("it is there");
+    std::fs::write(test_store.folder.path(), "a file").expect("room");
     assert_eq!(answers(&engine, &questions), expected);
     drop(engine);
-    let told = shelf.take_warnings();
+    let told = test_store.take_warnings();
     let [sentence] = &told[..] else { panic!("told once: {told:?}") };
     assert!(sentence.contains("prompts are not stored for a minute"), "{sentence}");
-    std::fs::remove_file(shelf.folder.path()).expect("it is there");
-    std::fs::create_dir(shelf.folder.path()).expect("room");
+    std::fs::remove_file(test_store.folder.path()).expect("it is there");
+    std::fs::create_dir(test_store.folder.path()).expect("room");
 }
 
 pub fn a_worker_lost_while_it_stores() {
@@ -224,9 +224,9 @@ pub fn a_worker_lost_while_it_stores() {
         })
         .collect();
     let expected = expected(map, dtype, &questions);
-    let shelf = TestStore::new();
+    let test_store = TestStore::new();
     for seed in 0..8 {
-        let engine = shelf.start(map, dtype, PAGES);
+        let engine = test_store.start(map, dtype, PAGES);
         let mut random = ChaCha8Rng::seed_from_u64(seed);
         let heard: Vec<EventReceiver> = questions.iter().map(|job| submit(&engine, job)).collect();
         std::thread::sleep(std::time::Duration::from_micros(u64::from(random.next_u32() % 40_000)));
@@ -236,10 +236,10 @@ pub fn a_worker_lost_while_it_stores() {
         let found: Vec<Answer> = heard.into_iter().map(|heard| heard.answer(WATCHDOG)).collect();
         assert_eq!(found, expected, "seed {seed}");
         drop(engine);
-        drop(shelf.start(map, dtype, PAGES));
-        assert_eq!(shelf.files("tmp").len(), 0, "seed {seed}: who starts again removes it");
+        drop(test_store.start(map, dtype, PAGES));
+        assert_eq!(test_store.files("tmp").len(), 0, "seed {seed}: who starts again removes it");
     }
-    let engine = shelf.start(map, dtype, PAGES);
+    let engine = test_store.start(map, dtype, PAGES);
     assert_eq!(answers(&engine, &questions), expected);
     assert_eq!(engine.status().prompt_cache.unusable_pages, 0, "none is torn");
     // Requests that are cancelled before their prefix is read get no event.

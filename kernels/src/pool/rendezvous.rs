@@ -70,12 +70,13 @@ impl Rendezvous {
     /// Creates a rendezvous for `threads` threads, including the caller.
     pub(super) fn new(threads: usize) -> Rendezvous {
         assert!(threads <= THREADS_MAX, "a pool has at most {THREADS_MAX} threads");
-        let seat = || ThreadState { next: AtomicUsize::new(0), parked: AtomicU32::new(AWAKE) };
+        let thread_state =
+            || ThreadState { next: AtomicUsize::new(0), parked: AtomicU32::new(AWAKE) };
         Rendezvous {
             state: AtomicU64::new(0),
             spin_ns: AtomicU64::new(0),
             job: UnsafeCell::new(RunJob { tasks: 0, function: None }),
-            thread_states: (0..threads).map(|_| seat()).collect(),
+            thread_states: (0..threads).map(|_| thread_state()).collect(),
         }
     }
 
@@ -102,8 +103,8 @@ impl Rendezvous {
         let function: Task<'static> = unsafe { std::mem::transmute(function) };
         // SAFETY: the previous run is closed and empty, so no thread reads `job` now.
         self.job.with_mut(|job| unsafe { *job = RunJob { tasks, function: Some(function) } });
-        for (thread, seat) in self.thread_states[..threads].iter().enumerate() {
-            seat.next.store(share_start(tasks, threads, thread), Ordering::Relaxed);
+        for (thread, state) in self.thread_states[..threads].iter().enumerate() {
+            state.next.store(share_start(tasks, threads, thread), Ordering::Relaxed);
         }
         let run = (self.state.load(Ordering::Relaxed) & !(RUN - 1)).wrapping_add(RUN);
         // SYNC POINT: job. No other thread changes the closed and empty state.
@@ -135,11 +136,11 @@ impl Rendezvous {
         // SYNC POINT: sleeper. The state changes before `parked` is read; the fence keeps that
         // order. Together with the fence in `park` one of the two sides sees the other.
         fence(Ordering::SeqCst);
-        for seat in &self.thread_states[1..threads] {
-            if seat.parked.load(Ordering::Relaxed) == PARKED
-                && seat.parked.swap(AWAKE, Ordering::AcqRel) == PARKED
+        for state in &self.thread_states[1..threads] {
+            if state.parked.load(Ordering::Relaxed) == PARKED
+                && state.parked.swap(AWAKE, Ordering::AcqRel) == PARKED
             {
-                futex::wake(&seat.parked, 1);
+                futex::wake(&state.parked, 1);
             }
         }
     }

@@ -13,7 +13,7 @@ use super::schedule::Entry;
 
 impl Emitter<'_, '_> {
     /// Returns true if the host computes attention for an entry's rows and defers them.
-    pub(super) fn lags(&self, entry: &Entry) -> bool {
+    pub(super) fn has_deferred_rows(&self, entry: &Entry) -> bool {
         self.is_lagging() && entry.op.is_attention() && entry.chunk == Some(HOST)
     }
 

@@ -128,7 +128,7 @@ impl<'a, 'b> Emitter<'a, 'b> {
         if is_out && entry.layer.is_some() && !self.is_chunked() {
             self.append_fresh(entry);
         }
-        if self.lags(entry) {
+        if self.has_deferred_rows(entry) {
             self.attend_lagging(entry);
             return;
         }

@@ -177,7 +177,7 @@ impl EngineLoop {
             (Some(_), true) => POLL_INTERVAL,
             (Some(_), false) => Duration::ZERO,
         };
-        let table = self.worker_group.as_ref().map(|crew| &crew.table);
+        let table = self.worker_group.as_ref().map(|group| &group.table);
         if take_commands(
             &self.commands,
             (&mut self.scheduler, table),

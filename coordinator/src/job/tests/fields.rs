@@ -202,19 +202,19 @@ fn what_is_not_implemented_is_left_out_where_that_was_asked_for() {
 
 #[test]
 fn other_columns_of_short_lines_go_into_the_output() {
-    let mut desk = TestJob::new(
+    let mut test_job = TestJob::new(
         b"{\"id\": 7, \"prompt\": [5], \"label\": \
          {\"a\": [1.50]}, \"none\": null, \"max_tokens\": 1}\n{\"prompt\": [6], \"max_tokens\": \
          1}\n",
     );
-    desk.run(&mut EchoEngine::new(2)).expect("runs");
-    let lines = desk.lines();
+    test_job.run(&mut EchoEngine::new(2)).expect("runs");
+    let lines = test_job.lines();
     assert_eq!(Value::from(lines[0].columns.clone()), json!({"id": 7, "label": {"a": [1.5]}}));
     assert!(lines[1].columns.is_empty());
-    let text = String::from_utf8(desk.output()).expect("UTF-8");
+    let text = String::from_utf8(test_job.output()).expect("UTF-8");
     assert_eq!(text.matches("\"columns\"").count(), 1, "{text}");
-    desk.options.mode = OutputMode::Resume;
-    let notes = desk.prepare().expect("its own answers").notes().to_vec();
+    test_job.options.mode = OutputMode::Resume;
+    let notes = test_job.prepare().expect("its own answers").notes().to_vec();
     assert!(notes.len() == 1 && notes[0].ends_with(": id, label."), "{notes:?}");
     // Batch lines have no extra columns: their fields are the protocol's.
     let refused = Reading::lines().read(&batch(object(json!({"label": 1}))));

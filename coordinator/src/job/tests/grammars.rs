@@ -25,8 +25,8 @@ const INPUT: &[u8] = br#"{"prompt": [121, 101, 257], "structured_outputs": {"cho
 {"prompt": [123, 257], "response_format": {"type": "json_object"}}
 "#;
 
-fn endings(desk: &TestJob) -> Vec<(FinishReason, Option<String>)> {
-    let lines = desk.lines().into_iter().map(|line| line.response.expect("an answer"));
+fn endings(test_job: &TestJob) -> Vec<(FinishReason, Option<String>)> {
+    let lines = test_job.lines().into_iter().map(|line| line.response.expect("an answer"));
     let choices = lines.flat_map(|response| response.body.choices);
     choices
         .map(|choice| match choice {
@@ -38,9 +38,9 @@ fn endings(desk: &TestJob) -> Vec<(FinishReason, Option<String>)> {
 
 #[test]
 fn an_answer_that_ends_early_is_an_error() {
-    let desk = TestJob::new(INPUT);
-    let summary = desk.run(&mut EchoEngine::new(2)).unwrap();
-    let endings = endings(&desk);
+    let test_job = TestJob::new(INPUT);
+    let summary = test_job.run(&mut EchoEngine::new(2)).unwrap();
+    let endings = endings(&test_job);
     let reasons: Vec<FinishReason> = endings.iter().map(|(reason, _)| *reason).collect();
     use FinishReason::{Error, Length, Stop};
     assert_eq!(reasons, [Error, Stop, Length, Stop, Error]);
@@ -51,25 +51,25 @@ fn an_answer_that_ends_early_is_an_error() {
     assert!(sentence.contains("not one of the choices"), "{sentence}");
     assert_eq!((summary.answered, summary.failed_lines.as_slice()), (3, &[1, 5][..]));
     assert_eq!(summary.exit(), Exit::PartialFailure);
-    let text = String::from_utf8(desk.output()).unwrap();
+    let text = String::from_utf8(test_job.output()).unwrap();
     assert_eq!(text.matches("\"error\":null").count(), 5, "of the lines, not of whole answers");
 }
 
 #[test]
 fn a_resume_tries_it_again() {
-    let mut desk = TestJob::new(INPUT);
-    desk.run(&mut EchoEngine::new(2)).unwrap();
-    let whole = desk.output();
-    desk.options.mode = OutputMode::Resume;
+    let mut test_job = TestJob::new(INPUT);
+    test_job.run(&mut EchoEngine::new(2)).unwrap();
+    let whole = test_job.output();
+    test_job.options.mode = OutputMode::Resume;
     assert_eq!(
-        desk.prepare().unwrap().resume_summary().as_deref(),
+        test_job.prepare().unwrap().resume_summary().as_deref(),
         Some("3 answers kept, 2 remaining")
     );
     let mut engine = EchoEngine::new(8);
-    let summary = desk.run(&mut engine).unwrap();
+    let summary = test_job.run(&mut engine).unwrap();
     assert_eq!(engine.groups, [2]);
     assert_eq!(summary.failed_lines, [1, 5]);
-    assert_eq!(desk.output(), whole);
+    assert_eq!(test_job.output(), whole);
 }
 
 #[test]

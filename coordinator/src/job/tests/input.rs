@@ -441,7 +441,7 @@ fn text_files_and_chat() {
 #[test]
 fn requests_in_another_wrapping_are_refused_as_a_whole() {
     let array = b" [{\"prompt\": \"a\"},\n {\"prompt\": \"b\"}]\n";
-    let refused = |desk: TestJob| desk.prepare().expect_err("refused");
+    let refused = |test_job: TestJob| test_job.prepare().expect_err("refused");
     assert!(matches!(refused(TestJob::new(array)), JobError::ArrayInput { .. }));
     for name in ["in.jsonl", "in.txt"] {
         let gzip = TestJob::named(name, b"\x1f\x8b\x08\x00and so on");

@@ -11,7 +11,7 @@ fn batch_line(id: usize, body: &Value) -> String {
     format!("{line}\n")
 }
 
-fn desk(bodies: &[Value]) -> TestJob {
+fn test_job(bodies: &[Value]) -> TestJob {
     let lines = bodies.iter().enumerate().map(|(id, body)| batch_line(id, body));
     TestJob::new(lines.collect::<String>().as_bytes())
 }
@@ -19,34 +19,34 @@ fn desk(bodies: &[Value]) -> TestJob {
 #[test]
 fn requests_for_other_models_are_told_of_once() {
     let named = |model: Value| json!({"model": model, "prompt": "a", "max_tokens": 1});
-    let own = desk(&[named(json!("echo")), named(json!("org/echo")), named(json!(null))]);
+    let own = test_job(&[named(json!("echo")), named(json!("org/echo")), named(json!(null))]);
     assert_eq!(own.prepare().expect("prepared").notes(), [""; 0]);
     let mut bodies = vec![named(json!("echo"))];
     bodies.extend((0..3).map(|_| named(json!("gpt-4o\u{1b}[2J"))));
     bodies.push(named(json!("another")));
-    let desk = desk(&bodies);
+    let test_job = test_job(&bodies);
     let expected = "echo answers all requests, including those for other models: another, \
                     gpt-4o\u{fffd}[2J.";
-    assert_eq!(desk.prepare().expect("prepared").notes(), [expected]);
+    assert_eq!(test_job.prepare().expect("prepared").notes(), [expected]);
     // These requests are answered nevertheless.
-    assert_eq!(desk.run(&mut EchoEngine::new(2)).expect("runs").answered, 5);
+    assert_eq!(test_job.run(&mut EchoEngine::new(2)).expect("runs").answered, 5);
 }
 
 #[test]
 fn answers_that_the_context_shortens_are_told_of_once() {
     let body = |max_tokens: u32| json!({"prompt": [97, 98], "max_tokens": max_tokens});
-    let one = desk(&[body(62), body(63)]);
+    let one = test_job(&[body(62), body(63)]);
     let warning = "max_tokens was reduced to 62: the maximum context length is 64 tokens and the \
                    prompt has 2.";
     assert_eq!(one.prepare().expect("prepared").notes(), [format!("line 2: {warning}")]);
-    let desk = desk(&[body(5), body(100), body(9999)]);
+    let test_job = test_job(&[body(5), body(100), body(9999)]);
     let expected = format!(
         "2 of 3 lines have warnings, which are part of their answers; the first warning is in \
          line 2: {warning}"
     );
-    assert_eq!(desk.prepare().expect("prepared").notes(), [expected]);
-    desk.run(&mut EchoEngine::new(2)).expect("runs");
-    let output = String::from_utf8(desk.output()).expect("UTF-8");
+    assert_eq!(test_job.prepare().expect("prepared").notes(), [expected]);
+    test_job.run(&mut EchoEngine::new(2)).expect("runs");
+    let output = String::from_utf8(test_job.output()).expect("UTF-8");
     let warnings = output.lines().map(|line| {
         let line: Value = serde_json::from_str(line).expect("JSON");
         line["response"]["body"].get("warnings").cloned()
@@ -58,16 +58,17 @@ fn answers_that_the_context_shortens_are_told_of_once() {
 #[test]
 fn an_answer_with_a_form_must_fit_the_context() {
     let form = json!({"choice": ["a"]});
-    let desk = desk(&[json!({"prompt": "a", "max_tokens": 64, "structured_outputs": form})]);
-    assert_eq!(desk.run(&mut EchoEngine::new(1)).expect("runs").failed_lines, [1]);
-    let output = String::from_utf8(desk.output()).expect("UTF-8");
+    let test_job =
+        test_job(&[json!({"prompt": "a", "max_tokens": 64, "structured_outputs": form})]);
+    assert_eq!(test_job.run(&mut EchoEngine::new(1)).expect("runs").failed_lines, [1]);
+    let output = String::from_utf8(test_job.output()).expect("UTF-8");
     let line: Value = serde_json::from_str(output.trim()).expect("JSON");
     assert_eq!(line["error"]["code"], "context_length_exceeded");
 }
 
 #[test]
 fn several_answers_to_a_request_are_counted_apart_from_it() {
-    let desk = desk(&[json!({"prompt": "a", "n": 3, "max_tokens": 1, "ignore_eos": true})]);
-    let summary = desk.run(&mut EchoEngine::new(2)).expect("runs");
+    let test_job = test_job(&[json!({"prompt": "a", "n": 3, "max_tokens": 1, "ignore_eos": true})]);
+    let summary = test_job.run(&mut EchoEngine::new(2)).expect("runs");
     assert_eq!(summary.to_string(), "1 answered with 3 answers, 0 failed");
 }

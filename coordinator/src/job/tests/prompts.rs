@@ -8,17 +8,17 @@ use crate::exit::Exit;
 use crate::job::sink::OutputMode;
 
 fn run(lines: &[Value]) -> Vec<Value> {
-    let desk = desk(lines);
-    assert_eq!(desk.run(&mut EchoEngine::new(2)).expect("runs").exit(), Exit::Done);
-    written(&desk)
+    let test_job = test_job(lines);
+    assert_eq!(test_job.run(&mut EchoEngine::new(2)).expect("runs").exit(), Exit::Done);
+    written(&test_job)
 }
 
-fn desk(lines: &[Value]) -> TestJob {
+fn test_job(lines: &[Value]) -> TestJob {
     TestJob::new(lines.iter().map(|line| format!("{line}\n")).collect::<String>().as_bytes())
 }
 
-fn written(desk: &TestJob) -> Vec<Value> {
-    let output = String::from_utf8(desk.output()).expect("UTF-8");
+fn written(test_job: &TestJob) -> Vec<Value> {
+    let output = String::from_utf8(test_job.output()).expect("UTF-8");
     output.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
 }
 
@@ -50,10 +50,10 @@ fn a_prompt_alone_has_no_new_tokens_and_is_not_cut() {
         json!({"prompt": [97], "echo": true, "logprobs": 0, "max_tokens": 0}),
         json!({"prompt": [97, 98], "prompt_logprobs": 0, "max_tokens": 0}),
     ];
-    let desk = desk(&lines);
-    let summary = desk.run(&mut EchoEngine::new(2)).expect("runs");
+    let test_job = test_job(&lines);
+    let summary = test_job.run(&mut EchoEngine::new(2)).expect("runs");
     assert_eq!(summary.to_string(), "3 answered, 0 failed");
-    let lines = written(&desk);
+    let lines = written(&test_job);
     let known = [json!([null, -0.25]), json!([null]), json!(null)];
     for ((line, text), known) in lines.iter().zip(["ab", "a", ""]).zip(known) {
         let found = choice(line);
@@ -88,35 +88,35 @@ fn log_probabilities_of_prompts_are_told_by_token_ids() {
 
 #[test]
 fn they_ask_for_another_engine_and_survive_an_interruption() {
-    let plain = desk(&[json!({"prompt": "a", "echo": true})]);
+    let plain = test_job(&[json!({"prompt": "a", "echo": true})]);
     assert!(!plain.prepare().expect("prepared").workload().expect("a demand").evaluates_prompts);
-    let mut desk = desk(&[
+    let mut test_job = test_job(&[
         json!({"prompt": [97, 98], "echo": true, "logprobs": 1, "n": 2, "max_tokens": 2}),
         json!({"prompt": [98, 99], "prompt_logprobs": 1, "max_tokens": 2}),
         json!({"messages": [{"role": "user", "content": "b"}], "prompt_logprobs": 0, "n": 3,
             "return_token_ids": true, "max_tokens": 2}),
     ]);
-    let demand = desk.prepare().expect("prepared").workload().expect("a demand");
+    let demand = test_job.prepare().expect("prepared").workload().expect("a demand");
     assert!(demand.evaluates_prompts && demand.logprobs == 2);
-    desk.run(&mut EchoEngine::new(2)).expect("runs");
-    let of_chat = &written(&desk)[2]["response"]["body"];
+    test_job.run(&mut EchoEngine::new(2)).expect("runs");
+    let of_chat = &written(&test_job)[2]["response"]["body"];
     assert_eq!(of_chat["prompt_logprobs"].as_array().map(Vec::len), Some("<user>b".len()));
     assert_eq!(of_chat["prompt_token_ids"][0], json!(b'<'));
-    let whole = desk.output();
-    desk.options.mode = OutputMode::Resume;
+    let whole = test_job.output();
+    test_job.options.mode = OutputMode::Resume;
     for bytes in 0..whole.len() {
-        std::fs::write(desk.output_path(), &whole[..bytes]).expect("writable");
-        desk.run(&mut EchoEngine::new(2)).expect("runs");
-        assert_eq!(desk.output(), whole, "{bytes} bytes");
+        std::fs::write(test_job.output_path(), &whole[..bytes]).expect("writable");
+        test_job.run(&mut EchoEngine::new(2)).expect("runs");
+        assert_eq!(test_job.output(), whole, "{bytes} bytes");
     }
 }
 
 #[test]
 fn what_has_no_place_for_them_is_refused() {
     let refused = |line: Value, said: &str| {
-        let desk = desk(&[line]);
-        let _ = desk.run(&mut EchoEngine::new(1)).expect("runs");
-        let message = written(&desk)[0]["error"]["message"].to_string();
+        let test_job = test_job(&[line]);
+        let _ = test_job.run(&mut EchoEngine::new(1)).expect("runs");
+        let message = written(&test_job)[0]["error"]["message"].to_string();
         assert!(message.contains(said), "{message}");
     };
     refused(json!({"messages": [{"role": "user", "content": "a"}], "echo": true}), "echo");

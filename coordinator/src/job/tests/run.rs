@@ -43,16 +43,16 @@ fn finish_reason(line: &OutputLine) -> FinishReason {
 
 #[test]
 fn answers_in_input_order_in_groups() {
-    let desk = TestJob::new(&prompts(7));
+    let test_job = TestJob::new(&prompts(7));
     let mut engine = EchoEngine::new(3);
-    let summary = desk.run(&mut engine).unwrap();
+    let summary = test_job.run(&mut engine).unwrap();
     assert_eq!(engine.groups, [3, 3, 1]);
     assert_eq!(summary.exit(), Exit::Done);
     assert_eq!(
         summary.to_string(),
         "7 answered, 0 failed; 7 cut at max_tokens (lines 1, 2, 3, 4, 5, 6, 7)"
     );
-    let lines = desk.lines();
+    let lines = test_job.lines();
     let ids: Vec<&str> = lines.iter().map(|line| line.custom_id.as_str()).collect();
     assert_eq!(ids, ids_of(0..7));
     // The echo begins with BOS, which has no text.
@@ -62,7 +62,7 @@ fn answers_in_input_order_in_groups() {
     assert_eq!((body.model.as_str(), body.system_fingerprint.as_str()), ("echo", "fp_test"));
     assert_eq!((body.usage.prompt_tokens, body.usage.completion_tokens), (9, 5));
     assert_eq!(body.usage.total_tokens, 14);
-    assert_eq!(desk.names(), ["in.jsonl", "out.jsonl"]);
+    assert_eq!(test_job.names(), ["in.jsonl", "out.jsonl"]);
 }
 
 #[test]
@@ -71,21 +71,21 @@ fn the_group_size_does_not_show_in_the_answers() {
      json\n{\"prompt\": \"e\", \"temperature\": 1, \"seed\": 4}\n{\"messages\": \
      [{\"role\": \"user\", \"content\": \"f\"}]}\n";
     let mut outputs = (1..6).map(|capacity| {
-        let desk = TestJob::new(input);
+        let test_job = TestJob::new(input);
         let time = std::time::SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1234);
         std::fs::File::options()
             .write(true)
-            .open(desk.path("in.jsonl"))
+            .open(test_job.path("in.jsonl"))
             .unwrap()
             .set_modified(time)
             .unwrap();
-        let summary = desk.run(&mut EchoEngine::new(capacity)).unwrap();
+        let summary = test_job.run(&mut EchoEngine::new(capacity)).unwrap();
         assert_eq!(
             summary.to_string(),
             "3 answered with 5 answers, 1 failed (line 2); 3 cut at max_tokens (lines 1, 3, 4)"
         );
-        assert_eq!(desk.lines()[0].response.as_ref().unwrap().body.created, 1234);
-        desk.output()
+        assert_eq!(test_job.lines()[0].response.as_ref().unwrap().body.created, 1234);
+        test_job.output()
     });
     let first = outputs.next().unwrap();
     assert!(outputs.all(|output| output == first));
@@ -93,13 +93,13 @@ fn the_group_size_does_not_show_in_the_answers() {
 
 #[test]
 fn a_list_of_prompts_has_a_choice_each() {
-    let desk = TestJob::new(
+    let test_job = TestJob::new(
         b"{\"prompt\": [[5, 6], [7]], \"max_tokens\": 2}\n{\"prompt\": [8], \"max_tokens\": 1}\n",
     );
     let mut engine = EchoEngine::new(2);
-    desk.run(&mut engine).unwrap();
+    test_job.run(&mut engine).unwrap();
     assert_eq!(engine.groups, [2, 1]);
-    let lines = desk.lines();
+    let lines = test_job.lines();
     let body = &lines[0].response.as_ref().unwrap().body;
     let all: Vec<&[u32]> = body.choices.iter().map(tokens).collect();
     assert_eq!(all, [&[5, 6][..], &[7, 7][..]]);
@@ -108,13 +108,13 @@ fn a_list_of_prompts_has_a_choice_each() {
 
 #[test]
 fn n_answers_to_each_prompt_draw_apart() {
-    let desk = TestJob::new(
+    let test_job = TestJob::new(
         b"{\"prompt\": [[50, 60], [70]], \"n\": 3, \"max_tokens\": 8, \"temperature\": 1}\n{\"prompt\": [8], \"max_tokens\": 1}\n",
     );
     let mut engine = EchoEngine::new(4);
-    desk.run(&mut engine).unwrap();
+    test_job.run(&mut engine).unwrap();
     assert_eq!(engine.groups, [4, 3]);
-    let lines = desk.lines();
+    let lines = test_job.lines();
     let body = &lines[0].response.as_ref().unwrap().body;
     let all: Vec<&[u32]> = body.choices.iter().map(tokens).collect();
     assert_eq!(all.len(), 6);
@@ -133,7 +133,7 @@ fn n_answers_to_each_prompt_draw_apart() {
 #[test]
 fn log_probabilities_stand_beside_their_tokens() {
     // A character of two bytes, and a stop string that cuts.
-    let mut desk = TestJob::new(
+    let mut test_job = TestJob::new(
         "{\"prompt\": [97, 195, 169, 98, 46], \"logprobs\": 2, \"max_tokens\": 9, \"stop\": \".\"}\n\
          {\"prompt\": [98, 99], \"logprobs\": 0, \"max_tokens\": 2}\n\
          {\"messages\": \
@@ -142,14 +142,14 @@ fn log_probabilities_stand_beside_their_tokens() {
          {\"prompt\": [97], \"max_tokens\": 1}\n"
             .as_bytes(),
     );
-    desk.run(&mut EchoEngine::new(2)).unwrap();
-    let of = |desk: &TestJob| -> Vec<serde_json::Value> {
-        let lines = desk.output();
+    test_job.run(&mut EchoEngine::new(2)).unwrap();
+    let of = |test_job: &TestJob| -> Vec<serde_json::Value> {
+        let lines = test_job.output();
         let lines = lines.split_inclusive(|byte| *byte == b'\n');
         let line = |line| serde_json::from_slice::<serde_json::Value>(line).unwrap();
         lines.map(|text| line(text)["response"]["body"]["choices"][0]["logprobs"].clone()).collect()
     };
-    let found = of(&desk);
+    let found = of(&test_job);
     let expected = serde_json::json!({
         "tokens": ["a", "bytes:\\xc3", "bytes:\\xa9", "b"],
         "token_logprobs": [-0.25, -0.25, -0.25, -0.25],
@@ -174,17 +174,17 @@ fn log_probabilities_stand_beside_their_tokens() {
     assert_eq!(found[2], serde_json::json!({"content": content, "refusal": null}));
     assert_eq!(found[3], serde_json::Value::Null);
     // The written lines can be read again.
-    assert_eq!(desk.lines().len(), 4);
-    desk.options.mode = OutputMode::Resume;
-    let before = desk.output();
-    assert_eq!(desk.prepare().unwrap().workload(), None);
-    desk.run(&mut EchoEngine::new(2)).unwrap();
-    assert_eq!(desk.output(), before);
+    assert_eq!(test_job.lines().len(), 4);
+    test_job.options.mode = OutputMode::Resume;
+    let before = test_job.output();
+    assert_eq!(test_job.prepare().unwrap().workload(), None);
+    test_job.run(&mut EchoEngine::new(2)).unwrap();
+    assert_eq!(test_job.output(), before);
     // Without a tokenizer, tokens are named by their IDs.
-    let mut desk = TestJob::new(b"{\"prompt\": [5], \"logprobs\": 0, \"max_tokens\": 1}\n");
-    desk.codec = None;
-    desk.run(&mut EchoEngine::new(2)).unwrap();
-    assert_eq!(of(&desk)[0]["tokens"], serde_json::json!(["token_id:5"]));
+    let mut test_job = TestJob::new(b"{\"prompt\": [5], \"logprobs\": 0, \"max_tokens\": 1}\n");
+    test_job.codec = None;
+    test_job.run(&mut EchoEngine::new(2)).unwrap();
+    assert_eq!(of(&test_job)[0]["tokens"], serde_json::json!(["token_id:5"]));
 }
 
 #[test]
@@ -196,10 +196,10 @@ fn sampling_is_keyed_by_seed_id_and_entry() {
         )
     };
     let choices = |id: &str, seed, of_job| -> Vec<Vec<u32>> {
-        let mut desk = TestJob::new(line(id, seed).as_bytes());
-        desk.options.seed = of_job;
-        desk.run(&mut EchoEngine::new(8)).unwrap();
-        let lines = desk.lines();
+        let mut test_job = TestJob::new(line(id, seed).as_bytes());
+        test_job.options.seed = of_job;
+        test_job.run(&mut EchoEngine::new(8)).unwrap();
+        let lines = test_job.lines();
         let body = &lines[0].response.as_ref().unwrap().body;
         body.choices.iter().map(|choice| tokens(choice).to_vec()).collect()
     };
@@ -218,11 +218,11 @@ fn sampling_is_keyed_by_seed_id_and_entry() {
 
 #[test]
 fn chat_answers_have_messages() {
-    let desk = TestJob::new(
+    let test_job = TestJob::new(
         b"{\"messages\": [{\"role\": \"user\", \"content\": \"hi\"}], \"max_tokens\": 6}\n",
     );
-    desk.run(&mut EchoEngine::new(1)).unwrap();
-    let lines = desk.lines();
+    test_job.run(&mut EchoEngine::new(1)).unwrap();
+    let lines = test_job.lines();
     let body = &lines[0].response.as_ref().unwrap().body;
     assert_eq!(body.object, "chat.completion");
     assert!(body.id.starts_with("chatcmpl-"), "{}", body.id);
@@ -234,12 +234,12 @@ fn chat_answers_have_messages() {
 
 #[test]
 fn finish_reasons() {
-    let desk = TestJob::new(
+    let test_job = TestJob::new(
         b"{\"prompt\": [5, 257], \"max_tokens\": \
          9}\n{\"prompt\": [5], \"max_tokens\": 2}\n{\"prompt\": \"abc\", \"stop\": \"c\"}\n",
     );
-    desk.run(&mut EchoEngine::new(8)).unwrap();
-    let lines = desk.lines();
+    test_job.run(&mut EchoEngine::new(8)).unwrap();
+    let lines = test_job.lines();
     let reasons: Vec<FinishReason> = lines.iter().map(finish_reason).collect();
     assert_eq!(reasons, [FinishReason::Stop, FinishReason::Length, FinishReason::Stop]);
     let first = &lines[0].response.as_ref().unwrap().body;
@@ -251,12 +251,12 @@ fn finish_reasons() {
 #[test]
 fn a_stop_that_takes_effect_late_gives_the_same_answer() {
     let output = |late: usize| {
-        let desk =
+        let test_job =
             TestJob::new(b"{\"prompt\": \"a b c d e f\", \"stop\": [\"c\"], \"max_tokens\": 30}\n");
         let mut engine = EchoEngine::new(1);
         engine.late = late;
-        desk.run(&mut engine).unwrap();
-        let body = desk.lines().remove(0).response.unwrap().body;
+        test_job.run(&mut engine).unwrap();
+        let body = test_job.lines().remove(0).response.unwrap().body;
         (body.choices, body.usage)
     };
     let reference = output(1);
@@ -267,30 +267,31 @@ fn a_stop_that_takes_effect_late_gives_the_same_answer() {
 
 #[test]
 fn token_ids_without_tokenizer_give_no_text() {
-    let mut desk = TestJob::new(b"{\"prompt\": [5, 6], \"max_tokens\": 3}\n{\"prompt\": \"a\"}\n");
-    desk.codec = None;
-    let summary = desk.run(&mut EchoEngine::new(4)).unwrap();
+    let mut test_job =
+        TestJob::new(b"{\"prompt\": [5, 6], \"max_tokens\": 3}\n{\"prompt\": \"a\"}\n");
+    test_job.codec = None;
+    let summary = test_job.run(&mut EchoEngine::new(4)).unwrap();
     assert_eq!(summary.exit(), Exit::PartialFailure);
-    let lines = desk.lines();
+    let lines = test_job.lines();
     assert_eq!(text(&lines[0]), Some(""));
     assert_eq!(tokens(&lines[0].response.as_ref().unwrap().body.choices[0]), [5, 6, 5]);
     assert_eq!(lines[1].error.as_ref().unwrap().code, "no_tokenizer");
-    let raw = String::from_utf8(desk.output()).unwrap();
+    let raw = String::from_utf8(test_job.output()).unwrap();
     assert!(raw.contains("\"text\":\"\""), "{raw}");
     assert!(raw.contains("\"finish_reason\":\"length\",\"logprobs\":null"), "{raw}");
 }
 
 #[test]
 fn error_lines_stand_at_their_place_and_say_their_line() {
-    let desk = TestJob::new(
+    let test_job = TestJob::new(
         b"{\n{\"prompt\": \"a\"}\n{\"prompt\": \"\"}\n{\"prompt\": \"b\", \"best_of\": 2}\n",
     );
-    let summary = desk.run(&mut EchoEngine::new(1)).unwrap();
+    let summary = test_job.run(&mut EchoEngine::new(1)).unwrap();
     assert_eq!(
         summary.to_string(),
         "1 answered, 3 failed (lines 1, 3, 4); 1 cut at max_tokens (line 2)"
     );
-    let lines = desk.lines();
+    let lines = test_job.lines();
     let codes: Vec<Option<&str>> =
         lines.iter().map(|line| line.error.as_ref().map(|error| error.code.as_str())).collect();
     assert_eq!(
@@ -309,43 +310,43 @@ fn error_lines_stand_at_their_place_and_say_their_line() {
 #[test]
 fn nothing_to_run_needs_no_engine() {
     for (input, lines) in [(&b""[..], 0), (&b"\n\n"[..], 0), (&b"{\n"[..], 1)] {
-        let desk = TestJob::new(input);
-        assert_eq!(desk.prepare().unwrap().workload(), None);
-        let _ = std::fs::remove_file(desk.output_path());
-        desk.run(&mut EchoEngine::new(1)).unwrap();
-        assert_eq!(desk.lines().len(), lines);
+        let test_job = TestJob::new(input);
+        assert_eq!(test_job.prepare().unwrap().workload(), None);
+        let _ = std::fs::remove_file(test_job.output_path());
+        test_job.run(&mut EchoEngine::new(1)).unwrap();
+        assert_eq!(test_job.lines().len(), lines);
     }
 }
 
 #[test]
 fn demand_is_the_maximum_over_what_is_left() {
-    let desk = TestJob::new(
+    let test_job = TestJob::new(
         b"{\"prompt\": [5, 6, 7], \"max_tokens\": \
      2}\n{\"prompt\": [[5], [6]], \"max_tokens\": 9}\n{\n",
     );
-    let demand = desk.prepare().unwrap().workload().unwrap();
+    let demand = test_job.prepare().unwrap().workload().unwrap();
     assert_eq!((demand.sequences, demand.max_prompt), (3, 3));
     assert_eq!((demand.max_new, demand.max_context), (9, 10));
 }
 
 #[test]
 fn an_interrupt_keeps_finished_groups() {
-    let desk = TestJob::new(&prompts(5));
+    let test_job = TestJob::new(&prompts(5));
     let mut engine = EchoEngine::new(2);
     engine.ends = Some((1, EngineError::Interrupted));
-    let summary = desk.run(&mut engine).unwrap();
+    let summary = test_job.run(&mut engine).unwrap();
     assert_eq!(summary.exit(), Exit::Interrupted);
     assert_eq!(
         summary.to_string(),
         "2 answered, 0 failed, 3 not run; interrupted, continue with --resume; 2 cut at \
          max_tokens (lines 1, 2)"
     );
-    assert_eq!(desk.lines().len(), 2);
+    assert_eq!(test_job.lines().len(), 2);
     // Before anything runs, the job itself checks for an interruption.
-    let desk = TestJob::new(&prompts(5));
+    let test_job = TestJob::new(&prompts(5));
     let mut engine = EchoEngine::new(2);
     let summary =
-        desk.prepare().unwrap().run(Some(&mut engine), &mut SilentProgress, &|| true).unwrap();
+        test_job.prepare().unwrap().run(Some(&mut engine), &mut SilentProgress, &|| true).unwrap();
     assert_eq!((summary.answered, summary.not_run, engine.groups.len()), (0, 5, 0));
     assert_eq!(summary.exit(), Exit::Interrupted);
 }
@@ -360,13 +361,13 @@ fn the_longest_answers_begin_first() {
             format!("{{\"custom_id\": \"{id}\", \"prompt\": [5, 6], \"max_tokens\": {length}}}\n")
         })
         .collect();
-    let desk = TestJob::new(input.as_bytes());
-    let groups = desk.prepare().unwrap().groups(2);
+    let test_job = TestJob::new(input.as_bytes());
+    let groups = test_job.prepare().unwrap().groups(2);
     let longest: Vec<u32> = groups.iter().map(|group| group.max_new).collect();
     assert_eq!(longest, [9, 9, 2], "9 and 9, 9 and 3, 2 and 2");
     assert!(groups.iter().all(|group| group.prompt_tokens == 4));
-    desk.run(&mut EchoEngine::new(2)).unwrap();
-    let ids: Vec<String> = desk.lines().into_iter().map(|line| line.custom_id).collect();
+    test_job.run(&mut EchoEngine::new(2)).unwrap();
+    let ids: Vec<String> = test_job.lines().into_iter().map(|line| line.custom_id).collect();
     assert_eq!(ids, ["0", "1", "2", "3", "4", "5"]);
 }
 
@@ -375,47 +376,47 @@ fn what_was_finished_in_a_group_that_ends_early_is_kept() {
     let whole = TestJob::new(&prompts(5));
     whole.run(&mut EchoEngine::new(3)).unwrap();
     for error in [EngineError::Interrupted, EngineError::Failed("Killed.".to_owned())] {
-        let mut desk = TestJob::new(&prompts(5));
+        let mut test_job = TestJob::new(&prompts(5));
         let mut engine = EchoEngine::new(3);
         engine.ends = Some((0, error.clone()));
         engine.saved = 2;
-        match desk.run(&mut engine) {
+        match test_job.run(&mut engine) {
             Ok(summary) => assert_eq!((summary.answered, summary.not_run), (2, 3)),
             Err(failed) => assert_eq!(failed.to_string(), "Killed."),
         }
-        let ids: Vec<String> = desk.lines().into_iter().map(|line| line.custom_id).collect();
+        let ids: Vec<String> = test_job.lines().into_iter().map(|line| line.custom_id).collect();
         assert_eq!(ids, ids_of([1, 2]), "{error:?}");
-        desk.options.mode = OutputMode::Resume;
+        test_job.options.mode = OutputMode::Resume;
         let mut engine = EchoEngine::new(3);
-        desk.run(&mut engine).unwrap();
+        test_job.run(&mut engine).unwrap();
         assert_eq!(engine.groups, [3], "only what was left");
-        let answers = |desk: &TestJob| -> Vec<Option<String>> {
-            desk.lines().iter().map(|line| text(line).map(str::to_owned)).collect()
+        let answers = |test_job: &TestJob| -> Vec<Option<String>> {
+            test_job.lines().iter().map(|line| text(line).map(str::to_owned)).collect()
         };
-        assert_eq!(answers(&desk), answers(&whole));
+        assert_eq!(answers(&test_job), answers(&whole));
     }
 }
 
 #[test]
 fn errors_are_written_before_the_first_group_ends() {
-    let desk = TestJob::new(b"{\"prompt\": \"a\"}\nnot json\n{\"prompt\": \"\"}\n");
-    let text = desk.prepare().unwrap().error_summary().unwrap();
+    let test_job = TestJob::new(b"{\"prompt\": \"a\"}\nnot json\n{\"prompt\": \"\"}\n");
+    let text = test_job.prepare().unwrap().error_summary().unwrap();
     assert!(text.starts_with("2 of 3 lines have errors; the first error is in line 2: "), "{text}");
     let mut engine = EchoEngine::new(1);
     engine.ends = Some((0, EngineError::Interrupted));
-    desk.run(&mut engine).unwrap();
-    assert_eq!(desk.lines().len(), 2);
+    test_job.run(&mut engine).unwrap();
+    assert_eq!(test_job.lines().len(), 2);
 }
 
 #[test]
 fn a_failing_engine_keeps_finished_groups_and_says_why() {
-    let desk = TestJob::new(&prompts(5));
+    let test_job = TestJob::new(&prompts(5));
     let mut engine = EchoEngine::new(2);
     engine.ends = Some((2, EngineError::Failed("The cpu worker was killed.".to_owned())));
-    let error = desk.run(&mut engine).unwrap_err();
+    let error = test_job.run(&mut engine).unwrap_err();
     assert!(matches!(&error, JobError::Engine(_)));
     assert_eq!(error.to_string(), "The cpu worker was killed.");
-    assert_eq!(desk.lines().len(), 4);
+    assert_eq!(test_job.lines().len(), 4);
 }
 
 #[test]
@@ -425,28 +426,28 @@ fn a_run_that_writes_nothing_leaves_everything_as_it_was() {
         engine.ends = Some((0, EngineError::Interrupted));
         engine
     };
-    let mut desk = TestJob::new(&prompts(3));
-    desk.run(&mut failed()).unwrap();
-    assert_eq!(desk.names(), ["in.jsonl"], "no empty output is left");
-    std::fs::write(desk.output_path(), "precious\n").unwrap();
-    desk.options.mode = OutputMode::Overwrite;
-    desk.run(&mut failed()).unwrap();
-    assert_eq!(desk.output(), b"precious\n");
-    drop(desk.prepare().unwrap());
-    assert_eq!(desk.output(), b"precious\n");
-    desk.run(&mut EchoEngine::new(2)).unwrap();
-    assert_eq!(desk.lines().len(), 3);
+    let mut test_job = TestJob::new(&prompts(3));
+    test_job.run(&mut failed()).unwrap();
+    assert_eq!(test_job.names(), ["in.jsonl"], "no empty output is left");
+    std::fs::write(test_job.output_path(), "precious\n").unwrap();
+    test_job.options.mode = OutputMode::Overwrite;
+    test_job.run(&mut failed()).unwrap();
+    assert_eq!(test_job.output(), b"precious\n");
+    drop(test_job.prepare().unwrap());
+    assert_eq!(test_job.output(), b"precious\n");
+    test_job.run(&mut EchoEngine::new(2)).unwrap();
+    assert_eq!(test_job.lines().len(), 3);
 }
 
 #[test]
 fn progress_counts_tokens() {
-    let desk = TestJob::new(
+    let test_job = TestJob::new(
         b"{\"prompt\": [5, 6, 257], \"max_tokens\": 10}\n{\"prompt\": [7], \"max_tokens\": 4}\n",
     );
     let mut progress = LineProgress::new(Vec::new(), EtaConfig { slots: 1, prior: None });
     let mut engine = EchoEngine::new(1);
     let engine: &mut dyn BatchEngine = &mut engine;
-    desk.prepare().unwrap().run(Some(engine), &mut progress, &|| false).unwrap();
+    test_job.prepare().unwrap().run(Some(engine), &mut progress, &|| false).unwrap();
     let text = String::from_utf8(progress.into_inner()).unwrap();
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(lines[0], "2 answers, at most 14 new tokens");
@@ -482,13 +483,13 @@ fn last_lines() {
 
 #[test]
 fn answers_that_were_cut_are_counted_also_when_they_are_kept() {
-    let mut desk = TestJob::new(
+    let mut test_job = TestJob::new(
         b"{\"prompt\": [5, 6, 257], \"max_tokens\": \
          10}\n{\"prompt\": [7], \"max_tokens\": 4}\n{\"prompt\": [7], \"max_tokens\": 4, \
          \"ignore_eos\": true}\n",
     );
     let text = "3 answered, 0 failed; 1 cut at max_tokens (line 2)";
-    assert_eq!(desk.run(&mut EchoEngine::new(1)).unwrap().to_string(), text);
-    desk.options.mode = OutputMode::Resume;
-    assert_eq!(desk.run(&mut EchoEngine::new(1)).unwrap().to_string(), text);
+    assert_eq!(test_job.run(&mut EchoEngine::new(1)).unwrap().to_string(), text);
+    test_job.options.mode = OutputMode::Resume;
+    assert_eq!(test_job.run(&mut EchoEngine::new(1)).unwrap().to_string(), text);
 }

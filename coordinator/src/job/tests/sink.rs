@@ -13,9 +13,9 @@ use super::fake::{EchoEngine, TestJob};
 const INPUT: &[u8] = b"{\"prompt\": \"one\"}\n{\"prompt\": \"two\"}\n";
 
 fn to(path: PathBuf) -> JobError {
-    let mut desk = TestJob::new(INPUT);
-    desk.options.output = IoTarget::File(path);
-    desk.run(&mut EchoEngine::new(1)).unwrap_err()
+    let mut test_job = TestJob::new(INPUT);
+    test_job.options.output = IoTarget::File(path);
+    test_job.run(&mut EchoEngine::new(1)).unwrap_err()
 }
 
 #[test]
@@ -23,41 +23,41 @@ fn an_output_that_cannot_be_opened() {
     let error = to("/nonexistent/folder/out.jsonl".into());
     assert!(matches!(error, JobError::OutputOpen { .. }), "{error}");
     assert!(error.to_string().contains("/nonexistent/folder/out.jsonl"), "{error}");
-    let mut desk = TestJob::new(INPUT);
-    desk.options.output = IoTarget::File(desk.path(""));
-    desk.options.mode = OutputMode::Overwrite;
-    let error = desk.run(&mut EchoEngine::new(1)).unwrap_err();
+    let mut test_job = TestJob::new(INPUT);
+    test_job.options.output = IoTarget::File(test_job.path(""));
+    test_job.options.mode = OutputMode::Overwrite;
+    let error = test_job.run(&mut EchoEngine::new(1)).unwrap_err();
     assert!(matches!(error, JobError::OutputDirectory { .. }), "{error}");
 }
 
 #[test]
 fn the_input_as_output_is_refused() {
-    let mut desk = TestJob::new(INPUT);
-    desk.options.output = desk.options.input.clone();
-    desk.options.mode = OutputMode::Overwrite;
-    let error = desk.run(&mut EchoEngine::new(1)).unwrap_err();
+    let mut test_job = TestJob::new(INPUT);
+    test_job.options.output = test_job.options.input.clone();
+    test_job.options.mode = OutputMode::Overwrite;
+    let error = test_job.run(&mut EchoEngine::new(1)).unwrap_err();
     assert!(matches!(error, JobError::SameFile { .. }), "{error}");
-    assert_eq!(std::fs::read(desk.path("in.jsonl")).unwrap(), INPUT);
+    assert_eq!(std::fs::read(test_job.path("in.jsonl")).unwrap(), INPUT);
 }
 
 #[test]
 fn an_input_that_is_not_there() {
-    let mut desk = TestJob::new(INPUT);
-    desk.options.input = IoTarget::File("/nonexistent/in.jsonl".into());
-    let error = desk.run(&mut EchoEngine::new(1)).unwrap_err();
+    let mut test_job = TestJob::new(INPUT);
+    test_job.options.input = IoTarget::File("/nonexistent/in.jsonl".into());
+    let error = test_job.run(&mut EchoEngine::new(1)).unwrap_err();
     assert!(matches!(error, JobError::Input { .. }), "{error}");
-    assert_eq!(desk.names(), ["in.jsonl"], "no output was made");
+    assert_eq!(test_job.names(), ["in.jsonl"], "no output was made");
 }
 
 #[test]
 fn two_runs_into_one_output() {
-    let mut desk = TestJob::new(INPUT);
-    desk.options.mode = OutputMode::Resume;
-    let first = desk.prepare().unwrap();
-    let error = desk.prepare().unwrap_err();
+    let mut test_job = TestJob::new(INPUT);
+    test_job.options.mode = OutputMode::Resume;
+    let first = test_job.prepare().unwrap();
+    let error = test_job.prepare().unwrap_err();
     assert!(matches!(error, JobError::OutputBusy { .. }), "{error}");
     drop(first);
-    assert!(desk.run(&mut EchoEngine::new(1)).is_ok());
+    assert!(test_job.run(&mut EchoEngine::new(1)).is_ok());
 }
 
 #[test]
@@ -65,28 +65,28 @@ fn devices_are_streams() {
     let error = to("/dev/full".into());
     assert!(matches!(error, JobError::StreamWrite { .. }), "{error}");
     assert!(error.to_string().contains("/dev/full"), "{error}");
-    let mut desk = TestJob::new(INPUT);
-    desk.options.output = IoTarget::File("/dev/null".into());
-    assert_eq!(desk.run(&mut EchoEngine::new(1)).unwrap().answered, 2);
-    desk.options.mode = OutputMode::Resume;
-    let error = desk.run(&mut EchoEngine::new(1)).unwrap_err();
+    let mut test_job = TestJob::new(INPUT);
+    test_job.options.output = IoTarget::File("/dev/null".into());
+    assert_eq!(test_job.run(&mut EchoEngine::new(1)).unwrap().answered, 2);
+    test_job.options.mode = OutputMode::Resume;
+    let error = test_job.run(&mut EchoEngine::new(1)).unwrap_err();
     assert!(matches!(error, JobError::ResumeStream { .. }), "{error}");
 }
 
 #[test]
 fn a_symbolic_link_stays_one() {
-    let mut desk = TestJob::new(INPUT);
-    let (link, target) = (desk.path("link"), desk.path("target"));
+    let mut test_job = TestJob::new(INPUT);
+    let (link, target) = (test_job.path("link"), test_job.path("target"));
     std::os::unix::fs::symlink(&target, &link).unwrap();
     std::fs::write(&target, "").unwrap();
-    desk.options.output = IoTarget::File(link.clone());
-    desk.options.mode = OutputMode::Overwrite;
-    desk.run(&mut EchoEngine::new(1)).unwrap();
-    let whole = desk.output();
+    test_job.options.output = IoTarget::File(link.clone());
+    test_job.options.mode = OutputMode::Overwrite;
+    test_job.run(&mut EchoEngine::new(1)).unwrap();
+    let whole = test_job.output();
     let last = whole.iter().position(|byte| *byte == b'\n').unwrap() + 1;
     std::fs::write(&target, &whole[last..]).unwrap();
-    desk.options.mode = OutputMode::Resume;
-    desk.run(&mut EchoEngine::new(1)).unwrap();
+    test_job.options.mode = OutputMode::Resume;
+    test_job.run(&mut EchoEngine::new(1)).unwrap();
     assert!(link.is_symlink());
     assert_eq!(std::fs::read(target).unwrap(), whole);
 }
@@ -273,24 +273,24 @@ fn the_file_that_is_locked_is_the_one_at_the_path() {
 
 #[test]
 fn an_empty_output_is_as_good_as_none() {
-    let mut desk = TestJob::new(INPUT);
-    std::fs::write(desk.output_path(), "").unwrap();
-    desk.run(&mut EchoEngine::new(2)).unwrap();
-    assert_eq!(desk.lines().len(), 2);
-    desk.options.mode = OutputMode::New;
-    assert!(matches!(desk.run(&mut EchoEngine::new(2)), Err(JobError::OutputExists { .. })));
+    let mut test_job = TestJob::new(INPUT);
+    std::fs::write(test_job.output_path(), "").unwrap();
+    test_job.run(&mut EchoEngine::new(2)).unwrap();
+    assert_eq!(test_job.lines().len(), 2);
+    test_job.options.mode = OutputMode::New;
+    assert!(matches!(test_job.run(&mut EchoEngine::new(2)), Err(JobError::OutputExists { .. })));
 }
 
 #[test]
 fn the_longest_name_that_a_file_can_have() {
-    let mut desk = TestJob::new(INPUT);
-    desk.options.output = IoTarget::File(desk.path(&"x".repeat(255)));
-    desk.options.mode = OutputMode::Resume;
-    desk.run(&mut EchoEngine::new(2)).unwrap();
+    let mut test_job = TestJob::new(INPUT);
+    test_job.options.output = IoTarget::File(test_job.path(&"x".repeat(255)));
+    test_job.options.mode = OutputMode::Resume;
+    test_job.run(&mut EchoEngine::new(2)).unwrap();
     // Lines out of order make the job write a temporary file.
-    let whole = desk.output();
+    let whole = test_job.output();
     let cut = whole.iter().position(|byte| *byte == b'\n').unwrap() + 1;
-    std::fs::write(desk.output_path(), &whole[cut..]).unwrap();
-    desk.run(&mut EchoEngine::new(2)).unwrap();
-    assert_eq!(desk.output(), whole);
+    std::fs::write(test_job.output_path(), &whole[cut..]).unwrap();
+    test_job.run(&mut EchoEngine::new(2)).unwrap();
+    assert_eq!(test_job.output(), whole);
 }

@@ -14,29 +14,29 @@ use crate::server::{ServerError, ShutdownSummary};
 
 #[test]
 fn what_has_begun_is_finished_and_nothing_more_begins() {
-    let desk = TestServer::new();
-    desk.engine.hold(true);
+    let test_server = TestServer::new();
+    test_server.engine.hold(true);
     let mut open: Vec<_> = [true, false]
         .map(|stream| {
             let body = json!({"prompt": "abc", "max_tokens": 20, "stream": stream}).to_string();
-            let mut connection = connect(desk.address);
+            let mut connection = connect(test_server.address);
             let bytes = request("POST", COMPLETIONS, "", body.as_bytes());
             connection.write_all(&bytes).expect("sent");
             connection
         })
         .into();
-    wait_until("taken", || desk.engine.open() == 2);
-    desk.request_stop();
-    wait_until("draining", || desk.engine.status().state == EngineState::Draining);
-    let health = desk.get("/health");
+    wait_until("taken", || test_server.engine.open() == 2);
+    test_server.request_stop();
+    wait_until("draining", || test_server.engine.status().state == EngineState::Draining);
+    let health = test_server.get("/health");
     assert_eq!((health.status, &health.json()["error"]["code"]), (503, &json!("draining")));
-    assert_eq!(desk.post(COMPLETIONS, &json!({"prompt": "a"})).status, 503);
-    desk.engine.hold(false);
+    assert_eq!(test_server.post(COMPLETIONS, &json!({"prompt": "a"})).status, 503);
+    test_server.engine.hold(false);
     let whole = read_reply(&mut open.pop().expect("two"));
     assert_eq!(whole.json()["usage"]["completion_tokens"], 20);
     assert_eq!(read_reply(&mut open.pop().expect("two")).events().len(), 20);
-    let address = desk.address;
-    assert_eq!(desk.join().expect("no error"), ShutdownSummary { aborted_requests: 0 });
+    let address = test_server.address;
+    assert_eq!(test_server.join().expect("no error"), ShutdownSummary { aborted_requests: 0 });
     assert!(std::net::TcpStream::connect(address).is_err(), "nobody listens any more");
 }
 
@@ -49,24 +49,24 @@ fn answers_that_take_too_long_are_cut_at_the_deadline() {
         ..FakeEngineOptions::default()
     };
     let options = ServerOptions { drain_timeout, ..ServerOptions::default() };
-    let desk = TestServer::with_options(manner, options);
+    let test_server = TestServer::with_options(manner, options);
     let body = json!({"prompt": "abc", "max_tokens": 4000, "stream": true}).to_string();
-    let mut stream = connect(desk.address);
+    let mut stream = connect(test_server.address);
     stream.write_all(&request("POST", COMPLETIONS, "", body.as_bytes())).expect("sent");
-    wait_until("begun", || desk.engine.open() == 1);
-    desk.request_stop();
+    wait_until("begun", || test_server.engine.open() == 1);
+    test_server.request_stop();
     let events = read_reply(&mut stream).events();
     assert_eq!(events.last().expect("an event")["error"]["code"], "shutdown");
-    let engine = desk.engine.clone();
-    assert_eq!(desk.join().expect("no error"), ShutdownSummary { aborted_requests: 1 });
+    let engine = test_server.engine.clone();
+    assert_eq!(test_server.join().expect("no error"), ShutdownSummary { aborted_requests: 1 });
     assert_eq!(engine.cancelled(), 1);
 }
 
 #[test]
 fn a_server_without_its_engine_ends() {
-    let desk = TestServer::new();
-    desk.engine.set_state(EngineState::Ended);
-    assert!(matches!(desk.join(), Err(ServerError::EngineEnded)));
+    let test_server = TestServer::new();
+    test_server.engine.set_state(EngineState::Ended);
+    assert!(matches!(test_server.join(), Err(ServerError::EngineEnded)));
 }
 
 #[test]
@@ -74,14 +74,15 @@ fn a_line_is_logged_for_each_request() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("log.jsonl");
     let log = Some(LogTarget::File(path.clone()));
-    let desk = TestServer::with_options(
+    let test_server = TestServer::with_options(
         FakeEngineOptions::default(),
         ServerOptions { log, ..ServerOptions::default() },
     );
-    desk.post(COMPLETIONS, &json!({"prompt": "abc", "max_tokens": 5}));
-    desk.post(COMPLETIONS, &json!({"prompt": "abc", "max_tokens": 3, "stream": true, "n": 2}));
-    desk.request_stop();
-    desk.join().expect("no error");
+    test_server.post(COMPLETIONS, &json!({"prompt": "abc", "max_tokens": 5}));
+    test_server
+        .post(COMPLETIONS, &json!({"prompt": "abc", "max_tokens": 3, "stream": true, "n": 2}));
+    test_server.request_stop();
+    test_server.join().expect("no error");
     let text = std::fs::read_to_string(&path).expect("a log");
     let lines: Vec<serde_json::Value> =
         text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();

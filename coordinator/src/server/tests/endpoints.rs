@@ -6,9 +6,9 @@ use super::test_server::{CHAT, COMPLETIONS, TestServer};
 
 #[test]
 fn a_completion_is_told_whole() {
-    let desk = TestServer::new();
+    let test_server = TestServer::new();
     let body = json!({"model": "echo", "prompt": "abc", "max_tokens": 5, "logprobs": 1});
-    let reply = desk.post(COMPLETIONS, &body);
+    let reply = test_server.post(COMPLETIONS, &body);
     assert_eq!(reply.status, 200, "{}", reply.text());
     assert_eq!(reply.header("content-type").as_deref(), Some("application/json"));
     let answer = reply.json();
@@ -31,10 +31,10 @@ fn a_completion_is_told_whole() {
 
 #[test]
 fn a_chat_goes_on_to_the_end_of_the_context() {
-    let desk = TestServer::new();
+    let test_server = TestServer::new();
     let messages = json!([{"role": "user", "content": "Hi", "annotations": "unknown"}]);
     let body = json!({"messages": messages, "user": "me", "store": false, "n": 2, "seed": 3});
-    let answer = desk.post(CHAT, &body).json();
+    let answer = test_server.post(CHAT, &body).json();
     assert_eq!(answer["object"], "chat.completion");
     assert!(answer["id"].as_str().expect("an id").starts_with("chatcmpl-"));
     let prompt = "<user>Hi".len();
@@ -52,9 +52,9 @@ fn a_chat_goes_on_to_the_end_of_the_context() {
 
 #[test]
 fn an_answer_ends_with_its_token_and_before_its_stop_string() {
-    let desk = TestServer::new();
+    let test_server = TestServer::new();
     let body = json!({"prompt": [[97, 98, 257], [97, 98, 99]], "max_tokens": 9, "stop": "ca"});
-    let answer = desk.post(COMPLETIONS, &body).json();
+    let answer = test_server.post(COMPLETIONS, &body).json();
     let (first, second) = (&answer["choices"][0], &answer["choices"][1]);
     assert_eq!((&first["text"], &first["finish_reason"]), (&json!("ab"), &json!("stop")));
     assert_eq!((&second["text"], &second["finish_reason"]), (&json!("ab"), &json!("stop")));
@@ -62,17 +62,17 @@ fn an_answer_ends_with_its_token_and_before_its_stop_string() {
     // The first answer has a, b and the end token, the second a, b, c and a.
     assert_eq!(answer["usage"]["completion_tokens"], 7);
     let ignored = json!({"prompt": [97, 257], "max_tokens": 4, "ignore_eos": true});
-    let answer = desk.post(COMPLETIONS, &ignored).json();
+    let answer = test_server.post(COMPLETIONS, &ignored).json();
     assert_eq!(answer["choices"][0]["token_ids"], json!([97, 257, 97, 257]));
 }
 
 #[test]
 fn an_echo_has_the_prompt_and_what_is_known_of_it() {
-    let desk = TestServer::new();
+    let test_server = TestServer::new();
     let body = json!({
         "prompt": [[97, 98, 99], [100, 101]], "echo": true, "logprobs": 1, "max_tokens": 1,
     });
-    let answer = desk.post(COMPLETIONS, &body).json();
+    let answer = test_server.post(COMPLETIONS, &body).json();
     let choice = &answer["choices"][0];
     assert_eq!(choice["text"], "abca");
     assert_eq!(choice["token_ids"], json!([97]));
@@ -83,22 +83,22 @@ fn an_echo_has_the_prompt_and_what_is_known_of_it() {
     assert_eq!(logprobs["top_logprobs"][1], json!({"a": -0.75, "b": -0.25}));
     assert_eq!(logprobs["text_offset"], json!([0, 1, 2, 3]));
     assert_eq!(answer["choices"][1]["text"], "ded");
-    assert_eq!(desk.engine.submissions()[0].prompt_logprobs, 2);
+    assert_eq!(test_server.engine.submissions()[0].prompt_logprobs, 2);
     // Older evaluation harnesses request the prompt alone.
     let alone = json!({"prompt": "ab", "echo": true, "logprobs": 0, "max_tokens": 0});
-    let answer = desk.post(COMPLETIONS, &alone).json();
+    let answer = test_server.post(COMPLETIONS, &alone).json();
     let choice = &answer["choices"][0];
     assert_eq!((&choice["text"], &choice["token_ids"]), (&json!("ab"), &json!([])));
     assert_eq!(choice["logprobs"]["token_logprobs"], json!([null, -0.25, -0.25]));
     assert_eq!(answer["usage"]["completion_tokens"], 0);
-    assert_eq!(desk.engine.submissions().last().map(|last| last.max_new), Some(0));
+    assert_eq!(test_server.engine.submissions().last().map(|last| last.max_new), Some(0));
 }
 
 #[test]
 fn a_prompt_is_told_as_vllm_tells_it() {
-    let desk = TestServer::new();
+    let test_server = TestServer::new();
     let mut body = json!({"prompt": [97, 98], "prompt_logprobs": 1, "max_tokens": 1});
-    let answer = desk.post(COMPLETIONS, &body).json();
+    let answer = test_server.post(COMPLETIONS, &body).json();
     let second = json!({
         "98": {"logprob": -0.25, "rank": null, "decoded_token": "b"},
         "97": {"logprob": -0.75, "rank": 1, "decoded_token": "a"},
@@ -106,16 +106,16 @@ fn a_prompt_is_told_as_vllm_tells_it() {
     assert_eq!(answer["choices"][0]["prompt_logprobs"], json!([null, second]));
     assert_eq!(answer["choices"][0]["text"], "a");
     body["stream"] = json!(true);
-    let refused = desk.post(COMPLETIONS, &body);
+    let refused = test_server.post(COMPLETIONS, &body);
     assert_eq!((refused.status, &refused.json()["error"]["param"]), (400, &json!("stream")));
 }
 
 #[test]
 fn a_named_seed_gives_the_same_answer_and_others_draw_apart() {
-    let desk = TestServer::new();
+    let test_server = TestServer::new();
     let send = |seed: Option<u64>| {
         let body = json!({"prompt": "abcdefgh", "temperature": 1.0, "seed": seed, "n": 2});
-        let answer = desk.post(COMPLETIONS, &body).json();
+        let answer = test_server.post(COMPLETIONS, &body).json();
         [answer["choices"][0]["token_ids"].clone(), answer["choices"][1]["token_ids"].clone()]
     };
     assert_eq!(send(Some(7)), send(Some(7)));
@@ -126,58 +126,58 @@ fn a_named_seed_gives_the_same_answer_and_others_draw_apart() {
 
 #[test]
 fn models_and_health_are_as_they_are() {
-    let desk = TestServer::new();
-    let list = desk.get("/v1/models").json();
+    let test_server = TestServer::new();
+    let list = test_server.get("/v1/models").json();
     assert_eq!(list["data"][0]["id"], "echo");
     assert_eq!(list["data"][0]["max_model_len"], 256);
     assert_eq!(list["data"][0]["bos_token_id"], 256);
     assert_eq!(list["data"][0]["eos_token_ids"], json!([257]));
-    assert_eq!(desk.get("/v1/models/org/echo").json()["id"], "org/echo");
-    assert_eq!(desk.get("/v1/models/gpt").status, 404);
-    assert_eq!(desk.get("/health").status, 200);
+    assert_eq!(test_server.get("/v1/models/org/echo").json()["id"], "org/echo");
+    assert_eq!(test_server.get("/v1/models/gpt").status, 404);
+    assert_eq!(test_server.get("/health").status, 200);
 }
 
 #[test]
 fn texts_become_tokens_and_back() {
-    let desk = TestServer::new();
-    let reply = desk.post("/tokenize", &json!({"prompt": "aé", "return_token_strs": true}));
+    let test_server = TestServer::new();
+    let reply = test_server.post("/tokenize", &json!({"prompt": "aé", "return_token_strs": true}));
     let tokens = json!({
         "count": 4, "max_model_len": 256, "tokens": [256, 97, 195, 169],
         "token_strs": ["", "a", "\u{fffd}", "\u{fffd}"],
     });
     assert_eq!(reply.json(), tokens);
     let plain = json!({"model": "echo", "prompt": "a", "add_special_tokens": false});
-    assert_eq!(desk.post("/tokenize", &plain).json()["tokens"], json!([97]));
+    assert_eq!(test_server.post("/tokenize", &plain).json()["tokens"], json!([97]));
     let chat = json!({"messages": [{"role": "user", "content": "a"}]});
-    assert_eq!(desk.post("/tokenize", &chat).json()["count"], 7);
+    assert_eq!(test_server.post("/tokenize", &chat).json()["count"], 7);
     // Only here may the tokens that begin an answer be left out; a request for an answer needs
     // them.
     let mut alone = chat;
     alone["add_generation_prompt"] = json!(false);
-    let spelled = desk.post("/tokenize", &alone).json()["tokens"].clone();
+    let spelled = test_server.post("/tokenize", &alone).json()["tokens"].clone();
     assert_eq!(spelled, json!("<user>a<end>".bytes().collect::<Vec<u8>>()));
-    assert_eq!(desk.post(CHAT, &alone).status, 400);
+    assert_eq!(test_server.post(CHAT, &alone).status, 400);
     alone["add_generation_prompt"] = json!(true);
-    assert_eq!(desk.post("/tokenize", &alone).json()["count"], 7);
+    assert_eq!(test_server.post("/tokenize", &alone).json()["count"], 7);
     alone["add_generation_prompt"] = json!("no");
-    assert_eq!(desk.post("/tokenize", &alone).status, 400);
-    let back = desk.post("/detokenize", &json!({"tokens": [256, 97, 195, 169]}));
+    assert_eq!(test_server.post("/tokenize", &alone).status, 400);
+    let back = test_server.post("/detokenize", &json!({"tokens": [256, 97, 195, 169]}));
     assert_eq!(back.json(), json!({"prompt": "aé"}));
     let wrong = json!({"tokens": ["a"]});
-    assert_eq!(desk.post("/detokenize", &wrong).status, 400);
+    assert_eq!(test_server.post("/detokenize", &wrong).status, 400);
 }
 
 #[test]
 fn metrics_count_what_was_done() {
-    let desk = TestServer::new();
-    desk.post(COMPLETIONS, &json!({"prompt": "abc", "max_tokens": 5}));
-    desk.post(COMPLETIONS, &json!({"prompt": "abc", "stream": true, "max_tokens": 3}));
-    desk.post(COMPLETIONS, &json!({"prompt": "abc", "max_tokens": -1}));
+    let test_server = TestServer::new();
+    test_server.post(COMPLETIONS, &json!({"prompt": "abc", "max_tokens": 5}));
+    test_server.post(COMPLETIONS, &json!({"prompt": "abc", "stream": true, "max_tokens": 3}));
+    test_server.post(COMPLETIONS, &json!({"prompt": "abc", "max_tokens": -1}));
     // A stream is counted once its connection drops it.
     super::test_server::wait_until("counted", || {
-        desk.get("/metrics").text().contains("tandem_e2e_request_latency_seconds_count 2")
+        test_server.get("/metrics").text().contains("tandem_e2e_request_latency_seconds_count 2")
     });
-    let text = desk.get("/metrics").text();
+    let text = test_server.get("/metrics").text();
     for line in [
         "tandem_time_to_first_token_seconds_count 2",
         "tandem_inter_token_latency_seconds_count 6",

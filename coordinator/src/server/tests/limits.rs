@@ -18,8 +18,8 @@ fn peak_bytes() -> u64 {
     line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") << 10
 }
 
-fn send(desk: &TestServer, body: &Value) -> TcpStream {
-    let mut stream = connect(desk.address);
+fn send(test_server: &TestServer, body: &Value) -> TcpStream {
+    let mut stream = connect(test_server.address);
     let bytes = request("POST", COMPLETIONS, "", body.to_string().as_bytes());
     stream.write_all(&bytes).expect("sent");
     stream
@@ -34,8 +34,8 @@ fn refused(reply: &Reply, status: u16, code: &str, says: &str) {
 
 #[test]
 fn stop_strings_are_bounded_in_number_and_size() {
-    let desk = TestServer::new();
-    let with = |stop: Value| desk.post(COMPLETIONS, &json!({"prompt": "ab", "stop": stop}));
+    let test_server = TestServer::new();
+    let with = |stop: Value| test_server.post(COMPLETIONS, &json!({"prompt": "ab", "stop": stop}));
     let many = |count: usize| Value::from((0..count).map(|i| format!("s{i}")).collect::<Vec<_>>());
     assert_eq!(with(many(64)).status, 200);
     refused(&with(many(65)), 400, "invalid_value", "at most 64");
@@ -45,33 +45,34 @@ fn stop_strings_are_bounded_in_number_and_size() {
 
 #[test]
 fn a_grammar_is_prepared_once_and_holds_up_nobody() {
-    let desk = TestServer::new();
+    let test_server = TestServer::new();
     let choices: Vec<String> = (0..4096).map(|index| format!("choice {index}")).collect();
     let body = json!({
         "prompt": "a", "n": 4, "max_tokens": 2, "structured_outputs": {"choice": choices},
     });
-    desk.engine.hold_prepare(true);
+    test_server.engine.hold_prepare(true);
     // There are more requests than threads for grammars.
-    let mut waiting: Vec<TcpStream> = (0..6).map(|_| send(&desk, &body)).collect();
-    wait_until("they are prepared", || desk.engine.prepared() == 2);
-    assert_eq!(desk.get("/health").status, 200);
+    let mut waiting: Vec<TcpStream> = (0..6).map(|_| send(&test_server, &body)).collect();
+    wait_until("they are prepared", || test_server.engine.prepared() == 2);
+    assert_eq!(test_server.get("/health").status, 200);
     let plain = json!({"prompt": "a", "max_tokens": 2, "stream": true});
-    assert_eq!(desk.post(COMPLETIONS, &plain).events().len(), 2);
-    assert_eq!(desk.post("/tokenize", &json!({"prompt": "a"})).status, 200);
-    desk.engine.hold_prepare(false);
+    assert_eq!(test_server.post(COMPLETIONS, &plain).events().len(), 2);
+    assert_eq!(test_server.post("/tokenize", &json!({"prompt": "a"})).status, 200);
+    test_server.engine.hold_prepare(false);
     assert!(waiting.iter_mut().all(|stream| read_reply(stream).status == 200));
-    assert_eq!(desk.engine.prepared(), 6, "once for each request");
+    assert_eq!(test_server.engine.prepared(), 6, "once for each request");
     let beyond = vec!["x".repeat(1000); 300];
     let body = json!({"prompt": "a", "structured_outputs": {"choice": beyond}});
-    refused(&desk.post(COMPLETIONS, &body), 400, "invalid_value", "bytes");
+    refused(&test_server.post(COMPLETIONS, &body), 400, "invalid_value", "bytes");
 }
 
 #[test]
 fn bodies_have_a_bounded_number_of_values() {
-    let desk = TestServer::new();
+    let test_server = TestServer::new();
     let list = |count: usize| format!("[{}1]", "1,".repeat(count - 1));
-    let post =
-        |body: String| exchange(desk.address, &request("POST", COMPLETIONS, "", body.as_bytes()));
+    let post = |body: String| {
+        exchange(test_server.address, &request("POST", COMPLETIONS, "", body.as_bytes()))
+    };
     let before = peak_bytes();
     // A field of about 14 MB that is ignored.
     let ignored = format!("{{\"prompt\":\"a\",\"max_tokens\":1,\"metadata\":{}}}", list(7_000_000));
@@ -85,11 +86,11 @@ fn bodies_have_a_bounded_number_of_values() {
         "{{\"messages\":[{}]}}",
         format!("{message},").repeat(700_000).trim_end_matches(',')
     );
-    let reply = exchange(desk.address, &request("POST", CHAT, "", messages.as_bytes()));
+    let reply = exchange(test_server.address, &request("POST", CHAT, "", messages.as_bytes()));
     refused(&reply, 400, "invalid_value", "1000000 JSON values");
     let messages =
         format!("{{\"messages\":[{}]}}", format!("{message},").repeat(5000).trim_end_matches(','));
-    let reply = exchange(desk.address, &request("POST", CHAT, "", messages.as_bytes()));
+    let reply = exchange(test_server.address, &request("POST", CHAT, "", messages.as_bytes()));
     assert_eq!(reply.status, 400, "{}", reply.text());
     assert!(reply.text().contains("5000 messages"), "{}", reply.text());
     // Includes the bodies that this test itself holds.
@@ -99,10 +100,10 @@ fn bodies_have_a_bounded_number_of_values() {
 
 #[test]
 fn a_text_to_tokenise_is_bounded() {
-    let desk = TestServer::new();
-    let reply = desk.post("/tokenize", &json!({"prompt": "a".repeat(1 << 20)}));
+    let test_server = TestServer::new();
+    let reply = test_server.post("/tokenize", &json!({"prompt": "a".repeat(1 << 20)}));
     assert_eq!((reply.status, &reply.json()["count"]), (200, &json!((1 << 20) + 1)));
-    let reply = desk.post("/tokenize", &json!({"prompt": "a".repeat(3 << 20)}));
+    let reply = test_server.post("/tokenize", &json!({"prompt": "a".repeat(3 << 20)}));
     refused(&reply, 400, "invalid_value", "2097152");
 }
 
@@ -110,14 +111,19 @@ fn a_text_to_tokenise_is_bounded() {
 fn answers_stay_within_their_memory() {
     let manner = FakeEngineOptions { slots: 16, context: 1024, ..FakeEngineOptions::default() };
     let options = ServerOptions { answer_memory_bytes: 24 << 20, ..ServerOptions::default() };
-    let desk = TestServer::with_options(manner, options);
+    let test_server = TestServer::with_options(manner, options);
     let asks = |n: usize, max_tokens: usize| {
         json!({"prompt": "abcdefgh", "n": n, "max_tokens": max_tokens, "logprobs": 20,
                "temperature": 0})
     };
-    refused(&desk.post(COMPLETIONS, &asks(128, 1000)), 400, "answers_too_large", "24 MiB for all");
+    refused(
+        &test_server.post(COMPLETIONS, &asks(128, 1000)),
+        400,
+        "answers_too_large",
+        "24 MiB for all",
+    );
     let before = peak_bytes();
-    let reply = desk.post(COMPLETIONS, &asks(64, 400));
+    let reply = test_server.post(COMPLETIONS, &asks(64, 400));
     let grown = peak_bytes().saturating_sub(before);
     assert_eq!(reply.status, 200, "{}", reply.text());
     // The counted bytes, and two copies of the reply that this test holds.
@@ -134,25 +140,25 @@ fn answers_stay_within_their_memory() {
         let top = &choice["logprobs"]["top_logprobs"][399];
         assert!(top.as_object().is_some_and(|top| top.len() > 10), "{top}");
     }
-    let small = desk.post(COMPLETIONS, &asks(2, 8)).json();
+    let small = test_server.post(COMPLETIONS, &asks(2, 8)).json();
     for (index, choice) in small["choices"].as_array().expect("choices").iter().enumerate() {
         let ids = choice["token_ids"].as_array().expect("ids");
         let of_large = choices[index]["token_ids"].as_array().expect("ids");
         assert_eq!(ids[..], of_large[..8]);
     }
     // Memory that other requests use is not available until they end.
-    desk.engine.hold(true);
-    let mut first = send(&desk, &asks(64, 400));
-    wait_until("taken", || desk.engine.open() == 64);
-    let reply = desk.post(COMPLETIONS, &asks(64, 400));
+    test_server.engine.hold(true);
+    let mut first = send(&test_server, &asks(64, 400));
+    wait_until("taken", || test_server.engine.open() == 64);
+    let reply = test_server.post(COMPLETIONS, &asks(64, 400));
     refused(&reply, 429, "answer_memory_full", "--max-answer-memory");
     assert!(reply.header("retry-after").is_some());
-    let plain = send(&desk, &json!({"prompt": "a", "max_tokens": 1000}));
-    wait_until("a plain answer always has memory", || desk.engine.open() == 65);
-    desk.engine.hold(false);
+    let plain = send(&test_server, &json!({"prompt": "a", "max_tokens": 1000}));
+    wait_until("a plain answer always has memory", || test_server.engine.open() == 65);
+    test_server.engine.hold(false);
     assert_eq!(read_reply(&mut first).status, 200);
     drop(plain);
-    wait_until("given back", || desk.post(COMPLETIONS, &asks(64, 400)).status == 200);
+    wait_until("given back", || test_server.post(COMPLETIONS, &asks(64, 400)).status == 200);
 }
 
 #[test]
@@ -160,14 +166,14 @@ fn bodies_that_do_not_come_hold_no_places() {
     let limits =
         SocketLimits { body_timeout: Duration::from_millis(1500), ..SocketLimits::default() };
     let options = ServerOptions { max_queue: 0, limits, ..ServerOptions::default() };
-    let desk = TestServer::with_options(
+    let test_server = TestServer::with_options(
         FakeEngineOptions { slots: 1, ..FakeEngineOptions::default() },
         options,
     );
     let whole = request("POST", COMPLETIONS, "", b"{\"prompt\": \"abcdefgh\"}");
     let mut dripping: Vec<TcpStream> = (0..20)
         .map(|_| {
-            let mut stream = connect(desk.address);
+            let mut stream = connect(test_server.address);
             stream.write_all(&whole[..whole.len() - 18]).expect("sent");
             stream
         })
@@ -175,7 +181,7 @@ fn bodies_that_do_not_come_hold_no_places() {
     // Their heads are read while the only place is free.
     std::thread::sleep(Duration::from_millis(200));
     let body = json!({"prompt": "a", "max_tokens": 1});
-    wait_until("answered", || desk.post(COMPLETIONS, &body).status == 200);
+    wait_until("answered", || test_server.post(COMPLETIONS, &body).status == 200);
     // An occasional byte is too slow.
     for byte in &whole[whole.len() - 18..whole.len() - 8] {
         std::thread::sleep(Duration::from_millis(250));
@@ -186,7 +192,7 @@ fn bodies_that_do_not_come_hold_no_places() {
     }
     let reply = read_reply(&mut dripping[0]);
     refused(&reply, 408, "body_timeout", "Timed out");
-    assert_eq!(desk.post(COMPLETIONS, &body).status, 200);
+    assert_eq!(test_server.post(COMPLETIONS, &body).status, 200);
 }
 
 #[test]
@@ -195,18 +201,18 @@ fn a_slow_reader_holds_no_place_and_gets_the_whole_answer() {
     let mut model = super::clients::card("echo");
     model.max_positions = 1 << 20;
     let options = ServerOptions { max_queue: 0, ..ServerOptions::default() };
-    let desk = TestServer::with_model(manner, options, model);
+    let test_server = TestServer::with_model(manner, options, model);
     let tokens = 60_000;
     let mut slow = send(
-        &desk,
+        &test_server,
         &json!({"prompt": "slow", "max_tokens": tokens, "stream": true, "logprobs": 20,
                 "temperature": 0}),
     );
-    wait_until("begun", || !desk.engine.submissions().is_empty());
-    wait_until("computed", || desk.engine.open() == 0);
+    wait_until("begun", || !test_server.engine.submissions().is_empty());
+    wait_until("computed", || test_server.engine.open() == 0);
     // The answer exceeds the socket buffers, so it is not written completely yet.
     let body = json!({"prompt": "a", "max_tokens": 2});
-    wait_until("its place is free", || desk.post(COMPLETIONS, &body).status == 200);
+    wait_until("its place is free", || test_server.post(COMPLETIONS, &body).status == 200);
     let events = read_reply(&mut slow).events();
     let ids = events.iter().filter_map(|event| event["choices"][0]["token_ids"].as_array());
     assert_eq!(ids.map(Vec::len).sum::<usize>(), tokens);

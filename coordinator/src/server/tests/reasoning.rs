@@ -11,7 +11,7 @@ use crate::job::tests::fake::{ByteCodec, END_OF_TEXT};
 use crate::openai::chats::{ChatOptions, ReasoningFormat};
 use crate::server::config::{ModelCard, ServerOptions};
 
-fn desk(chats: ChatOptions) -> TestServer {
+fn test_server(chats: ChatOptions) -> TestServer {
     let manner = FakeEngineOptions { context: 2048, ..FakeEngineOptions::default() };
     let mut card = ModelCard { codec: Some(Arc::new(ByteCodec::THINKING)), ..card("echo") };
     card.sampling.temperature = 0.0;
@@ -32,11 +32,11 @@ fn thinking(text: &str) -> Value {
 }
 
 /// Returns the message of a streamed answer.
-fn streamed(desk: &TestServer, body: &Value) -> Value {
+fn streamed(test_server: &TestServer, body: &Value) -> Value {
     let mut body = body.clone();
     body["stream"] = json!(true);
     let mut parts = [("reasoning_content", String::new()), ("content", String::new())];
-    for event in desk.post(CHAT, &body).events() {
+    for event in test_server.post(CHAT, &body).events() {
         let delta = &event["choices"][0]["delta"];
         for (name, text) in &mut parts {
             text.push_str(delta[*name].as_str().unwrap_or_default());
@@ -60,7 +60,7 @@ fn message(mut fields: Value) -> Value {
 
 #[test]
 fn thoughts_are_told_beside_the_answer() {
-    let desk = desk(ChatOptions::default());
+    let test_server = test_server(ChatOptions::default());
     for (body, expected) in [
         (
             thinking("So.\n</think>\n\nYes."),
@@ -70,20 +70,21 @@ fn thoughts_are_told_beside_the_answer() {
         // The reasoning is neither opened by the prompt nor by the model.
         (body("a</think>b"), message(json!({"content": "<user>a</think>b"}))),
     ] {
-        let answer = desk.post(CHAT, &body).json();
+        let answer = test_server.post(CHAT, &body).json();
         assert_eq!(answer["choices"][0]["message"], expected, "{answer}");
-        assert_eq!(streamed(&desk, &body), expected);
+        assert_eq!(streamed(&test_server, &body), expected);
     }
 }
 
 #[test]
 fn a_server_may_leave_thoughts_where_they_are_and_set_variables() {
-    let desk = desk(ChatOptions {
+    let test_server = test_server(ChatOptions {
         variables: vec![("think".to_owned(), "true".to_owned())],
         reasoning: ReasoningFormat::Inline,
     });
-    let prompt = |body: &Value| desk.post(CHAT, body).json()["usage"]["prompt_tokens"].clone();
-    let answer = desk.post(CHAT, &body("a</think>b")).json();
+    let prompt =
+        |body: &Value| test_server.post(CHAT, body).json()["usage"]["prompt_tokens"].clone();
+    let answer = test_server.post(CHAT, &body("a</think>b")).json();
     assert_eq!(answer["choices"][0]["message"]["content"], "<user>a</think>b");
     let with = prompt(&body("a")).as_u64().expect("a count");
     let mut without = body("a");
@@ -93,17 +94,17 @@ fn a_server_may_leave_thoughts_where_they_are_and_set_variables() {
 
 #[test]
 fn forms_hold_what_follows_the_thoughts() {
-    let desk = desk(ChatOptions::default());
+    let test_server = test_server(ChatOptions::default());
     let mut body = thinking("So.</think>17");
     body["structured_outputs"] = json!({"regex": "[0-9]+"});
-    let message = desk.post(CHAT, &body).json()["choices"][0]["message"].clone();
+    let message = test_server.post(CHAT, &body).json()["choices"][0]["message"].clone();
     assert_eq!(message["reasoning_content"], "<user>So.");
     assert_eq!(message["content"], "17");
 }
 
 #[test]
 fn what_cannot_be_a_variable_is_refused() {
-    let desk = desk(ChatOptions::default());
+    let test_server = test_server(ChatOptions::default());
     for (field, value, said) in [
         ("chat_template_kwargs", json!([]), "must be an object of variables"),
         ("chat_template_kwargs", json!({"messages": []}), "an object without `messages`"),
@@ -111,17 +112,17 @@ fn what_cannot_be_a_variable_is_refused() {
     ] {
         let mut wrong = body("a");
         wrong[field] = value;
-        let reply = desk.post(CHAT, &wrong);
+        let reply = test_server.post(CHAT, &wrong);
         assert_eq!(reply.status, 400);
         assert!(reply.text().contains(said), "{}", reply.text());
     }
     for field in ["chat_template_kwargs", "reasoning_effort"] {
         let mut prompt = json!({"prompt": "a"});
         prompt[field] = json!({"a": 1});
-        let reply = desk.post(COMPLETIONS, &prompt);
+        let reply = test_server.post(COMPLETIONS, &prompt);
         assert!(reply.text().contains("is not supported in /v1/completions"), "{}", reply.text());
     }
     let mut effort = body("a");
     effort["reasoning_effort"] = json!("low");
-    assert_eq!(desk.post(CHAT, &effort).status, 200);
+    assert_eq!(test_server.post(CHAT, &effort).status, 200);
 }

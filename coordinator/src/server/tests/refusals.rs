@@ -10,8 +10,8 @@ use crate::server::api_key::ApiKey;
 use crate::server::config::ServerOptions;
 
 /// Returns the status, code and field of an error.
-fn error(desk: &TestServer, path: &str, body: &[u8]) -> (u16, String, Value) {
-    let reply = exchange(desk.address, &request("POST", path, "", body));
+fn error(test_server: &TestServer, path: &str, body: &[u8]) -> (u16, String, Value) {
+    let reply = exchange(test_server.address, &request("POST", path, "", body));
     let error = reply.json()["error"].clone();
     let message = error["message"].as_str().expect("a sentence");
     assert!(message.ends_with('.') && message.len() > 10, "{message}");
@@ -21,7 +21,7 @@ fn error(desk: &TestServer, path: &str, body: &[u8]) -> (u16, String, Value) {
 
 #[test]
 fn what_is_wrong_is_named() {
-    let desk = TestServer::new();
+    let test_server = TestServer::new();
     let deep = [vec![b'['; 100_000], vec![b']'; 100_000]].concat();
     let deep_field = [b"{\"prompt\": ".as_slice(), &deep, b"}"].concat();
     let long = json!({"prompt": "a".repeat(300)}).to_string();
@@ -56,18 +56,18 @@ fn what_is_wrong_is_named() {
     for (body, status, code, param) in cases {
         let shown = String::from_utf8_lossy(&body[..body.len().min(80)]).into_owned();
         let expected = (*status, (*code).to_owned(), param.clone());
-        assert_eq!(error(&desk, COMPLETIONS, body), expected, "{shown}");
+        assert_eq!(error(&test_server, COMPLETIONS, body), expected, "{shown}");
     }
     let echo = br#"{"messages": [{"role": "user", "content": "a"}], "echo": true}"#;
-    assert_eq!(error(&desk, CHAT, echo), (400, "invalid_value".to_owned(), json!("echo")));
+    assert_eq!(error(&test_server, CHAT, echo), (400, "invalid_value".to_owned(), json!("echo")));
     let image = br#"{"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}"#;
-    assert_eq!(error(&desk, CHAT, image).1, "unsupported_field");
-    assert_eq!(desk.engine.submissions().len(), 0);
+    assert_eq!(error(&test_server, CHAT, image).1, "unsupported_field");
+    assert_eq!(test_server.engine.submissions().len(), 0);
 }
 
 #[test]
 fn neutral_values_change_nothing() {
-    let desk = TestServer::new();
+    let test_server = TestServer::new();
     let body = json!({
         "prompt": "a", "max_tokens": 1, "repetition_penalty": 1.0, "logprobs": null,
         "frequency_penalty": 0, "presence_penalty": 0.0, "parallel_tool_calls": true,
@@ -76,7 +76,7 @@ fn neutral_values_change_nothing() {
         "min_tokens": 0, "skip_special_tokens": true,
         "use_beam_search": false, "return_token_ids": true, "verbosity": "medium",
     });
-    let reply = desk.post(COMPLETIONS, &body);
+    let reply = test_server.post(COMPLETIONS, &body);
     assert_eq!(reply.status, 200, "{}", reply.text());
     let options = ServerOptions { ignore_unknown_fields: true, ..ServerOptions::default() };
     let lenient = TestServer::with_options(FakeEngineOptions::default(), options);
@@ -86,22 +86,22 @@ fn neutral_values_change_nothing() {
 
 #[test]
 fn paths_and_methods_that_there_are_not() {
-    let desk = TestServer::new();
-    let wrong = desk.post("/v1/embeddings", &json!({}));
+    let test_server = TestServer::new();
+    let wrong = test_server.post("/v1/embeddings", &json!({}));
     assert_eq!((wrong.status, &wrong.json()["error"]["code"]), (404, &json!("unknown_url")));
-    let wrong = desk.get(CHAT);
+    let wrong = test_server.get(CHAT);
     assert_eq!((wrong.status, &wrong.json()["error"]["code"]), (405, &json!("method_not_allowed")));
     assert_eq!(wrong.header("allow").as_deref(), Some("POST"));
-    assert_eq!(exchange(desk.address, b"nonsense\r\n\r\n").status, 400);
+    assert_eq!(exchange(test_server.address, b"nonsense\r\n\r\n").status, 400);
 }
 
 #[test]
 fn only_who_shows_the_key_is_answered() {
     let options = ServerOptions { api_key: Some(ApiKey::new("k3y")), ..ServerOptions::default() };
-    let desk = TestServer::with_options(FakeEngineOptions::default(), options);
+    let test_server = TestServer::with_options(FakeEngineOptions::default(), options);
     let body = json!({"prompt": "a", "max_tokens": 1}).to_string();
     let send = |headers: &str| {
-        exchange(desk.address, &request("POST", COMPLETIONS, headers, body.as_bytes()))
+        exchange(test_server.address, &request("POST", COMPLETIONS, headers, body.as_bytes()))
     };
     for wrong in ["", "Authorization: Bearer k3\r\n", "Authorization: Basic k3y\r\n"] {
         let reply = send(wrong);
@@ -112,19 +112,19 @@ fn only_who_shows_the_key_is_answered() {
         assert_eq!(reply.header("www-authenticate").as_deref(), Some("Bearer"));
     }
     assert_eq!(send("Authorization: Bearer k3y\r\n").status, 200);
-    assert_eq!(desk.get("/v1/models").status, 401);
-    assert_eq!(desk.get("/metrics").status, 401);
-    assert_eq!(desk.get("/health").status, 200, "a probe has no key");
+    assert_eq!(test_server.get("/v1/models").status, 401);
+    assert_eq!(test_server.get("/metrics").status, 401);
+    assert_eq!(test_server.get("/health").status, 200, "a probe has no key");
 }
 
 #[test]
 fn who_finds_no_room_is_told_when_to_come_back() {
     let manner = FakeEngineOptions { slots: 1, ..FakeEngineOptions::default() };
     let options = ServerOptions { max_queue: 1, max_queue_tokens: 40, ..ServerOptions::default() };
-    let desk = TestServer::with_options(manner, options);
-    desk.engine.hold(true);
+    let test_server = TestServer::with_options(manner, options);
+    test_server.engine.hold(true);
     let send = |body: Value| {
-        let mut stream = connect(desk.address);
+        let mut stream = connect(test_server.address);
         let bytes = request("POST", COMPLETIONS, "", body.to_string().as_bytes());
         std::io::Write::write_all(&mut stream, &bytes).expect("sent");
         stream
@@ -135,45 +135,45 @@ fn who_finds_no_room_is_told_when_to_come_back() {
         assert!((1..=60).contains(&seconds));
     };
     let mut first = send(json!({"prompt": "a".repeat(100), "max_tokens": 2}));
-    wait_until("taken", || desk.engine.open() == 1);
+    wait_until("taken", || test_server.engine.open() == 1);
     let prompt = "b".repeat(20);
-    full(desk.post(COMPLETIONS, &json!({"prompt": prompt})), "queue_tokens_full");
-    let never = desk.post(COMPLETIONS, &json!({"prompt": "a", "n": 3}));
+    full(test_server.post(COMPLETIONS, &json!({"prompt": prompt})), "queue_tokens_full");
+    let never = test_server.post(COMPLETIONS, &json!({"prompt": "a", "n": 3}));
     assert_eq!((never.status, &never.json()["error"]["code"]), (400, &json!("too_many_answers")));
-    desk.engine.hold(false);
+    test_server.engine.hold(false);
     assert_eq!(read_reply(&mut first).status, 200);
-    desk.engine.hold(true);
+    test_server.engine.hold(true);
     let mut others: Vec<_> =
         (0..2).map(|_| send(json!({"prompt": "a", "max_tokens": 2}))).collect();
-    wait_until("taken", || desk.engine.open() == 2);
-    full(desk.post(COMPLETIONS, &json!({"prompt": "a"})), "queue_full");
-    full(desk.post("/tokenize", &json!({"prompt": "a"})), "queue_full");
-    desk.engine.hold(false);
+    wait_until("taken", || test_server.engine.open() == 2);
+    full(test_server.post(COMPLETIONS, &json!({"prompt": "a"})), "queue_full");
+    full(test_server.post("/tokenize", &json!({"prompt": "a"})), "queue_full");
+    test_server.engine.hold(false);
     assert!(others.iter_mut().all(|stream| read_reply(stream).status == 200));
-    assert_eq!(desk.post(COMPLETIONS, &json!({"prompt": "a"})).status, 200);
+    assert_eq!(test_server.post(COMPLETIONS, &json!({"prompt": "a"})).status, 200);
 }
 
 #[test]
 fn a_server_that_is_not_ready_says_so() {
-    let desk = TestServer::new();
+    let test_server = TestServer::new();
     let unavailable = |reply: Reply, code: &str| {
         assert_eq!((reply.status, &reply.json()["error"]["code"]), (503, &json!(code)));
         assert!(reply.header("retry-after").is_some());
     };
-    desk.engine.set_state(EngineState::Loading);
-    unavailable(desk.get("/health"), "loading");
-    assert_eq!(desk.post(COMPLETIONS, &json!({"prompt": "a"})).status, 200, "it is taken");
-    desk.engine.set_state(EngineState::Draining);
-    unavailable(desk.get("/health"), "draining");
-    unavailable(desk.post(COMPLETIONS, &json!({"prompt": "a"})), "draining");
-    assert_eq!(desk.get("/v1/models").status, 200);
-    desk.engine.set_state(EngineState::Ready);
-    assert_eq!(desk.post(COMPLETIONS, &json!({"prompt": "a"})).status, 200);
+    test_server.engine.set_state(EngineState::Loading);
+    unavailable(test_server.get("/health"), "loading");
+    assert_eq!(test_server.post(COMPLETIONS, &json!({"prompt": "a"})).status, 200, "it is taken");
+    test_server.engine.set_state(EngineState::Draining);
+    unavailable(test_server.get("/health"), "draining");
+    unavailable(test_server.post(COMPLETIONS, &json!({"prompt": "a"})), "draining");
+    assert_eq!(test_server.get("/v1/models").status, 200);
+    test_server.engine.set_state(EngineState::Ready);
+    assert_eq!(test_server.post(COMPLETIONS, &json!({"prompt": "a"})).status, 200);
 }
 
 #[test]
 fn a_tokenizer_that_keeps_failing_is_the_servers_fault() {
-    let desk = TestServer::new();
+    let test_server = TestServer::new();
     let is_internal = |error: &Value| {
         assert_eq!(error["type"], "server_error", "{error}");
         assert_eq!(error["code"], "internal_error", "{error}");
@@ -182,15 +182,15 @@ fn a_tokenizer_that_keeps_failing_is_the_servers_fault() {
     // The tokenizer fails for a prompt, for a complete answer and, below, for a streamed one.
     let asked = [json!({"prompt": "\u{2}"}), json!({"prompt": [97, 290], "max_tokens": 3})];
     for body in asked {
-        let reply = desk.post(COMPLETIONS, &body);
+        let reply = test_server.post(COMPLETIONS, &body);
         assert_eq!(reply.status, 500, "{}", reply.text());
         is_internal(&reply.json()["error"]);
     }
     let body = json!({"prompt": [97, 290], "max_tokens": 3, "stream": true});
-    let events = desk.post(COMPLETIONS, &body).events();
+    let events = test_server.post(COMPLETIONS, &body).events();
     is_internal(&events.last().expect("events")["error"]);
-    let tokenize = desk.post("/tokenize", &json!({"prompt": "\u{2}"}));
+    let tokenize = test_server.post("/tokenize", &json!({"prompt": "\u{2}"}));
     assert_eq!(tokenize.status, 500);
     // Other requests are answered.
-    assert_eq!(desk.post(COMPLETIONS, &json!({"prompt": "a", "max_tokens": 3})).status, 200);
+    assert_eq!(test_server.post(COMPLETIONS, &json!({"prompt": "a", "max_tokens": 3})).status, 200);
 }

@@ -52,7 +52,7 @@ fn of_whole(answer: &Value) -> Vec<Value> {
 
 #[test]
 fn streams_put_together_are_whole_answers() {
-    let desk = TestServer::new();
+    let test_server = TestServer::new();
     let prompts = ["aé€b", "ab\u{1F600}ab", "€€€", "xyxyz", "stop here, stop"];
     let stops = [json!(null), json!("b"), json!(["€", "yx"]), json!(["ab\u{1F600}a", "ee"])];
     let mut cases = 0;
@@ -75,11 +75,11 @@ fn streams_put_together_are_whole_answers() {
                         json!([{"role": "user", "content": prompt}]),
                     );
                 }
-                let whole = desk.post(path, &body);
+                let whole = test_server.post(path, &body);
                 assert_eq!(whole.status, 200, "{}", whole.text());
                 let fields = body.as_object_mut().expect("an object");
                 fields.insert("stream".to_owned(), json!(true));
-                let streamed = desk.post(path, &body).events();
+                let streamed = test_server.post(path, &body).events();
                 body.as_object_mut().expect("an object").remove("stream");
                 assert_eq!(joined(&streamed, choices), of_whole(&whole.json()), "{body}");
             }
@@ -90,10 +90,10 @@ fn streams_put_together_are_whole_answers() {
 
 #[test]
 fn a_stream_has_an_event_for_each_token_also_without_text() {
-    let desk = TestServer::new();
+    let test_server = TestServer::new();
     let body = json!({"prompt": "é", "max_tokens": 6, "stream": true,
         "stream_options": {"include_usage": true}});
-    let events = desk.post(COMPLETIONS, &body).events();
+    let events = test_server.post(COMPLETIONS, &body).events();
     let usage = events.last().expect("usage");
     assert_eq!(usage["choices"], json!([]));
     assert_eq!(usage["usage"]["completion_tokens"], 6);
@@ -116,11 +116,11 @@ fn a_stream_has_an_event_for_each_token_also_without_text() {
 
 #[test]
 fn usage_is_counted_as_it_grows_where_that_is_asked_for() {
-    let desk = TestServer::new();
+    let test_server = TestServer::new();
     let body = json!({"messages": [{"role": "user", "content": "a"}], "max_tokens": 3,
         "stream": true,
         "stream_options": {"include_usage": true, "continuous_usage_stats": true}});
-    let events = desk.post(CHAT, &body).events();
+    let events = test_server.post(CHAT, &body).events();
     let counts: Vec<u64> = events
         .iter()
         .map(|event| event["usage"]["completion_tokens"].as_u64().expect("a count"))
@@ -130,18 +130,18 @@ fn usage_is_counted_as_it_grows_where_that_is_asked_for() {
     assert_eq!(events[0]["choices"][0]["delta"], json!({"role": "assistant", "content": "<"}));
     assert_eq!(events[1]["choices"][0]["delta"], json!({"content": "u"}));
     let plain = json!({"prompt": "a", "max_tokens": 2, "stream": true});
-    let events = desk.post(COMPLETIONS, &plain).events();
+    let events = test_server.post(COMPLETIONS, &plain).events();
     assert!(!events[0].as_object().expect("an object").contains_key("usage"));
 }
 
 #[test]
 fn a_streamed_echo_begins_with_its_prompt() {
-    let desk = TestServer::new();
+    let test_server = TestServer::new();
     let body = json!({"prompt": [97, 98, 99], "echo": true, "logprobs": 1, "max_tokens": 2});
-    let whole = desk.post(COMPLETIONS, &body).json();
+    let whole = test_server.post(COMPLETIONS, &body).json();
     let mut streamed = body;
     streamed["stream"] = json!(true);
-    let events = desk.post(COMPLETIONS, &streamed).events();
+    let events = test_server.post(COMPLETIONS, &streamed).events();
     assert_eq!(events[0]["choices"][0]["text"], "abc");
     assert_eq!(joined(&events, 1), of_whole(&whole));
     let offsets: Vec<Value> = events
@@ -155,15 +155,15 @@ fn a_streamed_echo_begins_with_its_prompt() {
 #[test]
 fn what_fails_is_told_in_the_answer_or_in_the_stream() {
     let manner = FakeEngineOptions { fails_at: Some(99), ..FakeEngineOptions::default() };
-    let desk = TestServer::with_options(manner, ServerOptions::default());
+    let test_server = TestServer::with_options(manner, ServerOptions::default());
     let mut body = json!({"prompt": "abc", "max_tokens": 8});
-    let reply = desk.post(COMPLETIONS, &body);
+    let reply = test_server.post(COMPLETIONS, &body);
     assert_eq!(reply.status, 500);
     assert_eq!(reply.json()["error"]["message"], "The device is on fire.");
     body["stream"] = json!(true);
-    let events = desk.post(COMPLETIONS, &body).events();
+    let events = test_server.post(COMPLETIONS, &body).events();
     assert_eq!(events.last().expect("an event")["error"]["type"], "server_error");
-    assert_eq!(desk.get("/health").status, 200);
+    assert_eq!(test_server.get("/health").status, 200);
 }
 
 #[test]
@@ -174,46 +174,47 @@ fn an_answer_that_takes_too_long_is_cut() {
         ..FakeEngineOptions::default()
     };
     let timeout = Some(Duration::from_millis(100));
-    let desk =
+    let test_server =
         TestServer::with_options(manner, ServerOptions { timeout, ..ServerOptions::default() });
     let mut body = json!({"prompt": "abc", "max_tokens": 4000});
-    let reply = desk.post(COMPLETIONS, &body);
+    let reply = test_server.post(COMPLETIONS, &body);
     assert_eq!((reply.status, &reply.json()["error"]["code"]), (504, &json!("timeout")));
     body["stream"] = json!(true);
-    let events = desk.post(COMPLETIONS, &body).events();
+    let events = test_server.post(COMPLETIONS, &body).events();
     assert!(events.len() > 1, "some tokens came in time");
     assert_eq!(events.last().expect("an event")["error"]["code"], "timeout");
-    super::test_server::wait_until("cancelled", || desk.engine.open() == 0);
+    super::test_server::wait_until("cancelled", || test_server.engine.open() == 0);
 }
 
 #[test]
 fn a_form_is_passed_on_and_checked() {
-    let desk = TestServer::new();
+    let test_server = TestServer::new();
     let body = json!({"prompt": "[1]", "max_tokens": 8, "structured_outputs": {"choice": ["a"]}});
-    let reply = desk.post(COMPLETIONS, &body);
+    let reply = test_server.post(COMPLETIONS, &body);
     assert_eq!(reply.status, 200, "{}", reply.text());
-    assert!(desk.engine.submissions()[0].grammar.is_some());
+    assert!(test_server.engine.submissions()[0].grammar.is_some());
     // The engine of these tests ignores the grammar, and the answer ends at a token of its own.
     let body = json!({"prompt": [98, 257], "structured_outputs": {"choice": ["a"]}});
-    let choice = &desk.post(COMPLETIONS, &body).json()["choices"][0];
+    let choice = &test_server.post(COMPLETIONS, &body).json()["choices"][0];
     assert_eq!(choice["finish_reason"], "error");
     assert!(choice["error"].as_str().is_some_and(|error| error.contains("form")), "{choice}");
     let wrong = json!({"prompt": "a", "structured_outputs": {"regex": "("}});
-    assert_eq!(desk.post(COMPLETIONS, &wrong).status, 400);
+    assert_eq!(test_server.post(COMPLETIONS, &wrong).status, 400);
 }
 
 #[test]
 fn a_prompt_and_its_answer_are_the_text_of_both() {
     let card = ModelCard { codec: Some(Arc::new(ByteCodec::STRIPPING)), ..card("echo") };
-    let desk = TestServer::with_model(FakeEngineOptions::default(), ServerOptions::default(), card);
+    let test_server =
+        TestServer::with_model(FakeEngineOptions::default(), ServerOptions::default(), card);
     let prompts = [json!(" ab"), json!([97, 195, 169, 195]), json!([97, 195]), json!([257, 195])];
     for (prompt, tokens) in prompts.iter().flat_map(|prompt| [(prompt, 0), (prompt, 5)]) {
         let mut body = json!({"prompt": prompt, "max_tokens": tokens, "temperature": 0});
-        let alone = (tokens > 0).then(|| desk.post(COMPLETIONS, &body).json());
+        let alone = (tokens > 0).then(|| test_server.post(COMPLETIONS, &body).json());
         body["echo"] = json!(true);
-        let whole = desk.post(COMPLETIONS, &body).json();
+        let whole = test_server.post(COMPLETIONS, &body).json();
         body["stream"] = json!(true);
-        let streamed = joined(&desk.post(COMPLETIONS, &body).events(), 1);
+        let streamed = joined(&test_server.post(COMPLETIONS, &body).events(), 1);
         let text = |answer: &Value| answer["text"].as_str().expect("a text").to_owned();
         let alone = alone.map_or(String::new(), |alone| text(&alone["choices"][0]));
         let whole = text(&whole["choices"][0]);

@@ -35,7 +35,7 @@ fn told() -> String {
 const TWO: &str = "Well. <tool_call>\n{\"name\": \"get\", \"arguments\": {\"a\": 5}}\n\
      </tool_call>\n<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>";
 
-fn desk() -> TestServer {
+fn test_server() -> TestServer {
     use super::clients::card;
     use super::fake_engine::FakeEngineOptions;
     let manner = FakeEngineOptions { context: 2048, ..FakeEngineOptions::default() };
@@ -82,12 +82,12 @@ fn joined(events: &[Value]) -> (Value, Value) {
 
 #[test]
 fn calls_are_told_whole_and_in_streams() {
-    let desk = desk();
+    let test_server = test_server();
     let mut ids = Vec::new();
     for choice in [json!(null), json!("auto")] {
         let mut body = body(TWO);
         body["tool_choice"] = choice;
-        let answer = desk.post(CHAT, &body).json();
+        let answer = test_server.post(CHAT, &body).json();
         let choice = &answer["choices"][0];
         assert_eq!(choice["finish_reason"], "tool_calls", "{answer}");
         let message = &choice["message"];
@@ -105,7 +105,7 @@ fn calls_are_told_whole_and_in_streams() {
         assert_eq!(answer["usage"]["completion_tokens"], tokens + 1);
 
         body["stream"] = json!(true);
-        let events = desk.post(CHAT, &body).events();
+        let events = test_server.post(CHAT, &body).events();
         let (mut streamed, reason) = joined(&events);
         assert_eq!(reason, "tool_calls");
         for (index, call) in
@@ -126,21 +126,21 @@ fn calls_are_told_whole_and_in_streams() {
 
 #[test]
 fn what_is_cut_is_told_as_far_as_it_goes() {
-    let desk = desk();
+    let test_server = test_server();
     let from = TWO.find("5}}").expect("within the arguments");
     let mut cut = body(TWO);
     cut["max_tokens"] = json!(told().len() + from);
-    let answer = desk.post(CHAT, &cut).json();
+    let answer = test_server.post(CHAT, &cut).json();
     let choice = &answer["choices"][0];
     assert_eq!(choice["finish_reason"], "length");
     assert_eq!(choice["message"]["tool_calls"][0]["function"]["arguments"], "{\"a\": ");
     cut["stream"] = json!(true);
-    let (message, reason) = joined(&desk.post(CHAT, &cut).events());
+    let (message, reason) = joined(&test_server.post(CHAT, &cut).events());
     assert_eq!(reason, "length");
     assert_eq!(message["tool_calls"][0]["function"]["arguments"], "{\"a\": ");
     let mut stopped = body(TWO);
     stopped["stop"] = json!("now\", \"arg");
-    let answer = desk.post(CHAT, &stopped).json();
+    let answer = test_server.post(CHAT, &stopped).json();
     let choice = &answer["choices"][0];
     assert_eq!(choice["finish_reason"], "stop");
     assert_eq!(choice["message"]["tool_calls"].as_array().map(Vec::len), Some(1));
@@ -148,9 +148,9 @@ fn what_is_cut_is_told_as_far_as_it_goes() {
 
 #[test]
 fn an_answer_without_calls_is_one_without_functions() {
-    let desk = desk();
+    let test_server = test_server();
     let plain = body("No call.");
-    let answer = desk.post(CHAT, &plain).json();
+    let answer = test_server.post(CHAT, &plain).json();
     let choice = &answer["choices"][0];
     assert_eq!(choice["finish_reason"], "stop");
     let expected = json!({"role": "assistant", "content": told() + "No call.", "refusal": null});
@@ -159,27 +159,27 @@ fn an_answer_without_calls_is_one_without_functions() {
     // ignores grammars, so it can generate one.
     let mut required = plain.clone();
     required["tool_choice"] = json!("required");
-    let choice = &desk.post(CHAT, &required).json()["choices"][0];
+    let choice = &test_server.post(CHAT, &required).json()["choices"][0];
     assert_eq!(choice["finish_reason"], "error");
     assert!(choice["error"].as_str().is_some_and(|error| error.contains("calls no function")));
     // Arguments are checked even if no grammar enforced them.
     let wrong = body("<tool_call>{\"name\": \"get\", \"arguments\": {\"a\": \"b\"}}</tool_call>");
-    let choice = &desk.post(CHAT, &wrong).json()["choices"][0];
+    let choice = &test_server.post(CHAT, &wrong).json()["choices"][0];
     assert_eq!(choice["finish_reason"], "error");
     assert!(choice["error"].as_str().is_some_and(|error| error.contains("arguments")), "{choice}");
     // With `none`, the functions are not in the prompt either.
     let mut none = body(TWO);
     none["tool_choice"] = json!("none");
-    let choice = &desk.post(CHAT, &none).json()["choices"][0];
+    let choice = &test_server.post(CHAT, &none).json()["choices"][0];
     assert_eq!(choice["message"]["content"], format!("<user>{TWO}"));
     let forms: Vec<bool> =
-        desk.engine.submissions().iter().map(|asked| asked.grammar.is_some()).collect();
+        test_server.engine.submissions().iter().map(|asked| asked.grammar.is_some()).collect();
     assert_eq!(forms, [true, true, true, false]);
 }
 
 #[test]
 fn a_conversation_goes_on_with_results() {
-    let desk = desk();
+    let test_server = test_server();
     let call = json!({"id": "0a1b2c3d4", "type": "function",
         "function": {"arguments": "{\"a\": 1}", "name": "get"}});
     let mut body = body("");
@@ -190,9 +190,9 @@ fn a_conversation_goes_on_with_results() {
         {"role": "tool", "tool_call_id": "0a1b2c3d4", "content": [{"type": "text", "text": "7"}]},
         {"role": "assistant", "content": "Seven.", "tool_calls": []},
     ]);
-    assert_eq!(desk.post(CHAT, &body).status, 200);
+    assert_eq!(test_server.post(CHAT, &body).status, 200);
     let prompt: Vec<u8> =
-        desk.engine.submissions()[0].prompt.iter().map(|token| *token as u8).collect();
+        test_server.engine.submissions()[0].prompt.iter().map(|token| *token as u8).collect();
     let prompt = String::from_utf8(prompt).expect("UTF-8");
     let expected = "<user>Get.<assistant content=null tool_calls=[{\"id\":\"0a1b2c3d4\",\
          \"type\":\"function\",\"function\":{\"name\":\"get\",\"arguments\":{\"a\":1}}}]><tool \
@@ -202,13 +202,13 @@ fn a_conversation_goes_on_with_results() {
         Some(expected)
     );
     let tokenized = json!({"messages": body["messages"], "tools": tools()});
-    let tokens = desk.post("/tokenize", &tokenized).json()["count"].clone();
+    let tokens = test_server.post("/tokenize", &tokenized).json()["count"].clone();
     assert_eq!(tokens, prompt.len());
 }
 
 #[test]
 fn wrong_functions_are_refused_with_a_sentence() {
-    let desk = desk();
+    let test_server = test_server();
     let function = |name: &str, parameters: Value| {
         let function = json!({"name": name, "parameters": parameters});
         json!([{"type": "function", "function": function}])
@@ -246,7 +246,7 @@ fn wrong_functions_are_refused_with_a_sentence() {
     ] {
         let mut body = body("a");
         body[field] = value;
-        let reply = desk.post(CHAT, &body);
+        let reply = test_server.post(CHAT, &body);
         assert_eq!(reply.status, 400, "{field}: {}", reply.text());
         let error = reply.text();
         assert!(error.contains(word) && error.contains('.'), "{error}");
@@ -254,7 +254,7 @@ fn wrong_functions_are_refused_with_a_sentence() {
     let earlier = |calls: Value| {
         let mut body = body("a");
         body["messages"] = json!([{"role": "assistant", "content": null, "tool_calls": calls}]);
-        desk.post(CHAT, &body)
+        test_server.post(CHAT, &body)
     };
     for calls in [
         json!({}),
@@ -269,16 +269,16 @@ fn wrong_functions_are_refused_with_a_sentence() {
     }
     assert_eq!(earlier(json!([{"function": {"name": "f", "arguments": ""}}])).status, 200);
     let text = json!({"prompt": "a", "tools": tools()});
-    assert_eq!(desk.post(COMPLETIONS, &text).status, 400);
+    assert_eq!(test_server.post(COMPLETIONS, &text).status, 400);
     let chosen = json!({"prompt": "a", "tool_choice": "required"});
-    assert_eq!(desk.post(COMPLETIONS, &chosen).status, 400);
-    assert_eq!(desk.engine.submissions().len(), 1);
+    assert_eq!(test_server.post(COMPLETIONS, &chosen).status, 400);
+    assert_eq!(test_server.engine.submissions().len(), 1);
 }
 
 /// With functions, the response format applies to answers that call none.
 #[test]
 fn functions_stand_beside_a_response_format() {
-    let desk = desk();
+    let test_server = test_server();
     let schema = json!({"type": "object", "properties": {"b": {"type": "boolean"}},
         "required": ["b"], "additionalProperties": false});
     let format = json!({"type": "json_schema", "json_schema": {"name": "n", "schema": schema}});
@@ -296,14 +296,14 @@ fn functions_stand_beside_a_response_format() {
         ("{\"b\": true}", "required", "error"),
     ] {
         let mut body = asked(text, choice);
-        let answer = desk.post(CHAT, &body).json();
+        let answer = test_server.post(CHAT, &body).json();
         assert_eq!(answer["choices"][0]["finish_reason"], reason, "{text} {choice}: {answer}");
         body["stream"] = json!(true);
-        let (message, streamed) = joined(&desk.post(CHAT, &body).events());
+        let (message, streamed) = joined(&test_server.post(CHAT, &body).events());
         assert_eq!(streamed, reason, "{text} {choice}");
         assert_eq!(message["content"], answer["choices"][0]["message"]["content"]);
     }
-    let forms = desk.engine.submissions();
+    let forms = test_server.engine.submissions();
     let of =
         |asked: &GenerationRequest| asked.grammar.as_ref().map(|prepared| prepared.grammar.clone());
     let both = forms
@@ -312,8 +312,8 @@ fn functions_stand_beside_a_response_format() {
     assert_eq!(both.count(), 4, "with auto");
     let mut none = asked("{\"b\": true}", "none");
     none["messages"] = json!([{"role": "user", "content": "a"}]);
-    assert_eq!(desk.post(CHAT, &none).status, 200);
-    let last = desk.engine.submissions().pop().and_then(|asked| of(&asked));
+    assert_eq!(test_server.post(CHAT, &none).status, 200);
+    let last = test_server.engine.submissions().pop().and_then(|asked| of(&asked));
     assert!(matches!(last.as_deref(), Some(grammar::Grammar::JsonSchema(..))), "{last:?}");
 }
 
@@ -321,7 +321,7 @@ fn functions_stand_beside_a_response_format() {
 /// not make the request fail.
 #[test]
 fn a_schema_that_cannot_be_held_is_looked_at_in_the_end() {
-    let desk = desk();
+    let test_server = test_server();
     let unique = json!({"type": "object", "properties": {"ids": {"type": "array",
         "items": {"type": "string"}, "uniqueItems": true}}});
     let said = |ids: &str| {
@@ -336,17 +336,17 @@ fn a_schema_that_cannot_be_held_is_looked_at_in_the_end() {
             .push(json!({"type": "function", "function": function}));
         body
     };
-    let answer = desk.post(CHAT, &said("[\"x\", \"y\"]")).json();
+    let answer = test_server.post(CHAT, &said("[\"x\", \"y\"]")).json();
     assert_eq!(answer["choices"][0]["finish_reason"], "tool_calls", "{answer}");
     let warning = answer["warnings"][0].as_str().expect("a sentence");
     assert!(warning.contains("`f`") && warning.contains("uniqueItems"), "{warning}");
     let mut body = said("[\"x\", \"x\"]");
-    let answer = desk.post(CHAT, &body).json();
+    let answer = test_server.post(CHAT, &body).json();
     assert_eq!(answer["choices"][0]["finish_reason"], "error", "{answer}");
     let error = answer["choices"][0]["error"].as_str().expect("a sentence");
     assert!(error.contains("unique"), "{error}");
     body["stream"] = json!(true);
-    let events = desk.post(CHAT, &body).events();
+    let events = test_server.post(CHAT, &body).events();
     let (last, others) = events.split_last().expect("events");
     assert_eq!(last["warnings"], answer["warnings"]);
     assert!(others.iter().all(|event| event.get("warnings").is_none()));
@@ -355,7 +355,7 @@ fn a_schema_that_cannot_be_held_is_looked_at_in_the_end() {
 /// Messages are accepted as OpenAI returns them.
 #[test]
 fn messages_come_back_as_they_were_returned() {
-    let desk = desk();
+    let test_server = test_server();
     let call = |arguments: &str| {
         json!([{"id": "0a1b2c3d4", "type": "function",
             "function": {"name": "get", "arguments": arguments}}])
@@ -379,13 +379,13 @@ fn messages_come_back_as_they_were_returned() {
     for (answer, expected) in answers.into_iter().zip(expected) {
         let user = json!({"role": "user", "content": "Again."});
         let body = json!({"messages": [answer, user], "max_tokens": 1});
-        let reply = desk.post(CHAT, &body);
+        let reply = test_server.post(CHAT, &body);
         assert_eq!(reply.status, 200, "{body}: {}", reply.text());
-        let prompt = desk.engine.submissions().pop().expect("a request").prompt;
+        let prompt = test_server.engine.submissions().pop().expect("a request").prompt;
         let prompt: Vec<u8> = prompt.iter().map(|token| *token as u8).collect();
         let prompt = String::from_utf8(prompt).expect("UTF-8");
         assert!(prompt.contains(&format!("{expected}<user>Again.")), "{prompt}");
     }
     let body = json!({"messages": [{"role": "user", "content": null}], "max_tokens": 1});
-    assert_eq!(desk.post(CHAT, &body).status, 400);
+    assert_eq!(test_server.post(CHAT, &body).status, 400);
 }

@@ -136,7 +136,8 @@ fn measure_in_thread(
             }
             Err(RecvTimeoutError::Timeout) => {}
         }
-        let last_ns = progress_ns.iter().map(|pulse| pulse.load(Ordering::Relaxed)).enumerate();
+        let last_ns =
+            progress_ns.iter().map(|progress| progress.load(Ordering::Relaxed)).enumerate();
         let reading = last_ns.filter(|(_, last_ns)| *last_ns != IDLE);
         let Some((drive, last_ns)) = reading.min_by_key(|(_, last_ns)| *last_ns) else { continue };
         if Duration::from_nanos(now_ns().saturating_sub(last_ns)) > SILENCE_MAX {

@@ -115,9 +115,9 @@ fn apex_pipelines_where_its_inequality_holds_and_lags_where_not() {
     // N_G / N_C is 32 over 48 / 16.5. Four layers take 28 ms.
     assert_eq!(places, [HostDecision::Deferred; 3]);
     let late = Queues { is_late: true, ..both };
-    let lagging: Vec<QueuedSequence> =
+    let deferred: Vec<QueuedSequence> =
         host.iter().map(|one| QueuedSequence { layer: 2, ..*one }).collect();
-    let late = Queues { host: &lagging, ..late };
+    let late = Queues { host: &deferred, ..late };
     let (iteration, places) = decided(SchedulingPolicy::Apex, &late, &LIMITS, &slow);
     assert_eq!((iteration.shape, iteration.decodes), (IterationShape::Async, 3));
     assert_eq!(places, [HostDecision::Waits; 3], "the device does not wait");

@@ -143,10 +143,10 @@ fn check(
         let with_host = iteration.with_host(queues).zip(places);
         with_host.filter(|(_, place)| wanted.contains(place)).map(|(one, _)| one.layer).collect()
     };
-    let lagging = of(&[HostDecision::Deferred]);
+    let deferred = of(&[HostDecision::Deferred]);
     match limits.deferred_rows {
         DeferredRows::Never => {}
-        DeferredRows::SameLayer => assert!(lagging.iter().all(|layer| *layer == lagging[0])),
+        DeferredRows::SameLayer => assert!(deferred.iter().all(|layer| *layer == deferred[0])),
         // As far as rows permit, all deferred rows advance, and none of them joins another shape.
         DeferredRows::AnyLayer => {
             assert!(
@@ -165,7 +165,7 @@ fn policies() -> impl Strategy<Value = SchedulingPolicy> {
     (0..POLICIES.len()).prop_map(|index| POLICIES[index])
 }
 
-fn lags() -> impl Strategy<Value = DeferredRows> {
+fn deferred_rows() -> impl Strategy<Value = DeferredRows> {
     (0..DeferredRows::ALL.len()).prop_map(|index| DeferredRows::ALL[index])
 }
 
@@ -187,9 +187,9 @@ proptest! {
         lengths in prop::collection::vec((1u32..60, 1u32..40), 1..40),
         device_pages in 25u32..60,
         host_pages in 50u32..200,
-        lags in lags(),
+        deferred_rows in deferred_rows(),
     ) {
-        let limits = limits(device_pages, host_pages, lags);
+        let limits = limits(device_pages, host_pages, deferred_rows);
         let waiting = lengths.iter().zip(0..).map(|((prompt, _), id)| queued(id, *prompt));
         let mut server = Server { waiting: waiting.collect(), ..Server::default() };
         let ends = |one: &QueuedSequence| {
@@ -220,9 +220,9 @@ proptest! {
         prompt in 1u32..20,
         long in 20u32..60,
         seed in 0u32..1000,
-        lags in lags(),
+        deferred_rows in deferred_rows(),
     ) {
-        let limits = limits(device_pages, host_pages, lags);
+        let limits = limits(device_pages, host_pages, deferred_rows);
         let mut server = Server::default();
         let mut id = 0;
         let mut most_waited = 0;

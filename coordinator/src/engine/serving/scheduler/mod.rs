@@ -185,18 +185,22 @@ impl Scheduler {
             }
             let Some((batch, slot)) = self.free_slot(table) else { return };
             let batch_sequences =
-                || self.sequences_in_slots().filter(|seated| seated.batch == batch);
+                || self.sequences_in_slots().filter(|running| running.batch == batch);
             let waiting = &self.waiting[place];
             let (kind, tokens) = (content_kind(plan, &waiting.request), waiting.tokens());
             let known = &tokens[..waiting.reusable_tokens(self.uses_sparse_attention)];
-            if batch_sequences().any(|seated| {
-                self.kv_cache.is_prefix_in_flight((batch, kind), known, &seated.in_flight_prefill())
+            if batch_sequences().any(|running| {
+                self.kv_cache.is_prefix_in_flight(
+                    (batch, kind),
+                    known,
+                    &running.in_flight_prefill(),
+                )
             }) {
                 (place, held_back) = (place + 1, held_back + 1);
                 continue;
             }
             let growing = batch_sequences()
-                .filter(|seated| seated.allocation.capacity < seated.sequence.max_tokens());
+                .filter(|running| running.allocation.capacity < running.sequence.max_tokens());
             let growing = growing.count();
             let allocation = self.kv_cache.allocate((batch, growing), kind, known, tokens.len());
             // First come, first served: a sequence that does not fit blocks those that arrived

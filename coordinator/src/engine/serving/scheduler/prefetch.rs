@@ -175,7 +175,7 @@ impl Scheduler {
 
     /// Returns true if pages are still to be stored.
     pub(in super::super) fn is_storing(&self) -> bool {
-        self.prefix_cache.as_ref().is_some_and(|shelf| shelf.is_busy())
+        self.prefix_cache.as_ref().is_some_and(|cache| cache.is_busy())
     }
 
     /// Returns true if the prefix of a sequence is being fetched.
@@ -203,7 +203,7 @@ impl Scheduler {
                 None
             }
             FromWorker::PageStored { number, bytes, failure } => {
-                let was_paused = self.prefix_cache.as_ref().is_some_and(|shelf| shelf.is_paused());
+                let was_paused = self.prefix_cache.as_ref().is_some_and(|cache| cache.is_paused());
                 if let Some(prefix_cache) = &mut self.prefix_cache {
                     prefix_cache.finish_write(&mut self.kv_cache, number, failure.is_some());
                 }

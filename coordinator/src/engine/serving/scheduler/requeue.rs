@@ -65,7 +65,7 @@ impl Scheduler {
     /// Fails all sequences.
     pub(in super::super) fn fail_all(&mut self, reason: &str) {
         self.running.extend(self.prefetching.drain(..).map(|one| one.running));
-        let running = self.running.drain(..).map(|seated: RunningSequence| seated.sequence);
+        let running = self.running.drain(..).map(|running: RunningSequence| running.sequence);
         for mut sequence in running.chain(self.waiting.drain(..)) {
             sequence.send(EngineEvent::Failed(reason.to_owned()));
         }

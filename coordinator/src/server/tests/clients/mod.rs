@@ -42,21 +42,21 @@ fn read(name: &str) -> (String, String, String, String) {
     (method.to_owned(), path.to_owned(), headers, body.trim_end().to_owned())
 }
 
-fn send(desk: &TestServer, name: &str) -> Reply {
+fn send(test_server: &TestServer, name: &str) -> Reply {
     let (method, path, headers, body) = read(name);
-    let reply = exchange(desk.address, &request(&method, &path, &headers, body.as_bytes()));
+    let reply = exchange(test_server.address, &request(&method, &path, &headers, body.as_bytes()));
     assert_eq!(reply.status, 200, "{name}: {}", reply.text());
     reply
 }
 
-fn desk() -> TestServer {
+fn test_server() -> TestServer {
     let manner = FakeEngineOptions { context: 1024, ..FakeEngineOptions::default() };
     TestServer::with_model(manner, ServerOptions::default(), card("echo"))
 }
 
 #[test]
 fn every_recorded_request_is_answered() {
-    let desk = desk();
+    let test_server = test_server();
     let mut names: Vec<String> = std::fs::read_dir(folder())
         .expect("fixtures")
         .map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned())
@@ -65,29 +65,29 @@ fn every_recorded_request_is_answered() {
     names.sort();
     assert!(names.len() >= 7, "{names:?}");
     for name in &names {
-        send(&desk, name);
+        send(&test_server, name);
     }
 }
 
 #[test]
 fn bench_times_an_event_for_each_token_and_reads_usage_last() {
-    let desk = desk();
+    let test_server = test_server();
     for name in ["vllm-bench.http", "vllm-bench-chat.http", "guidellm.http"] {
-        let events = send(&desk, name).events();
+        let events = send(&test_server, name).events();
         let timed = events
             .iter()
             .filter(|event| event["choices"].as_array().is_some_and(|choices| !choices.is_empty()));
         assert_eq!(timed.count(), 12, "{name}");
         assert_eq!(events.last().expect("usage")["usage"]["completion_tokens"], 12, "{name}");
     }
-    let events = send(&desk, "guidellm.http").events();
+    let events = send(&test_server, "guidellm.http").events();
     assert!(events.iter().all(|event| event["usage"]["total_tokens"].is_number()));
 }
 
 #[test]
 fn an_evaluation_reads_the_logprobs_of_its_continuation() {
-    let desk = desk();
-    let answer = send(&desk, "lm-eval-loglikelihood.http").json();
+    let test_server = test_server();
+    let answer = send(&test_server, "lm-eval-loglikelihood.http").json();
     let lengths = [(4, 2), (3, 1)];
     for (choice, (tokens, context)) in
         answer["choices"].as_array().expect("two").iter().zip(lengths)
@@ -101,16 +101,19 @@ fn an_evaluation_reads_the_logprobs_of_its_continuation() {
         assert!(continuation.iter().all(Value::is_number), "{continuation:?}");
         assert!(top[context..tokens].iter().all(|top| top.as_object().is_some()));
     }
-    assert_eq!(send(&desk, "lm-eval-generate.http").json()["choices"][0]["text"], "abcdabcdabcd");
-    let chat = send(&desk, "lm-eval-chat.http").json();
+    assert_eq!(
+        send(&test_server, "lm-eval-generate.http").json()["choices"][0]["text"],
+        "abcdabcdabcd"
+    );
+    let chat = send(&test_server, "lm-eval-chat.http").json();
     assert_eq!(chat["choices"][0]["message"]["content"], "<user>one tw");
 }
 
 #[test]
 fn a_chain_has_its_form_and_its_conversation() {
-    let desk = desk();
-    send(&desk, "langchain.http");
-    let submission = &desk.engine.submissions()[0];
+    let test_server = test_server();
+    send(&test_server, "langchain.http");
+    let submission = &test_server.engine.submissions()[0];
     assert!(submission.grammar.is_some());
     assert!((submission.sampling.temperature - 0.7).abs() < 1e-6);
     let prompt: Vec<u8> = submission.prompt.iter().map(|token| *token as u8).collect();
@@ -120,10 +123,10 @@ fn a_chain_has_its_form_and_its_conversation() {
 
 #[test]
 fn what_a_model_draws_by_is_used_where_a_request_does_not_say() {
-    let desk = desk();
-    desk.post("/v1/completions", &json!({"prompt": "a", "max_tokens": 1}));
-    desk.post("/v1/completions", &json!({"prompt": "a", "max_tokens": 1, "temperature": 0}));
-    let drawn = desk.engine.submissions();
+    let test_server = test_server();
+    test_server.post("/v1/completions", &json!({"prompt": "a", "max_tokens": 1}));
+    test_server.post("/v1/completions", &json!({"prompt": "a", "max_tokens": 1, "temperature": 0}));
+    let drawn = test_server.engine.submissions();
     assert!((drawn[0].sampling.temperature - 1.0).abs() < f32::EPSILON);
     assert!(drawn[1].sampling.temperature.abs() < f32::EPSILON);
 }
