@@ -8,7 +8,7 @@
 //! without an index.
 //!
 //! Each origin has a folder `DIR/MODEL-FINGERPRINT/`, which contains
-//! - `NAME.kv`: a page: header, tokens and checksums (`entry.rs`), then its bytes;
+//! - `NAME.kv`: a page: header, tokens and checksums (`page_header.rs`), then its bytes;
 //! - `origin.json`: a description of the origin for people;
 //! - `NAME.kv.PROCESS-RANDOM.tmp`: a page that is being written, locked by its writer.
 //!

@@ -1,5 +1,5 @@
-//! Arguments as parsed by clap, not yet validated; see [`super::high`]. Doc comments of arguments
-//! are the text of `--help`.
+//! Arguments as parsed by clap, not yet validated; see [`super::command`]. Doc comments of
+//! arguments are the text of `--help`.
 
 use std::path::PathBuf;
 

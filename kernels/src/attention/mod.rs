@@ -20,7 +20,7 @@
 //! position after position (`values.rs`), or pair after pair (`pair_values.rs`, under the same
 //! condition as scores); the chunks are added in order. A position gives the same terms whether its
 //! K and V are cached, in a ring or not, or fresh, so prefill and decode agree bit for bit. Over a
-//! 4-bit cache the products are summed as integers (`four/`), within the same structure.
+//! 4-bit cache the products are summed as integers (`kv4/`), within the same structure.
 
 #[cfg(target_arch = "x86_64")]
 mod avx512;

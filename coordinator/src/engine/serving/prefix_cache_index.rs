@@ -2,7 +2,7 @@
 //!
 //! The worker that owns the caches writes and reads pages concurrently with its steps; this module
 //! decides which. A page of a prompt is stored once it is full, and is pinned meanwhile. Nothing
-//! here waits for a file: a separate thread looks up which pages exist (`lookups.rs`).
+//! here waits for a file: a separate thread looks up which pages exist (`store_lookups.rs`).
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
