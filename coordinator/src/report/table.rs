@@ -32,7 +32,7 @@ pub fn render(report: &Report, with_lanes: bool) -> String {
         let (shared, computed) = (report.shared_prompt_tokens, report.prefill_tokens);
         let _ = writeln!(
             text,
-            "prompts begin alike: {shared} of {} tokens were computed with another prompt",
+            "shared prefixes: {shared} of {} prompt tokens were computed with another prompt",
             shared + computed
         );
     }
