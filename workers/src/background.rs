@@ -1,12 +1,13 @@
 //! Background tasks of a worker while a run serves: compiling the grammars of answers, copying
 //! pages of caches, and storing and fetching prompt prefixes.
 //!
-//! The tasks use two threads, so that neither waits for the other and no step waits for either. The
-//! thread that stores and fetches may wait for a drive that does not answer; no other thread waits
-//! for it, not even at the end.
+//! Each kind of task has its own thread, so that none waits for another and no step waits for any.
+//! Grammars, and pages that are stored and fetched, yield the processor to steps; copies of pages,
+//! which steps wait for, do not. The thread that stores and fetches may wait for a drive that does
+//! not answer; no other thread waits for it, not even at the end.
 
 use std::os::fd::AsFd;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
@@ -20,11 +21,12 @@ use crate::page_copies::PageCopies;
 use crate::page_transfers::PageTransferQueue;
 use crate::prefix_transfers::PrefixTransfers;
 use crate::shared::protocol::{FromWorker, ToWorker};
+use grammar::EncodedGrammar;
 
 /// Interval between checks whether the lanes have ended.
 const CHECK_INTERVAL: Duration = Duration::from_millis(200);
-/// Nice value of the thread that stores and fetches, from 0, as for all other threads, to 19.
-const STORE_THREAD_NICE: i32 = 10;
+/// Nice value of threads that steps do not wait for, from 0, as for all other threads, to 19.
+const BACKGROUND_NICE: i32 = 10;
 
 /// Background tasks of a worker.
 #[derive(Debug, Default)]
@@ -41,9 +43,15 @@ pub(crate) struct BackgroundTasks {
 pub(crate) type BackgroundThread =
     (&'static str, Box<dyn FnOnce(&Channel, (&Timeline, u32)) + Send>);
 
+/// Order for the thread that compiles grammars.
+enum GrammarOrder {
+    Compile { number: u32, grammar: EncodedGrammar },
+    Forget { number: u32 },
+}
+
 /// State of the thread that receives the coordinator's messages.
 struct MessageLoop {
-    grammars: Option<WorkerGrammarCompiler>,
+    grammars: Option<mpsc::Sender<GrammarOrder>>,
     copies: Option<PageCopies>,
     /// Orders for the thread that stores and fetches, and the directory of the store.
     transfers: Option<(Arc<PageTransferQueue>, std::path::PathBuf)>,
@@ -66,9 +74,7 @@ impl BackgroundTasks {
                 let transfers =
                     (Arc::clone(prefixes.transfers()), prefixes.directory().to_path_buf());
                 let store = move || {
-                    // Steps have priority. A system that refuses this schedules all threads
-                    // equally.
-                    let _ = rustix::process::setpriority_process(None, STORE_THREAD_NICE);
+                    yield_to_steps();
                     prefixes.run()
                 };
                 std::thread::Builder::new().name("prompts".to_owned()).spawn(store)?;
@@ -76,11 +82,44 @@ impl BackgroundTasks {
             }
             None => None,
         };
+        let mut threads: Vec<BackgroundThread> = Vec::new();
+        let grammars = grammars.map(|compiler| {
+            let (orders, received) = mpsc::channel();
+            let compile = move |channel: &Channel, _: (&Timeline, u32)| {
+                yield_to_steps();
+                compile_grammars(compiler, &received, channel);
+            };
+            threads.push(("grammars", Box::new(compile)));
+            orders
+        });
         let buffer = Vec::with_capacity(MESSAGE_BYTES_MAX);
         let message_loop = MessageLoop { grammars, copies, transfers, buffer };
-        let run: BackgroundThread =
-            ("errands", Box::new(move |channel, lanes| message_loop.run(channel, lanes)));
-        Ok(vec![run])
+        let run =
+            move |channel: &Channel, lanes: (&Timeline, u32)| message_loop.run(channel, lanes);
+        threads.push(("errands", Box::new(run)));
+        Ok(threads)
+    }
+}
+
+/// Gives the calling thread a lower priority than the threads of steps. A system that refuses this
+/// schedules all threads equally.
+fn yield_to_steps() {
+    let _ = rustix::process::setpriority_process(None, BACKGROUND_NICE);
+}
+
+/// Executes orders until the thread that sends them has ended.
+fn compile_grammars(
+    mut compiler: WorkerGrammarCompiler,
+    orders: &mpsc::Receiver<GrammarOrder>,
+    channel: &Channel,
+) {
+    while let Ok(order) = orders.recv() {
+        match order {
+            GrammarOrder::Compile { number, grammar } => {
+                let _ = send(channel, &compiler.compile(number, grammar), &[]);
+            }
+            GrammarOrder::Forget { number } => compiler.forget(number),
+        }
     }
 }
 
@@ -101,15 +140,9 @@ impl MessageLoop {
             let Ok(message) = receive_into(channel, &mut self.buffer) else { return };
             match message {
                 ToWorker::CompileGrammar { number, grammar } => {
-                    let compile =
-                        |grammars: &mut WorkerGrammarCompiler| grammars.compile(number, grammar);
-                    if let Some(answer) = self.grammars.as_mut().map(compile) {
-                        let _ = send(channel, &answer, &[]);
-                    }
+                    self.order(GrammarOrder::Compile { number, grammar });
                 }
-                ToWorker::ForgetGrammar { number } => {
-                    self.grammars.iter().for_each(|forms| forms.forget(number));
-                }
+                ToWorker::ForgetGrammar { number } => self.order(GrammarOrder::Forget { number }),
                 ToWorker::CopyPage { number, batch, from, to, positions } => {
                     let copy = |copies: &PageCopies| copies.copy(batch, (from, to), positions);
                     self.copies.iter().for_each(copy);
@@ -127,6 +160,12 @@ impl MessageLoop {
                 _ => return,
             }
         }
+    }
+
+    /// Passes an order on to the thread that compiles grammars, if this worker has one.
+    fn order(&self, order: GrammarOrder) {
+        // The thread ends only after this one.
+        self.grammars.iter().for_each(|orders| drop(orders.send(order)));
     }
 
     /// Waits up to [`CHECK_INTERVAL`] for a message or an answer; returns true if there is a

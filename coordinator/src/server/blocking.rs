@@ -1,10 +1,10 @@
 //! Thread pools for long-running work: parsing JSON, calls to a tokenizer, checking grammars, and
 //! writing long answers. Each kind of work has its own number of threads, so that no kind can
-//! starve another.
+//! starve another. Grammars, which can take seconds, yield the processor to everything else.
 
 use std::sync::Arc;
 
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::task::JoinHandle;
 
 use super::error::ApiError;
@@ -17,14 +17,16 @@ const GRAMMAR_THREADS: usize = 2;
 /// Maximum number of long answers that are written at a time.
 const WRITING_THREADS: usize = 2;
 
-/// Total number of threads for blocking work.
-pub const THREADS: usize = READING_THREADS + GRAMMAR_THREADS + WRITING_THREADS;
+/// Number of threads of the runtime for blocking work; grammars have threads of their own.
+pub const THREADS: usize = READING_THREADS + WRITING_THREADS;
+/// Nice value of the threads for grammars, from 0, as for all other threads, to 19.
+const GRAMMAR_NICE: i32 = 10;
 
 /// Pools of threads, one for each kind of work.
 #[derive(Debug)]
 pub struct BlockingPools {
     pub reading: BlockingPool,
-    pub grammars: BlockingPool,
+    pub grammars: LowPriorityPool,
     pub writing: BlockingPool,
 }
 
@@ -32,7 +34,7 @@ impl Default for BlockingPools {
     fn default() -> BlockingPools {
         BlockingPools {
             reading: BlockingPool::new(READING_THREADS),
-            grammars: BlockingPool::new(GRAMMAR_THREADS),
+            grammars: LowPriorityPool(BlockingPool::new(GRAMMAR_THREADS)),
             writing: BlockingPool::new(WRITING_THREADS),
         }
     }
@@ -64,9 +66,7 @@ impl BlockingPool {
         &self,
         work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
     ) -> Result<T, ApiError> {
-        let failed =
-            || ApiError::internal("The server had an error while processing your request.");
-        let permit = Arc::clone(&self.0).acquire_owned().await.map_err(|_| failed())?;
+        let permit = self.permit().await?;
         let mut handle = AbortOnDrop(tokio::task::spawn_blocking(move || {
             // Held until the work has ended, even if its caller stops waiting.
             let _permit = permit;
@@ -77,4 +77,42 @@ impl BlockingPool {
             Err(_) => Err(failed()),
         }
     }
+
+    async fn permit(&self) -> Result<OwnedSemaphorePermit, ApiError> {
+        Arc::clone(&self.0).acquire_owned().await.map_err(|_| failed())
+    }
+}
+
+/// Threads that the system schedules after all others. The priority of a thread cannot be raised
+/// again without privileges, so each piece of work has a new thread.
+#[derive(Debug)]
+pub struct LowPriorityPool(BlockingPool);
+
+impl LowPriorityPool {
+    /// Runs `work` on a thread of low priority.
+    ///
+    /// # Errors
+    /// Returns the error of `work`, or an internal error if it panicked or no thread could start.
+    pub async fn run<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let permit = self.0.permit().await?;
+        let (sender, receiver) = oneshot::channel();
+        let run = move || {
+            let _permit = permit;
+            // A system that refuses this schedules all threads equally.
+            let _ = rustix::process::setpriority_process(None, GRAMMAR_NICE);
+            // Nobody receives the result if the request has ended.
+            let _ = sender.send(work());
+        };
+        let builder = std::thread::Builder::new().name("grammar".to_owned());
+        builder.spawn(run).map_err(|_| failed())?;
+        receiver.await.map_err(|_| failed())?
+    }
+}
+
+/// Returns the error of work that did not finish.
+fn failed() -> ApiError {
+    ApiError::internal("The server had an error while processing your request.")
 }
