@@ -112,7 +112,8 @@ const SHAPES: [(usize, usize, usize); 6] =
 fn check<T: Element>(variant: Variant, four: bool) {
     let (one, three) = (roomy_kernels(variant, 1), roomy_kernels(variant, 3));
     for (seed, dims) in SHAPES.into_iter().enumerate() {
-        for page_positions in [16, 32, 80, 256] {
+        let pages = if seed % 2 == 0 { [16, 80] } else { [32, 256] };
+        for page_positions in pages {
             let options = Options { four, ..Options::default() };
             let of = batch::<T>(seed as u64, dims, &around(page_positions), options);
             let paged = Paged::new(&of, page_positions, seed as u64);

@@ -360,7 +360,7 @@ fn a_row_of_a_large_linear_has_the_bits_of_the_row_alone() {
             let alone: Vec<_> = (0..48).flat_map(|row| run(&one, row, 1)).collect();
             for threads in [1, 2, 3] {
                 let kernels = kernels(variant, threads);
-                for rows in [2, 3, 4, 5, 6, 7, 8, 9, 15, 16, 17, 31, 39, 40, 48] {
+                for rows in [2, 3, 4, 7, 8, 9, 16, 17, 39, 48] {
                     let context = format!("{variant:?} {threads} threads, {rows}x{n}x{k}");
                     assert!(run(&kernels, 0, rows) == alone[..rows * n], "{context}");
                 }

@@ -40,7 +40,7 @@ fn maps(config: &ModelConfig) -> Vec<DeviceMap> {
     let homes = DefaultTiers { kv: MemoryId::DRAM, prefill_hidden: MemoryId::DRAM };
     let mut maps = Vec::new();
     for policy in policies() {
-        for count in [0, 1, 3, LAYERS / 2, LAYERS - 1, LAYERS] {
+        for count in [0, 1, LAYERS / 2, LAYERS] {
             for attention in ResidentAttention::ALL {
                 let layers = spread_evenly(count, LAYERS);
                 let residency = Residency { layers, attention, head: count % 2 == 1 };

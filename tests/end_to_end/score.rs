@@ -249,7 +249,7 @@ fn pid(child: u32) -> Pid {
 #[test]
 fn deaths_change_no_byte() {
     let place = Place::new();
-    many(&place, 120);
+    many(&place, 72);
     let slow =
         |extra: &[&str]| run(&place, Path::new("smollm2-135m"), &[&SLOW[..], extra].concat());
     let done = slow(&[]);

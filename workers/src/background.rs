@@ -164,8 +164,10 @@ impl MessageLoop {
 
     /// Passes an order on to the thread that compiles grammars, if this worker has one.
     fn order(&self, order: GrammarOrder) {
-        // The thread ends only after this one.
-        self.grammars.iter().for_each(|orders| drop(orders.send(order)));
+        if let Some(orders) = &self.grammars {
+            // It fails only if that thread panicked, which ends the worker.
+            let _ = orders.send(order);
+        }
     }
 
     /// Waits up to [`CHECK_INTERVAL`] for a message or an answer; returns true if there is a

@@ -79,7 +79,7 @@ fn config() -> ModelConfig {
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: 32,
+        cases: 16,
         failure_persistence: None,
         max_shrink_iters: 0,
         // A search that does not compile everything misses the best placement on one machine in

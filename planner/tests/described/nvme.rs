@@ -228,10 +228,9 @@ fn more_memory_and_faster_drives_are_not_slower() {
         let case = small(dram_gib, drives);
         case.choose(PolicyName::Auto).expect("the rest is read").predicted.total_ns()
     };
-    let by_memory: Vec<f64> =
-        [0.5, 0.6, 0.7, 0.9, 1.2].map(|gib| total_ns(gib, &[0.5, 1.0])).into();
+    let by_memory: Vec<f64> = [0.5, 0.7, 1.2].map(|gib| total_ns(gib, &[0.5, 1.0])).into();
     let by_drives: Vec<f64> =
-        [[0.1, 0.1], [0.4, 0.1], [2.0, 0.5], [8.0, 8.0]].map(|one| total_ns(0.6, &one)).into();
+        [[0.1, 0.1], [0.4, 0.1], [8.0, 8.0]].map(|one| total_ns(0.6, &one)).into();
     for all in [by_memory, by_drives] {
         assert!(all.windows(2).all(|pair| pair[1] <= pair[0] * 1.01), "{all:?}");
         assert!(all[0] > 1.5 * all[all.len() - 1], "{all:?}");

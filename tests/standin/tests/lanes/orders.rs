@@ -6,10 +6,10 @@ use program::topology::MemoryId;
 use crate::case::{group, llama, on_cpu, plan};
 use crate::harness::{Setting, Workers};
 
-const SEEDS: u64 = 200;
+const SEEDS: u64 = 60;
 
 #[test]
-fn two_hundred_orders_give_the_same_tokens() {
+fn sixty_orders_give_the_same_tokens() {
     let config = llama();
     let expected = on_cpu(&config, Dtype::F32);
     // Streams weights, K and V, and copies results back, between operations on both devices.

@@ -14,7 +14,7 @@ use workers::testing::PlacedRequest;
 use crate::case::{group, llama, map_of, on_cpu, shape};
 use crate::harness::{Setting, Workers};
 
-const SEEDS: u64 = 200;
+const SEEDS: u64 = 60;
 
 /// Returns the sequences of both batches in one batch.
 fn in_one_batch() -> Vec<PlacedRequest> {
@@ -63,7 +63,7 @@ fn deciding(policy: SchedulingPolicy) -> HybridPolicy {
 }
 
 #[test]
-fn owners_give_the_tokens_of_the_cpu_in_two_hundred_orders() {
+fn owners_give_the_tokens_of_the_cpu_in_sixty_orders() {
     let expected = on_cpu(&llama(), Dtype::F32);
     let plans = [plan(false), plan(true)];
     let mut all = [0; 5];
