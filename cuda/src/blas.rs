@@ -189,7 +189,7 @@ pub struct MatmulPlan {
 
 impl MatmulPlan {
     /// Creates a product of up to `rows_max` rows; `None` if the library has no algorithm for it.
-    pub fn new(blas: &Arc<Blas>, (rows_max, n, k): (u32, u32, u32)) -> Option<MatmulPlan> {
+    pub fn new(blas: &Arc<Blas>, rows_max: u32, n: u32, k: u32) -> Option<MatmulPlan> {
         let table = &blas.table;
         let null = std::ptr::null_mut();
         let mut descriptors =
@@ -227,7 +227,9 @@ impl MatmulPlan {
         &self,
         stream: &Stream,
         rows: u32,
-        (x, weight, sums): (DeviceAddress, DeviceAddress, DeviceAddress),
+        x: DeviceAddress,
+        weight: DeviceAddress,
+        sums: DeviceAddress,
         workspace: DeviceAddress,
     ) -> Result<(), CudaError> {
         assert!(rows <= self.rows_max, "the product was made for {} rows", self.rows_max);

@@ -247,7 +247,8 @@ impl DirectFile {
     /// Returns the system's error, or the library's with its meaning.
     pub unsafe fn read(
         &self,
-        (base, to_bytes): (DeviceAddress, u64),
+        base: DeviceAddress,
+        to_bytes: u64,
         from_bytes: u64,
         size_bytes: usize,
     ) -> io::Result<usize> {

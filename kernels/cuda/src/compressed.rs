@@ -26,7 +26,8 @@ fn over_records(name: &'static str, records: usize, args: KernelArgs) -> KernelL
 pub fn decompress(
     dtype: Dtype,
     format: Grouped,
-    (n, k): (u32, u32),
+    n: u32,
+    k: u32,
     records: DevicePointer,
     out: DevicePointer,
 ) -> KernelLaunch {
@@ -75,7 +76,8 @@ fn stored_codes(format: Grouped) -> (u32, u32) {
 /// `format.widened()`: the same scales, minimums and integers, one per byte.
 pub fn widen(
     format: Grouped,
-    (n, k): (u32, u32),
+    n: u32,
+    k: u32,
     records: DevicePointer,
     out: DevicePointer,
 ) -> KernelLaunch {
@@ -99,7 +101,8 @@ pub fn widen(
 /// them.
 pub fn quantise_kv(
     dtype: Dtype,
-    (positions, head_dim): (u32, u32),
+    positions: u32,
+    head_dim: u32,
     x: DevicePointer,
     out: DevicePointer,
 ) -> KernelLaunch {

@@ -47,8 +47,8 @@ impl Cubin {
         CUBINS
     }
 
-    /// Returns the best cubin for a device of a compute capability, if one runs on it.
-    pub fn find((major, minor): (u32, u32)) -> Option<Cubin> {
+    /// Returns the best cubin for a device of compute capability `major.minor`, if one runs on it.
+    pub fn find(major: u32, minor: u32) -> Option<Cubin> {
         let runs = |cubin: &&Cubin| cubin.capability.0 == major && cubin.capability.1 <= minor;
         CUBINS.iter().rev().find(runs).copied()
     }
@@ -68,7 +68,7 @@ mod tests {
 
     #[test]
     fn a_device_gets_the_latest_that_it_runs() {
-        let found = |major, minor| Cubin::find((major, minor)).map(|cubin| cubin.capability);
+        let found = |major, minor| Cubin::find(major, minor).map(|cubin| cubin.capability);
         for same in [(8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0)] {
             assert_eq!(found(same.0, same.1), Some(same));
         }

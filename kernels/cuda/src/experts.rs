@@ -161,7 +161,9 @@ pub fn expert_linear(dtype: Dtype, linear: &DeviceExpertLinear) -> KernelLaunch 
 /// `[rows, top_k, n]`, as stored by [`expert_linear`] with [`DeviceLinearOut::StoreF32`], `hidden`
 /// f32 `[rows, n]`.
 pub fn expert_combine(
-    (rows, top_k, n): (u32, u32, u32),
+    rows: u32,
+    top_k: u32,
+    n: u32,
     routed: DevicePointer,
     parts: DevicePointer,
     hidden: DevicePointer,

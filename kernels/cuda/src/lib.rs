@@ -37,8 +37,7 @@ pub use experts::{
 pub use launch::{DevicePointer, KernelArgs, KernelLaunch, MAX_ARGS};
 pub use linear::{DeviceLinear, DeviceLinearOut, DeviceWeight, epilogue, linear};
 pub use rows::{
-    DeviceRopeTables, add_rms_norm, argmax, embed, embed_grouped, head_norm, layer_norm, rms_norm,
-    rope,
+    DeviceNorm, DeviceRopeTables, add_rms_norm, argmax, embed, embed_grouped, head_norm, norm, rope,
 };
 
 /// All kernels as one PTX module for compute capability 8.0 and up; the driver compiles it for a

@@ -259,7 +259,8 @@ const GROUPED_WIDE_BYTES: u32 = 4 * 64 * 64 * 2 + 4 * 64 * 4;
 /// `[n]` or 0; see [`linear`] for `out`. `sums` may be the destination of `StoreF32`.
 pub fn epilogue(
     dtype: Dtype,
-    (rows, n): (u32, u32),
+    rows: u32,
+    n: u32,
     sums: DevicePointer,
     bias: DevicePointer,
     out: DeviceLinearOut,

@@ -31,7 +31,8 @@ fn one_block_per_row(name: &'static str, rows: u32, args: KernelArgs) -> KernelL
 /// `[*, hidden]`, of `dtype`; `out` is f32 `[rows, hidden]`. Indices are not checked on the device.
 pub fn embed(
     dtype: Dtype,
-    (rows, hidden): (u32, u32),
+    rows: u32,
+    hidden: u32,
     tokens: DevicePointer,
     table: DevicePointer,
     positions: Option<(DevicePointer, DevicePointer, u32)>,
@@ -49,7 +50,8 @@ pub fn embed(
 /// # Panics
 /// If the format is not of 4 or 8 bits with scales of f16.
 pub fn embed_grouped(
-    (rows, hidden): (u32, u32),
+    rows: u32,
+    hidden: u32,
     format: Grouped,
     tokens: DevicePointer,
     records: DevicePointer,
@@ -61,36 +63,28 @@ pub fn embed_grouped(
     one_block_per_row("embed_grouped", rows, args)
 }
 
-/// Computes `out[i] = x[r] / sqrt(mean(x[r]²) + eps) * gain`, where `r` is `row_index[i]`, or `i`
-/// if `row_index` is 0.
-///
-/// `x` is f32 `[*, hidden]`, `gain` f32 `[hidden]`, `row_index` u32 `[rows]`, `out` `[rows,
-/// hidden]` of `dtype`.
-pub fn rms_norm(
-    dtype: Dtype,
-    (rows, hidden): (u32, u32),
-    x: DevicePointer,
-    gain: DevicePointer,
-    eps: f32,
-    row_index: DevicePointer,
-    out: DevicePointer,
-) -> KernelLaunch {
-    layer_norm(dtype, (rows, hidden), x, gain, 0, eps, row_index, out)
+/// Operands of a norm of rows.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct DeviceNorm {
+    /// Number of rows of the output.
+    pub rows: u32,
+    pub hidden: u32,
+    /// f32 `[*, hidden]`.
+    pub x: DevicePointer,
+    /// f32 `[hidden]`.
+    pub gain: DevicePointer,
+    /// f32 `[hidden]`, or 0.
+    pub bias: DevicePointer,
+    pub eps: f32,
+    /// Index in `x` of each row of the output, u32 `[rows]`; 0: each row's own index.
+    pub row_index: DevicePointer,
 }
 
-/// Computes `out[i] = (x[r] - mean) / sqrt(variance + eps) * gain + bias`; shapes are those of
-/// [`rms_norm`], `bias` is f32 `[hidden]`. With a bias of 0 it computes [`rms_norm`].
-#[allow(clippy::too_many_arguments, reason = "the mathematical operands, each with its own name")]
-pub fn layer_norm(
-    dtype: Dtype,
-    (rows, hidden): (u32, u32),
-    x: DevicePointer,
-    gain: DevicePointer,
-    bias: DevicePointer,
-    eps: f32,
-    row_index: DevicePointer,
-    out: DevicePointer,
-) -> KernelLaunch {
+/// Computes `out[i] = (x[r] - mean) / sqrt(variance + eps) * gain + bias`, where `r` is
+/// `row_index[i]`, or `i` if `row_index` is 0. With a bias of 0 it computes `out[i] = x[r] /
+/// sqrt(mean(x[r]²) + eps) * gain`. `out` is `[rows, hidden]` of `dtype`.
+pub fn norm(dtype: Dtype, norm: &DeviceNorm, out: DevicePointer) -> KernelLaunch {
+    let DeviceNorm { rows, hidden, x, gain, bias, eps, row_index } = *norm;
     assert!(hidden > 0, "a row has elements");
     let args = KernelArgs::new().u64(x).u64(gain).u64(bias).f32(eps).u64(row_index);
     one_block_per_row(named!(dtype, "norm"), rows, args.u64(out).u32(hidden))
@@ -102,7 +96,9 @@ pub fn layer_norm(
 /// `x` is `[rows, heads, head_dim]` of `dtype`, `gain` f32 `[head_dim]`.
 pub fn head_norm(
     dtype: Dtype,
-    (rows, heads, head_dim): (u32, u32, u32),
+    rows: u32,
+    heads: u32,
+    head_dim: u32,
     gain: DevicePointer,
     eps: f32,
     x: DevicePointer,
@@ -123,7 +119,8 @@ pub fn head_norm(
 /// `x` is `[rows, hidden]` of `dtype`, `gain` f32 `[hidden]`, `out` f32 `[rows, hidden]`.
 pub fn add_rms_norm(
     dtype: Dtype,
-    (rows, hidden): (u32, u32),
+    rows: u32,
+    hidden: u32,
     x: DevicePointer,
     gain: DevicePointer,
     eps: f32,
@@ -154,7 +151,9 @@ pub struct DeviceRopeTables {
 /// `x` is `[rows, heads, head_dim]` of `dtype`, `positions` u32 `[rows]`.
 pub fn rope(
     dtype: Dtype,
-    (rows, heads, head_dim): (u32, u32, u32),
+    rows: u32,
+    heads: u32,
+    head_dim: u32,
     positions: DevicePointer,
     tables: &DeviceRopeTables,
     x: DevicePointer,
@@ -172,10 +171,6 @@ pub fn rope(
 /// Writes the index of the largest logit of row `i` to `tokens[i]`, the lowest one on ties; NaN
 /// never wins, and the result is 0 for a row of nothing else. `logits` is f32 `[rows, vocab]`,
 /// `tokens` u32 `[rows]`.
-pub fn argmax(
-    (rows, vocab): (u32, u32),
-    logits: DevicePointer,
-    tokens: DevicePointer,
-) -> KernelLaunch {
+pub fn argmax(rows: u32, vocab: u32, logits: DevicePointer, tokens: DevicePointer) -> KernelLaunch {
     one_block_per_row("argmax", rows, KernelArgs::new().u64(logits).u64(tokens).u32(vocab))
 }

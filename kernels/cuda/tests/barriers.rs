@@ -11,9 +11,9 @@ use batch::{Batch, Four, batch, shape};
 use common::records::random_records;
 use common::{Random, bits};
 use cuda_kernels::{
-    DeviceExpertShape, DeviceLinear, DeviceLinearOut, DeviceWeight, KernelLaunch, add_rms_norm,
-    argmax, attention_decode, attention_decode_scratch_bytes, attention_prefill, group_experts,
-    head_norm, layer_norm, linear, scores, softmax, weighted_values,
+    DeviceExpertShape, DeviceLinear, DeviceLinearOut, DeviceNorm, DeviceWeight, KernelLaunch,
+    add_rms_norm, argmax, attention_decode, attention_decode_scratch_bytes, attention_prefill,
+    group_experts, head_norm, linear, scores, softmax, weighted_values,
 };
 use cuda_shim::{LaunchFault, barrier_sites, drop_barrier, set_order};
 use device::{Half, Output, dtype, of, try_run};
@@ -39,7 +39,9 @@ fn norm() -> Run {
     let (x, gain, bias) = (random.vector::<f32>(700), random.vector(350), random.vector(350));
     one(700, move |out| {
         let (gain, bias) = (of::<f32>(&gain), of::<f32>(&bias));
-        layer_norm(dtype::<f32>(), (2, 350), of(&x), gain, bias, 1e-5, 0, out)
+        let (x, eps, row_index) = (of(&x), 1e-5, 0);
+        let operands = DeviceNorm { rows: 2, hidden: 350, x, gain, bias, eps, row_index };
+        cuda_kernels::norm(dtype::<f32>(), &operands, out)
     })
 }
 
@@ -51,8 +53,8 @@ fn rms(in_place: bool) -> Run {
         let mut out = Output::holding(&x);
         let (dtype, gain, to) = (dtype::<f32>(), of(&gain), out.pointer());
         try_run(&[match in_place {
-            true => head_norm(dtype, (2, 1, 700), gain, 1e-5, to),
-            false => add_rms_norm(dtype, (2, 700), of(&x), gain, 1e-5, to),
+            true => head_norm(dtype, 2, 1, 700, gain, 1e-5, to),
+            false => add_rms_norm(dtype, 2, 700, of(&x), gain, 1e-5, to),
         }])?;
         Ok(bits(&out.take()))
     })
@@ -61,7 +63,7 @@ fn rms(in_place: bool) -> Run {
 fn largest() -> Run {
     let mut random = Random::new(2);
     let logits = random.vector::<f32>(2000);
-    one(4, move |out| argmax((4, 500), of(&logits), out))
+    one(4, move |out| argmax(4, 500, of(&logits), out))
 }
 
 /// Returns the grouping of a routing's places by expert.

@@ -26,7 +26,7 @@ fn widened_records_are_those_of_the_cpu() {
         }
         let wide = format.widened();
         let mut out = vec![0xaa; wide.size_bytes(n, k) + 64];
-        run(&[widen(format, (n as u32, k as u32), of(&records), of_mut(&mut out))]);
+        run(&[widen(format, n as u32, k as u32, of(&records), of_mut(&mut out))]);
         let guard = out.split_off(wide.size_bytes(n, k));
         assert!(guard.iter().all(|byte| *byte == 0xaa), "written behind the records");
         let mut expected = vec![0; out.len()];
@@ -52,8 +52,8 @@ fn quantises<T: Element>() {
         }
         let bytes = kv4_position_bytes(head_dim).expect("an even head");
         let mut out = vec![0xaa; positions * bytes + 64];
-        let shape = (positions as u32, head_dim as u32);
-        run(&[quantise_kv(dtype::<T>(), shape, of(&x), of_mut(&mut out))]);
+        let (count, to) = (positions as u32, of_mut(&mut out));
+        run(&[quantise_kv(dtype::<T>(), count, head_dim as u32, of(&x), to)]);
         let guard = out.split_off(positions * bytes);
         assert!(guard.iter().all(|byte| *byte == 0xaa), "written behind the records");
         let mut expected = vec![0; positions * bytes];

@@ -274,7 +274,7 @@ fn weighted_sums_are_added_in_ascending_order_of_experts() {
         let parts: Vec<f32> = random.vector(routed.len() * n_len);
         let before: Vec<f32> = random.vector(rows as usize * n_len);
         let mut hidden = Output::holding(&before);
-        run(&[expert_combine((rows, top_k, n), of(&routed), of(&parts), hidden.pointer())]);
+        run(&[expert_combine(rows, top_k, n, of(&routed), of(&parts), hidden.pointer())]);
         let mut expected = before.clone();
         for (at, expected) in expected.iter_mut().enumerate() {
             let (row, column) = (at / n_len, at % n_len);

@@ -172,7 +172,7 @@ fn epilogues<T: Element>(shape: (usize, usize, usize)) {
         assert_close(&own, &values, operands.scale(), TOLERANCE, &context);
         let mut apart = Output::<T>::new(rows * n);
         let to = form(apart.pointer(), of(&gate));
-        run(&[epilogue(dtype, (rows as u32, n as u32), of(&sums), of(&operands.bias), to)]);
+        run(&[epilogue(dtype, rows as u32, n as u32, of(&sums), of(&operands.bias), to)]);
         assert_eq!(bits(&apart.take()), bits(&own), "{context}");
     }
     let mut added = Output::holding(&residual);
@@ -215,7 +215,7 @@ fn nan_is_not_hidden() {
             true => DeviceLinearOut::ClampedSwiGlu { gate, out: to, alpha: 1.7, limit: 7.0 },
             false => DeviceLinearOut::GeluTanhMul { gate, out: to },
         };
-        run(&[epilogue(dtype::<f32>(), (1, 2), of(&sums), 0, to)]);
+        run(&[epilogue(dtype::<f32>(), 1, 2, of(&sums), 0, to)]);
         assert!(out.take().iter().all(|value| value.is_nan()), "clamped {clamped}");
     }
 }
@@ -294,8 +294,8 @@ fn grouped_linears<T: Element>() {
         let (weight, records) = grouped(&operands, format);
         let straight = operands.results(weight);
         let mut wide = Output::<T>::new(n * k);
-        let matrix = (n as u32, k as u32);
-        run(&[decompress(dtype::<T>(), format, matrix, of(&records), wide.pointer())]);
+        let (columns, to) = (n as u32, wide.pointer());
+        run(&[decompress(dtype::<T>(), format, columns, k as u32, of(&records), to)]);
         operands.weight = wide.take();
         let context = format!("{format:?} {}", operands.context());
         let mut row_values = vec![0.0; k];

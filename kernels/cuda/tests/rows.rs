@@ -7,8 +7,7 @@ mod device;
 
 use common::{Random, assert_close, bits};
 use cuda_kernels::{
-    DeviceRopeTables, add_rms_norm, argmax, embed, embed_grouped, head_norm, layer_norm, rms_norm,
-    rope,
+    DeviceNorm, DeviceRopeTables, add_rms_norm, argmax, embed, embed_grouped, head_norm, norm, rope,
 };
 use cuda_shim::set_order;
 use device::{Half, Output, dtype, of, of_mut, run};
@@ -30,8 +29,8 @@ fn embeds<T: Element>() {
         for with_positions in [false, true] {
             let mut out = Output::<f32>::new(rows * hidden);
             let extra = with_positions.then(|| (of(&positions), of(&learned), 2));
-            let shape = (rows as u32, hidden as u32);
-            run(&[embed(dtype::<T>(), shape, of(&tokens), of(&table), extra, out.pointer())]);
+            let (count, width, to) = (rows as u32, hidden as u32, out.pointer());
+            run(&[embed(dtype::<T>(), count, width, of(&tokens), of(&table), extra, to)]);
             for (at, out) in out.take().into_iter().enumerate() {
                 let (row, i) = (at / hidden, at % hidden);
                 let mut expected = table[tokens[row] as usize * hidden + i].to_f32();
@@ -59,8 +58,8 @@ fn embedding_decodes_rows_of_a_grouped_table() {
         quantise(Variant::Scalar, format, &table, hidden, &mut records);
         let tokens = [39u32, 0, 17];
         let mut out = Output::<f32>::new(3 * hidden);
-        let shape = (3, hidden as u32);
-        run(&[embed_grouped(shape, format, of(&tokens), of(&records), out.pointer())]);
+        let (width, to) = (hidden as u32, out.pointer());
+        run(&[embed_grouped(3, width, format, of(&tokens), of(&records), to)]);
         let mut expected = vec![0.0; 3 * hidden];
         for (out, token) in expected.chunks_mut(hidden).zip(tokens) {
             decode_row(format, &records, hidden, token as usize, out);
@@ -77,12 +76,17 @@ fn norms<T: Element>(with_bias: bool) {
         let index: Vec<u32> = (0..rows).map(|_| random.below(rows + 3) as u32).collect();
         let chosen = if indexed { of(&index) } else { 0 };
         let mut out = Output::<T>::new(rows * hidden);
-        let (shape, eps, to) = ((rows as u32, hidden as u32), 1e-5, out.pointer());
-        run(&[if with_bias {
-            layer_norm(dtype::<T>(), shape, of(&x), of(&gain), of(&bias), eps, chosen, to)
-        } else {
-            rms_norm(dtype::<T>(), shape, of(&x), of(&gain), eps, chosen, to)
-        }]);
+        let eps = 1e-5;
+        let operands = DeviceNorm {
+            rows: rows as u32,
+            hidden: hidden as u32,
+            x: of(&x),
+            gain: of(&gain),
+            bias: if with_bias { of(&bias) } else { 0 },
+            eps,
+            row_index: chosen,
+        };
+        run(&[norm(dtype::<T>(), &operands, out.pointer())]);
         let mut expected = Vec::new();
         for (row, picked) in index.iter().enumerate() {
             let from = if indexed { *picked as usize } else { row };
@@ -138,8 +142,9 @@ fn ropes<T: Element>() {
             table_of_row: if count > 1 { of(&table_of_row) } else { 0 },
         };
         let mut out = Output::holding(&x);
-        let shape = (rows as u32, heads as u32, head_dim as u32);
-        run(&[rope(dtype::<T>(), shape, of(&positions), &tables, out.pointer())]);
+        let (count, width, to) = (rows as u32, head_dim as u32, out.pointer());
+        let at = of(&positions);
+        run(&[rope(dtype::<T>(), count, heads as u32, width, at, &tables, to)]);
         let out = out.take();
         let mut expected = Vec::new();
         for (row, x) in x.chunks(heads * head_dim).enumerate() {
@@ -173,10 +178,11 @@ fn norms_of_rows<T: Element>() {
         let x = random.vector::<T>(rows * heads * width);
         let (gain, residual): (Vec<f32>, Vec<f32>) =
             (random.vector(width), random.vector(rows * heads * width));
-        let (eps, gained) = (1e-6, of(&gain));
-        let shape = (rows as u32, heads as u32, width as u32);
+        let (eps, gained, dtype) = (1e-6, of(&gain), dtype::<T>());
+        let (row_count, head_count, elements) = (rows as u32, heads as u32, width as u32);
         let mut normed = Output::holding(&x);
-        run(&[head_norm(dtype::<T>(), shape, gained, eps, normed.pointer())]);
+        let to = normed.pointer();
+        run(&[head_norm(dtype, row_count, head_count, elements, gained, eps, to)]);
         let wide: Vec<f32> = x.iter().map(|value| value.to_f32()).collect();
         let expected: Vec<f64> = wide
             .chunks(width)
@@ -188,19 +194,18 @@ fn norms_of_rows<T: Element>() {
         // A head alone.
         let last = (rows * heads - 1) * width;
         let mut alone = Output::holding(&x[last..]);
-        run(&[head_norm(dtype::<T>(), (1, 1, shape.2), gained, eps, alone.pointer())]);
+        run(&[head_norm(dtype, 1, 1, elements, gained, eps, alone.pointer())]);
         assert_eq!(bits(&alone.take()), bits(&normed[last..]), "{context}");
 
         let mut added = Output::holding(&residual);
-        let shape = ((rows * heads) as u32, width as u32);
-        run(&[add_rms_norm(dtype::<T>(), shape, of(&x), gained, eps, added.pointer())]);
+        let count = row_count * head_count;
+        run(&[add_rms_norm(dtype, count, elements, of(&x), gained, eps, added.pointer())]);
         let sums: Vec<f64> =
             expected.iter().zip(&residual).map(|(norm, old)| norm + f64::from(*old)).collect();
         let added = added.take();
         assert_close(&added, &sums, (width, 1.0), TOLERANCE, &context);
         let mut alone = Output::holding(&residual[last..]);
-        let one = (1, width as u32);
-        run(&[add_rms_norm(dtype::<T>(), one, of(&x[last..]), gained, eps, alone.pointer())]);
+        run(&[add_rms_norm(dtype, 1, elements, of(&x[last..]), gained, eps, alone.pointer())]);
         assert_eq!(bits(&alone.take()), bits(&added[last..]), "{context}");
     }
 }
@@ -235,7 +240,7 @@ fn argmax_is_that_of_the_cpu() {
     let mut tokens = vec![u32::MAX; rows.len()];
     for order in 0..6 {
         set_order(order);
-        run(&[argmax((rows.len() as u32, 300), of(&logits), of_mut(&mut tokens))]);
+        run(&[argmax(rows.len() as u32, 300, of(&logits), of_mut(&mut tokens))]);
         let expected: Vec<u32> = rows.iter().map(|row| kernels::argmax(row)).collect();
         assert_eq!(tokens, expected, "order {order}");
     }

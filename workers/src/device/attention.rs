@@ -99,8 +99,8 @@ impl ComputeContext<'_> {
             return Ok(KvOperand::Plain { fresh, cache });
         }
         let records = self.device.scratch_address(self.device.scratch().fresh[index]);
-        let shape = ((rows * config.num_kv_heads) as u32, config.head_dim as u32);
-        self.launch(quantise_kv(dtype, shape, fresh, records))?;
+        let (positions, head_dim) = ((rows * config.num_kv_heads) as u32, config.head_dim as u32);
+        self.launch(quantise_kv(dtype, positions, head_dim, fresh, records))?;
         Ok(KvOperand::Kv4 { fresh: records, cache })
     }
 

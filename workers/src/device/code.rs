@@ -22,7 +22,8 @@ pub(super) fn load(
     context: &Context,
     on_slow: &(dyn Fn() + Sync),
 ) -> Result<Arc<Module>, CudaError> {
-    let image = Cubin::find(context.info().capability).and_then(Cubin::image);
+    let (major, minor) = context.info().capability;
+    let image = Cubin::find(major, minor).and_then(Cubin::image);
     if let Some(image) = image {
         // SAFETY: needed to load code; the image is part of this build.
         if let Some(module) = unsafe { Module::load_cubin(context, &image) }? {

@@ -2,8 +2,8 @@
 
 use cuda::{CudaError, DeviceAddress, Stream};
 use cuda_kernels::{
-    DeviceLinear, DeviceLinearOut, DeviceWeight, add_rms_norm, decompress, epilogue, head_norm,
-    layer_norm, linear, rms_norm, rope,
+    DeviceLinear, DeviceLinearOut, DeviceNorm, DeviceWeight, add_rms_norm, decompress, epilogue,
+    head_norm, linear, norm, rope,
 };
 use model::config::{Activation, QkNorm};
 use model::ops::{Op, Value};
@@ -125,21 +125,18 @@ impl ComputeContext<'_> {
         let x = self.rows(compute.inputs[0], Value::Hidden, input_rows);
         let out = self.output(compute, rows);
         let (gain, bias) = (self.vector(compute, 0), self.vector(compute, 1));
-        let shape = (rows as u32, config.hidden_size as u32);
-        let eps = config.norm_eps;
-        self.launch(match bias {
-            0 => rms_norm(dtype, shape, x, gain, eps, row_index, out),
-            bias => layer_norm(dtype, shape, x, gain, bias, eps, row_index, out),
-        })
+        let (rows, hidden) = (rows as u32, config.hidden_size as u32);
+        let operands = DeviceNorm { rows, hidden, x, gain, bias, eps: config.norm_eps, row_index };
+        self.launch(norm(dtype, &operands, out))
     }
 
     fn post_norm(&self, compute: &Compute, rows: usize) -> Result<(), CudaError> {
         let (config, dtype) = (&self.plan.config, self.plan.shape.dtype);
         let x = self.rows(compute.inputs[0], compute.op.reads(config)[0], rows);
         let gain = self.vector(compute, 0);
-        let shape = (rows as u32, config.hidden_size as u32);
         let out = self.output(compute, rows);
-        self.launch(add_rms_norm(dtype, shape, x, gain, config.norm_eps, out))
+        let (rows, hidden) = (rows as u32, config.hidden_size as u32);
+        self.launch(add_rms_norm(dtype, rows, hidden, x, gain, config.norm_eps, out))
     }
 
     /// Enqueues the sums of a linear if cuBLASLt computes them, and returns their address.
@@ -156,8 +153,8 @@ impl ComputeContext<'_> {
         let weight = match product.weight {
             DeviceWeight::Plain(weight) => weight,
             DeviceWeight::Grouped(form, records) => {
-                let matrix = (product.n, product.k);
-                self.launch(decompress(shape.dtype, form, matrix, records, products.weight()))?;
+                let (n, k, out) = (product.n, product.k, products.weight());
+                self.launch(decompress(shape.dtype, form, n, k, records, out))?;
                 products.weight()
             }
         };
@@ -174,7 +171,7 @@ impl ComputeContext<'_> {
     ) -> Result<(), CudaError> {
         let (dtype, DeviceLinear { rows, n, bias, out, .. }) = (self.plan.shape.dtype, *product);
         match self.sums(compute, product)? {
-            Some(sums) => self.launch(epilogue(dtype, (rows, n), sums, bias, out)),
+            Some(sums) => self.launch(epilogue(dtype, rows, n, sums, bias, out)),
             None => self.launch(linear(dtype, product)),
         }
     }
@@ -239,12 +236,13 @@ impl ComputeContext<'_> {
     ) -> Result<(), CudaError> {
         let (config, dtype) = (&self.plan.config, self.plan.shape.dtype);
         let head_dim = config.head_dim as u32;
-        let shape = match config.qk_norm {
-            Some(QkNorm::PerHead) => (rows, n / head_dim, head_dim),
-            Some(QkNorm::FullWidth) => (rows, 1, n),
+        let (heads, head_dim) = match config.qk_norm {
+            Some(QkNorm::PerHead) => (n / head_dim, head_dim),
+            Some(QkNorm::FullWidth) => (1, n),
             None => return Ok(()),
         };
-        self.launch(head_norm(dtype, shape, self.vector(compute, 1), config.norm_eps, to))
+        let (gain, eps) = (self.vector(compute, 1), config.norm_eps);
+        self.launch(head_norm(dtype, rows, heads, head_dim, gain, eps, to))
     }
 
     /// Rotates q or k if the layer does.
@@ -258,8 +256,8 @@ impl ComputeContext<'_> {
             return Ok(());
         };
         let heads = if compute.op == Op::Q { config.num_heads } else { config.num_kv_heads };
-        let shape = (rows, heads as u32, config.head_dim as u32);
-        self.launch(rope(dtype, shape, lists.positions, &tables, to))
+        let (heads, head_dim) = (heads as u32, config.head_dim as u32);
+        self.launch(rope(dtype, rows, heads, head_dim, lists.positions, &tables, to))
     }
 }
 

@@ -141,7 +141,7 @@ impl ReadSource for DirectSource {
         // nothing else touches it until this returns.
         let read = unsafe {
             let size_bytes = request.size_bytes as usize;
-            self.file.read((base, ahead_bytes), request.offset_bytes, size_bytes)
+            self.file.read(base, ahead_bytes, request.offset_bytes, size_bytes)
         }?;
         // Precedes the lane's signal that the data has arrived.
         self.target.device.context().flush_remote_writes().map_err(io::Error::other)?;

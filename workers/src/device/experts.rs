@@ -88,8 +88,8 @@ impl ComputeContext<'_> {
         self.launch(expert_linear(dtype, &linear))?;
         if compute.op == Op::ExpertDown {
             let hidden = self.part(to, Value::Hidden, &rows);
-            let sizes = (shape.rows, shape.top_k, n);
-            self.launch(expert_combine(sizes, routed, parts, hidden))?;
+            let DeviceExpertShape { rows, top_k, .. } = shape;
+            self.launch(expert_combine(rows, top_k, n, routed, parts, hidden))?;
         }
         Ok(())
     }

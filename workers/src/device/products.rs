@@ -111,7 +111,7 @@ impl Products {
         let rows = work.shape.stream_rows() as u32;
         for shape in shapes(work) {
             let ProductShape { n, k, .. } = shape;
-            let Some(product) = MatmulPlan::new(&blas, (rows, n, k)) else { return Ok(None) };
+            let Some(product) = MatmulPlan::new(&blas, rows, n, k) else { return Ok(None) };
             // The first use loads device code, which must not delay a run; the contents do not
             // matter.
             let fits = |rows: u32| {
@@ -119,11 +119,11 @@ impl Products {
                 x_bytes.max(shape.plain_bytes()) <= size_bytes
             };
             for tried in probed_rows(rows).filter(|rows| fits(*rows)) {
-                let operands = (arena, arena, scratch.sums);
+                let ProductScratch { sums, workspace, .. } = scratch;
                 // SAFETY: needed to try. The rows and the matrix are within the arena (checked),
                 // the sums where the run's will be; the stream is done before they are read.
                 let outcome =
-                    unsafe { product.enqueue(&stream, tried, operands, scratch.workspace) };
+                    unsafe { product.enqueue(&stream, tried, arena, arena, sums, workspace) };
                 if outcome.is_err() {
                     stream.synchronize()?;
                     return Ok(None);
@@ -160,7 +160,7 @@ impl Products {
         let ProductScratch { sums, workspace, .. } = self.scratch;
         // SAFETY: needed to multiply; the caller vouches for the operands, sums and workspace are
         // of the sizes that the scratch gives them and belong to this lane.
-        unsafe { product.enqueue(stream, rows, (x, weight, sums), workspace) }?;
+        unsafe { product.enqueue(stream, rows, x, weight, sums, workspace) }?;
         Ok(sums)
     }
 

@@ -118,7 +118,8 @@ impl TransferContext<'_> {
         let places = device.buffer_addresses();
         let launch = widen(
             narrow,
-            (n as u32, k as u32),
+            n as u32,
+            k as u32,
             places.address(from, 0, before.matrix_bytes),
             places.address(to, 0, after.matrix_bytes),
         );

@@ -155,7 +155,7 @@ fn read_page(index: u32, hex: &str, staging: &Path) -> anyhow::Result<()> {
     let file = DirectFile::new(&cufile, staged.open_weights()?)?;
     // SAFETY: needed to try a read. The range is inside the arena, which its owner does not access
     // until this process has ended.
-    let read = unsafe { file.read((arena.base(), TARGET_OFFSET), 0, PAGE_BYTES as usize) }?;
+    let read = unsafe { file.read(arena.base(), TARGET_OFFSET, 0, PAGE_BYTES as usize) }?;
     anyhow::ensure!(read == PAGE_BYTES as usize, "cuFile read {read} bytes of a page");
     context.flush_remote_writes()?;
     Ok(())

@@ -145,9 +145,9 @@ impl Four {
         let quantised = |x: &[T]| {
             let positions = x.len() / head_dim;
             let mut records = vec![0xaa; positions * bytes];
-            let shape = (positions as u32, head_dim as u32);
+            let (positions, head_dim) = (positions as u32, head_dim as u32);
             let to = of_mut(&mut records);
-            run(&[cuda_kernels::quantise_kv(dtype::<T>(), shape, of(x), to)]);
+            run(&[cuda_kernels::quantise_kv(dtype::<T>(), positions, head_dim, of(x), to)]);
             records
         };
         Four { fresh: quantised(fresh), cache: quantised(cache) }

@@ -118,7 +118,7 @@ fn decompress_case(memory: &CaseMemory, (n, k): (u32, u32)) -> Case {
     let size_bytes = Grouped::W4.size_bytes(n as usize, k as usize) as u64;
     let plain_bytes = u64::from(n) * u64::from(k) * 2;
     let out = memory.ring + RING_BYTES / 2;
-    let run = |at| vec![decompress(Dtype::Bf16, Grouped::W4, (n, k), at, out)];
+    let run = |at| vec![decompress(Dtype::Bf16, Grouped::W4, n, k, at, out)];
     let before = ring_addresses(memory, size_bytes).take_while(|at| at + size_bytes <= out);
     Case {
         name: format!("decompress {n}x{k}"),

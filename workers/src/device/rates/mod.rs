@@ -155,7 +155,7 @@ fn blas_product(
     if !has_blas() {
         return Ok(None);
     }
-    let product = Blas::open(context).and_then(|blas| MatmulPlan::new(&blas, (size, size, size)));
+    let product = Blas::open(context).and_then(|blas| MatmulPlan::new(&blas, size, size, size));
     let Some(product) = product else { return Ok(None) };
     let matrix_bytes = u64::from(size).pow(2) * 2;
     let (weight, sums) = (device + matrix_bytes, device + 2 * matrix_bytes);
@@ -164,7 +164,7 @@ fn blas_product(
         .median_s(|| {
             // SAFETY: needed to multiply. Operands, sums and workspace are consecutive in the arena
             // and nothing else touches them.
-            unsafe { product.enqueue(timer.stream, size, (device, weight, sums), workspace) }
+            unsafe { product.enqueue(timer.stream, size, device, weight, sums, workspace) }
         })
         .map(Some)
 }
