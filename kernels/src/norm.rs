@@ -57,7 +57,8 @@ impl Kernels {
     /// If shapes do not match.
     pub fn head_norm<T: NormTasks>(
         &self,
-        (rows, heads): (usize, usize),
+        rows: usize,
+        heads: usize,
         gain: &[f32],
         eps: f32,
         x: &mut [T],

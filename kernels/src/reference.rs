@@ -11,7 +11,9 @@ use crate::router::RoutedExpert;
 
 /// Computes `x · weightᵀ + bias` as f64, `[rows, n]`.
 pub fn linear<T: Number>(
-    (rows, n, k): (usize, usize, usize),
+    rows: usize,
+    n: usize,
+    k: usize,
     x: &[T],
     weight: &[T],
     bias: Option<&[f32]>,
@@ -72,7 +74,8 @@ pub fn route(logits: &[f64], top_k: usize, scoring: ExpertScoring) -> Vec<(u32, 
 /// `[places, k]` and weights `[experts, n, k]`.
 pub fn expert_down<T: Number>(
     routed: &[RoutedExpert],
-    (n, k): (usize, usize),
+    n: usize,
+    k: usize,
     x: &[T],
     weight: &[T],
     bias: Option<&[f32]>,
@@ -82,7 +85,7 @@ pub fn expert_down<T: Number>(
         let expert = routed.expert as usize;
         let weight = &weight[expert * n * k..][..n * k];
         let bias = bias.map(|bias| &bias[expert * n..][..n]);
-        for (sum, value) in sum.iter_mut().zip(linear((1, n, k), x, weight, bias)) {
+        for (sum, value) in sum.iter_mut().zip(linear(1, n, k, x, weight, bias)) {
             *sum += f64::from(routed.weight) * value;
         }
     }
@@ -171,7 +174,7 @@ pub fn gelu_tanh(x: f64) -> f64 {
 
 /// Computes `(u + 1) g sigmoid(alpha g)`, where g is the gate clamped to at most `limit` and u the
 /// other factor clamped to `-limit..=limit`.
-pub fn clamped_swiglu(gate: f64, up: f64, (alpha, limit): (f64, f64)) -> f64 {
+pub fn clamped_swiglu(gate: f64, up: f64, alpha: f64, limit: f64) -> f64 {
     let (gate, up) = (gate.min(limit), up.clamp(-limit, limit));
     (up + 1.0) * gate / (1.0 + (-alpha * gate).exp())
 }
@@ -197,6 +200,14 @@ pub fn rope(
     out
 }
 
+/// K or V of a unit.
+#[derive(Debug, Clone, Copy)]
+pub struct KvSlices<'a, T> {
+    /// `[rows, kv_heads * head_dim]`.
+    pub fresh: &'a [T],
+    pub cache: &'a [T],
+}
+
 /// Computes attention of one unit: `(probabilities, values)` of every query, row by row, head by
 /// head. Probabilities are those of the positions that the query sees; `sinks` are an additional
 /// score for each head.
@@ -204,24 +215,24 @@ pub fn attention<T: Number>(
     shape: &AttentionShape,
     unit: &AttentionUnit,
     q: &[T],
-    (k_fresh, k_cache): (&[T], &[T]),
-    (v_fresh, v_cache): (&[T], &[T]),
+    k: KvSlices<'_, T>,
+    v: KvSlices<'_, T>,
     sinks: Option<&[f32]>,
 ) -> Vec<(Vec<f64>, Vec<f64>)> {
     let AttentionShape { heads, kv_heads, head_dim, scale, window } = *shape;
     let group = heads / kv_heads;
     let kv_head = unit.kv_head as usize;
     let past = unit.past as usize;
-    let at = |fresh: &[T], cache: &[T], position: usize, i: usize| -> f64 {
+    let at = |kv: KvSlices<'_, T>, position: usize, i: usize| -> f64 {
         let value = if position < past {
             let place = match unit.cache_positions as usize {
                 0 => position,
                 places => position % places,
             };
-            cache[unit.cache_offset + place * head_dim + i]
+            kv.cache[unit.cache_offset + place * head_dim + i]
         } else {
             let row = unit.row0 as usize + position - past;
-            fresh[(row * kv_heads + kv_head) * head_dim + i]
+            kv.fresh[(row * kv_heads + kv_head) * head_dim + i]
         };
         f64::from(value.to_f32())
     };
@@ -234,8 +245,7 @@ pub fn attention<T: Number>(
             let start = window.map_or(0, |window| end.saturating_sub(window as usize));
             let scores: Vec<f64> = (start..end)
                 .map(|position| {
-                    let dot =
-                        |i: usize| f64::from(q[i].to_f32()) * at(k_fresh, k_cache, position, i);
+                    let dot = |i: usize| f64::from(q[i].to_f32()) * at(k, position, i);
                     (0..head_dim).map(dot).sum::<f64>() * f64::from(scale)
                 })
                 .collect();
@@ -247,9 +257,8 @@ pub fn attention<T: Number>(
                 scores.iter().map(|score| (score - highest).exp() / total).collect();
             let values = (0..head_dim)
                 .map(|i| {
-                    let term = |position: usize| {
-                        probabilities[position - start] * at(v_fresh, v_cache, position, i)
-                    };
+                    let term =
+                        |position: usize| probabilities[position - start] * at(v, position, i);
                     (start..end).map(term).sum()
                 })
                 .collect();

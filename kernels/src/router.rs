@@ -58,8 +58,10 @@ impl Kernels {
     /// If a row has more experts than there are, or lengths do not agree.
     pub fn route<T: Number>(
         &self,
-        (experts, top_k): (usize, usize),
-        (scoring, factor): (ExpertScoring, f32),
+        experts: usize,
+        top_k: usize,
+        scoring: ExpertScoring,
+        factor: f32,
         logits: &[T],
         routed: &mut [RoutedExpert],
     ) {
@@ -75,7 +77,8 @@ impl Kernels {
                 let routed = unsafe {
                     std::slice::from_raw_parts_mut(routed.pointer().add(row * top_k), top_k)
                 };
-                route_row((scoring, factor), &logits[row * experts..][..experts], routed);
+                let logits = &logits[row * experts..][..experts];
+                route_row(scoring, factor, logits, routed);
             }
         });
     }
@@ -83,7 +86,8 @@ impl Kernels {
 
 /// Routes one row; see [`Kernels::route`].
 fn route_row<T: Number>(
-    (scoring, factor): (ExpertScoring, f32),
+    scoring: ExpertScoring,
+    factor: f32,
     logits: &[T],
     routed: &mut [RoutedExpert],
 ) {

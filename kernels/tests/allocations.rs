@@ -9,9 +9,10 @@ use common::{Random, kernels, variants};
 use counting::ALLOCATIONS;
 use half::bf16;
 use kernels::{
-    AttentionShape, AttentionUnit, ExpertLimits, ExpertWeight, Kernels, KvCacheSlice, Linear,
-    LinearOut, LinearQuant, LogitChange, Logprob, PartialKeyOperands, RopeTables, RoutedExpert,
-    RoutedLinear, Routing, SampleDraw, SampleScratch, Sampling, SelectRule, Selection, StateRows,
+    AttentionOperands, AttentionShape, AttentionUnit, ExpertLimits, ExpertWeight, Kernels,
+    KvCacheSlice, Linear, LinearOut, LinearQuant, LogitChange, Logprob, PartialKeyOperands,
+    RopeTables, RoutedExpert, RoutedLinear, Routing, SampleDraw, SampleScratch, Sampling,
+    SelectRule, Selection, StateRows,
 };
 use model::delta::DeltaNet;
 use model::experts::ExpertScoring;
@@ -77,7 +78,7 @@ fn every_call(kernels: &Kernels, buffers: &mut Buffers) {
     }
     let heads = HIDDEN / HEAD_DIM;
     let frequencies = [0.5f32; HEAD_DIM / 2];
-    kernels.head_norm((ROWS, heads), &gain[..HEAD_DIM], 1e-6, out);
+    kernels.head_norm(ROWS, heads, &gain[..HEAD_DIM], 1e-6, out);
     let tables = RopeTables {
         rotary_dim: HEAD_DIM / 2,
         table_of_row: Some(&[1; ROWS]),
@@ -106,9 +107,10 @@ fn every_call(kernels: &Kernels, buffers: &mut Buffers) {
     let rows = units.map(|unit| AttentionUnit { rows: 1, past: 290, ..unit });
     let partial =
         PartialKeyOperands { keys: weight, skew: &logits[..HIDDEN * COLUMNS], columns: COLUMNS };
-    let (fresh, cached) = ((one, one, one), KvCacheSlice::from(&cache[..]));
-    let (caches, to) = ((cached, cached), &mut out[..HIDDEN]);
-    kernels.attention_selected(selection, &shape, &rows, fresh, caches, partial, to);
+    let cached = KvCacheSlice::from(&cache[..]);
+    let operands =
+        AttentionOperands { q: one, k_fresh: one, v_fresh: one, k_cache: cached, v_cache: cached };
+    kernels.attention_selected(selection, &shape, &rows, operands, partial, &mut out[..HIDDEN]);
     let windowed = AttentionShape { window: Some(130), ..shape };
     let rings = units.map(|unit| AttentionUnit { past: 400, cache_positions: 290, ..unit });
     let sinks = [0.5; HIDDEN / HEAD_DIM];
@@ -173,7 +175,7 @@ fn every_expert_call(
     let mut routed = [RoutedExpert::default(); ROWS * 2];
     let logits = &logits[..ROWS * EXPERTS];
     for scoring in [ExpertScoring::TopKSoftmax, ExpertScoring::SoftmaxTopK { renormalise: true }] {
-        kernels.route((EXPERTS, 2), (scoring, 1.0), logits, &mut routed);
+        kernels.route(EXPERTS, 2, scoring, 1.0, logits, &mut routed);
     }
     let routing = Routing { experts: EXPERTS, top_k: 2, routed: &routed };
     let weight = ExpertWeight::Plain(weight);

@@ -173,8 +173,8 @@ fn check_unit<T: Element>(
 ) {
     let AttentionShape { heads, head_dim, .. } = batch.shape;
     let group = batch.shape.group();
-    let (k, v) =
-        ((&batch.k_fresh[..], &batch.k_cache[..]), (&batch.v_fresh[..], &batch.v_cache[..]));
+    let k = reference::KvSlices { fresh: &batch.k_fresh, cache: &batch.k_cache };
+    let v = reference::KvSlices { fresh: &batch.v_fresh, cache: &batch.v_cache };
     let expected = reference::attention(&batch.shape, unit, &batch.q, k, v, None);
     let stride = (unit.past + unit.rows) as usize;
     for (query, (expected_probabilities, expected)) in expected.iter().enumerate() {

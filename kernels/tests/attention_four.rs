@@ -178,7 +178,7 @@ impl<T: Element> Batch<T> {
         let q: Vec<f32> = self.q.iter().map(|q| q.to_f32()).collect();
         let fresh = [rounded(&self.fresh[0], head_dim), rounded(&self.fresh[1], head_dim)];
         let caches = [decoded(&self.caches[0], head_dim), decoded(&self.caches[1], head_dim)];
-        let (k, v) = ((&fresh[0][..], &caches[0][..]), (&fresh[1][..], &caches[1][..]));
+        let [k, v] = [0, 1].map(|kv| reference::KvSlices { fresh: &fresh[kv], cache: &caches[kv] });
         let group = self.shape.group();
         for unit in &self.units {
             let context = format!("{context} {unit:?}");

@@ -9,9 +9,9 @@ use common::{Random, bits, kernels, poison, variants};
 use half::bf16;
 use kernels::quant::quantise_kv;
 use kernels::{
-    AttentionShape, AttentionUnit, AttentionUnits, Element, Kernels, KvCacheSlice, PageLists,
-    PartialKeyOperands, ScratchLimits, SelectRule, Selection, SelectionCounts, Variant,
-    partial_key,
+    AttentionOperands, AttentionShape, AttentionUnit, AttentionUnits, Element, Kernels,
+    KvCacheSlice, PageLists, PartialKeyOperands, ScratchLimits, SelectRule, Selection,
+    SelectionCounts, Variant, partial_key,
 };
 use model::quantized_format::kv4_position_bytes;
 
@@ -104,6 +104,16 @@ impl<T: Element> Batch<T> {
         }
     }
 
+    fn operands(&self, is_four: bool) -> AttentionOperands<'_, T> {
+        AttentionOperands {
+            q: &self.q,
+            k_fresh: &self.fresh[0],
+            v_fresh: &self.fresh[1],
+            k_cache: self.cache(0, is_four),
+            v_cache: self.cache(1, is_four),
+        }
+    }
+
     fn selected(
         &self,
         kernels: &Kernels,
@@ -114,18 +124,10 @@ impl<T: Element> Batch<T> {
         let mut out = poison(self.q.len());
         let partial =
             PartialKeyOperands { keys: &self.partial, skew: &self.skew, columns: COLUMNS };
-        let caches = (self.cache(0, is_four), self.cache(1, is_four));
-        let fresh = (&self.q[..], &self.fresh[0][..], &self.fresh[1][..]);
+        let operands = self.operands(is_four);
         let mut selection = selection(rule, kernels.threads());
-        let found = kernels.attention_selected(
-            &mut selection,
-            &SHAPE,
-            units,
-            fresh,
-            caches,
-            partial,
-            &mut out,
-        );
+        let found =
+            kernels.attention_selected(&mut selection, &SHAPE, units, operands, partial, &mut out);
         (out, found)
     }
 
@@ -347,9 +349,8 @@ fn more_positions_than_the_selection_is_made_for_are_refused() {
     let limits = ScratchLimits { positions: 40, ..common::LIMITS };
     let mut selection = Selection::new(rules()[0], 1, &limits, 2 * SHAPE.head_dim);
     let partial = PartialKeyOperands { keys: &batch.partial, skew: &batch.skew, columns: COLUMNS };
-    let caches = (batch.cache(0, false), batch.cache(1, false));
-    let fresh = (&batch.q[..], &batch.fresh[0][..], &batch.fresh[1][..]);
+    let (operands, units) = (batch.operands(false), &batch.units);
     let one = kernels(Variant::Scalar, 1);
     let mut out = poison(batch.q.len());
-    one.attention_selected(&mut selection, &SHAPE, &batch.units, fresh, caches, partial, &mut out);
+    one.attention_selected(&mut selection, &SHAPE, units, operands, partial, &mut out);
 }

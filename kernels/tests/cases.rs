@@ -61,7 +61,7 @@ fn check_linear(variant: Variant, (rows, n, k): (usize, usize, usize), name: &st
     let mut out = poison::<bf16>(rows * n);
     let into = LinearOut::Store(&mut out[..]);
     kernels.linear(Linear { rows, n, k, x: &x, weight: &weight, bias: None, out: into });
-    let expected = reference::linear((rows, n, k), &x, &weight, None);
+    let expected = reference::linear(rows, n, k, &x, &weight, None);
     assert_close(&out, &expected, (n, (k as f64).sqrt() / 2.0), tolerance(), name);
 }
 
@@ -119,8 +119,9 @@ fn check_decode(variant: Variant, shape: &AttentionShape, past: usize, name: &st
     };
     let mut out = poison::<bf16>(heads * head_dim);
     kernels.attention(shape, &[unit], &q, &k_fresh, &v_fresh, &keys, &values, None, &mut out);
-    let of_heads =
-        reference::attention(shape, &unit, &q, (&k_fresh, &keys), (&v_fresh, &values), None);
+    let k = reference::KvSlices { fresh: &k_fresh, cache: &keys };
+    let v = reference::KvSlices { fresh: &v_fresh, cache: &values };
+    let of_heads = reference::attention(shape, &unit, &q, k, v, None);
     let expected: Vec<f64> = of_heads.into_iter().flat_map(|(_, values)| values).collect();
     // Weighted means of many values are small, and so is their permitted error.
     let tolerance = values_tolerance::<bf16>(variant).max(1e-3);

@@ -76,7 +76,7 @@ fn plain_linears_agree_with_the_reference() {
                 bias: Some(&bias),
                 out: target,
             });
-            let expected = reference::linear((rows, n, k), &x, &weight, Some(&bias));
+            let expected = reference::linear(rows, n, k, &x, &weight, Some(&bias));
             let context = format!("seed {seed} {:?} {rows}x{n}x{k}", kernels.variant());
             let typical = (k as f64).sqrt() / 2.0;
             assert_close(&out, &expected, (n, typical), tolerance(), &context);
@@ -96,7 +96,7 @@ fn f32_linears_agree_with_the_reference() {
             let mut out = poison::<f32>(rows * n);
             let (bias, target) = (None, LinearOut::StoreF32(&mut out));
             kernels.linear(Linear { rows, n, k, x: &x, weight: &weight, bias, out: target });
-            let expected = reference::linear((rows, n, k), &x, &weight, None);
+            let expected = reference::linear(rows, n, k, &x, &weight, None);
             let context = format!("seed {seed} {:?} {rows}x{n}x{k}", kernels.variant());
             assert_close(&out, &expected, (n, (k as f64).sqrt() / 2.0), tolerance(), &context);
         }

@@ -207,7 +207,7 @@ fn check_down<T: Element>(
             let x = &x[row * top_k * k..][..top_k * k];
             let routed = &routed[row * top_k..][..top_k];
             let bias = matrices.bias.as_deref();
-            let sum = reference::expert_down(routed, (n, k), x, &matrices.plain, bias);
+            let sum = reference::expert_down(routed, n, k, x, &matrices.plain, bias);
             let before = &before[row * n..][..n];
             exact.extend(sum.iter().zip(before).map(|(sum, before)| sum + f64::from(*before)));
         }

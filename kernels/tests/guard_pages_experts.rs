@@ -162,12 +162,12 @@ fn the_router_stays_within_its_operands() {
         let logits: Vec<f32> = random.vector(rows * experts);
         let mut expected = vec![RoutedExpert::default(); rows * top_k];
         let scoring = ExpertScoring::SoftmaxTopK { renormalise: true };
-        kernels.route((experts, top_k), (scoring, 1.0), &logits, &mut expected);
+        kernels.route(experts, top_k, scoring, 1.0, &logits, &mut expected);
         for side in SIDES {
             let logits = Guarded::new("logits", side, &logits);
             let mut routed =
                 Guarded::new("routed", side, &vec![RoutedExpert::default(); rows * top_k]);
-            kernels.route((experts, top_k), (scoring, 1.0), logits.slice(), routed.slice_mut());
+            kernels.route(experts, top_k, scoring, 1.0, logits.slice(), routed.slice_mut());
             assert_eq!(routed.slice(), expected);
         }
     }

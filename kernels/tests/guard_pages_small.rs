@@ -49,12 +49,12 @@ fn check_rms_rows<T: Element>(kernels: &Kernels) {
             (random.vector(rows * heads * width), random.vector(width));
         let residual: Vec<f32> = random.vector(rows * heads * width);
         let (mut normed, mut added) = (x.clone(), residual.clone());
-        kernels.head_norm((rows, heads), &gain, 1e-5, &mut normed);
+        kernels.head_norm(rows, heads, &gain, 1e-5, &mut normed);
         kernels.add_rms_norm(rows * heads, &x, &gain, 1e-5, &mut added);
         for side in SIDES {
             let gain = Guarded::new("gain", side, &gain);
             let mut own = Guarded::new("x in place", side, &x);
-            kernels.head_norm((rows, heads), gain.slice(), 1e-5, own.slice_mut());
+            kernels.head_norm(rows, heads, gain.slice(), 1e-5, own.slice_mut());
             assert_eq!(bits(own.slice()), bits(&normed), "{side:?} {width}");
             let x = Guarded::new("x", side, &x);
             let mut out = Guarded::new("out", side, &residual);

@@ -30,8 +30,8 @@ impl<T: Element> Case<T> {
     }
 
     fn expected(&self, bias: bool) -> Vec<f64> {
-        let bias = bias.then_some(&self.bias[..]);
-        reference::linear(self.shape, &self.x, &self.weight, bias)
+        let ((rows, n, k), bias) = (self.shape, bias.then_some(&self.bias[..]));
+        reference::linear(rows, n, k, &self.x, &self.weight, bias)
     }
 }
 
@@ -152,8 +152,8 @@ fn check_gates<T: Element>(kernels: &Kernels, case: &Case<T>, bias: bool, gate: 
     for (alpha, limit) in [(1.702f32, 0.7f32), (1.702, 7.0), (0.5, 1.25)] {
         let mut out = poison::<T>(rows * n);
         case.run(kernels, bias, LinearOut::ClampedSwiGlu { gate, out: &mut out, alpha, limit });
-        let limits = (f64::from(alpha), f64::from(limit));
-        let expected = gated(&|gate, sum| reference::clamped_swiglu(gate, sum, limits));
+        let (alpha, limit) = (f64::from(alpha), f64::from(limit));
+        let expected = gated(&|gate, sum| reference::clamped_swiglu(gate, sum, alpha, limit));
         assert_close(&out, &expected, (n, 1.0), loose, &context(&format!("limit {limit}")));
     }
 }
@@ -221,8 +221,8 @@ fn gates_hold_far_from_zero(kernels: &Kernels, x: &[f32], weight: &[f32]) {
         let expected = reference::gelu_tanh(wide);
         let difference = (f64::from(gelu) - expected).abs();
         assert!(difference < allowed, "{:?} gelu({value}) = {gelu}", kernels.variant());
-        let limits = (f64::from(alpha), f64::from(limit));
-        let expected = reference::clamped_swiglu(wide, wide, limits);
+        let (alpha, limit) = (f64::from(alpha), f64::from(limit));
+        let expected = reference::clamped_swiglu(wide, wide, alpha, limit);
         let difference = (f64::from(clamped) - expected).abs();
         assert!(difference < 60.0 * 1e-6, "{:?} {value}: {clamped}", kernels.variant());
     }

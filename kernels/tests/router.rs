@@ -21,7 +21,7 @@ fn route<T: Element>(
 ) -> Vec<RoutedExpert> {
     let unwritten = RoutedExpert { expert: u32::MAX, weight: f32::NAN };
     let mut routed = vec![unwritten; logits.len() / experts * top_k];
-    kernels.route((experts, top_k), (scoring, 1.0), logits, &mut routed);
+    kernels.route(experts, top_k, scoring, 1.0, logits, &mut routed);
     routed
 }
 

@@ -117,7 +117,7 @@ fn check_head_norm<T: Element>(variant: Variant) {
         let before: Vec<T> = random.vector(rows * heads * width);
         let gain: Vec<f32> = random.vector(width);
         let mut x = before.clone();
-        sharing(variant, 3).head_norm((rows, heads), &gain, 1e-6, &mut x);
+        sharing(variant, 3).head_norm(rows, heads, &gain, 1e-6, &mut x);
         let wide: Vec<f32> = before.iter().map(|value| value.to_f32()).collect();
         let heads_of = |x: &[f32]| -> Vec<f64> {
             x.chunks(width).flat_map(|head| reference::rms_norm(head, &gain, 1e-6)).collect()
@@ -127,7 +127,7 @@ fn check_head_norm<T: Element>(variant: Variant) {
         let row_elements = heads * width;
         for row in [0, rows / 2, rows - 1] {
             let mut alone = before[row * row_elements..][..row_elements].to_vec();
-            one.head_norm((1, heads), &gain, 1e-6, &mut alone);
+            one.head_norm(1, heads, &gain, 1e-6, &mut alone);
             assert_eq!(bits(&alone), bits(&x[row * row_elements..][..row_elements]), "{context}");
         }
         // Its order of sums is that of the residual stream.

@@ -92,7 +92,8 @@ impl<T: Element> Operands<T> {
 fn matches_reference<T: Element>() {
     for (seed, shape) in SHAPES.into_iter().enumerate() {
         let operands = operands::<T>(seed as u64, shape);
-        let expected = reference::linear(shape, &operands.x, &operands.weight, None);
+        let (rows, n, k) = shape;
+        let expected = reference::linear(rows, n, k, &operands.x, &operands.weight, None);
         let results = operands.results(operands.plain());
         assert_close(&results, &expected, operands.scale(), TOLERANCE, &operands.context());
     }
@@ -128,13 +129,14 @@ fn the_widest_tiles_have_the_bits_of_the_narrowest() {
 
 /// Checks every epilogue, of the linear's own kernels and of sums computed elsewhere.
 fn epilogues<T: Element>(shape: (usize, usize, usize)) {
-    let (rows, n, _) = shape;
+    let (rows, n, k) = shape;
     let operands = operands::<T>(7, shape);
     let mut random = Random::new(8);
     let gate = random.vector::<T>(rows * n);
     let residual = random.vector::<f32>(rows * n);
     let sums = operands.results(operands.plain());
-    let expected = reference::linear(shape, &operands.x, &operands.weight, Some(&operands.bias));
+    let bias = Some(&operands.bias[..]);
+    let expected = reference::linear(rows, n, k, &operands.x, &operands.weight, bias);
     type Form = fn(DevicePointer, DevicePointer) -> DeviceLinearOut;
     type Meaning = fn(f64, f64) -> f64;
     let forms: [(&str, Form, Meaning); 6] = [
@@ -154,7 +156,7 @@ fn epilogues<T: Element>(shape: (usize, usize, usize)) {
         (
             "clamped",
             |out, gate| DeviceLinearOut::ClampedSwiGlu { gate, out, alpha: 1.75, limit: 0.75 },
-            |sum, gate| reference::clamped_swiglu(gate, sum, (1.75, 0.75)),
+            |sum, gate| reference::clamped_swiglu(gate, sum, 1.75, 0.75),
         ),
     ];
     let dtype = dtype::<T>();
@@ -289,7 +291,7 @@ fn grouped_linears<T: Element>() {
     ];
     for (seed, shape) in (0..).zip(SHAPES.iter().flat_map(|shape| [shape; 2])) {
         let (shape, format) = (*shape, formats[seed % formats.len()]);
-        let (_, n, k) = shape;
+        let (rows, n, k) = shape;
         let mut operands = operands::<T>(seed as u64, shape);
         let (weight, records) = grouped(&operands, format);
         let straight = operands.results(weight);
@@ -311,11 +313,11 @@ fn grouped_linears<T: Element>() {
                 decode_row(format, &records, k, row, values);
             }
             let x: Vec<f32> = operands.x.iter().map(|x| x.to_f32()).collect();
-            reference::linear(shape, &x, &exact, None)
+            reference::linear(rows, n, k, &x, &exact, None)
         } else {
             let through = operands.results(operands.plain());
             assert_eq!(bits(&straight), bits(&through), "{context}: straight and decompressed");
-            reference::linear(shape, &operands.x, &operands.weight, None)
+            reference::linear(rows, n, k, &operands.x, &operands.weight, None)
         };
         assert_close(&straight, &expected, operands.scale(), TOLERANCE, &context);
         if format.bits == Bits::Four {

@@ -14,6 +14,7 @@ use super::prefetch::Prefetcher;
 use super::scores::{blocked, chains};
 use super::segment::Segment;
 use super::shape::{AttentionShape, AttentionUnit, head_stride};
+use super::strided::{KvPointers, Strided};
 use crate::number::Number;
 use crate::simd::Simd;
 use crate::simd::partial::store_between;
@@ -21,12 +22,11 @@ use crate::simd::partial::store_between;
 /// Number of positions whose K stays in L1 while many queries are multiplied with it in pairs.
 pub(super) const PAIRS_POSITIONS: usize = 128;
 
-/// K or V of a call: fresh rows `[rows, kv_heads * head_dim]` and the cache, either as elements or
-/// as records of 4-bit integers.
+/// K or V of a call, either as elements or as records of 4-bit integers.
 #[derive(Debug)]
 pub(super) enum KvSource<T> {
-    Plain { fresh: *const T, cache: *const T },
-    Kv4 { fresh: *const u8, cache: *const u8 },
+    Plain(KvPointers<T>),
+    Kv4(KvPointers<u8>),
 }
 
 impl<T> Clone for KvSource<T> {
@@ -112,10 +112,11 @@ impl<S: Simd> Block<'_, S> {
     #[inline(always)]
     pub(super) fn segment<T>(
         &self,
-        (fresh, cache): (*const T, *const T),
+        kv: KvPointers<T>,
         size: usize,
         positions: &Range<usize>,
     ) -> Segment<T> {
+        let KvPointers { fresh, cache } = kv;
         let AttentionShape { kv_heads, head_dim, .. } = *self.shape;
         let AttentionUnit { row0, past, shared_row, kv_head, cache_offset, .. } = self.unit;
         let (first, past) = (positions.start, past as usize);
@@ -178,16 +179,16 @@ impl<S: Simd> Block<'_, S> {
         Queries { from, stride, odd: stride / 2 }
     }
 
-    /// Writes the scores of the packed queries at `positions`, `stride` apart; `out` is the address
-    /// of position 0.
+    /// Writes the scores of the packed queries at `positions`, a row of `out` per query, which
+    /// starts at position 0.
     ///
     /// # Safety
     /// The unit is within k; `out` has space for every query's visible positions.
     #[inline(always)]
     pub(super) unsafe fn scores<T: Number>(
         &self,
-        k: (*const T, *const T),
-        (out, stride): (*mut f32, usize),
+        k: KvPointers<T>,
+        out: Strided<*mut f32>,
         positions: Range<usize>,
         prefetcher: &mut Prefetcher<'_>,
     ) {
@@ -220,14 +221,14 @@ impl<S: Simd> Block<'_, S> {
                     if self.pairs {
                         #[cfg(target_arch = "x86_64")]
                         if direct {
-                            self.scores_of_pairs(keys, first, (out, stride), prefetcher);
+                            self.scores_of_pairs(keys, first, out, prefetcher);
                         } else {
-                            self.scores_of_many_pairs(keys, first, (out, stride), prefetcher);
+                            self.scores_of_many_pairs(keys, first, out, prefetcher);
                         }
                     } else if direct {
-                        self.scores_direct(keys, first, (out, stride), prefetcher);
+                        self.scores_direct(keys, first, out, prefetcher);
                     } else {
-                        self.scores_blocked(keys, first, (out, stride), prefetcher);
+                        self.scores_blocked(keys, first, out, prefetcher);
                     }
                 }
                 first += keys.width;
@@ -244,15 +245,15 @@ impl<S: Simd> Block<'_, S> {
         &self,
         keys: Keys<T>,
         first: usize,
-        (out, of_query): (*mut f32, usize),
+        out: Strided<*mut f32>,
         prefetcher: &mut Prefetcher<'_>,
     ) {
         let Keys { stride, width, head_dim, fresh_distance, .. } = keys;
         let keys = Keys { from: keys.from.cast(), stride, width, head_dim, fresh_distance };
         macro_rules! tile {
             ($mr:literal) => {{
-                let to = out.wrapping_add(first);
-                let scores = avx512_bf16::Scores { to, stride: of_query, scale: self.shape.scale };
+                let (to, stride) = (out.base.wrapping_add(first), out.stride);
+                let scores = avx512_bf16::Scores { to, stride, scale: self.shape.scale };
                 let seen = avx512_bf16::Seen::<$mr>::new(width, |i| self.visible(i, first, width));
                 let queries = self.packed_queries(0);
                 avx512_bf16::scores::<$mr>(&keys, queries, scores, &seen, Some(prefetcher));
@@ -276,7 +277,7 @@ impl<S: Simd> Block<'_, S> {
         &self,
         keys: Keys<T>,
         first: usize,
-        (out, stride): (*mut f32, usize),
+        out: Strided<*mut f32>,
         prefetcher: &mut Prefetcher<'_>,
     ) {
         let queries = self.packed_queries(0);
@@ -286,7 +287,7 @@ impl<S: Simd> Block<'_, S> {
                 // SAFETY: the caller's promise; the score is written only where it is visible.
                 unsafe {
                     let sum = keys.single(self.s, self.packed_queries(query));
-                    self.store_scores(&[[sum]], (query, first), 1, (out, stride));
+                    self.store_scores(&[[sum]], query, first, 1, out);
                 }
             }
             return;
@@ -294,7 +295,7 @@ impl<S: Simd> Block<'_, S> {
         macro_rules! tile {
             ($mr:literal) => {{
                 let sums = keys.few::<S, $mr>(self.s, queries, prefetcher);
-                self.store_scores(&sums, (0, first), keys.width, (out, stride));
+                self.store_scores(&sums, 0, first, keys.width, out);
             }};
         }
         // SAFETY: the caller's promise; packed queries are padded.
@@ -315,7 +316,7 @@ impl<S: Simd> Block<'_, S> {
         &self,
         keys: Keys<T>,
         first: usize,
-        (out, stride): (*mut f32, usize),
+        out: Strided<*mut f32>,
         prefetcher: &mut Prefetcher<'_>,
     ) {
         let odd = self.packed_queries(0).odd;
@@ -341,7 +342,7 @@ impl<S: Simd> Block<'_, S> {
                     let q = self.packed_queries(query);
                     let sums = blocked::<S, T, $mr>(self.s, q, self.transposed, count);
                     let sums = &sums[..end - query];
-                    self.store_scores(sums, (query, first), keys.width, (out, stride));
+                    self.store_scores(sums, query, first, keys.width, out);
                 }};
             }
             // SAFETY: the caller's promise; the packed queries are padded and are followed by other
@@ -356,7 +357,8 @@ impl<S: Simd> Block<'_, S> {
         }
     }
 
-    /// Writes the visible scores of a tile.
+    /// Writes the visible scores of a tile of queries starting at `query` and `width` positions
+    /// starting at `first`.
     ///
     /// # Safety
     /// `out` has space for every query's visible positions.
@@ -364,10 +366,12 @@ impl<S: Simd> Block<'_, S> {
     pub(super) unsafe fn store_scores<const NR: usize>(
         &self,
         sums: &[[S::F; NR]],
-        (query, first): (usize, usize),
+        query: usize,
+        first: usize,
         width: usize,
-        (out, stride): (*mut f32, usize),
+        out: Strided<*mut f32>,
     ) {
+        let Strided { base: out, stride } = out;
         let scale = self.s.splat(self.shape.scale);
         let last = query + sums.len() - 1;
         if width == NR * S::LANES && first >= self.start(last) && first + width <= self.limit(query)

@@ -47,6 +47,7 @@ mod select;
 mod shape;
 mod softmax;
 mod steps;
+mod strided;
 mod task;
 mod values;
 
@@ -57,9 +58,12 @@ use block::KvSource;
 pub use compiled::AttentionTasks;
 pub use pages::{AttentionUnits, PageLists, paged_place};
 pub(crate) use schedule::{Workspace, thread_len};
-pub use select::{PartialKeyOperands, SelectRule, Selection, SelectionCounts, partial_key};
+pub use select::{
+    AttentionOperands, PartialKeyOperands, SelectRule, Selection, SelectionCounts, partial_key,
+};
 use shape::record_bytes;
 pub use shape::{AttentionShape, AttentionUnit, KvCacheSlice, scores_len};
+use strided::KvPointers;
 use task::{AttentionSteps, Tensors};
 
 const SCORES: AttentionSteps = AttentionSteps { scores: true, softmax: false, values: false };
@@ -70,7 +74,8 @@ const FUSED: AttentionSteps = AttentionSteps { scores: true, softmax: true, valu
 impl<T> Tensors<T> {
     /// Returns null tensors.
     fn none() -> Self {
-        let none = KvSource::Plain { fresh: std::ptr::null(), cache: std::ptr::null() };
+        let none = KvPointers { fresh: std::ptr::null(), cache: std::ptr::null() };
+        let none = KvSource::Plain(none);
         Tensors {
             q: std::ptr::null(),
             k: none,
@@ -98,7 +103,7 @@ impl Kernels {
         let units = units.into();
         let rows = check_rows(shape, q.len());
         check_scores(shape, units.units, out.len());
-        let k = self.source(shape, units, (rows, 0), k_fresh, k_cache.into());
+        let k = self.source(shape, units, rows, 0, k_fresh, k_cache.into());
         let scores_out = out.as_mut_ptr();
         let tensors = Tensors { q: q.as_ptr(), k, scores_out, ..Tensors::none() };
         self.attention_steps(shape, units, SCORES, &tensors);
@@ -140,7 +145,7 @@ impl Kernels {
         let rows = check_rows(shape, out.len());
         check_scores(shape, units.units, probabilities.len());
         let tensors = Tensors {
-            v: self.source(shape, units, (rows, 1), v_fresh, v_cache.into()),
+            v: self.source(shape, units, rows, 1, v_fresh, v_cache.into()),
             scores_in: probabilities.as_ptr(),
             out: out.first(),
             ..Tensors::none()
@@ -168,8 +173,8 @@ impl Kernels {
         assert_eq!(out.len(), q.len(), "out is [rows, heads * head_dim]");
         let tensors = Tensors {
             q: q.as_ptr(),
-            k: self.source(shape, units, (rows, 0), k_fresh, k_cache.into()),
-            v: self.source(shape, units, (rows, 1), v_fresh, v_cache.into()),
+            k: self.source(shape, units, rows, 0, k_fresh, k_cache.into()),
+            v: self.source(shape, units, rows, 1, v_fresh, v_cache.into()),
             out: out.first(),
             sinks: check_sinks(shape, sinks),
             ..Tensors::none()
@@ -204,7 +209,8 @@ impl Kernels {
         &self,
         shape: &AttentionShape,
         AttentionUnits { units, pages }: AttentionUnits<'_>,
-        (rows, place): (usize, usize),
+        rows: usize,
+        place: usize,
         fresh: &[T],
         cache: KvCacheSlice<'_, T>,
     ) -> KvSource<T> {
@@ -224,11 +230,11 @@ impl Kernels {
         }
         match cache {
             KvCacheSlice::Plain(cache) => {
-                KvSource::Plain { fresh: fresh.as_ptr(), cache: cache.as_ptr() }
+                KvSource::Plain(KvPointers { fresh: fresh.as_ptr(), cache: cache.as_ptr() })
             }
             KvCacheSlice::Kv4(cache) => {
                 let fresh = self.quantise_fresh(shape, place, fresh);
-                KvSource::Kv4 { fresh, cache: cache.as_ptr() }
+                KvSource::Kv4(KvPointers { fresh, cache: cache.as_ptr() })
             }
         }
     }

@@ -16,6 +16,7 @@ use super::avx512_bf16::{Scores, Seen};
 use super::block::{Block, PAIRS_POSITIONS};
 use super::keys::{Keys, Queries};
 use super::prefetch::Prefetcher;
+use super::strided::Strided;
 use crate::number::Number;
 use crate::simd::Simd;
 use crate::simd::avx512::{Avx512, dot_bf16};
@@ -31,7 +32,7 @@ const LINE: usize = 32;
 
 impl<S: Simd> Block<'_, S> {
     /// Writes the scores of all queries at the positions of `keys`, which start at position
-    /// `first`; `out` is the address of position 0.
+    /// `first`; the rows of `out` start at position 0.
     ///
     /// # Safety
     /// Same contract as [`Block::scores`]; in addition, `T` is bf16, the machine has AVX512-BF16,
@@ -41,7 +42,7 @@ impl<S: Simd> Block<'_, S> {
         &self,
         keys: Keys<T>,
         first: usize,
-        (out, of_query): (*mut f32, usize),
+        out: Strided<*mut f32>,
         prefetcher: &mut Prefetcher<'_>,
     ) {
         let queries = self.queries();
@@ -64,8 +65,9 @@ impl<S: Simd> Block<'_, S> {
                     let block = self.transposed.wrapping_add(at * lines(keys.head_dim) * LINE / 2);
                     macro_rules! tile {
                         ($mr:literal) => {{
-                            let to = out.wrapping_add(query * of_query + begin);
-                            let scores = Scores { to, stride: of_query, scale: self.shape.scale };
+                            let stride = out.stride;
+                            let to = out.base.wrapping_add(query * stride + begin);
+                            let scores = Scores { to, stride, scale: self.shape.scale };
                             let seen = Seen::<$mr>::new(width, |i| match is_whole {
                                 true => 0..width,
                                 false => self.visible(query + i, begin, width),

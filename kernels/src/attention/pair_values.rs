@@ -26,6 +26,7 @@ use super::pair_tiles::{
 };
 use super::prefetch::Prefetcher;
 use super::shape::{CHUNK, head_stride};
+use super::strided::{KvPointers, Strided};
 use crate::number::Number;
 use crate::simd::Simd;
 
@@ -44,18 +45,18 @@ impl<S: Simd> Block<'_, S> {
     #[inline(always)]
     pub(super) unsafe fn pair_values<T: Number>(
         &self,
-        v: (*const T, *const T),
-        (weights, stride): (*const f32, usize),
+        v: KvPointers<T>,
+        weights: Strided<*const f32>,
         positions: Range<usize>,
         sums: *mut f32,
         prefetcher: &mut Prefetcher<'_>,
     ) {
-        let v = (v.0.cast::<bf16>(), v.1.cast::<bf16>());
+        let v = KvPointers { fresh: v.fresh.cast::<bf16>(), cache: v.cache.cast::<bf16>() };
         // Pairs are at the beginning of the space of the chunk's scores.
         let chunk = positions.start / CHUNK * CHUNK;
         let queries = Queries {
-            weights: weights.wrapping_add(chunk).cast(),
-            weights_stride: stride,
+            weights: weights.base.wrapping_add(chunk).cast(),
+            weights_stride: weights.stride,
             sums,
             sums_stride: head_stride(self.shape.head_dim),
         };
@@ -65,16 +66,16 @@ impl<S: Simd> Block<'_, S> {
                 clear(queries.from(query, 0), self.shape.head_dim);
             }
             if self.queries() <= FEW_QUERIES {
-                self.few_values(v, queries, (positions, chunk), prefetcher);
+                self.few_values(v, queries, positions, chunk, prefetcher);
             } else {
-                self.many_values(v, queries, (positions, chunk), prefetcher);
+                self.many_values(v, queries, positions, chunk, prefetcher);
             }
         }
     }
 
     /// Returns the longest prefix of the pairs of `positions` at a constant distance.
     #[inline(always)]
-    fn pair_run(&self, v: (*const bf16, *const bf16), positions: Range<usize>) -> Run {
+    fn pair_run(&self, v: KvPointers<bf16>, positions: Range<usize>) -> Run {
         let size = self.shape.head_dim;
         let (first, end) = (positions.start, positions.end);
         let segment = self.segment(v, size, &positions);
@@ -105,9 +106,10 @@ impl<S: Simd> Block<'_, S> {
     #[inline(always)]
     unsafe fn few_values(
         &self,
-        v: (*const bf16, *const bf16),
+        v: KvPointers<bf16>,
         queries: Queries,
-        (positions, chunk): (Range<usize>, usize),
+        positions: Range<usize>,
+        chunk: usize,
         prefetcher: &mut Prefetcher<'_>,
     ) {
         let count = self.queries();
@@ -120,12 +122,12 @@ impl<S: Simd> Block<'_, S> {
         // SAFETY: the caller's promise.
         unsafe {
             if self.rows.len() == 1 {
-                self.add_range(v, queries, (count, seen(0), chunk), lines);
+                self.add_range(v, queries, count, seen(0), chunk, lines);
                 return;
             }
             for query in 0..count {
-                let own = (1, seen(query), chunk);
-                self.add_range(v, queries.from(query, 0), own, lines.take());
+                let queries = queries.from(query, 0);
+                self.add_range(v, queries, 1, seen(query), chunk, lines.take());
             }
         }
     }
@@ -137,9 +139,11 @@ impl<S: Simd> Block<'_, S> {
     #[inline(always)]
     unsafe fn add_range(
         &self,
-        v: (*const bf16, *const bf16),
+        v: KvPointers<bf16>,
         queries: Queries,
-        (count, positions, chunk): (usize, Range<usize>, usize),
+        count: usize,
+        positions: Range<usize>,
+        chunk: usize,
         mut prefetcher: Option<&mut Prefetcher<'_>>,
     ) {
         let mut first = positions.start;
@@ -244,9 +248,10 @@ impl<S: Simd> Block<'_, S> {
     #[inline(always)]
     unsafe fn many_values(
         &self,
-        v: (*const bf16, *const bf16),
+        v: KvPointers<bf16>,
         queries: Queries,
-        (positions, chunk): (Range<usize>, usize),
+        positions: Range<usize>,
+        chunk: usize,
         prefetcher: &mut Prefetcher<'_>,
     ) {
         let count = self.queries();
@@ -268,7 +273,7 @@ impl<S: Simd> Block<'_, S> {
                 let tiles = count.div_ceil(MANY_QUERIES);
                 for tile in 0..tiles {
                     let (query, end) = (tile * count / tiles, (tile + 1) * count / tiles);
-                    self.add_block(v, queries, query..end, (block.clone(), chunk));
+                    self.add_block(v, queries, query..end, block.clone(), chunk);
                 }
             }
         }
@@ -282,10 +287,11 @@ impl<S: Simd> Block<'_, S> {
     #[inline(always)]
     unsafe fn add_block(
         &self,
-        v: (*const bf16, *const bf16),
+        v: KvPointers<bf16>,
         queries: Queries,
         tile: Range<usize>,
-        (block, chunk): (Range<usize>, usize),
+        block: Range<usize>,
+        chunk: usize,
     ) {
         let Range { start: query, end } = tile;
         let start = self.start(end - 1).clamp(block.start, block.end).next_multiple_of(2);
@@ -296,15 +302,15 @@ impl<S: Simd> Block<'_, S> {
             for place in query..end {
                 let behind = common.start.min(self.limit(place)).min(block.end);
                 let own = self.start(place).max(block.start)..behind;
-                self.add_own(v, queries.from(place, 0), (own, chunk), first);
+                self.add_own(v, queries.from(place, 0), own, chunk, first);
             }
             if !common.is_empty() {
                 let queries = queries.from(query, 0);
-                self.add_pairs(queries, (tile.len(), common.clone(), chunk), first);
+                self.add_pairs(queries, tile.len(), common.clone(), chunk, first);
             }
             for place in query..end {
                 let own = common.end.max(self.start(place))..self.limit(place).min(block.end);
-                self.add_own(v, queries.from(place, 0), (own, chunk), first);
+                self.add_own(v, queries.from(place, 0), own, chunk, first);
             }
         }
     }
@@ -316,26 +322,26 @@ impl<S: Simd> Block<'_, S> {
     #[inline(always)]
     unsafe fn add_own(
         &self,
-        v: (*const bf16, *const bf16),
+        v: KvPointers<bf16>,
         query: Queries,
-        (own, chunk): (Range<usize>, usize),
+        own: Range<usize>,
+        chunk: usize,
         first: usize,
     ) {
         if own.is_empty() {
             return;
         }
         let whole = own.start.next_multiple_of(2)..own.end / 2 * 2;
-        let half = |at: usize| (1, at..at + 1, chunk);
         // SAFETY: the caller's promise.
         unsafe {
             if own.start < whole.start {
-                self.add_range(v, query, half(own.start), None);
+                self.add_range(v, query, 1, own.start..whole.start, chunk, None);
             }
             if whole.start < whole.end {
-                self.add_pairs(query, (1, whole.clone(), chunk), first);
+                self.add_pairs(query, 1, whole.clone(), chunk, first);
             }
             if whole.end < own.end {
-                self.add_range(v, query, half(whole.end), None);
+                self.add_range(v, query, 1, whole.end..own.end, chunk, None);
             }
         }
     }
@@ -349,7 +355,9 @@ impl<S: Simd> Block<'_, S> {
     unsafe fn add_pairs(
         &self,
         queries: Queries,
-        (count, positions, chunk): (usize, Range<usize>, usize),
+        count: usize,
+        positions: Range<usize>,
+        chunk: usize,
         first: usize,
     ) {
         let pairs = (positions.start - first) / 2..(positions.end - first) / 2;

@@ -87,11 +87,12 @@ impl<T: Number> BlockTask<'_, T> {
                 } else {
                     Weights::Plain(to.wrapping_add(row.seen.start))
                 };
-                let from = (from, row.seen.len());
-                let highest = maximum(block.s, from.0, from.1);
+                let len = row.seen.len();
+                let highest = maximum(block.s, from, len);
                 let results = self.results(block.queries(), row.chunk);
                 *results.factors.add(row.query) = highest;
-                *results.sums.add(row.query) = weights(block.s, from, out, highest, prefetcher);
+                let sum = weights(block.s, from, len, out, highest, prefetcher);
+                *results.sums.add(row.query) = sum;
             }
         }
     }
@@ -112,13 +113,13 @@ impl<T: Number> BlockTask<'_, T> {
             let from = scores.from.wrapping_add(row.query * scores.stride + row.seen.start);
             // SAFETY: the caller's promise.
             unsafe {
-                let from = (from, row.seen.len());
-                let largest = maximum(block.s, from.0, from.1);
+                let len = row.seen.len();
+                let largest = maximum(block.s, from, len);
                 *self.results(block.queries(), row.chunk).factors.add(row.query) = largest;
                 // NaN probabilities have a maximum below 0, and give NaN weights.
                 if largest != 0.0 {
                     let out = block.weights_at(scores.to.wrapping_add(at), &row);
-                    recover(block.s, from, out, largest);
+                    recover(block.s, from, len, out, largest);
                 }
             }
         }

@@ -6,6 +6,7 @@ use super::block::{Block, KvSource};
 use super::prefetch::Prefetcher;
 use super::shape::{chunks_of, head_stride, within_chunk};
 use super::steps::{ScoresOf, Softmax, ValuesOf};
+use super::strided::Strided;
 use super::task::{BlockPart, BlockTask, ScoresPointers, transposed_len};
 use crate::number::Number;
 use crate::simd::Simd;
@@ -56,8 +57,8 @@ impl<T: Number> BlockTask<'_, T> {
     /// machine that supports them. Independent of the batch, so that a row keeps its bits.
     #[inline(always)]
     fn multiplies_pairs(&self) -> bool {
-        let is_kv4 = matches!(self.tensors.k, KvSource::Kv4 { .. })
-            || matches!(self.tensors.v, KvSource::Kv4 { .. });
+        let is_kv4 = matches!(self.tensors.k, KvSource::Kv4(_))
+            || matches!(self.tensors.v, KvSource::Kv4(_));
         !T::IS_F32 && !is_kv4 && self.variant.multiplies_pairs()
     }
 
@@ -73,19 +74,18 @@ impl<T: Number> BlockTask<'_, T> {
     ) {
         let s = block.s;
         if self.steps.scores {
-            let (to, positions) = ((scores.to, scores.stride_to), self.positions());
+            let to = Strided { base: scores.to, stride: scores.stride_to };
+            let positions = self.positions();
             let prefetcher = &mut *prefetcher;
             // SAFETY: the caller's promise: scratch has space for the block's queries.
             unsafe {
                 match self.tensors.k {
-                    KvSource::Plain { fresh, cache } => {
+                    KvSource::Plain(keys) => {
                         block.pack_queries(self.tensors.q);
-                        let keys = (fresh, cache);
                         s.out_of_line(ScoresOf { block, keys, to, positions, prefetcher });
                     }
-                    KvSource::Kv4 { fresh, cache } => {
+                    KvSource::Kv4(keys) => {
                         block.pack_kv4_queries(self.tensors.q);
-                        let keys = (fresh, cache);
                         s.out_of_line(ScoresOf { block, keys, to, positions, prefetcher });
                     }
                 }
@@ -98,18 +98,16 @@ impl<T: Number> BlockTask<'_, T> {
         if !self.steps.values {
             return;
         }
-        let weights = (scores.to.cast_const(), scores.stride_to);
+        let weights = Strided { base: scores.to.cast_const(), stride: scores.stride_to };
         for chunk in chunks {
             let positions = within_chunk(&block.positions(), chunk);
             let sums = self.results(block.queries(), chunk).heads;
             let prefetcher = &mut *prefetcher;
             match self.tensors.v {
-                KvSource::Plain { fresh, cache } => {
-                    let values = (fresh, cache);
+                KvSource::Plain(values) => {
                     s.out_of_line(ValuesOf { block, values, weights, positions, sums, prefetcher });
                 }
-                KvSource::Kv4 { fresh, cache } => {
-                    let values = (fresh, cache);
+                KvSource::Kv4(values) => {
                     s.out_of_line(ValuesOf { block, values, weights, positions, sums, prefetcher });
                 }
             }
@@ -135,8 +133,8 @@ impl<T: Number> BlockTask<'_, T> {
             }
             self.add_results(block, totals);
             match self.tensors.v {
-                KvSource::Plain { .. } => block.store_heads(totals, self.tensors.out),
-                KvSource::Kv4 { .. } => block.store_kv4_heads(totals, self.tensors.out),
+                KvSource::Plain(_) => block.store_heads(totals, self.tensors.out),
+                KvSource::Kv4(_) => block.store_kv4_heads(totals, self.tensors.out),
             }
         }
     }
@@ -151,8 +149,8 @@ impl<T: Number> BlockTask<'_, T> {
         let (s, queries) = (block.s, block.queries());
         let head = head_stride(self.shape.head_dim);
         let used = match self.tensors.v {
-            KvSource::Plain { .. } => self.shape.head_dim.next_multiple_of(2 * S::LANES),
-            KvSource::Kv4 { .. } => head,
+            KvSource::Plain(_) => self.shape.head_dim.next_multiple_of(2 * S::LANES),
+            KvSource::Kv4(_) => head,
         };
         for query in 0..queries {
             let totals = totals.wrapping_add(query * head);

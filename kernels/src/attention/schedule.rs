@@ -270,7 +270,7 @@ impl<T: AttentionTasks> Call<'_, T> {
                     Some((item, self.first_part(item)?))
                 });
                 let finishes = next.is_none() && self.has_finish();
-                self.run((item, this, finishes), ahead, results, thread);
+                self.run(item, this, finishes, ahead, results, thread);
                 part = next;
             }
         });
@@ -353,19 +353,21 @@ impl<T: AttentionTasks> Call<'_, T> {
         kernels.run_attention(chunks.len(), usize::MAX, &|task, thread| {
             let (item, part) = of(&chunks[task]);
             let next = chunks.get(task + 1).map(of);
-            self.run((item, part, false), next, results(item), thread);
+            self.run(item, part, false, next, results(item), thread);
         });
         if self.has_finish() {
             kernels.run_attention(range.len(), usize::MAX, &|task, thread| {
                 let item = &items[range.start + task];
-                self.run((item, BlockPart::Combine, true), None, results(item), thread);
+                self.run(item, BlockPart::Combine, true, None, results(item), thread);
             });
         }
     }
 
     fn run(
         &self,
-        (item, part, is_last): (&BlockItem, BlockPart, bool),
+        item: &BlockItem,
+        part: BlockPart,
+        is_last: bool,
         next: Option<(&BlockItem, BlockPart)>,
         results: ChunkResultsLayout,
         thread: usize,

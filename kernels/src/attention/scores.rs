@@ -212,10 +212,10 @@ pub(super) unsafe fn blocked<S: Simd, T: Number, const MR: usize>(
         // SAFETY: the caller's promise.
         let chain = unsafe {
             if chains::<S, T>() == 4 {
-                chain::<S, MR>(s, queries, keys, (number, 4, count), true)
+                chain::<S, MR>(s, queries, keys, number, 4, count, true)
             } else {
                 let first = number * queries.odd;
-                chain::<S, MR>(s, queries, keys, (first, 1, first + count), false)
+                chain::<S, MR>(s, queries, keys, first, 1, first + count, false)
             }
         };
         if number == 0 {
@@ -239,7 +239,9 @@ unsafe fn chain<S: Simd, const MR: usize>(
     s: S,
     queries: Queries,
     keys: *const f32,
-    (first, apart, end): (usize, usize, usize),
+    first: usize,
+    apart: usize,
+    end: usize,
     both: bool,
 ) -> [[S::F; 2]; MR] {
     let mut sums = [[s.zero(); 2]; MR];

@@ -120,7 +120,8 @@ impl Weights {
 #[inline(always)]
 pub(super) unsafe fn weights<S: Simd>(
     s: S,
-    (scores, len): (*const f32, usize),
+    scores: *const f32,
+    len: usize,
     out: Weights,
     highest: f32,
     prefetcher: &mut Prefetcher<'_>,
@@ -173,7 +174,8 @@ pub(super) unsafe fn weights<S: Simd>(
 #[inline(always)]
 pub(super) unsafe fn recover<S: Simd>(
     s: S,
-    (probabilities, len): (*const f32, usize),
+    probabilities: *const f32,
+    len: usize,
     out: Weights,
     factor: f32,
 ) {

@@ -6,6 +6,7 @@ use std::ops::Range;
 
 use super::block::Block;
 use super::prefetch::Prefetcher;
+use super::strided::{KvPointers, Strided};
 use super::task::{BlockTask, ScoresPointers};
 use crate::number::Number;
 use crate::simd::{OutOfLine, Simd};
@@ -13,8 +14,8 @@ use crate::simd::{OutOfLine, Simd};
 /// Computes the scores of `positions` over fresh and cached K, with packed queries.
 pub(super) struct ScoresOf<'a, 'p, S, E> {
     pub block: &'a Block<'a, S>,
-    pub keys: (*const E, *const E),
-    pub to: (*mut f32, usize),
+    pub keys: KvPointers<E>,
+    pub to: Strided<*mut f32>,
     pub positions: Range<usize>,
     pub prefetcher: &'a mut Prefetcher<'p>,
 }
@@ -65,8 +66,8 @@ impl<T: Number, S: Simd> OutOfLine<S> for Softmax<'_, '_, T, S> {
 /// Computes the weighted values of `positions` of one chunk, of fresh and cached V.
 pub(super) struct ValuesOf<'a, 'p, S, E> {
     pub block: &'a Block<'a, S>,
-    pub values: (*const E, *const E),
-    pub weights: (*const f32, usize),
+    pub values: KvPointers<E>,
+    pub weights: Strided<*const f32>,
     pub positions: Range<usize>,
     pub sums: *mut f32,
     pub prefetcher: &'a mut Prefetcher<'p>,

@@ -15,6 +15,7 @@ use super::scores::BLOCK_POSITIONS;
 use super::shape::{
     AttentionShape, AttentionUnit, CHUNK, head_stride, record_bytes, score_stride, within_chunks,
 };
+use super::strided::KvPointers;
 use super::values::pairs_len;
 use crate::number::Number;
 use crate::scratch::SharedPointer;
@@ -153,7 +154,7 @@ impl<T: Number> BlockTask<'_, T> {
         prefetch(q.wrapping_add(head * group * head_dim), group);
         prefetch(out.wrapping_add(head * group * head_dim), group);
         for source in [k, v] {
-            if let KvSource::Plain { fresh, .. } = source {
+            if let KvSource::Plain(KvPointers { fresh, .. }) = source {
                 prefetch(fresh.wrapping_add(head * head_dim), 1);
             }
         }
@@ -176,8 +177,8 @@ impl<T: Number> BlockTask<'_, T> {
         let head_dim = self.shape.head_dim;
         let stretches = |source: KvSource<T>, positions: Range<usize>| {
             let (cache, place_bytes) = match source {
-                KvSource::Plain { cache, .. } => (cache.cast(), head_dim * size_of::<T>()),
-                KvSource::Kv4 { cache, .. } => (cache, record_bytes(head_dim)),
+                KvSource::Plain(kv) => (kv.cache.cast(), head_dim * size_of::<T>()),
+                KvSource::Kv4(kv) => (kv.cache, record_bytes(head_dim)),
             };
             let cache = cache.wrapping_add(unit.cache_offset / head_dim * place_bytes);
             let run = |positions: &Range<usize>| {

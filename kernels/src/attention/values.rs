@@ -13,6 +13,7 @@ use super::block::Block;
 use super::prefetch::{BURST_BYTES, LINE_BYTES, Prefetcher};
 use super::segment::Segment;
 use super::shape::head_stride;
+use super::strided::{KvPointers, Strided};
 use crate::number::Number;
 use crate::processor::is_zen_5;
 use crate::simd::{Simd, SimdElement};
@@ -155,13 +156,13 @@ impl<S: Simd> Block<'_, S> {
     /// query.
     ///
     /// # Safety
-    /// The unit is within v; `weights` holds every query's visible positions, `stride` apart;
-    /// `sums` has space for a head of every query.
+    /// The unit is within v; `weights` holds every query's visible positions; `sums` has space for a
+    /// head of every query.
     #[inline(always)]
     pub(super) unsafe fn values<T: Number>(
         &self,
-        v: (*const T, *const T),
-        (weights, stride): (*const f32, usize),
+        v: KvPointers<T>,
+        weights: Strided<*const f32>,
         positions: Range<usize>,
         sums: *mut f32,
         prefetcher: &mut Prefetcher<'_>,
@@ -170,7 +171,7 @@ impl<S: Simd> Block<'_, S> {
         if self.pairs {
             // SAFETY: only bf16 has pairs, on a machine that multiplies them; the rest is the
             // caller's promise.
-            unsafe { self.pair_values(v, (weights, stride), positions, sums, prefetcher) };
+            unsafe { self.pair_values(v, weights, positions, sums, prefetcher) };
             return;
         }
         // SAFETY: scratch has space for every query's head in whole pairs.
@@ -183,7 +184,7 @@ impl<S: Simd> Block<'_, S> {
             let segment = self.segment(v, self.shape.head_dim, &(first..end));
             while first < segment.end {
                 let end = segment.end.min(first + together);
-                let call = ValuesCall { segment, first, end, weights, stride, sums };
+                let call = ValuesCall { segment, first, end, weights, sums };
                 // SAFETY: as for this function; `call` names positions of the segment.
                 unsafe { self.values_block(call, prefetcher) };
                 first = end;
@@ -233,7 +234,7 @@ impl<S: Simd> Block<'_, S> {
                     (0, false) => Prefetch::Fresh(call.segment.distance()),
                     _ => Prefetch::Nothing,
                 };
-                let part = (at, pairs, tail);
+                let elements = TileElements { at, pairs, tail };
                 // Positions that a query sees alone before, that all see, and that a query sees
                 // alone after.
                 let is_common = common.len() == call.end - call.first;
@@ -242,8 +243,8 @@ impl<S: Simd> Block<'_, S> {
                     // SAFETY: the caller's promise covers the positions each query sees.
                     unsafe {
                         if behind {
-                            let ahead = (prefetch, &mut *prefetcher);
-                            self.values_tile(call, common.clone(), (query, height), part, ahead);
+                            let (seen, queries) = (common.clone(), query..end);
+                            self.values_tile(call, seen, queries, elements, prefetch, prefetcher);
                         }
                         for place in if is_common { end..end } else { query..end } {
                             let seen = if behind {
@@ -254,8 +255,8 @@ impl<S: Simd> Block<'_, S> {
                             };
                             let is_first = place == query && !behind;
                             let prefetch = if is_first { prefetch } else { Prefetch::Nothing };
-                            let ahead = (prefetch, &mut *prefetcher);
-                            self.values_tile(call, seen, (place, 1), part, ahead);
+                            let one = place..place + 1;
+                            self.values_tile(call, seen, one, elements, prefetch, prefetcher);
                         }
                     }
                     if behind {
@@ -268,7 +269,7 @@ impl<S: Simd> Block<'_, S> {
         }
     }
 
-    /// Adds `positions` to elements `at..` of the sums of `height` queries.
+    /// Adds `positions` to some elements of the sums of `queries`.
     ///
     /// # Safety
     /// Same contract as [`Block::values`]; all these queries see all these positions.
@@ -277,13 +278,16 @@ impl<S: Simd> Block<'_, S> {
         &self,
         call: ValuesCall<T>,
         positions: Range<usize>,
-        (query, height): (usize, usize),
-        (at, pairs, tail): (usize, usize, usize),
-        (prefetch, prefetcher): (Prefetch, &mut Prefetcher<'_>),
+        queries: Range<usize>,
+        elements: TileElements,
+        prefetch: Prefetch,
+        prefetcher: &mut Prefetcher<'_>,
     ) {
         if positions.is_empty() {
             return;
         }
+        let (query, height) = (queries.start, queries.len());
+        let TileElements { at, pairs, tail } = elements;
         let segment = call.segment;
         let head = head_stride(self.shape.head_dim);
         // SAFETY: positions and queries are within the tensors that the caller guarantees.
@@ -291,8 +295,8 @@ impl<S: Simd> Block<'_, S> {
             let operands = ValuesTile {
                 values: segment.base.add((positions.start - segment.first) * segment.stride + at),
                 v_stride: segment.stride,
-                weights: call.weights.add(query * call.stride + positions.start),
-                w_stride: call.stride,
+                weights: call.weights.base.add(query * call.weights.stride + positions.start),
+                w_stride: call.weights.stride,
                 sums: call.sums.add(query * head + at),
                 sums_stride: head,
                 positions: positions.len(),
@@ -347,13 +351,22 @@ impl<S: Simd> Block<'_, S> {
     }
 }
 
+/// Elements of each head that a tile adds up.
+#[derive(Clone, Copy)]
+struct TileElements {
+    /// First element.
+    at: usize,
+    pairs: usize,
+    /// Elements of the only, incomplete pair; 0 if pairs are whole.
+    tail: usize,
+}
+
 /// Positions `first..end` of one segment, and the operands of their weighted values.
 struct ValuesCall<T> {
     segment: Segment<T>,
     first: usize,
     end: usize,
-    weights: *const f32,
-    stride: usize,
+    weights: Strided<*const f32>,
     sums: *mut f32,
 }
 

@@ -76,12 +76,12 @@ impl<T: Number> SimdTask for HeadRows<T> {
             unsafe {
                 at += match columns - at {
                     left if left >= TOGETHER * S::LANES => {
-                        rule.follow::<S, TOGETHER>(s, &mut step, (rows, begins), at, S::LANES);
+                        rule.follow::<S, TOGETHER>(s, &mut step, rows, begins, at, S::LANES);
                         TOGETHER * S::LANES
                     }
                     left => {
                         let width = left.min(S::LANES);
-                        rule.follow::<S, 1>(s, &mut step, (rows, begins), at, width);
+                        rule.follow::<S, 1>(s, &mut step, rows, begins, at, width);
                         width
                     }
                 }
@@ -101,7 +101,8 @@ impl<T: Number> DeltaRule<T> {
         &self,
         s: S,
         step: &mut DeltaStep,
-        (rows, begins): (usize, bool),
+        rows: usize,
+        begins: bool,
         at: usize,
         width: usize,
     ) {
@@ -146,7 +147,7 @@ impl<T: Number> DeltaRule<T> {
             let q_scale = 1.0 / (copy(s, q, &mut step.q, key_dim) + LENGTH_EPS).sqrt();
             let k_scale = 1.0 / (copy(s, k, &mut step.k, key_dim) + LENGTH_EPS).sqrt();
             let q_scale = q_scale / (key_dim as f32).sqrt();
-            step.qk = scale(s, step, (q_scale, k_scale), key_dim);
+            step.qk = scale(s, step, q_scale, k_scale, key_dim);
             let (b, a) = ((*ba).to_f32(), (*ba.add(value_heads)).to_f32());
             let [rate, bias] = self.rates;
             step.beta = 1.0 / (1.0 + (-b).exp());
@@ -232,7 +233,7 @@ unsafe fn copy<S: Simd, T: Number>(
 /// # Safety
 /// `len` is at most [`KEY_DIM_MAX`].
 #[inline(always)]
-unsafe fn scale<S: Simd>(s: S, step: &mut DeltaStep, (of_q, of_k): (f32, f32), len: usize) -> f32 {
+unsafe fn scale<S: Simd>(s: S, step: &mut DeltaStep, of_q: f32, of_k: f32, len: usize) -> f32 {
     let mut product = s.zero();
     for at in (0..len).step_by(S::LANES) {
         let width = S::LANES.min(len - at);

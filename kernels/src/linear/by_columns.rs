@@ -51,7 +51,8 @@ impl Kernels {
                     variant,
                     &layout,
                     packed,
-                    (row_tiles, cols),
+                    row_tiles,
+                    cols,
                     per_thread.for_thread(thread),
                 );
             }

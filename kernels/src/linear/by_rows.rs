@@ -72,8 +72,9 @@ impl Kernels {
                 }
                 for col in (0..part.n).step_by(layout.tiles.task_cols) {
                     let cols = col..part.n.min(col + layout.tiles.task_cols);
-                    let area = (0..layout.tiles.count, cols);
-                    part.outputs(variant, &layout, packed, area, per_thread.for_thread(thread));
+                    let (row_tiles, scratch) =
+                        (0..layout.tiles.count, per_thread.for_thread(thread));
+                    part.outputs(variant, &layout, packed, row_tiles, cols, scratch);
                 }
             }
         });

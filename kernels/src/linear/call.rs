@@ -156,13 +156,14 @@ impl<T: LinearTasks> Call<T> {
         variant: Variant,
         layout: &Layout,
         packed: SharedPointer<f32>,
-        tiles_and_cols: (Range<usize>, Range<usize>),
+        row_tiles: Range<usize>,
+        cols: Range<usize>,
         scratch: *mut f32,
     ) {
         let &Call { stride, bias, epilogue, .. } = self;
         // SAFETY: the caller's promise.
         unsafe {
-            let area = self.multiply(variant, layout, packed, tiles_and_cols, scratch);
+            let area = self.multiply(variant, layout, packed, row_tiles, cols, scratch);
             T::finish(variant, EpilogueTask { area, n: stride, bias, epilogue, output_rows: None });
         }
     }
@@ -177,7 +178,8 @@ impl<T: LinearTasks> Call<T> {
         variant: Variant,
         layout: &Layout,
         packed: SharedPointer<f32>,
-        (row_tiles, cols): (Range<usize>, Range<usize>),
+        row_tiles: Range<usize>,
+        cols: Range<usize>,
         scratch: *mut f32,
     ) -> TaskOperands {
         let &Call { n, k, weight, .. } = self;
@@ -208,7 +210,7 @@ mod tests {
     use crate::linear::LinearOut;
     use crate::simd::MAX_LANES;
 
-    fn check<T: LinearTasks>(variant: Variant, weight: Weight<T>, (rows, k): (usize, usize)) {
+    fn check<T: LinearTasks>(variant: Variant, weight: Weight<T>, rows: usize, k: usize) {
         let x = vec![T::from_f32(1.0); rows * k];
         let epilogue = Epilogue::new(LinearOut::Store(&mut []), 0);
         let call = Call { rows, n: 0, stride: 0, k, x: x.as_ptr(), weight, bias: None, epilogue };
@@ -234,13 +236,13 @@ mod tests {
         for variant in Variant::available() {
             for rows in [1, 5, 37, 256] {
                 for k in [64, 130, 1088] {
-                    check::<f32>(variant, Weight::Plain(std::ptr::null()), (rows, k));
-                    check::<bf16>(variant, Weight::Plain(std::ptr::null()), (rows, k));
+                    check::<f32>(variant, Weight::Plain(std::ptr::null()), rows, k);
+                    check::<bf16>(variant, Weight::Plain(std::ptr::null()), rows, k);
                     for stored in Grouped::STORED {
                         for format in [stored, stored.widened()] {
                             let null = std::ptr::null();
-                            check::<f32>(variant, Weight::Grouped(format, null), (rows, k));
-                            check::<bf16>(variant, Weight::Grouped(format, null), (rows, k));
+                            check::<f32>(variant, Weight::Grouped(format, null), rows, k);
+                            check::<bf16>(variant, Weight::Grouped(format, null), rows, k);
                         }
                     }
                 }

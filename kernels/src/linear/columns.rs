@@ -4,6 +4,7 @@
 
 use std::ops::Range;
 
+use super::LinearShape;
 use super::call::{Weight, check_format};
 use super::compiled::LinearTasks;
 use super::epilogue::Epilogue;
@@ -108,6 +109,7 @@ impl Kernels {
             }
         };
         let epilogue = out.epilogue(columns.start, rows * n);
-        self.run_call((rows, columns.len(), k), x, weight, bias, (epilogue, n));
+        let shape = LinearShape { rows, n: columns.len(), k };
+        self.run_call(shape, x, weight, bias, epilogue, n);
     }
 }

@@ -90,7 +90,7 @@ unsafe fn run<S: Simd, W: WeightReader<S>, const P: usize, const R: usize>(
         if W::DWORDS > 1 && R > 2 {
             // SAFETY: the panels are full, these chunks whole, and the scratch has space for them.
             unsafe {
-                stage::<S, W, P>(s, reader, panel, (segment, whole), rows.scratch);
+                stage::<S, W, P>(s, reader, panel, segment, whole, rows.scratch);
                 let next = if P == 1 {
                     Lines::NONE
                 } else if (segment + 1) * segment_units < all {
@@ -99,7 +99,8 @@ unsafe fn run<S: Simd, W: WeightReader<S>, const P: usize, const R: usize>(
                     reader.lines(panel + P, P, 0)
                 };
                 let prefetcher = Prefetcher::new(next, whole * W::DWORDS);
-                multiply_staged::<S, W, P, R>(s, (whole, rows.scratch), x, &mut parts, prefetcher);
+                let dwords = rows.scratch;
+                multiply_staged::<S, W, P, R>(s, whole, dwords, x, &mut parts, prefetcher);
             }
             x = x.wrapping_add(whole * chunk * R);
         } else {
@@ -137,10 +138,10 @@ unsafe fn run<S: Simd, W: WeightReader<S>, const P: usize, const R: usize>(
         for (p, part) in parts.into_iter().enumerate() {
             // SAFETY: segments of panels that exist; sums of x cover `R` rows of each.
             unsafe {
-                let scale = reader.scale(s, panel + p, segment);
+                let (scale, min) = reader.scale(s, panel + p, segment);
                 for (r, part) in part.into_iter().enumerate() {
                     let sum = rows.sums.wrapping_add(segment * R + r);
-                    totals[p][r] = combine::<S, W>(s, totals[p][r], part, scale, sum);
+                    totals[p][r] = combine::<S, W>(s, totals[p][r], part, scale, min, sum);
                 }
             }
         }
@@ -187,7 +188,8 @@ unsafe fn stage<S: Simd, W: WeightReader<S>, const P: usize>(
     s: S,
     reader: W,
     panel: usize,
-    (segment, chunks): (usize, usize),
+    segment: usize,
+    chunks: usize,
     to: *mut f32,
 ) {
     for p in 0..P {
@@ -214,7 +216,8 @@ unsafe fn stage<S: Simd, W: WeightReader<S>, const P: usize>(
 #[inline(always)]
 unsafe fn multiply_staged<S: Simd, W: WeightReader<S>, const P: usize, const R: usize>(
     s: S,
-    (chunks, dwords): (usize, *const f32),
+    chunks: usize,
+    dwords: *const f32,
     x: *const f32,
     parts: &mut [[S::F; R]; P],
     mut prefetcher: Prefetcher,

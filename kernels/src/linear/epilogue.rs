@@ -164,7 +164,7 @@ impl<T: Number> Epilogue<T> {
                 let (gate, out) = (gate.wrapping_add(at + done), out.wrapping_add(at + done));
                 // SAFETY: `TOGETHER` vectors of sums, biases and outputs remain from
                 // `done` on.
-                unsafe { gated(s, with, (sums.add(done), bias), gate, out) };
+                unsafe { gated(s, with, sums.add(done), bias, gate, out) };
                 done += TOGETHER * S::LANES;
             }
         }
@@ -224,7 +224,8 @@ impl<T: Number> Epilogue<T> {
 unsafe fn gated<S: Simd, T: Number>(
     s: S,
     with: Gate,
-    (sums, bias): (*const f32, Option<*const f32>),
+    sums: *const f32,
+    bias: Option<*const f32>,
     gate: *const T,
     out: *mut T,
 ) {

@@ -106,6 +106,16 @@ pub struct LinearQuant<'a, T> {
     pub out: LinearOut<'a, T>,
 }
 
+/// Numbers of rows, outputs and inputs of a linear.
+#[derive(Clone, Copy)]
+struct LinearShape {
+    rows: usize,
+    /// Output width.
+    n: usize,
+    /// Input width.
+    k: usize,
+}
+
 /// Returns the number of floats of scratch per thread.
 pub(crate) fn thread_len() -> usize {
     tiled::TILE_LEN + results_len() + registry::unfinished_len()
@@ -116,7 +126,8 @@ impl Kernels {
     pub fn linear<T: LinearTasks>(&self, linear: Linear<'_, T>) {
         let Linear { rows, n, k, x, weight, bias, out } = linear;
         assert_eq!(weight.len(), n * k, "weight is [n, k]");
-        self.linear_call((rows, n, k), x, Weight::Plain(weight.as_ptr()), bias, out);
+        let shape = LinearShape { rows, n, k };
+        self.linear_call(shape, x, Weight::Plain(weight.as_ptr()), bias, out);
     }
 
     /// Runs a linear on a grouped weight. Each row's result depends on that row alone, bit for bit.
@@ -131,30 +142,33 @@ impl Kernels {
         let LinearQuant { rows, n, k, x, format, records, bias, out } = linear;
         check_format(format);
         assert_eq!(records.len(), format.size_bytes(n, k), "records hold [n, k]");
-        self.linear_call((rows, n, k), x, Weight::Grouped(format, records.as_ptr()), bias, out);
+        let shape = LinearShape { rows, n, k };
+        self.linear_call(shape, x, Weight::Grouped(format, records.as_ptr()), bias, out);
     }
 
     fn linear_call<T: LinearTasks>(
         &self,
-        (rows, n, k): (usize, usize, usize),
+        shape: LinearShape,
         x: &[T],
         weight: Weight<T>,
         bias: Option<&[f32]>,
         out: LinearOut<'_, T>,
     ) {
-        let epilogue = Epilogue::new(out, rows * n);
-        self.run_call((rows, n, k), x, weight, bias, (epilogue, n));
+        let epilogue = Epilogue::new(out, shape.rows * shape.n);
+        self.run_call(shape, x, weight, bias, epilogue, shape.n);
     }
 
     /// Runs a linear whose outputs start at those of `epilogue`, with rows `stride` apart.
     fn run_call<T: LinearTasks>(
         &self,
-        (rows, n, k): (usize, usize, usize),
+        shape: LinearShape,
         x: &[T],
         weight: Weight<T>,
         bias: Option<&[f32]>,
-        (epilogue, stride): (Epilogue<T>, usize),
+        epilogue: Epilogue<T>,
+        stride: usize,
     ) {
+        let LinearShape { rows, n, k } = shape;
         assert!(k >= 1, "a linear has inputs");
         assert!(k <= self.limits.linear_inputs, "k {k} is beyond the scratch limits");
         assert_eq!(x.len(), rows * k, "x is [rows, k]");

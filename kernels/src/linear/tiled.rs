@@ -233,12 +233,13 @@ unsafe fn multiply<S: Simd, W: WeightReader<S>, const R: usize>(
                 unsafe {
                     let to = product.out.add(r * product.stride + at);
                     let total = if is_first { s.zero() } else { s.load(to) };
-                    let scale = if W::GROUPED {
+                    let (scale, min) = if W::GROUPED {
                         (s.load(scale.add(at)), s.load(scale.add(width + at)))
                     } else {
                         (s.zero(), s.zero())
                     };
-                    s.store(to, combine::<S, W>(s, total, part, scale, sums.wrapping_add(r)));
+                    let sum = sums.wrapping_add(r);
+                    s.store(to, combine::<S, W>(s, total, part, scale, min, sum));
                 }
             }
         }

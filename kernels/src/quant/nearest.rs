@@ -24,7 +24,8 @@ type Range = (f32, f32);
 pub(super) fn quantise_nearest(
     format: Grouped,
     weight: &dyn Fn(usize) -> f32,
-    (rows, k): (usize, usize),
+    rows: usize,
+    k: usize,
     out: &mut [u8],
 ) {
     out.fill(0);
@@ -56,12 +57,12 @@ fn quantise_record(format: Grouped, record: &mut [u8], row: usize, values: &[f32
     }
     set_ranges(format, record, row, &ranges[..values.len().div_ceil(format.group)]);
     for (group, values) in values.chunks(format.group).enumerate() {
-        let range = range(format, record, row, group);
+        let (scale, minimum) = range(format, record, row, group);
         let mut kept = [0; 64];
         for (kept, value) in kept.iter_mut().zip(values) {
-            *kept = nearest(format.bits, range, *value);
+            *kept = nearest(format.bits, scale, minimum, *value);
         }
-        store(format, record, (row, group), &kept[..format.group]);
+        store(format, record, row, group, &kept[..format.group]);
     }
 }
 
@@ -132,7 +133,7 @@ fn set_ranges(format: Grouped, record: &mut [u8], row: usize, ranges: &[Range]) 
 }
 
 /// Returns the stored code of the integer that is nearest to a value.
-fn nearest(bits: Bits, (scale, minimum): Range, value: f32) -> u8 {
+fn nearest(bits: Bits, scale: f32, minimum: f32, value: f32) -> u8 {
     let steps = if scale == 0.0 { 0.0 } else { (value - minimum) / scale };
     let integer = |least: f32, most: f32| steps.round().clamp(least, most) as i32;
     match bits {

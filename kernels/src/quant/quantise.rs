@@ -40,8 +40,8 @@ pub fn quantise<T: Number>(
     let ranges =
         format.scales == ScaleLayout::Halves && matches!(format.bits, Bits::Four | Bits::Eight);
     if !ranges {
-        let shape = (weights.len() / k, k);
-        quantise_nearest(format, &|at| weights[at].to_f32(), shape, out);
+        let rows = weights.len() / k;
+        quantise_nearest(format, &|at| weights[at].to_f32(), rows, k, out);
         return;
     }
     // Not generic from here on, so that the code is compiled once and in this crate.
@@ -91,7 +91,7 @@ impl<T: Number> SimdTask for Rows<'_, T> {
                     }
                     let range = quantise_range(&mut values, count);
                     set_scale_and_minimum(record, row, range.scale, range.minimum);
-                    store(format, record, (row, 0), &range.q[..format.group]);
+                    store(format, record, row, 0, &range.q[..format.group]);
                 }
             }
         }

@@ -98,7 +98,7 @@ pub fn integer(format: Grouped, record: &[u8], row: usize, k: usize) -> i32 {
 
 /// Stores the codes of a row's integers, given one per byte, in group `group` of a record.
 #[inline(always)]
-pub(super) fn store(format: Grouped, record: &mut [u8], (row, group): (usize, usize), q: &[u8]) {
+pub(super) fn store(format: Grouped, record: &mut [u8], row: usize, group: usize, q: &[u8]) {
     let at = integers_at(format, group) + 4 * row;
     match format.bits {
         Bits::Four => {

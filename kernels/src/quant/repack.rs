@@ -84,7 +84,7 @@ pub fn from_q4_0(blocks: &[u8], k: usize, out: &mut [u8]) -> Result<(), RepackEr
             refused.get_or_insert(RepackError::Scale { row: place.row, block: place.block, scale });
         }
         set_scale_and_minimum(record, place.row % ROWS, scale, minimum);
-        store(Grouped::GGUF_Q4, record, (place.row % ROWS, 0), &nibbles(&block[2..]));
+        store(Grouped::GGUF_Q4, record, place.row % ROWS, 0, &nibbles(&block[2..]));
     });
     refused.map_or(Ok(()), Err)
 }
@@ -96,7 +96,7 @@ pub fn from_q4_0(blocks: &[u8], k: usize, out: &mut [u8]) -> Result<(), RepackEr
 pub fn from_q4_1(blocks: &[u8], k: usize, out: &mut [u8]) {
     each_block(StoredType::Q4_1, blocks, k, out, |block, record, place| {
         set_scale_and_minimum(record, place.row % ROWS, half_at(block, 0), half_at(block, 2));
-        store(Grouped::GGUF_Q4, record, (place.row % ROWS, 0), &nibbles(&block[4..]));
+        store(Grouped::GGUF_Q4, record, place.row % ROWS, 0, &nibbles(&block[4..]));
     });
 }
 
@@ -108,7 +108,7 @@ pub fn from_q8_0(blocks: &[u8], k: usize, out: &mut [u8]) {
     each_block(StoredType::Q8_0, blocks, k, out, |block, record, place| {
         let row = place.row % ROWS;
         set_scale_and_minimum(record, row, half_at(block, 0), f16::ZERO);
-        store(Grouped::GGUF_Q8, record, (row, 0), &block[2..]);
+        store(Grouped::GGUF_Q8, record, row, 0, &block[2..]);
     });
 }
 
@@ -117,7 +117,7 @@ fn from_q5_0(blocks: &[u8], k: usize, out: &mut [u8]) {
     each_block(StoredType::Q5_0, blocks, k, out, |block, record, place| {
         set_half_scale(record, place, half_at(block, 0));
         let q = with_fifth_bits(nibbles(&block[6..]), &block[2..6]);
-        store(Grouped::GGUF_Q5_0, record, (place.row % ROWS, place.group), &q);
+        store(Grouped::GGUF_Q5_0, record, place.row % ROWS, place.group, &q);
     });
 }
 
@@ -126,7 +126,7 @@ fn from_q5_1(blocks: &[u8], k: usize, out: &mut [u8]) {
     each_block(StoredType::Q5_1, blocks, k, out, |block, record, place| {
         set_scale_and_minimum(record, place.row % ROWS, half_at(block, 0), half_at(block, 2));
         let q = with_fifth_bits(nibbles(&block[8..]), &block[4..8]);
-        store(Grouped::GGUF_Q5_1, record, (place.row % ROWS, 0), &q);
+        store(Grouped::GGUF_Q5_1, record, place.row % ROWS, 0, &q);
     });
 }
 
@@ -134,8 +134,8 @@ fn from_q5_1(blocks: &[u8], k: usize, out: &mut [u8]) {
 fn from_iq4_nl(blocks: &[u8], k: usize, out: &mut [u8]) {
     each_block(StoredType::Iq4Nl, blocks, k, out, |block, record, place| {
         set_half_scale(record, place, half_at(block, 0));
-        let place = (place.row % ROWS, place.group);
-        store(Grouped::GGUF_IQ4_NL, record, place, &nibbles(&block[2..]));
+        let q = nibbles(&block[2..]);
+        store(Grouped::GGUF_IQ4_NL, record, place.row % ROWS, place.group, &q);
     });
 }
 
@@ -144,7 +144,7 @@ fn from_mxfp4(blocks: &[u8], k: usize, out: &mut [u8]) {
     each_block(StoredType::Mxfp4, blocks, k, out, |block, record, place| {
         let row = place.row % ROWS;
         record[place.group * ROWS + row] = block[0].wrapping_sub(MXFP4_BIAS);
-        store(Grouped::GGUF_MXFP4, record, (row, place.group), &nibbles(&block[1..]));
+        store(Grouped::GGUF_MXFP4, record, row, place.group, &nibbles(&block[1..]));
     });
 }
 

@@ -16,7 +16,7 @@ pub(super) fn convert(stored: StoredType, block: &[u8], record: &mut [u8], row: 
     match stored {
         StoredType::Q4K => {
             ranges(block, record, row);
-            integers(stored, (record, row), PART, &halves(&block[16..]));
+            integers(stored, record, row, PART, &halves(&block[16..]));
         }
         StoredType::Q5K => {
             ranges(block, record, row);
@@ -26,14 +26,14 @@ pub(super) fn convert(stored: StoredType, block: &[u8], record: &mut [u8], row: 
                     *q |= (bits >> part & 1) << 4;
                 }
             }
-            integers(stored, (record, row), PART, &q);
+            integers(stored, record, row, PART, &q);
         }
         StoredType::Q6K => {
             record[2 * row..][..2].copy_from_slice(&block[208..]);
             for (part, scale) in block[192..208].iter().enumerate() {
                 record[2 * ROWS + part * ROWS + row] = *scale;
             }
-            integers(stored, (record, row), SHORT_PART, &six_bits(block));
+            integers(stored, record, row, SHORT_PART, &six_bits(block));
         }
         StoredType::Iq4Xs => {
             record[2 * row..][..2].copy_from_slice(&block[..2]);
@@ -48,22 +48,17 @@ pub(super) fn convert(stored: StoredType, block: &[u8], record: &mut [u8], row: 
                     (q[i], q[i + 16]) = (byte & 15, byte >> 4);
                 }
             }
-            integers(stored, (record, row), PART, &q);
+            integers(stored, record, row, PART, &q);
         }
         other => unreachable!("{other:?} has no blocks of 256"),
     }
 }
 
 /// Stores the integers of a row.
-fn integers(
-    stored: StoredType,
-    (record, row): (&mut [u8], usize),
-    part: usize,
-    q: &[u8; SUPER_BLOCK],
-) {
+fn integers(stored: StoredType, record: &mut [u8], row: usize, part: usize, q: &[u8; SUPER_BLOCK]) {
     let Some(format) = stored.grouped() else { unreachable!("{stored:?} has a form") };
     for (group, q) in q.chunks_exact(part).enumerate() {
-        store(format, record, (row, group), q);
+        store(format, record, row, group, q);
     }
 }
 

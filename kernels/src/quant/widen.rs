@@ -46,7 +46,7 @@ impl SimdTask for Blocks<'_> {
                 let record = &from[index / groups * format.record_bytes()..];
                 let record = &record[..format.record_bytes()];
                 let (head, bytes) = to.split_at_mut(wide.scales.size_bytes(wide.group));
-                widen_ranges((format, wide), record, index % groups, head);
+                widen_ranges(format, wide, record, index % groups, head);
                 let at = integers_at(format, index % groups);
                 widen_integers(format, &record[at..][..format.group_bytes()], bytes);
             }
@@ -55,7 +55,7 @@ impl SimdTask for Blocks<'_> {
 }
 
 /// Writes the scales and minimums of a group.
-fn widen_ranges((format, wide): (Grouped, Grouped), record: &[u8], group: usize, to: &mut [u8]) {
+fn widen_ranges(format: Grouped, wide: Grouped, record: &[u8], group: usize, to: &mut [u8]) {
     if wide.scales == ScaleLayout::Halves {
         to.copy_from_slice(&record[..to.len()]);
         return;

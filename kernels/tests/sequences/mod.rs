@@ -242,7 +242,10 @@ impl<T: Element> Batch<T> {
         for unit in &self.units {
             let context = format!("{context} {unit:?}");
             let stride = (unit.past + unit.rows) as usize;
-            let (k, v) = ((&k.0[..], &k.1[..]), (&v.0[..], &v.1[..]));
+            let (k, v) = (
+                reference::KvSlices { fresh: &k.0, cache: &k.1 },
+                reference::KvSlices { fresh: &v.0, cache: &v.1 },
+            );
             let expected = reference::attention(&self.shape, unit, &q, k, v, sinks);
             for (query, (expected_probabilities, expected)) in expected.iter().enumerate() {
                 let end = unit.past as usize + query / group + 1;

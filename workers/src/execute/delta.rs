@@ -38,7 +38,7 @@ pub(super) fn run<T: Element>(
         let (mixed, ba) = (x(0, Value::DeltaConvolved), x(1, Value::DeltaBa));
         let rates = operands.vector(compute, 1).expect("a recurrence has rates");
         kernels.delta_rule(&net, list, mixed, ba, rates, kept, out);
-        kernels.head_norm((rows, net.value_heads), weights, config.norm_eps, out);
+        kernels.head_norm(rows, net.value_heads, weights, config.norm_eps, out);
     }
     list.len() as u64 * compute.op.state_bytes(config)
 }

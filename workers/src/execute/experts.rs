@@ -77,7 +77,7 @@ impl Router {
             bytemuck::cast_slice_mut(operands.output::<f32>(compute, rows));
         // Contributions to the residual stream are scaled, here through the weights of the sum.
         let factor = operands.plan.config.scales.residual;
-        kernels.route((count, per_token), (scoring, factor), logits, routed);
+        kernels.route(count, per_token, scoring, factor, logits, routed);
         self.rows_of.fill(0);
         routed.iter().for_each(|routed| self.rows_of[routed.expert as usize] += 1);
         if let Some(layer) = compute.at.layer {

@@ -39,7 +39,7 @@ pub(super) fn run<T: Element>(
         };
         let gain = operands.vector(compute, 1).expect("a norm has a gain");
         let out = operands.output::<T>(compute, rows);
-        kernels.head_norm((rows, heads), gain, config.norm_eps, out);
+        kernels.head_norm(rows, heads, gain, config.norm_eps, out);
     }
 }
 

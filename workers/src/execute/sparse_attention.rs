@@ -1,7 +1,9 @@
 //! Fused attention with selected positions: rows of prompts attend to all positions, all other rows
 //! to those that they select.
 
-use kernels::{AttentionUnit, AttentionUnits, Element, Kernels, PageLists, Selection};
+use kernels::{
+    AttentionOperands, AttentionUnit, AttentionUnits, Element, Kernels, PageLists, Selection,
+};
 use model::ops::{Kv, Value};
 use program::ir::Compute;
 
@@ -56,9 +58,10 @@ pub(super) fn run<T: Element>(
         let partial = partial_operands((plan, view), skew, layer, keys);
         let out = attended::<T>(operands, compute, count);
         let units = AttentionUnits { units, pages };
-        let caches = (cached_k, cached_v);
+        let fresh_and_cached =
+            AttentionOperands { q, k_fresh: k, v_fresh: v, k_cache: cached_k, v_cache: cached_v };
         let selected =
-            kernels.attention_selected(selection, shape, units, (q, k, v), caches, partial, out);
+            kernels.attention_selected(selection, shape, units, fresh_and_cached, partial, out);
         table.count_selected(selected.attended, selected.existing);
         let partial_bytes = (partial.columns * size_of::<half::bf16>()) as u64;
         bytes += selected.attended * position_bytes + selected.existing * partial_bytes;

@@ -38,7 +38,9 @@ pub fn expected<T: Element, U: Element>(
             first_page: 0,
             scores_offset: 0,
         };
-        let (k, v, sinks) = ((k_fresh, k_cache), (v_fresh, v_cache), batch.sinks.as_deref());
+        let k = reference::KvSlices { fresh: k_fresh, cache: k_cache };
+        let v = reference::KvSlices { fresh: v_fresh, cache: v_cache };
+        let sinks = batch.sinks.as_deref();
         let queries = reference::attention(&shape, &unit, q, k, v, sinks);
         for (index, (_, values)) in queries.into_iter().enumerate() {
             let (row, head) = (index / shape.group(), index % shape.group());

@@ -9,6 +9,7 @@
 )]
 
 use super::super::prefetch::Prefetcher;
+use super::super::strided::Strided;
 use super::nibbles::add_products;
 use super::values::{BLOCK, Kv4Values, WEIGHTS};
 use crate::simd::Simd;
@@ -47,7 +48,7 @@ impl Kv4Values {
         &self,
         s: S,
         weights: *const f32,
-        (sums, stride): (*mut f32, usize),
+        sums: Strided<*mut f32>,
         mut prefetcher: Option<&mut Prefetcher<'_>>,
     ) {
         for half in 0..2 {
@@ -56,11 +57,11 @@ impl Kv4Values {
             unsafe {
                 let accumulators = match (self.stride, half) {
                     (Some(stride), 0) => {
-                        let whole = (self.records[0], stride);
+                        let whole = Strided { base: self.records[0], stride };
                         multiply_whole::<S, MR, FAST, 0>(s, whole, weights, prefetcher)
                     }
                     (Some(stride), _) => {
-                        let whole = (self.records[0], stride);
+                        let whole = Strided { base: self.records[0], stride };
                         multiply_whole::<S, MR, FAST, 1>(s, whole, weights, prefetcher)
                     }
                     (None, _) => self.multiply_eights::<S, MR, FAST>(s, half, weights, prefetcher),
@@ -71,7 +72,8 @@ impl Kv4Values {
                     for j in 0..2 {
                         let both =
                             s.fold_halves(accumulators[i][2 * j], accumulators[i][2 * j + 1]);
-                        let sum = sums.add(i * stride + (2 * half + j) * S::LANES);
+                        let at = i * sums.stride + (2 * half + j) * S::LANES;
+                        let sum = sums.base.add(at);
                         let value = s.fma(unit, s.dwords_to_f32(both), s.load(sum));
                         s.store(sum, s.add(value, minimum));
                     }
@@ -111,7 +113,7 @@ impl Kv4Values {
     }
 }
 
-/// Specialises [`Kv4Values::multiply_eights`] for a whole block of records `stride` bytes apart
+/// Specialises [`Kv4Values::multiply_eights`] for a whole block of records at a constant distance
 /// and half `HALF` of their bytes, so that each step consists of products only.
 ///
 /// # Safety
@@ -119,10 +121,11 @@ impl Kv4Values {
 #[inline(always)]
 unsafe fn multiply_whole<S: Simd, const MR: usize, const FAST: bool, const HALF: usize>(
     s: S,
-    (mut records, stride): (*const u8, usize),
+    records: Strided<*const u8>,
     mut weights: *const f32,
     mut prefetcher: Option<&mut Prefetcher<'_>>,
 ) -> [[S::D; 4]; MR] {
+    let Strided { base: mut records, stride } = records;
     let mut sums = [[s.splat_dword(0); 4]; MR];
     for _ in 0..BLOCK / (8 * PREFETCH_EIGHTS) {
         if let Some(prefetcher) = &mut prefetcher {

@@ -13,6 +13,7 @@
 use model::quantized_format::{KV_GROUP, kv4_groups};
 
 use super::super::prefetch::Prefetcher;
+use super::super::strided::Strided;
 use crate::number::Number;
 use crate::simd::{MAX_LANES, Simd};
 use crate::unroll::unroll_16;
@@ -108,7 +109,8 @@ impl Kv4Queries {
         total: S::F,
         group: usize,
         sum: S::F,
-        (scale, minimum): (S::F, S::F),
+        scale: S::F,
+        minimum: S::F,
     ) -> S::F {
         let range = self.range(group);
         // SAFETY: the caller's promise.
@@ -193,7 +195,7 @@ impl Kv4Keys {
                 // Exact, because each sum is.
                 let sum = s.add(s.dwords_to_f32(sums[i][0]), s.dwords_to_f32(sums[i][1]));
                 let query = queries.skip(i);
-                totals[i][0] = query.add_group(s, totals[i][0], 0, sum, (scale, minimum));
+                totals[i][0] = query.add_group(s, totals[i][0], 0, sum, scale, minimum);
             }
         }
         totals
@@ -223,7 +225,8 @@ impl Kv4Keys {
         let ranges = to.wrapping_add(dwords(self.head_dim) * 2 * S::LANES);
         // SAFETY: the caller's promise; `ranges` has space for two vectors of every group.
         unsafe {
-            load_ranges(s, (self.records, self.record_bytes, width), self.head_dim, |i, both| {
+            let records = Strided { base: self.records, stride: self.record_bytes };
+            load_ranges(s, records, width, self.head_dim, |i, both| {
                 let [low, high] = s.halves_f16(both);
                 s.store(ranges.add(2 * i * S::LANES), low);
                 s.store(ranges.add((2 * i + 1) * S::LANES), high);
@@ -273,18 +276,20 @@ impl Kv4Keys {
     }
 }
 
-/// Calls `each` with dword `i` of the scales and minimums of `width` records, at most a vector,
-/// that are stored `stride` bytes apart; the number of dwords is the number of groups.
+/// Calls `each` with dword `i` of the scales and minimums of `width` records, at most a vector; the
+/// number of dwords is the number of groups.
 ///
 /// # Safety
 /// The records are readable.
 #[inline(always)]
 pub(super) unsafe fn load_ranges<S: Simd>(
     s: S,
-    (records, stride, width): (*const u8, usize, usize),
+    records: Strided<*const u8>,
+    width: usize,
     head_dim: usize,
     mut each: impl FnMut(usize, S::D),
 ) {
+    let Strided { base: records, stride } = records;
     let (bytes, groups) = (head_dim / 2, kv4_groups(head_dim));
     let record_bytes = bytes + 4 * groups;
     if width == S::LANES && groups <= 2 && record_bytes >= NARROW_BYTES {
@@ -365,7 +370,7 @@ pub(super) unsafe fn four_scores<S: Simd, const MR: usize, const NV: usize, cons
                     // Exact: a group's sum stays below 2^24.
                     let sum = s.dwords_to_f32(sums[i][v]);
                     let query = queries.skip(i);
-                    totals[i][v] = query.add_group(s, totals[i][v], group, sum, (scale, minimum));
+                    totals[i][v] = query.add_group(s, totals[i][v], group, sum, scale, minimum);
                 }
             }
         }

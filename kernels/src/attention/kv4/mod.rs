@@ -18,14 +18,12 @@ use super::block::Block;
 use super::prefetch::Prefetcher;
 use super::segment::Segment;
 use super::shape::{head_stride, record_bytes};
+use super::strided::{KvPointers, Strided};
 use crate::number::Number;
 use crate::simd::Simd;
 
 /// Maximum number of vectors of positions whose scores are computed together.
 const MAX_VECTORS: usize = 2;
-
-/// The fresh and the cached records.
-type Records = (*const u8, *const u8);
 
 /// Returns the floats of scratch for a block of K or V with up to `queries` queries.
 pub(super) fn scratch_len(head_dim: usize, queries: usize) -> usize {
@@ -61,8 +59,8 @@ impl<S: Simd> Block<'_, S> {
     #[inline(always)]
     pub(super) unsafe fn kv4_scores(
         &self,
-        k: Records,
-        (out, stride): (*mut f32, usize),
+        k: KvPointers<u8>,
+        out: Strided<*mut f32>,
         positions: Range<usize>,
         prefetcher: &mut Prefetcher<'_>,
     ) {
@@ -77,9 +75,9 @@ impl<S: Simd> Block<'_, S> {
                     // SAFETY: the positions are within the segment.
                     unsafe {
                         if fast {
-                            self.narrow_tile::<true>(&keys, first, (out, stride), prefetcher);
+                            self.narrow_tile::<true>(&keys, first, out, prefetcher);
                         } else {
-                            self.narrow_tile::<false>(&keys, first, (out, stride), prefetcher);
+                            self.narrow_tile::<false>(&keys, first, out, prefetcher);
                         }
                     }
                     first += keys.width;
@@ -98,14 +96,10 @@ impl<S: Simd> Block<'_, S> {
                         width += keys.width;
                     }
                     match (is_full, fast) {
-                        (true, true) => {
-                            self.kv4_tiles::<MAX_VECTORS, true>(first, width, (out, stride))
-                        }
-                        (true, false) => {
-                            self.kv4_tiles::<MAX_VECTORS, false>(first, width, (out, stride))
-                        }
-                        (false, true) => self.kv4_tiles::<1, true>(first, width, (out, stride)),
-                        (false, false) => self.kv4_tiles::<1, false>(first, width, (out, stride)),
+                        (true, true) => self.kv4_tiles::<MAX_VECTORS, true>(first, width, out),
+                        (true, false) => self.kv4_tiles::<MAX_VECTORS, false>(first, width, out),
+                        (false, true) => self.kv4_tiles::<1, true>(first, width, out),
+                        (false, false) => self.kv4_tiles::<1, false>(first, width, out),
                     }
                 }
                 first += width;
@@ -123,14 +117,14 @@ impl<S: Simd> Block<'_, S> {
         &self,
         keys: &Kv4Keys,
         first: usize,
-        (out, stride): (*mut f32, usize),
+        out: Strided<*mut f32>,
         prefetcher: Option<&mut Prefetcher<'_>>,
     ) {
         let (s, packed) = (self.s, self.kv4_queries(0));
         macro_rules! tile {
             ($mr:literal) => {{
                 let sums = keys.narrow_scores::<S, $mr, FAST>(s, packed, prefetcher);
-                self.store_scores(&sums, (0, first), keys.width, (out, stride));
+                self.store_scores(&sums, 0, first, keys.width, out);
             }};
         }
         // SAFETY: the caller's promise.
@@ -167,7 +161,7 @@ impl<S: Simd> Block<'_, S> {
         &self,
         first: usize,
         width: usize,
-        (out, stride): (*mut f32, usize),
+        out: Strided<*mut f32>,
     ) {
         let queries = self.queries();
         let tiles = queries.div_ceil(4);
@@ -180,7 +174,7 @@ impl<S: Simd> Block<'_, S> {
             macro_rules! tile {
                 ($mr:literal) => {{
                     let sums = four_scores::<S, $mr, NV, FAST>(self.s, packed, self.transposed);
-                    self.store_scores(&sums, (query, first), width, (out, stride));
+                    self.store_scores(&sums, query, first, width, out);
                 }};
             }
             // SAFETY: the caller's promise.
@@ -202,8 +196,8 @@ impl<S: Simd> Block<'_, S> {
     #[inline(always)]
     pub(super) unsafe fn kv4_values(
         &self,
-        v: Records,
-        (probabilities, stride): (*const f32, usize),
+        v: KvPointers<u8>,
+        probabilities: Strided<*const f32>,
         positions: Range<usize>,
         sums: *mut f32,
         prefetcher: &mut Prefetcher<'_>,
@@ -225,7 +219,8 @@ impl<S: Simd> Block<'_, S> {
                     at = segment.end;
                 }
                 values.finish();
-                let weights = (probabilities.wrapping_add(first), stride);
+                let base = probabilities.base.wrapping_add(first);
+                let weights = Strided { base, ..probabilities };
                 if fast {
                     self.kv4_values_block::<true>(&values, first, weights, sums, prefetcher);
                 } else {
@@ -245,7 +240,7 @@ impl<S: Simd> Block<'_, S> {
         &self,
         values: &Kv4Values,
         first: usize,
-        (probabilities, stride): (*const f32, usize),
+        probabilities: Strided<*const f32>,
         sums: *mut f32,
         prefetcher: &mut Prefetcher<'_>,
     ) {
@@ -262,12 +257,13 @@ impl<S: Simd> Block<'_, S> {
                 if !self.sees(query..end, first..first + values.count) {
                     continue;
                 }
-                let sums = (sums.add(query * head), head);
+                let sums = Strided { base: sums.add(query * head), stride: head };
                 let prefetcher = (tile == 0).then_some(&mut *prefetcher);
                 macro_rules! tile {
                     ($mr:literal) => {{
                         let rows = std::array::from_fn(|i| {
-                            let row = probabilities.wrapping_add((query + i) * stride);
+                            let Strided { base, stride } = probabilities;
+                            let row = base.wrapping_add((query + i) * stride);
                             (row, self.visible(query + i, first, values.count))
                         });
                         values.load_weights::<S, $mr>(s, rows, ranges, weights);

@@ -9,6 +9,7 @@
 use model::quantized_format::kv4_groups;
 
 use super::super::prefetch::Prefetcher;
+use super::super::strided::Strided;
 use super::halves::{half_places, is_half};
 use super::keys::GROUP_BYTES;
 use super::nibbles::add_products;
@@ -18,24 +19,32 @@ use crate::simd::Simd;
 /// Number of groups of four positions from one prefetch to the next.
 const PREFETCH_QUADS: usize = 2;
 
+/// Integer weights of a block, and the two groups whose bytes are in a vector.
+#[derive(Clone, Copy)]
+struct GroupWeights {
+    base: *const f32,
+    low: usize,
+    high: usize,
+}
+
 impl Kv4Values {
     /// Adds the block to `MR` heads of sums, in the order of the vectors; see [`sum_places`].
     ///
     /// # Safety
-    /// The records are readable; `weights` of `MR` queries are `groups * WEIGHTS` apart and their
-    /// `sums` are `stride` apart; `prefetcher` is present if this is the first tile to read the
-    /// records; `FAST` requires that the machine has fast dot products.
+    /// The records are readable; `weights` of `MR` queries are `groups * WEIGHTS` apart, and there
+    /// are `sums` of each; `prefetcher` is present if this is the first tile to read the records;
+    /// `FAST` requires that the machine has fast dot products.
     #[inline(always)]
     pub(super) unsafe fn add<S: Simd, const MR: usize, const FAST: bool>(
         &self,
         s: S,
         weights: *const f32,
-        (sums, stride): (*mut f32, usize),
+        sums: Strided<*mut f32>,
         mut prefetcher: Option<&mut Prefetcher<'_>>,
     ) {
         if is_half::<S>(self.head_dim) {
             // SAFETY: the caller's promise.
-            unsafe { self.add_halves::<S, MR, FAST>(s, weights, (sums, stride), prefetcher) };
+            unsafe { self.add_halves::<S, MR, FAST>(s, weights, sums, prefetcher) };
             return;
         }
         let groups = kv4_groups(self.head_dim);
@@ -51,21 +60,21 @@ impl Kv4Values {
                 let mut accumulators = [[s.splat_dword(0); 4]; MR];
                 // SAFETY: the caller's promise.
                 unsafe {
-                    let weights = (weights, [low, high]);
+                    let weights = GroupWeights { base: weights, low, high };
                     match (stride_if_whole, half) {
                         (Some(stride), 0) => {
-                            let from = self.records[0].add(first);
-                            let whole = (from, stride, prefetcher);
-                            multiply_whole::<S, MR, FAST, 0>(s, whole, weights, &mut accumulators);
+                            let whole = Strided { base: self.records[0].add(first), stride };
+                            let sums = &mut accumulators;
+                            multiply_whole::<S, MR, FAST, 0>(s, whole, weights, prefetcher, sums);
                         }
                         (Some(stride), _) => {
-                            let from = self.records[0].add(first);
-                            let whole = (from, stride, prefetcher);
-                            multiply_whole::<S, MR, FAST, 1>(s, whole, weights, &mut accumulators);
+                            let whole = Strided { base: self.records[0].add(first), stride };
+                            let sums = &mut accumulators;
+                            multiply_whole::<S, MR, FAST, 1>(s, whole, weights, prefetcher, sums);
                         }
                         (None, _) => {
-                            let part = (first, half, prefetcher);
-                            self.multiply::<S, MR, FAST>(s, part, weights, &mut accumulators);
+                            let sums = &mut accumulators;
+                            self.multiply::<S, MR, FAST>(s, first, half, weights, prefetcher, sums);
                         }
                     }
                 }
@@ -80,7 +89,7 @@ impl Kv4Values {
                         let minimum = s.bits(s.two_dwords(of(low, 1), of(high, 1)));
                         for j in 0..4 {
                             let at = (first / 4 / S::LANES * 8 + half * 4 + j) * S::LANES;
-                            let sum = sums.add(i * stride + at);
+                            let sum = sums.base.add(i * sums.stride + at);
                             let block = s.dwords_to_f32(accumulators[i][j]);
                             let value = s.fma(unit, block, s.load(sum));
                             s.store(sum, s.add(value, minimum));
@@ -99,10 +108,13 @@ impl Kv4Values {
     unsafe fn multiply<S: Simd, const MR: usize, const FAST: bool>(
         &self,
         s: S,
-        (first, half, mut prefetcher): (usize, usize, Option<&mut Prefetcher<'_>>),
-        (weights, [low, high]): (*const f32, [usize; 2]),
+        first: usize,
+        half: usize,
+        weights: GroupWeights,
+        mut prefetcher: Option<&mut Prefetcher<'_>>,
         accumulators: &mut [[S::D; 4]; MR],
     ) {
+        let GroupWeights { base: weights, low, high } = weights;
         let groups = kv4_groups(self.head_dim);
         let bytes = self.head_dim / 2;
         let count = (bytes - first).min(4 * S::LANES);
@@ -125,18 +137,21 @@ impl Kv4Values {
     }
 }
 
-/// Specialises [`Kv4Values::multiply`] for a whole block of records of two groups, `stride` bytes
-/// apart, and half `HALF` of their bytes, so that each step consists of products only.
+/// Specialises [`Kv4Values::multiply`] for a whole block of records of two groups at a constant
+/// distance, and half `HALF` of their bytes, so that each step consists of products only.
 ///
 /// # Safety
 /// Same contract as [`Kv4Values::multiply`].
 #[inline(always)]
 unsafe fn multiply_whole<S: Simd, const MR: usize, const FAST: bool, const HALF: usize>(
     s: S,
-    (mut records, stride, mut prefetcher): (*const u8, usize, Option<&mut Prefetcher<'_>>),
-    (weights, [low, high]): (*const f32, [usize; 2]),
+    records: Strided<*const u8>,
+    weights: GroupWeights,
+    mut prefetcher: Option<&mut Prefetcher<'_>>,
     accumulators: &mut [[S::D; 4]; MR],
 ) {
+    let Strided { base: mut records, stride } = records;
+    let GroupWeights { base: weights, low, high } = weights;
     let mut sums = *accumulators;
     let (mut low, mut high) =
         (weights.wrapping_add(low * WEIGHTS), weights.wrapping_add(high * WEIGHTS));

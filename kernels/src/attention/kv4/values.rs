@@ -19,6 +19,7 @@ use std::ops::Range;
 use model::quantized_format::kv4_groups;
 
 use super::super::segment::Segment;
+use super::super::strided::Strided;
 use super::keys::load_ranges;
 use crate::simd::Simd;
 
@@ -126,8 +127,8 @@ impl Kv4Values {
             for at in (0..BLOCK).step_by(S::LANES) {
                 // SAFETY: the caller's promise: a whole block of records at this distance.
                 unsafe {
-                    let rows = (self.record(at), stride, S::LANES);
-                    load_ranges(s, rows, self.head_dim, |i, both| {
+                    let records = Strided { base: self.record(at), stride };
+                    load_ranges(s, records, S::LANES, self.head_dim, |i, both| {
                         let to = to.add(2 * i * BLOCK + at);
                         let [low, high] = s.halves_f16(both);
                         s.store(to, low);

@@ -31,6 +31,16 @@ pub use rule::SelectRule;
 const MAX_WAVE_UNITS: usize = 32;
 const MAX_WAVE_BYTES: usize = 64 << 20;
 
+/// Rows and caches of a call of attention; see [`Kernels::attention`].
+#[derive(Debug, Clone, Copy)]
+pub struct AttentionOperands<'a, T> {
+    pub q: &'a [T],
+    pub k_fresh: &'a [T],
+    pub v_fresh: &'a [T],
+    pub k_cache: KvCacheSlice<'a, T>,
+    pub v_cache: KvCacheSlice<'a, T>,
+}
+
 /// Operands of selection in addition to those of attention.
 #[derive(Debug, Clone, Copy)]
 pub struct PartialKeyOperands<'a> {
@@ -232,30 +242,28 @@ impl Kernels {
     ///
     /// # Panics
     /// If units are of another kind, or exceed the limits of `selection`.
-    #[allow(clippy::too_many_arguments)] // The mathematical operands, each with its own name.
     pub fn attention_selected<'a, T: AttentionTasks>(
         &self,
         selection: &mut Selection,
         shape: &AttentionShape,
         units: impl Into<AttentionUnits<'a>>,
-        (q, k_fresh, v_fresh): (&[T], &[T], &[T]),
-        (k_cache, v_cache): (KvCacheSlice<'a, T>, KvCacheSlice<'a, T>),
+        operands: AttentionOperands<'a, T>,
         partial: PartialKeyOperands<'a>,
         out: impl Into<Columns<'a, T>>,
     ) -> SelectionCounts {
         let (AttentionUnits { units, pages }, out) = (units.into(), out.into());
         let AttentionShape { kv_heads, head_dim, .. } = *shape;
-        let PartialKeyOperands { keys, skew, columns } = partial;
+        let AttentionOperands { q, k_fresh, v_fresh, k_cache, v_cache } = operands;
+        let PartialKeyOperands { skew, columns, .. } = partial;
         assert!(shape.window.is_none(), "a window is no choice");
         assert!(columns <= head_dim && columns.is_multiple_of(8), "columns in eights");
         assert_eq!(skew.len(), kv_heads * head_dim * columns, "a skew for each KV head");
-        let (caches, position_bytes) =
-            ([bytes(k_cache), bytes(v_cache)], position_bytes(k_cache, head_dim));
+        let position_bytes = position_bytes(k_cache, head_dim);
         selection.check(shape, units, position_bytes);
-        let partial = PartialKeys { keys, columns, kv_heads, head_dim, pages };
         let mut selected = SelectionCounts::default();
         for wave in units.chunks(selection.seen.len()) {
-            self.choose(selection, shape, wave, q, (partial, skew), (caches, position_bytes));
+            let wave_units = AttentionUnits { units: wave, pages };
+            self.choose(selection, shape, wave_units, &operands, &partial);
             let Selection { seen, units, whole, gathered, capacity, .. } = selection;
             units.clear();
             whole.clear();
@@ -294,11 +302,14 @@ impl Kernels {
         &self,
         selection: &mut Selection,
         shape: &AttentionShape,
-        units: &[AttentionUnit],
-        q: &[T],
-        (partial, skew): (PartialKeys<'_>, &[f32]),
-        (caches, position_bytes): ([&[u8]; 2], usize),
+        AttentionUnits { units, pages }: AttentionUnits<'_>,
+        operands: &AttentionOperands<'_, T>,
+        partial: &PartialKeyOperands<'_>,
     ) {
+        let AttentionShape { kv_heads, head_dim, .. } = *shape;
+        let AttentionOperands { q, k_cache, v_cache, .. } = *operands;
+        let PartialKeyOperands { keys, skew, columns } = *partial;
+        let partial = PartialKeys { keys, columns, kv_heads, head_dim, pages };
         let Selection { rule, per_thread, seen, gathered, capacity, .. } = selection;
         let wave = Wave {
             variant: self.variant,
@@ -308,8 +319,8 @@ impl Kernels {
             q,
             skew,
             partial,
-            caches,
-            position_bytes,
+            caches: [bytes(k_cache), bytes(v_cache)],
+            position_bytes: position_bytes(k_cache, head_dim),
             per_thread,
             gathered: [&gathered[0], &gathered[1]]
                 .map(|part| SharedPointer(part.as_mut_ptr().cast())),

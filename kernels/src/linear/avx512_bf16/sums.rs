@@ -171,10 +171,10 @@ impl Part<'_> {
             ($($rows:literal x $cols:literal)*) => {
                 |rows: usize, first: usize, count: usize, next: Lines| match (rows, self.cols) {
                     $(($rows, $cols) => {
-                        let places = (self.x(block, first), self.results(first));
+                        let (x, to) = (self.x(block, first), self.results(first));
                         // SAFETY: the tiles exist; the rest is the caller's promise.
                         unsafe {
-                            columns.multiply::<$rows, $cols>(count, places, block > 0, next);
+                            columns.multiply::<$rows, $cols>(count, x, to, block > 0, next);
                         }
                     })*
                     (rows, cols) => unreachable!("no tile of {rows} rows by {cols} columns"),

@@ -39,7 +39,8 @@ impl Columns {
     pub(super) unsafe fn multiply<const R: usize, const N: usize>(
         self,
         tiles: usize,
-        (x, to): (*const f32, *mut f32),
+        x: *const f32,
+        to: *mut f32,
         adds: bool,
         next: Lines,
     ) {
@@ -67,7 +68,7 @@ impl Columns {
         }
         if R == AVX512_BF16_ROWS && N == deferred_reduction::COLS && quiet >= DEFERRED_TILES {
             // SAFETY: the caller's promise, for these tiles.
-            unsafe { self.multiply_deferred(quiet, (x, to), adds) };
+            unsafe { self.multiply_deferred(quiet, x, to, adds) };
         } else {
             some!(0, quiet, 0);
         }
@@ -90,7 +91,8 @@ impl Columns {
     unsafe fn multiply_deferred(
         self,
         tiles: usize,
-        (mut x, mut to): (*const f32, *mut f32),
+        mut x: *const f32,
+        mut to: *mut f32,
         adds: bool,
     ) {
         let units = self.inputs.div_ceil(LINE) * LINE_UNITS;

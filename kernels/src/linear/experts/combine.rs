@@ -51,7 +51,7 @@ impl SimdTask for Combine {
                 let bias = bias.map(|bias| bias.add(area.cols.start));
                 let weight = s.splat((*routed.add(slot)).weight);
                 let at = slot / top_k * n + area.cols.start;
-                self.add(s, (sums, bias, weight), at, slot % top_k);
+                self.add(s, sums, bias, weight, at, slot % top_k);
             }
         }
     }
@@ -67,7 +67,9 @@ impl Combine {
     unsafe fn add<S: Simd>(
         &self,
         s: S,
-        (sums, bias, weight): (*const f32, Option<*const f32>, S::F),
+        sums: *const f32,
+        bias: Option<*const f32>,
+        weight: S::F,
         at: usize,
         j: usize,
     ) {

@@ -96,7 +96,7 @@ impl Kernels {
         let rows = self.checked_rows(experts);
         assert_eq!(x.len(), rows * k, "x is [rows, k]");
         let epilogue = Epilogue::new(out, rows * routing.top_k * n);
-        let pass = self.pass_of_all(experts, x, (routing.top_k, epilogue));
+        let pass = self.pass_of_all(experts, x, routing.top_k, epilogue);
         for (first, routed) in self.passes(&routing) {
             let x = pass.x.wrapping_add(first * k);
             let epilogue = epilogue.skip(first * routing.top_k * n);
@@ -122,12 +122,12 @@ impl Kernels {
         assert!(n <= self.experts.limits.hidden, "n {n} is beyond the limits of experts");
         assert_eq!(x.len(), rows * routing.top_k * k, "x is [rows, top_k, k]");
         let epilogue = Epilogue::new(LinearOut::AddTo(hidden), rows * n);
-        let pass = self.pass_of_all(experts, x, (1, epilogue));
+        let pass = self.pass_of_all(experts, x, 1, epilogue);
         let residual = hidden.as_mut_ptr();
         for (first, routed) in self.passes(&routing) {
             let x = pass.x.wrapping_add(first * routing.top_k * k);
             let residual = SharedPointer(residual.wrapping_add(first * n));
-            self.down_pass(&ExpertPass { x, ..pass }, routed, (routing.top_k, residual));
+            self.down_pass(&ExpertPass { x, ..pass }, routed, routing.top_k, residual);
         }
     }
 
@@ -149,7 +149,8 @@ impl Kernels {
         &self,
         experts: &RoutedLinear<'_, T>,
         x: &[T],
-        (slots_per_row, epilogue): (usize, Epilogue<T>),
+        slots_per_row: usize,
+        epilogue: Epilogue<T>,
     ) -> ExpertPass<T> {
         let RoutedLinear { routing: Routing { experts: count, .. }, n, k, weight, bias } = *experts;
         let weight = weight.checked(count, n, k);
@@ -169,7 +170,7 @@ impl Kernels {
 
     fn expert_pass<T: LinearTasks>(&self, pass: &ExpertPass<T>, routed: &[RoutedExpert]) {
         let mut plan = self.experts.plan.borrow_mut();
-        plan.lay_out(pass, routed, (self.variant, self.pool.threads()));
+        plan.lay_out(pass, routed, self.variant, self.pool.threads());
         let plan = &*plan;
         self.pack_parts(pass, plan);
         let (variant, per_thread) = (self.variant, &self.per_thread);
@@ -179,12 +180,12 @@ impl Kernels {
             let (cols, row_tiles) = part.cuts.of(task - part.first_task);
             let call = pass.call(part.expert, part.rows, pass.x);
             let packed = SharedPointer(packed.pointer().wrapping_add(part.packed_at));
-            let (scratch, area) = (per_thread.for_thread(thread), (row_tiles, cols));
+            let scratch = per_thread.for_thread(thread);
             // SAFETY: the variant was checked when the kernels were built. Rows and columns are
             // within the shapes that were asserted, a part has other outputs than all others, and
             // the scratch belongs to this thread.
             unsafe {
-                let area = call.multiply(variant, &part.layout, packed, area, scratch);
+                let area = call.multiply(variant, &part.layout, packed, row_tiles, cols, scratch);
                 let output_rows = Some(plan.slots(part).as_ptr());
                 let (n, bias, epilogue) = (call.n, call.bias, call.epilogue);
                 T::finish(variant, EpilogueTask { area, n, bias, epilogue, output_rows });
@@ -198,11 +199,12 @@ impl Kernels {
         &self,
         pass: &ExpertPass<T>,
         routed: &[RoutedExpert],
-        (top_k, residual): (usize, SharedPointer<f32>),
+        top_k: usize,
+        residual: SharedPointer<f32>,
     ) {
         let threads = self.pool.threads().min(self.thread_limits.linear);
         let mut plan = self.experts.plan.borrow_mut();
-        plan.lay_out(pass, routed, (self.variant, threads));
+        plan.lay_out(pass, routed, self.variant, threads);
         let plan = &*plan;
         self.pack_parts(pass, plan);
         let (variant, n, per_thread) = (self.variant, pass.n, &self.per_thread);
@@ -219,10 +221,11 @@ impl Kernels {
                 let packed = SharedPointer(packed.pointer().wrapping_add(part.packed_at));
                 let slots = plan.slots(part).as_ptr();
                 for cols in steps(cols(task)..cols(task + 1), part.layout.tiles.task_cols) {
-                    let area = (0..part.layout.tiles.count, cols);
+                    let row_tiles = 0..part.layout.tiles.count;
                     // SAFETY: as above; the columns of totals and residual are this task's alone.
                     unsafe {
-                        let area = call.multiply(variant, &part.layout, packed, area, scratch);
+                        let layout = &part.layout;
+                        let area = call.multiply(variant, layout, packed, row_tiles, cols, scratch);
                         let (totals, residual) = (totals.pointer(), residual.pointer());
                         let (routed, bias) = (routed.as_ptr(), call.bias);
                         combine(

@@ -103,7 +103,8 @@ impl PassPlan {
         &mut self,
         pass: &ExpertPass<T>,
         routed: &[RoutedExpert],
-        (variant, threads): (Variant, usize),
+        variant: Variant,
+        threads: usize,
     ) {
         let PassPlan { groups, parts, packings, single_row_offsets } = self;
         groups.sort(pass.experts, routed);

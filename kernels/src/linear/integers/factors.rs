@@ -42,9 +42,11 @@ impl Factors {
     /// `at` has space for the factors of `rows` rows.
     pub(super) unsafe fn write(
         at: *mut f32,
-        (row, rows): (usize, usize),
+        row: usize,
+        rows: usize,
         step: f32,
-        (sum, offset): (i32, i32),
+        sum: i32,
+        offset: i32,
     ) {
         // SAFETY: the caller's promise.
         unsafe {
@@ -66,7 +68,8 @@ impl Factors {
         row: usize,
         total: __m512,
         mut part: __m512i,
-        (scale, min): (__m512, __m512),
+        scale: __m512,
+        min: __m512,
     ) -> __m512 {
         // SAFETY: the caller's promise.
         unsafe {

@@ -75,10 +75,10 @@ impl MultiplicationPath for Multiplication {
         let (first, end) = (area.cols.start / COLS, area.cols.end.div_ceil(COLS));
         let together = |panel: usize| PANELS.min(end - panel);
         let units = groups * units_of(group);
-        let call = |panel: usize, tile: usize, (block, groups): (usize, Range<usize>)| TileCall {
+        let call = |panel: usize, tile: usize, block: usize, groups: Range<usize>| TileCall {
             records: *reader,
             panel,
-            rows: PackedRows::of(area, tile, (units, block, groups.start)),
+            rows: PackedRows::of(area, tile, units, block, groups.start),
             groups,
             out: area
                 .results()
@@ -89,7 +89,7 @@ impl MultiplicationPath for Multiplication {
             for panel in (first..end).step_by(PANELS) {
                 // SAFETY: panels, rows and groups exist; the rest is the caller's promise.
                 unsafe {
-                    call(panel, area.row_tiles.start, (0, 0..groups)).run(together(panel), None);
+                    call(panel, area.row_tiles.start, 0, 0..groups).run(together(panel), None);
                 }
             }
             return;
@@ -120,7 +120,7 @@ impl MultiplicationPath for Multiplication {
                     for tile in area.row_tiles.clone() {
                         // SAFETY: as above.
                         unsafe {
-                            let call = call(panel, tile, (block, groups.clone()));
+                            let call = call(panel, tile, block, groups.clone());
                             call.run(together(panel), Some(&mut prefetcher));
                         }
                     }

@@ -43,7 +43,9 @@ impl PackedRows {
     pub(super) fn of(
         area: &TaskOperands,
         tile: usize,
-        (units, block, group): (usize, usize, usize),
+        units: usize,
+        block: usize,
+        group: usize,
     ) -> PackedRows {
         let tiles = area.tiles;
         let before = tiles.packed_before(units, block, tiles.start(tile));
@@ -138,7 +140,7 @@ impl TileCall {
             let mut from = at.begin(prefetcher.is_some());
             let ahead = at.ahead(from);
             for _ in 0..vectors {
-                prefetch(s, &mut prefetcher, (from, ahead));
+                prefetch(s, &mut prefetcher, from, ahead);
                 // SAFETY: the group's vectors exist, and its packed rows have these steps.
                 unsafe {
                     let mut weights = [_mm512_setzero_si512(); P];
@@ -199,7 +201,7 @@ impl TileCall {
             for _ in 0..pairs {
                 for vector in 0..W::VECTORS {
                     let from = from.map(|from| from.wrapping_add(64 * vector));
-                    prefetch(s, &mut prefetcher, (from, ahead));
+                    prefetch(s, &mut prefetcher, from, ahead);
                 }
                 let mut pair = [[_mm512_setzero_si512(); P]; 2];
                 for p in 0..P {
@@ -314,12 +316,12 @@ impl<const P: usize> At<P> {
             // SAFETY: the record exists; the group has factors of all rows, and results have space
             // for whole panels.
             unsafe {
-                let range = ranges(self.scales, self.record[p], self.place);
+                let (scale, min) = ranges(self.scales, self.record[p], self.place);
                 for r in 0..R {
                     let total = self.out.add(r * RESULT_STRIDE + p * COLS);
                     let before =
                         if group == 0 { _mm512_setzero_ps() } else { _mm512_loadu_ps(total) };
-                    let after = self.factors.add::<PLAIN>(r, before, sums[p][r], range);
+                    let after = self.factors.add::<PLAIN>(r, before, sums[p][r], scale, min);
                     _mm512_storeu_ps(total, after);
                 }
             }
@@ -340,7 +342,8 @@ impl<const P: usize> At<P> {
 fn prefetch<const P: usize>(
     s: Avx512,
     prefetcher: &mut Option<&mut Prefetcher>,
-    (from, ahead): ([*const u8; P], usize),
+    from: [*const u8; P],
+    ahead: usize,
 ) {
     match prefetcher {
         Some(prefetcher) => prefetcher.step(s),

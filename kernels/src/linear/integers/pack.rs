@@ -57,13 +57,13 @@ pub(super) unsafe fn pack(task: &Pack<bf16>, for_tiles: bool) {
             // write.
             unsafe {
                 let inputs = group.min(task.k - (g * group).min(task.k));
-                let (step, sum) = pack_group(x, inputs, (group, bits), row_bytes);
-                Factors::write(factors, (row, rows), step, (sum, offset(bits)));
+                let (step, sum) = pack_group(x, inputs, group, bits, row_bytes);
+                Factors::write(factors, row, rows, step, sum, offset(bits));
             }
         }
         if !for_tiles {
             // SAFETY: as above.
-            unsafe { store_dwords(&digits, to, (rows, units / 2)) };
+            unsafe { store_dwords(&digits, to, rows, units / 2) };
         }
     }
 }
@@ -79,7 +79,7 @@ struct Digits([[u32; MAX_LANES]; MAX_LANES]);
 /// `to` has space for `dwords` dwords of both digits of `rows` rows.
 #[inline]
 #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
-unsafe fn store_dwords(digits: &[Digits; 2], to: *mut f32, (rows, dwords): (usize, usize)) {
+unsafe fn store_dwords(digits: &[Digits; 2], to: *mut f32, rows: usize, dwords: usize) {
     const { assert!(tile_rows(Bits::Four) <= MAX_LANES) };
     // SAFETY: this function's own features.
     let s = unsafe { Avx512::new() };
@@ -105,7 +105,8 @@ unsafe fn store_dwords(digits: &[Digits; 2], to: *mut f32, (rows, dwords): (usiz
 unsafe fn pack_group(
     x: *const bf16,
     inputs: usize,
-    (group, bits): (usize, Bits),
+    group: usize,
+    bits: Bits,
     to: [*mut u8; 2],
 ) -> (f32, i32) {
     let vectors = group.div_ceil(VECTOR);

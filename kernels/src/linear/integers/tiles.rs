@@ -159,7 +159,8 @@ impl Strip<'_> {
             };
             for group in groups.clone() {
                 for p in 0..panels {
-                    expand::<FOUR>(reader, (panel + p, group), weights_of(group, p), prefetches);
+                    let to = weights_of(group, p);
+                    expand::<FOUR>(reader, panel + p, group, to, prefetches);
                 }
             }
             for tile in area.row_tiles.clone() {
@@ -205,7 +206,8 @@ fn few(area: &TaskOperands) -> bool {
 #[target_feature(enable = "avx2,avx512f,avx512bw")]
 unsafe fn expand<const FOUR: bool>(
     reader: Records,
-    (panel, group): (usize, usize),
+    panel: usize,
+    group: usize,
     to: *mut u8,
     prefetches: bool,
 ) {
@@ -351,7 +353,7 @@ impl Products {
         let Products { reader, group, .. } = *self;
         let record = reader.record_at(self.panel + p, group);
         // SAFETY: the record exists.
-        let ranges = unsafe { ranges(reader.scales(), record, reader.place(group)) };
+        let (scale, min) = unsafe { ranges(reader.scales(), record, reader.place(group)) };
         for row in 0..self.rows {
             prefetcher.step(s);
             let sum = sums.wrapping_add(row * TILE);
@@ -365,7 +367,7 @@ impl Products {
                 };
                 let total = self.totals.add(row * self.stride + p * COLS);
                 let before = if group == 0 { _mm512_setzero_ps() } else { _mm512_loadu_ps(total) };
-                let after = self.factors.add::<FOUR>(row, before, part, ranges);
+                let after = self.factors.add::<FOUR>(row, before, part, scale, min);
                 _mm512_storeu_ps(total, after);
             }
         }

@@ -67,7 +67,8 @@ pub(in crate::linear) unsafe fn combine<S: Simd, W: WeightReader<S>>(
     s: S,
     total: S::F,
     part: S::F,
-    (scale, min): (S::F, S::F),
+    scale: S::F,
+    min: S::F,
     sum: *const f32,
 ) -> S::F {
     if W::GROUPED {
