@@ -161,7 +161,7 @@ impl Rope {
         let theta = self.scaling.theta(self.theta, dim, length);
         for (i, out) in out.iter_mut().enumerate() {
             let frequency = theta.powf(-((2 * i) as f64) / dim as f64);
-            *out = self.scaling.apply(frequency, i, (theta, dim), length) as f32;
+            *out = self.scaling.apply(frequency, i, theta, dim, length) as f32;
         }
     }
 
@@ -232,7 +232,8 @@ impl RopeScaling {
         &self,
         frequency: f64,
         index: usize,
-        (theta, dim): (f64, usize),
+        theta: f64,
+        dim: usize,
         length: SequenceLength,
     ) -> f64 {
         match self {

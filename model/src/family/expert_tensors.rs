@@ -41,7 +41,7 @@ pub(super) fn layouts(config: &ModelConfig, id: TensorId) -> Layouts {
         };
         TensorSlice { names, ..piece }
     };
-    let all_of = |name: &str| stacked(&at(name), (count, all, columns), (first, rows));
+    let all_of = |name: &str| stacked(&at(name), count, all, columns, first, rows);
     let mut layouts: Layouts = vec![(0..count).map(one).collect()];
     let transformers = ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"];
     let granite = ["block_sparse_moe.input_linear.weight", "block_sparse_moe.output_linear.weight"];

@@ -60,7 +60,7 @@ pub(super) fn config(name: &str, fields: &ConfigFields<'_>) -> Result<ModelConfi
             " in this family (supported: gelu_pytorch_tanh)",
         )?,
         learned_positions: None,
-        layers: layers(fields, num_layers, (head_dim, max_positions))?,
+        layers: layers(fields, num_layers, head_dim, max_positions)?,
         experts: None,
         qkv_bias: bias,
         out_bias: bias,
@@ -100,7 +100,8 @@ fn refuse_variants(fields: &ConfigFields<'_>) -> Result<(), ConfigError> {
 fn layers(
     fields: &ConfigFields<'_>,
     num_layers: usize,
-    (head_dim, max_positions): (usize, usize),
+    head_dim: usize,
+    max_positions: usize,
 ) -> Result<Layers, ConfigError> {
     let window = fields.optional_size("sliding_window")?.unwrap_or(WINDOW);
     let local_theta = fields.positive("rope_local_base_freq")?.unwrap_or(LOCAL_THETA);

@@ -81,10 +81,10 @@ pub(super) fn layouts(config: &ModelConfig, id: TensorId) -> Layouts {
                 TensorPart::Matrix => "mlp.experts.gate_up_proj",
                 _ => "mlp.experts.gate_up_proj_bias",
             });
-            in_turn(name, part, (count, hidden, ffn_size), first)
+            in_turn(name, part, count, hidden, ffn_size, first)
         }
         (Op::ExpertDown, TensorPart::Matrix) => {
-            transposed(at("mlp.experts.down_proj"), (count, ffn_size, hidden))
+            transposed(at("mlp.experts.down_proj"), count, ffn_size, hidden)
         }
         (Op::ExpertDown, TensorPart::Bias) => {
             let piece = TensorSlice::whole(at("mlp.experts.down_proj_bias"), &[count, hidden]);
@@ -96,7 +96,7 @@ pub(super) fn layouts(config: &ModelConfig, id: TensorId) -> Layouts {
 }
 
 /// Returns the pieces of matrices `[experts, in, out]`.
-fn transposed(name: String, (count, input, out): (usize, usize, usize)) -> Vec<TensorSlice> {
+fn transposed(name: String, count: usize, input: usize, out: usize) -> Vec<TensorSlice> {
     let piece = |expert: usize| TensorSlice {
         names: vec![name.clone()],
         shape: vec![count, input, out],
@@ -113,7 +113,9 @@ fn transposed(name: String, (count, input, out): (usize, usize, usize)) -> Vec<T
 fn in_turn(
     name: String,
     part: TensorPart,
-    (count, input, out): (usize, usize, usize),
+    count: usize,
+    input: usize,
+    out: usize,
     first: usize,
 ) -> Vec<TensorSlice> {
     if part != TensorPart::Matrix {
@@ -126,7 +128,7 @@ fn in_turn(
             ..piece
         }];
     }
-    let pieces = transposed(name, (count, input, 2 * out)).into_iter();
+    let pieces = transposed(name, count, input, 2 * out).into_iter();
     let half = |piece: TensorSlice| TensorSlice {
         first: piece.first + first,
         rows: out,

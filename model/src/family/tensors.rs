@@ -47,8 +47,11 @@ impl TensorSlice {
 /// matrix `rows` rows starting at `first_row`.
 pub(super) fn stacked(
     name: &str,
-    (experts, all_rows, columns): (usize, usize, usize),
-    (first_row, rows): (usize, usize),
+    experts: usize,
+    all_rows: usize,
+    columns: usize,
+    first_row: usize,
+    rows: usize,
 ) -> Vec<TensorSlice> {
     let piece = |expert: usize| TensorSlice {
         names: vec![name.to_owned()],

@@ -39,7 +39,7 @@ pub(super) fn dense_config(
     name: &str,
     fields: &ConfigFields<'_>,
 ) -> Result<ModelConfig, ConfigError> {
-    config(Family::Qwen35, name, fields, ("intermediate_size", FeedForward::Dense))
+    config(Family::Qwen35, name, fields, "intermediate_size", FeedForward::Dense)
 }
 
 /// Parses `Qwen3_5MoeForCausalLM`, and the text model of `Qwen3_5MoeForConditionalGeneration`.
@@ -57,8 +57,8 @@ fn with_experts(
     fields: &ConfigFields<'_>,
     scoring: ExpertScoring,
 ) -> Result<ModelConfig, ConfigError> {
-    let network = ("shared_expert_intermediate_size", FeedForward::SharedExpert);
-    let model = config(family, name, fields, network)?;
+    let ffn_field = "shared_expert_intermediate_size";
+    let model = config(family, name, fields, ffn_field, FeedForward::SharedExpert)?;
     let experts = Experts {
         count: experts::count(fields)?,
         per_token: experts::per_token(fields)?,
@@ -75,7 +75,8 @@ fn config(
     family: Family,
     name: &str,
     fields: &ConfigFields<'_>,
-    (ffn_field, feed_forward): (&'static str, FeedForward),
+    ffn_field: &'static str,
+    feed_forward: FeedForward,
 ) -> Result<ModelConfig, ConfigError> {
     for field in ["head_dim", "num_key_value_heads"] {
         fields.size(field)?;
@@ -148,7 +149,7 @@ pub(super) fn layouts(config: &ModelConfig, id: TensorId) -> Layouts {
     let at = |tensor: &str| format!("model.layers.{layer}.{tensor}");
     if let Some(delta) =
         config.delta.filter(|_| op != Op::Norm1 && config.layers.kind(layer).has_state())
-        && let Some(layouts) = of_delta(config, &delta, (op, part), &at)
+        && let Some(layouts) = of_delta(config, &delta, op, part, &at)
     {
         return layouts;
     }
@@ -185,7 +186,8 @@ fn of_heads(config: &ModelConfig, name: String, gates: bool) -> Vec<TensorSlice>
 fn of_delta(
     config: &ModelConfig,
     delta: &DeltaNet,
-    (op, part): (Op, TensorPart),
+    op: Op,
+    part: TensorPart,
     at: &dyn Fn(&str) -> String,
 ) -> Option<Layouts> {
     let (hidden, channels) = (config.hidden_size, delta.channels());

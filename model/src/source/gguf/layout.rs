@@ -31,7 +31,7 @@ pub(super) fn pieces(config: &ModelConfig, id: TensorId) -> Option<Vec<GgufSlice
         }
         TensorId::Positions => None,
         TensorId::Layer { layer, op, part } => {
-            if let Some(pieces) = states::pieces(config, (layer, op, part)) {
+            if let Some(pieces) = states::pieces(config, layer, op, part) {
                 return Some(pieces);
             }
             let suffix = if part == TensorPart::Bias { "bias" } else { "weight" };

@@ -191,7 +191,8 @@ impl GgufSource {
     fn read_pieces<T>(
         &self,
         pieces: &[RowReader<'_>],
-        (first_row, width): (usize, usize),
+        first_row: usize,
+        width: usize,
         out: &mut [T],
         mut read: impl FnMut(&RowReader<'_>, usize, &mut [T]) -> Result<(), SourceError>,
     ) -> Result<(), SourceError> {
@@ -247,7 +248,7 @@ impl WeightSource for GgufSource {
         let pieces = self.pieces(id)?;
         let width = pieces[0].row_elements;
         let mut exact = vec![0.0; width];
-        self.read_pieces(&pieces, (first_row, width), out, |rows, first, out| {
+        self.read_pieces(&pieces, first_row, width, out, |rows, first, out| {
             rows.visit(first, out.len(), |row, bytes| {
                 dequantise(rows.stored, bytes, &mut exact);
                 for (out, value) in out[row * width..][..width].iter_mut().zip(&exact) {
@@ -263,9 +264,7 @@ impl WeightSource for GgufSource {
         }
         let pieces = self.pieces(id)?;
         let width = pieces[0].row_elements;
-        self.read_pieces(&pieces, (first_row, width), out, |rows, first, out| {
-            rows.expand(first, out)
-        })
+        self.read_pieces(&pieces, first_row, width, out, |rows, first, out| rows.expand(first, out))
     }
 
     /// Returns F32 if a file stores parts of a matrix in different types, which no kernel supports.
@@ -291,7 +290,7 @@ impl WeightSource for GgufSource {
         }
         let row_bytes = stored.row_bytes(pieces[0].row_elements);
         assert_eq!(out.len() % row_bytes, 0, "{}: not whole rows", pieces[0].name);
-        self.read_pieces(&pieces, (first_row, row_bytes), out, |rows, first, out| {
+        self.read_pieces(&pieces, first_row, row_bytes, out, |rows, first, out| {
             let elements = out.len() / row_bytes * rows.row_elements;
             rows.visit(first, elements, |row, bytes| {
                 out[row * row_bytes..][..row_bytes].copy_from_slice(bytes);

@@ -52,7 +52,9 @@ impl StateTransform {
 /// Returns the pieces of a tensor; `None` for tensors that are stored as in other families.
 pub(super) fn pieces(
     config: &ModelConfig,
-    (layer, op, part): (usize, Op, TensorPart),
+    layer: usize,
+    op: Op,
+    part: TensorPart,
 ) -> Option<Vec<GgufSlice>> {
     let delta = config.delta?;
     let name = |tensor: &str| format!("blk.{layer}.{tensor}");

@@ -7,6 +7,8 @@
 //! scales and zero points are exact in f16, rows can also be represented as blocks of GGUF's Q4_1;
 //! otherwise as blocks of Q5_0, whose integers are `q - zero`, from -16 to 15.
 
+use std::ops::Range;
+
 use half::{bf16, f16};
 use safetensors::tensor::Dtype as Stored;
 
@@ -187,7 +189,7 @@ impl<'a> Matrix<'a> {
     fn check_order(&self, files: &Checkpoint) -> Result<(), SourceError> {
         let Some(order) = self.order else { return Ok(()) };
         let is_list = order.stored == Stored::I32 && order.shape == [self.inputs];
-        let groups = if is_list { words(files, order, 1, (0, self.inputs))? } else { Vec::new() };
+        let groups = if is_list { words(files, order, 1, 0..self.inputs)? } else { Vec::new() };
         let in_order = |(input, group): (usize, &u32)| *group as usize == input / self.group;
         if is_list && groups.iter().enumerate().all(in_order) {
             return Ok(());
@@ -203,7 +205,7 @@ impl<'a> Matrix<'a> {
         match self.packing {
             Packing::Gptq(_) => {
                 let lines = self.inputs / WORD;
-                let words = words(files, self.integers, lines, (first, count))?;
+                let words = words(files, self.integers, lines, first..first + count)?;
                 for (line, words) in words.chunks_exact(count.max(1)).enumerate() {
                     for (row, word) in words.iter().enumerate() {
                         let q = &mut q[row * self.inputs + line * WORD..][..WORD];
@@ -215,8 +217,9 @@ impl<'a> Matrix<'a> {
             }
             Packing::Awq => {
                 let span = word_span(first, count);
+                let width = span.len().max(1);
                 let words = words(files, self.integers, self.inputs, span)?;
-                for (input, words) in words.chunks_exact(span.1.max(1)).enumerate() {
+                for (input, words) in words.chunks_exact(width).enumerate() {
                     for row in 0..count {
                         q[row * self.inputs + input] = self.output(words, first, row);
                     }
@@ -235,7 +238,7 @@ impl<'a> Matrix<'a> {
     ) -> Result<(Vec<f32>, Vec<u8>), SourceError> {
         let groups = self.scales.shape[0];
         let size = self.scales.element_bytes();
-        let bytes = lines(files, self.scales, groups, (first, count))?;
+        let bytes = lines(files, self.scales, groups, first..first + count)?;
         let scale = |b: &[u8]| match self.scales.stored {
             Stored::F16 => f16::from_le_bytes([b[0], b[1]]).to_f32(),
             Stored::BF16 => bf16::from_le_bytes([b[0], b[1]]).to_f32(),
@@ -243,9 +246,10 @@ impl<'a> Matrix<'a> {
         };
         let scales = bytes.chunks_exact(size).map(scale).collect();
         let span = word_span(first, count);
+        let width = span.len().max(1);
         let words = words(files, self.zeros, groups, span)?;
         let more = u8::from(self.packing == Packing::Gptq(StoredZeros::LessOne));
-        let zeros = words.chunks_exact(span.1.max(1));
+        let zeros = words.chunks_exact(width);
         let zeros = zeros
             .flat_map(|words| (0..count).map(move |row| self.output(words, first, row) + more));
         Ok((scales, zeros.collect()))
@@ -275,26 +279,26 @@ fn integer(word: u32, place: usize) -> u8 {
     (word >> (4 * place) & 15) as u8
 }
 
-/// Returns the first word and the number of words that contain the given outputs.
-fn word_span(first: usize, count: usize) -> (usize, usize) {
-    (first / WORD, (first + count).div_ceil(WORD) - first / WORD)
+/// Returns the range of the words that contain the given outputs.
+fn word_span(first: usize, count: usize) -> Range<usize> {
+    first / WORD..(first + count).div_ceil(WORD)
 }
 
-/// Returns `count` elements, starting at `first`, of each line of a tensor with `lines` lines.
+/// Returns the elements in `columns` of each line of a tensor with `lines` lines.
 fn lines(
     files: &Checkpoint,
     stretch: &ByteRange,
     lines: usize,
-    (first, count): (usize, usize),
+    columns: Range<usize>,
 ) -> Result<Vec<u8>, SourceError> {
     let width = stretch.elements() / lines.max(1);
-    let line_bytes = count * stretch.element_bytes();
+    let line_bytes = columns.len() * stretch.element_bytes();
     let mut bytes = vec![0u8; lines * line_bytes];
-    if count == width {
+    if columns.len() == width {
         files.read(stretch, 0, &mut bytes)?;
     } else {
         for (line, bytes) in bytes.chunks_exact_mut(line_bytes.max(1)).enumerate() {
-            files.read(stretch, line * width + first, bytes)?;
+            files.read(stretch, line * width + columns.start, bytes)?;
         }
     }
     Ok(bytes)
@@ -304,9 +308,9 @@ fn words(
     files: &Checkpoint,
     stretch: &ByteRange,
     count: usize,
-    span: (usize, usize),
+    columns: Range<usize>,
 ) -> Result<Vec<u32>, SourceError> {
-    let bytes = lines(files, stretch, count, span)?;
+    let bytes = lines(files, stretch, count, columns)?;
     Ok(bytes.as_chunks::<4>().0.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect())
 }
 

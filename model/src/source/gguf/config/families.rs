@@ -84,7 +84,8 @@ pub(super) fn layers(
     keys: &Keys<'_>,
     family: Family,
     count: usize,
-    (rope, feed_forward): (&Rope, FeedForward),
+    rope: &Rope,
+    feed_forward: FeedForward,
 ) -> Result<Layers, ConfigError> {
     let window = keys.size_or_none("attention.sliding_window")?;
     let windowed = windowed_layers(keys, family, count)?;
@@ -168,7 +169,9 @@ fn rotating_layers(keys: &Keys<'_>, family: Family) -> Result<impl Fn(usize) -> 
 pub(super) fn scales(
     keys: &Keys<'_>,
     family: Family,
-    (layers, hidden, heads): (usize, usize, usize),
+    layers: usize,
+    hidden: usize,
+    heads: usize,
 ) -> Result<Scales, ConfigError> {
     let granite = matches!(family, Family::Granite | Family::GraniteMoe);
     let factor = |suffix: &str| -> Result<f32, ConfigError> {

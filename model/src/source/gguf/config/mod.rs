@@ -38,7 +38,7 @@ pub(super) fn model_config(
     let num_layers = check_layers(states::layers(&keys, family)?)?;
     let context = keys.required_size("context_length")?;
     let norm_key = "attention.layer_norm_rms_epsilon";
-    let rope = rope::rope(&keys, family, (head_dim, context), &facts.rope)?;
+    let rope = rope::rope(&keys, family, head_dim, context, &facts.rope)?;
     let experts = experts::experts(&keys, family)?;
     let (feed_forward, ffn_size) = match experts {
         Some(_) if states::has_states(family) => {
@@ -65,7 +65,7 @@ pub(super) fn model_config(
         norm_eps: required(&keys.key(norm_key), keys.positive(norm_key)?)? as f32,
         activation: families::activation(family),
         learned_positions: None,
-        layers: families::layers(&keys, family, num_layers, (&rope, feed_forward))?,
+        layers: families::layers(&keys, family, num_layers, &rope, feed_forward)?,
         experts,
         delta: states::delta(&keys, family)?,
         output_gate: states::has_states(family),
@@ -76,7 +76,7 @@ pub(super) fn model_config(
         qk_norm: families::qk_norm(family),
         post_norms: family == Family::Gemma3,
         sinks: family == Family::GptOss,
-        scales: families::scales(&keys, family, (num_layers, hidden_size, num_heads))?,
+        scales: families::scales(&keys, family, num_layers, hidden_size, num_heads)?,
         bos_token_id: tokens::token_id(metadata, "tokenizer.ggml.bos_token_id", vocab_size)?,
         eos_token_ids: tokens::eos_token_ids(metadata, vocab_size)?,
     };

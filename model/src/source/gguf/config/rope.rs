@@ -25,7 +25,8 @@ const ROPE_FACTOR_TOLERANCE: f32 = 1e-3;
 pub(super) fn rope(
     keys: &Keys<'_>,
     family: Family,
-    (head_dim, context): (usize, usize),
+    head_dim: usize,
+    context: usize,
     factors: &RopeFactors,
 ) -> Result<Rope, ConfigError> {
     let theta = keys.positive("rope.freq_base")?.unwrap_or(10_000.0);
@@ -33,7 +34,7 @@ pub(super) fn rope(
     let dim = rotary_dim.unwrap_or(head_dim);
     let scaling = match (&factors.long, &factors.short, &factors.all) {
         (None, None, None) => scaling_of_keys(keys, family, context)?,
-        (Some(long), Some(short), None) => longrope(keys, (dim, context), long, short)?,
+        (Some(long), Some(short), None) => longrope(keys, dim, context, long, short)?,
         (None, None, Some(all)) => {
             let scaling = scaling_of_keys(keys, family, context)?;
             if scaling != RopeScaling::None {
@@ -132,7 +133,8 @@ fn yarn(keys: &Keys<'_>, family: Family, context: usize) -> Result<RopeScaling, 
 
 fn longrope(
     keys: &Keys<'_>,
-    (dim, context): (usize, usize),
+    dim: usize,
+    context: usize,
     long: &[f32],
     short: &[f32],
 ) -> Result<RopeScaling, ConfigError> {
