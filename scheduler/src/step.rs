@@ -109,7 +109,7 @@ pub fn next_step(sequences: &mut [Sequence], step: &StepLimits, mut emit: impl F
         if max_rows == 0 {
             continue;
         }
-        let fitting_rows = rows_in_time(step, target_ns, (rows, positions), one.computed, max_rows);
+        let fitting_rows = rows_in_time(step, target_ns, rows, positions, one.computed, max_rows);
         let count =
             if is_first { fitting_rows.max(max_rows.min(PROMPT_ROWS_MIN)) } else { fitting_rows };
         if count == 0 {
@@ -129,7 +129,8 @@ pub fn next_step(sequences: &mut [Sequence], step: &StepLimits, mut emit: impl F
 fn rows_in_time(
     step: &StepLimits,
     target_ns: u64,
-    (rows, positions): (u32, u64),
+    rows: u32,
+    positions: u64,
     computed: u32,
     max_rows: u32,
 ) -> u32 {

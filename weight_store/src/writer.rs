@@ -70,7 +70,7 @@ impl Writer {
             parent.subdirectory(name, FOLDER_MODE)
         });
         let partial = partial.map_err(|error| StageError::from_io("create", &folder, error))?;
-        let (journal, record) = open_journal((&partial, &folder), &target)?;
+        let (journal, record) = open_journal(&partial, &folder, &target)?;
         let flags = OFlags::RDWR | OFlags::CREATE;
         let blocks = partial.open_file(BLOCKS, flags, PUBLIC_MODE);
         let blocks =
@@ -286,7 +286,8 @@ fn plan_checksum(identity: &Identity, blobs: &[BlobSize]) -> Checksum {
 }
 
 fn open_journal(
-    (partial, folder): (&Directory, &Path),
+    partial: &Directory,
+    folder: &Path,
     target: &Path,
 ) -> Result<(Journal, Option<JournalRecord>), StageError> {
     Journal::open(partial, folder).map_err(|error| match error {

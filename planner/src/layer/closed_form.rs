@@ -114,7 +114,7 @@ impl TableTimes {
     }
 
     /// Eq. 6, for all batches.
-    pub(crate) fn cpu(&self, (start, end): (usize, usize)) -> Ps {
+    pub(crate) fn cpu(&self, start: usize, end: usize) -> Ps {
         let outside = self.ops[..start].iter().chain(&self.ops[end..]);
         let one: Ps = outside.map(|op| op.cpu).sum();
         let saved = match &self.fused {
@@ -125,7 +125,7 @@ impl TableTimes {
     }
 
     /// Eq. 14 without weights from NVMe; eq. 7 for one batch.
-    pub(crate) fn h2d(&self, (start, end): (usize, usize), compressed: bool) -> Ps {
+    pub(crate) fn h2d(&self, start: usize, end: usize, compressed: bool) -> Ps {
         let inside = &self.ops[start..end];
         let all: Ps = inside.iter().map(|op| op.transfer(compressed)).sum();
         let kv: Ps = inside.iter().filter(|op| op.kv).map(|op| op.transfer(compressed)).sum();
@@ -155,8 +155,8 @@ impl TableTimes {
         let first = decompressed().next().map(|index| self.ops[index].transfer(*compressed));
         let all: Ps = decompressed().map(|index| self.decompressions(index, *compressed)).sum();
         LatencyTerms {
-            cpu: self.cpu(*interval),
-            h2d: self.h2d(*interval, *compressed).saturating_sub(from_nvme),
+            cpu: self.cpu(interval.0, interval.1),
+            h2d: self.h2d(interval.0, interval.1, *compressed).saturating_sub(from_nvme),
             dc: compressed.then_some(all + first.unwrap_or_default()),
             s2d: (!nvme.is_empty()).then(|| nvme.iter().map(|op| self.ops[*op].s2d).sum()),
         }

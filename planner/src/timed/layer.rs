@@ -75,7 +75,7 @@ impl TableLayer {
     }
 
     /// Returns an interval of the table's rows as an interval of the layer's list.
-    pub(super) fn interval(&self, (start, end): (usize, usize)) -> (usize, usize) {
+    pub(super) fn interval(&self, start: usize, end: usize) -> (usize, usize) {
         if start == end {
             return (0, 0);
         }

@@ -103,7 +103,7 @@ fn plan(
 ) -> Result<Plan, CompileError> {
     let max_context = gen_len + 1;
     let config = config(layer, layers, max_context as usize);
-    let (start, end) = layer.interval(candidate.interval);
+    let (start, end) = layer.interval(candidate.interval.0, candidate.interval.1);
     let policy = match end - start {
         0 => Policy::CpuOnly,
         count if count == layer.entries.len() => Policy::GpuOnly,

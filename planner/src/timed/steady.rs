@@ -104,9 +104,9 @@ impl WindowMedians {
     /// Computes the medians, or `None` without windows.
     fn from_windows(plan: &Plan, spans: &[Span], windows: &[(u64, u64)]) -> Option<WindowMedians> {
         let (mut each, mut overlaps, mut outside) = (Vec::new(), Vec::new(), Vec::new());
-        for &window in windows {
-            let usage = LaneUsage::from_spans(&clip_spans(spans, window), &plan.topology);
-            let total_ns = window.1.saturating_sub(window.0);
+        for &(start_ns, end_ns) in windows {
+            let usage = LaneUsage::from_spans(&clip_spans(spans, start_ns, end_ns), &plan.topology);
+            let total_ns = end_ns.saturating_sub(start_ns);
             each.push(total_ns as f64 / 1e6);
             if usage.h2d_busy_ns > 0 {
                 overlaps.push(usage.h2d_and_cpu_ns as f64 / usage.h2d_busy_ns as f64);
@@ -152,11 +152,11 @@ fn layer_ends(plan: &Plan, spans: &[Span], layers: usize) -> Option<Vec<Vec<u64>
     ends.iter().flatten().all(|end| *end > 0).then_some(ends)
 }
 
-/// Returns the parts of the spans within a window.
-fn clip_spans(spans: &[Span], (start, end): (u64, u64)) -> Vec<Span> {
+/// Returns the parts of the spans from `start_ns` to `end_ns`.
+fn clip_spans(spans: &[Span], start_ns: u64, end_ns: u64) -> Vec<Span> {
     let cut = |span: &Span| Span {
-        start_ns: span.start_ns.max(start),
-        end_ns: span.end_ns.min(end),
+        start_ns: span.start_ns.max(start_ns),
+        end_ns: span.end_ns.min(end_ns),
         ..*span
     };
     spans.iter().map(cut).filter(|span| span.start_ns < span.end_ns).collect()

@@ -18,8 +18,14 @@ use crate::key::ProfiledWork;
 use crate::profile::{Profile, WorkMeasurement};
 
 /// Range of rates that a description permits.
-const GBPS_RANGE: (f64, f64) = (0.01, 50_000.0);
-const TFLOPS_RANGE: (f64, f64) = (0.001, 50_000.0);
+#[derive(Clone, Copy)]
+struct RateRange {
+    min: f64,
+    max: f64,
+}
+
+const GBPS_RANGE: RateRange = RateRange { min: 0.01, max: 50_000.0 };
+const TFLOPS_RANGE: RateRange = RateRange { min: 0.001, max: 50_000.0 };
 
 /// Rates of one device.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -142,7 +148,7 @@ impl MeasuredPoints<'_> {
             self.alone_on(lane).filter_map(|one| self.attention(one, four_bit)).collect()
         };
         let linear = (rate(per_byte, GBPS_RANGE), rate(per_flop * 1e3, TFLOPS_RANGE));
-        let plain = fitted(attention(false)).unwrap_or((GBPS_RANGE.1, TFLOPS_RANGE.1));
+        let plain = fitted(attention(false)).unwrap_or((GBPS_RANGE.max, TFLOPS_RANGE.max));
         let four_linear =
             fitted(self.alone_on(lane).filter_map(|one| self.linear(one, true)).collect());
         let four = fitted(attention(true));
@@ -240,7 +246,8 @@ impl MeasuredPoints<'_> {
             };
             (bytes, time_ns) = (bytes + copied, time_ns + one.time.mean_ns);
         }
-        (bytes > 0.0 && time_ns > 0.0).then(|| (bytes / time_ns).clamp(GBPS_RANGE.0, GBPS_RANGE.1))
+        (bytes > 0.0 && time_ns > 0.0)
+            .then(|| (bytes / time_ns).clamp(GBPS_RANGE.min, GBPS_RANGE.max))
     }
 
     fn decompress(&self) -> Option<DecompressRates> {
@@ -269,13 +276,13 @@ impl MeasuredPoints<'_> {
         };
         let (cpu, link) = (LaneId::CPU_COMPUTE, LaneId::H2D_WEIGHTS);
         let both = linear_gbps * concurrent_rate(cpu, link) + h2d_gbps * concurrent_rate(link, cpu);
-        both.max(linear_gbps).max(h2d_gbps).clamp(GBPS_RANGE.0, GBPS_RANGE.1)
+        both.max(linear_gbps).max(h2d_gbps).clamp(GBPS_RANGE.min, GBPS_RANGE.max)
     }
 }
 
 /// Returns the rate for a time per unit, limited to what a description permits.
-fn rate(each_ns: f64, (min, max): (f64, f64)) -> f64 {
-    if each_ns > 0.0 { (1.0 / each_ns).clamp(min, max) } else { max }
+fn rate(each_ns: f64, range: RateRange) -> f64 {
+    if each_ns > 0.0 { (1.0 / each_ns).clamp(range.min, range.max) } else { range.max }
 }
 
 #[cfg(test)]

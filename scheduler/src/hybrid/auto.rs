@@ -27,7 +27,7 @@ pub(super) fn auto<C: LayerCosts>(
     for schedule in Schedule::ALL.into_iter().filter(may_run) {
         let iteration = schedule.run(queues, limits, costs, decisions);
         let useful_rate =
-            useful_work_per_ms(&iteration, (queues, limits.deferred_rows), decisions, costs);
+            useful_work_per_ms(&iteration, queues, limits.deferred_rows, decisions, costs);
         if useful_rate >= best.0 * TIE_RATIO {
             best = (useful_rate.max(best.0), schedule);
         }
@@ -77,7 +77,8 @@ impl Schedule {
 /// adds to one. A deferred row counts as a layer's share of a token.
 fn useful_work_per_ms(
     iteration: &Iteration,
-    (queues, deferred_rows): (&Queues<'_>, DeferredRows),
+    queues: &Queues<'_>,
+    deferred_rows: DeferredRows,
     decisions: &[HostDecision],
     costs: &impl LayerCosts,
 ) -> f64 {

@@ -86,7 +86,7 @@ impl Cubin {
     }
 
     /// Returns true if a device of this compute capability can run it.
-    pub(crate) fn runs_on(&self, (major, minor): (i32, i32)) -> bool {
+    pub(crate) fn runs_on(&self, major: i32, minor: i32) -> bool {
         self.capability.0 == major && self.capability.1 <= minor
     }
 }

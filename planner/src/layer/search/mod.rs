@@ -131,7 +131,7 @@ fn finalists(
     let mut rooms: Vec<(Ps, bool, (usize, usize))> = cases
         .iter()
         .flat_map(|case| intervals.iter().map(move |interval| (*case, *interval)))
-        .map(|(case, interval)| (costs.cpu(interval), case, interval))
+        .map(|(case, (start, end))| (costs.cpu(start, end), case, (start, end)))
         .collect();
     // The most promising come first, so that the bound prunes early.
     rooms.sort_unstable();

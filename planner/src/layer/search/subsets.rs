@@ -68,14 +68,14 @@ pub(super) fn best(
         end,
         compressed,
         nvme,
-        cpu: costs.cpu(interval),
+        cpu: costs.cpu(start, end),
         rest: vec![RemainingBounds::default(); end - start + 1],
         nvme_weights: Vec::new(),
         best: None,
         limit: limit.filter(|_| walk == SearchMethod::BranchAndBound),
     };
     walker.sum_up();
-    let h2d = costs.h2d(interval, compressed);
+    let h2d = costs.h2d(start, end, compressed);
     walker.visit(start, PartialChoice { h2d, s2d: Ps::ZERO, dc: Ps::ZERO, first: None });
     walker.best
 }

@@ -136,7 +136,8 @@ extern "C" fn cuFileBufDeregister(base: usize) -> Status {
 /// Checks a read, and returns its descriptor, address and size.
 fn begin(
     handle: usize,
-    (base, to_bytes): (usize, i64),
+    base: usize,
+    to_bytes: i64,
     size_bytes: usize,
 ) -> Result<(c_int, usize, usize), u32> {
     let mut state = enter_open("cuFileRead")?;
@@ -167,7 +168,7 @@ unsafe extern "C" fn cuFileRead(
         unsafe { *errno_place() = errno.raw_os_error() };
         -1
     };
-    let (number, address, size_bytes) = match begin(handle, (base.addr(), to_bytes), size_bytes) {
+    let (number, address, size_bytes) = match begin(handle, base.addr(), to_bytes, size_bytes) {
         Ok(read) => read,
         Err(code) if code < CODES_FROM => {
             return failed(Errno::from_raw_os_error(code.cast_signed()));

@@ -37,8 +37,8 @@ unsafe fn read_image(image: *const c_char) -> Result<Vec<Entry>, u32> {
         let cubin = Cubin::read(image).ok_or(code::INVALID_IMAGE)?;
         let (major, minor) = cubin.capability;
         log(&format!("note: cubin {major}.{minor}"));
-        let device = (settings().capability / 10, settings().capability % 10);
-        return if cubin.runs_on(device) { Ok(cubin.entries) } else { Err(code::NO_BINARY) };
+        let (major, minor) = (settings().capability / 10, settings().capability % 10);
+        return if cubin.runs_on(major, minor) { Ok(cubin.entries) } else { Err(code::NO_BINARY) };
     }
     let text = text.to_str().map_err(|_| code::INVALID_PTX)?;
     log("note: PTX");
