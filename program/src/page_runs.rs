@@ -31,7 +31,7 @@ impl PageRuns {
         let layers = 0..config.num_layers as u16;
         let caches = layers.flat_map(|layer| [Kv::K, Kv::V].map(|kv| (layer, kv)));
         let cache = |(layer, kv)| {
-            let buffer = appended(plan, (layer, kv, batch))?;
+            let buffer = appended(plan, layer, kv, batch)?;
             let memory = plan.buffer(buffer).segment.memory;
             let is_host = plan.topology.memory_kind(memory) == Some(MemoryKind::Dram);
             is_host.then_some(buffer)
@@ -62,7 +62,7 @@ impl PageRuns {
 }
 
 /// Returns the buffer to which a cache's rows are appended.
-fn appended(plan: &Plan, (layer, kv, batch): (u16, Kv, u16)) -> Option<BufferId> {
+fn appended(plan: &Plan, layer: u16, kv: Kv, batch: u16) -> Option<BufferId> {
     let lists = plan.programs.iter().flat_map(|program| &program.lanes);
     lists.flat_map(|list| &list.instructions).find_map(|instruction| match instruction {
         Instruction::Append(append)

@@ -57,7 +57,8 @@ pub fn weight_ranges(
     config: &ModelConfig,
     dtype: Dtype,
     format: WeightFormat,
-    (op, piece): (Op, Chunk),
+    op: Op,
+    piece: Chunk,
 ) -> [Range<usize>; 2] {
     let rows = columns(config, op, piece);
     let Some(shape) = op.weights(config) else { panic!("{op:?} has no weights") };
@@ -91,10 +92,10 @@ mod tests {
                 let layout = op.weights(&config).expect("weights").layout(Dtype::Bf16, format);
                 let (mut matrix, mut bias) = (0, layout.vector_offsets[0]);
                 for index in 0..8 {
-                    let piece = (op, Chunk { index, of: 8 });
-                    let [rows, biases] = weight_ranges(&config, Dtype::Bf16, format, piece);
-                    assert_eq!((rows.start, biases.start), (matrix, bias), "{piece:?}");
-                    assert!(rows.start % 64 == 0 && biases.start % 64 == 0, "{piece:?}");
+                    let piece = Chunk { index, of: 8 };
+                    let [rows, biases] = weight_ranges(&config, Dtype::Bf16, format, op, piece);
+                    assert_eq!((rows.start, biases.start), (matrix, bias), "{op:?} {piece:?}");
+                    assert!(rows.start % 64 == 0 && biases.start % 64 == 0, "{op:?} {piece:?}");
                     (matrix, bias) = (rows.end, biases.end);
                 }
                 assert_eq!(matrix, layout.matrix_bytes);

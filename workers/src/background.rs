@@ -39,9 +39,9 @@ pub(crate) struct BackgroundTasks {
     pub(crate) prefixes: Option<PrefixTransfers>,
 }
 
-/// Name and body of a background thread, which runs until the given number of lanes have ended.
-pub(crate) type BackgroundThread =
-    (&'static str, Box<dyn FnOnce(&Channel, (&Timeline, u32)) + Send>);
+/// Name and body of a background thread, which runs until the given number of lanes have ended, as
+/// counted by a timeline.
+pub(crate) type BackgroundThread = (&'static str, Box<dyn FnOnce(&Channel, &Timeline, u32) + Send>);
 
 /// Order for the thread that compiles grammars.
 enum GrammarOrder {
@@ -85,7 +85,7 @@ impl BackgroundTasks {
         let mut threads: Vec<BackgroundThread> = Vec::new();
         let grammars = grammars.map(|compiler| {
             let (orders, received) = mpsc::channel();
-            let compile = move |channel: &Channel, _: (&Timeline, u32)| {
+            let compile = move |channel: &Channel, _: &Timeline, _| {
                 yield_to_steps();
                 compile_grammars(compiler, &received, channel);
             };
@@ -94,8 +94,9 @@ impl BackgroundTasks {
         });
         let buffer = Vec::with_capacity(MESSAGE_BYTES_MAX);
         let message_loop = MessageLoop { grammars, copies, transfers, buffer };
-        let run =
-            move |channel: &Channel, lanes: (&Timeline, u32)| message_loop.run(channel, lanes);
+        let run = move |channel: &Channel, ended: &Timeline, lanes| {
+            message_loop.run(channel, ended, lanes);
+        };
         threads.push(("errands", Box::new(run)));
         Ok(threads)
     }
@@ -126,7 +127,7 @@ fn compile_grammars(
 impl MessageLoop {
     /// Handles messages of the coordinator until `lanes` lanes have ended, counted by `ended`, or
     /// the channel is closed.
-    fn run(mut self, channel: &Channel, (ended, lanes): (&Timeline, u32)) {
+    fn run(mut self, channel: &Channel, ended: &Timeline, lanes: u32) {
         while ended.value() < lanes {
             if let Some((transfers, directory)) = &self.transfers {
                 transfers.expire(directory);
@@ -144,7 +145,7 @@ impl MessageLoop {
                 }
                 ToWorker::ForgetGrammar { number } => self.order(GrammarOrder::Forget { number }),
                 ToWorker::CopyPage { number, batch, from, to, positions } => {
-                    let copy = |copies: &PageCopies| copies.copy(batch, (from, to), positions);
+                    let copy = |copies: &PageCopies| copies.copy(batch, from, to, positions);
                     self.copies.iter().for_each(copy);
                     let _ = send_short(channel, &FromWorker::PageCopied { number });
                 }

@@ -32,7 +32,8 @@ use crate::skew::{Moments, Skew};
 pub fn calibrate(
     plan: &Plan,
     mappings: &[(SegmentId, Arc<Mapping>)],
-    (variant, pool): (Variant, &PoolOptions),
+    variant: Variant,
+    pool: &PoolOptions,
     text: &[u32],
 ) -> Result<Skew, WorkerError> {
     let calibration_plan =

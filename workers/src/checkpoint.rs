@@ -41,7 +41,8 @@ impl LaneCheckpoint {
     /// Publishes that the lane begins a stage of a group. Allocates nothing.
     pub(crate) fn begin_stage(
         &self,
-        (group, index): (u32, usize),
+        group: u32,
+        index: usize,
         bases: &[u32],
         steps_base: u32,
         begun: u32,

@@ -115,7 +115,8 @@ pub fn describe_position(plan: &Plan, lane: LaneId, at: Position) -> String {
 impl LaneError {
     pub(crate) fn from_wait(
         error: &WaitError,
-        (waiting, awaited): (&str, &str),
+        waiting: &str,
+        awaited: &str,
         place: impl FnOnce() -> String,
         limit_s: u64,
     ) -> LaneError {

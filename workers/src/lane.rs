@@ -210,7 +210,7 @@ impl LaneRunner {
             let Some(stage) = stage_at(index) else { break };
             let program = &plan.programs[stage.program as usize];
             if let Some(checkpoint) = &self.setup.checkpoint {
-                checkpoint.begin_stage((group, index), &self.bases, self.steps_base, begun);
+                checkpoint.begin_stage(group, index, &self.bases, self.steps_base, begun);
             }
             while steps < stage.steps {
                 if begun >= 2 {
@@ -405,7 +405,7 @@ impl LaneRunner {
             WaitSubject::Tokens => "the sampled tokens",
             WaitSubject::Lanes => "the other lanes",
         };
-        LaneError::from_wait(error, (plan.lane_name(lane), awaited), place, limit.as_secs())
+        LaneError::from_wait(error, plan.lane_name(lane), awaited, place, limit.as_secs())
     }
 
     fn advance_bases(&mut self, program: ProgramId, steps: u32) {

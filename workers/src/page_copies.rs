@@ -42,7 +42,7 @@ impl PageCopies {
     }
 
     /// Copies the first positions of a page of a batch to another page. Allocates nothing.
-    pub(crate) fn copy(&self, batch: u16, (from, to): (u32, u32), positions: u32) {
+    pub(crate) fn copy(&self, batch: u16, from: u32, to: u32, positions: u32) {
         let Some(runs) = self.runs.get(usize::from(batch)).filter(|_| from != to) else { return };
         // The positions of a run are consecutive.
         let size_bytes = runs.size_bytes / self.page_positions * positions as usize;

@@ -40,7 +40,8 @@ fn first_partial(plan: &Plan, view: &View, cache: BufferId) -> usize {
 
 /// Returns the operands of selection over the keys in a cache of a layer.
 pub(crate) fn partial_operands<'a>(
-    (plan, view): (&Plan, &'a View),
+    plan: &Plan,
+    view: &'a View,
     skew: &'a Skew,
     layer: usize,
     cache: BufferId,
@@ -57,10 +58,12 @@ pub(crate) fn partial_operands<'a>(
 /// Writes the partial key of a fresh key into a cache and returns the number of bytes written. The
 /// key itself starts at element `to` of the cache.
 pub(crate) fn append<T: Element>(
-    (plan, view): (&Plan, &View),
+    plan: &Plan,
+    view: &View,
     skew: &[f32],
     key: &[T],
-    (cache, to): (BufferId, usize),
+    cache: BufferId,
+    to: usize,
 ) -> usize {
     let columns = columns(plan);
     let place = to / plan.config.head_dim * columns;

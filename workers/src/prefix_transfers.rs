@@ -28,7 +28,8 @@ impl PrefixTransfers {
     /// Returns a value that reads and writes pages of `view` according to `transfers`.
     pub(crate) fn new(
         config: PrefixStoreConfig,
-        (view, runs): (View, Vec<PageRuns>),
+        view: View,
+        runs: Vec<PageRuns>,
         transfers: Arc<PageTransferQueue>,
     ) -> PrefixTransfers {
         PrefixTransfers { config, store: None, view, runs, transfers }

@@ -113,7 +113,7 @@ impl WorkerRuntime<'_> {
             for (name, task) in background_threads {
                 let body = move || {
                     arrived.signal();
-                    task(channel, (ended, count));
+                    task(channel, ended, count);
                 };
                 let builder = std::thread::Builder::new().name(name.to_owned());
                 let builder = builder.stack_size(BACKGROUND_STACK_BYTES);
@@ -132,7 +132,7 @@ impl WorkerRuntime<'_> {
             alloc_counter::arm();
             gate.signal();
             if !watchdogs.is_empty() {
-                self.watch((watchdogs, silence_max), (ended, count), culprit);
+                self.watch(watchdogs, silence_max, ended, count, culprit);
             }
             sent
         })?;
@@ -182,8 +182,10 @@ impl WorkerRuntime<'_> {
     /// since the thread that waits for it cannot be woken.
     fn watch(
         &self,
-        (pulses, limit): (&[Arc<ReadWatchdog>], Duration),
-        (ended, lanes): (&Timeline, u32),
+        pulses: &[Arc<ReadWatchdog>],
+        limit: Duration,
+        ended: &Timeline,
+        lanes: u32,
         culprit: LaneId,
     ) {
         while let Err(WaitError::TimedOut { .. }) =

@@ -107,7 +107,8 @@ pub(crate) unsafe fn lane_executor(
     plan: &Arc<Plan>,
     memories: &Arc<Memories>,
     control: &Control,
-    (options, skew): (&LaneOptions, Option<&Arc<Skew>>),
+    options: &LaneOptions,
+    skew: Option<&Arc<Skew>>,
 ) -> Result<Box<dyn LaneExecutor>, WorkerError> {
     // SAFETY: one view per lane; it executes its lane's list in order, waits included, and the plan
     // is valid (contract of this function).
@@ -134,8 +135,8 @@ pub(crate) fn skew(
     memories: &Memories,
     options: &LaneOptions,
 ) -> Result<Option<Arc<Skew>>, WorkerError> {
-    let by = (options.variant, &options.pool);
-    let find = || calibrate(plan, memories.mappings(), by, &options.select_text);
+    let LaneOptions { variant, pool, select_text, .. } = options;
+    let find = || calibrate(plan, memories.mappings(), *variant, pool, select_text);
     let found = plan.map.kv_select.is_some().then(find).transpose()?;
     Ok(found.map(Arc::new))
 }
@@ -159,9 +160,9 @@ pub unsafe fn build_lanes(
     let skew = skew(plan, memories, options)?;
     worker_lanes
         .map(|lane| {
-            let of_lane = (options, skew.as_ref());
+            let skew = skew.as_ref();
             // SAFETY: the contract of this function.
-            let executor = unsafe { lane_executor(lane, plan, memories, control, of_lane) }?;
+            let executor = unsafe { lane_executor(lane, plan, memories, control, options, skew) }?;
             let trace = Some(trace.writer(lane.index())?);
             let setup = LaneSetup {
                 link_bytes_per_s: options.link_bytes_per_s,
@@ -185,7 +186,8 @@ pub unsafe fn build_lanes(
 pub(crate) unsafe fn build_storage_lanes(
     context: LaneBuildContext<'_>,
     memories: &Arc<Memories>,
-    (store, device): (&StagedBlobs, Option<&Arc<Device>>),
+    store: &StagedBlobs,
+    device: Option<&Arc<Device>>,
     options: &LaneOptions,
 ) -> Result<(WorkerLanes, String), WorkerError> {
     let direct = device.map(DirectDevice::open).transpose()?;
@@ -200,7 +202,7 @@ pub(crate) unsafe fn build_storage_lanes(
         // plan is valid; lanes run only once all are built (contract of this function).
         let executor = unsafe {
             let view = View::new(Arc::clone(memories));
-            StorageLane::new(lane, (plan, control), view, (store, &watchdog), direct.as_ref())
+            StorageLane::new(lane, plan, control, view, store, &watchdog, direct.as_ref())
         }?;
         lanes.watchdogs.push(watchdog);
         let is_own = plan.topology.lane(lane).worker == worker;
@@ -215,8 +217,8 @@ pub(crate) unsafe fn build_storage_lanes(
             lanes.runners.push(LaneRunner::new(setup, executor));
         } else {
             let runner = LaneRunner::new(setup, executor);
-            let shared = (control.clone(), trace.clone());
-            lanes.standbys.push(Standby::new(worker, runner, Arc::clone(&checkpoint), shared));
+            let (checkpoint, trace) = (Arc::clone(&checkpoint), trace.clone());
+            lanes.standbys.push(Standby::new(worker, runner, checkpoint, control.clone(), trace));
         }
     }
     Ok((lanes, description))
@@ -254,7 +256,8 @@ pub fn build_timed_lanes(
 pub unsafe fn build_device_lanes(
     context: LaneBuildContext<'_>,
     lanes: Vec<LaneId>,
-    (device, memories): (&Arc<Device>, &Arc<Memories>),
+    device: &Arc<Device>,
+    memories: &Arc<Memories>,
     options: &LaneOptions,
 ) -> Result<Vec<LaneRunner>, WorkerError> {
     let LaneBuildContext { plan, control, trace, .. } = context;

@@ -47,7 +47,8 @@ impl Standby {
         worker: WorkerId,
         runner: LaneRunner,
         checkpoint: Arc<LaneCheckpoint>,
-        (control, trace): (Control, TraceSegment),
+        control: Control,
+        trace: TraceSegment,
     ) -> Standby {
         Standby { worker, runner, checkpoint, trace, control }
     }

@@ -118,9 +118,11 @@ impl StorageLane {
     /// No lane runs before all are built.
     pub unsafe fn new(
         lane: LaneId,
-        (plan, control): (&Arc<Plan>, &Control),
+        plan: &Arc<Plan>,
+        control: &Control,
         view: View,
-        (store, watchdog): (&StagedBlobs, &Arc<ReadWatchdog>),
+        store: &StagedBlobs,
+        watchdog: &Arc<ReadWatchdog>,
         direct: Option<&Arc<DirectDevice>>,
     ) -> Result<StorageLane, WorkerError> {
         let storages = plan.topology.storages();

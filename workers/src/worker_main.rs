@@ -187,7 +187,8 @@ fn background_tasks(
     let prefixes = match (&setup.prompts, &copies) {
         (Some(at), Some(copies)) => {
             let orders = PageTransferQueue::new().map_err(WorkerError::Thread)?;
-            Some(PrefixTransfers::new(at.clone(), copies.pages(), Arc::new(orders)))
+            let (view, runs) = copies.pages();
+            Some(PrefixTransfers::new(at.clone(), view, runs, Arc::new(orders)))
         }
         _ => None,
     };
@@ -266,7 +267,7 @@ impl WorkerRuntime<'_> {
         };
         let memories = Arc::new(Memories::new(&setup.plan, mappings)?);
         self.set_state(WorkerState::Load);
-        let store = self.load(&setup, (&memories, cuda.as_deref()), variant, open)?;
+        let store = self.load(&setup, &memories, cuda.as_deref(), variant, open)?;
         populate(&setup, &memories)?;
         let (grammars, compiler) = take_grammars(&mut setup);
         let background = background_tasks(&setup, compiler, &memories)?;
@@ -288,13 +289,14 @@ impl WorkerRuntime<'_> {
                 let lanes = device_lanes(&plan.topology, self.id, setup.cuda);
                 // SAFETY: as below.
                 let lanes =
-                    unsafe { build_device_lanes(context, lanes, (device, &memories), &options) }?;
+                    unsafe { build_device_lanes(context, lanes, device, &memories, &options) }?;
                 (own_lanes(lanes), described.as_deref().unwrap_or_default())
             }
             (None, device, Some(store)) => {
-                let from = (store, device.as_ref());
+                let device = device.as_ref();
                 // SAFETY: as below; the coordinator hands a lane over once its worker has ended.
-                let built = unsafe { build_storage_lanes(context, &memories, from, &options) }?;
+                let built =
+                    unsafe { build_storage_lanes(context, &memories, store, device, &options) }?;
                 description = built.1;
                 (built.0, description.as_str())
             }
@@ -421,7 +423,8 @@ impl WorkerRuntime<'_> {
     fn load(
         &self,
         setup: &WorkerSetup,
-        (memories, cuda): (&Arc<Memories>, Option<&Device>),
+        memories: &Arc<Memories>,
+        cuda: Option<&Device>,
         variant: Variant,
         open: &OpenWeights,
     ) -> Result<Option<StagedBlobs>, WorkerError> {

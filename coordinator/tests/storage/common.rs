@@ -172,8 +172,8 @@ impl TestStagings {
                 let size_bytes = encoded.size_bytes(*weights);
                 let mut buffer = AlignedBuffer::new(size_bytes);
                 let bytes = &mut buffer.bytes_mut()[..size_bytes];
-                let how = (Variant::best(), 1);
-                encoded.blob(*weights, source.as_ref(), how, bytes).expect("a weight");
+                let variant = Variant::best();
+                encoded.blob(*weights, source.as_ref(), variant, 1, bytes).expect("a weight");
                 writer.write(index, bytes).expect("it is written");
             }
             let staged = writer.finish().expect("it is whole");

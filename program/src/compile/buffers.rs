@@ -270,7 +270,7 @@ impl<'a> Buffers<'a> {
 
     /// Returns the size of a slot through which an operation's weights pass, large enough for every
     /// layer: as streamed, or as multiplied if `wide`.
-    fn slot_bytes(&self, op: Op, (layer_slot, slots): (u16, u16), wide: bool) -> usize {
+    fn slot_bytes(&self, op: Op, layer_slot: u16, slots: u16, wide: bool) -> usize {
         let bytes = |layer: Option<u16>| {
             let weights = Weights::of(op, layer);
             if wide { self.sizes.wide_bytes(weights) } else { self.sizes.weights_bytes(weights) }
@@ -309,19 +309,19 @@ impl<'a> Buffers<'a> {
                 (segment, self.value_bytes(program, value))
             }
             ProgramBuffer::WeightSlot { op, layer_slot } => {
-                let bytes = self.slot_bytes(op, (layer_slot, self.map.weight_slots), false);
+                let bytes = self.slot_bytes(op, layer_slot, self.map.weight_slots, false);
                 match self.map.direct_reads {
                     true => (arena, self.whole_pages(arena, bytes)),
                     false => (arena, bytes),
                 }
             }
             ProgramBuffer::WideSlot { op, layer_slot } => {
-                (arena, self.slot_bytes(op, (layer_slot, self.map.weight_slots), true))
+                (arena, self.slot_bytes(op, layer_slot, self.map.weight_slots, true))
             }
             ProgramBuffer::PositionsSlot => (arena, self.sizes.weights_bytes(Weights::Positions)),
             ProgramBuffer::ReadSlot { op } => {
                 let host = self.routes.segment(ComputeDevice::Cpu, Holds::Weights);
-                let bytes = self.slot_bytes(op, (0, 1), false);
+                let bytes = self.slot_bytes(op, 0, 1, false);
                 (host, self.whole_pages(host, bytes))
             }
             ProgramBuffer::KvSlot { of, .. } => (arena, self.sizes.largest_cache_bytes(of)),

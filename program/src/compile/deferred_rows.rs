@@ -46,7 +46,8 @@ impl Emitter<'_, '_> {
         self.append_fresh(&Entry { stream: entry.stream - 1, ..*entry });
         for value in [Value::Hidden, Value::Attended] {
             let to = self.joined(entry, value);
-            self.copy_lagging(entry, value, (region(self, value), to), ComputeDevice::Gpu);
+            let from = region(self, value);
+            self.copy_lagging(entry, value, from, to, ComputeDevice::Gpu);
         }
         self.mark_joined(entry, Value::Attended);
     }
@@ -63,14 +64,15 @@ impl Emitter<'_, '_> {
         let buffer = self.buffers.kept(value);
         let to = Region { buffer, chunk: Some(self.kept_part(entry)) };
         let from = self.joined(entry, value);
-        self.copy_lagging(entry, value, (from, to), ComputeDevice::Cpu);
+        self.copy_lagging(entry, value, from, to, ComputeDevice::Cpu);
     }
 
     fn copy_lagging(
         &mut self,
         entry: &Entry,
         value: Value,
-        (from, to): (Region, Region),
+        from: Region,
+        to: Region,
         device: ComputeDevice,
     ) {
         let copy = Copy {

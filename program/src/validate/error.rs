@@ -10,7 +10,11 @@ use crate::topology::{LaneId, Topology, TopologyError};
 use super::describe::describe;
 
 /// Sources of names in errors: the machine's lanes and the model's operations.
-pub(super) type Names<'a> = (&'a Topology, Family);
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Names<'a> {
+    pub(super) topology: &'a Topology,
+    pub(super) family: Family,
+}
 
 /// A lane with its name, for errors.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -66,12 +70,15 @@ pub struct Site {
 impl Site {
     /// Returns the site of an instruction in a program, lane and step.
     pub(super) fn new(
-        (program, lane, index, step): (NamedProgram, LaneId, usize, u32),
+        program: NamedProgram,
+        lane: LaneId,
+        index: usize,
+        step: u32,
         instruction: &Instruction,
-        (topology, family): Names<'_>,
+        names: Names<'_>,
     ) -> Site {
-        let what = describe(instruction, family, topology).into_boxed_str();
-        let lane = NamedLane::new(topology, lane);
+        let what = describe(instruction, names.family, names.topology).into_boxed_str();
+        let lane = NamedLane::new(names.topology, lane);
         Site { program, lane, instruction: index, step, what }
     }
 }

@@ -88,7 +88,7 @@ pub struct ProgramProof {
 /// The first violation, with the instructions concerned.
 pub fn validate(plan: &Plan) -> Result<Proof, ValidateError> {
     shape::check_plan(plan)?;
-    let names = (&plan.topology, plan.config.family);
+    let names = Names { topology: &plan.topology, family: plan.config.family };
     let proven = plan.programs.iter().map(|program| prove_order(program, &plan.buffers, names));
     let (orders, programs): (Vec<_>, Vec<_>) =
         proven.collect::<Result<Vec<_>, _>>()?.into_iter().unzip();
@@ -109,7 +109,8 @@ pub fn validate_program(
 ) -> Result<ProgramProof, ValidateError> {
     topology.check()?;
     shape::check_program(program, buffers, topology, config)?;
-    Ok(prove_order(program, buffers, (topology, config.family))?.1)
+    let names = Names { topology, family: config.family };
+    Ok(prove_order(program, buffers, names)?.1)
 }
 
 fn prove_order<'a>(

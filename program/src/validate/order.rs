@@ -58,8 +58,8 @@ impl Order<'_> {
 
     pub(super) fn site(&self, event: &Event<'_>) -> Site {
         let program = NamedProgram::new(self.program);
-        let place = (program, event.lane, event.index, event.step);
-        Site::new(place, event.instruction, self.names)
+        let Event { lane, index, step, instruction, .. } = *event;
+        Site::new(program, lane, index, step, instruction, self.names)
     }
 }
 
@@ -90,7 +90,7 @@ pub(super) fn run<'a>(
     steps: u32,
     names: Names<'a>,
 ) -> Result<Order<'a>, ValidateError> {
-    let lanes = names.0.lanes.len();
+    let lanes = names.topology.lanes.len();
     let mut cursors: Vec<Cursor<'_>> = program
         .lanes
         .iter()
@@ -199,8 +199,8 @@ fn blocked(
     let needed = signals_needed(wait, signals_per_step, cursor.step);
     let lane = cursor.program.lane;
     Some(Blocked {
-        site: Site::new((program, lane, cursor.index, cursor.step), instruction, names),
-        waits_for: NamedLane::new(names.0, wait.lane),
+        site: Site::new(program, lane, cursor.index, cursor.step, instruction, names),
+        waits_for: NamedLane::new(names.topology, wait.lane),
         needed: u32::try_from(needed).unwrap_or(0),
         given: other.map_or(0, |other| other.signals.len() as u32),
     })

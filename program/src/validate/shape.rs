@@ -16,7 +16,7 @@ use crate::plan::{Buffer, Plan};
 use crate::sizes::READ_ALIGN_BYTES;
 use crate::topology::{SegmentId, Topology};
 
-use super::error::{NamedLane, NamedProgram, Site, ValidateError};
+use super::error::{NamedLane, NamedProgram, Names, Site, ValidateError};
 use super::parts::{normal, operands};
 use super::{kv_owner, reach};
 
@@ -81,9 +81,8 @@ pub(super) fn check_program(
     }
     for LaneProgram { lane, instructions, .. } in &program.lanes {
         for (index, instruction) in instructions.iter().enumerate() {
-            let site = || {
-                Site::new((named_program, *lane, index, 0), instruction, (topology, config.family))
-            };
+            let names = Names { topology, family: config.family };
+            let site = || Site::new(named_program, *lane, index, 0, instruction, names);
             let malformed = |problem: String| ValidateError::Malformed {
                 site: site(),
                 problem: problem.into_boxed_str(),

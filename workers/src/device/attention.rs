@@ -19,8 +19,8 @@ impl ComputeContext<'_> {
     /// Enqueues the operation and returns the number of bytes of cached K and V that it reads.
     pub(super) fn attention(&mut self, compute: &Compute) -> Result<u64, CudaError> {
         let kind = kind_of(&self.plan.config, compute.at);
-        let key = (self.program, compute.at, kind, compute.chunk);
-        let (units, cached) = self.uploads.units(self.device, self.stream, self.table, key)?;
+        let context = self.upload_context();
+        let (units, cached) = self.uploads.units(context, compute.at, kind, compute.chunk)?;
         if units.count == 0 {
             return Ok(0);
         }

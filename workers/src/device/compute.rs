@@ -16,7 +16,7 @@ use program::weights::Weights;
 
 use super::open::Device;
 use super::scratch::kind_of;
-use super::uploads::Uploads;
+use super::uploads::{UploadContext, Uploads};
 use crate::execute::{SWIGLU_ALPHA, SWIGLU_LIMIT};
 use crate::lane_executor::WorkAmount;
 use crate::shared::table::StepTable;
@@ -32,7 +32,13 @@ pub(super) struct ComputeContext<'a> {
     pub(super) uploads: &'a mut Uploads,
 }
 
-impl ComputeContext<'_> {
+impl<'a> ComputeContext<'a> {
+    /// Returns the context in which the instruction uploads its lists.
+    pub(super) fn upload_context(&self) -> UploadContext<'a> {
+        let ComputeContext { device, stream, table, program, .. } = *self;
+        UploadContext { device, stream, table, program }
+    }
+
     /// Enqueues the operation. `Sample` does not run on the device.
     pub(super) fn run(&mut self, compute: &Compute) -> Result<WorkAmount, CudaError> {
         let (found, rows) = row_counts(self.table, self.program, compute.at);
@@ -116,8 +122,8 @@ impl ComputeContext<'_> {
         let (config, dtype) = (&self.plan.config, self.plan.shape.dtype);
         let picks = compute.op == Op::FinalNorm;
         let (row_index, input_rows) = if picks {
-            let at = (self.program, compute.at);
-            let lists = self.uploads.rows(config, self.device, self.stream, self.table, at)?;
+            let context = self.upload_context();
+            let lists = self.uploads.rows(config, context, compute.at)?;
             (lists.last_rows, row_counts(self.table, self.program, compute.at).1)
         } else {
             (0, rows)
@@ -221,7 +227,7 @@ impl ComputeContext<'_> {
         let (rows, n, k) = (rows as u32, n as u32, k as u32);
         self.multiply(compute, &DeviceLinear { rows, n, k, x, weight, bias, out })?;
         if matches!(compute.op, Op::Q | Op::K) {
-            self.norm_heads(compute, (rows, n), to)?;
+            self.norm_heads(compute, rows, n, to)?;
             self.rotate(compute, rows, to)?;
         }
         Ok(())
@@ -231,7 +237,8 @@ impl ComputeContext<'_> {
     fn norm_heads(
         &self,
         compute: &Compute,
-        (rows, n): (u32, u32),
+        rows: u32,
+        n: u32,
         to: DeviceAddress,
     ) -> Result<(), CudaError> {
         let (config, dtype) = (&self.plan.config, self.plan.shape.dtype);
@@ -248,8 +255,8 @@ impl ComputeContext<'_> {
     /// Rotates q or k if the layer does.
     fn rotate(&mut self, compute: &Compute, rows: u32, to: DeviceAddress) -> Result<(), CudaError> {
         let (config, dtype) = (&self.plan.config, self.plan.shape.dtype);
-        let at = (self.program, compute.at);
-        let lists = self.uploads.rows(config, self.device, self.stream, self.table, at)?;
+        let context = self.upload_context();
+        let lists = self.uploads.rows(config, context, compute.at)?;
         let (kind, list) = (kind_of(config, compute.at), lists.positions);
         let frequencies = self.device.scratch_address(self.device.scratch().frequencies);
         let Some(tables) = lists.list.tables(config, kind, list, frequencies) else {

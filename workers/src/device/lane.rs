@@ -157,8 +157,8 @@ impl DeviceLane {
         let logits = unsafe {
             std::slice::from_raw_parts(sampling.logits.base().cast::<f32>(), rows * vocab)
         };
-        let found = (&*self.plan, &self.view, &self.table);
-        sampling.state.sample(found, run.program, compute, logits);
+        let (plan, view, table) = (&*self.plan, &self.view, &self.table);
+        sampling.state.sample(plan, view, table, run.program, compute, logits);
         Ok(())
     }
 

@@ -65,16 +65,17 @@ impl Device {
         let arena =
             Arena::allocate(&context, Scratch::new(&plan.device_work(), cuda.blas).end_bytes)?;
         let module = code::load(&context, on_compile)?;
-        let mut device = Device::from_arena(plan, context, arena, (cuda, control));
+        let mut device = Device::from_arena(plan, context, arena, cuda, control);
         if cuda.blas && !shapes(&plan.device_work()).is_empty() {
-            let range = (device.arena.base(), device.arena.size_bytes());
+            let (arena, size_bytes) = (device.arena.base(), device.arena.size_bytes());
             let [sums, workspace, weight] =
                 device.scratch.blas.map(|range| device.scratch_address(range));
             let scratch = ProductScratch { sums, workspace, weight };
             // SAFETY: needed to try the products. The arena was just made, so it has no other user,
             // and the scratch is within it.
-            device.products =
-                unsafe { Products::open(&device.context, &plan.device_work(), range, scratch) }?;
+            device.products = unsafe {
+                Products::open(&device.context, &plan.device_work(), arena, size_bytes, scratch)
+            }?;
         }
         for name in kernel_names(cuda_kernels::PTX) {
             device.kernels.insert(name, module.kernel(name)?);
@@ -98,7 +99,7 @@ impl Device {
     ) -> Result<Device, CudaError> {
         let context = Context::open(&Driver::open()?, cuda.index)?;
         let arena = Arena::open(&context, IpcHandle(exported.handle), exported.size_bytes)?;
-        let mut device = Device::from_arena(plan, context, arena, (cuda, control));
+        let mut device = Device::from_arena(plan, context, arena, cuda, control);
         if !cuda.waits_on_host {
             device.register_control()?;
         }
@@ -109,7 +110,8 @@ impl Device {
         plan: &Plan,
         context: Context,
         arena: Arena,
-        (cuda, control): (CudaConfig, &Control),
+        cuda: CudaConfig,
+        control: &Control,
     ) -> Device {
         Device {
             buffer_addresses: BufferAddresses::new(plan, arena.base(), arena.size_bytes()),

@@ -102,7 +102,8 @@ impl Products {
     pub(super) unsafe fn open(
         context: &Context,
         work: &DeviceWork<'_>,
-        (arena, size_bytes): (DeviceAddress, u64),
+        arena: DeviceAddress,
+        size_bytes: u64,
         scratch: ProductScratch,
     ) -> Result<Option<Products>, CudaError> {
         let Some(blas) = Blas::open(context) else { return Ok(None) };

@@ -79,7 +79,8 @@ impl RowList {
     pub(super) fn write_tables(
         &self,
         config: &ModelConfig,
-        (index, of): (usize, SequenceRows),
+        index: usize,
+        sequence: SequenceRows,
         length: SequenceLength,
         words: &mut [u32],
     ) {
@@ -90,7 +91,7 @@ impl RowList {
             let (first, has_own_tables) =
                 (self.kind_at(config, kind), has_table_per_sequence(rope));
             let table = if has_own_tables { index as u32 } else { rope.frequency_class(length) };
-            words[first + of.row0..][..of.item.rows].fill(table);
+            words[first + sequence.row0..][..sequence.item.rows].fill(table);
             if has_own_tables {
                 let half = half(config, rope);
                 let to = &mut words[first + self.rows + index * half..][..half];

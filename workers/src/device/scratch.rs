@@ -56,7 +56,8 @@ impl Key {
     /// Returns the key of the units of an append; if sequences have single rows, the append uses
     /// the units of attention.
     pub(super) fn appended(
-        (program, rows): (ProgramId, Rows),
+        program: ProgramId,
+        rows: Rows,
         at: At,
         kind: usize,
         chunk: Chunk,
@@ -237,7 +238,8 @@ fn keys(work: &DeviceWork<'_>) -> Vec<Key> {
                 }
                 Instruction::Append(append) => {
                     keys.push(Key::appended(
-                        (program, shape.rows),
+                        program,
+                        shape.rows,
                         append.at,
                         kind(append.at),
                         append.chunk,

@@ -11,7 +11,7 @@ use program::weights::Weights;
 use super::depth::Marks;
 use super::open::Device;
 use super::scratch::{attention_shape, kind_of};
-use super::uploads::Uploads;
+use super::uploads::{UploadContext, Uploads};
 use crate::execute::copy_spans;
 use crate::lane_executor::WorkAmount;
 use crate::memory::View;
@@ -81,8 +81,8 @@ impl TransferContext<'_> {
     ) -> Result<WorkAmount, CudaError> {
         let TransferContext { plan, device, stream, table, program, .. } = *self;
         let kind = kind_of(&plan.config, instruction.at);
-        let key = (program, instruction.at, kind, instruction.chunk);
-        let units = uploads.appended(device, stream, table, key)?;
+        let context = UploadContext { device, stream, table, program };
+        let units = uploads.appended(context, instruction.at, kind, instruction.chunk)?;
         let (shape, dtype) = (attention_shape(&plan.config, kind), plan.shape.dtype);
         let address =
             |id| device.buffer_addresses().address(id, 0, device.buffer_addresses().size_bytes(id));

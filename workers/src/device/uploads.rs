@@ -20,6 +20,15 @@ use super::scratch::{Key, Range};
 use crate::shared::table::StepTable;
 use crate::work_items::{SequenceRows, appended_units, logits_rows, sequences, units};
 
+/// Destination of an instruction's lists, and the steps of the program from which they are made.
+#[derive(Clone, Copy)]
+pub(super) struct UploadContext<'a> {
+    pub(super) device: &'a Device,
+    pub(super) stream: &'a Stream,
+    pub(super) table: &'a StepTable,
+    pub(super) program: ProgramId,
+}
+
 /// Rows of an instruction on the device.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct UploadedRows {
@@ -89,11 +98,10 @@ impl Uploads {
     pub(super) fn rows(
         &mut self,
         config: &ModelConfig,
-        device: &Device,
-        stream: &Stream,
-        table: &StepTable,
-        (program, at): (ProgramId, At),
+        context: UploadContext<'_>,
+        at: At,
     ) -> Result<UploadedRows, CudaError> {
+        let UploadContext { device, stream, table, program } = context;
         let slot = self.slots.get_mut(&Key::rows(program, at));
         let Some(slot) = slot else { panic!("rows of {at:?} have no slot") };
         let list = RowList::new(table.program(program));
@@ -107,7 +115,7 @@ impl Uploads {
                     *to = position;
                 }
                 let length = table.length(batch, item.slot);
-                list.write_tables(config, (index, sequence), length, staged);
+                list.write_tables(config, index, sequence, length, staged);
             }
             let with_logits = logits_rows(table, program, at);
             for (to, found) in staged[list.last_rows_at()..].iter_mut().zip(with_logits) {
@@ -125,11 +133,12 @@ impl Uploads {
     /// positions of all of them.
     pub(super) fn units(
         &mut self,
-        device: &Device,
-        stream: &Stream,
-        table: &StepTable,
-        (program, at, kind, chunk): (ProgramId, At, usize, Option<Chunk>),
+        context: UploadContext<'_>,
+        at: At,
+        kind: usize,
+        chunk: Option<Chunk>,
     ) -> Result<(DeviceAttentionUnits, u64), CudaError> {
+        let UploadContext { device, stream, table, program } = context;
         let listed = || units(table, program, at, chunk);
         self.listed(device, stream, Key::units(program, at, kind, chunk), listed)
     }
@@ -137,16 +146,17 @@ impl Uploads {
     /// Returns the units whose fresh rows an append takes.
     pub(super) fn appended(
         &mut self,
-        device: &Device,
-        stream: &Stream,
-        table: &StepTable,
-        (program, at, kind, chunk): (ProgramId, At, usize, Chunk),
+        context: UploadContext<'_>,
+        at: At,
+        kind: usize,
+        chunk: Chunk,
     ) -> Result<DeviceAttentionUnits, CudaError> {
+        let UploadContext { device, stream, table, program } = context;
         let listed = || appended_units(table, program, at, chunk);
         let found = self.listed(
             device,
             stream,
-            Key::appended((program, table.program(program).rows), at, kind, chunk),
+            Key::appended(program, table.program(program).rows, at, kind, chunk),
             listed,
         );
         found.map(|(units, _)| units)

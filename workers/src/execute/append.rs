@@ -88,7 +88,7 @@ fn append_partial_keys<T: Element>(from: AppendContext<'_>, append: &Append) -> 
     append_spans(table, program, append, |from, to| {
         let skew = skew.head(layer, kv_heads, from / head_dim % kv_heads);
         let key = view.read::<T>(append.from.buffer, from * size_of::<T>(), head_dim);
-        bytes += partial_keys::append((plan, view), skew, key, (append.to.buffer, to));
+        bytes += partial_keys::append(plan, view, skew, key, append.to.buffer, to);
     });
     bytes
 }

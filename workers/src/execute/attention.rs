@@ -21,7 +21,9 @@ use crate::work_items;
 /// Runs the operation and returns the number of bytes of cached K and V read. Lists the units in
 /// `units` and their pages in `pages`.
 pub(super) fn run<T: Element>(
-    (kernels, units, pages): (&Kernels, &mut Vec<AttentionUnit>, &mut Vec<u32>),
+    kernels: &Kernels,
+    units: &mut Vec<AttentionUnit>,
+    pages: &mut Vec<u32>,
     operands: &Operands<'_>,
     compute: &Compute,
     count: usize,

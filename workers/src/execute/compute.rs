@@ -143,18 +143,15 @@ impl ComputeState {
             }
             op if op.updates_state() => {
                 let Self { kernels, states, .. } = self;
-                delta::run::<T>((kernels, states), &operands, compute, rows)
+                delta::run::<T>(kernels, states, &operands, compute, rows)
             }
             op if op.is_attention() => {
                 let Self { kernels, units, pages, selection, .. } = self;
                 match selection {
                     Some(selection) => sparse_attention::run::<T>(
-                        (kernels, selection),
-                        (units, pages),
-                        &operands,
-                        (compute, rows),
+                        kernels, selection, units, pages, &operands, compute, rows,
                     ),
-                    None => attention::run::<T>((kernels, units, pages), &operands, compute, rows),
+                    None => attention::run::<T>(kernels, units, pages, &operands, compute, rows),
                 }
             }
             _ => {
@@ -171,7 +168,9 @@ impl ComputeState {
     /// Samples from logits that a device has computed.
     pub(crate) fn sample(
         &mut self,
-        (plan, view, table): (&Plan, &View, &StepTable),
+        plan: &Plan,
+        view: &View,
+        table: &StepTable,
         program: ProgramId,
         compute: &Compute,
         logits: &[f32],

@@ -28,7 +28,7 @@ pub fn copy_spans(
     let (found, rows) = row_counts(table, program, copy.at);
     match copy.moved {
         Moved::Weights(op) => {
-            weight_spans(plan, (op, copy), weight_bytes, each);
+            weight_spans(plan, op, copy, weight_bytes, each);
             return 0;
         }
         Moved::Cache(_) => {
@@ -53,10 +53,10 @@ pub fn copy_spans(
             }
         }
         Moved::Deferred(value) => {
-            return kv_owner::deferred_spans(plan, table, (program, copy), value, each);
+            return kv_owner::deferred_spans(plan, table, program, copy, value, each);
         }
         Moved::Value(value) if table.has_owners() && copy.chunk.is_some() => {
-            return kv_owner::value_spans(plan, table, (program, copy), value, each);
+            return kv_owner::value_spans(plan, table, program, copy, value, each);
         }
         Moved::Value(Value::Attended) if copy.chunk.is_some() => {
             let units = table.chunk_units(usize::from(copy.at.batch), copy.chunk);
@@ -79,7 +79,7 @@ pub fn copy_spans(
                 Value::LastNormed | Value::Logits => found,
                 _ => rows,
             };
-            row_spans((moved, elements * value.element_bytes(dtype)), copy.chunk, each);
+            row_spans(moved, elements * value.element_bytes(dtype), copy.chunk, each);
             return moved;
         }
     }
@@ -89,7 +89,8 @@ pub fn copy_spans(
 /// Calls `each` for a whole blob, or for the ranges of it that a piece of the linear reads.
 fn weight_spans(
     plan: &Plan,
-    (op, copy): (Op, &Copy),
+    op: Op,
+    copy: &Copy,
     weight_bytes: usize,
     mut each: impl FnMut(CopySpan),
 ) {
@@ -98,18 +99,14 @@ fn weight_spans(
         return;
     };
     let format = plan.map.weight_formats.of(&plan.config, Weights::of(op, copy.at.layer));
-    let ranges = weight_ranges(&plan.config, plan.shape.dtype, format, (op, piece));
+    let ranges = weight_ranges(&plan.config, plan.shape.dtype, format, op, piece);
     for range in ranges.into_iter().filter(|range| !range.is_empty()) {
         each(CopySpan::at(range.start, range.len()));
     }
 }
 
 /// Calls `each` for whole rows, or for the columns that a piece of a linear writes.
-fn row_spans(
-    (rows, row_bytes): (usize, usize),
-    chunk: Option<Chunk>,
-    mut each: impl FnMut(CopySpan),
-) {
+fn row_spans(rows: usize, row_bytes: usize, chunk: Option<Chunk>, mut each: impl FnMut(CopySpan)) {
     let Some(part) = chunk.filter(|part| part.of > 1) else {
         each(CopySpan::at(0, rows * row_bytes));
         return;

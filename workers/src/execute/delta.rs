@@ -12,7 +12,8 @@ use crate::work_items::{SequenceRows, sequences};
 /// Runs the operation and returns the number of bytes of states read. Lists its sequences in
 /// `list`.
 pub(super) fn run<T: Element>(
-    (kernels, list): (&Kernels, &mut Vec<StateRows>),
+    kernels: &Kernels,
+    list: &mut Vec<StateRows>,
     operands: &Operands<'_>,
     compute: &Compute,
     rows: usize,

@@ -105,7 +105,7 @@ fn score<T: Element>(
     rows: usize,
 ) {
     let x = operands.rows::<T>(compute.inputs[0], Value::Normed1, rows);
-    linear::multiply(kernels, operands, compute, (rows, x), LinearOut::StoreF32(logits));
+    linear::multiply(kernels, operands, compute, rows, x, LinearOut::StoreF32(logits));
 }
 
 /// Runs `ExpertGate`, `ExpertUp` or `ExpertDown`.

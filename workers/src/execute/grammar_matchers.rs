@@ -83,8 +83,10 @@ impl GrammarMatchers {
     pub(super) fn ensure_matcher(
         &mut self,
         row: usize,
-        (batch, slot): (usize, usize),
-        (arrival, form): (u32, usize),
+        batch: usize,
+        slot: usize,
+        arrival: u32,
+        grammar: usize,
         is_first: bool,
     ) -> bool {
         debug_assert!((row + 1) * self.mask_words <= self.masks.len(), "row {row}");
@@ -94,9 +96,9 @@ impl GrammarMatchers {
             return false;
         }
         let matcher = match &mut self.source {
-            MatcherSource::Preloaded(compiled) => compiled.start_matcher(form),
+            MatcherSource::Preloaded(compiled) => compiled.start_matcher(grammar),
             MatcherSource::Dynamic(ready) => {
-                ready.begin(form as u32 + 1).expect("a form that is ready")
+                ready.begin(grammar as u32 + 1).expect("a form that is ready")
             }
         };
         self.matchers[place] = Some(SlotMatcher { arrival, matcher });
@@ -105,7 +107,7 @@ impl GrammarMatchers {
 
     /// Computes the mask of a row whose answer follows a grammar. Returns false, without a mask, if
     /// every token can follow.
-    pub(super) fn compute_mask(&mut self, row: usize, (batch, slot): (usize, usize)) -> bool {
+    pub(super) fn compute_mask(&mut self, row: usize, batch: usize, slot: usize) -> bool {
         let words = self.mask_words;
         let slot_matcher = self.matchers[batch * self.batch_size + slot].as_mut();
         slot_matcher.filter(|on| !on.matcher.is_unconstrained()).is_some_and(|on| {
@@ -115,7 +117,7 @@ impl GrammarMatchers {
     }
 
     /// Advances a slot's answer by a token.
-    pub(super) fn accept_token(&mut self, (batch, slot): (usize, usize), token: u32) {
+    pub(super) fn accept_token(&mut self, batch: usize, slot: usize, token: u32) {
         if let Some(on) = &mut self.matchers[batch * self.batch_size + slot] {
             on.matcher.accept_token(token);
         }

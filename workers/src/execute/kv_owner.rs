@@ -14,7 +14,8 @@ use crate::work_items::{deferred_rows, sequences};
 pub(super) fn value_spans(
     plan: &Plan,
     table: &StepTable,
-    (program, copy): (ProgramId, &Copy),
+    program: ProgramId,
+    copy: &Copy,
     value: Value,
     mut each: impl FnMut(CopySpan),
 ) -> usize {
@@ -48,7 +49,8 @@ pub(super) fn value_spans(
 pub(super) fn deferred_spans(
     plan: &Plan,
     table: &StepTable,
-    (program, copy): (ProgramId, &Copy),
+    program: ProgramId,
+    copy: &Copy,
     value: Value,
     mut each: impl FnMut(CopySpan),
 ) -> usize {

@@ -28,10 +28,10 @@ pub(super) fn run<T: Element>(
     let config = &operands.plan.config;
     let x = operands.rows::<T>(compute.inputs[0], compute.op.reads(config)[0], rows);
     if let Some(piece) = compute.chunk.filter(|piece| piece.of > 1) {
-        multiply_piece(kernels, operands, compute, piece, (rows, x));
+        multiply_piece(kernels, operands, compute, piece, rows, x);
         return;
     }
-    multiply(kernels, operands, compute, (rows, x), output::<T>(operands, compute, rows));
+    multiply(kernels, operands, compute, rows, x, output::<T>(operands, compute, rows));
     if let (Op::Q | Op::K, Some(norm)) = (compute.op, config.qk_norm) {
         let heads = match norm {
             QkNorm::PerHead => operands.matrix_shape(compute).0 / config.head_dim,
@@ -48,7 +48,8 @@ pub(super) fn multiply<T: Element>(
     kernels: &Kernels,
     operands: &Operands<'_>,
     compute: &Compute,
-    (rows, x): (usize, &[T]),
+    rows: usize,
+    x: &[T],
     out: LinearOut<'_, T>,
 ) {
     let (n, k) = operands.matrix_shape(compute);
@@ -72,13 +73,14 @@ fn multiply_piece<T: Element>(
     operands: &Operands<'_>,
     compute: &Compute,
     piece: Chunk,
-    (rows, x): (usize, &[T]),
+    rows: usize,
+    x: &[T],
 ) {
     let (config, dtype) = (&operands.plan.config, operands.plan.shape.dtype);
     let (n, k) = operands.matrix_shape(compute);
     let columns = pieces::columns(config, compute.op, piece);
     let format = operands.format(compute);
-    let [matrix, biases] = pieces::weight_ranges(config, dtype, format, (compute.op, piece));
+    let [matrix, biases] = pieces::weight_ranges(config, dtype, format, compute.op, piece);
     let (view, blob) = (operands.view, compute.weights[0].buffer);
     let weight = match format {
         WeightFormat::Plain => {

@@ -30,7 +30,8 @@ impl Changes {
     pub(super) fn add(
         &mut self,
         table: &StepTable,
-        (batch, slot): (usize, usize),
+        batch: usize,
+        slot: usize,
         vocab: usize,
         eos: &[u32],
     ) -> (u32, u32) {
@@ -40,7 +41,7 @@ impl Changes {
         let generated = field(Field::Generated);
         let is_too_short = generated < field(Field::MinTokens);
         if penalties != Penalties::NONE {
-            self.count(table, (batch, slot), vocab, penalties.repetition != 1.0);
+            self.count(table, batch, slot, vocab, penalties.repetition != 1.0);
             for token in self.tokens.drain(..) {
                 let times = std::mem::take(&mut self.occurrences[token as usize]) & !IN_PROMPT;
                 if !(is_too_short && eos.contains(&token)) {
@@ -58,7 +59,8 @@ impl Changes {
     fn count(
         &mut self,
         table: &StepTable,
-        (batch, slot): (usize, usize),
+        batch: usize,
+        slot: usize,
         vocab: usize,
         with_prompt: bool,
     ) {

@@ -93,7 +93,7 @@ pub(super) fn sample_batch(
         record(table, program, at, eos, |row, _| tokens[row]);
         return;
     }
-    record_step(table, (program, at), eos, |row, _| tokens[row]);
+    record_step(table, program, at, eos, |row, _| tokens[row]);
     if !table.has_owners() {
         list_step(table, usize::from(at.batch), sequences);
     } else if at.stream + 1 == table.program(program).streams {
@@ -147,7 +147,7 @@ impl SampleState {
         changes.clear();
         let vocab = logits.len().checked_div(draws.len()).unwrap_or(0);
         for (draw, found) in draws.iter_mut().zip(rows.all()).filter(|(_, found)| found.is_drawn) {
-            draw.changes = changes.add(rows.table, (batch, found.item.slot), vocab, eos);
+            draw.changes = changes.add(rows.table, batch, found.item.slot, vocab, eos);
         }
         tokens.clear();
         tokens.resize(draws.len(), 0);
@@ -156,14 +156,14 @@ impl SampleState {
             let begin = rows.grammar_rows().filter(|(_, slot, _)| first(*slot));
             grammar_matchers.prepare(begin.map(|(_, _, grammar)| grammar), scratch.len());
             for (row, slot, grammar) in rows.grammar_rows() {
-                let answer = (rows.field(slot, Field::Arrival), grammar);
-                if grammar_matchers.ensure_matcher(row, (batch, slot), answer, first(slot)) {
+                let (arrival, is_first) = (rows.field(slot, Field::Arrival), first(slot));
+                if grammar_matchers.ensure_matcher(row, batch, slot, arrival, grammar, is_first) {
                     // The answer began elsewhere: replay its tokens.
                     let generated = 0..rows.field(slot, Field::Generated) as usize;
                     let tokens = generated.map(|place| rows.table.output(batch, slot, place));
-                    tokens.for_each(|token| grammar_matchers.accept_token((batch, slot), token));
+                    tokens.for_each(|token| grammar_matchers.accept_token(batch, slot, token));
                 }
-                draws[row].masked = grammar_matchers.compute_mask(row, (batch, slot));
+                draws[row].masked = grammar_matchers.compute_mask(row, batch, slot);
             }
         }
         let masks = grammar_matchers.as_ref().map_or(&[][..], GrammarMatchers::masks);
@@ -178,7 +178,7 @@ impl SampleState {
         }
         if let Some(grammar_matchers) = grammar_matchers {
             for (row, slot, _) in rows.grammar_rows().filter(|(row, ..)| tokens[*row] != NO_TOKEN) {
-                grammar_matchers.accept_token((batch, slot), tokens[row]);
+                grammar_matchers.accept_token(batch, slot, tokens[row]);
             }
         }
     }
@@ -274,7 +274,8 @@ fn drawn_rows(
 /// Writes the results of a step of a serving run, without listing the next one.
 fn record_step(
     table: &StepTable,
-    (program, at): (ProgramId, At),
+    program: ProgramId,
+    at: At,
     eos: &[u32],
     mut draw: impl FnMut(usize, usize) -> u32,
 ) {
@@ -291,10 +292,11 @@ fn record_step(
 /// lists the following iteration.
 pub(crate) fn record_iteration(
     table: &StepTable,
-    (program, at): (ProgramId, At),
+    program: ProgramId,
+    at: At,
     planner: &mut IterationPlanner,
 ) {
-    record_step(table, (program, at), &[], |_, _| 0);
+    record_step(table, program, at, &[], |_, _| 0);
     if at.stream + 1 == table.program(program).streams {
         planner.list(table);
     }

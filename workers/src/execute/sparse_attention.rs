@@ -15,10 +15,13 @@ use crate::work_items;
 /// Runs the operation and returns the number of bytes of cached keys, values and partial keys read.
 /// Lists the units in `units` and their pages in `pages`.
 pub(super) fn run<T: Element>(
-    (kernels, selection): (&Kernels, &mut Selection),
-    (units, pages): (&mut Vec<AttentionUnit>, &mut Vec<u32>),
+    kernels: &Kernels,
+    selection: &mut Selection,
+    units: &mut Vec<AttentionUnit>,
+    pages: &mut Vec<u32>,
     operands: &Operands<'_>,
-    (compute, count): (&Compute, usize),
+    compute: &Compute,
+    count: usize,
 ) -> u64 {
     let Operands { plan, view, table, program, .. } = *operands;
     let shape = &shape(&plan.config, compute);
@@ -55,7 +58,7 @@ pub(super) fn run<T: Element>(
         let layer = compute.at.layer.map_or(0, usize::from);
         let keys = compute.caches.first().map(|region| region.buffer);
         let Some(keys) = keys else { panic!("attention reads caches") };
-        let partial = partial_operands((plan, view), skew, layer, keys);
+        let partial = partial_operands(plan, view, skew, layer, keys);
         let out = attended::<T>(operands, compute, count);
         let units = AttentionUnits { units, pages };
         let fresh_and_cached =

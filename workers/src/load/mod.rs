@@ -98,7 +98,8 @@ impl BlobFormat<'_> {
         self,
         weights: Weights,
         source: &dyn WeightSource,
-        (variant, threads): (Variant, usize),
+        variant: Variant,
+        threads: usize,
         out: &mut [u8],
     ) -> Result<(), LoadError> {
         assert_eq!(out.len(), self.size_bytes(weights), "the length of a blob");

@@ -162,7 +162,7 @@ pub(super) fn sequence(table: &StepTable, batch: usize, slot: usize) -> Sequence
     let samples_token = draws_tokens(table, batch, slot);
     let num_tokens = prompt + field(Field::Generated) - u32::from(!samples_token);
     let (num_tokens, samples_token) = match table.selects_positions() {
-        true => next_selection_end((prompt, computed), num_tokens, samples_token),
+        true => next_selection_end(prompt, computed, num_tokens, samples_token),
         false => (num_tokens, samples_token),
     };
     Sequence {
@@ -181,7 +181,7 @@ pub(super) fn sequence(table: &StepTable, batch: usize, slot: usize) -> Sequence
 /// they attend to, and true if the next token is drawn from the last of them. Computes either the
 /// prompt or a single new token, so that the row of a new token is the same as when a token was
 /// first drawn from it, even if the sequence has returned its caches since.
-fn next_selection_end((prompt, computed): (u32, u32), known: u32, draws: bool) -> (u32, bool) {
+fn next_selection_end(prompt: u32, computed: u32, known: u32, draws: bool) -> (u32, bool) {
     let end = if computed < prompt { prompt } else { computed + 1 };
     (known.min(end), draws && known <= end)
 }

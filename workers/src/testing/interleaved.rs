@@ -101,9 +101,8 @@ impl Interleaved {
             let memories = prepared.memories(plan.topology.lane(lane).worker)?;
             // SAFETY: an instruction is the only user of memory while it is executed, since all are
             // executed by one thread and none keeps a slice.
-            let executor = unsafe {
-                lane_executor(lane, plan, &memories, control, (&options, skew.as_ref()))
-            }?;
+            let executor =
+                unsafe { lane_executor(lane, plan, &memories, control, &options, skew.as_ref()) }?;
             let last_sample = plan.programs.iter().map(|program| {
                 let list = program.lane(lane)?;
                 list.instructions.iter().rposition(|other| sample(other).is_some())

@@ -104,7 +104,7 @@ impl LaneExecutor for TimedLane {
             && compute.op == Op::Sample
         {
             match self.table.has_owners() {
-                true => sample::record_iteration(&self.table, (program, at), &mut self.planner),
+                true => sample::record_iteration(&self.table, program, at, &mut self.planner),
                 false => sample::record(&self.table, program, at, &[], |_, _| 0),
             }
         }

@@ -62,7 +62,7 @@ pub(crate) fn stage(
         }
         let size_bytes = blobs[index].size_bytes as usize;
         let bytes = &mut buffer.bytes_mut()[..size_bytes];
-        weights.encoded().blob(all[index], source.as_ref(), (variant, threads), bytes)?;
+        weights.encoded().blob(all[index], source.as_ref(), variant, threads, bytes)?;
         let bytes = &*bytes;
         // All drives write concurrently.
         std::thread::scope(|scope| {

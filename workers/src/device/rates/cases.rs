@@ -64,14 +64,18 @@ pub(super) fn cases(memory: &CaseMemory) -> Vec<Case> {
     for (n, k) in MATRICES {
         for format in [None, Some(Grouped::W4)] {
             let rows = DECODE_ROWS.into_iter().chain([PREFILL_ROWS]);
-            cases.extend(rows.map(|rows| linear_case(memory, rows, (n, k), format)));
+            cases.extend(rows.map(|rows| linear_case(memory, rows, n, k, format)));
         }
-        cases.push(decompress_case(memory, (n, k)));
+        cases.push(decompress_case(memory, n, k));
     }
     for shape in HEADS {
         for four in [false, true] {
-            cases.extend(DECODE.map(|size| attention_case(memory, shape, size, four, true)));
-            cases.extend(PREFILL.map(|size| attention_case(memory, shape, size, four, false)));
+            cases.extend(DECODE.map(|(sequences, positions)| {
+                attention_case(memory, shape, sequences, positions, four, true)
+            }));
+            cases.extend(PREFILL.map(|(sequences, positions)| {
+                attention_case(memory, shape, sequences, positions, four, false)
+            }));
         }
     }
     cases
@@ -86,12 +90,7 @@ fn ring_addresses(memory: &CaseMemory, size_bytes: u64) -> impl Iterator<Item = 
     (0..count).map(move |index| ring + index * size_bytes)
 }
 
-fn linear_case(
-    memory: &CaseMemory,
-    rows: u32,
-    (n, k): (u32, u32),
-    format: Option<Grouped>,
-) -> Case {
+fn linear_case(memory: &CaseMemory, rows: u32, n: u32, k: u32, format: Option<Grouped>) -> Case {
     let size_bytes = match format {
         None => u64::from(n) * u64::from(k) * 2,
         Some(format) => format.size_bytes(n as usize, k as usize) as u64,
@@ -114,7 +113,7 @@ fn linear_case(
     }
 }
 
-fn decompress_case(memory: &CaseMemory, (n, k): (u32, u32)) -> Case {
+fn decompress_case(memory: &CaseMemory, n: u32, k: u32) -> Case {
     let size_bytes = Grouped::W4.size_bytes(n as usize, k as usize) as u64;
     let plain_bytes = u64::from(n) * u64::from(k) * 2;
     let out = memory.ring + RING_BYTES / 2;
@@ -157,7 +156,8 @@ fn units_of(
 fn attention_case(
     memory: &CaseMemory,
     shape: DeviceAttentionShape,
-    (sequences, positions): (u32, u32),
+    sequences: u32,
+    positions: u32,
     four: bool,
     decode: bool,
 ) -> Case {
