@@ -65,7 +65,7 @@ impl Writer {
     }
 
     /// Adds a matrix of random blocks, whose scales lead to values of about `0.5 / sqrt(k)`.
-    fn matrix(&mut self, name: &str, (n, k): (usize, usize), stored: StoredType) {
+    fn matrix(&mut self, name: &str, n: usize, k: usize, stored: StoredType) {
         let (code, at, halves, size) = match stored {
             StoredType::Q4K => (12, 0, 2, 256.0),
             StoredType::Q5K => (13, 0, 2, 512.0),
@@ -123,21 +123,21 @@ fn model(path: &Path) -> GgufSource {
     file.integer("context_length", 64);
     file.key("llama.attention.layer_norm_rms_epsilon", 12);
     file.metadata.extend(1e-5f64.to_le_bytes());
-    file.matrix("token_embd.weight", (VOCAB, HIDDEN), StoredType::Q6K);
-    file.matrix("output.weight", (VOCAB, HIDDEN), StoredType::Q6K);
+    file.matrix("token_embd.weight", VOCAB, HIDDEN, StoredType::Q6K);
+    file.matrix("output.weight", VOCAB, HIDDEN, StoredType::Q6K);
     file.norm("output_norm.weight");
     let kv = HIDDEN / HEADS * KV_HEADS;
     for layer in 0..LAYERS {
         let name = |part: &str| format!("blk.{layer}.{part}.weight");
         file.norm(&name("attn_norm"));
         file.norm(&name("ffn_norm"));
-        file.matrix(&name("attn_q"), (HIDDEN, HIDDEN), StoredType::Q4K);
-        file.matrix(&name("attn_k"), (kv, HIDDEN), StoredType::Q4K);
-        file.matrix(&name("attn_v"), (kv, HIDDEN), StoredType::Q6K);
-        file.matrix(&name("attn_output"), (HIDDEN, HIDDEN), StoredType::Q5K);
-        file.matrix(&name("ffn_gate"), (FFN, HIDDEN), StoredType::Q4K);
-        file.matrix(&name("ffn_up"), (FFN, HIDDEN), StoredType::Iq4Xs);
-        file.matrix(&name("ffn_down"), (HIDDEN, FFN), StoredType::Q6K);
+        file.matrix(&name("attn_q"), HIDDEN, HIDDEN, StoredType::Q4K);
+        file.matrix(&name("attn_k"), kv, HIDDEN, StoredType::Q4K);
+        file.matrix(&name("attn_v"), kv, HIDDEN, StoredType::Q6K);
+        file.matrix(&name("attn_output"), HIDDEN, HIDDEN, StoredType::Q5K);
+        file.matrix(&name("ffn_gate"), FFN, HIDDEN, StoredType::Q4K);
+        file.matrix(&name("ffn_up"), FFN, HIDDEN, StoredType::Iq4Xs);
+        file.matrix(&name("ffn_down"), HIDDEN, FFN, StoredType::Q6K);
     }
     file.write(path);
     GgufSource::open(path).expect("a good file")

@@ -118,8 +118,8 @@ impl Search<'_> {
         let decodes = device[..kept].iter().chain(&with_host[..moves_in]);
         let device_tokens: Vec<u32> = decodes.map(|one| one.tokens).collect();
         let used = used + self.needed(&with_host[..moves_in]);
-        let prompts = self.prompts(&device_tokens, used, self.held(stays));
-        let two = self.two_batches(&device_tokens, prompts, stays);
+        let (on_device, to_host) = self.prompts(&device_tokens, used, self.held(stays));
+        let two = self.two_batches(&device_tokens, on_device, to_host, stays);
         let (assigned, host_prefills) = (two.1, two.2);
         let alone = Schedule { host: Default::default(), ..two.0.clone() };
         let (schedule, assigned) = match self.is_better(&two.0, &alone) {
@@ -134,7 +134,7 @@ impl Search<'_> {
             decodes: kept,
             moves_out,
             evicted: device.len() - kept - moves_out,
-            device_prefills: prompts.0,
+            device_prefills: on_device,
             host_prefills,
             places,
         }
@@ -175,7 +175,8 @@ impl Search<'_> {
     fn two_batches(
         &self,
         device: &[u32],
-        (on_device, to_host): (usize, usize),
+        on_device: usize,
+        to_host: usize,
         stays: &[QueuedSequence],
     ) -> (Schedule, Vec<HostDecision>, usize) {
         let waiting = self.queues.waiting;

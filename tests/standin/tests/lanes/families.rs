@@ -31,7 +31,8 @@ fn plan(
     config: &ModelConfig,
     split: Option<&str>,
     kv: MemoryId,
-    (prefill_chunk, form): (u32, Option<Grouped>),
+    prefill_chunk: u32,
+    form: Option<Grouped>,
 ) -> Plan {
     let mut map = map_of(config, split, None, kv);
     if let Some(form) = form {
@@ -43,7 +44,7 @@ fn plan(
 }
 
 fn on_cpu(config: &ModelConfig, form: Option<Grouped>) -> Vec<Outcome> {
-    let plan = plan(config, None, MemoryId::DRAM, (0, form));
+    let plan = plan(config, None, MemoryId::DRAM, 0, form);
     on_cpu_of(config, plan, &likely())
 }
 
@@ -80,7 +81,7 @@ fn check(config: &ModelConfig, plainer: &[ModelConfig], splits: &[&str]) {
     ];
     let parts = splits.iter().map(|split| (*split, MemoryId::DRAM, 0));
     for (split, kv, prefill_chunk) in whole.into_iter().chain(parts) {
-        let plan = plan(config, Some(split), kv, (prefill_chunk, None));
+        let plan = plan(config, Some(split), kv, prefill_chunk, None);
         let context = format!("{:?} {split} {kv:?} in {prefill_chunk}", config.family);
         same(&plan, &expected, &context);
     }
@@ -207,7 +208,7 @@ fn experts_of_grouped_weights_give_the_same_as_they_are_and_widened() {
             ("router:expert_down", MemoryId::DRAM),
             ("expert_down:", MemoryId::DRAM),
         ] {
-            let plan = plan(&config, Some(split), kv, (0, Some(form)));
+            let plan = plan(&config, Some(split), kv, 0, Some(form));
             same(&plan, &expected, &format!("{form} {split} {kv:?}"));
         }
     }
@@ -220,7 +221,7 @@ fn a_model_beyond_the_kernels_is_refused_in_a_sentence() {
     });
     let long = ModelConfig { head_dim: 258, ..llama() };
     for (config, said) in [(many, "33 experts of a row"), (long, "258 values of a head")] {
-        let plan = plan(&config, Some("gpu-only"), MemoryId::VRAM, (0, None));
+        let plan = plan(&config, Some("gpu-only"), MemoryId::VRAM, 0, None);
         let refused = Workers::start(&plan, &Setting::default()).err().expect(said);
         assert!(refused.contains(said) && refused.contains("--device none."), "{refused}");
     }

@@ -133,7 +133,7 @@ fn tensors_hold_what_the_checkpoint_holds() {
                 continue;
             }
             assert!(read_f32(&source, id) == expected, "{name}, {id:?}");
-            assert_ranges(&source, id, &expected, (rows, elements));
+            assert_ranges(&source, id, &expected, rows, elements);
             count += 1;
         }
         assert!(count > 10, "{name}");
@@ -174,12 +174,7 @@ fn in_turn(config: &ModelConfig, id: TensorId, mut values: Vec<f32>) -> Vec<f32>
 
 /// Asserts that row ranges that cross heads, experts or fused tensors are equal to those of the
 /// whole tensor.
-fn assert_ranges(
-    source: &GgufSource,
-    id: TensorId,
-    whole: &[f32],
-    (rows, elements): (usize, usize),
-) {
+fn assert_ranges(source: &GgufSource, id: TensorId, whole: &[f32], rows: usize, elements: usize) {
     for (first, last) in [(rows / 3, rows), (1.min(rows - 1), rows.div_ceil(2).max(1))] {
         let expected = &whole[first * elements..last * elements];
         let mut out = vec![f32::NAN; expected.len()];
