@@ -57,9 +57,14 @@ pub(super) fn balance_drives(
     }
     let options = reader_options(stagings.len())?;
     let verbosity = if request.quiet { Verbosity::Quiet } else { Verbosity::Normal };
-    let drives = (stagings.as_slice(), options.as_slice());
-    let (balanced, path) =
-        balance::obtain(drives, &model_handle.config, request.force, verbosity, interrupt)?;
+    let (balanced, path) = balance::obtain(
+        &stagings,
+        &options,
+        &model_handle.config,
+        request.force,
+        verbosity,
+        interrupt,
+    )?;
     Ok(format_balance(&balanced, path.as_deref()))
 }
 

@@ -252,7 +252,7 @@ fn run_requests(
         return Ok(print_summary(&summary, quiet));
     };
     if demand.evaluates_prompts || run.prompt_cache.is_some() {
-        let summary = serving_job::run(run, model, (job, demand, compression), interrupt)?;
+        let summary = serving_job::run(run, model, job, demand, compression, interrupt)?;
         return Ok(print_summary(&summary, quiet));
     }
     // Based on the whole file, so that a resumed run has the same shape and needs no other profile.
@@ -268,9 +268,8 @@ fn run_requests(
     print_prediction(run, &prediction);
     let expected = progress_expectation(&decision);
     let suggestions = FitSuggestions { run, model, demand, compression };
-    let mut engine =
-        start(run, model, decision.plan, (grammars, decision.nvme.as_ref()), interrupt)
-            .map_err(|error| suggestions.add_suggestion(error))?;
+    let mut engine = start(run, model, decision.plan, grammars, decision.nvme.as_ref(), interrupt)
+        .map_err(|error| suggestions.add_suggestion(error))?;
     let mut progress = progress::for_stderr(quiet, expected);
     let summary = match job.run(Some(&mut engine), progress.as_mut(), &interrupted) {
         Ok(summary) => summary,
@@ -379,7 +378,7 @@ fn run_benchmark(
         demand,
         compression: choose_compression(run, model, Some(demand)),
     };
-    let mut engine = start(run, model, plan, (None, nvme.as_ref()), interrupt)
+    let mut engine = start(run, model, plan, None, nvme.as_ref(), interrupt)
         .map_err(|error| suggestions.add_suggestion(error))?;
     let quiet = run.verbosity == Verbosity::Quiet;
     match benchmark.run(&mut engine, progress::for_stderr(quiet, expected).as_mut()) {

@@ -24,7 +24,9 @@ use crate::setup::serving::{ServingConfig, slots_within_capacity, start};
 pub(super) fn run(
     run: &RunRequest,
     model: &ModelHandle,
-    (job, demand, compression): (BatchJob<'_>, JobWorkload, RunCompression),
+    job: BatchJob<'_>,
+    demand: JobWorkload,
+    compression: RunCompression,
     interrupt: &Interrupt,
 ) -> anyhow::Result<JobSummary> {
     check_options(run)?;

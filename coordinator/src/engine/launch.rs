@@ -139,7 +139,7 @@ fn launch_once(
                     && roles.is_transfer_memory(&plan.topology, segment.memory))
         };
         let mapped: Vec<_> = segments.iter().filter(|(segment, _)| is_mapped(segment)).collect();
-        let setup = worker_setup(*id, plan, (options, cuda), &launched, &mapped, capacity);
+        let setup = worker_setup(*id, plan, options, cuda, &launched, &mapped, capacity);
         send_setup(&mut worker, setup, &launched, &mapped)?;
         launched.supervisor.workers.push(worker);
     }
@@ -237,7 +237,8 @@ fn spawn(id: WorkerId, topology: &Topology) -> Result<SupervisedWorker, LaunchEr
 fn worker_setup(
     worker: WorkerId,
     plan: &Plan,
-    (options, cuda): (&LaunchOptions, Option<CudaConfig>),
+    options: &LaunchOptions,
+    cuda: Option<CudaConfig>,
     launched: &LaunchedWorkers,
     mapped: &[&(SegmentId, Segment)],
     capacity: usize,

@@ -235,7 +235,7 @@ impl RunEngine {
         }
         if let Err(failure) = self.launched.supervisor.check(&self.plan) {
             let LaunchedWorkers { supervisor, control, .. } = &mut self.launched;
-            match take_over(supervisor, (&self.plan, control), &failure) {
+            match take_over(supervisor, &self.plan, control, &failure) {
                 Some(lost) => self.measured.lost_storages.push(lost),
                 None => return Err(self.record_failure(failure)),
             }

@@ -33,7 +33,8 @@ pub struct LostStorage {
 /// worker does not end.
 pub(super) fn take_over(
     supervisor: &mut Supervisor,
-    (plan, control): (&Plan, &Control),
+    plan: &Plan,
+    control: &Control,
     failure: &WorkerFailure,
 ) -> Option<LostStorage> {
     let begun = Instant::now();

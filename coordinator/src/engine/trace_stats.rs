@@ -202,7 +202,8 @@ impl DecodeInterval {
     /// Evaluates the steps after `before` up to and including `last`.
     fn from_spans(
         spans: &[program::simulate::Span],
-        (before, last): (u32, u32),
+        before: u32,
+        last: u32,
     ) -> Option<DecodeInterval> {
         let end_of = |middle_step: u32| {
             spans.iter().filter(|span| span.step == middle_step).map(|span| span.end_ns).max()
@@ -246,10 +247,10 @@ pub fn predict(plan: &Plan, spans: &[TraceSpan], wake_ns: f64) -> Option<DecodeP
         decode.iter().filter(|span| (1..half).contains(&span.step)).copied().collect();
     let costs = MeasuredCosts::new(&[plan.decode()], &first, wake_ns).ok()?;
     let simulated = simulate(plan.decode(), &costs, steps).ok()?;
-    let steps = (half - 1, steps - 1);
+    let (before, last) = (half - 1, steps - 1);
     Some(DecodePrediction {
-        simulated: DecodeInterval::from_spans(&simulated.spans, steps)?,
-        measured: DecodeInterval::from_spans(&decode, steps)?,
+        simulated: DecodeInterval::from_spans(&simulated.spans, before, last)?,
+        measured: DecodeInterval::from_spans(&decode, before, last)?,
     })
 }
 

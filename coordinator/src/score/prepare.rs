@@ -99,7 +99,8 @@ impl<'o> PreparedScoreJob<'o> {
             IoTarget::File(path) if options.mode.is_resume() => ScoreResumeState::from_output(
                 &existing,
                 &path.display().to_string(),
-                (&items, options.details),
+                &items,
+                options.details,
                 &system_fingerprint,
                 options.mode == OutputMode::ResumeReplacing,
             )?,

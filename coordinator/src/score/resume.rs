@@ -44,7 +44,8 @@ impl ScoreResumeState {
     pub(super) fn from_output(
         existing: &[u8],
         path: &str,
-        (items, shown): (&[ScoreInputLine], ScoreDetails),
+        items: &[ScoreInputLine],
+        shown: ScoreDetails,
         system_fingerprint: &str,
         replaces_others: bool,
     ) -> Result<ScoreResumeState, JobError> {

@@ -69,8 +69,8 @@ fn fitting_compressions(
     let fits = |compression: &RunCompression| {
         let formats = resolve_formats(run, model, *compression);
         [Policy::CpuOnly, Policy::GpuOnly].map(Placement::from_policy).iter().any(|placement| {
-            let memory = (&limits, storage.as_ref());
-            let request = plan_request(run, model, demand, &formats, memory, placement);
+            let request =
+                plan_request(run, model, demand, &formats, &limits, storage.as_ref(), placement);
             // A map that does not compile is reported when it is about to run.
             request.fits(count, size).unwrap_or(true)
         })
@@ -108,7 +108,7 @@ fn predicted_rate(
     }
     let (limits, formats) = (limits(run, model, demand), resolve_formats(run, model, compression));
     let placement = Placement::from_policy(policy.without_parameters().unwrap_or(Policy::GpuOnly));
-    let request = plan_request(run, model, demand, &formats, (&limits, None), &placement);
+    let request = plan_request(run, model, demand, &formats, &limits, None, &placement);
     let Batches { count, size } = resolve_batches(run, demand, &request).ok()?;
     let shape = request.shape(count, size);
     let load_profile = |uses_gpu: bool| {

@@ -80,7 +80,8 @@ impl FitSuggestions<'_> {
             self.model,
             self.demand,
             &formats,
-            (&limits, storage.as_ref()),
+            &limits,
+            storage.as_ref(),
             &placement,
         );
         let (count, size) = match self.run.batches {

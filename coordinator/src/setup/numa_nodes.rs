@@ -29,15 +29,16 @@ pub(super) fn validated_nodes(run: &RunRequest, plan: &Plan) -> anyhow::Result<S
     let root = Path::new(NODES_DIR);
     let nodes = &run.nodes;
     if root.is_dir() {
-        check_free_memory(root, ("--weights-nodes", &nodes.weights), needed(Holds::Weights))?;
-        check_free_memory(root, ("--kv-nodes", &nodes.kv), needed(Holds::Kv))?;
+        check_free_memory(root, "--weights-nodes", &nodes.weights, needed(Holds::Weights))?;
+        check_free_memory(root, "--kv-nodes", &nodes.kv, needed(Holds::Kv))?;
     }
     Ok(nodes.clone())
 }
 
 fn check_free_memory(
     root: &Path,
-    (flag, nodes): (&str, &[u16]),
+    flag: &str,
+    nodes: &[u16],
     needed_bytes: u64,
 ) -> Result<(), ArgumentError> {
     let mut min_free_bytes = u64::MAX;
@@ -118,7 +119,7 @@ mod tests {
     fn what_is_missing_or_full_is_said_before_anything_loads() {
         let machine = machine();
         let refused = |nodes: &[u16], needed_bytes: u64| {
-            let outcome = check_free_memory(machine.path(), ("--kv-nodes", nodes), needed_bytes);
+            let outcome = check_free_memory(machine.path(), "--kv-nodes", nodes, needed_bytes);
             outcome.err().map(|ArgumentError(sentence)| sentence)
         };
         assert_eq!(refused(&[], u64::MAX), None);

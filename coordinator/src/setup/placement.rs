@@ -203,8 +203,16 @@ impl PlacementPlanner<'_> {
     }
 
     fn request<'b>(&'b self, placement: &'b Placement) -> PlacementRequest<'b> {
-        let memory = (self.limits, self.nvme.as_ref().map(|nvme| &nvme.storage));
-        plan_request(self.run, self.model, self.demand, self.formats, memory, placement)
+        let storage = self.nvme.as_ref().map(|nvme| &nvme.storage);
+        plan_request(
+            self.run,
+            self.model,
+            self.demand,
+            self.formats,
+            self.limits,
+            storage,
+            placement,
+        )
     }
 
     fn decide(&self) -> anyhow::Result<PlacementDecision> {
@@ -258,7 +266,7 @@ impl PlacementPlanner<'_> {
             let profiles = Profiles { with_device, without_device };
             let stage = self.rehearsal_runner(&profiles, tuned_threads);
             self.with_drives(&profiles, |pricing| {
-                let question = search_request((&request, batches), name, (pricing, &stage));
+                let question = search_request(&request, batches, name, pricing, &stage);
                 // An operation that was not measured for such a map leaves the run without a
                 // prediction.
                 evaluate_placement(&question, name, placement).ok()
@@ -313,7 +321,7 @@ impl PlacementPlanner<'_> {
         self.reporter.update(SEARCH_LABEL, None);
         let stage = self.rehearsal_runner(&profiles, tuned_threads);
         let chosen = self.with_drives(&profiles, |pricing| -> anyhow::Result<SearchResult> {
-            let question = search_request((&streaming, batches), name, (pricing, &stage));
+            let question = search_request(&streaming, batches, name, pricing, &stage);
             let batches = match self.run.batches {
                 Some(BatchesChoice::Auto) => {
                     auto_batches::choose_batches(&question, self.demand.sequences)?
@@ -406,9 +414,11 @@ impl PlacementPlanner<'_> {
 
 /// Returns the question for a full search of a policy, without splits of attention.
 fn search_request<'a>(
-    (request, batches): (&'a PlacementRequest<'a>, Batches),
+    request: &'a PlacementRequest<'a>,
+    batches: Batches,
     policy: PolicyName,
-    (pricing, stage): (&'a dyn Pricing, &'a RehearsalRunner<'a>),
+    pricing: &'a dyn Pricing,
+    stage: &'a RehearsalRunner<'a>,
 ) -> SearchRequest<'a> {
     SearchRequest {
         request,

@@ -79,7 +79,8 @@ pub(crate) fn plan_request<'a>(
     model: &'a ModelHandle,
     demand: JobWorkload,
     formats: &'a Formats,
-    (limits, storage): (&'a MemoryLimits, Option<&'a Storage>),
+    limits: &'a MemoryLimits,
+    storage: Option<&'a Storage>,
     placement: &'a Placement,
 ) -> PlacementRequest<'a> {
     PlacementRequest {

@@ -119,30 +119,32 @@ pub(crate) fn start(
     let config = ServingConfig { page_positions: page_positions(run, model, config), ..config };
     let run = run_with_batches(run, config);
     if let Some(hybrid) = config.hybrid {
-        let plan = hybrid_plan(&run, model, (config, hybrid, context))?;
-        return start_engine((&run, model, config), plan, Default::default(), interrupt);
+        let plan = hybrid_plan(&run, model, config, hybrid, context)?;
+        return start_engine(&run, model, config, plan, Default::default(), interrupt);
     }
     let slot_positions = positions_per_slot(context, config);
     let (decision, plan) =
-        match decide_with_pages(&run, model, (config, slot_positions, context), interrupt)? {
+        match decide_with_pages(&run, model, config, slot_positions, context, interrupt)? {
             (decision, Some(plan)) => (decision, plan),
             (_, None) => {
                 let (decision, _) =
-                    decide_with_pages(&run, model, (config, context, context), interrupt)?;
+                    decide_with_pages(&run, model, config, context, context, interrupt)?;
                 let plan =
-                    serving_plan(&decision.plan, (config, max_step_rows(&run, config), context), 0)
+                    serving_plan(&decision.plan, config, max_step_rows(&run, config), context, 0)
                         .context("the chosen placement cannot serve")?;
                 (decision, plan)
             }
         };
     print_decision(&run, &decision);
     let staged = decision.nvme.as_ref().map(Nvme::staged).unwrap_or_default();
-    start_engine((&decision.with_tuned_threads(&run), model, config), plan, staged, interrupt)
+    start_engine(&decision.with_tuned_threads(&run), model, config, plan, staged, interrupt)
 }
 
 /// Validates a plan and starts its engine.
 fn start_engine(
-    (run, model, config): (&RunRequest, &ModelHandle, ServingConfig),
+    run: &RunRequest,
+    model: &ModelHandle,
+    config: ServingConfig,
     plan: Plan,
     staged: Vec<StagedCopyConfig>,
     interrupt: &Interrupt,
@@ -212,7 +214,9 @@ fn report_loading(reporter: &ProgressReporter, done_bytes: u64, total_bytes: u64
 fn hybrid_plan(
     run: &RunRequest,
     model: &ModelHandle,
-    (config, hybrid, context): (ServingConfig, HybridConfig, u32),
+    config: ServingConfig,
+    hybrid: HybridConfig,
+    context: u32,
 ) -> anyhow::Result<Plan> {
     let demand = serving_demand(context, config);
     let compression = first_fitting_compression(run, model, Some(demand));
@@ -330,7 +334,9 @@ pub(crate) fn serving_compression(
 fn decide_with_pages(
     run: &RunRequest,
     model: &ModelHandle,
-    (config, positions, context): (ServingConfig, u32, u32),
+    config: ServingConfig,
+    positions: u32,
+    context: u32,
     interrupt: &Interrupt,
 ) -> anyhow::Result<(PlacementDecision, Option<Plan>)> {
     let demand = serving_demand(positions, config);
@@ -346,7 +352,7 @@ fn decide_with_pages(
     let slot_pages = positions.div_ceil(config.page_positions);
     let kv_pages = u32::from(decision.plan.shape.batch_size) * slot_pages;
     let plan =
-        serving_plan(&decision.plan, (config, max_step_rows(run, config), context), kv_pages).ok();
+        serving_plan(&decision.plan, config, max_step_rows(run, config), context, kv_pages).ok();
     Ok((decision, plan))
 }
 
@@ -354,7 +360,9 @@ fn decide_with_pages(
 /// number of pages per batch; 0: of contiguous extents.
 fn serving_plan(
     plan: &Plan,
-    (config, rows, context): (ServingConfig, u32, u32),
+    config: ServingConfig,
+    rows: u32,
+    context: u32,
     kv_pages: u32,
 ) -> Result<Plan, CompileError> {
     let page_positions = if kv_pages > 0 { config.page_positions } else { 0 };

@@ -24,7 +24,8 @@ pub(crate) fn start(
     run: &RunRequest,
     model: &ModelHandle,
     plan: Plan,
-    (grammars, nvme): (Option<GrammarSet>, Option<&Nvme>),
+    grammars: Option<GrammarSet>,
+    nvme: Option<&Nvme>,
     interrupt: &Interrupt,
 ) -> anyhow::Result<RunEngine> {
     let hardware = Hardware::resolve(run, plan.map.uses_gpu());

@@ -178,12 +178,8 @@ impl EngineLoop {
             (Some(_), false) => Duration::ZERO,
         };
         let table = self.worker_group.as_ref().map(|group| &group.table);
-        if take_commands(
-            &self.commands,
-            (&mut self.scheduler, table),
-            &mut self.current_status,
-            wait,
-        ) == Goes::Ends
+        if take_commands(&self.commands, &mut self.scheduler, table, &mut self.current_status, wait)
+            == Goes::Ends
         {
             return Goes::Ends;
         }
@@ -293,7 +289,7 @@ impl EngineLoop {
         self.reserve.release();
         let EngineLoop { options, commands, scheduler, current_status, status, .. } = self;
         let launched = WorkerGroup::launch(&options.plan, &options.launch, &mut |_, _| {
-            let goes = take_commands(commands, (scheduler, None), current_status, Duration::ZERO);
+            let goes = take_commands(commands, scheduler, None, current_status, Duration::ZERO);
             publish(status, current_status);
             goes == Goes::On
                 && !(current_status.state == EngineState::Draining && scheduler.is_empty())
@@ -352,7 +348,8 @@ fn launch_measured(
 /// Handles the commands that have arrived, waiting at most `wait` for the first.
 fn take_commands(
     commands: &Receiver<Command>,
-    (scheduler, table): (&mut Scheduler, Option<&StepTable>),
+    scheduler: &mut Scheduler,
+    table: Option<&StepTable>,
     current_status: &mut EngineStatus,
     wait: Duration,
 ) -> Goes {

@@ -116,7 +116,8 @@ impl KvCacheManager {
     /// be shared, all except the last.
     pub(super) fn is_prefix_in_flight(
         &self,
-        (batch, kind): (usize, u64),
+        batch: usize,
+        kind: u64,
         known: &[u32],
         other: &InFlightPrefill<'_>,
     ) -> bool {
@@ -158,7 +159,8 @@ impl KvCacheManager {
     /// sequence has `count` tokens in total.
     pub(super) fn allocate(
         &mut self,
-        (batch, growing): (usize, usize),
+        batch: usize,
+        growing: usize,
         content_kind: u64,
         known: &[u32],
         count: usize,
@@ -191,7 +193,8 @@ impl KvCacheManager {
     pub(super) fn write_pages(
         &self,
         table: &StepTable,
-        (batch, slot): (usize, usize),
+        batch: usize,
+        slot: usize,
         allocation: &KvAllocation,
     ) {
         for (index, page) in allocation.pages.iter().enumerate() {
@@ -204,7 +207,8 @@ impl KvCacheManager {
     pub(super) fn grow(
         &mut self,
         table: &StepTable,
-        (batch, slot): (usize, usize),
+        batch: usize,
+        slot: usize,
         allocation: &mut KvAllocation,
         needed: u32,
     ) -> bool {
@@ -231,7 +235,8 @@ impl KvCacheManager {
         batch: usize,
         allocation: &mut KvAllocation,
         computed: usize,
-        (prompt, ends): (usize, bool),
+        prompt: usize,
+        ends: bool,
         tokens: impl FnOnce() -> Vec<u32>,
     ) {
         let Some(pages) = self.batches.get_mut(batch).filter(|_| self.shares_pages) else { return };

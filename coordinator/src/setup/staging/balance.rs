@@ -105,7 +105,8 @@ fn cache_path(stagings: &[Staging], options: &[ReaderOptions]) -> Option<PathBuf
 /// # Errors
 /// No drive can be read, or an interrupt.
 pub(crate) fn obtain(
-    (stagings, options): (&[Staging], &[ReaderOptions]),
+    stagings: &[Staging],
+    options: &[ReaderOptions],
     config: &ModelConfig,
     is_forced: bool,
     verbosity: Verbosity,

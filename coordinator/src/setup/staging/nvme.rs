@@ -118,7 +118,7 @@ impl Nvme {
         let stagings = obtain_stagings(weights, &run.nvme, quiet, interrupt)?;
         let options = reader_options(stagings.len())?;
         let (balanced, _) =
-            balance::obtain((&stagings, &options), &model.config, false, run.verbosity, interrupt)?;
+            balance::obtain(&stagings, &options, &model.config, false, run.verbosity, interrupt)?;
         for (staging, reason) in stagings.iter().zip(&balanced.failed) {
             if let (Some(reason), false) = (reason, quiet) {
                 eprintln!(

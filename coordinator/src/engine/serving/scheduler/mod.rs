@@ -190,11 +190,7 @@ impl Scheduler {
             let (kind, tokens) = (content_kind(plan, &waiting.request), waiting.tokens());
             let known = &tokens[..waiting.reusable_tokens(self.uses_sparse_attention)];
             if batch_sequences().any(|running| {
-                self.kv_cache.is_prefix_in_flight(
-                    (batch, kind),
-                    known,
-                    &running.in_flight_prefill(),
-                )
+                self.kv_cache.is_prefix_in_flight(batch, kind, known, &running.in_flight_prefill())
             }) {
                 (place, held_back) = (place + 1, held_back + 1);
                 continue;
@@ -202,7 +198,7 @@ impl Scheduler {
             let growing = batch_sequences()
                 .filter(|running| running.allocation.capacity < running.sequence.max_tokens());
             let growing = growing.count();
-            let allocation = self.kv_cache.allocate((batch, growing), kind, known, tokens.len());
+            let allocation = self.kv_cache.allocate(batch, growing, kind, known, tokens.len());
             // First come, first served: a sequence that does not fit blocks those that arrived
             // later.
             let Some(allocation) = allocation else { return };
@@ -222,11 +218,12 @@ impl Scheduler {
     fn start(
         &mut self,
         table: &StepTable,
-        (batch, slot): (usize, usize),
+        batch: usize,
+        slot: usize,
         mut sequence: LiveSequence,
         allocation: KvAllocation,
     ) {
-        self.kv_cache.write_pages(table, (batch, slot), &allocation);
+        self.kv_cache.write_pages(table, batch, slot, &allocation);
         if !sequence.has_started {
             sequence.cached_tokens = allocation.computed;
             sequence.queue_time = sequence.queued_at.elapsed();
@@ -329,8 +326,10 @@ impl Scheduler {
             let RunningSequence { sequence, batch, allocation, .. } = &mut running;
             // The sampler may have progressed beyond the reported tokens.
             let computed = computed.min(sequence.shareable_computed(self.uses_sparse_attention));
-            let prompt = (sequence.request.prompt.len(), has_ended);
-            self.kv_cache.record_filled(*batch, allocation, computed, prompt, || sequence.tokens());
+            let prompt = sequence.request.prompt.len();
+            self.kv_cache.record_filled(*batch, allocation, computed, prompt, has_ended, || {
+                sequence.tokens()
+            });
             if has_ended {
                 self.remove_ended(table, eos, running, status);
             } else {
@@ -378,12 +377,12 @@ impl Scheduler {
     fn grow(&mut self, table: &StepTable) {
         let mut exhausted_batches = Vec::new();
         for running in self.running.iter_mut().filter(|running| !running.is_preempted) {
-            let place = (running.batch, running.slot);
+            let (batch, slot) = (running.batch, running.slot);
             // The next token is computed before the caches are extended again.
             let needed =
                 (running.sequence.token_count() as u32 + 2).min(running.sequence.max_tokens());
-            if !self.kv_cache.grow(table, place, &mut running.allocation, needed) {
-                exhausted_batches.push(running.batch);
+            if !self.kv_cache.grow(table, batch, slot, &mut running.allocation, needed) {
+                exhausted_batches.push(batch);
             }
         }
         for batch in exhausted_batches {

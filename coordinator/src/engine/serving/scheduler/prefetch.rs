@@ -108,7 +108,7 @@ impl Scheduler {
         let part = self.kv_cache.find_partial_page(running.batch, &running.allocation, known);
         let Some(part) = part else {
             let RunningSequence { sequence, batch, slot, allocation, .. } = running;
-            self.start(table, (batch, slot), sequence, allocation);
+            self.start(table, batch, slot, sequence, allocation);
             return;
         };
         let number = self.next_message_id();
@@ -218,7 +218,8 @@ impl Scheduler {
                 status.prompt_cache.unusable_pages += u64::from(refused.is_some() && !is_silent);
                 let place = self.prefetching.iter().position(|one| one.number == number)?;
                 let fetched = self.prefetching.remove(place).running;
-                self.continue_fetched(table, fetched, (pages * plan.shape.page_positions, status));
+                let positions = pages * plan.shape.page_positions;
+                self.continue_fetched(table, fetched, positions, status);
                 if is_silent {
                     let was_silent = self.prefix_cache.as_mut()?.mark_unresponsive().is_none();
                     return refused
@@ -238,7 +239,7 @@ impl Scheduler {
                 }
                 running.allocation.computed += part.positions;
                 let RunningSequence { sequence, batch, slot, allocation, .. } = running;
-                self.start(table, (batch, slot), sequence, allocation);
+                self.start(table, batch, slot, sequence, allocation);
                 None
             }
             _ => None,
@@ -249,7 +250,8 @@ impl Scheduler {
         &mut self,
         table: &StepTable,
         mut fetched: RunningSequence,
-        (positions, status): (u32, &mut EngineStatus),
+        positions: u32,
+        status: &mut EngineStatus,
     ) {
         if !fetched.sequence.is_cancelled {
             fetched.allocation.computed += positions;
@@ -258,7 +260,7 @@ impl Scheduler {
             let RunningSequence { sequence, batch, allocation, .. } = &mut fetched;
             let computed = allocation.computed as usize;
             self.kv_cache
-                .record_filled(*batch, allocation, computed, (0, false), || sequence.tokens());
+                .record_filled(*batch, allocation, computed, 0, false, || sequence.tokens());
         }
         self.copy_partial_page(table, fetched);
     }

@@ -36,7 +36,8 @@ struct ComputeSpan<'a> {
 pub(super) fn write(
     path: &Path,
     plan: &Plan,
-    (seen, iterations): (&ReplayTrace, &[MeasuredIteration]),
+    seen: &ReplayTrace,
+    iterations: &[MeasuredIteration],
     slow_motion: u32,
 ) -> anyhow::Result<()> {
     let with_shape = |shape| iterations.iter().filter(move |one| one.shape == shape);

@@ -86,9 +86,9 @@ impl ServingReplay<'_> {
             );
         }
         let measured = group_iterations(&plan, &seen);
-        let simulated = self.simulate_as_measured((policy, &limits), &costs, &seen, &measured);
+        let simulated = self.simulate_as_measured(policy, &limits, &costs, &seen, &measured);
         if let Some(path) = chart {
-            chart::write(path, &plan, (&seen, &measured), slow_motion)?;
+            chart::write(path, &plan, &seen, &measured, slow_motion)?;
         }
         let ms = |one: &MeasuredIteration| {
             (one.ended_ns - one.begun_ns) as f64 / 1e6 / f64::from(slow_motion)
@@ -114,7 +114,8 @@ impl ServingReplay<'_> {
     /// its measured counterpart was decided.
     fn simulate_as_measured(
         &self,
-        (policy, limits): (SchedulingPolicy, &IterationLimits),
+        policy: SchedulingPolicy,
+        limits: &IterationLimits,
         costs: &scheduler::hybrid::StepCosts,
         seen: &ReplayTrace,
         measured: &[MeasuredIteration],
