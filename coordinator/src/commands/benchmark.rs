@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 
 use crate::engine_api::batch::{
-    BatchEngine, BatchSequence, EngineError, GenerationOutput, Observer, Sampling, Verdict,
+    BatchEngine, BatchSequence, EngineError, GenerationOutput, Observer, Sampling,
 };
 use crate::job::eta::PlannedSequence;
 use crate::job::progress::JobProgress;
@@ -79,9 +79,9 @@ impl Observer for ProgressObserver<'_> {
         self.progress.prefilled(computed, tokens);
     }
 
-    fn on_token(&mut self, sequence: usize, _token: u32) -> Verdict {
+    fn on_token(&mut self, sequence: usize, _token: u32) -> ControlFlow<()> {
         self.progress.token(sequence);
-        Verdict::Continue
+        ControlFlow::Continue(())
     }
 
     fn on_finished(&mut self, sequence: usize, generated: GenerationOutput) -> ControlFlow<()> {

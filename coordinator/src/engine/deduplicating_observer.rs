@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use crate::engine_api::batch::{GenerationOutput, Observer, Verdict};
+use crate::engine_api::batch::{GenerationOutput, Observer};
 
 /// Progress of a sequence.
 #[derive(Debug, Clone, Copy, Default)]
@@ -42,18 +42,18 @@ impl Observer for DeduplicatingObserver<'_> {
         self.observer.on_prefill_progress(computed, tokens);
     }
 
-    fn on_token(&mut self, sequence: usize, token: u32) -> Verdict {
+    fn on_token(&mut self, sequence: usize, token: u32) -> ControlFlow<()> {
         let delivered = &mut self.delivered[sequence];
         delivered.seen_tokens += 1;
         if delivered.seen_tokens > delivered.tokens {
             delivered.tokens = delivered.seen_tokens;
-            delivered.is_stopped = self.observer.on_token(sequence, token) == Verdict::Stop;
+            delivered.is_stopped = self.observer.on_token(sequence, token).is_break();
         }
         // A sequence that was stopped before is stopped again at the same token.
         if delivered.is_stopped && delivered.seen_tokens == delivered.tokens {
-            Verdict::Stop
+            ControlFlow::Break(())
         } else {
-            Verdict::Continue
+            ControlFlow::Continue(())
         }
     }
 
@@ -77,9 +77,9 @@ mod tests {
     }
 
     impl Observer for RecordingObserver {
-        fn on_token(&mut self, sequence: usize, token: u32) -> Verdict {
+        fn on_token(&mut self, sequence: usize, token: u32) -> ControlFlow<()> {
             self.tokens.push((sequence, token));
-            if token == 9 { Verdict::Stop } else { Verdict::Continue }
+            if token == 9 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         }
 
         fn on_finished(&mut self, sequence: usize, _: GenerationOutput) -> ControlFlow<()> {
@@ -98,15 +98,15 @@ mod tests {
         };
         let mut recorded = RecordingObserver::default();
         let mut observer = DeduplicatingObserver::new(&mut recorded, 2);
-        assert_eq!(observer.on_token(0, 5), Verdict::Continue);
-        assert_eq!(observer.on_token(0, 9), Verdict::Stop);
-        assert_eq!(observer.on_token(1, 7), Verdict::Continue);
+        assert_eq!(observer.on_token(0, 5), ControlFlow::Continue(()));
+        assert_eq!(observer.on_token(0, 9), ControlFlow::Break(()));
+        assert_eq!(observer.on_token(1, 7), ControlFlow::Continue(()));
         assert!(observer.on_finished(0, generated()).is_continue());
         observer.restart();
-        assert_eq!(observer.on_token(0, 5), Verdict::Continue);
-        assert_eq!(observer.on_token(0, 9), Verdict::Stop, "it stops where it stopped");
-        assert_eq!(observer.on_token(1, 7), Verdict::Continue);
-        assert_eq!(observer.on_token(1, 8), Verdict::Continue);
+        assert_eq!(observer.on_token(0, 5), ControlFlow::Continue(()));
+        assert_eq!(observer.on_token(0, 9), ControlFlow::Break(()), "it stops where it stopped");
+        assert_eq!(observer.on_token(1, 7), ControlFlow::Continue(()));
+        assert_eq!(observer.on_token(1, 8), ControlFlow::Continue(()));
         assert!(observer.on_finished(0, generated()).is_continue());
         assert!(observer.on_finished(1, generated()).is_continue());
         assert_eq!(recorded.tokens, [(0, 5), (0, 9), (1, 7), (1, 8)]);

@@ -39,7 +39,7 @@ use program::topology::{LaneId, WorkerId};
 use shm::{SharedU32s, TraceReader, WaitError};
 use workers::shared::group::BATCH_STAGES;
 
-use crate::engine_api::batch::{BatchEngine, BatchSequence, EngineError, Observer, Verdict};
+use crate::engine_api::batch::{BatchEngine, BatchSequence, EngineError, Observer};
 use batch_scheduler::{BatchScheduler, GroupPrefill};
 use deduplicating_observer::DeduplicatingObserver;
 use device_use::enter_safe_mode;
@@ -364,8 +364,8 @@ impl RunEngine {
             } else {
                 self.wait(WaitTarget::Steps, target, &mut |_| {})?;
             }
-            generated += groups
-                .report_new_tokens(|index, token| observer.on_token(index, token) == Verdict::Stop);
+            generated +=
+                groups.report_new_tokens(|index, token| observer.on_token(index, token).is_break());
             if groups
                 .report_finished(Some(step), |index, result| observer.on_finished(index, result))
                 .is_break()

@@ -36,7 +36,7 @@ pub struct BatchSequence<'p> {
 /// Reason why a sequence ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FinishCause {
-    /// An end-of-sequence token was sampled, or the observer returned [`Verdict::Stop`].
+    /// An end-of-sequence token was sampled, or [`Observer::on_token`] returned `Break`.
     Stop,
     /// The sequence has `max_new` new tokens.
     Length,
@@ -47,8 +47,8 @@ pub enum FinishCause {
 /// Result of a [`BatchSequence`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct GenerationOutput {
-    /// New tokens without a final end-of-sequence token. After a [`Verdict::Stop`], surplus tokens
-    /// may follow the one for which it was returned.
+    /// New tokens without a final end-of-sequence token. If [`Observer::on_token`] returned `Break`,
+    /// surplus tokens may follow the one for which it was returned.
     pub tokens: Vec<u32>,
     /// Log-probabilities of the tokens, `sequence.logprobs` for each.
     pub logprobs: Vec<Logprob>,
@@ -58,22 +58,15 @@ pub struct GenerationOutput {
     pub finish: FinishCause,
 }
 
-/// Decision of an observer about the continuation of a sequence.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
-    Continue,
-    /// The sequence should end; it may run for one more step.
-    Stop,
-}
-
 /// Receives the progress and the results of sequences while the steps run.
 pub trait Observer {
     /// Reports that `computed` of the `tokens` prompt tokens of the starting batch are computed.
     fn on_prefill_progress(&mut self, _computed: u64, _tokens: u64) {}
 
     /// Reports a new token of `sequence`, an index. Tokens of a sequence are reported in order; a
-    /// final end-of-sequence token is not reported.
-    fn on_token(&mut self, sequence: usize, token: u32) -> Verdict;
+    /// final end-of-sequence token is not reported. `Break` ends the sequence, which may run for one
+    /// more step.
+    fn on_token(&mut self, sequence: usize, token: u32) -> ControlFlow<()>;
 
     /// Reports the result of `sequence`, an index: once for each sequence, after its last token,
     /// possibly while others continue. `Break` ends the run as an interruption does.

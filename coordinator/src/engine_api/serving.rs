@@ -4,6 +4,7 @@
 //! The server never accesses a worker or a device; the engine never accesses a connection.
 
 use std::fmt::Debug;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -73,17 +74,10 @@ pub enum EngineEvent {
     Failed(String),
 }
 
-/// Reply of a sink to an event.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Listening {
-    Yes,
-    /// The sequence should end; no further events are reported.
-    No,
-}
-
 /// Receives the events of a submission, on the engine's thread, which it must not block.
 pub trait EventSink: Send {
-    fn on_event(&mut self, event: EngineEvent) -> Listening;
+    /// Reports an event. `Break` ends the sequence, of which no further events are reported.
+    fn on_event(&mut self, event: EngineEvent) -> ControlFlow<()>;
 }
 
 /// Number of an accepted submission, ascending in the order of arrival.

@@ -7,7 +7,7 @@ use grammar::Grammar;
 use super::answer_buffer::AnswerBuffer;
 use super::error::JobError;
 use super::progress::JobProgress;
-use crate::engine_api::batch::{GenerationOutput, Observer, Verdict};
+use crate::engine_api::batch::{GenerationOutput, Observer};
 use crate::engine_api::codec::{CodecError, TextCodec};
 use crate::openai::answer_options::AnswerOptions;
 use crate::openai::echo::{EchoedPrompt, PromptOutput};
@@ -95,19 +95,19 @@ impl Observer for JobObserver<'_, '_> {
         self.progress.prefilled(computed, tokens);
     }
 
-    fn on_token(&mut self, sequence: usize, token: u32) -> Verdict {
+    fn on_token(&mut self, sequence: usize, token: u32) -> ControlFlow<()> {
         self.progress.token(sequence);
         if self.error.is_none() {
             self.error = self.answers.write_if_due().err();
         }
         if self.error.is_some() {
-            return Verdict::Stop;
+            return ControlFlow::Break(());
         }
         let watcher = self.watchers.get_mut(sequence).and_then(Option::as_mut);
         if watcher.is_some_and(|watcher| watcher.push(token)) {
-            Verdict::Stop
+            ControlFlow::Break(())
         } else {
-            Verdict::Continue
+            ControlFlow::Continue(())
         }
     }
 

@@ -1,6 +1,7 @@
 //! Adapter that runs a job on a server's engine, which supports log-probabilities of prompt tokens;
 //! the batch engine does not.
 
+use std::ops::ControlFlow;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -8,10 +9,10 @@ use std::time::Duration;
 use grammar::Grammar;
 
 use crate::engine_api::batch::{
-    BatchEngine, BatchSequence, EngineError, FinishCause, GenerationOutput, Observer, Verdict,
+    BatchEngine, BatchSequence, EngineError, FinishCause, GenerationOutput, Observer,
 };
 use crate::engine_api::serving::{
-    Engine, EngineEvent, EventSink, GenerationId, GenerationRequest, Listening, PreparedGrammar,
+    Engine, EngineEvent, EventSink, GenerationId, GenerationRequest, PreparedGrammar,
     PromptProgress,
 };
 
@@ -100,11 +101,11 @@ struct EventSender {
 }
 
 impl EventSink for EventSender {
-    fn on_event(&mut self, event: EngineEvent) -> Listening {
+    fn on_event(&mut self, event: EngineEvent) -> ControlFlow<()> {
         self.has_ended = matches!(event, EngineEvent::Finished(_) | EngineEvent::Failed(_));
         match self.sender.send((self.index, Some(event))) {
-            Ok(()) => Listening::Yes,
-            Err(_) => Listening::No,
+            Ok(()) => ControlFlow::Continue(()),
+            Err(_) => ControlFlow::Break(()),
         }
     }
 }
@@ -204,7 +205,7 @@ fn apply_event(
         EngineEvent::Token { token, logprobs } => {
             generated.tokens.push(token);
             generated.logprobs.extend(logprobs);
-            if observer.on_token(index, token) == Verdict::Stop {
+            if observer.on_token(index, token).is_break() {
                 generated.finish = FinishCause::Stop;
                 return Ok(Some(SequenceEnd::Cancelled));
             }

@@ -1,6 +1,6 @@
 //! Execution of a scoring job, from the first sequence to the last line.
 
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use super::question::ScoreQuestion;
 use super::summary::{ScoreSummary, ScoreTotals};
 use crate::engine_api::batch::EngineError;
 use crate::engine_api::serving::{
-    Engine, EngineEvent, EventSink, GenerationRequest, Listening, Logprob, Sampling,
+    Engine, EngineEvent, EventSink, GenerationRequest, Logprob, Sampling,
 };
 use crate::job::error::JobError;
 use crate::job::progress_counter::ProgressCounter;
@@ -191,13 +191,13 @@ impl Drop for ResultSender {
 }
 
 impl EventSink for ResultSender {
-    fn on_event(&mut self, event: EngineEvent) -> Listening {
+    fn on_event(&mut self, event: EngineEvent) -> ControlFlow<()> {
         let found = match event {
             EngineEvent::Prompt { cached_tokens, logprobs, .. } => {
                 self.found = Some((logprobs, cached_tokens));
-                return Listening::Yes;
+                return ControlFlow::Continue(());
             }
-            EngineEvent::Token { .. } => return Listening::Yes,
+            EngineEvent::Token { .. } => return ControlFlow::Continue(()),
             EngineEvent::Finished(_) => {
                 let missing =
                     || "The engine finished a sequence without log-probabilities.".to_owned();
@@ -206,8 +206,8 @@ impl EventSink for ResultSender {
             EngineEvent::Failed(sentence) => Err(sentence),
         };
         match self.sender.take().map(|sender| sender.send((self.id, found))) {
-            Some(Ok(())) => Listening::Yes,
-            _ => Listening::No,
+            Some(Ok(())) => ControlFlow::Continue(()),
+            _ => ControlFlow::Break(()),
         }
     }
 }

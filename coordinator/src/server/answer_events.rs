@@ -1,6 +1,7 @@
 //! Messages about a sequence, from the engine to the threads that turn tokens into text and on to
 //! the request.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::Instant;
@@ -11,7 +12,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use super::admission::AnswerSlot;
 use super::answer_memory::MAX_BACKLOG;
 use crate::engine_api::batch::Logprob;
-use crate::engine_api::serving::{EngineEvent, EventSink, Listening};
+use crate::engine_api::serving::{EngineEvent, EventSink};
 use crate::openai::answer_accumulator::AnswerDelta;
 use crate::openai::input_line::CompletionRequest;
 use crate::openai::raw_logprobs::RawLogprobs;
@@ -140,14 +141,14 @@ impl EventForwarder {
 }
 
 impl EventSink for EventForwarder {
-    fn on_event(&mut self, event: EngineEvent) -> Listening {
+    fn on_event(&mut self, event: EngineEvent) -> ControlFlow<()> {
         if self.cancel_flag.is_set() {
-            return Listening::No;
+            return ControlFlow::Break(());
         }
         self.has_finished = matches!(event, EngineEvent::Finished(_) | EngineEvent::Failed(_));
         match self.tasks.send(DetokenizeTask::Event(self.number, event, Instant::now())) {
-            Ok(()) => Listening::Yes,
-            Err(_) => Listening::No,
+            Ok(()) => ControlFlow::Continue(()),
+            Err(_) => ControlFlow::Break(()),
         }
     }
 }

@@ -12,11 +12,9 @@ use coordinator::engine::launch::LaunchOptions;
 use coordinator::engine::serving::{ServingEngine, ServingOptions, StepTime};
 use coordinator::engine_api::batch::{
     BatchEngine, BatchSequence, FinishCause, GenerationOutput, Observer, Penalties, Sampling,
-    Verdict,
 };
 use coordinator::engine_api::serving::{
-    Engine, EngineEvent, EventSink, GenerationId, GenerationRequest, Listening, Logprob,
-    SubmitError,
+    Engine, EngineEvent, EventSink, GenerationId, GenerationRequest, Logprob, SubmitError,
 };
 use model::config::{Dtype, ModelConfig};
 use model::known::find_known;
@@ -273,8 +271,8 @@ fn bits(logprobs: &[Logprob]) -> Vec<(u32, u32)> {
 struct Answers(Vec<Option<Answer>>);
 
 impl Observer for Answers {
-    fn on_token(&mut self, _: usize, _: u32) -> Verdict {
-        Verdict::Continue
+    fn on_token(&mut self, _: usize, _: u32) -> ControlFlow<()> {
+        ControlFlow::Continue(())
     }
 
     fn on_finished(&mut self, sequence: usize, generated: GenerationOutput) -> ControlFlow<()> {
@@ -317,8 +315,8 @@ pub fn expected(map: &DeviceMap, dtype: Dtype, jobs: &[Job]) -> Vec<Answer> {
 struct ChannelSink(Sender<EngineEvent>);
 
 impl EventSink for ChannelSink {
-    fn on_event(&mut self, event: EngineEvent) -> Listening {
-        if self.0.send(event).is_ok() { Listening::Yes } else { Listening::No }
+    fn on_event(&mut self, event: EngineEvent) -> ControlFlow<()> {
+        if self.0.send(event).is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     }
 }
 
@@ -353,9 +351,9 @@ fn submission(engine: &ServingEngine, job: &Job) -> GenerationRequest {
 struct PanickingSink;
 
 impl EventSink for PanickingSink {
-    fn on_event(&mut self, event: EngineEvent) -> Listening {
+    fn on_event(&mut self, event: EngineEvent) -> ControlFlow<()> {
         assert!(!matches!(event, EngineEvent::Token { .. }), "a test's defect");
-        Listening::Yes
+        ControlFlow::Continue(())
     }
 }
 

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use coordinator::engine::launch::{LaunchError, LaunchOptions};
 use coordinator::engine::{RunEngine, RunStats};
 use coordinator::engine_api::batch::{
-    BatchEngine, BatchSequence, FinishCause, GenerationOutput, Observer, Sampling, Verdict,
+    BatchEngine, BatchSequence, FinishCause, GenerationOutput, Observer, Sampling,
 };
 use coordinator::setup::model::open_weights;
 use kernels::Variant;
@@ -117,8 +117,8 @@ pub fn is_read_lane(plan: &Plan, lane: LaneId) -> bool {
 pub struct RecordedTokens(pub Vec<(usize, Vec<u32>)>);
 
 impl Observer for RecordedTokens {
-    fn on_token(&mut self, _: usize, _: u32) -> Verdict {
-        Verdict::Continue
+    fn on_token(&mut self, _: usize, _: u32) -> ControlFlow<()> {
+        ControlFlow::Continue(())
     }
 
     fn on_finished(&mut self, sequence: usize, generated: GenerationOutput) -> ControlFlow<()> {

@@ -3,9 +3,7 @@
 use std::ops::ControlFlow;
 use std::path::Path;
 
-use coordinator::engine_api::batch::{
-    BatchEngine, EngineError, GenerationOutput, Observer, Verdict,
-};
+use coordinator::engine_api::batch::{BatchEngine, EngineError, GenerationOutput, Observer};
 use model::config::Dtype;
 use program::map::DeviceMap;
 use program::validate::replay;
@@ -148,13 +146,13 @@ impl WorkerKiller {
 }
 
 impl Observer for WorkerKiller {
-    fn on_token(&mut self, _: usize, _: u32) -> Verdict {
+    fn on_token(&mut self, _: usize, _: u32) -> ControlFlow<()> {
         if self.killed.is_none() {
             let pid = self.find_worker().expect("the worker runs");
             kill_process(pid, self.signal).expect("it lives");
             self.killed = Some(pid);
         }
-        Verdict::Continue
+        ControlFlow::Continue(())
     }
 
     fn on_finished(&mut self, sequence: usize, generated: GenerationOutput) -> ControlFlow<()> {

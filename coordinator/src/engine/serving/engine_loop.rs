@@ -1,5 +1,6 @@
 //! Main loop of a server: the thread that drives its workers.
 
+use std::ops::ControlFlow;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -60,14 +61,6 @@ pub(super) struct EngineLoop {
     reserve: DescriptorReserve,
 }
 
-/// Continuation of the thread.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Goes {
-    On,
-    /// Nothing is left to do.
-    Ends,
-}
-
 impl EngineLoop {
     /// Starts the workers.
     ///
@@ -114,7 +107,7 @@ impl EngineLoop {
 
     /// Serves until no more submissions can arrive or be computed.
     pub(super) fn run(&mut self) {
-        while self.run_once() == Goes::On {
+        while self.run_once().is_continue() {
             self.publish_status();
         }
         self.current_status.state = EngineState::Draining;
@@ -169,7 +162,8 @@ impl EngineLoop {
         publish(&self.status, &self.current_status);
     }
 
-    fn run_once(&mut self) -> Goes {
+    /// Handles commands and runs one iteration. Returns `Break` if nothing is left to do.
+    fn run_once(&mut self) -> ControlFlow<()> {
         let is_idle =
             self.scheduler.is_empty() && self.current_status.state != EngineState::Draining;
         let wait = match (&self.worker_group, is_idle) {
@@ -179,19 +173,19 @@ impl EngineLoop {
         };
         let table = self.worker_group.as_ref().map(|group| &group.table);
         if take_commands(&self.commands, &mut self.scheduler, table, &mut self.current_status, wait)
-            == Goes::Ends
+            .is_break()
         {
-            return Goes::Ends;
+            return ControlFlow::Break(());
         }
         if self.current_status.state == EngineState::Draining && self.scheduler.is_empty() {
-            return Goes::Ends;
+            return ControlFlow::Break(());
         }
         if self.worker_group.is_none() {
             let is_due = self.restarts.remaining_pause(Instant::now()).is_zero();
-            return if is_due { self.restart_workers() } else { Goes::On };
+            return if is_due { self.restart_workers() } else { ControlFlow::Continue(()) };
         }
         match self.step() {
-            Ok(()) => Goes::On,
+            Ok(()) => ControlFlow::Continue(()),
             Err(failure) => self.handle_failure(&failure),
         }
     }
@@ -244,7 +238,7 @@ impl EngineLoop {
     }
 
     /// Gives up all workers after one of them was lost.
-    fn handle_failure(&mut self, failure: &WorkerFailure) -> Goes {
+    fn handle_failure(&mut self, failure: &WorkerFailure) -> ControlFlow<()> {
         let reason = failure.to_string();
         if let Some(worker_group) = self.worker_group.take() {
             let table = worker_group.table.clone();
@@ -261,7 +255,7 @@ impl EngineLoop {
     }
 
     /// Schedules another start of the workers after a pause, unless they were lost too often.
-    fn schedule_restart(&mut self, reason: &str) -> Goes {
+    fn schedule_restart(&mut self, reason: &str) -> ControlFlow<()> {
         if self.current_status.state == EngineState::Ready {
             // A server that drains keeps reporting that state.
             self.current_status.state = EngineState::Loading;
@@ -274,24 +268,25 @@ impl EngineLoop {
             false => format!(" in {:.1} s", pause.as_secs_f64()),
         };
         (self.options.log)(&format!("{reason}; the workers are started again{when}"));
-        Goes::On
+        ControlFlow::Continue(())
     }
 
-    fn stop_restarting(&mut self, reason: &str) -> Goes {
+    fn stop_restarting(&mut self, reason: &str) -> ControlFlow<()> {
         (self.options.log)(&format!("{reason}; the server ends"));
         self.scheduler.fail_all(&format!("The model's workers cannot be kept running: {reason}."));
-        Goes::Ends
+        ControlFlow::Break(())
     }
 
     /// Starts workers, and meanwhile handles commands, which may end the server.
-    fn restart_workers(&mut self) -> Goes {
+    fn restart_workers(&mut self) -> ControlFlow<()> {
         self.publish_status();
         self.reserve.release();
         let EngineLoop { options, commands, scheduler, current_status, status, .. } = self;
         let launched = WorkerGroup::launch(&options.plan, &options.launch, &mut |_, _| {
-            let goes = take_commands(commands, scheduler, None, current_status, Duration::ZERO);
+            let control_flow =
+                take_commands(commands, scheduler, None, current_status, Duration::ZERO);
             publish(status, current_status);
-            goes == Goes::On
+            control_flow.is_continue()
                 && !(current_status.state == EngineState::Draining && scheduler.is_empty())
         });
         self.reserve = DescriptorReserve::take();
@@ -302,10 +297,10 @@ impl EngineLoop {
                 }
                 worker_group.clear(&self.options, &self.costs);
                 self.worker_group = Some(worker_group);
-                Goes::On
+                ControlFlow::Continue(())
             }
             // A command interrupted the launch.
-            Err(LaunchError::Interrupted) => Goes::Ends,
+            Err(LaunchError::Interrupted) => ControlFlow::Break(()),
             Err(error) => self.schedule_restart(&error.to_string()),
         }
     }
@@ -345,14 +340,15 @@ fn launch_measured(
     Ok((worker_group, costs))
 }
 
-/// Handles the commands that have arrived, waiting at most `wait` for the first.
+/// Handles the commands that have arrived, waiting at most `wait` for the first. Returns `Break` if
+/// the engine was dropped.
 fn take_commands(
     commands: &Receiver<Command>,
     scheduler: &mut Scheduler,
     table: Option<&StepTable>,
     current_status: &mut EngineStatus,
     wait: Duration,
-) -> Goes {
+) -> ControlFlow<()> {
     let mut next = match wait.is_zero() {
         false => commands.recv_timeout(wait),
         true => commands.try_recv().map_err(|error| match error {
@@ -367,8 +363,10 @@ fn take_commands(
             }
             Ok(Command::Cancel(id)) => scheduler.cancel(table, id),
             Ok(Command::Drain) => current_status.state = EngineState::Draining,
-            Ok(Command::Stop) | Err(RecvTimeoutError::Disconnected) => return Goes::Ends,
-            Err(RecvTimeoutError::Timeout) => return Goes::On,
+            Ok(Command::Stop) | Err(RecvTimeoutError::Disconnected) => {
+                return ControlFlow::Break(());
+            }
+            Err(RecvTimeoutError::Timeout) => return ControlFlow::Continue(()),
         }
         next = commands.try_recv().map_err(|_| RecvTimeoutError::Timeout);
     }

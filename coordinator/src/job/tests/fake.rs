@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 
 use crate::engine_api::batch::{
     BatchEngine, BatchSequence, EngineError, FinishCause, GenerationOutput, Logprob, Observer,
-    Verdict,
 };
 use crate::engine_api::codec::{
     ChatTurn, CodecError, Conversation, TextCodec, TextContext, TextStream,
@@ -208,7 +207,7 @@ impl EchoEngine {
     fn answer(
         &self,
         sequence: &BatchSequence<'_>,
-        mut each: impl FnMut(u32) -> Verdict,
+        mut each: impl FnMut(u32) -> ControlFlow<()>,
     ) -> GenerationOutput {
         let mut tokens = Vec::new();
         let ended = |tokens: Vec<u32>, finish| {
@@ -240,7 +239,7 @@ impl EchoEngine {
                 return ended(tokens, FinishCause::Stop);
             }
             tokens.push(token);
-            if left == usize::MAX && each(token) == Verdict::Stop {
+            if left == usize::MAX && each(token).is_break() {
                 left = self.late;
             } else if left != usize::MAX {
                 left -= 1;

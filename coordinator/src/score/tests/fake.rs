@@ -49,7 +49,7 @@ impl Engine for Fake {
         let mut submissions = self.submissions.lock().expect("no thread of a test panics");
         let id = GenerationId(submissions.len() as u64);
         if self.most.is_some_and(|most| submissions.len() >= most) {
-            listener.on_event(EngineEvent::Failed("The device is on fire.".to_owned()));
+            let _ = listener.on_event(EngineEvent::Failed("The device is on fire.".to_owned()));
             return Ok(id);
         }
         let from = submission.prompt_logprobs_from as usize;
@@ -68,12 +68,12 @@ impl Engine for Fake {
         let logprobs = (from..submission.prompt.len()).flat_map(of).collect();
         let cached_tokens = (from as u32 - 1) / 2;
         submissions.push(submission);
-        listener.on_event(EngineEvent::Prompt {
+        let _ = listener.on_event(EngineEvent::Prompt {
             cached_tokens,
             queue_time: std::time::Duration::ZERO,
             logprobs,
         });
-        listener.on_event(EngineEvent::Finished(FinishCause::Length));
+        let _ = listener.on_event(EngineEvent::Finished(FinishCause::Length));
         Ok(id)
     }
 

@@ -11,7 +11,7 @@ use grammar::Grammar;
 use crate::engine_api::batch::{FinishCause, Logprob};
 use crate::engine_api::serving::{
     Engine, EngineEvent, EngineLimits, EngineState, EngineStatus, EventSink, GenerationId,
-    GenerationRequest, Listening, PreparedGrammar, SubmitError,
+    GenerationRequest, PreparedGrammar, SubmitError,
 };
 use crate::job::tests::fake::EOS;
 
@@ -139,7 +139,7 @@ impl FakeEngine {
                 queue_time: Duration::from_millis(30),
                 logprobs,
             };
-            if sequence.sink.on_event(event) == Listening::Yes {
+            if sequence.sink.on_event(event).is_continue() {
                 inner.running.push(sequence);
             }
         }
@@ -158,7 +158,7 @@ impl FakeEngine {
     fn advance(&self, sequence: &mut FakeSequence) -> bool {
         let submission = &sequence.submission;
         let token = token(submission, sequence.made);
-        let mut tell = |event| sequence.sink.on_event(event) == Listening::Yes;
+        let mut tell = |event| sequence.sink.on_event(event).is_continue();
         if submission.max_new == 0 {
             tell(EngineEvent::Finished(FinishCause::Length));
             return false;

@@ -1,7 +1,7 @@
 //! Tokens and progress of a sequence that is not answered yet.
 
 use super::LiveSequence;
-use crate::engine_api::serving::{EngineEvent, FinishCause, Listening};
+use crate::engine_api::serving::{EngineEvent, FinishCause};
 
 impl LiveSequence {
     /// Returns all tokens of the prompt and the answer.
@@ -59,7 +59,7 @@ impl LiveSequence {
 
     pub(super) fn send(&mut self, event: EngineEvent) {
         if !self.is_cancelled {
-            self.is_cancelled = self.sink.on_event(event) == Listening::No;
+            self.is_cancelled = self.sink.on_event(event).is_break();
         }
     }
 }

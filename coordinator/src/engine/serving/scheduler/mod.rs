@@ -131,7 +131,8 @@ impl Scheduler {
     ) {
         let is_unsupported = |prepared: &Arc<PreparedGrammar>| prepared.compiled.is_none();
         if submission.grammar.as_ref().is_some_and(is_unsupported) {
-            sink.on_event(EngineEvent::Failed(GRAMMARS_UNSUPPORTED.to_owned()));
+            // The sequence ends, whatever the sink replies.
+            let _ = sink.on_event(EngineEvent::Failed(GRAMMARS_UNSUPPORTED.to_owned()));
             return;
         }
         let grammar = submission.grammar.clone();

@@ -1,6 +1,7 @@
 //! Sequences whose worker is killed between any two of the sampler's stores, in the step table as
 //! the sampler leaves it: the same events are reported as in an undisturbed run.
 
+use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex};
 
 use model::config::{Dtype, ModelConfig};
@@ -15,7 +16,7 @@ use shm::Control;
 use workers::shared::serving::clear_table;
 
 use super::*;
-use crate::engine_api::serving::{EngineState, FinishCause as Ended, Listening, Sampling};
+use crate::engine_api::serving::{EngineState, FinishCause as Ended, Sampling};
 
 const EOS: u32 = 17;
 const CONTEXT: u32 = 64;
@@ -139,7 +140,7 @@ impl Sampler<'_> {
 struct RecordingSink(Arc<Mutex<Vec<EngineEvent>>>);
 
 impl EventSink for RecordingSink {
-    fn on_event(&mut self, event: EngineEvent) -> Listening {
+    fn on_event(&mut self, event: EngineEvent) -> ControlFlow<()> {
         // The waiting time is irrelevant here.
         let event = match event {
             EngineEvent::Prompt { logprobs, .. } => {
@@ -148,7 +149,7 @@ impl EventSink for RecordingSink {
             event => event,
         };
         self.0.lock().expect("held").push(event);
-        Listening::Yes
+        ControlFlow::Continue(())
     }
 }
 
