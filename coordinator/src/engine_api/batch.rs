@@ -47,8 +47,8 @@ pub enum FinishCause {
 /// Result of a [`BatchSequence`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct GenerationOutput {
-    /// New tokens without a final end-of-sequence token. If [`Observer::on_token`] returned `Break`,
-    /// surplus tokens may follow the one for which it was returned.
+    /// New tokens without a final end-of-sequence token. If [`Observer::on_token`] returned
+    /// `Break`, surplus tokens may follow the one for which it was returned.
     pub tokens: Vec<u32>,
     /// Log-probabilities of the tokens, `sequence.logprobs` for each.
     pub logprobs: Vec<Logprob>,
@@ -64,8 +64,8 @@ pub trait Observer {
     fn on_prefill_progress(&mut self, _computed: u64, _tokens: u64) {}
 
     /// Reports a new token of `sequence`, an index. Tokens of a sequence are reported in order; a
-    /// final end-of-sequence token is not reported. `Break` ends the sequence, which may run for one
-    /// more step.
+    /// final end-of-sequence token is not reported. `Break` ends the sequence, which may run for
+    /// one more step.
     fn on_token(&mut self, sequence: usize, token: u32) -> ControlFlow<()>;
 
     /// Reports the result of `sequence`, an index: once for each sequence, after its last token,
