@@ -1,10 +1,9 @@
 //! `coordinator bench-serve`: measures a running server under load.
 
-use std::io::Write;
-
 use anyhow::Context;
 use serde_json::json;
 
+use super::output::print_result;
 use super::serve::raise_descriptor_limit;
 use super::workload_shape::read_workload_shape;
 use crate::cli::request::{BenchServeRequest, Verbosity};
@@ -71,7 +70,7 @@ pub fn run(request: &BenchServeRequest, interrupt: &Interrupt) -> anyhow::Result
     } else {
         format_table(&results, request.rate)
     };
-    std::io::stdout().write_all(text.as_bytes())?;
+    print_result(&text, request.json)?;
     if results.short > 0 {
         eprintln!("{} answers have fewer tokens than were interrupted for", results.short);
     }

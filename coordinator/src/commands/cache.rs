@@ -1,17 +1,16 @@
 //! `coordinator cache`: lists the contents of a prompt store, or removes some of them.
 
-use std::io::Write;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
 use prompt_cache::{CachedPrefix, OriginPages, StoreListing};
 use serde_json::{Value, json};
 
+use super::output::print_result;
 use crate::cli::request::{CacheAction, CacheRequest};
 use crate::exit::Exit;
 use crate::report::plain_table::{plain_table, right_aligned};
 use crate::setup::argument_error::ArgumentError;
-use crate::terminal::print;
 
 const MIB: f64 = (1u64 << 20) as f64;
 /// Number of digits of a name that are shown.
@@ -29,7 +28,7 @@ pub fn run(request: &CacheRequest) -> anyhow::Result<Exit> {
     let text = match &request.action {
         CacheAction::List { json: true } => {
             let json = serde_json::to_string_pretty(&to_json(&listing))?;
-            writeln!(std::io::stdout(), "{json}")?;
+            print_result(&format!("{json}\n"), true)?;
             return Ok(Exit::Done);
         }
         CacheAction::List { json: false } => format_table(&listing),
@@ -38,7 +37,7 @@ pub fn run(request: &CacheRequest) -> anyhow::Result<Exit> {
             format!("{:.1} MiB are removed.", removed as f64 / MIB)
         }
     };
-    print(&format!("{text}\n"))?;
+    print_result(&format!("{text}\n"), false)?;
     Ok(Exit::Done)
 }
 

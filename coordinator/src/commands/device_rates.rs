@@ -7,6 +7,7 @@ use std::io::Write;
 use serde_json::json;
 use workers::device::{KernelRate, measure_kernels, measure_rates, memory_bytes};
 
+use super::output::print_result;
 use super::small_copies;
 use crate::exit::Exit;
 
@@ -43,7 +44,7 @@ pub fn run(request: RatesRequest) -> anyhow::Result<Exit> {
             })
         }
     };
-    writeln!(std::io::stdout(), "{}", serde_json::to_string_pretty(&rates)?)?;
+    print_result(&(serde_json::to_string_pretty(&rates)? + "\n"), true)?;
     Ok(Exit::Done)
 }
 

@@ -17,6 +17,7 @@ use profiler::{Profile, ProfilingRequest, REPETITIONS_MIN, RehearsalTimes, Skipp
 use program::map::Phase;
 use program::topology::LaneId;
 
+use super::output::print_result;
 use super::{drive_rates, export};
 use crate::cli::request::{ModelChoice, ProfileRequest, Verbosity};
 use crate::cli::values::{CompressChoice, QuantizedChoice};
@@ -29,7 +30,6 @@ use crate::setup::hardware::Hardware;
 use crate::setup::model::ModelHandle;
 use crate::setup::profile;
 use crate::setup::progress_reporter::ProgressReporter;
-use crate::terminal::print;
 
 /// Measures a profile, or finds the stored one, and prints it.
 ///
@@ -56,7 +56,7 @@ pub fn run(request: &ProfileRequest, interrupt: &Interrupt) -> anyhow::Result<Ex
     if !request.nvme.is_empty() {
         text += &drive_rates::balance_drives(request, interrupt)?;
     }
-    print(&text)?;
+    print_result(&text, false)?;
     Ok(Exit::Done)
 }
 

@@ -7,6 +7,7 @@ use anyhow::Context;
 use comfy_table::Table;
 use weight_store::{CopyProgress, CopyState, Lookup, StagedCopy};
 
+use super::output::print_result;
 use crate::cli::request::{StageAction, StageRequest};
 use crate::cli::values::StagedFormat;
 use crate::exit::Exit;
@@ -17,7 +18,6 @@ use crate::setup::byte_progress_bar::ByteProgressBar;
 use crate::setup::formats;
 use crate::setup::model::ModelHandle;
 use crate::setup::staging::{Interrupted, StagedWeights, stage};
-use crate::terminal::print;
 
 const GIB: f64 = (1u64 << 30) as f64;
 
@@ -158,7 +158,7 @@ fn status(request: &StageRequest) -> anyhow::Result<Exit> {
     if rows == 0 {
         text = "Nothing is staged there.\n".to_owned();
     }
-    print(&text)?;
+    print_result(&text, false)?;
     Ok(Exit::Done)
 }
 

@@ -15,15 +15,13 @@ mod system;
 #[cfg(test)]
 mod tests;
 
-use std::io::{Write, stdout};
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use serde_json::Value;
 
+use super::output::print_result;
 use crate::exit::Exit;
-use crate::job::error::JobError;
-use crate::terminal::print;
 
 /// A feature that a machine has or lacks.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -118,13 +116,8 @@ fn examine(root: &Path) -> Vec<Section> {
 pub fn run(json: bool) -> anyhow::Result<Exit> {
     let sections = examine(Path::new("/"));
     let text = if json { show::json(&sections)? } else { show::text(&sections) };
-    let written = if json { stdout().write_all(text.as_bytes()) } else { print(&text) };
-    match written {
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => {
-            Err(JobError::BrokenPipe.into())
-        }
-        text => Ok(text.map(|()| Exit::Done)?),
-    }
+    print_result(&text, json)?;
+    Ok(Exit::Done)
 }
 
 /// Formats a size like `12.3 GiB` or `512.0 MiB`; the smallest unit is KiB.

@@ -16,13 +16,10 @@ pub mod templates;
 mod this_machine;
 mod vectors;
 
-use std::io::{Write, stdout};
-
+use super::output::print_result;
 use crate::cli::request::{PlanRequest, PlanSource};
 use crate::exit::Exit;
 use crate::interrupt::Interrupt;
-use crate::job::error::JobError;
-use crate::terminal::print;
 
 /// Plans and prints the result.
 ///
@@ -46,11 +43,6 @@ pub fn run(request: &PlanRequest, interrupt: &Interrupt) -> anyhow::Result<Exit>
         }
         PlanSource::Template(template) => templates::template_text(*template).to_owned(),
     };
-    let written = if request.json { stdout().write_all(answer.as_bytes()) } else { print(&answer) };
-    match written {
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => {
-            Err(JobError::BrokenPipe.into())
-        }
-        written => Ok(written.map(|()| Exit::Done)?),
-    }
+    print_result(&answer, request.json)?;
+    Ok(Exit::Done)
 }

@@ -7,7 +7,7 @@ mod programs;
 mod report;
 
 use std::collections::BTreeMap;
-use std::io::{IsTerminal, Write, stdout};
+use std::io::IsTerminal;
 
 use anyhow::Context;
 use planner::search::TimeFactors;
@@ -16,6 +16,7 @@ use program::simulate::{SimulatedTimeline, Span, simulate};
 use workers::shared::protocol::WeightsOrigin;
 
 use super::benchmark::Benchmark;
+use super::output::print_result;
 use crate::cli::request::{TimedRequest, Verbosity};
 use crate::engine::launch::LaunchOptions;
 use crate::engine::trace_file::TraceFile;
@@ -23,14 +24,12 @@ use crate::engine::{RunEngine, RunStats};
 use crate::engine_api::batch::EngineError;
 use crate::exit::Exit;
 use crate::interrupt::Interrupt;
-use crate::job::error::JobError;
 use crate::job::progress;
 use crate::report::build;
 use crate::report::build::RunPrediction;
 use crate::report::file::ReplayReport;
 use crate::setup::hardware::Hardware;
 use crate::setup::progress_reporter::ProgressReporter;
-use crate::terminal::print;
 use programs::TimedPrograms;
 use report::{TimedDetails, TimedReport, render};
 
@@ -55,13 +54,8 @@ pub fn run(request: &TimedRequest, interrupt: &Interrupt) -> anyhow::Result<Exit
         (false, Verbosity::Quiet) => String::new(),
         (false, _) => render(&report),
     };
-    let written = if request.json { stdout().write_all(text.as_bytes()) } else { print(&text) };
-    match written {
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => {
-            Err(JobError::BrokenPipe.into())
-        }
-        text => Ok(text.map(|()| Exit::Done)?),
-    }
+    print_result(&text, request.json)?;
+    Ok(Exit::Done)
 }
 
 /// Returns the simulated timeline; `None` if there is no decode step.
