@@ -82,8 +82,10 @@ fn lanes_that_stand_still_at_the_start_start_once_more_with_waits_on_the_host() 
         let set = [("STANDIN_CUDA_DEAF", "1"), ("TANDEM_WAIT_S", "8")];
         let (same, report, said) = answers(&place, &input, extra, &set);
         assert_eq!(same, whole);
-        assert!(said.contains("started once more"), "{said}");
-        for how in ["copying for itself: lanes stood still", "waiting on the host: lanes stood"] {
+        assert!(said.contains("in safe mode"), "{said}");
+        for how in
+            ["copying in the gpu worker: lanes stalled", "waiting on the host: lanes stalled"]
+        {
             assert!(report.contains(how), "{how}: {report}");
         }
     }
@@ -92,7 +94,7 @@ fn lanes_that_stand_still_at_the_start_start_once_more_with_waits_on_the_host() 
     let done = run(&place, "llama", &input, &ON_DEVICE, &set);
     let said = text(&done.stderr);
     assert_eq!(done.status.code(), Some(1), "{said}");
-    assert!(!said.contains("started once more") && said.contains("kernel may hang"), "{said}");
+    assert!(!said.contains("in safe mode") && said.contains("kernel may hang"), "{said}");
 }
 
 /// Simulates exclusive compute mode, a partition, and too little memory for another context.
@@ -108,7 +110,7 @@ fn a_device_that_takes_one_process_is_used_by_one() {
         let set = [("STANDIN_CUDA_SECOND", second.as_str())];
         let (same, report, _) = answers(&place, &input, &ON_DEVICE, &set);
         assert_eq!(same, whole, "{code}");
-        let words = ["copying for itself: a second process cannot use the device", code];
+        let words = ["copying in the gpu worker: a second process cannot use the device", code];
         assert!(words.iter().all(|word| report.contains(word)), "{code}: {report}");
     }
 }

@@ -12,7 +12,6 @@ use workers::shared::protocol::WeightsOrigin;
 use workers::shared::table::StepTable;
 
 use super::InterruptFn;
-use super::device_use::enter_safe_mode;
 use super::launch::{LaunchError, LaunchOptions, LaunchedWorkers, POLL_INTERVAL, launch};
 
 /// Starts workers for the profiler's plans. Except for threads and weights, `options` are those of
@@ -133,7 +132,7 @@ impl Session for WorkerSession {
         let outcome = self.run_once(group);
         let Err(RunnerError::Failed(error)) = &outcome else { return outcome };
         let Some(failure) = error.downcast_ref() else { return outcome };
-        if !enter_safe_mode(self.options.cuda, failure) {
+        if !self.options.enter_safe_mode(failure) {
             return outcome;
         }
         self.launched.supervisor.shut_down(true);

@@ -4,7 +4,7 @@
 //! Two processes and waits on streams are fastest, but not possible on every machine. Operations
 //! that the driver refuses are detected while the workers start. Operations that it accepts without
 //! effect are detected as lanes that stall in the first steps; then the workers are started once
-//! more in the most careful way, and so are all later workers of this process.
+//! more in safe mode, the most careful way, and so are all later workers of this process.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -47,14 +47,14 @@ impl DeviceUse {
         let one_process_reason = if reads_directly {
             None
         } else if has_stalled {
-            Some("lanes stood still otherwise".to_owned())
+            Some("lanes stalled otherwise".to_owned())
         } else {
-            is_env_set_to(COPIES_ENV, "gpu").then(|| "as TANDEM_COPIES asks".to_owned())
+            is_env_set_to(COPIES_ENV, "gpu").then(|| "TANDEM_COPIES is set".to_owned())
         };
         let host_waits_reason = if has_stalled {
-            Some("lanes stood still otherwise")
+            Some("lanes stalled otherwise")
         } else {
-            is_env_set_to(WAITS_ENV, "host").then_some("as TANDEM_WAITS asks")
+            is_env_set_to(WAITS_ENV, "host").then_some("TANDEM_WAITS is set")
         };
         let cuda = CudaConfig {
             index,
@@ -75,7 +75,7 @@ impl DeviceUse {
     pub(super) fn describe(&self) -> String {
         let mut text = String::new();
         if let Some(reason) = &self.one_process_reason {
-            text += &format!(", copying for itself: {reason}");
+            text += &format!(", copying in the gpu worker: {reason}");
         }
         if let Some(reason) = self.host_waits_reason {
             text += &format!(", waiting on the host: {reason}");
@@ -90,20 +90,15 @@ pub(super) fn start_timeout(cuda: CudaConfig) -> Option<Duration> {
     (!cuda.waits_on_host).then_some(START_TIMEOUT)
 }
 
-/// Returns true if workers that failed with `failure` in their first steps should be started once
-/// more, which is then done in the most careful way: lanes of a CUDA device stalled, for the first
-/// time in this process. Records the stall for all later workers and prints a message.
-pub(super) fn enter_safe_mode(cuda: Option<u32>, failure: &WorkerFailure) -> bool {
-    let asked = is_env_set_to(WAITS_ENV, "host");
-    if cuda.is_none() || asked || !failure.is_stall() {
-        return false;
-    }
-    let is_first = HAS_STALLED.set(()).is_ok();
-    if is_first {
-        eprintln!(
-            "{failure}; the workers are started once more, in one process and with waits on the \
-             host"
-        );
-    }
-    is_first
+/// Returns true if workers that failed with `failure` in their first steps can be started once
+/// more in safe mode, the most careful way to use a device: lanes of a CUDA device stalled, and
+/// the environment does not request waits on the host anyway.
+pub(super) fn can_enter_safe_mode(cuda: Option<u32>, failure: &WorkerFailure) -> bool {
+    cuda.is_some() && !is_env_set_to(WAITS_ENV, "host") && failure.is_stall()
+}
+
+/// Enables safe mode for all workers that this process starts later. Returns false if it was
+/// enabled already.
+pub(super) fn enable_safe_mode() -> bool {
+    HAS_STALLED.set(()).is_ok()
 }

@@ -15,10 +15,10 @@ use workers::shared::protocol::{
     ToWorker, WeightsOrigin, WorkerSetup,
 };
 
-use super::device_use::{DeviceUse, start_timeout};
+use super::device_use::{DeviceUse, can_enter_safe_mode, enable_safe_mode, start_timeout};
 pub use super::launched_workers::{LaunchError, LoadProgress};
 pub(super) use super::launched_workers::{LaunchedWorkers, POLL_INTERVAL, send};
-use super::supervisor::{SupervisedWorker, Supervisor};
+use super::supervisor::{SupervisedWorker, Supervisor, WorkerFailure};
 use super::worker_roles::WorkerRoles;
 use super::worker_startup::WorkerStartup;
 use crate::child::this_program;
@@ -73,6 +73,23 @@ pub struct LaunchOptions {
     pub select_text: Vec<u32>,
     /// Suppresses messages about operations that take long.
     pub quiet: bool,
+}
+
+impl LaunchOptions {
+    /// Returns true if workers that failed with `failure` in their first steps are to be started
+    /// once more, which then happens in safe mode. Prints a message unless the launch is quiet.
+    pub(super) fn enter_safe_mode(&self, failure: &WorkerFailure) -> bool {
+        if !can_enter_safe_mode(self.cuda, failure) || !enable_safe_mode() {
+            return false;
+        }
+        if !self.quiet {
+            eprintln!(
+                "{failure}; restarting the workers in safe mode: one process for the device, and \
+                 waits on the host"
+            );
+        }
+        true
+    }
 }
 
 /// Starts the workers that the plan needs and waits until all are ready. If no second process can

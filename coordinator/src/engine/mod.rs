@@ -42,7 +42,6 @@ use workers::shared::group::BATCH_STAGES;
 use crate::engine_api::batch::{BatchEngine, BatchSequence, EngineError, Observer};
 use batch_scheduler::{BatchScheduler, GroupPrefill};
 use deduplicating_observer::DeduplicatingObserver;
-use device_use::enter_safe_mode;
 use launch::{LaunchError, LaunchOptions, LaunchedWorkers, LoadProgress, POLL_INTERVAL};
 pub use memory::PeakMemory;
 use prefill_share::PrefillShare;
@@ -256,7 +255,7 @@ impl RunEngine {
     /// way.
     fn should_restart(&mut self) -> bool {
         let failure = self.failure.take().filter(|_| self.measured.groups == 0);
-        failure.is_some_and(|failure| enter_safe_mode(self.options.cuda, &failure))
+        failure.is_some_and(|failure| self.options.enter_safe_mode(&failure))
     }
 
     /// Replaces the failed workers with new ones.

@@ -17,7 +17,6 @@ use super::scheduler::Scheduler;
 use super::step_costs::measure_step_costs;
 use super::worker_group::{MeasuredEngineCosts, WorkerGroup, hybrid_policy};
 use crate::engine::descriptors::DescriptorReserve;
-use crate::engine::device_use::enter_safe_mode;
 use crate::engine::launch::{LaunchError, POLL_INTERVAL};
 use crate::engine::supervisor::WorkerFailure;
 use crate::engine_api::serving::{
@@ -75,9 +74,8 @@ impl EngineLoop {
         let prefix_cache =
             prompts.map(|at| PrefixCacheIndex::open(at, options.plan.shape.page_positions));
         let scheduler = Scheduler::new(&options.plan, prefix_cache.transpose()?);
-        let cuda = options.launch.cuda;
         let (worker_group, costs) = match launch_measured(&mut options) {
-            Err(LaunchError::Worker(failure)) if enter_safe_mode(cuda, &failure) => {
+            Err(LaunchError::Worker(failure)) if options.launch.enter_safe_mode(&failure) => {
                 launch_measured(&mut options)?
             }
             launched => launched?,
@@ -249,7 +247,7 @@ impl EngineLoop {
             self.scheduler.requeue_all(&table, &self.options.plan, &reason);
         }
         // If lanes stalled, the workers are started again in the most careful way.
-        enter_safe_mode(self.options.launch.cuda, failure);
+        self.options.launch.enter_safe_mode(failure);
         self.current_status.restarts += 1;
         self.schedule_restart(&reason)
     }
