@@ -317,6 +317,6 @@ fn a_benchmark_says_that_it_does_not_read_stdin() {
         text(&done.stderr)
     };
     let input = std::fs::File::open(place.path("in.jsonl")).expect("requests");
-    assert!(said(input.into()).contains("Stdin is not read without --input -"));
+    assert!(said(input.into()).contains("stdin is not read without `--input -`"));
     assert!(!said(Stdio::null()).contains("Stdin"));
 }

@@ -326,7 +326,7 @@ fn nothing_that_a_hub_says_leads_out_of_the_cache() {
         (Lie::Name(format!("{}.gguf", victim.display())), "not a path below a folder"),
         (Lie::Name("model\u{1b}[2J.safetensors".to_owned()), "not a path below a folder"),
         (Lie::Size(u64::MAX), "no more than 16 TiB"),
-        (Lie::Size(free_bytes), "are to be fetched, but the disk"),
+        (Lie::Size(free_bytes), "remain to be fetched, but the disk"),
         (Lie::Size(3), "sends a different size"),
         (Lie::Longer, "sends a different size"),
     ] {

@@ -95,7 +95,7 @@ fn a_browser_shows_the_page() {
 fn what_is_no_report_is_refused() {
     let place = Place::new();
     std::fs::write(place.path("other.json"), "{\"a\": 1}").expect("writable");
-    for (name, sentence) in [("other.json", "not what a run writes"), ("none.json", "none.json")] {
+    for (name, sentence) in [("other.json", "not a report of a run"), ("none.json", "none.json")] {
         let path = place.path(name);
         let done = page(&place, &[&path]);
         let said = text(&done.stderr);

@@ -286,7 +286,7 @@ fn deaths_change_no_byte() {
     let done = finish(child);
     let said = text(&done.stderr);
     assert_eq!(done.status.code(), Some(130), "{said}");
-    assert!(said.contains("go on with --resume"), "{said}");
+    assert!(said.contains("continue with --resume"), "{said}");
     assert!(slow(&["--resume"]).status.success());
     assert!(bytes(&place) == whole, "as if nothing had happened");
 }

@@ -198,7 +198,7 @@ fn a_replay_has_the_iterations_that_are_simulated() {
     assert!(spans.iter().any(|span| span["lane"] == "gpu"), "{chart}");
     let (code, stdout, said) = run(&[&arguments[..], &["--timed", "neo"]].concat());
     assert_eq!(code, Some(0), "{said}");
-    for part in ["neo in timed emulation", "pipelined", "within 5%", "are the simulated ones"] {
+    for part in ["neo in timed emulation", "pipelined", "within 5%", "are as simulated"] {
         assert!(stdout.contains(part), "{part}: {stdout}");
     }
 }

@@ -38,7 +38,7 @@ pub fn run(request: &BenchServeRequest, interrupt: &Interrupt) -> anyhow::Result
     let planned = workload(&shape, params);
     let warmup = warmup_request(&planned, params);
     let target = request.target.clone();
-    let unknown = || format!("--url names {}, which is no host here", target.host);
+    let unknown = || format!("--url: the host {} cannot be resolved", target.host);
     let client = Client {
         addresses: target.addresses().with_context(unknown)?,
         target: target.clone(),
@@ -72,10 +72,10 @@ pub fn run(request: &BenchServeRequest, interrupt: &Interrupt) -> anyhow::Result
     };
     print_result(&text, request.json)?;
     if results.short > 0 {
-        eprintln!("{} answers have fewer tokens than were interrupted for", results.short);
+        eprintln!("{} answers have fewer tokens than requested", results.short);
     }
     for failure in records.failures.iter().take(MAX_PRINTED_FAILURES) {
-        eprintln!("not answered: {failure}");
+        eprintln!("request failed: {failure}");
     }
     Ok(if results.failed > 0 { Exit::PartialFailure } else { Exit::Done })
 }

@@ -24,7 +24,7 @@ const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 pub fn run(request: &CacheRequest) -> anyhow::Result<Exit> {
     let directory = &request.directory;
     let listing = prompt_cache::list_store(directory)
-        .with_context(|| format!("the prompt store {}", directory.display()))?;
+        .with_context(|| format!("the prompt cache {}", directory.display()))?;
     let text = match &request.action {
         CacheAction::List { json: true } => {
             let json = serde_json::to_string_pretty(&to_json(&listing))?;
@@ -34,7 +34,7 @@ pub fn run(request: &CacheRequest) -> anyhow::Result<Exit> {
         CacheAction::List { json: false } => format_table(&listing),
         action => {
             let removed = remove(request, &listing, action)?;
-            format!("{:.1} MiB are removed.", removed as f64 / MIB)
+            format!("removed {:.1} MiB", removed as f64 / MIB)
         }
     };
     print_result(&format!("{text}\n"), false)?;
@@ -51,8 +51,10 @@ fn remove(
     for name in names {
         let named = beginnings().filter(|one| one.name.to_string().starts_with(name)).count();
         if named != 1 {
-            let what = if named == 0 { "no beginning is" } else { "several beginnings are" };
-            let sentence = format!("{what} called {name}; `coordinator cache list` names them");
+            let what = if named == 0 { "no prefix has" } else { "several prefixes have" };
+            let sentence = format!(
+                "{what} a name that starts with {name}; `coordinator cache list` shows the names"
+            );
             return Err(ArgumentError(sentence).into());
         }
     }
@@ -64,7 +66,7 @@ fn remove(
         && !listing.origins.iter().any(|listed| belongs_to(listed, model))
     {
         let sentence =
-            format!("nothing is stored of {model}; `coordinator cache list` says of what");
+            format!("no prefix of {model} is stored; `coordinator cache list` shows the models");
         return Err(ArgumentError(sentence).into());
     }
     let now = SystemTime::now();
@@ -79,7 +81,7 @@ fn remove(
             || model.as_ref().is_some_and(|model| belongs_to(listed, model))
             || is_old(beginning)
     });
-    removed.with_context(|| format!("the prompt store {}", request.directory.display()))
+    removed.with_context(|| format!("the prompt cache {}", request.directory.display()))
 }
 
 fn model_name(listed: &OriginPages) -> &str {
@@ -92,7 +94,7 @@ fn short_name(beginning: &CachedPrefix) -> String {
 
 fn format_table(listing: &StoreListing) -> String {
     let mut table = plain_table();
-    table.set_header(["name", "model", "form", "tokens", "MiB", "last used"]);
+    table.set_header(["name", "model", "format", "tokens", "MiB", "last used"]);
     right_aligned(&mut table, 3..5);
     let (mut rows, mut useless) = (0, 0);
     for listed in &listing.origins {
@@ -116,12 +118,13 @@ fn format_table(listing: &StoreListing) -> String {
     }
     let size = listing.size_bytes as f64 / MIB;
     let mut text = match rows {
-        0 => "Nothing is stored there.".to_owned(),
-        _ => format!("{table}\n{size:.1} MiB in all; what prompts have in common is stored once."),
+        0 => "no prompt prefixes are stored there".to_owned(),
+        _ => format!(
+            "{table}\n{size:.1} MiB in total; prefixes share the pages that they have in common"
+        ),
     };
     if useless > 0 {
-        text +=
-            &format!("\n{useless} files are of no use; `coordinator cache rm` removes them too.");
+        text += &format!("\n{useless} files are unusable; `coordinator cache rm` removes them too");
     }
     text
 }

@@ -48,7 +48,7 @@ pub(super) fn balance_drives(
             Lookup::Partial(_) | Lookup::Missing => {
                 let (model, form) = (&identity.model, &identity.form);
                 return Err(ArgumentError(format!(
-                    "{}: {model} ({form}) is not staged there; coordinator stage writes it",
+                    "{}: {model} ({form}) is not staged there; run `coordinator stage` first",
                     directory.display()
                 ))
                 .into());
@@ -79,10 +79,10 @@ fn format_balance(balanced: &DriveBalance, path: Option<&Path>) -> String {
         let latency_ms = balanced.latency_ns[drive] / 1e6;
         let rate = rate / 1e9;
         let concurrency_note =
-            if balanced.directories.len() > 1 { " beside the others" } else { "" };
+            if balanced.directories.len() > 1 { " while the others are read" } else { "" };
         let _ = writeln!(
             text,
-            "nvme{drive} ({directory}) reads {rate:.2} GB/s{concurrency_note}, first bytes after \
+            "nvme{drive} ({directory}) reads {rate:.2} GB/s{concurrency_note}, with a latency of \
              {latency_ms:.2} ms"
         );
     }
@@ -90,7 +90,7 @@ fn format_balance(balanced: &DriveBalance, path: Option<&Path>) -> String {
         balanced.weights.iter().for_each(|weight| text += &format_trajectory(weight));
     }
     if let Some(path) = path {
-        let _ = writeln!(text, "kept in {}", path.display());
+        let _ = writeln!(text, "stored in {}", path.display());
     }
     text
 }

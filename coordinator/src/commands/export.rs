@@ -32,9 +32,10 @@ pub(super) fn write(
     let (with_device, alone) = (Some(text(with_device)?), Some(text(alone)?));
     machine.profile = Some(EmbeddedProfiles { with_device, alone });
     let text = format!(
-        "# Written by `coordinator profile --export` from what it measured of {} in {}, {} + {} \
-         tokens.\n# The profile at its end is what the rates come from. `plan --machine` prices \
-         by it where it\n# knows all of a plan; leave it out when rates are changed by hand.\n\n{}",
+        "# Written by `coordinator profile --export` from measurements of {} in {}, {} + {} \
+         tokens.\n# The rates are derived from the profile at the end. `plan --machine` uses the \
+         profile itself\n# if it covers the whole plan; remove the profile if you change rates by \
+         hand.\n\n{}",
         config.name,
         request.batches,
         request.prompt_len,

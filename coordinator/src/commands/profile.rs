@@ -171,8 +171,8 @@ fn format_profile(profile: &Profile, config: &ModelConfig, batch_size: u16) -> S
     if best != current {
         let _ = writeln!(
             text,
-            "a layer takes less with {best} CPU threads than with {current}, so runs take {best} \
-             unless --cpu-threads says otherwise"
+            "a layer is faster with {best} CPU threads than with {current}, so runs use {best} \
+             unless --cpu-threads is given"
         );
     }
     text + &format_uncertainty(profile, config)
@@ -205,7 +205,7 @@ fn operations_table(profile: &Profile, config: &ModelConfig, batch_size: u16) ->
     let around = [Op::Embed].into_iter().chain(config.every_layer_op());
     let order = around.chain([Op::Attention, Op::FinalNorm, Op::Head, Op::Sample]);
     let mut table = plain_table();
-    table.set_header(["op", "cpu", "cpu beside h2d", "device", "h2d"]);
+    table.set_header(["op", "cpu", "cpu during h2d", "device", "h2d"]);
     for name in order.map(|op| op.name(config.family)) {
         if let Some(times) = rows.get(name) {
             let cells =
@@ -240,7 +240,7 @@ fn format_uncertainty(profile: &Profile, config: &ModelConfig) -> String {
     if count(&isolated) + count(&concurrent) > 0 {
         let _ = writeln!(
             text,
-            "fewer than {REPETITIONS_MIN} samples: {} times alone, {} beside other lanes",
+            "fewer than {REPETITIONS_MIN} samples: {} times alone, {} during work of other lanes",
             count(&isolated),
             count(&concurrent)
         );
@@ -249,7 +249,7 @@ fn format_uncertainty(profile: &Profile, config: &ModelConfig) -> String {
     if !disputed.is_empty() {
         let _ = writeln!(
             text,
-            "equal work that took different times, measured again and given one: {disputed}"
+            "equal work whose times differed, measured again and given a common time: {disputed}"
         );
     }
     if !measurements.skipped.is_empty() {
@@ -300,13 +300,13 @@ fn format_run_history(measurements: &ProfileMeasurements) -> String {
         let widest = rehearsals.iter().map(RehearsalTimes::spread).fold(0.0, f64::max);
         let _ = writeln!(
             text,
-            "tried out: {} placements in {groups} groups, which spread by {:.0}% at most",
+            "rehearsed: {} placements in {groups} groups, with a spread of at most {:.0}%",
             rehearsals.len(),
             100.0 * widest
         );
     }
     if !measurements.finished.is_empty() {
-        let _ = writeln!(text, "runs that ended: {}", measurements.finished.len());
+        let _ = writeln!(text, "finished runs: {}", measurements.finished.len());
     }
     text
 }

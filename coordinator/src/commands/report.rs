@@ -25,6 +25,6 @@ pub fn run(request: &ReportRequest) -> anyhow::Result<Exit> {
 fn read_report(path: &Path) -> anyhow::Result<Report> {
     let named = || format!("the report {}", path.display());
     let text = std::fs::read_to_string(path).with_context(named)?;
-    let what = "it is not what a run writes with --report";
+    let what = "not a report of a run, as `--report` writes it";
     serde_json::from_str(&text).with_context(|| format!("{}: {what}", named()))
 }

@@ -70,16 +70,17 @@ fn check_distinct(run: &RunRequest) -> anyhow::Result<()> {
                 _ => false,
             };
             if flag == "--trace" || answers_use_stdout {
-                return Err(
-                    ArgumentError(format!("{flag} -: give {flag} a file of its own")).into()
-                );
+                return Err(ArgumentError(format!(
+                    "{flag} -: stdout cannot be used here; name a file"
+                ))
+                .into());
             }
             continue;
         }
         if let Some((other, _)) = files.iter().find(|(_, known)| same_file(known, path)) {
             let shown = path.display();
             return Err(ArgumentError(format!(
-                "{flag} and {other} both name {shown}; give {flag} a file of its own"
+                "{flag} and {other} both name {shown}; use separate files"
             ))
             .into());
         }
@@ -147,9 +148,8 @@ pub(super) fn stop_at_stdin_eof(run: &RunRequest, interrupt: &Interrupt) -> anyh
 /// Returns a note if stdin is a file or a pipe, which a benchmark does not read.
 fn unread_stdin_note() -> Option<&'static str> {
     let kind = Path::new("/dev/stdin").metadata().ok()?.file_type();
-    (kind.is_file() || kind.is_fifo()).then_some(
-        "Stdin is not read without --input -, so this is a benchmark with random prompts.",
-    )
+    (kind.is_file() || kind.is_fifo())
+        .then_some("stdin is not read without `--input -`; running a benchmark with random prompts")
 }
 
 /// Returns the command line's defaults for requests.
@@ -384,7 +384,7 @@ fn run_benchmark(
     match benchmark.run(&mut engine, progress::for_stderr(quiet, expected).as_mut()) {
         Ok(()) => {}
         Err(EngineError::Interrupted) => {
-            eprintln!("interrupted; a benchmark keeps nothing");
+            eprintln!("interrupted; the benchmark has no results");
             return Ok(Exit::Interrupted);
         }
         Err(error) => {

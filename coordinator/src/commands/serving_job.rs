@@ -53,7 +53,7 @@ pub(super) fn run(
 /// Returns the message for a sequence that needs more positions than there are caches for.
 fn too_long_message(demand: JobWorkload, context: u32) -> String {
     format!(
-        "the longest prompt and answer have {} tokens, and memory has caches for {context}: give \
+        "the longest prompt and answer have {} tokens, but the KV cache fits only {context}; use \
          --batches 1x1, more memory or shorter prompts",
         demand.max_context
     )
@@ -64,8 +64,8 @@ fn cache_hits_message(status: &EngineStatus) -> String {
     let (cached, stored) = (status.cached_tokens, status.prompt_cache.tokens);
     let all = cached + status.prompt_tokens;
     format!(
-        "{cached} of {all} tokens of prompts were not computed again; {stored} were read from the \
-         prompt cache"
+        "{cached} of {all} prompt tokens were reused instead of computed; {stored} were read from \
+         the prompt cache"
     )
 }
 
@@ -76,9 +76,9 @@ fn check_options(run: &RunRequest) -> anyhow::Result<()> {
     match given.iter().find(|(_, is_given)| *is_given) {
         None => Ok(()),
         Some((flag, _)) => Err(ArgumentError(format!(
-            "{flag}: lines of the input ask for \"prompt_logprobs\", or for \"echo\" with \
-             \"logprobs\" or without new tokens; such a job runs as a server does, which writes \
-             none. Leave {flag} out, or put these lines into a file of their own"
+            "{flag} is not supported for input lines with \"prompt_logprobs\", or with \"echo\" \
+             and either \"logprobs\" or no new tokens; omit {flag}, or put these lines into a \
+             separate file"
         ))
         .into()),
     }
@@ -92,9 +92,9 @@ fn serving_config(run: &RunRequest, demand: JobWorkload) -> anyhow::Result<Servi
     let context = u32::try_from(demand.max_context.max(2)).unwrap_or(u32::MAX);
     let slots = slots_within_capacity(slots, context, demand.logprobs).map_err(|slot_bytes| {
         ArgumentError(format!(
-            "the log-probabilities of prompts and answers of up to {context} tokens take \
-             {slot_bytes} bytes in each slot, more than are kept for them. Give smaller \
-             --batches, or ask for fewer of the most likely tokens"
+            "log-probabilities of prompts and answers of up to {context} tokens need {slot_bytes} \
+             bytes per slot, which exceeds the limit; use smaller --batches, or request \
+             log-probabilities of fewer tokens"
         ))
     })?;
     Ok(ServingConfig {

@@ -51,12 +51,12 @@ fn write(
     let mut missing = Vec::new();
     for directory in &request.directories {
         match StagedCopy::lookup(directory, &identity)? {
-            Lookup::Complete(staged) => print_status(request, &staged, "is staged already"),
+            Lookup::Complete(staged) => print_status(request, &staged, "is already staged"),
             Lookup::Partial(CopyProgress { done_bytes, total_bytes, .. }) => {
                 if !request.quiet {
                     let (done, total) = (done_bytes as f64 / GIB, total_bytes as f64 / GIB);
                     let directory = directory.display();
-                    eprintln!("{directory}: going on behind {done:.2} of {total:.2} GiB");
+                    eprintln!("{directory}: resuming after {done:.2} of {total:.2} GiB");
                 }
                 missing.push(directory.clone());
             }
@@ -102,8 +102,8 @@ fn verify(
             Lookup::Complete(staged) => staged,
             Lookup::Partial(_) => {
                 return Err(ArgumentError(format!(
-                    "{shown}: the staging of {} is not finished; the same command without --verify \
-                     goes on with it",
+                    "{shown}: the staging of {} is incomplete; run the same command without \
+                     --verify to resume it",
                     identity.model
                 ))
                 .into());
@@ -128,12 +128,12 @@ fn verify(
         }
         is_intact &= verified.damaged.is_empty();
         if verified.damaged.is_empty() {
-            print_status(request, &staged, "is sound");
+            print_status(request, &staged, "is intact");
         } else {
             let path = staged.path().display();
             eprintln!(
-                "{path}: {} weights are damaged; remove the folder and stage again, and look at \
-                 the drive (smartctl, dmesg)",
+                "{path}: {} weights are damaged; remove the folder, stage again, and check the \
+                 drive (smartctl, dmesg)",
                 verified.damaged.len()
             );
         }
@@ -143,7 +143,7 @@ fn verify(
 
 fn status(request: &StageRequest) -> anyhow::Result<Exit> {
     let mut table = plain_table();
-    table.set_header(["directory", "staging", "model", "form", "GiB", "state"]);
+    table.set_header(["directory", "staging", "model", "format", "GiB", "state"]);
     right_aligned(&mut table, 4..5);
     let mut rows = 0;
     for directory in &request.directories {
@@ -156,7 +156,7 @@ fn status(request: &StageRequest) -> anyhow::Result<Exit> {
     }
     let mut text = format!("{table}\n");
     if rows == 0 {
-        text = "Nothing is staged there.\n".to_owned();
+        text = "no weights are staged there\n".to_owned();
     }
     print_result(&text, false)?;
     Ok(Exit::Done)
@@ -168,12 +168,14 @@ fn add_row(table: &mut Table, directory: &Path, name: &str, state: CopyState) {
         CopyState::Complete(staged) => {
             let identity = staged.identity();
             let size = gib(staged.total_bytes());
-            (identity.model.clone(), identity.form.clone(), size, "whole".to_owned())
+            (identity.model.clone(), identity.form.clone(), size, "complete".to_owned())
         }
         CopyState::Partial(CopyProgress { done_bytes, total_bytes, is_being_written }) => {
             let state = match is_being_written {
                 true => format!("being written, {} done", gib(done_bytes)),
-                false => format!("not finished, {} done; stage goes on with it", gib(done_bytes)),
+                false => {
+                    format!("incomplete, {} done; `coordinator stage` resumes it", gib(done_bytes))
+                }
             };
             (String::new(), String::new(), gib(total_bytes), state)
         }

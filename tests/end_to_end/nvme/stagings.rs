@@ -23,7 +23,7 @@ fn the_status_tells_whole_unfinished_and_damaged_ones() {
     assert_eq!(missing.status.code(), Some(1));
     assert!(text(&missing.stderr).contains("No such file"), "{}", text(&missing.stderr));
     std::fs::create_dir(drives.directory(0)).expect("a folder");
-    assert!(drives.staged(1, &["--status"]).contains("Nothing is staged there."));
+    assert!(drives.staged(1, &["--status"]).contains("no weights are staged there"));
 
     drives.staged(1, SMALL);
     let whole = drives.staging(0);
@@ -39,9 +39,12 @@ fn the_status_tells_whole_unfinished_and_damaged_ones() {
     let lines = status(&drives);
     assert_eq!(lines.len(), 2, "{lines:?}");
     let unfinished = lines.iter().find(|line| line.contains(&name)).expect("it is listed");
-    assert!(unfinished.contains("not finished, 0.00 done; stage goes on with it"), "{unfinished}");
+    assert!(
+        unfinished.contains("incomplete, 0.00 done; `coordinator stage` resumes it"),
+        "{unfinished}"
+    );
     let llama = lines.iter().find(|line| line.contains("llama")).expect("it is listed");
-    assert!(llama.ends_with("whole"), "{llama}");
+    assert!(llama.ends_with("complete"), "{llama}");
 
     // An unfinished staging is written again.
     drives.staged(1, SMALL);
@@ -73,7 +76,7 @@ fn one_flipped_byte_is_named_with_its_weight() {
     assert_eq!(nothing.status.code(), Some(2));
     assert!(text(&nothing.stderr).contains("is not staged"), "{}", text(&nothing.stderr));
     drives.staged(2, SMALL);
-    assert!(drives.staged(2, &verify).contains("is sound"));
+    assert!(drives.staged(2, &verify).contains("is intact"));
     let damaged = drives.staging(1);
     let (offset, size) = place_of(&damaged, "weights.layer1.fc0");
     flip(&damaged.join("weights.bin"), offset + size / 2);
@@ -82,7 +85,7 @@ fn one_flipped_byte_is_named_with_its_weight() {
     assert_eq!(done.status.code(), Some(1), "{said}");
     assert!(said.contains("blob weights.layer1.fc0 of"), "{said}");
     assert!(said.contains(&format!("{}: 1 weights are damaged", damaged.display())), "{said}");
-    let sound = format!("is sound in {}", drives.staging(0).display());
+    let sound = format!("is intact in {}", drives.staging(0).display());
     assert!(said.contains(&sound), "{said}");
     // With its original content it is sound again.
     flip(&damaged.join("weights.bin"), offset + size / 2);

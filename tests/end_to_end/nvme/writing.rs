@@ -56,16 +56,16 @@ fn a_killed_stager_loses_nothing_that_was_on_the_drive() {
     child.wait().expect("a child");
     assert!((BLOBS..72).contains(&kept), "{kept} blobs");
     let status = drives.staged(1, &["--status"]);
-    assert!(status.contains("stage goes on with it"), "{status}");
+    assert!(status.contains("`coordinator stage` resumes it"), "{status}");
     let verify = [WHOLE, &["--verify"]].concat();
     let unfinished = drives.stage(1, &verify);
     assert_eq!(unfinished.status.code(), Some(2));
     assert!(text(&unfinished.stderr).contains("is not finished"), "{}", text(&unfinished.stderr));
 
     let said = drives.staged(1, WHOLE);
-    assert!(said.contains("going on behind 0."), "{said}");
+    assert!(said.contains("resuming after 0."), "{said}");
     assert!(said.contains("of 0.16 GiB"), "{said}");
-    assert!(drives.staged(1, &verify).contains("is sound"));
+    assert!(drives.staged(1, &verify).contains("is intact"));
 }
 
 /// Runs `stage` with a limit on file sizes, in blocks of 512 bytes.
@@ -88,6 +88,6 @@ fn a_full_drive_is_told_and_staging_goes_on_once_there_is_space() {
     assert!(said.contains("weights.bin cannot grow"), "{said}");
     assert!(said.contains("stage again; data already written is kept"), "{said}");
     assert!(drives.staging(0).to_string_lossy().ends_with(".partial"));
-    assert!(drives.staged(1, SMALL).contains("going on behind 0.00"));
-    assert!(drives.staged(1, &[SMALL, &["--verify"]].concat()).contains("is sound"));
+    assert!(drives.staged(1, SMALL).contains("resuming after 0.00"));
+    assert!(drives.staged(1, &[SMALL, &["--verify"]].concat()).contains("is intact"));
 }

@@ -30,7 +30,7 @@ pub(super) fn findings(root: &Root) -> Vec<Finding> {
     let shown = if nvme.is_empty() { "none".to_owned() } else { nvme.join(" ") };
     found.push(Finding::new("nvme", "NVMe drives", json!(nvme), shown).costs_unless(
         !nvme.is_empty(),
-        "weights cannot be staged on one, so all of them must fit memory",
+        "weights cannot be staged, so all of them must fit in memory",
     ));
     found
 }
@@ -88,9 +88,9 @@ fn free_bytes(path: &str) -> Option<u64> {
 fn disk_finding(disk: &Disk, free: impl Fn(&str) -> Option<u64>) -> Finding {
     let kind = match (disk.is_nvme(), disk.rotates) {
         (true, _) => "NVMe",
-        (false, Some(true)) => "rotating",
-        (false, Some(false)) => "solid",
-        (false, None) => "of unknown kind",
+        (false, Some(true)) => "hard disk",
+        (false, Some(false)) => "SSD",
+        (false, None) => "of unknown type",
     };
     let mounts: Vec<(&String, Option<u64>)> =
         disk.mounted.iter().map(|place| (place, free(place))).collect();
@@ -109,7 +109,7 @@ fn disk_finding(disk: &Disk, free: impl Fn(&str) -> Option<u64>) -> Finding {
         "nvme": disk.is_nvme(), "rotational": disk.rotates, "mounts": mounts,
     });
     Finding::new("disk", &disk.name, value, shown)
-        .costs_unless(disk.rotates != Some(true), "a model on it loads slowly")
+        .costs_unless(disk.rotates != Some(true), "models load slowly from it")
 }
 
 #[cfg(test)]
@@ -136,10 +136,10 @@ mod tests {
             mounted: vec!["/data".to_owned()],
         };
         let found = disk_finding(&disk, |_| Some(3 << 30));
-        assert_eq!(found.shown, "1.0 TiB rotating (SPINNER), 3.0 GiB free on /data");
+        assert_eq!(found.shown, "1.0 TiB hard disk (SPINNER), 3.0 GiB free on /data");
         assert!(found.costs.is_some());
         let solid = Disk { rotates: Some(false), model: None, mounted: Vec::new(), ..disk };
         let found = disk_finding(&solid, |_| None);
-        assert_eq!((found.shown.as_str(), found.costs), ("1.0 TiB solid", None));
+        assert_eq!((found.shown.as_str(), found.costs), ("1.0 TiB SSD", None));
     }
 }

@@ -44,14 +44,14 @@ pub(super) fn findings(root: &Root) -> Vec<Finding> {
 fn missing_driver_finding(error: &CudaError) -> Finding {
     let shown = match error {
         CudaError::NoDriver => "none".to_owned(),
-        CudaError::NoDevice => "there, without a device".to_owned(),
+        CudaError::NoDevice => "installed, but without a device".to_owned(),
         CudaError::TooOld { major, minor } => format!("too old (CUDA {major}.{minor})"),
         error => error.to_string().trim_end_matches('.').to_owned(),
     };
     Finding::new("cuda_driver", "CUDA driver", Value::Null, shown).costs_unless(
         false,
-        "everything is computed on the CPU; NVIDIA's driver from version 525 on brings a device of \
-         compute capability 8.0 or later into play",
+        "everything is computed on the CPU; a device of compute capability 8.0 or later is used \
+         with NVIDIA's driver 525 or later",
     )
 }
 
@@ -116,13 +116,13 @@ fn device_finding(
     let finding = Finding::new("cuda_device", &format!("cuda:{}", info.index), value, shown);
     if Context::supports(info).is_err() {
         return finding
-            .costs_unless(false, "it is too old to be used: kernels need compute capability 8.0");
+            .costs_unless(false, "it is too old: kernels require compute capability 8.0");
     }
     // An idle device lowers its link's generation, never its width.
     let is_link_narrow = matches!(links, [Some(current), Some(max)] if current.width < max.width);
     finding.costs_unless(
         !is_link_narrow,
-        "transfers run at a part of what the device could take; a wider slot lifts it",
+        "transfers are slower than the device supports; a wider slot would speed them up",
     )
 }
 
@@ -134,9 +134,9 @@ fn library_finding(
     let (name, costs) = match library {
         NvidiaLibrary::CublasLt => (
             "cublaslt",
-            "linears on a CUDA device run on this program's own kernels, which are slower",
+            "matrix products on a CUDA device use this program's own kernels, which are slower",
         ),
-        NvidiaLibrary::Nvml => ("nvml", "the driver's release and the memory in use are not told"),
+        NvidiaLibrary::Nvml => ("nvml", "the driver's release and the memory in use are unknown"),
         NvidiaLibrary::CuFile => {
             ("cufile", "weights on NVMe reach a CUDA device through host memory")
         }
@@ -144,8 +144,8 @@ fn library_finding(
     let shown = file.unwrap_or("none").to_owned();
     let value = file.map_or(Value::Null, Value::from);
     let costs = match has_device {
-        true => format!("{costs}; {} brings it", library.packages()),
-        false => format!("nothing without a device; with one, {costs}"),
+        true => format!("{costs}; install {}", library.packages()),
+        false => format!("no effect without a device; with one, {costs}"),
     };
     Finding::new(name, library.name(), value, shown).costs_unless(file.is_some(), &costs)
 }
@@ -167,9 +167,8 @@ fn ipc_finding(result: &Result<bool, CudaError>) -> Finding {
             "cuda_ipc",
             "CUDA IPC",
             *there,
-            "the gpu worker copies for itself instead of a process of its own, and a defect of \
-             either ends both; sharing the host's process and IPC namespaces with the container \
-             allows it",
+            "the gpu worker copies data itself, so a failure of either ends both; sharing the \
+             host's PID and IPC namespaces with the container allows a separate process",
         ),
         Err(error) => {
             let shown = format!("not tried: {}", error.to_string().trim_end_matches('.'));
@@ -188,11 +187,11 @@ fn gpu_direct_finding(driver: &Driver, root: &Root) -> Finding {
         parts.iter().filter(|(there, _)| !there).map(|(_, name)| *name).collect();
     let shown = match missing.as_slice() {
         [] => "yes".to_owned(),
-        missing => format!("no, without {}", missing.join(" and ")),
+        missing => format!("no, missing {}", missing.join(" and ")),
     };
     Finding::new("gpu_direct_storage", "GPUDirect Storage", missing.is_empty(), shown).costs_unless(
         missing.is_empty(),
-        "what is read from NVMe passes through host memory on its way to the device",
+        "data read from NVMe passes through host memory on its way to the device",
     )
 }
 
@@ -236,7 +235,7 @@ mod tests {
             let costs = |file, device| library_finding(library, file, device).costs;
             assert_eq!(costs(Some("lib.so"), true), None);
             assert!(costs(None, true).is_some_and(|text| text.contains(library.packages())));
-            assert!(costs(None, false).is_some_and(|text| text.starts_with("nothing without")));
+            assert!(costs(None, false).is_some_and(|text| text.starts_with("no effect without")));
         }
         let driver = missing_driver_finding(&CudaError::NoDriver);
         assert_eq!((driver.shown.as_str(), driver.value.is_null()), ("none", true));

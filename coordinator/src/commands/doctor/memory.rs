@@ -10,7 +10,7 @@ pub(super) fn findings(root: &Root) -> Vec<Finding> {
     let total = root.meminfo_bytes("MemTotal");
     let mut found = vec![
         bytes_finding("total_bytes", "memory", total),
-        bytes_finding("available_bytes", "of that available", Some(available_bytes())),
+        bytes_finding("available_bytes", "available memory", Some(available_bytes())),
     ];
     found.push(memlock_finding(getrlimit(Resource::Memlock).current, total));
     found.push(transparent_finding(root));
@@ -31,10 +31,10 @@ fn memlock_finding(limit: Option<u64>, total: Option<u64>) -> Finding {
     let shown = limit.map_or_else(|| "unlimited".to_owned(), format_size);
     let value = limit.map_or_else(|| Value::from("unlimited"), Value::from);
     let is_sufficient = limit.is_none_or(|limit| total.is_some_and(|total| limit >= total));
-    Finding::new("memlock", "memory that may be locked", value, shown).costs_unless(
+    Finding::new("memlock", "lockable memory", value, shown).costs_unless(
         is_sufficient,
-        "what exceeds it cannot be pinned, so it is copied once more on its way to a device; \
-         ulimit -l unlimited lifts it",
+        "memory beyond this limit cannot be pinned and is copied once more on its way to a \
+         device; `ulimit -l unlimited` removes the limit",
     )
 }
 
@@ -58,8 +58,8 @@ fn transparent_finding(root: &Root) -> Finding {
     let is_enabled = matches!(choice.as_deref(), Some("always" | "madvise"));
     setting_finding("transparent_huge_pages", "huge pages for private memory", choice).costs_unless(
         is_enabled,
-        "without a device, weights and KV lie in 4 KiB pages, whose translation slows decoding by \
-         a twentieth or more; write madvise to /sys/kernel/mm/transparent_hugepage/enabled",
+        "without a device, weights and KV use 4 KiB pages, whose address translation slows \
+         decoding by 5% or more; write madvise to /sys/kernel/mm/transparent_hugepage/enabled",
     )
 }
 
@@ -70,8 +70,9 @@ fn shared_finding(root: &Root) -> Finding {
     let is_enabled = matches!(choice.as_deref(), Some("always" | "within_size" | "force"));
     setting_finding("shared_huge_pages", "huge pages for shared memory", choice).costs_unless(
         is_enabled,
-        "with a device, weights and KV of the host lie in 4 KiB pages, whose translation slows \
-         reading them; write within_size to /sys/kernel/mm/transparent_hugepage/shmem_enabled",
+        "with a device, weights and KV in host memory use 4 KiB pages, whose address translation \
+         slows reading them; write within_size to \
+         /sys/kernel/mm/transparent_hugepage/shmem_enabled",
     )
 }
 

@@ -34,7 +34,7 @@ fn topology_findings(topology: &CpuTopology) -> Vec<Finding> {
         Finding::new("model", "model", model, shown.to_owned()),
         Finding::new("cores", "cores", cores, cores.to_string()).costs_unless(
             cores > 1,
-            "computing and moving data share one core, so they hardly overlap",
+            "computation and data transfers share one core and hardly overlap",
         ),
         Finding::new("hardware_threads", "hardware threads", threads, threads.to_string()),
     ];
@@ -48,14 +48,14 @@ fn topology_findings(topology: &CpuTopology) -> Vec<Finding> {
     };
     found.push(Finding::new("l3_bytes", "L3 cache", l3, shown).costs_unless(
         l3 > 0,
-        "there is none or the system hides it, so threads are placed without regard to it",
+        "there is none, or the system hides it, so threads are placed without considering it",
     ));
     let nodes = topology.numa_nodes.len().max(1);
     found.push(Finding::new("numa_nodes", "NUMA nodes", nodes, nodes.to_string()).costs_unless(
         nodes == 1,
-        "weights lie where they were loaded, so threads of other nodes read them through the \
-         interconnect; --weights-nodes and --kv-nodes say where memory lies, on several nodes in \
-         turn",
+        "weights are stored on the node that loaded them, and threads of other nodes read them \
+         through the interconnect; --weights-nodes and --kv-nodes choose the nodes, and \
+         interleave memory over several",
     ));
     if nodes > 1 {
         found.push(node_memory_finding(topology));
@@ -101,7 +101,7 @@ fn instruction_findings(features: &[&str]) -> Vec<Finding> {
             "avx512",
             "AVX-512 F, BW, DQ and VL",
             has(&["avx512f", "avx512bw", "avx512dq", "avx512vl"]),
-            "vectors are half as wide, which prefill and large batches feel",
+            "vectors are half as wide, which slows prefill and large batches",
         ),
         Finding::for_feature(
             "avx512_vnni",
@@ -113,13 +113,14 @@ fn instruction_findings(features: &[&str]) -> Vec<Finding> {
             "avx512_bf16",
             "AVX512-BF16",
             has(&["avx512_bf16"]),
-            "bf16 is widened before it is multiplied, about half the arithmetic of large batches",
+            "bf16 is converted to f32 before it is multiplied, about half the arithmetic of large \
+             batches",
         ),
     ];
     let costs = if amx {
         "the processor has it, but Linux does not permit tile data to this process"
     } else {
-        "prefill and large batches on the CPU multiply vectors instead of tiles"
+        "prefill and large batches on the CPU use vector instead of tile instructions"
     };
     found.push(Finding::for_feature("amx_bf16", "AMX-BF16, permitted", amx && granted, costs));
     found

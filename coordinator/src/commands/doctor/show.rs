@@ -35,9 +35,9 @@ pub(super) fn text(sections: &[Section]) -> String {
     let missing = sections.iter().flat_map(|section| &section.findings);
     let missing = missing.filter(|finding| finding.costs.is_some()).count();
     text.push_str(&match missing {
-        0 => "Nothing that this program could use is missing.\n".to_owned(),
-        1 => "One thing is missing; nothing of it keeps a run from being right.\n".to_owned(),
-        _ => format!("{missing} things are missing; none of them keeps a run from being right.\n"),
+        0 => "All features that this program can use are present.\n".to_owned(),
+        1 => "1 feature is missing or slow; results are correct without it.\n".to_owned(),
+        _ => format!("{missing} features are missing or slow; results are correct without them.\n"),
     });
     text
 }

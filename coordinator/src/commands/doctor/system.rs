@@ -45,7 +45,7 @@ fn io_uring_finding(result: Result<(), std::io::Error>, disabled: Option<&str>) 
     };
     Finding::new("io_uring", "io_uring", is_available, shown).costs_unless(
         is_available,
-        "weights on NVMe would be read with a system call each, below the speed of the drive",
+        "weights on NVMe are read with one system call each, more slowly than the drive allows",
     )
 }
 
@@ -55,9 +55,9 @@ fn profiles_finding(root: &Root) -> Finding {
             "profiles",
             "profiles",
             Value::Null,
-            "no home to keep them in".to_owned(),
+            "no folder to store them in".to_owned(),
         )
-        .costs_unless(false, "the machine is measured anew in every run that plans");
+        .costs_unless(false, "every run that plans measures the machine again");
     };
     let folder = cache.directory().display().to_string();
     let names = root.names(folder.trim_start_matches('/'));

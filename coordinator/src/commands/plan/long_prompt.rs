@@ -68,12 +68,12 @@ impl LongPrompt {
         }
     }
 
-    /// Returns a sentence like `Prompts take about 2 h 3 min, and a step behind them 0.410 s: ...`.
+    /// Returns a sentence like `Prompts take about 2 h 3 min, and a decode step 0.410 s, ...`.
     pub(super) fn describe(self) -> String {
         let [near, far] = MEASURED_LENGTHS;
         format!(
-            "Prompts take about {}, and a step behind them {:.3} s: measured for prompts of {near} \
-             and {far} tokens, and on from there.",
+            "Prompts take about {}, and a decode step {:.3} s, extrapolated from prompts of \
+             {near} and {far} tokens.",
             format_duration(self.prefill_ns / 1e9),
             self.step_ns / 1e9
         )

@@ -88,7 +88,7 @@ impl PlanOutput<'_> {
             plan.config.num_layers,
             parts.layers_ms,
             parts.rest_ms,
-            if factor == 1.0 { String::new() } else { format!(", x {factor:.2} as tried out") },
+            if factor == 1.0 { String::new() } else { format!(", x {factor:.2} as rehearsed") },
         );
         let _ = writeln!(
             text,
@@ -119,7 +119,7 @@ impl PlanOutput<'_> {
         text += ")";
         let slow_tiers = budget.slow_tier_bytes.into_iter().zip(self.limits.slow_tier_bytes);
         for (bytes, most_bytes) in slow_tiers.filter(|(bytes, _)| *bytes > 0) {
-            let _ = write!(text, ", far memory {:.2} of {:.2}", gib(bytes), gib(most_bytes));
+            let _ = write!(text, ", slow tier {:.2} of {:.2}", gib(bytes), gib(most_bytes));
         }
         text += "; device memory ";
         let _ = match self.limits.vram_bytes {

@@ -60,7 +60,7 @@ fn unpredicted_plan(
     let plan = &decision.plan;
     let budget = Budget::from_plan(plan);
     let note = long.map_or_else(
-        || "Not predicted: nothing is measured for prompts of such a length.".to_owned(),
+        || "Not predicted: there are no measurements for prompts of this length.".to_owned(),
         LongPrompt::describe,
     );
     if !request.json {

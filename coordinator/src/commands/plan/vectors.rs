@@ -64,8 +64,8 @@ impl LiaVectors {
             false => "none, as every layer stays in device memory".to_owned(),
         };
         format!(
-            "LIA's vector {ENTRY_NAMES} of streamed layers, 1 is the CPU: {map_vectors}\n\
-             by LIA's equations alone, without overlap and over {positions} positions, in decode: \
+            "LIA's vector {ENTRY_NAMES} of streamed layers (1: CPU): {map_vectors}\n\
+             by LIA's equations alone, without overlap, for {positions} positions in decode: \
              {}\n",
             format_ranges(&self.decode_by_batch)
         )

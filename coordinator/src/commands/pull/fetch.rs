@@ -229,7 +229,7 @@ impl Fetcher<'_> {
         let path = &file.path;
         anyhow::ensure!(
             needed <= free,
-            "{needed} bytes of {path} are to be fetched, but the disk has {free} left"
+            "{needed} bytes of {path} remain to be fetched, but the disk has {free} free"
         );
         Ok(())
     }
@@ -242,7 +242,7 @@ fn verify(file: &HubFile, part: Part<'_>) -> anyhow::Result<()> {
         return part.finish().with_context(|| cache_context(file));
     }
     part.remove().with_context(|| format!("{path} is damaged and cannot be removed"))?;
-    anyhow::bail!("{path} arrived damaged and was removed; run the same command again")
+    anyhow::bail!("{path} was damaged in transit and removed; run the same command again")
 }
 
 fn cache_context(file: &HubFile) -> String {
@@ -252,7 +252,7 @@ fn cache_context(file: &HubFile) -> String {
 fn size_mismatch_error(file: &HubFile, size_bytes: u64) -> anyhow::Error {
     let path = &file.path;
     anyhow::anyhow!(
-        "the hub sends a different size than {size_bytes} bytes of {path}; it is not fetched"
+        "the hub sent {path} with a size other than {size_bytes} bytes; it was not fetched"
     )
 }
 

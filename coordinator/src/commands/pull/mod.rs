@@ -40,7 +40,7 @@ const DEFAULT_REVISION: &str = "main";
 /// An error whose message is meant for the user.
 pub fn run(request: &PullRequest) -> anyhow::Result<Exit> {
     let places = SearchPaths::from_environment(|name| std::env::var(name).ok());
-    let cache = places.hub_cache.context("no folder for models is known; set HF_HOME to one")?;
+    let cache = places.hub_cache.context("the folder for models is unknown; set HF_HOME")?;
     let revision = request.revision.as_deref().unwrap_or(DEFAULT_REVISION);
     if !is_path(revision) {
         let sentence = format!("--revision {revision} is not a branch, tag or commit");
@@ -58,7 +58,7 @@ pub fn run(request: &PullRequest) -> anyhow::Result<Exit> {
         }
     })?;
     let repository = Repository::open(&cache, &request.model)
-        .with_context(|| format!("the folder for models {} cannot be used", cache.display()))?;
+        .with_context(|| format!("cannot use the folder for models {}", cache.display()))?;
     let is_missing = |file: &&HubFile| !repository.has(&listing.commit, &file.path);
     let missing: Vec<&HubFile> = files.iter().copied().filter(is_missing).collect();
     check_capacity(&repository, &missing)?;
@@ -78,7 +78,7 @@ pub fn run(request: &PullRequest) -> anyhow::Result<Exit> {
     if !request.quiet {
         let revision = request.revision.as_ref();
         let revision = revision.map(|name| format!(" --revision {name}")).unwrap_or_default();
-        eprintln!("Use it: coordinator --model {}{revision}", request.model);
+        eprintln!("run it with: coordinator --model {}{revision}", request.model);
     }
     Ok(Exit::Done)
 }
@@ -113,7 +113,7 @@ fn check_capacity(repository: &Repository, missing: &[&HubFile]) -> anyhow::Resu
     let Ok(free) = repository.available_bytes() else { return Ok(()) };
     anyhow::ensure!(
         needed <= free,
-        "{:.0} MiB are to be fetched, but the disk of {} has {:.0} MiB left; set HF_HOME to \
+        "{:.0} MiB remain to be fetched, but the disk of {} has {:.0} MiB free; set HF_HOME to \
          another folder",
         needed as f64 / MIB,
         repository.path().display(),

@@ -38,8 +38,10 @@ pub fn run(request: &ScoreRequest, interrupt: &Interrupt) -> anyhow::Result<Exit
     let model = ModelHandle::open(&run.model, run.seed)?;
     let config = &model.config;
     if usize::from(request.options.top) > config.vocab_size {
-        let sentence =
-            format!("--top {}: the vocabulary has {}", request.options.top, config.vocab_size);
+        let sentence = format!(
+            "--top {}: the vocabulary has only {} tokens",
+            request.options.top, config.vocab_size
+        );
         return Err(ArgumentError(sentence).into());
     }
     let options = ScoreJobOptions {
@@ -83,8 +85,8 @@ pub fn run(request: &ScoreRequest, interrupt: &Interrupt) -> anyhow::Result<Exit
         && engine.limits().context < longest
     {
         let sentence = format!(
-            "the longest prompt and continuation have {longest} tokens, and memory has caches for \
-             {}: give --slots 1, more memory or shorter prompts",
+            "the longest prompt and continuation have {longest} tokens, but the KV cache fits \
+             only {}; use --slots 1, more memory or shorter prompts",
             engine.limits().context
         );
         return Err(ArgumentError(sentence).into());
@@ -104,8 +106,10 @@ fn text_windows(request: &ScoreRequest, positions: usize) -> anyhow::Result<Wind
     }
     let stride = request.stride.map_or_else(|| context.div_ceil(2), |stride| stride as usize);
     if stride > context {
-        let sentence =
-            format!("--stride {stride} leaves tokens out between windows of {context} tokens");
+        let sentence = format!(
+            "--stride {stride} exceeds the windows of {context} tokens, so tokens between them \
+             would be skipped"
+        );
         return Err(ArgumentError(sentence).into());
     }
     Ok(WindowSizes { context, stride })
@@ -117,8 +121,8 @@ fn serving_config(request: &ScoreRequest, longest: usize) -> anyhow::Result<Serv
     let logprobs = request.options.logprobs();
     let slots = slots_within_capacity(request.slots, context, logprobs).map_err(|slot_bytes| {
         ArgumentError(format!(
-            "--top {} of sequences of {context} tokens takes {slot_bytes} bytes in each slot, more \
-             than are kept for it. Give a smaller --top, fewer --slots or shorter prompts",
+            "--top {} for sequences of {context} tokens needs {slot_bytes} bytes per slot, which \
+             exceeds the limit; use a smaller --top, fewer --slots or shorter prompts",
             request.options.top
         ))
     })?;

@@ -20,7 +20,7 @@ pub(super) fn render(summary: &ScoreSummary) -> String {
         perplexity(summary.perplexity),
     ]);
     if let Some(of_windows) = summary.perplexity_of_windows {
-        let dashes = ["mean of the windows, as in transformers", "", "", "", ""];
+        let dashes = ["mean over windows, as in transformers", "", "", "", ""];
         table.add_row(dashes.map(str::to_owned).into_iter().chain([perplexity(Some(of_windows))]));
     }
     right_aligned(&mut table, 1..6);
@@ -36,12 +36,12 @@ pub(super) fn render(summary: &ScoreSummary) -> String {
     if computed_tokens + cached_tokens > 0 {
         let _ = write!(
             text,
-            "; {computed_tokens} tokens computed and {cached_tokens} found in caches in \
+            "; {computed_tokens} tokens computed and {cached_tokens} read from caches in \
              {seconds:.1} s"
         );
     }
     if summary.interrupted {
-        let more = if summary.resumable { ", go on with --resume" } else { "" };
+        let more = if summary.resumable { ", continue with --resume" } else { "" };
         let _ = write!(text, "; interrupted{more}");
     }
     text

@@ -41,7 +41,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(10);
 pub fn run(request: &ServeRequest, interrupt: &Interrupt) -> anyhow::Result<Exit> {
     // Before any slow step: a port that is in use is reported at once.
     let listener = listen(&request.host, request.port)?;
-    let address = listener.local_addr().context("the address that is listened at")?;
+    let address = listener.local_addr().context("the address on which to listen")?;
     stop_at_stdin_eof(&request.run, interrupt)?;
     raise_descriptor_limit();
     let model_handle = ModelHandle::open(&request.run.model, request.run.seed)?;
@@ -68,7 +68,7 @@ pub fn run(request: &ServeRequest, interrupt: &Interrupt) -> anyhow::Result<Exit
     })?;
     if !quiet && outcome.aborted_requests > 0 {
         eprintln!(
-            "{} requests were not answered within --drain-timeout and are cut",
+            "{} requests were not finished within --drain-timeout and were cut off",
             outcome.aborted_requests
         );
     }
@@ -90,13 +90,15 @@ fn listen(host: &str, port: u16) -> anyhow::Result<TcpListener> {
         Ok(ip) => SocketAddr::new(ip, port),
         Err(_) => {
             let mut known = (named, port).to_socket_addrs().map_err(|error| {
-                ArgumentError(format!("--host {host} is no address here: {error}"))
+                ArgumentError(format!("--host {host} cannot be resolved: {error}"))
             })?;
-            known.next().ok_or_else(|| ArgumentError(format!("--host {host} has no address")))?
+            known
+                .next()
+                .ok_or_else(|| ArgumentError(format!("--host {host} resolves to no address")))?
         }
     };
     TcpListener::bind(address).with_context(|| {
-        format!("nobody can listen at {address}; another --port, or --port 0, may be free")
+        format!("cannot listen on {address}; try another --port, or --port 0 for any free port")
     })
 }
 
@@ -117,7 +119,7 @@ fn access_warning(address: SocketAddr, has_key: bool) -> Option<String> {
     is_open.then(|| {
         format!(
             "warning: {address} is reachable from other machines and no API key is set, so anyone \
-             on the network can use this server; set TANDEM_API_KEY, or leave --host out"
+             on the network can use this server; set TANDEM_API_KEY, or omit --host"
         )
     })
 }

@@ -41,7 +41,7 @@ pub fn run(request: &TimedRequest, interrupt: &Interrupt) -> anyhow::Result<Exit
     let programs = TimedPrograms::load(request)?;
     let simulated = simulate_steps(&programs, request.gen_len)?;
     let Some((measured, spans)) = run_group(request, &programs, interrupt)? else {
-        eprintln!("interrupted; timed emulation keeps nothing");
+        eprintln!("interrupted; the timed emulation has no results");
         return Ok(Exit::Interrupted);
     };
     let report = build_report(request, programs, simulated.as_ref(), &measured, &spans);

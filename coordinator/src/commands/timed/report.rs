@@ -238,22 +238,21 @@ pub(super) fn render(report: &TimedReport) -> String {
     }
     if matches!(&timed.origin, TimesOrigin::Table(table) if table.kv_decompressed_inside) {
         text.push_str(
-            "The device reads a 4-bit cache as it is: the table's time to decompress it is part of \
-         scores and wv.\n",
+            "The device reads a 4-bit cache without decompressing it first: the table's time to \
+             decompress it is part of scores and wv.\n",
         );
     }
     if timed.slow_motion > 1 {
         let _ = writeln!(
             text,
-            "In the workers time passed {} times slower, so that what handing over takes here \
-             is no share of so short a step that counts.",
+            "Time passed {} times more slowly in the workers, so that the cost of communication \
+             between processes is negligible.",
             timed.slow_motion
         );
     }
     let _ = writeln!(
         text,
-        "Nothing was computed or moved: these are the {source_name}'s times, kept by this \
-         machine's clock."
+        "No data was computed or copied: each instruction waited for its time in the {source_name}."
     );
     text
 }
@@ -274,11 +273,11 @@ impl SteadyComparison {
                 let layers = pluralize(measured.layers_of_each_step, "layer", "layers");
                 ("layer", format!("{layers} in the middle of each of {steps}"))
             }
-            SteadyTime::Step(_) => ("step", format!("{steps} behind the first two")),
+            SteadyTime::Step(_) => ("step", format!("{steps} after the first two")),
         };
         format!(
-            "{}\nThe steady {name}: {what}, {:.3} to {:.3} ms; simulated are the same programs and \
-             times.\n",
+            "{}\nSteady {name}: {what}, {:.3} to {:.3} ms; the simulation uses the same programs \
+             and times.\n",
             steady_table(name, measured, simulated, self.error),
             measured.shortest_ms,
             measured.longest_ms

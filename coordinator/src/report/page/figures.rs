@@ -81,9 +81,9 @@ pub(super) fn headline(runs: &[PageRun<'_>]) -> Vec<HeadlineFigure> {
     let all: [(&'static str, &str, Shown); 6] = [
         ("decode, tokens/s", "/decode_tokens_per_s", format_number),
         ("prefill, tokens/s", "/prefill_tokens_per_s", format_number),
-        ("between two tokens", "/decode_step/median_s", format_seconds),
-        ("in all", "/total_s", format_seconds),
-        ("loading", "/load_s", format_seconds),
+        ("median time between tokens", "/decode_step/median_s", format_seconds),
+        ("total time", "/total_s", format_seconds),
+        ("load time", "/load_s", format_seconds),
         ("peak memory", "/peak_pss_bytes/sum", format_bytes),
     ];
     all.into_iter().filter_map(figure).collect()
@@ -123,22 +123,22 @@ fn times(runs: &[PageRun<'_>]) -> [BarSection; 3] {
         BarSection {
             id: "phases",
             title: "Predicted and measured",
-            note: "What the simulator said before the workers started, where this machine was \
-                   measured: for all steps that there could be, and for prompts that begin \
+            note: "Prediction of the simulator before the workers started, if this machine was \
+                   measured. It assumes the maximum number of steps, and prompts that start \
                    together.",
             rows: rows(runs, &phases, format_seconds, predicted),
         },
         BarSection {
             id: "replay",
             title: "Lanes: simulated and measured",
-            note: "Time inside work in the second half of the last decode steps: simulated with \
-                   each instruction's median cost in the first half, and measured.",
+            note: "Busy time in the second half of the last decode steps, as measured, and as \
+                   simulated with each instruction's median cost in the first half.",
             rows: rows(runs, &keys(runs, "/replayed/lanes"), format_seconds, simulated),
         },
         BarSection {
             id: "lanes",
             title: "Lanes: the whole run",
-            note: "Time inside work.",
+            note: "Busy time of each lane.",
             rows: rows(runs, &keys(runs, "/lanes"), format_seconds, busy),
         },
     ]
@@ -155,14 +155,14 @@ fn memory(runs: &[PageRun<'_>]) -> [BarSection; 2] {
         BarSection {
             id: "budget",
             title: "Memory: planned",
-            note: "What the plan was granted before anything was loaded.",
+            note: "Memory that the plan reserved before anything was loaded.",
             rows: rows(runs, &keys(runs, "/budget_bytes"), format_bytes, planned),
         },
         BarSection {
             id: "memory",
             title: "Memory: used",
-            note: "The largest proportional set size of each process and of all, while loading \
-                   and from then on.",
+            note: "Peak proportional set size (PSS) of each process and of all together, while \
+                   loading and while running.",
             rows: rows(runs, &keys(runs, "/peak_pss_bytes"), format_bytes, used),
         },
     ]

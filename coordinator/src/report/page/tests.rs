@@ -121,7 +121,7 @@ fn figures_are_the_reports() {
             }
         }
     }
-    assert!(page.contains("B over A 0.50"), "twice as long");
+    assert!(page.contains("B/A 0.50"), "twice as long");
 }
 
 #[test]

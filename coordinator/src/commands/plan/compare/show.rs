@@ -27,11 +27,11 @@ impl Comparison<'_> {
         let PlanWorkload { prompt_len, gen_len, .. } = self.workload;
         let mut text = format!("{} · {prompt_len} + {gen_len} tokens · predicted\n", self.model);
         let _ = writeln!(text, "{}", self.table());
-        text += "2x: tokens/s with twice as much of it, and all else the same\n";
-        text +=
-            "bottleneck: the lane that works most of a decode step, and its share of the step\n";
+        text += "2x: tokens/s with twice as much of the resource and all else unchanged\n";
+        text += "bottleneck: the lane that is busy for most of a decode step, and its share of \
+                 the step\n";
         if self.has_running() {
-            text += "kWh, USD: of a million new tokens, under load all the time\n";
+            text += "kWh, USD: per million new tokens, under constant load\n";
         }
         for row in self.rows {
             if let Ok(BestPlan { note: Some(note), .. }) = &row.best {

@@ -110,7 +110,7 @@ pub(super) fn plan_measured(
     let comparison = ServingComparison {
         model: &measured.model,
         has_windows: false,
-        machine: "a server that measured itself",
+        machine: "a server with measured costs",
         load,
         requests: arrivals.len(),
         capacity: &capacity,

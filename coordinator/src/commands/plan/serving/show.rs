@@ -67,8 +67,8 @@ impl ServingComparison<'_> {
         );
         let _ = writeln!(
             text,
-            "room for {device_positions} positions in device memory and {host_positions} in host \
-             memory; at most {} rows an iteration",
+            "KV caches for {device_positions} positions in device memory and {host_positions} in \
+             host memory; at most {} rows per iteration",
             self.rows
         );
         if streamed_bytes > 0 {
@@ -76,17 +76,17 @@ impl ServingComparison<'_> {
             let _ = writeln!(text, "{gb:.2} GB of weights stream to the device in each iteration");
         }
         let _ = writeln!(text, "{}", self.table());
-        text += "TPOT: between the tokens of an answer, over answers; host rows: between two \
-                 tokens where the CPU attends, the median\n";
-        text += "GPU, CPU: the part of the time in which it computes; gpu, pipelined, async: \
-                 iterations by shape\n";
+        text += "TPOT: mean time between the tokens of an answer; host rows: median time between \
+                 two tokens of sequences whose attention runs on the CPU\n";
+        text += "GPU, CPU: share of the time in which it computes; gpu, pipelined, async: share \
+                 of the iterations with this shape\n";
         if self.has_windows {
-            text += "Windows are not regarded: attention counts all positions in every layer.\n";
+            text += "Sliding windows are ignored: attention counts all positions in every layer.\n";
         }
         for (policy, served) in self.served.iter().filter(|(_, served)| served.rejected > 0) {
             let _ = writeln!(
                 text,
-                "{}: {} requests have no room in any of its caches and were left out.",
+                "{}: {} requests fit in no KV cache and were left out.",
                 policy.name(),
                 served.rejected
             );
@@ -104,8 +104,8 @@ impl ServingComparison<'_> {
             }
         };
         let rate = match (self.load.rate, &self.load.lengths) {
-            (Some(Rate::PerSecond(rate)), _) => format!("{rate} a second"),
-            (None, LengthsChoice::Trace(_)) => "at their own times".to_owned(),
+            (Some(Rate::PerSecond(rate)), _) => format!("{rate} per second"),
+            (None, LengthsChoice::Trace(_)) => "at the times of the trace".to_owned(),
             _ => "all at once".to_owned(),
         };
         format!("{lengths}, {rate}")

@@ -45,7 +45,7 @@ fn every_policy_has_a_row_and_json_says_all_of_it() {
     let mut serving = serving(ALIKE);
     serving.load.rate = Some(Rate::PerSecond(50.0));
     let text = planned(&serving, false).expect("planned");
-    let head = "llama-2-7b on g4dn-4xlarge · 20 requests, 100 + 12 tokens, 50 a second";
+    let head = "llama-2-7b on g4dn-4xlarge · 20 requests, 100 + 12 tokens, 50 per second";
     assert!(text.starts_with(head), "{text}");
     let answer: Value =
         serde_json::from_str(&planned(&serving, true).expect("planned")).expect("JSON");
@@ -122,5 +122,5 @@ fn a_server_that_measured_itself_is_planned_for() {
     // Both prompts, 100 rows each, and eleven more tokens of each, one after the other.
     assert_eq!(gpu_only["makespan_ms"].as_f64(), Some(2.0 * (1000.0 + 110.0)));
     let text = planned_from_costs(false).expect("planned");
-    assert!(text.starts_with("small on a server that measured itself · 2 requests"), "{text}");
+    assert!(text.starts_with("small on a server with measured costs · 2 requests"), "{text}");
 }

@@ -44,8 +44,11 @@ pub(super) fn write(
     let most_frequent = [IterationShape::Pipelined, IterationShape::Async]
         .into_iter()
         .max_by_key(|shape| with_shape(*shape).count());
-    let none =
-        || ArgumentError("--chart: the host attended in no iteration; give more requests".into());
+    let none = || {
+        ArgumentError(
+            "--chart: no iteration used attention on the host; use more --requests".into(),
+        )
+    };
     let (shape, spans) = most_frequent
         .into_iter()
         .flat_map(|shape| with_shape(shape).map(move |one| (shape, spans(plan, seen, one))))

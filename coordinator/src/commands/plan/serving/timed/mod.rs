@@ -81,7 +81,7 @@ impl ServingReplay<'_> {
         let seen = replay(&plan, &options, &deciding, &coming, &stop)?;
         if seen.lost_records > 0 {
             anyhow::bail!(
-                "{} records of the trace were lost; give fewer requests",
+                "{} records of the trace were lost; use fewer --requests",
                 seen.lost_records
             );
         }
@@ -130,12 +130,12 @@ impl ServingReplay<'_> {
 
     fn replay_sizes(&self) -> anyhow::Result<TimedServerSize> {
         if self.capacity.streamed_bytes > 0 {
-            let sentence = "--timed: the model's weights do not all have room on the device, and \
-                            those that stream are not replayed; take a smaller model";
+            let sentence = "--timed: the weights do not fit in device memory, and a replay does \
+                            not support streamed weights; use a smaller model";
             return Err(ArgumentError(sentence.to_owned()).into());
         }
         let slots = u16::try_from(self.arrivals.len())
-            .map_err(|_| ArgumentError("--timed: give at most 65535 --requests".to_owned()))?;
+            .map_err(|_| ArgumentError("--timed supports at most 65535 --requests".to_owned()))?;
         let longest =
             self.arrivals.iter().map(|arrival| arrival.prompt_tokens + arrival.answer_tokens);
         let longest = longest.max().unwrap_or(1);

@@ -78,16 +78,16 @@ impl TimedReplayOutput {
             self.iterations.iter().filter(|one| one.is_near()).count(),
             self.iterations.len(),
             if self.all_match_simulation() {
-                "the simulated ones"
+                "as simulated"
             } else {
-                "NOT the simulated ones: a defect"
+                "NOT as simulated, which is a bug"
             },
         );
         let deviating = self.iterations.iter().enumerate().filter(|(_, one)| !one.is_near());
         for (number, one) in deviating.take(MAX_LISTED_DEVIATIONS) {
             let _ = writeln!(
                 text,
-                "iteration {}: {}, {} rows, {:.2} ms for {:.2} ({:+.1}%)",
+                "iteration {}: {}, {} rows, {:.2} ms instead of {:.2} ({:+.1}%)",
                 number + 1,
                 one.simulated.shape.name(),
                 one.simulated.rows,
@@ -96,8 +96,8 @@ impl TimedReplayOutput {
                 100.0 * one.error()
             );
         }
-        text += "Nothing was computed or moved: these are the description's times, kept by this \
-                 machine's clock.\n";
+        text += "No data was computed or copied: each instruction waited for its time in the \
+                 description.\n";
         text
     }
 
