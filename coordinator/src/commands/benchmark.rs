@@ -96,12 +96,14 @@ mod tests {
 
     #[test]
     fn prompts_are_seeded_and_inside_the_vocabulary() {
-        let of = |seed| {
+        let prompts = |seed| {
             Benchmark { sequences: 3, prompt_len: 50, gen_len: 4, vocab_size: 97, seed }.prompts()
         };
-        assert_eq!(of(1), of(1));
-        assert_ne!(of(1)[0], of(2)[0]);
-        assert_ne!(of(1)[0], of(1)[1]);
-        assert!(of(1).iter().all(|prompt| prompt.len() == 50 && prompt.iter().all(|t| *t < 97)));
+        assert_eq!(prompts(1), prompts(1));
+        assert_ne!(prompts(1)[0], prompts(2)[0]);
+        assert_ne!(prompts(1)[0], prompts(1)[1]);
+        assert!(
+            prompts(1).iter().all(|prompt| prompt.len() == 50 && prompt.iter().all(|t| *t < 97))
+        );
     }
 }

@@ -49,7 +49,7 @@ fn remove(
     let CacheAction::Remove { names, model, unused_days, all } = action else { return Ok(0) };
     let beginnings = || listing.origins.iter().flat_map(|listed| &listed.prefixes);
     for name in names {
-        let named = beginnings().filter(|one| one.name.to_string().starts_with(name)).count();
+        let named = beginnings().filter(|prefix| prefix.name.to_string().starts_with(name)).count();
         if named != 1 {
             let what = if named == 0 { "no prefix has" } else { "several prefixes have" };
             let sentence = format!(

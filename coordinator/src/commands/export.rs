@@ -86,7 +86,7 @@ fn description(
     let h2d_gbps = h2d_gbps.with_context(|| missing_message("copies to the device"))?;
     let Capacities { dram_gib, reserve_gib, vram_gib } = Capacities::for_device(request.device);
     let fingerprint = &profile.fingerprint;
-    let name = |of: Option<&String>| of.map_or_else(|| "unknown".to_owned(), String::clone);
+    let name = |found: Option<&String>| found.map_or_else(|| "unknown".to_owned(), String::clone);
     let cpu_name = name(fingerprint.machine.get("CPU model"));
     Ok(Machine {
         name: cpu_name.clone(),

@@ -65,7 +65,7 @@ fn write(
     }
     match stage(weights, &missing, request.quiet, interrupt) {
         Ok(written) => {
-            written.iter().for_each(|one| print_status(request, &one.staged, "is staged"));
+            written.iter().for_each(|staging| print_status(request, &staging.staged, "is staged"));
             Ok(Exit::Done)
         }
         Err(error) if error.is::<Interrupted>() => {

@@ -33,7 +33,7 @@ impl<'a> DeduplicatingObserver<'a> {
 
     /// Begins another run of all sequences from their beginnings.
     pub(super) fn restart(&mut self) {
-        self.delivered.iter_mut().for_each(|told| told.seen_tokens = 0);
+        self.delivered.iter_mut().for_each(|delivered| delivered.seen_tokens = 0);
     }
 }
 

@@ -69,7 +69,7 @@ pub fn replay(
     loop {
         let since = Duration::from_nanos(now_ns() - trace.start_ns);
         while let Some(request) =
-            requests.get(trace.offered_ns.len()).filter(|one| one.arrival <= since)
+            requests.get(trace.offered_ns.len()).filter(|request| request.arrival <= since)
         {
             offer_request(&table, plan, trace.offered_ns.len(), request);
             trace.offered_ns.push(now_ns());
@@ -80,8 +80,9 @@ pub fn replay(
             trace.released_ns.push(now_ns());
             control.release(&stages(&table), u32::MAX - 1);
         }
-        let next =
-            requests.get(trace.offered_ns.len()).map(|one| one.arrival.saturating_sub(since));
+        let next = requests
+            .get(trace.offered_ns.len())
+            .map(|request| request.arrival.saturating_sub(since));
         let slice =
             next.unwrap_or(DRAIN_INTERVAL).min(DRAIN_INTERVAL).max(Duration::from_millis(1));
         match (group, next) {

@@ -83,7 +83,7 @@ struct ProgressTally {
 impl ProgressTally {
     fn new(planned: Vec<PlannedSequence>, eta_config: EtaConfig) -> ProgressTally {
         let sum = |field: &dyn Fn(&PlannedSequence) -> u32| {
-            planned.iter().map(|one| u64::from(field(one))).sum()
+            planned.iter().map(|sequence| u64::from(field(sequence))).sum()
         };
         ProgressTally {
             started: Instant::now(),
@@ -216,7 +216,7 @@ impl JobProgress for BarProgress {
         if let Ok(style) = ProgressStyle::with_template("{elapsed_precise} {wide_bar} {msg}{left}")
         {
             let ends = Arc::clone(&self.shared_eta);
-            let left = move |_: &ProgressState, to: &mut dyn std::fmt::Write| {
+            let write_eta = move |_: &ProgressState, to: &mut dyn std::fmt::Write| {
                 let found = *ends.lock().unwrap_or_else(PoisonError::into_inner);
                 if let Some((thought, Eta { seconds, is_upper_bound })) = found {
                     let seconds = (seconds - thought.elapsed().as_secs_f64()).max(0.0);
@@ -224,7 +224,7 @@ impl JobProgress for BarProgress {
                     let _ = to.write_str(&format_eta(Eta { seconds, is_upper_bound }));
                 }
             };
-            self.bar.set_style(style.with_key("left", left));
+            self.bar.set_style(style.with_key("left", write_eta));
         }
         self.refresh();
         self.bar.enable_steady_tick(BAR_EVERY);
@@ -288,11 +288,11 @@ impl<W: Write> LineProgress<W> {
             return;
         }
         self.last_line = Instant::now();
-        let left = tally.eta().filter(|_| !tally.is_done());
-        let left = left.map(format_eta).unwrap_or_default();
+        let eta = tally.eta().filter(|_| !tally.is_done());
+        let eta = eta.map(format_eta).unwrap_or_default();
         // A failure to report progress must not fail the job: a closed stderr is ignored here and
         // below.
-        let _ = writeln!(self.out, "{}{left}", tally.text());
+        let _ = writeln!(self.out, "{}{eta}", tally.text());
     }
 }
 

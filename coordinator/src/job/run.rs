@@ -61,12 +61,12 @@ impl<'a> BatchJob<'a> {
         let lines = self.items.iter().zip(&self.lines);
         let kept =
             lines.filter(|(item, line)| matches!(item, InputLine::Request(_)) && line.is_some());
-        let (kept, left) = (kept.count(), self.pending_requests().count());
+        let (kept, remaining) = (kept.count(), self.pending_requests().count());
         match (kept, self.replaced) {
             (0, 0) => None,
-            (_, 0) => Some(format!("{kept} answers kept, {left} remaining")),
+            (_, 0) => Some(format!("{kept} answers kept, {remaining} remaining")),
             (_, replaced) => Some(format!(
-                "{kept} answers kept, {replaced} replaced or dropped, {left} remaining"
+                "{kept} answers kept, {replaced} replaced or dropped, {remaining} remaining"
             )),
         }
     }

@@ -148,17 +148,17 @@ mod tests {
 
     #[test]
     fn what_is_no_table_is_said() {
-        let said = |text, has_times| read(text, has_times).expect_err("no table").to_string();
-        assert!(said("1,2\n3,0\n", false).contains("line 2, column 2: \"3,0\""));
-        assert!(said("9,1,2\n9,0,2\n", true).contains("line 2, column 2: "));
-        assert!(said("9,1,2\n9,1,x\n", true).contains("line 2, column 3: "));
-        assert!(said("9,1,2\nsoon,1,2\n", true).contains("line 2, column 1: "));
-        assert!(said("9,1,2\n9,1,2,3\n", true).contains("line 2, column 4: "));
-        assert!(said("1,2\nin,out\n", false).contains("line 2"));
-        assert!(said("1\n", false).contains("line 1, column 2"));
-        assert!(said("in,out\n", false).contains("no rows"));
-        assert!(said("1,2\n", true).contains("no column of times"));
-        assert!(said("5,1,2\n4,1,2\n", true).contains("line 2"));
-        assert!(said("2023-13-01 00:00:00,1,2", true).contains("line 1"));
+        let error = |text, has_times| read(text, has_times).expect_err("no table").to_string();
+        assert!(error("1,2\n3,0\n", false).contains("line 2, column 2: \"3,0\""));
+        assert!(error("9,1,2\n9,0,2\n", true).contains("line 2, column 2: "));
+        assert!(error("9,1,2\n9,1,x\n", true).contains("line 2, column 3: "));
+        assert!(error("9,1,2\nsoon,1,2\n", true).contains("line 2, column 1: "));
+        assert!(error("9,1,2\n9,1,2,3\n", true).contains("line 2, column 4: "));
+        assert!(error("1,2\nin,out\n", false).contains("line 2"));
+        assert!(error("1\n", false).contains("line 1, column 2"));
+        assert!(error("in,out\n", false).contains("no rows"));
+        assert!(error("1,2\n", true).contains("no column of times"));
+        assert!(error("5,1,2\n4,1,2\n", true).contains("line 2"));
+        assert!(error("2023-13-01 00:00:00,1,2", true).contains("line 1"));
     }
 }

@@ -60,7 +60,7 @@ impl AnswerParser {
     fn handle_piece(&mut self, piece: AnswerPiece) {
         match piece {
             AnswerPiece::Reasoning(char) => self.delta.reasoning.push(char),
-            AnswerPiece::Content(said) => self.push_content(said),
+            AnswerPiece::Content(unit) => self.push_content(unit),
             AnswerPiece::Call(name) => {
                 let (index, name, arguments) = (self.call_count, Some(name), String::new());
                 self.delta.calls.push(CallDelta { index, name, arguments });

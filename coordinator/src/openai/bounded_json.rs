@@ -118,9 +118,9 @@ struct BoundedVisitor<'a> {
 
 impl BoundedVisitor<'_> {
     fn count<E: Error>(self, values: usize) -> Result<(), E> {
-        let left = self.remaining.get().saturating_sub(values);
-        self.remaining.set(left);
-        if left == 0 { Err(E::custom("too many values")) } else { Ok(()) }
+        let remaining = self.remaining.get().saturating_sub(values);
+        self.remaining.set(remaining);
+        if remaining == 0 { Err(E::custom("too many values")) } else { Ok(()) }
     }
 }
 

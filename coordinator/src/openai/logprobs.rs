@@ -122,7 +122,8 @@ impl Logprobs {
     /// Returns the format of a completion.
     pub fn into_text(self) -> TextLogprobs {
         let top = |token: &ChatTokenLogprob| {
-            let likely = token.top_logprobs.iter().map(|one| (&one.token, one.logprob));
+            let likely =
+                token.top_logprobs.iter().map(|candidate| (&candidate.token, candidate.logprob));
             let mut top = IndexMap::new();
             // If several tokens have an equal text, the most likely one represents all of them.
             for (text, logprob) in likely.chain(std::iter::once((&token.token, token.logprob))) {

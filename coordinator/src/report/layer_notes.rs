@@ -82,11 +82,11 @@ mod tests {
 
     #[test]
     fn windows_are_said_with_their_layers() {
-        let of = |name: &str| window_note(&find_known(name).expect("known").config, 2048);
+        let note = |name: &str| window_note(&find_known(name).expect("known").config, 2048);
         assert_eq!(
-            of("gemma-3-12b"),
+            note("gemma-3-12b"),
             "40 of 48 layers attend to 1024 positions at most; times are the mean of all layers\n"
         );
-        assert_eq!((of("opt-30b"), of("phi-4-mini")), (String::new(), String::new()));
+        assert_eq!((note("opt-30b"), note("phi-4-mini")), (String::new(), String::new()));
     }
 }

@@ -291,13 +291,13 @@ mod tests {
     #[test]
     fn what_runs_on_the_gpu_is_named_by_its_ends() {
         let names = ["q", "k", "v", "scores", "wv", "out"].map(str::to_owned);
-        let of =
+        let ranges =
             |on: &str| format_ranges(&names, &on.bytes().map(|on| on == b'1').collect::<Vec<_>>());
-        assert_eq!(of("000000"), "nothing");
-        assert_eq!(of("111111"), "everything");
-        assert_eq!(of("011110"), "k to wv");
-        assert_eq!(of("000100"), "scores");
-        assert_eq!(of("111001"), "all but scores to wv");
-        assert_eq!(of("010011"), "k, wv to out");
+        assert_eq!(ranges("000000"), "nothing");
+        assert_eq!(ranges("111111"), "everything");
+        assert_eq!(ranges("011110"), "k to wv");
+        assert_eq!(ranges("000100"), "scores");
+        assert_eq!(ranges("111001"), "all but scores to wv");
+        assert_eq!(ranges("010011"), "k, wv to out");
     }
 }

@@ -35,18 +35,18 @@ impl SlowTierSummary {
     /// Formats the contents: `all weights of 20 of 48 layers, what the GPU multiplies of 3; in the
     /// second all weights of 8 of 48 layers`.
     pub(crate) fn summary(&self, map: &DeviceMap) -> String {
-        let used = self.0.iter().enumerate().filter(|(_, one)| one.complete + one.partial > 0);
-        let parts = used.map(|(number, one)| {
+        let used = self.0.iter().enumerate().filter(|(_, tier)| tier.complete + tier.partial > 0);
+        let parts = used.map(|(number, tier)| {
             let mut parts = Vec::new();
-            if one.complete > 0 {
+            if tier.complete > 0 {
                 parts.push(format!(
                     "all weights of {} of {} layers",
-                    one.complete,
+                    tier.complete,
                     map.weights.len()
                 ));
             }
-            if one.partial > 0 {
-                parts.push(format!("what the GPU multiplies of {}", one.partial));
+            if tier.partial > 0 {
+                parts.push(format!("what the GPU multiplies of {}", tier.partial));
             }
             let place = if number == 0 { "" } else { "in the second " };
             format!("{place}{}", parts.join(", "))

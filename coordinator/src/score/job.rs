@@ -31,11 +31,11 @@ impl ScoreJob {
         let kept = self.items.iter().zip(&self.lines);
         let kept = kept
             .filter(|(item, line)| matches!(item, ScoreInputLine::Question(_)) && line.is_some());
-        let (kept, left) = (kept.count(), self.pending().count());
+        let (kept, remaining) = (kept.count(), self.pending().count());
         (kept + self.replaced > 0).then(|| match self.replaced {
-            0 => format!("{kept} lines kept, {left} remaining"),
+            0 => format!("{kept} lines kept, {remaining} remaining"),
             replaced => {
-                format!("{kept} lines kept, {replaced} replaced or dropped, {left} remaining")
+                format!("{kept} lines kept, {replaced} replaced or dropped, {remaining} remaining")
             }
         })
     }

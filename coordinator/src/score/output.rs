@@ -56,8 +56,8 @@ impl Score {
             let likely = place[1..].iter().take(details.top.into());
             // A token that cannot follow has an infinite log-probability, which JSON cannot
             // represent.
-            let possible = likely.filter(|one| one.logprob.is_finite());
-            possible.map(|one| (one.token, one.logprob)).collect()
+            let possible = likely.filter(|candidate| candidate.logprob.is_finite());
+            possible.map(|candidate| (candidate.token, candidate.logprob)).collect()
         };
         logprob.is_finite().then(|| Score {
             logprob,

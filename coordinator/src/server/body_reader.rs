@@ -64,8 +64,8 @@ impl BodyReader {
         let mut body = body;
         let began = Instant::now();
         loop {
-            let left = self.time_left(began, buffered.bytes.len() as u64);
-            let Some(data) = self.next_data(&mut body, left).await? else { break };
+            let time_limit = self.time_left(began, buffered.bytes.len() as u64);
+            let Some(data) = self.next_data(&mut body, time_limit).await? else { break };
             if buffered.bytes.len() + data.len() > bytes_max {
                 discard(body).await;
                 return Err(self.too_large());
@@ -86,9 +86,13 @@ impl BodyReader {
         limit.min((limit + by_rate).saturating_sub(began.elapsed()))
     }
 
-    async fn next_data(&self, body: &mut Body, left: Duration) -> Result<Option<Bytes>, ApiError> {
+    async fn next_data(
+        &self,
+        body: &mut Body,
+        time_limit: Duration,
+    ) -> Result<Option<Bytes>, ApiError> {
         loop {
-            let Ok(frame) = timeout(left, body.frame()).await else {
+            let Ok(frame) = timeout(time_limit, body.frame()).await else {
                 let message = "Timed out while waiting for the rest of the request body.";
                 let status = StatusCode::REQUEST_TIMEOUT;
                 return Err(ApiError::new(status, INVALID_REQUEST, "body_timeout", message));
@@ -138,11 +142,11 @@ fn format_bytes(bytes: usize) -> String {
 /// Reads and discards a body, up to a limit on bytes and time.
 async fn discard(mut body: Body) {
     let all = async {
-        let mut left = DISCARDED_BYTES_MAX;
+        let mut remaining_bytes = DISCARDED_BYTES_MAX;
         while let Some(Ok(frame)) = body.frame().await {
             let bytes = frame.data_ref().map_or(0, |data| data.len() as u64);
-            let Some(rest) = left.checked_sub(bytes) else { return };
-            left = rest;
+            let Some(rest) = remaining_bytes.checked_sub(bytes) else { return };
+            remaining_bytes = rest;
         }
     };
     let _ = timeout(DISCARDING_TIME, all).await;

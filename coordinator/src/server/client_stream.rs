@@ -177,14 +177,14 @@ mod tests {
 
     #[test]
     fn only_empty_refusals_are_replaced() {
-        let of =
+        let status =
             |head: &str| error_for_unparsed(head.as_bytes()).map(|error| error.status().as_u16());
         assert_eq!(
-            of("HTTP/1.1 431 X\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"),
+            status("HTTP/1.1 431 X\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"),
             Some(431)
         );
-        assert_eq!(of("HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n"), Some(400));
-        assert_eq!(of("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"), None);
-        assert_eq!(of("HTTP/1.1 400 Bad Request\r\ncontent-length: 2\r\n\r\n{}"), None);
+        assert_eq!(status("HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n"), Some(400));
+        assert_eq!(status("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"), None);
+        assert_eq!(status("HTTP/1.1 400 Bad Request\r\ncontent-length: 2\r\n\r\n{}"), None);
     }
 }

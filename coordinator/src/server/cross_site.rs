@@ -120,7 +120,7 @@ impl CrossSiteRules {
         let host = host.map(|host| host.to_str().unwrap_or("\u{fffd}"));
         let Some(allowed) = &self.hosts else { return Ok(named.or(host)) };
         for name in named.iter().chain(&host) {
-            if !is_local_name(name) && !allowed.iter().any(|one| matches_host(name, one)) {
+            if !is_local_name(name) && !allowed.iter().any(|host| matches_host(name, host)) {
                 let message = format!(
                     "The host '{}' is not allowed. Start the server with --allowed-host to allow \
                      it.",

@@ -11,6 +11,6 @@ const MIN_CONNECTIONS: u64 = 8;
 pub fn max_connections() -> usize {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     let open = std::fs::read_dir("/proc/self/fd").map_or(0, |open| open.count() as u64);
-    let left = limit.saturating_sub(open + RESERVED).max(MIN_CONNECTIONS);
-    usize::try_from(left).unwrap_or(usize::MAX)
+    let connections = limit.saturating_sub(open + RESERVED).max(MIN_CONNECTIONS);
+    usize::try_from(connections).unwrap_or(usize::MAX)
 }

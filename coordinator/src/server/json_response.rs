@@ -63,7 +63,7 @@ pub async fn answer(
         answers.map(|(choice, (answers, prompt))| (choice, answers, prompt)).collect();
     let response = JsonResponse { shared: Arc::clone(shared), parsed, provenance, usage };
     if answers.iter().map(entries).sum::<usize>() <= INLINE_ENTRIES_MAX {
-        let choices = answers.into_iter().map(|one| response.finish_choice(one)).collect();
+        let choices = answers.into_iter().map(|answer| response.finish_choice(answer)).collect();
         return Ok(json(StatusCode::OK, &response.body(choices)));
     }
     let body = serde_json::to_vec(&response.body(Vec::new()));

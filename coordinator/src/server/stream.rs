@@ -51,11 +51,11 @@ pub fn answer(
     let body = Body::from_stream(unfold(events, EventStream::next));
     let mut response = Response::new(body);
     let headers = response.headers_mut();
-    let of = HeaderValue::from_static;
-    headers.insert(header::CONTENT_TYPE, of("text/event-stream; charset=utf-8"));
-    headers.insert(header::CACHE_CONTROL, of("no-cache"));
+    let value = HeaderValue::from_static;
+    headers.insert(header::CONTENT_TYPE, value("text/event-stream; charset=utf-8"));
+    headers.insert(header::CACHE_CONTROL, value("no-cache"));
     // Keeps proxies from buffering events.
-    headers.insert("x-accel-buffering", of("no"));
+    headers.insert("x-accel-buffering", value("no"));
     response
 }
 

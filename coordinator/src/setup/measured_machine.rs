@@ -138,6 +138,8 @@ impl Rehearser for MeasuredMachine {
         let (_, profile) = self.covering_profile(plan)?;
         let key = plan_key(plan);
         let mut rehearsals = profile.measurements.rehearsals.iter();
-        rehearsals.find(|one| one.plan == key && one.steps == steps).map(|one| one.decode_ns())
+        rehearsals
+            .find(|rehearsal| rehearsal.plan == key && rehearsal.steps == steps)
+            .map(|rehearsal| rehearsal.decode_ns())
     }
 }

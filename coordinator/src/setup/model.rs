@@ -257,7 +257,7 @@ fn stored_formats(
     config: &ModelConfig,
 ) -> anyhow::Result<(WeightFormats, QuantisedMatrices)> {
     let mut quantised = QuantisedMatrices::default();
-    let mut of = |id, (rows, columns): (usize, usize)| -> anyhow::Result<WeightFormat> {
+    let mut stored_format = |id, (rows, columns): (usize, usize)| -> anyhow::Result<WeightFormat> {
         let stored = source.stored_type(id)?;
         let of_layer = matches!(id, TensorId::Layer { .. });
         quantised.add(stored, (rows * columns) as u64, of_layer);
@@ -265,15 +265,17 @@ fn stored_formats(
     };
     let vocabulary = (config.vocab_size, config.hidden_size);
     let mut formats = WeightFormats::plain(config);
-    formats.embedding = of(TensorId::Embedding, vocabulary)?;
+    formats.embedding = stored_format(TensorId::Embedding, vocabulary)?;
     if !config.tied_embeddings {
-        formats.head = of(TensorId::Head, vocabulary)?;
+        formats.head = stored_format(TensorId::Head, vocabulary)?;
     }
     for (layer, formats) in formats.layers.iter_mut().enumerate() {
         for (op, format) in config.layer_ops(layer).iter().zip(formats) {
             if let Some(matrix) = op.weights(config).and_then(|shape| shape.matrix) {
-                let stored =
-                    of(TensorId::Layer { layer, op: *op, part: TensorPart::Matrix }, matrix)?;
+                let stored = stored_format(
+                    TensorId::Layer { layer, op: *op, part: TensorPart::Matrix },
+                    matrix,
+                )?;
                 if op.can_be_grouped(config) {
                     *format = stored;
                 }

@@ -194,11 +194,11 @@ mod tests {
     fn found(kept: &[u16], best: u16) -> Option<(u16, Option<u16>)> {
         let hardware =
             Hardware { threads: ComputeThreads { cpu: 8, gpu: 1 }, emulated: None, cuda: None };
-        let of = |hardware: Hardware| -> Result<Option<u16>, Infallible> {
+        let measure = |hardware: Hardware| -> Result<Option<u16>, Infallible> {
             assert_eq!(hardware.threads.gpu, 1);
             Ok(Some(hardware.threads.cpu).filter(|cpu| kept.contains(cpu)))
         };
-        let Ok(found) = select_best(hardware, |_| best, of);
+        let Ok(found) = select_best(hardware, |_| best, measure);
         found
     }
 

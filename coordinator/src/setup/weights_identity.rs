@@ -157,7 +157,8 @@ fn piece_hash(file: &File, begin: u64, end: u64, buffer: &mut [u8]) -> io::Resul
     let mut hash = Sha256::new();
     let mut at = begin;
     while at < end {
-        let len = usize::try_from(end - at).map_or(buffer.len(), |left| left.min(buffer.len()));
+        let len =
+            usize::try_from(end - at).map_or(buffer.len(), |remaining| remaining.min(buffer.len()));
         file.read_exact_at(&mut buffer[..len], at)?;
         hash.update(&buffer[..len]);
         at += len as u64;
@@ -209,21 +210,21 @@ mod tests {
         let cache = ProfileCache::new(folder.path().join("cache"));
         let path = folder.path().join("model.safetensors");
         std::fs::write(&path, b"one").unwrap();
-        let of = || weights_identity(std::slice::from_ref(&path), Some(&cache)).unwrap();
-        let one = of();
+        let identity = || weights_identity(std::slice::from_ref(&path), Some(&cache)).unwrap();
+        let first = identity();
         let kept = cache.directory().join(CACHE_FILE);
         let mut lied: HashCache = read_cache(&kept);
         assert_eq!(lied.len(), 1);
         // As long as the file is unchanged, the stored hash is returned.
         lied.values_mut().for_each(|(_, hash)| "other".clone_into(hash));
         write_cache(&kept, lied).unwrap();
-        assert_ne!(of(), one);
+        assert_ne!(identity(), first);
         let before = path.metadata().unwrap().modified().unwrap();
         std::fs::write(&path, b"two").unwrap();
         File::options().write(true).open(&path).unwrap().set_modified(before).unwrap();
-        let two = of();
+        let two = identity();
         assert_eq!(two, weights_identity(std::slice::from_ref(&path), None).unwrap());
         std::fs::write(&kept, b"{").unwrap();
-        assert_eq!(of(), two);
+        assert_eq!(identity(), two);
     }
 }

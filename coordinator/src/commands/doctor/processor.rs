@@ -156,12 +156,15 @@ mod tests {
     #[test]
     fn nodes_are_told_with_their_cores() {
         let found = topology_findings(&server());
-        let memory = found.iter().find(|one| one.name == "numa_memory").expect("three nodes");
+        let memory =
+            found.iter().find(|finding| finding.name == "numa_memory").expect("three nodes");
         assert_eq!(memory.value[2], json!({"node": 4, "memory_bytes": 64u64 << 30, "cores": 0}));
         assert!(memory.shown.starts_with("node 0: 64.0 GiB, 2 cores; node 1:"), "{}", memory.shown);
-        let mut one = server();
-        one.numa_nodes.truncate(1);
-        assert!(topology_findings(&one).iter().all(|one| one.name != "numa_memory"));
+        let mut single_node = server();
+        single_node.numa_nodes.truncate(1);
+        assert!(
+            topology_findings(&single_node).iter().all(|finding| finding.name != "numa_memory")
+        );
     }
 
     #[test]

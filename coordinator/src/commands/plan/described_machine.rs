@@ -106,7 +106,7 @@ mod tests {
         let read = &answer["read_from_nvme"];
         assert_eq!((&read["drives"], &answer["note"]), (&2.into(), &Value::Null), "{read}");
         let layers = read["weights"].as_array().expect("a list").iter();
-        let layers = layers.map(|one| one["layers"].as_array().expect("a list").len());
+        let layers = layers.map(|reads| reads["layers"].as_array().expect("a list").len());
         assert!((2..12).contains(&layers.sum::<usize>()), "{read}");
         // 100.7 MB per layer.
         let bytes = read["bytes_per_step"].as_u64().expect("bytes");

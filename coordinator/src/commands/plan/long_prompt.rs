@@ -60,7 +60,7 @@ impl LongPrompt {
         let pairs = (long.prefill_ns / far - short.prefill_ns / near) / (far - near);
         let pairs = pairs.max(0.0);
         let rows = short.prefill_ns / near - pairs * near;
-        let step = |of: PredictedTimes| of.decode_ns / f64::from(MEASURED_STEPS - 1);
+        let step = |times: PredictedTimes| times.decode_ns / f64::from(MEASURED_STEPS - 1);
         let position = ((step(long) - step(short)) / (far - near)).max(0.0);
         LongPrompt {
             prefill_ns: rows * prompt_len + pairs * prompt_len * prompt_len,

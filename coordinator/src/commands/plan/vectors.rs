@@ -109,7 +109,7 @@ mod tests {
 
     #[test]
     fn vectors_are_of_streamed_layers_alone() {
-        let of = |streams| {
+        let lines = |streams| {
             let vectors = LiaVectors {
                 prefill: OffloadVector::FULL_GPU,
                 decode: OffloadVector::EXPERTS_ON_CPU,
@@ -123,7 +123,7 @@ mod tests {
             let first = text.lines().next().expect("two lines");
             assert!(first.ends_with(end), "{first}");
         };
-        ends(&of(true), ": (0,0,0,0,0,0) in prefill, (0,1,1,0,1,1) in decode");
-        ends(&of(false), ": none, as every layer stays in device memory");
+        ends(&lines(true), ": (0,0,0,0,0,0) in prefill, (0,1,1,0,1,1) in decode");
+        ends(&lines(false), ": none, as every layer stays in device memory");
     }
 }

@@ -144,7 +144,8 @@ impl Repository {
             if !is_named {
                 continue;
             }
-            let links = file.metadata().map(|of| std::os::unix::fs::MetadataExt::nlink(&of))?;
+            let links =
+                file.metadata().map(|metadata| std::os::unix::fs::MetadataExt::nlink(&metadata))?;
             if links != 1 {
                 let path = self.path.join("blobs").join(&name);
                 let sentence = format!("{} has other hard links; remove it", path.display());

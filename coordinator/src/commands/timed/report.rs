@@ -151,7 +151,8 @@ impl SteadyComparison {
         simulated: Option<&SteadyStep>,
         layers: usize,
     ) -> SteadyComparison {
-        let step = |steady: Option<&SteadyStep>| steady.map(|one| SteadyFigures::step(one, layers));
+        let step =
+            |steady: Option<&SteadyStep>| steady.map(|step| SteadyFigures::step(step, layers));
         SteadyComparison::new(step(measured), step(simulated))
     }
 

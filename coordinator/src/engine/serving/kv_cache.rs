@@ -103,12 +103,12 @@ impl KvCacheManager {
         if self.batches.is_empty() {
             return (slots * u64::from(self.max_context), known);
         }
-        let of = |count: &dyn Fn(&PagePool) -> u32| -> u64 {
+        let position_count = |count: &dyn Fn(&PagePool) -> u32| -> u64 {
             let positions =
                 |pages: &PagePool| u64::from(count(pages)) * u64::from(pages.positions());
             self.batches.iter().map(positions).sum()
         };
-        (of(&|pages| pages.used() + pages.available()), of(&PagePool::used))
+        (position_count(&|pages| pages.used() + pages.available()), position_count(&PagePool::used))
     }
 
     /// Returns true if another sequence of the batch is about to compute positions that a sequence
@@ -253,11 +253,11 @@ impl KvCacheManager {
         while (allocation.recorded_pages + 1) * positions <= computed {
             (allocation.recorded_pages, allocation.recorded_positions) =
                 (allocation.recorded_pages + 1, 0);
-            let of = allocation.recorded_pages;
+            let page_count = allocation.recorded_pages;
             pages.record_full(
                 allocation.content_kind,
-                &allocation.pages[..of],
-                &tokens[..of * positions],
+                &allocation.pages[..page_count],
+                &tokens[..page_count * positions],
             );
         }
         let part = computed - allocation.recorded_pages * positions;
@@ -339,8 +339,8 @@ impl KvCacheManager {
 /// counted are computed and cached.
 fn appends_before_sampling(plan: &Plan) -> bool {
     let lists = || plan.programs.iter().flat_map(|program| &program.lanes);
-    let has = |of: fn(&Instruction) -> bool| {
-        lists().filter(move |list| list.instructions.iter().any(of)).map(|list| list.lane)
+    let has = |matches: fn(&Instruction) -> bool| {
+        lists().filter(move |list| list.instructions.iter().any(matches)).map(|list| list.lane)
     };
     let samples = has(Instruction::is_sample).next();
     has(|instruction| matches!(instruction, Instruction::Append(_)))

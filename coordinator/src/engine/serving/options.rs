@@ -87,7 +87,7 @@ mod tests {
         costs.points[1] = (17, 30_000);
         assert_eq!(StepTime::Auto.target_us(17, &costs), 100_000);
         assert_eq!(StepTime::Auto.target_us(17, &StepCostCurve::NONE), 100_000);
-        let said = StepTime::Target(Duration::from_millis(20));
-        assert_eq!(said.target_us(17, &costs), 20_000);
+        let target = StepTime::Target(Duration::from_millis(20));
+        assert_eq!(target.target_us(17, &costs), 20_000);
     }
 }

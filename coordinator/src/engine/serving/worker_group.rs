@@ -198,10 +198,10 @@ impl WorkerGroup {
 
     /// Returns the number of heap allocations of all workers since they were ready.
     pub(super) fn allocations(&self) -> u64 {
-        let of = |worker: &SupervisedWorker| {
+        let allocations = |worker: &SupervisedWorker| {
             self.launched.control.worker(worker.id.index()).allocations_seen()
         };
-        self.launched.supervisor.workers.iter().map(of).sum()
+        self.launched.supervisor.workers.iter().map(allocations).sum()
     }
 
     /// Checks the workers, at most once per [`POLL_INTERVAL`].

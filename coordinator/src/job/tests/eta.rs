@@ -78,11 +78,11 @@ fn estimates(timeline: &Timeline) -> Vec<(Option<Eta>, f64)> {
 fn holds(text: &str, first: usize) {
     let estimates = estimates(&timeline(text));
     let end_s = estimates[0].1;
-    for (percent, (left, true_s)) in estimates.iter().enumerate().skip(first.max(20)) {
-        let left = left.unwrap_or_else(|| panic!("nothing said at {percent}%"));
-        let missed_s = (left.seconds - true_s).abs();
+    for (percent, (eta, true_s)) in estimates.iter().enumerate().skip(first.max(20)) {
+        let eta = eta.unwrap_or_else(|| panic!("nothing said at {percent}%"));
+        let missed_s = (eta.seconds - true_s).abs();
         let bound_s = (0.5 * true_s).max(end_s / 12.0);
-        assert!(missed_s <= bound_s, "at {percent}%: {left:?}, in truth {true_s:.1} s");
+        assert!(missed_s <= bound_s, "at {percent}%: {eta:?}, in truth {true_s:.1} s");
     }
 }
 
@@ -95,9 +95,9 @@ fn jobs_that_are_mostly_prefill() {
 fn a_prediction_is_used_before_anything_is_seen() {
     let text = include_str!("timelines/prefill-predicted.txt");
     holds(text, 0);
-    let (left, true_s) = estimates(&timeline(text))[0];
-    let left = left.expect("a prediction");
-    assert!((left.seconds - true_s).abs() < 0.5 * true_s, "{left:?} {true_s}");
+    let (eta, true_s) = estimates(&timeline(text))[0];
+    let eta = eta.expect("a prediction");
+    assert!((eta.seconds - true_s).abs() < 0.5 * true_s, "{eta:?} {true_s}");
 }
 
 /// Most answers end after 20 to 60 of 1024 tokens, and three run to the limit.
@@ -122,8 +122,8 @@ fn answers_that_end_at_once_are_counted_by_their_prefill() {
         }
     }
     assert_eq!(remaining.prompt_tokens(), 3200);
-    let left = remaining.estimate(8.5).expect("prefills were seen");
-    assert!(!left.is_upper_bound && (0.75..=3.0).contains(&left.seconds), "{left:?}");
+    let eta = remaining.estimate(8.5).expect("prefills were seen");
+    assert!(!eta.is_upper_bound && (0.75..=3.0).contains(&eta.seconds), "{eta:?}");
 }
 
 #[test]
@@ -133,6 +133,6 @@ fn before_any_answer_has_ended_the_most_is_told_as_that() {
     for step in 0..10 {
         (0..8).for_each(|sequence| remaining.token(sequence, 1.0 + 0.1 * f64::from(step)));
     }
-    let left = remaining.estimate(1.9).expect("steps were seen");
-    assert!(left.is_upper_bound && (left.seconds - 99.0).abs() < 2.0, "{left:?}");
+    let eta = remaining.estimate(1.9).expect("steps were seen");
+    assert!(eta.is_upper_bound && (eta.seconds - 99.0).abs() < 2.0, "{eta:?}");
 }

@@ -212,7 +212,7 @@ impl EchoEngine {
         let mut tokens = Vec::new();
         let ended = |tokens: Vec<u32>, finish| {
             // The token itself, then those before it in the vocabulary.
-            let of = |tokens: &[u32], wanted: u16| -> Vec<Logprob> {
+            let logprobs = |tokens: &[u32], wanted: u16| -> Vec<Logprob> {
                 let of_token = |token: u32| {
                     (0..u32::from(wanted)).map(move |i| Logprob {
                         token: token.saturating_sub(i),
@@ -222,13 +222,13 @@ impl EchoEngine {
                 tokens.iter().copied().flat_map(of_token).collect()
             };
             GenerationOutput {
-                logprobs: of(&tokens, sequence.logprobs),
-                prompt_logprobs: of(&sequence.prompt[1..], sequence.prompt_logprobs),
+                logprobs: logprobs(&tokens, sequence.logprobs),
+                prompt_logprobs: logprobs(&sequence.prompt[1..], sequence.prompt_logprobs),
                 tokens,
                 finish,
             }
         };
-        let mut left = usize::MAX;
+        let mut remaining_steps = usize::MAX;
         for step in 0..sequence.max_new as usize {
             let mut token = sequence.prompt[step % sequence.prompt.len()];
             if sequence.sampling.temperature > 0.0 {
@@ -239,12 +239,12 @@ impl EchoEngine {
                 return ended(tokens, FinishCause::Stop);
             }
             tokens.push(token);
-            if left == usize::MAX && each(token).is_break() {
-                left = self.late;
-            } else if left != usize::MAX {
-                left -= 1;
+            if remaining_steps == usize::MAX && each(token).is_break() {
+                remaining_steps = self.late;
+            } else if remaining_steps != usize::MAX {
+                remaining_steps -= 1;
             }
-            if left == 0 {
+            if remaining_steps == 0 {
                 return ended(tokens, FinishCause::Stop);
             }
         }

@@ -101,30 +101,31 @@ fn lines_share_equal_forms() {
 
 #[test]
 fn forms_of_answers() {
-    let of = |fields: &str| {
+    let grammar = |fields: &str| {
         request(&format!(r#"{{"prompt": "a", {fields}}}"#)).grammar.as_deref().cloned()
     };
     let schema = |text: &str| Some(Grammar::json_schema(text));
-    assert_eq!(of(r#""response_format": {"type": "text"}"#), None);
-    let object = of(r#""response_format": {"type": "json_object"}"#);
+    assert_eq!(grammar(r#""response_format": {"type": "text"}"#), None);
+    let object = grammar(r#""response_format": {"type": "json_object"}"#);
     assert_eq!(object, schema(r#"{"type":"object"}"#));
     let named = r#"{"name": "n", "strict": true, "schema": {"enum": [1, "b"]}}"#;
-    let strict =
-        of(&format!(r#""response_format": {{"type": "json_schema", "json_schema": {named}}}"#));
+    let strict = grammar(&format!(
+        r#""response_format": {{"type": "json_schema", "json_schema": {named}}}"#
+    ));
     assert_eq!(strict, schema(r#"{"enum":[1,"b"]}"#));
-    assert_eq!(of(r#""structured_outputs": {"json": {"enum": [1, "b"]}}"#), strict);
-    assert_eq!(of(r#""structured_outputs": {"json": "{\"enum\": [1, \"b\"]}"}"#), strict);
-    let regex = of(r#""structured_outputs": {"regex": "[ab]+", "json": null}"#);
+    assert_eq!(grammar(r#""structured_outputs": {"json": {"enum": [1, "b"]}}"#), strict);
+    assert_eq!(grammar(r#""structured_outputs": {"json": "{\"enum\": [1, \"b\"]}"}"#), strict);
+    let regex = grammar(r#""structured_outputs": {"regex": "[ab]+", "json": null}"#);
     assert_eq!(regex, Some(Grammar::Regex("[ab]+".to_owned())));
-    let choice = of(r#""structured_outputs": {"choice": ["yes", "no"]}"#);
+    let choice = grammar(r#""structured_outputs": {"choice": ["yes", "no"]}"#);
     assert_eq!(choice, Some(Grammar::Choice(vec!["yes".to_owned(), "no".to_owned()])));
-    assert_eq!(of(r#""structured_outputs": {"json_object": true, "json": null}"#), object);
+    assert_eq!(grammar(r#""structured_outputs": {"json_object": true, "json": null}"#), object);
     let spaced =
         |whitespace| Some(Grammar::JsonSchema(r#"{"type":"object"}"#.to_owned(), whitespace));
     let compact =
-        of(r#""structured_outputs": {"json_object": true, "disable_any_whitespace": true}"#);
+        grammar(r#""structured_outputs": {"json_object": true, "disable_any_whitespace": true}"#);
     assert_eq!(compact, spaced(Whitespace::Nothing));
-    let lines = of(
+    let lines = grammar(
         r#""response_format": {"type": "json_object"}, "structured_outputs": {"whitespace_pattern": "[ \\n]*"}"#,
     );
     assert_eq!(lines, spaced(Whitespace::Pattern(r"[ \n]*".to_owned())));
@@ -166,15 +167,15 @@ fn forms_of_answers() {
 /// Nested fields are applied, or refused by name.
 #[test]
 fn fields_within_are_followed_or_refused() {
-    let of = |fields: &str| {
+    let grammar = |fields: &str| {
         request(&format!(r#"{{"prompt": "a", {fields}}}"#)).grammar.as_deref().cloned()
     };
     let schema = |text: &str| Some(Grammar::json_schema(text));
     let of_object =
-        of(r#""response_format": {"type": "json_object", "schema": {"type": "integer"}}"#);
+        grammar(r#""response_format": {"type": "json_object", "schema": {"type": "integer"}}"#);
     assert_eq!(of_object, schema(r#"{"type":"integer"}"#));
     let open = r#"{"json": {"properties": {"a": {}}}, "disable_additional_properties": true}"#;
-    let closed = of(&format!(r#""structured_outputs": {open}"#));
+    let closed = grammar(&format!(r#""structured_outputs": {open}"#));
     assert_eq!(closed, schema(r#"{"properties":{"a":{}},"additionalProperties":false}"#));
     for wrong in [
         r#""response_format": {"type": "json_object", "json_scheme": {}}"#,

@@ -189,11 +189,11 @@ fn chats_are_not_cut_at_the_few_tokens_of_a_completion() {
 fn ids_that_are_made_up_follow_the_content() {
     let ids = |bytes: &[u8], format: InputFormat| -> Vec<String> {
         let options = InputOptions { format, ..options(Some(&CODEC)) };
-        let of = |item| match item {
+        let custom_id = |item| match item {
             InputLine::Request(request) => request.custom_id,
             InputLine::Error(error) => error.custom_id,
         };
-        read_items(bytes, &options).into_iter().map(of).collect()
+        read_items(bytes, &options).into_iter().map(custom_id).collect()
     };
     for format in [InputFormat::JsonLines, InputFormat::Text] {
         let before =

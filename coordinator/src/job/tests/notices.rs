@@ -35,10 +35,13 @@ fn requests_for_other_models_are_told_of_once() {
 #[test]
 fn answers_that_the_context_shortens_are_told_of_once() {
     let body = |max_tokens: u32| json!({"prompt": [97, 98], "max_tokens": max_tokens});
-    let one = test_job(&[body(62), body(63)]);
+    let job_with_warning = test_job(&[body(62), body(63)]);
     let warning = "max_tokens was reduced to 62: the maximum context length is 64 tokens and the \
                    prompt has 2.";
-    assert_eq!(one.prepare().expect("prepared").notes(), [format!("line 2: {warning}")]);
+    assert_eq!(
+        job_with_warning.prepare().expect("prepared").notes(),
+        [format!("line 2: {warning}")]
+    );
     let test_job = test_job(&[body(5), body(100), body(9999)]);
     let expected = format!(
         "2 of 3 lines have warnings, which are part of their answers; the first warning is in \

@@ -64,10 +64,10 @@ fn a_reader_that_goes_away_is_a_broken_pipe() {
     }
     let mut child = child("a_reader_that_goes_away_is_a_broken_pipe");
     let stderr = BufReader::new(child.stderr.take().unwrap());
-    let mut said = stderr.lines().map(Result::unwrap);
-    assert!(said.any(|line| line == "ready"));
+    let mut lines = stderr.lines().map(Result::unwrap);
+    assert!(lines.any(|line| line == "ready"));
     drop(child.stdout.take());
     drop(child.stdin.take());
-    assert!(said.any(|line| line == "broken"));
+    assert!(lines.any(|line| line == "broken"));
     child.wait().unwrap();
 }

@@ -113,11 +113,11 @@ fn they_ask_for_another_engine_and_survive_an_interruption() {
 
 #[test]
 fn what_has_no_place_for_them_is_refused() {
-    let refused = |line: Value, said: &str| {
+    let refused = |line: Value, expected: &str| {
         let test_job = test_job(&[line]);
         let _ = test_job.run(&mut EchoEngine::new(1)).expect("runs");
         let message = written(&test_job)[0]["error"]["message"].to_string();
-        assert!(message.contains(said), "{message}");
+        assert!(message.contains(expected), "{message}");
     };
     refused(json!({"messages": [{"role": "user", "content": "a"}], "echo": true}), "echo");
     refused(json!({"prompt": "a", "prompt_logprobs": -1}), "prompt_logprobs");

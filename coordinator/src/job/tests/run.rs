@@ -121,8 +121,8 @@ fn n_answers_to_each_prompt_draw_apart() {
     // The echo moves a token by less than 7.
     assert!(all[..3].iter().all(|tokens| tokens.len() == 8 && tokens[1] / 10 == 6), "{all:?}");
     assert!(all[3..].iter().all(|tokens| tokens[1] / 7 == 10), "{all:?}");
-    for (i, one) in all.iter().enumerate() {
-        assert!(!all[..i].contains(one), "{all:?}");
+    for (i, tokens) in all.iter().enumerate() {
+        assert!(!all[..i].contains(tokens), "{all:?}");
     }
     assert_eq!((body.usage.prompt_tokens, body.usage.completion_tokens), (3, 48));
     let demand =
@@ -143,13 +143,13 @@ fn log_probabilities_stand_beside_their_tokens() {
             .as_bytes(),
     );
     test_job.run(&mut EchoEngine::new(2)).unwrap();
-    let of = |test_job: &TestJob| -> Vec<serde_json::Value> {
+    let logprobs = |test_job: &TestJob| -> Vec<serde_json::Value> {
         let lines = test_job.output();
         let lines = lines.split_inclusive(|byte| *byte == b'\n');
         let line = |line| serde_json::from_slice::<serde_json::Value>(line).unwrap();
         lines.map(|text| line(text)["response"]["body"]["choices"][0]["logprobs"].clone()).collect()
     };
-    let found = of(&test_job);
+    let found = logprobs(&test_job);
     let expected = serde_json::json!({
         "tokens": ["a", "bytes:\\xc3", "bytes:\\xa9", "b"],
         "token_logprobs": [-0.25, -0.25, -0.25, -0.25],
@@ -166,9 +166,9 @@ fn log_probabilities_stand_beside_their_tokens() {
     assert_eq!(found[1]["top_logprobs"], serde_json::Value::Null);
     let shown = |token: &str, logprob: f32| serde_json::json!({"token": token, "logprob": logprob, "bytes": token.as_bytes()});
     let with_top = |token: &str, before: &str| {
-        let mut one = shown(token, -0.25);
-        one["top_logprobs"] = serde_json::json!([shown(before, -0.75)]);
-        one
+        let mut entry = shown(token, -0.25);
+        entry["top_logprobs"] = serde_json::json!([shown(before, -0.75)]);
+        entry
     };
     let content = serde_json::json!([with_top("<", ";"), with_top("u", "t")]);
     assert_eq!(found[2], serde_json::json!({"content": content, "refusal": null}));
@@ -184,7 +184,7 @@ fn log_probabilities_stand_beside_their_tokens() {
     let mut test_job = TestJob::new(b"{\"prompt\": [5], \"logprobs\": 0, \"max_tokens\": 1}\n");
     test_job.codec = None;
     test_job.run(&mut EchoEngine::new(2)).unwrap();
-    assert_eq!(of(&test_job)[0]["tokens"], serde_json::json!(["token_id:5"]));
+    assert_eq!(logprobs(&test_job)[0]["tokens"], serde_json::json!(["token_id:5"]));
 }
 
 #[test]

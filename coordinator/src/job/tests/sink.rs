@@ -178,9 +178,9 @@ fn a_full_disk_keeps_whole_groups() {
         .env(CHILD, &path)
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&child.stdout).into_owned();
-    assert!(child.status.success(), "{said}");
-    let line = said.lines().find(|line| line.contains(" then ")).expect("the child's line");
+    let stdout = String::from_utf8_lossy(&child.stdout).into_owned();
+    assert!(child.status.success(), "{stdout}");
+    let line = stdout.lines().find(|line| line.contains(" then ")).expect("the child's line");
     let written: usize =
         line.split(" then ").next().unwrap().rsplit(' ').next().unwrap().parse().unwrap();
     assert!(written > 0 && line.contains("--resume"), "{line}");
@@ -195,9 +195,9 @@ fn sink(path: &std::path::Path, mode: OutputMode) -> OutputSink {
 
 /// Appends two lines out of order; returns their positions in order.
 fn write_out_of_order(sink: &mut OutputSink) -> Vec<std::ops::Range<u64>> {
-    let two = sink.append(b"two\n").unwrap();
-    let one = sink.append(b"one\n").unwrap();
-    vec![one, two]
+    let second = sink.append(b"two\n").unwrap();
+    let first = sink.append(b"one\n").unwrap();
+    vec![first, second]
 }
 
 #[test]

@@ -101,10 +101,10 @@ fn what_is_no_answer_is_a_failure_with_a_sentence() {
     assert_eq!((records.answers.len(), records.failures.len()), (4, 4));
     assert!(records.failures[0].contains("429"), "{:?}", records.failures);
     assert!(records.failures[0].contains("the queue is full"), "{:?}", records.failures);
-    for (manner, said) in [(Manner::Cut, "ended before"), (Manner::ErrorWithin, "it broke")] {
+    for (manner, expected) in [(Manner::Cut, "ended before"), (Manner::ErrorWithin, "it broke")] {
         let records = measure(manner, Api::Openai).expect("measured");
         assert_eq!((records.answers.len(), records.failures.len()), (0, 8));
-        assert!(records.failures[0].contains(said), "{:?}", records.failures);
+        assert!(records.failures[0].contains(expected), "{:?}", records.failures);
     }
     // Events in the format of another API are errors.
     let records = measure(Manner::Openai, Api::Llama).expect("measured");

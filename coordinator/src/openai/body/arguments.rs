@@ -49,9 +49,9 @@ fn close_brackets(text: &str) -> Option<[String; 2]> {
     if open.is_empty() {
         return None;
     }
-    let said = if is_escaped { &text[..text.len() - 1] } else { text };
+    let complete = if is_escaped { &text[..text.len() - 1] } else { text };
     let quote = if in_string { "\"" } else { "" };
-    let whole = format!("{said}{quote}{}", ends(&open));
+    let whole = format!("{complete}{quote}{}", ends(&open));
     Some([whole, format!("{}{}", &text[..safe.0], ends(&safe.1))])
 }
 

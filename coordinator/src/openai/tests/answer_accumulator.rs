@@ -125,8 +125,8 @@ fn pieces_put_together_are_the_whole() {
         assert_eq!(Some(heard.text), expected.text, "{context}");
         assert_eq!(heard.token_ids, expected.token_ids, "{context}");
         let logprobs = expected.logprobs.map(|logprobs| logprobs.into_text());
-        let shown = logprobs.map_or(Vec::new(), |of| {
-            let shown = of.tokens.iter().zip(&of.text_offset);
+        let shown = logprobs.map_or(Vec::new(), |logprobs| {
+            let shown = logprobs.tokens.iter().zip(&logprobs.text_offset);
             shown.map(|(token, offset)| format!("{offset}:{token}")).collect()
         });
         assert_eq!(heard.logprobs, shown, "{context}");

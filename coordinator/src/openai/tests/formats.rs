@@ -16,7 +16,7 @@ fn special(text: &str) -> Option<u32> {
         "<|message|>",
     ]
     .iter()
-    .position(|one| *one == text)
+    .position(|other| *other == text)
     .map(|at| at as u32)
 }
 

@@ -180,7 +180,7 @@ fn pieces_of_thoughts_put_together_are_the_whole() {
             following.stop =
                 [stop.to_owned()].into_iter().filter(|stop| !stop.is_empty()).collect();
             let mut growing = AnswerAccumulator::new(Some(&codec), following.clone());
-            let mut told = Vec::new();
+            let mut deltas = Vec::new();
             let found = |AnswerDelta { reasoning, text: content, calls, .. }| PartsDelta {
                 reasoning,
                 content,
@@ -190,17 +190,17 @@ fn pieces_of_thoughts_put_together_are_the_whole() {
                 if growing.push(*token, &[]) {
                     break;
                 }
-                told.push(found(growing.take()));
+                deltas.push(found(growing.take()));
             }
             let FinishedAnswer { rest, answer, .. } = growing.end(FinishCause::Stop);
-            told.push(found(rest));
+            deltas.push(found(rest));
             let (logprobs, prompt_logprobs) = (Vec::new(), Vec::new());
             let tokens = tokens.clone();
             let generated =
                 GenerationOutput { tokens, logprobs, prompt_logprobs, finish: FinishCause::Stop };
             let whole = finish(generated, &following, Some(&codec));
             assert_eq!(answer, whole, "{text} {stop}");
-            let parts = AnswerParts::from_deltas(told);
+            let parts = AnswerParts::from_deltas(deltas);
             let content = whole.text.unwrap_or_default();
             let expected = AnswerParts { reasoning: whole.reasoning, content, calls: whole.calls };
             assert_eq!(parts, expected, "{text} {stop}");

@@ -191,7 +191,7 @@ fn calls_are_found_however_the_text_is_cut() {
 #[test]
 fn arguments_are_told_as_they_come() {
     let mut reader = ToolCallParser::new(&calls(CallFormat::Hermes));
-    let mut told = Vec::new();
+    let mut deltas = Vec::new();
     for char in "Oh\n<tool_call>\n{\"name\": \"get\", \"arguments\": {\"a\": 1}}".chars() {
         reader.push(CharOrToken::Char(char));
         let PartsDelta { content, calls, .. } = reader.take();
@@ -199,10 +199,10 @@ fn arguments_are_told_as_they_come() {
             assert_eq!(call.index, 0);
             format!("{}({}", call.name.unwrap_or_default(), call.arguments)
         });
-        told.extend(Some(content).filter(|content| !content.is_empty()));
-        told.extend(calls);
+        deltas.extend(Some(content).filter(|content| !content.is_empty()));
+        deltas.extend(calls);
     }
-    assert_eq!(told, ["O", "h", "get(", "({", "(\"", "(a", "(\"", "(:", "( ", "(1", "(}"]);
+    assert_eq!(deltas, ["O", "h", "get(", "({", "(\"", "(a", "(\"", "(:", "( ", "(1", "(}"]);
 }
 
 /// Streamed pieces add up to the whole answer, with and without stop strings.

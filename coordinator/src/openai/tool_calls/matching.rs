@@ -73,7 +73,7 @@ pub(super) fn match_all<'p>(
             SyntaxPart::MayAll(words) => (words.as_slice(), true),
         };
         match match_words(words, &input[length..]) {
-            Match::Yes(one) => length += one,
+            Match::Yes(matched) => length += matched,
             Match::Partial => return Match::Partial,
             Match::No if is_optional => {}
             Match::No => return Match::No,
@@ -87,7 +87,7 @@ fn match_words(words: &[SyntaxElement], input: &[CharOrToken]) -> Match<usize> {
     let mut length = 0;
     for word in words {
         match match_word(word, &input[length..]) {
-            Match::Yes(one) => length += one,
+            Match::Yes(matched) => length += matched,
             other => return other,
         }
     }

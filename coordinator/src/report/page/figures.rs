@@ -9,7 +9,7 @@ use super::run::PageRun;
 pub(super) struct FigureCell {
     pub(super) letter: &'static str,
     /// JSON pointer of the number in the report.
-    pub(super) of: String,
+    pub(super) pointer: String,
     /// The number as it is written in the report.
     pub(super) value: String,
     pub(super) text: String,
@@ -62,19 +62,26 @@ pub(super) fn cell(
 ) -> Option<FigureCell> {
     let value = run.value.pointer(pointer)?;
     let text = format_value(value.as_f64()?);
-    Some(FigureCell { letter: run.letter, of: pointer.to_owned(), value: value.to_string(), text })
+    Some(FigureCell {
+        letter: run.letter,
+        pointer: pointer.to_owned(),
+        value: value.to_string(),
+        text,
+    })
 }
 
 /// Returns the numbers at the top of the page. Those that no report has are left out.
 pub(super) fn headline(runs: &[PageRun<'_>]) -> Vec<HeadlineFigure> {
-    let figure = |(name, of, shown): (&'static str, &str, fn(f64) -> String)| {
-        let number = |run: &PageRun<'_>| run.value.pointer(of).and_then(serde_json::Value::as_f64);
+    let figure = |(name, pointer, shown): (&'static str, &str, fn(f64) -> String)| {
+        let number =
+            |run: &PageRun<'_>| run.value.pointer(pointer).and_then(serde_json::Value::as_f64);
         let numbers: Vec<f64> = runs.iter().filter_map(number).collect();
         let ratio = match numbers[..] {
             [first, second] if first > 0.0 => Some(format!("{:.2}", second / first)),
             _ => None,
         };
-        let cells: Vec<FigureCell> = runs.iter().filter_map(|run| cell(run, of, shown)).collect();
+        let cells: Vec<FigureCell> =
+            runs.iter().filter_map(|run| cell(run, pointer, shown)).collect();
         (!cells.is_empty()).then_some(HeadlineFigure { name, cells, ratio })
     };
     type Shown = fn(f64) -> String;
@@ -178,9 +185,9 @@ fn rows(
     let row = |name: &String| {
         let key = name.replace('~', "~0").replace('/', "~1");
         let bars = kinds.iter().flat_map(|(kind, pointer)| {
-            let of = pointer(&key);
+            let pointer = pointer(&key);
             runs.iter().filter_map(move |run| {
-                let cell = cell(run, &of, format_value)?;
+                let cell = cell(run, &pointer, format_value)?;
                 Some(FigureBar { kind, letter: run.letter, width: 0.0, cell })
             })
         });

@@ -85,21 +85,26 @@ fn figures_are_the_reports() {
     let page = render(&first, Some(&second)).expect("a page");
     let values = [&first, &second].map(|report| serde_json::to_value(report).expect("JSON"));
     let found = figures(&page);
-    for [letter, of, value, text] in &found {
+    for [letter, pointer, value, text] in &found {
         let report = &values[usize::from(*letter == "b")];
         // Of the characters in these values, attributes only escape slashes.
-        let of = of.replace("&#x2f;", "/");
-        let number = report.pointer(&of).unwrap_or_else(|| panic!("{of} is nowhere"));
-        assert_eq!(number.to_string(), *value, "{letter} {of}");
+        let pointer = pointer.replace("&#x2f;", "/");
+        let number = report.pointer(&pointer).unwrap_or_else(|| panic!("{pointer} is nowhere"));
+        assert_eq!(number.to_string(), *value, "{letter} {pointer}");
         let exact = number.as_f64().expect("a number");
         let shown = parse_text(text);
-        assert!((shown - exact).abs() <= 0.006 * exact.abs() + 1e-12, "{of}: {text} of {exact}");
+        assert!(
+            (shown - exact).abs() <= 0.006 * exact.abs() + 1e-12,
+            "{pointer}: {text} of {exact}"
+        );
     }
-    let has = |letter: &str, of: &str| {
-        found.iter().any(|[at, pointer, ..]| *at == letter && pointer.replace("&#x2f;", "/") == of)
+    let has = |letter: &str, wanted: &str| {
+        found
+            .iter()
+            .any(|[at, pointer, ..]| *at == letter && pointer.replace("&#x2f;", "/") == wanted)
     };
     for letter in ["a", "b"] {
-        for of in [
+        for pointer in [
             "/decode_tokens_per_s",
             "/prefill_s",
             "/predicted/prefill_s",
@@ -109,15 +114,15 @@ fn figures_are_the_reports() {
             "/replayed/layers/measured/length_s",
             "/budget_bytes/weights",
         ] {
-            assert!(has(letter, of), "{letter} {of}");
+            assert!(has(letter, pointer), "{letter} {pointer}");
         }
         for (name, keys) in
             [("lanes", "busy_s"), ("peak_pss_bytes", ""), ("load_peak_pss_bytes", "")]
         {
             for key in values[0][name].as_object().expect("an object").keys() {
-                let of = format!("/{name}/{key}");
-                let of = if keys.is_empty() { of } else { format!("{of}/{keys}") };
-                assert!(has(letter, &of), "{letter} {of}");
+                let pointer = format!("/{name}/{key}");
+                let pointer = if keys.is_empty() { pointer } else { format!("{pointer}/{keys}") };
+                assert!(has(letter, &pointer), "{letter} {pointer}");
             }
         }
     }
@@ -150,8 +155,8 @@ fn what_a_report_has_not_is_left_out() {
         assert!(!page.contains(&format!("<h2 id=\"{section}\">")), "{section}");
     }
     let value = serde_json::to_value(&bare).expect("JSON");
-    assert!(figures(&page).iter().all(|[_, of, ..]| {
-        value.pointer(&of.replace("&#x2f;", "/")).is_some_and(Value::is_number)
+    assert!(figures(&page).iter().all(|[_, pointer, ..]| {
+        value.pointer(&pointer.replace("&#x2f;", "/")).is_some_and(Value::is_number)
     }));
 }
 

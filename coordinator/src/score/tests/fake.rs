@@ -55,17 +55,17 @@ impl Engine for Fake {
         let from = submission.prompt_logprobs_from as usize;
         let broken = self.broken.is_some_and(|token| submission.prompt.contains(&token));
         let likely = usize::from(submission.prompt_logprobs) - 1;
-        let of = |place: usize| -> Vec<Logprob> {
+        let logprobs_at = |place: usize| -> Vec<Logprob> {
             let (before, token) = (submission.prompt[place - 1], submission.prompt[place]);
-            let of = |token| Logprob { token, logprob: logprob(before, token) };
+            let candidate = |token| Logprob { token, logprob: logprob(before, token) };
             let own = Logprob {
-                logprob: if broken { f32::NEG_INFINITY } else { of(token).logprob },
-                ..of(token)
+                logprob: if broken { f32::NEG_INFINITY } else { candidate(token).logprob },
+                ..candidate(token)
             };
-            let others = (0..).filter(|other| *other != before).map(of);
-            std::iter::once(own).chain([of(before)]).chain(others).take(likely + 1).collect()
+            let others = (0..).filter(|other| *other != before).map(candidate);
+            std::iter::once(own).chain([candidate(before)]).chain(others).take(likely + 1).collect()
         };
-        let logprobs = (from..submission.prompt.len()).flat_map(of).collect();
+        let logprobs = (from..submission.prompt.len()).flat_map(logprobs_at).collect();
         let cached_tokens = (from as u32 - 1) / 2;
         submissions.push(submission);
         let _ = listener.on_event(EngineEvent::Prompt {

@@ -276,5 +276,7 @@ fn the_longest_idle_connection_makes_way_for_another() {
     waits.set_read_timeout(Some(WATCHDOG)).expect("a socket");
     test_server.engine.hold(false);
     assert_eq!(read_reply(&mut waits).status, 200);
-    assert!(others.iter_mut().chain([&mut answered]).all(|one| read_reply(one).status == 200));
+    assert!(
+        others.iter_mut().chain([&mut answered]).all(|stream| read_reply(stream).status == 200)
+    );
 }

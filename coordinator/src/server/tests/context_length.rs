@@ -63,14 +63,14 @@ fn an_answer_with_a_format_or_tools_is_never_cut_by_the_context() {
             body
         };
         // The chat template puts the tools before the messages.
-        let told = if name == "tools" { format!("<tool>{function}").len() } else { 0 };
-        let prompt = told + "<user>a".len();
-        let left = 256 - prompt;
-        let (message, _) = refused(&test_server, CHAT, &body(left + 1));
-        let most = left + 1;
+        let tools_len = if name == "tools" { format!("<tool>{function}").len() } else { 0 };
+        let prompt = tools_len + "<user>a".len();
+        let max_tokens = 256 - prompt;
+        let (message, _) = refused(&test_server, CHAT, &body(max_tokens + 1));
+        let most = max_tokens + 1;
         let expected = format!("257 tokens ({prompt} in the messages, {most} in the completion)");
         assert!(message.contains(&expected), "{name}: {message}");
-        let reply = test_server.post(CHAT, &body(left));
+        let reply = test_server.post(CHAT, &body(max_tokens));
         assert_eq!(reply.status, 200, "{name}: {}", reply.text());
         assert_eq!(reply.json().get("warnings"), None, "{name}");
     }

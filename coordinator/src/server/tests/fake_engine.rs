@@ -83,11 +83,11 @@ pub(super) fn token(submission: &GenerationRequest, made: u32) -> u32 {
 }
 
 fn logprobs(token: u32, width: u16) -> Vec<Logprob> {
-    let of = |i: u16| Logprob {
+    let candidate = |i: u16| Logprob {
         token: token.saturating_sub(u32::from(i)),
         logprob: -0.5 * f32::from(i) - 0.25,
     };
-    (0..width).map(of).collect()
+    (0..width).map(candidate).collect()
 }
 
 impl FakeEngine {

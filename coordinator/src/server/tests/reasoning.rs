@@ -105,7 +105,7 @@ fn forms_hold_what_follows_the_thoughts() {
 #[test]
 fn what_cannot_be_a_variable_is_refused() {
     let test_server = test_server(ChatOptions::default());
-    for (field, value, said) in [
+    for (field, value, expected) in [
         ("chat_template_kwargs", json!([]), "must be an object of variables"),
         ("chat_template_kwargs", json!({"messages": []}), "an object without `messages`"),
         ("reasoning_effort", json!(3), "must be a string"),
@@ -114,7 +114,7 @@ fn what_cannot_be_a_variable_is_refused() {
         wrong[field] = value;
         let reply = test_server.post(CHAT, &wrong);
         assert_eq!(reply.status, 400);
-        assert!(reply.text().contains(said), "{}", reply.text());
+        assert!(reply.text().contains(expected), "{}", reply.text());
     }
     for field in ["chat_template_kwargs", "reasoning_effort"] {
         let mut prompt = json!({"prompt": "a"});

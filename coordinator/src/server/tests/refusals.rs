@@ -177,7 +177,10 @@ fn a_tokenizer_that_keeps_failing_is_the_servers_fault() {
     let is_internal = |error: &Value| {
         assert_eq!(error["type"], "server_error", "{error}");
         assert_eq!(error["code"], "internal_error", "{error}");
-        assert!(error["message"].as_str().is_some_and(|said| said.contains("asleep")), "{error}");
+        assert!(
+            error["message"].as_str().is_some_and(|message| message.contains("asleep")),
+            "{error}"
+        );
     };
     // The tokenizer fails for a prompt, for a complete answer and, below, for a streamed one.
     let asked = [json!({"prompt": "\u{2}"}), json!({"prompt": [97, 290], "max_tokens": 3})];

@@ -83,14 +83,14 @@ fn the_last_event_of_a_stream_has_null_for_its_logprobs() {
 #[test]
 fn an_empty_answer_has_lists_of_the_most_likely_tokens_where_they_are_requested() {
     let test_server = TestServer::new();
-    let of = |logprobs: u32| {
+    let logprobs_of = |logprobs: u32| {
         let body = json!({"prompt": [257], "logprobs": logprobs});
         test_server.post(COMPLETIONS, &body).json()["choices"][0]["logprobs"].clone()
     };
     let mut expected = json!({"tokens": [], "token_logprobs": [], "text_offset": []});
     for (logprobs, top) in [(2, json!([])), (0, Value::Null)] {
         expected["top_logprobs"] = top;
-        assert_eq!(of(logprobs), expected);
+        assert_eq!(logprobs_of(logprobs), expected);
     }
 }
 
@@ -138,9 +138,9 @@ fn log_probabilities_of_a_conversation_stand_beside_its_choices() {
     let test_server = TestServer::new();
     let body = json!({"messages": messages("a"), "max_tokens": 1, "n": 2, "prompt_logprobs": 0});
     let answer = test_server.post(CHAT, &body).json();
-    let told = answer["prompt_logprobs"].as_array().expect("a list");
-    assert_eq!((told.len(), &told[0]), ("<user>a".len(), &Value::Null));
-    assert!(told[1].is_object());
+    let prompt_logprobs = answer["prompt_logprobs"].as_array().expect("a list");
+    assert_eq!((prompt_logprobs.len(), &prompt_logprobs[0]), ("<user>a".len(), &Value::Null));
+    assert!(prompt_logprobs[1].is_object());
     for choice in answer["choices"].as_array().expect("choices") {
         assert_eq!(choice.get("prompt_logprobs"), None);
     }

@@ -99,8 +99,8 @@ fn calls_are_told_whole_and_in_streams() {
         assert_eq!(*functions[0], json!({"name": "get", "arguments": "{\"a\": 5}"}));
         assert_eq!(*functions[1], json!({"name": "now", "arguments": "{}"}));
         assert!(calls.iter().all(|call| call["type"] == "function"));
-        let of = |call: &Value| call["id"].as_str().expect("an id").to_owned();
-        ids.extend(calls.iter().map(of));
+        let call_id = |call: &Value| call["id"].as_str().expect("an id").to_owned();
+        ids.extend(calls.iter().map(call_id));
         let tokens = choice["token_ids"].as_array().expect("ids").len() as u64;
         assert_eq!(answer["usage"]["completion_tokens"], tokens + 1);
 
@@ -111,7 +111,7 @@ fn calls_are_told_whole_and_in_streams() {
         for (index, call) in
             streamed["tool_calls"].as_array_mut().expect("calls").iter_mut().enumerate()
         {
-            ids.push(of(call));
+            ids.push(call_id(call));
             call["id"] = calls[index]["id"].clone();
         }
         assert_eq!(streamed, *message);
@@ -304,16 +304,16 @@ fn functions_stand_beside_a_response_format() {
         assert_eq!(message["content"], answer["choices"][0]["message"]["content"]);
     }
     let forms = test_server.engine.submissions();
-    let of =
+    let grammar_of =
         |asked: &GenerationRequest| asked.grammar.as_ref().map(|prepared| prepared.grammar.clone());
     let both = forms
         .iter()
-        .filter(|asked| matches!(of(asked).as_deref(), Some(grammar::Grammar::CallsOr(_))));
+        .filter(|asked| matches!(grammar_of(asked).as_deref(), Some(grammar::Grammar::CallsOr(_))));
     assert_eq!(both.count(), 4, "with auto");
     let mut none = asked("{\"b\": true}", "none");
     none["messages"] = json!([{"role": "user", "content": "a"}]);
     assert_eq!(test_server.post(CHAT, &none).status, 200);
-    let last = test_server.engine.submissions().pop().and_then(|asked| of(&asked));
+    let last = test_server.engine.submissions().pop().and_then(|asked| grammar_of(&asked));
     assert!(matches!(last.as_deref(), Some(grammar::Grammar::JsonSchema(..))), "{last:?}");
 }
 
@@ -324,7 +324,7 @@ fn a_schema_that_cannot_be_held_is_looked_at_in_the_end() {
     let test_server = test_server();
     let unique = json!({"type": "object", "properties": {"ids": {"type": "array",
         "items": {"type": "string"}, "uniqueItems": true}}});
-    let said = |ids: &str| {
+    let with_ids = |ids: &str| {
         let text = format!(
             "<tool_call>\n{{\"name\": \"f\", \"arguments\": {{\"ids\": {ids}}}}}\n</tool_call>"
         );
@@ -336,11 +336,11 @@ fn a_schema_that_cannot_be_held_is_looked_at_in_the_end() {
             .push(json!({"type": "function", "function": function}));
         body
     };
-    let answer = test_server.post(CHAT, &said("[\"x\", \"y\"]")).json();
+    let answer = test_server.post(CHAT, &with_ids("[\"x\", \"y\"]")).json();
     assert_eq!(answer["choices"][0]["finish_reason"], "tool_calls", "{answer}");
     let warning = answer["warnings"][0].as_str().expect("a sentence");
     assert!(warning.contains("`f`") && warning.contains("uniqueItems"), "{warning}");
-    let mut body = said("[\"x\", \"x\"]");
+    let mut body = with_ids("[\"x\", \"x\"]");
     let answer = test_server.post(CHAT, &body).json();
     assert_eq!(answer["choices"][0]["finish_reason"], "error", "{answer}");
     let error = answer["choices"][0]["error"].as_str().expect("a sentence");

@@ -65,17 +65,19 @@ pub(super) fn measure_drives(
     let weights = measured_weights(&stagings[0].staged, config)?;
     let mut failed: Vec<Option<String>> = vec![None; stagings.len()];
     loop {
-        let alive: Vec<usize> = (0..stagings.len()).filter(|one| failed[*one].is_none()).collect();
+        let alive: Vec<usize> =
+            (0..stagings.len()).filter(|drive| failed[*drive].is_none()).collect();
         if alive.is_empty() {
             let reasons = stagings.iter().zip(failed);
             let reasons: Vec<String> = reasons
-                .map(|(one, reason)| {
-                    format!("{}: {}", one.directory.display(), reason.unwrap_or_default())
+                .map(|(staging, reason)| {
+                    format!("{}: {}", staging.directory.display(), reason.unwrap_or_default())
                 })
                 .collect();
             anyhow::bail!("no drive can be read: {}", reasons.join("; "));
         }
-        let drives = alive.iter().map(|one| (stagings[*one].staged.clone(), options[*one].clone()));
+        let drives =
+            alive.iter().map(|drive| (stagings[*drive].staged.clone(), options[*drive].clone()));
         match measure_in_thread(drives.collect(), weights.clone(), interrupt)? {
             Ok(partial) => return Ok(expand_to_all_drives(partial, &alive, failed)),
             Err(DriveFailure { drive, reason }) => failed[alive[drive]] = Some(reason),

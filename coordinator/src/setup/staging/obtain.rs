@@ -35,7 +35,8 @@ pub(crate) fn obtain_stagings(
         return Ok(existing.into_iter().flatten().collect());
     }
     if !quiet {
-        let names: Vec<String> = missing.iter().map(|one| one.display().to_string()).collect();
+        let names: Vec<String> =
+            missing.iter().map(|directory| directory.display().to_string()).collect();
         let each = weight_store::size_bytes(&weights.blobs()) as f64 / GIB;
         eprintln!(
             "{} ({}) is not staged in {}: staging it takes {each:.2} GiB on each drive, once, and \

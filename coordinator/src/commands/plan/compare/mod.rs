@@ -31,8 +31,9 @@ pub(super) fn plan_comparison(
         names.iter().map(|name| load_machine("--compare", name)).collect::<Result<_, _>>()?;
     let labels = unique_labels(names, &machines)?;
     let model = open(workload)?;
-    let count_resources =
-        |machine: &Machine| Resource::ALL.iter().filter(|one| machine.has_resource(**one)).count();
+    let count_resources = |machine: &Machine| {
+        Resource::ALL.iter().filter(|resource| machine.has_resource(**resource)).count()
+    };
     let searches: usize = machines.iter().map(|machine| 1 + count_resources(machine)).sum();
     let reporter = ProgressReporter::start("planning", Verbosity::Progress);
     let done = AtomicUsize::new(0);

@@ -140,10 +140,10 @@ impl ServingComparison<'_> {
 
 fn cells(policy: SchedulingPolicy, served: &ServingResults) -> Vec<String> {
     let format = |spread: Option<LatencyDistribution>,
-                  of: fn(LatencyDistribution) -> f64,
+                  statistic: fn(LatencyDistribution) -> f64,
                   per: f64,
                   digits: usize| match spread {
-        Some(spread) => format!("{:.digits$}", of(spread) / per),
+        Some(spread) => format!("{:.digits$}", statistic(spread) / per),
         None => NONE.to_owned(),
     };
     let percent = |share: f64| format!("{:.0}%", 100.0 * share);

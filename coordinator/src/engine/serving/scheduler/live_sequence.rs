@@ -18,12 +18,12 @@ impl LiveSequence {
 
     /// Returns the number of tokens, from the first on, that may be found in caches.
     pub(super) fn shareable_tokens(&self) -> usize {
-        let told = if self.prompt_logprobs.count > 0 {
+        let max_shared = if self.prompt_logprobs.count > 0 {
             self.prompt_logprobs.first as usize
         } else {
             usize::MAX
         };
-        told.min(self.token_count())
+        max_shared.min(self.token_count())
     }
 
     /// Returns the number of tokens, from the first on, that may be found in caches of others or in

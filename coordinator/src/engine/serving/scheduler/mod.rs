@@ -161,8 +161,8 @@ impl Scheduler {
     /// Cancels a sequence, which ends within a step.
     pub(super) fn cancel(&mut self, table: Option<&StepTable>, id: GenerationId) {
         if let Some(place) = self.waiting.iter().position(|going| going.id == id) {
-            let left = self.waiting.remove(place);
-            left.into_iter().for_each(|going| self.release_grammar(&going));
+            let cancelled = self.waiting.remove(place);
+            cancelled.into_iter().for_each(|going| self.release_grammar(&going));
         }
         self.cancel_prefetch(id);
         for running in self.running.iter_mut().filter(|running| running.sequence.id == id) {
@@ -213,7 +213,7 @@ impl Scheduler {
 
     /// Returns the sequences that have a slot.
     fn sequences_in_slots(&self) -> impl Iterator<Item = &RunningSequence> {
-        self.running.iter().chain(self.prefetching.iter().map(|one| &one.running))
+        self.running.iter().chain(self.prefetching.iter().map(|fetching| &fetching.running))
     }
 
     fn start(
@@ -298,11 +298,11 @@ impl Scheduler {
 
     fn free_slot(&self, table: &StepTable) -> Option<(usize, usize)> {
         let of_batch =
-            |batch| self.sequences_in_slots().filter(move |one| one.batch == batch).count();
+            |batch| self.sequences_in_slots().filter(move |running| running.batch == batch).count();
         let is_fetching = |batch, slot| {
             self.prefetching
                 .iter()
-                .any(|one| (one.running.batch, one.running.slot) == (batch, slot))
+                .any(|fetching| (fetching.running.batch, fetching.running.slot) == (batch, slot))
         };
         let free = |batch: usize| {
             let is_free = |slot: &usize| {
@@ -340,7 +340,7 @@ impl Scheduler {
         self.grow(table);
         status.running = self.sequences_in_slots().count() as u32;
         status.waiting = self.waiting.len() as u32;
-        let known = self.running.iter().map(|one| one.sequence.token_count() as u64).sum();
+        let known = self.running.iter().map(|running| running.sequence.token_count() as u64).sum();
         let slots = table.slots().count() as u64;
         (status.kv_positions, status.kv_positions_used) =
             self.kv_cache.position_counts(slots, known);

@@ -40,7 +40,7 @@ impl Scheduler {
         let prefix_cache = self.prefix_cache.as_mut()?;
         let found = prefix_cache.take_lookup_results(Duration::ZERO);
         self.handle_lookups(table, found);
-        let is_late = |one: &PrefetchingSequence| match one.stage {
+        let is_late = |fetching: &PrefetchingSequence| match fetching.stage {
             PrefetchStage::LookingUp { since, .. } => since.elapsed() > LOOKUP_TIMEOUT,
             PrefetchStage::Reading | PrefetchStage::Copying(_) => false,
         };
@@ -61,10 +61,11 @@ impl Scheduler {
     /// Requests the stored pages for which lookups were answered.
     fn handle_lookups(&mut self, table: &StepTable, found: Vec<(u32, usize)>) {
         for (number, count) in found {
-            let is_it = |one: &PrefetchingSequence| {
-                one.number == number && matches!(one.stage, PrefetchStage::LookingUp { .. })
+            let is_answered = |fetching: &PrefetchingSequence| {
+                fetching.number == number
+                    && matches!(fetching.stage, PrefetchStage::LookingUp { .. })
             };
-            let Some(place) = self.prefetching.iter().position(is_it) else { continue };
+            let Some(place) = self.prefetching.iter().position(is_answered) else { continue };
             let PrefetchingSequence { number, stage, running } = self.prefetching.remove(place);
             let PrefetchStage::LookingUp { mut pages, .. } = stage else { continue };
             pages.truncate(count);
@@ -135,15 +136,16 @@ impl Scheduler {
 
     /// Cancels a sequence whose prefix is being fetched.
     pub(super) fn cancel_prefetch(&mut self, id: GenerationId) {
-        let Some(place) = self.prefetching.iter().position(|one| one.running.sequence.id == id)
+        let Some(place) =
+            self.prefetching.iter().position(|fetching| fetching.running.sequence.id == id)
         else {
             return;
         };
         self.prefetching[place].running.sequence.is_cancelled = true;
         match self.prefetching[place].stage {
             PrefetchStage::LookingUp { .. } => {
-                let left = self.prefetching.remove(place);
-                self.release(left.running);
+                let cancelled = self.prefetching.remove(place);
+                self.release(cancelled.running);
             }
             // The worker may write to its pages until it has answered.
             PrefetchStage::Reading => {
@@ -186,7 +188,7 @@ impl Scheduler {
     /// Returns true if one of these fetches is a copy in memory, which takes no longer than a
     /// message.
     pub(in super::super) fn is_waiting_for_copies(&self) -> bool {
-        self.prefetching.iter().any(|one| matches!(one.stage, PrefetchStage::Copying(_)))
+        self.prefetching.iter().any(|fetching| matches!(fetching.stage, PrefetchStage::Copying(_)))
     }
 
     /// Handles a worker's message. Returns a message for the operator of the server.
@@ -216,7 +218,8 @@ impl Scheduler {
             FromWorker::PagesFetched { number, pages, bytes, refused, is_silent } => {
                 status.prompt_cache.read_bytes += bytes;
                 status.prompt_cache.unusable_pages += u64::from(refused.is_some() && !is_silent);
-                let place = self.prefetching.iter().position(|one| one.number == number)?;
+                let place =
+                    self.prefetching.iter().position(|fetching| fetching.number == number)?;
                 let fetched = self.prefetching.remove(place).running;
                 let positions = pages * plan.shape.page_positions;
                 self.continue_fetched(table, fetched, positions, status);
@@ -229,7 +232,8 @@ impl Scheduler {
                 refused.map(|reason| format!("{reason}; it is computed again"))
             }
             FromWorker::PageCopied { number } => {
-                let place = self.prefetching.iter().position(|one| one.number == number)?;
+                let place =
+                    self.prefetching.iter().position(|fetching| fetching.number == number)?;
                 let PrefetchingSequence { stage, mut running, .. } = self.prefetching.remove(place);
                 let PrefetchStage::Copying(part) = stage else { return None };
                 self.kv_cache.unpin(running.batch, part.source_page);

@@ -42,7 +42,7 @@ impl Scheduler {
             .collect();
         // The slots of these sequences do not contain anything of theirs yet.
         let prefetching = std::mem::take(&mut self.prefetching).into_iter();
-        removed.extend(prefetching.map(|one| (one.running.sequence, None)));
+        removed.extend(prefetching.map(|fetched| (fetched.running.sequence, None)));
         for (mut sequence, finish) in removed {
             sequence.losses += 1;
             if sequence.is_cancelled {
@@ -64,7 +64,7 @@ impl Scheduler {
 
     /// Fails all sequences.
     pub(in super::super) fn fail_all(&mut self, reason: &str) {
-        self.running.extend(self.prefetching.drain(..).map(|one| one.running));
+        self.running.extend(self.prefetching.drain(..).map(|fetched| fetched.running));
         let running = self.running.drain(..).map(|running: RunningSequence| running.sequence);
         for mut sequence in running.chain(self.waiting.drain(..)) {
             sequence.send(EngineEvent::Failed(reason.to_owned()));

@@ -53,8 +53,9 @@ impl RunningSequence {
             return;
         }
         let range = std::mem::take(&mut going.prompt_logprobs);
-        let of = |position| table.prompt_logprobs(batch, slot, position);
-        let logprobs = (range.first as usize..going.request.prompt.len()).flat_map(of).collect();
+        let logprobs_at = |position| table.prompt_logprobs(batch, slot, position);
+        let logprobs =
+            (range.first as usize..going.request.prompt.len()).flat_map(logprobs_at).collect();
         let cached_tokens = going.cached_tokens;
         let computed = going.request.prompt.len() - usize::from(going.request.max_new == 0);
         status.prompt_tokens += computed as u64 - u64::from(cached_tokens);

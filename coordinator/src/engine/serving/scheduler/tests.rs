@@ -177,9 +177,9 @@ fn run_with_kill(
     stores: usize,
     looks: bool,
 ) -> (Vec<EngineEvent>, bool) {
-    let (told, mut status) = (RecordingSink::default(), EngineStatus::new(EngineState::Ready));
+    let (sink, mut status) = (RecordingSink::default(), EngineStatus::new(EngineState::Ready));
     let mut scheduler = Scheduler::new(plan, None);
-    scheduler.submit(GenerationId(0), submission(script), Box::new(told.clone()));
+    scheduler.submit(GenerationId(0), submission(script), Box::new(sink.clone()));
     let mut killed = false;
     let mut stores = stores;
     for _ in 0..2 {
@@ -202,9 +202,9 @@ fn run_with_kill(
         stores = usize::MAX;
     }
     assert!(scheduler.is_empty(), "{script:?}: it is answered");
-    let told = told.0.lock().expect("held").clone();
+    let events = sink.0.lock().expect("held").clone();
     assert_eq!(status.generated_tokens as usize, script_length(script), "{script:?}");
-    (told, killed)
+    (events, killed)
 }
 
 fn script_length(script: &Script) -> usize {
@@ -256,9 +256,9 @@ fn a_sampler_killed_between_any_two_stores_changes_nothing_that_is_told() {
 fn a_sequence_with_all_of_its_tokens_is_not_put_back() {
     let plan = plan();
     let script = Script { tokens: vec![Some(5), Some(6)], max_new: 2, ignore_eos: false };
-    let (told, mut status) = (RecordingSink::default(), EngineStatus::new(EngineState::Ready));
+    let (sink, mut status) = (RecordingSink::default(), EngineStatus::new(EngineState::Ready));
     let mut scheduler = Scheduler::new(&plan, None);
-    scheduler.submit(GenerationId(0), submission(&script), Box::new(told.clone()));
+    scheduler.submit(GenerationId(0), submission(&script), Box::new(sink.clone()));
     let table = table(&plan);
     scheduler.offer(&table, &plan);
     let mut sampler = Sampler { table: &table, script: &script, stores: usize::MAX };
@@ -271,6 +271,6 @@ fn a_sequence_with_all_of_its_tokens_is_not_put_back() {
     scheduler.observe(&table, &plan, &mut status);
     assert!(scheduler.is_empty());
     assert_eq!(status.preemptions, 0);
-    let told = told.0.lock().expect("held").clone();
-    assert_eq!(told.last(), Some(&EngineEvent::Finished(Ended::Length)));
+    let events = sink.0.lock().expect("held").clone();
+    assert_eq!(events.last(), Some(&EngineEvent::Finished(Ended::Length)));
 }

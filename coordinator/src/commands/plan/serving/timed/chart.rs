@@ -40,7 +40,7 @@ pub(super) fn write(
     iterations: &[MeasuredIteration],
     slow_motion: u32,
 ) -> anyhow::Result<()> {
-    let with_shape = |shape| iterations.iter().filter(move |one| one.shape == shape);
+    let with_shape = |shape| iterations.iter().filter(move |iteration| iteration.shape == shape);
     let most_frequent = [IterationShape::Pipelined, IterationShape::Async]
         .into_iter()
         .max_by_key(|shape| with_shape(*shape).count());
@@ -51,7 +51,9 @@ pub(super) fn write(
     };
     let (shape, spans) = most_frequent
         .into_iter()
-        .flat_map(|shape| with_shape(shape).map(move |one| (shape, spans(plan, seen, one))))
+        .flat_map(|shape| {
+            with_shape(shape).map(move |iteration| (shape, spans(plan, seen, iteration)))
+        })
         .max_by_key(|(_, spans)| min_busy_ns(plan, spans))
         .ok_or_else(none)?;
     let chart = chart(plan, &spans, shape, slow_motion);

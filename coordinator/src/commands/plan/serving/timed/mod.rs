@@ -90,8 +90,8 @@ impl ServingReplay<'_> {
         if let Some(path) = chart {
             chart::write(path, &plan, &seen, &measured, slow_motion)?;
         }
-        let ms = |one: &MeasuredIteration| {
-            (one.ended_ns - one.begun_ns) as f64 / 1e6 / f64::from(slow_motion)
+        let ms = |iteration: &MeasuredIteration| {
+            (iteration.ended_ns - iteration.begun_ns) as f64 / 1e6 / f64::from(slow_motion)
         };
         let comparisons =
             simulated.iter().zip(&measured).map(|(simulated, found)| IterationComparison {

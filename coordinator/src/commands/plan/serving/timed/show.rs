@@ -61,6 +61,10 @@ impl TimedReplayOutput {
         all && self.ran == self.iterations.len()
     }
 
+    fn near_count(&self) -> usize {
+        self.iterations.iter().filter(|iteration| iteration.is_near()).count()
+    }
+
     /// Returns the result as text.
     pub(in super::super) fn text(&self) -> String {
         let mut text = format!(
@@ -75,7 +79,7 @@ impl TimedReplayOutput {
         let _ = writeln!(
             text,
             "{} of {} iterations within 5% of the simulated time; their shapes and rows are {}",
-            self.iterations.iter().filter(|one| one.is_near()).count(),
+            self.near_count(),
             self.iterations.len(),
             if self.all_match_simulation() {
                 "as simulated"
@@ -83,17 +87,18 @@ impl TimedReplayOutput {
                 "NOT as simulated, which is a bug"
             },
         );
-        let deviating = self.iterations.iter().enumerate().filter(|(_, one)| !one.is_near());
-        for (number, one) in deviating.take(MAX_LISTED_DEVIATIONS) {
+        let deviating =
+            self.iterations.iter().enumerate().filter(|(_, iteration)| !iteration.is_near());
+        for (number, iteration) in deviating.take(MAX_LISTED_DEVIATIONS) {
             let _ = writeln!(
                 text,
                 "iteration {}: {}, {} rows, {:.2} ms instead of {:.2} ({:+.1}%)",
                 number + 1,
-                one.simulated.shape.name(),
-                one.simulated.rows,
-                one.measured_ms,
-                one.simulated.times.total_ms,
-                100.0 * one.error()
+                iteration.simulated.shape.name(),
+                iteration.simulated.rows,
+                iteration.measured_ms,
+                iteration.simulated.times.total_ms,
+                100.0 * iteration.error()
             );
         }
         text += "No data was computed or copied: each instruction waited for its time in the \
@@ -119,18 +124,18 @@ impl TimedReplayOutput {
 
     /// Returns the result as JSON.
     pub(in super::super) fn json(&self) -> Value {
-        let iterations = self.iterations.iter().map(|one| {
+        let iterations = self.iterations.iter().map(|iteration| {
             json!({
-                "shape": one.simulated.shape.name(),
-                "rows": one.simulated.rows,
-                "device_ms": one.simulated.times.device_ms,
-                "host_ms": one.simulated.times.host_ms,
-                "to_device_ms": one.simulated.times.to_device_ms,
-                "to_host_ms": one.simulated.times.to_host_ms,
-                "simulated_ms": one.simulated.times.total_ms,
-                "measured_shape": one.shape.name(),
-                "measured_rows": one.rows,
-                "measured_ms": one.measured_ms,
+                "shape": iteration.simulated.shape.name(),
+                "rows": iteration.simulated.rows,
+                "device_ms": iteration.simulated.times.device_ms,
+                "host_ms": iteration.simulated.times.host_ms,
+                "to_device_ms": iteration.simulated.times.to_device_ms,
+                "to_host_ms": iteration.simulated.times.to_host_ms,
+                "simulated_ms": iteration.simulated.times.total_ms,
+                "measured_shape": iteration.shape.name(),
+                "measured_rows": iteration.rows,
+                "measured_ms": iteration.measured_ms,
             })
         });
         json!({
@@ -139,7 +144,7 @@ impl TimedReplayOutput {
             "device_slots": self.device_slots,
             "slow_motion": self.slow_motion,
             "same_iterations": self.all_match_simulation(),
-            "within_5_percent": self.iterations.iter().filter(|one| one.is_near()).count(),
+            "within_5_percent": self.near_count(),
             "iterations": iterations.collect::<Vec<_>>(),
         })
     }
@@ -151,8 +156,8 @@ fn cells(name: &str, all: &[IterationComparison]) -> Option<Vec<String>> {
     errors.sort_by(f64::total_cmp);
     let median = errors.get(errors.len() / 2)?;
     let largest = errors.iter().copied().max_by(|a, b| a.abs().total_cmp(&b.abs()))?;
-    let simulated: f64 = all.iter().map(|one| one.simulated.times.total_ms).sum();
-    let measured: f64 = all.iter().map(|one| one.measured_ms).sum();
+    let simulated: f64 = all.iter().map(|iteration| iteration.simulated.times.total_ms).sum();
+    let measured: f64 = all.iter().map(|iteration| iteration.measured_ms).sum();
     let percent = |share: f64| format!("{:+.2}%", 100.0 * share);
     Some(vec![
         name.to_owned(),
@@ -162,6 +167,6 @@ fn cells(name: &str, all: &[IterationComparison]) -> Option<Vec<String>> {
         percent(measured / simulated - 1.0),
         percent(*median),
         percent(largest),
-        all.iter().filter(|one| one.is_near()).count().to_string(),
+        all.iter().filter(|iteration| iteration.is_near()).count().to_string(),
     ])
 }
