@@ -45,6 +45,6 @@ fn batch_lines_ask_of_their_prompts_as_clients_do() {
     command.arg("--report").arg(place.path("report.json"));
     let refused = finish(command.stderr(Stdio::piped()).spawn().expect("starts"));
     let said = text(&refused.stderr);
-    assert!(said.contains("--report: lines of the input ask"), "{said}");
+    assert!(said.contains("--report is not supported for input lines"), "{said}");
     assert_eq!(refused.status.code(), Some(2));
 }

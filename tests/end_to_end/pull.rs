@@ -286,7 +286,7 @@ fn what_came_damaged_is_removed() {
     *hub.state.lie.lock().expect("whole") = Lie::Bytes;
     let damaged = hub.pull(&place, &["--quiet"]);
     assert_eq!(damaged.status.code(), Some(1));
-    assert!(text(&damaged.stderr).contains("arrived damaged"), "{}", text(&damaged.stderr));
+    assert!(text(&damaged.stderr).contains("damaged in transit"), "{}", text(&damaged.stderr));
     *hub.state.lie.lock().expect("whole") = Lie::Nothing;
     let whole = hub.pull(&place, &["--quiet"]);
     assert!(whole.status.success(), "{}", text(&whole.stderr));
@@ -327,8 +327,8 @@ fn nothing_that_a_hub_says_leads_out_of_the_cache() {
         (Lie::Name("model\u{1b}[2J.safetensors".to_owned()), "not a path below a folder"),
         (Lie::Size(u64::MAX), "no more than 16 TiB"),
         (Lie::Size(free_bytes), "remain to be fetched, but the disk"),
-        (Lie::Size(3), "sends a different size"),
-        (Lie::Longer, "sends a different size"),
+        (Lie::Size(3), "with a size other than"),
+        (Lie::Longer, "with a size other than"),
     ] {
         *hub.state.lie.lock().expect("whole") = lie.clone();
         let done = hub.pull(&place, &["--quiet"]);

@@ -91,7 +91,9 @@ fn a_table_for_people_and_a_trace_in_order() {
     let (code, stderr, said) =
         run(&[&["--tables", &table, "--trace", &trace], &TIMED[..]].concat());
     assert_eq!(code, Some(0), "{said}");
-    for part in ["2 batches", "6 layers", "measured", "simulated", "h2d overlapped", "clock"] {
+    for part in
+        ["2 batches", "6 layers", "measured", "simulated", "h2d overlapped", "waited for its time"]
+    {
         assert!(stderr.contains(part), "{part}: {stderr}");
     }
     let trace: Value =
@@ -163,7 +165,8 @@ fn a_described_machines_step_stands_beside_its_simulation() {
     }
     let (code, stdout, said) = run(&[&DESCRIBED[..], &["--compress", "w4kv4"]].concat());
     assert_eq!(code, Some(0), "{said}");
-    for part in ["opt-1.3b · ryzen7950x-a4000 · 2x8", "w4kv4", "steady step", "description's"] {
+    for part in ["opt-1.3b · ryzen7950x-a4000 · 2x8", "w4kv4", "steady step", "in the description"]
+    {
         assert!(stdout.contains(part), "{part}: {stdout}");
     }
 }
