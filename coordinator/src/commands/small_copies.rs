@@ -27,13 +27,13 @@ pub(super) fn measure(device: u32, matrix: u32) -> anyhow::Result<Value> {
     let times =
         |copy: &SmallCopy| json!({"median_us": copy.median_s * 1e6, "slow_us": copy.p90_s * 1e6});
     let all = idle.iter().zip(&one_process).zip(&two_processes);
-    let rows = all.map(|((idle, one), two)| {
+    let rows = all.map(|((idle, with_one), with_two)| {
         json!({
             "bytes": idle.bytes,
             "direction": if idle.to_device { "h2d" } else { "d2h" },
             "alone": times(idle),
-            "one_process": times(one),
-            "two_processes": times(two),
+            "one_process": times(with_one),
+            "two_processes": times(with_two),
         })
     });
     Ok(json!({"small_copies": rows.collect::<Vec<Value>>()}))

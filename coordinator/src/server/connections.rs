@@ -144,11 +144,11 @@ impl Connections {
 /// connection and discard the response.
 async fn discard(stream: &TcpStream) {
     let _ = rustix::net::shutdown(stream, rustix::net::Shutdown::Write);
-    let (mut buffer, mut left) = (vec![0; 16 << 10], DISCARDED_BYTES_MAX);
-    while left > 0 && stream.readable().await.is_ok() {
+    let (mut buffer, mut remaining_bytes) = (vec![0; 16 << 10], DISCARDED_BYTES_MAX);
+    while remaining_bytes > 0 && stream.readable().await.is_ok() {
         match stream.try_read(&mut buffer) {
             Ok(0) => return,
-            Ok(read) => left = left.saturating_sub(read),
+            Ok(read) => remaining_bytes = remaining_bytes.saturating_sub(read),
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
             Err(_) => return,
         }

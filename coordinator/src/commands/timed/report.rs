@@ -258,8 +258,8 @@ pub(super) fn render(report: &TimedReport) -> String {
     text
 }
 
-fn pluralize(count: usize, one: &str, more: &str) -> String {
-    format!("{count} {}", if count == 1 { one } else { more })
+fn pluralize(count: usize, singular: &str, plural: &str) -> String {
+    format!("{count} {}", if count == 1 { singular } else { plural })
 }
 
 impl SteadyComparison {

@@ -26,7 +26,7 @@ fn body(text: &str) -> Value {
 
 /// Returns the part of an answer that precedes the text: the tools as the chat template renders
 /// them.
-fn told() -> String {
+fn tools_prompt() -> String {
     let tools = tools();
     let tools = tools.as_array().expect("a list").iter();
     tools.map(|tool| format!("<tool>{tool}")).collect::<String>() + "<user>"
@@ -91,7 +91,7 @@ fn calls_are_told_whole_and_in_streams() {
         let choice = &answer["choices"][0];
         assert_eq!(choice["finish_reason"], "tool_calls", "{answer}");
         let message = &choice["message"];
-        assert_eq!(message["content"], format!("{}Well.", told()));
+        assert_eq!(message["content"], format!("{}Well.", tools_prompt()));
         let calls = message["tool_calls"].as_array().expect("calls");
         assert_shape(&answer, &chat_completion());
         calls.iter().for_each(|call| assert_shape(call, &tool_call()));
@@ -129,7 +129,7 @@ fn what_is_cut_is_told_as_far_as_it_goes() {
     let test_server = test_server();
     let from = TWO.find("5}}").expect("within the arguments");
     let mut cut = body(TWO);
-    cut["max_tokens"] = json!(told().len() + from);
+    cut["max_tokens"] = json!(tools_prompt().len() + from);
     let answer = test_server.post(CHAT, &cut).json();
     let choice = &answer["choices"][0];
     assert_eq!(choice["finish_reason"], "length");
@@ -153,7 +153,8 @@ fn an_answer_without_calls_is_one_without_functions() {
     let answer = test_server.post(CHAT, &plain).json();
     let choice = &answer["choices"][0];
     assert_eq!(choice["finish_reason"], "stop");
-    let expected = json!({"role": "assistant", "content": told() + "No call.", "refusal": null});
+    let expected =
+        json!({"role": "assistant", "content": tools_prompt() + "No call.", "refusal": null});
     assert_eq!(choice["message"], expected);
     // An answer that must call a function and does not is an error. The engine of these tests
     // ignores grammars, so it can generate one.

@@ -213,19 +213,19 @@ mod tests {
         };
         let running =
             OperatingCosts { watts: 1000.0, price_usd: 0.0, years: 3.0, usd_per_kwh: 0.1 };
-        let one = MachineRow {
+        let first = MachineRow {
             label: "one".to_owned(),
             running: Some(running),
             best: Ok(best(40.0)),
             doubled: twice(Some(best(60.0))),
         };
-        let other = MachineRow {
+        let second = MachineRow {
             label: "other".to_owned(),
             running: None,
             best: Err("nothing fits other: it has 1 GiB.".to_owned()),
             doubled: twice(Some(best(7.0))),
         };
-        vec![one, other]
+        vec![first, second]
     }
 
     fn line<'a>(text: &'a str, begin: &str) -> Vec<&'a str> {
@@ -238,14 +238,14 @@ mod tests {
         let (rows, described) = (rows(), described());
         let comparison = Comparison { model: "m", workload: &described, rows: &rows };
         let text = comparison.text();
-        let one = line(&text, "one");
-        assert_eq!(one[1..4], ["2x8", "two-split", "3"], "{text}");
-        assert_eq!(one[5..9], ["40.00", "81.2", "h2d.weights", "97%"], "{text}");
+        let first = line(&text, "one");
+        assert_eq!(first[1..4], ["2x8", "two-split", "3"], "{text}");
+        assert_eq!(first[5..9], ["40.00", "81.2", "h2d.weights", "97%"], "{text}");
         // A million tokens take 25000 s, at 1 kW.
-        assert_eq!(one[9..], ["60.00", "(x1.50)", "-", "-", "6.944", "0.694"], "{text}");
-        let other = line(&text, "other ");
+        assert_eq!(first[9..], ["60.00", "(x1.50)", "-", "-", "6.944", "0.694"], "{text}");
+        let second = line(&text, "other ");
         assert_eq!(
-            other[1..],
+            second[1..],
             ["-", "-", "-", "-", "-", "-", "7.00", "-", "-", "-", "-"],
             "{text}"
         );
@@ -259,10 +259,13 @@ mod tests {
         let comparison = Comparison { model: "m", workload: &described, rows: &rows };
         let text = comparison.text();
         assert!(text.contains("2x drives"), "{text}");
-        let one = line(&text, "one");
-        assert_eq!(one[9..], ["60.00", "(x1.50)", "-", "-", "44.00", "(x1.10)", "6.944", "0.694"]);
-        let other = line(&text, "other ");
-        assert_eq!(other[7..], ["7.00", "-", "-", "-", "-", "-"], "{text}");
+        let first = line(&text, "one");
+        assert_eq!(
+            first[9..],
+            ["60.00", "(x1.50)", "-", "-", "44.00", "(x1.10)", "6.944", "0.694"]
+        );
+        let second = line(&text, "other ");
+        assert_eq!(second[7..], ["7.00", "-", "-", "-", "-", "-"], "{text}");
         assert_eq!(comparison.json()["machines"][0]["twice"]["drives"]["tokens_per_s"], 44.0);
     }
 
@@ -270,16 +273,16 @@ mod tests {
     fn json_holds_what_is_shown() {
         let (rows, described) = (rows(), described());
         let json = Comparison { model: "m", workload: &described, rows: &rows }.json();
-        let one = &json["machines"][0];
-        assert_eq!((&one["batches"], &one["batch_size"]), (&json!(2), &json!(8)));
-        assert_eq!(one["bottleneck"], json!({"lane": "h2d.weights", "share": 0.974}));
-        assert_eq!(one["twice"]["link"]["tokens_per_s"], 60.0);
-        assert_eq!((&one["twice"]["dram"], &one["refusal"]), (&json!(null), &json!(null)));
-        assert!((one["kwh_per_million_tokens"].as_f64().expect("a number") - 6.944).abs() < 1e-3);
-        let other = &json["machines"][1];
-        assert_eq!(other["machine"], "other");
-        assert!(other["refusal"].as_str().expect("a sentence").contains("nothing fits"));
-        assert_eq!(other["usd_per_million_tokens"], json!(null));
+        let first = &json["machines"][0];
+        assert_eq!((&first["batches"], &first["batch_size"]), (&json!(2), &json!(8)));
+        assert_eq!(first["bottleneck"], json!({"lane": "h2d.weights", "share": 0.974}));
+        assert_eq!(first["twice"]["link"]["tokens_per_s"], 60.0);
+        assert_eq!((&first["twice"]["dram"], &first["refusal"]), (&json!(null), &json!(null)));
+        assert!((first["kwh_per_million_tokens"].as_f64().expect("a number") - 6.944).abs() < 1e-3);
+        let second = &json["machines"][1];
+        assert_eq!(second["machine"], "other");
+        assert!(second["refusal"].as_str().expect("a sentence").contains("nothing fits"));
+        assert_eq!(second["usd_per_million_tokens"], json!(null));
     }
 
     #[test]
