@@ -1,7 +1,12 @@
-//! Pool of text processes, as many as there are concurrent requests. A reply does not depend on
-//! earlier requests, so a request whose process is killed is sent to another one.
+//! Pool of text processes, at most as many as there are concurrent requests. A reply does not
+//! depend on earlier requests, so a request whose process is killed is sent to another one.
+//!
+//! A process takes a tenth of a second of processor time to start, in which it delays whatever else
+//! runs. Therefore only one starts at a time, and a request that finds none idle takes the first
+//! that is, whether it started or finished its request. Requests about answers, which the next
+//! token of a stream waits for, come before those of clients.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::message::{TextReply, TextRequest};
@@ -15,6 +20,8 @@ const MAX_SELF_INFLICTED_TRIES: usize = 2;
 /// Minimum size of a request, in bytes, after which its process is ended, since the process keeps
 /// the memory that it allocated.
 const LARGE_BYTES: usize = 4 << 20;
+/// Time for which a request about an answer waits for a process before it starts another one.
+const ANSWER_PATIENCE: Duration = Duration::from_millis(20);
 
 /// A process that answers requests.
 pub trait TextService {
@@ -37,11 +44,29 @@ pub type StartProcess<P> = Box<dyn Fn() -> Result<P, TextError> + Send + Sync>;
 /// Pool of interchangeable processes.
 pub struct TextProcessPool<P> {
     start: StartProcess<P>,
-    /// Processes that have no request at the moment.
-    idle: Mutex<Vec<P>>,
+    processes: Mutex<Processes<P>>,
+    /// Signalled when a process becomes idle or a start has ended.
+    changed: Condvar,
     /// Number of requests that may fail before the first answer; after that, no more are attempted.
     max_failures: u32,
     failures: Mutex<FailureRecord>,
+}
+
+/// Processes of a pool that have no request, and the requests that wait for one.
+#[derive(Debug)]
+struct Processes<P> {
+    idle: Vec<P>,
+    /// True while a process starts.
+    is_starting: bool,
+    /// Number of waiting requests about answers.
+    waiting_answers: usize,
+}
+
+impl<P> Processes<P> {
+    /// Takes an idle process, which a client's request leaves to waiting ones about answers.
+    fn take(&mut self, is_from_client: bool) -> Option<P> {
+        if is_from_client && self.waiting_answers > 0 { None } else { self.idle.pop() }
+    }
 }
 
 /// Record of requests without an answer.
@@ -65,7 +90,12 @@ impl<P: TextService> TextProcessPool<P> {
     pub fn new(first: P, max_failures: u32, start: StartProcess<P>) -> TextProcessPool<P> {
         TextProcessPool {
             start,
-            idle: Mutex::new(vec![first]),
+            processes: Mutex::new(Processes {
+                idle: vec![first],
+                is_starting: false,
+                waiting_answers: 0,
+            }),
+            changed: Condvar::new(),
             max_failures,
             failures: Mutex::default(),
         }
@@ -73,7 +103,7 @@ impl<P: TextService> TextProcessPool<P> {
 
     /// Ends all processes but one, after a phase of many concurrent requests.
     pub fn shrink_to_one(&self) {
-        lock(&self.idle).truncate(1);
+        lock(&self.processes).idle.truncate(1);
     }
 
     /// Answers a request, with another process if one is killed meanwhile.
@@ -85,12 +115,11 @@ impl<P: TextService> TextProcessPool<P> {
         if let Some(reason) = &lock(&self.failures).given_up {
             return Err(reason.clone());
         }
-        let mut idle = lock(&self.idle).pop();
         let (mut tries, mut max_tries) = (0, PAUSES_MS.len());
         let error = loop {
             std::thread::sleep(Duration::from_millis(PAUSES_MS[tries]));
             tries += 1;
-            match self.ask_once(idle.take(), request) {
+            match self.ask_once(request) {
                 Ok(reply) => {
                     self.record_answer(request);
                     return Ok(reply);
@@ -114,17 +143,60 @@ impl<P: TextService> TextProcessPool<P> {
         Err(error)
     }
 
-    fn ask_once(&self, idle: Option<P>, request: &TextRequest) -> Result<TextReply, TextError> {
-        let mut process = match idle {
-            Some(process) => process,
-            None => (self.start)().map_err(|error| TextError::Restart(Box::new(error)))?,
-        };
+    fn ask_once(&self, request: &TextRequest) -> Result<TextReply, TextError> {
+        let mut process = self.acquire(request.is_from_client())?;
         let reply = process.ask(request);
         let is_alive = matches!(reply, Ok(_) | Err(TextError::Refused(_)));
         if is_alive && request.size_bytes() < LARGE_BYTES {
-            lock(&self.idle).push(process);
+            self.release(process);
         }
         reply
+    }
+
+    /// Returns an idle process, or the next that finishes its request or starts.
+    fn acquire(&self, is_from_client: bool) -> Result<P, TextError> {
+        let mut processes = lock(&self.processes);
+        if let Some(process) = processes.take(is_from_client) {
+            return Ok(process);
+        }
+        if !is_from_client {
+            processes.waiting_answers += 1;
+            let patience =
+                self.changed.wait_timeout_while(processes, ANSWER_PATIENCE, |processes| {
+                    processes.idle.is_empty()
+                });
+            processes = patience.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        let acquired = loop {
+            if let Some(process) = processes.take(is_from_client) {
+                break Ok(process);
+            }
+            // An idle process is left to a request about an answer that is waking up.
+            if processes.is_starting || !processes.idle.is_empty() {
+                processes = self.changed.wait(processes).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            }
+            processes.is_starting = true;
+            drop(processes);
+            let started = (self.start)();
+            processes = lock(&self.processes);
+            processes.is_starting = false;
+            self.changed.notify_all();
+            match started {
+                Ok(process) => processes.idle.push(process),
+                Err(error) => break Err(TextError::Restart(Box::new(error))),
+            }
+        };
+        if !is_from_client {
+            processes.waiting_answers -= 1;
+            self.changed.notify_all();
+        }
+        acquired
+    }
+
+    fn release(&self, process: P) {
+        lock(&self.processes).idle.push(process);
+        self.changed.notify_all();
     }
 
     fn record_answer(&self, request: &TextRequest) {
@@ -240,8 +312,40 @@ mod tests {
             }
         }
         assert_eq!(bench.started.load(Ordering::Relaxed), 2 * (1 + 2 + 3 + 4));
-        let kept = lock(&bench.pool.idle).len();
+        let kept = lock(&bench.pool.processes).idle.len();
         assert_eq!(kept, 1, "the process that answers is kept");
+    }
+
+    /// Many requests at a time share the processes that there are while another one starts.
+    #[test]
+    fn processes_start_one_at_a_time() {
+        let starts = Arc::new(AtomicUsize::new(0));
+        let concurrent = Arc::new(AtomicUsize::new(0));
+        let (counted, starting) = (Arc::clone(&starts), Arc::clone(&concurrent));
+        let start = move || {
+            assert_eq!(
+                starting.fetch_add(1, Ordering::Relaxed),
+                0,
+                "two processes start at a time"
+            );
+            std::thread::sleep(Duration::from_millis(50));
+            starting.fetch_sub(1, Ordering::Relaxed);
+            counted.fetch_add(1, Ordering::Relaxed);
+            Ok(Fake { ends: Ends::default() })
+        };
+        let pool = TextProcessPool::new(Fake { ends: Ends::default() }, 8, Box::new(start));
+        let taken = pool.acquire(true).expect("it is idle");
+        let pool = &pool;
+        std::thread::scope(|scope| {
+            let asked: Vec<_> = [text("a"), answer(), text("b"), text("c")]
+                .into_iter()
+                .map(|request| scope.spawn(move || is_answered(&pool.ask(&request))))
+                .collect();
+            assert!(asked.into_iter().all(|asked| asked.join().expect("no panic")));
+        });
+        drop(taken);
+        assert!(starts.load(Ordering::Relaxed) <= 2, "the others take what is idle again");
+        assert_eq!(lock(&pool.processes).waiting_answers, 0);
     }
 
     #[test]
