@@ -111,12 +111,23 @@ fn every_call(kernels: &Kernels, buffers: &mut Buffers) {
     let operands =
         AttentionOperands { q: one, k_fresh: one, v_fresh: one, k_cache: cached, v_cache: cached };
     kernels.attention_selected(selection, &shape, &rows, operands, partial, &mut out[..HIDDEN]);
+    every_window_call(kernels, shape, units, x, cache, out);
+    every_sample_call(kernels, logits, scratch);
+}
+
+fn every_window_call(
+    kernels: &Kernels,
+    shape: AttentionShape,
+    units: [AttentionUnit; HIDDEN / HEAD_DIM],
+    x: &[bf16],
+    cache: &mut [bf16],
+    out: &mut [bf16],
+) {
     let windowed = AttentionShape { window: Some(130), ..shape };
     let rings = units.map(|unit| AttentionUnit { past: 400, cache_positions: 290, ..unit });
     let sinks = [0.5; HIDDEN / HEAD_DIM];
     kernels.attention(&windowed, &rings, x, x, x, &*cache, &*cache, Some(&sinks), out);
     kernels.append(&windowed, &rings, x, cache);
-    every_sample_call(kernels, logits, scratch);
 }
 
 fn every_norm_call(kernels: &Kernels, gain: &[f32], x: &mut [bf16], residual: &mut [f32]) {

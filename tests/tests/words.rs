@@ -61,7 +61,7 @@ const BANNED_NAMES_MAX: usize = 0;
 const SHARED_TYPE_NAMES_MAX: usize = 0;
 
 /// Maximum number of parameters that are tuples. Only shrinks.
-const TUPLE_PARAMETERS_MAX: usize = 183;
+const TUPLE_PARAMETERS_MAX: usize = 4;
 
 /// Maximum number of modules that are both `x.rs` and a folder `x/`. Only shrinks.
 const SPLIT_MODULES_MAX: usize = 0;

@@ -156,8 +156,8 @@ impl<S: Simd> Block<'_, S> {
     /// query.
     ///
     /// # Safety
-    /// The unit is within v; `weights` holds every query's visible positions; `sums` has space for a
-    /// head of every query.
+    /// The unit is within v; `weights` holds every query's visible positions; `sums` has space for
+    /// a head of every query.
     #[inline(always)]
     pub(super) unsafe fn values<T: Number>(
         &self,

@@ -99,8 +99,7 @@ unsafe fn run<S: Simd, W: WeightReader<S>, const P: usize, const R: usize>(
                     reader.lines(panel + P, P, 0)
                 };
                 let prefetcher = Prefetcher::new(next, whole * W::DWORDS);
-                let dwords = rows.scratch;
-                multiply_staged::<S, W, P, R>(s, whole, dwords, x, &mut parts, prefetcher);
+                multiply_staged::<S, W, P, R>(s, whole, rows.scratch, x, &mut parts, prefetcher);
             }
             x = x.wrapping_add(whole * chunk * R);
         } else {

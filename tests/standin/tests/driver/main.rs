@@ -366,7 +366,7 @@ fn cufile_reads_files_to_device_memory() {
     let file = DirectFile::new(&cufile, file).expect("a file");
     let stream = Stream::new(&context).expect("a stream");
     // SAFETY: the ranges are in the arena, or are refused; nothing else uses it.
-    let read = |to, from, size| unsafe { file.read((arena.base(), to), from, size) };
+    let read = |to, from, size| unsafe { file.read(arena.base(), to, from, size) };
     for (to, from, size) in [(0, 0, 4096), (8192, 4096, 20_000), (40_960, 36_864, 4096)] {
         let expected = &bytes[from as usize..(from as usize + size).min(bytes.len())];
         let count = read(to, from, size).expect("it is read");
@@ -400,7 +400,7 @@ fn refusals_of_cufile_are_sentences() {
         let file = DirectFile::new(&cufile, file).map_err(|error| error.to_string())?;
         DirectMemory::new(&cufile, &arena).map_err(|error| error.to_string())?;
         // SAFETY: the range is in the arena, and nothing else uses it.
-        let read = unsafe { file.read((arena.base(), 0), 0, 4096) };
+        let read = unsafe { file.read(arena.base(), 0, 0, 4096) };
         read.map(drop).map_err(|error| error.to_string())
     };
     let (said, expected) = (tried().expect_err("refused"), std::env::var("SAID").expect("set"));
