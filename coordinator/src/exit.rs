@@ -2,6 +2,8 @@
 
 use std::process::ExitCode;
 
+use batch::outcome::JobOutcome;
+
 /// Outcome of the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
@@ -39,5 +41,15 @@ impl Exit {
 impl From<Exit> for ExitCode {
     fn from(exit: Exit) -> ExitCode {
         ExitCode::from(exit.code())
+    }
+}
+
+impl From<JobOutcome> for Exit {
+    fn from(outcome: JobOutcome) -> Exit {
+        match outcome {
+            JobOutcome::Complete => Exit::Done,
+            JobOutcome::Partial => Exit::PartialFailure,
+            JobOutcome::Interrupted => Exit::Interrupted,
+        }
     }
 }

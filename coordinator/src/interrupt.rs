@@ -88,7 +88,38 @@ fn is_ignored(signal: i32) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::process::{Command, Stdio};
+
+    use rustix::process::{Signal, getpid, kill_process};
+
     use super::*;
+
+    /// Environment variable that marks the child process of a test.
+    const CHILD: &str = "COORDINATOR_TEST_INTERRUPTED";
+
+    #[test]
+    fn the_first_signal_asks_and_the_second_ends_with_130() {
+        if std::env::var_os(CHILD).is_some() {
+            let interrupt = Interrupt::install().unwrap();
+            assert!(!interrupt.is_requested());
+            kill_process(getpid(), Signal::TERM).unwrap();
+            // Another thread may handle the signal, so the flag may be set a moment later.
+            while !interrupt.is_requested() {
+                std::thread::yield_now();
+            }
+            eprintln!("asked");
+            kill_process(getpid(), Signal::INT).unwrap();
+            loop {
+                std::thread::park();
+            }
+        }
+        let name = "interrupt::tests::the_first_signal_asks_and_the_second_ends_with_130";
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", name, "--nocapture"]).env(CHILD, "1").stdin(Stdio::null());
+        let done = command.output().unwrap();
+        assert_eq!(done.status.code(), Some(130));
+        assert!(String::from_utf8_lossy(&done.stderr).contains("asked"));
+    }
 
     #[test]
     fn the_end_of_an_input_asks_and_what_comes_before_it_does_not() {

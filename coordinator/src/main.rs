@@ -4,6 +4,7 @@
 use std::io::Write;
 use std::process::ExitCode;
 
+use batch::error::JobError;
 use coordinator::cli::command::Command;
 use coordinator::cli::shell;
 use coordinator::cli::{EarlyExit, parse};
@@ -20,15 +21,14 @@ use coordinator::commands::score;
 use coordinator::commands::serve;
 use coordinator::commands::stage;
 use coordinator::commands::timed;
-use coordinator::engine::launch::LaunchError;
 use coordinator::exit::Exit;
 use coordinator::interrupt::{Interrupt, ignore_file_size_signal};
-use coordinator::job::error::JobError;
 use coordinator::load::runner::LoadGenError;
 use coordinator::setup::argument_error::ArgumentError;
 use coordinator::setup::model::open_weights;
 use coordinator::setup::staging::direct;
 use coordinator::terminal::printable;
+use engine::launch::LaunchError;
 use profiler::RunnerError;
 
 /// Counts the allocations of workers while they run; there must be none.
@@ -62,7 +62,7 @@ fn main() -> ExitCode {
         }
         Command::Text { channel } => {
             // SAFETY: needed to take over the inherited channel, as above.
-            ExitCode::from(unsafe { coordinator::text::serve::serve(channel) })
+            ExitCode::from(unsafe { tokenizer_host::serve::serve(channel) })
         }
         Command::Profile(request) => interruptible(|interrupt| profile::run(&request, interrupt)),
         Command::Stage(request) => interruptible(|interrupt| stage::run(&request, interrupt)),

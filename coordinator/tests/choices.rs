@@ -4,12 +4,12 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use coordinator::engine_api::codec::TextContext;
-use coordinator::text::message::TextSource;
-use coordinator::text::model::ModelText;
+use engine_api::codec::TextContext;
 use grammar::{CompiledGrammarCache, Grammar, GrammarMatcher, GrammarSet, Vocabulary};
 use model::config::Family;
 use serde_json::{Map, json};
+use tokenizer_host::message::TextSource;
+use tokenizer_host::model::ModelText;
 
 /// A model's tokenizer and vocabulary, with one token that ends an answer.
 struct TestTokenizer {
@@ -20,7 +20,7 @@ struct TestTokenizer {
 impl TestTokenizer {
     fn open(from: &TextSource, count: usize, end: u32) -> TestTokenizer {
         let text = ModelText::open(from).expect("a tokenizer").expect("it is there");
-        let word = |word: coordinator::text::message::VocabularyEntry| {
+        let word = |word: tokenizer_host::message::VocabularyEntry| {
             if word.is_special { Vec::new() } else { word.bytes }
         };
         let words = text.vocabulary(count).into_iter().map(word).collect();

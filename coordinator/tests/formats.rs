@@ -2,22 +2,20 @@
 
 use std::ops::ControlFlow;
 
-use coordinator::engine_api::codec::{
-    CodecError, Conversation, TextCodec, TextContext, TextStream,
-};
-use coordinator::job::input::{InputFormat, InputOptions};
-use coordinator::job::read::parse_input;
-use coordinator::openai::body::defaults::Defaults;
-use coordinator::openai::body::unknown_fields::UnknownFieldPolicy;
-use coordinator::openai::chats::ChatRules;
-use coordinator::openai::input_line::InputLine;
-use coordinator::openai::output::OutputLine;
-use coordinator::openai::prompt::ModelLimits;
+use batch::input::{InputFormat, InputOptions};
+use batch::read::parse_input;
+use batch::score::line::{LineOptions, parse_line};
+use batch::score::output::ScoreLine;
+use batch::score::summary::ScoreSummary;
+use batch::score::tokens::PrefixToken;
 use coordinator::report::file::Report;
-use coordinator::score::line::{LineOptions, parse_line};
-use coordinator::score::output::ScoreLine;
-use coordinator::score::summary::ScoreSummary;
-use coordinator::score::tokens::PrefixToken;
+use engine_api::codec::{CodecError, Conversation, TextCodec, TextContext, TextStream};
+use openai::body::defaults::Defaults;
+use openai::body::unknown_fields::UnknownFieldPolicy;
+use openai::chats::ChatRules;
+use openai::input_line::InputLine;
+use openai::output::OutputLine;
+use openai::prompt::ModelLimits;
 
 const FORMATS: &str = include_str!("../../docs/formats.md");
 
@@ -190,7 +188,7 @@ fn tables_and_machine_files_are_read() {
 
 #[test]
 fn every_error_code_is_listed() {
-    use coordinator::openai::input_line::ErrorCode;
+    use openai::input_line::ErrorCode;
     for code in ErrorCode::ALL {
         assert!(FORMATS.contains(&format!("`{}`", code.name())), "{}", code.name());
     }

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use program::ir::{Instruction, LaneProgram, Program, ProgramId};
 use program::plan::Plan;
 use program::validate::{validate, validate_program};
+use protocol::group::{PlacedRequest, SequenceRequest as Sequence};
 use shm::TraceRecord;
-use workers::shared::group::{PlacedRequest, SequenceRequest as Sequence};
 
 use crate::error::ProfileError;
 use crate::plan_key::plan_key;

@@ -3,8 +3,8 @@
 
 use program::plan::Plan;
 use program::topology::LaneId;
+use protocol::group::PlacedRequest;
 use shm::TraceRecord;
-use workers::shared::group::PlacedRequest;
 
 use crate::request::ComputeThreads;
 

@@ -10,6 +10,8 @@ use std::os::fd::AsFd;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
+use grammar::EncodedGrammar;
+use protocol::messages::{FromWorker, ToWorker};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
 use shm::channel::MESSAGE_BYTES_MAX;
@@ -20,8 +22,6 @@ use crate::messages::{receive_into, send, send_short};
 use crate::page_copies::PageCopies;
 use crate::page_transfers::PageTransferQueue;
 use crate::prefix_transfers::PrefixTransfers;
-use crate::shared::protocol::{FromWorker, ToWorker};
-use grammar::EncodedGrammar;
 
 /// Interval between checks whether the lanes have ended.
 const CHECK_INTERVAL: Duration = Duration::from_millis(200);

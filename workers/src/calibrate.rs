@@ -13,6 +13,8 @@ use program::ir::{Compute, Instruction, LaneProgram, ProgramId};
 use program::map::DeviceMap;
 use program::plan::{Plan, RunShape};
 use program::topology::{Holds, SegmentId};
+use protocol::group::{PlacedRequest, SequenceRequest, fill, list_work};
+use protocol::table::StepTable;
 use shm::{Control, Mapping};
 
 use crate::error::WorkerError;
@@ -20,8 +22,6 @@ use crate::execute::{ComputeState, Executor};
 use crate::lane_executor::{LaneExecutor, Task};
 use crate::memory::{Memories, View};
 use crate::partial_keys::columns;
-use crate::shared::group::{PlacedRequest, SequenceRequest, fill, list_work};
-use crate::shared::table::StepTable;
 use crate::skew::{Moments, Skew};
 
 /// Computes the skew of `plan`, whose weights are stored in `mappings`, from a text of the model's

@@ -6,7 +6,7 @@ use program::map::Phase;
 use program::plan::Plan;
 use program::topology::LaneId;
 use program::validate::describe;
-use serde::{Deserialize, Serialize};
+use protocol::messages::FailureKind;
 use shm::{
     ChannelError, ControlError, MapError, NodesError, Position, SegmentError, TraceError, WaitError,
 };
@@ -24,18 +24,6 @@ pub enum PoisonCode {
     Setup = 2,
     /// The device failed while executing a lane.
     Device = 3,
-}
-
-/// Category of a failure that the coordinator can react to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum FailureKind {
-    /// Too little memory on the device.
-    DeviceMemory,
-    /// A storage cannot be read, or no longer can; others may have the same weights.
-    Storage,
-    /// No lane made progress within the bound.
-    Stuck,
-    Other,
 }
 
 /// Reason why a lane stopped.

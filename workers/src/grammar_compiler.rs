@@ -3,9 +3,8 @@
 use std::sync::Arc;
 
 use grammar::{EncodedGrammar, GrammarCompiler, GrammarError, GrammarSet};
-
-use crate::shared::grammar_source::ReadyGrammars;
-use crate::shared::protocol::FromWorker;
+use protocol::grammar_source::ReadyGrammars;
+use protocol::messages::FromWorker;
 
 /// Compiles grammars for the sampler of this worker.
 pub(crate) struct WorkerGrammarCompiler {

@@ -12,6 +12,7 @@ use std::time::Duration;
 use program::ir::{Instruction, Program, ProgramId, TimelineWait};
 use program::plan::Plan;
 use program::topology::{LaneId, WorkerId};
+use protocol::table::StepTable;
 use shm::timeline::reached;
 use shm::{
     Control, Position, STAGES_MAX, StepOfGroup, Timeline, TraceRecord, TraceWriter, WaitError,
@@ -23,7 +24,6 @@ use crate::error::{LaneError, describe_position};
 use crate::execute::sample;
 use crate::lane_executor::{LaneExecutor, Task};
 use crate::sample_dependency::{SampleDependency, last_sample, table_batch};
-use crate::shared::table::StepTable;
 use crate::stall::{StallBounds, StallDetector};
 
 /// Interval at which a lane that waits for the next group checks again; a release wakes it at once.

@@ -3,7 +3,7 @@
 //! The coordinator starts [`roles::worker_main`] in processes of its own. Each maps its segments
 //! ([`setup`]), the cpu worker loads host weights ([`load`]), and from then on every lane
 //! ([`lane`]) runs its list of instructions step after step against the step table
-//! ([`shared::table`]). Its [`lane_executor::LaneExecutor`] does the work: on the CPU
+//! ([`protocol::table`]). Its [`lane_executor::LaneExecutor`] does the work: on the CPU
 //! ([`execute`]), on a device ([`device`]), from a storage ([`storage`]), or by letting time pass
 //! ([`timed`]). Workers contain no policy and no model code: what runs where is in the plan.
 //!
@@ -37,7 +37,6 @@ mod read_watchdog;
 mod rope_tables;
 mod sample_dependency;
 pub mod setup;
-pub mod shared;
 mod skew;
 mod stall;
 pub mod standby;

@@ -3,10 +3,10 @@
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
 
+use protocol::messages::{FromWorker, ToWorker, WorkerSetup};
 use shm::{Channel, ChannelError};
 
 use crate::error::WorkerError;
-use crate::shared::protocol::{FromWorker, ToWorker, WorkerSetup};
 
 /// Interval at which a worker that waits for the coordinator's next message checks again. The
 /// parent's death ends the wait, so this does not bound loading.

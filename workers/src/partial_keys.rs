@@ -8,9 +8,9 @@ use program::ir::{At, BufferId, ProgramId};
 use program::plan::Plan;
 use program::select::{KvSelect, RECENT, partial_keys_offset};
 use program::step_table::Field;
+use protocol::table::StepTable;
 
 use crate::memory::View;
-use crate::shared::table::StepTable;
 use crate::skew::Skew;
 use crate::work_items::list_of;
 

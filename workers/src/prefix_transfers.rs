@@ -7,10 +7,10 @@ use program::page_runs::PageRuns;
 use prompt_cache::{
     MemoryWithdrawn, PageKey, PageMemory, PageStore, PromptCacheOpenError, WriteOutcome,
 };
+use protocol::messages::{FromWorker, PrefixStoreConfig, StoredPage, ToWorker};
 
 use crate::memory::View;
 use crate::page_transfers::PageTransferQueue;
-use crate::shared::protocol::{FromWorker, PrefixStoreConfig, StoredPage, ToWorker};
 
 /// The pages of the caches, and the store. The store is opened with the first order, so that a
 /// drive that does not answer does not delay the start.

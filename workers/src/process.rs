@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use program::topology::{LaneId, Role, WorkerId};
+use protocol::messages::FromWorker;
 use shm::{Channel, Control, Timeline, WaitError, WorkerState};
 
 use crate::alloc_counter;
@@ -12,7 +13,6 @@ use crate::error::{LaneError, PoisonCode, WorkerError};
 use crate::lane::LaneRunner;
 use crate::messages::{MESSAGE_TIMEOUT, report_failure, send};
 use crate::read_watchdog::ReadWatchdog;
-use crate::shared::protocol::FromWorker;
 use crate::standby::Standby;
 
 /// Interval between checks of reads in progress.

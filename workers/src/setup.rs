@@ -7,6 +7,8 @@ use kernels::{PoolOptions, Variant};
 use program::ir::Instruction;
 use program::plan::Plan;
 use program::topology::{LaneId, LaneKind, WorkerId};
+use protocol::grammar_source::GrammarSource;
+use protocol::messages::TimedDurations;
 use shm::{Control, TraceSegment, TraceWriter};
 
 use crate::calibrate::calibrate;
@@ -19,8 +21,6 @@ use crate::lane_executor::LaneExecutor;
 use crate::memory::{Memories, View};
 use crate::process::WorkerLanes;
 use crate::read_watchdog::ReadWatchdog;
-use crate::shared::grammar_source::GrammarSource;
-use crate::shared::protocol::TimedDurations;
 use crate::skew::Skew;
 use crate::stall::StallBounds;
 use crate::standby::Standby;

@@ -17,6 +17,7 @@ use program::plan::Plan;
 use program::shares::{BLOCK_BYTES, bytes_of};
 use program::sizes::READ_ALIGN_BYTES;
 use program::topology::{LaneId, MemoryId, SegmentId};
+use protocol::messages::StagedCopyConfig;
 use shm::{Control, StepOfGroup};
 use weight_store::{BlobId, IoKind, ReadEvent, Reader, ReaderOptions, StagedCopy};
 
@@ -25,7 +26,6 @@ use crate::error::{LaneError, WorkerError, describe_position};
 use crate::lane_executor::{LaneExecutor, Task, WorkAmount};
 use crate::memory::View;
 use crate::read_watchdog::ReadWatchdog;
-use crate::shared::protocol::StagedCopyConfig;
 
 const _: () = assert!(BLOCK_BYTES == weight_store::BLOCK_BYTES);
 const _: () = assert!(READ_ALIGN_BYTES == weight_store::PAGE_BYTES);

@@ -15,12 +15,12 @@ use program::map::Chunk;
 use program::plan::{Plan, RunShape};
 use program::step_table::{EndReason, Field, List};
 use program::topology::{LaneId, MemoryId};
+use protocol::group::list_work;
+use protocol::table::{StepTable, WorkItem};
 use shm::Control;
 
 use crate::execute::sample::{announce, record};
 use crate::execute::{CopySpan, append_spans, copy_spans};
-use crate::shared::group::list_work;
-use crate::shared::table::{StepTable, WorkItem};
 use crate::testing::{PlacedRequest, SequenceRequest, continue_group, fill, place_request};
 use crate::work_items::{row_counts, sequences, units};
 
@@ -405,7 +405,7 @@ fn chunks(prompts: &[Vec<u32>], most: u32, shares: bool) -> Vec<Vec<(usize, usiz
     let group: Vec<PlacedRequest> = prompts.iter().enumerate().map(placed).collect();
     fill(&table, &plan, &group);
     if shares {
-        crate::shared::prefix_sharing::share_prefixes(&table, 2);
+        protocol::prefix_sharing::share_prefixes(&table, 2);
     }
     list_work(&table);
     let of = |stream| -> Vec<(usize, usize, usize)> {

@@ -12,8 +12,7 @@ use program::ir::{At, ProgramId, Rows};
 use program::kv_owner::{AttentionSide, HOST};
 use program::map::Chunk;
 use program::step_table::{Field, List};
-
-use crate::shared::table::{StepTable, WorkItem};
+use protocol::table::{StepTable, WorkItem};
 
 /// The rows of one sequence in an instruction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

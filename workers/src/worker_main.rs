@@ -16,6 +16,10 @@ use model::config::ModelConfig;
 use model::source::{SourceError, WeightSource};
 use program::plan::Plan;
 use program::topology::{Holds, LaneId, Role, SegmentId, Topology, WorkerId};
+use protocol::grammar_source::{GrammarSource, ReadyGrammars};
+use protocol::messages::{
+    CudaConfig, FailureKind, FromWorker, ToWorker, WeightsOrigin, WorkerSetup,
+};
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 use shm::WorkerState;
 use shm::sync::Ordering;
@@ -24,7 +28,7 @@ use shm::{Access, Channel, Control, Mapping, Segment, TraceSegment};
 use crate::alloc_counter;
 use crate::background::BackgroundTasks;
 use crate::device::{ArenaHandle, Device, check};
-use crate::error::{FailureKind, LaneError, PoisonCode, WorkerError};
+use crate::error::{LaneError, PoisonCode, WorkerError};
 use crate::grammar_compiler::WorkerGrammarCompiler;
 use crate::heartbeat::{self, Heartbeat};
 use crate::load::{load, load_resident};
@@ -38,8 +42,6 @@ use crate::setup::{
     LaneBuildContext, LaneOptions, build_device_lanes, build_lanes, build_storage_lanes,
     build_timed_lanes,
 };
-use crate::shared::grammar_source::{GrammarSource, ReadyGrammars};
-use crate::shared::protocol::{CudaConfig, FromWorker, ToWorker, WeightsOrigin, WorkerSetup};
 use crate::storage::StagedBlobs;
 
 /// Time for which a worker that only follows another's failure stays alive, so that the coordinator

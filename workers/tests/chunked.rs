@@ -15,7 +15,7 @@ use program::map::{DeviceMap, Schedule, layer_list};
 use program::plan::RunShape;
 use program::step_table::{Field, List};
 use program::topology::MemoryId;
-use workers::shared::table::WorkItem;
+use protocol::table::WorkItem;
 use workers::testing::{
     InProcess, Outcome, PlacedRequest, SequenceRequest, continue_group, fill_even, list_work,
     place_request,

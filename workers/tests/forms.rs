@@ -10,9 +10,9 @@ use model::config::Dtype;
 use model::source::dummy::DummySource;
 use program::compile::compile;
 use program::step_table::EndReason;
+use protocol::grammar_source::GrammarSource;
 use shm::sync::{AtomicU64, Ordering};
 use workers::setup::LaneOptions;
-use workers::shared::grammar_source::GrammarSource;
 use workers::testing::{InProcess, PlacedRequest, SequenceRequest};
 
 use common::placed::{cpu_only, options, shape};

@@ -19,12 +19,12 @@ use program::kv_owner::with_owners;
 use program::map::DeviceMap;
 use program::plan::RunShape;
 use program::topology::{LaneId, MemoryId};
+use protocol::serving::clear_table;
+use protocol::table::{HybridPolicy, StepTable};
 use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore, SeedableRng};
 use scheduler::StepCostCurve;
 use scheduler::hybrid::{DeferredRows, IterationLimits, SchedulingPolicy, StepCosts};
-use workers::shared::serving::clear_table;
-use workers::shared::table::{HybridPolicy, StepTable};
 
 /// Number of seeds for each case.
 const SEEDS: u64 = 50;

@@ -14,7 +14,7 @@ use program::formats::KvFormat;
 use program::map::{ComputeDevice, DeviceMap};
 use program::plan::RunShape;
 use program::topology::MemoryId;
-use workers::shared::prefix_sharing::share_prefixes;
+use protocol::prefix_sharing::share_prefixes;
 use workers::testing::{Outcome, PlacedRequest, SequenceRequest, fill_even};
 
 /// Number of pages of a batch that belong to no sequence.

@@ -16,12 +16,12 @@ use planner::split::parse_split;
 use program::compile::compile;
 use program::plan::{Plan, RunShape};
 use program::topology::{MemoryId, SegmentId, Topology, WorkerId};
+use protocol::group::{BATCH_STAGES, list_work};
+use protocol::messages::{FromWorker, SegmentNodes, ToWorker, WeightsOrigin, WorkerSetup};
+use protocol::table::StepTable;
 use shm::{Channel, Control, Segment, TraceSegment, WorkerState};
 use workers::alloc_counter::CountingAllocator;
 use workers::setup::LaneOptions;
-use workers::shared::group::{BATCH_STAGES, list_work};
-use workers::shared::protocol::{FromWorker, SegmentNodes, ToWorker, WeightsOrigin, WorkerSetup};
-use workers::shared::table::StepTable;
 use workers::testing::{InProcess, Outcome, PlacedRequest, SequenceRequest, fill};
 
 #[global_allocator]

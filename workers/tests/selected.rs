@@ -17,12 +17,10 @@ use program::page_runs::PageRuns;
 use program::plan::RunShape;
 use program::select::{COLUMNS_THOUSANDTHS, KvSelect};
 use program::topology::MemoryId;
+use protocol::release::{SERVING_STAGES, list_first};
+use protocol::serving::{OfferedSequence, PromptLogprobsRequest, clear_table, offer_sequence};
+use protocol::table::StepTable;
 use scheduler::StepCostCurve;
-use workers::shared::release::{SERVING_STAGES, list_first};
-use workers::shared::serving::{
-    OfferedSequence, PromptLogprobsRequest, clear_table, offer_sequence,
-};
-use workers::shared::table::StepTable;
 use workers::testing::{InProcess, Outcome, PlacedRequest, SequenceRequest, fill_even};
 
 const PROMPT: u32 = 75;

@@ -15,8 +15,8 @@ use program::formats::KvFormat;
 use program::map::DeviceMap;
 use program::plan::RunShape;
 use program::topology::MemoryId;
+use protocol::serving::clear_table;
 use scheduler::StepCostCurve;
-use workers::shared::serving::clear_table;
 use workers::testing::Outcome;
 
 /// Returns pseudorandom costs of a step, which lead to chunks of many lengths.

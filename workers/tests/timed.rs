@@ -10,11 +10,11 @@ use program::ir::ProgramId;
 use program::simulate::Span;
 use program::topology::LaneId;
 use program::validate::replay;
+use protocol::group::{BATCH_STAGES, PlacedRequest, SequenceRequest, fill, list_work};
+use protocol::messages::TimedDurations;
+use protocol::table::StepTable;
 use shm::{Control, TraceSegment};
 use workers::setup::{LaneBuildContext, build_timed_lanes};
-use workers::shared::group::{BATCH_STAGES, PlacedRequest, SequenceRequest, fill, list_work};
-use workers::shared::protocol::TimedDurations;
-use workers::shared::table::StepTable;
 
 const GEN_LEN: u32 = 5;
 const TRACE_CAPACITY: usize = 1 << 14;

@@ -1,9 +1,8 @@
 //! Arguments for chat requests.
 
 use clap::{Args, ValueEnum};
-
-use crate::openai::body::template_variables;
-use crate::openai::chats::{ChatOptions, ReasoningFormat};
+use openai::body::template_variables;
+use openai::chats::{ChatOptions, ReasoningFormat};
 
 /// Arguments for chat templates and reasoning.
 #[derive(Debug, Default, Args)]

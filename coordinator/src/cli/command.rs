@@ -2,11 +2,14 @@
 
 use std::path::PathBuf;
 
+use batch::input::InputFormat;
+use batch::sink::IoTarget;
 use clap_complete::Shell;
+use openai::body::defaults::Defaults;
 use planner::policy::name::PolicyName;
 use planner::split::parse_chunking;
+use protocol::messages::SegmentNodes;
 use workers::device::RateSizes;
-use workers::shared::protocol::SegmentNodes;
 
 use super::args::{CliArgs, PlanArgs, RunArgs, SubcommandArgs};
 use super::bench_serve::bench_serve;
@@ -29,9 +32,6 @@ use super::shared::{ModelArgs, PlacementArgs};
 use super::stage::stage;
 use super::usage_error::UsageError;
 use super::values::{Batches, BatchesChoice, CompressChoice, DeviceChoice, QuantizedChoice};
-use crate::job::input::InputFormat;
-use crate::job::sink::IoTarget;
-use crate::openai::body::defaults::Defaults;
 
 /// Default number of tokens of a benchmark's prompts.
 pub const DEFAULT_PROMPT_LEN: u32 = 512;

@@ -2,8 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
+use batch::sink::{IoTarget, OutputMode};
+
 use super::usage_error::UsageError;
-use crate::job::sink::{IoTarget, OutputMode};
 
 /// Returns the file, or the standard stream if `path` is `-`.
 pub(super) fn parse_io_target(path: &Path) -> IoTarget {

@@ -3,27 +3,27 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use batch::score::question::ScoreDetails;
+use batch::sink::{IoTarget, OutputMode};
 use hyper::header::HeaderValue;
 use model::config::Dtype;
+use openai::body::defaults::Defaults;
+use openai::chats::ChatOptions;
 use planner::policy::name::PolicyName;
 use program::map::Chunking;
+use protocol::messages::SegmentNodes;
+use server::config::ServerOptions;
 use workers::device::RateSizes;
-use workers::shared::protocol::SegmentNodes;
 
 use super::kv_select::KvSelectChoice;
 use super::values::{
     Batches, BatchesChoice, CompressChoice, DeviceChoice, NvmeDirect, NvmeOps, QuantizedChoice,
     StagedFormat,
 };
-use crate::job::sink::{IoTarget, OutputMode};
 use crate::load::api::Api;
 use crate::load::arrivals::Rate;
 use crate::load::server_url::ServerUrl;
 use crate::load::slo::Slo;
-use crate::openai::body::defaults::Defaults;
-use crate::openai::chats::ChatOptions;
-use crate::score::question::ScoreDetails;
-use crate::server::config::ServerOptions;
 
 /// Best numbers of CPU threads for maps with and without a device, according to profiles; `None`:
 /// one per core.

@@ -1,13 +1,14 @@
 //! Conversion of the arguments of `score` to a request.
 
+use batch::input::InputFormat;
+use batch::score::question::ScoreDetails;
+use batch::sink::IoTarget;
+
 use super::args::RunArgs;
 use super::outputs::{parse_io_target, resolve_output};
 use super::request::{RunRequest, ScoreRequest};
 use super::score::ScoreArgs;
 use super::usage_error::UsageError;
-use crate::job::input::InputFormat;
-use crate::job::sink::IoTarget;
-use crate::score::question::ScoreDetails;
 
 /// Returns the arguments of the run that computes, and a function that completes the request.
 ///

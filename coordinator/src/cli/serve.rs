@@ -3,13 +3,13 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use server::cross_site::AllowedOrigin;
 
 use super::chats::ChatArgs;
 use super::prompt_cache::PromptCacheArgs;
 use super::shared::{ModelArgs, PlacementArgs};
 use super::stage::NvmeArgs;
 use super::values::{parse_body_size, parse_serving_policy, parse_size};
-use crate::server::cross_site::AllowedOrigin;
 
 /// Arguments of `serve`.
 #[derive(Debug, Args)]

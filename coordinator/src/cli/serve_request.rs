@@ -3,12 +3,13 @@
 use std::path::Path;
 use std::time::Duration;
 
+use server::api_key::ApiKey;
+use server::config::{LogTarget, ServerOptions, SocketLimits};
+use server::cross_site::CrossSiteRules;
+
 use super::args::RunArgs;
 use super::request::{RunRequest, ServeRequest};
 use super::serve::ServeArgs;
-use crate::server::api_key::ApiKey;
-use crate::server::config::{LogTarget, ServerOptions, SocketLimits};
-use crate::server::cross_site::CrossSiteRules;
 
 /// Returns the arguments of the run that computes, and a function that completes the request.
 pub(super) fn convert_serve(args: ServeArgs) -> (RunArgs, impl FnOnce(RunRequest) -> ServeRequest) {

@@ -2,6 +2,12 @@
 
 use std::time::Duration;
 
+use batch::sink::{IoTarget, OutputMode};
+use model::config::Dtype;
+use planner::policy::name::PolicyName;
+use scheduler::hybrid::SchedulingPolicy;
+use server::config::LogTarget;
+
 use super::command::Command;
 use super::request::{
     CacheAction, CacheRequest, LengthsChoice, PlacementChoice, PlanSource, PromptCacheConfig,
@@ -12,14 +18,9 @@ use super::values::{
 };
 use super::{EarlyExit, parse};
 use crate::exit::Exit;
-use crate::job::sink::{IoTarget, OutputMode};
 use crate::load::api::Api;
 use crate::load::arrivals::Rate;
 use crate::load::slo::Slo;
-use crate::server::config::LogTarget;
-use model::config::Dtype;
-use planner::policy::name::PolicyName;
-use scheduler::hybrid::SchedulingPolicy;
 
 fn words(line: &str) -> Vec<&str> {
     std::iter::once("coordinator").chain(line.split_whitespace()).collect()

@@ -2,11 +2,11 @@
 
 use std::ops::ControlFlow;
 
-use crate::engine_api::batch::{
+use batch::eta::PlannedSequence;
+use batch::progress::JobProgress;
+use engine_api::batch::{
     BatchEngine, BatchSequence, EngineError, GenerationOutput, Observer, Sampling,
 };
-use crate::job::eta::PlannedSequence;
-use crate::job::progress::JobProgress;
 
 /// Workload of a benchmark. All sequences have the same lengths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use anyhow::Context;
+use engine::memory;
 use model::config::ModelConfig;
 use planner::machine::{
     CpuSpec, EmbeddedProfiles, GpuSpec, LinkSpec, Machine, MemorySpec, OperandRates, RooflineRates,
@@ -14,7 +15,6 @@ use profiler::{Profile, cache};
 use crate::cli::cuda;
 use crate::cli::request::ProfileRequest;
 use crate::cli::values::DeviceChoice;
-use crate::engine::memory;
 
 /// Writes the description.
 ///

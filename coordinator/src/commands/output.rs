@@ -2,7 +2,8 @@
 
 use std::io::{ErrorKind, Write, stdout};
 
-use crate::job::error::JobError;
+use batch::error::JobError;
+
 use crate::terminal::print;
 
 /// Writes a command's result to stdout: JSON unchanged, other text sanitised.

@@ -7,29 +7,30 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use batch::outcome::JobOutcome;
+use batch::prepare::{JobOptions, ModelInfo, PreparedJob};
+use batch::progress;
+use batch::progress_counter::ProgressCounter;
+use batch::run::BatchJob;
+use batch::sink::IoTarget;
+use batch::summary::JobSummary;
+use batch::workload::JobWorkload;
+use engine::RunEngine;
+use engine_api::batch::EngineError;
+use engine_api::codec::TextCodec;
 use kernels::Variant;
 use model::config_json::check_context;
+use openai::body::defaults::Defaults;
+use openai::fingerprint::system_fingerprint;
+use openai::prompt;
 
 use super::benchmark::Benchmark;
 use super::serving_job;
 use crate::cli::cuda::is_cuda;
 use crate::cli::request::{BatchJobRequest, RunRequest, RunTask, Verbosity};
 use crate::cli::values::BatchesChoice;
-use crate::engine::RunEngine;
-use crate::engine_api::batch::EngineError;
-use crate::engine_api::codec::TextCodec;
 use crate::exit::Exit;
 use crate::interrupt::Interrupt;
-use crate::job::prepare::{JobOptions, ModelInfo, PreparedJob};
-use crate::job::progress;
-use crate::job::progress_counter::ProgressCounter;
-use crate::job::run::BatchJob;
-use crate::job::sink::IoTarget;
-use crate::job::summary::JobSummary;
-use crate::job::workload::JobWorkload;
-use crate::openai::body::defaults::Defaults;
-use crate::openai::fingerprint::system_fingerprint;
-use crate::openai::prompt;
 use crate::report::build;
 use crate::report::build::RunPrediction;
 use crate::report::file::RequestCounts;
@@ -286,10 +287,10 @@ fn run_requests(
 /// Prints a job's summary; a quiet job prints it only if answers are missing. Returns the exit
 /// code.
 fn print_summary(summary: &JobSummary, quiet: bool) -> Exit {
-    if !quiet || summary.exit() != Exit::Done {
+    if !quiet || summary.outcome() != JobOutcome::Complete {
         eprintln!("{summary}");
     }
-    summary.exit()
+    summary.outcome().into()
 }
 
 /// Plans a benchmark.

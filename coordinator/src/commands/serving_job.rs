@@ -3,15 +3,16 @@
 
 use std::sync::Arc;
 
+use batch::progress::{self, EtaConfig};
+use batch::run::BatchJob;
+use batch::serving_adapter::ServingAdapter;
+use batch::summary::JobSummary;
+use batch::workload::JobWorkload;
+use engine_api::serving::{Engine, EngineStatus};
+
 use crate::cli::request::{RunRequest, Verbosity};
 use crate::cli::values::BatchesChoice;
-use crate::engine_api::serving::{Engine, EngineStatus};
 use crate::interrupt::Interrupt;
-use crate::job::progress::{self, EtaConfig};
-use crate::job::run::BatchJob;
-use crate::job::serving_adapter::ServingAdapter;
-use crate::job::summary::JobSummary;
-use crate::job::workload::JobWorkload;
 use crate::setup::argument_error::ArgumentError;
 use crate::setup::formats::RunCompression;
 use crate::setup::model::ModelHandle;

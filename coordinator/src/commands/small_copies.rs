@@ -5,10 +5,9 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::process::Stdio;
 
 use anyhow::Context;
+use protocol::child_process::this_program;
 use serde_json::{Value, json};
 use workers::device::{BusyDevice, SmallCopy, measure_small_copies};
-
-use crate::child::this_program;
 
 /// Line that the second process prints once the device is busy.
 const BUSY_LINE: &str = "busy";

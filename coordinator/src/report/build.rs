@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, HashSet};
 
+use engine::trace_stats::{DecodeInterval, DecodePrediction, TraceTotals};
+use engine::{PeakMemory, RunStats};
 use model::quantized_format::WeightFormat;
 use planner::budget::Budget;
 use program::formats::KvFormat;
@@ -17,8 +19,6 @@ use super::routing::routing_report;
 use super::select::select_report;
 use super::step::Step;
 use super::storages::storage_reports;
-use crate::engine::trace_stats::{DecodeInterval, DecodePrediction, TraceTotals};
-use crate::engine::{PeakMemory, RunStats};
 
 /// Predictions of a run before its workers start.
 #[derive(Debug, Clone)]

@@ -1,9 +1,8 @@
 //! Skew of the routing in a mixture of experts.
 
+use engine::routing_stats::RoutingStats;
 use model::experts::Experts;
 use serde::{Deserialize, Serialize};
-
-use crate::engine::routing_stats::RoutingStats;
 
 /// Means over the layers, with the values that would be expected if all experts were equally
 /// likely.

@@ -1,9 +1,8 @@
 //! Share of the cached positions that new tokens attended to.
 
+use engine::sparse_attention_stats::SparseAttentionStats;
 use program::select::KvSelect;
 use serde::{Deserialize, Serialize};
-
-use crate::engine::sparse_attention_stats::SparseAttentionStats;
 
 /// Selection rule of a run, and its effect.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

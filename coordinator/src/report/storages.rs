@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
+use engine::RunStats;
 use program::ir::Instruction;
 use program::plan::Plan;
 use program::topology::LaneId;
 use serde::{Deserialize, Serialize};
 
 use super::plain_table::{plain_table, right_aligned};
-use crate::engine::RunStats;
 
 const GIB: f64 = (1u64 << 30) as f64;
 

@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 
+use batch::workload::JobWorkload;
 use planner::policy::name::PolicyName;
 use planner::policy::{Placement, Policy};
 use planner::search::{SearchEffort, SearchRequest, choose};
@@ -15,7 +16,6 @@ use super::profile;
 use super::staging::nvme::storage;
 use crate::cli::request::{PlacementChoice, RunRequest};
 use crate::cli::values::{Batches, BatchesChoice};
-use crate::job::workload::JobWorkload;
 
 /// Returns the compression of weights and KV. If lossless storage fits, that is the result.
 /// Otherwise it is the compression with the highest predicted throughput of those that fit if the

@@ -1,6 +1,10 @@
 //! Suggestions of what would fit, added to errors about the memory of a CUDA device.
 
 use anyhow::anyhow;
+use batch::error::JobError;
+use batch::workload::JobWorkload;
+use engine::launch::LaunchError;
+use engine_api::batch::EngineError;
 use planner::budget::{MemoryLimits, PlanError};
 use planner::policy::name::PolicyName;
 use planner::policy::{Placement, Policy};
@@ -13,10 +17,6 @@ use super::staging::nvme::storage;
 use crate::cli::cuda;
 use crate::cli::request::{PlacementChoice, RunRequest};
 use crate::cli::values::{BatchesChoice, DeviceChoice, NvmeDirect};
-use crate::engine::launch::LaunchError;
-use crate::engine_api::batch::EngineError;
-use crate::job::error::JobError;
-use crate::job::workload::JobWorkload;
 
 /// A run whose device may turn out to have too little memory.
 #[derive(Debug, Clone, Copy)]

@@ -1,14 +1,14 @@
 //! Hardware of a run. Only this module translates the device and threads of a command line into a
 //! machine.
 
+use engine::launch::{LaunchOptions, SPIN_US, compute_cpus};
 use profiler::{ComputeThreads, MachineIdentity};
+use protocol::messages::{SegmentNodes, WeightsOrigin};
 use workers::device::has_blas;
-use workers::shared::protocol::{SegmentNodes, WeightsOrigin};
 
 use crate::cli::cuda;
 use crate::cli::request::{ProfileRequest, RunRequest};
 use crate::cli::values::DeviceChoice;
-use crate::engine::launch::{LaunchOptions, SPIN_US, compute_cpus};
 
 /// Threads and device that a run computes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

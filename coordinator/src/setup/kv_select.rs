@@ -1,13 +1,13 @@
 //! The rule and the text of `--kv-select` for a plan and its workers.
 
 use anyhow::Context;
+use engine_api::codec::TextCodec;
 use program::select::{COLUMNS_THOUSANDTHS, KvSelect, seeded_text};
 use sha2::{Digest, Sha256};
 
 use super::argument_error::ArgumentError;
 use super::model::ModelHandle;
 use crate::cli::request::RunRequest;
-use crate::engine_api::codec::TextCodec;
 
 /// Number of tokens of the seeded text.
 const SEEDED_TOKENS: usize = 512;

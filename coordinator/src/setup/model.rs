@@ -17,14 +17,14 @@ use model::source::{SourceError, TensorId, TensorPart, WeightSource};
 use model::tokenizer::TextTokenizer;
 use profiler::ProfileCache;
 use program::formats::WeightFormats;
-use workers::shared::protocol::WeightsOrigin;
+use protocol::messages::WeightsOrigin;
+use tokenizer_host::codec::ProcessCodec;
+use tokenizer_host::message::TextSource;
+use tokenizer_host::process::TextLimits;
 
 use super::expanded_weights::{ExpandedWeights, QuantisedMatrices};
 use super::weights_identity::{weight_files, weights_identity};
 use crate::cli::request::ModelChoice;
-use crate::text::codec::ProcessCodec;
-use crate::text::message::TextSource;
-use crate::text::process::TextLimits;
 
 /// A model that was located and whose configuration was read. No weights have been read.
 #[derive(Debug)]

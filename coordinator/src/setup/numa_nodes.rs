@@ -5,8 +5,8 @@ use std::path::Path;
 
 use program::plan::Plan;
 use program::topology::{Holds, MemoryKind};
+use protocol::messages::SegmentNodes;
 use shm::nodes::listed;
-use workers::shared::protocol::SegmentNodes;
 
 use super::argument_error::ArgumentError;
 use crate::cli::request::RunRequest;

@@ -4,6 +4,7 @@
 use std::cell::Cell;
 
 use anyhow::Context;
+use batch::workload::JobWorkload;
 use planner::budget::{MemoryLimits, PlacementRequest, PlanError, StagedOps};
 use planner::policy::name::PolicyName;
 use planner::policy::{Formats, Placement, Policy};
@@ -32,7 +33,6 @@ use crate::cli::cuda::is_cuda;
 use crate::cli::request::{PlacementChoice, RunRequest, TunedThreads, Verbosity};
 use crate::cli::values::{Batches, BatchesChoice};
 use crate::interrupt::Interrupt;
-use crate::job::workload::JobWorkload;
 use crate::report::{explain, placement};
 
 /// A plan, and the reasons for it.

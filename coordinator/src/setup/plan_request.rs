@@ -1,19 +1,19 @@
 //! The request that a run makes to the planner.
 
+use batch::workload::JobWorkload;
+use engine::memory;
 use grammar::GrammarSet;
 use model::config::{ModelConfig, Rope};
 use planner::budget::{MemoryLimits, PlacementRequest, PlanError, Storage};
 use planner::policy::{Formats, Placement};
+use protocol::prefix_sharing::MIN_TOKENS;
+use workers::device::{has_blas, scratch};
 
 use super::auto_batches::MAX_BATCH_SIZE;
 use super::model::ModelHandle;
 use crate::cli::cuda;
 use crate::cli::request::{PlacementChoice, RunRequest};
 use crate::cli::values::{Batches, BatchesChoice};
-use crate::engine::memory;
-use crate::job::workload::JobWorkload;
-use workers::device::{has_blas, scratch};
-use workers::shared::prefix_sharing::MIN_TOKENS;
 
 /// Maximum batch size that is chosen if `--batches` is not specified.
 pub(crate) const DEFAULT_MAX_BATCH: u16 = 32;

@@ -1,14 +1,14 @@
 //! Predictions of a run before its workers start.
 
+use batch::eta::CostPrior;
+use batch::progress::EtaConfig;
+use batch::run::{BatchJob, GroupSize};
+use batch::workload::JobWorkload;
 use planner::search::{PredictedTimes, TimeFactors};
 use program::plan::RunShape;
 
 use super::placement::PlacementDecision;
 use crate::cli::request::{RunRequest, Verbosity};
-use crate::job::eta::CostPrior;
-use crate::job::progress::EtaConfig;
-use crate::job::run::{BatchJob, GroupSize};
-use crate::job::workload::JobWorkload;
 use crate::report::build::RunPrediction;
 use crate::report::explain;
 

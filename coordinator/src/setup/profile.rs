@@ -4,18 +4,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use engine::bench::WorkerRunner;
+use engine::launch::LaunchOptions;
 use model::config::ModelConfig;
 use planner::policy::Formats;
 use profiler::{LoadedProfile, Profile, ProfileCache, ProfilingRequest, load_or_measure};
 use program::map::{ChunkOrder, Chunking};
 use program::plan::RunShape;
-use workers::shared::protocol::WeightsOrigin;
+use protocol::messages::WeightsOrigin;
 
 use super::hardware::Hardware;
 use super::progress_reporter::ProgressReporter;
 use crate::cli::request::Verbosity;
-use crate::engine::bench::WorkerRunner;
-use crate::engine::launch::LaunchOptions;
 use crate::interrupt::Interrupt;
 
 /// Number of chunks into which splits may divide attention; measured for runs with a device.

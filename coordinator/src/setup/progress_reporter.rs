@@ -8,10 +8,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
+use batch::progress::format_duration;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::cli::request::Verbosity;
-use crate::job::progress::format_duration;
 
 /// Without a terminal: time until the first line, and interval between lines.
 const LINE_INTERVAL: Duration = Duration::from_secs(10);

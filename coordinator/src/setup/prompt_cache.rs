@@ -8,8 +8,8 @@ use kernels::Variant;
 use program::page_runs::PageRuns;
 use program::plan::Plan;
 use prompt_cache::PageOrigin;
+use protocol::messages::PrefixStoreConfig;
 use sha2::{Digest, Sha256};
-use workers::shared::protocol::PrefixStoreConfig;
 
 use super::argument_error::ArgumentError;
 use super::model::ModelHandle;

@@ -1,5 +1,6 @@
 //! Durations of completed runs, stored with the profile that predicted them.
 
+use engine::RunStats;
 use planner::policy::Formats;
 use planner::search::TimeFactors;
 use profiler::{CompletedRun, ProfileCache, RunTimes, plan_key};
@@ -8,7 +9,6 @@ use program::plan::Plan;
 use super::hardware::Hardware;
 use super::profile;
 use crate::cli::request::RunRequest;
-use crate::engine::RunStats;
 use crate::report::build::RunPrediction;
 
 /// Stores the measured and the simulated duration of a run, if the run did everything that was

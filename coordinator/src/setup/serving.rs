@@ -4,11 +4,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use batch::workload::JobWorkload;
+use engine::launch::LaunchOptions;
+use engine::serving::{CompileGrammarFn, ServingEngine, ServingOptions, StepTime};
 use grammar::GrammarSet;
 use program::compile::{CompileError, compile};
 use program::plan::{Plan, RunShape};
+use protocol::messages::StagedCopyConfig;
 use scheduler::hybrid::SchedulingPolicy;
-use workers::shared::protocol::StagedCopyConfig;
+use tokenizer_host::codec::ProcessCodec;
 
 use super::argument_error::ArgumentError;
 use super::compression::first_fitting_compression;
@@ -26,11 +30,7 @@ use super::staging::nvme::Nvme;
 use crate::cli::cuda::is_cuda;
 use crate::cli::request::{RunRequest, Verbosity};
 use crate::cli::values::{Batches, BatchesChoice};
-use crate::engine::launch::LaunchOptions;
-use crate::engine::serving::{CompileGrammarFn, ServingEngine, ServingOptions, StepTime};
 use crate::interrupt::Interrupt;
-use crate::job::workload::JobWorkload;
-use crate::text::codec::ProcessCodec;
 
 /// Maximum number of rows of a step unless a chunk is specified. Larger steps compute no more rows
 /// per second, and delay all sequences.

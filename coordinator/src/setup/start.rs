@@ -1,6 +1,9 @@
 //! Launches the engine, with a progress bar while it loads.
 
 use anyhow::Context;
+use engine::RunEngine;
+use engine::launch::LaunchOptions;
+use engine::trace_file::TraceFile;
 use grammar::GrammarSet;
 use program::plan::Plan;
 
@@ -11,9 +14,6 @@ use super::model::ModelHandle;
 use super::numa_nodes;
 use super::staging::nvme::Nvme;
 use crate::cli::request::{RunRequest, Verbosity};
-use crate::engine::RunEngine;
-use crate::engine::launch::LaunchOptions;
-use crate::engine::trace_file::TraceFile;
 use crate::interrupt::Interrupt;
 
 /// Starts the workers and waits until the model is loaded.

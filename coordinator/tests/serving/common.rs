@@ -5,17 +5,16 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
-use grammar::{Grammar, GrammarSet, Vocabulary};
-
-use coordinator::engine::RunEngine;
-use coordinator::engine::launch::LaunchOptions;
-use coordinator::engine::serving::{ServingEngine, ServingOptions, StepTime};
-use coordinator::engine_api::batch::{
+use engine::RunEngine;
+use engine::launch::LaunchOptions;
+use engine::serving::{ServingEngine, ServingOptions, StepTime};
+use engine_api::batch::{
     BatchEngine, BatchSequence, FinishCause, GenerationOutput, Observer, Penalties, Sampling,
 };
-use coordinator::engine_api::serving::{
+use engine_api::serving::{
     Engine, EngineEvent, EventSink, GenerationId, GenerationRequest, Logprob, SubmitError,
 };
+use grammar::{Grammar, GrammarSet, Vocabulary};
 use model::config::{Dtype, ModelConfig};
 use model::known::find_known;
 use planner::policy::{DefaultTiers, Policy, device_map};
@@ -27,10 +26,10 @@ use program::map::DeviceMap;
 use program::plan::{Plan, RunShape};
 use program::topology::MemoryId;
 use program::validate::validate;
+use protocol::messages::{PrefixStoreConfig, SegmentNodes, WeightsOrigin};
 use rustix::process::Pid;
 use scheduler::StepCostCurve;
 use scheduler::hybrid::StepCosts;
-use workers::shared::protocol::{PrefixStoreConfig, SegmentNodes, WeightsOrigin};
 
 const CONTEXT: u32 = 120;
 const LOGPROBS: u16 = 4;

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use common::{
     EventReceiver, Job, KvLayout, dtypes, expected, jobs, maps, start, start_with, submit, workers,
 };
-use coordinator::engine_api::serving::{Engine, EngineEvent, EngineState, Sampling};
+use engine_api::serving::{Engine, EngineEvent, EngineState, Sampling};
 use grammar::Grammar;
 use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore, SeedableRng};

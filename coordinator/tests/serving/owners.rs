@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use coordinator::engine_api::serving::{Engine, HybridStepCounts};
+use engine_api::serving::{Engine, HybridStepCounts};
 use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore, SeedableRng};
 use rustix::process::{Signal, kill_process};

@@ -4,17 +4,17 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use coordinator::engine::serving::ServingEngine;
-use coordinator::engine_api::serving::{Engine, EngineEvent};
+use engine::serving::ServingEngine;
+use engine_api::serving::{Engine, EngineEvent};
 use model::config::Dtype;
 use program::formats::KvFormat;
 use program::map::DeviceMap;
 use prompt_cache::PageOrigin;
+use protocol::messages::PrefixStoreConfig;
 use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore, SeedableRng};
 use rustix::process::{Signal, kill_process};
 use tempfile::TempDir;
-use workers::shared::protocol::PrefixStoreConfig;
 
 use crate::common::{
     Answer, EventReceiver, Job, KvLayout, dtypes, expected, jobs, maps, start_storing, submit,

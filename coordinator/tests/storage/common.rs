@@ -2,12 +2,12 @@
 
 use std::ops::ControlFlow;
 
-use coordinator::engine::launch::{LaunchError, LaunchOptions};
-use coordinator::engine::{RunEngine, RunStats};
-use coordinator::engine_api::batch::{
+use coordinator::setup::model::open_weights;
+use engine::launch::{LaunchError, LaunchOptions};
+use engine::{RunEngine, RunStats};
+use engine_api::batch::{
     BatchEngine, BatchSequence, FinishCause, GenerationOutput, Observer, Sampling,
 };
-use coordinator::setup::model::open_weights;
 use kernels::Variant;
 use model::config::{Activation, Dtype, Family, ModelConfig, Rope, RopeScaling, Scales};
 use model::layers::{LayerKind, Layers};
@@ -21,9 +21,9 @@ use program::simulate::Span;
 use program::topology::{LaneId, LaneKind, MemoryId};
 use program::validate::validate;
 use program::weights::Weights;
+use protocol::messages::{SegmentNodes, StagedCopyConfig, WeightsOrigin};
 use weight_store::{AlignedBuffer, BlobSize, Identity, Writer};
 use workers::load::BlobFormat;
-use workers::shared::protocol::{SegmentNodes, StagedCopyConfig, WeightsOrigin};
 
 pub fn config() -> ModelConfig {
     ModelConfig {

@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 use std::path::Path;
 
-use coordinator::engine_api::batch::{BatchEngine, EngineError, GenerationOutput, Observer};
+use engine_api::batch::{BatchEngine, EngineError, GenerationOutput, Observer};
 use model::config::Dtype;
 use program::map::DeviceMap;
 use program::validate::replay;

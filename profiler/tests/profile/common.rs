@@ -10,9 +10,9 @@ use model::source::dummy::DummySource;
 use profiler::{ComputeThreads, Runner, RunnerError, Session};
 use program::plan::Plan;
 use program::topology::LaneId;
+use protocol::group::PlacedRequest;
 use shm::TraceRecord;
 use workers::setup::LaneOptions;
-use workers::shared::group::PlacedRequest;
 use workers::testing::InProcess;
 
 /// Runs plans in this process; both workers get the CPU's number of threads.

@@ -8,8 +8,8 @@ use program::ir::{Instruction, Program};
 use program::plan::Plan;
 use program::simulate::{Place, SimulationCosts, simulate};
 use program::topology::{LaneId, LaneSet};
+use protocol::group::PlacedRequest;
 use shm::TraceRecord;
-use workers::shared::group::PlacedRequest;
 
 /// Work that is to be given a time.
 #[derive(Debug, Clone, Copy)]

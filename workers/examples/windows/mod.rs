@@ -14,8 +14,8 @@ use program::map::DeviceMap;
 use program::plan::RunShape;
 use program::step_table::List;
 use program::topology::MemoryId;
+use protocol::table::WorkItem;
 use workers::setup::LaneOptions;
-use workers::shared::table::WorkItem;
 use workers::testing::{Interleaved, PlacedRequest, SampledLogits, SequenceRequest};
 
 /// Division of a text into windows.

@@ -13,13 +13,13 @@ use program::ir::{Compute, ProgramId, Region};
 use program::plan::Plan;
 use program::products::multiplies_plain;
 use program::weights::Weights;
+use protocol::table::StepTable;
 
 use super::open::Device;
 use super::scratch::kind_of;
 use super::uploads::{UploadContext, Uploads};
 use crate::execute::{SWIGLU_ALPHA, SWIGLU_LIMIT};
 use crate::lane_executor::WorkAmount;
-use crate::shared::table::StepTable;
 use crate::work_items::row_counts;
 
 /// Context of a compute instruction.

@@ -7,6 +7,7 @@ use model::ops::{Op, Value};
 use program::ir::{Compute, Instruction, ProgramId};
 use program::plan::Plan;
 use program::topology::{LaneId, LaneKind};
+use protocol::table::StepTable;
 use shm::{Control, StepOfGroup, Timeline, TraceWriter};
 
 use super::completion::{CompletionSetup, CompletionTracker, InstructionRun};
@@ -19,7 +20,6 @@ use crate::error::{LaneError, WorkerError};
 use crate::execute::ComputeState;
 use crate::lane_executor::{LaneExecutor, Task, WorkAmount};
 use crate::memory::View;
-use crate::shared::table::StepTable;
 use crate::stall::StallBounds;
 use crate::work_items::row_counts;
 

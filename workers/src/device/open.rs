@@ -8,6 +8,7 @@ use cuda::{PinnedBuffer, RegisteredHost, Stream};
 use cuda_kernels::KernelLaunch;
 use program::plan::Plan;
 use program::topology::{LaneId, SegmentId};
+use protocol::messages::CudaConfig;
 use shm::{Access, Control, Mapping};
 
 use super::buffer_addresses::BufferAddresses;
@@ -16,7 +17,6 @@ use super::products::{ProductScratch, Products, shapes};
 use super::row_lists::frequencies;
 use super::scratch::{Range, Scratch};
 use crate::memory::Memories;
-use crate::shared::protocol::CudaConfig;
 
 /// Handle by which another process opens the arena.
 #[derive(Debug, Clone, PartialEq, Eq)]

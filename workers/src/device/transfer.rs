@@ -7,6 +7,7 @@ use program::formats::{KvFormat, decompressed};
 use program::ir::{Append, Copy, Decompress, Moved, ProgramId};
 use program::plan::Plan;
 use program::weights::Weights;
+use protocol::table::StepTable;
 
 use super::depth::Marks;
 use super::open::Device;
@@ -15,7 +16,6 @@ use super::uploads::{UploadContext, Uploads};
 use crate::execute::copy_spans;
 use crate::lane_executor::WorkAmount;
 use crate::memory::View;
-use crate::shared::table::StepTable;
 use crate::work_items::row_counts;
 
 /// Context of an instruction that moves bytes.

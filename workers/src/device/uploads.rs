@@ -13,11 +13,11 @@ use cuda_kernels::{DeviceAttentionUnit, DeviceAttentionUnits, DevicePointer};
 use model::config::ModelConfig;
 use program::ir::{At, ProgramId};
 use program::map::Chunk;
+use protocol::table::StepTable;
 
 use super::open::Device;
 use super::row_lists::RowList;
 use super::scratch::{Key, Range};
-use crate::shared::table::StepTable;
 use crate::work_items::{SequenceRows, appended_units, logits_rows, sequences, units};
 
 /// Destination of an instruction's lists, and the steps of the program from which they are made.

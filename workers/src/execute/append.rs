@@ -8,11 +8,11 @@ use model::ops::Kv;
 use program::formats::KvFormat;
 use program::ir::{Append, ProgramId};
 use program::plan::Plan;
+use protocol::table::StepTable;
 
 use crate::lane_executor::WorkAmount;
 use crate::memory::View;
 use crate::partial_keys;
-use crate::shared::table::StepTable;
 use crate::skew::Skew;
 use crate::work_items::{appended_units, cache_element, row_counts};
 

@@ -10,6 +10,8 @@ use model::quantized_format::WeightFormat;
 use program::ir::{Compute, ProgramId};
 use program::map::ComputeDevice;
 use program::plan::Plan;
+use protocol::grammar_source::GrammarSource;
+use protocol::table::StepTable;
 
 use super::operands::Operands;
 use super::positions::Positions;
@@ -18,8 +20,6 @@ use crate::error::WorkerError;
 use crate::lane_executor::WorkAmount;
 use crate::memory::View;
 use crate::partial_keys;
-use crate::shared::grammar_source::GrammarSource;
-use crate::shared::table::StepTable;
 use crate::work_items::{SequenceRows, attends_deferred, logits_rows, row_counts, sequences};
 
 /// Kernels and scratch of a lane that runs operations, sized by the plan's maxima.

@@ -6,12 +6,12 @@ use program::map::Chunk;
 use program::pieces::weight_ranges;
 use program::plan::Plan;
 use program::weights::Weights;
+use protocol::table::StepTable;
 
 use super::copy_span::CopySpan;
 use super::kv_owner;
 use crate::lane_executor::WorkAmount;
 use crate::memory::View;
-use crate::shared::table::StepTable;
 use crate::work_items::{heads_in, row_counts, sequences, units};
 
 /// Calls `each` for every range that a copy moves in the table's current state, and returns the

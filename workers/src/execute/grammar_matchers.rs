@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use grammar::{CompiledGrammarCache, GrammarError, GrammarMatcher};
 use program::plan::Plan;
-
-use crate::shared::grammar_source::{GrammarSource, ReadyGrammars};
+use protocol::grammar_source::{GrammarSource, ReadyGrammars};
 
 /// Grammar matchers of all slots. They allocate while they run, which the allocation counter
 /// includes.

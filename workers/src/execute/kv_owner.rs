@@ -4,9 +4,9 @@ use model::ops::Value;
 use program::ir::{Copy, ProgramId};
 use program::kv_owner::{DEVICE, HOST};
 use program::plan::Plan;
+use protocol::table::StepTable;
 
 use super::copy_span::CopySpan;
-use crate::shared::table::StepTable;
 use crate::work_items::{deferred_rows, sequences};
 
 /// Calls `each` for the rows of a value whose sequences belong to an owner, or for which that owner

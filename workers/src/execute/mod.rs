@@ -33,8 +33,8 @@ use shm::Control;
 use crate::error::LaneError;
 use crate::lane_executor::{LaneExecutor, Task, WorkAmount};
 use crate::memory::View;
-use crate::shared::table::StepTable;
 use crate::skew::Skew;
+use protocol::table::StepTable;
 
 pub use append::append_spans;
 pub use compute::ComputeState;

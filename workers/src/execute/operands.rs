@@ -8,9 +8,9 @@ use program::ir::{Compute, ProgramId, Region};
 use program::map::ComputeDevice;
 use program::plan::Plan;
 use program::weights::Weights;
+use protocol::table::StepTable;
 
 use crate::memory::View;
-use crate::shared::table::StepTable;
 use crate::skew::Skew;
 
 /// Resolves the operands of one compute instruction.

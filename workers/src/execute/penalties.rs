@@ -2,8 +2,7 @@
 
 use kernels::{LogitChange, Penalties};
 use program::step_table::Field;
-
-use crate::shared::table::StepTable;
+use protocol::table::StepTable;
 
 /// Changes of the rows of a batch.
 #[derive(Debug, Default)]

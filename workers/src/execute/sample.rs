@@ -8,17 +8,17 @@ use kernels::{
 use program::ir::{At, ProgramId};
 use program::plan::Plan;
 use program::step_table::{EndReason, Field, List};
+use protocol::grammar_source::GrammarSource;
+use protocol::iteration_planner::IterationPlanner;
+use protocol::release::single_step;
+use protocol::serving::{has_running, list_step};
+use protocol::table::{StepTable, WorkItem};
 use scheduler::Sequence;
 use shm::Control;
 
 use super::grammar_matchers::GrammarMatchers;
 use super::operands::Operands;
 use super::penalties::Changes;
-use crate::shared::grammar_source::GrammarSource;
-use crate::shared::iteration_planner::IterationPlanner;
-use crate::shared::release::single_step;
-use crate::shared::serving::{has_running, list_step};
-use crate::shared::table::{StepTable, WorkItem};
 use crate::work_items::{LogitsRow, SequenceRows, logits_rows, sequences};
 
 /// Scratch for the rows of a batch, allocated once.
@@ -303,7 +303,7 @@ pub(crate) fn record_iteration(
 }
 
 /// Adds one token to a sequence: its output, its counts, and whether the sequence has ended. The
-/// order of the stores is specified in [`crate::shared::serving`].
+/// order of the stores is specified in [`protocol::serving`].
 fn advance(table: &StepTable, batch: usize, sequence: usize, token: u32, eos: &[u32]) -> EndReason {
     let load = |field| table.field(batch, sequence, field);
     let store = |field, value| table.set_field(batch, sequence, field, value);

@@ -11,9 +11,8 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use prompt_cache::MemoryWithdrawn;
+use protocol::messages::{FromWorker, ToWorker};
 use rustix::event::{EventfdFlags, eventfd};
-
-use crate::shared::protocol::{FromWorker, ToWorker};
 
 /// Maximum silence of the store while pages are read. After it, the waiting sequences compute the
 /// pages.

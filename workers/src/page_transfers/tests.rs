@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 
 use prompt_cache::PageHash;
+use protocol::messages::StoredPage;
 
 use super::*;
-use crate::shared::protocol::StoredPage;
 
 fn orders(silence_max: Duration) -> Arc<PageTransferQueue> {
     let orders = PageTransferQueue::new().expect("a descriptor");

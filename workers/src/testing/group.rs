@@ -1,10 +1,9 @@
 //! Results of the sequences of a group.
 
 use program::step_table::Field;
+use protocol::table::StepTable;
 
-use crate::shared::table::StepTable;
-
-pub use crate::shared::group::{
+pub use protocol::group::{
     BATCH_STAGES, PlacedRequest, SequenceRequest, continue_group, fill, fill_even, list_work,
     place_request,
 };

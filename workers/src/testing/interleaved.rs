@@ -13,6 +13,7 @@ use model::source::WeightSource;
 use program::ir::{Compute, Instruction, LaneProgram, Program, ProgramId};
 use program::plan::Plan;
 use program::topology::LaneId;
+use protocol::table::StepTable;
 use shm::{Control, Timeline};
 
 use super::group::{Outcome, PlacedRequest, fill, list_work};
@@ -23,7 +24,6 @@ use crate::lane::wait_target;
 use crate::lane_executor::{LaneExecutor, Task};
 use crate::memory::View;
 use crate::setup::{LaneOptions, lane_executor, skew};
-use crate::shared::table::StepTable;
 use crate::work_items;
 
 /// The logits from which one token of one sequence was drawn.

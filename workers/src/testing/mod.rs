@@ -24,7 +24,7 @@ use shm::{Control, ProgramStage, TraceReader, TraceRecord, WaitError};
 use crate::error::{LaneError, WorkerError};
 use crate::memory::View;
 use crate::setup::{LaneBuildContext, LaneOptions, build_lanes};
-use crate::shared::table::StepTable;
+use protocol::table::StepTable;
 
 pub use group::{
     BATCH_STAGES, Outcome, PlacedRequest, SequenceRequest, continue_group, fill, fill_even,

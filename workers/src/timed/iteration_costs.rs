@@ -10,9 +10,9 @@ use program::ir::{At, Compute, Copy, Instruction, Moved, ProgramId};
 use program::kv_owner::{DEVICE, HOST};
 use program::map::Chunk;
 use program::plan::Plan;
+use protocol::table::StepTable;
 use scheduler::hybrid::{LayerCosts, StepCosts};
 
-use crate::shared::table::StepTable;
 use crate::work_items::{row_counts, sequences};
 
 /// Returns the duration of an instruction, in nanoseconds.

@@ -22,10 +22,10 @@ use shm::{Control, now_ns};
 use crate::error::LaneError;
 use crate::execute::sample;
 use crate::lane_executor::{LaneExecutor, Task, WorkAmount};
-use crate::shared::iteration_planner::IterationPlanner;
-use crate::shared::protocol::TimedDurations;
-use crate::shared::table::StepTable;
 use crate::work_items::row_counts;
+use protocol::iteration_planner::IterationPlanner;
+use protocol::messages::TimedDurations;
+use protocol::table::StepTable;
 
 /// Time before the end of an instruction at which sleeping ends and spinning begins. Timers of a
 /// virtual machine fire 30 to 60 us late; spinning longer would take the core from a lane that is

@@ -14,8 +14,8 @@ use program::plan::RunShape;
 use program::simulate::Span;
 use program::step_table::{EndReason, Field};
 use program::topology::MemoryId;
+use protocol::prefix_sharing::share_prefixes;
 use workers::setup::LaneOptions;
-use workers::shared::prefix_sharing::share_prefixes;
 use workers::testing::{
     InProcess, Outcome, PlacedRequest, SequenceRequest, continue_group, fill, fill_even,
     place_request,

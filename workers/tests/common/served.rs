@@ -5,13 +5,13 @@ use model::config::ModelConfig;
 use program::map::DeviceMap;
 use program::plan::RunShape;
 use program::step_table::{Field, SlotState};
-use rand_chacha::ChaCha8Rng;
-use rand_core::{RngCore, SeedableRng};
-use workers::shared::release::{list_first, stages};
-use workers::shared::serving::{
+use protocol::release::{list_first, stages};
+use protocol::serving::{
     OfferedSequence, PromptLogprobsRequest, free_slot, offer_sequence, slot_state,
 };
-use workers::shared::table::StepTable;
+use protocol::table::StepTable;
+use rand_chacha::ChaCha8Rng;
+use rand_core::{RngCore, SeedableRng};
 use workers::testing::{InProcess, Outcome, PlacedRequest, SequenceRequest};
 
 use super::placed::{random_sampling, start};

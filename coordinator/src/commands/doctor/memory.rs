@@ -1,10 +1,10 @@
 //! Amount of memory, the limit on locked memory, and the sizes of pages.
 
+use engine::memory::available_bytes;
 use rustix::process::{Resource, getrlimit};
 use serde_json::Value;
 
 use super::{Finding, Root, format_size};
-use crate::engine::memory::available_bytes;
 
 pub(super) fn findings(root: &Root) -> Vec<Finding> {
     let total = root.meminfo_bytes("MemTotal");

@@ -5,8 +5,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use cuda::{Arena, Context, Driver, IpcHandle};
-
-use crate::child::this_program;
+use protocol::child_process::this_program;
 
 /// Time limit of the second process. A driver needs far less to start, and a driver that hangs must
 /// not block the doctor.

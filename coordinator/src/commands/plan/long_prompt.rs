@@ -1,12 +1,12 @@
 //! Times of prompts that are too long to be measured on this machine, extrapolated from
 //! measurements at two lengths.
 
+use batch::progress::format_duration;
 use planner::search::PredictedTimes;
 
 use crate::cli::request::RunRequest;
 use crate::commands::run;
 use crate::interrupt::Interrupt;
-use crate::job::progress::format_duration;
 use crate::setup::model::ModelHandle;
 use crate::setup::placement::MeasurePolicy;
 

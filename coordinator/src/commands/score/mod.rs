@@ -6,22 +6,23 @@ use anyhow::Context;
 
 use super::run::{kernel_variant, stop_at_stdin_eof};
 use crate::cli::request::{ScoreRequest, Verbosity};
-use crate::engine_api::codec::TextCodec;
-use crate::engine_api::serving::Engine;
 use crate::exit::Exit;
 use crate::interrupt::Interrupt;
-use crate::job::progress_counter::ProgressCounter;
-use crate::openai::fingerprint::system_fingerprint;
-use crate::openai::prompt::ModelLimits;
-use crate::score::line::LineOptions;
-use crate::score::prepare::{PreparedScoreJob, ScoreError, ScoreJobOptions};
-use crate::score::summary::ScoreSummary;
-use crate::score::tokens::PrefixToken;
-use crate::score::windows::WindowSizes;
 use crate::setup::argument_error::ArgumentError;
 use crate::setup::formats::{describe_formats, resolve_formats};
 use crate::setup::model::ModelHandle;
 use crate::setup::serving::{ServingConfig, serving_compression, slots_within_capacity, start};
+use batch::outcome::JobOutcome;
+use batch::progress_counter::ProgressCounter;
+use batch::score::line::LineOptions;
+use batch::score::prepare::{PreparedScoreJob, ScoreError, ScoreJobOptions};
+use batch::score::summary::ScoreSummary;
+use batch::score::tokens::PrefixToken;
+use batch::score::windows::WindowSizes;
+use engine_api::codec::TextCodec;
+use engine_api::serving::Engine;
+use openai::fingerprint::system_fingerprint;
+use openai::prompt::ModelLimits;
 
 /// Default maximum number of tokens of a text's window.
 const DEFAULT_WINDOW: usize = 2048;
@@ -148,12 +149,12 @@ fn fingerprint(
 
 /// Prints and writes the summary, and returns the exit code.
 fn finish(request: &ScoreRequest, summary: &ScoreSummary, quiet: bool) -> anyhow::Result<Exit> {
-    if !quiet || summary.exit() != Exit::Done {
+    if !quiet || summary.outcome() != JobOutcome::Complete {
         eprintln!("{}", table::render(summary));
     }
     if let Some(path) = &request.summary {
         let text = serde_json::to_string_pretty(summary)? + "\n";
         std::fs::write(path, text).with_context(|| format!("the summary {}", path.display()))?;
     }
-    Ok(summary.exit())
+    Ok(summary.outcome().into())
 }

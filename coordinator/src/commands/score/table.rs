@@ -2,8 +2,9 @@
 
 use std::fmt::Write;
 
+use batch::score::summary::ScoreSummary;
+
 use crate::report::plain_table::{plain_table, right_aligned};
-use crate::score::summary::ScoreSummary;
 
 /// Returns the table, and a line about missing scores.
 pub(super) fn render(summary: &ScoreSummary) -> String {

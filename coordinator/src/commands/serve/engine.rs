@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use engine::serving::StepTime;
+use engine_api::serving::Engine;
+
 use crate::cli::request::ServeRequest;
 use crate::commands::iteration_costs::IterationCosts;
-use crate::engine::serving::StepTime;
-use crate::engine_api::serving::Engine;
 use crate::interrupt::Interrupt;
 use crate::setup::hybrid_placement::HybridConfig;
 use crate::setup::model::ModelHandle;

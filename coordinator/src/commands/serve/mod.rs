@@ -14,19 +14,19 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::run::{kernel_variant, stop_at_stdin_eof};
 use crate::cli::request::{ServeRequest, Verbosity};
-use crate::engine::descriptors::max_connections;
-use crate::engine_api::batch::{Penalties, Sampling};
-use crate::engine_api::serving::{Engine, EngineState};
 use crate::exit::Exit;
 use crate::interrupt::Interrupt;
-use crate::openai::fingerprint::system_fingerprint;
-use crate::server::Server;
-use crate::server::config::{ModelCard, ServerOptions, SharedCodec};
 use crate::setup::argument_error::ArgumentError;
 use crate::setup::compression::first_fitting_compression;
 use crate::setup::formats::{describe_formats, resolve_formats};
 use crate::setup::model::ModelHandle;
+use ::engine::descriptors::max_connections;
 use engine::start_engine;
+use engine_api::batch::{Penalties, Sampling};
+use engine_api::serving::{Engine, EngineState};
+use openai::fingerprint::system_fingerprint;
+use server::Server;
+use server::config::{ModelCard, ServerOptions, SharedCodec};
 use status_line::StatusLine;
 
 /// Maximum time to wait for the engine to end after the last answer.

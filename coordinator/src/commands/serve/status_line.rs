@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use crate::engine_api::serving::{EngineStatus, PromptProgress};
-use crate::job::progress::format_duration;
+use batch::progress::format_duration;
+use engine_api::serving::{EngineStatus, PromptProgress};
 
 /// Minimum interval between two messages.
 const MIN_LINE_INTERVAL: Duration = Duration::from_secs(10);
@@ -47,7 +47,7 @@ fn format_progress(prompts: &PromptProgress) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine_api::serving::EngineState;
+    use engine_api::serving::EngineState;
 
     #[test]
     fn long_prompts_are_told_of_now_and_then_and_short_ones_never() {

@@ -10,7 +10,7 @@ use program::formats::KvFormat;
 use program::map::DeviceMap;
 use program::plan::Plan;
 use program::simulate::Span;
-use workers::shared::protocol::TimedDurations;
+use protocol::messages::TimedDurations;
 
 use super::report::{MachineDetails, SteadyComparison, TableDetails, TimesOrigin};
 use crate::cli::request::{PlanWorkload, TimedRequest, TimedSource};

@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use cuda::{Arena, Context, CuFile, DirectFile, Driver, IpcHandle, PinnedBuffer, Stream};
+use protocol::child_process::this_program;
 use weight_store::{AlignedBuffer, PAGE_BYTES, StagedCopy};
 
 use super::write::Staging;
-use crate::child::this_program;
 use crate::cli::values::{DeviceChoice, NvmeDirect};
 use crate::setup::argument_error::ArgumentError;
 

@@ -6,8 +6,8 @@ use planner::budget::{StagedOps, Storage};
 use planner::policy::Formats;
 use planner::search::StorageRate;
 use program::shares::ReadShares;
+use protocol::messages::StagedCopyConfig;
 use weight_store::{Faults, IoKind, ReaderOptions};
-use workers::shared::protocol::StagedCopyConfig;
 
 use super::balance;
 use super::direct;

@@ -11,19 +11,17 @@ use model::source::dummy::DummySource;
 use model::source::{SourceError, WeightSource};
 use program::plan::Plan;
 use program::topology::{SegmentId, WorkerId};
+use protocol::group::{BATCH_STAGES, list_work};
+use protocol::messages::{
+    CudaConfig, FromWorker, SegmentNodes, ToWorker, WeightsOrigin, WorkerSetup,
+};
+use protocol::prefix_sharing::share_prefixes;
+use protocol::release::{list_first, stages};
+use protocol::serving::{OfferedSequence, PromptLogprobsRequest, clear_table, offer_sequence};
+use protocol::table::{HybridPolicy, StepTable};
 use scheduler::StepCostCurve;
 use scheduler::hybrid::IterationLimits;
 use shm::{Channel, Control, Segment, TraceSegment};
-use workers::shared::group::{BATCH_STAGES, list_work};
-use workers::shared::prefix_sharing::share_prefixes;
-use workers::shared::protocol::{
-    CudaConfig, FromWorker, SegmentNodes, ToWorker, WeightsOrigin, WorkerSetup,
-};
-use workers::shared::release::{list_first, stages};
-use workers::shared::serving::{
-    OfferedSequence, PromptLogprobsRequest, clear_table, offer_sequence,
-};
-use workers::shared::table::{HybridPolicy, StepTable};
 use workers::testing::{Outcome, PlacedRequest, fill};
 
 pub(crate) const CHANNEL_VARIABLE: &str = "TANDEM_TEST_CHANNEL";

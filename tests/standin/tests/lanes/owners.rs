@@ -6,9 +6,9 @@ use program::compile::compile;
 use program::kv_owner::with_owners;
 use program::plan::{Plan, RunShape};
 use program::topology::MemoryId;
+use protocol::table::HybridPolicy;
 use scheduler::StepCostCurve;
 use scheduler::hybrid::{DeferredRows, IterationLimits, SchedulingPolicy, StepCosts};
-use workers::shared::table::HybridPolicy;
 use workers::testing::PlacedRequest;
 
 use crate::case::{group, llama, map_of, on_cpu, shape};

@@ -8,11 +8,11 @@ use planner::machine::{Machine, Resource};
 use shm::sync::{AtomicUsize, Ordering};
 
 use crate::cli::request::{PlanRequest, PlanWorkload, Verbosity};
-use crate::engine::launch::LaunchError;
 use crate::interrupt::Interrupt;
 use crate::setup::argument_error::ArgumentError;
 use crate::setup::machine_plan::{load_machine, open};
 use crate::setup::progress_reporter::ProgressReporter;
+use engine::launch::LaunchError;
 use row::MachineRow;
 use show::Comparison;
 

@@ -15,13 +15,13 @@ use scheduler::hybrid::{DeferredRows, IterationLimits, LayerCosts, SchedulingPol
 use crate::cli::request::{LoadChoice, PlanRequest, ServingWorkload, Verbosity};
 use crate::commands::iteration_costs::IterationCosts;
 use crate::commands::workload_shape::read_workload_shape;
-use crate::engine::launch::LaunchError;
 use crate::interrupt::Interrupt;
 use crate::load::workload::{WorkloadParams, generate_arrivals};
 use crate::setup::argument_error::ArgumentError;
 use crate::setup::machine_plan;
 use crate::setup::model::ModelHandle;
 use crate::setup::progress_reporter::ProgressReporter;
+use engine::launch::LaunchError;
 use show::ServingComparison;
 use timed::ServingReplay;
 

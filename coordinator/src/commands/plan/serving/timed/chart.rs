@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use anyhow::Context;
+use engine::replay::ReplayTrace;
 use model::ops::Op;
 use program::ir::{Compute, Instruction};
 use program::plan::Plan;
@@ -12,7 +13,6 @@ use scheduler::hybrid::IterationShape;
 use serde_json::{Value, json};
 
 use super::iterations::MeasuredIteration;
-use crate::engine::replay::ReplayTrace;
 use crate::setup::argument_error::ArgumentError;
 
 /// Number of layers in the chart.

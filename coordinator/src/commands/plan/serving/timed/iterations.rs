@@ -2,14 +2,13 @@
 
 use std::collections::HashMap;
 
+use engine::replay::ReplayTrace;
 use model::ops::Op;
 use program::ir::{Instruction, ProgramId};
 use program::plan::Plan;
 use program::topology::LaneId;
 use scheduler::hybrid::IterationShape;
 use shm::TraceRecord;
-
-use crate::engine::replay::ReplayTrace;
 
 /// A measured iteration, in times of the trace's clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

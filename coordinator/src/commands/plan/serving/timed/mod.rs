@@ -14,16 +14,16 @@ use planner::serving::{
     CacheCapacity, ExecutedIteration, RequestArrival, ServingCosts, ServingResults,
     TimedServerSize, replay_decisions, simulate, timed_plan,
 };
+use protocol::messages::{TimedDurations, WeightsOrigin};
+use protocol::table::HybridPolicy;
 use scheduler::hybrid::{IterationLimits, SchedulingPolicy};
-use workers::shared::protocol::{TimedDurations, WeightsOrigin};
-use workers::shared::table::HybridPolicy;
 
 use crate::cli::request::TimedReplay;
-use crate::engine::launch::LaunchOptions;
-use crate::engine::replay::{ReplayRequest, ReplayTrace, replay};
 use crate::interrupt::Interrupt;
 use crate::setup::argument_error::ArgumentError;
 use crate::setup::hardware::Hardware;
+use engine::launch::LaunchOptions;
+use engine::replay::{ReplayRequest, ReplayTrace, replay};
 use iterations::{MeasuredIteration, group_iterations};
 use show::{IterationComparison, TimedReplayOutput};
 

@@ -1,0 +1,228 @@
+//! Parser of an input line: an OpenAI batch line, a short line, or a raw prompt.
+//!
+//! No error in here ends the job: an invalid line becomes an error line of the output, and the
+//! other lines run.
+
+use std::path::Path;
+
+use engine_api::batch::Sampling;
+use engine_api::codec::{ChatTurn, Conversation, TextCodec};
+use openai::body::defaults::Defaults;
+use openai::body::unknown_fields::UnknownFieldPolicy;
+use openai::body::{Body, BodyOrigin, BodyRules, RawPrompt, read_body};
+use openai::chats::ChatRules;
+use openai::input_line::{CompletionRequest, Endpoint, ErrorCode, Rejection};
+use openai::json::parse_object;
+use openai::prompt::ModelLimits;
+use openai::request::RequestBuilder;
+use serde_json::{Map, Value};
+
+use super::sink::IoTarget;
+
+/// Maximum number of new tokens of a chat without `max_tokens`. OpenAI allows the rest of the
+/// context; here memory for all of them is reserved before the first token.
+pub const CHAT_MAX_TOKENS: u32 = 1024;
+
+/// Format of an input's lines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum InputFormat {
+    /// One JSON object per line (stdin, and any file name that does not end in `.txt`).
+    JsonLines,
+    /// One raw prompt per line (`.txt`).
+    Text,
+}
+
+impl InputFormat {
+    /// Returns [`InputFormat::Text`] for `.txt` files, and [`InputFormat::JsonLines`] for anything
+    /// else, stdin included.
+    pub fn from_target(target: &IoTarget) -> InputFormat {
+        let is_text = |path: &Path| path.extension().is_some_and(|extension| extension == "txt");
+        match target {
+            IoTarget::File(path) if is_text(path) => InputFormat::Text,
+            _ => InputFormat::JsonLines,
+        }
+    }
+}
+
+/// Options that apply to every line.
+#[derive(Debug, Clone, Copy)]
+pub struct InputOptions<'a> {
+    pub format: InputFormat,
+    /// Turns each raw prompt into one user message.
+    pub chat: bool,
+    pub chat_rules: &'a ChatRules,
+    /// Limit of requests that give neither `max_tokens` nor `max_completion_tokens`, at least 1;
+    /// `None` for the default of their endpoint.
+    pub max_tokens: Option<u32>,
+    /// Seed of requests without `seed`.
+    pub seed: u64,
+    /// Date that chat templates see, in seconds since 1970.
+    pub now_s: u64,
+    /// Defaults for raw prompts and short lines.
+    pub defaults: &'a Defaults,
+    /// Treatment of fields that are not implemented.
+    pub unknown_fields: &'a UnknownFieldPolicy,
+    /// `None` if the model has no tokenizer.
+    pub codec: Option<&'a dyn TextCodec>,
+    pub limits: ModelLimits,
+}
+
+impl<'a> InputOptions<'a> {
+    fn rules(&self, origin: BodyOrigin) -> BodyRules<'a> {
+        BodyRules { origin, sampling: Sampling::GREEDY, unknown_fields: self.unknown_fields }
+    }
+
+    fn request_builder(&self) -> RequestBuilder<'a> {
+        RequestBuilder {
+            max_tokens: self.max_tokens,
+            chat_max_tokens: CHAT_MAX_TOKENS,
+            seed: self.seed,
+            now_s: self.now_s,
+            codec: self.codec,
+            chat_rules: self.chat_rules,
+            limits: self.limits,
+        }
+    }
+}
+
+/// Result of parsing one line on its own.
+pub(super) struct ParsedLine {
+    /// The `custom_id` of the line; `None` if it has none or cannot be parsed up to there.
+    pub(super) custom_id: Option<String>,
+    /// True for a request. A malformed line gets an ID, but does not reserve it.
+    pub(super) is_request: bool,
+    /// The request, whose ID is set when all lines are joined.
+    pub(super) result: Result<CompletionRequest, Rejection>,
+}
+
+/// Parses one line that is not blank.
+pub(super) fn parse_line(raw: &[u8], line: usize, options: &InputOptions<'_>) -> ParsedLine {
+    let (mut custom_id, mut is_request) = (None, false);
+    let result = (|| {
+        let text = decode_utf8(raw)?;
+        let (endpoint, body) = match options.format {
+            InputFormat::Text => {
+                is_request = true;
+                parse_short_line(options.defaults.prompt_fields(text), options)?
+            }
+            InputFormat::JsonLines => {
+                let fields = parse_object(text, "line", "{\"prompt\": \"...\"}")?;
+                custom_id = parse_custom_id(&fields)?;
+                is_request = true;
+                parse_envelope(fields, options)?
+            }
+        };
+        Ok(CompletionRequest { line, ..options.request_builder().build(endpoint, &body)? })
+    })();
+    ParsedLine { custom_id, is_request, result }
+}
+
+/// Decodes a line.
+///
+/// # Errors
+/// Returns a rejection if the line is not UTF-8.
+pub fn decode_utf8(raw: &[u8]) -> Result<&str, Rejection> {
+    std::str::from_utf8(raw).map_err(|error| {
+        let byte = error.valid_up_to() + 1;
+        let message = format!("The line is not valid UTF-8 (byte {byte}). Save the file as UTF-8.");
+        Rejection::new(ErrorCode::InvalidUtf8, message)
+    })
+}
+
+/// Parses a line that holds the body's fields itself; `messages` among them make it a chat request.
+fn parse_short_line(
+    mut fields: Map<String, Value>,
+    options: &InputOptions<'_>,
+) -> Result<(Endpoint, Body), Rejection> {
+    fields.shift_remove("custom_id");
+    options.defaults.add_to(&mut fields);
+    let chat = fields.get("messages").is_some_and(|messages| !messages.is_null());
+    let endpoint = if chat { Endpoint::ChatCompletions } else { Endpoint::Completions };
+    let mut body = read_body(&fields, endpoint, &options.rules(BodyOrigin::ShortLine))?;
+    wrap_as_chat(options.chat, endpoint, &mut body);
+    options.defaults.add_system_message(&mut body)?;
+    Ok((endpoint, body))
+}
+
+/// Turns raw text into one user message if `chat` is set. The answer keeps the format of its
+/// endpoint.
+fn wrap_as_chat(chat: bool, endpoint: Endpoint, body: &mut Body) {
+    if !chat || endpoint != Endpoint::Completions {
+        return;
+    }
+    for prompt in &mut body.prompts {
+        match prompt {
+            RawPrompt::Text(text) if !text.is_empty() => {
+                let content = std::mem::take(text);
+                *prompt = RawPrompt::Chat(Conversation::new(vec![ChatTurn::new("user", content)]));
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Returns the `custom_id` of a line.
+///
+/// # Errors
+/// Returns a rejection if it is not a non-empty string.
+pub fn parse_custom_id(fields: &Map<String, Value>) -> Result<Option<String>, Rejection> {
+    match fields.get("custom_id") {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(id)) if !id.is_empty() => Ok(Some(id.clone())),
+        Some(_) => Err(Rejection::new(
+            ErrorCode::InvalidValue,
+            "Invalid value for 'custom_id': must be a non-empty string.",
+        )),
+    }
+}
+
+/// Parses a line. One with `body`, `url` or `method` is in batch format.
+fn parse_envelope(
+    fields: Map<String, Value>,
+    options: &InputOptions<'_>,
+) -> Result<(Endpoint, Body), Rejection> {
+    if !["body", "url", "method"].iter().any(|key| fields.contains_key(*key)) {
+        return parse_short_line(fields, options);
+    }
+    let known = ["custom_id", "method", "url", "body"];
+    if let Some((field, _)) = fields.iter().find(|(key, _)| !known.contains(&key.as_str())) {
+        return Err(Rejection::new(
+            ErrorCode::UnsupportedField,
+            format!("Unknown parameter: '{field}' next to 'body'. Move it into 'body'."),
+        ));
+    }
+    let require = |name: &str| {
+        fields.get(name).ok_or_else(|| {
+            Rejection::new(
+                ErrorCode::MissingField,
+                format!(
+                    "Missing required parameter: '{name}'. A batch line has custom_id, method, \
+                     url and body."
+                ),
+            )
+        })
+    };
+    let method = require("method")?;
+    if method != "POST" {
+        return Err(Rejection::new(
+            ErrorCode::UnsupportedMethod,
+            format!("Invalid value for 'method': must be \"POST\", got {method}."),
+        ));
+    }
+    let url = require("url")?;
+    let endpoint = url.as_str().and_then(Endpoint::from_url).ok_or_else(|| {
+        Rejection::new(
+            ErrorCode::UnsupportedUrl,
+            format!(
+                "Invalid value for 'url': must be \"/v1/completions\" or \
+                 \"/v1/chat/completions\", got {url}."
+            ),
+        )
+    })?;
+    let body = require("body")?.as_object().ok_or_else(|| {
+        Rejection::new(ErrorCode::InvalidValue, "Invalid value for 'body': must be an object.")
+    })?;
+    let mut body = read_body(body, endpoint, &options.rules(BodyOrigin::BatchLine))?;
+    wrap_as_chat(options.chat, endpoint, &mut body);
+    Ok((endpoint, body))
+}

@@ -1,0 +1,34 @@
+//! The batch job: requests in, answers out, restartable.
+//!
+//! [`prepare`] reads and checks everything before an engine exists, so that invalid input costs no
+//! model load; [`run`](run::BatchJob::run) passes all sequences to an
+//! [`BatchEngine`](engine_api::batch::BatchEngine), those with the longest answers first,
+//! and writes answers as they are finished.
+//!
+//! Invariants: a job that ends leaves the output in input order; an answer depends on its request
+//! alone, never on the group it ran in; lines that were written survive any later failure.
+
+mod answer_buffer;
+mod detect_format;
+pub mod error;
+pub mod eta;
+pub mod input;
+pub mod input_data;
+mod observer;
+pub mod outcome;
+mod output_file;
+pub mod prepare;
+pub mod progress;
+pub mod progress_counter;
+pub mod read;
+pub mod resume;
+pub mod run;
+pub mod score;
+pub mod serving_adapter;
+pub mod sink;
+pub mod summary;
+pub mod unfinished;
+pub mod workload;
+
+#[cfg(test)]
+mod tests;

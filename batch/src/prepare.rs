@@ -1,0 +1,180 @@
+//! Preparation of a job: reads and parses the input, then, once the way of computation is decided,
+//! finds out what the output already answers.
+
+use std::ops::ControlFlow;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use engine_api::codec::TextCodec;
+use openai::body::defaults::Defaults;
+use openai::body::unknown_fields::UnknownFieldPolicy;
+use openai::chats::{ChatOptions, ChatRules};
+use openai::input_line::{InputLine, summarize_warnings};
+use openai::output::Provenance;
+use openai::prompt::ModelLimits;
+
+use super::error::JobError;
+use super::input::{InputFormat, InputOptions};
+use super::input_data::InputData;
+use super::progress_counter::ProgressCounter;
+use super::read::{check_tokenized, parse_input};
+use super::resume::{RecordedProvenance, ResumeState};
+use super::run::BatchJob;
+use super::sink::{IoTarget, OutputMode, OutputSink};
+use super::workload::JobWorkload;
+
+/// Options of the user.
+#[derive(Debug, Clone)]
+pub struct JobOptions {
+    pub input: IoTarget,
+    pub output: IoTarget,
+    pub mode: OutputMode,
+    /// Turns each raw prompt into one user message.
+    pub chat: bool,
+    pub chat_options: ChatOptions,
+    /// Limit of requests without one, at least 1; `None` for the default of their endpoint.
+    pub max_tokens: Option<u32>,
+    /// Seed of requests without one.
+    pub seed: u64,
+    /// Defaults for raw prompts and short lines.
+    pub defaults: Defaults,
+    /// Ignores fields that are not implemented instead of refusing them.
+    pub ignore_unknown_fields: bool,
+}
+
+/// Properties of the model that a job depends on.
+pub struct ModelInfo<'a> {
+    pub name: String,
+    /// Other names that requests may use for the model.
+    pub aliases: Vec<String>,
+    pub limits: ModelLimits,
+    /// `None` if the model has no tokenizer.
+    pub codec: Option<&'a dyn TextCodec>,
+}
+
+impl std::fmt::Debug for ModelInfo<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ModelInfo").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// A job whose input is read and whose output is locked. Nothing is written yet.
+#[derive(Debug)]
+pub struct PreparedJob<'a> {
+    options: &'a JobOptions,
+    items: Vec<InputLine>,
+    notes: Vec<String>,
+    sink: OutputSink,
+    /// Content of the output.
+    existing: Vec<u8>,
+    recorded: Option<RecordedProvenance>,
+    created: u64,
+    model: ModelInfo<'a>,
+}
+
+impl<'a> PreparedJob<'a> {
+    /// Locks the output and reads the input.
+    ///
+    /// # Errors
+    /// Returns an error if reading is interrupted, if the input cannot be read, or if the output
+    /// must not or cannot be written.
+    pub fn prepare(
+        options: &'a JobOptions,
+        model: ModelInfo<'a>,
+        reading: &mut ProgressCounter,
+        interrupted: &dyn Fn() -> bool,
+    ) -> Result<PreparedJob<'a>, JobError> {
+        // First, so that an output that cannot be written is reported before anything that takes
+        // long.
+        let (sink, existing) =
+            OutputSink::open(&options.output, options.mode, options.input.metadata()?.as_ref())?;
+        let recorded = RecordedProvenance::from_output(&existing);
+        let input = InputData::read(&options.input, interrupted)?;
+        // An input file that was touched still makes the same job.
+        let created = recorded.as_ref().map_or_else(|| input.modified_s(), |known| known.created);
+        let names = std::iter::once(&model.name).chain(&model.aliases).cloned().collect();
+        let unknown_fields =
+            UnknownFieldPolicy::new(options.ignore_unknown_fields).with_model_names(names);
+        let chat_rules =
+            ChatRules::new(&options.chat_options, model.codec).map_err(JobError::Chats)?;
+        let input_options = InputOptions {
+            format: InputFormat::from_target(&options.input),
+            chat: options.chat,
+            chat_rules: &chat_rules,
+            max_tokens: options.max_tokens,
+            seed: options.seed,
+            now_s: if created == 0 { unix_time_s() } else { created },
+            defaults: &options.defaults,
+            unknown_fields: &unknown_fields,
+            codec: model.codec,
+            limits: model.limits,
+        };
+        let read = parse_input(&input.bytes, &input_options, &mut |done, total| {
+            reading.update(done, total);
+            if interrupted() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        reading.end();
+        let items = read.ok_or(JobError::Interrupted)?;
+        check_tokenized(items.iter().filter_map(|item| match item {
+            InputLine::Error(error) => Some(error),
+            InputLine::Request(_) => None,
+        }))?;
+        let mut notes = unknown_fields.notes();
+        notes.extend(summarize_warnings(&items));
+        Ok(PreparedJob { options, items, notes, sink, existing, recorded, created, model })
+    }
+
+    /// Returns the maxima over all requests of the input; `None` if it has none.
+    pub fn workload(&self) -> Option<JobWorkload> {
+        JobWorkload::from_requests(self.items.iter().filter_map(|item| match item {
+            InputLine::Request(request) => Some(request),
+            InputLine::Error(_) => None,
+        }))
+    }
+
+    /// Returns the system fingerprint of the answers in the output.
+    pub fn recorded_fingerprint(&self) -> Option<&str> {
+        self.recorded.as_ref().map(|recorded| recorded.system_fingerprint.as_str())
+    }
+
+    /// Finds out what is left to do for a system with this fingerprint
+    /// ([`openai::fingerprint::system_fingerprint`]).
+    ///
+    /// # Errors
+    /// Returns an error if the output holds answers of another job.
+    pub fn resume(self, system_fingerprint: String) -> Result<BatchJob<'a>, JobError> {
+        let PreparedJob { options, items, notes, mut sink, existing, recorded, created, model } =
+            self;
+        let resume = match &options.output {
+            IoTarget::File(path) if options.mode.is_resume() => ResumeState::from_output(
+                &existing,
+                &path.display().to_string(),
+                &items,
+                &system_fingerprint,
+                options.mode == OutputMode::ResumeReplacing,
+            )?,
+            _ => ResumeState::empty(&items),
+        };
+        sink.keep_prefix(resume.complete_bytes);
+        // A model that was moved is still the same.
+        let model_name = recorded.map_or(model.name, |recorded| recorded.model);
+        let provenance = Provenance { created, model: model_name, system_fingerprint };
+        let ResumeState { kept_lines: lines, completions, unfinished, replaced, .. } = resume;
+        let codec = model.codec;
+        Ok(BatchJob {
+            items,
+            lines,
+            completions,
+            unfinished,
+            replaced,
+            notes,
+            sink,
+            provenance,
+            codec,
+        })
+    }
+}
+
+/// Returns the current time in seconds since 1970.
+fn unix_time_s() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}

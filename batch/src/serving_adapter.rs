@@ -1,0 +1,219 @@
+//! Adapter that runs a job on a server's engine, which supports log-probabilities of prompt tokens;
+//! the batch engine does not.
+
+use std::ops::ControlFlow;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use engine_api::batch::{
+    BatchEngine, BatchSequence, EngineError, FinishCause, GenerationOutput, Observer,
+};
+use engine_api::serving::{
+    Engine, EngineEvent, EventSink, GenerationId, GenerationRequest, PreparedGrammar,
+    PromptProgress,
+};
+use grammar::Grammar;
+
+/// Interval between checks for an interruption.
+const TICK: Duration = Duration::from_millis(100);
+
+/// Sequences submitted at a time, for each slot of the engine: enough that no slot is ever empty.
+const IN_FLIGHT_PER_SLOT: usize = 4;
+
+/// A server's engine as the [`BatchEngine`] of a job.
+pub struct ServingAdapter<'e> {
+    serving: &'e dyn Engine,
+    /// Grammars of the sequences, which number them from 1.
+    grammars: Vec<Arc<Grammar>>,
+    /// Prepared grammars that submitted sequences follow. Each is prepared when its first sequence
+    /// is submitted.
+    prepared_grammars: Vec<Weak<PreparedGrammar>>,
+    interrupted: &'e dyn Fn() -> bool,
+}
+
+impl std::fmt::Debug for ServingAdapter<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ServingAdapter").field("serving", &self.serving).finish_non_exhaustive()
+    }
+}
+
+impl<'e> ServingAdapter<'e> {
+    /// Wraps `serving`; `grammars` are those that sequences refer to.
+    pub fn new(
+        serving: &'e dyn Engine,
+        grammars: Vec<Arc<Grammar>>,
+        interrupted: &'e dyn Fn() -> bool,
+    ) -> ServingAdapter<'e> {
+        let prepared_grammars = grammars.iter().map(|_| Weak::new()).collect();
+        ServingAdapter { serving, grammars, prepared_grammars, interrupted }
+    }
+
+    /// Returns the grammar with this index, prepared once for all sequences that follow it.
+    fn prepare_grammar(&mut self, grammar: usize) -> Arc<PreparedGrammar> {
+        if let Some(known) = self.prepared_grammars[grammar].upgrade() {
+            return known;
+        }
+        let prepared = Arc::new(self.serving.prepare(Arc::clone(&self.grammars[grammar])));
+        self.prepared_grammars[grammar] = Arc::downgrade(&prepared);
+        prepared
+    }
+
+    /// Submits a sequence whose events are sent through `sender`.
+    fn submit(
+        &mut self,
+        index: usize,
+        sequence: &BatchSequence<'_>,
+        sender: &Sender<SequenceEvent>,
+    ) -> Result<GenerationId, EngineError> {
+        let grammar = (sequence.grammar as usize).checked_sub(1);
+        let grammar = grammar.map(|grammar| self.prepare_grammar(grammar));
+        let submission = GenerationRequest {
+            prompt: sequence.prompt.to_vec(),
+            max_new: sequence.max_new,
+            sampling: sequence.sampling,
+            seed: sequence.seed,
+            id_hash: sequence.id_hash,
+            ignore_eos: sequence.ignore_eos,
+            logprobs: sequence.logprobs,
+            prompt_logprobs: sequence.prompt_logprobs,
+            prompt_logprobs_from: 1,
+            grammar,
+        };
+        let listener = EventSender { index, sender: sender.clone(), has_ended: false };
+        self.serving.submit(submission, Box::new(listener)).map_err(|_| engine_stopped())
+    }
+}
+
+fn engine_stopped() -> EngineError {
+    EngineError::Failed("The engine has stopped.".to_owned())
+}
+
+/// Index and event of a sequence; `None` if the engine dropped its listener.
+type SequenceEvent = (usize, Option<EngineEvent>);
+
+/// Forwards the events of a sequence from the engine's thread.
+struct EventSender {
+    index: usize,
+    sender: Sender<SequenceEvent>,
+    has_ended: bool,
+}
+
+impl EventSink for EventSender {
+    fn on_event(&mut self, event: EngineEvent) -> ControlFlow<()> {
+        self.has_ended = matches!(event, EngineEvent::Finished(_) | EngineEvent::Failed(_));
+        match self.sender.send((self.index, Some(event))) {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(_) => ControlFlow::Break(()),
+        }
+    }
+}
+
+impl Drop for EventSender {
+    fn drop(&mut self) {
+        if !self.has_ended {
+            // The receiver is gone if the job ended first.
+            let _ = self.sender.send((self.index, None));
+        }
+    }
+}
+
+/// A submitted sequence that has not ended.
+struct SubmittedSequence {
+    id: GenerationId,
+    generated: GenerationOutput,
+}
+
+impl BatchEngine for ServingAdapter<'_> {
+    fn run(
+        &mut self,
+        sequences: &[BatchSequence<'_>],
+        observer: &mut dyn Observer,
+    ) -> Result<(), EngineError> {
+        let max_in_flight = self.serving.limits().slots as usize * IN_FLIGHT_PER_SLOT;
+        let (sender, events) = channel();
+        let mut submitted: Vec<Option<SubmittedSequence>> =
+            sequences.iter().map(|_| None).collect();
+        let (mut next, mut in_flight, mut ended) = (0, 0, 0);
+        while ended < sequences.len() {
+            if (self.interrupted)() {
+                return Err(EngineError::Interrupted);
+            }
+            while next < sequences.len() && in_flight < max_in_flight {
+                let id = self.submit(next, &sequences[next], &sender)?;
+                let generated = GenerationOutput {
+                    tokens: Vec::new(),
+                    logprobs: Vec::new(),
+                    prompt_logprobs: Vec::new(),
+                    finish: FinishCause::Length,
+                };
+                submitted[next] = Some(SubmittedSequence { id, generated });
+                (next, in_flight) = (next + 1, in_flight + 1);
+            }
+            let first = match events.recv_timeout(TICK) {
+                Ok(first) => Some(first),
+                Err(RecvTimeoutError::Timeout) => {
+                    let PromptProgress { tokens, computed_tokens, .. } =
+                        self.serving.status().prompt_progress;
+                    if tokens > 0 {
+                        observer.on_prefill_progress(computed_tokens, tokens);
+                    }
+                    None
+                }
+                Err(RecvTimeoutError::Disconnected) => unreachable!("a sender is kept"),
+            };
+            for (index, event) in first.into_iter().chain(events.try_iter()) {
+                // Events of a cancelled sequence may still arrive.
+                let Some(sequence) = &mut submitted[index] else { continue };
+                let Some(finish) = apply_event(index, sequence, event, observer)? else { continue };
+                if finish == SequenceEnd::Cancelled {
+                    self.serving.cancel(sequence.id);
+                }
+                let generated = submitted[index]
+                    .take()
+                    .map(|submitted| submitted.generated)
+                    .ok_or_else(engine_stopped)?;
+                (in_flight, ended) = (in_flight - 1, ended + 1);
+                if observer.on_finished(index, generated).is_break() {
+                    return Err(EngineError::Interrupted);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Way in which a sequence ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum SequenceEnd {
+    Finished,
+    /// The observer wants no more tokens; the engine does not know yet.
+    Cancelled,
+}
+
+/// Applies an event; returns the way in which the sequence ended, if it did.
+fn apply_event(
+    index: usize,
+    sequence: &mut SubmittedSequence,
+    event: Option<EngineEvent>,
+    observer: &mut dyn Observer,
+) -> Result<Option<SequenceEnd>, EngineError> {
+    let generated = &mut sequence.generated;
+    match event.ok_or_else(engine_stopped)? {
+        EngineEvent::Prompt { logprobs, .. } => generated.prompt_logprobs = logprobs,
+        EngineEvent::Token { token, logprobs } => {
+            generated.tokens.push(token);
+            generated.logprobs.extend(logprobs);
+            if observer.on_token(index, token).is_break() {
+                generated.finish = FinishCause::Stop;
+                return Ok(Some(SequenceEnd::Cancelled));
+            }
+        }
+        EngineEvent::Finished(finish) => {
+            generated.finish = finish;
+            return Ok(Some(SequenceEnd::Finished));
+        }
+        EngineEvent::Failed(sentence) => return Err(EngineError::Failed(sentence)),
+    }
+    Ok(None)
+}

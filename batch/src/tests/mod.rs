@@ -1,0 +1,16 @@
+//! Tests of whole jobs with a deterministic engine.
+
+mod eta;
+mod fake;
+mod fields;
+mod grammars;
+mod input;
+mod notices;
+mod process;
+mod prompts;
+mod resume;
+mod run;
+mod sink;
+mod stop;
+mod texts;
+mod unfinished;

@@ -1,0 +1,483 @@
+//! The engine of the batch job: implements [`BatchEngine`] with worker processes.
+//!
+//! [`RunEngine::start`] launches the workers and loads the model. `run` writes one group of
+//! sequences after the other into the step table, releases it, follows the steps of the sampler and
+//! reports the generated tokens. [`RunEngine::finish`] lets the workers exit and returns the
+//! measurements. The coordinator is never on the step path: workers run a group to its end without
+//! it.
+
+pub mod batch_scheduler;
+pub mod bench;
+mod deduplicating_observer;
+pub mod descriptors;
+mod device_use;
+pub mod launch;
+mod launched_workers;
+pub mod memory;
+mod prefill_share;
+pub mod replay;
+pub mod routing_stats;
+pub mod serving;
+pub mod sparse_attention_stats;
+pub mod supervisor;
+pub mod takeover;
+pub mod trace_file;
+pub mod trace_stats;
+mod wake;
+mod worker_roles;
+mod worker_startup;
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use program::ir::ProgramId;
+use program::plan::Plan;
+use program::simulate::Span;
+use program::topology::{LaneId, WorkerId};
+use protocol::group::BATCH_STAGES;
+use shm::{SharedU32s, TraceReader, WaitError};
+
+use batch_scheduler::{BatchScheduler, GroupPrefill};
+use deduplicating_observer::DeduplicatingObserver;
+use engine_api::batch::{BatchEngine, BatchSequence, EngineError, Observer};
+use launch::{LaunchError, LaunchOptions, LaunchedWorkers, LoadProgress, POLL_INTERVAL};
+pub use memory::PeakMemory;
+use prefill_share::PrefillShare;
+use routing_stats::RoutingStats;
+use sparse_attention_stats::SparseAttentionStats;
+use supervisor::WorkerFailure;
+use takeover::{LostStorage, take_over};
+use trace_file::TraceFile;
+use trace_stats::{SpanCollector, TraceTotals};
+
+/// Interval between samples of the processes' memory, which cost the processes a little time.
+const MEMORY_SAMPLE_INTERVAL: Duration = Duration::from_millis(500);
+
+/// Maximum time that an interrupted group may take to end before the workers are killed.
+const CANCEL_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Measurements of a run.
+#[derive(Debug, Clone, Default)]
+pub struct RunStats {
+    pub load: Duration,
+    pub prefill: Duration,
+    pub decode: Duration,
+    pub groups: u64,
+    /// Prompt tokens that were computed.
+    pub prefill_tokens: u64,
+    /// Prompt tokens that were not computed again because another prompt had the same prefix.
+    pub shared_tokens: u64,
+    pub generated_tokens: u64,
+    /// Tokens sampled by decode steps: all except the first of each sequence.
+    pub decode_tokens: u64,
+    pub decode_steps: u64,
+    pub totals: TraceTotals,
+    pub load_peak_memory: PeakMemory,
+    pub peak_memory: PeakMemory,
+    pub kernel_variants: BTreeMap<String, String>,
+    /// Number and description of the CUDA device; `None` for the emulated device or without a
+    /// device.
+    pub device: Option<String>,
+    /// Paths of the stagings that were read, in storage order.
+    pub staged_paths: Vec<String>,
+    /// Storages that were lost, in the order of their loss.
+    pub lost_storages: Vec<LostStorage>,
+    /// Heap allocations of each worker from ready to drain, by the worker's name.
+    pub allocations: BTreeMap<String, u64>,
+    /// Choices of the routers; `None` for a model without routers, or if they are not counted.
+    pub routing: Option<RoutingStats>,
+    /// Numbers of positions that new tokens attended to, if they select.
+    pub sparse_attention: Option<SparseAttentionStats>,
+    /// Prediction for the last group with enough decode steps.
+    pub prediction: Option<trace_stats::DecodePrediction>,
+}
+
+/// Polled between waits; returns true to end the run.
+pub type InterruptFn = Box<dyn Fn() -> bool>;
+
+/// Workers that hold a model and run groups of sequences.
+pub struct RunEngine {
+    plan: Arc<Plan>,
+    /// Options with which the workers were launched.
+    options: LaunchOptions,
+    launched: LaunchedWorkers,
+    /// Failure after which the workers cannot continue.
+    failure: Option<WorkerFailure>,
+    table: SharedU32s,
+    readers: Vec<(LaneId, TraceReader)>,
+    collector: SpanCollector,
+    trace_file: Option<TraceFile>,
+    measured: RunStats,
+    prefill_share: Option<PrefillShare>,
+    wake_ns: f64,
+    interrupt: InterruptFn,
+    /// True while the workers are in a group.
+    is_busy: bool,
+    /// True if prompts with a common prefix share its computation.
+    shares_prompts: bool,
+    checked_at: Instant,
+    sampled_at: Instant,
+}
+
+impl std::fmt::Debug for RunEngine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RunEngine").field("launched", &self.launched).finish_non_exhaustive()
+    }
+}
+
+impl RunEngine {
+    /// Starts the workers and loads the model.
+    ///
+    /// # Errors
+    /// The failure that kept a worker from becoming ready.
+    pub fn start(
+        plan: Plan,
+        options: &LaunchOptions,
+        trace_file: Option<TraceFile>,
+        interrupt: InterruptFn,
+        progress: &mut LoadProgress<'_>,
+    ) -> Result<RunEngine, LaunchError> {
+        let begun = Instant::now();
+        let mut load_peak_memory = PeakMemory::default();
+        let mut sampled_at = Instant::now();
+        let launched = launch::launch(
+            &plan,
+            options,
+            &mut |done, total| !interrupt() && progress(done, total),
+            &mut |supervisor| {
+                if sampled_at.elapsed() > MEMORY_SAMPLE_INTERVAL {
+                    load_peak_memory.sample(supervisor);
+                    sampled_at = Instant::now();
+                }
+            },
+        )?;
+        load_peak_memory.sample(&launched.supervisor);
+        let measured = RunStats {
+            load: begun.elapsed(),
+            load_peak_memory,
+            kernel_variants: launched.kernel_variants(&plan),
+            device: launched.device.clone(),
+            staged_paths: options.staged.iter().map(|staged| staged.path.clone()).collect(),
+            ..RunStats::default()
+        };
+        let readers = launched.trace_readers(&plan)?;
+        Ok(RunEngine {
+            table: launched.control.extra(0, plan.table.words()),
+            prefill_share: PrefillShare::new(&plan),
+            plan: Arc::new(plan),
+            options: options.clone(),
+            launched,
+            failure: None,
+            readers,
+            collector: SpanCollector::default(),
+            trace_file,
+            measured,
+            wake_ns: wake::wake_ns(),
+            interrupt,
+            is_busy: false,
+            shares_prompts: false,
+            checked_at: Instant::now(),
+            sampled_at: Instant::now(),
+        })
+    }
+
+    /// Sets whether prompts with a common prefix share its computation, starting with the next
+    /// group. Disabled initially.
+    pub fn set_share_prompts(&mut self, shares_prompts: bool) {
+        self.shares_prompts = shares_prompts;
+    }
+
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// Returns the spans of the last group.
+    pub fn spans(&self) -> Vec<Span> {
+        trace_stats::simulator_spans(self.collector.spans.iter()).collect()
+    }
+
+    /// Lets the workers exit, completes the trace file and returns the measurements.
+    ///
+    /// # Errors
+    /// A trace file that could not be completed.
+    pub fn finish(mut self) -> std::io::Result<RunStats> {
+        self.measured.peak_memory.sample(&self.launched.supervisor);
+        self.launched.control.release(&[], 0);
+        self.launched.supervisor.shut_down(self.is_busy);
+        // Read after the workers have left, since they publish their final counts on the way out.
+        let words = |id: WorkerId| self.launched.control.worker(id.index()).allocations_seen();
+        let topology = &self.plan.topology;
+        self.measured.allocations =
+            topology.worker_ids().map(|id| (topology.worker(id).name.clone(), words(id))).collect();
+        self.measured.routing = RoutingStats::read(&self.plan.table, &self.table);
+        self.measured.sparse_attention = SparseAttentionStats::read(&self.plan.table, &self.table);
+        if let Some(file) = self.trace_file.take() {
+            file.finish()?;
+        }
+        self.measured.totals = self.collector.totals;
+        let lost_in_rings: u64 = self.readers.iter().map(|(_, reader)| reader.lost()).sum();
+        self.measured.totals.lost_spans += lost_in_rings;
+        Ok(self.measured)
+    }
+
+    /// Checks for an interruption and for failed workers, and samples memory; at most once per
+    /// [`POLL_INTERVAL`].
+    fn check_health(&mut self) -> Result<(), EngineError> {
+        if self.checked_at.elapsed() < POLL_INTERVAL {
+            return Ok(());
+        }
+        self.checked_at = Instant::now();
+        if (self.interrupt)() {
+            return Err(EngineError::Interrupted);
+        }
+        if let Err(failure) = self.launched.supervisor.check(&self.plan) {
+            let LaunchedWorkers { supervisor, control, .. } = &mut self.launched;
+            match take_over(supervisor, &self.plan, control, &failure) {
+                Some(lost) => self.measured.lost_storages.push(lost),
+                None => return Err(self.record_failure(failure)),
+            }
+        }
+        if self.sampled_at.elapsed() > MEMORY_SAMPLE_INTERVAL {
+            self.measured.peak_memory.sample(&self.launched.supervisor);
+            self.sampled_at = Instant::now();
+        }
+        Ok(())
+    }
+
+    fn record_failure(&mut self, failure: WorkerFailure) -> EngineError {
+        self.failure = Some(failure.clone());
+        worker_failure(failure)
+    }
+
+    /// Returns true if workers that failed in their first group are to be started again in another
+    /// way.
+    fn should_restart(&mut self) -> bool {
+        let failure = self.failure.take().filter(|_| self.measured.groups == 0);
+        failure.is_some_and(|failure| self.options.enter_safe_mode(&failure))
+    }
+
+    /// Replaces the failed workers with new ones.
+    fn restart(&mut self) -> Result<(), EngineError> {
+        self.launched.supervisor.shut_down(true);
+        let interrupt = &self.interrupt;
+        let launched =
+            launch::launch(&self.plan, &self.options, &mut |_, _| !interrupt(), &mut |_| {});
+        let failed = |error: LaunchError| match error {
+            LaunchError::Interrupted => EngineError::Interrupted,
+            LaunchError::Worker(failure) => worker_failure(failure),
+            error => EngineError::Failed(error.to_string()),
+        };
+        self.launched = launched.map_err(failed)?;
+        self.readers = self.launched.trace_readers(&self.plan).map_err(failed)?;
+        self.table = self.launched.control.extra(0, self.plan.table.words());
+        self.measured.kernel_variants = self.launched.kernel_variants(&self.plan);
+        self.measured.device.clone_from(&self.launched.device);
+        self.is_busy = false;
+        Ok(())
+    }
+
+    /// Runs all sequences to their ends, group by group.
+    fn run_groups(
+        &mut self,
+        sequences: &[BatchSequence<'_>],
+        observer: &mut dyn Observer,
+    ) -> Result<(), EngineError> {
+        let plan = Arc::clone(&self.plan);
+        let table = self.table.clone();
+        let mut groups = BatchScheduler::start(&table, &plan, sequences, self.shares_prompts);
+        loop {
+            self.run_group(&mut groups, observer)?;
+            if !groups.start_next_group() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Runs the group in the step table to its end.
+    fn run_group(
+        &mut self,
+        groups: &mut BatchScheduler<'_>,
+        observer: &mut dyn Observer,
+    ) -> Result<(), EngineError> {
+        self.collector.clear();
+        let control = self.launched.control.clone();
+        let drained = control.drained().value().wrapping_add(1);
+        self.is_busy = true;
+        let outcome = self.follow_group(groups, drained, observer);
+        if matches!(outcome, Err(EngineError::Interrupted)) {
+            self.cancel_group(groups, drained);
+        }
+        let GroupStats { prefill, decode, decode_steps, generated } = outcome?;
+        self.is_busy = false;
+        let fresh = groups.prefill();
+        let measured = &mut self.measured;
+        measured.groups += 1;
+        measured.prefill += prefill;
+        measured.decode += decode;
+        measured.prefill_tokens += fresh.computed_tokens;
+        measured.shared_tokens += fresh.shared_tokens;
+        measured.generated_tokens += generated;
+        measured.decode_steps += decode_steps;
+        measured.decode_tokens += generated.saturating_sub(fresh.sequences);
+        self.collector.end_group(&self.plan);
+        if let Some(file) = &mut self.trace_file {
+            file.add(&self.plan, &self.collector.spans)
+                .map_err(|error| EngineError::Failed(format!("the trace file: {error}")))?;
+        }
+        if let Some(prediction) =
+            trace_stats::predict(&self.plan, &self.collector.spans, self.wake_ns)
+        {
+            measured.prediction = Some(prediction);
+        }
+        match groups.report_finished(None, |index, result| observer.on_finished(index, result)) {
+            ControlFlow::Continue(()) => Ok(()),
+            ControlFlow::Break(()) => Err(EngineError::Interrupted),
+        }
+    }
+
+    /// Releases the group and follows it until the workers have drained it, which raises the
+    /// `drained` timeline to `drained`.
+    fn follow_group(
+        &mut self,
+        groups: &mut BatchScheduler<'_>,
+        drained: u32,
+        observer: &mut dyn Observer,
+    ) -> Result<GroupStats, EngineError> {
+        let control = self.launched.control.clone();
+        let steps = control.steps().value();
+        let begun = Instant::now();
+        control.release(&BATCH_STAGES, groups.list_work());
+        let mut prefill = Duration::ZERO;
+        let (mut generated, mut decode_steps) = (0, 0);
+        for step in 0u32.. {
+            let target = steps.wrapping_add(step + 1);
+            if step == 0 {
+                let GroupPrefill { computed_tokens, shared_tokens, .. } = groups.prefill();
+                let all = computed_tokens + shared_tokens;
+                let mut report_progress =
+                    |share| observer.on_prefill_progress((share * all as f64) as u64, all);
+                self.wait(WaitTarget::Steps, target, &mut report_progress)?;
+                prefill = begun.elapsed();
+            } else {
+                self.wait(WaitTarget::Steps, target, &mut |_| {})?;
+            }
+            generated +=
+                groups.report_new_tokens(|index, token| observer.on_token(index, token).is_break());
+            if groups
+                .report_finished(Some(step), |index, result| observer.on_finished(index, result))
+                .is_break()
+            {
+                return Err(EngineError::Interrupted);
+            }
+            self.drain_trace();
+            decode_steps = u64::from(step);
+            if control.last_step().is_some_and(|last| step >= last) {
+                break;
+            }
+        }
+        self.wait(WaitTarget::Drained, drained, &mut |_| {})?;
+        self.drain_trace();
+        Ok(GroupStats { prefill, decode: begun.elapsed() - prefill, decode_steps, generated })
+    }
+
+    /// Ends an interrupted group with its next step. Gives the workers up to [`CANCEL_TIMEOUT`] to
+    /// get there, since idle workers exit by themselves.
+    fn cancel_group(&mut self, groups: &BatchScheduler<'_>, drained: u32) {
+        groups.cancel();
+        let control = self.launched.control.clone();
+        let until = Instant::now() + CANCEL_TIMEOUT;
+        while Instant::now() < until {
+            if control.drained().wait_until(drained, control.poison(), POLL_INTERVAL).is_ok() {
+                self.is_busy = false;
+                return;
+            }
+            self.drain_trace();
+        }
+    }
+
+    fn drain_trace(&mut self) {
+        for (lane, reader) in &mut self.readers {
+            reader.drain(|record| self.collector.push(*lane, record));
+        }
+    }
+
+    /// Returns the fraction of prefill that is done, from 0 to 1.
+    fn prefill_share(&self) -> f64 {
+        let Some(share) = &self.prefill_share else { return 0.0 };
+        let position = self.launched.control.lane(share.lane.index()).position();
+        let is_prefill = position.program == u32::from(ProgramId::PREFILL.0);
+        if is_prefill { share.fraction_at(position.instruction) } else { 1.0 }
+    }
+
+    /// Waits until a timeline of the control segment reaches `target`, checking the workers
+    /// meanwhile. Calls `on_progress` from time to time with the fraction of prefill that is done.
+    fn wait(
+        &mut self,
+        which: WaitTarget,
+        target: u32,
+        on_progress: &mut dyn FnMut(f64),
+    ) -> Result<(), EngineError> {
+        loop {
+            let control = &self.launched.control;
+            let timeline = match which {
+                WaitTarget::Steps => control.steps(),
+                WaitTarget::Drained => control.drained(),
+            };
+            match timeline.wait_until(target, control.poison(), POLL_INTERVAL) {
+                Ok(()) => return self.check_health(),
+                Err(WaitError::TimedOut { .. }) => {
+                    self.drain_trace();
+                    self.check_health()?;
+                    on_progress(self.prefill_share());
+                }
+                Err(WaitError::Poisoned(_)) => {
+                    let failure = self.launched.supervisor.wait_for_cause(&self.plan);
+                    return Err(self.record_failure(failure));
+                }
+            }
+        }
+    }
+}
+
+/// Measurements of a group that was followed to its end.
+#[derive(Debug, Clone, Copy)]
+struct GroupStats {
+    prefill: Duration,
+    decode: Duration,
+    decode_steps: u64,
+    generated: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum WaitTarget {
+    Steps,
+    Drained,
+}
+
+fn worker_failure(failure: WorkerFailure) -> EngineError {
+    let kind = match failure.is_out_of_device_memory() {
+        true => EngineError::OutOfDeviceMemory,
+        false => EngineError::Failed,
+    };
+    kind(failure.to_string())
+}
+
+impl BatchEngine for RunEngine {
+    fn run(
+        &mut self,
+        sequences: &[BatchSequence<'_>],
+        observer: &mut dyn Observer,
+    ) -> Result<(), EngineError> {
+        let mut observer = DeduplicatingObserver::new(observer, sequences.len());
+        loop {
+            let ended = self.run_groups(sequences, &mut observer);
+            if ended.is_ok() || !self.should_restart() {
+                return ended;
+            }
+            self.restart()?;
+            observer.restart();
+        }
+    }
+}

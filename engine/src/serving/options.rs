@@ -1,0 +1,93 @@
+//! Options of a serving engine.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use grammar::{EncodedGrammar, Grammar};
+use program::plan::Plan;
+use scheduler::StepCostCurve;
+use scheduler::hybrid::{SchedulingPolicy, StepCosts};
+
+use crate::launch::LaunchOptions;
+
+/// Receives the bytes loaded so far and the bytes to load. Returns false to interrupt the launch.
+pub type LoadProgressFn = Box<dyn FnMut(u64, u64) -> bool + Send>;
+
+/// Converts a requested grammar into one over the model's vocabulary, which the sampler follows.
+pub type CompileGrammarFn = dyn Fn(&Grammar) -> EncodedGrammar + Send + Sync;
+
+/// Options of a serving engine.
+pub struct ServingOptions {
+    /// Plan of a serving run.
+    pub plan: Plan,
+    /// Options of the launch; its grammars are the vocabulary.
+    pub launch: LaunchOptions,
+    /// Converts requested grammars for the sampler; `None` if answers cannot follow grammars, in
+    /// which case none are requested.
+    pub compile_grammar: Option<Arc<CompileGrammarFn>>,
+    /// Scheduling policy, for a plan whose sequences have owners.
+    pub policy: SchedulingPolicy,
+    /// Costs of iterations in such a plan; `None` to measure them before the first one.
+    pub costs: Option<StepCosts>,
+    pub step_time: StepTime,
+    pub on_load_progress: LoadProgressFn,
+    /// Receives messages for the operator of the server.
+    pub log: Box<dyn Fn(&str) + Send>,
+}
+
+/// Target duration of a step in which sequences wait for their next token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StepTime {
+    Target(Duration),
+    /// Fluent for readers. On a machine that is too slow for that, long enough for prompts to make
+    /// progress concurrently with the tokens of all slots: if a step had little time left in
+    /// addition to these, every answer would end before the next prompt was computed.
+    Auto,
+}
+
+/// Time per token that readers perceive as fluent.
+const FLUENT_TOKEN_TIME: Duration = Duration::from_millis(100);
+/// Maximum duration of a step with rows of prompts, as a multiple of that of a step with the newest
+/// tokens of all slots.
+const PREFILL_STEP_FACTOR: u64 = 3;
+
+impl StepTime {
+    /// Returns the target in µs for a server with `slots` slots. Steps in which no sequence waits
+    /// for its next token may take longer.
+    pub(super) fn target_us(self, slots: u32, costs: &StepCostCurve) -> u32 {
+        let us = match self {
+            StepTime::Target(time) => time.as_micros(),
+            StepTime::Auto => {
+                let tokens_us = costs.step_ns(slots, 0) / 1000;
+                FLUENT_TOKEN_TIME.as_micros().max(u128::from(PREFILL_STEP_FACTOR * tokens_us))
+            }
+        };
+        u32::try_from(us).unwrap_or(u32::MAX)
+    }
+}
+
+impl fmt::Debug for ServingOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ServingOptions").field("step", &self.step_time).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slow_machines_have_longer_steps_unless_it_was_said_how_long() {
+        let mut costs = StepCostCurve::NONE;
+        costs.points[0] = (1, 40_000);
+        costs.points[1] = (17, 120_000);
+        assert_eq!(StepTime::Auto.target_us(1, &costs), 120_000);
+        assert_eq!(StepTime::Auto.target_us(17, &costs), 360_000);
+        costs.points[1] = (17, 30_000);
+        assert_eq!(StepTime::Auto.target_us(17, &costs), 100_000);
+        assert_eq!(StepTime::Auto.target_us(17, &StepCostCurve::NONE), 100_000);
+        let target = StepTime::Target(Duration::from_millis(20));
+        assert_eq!(target.target_us(17, &costs), 20_000);
+    }
+}

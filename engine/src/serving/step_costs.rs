@@ -1,0 +1,114 @@
+//! Durations of steps, measured with a few of them before the first sequence arrives.
+
+use std::time::{Duration, Instant};
+
+use program::plan::Plan;
+use protocol::group::{PlacedRequest, SequenceRequest};
+use protocol::release::{SERVING_STAGES, list_first};
+use protocol::serving::{
+    OfferedSequence, PromptLogprobsRequest, clear_table, free_slot, offer_sequence,
+};
+use protocol::table::StepTable;
+use scheduler::{COST_POINTS, StepCostCurve};
+use shm::WaitError;
+
+use crate::launch::{LaunchedWorkers, POLL_INTERVAL};
+use crate::supervisor::WorkerFailure;
+
+/// Numbers of rows of the steps that are measured, in addition to the maximum of a step.
+const ROWS: [u32; COST_POINTS - 1] = [1, 4, 16, 48, 128, 256, 512];
+/// Duration of a step after which longer ones need not be measured.
+const LONG_STEP: Duration = Duration::from_millis(500);
+/// Maximum number of chunks of the prompt that is run to measure the cost of cached positions.
+const CHUNKS: u32 = 4;
+
+/// Runs steps with increasing numbers of rows, and a prompt in several chunks.
+///
+/// # Errors
+/// A worker that was lost.
+pub(super) fn measure_step_costs(
+    plan: &Plan,
+    launched: &mut LaunchedWorkers,
+    table: &StepTable,
+) -> Result<StepCostCurve, WorkerFailure> {
+    let mut run = |rows: u32| -> Result<Duration, WorkerFailure> {
+        clear_table(table, plan, u32::MAX, &StepCostCurve::NONE);
+        let pages = table.pages().min(plan.shape.kv_pages as usize);
+        (0..pages).for_each(|page| table.set_page(0, 0, page, page as u32));
+        run(plan, launched, table, rows)
+    };
+    let mut costs = StepCostCurve::NONE;
+    let longest_prompt = longest_prompt(plan);
+    let max_rows = plan.shape.prefill_chunk.min(longest_prompt);
+    // The very first step touches memory that was never touched before.
+    run(1)?;
+    let mut longest = (0, Duration::ZERO);
+    let rows = ROWS.into_iter().filter(|rows| *rows < max_rows).chain([max_rows]);
+    for (point, rows) in costs.points.iter_mut().zip(rows) {
+        let time = run(rows)?;
+        *point = (rows, u32::try_from(time.as_micros()).unwrap_or(u32::MAX).max(1));
+        longest = (rows, time);
+        if time > LONG_STEP {
+            break;
+        }
+    }
+    let (rows, time) = longest;
+    let chunks = CHUNKS.min(longest_prompt / rows.max(1));
+    if rows == max_rows && chunks > 1 && time <= LONG_STEP {
+        let all = run(rows * chunks)?;
+        let attention = all.saturating_sub(time * chunks);
+        let (rows, chunks) = (u64::from(rows), u64::from(chunks));
+        let positions = rows * rows * chunks * (chunks - 1) / 2;
+        let ps = attention.as_nanos() * 1000 / u128::from(positions.max(1));
+        costs.position_ps = u32::try_from(ps).unwrap_or(u32::MAX);
+    }
+    Ok(costs)
+}
+
+/// Returns the number of tokens of the longest prompt for which there are caches, if one token
+/// follows it.
+fn longest_prompt(plan: &Plan) -> u32 {
+    let shape = plan.shape;
+    let positions = match shape.page_positions {
+        0 => shape.max_context,
+        positions => shape.max_context.min(positions.saturating_mul(shape.kv_pages)),
+    };
+    positions - 1
+}
+
+/// Returns the time in which a prompt of `rows` tokens gets its first new token.
+fn run(
+    plan: &Plan,
+    launched: &mut LaunchedWorkers,
+    table: &StepTable,
+    rows: u32,
+) -> Result<Duration, WorkerFailure> {
+    let control = launched.control.clone();
+    let request = SequenceRequest::greedy(vec![0; rows as usize], 1);
+    let placed = PlacedRequest { batch: 0, slot: 0, request };
+    let capacity = rows + 1;
+    offer_sequence(
+        table,
+        &OfferedSequence {
+            placed: &placed,
+            generated: &[],
+            computed: 0,
+            capacity,
+            arrival: 0,
+            prompt_logprobs: PromptLogprobsRequest::default(),
+        },
+    );
+    list_first(table);
+    let drained = control.drained().value().wrapping_add(1);
+    let begun = Instant::now();
+    control.release(&SERVING_STAGES, u32::MAX - 1);
+    while let Err(error) = control.drained().wait_until(drained, control.poison(), POLL_INTERVAL) {
+        match error {
+            WaitError::Poisoned(_) => return Err(launched.supervisor.wait_for_cause(plan)),
+            WaitError::TimedOut { .. } => launched.supervisor.check(plan)?,
+        }
+    }
+    let time = begun.elapsed();
+    free_slot(table, 0, 0);
+    Ok(time)
+}

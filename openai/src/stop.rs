@@ -1,0 +1,263 @@
+//! Stop strings: detected while tokens are generated, and cut off when the sequence has ended.
+//!
+//! The watcher only saves work. [`finish`] determines the cut from the tokens alone, so that an
+//! answer does not depend on the number of steps until the engine stops.
+
+use engine_api::batch::{FinishCause, GenerationOutput};
+use engine_api::codec::{CodecError, TextCodec, TextContext, TextStream};
+
+use super::answer_options::AnswerOptions;
+use super::answer_parser::AnswerParser;
+use super::answer_parts::{AnswerParts, Call};
+use super::logprobs::Logprobs;
+use super::raw_logprobs::RawLogprobs;
+use super::stop_strings::{StopScanner, StopStrings};
+
+/// Watcher of a growing text for stop strings.
+pub struct StopWatcher<'a> {
+    stream: Box<dyn TextStream + 'a>,
+    scanner: StopScanner,
+    text: String,
+    tokens: u32,
+    /// See [`AnswerOptions::min_tokens`].
+    min_tokens: u32,
+}
+
+impl std::fmt::Debug for StopWatcher<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("StopWatcher").field("scanner", &self.scanner).finish_non_exhaustive()
+    }
+}
+
+impl<'a> StopWatcher<'a> {
+    /// Creates a watcher for one sequence, whose text follows `context`.
+    pub fn new(
+        codec: &'a dyn TextCodec,
+        context: &TextContext,
+        stop: &StopStrings,
+        min_tokens: u32,
+    ) -> StopWatcher<'a> {
+        let (stream, scanner) = (codec.stream(context), StopScanner::new(stop));
+        StopWatcher { stream, scanner, text: String::new(), tokens: 0, min_tokens }
+    }
+
+    /// Adds the next token. Returns true if a stop string is complete.
+    pub fn push(&mut self, token: u32) -> bool {
+        // An error of the decoder is reported when the answer has ended.
+        let piece = self.stream.push(token).unwrap_or_default();
+        self.tokens += 1;
+        self.extend(&piece).is_some() && self.tokens > self.min_tokens
+    }
+
+    /// Appends text. Returns the byte at which the first completed stop string begins: the earliest
+    /// one, since all text after it is cut.
+    fn extend(&mut self, piece: &str) -> Option<usize> {
+        self.text.push_str(piece);
+        self.scanner.push(piece)
+    }
+}
+
+/// The answer to a prompt, ready for output.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Answer {
+    /// `None` if the model has no tokenizer, or the answer consists of tool calls only.
+    pub text: Option<String>,
+    /// Reasoning before the answer; empty if it is not separated from the text.
+    pub reasoning: String,
+    /// Tool calls of the answer.
+    pub calls: Vec<Call>,
+    /// Tokens whose text is entirely before a stop string.
+    pub token_ids: Vec<u32>,
+    /// Number of tokens that were generated for the answer. It includes those of a stop string and
+    /// an end-of-sequence token, but not those after a stop string.
+    pub generated: u32,
+    /// `None` if none were requested.
+    pub logprobs: Option<Logprobs>,
+    pub finish: FinishCause,
+    /// The answer ended with an end-of-sequence token: neither a stop string nor its maximum number
+    /// of tokens cut it.
+    pub ended_with_eos: bool,
+    /// Sentence that explains why the answer is not what was requested.
+    pub error: Option<String>,
+    /// The error is the tokenizer's, and another attempt may decode these tokens.
+    pub is_retryable: bool,
+}
+
+impl Answer {
+    /// Returns the answer to a request that only evaluates its prompt.
+    #[must_use]
+    pub fn without_tokens(self) -> Answer {
+        let tokens = self.token_ids.len();
+        Answer {
+            text: self.text.map(|_| String::new()),
+            reasoning: String::new(),
+            calls: Vec::new(),
+            token_ids: Vec::new(),
+            generated: 0,
+            logprobs: self.logprobs.map(|logprobs| logprobs.skip(tokens)),
+            finish: match self.finish {
+                FinishCause::NotFinite => FinishCause::NotFinite,
+                FinishCause::Stop | FinishCause::Length => FinishCause::Length,
+            },
+            ..self
+        }
+    }
+}
+
+/// Decodes a finished sequence, cuts it at the first stop string that was completed, and separates
+/// its parts.
+pub fn finish(
+    generated: GenerationOutput,
+    options: &AnswerOptions,
+    codec: Option<&dyn TextCodec>,
+) -> Answer {
+    let (answer, logprobs) = finish_with_raw_logprobs(generated, options, codec);
+    Answer { logprobs: logprobs.map(|found| found.decode(codec)), ..answer }
+}
+
+/// Finishes an answer like [`finish`], and returns its log-probabilities to be spelled later.
+pub fn finish_with_raw_logprobs(
+    generated: GenerationOutput,
+    options: &AnswerOptions,
+    codec: Option<&dyn TextCodec>,
+) -> (Answer, Option<RawLogprobs>) {
+    let GenerationOutput { tokens, logprobs, finish, .. } = generated;
+    let (width, cut) = (options.logprobs_per_token, trim_at_stop(&tokens, options, finish, codec));
+    let (text, reasoning, calls) = read_parts(&tokens, &cut, options);
+    let TrimmedAnswer { starts, generated, at_stop, decode_error, .. } = cut;
+    let token_ids = tokens[..starts.len()].to_vec();
+    let found = (width > 0).then(|| RawLogprobs::new(logprobs, width, starts));
+    let ended_with_eos = !at_stop && finish == FinishCause::Stop;
+    let finish = if at_stop { FinishCause::Stop } else { finish };
+    let not_finite = (finish == FinishCause::NotFinite).then(|| NOT_FINITE.to_owned());
+    let is_retryable =
+        not_finite.is_none() && matches!(decode_error, Some(CodecError::Unavailable(_)));
+    let error = not_finite.or_else(|| {
+        decode_error.map(|reason| format!("The answer could not be decoded: {reason}."))
+    });
+    let logprobs = None;
+    let answer = Answer {
+        text,
+        reasoning,
+        calls,
+        token_ids,
+        generated,
+        logprobs,
+        finish,
+        ended_with_eos,
+        error,
+        is_retryable,
+    };
+    (answer, found)
+}
+
+/// Returns the text without reasoning and calls, the reasoning, and the calls.
+fn read_parts(
+    tokens: &[u32],
+    cut: &TrimmedAnswer,
+    options: &AnswerOptions,
+) -> (Option<String>, String, Vec<Call>) {
+    let (Some(mut reader), Some(text)) = (AnswerParser::new(options), &cut.text) else {
+        return (cut.text.clone(), String::new(), Vec::new());
+    };
+    let mut tokens = tokens.iter().zip(&cut.ends).enumerate().peekable();
+    for (place, char) in text.char_indices() {
+        while let Some((_, (token, _))) = tokens.next_if(|(_, (_, start))| **start <= place) {
+            reader.push_token(*token);
+        }
+        reader.push_char(char);
+    }
+    // Tokens without text belong to a stop string that they precede.
+    tokens.filter(|(index, _)| *index < cut.starts.len()).for_each(|(_, (token, _))| {
+        reader.push_token(*token);
+    });
+    let AnswerParts { reasoning, content, calls } =
+        AnswerParts::from_deltas([reader.take(), reader.end()]);
+    ((calls.is_empty() || !content.is_empty()).then_some(content), reasoning, calls)
+}
+
+/// Error of an answer whose logits contain infinities or NaN.
+const NOT_FINITE: &str = "The model's logits contained infinities or NaN. A wider --dtype may \
+    help; otherwise the weights are damaged.";
+
+/// Part of a sequence that is the answer.
+struct TrimmedAnswer {
+    text: Option<String>,
+    /// Number of characters of the text before each token of the answer.
+    starts: Vec<usize>,
+    /// Number of bytes of the text before each token that was examined.
+    ends: Vec<usize>,
+    /// See [`Answer::generated`].
+    generated: u32,
+    /// A stop string cut the sequence.
+    at_stop: bool,
+    /// Reason for which the tokens have no text.
+    decode_error: Option<CodecError>,
+}
+
+fn trim_at_stop(
+    tokens: &[u32],
+    options: &AnswerOptions,
+    finish: FinishCause,
+    codec: Option<&dyn TextCodec>,
+) -> TrimmedAnswer {
+    let AnswerOptions { context, stop, min_tokens, .. } = options;
+    // The end-of-sequence token is not among `tokens`.
+    let whole = tokens.len() as u32 + u32::from(finish == FinishCause::Stop);
+    let Some(codec) = codec else {
+        let starts = vec![0; tokens.len()];
+        let ends = Vec::new();
+        return TrimmedAnswer {
+            text: None,
+            starts,
+            ends,
+            generated: whole,
+            at_stop: false,
+            decode_error: None,
+        };
+    };
+    let mut watcher = StopWatcher::new(codec, context, stop, *min_tokens);
+    // `ends[i]`: length of the text after `i` tokens, in bytes.
+    let mut ends = vec![0];
+    let (pieces, decode_error) = match codec.pieces(context, tokens) {
+        Ok(pieces) => (pieces, None),
+        Err(reason) => (vec![String::new(); tokens.len() + 1], Some(reason)),
+    };
+    let (rest, pieces) = pieces.split_last().expect("one more than tokens");
+    for (piece, generated) in pieces.iter().zip(1..) {
+        if let Some(cut) = watcher.extend(piece).filter(|_| generated > *min_tokens) {
+            return trim_at(cut, watcher.text, ends, generated);
+        }
+        ends.push(watcher.text.len());
+    }
+    let is_past_min = tokens.len() as u32 > *min_tokens;
+    if let Some(cut) = watcher.extend(rest).filter(|_| is_past_min) {
+        return trim_at(cut, watcher.text, ends, whole);
+    }
+    let starts = count_characters(&watcher.text, &ends[..tokens.len()]);
+    let text = Some(watcher.text);
+    TrimmedAnswer { text, starts, ends, generated: whole, at_stop: false, decode_error }
+}
+
+/// Returns the part before `cut`, which was found after `generated` tokens.
+fn trim_at(cut: usize, mut text: String, ends: Vec<usize>, generated: u32) -> TrimmedAnswer {
+    text.truncate(cut);
+    let whole = ends.iter().copied().filter(|end| *end <= cut).max().unwrap_or(0);
+    // The first of several ends with equal text: subsequent tokens without text of their own (half
+    // a character, a special token) belong to the stop string.
+    let kept = ends.iter().position(|end| *end == whole).unwrap_or(0);
+    let starts = count_characters(&text, &ends[..kept]);
+    TrimmedAnswer { text: Some(text), starts, ends, generated, at_stop: true, decode_error: None }
+}
+
+/// Returns the number of characters of `text` before each of `places`, which are in ascending
+/// order.
+fn count_characters(text: &str, places: &[usize]) -> Vec<usize> {
+    let (mut before, mut characters) = (0, 0);
+    let mut count = |place: usize| {
+        characters += text[before..place].chars().count();
+        before = place;
+        characters
+    };
+    places.iter().map(|place| count(*place)).collect()
+}

@@ -1,0 +1,441 @@
+//! The step table as the workers see it: named words of the control segment.
+//!
+//! Loads and stores are relaxed; the lanes' timelines order them, since every instruction lists the
+//! table among its regions. Fields that are also read without waiting for a lane, such as the
+//! number of generated tokens, are published after the data that they describe. Offsets of KV units
+//! and of their scores are computed only here, so that every lane of every process agrees on them.
+
+mod cache_layout;
+mod kv_owner;
+mod logprobs;
+
+use std::ops::Range;
+
+use model::layers::LayerKind;
+use model::rope::{Rope, SequenceLength};
+use program::ir::{ProgramId, ProgramShape, Rows};
+use program::map::{Chunk, Chunking};
+use program::plan::Plan;
+use program::step_table::{
+    EndReason, Field, ITEM_WORDS, List, ROUTER_SUMS, SELECTED_WORDS, StepTableLayout,
+};
+use scheduler::{StepCostCurve, StepLimits};
+use shm::SharedU32s;
+
+pub use kv_owner::HybridPolicy;
+
+/// A view of the step table with the sizes that its arithmetic needs.
+#[derive(Debug, Clone)]
+pub struct StepTable {
+    words: SharedU32s,
+    layout: StepTableLayout,
+    /// Shape for which each program is compiled.
+    programs: Vec<ProgramShape>,
+    kv_heads: usize,
+    head_dim: usize,
+    group: usize,
+    max_context: usize,
+    /// Index of each layer's window among the layout's windows, if its caches keep no more than the
+    /// window.
+    windows: Vec<Option<u8>>,
+    /// Ropes whose frequencies depend on a sequence's length.
+    ropes: Vec<Rope>,
+    /// See [`StepTable::can_share_prefixes`].
+    shares: bool,
+    micro_sequences: usize,
+    serves: bool,
+    device_slots: usize,
+    page_positions: u32,
+    chunking: Option<Chunking>,
+    selects: bool,
+}
+
+/// Rows of one sequence in a work list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WorkItem {
+    /// Slot in the batch.
+    pub slot: usize,
+    /// Position of the first row.
+    pub first: usize,
+    pub rows: usize,
+    /// Row of the same stream at which the preceding positions begin, for a shared prefix; `None`
+    /// if they are in the cache.
+    pub shared_row: Option<usize>,
+    /// True if the sequence's next token is drawn from the logits of the last row.
+    pub samples: bool,
+    /// Number of rows whose logits are computed, the last ones: for drawing, and for
+    /// log-probabilities of prompts.
+    pub logits_rows: usize,
+}
+
+impl StepTable {
+    /// Returns the table of `plan` over `words`.
+    ///
+    /// # Panics
+    /// Panics if there are fewer words than the layout needs.
+    pub fn new(words: SharedU32s, plan: &Plan) -> StepTable {
+        assert!(words.len() >= plan.table.words(), "the control segment holds the step table");
+        let rope = |kind: &LayerKind| kind.rope.clone().filter(Rope::depends_on_length);
+        StepTable {
+            words,
+            layout: plan.table.clone(),
+            programs: plan.programs.iter().map(|program| program.shape).collect(),
+            kv_heads: plan.config.num_kv_heads,
+            head_dim: plan.config.head_dim,
+            group: plan.config.group_size(),
+            max_context: plan.shape.max_context as usize,
+            windows: (0..plan.config.num_layers).map(|layer| window_of(plan, layer)).collect(),
+            ropes: plan.config.layers.kinds().iter().filter_map(rope).collect(),
+            shares: !plan.config.layers.has_states(),
+            micro_sequences: usize::from(plan.shape.micro_sequences),
+            serves: plan.shape.serves,
+            device_slots: plan.shape.device_slots.into(),
+            page_positions: plan.shape.page_positions,
+            chunking: plan.map.chunking,
+            selects: plan.map.kv_select.is_some(),
+        }
+    }
+
+    /// Returns true if a sequence can begin after rows of another one. A state depends on all rows
+    /// of its own sequence and rules this out.
+    pub fn can_share_prefixes(&self) -> bool {
+        self.shares
+    }
+
+    /// Returns true if new tokens select what they attend to.
+    pub fn selects_positions(&self) -> bool {
+        self.selects
+    }
+
+    /// Returns true if sequences arrive during the run.
+    pub fn serves(&self) -> bool {
+        self.serves
+    }
+
+    /// Counts the experts that a layer's router selected, given the number of rows of each. A
+    /// decode step counts as one.
+    pub fn count_routed(&self, layer: usize, decode_rows: Option<u32>, rows_of: &[u32]) {
+        let first = self.layout.router(layer);
+        let add = |word: usize, more: u32| {
+            // Only one lane at a time runs the router of a layer.
+            self.words.store(first + word, self.words.load(first + word).saturating_add(more));
+        };
+        if let Some(rows) = decode_rows {
+            let used = rows_of.iter().filter(|rows| **rows > 0).count() as u32;
+            let sums: [u32; ROUTER_SUMS] = [1, rows, used];
+            sums.into_iter().enumerate().for_each(|(word, more)| add(word, more));
+        }
+        for (expert, rows) in rows_of.iter().enumerate().filter(|(_, rows)| **rows > 0) {
+            add(ROUTER_SUMS + expert, *rows);
+        }
+    }
+
+    /// Returns the number of positions that new tokens have attended to since the run began, if
+    /// they select, and the number of all positions that they could have attended to.
+    pub fn selected_positions(&self) -> (u64, u64) {
+        let first = self.layout.selected();
+        let count = |word: usize| {
+            let [low, high] = [word, word + 1].map(|word| u64::from(self.words.load(word)));
+            high << 32 | low
+        };
+        (count(first), count(first + 2))
+    }
+
+    /// Counts the positions that new tokens attended to, of `all` positions.
+    pub fn count_selected(&self, read: u64, all: u64) {
+        let first = self.layout.selected();
+        let (was_read, was_all) = self.selected_positions();
+        for (word, sum) in [(first, was_read + read), (first + 2, was_all + all)] {
+            // Only one lane attends if positions are selected.
+            self.words.store(word, sum as u32);
+            self.words.store(word + 1, (sum >> 32) as u32);
+        }
+    }
+
+    /// Returns the number of batches.
+    pub fn batches(&self) -> usize {
+        self.layout.batches as usize
+    }
+
+    /// Returns the number of sequence slots of a batch.
+    pub fn batch_size(&self) -> usize {
+        self.layout.batch_size as usize
+    }
+
+    /// Returns the number of KV heads of the model.
+    pub fn kv_heads(&self) -> usize {
+        self.kv_heads
+    }
+
+    /// Returns the number of elements of one head.
+    pub fn head_dim(&self) -> usize {
+        self.head_dim
+    }
+
+    /// Returns the number of query heads that share a KV head.
+    pub fn group(&self) -> usize {
+        self.group
+    }
+
+    /// Returns a field of a sequence.
+    pub fn field(&self, batch: usize, sequence: usize, field: Field) -> u32 {
+        let index = self.layout.field(batch, sequence, field);
+        match field {
+            Field::Generated | Field::State | Field::Capacity | Field::Computed => {
+                self.words.acquire(index)
+            }
+            _ => self.words.load(index),
+        }
+    }
+
+    /// Sets a field of a sequence.
+    pub fn set_field(&self, batch: usize, sequence: usize, field: Field, value: u32) {
+        let index = self.layout.field(batch, sequence, field);
+        match field {
+            Field::Generated | Field::State | Field::Capacity | Field::Computed => {
+                self.words.publish(index, value);
+            }
+            _ => self.words.store(index, value),
+        }
+    }
+
+    /// Returns two fields as the low and the high half of a u64.
+    pub fn field_u64(&self, batch: usize, sequence: usize, low: Field, high: Field) -> u64 {
+        u64::from(self.field(batch, sequence, low))
+            | u64::from(self.field(batch, sequence, high)) << 32
+    }
+
+    /// Returns the maximum number of positions that a sequence can reach, which never changes.
+    pub fn length(&self, batch: usize, sequence: usize) -> SequenceLength {
+        let field = |field| self.field(batch, sequence, field);
+        SequenceLength(field(Field::PromptLen) + field(Field::Generated) + field(Field::Remaining))
+    }
+
+    /// Returns true if two sequences of a batch rotate the same position equally.
+    pub fn rotate_equally(&self, batch: usize, a: usize, b: usize) -> bool {
+        let (a, b) = (self.length(batch, a), self.length(batch, b));
+        self.ropes.iter().all(|rope| rope.frequency_class(a) == rope.frequency_class(b))
+    }
+
+    /// Returns all slots, as batch and slot.
+    pub fn slots(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
+        let size = self.batch_size();
+        (0..self.batches()).flat_map(move |batch| (0..size).map(move |slot| (batch, slot)))
+    }
+
+    /// Returns true if a slot has a sequence that has not ended.
+    pub fn is_running(&self, batch: usize, sequence: usize) -> bool {
+        self.field(batch, sequence, Field::PromptLen) > 0
+            && self.field(batch, sequence, Field::Finish) == EndReason::Running as u32
+    }
+
+    /// Returns the number of tokens of a new sequence's prompt that prefill computes as rows of
+    /// their owner; 0 for a sequence that continues.
+    pub fn shared_prefix_len(&self, batch: usize, sequence: usize) -> usize {
+        let load = |field| self.field(batch, sequence, field) as usize;
+        match load(Field::Fresh) {
+            0 => 0,
+            fresh => load(Field::PromptLen) - fresh,
+        }
+    }
+
+    /// Returns the number of running sequences with which the group ends early, see
+    /// [`StepTableLayout::enough`].
+    pub fn early_end_running(&self) -> u32 {
+        self.words.load(self.layout.enough())
+    }
+
+    /// Sets the number of running sequences with which the group ends early.
+    pub fn set_early_end_running(&self, running: u32) {
+        self.words.store(self.layout.enough(), running);
+    }
+
+    /// Returns the budget of a step in a serving run.
+    pub fn step_budget(&self) -> StepLimits {
+        let first = self.layout.budget();
+        let word = |offset: usize| self.words.load(first + offset);
+        let point = |point: usize| (word(2 + 2 * point), word(3 + 2 * point));
+        StepLimits {
+            rows: self.program(ProgramId::STEP).stream_rows,
+            logits_rows: self.program(ProgramId::STEP).logits_rows,
+            target_ns: u64::from(word(0)) * 1000,
+            costs: StepCostCurve { points: std::array::from_fn(point), position_ps: word(1) },
+        }
+    }
+
+    /// Sets the budget of a step; its number of rows is the program's.
+    pub fn set_step_budget(&self, aim_us: u32, costs: &StepCostCurve) {
+        let points = costs.points.iter().flat_map(|(rows, us)| [*rows, *us]);
+        let words = [aim_us, costs.position_ps].into_iter().chain(points);
+        for (offset, word) in words.enumerate() {
+            self.words.store(self.layout.budget() + offset, word);
+        }
+    }
+
+    /// Returns the number of items of a work list.
+    pub fn item_count(&self, batch: usize, list: List) -> usize {
+        let items = self.words.load(self.layout.list(batch, list)) as usize;
+        assert!(items <= self.layout.items_max(list), "{items} items of {list:?}");
+        items
+    }
+
+    /// Sets the number of items of a work list, which must have been written.
+    pub fn set_item_count(&self, batch: usize, list: List, items: usize) {
+        let most = self.layout.items_max(list);
+        assert!(items <= most, "{items} of {most} items of {list:?}");
+        self.words.store(self.layout.list(batch, list), items as u32);
+    }
+
+    /// Returns an item of a work list.
+    pub fn item(&self, batch: usize, list: List, index: usize) -> WorkItem {
+        let at = self.item_at(batch, list, index);
+        let word = |offset| self.words.load(at + offset) as usize;
+        WorkItem {
+            slot: word(0),
+            first: word(1),
+            rows: word(2),
+            shared_row: word(3).checked_sub(1),
+            samples: word(4) & 1 > 0,
+            logits_rows: word(4) >> 1,
+        }
+    }
+
+    /// Writes an item of a work list.
+    pub fn set_item(&self, batch: usize, list: List, index: usize, item: WorkItem) {
+        assert!(item.slot < self.batch_size(), "slot {} of {}", item.slot, self.batch_size());
+        let at = self.item_at(batch, list, index);
+        let shared_row = item.shared_row.map_or(0, |row| row + 1);
+        let logits = usize::from(item.samples) | item.logits_rows << 1;
+        let words = [item.slot, item.first, item.rows, shared_row, logits];
+        for (offset, word) in words.into_iter().enumerate() {
+            self.words.store(at + offset, word as u32);
+        }
+    }
+
+    /// Appends an item to a work list.
+    pub fn push_item(&self, batch: usize, list: List, item: WorkItem) {
+        let items = self.item_count(batch, list);
+        self.set_item(batch, list, items, item);
+        self.set_item_count(batch, list, items + 1);
+    }
+
+    fn item_at(&self, batch: usize, list: List, index: usize) -> usize {
+        let most = self.layout.items_max(list);
+        assert!(index < most, "item {index} of {most} of {list:?}");
+        self.layout.list(batch, list) + 1 + index * ITEM_WORDS
+    }
+
+    /// Returns the token at a position of a sequence, from its prompt or sampled.
+    pub fn token(&self, batch: usize, sequence: usize, position: usize) -> u32 {
+        let prompt = self.field(batch, sequence, Field::PromptLen) as usize;
+        match position.checked_sub(prompt) {
+            None => self.prompt_token(batch, sequence, position),
+            Some(sampled) => self.output(batch, sequence, sampled),
+        }
+    }
+
+    /// Returns a token of a prompt.
+    pub fn prompt_token(&self, batch: usize, sequence: usize, position: usize) -> u32 {
+        assert!(position < self.layout.max_prompt as usize, "prompt position {position}");
+        self.words.load(self.layout.prompt(batch, sequence) + position)
+    }
+
+    /// Returns the tokens of a prompt.
+    pub fn prompt(&self, batch: usize, sequence: usize) -> Vec<u32> {
+        let tokens = self.field(batch, sequence, Field::PromptLen) as usize;
+        (0..tokens).map(|position| self.prompt_token(batch, sequence, position)).collect()
+    }
+
+    /// Writes a prompt, before a group is released.
+    pub fn set_prompt(&self, batch: usize, sequence: usize, tokens: &[u32]) {
+        assert!(tokens.len() <= self.layout.max_prompt as usize, "a prompt of {}", tokens.len());
+        let first = self.layout.prompt(batch, sequence);
+        for (i, token) in tokens.iter().enumerate() {
+            self.words.store(first + i, *token);
+        }
+    }
+
+    /// Returns a sampled token.
+    pub fn output(&self, batch: usize, sequence: usize, position: usize) -> u32 {
+        assert!(position < self.layout.max_new as usize, "output position {position}");
+        self.words.load(self.layout.output(batch, sequence) + position)
+    }
+
+    /// Writes a sampled token.
+    pub fn set_output(&self, batch: usize, sequence: usize, position: usize, token: u32) {
+        assert!(position < self.layout.max_new as usize, "output position {position}");
+        self.words.store(self.layout.output(batch, sequence) + position, token);
+    }
+
+    /// Sets the unit boundaries of the chunks of split attention; there are `chunks + 1` of them.
+    pub fn set_chunk_bounds(&self, batch: usize, bounds: &[u32]) {
+        assert_eq!(bounds.len(), self.layout.chunks as usize + 1, "a boundary around each chunk");
+        let first = self.layout.chunk_bounds(batch);
+        for (i, bound) in bounds.iter().enumerate() {
+            self.words.store(first + i, *bound);
+        }
+    }
+
+    /// Sets all words to 0, before a group is written, except those that count for the whole run.
+    pub fn clear(&self) {
+        let first = self.layout.selected();
+        let counted: [u32; SELECTED_WORDS] =
+            std::array::from_fn(|word| self.words.load(first + word));
+        self.words.fill(0);
+        (first..).zip(counted).for_each(|(word, count)| self.words.store(word, count));
+    }
+
+    /// Returns the shape for which a program is compiled.
+    pub fn program(&self, id: ProgramId) -> &ProgramShape {
+        &self.programs[id.index()]
+    }
+
+    /// Returns the number of streams of a batch in prefill.
+    pub fn streams(&self) -> u16 {
+        self.program(ProgramId::PREFILL).streams
+    }
+
+    /// Returns the maximum number of rows of a stream of prefill if prompts are split into chunks;
+    /// `None` if they are whole.
+    pub fn prefill_chunk(&self) -> Option<usize> {
+        let prefill = self.program(ProgramId::PREFILL);
+        (prefill.rows == Rows::Chunks).then_some(prefill.stream_rows as usize)
+    }
+
+    /// Returns the slots whose prompts form a stream of prefill, if prompts are whole.
+    pub fn stream_slots(&self, stream: u16) -> Range<usize> {
+        let first = usize::from(stream) * self.micro_sequences;
+        first.min(self.batch_size())..(first + self.micro_sequences).min(self.batch_size())
+    }
+
+    /// Returns the units (`sequence slot * kv_heads + head`) of a chunk, or all units of the batch
+    /// without a chunk.
+    ///
+    /// # Panics
+    /// Panics if the chunk belongs to a split other than the table's.
+    pub fn chunk_units(&self, batch: usize, chunk: Option<Chunk>) -> Range<usize> {
+        let units = self.batch_size() * self.kv_heads;
+        match chunk {
+            None | Some(Chunk { of: 1, .. }) => 0..units,
+            Some(Chunk { index, of }) => {
+                assert_eq!(
+                    u32::from(of),
+                    self.layout.chunks,
+                    "the table holds this split's bounds"
+                );
+                assert!(index < of, "chunk {index} of {of}");
+                let first = self.layout.chunk_bounds(batch) + usize::from(index);
+                let range = self.words.load(first) as usize..self.words.load(first + 1) as usize;
+                assert!(range.start <= range.end && range.end <= units, "chunk bounds {range:?}");
+                range
+            }
+        }
+    }
+}
+
+fn window_of(plan: &Plan, layer: usize) -> Option<u8> {
+    let window = plan.config.layers.kind(layer).window?;
+    let windows = plan.table.windows.iter();
+    let place = windows.map(|kept| *kept as usize).position(|kept| kept == window)?;
+    u8::try_from(place).ok()
+}

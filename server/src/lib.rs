@@ -1,0 +1,45 @@
+//! The HTTP server: receives requests from sockets and returns answers as they are computed.
+//!
+//! The server never sees a worker, only an engine that continues prompts
+//! ([`Engine`](engine_api::serving::Engine)). A request takes a permit, is parsed and
+//! tokenised on threads that may block (`blocking`), and is submitted to the engine. The engine's
+//! events go to threads that turn tokens into text (`detokenizer_pool`, `finishers`), and from
+//! there to the task that serves the connection (`json_response`, `stream`). When a connection
+//! ends, everything that it holds is dropped, which cancels its requests.
+
+mod activity;
+mod admission;
+mod answer_events;
+mod answer_memory;
+pub mod api_key;
+mod blocking;
+mod body_reader;
+mod client_stream;
+mod completions;
+pub mod config;
+mod connections;
+pub mod cross_site;
+mod descriptors;
+mod detokenizer_pool;
+mod disconnect;
+mod error;
+mod finishers;
+mod histograms;
+mod in_flight;
+mod json_response;
+mod metrics;
+mod models;
+mod parsed_request;
+mod reply;
+mod request_id;
+mod request_log;
+mod routes;
+mod run;
+mod state;
+mod stream;
+mod tokens;
+
+pub use run::{Server, ServerError, ShutdownSummary};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,231 @@
+//! Parses the bytes of a request into submissions to the engine.
+
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use engine_api::codec::TextCodec;
+use engine_api::serving::{GenerationRequest, Logprob, PreparedGrammar};
+use openai::body::unknown_fields::is_without_effect;
+use openai::body::{Body, BodyOrigin, BodyRules, RawPrompt, StreamOptions, read_body};
+use openai::bounded_json::{JsonBounds, parse_bounded_object};
+use openai::echo::{EchoedPrompt, PromptOutput};
+use openai::fingerprint::sampling_id;
+use openai::input_line::{CompletionRequest, Endpoint, ErrorCode, Rejection};
+use openai::request::RequestBuilder;
+use serde_json::{Map, Value};
+
+use super::admission::AdmissionPermit;
+use super::answer_memory::{AnswerMemory, AnswerMemoryPermit};
+use super::config::ModelCard;
+use super::error::ApiError;
+use super::state::ServerState;
+
+/// Approximate number of bytes of text per token, from which tokens are estimated before
+/// tokenisation.
+const BYTES_PER_TOKEN: usize = 4;
+
+/// A parsed request.
+#[derive(Debug)]
+pub struct ParsedRequest {
+    pub request: Arc<CompletionRequest>,
+    /// Options of a streamed answer; `None` if the answer is not streamed.
+    pub stream: Option<StreamOptions>,
+    /// Texts of the prompts if answers begin with them; otherwise empty.
+    pub echoed_prompts: Vec<EchoedPrompt>,
+    /// The request's grammar, prepared for the engine once it was checked.
+    prepared: Option<Arc<PreparedGrammar>>,
+}
+
+/// Byte order mark, with which some editors begin a text.
+const BOM: &[u8] = b"\xef\xbb\xbf";
+
+/// Lower bound on the maximum number of JSON values in a body, regardless of the limit on prompt
+/// tokens.
+const MIN_MAX_VALUES: u64 = 1_000_000;
+
+/// Parses the fields of a body.
+///
+/// # Errors
+/// The bytes are not a JSON object.
+pub fn parse_fields(bytes: &[u8], shared: &ServerState) -> Result<Map<String, Value>, ApiError> {
+    let bytes = bytes.strip_prefix(BOM).unwrap_or(bytes);
+    let text = std::str::from_utf8(bytes).map_err(|error| {
+        let place = error.valid_up_to() + 1;
+        let message = format!("The request body is not valid UTF-8 (byte {place}).");
+        Rejection::new(ErrorCode::InvalidUtf8, message)
+    })?;
+    let max_values = shared.options.max_queue_tokens.max(MIN_MAX_VALUES);
+    let max_values = usize::try_from(max_values).unwrap_or(usize::MAX);
+    let bounds = JsonBounds { max_values, is_skipped: is_without_effect };
+    let example = "{\"prompt\": \"...\"} or {\"messages\": [...]}";
+    Ok(parse_bounded_object(text, "body", example, bounds)?)
+}
+
+/// Checks that a request is for the served model.
+///
+/// # Errors
+/// The request names another model.
+pub fn check_model(fields: &Map<String, Value>, shared: &ServerState) -> Result<(), ApiError> {
+    match fields.get("model") {
+        None | Some(Value::Null) => Ok(()),
+        Some(Value::String(name)) if shared.model.names.contains(name) => Ok(()),
+        Some(Value::String(name)) => Err(ApiError::no_such_model(name, shared.model.name())),
+        Some(_) => {
+            let message = "Invalid value for 'model': must be a string.";
+            Err(Rejection::new(ErrorCode::InvalidValue, message).with_param("model").into())
+        }
+    }
+}
+
+/// Parses a request, and counts its answers and tokens on `permit`.
+///
+/// # Errors
+/// The request is invalid, or the admission limits do not permit it.
+pub fn parse(
+    bytes: &[u8],
+    endpoint: Endpoint,
+    shared: &ServerState,
+    permit: &mut AdmissionPermit,
+) -> Result<ParsedRequest, ApiError> {
+    let fields = parse_fields(bytes, shared)?;
+    check_model(&fields, shared)?;
+    let unknown_fields = &shared.unread;
+    let rules =
+        BodyRules { origin: BodyOrigin::Client, sampling: shared.model.sampling, unknown_fields };
+    let body = read_body(&fields, endpoint, &rules)?;
+    drop(fields);
+    let answers = (body.prompts.len() * body.n) as u64;
+    let count = |permit: &mut AdmissionPermit, tokens: u64| {
+        permit.set_counts(answers, tokens).map_err(|full| shared.admission_error(full))
+    };
+    count(permit, body.prompts.iter().map(estimated_tokens).sum())?;
+    let codec = shared.model.codec.as_deref().map(|codec| codec as &dyn TextCodec);
+    shared.prompt_bounds.check(&body.prompts, codec)?;
+    let request = build_request(&body, endpoint, shared)?;
+    drop(body.prompts);
+    count(permit, request.prompts.iter().map(|prompt| prompt.tokens.len() as u64).sum())?;
+    let echoed_prompts = if body.echo { echo_prompts(&request, shared)? } else { Vec::new() };
+    let (request, stream) = (Arc::new(request), body.stream);
+    Ok(ParsedRequest { request, stream, echoed_prompts, prepared: None })
+}
+
+fn estimated_tokens(prompt: &RawPrompt) -> u64 {
+    let tokens = match prompt {
+        RawPrompt::Tokens(tokens) => tokens.len(),
+        RawPrompt::Text(text) => text.len() / BYTES_PER_TOKEN,
+        RawPrompt::Chat(chat) => chat.size_bytes() / BYTES_PER_TOKEN,
+    };
+    tokens.max(1) as u64
+}
+
+fn build_request(
+    body: &Body,
+    endpoint: Endpoint,
+    shared: &ServerState,
+) -> Result<CompletionRequest, ApiError> {
+    let codec = shared.model.codec.as_deref().map(|codec| codec as &dyn TextCodec);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let builder = RequestBuilder {
+        max_tokens: shared.options.max_tokens,
+        // Limited by the rest of the context.
+        chat_max_tokens: u32::MAX,
+        seed: shared.options.seed,
+        now_s: now.map_or(0, |since| since.as_secs()),
+        codec,
+        chat_rules: &shared.chats,
+        limits: shared.prompt_limits(),
+    };
+    let request = builder.build(endpoint, body)?;
+    let max_logprobs = shared.engine.limits().logprobs;
+    if request.logprobs_per_token().max(request.logprobs_per_prompt_token()) > max_logprobs {
+        let message = format!(
+            "This server returns log-probabilities of at most {} top tokens per position.",
+            max_logprobs.saturating_sub(1)
+        );
+        return Err(Rejection::new(ErrorCode::InvalidValue, message).into());
+    }
+    Ok(CompletionRequest { custom_id: shared.next_id(), ..request })
+}
+
+fn echo_prompts(
+    request: &CompletionRequest,
+    shared: &ServerState,
+) -> Result<Vec<EchoedPrompt>, Rejection> {
+    let Some(codec) = shared.model.codec.as_deref() else {
+        let message = "This model has no tokenizer, so 'echo' is not supported; remove it.";
+        return Err(Rejection::new(ErrorCode::NoTokenizer, message));
+    };
+    let echoed = |tokens: &[u32]| {
+        EchoedPrompt::new(tokens, codec).map_err(|error| {
+            let what = "The prompt could not be decoded";
+            Rejection::from_codec_error(&error, ErrorCode::Tokenizer, what)
+        })
+    };
+    request.prompts.iter().map(|prompt| echoed(&prompt.tokens)).collect()
+}
+
+impl ParsedRequest {
+    /// Returns the request with its grammar checked and prepared for the engine. Requests with the
+    /// same grammar share it.
+    ///
+    /// # Errors
+    /// No answer can follow the grammar.
+    pub fn with_grammar(mut self, shared: &ServerState) -> Result<ParsedRequest, ApiError> {
+        let request = Arc::unwrap_or_clone(self.request);
+        let request = shared.grammars.check_request(request)?;
+        let prepare = |grammar| Arc::new(shared.engine.prepare(grammar));
+        self.prepared = request.grammar.clone().map(prepare);
+        self.request = Arc::new(request);
+        Ok(self)
+    }
+
+    /// Reserves the memory that the answers may need.
+    ///
+    /// # Errors
+    /// The memory is not available.
+    pub fn acquire_memory(&self, shared: &ServerState) -> Result<AnswerMemoryPermit, ApiError> {
+        let free_bytes = AnswerMemory::min_bytes(shared.context() as u64);
+        let (is_streamed, retry) = (self.stream.is_some(), shared.admission.retry_after_s());
+        shared.answer_memory.acquire(&self.request, is_streamed, free_bytes, retry)
+    }
+
+    /// Returns the submission for one of the answers.
+    pub fn generation_request(&self, choice: usize) -> GenerationRequest {
+        let request = &*self.request;
+        let prompt = request.prompt_of(choice);
+        GenerationRequest {
+            prompt: prompt.tokens.clone(),
+            max_new: prompt.engine_max_new(),
+            sampling: request.sampling,
+            seed: request.seed,
+            id_hash: sampling_id(request, choice),
+            ignore_eos: request.ignore_eos,
+            logprobs: request.logprobs_per_token(),
+            prompt_logprobs: request.logprobs_per_prompt_token(),
+            prompt_logprobs_from: 1,
+            grammar: self.prepared.clone(),
+        }
+    }
+
+    /// Returns true if an answer consists of its prompt alone, without new tokens.
+    pub fn is_prompt_only(&self, choice: usize) -> bool {
+        self.request.prompt_of(choice).max_new == 0
+    }
+
+    /// Returns what an answer reports about its prompt, for the log-probabilities that the engine
+    /// found.
+    pub fn prompt_output<'p>(
+        &'p self,
+        choice: usize,
+        logprobs: &'p [Logprob],
+        model: &'p ModelCard,
+    ) -> PromptOutput<'p> {
+        let codec = model.codec.as_deref().map(|codec| codec as &dyn TextCodec);
+        PromptOutput { request: &self.request, echoed: self.echoed_prompt(choice), logprobs, codec }
+    }
+
+    /// Returns the prompt that an answer begins with, if it is echoed.
+    pub fn echoed_prompt(&self, choice: usize) -> Option<&EchoedPrompt> {
+        self.echoed_prompts.get(choice / self.request.n)
+    }
+}

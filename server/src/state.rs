@@ -1,0 +1,145 @@
+//! State that all requests of a server share.
+
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+use std::sync::Arc;
+
+use engine_api::serving::{Engine, EngineState, SubmitError};
+use openai::body::unknown_fields::UnknownFieldPolicy;
+use openai::chats::ChatRules;
+use openai::grammar_cache::GrammarCache;
+use openai::prompt::ModelLimits;
+use openai::prompt_bounds::PromptBounds;
+use shm::sync::{AtomicU64, Ordering};
+use tokio::sync::watch;
+
+use super::admission::{Admission, AdmissionError};
+use super::answer_memory::AnswerMemory;
+use super::blocking::BlockingPools;
+use super::body_reader::BodyReader;
+use super::config::{ModelCard, ServerOptions};
+use super::detokenizer_pool::DetokenizerPool;
+use super::error::ApiError;
+use super::metrics::Metrics;
+use super::request_log::RequestLog;
+
+/// Phase of a server's life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ServerPhase {
+    Serving,
+    /// Answers in progress continue, but new requests are refused.
+    Draining,
+    /// Answers in progress are cut off.
+    Ending,
+}
+
+/// State that all requests share.
+#[derive(Debug)]
+pub struct ServerState {
+    pub engine: Arc<dyn Engine>,
+    pub model: ModelCard,
+    pub options: ServerOptions,
+    pub unread: UnknownFieldPolicy,
+    pub admission: Arc<Admission>,
+    pub body_reader: BodyReader,
+    pub detokenizer_pool: DetokenizerPool,
+    pub metrics: Arc<Metrics>,
+    pub request_log: RequestLog,
+    pub grammars: GrammarCache,
+    pub blocking_pools: BlockingPools,
+    pub answer_memory: AnswerMemory,
+    pub prompt_bounds: PromptBounds,
+    pub chats: ChatRules,
+    pub phase: watch::Receiver<ServerPhase>,
+    /// Distinguishes this server's ids from those of other servers.
+    pub id_prefix: String,
+    /// Key for request ids, which makes them impossible to guess.
+    pub id_key: RandomState,
+    pub requests: AtomicU64,
+}
+
+impl ServerState {
+    /// Returns an id that no other request has.
+    pub fn next_id(&self) -> String {
+        format!("{}-{}", self.id_prefix, self.requests.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Returns an id for a request whose client provides none.
+    pub fn next_request_id(&self) -> String {
+        let number = self.requests.fetch_add(1, Ordering::Relaxed);
+        format!("req_{:016x}{number:x}", self.id_key.hash_one(number))
+    }
+
+    /// Returns the maximum number of positions of a prompt and its answer together.
+    pub fn context(&self) -> usize {
+        (self.engine.limits().context as usize).min(self.model.max_positions)
+    }
+
+    /// Returns the model's limits on prompts.
+    pub fn prompt_limits(&self) -> ModelLimits {
+        ModelLimits {
+            context: self.context(),
+            vocab_size: self.model.vocab_size,
+            unsupported_tokenizer: self.model.unsupported_tokenizer,
+        }
+    }
+
+    /// Checks that the engine computes requests at the moment.
+    ///
+    /// # Errors
+    /// The model is being loaded, or requests are not accepted.
+    pub fn check_ready(&self) -> Result<(), ApiError> {
+        match self.engine_state() {
+            EngineState::Loading => Err(ApiError::unavailable("loading", "The model is loading.")),
+            _ => self.check_open(),
+        }
+    }
+
+    fn engine_state(&self) -> EngineState {
+        if *self.phase.borrow() >= ServerPhase::Draining {
+            EngineState::Draining
+        } else {
+            self.engine.status().state
+        }
+    }
+
+    /// Checks that requests are accepted. While workers are restarted, requests are accepted and
+    /// wait.
+    ///
+    /// # Errors
+    /// The server is shutting down or has ended.
+    pub fn check_open(&self) -> Result<(), ApiError> {
+        match self.engine_state() {
+            EngineState::Ready | EngineState::Loading => Ok(()),
+            EngineState::Draining => Err(submit_error(SubmitError::Draining)),
+            EngineState::Ended => Err(submit_error(SubmitError::Ended)),
+        }
+    }
+
+    /// Returns the error for a request that is not admitted.
+    pub fn admission_error(&self, full: AdmissionError) -> ApiError {
+        let seconds = self.admission.retry_after_s();
+        match full {
+            AdmissionError::QueueFull => {
+                ApiError::too_many("queue_full", full.to_string(), seconds)
+            }
+            AdmissionError::TooManyTokens => {
+                ApiError::too_many("queue_tokens_full", full.to_string(), seconds)
+            }
+            AdmissionError::TooManyAnswers { .. } => {
+                ApiError::invalid("too_many_answers", full.to_string())
+            }
+        }
+    }
+}
+
+/// Returns the error for a request that the engine refused.
+pub fn submit_error(refused: SubmitError) -> ApiError {
+    let code = match refused {
+        SubmitError::Draining => "draining",
+        SubmitError::Ended => "ended",
+    };
+    let sentence = refused.to_string();
+    let (first, rest) = sentence.split_at(1);
+    ApiError::unavailable(code, format!("{}{rest}.", first.to_uppercase()))
+}
