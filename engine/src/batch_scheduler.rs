@@ -5,6 +5,7 @@
 //! from the caches in the next group, together with new ones.
 
 use std::ops::{ControlFlow, Range};
+use std::sync::Arc;
 
 use engine_api::batch;
 use engine_api::batch::{BatchSequence, GenerationOutput};
@@ -210,7 +211,9 @@ impl<'a> BatchScheduler<'a> {
     }
 
     fn is_end(&self, place: SlotAddress, token: u32) -> bool {
-        self.plan.config.eos_token_ids.contains(&token) && self.load(place, Field::IgnoreEos) == 0
+        let is_eos = self.plan.config.eos_token_ids.contains(&token);
+        is_eos && self.load(place, Field::IgnoreEos) == 0
+            || self.table.stop_tokens(place.batch, place.slot).any(|stop| stop == token)
     }
 
     /// Calls `each(sequence, result)` for the sequences that had ended before `step`; with `None`,
@@ -277,6 +280,7 @@ fn to_placed_request(sequence: &BatchSequence<'_>, place: SlotAddress) -> Placed
         prompt: sequence.prompt.to_vec(),
         max_new: sequence.max_new,
         sampling: sequence.sampling,
+        token_rules: sequence.token_rules.cloned().map(Arc::new),
         seed: sequence.seed,
         id_hash: sequence.id_hash,
         ignore_eos: sequence.ignore_eos,

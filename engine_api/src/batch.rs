@@ -5,6 +5,8 @@
 use std::fmt::Debug;
 use std::ops::ControlFlow;
 
+use super::token_rules::TokenRules;
+
 pub use kernels::{Logprob, Penalties, Sampling};
 
 /// A prompt to continue.
@@ -16,6 +18,8 @@ pub struct BatchSequence<'p> {
     /// `prompt.len() + max_new` never exceeds the model's context.
     pub max_new: u32,
     pub sampling: Sampling,
+    /// Rules about single tokens; `None` if there are none.
+    pub token_rules: Option<&'p TokenRules>,
     pub seed: u64,
     /// Key of sampling, together with `seed` and the position, so that an answer does not depend on
     /// the group in which it is computed.

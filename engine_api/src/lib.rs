@@ -4,3 +4,4 @@
 pub mod batch;
 pub mod codec;
 pub mod serving;
+pub mod token_rules;

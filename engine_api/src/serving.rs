@@ -10,6 +10,8 @@ use std::time::Duration;
 
 use grammar::{EncodedGrammar, Grammar};
 
+use super::token_rules::TokenRules;
+
 pub use super::batch::{FinishCause, Logprob, Sampling};
 
 /// A prompt to continue.
@@ -22,6 +24,8 @@ pub struct GenerationRequest {
     /// is not computed; it then has at least two tokens.
     pub max_new: u32,
     pub sampling: Sampling,
+    /// Rules about single tokens; `None` if there are none.
+    pub token_rules: Option<Arc<TokenRules>>,
     pub seed: u64,
     /// Key of sampling, together with `seed` and the position, so that an answer does not depend on
     /// what else is answered.

@@ -45,6 +45,11 @@ impl LogitChange {
         LogitChange { token, repetition: 1.0, subtracted: f32::INFINITY }
     }
 
+    /// Returns the change that adds `bias` to a token's logit.
+    pub const fn bias(token: u32, bias: f32) -> LogitChange {
+        LogitChange { token, repetition: 1.0, subtracted: -bias }
+    }
+
     /// Returns the changed logit.
     pub fn apply(self, logit: f32) -> f32 {
         let repeated = if logit > 0.0 { logit / self.repetition } else { logit * self.repetition };
@@ -52,7 +57,7 @@ impl LogitChange {
     }
 }
 
-/// Writes a row's logits into `changed`, with `changes` applied; each token has at most one.
+/// Writes a row's logits into `changed`, with `changes` applied in order.
 pub(crate) fn apply_changes(logits: &[f32], changes: &[LogitChange], changed: &mut Vec<f32>) {
     changed.clear();
     changed.extend_from_slice(logits);

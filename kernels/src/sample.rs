@@ -126,8 +126,7 @@ impl Kernels {
     /// [`sample`]s `tokens[i]` from row `i` of `logits` `[rows, vocab]` according to `draws[i]`;
     /// rows are distributed over the threads, each of which uses its own entry of `scratch`.
     /// `masks` is `[rows, vocab / 32]`, rounded up, with a bit for each token, the lowest first; it
-    /// may be empty if no row has a mask. `changes` are those of all rows, with at most one per
-    /// token of a row.
+    /// may be empty if no row has a mask. `changes` are those of all rows, applied in order.
     ///
     /// # Panics
     /// If there are fewer scratches than threads, scratch is for a smaller vocabulary, or a row's

@@ -72,6 +72,14 @@ pub fn request_id(request: &CompletionRequest) -> String {
     let of_penalties = [repetition, presence, frequency].map(f32::to_le_bytes).concat();
     later("penalties", penalties != Penalties::NONE, &of_penalties);
     later("min_tokens", min_tokens > 0, &min_tokens.to_le_bytes());
+    if let Some(rules) = &request.token_rules {
+        let biases = rules.logit_bias.iter().map(|(token, bias)| [*token, bias.to_bits()]);
+        let biases: Vec<u32> = biases.flatten().collect();
+        for (name, words) in [("logit_bias", &biases), ("stop_token_ids", &rules.stop_token_ids)] {
+            let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+            later(name, !bytes.is_empty(), &bytes);
+        }
+    }
     later("n", request.n > 1, &(request.n as u64).to_le_bytes());
     later("logprobs", request.logprobs.is_some(), &request.logprobs_per_token().to_le_bytes());
     let grammar_text =

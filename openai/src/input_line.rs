@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use engine_api::batch::Sampling;
 use engine_api::codec::CodecError;
+use engine_api::token_rules::TokenRules;
 use grammar::Grammar;
 use serde_json::{Map, Value};
 
@@ -59,6 +60,8 @@ pub struct CompletionRequest {
     /// Number of answers to each prompt, at least one.
     pub n: usize,
     pub sampling: Sampling,
+    /// Rules about single tokens; `None` if there are none.
+    pub token_rules: Option<Arc<TokenRules>>,
     pub seed: u64,
     /// The request specifies its seed: equal requests then have equal answers, whatever their ids.
     pub has_own_seed: bool,

@@ -1,6 +1,7 @@
 //! Tokenised prompts, which are within the vocabulary and the context.
 
 use engine_api::codec::{CodecError, TextCodec};
+use engine_api::token_rules::TokenRules;
 
 use super::body::RawPrompt;
 use super::input_line::{ErrorCode, Prompt, Rejection};
@@ -16,6 +17,33 @@ pub struct ModelLimits {
 }
 
 impl ModelLimits {
+    /// Checks that all tokens are in the model's vocabulary.
+    ///
+    /// # Errors
+    /// Returns a rejection of the first token that is not.
+    pub fn check_tokens(&self, tokens: &[u32]) -> Result<(), Rejection> {
+        let Some(token) = tokens.iter().find(|token| **token as usize >= self.vocab_size) else {
+            return Ok(());
+        };
+        let max = self.vocab_size - 1;
+        let message = format!("Token id {token} is out of vocabulary: must be at most {max}.");
+        Err(Rejection::new(ErrorCode::TokenOutOfVocabulary, message))
+    }
+
+    /// Checks that all tokens with rules are in the model's vocabulary.
+    ///
+    /// # Errors
+    /// Returns a rejection of the first token that is not.
+    pub fn check_token_rules(&self, rules: Option<&TokenRules>) -> Result<(), Rejection> {
+        let Some(TokenRules { logit_bias, stop_token_ids }) = rules else { return Ok(()) };
+        let biased: Vec<u32> = logit_bias.iter().map(|(token, _)| *token).collect();
+        let check = |tokens: &[u32], name: &str| {
+            self.check_tokens(tokens).map_err(|rejection| rejection.with_param(name))
+        };
+        check(&biased, "logit_bias")?;
+        check(stop_token_ids, "stop_token_ids")
+    }
+
     /// Returns the sentence that rejects a request that needs a tokenizer. It includes the
     /// `consequence`, which begins with its own punctuation.
     pub fn missing_tokenizer_message(&self, consequence: &str) -> String {
@@ -60,15 +88,7 @@ pub fn fit_prompt(
     if tokens.is_empty() {
         return Err(Rejection::new(ErrorCode::EmptyPrompt, "The prompt must not be empty."));
     }
-    if let Some(token) = tokens.iter().find(|token| **token as usize >= limits.vocab_size) {
-        return Err(Rejection::new(
-            ErrorCode::TokenOutOfVocabulary,
-            format!(
-                "Token id {token} is out of vocabulary: must be at most {}.",
-                limits.vocab_size - 1
-            ),
-        ));
-    }
+    limits.check_tokens(&tokens)?;
     let remaining = limits.context.saturating_sub(tokens.len());
     let AnswerLength { max_tokens, is_requested, must_fit } = length;
     let has_no_capacity = remaining == 0 && max_tokens > 0;

@@ -86,6 +86,7 @@ impl RequestBuilder<'_> {
             Some(reasoning) => grammar.map(|grammar| reasoning.wrap_grammar(grammar)),
             None => grammar,
         };
+        self.limits.check_token_rules(body.token_rules.as_deref())?;
         let likely = |likely: u16| usize::from(likely).min(self.limits.vocab_size) as u16;
         Ok(CompletionRequest {
             line: 0,
@@ -94,6 +95,7 @@ impl RequestBuilder<'_> {
             prompts,
             n: body.n,
             sampling: body.sampling,
+            token_rules: body.token_rules.clone(),
             seed: body.seed.unwrap_or(self.seed),
             has_own_seed: body.seed.is_some(),
             stop: StopStrings::new(body.stop.clone()),

@@ -43,6 +43,11 @@ pub enum Field {
     Frequency,
     /// Minimum number of new tokens before an EOS token may end the sequence.
     MinTokens,
+    /// Number of tokens with a bias, at most [`LOGIT_BIASES_MAX`].
+    LogitBiases,
+    /// Number of tokens that end the sequence in addition to EOS tokens, at most
+    /// [`STOP_TOKENS_MAX`].
+    StopTokens,
     SeedLow,
     SeedHigh,
     IdHashLow,
@@ -167,6 +172,16 @@ pub const BUDGET_WORDS: usize = 18;
 /// of up to two following stages (counted from 1), and how often each program ran.
 pub const OWNERS_WORDS: usize = 40;
 
+/// Maximum number of tokens of a sequence with a bias.
+pub const LOGIT_BIASES_MAX: usize = 1024;
+
+/// Maximum number of tokens that end a sequence in addition to EOS tokens.
+pub const STOP_TOKENS_MAX: usize = 128;
+
+/// Words of a sequence's rules about single tokens: pairs of a token and the f32 bits of its bias,
+/// then the tokens that end the sequence.
+const TOKEN_RULES_WORDS: usize = 2 * LOGIT_BIASES_MAX + STOP_TOKENS_MAX;
+
 /// Words of a log-probability.
 pub const LOGPROB_WORDS: usize = 2;
 
@@ -230,6 +245,7 @@ impl StepTableLayout {
             + size * (self.max_prompt as usize + self.max_new as usize)
             + size * self.logprobs_words()
             + size * self.pages as usize
+            + size * TOKEN_RULES_WORDS
     }
 
     /// Returns the words of the work lists of a batch.
@@ -336,6 +352,17 @@ impl StepTableLayout {
     pub fn pages(&self, batch: usize, sequence: usize) -> usize {
         self.logprobs(batch, self.batch_size as usize, 0) + sequence * self.pages as usize
     }
+
+    /// Returns the first of two words for each of [`LOGIT_BIASES_MAX`] tokens: the token, and the
+    /// f32 bits of its bias.
+    pub fn logit_biases(&self, batch: usize, sequence: usize) -> usize {
+        self.pages(batch, self.batch_size as usize) + sequence * TOKEN_RULES_WORDS
+    }
+
+    /// Returns the first of [`STOP_TOKENS_MAX`] words with tokens that end the sequence.
+    pub fn stop_tokens(&self, batch: usize, sequence: usize) -> usize {
+        self.logit_biases(batch, sequence) + 2 * LOGIT_BIASES_MAX
+    }
 }
 
 /// Computes unit boundaries of `chunks` parts balanced by KV bytes. `capacities[s]` is the extent
@@ -407,6 +434,10 @@ mod tests {
                 (0..5).for_each(|i| seen[layout.prompt(batch, sequence) + i] += 1);
                 (0..4).for_each(|i| seen[layout.output(batch, sequence) + i] += 1);
                 (0..7).for_each(|i| seen[layout.pages(batch, sequence) + i] += 1);
+                let biases = layout.logit_biases(batch, sequence);
+                (0..2 * LOGIT_BIASES_MAX).for_each(|i| seen[biases + i] += 1);
+                let stops = layout.stop_tokens(batch, sequence);
+                (0..STOP_TOKENS_MAX).for_each(|i| seen[stops + i] += 1);
                 for position in 0..4 {
                     let first = layout.logprobs(batch, sequence, position);
                     (0..3 * LOGPROB_WORDS).for_each(|i| seen[first + i] += 1);

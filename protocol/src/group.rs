@@ -4,6 +4,9 @@
 //! Used by the coordinator and by the in-process harness of the tests; after the release only
 //! `Sample` writes the table.
 
+use std::sync::Arc;
+
+use engine_api::token_rules::TokenRules;
 use kernels::Sampling;
 use program::ir::ProgramId;
 use program::plan::Plan;
@@ -18,6 +21,8 @@ pub struct SequenceRequest {
     pub prompt: Vec<u32>,
     pub max_new: u32,
     pub sampling: Sampling,
+    /// Rules about single tokens; `None` if there are none.
+    pub token_rules: Option<Arc<TokenRules>>,
     pub seed: u64,
     pub id_hash: u64,
     pub ignore_eos: bool,
@@ -37,6 +42,7 @@ impl SequenceRequest {
             prompt,
             max_new,
             sampling: Sampling::GREEDY,
+            token_rules: None,
             seed: 0,
             id_hash: 0,
             ignore_eos: true,
@@ -228,6 +234,7 @@ pub fn place_request(table: &StepTable, placed: &PlacedRequest) {
     store(Field::Remaining, request.max_new);
     store(Field::Generated, 0);
     let Sampling { temperature, top_p, top_k, min_p, penalties, min_tokens } = request.sampling;
+    table.set_token_rules(*batch, *slot, request.token_rules.as_deref());
     store(Field::Temperature, temperature.to_bits());
     store(Field::TopP, top_p.to_bits());
     store(Field::TopK, top_k);

@@ -197,6 +197,7 @@ impl ParsedRequest {
             prompt: prompt.tokens.clone(),
             max_new: prompt.engine_max_new(),
             sampling: request.sampling,
+            token_rules: request.token_rules.clone(),
             seed: request.seed,
             id_hash: sampling_id(request, choice),
             ignore_eos: request.ignore_eos,

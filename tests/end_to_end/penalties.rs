@@ -152,3 +152,50 @@ fn answers_are_those_of_transformers() {
         assert!(ended > 10, "only {ended} ended by themselves");
     }
 }
+
+/// Biases change what is drawn, and stop tokens end an answer like an end-of-sequence token, in
+/// batches and as sequences arrive (`prompt_logprobs`), greedy and sampled.
+#[test]
+fn biases_choose_tokens_and_stop_tokens_end_answers() {
+    let place = Place::new();
+    let ids = |fields: &Value| -> (Vec<u64>, String) {
+        let mut line = json!({"prompt": [5, 40, 41, 40], "max_tokens": 12, "ignore_eos": true,
+            "return_token_ids": true});
+        line.as_object_mut().expect("fields").extend(fields.as_object().expect("fields").clone());
+        let (output, _) = answers(&place, &[line], &[]);
+        let answer: Value = serde_json::from_str(&output).expect("JSON");
+        let choice = &answer["response"]["body"]["choices"][0];
+        let tokens = choice["token_ids"].as_array().expect("tokens").iter();
+        let tokens = tokens.map(|token| token.as_u64().expect("a token")).collect();
+        (tokens, choice["finish_reason"].as_str().expect("a reason").to_owned())
+    };
+    for engine in [json!({}), json!({"prompt_logprobs": 0})] {
+        for drawn in [json!({}), json!({"temperature": 1.0, "seed": 3})] {
+            let with = |rules: Value| {
+                let mut fields = engine.clone();
+                let all = fields.as_object_mut().expect("fields");
+                all.extend(drawn.as_object().expect("fields").clone());
+                all.extend(rules.as_object().expect("fields").clone());
+                ids(&fields)
+            };
+            let (plain, finish) = with(json!({}));
+            assert_eq!((plain.len(), finish.as_str()), (12, "length"));
+            let first = plain[0];
+            let (banned, _) = with(json!({"logit_bias": {first.to_string(): -100}}));
+            assert!(!banned.contains(&first), "{banned:?} without {first}");
+            let (wanted, _) = with(json!({"logit_bias": {"17": 100}}));
+            assert_eq!(wanted, [17; 12]);
+            // A bias that is far too small to change anything.
+            assert_eq!(with(json!({"logit_bias": {"17": 1e-30}})).0, plain);
+
+            let end = plain[3];
+            let before = plain.iter().position(|token| *token == end).expect("it is there");
+            let (ended, finish) = with(json!({"stop_token_ids": [1, end]}));
+            let expected =
+                if plain[..before].contains(&1) { &plain[..0] } else { &plain[..before] };
+            assert_eq!((&ended[..], finish.as_str()), (expected, "stop"), "{plain:?} at {end}");
+            let (longer, _) = with(json!({"stop_token_ids": [end], "min_tokens": before + 2}));
+            assert!(longer.len() >= before + 2 && !longer[..before + 2].contains(&end));
+        }
+    }
+}

@@ -69,7 +69,19 @@ const EDGES: &[(&str, &[&str])] = &[
             "weight_store",
         ],
     ),
-    ("protocol", &["grammar", "kernels", "model", "program", "prompt_cache", "scheduler", "shm"]),
+    (
+        "protocol",
+        &[
+            "engine_api",
+            "grammar",
+            "kernels",
+            "model",
+            "program",
+            "prompt_cache",
+            "scheduler",
+            "shm",
+        ],
+    ),
     ("profiler", &["atomic_fs", "kernels", "model", "program", "protocol", "shm"]),
     ("engine_api", &["grammar", "kernels"]),
     (

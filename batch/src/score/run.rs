@@ -155,6 +155,7 @@ fn submit(
         prompt: [question.prompt.as_slice(), continuation].concat(),
         max_new: 0,
         sampling: Sampling::GREEDY,
+        token_rules: None,
         seed: 0,
         id_hash: 0,
         ignore_eos: true,

@@ -245,7 +245,6 @@ fn unimplemented_fields_pass_only_with_their_defaults() {
     for (field, default, other) in [
         ("best_of", "1", "3"),
         ("stream", "false", "true"),
-        ("logit_bias", "{}", r#"{"50256": -100}"#),
         ("functions", "[]", r#"[{"name": "f"}]"#),
         ("suffix", "\"\"", "\"end\""),
         ("modalities", "[\"text\"]", "[\"audio\"]"),
@@ -453,4 +452,31 @@ fn requests_in_another_wrapping_are_refused_as_a_whole() {
     // only.
     assert!(TestJob::named("in.txt", array).prepare().is_ok());
     assert!(TestJob::new(b"[5, 6]\n{\"prompt\": \"b\"}\n").prepare().is_ok());
+}
+
+#[test]
+fn rules_about_tokens_are_within_the_vocabulary_and_bounds() {
+    let line = |fields: &str| format!(r#"{{"prompt": "a", {fields}}}"#);
+    let given = request(&line(r#""logit_bias": {"7": -100, "5": 1.5}, "stop_token_ids": [9, 3]"#));
+    let rules = given.token_rules.expect("they are given");
+    assert_eq!(rules.logit_bias, [(7, -100.0), (5, 1.5)]);
+    assert_eq!(rules.stop_token_ids, [9, 3]);
+    let none = line(r#""logit_bias": {}, "stop_token_ids": []"#);
+    assert_eq!(request(&none).token_rules, None);
+    for wrong in [r#"{"a": 1}"#, r#"{"7": 101}"#, r#"{"7": "1"}"#, r#"{"-7": 1}"#, "[]"] {
+        let fields = format!(r#""logit_bias": {wrong}"#);
+        refused(&line(&fields), ErrorCode::InvalidValue, "'logit_bias'");
+    }
+    for wrong in ["7", "[-1]", "[4294967296]", "[\"7\"]"] {
+        let fields = format!(r#""stop_token_ids": {wrong}"#);
+        refused(&line(&fields), ErrorCode::InvalidValue, "'stop_token_ids'");
+    }
+    let many: Vec<String> = (0..1025).map(|token| format!(r#""{token}": 1"#)).collect();
+    let fields = format!(r#""logit_bias": {{{}}}"#, many.join(","));
+    refused(&line(&fields), ErrorCode::InvalidValue, "at most 1024");
+    let fields = format!(r#""stop_token_ids": {:?}"#, [0; 129]);
+    refused(&line(&fields), ErrorCode::InvalidValue, "at most 128");
+    for outside in [r#""logit_bias": {"100000": 1}"#, r#""stop_token_ids": [100000]"#] {
+        refused(&line(outside), ErrorCode::TokenOutOfVocabulary, "100000");
+    }
 }

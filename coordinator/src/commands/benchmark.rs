@@ -49,6 +49,7 @@ impl Benchmark {
             prompt,
             max_new: self.gen_len,
             sampling: Sampling::GREEDY,
+            token_rules: None,
             seed: self.seed,
             id_hash,
             ignore_eos: true,

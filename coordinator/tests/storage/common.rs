@@ -235,6 +235,7 @@ pub fn sequences(prompts: &[Vec<u32>]) -> Vec<BatchSequence<'_>> {
             prompt,
             max_new: 3 + 3 * index as u32,
             sampling: Sampling::GREEDY,
+            token_rules: None,
             seed: 0,
             id_hash: index,
             ignore_eos: true,

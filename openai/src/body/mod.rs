@@ -18,7 +18,10 @@ use serde_json::Value;
 
 use super::input_line::{Endpoint, ErrorCode, Rejection};
 use super::stop_strings::{MAX_STOP_BYTES, MAX_STOP_STRINGS};
+use std::sync::Arc;
+
 use engine_api::batch::Sampling;
+use engine_api::token_rules::TokenRules;
 pub use origin::BodyOrigin;
 pub use prompts::{RawPrompt, template_variables};
 pub use rules::BodyRules;
@@ -40,6 +43,8 @@ pub struct Body {
     /// `prompt_logprobs` is requested.
     pub max_tokens: Option<u32>,
     pub sampling: Sampling,
+    /// Rules about single tokens; `None` if there are none.
+    pub token_rules: Option<Arc<TokenRules>>,
     /// Number of answers per prompt, at least 1.
     pub n: usize,
     pub seed: Option<u64>,
@@ -93,6 +98,7 @@ pub fn read_body(
         prompts,
         max_tokens,
         sampling,
+        token_rules: sampling::read_token_rules(fields)?,
         n: read_count(fields, "n", 1..=MAX_ANSWERS)?.unwrap_or(1),
         seed: read_seed(fields)?,
         stop: read_stop(fields)?,

@@ -1,8 +1,10 @@
 //! Sampling parameters, and the log-probabilities to be reported.
 
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 
 use engine_api::batch::{Penalties, Sampling};
+use engine_api::token_rules::TokenRules;
 use serde_json::Value;
 
 use super::values::{
@@ -55,6 +57,34 @@ pub(super) fn read_sampling(
         top_k,
         min_p: min_p.unwrap_or(defaults.min_p),
     })
+}
+
+/// Reads OpenAI's `logit_bias` and vLLM's `stop_token_ids`; returns `None` if both are empty.
+pub(super) fn read_token_rules(fields: &JsonFields) -> Result<Option<Arc<TokenRules>>, Rejection> {
+    let max = TokenRules::LOGIT_BIASES_MAX;
+    let wanted = format!("an object of at most {max} token ids and numbers from -100 to 100");
+    let wrong = || invalid_value("logit_bias", &wanted);
+    let mut logit_bias = Vec::new();
+    if let Some(value) = get_non_null(fields, "logit_bias") {
+        let biases = value.as_object().filter(|biases| biases.len() <= max).ok_or_else(wrong)?;
+        for (token, bias) in biases {
+            let bias = bias.as_f64().filter(|bias| bias.abs() <= 100.0).ok_or_else(wrong)?;
+            logit_bias.push((token.parse().map_err(|_| wrong())?, bias as f32));
+        }
+    }
+    let max = TokenRules::STOP_TOKENS_MAX;
+    let wanted = format!("an array of at most {max} token ids");
+    let wrong = || invalid_value("stop_token_ids", &wanted);
+    let mut stop_token_ids = Vec::new();
+    if let Some(value) = get_non_null(fields, "stop_token_ids") {
+        let tokens = value.as_array().filter(|tokens| tokens.len() <= max).ok_or_else(wrong)?;
+        for token in tokens {
+            let token = token.as_u64().and_then(|token| u32::try_from(token).ok());
+            stop_token_ids.push(token.ok_or_else(wrong)?);
+        }
+    }
+    let is_empty = logit_bias.is_empty() && stop_token_ids.is_empty();
+    Ok((!is_empty).then(|| Arc::new(TokenRules { logit_bias, stop_token_ids })))
 }
 
 /// Reads the number of most likely tokens whose log-probabilities are reported in addition to each

@@ -32,7 +32,7 @@ pub fn is_without_effect(name: &str) -> bool {
 }
 
 /// Fields that are implemented for all requests.
-pub const IMPLEMENTED_FIELDS: [&str; 30] = [
+pub const IMPLEMENTED_FIELDS: [&str; 32] = [
     "prompt",
     "messages",
     "max_tokens",
@@ -45,6 +45,8 @@ pub const IMPLEMENTED_FIELDS: [&str; 30] = [
     "frequency_penalty",
     "repetition_penalty",
     "min_tokens",
+    "logit_bias",
+    "stop_token_ids",
     "n",
     "logprobs",
     "top_logprobs",
@@ -81,7 +83,6 @@ fn is_default(fields: &JsonFields, field: &str, value: &Value) -> Option<bool> {
         // If the number equals that of the answers, there is nothing to choose.
         "best_of" => is(get_non_null(fields, "n").and_then(Value::as_f64).unwrap_or(1.0)),
         "stream" => value == &Value::Bool(false),
-        "logit_bias" => empty_object(),
         "functions" => empty_list(),
         // Without functions, both values mean that no function is called.
         "function_call" => value == "none" || value == "auto",
@@ -98,7 +99,7 @@ fn is_default(fields: &JsonFields, field: &str, value: &Value) -> Option<bool> {
         "include_stop_str_in_output" | "use_beam_search" | "early_stopping" => {
             value == &Value::Bool(false)
         }
-        "stop_token_ids" | "bad_words" | "documents" => empty_list(),
+        "bad_words" | "documents" => empty_list(),
         "mm_processor_kwargs" => empty_object(),
         "guided_json"
         | "guided_regex"

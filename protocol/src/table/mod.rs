@@ -8,6 +8,7 @@
 mod cache_layout;
 mod kv_owner;
 mod logprobs;
+mod token_rules;
 
 use std::ops::Range;
 

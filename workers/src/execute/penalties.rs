@@ -1,4 +1,5 @@
-//! Changes to the logits of a sequence's next token that depend on its earlier tokens.
+//! Changes to the logits of a sequence's next token: the biases of its request, and what depends on
+//! its earlier tokens.
 
 use kernels::{LogitChange, Penalties};
 use program::step_table::Field;
@@ -39,17 +40,18 @@ impl Changes {
         let penalties = penalties_of(field);
         let generated = field(Field::Generated);
         let is_too_short = generated < field(Field::MinTokens);
+        let biases = table.logit_biases(batch, slot);
+        self.all.extend(biases.map(|(token, bias)| LogitChange::bias(token, bias)));
         if penalties != Penalties::NONE {
             self.count(table, batch, slot, vocab, penalties.repetition != 1.0);
             for token in self.tokens.drain(..) {
                 let times = std::mem::take(&mut self.occurrences[token as usize]) & !IN_PROMPT;
-                if !(is_too_short && eos.contains(&token)) {
-                    self.all.push(penalties.change(token, times));
-                }
+                self.all.push(penalties.change(token, times));
             }
         }
         if is_too_short {
-            self.all.extend(eos.iter().map(|end| LogitChange::exclude(*end)));
+            let ends = eos.iter().copied().chain(table.stop_tokens(batch, slot));
+            self.all.extend(ends.map(LogitChange::exclude));
         }
         (from, self.all.len() as u32)
     }

@@ -220,7 +220,7 @@ fn draw_parameters(table: &StepTable, batch: usize, sequence: usize) -> SampleDr
         top_p: float(Field::TopP),
         top_k: table.field(batch, sequence, Field::TopK),
         min_p: float(Field::MinP),
-        // Penalties are passed as changes of individual tokens.
+        // Penalties and rules are passed as changes of individual tokens.
         penalties: Penalties::NONE,
         min_tokens: 0,
     };
@@ -316,7 +316,8 @@ fn advance(table: &StepTable, batch: usize, sequence: usize, token: u32, eos: &[
     store(Field::Generated, generated + 1);
     let remaining = load(Field::Remaining).saturating_sub(1);
     store(Field::Remaining, remaining);
-    let finish = if eos.contains(&token) && load(Field::IgnoreEos) == 0 {
+    let is_end = eos.contains(&token) && load(Field::IgnoreEos) == 0;
+    let finish = if is_end || table.stop_tokens(batch, sequence).any(|stop| stop == token) {
         EndReason::Stop
     } else if remaining == 0 {
         EndReason::Length

@@ -158,6 +158,7 @@ fn submission(script: &Script) -> GenerationRequest {
         prompt: (0..20).collect(),
         max_new: script.max_new,
         sampling: Sampling::GREEDY,
+        token_rules: None,
         seed: 1,
         id_hash: 1,
         ignore_eos: script.ignore_eos,
