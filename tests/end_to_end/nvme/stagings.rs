@@ -28,7 +28,7 @@ fn the_status_tells_whole_unfinished_and_damaged_ones() {
     drives.staged(1, SMALL);
     let whole = drives.staging(0);
     let lines = status(&drives);
-    assert!(lines[0].ends_with("opt-125m bf16 0.03 whole"), "{lines:?}");
+    assert!(lines[0].ends_with("opt-125m bf16 0.03 complete"), "{lines:?}");
 
     // The state that a writer leaves if it ends before anything is durable.
     let name = whole.file_name().expect("a name").to_string_lossy().into_owned();

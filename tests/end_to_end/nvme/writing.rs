@@ -60,7 +60,7 @@ fn a_killed_stager_loses_nothing_that_was_on_the_drive() {
     let verify = [WHOLE, &["--verify"]].concat();
     let unfinished = drives.stage(1, &verify);
     assert_eq!(unfinished.status.code(), Some(2));
-    assert!(text(&unfinished.stderr).contains("is not finished"), "{}", text(&unfinished.stderr));
+    assert!(text(&unfinished.stderr).contains("is incomplete"), "{}", text(&unfinished.stderr));
 
     let said = drives.staged(1, WHOLE);
     assert!(said.contains("resuming after 0."), "{said}");
