@@ -19,8 +19,9 @@ const WRITING_THREADS: usize = 2;
 
 /// Number of threads of the runtime for blocking work; grammars have threads of their own.
 pub const THREADS: usize = READING_THREADS + WRITING_THREADS;
-/// Nice value of the threads for grammars, from 0, as for all other threads, to 19.
-const GRAMMAR_NICE: i32 = 10;
+/// Nice value of the threads for grammars, from 0, as for all other threads, to 19: each gets a
+/// third of the processor time of a thread of steps if there are too few cores.
+const GRAMMAR_NICE: i32 = 5;
 
 /// Pools of threads, one for each kind of work.
 #[derive(Debug)]

@@ -25,8 +25,11 @@ use crate::prefix_transfers::PrefixTransfers;
 
 /// Interval between checks whether the lanes have ended.
 const CHECK_INTERVAL: Duration = Duration::from_millis(200);
-/// Nice value of threads that steps do not wait for, from 0, as for all other threads, to 19.
-const BACKGROUND_NICE: i32 = 10;
+/// Nice value of the thread that stores and fetches, from 0, as for all other threads, to 19.
+const STORE_NICE: i32 = 10;
+/// Nice value of the thread that compiles grammars: a third of the processor time of a thread of
+/// steps if there are too few cores.
+const GRAMMAR_NICE: i32 = 5;
 
 /// Background tasks of a worker.
 #[derive(Debug, Default)]
@@ -74,7 +77,7 @@ impl BackgroundTasks {
                 let transfers =
                     (Arc::clone(prefixes.transfers()), prefixes.directory().to_path_buf());
                 let store = move || {
-                    yield_to_steps();
+                    yield_to_steps(STORE_NICE);
                     prefixes.run()
                 };
                 std::thread::Builder::new().name("prompts".to_owned()).spawn(store)?;
@@ -86,7 +89,7 @@ impl BackgroundTasks {
         let grammars = grammars.map(|compiler| {
             let (orders, received) = mpsc::channel();
             let compile = move |channel: &Channel, _: &Timeline, _| {
-                yield_to_steps();
+                yield_to_steps(GRAMMAR_NICE);
                 compile_grammars(compiler, &received, channel);
             };
             threads.push(("grammars", Box::new(compile)));
@@ -104,8 +107,8 @@ impl BackgroundTasks {
 
 /// Gives the calling thread a lower priority than the threads of steps. A system that refuses this
 /// schedules all threads equally.
-fn yield_to_steps() {
-    let _ = rustix::process::setpriority_process(None, BACKGROUND_NICE);
+fn yield_to_steps(nice: i32) {
+    let _ = rustix::process::setpriority_process(None, nice);
 }
 
 /// Executes orders until the thread that sends them has ended.
