@@ -43,9 +43,10 @@ fn cells() -> Vec<PlacementCase> {
 
 #[test]
 fn a_steady_step_is_that_of_the_compiled_program() {
-    for case in cells() {
+    for (number, case) in cells().into_iter().enumerate() {
         let (model, batches) = (case.config.name.clone(), case.batches);
-        for policy in PolicyName::ALL {
+        // Every other policy, so that neighbouring cells have all of them.
+        for policy in PolicyName::ALL.into_iter().skip(number % 2).step_by(2) {
             let chosen = match case.choose_with(policy, SearchEffort::Quick) {
                 Ok(chosen) => chosen,
                 // Some models do not fit completely on some devices.
