@@ -1,6 +1,7 @@
 //! Thread pools for long-running work: parsing JSON, calls to a tokenizer, checking grammars, and
 //! writing long answers. Each kind of work has its own number of threads, so that no kind can
-//! starve another. Grammars, which can take seconds, yield the processor to everything else.
+//! starve another. Grammars and long answers, which can take seconds, yield the processor to all
+//! else.
 
 use std::sync::Arc;
 
@@ -10,33 +11,36 @@ use tokio::task::JoinHandle;
 use super::error::ApiError;
 
 /// Maximum number of requests that are parsed at a time, and thus of concurrent calls to
-/// tokenizers.
-const READING_THREADS: usize = 4;
+/// tokenizers, on a machine with as many cores. Fewer cores parse fewer, so that threads of steps
+/// and sockets get their turn soon.
+const READING_THREADS_MAX: usize = 4;
 /// Maximum number of requests whose grammars are checked and prepared at a time.
 const GRAMMAR_THREADS: usize = 2;
 /// Maximum number of long answers that are written at a time.
 const WRITING_THREADS: usize = 2;
 
-/// Number of threads of the runtime for blocking work; grammars have threads of their own.
-pub const THREADS: usize = READING_THREADS + WRITING_THREADS;
-/// Nice value of the threads for grammars, from 0, as for all other threads, to 19: each gets a
-/// third of the processor time of a thread of steps if there are too few cores.
-const GRAMMAR_NICE: i32 = 5;
+/// Maximum number of threads of the runtime for blocking work; grammars and long answers have
+/// threads of their own.
+pub const THREADS: usize = READING_THREADS_MAX;
+/// Nice value of the threads for grammars and long answers, from 0, as for all other threads, to
+/// 19: each gets a third of the processor time of a thread of steps if there are too few cores.
+const LOW_PRIORITY_NICE: i32 = 5;
 
 /// Pools of threads, one for each kind of work.
 #[derive(Debug)]
 pub struct BlockingPools {
     pub reading: BlockingPool,
     pub grammars: LowPriorityPool,
-    pub writing: BlockingPool,
+    pub writing: LowPriorityPool,
 }
 
 impl Default for BlockingPools {
     fn default() -> BlockingPools {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
         BlockingPools {
-            reading: BlockingPool::new(READING_THREADS),
+            reading: BlockingPool::new(cores.clamp(2, READING_THREADS_MAX)),
             grammars: LowPriorityPool(BlockingPool::new(GRAMMAR_THREADS)),
-            writing: BlockingPool::new(WRITING_THREADS),
+            writing: LowPriorityPool(BlockingPool::new(WRITING_THREADS)),
         }
     }
 }
@@ -103,11 +107,11 @@ impl LowPriorityPool {
         let run = move || {
             let _permit = permit;
             // A system that refuses this schedules all threads equally.
-            let _ = rustix::process::setpriority_process(None, GRAMMAR_NICE);
+            let _ = rustix::process::setpriority_process(None, LOW_PRIORITY_NICE);
             // Nobody receives the result if the request has ended.
             let _ = sender.send(work());
         };
-        let builder = std::thread::Builder::new().name("grammar".to_owned());
+        let builder = std::thread::Builder::new().name("blocking".to_owned());
         builder.spawn(run).map_err(|_| failed())?;
         receiver.await.map_err(|_| failed())?
     }
