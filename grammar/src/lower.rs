@@ -212,8 +212,8 @@ impl Lowering<'_> {
                     }
                     None => {
                         return Err(GrammarError(format!(
-                            "the number {value} of `{keyword}` is too large to be told from those \
-                             next to it; give it as a text, or as bounds"
+                            "the number {value} of `{keyword}` is too large to be distinguished \
+                             from those next to it; give it as a text, or as bounds"
                         )));
                     }
                 }

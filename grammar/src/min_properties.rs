@@ -42,7 +42,7 @@ fn check_object(
     if min_properties == 0 || !parts.iter().any(|part| part.contains_key("patternProperties")) {
         return Ok(());
     }
-    check_limit("`minProperties` beside `patternProperties`", min_properties, MAX_MIN_PROPERTIES)?;
+    check_limit("`minProperties` with `patternProperties`", min_properties, MAX_MIN_PROPERTIES)?;
     let parts: Vec<Value> = parts.into_iter().map(keys_only_schema).collect();
     let written = json!({"whitespace_flexible": false, "json_allowed_escapes": ESCAPES});
     let probe = json!({"allOf": parts, "x-guidance": written});
@@ -56,7 +56,7 @@ fn check_object(
     }
     let keys = if count == 1 { "1 key" } else { &format!("{count} keys") };
     Err(GrammarError(format!(
-        "an object must have {min_properties} keys (`minProperties`), but only {keys} can be said; \
+        "an object must have {min_properties} keys (`minProperties`), but only {keys} are possible; \
          lower `minProperties`, or let `patternProperties` or `additionalProperties` have more"
     )))
 }

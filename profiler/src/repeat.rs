@@ -227,7 +227,7 @@ impl ExtentRunner<'_> {
             set.iter().map(|lane| plan.lane_name(lane).to_owned()).collect::<Vec<_>>().join(" and ")
         };
         let skipped = unmet.map(|(lane, others)| SkippedPoint {
-            what: format!("{} beside {}", plan.lane_name(lane), names(others)),
+            what: format!("{} concurrently with {}", plan.lane_name(lane), names(others)),
             extent: *extent,
         });
         skipped.collect()

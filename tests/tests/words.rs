@@ -57,6 +57,25 @@ const BANNED_WORDS: &[(&str, &str)] = &[
 /// Maximum number of public names with such a word. Only shrinks.
 const BANNED_NAMES_MAX: usize = 0;
 
+/// Words that messages do not use, with what they say instead.
+const BANNED_IN_MESSAGES: &[(&str, &str)] = &[
+    ("alike", "identical, equal, or the same"),
+    ("beside", "in addition to, or next to"),
+    ("crew", "workers"),
+    ("desk", "scheduler"),
+    ("errand", "background task"),
+    ("errands", "background tasks"),
+    ("nobody", "no process, or no user"),
+    ("said", "specified, or reported"),
+    ("shelf", "index"),
+    ("teller", "detokenizer"),
+    ("told", "reported, or specified"),
+    ("whoever", "the process that, or the user who"),
+];
+
+/// Maximum number of messages with such a word. Only shrinks.
+const BANNED_MESSAGES_MAX: usize = 0;
+
 /// Maximum number of public type names that two crates define. Only shrinks.
 const SHARED_TYPE_NAMES_MAX: usize = 0;
 
@@ -233,6 +252,63 @@ fn public_names_use_the_words_of_the_field() {
         }
     }
     ratchet(&found, BANNED_NAMES_MAX, "BANNED_NAMES_MAX", "public names use the field's words");
+}
+
+/// The string literals of a source outside of comments, up to its tests.
+fn string_literals(source: &str) -> Vec<String> {
+    let source = source.split("#[cfg(test)]").next().unwrap_or_default();
+    let mut found = Vec::new();
+    let mut rest = source;
+    while let Some(at) = rest.find(['"', '/', '\'']) {
+        let (start, tail) = rest.split_at(at);
+        let inner = &tail[1..];
+        if tail.starts_with("//") {
+            rest = inner.split_once('\n').map_or("", |(_, next)| next);
+        } else if tail.starts_with("'\"'") || tail.starts_with("'/'") {
+            rest = &tail[3..];
+        } else if !tail.starts_with('"') {
+            rest = inner;
+        } else if start.ends_with("r#") {
+            let (literal, next) = inner.split_once("\"#").unwrap_or((inner, ""));
+            found.push(literal.to_owned());
+            rest = next;
+        } else {
+            let mut is_escaped = false;
+            let end = inner.find(|next: char| {
+                let is_end = next == '"' && !is_escaped;
+                is_escaped = next == '\\' && !is_escaped;
+                is_end
+            });
+            let end = end.unwrap_or(inner.len());
+            found.push(inner[..end].to_owned());
+            rest = inner.get(end + 1..).unwrap_or_default();
+        }
+    }
+    found
+}
+
+#[test]
+fn messages_use_the_words_of_the_field() {
+    let mut found = Vec::new();
+    for path in crates().iter().flat_map(|krate| &krate.files) {
+        let name = relative(path);
+        if !name.contains("/src/") {
+            continue;
+        }
+        let text = std::fs::read_to_string(path).expect("Rust is UTF-8");
+        // A message has a space; anything else is a name or a key.
+        for literal in string_literals(&text).iter().filter(|literal| literal.contains(' ')) {
+            let words = literal.split(|next: char| !next.is_alphabetic()).map(str::to_lowercase);
+            for word in words {
+                if let Some((_, instead)) = BANNED_IN_MESSAGES.iter().find(|one| one.0 == word) {
+                    let shown: String = literal.chars().take(60).collect();
+                    found.push(format!("{name}: \"{shown}\": not `{word}` but {instead}"));
+                }
+            }
+        }
+    }
+    let remedy = "messages use the field's words";
+    ratchet(&found, BANNED_MESSAGES_MAX, "BANNED_MESSAGES_MAX", remedy);
 }
 
 #[test]

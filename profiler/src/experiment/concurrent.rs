@@ -133,7 +133,7 @@ pub(crate) fn concurrent_experiment(
     stages.push(compute_lane(ComputeDevice::Cpu), vec![sample]);
     let prefill = bench.skip_prompts(ComputeDevice::Cpu);
     Experiment {
-        name: "lanes beside each other".to_owned(),
+        name: "concurrent lanes".to_owned(),
         plan: bench.plan(prefill, stages),
         phase: Phase::Decode,
         extents: Extents::single(main),

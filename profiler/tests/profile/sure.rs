@@ -72,7 +72,7 @@ fn what_no_time_was_left_for_is_named_and_the_rest_is_enough() {
         assert_eq!(skipped("attention over prompts"), [], "both lengths are measured");
     }
     let skipped = profile(&unhurried(&config), steady).measurements.skipped;
-    assert!(skipped.iter().all(|point| point.what.contains(" beside ")), "{skipped:?}");
+    assert!(skipped.iter().all(|point| point.what.contains(" concurrently with ")), "{skipped:?}");
 }
 
 #[test]
@@ -107,7 +107,7 @@ fn contention_that_never_showed_is_named() {
         _ => steady(call),
     });
     let skipped = &profile.measurements.skipped;
-    let what = "cpu.compute beside h2d.weights";
+    let what = "cpu.compute concurrently with h2d.weights";
     assert!(skipped.iter().any(|point| point.what == what), "{skipped:?}");
 }
 
