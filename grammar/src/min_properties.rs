@@ -56,7 +56,7 @@ fn check_object(
     }
     let keys = if count == 1 { "1 key" } else { &format!("{count} keys") };
     Err(GrammarError(format!(
-        "an object must have {min_properties} keys (`minProperties`), but only {keys} are possible; \
+        "an object must have {min_properties} keys (`minProperties`), but it can have only {keys}; \
          lower `minProperties`, or let `patternProperties` or `additionalProperties` have more"
     )))
 }
