@@ -1,9 +1,10 @@
-//! The batch job: requests in, answers out, restartable.
+//! The batch job: requests in, answers out, restartable. [`score`] computes log-probabilities of
+//! texts in the same way.
 //!
 //! [`prepare`] reads and checks everything before an engine exists, so that invalid input costs no
-//! model load; [`run`](run::BatchJob::run) passes all sequences to an
-//! [`BatchEngine`](engine_api::batch::BatchEngine), those with the longest answers first,
-//! and writes answers as they are finished.
+//! model load; [`run`](run::BatchJob::run) passes all sequences to a
+//! [`BatchEngine`](engine_api::batch::BatchEngine), those with the longest answers first, and
+//! writes answers as they are finished.
 //!
 //! Invariants: a job that ends leaves the output in input order; an answer depends on its request
 //! alone, never on the group it ran in; lines that were written survive any later failure.

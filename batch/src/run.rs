@@ -259,7 +259,7 @@ fn build_sequence<'i>(
         prompt: &prompt.tokens,
         max_new: prompt.engine_max_new(),
         sampling: request.sampling,
-        token_rules: request.token_rules.as_deref(),
+        token_rules: request.token_rules.as_ref(),
         seed: request.seed,
         id_hash: sampling_id(request, id.choice),
         ignore_eos: request.ignore_eos,

@@ -72,7 +72,7 @@ impl<'e> ServingAdapter<'e> {
             prompt: sequence.prompt.to_vec(),
             max_new: sequence.max_new,
             sampling: sequence.sampling,
-            token_rules: sequence.token_rules.cloned().map(Arc::new),
+            token_rules: sequence.token_rules.cloned(),
             seed: sequence.seed,
             id_hash: sequence.id_hash,
             ignore_eos: sequence.ignore_eos,

@@ -5,7 +5,6 @@
 //! from the caches in the next group, together with new ones.
 
 use std::ops::{ControlFlow, Range};
-use std::sync::Arc;
 
 use engine_api::batch;
 use engine_api::batch::{BatchSequence, GenerationOutput};
@@ -280,7 +279,7 @@ fn to_placed_request(sequence: &BatchSequence<'_>, place: SlotAddress) -> Placed
         prompt: sequence.prompt.to_vec(),
         max_new: sequence.max_new,
         sampling: sequence.sampling,
-        token_rules: sequence.token_rules.cloned().map(Arc::new),
+        token_rules: sequence.token_rules.cloned(),
         seed: sequence.seed,
         id_hash: sequence.id_hash,
         ignore_eos: sequence.ignore_eos,

@@ -1,4 +1,5 @@
-//! The engine of the batch job: implements [`BatchEngine`] with worker processes.
+//! The engines, which run models in worker processes: [`RunEngine`] implements [`BatchEngine`] for
+//! groups of sequences, and [`serving`] the engine to which sequences arrive at any time.
 //!
 //! [`RunEngine::start`] launches the workers and loads the model. `run` writes one group of
 //! sequences after the other into the step table, releases it, follows the steps of the sampler and

@@ -4,6 +4,7 @@
 
 use std::fmt::Debug;
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use super::token_rules::TokenRules;
 
@@ -19,7 +20,7 @@ pub struct BatchSequence<'p> {
     pub max_new: u32,
     pub sampling: Sampling,
     /// Rules about single tokens; `None` if there are none.
-    pub token_rules: Option<&'p TokenRules>,
+    pub token_rules: Option<&'p Arc<TokenRules>>,
     pub seed: u64,
     /// Key of sampling, together with `seed` and the position, so that an answer does not depend on
     /// the group in which it is computed.

@@ -21,10 +21,9 @@ impl ModelLimits {
     ///
     /// # Errors
     /// Returns a rejection of the first token that is not.
-    pub fn check_tokens(&self, tokens: &[u32]) -> Result<(), Rejection> {
-        let Some(token) = tokens.iter().find(|token| **token as usize >= self.vocab_size) else {
-            return Ok(());
-        };
+    pub fn check_tokens(&self, tokens: impl IntoIterator<Item = u32>) -> Result<(), Rejection> {
+        let is_outside = |token: &u32| *token as usize >= self.vocab_size;
+        let Some(token) = tokens.into_iter().find(is_outside) else { return Ok(()) };
         let max = self.vocab_size - 1;
         let message = format!("Token id {token} is out of vocabulary: must be at most {max}.");
         Err(Rejection::new(ErrorCode::TokenOutOfVocabulary, message))
@@ -36,12 +35,10 @@ impl ModelLimits {
     /// Returns a rejection of the first token that is not.
     pub fn check_token_rules(&self, rules: Option<&TokenRules>) -> Result<(), Rejection> {
         let Some(TokenRules { logit_bias, stop_token_ids }) = rules else { return Ok(()) };
-        let biased: Vec<u32> = logit_bias.iter().map(|(token, _)| *token).collect();
-        let check = |tokens: &[u32], name: &str| {
-            self.check_tokens(tokens).map_err(|rejection| rejection.with_param(name))
-        };
-        check(&biased, "logit_bias")?;
-        check(stop_token_ids, "stop_token_ids")
+        self.check_tokens(logit_bias.iter().map(|(token, _)| *token))
+            .map_err(|rejection| rejection.with_param("logit_bias"))?;
+        self.check_tokens(stop_token_ids.iter().copied())
+            .map_err(|rejection| rejection.with_param("stop_token_ids"))
     }
 
     /// Returns the sentence that rejects a request that needs a tokenizer. It includes the
@@ -88,7 +85,7 @@ pub fn fit_prompt(
     if tokens.is_empty() {
         return Err(Rejection::new(ErrorCode::EmptyPrompt, "The prompt must not be empty."));
     }
-    limits.check_tokens(&tokens)?;
+    limits.check_tokens(tokens.iter().copied())?;
     let remaining = limits.context.saturating_sub(tokens.len());
     let AnswerLength { max_tokens, is_requested, must_fit } = length;
     let has_no_capacity = remaining == 0 && max_tokens > 0;

@@ -1,9 +1,9 @@
-//! What the coordinator and its child processes share: messages between the coordinator and the
-//! workers ([`messages`]), groups of sequences and their rows of a step in the control segment
-//! ([`group`], [`table`]), and the start of a child process ([`child_process`]).
+//! Protocol between the coordinator and its child processes: messages to and from the workers
+//! ([`messages`]), groups of sequences and their rows of a step in the control segment ([`group`],
+//! [`table`]), and the start of a child process ([`child_process`]).
 //!
-//! Invariants: a worker trusts no number that it reads from the control segment before it has
-//! checked it; a child process inherits no secret.
+//! Invariants: the places of caches and scores are computed only in [`table`], so that all
+//! processes agree on them; a child process inherits no secret.
 
 pub mod child_process;
 pub mod grammar_source;

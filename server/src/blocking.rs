@@ -13,15 +13,12 @@ use super::error::ApiError;
 /// Maximum number of requests that are parsed at a time, and thus of concurrent calls to
 /// tokenizers, on a machine with as many cores. Fewer cores parse fewer, so that threads of steps
 /// and sockets get their turn soon.
-const READING_THREADS_MAX: usize = 4;
+pub const READING_THREADS_MAX: usize = 4;
 /// Maximum number of requests whose grammars are checked and prepared at a time.
 const GRAMMAR_THREADS: usize = 2;
 /// Maximum number of long answers that are written at a time.
 const WRITING_THREADS: usize = 2;
 
-/// Maximum number of threads of the runtime for blocking work; grammars and long answers have
-/// threads of their own.
-pub const THREADS: usize = READING_THREADS_MAX;
 /// Nice value of the threads for grammars and long answers, from 0, as for all other threads, to
 /// 19: each gets a third of the processor time of a thread of steps if there are too few cores.
 const LOW_PRIORITY_NICE: i32 = 5;
@@ -39,8 +36,8 @@ impl Default for BlockingPools {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         BlockingPools {
             reading: BlockingPool::new(cores.clamp(2, READING_THREADS_MAX)),
-            grammars: LowPriorityPool(BlockingPool::new(GRAMMAR_THREADS)),
-            writing: LowPriorityPool(BlockingPool::new(WRITING_THREADS)),
+            grammars: LowPriorityPool::new(GRAMMAR_THREADS),
+            writing: LowPriorityPool::new(WRITING_THREADS),
         }
     }
 }
@@ -71,7 +68,7 @@ impl BlockingPool {
         &self,
         work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
     ) -> Result<T, ApiError> {
-        let permit = self.permit().await?;
+        let permit = acquire(&self.0).await?;
         let mut handle = AbortOnDrop(tokio::task::spawn_blocking(move || {
             // Held until the work has ended, even if its caller stops waiting.
             let _permit = permit;
@@ -82,18 +79,18 @@ impl BlockingPool {
             Err(_) => Err(failed()),
         }
     }
-
-    async fn permit(&self) -> Result<OwnedSemaphorePermit, ApiError> {
-        Arc::clone(&self.0).acquire_owned().await.map_err(|_| failed())
-    }
 }
 
-/// Threads that the system schedules after all others. The priority of a thread cannot be raised
-/// again without privileges, so each piece of work has a new thread.
+/// Threads of low priority. It cannot be raised again without privileges, so each piece of work has
+/// a new thread.
 #[derive(Debug)]
-pub struct LowPriorityPool(BlockingPool);
+pub struct LowPriorityPool(Arc<Semaphore>);
 
 impl LowPriorityPool {
+    fn new(threads: usize) -> LowPriorityPool {
+        LowPriorityPool(Arc::new(Semaphore::new(threads)))
+    }
+
     /// Runs `work` on a thread of low priority.
     ///
     /// # Errors
@@ -102,7 +99,7 @@ impl LowPriorityPool {
         &self,
         work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
     ) -> Result<T, ApiError> {
-        let permit = self.0.permit().await?;
+        let permit = acquire(&self.0).await?;
         let (sender, receiver) = oneshot::channel();
         let run = move || {
             let _permit = permit;
@@ -115,6 +112,11 @@ impl LowPriorityPool {
         builder.spawn(run).map_err(|_| failed())?;
         receiver.await.map_err(|_| failed())?
     }
+}
+
+/// Waits until one of a pool's threads is free.
+async fn acquire(threads: &Arc<Semaphore>) -> Result<OwnedSemaphorePermit, ApiError> {
+    Arc::clone(threads).acquire_owned().await.map_err(|_| failed())
 }
 
 /// Returns the error of work that did not finish.

@@ -19,7 +19,7 @@ use tokio::time::sleep;
 
 use super::admission::{Admission, AdmissionLimits};
 use super::answer_memory::AnswerMemory;
-use super::blocking::{self, BlockingPools};
+use super::blocking::{BlockingPools, READING_THREADS_MAX};
 use super::body_reader::BodyReader;
 use super::config::{ModelCard, ServerOptions};
 use super::connections::{CLOSE_TIMEOUT, Connections};
@@ -80,7 +80,7 @@ impl Server {
         listener.set_nonblocking(true).map_err(ServerError::System)?;
         let runtime = Builder::new_multi_thread()
             .worker_threads(SOCKET_THREADS)
-            .max_blocking_threads(blocking::THREADS)
+            .max_blocking_threads(READING_THREADS_MAX)
             .thread_name("http")
             .enable_all()
             .build()

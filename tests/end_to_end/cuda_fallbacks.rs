@@ -88,9 +88,15 @@ fn lanes_that_stand_still_at_the_start_start_once_more_with_waits_on_the_host() 
             assert!(report.contains(how), "{how}: {report}");
         }
     }
+    let said_by = |set: &[(&str, &str)]| {
+        finish(loud(&place, "llama", &input, &ON_DEVICE, set).spawn().expect("starts"))
+    };
+    let done = said_by(&[("STANDIN_CUDA_DEAF", "1"), ("TANDEM_WAIT_S", "8")]);
+    let said = text(&done.stderr);
+    assert!(done.status.success() && said.contains("in safe mode"), "{said}");
     // If waits were already on the host, they are not the cause.
     let set = [("STANDIN_CUDA_HANG", "60"), ("TANDEM_WAIT_S", "8"), ("TANDEM_WAITS", "host")];
-    let done = run(&place, "llama", &input, &ON_DEVICE, &set);
+    let done = said_by(&set);
     let said = text(&done.stderr);
     assert_eq!(done.status.code(), Some(1), "{said}");
     assert!(!said.contains("in safe mode") && said.contains("kernel may hang"), "{said}");

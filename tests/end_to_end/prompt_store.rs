@@ -120,7 +120,7 @@ fn lists_and_removes(store: &str) {
     assert_eq!(cache(&["rm", store, "--unused-days", "1"]).0, Some(0));
     assert_eq!(pages(Path::new(store)).len(), DOCUMENT / PAGE, "all were used just now");
     let (code, said) = cache(&["rm", store, name]);
-    assert!(code == Some(0) && said.contains("removed "), "{said}");
+    assert!(code == Some(0) && said.contains("removed ") && said.contains(" MiB"), "{said}");
     assert_eq!(pages(Path::new(store)).len(), 0);
     assert!(cache(&["list", store]).1.contains("no prompt prefixes are stored"));
     assert_eq!(cache(&["list", "/nowhere/at/all"]).0, Some(1));

@@ -165,8 +165,8 @@ fn a_described_machines_step_stands_beside_its_simulation() {
     }
     let (code, stdout, said) = run(&[&DESCRIBED[..], &["--compress", "w4kv4"]].concat());
     assert_eq!(code, Some(0), "{said}");
-    for part in ["opt-1.3b · ryzen7950x-a4000 · 2x8", "w4kv4", "steady step", "in the description"]
-    {
+    let machine = "opt-1.3b · ryzen7950x-a4000 · 2x8";
+    for part in [machine, "w4kv4", "steady step", "in the description"] {
         assert!(stdout.contains(part), "{part}: {stdout}");
     }
 }

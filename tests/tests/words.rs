@@ -6,7 +6,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use syn::{FnArg, ImplItem, Item, Pat, Signature, TraitItem, Visibility};
+use proc_macro2::{TokenStream, TokenTree};
+use quote::ToTokens;
+use syn::{FnArg, ImplItem, Item, Lit, Pat, Signature, TraitItem, Visibility};
 
 /// Openings of doc comments that lean on the item above instead of saying what this one is.
 const FRAGMENT_OPENINGS: &[&str] = &["What ", "Whether ", "Of ", "The same", "As "];
@@ -254,37 +256,33 @@ fn public_names_use_the_words_of_the_field() {
     ratchet(&found, BANNED_NAMES_MAX, "BANNED_NAMES_MAX", "public names use the field's words");
 }
 
-/// The string literals of a source outside of comments, up to its tests.
-fn string_literals(source: &str) -> Vec<String> {
-    let source = source.split("#[cfg(test)]").next().unwrap_or_default();
-    let mut found = Vec::new();
-    let mut rest = source;
-    while let Some(at) = rest.find(['"', '/', '\'']) {
-        let (start, tail) = rest.split_at(at);
-        let inner = &tail[1..];
-        if tail.starts_with("//") {
-            rest = inner.split_once('\n').map_or("", |(_, next)| next);
-        } else if tail.starts_with("'\"'") || tail.starts_with("'/'") {
-            rest = &tail[3..];
-        } else if !tail.starts_with('"') {
-            rest = inner;
-        } else if start.ends_with("r#") {
-            let (literal, next) = inner.split_once("\"#").unwrap_or((inner, ""));
-            found.push(literal.to_owned());
-            rest = next;
-        } else {
-            let mut is_escaped = false;
-            let end = inner.find(|next: char| {
-                let is_end = next == '"' && !is_escaped;
-                is_escaped = next == '\\' && !is_escaped;
-                is_end
-            });
-            let end = end.unwrap_or(inner.len());
-            found.push(inner[..end].to_owned());
-            rest = inner.get(end + 1..).unwrap_or_default();
+/// Adds the string literals of tokens, except for those of attributes, which comments are too.
+fn string_literals(tokens: TokenStream, found: &mut Vec<String>) {
+    let mut is_attribute = false;
+    for token in tokens {
+        match token {
+            TokenTree::Group(group) if !is_attribute => string_literals(group.stream(), found),
+            TokenTree::Literal(literal) => {
+                if let Lit::Str(literal) = Lit::new(literal) {
+                    found.push(literal.value());
+                }
+            }
+            TokenTree::Punct(punct) if punct.as_char() == '#' => {
+                is_attribute = true;
+                continue;
+            }
+            _ => {}
         }
+        is_attribute = false;
     }
-    found
+}
+
+/// Returns true for items that are compiled only for tests.
+fn is_test(item: &Item) -> bool {
+    let Item::Mod(module) = item else { return false };
+    module.attrs.iter().any(|attribute| {
+        attribute.path().is_ident("cfg") && attribute.to_token_stream().to_string().contains("test")
+    })
 }
 
 #[test]
@@ -295,12 +293,17 @@ fn messages_use_the_words_of_the_field() {
         if !name.contains("/src/") {
             continue;
         }
-        let text = std::fs::read_to_string(path).expect("Rust is UTF-8");
+        let mut literals = Vec::new();
+        for item in parsed(path).items.iter().filter(|item| !is_test(item)) {
+            string_literals(item.to_token_stream(), &mut literals);
+        }
         // A message has a space; anything else is a name or a key.
-        for literal in string_literals(&text).iter().filter(|literal| literal.contains(' ')) {
+        for literal in literals.iter().filter(|literal| literal.contains(' ')) {
             let words = literal.split(|next: char| !next.is_alphabetic()).map(str::to_lowercase);
             for word in words {
-                if let Some((_, instead)) = BANNED_IN_MESSAGES.iter().find(|one| one.0 == word) {
+                if let Some((_, instead)) =
+                    BANNED_IN_MESSAGES.iter().find(|(banned, _)| *banned == word)
+                {
                     let shown: String = literal.chars().take(60).collect();
                     found.push(format!("{name}: \"{shown}\": not `{word}` but {instead}"));
                 }

@@ -5,27 +5,16 @@ use protocol::group::SequenceRequest;
 
 /// Returns a submission as a request without a grammar.
 pub(super) fn worker_request(submission: GenerationRequest) -> SequenceRequest {
-    let GenerationRequest {
-        prompt,
-        max_new,
-        sampling,
-        token_rules,
-        seed,
-        id_hash,
-        ignore_eos,
-        logprobs,
-        ..
-    } = submission;
     SequenceRequest {
-        prompt,
-        max_new,
-        sampling,
-        token_rules,
-        seed,
-        id_hash,
-        ignore_eos,
+        prompt: submission.prompt,
+        max_new: submission.max_new,
+        sampling: submission.sampling,
+        token_rules: submission.token_rules,
+        seed: submission.seed,
+        id_hash: submission.id_hash,
+        ignore_eos: submission.ignore_eos,
         any_logits: false,
-        logprobs,
+        logprobs: submission.logprobs,
         grammar: 0,
     }
 }

@@ -157,27 +157,27 @@ impl FakeEngine {
     fn advance(&self, sequence: &mut FakeSequence) -> bool {
         let submission = &sequence.submission;
         let token = token(submission, sequence.made);
-        let mut tell = |event| sequence.sink.on_event(event).is_continue();
+        let mut report = |event| sequence.sink.on_event(event).is_continue();
         if submission.max_new == 0 {
-            tell(EngineEvent::Finished(FinishCause::Length));
+            report(EngineEvent::Finished(FinishCause::Length));
             return false;
         }
         if self.options.fails_at == Some(token) {
-            tell(EngineEvent::Failed("The device is on fire.".to_owned()));
+            report(EngineEvent::Failed("The device is on fire.".to_owned()));
             return false;
         }
         if token == EOS && !submission.ignore_eos {
-            tell(EngineEvent::Finished(FinishCause::Stop));
+            report(EngineEvent::Finished(FinishCause::Stop));
             return false;
         }
         sequence.made += 1;
         let logprobs = logprobs(token, submission.logprobs);
-        let heard = tell(EngineEvent::Token { token, logprobs });
-        if heard && sequence.made == submission.max_new {
-            tell(EngineEvent::Finished(FinishCause::Length));
+        let is_wanted = report(EngineEvent::Token { token, logprobs });
+        if is_wanted && sequence.made == submission.max_new {
+            report(EngineEvent::Finished(FinishCause::Length));
             return false;
         }
-        heard
+        is_wanted
     }
 
     /// Suspends or resumes the steps.

@@ -43,12 +43,9 @@ impl LiveSequence {
     }
 
     pub(super) fn is_end(&self, token: u32, eos: &[u32]) -> bool {
+        let rules = self.request.token_rules.as_ref();
         eos.contains(&token) && !self.request.ignore_eos
-            || self
-                .request
-                .token_rules
-                .as_ref()
-                .is_some_and(|rules| rules.stop_token_ids.contains(&token))
+            || rules.is_some_and(|rules| rules.stop_token_ids.contains(&token))
     }
 
     /// Returns the reason why the sequence needs no more tokens, according to those that were
