@@ -7,10 +7,9 @@
 //! not answer; no other thread waits for it, not even at the end.
 
 use std::os::fd::AsFd;
-use std::sync::{Arc, mpsc};
+use std::sync::Arc;
 use std::time::Duration;
 
-use grammar::EncodedGrammar;
 use protocol::messages::{FromWorker, ToWorker};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
@@ -18,6 +17,9 @@ use shm::channel::MESSAGE_BYTES_MAX;
 use shm::{Channel, Timeline};
 
 use crate::grammar_compiler::WorkerGrammarCompiler;
+use crate::grammar_orders::{
+    GrammarOrder, GrammarOrderReceiver, GrammarOrderSender, grammar_orders,
+};
 use crate::messages::{receive_into, send, send_short};
 use crate::page_copies::PageCopies;
 use crate::page_transfers::PageTransferQueue;
@@ -46,15 +48,9 @@ pub(crate) struct BackgroundTasks {
 /// counted by a timeline.
 pub(crate) type BackgroundThread = (&'static str, Box<dyn FnOnce(&Channel, &Timeline, u32) + Send>);
 
-/// Order for the thread that compiles grammars.
-enum GrammarOrder {
-    Compile { number: u32, grammar: EncodedGrammar },
-    Forget { number: u32 },
-}
-
 /// State of the thread that receives the coordinator's messages.
 struct MessageLoop {
-    grammars: Option<mpsc::Sender<GrammarOrder>>,
+    grammars: Option<GrammarOrderSender>,
     copies: Option<PageCopies>,
     /// Orders for the thread that stores and fetches, and the directory of the store.
     transfers: Option<(Arc<PageTransferQueue>, std::path::PathBuf)>,
@@ -87,7 +83,7 @@ impl BackgroundTasks {
         };
         let mut threads: Vec<BackgroundThread> = Vec::new();
         let grammars = grammars.map(|compiler| {
-            let (orders, received) = mpsc::channel();
+            let (orders, received) = grammar_orders();
             let compile = move |channel: &Channel, _: &Timeline, _| {
                 yield_to_steps(GRAMMAR_NICE);
                 compile_grammars(compiler, &received, channel);
@@ -114,10 +110,10 @@ fn yield_to_steps(nice: i32) {
 /// Executes orders until the thread that sends them has ended.
 fn compile_grammars(
     mut compiler: WorkerGrammarCompiler,
-    orders: &mpsc::Receiver<GrammarOrder>,
+    orders: &GrammarOrderReceiver,
     channel: &Channel,
 ) {
-    while let Ok(order) = orders.recv() {
+    while let Some(order) = orders.receive() {
         match order {
             GrammarOrder::Compile { number, grammar } => {
                 let _ = send(channel, &compiler.compile(number, grammar), &[]);
@@ -169,8 +165,7 @@ impl MessageLoop {
     /// Passes an order on to the thread that compiles grammars, if this worker has one.
     fn order(&self, order: GrammarOrder) {
         if let Some(orders) = &self.grammars {
-            // It fails only if that thread panicked, which ends the worker.
-            let _ = orders.send(order);
+            orders.send(order);
         }
     }
 

@@ -22,6 +22,7 @@ pub mod device;
 pub mod error;
 pub mod execute;
 mod grammar_compiler;
+mod grammar_orders;
 mod heartbeat;
 pub mod lane;
 pub mod lane_executor;
