@@ -1,4 +1,4 @@
-//! User-facing part of Tandem: command line, set-up and reports. `main.rs` contains only the entry
+//! User-facing part of Tandem: command line and set-up. `main.rs` contains only the entry
 //! point.
 //!
 //! `cli` parses arguments and `commands` executes them. `setup` makes all decisions that precede a
@@ -14,5 +14,4 @@ pub mod commands;
 pub mod exit;
 pub mod interrupt;
 pub mod load;
-pub mod report;
 pub mod setup;

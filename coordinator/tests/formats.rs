@@ -8,7 +8,6 @@ use batch::score::line::{LineOptions, parse_line};
 use batch::score::output::ScoreLine;
 use batch::score::summary::ScoreSummary;
 use batch::score::tokens::PrefixToken;
-use coordinator::report::file::Report;
 use engine_api::codec::{CodecError, Conversation, TextCodec, TextContext, TextStream};
 use openai::body::defaults::Defaults;
 use openai::body::unknown_fields::UnknownFieldPolicy;
@@ -16,6 +15,7 @@ use openai::chats::ChatRules;
 use openai::input_line::InputLine;
 use openai::output::OutputLine;
 use openai::prompt::ModelLimits;
+use report::file::Report;
 
 const FORMATS: &str = include_str!("../../docs/formats.md");
 

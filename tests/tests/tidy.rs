@@ -33,7 +33,7 @@ const LONGER_FUNCTIONS: &[(&str, &str, usize)] = &[
     ("kernels/src/attention/values.rs", "run", 74),
     ("program/src/compile/sync.rs", "needs", 75),
     ("kernels/src/linear/direct.rs", "run", 79),
-    ("coordinator/src/report/table.rs", "render", 80),
+    ("report/src/table.rs", "render", 80),
     ("batch/src/resume.rs", "from_output", 95),
 ];
 
@@ -106,6 +106,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("batch", &["atomic_fs", "engine_api", "grammar", "openai", "shm"]),
     ("server", &["engine_api", "openai", "shm"]),
     ("tokenizer_host", &["engine_api", "model", "protocol", "shm"]),
+    ("report", &["engine", "model", "planner", "program"]),
     (
         "coordinator",
         &[
@@ -124,6 +125,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "program",
             "prompt_cache",
             "protocol",
+            "report",
             "scheduler",
             "server",
             "shm",
@@ -144,9 +146,8 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("interrupt", &["exit"]),
     ("load", &[]),
     ("cli", &["exit", "load"]),
-    ("report", &[]),
-    ("setup", &["cli", "interrupt", "report"]),
-    ("commands", &["cli", "exit", "interrupt", "load", "report", "setup", "terminal"]),
+    ("setup", &["cli", "interrupt"]),
+    ("commands", &["cli", "exit", "interrupt", "load", "setup", "terminal"]),
 ];
 
 /// Written by tools, or in words that are not ours.

@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 use super::output::print_result;
 use crate::cli::request::{CacheAction, CacheRequest};
 use crate::exit::Exit;
-use crate::report::plain_table::{plain_table, right_aligned};
 use crate::setup::argument_error::ArgumentError;
+use report::plain_table::{plain_table, right_aligned};
 
 const MIB: f64 = (1u64 << 20) as f64;
 /// Number of digits of a name that are shown.

@@ -9,7 +9,6 @@ use weight_store::{Lookup, StagedCopy};
 use crate::cli::request::{ModelChoice, ProfileRequest, Verbosity};
 use crate::cli::values::QuantizedChoice;
 use crate::interrupt::Interrupt;
-use crate::report::plain_table::{plain_table, right_aligned};
 use crate::setup::argument_error::ArgumentError;
 use crate::setup::formats;
 use crate::setup::model::ModelHandle;
@@ -17,6 +16,7 @@ use crate::setup::staging::balance::{self, DriveBalance};
 use crate::setup::staging::drive_measurement::BalancedWeight;
 use crate::setup::staging::nvme::reader_options;
 use crate::setup::staging::{StagedWeights, Staging};
+use report::plain_table::{plain_table, right_aligned};
 
 const MIB: f64 = (1u64 << 20) as f64;
 

@@ -23,13 +23,13 @@ use crate::cli::request::{ModelChoice, ProfileRequest, Verbosity};
 use crate::cli::values::{CompressChoice, QuantizedChoice};
 use crate::exit::Exit;
 use crate::interrupt::Interrupt;
-use crate::report::plain_table::{plain_table, right_aligned};
 use crate::setup::argument_error::ArgumentError;
 use crate::setup::formats;
 use crate::setup::hardware::Hardware;
 use crate::setup::model::ModelHandle;
 use crate::setup::profile;
 use crate::setup::progress_reporter::ProgressReporter;
+use report::plain_table::{plain_table, right_aligned};
 
 /// Measures a profile, or finds the stored one, and prints it.
 ///

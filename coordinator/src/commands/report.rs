@@ -6,8 +6,8 @@ use anyhow::Context;
 
 use crate::cli::request::ReportRequest;
 use crate::exit::Exit;
-use crate::report::file::Report;
-use crate::report::page::render;
+use report::file::Report;
+use report::page::render;
 
 /// Writes the page.
 ///

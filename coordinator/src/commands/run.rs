@@ -31,10 +31,6 @@ use crate::cli::request::{BatchJobRequest, RunRequest, RunTask, Verbosity};
 use crate::cli::values::BatchesChoice;
 use crate::exit::Exit;
 use crate::interrupt::Interrupt;
-use crate::report::build;
-use crate::report::build::RunPrediction;
-use crate::report::file::RequestCounts;
-use crate::report::table;
 use crate::setup::argument_error::ArgumentError;
 use crate::setup::compression::choose_compression;
 use crate::setup::fit_suggestions::FitSuggestions;
@@ -52,6 +48,10 @@ use crate::setup::run_history;
 use crate::setup::start::start;
 use crate::setup::writable::check_writable;
 use crate::terminal::print;
+use report::build;
+use report::build::RunPrediction;
+use report::file::RequestCounts;
+use report::table;
 
 /// Refuses a report or a trace that would overwrite the input, the output or each other.
 fn check_distinct(run: &RunRequest) -> anyhow::Result<()> {

@@ -12,12 +12,12 @@ use crate::cli::request::{StageAction, StageRequest};
 use crate::cli::values::StagedFormat;
 use crate::exit::Exit;
 use crate::interrupt::Interrupt;
-use crate::report::plain_table::{plain_table, right_aligned};
 use crate::setup::argument_error::ArgumentError;
 use crate::setup::byte_progress_bar::ByteProgressBar;
 use crate::setup::formats;
 use crate::setup::model::ModelHandle;
 use crate::setup::staging::{Interrupted, StagedWeights, stage};
+use report::plain_table::{plain_table, right_aligned};
 
 const GIB: f64 = (1u64 << 30) as f64;
 

@@ -33,7 +33,7 @@ use crate::cli::cuda::is_cuda;
 use crate::cli::request::{PlacementChoice, RunRequest, TunedThreads, Verbosity};
 use crate::cli::values::{Batches, BatchesChoice};
 use crate::interrupt::Interrupt;
-use crate::report::{explain, placement};
+use report::{explain, placement};
 
 /// A plan, and the reasons for it.
 #[derive(Debug)]

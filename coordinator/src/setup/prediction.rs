@@ -9,8 +9,8 @@ use program::plan::RunShape;
 
 use super::placement::PlacementDecision;
 use crate::cli::request::{RunRequest, Verbosity};
-use crate::report::build::RunPrediction;
-use crate::report::explain;
+use report::build::RunPrediction;
+use report::explain;
 
 /// Returns the number of sequences of a group.
 pub(crate) fn group_sequences(shape: &RunShape) -> usize {

@@ -9,7 +9,7 @@ use program::plan::Plan;
 use super::hardware::Hardware;
 use super::profile;
 use crate::cli::request::RunRequest;
-use crate::report::build::RunPrediction;
+use report::build::RunPrediction;
 
 /// Stores the measured and the simulated duration of a run, if the run did everything that was
 /// predicted and a profile of its shape is stored. A failure to store them is ignored.

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::Section;
-use crate::report::plain_table::plain_table;
+use report::plain_table::plain_table;
 
 /// Returns one object: `{"sections": [{"name", "findings": [{"name", "value", "costs"}]}]}`.
 ///

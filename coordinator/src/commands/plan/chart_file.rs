@@ -10,8 +10,8 @@ use planner::layer::table::OperationTable;
 use planner::search::SearchResult;
 use serde_json::{Value, json};
 
-use crate::report::placement::{format_gpu_ops, gpu_interval};
-use crate::report::step::Step;
+use report::placement::{format_gpu_ops, gpu_interval};
+use report::step::Step;
 
 /// Number of layers in the chart.
 const LAYERS: usize = 3;

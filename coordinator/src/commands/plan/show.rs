@@ -12,16 +12,16 @@ use serde_json::{Value, json};
 use super::chart_file;
 use super::vectors::LiaVectors;
 use crate::cli::request::PlanRequest;
-use crate::report::build::join_notes;
-use crate::report::file::MapSummary;
-use crate::report::layer_notes::ExpectedExperts;
-use crate::report::placement::{
+use report::build::join_notes;
+use report::file::MapSummary;
+use report::layer_notes::ExpectedExperts;
+use report::placement::{
     ThreadCounts, format_candidates, format_device_contents, format_gpu_ops, format_layer,
     gpu_interval, representative_layer,
 };
-use crate::report::read_weights::ReadWeights;
-use crate::report::slow_tier_weights::SlowTierSummary;
-use crate::report::step::Step;
+use report::read_weights::ReadWeights;
+use report::slow_tier_weights::SlowTierSummary;
+use report::step::Step;
 
 /// A chosen placement, and the machine and limits for which it was chosen.
 pub(super) struct PlanOutput<'a> {

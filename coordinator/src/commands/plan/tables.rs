@@ -10,8 +10,8 @@ use planner::layer::table::OperationTable;
 
 use super::chart_file;
 use crate::cli::request::PlanRequest;
-use crate::report::gantt::Gantt;
-use crate::report::layer;
+use report::gantt::Gantt;
+use report::layer;
 
 /// Returns the map as text or JSON.
 ///

@@ -9,11 +9,11 @@ use super::show::PlanOutput;
 use crate::cli::request::{PlanRequest, RunRequest, RunTask};
 use crate::commands::run;
 use crate::interrupt::Interrupt;
-use crate::report::explain;
-use crate::report::file::MapSummary;
 use crate::setup::model::ModelHandle;
 use crate::setup::placement;
 use crate::setup::placement::{MeasurePolicy, PlacementDecision};
+use report::explain;
+use report::file::MapSummary;
 
 /// Returns the plan as text or JSON.
 ///

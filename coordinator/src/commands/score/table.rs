@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use batch::score::summary::ScoreSummary;
 
-use crate::report::plain_table::{plain_table, right_aligned};
+use report::plain_table::{plain_table, right_aligned};
 
 /// Returns the table, and a line about missing scores.
 pub(super) fn render(summary: &ScoreSummary) -> String {

@@ -15,10 +15,10 @@ use protocol::messages::TimedDurations;
 use super::report::{MachineDetails, SteadyComparison, TableDetails, TimesOrigin};
 use crate::cli::request::{PlanWorkload, TimedRequest, TimedSource};
 use crate::cli::values::CompressChoice;
-use crate::report::placement::format_gpu_ops;
 use crate::setup::machine_plan;
 use crate::setup::machine_plan::MachinePlanner;
 use crate::setup::measured_machine::MeasuredMachine;
+use report::placement::format_gpu_ops;
 
 /// Minimum duration in the workers of a step of a described machine, so that the cost of
 /// communication between processes on this machine is negligible.

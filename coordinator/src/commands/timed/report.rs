@@ -9,8 +9,8 @@ use planner::layer::table::OperationTable;
 use planner::timed::{SteadyLayer, SteadyStep};
 use serde::Serialize;
 
-use crate::report::file::Report;
-use crate::report::plain_table::{plain_table, right_aligned};
+use report::file::Report;
+use report::plain_table::{plain_table, right_aligned};
 
 /// Output of `--report` and `--json`: an ordinary report with one more object.
 #[derive(Debug, Serialize)]

@@ -8,10 +8,10 @@ use planner::machine::{Machine, OperatingCosts, Resource};
 
 use crate::cli::request::PlanWorkload;
 use crate::cli::values::Batches;
-use crate::report::placement::format_device_contents;
-use crate::report::step::Step;
 use crate::setup::machine_plan::MachinePlanner;
 use crate::setup::measured_machine::MeasuredMachine;
+use report::placement::format_device_contents;
+use report::step::Step;
 
 /// Best placement on a machine, and its predicted performance.
 #[derive(Debug, Clone, PartialEq)]

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::row::{BestPlan, MachineRow};
 use crate::cli::request::PlanWorkload;
-use crate::report::plain_table::{plain_table, right_aligned};
+use report::plain_table::{plain_table, right_aligned};
 
 /// Columns before those for twice a resource.
 const COLUMNS: [&str; 7] =

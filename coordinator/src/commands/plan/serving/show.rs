@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use crate::cli::request::{LengthsChoice, LoadChoice};
 use crate::load::arrivals::Rate;
-use crate::report::plain_table::{plain_table, right_aligned};
+use report::plain_table::{plain_table, right_aligned};
 
 const NONE: &str = "-";
 

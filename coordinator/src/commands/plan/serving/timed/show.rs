@@ -7,7 +7,7 @@ use planner::serving::ExecutedIteration;
 use scheduler::hybrid::{IterationShape, SchedulingPolicy};
 use serde_json::{Value, json};
 
-use crate::report::plain_table::{plain_table, right_aligned};
+use report::plain_table::{plain_table, right_aligned};
 
 /// Maximum relative error of an iteration that counts as near its simulated time.
 const MAX_NEAR_ERROR: f64 = 0.05;

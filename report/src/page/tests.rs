@@ -4,11 +4,11 @@ use serde_json::Value;
 
 use super::figures::{format_bytes, format_number, format_seconds};
 use super::render;
-use crate::report::file::{
+use crate::file::{
     LayerSpan, LayerTimes, ReplayLaneReport, ReplayLayersReport, ReplayReport, Report,
 };
 
-const FORMATS: &str = include_str!("../../../../docs/formats.md");
+const FORMATS: &str = include_str!("../../../docs/formats.md");
 
 /// Returns the report of the documentation, with the parts that only runs of some length have.
 fn report() -> Report {

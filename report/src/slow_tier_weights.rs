@@ -14,11 +14,11 @@ struct LayerCounts {
 
 /// Contents of the additional host memories, by memory number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct SlowTierSummary([LayerCounts; SLOW_TIERS_MAX]);
+pub struct SlowTierSummary([LayerCounts; SLOW_TIERS_MAX]);
 
 impl SlowTierSummary {
     /// Counts the layers of a map; returns `None` if it uses no additional memory.
-    pub(crate) fn for_map(map: &DeviceMap) -> Option<SlowTierSummary> {
+    pub fn for_map(map: &DeviceMap) -> Option<SlowTierSummary> {
         let mut memories = [LayerCounts::default(); SLOW_TIERS_MAX];
         for tiers in &map.weights {
             let numbers = tiers.iter().filter_map(|tier| tier.slow_tier_index());
@@ -34,7 +34,7 @@ impl SlowTierSummary {
 
     /// Formats the contents: `all weights of 20 of 48 layers, what the GPU multiplies of 3; in the
     /// second all weights of 8 of 48 layers`.
-    pub(crate) fn summary(&self, map: &DeviceMap) -> String {
+    pub fn summary(&self, map: &DeviceMap) -> String {
         let used = self.0.iter().enumerate().filter(|(_, tier)| tier.complete + tier.partial > 0);
         let parts = used.map(|(number, tier)| {
             let mut parts = Vec::new();

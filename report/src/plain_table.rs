@@ -3,7 +3,7 @@
 use comfy_table::{CellAlignment, Table, TableComponent, presets::UTF8_HORIZONTAL_ONLY};
 
 /// Aligns columns of numbers to the right.
-pub(crate) fn right_aligned(table: &mut Table, columns: std::ops::Range<usize>) {
+pub fn right_aligned(table: &mut Table, columns: std::ops::Range<usize>) {
     for column in columns {
         if let Some(column) = table.column_mut(column) {
             column.set_cell_alignment(CellAlignment::Right);
@@ -12,7 +12,7 @@ pub(crate) fn right_aligned(table: &mut Table, columns: std::ops::Range<usize>) 
 }
 
 /// Returns a table with lines only above, below and under its header.
-pub(crate) fn plain_table() -> Table {
+pub fn plain_table() -> Table {
     let mut table = Table::new();
     table.load_preset(UTF8_HORIZONTAL_ONLY);
     let between_rows = [

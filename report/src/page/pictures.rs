@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::figures::{FigureCell, cell, format_seconds};
 use super::run::PageRun;
-use crate::report::file::{LayerRange, LayerTimes};
+use crate::file::{LayerRange, LayerTimes};
 
 /// Width of a picture, in its own units.
 const WIDTH: f64 = 1000.0;

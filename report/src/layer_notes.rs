@@ -6,7 +6,7 @@ use serde::Serialize;
 
 /// Experts of a model, and how many of them a decode step of a batch is expected to use.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub(crate) struct ExpectedExperts {
+pub struct ExpectedExperts {
     count: usize,
     per_token: usize,
     /// Expected number of distinct experts of a layer that a full batch uses, if all are equally
@@ -16,7 +16,7 @@ pub(crate) struct ExpectedExperts {
 
 impl ExpectedExperts {
     /// Returns the experts that a full batch uses; `None` for a model without experts.
-    pub(crate) fn for_plan(plan: &Plan) -> Option<ExpectedExperts> {
+    pub fn for_plan(plan: &Plan) -> Option<ExpectedExperts> {
         plan.config.experts.map(|experts| ExpectedExperts {
             count: experts.count,
             per_token: experts.per_token,

@@ -9,26 +9,26 @@ use program::topology::MemoryId;
 
 /// Operations whose weights are read in the same layers.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct LayerReads {
-    pub(crate) ops: Vec<Op>,
+pub struct LayerReads {
+    pub ops: Vec<Op>,
     /// Indices of the layers, ascending.
-    pub(crate) layers: Vec<usize>,
+    pub layers: Vec<usize>,
 }
 
 /// Weights that a plan reads in every step.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct ReadWeights {
+pub struct ReadWeights {
     /// Operations by layers, those with the most layers first.
-    pub(crate) layer_reads: Vec<LayerReads>,
+    pub layer_reads: Vec<LayerReads>,
     /// The final norm and the head are read.
-    pub(crate) head: bool,
-    pub(crate) bytes_per_step: u64,
-    pub(crate) storages: u16,
+    pub head: bool,
+    pub bytes_per_step: u64,
+    pub storages: u16,
 }
 
 impl ReadWeights {
     /// Returns the weights that a plan reads; `None` if it reads nothing.
-    pub(crate) fn for_plan(plan: &Plan) -> Option<ReadWeights> {
+    pub fn for_plan(plan: &Plan) -> Option<ReadWeights> {
         let map = &plan.map;
         map.uses_storages().then(|| ReadWeights {
             layer_reads: layer_reads(map, &plan.config),
@@ -39,7 +39,7 @@ impl ReadWeights {
     }
 
     /// Formats the weights: `all matrices of 21 of 48 layers, fc0 of 1; 27.43 GB from 2 drives`.
-    pub(crate) fn summary(&self, config: &ModelConfig) -> String {
+    pub fn summary(&self, config: &ModelConfig) -> String {
         let matrices = matrices(config);
         let format_ops = |ops: &[Op]| match ops == matrices {
             true => "all matrices".to_owned(),

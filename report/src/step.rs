@@ -22,18 +22,18 @@ struct StepWork<'a> {
 
 /// A span in a picture, with times relative to its window.
 #[derive(Debug, Clone)]
-pub(crate) struct WindowSpan {
-    pub(crate) lane: String,
-    pub(crate) op: String,
-    pub(crate) layer: Option<u16>,
-    pub(crate) batch: u16,
-    pub(crate) start_ms: f64,
-    pub(crate) end_ms: f64,
+pub struct WindowSpan {
+    pub lane: String,
+    pub op: String,
+    pub layer: Option<u16>,
+    pub batch: u16,
+    pub start_ms: f64,
+    pub end_ms: f64,
 }
 
 /// A decode step of a plan.
 #[derive(Debug)]
-pub(crate) struct Step<'a> {
+pub struct Step<'a> {
     plan: &'a Plan,
     spans: Vec<&'a Span>,
     step_ns: f64,
@@ -41,13 +41,16 @@ pub(crate) struct Step<'a> {
 
 /// Parts of a step's duration, which add up to it.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct StepBreakdown {
-    pub(crate) layers_ms: f64,
-    pub(crate) rest_ms: f64,
+pub struct StepBreakdown {
+    /// Time from the first operation of the first layer to the last one of the last layer.
+    pub layers_ms: f64,
+    /// Time of the operations before and after the layers.
+    pub rest_ms: f64,
 }
 
 impl<'a> Step<'a> {
-    pub(crate) fn from_steady(plan: &'a Plan, steady: &'a SteadyDecode) -> Step<'a> {
+    /// Creates the step from a simulated decode step in the steady state.
+    pub fn from_steady(plan: &'a Plan, steady: &'a SteadyDecode) -> Step<'a> {
         Step { plan, spans: steady.spans().collect(), step_ns: steady.step_ns() }
     }
 
@@ -60,7 +63,7 @@ impl<'a> Step<'a> {
 
     /// Splits the step into the time from the first operation of the first layer to the last one of
     /// the last layer, and the rest.
-    pub(crate) fn breakdown(&self) -> StepBreakdown {
+    pub fn breakdown(&self) -> StepBreakdown {
         let computed: Vec<StepWork<'_>> = self.work_items().filter(|work| work.computes).collect();
         let layer_work = || computed.iter().filter(|work| work.layer.is_some());
         let start = layer_work().map(|work| work.span.start_ns).min().unwrap_or(0);
@@ -71,7 +74,7 @@ impl<'a> Step<'a> {
     }
 
     /// Returns the lane that works for the largest share of the step, and that share.
-    pub(crate) fn busiest(&self) -> Option<(&'a str, f64)> {
+    pub fn busiest(&self) -> Option<(&'a str, f64)> {
         let mut busy_ns = vec![0; self.plan.topology.lanes.len()];
         self.spans.iter().for_each(|span| busy_ns[span.lane.index()] += span.duration_ns());
         let max_ns = busy_ns.iter().copied().max().filter(|ns| *ns > 0)?;
@@ -81,7 +84,7 @@ impl<'a> Step<'a> {
     }
 
     /// Returns the chart of two layers in the middle.
-    pub(crate) fn gantt(&self) -> Gantt {
+    pub fn gantt(&self) -> Gantt {
         let (start_ms, end_ms) = self.window_ms(LAYERS);
         let mut gantt =
             Gantt { lanes: Vec::new(), names: Vec::new(), bars: Vec::new(), start_ms, end_ms };
@@ -109,7 +112,7 @@ impl<'a> Step<'a> {
 
     /// Returns the work in the window of the given number of layers in the middle, with times
     /// relative to its start.
-    pub(crate) fn window_spans(&self, layers: usize) -> Vec<WindowSpan> {
+    pub fn window_spans(&self, layers: usize) -> Vec<WindowSpan> {
         let (start_ms, end_ms) = self.window_ms(layers);
         let config = &self.plan.config;
         let spans = self.work_items().filter_map(|work| {
@@ -129,7 +132,7 @@ impl<'a> Step<'a> {
 
     /// Returns the window of the given number of layers in the middle: from the start of the first
     /// of them to the start of the layer that follows the last.
-    pub(crate) fn window_ms(&self, layers: usize) -> (f64, f64) {
+    pub fn window_ms(&self, layers: usize) -> (f64, f64) {
         let count = self.plan.config.num_layers;
         let first = count.saturating_sub(layers) / 2;
         let computed: Vec<StepWork<'_>> = self.work_items().filter(|work| work.computes).collect();

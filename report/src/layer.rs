@@ -10,7 +10,7 @@ use planner::layer::time::Ps;
 use super::plain_table::{plain_table, right_aligned};
 
 /// Formats a layer as a table, the terms of the maximum, and the runner-up.
-pub(crate) fn format_layer(table: &OperationTable, found: &LayerSearchResult) -> String {
+pub fn format_layer(table: &OperationTable, found: &LayerSearchResult) -> String {
     let best = &found.best;
     let mut text = format!("{}\n", ops_table(table, &best.candidate));
     let _ = writeln!(text, "{}", format_terms(best));

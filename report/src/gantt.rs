@@ -24,17 +24,17 @@ pub(crate) struct GanttBar {
 
 /// Bars by lane in a window of time.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Gantt {
-    pub(crate) lanes: Vec<String>,
-    pub(crate) names: Vec<String>,
+pub struct Gantt {
+    pub lanes: Vec<String>,
+    pub names: Vec<String>,
     pub(crate) bars: Vec<GanttBar>,
-    pub(crate) start_ms: f64,
-    pub(crate) end_ms: f64,
+    pub start_ms: f64,
+    pub end_ms: f64,
 }
 
 impl Gantt {
     /// Creates the chart of two layers in the steady state, by a table's costs.
-    pub(crate) fn from_table(table: &OperationTable, steady: &SteadyRow) -> Gantt {
+    pub fn from_table(table: &OperationTable, steady: &SteadyRow) -> Gantt {
         let start_ms = steady.window.0.ms();
         let bars = steady.timeline.spans.iter().map(|span| GanttBar {
             lane: span.lane as usize,
@@ -53,7 +53,7 @@ impl Gantt {
 
     /// Draws the chart; empty if the window has no length. If several bars share a character, the
     /// longest one is shown; a dot is an idle lane.
-    pub(crate) fn draw(&self) -> String {
+    pub fn draw(&self) -> String {
         let length_ms = self.end_ms - self.start_ms;
         if length_ms <= 0.0 {
             return String::new();

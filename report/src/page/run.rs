@@ -1,6 +1,6 @@
 //! A run on a page.
 
-use crate::report::file::Report;
+use crate::file::Report;
 
 /// A report with its name on the page.
 #[derive(Debug)]

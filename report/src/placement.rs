@@ -17,13 +17,10 @@ use super::slow_tier_weights::SlowTierSummary;
 
 /// Function that returns the numbers of threads of the cpu worker and of the device, for a map that
 /// uses the device or one that does not.
-pub(crate) type ThreadCounts<'a> = &'a dyn Fn(bool) -> (u16, u16);
+pub type ThreadCounts<'a> = &'a dyn Fn(bool) -> (u16, u16);
 
 /// Formats the best placements of every policy, the fastest first.
-pub(crate) fn format_candidates(
-    chosen: &SearchResult,
-    threads: Option<ThreadCounts<'_>>,
-) -> String {
+pub fn format_candidates(chosen: &SearchResult, threads: Option<ThreadCounts<'_>>) -> String {
     let plan = &chosen.plan;
     let mut table = plain_table();
     let mut header = vec!["policy", "gpu in prefill", "gpu in decode", "resident", "threads"];
@@ -95,7 +92,7 @@ fn listed_candidates(chosen: &SearchResult) -> impl Iterator<Item = (usize, &Can
 
 /// Formats the operations of a layer of the chosen map with the times of one batch. It is a layer
 /// with streamed weights if there is one.
-pub(crate) fn format_layer(chosen: &SearchResult) -> String {
+pub fn format_layer(chosen: &SearchResult) -> String {
     let (map, config) = (&chosen.plan.map, &chosen.plan.config);
     let layer = representative_layer(map, config);
     let devices = &map.decode.layers[layer];
@@ -153,7 +150,7 @@ fn is_attention_on_one_device(list: &[OpChunk], devices: &[ComputeDevice]) -> bo
 
 /// Returns the first layer with attention whose weights are streamed, or the first one with
 /// attention.
-pub(crate) fn representative_layer(map: &DeviceMap, config: &ModelConfig) -> usize {
+pub fn representative_layer(map: &DeviceMap, config: &ModelConfig) -> usize {
     let attends = |layer: &usize| !config.layers.kind(*layer).has_state();
     let attending = || (0..map.weights.len()).filter(attends);
     let streamed = attending().find(|layer| !is_resident(map, *layer));
@@ -197,7 +194,7 @@ fn operand_source(
 
 /// Returns the interval of a streamed layer's entries that the GPU runs; `None` if they are no
 /// interval.
-pub(crate) fn gpu_interval(chosen: &SearchResult) -> Option<(usize, usize)> {
+pub fn gpu_interval(chosen: &SearchResult) -> Option<(usize, usize)> {
     let count = chosen.table.ops.len();
     match chosen.placement.policy {
         Policy::CpuOnly => Some((0, 0)),
@@ -209,7 +206,7 @@ pub(crate) fn gpu_interval(chosen: &SearchResult) -> Option<(usize, usize)> {
 }
 
 /// Formats the contents of device memory: `11 layers, KV of 11, head`; `None` if it has none.
-pub(crate) fn format_device_contents(map: &DeviceMap) -> Option<String> {
+pub fn format_device_contents(map: &DeviceMap) -> Option<String> {
     let layers = (0..map.weights.len()).filter(|layer| is_resident(map, *layer)).count();
     let kv = map.kv.iter().filter(|kv| kv.k.iter().chain(&kv.v).all(|m| *m == MemoryId::VRAM));
     let kv = kv.count();
@@ -234,7 +231,7 @@ pub(crate) fn format_device_contents(map: &DeviceMap) -> Option<String> {
 
 /// Formats the operations of a layer that the GPU runs in prefill and in decode: `nothing`, `k to
 /// wv`, `all but scores to wv`. It is a layer with streamed weights if there is one.
-pub(crate) fn format_gpu_ops(map: &DeviceMap, config: &ModelConfig) -> (String, String) {
+pub fn format_gpu_ops(map: &DeviceMap, config: &ModelConfig) -> (String, String) {
     let format_ops = |list: Vec<OpChunk>, devices: &[ComputeDevice], cut: &str| {
         let on: Vec<bool> = devices.iter().map(|device| *device == ComputeDevice::Gpu).collect();
         let names: Vec<String> = list.iter().map(|entry| entry.name(config)).collect();
