@@ -1,17 +1,13 @@
-//! User-facing part of Tandem: command line and set-up. `main.rs` contains only the entry
-//! point.
+//! User-facing part of Tandem: the command line. `main.rs` contains only the entry point.
 //!
-//! `cli` parses arguments and `commands` executes them. `setup` makes all decisions that precede a
-//! run: it opens the model, chooses a placement and starts an engine, which the crates `batch` and
-//! `server` then give requests. `load` measures a server from outside. `terminal` sanitises all
-//! text that a terminal may show.
+//! `cli` parses arguments into requests, and `commands` executes them: each prepares a [`session`]
+//! and gives its engine requests through the crates `batch` and `server`. `load` measures a server
+//! from outside.
 
+// Its `eprintln!` and `eprint!` shadow those of the standard library: no message bypasses it.
 #[macro_use]
-pub mod terminal;
+extern crate session;
 
 pub mod cli;
 pub mod commands;
-pub mod exit;
-pub mod interrupt;
 pub mod load;
-pub mod setup;

@@ -21,15 +21,15 @@ use coordinator::commands::score;
 use coordinator::commands::serve;
 use coordinator::commands::stage;
 use coordinator::commands::timed;
-use coordinator::exit::Exit;
-use coordinator::interrupt::{Interrupt, ignore_file_size_signal};
 use coordinator::load::runner::LoadGenError;
-use coordinator::setup::argument_error::ArgumentError;
-use coordinator::setup::model::open_weights;
-use coordinator::setup::staging::direct;
-use coordinator::terminal::printable;
 use engine::launch::LaunchError;
 use profiler::RunnerError;
+use session::argument_error::ArgumentError;
+use session::exit::Exit;
+use session::interrupt::{Interrupt, ignore_file_size_signal};
+use session::model::open_weights;
+use session::staging::direct;
+use session::terminal::printable;
 
 /// Counts the allocations of workers while they run; there must be none.
 #[global_allocator]

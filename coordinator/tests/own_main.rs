@@ -4,7 +4,7 @@
 
 use std::process::ExitCode;
 
-use coordinator::setup::model::open_weights;
+use session::model::open_weights;
 
 /// Name and function of a test.
 pub type Test = (&'static str, fn());

@@ -210,6 +210,7 @@ pub struct LayerRange {
 }
 
 impl MapSummary {
+    /// Summarises a device map.
     pub fn new(config: &ModelConfig, map: &DeviceMap) -> MapSummary {
         let prefill = (0..config.num_layers).map(|layer| {
             let list = layer_list(config, layer, None);

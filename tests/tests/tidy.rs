@@ -108,6 +108,32 @@ const EDGES: &[(&str, &[&str])] = &[
     ("tokenizer_host", &["engine_api", "model", "protocol", "shm"]),
     ("report", &["engine", "model", "planner", "program"]),
     (
+        "session",
+        &[
+            "atomic_fs",
+            "batch",
+            "cuda",
+            "engine",
+            "engine_api",
+            "grammar",
+            "hardware",
+            "kernels",
+            "model",
+            "openai",
+            "planner",
+            "profiler",
+            "program",
+            "prompt_cache",
+            "protocol",
+            "report",
+            "scheduler",
+            "shm",
+            "tokenizer_host",
+            "weight_store",
+            "workers",
+        ],
+    ),
+    (
         "coordinator",
         &[
             "atomic_fs",
@@ -128,6 +154,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "report",
             "scheduler",
             "server",
+            "session",
             "shm",
             "tokenizer_host",
             "weight_store",
@@ -140,15 +167,8 @@ const EDGES: &[(&str, &[&str])] = &[
 const TESTING: &[&str] = &["kernels/cuda/shim", "testkit", "tests", "tests/standin"];
 
 /// Rooms of the coordinator, and those that each may know.
-const ROOMS: &[(&str, &[&str])] = &[
-    ("terminal", &[]),
-    ("exit", &[]),
-    ("interrupt", &["exit"]),
-    ("load", &[]),
-    ("cli", &["exit", "load"]),
-    ("setup", &["cli", "interrupt"]),
-    ("commands", &["cli", "exit", "interrupt", "load", "setup", "terminal"]),
-];
+const ROOMS: &[(&str, &[&str])] =
+    &[("load", &[]), ("cli", &["load"]), ("commands", &["cli", "load"])];
 
 /// Written by tools, or in words that are not ours.
 const NOT_OURS: &[&str] = &["Cargo.lock", "LICENSE"];

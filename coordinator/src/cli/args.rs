@@ -19,9 +19,10 @@ use super::serve::ServeArgs;
 use super::shared::{LengthArgs, ModelArgs, PlacementArgs};
 use super::stage::{NvmeArgs, StageArgs};
 use super::values::{
-    BatchesChoice, CompressChoice, DeviceChoice, DtypeChoice, parse_batches_choice, parse_device,
-    parse_policy, parse_repository, parse_size, parse_temperature, parse_top_p,
+    DtypeChoice, NamedChoice, parse_batches_choice, parse_device, parse_policy, parse_repository,
+    parse_size, parse_temperature, parse_top_p,
 };
+use session::values::{BatchesChoice, CompressChoice, DeviceChoice};
 
 /// Run language models too large for the GPU, on GPU and CPU together.
 #[derive(Debug, Parser)]
@@ -387,7 +388,7 @@ pub struct PlanArgs {
     /// Compress weights, the KV cache or both to 4 bits [default: none if that fits in memory,
     /// otherwise w4kv4]
     #[arg(long, value_enum, value_name = "WHAT")]
-    pub compress: Option<CompressChoice>,
+    pub compress: Option<NamedChoice<CompressChoice>>,
     /// Placement policy: auto, two-split, one-split, gpu-only, resident, cpu-only, lia, lia:spread,
     /// flexgen or flexgen:spread
     #[arg(long, value_name = "POLICY", default_value = "auto", value_parser = parse_policy)]

@@ -13,7 +13,7 @@ use workers::device::RateSizes;
 
 use super::args::{CliArgs, PlanArgs, RunArgs, SubcommandArgs};
 use super::bench_serve::bench_serve;
-use super::cuda;
+use super::device::resolve_device;
 use super::kv_select_check::validate_kv_select;
 use super::outputs::{parse_io_target, resolve_output};
 use super::plan_serve::{load_choice, plan_serve};
@@ -21,17 +21,21 @@ use super::profile::profile;
 use super::prompt_cache::cache;
 use super::report::report;
 use super::request::{
-    BatchJobRequest, BenchServeRequest, CacheRequest, ModelChoice, PlacementChoice, PlanRequest,
-    PlanSource, PlanWorkload, ProfileRequest, PullRequest, RateKind, RatesRequest, ReportRequest,
-    RunRequest, RunTask, ScoreRequest, ServeRequest, ServingWorkload, StageRequest, Template,
-    TimedRequest, TimedSource, TunedThreads, Verbosity,
+    BenchServeRequest, CacheRequest, PlanRequest, PlanSource, PullRequest, RateKind, RatesRequest,
+    ReportRequest, ScoreRequest, ServeRequest, ServingWorkload, StageRequest, Template,
+    TimedRequest, TimedSource,
 };
 use super::score_request::convert_score;
 use super::serve_request::convert_serve;
 use super::shared::{ModelArgs, PlacementArgs};
 use super::stage::stage;
 use super::usage_error::UsageError;
-use super::values::{Batches, BatchesChoice, CompressChoice, DeviceChoice, QuantizedChoice};
+use session::cuda_device;
+use session::request::{
+    BatchJobRequest, ModelChoice, PlacementChoice, PlanWorkload, ProfileRequest, RunRequest,
+    RunTask, TunedThreads, Verbosity,
+};
+use session::values::{Batches, BatchesChoice, CompressChoice, DeviceChoice, QuantizedChoice};
 
 /// Default number of tokens of a benchmark's prompts.
 pub const DEFAULT_PROMPT_LEN: u32 = 512;
@@ -241,7 +245,10 @@ fn plan_workload(args: PlanArgs) -> Result<Box<PlanWorkload>, UsageError> {
             ..config_only_model(args.model.ok_or(UsageError::PlanWithoutModel)?, args.layers)
         },
         dtype: args.dtype.dtype(),
-        compress: args.compress.filter(|choice| *choice != CompressChoice::Auto),
+        compress: args
+            .compress
+            .map(|choice| choice.0)
+            .filter(|choice| *choice != CompressChoice::Auto),
         batches: args.batches,
         prompt_len: args.lengths.prompt_len,
         gen_len: args.lengths.gen_len,
@@ -260,7 +267,7 @@ fn plan_run_args(args: PlanArgs) -> RunArgs {
             layers: args.layers,
             positions: args.positions,
             dtype: args.dtype,
-            compress: args.compress.unwrap_or(CompressChoice::Auto),
+            compress: args.compress.unwrap_or_default(),
             ..ModelArgs::default()
         },
         batches: Some(args.batches),
@@ -308,7 +315,7 @@ fn timed_workload(args: RunArgs) -> Result<PlanWorkload, UsageError> {
             args.of_model.layers,
         ),
         dtype: args.of_model.dtype.dtype(),
-        compress: Some(args.of_model.compress).filter(|choice| *choice != CompressChoice::Auto),
+        compress: Some(args.of_model.compress.0).filter(|choice| *choice != CompressChoice::Auto),
         batches: args.batches.unwrap_or(BatchesChoice::Fixed(Batches { count: 1, size: 32 })),
         prompt_len: args.prompt_len.unwrap_or(DEFAULT_PROMPT_LEN),
         gen_len: args.gen_len.unwrap_or(DEFAULT_GEN_LEN),
@@ -358,11 +365,11 @@ fn run_request(args: RunArgs) -> Result<RunRequest, UsageError> {
             positions: args.of_model.positions.map(|positions| positions as usize),
         },
         dtype: args.of_model.dtype.dtype(),
-        compress: args.of_model.compress,
+        compress: args.of_model.compress.0,
         quantized: args
             .of_model
             .quantized
-            .unwrap_or_else(|| QuantizedChoice::default_for(args.of_model.dtype.dtype())),
+            .map_or_else(|| QuantizedChoice::default_for(args.of_model.dtype.dtype()), |how| how.0),
         kv_select,
         batches: args.batches,
         task,
@@ -378,7 +385,7 @@ fn run_request(args: RunArgs) -> Result<RunRequest, UsageError> {
         vram_bytes: match device {
             DeviceChoice::Emulated { vram_bytes, .. } => args.placement.vram.or(vram_bytes),
             DeviceChoice::Cuda(index) => {
-                Some(cuda::vram_bytes(index, args.placement.vram, args.nvme.direct_drives()))
+                Some(cuda_device::vram_bytes(index, args.placement.vram, args.nvme.direct_drives()))
             }
             _ => args.placement.vram,
         },
@@ -387,7 +394,7 @@ fn run_request(args: RunArgs) -> Result<RunRequest, UsageError> {
         nodes: SegmentNodes { weights: args.placement.weights_nodes, kv: args.placement.kv_nodes },
         nvme: args.nvme.nvme,
         nvme_ops: args.nvme.nvme_ops.unwrap_or_default(),
-        nvme_direct: args.nvme.nvme_direct.unwrap_or_default(),
+        nvme_direct: args.nvme.nvme_direct.unwrap_or_default().0,
         prompt_cache: args.prompts.into_config(),
         report: args.report,
         trace: args.trace,
@@ -429,7 +436,7 @@ fn run_task(args: &RunArgs) -> Result<RunTask, UsageError> {
 
 /// Returns the device of a run, after checking the arguments that depend on it.
 fn validate_device(args: &RunArgs) -> Result<DeviceChoice, UsageError> {
-    let device = cuda::resolve_device(args.placement.device)?;
+    let device = resolve_device(args.placement.device)?;
     match device {
         DeviceChoice::Emulated { vram_bytes: Some(_), .. } if args.placement.vram.is_some() => {
             Err(UsageError::ConflictingVram)

@@ -1,21 +1,6 @@
 //! `--kv-select`: selection of the cached positions that new tokens attend to.
 
-/// Parsed value of `alpha=4,max=0.2`, in thousandths.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct KvSelectRule {
-    /// Maximum difference between a position's score and the largest one.
-    pub alpha_thousandths: u32,
-    /// Maximum share of all positions that are selected.
-    pub max_thousandths: u16,
-}
-
-/// Selection rule, and the text that it is calibrated with.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct KvSelectChoice {
-    pub rule: KvSelectRule,
-    /// Text whose queries and keys determine the partial keys; `None`: tokens drawn with the seed.
-    pub text: Option<String>,
-}
+use session::values::KvSelectRule;
 
 /// Maximum of alpha: a position whose score is lower than the largest by more adds nothing in any
 /// number format.

@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use super::kv_select::KvSelectChoice;
 use super::shared::ModelArgs;
 use super::usage_error::UsageError;
-use super::values::DeviceChoice;
+use session::values::DeviceChoice;
+use session::values::KvSelectChoice;
 
 /// Returns the selection of a run; `None` if new tokens attend to all positions.
 ///

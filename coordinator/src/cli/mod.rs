@@ -5,7 +5,7 @@ pub mod args;
 mod bench_serve;
 mod chats;
 pub mod command;
-pub(crate) mod cuda;
+mod device;
 mod help;
 pub mod kv_select;
 mod kv_select_check;
@@ -31,9 +31,9 @@ mod tests;
 use clap::Parser;
 use clap::error::ErrorKind;
 
-use crate::exit::Exit;
 use args::CliArgs;
 use command::Command;
+use session::exit::Exit;
 use usage_error::UsageError;
 
 /// Reason why there is no command to run.

@@ -6,9 +6,10 @@ use clap::Args;
 use model::config::Dtype;
 use scheduler::hybrid::SchedulingPolicy;
 
-use super::request::{LengthsChoice, LoadChoice, ModelChoice, ServingWorkload, TimedReplay};
+use super::request::{LengthsChoice, LoadChoice, ServingWorkload, TimedReplay};
 use super::values::parse_serving_policy;
 use crate::load::arrivals::{Rate, parse_rate};
+use session::request::ModelChoice;
 
 /// Arguments of `plan --serve`.
 #[derive(Debug, Args)]

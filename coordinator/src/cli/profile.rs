@@ -4,13 +4,12 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::cuda;
-use super::request::{ModelChoice, ProfileRequest};
+use super::device::resolve_device;
 use super::shared::LengthArgs;
 use super::usage_error::UsageError;
-use super::values::{
-    Batches, CompressChoice, DeviceChoice, DtypeChoice, parse_batches, parse_device,
-};
+use super::values::{DtypeChoice, NamedChoice, parse_batches, parse_device};
+use session::request::{ModelChoice, ProfileRequest};
+use session::values::{Batches, CompressChoice, DeviceChoice};
 
 /// Arguments of `profile`.
 #[derive(Debug, Args)]
@@ -38,7 +37,7 @@ pub struct ProfileArgs {
     pub dtype: DtypeChoice,
     /// Also measure these 4-bit formats
     #[arg(long, value_enum, value_name = "WHAT", default_value = "none")]
-    pub compress: CompressChoice,
+    pub compress: NamedChoice<CompressChoice>,
     /// Device to measure: none, auto, cuda:N or emulated
     #[arg(long, value_name = "DEVICE", default_value = "none", value_parser = parse_device)]
     pub device: DeviceChoice,
@@ -75,7 +74,7 @@ pub struct ProfileArgs {
 /// # Errors
 /// Arguments that contradict each other, or a device that this machine does not have.
 pub(super) fn profile(args: ProfileArgs) -> Result<ProfileRequest, UsageError> {
-    let device = cuda::resolve_device(args.device)?;
+    let device = resolve_device(args.device)?;
     let is_emulated = matches!(device, DeviceChoice::Emulated { .. });
     if !is_emulated && args.emulated_threads.is_some() {
         return Err(UsageError::EmulatedThreadsWithoutDevice);
@@ -95,7 +94,7 @@ pub(super) fn profile(args: ProfileArgs) -> Result<ProfileRequest, UsageError> {
             positions: None,
         },
         dtype: args.dtype.dtype(),
-        compress: args.compress,
+        compress: args.compress.0,
         batches: args.batches,
         prompt_len: args.lengths.prompt_len,
         gen_len: args.lengths.gen_len,

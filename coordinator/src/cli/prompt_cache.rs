@@ -4,8 +4,9 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-use super::request::{CacheAction, CacheRequest, PromptCacheConfig};
+use super::request::{CacheAction, CacheRequest};
 use super::values::parse_size;
+use session::request::PromptCacheConfig;
 
 /// Default minimum number of tokens of a stored prompt; computing fewer takes little time.
 const DEFAULT_MIN_TOKENS: u32 = 2048;

@@ -1,4 +1,5 @@
-//! Validated requests of the commands, with defaults filled in.
+//! Validated requests of the commands, with defaults filled in. Those that a session is prepared
+//! from are in [`session::request`].
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -7,95 +8,16 @@ use batch::score::question::ScoreDetails;
 use batch::sink::{IoTarget, OutputMode};
 use hyper::header::HeaderValue;
 use model::config::Dtype;
-use openai::body::defaults::Defaults;
-use openai::chats::ChatOptions;
-use planner::policy::name::PolicyName;
-use program::map::Chunking;
-use protocol::messages::SegmentNodes;
 use server::config::ServerOptions;
+use session::request::{ModelChoice, PlanWorkload, RunRequest, Verbosity};
+use session::values::QuantizedChoice;
 use workers::device::RateSizes;
 
-use super::kv_select::KvSelectChoice;
-use super::values::{
-    Batches, BatchesChoice, CompressChoice, DeviceChoice, NvmeDirect, NvmeOps, QuantizedChoice,
-    StagedFormat,
-};
+use super::values::StagedFormat;
 use crate::load::api::Api;
 use crate::load::arrivals::Rate;
 use crate::load::server_url::ServerUrl;
 use crate::load::slo::Slo;
-
-/// Best numbers of CPU threads for maps with and without a device, according to profiles; `None`:
-/// one per core.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct TunedThreads {
-    pub with_device: Option<u16>,
-    pub without_device: Option<u16>,
-}
-
-impl TunedThreads {
-    /// Returns the number of threads for a map that uses the device, or for one that does not.
-    pub const fn for_device_use(self, uses_gpu: bool) -> Option<u16> {
-        if uses_gpu { self.with_device } else { self.without_device }
-    }
-}
-
-/// Request of the main command: a run.
-#[derive(Debug, Clone, PartialEq)]
-pub struct RunRequest {
-    pub model: ModelChoice,
-    pub dtype: Dtype,
-    pub compress: CompressChoice,
-    /// Resolved: `Direct` for bf16 and `Expand` for f32 by default.
-    pub quantized: QuantizedChoice,
-    /// Selection of cached positions; `None`: new tokens attend to all of them.
-    pub kv_select: Option<KvSelectChoice>,
-    /// Number and size of batches; `None`: 1xB with the largest B up to 32 that fits memory.
-    pub batches: Option<BatchesChoice>,
-    pub task: RunTask,
-    pub seed: u64,
-    /// Resolved: never `Auto`, and a CUDA device exists.
-    pub device: DeviceChoice,
-    pub placement: PlacementChoice,
-    /// Parts into which a searched split may cut attention and linears; `None`: according to
-    /// measurements.
-    pub chunking: Option<Chunking>,
-    /// Runs attention as one operation if all of it is on one device.
-    pub fuse_attention: bool,
-    /// Computes common prefixes of prompts once.
-    pub shares_prompts: bool,
-    /// Maximum number of a prompt's tokens computed together; `None`: determined by memory.
-    pub prefill_chunk: Option<u32>,
-    pub cpu_threads: Option<u16>,
-    /// Measured best numbers of threads, which apply if `cpu_threads` is `None`.
-    pub tuned_threads: TunedThreads,
-    pub emulated_threads: Option<u16>,
-    pub vram_bytes: Option<u64>,
-    pub dram_bytes: Option<u64>,
-    /// NUMA nodes of host memory for weights and for KV caches.
-    pub nodes: SegmentNodes,
-    /// Directories on drives, each of which holds all weights that are read in every step.
-    pub nvme: Vec<PathBuf>,
-    pub nvme_ops: NvmeOps,
-    pub nvme_direct: NvmeDirect,
-    /// Store for prompt prefixes, if any.
-    pub prompt_cache: Option<PromptCacheConfig>,
-    pub report: Option<PathBuf>,
-    pub trace: Option<PathBuf>,
-    /// Ends the run at the end of stdin, as a signal does.
-    pub stop_at_eof: bool,
-    pub verbosity: Verbosity,
-}
-
-/// Store of prompt prefixes.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PromptCacheConfig {
-    pub directory: PathBuf,
-    /// Maximum size of the store; `None`: limited by the drive.
-    pub max_bytes: Option<u64>,
-    /// Minimum number of tokens of a stored prompt.
-    pub min_tokens: u32,
-}
 
 /// Request of `cache`: a store of prompt prefixes, and the action on it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -117,60 +39,6 @@ pub enum CacheAction {
         unused_days: Option<u32>,
         all: bool,
     },
-}
-
-/// Model, and the part of it to load.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ModelChoice {
-    /// Path, `org/name` or known name.
-    pub name: String,
-    pub revision: Option<String>,
-    pub dummy_weights: bool,
-    pub layers: Option<usize>,
-    /// Overrides the model's maximum number of positions, of whatever kind they are; `None`: its
-    /// own.
-    pub positions: Option<usize>,
-}
-
-/// Work of a run.
-#[derive(Debug, Clone, PartialEq)]
-pub enum RunTask {
-    Benchmark { prompt_len: u32, gen_len: u32 },
-    Requests(Box<BatchJobRequest>),
-}
-
-/// File of requests to answer.
-#[derive(Debug, Clone, PartialEq)]
-pub struct BatchJobRequest {
-    pub input: IoTarget,
-    pub output: IoTarget,
-    pub mode: OutputMode,
-    pub chat: bool,
-    pub chats: ChatOptions,
-    pub max_tokens: Option<u32>,
-    /// Defaults for raw prompts and short lines; the schema is not read yet.
-    pub defaults: Defaults,
-    /// File of the default schema.
-    pub json_schema: Option<PathBuf>,
-    pub ignore_unknown_fields: bool,
-}
-
-/// A policy by name, or a specified split, which `planner::split::parse_split` later resolves
-/// against the model's layer.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum PlacementChoice {
-    Named(PolicyName),
-    Split { split: String, chunking: Option<Chunking> },
-}
-
-/// Amount of output on stderr.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Verbosity {
-    Quiet,
-    /// Progress of long work only; the result reports the rest.
-    Progress,
-    Normal,
-    Verbose,
 }
 
 /// Request of `serve`: a model to serve.
@@ -261,29 +129,6 @@ pub enum LengthsChoice {
     Trace(PathBuf),
 }
 
-/// Request of `profile`: measurements of this machine.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ProfileRequest {
-    pub model: ModelChoice,
-    pub dtype: Dtype,
-    pub compress: CompressChoice,
-    pub batches: Batches,
-    pub prompt_len: u32,
-    pub gen_len: u32,
-    /// Resolved: never `Auto`, and a CUDA device exists.
-    pub device: DeviceChoice,
-    pub cpu_threads: Option<u16>,
-    pub emulated_threads: Option<u16>,
-    /// Directories of staged weights, whose drives are measured too.
-    pub nvme: Vec<PathBuf>,
-    /// The staged weights are dummy weights.
-    pub dummy_weights: bool,
-    /// File for a description of the machine; requires a device.
-    pub export: Option<PathBuf>,
-    pub force: bool,
-    pub quiet: bool,
-}
-
 /// Request of `stage`: weights to write to drives, or an action on staged ones.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StageRequest {
@@ -358,20 +203,6 @@ pub enum Template {
     Machine,
     /// Template for `--tables`.
     Table,
-}
-
-/// A model and a workload for described machines.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PlanWorkload {
-    pub model: ModelChoice,
-    pub dtype: Dtype,
-    /// Compression; `None`: lossless if it fits, otherwise both weights and KV in 4 bits.
-    pub compress: Option<CompressChoice>,
-    pub batches: BatchesChoice,
-    pub prompt_len: u32,
-    pub gen_len: u32,
-    pub policy: PolicyName,
-    pub chunking: Option<Chunking>,
 }
 
 /// A model and requests for a described machine that serves.

@@ -6,9 +6,10 @@ use batch::sink::IoTarget;
 
 use super::args::RunArgs;
 use super::outputs::{parse_io_target, resolve_output};
-use super::request::{RunRequest, ScoreRequest};
+use super::request::ScoreRequest;
 use super::score::ScoreArgs;
 use super::usage_error::UsageError;
+use session::request::RunRequest;
 
 /// Returns the arguments of the run that computes, and a function that completes the request.
 ///

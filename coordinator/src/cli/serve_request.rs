@@ -8,8 +8,9 @@ use server::config::{LogTarget, ServerOptions, SocketLimits};
 use server::cross_site::CrossSiteRules;
 
 use super::args::RunArgs;
-use super::request::{RunRequest, ServeRequest};
+use super::request::ServeRequest;
 use super::serve::ServeArgs;
+use session::request::RunRequest;
 
 /// Returns the arguments of the run that computes, and a function that completes the request.
 pub(super) fn convert_serve(args: ServeArgs) -> (RunArgs, impl FnOnce(RunRequest) -> ServeRequest) {

@@ -5,11 +5,10 @@ use std::path::PathBuf;
 use clap::Args;
 use planner::policy::name::PolicyName;
 
-use super::kv_select::{KvSelectRule, parse_kv_select};
-use super::values::{
-    CompressChoice, DeviceChoice, DtypeChoice, QuantizedChoice, parse_device, parse_policy,
-    parse_size,
-};
+use super::kv_select::parse_kv_select;
+use super::values::{DtypeChoice, NamedChoice, parse_device, parse_policy, parse_size};
+use session::values::KvSelectRule;
+use session::values::{CompressChoice, DeviceChoice, QuantizedChoice};
 
 /// Arguments that select a model and its number formats.
 #[derive(Debug, Default, Args)]
@@ -41,11 +40,11 @@ pub struct ModelArgs {
     /// Compress weights, the KV cache or both to 4 bits: less memory and data movement, slightly
     /// different answers. Works for any model, at load
     #[arg(long, value_enum, value_name = "WHAT", default_value = "auto", help_heading = "Model")]
-    pub compress: CompressChoice,
+    pub compress: NamedChoice<CompressChoice>,
     /// Treatment of weights that are stored quantised, in GGUF or in safetensors with a
     /// quantization_config [default: direct with bf16, expand with f32]
     #[arg(long, value_enum, value_name = "HOW", help_heading = "Model")]
-    pub quantized: Option<QuantizedChoice>,
+    pub quantized: Option<NamedChoice<QuantizedChoice>>,
     /// Limit the attention of new tokens to cached positions whose approximate score is within A of
     /// the largest, and to at most the share M of all positions; for long prompts without a device.
     /// Changes answers

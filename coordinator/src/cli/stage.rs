@@ -4,10 +4,10 @@ use std::path::PathBuf;
 
 use clap::{ArgGroup, Args};
 
-use super::request::{ModelChoice, StageAction, StageRequest};
-use super::values::{
-    DtypeChoice, NvmeDirect, NvmeOps, QuantizedChoice, StagedFormat, parse_nvme_ops,
-};
+use super::request::{StageAction, StageRequest};
+use super::values::{DtypeChoice, NamedChoice, StagedFormat, parse_nvme_ops};
+use session::request::ModelChoice;
+use session::values::{NvmeDirect, NvmeOps, QuantizedChoice};
 
 /// Arguments of a run whose weights do not all stay in memory.
 #[derive(Debug, Default, Args)]
@@ -30,13 +30,13 @@ pub struct NvmeArgs {
     /// Read drives directly into device memory, bypassing host memory (NVIDIA's cuFile); such reads
     /// are not verified [default: auto]
     #[arg(long, value_name = "WHETHER", value_enum, requires = "nvme", help_heading = "Memory")]
-    pub nvme_direct: Option<NvmeDirect>,
+    pub nvme_direct: Option<NamedChoice<NvmeDirect>>,
 }
 
 impl NvmeArgs {
     /// Returns the number of drives that may be read directly to a device.
     pub(super) fn direct_drives(&self) -> usize {
-        if self.nvme_direct == Some(NvmeDirect::Off) { 0 } else { self.nvme.len() }
+        if self.nvme_direct == Some(NamedChoice(NvmeDirect::Off)) { 0 } else { self.nvme.len() }
     }
 }
 
@@ -69,7 +69,7 @@ pub struct StageArgs {
     /// Treatment of weights that are stored quantised, in GGUF or in safetensors with a
     /// quantization_config [default: direct with bf16, expand with f32]
     #[arg(long, value_enum, value_name = "HOW")]
-    pub quantized: Option<QuantizedChoice>,
+    pub quantized: Option<NamedChoice<QuantizedChoice>>,
     /// Seed of --dummy-weights
     #[arg(long, value_name = "SEED", default_value_t = 0)]
     pub seed: u64,
@@ -98,7 +98,7 @@ pub(super) fn stage(args: StageArgs) -> StageRequest {
         format: args.compress,
         quantized: args
             .quantized
-            .unwrap_or_else(|| QuantizedChoice::default_for(args.dtype.dtype())),
+            .map_or_else(|| QuantizedChoice::default_for(args.dtype.dtype()), |how| how.0),
         directories: args.nvme,
         seed: args.seed,
         action: match (args.verify, args.status) {

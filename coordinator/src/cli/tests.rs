@@ -10,17 +10,16 @@ use server::config::LogTarget;
 
 use super::command::Command;
 use super::request::{
-    CacheAction, CacheRequest, LengthsChoice, PlacementChoice, PlanSource, PromptCacheConfig,
-    RunRequest, RunTask, TimedReplay, TimedSource, Verbosity,
+    CacheAction, CacheRequest, LengthsChoice, PlanSource, TimedReplay, TimedSource,
 };
-use super::values::{
-    Batches, BatchesChoice, DeviceChoice, parse_batches, parse_device, parse_size,
-};
+use super::values::{parse_batches, parse_device, parse_size};
 use super::{EarlyExit, parse};
-use crate::exit::Exit;
 use crate::load::api::Api;
 use crate::load::arrivals::Rate;
 use crate::load::slo::Slo;
+use session::exit::Exit;
+use session::request::{PlacementChoice, PromptCacheConfig, RunRequest, RunTask, Verbosity};
+use session::values::{Batches, BatchesChoice, DeviceChoice};
 
 fn words(line: &str) -> Vec<&str> {
     std::iter::once("coordinator").chain(line.split_whitespace()).collect()

@@ -1,6 +1,6 @@
 //! Messages for invalid combinations of arguments.
 
-use ::cuda::CudaError;
+use cuda::CudaError;
 use planner::split::SplitError;
 
 /// An invalid combination of arguments.

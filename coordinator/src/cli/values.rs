@@ -1,34 +1,13 @@
 //! Values of arguments. Each is parsed once into a type that only represents valid values; errors
 //! are messages for the user.
 
-use std::fmt;
-
+use clap::ValueEnum;
+use clap::builder::PossibleValue;
 use model::config::Dtype;
 use planner::policy::name::{PolicyName, UnknownPolicy};
-
-/// Value of `--batches NxB`: N batches of B sequences, both at least 1.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Batches {
-    pub count: u16,
-    /// Number of sequences in each batch.
-    pub size: u16,
-}
-
-impl Batches {
-    /// Returns the batches reduced to the number and size that `sequences` can fill.
-    #[must_use]
-    pub fn clamp_to_sequences(self, sequences: usize) -> Batches {
-        let sequences = sequences.clamp(1, usize::from(u16::MAX)) as u16;
-        let count = self.count.min(sequences);
-        Batches { count, size: self.size.min(sequences.div_ceil(count)) }
-    }
-}
-
-impl fmt::Display for Batches {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}x{}", self.count, self.size)
-    }
-}
+use session::values::{
+    Batches, BatchesChoice, CompressChoice, DeviceChoice, NvmeDirect, NvmeOps, QuantizedChoice,
+};
 
 /// Parses a value like `4x15`.
 ///
@@ -51,13 +30,6 @@ pub fn parse_batches(text: &str) -> Result<Batches, String> {
     Ok(Batches { count: number(count, "batches")?, size: number(size, "prompts in a batch")? })
 }
 
-/// Value of `--batches`: specified, or the shape with the highest predicted throughput.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum BatchesChoice {
-    Auto,
-    Fixed(Batches),
-}
-
 /// Parses `auto` or a value like `4x15`.
 ///
 /// # Errors
@@ -67,27 +39,6 @@ pub fn parse_batches_choice(text: &str) -> Result<BatchesChoice, String> {
         "auto" => Ok(BatchesChoice::Auto),
         text => parse_batches(text).map(BatchesChoice::Fixed),
     }
-}
-
-/// Device that runs GPU operations.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum DeviceChoice {
-    /// The best real device of the machine, or none if it has none; never the emulated one.
-    #[default]
-    Auto,
-    /// No device: everything runs on the CPU.
-    None,
-    /// Emulated device that computes with CPU kernels in a separate process.
-    Emulated {
-        /// Size of the device memory; `None`: as much as the plan needs.
-        vram_bytes: Option<u64>,
-        /// Rate of the link; `None`: the rate of memory.
-        link_bytes_per_s: Option<u64>,
-    },
-    /// Emulated device whose operations take the times of a table without computing anything.
-    Timed,
-    /// CUDA device with this index.
-    Cuda(u32),
 }
 
 /// Parses `none`, `auto`, `cuda:0`, `emulated`, `emulated:vram=8GiB,link=16GB/s` or
@@ -240,72 +191,12 @@ pub enum DtypeChoice {
     F32,
 }
 
-/// Compression to 4 bits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
-pub enum CompressChoice {
-    /// No compression if that fits in memory, otherwise what is needed to fit; the choice is
-    /// printed
-    #[default]
-    Auto,
-    /// No compression
-    None,
-    /// Weights of the layers' linears in 4 bits, in groups of 64 with a scale and a minimum each
-    W4,
-    /// KV cache in 4 bits, in groups of up to 64 along a head
-    Kv4,
-    /// Weights and KV cache in 4 bits
-    W4kv4,
-}
-
-impl CompressChoice {
-    /// Returns true if weights are quantised to 4 bits.
-    pub const fn compresses_weights(self) -> bool {
-        matches!(self, CompressChoice::W4 | CompressChoice::W4kv4)
-    }
-
-    /// Returns true if the KV cache is quantised to 4 bits.
-    pub const fn compresses_kv(self) -> bool {
-        matches!(self, CompressChoice::Kv4 | CompressChoice::W4kv4)
-    }
-
-    /// Returns the name on the command line and in reports.
-    pub const fn name(self) -> &'static str {
-        match self {
-            CompressChoice::Auto => "auto",
-            CompressChoice::None => "none",
-            CompressChoice::W4 => "w4",
-            CompressChoice::Kv4 => "kv4",
-            CompressChoice::W4kv4 => "w4kv4",
-        }
-    }
-}
-
-/// Treatment of weights that a file stores quantised.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum QuantizedChoice {
-    /// Multiply types that kernels read (Q4_0 to Q8_0, Q4_K to Q6_K, IQ4, MXFP4) as stored, and
-    /// expand others
-    Direct,
-    /// Expand all types to --dtype
-    Expand,
-}
-
 impl DtypeChoice {
     /// Returns the number format.
     pub const fn dtype(self) -> Dtype {
         match self {
             DtypeChoice::Bf16 => Dtype::Bf16,
             DtypeChoice::F32 => Dtype::F32,
-        }
-    }
-}
-
-impl QuantizedChoice {
-    /// Returns the default for a number format.
-    pub const fn default_for(dtype: Dtype) -> QuantizedChoice {
-        match dtype {
-            Dtype::Bf16 => QuantizedChoice::Direct,
-            Dtype::F32 => QuantizedChoice::Expand,
         }
     }
 }
@@ -319,27 +210,73 @@ pub enum StagedFormat {
     W4,
 }
 
-/// Weights that are read from drives in every step.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub enum NvmeOps {
-    /// The minimum that memory requires.
-    #[default]
-    Auto,
-    All,
-    /// Weights of the operations with these names, in every layer.
-    Named(Vec<String>),
+/// Choice of the command line by name, of a type in a crate that knows no argument parser.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct NamedChoice<T>(pub T);
+
+impl ValueEnum for NamedChoice<CompressChoice> {
+    fn value_variants<'a>() -> &'a [Self] {
+        &[
+            NamedChoice(CompressChoice::Auto),
+            NamedChoice(CompressChoice::None),
+            NamedChoice(CompressChoice::W4),
+            NamedChoice(CompressChoice::Kv4),
+            NamedChoice(CompressChoice::W4kv4),
+        ]
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        let help = match self.0 {
+            CompressChoice::Auto => {
+                "No compression if that fits in memory, otherwise what is needed to fit; the \
+                 choice is printed"
+            }
+            CompressChoice::None => "No compression",
+            CompressChoice::W4 => {
+                "Weights of the layers' linears in 4 bits, in groups of 64 with a scale and a \
+                 minimum each"
+            }
+            CompressChoice::Kv4 => "KV cache in 4 bits, in groups of up to 64 along a head",
+            CompressChoice::W4kv4 => "Weights and KV cache in 4 bits",
+        };
+        Some(PossibleValue::new(self.0.name()).help(help))
+    }
 }
 
-/// Path of weights from drives to the device.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
-pub enum NvmeDirect {
-    /// Direct if a CUDA device and cuFile support it; never with an emulated device
-    #[default]
-    Auto,
-    /// Direct; fail if that is not possible
-    On,
-    /// Through host memory
-    Off,
+impl ValueEnum for NamedChoice<QuantizedChoice> {
+    fn value_variants<'a>() -> &'a [Self] {
+        &[NamedChoice(QuantizedChoice::Direct), NamedChoice(QuantizedChoice::Expand)]
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        let (name, help) = match self.0 {
+            QuantizedChoice::Direct => (
+                "direct",
+                "Multiply types that kernels read (Q4_0 to Q8_0, Q4_K to Q6_K, IQ4, MXFP4) as \
+                 stored, and expand others",
+            ),
+            QuantizedChoice::Expand => ("expand", "Expand all types to --dtype"),
+        };
+        Some(PossibleValue::new(name).help(help))
+    }
+}
+
+impl ValueEnum for NamedChoice<NvmeDirect> {
+    fn value_variants<'a>() -> &'a [Self] {
+        &[NamedChoice(NvmeDirect::Auto), NamedChoice(NvmeDirect::On), NamedChoice(NvmeDirect::Off)]
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        let (name, help) = match self.0 {
+            NvmeDirect::Auto => (
+                "auto",
+                "Direct if a CUDA device and cuFile support it; never with an emulated device",
+            ),
+            NvmeDirect::On => ("on", "Direct; fail if that is not possible"),
+            NvmeDirect::Off => ("off", "Through host memory"),
+        };
+        Some(PossibleValue::new(name).help(help))
+    }
 }
 
 /// Parses `auto`, `all`, or names of operations.

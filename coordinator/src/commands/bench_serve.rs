@@ -3,18 +3,19 @@
 use anyhow::Context;
 use serde_json::json;
 
-use super::output::print_result;
-use super::serve::raise_descriptor_limit;
 use super::workload_shape::read_workload_shape;
-use crate::cli::request::{BenchServeRequest, Verbosity};
-use crate::exit::Exit;
-use crate::interrupt::Interrupt;
+use crate::cli::request::BenchServeRequest;
 use crate::load::client::Client;
 use crate::load::results::LoadTestResults;
 use crate::load::runner::send_requests;
 use crate::load::table::format_table;
 use crate::load::workload::{WorkloadParams, warmup_request, workload};
-use crate::setup::progress_reporter::ProgressReporter;
+use session::descriptor_limit::raise_descriptor_limit;
+use session::exit::Exit;
+use session::interrupt::Interrupt;
+use session::output::print_result;
+use session::progress_reporter::ProgressReporter;
+use session::request::Verbosity;
 
 /// Default number of requests.
 const DEFAULT_REQUESTS: usize = 64;

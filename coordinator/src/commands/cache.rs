@@ -6,11 +6,11 @@ use anyhow::Context;
 use prompt_cache::{CachedPrefix, OriginPages, StoreListing};
 use serde_json::{Value, json};
 
-use super::output::print_result;
 use crate::cli::request::{CacheAction, CacheRequest};
-use crate::exit::Exit;
-use crate::setup::argument_error::ArgumentError;
 use report::plain_table::{plain_table, right_aligned};
+use session::argument_error::ArgumentError;
+use session::exit::Exit;
+use session::output::print_result;
 
 const MIB: f64 = (1u64 << 20) as f64;
 /// Number of digits of a name that are shown.

@@ -7,9 +7,9 @@ use std::io::Write;
 use serde_json::json;
 use workers::device::{KernelRate, measure_kernels, measure_rates, memory_bytes};
 
-use super::output::print_result;
 use super::small_copies;
-use crate::exit::Exit;
+use session::exit::Exit;
+use session::output::print_result;
 
 /// Measures the requested rates and prints them.
 ///

@@ -6,17 +6,17 @@ use std::path::Path;
 
 use weight_store::{Lookup, StagedCopy};
 
-use crate::cli::request::{ModelChoice, ProfileRequest, Verbosity};
-use crate::cli::values::QuantizedChoice;
-use crate::interrupt::Interrupt;
-use crate::setup::argument_error::ArgumentError;
-use crate::setup::formats;
-use crate::setup::model::ModelHandle;
-use crate::setup::staging::balance::{self, DriveBalance};
-use crate::setup::staging::drive_measurement::BalancedWeight;
-use crate::setup::staging::nvme::reader_options;
-use crate::setup::staging::{StagedWeights, Staging};
 use report::plain_table::{plain_table, right_aligned};
+use session::argument_error::ArgumentError;
+use session::formats;
+use session::interrupt::Interrupt;
+use session::model::ModelHandle;
+use session::request::{ModelChoice, ProfileRequest, Verbosity};
+use session::staging::balance::{self, DriveBalance};
+use session::staging::drive_measurement::BalancedWeight;
+use session::staging::nvme::reader_options;
+use session::staging::{StagedWeights, Staging};
+use session::values::QuantizedChoice;
 
 const MIB: f64 = (1u64 << 20) as f64;
 

@@ -12,9 +12,9 @@ use planner::machine::{
 use profiler::rates::{DeviceRates, MachineRates, derive_rates};
 use profiler::{Profile, cache};
 
-use crate::cli::cuda;
-use crate::cli::request::ProfileRequest;
-use crate::cli::values::DeviceChoice;
+use session::cuda_device;
+use session::request::ProfileRequest;
+use session::values::DeviceChoice;
 
 /// Writes the description.
 ///
@@ -58,7 +58,7 @@ impl Capacities {
         let gib = |bytes: u64| bytes as f64 / f64::from(1u32 << 30);
         let total_bytes = memory::total_bytes();
         let vram_bytes = match device {
-            DeviceChoice::Cuda(index) => Some(cuda::vram_bytes(index, None, 0)),
+            DeviceChoice::Cuda(index) => Some(cuda_device::vram_bytes(index, None, 0)),
             DeviceChoice::Emulated { vram_bytes, .. } => vram_bytes,
             _ => None,
         };

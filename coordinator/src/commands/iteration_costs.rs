@@ -8,7 +8,7 @@ use scheduler::hybrid::{IterationLimits, StepCosts};
 use scheduler::{COST_POINTS, StepCostCurve};
 use serde::{Deserialize, Serialize};
 
-use crate::setup::writable::check_writable;
+use session::writable::check_writable;
 
 /// Costs and capacity of a server's iterations.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

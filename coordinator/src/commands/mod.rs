@@ -8,7 +8,6 @@ pub mod doctor;
 mod drive_rates;
 mod export;
 mod iteration_costs;
-mod output;
 pub mod plan;
 pub mod profile;
 pub mod pull;

@@ -17,19 +17,19 @@ use profiler::{Profile, ProfilingRequest, REPETITIONS_MIN, RehearsalTimes, Skipp
 use program::map::Phase;
 use program::topology::LaneId;
 
-use super::output::print_result;
 use super::{drive_rates, export};
-use crate::cli::request::{ModelChoice, ProfileRequest, Verbosity};
-use crate::cli::values::{CompressChoice, QuantizedChoice};
-use crate::exit::Exit;
-use crate::interrupt::Interrupt;
-use crate::setup::argument_error::ArgumentError;
-use crate::setup::formats;
-use crate::setup::hardware::Hardware;
-use crate::setup::model::ModelHandle;
-use crate::setup::profile;
-use crate::setup::progress_reporter::ProgressReporter;
 use report::plain_table::{plain_table, right_aligned};
+use session::argument_error::ArgumentError;
+use session::exit::Exit;
+use session::formats;
+use session::hardware::Hardware;
+use session::interrupt::Interrupt;
+use session::model::ModelHandle;
+use session::output::print_result;
+use session::profile;
+use session::progress_reporter::ProgressReporter;
+use session::request::{ModelChoice, ProfileRequest, Verbosity};
+use session::values::{CompressChoice, QuantizedChoice};
 
 /// Measures a profile, or finds the stored one, and prints it.
 ///

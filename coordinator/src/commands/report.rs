@@ -5,9 +5,9 @@ use std::path::Path;
 use anyhow::Context;
 
 use crate::cli::request::ReportRequest;
-use crate::exit::Exit;
 use report::file::Report;
 use report::page::render;
+use session::exit::Exit;
 
 /// Writes the page.
 ///

@@ -26,32 +26,30 @@ use openai::prompt;
 
 use super::benchmark::Benchmark;
 use super::serving_job;
-use crate::cli::cuda::is_cuda;
-use crate::cli::request::{BatchJobRequest, RunRequest, RunTask, Verbosity};
-use crate::cli::values::BatchesChoice;
-use crate::exit::Exit;
-use crate::interrupt::Interrupt;
-use crate::setup::argument_error::ArgumentError;
-use crate::setup::compression::choose_compression;
-use crate::setup::fit_suggestions::FitSuggestions;
-use crate::setup::formats::{
-    RunCompression, candidate_compressions, describe_formats, resolve_formats,
-};
-use crate::setup::machine_plan::MORE_POSITIONS;
-use crate::setup::model::ModelHandle;
-use crate::setup::placement::{MeasurePolicy, PlacementDecision, decide_and_print, thread_counts};
-use crate::setup::plan_request::{DEFAULT_MAX_BATCH, grammar_bytes, shrink_batches};
-use crate::setup::prediction::{
-    factors, group_sequences, predict, print_prediction, progress_expectation,
-};
-use crate::setup::run_history;
-use crate::setup::start::start;
-use crate::setup::writable::check_writable;
-use crate::terminal::print;
 use report::build;
 use report::build::RunPrediction;
 use report::file::RequestCounts;
 use report::table;
+use session::argument_error::ArgumentError;
+use session::compression::choose_compression;
+use session::cuda_device::is_cuda;
+use session::exit::Exit;
+use session::fit_suggestions::FitSuggestions;
+use session::formats::{RunCompression, candidate_compressions, describe_formats, resolve_formats};
+use session::interrupt::Interrupt;
+use session::machine_plan::MORE_POSITIONS;
+use session::model::ModelHandle;
+use session::placement::{MeasurePolicy, PlacementDecision, decide_and_print, thread_counts};
+use session::plan_request::{DEFAULT_MAX_BATCH, grammar_bytes, shrink_batches};
+use session::prediction::{
+    factors, group_sequences, predict, print_prediction, progress_expectation,
+};
+use session::request::{BatchJobRequest, RunRequest, RunTask, Verbosity};
+use session::run_history;
+use session::start::start;
+use session::terminal::print;
+use session::values::BatchesChoice;
+use session::writable::check_writable;
 
 /// Refuses a report or a trace that would overwrite the input, the output or each other.
 fn check_distinct(run: &RunRequest) -> anyhow::Result<()> {

@@ -10,13 +10,13 @@ use batch::summary::JobSummary;
 use batch::workload::JobWorkload;
 use engine_api::serving::{Engine, EngineStatus};
 
-use crate::cli::request::{RunRequest, Verbosity};
-use crate::cli::values::BatchesChoice;
-use crate::interrupt::Interrupt;
-use crate::setup::argument_error::ArgumentError;
-use crate::setup::formats::RunCompression;
-use crate::setup::model::ModelHandle;
-use crate::setup::serving::{ServingConfig, slots_within_capacity, start};
+use session::argument_error::ArgumentError;
+use session::formats::RunCompression;
+use session::interrupt::Interrupt;
+use session::model::ModelHandle;
+use session::request::{RunRequest, Verbosity};
+use session::serving::{ServingConfig, slots_within_capacity, start};
+use session::values::BatchesChoice;
 
 /// Runs the remaining part of the job.
 ///

@@ -7,17 +7,17 @@ use anyhow::Context;
 use comfy_table::Table;
 use weight_store::{CopyProgress, CopyState, Lookup, StagedCopy};
 
-use super::output::print_result;
 use crate::cli::request::{StageAction, StageRequest};
 use crate::cli::values::StagedFormat;
-use crate::exit::Exit;
-use crate::interrupt::Interrupt;
-use crate::setup::argument_error::ArgumentError;
-use crate::setup::byte_progress_bar::ByteProgressBar;
-use crate::setup::formats;
-use crate::setup::model::ModelHandle;
-use crate::setup::staging::{Interrupted, StagedWeights, stage};
 use report::plain_table::{plain_table, right_aligned};
+use session::argument_error::ArgumentError;
+use session::byte_progress_bar::ByteProgressBar;
+use session::exit::Exit;
+use session::formats;
+use session::interrupt::Interrupt;
+use session::model::ModelHandle;
+use session::output::print_result;
+use session::staging::{Interrupted, StagedWeights, stage};
 
 const GIB: f64 = (1u64 << 30) as f64;
 

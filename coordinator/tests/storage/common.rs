@@ -2,7 +2,6 @@
 
 use std::ops::ControlFlow;
 
-use coordinator::setup::model::open_weights;
 use engine::launch::{LaunchError, LaunchOptions};
 use engine::{RunEngine, RunStats};
 use engine_api::batch::{
@@ -22,6 +21,7 @@ use program::topology::{LaneId, LaneKind, MemoryId};
 use program::validate::validate;
 use program::weights::Weights;
 use protocol::messages::{SegmentNodes, StagedCopyConfig, WeightsOrigin};
+use session::model::open_weights;
 use weight_store::{AlignedBuffer, BlobSize, Identity, Writer};
 use workers::load::BlobFormat;
 

@@ -20,8 +20,8 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::output::print_result;
-use crate::exit::Exit;
+use session::exit::Exit;
+use session::output::print_result;
 
 /// A feature that a machine has or lacks.
 #[derive(Debug, Clone, PartialEq, Serialize)]

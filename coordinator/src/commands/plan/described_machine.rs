@@ -3,11 +3,12 @@
 
 use super::show::PlanOutput;
 use super::vectors::LiaVectors;
-use crate::cli::request::{PlanRequest, PlanWorkload, Verbosity};
-use crate::setup::machine_plan;
-use crate::setup::machine_plan::MachinePlanner;
-use crate::setup::measured_machine::MeasuredMachine;
-use crate::setup::progress_reporter::ProgressReporter;
+use crate::cli::request::PlanRequest;
+use session::machine_plan;
+use session::machine_plan::MachinePlanner;
+use session::measured_machine::MeasuredMachine;
+use session::progress_reporter::ProgressReporter;
+use session::request::{PlanWorkload, Verbosity};
 
 /// Returns the plan as text or JSON.
 ///
@@ -45,9 +46,10 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
-    use crate::cli::request::{ModelChoice, PlanSource, Template};
-    use crate::cli::values::{Batches, BatchesChoice};
+    use crate::cli::request::{PlanSource, Template};
     use crate::commands::plan::templates;
+    use session::request::ModelChoice;
+    use session::values::{Batches, BatchesChoice};
 
     /// Returns the machine template without additional host memory.
     fn template() -> String {

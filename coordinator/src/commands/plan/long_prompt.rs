@@ -4,11 +4,11 @@
 use batch::progress::format_duration;
 use planner::search::PredictedTimes;
 
-use crate::cli::request::RunRequest;
 use crate::commands::run;
-use crate::interrupt::Interrupt;
-use crate::setup::model::ModelHandle;
-use crate::setup::placement::MeasurePolicy;
+use session::interrupt::Interrupt;
+use session::model::ModelHandle;
+use session::placement::MeasurePolicy;
+use session::request::RunRequest;
 
 /// Lengths of the measured prompts; one is four times the other.
 const MEASURED_LENGTHS: [u32; 2] = [1024, 4096];

@@ -16,10 +16,10 @@ pub mod templates;
 mod this_machine;
 mod vectors;
 
-use super::output::print_result;
 use crate::cli::request::{PlanRequest, PlanSource};
-use crate::exit::Exit;
-use crate::interrupt::Interrupt;
+use session::exit::Exit;
+use session::interrupt::Interrupt;
+use session::output::print_result;
 
 /// Plans and prints the result.
 ///

@@ -6,14 +6,15 @@ use serde_json::json;
 
 use super::long_prompt::LongPrompt;
 use super::show::PlanOutput;
-use crate::cli::request::{PlanRequest, RunRequest, RunTask};
+use crate::cli::request::PlanRequest;
 use crate::commands::run;
-use crate::interrupt::Interrupt;
-use crate::setup::model::ModelHandle;
-use crate::setup::placement;
-use crate::setup::placement::{MeasurePolicy, PlacementDecision};
 use report::explain;
 use report::file::MapSummary;
+use session::interrupt::Interrupt;
+use session::model::ModelHandle;
+use session::placement;
+use session::placement::{MeasurePolicy, PlacementDecision};
+use session::request::{RunRequest, RunTask};
 
 /// Returns the plan as text or JSON.
 ///

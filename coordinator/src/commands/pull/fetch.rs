@@ -11,7 +11,7 @@ use super::check::is_intact;
 use super::files::{HubFile, Listing};
 use super::hub::{Download, Hub, HubError};
 use super::names::Hash;
-use crate::setup::byte_progress_bar::ByteProgressBar;
+use session::byte_progress_bar::ByteProgressBar;
 
 /// Maximum number of retries per file.
 const RETRIES: u32 = 3;

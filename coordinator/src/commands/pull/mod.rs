@@ -20,13 +20,13 @@ use anyhow::Context;
 use model::locate::SearchPaths;
 
 use crate::cli::request::PullRequest;
-use crate::exit::Exit;
-use crate::setup::argument_error::ArgumentError;
 use cache::Repository;
 use fetch::{FetchProgress, Fetcher};
 use files::{HubFile, Listing, files_of_model};
 use hub::Hub;
 use names::is_path;
+use session::argument_error::ArgumentError;
+use session::exit::Exit;
 
 const MIB: f64 = (1u64 << 20) as f64;
 /// Folder of Hugging Face's programs in a user's cache folder.

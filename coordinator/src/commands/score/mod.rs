@@ -5,13 +5,7 @@ mod table;
 use anyhow::Context;
 
 use super::run::{kernel_variant, stop_at_stdin_eof};
-use crate::cli::request::{ScoreRequest, Verbosity};
-use crate::exit::Exit;
-use crate::interrupt::Interrupt;
-use crate::setup::argument_error::ArgumentError;
-use crate::setup::formats::{describe_formats, resolve_formats};
-use crate::setup::model::ModelHandle;
-use crate::setup::serving::{ServingConfig, serving_compression, slots_within_capacity, start};
+use crate::cli::request::ScoreRequest;
 use batch::outcome::JobOutcome;
 use batch::progress_counter::ProgressCounter;
 use batch::score::line::LineOptions;
@@ -23,6 +17,13 @@ use engine_api::codec::TextCodec;
 use engine_api::serving::Engine;
 use openai::fingerprint::system_fingerprint;
 use openai::prompt::ModelLimits;
+use session::argument_error::ArgumentError;
+use session::exit::Exit;
+use session::formats::{describe_formats, resolve_formats};
+use session::interrupt::Interrupt;
+use session::model::ModelHandle;
+use session::request::Verbosity;
+use session::serving::{ServingConfig, serving_compression, slots_within_capacity, start};
 
 /// Default maximum number of tokens of a text's window.
 const DEFAULT_WINDOW: usize = 2048;

@@ -8,12 +8,10 @@ use engine_api::serving::Engine;
 
 use crate::cli::request::ServeRequest;
 use crate::commands::iteration_costs::IterationCosts;
-use crate::interrupt::Interrupt;
-use crate::setup::hybrid_placement::HybridConfig;
-use crate::setup::model::ModelHandle;
-use crate::setup::serving::{
-    LONG_CONTEXT, LONG_PAGE_POSITIONS, PAGE_POSITIONS, ServingConfig, start,
-};
+use session::hybrid_placement::HybridConfig;
+use session::interrupt::Interrupt;
+use session::model::ModelHandle;
+use session::serving::{LONG_CONTEXT, LONG_PAGE_POSITIONS, PAGE_POSITIONS, ServingConfig, start};
 
 /// Number of log-probabilities per token: its own and those of the twenty most likely tokens.
 const MAX_LOGPROBS: u16 = 21;

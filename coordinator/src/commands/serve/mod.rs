@@ -10,16 +10,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
 use model::generation::GenerationDefaults;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::run::{kernel_variant, stop_at_stdin_eof};
-use crate::cli::request::{ServeRequest, Verbosity};
-use crate::exit::Exit;
-use crate::interrupt::Interrupt;
-use crate::setup::argument_error::ArgumentError;
-use crate::setup::compression::first_fitting_compression;
-use crate::setup::formats::{describe_formats, resolve_formats};
-use crate::setup::model::ModelHandle;
+use crate::cli::request::ServeRequest;
 use ::engine::descriptors::max_connections;
 use engine::start_engine;
 use engine_api::batch::{Penalties, Sampling};
@@ -27,6 +20,14 @@ use engine_api::serving::{Engine, EngineState};
 use openai::fingerprint::system_fingerprint;
 use server::Server;
 use server::config::{ModelCard, ServerOptions, SharedCodec};
+use session::argument_error::ArgumentError;
+use session::compression::first_fitting_compression;
+use session::descriptor_limit::raise_descriptor_limit;
+use session::exit::Exit;
+use session::formats::{describe_formats, resolve_formats};
+use session::interrupt::Interrupt;
+use session::model::ModelHandle;
+use session::request::Verbosity;
 use status_line::StatusLine;
 
 /// Maximum time to wait for the engine to end after the last answer.
@@ -122,14 +123,6 @@ fn access_warning(address: SocketAddr, has_key: bool) -> Option<String> {
              on the network can use this server; set TANDEM_API_KEY, or omit --host"
         )
     })
-}
-
-/// Raises the limit on open files to its maximum, because every connection takes a descriptor.
-pub(super) fn raise_descriptor_limit() {
-    let now = getrlimit(Resource::Nofile);
-    let raised = Rlimit { current: now.maximum, maximum: now.maximum };
-    // If this fails, the server accepts fewer connections.
-    let _ = setrlimit(Resource::Nofile, raised);
 }
 
 /// Returns the description of the model that clients see.

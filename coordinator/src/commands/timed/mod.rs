@@ -16,12 +16,7 @@ use program::simulate::{SimulatedTimeline, Span, simulate};
 use protocol::messages::WeightsOrigin;
 
 use super::benchmark::Benchmark;
-use super::output::print_result;
-use crate::cli::request::{TimedRequest, Verbosity};
-use crate::exit::Exit;
-use crate::interrupt::Interrupt;
-use crate::setup::hardware::Hardware;
-use crate::setup::progress_reporter::ProgressReporter;
+use crate::cli::request::TimedRequest;
 use ::report::build;
 use ::report::build::RunPrediction;
 use ::report::file::ReplayReport;
@@ -32,6 +27,12 @@ use engine::{RunEngine, RunStats};
 use engine_api::batch::EngineError;
 use programs::TimedPrograms;
 use report::{TimedDetails, TimedReport, render};
+use session::exit::Exit;
+use session::hardware::Hardware;
+use session::interrupt::Interrupt;
+use session::output::print_result;
+use session::progress_reporter::ProgressReporter;
+use session::request::Verbosity;
 
 /// Runs programs whose instructions only take time, and prints the measured times.
 ///

@@ -13,12 +13,13 @@ use program::simulate::Span;
 use protocol::messages::TimedDurations;
 
 use super::report::{MachineDetails, SteadyComparison, TableDetails, TimesOrigin};
-use crate::cli::request::{PlanWorkload, TimedRequest, TimedSource};
-use crate::cli::values::CompressChoice;
-use crate::setup::machine_plan;
-use crate::setup::machine_plan::MachinePlanner;
-use crate::setup::measured_machine::MeasuredMachine;
+use crate::cli::request::{TimedRequest, TimedSource};
 use report::placement::format_gpu_ops;
+use session::machine_plan;
+use session::machine_plan::MachinePlanner;
+use session::measured_machine::MeasuredMachine;
+use session::request::PlanWorkload;
+use session::values::CompressChoice;
 
 /// Minimum duration in the workers of a step of a described machine, so that the cost of
 /// communication between processes on this machine is negligible.

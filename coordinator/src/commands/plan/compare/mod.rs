@@ -7,13 +7,14 @@ mod show;
 use planner::machine::{Machine, Resource};
 use shm::sync::{AtomicUsize, Ordering};
 
-use crate::cli::request::{PlanRequest, PlanWorkload, Verbosity};
-use crate::interrupt::Interrupt;
-use crate::setup::argument_error::ArgumentError;
-use crate::setup::machine_plan::{load_machine, open};
-use crate::setup::progress_reporter::ProgressReporter;
+use crate::cli::request::PlanRequest;
 use engine::launch::LaunchError;
 use row::MachineRow;
+use session::argument_error::ArgumentError;
+use session::interrupt::Interrupt;
+use session::machine_plan::{load_machine, open};
+use session::progress_reporter::ProgressReporter;
+use session::request::{PlanWorkload, Verbosity};
 use show::Comparison;
 
 /// Returns the comparison as text or JSON.

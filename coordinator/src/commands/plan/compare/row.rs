@@ -6,12 +6,12 @@ use std::thread;
 use model::config::ModelConfig;
 use planner::machine::{Machine, OperatingCosts, Resource};
 
-use crate::cli::request::PlanWorkload;
-use crate::cli::values::Batches;
-use crate::setup::machine_plan::MachinePlanner;
-use crate::setup::measured_machine::MeasuredMachine;
 use report::placement::format_device_contents;
 use report::step::Step;
+use session::machine_plan::MachinePlanner;
+use session::measured_machine::MeasuredMachine;
+use session::request::PlanWorkload;
+use session::values::Batches;
 
 /// Best placement on a machine, and its predicted performance.
 #[derive(Debug, Clone, PartialEq)]

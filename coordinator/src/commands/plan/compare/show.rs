@@ -6,8 +6,8 @@ use planner::machine::{OperatingCosts, Resource};
 use serde_json::{Value, json};
 
 use super::row::{BestPlan, MachineRow};
-use crate::cli::request::PlanWorkload;
 use report::plain_table::{plain_table, right_aligned};
+use session::request::PlanWorkload;
 
 /// Columns before those for twice a resource.
 const COLUMNS: [&str; 7] =
@@ -170,8 +170,8 @@ mod tests {
 
     use super::super::row::{BestPlan, MachineRow};
     use super::Comparison;
-    use crate::cli::request::{ModelChoice, PlanWorkload};
-    use crate::cli::values::{Batches, BatchesChoice};
+    use session::request::{ModelChoice, PlanWorkload};
+    use session::values::{Batches, BatchesChoice};
 
     fn described() -> PlanWorkload {
         PlanWorkload {

@@ -12,16 +12,17 @@ use model::config_json::check_context;
 use planner::serving::{CacheCapacity, RequestArrival, ServingCosts, ServingResults, simulate};
 use scheduler::hybrid::{DeferredRows, IterationLimits, LayerCosts, SchedulingPolicy};
 
-use crate::cli::request::{LoadChoice, PlanRequest, ServingWorkload, Verbosity};
+use crate::cli::request::{LoadChoice, PlanRequest, ServingWorkload};
 use crate::commands::iteration_costs::IterationCosts;
 use crate::commands::workload_shape::read_workload_shape;
-use crate::interrupt::Interrupt;
 use crate::load::workload::{WorkloadParams, generate_arrivals};
-use crate::setup::argument_error::ArgumentError;
-use crate::setup::machine_plan;
-use crate::setup::model::ModelHandle;
-use crate::setup::progress_reporter::ProgressReporter;
 use engine::launch::LaunchError;
+use session::argument_error::ArgumentError;
+use session::interrupt::Interrupt;
+use session::machine_plan;
+use session::model::ModelHandle;
+use session::progress_reporter::ProgressReporter;
+use session::request::Verbosity;
 use show::ServingComparison;
 use timed::ServingReplay;
 

@@ -6,12 +6,11 @@ use scheduler::hybrid::{IterationLimits, StepCosts};
 use serde_json::Value;
 
 use super::{plan_measured, plan_serving};
-use crate::cli::request::{
-    LengthsChoice, LoadChoice, ModelChoice, PlanRequest, PlanSource, ServingWorkload,
-};
+use crate::cli::request::{LengthsChoice, LoadChoice, PlanRequest, PlanSource, ServingWorkload};
 use crate::commands::iteration_costs::IterationCosts;
-use crate::interrupt::Interrupt;
 use crate::load::arrivals::Rate;
+use session::interrupt::Interrupt;
+use session::request::ModelChoice;
 
 fn serving(lengths: LengthsChoice) -> ServingWorkload {
     ServingWorkload {

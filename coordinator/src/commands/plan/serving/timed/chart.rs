@@ -13,7 +13,7 @@ use scheduler::hybrid::IterationShape;
 use serde_json::{Value, json};
 
 use super::iterations::MeasuredIteration;
-use crate::setup::argument_error::ArgumentError;
+use session::argument_error::ArgumentError;
 
 /// Number of layers in the chart.
 const LAYERS: u16 = 2;

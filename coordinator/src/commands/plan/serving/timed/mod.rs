@@ -19,12 +19,12 @@ use protocol::table::HybridPolicy;
 use scheduler::hybrid::{IterationLimits, SchedulingPolicy};
 
 use crate::cli::request::TimedReplay;
-use crate::interrupt::Interrupt;
-use crate::setup::argument_error::ArgumentError;
-use crate::setup::hardware::Hardware;
 use engine::launch::LaunchOptions;
 use engine::replay::{ReplayRequest, ReplayTrace, replay};
 use iterations::{MeasuredIteration, group_iterations};
+use session::argument_error::ArgumentError;
+use session::hardware::Hardware;
+use session::interrupt::Interrupt;
 use show::{IterationComparison, TimedReplayOutput};
 
 /// Minimum duration of the shortest iteration in the workers, so that the cost of communication

@@ -1,0 +1,140 @@
+//! `--compress auto`: selects the compression of weights and KV.
+
+use std::convert::Infallible;
+
+use batch::workload::JobWorkload;
+use planner::policy::name::PolicyName;
+use planner::policy::{Placement, Policy};
+use planner::search::{SearchEffort, SearchRequest, choose};
+
+use super::formats::{RunCompression, candidate_compressions, resolve_formats};
+use super::hardware::Hardware;
+use super::model::ModelHandle;
+use super::plan_request::{limits, plan_request, resolve_batches, shrink_batches};
+use super::pricing::{Profiles, compares_without_device};
+use super::profile;
+use super::staging::nvme::storage;
+use crate::request::{PlacementChoice, RunRequest};
+use crate::values::{Batches, BatchesChoice};
+
+/// Returns the compression of weights and KV. If lossless storage fits, that is the result.
+/// Otherwise it is the compression with the highest predicted throughput of those that fit if the
+/// machine was measured for all of them, and the first one that fits if not. It is chosen for all
+/// requests of a file together, so that a resumed run uses it again.
+pub fn choose_compression(
+    run: &RunRequest,
+    model: &ModelHandle,
+    demand: Option<JobWorkload>,
+) -> RunCompression {
+    let Some(demand) = demand else { return first_fitting_compression(run, model, demand) };
+    let fitting = fitting_compressions(run, model, demand);
+    match fitting.as_slice() {
+        [] => candidate_compressions(run, model)[0],
+        [first, ..] if first.is_lossless() || fitting.len() == 1 => *first,
+        [first, ..] => fastest_compression(run, model, demand, &fitting).unwrap_or(*first),
+    }
+}
+
+/// Returns the first compression that fits, lossless ones first. If none fits, returns the first
+/// one, so that the refusal reports its numbers.
+pub fn first_fitting_compression(
+    run: &RunRequest,
+    model: &ModelHandle,
+    demand: Option<JobWorkload>,
+) -> RunCompression {
+    let first = demand.and_then(|demand| fitting_compressions(run, model, demand).first().copied());
+    first.unwrap_or_else(|| candidate_compressions(run, model)[0])
+}
+
+/// Returns the compressions that fit, or the only candidate without testing it.
+fn fitting_compressions(
+    run: &RunRequest,
+    model: &ModelHandle,
+    demand: JobWorkload,
+) -> Vec<RunCompression> {
+    let cases = candidate_compressions(run, model);
+    if cases.len() == 1 {
+        return cases;
+    }
+    let limits = limits(run, model, demand);
+    // Operations that the model lacks are reported when the run is planned.
+    let storage = storage(run, &model.config).ok().flatten();
+    let (count, size) = match run.batches {
+        Some(BatchesChoice::Fixed(batches)) => {
+            let Batches { count, size } = shrink_batches(run, model, batches, demand.sequences);
+            (count, size)
+        }
+        _ => (1, 1),
+    };
+    let fits = |compression: &RunCompression| {
+        let formats = resolve_formats(run, model, *compression);
+        [Policy::CpuOnly, Policy::GpuOnly].map(Placement::from_policy).iter().any(|placement| {
+            let request =
+                plan_request(run, model, demand, &formats, &limits, storage.as_ref(), placement);
+            // A map that does not compile is reported when it is about to run.
+            request.fits(count, size).unwrap_or(true)
+        })
+    };
+    cases.into_iter().filter(fits).collect()
+}
+
+/// Returns the compression with the highest predicted throughput; `None` if the machine was not
+/// measured for each of them.
+fn fastest_compression(
+    run: &RunRequest,
+    model: &ModelHandle,
+    demand: JobWorkload,
+    fitting: &[RunCompression],
+) -> Option<RunCompression> {
+    let rates = fitting
+        .iter()
+        .map(|compression| Some((predicted_rate(run, model, demand, *compression)?, *compression)));
+    let rates: Vec<(f64, RunCompression)> = rates.collect::<Option<_>>()?;
+    let fastest = rates.into_iter().max_by(|a, b| a.0.total_cmp(&b.0));
+    fastest.map(|(_, compression)| compression.as_fastest())
+}
+
+/// Returns the tokens/s of a compression as predicted from the stored profiles. `None` if a profile
+/// is missing, if a split is specified, or if weights may be read from drives.
+fn predicted_rate(
+    run: &RunRequest,
+    model: &ModelHandle,
+    demand: JobWorkload,
+    compression: RunCompression,
+) -> Option<f64> {
+    let PlacementChoice::Named(policy) = run.placement else { return None };
+    if storage(run, &model.config).ok()?.is_some() {
+        return None;
+    }
+    let (limits, formats) = (limits(run, model, demand), resolve_formats(run, model, compression));
+    let placement = Placement::from_policy(policy.without_parameters().unwrap_or(Policy::GpuOnly));
+    let request = plan_request(run, model, demand, &formats, &limits, None, &placement);
+    let Batches { count, size } = resolve_batches(run, demand, &request).ok()?;
+    let shape = request.shape(count, size);
+    let load_profile = |uses_gpu: bool| {
+        let load = |hardware: Hardware| -> Result<_, Infallible> {
+            let profile_request =
+                profile::profile_request(request.config, &shape, &formats, hardware);
+            Ok(profile::load_stored(&profile_request, hardware))
+        };
+        let hardware = Hardware::resolve(run, uses_gpu);
+        let Ok(found) = profile::with_best_threads(run.cpu_threads, hardware, load);
+        found.map(|(profile, _)| profile)
+    };
+    let is_alone = compares_without_device(policy) || policy == PolicyName::CpuOnly;
+    let profiles = Profiles {
+        with_device: if policy == PolicyName::CpuOnly { None } else { Some(load_profile(true)?) },
+        without_device: if is_alone { Some(load_profile(false)?) } else { None },
+    };
+    let question = SearchRequest {
+        request: &request,
+        batches: count,
+        batch_size: size,
+        policy,
+        chunkings: &[None],
+        pricing: &profiles,
+        effort: SearchEffort::Quick,
+        rehearser: None,
+    };
+    choose(&question).ok().map(|chosen| chosen.tokens_per_s())
+}
