@@ -1,8 +1,8 @@
 //! User-facing part of Tandem: the command line. `main.rs` contains only the entry point.
 //!
 //! `cli` parses arguments into requests, and `commands` executes them: each prepares a [`session`]
-//! and gives its engine requests through the crates `batch` and `server`. `load` measures a server
-//! from outside.
+//! and gives its engine requests through the crates `batch` and `server`. Tools that only
+//! researchers use are in [`lab`].
 
 // Its `eprintln!` and `eprint!` shadow those of the standard library: no message bypasses it.
 #[macro_use]
@@ -10,4 +10,3 @@ extern crate session;
 
 pub mod cli;
 pub mod commands;
-pub mod load;

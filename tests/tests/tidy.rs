@@ -134,6 +134,24 @@ const EDGES: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "lab",
+        &[
+            "batch",
+            "engine",
+            "engine_api",
+            "model",
+            "planner",
+            "program",
+            "protocol",
+            "report",
+            "scheduler",
+            "session",
+            "shm",
+            "weight_store",
+            "workers",
+        ],
+    ),
+    (
         "coordinator",
         &[
             "atomic_fs",
@@ -141,9 +159,9 @@ const EDGES: &[(&str, &[&str])] = &[
             "cuda",
             "engine",
             "engine_api",
-            "grammar",
             "hardware",
             "kernels",
+            "lab",
             "model",
             "openai",
             "planner",
@@ -167,8 +185,7 @@ const EDGES: &[(&str, &[&str])] = &[
 const TESTING: &[&str] = &["kernels/cuda/shim", "testkit", "tests", "tests/standin"];
 
 /// Rooms of the coordinator, and those that each may know.
-const ROOMS: &[(&str, &[&str])] =
-    &[("load", &[]), ("cli", &["load"]), ("commands", &["cli", "load"])];
+const ROOMS: &[(&str, &[&str])] = &[("cli", &[]), ("commands", &["cli"])];
 
 /// Written by tools, or in words that are not ours.
 const NOT_OURS: &[&str] = &["Cargo.lock", "LICENSE"];
@@ -292,7 +309,7 @@ fn processes_are_started_in_one_place() {
     let found = occurrences(others, &needles);
     assert!(
         found.is_empty(),
-        "take the command from coordinator::child, without secrets:\n{found}"
+        "take the command from protocol::child_process, without secrets:\n{found}"
     );
 }
 

@@ -6,12 +6,13 @@ use std::time::Duration;
 use clap::Args;
 use hyper::header::HeaderValue;
 
-use super::request::{BenchServeRequest, LengthsChoice};
-use crate::load::api::Api;
-use crate::load::arrivals::{Rate, parse_rate};
-use crate::load::client::parse_key;
-use crate::load::server_url::{ServerUrl, parse_server_url};
-use crate::load::slo::{Slo, parse_ms};
+use super::values::NamedChoice;
+use lab::load::api::Api;
+use lab::load::arrivals::{Rate, parse_rate};
+use lab::load::client::parse_key;
+use lab::load::server_url::{ServerUrl, parse_server_url};
+use lab::load::slo::{Slo, parse_ms};
+use lab::request::{BenchServeRequest, LengthsChoice};
 
 /// Arguments of `bench-serve`.
 #[derive(Debug, Args)]
@@ -22,7 +23,7 @@ pub struct BenchServeArgs {
     pub url: ServerUrl,
     /// API of the server: /v1/completions, or /completion of llama.cpp's server
     #[arg(long, value_enum, default_value = "openai", help_heading = "Server")]
-    pub api: Api,
+    pub api: NamedChoice<Api>,
     /// Name of the model to send, for a server that requires one [default: none]
     #[arg(long, value_name = "NAME", help_heading = "Server")]
     pub model: Option<String>,
@@ -99,7 +100,7 @@ pub(super) fn bench_serve(args: BenchServeArgs) -> BenchServeRequest {
     };
     BenchServeRequest {
         target: args.url,
-        api: args.api,
+        api: args.api.0,
         model: args.model,
         authorization: args.api_key,
         timeout: Duration::from_secs(args.timeout.into()),

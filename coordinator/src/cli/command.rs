@@ -21,15 +21,17 @@ use super::profile::profile;
 use super::prompt_cache::cache;
 use super::report::report;
 use super::request::{
-    BenchServeRequest, CacheRequest, PlanRequest, PlanSource, PullRequest, RateKind, RatesRequest,
-    ReportRequest, ScoreRequest, ServeRequest, ServingWorkload, StageRequest, Template,
-    TimedRequest, TimedSource,
+    CacheRequest, PlanRequest, PlanSource, PullRequest, ReportRequest, ScoreRequest, ServeRequest,
+    StageRequest, Template,
 };
 use super::score_request::convert_score;
 use super::serve_request::convert_serve;
 use super::shared::{ModelArgs, PlacementArgs};
 use super::stage::stage;
 use super::usage_error::UsageError;
+use lab::request::{
+    BenchServeRequest, RateKind, RatesRequest, ServingWorkload, TimedRequest, TimedSource,
+};
 use session::cuda_device;
 use session::request::{
     BatchJobRequest, ModelChoice, PlacementChoice, PlanWorkload, ProfileRequest, RunRequest,

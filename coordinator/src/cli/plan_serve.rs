@@ -6,9 +6,9 @@ use clap::Args;
 use model::config::Dtype;
 use scheduler::hybrid::SchedulingPolicy;
 
-use super::request::{LengthsChoice, LoadChoice, ServingWorkload, TimedReplay};
 use super::values::parse_serving_policy;
-use crate::load::arrivals::{Rate, parse_rate};
+use lab::load::arrivals::{Rate, parse_rate};
+use lab::request::{LengthsChoice, LoadChoice, ServingWorkload, TimedReplay};
 use session::request::ModelChoice;
 
 /// Arguments of `plan --serve`.

@@ -9,14 +9,13 @@ use scheduler::hybrid::SchedulingPolicy;
 use server::config::LogTarget;
 
 use super::command::Command;
-use super::request::{
-    CacheAction, CacheRequest, LengthsChoice, PlanSource, TimedReplay, TimedSource,
-};
+use super::request::{CacheAction, CacheRequest, PlanSource};
 use super::values::{parse_batches, parse_device, parse_size};
 use super::{EarlyExit, parse};
-use crate::load::api::Api;
-use crate::load::arrivals::Rate;
-use crate::load::slo::Slo;
+use lab::load::api::Api;
+use lab::load::arrivals::Rate;
+use lab::load::slo::Slo;
+use lab::request::{LengthsChoice, TimedReplay, TimedSource};
 use session::exit::Exit;
 use session::request::{PlacementChoice, PromptCacheConfig, RunRequest, RunTask, Verbosity};
 use session::values::{Batches, BatchesChoice, DeviceChoice};

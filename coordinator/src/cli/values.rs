@@ -3,6 +3,7 @@
 
 use clap::ValueEnum;
 use clap::builder::PossibleValue;
+use lab::load::api::Api;
 use model::config::Dtype;
 use planner::policy::name::{PolicyName, UnknownPolicy};
 use session::values::{
@@ -274,6 +275,20 @@ impl ValueEnum for NamedChoice<NvmeDirect> {
             ),
             NvmeDirect::On => ("on", "Direct; fail if that is not possible"),
             NvmeDirect::Off => ("off", "Through host memory"),
+        };
+        Some(PossibleValue::new(name).help(help))
+    }
+}
+
+impl ValueEnum for NamedChoice<Api> {
+    fn value_variants<'a>() -> &'a [Self] {
+        &[NamedChoice(Api::Openai), NamedChoice(Api::Llama)]
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        let (name, help) = match self.0 {
+            Api::Openai => ("openai", "`/v1/completions`: Tandem, vLLM and others"),
+            Api::Llama => ("llama", "`/completion` of llama.cpp's server"),
         };
         Some(PossibleValue::new(name).help(help))
     }

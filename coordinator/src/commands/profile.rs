@@ -17,7 +17,8 @@ use profiler::{Profile, ProfilingRequest, REPETITIONS_MIN, RehearsalTimes, Skipp
 use program::map::Phase;
 use program::topology::LaneId;
 
-use super::{drive_rates, export};
+use super::export;
+use lab::drive_rates;
 use report::plain_table::{plain_table, right_aligned};
 use session::argument_error::ArgumentError;
 use session::exit::Exit;

@@ -24,8 +24,8 @@ use openai::body::defaults::Defaults;
 use openai::fingerprint::system_fingerprint;
 use openai::prompt;
 
-use super::benchmark::Benchmark;
 use super::serving_job;
+use lab::benchmark::Benchmark;
 use report::build;
 use report::build::RunPrediction;
 use report::file::RequestCounts;

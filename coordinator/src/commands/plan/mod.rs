@@ -9,7 +9,6 @@ mod chart_file;
 mod compare;
 mod described_machine;
 mod long_prompt;
-mod serving;
 mod show;
 mod tables;
 pub mod templates;
@@ -17,6 +16,7 @@ mod this_machine;
 mod vectors;
 
 use crate::cli::request::{PlanRequest, PlanSource};
+use lab::serving::{plan_measured, plan_serving};
 use session::exit::Exit;
 use session::interrupt::Interrupt;
 use session::output::print_result;
@@ -33,10 +33,10 @@ pub fn run(request: &PlanRequest, interrupt: &Interrupt) -> anyhow::Result<Exit>
             described_machine::plan_described(machine, workload, request)?
         }
         PlanSource::Serving { machine, serving } => {
-            serving::plan_serving(machine, serving, request, interrupt)?
+            plan_serving(machine, serving, request.chart.as_deref(), request.json, interrupt)?
         }
         PlanSource::MeasuredServer { costs, load } => {
-            serving::plan_measured(costs, load, request, interrupt)?
+            plan_measured(costs, load, request.json, interrupt)?
         }
         PlanSource::Compare { machines, workload } => {
             compare::plan_comparison(machines, workload, request, interrupt)?

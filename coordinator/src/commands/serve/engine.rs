@@ -7,7 +7,7 @@ use engine::serving::StepTime;
 use engine_api::serving::Engine;
 
 use crate::cli::request::ServeRequest;
-use crate::commands::iteration_costs::IterationCosts;
+use lab::iteration_costs::IterationCosts;
 use session::hybrid_placement::HybridConfig;
 use session::interrupt::Interrupt;
 use session::model::ModelHandle;

@@ -1,15 +1,15 @@
 //! Shape of a requested load, with its tables read.
 
-use crate::cli::request::LengthsChoice;
 use crate::load::lengths::{LengthsError, read_trace};
 use crate::load::workload::WorkloadShape;
+use crate::request::LengthsChoice;
 
 /// Returns the lengths and arrivals, and the default number of requests: `requests`, or all rows of
 /// a trace.
 ///
 /// # Errors
 /// A table that cannot be read.
-pub(in crate::commands) fn read_workload_shape(
+pub(crate) fn read_workload_shape(
     lengths: &LengthsChoice,
     requests: usize,
 ) -> Result<(WorkloadShape, usize), LengthsError> {

@@ -17,7 +17,7 @@ const BUSY_LINE: &str = "busy";
 ///
 /// # Errors
 /// A device that this process or the second one cannot use.
-pub(super) fn measure(device: u32, matrix: u32) -> anyhow::Result<Value> {
+pub(crate) fn measure(device: u32, matrix: u32) -> anyhow::Result<Value> {
     let idle = measure_small_copies(device)?;
     let busy = BusyDevice::start(device, matrix)?;
     let one_process = measure_small_copies(device)?;
@@ -65,7 +65,7 @@ fn measure_with_second_process(device: u32, matrix: u32) -> anyhow::Result<Vec<S
 ///
 /// # Errors
 /// A device that cannot be used.
-pub(super) fn keep_busy(device: u32, matrix: u32) -> anyhow::Result<()> {
+pub(crate) fn keep_busy(device: u32, matrix: u32) -> anyhow::Result<()> {
     let busy = BusyDevice::start(device, matrix)?;
     writeln!(std::io::stdout(), "{BUSY_LINE}")?;
     std::io::stdin().read_to_end(&mut Vec::new())?;

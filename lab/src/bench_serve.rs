@@ -3,13 +3,13 @@
 use anyhow::Context;
 use serde_json::json;
 
-use super::workload_shape::read_workload_shape;
-use crate::cli::request::BenchServeRequest;
 use crate::load::client::Client;
 use crate::load::results::LoadTestResults;
 use crate::load::runner::send_requests;
 use crate::load::table::format_table;
 use crate::load::workload::{WorkloadParams, warmup_request, workload};
+use crate::request::BenchServeRequest;
+use crate::workload_shape::read_workload_shape;
 use session::descriptor_limit::raise_descriptor_limit;
 use session::exit::Exit;
 use session::interrupt::Interrupt;

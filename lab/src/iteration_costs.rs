@@ -13,15 +13,15 @@ use session::writable::check_writable;
 /// Costs and capacity of a server's iterations.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(in crate::commands) struct IterationCosts {
-    pub(in crate::commands) model: String,
+pub struct IterationCosts {
+    pub model: String,
     /// Maximum number of rows in an iteration.
     rows: u32,
     /// Maximum number of positions of a sequence.
-    pub(in crate::commands) context: u32,
+    pub context: u32,
     /// Number of sequences that the device has caches for, and total number of slots.
-    pub(in crate::commands) device_slots: u32,
-    pub(in crate::commands) slots: u32,
+    pub device_slots: u32,
+    pub slots: u32,
     layers: u32,
     /// Points of (rows, time of their linears on the device in µs).
     linears_us: [(u32, u32); COST_POINTS],
@@ -39,11 +39,7 @@ pub(in crate::commands) struct IterationCosts {
 
 impl IterationCosts {
     /// Returns the costs of a server of the named model.
-    pub(in crate::commands) fn new(
-        model: String,
-        limits: &IterationLimits,
-        costs: &StepCosts,
-    ) -> Self {
+    pub fn new(model: String, limits: &IterationLimits, costs: &StepCosts) -> Self {
         IterationCosts {
             model,
             rows: limits.rows,
@@ -65,7 +61,7 @@ impl IterationCosts {
     }
 
     /// Returns the costs in the scheduler's representation.
-    pub(in crate::commands) fn costs(&self) -> StepCosts {
+    pub fn costs(&self) -> StepCosts {
         StepCosts {
             layers: self.layers,
             device: StepCostCurve { points: self.linears_us, position_ps: self.prompt_position_ps },
@@ -81,7 +77,7 @@ impl IterationCosts {
     }
 
     /// Returns the limits of an iteration.
-    pub(in crate::commands) fn limits(&self) -> IterationLimits {
+    pub fn limits(&self) -> IterationLimits {
         IterationLimits::from_extents(self.rows, self.context, self.slots, self.device_slots)
     }
 
@@ -89,7 +85,7 @@ impl IterationCosts {
     ///
     /// # Errors
     /// A file that cannot be written.
-    pub(in crate::commands) fn write(&self, path: &Path) -> anyhow::Result<()> {
+    pub fn write(&self, path: &Path) -> anyhow::Result<()> {
         let text = serde_json::to_string_pretty(self)? + "\n";
         std::fs::write(path, text).with_context(|| format!("the costs {}", path.display()))
     }
@@ -99,7 +95,7 @@ impl IterationCosts {
     ///
     /// # Errors
     /// A path that cannot be written.
-    pub(in crate::commands) fn check_path(path: &Path) -> anyhow::Result<()> {
+    pub fn check_path(path: &Path) -> anyhow::Result<()> {
         check_writable(path).with_context(|| format!("--costs {}", path.display()))
     }
 
@@ -107,7 +103,7 @@ impl IterationCosts {
     ///
     /// # Errors
     /// A file that cannot be read or that no server wrote.
-    pub(in crate::commands) fn read(path: &Path) -> anyhow::Result<Self> {
+    pub fn read(path: &Path) -> anyhow::Result<Self> {
         let context = || format!("the costs {}", path.display());
         let text = std::fs::read_to_string(path).with_context(context)?;
         serde_json::from_str(&text).with_context(context)

@@ -15,8 +15,8 @@ use program::ir::ProgramId;
 use program::simulate::{SimulatedTimeline, Span, simulate};
 use protocol::messages::WeightsOrigin;
 
-use super::benchmark::Benchmark;
-use crate::cli::request::TimedRequest;
+use crate::benchmark::Benchmark;
+use crate::request::TimedRequest;
 use ::report::build;
 use ::report::build::RunPrediction;
 use ::report::file::ReplayReport;

@@ -1,7 +1,7 @@
 //! `coordinator device-rates`: basic rates of a CUDA device as one JSON object, for the GPU
 //! benchmark.
 
-use crate::cli::request::{RateKind, RatesRequest};
+use crate::request::{RateKind, RatesRequest};
 use std::io::Write;
 
 use serde_json::json;

@@ -7,8 +7,8 @@ use planner::serving::{CacheCapacity, LatencyDistribution, ServingResults};
 use scheduler::hybrid::{IterationShape, IterationTimes, SchedulingPolicy};
 use serde_json::{Map, Value, json};
 
-use crate::cli::request::{LengthsChoice, LoadChoice};
 use crate::load::arrivals::Rate;
+use crate::request::{LengthsChoice, LoadChoice};
 use report::plain_table::{plain_table, right_aligned};
 
 const NONE: &str = "-";

@@ -13,7 +13,7 @@ use program::simulate::Span;
 use protocol::messages::TimedDurations;
 
 use super::report::{MachineDetails, SteadyComparison, TableDetails, TimesOrigin};
-use crate::cli::request::{TimedRequest, TimedSource};
+use crate::request::{TimedRequest, TimedSource};
 use report::placement::format_gpu_ops;
 use session::machine_plan;
 use session::machine_plan::MachinePlanner;

@@ -25,10 +25,7 @@ const MIB: f64 = (1u64 << 20) as f64;
 ///
 /// # Errors
 /// A model that is not staged on one of them, or a drive that cannot be read.
-pub(super) fn balance_drives(
-    request: &ProfileRequest,
-    interrupt: &Interrupt,
-) -> anyhow::Result<String> {
+pub fn balance_drives(request: &ProfileRequest, interrupt: &Interrupt) -> anyhow::Result<String> {
     let model = ModelChoice { dummy_weights: request.dummy_weights, ..request.model.clone() };
     let model_handle = ModelHandle::open(&model, 0)?;
     let quantized = QuantizedChoice::default_for(request.dtype);

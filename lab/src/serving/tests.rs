@@ -6,9 +6,9 @@ use scheduler::hybrid::{IterationLimits, StepCosts};
 use serde_json::Value;
 
 use super::{plan_measured, plan_serving};
-use crate::cli::request::{LengthsChoice, LoadChoice, PlanRequest, PlanSource, ServingWorkload};
-use crate::commands::iteration_costs::IterationCosts;
+use crate::iteration_costs::IterationCosts;
 use crate::load::arrivals::Rate;
+use crate::request::{LengthsChoice, LoadChoice, ServingWorkload};
 use session::interrupt::Interrupt;
 use session::request::ModelChoice;
 
@@ -29,12 +29,7 @@ fn serving(lengths: LengthsChoice) -> ServingWorkload {
 }
 
 fn planned(serving: &ServingWorkload, json: bool) -> anyhow::Result<String> {
-    let source = PlanSource::Serving {
-        machine: "g4dn-4xlarge".to_owned(),
-        serving: Box::new(serving.clone()),
-    };
-    let request = PlanRequest { source, json, chart: None };
-    plan_serving("g4dn-4xlarge", serving, &request, &Interrupt::default())
+    plan_serving("g4dn-4xlarge", serving, None, json, &Interrupt::default())
 }
 
 const ALIKE: LengthsChoice = LengthsChoice::Fixed { prompt_tokens: 100, answer_tokens: 12 };
@@ -109,11 +104,7 @@ fn a_server_that_measured_itself_is_planned_for() {
     let measured = IterationCosts::new("small".to_owned(), &limits, &costs);
     measured.write(file.path()).expect("written");
     let load = LoadChoice { lengths: ALIKE, rate: None, requests: Some(2), seed: 3 };
-    let source =
-        PlanSource::MeasuredServer { costs: file.path().into(), load: Box::new(load.clone()) };
-    let request = |json| PlanRequest { source: source.clone(), json, chart: None };
-    let planned_from_costs =
-        |json| plan_measured(file.path(), &load, &request(json), &Interrupt::default());
+    let planned_from_costs = |json| plan_measured(file.path(), &load, json, &Interrupt::default());
     let answer: Value =
         serde_json::from_str(&planned_from_costs(true).expect("planned")).expect("JSON");
     let gpu_only = &answer["policies"][0];

@@ -18,7 +18,7 @@ use protocol::messages::{TimedDurations, WeightsOrigin};
 use protocol::table::HybridPolicy;
 use scheduler::hybrid::{IterationLimits, SchedulingPolicy};
 
-use crate::cli::request::TimedReplay;
+use crate::request::TimedReplay;
 use engine::launch::LaunchOptions;
 use engine::replay::{ReplayRequest, ReplayTrace, replay};
 use iterations::{MeasuredIteration, group_iterations};

@@ -12,10 +12,10 @@ use model::config_json::check_context;
 use planner::serving::{CacheCapacity, RequestArrival, ServingCosts, ServingResults, simulate};
 use scheduler::hybrid::{DeferredRows, IterationLimits, LayerCosts, SchedulingPolicy};
 
-use crate::cli::request::{LoadChoice, PlanRequest, ServingWorkload};
-use crate::commands::iteration_costs::IterationCosts;
-use crate::commands::workload_shape::read_workload_shape;
-use crate::load::workload::{WorkloadParams, generate_arrivals};
+use crate::iteration_costs::IterationCosts;
+use crate::load::workload::{Arrival, WorkloadParams, generate_arrivals};
+use crate::request::{LoadChoice, ServingWorkload};
+use crate::workload_shape::read_workload_shape;
 use engine::launch::LaunchError;
 use session::argument_error::ArgumentError;
 use session::interrupt::Interrupt;
@@ -33,14 +33,15 @@ const PAGE_POSITIONS: u32 = 16;
 /// Number of iterations after which a waiting sequence prevents prompts from starting.
 const MAX_WAIT_ITERATIONS: u32 = 10_000;
 
-/// Returns the simulation's results as text or JSON.
+/// Returns the simulation's results as text or JSON, and writes the chart of a replay to `chart`.
 ///
 /// # Errors
 /// A model, machine or trace that is missing or invalid; insufficient capacity; an interrupt.
-pub(super) fn plan_serving(
+pub fn plan_serving(
     machine: &str,
     serving: &ServingWorkload,
-    request: &PlanRequest,
+    chart: Option<&Path>,
+    json: bool,
     interrupt: &Interrupt,
 ) -> anyhow::Result<String> {
     let machine = machine_plan::load_machine("--machine", machine)?;
@@ -76,10 +77,10 @@ pub(super) fn plan_serving(
             rows,
         };
         let _reporter = ProgressReporter::start("replaying the iterations", Verbosity::Progress);
-        replay.run(request.chart.as_deref(), interrupt)
+        replay.run(chart, interrupt)
     });
-    let Some(replayed) = replayed.transpose()? else { return render(&comparison, request.json) };
-    Ok(match request.json {
+    let Some(replayed) = replayed.transpose()? else { return render(&comparison, json) };
+    Ok(match json {
         true => {
             let mut all = comparison.json();
             all["timed"] = replayed.json();
@@ -93,10 +94,10 @@ pub(super) fn plan_serving(
 ///
 /// # Errors
 /// Costs or a trace that are missing or invalid; an interrupt.
-pub(super) fn plan_measured(
+pub fn plan_measured(
     path: &Path,
     load: &LoadChoice,
-    request: &PlanRequest,
+    json: bool,
     interrupt: &Interrupt,
 ) -> anyhow::Result<String> {
     let measured = IterationCosts::read(path)?;
@@ -118,7 +119,7 @@ pub(super) fn plan_measured(
         rows: measured.limits().rows,
         served: &served,
     };
-    render(&comparison, request.json)
+    render(&comparison, json)
 }
 
 fn render(answer: &ServingComparison<'_>, json: bool) -> anyhow::Result<String> {
@@ -167,7 +168,7 @@ fn requests(load: &LoadChoice) -> anyhow::Result<Vec<RequestArrival>> {
         vocab_size: 0,
         seed: load.seed,
     };
-    let arrival = |arrival: crate::load::workload::Arrival| RequestArrival {
+    let arrival = |arrival: Arrival| RequestArrival {
         at_ms: arrival.at.as_secs_f64() * 1e3,
         prompt_tokens: arrival.prompt_tokens,
         answer_tokens: arrival.answer_tokens,
