@@ -5,8 +5,8 @@
 
 use std::path::Path;
 
-use engine_api::batch::Sampling;
 use engine_api::codec::{ChatTurn, Conversation, TextCodec};
+use engine_api::request::Sampling;
 use openai::body::defaults::Defaults;
 use openai::body::unknown_fields::UnknownFieldPolicy;
 use openai::body::{Body, BodyOrigin, BodyRules, RawPrompt, read_body};

@@ -4,10 +4,10 @@ use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
-use engine_api::batch::{BatchEngine, BatchSequence, EngineError};
+use engine_api::batch::{BatchEngine, EngineError};
 use engine_api::codec::TextCodec;
+use engine_api::request::{AnswerGrammar, GenerationRequest};
 use grammar::Grammar;
-use openai::fingerprint::sampling_id;
 use openai::input_line::{CompletionRequest, InputLine, Prompt, summarize_errors};
 use openai::output::{Completion, Provenance};
 
@@ -170,14 +170,14 @@ impl<'a> BatchJob<'a> {
         if answer_ids.is_empty() || interrupted() {
             return Ok(!answer_ids.is_empty());
         }
-        let sequences: Vec<BatchSequence<'_>> =
-            answer_ids.iter().map(|ticket| build_sequence(items, *ticket, &grammars)).collect();
+        let requests: Vec<GenerationRequest> =
+            answer_ids.iter().map(|ticket| generation_request(items, *ticket, &grammars)).collect();
         let pending: Vec<PendingAnswer<'_>> = answer_ids
             .iter()
             .map(|ticket| PendingAnswer::new(*ticket, request_at(items, ticket.item)))
             .collect();
         let mut observer = JobObserver::new(*codec, &pending, progress, &mut answers);
-        let engine_result = engine.run(&sequences, &mut observer);
+        let engine_result = engine.run(&requests, &mut observer);
         let observer_result = observer.end();
         if matches!(observer_result, Ok(_) | Err(JobError::Tokenizer(_))) {
             // Finished answers are kept, whatever happened to the others.
@@ -186,10 +186,10 @@ impl<'a> BatchJob<'a> {
         }
         let finished = observer_result?;
         match engine_result {
-            Ok(()) if finished == sequences.len() => Ok(false),
+            Ok(()) if finished == requests.len() => Ok(false),
             Ok(()) => Err(JobError::Engine(EngineError::Failed(format!(
                 "The engine returned {finished} results for {} sequences.",
-                sequences.len()
+                requests.len()
             )))),
             Err(EngineError::Interrupted) => Ok(true),
             Err(failed) => Err(JobError::Engine(failed)),
@@ -248,23 +248,13 @@ fn request_at(items: &[InputLine], item: usize) -> &CompletionRequest {
     }
 }
 
-fn build_sequence<'i>(
-    items: &'i [InputLine],
+fn generation_request(
+    items: &[InputLine],
     id: AnswerId,
     grammars: &HashMap<&Grammar, u32>,
-) -> BatchSequence<'i> {
+) -> GenerationRequest {
     let request = request_at(items, id.item);
-    let prompt = request.prompt_of(id.choice);
-    BatchSequence {
-        prompt: &prompt.tokens,
-        max_new: prompt.engine_max_new(),
-        sampling: request.sampling,
-        token_rules: request.token_rules.as_ref(),
-        seed: request.seed,
-        id_hash: sampling_id(request, id.choice),
-        ignore_eos: request.ignore_eos,
-        logprobs: request.logprobs_per_token(),
-        prompt_logprobs: request.logprobs_per_prompt_token(),
-        grammar: request.grammar.as_deref().map_or(0, |grammar| grammars[grammar]),
-    }
+    let number = |grammar: &Grammar| AnswerGrammar::Number(grammars[grammar]);
+    let grammar = request.grammar.as_deref().map_or(AnswerGrammar::None, number);
+    request.generation_request(id.choice, grammar)
 }

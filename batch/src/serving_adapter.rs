@@ -6,12 +6,10 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use engine_api::batch::{
-    BatchEngine, BatchSequence, EngineError, FinishCause, GenerationOutput, Observer,
-};
+use engine_api::batch::{BatchEngine, EngineError, FinishCause, GenerationOutput, Observer};
 use engine_api::serving::{
-    Engine, EngineEvent, EventSink, GenerationId, GenerationRequest, PreparedGrammar,
-    PromptProgress,
+    AnswerGrammar, Engine, EngineEvent, EventSink, GenerationId, GenerationRequest,
+    PreparedGrammar, PromptProgress,
 };
 use grammar::Grammar;
 
@@ -63,24 +61,16 @@ impl<'e> ServingAdapter<'e> {
     fn submit(
         &mut self,
         index: usize,
-        sequence: &BatchSequence<'_>,
+        request: &GenerationRequest,
         sender: &Sender<SequenceEvent>,
     ) -> Result<GenerationId, EngineError> {
-        let grammar = (sequence.grammar as usize).checked_sub(1);
-        let grammar = grammar.map(|grammar| self.prepare_grammar(grammar));
-        let submission = GenerationRequest {
-            prompt: sequence.prompt.to_vec(),
-            max_new: sequence.max_new,
-            sampling: sequence.sampling,
-            token_rules: sequence.token_rules.cloned(),
-            seed: sequence.seed,
-            id_hash: sequence.id_hash,
-            ignore_eos: sequence.ignore_eos,
-            logprobs: sequence.logprobs,
-            prompt_logprobs: sequence.prompt_logprobs,
-            prompt_logprobs_from: 1,
-            grammar,
+        let grammar = match &request.grammar {
+            AnswerGrammar::Number(number) => {
+                AnswerGrammar::Prepared(self.prepare_grammar(*number as usize - 1))
+            }
+            known => known.clone(),
         };
+        let submission = GenerationRequest { grammar, ..request.clone() };
         let listener = EventSender { index, sender: sender.clone(), has_ended: false };
         self.serving.submit(submission, Box::new(listener)).map_err(|_| engine_stopped())
     }
@@ -128,20 +118,19 @@ struct SubmittedSequence {
 impl BatchEngine for ServingAdapter<'_> {
     fn run(
         &mut self,
-        sequences: &[BatchSequence<'_>],
+        requests: &[GenerationRequest],
         observer: &mut dyn Observer,
     ) -> Result<(), EngineError> {
         let max_in_flight = self.serving.limits().slots as usize * IN_FLIGHT_PER_SLOT;
         let (sender, events) = channel();
-        let mut submitted: Vec<Option<SubmittedSequence>> =
-            sequences.iter().map(|_| None).collect();
+        let mut submitted: Vec<Option<SubmittedSequence>> = requests.iter().map(|_| None).collect();
         let (mut next, mut in_flight, mut ended) = (0, 0, 0);
-        while ended < sequences.len() {
+        while ended < requests.len() {
             if (self.interrupted)() {
                 return Err(EngineError::Interrupted);
             }
-            while next < sequences.len() && in_flight < max_in_flight {
-                let id = self.submit(next, &sequences[next], &sender)?;
+            while next < requests.len() && in_flight < max_in_flight {
+                let id = self.submit(next, &requests[next], &sender)?;
                 let generated = GenerationOutput {
                     tokens: Vec::new(),
                     logprobs: Vec::new(),

@@ -7,11 +7,11 @@
 use std::ops::{ControlFlow, Range};
 
 use engine_api::batch;
-use engine_api::batch::{BatchSequence, GenerationOutput};
+use engine_api::batch::GenerationOutput;
 use program::plan::{Plan, RunShape};
 use program::step_table::{EndReason, Field};
 use protocol::group::{
-    PlacedRequest, SequenceRequest, continue_group, fill, fill_even, list_work, place_request,
+    GenerationRequest, PlacedRequest, continue_group, fill, fill_even, list_work, place_request,
 };
 use protocol::prefix_sharing::{MIN_TOKENS, share_prefixes};
 use protocol::table::StepTable;
@@ -50,7 +50,7 @@ pub(super) struct GroupPrefill {
 pub(super) struct BatchScheduler<'a> {
     table: StepTable,
     plan: &'a Plan,
-    sequences: &'a [BatchSequence<'a>],
+    sequences: &'a [GenerationRequest],
     running: Vec<RunningSlot>,
     /// Number of tokens of the sequences that have ended.
     finished_tokens: u64,
@@ -68,13 +68,13 @@ impl<'a> BatchScheduler<'a> {
     pub(super) fn start(
         words: &SharedU32s,
         plan: &'a Plan,
-        sequences: &'a [BatchSequence<'a>],
+        sequences: &'a [GenerationRequest],
         shares_prompts: bool,
     ) -> BatchScheduler<'a> {
         let table = StepTable::new(words.clone(), plan);
         let count = sequences.len().min(table.slots().count());
         let places = assign_slots(count, &plan.shape);
-        let placed = |(sequence, place): (&BatchSequence<'_>, &SlotAddress)| {
+        let placed = |(sequence, place): (&GenerationRequest, &SlotAddress)| {
             to_placed_request(sequence, *place)
         };
         let placed: Vec<PlacedRequest> = sequences.iter().zip(&places).map(placed).collect();
@@ -274,20 +274,8 @@ impl<'a> BatchScheduler<'a> {
     }
 }
 
-fn to_placed_request(sequence: &BatchSequence<'_>, place: SlotAddress) -> PlacedRequest {
-    let request = SequenceRequest {
-        prompt: sequence.prompt.to_vec(),
-        max_new: sequence.max_new,
-        sampling: sequence.sampling,
-        token_rules: sequence.token_rules.cloned(),
-        seed: sequence.seed,
-        id_hash: sequence.id_hash,
-        ignore_eos: sequence.ignore_eos,
-        any_logits: false,
-        logprobs: sequence.logprobs,
-        grammar: sequence.grammar,
-    };
-    PlacedRequest { batch: place.batch, slot: place.slot, request }
+fn to_placed_request(request: &GenerationRequest, place: SlotAddress) -> PlacedRequest {
+    PlacedRequest { batch: place.batch, slot: place.slot, request: request.clone() }
 }
 
 fn assign_slots(sequences: usize, shape: &RunShape) -> Vec<SlotAddress> {

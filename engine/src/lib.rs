@@ -42,7 +42,8 @@ use shm::{SharedU32s, TraceReader, WaitError};
 
 use batch_scheduler::{BatchScheduler, GroupPrefill};
 use deduplicating_observer::DeduplicatingObserver;
-use engine_api::batch::{BatchEngine, BatchSequence, EngineError, Observer};
+use engine_api::batch::{BatchEngine, EngineError, Observer};
+use engine_api::request::GenerationRequest;
 use launch::{LaunchError, LaunchOptions, LaunchedWorkers, LoadProgress, POLL_INTERVAL};
 pub use memory::PeakMemory;
 use prefill_share::PrefillShare;
@@ -282,7 +283,7 @@ impl RunEngine {
     /// Runs all sequences to their ends, group by group.
     fn run_groups(
         &mut self,
-        sequences: &[BatchSequence<'_>],
+        sequences: &[GenerationRequest],
         observer: &mut dyn Observer,
     ) -> Result<(), EngineError> {
         let plan = Arc::clone(&self.plan);
@@ -468,7 +469,7 @@ fn worker_failure(failure: WorkerFailure) -> EngineError {
 impl BatchEngine for RunEngine {
     fn run(
         &mut self,
-        sequences: &[BatchSequence<'_>],
+        sequences: &[GenerationRequest],
         observer: &mut dyn Observer,
     ) -> Result<(), EngineError> {
         let mut observer = DeduplicatingObserver::new(observer, sequences.len());

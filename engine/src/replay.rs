@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use program::plan::Plan;
 use program::topology::LaneId;
-use protocol::group::{PlacedRequest, SequenceRequest};
+use protocol::group::{GenerationRequest, PlacedRequest};
 use protocol::release::{list_first, stages};
-use protocol::serving::{OfferedSequence, PromptLogprobsRequest, clear_table, offer_sequence};
+use protocol::serving::{OfferedSequence, clear_table, offer_sequence};
 use protocol::table::{HybridPolicy, StepTable};
 use scheduler::StepCostCurve;
 use shm::{TraceReader, TraceRecord, WaitError, now_ns};
@@ -108,20 +108,13 @@ fn offer_request(table: &StepTable, plan: &Plan, slot: usize, coming: &ReplayReq
     let placed = PlacedRequest {
         batch: 0,
         slot,
-        request: SequenceRequest::greedy(prompt, coming.answer_tokens),
+        request: GenerationRequest::greedy(prompt, coming.answer_tokens),
     };
     let (capacity, arrival) = (plan.shape.max_context, slot as u32);
-    let (generated, prompt_logprobs) = (&[][..], PromptLogprobsRequest::default());
+    let generated = &[][..];
     offer_sequence(
         table,
-        &OfferedSequence {
-            placed: &placed,
-            generated,
-            computed: 0,
-            capacity,
-            arrival,
-            prompt_logprobs,
-        },
+        &OfferedSequence { placed: &placed, generated, computed: 0, capacity, arrival },
     );
 }
 

@@ -2,41 +2,11 @@
 //!
 //! The job never accesses a worker or a device; the engine never accesses a request or a file.
 
+pub use kernels::Logprob;
 use std::fmt::Debug;
 use std::ops::ControlFlow;
-use std::sync::Arc;
 
-use super::token_rules::TokenRules;
-
-pub use kernels::{Logprob, Penalties, Sampling};
-
-/// A prompt to continue.
-#[derive(Debug, Clone, PartialEq)]
-pub struct BatchSequence<'p> {
-    /// Token ids, at least one.
-    pub prompt: &'p [u32],
-    /// Maximum number of new tokens: at least 1, or 0 if only the prompt is evaluated.
-    /// `prompt.len() + max_new` never exceeds the model's context.
-    pub max_new: u32,
-    pub sampling: Sampling,
-    /// Rules about single tokens; `None` if there are none.
-    pub token_rules: Option<&'p Arc<TokenRules>>,
-    pub seed: u64,
-    /// Key of sampling, together with `seed` and the position, so that an answer does not depend on
-    /// the group in which it is computed.
-    pub id_hash: u64,
-    /// Used by benchmarks: end-of-sequence tokens are treated like any other token.
-    pub ignore_eos: bool,
-    /// Number of log-probabilities reported for each new token: its own, followed by those of the
-    /// most likely tokens; 0 for none.
-    pub logprobs: u16,
-    /// Number of log-probabilities reported for each token of the prompt except the first. Only a
-    /// server's engine reports them.
-    pub prompt_logprobs: u16,
-    /// Grammar that the answer follows: its number among those with which the engine was started,
-    /// counted from 1; 0 for none.
-    pub grammar: u32,
-}
+use super::request::GenerationRequest;
 
 /// Reason why a sequence ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,15 +19,15 @@ pub enum FinishCause {
     NotFinite,
 }
 
-/// Result of a [`BatchSequence`].
+/// Result of a [`GenerationRequest`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct GenerationOutput {
     /// New tokens without a final end-of-sequence token. If [`Observer::on_token`] returned
     /// `Break`, surplus tokens may follow the one for which it was returned.
     pub tokens: Vec<u32>,
-    /// Log-probabilities of the tokens, `sequence.logprobs` for each.
+    /// Log-probabilities of the tokens, `request.logprobs` for each.
     pub logprobs: Vec<Logprob>,
-    /// Log-probabilities of the prompt's tokens except the first, `sequence.prompt_logprobs` for
+    /// Log-probabilities of the prompt's tokens except the first, `request.prompt_logprobs` for
     /// each.
     pub prompt_logprobs: Vec<Logprob>,
     pub finish: FinishCause,
@@ -102,7 +72,7 @@ pub trait BatchEngine {
     /// engine must not be used again.
     fn run(
         &mut self,
-        sequences: &[BatchSequence<'_>],
+        requests: &[GenerationRequest],
         observer: &mut dyn Observer,
     ) -> Result<(), EngineError>;
 }

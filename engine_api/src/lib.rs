@@ -3,5 +3,6 @@
 
 pub mod batch;
 pub mod codec;
+pub mod request;
 pub mod serving;
 pub mod token_rules;

@@ -8,51 +8,10 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use grammar::{EncodedGrammar, Grammar};
+use grammar::Grammar;
 
-use super::token_rules::TokenRules;
-
-pub use super::batch::{FinishCause, Logprob, Sampling};
-
-/// A prompt to continue.
-#[derive(Debug, Clone, PartialEq)]
-pub struct GenerationRequest {
-    /// Token ids, at least one.
-    pub prompt: Vec<u32>,
-    /// Maximum number of new tokens; together with the prompt never more than
-    /// [`EngineLimits::context`]. If 0, only the prompt is evaluated, except its last token, which
-    /// is not computed; it then has at least two tokens.
-    pub max_new: u32,
-    pub sampling: Sampling,
-    /// Rules about single tokens; `None` if there are none.
-    pub token_rules: Option<Arc<TokenRules>>,
-    pub seed: u64,
-    /// Key of sampling, together with `seed` and the position, so that an answer does not depend on
-    /// what else is answered.
-    pub id_hash: u64,
-    /// End-of-sequence tokens are treated like any other token.
-    pub ignore_eos: bool,
-    /// Number of log-probabilities reported for each new token: its own, followed by those of the
-    /// most likely tokens; at most [`EngineLimits::logprobs`].
-    pub logprobs: u16,
-    /// Number of log-probabilities reported for each token of the prompt from position
-    /// `prompt_logprobs_from` on; 0 for none.
-    pub prompt_logprobs: u16,
-    /// Position of the first prompt token with log-probabilities, at least 1, since the first token
-    /// has none. Positions before it may come from caches.
-    pub prompt_logprobs_from: u32,
-    /// Grammar that the answer follows, from [`Engine::prepare`].
-    pub grammar: Option<Arc<PreparedGrammar>>,
-}
-
-/// A grammar as an engine needs it, shared by all submissions of a request.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PreparedGrammar {
-    pub grammar: Arc<Grammar>,
-    /// The grammar over the model's tokens; `None` from an engine that does not need it or does not
-    /// support grammars.
-    pub compiled: Option<EncodedGrammar>,
-}
+pub use super::batch::{FinishCause, Logprob};
+pub use super::request::{AnswerGrammar, GenerationRequest, PreparedGrammar, Sampling};
 
 /// Event of a submission.
 #[derive(Debug, Clone, PartialEq)]

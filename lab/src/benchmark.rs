@@ -4,9 +4,8 @@ use std::ops::ControlFlow;
 
 use batch::eta::PlannedSequence;
 use batch::progress::JobProgress;
-use engine_api::batch::{
-    BatchEngine, BatchSequence, EngineError, GenerationOutput, Observer, Sampling,
-};
+use engine_api::batch::{BatchEngine, EngineError, GenerationOutput, Observer};
+use engine_api::request::GenerationRequest;
 
 /// Workload of a benchmark. All sequences have the same lengths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,20 +43,14 @@ impl Benchmark {
         let planned = PlannedSequence { prompt_tokens: self.prompt_len, max_new: self.gen_len };
         progress.begin(vec![planned; self.sequences]);
         let mut observer = ProgressObserver { progress };
-        let prompts = self.prompts();
-        let sequences = prompts.iter().zip(0..).map(|(prompt, id_hash)| BatchSequence {
-            prompt,
-            max_new: self.gen_len,
-            sampling: Sampling::GREEDY,
-            token_rules: None,
+        let prompts = self.prompts().into_iter().zip(0..);
+        let requests = prompts.map(|(prompt, id_hash)| GenerationRequest {
             seed: self.seed,
             id_hash,
-            ignore_eos: true,
-            logprobs: 0,
-            prompt_logprobs: 0,
-            grammar: 0,
+            any_logits: false,
+            ..GenerationRequest::greedy(prompt, self.gen_len)
         });
-        let outcome = engine.run(&sequences.collect::<Vec<_>>(), &mut observer);
+        let outcome = engine.run(&requests.collect::<Vec<_>>(), &mut observer);
         observer.progress.end();
         outcome
     }

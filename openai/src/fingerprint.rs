@@ -3,7 +3,7 @@
 //! They are written to the output and read back by `--resume`, so their definition may only change
 //! together with [`FORMAT`].
 
-use engine_api::batch::{Penalties, Sampling};
+use engine_api::request::{Penalties, Sampling};
 use model::config::{Dtype, ModelConfig};
 use sha2::{Digest, Sha256};
 

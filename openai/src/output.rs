@@ -342,7 +342,7 @@ pub fn warnings(request: &CompletionRequest) -> Vec<String> {
 
 /// Returns the token ids of the prompt of an answer if they are requested.
 pub fn prompt_token_ids(request: &CompletionRequest, choice: usize) -> Option<Vec<u32>> {
-    request.returns_token_ids.then(|| request.prompt_of(choice).tokens.clone())
+    request.returns_token_ids.then(|| request.prompt_of(choice).tokens.to_vec())
 }
 
 /// Returns the `id` of the answers to a request.

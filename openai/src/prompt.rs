@@ -94,7 +94,7 @@ pub fn fit_prompt(
         return Err(context_length_exceeded(raw, tokens.len(), Some(length), limits));
     }
     let max_new = max_tokens.min(u32::try_from(remaining).unwrap_or(u32::MAX));
-    Ok(Prompt { tokens, max_new })
+    Ok(Prompt { tokens: tokens.into(), max_new })
 }
 
 /// Returns the rejection of a prompt and an answer that exceed the context, in OpenAI's words:

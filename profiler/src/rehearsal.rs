@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use program::ir::{Instruction, LaneProgram, Program, ProgramId};
 use program::plan::Plan;
 use program::validate::{validate, validate_program};
-use protocol::group::{PlacedRequest, SequenceRequest as Sequence};
+use protocol::group::{GenerationRequest as Sequence, PlacedRequest};
 use shm::TraceRecord;
 
 use crate::error::ProfileError;

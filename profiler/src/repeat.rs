@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use program::map::Phase;
 use program::topology::LaneSet;
 use program::validate::validate_program;
-use protocol::group::{PlacedRequest, SequenceRequest as Sequence};
+use protocol::group::{GenerationRequest as Sequence, PlacedRequest};
 
 use crate::error::ProfileError;
 use crate::experiment::{Experiment, STEPS_MAX};

@@ -4,9 +4,7 @@
 //! Used by the coordinator and by the in-process harness of the tests; after the release only
 //! `Sample` writes the table.
 
-use std::sync::Arc;
-
-use engine_api::token_rules::TokenRules;
+pub use engine_api::request::{AnswerGrammar, GenerationRequest};
 use kernels::Sampling;
 use program::ir::ProgramId;
 use program::plan::Plan;
@@ -15,50 +13,12 @@ use shm::ProgramStage;
 
 use crate::table::{StepTable, WorkItem};
 
-/// Request to generate a sequence.
-#[derive(Debug, Clone, PartialEq)]
-pub struct SequenceRequest {
-    pub prompt: Vec<u32>,
-    pub max_new: u32,
-    pub sampling: Sampling,
-    /// Rules about single tokens; `None` if there are none.
-    pub token_rules: Option<Arc<TokenRules>>,
-    pub seed: u64,
-    pub id_hash: u64,
-    pub ignore_eos: bool,
-    /// Logits that are not finite do not end the sequence.
-    pub any_logits: bool,
-    /// Number of log-probabilities to keep for each new token, that of the token itself first; at
-    /// most the plan's.
-    pub logprobs: u16,
-    /// Grammar that the answer follows, counted from 1; 0 for none.
-    pub grammar: u32,
-}
-
-impl SequenceRequest {
-    /// Returns a greedy request that EOS does not end.
-    pub fn greedy(prompt: Vec<u32>, max_new: u32) -> SequenceRequest {
-        SequenceRequest {
-            prompt,
-            max_new,
-            sampling: Sampling::GREEDY,
-            token_rules: None,
-            seed: 0,
-            id_hash: 0,
-            ignore_eos: true,
-            any_logits: true,
-            logprobs: 0,
-            grammar: 0,
-        }
-    }
-}
-
 /// A request and its place in the group.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PlacedRequest {
     pub batch: usize,
     pub slot: usize,
-    pub request: SequenceRequest,
+    pub request: GenerationRequest,
 }
 
 /// Stages of a batch: its prompts once, then the newest tokens until all sequences have ended.
@@ -190,7 +150,7 @@ fn fill_extents(
     table: &StepTable,
     plan: &Plan,
     group: &[PlacedRequest],
-    positions: impl Fn(&SequenceRequest) -> u32,
+    positions: impl Fn(&GenerationRequest) -> u32,
 ) {
     table.clear();
     let mut capacities = vec![vec![0; table.batch_size()]; table.batches()];
@@ -243,7 +203,7 @@ pub fn place_request(table: &StepTable, placed: &PlacedRequest) {
     store(Field::Presence, penalties.presence.to_bits());
     store(Field::Frequency, penalties.frequency.to_bits());
     store(Field::MinTokens, min_tokens);
-    store(Field::Grammar, request.grammar);
+    store(Field::Grammar, request.grammar.number());
     store(Field::Logprobs, u32::from(request.logprobs));
     store(Field::SeedLow, request.seed as u32);
     store(Field::SeedHigh, (request.seed >> 32) as u32);

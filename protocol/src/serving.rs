@@ -35,7 +35,8 @@ const STEP_LIST: List = List { program: ProgramId::STEP, stream: 0 };
 /// A sequence that the sampler may take.
 #[derive(Debug, Clone, PartialEq)]
 pub struct OfferedSequence<'a> {
-    /// The request and its slot, which must be free.
+    /// The request and its slot, which must be free. If log-probabilities of its prompt are
+    /// requested, the row before the first of these tokens must not have been computed.
     pub placed: &'a PlacedRequest,
     /// New tokens that the sequence already has, from slots that it occupied before.
     pub generated: &'a [u32],
@@ -45,18 +46,6 @@ pub struct OfferedSequence<'a> {
     pub capacity: u32,
     /// Arrival number, which orders the sequences.
     pub arrival: u32,
-    /// Log-probabilities of the prompt's tokens.
-    pub prompt_logprobs: PromptLogprobsRequest,
-}
-
-/// Requested log-probabilities of the tokens of a prompt.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct PromptLogprobsRequest {
-    /// Number of log-probabilities to keep for each token; 0 for none.
-    pub count: u16,
-    /// Position of the first of these tokens, at least 1. The row at the position before it must
-    /// not have been computed.
-    pub first: u32,
 }
 
 /// Returns the state of a slot, which determines its owner.
@@ -90,8 +79,8 @@ pub fn offer_sequence(table: &StepTable, offer: &OfferedSequence<'_>) {
     set(Field::Remaining, request.max_new - answered);
     set(Field::Computed, offer.computed);
     set(Field::Arrival, offer.arrival);
-    set(Field::PromptLogprobs, offer.prompt_logprobs.count.into());
-    set(Field::LogitsFrom, offer.prompt_logprobs.first.saturating_sub(1));
+    set(Field::PromptLogprobs, request.prompt_logprobs.into());
+    set(Field::LogitsFrom, request.prompt_logprobs_from.saturating_sub(1));
     set(Field::Capacity, offer.capacity);
     // SYNC POINT: slot state, released here once the sequence is written.
     set_state(table, *batch, *slot, SlotState::Offered);

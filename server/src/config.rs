@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use engine_api::batch::Sampling;
 use engine_api::codec::TextCodec;
+use engine_api::request::Sampling;
 use openai::chats::ChatOptions;
 
 use super::api_key::ApiKey;

@@ -4,12 +4,11 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use engine_api::codec::TextCodec;
-use engine_api::serving::{GenerationRequest, Logprob, PreparedGrammar};
+use engine_api::serving::{AnswerGrammar, GenerationRequest, Logprob, PreparedGrammar};
 use openai::body::unknown_fields::is_without_effect;
 use openai::body::{Body, BodyOrigin, BodyRules, RawPrompt, StreamOptions, read_body};
 use openai::bounded_json::{JsonBounds, parse_bounded_object};
 use openai::echo::{EchoedPrompt, PromptOutput};
-use openai::fingerprint::sampling_id;
 use openai::input_line::{CompletionRequest, Endpoint, ErrorCode, Rejection};
 use openai::request::RequestBuilder;
 use serde_json::{Map, Value};
@@ -191,21 +190,9 @@ impl ParsedRequest {
 
     /// Returns the submission for one of the answers.
     pub fn generation_request(&self, choice: usize) -> GenerationRequest {
-        let request = &*self.request;
-        let prompt = request.prompt_of(choice);
-        GenerationRequest {
-            prompt: prompt.tokens.clone(),
-            max_new: prompt.engine_max_new(),
-            sampling: request.sampling,
-            token_rules: request.token_rules.clone(),
-            seed: request.seed,
-            id_hash: sampling_id(request, choice),
-            ignore_eos: request.ignore_eos,
-            logprobs: request.logprobs_per_token(),
-            prompt_logprobs: request.logprobs_per_prompt_token(),
-            prompt_logprobs_from: 1,
-            grammar: self.prepared.clone(),
-        }
+        let prepared = self.prepared.clone();
+        let grammar = prepared.map_or(AnswerGrammar::None, AnswerGrammar::Prepared);
+        self.request.generation_request(choice, grammar)
     }
 
     /// Returns true if an answer consists of its prompt alone, without new tokens.

@@ -13,7 +13,7 @@ use program::ir::{Compute, Instruction, LaneProgram, ProgramId};
 use program::map::DeviceMap;
 use program::plan::{Plan, RunShape};
 use program::topology::{Holds, SegmentId};
-use protocol::group::{PlacedRequest, SequenceRequest, fill, list_work};
+use protocol::group::{GenerationRequest, PlacedRequest, fill, list_work};
 use protocol::table::StepTable;
 use shm::{Control, Mapping};
 
@@ -50,7 +50,7 @@ pub fn calibrate(
     let memories = Arc::new(Memories::new(&own, mapped)?);
     let control = Control::create(1, own.table.words() * 4)?;
     let table = StepTable::new(control.extra(0, own.table.words()), &own);
-    let request = SequenceRequest::greedy(text.to_vec(), 1);
+    let request = GenerationRequest::greedy(text.to_vec(), 1);
     fill(&table, &own, &[PlacedRequest { batch: 0, slot: 0, request }]);
     list_work(&table);
     // SAFETY: both belong to this thread, which executes one instruction after the other and keeps

@@ -21,7 +21,7 @@ use shm::Control;
 
 use crate::execute::sample::{announce, record};
 use crate::execute::{CopySpan, append_spans, copy_spans};
-use crate::testing::{PlacedRequest, SequenceRequest, continue_group, fill, place_request};
+use crate::testing::{GenerationRequest, PlacedRequest, continue_group, fill, place_request};
 use crate::work_items::{row_counts, sequences, units};
 
 const AT: At = At { layer: Some(0), batch: 0, stream: 0 };
@@ -97,8 +97,10 @@ fn run(plan: Plan, lengths: &[usize], max_new: u32) -> Run {
         .filter(|slot| lengths[*slot] > 0)
         .map(|slot| {
             let prompt = (0..lengths[slot]).map(|i| (slot * 100 + i) as u32).collect();
-            let request =
-                SequenceRequest { ignore_eos: false, ..SequenceRequest::greedy(prompt, max_new) };
+            let request = GenerationRequest {
+                ignore_eos: false,
+                ..GenerationRequest::greedy(prompt, max_new)
+            };
             PlacedRequest { batch: 0, slot, request }
         })
         .collect();
@@ -349,7 +351,8 @@ fn a_group_ends_when_enough_have_and_the_others_go_on_in_the_next() {
     let before = extent(2);
     continue_group(table);
     assert_eq!(row_counts(table, ProgramId::PREFILL, AT), (0, 0), "nobody is new yet");
-    let request = SequenceRequest { ignore_eos: false, ..SequenceRequest::greedy(vec![9, 9], 3) };
+    let request =
+        GenerationRequest { ignore_eos: false, ..GenerationRequest::greedy(vec![9, 9], 3) };
     place_request(table, &PlacedRequest { batch: 0, slot: 2, request });
     assert_eq!(extent(2), before);
     assert_eq!(
@@ -400,7 +403,7 @@ fn chunks(prompts: &[Vec<u32>], most: u32, shares: bool) -> Vec<Vec<(usize, usiz
     let placed = |(slot, prompt): (usize, &Vec<u32>)| PlacedRequest {
         batch: 0,
         slot,
-        request: SequenceRequest::greedy(prompt.clone(), 2),
+        request: GenerationRequest::greedy(prompt.clone(), 2),
     };
     let group: Vec<PlacedRequest> = prompts.iter().enumerate().map(placed).collect();
     fill(&table, &plan, &group);

@@ -17,7 +17,7 @@ use program::step_table::{Field, List};
 use program::topology::MemoryId;
 use protocol::table::WorkItem;
 use workers::testing::{
-    InProcess, Outcome, PlacedRequest, SequenceRequest, continue_group, fill_even, list_work,
+    GenerationRequest, InProcess, Outcome, PlacedRequest, continue_group, fill_even, list_work,
     place_request,
 };
 
@@ -111,7 +111,8 @@ fn long_prompts_in_chunks_give_the_bits_of_whole_ones_in_every_variant() {
             .enumerate()
             .map(|(slot, length)| {
                 let prompt = (0..length).map(|i| ((i * 7 + slot) % 61) as u32).collect();
-                let request = SequenceRequest { logprobs: 4, ..SequenceRequest::greedy(prompt, 4) };
+                let request =
+                    GenerationRequest { logprobs: 4, ..GenerationRequest::greedy(prompt, 4) };
                 PlacedRequest { batch: 0, slot, request }
             })
             .collect();
@@ -132,7 +133,7 @@ fn long_prompts_in_chunks_give_the_bits_of_whole_ones_in_every_variant() {
 
 /// Runs two sequences, of which one decodes in a stream that also computes a chunk of the other
 /// one's prompt.
-fn mixed(lanes: &mut InProcess, requests: &[SequenceRequest; 2]) -> Vec<Outcome> {
+fn mixed(lanes: &mut InProcess, requests: &[GenerationRequest; 2]) -> Vec<Outcome> {
     let table = lanes.table().clone();
     let placed = |slot: usize| PlacedRequest { batch: 0, slot, request: requests[slot].clone() };
     fill_even(&table, lanes.plan(), &[placed(0), placed(1)]);
@@ -177,7 +178,7 @@ fn rows_that_decode_beside_chunks_of_prompts_have_the_bits_that_they_have_alone(
         let shape = chunked(&shape(1, 3, 2, Dtype::Bf16), 4);
         let request = |first: u32, length: u32, new| {
             let prompt = (0..length).map(|i| (first + i * 7) % 61).collect();
-            SequenceRequest { logprobs: 4, ..SequenceRequest::greedy(prompt, new) }
+            GenerationRequest { logprobs: 4, ..GenerationRequest::greedy(prompt, new) }
         };
         let requests = [request(3, 5, 6), request(8, 9, 4)];
         let mut maps = vec![cpu_only(&config)];

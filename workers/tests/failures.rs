@@ -22,7 +22,7 @@ use workers::error::{LaneError, WorkerError};
 use workers::load::{LoadError, load};
 use workers::memory::Memories;
 use workers::setup::LaneOptions;
-use workers::testing::{BATCH_STAGES, InProcess, PlacedRequest, SequenceRequest, fill};
+use workers::testing::{BATCH_STAGES, GenerationRequest, InProcess, PlacedRequest, fill};
 
 fn config() -> ModelConfig {
     let mut config = known::find_known("qwen2.5-0.5b").expect("a known model").config;
@@ -78,7 +78,11 @@ fn group() -> Vec<PlacedRequest> {
     (0..4)
         .map(|i: usize| {
             let prompt = (0..i as u32 + 2).collect();
-            PlacedRequest { batch: i / 2, slot: i % 2, request: SequenceRequest::greedy(prompt, 4) }
+            PlacedRequest {
+                batch: i / 2,
+                slot: i % 2,
+                request: GenerationRequest::greedy(prompt, 4),
+            }
         })
         .collect()
 }

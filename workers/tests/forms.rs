@@ -11,9 +11,10 @@ use model::source::dummy::DummySource;
 use program::compile::compile;
 use program::step_table::EndReason;
 use protocol::grammar_source::GrammarSource;
+use protocol::group::AnswerGrammar;
 use shm::sync::{AtomicU64, Ordering};
 use workers::setup::LaneOptions;
-use workers::testing::{InProcess, PlacedRequest, SequenceRequest};
+use workers::testing::{GenerationRequest, InProcess, PlacedRequest};
 
 use common::placed::{cpu_only, options, shape};
 
@@ -69,9 +70,9 @@ fn thousands_of_forms_are_held_like_a_few() {
     let mut warm_bytes = 0;
     for first in (0..formats).step_by(SLOTS) {
         let placed = |slot: usize| {
-            let mut request = SequenceRequest::greedy(vec![1, 2, 3], 6);
+            let mut request = GenerationRequest::greedy(vec![1, 2, 3], 6);
             request.ignore_eos = false;
-            request.grammar = (first + slot + 1) as u32;
+            request.grammar = AnswerGrammar::Number((first + slot + 1) as u32);
             PlacedRequest { batch: 0, slot, request }
         };
         let placed: Vec<PlacedRequest> = (0..SLOTS).map(placed).collect();

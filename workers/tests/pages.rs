@@ -15,7 +15,7 @@ use program::map::{ComputeDevice, DeviceMap};
 use program::plan::RunShape;
 use program::topology::MemoryId;
 use protocol::prefix_sharing::share_prefixes;
-use workers::testing::{Outcome, PlacedRequest, SequenceRequest, fill_even};
+use workers::testing::{GenerationRequest, Outcome, PlacedRequest, fill_even};
 
 /// Number of pages of a batch that belong to no sequence.
 const SPARE: u32 = 3;
@@ -25,7 +25,7 @@ fn requests() -> Vec<PlacedRequest> {
     let lengths = [15, 1, 16, 33, 47, 60];
     let placed = |(index, length): (usize, usize)| {
         let prompt = (0..length).map(|i| ((i * 7 + index) % 61) as u32).collect();
-        let request = SequenceRequest { logprobs: 4, ..SequenceRequest::greedy(prompt, 19) };
+        let request = GenerationRequest { logprobs: 4, ..GenerationRequest::greedy(prompt, 19) };
         PlacedRequest { batch: index / 3, slot: index % 3, request }
     };
     lengths.into_iter().enumerate().map(placed).collect()

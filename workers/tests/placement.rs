@@ -16,7 +16,7 @@ use program::map::layer_list;
 use program::plan::RunShape;
 use program::step_table::EndReason;
 use program::topology::{LaneId, MemoryId};
-use workers::testing::{InProcess, PlacedRequest, SequenceRequest};
+use workers::testing::{GenerationRequest, InProcess, PlacedRequest};
 
 #[test]
 fn every_interval_gives_the_bits_of_the_cpu() {
@@ -89,7 +89,7 @@ fn the_gpu_alone_gives_the_bits_of_the_cpu() {
 #[test]
 fn a_sequence_alone_and_in_every_slot_gives_the_same_bits() {
     let config = llama();
-    let request = SequenceRequest::greedy(vec![5, 9, 33, 2, 60], 4);
+    let request = GenerationRequest::greedy(vec![5, 9, 33, 2, 60], 4);
     let mut alone = None;
     for (batches, batch_size, threads) in [(1, 1, 1), (2, 3, 2), (1, 4, 3)] {
         let shape = shape(batches, batch_size, batch_size, Dtype::Bf16);
@@ -153,7 +153,7 @@ fn the_trace_counts_what_is_active_and_no_more() {
     let mut lanes = InProcess::start(plan, &source, options(1)).expect("starts");
     let place = |slot, length: usize| {
         let prompt = (0..length).map(|i| (i % 61) as u32).collect();
-        PlacedRequest { batch: 0, slot, request: SequenceRequest::greedy(prompt, 2) }
+        PlacedRequest { batch: 0, slot, request: GenerationRequest::greedy(prompt, 2) }
     };
     lanes.run_group(&[place(0, 1), place(1, 512)]);
     let records = lanes.drain_trace();

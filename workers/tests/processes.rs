@@ -22,7 +22,7 @@ use protocol::table::StepTable;
 use shm::{Channel, Control, Segment, TraceSegment, WorkerState};
 use workers::alloc_counter::CountingAllocator;
 use workers::setup::LaneOptions;
-use workers::testing::{InProcess, Outcome, PlacedRequest, SequenceRequest, fill};
+use workers::testing::{GenerationRequest, InProcess, Outcome, PlacedRequest, fill};
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
@@ -141,7 +141,7 @@ fn group() -> Vec<PlacedRequest> {
     (0..4)
         .map(|index: usize| {
             let prompt = (0..2 * index as u32 + 1).map(|i| 11 * i + index as u32).collect();
-            let mut request = SequenceRequest::greedy(prompt, 3 + 3 * index as u32);
+            let mut request = GenerationRequest::greedy(prompt, 3 + 3 * index as u32);
             request.sampling.temperature = if index == 2 { 0.8 } else { 0.0 };
             PlacedRequest { batch: index / 2, slot: index % 2, request }
         })

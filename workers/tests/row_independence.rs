@@ -17,7 +17,7 @@ use program::map::DeviceMap;
 use program::plan::RunShape;
 use program::topology::{LaneId, MemoryId};
 use workers::setup::LaneOptions;
-use workers::testing::{Interleaved, PlacedRequest, SampledLogits, SequenceRequest};
+use workers::testing::{GenerationRequest, Interleaved, PlacedRequest, SampledLogits};
 
 const NEW: u32 = 4;
 /// Numbers of batches, of slots of a batch, and of sequences in a stream of prefill.
@@ -30,9 +30,9 @@ fn larger(config: ModelConfig) -> ModelConfig {
 }
 
 /// Returns the sequence under test. With its new tokens it crosses a block of 64 positions.
-fn subject(config: &ModelConfig) -> SequenceRequest {
+fn subject(config: &ModelConfig) -> GenerationRequest {
     let vocab = config.vocab_size as u32;
-    SequenceRequest::greedy((0..62).map(|i| (i * 23 + 7) % vocab).collect(), NEW)
+    GenerationRequest::greedy((0..62).map(|i| (i * 23 + 7) % vocab).collect(), NEW)
 }
 
 /// Returns the subject among neighbours of all lengths, which end before it or with it; one slot of
@@ -56,7 +56,7 @@ fn around(
         }
         let length = 1 + (index * 29) % 70;
         let prompt = (0..length).map(|i| ((index * 31 + i * 5) % config.vocab_size) as u32);
-        let request = SequenceRequest::greedy(prompt.collect(), 1 + (index as u32 * 3) % NEW);
+        let request = GenerationRequest::greedy(prompt.collect(), 1 + (index as u32 * 3) % NEW);
         group.push(PlacedRequest { batch: place.0, slot: place.1, request });
     }
     group

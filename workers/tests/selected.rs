@@ -18,10 +18,10 @@ use program::plan::RunShape;
 use program::select::{COLUMNS_THOUSANDTHS, KvSelect};
 use program::topology::MemoryId;
 use protocol::release::{SERVING_STAGES, list_first};
-use protocol::serving::{OfferedSequence, PromptLogprobsRequest, clear_table, offer_sequence};
+use protocol::serving::{OfferedSequence, clear_table, offer_sequence};
 use protocol::table::StepTable;
 use scheduler::StepCostCurve;
-use workers::testing::{InProcess, Outcome, PlacedRequest, SequenceRequest, fill_even};
+use workers::testing::{GenerationRequest, InProcess, Outcome, PlacedRequest, fill_even};
 
 const PROMPT: u32 = 75;
 const NEW: u32 = 19;
@@ -55,14 +55,14 @@ fn in_pages(of: RunShape) -> RunShape {
     RunShape { page_positions: 16, kv_pages: of_sequence * u32::from(of.batch_size), ..of }
 }
 
-fn requests(vocab: usize) -> Vec<SequenceRequest> {
+fn requests(vocab: usize) -> Vec<GenerationRequest> {
     let lengths = [75, 1, 40, 61, 33];
     let prompt = |index: usize, length: usize| {
         (0..length).map(|i| ((i * i + 7 * i + 13 * index) % vocab) as u32).collect()
     };
-    let request = |(index, length): (usize, usize)| SequenceRequest {
+    let request = |(index, length): (usize, usize)| GenerationRequest {
         logprobs: 4,
-        ..SequenceRequest::greedy(prompt(index, length), NEW)
+        ..GenerationRequest::greedy(prompt(index, length), NEW)
     };
     lengths.into_iter().enumerate().map(request).collect()
 }
@@ -163,12 +163,8 @@ fn what_is_selected_depends_on_the_sequence_alone() {
 
 /// Offers a sequence that already has some of its answer's tokens, none of them computed.
 fn offer_again(table: &StepTable, placed: &PlacedRequest, generated: &[u32], capacity: u32) {
-    let prompt_logprobs = PromptLogprobsRequest::default();
     let (computed, arrival) = (0, placed.slot as u32);
-    offer_sequence(
-        table,
-        &OfferedSequence { placed, generated, computed, capacity, arrival, prompt_logprobs },
-    );
+    offer_sequence(table, &OfferedSequence { placed, generated, computed, capacity, arrival });
 }
 
 #[test]

@@ -15,7 +15,7 @@ use program::map::{ComputeDevice, DeviceMap, Schedule, leading_list};
 use program::plan::RunShape;
 use program::topology::MemoryId;
 use workers::device::check;
-use workers::testing::{Outcome, PlacedRequest, SequenceRequest};
+use workers::testing::{GenerationRequest, Outcome, PlacedRequest};
 
 const HOMES: DefaultTiers = DefaultTiers { kv: MemoryId::DRAM, prefill_hidden: MemoryId::DRAM };
 
@@ -120,7 +120,8 @@ fn long_prompts_in_chunks_give_the_bits_of_whole_ones_in_every_variant() {
         let placed = |lengths: [u32; 2]| -> Vec<PlacedRequest> {
             let of = |(slot, length): (usize, u32)| {
                 let prompt = (0..length).map(|i| (i * 7 + slot as u32) % 61).collect();
-                let request = SequenceRequest { logprobs: 4, ..SequenceRequest::greedy(prompt, 4) };
+                let request =
+                    GenerationRequest { logprobs: 4, ..GenerationRequest::greedy(prompt, 4) };
                 PlacedRequest { batch: 0, slot, request }
             };
             lengths.into_iter().enumerate().map(of).collect()

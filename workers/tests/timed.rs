@@ -10,7 +10,7 @@ use program::ir::ProgramId;
 use program::simulate::Span;
 use program::topology::LaneId;
 use program::validate::replay;
-use protocol::group::{BATCH_STAGES, PlacedRequest, SequenceRequest, fill, list_work};
+use protocol::group::{BATCH_STAGES, GenerationRequest, PlacedRequest, fill, list_work};
 use protocol::messages::TimedDurations;
 use protocol::table::StepTable;
 use shm::{Control, TraceSegment};
@@ -70,7 +70,7 @@ fn run(programs: &Programs) -> (Vec<Vec<Span>>, StepTable) {
         .map(|batch| PlacedRequest {
             batch,
             slot: 0,
-            request: SequenceRequest::greedy(vec![1], GEN_LEN),
+            request: GenerationRequest::greedy(vec![1], GEN_LEN),
         })
         .collect();
     let mut groups = Vec::new();

@@ -5,7 +5,7 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use engine_api::batch::EngineError;
-use engine_api::serving::{Engine, EngineEvent, EventSink, GenerationRequest, Logprob, Sampling};
+use engine_api::serving::{Engine, EngineEvent, EventSink, GenerationRequest, Logprob};
 
 use super::job::{ContinuationId, ScoreJob};
 use super::line_buffer::ScoreLineBuffer;
@@ -151,18 +151,12 @@ fn submit(
 ) -> Result<(), JobError> {
     let question = job.question(id.item);
     let continuation = &question.continuations[id.continuation];
+    let tokens = [question.prompt.as_slice(), continuation].concat();
     let submission = GenerationRequest {
-        prompt: [question.prompt.as_slice(), continuation].concat(),
-        max_new: 0,
-        sampling: Sampling::GREEDY,
-        token_rules: None,
-        seed: 0,
-        id_hash: 0,
-        ignore_eos: true,
-        logprobs: 0,
+        any_logits: false,
         prompt_logprobs: job.details.logprobs(),
         prompt_logprobs_from: question.prompt.len() as u32,
-        grammar: None,
+        ..GenerationRequest::greedy(tokens, 0)
     };
     let listener = ResultSender { id, found: None, sender: Some(sender.clone()) };
     let taken = engine.submit(submission, Box::new(listener));

@@ -5,9 +5,10 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use engine_api::batch::{
-    BatchEngine, BatchSequence, EngineError, FinishCause, GenerationOutput, Logprob, Observer,
+    BatchEngine, EngineError, FinishCause, GenerationOutput, Logprob, Observer,
 };
 use engine_api::codec::TextCodec;
+use engine_api::request::GenerationRequest;
 use openai::body::defaults::Defaults;
 use openai::chats::ChatOptions;
 use openai::input_line::InputLine;
@@ -52,7 +53,7 @@ impl EchoEngine {
 
     fn answer(
         &self,
-        sequence: &BatchSequence<'_>,
+        request: &GenerationRequest,
         mut each: impl FnMut(u32) -> ControlFlow<()>,
     ) -> GenerationOutput {
         let mut tokens = Vec::new();
@@ -68,20 +69,20 @@ impl EchoEngine {
                 tokens.iter().copied().flat_map(of_token).collect()
             };
             GenerationOutput {
-                logprobs: logprobs(&tokens, sequence.logprobs),
-                prompt_logprobs: logprobs(&sequence.prompt[1..], sequence.prompt_logprobs),
+                logprobs: logprobs(&tokens, request.logprobs),
+                prompt_logprobs: logprobs(&request.prompt[1..], request.prompt_logprobs),
                 tokens,
                 finish,
             }
         };
         let mut remaining_steps = usize::MAX;
-        for step in 0..sequence.max_new as usize {
-            let mut token = sequence.prompt[step % sequence.prompt.len()];
-            if sequence.sampling.temperature > 0.0 {
-                let key = sequence.seed.wrapping_mul(31).wrapping_add(sequence.id_hash);
+        for step in 0..request.max_new as usize {
+            let mut token = request.prompt[step % request.prompt.len()];
+            if request.sampling.temperature > 0.0 {
+                let key = request.seed.wrapping_mul(31).wrapping_add(request.id_hash);
                 token = (u64::from(token) + (key >> (step % 8)) % 7) as u32;
             }
-            if token == EOS && !sequence.ignore_eos {
+            if token == EOS && !request.ignore_eos {
                 return ended(tokens, FinishCause::Stop);
             }
             tokens.push(token);
@@ -101,12 +102,12 @@ impl EchoEngine {
 impl BatchEngine for EchoEngine {
     fn run(
         &mut self,
-        sequences: &[BatchSequence<'_>],
+        requests: &[GenerationRequest],
         observer: &mut dyn Observer,
     ) -> Result<(), EngineError> {
-        assert!(!sequences.is_empty());
-        for first in (0..sequences.len()).step_by(self.capacity) {
-            let group = first..sequences.len().min(first + self.capacity);
+        assert!(!requests.is_empty());
+        for first in (0..requests.len()).step_by(self.capacity) {
+            let group = first..requests.len().min(first + self.capacity);
             let fails = self.ends.clone().filter(|(after, _)| self.groups.len() == *after);
             let order =
                 if fails.is_some() { group.end - self.saved..group.end } else { group.clone() };
@@ -115,7 +116,7 @@ impl BatchEngine for EchoEngine {
             }
             for index in order {
                 let generated =
-                    self.answer(&sequences[index], |token| observer.on_token(index, token));
+                    self.answer(&requests[index], |token| observer.on_token(index, token));
                 if observer.on_finished(index, generated).is_break() {
                     return Err(EngineError::Interrupted);
                 }

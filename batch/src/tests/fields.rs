@@ -1,6 +1,6 @@
 //! Tests of fields that other servers know, unknown columns, and defaults from the command line.
 
-use engine_api::batch::Sampling;
+use engine_api::request::Sampling;
 use openai::body::defaults::Defaults;
 use openai::body::unknown_fields::UnknownFieldPolicy;
 use openai::chats::ChatRules;

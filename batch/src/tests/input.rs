@@ -1,7 +1,7 @@
 //! Tests of every rule of the input, one line each.
 
-use engine_api::batch::{Penalties, Sampling};
 use engine_api::codec::TextCodec;
+use engine_api::request::{Penalties, Sampling};
 use openai::input_line::{CompletionRequest, Endpoint, ErrorCode, InputLine, LineError};
 use openai::prompt::ModelLimits;
 
@@ -70,7 +70,7 @@ fn short_lines_and_their_defaults() {
     assert_eq!(request.custom_id, format!("line-{id}"));
     assert_eq!(request.endpoint, Endpoint::Completions);
     assert_eq!(request.prompts.len(), 1);
-    assert_eq!(request.prompts[0].tokens, with_bos("ab"));
+    assert_eq!(request.prompts[0].tokens[..], with_bos("ab"));
     assert_eq!(request.prompts[0].max_new, 16);
     assert_eq!((request.sampling, request.seed), (Sampling::GREEDY, 7));
     assert_eq!((request.n, request.logprobs), (1, None));
@@ -98,7 +98,7 @@ fn batch_lines_of_both_endpoints() {
         r#"{"custom_id": "y", "method": "POST", "url": "/v1/chat/completions", "body": {"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}], "max_completion_tokens": 5, "stop": ["a", "b"]}}"#,
     );
     assert_eq!(chat.endpoint, Endpoint::ChatCompletions);
-    assert_eq!(chat.prompts[0].tokens, tokens("<system>s<user>ab"));
+    assert_eq!(chat.prompts[0].tokens[..], tokens("<system>s<user>ab"));
     assert_eq!(chat.prompts[0].max_new, 5);
     assert_eq!(chat.stop[..], ["a", "b"]);
     let short = request(r#"{"messages": [{"role": "user", "content": "hi"}]}"#);
@@ -108,7 +108,7 @@ fn batch_lines_of_both_endpoints() {
 #[test]
 fn prompts_in_all_four_forms() {
     let prompts = |line: &str| -> Vec<Vec<u32>> {
-        request(line).prompts.into_iter().map(|prompt| prompt.tokens).collect()
+        request(line).prompts.into_iter().map(|prompt| prompt.tokens.to_vec()).collect()
     };
     assert_eq!(prompts(r#"{"prompt": "a"}"#), [with_bos("a")]);
     assert_eq!(prompts(r#"{"prompt": [5, 6]}"#), [vec![5, 6]]);
@@ -362,7 +362,7 @@ fn context_and_vocabulary() {
     refused(r#"{"prompt": [5, 300]}"#, ErrorCode::TokenOutOfVocabulary, "300");
     refused(r#"{"prompt": [99999999999]}"#, ErrorCode::TokenOutOfVocabulary, "vocabulary");
     refused(r#"{"prompt": [5, -1]}"#, ErrorCode::TokenOutOfVocabulary, "-1");
-    assert_eq!(request(r#"{"prompt": [299]}"#).prompts[0].tokens, [299]);
+    assert_eq!(request(r#"{"prompt": [299]}"#).prompts[0].tokens[..], [299]);
 }
 
 #[test]
@@ -419,7 +419,7 @@ fn text_files_and_chat() {
         items
             .into_iter()
             .map(|item| match item {
-                InputLine::Request(request) => (request.line, request.prompts[0].tokens.clone()),
+                InputLine::Request(request) => (request.line, request.prompts[0].tokens.to_vec()),
                 InputLine::Error(error) => panic!("{error:?}"),
             })
             .collect()

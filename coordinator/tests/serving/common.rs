@@ -8,9 +8,8 @@ use std::time::{Duration, Instant};
 use engine::RunEngine;
 use engine::launch::LaunchOptions;
 use engine::serving::{ServingEngine, ServingOptions, StepTime};
-use engine_api::batch::{
-    BatchEngine, BatchSequence, FinishCause, GenerationOutput, Observer, Penalties, Sampling,
-};
+use engine_api::batch::{BatchEngine, FinishCause, GenerationOutput, Observer};
+use engine_api::request::{AnswerGrammar, Penalties, Sampling};
 use engine_api::serving::{
     Engine, EngineEvent, EventSink, GenerationId, GenerationRequest, Logprob, SubmitError,
 };
@@ -289,25 +288,18 @@ pub fn expected(map: &DeviceMap, dtype: Dtype, jobs: &[Job]) -> Vec<Answer> {
     let launch = LaunchOptions { grammars: Some(grammars(forms)), ..launch() };
     let mut engine = RunEngine::start(plan, &launch, None, Box::new(|| false), &mut |_, _| true)
         .expect("it starts");
-    let sequence = |job: &'_ Job| BatchSequence {
-        prompt: &[],
-        max_new: job.max_new,
-        sampling: job.sampling,
-        token_rules: None,
-        seed: 5,
-        id_hash: job.id_hash,
-        ignore_eos: false,
-        logprobs: job.logprobs,
+    let without_prompt = |job: &Job| GenerationRequest {
         prompt_logprobs: 0,
-        grammar: 0,
+        prompt_logprobs_from: 1,
+        ..request(job, AnswerGrammar::None)
     };
-    let sequences: Vec<BatchSequence<'_>> =
-        jobs.iter().map(|job| BatchSequence { prompt: &job.prompt, ..sequence(job) }).collect();
-    let mut sequences = sequences;
-    let following = jobs.iter().zip(&mut sequences).filter(|(job, _)| job.grammar.is_some());
-    following.zip(1..).for_each(|((_, sequence), number)| sequence.grammar = number);
+    let mut requests: Vec<GenerationRequest> = jobs.iter().map(without_prompt).collect();
+    let following = jobs.iter().zip(&mut requests).filter(|(job, _)| job.grammar.is_some());
+    following
+        .zip(1..)
+        .for_each(|((_, request), number)| request.grammar = AnswerGrammar::Number(number));
     let mut answers = Answers(vec![None; jobs.len()]);
-    engine.run(&sequences, &mut answers).expect("a job");
+    engine.run(&requests, &mut answers).expect("a job");
     engine.finish().expect("it ends");
     answers.0.into_iter().map(|answer| answer.expect("each is answered")).collect()
 }
@@ -333,18 +325,25 @@ pub fn try_submit(engine: &ServingEngine, job: &Job) -> Result<EventReceiver, Su
 }
 
 fn submission(engine: &ServingEngine, job: &Job) -> GenerationRequest {
+    let prepare = |grammar| Arc::new(engine.prepare(Arc::new(grammar)));
+    let grammar = job.grammar.clone().map(prepare);
+    request(job, grammar.map_or(AnswerGrammar::None, AnswerGrammar::Prepared))
+}
+
+fn request(job: &Job, grammar: AnswerGrammar) -> GenerationRequest {
     GenerationRequest {
-        prompt: job.prompt.clone(),
+        prompt: job.prompt.clone().into(),
         max_new: job.max_new,
         sampling: job.sampling,
         token_rules: None,
         seed: 5,
         id_hash: job.id_hash,
         ignore_eos: false,
+        any_logits: false,
         logprobs: job.logprobs,
         prompt_logprobs: job.prompt_logprobs,
         prompt_logprobs_from: job.prompt_logprobs_from,
-        grammar: job.grammar.clone().map(|grammar| Arc::new(engine.prepare(Arc::new(grammar)))),
+        grammar,
     }
 }
 

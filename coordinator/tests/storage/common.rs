@@ -4,9 +4,8 @@ use std::ops::ControlFlow;
 
 use engine::launch::{LaunchError, LaunchOptions};
 use engine::{RunEngine, RunStats};
-use engine_api::batch::{
-    BatchEngine, BatchSequence, FinishCause, GenerationOutput, Observer, Sampling,
-};
+use engine_api::batch::{BatchEngine, FinishCause, GenerationOutput, Observer};
+use engine_api::request::GenerationRequest;
 use kernels::Variant;
 use model::config::{Activation, Dtype, Family, ModelConfig, Rope, RopeScaling, Scales};
 use model::layers::{LayerKind, Layers};
@@ -227,21 +226,14 @@ pub fn prompts() -> Vec<Vec<u32>> {
     (0..4u32).map(|index| (0..2 * index + 1).map(|i| 11 * i + index).collect()).collect()
 }
 
-pub fn sequences(prompts: &[Vec<u32>]) -> Vec<BatchSequence<'_>> {
+pub fn sequences(prompts: &[Vec<u32>]) -> Vec<GenerationRequest> {
     prompts
         .iter()
         .zip(0..)
-        .map(|(prompt, index)| BatchSequence {
-            prompt,
-            max_new: 3 + 3 * index as u32,
-            sampling: Sampling::GREEDY,
-            token_rules: None,
-            seed: 0,
+        .map(|(prompt, index)| GenerationRequest {
             id_hash: index,
-            ignore_eos: true,
-            logprobs: 0,
-            prompt_logprobs: 0,
-            grammar: 0,
+            any_logits: false,
+            ..GenerationRequest::greedy(prompt.clone(), 3 + 3 * index as u32)
         })
         .collect()
 }

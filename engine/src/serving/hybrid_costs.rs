@@ -7,7 +7,7 @@ use program::ir::ProgramId;
 use program::plan::Plan;
 use program::step_table::{Field, KvTier, List};
 use program::topology::MemoryId;
-use protocol::group::{PlacedRequest, SequenceRequest, place_request};
+use protocol::group::{GenerationRequest, PlacedRequest, place_request};
 use protocol::serving::clear_table;
 use protocol::table::{StepTable, WorkItem};
 use scheduler::hybrid::StepCosts;
@@ -167,7 +167,7 @@ impl CostMeasurement<'_> {
     /// Lists the rows of a sequence whose first `rows.past` prompt tokens count as computed.
     fn list_rows(&self, program: ProgramId, slot: usize, rows: WorkRows) {
         let table = self.table;
-        let request = SequenceRequest::greedy(vec![0; (rows.past + rows.rows) as usize], 1);
+        let request = GenerationRequest::greedy(vec![0; (rows.past + rows.rows) as usize], 1);
         place_request(table, &PlacedRequest { batch: 0, slot, request });
         table.set_field(0, slot, Field::Tier, rows.tier as u32);
         let device_slots = usize::from(self.plan.shape.device_slots);

@@ -8,7 +8,7 @@ use program::ir::Instruction;
 use program::page_runs::PageRuns;
 use program::plan::Plan;
 use program::step_table::Field;
-use protocol::group::SequenceRequest;
+use protocol::group::GenerationRequest;
 use protocol::table::StepTable;
 use scheduler::{COPIED_POSITIONS_MIN, PagePool};
 
@@ -349,7 +349,7 @@ fn appends_before_sampling(plan: &Plan) -> bool {
 
 /// Returns the identity of everything that keys and values depend on in addition to the tokens: the
 /// rotation of their positions.
-pub(super) fn content_kind(plan: &Plan, request: &SequenceRequest) -> u64 {
+pub(super) fn content_kind(plan: &Plan, request: &GenerationRequest) -> u64 {
     let length = SequenceLength(request.prompt.len() as u32 + request.max_new);
     let ropes = plan.config.layers.kinds().iter().filter_map(|kind| kind.rope.as_ref());
     let mut hasher = DefaultHasher::new();

@@ -16,7 +16,6 @@ mod scheduler;
 mod step_costs;
 mod store_lookups;
 mod worker_group;
-mod worker_request;
 
 use std::fmt;
 use std::sync::mpsc::{Sender, channel};

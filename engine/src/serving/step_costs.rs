@@ -3,11 +3,9 @@
 use std::time::{Duration, Instant};
 
 use program::plan::Plan;
-use protocol::group::{PlacedRequest, SequenceRequest};
+use protocol::group::{GenerationRequest, PlacedRequest};
 use protocol::release::{SERVING_STAGES, list_first};
-use protocol::serving::{
-    OfferedSequence, PromptLogprobsRequest, clear_table, free_slot, offer_sequence,
-};
+use protocol::serving::{OfferedSequence, clear_table, free_slot, offer_sequence};
 use protocol::table::StepTable;
 use scheduler::{COST_POINTS, StepCostCurve};
 use shm::WaitError;
@@ -84,19 +82,12 @@ fn run(
     rows: u32,
 ) -> Result<Duration, WorkerFailure> {
     let control = launched.control.clone();
-    let request = SequenceRequest::greedy(vec![0; rows as usize], 1);
+    let request = GenerationRequest::greedy(vec![0; rows as usize], 1);
     let placed = PlacedRequest { batch: 0, slot: 0, request };
     let capacity = rows + 1;
     offer_sequence(
         table,
-        &OfferedSequence {
-            placed: &placed,
-            generated: &[],
-            computed: 0,
-            capacity,
-            arrival: 0,
-            prompt_logprobs: PromptLogprobsRequest::default(),
-        },
+        &OfferedSequence { placed: &placed, generated: &[], computed: 0, capacity, arrival: 0 },
     );
     list_first(table);
     let drained = control.drained().value().wrapping_add(1);

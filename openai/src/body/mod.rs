@@ -20,7 +20,7 @@ use super::input_line::{Endpoint, ErrorCode, Rejection};
 use super::stop_strings::{MAX_STOP_BYTES, MAX_STOP_STRINGS};
 use std::sync::Arc;
 
-use engine_api::batch::Sampling;
+use engine_api::request::Sampling;
 use engine_api::token_rules::TokenRules;
 pub use origin::BodyOrigin;
 pub use prompts::{RawPrompt, template_variables};

@@ -1,6 +1,6 @@
 //! Rules that apply to all bodies of a kind.
 
-use engine_api::batch::Sampling;
+use engine_api::request::Sampling;
 
 use super::origin::BodyOrigin;
 use super::unknown_fields::UnknownFieldPolicy;

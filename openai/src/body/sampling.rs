@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use engine_api::batch::{Penalties, Sampling};
+use engine_api::request::{Penalties, Sampling};
 use engine_api::token_rules::TokenRules;
 use serde_json::Value;
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use engine_api::batch::Sampling;
+use engine_api::request::Sampling;
 use engine_api::serving::EngineState;
 use serde_json::Value;
 use shm::sync::{AtomicBool, Ordering};

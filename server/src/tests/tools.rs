@@ -1,6 +1,6 @@
 //! Requests with functions, and answers that call them.
 
-use engine_api::serving::GenerationRequest;
+use engine_api::request::{AnswerGrammar, GenerationRequest};
 use serde_json::{Value, json};
 use testkit::byte_codec::END_OF_TEXT;
 use testkit::schema::{assert_shape, chat_completion, tool_call};
@@ -173,8 +173,12 @@ fn an_answer_without_calls_is_one_without_functions() {
     none["tool_choice"] = json!("none");
     let choice = &test_server.post(CHAT, &none).json()["choices"][0];
     assert_eq!(choice["message"]["content"], format!("<user>{TWO}"));
-    let forms: Vec<bool> =
-        test_server.engine.submissions().iter().map(|asked| asked.grammar.is_some()).collect();
+    let forms: Vec<bool> = test_server
+        .engine
+        .submissions()
+        .iter()
+        .map(|asked| asked.grammar != AnswerGrammar::None)
+        .collect();
     assert_eq!(forms, [true, true, true, false]);
 }
 
@@ -305,8 +309,10 @@ fn functions_stand_beside_a_response_format() {
         assert_eq!(message["content"], answer["choices"][0]["message"]["content"]);
     }
     let forms = test_server.engine.submissions();
-    let grammar_of =
-        |asked: &GenerationRequest| asked.grammar.as_ref().map(|prepared| prepared.grammar.clone());
+    let grammar_of = |asked: &GenerationRequest| match &asked.grammar {
+        AnswerGrammar::Prepared(prepared) => Some(prepared.grammar.clone()),
+        AnswerGrammar::None | AnswerGrammar::Number(_) => None,
+    };
     let both = forms
         .iter()
         .filter(|asked| matches!(grammar_of(asked).as_deref(), Some(grammar::Grammar::CallsOr(_))));

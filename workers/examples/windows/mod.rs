@@ -16,7 +16,7 @@ use program::step_table::List;
 use program::topology::MemoryId;
 use protocol::table::WorkItem;
 use workers::setup::LaneOptions;
-use workers::testing::{Interleaved, PlacedRequest, SampledLogits, SequenceRequest};
+use workers::testing::{GenerationRequest, Interleaved, PlacedRequest, SampledLogits};
 
 /// Division of a text into windows.
 #[derive(Debug, Clone, Copy)]
@@ -108,7 +108,7 @@ pub fn predictions(
             PlacedRequest {
                 batch: 0,
                 slot,
-                request: SequenceRequest::greedy(prompt, judged as u32),
+                request: GenerationRequest::greedy(prompt, judged as u32),
             }
         })
         .collect();

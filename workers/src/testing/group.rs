@@ -4,7 +4,7 @@ use program::step_table::Field;
 use protocol::table::StepTable;
 
 pub use protocol::group::{
-    BATCH_STAGES, PlacedRequest, SequenceRequest, continue_group, fill, fill_even, list_work,
+    BATCH_STAGES, GenerationRequest, PlacedRequest, continue_group, fill, fill_even, list_work,
     place_request,
 };
 

@@ -1,5 +1,7 @@
 //! In-process runs of compiled maps, for the tests that compare their bits.
 
+use std::sync::Arc;
+
 use std::time::Duration;
 
 use kernels::{Penalties, PoolOptions, Sampling, Variant};
@@ -17,7 +19,7 @@ use program::topology::MemoryId;
 use protocol::prefix_sharing::share_prefixes;
 use workers::setup::LaneOptions;
 use workers::testing::{
-    InProcess, Outcome, PlacedRequest, SequenceRequest, continue_group, fill, fill_even,
+    GenerationRequest, InProcess, Outcome, PlacedRequest, continue_group, fill, fill_even,
     place_request,
 };
 
@@ -53,7 +55,7 @@ pub fn group(shape: &RunShape, vocab: usize) -> Vec<PlacedRequest> {
             }
             let length = 1 + (index * 5) % shape.max_prompt as usize;
             let prompt = (0..length).map(|i| ((index * 17 + i * 7 + 3) % vocab) as u32).collect();
-            let mut request = SequenceRequest::greedy(prompt, 1 + (index as u32 * 2 + 5) % 6);
+            let mut request = GenerationRequest::greedy(prompt, 1 + (index as u32 * 2 + 5) % 6);
             if index % 3 == 1 {
                 request.sampling = random_sampling();
                 request.seed = 11;
@@ -128,7 +130,7 @@ fn run_in_turn(lanes: &mut InProcess, group: &[PlacedRequest]) -> Vec<Outcome> {
 fn run_identical(lanes: &mut InProcess, group: &[PlacedRequest]) {
     let mut group = group.to_vec();
     for (index, placed) in group.iter_mut().enumerate() {
-        let prompt = &mut placed.request.prompt;
+        let prompt = Arc::make_mut(&mut placed.request.prompt);
         prompt
             .iter_mut()
             .zip([3, 7, 5, 1])

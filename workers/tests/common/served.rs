@@ -6,24 +6,22 @@ use program::map::DeviceMap;
 use program::plan::RunShape;
 use program::step_table::{Field, SlotState};
 use protocol::release::{list_first, stages};
-use protocol::serving::{
-    OfferedSequence, PromptLogprobsRequest, free_slot, offer_sequence, slot_state,
-};
+use protocol::serving::{OfferedSequence, free_slot, offer_sequence, slot_state};
 use protocol::table::StepTable;
 use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore, SeedableRng};
-use workers::testing::{InProcess, Outcome, PlacedRequest, SequenceRequest};
+use workers::testing::{GenerationRequest, InProcess, Outcome, PlacedRequest};
 
 use super::placed::{random_sampling, start};
 
 pub const REQUESTS: usize = 12;
 
-pub fn requests(config: &ModelConfig) -> Vec<SequenceRequest> {
+pub fn requests(config: &ModelConfig) -> Vec<GenerationRequest> {
     let request = |index: usize| {
         let length = 1 + (index * 5) % 9;
         let vocab = config.vocab_size;
         let prompt = (0..length).map(|i| ((index * 17 + i * 7 + 3) % vocab) as u32).collect();
-        let mut request = SequenceRequest::greedy(prompt, 1 + (index as u32 * 2 + 5) % 6);
+        let mut request = GenerationRequest::greedy(prompt, 1 + (index as u32 * 2 + 5) % 6);
         if index % 3 == 1 {
             request.sampling = random_sampling();
             (request.seed, request.id_hash) = (11, index as u64);
@@ -56,7 +54,7 @@ pub struct ServingHarness<'a> {
     table: StepTable,
     lanes: &'a mut InProcess,
     random: ChaCha8Rng,
-    requests: Vec<SequenceRequest>,
+    requests: Vec<GenerationRequest>,
     /// Requests that wait to begin, with the tokens that they already have.
     waiting: Vec<(usize, Vec<u32>)>,
     going: Vec<TrackedSequence>,
@@ -110,7 +108,6 @@ impl<'a> ServingHarness<'a> {
                     computed: 0,
                     capacity,
                     arrival,
-                    prompt_logprobs: PromptLogprobsRequest::default(),
                 },
             );
             self.going.push(TrackedSequence { index, placed, called_off: false });

@@ -10,7 +10,7 @@ use program::ir::{Instruction, LaneProgram, Moved, ProgramId, Region, TimelineWa
 use program::plan::{Plan, RunShape};
 use program::topology::{MemoryId, SegmentId};
 use program::validate::{describe, validate};
-use workers::testing::{PlacedRequest, SequenceRequest};
+use workers::testing::{GenerationRequest, PlacedRequest};
 
 use crate::common;
 
@@ -85,7 +85,7 @@ impl Case {
             .map(|i| {
                 let prompt = (0..2 + i).map(|j| (i * 11 + j * 7 + 1) % 41).collect();
                 let (batch, slot) = (i as usize / 2, i as usize % 2);
-                PlacedRequest { batch, slot, request: SequenceRequest::greedy(prompt, NEW) }
+                PlacedRequest { batch, slot, request: GenerationRequest::greedy(prompt, NEW) }
             })
             .collect()
     }

@@ -15,7 +15,7 @@ use super::run::{kernel_variant, stop_at_stdin_eof};
 use crate::cli::request::ServeRequest;
 use ::engine::descriptors::max_connections;
 use engine::start_engine;
-use engine_api::batch::{Penalties, Sampling};
+use engine_api::request::{Penalties, Sampling};
 use engine_api::serving::{Engine, EngineState};
 use openai::fingerprint::system_fingerprint;
 use server::Server;

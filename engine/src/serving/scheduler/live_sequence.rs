@@ -7,7 +7,7 @@ use super::LiveSequence;
 impl LiveSequence {
     /// Returns all tokens of the prompt and the answer.
     pub(super) fn tokens(&self) -> Vec<u32> {
-        [self.request.prompt.as_slice(), &self.generated].concat()
+        [&self.request.prompt[..], &self.generated].concat()
     }
 
     /// Returns the number of tokens whose keys and values other sequences with the same tokens
@@ -19,8 +19,8 @@ impl LiveSequence {
 
     /// Returns the number of tokens, from the first on, that may be found in caches.
     pub(super) fn shareable_tokens(&self) -> usize {
-        let max_shared = if self.prompt_logprobs.count > 0 {
-            self.prompt_logprobs.first as usize
+        let max_shared = if self.request.prompt_logprobs > 0 {
+            self.request.prompt_logprobs_from.max(1) as usize
         } else {
             usize::MAX
         };

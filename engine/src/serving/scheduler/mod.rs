@@ -15,27 +15,24 @@ use std::time::{Duration, Instant};
 
 use program::plan::Plan;
 use program::step_table::{Field, SlotState};
-use protocol::group::{PlacedRequest, SequenceRequest};
+use protocol::group::PlacedRequest;
 use protocol::messages::{StoredPage, ToWorker};
-use protocol::serving::{
-    OfferedSequence, PromptLogprobsRequest, free_slot, offer_sequence, slot_state,
-};
+use protocol::serving::{OfferedSequence, free_slot, offer_sequence, slot_state};
 use protocol::table::StepTable;
 
 use super::grammar_tracker::{GrammarStatus, GrammarTracker};
 use super::kv_cache::{KvAllocation, KvCacheManager, PartialPageCopy, content_kind};
 use super::prefix_cache_index::PrefixCacheIndex;
-use super::worker_request::worker_request;
 use engine_api::serving::{
-    self, EngineEvent, EngineStatus, EventSink, GenerationId, GenerationRequest, PreparedGrammar,
+    self, AnswerGrammar, EngineEvent, EngineStatus, EventSink, GenerationId, GenerationRequest,
 };
 
 /// A sequence that is not answered yet.
 struct LiveSequence {
     id: GenerationId,
-    request: SequenceRequest,
-    /// Log-probabilities of its prompt's tokens that are still to be reported.
-    prompt_logprobs: PromptLogprobsRequest,
+    /// The request. Its grammar is the number that the workers know, and it requests
+    /// log-probabilities of the prompt only until they are reported.
+    request: GenerationRequest,
     sink: Box<dyn EventSink>,
     /// New tokens, all of which were reported, except for a final end-of-sequence token.
     generated: Vec<u32>,
@@ -126,26 +123,23 @@ impl Scheduler {
     pub(super) fn submit(
         &mut self,
         id: GenerationId,
-        submission: GenerationRequest,
+        mut request: GenerationRequest,
         mut sink: Box<dyn EventSink>,
     ) {
-        let is_unsupported = |prepared: &Arc<PreparedGrammar>| prepared.compiled.is_none();
-        if submission.grammar.as_ref().is_some_and(is_unsupported) {
-            // The sequence ends, whatever the sink replies.
-            let _ = sink.on_event(EngineEvent::Failed(GRAMMARS_UNSUPPORTED.to_owned()));
-            return;
+        if let AnswerGrammar::Prepared(prepared) = &request.grammar {
+            if prepared.compiled.is_none() {
+                // The sequence ends, whatever the sink replies.
+                let _ = sink.on_event(EngineEvent::Failed(GRAMMARS_UNSUPPORTED.to_owned()));
+                return;
+            }
+            let number = self.grammars.acquire(Arc::clone(prepared));
+            request.grammar = AnswerGrammar::Number(number);
         }
-        let grammar = submission.grammar.clone();
-        let grammar = grammar.map_or(0, |prepared| self.grammars.acquire(prepared));
         let arrival = self.arrivals;
         self.arrivals = self.arrivals.wrapping_add(1);
         self.waiting.push_back(LiveSequence {
             id,
-            prompt_logprobs: PromptLogprobsRequest {
-                count: submission.prompt_logprobs,
-                first: submission.prompt_logprobs_from.max(1),
-            },
-            request: SequenceRequest { grammar, ..worker_request(submission) },
+            request,
             sink,
             generated: Vec::new(),
             queued_at: Instant::now(),
@@ -180,7 +174,9 @@ impl Scheduler {
         self.prepare_grammars(max_waiting);
         let (mut place, mut held_back) = (0, 0);
         while place < self.waiting.len() && held_back <= max_waiting {
-            if self.grammars.status(self.waiting[place].request.grammar) != GrammarStatus::Ready {
+            if self.grammars.status(self.waiting[place].request.grammar.number())
+                != GrammarStatus::Ready
+            {
                 place += 1;
                 continue;
             }
@@ -246,7 +242,6 @@ impl Scheduler {
                 computed: allocation.computed,
                 capacity: allocation.capacity,
                 arrival: sequence.arrival,
-                prompt_logprobs: sequence.prompt_logprobs,
             },
         );
         self.running.push(RunningSequence {
@@ -263,7 +258,7 @@ impl Scheduler {
     fn prepare_grammars(&mut self, max_waiting: usize) {
         let mut place = 0;
         while place < self.waiting.len().min(max_waiting) {
-            let number = self.waiting[place].request.grammar;
+            let number = self.waiting[place].request.grammar.number();
             match self.grammars.status(number) {
                 GrammarStatus::NotSent => self.messages.extend(self.grammars.send(number)),
                 GrammarStatus::Compiling | GrammarStatus::Ready => {}
@@ -291,8 +286,9 @@ impl Scheduler {
     }
 
     fn release_grammar(&mut self, sequence: &LiveSequence) {
-        if sequence.request.grammar > 0 {
-            self.messages.extend(self.grammars.release(sequence.request.grammar));
+        let number = sequence.request.grammar.number();
+        if number > 0 {
+            self.messages.extend(self.grammars.release(number));
         }
     }
 

@@ -52,10 +52,10 @@ impl RunningSequence {
         if std::mem::replace(&mut going.has_started, true) {
             return;
         }
-        let range = std::mem::take(&mut going.prompt_logprobs);
+        going.request.prompt_logprobs = 0;
+        let first = going.request.prompt_logprobs_from.max(1) as usize;
         let logprobs_at = |position| table.prompt_logprobs(batch, slot, position);
-        let logprobs =
-            (range.first as usize..going.request.prompt.len()).flat_map(logprobs_at).collect();
+        let logprobs = (first..going.request.prompt.len()).flat_map(logprobs_at).collect();
         let cached_tokens = going.cached_tokens;
         let computed = going.request.prompt.len() - usize::from(going.request.max_new == 0);
         status.prompt_tokens += computed as u64 - u64::from(cached_tokens);

@@ -4,7 +4,7 @@
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex};
 
-use engine_api::serving::{EngineState, FinishCause as Ended, Sampling};
+use engine_api::serving::{EngineState, FinishCause as Ended};
 use model::config::{Dtype, ModelConfig};
 use model::known::find_known;
 use planner::policy::{DefaultTiers, Policy, device_map};
@@ -155,17 +155,11 @@ impl EventSink for RecordingSink {
 
 fn submission(script: &Script) -> GenerationRequest {
     GenerationRequest {
-        prompt: (0..20).collect(),
-        max_new: script.max_new,
-        sampling: Sampling::GREEDY,
-        token_rules: None,
         seed: 1,
         id_hash: 1,
         ignore_eos: script.ignore_eos,
-        logprobs: 0,
-        prompt_logprobs: 0,
-        prompt_logprobs_from: 1,
-        grammar: None,
+        any_logits: false,
+        ..GenerationRequest::greedy((0..20).collect(), script.max_new)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use engine_api::batch::Sampling;
+use engine_api::request::{AnswerGrammar, Sampling};
 use serde_json::{Value, json};
 use testkit::byte_codec::{BOS, ByteCodec, EOS};
 
@@ -114,7 +114,7 @@ fn a_chain_has_its_form_and_its_conversation() {
     let test_server = test_server();
     send(&test_server, "langchain.http");
     let submission = &test_server.engine.submissions()[0];
-    assert!(submission.grammar.is_some());
+    assert_ne!(submission.grammar, AnswerGrammar::None);
     assert!((submission.sampling.temperature - 0.7).abs() < 1e-6);
     let prompt: Vec<u8> = submission.prompt.iter().map(|token| *token as u8).collect();
     let prompt = String::from_utf8(prompt).expect("UTF-8");

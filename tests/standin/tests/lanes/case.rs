@@ -11,7 +11,7 @@ use program::map::{Chunking, DeviceMap};
 use program::plan::{Plan, RunShape};
 use program::topology::MemoryId;
 use workers::setup::LaneOptions;
-use workers::testing::{InProcess, Outcome, PlacedRequest, SequenceRequest};
+use workers::testing::{GenerationRequest, InProcess, Outcome, PlacedRequest};
 
 use crate::harness::{LIMIT, SEED};
 
@@ -133,7 +133,7 @@ pub(crate) fn map_of(
 pub(crate) fn group() -> Vec<PlacedRequest> {
     let placed = |index: usize| {
         let prompt = (0..2 * index as u32 + 1).map(|i| 11 * i + index as u32 / 2).collect();
-        let request = SequenceRequest::greedy(prompt, 3 + index as u32);
+        let request = GenerationRequest::greedy(prompt, 3 + index as u32);
         PlacedRequest { batch: index / 2, slot: index % 2, request }
     };
     (0..4).map(placed).collect()

@@ -4,7 +4,7 @@
 use model::config::{Dtype, ModelConfig};
 use program::plan::RunShape;
 use program::topology::MemoryId;
-use workers::testing::{PlacedRequest, SequenceRequest};
+use workers::testing::{GenerationRequest, PlacedRequest};
 
 use crate::case::{group, llama, on_cpu, on_cpu_of, opt, plan, plan_of, shape};
 use crate::faults::{counted, log};
@@ -63,7 +63,7 @@ fn an_instruction_of_many_copies_never_fills_a_queue() {
         ..shape(Dtype::F32)
     };
     let placed = |slot: usize| {
-        let request = SequenceRequest::greedy(vec![slot as u32 % 90, 7], 3);
+        let request = GenerationRequest::greedy(vec![slot as u32 % 90, 7], 3);
         PlacedRequest { batch: 0, slot, request }
     };
     let group: Vec<PlacedRequest> = (0..SEQUENCES).map(placed).collect();

@@ -10,7 +10,7 @@ use program::compile::compile;
 use program::formats::{KvFormat, WeightFormats};
 use program::plan::{Plan, RunShape};
 use program::topology::MemoryId;
-use workers::testing::{Outcome, PlacedRequest, SequenceRequest};
+use workers::testing::{GenerationRequest, Outcome, PlacedRequest};
 
 use crate::case::{group, llama, map_of, on_cpu_of, plan_of, shape};
 use crate::harness::{Setting, Workers};
@@ -243,7 +243,7 @@ fn more_rows_than_a_pass_of_experts_has_give_the_same() {
     assert!(shape.stream_rows() > 2048);
     let placed = |slot: usize| {
         let prompt = (0..30).map(|i| (slot as u32 + 7 * i) % 96).collect();
-        let request = SequenceRequest { logprobs: 2, ..SequenceRequest::greedy(prompt, 2) };
+        let request = GenerationRequest { logprobs: 2, ..GenerationRequest::greedy(prompt, 2) };
         PlacedRequest { batch: 0, slot, request }
     };
     let group: Vec<PlacedRequest> = (0..72).map(placed).collect();

@@ -17,7 +17,7 @@ use protocol::messages::{
 };
 use protocol::prefix_sharing::share_prefixes;
 use protocol::release::{list_first, stages};
-use protocol::serving::{OfferedSequence, PromptLogprobsRequest, clear_table, offer_sequence};
+use protocol::serving::{OfferedSequence, clear_table, offer_sequence};
 use protocol::table::{HybridPolicy, StepTable};
 use scheduler::StepCostCurve;
 use scheduler::hybrid::IterationLimits;
@@ -282,19 +282,11 @@ impl Workers {
         clear_table(&table, plan, u32::MAX, &StepCostCurve::NONE);
         table.set_hybrid_policy(deciding);
         for (placed, arrival) in group.iter().zip(0..) {
-            let (capacity, prompt_logprobs) =
-                (plan.shape.max_context, PromptLogprobsRequest::default());
+            let capacity = plan.shape.max_context;
             let (generated, computed) = (&[][..], 0);
             offer_sequence(
                 &table,
-                &OfferedSequence {
-                    placed,
-                    generated,
-                    computed,
-                    capacity,
-                    arrival,
-                    prompt_logprobs,
-                },
+                &OfferedSequence { placed, generated, computed, capacity, arrival },
             );
         }
         assert!(list_first(&table), "there is something to compute");

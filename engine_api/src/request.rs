@@ -1,0 +1,91 @@
+//! A prompt to continue, as engines and workers see it.
+
+use std::sync::Arc;
+
+use grammar::{EncodedGrammar, Grammar};
+pub use kernels::{Penalties, Sampling};
+
+use super::token_rules::TokenRules;
+
+/// A prompt to continue.
+#[derive(Debug, Clone, PartialEq)]
+pub struct GenerationRequest {
+    /// Token ids, at least one.
+    pub prompt: Arc<[u32]>,
+    /// Maximum number of new tokens; together with the prompt never more than the engine's context.
+    /// If 0, only the prompt is evaluated, except its last token, which is not computed; it then
+    /// has at least two tokens.
+    pub max_new: u32,
+    pub sampling: Sampling,
+    /// Rules about single tokens; `None` if there are none.
+    pub token_rules: Option<Arc<TokenRules>>,
+    pub seed: u64,
+    /// Key of sampling, together with `seed` and the position, so that an answer does not depend on
+    /// what else is answered.
+    pub id_hash: u64,
+    /// End-of-sequence tokens are treated like any other token.
+    pub ignore_eos: bool,
+    /// Logits that are not finite do not end the sequence. Used by measurements.
+    pub any_logits: bool,
+    /// Number of log-probabilities reported for each new token: its own, followed by those of the
+    /// most likely tokens; at most as many as the engine was started for.
+    pub logprobs: u16,
+    /// Number of log-probabilities reported for each token of the prompt from position
+    /// `prompt_logprobs_from` on; 0 for none. Only an engine that serves reports them.
+    pub prompt_logprobs: u16,
+    /// Position of the first prompt token with log-probabilities, at least 1, since the first token
+    /// has none. Positions before it may come from caches.
+    pub prompt_logprobs_from: u32,
+    pub grammar: AnswerGrammar,
+}
+
+impl GenerationRequest {
+    /// Returns a greedy request that no token and no logit ends early.
+    pub fn greedy(prompt: Vec<u32>, max_new: u32) -> GenerationRequest {
+        GenerationRequest {
+            prompt: prompt.into(),
+            max_new,
+            sampling: Sampling::GREEDY,
+            token_rules: None,
+            seed: 0,
+            id_hash: 0,
+            ignore_eos: true,
+            any_logits: true,
+            logprobs: 0,
+            prompt_logprobs: 0,
+            prompt_logprobs_from: 1,
+            grammar: AnswerGrammar::None,
+        }
+    }
+}
+
+/// Grammar that an answer follows.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub enum AnswerGrammar {
+    #[default]
+    None,
+    /// Number of a grammar that the engine knows, counted from 1.
+    Number(u32),
+    /// A grammar for an engine to which grammars come with requests, from
+    /// [`Engine::prepare`](crate::serving::Engine::prepare).
+    Prepared(Arc<PreparedGrammar>),
+}
+
+impl AnswerGrammar {
+    /// Returns the number by which the engine knows the grammar; 0 without one.
+    pub const fn number(&self) -> u32 {
+        match self {
+            AnswerGrammar::Number(number) => *number,
+            AnswerGrammar::None | AnswerGrammar::Prepared(_) => 0,
+        }
+    }
+}
+
+/// A grammar as an engine needs it, shared by all submissions of a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PreparedGrammar {
+    pub grammar: Arc<Grammar>,
+    /// The grammar over the model's tokens; `None` from an engine that does not need it or does not
+    /// support grammars.
+    pub compiled: Option<EncodedGrammar>,
+}
