@@ -70,6 +70,14 @@ impl LaunchedWorkers {
         named.collect()
     }
 
+    /// Lets the workers exit, by force if they are in a group.
+    pub(super) fn shut_down(&mut self, is_busy: bool) {
+        if !is_busy {
+            self.control.release(&[], 0);
+        }
+        self.supervisor.shut_down(is_busy);
+    }
+
     /// Returns a trace reader for each lane that has work.
     ///
     /// # Errors

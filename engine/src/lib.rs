@@ -16,6 +16,7 @@ pub mod launch;
 mod launched_workers;
 pub mod memory;
 mod prefill_share;
+mod recorder;
 pub mod replay;
 pub mod routing_stats;
 pub mod serving;
@@ -36,9 +37,8 @@ use std::time::{Duration, Instant};
 use program::ir::ProgramId;
 use program::plan::Plan;
 use program::simulate::Span;
-use program::topology::{LaneId, WorkerId};
 use protocol::group::BATCH_STAGES;
-use shm::{SharedU32s, TraceReader, WaitError};
+use shm::{SharedU32s, WaitError};
 
 use batch_scheduler::{BatchScheduler, GroupPrefill};
 use deduplicating_observer::DeduplicatingObserver;
@@ -47,15 +47,13 @@ use engine_api::request::GenerationRequest;
 use launch::{LaunchError, LaunchOptions, LaunchedWorkers, LoadProgress, POLL_INTERVAL};
 pub use memory::PeakMemory;
 use prefill_share::PrefillShare;
+use recorder::{LoadMemory, RunRecorder};
 use routing_stats::RoutingStats;
 use sparse_attention_stats::SparseAttentionStats;
 use supervisor::WorkerFailure;
 use takeover::{LostStorage, take_over};
 use trace_file::TraceFile;
-use trace_stats::{SpanCollector, TraceTotals};
-
-/// Interval between samples of the processes' memory, which cost the processes a little time.
-const MEMORY_SAMPLE_INTERVAL: Duration = Duration::from_millis(500);
+use trace_stats::TraceTotals;
 
 /// Maximum time that an interrupted group may take to end before the workers are killed.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(1);
@@ -108,10 +106,7 @@ pub struct RunEngine {
     /// Failure after which the workers cannot continue.
     failure: Option<WorkerFailure>,
     table: SharedU32s,
-    readers: Vec<(LaneId, TraceReader)>,
-    collector: SpanCollector,
-    trace_file: Option<TraceFile>,
-    measured: RunStats,
+    recorder: RunRecorder,
     prefill_share: Option<PrefillShare>,
     wake_ns: f64,
     interrupt: InterruptFn,
@@ -120,7 +115,6 @@ pub struct RunEngine {
     /// True if prompts with a common prefix share its computation.
     shares_prompts: bool,
     checked_at: Instant,
-    sampled_at: Instant,
 }
 
 impl std::fmt::Debug for RunEngine {
@@ -142,29 +136,17 @@ impl RunEngine {
         progress: &mut LoadProgress<'_>,
     ) -> Result<RunEngine, LaunchError> {
         let begun = Instant::now();
-        let mut load_peak_memory = PeakMemory::default();
-        let mut sampled_at = Instant::now();
+        let mut load_memory = LoadMemory::new();
         let launched = launch::launch(
             &plan,
             options,
             &mut |done, total| !interrupt() && progress(done, total),
-            &mut |supervisor| {
-                if sampled_at.elapsed() > MEMORY_SAMPLE_INTERVAL {
-                    load_peak_memory.sample(supervisor);
-                    sampled_at = Instant::now();
-                }
-            },
+            &mut |supervisor| load_memory.sample(supervisor),
         )?;
-        load_peak_memory.sample(&launched.supervisor);
-        let measured = RunStats {
-            load: begun.elapsed(),
-            load_peak_memory,
-            kernel_variants: launched.kernel_variants(&plan),
-            device: launched.device.clone(),
-            staged_paths: options.staged.iter().map(|staged| staged.path.clone()).collect(),
-            ..RunStats::default()
-        };
-        let readers = launched.trace_readers(&plan)?;
+        load_memory.peak.sample(&launched.supervisor);
+        let mut recorder = RunRecorder::new(&plan, options, &launched, trace_file)?;
+        recorder.stats.load = begun.elapsed();
+        recorder.stats.load_peak_memory = load_memory.peak;
         Ok(RunEngine {
             table: launched.control.extra(0, plan.table.words()),
             prefill_share: PrefillShare::new(&plan),
@@ -172,16 +154,12 @@ impl RunEngine {
             options: options.clone(),
             launched,
             failure: None,
-            readers,
-            collector: SpanCollector::default(),
-            trace_file,
-            measured,
+            recorder,
             wake_ns: wake::wake_ns(),
             interrupt,
             is_busy: false,
             shares_prompts: false,
             checked_at: Instant::now(),
-            sampled_at: Instant::now(),
         })
     }
 
@@ -197,7 +175,7 @@ impl RunEngine {
 
     /// Returns the spans of the last group.
     pub fn spans(&self) -> Vec<Span> {
-        trace_stats::simulator_spans(self.collector.spans.iter()).collect()
+        self.recorder.spans()
     }
 
     /// Lets the workers exit, completes the trace file and returns the measurements.
@@ -205,23 +183,8 @@ impl RunEngine {
     /// # Errors
     /// A trace file that could not be completed.
     pub fn finish(mut self) -> std::io::Result<RunStats> {
-        self.measured.peak_memory.sample(&self.launched.supervisor);
-        self.launched.control.release(&[], 0);
-        self.launched.supervisor.shut_down(self.is_busy);
-        // Read after the workers have left, since they publish their final counts on the way out.
-        let words = |id: WorkerId| self.launched.control.worker(id.index()).allocations_seen();
-        let topology = &self.plan.topology;
-        self.measured.allocations =
-            topology.worker_ids().map(|id| (topology.worker(id).name.clone(), words(id))).collect();
-        self.measured.routing = RoutingStats::read(&self.plan.table, &self.table);
-        self.measured.sparse_attention = SparseAttentionStats::read(&self.plan.table, &self.table);
-        if let Some(file) = self.trace_file.take() {
-            file.finish()?;
-        }
-        self.measured.totals = self.collector.totals;
-        let lost_in_rings: u64 = self.readers.iter().map(|(_, reader)| reader.lost()).sum();
-        self.measured.totals.lost_spans += lost_in_rings;
-        Ok(self.measured)
+        let is_busy = self.is_busy;
+        self.recorder.finish(&self.plan, &mut self.launched, &self.table, is_busy)
     }
 
     /// Checks for an interruption and for failed workers, and samples memory; at most once per
@@ -237,14 +200,11 @@ impl RunEngine {
         if let Err(failure) = self.launched.supervisor.check(&self.plan) {
             let LaunchedWorkers { supervisor, control, .. } = &mut self.launched;
             match take_over(supervisor, &self.plan, control, &failure) {
-                Some(lost) => self.measured.lost_storages.push(lost),
+                Some(lost) => self.recorder.stats.lost_storages.push(lost),
                 None => return Err(self.record_failure(failure)),
             }
         }
-        if self.sampled_at.elapsed() > MEMORY_SAMPLE_INTERVAL {
-            self.measured.peak_memory.sample(&self.launched.supervisor);
-            self.sampled_at = Instant::now();
-        }
+        self.recorder.sample_memory(&self.launched.supervisor);
         Ok(())
     }
 
@@ -256,7 +216,7 @@ impl RunEngine {
     /// Returns true if workers that failed in their first group are to be started again in another
     /// way.
     fn should_restart(&mut self) -> bool {
-        let failure = self.failure.take().filter(|_| self.measured.groups == 0);
+        let failure = self.failure.take().filter(|_| self.recorder.stats.groups == 0);
         failure.is_some_and(|failure| self.options.enter_safe_mode(&failure))
     }
 
@@ -272,10 +232,8 @@ impl RunEngine {
             error => EngineError::Failed(error.to_string()),
         };
         self.launched = launched.map_err(failed)?;
-        self.readers = self.launched.trace_readers(&self.plan).map_err(failed)?;
+        self.recorder.attach(&self.plan, &self.launched).map_err(failed)?;
         self.table = self.launched.control.extra(0, self.plan.table.words());
-        self.measured.kernel_variants = self.launched.kernel_variants(&self.plan);
-        self.measured.device.clone_from(&self.launched.device);
         self.is_busy = false;
         Ok(())
     }
@@ -303,7 +261,7 @@ impl RunEngine {
         groups: &mut BatchScheduler<'_>,
         observer: &mut dyn Observer,
     ) -> Result<(), EngineError> {
-        self.collector.clear();
+        self.recorder.begin_group();
         let control = self.launched.control.clone();
         let drained = control.drained().value().wrapping_add(1);
         self.is_busy = true;
@@ -314,7 +272,7 @@ impl RunEngine {
         let GroupStats { prefill, decode, decode_steps, generated } = outcome?;
         self.is_busy = false;
         let fresh = groups.prefill();
-        let measured = &mut self.measured;
+        let measured = &mut self.recorder.stats;
         measured.groups += 1;
         measured.prefill += prefill;
         measured.decode += decode;
@@ -323,15 +281,11 @@ impl RunEngine {
         measured.generated_tokens += generated;
         measured.decode_steps += decode_steps;
         measured.decode_tokens += generated.saturating_sub(fresh.sequences);
-        self.collector.end_group(&self.plan);
-        if let Some(file) = &mut self.trace_file {
-            file.add(&self.plan, &self.collector.spans)
-                .map_err(|error| EngineError::Failed(format!("the trace file: {error}")))?;
-        }
-        if let Some(prediction) =
-            trace_stats::predict(&self.plan, &self.collector.spans, self.wake_ns)
-        {
-            measured.prediction = Some(prediction);
+        self.recorder
+            .end_group(&self.plan)
+            .map_err(|error| EngineError::Failed(format!("the trace file: {error}")))?;
+        if let Some(prediction) = self.recorder.predict(&self.plan, self.wake_ns) {
+            self.recorder.stats.prediction = Some(prediction);
         }
         match groups.report_finished(None, |index, result| observer.on_finished(index, result)) {
             ControlFlow::Continue(()) => Ok(()),
@@ -373,14 +327,14 @@ impl RunEngine {
             {
                 return Err(EngineError::Interrupted);
             }
-            self.drain_trace();
+            self.recorder.drain();
             decode_steps = u64::from(step);
             if control.last_step().is_some_and(|last| step >= last) {
                 break;
             }
         }
         self.wait(WaitTarget::Drained, drained, &mut |_| {})?;
-        self.drain_trace();
+        self.recorder.drain();
         Ok(GroupStats { prefill, decode: begun.elapsed() - prefill, decode_steps, generated })
     }
 
@@ -395,13 +349,7 @@ impl RunEngine {
                 self.is_busy = false;
                 return;
             }
-            self.drain_trace();
-        }
-    }
-
-    fn drain_trace(&mut self) {
-        for (lane, reader) in &mut self.readers {
-            reader.drain(|record| self.collector.push(*lane, record));
+            self.recorder.drain();
         }
     }
 
@@ -430,7 +378,7 @@ impl RunEngine {
             match timeline.wait_until(target, control.poison(), POLL_INTERVAL) {
                 Ok(()) => return self.check_health(),
                 Err(WaitError::TimedOut { .. }) => {
-                    self.drain_trace();
+                    self.recorder.drain();
                     self.check_health()?;
                     on_progress(self.prefill_share());
                 }

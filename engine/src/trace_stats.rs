@@ -34,8 +34,6 @@ pub struct TraceTotals {
     pub idle_ns: u64,
     /// Durations of the decode steps, each from the end of the previous step to its own end.
     pub steps_ns: Vec<u64>,
-    /// Rows of the first layer's first operation in prefill: tokens that were actually computed.
-    pub prefill_rows: u64,
     /// Bytes of caches moved to the device.
     pub streamed_kv_bytes: u64,
     /// Bytes of weights moved to the device.
@@ -62,12 +60,6 @@ impl TraceTotals {
             }
             Instruction::Read(_) => {
                 *self.read_bytes.entry(span.lane).or_insert(0) += span.record.bytes;
-            }
-            Instruction::Compute(compute)
-                if program_of(&span.record) == ProgramId::PREFILL
-                    && compute.op == model::ops::Op::Embed =>
-            {
-                self.prefill_rows += u64::from(span.record.rows);
             }
             _ => {}
         }
@@ -142,11 +134,17 @@ impl SpanCollector {
             *self.totals.busy_ns.entry(span.lane).or_insert(0) += length;
             self.totals.count_bytes(plan, *span);
         }
-        let decode: Vec<_> = simulator_spans(self.spans.iter())
-            .filter(|span| span.program == ProgramId::DECODE)
-            .collect();
+        // A run that serves has no program for prompts alone.
+        let is_decode = |program| plan.shape.serves || program == ProgramId::DECODE;
+        let decode: Vec<_> =
+            simulator_spans(self.spans.iter()).filter(|span| is_decode(span.program)).collect();
         self.totals.add(&LaneUsage::from_spans(&decode, &plan.topology));
         self.totals.add_steps(&decode);
+    }
+
+    /// Removes and returns the spans of the step `step` and of later ones.
+    pub fn split_off(&mut self, step: u32) -> Vec<TraceSpan> {
+        self.spans.extract_if(.., |span| span.record.step >= step).collect()
     }
 
     /// Removes the group's spans.

@@ -27,6 +27,7 @@ use super::plan_request::limits;
 use super::progress_reporter::ProgressReporter;
 use super::prompt_cache::prompt_store_config;
 use super::staging::nvme::Nvme;
+use super::start::create_trace_file;
 use crate::cuda_device::is_cuda;
 use crate::interrupt::Interrupt;
 use crate::request::{RunRequest, Verbosity};
@@ -67,6 +68,8 @@ pub struct ServingConfig {
     pub page_positions: u32,
     /// Owners of sequences, if these belong to the device or to the host.
     pub hybrid: Option<HybridConfig>,
+    /// Measures the run for a report.
+    pub records: bool,
 }
 
 impl ServingConfig {
@@ -81,6 +84,7 @@ impl ServingConfig {
         logits_bytes: 64 << 20,
         page_positions: 16,
         hybrid: None,
+        records: false,
     };
 }
 
@@ -184,6 +188,7 @@ fn start_engine(
     let step_time = config.step;
     let policy = config.hybrid.map_or(SchedulingPolicy::GpuOnly, |owners| owners.policy);
     let costs = None;
+    let trace_file = if config.records { create_trace_file(run, &plan)? } else { None };
     let options = ServingOptions {
         plan,
         launch,
@@ -192,6 +197,8 @@ fn start_engine(
         costs,
         step_time,
         on_load_progress,
+        records: config.records,
+        trace_file,
         log: print,
     };
     let engine = ServingEngine::start(options)?;

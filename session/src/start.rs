@@ -1,5 +1,7 @@
 //! Launches the engine, with a progress bar while it loads.
 
+use std::path::PathBuf;
+
 use anyhow::Context;
 use engine::RunEngine;
 use engine::launch::LaunchOptions;
@@ -37,13 +39,7 @@ pub fn start(
         quiet: run.verbosity == Verbosity::Quiet,
         ..hardware.launch_options(model.weights.clone())
     };
-    let trace = match &run.trace {
-        Some(path) => Some(
-            TraceFile::create(path, &plan)
-                .with_context(|| format!("the trace file {}", path.display()))?,
-        ),
-        None => None,
-    };
+    let trace = create_trace_file(run, &plan)?;
     let mut progress = ByteProgressBar::new("loading", run.verbosity == Verbosity::Quiet);
     let signals = interrupt.clone();
     let mut engine = RunEngine::start(
@@ -59,4 +55,18 @@ pub fn start(
     progress.finish();
     engine.set_share_prompts(run.shares_prompts);
     Ok(engine)
+}
+
+/// Creates the file for the trace of a run, if one is requested.
+///
+/// # Errors
+/// A file that could not be created or written.
+pub(crate) fn create_trace_file(
+    run: &RunRequest,
+    plan: &Plan,
+) -> anyhow::Result<Option<TraceFile>> {
+    let create = |path: &PathBuf| {
+        TraceFile::create(path, plan).with_context(|| format!("the trace file {}", path.display()))
+    };
+    run.trace.as_ref().map(create).transpose()
 }

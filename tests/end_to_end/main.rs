@@ -4,6 +4,7 @@
 mod bad_input;
 mod bad_weights;
 mod chunked;
+mod combined;
 mod command;
 mod compress;
 mod cuda;

@@ -276,8 +276,6 @@ fn documented_commands_ask_about_a_document() {
     assert_eq!(choices(&kept).len(), 10);
     assert_eq!(choices(&kept), choices(&plain));
     refused(&["--prompt-cache", "p"], "of --input or of a server");
-    let job = ["--input", "questions.jsonl", "--output", "o.jsonl", "--report", "r.json"];
-    refused(&[&job[..], &["--prompt-cache", "p"]].concat(), "runs as a server does");
 }
 
 /// Asserts that a contradictory command line is refused with `sentence`.

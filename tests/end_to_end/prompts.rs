@@ -1,10 +1,8 @@
 //! Tests of answers with details of their prompts, with the whole program.
 
-use std::process::Stdio;
-
 use serde_json::{Value, json};
 
-use crate::command::{Place, coordinator, finish, fixture, text};
+use crate::command::Place;
 use crate::serve::Served;
 
 /// A batch line that requests details of its prompt gets the same answer as a client's request,
@@ -39,12 +37,4 @@ fn batch_lines_ask_of_their_prompts_as_clients_do() {
         let of_line = |line: &Value| choice_of(&line["response"]["body"]);
         assert_eq!(of_line(&answers[3]), of_line(&before[0]), "{options:?}");
     }
-    let mut command = coordinator();
-    command.arg("--model").arg(fixture("llama")).arg("--input").arg(place.path("in.jsonl"));
-    command.arg("--output").arg(place.path("new.jsonl"));
-    command.arg("--report").arg(place.path("report.json"));
-    let refused = finish(command.stderr(Stdio::piped()).spawn().expect("starts"));
-    let said = text(&refused.stderr);
-    assert!(said.contains("--report is not supported for input lines"), "{said}");
-    assert_eq!(refused.status.code(), Some(2));
 }

@@ -343,9 +343,6 @@ fn run_request(args: RunArgs) -> Result<RunRequest, UsageError> {
     if args.prompts.prompt_cache.is_some() && !(is_job || args.is_served) {
         return Err(UsageError::PromptsWithoutInput);
     }
-    if args.prompts.prompt_cache.is_some() && (args.report.is_some() || args.trace.is_some()) {
-        return Err(UsageError::PromptsWithReport);
-    }
     if args.prompts.prompt_cache.is_some() && args.of_model.kv_select.is_some() {
         return Err(UsageError::SelectWithPrompts);
     }

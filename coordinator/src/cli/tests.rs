@@ -471,8 +471,8 @@ fn prompts_are_kept_where_it_is_said_and_of_what_reads_them() {
     }
     refused(&format!("{model} --prompt-cache p"), Exit::Usage, &["--input"]);
     refused(&format!("serve {model} --prompt-cache-max 3GiB"), Exit::Usage, &["--prompt-cache"]);
-    let reported = format!("{model} --input a.jsonl --report r.json --prompt-cache p");
-    refused(&reported, Exit::Usage, &["--report", "--prompt-cache"]);
+    let reported = format!("{model} --input a.jsonl --report r.json --trace t.json");
+    assert!(kept(&format!("{reported} --prompt-cache p")).is_some());
     let selected = format!("serve {model} --kv-select alpha=4,max=0.2 --prompt-cache p");
     refused(&selected, Exit::Usage, &["--kv-select", "--prompt-cache"]);
     refused("cache rm p", Exit::Usage, &["--all", "NAME"]);

@@ -64,11 +64,6 @@ pub enum UsageError {
          remove it."
     )]
     PromptsWithoutInput,
-    #[error(
-        "A job with --prompt-cache runs as a server does, which writes no --report and no \
-         --trace; remove these options."
-    )]
-    PromptsWithReport,
     #[error("--stop-at-eof and --input - would both read stdin; pass a file to --input.")]
     RepeatedStdin,
     #[error(

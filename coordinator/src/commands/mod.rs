@@ -8,6 +8,7 @@ pub mod profile;
 pub mod pull;
 pub mod report;
 pub mod run;
+mod run_report;
 pub mod score;
 pub mod serve;
 mod serving_job;

@@ -1,8 +1,6 @@
 //! `coordinator` without a subcommand: one run from arguments to exit code. It finds the model,
 //! reads the requests, plans, validates the plan, launches the workers, runs, and reports.
 
-use std::collections::BTreeMap;
-use std::io::Write;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -24,12 +22,10 @@ use openai::body::defaults::Defaults;
 use openai::fingerprint::system_fingerprint;
 use openai::prompt;
 
+use super::run_report::write_report;
 use super::serving_job;
 use lab::benchmark::Benchmark;
-use report::build;
 use report::build::RunPrediction;
-use report::file::RequestCounts;
-use report::table;
 use session::argument_error::ArgumentError;
 use session::compression::choose_compression;
 use session::cuda_device::is_cuda;
@@ -39,7 +35,7 @@ use session::formats::{RunCompression, candidate_compressions, describe_formats,
 use session::interrupt::Interrupt;
 use session::machine_plan::MORE_POSITIONS;
 use session::model::ModelHandle;
-use session::placement::{MeasurePolicy, PlacementDecision, decide_and_print, thread_counts};
+use session::placement::{MeasurePolicy, PlacementDecision, decide_and_print};
 use session::plan_request::{DEFAULT_MAX_BATCH, grammar_bytes, shrink_batches};
 use session::prediction::{
     factors, group_sequences, predict, print_prediction, progress_expectation,
@@ -47,7 +43,6 @@ use session::prediction::{
 use session::request::{BatchJobRequest, RunRequest, RunTask, Verbosity};
 use session::run_history;
 use session::start::start;
-use session::terminal::print;
 use session::values::BatchesChoice;
 use session::writable::check_writable;
 
@@ -412,42 +407,7 @@ fn finish(
     summary: Option<&JobSummary>,
 ) -> anyhow::Result<()> {
     let plan = engine.plan().clone();
-    let (cpu_threads, gpu_threads) = thread_counts(run, plan.map.uses_gpu());
-    let mut by_worker = BTreeMap::from([("cpu worker".to_owned(), cpu_threads)]);
-    if plan.map.uses_gpu() {
-        by_worker.insert("gpu worker".to_owned(), gpu_threads);
-    }
     let measured = engine.finish().context("the trace file")?;
     run_history::record(run, &plan, prediction, &measured);
-    let mut report = build::build(&plan, &measured, prediction, by_worker);
-    report.requests = summary.map(|summary| RequestCounts {
-        answered: summary.answered,
-        failed: summary.failed_lines.len(),
-        cut: summary.truncated_lines.len(),
-        not_run: summary.not_run,
-    });
-    if let Some(path) = &run.report {
-        let text = serde_json::to_string_pretty(&report)? + "\n";
-        if path == Path::new("-") {
-            write!(std::io::stdout(), "{text}").or_else(ignore_broken_pipe)?;
-        } else {
-            std::fs::write(path, text).with_context(|| format!("the report {}", path.display()))?;
-        }
-    }
-    if run.verbosity != Verbosity::Quiet && report.groups > 0 {
-        // Results may go to stdout; then tables go to stderr.
-        let text = table::render(&report, run.verbosity == Verbosity::Verbose);
-        let report_uses_stdout = run.report.as_deref() == Some(Path::new("-"));
-        match run.task {
-            RunTask::Benchmark { .. } if !report_uses_stdout => {
-                print(&text).or_else(ignore_broken_pipe)?
-            }
-            _ => eprint!("{text}"),
-        }
-    }
-    Ok(())
-}
-
-fn ignore_broken_pipe(error: std::io::Error) -> std::io::Result<()> {
-    if error.kind() == std::io::ErrorKind::BrokenPipe { Ok(()) } else { Err(error) }
+    write_report(run, &plan, &measured, prediction, summary)
 }

@@ -3,13 +3,17 @@
 
 use std::sync::Arc;
 
+use anyhow::Context;
 use batch::progress::{self, EtaConfig};
 use batch::run::BatchJob;
 use batch::serving_adapter::ServingAdapter;
 use batch::summary::JobSummary;
 use batch::workload::JobWorkload;
 use engine_api::serving::{Engine, EngineStatus};
+use planner::search::TimeFactors;
 
+use super::run_report::write_report;
+use report::build::RunPrediction;
 use session::argument_error::ArgumentError;
 use session::formats::RunCompression;
 use session::interrupt::Interrupt;
@@ -30,7 +34,6 @@ pub(super) fn run(
     compression: RunCompression,
     interrupt: &Interrupt,
 ) -> anyhow::Result<JobSummary> {
-    check_options(run)?;
     let quiet = run.verbosity == Verbosity::Quiet;
     let serving_config = serving_config(run, demand)?;
     let grammars = job.grammars().into_iter().map(Arc::new).collect();
@@ -45,10 +48,29 @@ pub(super) fn run(
     let slots = limits.slots as usize;
     let mut progress = progress::for_stderr(quiet, EtaConfig { slots, prior: None });
     let summary = job.run(Some(&mut engine), progress.as_mut(), &interrupted)?;
+    let status = serving.status();
+    let plan = serving.plan().clone();
+    if let Some(measured) = serving.finish().context("the trace file")? {
+        let prediction = unpredicted(demand);
+        write_report(run, &plan, &measured, &prediction, Some(&summary))?;
+    }
     if !quiet && run.prompt_cache.is_some() {
-        eprintln!("{}", cache_hits_message(&serving.status()));
+        eprintln!("{}", cache_hits_message(&status));
     }
     Ok(summary)
+}
+
+/// Returns the prediction of a job whose steps depend on when its answers end.
+fn unpredicted(demand: JobWorkload) -> RunPrediction {
+    RunPrediction {
+        lengths: (demand.max_prompt as u32, demand.max_new),
+        predicted: None,
+        bounds: None,
+        factors: TimeFactors::NONE,
+        groups: 0,
+        decode_steps: 0,
+        notes: Vec::new(),
+    }
 }
 
 /// Returns the message for a sequence that needs more positions than there are caches for.
@@ -70,21 +92,6 @@ fn cache_hits_message(status: &EngineStatus) -> String {
     )
 }
 
-/// Refuses options that only a run with its own programs supports. With `--prompt-cache`, the
-/// command line has already refused them.
-fn check_options(run: &RunRequest) -> anyhow::Result<()> {
-    let given = [("--report", run.report.is_some()), ("--trace", run.trace.is_some())];
-    match given.iter().find(|(_, is_given)| *is_given) {
-        None => Ok(()),
-        Some((flag, _)) => Err(ArgumentError(format!(
-            "{flag} is not supported for input lines with \"prompt_logprobs\", or with \"echo\" \
-             and either \"logprobs\" or no new tokens; omit {flag}, or put these lines into a \
-             separate file"
-        ))
-        .into()),
-    }
-}
-
 fn serving_config(run: &RunRequest, demand: JobWorkload) -> anyhow::Result<ServingConfig> {
     let slots = match run.batches {
         Some(BatchesChoice::Fixed(batches)) => Some(batches.count.saturating_mul(batches.size)),
@@ -102,6 +109,7 @@ fn serving_config(run: &RunRequest, demand: JobWorkload) -> anyhow::Result<Servi
         slots,
         context: Some(context),
         logprobs: demand.logprobs,
+        records: true,
         ..ServingConfig::FOR_TEXTS
     })
 }

@@ -166,6 +166,8 @@ pub fn start_storing(
     log: Box<dyn Fn(&str) + Send>,
 ) -> ServingEngine {
     let options = ServingOptions {
+        records: false,
+        trace_file: None,
         plan: plan(map, dtype, Some(kept)),
         launch: LaunchOptions { grammars: Some(grammars(Vec::new())), prompt_cache, ..launch() },
         compile_grammar: Some(Arc::new(|grammar: &Grammar| {

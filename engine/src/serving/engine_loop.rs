@@ -16,9 +16,12 @@ use super::prefix_cache_index::PrefixCacheIndex;
 use super::restart_backoff::RestartBackoff;
 use super::scheduler::Scheduler;
 use super::step_costs::measure_step_costs;
+use super::step_recorder::StepRecorder;
 use super::worker_group::{MeasuredEngineCosts, WorkerGroup, hybrid_policy};
+use crate::RunStats;
 use crate::descriptors::DescriptorReserve;
 use crate::launch::{LaunchError, POLL_INTERVAL};
+use crate::recorder::{LoadMemory, RunRecorder};
 use crate::supervisor::WorkerFailure;
 
 /// Maximum time to wait for a worker's message if there is nothing else to do.
@@ -53,6 +56,7 @@ pub(super) struct EngineLoop {
     costs: MeasuredEngineCosts,
     scheduler: Scheduler,
     worker_group: Option<WorkerGroup>,
+    recorder: Option<StepRecorder>,
     restarts: RestartBackoff,
     /// Descriptors reserved for a launch, even if connections have taken all others.
     reserve: DescriptorReserve,
@@ -72,14 +76,27 @@ impl EngineLoop {
         let prefix_cache =
             prompts.map(|at| PrefixCacheIndex::open(at, options.plan.shape.page_positions));
         let scheduler = Scheduler::new(&options.plan, prefix_cache.transpose()?);
-        let (worker_group, costs) = match launch_measured(&mut options) {
-            Err(LaunchError::Worker(failure)) if options.launch.enter_safe_mode(&failure) => {
-                launch_measured(&mut options)?
-            }
-            launched => launched?,
-        };
+        let Launched { worker_group, costs, load, load_memory } =
+            match launch_measured(&mut options) {
+                Err(LaunchError::Worker(failure)) if options.launch.enter_safe_mode(&failure) => {
+                    launch_measured(&mut options)?
+                }
+                launched => launched?,
+            };
         worker_group.clear(&options, &costs);
         let current_status = *status.lock().unwrap_or_else(PoisonError::into_inner);
+        let trace_file = options.trace_file.take();
+        let recorder = match options.records {
+            true => {
+                let ServingOptions { plan, launch, .. } = &options;
+                let launched = &worker_group.launched;
+                let mut recorder = RunRecorder::new(plan, launch, launched, trace_file)?;
+                recorder.stats.load = load;
+                recorder.stats.load_peak_memory = load_memory.peak;
+                Some(StepRecorder::new(recorder, current_status))
+            }
+            false => None,
+        };
         let mut engine_loop = EngineLoop {
             options,
             commands,
@@ -88,6 +105,7 @@ impl EngineLoop {
             costs,
             scheduler,
             worker_group: Some(worker_group),
+            recorder,
             restarts: RestartBackoff::default(),
             reserve: DescriptorReserve::take(),
         };
@@ -101,8 +119,9 @@ impl EngineLoop {
         hybrid_policy(&self.options, &self.costs)
     }
 
-    /// Serves until no more submissions can arrive or be computed.
-    pub(super) fn run(&mut self) {
+    /// Serves until no more submissions can arrive or be computed. Returns the measurements, if
+    /// they are recorded.
+    pub(super) fn run(&mut self) -> Option<std::io::Result<RunStats>> {
         while self.run_once().is_continue() {
             self.publish_status();
         }
@@ -110,17 +129,21 @@ impl EngineLoop {
         self.publish_status();
         self.flush_stores();
         self.scheduler.fail_all("The server has ended.");
-        if let Some(worker_group) = &mut self.worker_group {
-            let busy = worker_group.group.is_some();
-            if !busy {
-                worker_group.launched.control.release(&[], 0);
+        let plan = &self.options.plan;
+        let recorder = self.recorder.take();
+        let stats = match (&mut self.worker_group, recorder) {
+            (Some(worker_group), Some(recorder)) => Some(recorder.finish(plan, worker_group)),
+            (Some(worker_group), None) => {
+                worker_group.shut_down();
+                None
             }
-            worker_group.launched.supervisor.shut_down(busy);
-        }
+            (None, _) => None,
+        };
         // This state is published last: a thread that waits for it may end the process, and no
         // worker must be left then.
         self.current_status.state = EngineState::Ended;
         self.publish_status();
+        stats
     }
 
     /// Stores the computed parts of prompts. Bounded by [`STORE_FLUSH_TIMEOUT`], since shutdown
@@ -216,7 +239,9 @@ impl EngineLoop {
         let plan = &self.options.plan;
         if worker_group.group.is_none() && list_first(&worker_group.table) {
             worker_group.release();
+            self.recorder.iter_mut().for_each(StepRecorder::begin_group);
         }
+        let is_in_group = worker_group.group.is_some();
         let steps = worker_group.wait_for_steps(plan)?;
         if steps > 0 {
             self.restarts.reset();
@@ -227,6 +252,9 @@ impl EngineLoop {
             let rows = plan.shape.prefill_chunk;
             self.current_status.prompt_progress =
                 self.scheduler.prompt_progress(&worker_group.table, costs, rows);
+        }
+        if let Some(recorder) = self.recorder.as_mut().filter(|_| is_in_group) {
+            recorder.add_steps(plan, worker_group, steps, &self.current_status);
         }
         worker_group.update_counts(&mut self.current_status.hybrid_steps);
         self.current_status.worker_allocations = worker_group.allocations();
@@ -278,12 +306,19 @@ impl EngineLoop {
         self.publish_status();
         self.reserve.release();
         let EngineLoop { options, commands, scheduler, current_status, status, .. } = self;
-        let launched = WorkerGroup::launch(&options.plan, &options.launch, &mut |_, _| {
+        let mut on_progress = |_, _| {
             let control_flow =
                 take_commands(commands, scheduler, None, current_status, Duration::ZERO);
             publish(status, current_status);
             control_flow.is_continue()
                 && !(current_status.state == EngineState::Draining && scheduler.is_empty())
+        };
+        let ServingOptions { plan, launch, .. } = options;
+        let launched = WorkerGroup::launch(plan, launch, &mut on_progress, &mut |_| {});
+        let launched = launched.and_then(|worker_group| {
+            let recorder = self.recorder.as_mut();
+            recorder.map_or(Ok(()), |recorder| recorder.attach(plan, &worker_group))?;
+            Ok(worker_group)
         });
         self.reserve = DescriptorReserve::take();
         match launched {
@@ -316,13 +351,27 @@ impl EngineLoop {
     }
 }
 
+/// Workers that have loaded the model, and what was measured of them.
+struct Launched {
+    worker_group: WorkerGroup,
+    costs: MeasuredEngineCosts,
+    /// Duration of the launch.
+    load: Duration,
+    load_memory: LoadMemory,
+}
+
 /// Starts the workers and measures a few steps, unless their costs were specified.
-fn launch_measured(
-    options: &mut ServingOptions,
-) -> Result<(WorkerGroup, MeasuredEngineCosts), LaunchError> {
+fn launch_measured(options: &mut ServingOptions) -> Result<Launched, LaunchError> {
     let plan = &options.plan;
-    let mut worker_group =
-        WorkerGroup::launch(plan, &options.launch, &mut *options.on_load_progress)?;
+    let (begun, mut load_memory) = (Instant::now(), LoadMemory::new());
+    let mut worker_group = WorkerGroup::launch(
+        plan,
+        &options.launch,
+        &mut *options.on_load_progress,
+        &mut |supervisor| load_memory.sample(supervisor),
+    )?;
+    let load = begun.elapsed();
+    load_memory.peak.sample(&worker_group.launched.supervisor);
     let table = &worker_group.table;
     let costs = match plan.shape.has_owners() {
         true => MeasuredEngineCosts::Hybrid(match options.costs {
@@ -333,7 +382,7 @@ fn launch_measured(
             MeasuredEngineCosts::Steps(measure_step_costs(plan, &mut worker_group.launched, table)?)
         }
     };
-    Ok((worker_group, costs))
+    Ok(Launched { worker_group, costs, load, load_memory })
 }
 
 /// Handles the commands that have arrived, waiting at most `wait` for the first. Returns `Break` if

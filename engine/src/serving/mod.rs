@@ -14,6 +14,7 @@ mod prefix_cache_index;
 mod restart_backoff;
 mod scheduler;
 mod step_costs;
+mod step_recorder;
 mod store_lookups;
 mod worker_group;
 
@@ -23,8 +24,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use grammar::Grammar;
+use program::plan::Plan;
 use protocol::table::HybridPolicy;
 
+use super::RunStats;
 use super::launch::LaunchError;
 use engine_api::serving::{
     Engine, EngineLimits, EngineState, EngineStatus, EventSink, GenerationId, GenerationRequest,
@@ -32,6 +35,9 @@ use engine_api::serving::{
 };
 use engine_loop::{Command, EngineLoop};
 pub use options::{CompileGrammarFn, ServingOptions, StepTime};
+
+/// Measurements of a run; `None` if they are not recorded, or if the engine could not end properly.
+type RecordedStats = Option<std::io::Result<RunStats>>;
 
 /// Workers that hold a model and continue prompts as they arrive. Dropping it ends them.
 pub struct ServingEngine {
@@ -41,7 +47,8 @@ pub struct ServingEngine {
     status: Arc<Mutex<EngineStatus>>,
     commands: Sender<Command>,
     next_id: Mutex<u64>,
-    thread: Option<JoinHandle<()>>,
+    plan: Arc<Plan>,
+    thread: Option<JoinHandle<RecordedStats>>,
 }
 
 impl fmt::Debug for ServingEngine {
@@ -59,7 +66,7 @@ impl ServingEngine {
     /// # Panics
     /// If the plan is that of a batch job.
     pub fn start(options: ServingOptions) -> Result<ServingEngine, LaunchError> {
-        let shape = options.plan.shape;
+        let (shape, plan) = (options.plan.shape, Arc::new(options.plan.clone()));
         assert!(shape.serves, "a plan of a run that serves");
         let slots = u32::from(shape.batches) * u32::from(shape.batch_size);
         let limits = EngineLimits { slots, context: shape.max_context, logprobs: shape.logprobs };
@@ -76,16 +83,20 @@ impl ServingEngine {
                     let _ = started.send(Ok(engine_loop.hybrid_policy()));
                     // A panic ends the server, which then must not appear to be working.
                     let run = std::panic::AssertUnwindSafe(|| engine_loop.run());
-                    if std::panic::catch_unwind(run).is_err() {
+                    std::panic::catch_unwind(run).unwrap_or_else(|_| {
                         let abandon = std::panic::AssertUnwindSafe(|| engine_loop.abort());
                         // If this panics too, the remaining listeners are dropped, which reports a
                         // failure to their requests.
                         let _ = std::panic::catch_unwind(abandon);
                         drop(engine_loop);
                         EngineLoop::mark_ended(&panic_status);
-                    }
+                        None
+                    })
                 }
-                Err(error) => drop(started.send(Err(error))),
+                Err(error) => {
+                    drop(started.send(Err(error)));
+                    None
+                }
             }
         });
         let thread = thread
@@ -99,6 +110,7 @@ impl ServingEngine {
             status,
             commands,
             next_id: Mutex::new(0),
+            plan,
             thread: Some(thread),
         })
     }
@@ -107,6 +119,26 @@ impl ServingEngine {
     /// have no owners.
     pub const fn hybrid_policy(&self) -> Option<&HybridPolicy> {
         self.hybrid_policy.as_ref()
+    }
+
+    /// Returns the plan that the workers execute.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// Ends the workers, completes the trace file and returns the measurements; `None` if they were
+    /// not to be recorded, or if the workers were lost for good.
+    ///
+    /// # Errors
+    /// A trace file that could not be written.
+    pub fn finish(mut self) -> std::io::Result<Option<RunStats>> {
+        self.end().transpose()
+    }
+
+    fn end(&mut self) -> RecordedStats {
+        let _ = self.send(Command::Stop);
+        // The message of a panic was printed already.
+        self.thread.take().and_then(|thread| thread.join().ok()).flatten()
     }
 
     fn send(&self, command: Command) -> Result<(), SubmitError> {
@@ -158,10 +190,6 @@ impl Engine for ServingEngine {
 
 impl Drop for ServingEngine {
     fn drop(&mut self) {
-        let _ = self.send(Command::Stop);
-        if let Some(thread) = self.thread.take() {
-            // The message of a panic was printed already.
-            let _ = thread.join();
-        }
+        let _ = self.end();
     }
 }

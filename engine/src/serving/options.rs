@@ -10,6 +10,7 @@ use scheduler::StepCostCurve;
 use scheduler::hybrid::{SchedulingPolicy, StepCosts};
 
 use crate::launch::LaunchOptions;
+use crate::trace_file::TraceFile;
 
 /// Receives the bytes loaded so far and the bytes to load. Returns false to interrupt the launch.
 pub type LoadProgressFn = Box<dyn FnMut(u64, u64) -> bool + Send>;
@@ -32,6 +33,10 @@ pub struct ServingOptions {
     pub costs: Option<StepCosts>,
     pub step_time: StepTime,
     pub on_load_progress: LoadProgressFn,
+    /// Measures the run, for [`ServingEngine::finish`](super::ServingEngine::finish).
+    pub records: bool,
+    /// Receives the spans of the lanes, if the run is measured.
+    pub trace_file: Option<TraceFile>,
     /// Receives messages for the operator of the server.
     pub log: Box<dyn Fn(&str) + Send>,
 }

@@ -18,7 +18,7 @@ use super::options::ServingOptions;
 use crate::launch::{
     LaunchError, LaunchOptions, LaunchedWorkers, LoadProgress, POLL_INTERVAL, launch,
 };
-use crate::supervisor::{SupervisedWorker, WorkerFailure};
+use crate::supervisor::{SupervisedWorker, Supervisor, WorkerFailure};
 
 /// Measured costs of steps.
 #[derive(Debug, Clone, Copy)]
@@ -71,8 +71,9 @@ impl WorkerGroup {
         plan: &Plan,
         options: &LaunchOptions,
         on_load_progress: &mut LoadProgress<'_>,
+        sample_memory: &mut dyn FnMut(&Supervisor),
     ) -> Result<WorkerGroup, LaunchError> {
-        let launched = launch(plan, options, on_load_progress, &mut |_| {})?;
+        let launched = launch(plan, options, on_load_progress, sample_memory)?;
         let table = StepTable::new(launched.control.extra(0, plan.table.words()), plan);
         let sampler = sampler(plan);
         let is_sampler = |worker: &SupervisedWorker| Some(worker.id) == sampler;
@@ -177,6 +178,11 @@ impl WorkerGroup {
             }
         }
         messages
+    }
+
+    /// Lets the workers exit.
+    pub(super) fn shut_down(&mut self) {
+        self.launched.shut_down(self.group.is_some());
     }
 
     /// Adds the iterations and migrations since the last call.

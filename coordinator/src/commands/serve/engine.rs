@@ -38,6 +38,7 @@ pub(super) fn start_engine(
         logprobs: MAX_LOGPROBS,
         logits_bytes: 0,
         page_positions: if is_long { LONG_PAGE_POSITIONS } else { PAGE_POSITIONS },
+        records: false,
         hybrid: request.hybrid.map(|(policy, device_slots)| HybridConfig { policy, device_slots }),
     };
     let engine = start(&request.run, model, serving_config, interrupt)?;

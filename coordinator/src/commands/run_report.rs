@@ -1,0 +1,66 @@
+//! Report of a run: the file of `--report`, and the table at the end.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::Path;
+
+use anyhow::Context;
+use batch::summary::JobSummary;
+use engine::RunStats;
+use program::plan::Plan;
+
+use report::build::{self, RunPrediction};
+use report::file::RequestCounts;
+use report::table;
+use session::placement::thread_counts;
+use session::request::{RunRequest, RunTask, Verbosity};
+use session::terminal::print;
+
+/// Writes the report, if one is requested, and prints the table.
+///
+/// # Errors
+/// A report that could not be written.
+pub(super) fn write_report(
+    run: &RunRequest,
+    plan: &Plan,
+    measured: &RunStats,
+    prediction: &RunPrediction,
+    summary: Option<&JobSummary>,
+) -> anyhow::Result<()> {
+    let (cpu_threads, gpu_threads) = thread_counts(run, plan.map.uses_gpu());
+    let mut by_worker = BTreeMap::from([("cpu worker".to_owned(), cpu_threads)]);
+    if plan.map.uses_gpu() {
+        by_worker.insert("gpu worker".to_owned(), gpu_threads);
+    }
+    let mut report = build::build(plan, measured, prediction, by_worker);
+    report.requests = summary.map(|summary| RequestCounts {
+        answered: summary.answered,
+        failed: summary.failed_lines.len(),
+        cut: summary.truncated_lines.len(),
+        not_run: summary.not_run,
+    });
+    if let Some(path) = &run.report {
+        let text = serde_json::to_string_pretty(&report)? + "\n";
+        if path == Path::new("-") {
+            write!(std::io::stdout(), "{text}").or_else(ignore_broken_pipe)?;
+        } else {
+            std::fs::write(path, text).with_context(|| format!("the report {}", path.display()))?;
+        }
+    }
+    if run.verbosity != Verbosity::Quiet && report.groups > 0 {
+        // Results may go to stdout; then tables go to stderr.
+        let text = table::render(&report, run.verbosity == Verbosity::Verbose);
+        let report_uses_stdout = run.report.as_deref() == Some(Path::new("-"));
+        match run.task {
+            RunTask::Benchmark { .. } if !report_uses_stdout => {
+                print(&text).or_else(ignore_broken_pipe)?
+            }
+            _ => eprint!("{text}"),
+        }
+    }
+    Ok(())
+}
+
+fn ignore_broken_pipe(error: std::io::Error) -> std::io::Result<()> {
+    if error.kind() == std::io::ErrorKind::BrokenPipe { Ok(()) } else { Err(error) }
+}
