@@ -64,7 +64,11 @@ impl IterationCosts {
     pub fn costs(&self) -> StepCosts {
         StepCosts {
             layers: self.layers,
-            device: StepCostCurve { points: self.linears_us, position_ps: self.prompt_position_ps },
+            device: StepCostCurve {
+                points: self.linears_us,
+                position_ps: self.prompt_position_ps,
+                logits_row_ns: 0,
+            },
             weights_us: self.weights_us,
             device_position_ps: self.device_position_ps,
             host_position_ps: self.host_position_ps,

@@ -166,7 +166,7 @@ pub const ITEM_WORDS: usize = 5;
 /// Words of the step budget of a serving run: target duration of a step in microseconds, cost of a
 /// row per position in picoseconds, and up to eight pairs of rows and the duration of a step with
 /// that many rows, in microseconds.
-pub const BUDGET_WORDS: usize = 18;
+pub const BUDGET_WORDS: usize = 19;
 
 /// Words of the iteration parameters if sequences have owners: policy, limits, costs, the programs
 /// of up to two following stages (counted from 1), and how often each program ran.

@@ -15,17 +15,26 @@ pub struct StepCostCurve {
     pub points: [(u32, u32); COST_POINTS],
     /// Cost of a row per position that it attends to, in picoseconds.
     pub position_ps: u32,
+    /// Cost of the logits of a row and of its log-probabilities, in ns, for each row in addition to
+    /// a sequence's last one.
+    pub logits_row_ns: u32,
 }
 
 impl StepCostCurve {
     /// No costs are known: every step is free.
-    pub const NONE: StepCostCurve = StepCostCurve { points: [(0, 0); COST_POINTS], position_ps: 0 };
+    pub const NONE: StepCostCurve =
+        StepCostCurve { points: [(0, 0); COST_POINTS], position_ps: 0, logits_row_ns: 0 };
 
     /// Returns the duration of a step with `rows` rows that attend to `positions` positions in
     /// total, in ns.
     pub fn step_ns(&self, rows: u32, positions: u64) -> u64 {
         let attention_ns = positions.saturating_mul(u64::from(self.position_ps)) / 1000;
         self.linears_ns(rows).saturating_add(attention_ns)
+    }
+
+    /// Returns the duration of the logits of `rows` rows, in ns.
+    pub fn logits_ns(&self, rows: u32) -> u64 {
+        u64::from(rows) * u64::from(self.logits_row_ns)
     }
 
     fn linears_ns(&self, rows: u32) -> u64 {

@@ -68,6 +68,13 @@ pub struct RowSpan {
     pub logits_rows: u32,
 }
 
+impl RowSpan {
+    /// Returns the number of rows whose logits are computed in addition to those of a sampled row.
+    fn extra_logits_rows(&self) -> u32 {
+        self.logits_rows - u32::from(self.is_sampled)
+    }
+}
+
 /// Limits of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StepLimits {
@@ -94,7 +101,7 @@ pub fn next_step(sequences: &mut [Sequence], step: &StepLimits, mut emit: impl F
     // Numbers wrap around, but those of concurrent sequences are close to each other.
     let newest = sequences.iter().map(|one| one.arrival).reduce(later_arrival).unwrap_or(0);
     sequences.sort_unstable_by_key(|one| std::cmp::Reverse(newest.wrapping_sub(one.arrival)));
-    let (mut rows, mut positions) = (0, 0);
+    let (mut rows, mut positions, mut logits_ns) = (0, 0, 0);
     for one in sequences.iter().filter(|one| one.is_decode() && one.rows() > 0) {
         rows += 1;
         positions += u64::from(one.num_tokens);
@@ -109,7 +116,8 @@ pub fn next_step(sequences: &mut [Sequence], step: &StepLimits, mut emit: impl F
         if max_rows == 0 {
             continue;
         }
-        let fitting_rows = rows_in_time(step, target_ns, rows, positions, one.computed, max_rows);
+        let target_ns = target_ns.saturating_sub(logits_ns);
+        let fitting_rows = rows_in_time(step, target_ns, rows, positions, one, max_rows);
         let count =
             if is_first { fitting_rows.max(max_rows.min(PROMPT_ROWS_MIN)) } else { fitting_rows };
         if count == 0 {
@@ -119,23 +127,26 @@ pub fn next_step(sequences: &mut [Sequence], step: &StepLimits, mut emit: impl F
         let span = one.row_span(count);
         emit(span);
         logits -= span.logits_rows;
+        logits_ns += step.costs.logits_ns(span.extra_logits_rows());
         rows += count;
         positions += attended_positions(one.computed, count);
     }
 }
 
-/// Returns the maximum number of rows of a prompt, up to `max_rows`, after the given number of
-/// positions that fit in a step in addition to its other rows.
+/// Returns the maximum number of the next rows of a prompt, up to `max_rows`, that fit in a step in
+/// addition to its other rows and their positions.
 fn rows_in_time(
     step: &StepLimits,
     target_ns: u64,
     rows: u32,
     positions: u64,
-    computed: u32,
+    sequence: &Sequence,
     max_rows: u32,
 ) -> u32 {
     let fits = |own: u32| {
-        step.costs.step_ns(rows + own, positions + attended_positions(computed, own)) <= target_ns
+        let positions = positions + attended_positions(sequence.computed, own);
+        let logits_ns = step.costs.logits_ns(sequence.row_span(own).extra_logits_rows());
+        step.costs.step_ns(rows + own, positions).saturating_add(logits_ns) <= target_ns
     };
     let (mut fitting, mut beyond) = (0, max_rows + 1);
     while beyond - fitting > 1 {
@@ -233,6 +244,23 @@ mod tests {
         let found = pieces(vec![waits, half], &step(512, 1000));
         let (is_sampled, logits_rows) = (false, 0);
         assert_eq!(found, [RowSpan { slot: 1, first: 0, rows: 64, is_sampled, logits_rows }]);
+    }
+
+    #[test]
+    fn rows_with_logits_take_the_time_of_these_too() {
+        // Besides a new token, 50 rows fit in 60 ms; with a millisecond of logits each, 25 do.
+        let mut step = step(512, 60);
+        step.costs.position_ps = 0;
+        step.costs.logits_row_ns = 1_000_000;
+        for (logits_from, rows) in [(u32::MAX, 50), (0, 25)] {
+            let prompt = Sequence { logits_from, ..sequence(0, 1, 1000, 0) };
+            assert_eq!(pieces(vec![prompt, sequence(1, 0, 9, 8)], &step)[1].rows, rows);
+        }
+        // What the logits of one prompt take, another does not have.
+        let prompts = [sequence(0, 1, 21, 0), sequence(2, 2, 1000, 0)];
+        let [short, long] = prompts.map(|prompt| Sequence { logits_from: 0, ..prompt });
+        let found = pieces(vec![short, long, sequence(1, 0, 9, 8)], &step);
+        assert_eq!([found[1].rows, found[2].rows], [21, 4], "9 + 1 + 21 + 20 + 4 + 4 ms");
     }
 
     #[test]

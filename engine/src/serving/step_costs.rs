@@ -17,6 +17,8 @@ use crate::supervisor::WorkerFailure;
 const ROWS: [u32; COST_POINTS - 1] = [1, 4, 16, 48, 128, 256, 512];
 /// Duration of a step after which longer ones need not be measured.
 const LONG_STEP: Duration = Duration::from_millis(500);
+/// Number of rows of the steps that are measured with and without the logits of each row.
+const LOGITS_ROWS: u32 = 64;
 /// Maximum number of chunks of the prompt that is run to measure the cost of cached positions.
 const CHUNKS: u32 = 4;
 
@@ -29,21 +31,21 @@ pub(super) fn measure_step_costs(
     launched: &mut LaunchedWorkers,
     table: &StepTable,
 ) -> Result<StepCostCurve, WorkerFailure> {
-    let mut run = |rows: u32| -> Result<Duration, WorkerFailure> {
+    let mut run = |request: GenerationRequest| -> Result<Duration, WorkerFailure> {
         clear_table(table, plan, u32::MAX, &StepCostCurve::NONE);
         let pages = table.pages().min(plan.shape.kv_pages as usize);
         (0..pages).for_each(|page| table.set_page(0, 0, page, page as u32));
-        run(plan, launched, table, rows)
+        run(plan, launched, table, request)
     };
     let mut costs = StepCostCurve::NONE;
     let longest_prompt = longest_prompt(plan);
     let max_rows = plan.shape.prefill_chunk.min(longest_prompt);
     // The very first step touches memory that was never touched before.
-    run(1)?;
+    run(prompt(1))?;
     let mut longest = (0, Duration::ZERO);
     let rows = ROWS.into_iter().filter(|rows| *rows < max_rows).chain([max_rows]);
     for (point, rows) in costs.points.iter_mut().zip(rows) {
-        let time = run(rows)?;
+        let time = run(prompt(rows))?;
         *point = (rows, u32::try_from(time.as_micros()).unwrap_or(u32::MAX).max(1));
         longest = (rows, time);
         if time > LONG_STEP {
@@ -53,14 +55,27 @@ pub(super) fn measure_step_costs(
     let (rows, time) = longest;
     let chunks = CHUNKS.min(longest_prompt / rows.max(1));
     if rows == max_rows && chunks > 1 && time <= LONG_STEP {
-        let all = run(rows * chunks)?;
+        let all = run(prompt(rows * chunks))?;
         let attention = all.saturating_sub(time * chunks);
         let (rows, chunks) = (u64::from(rows), u64::from(chunks));
         let positions = rows * rows * chunks * (chunks - 1) / 2;
         let ps = attention.as_nanos() * 1000 / u128::from(positions.max(1));
         costs.position_ps = u32::try_from(ps).unwrap_or(u32::MAX);
     }
+    let rows = LOGITS_ROWS.min(max_rows).min(table.step_budget().logits_rows);
+    if plan.shape.logprobs > 0 && rows > 1 {
+        let without = run(prompt(rows))?;
+        let logprobs = plan.shape.logprobs;
+        let with = run(GenerationRequest { prompt_logprobs: logprobs, ..prompt(rows) })?;
+        let ns = with.saturating_sub(without).as_nanos() / u128::from(rows - 1);
+        costs.logits_row_ns = u32::try_from(ns).unwrap_or(u32::MAX);
+    }
     Ok(costs)
+}
+
+/// Returns a request for one token after a prompt of `rows` tokens.
+fn prompt(rows: u32) -> GenerationRequest {
+    GenerationRequest::greedy(vec![0; rows as usize], 1)
 }
 
 /// Returns the number of tokens of the longest prompt for which there are caches, if one token
@@ -74,17 +89,16 @@ fn longest_prompt(plan: &Plan) -> u32 {
     positions - 1
 }
 
-/// Returns the time in which a prompt of `rows` tokens gets its first new token.
+/// Returns the time in which a request gets its only new token.
 fn run(
     plan: &Plan,
     launched: &mut LaunchedWorkers,
     table: &StepTable,
-    rows: u32,
+    request: GenerationRequest,
 ) -> Result<Duration, WorkerFailure> {
     let control = launched.control.clone();
-    let request = GenerationRequest::greedy(vec![0; rows as usize], 1);
+    let capacity = request.prompt.len() as u32 + 1;
     let placed = PlacedRequest { batch: 0, slot: 0, request };
-    let capacity = rows + 1;
     offer_sequence(
         table,
         &OfferedSequence { placed: &placed, generated: &[], computed: 0, capacity, arrival: 0 },

@@ -255,19 +255,23 @@ impl StepTable {
     pub fn step_budget(&self) -> StepLimits {
         let first = self.layout.budget();
         let word = |offset: usize| self.words.load(first + offset);
-        let point = |point: usize| (word(2 + 2 * point), word(3 + 2 * point));
+        let point = |point: usize| (word(3 + 2 * point), word(4 + 2 * point));
         StepLimits {
             rows: self.program(ProgramId::STEP).stream_rows,
             logits_rows: self.program(ProgramId::STEP).logits_rows,
             target_ns: u64::from(word(0)) * 1000,
-            costs: StepCostCurve { points: std::array::from_fn(point), position_ps: word(1) },
+            costs: StepCostCurve {
+                points: std::array::from_fn(point),
+                position_ps: word(1),
+                logits_row_ns: word(2),
+            },
         }
     }
 
     /// Sets the budget of a step; its number of rows is the program's.
     pub fn set_step_budget(&self, aim_us: u32, costs: &StepCostCurve) {
         let points = costs.points.iter().flat_map(|(rows, us)| [*rows, *us]);
-        let words = [aim_us, costs.position_ps].into_iter().chain(points);
+        let words = [aim_us, costs.position_ps, costs.logits_row_ns].into_iter().chain(points);
         for (offset, word) in words.enumerate() {
             self.words.store(self.layout.budget() + offset, word);
         }

@@ -88,7 +88,11 @@ impl StepCosts {
             position_out_ps: words[6],
             position_in_ps: words[7],
             deferred_rows_us: words[9],
-            device: StepCostCurve { points: std::array::from_fn(point), position_ps: words[8] },
+            device: StepCostCurve {
+                points: std::array::from_fn(point),
+                position_ps: words[8],
+                logits_row_ns: 0,
+            },
         }
     }
 
