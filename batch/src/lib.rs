@@ -15,7 +15,7 @@ pub mod error;
 pub mod eta;
 pub mod input;
 pub mod input_data;
-mod observer;
+mod job_sink;
 pub mod outcome;
 mod output_file;
 pub mod prepare;

@@ -14,7 +14,7 @@ use openai::output::{Completion, Provenance};
 use super::answer_buffer::AnswerBuffer;
 use super::error::JobError;
 use super::eta::PlannedSequence;
-use super::observer::{AnswerId, JobObserver, PendingAnswer};
+use super::job_sink::{AnswerId, JobSink, PendingAnswer};
 use super::progress::JobProgress;
 use super::sink::OutputSink;
 use super::summary::JobSummary;
@@ -176,15 +176,15 @@ impl<'a> BatchJob<'a> {
             .iter()
             .map(|ticket| PendingAnswer::new(*ticket, request_at(items, ticket.item)))
             .collect();
-        let mut observer = JobObserver::new(*codec, &pending, progress, &mut answers);
-        let engine_result = engine.run(&requests, &mut observer);
-        let observer_result = observer.end();
-        if matches!(observer_result, Ok(_) | Err(JobError::Tokenizer(_))) {
+        let mut sink = JobSink::new(*codec, &pending, progress, &mut answers);
+        let engine_result = engine.run(&requests, &mut sink);
+        let sink_result = sink.end();
+        if matches!(sink_result, Ok(_) | Err(JobError::Tokenizer(_))) {
             // Finished answers are kept, whatever happened to the others.
             answers.write()?;
             answers.merge_unfinished()?;
         }
-        let finished = observer_result?;
+        let finished = sink_result?;
         match engine_result {
             Ok(()) if finished == requests.len() => Ok(false),
             Ok(()) => Err(JobError::Engine(EngineError::Failed(format!(

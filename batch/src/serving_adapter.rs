@@ -6,11 +6,10 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use engine_api::batch::{BatchEngine, EngineError, FinishCause, GenerationOutput, Observer};
-use engine_api::serving::{
-    AnswerGrammar, Engine, EngineEvent, EventSink, GenerationId, GenerationRequest,
-    PreparedGrammar, PromptProgress,
-};
+use engine_api::batch::{BatchEngine, EngineError};
+use engine_api::event::{BatchSink, EngineEvent, EventSink};
+use engine_api::request::{AnswerGrammar, GenerationRequest, PreparedGrammar};
+use engine_api::serving::{Engine, GenerationId, PromptProgress};
 use grammar::Grammar;
 
 /// Interval between checks for an interruption.
@@ -109,35 +108,23 @@ impl Drop for EventSender {
     }
 }
 
-/// A submitted sequence that has not ended.
-struct SubmittedSequence {
-    id: GenerationId,
-    generated: GenerationOutput,
-}
-
 impl BatchEngine for ServingAdapter<'_> {
     fn run(
         &mut self,
         requests: &[GenerationRequest],
-        observer: &mut dyn Observer,
+        sink: &mut dyn BatchSink,
     ) -> Result<(), EngineError> {
         let max_in_flight = self.serving.limits().slots as usize * IN_FLIGHT_PER_SLOT;
         let (sender, events) = channel();
-        let mut submitted: Vec<Option<SubmittedSequence>> = requests.iter().map(|_| None).collect();
+        // Ids of the requests that were submitted and have not ended.
+        let mut submitted: Vec<Option<GenerationId>> = vec![None; requests.len()];
         let (mut next, mut in_flight, mut ended) = (0, 0, 0);
         while ended < requests.len() {
             if (self.interrupted)() {
                 return Err(EngineError::Interrupted);
             }
             while next < requests.len() && in_flight < max_in_flight {
-                let id = self.submit(next, &requests[next], &sender)?;
-                let generated = GenerationOutput {
-                    tokens: Vec::new(),
-                    logprobs: Vec::new(),
-                    prompt_logprobs: Vec::new(),
-                    finish: FinishCause::Length,
-                };
-                submitted[next] = Some(SubmittedSequence { id, generated });
+                submitted[next] = Some(self.submit(next, &requests[next], &sender)?);
                 (next, in_flight) = (next + 1, in_flight + 1);
             }
             let first = match events.recv_timeout(TICK) {
@@ -146,7 +133,7 @@ impl BatchEngine for ServingAdapter<'_> {
                     let PromptProgress { tokens, computed_tokens, .. } =
                         self.serving.status().prompt_progress;
                     if tokens > 0 {
-                        observer.on_prefill_progress(computed_tokens, tokens);
+                        sink.on_prefill_progress(computed_tokens, tokens);
                     }
                     None
                 }
@@ -154,56 +141,25 @@ impl BatchEngine for ServingAdapter<'_> {
             };
             for (index, event) in first.into_iter().chain(events.try_iter()) {
                 // Events of a cancelled sequence may still arrive.
-                let Some(sequence) = &mut submitted[index] else { continue };
-                let Some(finish) = apply_event(index, sequence, event, observer)? else { continue };
-                if finish == SequenceEnd::Cancelled {
-                    self.serving.cancel(sequence.id);
+                let Some(id) = submitted[index] else { continue };
+                let event = event.ok_or_else(engine_stopped)?;
+                if let EngineEvent::Failed(sentence) = event {
+                    return Err(EngineError::Failed(sentence));
                 }
-                let generated = submitted[index]
-                    .take()
-                    .map(|submitted| submitted.generated)
-                    .ok_or_else(engine_stopped)?;
-                (in_flight, ended) = (in_flight - 1, ended + 1);
-                if observer.on_finished(index, generated).is_break() {
+                let is_last = matches!(event, EngineEvent::Finished(_));
+                let is_stopped = sink.on_event(index, event).is_break();
+                if is_stopped && !is_last {
+                    self.serving.cancel(id);
+                }
+                if is_stopped || is_last {
+                    submitted[index] = None;
+                    (in_flight, ended) = (in_flight - 1, ended + 1);
+                }
+                if sink.has_failed() {
                     return Err(EngineError::Interrupted);
                 }
             }
         }
         Ok(())
     }
-}
-
-/// Way in which a sequence ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum SequenceEnd {
-    Finished,
-    /// The observer wants no more tokens; the engine does not know yet.
-    Cancelled,
-}
-
-/// Applies an event; returns the way in which the sequence ended, if it did.
-fn apply_event(
-    index: usize,
-    sequence: &mut SubmittedSequence,
-    event: Option<EngineEvent>,
-    observer: &mut dyn Observer,
-) -> Result<Option<SequenceEnd>, EngineError> {
-    let generated = &mut sequence.generated;
-    match event.ok_or_else(engine_stopped)? {
-        EngineEvent::Prompt { logprobs, .. } => generated.prompt_logprobs = logprobs,
-        EngineEvent::Token { token, logprobs } => {
-            generated.tokens.push(token);
-            generated.logprobs.extend(logprobs);
-            if observer.on_token(index, token).is_break() {
-                generated.finish = FinishCause::Stop;
-                return Ok(Some(SequenceEnd::Cancelled));
-            }
-        }
-        EngineEvent::Finished(finish) => {
-            generated.finish = finish;
-            return Ok(Some(SequenceEnd::Finished));
-        }
-        EngineEvent::Failed(sentence) => return Err(EngineError::Failed(sentence)),
-    }
-    Ok(None)
 }

@@ -4,10 +4,10 @@
 //! If sequences are waiting, a group ends once enough of its own have ended; the others continue
 //! from the caches in the next group, together with new ones.
 
-use std::ops::{ControlFlow, Range};
+use std::ops::Range;
+use std::time::{Duration, Instant};
 
-use engine_api::batch;
-use engine_api::batch::GenerationOutput;
+use engine_api::event::{BatchSink, EngineEvent, FinishCause};
 use program::plan::{Plan, RunShape};
 use program::step_table::{EndReason, Field};
 use protocol::group::{
@@ -33,6 +33,26 @@ struct RunningSlot {
     reported_tokens: u32,
     /// Number of tokens after step 0 of this group if the sequence continues.
     tokens_after_prefill: u32,
+    /// Time until it got its slot.
+    queue_time: Duration,
+    /// Its prompt was reported.
+    has_started: bool,
+    /// No more events of it are expected.
+    is_closed: bool,
+}
+
+impl RunningSlot {
+    fn new(sequence: usize, place: SlotAddress, queue_time: Duration) -> RunningSlot {
+        RunningSlot {
+            sequence,
+            place,
+            reported_tokens: 0,
+            tokens_after_prefill: 1,
+            queue_time,
+            has_started: false,
+            is_closed: false,
+        }
+    }
 }
 
 /// Work of a group's prefill.
@@ -51,6 +71,8 @@ pub(super) struct BatchScheduler<'a> {
     table: StepTable,
     plan: &'a Plan,
     sequences: &'a [GenerationRequest],
+    /// Time at which the first group began.
+    begun: Instant,
     running: Vec<RunningSlot>,
     /// Number of tokens of the sequences that have ended.
     finished_tokens: u64,
@@ -83,16 +105,14 @@ impl<'a> BatchScheduler<'a> {
         } else {
             fill(&table, plan, &placed);
         }
-        let running = places.into_iter().enumerate().map(|(sequence, place)| RunningSlot {
-            sequence,
-            place,
-            reported_tokens: 0,
-            tokens_after_prefill: 1,
-        });
+        let running = places.into_iter().enumerate();
+        let running =
+            running.map(|(sequence, place)| RunningSlot::new(sequence, place, Duration::ZERO));
         let groups = BatchScheduler {
             table,
             plan,
             sequences,
+            begun: Instant::now(),
             running: running.collect(),
             finished_tokens: 0,
             finished: 0,
@@ -119,12 +139,7 @@ impl<'a> BatchScheduler<'a> {
         for sequence in new_sequences.clone() {
             let at = self.free_slot();
             place_request(&self.table, &to_placed_request(&self.sequences[sequence], at));
-            self.running.push(RunningSlot {
-                sequence,
-                place: at,
-                reported_tokens: 0,
-                tokens_after_prefill: 1,
-            });
+            self.running.push(RunningSlot::new(sequence, at, self.begun.elapsed()));
         }
         self.new_sequences = new_sequences;
         self.prepare_group();
@@ -189,24 +204,47 @@ impl<'a> BatchScheduler<'a> {
         self.table.field(place.batch, place.slot, field)
     }
 
-    /// Calls `each(sequence, token)` for every token that was not reported yet; if it returns true,
-    /// the sequence ends one step later. A final end-of-sequence token is counted but not reported.
-    /// Returns the number of new tokens.
-    pub(super) fn report_new_tokens(&mut self, mut each: impl FnMut(usize, u32) -> bool) -> u64 {
+    /// Reports the tokens that were not reported yet, except for a final end-of-sequence token. A
+    /// sequence of which no more events are expected ends one step later. Returns the number of new
+    /// tokens.
+    pub(super) fn report_new_tokens(&mut self, sink: &mut dyn BatchSink) -> u64 {
         let mut count = 0;
         for index in 0..self.running.len() {
-            let RunningSlot { sequence, place, reported_tokens, .. } = self.running[index];
+            let RunningSlot { place, reported_tokens, .. } = self.running[index];
             let generated = self.load(place, Field::Generated);
-            for position in reported_tokens..generated {
-                let token = self.table.output(place.batch, place.slot, position as usize);
+            for position in reported_tokens as usize..generated as usize {
+                let token = self.table.output(place.batch, place.slot, position);
                 count += 1;
-                if !self.is_end(place, token) && each(sequence, token) {
-                    self.table.set_field(place.batch, place.slot, Field::Cancel, 1);
+                if !self.is_end(place, token) {
+                    let logprobs = self.table.logprobs(place.batch, place.slot, position);
+                    let event = EngineEvent::Token { token, logprobs: logprobs.collect() };
+                    self.report(index, event, sink);
                 }
             }
             self.running[index].reported_tokens = generated;
         }
         count
+    }
+
+    /// Reports an event of a running sequence, preceded by that of its prompt.
+    fn report(&mut self, index: usize, event: EngineEvent, sink: &mut dyn BatchSink) {
+        let RunningSlot { sequence, place, queue_time, is_closed, has_started, .. } =
+            self.running[index];
+        if is_closed {
+            return;
+        }
+        let prompt = (!has_started).then(|| EngineEvent::Prompt {
+            cached_tokens: self.table.shared_prefix_len(place.batch, place.slot) as u32,
+            queue_time,
+            logprobs: Vec::new(),
+        });
+        let mut events = prompt.into_iter().chain([event]);
+        let is_closed = events.any(|event| sink.on_event(sequence, event).is_break());
+        if is_closed {
+            self.table.set_field(place.batch, place.slot, Field::Cancel, 1);
+        }
+        let running = &mut self.running[index];
+        (running.is_closed, running.has_started) = (is_closed, true);
     }
 
     fn is_end(&self, place: SlotAddress, token: u32) -> bool {
@@ -215,34 +253,35 @@ impl<'a> BatchScheduler<'a> {
             || self.table.stop_tokens(place.batch, place.slot).any(|stop| stop == token)
     }
 
-    /// Calls `each(sequence, result)` for the sequences that had ended before `step`; with `None`,
-    /// once the group is drained, for all that have ended. Returns the result of `each`, and stops
-    /// when it breaks.
+    /// Reports the ends of the sequences that had ended before `step`; with `None`, once the group
+    /// is drained, of all that have ended, with their last tokens.
     ///
     /// This process has waited for the end of `step`, but the sampler may have progressed further:
     /// its current writes cannot be distinguished from those that are still to come. However, a
     /// running sequence has a token of every step up to `step`. A sequence with fewer tokens has
     /// therefore ended, and its fields were written before.
-    pub(super) fn report_finished(
-        &mut self,
-        step: Option<u32>,
-        mut each: impl FnMut(usize, GenerationOutput) -> ControlFlow<()>,
-    ) -> ControlFlow<()> {
+    pub(super) fn report_finished(&mut self, step: Option<u32>, sink: &mut dyn BatchSink) {
+        if step.is_none() {
+            self.report_new_tokens(sink);
+        }
         let has_ended = |groups: &BatchScheduler<'_>, running: &RunningSlot| match step {
             Some(step) => {
                 groups.load(running.place, Field::Generated) < running.tokens_after_prefill + step
             }
             None => !groups.table.is_running(running.place.batch, running.place.slot),
         };
-        let (ended, running): (Vec<RunningSlot>, Vec<RunningSlot>) =
-            self.running.iter().partition(|running| has_ended(self, running));
-        self.running = running;
-        for RunningSlot { sequence, place, .. } in ended {
+        let mut index = 0;
+        while let Some(running) = self.running.get(index).copied() {
+            if !has_ended(self, &running) {
+                index += 1;
+                continue;
+            }
             self.finished += 1;
-            self.finished_tokens += u64::from(self.load(place, Field::Generated));
-            each(sequence, self.output(place))?;
+            self.finished_tokens += u64::from(self.load(running.place, Field::Generated));
+            let finished = EngineEvent::Finished(self.finish_cause(running.place));
+            self.report(index, finished, sink);
+            self.running.remove(index);
         }
-        ControlFlow::Continue(())
     }
 
     /// Ends every running sequence one step later.
@@ -252,25 +291,20 @@ impl<'a> BatchScheduler<'a> {
         }
     }
 
-    fn output(&self, place: SlotAddress) -> GenerationOutput {
+    fn finish_cause(&self, place: SlotAddress) -> FinishCause {
         let generated = self.load(place, Field::Generated) as usize;
-        let output = |i| self.table.output(place.batch, place.slot, i);
-        let mut tokens: Vec<u32> = (0..generated).map(output).collect();
+        let last = generated.checked_sub(1);
+        let last = last.map(|last| self.table.output(place.batch, place.slot, last));
         let finish = self.load(place, Field::Finish);
-        let eos = tokens.last().is_some_and(|token| self.is_end(place, *token));
-        if eos {
-            tokens.pop();
-        }
-        let logprobs = |position| self.table.logprobs(place.batch, place.slot, position);
-        let logprobs = (0..tokens.len()).flat_map(logprobs).collect();
-        let finish = if finish == EndReason::NotFinite as u32 {
-            batch::FinishCause::NotFinite
-        } else if finish == EndReason::Stop as u32 || eos {
-            batch::FinishCause::Stop
+        if finish == EndReason::NotFinite as u32 {
+            FinishCause::NotFinite
+        } else if finish == EndReason::Stop as u32
+            || last.is_some_and(|token| self.is_end(place, token))
+        {
+            FinishCause::Stop
         } else {
-            batch::FinishCause::Length
-        };
-        GenerationOutput { tokens, logprobs, prompt_logprobs: Vec::new(), finish }
+            FinishCause::Length
+        }
     }
 }
 

@@ -9,7 +9,7 @@
 
 pub mod batch_scheduler;
 pub mod bench;
-mod deduplicating_observer;
+mod deduplicating_sink;
 pub mod descriptors;
 mod device_use;
 pub mod launch;
@@ -30,7 +30,6 @@ mod worker_roles;
 mod worker_startup;
 
 use std::collections::BTreeMap;
-use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -41,8 +40,9 @@ use protocol::group::BATCH_STAGES;
 use shm::{SharedU32s, WaitError};
 
 use batch_scheduler::{BatchScheduler, GroupPrefill};
-use deduplicating_observer::DeduplicatingObserver;
-use engine_api::batch::{BatchEngine, EngineError, Observer};
+use deduplicating_sink::DeduplicatingSink;
+use engine_api::batch::{BatchEngine, EngineError};
+use engine_api::event::BatchSink;
 use engine_api::request::GenerationRequest;
 use launch::{LaunchError, LaunchOptions, LaunchedWorkers, LoadProgress, POLL_INTERVAL};
 pub use memory::PeakMemory;
@@ -241,14 +241,14 @@ impl RunEngine {
     /// Runs all sequences to their ends, group by group.
     fn run_groups(
         &mut self,
-        sequences: &[GenerationRequest],
-        observer: &mut dyn Observer,
+        requests: &[GenerationRequest],
+        sink: &mut dyn BatchSink,
     ) -> Result<(), EngineError> {
         let plan = Arc::clone(&self.plan);
         let table = self.table.clone();
-        let mut groups = BatchScheduler::start(&table, &plan, sequences, self.shares_prompts);
+        let mut groups = BatchScheduler::start(&table, &plan, requests, self.shares_prompts);
         loop {
-            self.run_group(&mut groups, observer)?;
+            self.run_group(&mut groups, sink)?;
             if !groups.start_next_group() {
                 return Ok(());
             }
@@ -259,13 +259,13 @@ impl RunEngine {
     fn run_group(
         &mut self,
         groups: &mut BatchScheduler<'_>,
-        observer: &mut dyn Observer,
+        sink: &mut dyn BatchSink,
     ) -> Result<(), EngineError> {
         self.recorder.begin_group();
         let control = self.launched.control.clone();
         let drained = control.drained().value().wrapping_add(1);
         self.is_busy = true;
-        let outcome = self.follow_group(groups, drained, observer);
+        let outcome = self.follow_group(groups, drained, sink);
         if matches!(outcome, Err(EngineError::Interrupted)) {
             self.cancel_group(groups, drained);
         }
@@ -287,10 +287,8 @@ impl RunEngine {
         if let Some(prediction) = self.recorder.predict(&self.plan, self.wake_ns) {
             self.recorder.stats.prediction = Some(prediction);
         }
-        match groups.report_finished(None, |index, result| observer.on_finished(index, result)) {
-            ControlFlow::Continue(()) => Ok(()),
-            ControlFlow::Break(()) => Err(EngineError::Interrupted),
-        }
+        groups.report_finished(None, sink);
+        if sink.has_failed() { Err(EngineError::Interrupted) } else { Ok(()) }
     }
 
     /// Releases the group and follows it until the workers have drained it, which raises the
@@ -299,7 +297,7 @@ impl RunEngine {
         &mut self,
         groups: &mut BatchScheduler<'_>,
         drained: u32,
-        observer: &mut dyn Observer,
+        sink: &mut dyn BatchSink,
     ) -> Result<GroupStats, EngineError> {
         let control = self.launched.control.clone();
         let steps = control.steps().value();
@@ -313,18 +311,15 @@ impl RunEngine {
                 let GroupPrefill { computed_tokens, shared_tokens, .. } = groups.prefill();
                 let all = computed_tokens + shared_tokens;
                 let mut report_progress =
-                    |share| observer.on_prefill_progress((share * all as f64) as u64, all);
+                    |share| sink.on_prefill_progress((share * all as f64) as u64, all);
                 self.wait(WaitTarget::Steps, target, &mut report_progress)?;
                 prefill = begun.elapsed();
             } else {
                 self.wait(WaitTarget::Steps, target, &mut |_| {})?;
             }
-            generated +=
-                groups.report_new_tokens(|index, token| observer.on_token(index, token).is_break());
-            if groups
-                .report_finished(Some(step), |index, result| observer.on_finished(index, result))
-                .is_break()
-            {
+            generated += groups.report_new_tokens(sink);
+            groups.report_finished(Some(step), sink);
+            if sink.has_failed() {
                 return Err(EngineError::Interrupted);
             }
             self.recorder.drain();
@@ -417,17 +412,17 @@ fn worker_failure(failure: WorkerFailure) -> EngineError {
 impl BatchEngine for RunEngine {
     fn run(
         &mut self,
-        sequences: &[GenerationRequest],
-        observer: &mut dyn Observer,
+        requests: &[GenerationRequest],
+        sink: &mut dyn BatchSink,
     ) -> Result<(), EngineError> {
-        let mut observer = DeduplicatingObserver::new(observer, sequences.len());
+        let mut sink = DeduplicatingSink::new(sink, requests.len());
         loop {
-            let ended = self.run_groups(sequences, &mut observer);
+            let ended = self.run_groups(requests, &mut sink);
             if ended.is_ok() || !self.should_restart() {
                 return ended;
             }
             self.restart()?;
-            observer.restart();
+            sink.restart();
         }
     }
 }

@@ -3,6 +3,7 @@
 
 pub mod batch;
 pub mod codec;
+pub mod event;
 pub mod request;
 pub mod serving;
 pub mod token_rules;

@@ -4,44 +4,12 @@
 //! The server never accesses a worker or a device; the engine never accesses a connection.
 
 use std::fmt::Debug;
-use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::time::Duration;
 
 use grammar::Grammar;
 
-pub use super::batch::{FinishCause, Logprob};
+pub use super::event::{EngineEvent, EventSink, FinishCause, Logprob};
 pub use super::request::{AnswerGrammar, GenerationRequest, PreparedGrammar, Sampling};
-
-/// Event of a submission.
-#[derive(Debug, Clone, PartialEq)]
-pub enum EngineEvent {
-    /// The prompt is computed. Reported once, before the first token, or before the end if there
-    /// are no tokens.
-    Prompt {
-        /// Number of prompt tokens whose keys and values were cached already.
-        cached_tokens: u32,
-        /// Time from the submission until the sequence got the slot in which its prompt was
-        /// computed.
-        queue_time: Duration,
-        /// Log-probabilities of the prompt tokens for which they were requested, `prompt_logprobs`
-        /// for each.
-        logprobs: Vec<Logprob>,
-    },
-    /// A new token, in order, with its log-probabilities. A final end-of-sequence token is not
-    /// reported.
-    Token { token: u32, logprobs: Vec<Logprob> },
-    /// Last event of a sequence that ended.
-    Finished(FinishCause),
-    /// Last event of a sequence that cannot be answered, with the reason as a complete sentence.
-    Failed(String),
-}
-
-/// Receives the events of a submission, on the engine's thread, which it must not block.
-pub trait EventSink: Send {
-    /// Reports an event. `Break` ends the sequence, of which no further events are reported.
-    fn on_event(&mut self, event: EngineEvent) -> ControlFlow<()>;
-}
 
 /// Number of an accepted submission, ascending in the order of arrival.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -4,7 +4,8 @@ use std::ops::ControlFlow;
 
 use batch::eta::PlannedSequence;
 use batch::progress::JobProgress;
-use engine_api::batch::{BatchEngine, EngineError, GenerationOutput, Observer};
+use engine_api::batch::{BatchEngine, EngineError};
+use engine_api::event::{BatchSink, EngineEvent};
 use engine_api::request::GenerationRequest;
 
 /// Workload of a benchmark. All sequences have the same lengths.
@@ -42,7 +43,7 @@ impl Benchmark {
     ) -> Result<(), EngineError> {
         let planned = PlannedSequence { prompt_tokens: self.prompt_len, max_new: self.gen_len };
         progress.begin(vec![planned; self.sequences]);
-        let mut observer = ProgressObserver { progress };
+        let mut sink = ProgressSink { progress, gen_len: self.gen_len };
         let prompts = self.prompts().into_iter().zip(0..);
         let requests = prompts.map(|(prompt, id_hash)| GenerationRequest {
             seed: self.seed,
@@ -50,8 +51,8 @@ impl Benchmark {
             any_logits: false,
             ..GenerationRequest::greedy(prompt, self.gen_len)
         });
-        let outcome = engine.run(&requests.collect::<Vec<_>>(), &mut observer);
-        observer.progress.end();
+        let outcome = engine.run(&requests.collect::<Vec<_>>(), &mut sink);
+        sink.progress.end();
         outcome
     }
 }
@@ -64,23 +65,24 @@ fn mix(word: u64) -> u64 {
     word ^ word >> 31
 }
 
-struct ProgressObserver<'p> {
+/// Reports the progress of the sequences, whose tokens nothing reads.
+struct ProgressSink<'p> {
     progress: &'p mut dyn JobProgress,
+    gen_len: u32,
 }
 
-impl Observer for ProgressObserver<'_> {
+impl BatchSink for ProgressSink<'_> {
+    fn on_event(&mut self, request: usize, event: EngineEvent) -> ControlFlow<()> {
+        match event {
+            EngineEvent::Token { .. } => self.progress.token(request),
+            EngineEvent::Finished(_) => self.progress.finished(request, self.gen_len),
+            EngineEvent::Prompt { .. } | EngineEvent::Failed(_) => {}
+        }
+        ControlFlow::Continue(())
+    }
+
     fn on_prefill_progress(&mut self, computed: u64, tokens: u64) {
         self.progress.prefilled(computed, tokens);
-    }
-
-    fn on_token(&mut self, sequence: usize, _token: u32) -> ControlFlow<()> {
-        self.progress.token(sequence);
-        ControlFlow::Continue(())
-    }
-
-    fn on_finished(&mut self, sequence: usize, generated: GenerationOutput) -> ControlFlow<()> {
-        self.progress.finished(sequence, generated.tokens.len() as u32);
-        ControlFlow::Continue(())
     }
 }
 

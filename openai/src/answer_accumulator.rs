@@ -4,8 +4,9 @@
 //! piece. Only parts that may still be cut are held back: text that may begin a stop string, and
 //! tokens that may belong to one.
 
-use engine_api::batch::{FinishCause, GenerationOutput, Logprob};
+use crate::stop::GeneratedTokens;
 use engine_api::codec::{TextCodec, TextStream};
+use engine_api::event::{FinishCause, Logprob};
 
 use super::answer_options::AnswerOptions;
 use super::answer_parser::AnswerParser;
@@ -164,7 +165,7 @@ impl<'a> AnswerAccumulator<'a> {
     /// Ends the answer, whose text is decoded elsewhere.
     pub fn into_finished_tokens(self, finish: FinishCause) -> FinishedTokens {
         let AnswerAccumulator { options, tokens, logprobs, streamed_tokens, streamed, .. } = self;
-        let generated = GenerationOutput { tokens, logprobs, prompt_logprobs: Vec::new(), finish };
+        let generated = GeneratedTokens { tokens, logprobs, finish };
         FinishedTokens { generated, options, streamed_tokens, streamed }
     }
 
@@ -179,7 +180,7 @@ impl<'a> AnswerAccumulator<'a> {
 /// answers.
 #[derive(Debug)]
 pub struct FinishedTokens {
-    generated: GenerationOutput,
+    generated: GeneratedTokens,
     options: AnswerOptions,
     streamed_tokens: usize,
     streamed: AnswerParts,

@@ -1,7 +1,7 @@
 //! Prompts that are returned with their answers, and their log-probabilities.
 
-use engine_api::batch::Logprob;
 use engine_api::codec::{CodecError, TextCodec, TextContext};
+use engine_api::event::Logprob;
 
 use super::input_line::{CompletionRequest, Endpoint};
 use super::logprobs::{Logprobs, TextLogprobs};

@@ -1,7 +1,7 @@
 //! Log-probabilities of an answer's tokens, in the formats of OpenAI's two endpoints.
 
-use engine_api::batch::Logprob;
 use engine_api::codec::TextCodec;
+use engine_api::event::Logprob;
 use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
 

@@ -3,7 +3,7 @@
 //! A line depends on its request and on the model's answer, and neither on the time nor on other
 //! requests. Therefore a resumed file equals an uninterrupted one.
 
-use engine_api::batch::FinishCause;
+use engine_api::event::FinishCause;
 use grammar::Grammar;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};

@@ -1,7 +1,7 @@
 //! Log-probabilities of a prompt's tokens, in the format of vLLM.
 
-use engine_api::batch::Logprob;
 use engine_api::codec::TextCodec;
+use engine_api::event::Logprob;
 use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
 

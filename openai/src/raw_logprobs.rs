@@ -1,8 +1,8 @@
 //! Log-probabilities of an answer as the engine reports them, until they are written: an entry
 //! takes eight bytes here, and about two hundred once its token is spelled.
 
-use engine_api::batch::Logprob;
 use engine_api::codec::TextCodec;
+use engine_api::event::Logprob;
 
 use super::logprobs::Logprobs;
 

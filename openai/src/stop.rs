@@ -1,60 +1,26 @@
-//! Stop strings: detected while tokens are generated, and cut off when the sequence has ended.
+//! The end of an answer: its text is cut at the first stop string, and its parts are separated.
 //!
-//! The watcher only saves work. [`finish`] determines the cut from the tokens alone, so that an
-//! answer does not depend on the number of steps until the engine stops.
+//! That a stop string is noticed while tokens are generated only saves work. [`finish`] determines
+//! the cut from the tokens alone.
 
-use engine_api::batch::{FinishCause, GenerationOutput};
-use engine_api::codec::{CodecError, TextCodec, TextContext, TextStream};
+use engine_api::codec::{CodecError, TextCodec};
+use engine_api::event::{FinishCause, Logprob};
 
 use super::answer_options::AnswerOptions;
 use super::answer_parser::AnswerParser;
 use super::answer_parts::{AnswerParts, Call};
 use super::logprobs::Logprobs;
 use super::raw_logprobs::RawLogprobs;
-use super::stop_strings::{StopScanner, StopStrings};
+use super::stop_strings::StopScanner;
 
-/// Watcher of a growing text for stop strings.
-pub struct StopWatcher<'a> {
-    stream: Box<dyn TextStream + 'a>,
-    scanner: StopScanner,
-    text: String,
-    tokens: u32,
-    /// See [`AnswerOptions::min_tokens`].
-    min_tokens: u32,
-}
-
-impl std::fmt::Debug for StopWatcher<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("StopWatcher").field("scanner", &self.scanner).finish_non_exhaustive()
-    }
-}
-
-impl<'a> StopWatcher<'a> {
-    /// Creates a watcher for one sequence, whose text follows `context`.
-    pub fn new(
-        codec: &'a dyn TextCodec,
-        context: &TextContext,
-        stop: &StopStrings,
-        min_tokens: u32,
-    ) -> StopWatcher<'a> {
-        let (stream, scanner) = (codec.stream(context), StopScanner::new(stop));
-        StopWatcher { stream, scanner, text: String::new(), tokens: 0, min_tokens }
-    }
-
-    /// Adds the next token. Returns true if a stop string is complete.
-    pub fn push(&mut self, token: u32) -> bool {
-        // An error of the decoder is reported when the answer has ended.
-        let piece = self.stream.push(token).unwrap_or_default();
-        self.tokens += 1;
-        self.extend(&piece).is_some() && self.tokens > self.min_tokens
-    }
-
-    /// Appends text. Returns the byte at which the first completed stop string begins: the earliest
-    /// one, since all text after it is cut.
-    fn extend(&mut self, piece: &str) -> Option<usize> {
-        self.text.push_str(piece);
-        self.scanner.push(piece)
-    }
+/// Tokens of a sequence that has ended.
+#[derive(Debug, Clone, PartialEq)]
+pub struct GeneratedTokens {
+    /// New tokens without a final end-of-sequence token.
+    pub tokens: Vec<u32>,
+    /// Log-probabilities of the tokens, as many for each as requested.
+    pub logprobs: Vec<Logprob>,
+    pub finish: FinishCause,
 }
 
 /// The answer to a prompt, ready for output.
@@ -107,7 +73,7 @@ impl Answer {
 /// Decodes a finished sequence, cuts it at the first stop string that was completed, and separates
 /// its parts.
 pub fn finish(
-    generated: GenerationOutput,
+    generated: GeneratedTokens,
     options: &AnswerOptions,
     codec: Option<&dyn TextCodec>,
 ) -> Answer {
@@ -117,11 +83,11 @@ pub fn finish(
 
 /// Finishes an answer like [`finish`], and returns its log-probabilities to be spelled later.
 pub fn finish_with_raw_logprobs(
-    generated: GenerationOutput,
+    generated: GeneratedTokens,
     options: &AnswerOptions,
     codec: Option<&dyn TextCodec>,
 ) -> (Answer, Option<RawLogprobs>) {
-    let GenerationOutput { tokens, logprobs, finish, .. } = generated;
+    let GeneratedTokens { tokens, logprobs, finish } = generated;
     let (width, cut) = (options.logprobs_per_token, trim_at_stop(&tokens, options, finish, codec));
     let (text, reasoning, calls) = read_parts(&tokens, &cut, options);
     let TrimmedAnswer { starts, generated, at_stop, decode_error, .. } = cut;
@@ -216,7 +182,13 @@ fn trim_at_stop(
             decode_error: None,
         };
     };
-    let mut watcher = StopWatcher::new(codec, context, stop, *min_tokens);
+    let (mut text, mut scanner) = (String::new(), StopScanner::new(stop));
+    // Returns the byte at which the first completed stop string begins: the earliest one, since all
+    // text after it is cut.
+    let mut extend = |text: &mut String, piece: &str| {
+        text.push_str(piece);
+        scanner.push(piece)
+    };
     // `ends[i]`: length of the text after `i` tokens, in bytes.
     let mut ends = vec![0];
     let (pieces, decode_error) = match codec.pieces(context, tokens) {
@@ -225,18 +197,17 @@ fn trim_at_stop(
     };
     let (rest, pieces) = pieces.split_last().expect("one more than tokens");
     for (piece, generated) in pieces.iter().zip(1..) {
-        if let Some(cut) = watcher.extend(piece).filter(|_| generated > *min_tokens) {
-            return trim_at(cut, watcher.text, ends, generated);
+        if let Some(cut) = extend(&mut text, piece).filter(|_| generated > *min_tokens) {
+            return trim_at(cut, text, ends, generated);
         }
-        ends.push(watcher.text.len());
+        ends.push(text.len());
     }
     let is_past_min = tokens.len() as u32 > *min_tokens;
-    if let Some(cut) = watcher.extend(rest).filter(|_| is_past_min) {
-        return trim_at(cut, watcher.text, ends, whole);
+    if let Some(cut) = extend(&mut text, rest).filter(|_| is_past_min) {
+        return trim_at(cut, text, ends, whole);
     }
-    let starts = count_characters(&watcher.text, &ends[..tokens.len()]);
-    let text = Some(watcher.text);
-    TrimmedAnswer { text, starts, ends, generated: whole, at_stop: false, decode_error }
+    let starts = count_characters(&text, &ends[..tokens.len()]);
+    TrimmedAnswer { text: Some(text), starts, ends, generated: whole, at_stop: false, decode_error }
 }
 
 /// Returns the part before `cut`, which was found after `generated` tokens.

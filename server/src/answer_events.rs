@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::Instant;
 
-use engine_api::batch::Logprob;
+use engine_api::event::Logprob;
 use engine_api::serving::{EngineEvent, EventSink};
 use openai::answer_accumulator::AnswerDelta;
 use openai::input_line::CompletionRequest;

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Instant;
 
-use engine_api::batch::{FinishCause, Logprob};
 use engine_api::codec::TextCodec;
+use engine_api::event::{FinishCause, Logprob};
 use engine_api::serving::EngineEvent;
 use openai::answer_accumulator::AnswerAccumulator;
 use openai::answer_options::AnswerOptions;

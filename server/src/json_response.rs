@@ -8,8 +8,8 @@ use std::sync::Arc;
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::Response;
-use engine_api::batch::Logprob;
 use engine_api::codec::TextCodec;
+use engine_api::event::Logprob;
 use futures_util::stream::unfold;
 use openai::output::{
     FinishedChoice, Provenance, ResponseBody, Usage, finish_choice, response_body,

@@ -187,7 +187,7 @@ impl EventStream {
     fn prompt_choice(
         &mut self,
         choice: usize,
-        logprobs: &[engine_api::batch::Logprob],
+        logprobs: &[engine_api::event::Logprob],
     ) -> Option<ChunkChoice> {
         let model: &ModelCard = &self.shared.model;
         let known = self.in_flight.parsed.prompt_output(choice, logprobs, model).echoed_logprobs();

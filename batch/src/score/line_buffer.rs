@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use engine_api::batch::Logprob;
+use engine_api::event::Logprob;
 
 use super::job::{ContinuationId, ScoreJob};
 use super::output::{Score, error_line, not_finite_line, score_line};

@@ -3,7 +3,7 @@
 //! A line depends on its question and the model, never on when it was computed or with which
 //! others: a resumed file is therefore equal to an undisturbed one.
 
-use engine_api::batch::Logprob;
+use engine_api::event::Logprob;
 use openai::input_line::{ErrorCode, LineError, Rejection};
 use openai::output::ErrorBody;
 use serde::{Deserialize, Serialize};

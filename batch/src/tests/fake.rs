@@ -3,11 +3,11 @@
 use std::fmt::Debug;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use engine_api::batch::{
-    BatchEngine, EngineError, FinishCause, GenerationOutput, Logprob, Observer,
-};
+use engine_api::batch::{BatchEngine, EngineError};
 use engine_api::codec::TextCodec;
+use engine_api::event::{BatchSink, EngineEvent, FinishCause, Logprob};
 use engine_api::request::GenerationRequest;
 use openai::body::defaults::Defaults;
 use openai::chats::ChatOptions;
@@ -38,8 +38,6 @@ pub(super) struct EchoEngine {
     pub(super) capacity: usize,
     /// Sizes of the groups that ran.
     pub(super) groups: Vec<usize>,
-    /// Number of steps after which a stop verdict takes effect.
-    pub(super) late: usize,
     /// Number of groups to run and the error that ends the run after them.
     pub(super) ends: Option<(usize, EngineError)>,
     /// Number of sequences of the failing group that finish before it fails, taken from its end.
@@ -48,34 +46,27 @@ pub(super) struct EchoEngine {
 
 impl EchoEngine {
     pub(super) fn new(capacity: usize) -> EchoEngine {
-        EchoEngine { capacity, groups: Vec::new(), late: 1, ends: None, saved: 0 }
+        EchoEngine { capacity, groups: Vec::new(), ends: None, saved: 0 }
     }
 
-    fn answer(
-        &self,
-        request: &GenerationRequest,
-        mut each: impl FnMut(u32) -> ControlFlow<()>,
-    ) -> GenerationOutput {
-        let mut tokens = Vec::new();
-        let ended = |tokens: Vec<u32>, finish| {
-            // The token itself, then those before it in the vocabulary.
-            let logprobs = |tokens: &[u32], wanted: u16| -> Vec<Logprob> {
-                let of_token = |token: u32| {
-                    (0..u32::from(wanted)).map(move |i| Logprob {
-                        token: token.saturating_sub(i),
-                        logprob: -0.5 * i as f32 - 0.25,
-                    })
-                };
-                tokens.iter().copied().flat_map(of_token).collect()
+    /// Reports the answer to a request.
+    fn answer(&self, index: usize, request: &GenerationRequest, sink: &mut dyn BatchSink) {
+        // The token itself, then those before it in the vocabulary.
+        let logprobs = |tokens: &[u32], wanted: u16| -> Vec<Logprob> {
+            let of_token = |token: u32| {
+                (0..u32::from(wanted)).map(move |i| Logprob {
+                    token: token.saturating_sub(i),
+                    logprob: -0.5 * i as f32 - 0.25,
+                })
             };
-            GenerationOutput {
-                logprobs: logprobs(&tokens, request.logprobs),
-                prompt_logprobs: logprobs(&request.prompt[1..], request.prompt_logprobs),
-                tokens,
-                finish,
-            }
+            tokens.iter().copied().flat_map(of_token).collect()
         };
-        let mut remaining_steps = usize::MAX;
+        let prompt = EngineEvent::Prompt {
+            cached_tokens: 0,
+            queue_time: Duration::ZERO,
+            logprobs: logprobs(&request.prompt[1..], request.prompt_logprobs),
+        };
+        let _ = sink.on_event(index, prompt);
         for step in 0..request.max_new as usize {
             let mut token = request.prompt[step % request.prompt.len()];
             if request.sampling.temperature > 0.0 {
@@ -83,19 +74,15 @@ impl EchoEngine {
                 token = (u64::from(token) + (key >> (step % 8)) % 7) as u32;
             }
             if token == EOS && !request.ignore_eos {
-                return ended(tokens, FinishCause::Stop);
+                let _ = sink.on_event(index, EngineEvent::Finished(FinishCause::Stop));
+                return;
             }
-            tokens.push(token);
-            if remaining_steps == usize::MAX && each(token).is_break() {
-                remaining_steps = self.late;
-            } else if remaining_steps != usize::MAX {
-                remaining_steps -= 1;
-            }
-            if remaining_steps == 0 {
-                return ended(tokens, FinishCause::Stop);
+            let logprobs = logprobs(&[token], request.logprobs);
+            if sink.on_event(index, EngineEvent::Token { token, logprobs }).is_break() {
+                return;
             }
         }
-        ended(tokens, FinishCause::Length)
+        let _ = sink.on_event(index, EngineEvent::Finished(FinishCause::Length));
     }
 }
 
@@ -103,7 +90,7 @@ impl BatchEngine for EchoEngine {
     fn run(
         &mut self,
         requests: &[GenerationRequest],
-        observer: &mut dyn Observer,
+        sink: &mut dyn BatchSink,
     ) -> Result<(), EngineError> {
         assert!(!requests.is_empty());
         for first in (0..requests.len()).step_by(self.capacity) {
@@ -115,9 +102,8 @@ impl BatchEngine for EchoEngine {
                 self.groups.push(group.len());
             }
             for index in order {
-                let generated =
-                    self.answer(&requests[index], |token| observer.on_token(index, token));
-                if observer.on_finished(index, generated).is_break() {
+                self.answer(index, &requests[index], sink);
+                if sink.has_failed() {
                     return Err(EngineError::Interrupted);
                 }
             }

@@ -1,10 +1,12 @@
 //! Tests of stop strings: where text and tokens are cut, and that tokens computed after the stop do
 //! not show.
 
-use engine_api::batch::{FinishCause, GenerationOutput};
-use engine_api::codec::TextContext;
+use engine_api::event::FinishCause;
+use openai::answer_accumulator::AnswerAccumulator;
 use openai::answer_options::AnswerOptions;
-use openai::stop::{Answer, StopWatcher, finish};
+use openai::stop::GeneratedTokens;
+use openai::stop::{Answer, finish};
+use openai::stop_strings::StopStrings;
 
 use testkit::byte_codec::ByteCodec;
 
@@ -13,12 +15,7 @@ const CODEC: ByteCodec = ByteCodec::CHAT;
 fn ended(text: &str, stop: &[&str]) -> Answer {
     let tokens = text.bytes().map(u32::from).collect();
     let stop: Vec<String> = stop.iter().map(|stop| (*stop).to_owned()).collect();
-    let generated = GenerationOutput {
-        tokens,
-        logprobs: Vec::new(),
-        prompt_logprobs: Vec::new(),
-        finish: FinishCause::Length,
-    };
+    let generated = GeneratedTokens { tokens, logprobs: Vec::new(), finish: FinishCause::Length };
     let following = AnswerOptions { stop: stop.into(), ..AnswerOptions::default() };
     finish(generated, &following, Some(&CODEC))
 }
@@ -61,11 +58,12 @@ fn half_characters_belong_to_the_stop() {
 }
 
 #[test]
-fn the_watcher_agrees_with_the_cut() {
-    let stop = vec!["lo w".to_owned(), "ö".to_owned()].into();
+fn a_stop_string_is_noticed_where_it_cuts() {
+    let stop: StopStrings = vec!["lo w".to_owned(), "ö".to_owned()].into();
     for text in ["hello world", "schön", "nothing", "hello ", ""] {
-        let mut watcher = StopWatcher::new(&CODEC, &TextContext::default(), &stop, 0);
-        let stopped = text.bytes().any(|byte| watcher.push(u32::from(byte)));
+        let options = AnswerOptions { stop: stop.clone(), ..AnswerOptions::default() };
+        let mut accumulator = AnswerAccumulator::new(Some(&CODEC), options);
+        let stopped = text.bytes().any(|byte| accumulator.push(u32::from(byte), &[]));
         let answer = ended(text, &["lo w", "ö"]);
         assert_eq!(stopped, answer.finish == FinishCause::Stop, "{text}");
     }
@@ -74,12 +72,7 @@ fn the_watcher_agrees_with_the_cut() {
 #[test]
 fn unfinished_characters_become_replacements() {
     let tokens = vec![u32::from(b'a'), 0xc3];
-    let generated = GenerationOutput {
-        tokens,
-        logprobs: Vec::new(),
-        prompt_logprobs: Vec::new(),
-        finish: FinishCause::Length,
-    };
+    let generated = GeneratedTokens { tokens, logprobs: Vec::new(), finish: FinishCause::Length };
     let answer = finish(generated, &AnswerOptions::default(), Some(&CODEC));
     assert_eq!(answer.text.as_deref(), Some("a\u{fffd}"));
     assert_eq!(answer.token_ids.len(), 2);
@@ -87,12 +80,8 @@ fn unfinished_characters_become_replacements() {
 
 #[test]
 fn without_tokenizer_there_is_no_text() {
-    let generated = GenerationOutput {
-        tokens: vec![5, 6],
-        logprobs: Vec::new(),
-        prompt_logprobs: Vec::new(),
-        finish: FinishCause::Stop,
-    };
+    let generated =
+        GeneratedTokens { tokens: vec![5, 6], logprobs: Vec::new(), finish: FinishCause::Stop };
     let answer = finish(generated, &AnswerOptions::default(), None);
     let token_ids = vec![5, 6];
     let expected = Answer {

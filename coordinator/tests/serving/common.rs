@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use engine::RunEngine;
 use engine::launch::LaunchOptions;
 use engine::serving::{ServingEngine, ServingOptions, StepTime};
-use engine_api::batch::{BatchEngine, FinishCause, GenerationOutput, Observer};
+use engine_api::batch::BatchEngine;
+use engine_api::event::{BatchSink, FinishCause};
 use engine_api::request::{AnswerGrammar, Penalties, Sampling};
 use engine_api::serving::{
     Engine, EngineEvent, EventSink, GenerationId, GenerationRequest, Logprob, SubmitError,
@@ -268,17 +269,20 @@ fn bits(logprobs: &[Logprob]) -> Vec<(u32, u32)> {
     logprobs.iter().map(|found| (found.token, found.logprob.to_bits())).collect()
 }
 
-struct Answers(Vec<Option<Answer>>);
+/// Answers of requests, and the reasons why they ended.
+struct Answers(Vec<(Answer, bool)>);
 
-impl Observer for Answers {
-    fn on_token(&mut self, _: usize, _: u32) -> ControlFlow<()> {
-        ControlFlow::Continue(())
-    }
-
-    fn on_finished(&mut self, sequence: usize, generated: GenerationOutput) -> ControlFlow<()> {
-        let GenerationOutput { tokens, logprobs, finish, .. } = generated;
-        let (logprobs, prompt_logprobs) = (bits(&logprobs), Vec::new());
-        self.0[sequence] = Some(Answer { tokens, logprobs, prompt_logprobs, finish });
+impl BatchSink for Answers {
+    fn on_event(&mut self, request: usize, event: EngineEvent) -> ControlFlow<()> {
+        let (answer, has_ended) = &mut self.0[request];
+        match event {
+            EngineEvent::Token { token, logprobs } => {
+                answer.tokens.push(token);
+                answer.logprobs.extend(bits(&logprobs));
+            }
+            EngineEvent::Finished(finish) => (answer.finish, *has_ended) = (finish, true),
+            EngineEvent::Prompt { .. } | EngineEvent::Failed(_) => {}
+        }
         ControlFlow::Continue(())
     }
 }
@@ -300,10 +304,17 @@ pub fn expected(map: &DeviceMap, dtype: Dtype, jobs: &[Job]) -> Vec<Answer> {
     following
         .zip(1..)
         .for_each(|((_, request), number)| request.grammar = AnswerGrammar::Number(number));
-    let mut answers = Answers(vec![None; jobs.len()]);
+    let empty = Answer {
+        tokens: Vec::new(),
+        logprobs: Vec::new(),
+        prompt_logprobs: Vec::new(),
+        finish: FinishCause::Length,
+    };
+    let mut answers = Answers(vec![(empty, false); jobs.len()]);
     engine.run(&requests, &mut answers).expect("a job");
     engine.finish().expect("it ends");
-    answers.0.into_iter().map(|answer| answer.expect("each is answered")).collect()
+    assert!(answers.0.iter().all(|(_, has_ended)| *has_ended));
+    answers.0.into_iter().map(|(answer, _)| answer).collect()
 }
 
 struct ChannelSink(Sender<EngineEvent>);

@@ -1,10 +1,12 @@
 //! Plans of a tiny model with and without storages, and the tokens that they produce.
 
+use std::collections::HashMap;
 use std::ops::ControlFlow;
 
 use engine::launch::{LaunchError, LaunchOptions};
 use engine::{RunEngine, RunStats};
-use engine_api::batch::{BatchEngine, FinishCause, GenerationOutput, Observer};
+use engine_api::batch::BatchEngine;
+use engine_api::event::{BatchSink, EngineEvent, FinishCause};
 use engine_api::request::GenerationRequest;
 use kernels::Variant;
 use model::config::{Activation, Dtype, Family, ModelConfig, Rope, RopeScaling, Scales};
@@ -113,16 +115,23 @@ pub fn is_read_lane(plan: &Plan, lane: LaneId) -> bool {
 }
 
 #[derive(Default)]
-pub struct RecordedTokens(pub Vec<(usize, Vec<u32>)>);
+pub struct RecordedTokens {
+    open: HashMap<usize, Vec<u32>>,
+    /// Requests that have ended, in this order, and their tokens.
+    pub finished: Vec<(usize, Vec<u32>)>,
+}
 
-impl Observer for RecordedTokens {
-    fn on_token(&mut self, _: usize, _: u32) -> ControlFlow<()> {
-        ControlFlow::Continue(())
-    }
-
-    fn on_finished(&mut self, sequence: usize, generated: GenerationOutput) -> ControlFlow<()> {
-        assert_eq!(generated.finish, FinishCause::Length);
-        self.0.push((sequence, generated.tokens));
+impl BatchSink for RecordedTokens {
+    fn on_event(&mut self, request: usize, event: EngineEvent) -> ControlFlow<()> {
+        match event {
+            EngineEvent::Token { token, .. } => self.open.entry(request).or_default().push(token),
+            EngineEvent::Finished(cause) => {
+                assert_eq!(cause, FinishCause::Length);
+                let tokens = self.open.remove(&request).expect("tokens");
+                self.finished.push((request, tokens));
+            }
+            EngineEvent::Prompt { .. } | EngineEvent::Failed(_) => {}
+        }
         ControlFlow::Continue(())
     }
 }
@@ -253,8 +262,8 @@ pub fn run_groups(
     let spans = engine.spans();
     let measured = engine.finish().expect("no trace file");
     assert_eq!(measured.totals.lost_spans, 0);
-    tokens.0.sort();
-    let tokens = tokens.0.into_iter().map(|(_, tokens)| tokens).collect();
+    tokens.finished.sort();
+    let tokens = tokens.finished.into_iter().map(|(_, tokens)| tokens).collect();
     (tokens, spans, measured)
 }
 

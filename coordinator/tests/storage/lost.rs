@@ -3,7 +3,8 @@
 use std::ops::ControlFlow;
 use std::path::Path;
 
-use engine_api::batch::{BatchEngine, EngineError, GenerationOutput, Observer};
+use engine_api::batch::{BatchEngine, EngineError};
+use engine_api::event::{BatchSink, EngineEvent};
 use model::config::Dtype;
 use program::map::DeviceMap;
 use program::validate::replay;
@@ -107,8 +108,9 @@ pub fn a_cut_file_or_a_removed_folder_costs_a_storage() {
     std::fs::File::options().write(true).open(&file).expect("the file").set_len(0).expect("cut");
     engine.run(&sequences(&prompts), &mut tokens).expect("a group");
     let measured = engine.finish().expect("no trace file");
-    tokens.0.sort();
-    let with_losses: Vec<Vec<u32>> = tokens.0.into_iter().map(|(_, tokens)| tokens).collect();
+    tokens.finished.sort();
+    let with_losses: Vec<Vec<u32>> =
+        tokens.finished.into_iter().map(|(_, tokens)| tokens).collect();
     assert_eq!(with_losses, expected);
     let [lost] = &measured.lost_storages[..] else { panic!("{:?}", measured.lost_storages) };
     assert!(lost.worker == "storage worker 1" && lost.reason.contains("cut"), "{}", lost.reason);
@@ -145,18 +147,14 @@ impl WorkerKiller {
     }
 }
 
-impl Observer for WorkerKiller {
-    fn on_token(&mut self, _: usize, _: u32) -> ControlFlow<()> {
-        if self.killed.is_none() {
+impl BatchSink for WorkerKiller {
+    fn on_event(&mut self, request: usize, event: EngineEvent) -> ControlFlow<()> {
+        if self.killed.is_none() && matches!(event, EngineEvent::Token { .. }) {
             let pid = self.find_worker().expect("the worker runs");
             kill_process(pid, self.signal).expect("it lives");
             self.killed = Some(pid);
         }
-        ControlFlow::Continue(())
-    }
-
-    fn on_finished(&mut self, sequence: usize, generated: GenerationOutput) -> ControlFlow<()> {
-        self.tokens.on_finished(sequence, generated)
+        self.tokens.on_event(request, event)
     }
 }
 
@@ -179,8 +177,9 @@ pub fn another_storage_goes_on_for_a_killed_one() {
         let measured = engine.finish().expect("no trace file");
         let [lost] = &measured.lost_storages[..] else { panic!("{:?}", measured.lost_storages) };
         assert!(lost.reason.contains("signal"), "{}", lost.reason);
-        killer.tokens.0.sort();
-        let with_losses: Vec<_> = killer.tokens.0.into_iter().map(|(_, tokens)| tokens).collect();
+        killer.tokens.finished.sort();
+        let with_losses: Vec<_> =
+            killer.tokens.finished.into_iter().map(|(_, tokens)| tokens).collect();
         assert_eq!(with_losses, expected, "{signal:?}");
     }
 }

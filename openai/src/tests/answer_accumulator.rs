@@ -1,7 +1,8 @@
 //! Streamed pieces add up to the whole answer.
 
-use engine_api::batch::{FinishCause, GenerationOutput, Logprob};
+use crate::stop::GeneratedTokens;
 use engine_api::codec::{TextCodec, TextContext};
+use engine_api::event::{FinishCause, Logprob};
 use testkit::byte_codec::{BOS, ByteCodec};
 
 use crate::answer_accumulator::{AnswerAccumulator, AnswerDelta, FinishedAnswer};
@@ -70,12 +71,8 @@ fn streamed(tokens: &[u32], following: &AnswerOptions, ends: FinishCause) -> (He
 fn whole(tokens: &[u32], following: &AnswerOptions, ends: FinishCause) -> Answer {
     let logprobs =
         tokens.iter().flat_map(|token| vec![logprob(*token); following.logprobs_per_token]);
-    let generated = GenerationOutput {
-        tokens: tokens.to_vec(),
-        logprobs: logprobs.collect(),
-        prompt_logprobs: Vec::new(),
-        finish: ends,
-    };
+    let generated =
+        GeneratedTokens { tokens: tokens.to_vec(), logprobs: logprobs.collect(), finish: ends };
     finish(generated, following, Some(&CODEC))
 }
 

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use engine_api::batch::{FinishCause, GenerationOutput};
+use crate::stop::GeneratedTokens;
 use engine_api::codec::TextCodec;
+use engine_api::event::FinishCause;
 use grammar::{CallSyntax, Calls, Grammar, Marker};
 use testkit::byte_codec::ByteCodec;
 
@@ -194,10 +195,9 @@ fn pieces_of_thoughts_put_together_are_the_whole() {
             }
             let FinishedAnswer { rest, answer, .. } = growing.end(FinishCause::Stop);
             deltas.push(found(rest));
-            let (logprobs, prompt_logprobs) = (Vec::new(), Vec::new());
             let tokens = tokens.clone();
             let generated =
-                GenerationOutput { tokens, logprobs, prompt_logprobs, finish: FinishCause::Stop };
+                GeneratedTokens { tokens, logprobs: Vec::new(), finish: FinishCause::Stop };
             let whole = finish(generated, &following, Some(&codec));
             assert_eq!(answer, whole, "{text} {stop}");
             let parts = AnswerParts::from_deltas(deltas);

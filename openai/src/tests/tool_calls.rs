@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use engine_api::batch::{FinishCause, GenerationOutput};
+use crate::stop::GeneratedTokens;
+use engine_api::event::FinishCause;
 use grammar::{Calls, Grammar};
 use testkit::byte_codec::ByteCodec;
 
@@ -237,10 +238,9 @@ fn pieces_of_calls_put_together_are_the_whole() {
             ids.extend(rest.token_ids);
             let AnswerDelta { text: content, reasoning, calls, .. } = rest;
             all.push(PartsDelta { reasoning, content, calls });
-            let generated = GenerationOutput {
+            let generated = GeneratedTokens {
                 tokens: tokens.clone(),
                 logprobs: Vec::new(),
-                prompt_logprobs: Vec::new(),
                 finish: FinishCause::Stop,
             };
             let whole = finish(generated, &following, Some(&codec));

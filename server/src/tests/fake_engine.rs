@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use engine_api::batch::{FinishCause, Logprob};
+use engine_api::event::{FinishCause, Logprob};
 use engine_api::serving::{
     Engine, EngineEvent, EngineLimits, EngineState, EngineStatus, EventSink, GenerationId,
     GenerationRequest, PreparedGrammar, SubmitError,

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use engine_api::batch::{FinishCause, Logprob};
+use engine_api::event::{FinishCause, Logprob};
 use engine_api::serving::{
     Engine, EngineEvent, EngineLimits, EngineState, EngineStatus, EventSink, GenerationId,
     GenerationRequest, PreparedGrammar, SubmitError,
