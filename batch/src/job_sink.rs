@@ -7,12 +7,11 @@ use engine_api::batch::EngineError;
 use engine_api::codec::{CodecError, TextCodec};
 use engine_api::event::{BatchSink, EngineEvent, FinishCause, Logprob};
 use grammar::Grammar;
-use openai::answer_accumulator::{AnswerAccumulator, FinishedAnswer};
+use openai::answer_accumulator::AnswerAccumulator;
 use openai::answer_options::AnswerOptions;
 use openai::echo::{EchoedPrompt, PromptOutput};
 use openai::input_line::CompletionRequest;
 use openai::output_validator::OutputValidator;
-use openai::stop::Answer;
 
 use super::answer_buffer::AnswerBuffer;
 use super::error::JobError;
@@ -116,9 +115,7 @@ impl<'f, 'j> JobSink<'f, 'j> {
             return;
         };
         let PendingAnswer { id, request } = self.pending[index];
-        let FinishedAnswer { answer, logprobs, .. } = accumulator.end(cause);
-        let mut answer =
-            Answer { logprobs: logprobs.map(|found| found.decode(self.codec)), ..answer };
+        let mut answer = accumulator.end(cause).into_answer(self.codec);
         if let Some(sentence) = answer.error.take_if(|_| answer.is_retryable) {
             return self.fail(sentence);
         }

@@ -13,7 +13,7 @@ use super::answer_parser::AnswerParser;
 use super::answer_parts::{AnswerParts, CallDelta, PartsDelta};
 use super::logprobs::Logprobs;
 use super::raw_logprobs::RawLogprobs;
-use super::stop::{Answer, finish_with_raw_logprobs};
+use super::stop::{Answer, finish};
 use super::stop_strings::StopScanner;
 
 /// Continuation of a streamed answer.
@@ -197,6 +197,14 @@ pub struct FinishedAnswer {
     pub logprobs: Option<RawLogprobs>,
 }
 
+impl FinishedAnswer {
+    /// Returns an answer that is not streamed, with the tokens of its log-probabilities spelled.
+    pub fn into_answer(self, codec: Option<&dyn TextCodec>) -> Answer {
+        let logprobs = self.logprobs.map(|found| found.decode(codec));
+        Answer { logprobs, ..self.answer }
+    }
+}
+
 impl FinishedTokens {
     /// Returns the number of tokens that were generated.
     pub fn len(&self) -> usize {
@@ -211,7 +219,7 @@ impl FinishedTokens {
     /// Decodes the text and separates the parts of the answer.
     pub fn finish(self, codec: Option<&dyn TextCodec>) -> FinishedAnswer {
         let FinishedTokens { generated, options, streamed_tokens, streamed } = self;
-        let (answer, logprobs) = finish_with_raw_logprobs(generated, &options, codec);
+        let (answer, logprobs) = finish(generated, &options, codec);
         if !options.is_streamed {
             return FinishedAnswer { rest: AnswerDelta::default(), answer, logprobs };
         }

@@ -71,18 +71,8 @@ impl Answer {
 }
 
 /// Decodes a finished sequence, cuts it at the first stop string that was completed, and separates
-/// its parts.
+/// its parts. Returns its log-probabilities separately, to be spelled later.
 pub fn finish(
-    generated: GeneratedTokens,
-    options: &AnswerOptions,
-    codec: Option<&dyn TextCodec>,
-) -> Answer {
-    let (answer, logprobs) = finish_with_raw_logprobs(generated, options, codec);
-    Answer { logprobs: logprobs.map(|found| found.decode(codec)), ..answer }
-}
-
-/// Finishes an answer like [`finish`], and returns its log-probabilities to be spelled later.
-pub fn finish_with_raw_logprobs(
     generated: GeneratedTokens,
     options: &AnswerOptions,
     codec: Option<&dyn TextCodec>,

@@ -17,7 +17,7 @@ fn ended(text: &str, stop: &[&str]) -> Answer {
     let stop: Vec<String> = stop.iter().map(|stop| (*stop).to_owned()).collect();
     let generated = GeneratedTokens { tokens, logprobs: Vec::new(), finish: FinishCause::Length };
     let following = AnswerOptions { stop: stop.into(), ..AnswerOptions::default() };
-    finish(generated, &following, Some(&CODEC))
+    finish(generated, &following, Some(&CODEC)).0
 }
 
 #[test]
@@ -73,7 +73,7 @@ fn a_stop_string_is_noticed_where_it_cuts() {
 fn unfinished_characters_become_replacements() {
     let tokens = vec![u32::from(b'a'), 0xc3];
     let generated = GeneratedTokens { tokens, logprobs: Vec::new(), finish: FinishCause::Length };
-    let answer = finish(generated, &AnswerOptions::default(), Some(&CODEC));
+    let answer = finish(generated, &AnswerOptions::default(), Some(&CODEC)).0;
     assert_eq!(answer.text.as_deref(), Some("a\u{fffd}"));
     assert_eq!(answer.token_ids.len(), 2);
 }
@@ -82,7 +82,7 @@ fn unfinished_characters_become_replacements() {
 fn without_tokenizer_there_is_no_text() {
     let generated =
         GeneratedTokens { tokens: vec![5, 6], logprobs: Vec::new(), finish: FinishCause::Stop };
-    let answer = finish(generated, &AnswerOptions::default(), None);
+    let answer = finish(generated, &AnswerOptions::default(), None).0;
     let token_ids = vec![5, 6];
     let expected = Answer {
         calls: Vec::new(),

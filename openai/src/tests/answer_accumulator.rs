@@ -73,7 +73,8 @@ fn whole(tokens: &[u32], following: &AnswerOptions, ends: FinishCause) -> Answer
         tokens.iter().flat_map(|token| vec![logprob(*token); following.logprobs_per_token]);
     let generated =
         GeneratedTokens { tokens: tokens.to_vec(), logprobs: logprobs.collect(), finish: ends };
-    finish(generated, following, Some(&CODEC))
+    let (answer, logprobs) = finish(generated, following, Some(&CODEC));
+    Answer { logprobs: logprobs.map(|found| found.decode(Some(&CODEC))), ..answer }
 }
 
 #[test]

@@ -198,7 +198,7 @@ fn pieces_of_thoughts_put_together_are_the_whole() {
             let tokens = tokens.clone();
             let generated =
                 GeneratedTokens { tokens, logprobs: Vec::new(), finish: FinishCause::Stop };
-            let whole = finish(generated, &following, Some(&codec));
+            let whole = finish(generated, &following, Some(&codec)).0;
             assert_eq!(answer, whole, "{text} {stop}");
             let parts = AnswerParts::from_deltas(deltas);
             let content = whole.text.unwrap_or_default();

@@ -243,7 +243,7 @@ fn pieces_of_calls_put_together_are_the_whole() {
                 logprobs: Vec::new(),
                 finish: FinishCause::Stop,
             };
-            let whole = finish(generated, &following, Some(&codec));
+            let whole = finish(generated, &following, Some(&codec)).0;
             let context = format!("{format:?} {text} {:?}", following.stop);
             assert_eq!((&answer.text, &answer.calls), (&whole.text, &whole.calls), "{context}");
             let AnswerParts { content, calls, .. } = AnswerParts::from_deltas(all);
