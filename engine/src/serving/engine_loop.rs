@@ -32,6 +32,9 @@ const COPY_POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// Maximum time that shutdown waits for prompts to be stored.
 const STORE_FLUSH_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// Maximum time that shutdown waits for a group in which nothing is left to compute.
+const GROUP_END_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// Commands from the server's threads to this one.
 pub(super) enum Command {
     Submit {
@@ -128,6 +131,7 @@ impl EngineLoop {
         self.current_status.state = EngineState::Draining;
         self.publish_status();
         self.flush_stores();
+        self.finish_group();
         self.scheduler.fail_all("The server has ended.");
         let plan = &self.options.plan;
         let recorder = self.recorder.take();
@@ -160,6 +164,23 @@ impl EngineLoop {
             }
             let messages = worker_group.receive(GRAMMAR_POLL_INTERVAL);
             self.handle_messages(messages);
+        }
+    }
+
+    /// Lets a group end in which no sequence is to be answered any more, so that its last steps are
+    /// measured and workers exit by themselves.
+    fn finish_group(&mut self) {
+        let until = Instant::now() + GROUP_END_TIMEOUT;
+        let is_in_group = |group: &Option<WorkerGroup>| {
+            group.as_ref().is_some_and(|worker_group| worker_group.group.is_some())
+        };
+        while self.scheduler.has_only_cancelled()
+            && is_in_group(&self.worker_group)
+            && Instant::now() < until
+        {
+            if self.step().is_err() {
+                return;
+            }
         }
     }
 

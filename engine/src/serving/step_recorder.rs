@@ -76,18 +76,24 @@ impl StepRecorder {
         }
         let has_ended = group.group.is_none();
         let complete = self.group_steps.saturating_sub(INCOMPLETE_STEPS);
-        let recorded = if has_ended && self.group_steps > 0 {
-            self.recorder.stats.groups += 1;
-            self.group_steps = 0;
-            let ended = self.recorder.end_group(plan);
-            self.recorder.begin_group();
-            ended
+        if has_ended && self.group_steps > 0 {
+            self.end_group(plan);
         } else if complete >= self.recorded_steps + STEPS_PER_BLOCK {
             self.recorded_steps = complete;
-            self.recorder.end_steps_before(plan, complete)
-        } else {
-            Ok(())
-        };
+            let recorded = self.recorder.end_steps_before(plan, complete);
+            self.keep_error(recorded);
+        }
+    }
+
+    fn end_group(&mut self, plan: &Plan) {
+        self.recorder.stats.groups += 1;
+        self.group_steps = 0;
+        let recorded = self.recorder.end_group(plan);
+        self.keep_error(recorded);
+        self.recorder.begin_group();
+    }
+
+    fn keep_error(&mut self, recorded: io::Result<()>) {
         if let Err(error) = recorded {
             self.trace_error.get_or_insert(error);
         }
@@ -119,7 +125,11 @@ impl StepRecorder {
     ///
     /// # Errors
     /// A trace file that could not be written.
-    pub(super) fn finish(self, plan: &Plan, group: &mut WorkerGroup) -> io::Result<RunStats> {
+    pub(super) fn finish(mut self, plan: &Plan, group: &mut WorkerGroup) -> io::Result<RunStats> {
+        if self.group_steps > 0 {
+            self.recorder.drain();
+            self.end_group(plan);
+        }
         let table = group.launched.control.extra(0, plan.table.words());
         let is_busy = group.group.is_some();
         let stats = self.recorder.finish(plan, &mut group.launched, &table, is_busy);

@@ -119,6 +119,13 @@ impl Scheduler {
         self.waiting.is_empty() && self.prefetching.is_empty() && self.running.is_empty()
     }
 
+    /// Returns true if no sequence is to be answered, although cancelled ones may still run.
+    pub(super) fn has_only_cancelled(&self) -> bool {
+        self.waiting.is_empty()
+            && self.prefetching.is_empty()
+            && self.running.iter().all(|running| running.sequence.is_cancelled)
+    }
+
     /// Adds a sequence, which waits from now on. Fails it if its grammar is not supported.
     pub(super) fn submit(
         &mut self,
