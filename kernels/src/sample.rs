@@ -49,18 +49,21 @@ pub(crate) fn largest(block: &[f32]) -> f32 {
 }
 
 /// Limits on the tokens that can follow, and their probabilities: `softmax(logits / temperature)`
-/// over the tokens that the other three limits keep.
+/// over the tokens that the other four limits keep.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sampling {
     /// Temperature; 0 is greedy.
     pub temperature: f32,
     /// Keeps the smallest set of most likely tokens whose probability, among those that the next
-    /// two limits keep, reaches this; 1 or more keeps every token.
+    /// three limits keep, reaches this; 1 or more keeps every token.
     pub top_p: f32,
     /// Number of most likely tokens to keep; 0 keeps every token.
     pub top_k: u32,
     /// Minimum probability of a token relative to the most likely one; 0 keeps every token.
     pub min_p: f32,
+    /// Keeps only tokens whose logits are at most this many standard deviations of all logits below
+    /// the largest (top-nσ, Tang et al. 2024); 0 keeps every token.
+    pub top_n_sigma: f32,
     /// Penalties for tokens that occurred before, applied before all of these.
     pub penalties: Penalties,
     /// Minimum number of tokens of the answer before one can end it.
@@ -74,6 +77,7 @@ impl Sampling {
         top_p: 1.0,
         top_k: 0,
         min_p: 0.0,
+        top_n_sigma: 0.0,
         penalties: Penalties::NONE,
         min_tokens: 0,
     };
@@ -182,7 +186,7 @@ impl Kernels {
 /// NaN logits are never drawn; returns [`NO_TOKEN`] if the largest logit is not finite.
 pub fn sample(logits: &[f32], draw: SampleDraw, scratch: &mut SampleScratch) -> u32 {
     let SampleDraw { sampling, random, .. } = draw;
-    let Sampling { temperature, min_p, .. } = sampling;
+    let Sampling { temperature, min_p, top_n_sigma, .. } = sampling;
     let greedy = argmax(logits);
     let largest = logits.get(greedy as usize).copied().unwrap_or(f32::NAN);
     if !largest.is_finite() {
@@ -194,10 +198,14 @@ pub fn sample(logits: &[f32], draw: SampleDraw, scratch: &mut SampleScratch) -> 
     let SampleScratch { weights, edge, .. } = scratch;
     assert!(logits.len() <= weights.capacity(), "scratch is as long as the logits");
     weights.clear();
+    let smallest = match top_n_sigma > 0.0 {
+        true => largest - top_n_sigma * standard_deviation(logits),
+        false => f32::NEG_INFINITY,
+    };
     // The largest weight is 1. Comparisons with NaN are false.
     weights.extend(logits.iter().map(|&logit| {
         let weight = ((logit - largest) / temperature).exp();
-        if weight >= min_p { weight } else { 0.0 }
+        if weight >= min_p && logit >= smallest { weight } else { 0.0 }
     }));
     let last = last_kept(weights, sampling, edge);
     let kept =
@@ -214,6 +222,15 @@ pub fn sample(logits: &[f32], draw: SampleDraw, scratch: &mut SampleScratch) -> 
     }
     // Rounding may leave a remainder after the last token, which is then drawn.
     drawn
+}
+
+/// Returns the standard deviation of the finite logits.
+fn standard_deviation(logits: &[f32]) -> f32 {
+    let finite = || logits.iter().filter(|logit| logit.is_finite()).map(|logit| f64::from(*logit));
+    let (count, sum) = finite().fold((0.0, 0.0), |(count, sum), logit| (count + 1.0, sum + logit));
+    let mean = sum / count;
+    let squares: f64 = finite().map(|logit| (logit - mean).powi(2)).sum();
+    (squares / count).sqrt() as f32
 }
 
 /// [`sample`]s from the tokens whose bits are set.

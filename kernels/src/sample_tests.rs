@@ -147,6 +147,13 @@ fn min_p_leaves_what_is_likely_beside_the_most_likely() {
     assert_eq!(drawn(Sampling { min_p: 0.3, ..hot }), [1, 2, 3], "0.1 is a quarter of 0.4");
     assert_eq!(drawn(Sampling { min_p: 0.5, ..hot }), [1, 3], "0.19 is less than half of it");
     assert_eq!(drawn(Sampling { min_p: 1.0, ..hot }), [1]);
+    // The logits have a standard deviation of 0.529: 0.31 is 0.48 of it below 0.4, 0.19 is 1.41.
+    for temperature in [0.5, 1.0, 2.0] {
+        let within = |sigmas| Sampling { temperature, top_n_sigma: sigmas, ..hot };
+        assert_eq!(drawn(within(0.4)), [1]);
+        assert_eq!(drawn(within(0.6)), [1, 3]);
+        assert_eq!(drawn(within(1.5)), [1, 2, 3]);
+    }
     // At a higher temperature 0.19 has a larger share: weights are square roots.
     assert_eq!(drawn(Sampling { temperature: 2.0, min_p: 0.5, ..hot }), [0, 1, 2, 3]);
     // 0.4 / (0.4 + 0.31) reaches 0.55, which it would not among all four.

@@ -52,7 +52,8 @@ pub fn request_id(request: &CompletionRequest) -> String {
     field(FORMAT.as_bytes());
     field(request.custom_id.as_bytes());
     field(&[u8::from(request.endpoint == Endpoint::ChatCompletions)]);
-    let Sampling { temperature, top_p, top_k, min_p, penalties, min_tokens } = request.sampling;
+    let Sampling { temperature, top_p, top_k, min_p, top_n_sigma, penalties, min_tokens } =
+        request.sampling;
     field(&temperature.to_le_bytes());
     field(&top_p.to_le_bytes());
     field(&request.seed.to_le_bytes());
@@ -68,6 +69,7 @@ pub fn request_id(request: &CompletionRequest) -> String {
     };
     later("top_k", top_k > 0, &top_k.to_le_bytes());
     later("min_p", min_p > 0.0, &min_p.to_le_bytes());
+    later("top_n_sigma", top_n_sigma > 0.0, &top_n_sigma.to_le_bytes());
     let Penalties { repetition, presence, frequency } = penalties;
     let of_penalties = [repetition, presence, frequency].map(f32::to_le_bytes).concat();
     later("penalties", penalties != Penalties::NONE, &of_penalties);

@@ -35,6 +35,8 @@ pub enum Field {
     TopK,
     /// f32 bits.
     MinP,
+    /// f32 bits; 0 keeps every token.
+    TopNSigma,
     /// f32 bits; 0 has no effect, like 1.
     Repetition,
     /// f32 bits.

@@ -193,12 +193,14 @@ pub fn place_request(table: &StepTable, placed: &PlacedRequest) {
     store(Field::Owner, 0);
     store(Field::Remaining, request.max_new);
     store(Field::Generated, 0);
-    let Sampling { temperature, top_p, top_k, min_p, penalties, min_tokens } = request.sampling;
+    let Sampling { temperature, top_p, top_k, min_p, top_n_sigma, penalties, min_tokens } =
+        request.sampling;
     table.set_token_rules(*batch, *slot, request.token_rules.as_deref());
     store(Field::Temperature, temperature.to_bits());
     store(Field::TopP, top_p.to_bits());
     store(Field::TopK, top_k);
     store(Field::MinP, min_p.to_bits());
+    store(Field::TopNSigma, top_n_sigma.to_bits());
     store(Field::Repetition, penalties.repetition.to_bits());
     store(Field::Presence, penalties.presence.to_bits());
     store(Field::Frequency, penalties.frequency.to_bits());

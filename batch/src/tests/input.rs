@@ -82,15 +82,17 @@ fn batch_lines_of_both_endpoints() {
     let text = request(
         r#"{"custom_id": "x", "method": "POST", "url": "/v1/completions", "body":
             {"model": "m", "prompt": "ab", "max_tokens": 3, "temperature": 0.5, "top_p": 0.9,
-             "top_k": 40, "min_p": 0.1, "repetition_penalty": 1.5, "presence_penalty": -2,
+             "top_k": 40, "min_p": 0.1, "top_n_sigma": 1.5, "repetition_penalty": 1.5, "presence_penalty": -2,
              "frequency_penalty": 0.5, "min_tokens": 2, "n": 3, "logprobs": 2, "seed": 11, "stop": "\n", "user": "u", "metadata": {"a": "b"}, "store": true}}"#
             .replace('\n', " ")
             .as_str(),
     );
     assert_eq!((text.custom_id.as_str(), text.prompts[0].max_new), ("x", 3));
     let penalties = Penalties { repetition: 1.5, presence: -2.0, frequency: 0.5 };
-    let (temperature, top_p, top_k, min_p, min_tokens) = (0.5, 0.9, 40, 0.1, 2);
-    let sampling = Sampling { temperature, top_p, top_k, min_p, penalties, min_tokens };
+    let (temperature, top_p, top_k, min_p, top_n_sigma) = (0.5, 0.9, 40, 0.1, 1.5);
+    let min_tokens = 2;
+    let sampling =
+        Sampling { temperature, top_p, top_k, min_p, top_n_sigma, penalties, min_tokens };
     assert_eq!((text.sampling, text.seed, text.n), (sampling, 11, 3));
     assert_eq!((text.logprobs, text.logprobs_per_token()), (Some(2), 3));
     assert_eq!(text.stop[..], ["\n"]);
@@ -295,6 +297,7 @@ fn values_out_of_range() {
         ("top_k", "0.5"),
         ("min_p", "-0.1"),
         ("min_p", "1.1"),
+        ("top_n_sigma", "-0.5"),
         ("repetition_penalty", "0"),
         ("presence_penalty", "2.5"),
         ("frequency_penalty", "\"a\""),

@@ -224,6 +224,7 @@ pub fn jobs(count: usize) -> Vec<Job> {
                 min_p: 0.01,
                 penalties: Penalties { repetition: 1.2, presence: 0.3, frequency: 0.2 },
                 min_tokens: 3,
+                top_n_sigma: 3.0,
             },
             _ => Sampling::GREEDY,
         },

@@ -21,7 +21,7 @@ const MAX_TOP_LOGPROBS: usize = 20;
 
 /// Reads the sampling parameters; `defaults` has the values of fields that are not given.
 /// `top_k`, `min_p`, `repetition_penalty` and `min_tokens` are vLLM's, where a `top_k` of -1 keeps
-/// every token.
+/// every token; `top_n_sigma` is llama.cpp's, where -1 does.
 pub(super) fn read_sampling(
     fields: &JsonFields,
     defaults: Sampling,
@@ -30,6 +30,8 @@ pub(super) fn read_sampling(
     let temperature = read_number(fields, "temperature", "between 0 and 2", within(0.0..=2.0))?;
     let top_p = read_number(fields, "top_p", "above 0 and at most 1", |p| p > 0.0 && p <= 1.0)?;
     let min_p = read_number(fields, "min_p", "between 0 and 1", within(0.0..=1.0))?;
+    let top_n_sigma =
+        read_number(fields, "top_n_sigma", "at least 0, or -1", |n| n >= 0.0 || n == -1.0)?;
     let top_k = match get_non_null(fields, "top_k") {
         None => defaults.top_k,
         Some(value) if value.as_i64() == Some(-1) => 0,
@@ -56,6 +58,7 @@ pub(super) fn read_sampling(
         top_p: top_p.unwrap_or(defaults.top_p),
         top_k,
         min_p: min_p.unwrap_or(defaults.min_p),
+        top_n_sigma: top_n_sigma.unwrap_or(defaults.top_n_sigma).max(0.0),
     })
 }
 

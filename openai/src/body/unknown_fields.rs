@@ -32,7 +32,7 @@ pub fn is_without_effect(name: &str) -> bool {
 }
 
 /// Fields that are implemented for all requests.
-pub const IMPLEMENTED_FIELDS: [&str; 32] = [
+pub const IMPLEMENTED_FIELDS: [&str; 33] = [
     "prompt",
     "messages",
     "max_tokens",
@@ -41,6 +41,7 @@ pub const IMPLEMENTED_FIELDS: [&str; 32] = [
     "top_p",
     "top_k",
     "min_p",
+    "top_n_sigma",
     "presence_penalty",
     "frequency_penalty",
     "repetition_penalty",

@@ -220,6 +220,7 @@ fn draw_parameters(table: &StepTable, batch: usize, sequence: usize) -> SampleDr
         top_p: float(Field::TopP),
         top_k: table.field(batch, sequence, Field::TopK),
         min_p: float(Field::MinP),
+        top_n_sigma: float(Field::TopNSigma),
         // Penalties and rules are passed as changes of individual tokens.
         penalties: Penalties::NONE,
         min_tokens: 0,
