@@ -2,11 +2,11 @@
 //! its earlier tokens.
 
 use kernels::{LogitChange, Penalties};
-use program::step_table::Field;
+use program::step_table::{Field, LOGIT_BIASES_MAX, STOP_TOKENS_MAX};
 use protocol::table::StepTable;
 
-/// Changes of the rows of a batch.
-#[derive(Debug, Default)]
+/// Changes of the rows of a batch, allocated once.
+#[derive(Debug)]
 pub(super) struct Changes {
     /// Changes of all rows, consecutively.
     pub(super) all: Vec<LogitChange>,
@@ -16,23 +16,32 @@ pub(super) struct Changes {
     tokens: Vec<u32>,
 }
 
-/// Flag in `said`: the token occurs in the prompt.
+/// Flag among the occurrences of a token: it occurs in the prompt.
 const IN_PROMPT: u32 = 1 << 31;
 
 impl Changes {
+    /// Allocates for `rows` rows of `vocab` logits, of sequences of at most `max_context` tokens.
+    pub(super) fn new(rows: usize, vocab: usize, max_context: usize, eos: usize) -> Changes {
+        let distinct = vocab.min(max_context);
+        let of_row = LOGIT_BIASES_MAX + distinct + eos + STOP_TOKENS_MAX;
+        Changes {
+            all: Vec::with_capacity(rows * of_row),
+            occurrences: vec![0; vocab],
+            tokens: Vec::with_capacity(distinct),
+        }
+    }
+
     /// Removes the changes of the previous step.
     pub(super) fn clear(&mut self) {
         self.all.clear();
     }
 
-    /// Adds the changes of a sequence and returns their range. Tokens are below `vocab`; those in
-    /// `eos` end an answer.
+    /// Adds the changes of a sequence and returns their range. Tokens in `eos` end an answer.
     pub(super) fn add(
         &mut self,
         table: &StepTable,
         batch: usize,
         slot: usize,
-        vocab: usize,
         eos: &[u32],
     ) -> (u32, u32) {
         let from = self.all.len() as u32;
@@ -43,7 +52,7 @@ impl Changes {
         let biases = table.logit_biases(batch, slot);
         self.all.extend(biases.map(|(token, bias)| LogitChange::bias(token, bias)));
         if penalties != Penalties::NONE {
-            self.count(table, batch, slot, vocab, penalties.repetition != 1.0);
+            self.count(table, batch, slot, penalties.repetition != 1.0);
             for token in self.tokens.drain(..) {
                 let times = std::mem::take(&mut self.occurrences[token as usize]) & !IN_PROMPT;
                 self.all.push(penalties.change(token, times));
@@ -57,15 +66,7 @@ impl Changes {
     }
 
     /// Counts the tokens of a sequence's answer, and those of its prompt if `with_prompt`.
-    fn count(
-        &mut self,
-        table: &StepTable,
-        batch: usize,
-        slot: usize,
-        vocab: usize,
-        with_prompt: bool,
-    ) {
-        self.occurrences.resize(vocab, 0);
+    fn count(&mut self, table: &StepTable, batch: usize, slot: usize, with_prompt: bool) {
         let Changes { occurrences, tokens, .. } = self;
         let prompt_len = table.field(batch, slot, Field::PromptLen) as usize;
         let generated = table.field(batch, slot, Field::Generated) as usize;

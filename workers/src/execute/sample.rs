@@ -57,7 +57,12 @@ impl SampleState {
             scratch: (0..threads).map(|_| scratch()).collect(),
             draws: Vec::with_capacity(rows),
             tokens: Vec::with_capacity(rows),
-            changes: Changes::default(),
+            changes: Changes::new(
+                rows,
+                plan.config.vocab_size,
+                plan.shape.max_context as usize,
+                plan.config.eos_token_ids.len(),
+            ),
             wanted: Vec::with_capacity(rows),
             logprobs: vec![Logprob::NONE; rows * usize::from(plan.shape.logprobs)],
             grammar_matchers: grammars
@@ -145,9 +150,8 @@ impl SampleState {
             false => SampleDraw::GREEDY,
         }));
         changes.clear();
-        let vocab = logits.len().checked_div(draws.len()).unwrap_or(0);
         for (draw, found) in draws.iter_mut().zip(rows.all()).filter(|(_, found)| found.is_drawn) {
-            draw.changes = changes.add(rows.table, batch, found.item.slot, vocab, eos);
+            draw.changes = changes.add(rows.table, batch, found.item.slot, eos);
         }
         tokens.clear();
         tokens.resize(draws.len(), 0);
