@@ -8,6 +8,7 @@ use engine_api::batch::{BatchEngine, EngineError};
 use engine_api::codec::TextCodec;
 use engine_api::request::{AnswerGrammar, GenerationRequest};
 use grammar::Grammar;
+use openai::generation::generation_request;
 use openai::input_line::{CompletionRequest, InputLine, Prompt, summarize_errors};
 use openai::output::{Completion, Provenance};
 
@@ -170,8 +171,10 @@ impl<'a> BatchJob<'a> {
         if answer_ids.is_empty() || interrupted() {
             return Ok(!answer_ids.is_empty());
         }
-        let requests: Vec<GenerationRequest> =
-            answer_ids.iter().map(|ticket| generation_request(items, *ticket, &grammars)).collect();
+        let requests: Vec<GenerationRequest> = answer_ids
+            .iter()
+            .map(|ticket| to_generation_request(items, *ticket, &grammars))
+            .collect();
         let pending: Vec<PendingAnswer<'_>> = answer_ids
             .iter()
             .map(|ticket| PendingAnswer::new(*ticket, request_at(items, ticket.item)))
@@ -248,7 +251,7 @@ fn request_at(items: &[InputLine], item: usize) -> &CompletionRequest {
     }
 }
 
-fn generation_request(
+fn to_generation_request(
     items: &[InputLine],
     id: AnswerId,
     grammars: &HashMap<&Grammar, u32>,
@@ -256,5 +259,5 @@ fn generation_request(
     let request = request_at(items, id.item);
     let number = |grammar: &Grammar| AnswerGrammar::Number(grammars[grammar]);
     let grammar = request.grammar.as_deref().map_or(AnswerGrammar::None, number);
-    request.generation_request(id.choice, grammar)
+    generation_request(request, id.choice, grammar)
 }

@@ -3,12 +3,11 @@
 use std::sync::Arc;
 
 use engine_api::codec::CodecError;
-use engine_api::request::{AnswerGrammar, GenerationRequest, Sampling};
+use engine_api::request::Sampling;
 use engine_api::token_rules::TokenRules;
 use grammar::Grammar;
 use serde_json::{Map, Value};
 
-use super::fingerprint::sampling_id;
 use super::reasoning::Reasoning;
 use super::stop_strings::StopStrings;
 
@@ -99,25 +98,6 @@ impl CompletionRequest {
     /// Returns the prompt of an answer; answers to the first prompt come first.
     pub fn prompt_of(&self, choice: usize) -> &Prompt {
         &self.prompts[choice / self.n]
-    }
-
-    /// Returns what an engine has to generate for one of the answers.
-    pub fn generation_request(&self, choice: usize, grammar: AnswerGrammar) -> GenerationRequest {
-        let prompt = self.prompt_of(choice);
-        GenerationRequest {
-            prompt: Arc::clone(&prompt.tokens),
-            max_new: prompt.engine_max_new(),
-            sampling: self.sampling,
-            token_rules: self.token_rules.clone(),
-            seed: self.seed,
-            id_hash: sampling_id(self, choice),
-            ignore_eos: self.ignore_eos,
-            any_logits: false,
-            logprobs: self.logprobs_per_token(),
-            prompt_logprobs: self.logprobs_per_prompt_token(),
-            prompt_logprobs_from: 1,
-            grammar,
-        }
     }
 
     /// Returns the number of log-probabilities that an engine must report for each token of an

@@ -16,6 +16,7 @@ pub mod chunk;
 pub mod echo;
 pub mod error_response;
 pub mod fingerprint;
+pub mod generation;
 pub mod grammar_cache;
 pub mod input_line;
 pub mod json;

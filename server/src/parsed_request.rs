@@ -9,6 +9,7 @@ use openai::body::unknown_fields::is_without_effect;
 use openai::body::{Body, BodyOrigin, BodyRules, RawPrompt, StreamOptions, read_body};
 use openai::bounded_json::{JsonBounds, parse_bounded_object};
 use openai::echo::{EchoedPrompt, PromptOutput};
+use openai::generation::generation_request;
 use openai::input_line::{CompletionRequest, Endpoint, ErrorCode, Rejection};
 use openai::request::RequestBuilder;
 use serde_json::{Map, Value};
@@ -192,7 +193,7 @@ impl ParsedRequest {
     pub fn generation_request(&self, choice: usize) -> GenerationRequest {
         let prepared = self.prepared.clone();
         let grammar = prepared.map_or(AnswerGrammar::None, AnswerGrammar::Prepared);
-        self.request.generation_request(choice, grammar)
+        generation_request(&self.request, choice, grammar)
     }
 
     /// Returns true if an answer consists of its prompt alone, without new tokens.

@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 
 use engine_api::event::{BatchSink, EngineEvent};
 
-/// What was reported of a request.
+/// Events of a request that were reported.
 #[derive(Debug, Clone, Copy, Default)]
 struct DeliveredEvents {
     has_prompt: bool,
