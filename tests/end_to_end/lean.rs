@@ -4,9 +4,10 @@
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::command::{Place, coordinator, finish, fixture, text};
+use crate::serve::{Served, allocations, ask_all, bodies};
 
 fn json(path: &std::path::Path) -> Value {
     serde_json::from_str(&std::fs::read_to_string(path).expect("a file")).expect("JSON")
@@ -152,4 +153,24 @@ fn the_coordinators_system_calls_do_not_grow_with_layers() {
     println!("system calls per decode step: {few:.1} with 2 layers, {many:.1} with 16");
     // No system call depends on the number of layers.
     assert!(many < few + 7.0, "{few} with 2 layers, {many} with 16");
+}
+
+#[test]
+fn workers_that_serve_allocate_nothing_but_for_forms() {
+    let (with_forms, without): (Vec<Value>, Vec<Value>) =
+        bodies(50).into_iter().partition(|body| body.get("structured_outputs").is_some());
+    let served = Served::start(&["--slots", "5"]);
+    ask_all(&served, &without);
+    assert_eq!(allocations(&served), 0.0);
+    let rules = json!({"repetition_penalty": 1.2, "frequency_penalty": 0.5, "min_tokens": 1,
+        "logit_bias": {"7": 2, "8": -1}, "stop_token_ids": [9]});
+    let with_rules = without.iter().cloned().map(|mut body| {
+        let fields = body.as_object_mut().expect("a body");
+        fields.extend(rules.as_object().expect("fields").clone());
+        body
+    });
+    ask_all(&served, &with_rules.collect::<Vec<_>>());
+    assert_eq!(allocations(&served), 0.0);
+    ask_all(&served, &with_forms);
+    assert!(allocations(&served) > 0.0, "what is measured is not nothing");
 }

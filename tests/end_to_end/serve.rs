@@ -309,26 +309,6 @@ pub(crate) fn allocations(served: &Served) -> f64 {
     line.expect("a metric").parse().expect("a number")
 }
 
-#[test]
-fn workers_that_serve_allocate_nothing_but_for_forms() {
-    let (with_forms, without): (Vec<Value>, Vec<Value>) =
-        bodies(50).into_iter().partition(|body| body.get("structured_outputs").is_some());
-    let served = Served::start(&["--slots", "5"]);
-    ask_all(&served, &without);
-    assert_eq!(allocations(&served), 0.0);
-    let rules = json!({"repetition_penalty": 1.2, "frequency_penalty": 0.5, "min_tokens": 1,
-        "logit_bias": {"7": 2, "8": -1}, "stop_token_ids": [9]});
-    let with_rules = without.iter().cloned().map(|mut body| {
-        let fields = body.as_object_mut().expect("a body");
-        fields.extend(rules.as_object().expect("fields").clone());
-        body
-    });
-    ask_all(&served, &with_rules.collect::<Vec<_>>());
-    assert_eq!(allocations(&served), 0.0);
-    ask_all(&served, &with_forms);
-    assert!(allocations(&served) > 0.0, "what is measured is not nothing");
-}
-
 /// Returns the worker processes started by any thread, as a server's main thread starts none.
 pub fn workers_of_any(coordinator: u32) -> Vec<(u32, String)> {
     let mut processes = processes_of_any(coordinator);

@@ -82,7 +82,8 @@ fn batch_lines_of_both_endpoints() {
     let text = request(
         r#"{"custom_id": "x", "method": "POST", "url": "/v1/completions", "body":
             {"model": "m", "prompt": "ab", "max_tokens": 3, "temperature": 0.5, "top_p": 0.9,
-             "top_k": 40, "min_p": 0.1, "top_n_sigma": 1.5, "repetition_penalty": 1.5, "presence_penalty": -2,
+             "top_k": 40, "min_p": 0.1, "top_n_sigma": 1.5, "repetition_penalty": 1.5,
+             "presence_penalty": -2,
              "frequency_penalty": 0.5, "min_tokens": 2, "n": 3, "logprobs": 2, "seed": 11, "stop": "\n", "user": "u", "metadata": {"a": "b"}, "store": true}}"#
             .replace('\n', " ")
             .as_str(),
