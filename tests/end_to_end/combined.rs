@@ -97,7 +97,11 @@ fn fields_and_options_of_a_job_combine() {
         // The last token of a prompt of which only log-probabilities are wanted is not computed.
         assert_eq!(count("prefill_tokens") + count("shared_prompt_tokens"), prompt_tokens - 1);
         assert!(report["prefill_s"].as_f64() > Some(0.0) && report["load_s"].as_f64() > Some(0.0));
-        assert!(report["lanes"]["cpu.compute"]["busy_s"].as_f64() > Some(0.0), "{}", report["lanes"]);
+        assert!(
+            report["lanes"]["cpu.compute"]["busy_s"].as_f64() > Some(0.0),
+            "{}",
+            report["lanes"]
+        );
         assert!(report["peak_pss_bytes"]["sum"].as_u64() > Some(0));
         assert_eq!(count("lost_spans"), 0);
         let events = json_of(trace)["traceEvents"].as_array().expect("events").clone();
