@@ -8,7 +8,7 @@
 //!
 //! Both start workers according to a validated [`Plan`](program::plan::Plan) and
 //! [`launch::LaunchOptions`], report the [`EngineEvent`](engine_api::event::EngineEvent)s of
-//! requests, and return the [`RunStats`] of what ran. [`replay`] and [`bench`] run groups without
+//! requests, and return the [`RunStats`] of what ran. [`replay`] and [`mod@bench`] run groups without
 //! requests, for measurements.
 
 pub mod bench;
