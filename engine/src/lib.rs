@@ -8,8 +8,8 @@
 //!
 //! Both start workers according to a validated [`Plan`](program::plan::Plan) and
 //! [`launch::LaunchOptions`], report the [`EngineEvent`](engine_api::event::EngineEvent)s of
-//! requests, and return the [`RunStats`] of what ran. [`replay`] and [`mod@bench`] run groups without
-//! requests, for measurements.
+//! requests, and return the [`RunStats`] of what ran. [`replay`] and [`mod@bench`] run groups
+//! without requests, for measurements.
 
 pub mod bench;
 pub mod descriptors;
