@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::time::{Duration, Instant};
 
 use super::supervisor::Supervisor;
 
@@ -24,6 +25,30 @@ impl PeakMemory {
             *peak = (*peak).max(bytes);
         }
         self.sum_bytes = self.sum_bytes.max(sum);
+    }
+}
+
+/// Interval between samples of the processes' memory, which cost the processes a little time.
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(500);
+
+/// Sampler of the processes' memory.
+#[derive(Debug)]
+pub(super) struct MemorySampler {
+    pub(super) peak: PeakMemory,
+    sampled_at: Instant,
+}
+
+impl MemorySampler {
+    pub(super) fn new() -> MemorySampler {
+        MemorySampler { peak: PeakMemory::default(), sampled_at: Instant::now() }
+    }
+
+    /// Samples the memory, at most once per [`SAMPLE_INTERVAL`].
+    pub(super) fn sample_if_due(&mut self, supervisor: &Supervisor) {
+        if self.sampled_at.elapsed() > SAMPLE_INTERVAL {
+            self.peak.sample(supervisor);
+            self.sampled_at = Instant::now();
+        }
     }
 }
 

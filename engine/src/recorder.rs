@@ -2,7 +2,6 @@
 //! memory.
 
 use std::io;
-use std::time::{Duration, Instant};
 
 use program::plan::Plan;
 use program::simulate::Span;
@@ -11,15 +10,12 @@ use shm::{SharedU32s, TraceReader};
 
 use crate::RunStats;
 use crate::launch::{LaunchError, LaunchOptions, LaunchedWorkers};
-use crate::memory::PeakMemory;
+use crate::memory::MemorySampler;
 use crate::routing_stats::RoutingStats;
 use crate::sparse_attention_stats::SparseAttentionStats;
 use crate::supervisor::Supervisor;
 use crate::trace_file::TraceFile;
 use crate::trace_stats::{DecodePrediction, SpanCollector, predict, simulator_spans};
-
-/// Interval between samples of the processes' memory, which cost the processes a little time.
-pub(crate) const MEMORY_SAMPLE_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Reader of a lane's trace.
 #[derive(Debug)]
@@ -37,7 +33,7 @@ pub(crate) struct RunRecorder {
     readers: Vec<LaneReader>,
     collector: SpanCollector,
     trace_file: Option<TraceFile>,
-    sampled_at: Instant,
+    memory: MemorySampler,
 }
 
 impl RunRecorder {
@@ -60,7 +56,7 @@ impl RunRecorder {
             readers: Vec::new(),
             collector: SpanCollector::default(),
             trace_file,
-            sampled_at: Instant::now(),
+            memory: MemorySampler::new(),
         };
         recorder.attach(plan, launched)?;
         Ok(recorder)
@@ -93,12 +89,9 @@ impl RunRecorder {
         self.collector.totals.lost_spans += lost;
     }
 
-    /// Samples the processes' memory, at most once per [`MEMORY_SAMPLE_INTERVAL`].
+    /// Samples the processes' memory from time to time.
     pub(crate) fn sample_memory(&mut self, supervisor: &Supervisor) {
-        if self.sampled_at.elapsed() > MEMORY_SAMPLE_INTERVAL {
-            self.stats.peak_memory.sample(supervisor);
-            self.sampled_at = Instant::now();
-        }
+        self.memory.sample_if_due(supervisor);
     }
 
     /// Discards the spans of the previous group.
@@ -159,7 +152,8 @@ impl RunRecorder {
         table: &SharedU32s,
         is_busy: bool,
     ) -> io::Result<RunStats> {
-        self.stats.peak_memory.sample(&launched.supervisor);
+        self.memory.peak.sample(&launched.supervisor);
+        self.stats.peak_memory = std::mem::take(&mut self.memory.peak);
         launched.shut_down(is_busy);
         let allocations = |id: WorkerId| {
             let worker = plan.topology.worker(id).name.clone();
@@ -174,26 +168,5 @@ impl RunRecorder {
         self.count_lost_records();
         self.stats.totals = self.collector.totals;
         Ok(self.stats)
-    }
-}
-
-/// Samples the memory of workers that load a model, from time to time.
-#[derive(Debug)]
-pub(crate) struct LoadMemory {
-    pub(crate) peak: PeakMemory,
-    sampled_at: Instant,
-}
-
-impl LoadMemory {
-    pub(crate) fn new() -> LoadMemory {
-        LoadMemory { peak: PeakMemory::default(), sampled_at: Instant::now() }
-    }
-
-    /// Samples the memory, at most once per [`MEMORY_SAMPLE_INTERVAL`].
-    pub(crate) fn sample(&mut self, supervisor: &Supervisor) {
-        if self.sampled_at.elapsed() > MEMORY_SAMPLE_INTERVAL {
-            self.peak.sample(supervisor);
-            self.sampled_at = Instant::now();
-        }
     }
 }

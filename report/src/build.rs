@@ -39,6 +39,21 @@ pub struct RunPrediction {
     pub notes: Vec<String>,
 }
 
+impl RunPrediction {
+    /// Returns the prediction of a run for which nothing can be predicted.
+    pub const fn unknown(lengths: (u32, u32)) -> RunPrediction {
+        RunPrediction {
+            lengths,
+            predicted: None,
+            bounds: None,
+            factors: planner::search::TimeFactors::NONE,
+            groups: 0,
+            decode_steps: 0,
+            notes: Vec::new(),
+        }
+    }
+}
+
 /// Joins sentences into one text; returns `None` if there are none.
 pub fn join_notes(notes: &[String]) -> Option<String> {
     (!notes.is_empty()).then(|| notes.join(" "))

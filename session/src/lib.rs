@@ -6,8 +6,8 @@
 //! operation runs, [`staging`] writes weights to drives, and [`start`] and [`serving`] start the
 //! engine. The crates `batch` and `server` then give it requests.
 //!
-//! What every command shares with the process is here too: signals ([`interrupt`]), exit codes
-//! ([`exit`]) and sanitised output ([`terminal`]).
+//! It also has what all commands use of the process: signals ([`interrupt`]), exit codes ([`exit`])
+//! and sanitised output ([`terminal`]).
 //!
 //! Depends on the crates below the command line, and on `report` for the text of its decisions.
 

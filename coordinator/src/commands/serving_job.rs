@@ -10,7 +10,6 @@ use batch::serving_adapter::ServingAdapter;
 use batch::summary::JobSummary;
 use batch::workload::JobWorkload;
 use engine_api::serving::{Engine, EngineStatus};
-use planner::search::TimeFactors;
 
 use super::run_report::write_report;
 use report::build::RunPrediction;
@@ -51,26 +50,14 @@ pub(super) fn run(
     let status = serving.status();
     let plan = serving.plan().clone();
     if let Some(measured) = serving.finish().context("the trace file")? {
-        let prediction = unpredicted(demand);
+        // The steps depend on when answers end.
+        let prediction = RunPrediction::unknown((demand.max_prompt as u32, demand.max_new));
         write_report(run, &plan, &measured, &prediction, Some(&summary))?;
     }
     if !quiet && run.prompt_cache.is_some() {
         eprintln!("{}", cache_hits_message(&status));
     }
     Ok(summary)
-}
-
-/// Returns the prediction of a job whose steps depend on when its answers end.
-fn unpredicted(demand: JobWorkload) -> RunPrediction {
-    RunPrediction {
-        lengths: (demand.max_prompt as u32, demand.max_new),
-        predicted: None,
-        bounds: None,
-        factors: TimeFactors::NONE,
-        groups: 0,
-        decode_steps: 0,
-        notes: Vec::new(),
-    }
 }
 
 /// Returns the message for a sequence that needs more positions than there are caches for.

@@ -204,14 +204,17 @@ impl<'a> BatchScheduler<'a> {
         self.table.field(place.batch, place.slot, field)
     }
 
-    /// Reports the tokens that were not reported yet, except for a final end-of-sequence token. A
-    /// sequence of which no more events are expected ends one step later. Returns the number of new
-    /// tokens.
-    pub(super) fn report_new_tokens(&mut self, sink: &mut dyn BatchSink) -> u64 {
+    /// Reports the tokens up to `step` that were not reported yet, except for a final
+    /// end-of-sequence token; with `None`, once the group is drained, all of them. The sampler may
+    /// be writing later ones. A sequence of which no more events are expected ends one step later.
+    /// Returns the number of new tokens.
+    pub(super) fn report_new_tokens(&mut self, step: Option<u32>, sink: &mut dyn BatchSink) -> u64 {
         let mut count = 0;
         for index in 0..self.running.len() {
-            let RunningSlot { place, reported_tokens, .. } = self.running[index];
-            let generated = self.load(place, Field::Generated);
+            let RunningSlot { place, reported_tokens, tokens_after_prefill, .. } =
+                self.running[index];
+            let complete = step.map_or(u32::MAX, |step| tokens_after_prefill + step);
+            let generated = self.load(place, Field::Generated).min(complete);
             for position in reported_tokens as usize..generated as usize {
                 let token = self.table.output(place.batch, place.slot, position);
                 count += 1;
@@ -262,7 +265,7 @@ impl<'a> BatchScheduler<'a> {
     /// therefore ended, and its fields were written before.
     pub(super) fn report_finished(&mut self, step: Option<u32>, sink: &mut dyn BatchSink) {
         if step.is_none() {
-            self.report_new_tokens(sink);
+            self.report_new_tokens(None, sink);
         }
         let has_ended = |groups: &BatchScheduler<'_>, running: &RunningSlot| match step {
             Some(step) => {

@@ -29,7 +29,8 @@ use self::prefill_share::PrefillShare;
 use crate::launch::{
     self, LaunchError, LaunchOptions, LaunchedWorkers, LoadProgress, POLL_INTERVAL,
 };
-use crate::recorder::{LoadMemory, RunRecorder};
+use crate::memory::MemorySampler;
+use crate::recorder::RunRecorder;
 use crate::stats::RunStats;
 use crate::supervisor::WorkerFailure;
 use crate::takeover::take_over;
@@ -80,12 +81,12 @@ impl RunEngine {
         progress: &mut LoadProgress<'_>,
     ) -> Result<RunEngine, LaunchError> {
         let begun = Instant::now();
-        let mut load_memory = LoadMemory::new();
+        let mut load_memory = MemorySampler::new();
         let launched = launch::launch(
             &plan,
             options,
             &mut |done, total| !interrupt() && progress(done, total),
-            &mut |supervisor| load_memory.sample(supervisor),
+            &mut |supervisor| load_memory.sample_if_due(supervisor),
         )?;
         load_memory.peak.sample(&launched.supervisor);
         let mut recorder = RunRecorder::new(&plan, options, &launched, trace_file)?;
@@ -261,7 +262,7 @@ impl RunEngine {
             } else {
                 self.wait(WaitTarget::Steps, target, &mut |_| {})?;
             }
-            generated += groups.report_new_tokens(sink);
+            generated += groups.report_new_tokens(Some(step), sink);
             groups.report_finished(Some(step), sink);
             if sink.has_failed() {
                 return Err(EngineError::Interrupted);

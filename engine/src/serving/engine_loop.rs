@@ -21,7 +21,8 @@ use super::worker_group::{MeasuredEngineCosts, WorkerGroup, hybrid_policy};
 use crate::RunStats;
 use crate::descriptors::DescriptorReserve;
 use crate::launch::{LaunchError, POLL_INTERVAL};
-use crate::recorder::{LoadMemory, RunRecorder};
+use crate::memory::MemorySampler;
+use crate::recorder::RunRecorder;
 use crate::supervisor::WorkerFailure;
 
 /// Maximum time to wait for a worker's message if there is nothing else to do.
@@ -378,18 +379,18 @@ struct Launched {
     costs: MeasuredEngineCosts,
     /// Duration of the launch.
     load: Duration,
-    load_memory: LoadMemory,
+    load_memory: MemorySampler,
 }
 
 /// Starts the workers and measures a few steps, unless their costs were specified.
 fn launch_measured(options: &mut ServingOptions) -> Result<Launched, LaunchError> {
     let plan = &options.plan;
-    let (begun, mut load_memory) = (Instant::now(), LoadMemory::new());
+    let (begun, mut load_memory) = (Instant::now(), MemorySampler::new());
     let mut worker_group = WorkerGroup::launch(
         plan,
         &options.launch,
         &mut *options.on_load_progress,
-        &mut |supervisor| load_memory.sample(supervisor),
+        &mut |supervisor| load_memory.sample_if_due(supervisor),
     )?;
     let load = begun.elapsed();
     load_memory.peak.sample(&worker_group.launched.supervisor);

@@ -10,7 +10,6 @@ use std::collections::BTreeMap;
 use std::io::IsTerminal;
 
 use anyhow::Context;
-use planner::search::TimeFactors;
 use program::ir::ProgramId;
 use program::simulate::{SimulatedTimeline, Span, simulate};
 use protocol::messages::WeightsOrigin;
@@ -129,16 +128,7 @@ fn build_report(
     spans: &[Span],
 ) -> TimedReport {
     let plan = &programs.plan;
-    let lengths = (1, request.gen_len);
-    let prediction = RunPrediction {
-        lengths,
-        predicted: None,
-        bounds: None,
-        factors: TimeFactors::NONE,
-        groups: 0,
-        decode_steps: 0,
-        notes: Vec::new(),
-    };
+    let prediction = RunPrediction::unknown((1, request.gen_len));
     let mut run = build::build(plan, measured, &prediction, BTreeMap::new());
     run.device = "emulated:timed".to_owned();
     let pair = programs.compare(spans, simulated.map(|timeline| timeline.spans.as_slice()));
