@@ -1,6 +1,7 @@
 //! Validation of answers against the original schema: checks the keywords that are not enforced
 //! during generation, and the others again by an independent implementation.
 
+use schema_validator::{MAX_PATTERN_BYTES, SchemaValidator};
 use serde_json::{Map, Value};
 
 use crate::cache::CacheValue;
@@ -8,12 +9,8 @@ use crate::effort;
 use crate::endless::check_cycles;
 use crate::graph::Graph;
 
-/// Maximum number of backtracking steps of one pattern on one text.
-const MAX_BACKTRACKS: usize = 10_000;
 /// Maximum number of patterns of one schema.
 const MAX_PATTERNS: usize = 64;
-/// Maximum size of one compiled pattern, in bytes.
-const MAX_PATTERN_BYTES: usize = 1 << 18;
 /// Approximate size of a validator per byte of the schema.
 const SCHEMA_BYTES: usize = 96;
 /// Maximum length of an error message, in characters.
@@ -33,7 +30,7 @@ pub(crate) enum Validation {
 pub(crate) struct Validator {
     schema: Value,
     /// The validator, or the reason for which the schema cannot be used.
-    validator: Result<jsonschema::Validator, String>,
+    validator: Result<SchemaValidator, String>,
     size_bytes: usize,
 }
 
@@ -47,18 +44,8 @@ impl Validator {
             Ok(()) if patterns > MAX_PATTERNS => {
                 Err(format!("it has more than {MAX_PATTERNS} patterns"))
             }
-            Ok(()) => jsonschema::options()
-                .offline()
-                // Formats are annotations here; the parser enforces them by its own expressions.
-                .should_validate_formats(false)
-                .with_pattern_options(
-                    jsonschema::PatternOptions::fancy_regex()
-                        .backtrack_limit(MAX_BACKTRACKS)
-                        .size_limit(MAX_PATTERN_BYTES)
-                        .dfa_size_limit(MAX_PATTERN_BYTES),
-                )
-                .build(&schema)
-                .map_err(|error| shorten_error(&error.to_string())),
+            // Formats are annotations there; the parser enforces them by its own expressions.
+            Ok(()) => SchemaValidator::new(&schema).map_err(|error| shorten_error(&error)),
             Err(error) => Err(error.to_string()),
         };
         Validator { schema, validator, size_bytes }
@@ -79,7 +66,7 @@ impl Validator {
         }
         match validator.validate(&value) {
             Ok(()) => Validation::Valid,
-            Err(error) => Validation::Invalid(shorten_error(&error.to_string())),
+            Err(error) => Validation::Invalid(shorten_error(&error)),
         }
     }
 }

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use grammar::{Checker, CompiledGrammarCache, Grammar, GrammarSet, Vocabulary, Whitespace};
+use schema_validator::SchemaValidator;
 use serde_json::{Value, json};
 
 /// Maximum number of tokens of an answer; after `STEERED` tokens the shortest end is chosen.
@@ -95,14 +96,14 @@ fn hold(schema: &Value, whitespace: &Whitespace) -> usize {
     let mut checker = Checker::new().expect("a checker");
     checker.check(&grammar).unwrap_or_else(|error| panic!("{schema}: {error}"));
     assert_eq!(grammar.unenforced(), Vec::<String>::new(), "{schema}");
-    let validator = jsonschema::options().offline().build(schema);
+    let validator = SchemaValidator::new(schema);
     let validator = validator.unwrap_or_else(|error| panic!("{schema}: {error}"));
     let answers = answers(&grammar, 40);
     for (text, is_complete) in &answers {
         assert!(is_complete, "{schema}: {} does not end", shown(text));
         let value: Value = serde_json::from_slice(text)
             .unwrap_or_else(|error| panic!("{schema}: {}: {error}", shown(text)));
-        assert!(validator.is_valid(&value), "{schema}: {} is none", shown(text));
+        assert_eq!(validator.validate(&value), Ok(()), "{schema}: {} is none", shown(text));
         checker.check_text(&grammar, text).unwrap_or_else(|error| panic!("{schema}: {error}"));
     }
     answers.len()
@@ -246,10 +247,10 @@ fn a_key_keeps_its_one_spelling() {
     let schema = json!({"type": "object", "properties": {"a": {"type": "integer"},
         "b": {"const": "\u{1}"}}, "additionalProperties": {"type": "string", "maxLength": 2}});
     let grammar = Grammar::json_schema(schema.to_string());
-    let validator = jsonschema::validator_for(&schema).expect("a schema");
+    let validator = SchemaValidator::new(&schema).expect("a schema");
     for (text, _) in answers(&grammar, 300) {
         let Ok(value) = serde_json::from_slice::<Value>(&text) else { continue };
-        assert!(validator.is_valid(&value), "{}", shown(&text));
+        assert_eq!(validator.validate(&value), Ok(()), "{}", shown(&text));
     }
 }
 
