@@ -1,8 +1,9 @@
 //! Predictions of a run before its workers start.
 
+use batch::completions::BatchJob;
 use batch::eta::CostPrior;
 use batch::progress::EtaConfig;
-use batch::run::{BatchJob, GroupSize};
+use batch::run::GroupSize;
 use batch::workload::JobWorkload;
 use planner::search::{PredictedTimes, TimeFactors};
 use program::plan::RunShape;

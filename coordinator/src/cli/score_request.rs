@@ -48,6 +48,8 @@ pub(super) fn convert_score(
         seed: args.seed,
         quiet: args.quiet,
         stop_at_eof: args.stop_at_eof,
+        report: args.report,
+        trace: args.trace,
         ..RunArgs::default()
     };
     let into_request = move |run| ScoreRequest {

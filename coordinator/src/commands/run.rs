@@ -1,16 +1,15 @@
 //! `coordinator` without a subcommand: one run from arguments to exit code. It finds the model,
 //! reads the requests, plans, validates the plan, launches the workers, runs, and reports.
 
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use batch::completions::BatchJob;
 use batch::outcome::JobOutcome;
 use batch::prepare::{JobOptions, ModelInfo, PreparedJob};
 use batch::progress;
 use batch::progress_counter::ProgressCounter;
-use batch::run::BatchJob;
-use batch::sink::IoTarget;
 use batch::summary::JobSummary;
 use batch::workload::JobWorkload;
 use engine::RunEngine;
@@ -22,8 +21,9 @@ use openai::body::defaults::Defaults;
 use openai::fingerprint::system_fingerprint;
 use openai::prompt;
 
-use super::run_report::write_report;
-use super::serving_job;
+use super::result_files::check_result_files;
+use super::run_report::{job_counts, write_report};
+use super::serving_job::run_served;
 use lab::benchmark::Benchmark;
 use report::build::RunPrediction;
 use session::argument_error::ArgumentError;
@@ -44,78 +44,18 @@ use session::request::{BatchJobRequest, RunRequest, RunTask, Verbosity};
 use session::run_history;
 use session::start::start;
 use session::values::BatchesChoice;
-use session::writable::check_writable;
-
-/// Refuses a report or a trace that would overwrite the input, the output or each other.
-fn check_distinct(run: &RunRequest) -> anyhow::Result<()> {
-    let mut files: Vec<(&str, &Path)> = Vec::new();
-    if let RunTask::Requests(requests) = &run.task {
-        for (flag, target) in [("--input", &requests.input), ("--output", &requests.output)] {
-            if let IoTarget::File(path) = target {
-                files.push((flag, path));
-            }
-        }
-    }
-    for (flag, path) in [("--report", &run.report), ("--trace", &run.trace)] {
-        let Some(path) = path else { continue };
-        if path == Path::new("-") {
-            let answers_use_stdout = match &run.task {
-                RunTask::Requests(requests) => requests.output == IoTarget::Standard,
-                _ => false,
-            };
-            if flag == "--trace" || answers_use_stdout {
-                return Err(ArgumentError(format!(
-                    "{flag} -: stdout cannot be used here; name a file"
-                ))
-                .into());
-            }
-            continue;
-        }
-        if let Some((other, _)) = files.iter().find(|(_, known)| same_file(known, path)) {
-            let shown = path.display();
-            return Err(ArgumentError(format!(
-                "{flag} and {other} both name {shown}; use separate files"
-            ))
-            .into());
-        }
-        files.push((flag, path));
-    }
-    Ok(())
-}
-
-/// Returns true if two paths name the same file, which need not exist yet. Devices never count,
-/// because they can be written twice.
-fn same_file(a: &Path, b: &Path) -> bool {
-    let (a_metadata, b_metadata) = (a.metadata().ok(), b.metadata().ok());
-    match (a_metadata, b_metadata) {
-        (Some(a), Some(b)) => a.is_file() && (a.dev(), a.ino()) == (b.dev(), b.ino()),
-        (None, None) => a == b || resolve_path(a).is_some_and(|a| Some(a) == resolve_path(b)),
-        _ => false,
-    }
-}
-
-/// Returns the path of a file that does not exist yet, with its folder resolved.
-fn resolve_path(path: &Path) -> Option<PathBuf> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    let folder = folder.unwrap_or_else(|| Path::new(".")).canonicalize().ok()?;
-    Some(folder.join(path.file_name()?))
-}
-
-/// Checks that the report can be written, before anything is computed.
-fn check_report(path: &Path) -> anyhow::Result<()> {
-    check_writable(path).with_context(|| format!("the report {}", path.display()))
-}
 
 /// Runs a job or a benchmark.
 ///
 /// # Errors
 /// An error whose message is meant for the user.
 pub fn run(run: &RunRequest, interrupt: &Interrupt) -> anyhow::Result<Exit> {
-    check_distinct(run)?;
+    let job_files = match &run.task {
+        RunTask::Requests(requests) => Some((&requests.input, &requests.output)),
+        RunTask::Benchmark { .. } => None,
+    };
+    check_result_files(job_files, run.report.as_deref(), run.trace.as_deref())?;
     stop_at_stdin_eof(run, interrupt)?;
-    if let Some(path) = run.report.as_ref().filter(|path| *path != Path::new("-")) {
-        check_report(path)?;
-    }
     let model = ModelHandle::open(&run.model, run.seed)?;
     match &run.task {
         RunTask::Benchmark { prompt_len, gen_len } => {
@@ -246,7 +186,7 @@ fn run_requests(
         return Ok(print_summary(&summary, quiet));
     };
     if demand.evaluates_prompts || run.prompt_cache.is_some() {
-        let summary = serving_job::run(run, model, job, demand, compression, interrupt)?;
+        let summary = run_served(run, model, job, demand, compression, interrupt)?;
         return Ok(print_summary(&summary, quiet));
     }
     // Based on the whole file, so that a resumed run has the same shape and needs no other profile.
@@ -409,5 +349,5 @@ fn finish(
     let plan = engine.plan().clone();
     let measured = engine.finish().context("the trace file")?;
     run_history::record(run, &plan, prediction, &measured);
-    write_report(run, &plan, &measured, prediction, summary)
+    write_report(run, &plan, &measured, prediction, summary.map(job_counts))
 }

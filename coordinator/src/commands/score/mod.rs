@@ -4,26 +4,32 @@ mod table;
 
 use anyhow::Context;
 
+use super::result_files::check_result_files;
 use super::run::{kernel_variant, stop_at_stdin_eof};
+use super::run_report::write_report;
+use super::serving_job::{ServedJob, serve_job};
 use crate::cli::request::ScoreRequest;
 use batch::outcome::JobOutcome;
-use batch::progress_counter::ProgressCounter;
+use batch::progress::SilentProgress;
+use batch::progress_counter::{ProgressCounter, SequenceCounter};
 use batch::score::line::LineOptions;
 use batch::score::prepare::{PreparedScoreJob, ScoreError, ScoreJobOptions};
+use batch::score::scores::ScoreJob;
 use batch::score::summary::ScoreSummary;
 use batch::score::tokens::PrefixToken;
 use batch::score::windows::WindowSizes;
 use engine_api::codec::TextCodec;
-use engine_api::serving::Engine;
 use openai::fingerprint::system_fingerprint;
 use openai::prompt::ModelLimits;
+use report::build::RunPrediction;
+use report::file::RequestCounts;
 use session::argument_error::ArgumentError;
 use session::exit::Exit;
 use session::formats::{describe_formats, resolve_formats};
 use session::interrupt::Interrupt;
 use session::model::ModelHandle;
 use session::request::Verbosity;
-use session::serving::{ServingConfig, serving_compression, slots_within_capacity, start};
+use session::serving::{ServingConfig, serving_compression, slots_within_capacity};
 
 /// Default maximum number of tokens of a text's window.
 const DEFAULT_WINDOW: usize = 2048;
@@ -35,6 +41,8 @@ const DEFAULT_WINDOW: usize = 2048;
 pub fn run(request: &ScoreRequest, interrupt: &Interrupt) -> anyhow::Result<Exit> {
     let run = &request.run;
     let quiet = run.verbosity == Verbosity::Quiet;
+    let job_files = Some((&request.input, &request.output));
+    check_result_files(job_files, run.report.as_deref(), run.trace.as_deref())?;
     stop_at_stdin_eof(run, interrupt)?;
     let interrupted = || interrupt.is_requested();
     let model = ModelHandle::open(&run.model, run.seed)?;
@@ -80,22 +88,47 @@ pub fn run(request: &ScoreRequest, interrupt: &Interrupt) -> anyhow::Result<Exit
             .chain(&job.resume_summary())
             .for_each(|line| eprintln!("{line}"));
     }
-    let engine =
-        job.needs_engine().then(|| start(run, &model, serving_config, interrupt)).transpose()?;
-    let engine = engine.as_ref().map(|engine| engine as &dyn Engine);
-    if let (Some(engine), Some(longest)) = (engine, serving_config.context)
-        && engine.limits().context < longest
-    {
-        let sentence = format!(
-            "the longest prompt and continuation have {longest} tokens, but the KV cache fits \
-             only {}; use --slots 1, more memory or shorter prompts",
-            engine.limits().context
-        );
-        return Err(ArgumentError(sentence).into());
-    }
-    let mut progress = ProgressCounter::for_stderr(quiet, "continuations scored");
-    let summary = job.run(engine, &mut progress, &interrupted)?;
+    let summary = if job.needs_engine() {
+        score(request, &model, job, serving_config, interrupt)?
+    } else {
+        job.run(None, &mut SilentProgress, &interrupted)?
+    };
     finish(request, &summary, quiet)
+}
+
+/// Scores what the output lacks.
+fn score(
+    request: &ScoreRequest,
+    model: &ModelHandle,
+    job: ScoreJob,
+    config: ServingConfig,
+    interrupt: &Interrupt,
+) -> anyhow::Result<ScoreSummary> {
+    let run = &request.run;
+    let quiet = run.verbosity == Verbosity::Quiet;
+    let longest = config.context.unwrap_or(0);
+    let start_progress = |_| {
+        let counter = ProgressCounter::for_stderr(quiet, "continuations scored");
+        Box::new(SequenceCounter::new(counter)) as Box<_>
+    };
+    let describe_excess = |context| {
+        format!(
+            "the longest prompt and continuation have {longest} tokens, but the KV cache fits \
+             only {context}; use --slots 1, more memory or shorter prompts"
+        )
+    };
+    let ServedJob { summary, measured, .. } =
+        serve_job((run, model, config), job, start_progress, describe_excess, interrupt)?;
+    if let Some((plan, stats)) = measured {
+        let counts = RequestCounts {
+            answered: summary.items - summary.failed - summary.not_run,
+            failed: summary.failed,
+            cut: 0,
+            not_run: summary.not_run,
+        };
+        write_report(run, &plan, &stats, &RunPrediction::unknown((longest, 0)), Some(counts))?;
+    }
+    Ok(summary)
 }
 
 /// Returns the windows into which a text is cut.
@@ -128,7 +161,15 @@ fn serving_config(request: &ScoreRequest, longest: usize) -> anyhow::Result<Serv
             request.options.top
         ))
     })?;
-    Ok(ServingConfig { slots, context: Some(context), logprobs, ..ServingConfig::FOR_TEXTS })
+    let records = request.run.report.is_some() || request.run.trace.is_some();
+    let config = ServingConfig {
+        slots,
+        context: Some(context),
+        logprobs,
+        records,
+        ..ServingConfig::FOR_TEXTS
+    };
+    Ok(config)
 }
 
 /// Returns the fingerprint of the system that scores.
