@@ -9,7 +9,8 @@ use planner::search::{PredictedTimes, TimeFactors};
 use program::plan::RunShape;
 
 use super::placement::PlacementDecision;
-use crate::request::{RunRequest, Verbosity};
+use crate::request::Verbosity;
+use crate::session::Session;
 use report::build::RunPrediction;
 use report::explain;
 
@@ -78,8 +79,10 @@ fn predict_groups(full: PredictedTimes, groups: &[GroupSize], shape: &RunShape) 
 }
 
 /// Prints the predicted duration of the run.
-pub fn print_prediction(run: &RunRequest, prediction: &RunPrediction) {
-    if let (Some(predicted), true) = (&prediction.predicted, run.verbosity >= Verbosity::Normal) {
+pub fn print_prediction(session: &Session<'_>, prediction: &RunPrediction) {
+    if let (Some(predicted), true) =
+        (&prediction.predicted, session.options.verbosity >= Verbosity::Normal)
+    {
         eprint!("{}", explain::format_prediction(predicted, prediction.bounds));
     }
 }

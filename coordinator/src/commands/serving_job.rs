@@ -1,6 +1,7 @@
 //! Jobs that run as a server does: their lines ask for log-probabilities of prompts, which need
 //! programs with logits of any row, or they store prompts, which needs caches in pages.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context;
@@ -20,9 +21,9 @@ use report::build::RunPrediction;
 use session::argument_error::ArgumentError;
 use session::formats::RunCompression;
 use session::interrupt::Interrupt;
-use session::model::ModelHandle;
-use session::request::{RunRequest, Verbosity};
+use session::request::RunRequest;
 use session::serving::{ServingConfig, slots_within_capacity, start};
+use session::session::Session;
 use session::values::BatchesChoice;
 
 /// Results of a job that ran on an engine that serves.
@@ -40,14 +41,16 @@ pub(super) struct ServedJob<S> {
 /// # Errors
 /// An error whose message is meant for the user.
 pub(super) fn serve_job<K: JobKind>(
-    (run, model, config): (&RunRequest, &ModelHandle, ServingConfig),
+    session: &Session<'_>,
+    config: ServingConfig,
+    trace: Option<&Path>,
     job: Job<K>,
     start_progress: impl FnOnce(usize) -> Box<dyn JobProgress>,
     describe_excess: impl FnOnce(u32) -> String,
     interrupt: &Interrupt,
 ) -> anyhow::Result<ServedJob<K::Summary>> {
     let grammars = job.grammars().into_iter().map(Arc::new).collect();
-    let serving = start(run, model, config, interrupt)?;
+    let serving = start(session, config, trace, interrupt)?;
     let limits = serving.limits();
     if config.context.is_some_and(|context| context > limits.context) {
         return Err(ArgumentError(describe_excess(limits.context)).into());
@@ -66,26 +69,28 @@ pub(super) fn serve_job<K: JobKind>(
 /// # Errors
 /// An error whose message is meant for the user.
 pub(super) fn run_served(
-    run: &RunRequest,
-    model: &ModelHandle,
+    session: &Session<'_>,
+    request: &RunRequest,
     job: BatchJob<'_>,
     demand: JobWorkload,
     compression: RunCompression,
     interrupt: &Interrupt,
 ) -> anyhow::Result<JobSummary> {
-    let quiet = run.verbosity == Verbosity::Quiet;
-    let config = serving_config(run, demand)?;
-    let run = &RunRequest { compress: compression.choice(), ..run.clone() };
+    let mut session = session.clone();
+    session.options.compress = compression.choice();
+    let (quiet, trace) = (session.options.is_quiet(), request.trace.as_deref());
+    let config = serving_config(&session, demand)?;
     let start_progress = |slots| progress::for_stderr(quiet, EtaConfig { slots, prior: None });
     let describe_excess = |context| too_long_message(demand, context);
     let ServedJob { summary, status, measured } =
-        serve_job((run, model, config), job, start_progress, describe_excess, interrupt)?;
+        serve_job(&session, config, trace, job, start_progress, describe_excess, interrupt)?;
     if let Some((plan, stats)) = measured {
         // The steps depend on when answers end.
         let prediction = RunPrediction::unknown((demand.max_prompt as u32, demand.max_new));
-        write_report(run, &plan, &stats, &prediction, Some(job_counts(&summary)))?;
+        let (report, counts) = (request.report.as_deref(), job_counts(&summary));
+        write_report(&session, report, Some(counts), &plan, &stats, &prediction)?;
     }
-    if !quiet && run.prompt_cache.is_some() {
+    if !quiet && session.options.prompt_cache.is_some() {
         eprintln!("{}", cache_hits_message(&status));
     }
     Ok(summary)
@@ -110,8 +115,8 @@ fn cache_hits_message(status: &EngineStatus) -> String {
     )
 }
 
-fn serving_config(run: &RunRequest, demand: JobWorkload) -> anyhow::Result<ServingConfig> {
-    let slots = match run.batches {
+fn serving_config(session: &Session<'_>, demand: JobWorkload) -> anyhow::Result<ServingConfig> {
+    let slots = match session.batches {
         Some(BatchesChoice::Fixed(batches)) => Some(batches.count.saturating_mul(batches.size)),
         Some(BatchesChoice::Auto) | None => None,
     };

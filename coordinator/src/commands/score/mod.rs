@@ -28,8 +28,8 @@ use session::exit::Exit;
 use session::formats::{describe_formats, resolve_formats};
 use session::interrupt::Interrupt;
 use session::model::ModelHandle;
-use session::request::Verbosity;
 use session::serving::{ServingConfig, serving_compression, slots_within_capacity};
+use session::session::Session;
 
 /// Default maximum number of tokens of a text's window.
 const DEFAULT_WINDOW: usize = 2048;
@@ -39,18 +39,18 @@ const DEFAULT_WINDOW: usize = 2048;
 /// # Errors
 /// An error whose message is meant for the user.
 pub fn run(request: &ScoreRequest, interrupt: &Interrupt) -> anyhow::Result<Exit> {
-    let run = &request.run;
-    let quiet = run.verbosity == Verbosity::Quiet;
+    let quiet = request.options.is_quiet();
     let job_files = Some((&request.input, &request.output));
-    check_result_files(job_files, run.report.as_deref(), run.trace.as_deref())?;
-    stop_at_stdin_eof(run, interrupt)?;
+    check_result_files(job_files, request.report.as_deref(), request.trace.as_deref())?;
+    stop_at_stdin_eof(&request.options, interrupt)?;
     let interrupted = || interrupt.is_requested();
-    let model = ModelHandle::open(&run.model, run.seed)?;
+    let model = ModelHandle::open(&request.options.model, request.options.seed)?;
+    let session = Session::new(&model, &request.options);
     let config = &model.config;
-    if usize::from(request.options.top) > config.vocab_size {
+    if usize::from(request.details.top) > config.vocab_size {
         let sentence = format!(
             "--top {}: the vocabulary has only {} tokens",
-            request.options.top, config.vocab_size
+            request.details.top, config.vocab_size
         );
         return Err(ArgumentError(sentence).into());
     }
@@ -59,7 +59,7 @@ pub fn run(request: &ScoreRequest, interrupt: &Interrupt) -> anyhow::Result<Exit
         output: request.output.clone(),
         mode: request.mode,
         windows: text_windows(request, config.max_positions)?,
-        details: request.options,
+        details: request.details,
     };
     let codec = model.codec()?;
     let line_options = LineOptions {
@@ -81,7 +81,7 @@ pub fn run(request: &ScoreRequest, interrupt: &Interrupt) -> anyhow::Result<Exit
         codec.shrink_to_one();
     }
     let serving_config = serving_config(request, read.max_sequence_len().unwrap_or(2))?;
-    let job = read.resume(fingerprint(request, &model, serving_config)?)?;
+    let job = read.resume(fingerprint(&session, serving_config)?)?;
     if !quiet {
         job.error_summary()
             .iter()
@@ -89,7 +89,7 @@ pub fn run(request: &ScoreRequest, interrupt: &Interrupt) -> anyhow::Result<Exit
             .for_each(|line| eprintln!("{line}"));
     }
     let summary = if job.needs_engine() {
-        score(request, &model, job, serving_config, interrupt)?
+        score(request, &session, job, serving_config, interrupt)?
     } else {
         job.run(None, &mut SilentProgress, &interrupted)?
     };
@@ -99,18 +99,18 @@ pub fn run(request: &ScoreRequest, interrupt: &Interrupt) -> anyhow::Result<Exit
 /// Scores what the output lacks.
 fn score(
     request: &ScoreRequest,
-    model: &ModelHandle,
+    session: &Session<'_>,
     job: ScoreJob,
     config: ServingConfig,
     interrupt: &Interrupt,
 ) -> anyhow::Result<ScoreSummary> {
-    let run = &request.run;
-    let quiet = run.verbosity == Verbosity::Quiet;
+    let quiet = session.options.is_quiet();
     let longest = config.context.unwrap_or(0);
     let start_progress = |_| {
         let counter = ProgressCounter::for_stderr(quiet, "continuations scored");
         Box::new(SequenceCounter::new(counter)) as Box<_>
     };
+    let trace = request.trace.as_deref();
     let describe_excess = |context| {
         format!(
             "the longest prompt and continuation have {longest} tokens, but the KV cache fits \
@@ -118,7 +118,7 @@ fn score(
         )
     };
     let ServedJob { summary, measured, .. } =
-        serve_job((run, model, config), job, start_progress, describe_excess, interrupt)?;
+        serve_job(session, config, trace, job, start_progress, describe_excess, interrupt)?;
     if let Some((plan, stats)) = measured {
         let counts = RequestCounts {
             answered: summary.items - summary.failed - summary.not_run,
@@ -126,7 +126,9 @@ fn score(
             cut: 0,
             not_run: summary.not_run,
         };
-        write_report(run, &plan, &stats, &RunPrediction::unknown((longest, 0)), Some(counts))?;
+        let prediction = RunPrediction::unknown((longest, 0));
+        let report = request.report.as_deref();
+        write_report(session, report, Some(counts), &plan, &stats, &prediction)?;
     }
     Ok(summary)
 }
@@ -153,15 +155,15 @@ fn text_windows(request: &ScoreRequest, positions: usize) -> anyhow::Result<Wind
 /// Returns the configuration of an engine for sequences of at most `longest` tokens.
 fn serving_config(request: &ScoreRequest, longest: usize) -> anyhow::Result<ServingConfig> {
     let context = u32::try_from(longest.max(2)).unwrap_or(u32::MAX);
-    let logprobs = request.options.logprobs();
+    let logprobs = request.details.logprobs();
     let slots = slots_within_capacity(request.slots, context, logprobs).map_err(|slot_bytes| {
         ArgumentError(format!(
             "--top {} for sequences of {context} tokens needs {slot_bytes} bytes per slot, which \
              exceeds the limit; use a smaller --top, fewer --slots or shorter prompts",
-            request.options.top
+            request.details.top
         ))
     })?;
-    let records = request.run.report.is_some() || request.run.trace.is_some();
+    let records = request.report.is_some() || request.trace.is_some();
     let config = ServingConfig {
         slots,
         context: Some(context),
@@ -173,20 +175,13 @@ fn serving_config(request: &ScoreRequest, longest: usize) -> anyhow::Result<Serv
 }
 
 /// Returns the fingerprint of the system that scores.
-fn fingerprint(
-    request: &ScoreRequest,
-    model: &ModelHandle,
-    serving_config: ServingConfig,
-) -> anyhow::Result<String> {
-    let run = &request.run;
-    let formats = describe_formats(&resolve_formats(
-        run,
-        model,
-        serving_compression(run, model, serving_config)?,
-    ));
-    let (weights, kernels) = (model.weights_identity()?, kernel_variant(run)?);
+fn fingerprint(session: &Session<'_>, serving_config: ServingConfig) -> anyhow::Result<String> {
+    let Session { model, options, .. } = session;
+    let compression = serving_compression(session, serving_config)?;
+    let formats = describe_formats(&resolve_formats(session, compression));
+    let (weights, kernels) = (model.weights_identity()?, kernel_variant(options.device)?);
     let config = &model.config;
-    Ok(system_fingerprint(config, &weights, run.dtype, &formats, run.seed, &kernels))
+    Ok(system_fingerprint(config, &weights, options.dtype, &formats, options.seed, &kernels))
 }
 
 /// Prints and writes the summary, and returns the exit code.
