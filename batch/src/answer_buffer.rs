@@ -5,14 +5,10 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use openai::echo::PromptOutput;
-use openai::input_line::{CompletionRequest, InputLine};
-use openai::output::{
-    Completion, Provenance, answer_line, error_line, finish_choice, unfinished_line,
-};
-use openai::stop::Answer;
+use openai::input_line::InputLine;
 
 use super::error::JobError;
+use super::kind::{JobKind, SequenceId};
 use super::sink::OutputSink;
 use super::unfinished::UnfinishedAnswers;
 
@@ -21,56 +17,38 @@ use super::unfinished::UnfinishedAnswers;
 const WRITE_EVERY: Duration = Duration::from_secs(1);
 
 /// Positions of a job's lines in the output, and the answers that have no line yet.
-#[derive(Debug)]
-pub(super) struct AnswerBuffer<'j> {
-    items: &'j [InputLine],
+pub(super) struct AnswerBuffer<'j, K: JobKind> {
+    kind: &'j K,
+    items: &'j [InputLine<K::Request>],
     /// Position of each item's line in the output; `None` if it is not written.
     lines: &'j mut [Option<Range<u64>>],
-    /// Outcome of each item's answers.
-    completions: &'j mut [Completion],
+    /// Facts about each item's answers.
+    outcomes: &'j mut [K::Outcome],
     sink: &'j mut OutputSink,
-    provenance: &'j Provenance,
     /// Answers made so far for each item whose line is not written.
-    unfinished: &'j mut [UnfinishedAnswers],
-    /// Answers since the last write: indices of choices by item.
+    unfinished: &'j mut [UnfinishedAnswers<K::Part>],
+    /// Answers since the last write: indices of sequences by item.
     unwritten: BTreeMap<usize, Vec<usize>>,
     last_write: Instant,
 }
 
-impl<'j> AnswerBuffer<'j> {
+impl<'j, K: JobKind> AnswerBuffer<'j, K> {
     pub(super) fn new(
-        items: &'j [InputLine],
+        kind: &'j K,
+        items: &'j [InputLine<K::Request>],
         lines: &'j mut [Option<Range<u64>>],
-        completions: &'j mut [Completion],
-        unfinished: &'j mut [UnfinishedAnswers],
+        outcomes: &'j mut [K::Outcome],
+        unfinished: &'j mut [UnfinishedAnswers<K::Part>],
         sink: &'j mut OutputSink,
-        provenance: &'j Provenance,
-    ) -> AnswerBuffer<'j> {
+    ) -> AnswerBuffer<'j, K> {
         let (unwritten, last_write) = (BTreeMap::new(), Instant::now());
-        AnswerBuffer {
-            items,
-            lines,
-            completions,
-            unfinished,
-            sink,
-            provenance,
-            unwritten,
-            last_write,
-        }
+        AnswerBuffer { kind, items, lines, outcomes, sink, unfinished, unwritten, last_write }
     }
 
-    /// Adds one of an item's answers, with the details of its prompt that were requested.
-    pub(super) fn add(
-        &mut self,
-        item: usize,
-        choice: usize,
-        answer: Answer,
-        prompt_output: PromptOutput<'_>,
-    ) {
-        let mut finished = finish_choice(prompt_output.request, choice, answer);
-        prompt_output.add_to(&mut finished);
-        self.unfinished[item].choices[choice] = Some(finished);
-        self.unwritten.entry(item).or_default().push(choice);
+    /// Adds the result of a sequence.
+    pub(super) fn add(&mut self, SequenceId { item, index }: SequenceId, part: K::Part) {
+        self.unfinished[item].parts[index] = Some(part);
+        self.unwritten.entry(item).or_default().push(index);
     }
 
     /// Writes the buffered answers if the last write is at least [`WRITE_EVERY`] ago.
@@ -101,7 +79,7 @@ impl<'j> AnswerBuffer<'j> {
                 continue;
             }
             let line = match item {
-                InputLine::Error(error) => Some(error_line(error)),
+                InputLine::Error(error) => Some(K::error_line(error)),
                 InputLine::Request(request) => self.take_complete_line(index, request),
             };
             match line {
@@ -115,10 +93,13 @@ impl<'j> AnswerBuffer<'j> {
             }
         }
         let mut partial_lines = Vec::new();
-        for (index, choices) in fresh {
-            if self.sink.is_log() && self.unfinished[index].is_incomplete() {
+        for (index, sequences) in fresh {
+            if self.sink.is_log()
+                && self.unfinished[index].is_incomplete()
+                && let Some(line) = self.partial_line(index, sequences)
+            {
                 let start = text.len() as u64;
-                text.extend(self.partial_line(index, choices));
+                text.extend(line);
                 partial_lines.push((index, start..text.len() as u64));
             }
         }
@@ -143,34 +124,35 @@ impl<'j> AnswerBuffer<'j> {
     /// Returns an error if the output cannot be written.
     pub(super) fn merge_unfinished(&mut self) -> Result<(), JobError> {
         for index in 0..self.unfinished.len() {
-            if self.unfinished[index].lines.len() > 1 {
-                let all = self.unfinished[index].choices.iter().enumerate();
-                let all = all.filter_map(|(choice, done)| done.is_some().then_some(choice));
-                let line = self.partial_line(index, all.collect());
+            if self.unfinished[index].lines.len() > 1
+                && let all = (0..self.unfinished[index].parts.len()).collect()
+                && let Some(line) = self.partial_line(index, all)
+            {
                 self.unfinished[index].lines = vec![self.sink.append(&line)?];
             }
         }
         Ok(())
     }
 
-    /// Returns the line of a partly answered request, with these choices.
-    fn partial_line(&self, index: usize, choices: Vec<usize>) -> Vec<u8> {
-        let InputLine::Request(request) = &self.items[index] else { return Vec::new() };
-        let finished =
-            choices.into_iter().filter_map(|choice| self.unfinished[index].choices[choice].clone());
-        unfinished_line(request, finished.collect(), self.provenance)
+    /// Returns the line of a partly answered request, with the available results of these
+    /// sequences.
+    fn partial_line(&self, index: usize, sequences: Vec<usize>) -> Option<Vec<u8>> {
+        let parts = sequences
+            .into_iter()
+            .filter_map(|sequence| self.unfinished[index].parts[sequence].clone());
+        self.kind.partial_line(self.items[index].request()?, parts.collect())
     }
 
-    /// Returns the line of a completely answered request, or `None` while choices are missing.
-    /// Moves its answers out of the buffer.
-    fn take_complete_line(&mut self, index: usize, request: &CompletionRequest) -> Option<Vec<u8>> {
+    /// Returns the line of a completely answered request, or `None` while results are missing.
+    /// Moves its results out of the buffer.
+    fn take_complete_line(&mut self, index: usize, request: &K::Request) -> Option<Vec<u8>> {
         let unfinished = &mut self.unfinished[index];
         if unfinished.is_incomplete() {
             return None;
         }
-        let answers = std::mem::take(&mut unfinished.choices).into_iter().flatten().collect();
-        let (line, ended) = answer_line(request, answers, self.provenance);
-        self.completions[index] = ended;
+        let parts = std::mem::take(&mut unfinished.parts).into_iter().flatten().collect();
+        let (line, outcome) = self.kind.complete_line(request, parts);
+        self.outcomes[index] = outcome;
         Some(line)
     }
 }

@@ -86,17 +86,22 @@ impl<'a> InputOptions<'a> {
 }
 
 /// Result of parsing one line on its own.
-pub(super) struct ParsedLine {
+#[derive(Debug)]
+pub struct ParsedLine<R> {
     /// The `custom_id` of the line; `None` if it has none or cannot be parsed up to there.
-    pub(super) custom_id: Option<String>,
+    pub custom_id: Option<String>,
     /// True for a request. A malformed line gets an ID, but does not reserve it.
-    pub(super) is_request: bool,
+    pub is_request: bool,
     /// The request, whose ID is set when all lines are joined.
-    pub(super) result: Result<CompletionRequest, Rejection>,
+    pub result: Result<R, Rejection>,
 }
 
 /// Parses one line that is not blank.
-pub(super) fn parse_line(raw: &[u8], line: usize, options: &InputOptions<'_>) -> ParsedLine {
+pub(super) fn parse_line(
+    raw: &[u8],
+    line: usize,
+    options: &InputOptions<'_>,
+) -> ParsedLine<CompletionRequest> {
     let (mut custom_id, mut is_request) = (None, false);
     let result = (|| {
         let text = decode_utf8(raw)?;

@@ -1,79 +1,45 @@
-//! Sink of a running job: counts tokens, looks for stop strings and collects finished answers.
+//! Sink of a running job: follows the sequences and collects finished answers.
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
 
 use engine_api::batch::EngineError;
-use engine_api::codec::{CodecError, TextCodec};
-use engine_api::event::{BatchSink, EngineEvent, FinishCause, Logprob};
-use grammar::Grammar;
-use openai::answer_accumulator::AnswerAccumulator;
-use openai::answer_options::AnswerOptions;
-use openai::echo::{EchoedPrompt, PromptOutput};
-use openai::input_line::CompletionRequest;
-use openai::output_validator::OutputValidator;
+use engine_api::event::{BatchSink, EngineEvent, FinishCause};
 
 use super::answer_buffer::AnswerBuffer;
 use super::error::JobError;
+use super::kind::{JobKind, RunningSequence, SequenceId};
 use super::progress::JobProgress;
 
-/// One answer of a pending request, by the indices of its item and choice.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct AnswerId {
-    pub(super) item: usize,
-    pub(super) choice: usize,
-}
-
 /// A sequence that the engine runs, with its request.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct PendingAnswer<'a> {
-    pub(super) id: AnswerId,
-    pub(super) request: &'a CompletionRequest,
+#[derive(Debug)]
+pub(super) struct PendingSequence<'a, R> {
+    pub(super) id: SequenceId,
+    pub(super) request: &'a R,
 }
 
-impl<'a> PendingAnswer<'a> {
-    pub(super) fn new(id: AnswerId, request: &'a CompletionRequest) -> PendingAnswer<'a> {
-        PendingAnswer { id, request }
-    }
-}
-
-/// An answer of which tokens may still come.
-struct OpenAnswer<'f> {
-    accumulator: AnswerAccumulator<'f>,
-    prompt_logprobs: Vec<Logprob>,
-}
-
-/// Follows the requests: counts tokens, looks for stop strings and collects finished answers.
-pub(super) struct JobSink<'f, 'j> {
-    codec: Option<&'f dyn TextCodec>,
-    pending: &'f [PendingAnswer<'f>],
-    /// Answers that have begun and not ended.
-    open: HashMap<usize, OpenAnswer<'f>>,
+/// Follows the requests: counts tokens, and collects finished answers.
+pub(super) struct JobSink<'f, 'j, K: JobKind> {
+    kind: &'f K,
+    pending: &'f [PendingSequence<'f, K::Request>],
+    /// Sequences that have begun and not ended.
+    running: HashMap<usize, K::Sequence<'f>>,
     progress: &'f mut dyn JobProgress,
-    answers: &'f mut AnswerBuffer<'j>,
+    answers: &'f mut AnswerBuffer<'j, K>,
     finished: usize,
-    validator: OutputValidator,
     /// Error with which the job ends, once there is one.
     error: Option<JobError>,
 }
 
-impl<'f, 'j> JobSink<'f, 'j> {
+impl<'f, 'j, K: JobKind> JobSink<'f, 'j, K> {
     pub(super) fn new(
-        codec: Option<&'f dyn TextCodec>,
-        pending: &'f [PendingAnswer<'f>],
+        kind: &'f K,
+        pending: &'f [PendingSequence<'f, K::Request>],
         progress: &'f mut dyn JobProgress,
-        answers: &'f mut AnswerBuffer<'j>,
-    ) -> JobSink<'f, 'j> {
-        JobSink {
-            codec,
-            pending,
-            open: HashMap::new(),
-            progress,
-            answers,
-            finished: 0,
-            validator: OutputValidator::default(),
-            error: None,
-        }
+        answers: &'f mut AnswerBuffer<'j, K>,
+    ) -> JobSink<'f, 'j, K> {
+        let running = HashMap::new();
+        JobSink { kind, pending, running, progress, answers, finished: 0, error: None }
     }
 
     /// Returns the number of finished answers.
@@ -84,89 +50,53 @@ impl<'f, 'j> JobSink<'f, 'j> {
         self.error.map_or(Ok(self.finished), Err)
     }
 
-    fn open_answer(&mut self, index: usize) -> &mut OpenAnswer<'f> {
-        let (PendingAnswer { id, request }, codec) = (self.pending[index], self.codec);
-        self.open.entry(index).or_insert_with(|| OpenAnswer {
-            accumulator: AnswerAccumulator::new(
-                codec,
-                AnswerOptions::new(request, id.choice, false),
-            ),
-            prompt_logprobs: Vec::new(),
-        })
+    fn running(&mut self, sequence: usize) -> &mut K::Sequence<'f> {
+        let (PendingSequence { id, request }, kind) = (&self.pending[sequence], self.kind);
+        self.running.entry(sequence).or_insert_with(|| kind.begin(request, id.index))
     }
 
-    /// Ends the job at an answer that has tokens but no text; a later run computes it again.
-    fn fail(&mut self, sentence: String) {
-        self.error.get_or_insert(JobError::Tokenizer(sentence));
-    }
-
-    /// Adds a token to an answer. Returns true if a stop string is complete.
-    fn push_token(&mut self, index: usize, token: u32, logprobs: &[Logprob]) -> bool {
-        self.progress.token(index);
-        if let Err(error) = self.answers.write_if_due() {
-            self.error.get_or_insert(error);
-        }
-        self.open_answer(index).accumulator.push(token, logprobs)
-    }
-
-    fn finish(&mut self, index: usize, cause: FinishCause) {
-        self.open_answer(index);
-        let Some(OpenAnswer { accumulator, prompt_logprobs }) = self.open.remove(&index) else {
-            return;
-        };
-        let PendingAnswer { id, request } = self.pending[index];
-        let mut answer = accumulator.end(cause).into_answer(self.codec);
-        if let Some(sentence) = answer.error.take_if(|_| answer.is_retryable) {
-            return self.fail(sentence);
-        }
-        let prompt = request.prompt_of(id.choice);
-        if prompt.max_new == 0 {
-            answer = answer.without_tokens();
-        }
-        if answer.error.is_none() {
-            let find_violation =
-                |grammar: &Grammar| self.validator.find_violation(grammar, &answer, self.codec);
-            answer.error = request.grammar.as_deref().and_then(find_violation);
-        }
-        let echoed = match (request.echo, self.codec) {
-            (true, Some(codec)) => EchoedPrompt::new(&prompt.tokens, codec).map(Some),
-            _ => Ok(None),
-        };
-        let echoed = match echoed {
-            Ok(echoed) => echoed,
-            Err(error) => {
-                let sentence = format!("The prompt could not be decoded: {error}.");
-                if matches!(error, CodecError::Unavailable(_)) {
-                    return self.fail(sentence);
-                }
-                answer.error = Some(sentence);
-                None
+    fn finish(&mut self, sequence: usize, cause: FinishCause) {
+        self.running(sequence);
+        let Some(running) = self.running.remove(&sequence) else { return };
+        match running.finish(cause) {
+            Ok((part, generated)) => {
+                self.finished += 1;
+                self.progress.finished(sequence, generated);
+                self.answers.add(self.pending[sequence].id, part);
+                self.write_if_due();
             }
-        };
-        self.finished += 1;
-        self.progress.finished(index, answer.generated);
-        let echoed = echoed.as_ref();
-        let prompt_output =
-            PromptOutput { request, echoed, logprobs: &prompt_logprobs, codec: self.codec };
-        self.answers.add(id.item, id.choice, answer, prompt_output);
+            Err(error) => self.fail(error),
+        }
+    }
+
+    fn write_if_due(&mut self) {
+        if let Err(error) = self.answers.write_if_due() {
+            self.fail(error);
+        }
+    }
+
+    fn fail(&mut self, error: JobError) {
+        self.error.get_or_insert(error);
     }
 }
 
-impl BatchSink for JobSink<'_, '_> {
-    fn on_event(&mut self, request: usize, event: EngineEvent) -> ControlFlow<()> {
+impl<K: JobKind> BatchSink for JobSink<'_, '_, K> {
+    fn on_event(&mut self, sequence: usize, event: EngineEvent) -> ControlFlow<()> {
         match event {
-            EngineEvent::Prompt { logprobs, .. } => {
-                self.open_answer(request).prompt_logprobs = logprobs;
+            EngineEvent::Prompt { cached_tokens, logprobs, .. } => {
+                self.running(sequence).on_prompt(cached_tokens, logprobs);
             }
             EngineEvent::Token { token, logprobs } => {
-                if self.push_token(request, token, &logprobs) {
-                    self.finish(request, FinishCause::Stop);
+                self.progress.token(sequence);
+                self.write_if_due();
+                if self.running(sequence).on_token(token, &logprobs).is_break() {
+                    self.finish(sequence, FinishCause::Stop);
                     return ControlFlow::Break(());
                 }
             }
-            EngineEvent::Finished(cause) => self.finish(request, cause),
+            EngineEvent::Finished(cause) => self.finish(sequence, cause),
             EngineEvent::Failed(sentence) => {
-                self.error.get_or_insert(JobError::Engine(EngineError::Failed(sentence)));
+                self.fail(JobError::Engine(EngineError::Failed(sentence)));
             }
         }
         ControlFlow::Continue(())

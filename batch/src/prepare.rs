@@ -1,24 +1,24 @@
 //! Preparation of a job: reads and parses the input, then, once the way of computation is decided,
 //! finds out what the output already answers.
 
-use std::ops::ControlFlow;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use engine_api::codec::TextCodec;
 use openai::body::defaults::Defaults;
 use openai::body::unknown_fields::UnknownFieldPolicy;
 use openai::chats::{ChatOptions, ChatRules};
-use openai::input_line::{InputLine, summarize_warnings};
+use openai::input_line::{CompletionRequest, InputLine, summarize_warnings};
 use openai::output::Provenance;
 use openai::prompt::ModelLimits;
 
+use super::completions::{BatchJob, Completions};
 use super::error::JobError;
 use super::input::{InputFormat, InputOptions};
 use super::input_data::InputData;
 use super::progress_counter::ProgressCounter;
-use super::read::{check_tokenized, parse_input};
-use super::resume::{RecordedProvenance, ResumeState};
-use super::run::BatchJob;
+use super::provenance::RecordedProvenance;
+use super::read::{parse_input, read_items};
+use super::run::{Job, JobFiles};
 use super::sink::{IoTarget, OutputMode, OutputSink};
 use super::workload::JobWorkload;
 
@@ -60,12 +60,7 @@ impl std::fmt::Debug for ModelInfo<'_> {
 /// A job whose input is read and whose output is locked. Nothing is written yet.
 #[derive(Debug)]
 pub struct PreparedJob<'a> {
-    options: &'a JobOptions,
-    items: Vec<InputLine>,
-    notes: Vec<String>,
-    sink: OutputSink,
-    /// Content of the output.
-    existing: Vec<u8>,
+    files: JobFiles<CompletionRequest>,
     recorded: Option<RecordedProvenance>,
     created: u64,
     model: ModelInfo<'a>,
@@ -108,27 +103,18 @@ impl<'a> PreparedJob<'a> {
             codec: model.codec,
             limits: model.limits,
         };
-        let read = parse_input(&input.bytes, &input_options, &mut |done, total| {
-            reading.update(done, total);
-            if interrupted() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-        });
-        reading.end();
-        let items = read.ok_or(JobError::Interrupted)?;
-        check_tokenized(items.iter().filter_map(|item| match item {
-            InputLine::Error(error) => Some(error),
-            InputLine::Request(_) => None,
-        }))?;
+        let items = read_items(reading, interrupted, |on_progress| {
+            parse_input(&input.bytes, &input_options, on_progress)
+        })?;
         let mut notes = unknown_fields.notes();
         notes.extend(summarize_warnings(&items));
-        Ok(PreparedJob { options, items, notes, sink, existing, recorded, created, model })
+        let files = JobFiles { items, notes, sink, existing, mode: options.mode };
+        Ok(PreparedJob { files, recorded, created, model })
     }
 
     /// Returns the maxima over all requests of the input; `None` if it has none.
     pub fn workload(&self) -> Option<JobWorkload> {
-        JobWorkload::from_requests(self.items.iter().filter_map(|item| match item {
-            InputLine::Request(request) => Some(request),
-            InputLine::Error(_) => None,
-        }))
+        JobWorkload::from_requests(self.files.items.iter().filter_map(InputLine::request))
     }
 
     /// Returns the system fingerprint of the answers in the output.
@@ -142,35 +128,11 @@ impl<'a> PreparedJob<'a> {
     /// # Errors
     /// Returns an error if the output holds answers of another job.
     pub fn resume(self, system_fingerprint: String) -> Result<BatchJob<'a>, JobError> {
-        let PreparedJob { options, items, notes, mut sink, existing, recorded, created, model } =
-            self;
-        let resume = match &options.output {
-            IoTarget::File(path) if options.mode.is_resume() => ResumeState::from_output(
-                &existing,
-                &path.display().to_string(),
-                &items,
-                &system_fingerprint,
-                options.mode == OutputMode::ResumeReplacing,
-            )?,
-            _ => ResumeState::empty(&items),
-        };
-        sink.keep_prefix(resume.complete_bytes);
+        let PreparedJob { files, recorded, created, model } = self;
         // A model that was moved is still the same.
         let model_name = recorded.map_or(model.name, |recorded| recorded.model);
         let provenance = Provenance { created, model: model_name, system_fingerprint };
-        let ResumeState { kept_lines: lines, completions, unfinished, replaced, .. } = resume;
-        let codec = model.codec;
-        Ok(BatchJob {
-            items,
-            lines,
-            completions,
-            unfinished,
-            replaced,
-            notes,
-            sink,
-            provenance,
-            codec,
-        })
+        Job::resume(Completions::new(provenance, model.codec), files)
     }
 }
 

@@ -5,6 +5,9 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
+use super::eta::PlannedSequence;
+use super::progress::JobProgress;
+
 /// Interval between lines without a terminal.
 const LINE_EVERY: Duration = Duration::from_secs(10);
 
@@ -72,5 +75,41 @@ impl ProgressCounter {
         if let CounterOutput::Bar(bar) = &self.output {
             bar.finish_and_clear();
         }
+    }
+}
+
+/// Progress of a job as the number of finished sequences.
+#[derive(Debug)]
+pub struct SequenceCounter {
+    counter: ProgressCounter,
+    finished: usize,
+    total: usize,
+}
+
+impl SequenceCounter {
+    /// Creates a report to `counter`.
+    pub const fn new(counter: ProgressCounter) -> SequenceCounter {
+        SequenceCounter { counter, finished: 0, total: 0 }
+    }
+}
+
+impl JobProgress for SequenceCounter {
+    fn begin(&mut self, planned: Vec<PlannedSequence>) {
+        self.total = planned.len();
+    }
+
+    fn prefilled(&mut self, _computed: u64, _tokens: u64) {
+        self.counter.update(self.finished, self.total);
+    }
+
+    fn token(&mut self, _sequence: usize) {}
+
+    fn finished(&mut self, _sequence: usize, _generated: u32) {
+        self.finished += 1;
+        self.counter.update(self.finished, self.total);
+    }
+
+    fn end(&mut self) {
+        self.counter.end();
     }
 }

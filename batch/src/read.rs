@@ -15,9 +15,11 @@ use shm::sync::{AtomicBool, AtomicUsize, Ordering};
 
 use super::error::JobError;
 use super::input::{InputOptions, ParsedLine, parse_line};
+use super::kind::JobRequest;
+use super::progress_counter::ProgressCounter;
 
 /// UTF-8 byte order mark, with which some editors begin a file.
-pub const BOM: &[u8] = b"\xef\xbb\xbf";
+pub(super) const BOM: &[u8] = b"\xef\xbb\xbf";
 
 /// Lines that a thread takes at a time.
 const CHUNK_LINES: usize = 32;
@@ -30,37 +32,58 @@ const TICK: Duration = Duration::from_millis(100);
 /// whether to continue.
 pub type ReadMonitor<'w> = dyn FnMut(usize, usize) -> ControlFlow<()> + 'w;
 
-/// Reads a whole input: one item for each line that is not blank, in order. Returns `None` if
-/// `on_progress` broke off.
+/// Parses a whole input of completion requests: one item for each line that is not blank, in order.
+/// Returns `None` if `on_progress` broke off.
 pub fn parse_input(
     bytes: &[u8],
     options: &InputOptions<'_>,
     on_progress: &mut ReadMonitor<'_>,
 ) -> Option<Vec<InputLine>> {
-    let lines = split_lines(bytes);
-    let read = parse_lines(&lines, &|raw, line| parse_line(raw, line, options), on_progress)?;
-    resolve_lines(&lines, read, on_progress)
+    let grammars = GrammarCache::default();
+    let parse = |raw: &[u8], line| parse_line(raw, line, options);
+    parse_items(bytes, &parse, &|request| grammars.check_request(request), on_progress)
 }
 
-/// Checks that every line was read, valid or not.
+/// Parses a whole input: each line on its own with `parse`, then all in order with `resolve`.
+/// Returns `None` if `on_progress` broke off.
+pub(super) fn parse_items<R: JobRequest + Send>(
+    bytes: &[u8],
+    parse: &(dyn Fn(&[u8], usize) -> ParsedLine<R> + Sync),
+    resolve: &dyn Fn(R) -> Result<R, Rejection>,
+    on_progress: &mut ReadMonitor<'_>,
+) -> Option<Vec<InputLine<R>>> {
+    let lines = split_lines(bytes);
+    let parsed = parse_lines(&lines, parse, on_progress)?;
+    resolve_lines(&lines, parsed, resolve, on_progress)
+}
+
+/// Parses an input with `parse`, and reports the progress.
 ///
 /// # Errors
-/// Returns an error for a line that could not be tokenized because the tokenizer keeps failing: the
-/// line may be valid.
-pub fn check_tokenized<'e>(
-    errors: impl IntoIterator<Item = &'e LineError>,
-) -> Result<(), JobError> {
-    let lost = |error: &&LineError| error.rejection.code == ErrorCode::InternalError;
-    match errors.into_iter().find(lost) {
+/// Returns an error if reading is interrupted, or for a line that could not be tokenized because
+/// the tokenizer keeps failing: the line may be valid.
+pub(super) fn read_items<R>(
+    reading: &mut ProgressCounter,
+    interrupted: &dyn Fn() -> bool,
+    parse: impl FnOnce(&mut ReadMonitor<'_>) -> Option<Vec<InputLine<R>>>,
+) -> Result<Vec<InputLine<R>>, JobError> {
+    let items = parse(&mut |done, total| {
+        reading.update(done, total);
+        if interrupted() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    reading.end();
+    let items = items.ok_or(JobError::Interrupted)?;
+    let is_lost = |error: &&LineError| error.rejection.code == ErrorCode::InternalError;
+    match items.iter().filter_map(InputLine::error).find(is_lost) {
         Some(LineError { line, rejection, .. }) => {
             Err(JobError::Tokenizer(format!("line {line}: {}", rejection.message)))
         }
-        None => Ok(()),
+        None => Ok(items),
     }
 }
 
 /// Returns the lines of a file that are not blank, with their numbers from 1.
-pub fn split_lines(bytes: &[u8]) -> Vec<(usize, &[u8])> {
+fn split_lines(bytes: &[u8]) -> Vec<(usize, &[u8])> {
     let bytes = bytes.strip_prefix(BOM).unwrap_or(bytes);
     bytes
         .split(|byte| *byte == b'\n')
@@ -73,7 +96,7 @@ pub fn split_lines(bytes: &[u8]) -> Vec<(usize, &[u8])> {
 
 /// Reads every line on its own, with one thread per core. Returns `None` if `on_progress` broke
 /// off.
-pub fn parse_lines<T: Send>(
+fn parse_lines<T: Send>(
     lines: &[(usize, &[u8])],
     read: &(dyn Fn(&[u8], usize) -> T + Sync),
     on_progress: &mut ReadMonitor<'_>,
@@ -128,16 +151,16 @@ pub fn parse_lines<T: Send>(
     })
 }
 
-/// Gives every line its ID and compiles the grammars.
-fn resolve_lines(
+/// Gives every line its ID, and resolves what depends on other lines.
+fn resolve_lines<R: JobRequest>(
     lines: &[(usize, &[u8])],
-    read: Vec<ParsedLine>,
+    parsed: Vec<ParsedLine<R>>,
+    resolve: &dyn Fn(R) -> Result<R, Rejection>,
     on_progress: &mut ReadMonitor<'_>,
-) -> Option<Vec<InputLine>> {
-    let grammars = GrammarCache::default();
+) -> Option<Vec<InputLine<R>>> {
     let mut ids = CustomIds::default();
-    let mut items = Vec::with_capacity(read.len());
-    for ((line, raw), ParsedLine { custom_id, is_request, result }) in lines.iter().zip(read) {
+    let mut items = Vec::with_capacity(parsed.len());
+    for ((line, raw), ParsedLine { custom_id, is_request, result }) in lines.iter().zip(parsed) {
         if on_progress(lines.len(), lines.len()).is_break() {
             return None;
         }
@@ -149,9 +172,9 @@ fn resolve_lines(
                 continue;
             }
         };
-        items.push(match result.and_then(|request| grammars.check_request(request)) {
+        items.push(match result.and_then(resolve) {
             Ok(mut request) => {
-                request.custom_id = custom_id;
+                request.set_custom_id(custom_id);
                 InputLine::Request(request)
             }
             Err(rejection) => InputLine::Error(LineError { line, custom_id, rejection }),
@@ -162,7 +185,7 @@ fn resolve_lines(
 
 /// The IDs of all lines, unique among requests.
 #[derive(Debug, Default)]
-pub struct CustomIds {
+struct CustomIds {
     /// Line that first used each ID.
     first_line: HashMap<String, usize>,
     content: ContentIds,
@@ -173,7 +196,7 @@ impl CustomIds {
     ///
     /// # Errors
     /// Returns the error of a line whose ID is already used.
-    pub fn assign(
+    fn assign(
         &mut self,
         given: Option<String>,
         is_request: bool,

@@ -3,179 +3,159 @@
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
-use openai::fingerprint::{hash_and_kernels, request_id};
+use openai::fingerprint::hash_and_kernels;
 use openai::input_line::InputLine;
-use openai::output::{
-    Completion, ErrorBody, FinishReason, FinishedChoice, OutputLine, PartialResponse, ResponseBody,
-    error_line,
-};
 
 use super::error::JobError;
+use super::kind::{
+    JobKind, JobRequest, RecordedContent, RecordedLine, RecordedResults, line_number,
+};
 use super::unfinished::UnfinishedAnswers;
 
-/// Properties of the job that wrote an output, taken from its first answer.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RecordedProvenance {
-    /// Seconds since 1970.
-    pub created: u64,
-    pub model: String,
-    pub system_fingerprint: String,
-}
-
-impl RecordedProvenance {
-    /// Returns `None` if there is no answer. Foreign lines are ignored here;
-    /// [`ResumeState::from_output`] reports them.
-    pub fn from_output(existing: &[u8]) -> Option<RecordedProvenance> {
-        let lines = complete_lines(existing).split_inclusive(|byte| *byte == b'\n');
-        lines.filter_map(|bytes| serde_json::from_slice::<OutputLine>(bytes).ok()).find_map(
-            |line| {
-                if let Some(response) = line.response {
-                    let ResponseBody { created, model, system_fingerprint, .. } = response.body;
-                    return Some(RecordedProvenance { created, model, system_fingerprint });
-                }
-                let PartialResponse { created, model, system_fingerprint, .. } =
-                    *line.error?.made?;
-                Some(RecordedProvenance { created, model, system_fingerprint })
-            },
-        )
-    }
-}
-
 /// Items that an existing output answers.
-#[derive(Debug, Clone, PartialEq)]
-pub struct ResumeState {
+#[derive(Debug)]
+pub(super) struct ResumeState<K: JobKind> {
     /// Length of all complete lines, in bytes; a torn line may follow.
-    pub complete_bytes: u64,
+    pub(super) complete_bytes: u64,
     /// Position of each item's line in the file; `None` if it has none.
-    pub kept_lines: Vec<Option<Range<u64>>>,
-    /// Outcome of each item's kept answer.
-    pub completions: Vec<Completion>,
+    pub(super) kept_lines: Vec<Option<Range<u64>>>,
+    /// Facts about each item's kept answer.
+    pub(super) outcomes: Vec<K::Outcome>,
     /// Answers made so far for each item without a line.
-    pub unfinished: Vec<UnfinishedAnswers>,
+    pub(super) unfinished: Vec<UnfinishedAnswers<K::Part>>,
     /// Number of answers that the input no longer requests.
-    pub replaced: usize,
+    pub(super) replaced: usize,
 }
 
-impl ResumeState {
-    /// Returns the state in which no item is answered.
-    pub fn empty(items: &[InputLine]) -> ResumeState {
-        ResumeState {
-            complete_bytes: 0,
-            kept_lines: vec![None; items.len()],
-            completions: vec![Completion::default(); items.len()],
-            unfinished: items.iter().map(UnfinishedAnswers::empty).collect(),
-            replaced: 0,
-        }
-    }
+/// Answers that the input does not request, by ID: the number of the first output line, and the
+/// item with this ID, if any.
+type UnmatchedAnswers = BTreeMap<String, (usize, Option<usize>)>;
 
-    /// Matches the lines of `existing` with the input's items. An answer is kept if its request is
-    /// unchanged and each of its choices follows the required grammar; an error line only if the
-    /// same line still gives the same error, so that every other error is tried again. The last of
-    /// several lines for one item counts. Answers to anything else are left out with
+impl<K: JobKind> ResumeState<K> {
+    /// Matches the lines of `existing`, the output named `path`, with the input's items. An answer
+    /// is kept if its request is unchanged and its kind finds no fault in it; an error line only if
+    /// the same line still gives the same error, so that every other error is tried again. The last
+    /// of several lines for one item counts. Answers to anything else are left out with
     /// `replaces_others`, and are an error without it.
     ///
     /// # Errors
     /// Returns an error if a line was not written by this program, was answered by another system,
     /// or answers something that the input does not request: the file then belongs to another job.
-    pub fn from_output(
+    pub(super) fn from_output(
+        kind: &K,
         existing: &[u8],
         path: &str,
-        items: &[InputLine],
-        system_fingerprint: &str,
+        items: &[InputLine<K::Request>],
         replaces_others: bool,
-    ) -> Result<ResumeState, JobError> {
+    ) -> Result<ResumeState<K>, JobError> {
         let complete = complete_lines(existing);
+        let mut state = ResumeState {
+            complete_bytes: complete.len() as u64,
+            kept_lines: vec![None; items.len()],
+            outcomes: vec![K::Outcome::default(); items.len()],
+            unfinished: items.iter().map(UnfinishedAnswers::empty).collect(),
+            replaced: 0,
+        };
         let index = InputIndex::new(items);
-        let ResumeState { mut kept_lines, mut completions, mut unfinished, .. } =
-            ResumeState::empty(items);
-        let mut unmatched = BTreeMap::new();
+        let mut unmatched = UnmatchedAnswers::new();
         let mut start = 0;
-        for (number, bytes) in complete.split_inclusive(|byte| *byte == b'\n').enumerate() {
-            let range = start as u64..(start + bytes.len()) as u64;
-            start += bytes.len();
-            let line = number + 1;
-            let check = |found: &str| check_fingerprint(path, line, found, system_fingerprint);
+        for (bytes, line) in complete.split_inclusive(|byte| *byte == b'\n').zip(1..) {
+            let range = start..start + bytes.len() as u64;
+            start = range.end;
             let foreign = || JobError::ResumeForeign { path: path.to_owned(), line };
-            let answer: OutputLine = serde_json::from_slice(bytes).map_err(|_| foreign())?;
-            let item = index.by_id.get(answer.custom_id.as_str()).copied();
-            match (&answer.response, &answer.error) {
-                (Some(response), None) => {
-                    check(&response.body.system_fingerprint)?;
-                    match item.map(|item| (item, &items[item])) {
-                        Some((item, InputLine::Request(request)))
-                            if request_id(request) == response.request_id =>
-                        {
-                            completions[item] =
-                                Completion::from_choices(request, &response.body.choices);
-                            kept_lines[item] = (!completions[item].has_failed).then_some(range);
-                        }
-                        _ => {
-                            unmatched.entry(answer.custom_id).or_insert((line, item));
-                        }
-                    }
+            let RecordedLine { custom_id, content } =
+                K::parse_output_line(bytes).ok_or_else(foreign)?;
+            let (system, request_id, results) = match content {
+                RecordedContent::Results { system_fingerprint, request_id, results } => {
+                    (system_fingerprint, request_id, results)
                 }
-                (None, Some(ErrorBody { made: Some(found), .. })) => {
-                    check(&found.system_fingerprint)?;
-                    match item.map(|item| (item, &items[item])) {
-                        Some((item, InputLine::Request(request)))
-                            if request_id(request) == found.request_id =>
-                        {
-                            let is_good = |done: &&FinishedChoice| {
-                                done.choice.finish_reason() != FinishReason::Error
-                            };
-                            for done in found.choices.iter().filter(is_good) {
-                                let place = unfinished[item].choices.get_mut(done.choice.index());
-                                *place.ok_or_else(foreign)? = Some(done.clone());
-                            }
-                            unfinished[item].lines.push(range);
-                        }
-                        _ => {
-                            unmatched.entry(answer.custom_id).or_insert((line, item));
-                        }
-                    }
-                }
-                (None, Some(error)) => {
-                    if let Some(item) = index.by_line.get(&error.line)
-                        && let InputLine::Error(now) = &items[*item]
-                        && error_line(now) == bytes
+                RecordedContent::Error { line } => {
+                    let item = index.by_line.get(&line).copied();
+                    let error = item.and_then(|item| items[item].error());
+                    if let (Some(item), Some(error)) = (item, error)
+                        && K::error_line(error) == bytes
                     {
-                        kept_lines[*item] = Some(range);
+                        state.kept_lines[item] = Some(range);
                     }
+                    continue;
                 }
-                _ => return Err(foreign()),
+            };
+            check_fingerprint(path, line, &system, kind.system_fingerprint())?;
+            let item = index.by_id.get(custom_id.as_str()).copied();
+            let request = item.and_then(|item| Some((item, items[item].request()?)));
+            match request.filter(|(_, request)| kind.request_id(request) == request_id) {
+                Some((item, request)) => {
+                    state.keep(kind, item, request, results, range).ok_or_else(foreign)?;
+                }
+                None => drop(unmatched.entry(custom_id).or_insert((line, item))),
             }
         }
-        for (item, _) in kept_lines.iter().enumerate().filter(|(_, kept)| kept.is_some()) {
-            unfinished[item] = UnfinishedAnswers::default();
+        state.finish(path, items, unmatched, replaces_others)
+    }
+
+    /// Keeps the results of a line for an item. Returns `None` if there is a result of a sequence
+    /// that the request does not have.
+    fn keep(
+        &mut self,
+        kind: &K,
+        item: usize,
+        request: &K::Request,
+        results: RecordedResults<K>,
+        range: Range<u64>,
+    ) -> Option<()> {
+        match results {
+            RecordedResults::Complete(answer) => {
+                let (outcome, is_kept) = kind.recorded_outcome(request, &answer);
+                self.outcomes[item] = outcome;
+                self.kept_lines[item] = is_kept.then_some(range);
+            }
+            RecordedResults::Partial(parts) => {
+                let unfinished = &mut self.unfinished[item];
+                for (sequence, part) in parts {
+                    *unfinished.parts.get_mut(sequence)? = Some(part);
+                }
+                unfinished.lines.push(range);
+            }
+        }
+        Some(())
+    }
+
+    /// Counts the answers that the input does not request.
+    fn finish(
+        mut self,
+        path: &str,
+        items: &[InputLine<K::Request>],
+        mut unmatched: UnmatchedAnswers,
+        replaces_others: bool,
+    ) -> Result<ResumeState<K>, JobError> {
+        for (unfinished, kept) in self.unfinished.iter_mut().zip(&self.kept_lines) {
+            if kept.is_some() {
+                *unfinished = UnfinishedAnswers::default();
+            }
         }
         // A replaced answer may still precede the one that replaced it.
-        let is_answered = |item: usize| {
-            matches!(items[item], InputLine::Request(_)) && kept_lines[item].is_some()
-        };
+        let is_answered =
+            |item: usize| items[item].request().is_some() && self.kept_lines[item].is_some();
         unmatched.retain(|_, (_, item)| !item.is_some_and(is_answered));
-        let replaced = unmatched.len();
+        self.replaced = unmatched.len();
         let first = unmatched.iter().min_by_key(|(_, (line, _))| *line);
         if let (Some((custom_id, (line, _))), false) = (first, replaces_others) {
             let unasked = unmatched.values().filter(|(_, item)| item.is_none()).count();
-            let answers = items.iter().zip(&kept_lines);
-            let kept = answers
-                .filter(|(item, line)| matches!(item, InputLine::Request(_)) && line.is_some());
             return Err(JobError::ResumeOther {
                 path: path.to_owned(),
-                kept: kept.count(),
-                changed: replaced - unasked,
+                kept: (0..items.len()).filter(|item| is_answered(*item)).count(),
+                changed: unmatched.len() - unasked,
                 unasked,
                 line: *line,
                 custom_id: custom_id.clone(),
             });
         }
-        let complete_bytes = complete.len() as u64;
-        Ok(ResumeState { complete_bytes, kept_lines, completions, unfinished, replaced })
+        Ok(self)
     }
 }
 
 /// Returns the complete lines, without a torn line at the end.
-pub fn complete_lines(bytes: &[u8]) -> &[u8] {
+pub(super) fn complete_lines(bytes: &[u8]) -> &[u8] {
     &bytes[..bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1)]
 }
 
@@ -183,12 +163,7 @@ pub fn complete_lines(bytes: &[u8]) -> &[u8] {
 ///
 /// # Errors
 /// Returns an error if it was given by the system `found`, another one.
-pub fn check_fingerprint(
-    path: &str,
-    line: usize,
-    found: &str,
-    expected: &str,
-) -> Result<(), JobError> {
+fn check_fingerprint(path: &str, line: usize, found: &str, expected: &str) -> Result<(), JobError> {
     if found == expected {
         return Ok(());
     }
@@ -210,14 +185,14 @@ struct InputIndex<'a> {
 }
 
 impl<'a> InputIndex<'a> {
-    fn new(items: &'a [InputLine]) -> InputIndex<'a> {
+    fn new<R: JobRequest>(items: &'a [InputLine<R>]) -> InputIndex<'a> {
         let mut by_id = HashMap::new();
         let mut by_line = HashMap::new();
         for (index, item) in items.iter().enumerate() {
-            by_line.insert(item.line(), index);
+            by_line.insert(line_number(item), index);
             match item {
                 InputLine::Request(request) => {
-                    by_id.insert(request.custom_id.as_str(), index);
+                    by_id.insert(request.custom_id(), index);
                 }
                 // An ID whose line is now an error was still requested; a valid request with this
                 // ID takes precedence.

@@ -3,24 +3,22 @@
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
+use std::time::Instant;
 
-use engine_api::batch::{BatchEngine, EngineError};
-use engine_api::codec::TextCodec;
+use engine_api::batch::{BatchEngine, BatchRequests, EngineError};
 use engine_api::request::{AnswerGrammar, GenerationRequest};
 use grammar::Grammar;
-use openai::generation::generation_request;
-use openai::input_line::{CompletionRequest, InputLine, Prompt, summarize_errors};
-use openai::output::{Completion, Provenance};
+use openai::input_line::{InputLine, summarize_errors};
 
 use super::answer_buffer::AnswerBuffer;
 use super::error::JobError;
 use super::eta::PlannedSequence;
-use super::job_sink::{AnswerId, JobSink, PendingAnswer};
+use super::job_sink::{JobSink, PendingSequence};
+use super::kind::{EndedJob, JobKind, JobRequest, SequenceId};
 use super::progress::JobProgress;
-use super::sink::OutputSink;
-use super::summary::JobSummary;
+use super::resume::ResumeState;
+use super::sink::{OutputMode, OutputSink};
 use super::unfinished::UnfinishedAnswers;
-use super::workload::JobWorkload;
 
 /// Size of a group before it runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,26 +30,50 @@ pub struct GroupSize {
     pub max_new: u32,
 }
 
-/// A job that is read, checked and ready to run.
+/// An input that is read, and the output of its job, which is locked. Nothing is written yet.
 #[derive(Debug)]
-pub struct BatchJob<'a> {
-    pub(super) items: Vec<InputLine>,
-    /// Position of each item's line in the output; `None` if it is still to be made.
-    pub(super) lines: Vec<Option<Range<u64>>>,
-    /// Outcome of each item's answers.
-    pub(super) completions: Vec<Completion>,
-    /// Answers made so far for each request without a line.
-    pub(super) unfinished: Vec<UnfinishedAnswers>,
-    /// Number of answers in the output that the input no longer requests.
-    pub(super) replaced: usize,
+pub(super) struct JobFiles<R> {
+    pub(super) items: Vec<InputLine<R>>,
     /// Notes about ignored fields and other warnings.
     pub(super) notes: Vec<String>,
     pub(super) sink: OutputSink,
-    pub(super) provenance: Provenance,
-    pub(super) codec: Option<&'a dyn TextCodec>,
+    /// Content of the output.
+    pub(super) existing: Vec<u8>,
+    pub(super) mode: OutputMode,
 }
 
-impl<'a> BatchJob<'a> {
+/// A job that is read, checked and ready to run.
+#[derive(Debug)]
+pub struct Job<K: JobKind> {
+    kind: K,
+    items: Vec<InputLine<K::Request>>,
+    /// Position of each item's line in the output; `None` if it is still to be made.
+    lines: Vec<Option<Range<u64>>>,
+    /// Facts about each item's answers.
+    outcomes: Vec<K::Outcome>,
+    /// Answers made so far for each request without a line.
+    unfinished: Vec<UnfinishedAnswers<K::Part>>,
+    /// Number of answers in the output that the input no longer requests.
+    replaced: usize,
+    notes: Vec<String>,
+    sink: OutputSink,
+}
+
+impl<K: JobKind> Job<K> {
+    /// Finds out what the output already answers.
+    ///
+    /// # Errors
+    /// Returns an error if the output holds answers of another job.
+    pub(super) fn resume(kind: K, files: JobFiles<K::Request>) -> Result<Job<K>, JobError> {
+        let JobFiles { items, notes, mut sink, existing, mode } = files;
+        let replaces_others = mode == OutputMode::ResumeReplacing;
+        let resume =
+            ResumeState::from_output(&kind, &existing, sink.name(), &items, replaces_others)?;
+        sink.keep_prefix(resume.complete_bytes);
+        let ResumeState { kept_lines: lines, outcomes, unfinished, replaced, .. } = resume;
+        Ok(Job { kind, items, lines, outcomes, unfinished, replaced, notes, sink })
+    }
+
     /// Returns the notes about the input, one sentence each.
     pub fn notes(&self) -> &[String] {
         &self.notes
@@ -60,63 +82,57 @@ impl<'a> BatchJob<'a> {
     /// Returns a one-line summary of a resumed output; `None` if it holds no answer.
     pub fn resume_summary(&self) -> Option<String> {
         let lines = self.items.iter().zip(&self.lines);
-        let kept =
-            lines.filter(|(item, line)| matches!(item, InputLine::Request(_)) && line.is_some());
+        let kept = lines.filter(|(item, line)| item.request().is_some() && line.is_some());
         let (kept, remaining) = (kept.count(), self.pending_requests().count());
+        let noun = K::LINES_NOUN;
         match (kept, self.replaced) {
             (0, 0) => None,
-            (_, 0) => Some(format!("{kept} answers kept, {remaining} remaining")),
+            (_, 0) => Some(format!("{kept} {noun} kept, {remaining} remaining")),
             (_, replaced) => Some(format!(
-                "{kept} answers kept, {replaced} replaced or dropped, {remaining} remaining"
+                "{kept} {noun} kept, {replaced} replaced or dropped, {remaining} remaining"
             )),
         }
     }
 
-    /// Returns what the engine must support; `None` if every request is answered or an error, so
-    /// that no engine is needed.
-    pub fn workload(&self) -> Option<JobWorkload> {
-        JobWorkload::from_requests(self.pending_requests().map(|(_, request)| request))
+    /// Returns true if requests are left for an engine.
+    pub fn needs_engine(&self) -> bool {
+        self.pending_requests().next().is_some()
     }
 
     /// Returns the distinct grammars of the answers that are still to be made.
     pub fn grammars(&self) -> Vec<Grammar> {
         let mut seen = HashSet::new();
-        let grammars =
-            self.pending_requests().filter_map(|(_, request)| request.grammar.as_deref());
+        let grammars = self.pending_requests().filter_map(|(_, request)| K::grammar(request));
         grammars.filter(|grammar| seen.insert(*grammar)).cloned().collect()
     }
 
     /// Returns the number of lines with errors and the first message, if there are any.
     pub fn error_summary(&self) -> Option<String> {
-        let errors = self.items.iter().filter_map(|item| match item {
-            InputLine::Error(error) => Some(error),
-            InputLine::Request(_) => None,
-        });
-        summarize_errors(errors, self.items.len())
+        summarize_errors(self.items.iter().filter_map(InputLine::error), self.items.len())
     }
 
-    fn pending_requests(&self) -> impl Iterator<Item = (usize, &CompletionRequest)> {
-        self.items.iter().enumerate().filter_map(|(index, item)| match item {
-            InputLine::Request(request) if self.lines[index].is_none() => Some((index, request)),
-            _ => None,
-        })
+    pub(super) fn pending_requests(&self) -> impl Iterator<Item = (usize, &K::Request)> {
+        let pending = self.items.iter().zip(&self.lines).enumerate();
+        pending
+            .filter(|(_, (_, line))| line.is_none())
+            .filter_map(|(index, (item, _))| Some((index, item.request()?)))
     }
 
     /// Returns the sizes of the groups that an engine of this capacity would run if no sequence
     /// took over the slot of another.
     pub fn groups(&self, capacity: usize) -> Vec<GroupSize> {
-        let size = |tickets: &[AnswerId]| {
-            let prompts = || tickets.iter().map(|ticket| self.prompt(*ticket));
+        let size = |ids: &[SequenceId]| {
+            let planned = || ids.iter().map(|id| self.planned(*id));
             GroupSize {
-                sequences: tickets.len(),
-                prompt_tokens: prompts().map(|prompt| prompt.tokens.len() as u64).sum(),
-                max_new: prompts().map(|prompt| prompt.max_new).max().unwrap_or(0),
+                sequences: ids.len(),
+                prompt_tokens: planned().map(|planned| u64::from(planned.prompt_tokens)).sum(),
+                max_new: planned().map(|planned| planned.max_new).max().unwrap_or(0),
             }
         };
-        self.pending_answers().chunks(capacity.max(1)).map(size).collect()
+        self.pending_sequences().chunks(capacity.max(1)).map(size).collect()
     }
 
-    /// Runs what is left to do. `engine` may be `None` only if [`BatchJob::workload`] is.
+    /// Runs what is left to do. `engine` may be `None` only if [`Job::needs_engine`] returns false.
     /// `interrupted` is checked before anything runs; from then on the engine checks it.
     ///
     /// # Errors
@@ -127,7 +143,8 @@ impl<'a> BatchJob<'a> {
         engine: Option<&mut dyn BatchEngine>,
         progress: &mut dyn JobProgress,
         interrupted: &dyn Fn() -> bool,
-    ) -> Result<JobSummary, JobError> {
+    ) -> Result<K::Summary, JobError> {
+        let started = Instant::now();
         let outcome = self.run_sequences(engine, progress, interrupted);
         progress.end();
         // After a failed write the output cannot be sorted; it stays a log, which can still be
@@ -138,7 +155,14 @@ impl<'a> BatchJob<'a> {
                 lines.flat_map(|(line, some)| line.iter().chain(&some.lines).cloned()).collect();
             self.sink.finalize(&lines, matches!(outcome, Ok(false)))?;
         }
-        Ok(self.summary(outcome?))
+        Ok(self.kind.summary(EndedJob {
+            items: &self.items,
+            lines: &self.lines,
+            outcomes: &self.outcomes,
+            interrupted: outcome?,
+            resumable: self.sink.is_log(),
+            elapsed: started.elapsed(),
+        }))
     }
 
     /// Runs all sequences; returns true if the run was interrupted.
@@ -148,116 +172,91 @@ impl<'a> BatchJob<'a> {
         progress: &mut dyn JobProgress,
         interrupted: &dyn Fn() -> bool,
     ) -> Result<bool, JobError> {
-        let answer_ids = self.pending_answers();
-        let planned = |ticket: &AnswerId| {
-            let prompt = self.prompt(*ticket);
-            PlannedSequence { prompt_tokens: prompt.tokens.len() as u32, max_new: prompt.max_new }
-        };
-        let planned: Vec<PlannedSequence> = answer_ids.iter().map(planned).collect();
+        let ids = self.pending_sequences();
+        let planned: Vec<PlannedSequence> = ids.iter().map(|id| self.planned(*id)).collect();
         let grammars = self.grammars();
-        let grammars: HashMap<&Grammar, u32> = grammars.iter().zip(1..).collect();
-        let BatchJob { items, lines, completions, unfinished, sink, provenance, codec, .. } = self;
-        let mut answers =
-            AnswerBuffer::new(items, lines, completions, unfinished, sink, provenance);
+        let Job { kind, items, lines, outcomes, unfinished, sink, .. } = self;
+        let (kind, items) = (&*kind, items.as_slice());
+        let mut answers = AnswerBuffer::new(kind, items, lines, outcomes, unfinished, sink);
         let Some(engine) = engine else {
-            assert!(answer_ids.is_empty(), "a job with requests left was run without an engine");
+            assert!(ids.is_empty(), "a job with requests left was run without an engine");
             return answers.write().map(|()| false);
         };
-        if !answer_ids.is_empty() {
+        if !ids.is_empty() {
             progress.begin(planned);
         }
         // Lines with errors are written before anything runs.
         answers.write()?;
-        if answer_ids.is_empty() || interrupted() {
-            return Ok(!answer_ids.is_empty());
+        if ids.is_empty() || interrupted() {
+            return Ok(!ids.is_empty());
         }
-        let requests: Vec<GenerationRequest> = answer_ids
+        let pending: Vec<PendingSequence<'_, K::Request>> = ids
             .iter()
-            .map(|ticket| to_generation_request(items, *ticket, &grammars))
+            .map(|id| PendingSequence { id: *id, request: request_at(items, *id) })
             .collect();
-        let pending: Vec<PendingAnswer<'_>> = answer_ids
-            .iter()
-            .map(|ticket| PendingAnswer::new(*ticket, request_at(items, ticket.item)))
-            .collect();
-        let mut sink = JobSink::new(*codec, &pending, progress, &mut answers);
+        let grammars = grammars.iter().zip(1..).collect();
+        let requests = PendingRequests { kind, pending: &pending, grammars };
+        let mut sink = JobSink::new(kind, &pending, progress, &mut answers);
         let engine_result = engine.run(&requests, &mut sink);
         let sink_result = sink.end();
-        if matches!(sink_result, Ok(_) | Err(JobError::Tokenizer(_))) {
+        if matches!(sink_result, Ok(_) | Err(JobError::Tokenizer(_) | JobError::Engine(_))) {
             // Finished answers are kept, whatever happened to the others.
             answers.write()?;
             answers.merge_unfinished()?;
         }
         let finished = sink_result?;
         match engine_result {
-            Ok(()) if finished == requests.len() => Ok(false),
+            Ok(()) if finished == pending.len() => Ok(false),
             Ok(()) => Err(JobError::Engine(EngineError::Failed(format!(
                 "The engine returned {finished} results for {} sequences.",
-                requests.len()
+                pending.len()
             )))),
             Err(EngineError::Interrupted) => Ok(true),
             Err(failed) => Err(JobError::Engine(failed)),
         }
     }
 
-    /// Returns all answers that are still to be made, in the order in which they begin: the longest
-    /// first, so that none of them runs alone at the end, and in input order among equally long
-    /// ones.
-    fn pending_answers(&self) -> Vec<AnswerId> {
+    /// Returns all sequences that are still to be computed, in the order in which they begin: the
+    /// longest first, so that none of them runs alone at the end, and in input order among equally
+    /// long ones.
+    fn pending_sequences(&self) -> Vec<SequenceId> {
         let pending = self.pending_requests().flat_map(|(item, request)| {
-            let is_open = move |choice: &usize| self.unfinished[item].choices[*choice].is_none();
-            (0..request.choice_count()).filter(is_open).map(move |choice| AnswerId { item, choice })
+            let is_open = move |index: &usize| self.unfinished[item].parts[*index].is_none();
+            (0..request.sequence_count())
+                .filter(is_open)
+                .map(move |index| SequenceId { item, index })
         });
-        let mut tickets: Vec<AnswerId> = pending.collect();
-        tickets.sort_by_key(|ticket| Reverse(self.prompt(*ticket).max_new));
-        tickets
+        let mut ids: Vec<SequenceId> = pending.collect();
+        ids.sort_by_key(|id| Reverse(self.planned(*id).max_new));
+        ids
     }
 
-    fn prompt(&self, id: AnswerId) -> &Prompt {
-        request_at(&self.items, id.item).prompt_of(id.choice)
-    }
-
-    fn summary(&self, interrupted: bool) -> JobSummary {
-        let mut summary = JobSummary {
-            answered: 0,
-            answers: 0,
-            failed_lines: Vec::new(),
-            truncated_lines: Vec::new(),
-            not_run: 0,
-            interrupted,
-            resumable: self.sink.is_log(),
-        };
-        for ((item, line), ended) in self.items.iter().zip(&self.lines).zip(&self.completions) {
-            if ended.is_truncated && line.is_some() {
-                summary.truncated_lines.push(item.line());
-            }
-            match (item, line) {
-                (_, None) => summary.not_run += 1,
-                (_, Some(_)) if ended.has_failed => summary.failed_lines.push(item.line()),
-                (InputLine::Request(request), Some(_)) => {
-                    summary.answered += 1;
-                    summary.answers += request.choice_count();
-                }
-                (InputLine::Error(error), Some(_)) => summary.failed_lines.push(error.line),
-            }
-        }
-        summary
+    fn planned(&self, id: SequenceId) -> PlannedSequence {
+        self.kind.planned(request_at(&self.items, id), id.index)
     }
 }
 
-fn request_at(items: &[InputLine], item: usize) -> &CompletionRequest {
-    match &items[item] {
-        InputLine::Request(request) => request,
-        InputLine::Error(_) => unreachable!("tickets are made of requests"),
-    }
+fn request_at<R>(items: &[InputLine<R>], id: SequenceId) -> &R {
+    items[id.item].request().expect("sequences belong to requests")
 }
 
-fn to_generation_request(
-    items: &[InputLine],
-    id: AnswerId,
-    grammars: &HashMap<&Grammar, u32>,
-) -> GenerationRequest {
-    let request = request_at(items, id.item);
-    let number = |grammar: &Grammar| AnswerGrammar::Number(grammars[grammar]);
-    let grammar = request.grammar.as_deref().map_or(AnswerGrammar::None, number);
-    generation_request(request, id.choice, grammar)
+/// The requests to an engine for pending sequences.
+struct PendingRequests<'f, K: JobKind> {
+    kind: &'f K,
+    pending: &'f [PendingSequence<'f, K::Request>],
+    /// Numbers of the grammars.
+    grammars: HashMap<&'f Grammar, u32>,
+}
+
+impl<K: JobKind> BatchRequests for PendingRequests<'_, K> {
+    fn count(&self) -> usize {
+        self.pending.len()
+    }
+
+    fn request(&self, index: usize) -> GenerationRequest {
+        let PendingSequence { id, request } = &self.pending[index];
+        let number = |grammar: &Grammar| AnswerGrammar::Number(self.grammars[grammar]);
+        let grammar = K::grammar(request).map_or(AnswerGrammar::None, number);
+        GenerationRequest { grammar, ..self.kind.generation_request(request, id.index) }
+    }
 }

@@ -1,12 +1,12 @@
-//! Adapter that runs a job on a server's engine, which supports log-probabilities of prompt tokens;
-//! the batch engine does not.
+//! Adapter that runs a job on a server's engine, which supports log-probabilities of prompt tokens
+//! and stored prompts; the engine of groups does not.
 
 use std::ops::ControlFlow;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use engine_api::batch::{BatchEngine, EngineError};
+use engine_api::batch::{BatchEngine, BatchRequests, EngineError};
 use engine_api::event::{BatchSink, EngineEvent, EventSink};
 use engine_api::request::{AnswerGrammar, GenerationRequest, PreparedGrammar};
 use engine_api::serving::{Engine, GenerationId, PromptProgress};
@@ -60,18 +60,14 @@ impl<'e> ServingAdapter<'e> {
     fn submit(
         &mut self,
         index: usize,
-        request: &GenerationRequest,
+        mut request: GenerationRequest,
         sender: &Sender<SequenceEvent>,
     ) -> Result<GenerationId, EngineError> {
-        let grammar = match &request.grammar {
-            AnswerGrammar::Number(number) => {
-                AnswerGrammar::Prepared(self.prepare_grammar(*number as usize - 1))
-            }
-            known => known.clone(),
-        };
-        let submission = GenerationRequest { grammar, ..request.clone() };
+        if let AnswerGrammar::Number(number) = request.grammar {
+            request.grammar = AnswerGrammar::Prepared(self.prepare_grammar(number as usize - 1));
+        }
         let listener = EventSender { index, sender: sender.clone(), has_ended: false };
-        self.serving.submit(submission, Box::new(listener)).map_err(|_| engine_stopped())
+        self.serving.submit(request, Box::new(listener)).map_err(|_| engine_stopped())
     }
 }
 
@@ -111,20 +107,21 @@ impl Drop for EventSender {
 impl BatchEngine for ServingAdapter<'_> {
     fn run(
         &mut self,
-        requests: &[GenerationRequest],
+        requests: &dyn BatchRequests,
         sink: &mut dyn BatchSink,
     ) -> Result<(), EngineError> {
+        let count = requests.count();
         let max_in_flight = self.serving.limits().slots as usize * IN_FLIGHT_PER_SLOT;
         let (sender, events) = channel();
         // Ids of the requests that were submitted and have not ended.
-        let mut submitted: Vec<Option<GenerationId>> = vec![None; requests.len()];
+        let mut submitted: Vec<Option<GenerationId>> = vec![None; count];
         let (mut next, mut in_flight, mut ended) = (0, 0, 0);
-        while ended < requests.len() {
+        while ended < count {
             if (self.interrupted)() {
                 return Err(EngineError::Interrupted);
             }
-            while next < requests.len() && in_flight < max_in_flight {
-                submitted[next] = Some(self.submit(next, &requests[next], &sender)?);
+            while next < count && in_flight < max_in_flight {
+                submitted[next] = Some(self.submit(next, requests.request(next), &sender)?);
                 (next, in_flight) = (next + 1, in_flight + 1);
             }
             let first = match events.recv_timeout(TICK) {

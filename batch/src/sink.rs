@@ -136,6 +136,11 @@ impl OutputSink {
         Ok((OutputSink { kind: SinkKind::File(regular), name, committed_bytes: 0 }, existing))
     }
 
+    /// Returns the path, or `stdout`.
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
     /// Keeps the first `bytes` bytes of the existing file, which are whole lines; the next append
     /// truncates the rest.
     pub fn keep_prefix(&mut self, bytes: u64) {

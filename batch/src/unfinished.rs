@@ -3,29 +3,33 @@
 use std::ops::Range;
 
 use openai::input_line::InputLine;
-use openai::output::FinishedChoice;
+
+use super::kind::JobRequest;
 
 /// Answers made so far for one item, until its line is written.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct UnfinishedAnswers {
-    /// Each of its answers, by choice; empty for an error.
-    pub choices: Vec<Option<FinishedChoice>>,
+#[derive(Debug, Clone)]
+pub(super) struct UnfinishedAnswers<P> {
+    /// Result of each of its sequences; empty for an error.
+    pub(super) parts: Vec<Option<P>>,
     /// Positions of the output lines that hold some of them.
-    pub lines: Vec<Range<u64>>,
+    pub(super) lines: Vec<Range<u64>>,
 }
 
-impl UnfinishedAnswers {
-    /// Creates an empty entry for each answer to an item.
-    pub fn empty(item: &InputLine) -> UnfinishedAnswers {
-        let choices = match item {
-            InputLine::Request(request) => request.choice_count(),
-            InputLine::Error(_) => 0,
-        };
-        UnfinishedAnswers { choices: vec![None; choices], lines: Vec::new() }
+impl<P> Default for UnfinishedAnswers<P> {
+    fn default() -> UnfinishedAnswers<P> {
+        UnfinishedAnswers { parts: Vec::new(), lines: Vec::new() }
+    }
+}
+
+impl<P> UnfinishedAnswers<P> {
+    /// Creates an entry without results for each sequence of an item.
+    pub(super) fn empty<R: JobRequest>(item: &InputLine<R>) -> UnfinishedAnswers<P> {
+        let sequences = item.request().map_or(0, JobRequest::sequence_count);
+        UnfinishedAnswers { parts: (0..sequences).map(|_| None).collect(), lines: Vec::new() }
     }
 
-    /// Returns true if an answer is still to be made.
-    pub fn is_incomplete(&self) -> bool {
-        self.choices.iter().any(Option::is_none)
+    /// Returns true if a result is still missing.
+    pub(super) fn is_incomplete(&self) -> bool {
+        self.parts.iter().any(Option::is_none)
     }
 }

@@ -18,6 +18,26 @@ pub enum EngineError {
     OutOfDeviceMemory(String),
 }
 
+/// Requests of a batch, which an engine may create one at a time: those with long prompts in common
+/// take far more memory together than what they are created from.
+pub trait BatchRequests {
+    /// Returns the number of requests.
+    fn count(&self) -> usize;
+
+    /// Creates a request; `index` is below [`BatchRequests::count`].
+    fn request(&self, index: usize) -> GenerationRequest;
+}
+
+impl BatchRequests for Vec<GenerationRequest> {
+    fn count(&self) -> usize {
+        self.len()
+    }
+
+    fn request(&self, index: usize) -> GenerationRequest {
+        self[index].clone()
+    }
+}
+
 /// An engine that continues prompts.
 pub trait BatchEngine {
     /// Runs all requests to their ends, as many at a time as fit and roughly in this order.
@@ -28,7 +48,7 @@ pub trait BatchEngine {
     /// must not be used again.
     fn run(
         &mut self,
-        requests: &[GenerationRequest],
+        requests: &dyn BatchRequests,
         sink: &mut dyn BatchSink,
     ) -> Result<(), EngineError>;
 }

@@ -241,10 +241,8 @@ pub fn summarize_errors<'a>(
 /// Summarises the warnings of `items`: the number of requests that have any, and the first warning.
 /// Returns `None` if there are none.
 pub fn summarize_warnings(items: &[InputLine]) -> Option<String> {
-    let mut warned = items.iter().filter_map(|item| match item {
-        InputLine::Request(request) => Some((request.line, request.warnings.first()?)),
-        InputLine::Error(_) => None,
-    });
+    let requests = items.iter().filter_map(InputLine::request);
+    let mut warned = requests.filter_map(|request| Some((request.line, request.warnings.first()?)));
     let (line, warning) = warned.next()?;
     let sentence = format!("line {line}: {warning}");
     Some(match 1 + warned.count() {
@@ -259,17 +257,25 @@ pub fn summarize_warnings(items: &[InputLine]) -> Option<String> {
 
 /// A line of the input that is not blank.
 #[derive(Debug, Clone, PartialEq)]
-pub enum InputLine {
-    Request(CompletionRequest),
+pub enum InputLine<R = CompletionRequest> {
+    Request(R),
     Error(LineError),
 }
 
-impl InputLine {
-    /// Returns the line of the input, from 1.
-    pub fn line(&self) -> usize {
+impl<R> InputLine<R> {
+    /// Returns the request; `None` for an error.
+    pub fn request(&self) -> Option<&R> {
         match self {
-            InputLine::Request(request) => request.line,
-            InputLine::Error(error) => error.line,
+            InputLine::Request(request) => Some(request),
+            InputLine::Error(_) => None,
+        }
+    }
+
+    /// Returns the error; `None` for a request.
+    pub fn error(&self) -> Option<&LineError> {
+        match self {
+            InputLine::Request(_) => None,
+            InputLine::Error(error) => Some(error),
         }
     }
 }

@@ -9,68 +9,59 @@ use planner::search::{SearchEffort, SearchRequest, choose};
 
 use super::formats::{RunCompression, candidate_compressions, resolve_formats};
 use super::hardware::Hardware;
-use super::model::ModelHandle;
 use super::plan_request::{limits, plan_request, resolve_batches, shrink_batches};
 use super::pricing::{Profiles, compares_without_device};
 use super::profile;
 use super::staging::nvme::storage;
-use crate::request::{PlacementChoice, RunRequest};
+use crate::request::PlacementChoice;
+use crate::session::Session;
 use crate::values::{Batches, BatchesChoice};
 
 /// Returns the compression of weights and KV. If lossless storage fits, that is the result.
 /// Otherwise it is the compression with the highest predicted throughput of those that fit if the
 /// machine was measured for all of them, and the first one that fits if not. It is chosen for all
 /// requests of a file together, so that a resumed run uses it again.
-pub fn choose_compression(
-    run: &RunRequest,
-    model: &ModelHandle,
-    demand: Option<JobWorkload>,
-) -> RunCompression {
-    let Some(demand) = demand else { return first_fitting_compression(run, model, demand) };
-    let fitting = fitting_compressions(run, model, demand);
+pub fn choose_compression(session: &Session<'_>, demand: Option<JobWorkload>) -> RunCompression {
+    let Some(demand) = demand else { return first_fitting_compression(session, demand) };
+    let fitting = fitting_compressions(session, demand);
     match fitting.as_slice() {
-        [] => candidate_compressions(run, model)[0],
+        [] => candidate_compressions(session)[0],
         [first, ..] if first.is_lossless() || fitting.len() == 1 => *first,
-        [first, ..] => fastest_compression(run, model, demand, &fitting).unwrap_or(*first),
+        [first, ..] => fastest_compression(session, demand, &fitting).unwrap_or(*first),
     }
 }
 
 /// Returns the first compression that fits, lossless ones first. If none fits, returns the first
 /// one, so that the refusal reports its numbers.
 pub fn first_fitting_compression(
-    run: &RunRequest,
-    model: &ModelHandle,
+    session: &Session<'_>,
     demand: Option<JobWorkload>,
 ) -> RunCompression {
-    let first = demand.and_then(|demand| fitting_compressions(run, model, demand).first().copied());
-    first.unwrap_or_else(|| candidate_compressions(run, model)[0])
+    let first = demand.and_then(|demand| fitting_compressions(session, demand).first().copied());
+    first.unwrap_or_else(|| candidate_compressions(session)[0])
 }
 
 /// Returns the compressions that fit, or the only candidate without testing it.
-fn fitting_compressions(
-    run: &RunRequest,
-    model: &ModelHandle,
-    demand: JobWorkload,
-) -> Vec<RunCompression> {
-    let cases = candidate_compressions(run, model);
+fn fitting_compressions(session: &Session<'_>, demand: JobWorkload) -> Vec<RunCompression> {
+    let cases = candidate_compressions(session);
     if cases.len() == 1 {
         return cases;
     }
-    let limits = limits(run, model, demand);
+    let limits = limits(session, demand);
     // Operations that the model lacks are reported when the run is planned.
-    let storage = storage(run, &model.config).ok().flatten();
-    let (count, size) = match run.batches {
+    let storage = storage(session).ok().flatten();
+    let (count, size) = match session.batches {
         Some(BatchesChoice::Fixed(batches)) => {
-            let Batches { count, size } = shrink_batches(run, model, batches, demand.sequences);
+            let Batches { count, size } = shrink_batches(session, batches, demand.sequences);
             (count, size)
         }
         _ => (1, 1),
     };
     let fits = |compression: &RunCompression| {
-        let formats = resolve_formats(run, model, *compression);
+        let formats = resolve_formats(session, *compression);
         [Policy::CpuOnly, Policy::GpuOnly].map(Placement::from_policy).iter().any(|placement| {
             let request =
-                plan_request(run, model, demand, &formats, &limits, storage.as_ref(), placement);
+                plan_request(session, demand, &formats, &limits, storage.as_ref(), placement);
             // A map that does not compile is reported when it is about to run.
             request.fits(count, size).unwrap_or(true)
         })
@@ -81,14 +72,13 @@ fn fitting_compressions(
 /// Returns the compression with the highest predicted throughput; `None` if the machine was not
 /// measured for each of them.
 fn fastest_compression(
-    run: &RunRequest,
-    model: &ModelHandle,
+    session: &Session<'_>,
     demand: JobWorkload,
     fitting: &[RunCompression],
 ) -> Option<RunCompression> {
     let rates = fitting
         .iter()
-        .map(|compression| Some((predicted_rate(run, model, demand, *compression)?, *compression)));
+        .map(|compression| Some((predicted_rate(session, demand, *compression)?, *compression)));
     let rates: Vec<(f64, RunCompression)> = rates.collect::<Option<_>>()?;
     let fastest = rates.into_iter().max_by(|a, b| a.0.total_cmp(&b.0));
     fastest.map(|(_, compression)| compression.as_fastest())
@@ -97,19 +87,18 @@ fn fastest_compression(
 /// Returns the tokens/s of a compression as predicted from the stored profiles. `None` if a profile
 /// is missing, if a split is specified, or if weights may be read from drives.
 fn predicted_rate(
-    run: &RunRequest,
-    model: &ModelHandle,
+    session: &Session<'_>,
     demand: JobWorkload,
     compression: RunCompression,
 ) -> Option<f64> {
-    let PlacementChoice::Named(policy) = run.placement else { return None };
-    if storage(run, &model.config).ok()?.is_some() {
+    let PlacementChoice::Named(policy) = session.options.placement else { return None };
+    if storage(session).ok()?.is_some() {
         return None;
     }
-    let (limits, formats) = (limits(run, model, demand), resolve_formats(run, model, compression));
+    let (limits, formats) = (limits(session, demand), resolve_formats(session, compression));
     let placement = Placement::from_policy(policy.without_parameters().unwrap_or(Policy::GpuOnly));
-    let request = plan_request(run, model, demand, &formats, &limits, None, &placement);
-    let Batches { count, size } = resolve_batches(run, demand, &request).ok()?;
+    let request = plan_request(session, demand, &formats, &limits, None, &placement);
+    let Batches { count, size } = resolve_batches(session, demand, &request).ok()?;
     let shape = request.shape(count, size);
     let load_profile = |uses_gpu: bool| {
         let load = |hardware: Hardware| -> Result<_, Infallible> {
@@ -117,8 +106,8 @@ fn predicted_rate(
                 profile::profile_request(request.config, &shape, &formats, hardware);
             Ok(profile::load_stored(&profile_request, hardware))
         };
-        let hardware = Hardware::resolve(run, uses_gpu);
-        let Ok(found) = profile::with_best_threads(run.cpu_threads, hardware, load);
+        let hardware = Hardware::resolve(session, uses_gpu);
+        let Ok(found) = profile::with_best_threads(session.options.cpu_threads, hardware, load);
         found.map(|(profile, _)| profile)
     };
     let is_alone = compares_without_device(policy) || policy == PolicyName::CpuOnly;

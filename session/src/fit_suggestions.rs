@@ -11,32 +11,34 @@ use planner::policy::{Placement, Policy};
 use planner::split::parse_split;
 
 use super::formats::{RunCompression, resolve_formats};
-use super::model::ModelHandle;
 use super::plan_request::{DEFAULT_MAX_BATCH, limits, plan_request};
 use super::staging::nvme::storage;
 use crate::cuda_device;
-use crate::request::{PlacementChoice, RunRequest};
+use crate::request::PlacementChoice;
+use crate::session::Session;
 use crate::values::{BatchesChoice, DeviceChoice, NvmeDirect};
 
 /// A run whose device may turn out to have too little memory.
 #[derive(Debug, Clone, Copy)]
 pub struct FitSuggestions<'a> {
-    pub run: &'a RunRequest,
-    pub model: &'a ModelHandle,
+    pub session: &'a Session<'a>,
     pub demand: JobWorkload,
     pub compression: RunCompression,
 }
 
 /// Adds the free memory of the CUDA device to the refusal of a plan that needs more device memory
 /// than allowed. Returns other errors unchanged.
-pub(crate) fn with_free_device_memory(run: &RunRequest, error: anyhow::Error) -> anyhow::Error {
+pub(crate) fn with_free_device_memory(
+    session: &Session<'_>,
+    error: anyhow::Error,
+) -> anyhow::Error {
     let is_device_too_small = match error.downcast_ref::<PlanError>() {
         Some(PlanError::DoesNotFit { budget, limits, .. }) => {
             limits.vram_bytes.is_some_and(|vram_bytes| budget.device_bytes > vram_bytes)
         }
         _ => false,
     };
-    match run.device {
+    match session.options.device {
         DeviceChoice::Cuda(index) if is_device_too_small => {
             match cuda_device::format_free_memory(index) {
                 Some(free) => error.context(free),
@@ -59,7 +61,7 @@ impl FitSuggestions<'_> {
     /// Adds what fits now to an error about device memory, once the workers have exited. Returns
     /// other errors unchanged.
     pub fn add_suggestion(&self, error: anyhow::Error) -> anyhow::Error {
-        let DeviceChoice::Cuda(index) = self.run.device else { return error };
+        let DeviceChoice::Cuda(index) = self.session.options.device else { return error };
         if !is_out_of_device_memory(&error) {
             return error;
         }
@@ -69,24 +71,24 @@ impl FitSuggestions<'_> {
     }
 
     fn suggestion(&self, index: u32) -> String {
-        let is_off = self.run.nvme_direct == NvmeDirect::Off;
-        let drives = if is_off { 0 } else { self.run.nvme.len() };
-        let vram_bytes = Some(cuda_device::vram_bytes(index, self.run.vram_bytes, drives));
-        let limits = MemoryLimits { vram_bytes, ..limits(self.run, self.model, self.demand) };
-        let formats = resolve_formats(self.run, self.model, self.compression);
+        let is_off = self.session.options.nvme_direct == NvmeDirect::Off;
+        let drives = if is_off { 0 } else { self.session.options.nvme.len() };
+        let vram_bytes =
+            Some(cuda_device::vram_bytes(index, self.session.options.vram_bytes, drives));
+        let limits = MemoryLimits { vram_bytes, ..limits(self.session, self.demand) };
+        let formats = resolve_formats(self.session, self.compression);
         let placement = Placement::from_policy(self.policy());
         // Operations that the model lacks were refused during planning.
-        let storage = storage(self.run, &self.model.config).ok().flatten();
+        let storage = storage(self.session).ok().flatten();
         let request = plan_request(
-            self.run,
-            self.model,
+            self.session,
             self.demand,
             &formats,
             &limits,
             storage.as_ref(),
             &placement,
         );
-        let (count, size) = match self.run.batches {
+        let (count, size) = match self.session.batches {
             Some(BatchesChoice::Fixed(batches)) => (batches.count, batches.size),
             _ => (1, self.demand.sequences.clamp(1, DEFAULT_MAX_BATCH.into()) as u16),
         };
@@ -100,12 +102,12 @@ impl FitSuggestions<'_> {
     /// Returns the run's own policy if it specifies a split or `resident`, otherwise streaming,
     /// which fits on any device on which anything fits.
     fn policy(&self) -> Policy {
-        if let PlacementChoice::Split { split, chunking } = &self.run.placement
-            && let Ok(split) = parse_split(split, &self.model.config, *chunking)
+        if let PlacementChoice::Split { split, chunking } = &self.session.options.placement
+            && let Ok(split) = parse_split(split, &self.session.model.config, *chunking)
         {
             return Policy::TwoSplit { split, chunking: *chunking };
         }
-        match self.run.placement {
+        match self.session.options.placement {
             PlacementChoice::Named(PolicyName::Resident) => Policy::Resident,
             _ => Policy::GpuOnly,
         }

@@ -8,7 +8,7 @@ use program::formats::{KvFormat, WeightFormats};
 
 use super::kv_select;
 use super::model::ModelHandle;
-use crate::request::RunRequest;
+use crate::session::Session;
 use crate::values::{CompressChoice, QuantizedChoice};
 
 /// Compression: the parts that are quantised to 4 bits in addition to those that already are in the
@@ -50,8 +50,8 @@ impl RunCompression {
 
     /// Returns the sentence to print and report if this compression was chosen because nothing fits
     /// without.
-    pub(crate) fn note(self, run: &RunRequest) -> Option<String> {
-        if run.compress != CompressChoice::Auto || !(self.weights || self.kv) {
+    pub(crate) fn note(self, session: &Session<'_>) -> Option<String> {
+        if session.options.compress != CompressChoice::Auto || !(self.weights || self.kv) {
             return None;
         }
         let what = match (self.weights, self.kv) {
@@ -75,21 +75,24 @@ impl RunCompression {
 }
 
 /// Returns sentences about formats of weights that the user did not choose by name.
-pub fn notes(run: &RunRequest, model: &ModelHandle, compression: RunCompression) -> Vec<String> {
-    let all = run.quantized == QuantizedChoice::Expand;
-    let expanded =
-        model.expanded_weights(all).map(|found| found.note(run.dtype, compression.weights));
-    let rounded = if all || !compression.weights { None } else { model.requantisation_note() };
-    let of_case = compression.note(run).into_iter();
-    of_case.chain(expanded).chain(rounded).chain(kv_select::note(run)).collect()
+pub fn notes(session: &Session<'_>, compression: RunCompression) -> Vec<String> {
+    let all = session.options.quantized == QuantizedChoice::Expand;
+    let expanded = session
+        .model
+        .expanded_weights(all)
+        .map(|found| found.note(session.options.dtype, compression.weights));
+    let rounded =
+        if all || !compression.weights { None } else { session.model.requantisation_note() };
+    let of_case = compression.note(session).into_iter();
+    of_case.chain(expanded).chain(rounded).chain(kv_select::note(session)).collect()
 }
 
 /// Returns the compressions that a run may choose from, lossless ones first.
-pub fn candidate_compressions(run: &RunRequest, model: &ModelHandle) -> Vec<RunCompression> {
-    match run.compress {
+pub fn candidate_compressions(session: &Session<'_>) -> Vec<RunCompression> {
+    match session.options.compress {
         CompressChoice::Auto => {
             let mut cases = vec![RunCompression::LOSSLESS, RunCompression::new(true, false)];
-            if kv4_position_bytes(model.config.head_dim).is_some() {
+            if kv4_position_bytes(session.model.config.head_dim).is_some() {
                 cases.extend([RunCompression::new(false, true), RunCompression::new(true, true)]);
             }
             cases
@@ -100,14 +103,11 @@ pub fn candidate_compressions(run: &RunRequest, model: &ModelHandle) -> Vec<RunC
 
 /// Returns the formats of a compression. Weights that are already in 4 bits stay as they are, since
 /// quantising them again would only lose precision.
-pub fn resolve_formats(
-    run: &RunRequest,
-    model: &ModelHandle,
-    compression: RunCompression,
-) -> Formats {
-    let weights = resolve_weight_formats(model, run.quantized, compression.weights);
+pub fn resolve_formats(session: &Session<'_>, compression: RunCompression) -> Formats {
+    let weights =
+        resolve_weight_formats(session.model, session.options.quantized, compression.weights);
     let kv = if compression.kv { KvFormat::Four } else { KvFormat::Plain };
-    Formats { weights, kv, kv_select: kv_select::selection_rule(run) }
+    Formats { weights, kv, kv_select: kv_select::selection_rule(session) }
 }
 
 /// Returns the formats of weights: as in the files if kernels multiply them directly, otherwise

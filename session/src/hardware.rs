@@ -7,7 +7,8 @@ use protocol::messages::{SegmentNodes, WeightsOrigin};
 use workers::device::has_blas;
 
 use crate::cuda_device;
-use crate::request::{ProfileRequest, RunRequest};
+use crate::request::ProfileRequest;
+use crate::session::Session;
 use crate::values::DeviceChoice;
 
 /// Threads and device that a run computes on.
@@ -21,11 +22,12 @@ pub struct Hardware {
 }
 
 impl Hardware {
-    /// Returns the hardware of a run, with its device only if it is used.
-    pub fn resolve(run: &RunRequest, uses_gpu: bool) -> Hardware {
-        let device = if uses_gpu { run.device } else { DeviceChoice::None };
-        let cpu_threads = run.cpu_threads.or_else(|| run.tuned_threads.for_device_use(uses_gpu));
-        Hardware::for_device(device, cpu_threads, run.emulated_threads)
+    /// Returns the hardware of a session, with its device only if it is used.
+    pub fn resolve(session: &Session<'_>, uses_gpu: bool) -> Hardware {
+        let device = if uses_gpu { session.options.device } else { DeviceChoice::None };
+        let cpu_threads =
+            session.options.cpu_threads.or_else(|| session.tuned_threads.for_device_use(uses_gpu));
+        Hardware::for_device(device, cpu_threads, session.options.emulated_threads)
     }
 
     /// Returns the hardware with another number of CPU threads.

@@ -6,8 +6,7 @@ use program::select::{COLUMNS_THOUSANDTHS, KvSelect, seeded_text};
 use sha2::{Digest, Sha256};
 
 use super::argument_error::ArgumentError;
-use super::model::ModelHandle;
-use crate::request::RunRequest;
+use crate::session::Session;
 
 /// Number of tokens of the seeded text.
 const SEEDED_TOKENS: usize = 512;
@@ -17,8 +16,8 @@ const TEXT_TOKENS_MAX: usize = 1024;
 const TEXT_TOKENS_MIN: usize = 64;
 
 /// Returns the selection rule of a run; `None` if new tokens attend to all positions.
-pub(crate) fn selection_rule(run: &RunRequest) -> Option<KvSelect> {
-    run.kv_select.as_ref().map(|choice| KvSelect {
+pub(crate) fn selection_rule(session: &Session<'_>) -> Option<KvSelect> {
+    session.options.kv_select.as_ref().map(|choice| KvSelect {
         alpha_thousandths: choice.rule.alpha_thousandths,
         max_thousandths: choice.rule.max_thousandths,
         columns_thousandths: COLUMNS_THOUSANDTHS,
@@ -33,8 +32,8 @@ fn identity(text: &str) -> u64 {
 }
 
 /// Returns the sentence that is printed about the selection.
-pub(crate) fn note(run: &RunRequest) -> Option<String> {
-    let rule = selection_rule(run)?;
+pub(crate) fn note(session: &Session<'_>) -> Option<String> {
+    let rule = selection_rule(session)?;
     let (alpha, share) = (f64::from(rule.alpha_thousandths), f64::from(rule.max_thousandths));
     Some(format!(
         "New tokens attend to selected positions (--kv-select): those whose approximate score is \
@@ -51,16 +50,14 @@ pub(crate) fn note(run: &RunRequest) -> Option<String> {
 ///
 /// # Errors
 /// A text that the model's tokenizer cannot read, or that is too short.
-pub(crate) fn calibration_tokens(
-    run: &RunRequest,
-    model: &ModelHandle,
-) -> anyhow::Result<Vec<u32>> {
-    let Some(choice) = &run.kv_select else { return Ok(Vec::new()) };
-    let max_tokens = model.config.max_positions.saturating_sub(1);
+pub(crate) fn calibration_tokens(session: &Session<'_>) -> anyhow::Result<Vec<u32>> {
+    let Some(choice) = &session.options.kv_select else { return Ok(Vec::new()) };
+    let max_tokens = session.model.config.max_positions.saturating_sub(1);
     let Some(text) = &choice.text else {
-        return Ok(seeded_text(model.config.vocab_size, SEEDED_TOKENS.min(max_tokens)));
+        return Ok(seeded_text(session.model.config.vocab_size, SEEDED_TOKENS.min(max_tokens)));
     };
-    let codec = model.codec()?.context("--kv-select-text requires a model with a tokenizer")?;
+    let codec =
+        session.model.codec()?.context("--kv-select-text requires a model with a tokenizer")?;
     let mut tokens = codec.encode(text, usize::MAX)?;
     if tokens.len() < TEXT_TOKENS_MIN {
         let found = tokens.len();

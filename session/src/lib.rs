@@ -1,7 +1,7 @@
 //! Session of a command: everything between a validated request and an engine that runs.
 //!
-//! [`request`] has the requests and [`values`] their parts; no argument parser is involved.
-//! [`model`] opens the model, [`hardware`] and [`profile`] describe the machine, [`formats`] and
+//! [`request`] has the requests and [`values`] their parts; no argument parser is involved. A
+//! [`Session`](session::Session) is what set-up passes on. [`model`] opens the model, [`hardware`] and [`profile`] describe the machine, [`formats`] and
 //! [`compression`] choose number formats, [`placement`] and [`machine_plan`] choose where each
 //! operation runs, [`staging`] writes weights to drives, and [`start`] and [`serving`] start the
 //! engine. The crates `batch` and `server` then give it requests.
@@ -44,6 +44,7 @@ pub mod rehearsal;
 pub mod request;
 pub mod run_history;
 pub mod serving;
+pub mod session;
 pub mod staging;
 pub mod start;
 pub mod values;

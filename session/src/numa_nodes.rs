@@ -9,7 +9,7 @@ use protocol::messages::SegmentNodes;
 use shm::nodes::listed;
 
 use super::argument_error::ArgumentError;
-use crate::request::RunRequest;
+use crate::session::Session;
 
 /// Directory in which Linux describes NUMA nodes.
 const NODES_DIR: &str = "/sys/devices/system/node";
@@ -18,7 +18,7 @@ const NODES_DIR: &str = "/sys/devices/system/node";
 ///
 /// # Errors
 /// A node that is missing, or that has too little free memory for the plan.
-pub(super) fn validated_nodes(run: &RunRequest, plan: &Plan) -> anyhow::Result<SegmentNodes> {
+pub(super) fn validated_nodes(session: &Session<'_>, plan: &Plan) -> anyhow::Result<SegmentNodes> {
     let needed = |holds: Holds| -> u64 {
         let topology = &plan.topology;
         let segments = topology.segments().into_iter().filter(|segment| {
@@ -27,7 +27,7 @@ pub(super) fn validated_nodes(run: &RunRequest, plan: &Plan) -> anyhow::Result<S
         segments.map(|segment| plan.segment_bytes(segment)).sum()
     };
     let root = Path::new(NODES_DIR);
-    let nodes = &run.nodes;
+    let nodes = &session.options.nodes;
     if root.is_dir() {
         check_free_memory(root, "--weights-nodes", &nodes.weights, needed(Holds::Weights))?;
         check_free_memory(root, "--kv-nodes", &nodes.kv, needed(Holds::Kv))?;

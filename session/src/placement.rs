@@ -22,7 +22,6 @@ use super::auto_batches;
 use super::fit_suggestions::with_free_device_memory;
 use super::formats::{RunCompression, notes, resolve_formats};
 use super::hardware::{Hardware, available_cores};
-use super::model::ModelHandle;
 use super::plan_request::{limits, plan_request, resolve_batches};
 use super::pricing::{Profiles, compares_without_device};
 use super::profile;
@@ -31,7 +30,8 @@ use super::rehearsal::{RehearsalRunner, SEARCH_LABEL};
 use super::staging::nvme::{Nvme, storage};
 use crate::cuda_device::is_cuda;
 use crate::interrupt::Interrupt;
-use crate::request::{PlacementChoice, RunRequest, TunedThreads, Verbosity};
+use crate::request::{PlacementChoice, TunedThreads, Verbosity};
+use crate::session::Session;
 use crate::values::{Batches, BatchesChoice};
 use report::{explain, placement};
 
@@ -57,9 +57,9 @@ pub struct PlacementDecision {
 }
 
 impl PlacementDecision {
-    /// Returns the run with the numbers of CPU threads that were the fastest as measured.
-    pub fn with_tuned_threads(&self, run: &RunRequest) -> RunRequest {
-        RunRequest { tuned_threads: self.tuned_threads, ..run.clone() }
+    /// Returns the session with the numbers of CPU threads that were the fastest as measured.
+    pub fn with_tuned_threads<'m>(&self, session: &Session<'m>) -> Session<'m> {
+        Session { tuned_threads: self.tuned_threads, ..session.clone() }
     }
 }
 
@@ -79,15 +79,14 @@ pub enum MeasurePolicy {
 /// # Errors
 /// A split that the model lacks, numbers that do not fit, or a machine that could not be profiled.
 pub fn decide_and_print(
-    run: &RunRequest,
-    model: &ModelHandle,
+    session: &Session<'_>,
     demand: JobWorkload,
     compression: RunCompression,
     measure: MeasurePolicy,
     interrupt: &Interrupt,
 ) -> anyhow::Result<PlacementDecision> {
-    let decision = decide(run, model, demand, compression, measure, interrupt)?;
-    print_decision(run, &decision);
+    let decision = decide(session, demand, compression, measure, interrupt)?;
+    print_decision(session, &decision);
     Ok(decision)
 }
 
@@ -96,51 +95,42 @@ pub fn decide_and_print(
 /// # Errors
 /// Fails like [`decide_and_print`].
 pub(crate) fn decide(
-    run: &RunRequest,
-    model: &ModelHandle,
+    session: &Session<'_>,
     demand: JobWorkload,
     compression: RunCompression,
     measure: MeasurePolicy,
     interrupt: &Interrupt,
 ) -> anyhow::Result<PlacementDecision> {
-    let (limits, formats) = (limits(run, model, demand), resolve_formats(run, model, compression));
+    let (limits, formats) = (limits(session, demand), resolve_formats(session, compression));
     let (limits, formats) = (&limits, &formats);
     let (nvme, reporter) = (None, ProgressReporter::silent());
-    let mut planning = PlacementPlanner {
-        run,
-        model,
-        demand,
-        limits,
-        formats,
-        measure,
-        interrupt,
-        nvme,
-        reporter,
-    };
-    let mut notes = notes(run, model, compression);
-    if let Some(storage) = storage(run, &model.config)? {
+    let mut planning =
+        PlacementPlanner { session, demand, limits, formats, measure, interrupt, nvme, reporter };
+    let mut notes = notes(session, compression);
+    if let Some(storage) = storage(session)? {
         if storage.ops == StagedOps::Auto && planning.fits_memory()? {
             let note = "All weights fit in memory, so nothing is read from --nvme.";
             notes.push(note.to_owned());
         } else {
-            let nvme = Nvme::obtain(run, model, formats, storage, interrupt)?;
+            let nvme = Nvme::obtain(session, formats, storage, interrupt)?;
             notes.extend(nvme.note.clone());
             planning.nvme = Some(nvme);
         }
     }
-    planning.reporter = ProgressReporter::start("planning", run.verbosity);
+    planning.reporter = ProgressReporter::start("planning", session.options.verbosity);
     planning.reporter.update(SEARCH_LABEL, None);
-    let mut decision = planning.decide().map_err(|error| with_free_device_memory(run, error))?;
+    let mut decision =
+        planning.decide().map_err(|error| with_free_device_memory(session, error))?;
     decision.notes = notes;
     decision.nvme = planning.nvme.take().filter(|_| decision.plan.map.uses_storages());
-    validate_decision(run, &decision)?;
+    validate_decision(session, &decision)?;
     Ok(decision)
 }
 
-fn validate_decision(run: &RunRequest, decision: &PlacementDecision) -> anyhow::Result<()> {
+fn validate_decision(session: &Session<'_>, decision: &PlacementDecision) -> anyhow::Result<()> {
     program::validate::validate(&decision.plan)
         .context("the compiled program is not safe to run; this is a defect, please report it")?;
-    if is_cuda(run.device) {
+    if is_cuda(session.options.device) {
         // The worker would report the same error, but only after it has started.
         workers::device::check(&decision.plan).map_err(|error| ArgumentError(error.to_string()))?;
     }
@@ -148,12 +138,13 @@ fn validate_decision(run: &RunRequest, decision: &PlacementDecision) -> anyhow::
 }
 
 /// Prints the decisions.
-pub(crate) fn print_decision(run: &RunRequest, decision: &PlacementDecision) {
-    let run = &decision.with_tuned_threads(run);
-    if run.verbosity >= Verbosity::Normal {
+pub(crate) fn print_decision(session: &Session<'_>, decision: &PlacementDecision) {
+    let session = &decision.with_tuned_threads(session);
+    if session.options.verbosity >= Verbosity::Normal {
         decision.notes.iter().for_each(|note| eprintln!("{note}"));
         let cores = available_cores();
-        if let Some(requested) = run.cpu_threads.filter(|requested| *requested > cores) {
+        if let Some(requested) = session.options.cpu_threads.filter(|requested| *requested > cores)
+        {
             eprintln!(
                 "--cpu-threads {requested}: this machine has {cores} cores; additional threads \
                  wait for the others"
@@ -162,19 +153,18 @@ pub(crate) fn print_decision(run: &RunRequest, decision: &PlacementDecision) {
         if let Some(chosen) =
             decision.search_result.as_ref().filter(|chosen| chosen.candidate_count > 1)
         {
-            let threads = |uses_gpu| thread_counts(run, uses_gpu);
+            let threads = |uses_gpu| thread_counts(session, uses_gpu);
             eprint!("{}", placement::format_candidates(chosen, Some(&threads)));
         }
     }
-    if run.verbosity >= Verbosity::Verbose {
+    if session.options.verbosity >= Verbosity::Verbose {
         eprint!("{}", explain::format_plan(&decision.plan));
     }
 }
 
 /// A run with one choice of formats for weights and KV.
 struct PlacementPlanner<'a> {
-    run: &'a RunRequest,
-    model: &'a ModelHandle,
+    session: &'a Session<'a>,
     demand: JobWorkload,
     limits: &'a MemoryLimits,
     formats: &'a Formats,
@@ -189,7 +179,7 @@ impl PlacementPlanner<'_> {
     /// Returns true if all weights fit in memory, in a plain placement with these batches.
     fn fits_memory(&self) -> Result<bool, PlanError> {
         let placements = [Policy::GpuOnly, Policy::CpuOnly].map(Placement::from_policy);
-        let batches = resolve_batches(self.run, self.demand, &self.request(&placements[1]))?;
+        let batches = resolve_batches(self.session, self.demand, &self.request(&placements[1]))?;
         let fits = |placement| self.request(placement).fits(batches.count, batches.size);
         Ok(placements.iter().map(fits).collect::<Result<Vec<_>, _>>()?.contains(&true))
     }
@@ -204,21 +194,13 @@ impl PlacementPlanner<'_> {
 
     fn request<'b>(&'b self, placement: &'b Placement) -> PlacementRequest<'b> {
         let storage = self.nvme.as_ref().map(|nvme| &nvme.storage);
-        plan_request(
-            self.run,
-            self.model,
-            self.demand,
-            self.formats,
-            self.limits,
-            storage,
-            placement,
-        )
+        plan_request(self.session, self.demand, self.formats, self.limits, storage, placement)
     }
 
     fn decide(&self) -> anyhow::Result<PlacementDecision> {
-        match &self.run.placement {
+        match &self.session.options.placement {
             PlacementChoice::Split { split, chunking } => {
-                let config = &self.model.config;
+                let config = &self.session.model.config;
                 let split = parse_split(split, config, *chunking)
                     .map_err(|e| ArgumentError(e.to_string()))?;
                 let placement =
@@ -240,10 +222,10 @@ impl PlacementPlanner<'_> {
         placement: &Placement,
     ) -> anyhow::Result<PlacementDecision> {
         let request = self.request(placement);
-        let batches = resolve_batches(self.run, self.demand, &request)?;
+        let batches = resolve_batches(self.session, self.demand, &request)?;
         let plan = request.plan(batches.count, batches.size)?;
         let shape = request.shape(batches.count, batches.size);
-        let hardware = Hardware::resolve(self.run, plan.map.uses_gpu());
+        let hardware = Hardware::resolve(self.session, plan.map.uses_gpu());
         let reporter = &self.reporter;
         let load = |hardware| -> anyhow::Result<_> {
             let shapes = profile::profile_request(request.config, &shape, self.formats, hardware);
@@ -257,7 +239,7 @@ impl PlacementPlanner<'_> {
                 _ => Ok(profile::load_stored(&shapes, hardware)),
             }
         };
-        let profile = profile::with_best_threads(self.run.cpu_threads, hardware, load)?;
+        let profile = profile::with_best_threads(self.session.options.cpu_threads, hardware, load)?;
         let tuned_threads = profile.as_ref().and_then(|(_, tuned_threads)| *tuned_threads);
         let tuned_threads =
             TunedThreads { with_device: tuned_threads, without_device: tuned_threads };
@@ -296,11 +278,11 @@ impl PlacementPlanner<'_> {
         profiles: &'b Profiles,
         tuned_threads: TunedThreads,
     ) -> RehearsalRunner<'b> {
-        let run = RunRequest { tuned_threads, ..self.run.clone() };
+        let session = Session { tuned_threads, ..self.session.clone() };
         RehearsalRunner {
             profiles,
-            with_device: Hardware::resolve(&run, true),
-            without_device: Hardware::resolve(&run, false),
+            with_device: Hardware::resolve(&session, true),
+            without_device: Hardware::resolve(&session, false),
             reporter: &self.reporter,
             interrupt: self.interrupt,
             spent: Cell::default(),
@@ -311,7 +293,7 @@ impl PlacementPlanner<'_> {
     fn search(&self, name: PolicyName) -> anyhow::Result<PlacementDecision> {
         let streamed = Placement::from_policy(Policy::GpuOnly);
         let streaming = self.request(&streamed);
-        let batches = resolve_batches(self.run, self.demand, &streaming)?;
+        let batches = resolve_batches(self.session, self.demand, &streaming)?;
         // Requests that will be refused are not measured.
         if !streaming.fits(batches.count, batches.size)? {
             self.request(&Placement::from_policy(Policy::CpuOnly))
@@ -322,7 +304,7 @@ impl PlacementPlanner<'_> {
         let stage = self.rehearsal_runner(&profiles, tuned_threads);
         let chosen = self.with_drives(&profiles, |pricing| -> anyhow::Result<SearchResult> {
             let question = search_request(&streaming, batches, name, pricing, &stage);
-            let batches = match self.run.batches {
+            let batches = match self.session.batches {
                 Some(BatchesChoice::Auto) => {
                     auto_batches::choose_batches(&question, self.demand.sequences)?
                 }
@@ -372,8 +354,8 @@ impl PlacementPlanner<'_> {
         let request = self.request(&placement);
         let shape = request.shape(batches.count, batches.size);
         let measure = |uses_gpu: bool| {
-            let hardware = Hardware::resolve(self.run, uses_gpu);
-            profile::with_best_threads(self.run.cpu_threads, hardware, |hardware| {
+            let hardware = Hardware::resolve(self.session, uses_gpu);
+            profile::with_best_threads(self.session.options.cpu_threads, hardware, |hardware| {
                 let shapes =
                     profile::profile_request(request.config, &shape, self.formats, hardware);
                 let obtained = profile::obtain(&shapes, hardware, false, reporter, self.interrupt);
@@ -393,19 +375,20 @@ impl PlacementPlanner<'_> {
     /// the device computes pieces.
     fn chunkings(&self, profiles: &Profiles, batches: Batches) -> Vec<Option<Chunking>> {
         let mut found = vec![None];
-        if let Some(chunking) = self.run.chunking {
+        if let Some(chunking) = self.session.options.chunking {
             found.push(Some(chunking));
             return found;
         }
-        if self.run.prefill_chunk.is_some() {
+        if self.session.options.prefill_chunk.is_some() {
             // Caches in parts do not support prompts in chunks, which were requested.
             return found;
         }
         let measured = profiles.with_device.iter();
-        let measured = measured
-            .flat_map(|profile| profile::chunkings(profile, &self.model.config, batches.size));
+        let measured = measured.flat_map(|profile| {
+            profile::chunkings(profile, &self.session.model.config, batches.size)
+        });
         found.extend(measured.map(Some));
-        if !is_cuda(self.run.device) {
+        if !is_cuda(self.session.options.device) {
             found.push(Some(profile::LINEAR_CHUNKING));
         }
         found
@@ -433,7 +416,7 @@ fn search_request<'a>(
 }
 
 /// Returns the numbers of threads of the cpu worker and of the device, for output.
-pub fn thread_counts(run: &RunRequest, uses_gpu: bool) -> (u16, u16) {
-    let ComputeThreads { cpu, gpu } = Hardware::resolve(run, uses_gpu).threads;
+pub fn thread_counts(session: &Session<'_>, uses_gpu: bool) -> (u16, u16) {
+    let ComputeThreads { cpu, gpu } = Hardware::resolve(session, uses_gpu).threads;
     (cpu, gpu)
 }

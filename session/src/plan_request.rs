@@ -3,58 +3,53 @@
 use batch::workload::JobWorkload;
 use engine::memory;
 use grammar::GrammarSet;
-use model::config::{ModelConfig, Rope};
+use model::config::Rope;
 use planner::budget::{MemoryLimits, PlacementRequest, PlanError, Storage};
 use planner::policy::{Formats, Placement};
 use protocol::prefix_sharing::MIN_TOKENS;
 use workers::device::{has_blas, scratch};
 
 use super::auto_batches::MAX_BATCH_SIZE;
-use super::model::ModelHandle;
 use crate::cuda_device;
-use crate::request::{PlacementChoice, RunRequest};
+use crate::request::PlacementChoice;
+use crate::session::Session;
 use crate::values::{Batches, BatchesChoice};
 
 /// Maximum batch size that is chosen if `--batches` is not specified.
 pub const DEFAULT_MAX_BATCH: u16 = 32;
 
 /// Returns the bytes of host memory that a run may use.
-fn dram_bytes(run: &RunRequest) -> u64 {
-    run.dram_bytes.unwrap_or_else(memory::available_bytes)
+fn dram_bytes(session: &Session<'_>) -> u64 {
+    session.options.dram_bytes.unwrap_or_else(memory::available_bytes)
 }
 
 /// Returns the bytes of that memory that are reserved for structured output.
-pub fn grammar_bytes(run: &RunRequest, model: &ModelHandle) -> u64 {
-    GrammarSet::share_bytes(dram_bytes(run), model.config.vocab_size)
+pub fn grammar_bytes(session: &Session<'_>) -> u64 {
+    GrammarSet::share_bytes(dram_bytes(session), session.model.config.vocab_size)
 }
 
 /// Returns the memory that the plan of a run may use: without the share for structured output if
 /// that is requested.
-pub(crate) fn limits(run: &RunRequest, model: &ModelHandle, demand: JobWorkload) -> MemoryLimits {
-    let grammar_bytes = if demand.has_grammars { grammar_bytes(run, model) } else { 0 };
+pub(crate) fn limits(session: &Session<'_>, demand: JobWorkload) -> MemoryLimits {
+    let grammar_bytes = if demand.has_grammars { grammar_bytes(session) } else { 0 };
     MemoryLimits {
-        dram_bytes: dram_bytes(run).saturating_sub(grammar_bytes),
-        vram_bytes: run.vram_bytes,
-        vram_is_dram: !cuda_device::is_cuda(run.device),
+        dram_bytes: dram_bytes(session).saturating_sub(grammar_bytes),
+        vram_bytes: session.options.vram_bytes,
+        vram_is_dram: !cuda_device::is_cuda(session.options.device),
         slow_tier_bytes: MemoryLimits::NO_SLOW_TIER,
-        device_scratch: cuda_device::is_cuda(run.device).then(|| scratch(has_blas())),
+        device_scratch: cuda_device::is_cuda(session.options.device).then(|| scratch(has_blas())),
     }
 }
 
 /// Returns the specified batches, or smaller ones that the given number of sequences fills: larger
 /// ones would only take memory. If attention is split into chunks, at least one unit (a KV head of
 /// a sequence) per chunk remains.
-pub fn shrink_batches(
-    run: &RunRequest,
-    model: &ModelHandle,
-    requested: Batches,
-    sequences: usize,
-) -> Batches {
+pub fn shrink_batches(session: &Session<'_>, requested: Batches, sequences: usize) -> Batches {
     let Batches { count, size } = requested.clamp_to_sequences(sequences);
-    let min_size = match &run.placement {
+    let min_size = match &session.options.placement {
         PlacementChoice::Split { chunking: Some(chunking), .. } => {
             let chunks = chunking.of_attention().map_or(1, |chunking| chunking.chunks);
-            usize::from(chunks).div_ceil(model.config.num_kv_heads)
+            usize::from(chunks).div_ceil(session.model.config.num_kv_heads)
         }
         _ => 1,
     };
@@ -65,18 +60,18 @@ pub fn shrink_batches(
 /// Returns the number of tokens with which all prompts begin if these are computed together; 0
 /// otherwise. If rope depends on the length of a sequence, prompts need not have equal keys for
 /// these tokens; recurrent states cannot be shared.
-fn shared_prompt(run: &RunRequest, config: &ModelConfig, demand: JobWorkload) -> u32 {
+fn shared_prompt(session: &Session<'_>, demand: JobWorkload) -> u32 {
+    let config = &session.model.config;
     let shared = demand.shared_prompt;
     let ropes = config.layers.kinds().iter().filter_map(|kind| kind.rope.as_ref());
     let by_length = ropes.into_iter().any(Rope::depends_on_length);
-    let shares = run.shares_prompts && !by_length && !config.layers.has_states();
+    let shares = session.options.shares_prompts && !by_length && !config.layers.has_states();
     if shared < MIN_TOKENS || !shares { 0 } else { shared as u32 }
 }
 
 /// Returns the planner's request for one placement of the run.
 pub(crate) fn plan_request<'a>(
-    run: &RunRequest,
-    model: &'a ModelHandle,
+    session: &Session<'a>,
     demand: JobWorkload,
     formats: &'a Formats,
     limits: &'a MemoryLimits,
@@ -84,17 +79,17 @@ pub(crate) fn plan_request<'a>(
     placement: &'a Placement,
 ) -> PlacementRequest<'a> {
     PlacementRequest {
-        config: &model.config,
+        config: &session.model.config,
         placement,
         formats,
-        fuse_attention: run.fuse_attention,
-        dtype: run.dtype,
+        fuse_attention: session.options.fuse_attention,
+        dtype: session.options.dtype,
         max_prompt: demand.max_prompt as u32,
-        shared_prompt: shared_prompt(run, &model.config, demand),
+        shared_prompt: shared_prompt(session, demand),
         max_context: demand.max_context as u32,
         max_new: demand.max_new,
         logprobs: demand.logprobs,
-        prefill_chunk: run.prefill_chunk,
+        prefill_chunk: session.options.prefill_chunk,
         limits,
         storage,
     }
@@ -105,11 +100,11 @@ pub(crate) fn plan_request<'a>(
 /// # Errors
 /// A map that cannot be compiled.
 pub(crate) fn resolve_batches(
-    run: &RunRequest,
+    session: &Session<'_>,
     demand: JobWorkload,
     request: &PlacementRequest<'_>,
 ) -> Result<Batches, PlanError> {
-    let max_size = match run.batches {
+    let max_size = match session.batches {
         Some(BatchesChoice::Fixed(batches)) => return Ok(batches),
         Some(BatchesChoice::Auto) => MAX_BATCH_SIZE,
         None => DEFAULT_MAX_BATCH,

@@ -1,14 +1,16 @@
 //! Predictions of a run before its workers start.
 
+use batch::completions::BatchJob;
 use batch::eta::CostPrior;
 use batch::progress::EtaConfig;
-use batch::run::{BatchJob, GroupSize};
+use batch::run::GroupSize;
 use batch::workload::JobWorkload;
 use planner::search::{PredictedTimes, TimeFactors};
 use program::plan::RunShape;
 
 use super::placement::PlacementDecision;
-use crate::request::{RunRequest, Verbosity};
+use crate::request::Verbosity;
+use crate::session::Session;
 use report::build::RunPrediction;
 use report::explain;
 
@@ -77,8 +79,10 @@ fn predict_groups(full: PredictedTimes, groups: &[GroupSize], shape: &RunShape) 
 }
 
 /// Prints the predicted duration of the run.
-pub fn print_prediction(run: &RunRequest, prediction: &RunPrediction) {
-    if let (Some(predicted), true) = (&prediction.predicted, run.verbosity >= Verbosity::Normal) {
+pub fn print_prediction(session: &Session<'_>, prediction: &RunPrediction) {
+    if let (Some(predicted), true) =
+        (&prediction.predicted, session.options.verbosity >= Verbosity::Normal)
+    {
         eprint!("{}", explain::format_prediction(predicted, prediction.bounds));
     }
 }

@@ -13,7 +13,7 @@ use sha2::{Digest, Sha256};
 
 use super::argument_error::ArgumentError;
 use super::model::ModelHandle;
-use crate::request::RunRequest;
+use crate::session::Session;
 
 /// This program's own file. The kernels of another version may give different bits.
 const PROGRAM: &str = "/proc/self/exe";
@@ -24,12 +24,11 @@ const BUFFER_BYTES: usize = 1 << 20;
 /// # Errors
 /// A run whose caches cannot be stored, as a sentence for the user.
 pub(super) fn prompt_store_config(
-    run: &RunRequest,
-    model: &ModelHandle,
+    session: &Session<'_>,
     plan: &Plan,
 ) -> anyhow::Result<Option<PrefixStoreConfig>> {
-    let Some(requested) = &run.prompt_cache else { return Ok(None) };
-    let is_cuda = matches!(run.device, crate::values::DeviceChoice::Cuda(_));
+    let Some(requested) = &session.options.prompt_cache else { return Ok(None) };
+    let is_cuda = matches!(session.options.device, crate::values::DeviceChoice::Cuda(_));
     if is_cuda || PageRuns::of(plan, 0).is_none() {
         let sentence = "--prompt-cache requires caches in pages to which the CPU attends. This run \
                         has none: a device stores or computes them, or layers of the model have \
@@ -41,7 +40,7 @@ pub(super) fn prompt_store_config(
         directory: requested.directory.clone(),
         max_bytes: requested.max_bytes,
         min_tokens: requested.min_tokens,
-        origin: origin(model, plan)?,
+        origin: origin(session.model, plan)?,
     }))
 }
 

@@ -30,9 +30,9 @@ impl TunedThreads {
     }
 }
 
-/// Request of the main command: a run.
+/// How a model is computed, as the user chose it.
 #[derive(Debug, Clone, PartialEq)]
-pub struct RunRequest {
+pub struct SessionOptions {
     pub model: ModelChoice,
     pub dtype: Dtype,
     pub compress: CompressChoice,
@@ -40,9 +40,6 @@ pub struct RunRequest {
     pub quantized: QuantizedChoice,
     /// Selection of cached positions; `None`: new tokens attend to all of them.
     pub kv_select: Option<KvSelectChoice>,
-    /// Number and size of batches; `None`: 1xB with the largest B up to 32 that fits memory.
-    pub batches: Option<BatchesChoice>,
-    pub task: RunTask,
     pub seed: u64,
     /// Resolved: never `Auto`, and a CUDA device exists.
     pub device: DeviceChoice,
@@ -57,8 +54,6 @@ pub struct RunRequest {
     /// Maximum number of a prompt's tokens computed together; `None`: determined by memory.
     pub prefill_chunk: Option<u32>,
     pub cpu_threads: Option<u16>,
-    /// Measured best numbers of threads, which apply if `cpu_threads` is `None`.
-    pub tuned_threads: TunedThreads,
     pub emulated_threads: Option<u16>,
     pub vram_bytes: Option<u64>,
     pub dram_bytes: Option<u64>,
@@ -70,11 +65,27 @@ pub struct RunRequest {
     pub nvme_direct: NvmeDirect,
     /// Store for prompt prefixes, if any.
     pub prompt_cache: Option<PromptCacheConfig>,
-    pub report: Option<PathBuf>,
-    pub trace: Option<PathBuf>,
     /// Ends the run at the end of stdin, as a signal does.
     pub stop_at_eof: bool,
     pub verbosity: Verbosity,
+}
+
+impl SessionOptions {
+    /// Returns true if only errors are printed.
+    pub fn is_quiet(&self) -> bool {
+        self.verbosity == Verbosity::Quiet
+    }
+}
+
+/// Request of the main command: a run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RunRequest {
+    pub options: SessionOptions,
+    /// Number and size of batches; `None`: 1xB with the largest B up to 32 that fits memory.
+    pub batches: Option<BatchesChoice>,
+    pub task: RunTask,
+    pub report: Option<PathBuf>,
+    pub trace: Option<PathBuf>,
 }
 
 /// Store of prompt prefixes.

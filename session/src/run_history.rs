@@ -8,15 +8,15 @@ use program::plan::Plan;
 
 use super::hardware::Hardware;
 use super::profile;
-use crate::request::RunRequest;
+use crate::session::Session;
 use report::build::RunPrediction;
 
 /// Stores the measured and the simulated duration of a run, if the run did everything that was
 /// predicted and a profile of its shape is stored. A failure to store them is ignored.
-pub fn record(run: &RunRequest, plan: &Plan, prediction: &RunPrediction, measured: &RunStats) {
+pub fn record(session: &Session<'_>, plan: &Plan, prediction: &RunPrediction, measured: &RunStats) {
     let Some(entry) = history_entry(plan, prediction, measured) else { return };
     let Some(cache) = ProfileCache::of_user() else { return };
-    let hardware = Hardware::resolve(run, plan.map.uses_gpu());
+    let hardware = Hardware::resolve(session, plan.map.uses_gpu());
     let (weights, kv) = (plan.map.weight_formats.clone(), plan.map.kv_format);
     let formats = Formats { weights, kv, kv_select: None };
     let request = profile::profile_request(&plan.config, &plan.shape, &formats, hardware);

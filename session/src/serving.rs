@@ -1,5 +1,6 @@
 //! From arguments to an engine that serves.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,7 +31,8 @@ use super::staging::nvme::Nvme;
 use super::start::create_trace_file;
 use crate::cuda_device::is_cuda;
 use crate::interrupt::Interrupt;
-use crate::request::{RunRequest, Verbosity};
+use crate::request::Verbosity;
+use crate::session::Session;
 use crate::values::{Batches, BatchesChoice};
 
 /// Maximum number of rows of a step unless a chunk is specified. Larger steps compute no more rows
@@ -115,57 +117,62 @@ pub fn slots_within_capacity(
 /// # Errors
 /// A sentence for the user.
 pub fn start(
-    run: &RunRequest,
-    model: &ModelHandle,
+    session: &Session<'_>,
     config: ServingConfig,
+    trace: Option<&Path>,
     interrupt: &Interrupt,
 ) -> anyhow::Result<ServingEngine> {
-    let context = max_context(model, config)?;
-    let config = ServingConfig { page_positions: page_positions(run, model, config), ..config };
-    let run = run_with_batches(run, config);
+    let context = max_context(session.model, config)?;
+    let config = ServingConfig { page_positions: page_positions(session, config), ..config };
+    let session = &with_batches(session, config);
     if let Some(hybrid) = config.hybrid {
-        let plan = hybrid_plan(&run, model, config, hybrid, context)?;
-        return start_engine(&run, model, config, plan, Default::default(), interrupt);
+        let plan = hybrid_plan(session, config, hybrid, context)?;
+        return start_engine(session, config, plan, Default::default(), trace, interrupt);
     }
     let slot_positions = positions_per_slot(context, config);
     let (decision, plan) =
-        match decide_with_pages(&run, model, config, slot_positions, context, interrupt)? {
+        match decide_with_pages(session, config, slot_positions, context, interrupt)? {
             (decision, Some(plan)) => (decision, plan),
             (_, None) => {
                 let (decision, _) =
-                    decide_with_pages(&run, model, config, context, context, interrupt)?;
-                let plan =
-                    serving_plan(&decision.plan, config, max_step_rows(&run, config), context, 0)
-                        .context("the chosen placement cannot serve")?;
+                    decide_with_pages(session, config, context, context, interrupt)?;
+                let plan = serving_plan(
+                    &decision.plan,
+                    config,
+                    max_step_rows(session, config),
+                    context,
+                    0,
+                )
+                .context("the chosen placement cannot serve")?;
                 (decision, plan)
             }
         };
-    print_decision(&run, &decision);
+    print_decision(session, &decision);
     let staged = decision.nvme.as_ref().map(Nvme::staged).unwrap_or_default();
-    start_engine(&decision.with_tuned_threads(&run), model, config, plan, staged, interrupt)
+    start_engine(&decision.with_tuned_threads(session), config, plan, staged, trace, interrupt)
 }
 
 /// Validates a plan and starts its engine.
 fn start_engine(
-    run: &RunRequest,
-    model: &ModelHandle,
+    session: &Session<'_>,
     config: ServingConfig,
     plan: Plan,
     staged: Vec<StagedCopyConfig>,
+    trace: Option<&Path>,
     interrupt: &Interrupt,
 ) -> anyhow::Result<ServingEngine> {
     program::validate::validate(&plan)
         .context("the compiled program is not safe to run; this is a defect, please report it")?;
-    let hardware = Hardware::resolve(run, plan.map.uses_gpu());
-    let grammars = model.vocabulary()?;
-    let compile_grammar = grammars.clone().zip(model.shared_codec()?);
+    let hardware = Hardware::resolve(session, plan.map.uses_gpu());
+    let grammars = session.model.vocabulary()?;
+    let compile_grammar = grammars.clone().zip(session.model.shared_codec()?);
     let compile_grammar =
         compile_grammar.map(|(grammars, codec)| grammar_compiler(grammars, codec));
-    let prompt_cache = prompt_store_config(run, model, &plan)?;
-    let memory_nodes = numa_nodes::validated_nodes(run, &plan)?;
-    let select_text = kv_select::calibration_tokens(run, model)?;
-    let launch = hardware.launch_options(model.weights.clone());
-    let quiet = run.verbosity == Verbosity::Quiet;
+    let prompt_cache = prompt_store_config(session, &plan)?;
+    let memory_nodes = numa_nodes::validated_nodes(session, &plan)?;
+    let select_text = kv_select::calibration_tokens(session)?;
+    let launch = hardware.launch_options(session.model.weights.clone());
+    let quiet = session.options.is_quiet();
     let launch = LaunchOptions {
         staged,
         grammars,
@@ -175,7 +182,7 @@ fn start_engine(
         quiet,
         ..launch
     };
-    let reporter = Arc::new(ProgressReporter::start("starting", run.verbosity));
+    let reporter = Arc::new(ProgressReporter::start("starting", session.options.verbosity));
     let starting = Arc::downgrade(&reporter);
     let signals = interrupt.clone();
     let on_load_progress = Box::new(move |done, total| {
@@ -188,7 +195,7 @@ fn start_engine(
     let step_time = config.step;
     let policy = config.hybrid.map_or(SchedulingPolicy::GpuOnly, |owners| owners.policy);
     let costs = None;
-    let trace_file = if config.records { create_trace_file(run, &plan)? } else { None };
+    let trace_file = if config.records { create_trace_file(trace, &plan)? } else { None };
     let options = ServingOptions {
         plan,
         launch,
@@ -220,17 +227,16 @@ fn report_loading(reporter: &ProgressReporter, done_bytes: u64, total_bytes: u64
 
 /// Returns the plan of a server whose sequences are owned by the device or by the host.
 fn hybrid_plan(
-    run: &RunRequest,
-    model: &ModelHandle,
+    session: &Session<'_>,
     config: ServingConfig,
     hybrid: HybridConfig,
     context: u32,
 ) -> anyhow::Result<Plan> {
     let demand = serving_demand(context, config);
-    let compression = first_fitting_compression(run, model, Some(demand));
-    let (formats, limits) = (resolve_formats(run, model, compression), limits(run, model, demand));
-    if run.verbosity >= Verbosity::Normal {
-        notes(run, model, compression).iter().for_each(|note| eprintln!("{note}"));
+    let compression = first_fitting_compression(session, Some(demand));
+    let (formats, limits) = (resolve_formats(session, compression), limits(session, demand));
+    if session.options.verbosity >= Verbosity::Normal {
+        notes(session, compression).iter().for_each(|note| eprintln!("{note}"));
     }
     let slots = config.slots.unwrap_or(DEFAULT_SLOTS);
     let shape = RunShape {
@@ -243,17 +249,18 @@ fn hybrid_plan(
         logprobs: config.logprobs,
         micro_sequences: 1,
         // A row for each slot, and at least as many rows of prompts.
-        prefill_chunk: max_step_rows(run, config).max(2 * u32::from(slots)),
+        prefill_chunk: max_step_rows(session, config).max(2 * u32::from(slots)),
         serves: true,
         page_positions: 0,
         kv_pages: 0,
         logits_rows: 0,
         device_slots: 0,
-        dtype: run.dtype,
+        dtype: session.options.dtype,
     };
-    let placing = HybridPlacement { model, formats: &formats, limits: &limits, shape };
+    let placing =
+        HybridPlacement { model: session.model, formats: &formats, limits: &limits, shape };
     let plan = placing.plan(hybrid.device_slots)?;
-    if is_cuda(run.device) {
+    if is_cuda(session.options.device) {
         // The worker would report the same error, but only after it has started.
         workers::device::check(&plan).map_err(|error| ArgumentError(error.to_string()))?;
     }
@@ -280,25 +287,31 @@ fn max_context(model: &ModelHandle, config: ServingConfig) -> anyhow::Result<u32
 }
 
 /// Returns the positions of a page. If pages are stored, all runs of a model use the same number.
-fn page_positions(run: &RunRequest, model: &ModelHandle, config: ServingConfig) -> u32 {
-    match run.prompt_cache {
+fn page_positions(session: &Session<'_>, config: ServingConfig) -> u32 {
+    match session.options.prompt_cache {
         None => config.page_positions,
-        Some(_) if model.config.max_positions > LONG_CONTEXT as usize => LONG_PAGE_POSITIONS,
+        Some(_) if session.model.config.max_positions > LONG_CONTEXT as usize => {
+            LONG_PAGE_POSITIONS
+        }
         Some(_) => PAGE_POSITIONS,
     }
 }
 
-/// Returns the run as the planner sees it.
-fn run_with_batches(run: &RunRequest, config: ServingConfig) -> RunRequest {
-    let mut run = run.clone();
-    run.batches = config.slots.map(|size| BatchesChoice::Fixed(Batches { count: 1, size }));
-    run.prefill_chunk = Some(max_step_rows(&run, config));
-    run
+/// Returns the session as the planner sees it.
+fn with_batches<'m>(session: &Session<'m>, config: ServingConfig) -> Session<'m> {
+    let mut session = session.clone();
+    session.batches = config.slots.map(|size| BatchesChoice::Fixed(Batches { count: 1, size }));
+    session.options.prefill_chunk = Some(max_step_rows(&session, config));
+    session
 }
 
 /// Returns the maximum number of rows of a step.
-fn max_step_rows(run: &RunRequest, config: ServingConfig) -> u32 {
-    run.prefill_chunk.unwrap_or(DEFAULT_STEP_ROWS).max(config.slots.unwrap_or(DEFAULT_SLOTS).into())
+fn max_step_rows(session: &Session<'_>, config: ServingConfig) -> u32 {
+    session
+        .options
+        .prefill_chunk
+        .unwrap_or(DEFAULT_STEP_ROWS)
+        .max(config.slots.unwrap_or(DEFAULT_SLOTS).into())
 }
 
 /// Returns the number of positions with caches per slot. Few sequences are as long as the context,
@@ -327,40 +340,39 @@ fn serving_demand(positions: u32, config: ServingConfig) -> JobWorkload {
 /// # Errors
 /// A context that is longer than the model's.
 pub fn serving_compression(
-    run: &RunRequest,
-    model: &ModelHandle,
+    session: &Session<'_>,
     config: ServingConfig,
 ) -> anyhow::Result<RunCompression> {
-    let positions = positions_per_slot(max_context(model, config)?, config);
-    let run = run_with_batches(run, config);
-    Ok(first_fitting_compression(&run, model, Some(serving_demand(positions, config))))
+    let positions = positions_per_slot(max_context(session.model, config)?, config);
+    let session = with_batches(session, config);
+    Ok(first_fitting_compression(&session, Some(serving_demand(positions, config))))
 }
 
 /// Decides on a placement for a job in which each sequence has the given number of positions, and
 /// returns the plan of a serving run with that placement and paged caches; `None` if its caches
 /// cannot be paged.
 fn decide_with_pages(
-    run: &RunRequest,
-    model: &ModelHandle,
+    session: &Session<'_>,
     config: ServingConfig,
     positions: u32,
     context: u32,
     interrupt: &Interrupt,
 ) -> anyhow::Result<(PlacementDecision, Option<Plan>)> {
     let demand = serving_demand(positions, config);
-    let compression = first_fitting_compression(run, model, Some(demand));
+    let compression = first_fitting_compression(session, Some(demand));
     // A serving run computes prompts in chunks regardless of their length, which not every
     // placement supports. The planner considers chunks only if they are shorter than the longest
     // prompt.
     let shortest = (demand.max_prompt as u32).saturating_sub(1).max(1);
-    let chunk = run.prefill_chunk.map(|rows| rows.min(shortest));
-    let chunked_run = RunRequest { prefill_chunk: chunk, ..run.clone() };
-    let decision =
-        decide(&chunked_run, model, demand, compression, MeasurePolicy::IfNeeded, interrupt)?;
+    let chunk = session.options.prefill_chunk.map(|rows| rows.min(shortest));
+    let mut chunked = session.clone();
+    chunked.options.prefill_chunk = chunk;
+    let decision = decide(&chunked, demand, compression, MeasurePolicy::IfNeeded, interrupt)?;
     let slot_pages = positions.div_ceil(config.page_positions);
     let kv_pages = u32::from(decision.plan.shape.batch_size) * slot_pages;
     let plan =
-        serving_plan(&decision.plan, config, max_step_rows(run, config), context, kv_pages).ok();
+        serving_plan(&decision.plan, config, max_step_rows(session, config), context, kv_pages)
+            .ok();
     Ok((decision, plan))
 }
 

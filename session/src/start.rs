@@ -1,6 +1,6 @@
 //! Launches the engine, with a progress bar while it loads.
 
-use std::path::PathBuf;
+use std::path::Path;
 
 use anyhow::Context;
 use engine::RunEngine;
@@ -12,35 +12,34 @@ use program::plan::Plan;
 use super::byte_progress_bar::ByteProgressBar;
 use super::hardware::Hardware;
 use super::kv_select;
-use super::model::ModelHandle;
 use super::numa_nodes;
 use super::staging::nvme::Nvme;
 use crate::interrupt::Interrupt;
-use crate::request::{RunRequest, Verbosity};
+use crate::session::Session;
 
 /// Starts the workers and waits until the model is loaded.
 ///
 /// # Errors
 /// The reason for which a worker did not get ready, in its own words.
 pub fn start(
-    run: &RunRequest,
-    model: &ModelHandle,
+    session: &Session<'_>,
     plan: Plan,
     grammars: Option<GrammarSet>,
     nvme: Option<&Nvme>,
+    trace: Option<&Path>,
     interrupt: &Interrupt,
 ) -> anyhow::Result<RunEngine> {
-    let hardware = Hardware::resolve(run, plan.map.uses_gpu());
+    let hardware = Hardware::resolve(session, plan.map.uses_gpu());
     let options = LaunchOptions {
         grammars,
         staged: nvme.map(Nvme::staged).unwrap_or_default(),
-        memory_nodes: numa_nodes::validated_nodes(run, &plan)?,
-        select_text: kv_select::calibration_tokens(run, model)?,
-        quiet: run.verbosity == Verbosity::Quiet,
-        ..hardware.launch_options(model.weights.clone())
+        memory_nodes: numa_nodes::validated_nodes(session, &plan)?,
+        select_text: kv_select::calibration_tokens(session)?,
+        quiet: session.options.is_quiet(),
+        ..hardware.launch_options(session.model.weights.clone())
     };
-    let trace = create_trace_file(run, &plan)?;
-    let mut progress = ByteProgressBar::new("loading", run.verbosity == Verbosity::Quiet);
+    let trace = create_trace_file(trace, &plan)?;
+    let mut progress = ByteProgressBar::new("loading", session.options.is_quiet());
     let signals = interrupt.clone();
     let mut engine = RunEngine::start(
         plan,
@@ -53,7 +52,7 @@ pub fn start(
         },
     )?;
     progress.finish();
-    engine.set_share_prompts(run.shares_prompts);
+    engine.set_share_prompts(session.options.shares_prompts);
     Ok(engine)
 }
 
@@ -62,11 +61,11 @@ pub fn start(
 /// # Errors
 /// A file that could not be created or written.
 pub(crate) fn create_trace_file(
-    run: &RunRequest,
+    trace: Option<&Path>,
     plan: &Plan,
 ) -> anyhow::Result<Option<TraceFile>> {
-    let create = |path: &PathBuf| {
+    let create = |path: &Path| {
         TraceFile::create(path, plan).with_context(|| format!("the trace file {}", path.display()))
     };
-    run.trace.as_ref().map(create).transpose()
+    trace.map(create).transpose()
 }

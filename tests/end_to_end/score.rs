@@ -292,6 +292,32 @@ fn deaths_change_no_byte() {
 }
 
 #[test]
+fn scores_have_reports_and_traces() {
+    let place = Place::new();
+    many(&place, 12);
+    scored(&place, &fixture("llama"), &[]);
+    let whole = bytes(&place);
+    let [report, trace] = ["report.json", "trace.json"].map(|name| place.path(name));
+    let [report_arg, trace_arg] = [&report, &trace].map(|path| path.to_str().expect("UTF-8"));
+    let measured = ["--report", report_arg, "--trace", trace_arg];
+    scored(&place, &fixture("llama"), &measured);
+    assert!(bytes(&place) == whole, "the same scores");
+    let read = |path: &Path| -> Value {
+        serde_json::from_slice(&std::fs::read(path).expect("written")).expect("JSON")
+    };
+    let counts = json!({"answered": 12, "failed": 0, "cut": 0, "not_run": 0});
+    assert_eq!(read(&report)["requests"], counts);
+    assert!(read(&trace)["traceEvents"].as_array().is_some_and(|spans| !spans.is_empty()));
+    let done = run(&place, &fixture("llama"), &["--force", "--report", "-", "--trace", "-"]);
+    assert_eq!(done.status.code(), Some(2), "{}", text(&done.stderr));
+    let output = place.path("out.jsonl");
+    let done =
+        run(&place, &fixture("llama"), &["--force", "--report", output.to_str().expect("UTF-8")]);
+    assert_eq!(done.status.code(), Some(2), "{}", text(&done.stderr));
+    assert!(text(&done.stderr).contains("--report and --output"), "{}", text(&done.stderr));
+}
+
+#[test]
 fn what_goes_wrong_is_said() {
     let place = Place::new();
     let refused = |options: &[&str], code: i32, sentence: &str| {

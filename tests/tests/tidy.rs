@@ -34,7 +34,6 @@ const LONGER_FUNCTIONS: &[(&str, &str, usize)] = &[
     ("program/src/compile/sync.rs", "needs", 75),
     ("kernels/src/linear/direct.rs", "run", 79),
     ("report/src/table.rs", "render", 80),
-    ("batch/src/resume.rs", "from_output", 95),
 ];
 
 /// Crates of this workspace, by folder, that each crate may depend on. A new edge is a decision,

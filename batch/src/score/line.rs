@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use super::question::ScoreQuestion;
 use super::tokens::{PrefixToken, encode_question, missing_prefix};
-use crate::input::{decode_utf8, parse_custom_id};
+use crate::input::{ParsedLine, decode_utf8, parse_custom_id};
 
 /// Options that apply to every line.
 #[derive(Debug, Clone, Copy)]
@@ -20,32 +20,21 @@ pub struct LineOptions<'a> {
     pub codec: Option<&'a dyn TextCodec>,
 }
 
-/// Result of parsing one line on its own.
-#[derive(Debug)]
-pub struct ParsedScoreLine {
-    /// The `custom_id` of the line, if it has one.
-    pub custom_id: Option<String>,
-    /// True for a question. A malformed line gets an ID, but does not reserve it.
-    pub is_question: bool,
-    /// The question, whose ID is set when all lines are joined.
-    pub result: Result<ScoreQuestion, Rejection>,
-}
-
 /// Parses one line that is not blank.
-pub fn parse_line(raw: &[u8], line: usize, options: &LineOptions<'_>) -> ParsedScoreLine {
-    let (mut custom_id, mut is_question) = (None, false);
+pub fn parse_line(raw: &[u8], line: usize, options: &LineOptions<'_>) -> ParsedLine<ScoreQuestion> {
+    let (mut custom_id, mut is_request) = (None, false);
     let result = (|| {
         let example = "{\"prompt\": \"...\", \"continuations\": [\"...\"]}";
         let fields = parse_object(decode_utf8(raw)?, "line", example)?;
         custom_id = parse_custom_id(&fields)?;
-        is_question = true;
+        is_request = true;
         let (prompt, continuations) = read_texts(&fields, options)?;
         let custom_id = String::new();
         let question = ScoreQuestion { line, custom_id, prompt, continuations };
         check_limits(&question, options.limits)?;
         Ok(question)
     })();
-    ParsedScoreLine { custom_id, is_question, result }
+    ParsedLine { custom_id, is_request, result }
 }
 
 fn read_texts(

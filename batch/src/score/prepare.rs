@@ -1,21 +1,19 @@
 //! Preparation of a scoring job: reads and parses the input, then, once the way of computation is
 //! decided, finds out what the output already contains.
 
-use std::ops::ControlFlow;
-
 use engine_api::codec::CodecError;
-use openai::input_line::LineError;
+use openai::input_line::InputLine;
 
-use super::job::ScoreJob;
 use super::line::{LineOptions, parse_line};
-use super::question::{ScoreDetails, ScoreInputLine};
-use super::resume::ScoreResumeState;
+use super::question::{ScoreDetails, ScoreQuestion};
+use super::scores::{ScoreJob, Scores};
 use super::windows::WindowSizes;
 use crate::error::JobError;
 use crate::input::InputFormat;
 use crate::input_data::InputData;
 use crate::progress_counter::ProgressCounter;
-use crate::read::{BOM, CustomIds, check_tokenized, parse_lines, split_lines};
+use crate::read::{BOM, parse_items, read_items};
+use crate::run::{Job, JobFiles};
 use crate::sink::{IoTarget, OutputMode, OutputSink};
 
 /// Options of the user.
@@ -34,9 +32,7 @@ pub struct ScoreJobOptions {
 #[derive(Debug)]
 pub struct PreparedScoreJob<'o> {
     options: &'o ScoreJobOptions,
-    items: Vec<ScoreInputLine>,
-    sink: OutputSink,
-    existing: Vec<u8>,
+    files: JobFiles<ScoreQuestion>,
 }
 
 /// Reason for which nothing can be scored. Every message is a sentence that a user can act on.
@@ -73,21 +69,20 @@ impl<'o> PreparedScoreJob<'o> {
         let input = InputData::read(&options.input, interrupted)?;
         let items = match InputFormat::from_target(&options.input) {
             InputFormat::Text => split_windows(&input.bytes, options.windows, line_options)?,
-            InputFormat::JsonLines => {
-                parse_questions(&input.bytes, line_options, reading, interrupted)?
-            }
+            InputFormat::JsonLines => read_items(reading, interrupted, |on_progress| {
+                let parse = |raw: &[u8], line| parse_line(raw, line, line_options);
+                parse_items(&input.bytes, &parse, &Ok, on_progress)
+            })?,
         };
-        Ok(PreparedScoreJob { options, items, sink, existing })
+        let files = JobFiles { items, notes: Vec::new(), sink, existing, mode: options.mode };
+        Ok(PreparedScoreJob { options, files })
     }
 
     /// Returns the length of the longest sequence of the input, in tokens; `None` if it has no
     /// valid question.
     pub fn max_sequence_len(&self) -> Option<usize> {
-        let questions = self.items.iter().filter_map(|item| match item {
-            ScoreInputLine::Question(question) => Some(question.max_sequence_len()),
-            ScoreInputLine::Error(_) => None,
-        });
-        questions.max()
+        let questions = self.files.items.iter().filter_map(InputLine::request);
+        questions.map(ScoreQuestion::max_sequence_len).max()
     }
 
     /// Finds out what is left to do for a system with this fingerprint.
@@ -95,64 +90,11 @@ impl<'o> PreparedScoreJob<'o> {
     /// # Errors
     /// Returns an error if the output holds scores of another job.
     pub fn resume(self, system_fingerprint: String) -> Result<ScoreJob, JobError> {
-        let PreparedScoreJob { options, items, mut sink, existing } = self;
-        let resume = match &options.output {
-            IoTarget::File(path) if options.mode.is_resume() => ScoreResumeState::from_output(
-                &existing,
-                &path.display().to_string(),
-                &items,
-                options.details,
-                &system_fingerprint,
-                options.mode == OutputMode::ResumeReplacing,
-            )?,
-            _ => ScoreResumeState::empty(&items),
-        };
-        sink.keep_prefix(resume.complete_bytes);
+        let PreparedScoreJob { options, files } = self;
         let is_text = InputFormat::from_target(&options.input) == InputFormat::Text;
         let windows = is_text.then_some(options.windows);
-        let ScoreResumeState { kept_lines: lines, totals, replaced, .. } = resume;
-        let details = options.details;
-        Ok(ScoreJob { items, lines, totals, replaced, sink, details, windows, system_fingerprint })
+        Job::resume(Scores::new(options.details, windows, system_fingerprint), files)
     }
-}
-
-/// Reads the questions of a JSON Lines file.
-fn parse_questions(
-    bytes: &[u8],
-    options: &LineOptions<'_>,
-    reading: &mut ProgressCounter,
-    interrupted: &dyn Fn() -> bool,
-) -> Result<Vec<ScoreInputLine>, JobError> {
-    let lines = split_lines(bytes);
-    let read =
-        parse_lines(&lines, &|raw, line| parse_line(raw, line, options), &mut |done, all| {
-            reading.update(done, all);
-            if interrupted() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-        });
-    reading.end();
-    let mut ids = CustomIds::default();
-    let read = lines.iter().zip(read.ok_or(JobError::Interrupted)?);
-    let items = read.map(|((line, raw), read)| {
-        let custom_id = match ids.assign(read.custom_id, read.is_question, raw, *line) {
-            Ok(custom_id) => custom_id,
-            Err(error) => return ScoreInputLine::Error(error),
-        };
-        match read.result {
-            Ok(mut question) => {
-                question.custom_id = custom_id;
-                ScoreInputLine::Question(question)
-            }
-            Err(rejection) => {
-                ScoreInputLine::Error(LineError { line: *line, custom_id, rejection })
-            }
-        }
-    });
-    let items: Vec<ScoreInputLine> = items.collect();
-    check_tokenized(items.iter().filter_map(|item| match item {
-        ScoreInputLine::Error(error) => Some(error),
-        ScoreInputLine::Question(_) => None,
-    }))?;
-    Ok(items)
 }
 
 /// Splits a text into windows.
@@ -160,7 +102,7 @@ fn split_windows(
     bytes: &[u8],
     windows: WindowSizes,
     options: &LineOptions<'_>,
-) -> Result<Vec<ScoreInputLine>, ScoreError> {
+) -> Result<Vec<InputLine<ScoreQuestion>>, ScoreError> {
     let codec = options.codec.ok_or_else(|| {
         let consequence = "; specify lines with token ids instead of a text";
         ScoreError::NoTokenizer(options.limits.missing_tokenizer_message(consequence))
@@ -173,5 +115,5 @@ fn split_windows(
     if questions.is_empty() {
         return Err(ScoreError::TooShort(tokens.len()));
     }
-    Ok(questions.into_iter().map(ScoreInputLine::Question).collect())
+    Ok(questions.into_iter().map(InputLine::Request).collect())
 }

@@ -1,7 +1,6 @@
 //! Questions to be scored.
 
 use openai::fingerprint::score_id;
-use openai::input_line::LineError;
 
 /// A prompt and its possible continuations, in tokens.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -14,13 +13,6 @@ pub struct ScoreQuestion {
     pub prompt: Vec<u32>,
     /// At least one continuation, each of at least one token.
     pub continuations: Vec<Vec<u32>>,
-}
-
-/// A line of the input that is not blank, or a window of a text.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ScoreInputLine {
-    Question(ScoreQuestion),
-    Error(LineError),
 }
 
 /// Details that the output gives for each token.
@@ -38,23 +30,6 @@ impl ScoreDetails {
     /// likely one.
     pub fn logprobs(self) -> u16 {
         self.top.max(1).saturating_add(1)
-    }
-}
-
-impl ScoreInputLine {
-    /// Returns the line of the input, from 1.
-    pub fn line(&self) -> usize {
-        match self {
-            ScoreInputLine::Question(question) => question.line,
-            ScoreInputLine::Error(error) => error.line,
-        }
-    }
-
-    pub fn custom_id(&self) -> &str {
-        match self {
-            ScoreInputLine::Question(question) => &question.custom_id,
-            ScoreInputLine::Error(error) => &error.custom_id,
-        }
     }
 }
 

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use engine_api::batch::{BatchEngine, EngineError};
+use engine_api::batch::{BatchEngine, BatchRequests, EngineError};
 use engine_api::codec::TextCodec;
 use engine_api::event::{BatchSink, EngineEvent, FinishCause, Logprob};
 use engine_api::request::GenerationRequest;
@@ -16,13 +16,13 @@ use openai::output::OutputLine;
 use openai::prompt::ModelLimits;
 use testkit::byte_codec::{ByteCodec, EOS};
 
+use crate::completions::BatchJob;
 use crate::error::JobError;
 use crate::input::InputOptions;
 use crate::prepare::{JobOptions, ModelInfo, PreparedJob};
 use crate::progress::SilentProgress;
 use crate::progress_counter::ProgressCounter;
 use crate::read;
-use crate::run::BatchJob;
 use crate::sink::{IoTarget, OutputMode};
 use crate::summary::JobSummary;
 
@@ -89,12 +89,13 @@ impl EchoEngine {
 impl BatchEngine for EchoEngine {
     fn run(
         &mut self,
-        requests: &[GenerationRequest],
+        requests: &dyn BatchRequests,
         sink: &mut dyn BatchSink,
     ) -> Result<(), EngineError> {
-        assert!(!requests.is_empty());
-        for first in (0..requests.len()).step_by(self.capacity) {
-            let group = first..requests.len().min(first + self.capacity);
+        let count = requests.count();
+        assert!(count > 0);
+        for first in (0..count).step_by(self.capacity) {
+            let group = first..count.min(first + self.capacity);
             let fails = self.ends.clone().filter(|(after, _)| self.groups.len() == *after);
             let order =
                 if fails.is_some() { group.end - self.saved..group.end } else { group.clone() };
@@ -102,7 +103,7 @@ impl BatchEngine for EchoEngine {
                 self.groups.push(group.len());
             }
             for index in order {
-                self.answer(index, &requests[index], sink);
+                self.answer(index, &requests.request(index), sink);
                 if sink.has_failed() {
                     return Err(EngineError::Interrupted);
                 }

@@ -10,6 +10,7 @@ use testkit::byte_codec::{BOS, ByteCodec};
 
 use crate::error::JobError;
 use crate::input::{InputFormat, InputOptions};
+use crate::kind::line_number;
 
 const CODEC: ByteCodec = ByteCodec::CHAT;
 
@@ -125,7 +126,7 @@ fn prompts_in_all_four_forms() {
 #[test]
 fn blank_lines_crlf_and_bom() {
     let items = read(b"\xef\xbb\xbf{\"prompt\": \"a\"}\r\n\r\n  \t\n{\"prompt\": \"b\"}\r\n\n");
-    let lines: Vec<usize> = items.iter().map(InputLine::line).collect();
+    let lines: Vec<usize> = items.iter().map(line_number).collect();
     assert_eq!(lines, [1, 4]);
     assert!(items.iter().all(|item| matches!(item, InputLine::Request(_))), "{items:?}");
     assert!(read(b"").is_empty() && read(b"\n\r\n").is_empty());
@@ -194,7 +195,7 @@ fn chats_are_not_cut_at_the_few_tokens_of_a_completion() {
 fn ids_that_are_made_up_follow_the_content() {
     let ids = |bytes: &[u8], format: InputFormat| -> Vec<String> {
         let options = InputOptions { format, ..options(Some(&CODEC)) };
-        let custom_id = |item| match item {
+        let custom_id = |item: InputLine| match item {
             InputLine::Request(request) => request.custom_id,
             InputLine::Error(error) => error.custom_id,
         };

@@ -171,7 +171,7 @@ pub enum SubcommandArgs {
 }
 
 /// Arguments of the main command.
-#[derive(Debug, Default, Args)]
+#[derive(Debug, Args)]
 pub struct RunArgs {
     #[command(flatten)]
     pub of_model: ModelArgs,
@@ -198,9 +198,6 @@ pub struct RunArgs {
     pub nvme: NvmeArgs,
     #[command(flatten)]
     pub prompts: PromptCacheArgs,
-    /// True if sequences arrive one by one, as in a server.
-    #[arg(skip)]
-    pub is_served: bool,
 
     /// Compute N batches of B prompts at a time, and replace completed prompts with the next ones;
     /// auto selects the shape with the highest predicted throughput [default: 1xB, with the largest

@@ -8,36 +8,32 @@ use clap_complete::Shell;
 use openai::body::defaults::Defaults;
 use planner::policy::name::PolicyName;
 use planner::split::parse_chunking;
-use protocol::messages::SegmentNodes;
 use workers::device::RateSizes;
 
 use super::args::{CliArgs, PlanArgs, RunArgs, SubcommandArgs};
 use super::bench_serve::bench_serve;
-use super::device::resolve_device;
-use super::kv_select_check::validate_kv_select;
 use super::outputs::{parse_io_target, resolve_output};
 use super::plan_serve::{load_choice, plan_serve};
 use super::profile::profile;
-use super::prompt_cache::cache;
+use super::prompt_cache::{PromptCacheArgs, cache};
 use super::report::report;
 use super::request::{
-    CacheRequest, PlanRequest, PlanSource, PullRequest, ReportRequest, ScoreRequest, ServeRequest,
-    StageRequest, Template,
+    BenchmarkPlan, CacheRequest, PlanRequest, PlanSource, PullRequest, ReportRequest, ScoreRequest,
+    ServeRequest, StageRequest, Template,
 };
 use super::score_request::convert_score;
 use super::serve_request::convert_serve;
+use super::session_options::SessionArgs;
 use super::shared::{ModelArgs, PlacementArgs};
-use super::stage::stage;
+use super::stage::{NvmeArgs, stage};
 use super::usage_error::UsageError;
 use lab::request::{
     BenchServeRequest, RateKind, RatesRequest, ServingWorkload, TimedRequest, TimedSource,
 };
-use session::cuda_device;
 use session::request::{
-    BatchJobRequest, ModelChoice, PlacementChoice, PlanWorkload, ProfileRequest, RunRequest,
-    RunTask, TunedThreads, Verbosity,
+    BatchJobRequest, ModelChoice, PlanWorkload, ProfileRequest, RunRequest, RunTask, Verbosity,
 };
-use session::values::{Batches, BatchesChoice, CompressChoice, DeviceChoice, QuantizedChoice};
+use session::values::{Batches, BatchesChoice, CompressChoice, DeviceChoice};
 
 /// Default number of tokens of a benchmark's prompts.
 pub const DEFAULT_PROMPT_LEN: u32 = 512;
@@ -157,18 +153,12 @@ impl Command {
             Some(SubcommandArgs::Doctor { json }) => Ok(Command::Doctor { json }),
             Some(SubcommandArgs::Stage(args)) => Ok(Command::Stage(Box::new(stage(*args)))),
             Some(SubcommandArgs::Serve(args)) => {
-                let (args, into_request) = convert_serve(*args);
-                let request = into_request(run_request(args)?);
-                match request.hybrid.is_some() && request.run.device == DeviceChoice::None {
-                    true => Err(UsageError::HostAttentionWithoutDevice),
-                    false => Ok(Command::Serve(Box::new(request))),
-                }
+                Ok(Command::Serve(Box::new(convert_serve(*args)?)))
             }
             Some(SubcommandArgs::Cache(args)) => Ok(Command::Cache(cache(args))),
             Some(SubcommandArgs::Report(args)) => Ok(Command::Report(report(args))),
             Some(SubcommandArgs::Score(args)) => {
-                let (args, into_request) = convert_score(*args)?;
-                Ok(Command::Score(Box::new(into_request(run_request(args)?))))
+                Ok(Command::Score(Box::new(convert_score(*args)?)))
             }
             Some(SubcommandArgs::BenchServe(args)) => {
                 Ok(Command::BenchServe(Box::new(bench_serve(*args))))
@@ -211,14 +201,7 @@ fn plan_request(args: PlanArgs) -> Result<PlanRequest, UsageError> {
             (None, machines) if !machines.is_empty() => {
                 PlanSource::Compare { machines, workload: plan_workload(args)? }
             }
-            _ => {
-                // The result reports everything else.
-                let verbosity = Verbosity::Progress;
-                PlanSource::ThisMachine(Box::new(RunRequest {
-                    verbosity,
-                    ..run_request(plan_run_args(args))?
-                }))
-            }
+            _ => PlanSource::ThisMachine(Box::new(benchmark_plan(args)?)),
         },
     };
     Ok(PlanRequest { source, json, chart })
@@ -259,22 +242,18 @@ fn plan_workload(args: PlanArgs) -> Result<Box<PlanWorkload>, UsageError> {
     }))
 }
 
-/// Returns the arguments of the run to plan on this machine.
-fn plan_run_args(args: PlanArgs) -> RunArgs {
-    RunArgs {
+/// Returns the benchmark to plan on this machine.
+fn benchmark_plan(args: PlanArgs) -> Result<BenchmarkPlan, UsageError> {
+    let session_args = SessionArgs {
         of_model: ModelArgs {
             model: args.model,
             // Only the configuration is read; weights need not exist.
             dummy_weights: true,
             layers: args.layers,
-            positions: args.positions,
             dtype: args.dtype,
             compress: args.compress.unwrap_or_default(),
             ..ModelArgs::default()
         },
-        batches: Some(args.batches),
-        prompt_len: Some(args.lengths.prompt_len),
-        gen_len: Some(args.lengths.gen_len),
         placement: PlacementArgs {
             device: args.device,
             policy: Some(args.policy),
@@ -284,8 +263,20 @@ fn plan_run_args(args: PlanArgs) -> RunArgs {
             dram: args.dram,
             ..PlacementArgs::default()
         },
-        ..RunArgs::default()
-    }
+        nvme: NvmeArgs::default(),
+        prompts: PromptCacheArgs::default(),
+        positions: args.positions,
+        seed: 0,
+        stop_at_eof: false,
+        // The result reports everything else.
+        verbosity: Verbosity::Progress,
+    };
+    Ok(BenchmarkPlan {
+        options: session_args.into_options()?,
+        batches: args.batches,
+        prompt_len: args.lengths.prompt_len,
+        gen_len: args.lengths.gen_len,
+    })
 }
 
 fn timed_request(args: RunArgs) -> Result<TimedRequest, UsageError> {
@@ -339,66 +330,32 @@ fn run_request(args: RunArgs) -> Result<RunRequest, UsageError> {
         return Err(UsageError::JsonWithoutTables);
     }
     let task = run_task(&args)?;
-    let is_job = matches!(task, RunTask::Requests(_));
-    if args.prompts.prompt_cache.is_some() && !(is_job || args.is_served) {
+    let input = match &task {
+        RunTask::Requests(requests) => Some(&requests.input),
+        RunTask::Benchmark { .. } => None,
+    };
+    if args.prompts.prompt_cache.is_some() && input.is_none() {
         return Err(UsageError::PromptsWithoutInput);
     }
-    if args.prompts.prompt_cache.is_some() && args.of_model.kv_select.is_some() {
-        return Err(UsageError::SelectWithPrompts);
-    }
-    if args.stop_at_eof
-        && matches!(&task, RunTask::Requests(requests) if requests.input == IoTarget::Standard)
-    {
+    if args.stop_at_eof && input == Some(&IoTarget::Standard) {
         return Err(UsageError::RepeatedStdin);
     }
-    let device = validate_device(&args)?;
-    let placement = validate_placement(&args, device)?;
-    let kv_select = validate_kv_select(&args.of_model, device, !args.placement.no_fuse)?;
-    let verbosity = verbosity(&args);
+    let session_args = SessionArgs {
+        verbosity: verbosity(&args),
+        of_model: args.of_model,
+        placement: args.placement,
+        nvme: args.nvme,
+        prompts: args.prompts,
+        positions: None,
+        seed: args.seed,
+        stop_at_eof: args.stop_at_eof,
+    };
     Ok(RunRequest {
-        model: ModelChoice {
-            name: args.of_model.model.ok_or(UsageError::NoModel)?,
-            revision: args.of_model.revision,
-            dummy_weights: args.of_model.dummy_weights,
-            layers: args.of_model.layers.map(|layers| layers as usize),
-            positions: args.of_model.positions.map(|positions| positions as usize),
-        },
-        dtype: args.of_model.dtype.dtype(),
-        compress: args.of_model.compress.0,
-        quantized: args
-            .of_model
-            .quantized
-            .map_or_else(|| QuantizedChoice::default_for(args.of_model.dtype.dtype()), |how| how.0),
-        kv_select,
+        options: session_args.into_options()?,
         batches: args.batches,
         task,
-        seed: args.seed,
-        placement,
-        chunking: args.placement.split_chunks.as_deref().map(parse_chunking).transpose()?,
-        fuse_attention: !args.placement.no_fuse,
-        shares_prompts: !args.placement.no_prefix_sharing,
-        prefill_chunk: args.placement.prefill_chunk,
-        cpu_threads: args.placement.cpu_threads,
-        tuned_threads: TunedThreads::default(),
-        emulated_threads: args.placement.emulated_threads,
-        vram_bytes: match device {
-            DeviceChoice::Emulated { vram_bytes, .. } => args.placement.vram.or(vram_bytes),
-            DeviceChoice::Cuda(index) => {
-                Some(cuda_device::vram_bytes(index, args.placement.vram, args.nvme.direct_drives()))
-            }
-            _ => args.placement.vram,
-        },
-        device,
-        dram_bytes: args.placement.dram,
-        nodes: SegmentNodes { weights: args.placement.weights_nodes, kv: args.placement.kv_nodes },
-        nvme: args.nvme.nvme,
-        nvme_ops: args.nvme.nvme_ops.unwrap_or_default(),
-        nvme_direct: args.nvme.nvme_direct.unwrap_or_default().0,
-        prompt_cache: args.prompts.into_config(),
         report: args.report,
         trace: args.trace,
-        stop_at_eof: args.stop_at_eof,
-        verbosity,
     })
 }
 
@@ -431,45 +388,4 @@ fn run_task(args: &RunArgs) -> Result<RunTask, UsageError> {
         json_schema: args.json_schema.clone(),
         ignore_unknown_fields: args.ignore_unknown_fields,
     })))
-}
-
-/// Returns the device of a run, after checking the arguments that depend on it.
-fn validate_device(args: &RunArgs) -> Result<DeviceChoice, UsageError> {
-    let device = resolve_device(args.placement.device)?;
-    match device {
-        DeviceChoice::Emulated { vram_bytes: Some(_), .. } if args.placement.vram.is_some() => {
-            Err(UsageError::ConflictingVram)
-        }
-        DeviceChoice::None if args.placement.emulated_threads.is_some() => {
-            Err(UsageError::EmulatedThreadsWithoutDevice)
-        }
-        DeviceChoice::None if args.placement.vram.is_some() => Err(UsageError::VramWithoutDevice),
-        _ => Ok(device),
-    }
-}
-
-fn validate_placement(args: &RunArgs, device: DeviceChoice) -> Result<PlacementChoice, UsageError> {
-    let has_device = device != DeviceChoice::None;
-    if let Some(split) = &args.placement.split {
-        match args.placement.policy {
-            Some(PolicyName::TwoSplit) | None => {}
-            Some(other) => return Err(UsageError::SplitWithPolicy { policy: other.name() }),
-        }
-        if !has_device {
-            return Err(UsageError::SplitWithoutDevice);
-        }
-        let chunking = args.placement.split_chunks.as_deref().map(parse_chunking).transpose()?;
-        return Ok(PlacementChoice::Split { split: split.clone(), chunking });
-    }
-    if args.placement.split_chunks.is_some() && !has_device {
-        return Err(UsageError::SplitWithoutDevice);
-    }
-    match (args.placement.policy, has_device) {
-        (Some(policy), true) => Ok(PlacementChoice::Named(policy)),
-        (None, true) => Ok(PlacementChoice::Named(PolicyName::Auto)),
-        (Some(PolicyName::CpuOnly | PolicyName::Auto) | None, false) => {
-            Ok(PlacementChoice::Named(PolicyName::CpuOnly))
-        }
-        (Some(policy), false) => Err(UsageError::NoDevice { policy: policy.name() }),
-    }
 }

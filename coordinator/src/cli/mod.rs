@@ -19,6 +19,7 @@ mod score;
 mod score_request;
 mod serve;
 mod serve_request;
+mod session_options;
 mod shared;
 pub mod shell;
 mod stage;

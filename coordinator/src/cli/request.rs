@@ -8,8 +8,8 @@ use batch::sink::{IoTarget, OutputMode};
 use lab::request::{LoadChoice, ServingWorkload};
 use model::config::Dtype;
 use server::config::ServerOptions;
-use session::request::{ModelChoice, PlanWorkload, RunRequest};
-use session::values::QuantizedChoice;
+use session::request::{ModelChoice, PlanWorkload, SessionOptions};
+use session::values::{BatchesChoice, QuantizedChoice};
 
 use super::values::StagedFormat;
 
@@ -38,8 +38,7 @@ pub enum CacheAction {
 /// Request of `serve`: a model to serve.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ServeRequest {
-    /// Run that computes the answers; its `work` is ignored.
-    pub run: RunRequest,
+    pub options: SessionOptions,
     pub host: String,
     /// Port; 0 selects a free one.
     pub port: u16,
@@ -56,7 +55,7 @@ pub struct ServeRequest {
     pub hybrid: Option<(scheduler::hybrid::SchedulingPolicy, Option<u16>)>,
     /// File for the measured costs of iterations.
     pub costs: Option<PathBuf>,
-    pub options: ServerOptions,
+    pub server: ServerOptions,
 }
 
 /// Request of `report`: a page to write from a report.
@@ -71,8 +70,7 @@ pub struct ReportRequest {
 /// Request of `score`: texts to score.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ScoreRequest {
-    /// Run that computes the scores; its `work` is ignored.
-    pub run: RunRequest,
+    pub options: SessionOptions,
     pub input: IoTarget,
     pub output: IoTarget,
     pub mode: OutputMode,
@@ -80,11 +78,13 @@ pub struct ScoreRequest {
     pub context: Option<u32>,
     /// Number of tokens from one window of a text to the next; `None`: half of a window.
     pub stride: Option<u32>,
-    pub options: ScoreDetails,
+    pub details: ScoreDetails,
     /// Number of sequences computed at a time; `None`: as many as fit.
     pub slots: Option<u16>,
     /// File for a summary of all scores.
     pub summary: Option<PathBuf>,
+    pub report: Option<PathBuf>,
+    pub trace: Option<PathBuf>,
 }
 
 /// Request of `stage`: weights to write to drives, or an action on staged ones.
@@ -135,11 +135,20 @@ pub struct PlanRequest {
     pub chart: Option<PathBuf>,
 }
 
+/// A benchmark on this machine.
+#[derive(Debug, Clone, PartialEq)]
+pub struct BenchmarkPlan {
+    pub options: SessionOptions,
+    pub batches: BatchesChoice,
+    pub prompt_len: u32,
+    pub gen_len: u32,
+}
+
 /// Source of costs.
 #[derive(Debug, Clone, PartialEq)]
 pub enum PlanSource {
-    /// Measurements of this machine, for a run on it.
-    ThisMachine(Box<RunRequest>),
+    /// Measurements of this machine, for a benchmark on it.
+    ThisMachine(Box<BenchmarkPlan>),
     /// A table of measured times.
     Tables(PathBuf),
     /// A machine's description: a file, or the name of one that is included in the program.

@@ -72,6 +72,12 @@ pub struct ScoreArgs {
     #[arg(long, help_heading = "Work")]
     pub stop_at_eof: bool,
 
+    /// Write the measurements as JSON
+    #[arg(long, value_name = "FILE", help_heading = "Verbosity")]
+    pub report: Option<PathBuf>,
+    /// Write a trace with a span for every instruction, for ui.perfetto.dev
+    #[arg(long, value_name = "FILE", help_heading = "Verbosity")]
+    pub trace: Option<PathBuf>,
     /// Print only errors
     #[arg(long, short, help_heading = "Verbosity")]
     pub quiet: bool,

@@ -4,20 +4,17 @@ use batch::input::InputFormat;
 use batch::score::question::ScoreDetails;
 use batch::sink::IoTarget;
 
-use super::args::RunArgs;
 use super::outputs::{parse_io_target, resolve_output};
 use super::request::ScoreRequest;
 use super::score::ScoreArgs;
+use super::session_options::{SessionArgs, quiet_or_normal};
 use super::usage_error::UsageError;
-use session::request::RunRequest;
 
-/// Returns the arguments of the run that computes, and a function that completes the request.
+/// Validates the arguments of `score`.
 ///
 /// # Errors
 /// Arguments that contradict each other.
-pub(super) fn convert_score(
-    args: ScoreArgs,
-) -> Result<(RunArgs, impl FnOnce(RunRequest) -> ScoreRequest), UsageError> {
+pub(super) fn convert_score(args: ScoreArgs) -> Result<ScoreRequest, UsageError> {
     let input = parse_io_target(&args.input);
     if args.stop_at_eof && input == IoTarget::Standard {
         return Err(UsageError::RepeatedStdin);
@@ -37,29 +34,27 @@ pub(super) fn convert_score(
     {
         return Err(UsageError::StrideExceedsContext { stride, context });
     }
-    let options = ScoreDetails { tokens: args.tokens, top: args.top };
-    let (slots, summary) = (args.slots, args.summary);
-    let run = RunArgs {
+    let session_args = SessionArgs {
         of_model: args.of_model,
         placement: args.placement,
         nvme: args.nvme,
         prompts: args.prompts,
-        is_served: true,
+        positions: None,
         seed: args.seed,
-        quiet: args.quiet,
         stop_at_eof: args.stop_at_eof,
-        ..RunArgs::default()
+        verbosity: quiet_or_normal(args.quiet),
     };
-    let into_request = move |run| ScoreRequest {
-        run,
+    Ok(ScoreRequest {
+        options: session_args.into_options()?,
         input,
         output,
         mode,
         context,
         stride,
-        options,
-        slots,
-        summary,
-    };
-    Ok((run, into_request))
+        details: ScoreDetails { tokens: args.tokens, top: args.top },
+        slots: args.slots,
+        summary: args.summary,
+        report: args.report,
+        trace: args.trace,
+    })
 }

@@ -7,14 +7,18 @@ use server::api_key::ApiKey;
 use server::config::{LogTarget, ServerOptions, SocketLimits};
 use server::cross_site::CrossSiteRules;
 
-use super::args::RunArgs;
 use super::request::ServeRequest;
 use super::serve::ServeArgs;
-use session::request::RunRequest;
+use super::session_options::{SessionArgs, quiet_or_normal};
+use super::usage_error::UsageError;
+use session::values::DeviceChoice;
 
-/// Returns the arguments of the run that computes, and a function that completes the request.
-pub(super) fn convert_serve(args: ServeArgs) -> (RunArgs, impl FnOnce(RunRequest) -> ServeRequest) {
-    let options = ServerOptions {
+/// Validates the arguments of `serve`.
+///
+/// # Errors
+/// Arguments that contradict each other.
+pub(super) fn convert_serve(args: ServeArgs) -> Result<ServeRequest, UsageError> {
+    let server = ServerOptions {
         api_key: args.api_key.as_deref().map(ApiKey::new),
         max_queue: args.max_queue,
         max_queue_tokens: args.max_queue_tokens,
@@ -35,32 +39,30 @@ pub(super) fn convert_serve(args: ServeArgs) -> (RunArgs, impl FnOnce(RunRequest
         cross_site: CrossSiteRules { hosts: Some(args.allowed_host), origins: args.cors },
         ignore_unknown_fields: args.ignore_unknown_fields,
     };
-    let (host, port, names) = (args.host, args.port, args.served_model_name);
-    let (slots, context, step_ms) = (args.slots, args.context, args.step_ms);
-    let costs = args.costs;
-    let hybrid = args.host_attention.map(|policy| (policy, args.device_slots));
-    let run = RunArgs {
+    let session_args = SessionArgs {
         of_model: args.of_model,
         placement: args.placement,
         nvme: args.nvme,
         prompts: args.prompts,
-        is_served: true,
+        positions: None,
         seed: args.seed,
         stop_at_eof: args.stop_at_eof,
-        quiet: args.quiet,
-        ..RunArgs::default()
+        verbosity: quiet_or_normal(args.quiet),
     };
-    let into_request = move |run| ServeRequest {
-        run,
-        host,
-        port,
-        names,
-        slots,
-        context,
-        step_ms,
-        hybrid,
-        costs,
+    let options = session_args.into_options()?;
+    if args.host_attention.is_some() && options.device == DeviceChoice::None {
+        return Err(UsageError::HostAttentionWithoutDevice);
+    }
+    Ok(ServeRequest {
         options,
-    };
-    (run, into_request)
+        host: args.host,
+        port: args.port,
+        names: args.served_model_name,
+        slots: args.slots,
+        context: args.context,
+        step_ms: args.step_ms,
+        hybrid: args.host_attention.map(|policy| (policy, args.device_slots)),
+        costs: args.costs,
+        server,
+    })
 }

@@ -31,9 +31,6 @@ pub struct ModelArgs {
         help_heading = "Model"
     )]
     pub layers: Option<u32>,
-    /// Maximum number of positions, which only `plan` sets; `None`: the model's own.
-    #[arg(skip)]
-    pub positions: Option<u32>,
     /// Number format of weights, activations and KV cache
     #[arg(long, value_enum, default_value = "bf16", help_heading = "Model")]
     pub dtype: DtypeChoice,

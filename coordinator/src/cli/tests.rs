@@ -47,14 +47,17 @@ fn refused(line: &str, exit: Exit, expected: &[&str]) {
 fn the_smallest_line_is_a_benchmark_on_the_cpu() {
     // Without a device, because an existing one would be chosen.
     let run = run("--model opt-125m --device none");
-    assert_eq!(run.model.name, "opt-125m");
+    assert_eq!(run.options.model.name, "opt-125m");
     assert_eq!(run.task, RunTask::Benchmark { prompt_len: 512, gen_len: 32 });
     assert_eq!(
-        (run.batches, run.device, run.placement),
+        (run.batches, run.options.device, run.options.placement),
         (None, DeviceChoice::None, PlacementChoice::Named(PolicyName::CpuOnly))
     );
-    assert_eq!((run.dtype, run.seed, run.fuse_attention), (Dtype::Bf16, 0, true));
-    assert_eq!(run.verbosity, Verbosity::Normal);
+    assert_eq!(
+        (run.options.dtype, run.options.seed, run.options.fuse_attention),
+        (Dtype::Bf16, 0, true)
+    );
+    assert_eq!(run.options.verbosity, Verbosity::Normal);
 }
 
 #[test]
@@ -66,8 +69,8 @@ fn a_line_with_everything() {
          --device emulated:vram=8GiB,link=16GB/s --split scores.3: --split-chunks scores=8 \
          --no-fuse --cpu-threads 3 --emulated-threads 2 --dram 1GiB --seed 5 --report r.json \
          --trace t.json -vv");
-    assert_eq!(run.model.revision.as_deref(), Some("r"));
-    assert_eq!((run.model.layers, run.model.dummy_weights), (Some(4), true));
+    assert_eq!(run.options.model.revision.as_deref(), Some("r"));
+    assert_eq!((run.options.model.layers, run.options.model.dummy_weights), (Some(4), true));
     assert_eq!(run.batches, Some(BatchesChoice::Fixed(Batches { count: 4, size: 15 })));
     let file = |name: &str| IoTarget::File(name.into());
     let (input, output) = (file("in.jsonl"), file("out.jsonl"));
@@ -83,12 +86,17 @@ fn a_line_with_everything() {
     );
     assert_eq!(requests.json_schema.as_deref(), Some(std::path::Path::new("s.json")));
     assert!(requests.ignore_unknown_fields);
-    assert_eq!(run.vram_bytes, Some(8 << 30));
-    let PlacementChoice::Split { split, chunking } = run.placement else { panic!("a split") };
+    assert_eq!(run.options.vram_bytes, Some(8 << 30));
+    let PlacementChoice::Split { split, chunking } = run.options.placement else {
+        panic!("a split")
+    };
     assert_eq!((split.as_str(), chunking.map(|chunking| chunking.chunks)), ("scores.3:", Some(8)));
-    assert_eq!((run.fuse_attention, run.seed, run.dtype), (false, 5, Dtype::F32));
-    assert_eq!((run.cpu_threads, run.emulated_threads), (Some(3), Some(2)));
-    assert_eq!(run.verbosity, Verbosity::Verbose);
+    assert_eq!(
+        (run.options.fuse_attention, run.options.seed, run.options.dtype),
+        (false, 5, Dtype::F32)
+    );
+    assert_eq!((run.options.cpu_threads, run.options.emulated_threads), (Some(3), Some(2)));
+    assert_eq!(run.options.verbosity, Verbosity::Verbose);
 }
 
 #[test]
@@ -164,7 +172,7 @@ fn devices() {
     refused("--model m --device emulated:vram=1GiB --vram 2GiB", Exit::Usage, &["twice"]);
     refused("--model m --device none --vram 2GiB", Exit::Usage, &["--vram"]);
     refused("--model m --device none --emulated-threads 2", Exit::Usage, &["--emulated-threads"]);
-    assert_eq!(run("--model m --device emulated --vram 2GiB").vram_bytes, Some(2 << 30));
+    assert_eq!(run("--model m --device emulated --vram 2GiB").options.vram_bytes, Some(2 << 30));
 }
 
 #[test]
@@ -186,7 +194,7 @@ fn sizes() {
 
 #[test]
 fn policies() {
-    let placement = |line: &str| run(&format!("--model m {line}")).placement;
+    let placement = |line: &str| run(&format!("--model m {line}")).options.placement;
     let named = PlacementChoice::Named;
     assert_eq!(placement("--device emulated"), named(PolicyName::Auto));
     assert_eq!(placement("--policy auto"), named(PolicyName::CpuOnly));
@@ -346,17 +354,17 @@ fn a_server_is_this_machines_alone_unless_it_is_told_otherwise() {
     };
     let plain = served("serve --model opt-125m --device none");
     assert_eq!((plain.host.as_str(), plain.port), ("127.0.0.1", 8000));
-    assert_eq!((plain.options.timeout, &plain.options.log), (None, &None));
+    assert_eq!((plain.server.timeout, &plain.server.log), (None, &None));
     let line = "serve --model opt-125m --device none --cpu-threads 2 --dram 4GiB --seed 3 \
                 --host 0.0.0.0 --port 0 --api-key s3cret --max-queue 5 --timeout 9 --slots 4 \
                 --served-model-name a --served-model-name b --log -";
     let request = served(line);
-    assert_eq!((request.run.cpu_threads, request.run.seed), (Some(2), 3));
-    assert_eq!(request.run.dram_bytes, Some(4 << 30));
+    assert_eq!((request.options.cpu_threads, request.options.seed), (Some(2), 3));
+    assert_eq!(request.options.dram_bytes, Some(4 << 30));
     assert_eq!((request.slots, request.names.len()), (Some(4), 2));
-    assert_eq!((request.options.max_queue, request.options.seed), (5, 3));
-    assert_eq!(request.options.log, Some(LogTarget::StandardError));
-    let key = request.options.api_key.as_ref().expect("given");
+    assert_eq!((request.server.max_queue, request.server.seed), (5, 3));
+    assert_eq!(request.server.log, Some(LogTarget::StandardError));
+    let key = request.server.api_key.as_ref().expect("given");
     assert!(key.matches_header(b"Bearer s3cret"));
     assert!(!format!("{request:?}").contains("s3cret"), "nothing prints the key");
     assert_eq!(request.hybrid, None);
@@ -438,15 +446,15 @@ fn shells_and_man_know_the_commands_and_options_that_users_have() {
 
 #[test]
 fn stdin_is_read_by_one_reader() {
-    assert!(!run("--model m").stop_at_eof);
-    assert!(run("--model m --input i.jsonl --stop-at-eof").stop_at_eof);
+    assert!(!run("--model m").options.stop_at_eof);
+    assert!(run("--model m --input i.jsonl --stop-at-eof").options.stop_at_eof);
     refused("--model m --input - --stop-at-eof", Exit::Usage, &["--input -", "--stop-at-eof"]);
     match parse(words("serve --model m --stop-at-eof")) {
-        Ok(Command::Serve(request)) => assert!(request.run.stop_at_eof),
+        Ok(Command::Serve(request)) => assert!(request.options.stop_at_eof),
         other => panic!("{other:?}"),
     }
     match parse(words("score --model m --input i.jsonl --stop-at-eof")) {
-        Ok(Command::Score(request)) => assert!(request.run.stop_at_eof),
+        Ok(Command::Score(request)) => assert!(request.options.stop_at_eof),
         other => panic!("{other:?}"),
     }
     let twice = "score --model m --input - --stop-at-eof";
@@ -456,9 +464,9 @@ fn stdin_is_read_by_one_reader() {
 #[test]
 fn prompts_are_kept_where_it_is_said_and_of_what_reads_them() {
     let kept = |line: &str| match parse(words(line)) {
-        Ok(Command::Run(run)) => run.prompt_cache,
-        Ok(Command::Serve(request)) => request.run.prompt_cache,
-        Ok(Command::Score(request)) => request.run.prompt_cache,
+        Ok(Command::Run(run)) => run.options.prompt_cache,
+        Ok(Command::Serve(request)) => request.options.prompt_cache,
+        Ok(Command::Score(request)) => request.options.prompt_cache,
         other => panic!("{line}: {other:?}"),
     };
     let model = "--model opt-125m --device none";

@@ -7,6 +7,7 @@ pub mod plan;
 pub mod profile;
 pub mod pull;
 pub mod report;
+mod result_files;
 pub mod run;
 mod run_report;
 pub mod score;

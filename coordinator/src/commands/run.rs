@@ -1,16 +1,15 @@
 //! `coordinator` without a subcommand: one run from arguments to exit code. It finds the model,
 //! reads the requests, plans, validates the plan, launches the workers, runs, and reports.
 
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use batch::completions::BatchJob;
 use batch::outcome::JobOutcome;
 use batch::prepare::{JobOptions, ModelInfo, PreparedJob};
 use batch::progress;
 use batch::progress_counter::ProgressCounter;
-use batch::run::BatchJob;
-use batch::sink::IoTarget;
 use batch::summary::JobSummary;
 use batch::workload::JobWorkload;
 use engine::RunEngine;
@@ -22,8 +21,9 @@ use openai::body::defaults::Defaults;
 use openai::fingerprint::system_fingerprint;
 use openai::prompt;
 
-use super::run_report::write_report;
-use super::serving_job;
+use super::result_files::check_result_files;
+use super::run_report::{job_counts, write_report};
+use super::serving_job::run_served;
 use lab::benchmark::Benchmark;
 use report::build::RunPrediction;
 use session::argument_error::ArgumentError;
@@ -40,91 +40,34 @@ use session::plan_request::{DEFAULT_MAX_BATCH, grammar_bytes, shrink_batches};
 use session::prediction::{
     factors, group_sequences, predict, print_prediction, progress_expectation,
 };
-use session::request::{BatchJobRequest, RunRequest, RunTask, Verbosity};
+use session::request::{BatchJobRequest, RunRequest, RunTask, SessionOptions};
 use session::run_history;
+use session::session::Session;
 use session::start::start;
-use session::values::BatchesChoice;
-use session::writable::check_writable;
-
-/// Refuses a report or a trace that would overwrite the input, the output or each other.
-fn check_distinct(run: &RunRequest) -> anyhow::Result<()> {
-    let mut files: Vec<(&str, &Path)> = Vec::new();
-    if let RunTask::Requests(requests) = &run.task {
-        for (flag, target) in [("--input", &requests.input), ("--output", &requests.output)] {
-            if let IoTarget::File(path) = target {
-                files.push((flag, path));
-            }
-        }
-    }
-    for (flag, path) in [("--report", &run.report), ("--trace", &run.trace)] {
-        let Some(path) = path else { continue };
-        if path == Path::new("-") {
-            let answers_use_stdout = match &run.task {
-                RunTask::Requests(requests) => requests.output == IoTarget::Standard,
-                _ => false,
-            };
-            if flag == "--trace" || answers_use_stdout {
-                return Err(ArgumentError(format!(
-                    "{flag} -: stdout cannot be used here; name a file"
-                ))
-                .into());
-            }
-            continue;
-        }
-        if let Some((other, _)) = files.iter().find(|(_, known)| same_file(known, path)) {
-            let shown = path.display();
-            return Err(ArgumentError(format!(
-                "{flag} and {other} both name {shown}; use separate files"
-            ))
-            .into());
-        }
-        files.push((flag, path));
-    }
-    Ok(())
-}
-
-/// Returns true if two paths name the same file, which need not exist yet. Devices never count,
-/// because they can be written twice.
-fn same_file(a: &Path, b: &Path) -> bool {
-    let (a_metadata, b_metadata) = (a.metadata().ok(), b.metadata().ok());
-    match (a_metadata, b_metadata) {
-        (Some(a), Some(b)) => a.is_file() && (a.dev(), a.ino()) == (b.dev(), b.ino()),
-        (None, None) => a == b || resolve_path(a).is_some_and(|a| Some(a) == resolve_path(b)),
-        _ => false,
-    }
-}
-
-/// Returns the path of a file that does not exist yet, with its folder resolved.
-fn resolve_path(path: &Path) -> Option<PathBuf> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    let folder = folder.unwrap_or_else(|| Path::new(".")).canonicalize().ok()?;
-    Some(folder.join(path.file_name()?))
-}
-
-/// Checks that the report can be written, before anything is computed.
-fn check_report(path: &Path) -> anyhow::Result<()> {
-    check_writable(path).with_context(|| format!("the report {}", path.display()))
-}
+use session::values::{BatchesChoice, DeviceChoice};
 
 /// Runs a job or a benchmark.
 ///
 /// # Errors
 /// An error whose message is meant for the user.
-pub fn run(run: &RunRequest, interrupt: &Interrupt) -> anyhow::Result<Exit> {
-    check_distinct(run)?;
-    stop_at_stdin_eof(run, interrupt)?;
-    if let Some(path) = run.report.as_ref().filter(|path| *path != Path::new("-")) {
-        check_report(path)?;
-    }
-    let model = ModelHandle::open(&run.model, run.seed)?;
-    match &run.task {
+pub fn run(request: &RunRequest, interrupt: &Interrupt) -> anyhow::Result<Exit> {
+    let RunRequest { options, batches, task, report, trace } = request;
+    let job_files = match task {
+        RunTask::Requests(requests) => Some((&requests.input, &requests.output)),
+        RunTask::Benchmark { .. } => None,
+    };
+    check_result_files(job_files, report.as_deref(), trace.as_deref())?;
+    stop_at_stdin_eof(options, interrupt)?;
+    let model = ModelHandle::open(&options.model, options.seed)?;
+    let session = Session { batches: *batches, ..Session::new(&model, options) };
+    match task {
         RunTask::Benchmark { prompt_len, gen_len } => {
-            if let (Some(note), false) = (unread_stdin_note(), run.verbosity == Verbosity::Quiet) {
+            if let (Some(note), false) = (unread_stdin_note(), options.is_quiet()) {
                 eprintln!("{note}");
             }
-            run_benchmark(run, &model, *prompt_len, *gen_len, interrupt)
+            run_benchmark(&session, request, *prompt_len, *gen_len, interrupt)
         }
-        RunTask::Requests(_) => run_requests(run, &model, interrupt),
+        RunTask::Requests(requests) => run_requests(&session, request, requests, interrupt),
     }
 }
 
@@ -132,8 +75,11 @@ pub fn run(run: &RunRequest, interrupt: &Interrupt) -> anyhow::Result<Exit> {
 ///
 /// # Errors
 /// The system cannot create a thread.
-pub(super) fn stop_at_stdin_eof(run: &RunRequest, interrupt: &Interrupt) -> anyhow::Result<()> {
-    if run.stop_at_eof {
+pub(super) fn stop_at_stdin_eof(
+    options: &SessionOptions,
+    interrupt: &Interrupt,
+) -> anyhow::Result<()> {
+    if options.stop_at_eof {
         interrupt.request_at_eof(std::io::stdin()).context("the thread that reads stdin")?;
     }
     Ok(())
@@ -159,13 +105,13 @@ fn request_defaults(requests: &BatchJobRequest) -> anyhow::Result<Defaults> {
 }
 
 /// Returns the name of the kernels that compute the answers, as part of a `system_fingerprint`.
-pub(super) fn kernel_variant(run: &RunRequest) -> anyhow::Result<String> {
+pub(super) fn kernel_variant(device: DeviceChoice) -> anyhow::Result<String> {
     let variant = Variant::from_env()?.name();
-    Ok(if is_cuda(run.device) { format!("{variant}_cuda") } else { variant.to_owned() })
+    Ok(if is_cuda(device) { format!("{variant}_cuda") } else { variant.to_owned() })
 }
 
 /// Returns the options of a job.
-fn job_options(run: &RunRequest, requests: &BatchJobRequest) -> anyhow::Result<JobOptions> {
+fn job_options(seed: u64, requests: &BatchJobRequest) -> anyhow::Result<JobOptions> {
     Ok(JobOptions {
         input: requests.input.clone(),
         output: requests.output.clone(),
@@ -173,7 +119,7 @@ fn job_options(run: &RunRequest, requests: &BatchJobRequest) -> anyhow::Result<J
         chat: requests.chat,
         chat_options: requests.chats.clone(),
         max_tokens: requests.max_tokens,
-        seed: run.seed,
+        seed,
         defaults: request_defaults(requests)?,
         ignore_unknown_fields: requests.ignore_unknown_fields,
     })
@@ -182,24 +128,24 @@ fn job_options(run: &RunRequest, requests: &BatchJobRequest) -> anyhow::Result<J
 /// Chooses the formats in which a job computes, and returns them with the fingerprint of its
 /// answers.
 fn resolve_compression(
-    run: &RunRequest,
-    model: &ModelHandle,
+    session: &Session<'_>,
     demand: Option<JobWorkload>,
     recorded: Option<&str>,
 ) -> anyhow::Result<(RunCompression, String)> {
-    let (kernels, weights) = (kernel_variant(run)?, model.weights_identity()?);
+    let Session { model, options, .. } = session;
+    let (kernels, weights) = (kernel_variant(options.device)?, model.weights_identity()?);
     let fingerprint = |compression: RunCompression| {
-        let formats = describe_formats(&resolve_formats(run, model, compression));
+        let formats = describe_formats(&resolve_formats(session, compression));
         let config = &model.config;
-        system_fingerprint(config, &weights, run.dtype, &formats, run.seed, &kernels)
+        system_fingerprint(config, &weights, options.dtype, &formats, options.seed, &kernels)
     };
     // `--compress auto` was resolved when the output was created, regardless of the memory that is
     // free now.
     let matches_recorded = |compression: &RunCompression| {
         recorded.is_some_and(|known| fingerprint(*compression) == known)
     };
-    let compression = candidate_compressions(run, model).into_iter().find(matches_recorded);
-    let compression = compression.unwrap_or_else(|| choose_compression(run, model, demand));
+    let compression = candidate_compressions(session).into_iter().find(matches_recorded);
+    let compression = compression.unwrap_or_else(|| choose_compression(session, demand));
     Ok((compression, fingerprint(compression)))
 }
 
@@ -210,15 +156,16 @@ fn print_job(job: &BatchJob<'_>) {
 }
 
 fn run_requests(
-    run: &RunRequest,
-    model: &ModelHandle,
+    session: &Session<'_>,
+    request: &RunRequest,
+    requests: &BatchJobRequest,
     interrupt: &Interrupt,
 ) -> anyhow::Result<Exit> {
-    let RunTask::Requests(requests) = &run.task else { unreachable!("called for requests") };
+    let model = session.model;
     let codec = model.codec()?;
     let facts = ModelInfo {
         name: model.config.name.clone(),
-        aliases: vec![run.model.name.clone()],
+        aliases: vec![session.options.model.name.clone()],
         limits: prompt::ModelLimits {
             context: model.config.max_positions,
             vocab_size: model.config.vocab_size,
@@ -226,8 +173,8 @@ fn run_requests(
         },
         codec: codec.map(|codec| codec as &dyn TextCodec),
     };
-    let quiet = run.verbosity == Verbosity::Quiet;
-    let options = job_options(run, requests)?;
+    let quiet = session.options.is_quiet();
+    let options = job_options(session.options.seed, requests)?;
     let interrupted = || interrupt.is_requested();
     let mut reading = ProgressCounter::for_stderr(quiet, "lines read");
     let read = PreparedJob::prepare(&options, facts, &mut reading, &interrupted)?;
@@ -236,7 +183,7 @@ fn run_requests(
     }
     let file_demand = read.workload();
     let (compression, fingerprint) =
-        resolve_compression(run, model, file_demand, read.recorded_fingerprint())?;
+        resolve_compression(session, file_demand, read.recorded_fingerprint())?;
     let job = read.resume(fingerprint)?;
     if !quiet {
         print_job(&job);
@@ -245,25 +192,27 @@ fn run_requests(
         let summary = job.run(None, &mut progress::SilentProgress, &interrupted)?;
         return Ok(print_summary(&summary, quiet));
     };
-    if demand.evaluates_prompts || run.prompt_cache.is_some() {
-        let summary = serving_job::run(run, model, job, demand, compression, interrupt)?;
+    if demand.evaluates_prompts || session.options.prompt_cache.is_some() {
+        let summary = run_served(session, request, job, demand, compression, interrupt)?;
         return Ok(print_summary(&summary, quiet));
     }
     // Based on the whole file, so that a resumed run has the same shape and needs no other profile.
     let sequences = file_demand.map_or(0, |file_demand| file_demand.sequences);
-    let run = &with_smaller_batches(run, model, sequences);
+    let session = &with_smaller_batches(session, sequences);
     // A model that does not support grammars is refused before anything is measured.
     let grammars = model.grammars(job.grammars())?;
-    let grammars = grammars.map(|grammars| grammars.with_memory_bytes(grammar_bytes(run, model)));
+    let grammars = grammars.map(|grammars| grammars.with_memory_bytes(grammar_bytes(session)));
     let decision =
-        decide_and_print(run, model, demand, compression, MeasurePolicy::IfNeeded, interrupt)?;
-    let run = &decision.with_tuned_threads(run);
+        decide_and_print(session, demand, compression, MeasurePolicy::IfNeeded, interrupt)?;
+    let session = &decision.with_tuned_threads(session);
     let prediction = predict(&decision, demand, &job);
-    print_prediction(run, &prediction);
+    print_prediction(session, &prediction);
     let expected = progress_expectation(&decision);
-    let suggestions = FitSuggestions { run, model, demand, compression };
-    let mut engine = start(run, model, decision.plan, grammars, decision.nvme.as_ref(), interrupt)
-        .map_err(|error| suggestions.add_suggestion(error))?;
+    let suggestions = FitSuggestions { session, demand, compression };
+    let trace = request.trace.as_deref();
+    let mut engine =
+        start(session, decision.plan, grammars, decision.nvme.as_ref(), trace, interrupt)
+            .map_err(|error| suggestions.add_suggestion(error))?;
     let mut progress = progress::for_stderr(quiet, expected);
     let summary = match job.run(Some(&mut engine), progress.as_mut(), &interrupted) {
         Ok(summary) => summary,
@@ -273,7 +222,7 @@ fn run_requests(
             return Err(suggestions.add_suggestion(error.into()));
         }
     };
-    finish(run, engine, &prediction, Some(&summary))?;
+    finish(session, request, engine, &prediction, Some(&summary))?;
     Ok(print_summary(&summary, quiet))
 }
 
@@ -291,34 +240,27 @@ fn print_summary(summary: &JobSummary, quiet: bool) -> Exit {
 /// # Errors
 /// See [`run`]; no worker of the run has started.
 pub(crate) fn plan_benchmark(
-    run: &RunRequest,
-    model: &ModelHandle,
+    session: &Session<'_>,
     prompt_len: u32,
     gen_len: u32,
     measure: MeasurePolicy,
     interrupt: &Interrupt,
 ) -> anyhow::Result<PlacementDecision> {
     let context = prompt_len as usize + gen_len as usize;
-    check_context(&model.config, context).map_err(|error| {
+    check_context(&session.model.config, context).map_err(|error| {
         let hint = if measure == MeasurePolicy::Always { MORE_POSITIONS } else { "" };
         let sentence = format!("--prompt-len {prompt_len} and --gen-len {gen_len}: {error} {hint}");
         ArgumentError(sentence.trim_end().to_owned())
     })?;
-    let demand = benchmark_demand(run, prompt_len, gen_len);
-    decide_and_print(
-        run,
-        model,
-        demand,
-        choose_compression(run, model, Some(demand)),
-        measure,
-        interrupt,
-    )
+    let demand = benchmark_demand(session.batches, prompt_len, gen_len);
+    let compression = choose_compression(session, Some(demand));
+    decide_and_print(session, demand, compression, measure, interrupt)
 }
 
 /// Returns the workload of a benchmark.
-fn benchmark_demand(run: &RunRequest, prompt_len: u32, gen_len: u32) -> JobWorkload {
+fn benchmark_demand(batches: Option<BatchesChoice>, prompt_len: u32, gen_len: u32) -> JobWorkload {
     JobWorkload {
-        sequences: match run.batches {
+        sequences: match batches {
             Some(BatchesChoice::Fixed(batches)) => {
                 usize::from(batches.count) * usize::from(batches.size)
             }
@@ -336,16 +278,16 @@ fn benchmark_demand(run: &RunRequest, prompt_len: u32, gen_len: u32) -> JobWorkl
 }
 
 fn run_benchmark(
-    run: &RunRequest,
-    model: &ModelHandle,
+    session: &Session<'_>,
+    request: &RunRequest,
     prompt_len: u32,
     gen_len: u32,
     interrupt: &Interrupt,
 ) -> anyhow::Result<Exit> {
     let decision =
-        plan_benchmark(run, model, prompt_len, gen_len, MeasurePolicy::IfNeeded, interrupt)?;
+        plan_benchmark(session, prompt_len, gen_len, MeasurePolicy::IfNeeded, interrupt)?;
     let expected = progress_expectation(&decision);
-    let run = &decision.with_tuned_threads(run);
+    let session = &decision.with_tuned_threads(session);
     let factors = factors(&decision);
     let PlacementDecision { plan, predicted, bounds, notes, nvme, .. } = decision;
     let prediction = RunPrediction {
@@ -357,24 +299,21 @@ fn run_benchmark(
         decode_steps: u64::from(gen_len.saturating_sub(1)),
         notes,
     };
-    print_prediction(run, &prediction);
+    print_prediction(session, &prediction);
     let benchmark = Benchmark {
         sequences: group_sequences(&plan.shape),
         prompt_len,
         gen_len,
-        vocab_size: model.config.vocab_size,
-        seed: run.seed,
+        vocab_size: session.model.config.vocab_size,
+        seed: session.options.seed,
     };
-    let demand = benchmark_demand(run, prompt_len, gen_len);
-    let suggestions = FitSuggestions {
-        run,
-        model,
-        demand,
-        compression: choose_compression(run, model, Some(demand)),
-    };
-    let mut engine = start(run, model, plan, None, nvme.as_ref(), interrupt)
+    let demand = benchmark_demand(session.batches, prompt_len, gen_len);
+    let compression = choose_compression(session, Some(demand));
+    let suggestions = FitSuggestions { session, demand, compression };
+    let trace = request.trace.as_deref();
+    let mut engine = start(session, plan, None, nvme.as_ref(), trace, interrupt)
         .map_err(|error| suggestions.add_suggestion(error))?;
-    let quiet = run.verbosity == Verbosity::Quiet;
+    let quiet = session.options.is_quiet();
     match benchmark.run(&mut engine, progress::for_stderr(quiet, expected).as_mut()) {
         Ok(()) => {}
         Err(EngineError::Interrupted) => {
@@ -386,28 +325,31 @@ fn run_benchmark(
             return Err(suggestions.add_suggestion(error.into()));
         }
     }
-    finish(run, engine, &prediction, None)?;
+    finish(session, request, engine, &prediction, None)?;
     Ok(Exit::Done)
 }
 
-/// Returns the run with its batches reduced to those that `sequences` can fill.
-fn with_smaller_batches(run: &RunRequest, model: &ModelHandle, sequences: usize) -> RunRequest {
-    let mut run = run.clone();
-    if let Some(BatchesChoice::Fixed(batches)) = run.batches {
-        run.batches = Some(BatchesChoice::Fixed(shrink_batches(&run, model, batches, sequences)));
+/// Returns the session with its batches reduced to those that `sequences` can fill.
+fn with_smaller_batches<'m>(session: &Session<'m>, sequences: usize) -> Session<'m> {
+    let mut session = session.clone();
+    if let Some(BatchesChoice::Fixed(batches)) = session.batches {
+        let batches = shrink_batches(&session, batches, sequences);
+        session.batches = Some(BatchesChoice::Fixed(batches));
     }
-    run
+    session
 }
 
 /// Ends the workers, and writes and prints the measurements.
 fn finish(
-    run: &RunRequest,
+    session: &Session<'_>,
+    request: &RunRequest,
     engine: RunEngine,
     prediction: &RunPrediction,
     summary: Option<&JobSummary>,
 ) -> anyhow::Result<()> {
     let plan = engine.plan().clone();
     let measured = engine.finish().context("the trace file")?;
-    run_history::record(run, &plan, prediction, &measured);
-    write_report(run, &plan, &measured, prediction, summary)
+    run_history::record(session, &plan, prediction, &measured);
+    let (report, counts) = (request.report.as_deref(), summary.map(job_counts));
+    write_report(session, report, counts, &plan, &measured, prediction)
 }

@@ -13,49 +13,57 @@ use report::build::{self, RunPrediction};
 use report::file::RequestCounts;
 use report::table;
 use session::placement::thread_counts;
-use session::request::{RunRequest, RunTask, Verbosity};
+use session::request::Verbosity;
+use session::session::Session;
 use session::terminal::print;
 
-/// Writes the report, if one is requested, and prints the table.
+/// Returns the counts of a job's requests.
+pub(super) fn job_counts(summary: &JobSummary) -> RequestCounts {
+    RequestCounts {
+        answered: summary.answered,
+        failed: summary.failed_lines.len(),
+        cut: summary.truncated_lines.len(),
+        not_run: summary.not_run,
+    }
+}
+
+/// Writes the report to a file, if one is requested, and prints the table. `requests` is `None` for
+/// a benchmark.
 ///
 /// # Errors
 /// A report that could not be written.
 pub(super) fn write_report(
-    run: &RunRequest,
+    session: &Session<'_>,
+    file: Option<&Path>,
+    requests: Option<RequestCounts>,
     plan: &Plan,
     measured: &RunStats,
     prediction: &RunPrediction,
-    summary: Option<&JobSummary>,
 ) -> anyhow::Result<()> {
-    let (cpu_threads, gpu_threads) = thread_counts(run, plan.map.uses_gpu());
+    let (cpu_threads, gpu_threads) = thread_counts(session, plan.map.uses_gpu());
     let mut by_worker = BTreeMap::from([("cpu worker".to_owned(), cpu_threads)]);
     if plan.map.uses_gpu() {
         by_worker.insert("gpu worker".to_owned(), gpu_threads);
     }
     let mut report = build::build(plan, measured, prediction, by_worker);
-    report.requests = summary.map(|summary| RequestCounts {
-        answered: summary.answered,
-        failed: summary.failed_lines.len(),
-        cut: summary.truncated_lines.len(),
-        not_run: summary.not_run,
-    });
-    if let Some(path) = &run.report {
+    // Results of a job may go to stdout; then tables go to stderr.
+    let report_uses_stdout = file == Some(Path::new("-"));
+    let prints_to_stdout = requests.is_none() && !report_uses_stdout;
+    report.requests = requests;
+    if let Some(path) = file {
         let text = serde_json::to_string_pretty(&report)? + "\n";
-        if path == Path::new("-") {
+        if report_uses_stdout {
             write!(std::io::stdout(), "{text}").or_else(ignore_broken_pipe)?;
         } else {
             std::fs::write(path, text).with_context(|| format!("the report {}", path.display()))?;
         }
     }
-    if run.verbosity != Verbosity::Quiet && report.groups > 0 {
-        // Results may go to stdout; then tables go to stderr.
-        let text = table::render(&report, run.verbosity == Verbosity::Verbose);
-        let report_uses_stdout = run.report.as_deref() == Some(Path::new("-"));
-        match run.task {
-            RunTask::Benchmark { .. } if !report_uses_stdout => {
-                print(&text).or_else(ignore_broken_pipe)?
-            }
-            _ => eprint!("{text}"),
+    if !session.options.is_quiet() && report.groups > 0 {
+        let text = table::render(&report, session.options.verbosity == Verbosity::Verbose);
+        if prints_to_stdout {
+            print(&text).or_else(ignore_broken_pipe)?;
+        } else {
+            eprint!("{text}");
         }
     }
     Ok(())

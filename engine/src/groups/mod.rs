@@ -14,7 +14,7 @@ mod wake;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use engine_api::batch::{BatchEngine, EngineError};
+use engine_api::batch::{BatchEngine, BatchRequests, EngineError};
 use engine_api::event::BatchSink;
 use engine_api::request::GenerationRequest;
 use program::ir::ProgramId;
@@ -357,12 +357,15 @@ fn worker_failure(failure: WorkerFailure) -> EngineError {
 impl BatchEngine for RunEngine {
     fn run(
         &mut self,
-        requests: &[GenerationRequest],
+        requests: &dyn BatchRequests,
         sink: &mut dyn BatchSink,
     ) -> Result<(), EngineError> {
+        // Groups are filled evenly, which depends on all of them.
+        let requests: Vec<GenerationRequest> =
+            (0..requests.count()).map(|index| requests.request(index)).collect();
         let mut sink = DeduplicatingSink::new(sink, requests.len());
         loop {
-            let ended = self.run_groups(requests, &mut sink);
+            let ended = self.run_groups(&requests, &mut sink);
             if ended.is_ok() || !self.should_restart() {
                 return ended;
             }

@@ -16,8 +16,7 @@ use super::staged_weights::StagedWeights;
 use super::write::Staging;
 use crate::argument_error::ArgumentError;
 use crate::interrupt::Interrupt;
-use crate::model::ModelHandle;
-use crate::request::{RunRequest, Verbosity};
+use crate::session::Session;
 use crate::values::NvmeOps;
 
 /// Environment variable with faults of the drives for tests and studies: one text per drive,
@@ -44,22 +43,19 @@ pub struct Nvme {
 ///
 /// # Errors
 /// An operation that the model lacks.
-pub(crate) fn storage(
-    run: &RunRequest,
-    config: &ModelConfig,
-) -> Result<Option<Storage>, ArgumentError> {
-    if run.nvme.is_empty() {
+pub(crate) fn storage(session: &Session<'_>) -> Result<Option<Storage>, ArgumentError> {
+    if session.options.nvme.is_empty() {
         return Ok(None);
     }
-    let ops = match &run.nvme_ops {
+    let ops = match &session.options.nvme_ops {
         NvmeOps::Auto => StagedOps::Auto,
         NvmeOps::All => StagedOps::All,
         NvmeOps::Named(names) => {
-            let ops = names.iter().map(|name| find_op(name, config));
+            let ops = names.iter().map(|name| find_op(name, &session.model.config));
             StagedOps::Selected(ops.collect::<Result<_, _>>()?)
         }
     };
-    let storages = u16::try_from(run.nvme.len()).unwrap_or(u16::MAX);
+    let storages = u16::try_from(session.options.nvme.len()).unwrap_or(u16::MAX);
     Ok(Some(Storage { shares: ReadShares::equal(storages), ops, direct: false }))
 }
 
@@ -107,18 +103,27 @@ impl Nvme {
     /// # Errors
     /// Fails like [`obtain`], or for drives that cannot be read.
     pub(crate) fn obtain(
-        run: &RunRequest,
-        model: &ModelHandle,
+        session: &Session<'_>,
         formats: &Formats,
         storage: Storage,
         interrupt: &Interrupt,
     ) -> anyhow::Result<Nvme> {
-        let quiet = run.verbosity == Verbosity::Quiet;
-        let weights = StagedWeights { model, dtype: run.dtype, formats: &formats.weights };
-        let stagings = obtain_stagings(weights, &run.nvme, quiet, interrupt)?;
+        let quiet = session.options.is_quiet();
+        let weights = StagedWeights {
+            model: session.model,
+            dtype: session.options.dtype,
+            formats: &formats.weights,
+        };
+        let stagings = obtain_stagings(weights, &session.options.nvme, quiet, interrupt)?;
         let options = reader_options(stagings.len())?;
-        let (balanced, _) =
-            balance::obtain(&stagings, &options, &model.config, false, run.verbosity, interrupt)?;
+        let (balanced, _) = balance::obtain(
+            &stagings,
+            &options,
+            &session.model.config,
+            false,
+            session.options.verbosity,
+            interrupt,
+        )?;
         for (staging, reason) in stagings.iter().zip(&balanced.failed) {
             if let (Some(reason), false) = (reason, quiet) {
                 eprintln!(
@@ -128,9 +133,10 @@ impl Nvme {
                 );
             }
         }
-        let shares = balanced.shares(&model.config);
+        let shares = balanced.shares(&session.model.config);
         let rates = balanced.rates();
-        let (direct, note) = direct::decide(run.nvme_direct, run.device, &stagings)?;
+        let (direct, note) =
+            direct::decide(session.options.nvme_direct, session.options.device, &stagings)?;
         let storage = Storage { shares, ..storage }.with_direct_reads(direct);
         Ok(Nvme { storage, rates, note, stagings, options })
     }

@@ -21,7 +21,7 @@ fn options() -> LineOptions<'static> {
 
 fn question(line: &str) -> ScoreQuestion {
     let read = parse_line(line.as_bytes(), 3, &options());
-    assert!(read.is_question, "{line}");
+    assert!(read.is_request, "{line}");
     read.result.unwrap_or_else(|rejection| panic!("{line}: {rejection:?}"))
 }
 

@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use engine_api::batch::{BatchEngine, BatchRequests, EngineError};
+use engine_api::event::BatchSink;
 use openai::prompt::ModelLimits;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -10,6 +12,7 @@ use testkit::byte_codec::ByteCodec;
 use super::fake::{Fake, LIKELY, logprob};
 use crate::error::JobError;
 use crate::outcome::JobOutcome;
+use crate::progress::SilentProgress;
 use crate::progress_counter::ProgressCounter;
 use crate::score::line::LineOptions;
 use crate::score::prepare::{PreparedScoreJob, ScoreJobOptions};
@@ -17,6 +20,7 @@ use crate::score::question::ScoreDetails;
 use crate::score::summary::ScoreSummary;
 use crate::score::tokens::PrefixToken;
 use crate::score::windows::WindowSizes;
+use crate::serving_adapter::ServingAdapter;
 use crate::sink::{IoTarget, OutputMode};
 
 struct JobFixture {
@@ -39,12 +43,21 @@ impl JobFixture {
         details: ScoreDetails,
         engine: &Fake,
     ) -> Result<ScoreSummary, JobError> {
+        self.run_on(&mut ServingAdapter::new(engine, Vec::new(), &|| false), mode, details)
+    }
+
+    fn run_on(
+        &self,
+        engine: &mut dyn BatchEngine,
+        mode: OutputMode,
+        details: ScoreDetails,
+    ) -> Result<ScoreSummary, JobError> {
         let place = |path: &Path| IoTarget::File(path.to_owned());
         let windows = WindowSizes { context: 8, stride: 4 };
         let (input, output) = (place(&self.input), place(&self.output));
         let options = ScoreJobOptions { input, output, mode, windows, details };
         let of_lines = LineOptions {
-            limits: ModelLimits { context: 64, vocab_size: 1000, unsupported_tokenizer: None },
+            limits: ModelLimits { context: 1 << 20, vocab_size: 1000, unsupported_tokenizer: None },
             prefix: PrefixToken(Some(1)),
             codec: Some(&ByteCodec::PLAIN),
         };
@@ -53,7 +66,7 @@ impl JobFixture {
             PreparedScoreJob::prepare(&options, &of_lines, silent, &|| false).expect("readable");
         let job = read.resume("fp_0_test".to_owned())?;
         let needed = job.needs_engine();
-        job.run(needed.then_some(engine), silent, &|| false)
+        job.run(needed.then_some(engine), &mut SilentProgress, &|| false)
     }
 
     fn lines(&self) -> Vec<Value> {
@@ -153,7 +166,7 @@ fn what_is_asked_in_another_way_is_not_kept() {
     let other = ScoreDetails { tokens: true, top: 0 };
     let refused = job_fixture.run(OutputMode::Resume, other, &Fake::default());
     assert!(
-        matches!(refused, Err(JobError::ResumeOther { kept: 1, changed: 9, .. })),
+        matches!(refused, Err(JobError::ResumeOther { kept: 0, changed: 9, .. })),
         "{refused:?}"
     );
     job_fixture.run(OutputMode::ResumeReplacing, other, &Fake::default()).expect("runs");
@@ -175,4 +188,29 @@ fn logits_that_are_not_finite_are_an_error_line_that_is_tried_again() {
         .run(OutputMode::Resume, ScoreDetails::default(), &Fake::default())
         .expect("runs");
     assert_eq!(summary.failed, 1);
+}
+
+/// An engine that is interrupted before it computes anything.
+struct IdleEngine;
+
+impl BatchEngine for IdleEngine {
+    fn run(
+        &mut self,
+        requests: &dyn BatchRequests,
+        _: &mut dyn BatchSink,
+    ) -> Result<(), EngineError> {
+        assert_eq!(requests.request(1).prompt.len(), 100_001);
+        Err(EngineError::Interrupted)
+    }
+}
+
+/// All sequences together would take 4 GB.
+#[test]
+fn sequences_are_created_one_by_one() {
+    let line = json!({"prompt": vec![3; 100_000], "continuations": vec![[5]; 10_000]});
+    let job_fixture = JobFixture::new(&line.to_string());
+    let summary = job_fixture
+        .run_on(&mut IdleEngine, OutputMode::New, ScoreDetails::default())
+        .expect("an interrupted run");
+    assert_eq!((summary.not_run, summary.outcome()), (1, JobOutcome::Interrupted));
 }

@@ -6,9 +6,8 @@ use planner::search::PredictedTimes;
 
 use crate::commands::run;
 use session::interrupt::Interrupt;
-use session::model::ModelHandle;
 use session::placement::MeasurePolicy;
-use session::request::RunRequest;
+use session::session::Session;
 
 /// Lengths of the measured prompts; one is four times the other.
 const MEASURED_LENGTHS: [u32; 2] = [1024, 4096];
@@ -29,8 +28,7 @@ impl LongPrompt {
     /// # Errors
     /// A machine that could not be profiled, or an interrupt.
     pub(super) fn measure(
-        run: &RunRequest,
-        model: &ModelHandle,
+        session: &Session<'_>,
         prompt_len: u32,
         interrupt: &Interrupt,
     ) -> anyhow::Result<Option<LongPrompt>> {
@@ -39,8 +37,7 @@ impl LongPrompt {
         for measured in MEASURED_LENGTHS.into_iter().rev().filter(|measured| *measured < prompt_len)
         {
             let decision = run::plan_benchmark(
-                run,
-                model,
+                session,
                 measured,
                 MEASURED_STEPS,
                 MeasurePolicy::Always,

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::long_prompt::LongPrompt;
 use super::show::PlanOutput;
-use crate::cli::request::PlanRequest;
+use crate::cli::request::{BenchmarkPlan, PlanRequest};
 use crate::commands::run;
 use report::explain;
 use report::file::MapSummary;
@@ -14,29 +14,29 @@ use session::interrupt::Interrupt;
 use session::model::ModelHandle;
 use session::placement;
 use session::placement::{MeasurePolicy, PlacementDecision};
-use session::request::{RunRequest, RunTask};
+use session::session::Session;
 
 /// Returns the plan as text or JSON.
 ///
 /// # Errors
 /// A reason for which a run would be refused, or a machine that could not be profiled.
 pub(super) fn plan_this_machine(
-    run: &RunRequest,
+    benchmark: &BenchmarkPlan,
     request: &PlanRequest,
     interrupt: &Interrupt,
 ) -> anyhow::Result<String> {
-    let model = ModelHandle::open(&run.model, run.seed)?;
-    let RunTask::Benchmark { prompt_len, gen_len } = run.task else {
-        unreachable!("the command line makes benchmarks only")
-    };
+    let BenchmarkPlan { options, batches, prompt_len, gen_len } = benchmark;
+    let (prompt_len, gen_len) = (*prompt_len, *gen_len);
+    let model = ModelHandle::open(&options.model, options.seed)?;
+    let session = Session { batches: Some(*batches), ..Session::new(&model, options) };
     let decision =
-        run::plan_benchmark(run, &model, prompt_len, gen_len, MeasurePolicy::Always, interrupt)?;
-    let run = &decision.with_tuned_threads(run);
+        run::plan_benchmark(&session, prompt_len, gen_len, MeasurePolicy::Always, interrupt)?;
+    let session = &decision.with_tuned_threads(&session);
     let Some(chosen) = &decision.search_result else {
-        let long = LongPrompt::measure(run, &model, prompt_len, interrupt)?;
+        let long = LongPrompt::measure(session, prompt_len, interrupt)?;
         return unpredicted_plan(&decision, long, request);
     };
-    let threads = |uses_gpu| placement::thread_counts(run, uses_gpu);
+    let threads = |uses_gpu| placement::thread_counts(session, uses_gpu);
     let output = PlanOutput {
         chosen,
         machine: "this machine",

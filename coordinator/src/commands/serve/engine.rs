@@ -10,8 +10,8 @@ use crate::cli::request::ServeRequest;
 use lab::iteration_costs::IterationCosts;
 use session::hybrid_placement::HybridConfig;
 use session::interrupt::Interrupt;
-use session::model::ModelHandle;
 use session::serving::{LONG_CONTEXT, LONG_PAGE_POSITIONS, PAGE_POSITIONS, ServingConfig, start};
+use session::session::Session;
 
 /// Number of log-probabilities per token: its own and those of the twenty most likely tokens.
 const MAX_LOGPROBS: u16 = 21;
@@ -22,7 +22,7 @@ const MAX_LOGPROBS: u16 = 21;
 /// A reason that prevents its start.
 pub(super) fn start_engine(
     request: &ServeRequest,
-    model: &ModelHandle,
+    session: &Session<'_>,
     interrupt: &Interrupt,
 ) -> anyhow::Result<Arc<dyn Engine>> {
     if let Some(path) = &request.costs {
@@ -41,9 +41,9 @@ pub(super) fn start_engine(
         records: false,
         hybrid: request.hybrid.map(|(policy, device_slots)| HybridConfig { policy, device_slots }),
     };
-    let engine = start(&request.run, model, serving_config, interrupt)?;
+    let engine = start(session, serving_config, None, interrupt)?;
     if let (Some(path), Some(hybrid)) = (&request.costs, engine.hybrid_policy()) {
-        let name = model.config.name.clone();
+        let name = session.model.config.name.clone();
         IterationCosts::new(name, &hybrid.limits, &hybrid.costs).write(path)?;
     }
     Ok(Arc::new(engine))

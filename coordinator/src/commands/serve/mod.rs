@@ -27,7 +27,7 @@ use session::exit::Exit;
 use session::formats::{describe_formats, resolve_formats};
 use session::interrupt::Interrupt;
 use session::model::ModelHandle;
-use session::request::Verbosity;
+use session::session::Session;
 use status_line::StatusLine;
 
 /// Maximum time to wait for the engine to end after the last answer.
@@ -43,13 +43,14 @@ pub fn run(request: &ServeRequest, interrupt: &Interrupt) -> anyhow::Result<Exit
     // Before any slow step: a port that is in use is reported at once.
     let listener = listen(&request.host, request.port)?;
     let address = listener.local_addr().context("the address on which to listen")?;
-    stop_at_stdin_eof(&request.run, interrupt)?;
+    stop_at_stdin_eof(&request.options, interrupt)?;
     raise_descriptor_limit();
-    let model_handle = ModelHandle::open(&request.run.model, request.run.seed)?;
-    let model = model_card(request, &model_handle)?;
-    let quiet = request.run.verbosity == Verbosity::Quiet;
-    let engine = start_engine(request, &model_handle, interrupt)?;
-    let mut options = options_for_address(address, request.options.clone());
+    let model_handle = ModelHandle::open(&request.options.model, request.options.seed)?;
+    let session = Session::new(&model_handle, &request.options);
+    let model = model_card(request, &session)?;
+    let quiet = session.options.is_quiet();
+    let engine = start_engine(request, &session, interrupt)?;
+    let mut options = options_for_address(address, request.server.clone());
     if let Some(warning) = access_warning(address, options.api_key.is_some()) {
         eprintln!("{warning}");
     }
@@ -58,7 +59,7 @@ pub fn run(request: &ServeRequest, interrupt: &Interrupt) -> anyhow::Result<Exit
     if !quiet {
         eprintln!(
             "{}",
-            startup_message(&model, &*engine, address, request.options.api_key.is_some())
+            startup_message(&model, &*engine, address, request.server.api_key.is_some())
         );
     }
     let line = RefCell::new(StatusLine::new());
@@ -126,21 +127,26 @@ fn access_warning(address: SocketAddr, has_key: bool) -> Option<String> {
 }
 
 /// Returns the description of the model that clients see.
-fn model_card(request: &ServeRequest, model: &ModelHandle) -> anyhow::Result<ModelCard> {
-    let run = &request.run;
+fn model_card(request: &ServeRequest, session: &Session<'_>) -> anyhow::Result<ModelCard> {
+    let Session { model, options, .. } = session;
     let config = &model.config;
     let (generation, weights) = (model.generation()?, model.weights_identity()?);
-    let case = first_fitting_compression(run, model, None);
-    let formats = describe_formats(&resolve_formats(run, model, case));
-    let kernels = kernel_variant(run)?;
-    let names = request.names.iter().chain([&config.name, &run.model.name]).cloned();
+    let case = first_fitting_compression(session, None);
+    let formats = describe_formats(&resolve_formats(session, case));
+    let kernels = kernel_variant(options.device)?;
+    let names = request.names.iter().chain([&config.name, &options.model.name]).cloned();
     let (bos_token_id, eos_token_ids) = model.bos_and_eos_tokens()?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     Ok(ModelCard {
         names: names.collect(),
         created: now.map_or(0, |since| since.as_secs()),
         system_fingerprint: system_fingerprint(
-            config, &weights, run.dtype, &formats, run.seed, &kernels,
+            config,
+            &weights,
+            options.dtype,
+            &formats,
+            options.seed,
+            &kernels,
         ),
         vocab_size: config.vocab_size,
         max_positions: config.max_positions,
