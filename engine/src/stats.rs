@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use engine_api::serving::DraftCounts;
+
 use crate::memory::PeakMemory;
 use crate::routing_stats::RoutingStats;
 use crate::sparse_attention_stats::SparseAttentionStats;
@@ -24,6 +26,8 @@ pub struct RunStats {
     /// Tokens sampled by decode steps: all except the first of each sequence.
     pub decode_tokens: u64,
     pub decode_steps: u64,
+    /// Drafted tokens; all 0 if none were drafted.
+    pub drafts: DraftCounts,
     pub totals: TraceTotals,
     pub load_peak_memory: PeakMemory,
     pub peak_memory: PeakMemory,

@@ -72,6 +72,7 @@ pub struct EngineStatus {
     /// Prompt tokens that were found in caches.
     pub cached_tokens: u64,
     pub generated_tokens: u64,
+    pub drafts: DraftCounts,
     /// Number of times that a sequence was preempted: it released its caches for others and was
     /// computed again.
     pub preemptions: u64,
@@ -84,6 +85,15 @@ pub struct EngineStatus {
     pub restarts: u64,
     /// Heap allocations of the current workers since they were ready.
     pub worker_allocations: u64,
+}
+
+/// Counters of drafted tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct DraftCounts {
+    /// Drafts from whose position a token was drawn.
+    pub verified: u64,
+    /// Drafts that are what was drawn.
+    pub accepted: u64,
 }
 
 /// Progress of the prompts that are being computed.
@@ -123,6 +133,7 @@ impl EngineStatus {
             prompt_tokens: 0,
             cached_tokens: 0,
             generated_tokens: 0,
+            drafts: DraftCounts::default(),
             preemptions: 0,
             prompt_cache: PromptCacheCounts::default(),
             prompt_progress: PromptProgress::default(),

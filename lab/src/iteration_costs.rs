@@ -68,6 +68,7 @@ impl IterationCosts {
                 points: self.linears_us,
                 position_ps: self.prompt_position_ps,
                 logits_row_ns: 0,
+                draft_row_ns: 0,
             },
             weights_us: self.weights_us,
             device_position_ps: self.device_position_ps,

@@ -82,6 +82,16 @@ pub enum Field {
     Capacity,
     /// Serving runs: arrival number of the sequence, which may wrap around.
     Arrival,
+    /// Serving runs: number of drafted tokens in the output after the sampled ones. The next step
+    /// may verify some of them.
+    Drafts,
+    /// Serving runs: f32 bits of the estimated probability that a drafted token is accepted; 0 if
+    /// nothing is known yet.
+    Acceptance,
+    /// Serving runs: number of drafted tokens that were verified.
+    Verified,
+    /// Serving runs: number of drafted tokens that were accepted.
+    Accepted,
     /// If sequences have owners: the owner, a [`KvTier`].
     Tier,
     /// If sequences have owners: the extent in the device's caches, while the sequence has or had
@@ -161,14 +171,16 @@ impl ListSize {
 }
 
 /// Words of an item of a work list: its slot, its first position, its rows, the row counted from 1
-/// from which the positions before it are in the same stream (0: in the cache), and twice the
-/// number of its last rows whose logits are computed, plus 1 if the last row is sampled.
-pub const ITEM_WORDS: usize = 5;
+/// from which the positions before it are in the same stream (0: in the cache), twice the number of
+/// its last rows whose logits are computed, plus 1 if the last row is sampled, and the number of
+/// its last rows whose tokens are drafts.
+pub const ITEM_WORDS: usize = 6;
 
 /// Words of the step budget of a serving run: target duration of a step in microseconds, cost of a
-/// row per position in picoseconds, and up to eight pairs of rows and the duration of a step with
-/// that many rows, in microseconds.
-pub const BUDGET_WORDS: usize = 19;
+/// row per position in picoseconds, cost of the logits of a prompt's row and of a draft's row in
+/// nanoseconds, maximum number of drafts of a sequence, and up to eight pairs of rows and the duration
+/// of a step with that many rows, in microseconds.
+pub const BUDGET_WORDS: usize = 21;
 
 /// Words of the iteration parameters if sequences have owners: policy, limits, costs, the programs
 /// of up to two following stages (counted from 1), and how often each program ran.

@@ -55,6 +55,7 @@ fn prefill_item(table: &StepTable, batch: usize, slot: usize) -> Option<WorkItem
         shared_row: None,
         samples: true,
         logits_rows: 1,
+        drafts: 0,
     })
 }
 

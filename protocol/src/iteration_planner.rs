@@ -214,6 +214,7 @@ impl IterationLists<'_> {
             shared_row: None,
             samples,
             logits_rows: samples.into(),
+            drafts: 0,
         };
         table.push_item(BATCH, List { program: self.program, stream }, item);
     }
@@ -236,6 +237,7 @@ impl IterationLists<'_> {
             shared_row: None,
             samples: piece.is_sampled,
             logits_rows: piece.logits_rows as usize,
+            drafts: 0,
         };
         self.table.push_item(BATCH, List { program: self.program, stream: 0 }, item);
     }
@@ -262,8 +264,15 @@ impl IterationLists<'_> {
     fn list_move(&mut self, queued: &QueuedSequence, program: ProgramId) {
         let slot = queued.id as usize;
         let first = get(self.table, slot, Field::Computed) as usize;
-        let item =
-            WorkItem { slot, first, rows: 0, shared_row: None, samples: false, logits_rows: 0 };
+        let item = WorkItem {
+            slot,
+            first,
+            rows: 0,
+            shared_row: None,
+            samples: false,
+            logits_rows: 0,
+            drafts: 0,
+        };
         self.table.push_item(BATCH, List { program, stream: 0 }, item);
         self.table.count_program(program);
         self.moves = Some(program);

@@ -11,6 +11,7 @@ pub mod group;
 pub mod iteration_planner;
 pub mod messages;
 pub mod prefix_sharing;
+mod prompt_lookup;
 pub mod release;
 pub mod serving;
 pub mod table;

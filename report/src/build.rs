@@ -11,7 +11,7 @@ use program::plan::Plan;
 use program::topology::LaneId;
 
 use super::file::{
-    LaneReport, LayerSpan, LayerTimes, MapSummary, PredictedReport, ReplayLaneReport,
+    DraftReport, LaneReport, LayerSpan, LayerTimes, MapSummary, PredictedReport, ReplayLaneReport,
     ReplayLayersReport, ReplayReport, Report, StepTimes,
 };
 use super::gantt::LAYERS;
@@ -57,6 +57,13 @@ impl RunPrediction {
 /// Joins sentences into one text; returns `None` if there are none.
 pub fn join_notes(notes: &[String]) -> Option<String> {
     (!notes.is_empty()).then(|| notes.join(" "))
+}
+
+/// Returns the drafts of a run; `None` if none were verified.
+fn draft_report(measured: &RunStats) -> Option<DraftReport> {
+    let drafts = measured.drafts;
+    let report = DraftReport { verified: drafts.verified, accepted: drafts.accepted };
+    (drafts.verified > 0).then_some(report)
 }
 
 fn predicted_report(prediction: &RunPrediction) -> Option<PredictedReport> {
@@ -130,6 +137,7 @@ pub fn build(
         streamed_weight_bytes: totals.streamed_weight_bytes,
         streamed_kv_bytes: totals.streamed_kv_bytes,
         storages: storage_reports(plan, measured),
+        drafts: draft_report(measured),
         routing: routing_report(plan.config.experts.as_ref(), measured.routing.as_ref()),
         kv_select: select_report(plan.map.kv_select, measured.sparse_attention),
         budget_bytes: budget(plan),

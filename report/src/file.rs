@@ -73,6 +73,9 @@ pub struct Report {
     /// Drives from which weights were read in every step, by name; empty if there were none.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub storages: BTreeMap<String, StorageReport>,
+    /// Drafted tokens; absent if none were verified.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drafts: Option<DraftReport>,
     /// Distribution of rows over experts; absent for a model without experts, and if it was not
     /// counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -181,6 +184,15 @@ pub struct LayerSpan {
     pub batch: u16,
     pub start_s: f64,
     pub end_s: f64,
+}
+
+/// Drafted tokens of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct DraftReport {
+    /// Number of drafts from whose position a token was drawn.
+    pub verified: u64,
+    /// Number of drafts that are what was drawn: tokens that took no step of their own.
+    pub accepted: u64,
 }
 
 /// Busy time of a lane in the run.

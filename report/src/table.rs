@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use comfy_table::Table;
 
-use super::file::Report;
+use super::file::{DraftReport, Report};
 use super::plain_table::{plain_table, right_aligned};
 use super::routing;
 use super::select;
@@ -82,6 +82,10 @@ pub fn render(report: &Report, with_lanes: bool) -> String {
         let found = compare(replayed.simulated_s, replayed.measured_s);
         let _ =
             writeln!(text, "second half of decode, simulated from the first half's costs: {found}");
+    }
+    if let Some(DraftReport { verified, accepted }) = report.drafts {
+        let share = 100.0 * accepted as f64 / verified.max(1) as f64;
+        let _ = writeln!(text, "drafted tokens: {accepted} of {verified} accepted ({share:.0}%)");
     }
     let _ = writeln!(text, "{}", memory(report));
     if report.device.starts_with("emulated") {

@@ -18,12 +18,18 @@ pub struct StepCostCurve {
     /// Cost of the logits of a row and of its log-probabilities, in ns, for each row in addition to
     /// a sequence's last one.
     pub logits_row_ns: u32,
+    /// Cost of the logits of a row with a drafted token and of the token drawn from them, in ns.
+    pub draft_row_ns: u32,
 }
 
 impl StepCostCurve {
     /// No costs are known: every step is free.
-    pub const NONE: StepCostCurve =
-        StepCostCurve { points: [(0, 0); COST_POINTS], position_ps: 0, logits_row_ns: 0 };
+    pub const NONE: StepCostCurve = StepCostCurve {
+        points: [(0, 0); COST_POINTS],
+        position_ps: 0,
+        logits_row_ns: 0,
+        draft_row_ns: 0,
+    };
 
     /// Returns the duration of a step with `rows` rows that attend to `positions` positions in
     /// total, in ns.
@@ -35,6 +41,11 @@ impl StepCostCurve {
     /// Returns the duration of the logits of `rows` rows, in ns.
     pub fn logits_ns(&self, rows: u32) -> u64 {
         u64::from(rows) * u64::from(self.logits_row_ns)
+    }
+
+    /// Returns the duration of the logits of `drafts` rows with drafted tokens, in ns.
+    pub fn drafts_ns(&self, drafts: u32) -> u64 {
+        u64::from(drafts) * u64::from(self.draft_row_ns)
     }
 
     fn linears_ns(&self, rows: u32) -> u64 {

@@ -5,6 +5,7 @@
 //! the coordinator before the first one, and tests. [`PagePool`] is used by the coordinator only.
 
 mod costs;
+mod drafts;
 pub mod hybrid;
 mod page_pool;
 mod step;

@@ -1,9 +1,10 @@
 //! The rows of the next step.
 
 use crate::costs::StepCostCurve;
+use crate::drafts::choose_drafts;
 
 /// A running sequence.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sequence {
     pub slot: u32,
     /// Arrival number, which may wrap around.
@@ -18,6 +19,10 @@ pub struct Sequence {
     pub logits_from: u32,
     /// True if a token is sampled from the last row.
     pub samples_token: bool,
+    /// Number of drafted tokens after the newest one, whose positions have caches.
+    pub drafts: u32,
+    /// Estimated probability that a drafted token is accepted if those before it are.
+    pub acceptance: f32,
 }
 
 impl Sequence {
@@ -46,12 +51,24 @@ impl Sequence {
             rows,
             is_sampled,
             logits_rows: logits_rows.max(is_sampled.into()),
+            drafts: 0,
         }
+    }
+
+    /// Returns the row of its newest token, followed by its drafts.
+    fn decode_span(&self) -> RowSpan {
+        let rows = 1 + self.drafts;
+        RowSpan { rows, logits_rows: rows, drafts: self.drafts, ..self.row_span(1) }
     }
 
     /// Returns true if only its newest token remains: a decode row.
     fn is_decode(&self) -> bool {
         self.samples_token && self.num_tokens == self.computed + 1
+    }
+
+    /// Returns true if it has a decode row that can be computed now.
+    pub(crate) fn can_decode(&self) -> bool {
+        self.is_decode() && self.rows() > 0
     }
 }
 
@@ -62,10 +79,12 @@ pub struct RowSpan {
     /// Position of the first row.
     pub first: u32,
     pub rows: u32,
-    /// True if the next token is sampled from the last row.
+    /// True if the next token is sampled from the last row that is no draft.
     pub is_sampled: bool,
     /// Number of rows whose logits are computed, the last ones.
     pub logits_rows: u32,
+    /// Number of rows whose tokens are drafts, the last ones.
+    pub drafts: u32,
 }
 
 impl RowSpan {
@@ -94,18 +113,22 @@ const PROMPT_ROWS_MIN: u32 = 16;
 /// more efficient.
 const PROMPTS_ONLY_FACTOR: u64 = 4;
 
-/// Reports the rows of the next step: the newest token of every decoding sequence, then prompts in
-/// the order of arrival, as many of their rows as the step's duration permits. Sorts `sequences` by
-/// arrival.
+/// Reports the rows of the next step: the newest token of every decoding sequence, with as many of
+/// its drafts as shorten the time per token, then prompts in the order of arrival, as many of their
+/// rows as the step's duration permits. Sorts `sequences` by arrival and lowers their drafts to
+/// those that are verified.
 pub fn next_step(sequences: &mut [Sequence], step: &StepLimits, mut emit: impl FnMut(RowSpan)) {
     // Numbers wrap around, but those of concurrent sequences are close to each other.
     let newest = sequences.iter().map(|one| one.arrival).reduce(later_arrival).unwrap_or(0);
     sequences.sort_unstable_by_key(|one| std::cmp::Reverse(newest.wrapping_sub(one.arrival)));
+    choose_drafts(sequences, step);
     let (mut rows, mut positions, mut logits_ns) = (0, 0, 0);
-    for one in sequences.iter().filter(|one| one.is_decode() && one.rows() > 0) {
-        rows += 1;
-        positions += u64::from(one.num_tokens);
-        emit(one.row_span(1));
+    for one in sequences.iter().filter(|one| one.can_decode()) {
+        let span = one.decode_span();
+        rows += span.rows;
+        positions += attended_positions(one.computed, span.rows);
+        logits_ns += step.costs.drafts_ns(span.drafts);
+        emit(span);
     }
     let mut logits = step.logits_rows.saturating_sub(rows);
     let target_ns =
@@ -162,7 +185,7 @@ fn rows_in_time(
 
 /// Returns the number of positions to which the rows after `computed` ones attend, including their
 /// own.
-fn attended_positions(computed: u32, rows: u32) -> u64 {
+pub(crate) fn attended_positions(computed: u32, rows: u32) -> u64 {
     let rows = u64::from(rows);
     rows * u64::from(computed) + rows * (rows + 1) / 2
 }
@@ -191,7 +214,18 @@ mod tests {
 
     fn sequence(slot: u32, arrival: u32, num_tokens: u32, computed: u32) -> Sequence {
         let (capacity, logits_from, samples_token) = (u32::MAX, u32::MAX, true);
-        Sequence { slot, arrival, num_tokens, computed, capacity, logits_from, samples_token }
+        let (drafts, acceptance) = (0, 0.0);
+        Sequence {
+            slot,
+            arrival,
+            num_tokens,
+            computed,
+            capacity,
+            logits_from,
+            samples_token,
+            drafts,
+            acceptance,
+        }
     }
 
     fn pieces(mut sequences: Vec<Sequence>, step: &StepLimits) -> Vec<RowSpan> {
@@ -242,8 +276,9 @@ mod tests {
         let mut half = sequence(1, 1, 400, 0);
         half.capacity = 64;
         let found = pieces(vec![waits, half], &step(512, 1000));
-        let (is_sampled, logits_rows) = (false, 0);
-        assert_eq!(found, [RowSpan { slot: 1, first: 0, rows: 64, is_sampled, logits_rows }]);
+        let (is_sampled, logits_rows, drafts) = (false, 0, 0);
+        let half = RowSpan { slot: 1, first: 0, rows: 64, is_sampled, logits_rows, drafts };
+        assert_eq!(found, [half]);
     }
 
     #[test]
@@ -268,14 +303,16 @@ mod tests {
         let asked = Sequence { logits_from: 30, ..sequence(0, 0, 90, 10) };
         let alone = Sequence { samples_token: false, ..asked };
         for (sequence, is_sampled) in [(asked, true), (alone, false)] {
-            let (rows, logits_rows) = (60, 40);
-            let first = pieces(vec![sequence], &step(512, 1000))[0];
-            assert_eq!(first, RowSpan { slot: 0, first: 10, rows, is_sampled: false, logits_rows });
+            let span = |first, rows, logits_rows, is_sampled| {
+                [RowSpan { slot: 0, first, rows, is_sampled, logits_rows, drafts: 0 }]
+            };
+            let first = pieces(vec![sequence], &step(512, 1000));
+            assert_eq!(first, span(10, 60, 40, false));
             let later = Sequence { computed: 70, ..sequence };
-            let rest = pieces(vec![later], &step(512, 1000))[0];
-            assert_eq!(rest, RowSpan { slot: 0, first: 70, rows: 20, is_sampled, logits_rows: 20 });
-            let last = pieces(vec![Sequence { computed: 89, ..sequence }], &step(512, 1000))[0];
-            assert_eq!(last, RowSpan { slot: 0, first: 89, rows: 1, is_sampled, logits_rows: 1 });
+            let rest = pieces(vec![later], &step(512, 1000));
+            assert_eq!(rest, span(70, 20, 20, is_sampled));
+            let last = pieces(vec![Sequence { computed: 89, ..sequence }], &step(512, 1000));
+            assert_eq!(last, span(89, 1, 1, is_sampled));
         }
     }
 
@@ -290,6 +327,8 @@ mod tests {
                 let num_tokens = computed + more;
                 let (computed, capacity, samples_token) = (*computed, *capacity, arrival % 7 > 0);
                 let logits_from = if arrival % 5 == 0 { arrival % 600 } else { u32::MAX };
+                let free = capacity.saturating_sub(num_tokens);
+                let (drafts, acceptance) = (free.min(arrival % 9), (arrival % 100) as f32 / 100.0);
                 let arrival = arrival % 1000;
                 Sequence {
                     slot,
@@ -299,6 +338,8 @@ mod tests {
                     capacity,
                     logits_from,
                     samples_token,
+                    drafts,
+                    acceptance,
                 }
             });
             let sequences: Vec<Sequence> = sequences.collect();
@@ -308,11 +349,15 @@ mod tests {
             for piece in &found {
                 let of = sequences[piece.slot as usize];
                 prop_assert!(piece.rows > 0 && piece.first == of.computed);
-                let end = piece.first + piece.rows;
-                prop_assert!(end <= of.num_tokens && end <= of.capacity.max(of.computed));
+                let end = piece.first + piece.rows - piece.drafts;
+                prop_assert!(end <= of.num_tokens);
+                prop_assert!(end + piece.drafts <= of.capacity.max(of.computed));
                 prop_assert_eq!(piece.is_sampled, of.samples_token && end == of.num_tokens);
+                let max_drafts = if of.is_decode() { of.drafts } else { 0 };
+                prop_assert!(piece.drafts <= max_drafts);
                 let asked = (piece.first..end).filter(|row| *row >= of.logits_from).count() as u32;
-                prop_assert_eq!(piece.logits_rows, asked.max(piece.is_sampled.into()));
+                let drawn = asked.max(piece.is_sampled.into());
+                prop_assert_eq!(piece.logits_rows, drawn + piece.drafts);
             }
             for one in sequences.iter().filter(|one| one.is_decode() && one.rows() > 0) {
                 prop_assert!(found.iter().any(|piece| piece.slot == one.slot));

@@ -202,6 +202,8 @@ fn counters(status: &EngineStatus) -> Vec<Count> {
             status.prompt_tokens + status.cached_tokens,
         ),
         ("generation_tokens", "Generated tokens", status.generated_tokens),
+        ("spec_decode_num_draft_tokens", "Verified drafted tokens", status.drafts.verified),
+        ("spec_decode_num_accepted_tokens", "Accepted drafted tokens", status.drafts.accepted),
         ("num_preemptions", "Preempted sequences", status.preemptions),
         ("prompt_store_hits", "Sequences with a stored prefix", status.prompt_cache.hits),
         (

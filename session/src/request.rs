@@ -65,6 +65,8 @@ pub struct SessionOptions {
     pub nvme_direct: NvmeDirect,
     /// Store for prompt prefixes, if any.
     pub prompt_cache: Option<PromptCacheConfig>,
+    /// Maximum number of drafted tokens of a sequence in a step; 0 if none are drafted.
+    pub max_drafts: u32,
     /// Ends the run at the end of stdin, as a signal does.
     pub stop_at_eof: bool,
     pub verbosity: Verbosity,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Context;
 use batch::workload::JobWorkload;
 use engine::launch::LaunchOptions;
-use engine::serving::{CompileGrammarFn, ServingEngine, ServingOptions, StepTime};
+use engine::serving::{CompileGrammarFn, ServingEngine, ServingOptions, StepTime, draft_obstacle};
 use grammar::GrammarSet;
 use program::compile::{CompileError, compile};
 use program::plan::{Plan, RunShape};
@@ -163,6 +163,10 @@ fn start_engine(
 ) -> anyhow::Result<ServingEngine> {
     program::validate::validate(&plan)
         .context("the compiled program is not safe to run; this is a defect, please report it")?;
+    let max_drafts = session.options.max_drafts;
+    if let Some(obstacle) = draft_obstacle(&plan).filter(|_| max_drafts > 0) {
+        return Err(ArgumentError(format!("--speculate ngram is not possible: {obstacle}")).into());
+    }
     let hardware = Hardware::resolve(session, plan.map.uses_gpu());
     let grammars = session.model.vocabulary()?;
     let compile_grammar = grammars.clone().zip(session.model.shared_codec()?);
@@ -203,6 +207,7 @@ fn start_engine(
         policy,
         costs,
         step_time,
+        max_drafts,
         on_load_progress,
         records: config.records,
         trace_file,

@@ -82,8 +82,15 @@ pub struct LogitsRow {
     /// Work item that contains the row.
     pub item: WorkItem,
     pub position: usize,
-    /// True if the sequence's next token is drawn from this row.
-    pub is_drawn: bool,
+    /// Number of drafts up to this row, its own token included, if a token is drawn from it.
+    pub drawn: Option<usize>,
+}
+
+impl LogitsRow {
+    /// Returns true if a token is drawn from this row.
+    pub fn is_drawn(&self) -> bool {
+        self.drawn.is_some()
+    }
 }
 
 /// Returns the rows of an instruction's stream whose logits are computed, in order.
@@ -97,7 +104,7 @@ pub fn logits_rows(
             row: row0 + row,
             item,
             position: item.first + row,
-            is_drawn: item.samples && row + 1 == item.rows,
+            drawn: (row + item.drawn_rows()).checked_sub(item.rows),
         })
     })
 }

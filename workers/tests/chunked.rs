@@ -160,6 +160,7 @@ fn mixed(lanes: &mut InProcess, requests: &[GenerationRequest; 2]) -> Vec<Outcom
             shared_row: None,
             samples,
             logits_rows: samples.into(),
+            drafts: 0,
         };
         table.push_item(0, list, item);
         others.iter().for_each(|item| table.push_item(0, list, *item));

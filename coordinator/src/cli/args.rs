@@ -17,6 +17,7 @@ use super::report::ReportArgs;
 use super::score::ScoreArgs;
 use super::serve::ServeArgs;
 use super::shared::{LengthArgs, ModelArgs, PlacementArgs};
+use super::speculation::SpeculationArgs;
 use super::stage::{NvmeArgs, StageArgs};
 use super::values::{
     DtypeChoice, NamedChoice, parse_batches_choice, parse_device, parse_policy, parse_repository,
@@ -181,7 +182,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "FILE", help_heading = "Model", conflicts_with_all = [
         "model", "revision", "dummy_weights", "dtype", "compress", "quantized", "batches", "input",
         "seed", "prompt_len", "policy", "split", "prefill_chunk", "no_fuse", "no_prefix_sharing",
-        "cpu_threads", "emulated_threads", "vram", "dram", "prompt_cache",
+        "cpu_threads", "emulated_threads", "vram", "dram", "prompt_cache", "speculate",
     ])]
     pub tables: Option<PathBuf>,
     /// Run real processes and programs without computing anything; each operation takes the time
@@ -191,6 +192,7 @@ pub struct RunArgs {
     #[arg(conflicts_with_all = [
         "tables", "revision", "quantized", "input", "seed", "split", "prefill_chunk", "no_fuse",
         "no_prefix_sharing", "cpu_threads", "emulated_threads", "vram", "dram", "prompt_cache",
+        "speculate",
     ])]
     pub machine: Option<String>,
 
@@ -198,6 +200,8 @@ pub struct RunArgs {
     pub nvme: NvmeArgs,
     #[command(flatten)]
     pub prompts: PromptCacheArgs,
+    #[command(flatten)]
+    pub speculation: SpeculationArgs,
 
     /// Compute N batches of B prompts at a time, and replace completed prompts with the next ones;
     /// auto selects the shape with the highest predicted throughput [default: 1xB, with the largest

@@ -25,6 +25,7 @@ use super::score_request::convert_score;
 use super::serve_request::convert_serve;
 use super::session_options::SessionArgs;
 use super::shared::{ModelArgs, PlacementArgs};
+use super::speculation::SpeculationArgs;
 use super::stage::{NvmeArgs, stage};
 use super::usage_error::UsageError;
 use lab::request::{
@@ -265,6 +266,7 @@ fn benchmark_plan(args: PlanArgs) -> Result<BenchmarkPlan, UsageError> {
         },
         nvme: NvmeArgs::default(),
         prompts: PromptCacheArgs::default(),
+        speculation: SpeculationArgs::default(),
         positions: args.positions,
         seed: 0,
         stop_at_eof: false,
@@ -337,6 +339,9 @@ fn run_request(args: RunArgs) -> Result<RunRequest, UsageError> {
     if args.prompts.prompt_cache.is_some() && input.is_none() {
         return Err(UsageError::PromptsWithoutInput);
     }
+    if args.speculation.max_drafts() > 0 && input.is_none() {
+        return Err(UsageError::SpeculationWithoutInput);
+    }
     if args.stop_at_eof && input == Some(&IoTarget::Standard) {
         return Err(UsageError::RepeatedStdin);
     }
@@ -346,6 +351,7 @@ fn run_request(args: RunArgs) -> Result<RunRequest, UsageError> {
         placement: args.placement,
         nvme: args.nvme,
         prompts: args.prompts,
+        speculation: args.speculation,
         positions: None,
         seed: args.seed,
         stop_at_eof: args.stop_at_eof,

@@ -22,6 +22,7 @@ mod serve_request;
 mod session_options;
 mod shared;
 pub mod shell;
+mod speculation;
 mod stage;
 mod usage_error;
 pub mod values;

@@ -8,6 +8,7 @@ use super::outputs::{parse_io_target, resolve_output};
 use super::request::ScoreRequest;
 use super::score::ScoreArgs;
 use super::session_options::{SessionArgs, quiet_or_normal};
+use super::speculation::SpeculationArgs;
 use super::usage_error::UsageError;
 
 /// Validates the arguments of `score`.
@@ -39,6 +40,7 @@ pub(super) fn convert_score(args: ScoreArgs) -> Result<ScoreRequest, UsageError>
         placement: args.placement,
         nvme: args.nvme,
         prompts: args.prompts,
+        speculation: SpeculationArgs::default(),
         positions: None,
         seed: args.seed,
         stop_at_eof: args.stop_at_eof,

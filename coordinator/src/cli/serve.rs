@@ -8,6 +8,7 @@ use server::cross_site::AllowedOrigin;
 use super::chats::ChatArgs;
 use super::prompt_cache::PromptCacheArgs;
 use super::shared::{ModelArgs, PlacementArgs};
+use super::speculation::SpeculationArgs;
 use super::stage::NvmeArgs;
 use super::values::{parse_body_size, parse_serving_policy, parse_size};
 
@@ -125,6 +126,8 @@ pub struct ServeArgs {
     pub nvme: NvmeArgs,
     #[command(flatten)]
     pub prompts: PromptCacheArgs,
+    #[command(flatten)]
+    pub speculation: SpeculationArgs,
 
     /// Stop as on SIGTERM when stdin reaches its end, so that this process does not outlive the
     /// program that started it

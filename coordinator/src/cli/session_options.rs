@@ -8,6 +8,7 @@ use super::device::resolve_device;
 use super::kv_select_check::validate_kv_select;
 use super::prompt_cache::PromptCacheArgs;
 use super::shared::{ModelArgs, PlacementArgs};
+use super::speculation::SpeculationArgs;
 use super::stage::NvmeArgs;
 use super::usage_error::UsageError;
 use session::cuda_device;
@@ -20,6 +21,7 @@ pub(super) struct SessionArgs {
     pub(super) placement: PlacementArgs,
     pub(super) nvme: NvmeArgs,
     pub(super) prompts: PromptCacheArgs,
+    pub(super) speculation: SpeculationArgs,
     /// Maximum number of positions; `None`: the model's own.
     pub(super) positions: Option<u32>,
     pub(super) seed: u64,
@@ -77,6 +79,7 @@ impl SessionArgs {
             nvme_ops: nvme.nvme_ops.unwrap_or_default(),
             nvme_direct: nvme.nvme_direct.unwrap_or_default().0,
             prompt_cache: prompts.into_config(),
+            max_drafts: self.speculation.max_drafts(),
             stop_at_eof: self.stop_at_eof,
             verbosity: self.verbosity,
         })

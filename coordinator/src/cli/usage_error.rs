@@ -64,6 +64,10 @@ pub enum UsageError {
          remove it."
     )]
     PromptsWithoutInput,
+    #[error(
+        "--speculate drafts tokens of requests; pass a file of requests to --input, or use serve."
+    )]
+    SpeculationWithoutInput,
     #[error("--stop-at-eof and --input - would both read stdin; pass a file to --input.")]
     RepeatedStdin,
     #[error(

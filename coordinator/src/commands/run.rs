@@ -192,7 +192,8 @@ fn run_requests(
         let summary = job.run(None, &mut progress::SilentProgress, &interrupted)?;
         return Ok(print_summary(&summary, quiet));
     };
-    if demand.evaluates_prompts || session.options.prompt_cache.is_some() {
+    let options = &session.options;
+    if demand.evaluates_prompts || options.prompt_cache.is_some() || options.max_drafts > 0 {
         let summary = run_served(session, request, job, demand, compression, interrupt)?;
         return Ok(print_summary(&summary, quiet));
     }

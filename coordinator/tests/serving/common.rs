@@ -99,6 +99,16 @@ fn slow_host() -> StepCosts {
 }
 
 fn plan(map: &DeviceMap, dtype: Dtype, kept: Option<KvLayout>) -> Plan {
+    plan_with_logits(map, dtype, kept, 0)
+}
+
+/// Returns a plan whose steps compute up to `logits_rows` rows of logits, or one for each slot.
+fn plan_with_logits(
+    map: &DeviceMap,
+    dtype: Dtype,
+    kept: Option<KvLayout>,
+    logits_rows: u32,
+) -> Plan {
     let serves = kept.is_some();
     let shape = RunShape {
         batches: 1,
@@ -113,7 +123,7 @@ fn plan(map: &DeviceMap, dtype: Dtype, kept: Option<KvLayout>) -> Plan {
         serves,
         page_positions: 0,
         kv_pages: 0,
-        logits_rows: 0,
+        logits_rows,
         device_slots: 0,
         dtype,
     };
@@ -166,7 +176,30 @@ pub fn start_storing(
     prompt_cache: Option<PrefixStoreConfig>,
     log: Box<dyn Fn(&str) + Send>,
 ) -> ServingEngine {
-    let options = ServingOptions {
+    let options = serving_options(map, dtype, kept, prompt_cache, log);
+    ServingEngine::start(options).expect("it starts")
+}
+
+/// Starts a server that drafts up to `max_drafts` tokens of a sequence.
+pub fn start_drafting(
+    map: &DeviceMap,
+    dtype: Dtype,
+    kept: KvLayout,
+    max_drafts: u32,
+) -> ServingEngine {
+    let options = serving_options(map, dtype, kept, None, Box::new(|_| {}));
+    let plan = plan_with_logits(map, dtype, Some(kept), 24);
+    ServingEngine::start(ServingOptions { plan, max_drafts, ..options }).expect("it starts")
+}
+
+fn serving_options(
+    map: &DeviceMap,
+    dtype: Dtype,
+    kept: KvLayout,
+    prompt_cache: Option<PrefixStoreConfig>,
+    log: Box<dyn Fn(&str) + Send>,
+) -> ServingOptions {
+    ServingOptions {
         records: false,
         trace_file: None,
         plan: plan(map, dtype, Some(kept)),
@@ -182,10 +215,10 @@ pub fn start_storing(
         },
         costs: matches!(kept, KvLayout::SlowHost(_)).then(slow_host),
         step_time: StepTime::Target(Duration::from_millis(2)),
+        max_drafts: 0,
         on_load_progress: Box::new(|_, _| true),
         log,
-    };
-    ServingEngine::start(options).expect("it starts")
+    }
 }
 
 /// A prompt and its request options.

@@ -2,6 +2,7 @@
 //! job's engine, regardless of concurrent requests, cancellations and lost workers.
 
 mod common;
+mod drafts;
 #[path = "../own_main.rs"]
 mod own_main;
 mod owners;
@@ -19,7 +20,9 @@ use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore, SeedableRng};
 use rustix::process::{Signal, kill_process};
 
-const TESTS: [own_main::Test; 21] = [
+const TESTS: [own_main::Test; 23] = [
+    ("answers_are_those_without_drafts", drafts::answers_are_those_without_drafts),
+    ("repetitions_take_fewer_steps", drafts::repetitions_take_fewer_steps),
     ("answers_are_those_of_a_batch_job", answers_are_those_of_a_batch_job),
     ("who_leaves_changes_no_other_answer", who_leaves_changes_no_other_answer),
     ("a_lost_worker_loses_no_answer", a_lost_worker_loses_no_answer),

@@ -401,7 +401,8 @@ fn launch_measured(options: &mut ServingOptions) -> Result<Launched, LaunchError
             None => measure_hybrid_costs(plan, &mut worker_group.launched, table)?,
         }),
         false => {
-            MeasuredEngineCosts::Steps(measure_step_costs(plan, &mut worker_group.launched, table)?)
+            let (launched, max_drafts) = (&mut worker_group.launched, options.max_drafts());
+            MeasuredEngineCosts::Steps(measure_step_costs(plan, launched, table, max_drafts)?)
         }
     };
     Ok(Launched { worker_group, costs, load, load_memory })

@@ -180,6 +180,7 @@ impl CostMeasurement<'_> {
             shared_row: None,
             samples: is_step,
             logits_rows: is_step.into(),
+            drafts: 0,
         };
         let stream = if program == ProgramId::PIPELINED { rows.stream } else { 0 };
         table.push_item(0, List { program, stream }, item);

@@ -34,7 +34,7 @@ use engine_api::serving::{
     PreparedGrammar, SubmitError,
 };
 use engine_loop::{Command, EngineLoop};
-pub use options::{CompileGrammarFn, ServingOptions, StepTime};
+pub use options::{CompileGrammarFn, ServingOptions, StepTime, draft_obstacle};
 
 /// Measurements of a run; `None` if they are not recorded, or if the engine could not end properly.
 type RecordedStats = Option<std::io::Result<RunStats>>;

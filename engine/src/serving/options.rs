@@ -32,6 +32,8 @@ pub struct ServingOptions {
     /// Costs of iterations in such a plan; `None` to measure them before the first one.
     pub costs: Option<StepCosts>,
     pub step_time: StepTime,
+    /// Maximum number of drafted tokens of a sequence in a step; 0 if none are drafted.
+    pub max_drafts: u32,
     pub on_load_progress: LoadProgressFn,
     /// Measures the run, for [`ServingEngine::finish`](super::ServingEngine::finish).
     pub records: bool,
@@ -70,6 +72,33 @@ impl StepTime {
         };
         u32::try_from(us).unwrap_or(u32::MAX)
     }
+}
+
+impl ServingOptions {
+    /// Returns the maximum number of drafted tokens of a sequence in a step: 0 if the plan cannot
+    /// refuse drafts.
+    pub(super) fn max_drafts(&self) -> u32 {
+        if draft_obstacle(&self.plan).is_none() { self.max_drafts } else { 0 }
+    }
+}
+
+/// Returns the reason why the sequences of a plan cannot be set back by a few positions, as drafts
+/// that are refused require; `None` if they can.
+pub fn draft_obstacle(plan: &Plan) -> Option<&'static str> {
+    let layers = &plan.config.layers;
+    if layers.has_states() {
+        // A state contains all rows that were computed.
+        return Some("the model has layers with a recurrent state");
+    }
+    if !layers.windows_below(plan.shape.max_context).is_empty() {
+        // The caches of windows are ring buffers: a refused row has replaced one that is needed.
+        return Some("the context is longer than the attention window of some layers");
+    }
+    if plan.map.kv_select.is_some() {
+        // What a row selects depends on how it was computed.
+        return Some("--kv-select chooses the positions of each new token");
+    }
+    plan.shape.has_owners().then_some("--host-attention plans iterations by whole rows")
 }
 
 impl fmt::Debug for ServingOptions {

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use program::plan::Plan;
+use program::step_table::Field;
 use protocol::group::{GenerationRequest, PlacedRequest};
 use protocol::release::{SERVING_STAGES, list_first};
 use protocol::serving::{OfferedSequence, clear_table, free_slot, offer_sequence};
@@ -22,7 +23,8 @@ const LOGITS_ROWS: u32 = 64;
 /// Maximum number of chunks of the prompt that is run to measure the cost of cached positions.
 const CHUNKS: u32 = 4;
 
-/// Runs steps with increasing numbers of rows, and a prompt in several chunks.
+/// Runs steps with increasing numbers of rows, a prompt in several chunks, and a step with
+/// `max_drafts` drafts.
 ///
 /// # Errors
 /// A worker that was lost.
@@ -30,12 +32,15 @@ pub(super) fn measure_step_costs(
     plan: &Plan,
     launched: &mut LaunchedWorkers,
     table: &StepTable,
+    max_drafts: u32,
 ) -> Result<StepCostCurve, WorkerFailure> {
     let mut run = |request: GenerationRequest| -> Result<Duration, WorkerFailure> {
         clear_table(table, plan, u32::MAX, &StepCostCurve::NONE);
         let pages = table.pages().min(plan.shape.kv_pages as usize);
         (0..pages).for_each(|page| table.set_page(0, 0, page, page as u32));
-        run(plan, launched, table, request)
+        offer(table, request, &[], 0);
+        list_first(table);
+        run_listed(plan, launched, table)
     };
     let mut costs = StepCostCurve::NONE;
     let longest_prompt = longest_prompt(plan);
@@ -70,7 +75,32 @@ pub(super) fn measure_step_costs(
         let ns = with.saturating_sub(without).as_nanos() / u128::from(rows - 1);
         costs.logits_row_ns = u32::try_from(ns).unwrap_or(u32::MAX);
     }
+    let drafts = max_drafts.min(max_rows - 1).min(table.step_budget().logits_rows - 1);
+    let drafts = drafts.min(longest_prompt.saturating_sub(2));
+    if drafts > 0 {
+        let all = measure_drafts(plan, launched, table, drafts)?;
+        let ns = u64::try_from(all.as_nanos()).unwrap_or(u64::MAX);
+        let ns = ns.saturating_sub(costs.step_ns(1 + drafts, 0)) / u64::from(drafts);
+        costs.draft_row_ns = u32::try_from(ns).unwrap_or(u32::MAX);
+    }
     Ok(costs)
+}
+
+/// Returns the duration of a step of a sequence with `drafts` drafts.
+fn measure_drafts(
+    plan: &Plan,
+    launched: &mut LaunchedWorkers,
+    table: &StepTable,
+    drafts: u32,
+) -> Result<Duration, WorkerFailure> {
+    table.set_max_drafts(drafts);
+    // A repeated token predicts itself.
+    offer(table, GenerationRequest::greedy(vec![0], drafts + 2), &[0], 1);
+    table.set_field(0, 0, Field::Acceptance, 1f32.to_bits());
+    list_first(table);
+    // The sequence ends with this step.
+    table.set_field(0, 0, Field::Cancel, 1);
+    run_listed(plan, launched, table)
 }
 
 /// Returns a request for one token after a prompt of `rows` tokens.
@@ -89,21 +119,24 @@ fn longest_prompt(plan: &Plan) -> u32 {
     positions - 1
 }
 
-/// Returns the time in which a request gets its only new token.
-fn run(
+/// Offers a sequence with `generated` new tokens and `computed` positions in its caches.
+fn offer(table: &StepTable, request: GenerationRequest, generated: &[u32], computed: u32) {
+    let capacity = request.prompt.len() as u32 + request.max_new;
+    let placed = PlacedRequest { batch: 0, slot: 0, request };
+    let arrival = 0;
+    offer_sequence(
+        table,
+        &OfferedSequence { placed: &placed, generated, computed, capacity, arrival },
+    );
+}
+
+/// Returns the time in which the listed sequence ends.
+fn run_listed(
     plan: &Plan,
     launched: &mut LaunchedWorkers,
     table: &StepTable,
-    request: GenerationRequest,
 ) -> Result<Duration, WorkerFailure> {
     let control = launched.control.clone();
-    let capacity = request.prompt.len() as u32 + 1;
-    let placed = PlacedRequest { batch: 0, slot: 0, request };
-    offer_sequence(
-        table,
-        &OfferedSequence { placed: &placed, generated: &[], computed: 0, capacity, arrival: 0 },
-    );
-    list_first(table);
     let drained = control.drained().value().wrapping_add(1);
     let begun = Instant::now();
     control.release(&SERVING_STAGES, u32::MAX - 1);

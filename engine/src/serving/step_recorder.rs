@@ -118,6 +118,7 @@ impl StepRecorder {
         }
         stats.prefill_tokens = status.prompt_tokens;
         stats.shared_tokens = status.cached_tokens;
+        stats.drafts = status.drafts;
         self.group_steps += steps;
     }
 

@@ -28,6 +28,7 @@ impl ServingCosts {
                 points: ROWS.map(point),
                 position_ps: ps(self.prefill_attention_ms(PROMPT) / pairs),
                 logits_row_ns: 0,
+                draft_row_ns: 0,
             },
             weights_us: us(link.weights_ms * layers),
             device_position_ps: ps(self.device_decode_ms(POSITIONS) / POSITIONS as f64),

@@ -62,11 +62,47 @@ pub struct WorkItem {
     /// Row of the same stream at which the preceding positions begin, for a shared prefix; `None`
     /// if they are in the cache.
     pub shared_row: Option<usize>,
-    /// True if the sequence's next token is drawn from the logits of the last row.
+    /// True if the sequence's next token is drawn from the logits of the last row that is no draft.
     pub samples: bool,
     /// Number of rows whose logits are computed, the last ones: for drawing, and for
     /// log-probabilities of prompts.
     pub logits_rows: usize,
+    /// Number of rows whose tokens are drafts, the last ones. A token is drawn from each of them,
+    /// which counts only if the drafts up to this row are what was drawn before.
+    pub drafts: usize,
+}
+
+impl WorkItem {
+    /// Returns the number of rows from which tokens are drawn, the last ones.
+    pub fn drawn_rows(&self) -> usize {
+        if self.samples { 1 + self.drafts } else { 0 }
+    }
+}
+
+/// Tokens of a sequence, for reading many of them.
+#[derive(Debug)]
+pub struct TokenView<'a> {
+    words: &'a SharedU32s,
+    /// First word of the prompt.
+    prompt: usize,
+    /// First word of the output.
+    output: usize,
+    prompt_len: usize,
+    /// Maximum number of tokens in the output.
+    positions: usize,
+}
+
+impl TokenView<'_> {
+    /// Returns the token at a position, from the prompt or from the output.
+    pub fn get(&self, position: usize) -> u32 {
+        match position.checked_sub(self.prompt_len) {
+            None => self.words.load(self.prompt + position),
+            Some(place) => {
+                debug_assert!(place < self.positions, "output position {place}");
+                self.words.load(self.output + place)
+            }
+        }
+    }
 }
 
 impl StepTable {
@@ -255,7 +291,7 @@ impl StepTable {
     pub fn step_budget(&self) -> StepLimits {
         let first = self.layout.budget();
         let word = |offset: usize| self.words.load(first + offset);
-        let point = |point: usize| (word(3 + 2 * point), word(4 + 2 * point));
+        let point = |point: usize| (word(5 + 2 * point), word(6 + 2 * point));
         StepLimits {
             rows: self.program(ProgramId::STEP).stream_rows,
             logits_rows: self.program(ProgramId::STEP).logits_rows,
@@ -264,17 +300,28 @@ impl StepTable {
                 points: std::array::from_fn(point),
                 position_ps: word(1),
                 logits_row_ns: word(2),
+                draft_row_ns: word(3),
             },
         }
     }
 
+    /// Returns the maximum number of drafted tokens of a sequence in a step; 0 if none are drafted.
+    pub fn max_drafts(&self) -> u32 {
+        self.words.load(self.layout.budget() + 4)
+    }
+
+    /// Sets the maximum number of drafted tokens of a sequence in a step.
+    pub fn set_max_drafts(&self, drafts: u32) {
+        self.words.store(self.layout.budget() + 4, drafts);
+    }
+
     /// Sets the budget of a step; its number of rows is the program's.
     pub fn set_step_budget(&self, aim_us: u32, costs: &StepCostCurve) {
+        let first = self.layout.budget();
+        let rows = [aim_us, costs.position_ps, costs.logits_row_ns, costs.draft_row_ns];
+        (first..).zip(rows).for_each(|(word, value)| self.words.store(word, value));
         let points = costs.points.iter().flat_map(|(rows, us)| [*rows, *us]);
-        let words = [aim_us, costs.position_ps, costs.logits_row_ns].into_iter().chain(points);
-        for (offset, word) in words.enumerate() {
-            self.words.store(self.layout.budget() + offset, word);
-        }
+        (first + 5..).zip(points).for_each(|(word, value)| self.words.store(word, value));
     }
 
     /// Returns the number of items of a work list.
@@ -302,6 +349,7 @@ impl StepTable {
             shared_row: word(3).checked_sub(1),
             samples: word(4) & 1 > 0,
             logits_rows: word(4) >> 1,
+            drafts: word(5),
         }
     }
 
@@ -311,7 +359,7 @@ impl StepTable {
         let at = self.item_at(batch, list, index);
         let shared_row = item.shared_row.map_or(0, |row| row + 1);
         let logits = usize::from(item.samples) | item.logits_rows << 1;
-        let words = [item.slot, item.first, item.rows, shared_row, logits];
+        let words = [item.slot, item.first, item.rows, shared_row, logits, item.drafts];
         for (offset, word) in words.into_iter().enumerate() {
             self.words.store(at + offset, word as u32);
         }
@@ -336,6 +384,17 @@ impl StepTable {
         match position.checked_sub(prompt) {
             None => self.prompt_token(batch, sequence, position),
             Some(sampled) => self.output(batch, sequence, sampled),
+        }
+    }
+
+    /// Returns the tokens of a sequence as its prompt's length is now.
+    pub fn tokens(&self, batch: usize, sequence: usize) -> TokenView<'_> {
+        TokenView {
+            words: &self.words,
+            prompt: self.layout.prompt(batch, sequence),
+            output: self.layout.output(batch, sequence),
+            prompt_len: self.field(batch, sequence, Field::PromptLen) as usize,
+            positions: self.layout.max_new as usize,
         }
     }
 

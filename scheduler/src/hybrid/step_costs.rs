@@ -92,6 +92,7 @@ impl StepCosts {
                 points: std::array::from_fn(point),
                 position_ps: words[8],
                 logits_row_ns: 0,
+                draft_row_ns: 0,
             },
         }
     }

@@ -13,6 +13,8 @@ pub(super) struct GrammarMatchers {
     source: MatcherSource,
     /// `[batch][slot]`; `None` until an answer in the slot follows a grammar.
     matchers: Vec<Option<SlotMatcher>>,
+    /// State before the drafts of the sequence whose masks are being computed.
+    before_drafts: Option<SlotMatcher>,
     batch_size: usize,
     mask_words: usize,
     /// `[row][word]`, with one bit per token.
@@ -56,6 +58,7 @@ impl GrammarMatchers {
         Ok(GrammarMatchers {
             source: from,
             matchers: vec![None; slots],
+            before_drafts: None,
             batch_size,
             mask_words,
             masks,
@@ -113,6 +116,16 @@ impl GrammarMatchers {
             on.matcher.fill_mask(&mut self.masks[row * words..][..words]);
             true
         })
+    }
+
+    /// Keeps the state of a slot's answer, which drafts are about to advance.
+    pub(super) fn save(&mut self, batch: usize, slot: usize) {
+        self.before_drafts.clone_from(&self.matchers[batch * self.batch_size + slot]);
+    }
+
+    /// Returns a slot's answer to the state that was saved.
+    pub(super) fn restore(&mut self, batch: usize, slot: usize) {
+        self.matchers[batch * self.batch_size + slot] = self.before_drafts.take();
     }
 
     /// Advances a slot's answer by a token.

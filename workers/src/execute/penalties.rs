@@ -36,23 +36,23 @@ impl Changes {
         self.all.clear();
     }
 
-    /// Adds the changes of a sequence and returns their range. Tokens in `eos` end an answer.
+    /// Adds the changes of the token after a sequence's first `generated` new ones and returns their
+    /// range. Tokens in `eos` end an answer.
     pub(super) fn add(
         &mut self,
         table: &StepTable,
-        batch: usize,
-        slot: usize,
+        (batch, slot): (usize, usize),
+        generated: u32,
         eos: &[u32],
     ) -> (u32, u32) {
         let from = self.all.len() as u32;
         let field = |field| table.field(batch, slot, field);
         let penalties = penalties_of(field);
-        let generated = field(Field::Generated);
         let is_too_short = generated < field(Field::MinTokens);
         let biases = table.logit_biases(batch, slot);
         self.all.extend(biases.map(|(token, bias)| LogitChange::bias(token, bias)));
         if penalties != Penalties::NONE {
-            self.count(table, batch, slot, penalties.repetition != 1.0);
+            self.count(table, (batch, slot), generated, penalties.repetition != 1.0);
             for token in self.tokens.drain(..) {
                 let times = std::mem::take(&mut self.occurrences[token as usize]) & !IN_PROMPT;
                 self.all.push(penalties.change(token, times));
@@ -65,11 +65,17 @@ impl Changes {
         (from, self.all.len() as u32)
     }
 
-    /// Counts the tokens of a sequence's answer, and those of its prompt if `with_prompt`.
-    fn count(&mut self, table: &StepTable, batch: usize, slot: usize, with_prompt: bool) {
+    /// Counts the first `generated` tokens of a sequence's answer, and those of its prompt if
+    /// `with_prompt`.
+    fn count(
+        &mut self,
+        table: &StepTable,
+        (batch, slot): (usize, usize),
+        generated: u32,
+        with_prompt: bool,
+    ) {
         let Changes { occurrences, tokens, .. } = self;
         let prompt_len = table.field(batch, slot, Field::PromptLen) as usize;
-        let generated = table.field(batch, slot, Field::Generated) as usize;
         let mut note = |token: u32, update: fn(u32) -> u32| {
             // A token outside the model's vocabulary has no logit.
             let Some(occurrences) = occurrences.get_mut(token as usize) else { return };
@@ -81,7 +87,7 @@ impl Changes {
         for position in 0..if with_prompt { prompt_len } else { 0 } {
             note(table.prompt_token(batch, slot, position), |said| said | IN_PROMPT);
         }
-        for place in 0..generated {
+        for place in 0..generated as usize {
             note(table.output(batch, slot, place), |said| said + 1);
         }
     }

@@ -11,7 +11,7 @@ use program::step_table::{EndReason, Field, List};
 use protocol::grammar_source::GrammarSource;
 use protocol::iteration_planner::IterationPlanner;
 use protocol::release::single_step;
-use protocol::serving::{has_running, list_step};
+use protocol::serving::{has_running, list_step, record_draft};
 use protocol::table::{StepTable, WorkItem};
 use scheduler::Sequence;
 use shm::Control;
@@ -98,7 +98,7 @@ pub(super) fn sample_batch(
         record(table, program, at, eos, |row, _| tokens[row]);
         return;
     }
-    record_step(table, program, at, eos, |row, _| tokens[row]);
+    record_step(table, program, at, eos, |row| tokens[row]);
     if !table.has_owners() {
         list_step(table, usize::from(at.batch), sequences);
     } else if at.stream + 1 == table.program(program).streams {
@@ -128,15 +128,40 @@ impl LogitsRows<'_> {
         self.table.field(self.batch(), slot, field)
     }
 
-    /// Returns the rows whose answers follow a grammar, with their slots and the grammars' indices.
-    fn grammar_rows(&self) -> impl Iterator<Item = (usize, usize, usize)> {
-        let drawn = self.all().enumerate().filter(|(_, found)| found.is_drawn);
-        drawn.filter_map(|(row, found)| {
-            let slot = found.item.slot;
-            let grammar = self.field(slot, Field::Grammar) as usize;
-            Some((row, slot, grammar.checked_sub(1)?))
+    /// Returns the number of new tokens before the one that is drawn from a row: those sampled and
+    /// `drafts` drafts.
+    fn tokens_before(&self, slot: usize, drafts: usize) -> u32 {
+        self.field(slot, Field::Generated) + drafts as u32
+    }
+
+    /// Returns the token drafted after `drafts` other drafts of a sequence.
+    fn draft(&self, slot: usize, drafts: usize) -> u32 {
+        self.table.output(self.batch(), slot, self.tokens_before(slot, drafts) as usize)
+    }
+
+    /// Returns the rows whose answers follow a grammar.
+    fn grammar_rows(&self) -> impl Iterator<Item = GrammarRow> {
+        self.all().enumerate().filter_map(|(row, found)| {
+            let grammar = self.field(found.item.slot, Field::Grammar) as usize;
+            Some(GrammarRow {
+                row,
+                item: found.item,
+                drafts: found.drawn?,
+                grammar: grammar.checked_sub(1)?,
+            })
         })
     }
+}
+
+/// A row from which a token of an answer with a grammar is drawn.
+struct GrammarRow {
+    /// Index among the rows of logits.
+    row: usize,
+    item: WorkItem,
+    /// Number of drafts up to this row.
+    drafts: usize,
+    /// Index of the grammar.
+    grammar: usize,
 }
 
 impl SampleState {
@@ -145,44 +170,40 @@ impl SampleState {
         let SampleState { scratch, draws, tokens, changes, grammar_matchers, .. } = self;
         let batch = rows.batch();
         draws.clear();
-        draws.extend(rows.all().map(|found| match found.is_drawn {
-            true => draw_parameters(rows.table, batch, found.item.slot),
-            false => SampleDraw::GREEDY,
+        draws.extend(rows.all().map(|found| match found.drawn {
+            Some(drafts) => {
+                let slot = found.item.slot;
+                draw_parameters(rows.table, batch, slot, rows.tokens_before(slot, drafts))
+            }
+            None => SampleDraw::GREEDY,
         }));
         changes.clear();
-        for (draw, found) in draws.iter_mut().zip(rows.all()).filter(|(_, found)| found.is_drawn) {
-            draw.changes = changes.add(rows.table, batch, found.item.slot, eos);
+        for (draw, found) in draws.iter_mut().zip(rows.all()) {
+            let (slot, Some(drafts)) = (found.item.slot, found.drawn) else { continue };
+            let generated = rows.tokens_before(slot, drafts);
+            draw.changes = changes.add(rows.table, (batch, slot), generated, eos);
         }
         tokens.clear();
         tokens.resize(draws.len(), 0);
         if let Some(grammar_matchers) = grammar_matchers {
-            let first = |slot: usize| rows.field(slot, Field::Generated) == 0;
-            let begin = rows.grammar_rows().filter(|(_, slot, _)| first(*slot));
-            grammar_matchers.prepare(begin.map(|(_, _, grammar)| grammar), scratch.len());
-            for (row, slot, grammar) in rows.grammar_rows() {
-                let (arrival, is_first) = (rows.field(slot, Field::Arrival), first(slot));
-                if grammar_matchers.ensure_matcher(row, batch, slot, arrival, grammar, is_first) {
-                    // The answer began elsewhere: replay its tokens.
-                    let generated = 0..rows.field(slot, Field::Generated) as usize;
-                    let tokens = generated.map(|place| rows.table.output(batch, slot, place));
-                    tokens.for_each(|token| grammar_matchers.accept_token(batch, slot, token));
-                }
-                draws[row].masked = grammar_matchers.compute_mask(row, batch, slot);
-            }
+            compute_masks(grammar_matchers, rows, draws, scratch.len());
         }
         let masks = grammar_matchers.as_ref().map_or(&[][..], GrammarMatchers::masks);
         kernels.sample_rows(logits, draws, masks, &changes.all, scratch, tokens);
         for (token, found) in tokens.iter_mut().zip(rows.all()) {
-            if !found.is_drawn {
+            if !found.is_drawn() {
                 // A row within a prompt, whose next token is known.
                 *token = rows.table.token(batch, found.item.slot, found.position + 1);
             } else if *token == NO_TOKEN && rows.field(found.item.slot, Field::AnyLogits) > 0 {
                 *token = 0;
             }
         }
+        clear_refused(rows, tokens);
         if let Some(grammar_matchers) = grammar_matchers {
-            for (row, slot, _) in rows.grammar_rows().filter(|(row, ..)| tokens[*row] != NO_TOKEN) {
-                grammar_matchers.accept_token(batch, slot, tokens[row]);
+            for GrammarRow { row, item, .. } in rows.grammar_rows() {
+                if tokens[row] != NO_TOKEN {
+                    grammar_matchers.accept_token(batch, item.slot, tokens[row]);
+                }
             }
         }
     }
@@ -197,27 +218,85 @@ impl SampleState {
     ) {
         let SampleState { tokens, wanted, logprobs, .. } = self;
         wanted.clear();
-        wanted.extend(rows.all().map(|found| match found.is_drawn {
-            true => rows.field(found.item.slot, Field::Logprobs),
-            false => rows.field(found.item.slot, Field::PromptLogprobs),
+        wanted.extend(rows.all().zip(&*tokens).map(|(found, token)| match found.drawn {
+            // A draft before it was refused.
+            Some(1..) if *token == NO_TOKEN => 0,
+            Some(_) => rows.field(found.item.slot, Field::Logprobs),
+            None => rows.field(found.item.slot, Field::PromptLogprobs),
         }));
         let logprobs = &mut logprobs[..tokens.len() * max];
         kernels.logprob_rows(logits, tokens, wanted, logprobs);
         let (table, batch) = (rows.table, rows.batch());
         for ((row, found), wanted) in rows.all().zip(logprobs.chunks(max)).zip(&*wanted) {
             let (slot, found) = (row.item.slot, &found[..*wanted as usize]);
-            if row.is_drawn {
-                let place = rows.field(slot, Field::Generated) as usize;
-                table.set_logprobs(batch, slot, place, found);
-            } else {
-                table.set_prompt_logprobs(batch, slot, row.position + 1, found);
+            match row.drawn {
+                Some(drafts) => {
+                    let place = rows.tokens_before(slot, drafts) as usize;
+                    table.set_logprobs(batch, slot, place, found);
+                }
+                None => table.set_prompt_logprobs(batch, slot, row.position + 1, found),
             }
         }
     }
 }
 
-/// Returns the parameters with which a sequence's next token is drawn.
-fn draw_parameters(table: &StepTable, batch: usize, sequence: usize) -> SampleDraw {
+/// Computes the masks of the rows whose answers follow a grammar: those of drafts as if all drafts
+/// up to them were accepted.
+fn compute_masks(
+    grammar_matchers: &mut GrammarMatchers,
+    rows: LogitsRows<'_>,
+    draws: &mut [SampleDraw],
+    threads: usize,
+) {
+    let batch = rows.batch();
+    let first = |slot: usize| rows.field(slot, Field::Generated) == 0;
+    let begin = rows.grammar_rows().filter(|row| first(row.item.slot));
+    grammar_matchers.prepare(begin.map(|row| row.grammar), threads);
+    for GrammarRow { row, item, drafts, grammar } in rows.grammar_rows() {
+        let slot = item.slot;
+        if drafts == 0 {
+            let (arrival, is_first) = (rows.field(slot, Field::Arrival), first(slot));
+            if grammar_matchers.ensure_matcher(row, batch, slot, arrival, grammar, is_first) {
+                // The answer began elsewhere: replay its tokens.
+                let generated = 0..rows.field(slot, Field::Generated) as usize;
+                let tokens = generated.map(|place| rows.table.output(batch, slot, place));
+                tokens.for_each(|token| grammar_matchers.accept_token(batch, slot, token));
+            }
+            if item.drafts > 0 {
+                grammar_matchers.save(batch, slot);
+            }
+        }
+        draws[row].masked = grammar_matchers.compute_mask(row, batch, slot);
+        if drafts < item.drafts {
+            // After a draft that the grammar excludes, masks are of no use: the token drawn from
+            // this row differs from it.
+            grammar_matchers.accept_token(batch, slot, rows.draft(slot, drafts));
+        } else if item.drafts > 0 {
+            grammar_matchers.restore(batch, slot);
+        }
+    }
+}
+
+/// Replaces the tokens drawn after a refused draft with [`NO_TOKEN`].
+fn clear_refused(rows: LogitsRows<'_>, tokens: &mut [u32]) {
+    let mut is_refused = false;
+    for (row, found) in rows.all().enumerate() {
+        match found.drawn {
+            None => {}
+            Some(0) => is_refused = false,
+            Some(drafts) => {
+                is_refused |= tokens[row - 1] != rows.draft(found.item.slot, drafts - 1);
+                if is_refused {
+                    tokens[row] = NO_TOKEN;
+                }
+            }
+        }
+    }
+}
+
+/// Returns the parameters with which a sequence's new token number `generated` is drawn, counted
+/// from 0.
+fn draw_parameters(table: &StepTable, batch: usize, sequence: usize, generated: u32) -> SampleDraw {
     let float = |field| f32::from_bits(table.field(batch, sequence, field));
     let sampling = Sampling {
         temperature: float(Field::Temperature),
@@ -235,7 +314,7 @@ fn draw_parameters(table: &StepTable, batch: usize, sequence: usize) -> SampleDr
     }
     let seed = table.field_u64(batch, sequence, Field::SeedLow, Field::SeedHigh);
     let id = table.field_u64(batch, sequence, Field::IdHashLow, Field::IdHashHigh);
-    let random = random_unit(seed, id, table.field(batch, sequence, Field::Generated));
+    let random = random_unit(seed, id, generated);
     SampleDraw { sampling, random, masked, ..SampleDraw::GREEDY }
 }
 
@@ -273,23 +352,62 @@ fn drawn_rows(
     program: ProgramId,
     at: At,
 ) -> impl Iterator<Item = (usize, LogitsRow)> + '_ {
-    logits_rows(table, program, at).enumerate().filter(|(_, row)| row.is_drawn)
+    logits_rows(table, program, at).enumerate().filter(|(_, row)| row.is_drawn())
 }
 
-/// Writes the results of a step of a serving run, without listing the next one.
+/// Writes the results of a step of a serving run, without listing the next one. `drawn(row)` is the
+/// token drawn from a row of logits.
 fn record_step(
     table: &StepTable,
     program: ProgramId,
     at: At,
     eos: &[u32],
-    mut draw: impl FnMut(usize, usize) -> u32,
+    drawn: impl Fn(usize) -> u32,
 ) {
     let batch = usize::from(at.batch);
+    let mut logits_rows = 0;
     for SequenceRows { item, .. } in sequences(table, program, at) {
-        table.set_field(batch, item.slot, Field::Computed, (item.first + item.rows) as u32);
+        logits_rows += item.logits_rows;
+        let first_row = logits_rows - item.drawn_rows();
+        let accepted = accepted_drafts(table, batch, &item, |draft| drawn(first_row + draft));
+        // Keys and values of the rows of refused drafts are overwritten by the next step.
+        let computed = item.first + item.rows - item.drafts + accepted;
+        table.set_field(batch, item.slot, Field::Computed, computed as u32);
+        for draft in 0..if item.samples { 1 + accepted } else { 0 } {
+            let generated = table.field(batch, item.slot, Field::Generated) as usize;
+            let drafts = table.field(batch, item.slot, Field::Drafts) as usize;
+            let token = drawn(first_row + draft);
+            if draft < drafts {
+                let is_accepted = table.output(batch, item.slot, generated) == token;
+                record_draft(table, batch, item.slot, is_accepted);
+            }
+            if advance(table, batch, item.slot, token, eos) != EndReason::Running {
+                break;
+            }
+        }
+        count(table, batch, item.slot, Field::Verified, item.drafts);
+        count(table, batch, item.slot, Field::Accepted, accepted);
     }
-    for (row, LogitsRow { item, .. }) in drawn_rows(table, program, at) {
-        advance(table, batch, item.slot, draw(row, item.slot), eos);
+}
+
+/// Returns the number of drafts of a work item that are what was drawn before them; `drawn(n)` is
+/// the token drawn after `n` drafts.
+fn accepted_drafts(
+    table: &StepTable,
+    batch: usize,
+    item: &WorkItem,
+    drawn: impl Fn(usize) -> u32,
+) -> usize {
+    let generated = table.field(batch, item.slot, Field::Generated) as usize;
+    let is_accepted =
+        |draft: &usize| table.output(batch, item.slot, generated + draft) == drawn(*draft);
+    (0..item.drafts).take_while(is_accepted).count()
+}
+
+/// Adds to a counter of a sequence.
+fn count(table: &StepTable, batch: usize, slot: usize, field: Field, more: usize) {
+    if more > 0 {
+        table.set_field(batch, slot, field, table.field(batch, slot, field) + more as u32);
     }
 }
 
@@ -301,7 +419,7 @@ pub(crate) fn record_iteration(
     at: At,
     planner: &mut IterationPlanner,
 ) {
-    record_step(table, program, at, &[], |_, _| 0);
+    record_step(table, program, at, &[], |_| 0);
     if at.stream + 1 == table.program(program).streams {
         planner.list(table);
     }

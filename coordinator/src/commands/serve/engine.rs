@@ -16,6 +16,9 @@ use session::session::Session;
 /// Number of log-probabilities per token: its own and those of the twenty most likely tokens.
 const MAX_LOGPROBS: u16 = 21;
 
+/// Bytes of a step's logits if tokens are drafted, in addition to those of each slot's newest token.
+const DRAFT_LOGITS_BYTES: usize = 32 << 20;
+
 /// Starts the engine.
 ///
 /// # Errors
@@ -36,7 +39,7 @@ pub(super) fn start_engine(
         context: request.context,
         step,
         logprobs: MAX_LOGPROBS,
-        logits_bytes: 0,
+        logits_bytes: if request.options.max_drafts > 0 { DRAFT_LOGITS_BYTES } else { 0 },
         page_positions: if is_long { LONG_PAGE_POSITIONS } else { PAGE_POSITIONS },
         records: false,
         hybrid: request.hybrid.map(|(policy, device_slots)| HybridConfig { policy, device_slots }),

@@ -24,7 +24,8 @@ use super::grammar_tracker::{GrammarStatus, GrammarTracker};
 use super::kv_cache::{KvAllocation, KvCacheManager, PartialPageCopy, content_kind};
 use super::prefix_cache_index::PrefixCacheIndex;
 use engine_api::serving::{
-    self, AnswerGrammar, EngineEvent, EngineStatus, EventSink, GenerationId, GenerationRequest,
+    self, AnswerGrammar, DraftCounts, EngineEvent, EngineStatus, EventSink, GenerationId,
+    GenerationRequest,
 };
 
 /// A sequence that is not answered yet.
@@ -57,6 +58,19 @@ struct RunningSequence {
     allocation: KvAllocation,
     /// True if the sequence is to leave its slot and wait again.
     is_preempted: bool,
+    /// Drafts in this slot that were counted.
+    drafts: DraftCounts,
+}
+
+impl RunningSequence {
+    fn new(
+        sequence: LiveSequence,
+        (batch, slot): (usize, usize),
+        allocation: KvAllocation,
+    ) -> RunningSequence {
+        let drafts = DraftCounts::default();
+        RunningSequence { sequence, batch, slot, allocation, is_preempted: false, drafts }
+    }
 }
 
 /// A sequence that has a slot and caches, into which its prefix is being fetched.
@@ -207,10 +221,7 @@ impl Scheduler {
             // later.
             let Some(allocation) = allocation else { return };
             let Some(sequence) = self.waiting.remove(place) else { return };
-            self.prefetch(
-                table,
-                RunningSequence { sequence, batch, slot, allocation, is_preempted: false },
-            );
+            self.prefetch(table, RunningSequence::new(sequence, (batch, slot), allocation));
         }
     }
 
@@ -251,13 +262,7 @@ impl Scheduler {
                 arrival: sequence.arrival,
             },
         );
-        self.running.push(RunningSequence {
-            sequence,
-            batch,
-            slot,
-            allocation,
-            is_preempted: false,
-        });
+        self.running.push(RunningSequence::new(sequence, (batch, slot), allocation));
     }
 
     /// Requests the compilation of the grammars that the first `max_waiting` sequences wait for,
@@ -357,7 +362,7 @@ impl Scheduler {
         status: &mut EngineStatus,
     ) {
         let finish = running.finish_cause(table, eos);
-        let RunningSequence { mut sequence, batch, slot, allocation, is_preempted } = running;
+        let RunningSequence { mut sequence, batch, slot, allocation, is_preempted, .. } = running;
         free_slot(table, batch, slot);
         self.kv_cache.release(batch, allocation);
         if let Some(prefix_cache) = &mut self.prefix_cache {
@@ -379,13 +384,19 @@ impl Scheduler {
     /// Extends the caches of running sequences for the tokens that they sample next. If there is
     /// not enough space, the youngest sequence of the batch is preempted.
     fn grow(&mut self, table: &StepTable) {
+        let max_drafts = table.max_drafts();
         let mut exhausted_batches = Vec::new();
         for running in self.running.iter_mut().filter(|running| !running.is_preempted) {
             let (batch, slot) = (running.batch, running.slot);
-            // The next token is computed before the caches are extended again.
-            let needed =
-                (running.sequence.token_count() as u32 + 2).min(running.sequence.max_tokens());
-            if !self.kv_cache.grow(table, batch, slot, &mut running.allocation, needed) {
+            // The next token is computed before the caches are extended again, and so are drafts,
+            // for which no other sequence has to leave.
+            let known = running.sequence.token_count() as u32;
+            let [needed, wanted] = [2, 2 + 2 * max_drafts]
+                .map(|more| (known + more).min(running.sequence.max_tokens()));
+            let allocation = &mut running.allocation;
+            if !self.kv_cache.grow(table, batch, slot, allocation, wanted)
+                && allocation.capacity < needed
+            {
                 exhausted_batches.push(batch);
             }
         }

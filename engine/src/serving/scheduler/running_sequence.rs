@@ -31,6 +31,13 @@ impl RunningSequence {
         if generated > 0 || is_alone && self.finish_cause(table, eos).is_some() {
             self.send_prompt(table, status);
         }
+        for (field, counted, total) in [
+            (Field::Verified, &mut self.drafts.verified, &mut status.drafts.verified),
+            (Field::Accepted, &mut self.drafts.accepted, &mut status.drafts.accepted),
+        ] {
+            let count = u64::from(table.field(batch, slot, field));
+            *total += count.saturating_sub(std::mem::replace(counted, count));
+        }
         let sequence = &mut self.sequence;
         for position in sequence.generated.len()..generated {
             let token = table.output(batch, slot, position);
