@@ -39,28 +39,17 @@ impl Dtype {
     }
 }
 
-/// Decoder families, each with its own file under `model/src/family/`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Family {
-    Gemma3,
-    GptOss,
-    Granite,
-    GraniteMoe,
-    Llama,
-    Mistral,
-    Mixtral,
-    Olmoe,
-    Opt,
-    Phi3,
-    Qwen2,
-    Qwen3,
-    Qwen3Moe,
-    Qwen3Next,
-    Qwen35,
-    Qwen35Moe,
-    SmolLm3,
+macro_rules! define_family {
+    ($($family:ident => $module:ident::$constant:ident,)*) => {
+        /// Decoder families, each with its own file under `model/src/family/`.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+        #[serde(rename_all = "lowercase")]
+        pub enum Family {
+            $($family,)*
+        }
+    };
 }
+for_each_family!(define_family);
 
 /// Function between the two halves of the feed-forward network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -171,6 +160,11 @@ impl ModelConfig {
         self.num_heads / self.num_kv_heads
     }
 
+    /// Returns the width of the widest network that computes every row of a layer.
+    pub fn max_ffn_size(&self) -> usize {
+        self.ffn_size.max(self.experts.map_or(0, |experts| experts.dense_ffn_size()))
+    }
+
     /// Returns the width of q and of the attention output, in elements.
     pub fn q_size(&self) -> usize {
         self.num_heads * self.head_dim
@@ -188,8 +182,13 @@ impl ModelConfig {
 
     /// Returns true if layers with experts have a shared expert, which computes every row.
     pub fn has_shared_expert(&self) -> bool {
-        let kinds = self.layers.kinds().iter();
-        kinds.into_iter().any(|kind| kind.feed_forward == FeedForward::SharedExpert)
+        let shared = [FeedForward::SharedExpert, FeedForward::UngatedSharedExpert];
+        self.layers.kinds().iter().any(|kind| shared.contains(&kind.feed_forward))
+    }
+
+    /// Returns true if a gate weighs the output of the shared expert.
+    pub fn has_shared_gate(&self) -> bool {
+        self.layers.kinds().iter().any(|kind| kind.feed_forward == FeedForward::SharedExpert)
     }
 
     /// Returns the factor of every attention score.

@@ -12,7 +12,8 @@ pub struct WeightShape {
     /// Shape `[out, in]` of the matrix in the run's dtype; `None` for norms.
     pub matrix: Option<(usize, usize)>,
     /// Number of f32 in each vector: a linear's bias and the gain of the norm that follows it (q
-    /// and k), a norm's gain and bias, or the sinks of a softmax.
+    /// and k), a router's bias and what it adds to scores for the selection, a norm's gain and
+    /// bias, or the sinks of a softmax.
     pub vectors: [Option<usize>; 2],
 }
 
@@ -88,10 +89,19 @@ impl Op {
             Op::SharedGate => gain(hidden),
             Op::Gate | Op::Up | Op::Fc0 => linear(ffn, hidden, config.ffn_bias),
             Op::Down | Op::Fc1 => linear(hidden, ffn, config.ffn_bias),
+            Op::DenseGate | Op::DenseUp | Op::DenseDown => {
+                let ffn = config.experts?.dense?.ffn_size;
+                let (out, input) =
+                    if self == Op::DenseDown { (hidden, ffn) } else { (ffn, hidden) };
+                linear(out, input, config.ffn_bias)
+            }
             Op::Router | Op::ExpertGate | Op::ExpertUp | Op::ExpertDown => {
-                let Experts { count, ffn_size, bias, .. } = config.experts?;
+                let Experts { count, ffn_size, bias, selection, .. } = config.experts?;
                 match self {
-                    Op::Router => linear(count, hidden, bias),
+                    Op::Router => Some(WeightShape {
+                        matrix: Some((count, hidden)),
+                        vectors: [bias.then_some(count), selection.bias.then_some(count)],
+                    }),
                     Op::ExpertDown => linear(count * hidden, ffn_size, bias),
                     _ => linear(count * ffn_size, hidden, bias),
                 }

@@ -113,7 +113,7 @@ pub fn mixture() -> ModelConfig {
     ModelConfig {
         name: "tiny-mixture".to_owned(),
         layers: Layers::from_kinds([kind(Some(4)), kind(None)]),
-        experts: Some(Experts { count: 8, per_token: 2, ffn_size: 16, scoring, bias: false }),
+        experts: Some(Experts::new(8, 2, 16, scoring)),
         qkv_bias: false,
         sinks: true,
         ..llama()

@@ -58,7 +58,7 @@ impl ComputeState {
         let inputs = [
             config.hidden_size,
             config.q_size(),
-            config.ffn_size,
+            config.max_ffn_size(),
             config.delta.as_ref().map_or(0, DeltaNet::value_size),
         ];
         let logits_rows = plan.programs.iter().map(|program| program.shape.logits_rows as usize);

@@ -1,7 +1,8 @@
 //! A mixture of experts: the routing of rows to experts, and the experts' linears.
 
 use kernels::{
-    Element, ExpertLimits, ExpertWeight, Kernels, LinearOut, RoutedExpert, RoutedLinear, Routing,
+    Element, ExpertLimits, ExpertWeight, Kernels, LinearOut, RoutedExpert, RoutedLinear,
+    RouterRules, Routing,
 };
 use model::config::ModelConfig;
 use model::experts::Experts as Mixture;
@@ -67,7 +68,7 @@ impl Router {
         compute: &Compute,
         rows: usize,
     ) {
-        let Mixture { count, per_token, scoring, .. } = mixture(operands);
+        let Mixture { count, per_token, scoring, selection, .. } = mixture(operands);
         let logits = &mut self.logits[..rows * count];
         score::<T>(kernels, logits, operands, compute, rows);
         if let Some(state) = &mut self.random {
@@ -76,8 +77,16 @@ impl Router {
         let routed: &mut [RoutedExpert] =
             bytemuck::cast_slice_mut(operands.output::<f32>(compute, rows));
         // Contributions to the residual stream are scaled, here through the weights of the sum.
-        let factor = operands.plan.config.scales.residual;
-        kernels.route(count, per_token, scoring, factor, logits, routed);
+        let factor = operands.plan.config.scales.residual * selection.scale;
+        let rules = RouterRules {
+            experts: count,
+            top_k: per_token,
+            scoring,
+            bias: operands.vector(compute, 1),
+            groups: selection.groups,
+            factor,
+        };
+        kernels.route(&rules, logits, routed);
         self.rows_of.fill(0);
         routed.iter().for_each(|routed| self.rows_of[routed.expert as usize] += 1);
         if let Some(layer) = compute.at.layer {
@@ -154,13 +163,7 @@ mod tests {
     #[test]
     fn random_logits_pick_all_experts_equally_often() {
         let (experts, rows, groups) = (128, 8, 500);
-        let mixture = Mixture {
-            count: experts,
-            per_token: 8,
-            ffn_size: 1,
-            scoring: ExpertScoring::TopKSoftmax,
-            bias: false,
-        };
+        let mixture = Mixture::new(experts, 8, 1, ExpertScoring::TopKSoftmax);
         let mut state = 0;
         let mut times = vec![0; experts];
         let mut distinct = 0;

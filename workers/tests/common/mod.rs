@@ -93,7 +93,7 @@ pub fn delta_experts() -> ModelConfig {
     ModelConfig {
         family: Family::Qwen35Moe,
         layers: Layers::from_kinds(kinds),
-        experts: Some(Experts { count: 5, per_token: 2, ffn_size: 16, scoring, bias: false }),
+        experts: Some(Experts::new(5, 2, 16, scoring)),
         ..config
     }
 }
