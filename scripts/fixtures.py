@@ -12,7 +12,7 @@ Everything is seeded: the same versions write the same bytes, on another CPU but
 of logits and margins.
 
 Each tiny model has traits that a loader can get wrong, named at its entry in MODELS of
-fixtures_plain.py, fixtures_dense.py, fixtures_positions.py, fixtures_moe.py,
+fixtures_plain.py, fixtures_dense.py, fixtures_post_norms.py, fixtures_positions.py, fixtures_moe.py,
 fixtures_routers.py and fixtures_delta.py. Its folder has the
 checkpoint, often the same weights as model.gguf (fixtures_gguf.py), and golden.json:
 
@@ -39,6 +39,7 @@ import fixtures_gguf
 import fixtures_moe
 import fixtures_plain
 import fixtures_positions
+import fixtures_post_norms
 import fixtures_routers
 import fixtures_smollm2
 from fixtures_common import FIXTURES, write_json
@@ -57,6 +58,7 @@ MODELS = {
     **fixtures_plain.MODELS,
     **fixtures_dense.MODELS,
     **fixtures_positions.MODELS,
+    **fixtures_post_norms.MODELS,
     **fixtures_moe.MODELS,
     **fixtures_routers.MODELS,
     **fixtures_delta.MODELS,

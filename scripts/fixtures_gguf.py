@@ -42,6 +42,9 @@ ARCHITECTURES = {
     "Qwen3_5ForCausalLM": gguf.MODEL_ARCH.QWEN35,
     "Qwen3_5MoeForConditionalGeneration": gguf.MODEL_ARCH.QWEN35MOE,
     "SmolLM3ForCausalLM": gguf.MODEL_ARCH.SMOLLM3,
+    "Olmo2ForCausalLM": gguf.MODEL_ARCH.OLMO2,
+    "Olmo3ForCausalLM": gguf.MODEL_ARCH.OLMO2,
+    "SeedOssForCausalLM": gguf.MODEL_ARCH.SEED_OSS,
     **fixtures_gguf_routers.ARCHITECTURES,
 }
 # Those whose rope turns neighbours, so that rows of q and k are put beside each other.
@@ -50,6 +53,7 @@ NEIGHBOURS = {
     gguf.MODEL_ARCH.SMOLLM3,
     gguf.MODEL_ARCH.GRANITE,
     gguf.MODEL_ARCH.GRANITE_MOE,
+    gguf.MODEL_ARCH.ERNIE4_5_MOE,
 }
 GEMMA3_DEFAULTS = {"rms_norm_eps": 1e-6, "rope_theta": 1e6, "rope_local_base_freq": 1e4}
 # What names of the text's tensors begin with, where a model has more, and what with by themselves.
@@ -104,6 +108,10 @@ def add_sizes(writer, arch, config):
 def add_traits(writer, arch, config):
     if arch in (gguf.MODEL_ARCH.GEMMA3, gguf.MODEL_ARCH.GPT_OSS):
         writer.add_sliding_window(config["sliding_window"])
+    if arch == gguf.MODEL_ARCH.OLMO2 and "sliding_window" in config:
+        writer.add_sliding_window(config["sliding_window"])
+        windowed = [kind == "sliding_attention" for kind in config["layer_types"]]
+        writer.add_sliding_window_pattern(windowed)
     if arch == gguf.MODEL_ARCH.PHI3:
         # Zero says that this is no Phi-3 with a window.
         writer.add_sliding_window(config.get("sliding_window") or 0)
@@ -129,6 +137,10 @@ def add_rope(writer, config):
         writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
         writer.add_rope_scaling_factor(scaling["factor"])
         writer.add_rope_scaling_orig_ctx_len(scaling["original_max_position_embeddings"])
+        if "attention_factor" in scaling:
+            # llama.cpp multiplies this by its own factor.
+            own = 0.1 * math.log(scaling["factor"]) + 1
+            writer.add_rope_scaling_attn_factors(scaling["attention_factor"] / own)
         if "beta_fast" in scaling:
             writer.add_rope_scaling_yarn_beta_fast(scaling["beta_fast"])
             writer.add_rope_scaling_yarn_beta_slow(scaling["beta_slow"])
@@ -221,7 +233,8 @@ def add_tensors(writer, arch, config, tensors):
         name = name + ".weight" if name.endswith("sinks") else name
         value = value.float()
         part = name.split(".")[-2]
-        if arch in NEIGHBOURS and part in heads:
+        # ERNIE's own rope turns neighbours.
+        if arch in NEIGHBOURS and arch != gguf.MODEL_ARCH.ERNIE4_5_MOE and part in heads:
             value = neighbours(value, heads[part])
         if arch == gguf.MODEL_ARCH.GEMMA3 and part.endswith("norm"):
             value = value + 1

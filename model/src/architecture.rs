@@ -40,8 +40,6 @@ const MISSING_FEATURES: &[(&str, &str)] = &[
     ("mpt", "ALiBi positions"),
     ("nemotronh", "state-space layers"),
     ("nemotron", "a squared ReLU and norms of 1 + w"),
-    ("olmo3", "norms behind each half alone"),
-    ("olmo2", "norms behind each half alone"),
     ("olmo", "norms without gains"),
     ("phimoe", "a router with two softmaxes"),
     ("phiforcausallm", "halves that run in parallel"),

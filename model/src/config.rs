@@ -4,6 +4,8 @@
 //! or by `known` (an architecture by name), and never changes afterwards except by
 //! [`ModelConfig::keep_layers`].
 
+use std::fmt::{Debug, Formatter};
+
 use serde::{Deserialize, Serialize};
 
 use crate::delta::DeltaNet;
@@ -105,7 +107,7 @@ impl Default for Scales {
 }
 
 /// Complete description of a decoder-only transformer.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
 pub struct ModelConfig {
     /// Name in reports: directory name, repository id or known name.
     pub name: String,
@@ -143,7 +145,9 @@ pub struct ModelConfig {
     pub tied_embeddings: bool,
     /// Norm of q and k before they are rotated; `None` without one.
     pub qk_norm: Option<QkNorm>,
-    /// Each half of a layer also has a norm after it (Gemma).
+    /// Each half of a layer has a norm before it. Without one, its input is the residual stream.
+    pub pre_norms: bool,
+    /// Each half of a layer has a norm after it (Gemma, OLMo 2).
     pub post_norms: bool,
     /// The softmax of attention includes an additional logit per head that attends to nothing
     /// (gpt-oss).
@@ -152,6 +156,53 @@ pub struct ModelConfig {
     pub bos_token_id: Option<u32>,
     /// Tokens that end generation; may be empty.
     pub eos_token_ids: Vec<u32>,
+}
+
+/// Prints `pre_norms` only if it is false, since keys of stored data are derived from this text: a
+/// field that a model does not use must not change them.
+impl Debug for ModelConfig {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        macro_rules! print {
+            (if !$optional:ident: $($name:ident),*) => {{
+                let ModelConfig { $($name,)* $optional } = self;
+                let mut fields = f.debug_struct("ModelConfig");
+                $(fields.field(stringify!($name), $name);)*
+                if !$optional {
+                    fields.field(stringify!($optional), $optional);
+                }
+                fields.finish()
+            }};
+        }
+        print!(if !pre_norms:
+            name,
+            family,
+            num_layers,
+            hidden_size,
+            num_heads,
+            num_kv_heads,
+            head_dim,
+            ffn_size,
+            vocab_size,
+            max_positions,
+            norm_eps,
+            activation,
+            learned_positions,
+            layers,
+            experts,
+            delta,
+            output_gate,
+            qkv_bias,
+            out_bias,
+            ffn_bias,
+            tied_embeddings,
+            qk_norm,
+            post_norms,
+            sinks,
+            scales,
+            bos_token_id,
+            eos_token_ids
+        )
+    }
 }
 
 impl ModelConfig {

@@ -123,11 +123,14 @@ pub struct ExpertSelection {
     pub groups: Option<ExpertGroups>,
     /// Factor of the weights.
     pub scale: f32,
+    /// The router's matrix is kept and multiplied in f32, whatever the run's type. Files have such
+    /// matrices where a small difference of the scores would select other experts.
+    pub is_f32: bool,
 }
 
 impl Default for ExpertSelection {
     fn default() -> ExpertSelection {
-        ExpertSelection { bias: false, groups: None, scale: 1.0 }
+        ExpertSelection { bias: false, groups: None, scale: 1.0, is_f32: false }
     }
 }
 

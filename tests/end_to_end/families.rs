@@ -79,6 +79,8 @@ macro_rules! families {
 mod safetensors {
     families! {
         equals_transformers:
+        dots1: "down",
+        ernie4_5_moe: "router",
         gemma3: "gate",
         gemma3_vision: "up",
         glm4_moe: "up",
@@ -86,6 +88,7 @@ mod safetensors {
         gpt_oss_mxfp4: "expert_gate",
         granite: "up",
         granite_moe: "expert_up",
+        hy_v3: "expert_gate",
         llama31: "up",
         llama_dynamic: "up",
         llama_linear: "up",
@@ -93,6 +96,8 @@ mod safetensors {
         mistral_small: "gate",
         mistral_window: "up",
         mixtral: "router",
+        olmo2: "up",
+        olmo3: "gate",
         olmoe: "expert_down",
         phi3: "up",
         phi3_longrope: "gate",
@@ -105,6 +110,7 @@ mod safetensors {
         qwen3_moe: "expert_gate",
         qwen3_next: "expert_gate",
         qwen3_tied: "gate",
+        seed_oss: "down",
         smollm3: "up",
     }
 }
@@ -112,6 +118,8 @@ mod safetensors {
 mod gguf {
     families! {
         gguf_equals_transformers:
+        dots1: "down",
+        ernie4_5_moe: "router",
         gemma3: "gate",
         gemma3_vision: "up",
         glm4_moe: "up",
@@ -124,6 +132,8 @@ mod gguf {
         minimax_m2: "expert_up",
         mistral_small: "gate",
         mixtral: "router",
+        olmo2: "up",
+        olmo3: "gate",
         olmoe: "expert_down",
         phi3: "up",
         phi3_longrope: "gate",
@@ -135,6 +145,7 @@ mod gguf {
         qwen3_moe: "expert_gate",
         qwen3_next: "expert_gate",
         qwen3_tied: "gate",
+        seed_oss: "down",
         smollm3: "up",
     }
 }

@@ -68,6 +68,7 @@ fn llama() {
             ffn_bias: false,
             tied_embeddings: false,
             qk_norm: None,
+            pre_norms: true,
             post_norms: false,
             delta: None,
             output_gate: false,

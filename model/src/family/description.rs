@@ -43,6 +43,10 @@ pub(crate) struct GgufFamily {
     pub(crate) qk_norm: Option<QkNorm>,
     /// Models without the tensors of the norms of q and k have none.
     pub(crate) qk_norm_is_optional: bool,
+    /// Each half of a layer has a norm before it.
+    pub(crate) has_pre_norms: bool,
+    /// Each half of a layer has a norm after it.
+    pub(crate) has_post_norms: bool,
     /// Rows of q and k are stored in the order of a rope that rotates neighbours.
     pub(crate) rotates_neighbours: bool,
     /// The first elements of a head alone may be rotated.
@@ -78,6 +82,8 @@ impl GgufFamily {
             activation: Activation::Silu,
             qk_norm: None,
             qk_norm_is_optional: false,
+            has_pre_norms: true,
+            has_post_norms: false,
             rotates_neighbours: false,
             can_rotate_part: false,
             experts: None,

@@ -40,7 +40,12 @@ fn named(config: &ModelConfig, id: TensorId, naming: Naming) -> Layouts {
     let network = |module: &str, name: &str| format!("{module}.{name}_proj.weight");
     match (op, part) {
         (Op::Router, TensorPart::Matrix) => {
-            let names = ["mlp.gate", "block_sparse_moe.gate", "block_sparse_moe.router.layer"];
+            let names = [
+                "mlp.gate",
+                "block_sparse_moe.gate",
+                "block_sparse_moe.router.layer",
+                "mlp.router.gate",
+            ];
             let mut names = names.map(|name| format!("{name}.weight"));
             names.rotate_left(usize::from(naming == Naming::Mixtral));
             one_of(&names.each_ref().map(String::as_str), &[count, hidden])
@@ -49,6 +54,7 @@ fn named(config: &ModelConfig, id: TensorId, naming: Naming) -> Layouts {
             &[
                 "mlp.gate.e_score_correction_bias",
                 "mlp.e_score_correction_bias",
+                "mlp.expert_bias",
                 "block_sparse_moe.e_score_correction_bias",
             ],
             &[count],
@@ -60,7 +66,8 @@ fn named(config: &ModelConfig, id: TensorId, naming: Naming) -> Layouts {
                 Op::Up => ("up", [config.ffn_size, hidden]),
                 _ => ("down", [hidden, config.ffn_size]),
             };
-            let names = ["mlp.shared_experts", "mlp.shared_expert"].map(|at| network(at, name));
+            let names = ["mlp.shared_experts", "mlp.shared_expert", "mlp.shared_mlp"];
+            let names = names.map(|at| network(at, name));
             one_of(&names.each_ref().map(String::as_str), &shape)
         }
         (Op::DenseGate, TensorPart::Matrix) => {

@@ -46,6 +46,7 @@ pub(super) const FAMILY: FamilyDescription = FamilyDescription {
         |config, id| vec![pieces(config, id)],
         GgufFamily {
             activation: Activation::GeluTanh,
+            has_post_norms: true,
             qk_norm: Some(QkNorm::PerHead),
             ..GgufFamily::named(&["gemma3"])
         },
@@ -91,6 +92,7 @@ pub(super) fn config(name: &str, fields: &ConfigFields<'_>) -> Result<ModelConfi
         ffn_bias: false,
         tied_embeddings: fields.flag("tie_word_embeddings", true)?,
         qk_norm: Some(QkNorm::PerHead),
+        pre_norms: true,
         post_norms: true,
         delta: None,
         output_gate: false,

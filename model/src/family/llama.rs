@@ -11,6 +11,7 @@ use crate::config_fields::{ConfigError, ConfigFields};
 use crate::config_rope::{RopeDefaults, rope};
 use crate::layers::{LayerKind, Layers};
 use crate::ops::Op;
+use crate::rope::Rope;
 use crate::source::{TensorId, TensorPart};
 
 pub(super) const FAMILY: FamilyDescription = FamilyDescription::new(
@@ -70,15 +71,33 @@ pub(super) fn base_with(
     fields: &ConfigFields<'_>,
     Defaults { theta, rotated, can_be_partial, ffn_field }: Defaults,
 ) -> Result<ModelConfig, ConfigError> {
-    let (hidden, heads) = (fields.size("hidden_size")?, fields.size("num_attention_heads")?);
-    let head_dim = match fields.optional_size("head_dim")? {
-        Some(head_dim) => head_dim,
-        None if hidden.is_multiple_of(heads) => hidden / heads,
-        None => return Err(ConfigError::HiddenByHeads { hidden, heads }),
-    };
+    let (_, _, head_dim) = heads(fields)?;
     let max_positions = fields.size("max_position_embeddings")?;
     let defaults = RopeDefaults { theta, head_dim, max_positions, can_be_partial, rotated };
-    let rope = rope(fields, defaults)?;
+    base_with_rope(family, name, fields, ffn_field, rope(fields, defaults)?)
+}
+
+/// Returns the hidden size, the number of heads and the size of a head.
+pub(super) fn heads(fields: &ConfigFields<'_>) -> Result<(usize, usize, usize), ConfigError> {
+    let (hidden, heads) = (fields.size("hidden_size")?, fields.size("num_attention_heads")?);
+    match fields.optional_size("head_dim")? {
+        Some(head_dim) => Ok((hidden, heads, head_dim)),
+        None if hidden.is_multiple_of(heads) => Ok((hidden, heads, hidden / heads)),
+        None => Err(ConfigError::HiddenByHeads { hidden, heads }),
+    }
+}
+
+/// Parses the fields of [`base`] except those of the rope, which is given. `ffn_field` is the field
+/// with the width of the dense feed-forward network.
+pub(super) fn base_with_rope(
+    family: Family,
+    name: &str,
+    fields: &ConfigFields<'_>,
+    ffn_field: &'static str,
+    rope: Rope,
+) -> Result<ModelConfig, ConfigError> {
+    let (hidden, heads, head_dim) = heads(fields)?;
+    let max_positions = fields.size("max_position_embeddings")?;
     Ok(ModelConfig {
         name: name.to_owned(),
         family,
@@ -100,6 +119,7 @@ pub(super) fn base_with(
         ffn_bias: false,
         tied_embeddings: fields.flag("tie_word_embeddings", false)?,
         qk_norm: None,
+        pre_norms: true,
         post_norms: false,
         delta: None,
         output_gate: false,

@@ -38,7 +38,7 @@ fn config(name: &str, fields: &ConfigFields<'_>) -> Result<ModelConfig, ConfigEr
     };
     let model = llama::base_with(Family::MiniMaxM2, name, fields, defaults)?;
     let experts = Experts {
-        selection: ExpertSelection { bias: true, ..ExpertSelection::default() },
+        selection: ExpertSelection { bias: true, is_f32: true, ..ExpertSelection::default() },
         ..Experts::new(
             experts::count(fields)?,
             experts::per_token(fields)?,

@@ -4,18 +4,22 @@
 //! `source::safetensors` and `source::gguf`.
 
 mod description;
+mod dots1;
+mod ernie4_5_moe;
 mod expert_tensors;
 mod experts;
 mod gemma3;
 mod glm4_moe;
 mod gpt_oss;
 mod granite;
+mod hy_v3;
 mod layer_types;
 mod llama;
 mod minimax_m2;
 mod mistral;
 mod mixtral;
 mod nested;
+mod olmo2;
 mod olmoe;
 mod opt;
 mod phi3;
@@ -23,6 +27,8 @@ mod qwen2;
 mod qwen2_moe;
 mod qwen3;
 mod qwen3_next;
+mod seed_oss;
+mod sigmoid_router;
 mod smollm3;
 mod tensors;
 

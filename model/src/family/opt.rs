@@ -56,6 +56,7 @@ pub(super) fn config(name: &str, fields: &ConfigFields<'_>) -> Result<ModelConfi
         ffn_bias: bias,
         tied_embeddings: fields.flag("tie_word_embeddings", true)?,
         qk_norm: None,
+        pre_norms: true,
         post_norms: false,
         delta: None,
         output_gate: false,

@@ -1,7 +1,7 @@
 //! Limits of the kernels, checked before a device is opened.
 
 use cuda_kernels::{EXPERTS_PER_ROW_MAX, HEAD_DIM_MAX};
-use model::experts::{ExpertScoring, Experts};
+use model::experts::{ExpertScoring, ExpertSelection, Experts};
 use model::ops::Op;
 use program::ir::{Compute, Instruction};
 use program::plan::Plan;
@@ -11,7 +11,8 @@ use crate::error::WorkerError;
 /// Returns true if the kernels can select these experts.
 fn is_routed(experts: &Experts) -> bool {
     let is_softmax = !matches!(experts.scoring, ExpertScoring::SigmoidTopK { .. });
-    is_softmax && !experts.selection.bias && experts.selection.groups.is_none()
+    let ExpertSelection { bias, groups, is_f32, scale: _ } = experts.selection;
+    is_softmax && !bias && !is_f32 && groups.is_none()
 }
 
 /// Checks that the kernels can run everything that a plan assigns to the device.
@@ -35,6 +36,7 @@ pub fn check(plan: &Plan) -> Result<(), WorkerError> {
     }
     let computed = || all_computed().map(|compute| compute.op);
     let is_absent = |op: &Op| match op {
+        Op::Norm0 | Op::Norm1 => !plan.config.pre_norms,
         Op::Router => plan.config.experts.is_some_and(|experts| !is_routed(&experts)),
         op => ABSENT.contains(op),
     };

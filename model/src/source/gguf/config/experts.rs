@@ -49,6 +49,7 @@ pub(super) fn experts(
             bias: *selection_bias,
             groups: groups(keys, gguf, count, per_token)?,
             scale: scale.unwrap_or(1.0) as f32,
+            is_f32: *selection_bias,
         },
         dense: dense.map(|ffn_size| DenseLayers { ffn_size, others: *feed_forward }),
         ..Experts::new(count, per_token, ffn_size, scoring)

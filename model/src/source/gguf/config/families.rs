@@ -122,6 +122,8 @@ fn local_rope(keys: &Keys<'_>, family: Family, rope: &Rope) -> Result<Rope, Conf
         theta if family == Family::Gemma3 => {
             Ok(Rope::new(theta.unwrap_or(GEMMA3_LOCAL_THETA), RopeScaling::None))
         }
+        // OLMo 3, whose scaling applies to the layers without a window.
+        None if family == Family::Olmo2 => Ok(Rope::new(rope.theta, RopeScaling::None)),
         Some(theta) if theta != rope.theta => {
             Err(wrong(keys.key(suffix), theta, "the base of the other layers"))
         }
