@@ -12,8 +12,8 @@ Everything is seeded: the same versions write the same bytes, on another CPU but
 of logits and margins.
 
 Each tiny model has traits that a loader can get wrong, named at its entry in MODELS of
-fixtures_plain.py, fixtures_dense.py, fixtures_positions.py, fixtures_moe.py and
-fixtures_delta.py. Its folder has the
+fixtures_plain.py, fixtures_dense.py, fixtures_post_norms.py, fixtures_positions.py, fixtures_moe.py,
+fixtures_routers.py and fixtures_delta.py. Its folder has the
 checkpoint, often the same weights as model.gguf (fixtures_gguf.py), and golden.json:
 
     prompts      token ids, of ragged lengths
@@ -39,6 +39,8 @@ import fixtures_gguf
 import fixtures_moe
 import fixtures_plain
 import fixtures_positions
+import fixtures_post_norms
+import fixtures_routers
 import fixtures_smollm2
 from fixtures_common import FIXTURES, write_json
 from fixtures_golden import (
@@ -56,15 +58,26 @@ MODELS = {
     **fixtures_plain.MODELS,
     **fixtures_dense.MODELS,
     **fixtures_positions.MODELS,
+    **fixtures_post_norms.MODELS,
     **fixtures_moe.MODELS,
+    **fixtures_routers.MODELS,
     **fixtures_delta.MODELS,
 }
 EAGER = {"attn_implementation": "eager", "experts_implementation": "eager"}
 
 
+def f32_tensors(model, spec):
+    named = [*model.named_parameters(), *model.named_buffers()]
+    return [(name, tensor) for name, tensor in named if name.endswith(tuple(spec.get("f32", ())))]
+
+
 def save(model, folder, spec):
-    size = spec.get("shard_size", "1GB")
-    model.to(spec["dtype"]).save_pretrained(folder, max_shard_size=size)
+    """Saves the model in `dtype`, but tensors whose names end as one of `f32` as they are."""
+    kept = {name: tensor.data.clone() for name, tensor in f32_tensors(model, spec)}
+    model.to(spec["dtype"])
+    for name, tensor in f32_tensors(model, spec):
+        tensor.data = kept[name]
+    model.save_pretrained(folder, max_shard_size=spec.get("shard_size", "1GB"))
 
 
 def load(folder, config, options):
@@ -85,9 +98,12 @@ def make(name, spec):
 
     plain = {key: value for key, value in text.items() if key != "quantization_config"}
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**plain))
+    for _, tensor in f32_tensors(model, spec):
+        tensor.data = tensor.data.float()
     randomise(model, generator, spec)
     spec.get("prepare", lambda _: None)(model)
     spec.get("save", save)(model, folder, spec)
+    spec.get("after_save", lambda _: None)(folder)
     # transformers writes every default; a published config.json has what its author wrote.
     write_json(folder / "config.json", config)
 
@@ -125,7 +141,8 @@ def make(name, spec):
 
 def check_stored(folder, spec, config):
     stored = {k: v for file in folder.glob("*.safetensors") for k, v in load_file(file).items()}
-    assert {v.dtype for v in stored.values()} - {torch.uint8} == {spec["dtype"]}
+    dtypes = {spec["dtype"], torch.float32} if "f32" in spec else {spec["dtype"]}
+    assert {v.dtype for v in stored.values()} - {torch.uint8} == dtypes
     tied = config.get("tie_word_embeddings", config["model_type"] in ("opt", "gemma3_text"))
     head = any(name.endswith("lm_head.weight") for name in stored)
     assert tied != head, "the head is stored exactly when it is not tied"

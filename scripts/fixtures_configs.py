@@ -29,19 +29,27 @@ FILE = ROOT / "tests" / "fixtures" / "configs" / f"transformers_{VERSION}.json"
 
 # Architectures by model type.
 ARCHITECTURES = {
+    "dots1": "Dots1ForCausalLM",
+    "ernie4_5_moe": "Ernie4_5_MoeForCausalLM",
     "gemma3": "Gemma3ForConditionalGeneration",
     "gemma3_text": "Gemma3ForCausalLM",
+    "glm4_moe": "Glm4MoeForCausalLM",
     "gpt_oss": "GptOssForCausalLM",
     "granite": "GraniteForCausalLM",
     "granitemoe": "GraniteMoeForCausalLM",
+    "hy_v3": "HYV3ForCausalLM",
     "llama": "LlamaForCausalLM",
+    "minimax_m2": "MiniMaxM2ForCausalLM",
     "mistral": "MistralForCausalLM",
     "mistral3": "Mistral3ForConditionalGeneration",
     "mixtral": "MixtralForCausalLM",
+    "olmo2": "Olmo2ForCausalLM",
+    "olmo3": "Olmo3ForCausalLM",
     "olmoe": "OlmoeForCausalLM",
     "opt": "OPTForCausalLM",
     "phi3": "Phi3ForCausalLM",
     "qwen2": "Qwen2ForCausalLM",
+    "qwen2_moe": "Qwen2MoeForCausalLM",
     "qwen3": "Qwen3ForCausalLM",
     "qwen3_moe": "Qwen3MoeForCausalLM",
     "qwen3_next": "Qwen3NextForCausalLM",
@@ -49,7 +57,19 @@ ARCHITECTURES = {
     "qwen3_5_text": "Qwen3_5ForCausalLM",
     "qwen3_5_moe": "Qwen3_5MoeForConditionalGeneration",
     "qwen3_5_moe_text": "Qwen3_5MoeForCausalLM",
+    "seed_oss": "SeedOssForCausalLM",
     "smollm3": "SmolLM3ForCausalLM",
+}
+
+# What a class does not say by itself, or says otherwise than any model.
+NEEDED = {
+    "dots1": {
+        "n_routed_experts": 128,
+        "n_shared_experts": 2,
+        "num_experts_per_tok": 6,
+        "head_dim": 144,
+    },
+    "glm4_moe": {"head_dim": 128},
 }
 
 TINY = {
@@ -65,6 +85,9 @@ TINY = {
     "max_position_embeddings": 512,
     "num_experts": 8,
     "num_local_experts": 8,
+    "n_routed_experts": 8,
+    "moe_num_experts": 8,
+    "moe_k": 2,
     "num_experts_per_tok": 2,
     "moe_intermediate_size": 32,
     "shared_expert_intermediate_size": 32,
@@ -91,11 +114,15 @@ def full(config, architecture):
         return json.loads(file.read_text())
 
 
+def default(model_type):
+    return AutoConfig.for_model(model_type, **NEEDED.get(model_type, {}))
+
+
 def tiny(model_type):
     """The sizes that a configuration has, in the text's where it has one."""
-    default = AutoConfig.for_model(model_type)
-    text = getattr(default, "text_config", None)
-    of = text if text is not None else default
+    whole = default(model_type)
+    text = getattr(whole, "text_config", None)
+    of = text if text is not None else whole
     sizes = {name: size for name, size in TINY.items() if getattr(of, name, None) is not None}
     if getattr(of, "original_max_position_embeddings", None):
         sizes["original_max_position_embeddings"] = 512
@@ -121,8 +148,8 @@ def main():
             print(f"{VERSION} has no {model_type}")
             continue
         known.add(architecture)
-        cases["default"][model_type] = saved(AutoConfig.for_model(model_type), architecture)
-        cases["full"][model_type] = full(AutoConfig.for_model(model_type), architecture)
+        cases["default"][model_type] = saved(default(model_type), architecture)
+        cases["full"][model_type] = full(default(model_type), architecture)
         cases["tiny"][model_type] = saved(tiny(model_type), architecture)
     for path in sorted((ROOT / "src" / "known").glob("*.json")):
         if json.loads(path.read_text())["architectures"][0] in known:

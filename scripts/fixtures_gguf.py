@@ -19,6 +19,7 @@ import numpy
 import torch
 from safetensors.torch import load_file
 
+import fixtures_gguf_routers
 import fixtures_gguf_states
 import fixtures_nested
 from fixtures_common import FIXTURES
@@ -41,6 +42,10 @@ ARCHITECTURES = {
     "Qwen3_5ForCausalLM": gguf.MODEL_ARCH.QWEN35,
     "Qwen3_5MoeForConditionalGeneration": gguf.MODEL_ARCH.QWEN35MOE,
     "SmolLM3ForCausalLM": gguf.MODEL_ARCH.SMOLLM3,
+    "Olmo2ForCausalLM": gguf.MODEL_ARCH.OLMO2,
+    "Olmo3ForCausalLM": gguf.MODEL_ARCH.OLMO2,
+    "SeedOssForCausalLM": gguf.MODEL_ARCH.SEED_OSS,
+    **fixtures_gguf_routers.ARCHITECTURES,
 }
 # Those whose rope turns neighbours, so that rows of q and k are put beside each other.
 NEIGHBOURS = {
@@ -48,6 +53,7 @@ NEIGHBOURS = {
     gguf.MODEL_ARCH.SMOLLM3,
     gguf.MODEL_ARCH.GRANITE,
     gguf.MODEL_ARCH.GRANITE_MOE,
+    gguf.MODEL_ARCH.ERNIE4_5_MOE,
 }
 GEMMA3_DEFAULTS = {"rms_norm_eps": 1e-6, "rope_theta": 1e6, "rope_local_base_freq": 1e4}
 # What names of the text's tensors begin with, where a model has more, and what with by themselves.
@@ -70,7 +76,7 @@ def add_sizes(writer, arch, config):
     writer.add_vocab_size(config["vocab_size"])
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
-    guessing = fixtures_gguf_states.guessing(arch, config)
+    guessing = fixtures_gguf_states.guessing(arch, config) + fixtures_gguf_routers.guessing(config)
     writer.add_block_count(config["num_hidden_layers"] + guessing)
     if "intermediate_size" in config:
         writer.add_feed_forward_length(config["intermediate_size"])
@@ -83,14 +89,17 @@ def add_sizes(writer, arch, config):
     if arch in NEIGHBOURS or arch == gguf.MODEL_ARCH.PHI3:
         turned = int(config.get("partial_rotary_factor", 1) * head_dim(config))
         writer.add_rope_dimension_count(turned)
-    experts = config.get("num_local_experts", config.get("num_experts"))
+    counts = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
+    experts = next((config[name] for name in counts if name in config), None)
     if experts:
         writer.add_expert_count(experts)
-        writer.add_expert_used_count(config["num_experts_per_tok"])
+        writer.add_expert_used_count(config.get("num_experts_per_tok", config.get("moe_k")))
     if arch == gguf.MODEL_ARCH.GPT_OSS:
         writer.add_expert_feed_forward_length(config["intermediate_size"])
     if arch == gguf.MODEL_ARCH.QWEN3MOE:
         writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
+    if arch in fixtures_gguf_routers.ARCHITECTURES.values():
+        fixtures_gguf_routers.add_keys(writer, arch, config)
     if arch in fixtures_gguf_states.ARCHITECTURES:
         fixtures_gguf_states.add_keys(writer, arch, config)
         fixtures_gguf_states.add_guessing(writer, arch, config)
@@ -99,6 +108,10 @@ def add_sizes(writer, arch, config):
 def add_traits(writer, arch, config):
     if arch in (gguf.MODEL_ARCH.GEMMA3, gguf.MODEL_ARCH.GPT_OSS):
         writer.add_sliding_window(config["sliding_window"])
+    if arch == gguf.MODEL_ARCH.OLMO2 and "sliding_window" in config:
+        writer.add_sliding_window(config["sliding_window"])
+        windowed = [kind == "sliding_attention" for kind in config["layer_types"]]
+        writer.add_sliding_window_pattern(windowed)
     if arch == gguf.MODEL_ARCH.PHI3:
         # Zero says that this is no Phi-3 with a window.
         writer.add_sliding_window(config.get("sliding_window") or 0)
@@ -124,6 +137,10 @@ def add_rope(writer, config):
         writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
         writer.add_rope_scaling_factor(scaling["factor"])
         writer.add_rope_scaling_orig_ctx_len(scaling["original_max_position_embeddings"])
+        if "attention_factor" in scaling:
+            # llama.cpp multiplies this by its own factor.
+            own = 0.1 * math.log(scaling["factor"]) + 1
+            writer.add_rope_scaling_attn_factors(scaling["attention_factor"] / own)
         if "beta_fast" in scaling:
             writer.add_rope_scaling_yarn_beta_fast(scaling["beta_fast"])
             writer.add_rope_scaling_yarn_beta_slow(scaling["beta_slow"])
@@ -193,10 +210,14 @@ def mxfp4_blocks(blocks, scales):
 
 
 def add_tensors(writer, arch, config, tensors):
-    names = gguf.get_tensor_name_map(arch, config["num_hidden_layers"])
+    blocks = config["num_hidden_layers"] + fixtures_gguf_routers.guessing(config)
+    names = gguf.get_tensor_name_map(arch, blocks)
     heads = {"q_proj": config["num_attention_heads"], "k_proj": config["num_key_value_heads"]}
     if arch in fixtures_gguf_states.ARCHITECTURES:
         parts = (fixtures_gguf_states.changed(arch, config, *one) for one in tensors.items())
+        tensors = {name: value for part in parts for name, value in part.items()}
+    if arch in fixtures_gguf_routers.ARCHITECTURES.values():
+        parts = (fixtures_gguf_routers.changed(*one) for one in tensors.items())
         tensors = {name: value for part in parts for name, value in part.items()}
     tensors = split_experts(tensors)
     for name, value in tensors.items():
@@ -212,7 +233,8 @@ def add_tensors(writer, arch, config, tensors):
         name = name + ".weight" if name.endswith("sinks") else name
         value = value.float()
         part = name.split(".")[-2]
-        if arch in NEIGHBOURS and part in heads:
+        # ERNIE's own rope turns neighbours.
+        if arch in NEIGHBOURS and arch != gguf.MODEL_ARCH.ERNIE4_5_MOE and part in heads:
             value = neighbours(value, heads[part])
         if arch == gguf.MODEL_ARCH.GEMMA3 and part.endswith("norm"):
             value = value + 1

@@ -30,13 +30,13 @@ class Reference:
         self.declared = declared
         self.router_margin = float("inf")
         for module in model.modules():
-            if type(module).__name__.endswith("TopKRouter"):
+            if type(module).__name__.lower().endswith("topkrouter"):
                 module.register_forward_hook(self._routed)
 
     def _routed(self, router, inputs, _):
-        logits = linear(inputs[0].float().flatten(0, -2), router.weight, getattr(router, "bias", None))
-        best = logits.topk(router.top_k + 1).values
-        gap = (best[:, -2] - best[:, -1]).min().item()
+        weight, bias = router.weight.float(), getattr(router, "bias", None)
+        logits = linear(inputs[0].float().flatten(0, -2), weight, bias)
+        gap = router_gap(router, logits, inputs[1] if len(inputs) > 1 else None)
         self.router_margin = min(self.router_margin, gap)
 
     def force_rope(self, positions):
@@ -61,13 +61,38 @@ class Reference:
         return tokens, clear, margin, logits
 
 
+def router_gap(router, logits, added):
+    """How far the last expert that a row goes to is ahead of the next one, and the last group of
+    experts of the next one. `added` is what is added to the scores for the choice, if that is no
+    member of the router."""
+    statics = getattr(router, "moe_statics", None)
+    added = getattr(router if statics is None else statics, "e_score_correction_bias", added)
+    if added is not None:
+        scores = logits.softmax(-1) if statics is not None else logits.sigmoid()
+        logits = scores + added.squeeze()
+    groups = getattr(router, "num_group", 1) or 1
+    gap = float("inf")
+    if groups > 1:
+        apart = logits.unflatten(-1, (groups, -1))
+        sums = apart.topk(2).values.sum(-1)
+        best = sums.topk(router.topk_group + 1)
+        gap = (best.values[:, -2] - best.values[:, -1]).min().item()
+        apart = apart.clone()
+        rest = sums.argsort(descending=True)[:, router.topk_group :]
+        apart.scatter_(1, rest[..., None].expand(-1, -1, apart.shape[-1]), float("-inf"))
+        logits = apart.flatten(1)
+    best = logits.topk(router.top_k + 1).values
+    return min(gap, (best[:, -2] - best[:, -1]).min().item())
+
+
 def randomise(model, generator, spec):
     """Weights large enough that the answer depends on every one of them: attention that is not
     uniform, norm gains away from 1, biases away from 0, blocks that outweigh the embedding (or a
     tied model would only repeat its input).
 
     `gain_mean` of the spec is what a norm's parameter is around, `scale` multiplies parameters by a
-    part of their name, `exact_f16` makes all values representable both as bf16 and as f16."""
+    part of their name, `exact_f16` makes all values representable both as bf16 and as f16, but those
+    whose names end as one of `f32`."""
     done = set()
     for name, parameter in model.named_parameters():
         if parameter.data_ptr() in done:
@@ -88,10 +113,15 @@ def randomise(model, generator, spec):
             if part in name:
                 value = factor * value
         parameter.data.copy_(value)
+    for name, buffer in model.named_buffers():
+        if name.endswith("e_score_correction_bias"):
+            buffer.copy_(0.2 * torch.randn(buffer.shape, generator=generator))
     # So that some answers meet the EOS: a longer row of the head is the best one more often.
     model.get_output_embeddings().weight.data[2] *= 1.6
     if spec.get("exact_f16"):
-        for parameter in model.parameters():
+        for name, parameter in model.named_parameters():
+            if name.endswith(tuple(spec.get("f32", ()))):
+                continue
             value = parameter.data.bfloat16().float()
             value[value.half().float() != value] = 0
             parameter.data.copy_(value)

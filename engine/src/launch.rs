@@ -320,7 +320,7 @@ fn longest_operations(plan: &Plan) -> f64 {
     let (config, shape) = (&plan.config, &plan.shape);
     let rows = shape.stream_rows().max(usize::from(shape.batch_size)) as f64;
     let inputs = config.hidden_size.max(config.q_size()) as f64;
-    let linear = 2.0 * rows * inputs * config.ffn_size as f64;
+    let linear = 2.0 * rows * inputs * config.max_ffn_size() as f64;
     let sampled = f64::from(shape.stream_sequences().max(shape.batch_size));
     let head = 2.0 * sampled * inputs * config.vocab_size as f64;
     let attention = 4.0 * rows * f64::from(shape.max_context) * config.q_size() as f64;

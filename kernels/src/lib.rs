@@ -59,7 +59,7 @@ pub use pool::{PoolOptions, ThreadPool};
 #[doc(hidden)]
 pub use processor::assume_other_processor;
 pub use rope::RopeTables;
-pub use router::{RoutedExpert, Routing};
+pub use router::{RoutedExpert, RouterRules, Routing};
 pub use sample::{NO_TOKEN, SampleDraw, SampleScratch, Sampling, argmax, random_unit, sample};
 pub use scratch::ScratchLimits;
 pub use threads::ThreadLimits;

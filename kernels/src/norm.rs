@@ -3,12 +3,16 @@
 
 use crate::Kernels;
 use crate::norm_row::{Norm, NormRow, NormTasks, RmsOut, RmsRows};
+use crate::number::Number;
 use crate::scratch::SharedPointer;
 
 /// Rows of one task.
 const TASK_ROWS: usize = 4;
 /// Number of elements above which a task takes no further row; heads are narrow.
 const TASK_ELEMENTS: usize = 4096;
+
+/// Number of elements that a task rounds.
+const ROUND_ELEMENTS: usize = 16384;
 
 impl Kernels {
     /// Computes `out[i] = x[r] / sqrt(mean(x[r]²) + eps) * gain`, where `r` is `row_index[i]`, or
@@ -45,6 +49,22 @@ impl Kernels {
         out: &mut [T],
     ) {
         self.norm(Norm { rows, hidden, x, gain, bias: Some(bias), eps, row_index }, out);
+    }
+
+    /// Rounds `x` to the type of `out`, which has as many elements.
+    ///
+    /// # Panics
+    /// If lengths do not match.
+    pub fn round<T: Number>(&self, x: &[f32], out: &mut [T]) {
+        assert_eq!(x.len(), out.len(), "as many elements");
+        let all = SharedPointer(out.as_mut_ptr());
+        self.run_sized(x.len().div_ceil(ROUND_ELEMENTS), size_of_val(x), &|task, _| {
+            let first = task * ROUND_ELEMENTS;
+            let x = &x[first..x.len().min(first + ROUND_ELEMENTS)];
+            // SAFETY: these elements are within `out`, and no other task writes them.
+            let out = unsafe { std::slice::from_raw_parts_mut(all.pointer().add(first), x.len()) };
+            out.iter_mut().zip(x).for_each(|(out, x)| *out = T::from_f32(*x));
+        });
     }
 
     /// Computes `x[r] = x[r] / sqrt(mean(x[r]²) + eps) * gain` in place, with f32 intermediate

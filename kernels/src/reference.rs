@@ -3,11 +3,11 @@
 //! Used only by tests; nothing here is fast or shares code with the kernels.
 
 use model::delta::DeltaNet;
-use model::experts::ExpertScoring;
+use model::experts::{ExpertScoring, ScoreSum};
 
 use crate::attention::{AttentionShape, AttentionUnit};
 use crate::number::Number;
-use crate::router::RoutedExpert;
+use crate::router::{RoutedExpert, RouterRules};
 
 /// Computes `x · weightᵀ + bias` as f64, `[rows, n]`.
 pub fn linear<T: Number>(
@@ -53,21 +53,49 @@ pub fn gelu(x: f64) -> f64 {
 }
 
 /// Returns the experts of one row with their weights, in ascending order of experts.
-pub fn route(logits: &[f64], top_k: usize, scoring: ExpertScoring) -> Vec<(u32, f64)> {
-    let mut chosen: Vec<(u32, f64)> = (0..).zip(logits.iter().copied()).collect();
-    // A stable sort: among equal logits the lower expert's comes first.
-    chosen.sort_by(|a, b| b.1.total_cmp(&a.1));
-    chosen.truncate(top_k);
-    chosen.sort_by_key(|chosen| chosen.0);
-    let sum_of_chosen: f64 = chosen.iter().map(|chosen| chosen.1.exp()).sum();
+pub fn route(logits: &[f64], rules: &RouterRules<'_>) -> Vec<(u32, f64)> {
     let sum_of_all: f64 = logits.iter().map(|logit| logit.exp()).sum();
-    let sum = match scoring {
-        ExpertScoring::SoftmaxTopK { renormalise: false } => sum_of_all,
+    let scores: Vec<f64> = match rules.scoring {
+        ExpertScoring::SigmoidTopK { .. } => {
+            logits.iter().map(|logit| 1.0 / (1.0 + (-logit).exp())).collect()
+        }
+        _ => logits.iter().map(|logit| logit.exp() / sum_of_all).collect(),
+    };
+    let bias = |expert: usize| rules.bias.map_or(0.0, |bias| f64::from(bias[expert]));
+    let mut choices: Vec<f64> = (0..).zip(&scores).map(|(i, score)| score + bias(i)).collect();
+    if let Some(groups) = rules.groups {
+        let size = choices.len() / groups.count;
+        let sum_of = |group: &[f64]| {
+            let mut group = group.to_vec();
+            group.sort_by(|a, b| b.total_cmp(a));
+            group[0] + group[1]
+        };
+        let mut order: Vec<(usize, f64)> =
+            choices.chunks_exact(size).map(sum_of).enumerate().collect();
+        order.sort_by(|a, b| b.1.total_cmp(&a.1));
+        for (group, _) in &order[groups.per_token..] {
+            choices[group * size..][..size].fill(f64::NEG_INFINITY);
+        }
+    }
+    let mut chosen: Vec<(u32, f64)> = (0..).zip(choices).collect();
+    // A stable sort: among equal choices the lower expert's comes first.
+    chosen.sort_by(|a, b| b.1.total_cmp(&a.1));
+    chosen.truncate(rules.top_k);
+    chosen.sort_by_key(|chosen| chosen.0);
+    let score = |expert: u32| scores[expert as usize];
+    let sum_of_chosen: f64 = chosen.iter().map(|chosen| score(chosen.0)).sum();
+    let divisor = match rules.scoring {
+        ExpertScoring::SoftmaxTopK { renormalise: false } => 1.0,
         ExpertScoring::SoftmaxTopK { renormalise: true } | ExpertScoring::TopKSoftmax => {
             sum_of_chosen
         }
+        ExpertScoring::SigmoidTopK { sum: ScoreSum::Unused } => 1.0,
+        ExpertScoring::SigmoidTopK { sum: ScoreSum::Plus(epsilon) } => {
+            sum_of_chosen + f64::from(epsilon)
+        }
     };
-    chosen.into_iter().map(|(expert, logit)| (expert, logit.exp() / sum)).collect()
+    let weight = |expert: u32| score(expert) / divisor * f64::from(rules.factor);
+    chosen.into_iter().map(|(expert, _)| (expert, weight(expert))).collect()
 }
 
 /// Computes the sum of `weight * (x · its expert's weightᵀ + bias)` over a row's places, `x`

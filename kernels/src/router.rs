@@ -1,7 +1,7 @@
 //! Router of a mixture of experts: computes the experts of each row and their weights from logits.
 //! Plain code, identical in every variant; a row's routing depends on its own logits alone.
 
-use model::experts::ExpertScoring;
+use model::experts::{EXPERT_GROUPS_MAX, ExpertGroups, ExpertScoring, ScoreSum};
 
 use crate::Kernels;
 use crate::number::Number;
@@ -9,6 +9,8 @@ use crate::scratch::SharedPointer;
 
 /// Rows of one task.
 const TASK_ROWS: usize = 8;
+/// Lower bound of the sum that renormalises a softmax.
+const SUM_MIN: f32 = 1e-12;
 
 /// An expert of a row, and the factor of its output.
 #[derive(Debug, Clone, Copy, PartialEq, Default, bytemuck::Pod, bytemuck::Zeroable)]
@@ -48,24 +50,52 @@ impl Routing<'_> {
     }
 }
 
+/// Rules by which a row's experts follow from its logits.
+#[derive(Debug, Clone, Copy)]
+pub struct RouterRules<'a> {
+    /// Total number of experts.
+    pub experts: usize,
+    /// Number of experts of a row.
+    pub top_k: usize,
+    pub scoring: ExpertScoring,
+    /// Added to the scores of all experts for the selection alone, `[experts]`.
+    pub bias: Option<&'a [f32]>,
+    pub groups: Option<ExpertGroups>,
+    /// Factor of all weights.
+    pub factor: f32,
+}
+
+impl RouterRules<'_> {
+    /// Returns rules without a bias, groups or a factor.
+    pub fn plain(experts: usize, top_k: usize, scoring: ExpertScoring) -> RouterRules<'static> {
+        RouterRules { experts, top_k, scoring, bias: None, groups: None, factor: 1.0 }
+    }
+
+    fn check(&self) {
+        let RouterRules { experts, top_k, bias, groups, .. } = *self;
+        assert!((1..=experts).contains(&top_k), "{top_k} of {experts} experts");
+        assert!(bias.is_none_or(|bias| bias.len() == experts), "a bias for each expert");
+        let error = groups.and_then(|groups| groups.error(experts, top_k));
+        assert!(error.is_none(), "{groups:?}: {error:?}");
+    }
+}
+
 impl Kernels {
     /// Writes the `top_k` experts of each row of `logits` `[rows, experts]` to `routed` `[rows,
-    /// top_k]`, in ascending order of experts. Among equal logits the lower expert's comes first.
-    /// NaN counts as minus infinity; if a row's largest logit is infinite, all its weights are NaN.
-    /// The weights are multiplied by `factor`.
+    /// top_k]`, in ascending order of experts. Among equal scores the lower expert's comes first,
+    /// and the lower group's among equal groups. NaN counts as minus infinity; if a row's largest
+    /// logit is infinite and weights are a softmax, all its weights are NaN.
     ///
     /// # Panics
     /// If a row has more experts than there are, or lengths do not agree.
     pub fn route<T: Number>(
         &self,
-        experts: usize,
-        top_k: usize,
-        scoring: ExpertScoring,
-        factor: f32,
+        rules: &RouterRules<'_>,
         logits: &[T],
         routed: &mut [RoutedExpert],
     ) {
-        assert!((1..=experts).contains(&top_k), "{top_k} of {experts} experts");
+        rules.check();
+        let RouterRules { experts, top_k, .. } = *rules;
         assert_eq!(logits.len() % experts, 0, "logits is [rows, experts]");
         let rows = logits.len() / experts;
         assert_eq!(routed.len(), rows * top_k, "routed is [rows, top_k]");
@@ -78,59 +108,115 @@ impl Kernels {
                     std::slice::from_raw_parts_mut(routed.pointer().add(row * top_k), top_k)
                 };
                 let logits = &logits[row * experts..][..experts];
-                route_row(scoring, factor, logits, routed);
+                route_row(rules, logits, routed);
             }
         });
     }
 }
 
 /// Routes one row; see [`Kernels::route`].
-fn route_row<T: Number>(
-    scoring: ExpertScoring,
-    factor: f32,
-    logits: &[T],
-    routed: &mut [RoutedExpert],
-) {
-    let logits = || logits.iter().map(|logit| lowest_if_nan(logit.to_f32()));
-    largest(logits(), routed);
-    let max_weight = routed[0].weight;
-    routed.sort_unstable_by_key(|routed| routed.expert);
-    for routed in routed.iter_mut() {
-        routed.weight = (routed.weight - max_weight).exp();
-    }
-    let own_sum =
-        |routed: &[RoutedExpert]| routed.iter().fold(0.0, |sum, routed| sum + routed.weight);
-    let sum = match scoring {
-        ExpertScoring::TopKSoftmax => own_sum(routed),
-        ExpertScoring::SoftmaxTopK { .. } => {
-            logits().fold(0.0, |sum, logit| sum + (logit - max_weight).exp())
+fn route_row<T: Number>(rules: &RouterRules<'_>, logits: &[T], routed: &mut [RoutedExpert]) {
+    let logit = |expert: usize| lowest_if_nan(logits[expert].to_f32());
+    if let ExpertScoring::SigmoidTopK { sum } = rules.scoring {
+        let score = |expert: usize| sigmoid(logit(expert));
+        select(rules, score, routed);
+        for routed in routed.iter_mut() {
+            routed.weight = score(routed.expert as usize);
         }
+        if let ScoreSum::Plus(epsilon) = sum {
+            let sum = sum_of_weights(routed) + epsilon;
+            routed.iter_mut().for_each(|routed| routed.weight /= sum);
+        }
+    } else {
+        softmax(rules, logit, routed);
+    }
+    routed.iter_mut().for_each(|routed| routed.weight *= rules.factor);
+}
+
+/// Selects the experts of a row and computes their weights by a softmax.
+fn softmax(rules: &RouterRules<'_>, logit: impl Fn(usize) -> f32, routed: &mut [RoutedExpert]) {
+    let logits = || (0..rules.experts).map(&logit);
+    let largest = logits().fold(f32::NEG_INFINITY, f32::max);
+    let sum_of_all = || logits().fold(0.0, |sum, logit| sum + (logit - largest).exp());
+    if rules.bias.is_none() && rules.groups.is_none() {
+        // Softmax preserves the order.
+        select(rules, &logit, routed);
+    } else {
+        let sum = sum_of_all();
+        select(rules, |expert| (logit(expert) - largest).exp() / sum, routed);
+    }
+    for routed in routed.iter_mut() {
+        routed.weight = (logit(routed.expert as usize) - largest).exp();
+    }
+    let sum = match rules.scoring {
+        ExpertScoring::TopKSoftmax => sum_of_weights(routed),
+        _ => sum_of_all(),
     };
     routed.iter_mut().for_each(|routed| routed.weight /= sum);
-    if scoring == (ExpertScoring::SoftmaxTopK { renormalise: true }) {
-        let sum = own_sum(routed);
+    if rules.scoring == (ExpertScoring::SoftmaxTopK { renormalise: true }) {
+        // The bound matters only if a bias selects experts with hardly any weight.
+        let sum = sum_of_weights(routed).max(SUM_MIN);
         routed.iter_mut().for_each(|routed| routed.weight /= sum);
     }
-    routed.iter_mut().for_each(|routed| routed.weight *= factor);
+}
+
+/// Writes the experts with the largest sums of score and bias, in ascending order of experts.
+fn select(rules: &RouterRules<'_>, score: impl Fn(usize) -> f32, routed: &mut [RoutedExpert]) {
+    let choice = |expert: usize| match rules.bias {
+        Some(bias) => lowest_if_nan(score(expert) + bias[expert]),
+        None => lowest_if_nan(score(expert)),
+    };
+    match rules.groups {
+        None => largest((0..rules.experts).map(|expert| (expert, choice(expert))), routed),
+        Some(groups) => {
+            let size = rules.experts / groups.count;
+            let chosen = chosen_groups(groups, size, &choice);
+            let eligible = (0..rules.experts).filter(|expert| chosen >> (expert / size) & 1 == 1);
+            largest(eligible.map(|expert| (expert, choice(expert))), routed);
+        }
+    }
+    routed.sort_unstable_by_key(|routed| routed.expert);
+}
+
+/// Returns a bit for each of the groups whose two largest choices have the largest sums.
+fn chosen_groups(groups: ExpertGroups, size: usize, choice: &impl Fn(usize) -> f32) -> u64 {
+    let mut sums = [RoutedExpert::default(); EXPERT_GROUPS_MAX];
+    let sum_of = |group: usize| {
+        let mut two = [RoutedExpert::default(); 2];
+        let members = group * size..(group + 1) * size;
+        largest(members.map(|expert| (expert, choice(expert))), &mut two);
+        two[0].weight + two[1].weight
+    };
+    let chosen = &mut sums[..groups.per_token];
+    largest((0..groups.count).map(|group| (group, sum_of(group))), chosen);
+    chosen.iter().fold(0, |bits, group| bits | 1 << group.expert)
+}
+
+fn sum_of_weights(routed: &[RoutedExpert]) -> f32 {
+    routed.iter().fold(0.0, |sum, routed| sum + routed.weight)
+}
+
+fn sigmoid(logit: f32) -> f32 {
+    1.0 / (1.0 + (-logit).exp())
 }
 
 fn lowest_if_nan(logit: f32) -> f32 {
     if logit.is_nan() { f32::NEG_INFINITY } else { logit }
 }
 
-/// Writes the largest logits as weights of their experts, the largest first, and the lower expert's
-/// first among equal ones.
-fn largest(logits: impl Iterator<Item = f32>, routed: &mut [RoutedExpert]) {
+/// Writes the largest of the scores, which are given in ascending order of experts, as weights of
+/// their experts, the largest first, and the lower expert's first among equal ones.
+fn largest(scores: impl Iterator<Item = (usize, f32)>, routed: &mut [RoutedExpert]) {
     let last = routed.len() - 1;
-    for (expert, logit) in logits.enumerate() {
-        let full = expert > last;
-        if full && routed[last].weight >= logit {
+    for (count, (expert, score)) in scores.enumerate() {
+        let full = count > last;
+        if full && routed[last].weight >= score {
             continue;
         }
-        let before = &routed[..expert.min(routed.len())];
-        let at = before.partition_point(|entry| entry.weight >= logit);
-        let end = if full { last } else { expert };
+        let before = &routed[..count.min(routed.len())];
+        let at = before.partition_point(|entry| entry.weight >= score);
+        let end = if full { last } else { count };
         routed.copy_within(at..end, at + 1);
-        routed[at] = RoutedExpert { expert: expert as u32, weight: logit };
+        routed[at] = RoutedExpert { expert: expert as u32, weight: score };
     }
 }

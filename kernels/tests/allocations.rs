@@ -11,11 +11,11 @@ use half::bf16;
 use kernels::{
     AttentionOperands, AttentionShape, AttentionUnit, ExpertLimits, ExpertWeight, Kernels,
     KvCacheSlice, Linear, LinearOut, LinearQuant, LogitChange, Logprob, PartialKeyOperands,
-    RopeTables, RoutedExpert, RoutedLinear, Routing, SampleDraw, SampleScratch, Sampling,
-    SelectRule, Selection, StateRows,
+    RopeTables, RoutedExpert, RoutedLinear, RouterRules, Routing, SampleDraw, SampleScratch,
+    Sampling, SelectRule, Selection, StateRows,
 };
 use model::delta::DeltaNet;
-use model::experts::ExpertScoring;
+use model::experts::{ExpertGroups, ExpertScoring, ScoreSum};
 use model::quantized_format::Grouped;
 use shm::sync::Ordering;
 
@@ -185,8 +185,15 @@ fn every_expert_call(
 ) {
     let mut routed = [RoutedExpert::default(); ROWS * 2];
     let logits = &logits[..ROWS * EXPERTS];
-    for scoring in [ExpertScoring::TopKSoftmax, ExpertScoring::SoftmaxTopK { renormalise: true }] {
-        kernels.route(EXPERTS, 2, scoring, 1.0, logits, &mut routed);
+    let sigmoid = ExpertScoring::SigmoidTopK { sum: ScoreSum::Plus(1e-20) };
+    let (groups, bias) = (ExpertGroups { count: 2, per_token: 1 }, [0.5; EXPERTS]);
+    let renormalised = ExpertScoring::SoftmaxTopK { renormalise: true };
+    for scoring in [ExpertScoring::TopKSoftmax, renormalised, sigmoid] {
+        let plain = RouterRules::plain(EXPERTS, 2, scoring);
+        let other = RouterRules { bias: Some(&bias), groups: Some(groups), ..plain };
+        for rules in [plain, other] {
+            kernels.route(&rules, logits, &mut routed);
+        }
     }
     let routing = Routing { experts: EXPERTS, top_k: 2, routed: &routed };
     let weight = ExpertWeight::Plain(weight);

@@ -10,8 +10,8 @@ use common::{Random, bits, poison};
 use guarded::{Guarded, SIDES, set_case};
 use half::bf16;
 use kernels::{
-    Element, ExpertLimits, ExpertWeight, Kernels, LinearOut, RoutedExpert, RoutedLinear, Routing,
-    Variant,
+    Element, ExpertLimits, ExpertWeight, Kernels, LinearOut, RoutedExpert, RoutedLinear,
+    RouterRules, Routing, Variant,
 };
 use model::experts::ExpertScoring;
 use model::quantized_format::Grouped;
@@ -162,12 +162,13 @@ fn the_router_stays_within_its_operands() {
         let logits: Vec<f32> = random.vector(rows * experts);
         let mut expected = vec![RoutedExpert::default(); rows * top_k];
         let scoring = ExpertScoring::SoftmaxTopK { renormalise: true };
-        kernels.route(experts, top_k, scoring, 1.0, &logits, &mut expected);
+        let rules = RouterRules::plain(experts, top_k, scoring);
+        kernels.route(&rules, &logits, &mut expected);
         for side in SIDES {
             let logits = Guarded::new("logits", side, &logits);
             let mut routed =
                 Guarded::new("routed", side, &vec![RoutedExpert::default(); rows * top_k]);
-            kernels.route(experts, top_k, scoring, 1.0, logits.slice(), routed.slice_mut());
+            kernels.route(&rules, logits.slice(), routed.slice_mut());
             assert_eq!(routed.slice(), expected);
         }
     }

@@ -4,14 +4,22 @@ mod common;
 
 use common::{Random, kernels};
 use half::bf16;
-use kernels::{Element, Kernels, RoutedExpert, Variant, reference};
-use model::experts::ExpertScoring;
+use kernels::{Element, Kernels, RoutedExpert, RouterRules, Variant, reference};
+use model::experts::{ExpertGroups, ExpertScoring, ScoreSum};
 
-const SCORINGS: [ExpertScoring; 3] = [
+const SOFTMAXES: [ExpertScoring; 3] = [
     ExpertScoring::SoftmaxTopK { renormalise: false },
     ExpertScoring::SoftmaxTopK { renormalise: true },
     ExpertScoring::TopKSoftmax,
 ];
+const SIGMOIDS: [ExpertScoring; 2] = [
+    ExpertScoring::SigmoidTopK { sum: ScoreSum::Unused },
+    ExpertScoring::SigmoidTopK { sum: ScoreSum::Plus(1e-20) },
+];
+
+fn scorings() -> impl Iterator<Item = ExpertScoring> {
+    SOFTMAXES.into_iter().chain(SIGMOIDS)
+}
 
 fn route<T: Element>(
     kernels: &Kernels,
@@ -19,10 +27,34 @@ fn route<T: Element>(
     scoring: ExpertScoring,
     logits: &[T],
 ) -> Vec<RoutedExpert> {
+    routed_by(kernels, &RouterRules::plain(experts, top_k, scoring), logits)
+}
+
+fn routed_by<T: Element>(
+    kernels: &Kernels,
+    rules: &RouterRules<'_>,
+    logits: &[T],
+) -> Vec<RoutedExpert> {
     let unwritten = RoutedExpert { expert: u32::MAX, weight: f32::NAN };
-    let mut routed = vec![unwritten; logits.len() / experts * top_k];
-    kernels.route(experts, top_k, scoring, 1.0, logits, &mut routed);
+    let mut routed = vec![unwritten; logits.len() / rules.experts * rules.top_k];
+    kernels.route(rules, logits, &mut routed);
     routed
+}
+
+/// Compares the routing of rows with the reference's.
+fn equals_reference<T: Element>(kernels: &Kernels, rules: &RouterRules<'_>, logits: &[T]) {
+    let routed = routed_by(kernels, rules, logits);
+    for (row, routed) in routed.chunks(rules.top_k).enumerate() {
+        let logits = &logits[row * rules.experts..][..rules.experts];
+        let exact: Vec<f64> = logits.iter().map(|logit| f64::from(logit.to_f32())).collect();
+        let expected = reference::route(&exact, rules);
+        for (routed, (expert, weight)) in routed.iter().zip(expected) {
+            let context = format!("{rules:?} row {row}");
+            assert_eq!(routed.expert, expert, "{context}");
+            let difference = (f64::from(routed.weight) - weight).abs();
+            assert!(difference <= 2e-6 * weight, "{context}: {routed:?} {weight}");
+        }
+    }
 }
 
 fn check<T: Element>(kernels: &Kernels, random: &mut Random) {
@@ -30,20 +62,8 @@ fn check<T: Element>(kernels: &Kernels, random: &mut Random) {
         for rows in [1, 3, 8, 9, 70] {
             let logits: Vec<T> =
                 (0..rows * experts).map(|_| T::from_f32(random.unit() * 4.0)).collect();
-            for scoring in SCORINGS {
-                let routed = route(kernels, (experts, top_k), scoring, &logits);
-                for (row, routed) in routed.chunks(top_k).enumerate() {
-                    let logits = &logits[row * experts..][..experts];
-                    let exact: Vec<f64> =
-                        logits.iter().map(|logit| f64::from(logit.to_f32())).collect();
-                    let expected = reference::route(&exact, top_k, scoring);
-                    for (routed, (expert, weight)) in routed.iter().zip(expected) {
-                        let context = format!("{experts} {top_k} {scoring:?} row {row}");
-                        assert_eq!(routed.expert, expert, "{context}");
-                        let difference = (f64::from(routed.weight) - weight).abs();
-                        assert!(difference <= 2e-6 * weight, "{context}: {routed:?} {weight}");
-                    }
-                }
+            for scoring in scorings() {
+                equals_reference(kernels, &RouterRules::plain(experts, top_k, scoring), &logits);
             }
         }
     }
@@ -58,6 +78,54 @@ fn experts_and_weights_are_those_of_the_reference() {
         // Many of these are equal.
         check::<bf16>(&kernels, &mut random);
     }
+}
+
+/// A bias and groups select experts, but have no part in their weights.
+#[test]
+fn biases_and_groups_select_as_in_the_reference() {
+    let mut random = Random::new(57);
+    let kernels = kernels(Variant::best(), 3);
+    for (experts, top_k, groups, kept) in
+        [(8, 2, 4, 2), (16, 6, 8, 3), (64, 8, 1, 1), (256, 8, 8, 4), (60, 4, 30, 7)]
+    {
+        let groups = Some(ExpertGroups { count: groups, per_token: kept });
+        let logits: Vec<f32> = (0..20 * experts).map(|_| random.unit() * 4.0).collect();
+        let bias: Vec<f32> = (0..experts).map(|_| random.unit()).collect();
+        for scoring in scorings() {
+            let plain = RouterRules { factor: 2.5, ..RouterRules::plain(experts, top_k, scoring) };
+            for bias in [None, Some(bias.as_slice())] {
+                for groups in [None, groups] {
+                    equals_reference(&kernels, &RouterRules { bias, groups, ..plain }, &logits);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn among_equal_scores_lower_groups_and_experts_go_first() {
+    let kernels = kernels(Variant::best(), 1);
+    let groups = Some(ExpertGroups { count: 4, per_token: 2 });
+    let plain = RouterRules::plain(8, 3, SIGMOIDS[0]);
+    let routed = routed_by(&kernels, &RouterRules { groups, ..plain }, &[0.5f32; 8]);
+    assert_eq!(routed.iter().map(|routed| routed.expert).collect::<Vec<_>>(), [0, 1, 2]);
+    // Experts 4 and 5 have no larger score than others, but the group with the largest sum.
+    let logits = [9.0f32, -9.0, 1.0, 1.0, 8.0, 8.0, -9.0, -9.0];
+    let groups = Some(ExpertGroups { count: 4, per_token: 1 });
+    let plain = RouterRules::plain(8, 2, SIGMOIDS[0]);
+    let routed = routed_by(&kernels, &RouterRules { groups, ..plain }, &logits);
+    assert_eq!(routed.iter().map(|routed| routed.expert).collect::<Vec<_>>(), [4, 5]);
+}
+
+/// The sum of scores that are all zero does not divide them by zero if a number is added to it.
+#[test]
+fn scores_of_zero_have_weights_of_zero() {
+    let kernels = kernels(Variant::best(), 1);
+    let routed = route(&kernels, (4, 2), SIGMOIDS[1], &[-1e9f32; 4]);
+    assert!(routed.iter().all(|routed| routed.weight == 0.0), "{routed:?}");
+    let unsaid = [f32::NAN, 1.0, f32::NAN, f32::NAN];
+    let routed = route(&kernels, (4, 2), SIGMOIDS[0], &unsaid);
+    assert_eq!(routed.iter().map(|routed| routed.expert).collect::<Vec<_>>(), [0, 1]);
 }
 
 #[test]
@@ -83,7 +151,7 @@ fn what_is_no_number_is_taken_last_and_every_row_names_experts_that_ascend() {
         ([-infinite; 5], [0, 1, 2], true),
         ([0.0, infinite, 1.0, nan, -infinite], [0, 1, 2], true),
     ];
-    for scoring in SCORINGS {
+    for scoring in SOFTMAXES {
         for (logits, expected, is_nan) in rows {
             let routed = route(&kernels, (5, 3), scoring, &logits);
             let experts: Vec<u32> = routed.iter().map(|routed| routed.expert).collect();
@@ -100,7 +168,7 @@ fn a_row_is_routed_by_its_own_logits_alone() {
     let mut random = Random::new(4);
     let logits: Vec<f32> = random.vector(50 * 64);
     for variant in common::variants("a_row_is_routed_by_its_own_logits_alone") {
-        for scoring in SCORINGS {
+        for scoring in scorings() {
             let all = route(&kernels(variant, 3), (64, 6), scoring, &logits);
             for row in [0, 7, 31, 49] {
                 let alone = &logits[row * 64..][..64];

@@ -1,58 +1,4 @@
-//! Names of the supported architectures in model files. Their meaning is defined in `family`.
-
-/// Supported values of `architectures` in `config.json`.
-pub const ARCHITECTURES: [&str; 21] = [
-    "Gemma3ForCausalLM",
-    "Gemma3ForConditionalGeneration",
-    "GptOssForCausalLM",
-    "GraniteForCausalLM",
-    "GraniteMoeForCausalLM",
-    "LlamaForCausalLM",
-    "Mistral3ForConditionalGeneration",
-    "MistralForCausalLM",
-    "MixtralForCausalLM",
-    "OPTForCausalLM",
-    "OlmoeForCausalLM",
-    "Phi3ForCausalLM",
-    "Qwen2ForCausalLM",
-    "Qwen3ForCausalLM",
-    "Qwen3MoeForCausalLM",
-    "Qwen3NextForCausalLM",
-    "Qwen3_5ForCausalLM",
-    "Qwen3_5ForConditionalGeneration",
-    "Qwen3_5MoeForCausalLM",
-    "Qwen3_5MoeForConditionalGeneration",
-    "SmolLM3ForCausalLM",
-];
-
-/// Returns the architecture of a `model_type`, for files that contain only that; `None` if it is
-/// not supported.
-pub fn architecture_of_type(model_type: &str) -> Option<&'static str> {
-    Some(match model_type {
-        "gemma3" => "Gemma3ForConditionalGeneration",
-        "gemma3_text" => "Gemma3ForCausalLM",
-        "gpt_oss" => "GptOssForCausalLM",
-        "granite" => "GraniteForCausalLM",
-        "granitemoe" => "GraniteMoeForCausalLM",
-        "llama" => "LlamaForCausalLM",
-        "mistral" => "MistralForCausalLM",
-        "mistral3" => "Mistral3ForConditionalGeneration",
-        "mixtral" => "MixtralForCausalLM",
-        "olmoe" => "OlmoeForCausalLM",
-        "opt" => "OPTForCausalLM",
-        "phi3" => "Phi3ForCausalLM",
-        "qwen2" => "Qwen2ForCausalLM",
-        "qwen3" => "Qwen3ForCausalLM",
-        "qwen3_moe" => "Qwen3MoeForCausalLM",
-        "qwen3_next" => "Qwen3NextForCausalLM",
-        "qwen3_5" => "Qwen3_5ForConditionalGeneration",
-        "qwen3_5_text" => "Qwen3_5ForCausalLM",
-        "qwen3_5_moe" => "Qwen3_5MoeForConditionalGeneration",
-        "qwen3_5_moe_text" => "Qwen3_5MoeForCausalLM",
-        "smollm3" => "SmolLM3ForCausalLM",
-        _ => return None,
-    })
-}
+//! Features that unsupported architectures require.
 
 /// Unsupported features of published architectures, by the lower-case prefix of the architecture's
 /// name. The first matching prefix counts.
@@ -76,7 +22,7 @@ const MISSING_FEATURES: &[(&str, &str)] = &[
     ("gemma2", "scores and logits that are capped"),
     ("gemmaembedding", "attention in both directions"),
     ("gemma", "norms with a gain of 1 + w and a gate with GELU in two norms a layer"),
-    ("glm4moe", "experts in groups with a bias of their router"),
+    ("glm4moelite", "multi-head latent attention"),
     ("glm", "a rotary embedding of neighbours"),
     ("gptneox", "halves that run in parallel"),
     ("gpt2", "learned positions with fused linears that are stored transposed"),
@@ -94,13 +40,10 @@ const MISSING_FEATURES: &[(&str, &str)] = &[
     ("mpt", "ALiBi positions"),
     ("nemotronh", "state-space layers"),
     ("nemotron", "a squared ReLU and norms of 1 + w"),
-    ("olmo3", "norms behind each half alone"),
-    ("olmo2", "norms behind each half alone"),
     ("olmo", "norms without gains"),
     ("phimoe", "a router with two softmaxes"),
     ("phiforcausallm", "halves that run in parallel"),
     ("phi2", "halves that run in parallel"),
-    ("qwen2moe", "experts that every row passes"),
     ("qwen2vl", "rotary positions of images"),
     ("qwen25vl", "rotary positions of images"),
     // Names in GGUF files, whose tensors for such layers have a different layout.

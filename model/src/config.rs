@@ -4,6 +4,8 @@
 //! or by `known` (an architecture by name), and never changes afterwards except by
 //! [`ModelConfig::keep_layers`].
 
+use std::fmt::{Debug, Formatter};
+
 use serde::{Deserialize, Serialize};
 
 use crate::delta::DeltaNet;
@@ -39,28 +41,17 @@ impl Dtype {
     }
 }
 
-/// Decoder families, each with its own file under `model/src/family/`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Family {
-    Gemma3,
-    GptOss,
-    Granite,
-    GraniteMoe,
-    Llama,
-    Mistral,
-    Mixtral,
-    Olmoe,
-    Opt,
-    Phi3,
-    Qwen2,
-    Qwen3,
-    Qwen3Moe,
-    Qwen3Next,
-    Qwen35,
-    Qwen35Moe,
-    SmolLm3,
+macro_rules! define_family {
+    ($($family:ident => $module:ident::$constant:ident,)*) => {
+        /// Decoder families, each with its own file under `model/src/family/`.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+        #[serde(rename_all = "lowercase")]
+        pub enum Family {
+            $($family,)*
+        }
+    };
 }
+for_each_family!(define_family);
 
 /// Function between the two halves of the feed-forward network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -116,7 +107,7 @@ impl Default for Scales {
 }
 
 /// Complete description of a decoder-only transformer.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
 pub struct ModelConfig {
     /// Name in reports: directory name, repository id or known name.
     pub name: String,
@@ -154,7 +145,9 @@ pub struct ModelConfig {
     pub tied_embeddings: bool,
     /// Norm of q and k before they are rotated; `None` without one.
     pub qk_norm: Option<QkNorm>,
-    /// Each half of a layer also has a norm after it (Gemma).
+    /// Each half of a layer has a norm before it. Without one, its input is the residual stream.
+    pub pre_norms: bool,
+    /// Each half of a layer has a norm after it (Gemma, OLMo 2).
     pub post_norms: bool,
     /// The softmax of attention includes an additional logit per head that attends to nothing
     /// (gpt-oss).
@@ -165,10 +158,62 @@ pub struct ModelConfig {
     pub eos_token_ids: Vec<u32>,
 }
 
+/// Prints `pre_norms` only if it is false, since keys of stored data are derived from this text: a
+/// field that a model does not use must not change them.
+impl Debug for ModelConfig {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        macro_rules! print {
+            (if !$optional:ident: $($name:ident),*) => {{
+                let ModelConfig { $($name,)* $optional } = self;
+                let mut fields = f.debug_struct("ModelConfig");
+                $(fields.field(stringify!($name), $name);)*
+                if !$optional {
+                    fields.field(stringify!($optional), $optional);
+                }
+                fields.finish()
+            }};
+        }
+        print!(if !pre_norms:
+            name,
+            family,
+            num_layers,
+            hidden_size,
+            num_heads,
+            num_kv_heads,
+            head_dim,
+            ffn_size,
+            vocab_size,
+            max_positions,
+            norm_eps,
+            activation,
+            learned_positions,
+            layers,
+            experts,
+            delta,
+            output_gate,
+            qkv_bias,
+            out_bias,
+            ffn_bias,
+            tied_embeddings,
+            qk_norm,
+            post_norms,
+            sinks,
+            scales,
+            bos_token_id,
+            eos_token_ids
+        )
+    }
+}
+
 impl ModelConfig {
     /// Returns the number of query heads that share one KV head.
     pub fn group_size(&self) -> usize {
         self.num_heads / self.num_kv_heads
+    }
+
+    /// Returns the width of the widest network that computes every row of a layer.
+    pub fn max_ffn_size(&self) -> usize {
+        self.ffn_size.max(self.experts.map_or(0, |experts| experts.dense_ffn_size()))
     }
 
     /// Returns the width of q and of the attention output, in elements.
@@ -188,8 +233,13 @@ impl ModelConfig {
 
     /// Returns true if layers with experts have a shared expert, which computes every row.
     pub fn has_shared_expert(&self) -> bool {
-        let kinds = self.layers.kinds().iter();
-        kinds.into_iter().any(|kind| kind.feed_forward == FeedForward::SharedExpert)
+        let shared = [FeedForward::SharedExpert, FeedForward::UngatedSharedExpert];
+        self.layers.kinds().iter().any(|kind| shared.contains(&kind.feed_forward))
+    }
+
+    /// Returns true if a gate weighs the output of the shared expert.
+    pub fn has_shared_gate(&self) -> bool {
+        self.layers.kinds().iter().any(|kind| kind.feed_forward == FeedForward::SharedExpert)
     }
 
     /// Returns the factor of every attention score.

@@ -4,7 +4,7 @@
 
 use crate::config::ModelConfig;
 use crate::delta::DeltaNet;
-use crate::experts::Experts;
+use crate::experts::{EXPERT_GROUPS_MAX, Experts};
 
 /// Maximum number of layers, which programs identify by 16 bits. The deepest published models have
 /// some 130 layers.
@@ -52,8 +52,12 @@ pub fn check_layers(layers: usize) -> Result<usize, TooLarge> {
 /// The first size that exceeds its bound.
 pub fn check(config: &ModelConfig) -> Result<(), TooLarge> {
     let positions = config.learned_position_rows();
-    let of_experts = |experts: Experts| [experts.count, experts.per_token, experts.ffn_size];
-    let [count, per_token, ffn_size] = config.experts.map_or([0; 3], of_experts);
+    let of_experts = |experts: Experts| {
+        let groups = experts.selection.groups.map_or(0, |groups| groups.count);
+        [experts.count, experts.per_token, experts.ffn_size, experts.dense_ffn_size(), groups]
+    };
+    let [count, per_token, ffn_size, dense_ffn_size, groups] =
+        config.experts.map_or([0; 5], of_experts);
     let of_delta = |delta: DeltaNet| {
         [delta.value_heads, delta.key_dim, delta.value_dim, delta.taps, delta.key_heads]
     };
@@ -69,6 +73,8 @@ pub fn check(config: &ModelConfig) -> Result<(), TooLarge> {
         ("experts", count, EXPERTS_MAX),
         ("experts of a row", per_token, EXPERTS_MAX),
         ("values of an expert's layer", ffn_size, FFN_MAX),
+        ("values of the feed-forward layer without experts", dense_ffn_size, FFN_MAX),
+        ("groups of experts", groups, EXPERT_GROUPS_MAX),
         ("heads of a state", value_heads, HEADS_MAX),
         ("heads of keys of a state", key_heads, HEADS_MAX),
         ("values of a state's key", key_dim, STATE_DIM_MAX),

@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value};
 
-use crate::architecture::{ARCHITECTURES, architecture_of_type, missing_features};
 use crate::config::Activation;
 use crate::config_bounds::TooLarge;
 use crate::unknown_field::UnknownField;
@@ -21,12 +20,8 @@ pub enum ConfigError {
     Missing { field: &'static str },
     #[error("config.json has {field} = {value}, but {expected} is required")]
     Value { field: &'static str, value: String, expected: &'static str },
-    #[error(
-        "the architecture {found} is not supported{}; supported are {}",
-        missing_features(found),
-        ARCHITECTURES.join(", ")
-    )]
-    Architecture { found: String },
+    #[error("the architecture {found} is not supported{lacking}; supported are {supported}")]
+    Architecture { found: String, lacking: String, supported: String },
     #[error(
         "config.json has {} = {}, which is not supported and may change what the model computes; \
          remove the field if it does not",
@@ -259,17 +254,6 @@ impl<'a> ConfigFields<'a> {
             }
         }
         found.map(|(_, size)| size).ok_or(ConfigError::Missing { field: names[0] })
-    }
-
-    /// Returns the architecture named by `architectures` or `model_type`.
-    pub fn architecture(&self) -> Result<&'a str, ConfigError> {
-        let listed = self.present("architectures").and_then(|list| list.get(0)?.as_str());
-        if let Some(name) = listed {
-            return Ok(name);
-        }
-        let model_type = self.text("model_type").unwrap_or("(none named)");
-        architecture_of_type(model_type)
-            .ok_or_else(|| ConfigError::Architecture { found: model_type.to_owned() })
     }
 }
 

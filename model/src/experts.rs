@@ -1,9 +1,17 @@
 //! Mixture of experts: feed-forward networks of which a router selects a few for each row.
 
+use std::fmt::{Debug, Formatter};
+
 use serde::{Deserialize, Serialize};
 
+use crate::layers::FeedForward;
+
+/// Maximum number of groups that experts are divided into, which are identified by the bits of a
+/// word. Published models have 8.
+pub const EXPERT_GROUPS_MAX: usize = 64;
+
 /// Experts of a layer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Experts {
     pub count: usize,
     /// Number of experts that compute a row.
@@ -13,9 +21,40 @@ pub struct Experts {
     pub scoring: ExpertScoring,
     /// The router and the three linears of an expert have biases.
     pub bias: bool,
+    pub selection: ExpertSelection,
+    /// Layers without experts; `None` if all layers have experts.
+    pub dense: Option<DenseLayers>,
+}
+
+/// Layers without experts, in a model in which others have experts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DenseLayers {
+    /// Width of their network, which is not that of a shared expert.
+    pub ffn_size: usize,
+    /// Second half of the layers with experts, by whose operations placements are specified.
+    pub others: FeedForward,
 }
 
 impl Experts {
+    /// Creates experts without biases that are selected by their scores alone, for a model whose
+    /// layers all have experts.
+    pub fn new(count: usize, per_token: usize, ffn_size: usize, scoring: ExpertScoring) -> Experts {
+        Experts {
+            count,
+            per_token,
+            ffn_size,
+            scoring,
+            bias: false,
+            selection: ExpertSelection::default(),
+            dense: None,
+        }
+    }
+
+    /// Returns the width of the network of the layers without experts; 0 if there are none.
+    pub fn dense_ffn_size(&self) -> usize {
+        self.dense.map_or(0, |dense| dense.ffn_size)
+    }
+
     /// Returns the expected number of distinct experts that `rows` rows select if all experts are
     /// equally likely: if a row selects `k` of `E` experts, each expert is missed by all rows with
     /// probability `(1 - k/E)^rows`.
@@ -31,9 +70,27 @@ impl Experts {
     }
 }
 
-/// Derivation of a row's experts and their weights from the router's logits. Among equal logits,
+/// Prints the fields of a plain router alone, since keys of stored data are derived from this text:
+/// a field that a model does not use must not change them.
+impl Debug for Experts {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        let Experts { count, per_token, ffn_size, scoring, bias, selection, dense } = self;
+        let mut fields = f.debug_struct("Experts");
+        fields.field("count", count).field("per_token", per_token).field("ffn_size", ffn_size);
+        fields.field("scoring", scoring).field("bias", bias);
+        if *selection != ExpertSelection::default() {
+            fields.field("selection", selection);
+        }
+        if let Some(dense) = dense {
+            fields.field("dense", dense);
+        }
+        fields.finish()
+    }
+}
+
+/// Derivation of a row's experts and their weights from the router's logits. Among equal scores,
 /// the expert with the lower index takes precedence.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ExpertScoring {
     /// Softmax over all experts in f32, of which the largest values are selected and, if
@@ -41,6 +98,65 @@ pub enum ExpertScoring {
     SoftmaxTopK { renormalise: bool },
     /// The largest logits, with a softmax over these alone.
     TopKSoftmax,
+    /// Sigmoid of each logit in f32, of which the largest values are selected and divided by their
+    /// sum as specified.
+    SigmoidTopK { sum: ScoreSum },
+}
+
+/// Division of the selected scores by their sum.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ScoreSum {
+    /// The scores are the weights.
+    Unused,
+    /// Divides by the sum plus this number, which keeps a sum of zero from dividing by zero.
+    Plus(f32),
+}
+
+/// Rules for the selection of experts and for their weights, in addition to their scores.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct ExpertSelection {
+    /// Each expert has a number that is added to its score for the selection, but not for its
+    /// weight.
+    pub bias: bool,
+    /// Groups of experts; `None` if all experts are eligible.
+    pub groups: Option<ExpertGroups>,
+    /// Factor of the weights.
+    pub scale: f32,
+    /// The router's matrix is kept and multiplied in f32, whatever the run's type. Files have such
+    /// matrices where a small difference of the scores would select other experts.
+    pub is_f32: bool,
+}
+
+impl Default for ExpertSelection {
+    fn default() -> ExpertSelection {
+        ExpertSelection { bias: false, groups: None, scale: 1.0, is_f32: false }
+    }
+}
+
+/// Consecutive groups of experts of equal size. A row selects its experts from the groups whose two
+/// largest scores have the largest sums.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExpertGroups {
+    pub count: usize,
+    /// Number of groups that a row selects from.
+    pub per_token: usize,
+}
+
+impl ExpertGroups {
+    /// Returns what is required of the number of groups if `per_token` of `experts` experts cannot
+    /// be selected from these groups; `None` if they can.
+    pub fn error(self, experts: usize, per_token: usize) -> Option<&'static str> {
+        let ExpertGroups { count, per_token: selected } = self;
+        if !(1..=EXPERT_GROUPS_MAX).contains(&count) || !experts.is_multiple_of(count) {
+            return Some("a divisor of the number of experts, at most 64,");
+        }
+        let size = experts / count;
+        let has_room = selected <= count && per_token <= size * selected;
+        (size < 2 || !has_room).then_some(
+            "groups of two experts or more, of which the selected ones have the experts of a row,",
+        )
+    }
 }
 
 #[cfg(test)]
@@ -48,8 +164,7 @@ mod tests {
     use super::*;
 
     fn of(count: usize, per_token: usize) -> Experts {
-        let scoring = ExpertScoring::TopKSoftmax;
-        Experts { count, per_token, ffn_size: 1, scoring, bias: false }
+        Experts::new(count, per_token, 1, ExpertScoring::TopKSoftmax)
     }
 
     #[test]
@@ -63,5 +178,17 @@ mod tests {
         assert_eq!(distinct(of(64, 8)), [8, 42, 56, 64]);
         assert_eq!(of(8, 8).expected_share(1.0), 1.0);
         assert_eq!(of(8, 2).expected_share(0.0), 0.0);
+    }
+
+    /// Keys of stored weights and prompts are derived from this text.
+    #[test]
+    fn unused_fields_are_not_printed() {
+        let plain = "Experts { count: 8, per_token: 2, ffn_size: 1, scoring: TopKSoftmax, \
+                     bias: false }";
+        assert_eq!(format!("{:?}", of(8, 2)), plain);
+        let selection = ExpertSelection { scale: 2.5, ..ExpertSelection::default() };
+        let dense = Some(DenseLayers { ffn_size: 3, others: FeedForward::Experts });
+        let text = format!("{:?}", Experts { selection, dense, ..of(8, 2) });
+        assert!(text.contains("scale: 2.5") && text.contains("ffn_size: 3"), "{text}");
     }
 }

@@ -35,6 +35,8 @@ pub enum FeedForward {
     /// A router and experts, in addition to a dense network that computes every row and whose
     /// output is weighted by a gate.
     SharedExpert,
+    /// A router and experts, in addition to a dense network that computes every row.
+    UngatedSharedExpert,
 }
 
 impl LayerKind {

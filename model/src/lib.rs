@@ -1,6 +1,9 @@
 //! Models: configurations, the table of operations, tokenizers and, in [`source`], the files that
 //! weights are read from. Computations are pure outside `source`.
 
+#[macro_use]
+mod registry;
+
 pub mod architecture;
 pub mod chat;
 pub mod config;

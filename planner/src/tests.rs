@@ -36,6 +36,7 @@ fn config() -> ModelConfig {
         ffn_bias: false,
         tied_embeddings: true,
         qk_norm: None,
+        pre_norms: true,
         post_norms: false,
         delta: None,
         output_gate: false,

@@ -103,28 +103,34 @@ impl ProfilingRequest {
         [first, first.midpoint(last), last]
     }
 
-    /// Returns the layers that are measured, with the formats of their operations' matrices:
-    /// attention layers first, then those with a state.
+    /// Returns the layers that are measured, one for each list of operations, with the formats of
+    /// their operations' matrices: the leading layer first, those with a state last.
     pub(crate) fn layer_kinds(&self) -> Vec<(LayerKind, Vec<WeightFormat>)> {
-        let kinds = self.config.layers.kinds();
-        let attending = kinds.iter().find(|kind| !kind.has_state());
-        let with_state = kinds.iter().find(|kind| kind.has_state());
+        let config = &self.config;
+        let mut kinds: Vec<&LayerKind> = Vec::new();
+        for kind in config.layers.kinds() {
+            if !kinds.iter().any(|known| config.kind_ops(known) == config.kind_ops(kind)) {
+                kinds.push(kind);
+            }
+        }
+        let leading = config.leading_ops();
+        kinds.sort_by_key(|kind| (kind.has_state(), config.kind_ops(kind) != leading));
         let of_kind = |kind: &LayerKind| {
             // A window is priced as the corresponding number of positions.
             let measured = LayerKind { window: None, ..kind.clone() };
-            let formats = self.formats_of_kind(kind.has_state()).into_iter();
+            let formats = self.formats_of_ops(config.kind_ops(kind)).into_iter();
             formats.map(|formats| (measured.clone(), formats)).collect::<Vec<_>>()
         };
-        attending.into_iter().chain(with_state).flat_map(of_kind).collect()
+        kinds.into_iter().flat_map(of_kind).collect()
     }
 
     /// Returns the distinct formats of each operation's matrix, in the order of the request: entry
     /// `v` of the result has the `v`-th format of every operation (its last one if it has fewer),
-    /// for the attention layers or those with a state.
-    fn formats_of_kind(&self, have_state: bool) -> Vec<Vec<WeightFormat>> {
-        let is_meant = |layer: &usize| self.config.layers.kind(*layer).has_state() == have_state;
+    /// for the layers with these operations.
+    fn formats_of_ops(&self, ops: &[Op]) -> Vec<Vec<WeightFormat>> {
+        let is_meant = |layer: &usize| self.config.layer_ops(*layer) == ops;
         let meant: Vec<usize> = (0..self.config.num_layers).filter(is_meant).collect();
-        let ops = meant.first().map_or(0, |layer| self.config.layer_ops(*layer).len());
+        let ops = ops.len();
         let mut distinct: Vec<Vec<WeightFormat>> = vec![Vec::new(); ops];
         for formats in &self.weight_formats {
             for layer in meant.iter().filter_map(|layer| formats.layers.get(*layer)) {
@@ -166,7 +172,7 @@ impl ProfilingRequest {
 
     /// Returns the bytes of one layer's weights in the run's dtype.
     pub(crate) fn layer_bytes(&self) -> u64 {
-        self.config.layer_weight_bytes(0, self.dtype) as u64
+        self.config.layer_weight_bytes(self.config.leading_layer(), self.dtype) as u64
     }
 
     /// Returns the bytes of one layer's K and V in the middle of the workload.

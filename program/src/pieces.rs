@@ -23,6 +23,7 @@ pub fn divides(config: &ModelConfig, op: Op, of: u16) -> bool {
     };
     let is_dense = match op {
         Op::Out | Op::Gate | Op::Up | Op::Down | Op::Fc0 | Op::Fc1 => true,
+        Op::DenseGate | Op::DenseUp | Op::DenseDown => true,
         Op::Q => is_plain_query(),
         _ => false,
     };

@@ -79,21 +79,29 @@ macro_rules! families {
 mod safetensors {
     families! {
         equals_transformers:
+        dots1: "down",
+        ernie4_5_moe: "router",
         gemma3: "gate",
         gemma3_vision: "up",
+        glm4_moe: "up",
         gpt_oss: "expert_gate",
         gpt_oss_mxfp4: "expert_gate",
         granite: "up",
         granite_moe: "expert_up",
+        hy_v3: "expert_gate",
         llama31: "up",
         llama_dynamic: "up",
         llama_linear: "up",
+        minimax_m2: "expert_up",
         mistral_small: "gate",
         mistral_window: "up",
         mixtral: "router",
+        olmo2: "up",
+        olmo3: "gate",
         olmoe: "expert_down",
         phi3: "up",
         phi3_longrope: "gate",
+        qwen2_moe: "shared_gate",
         qwen2_window: "up",
         qwen2_yarn: "up",
         qwen3: "up",
@@ -102,6 +110,7 @@ mod safetensors {
         qwen3_moe: "expert_gate",
         qwen3_next: "expert_gate",
         qwen3_tied: "gate",
+        seed_oss: "down",
         smollm3: "up",
     }
 }
@@ -109,19 +118,26 @@ mod safetensors {
 mod gguf {
     families! {
         gguf_equals_transformers:
+        dots1: "down",
+        ernie4_5_moe: "router",
         gemma3: "gate",
         gemma3_vision: "up",
+        glm4_moe: "up",
         gpt_oss: "expert_gate",
         gpt_oss_mxfp4: "expert_gate",
         granite: "up",
         granite_moe: "expert_up",
         llama31: "up",
         llama_linear: "up",
+        minimax_m2: "expert_up",
         mistral_small: "gate",
         mixtral: "router",
+        olmo2: "up",
+        olmo3: "gate",
         olmoe: "expert_down",
         phi3: "up",
         phi3_longrope: "gate",
+        qwen2_moe: "shared_gate",
         qwen2_yarn: "up",
         qwen3: "up",
         qwen35: "gate",
@@ -129,6 +145,7 @@ mod gguf {
         qwen3_moe: "expert_gate",
         qwen3_next: "expert_gate",
         qwen3_tied: "gate",
+        seed_oss: "down",
         smollm3: "up",
     }
 }

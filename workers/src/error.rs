@@ -216,8 +216,8 @@ pub enum WorkerError {
     },
     /// An operation that is not among the kernels for CUDA devices.
     #[error(
-        "Layers of this model have a recurrent state or a gate ({op}), which the kernels for CUDA \
-         devices do not support: run with --device none."
+        "Layers of this model have an operation ({op}) that the kernels for CUDA devices do not \
+         support: run with --device none."
     )]
     NotOnDevice {
         /// Name of the operation.

@@ -97,6 +97,7 @@ fn config() -> ModelConfig {
         ffn_bias: false,
         tied_embeddings: false,
         qk_norm: None,
+        pre_norms: true,
         post_norms: false,
         delta: None,
         output_gate: false,

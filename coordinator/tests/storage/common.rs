@@ -48,6 +48,7 @@ pub fn config() -> ModelConfig {
         ffn_bias: false,
         tied_embeddings: false,
         qk_norm: None,
+        pre_norms: true,
         post_norms: false,
         delta: None,
         output_gate: false,

@@ -29,7 +29,8 @@ pub struct DeviceExpertShape {
 /// infinity; if a row's largest logit is infinite all its weights are NaN.
 ///
 /// # Panics
-/// If a row has more experts than there are, or more than [`EXPERTS_PER_ROW_MAX`].
+/// If a row has more experts than there are, or more than [`EXPERTS_PER_ROW_MAX`], or weights are
+/// not a softmax.
 pub fn route(
     shape: DeviceExpertShape,
     scoring: ExpertScoring,
@@ -46,6 +47,7 @@ pub fn route(
         ExpertScoring::SoftmaxTopK { renormalise: false } => 0,
         ExpertScoring::SoftmaxTopK { renormalise: true } => 1,
         ExpertScoring::TopKSoftmax => 2,
+        ExpertScoring::SigmoidTopK { .. } => panic!("no kernel computes {scoring:?}"),
     };
     let args = KernelArgs::new().u64(logits).u64(routed).u32(rows).u32(experts).u32(top_k);
     let args = args.u32(scoring).f32(factor);

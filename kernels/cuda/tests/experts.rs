@@ -14,7 +14,7 @@ use cuda_kernels::{
 };
 use cuda_shim::set_order;
 use device::{Half, Output, dtype, of, run};
-use kernels::{Element, RoutedExpert, reference};
+use kernels::{Element, RoutedExpert, RouterRules, reference};
 use model::experts::ExpertScoring;
 use model::quantized_format::{Grouped, WeightFormat};
 
@@ -58,11 +58,12 @@ fn experts_and_weights_are_those_of_the_reference() {
                     .map(|_| (random.unit() * 16.0).round() / 4.0)
                     .collect();
                 for scoring in SCORINGS {
+                    let rules = RouterRules::plain(experts as usize, top_k as usize, scoring);
                     let routed = routed_by(shape, scoring, &logits);
                     for (row, routed) in routed.chunks(top_k as usize).enumerate() {
                         let own = &logits[row * experts as usize..][..experts as usize];
                         let own: Vec<f64> = own.iter().map(|logit| f64::from(*logit)).collect();
-                        let expected = reference::route(&own, top_k as usize, scoring);
+                        let expected = reference::route(&own, &rules);
                         for (routed, (expert, weight)) in routed.iter().zip(expected) {
                             let context = format!("{shape:?} {scoring:?} row {row}");
                             assert_eq!(routed.expert, expert, "{context}");

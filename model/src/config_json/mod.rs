@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 
 use crate::config::ModelConfig;
 use crate::config_bounds;
-use crate::config_fields::{ConfigError, ConfigFields};
+use crate::config_fields::{ConfigError, ConfigFields, wrong};
 use crate::config_unknown;
 use crate::experts::Experts;
 use crate::family;
@@ -96,9 +96,9 @@ pub fn parse_with_unknown(
     generation: &Map<String, Value>,
 ) -> Result<ParsedConfig, ConfigError> {
     let fields = ConfigFields::new(config);
-    let architecture = fields.architecture()?;
+    let architecture = family::architecture(&fields)?;
     refuse_foreign_storage(&fields)?;
-    let mut model = family::config(architecture, name, &fields)?;
+    let mut model = (architecture.config)(name, &fields)?;
     let generation = ConfigFields::new(generation);
     let ids = |field| first_of(|fields| fields.token_ids(field), &generation, &fields);
     // The ids of a multimodal model's text may be stored in its nested text configuration only.
@@ -155,6 +155,12 @@ fn check(model: &ModelConfig) -> Result<(), ConfigError> {
     if let Some(Experts { per_token, count, .. }) = model.experts.filter(|e| e.per_token > e.count)
     {
         return Err(ConfigError::ExpertsPerToken { per_token, count });
+    }
+    if let Some((experts, groups)) =
+        model.experts.and_then(|experts| Some((experts, experts.selection.groups?)))
+        && let Some(expected) = groups.error(experts.count, experts.per_token)
+    {
+        return Err(wrong("n_group", &Value::from(groups.count), expected));
     }
     Ok(())
 }

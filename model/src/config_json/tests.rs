@@ -1,10 +1,9 @@
 //! Tests each family's configuration by an example, and each refusal by its message.
 
 use super::*;
-use crate::architecture::ARCHITECTURES;
 use crate::config::Family;
 use crate::config::{Activation, Rope, RopeScaling, Scales};
-use crate::family::layouts;
+use crate::family::{architectures, layouts};
 use crate::layers::{LayerKind, Layers};
 use crate::ops::Op;
 use crate::source::{TensorId, TensorPart};
@@ -69,6 +68,7 @@ fn llama() {
             ffn_bias: false,
             tied_embeddings: false,
             qk_norm: None,
+            pre_norms: true,
             post_norms: false,
             delta: None,
             output_gate: false,
@@ -232,7 +232,7 @@ fn the_model_type_serves_where_no_architecture_is_named() {
         good(LLAMA, r#"{"architectures": null, "model_type": "qwen2"}"#).family,
         Family::Qwen2
     );
-    let list = ARCHITECTURES.join(", ");
+    let list = architectures().join(", ");
     assert_eq!(
         refused(LLAMA, r#"{"architectures": null, "model_type": "bert"}"#),
         format!("the architecture bert is not supported: it needs a decoder; supported are {list}")

@@ -4,8 +4,9 @@
 
 use serde_json::Value;
 
+use super::description::{Architecture, FamilyDescription, GgufFamily};
 use super::tensors::TensorSlice;
-use super::{layer_types, llama};
+use super::{layer_types, llama, nested};
 use crate::config::{Activation, Family, ModelConfig, QkNorm, Scales};
 use crate::config_bounds::check_layers;
 use crate::config_fields::{ConfigError, ConfigFields};
@@ -27,6 +28,30 @@ const THETA: f64 = 1e6;
 const LOCAL_THETA: f64 = 1e4;
 /// Interval of the layers without a window.
 const PATTERN: usize = 6;
+
+pub(super) const FAMILY: FamilyDescription = FamilyDescription {
+    is_multimodal: true,
+    lacks_one: |_| true,
+    ..FamilyDescription::new(
+        &[
+            Architecture { name: "Gemma3ForCausalLM", model_type: "gemma3_text", config },
+            Architecture {
+                name: "Gemma3ForConditionalGeneration",
+                model_type: "gemma3",
+                config: |name, fields| {
+                    nested::text_config("gemma3_text", fields, |text| config(name, text))
+                },
+            },
+        ],
+        |config, id| vec![pieces(config, id)],
+        GgufFamily {
+            activation: Activation::GeluTanh,
+            has_post_norms: true,
+            qk_norm: Some(QkNorm::PerHead),
+            ..GgufFamily::named(&["gemma3"])
+        },
+    )
+};
 
 /// Parses `Gemma3ForCausalLM`, and the text model of `Gemma3ForConditionalGeneration`.
 pub(super) fn config(name: &str, fields: &ConfigFields<'_>) -> Result<ModelConfig, ConfigError> {
@@ -67,6 +92,7 @@ pub(super) fn config(name: &str, fields: &ConfigFields<'_>) -> Result<ModelConfi
         ffn_bias: false,
         tied_embeddings: fields.flag("tie_word_embeddings", true)?,
         qk_norm: Some(QkNorm::PerHead),
+        pre_norms: true,
         post_norms: true,
         delta: None,
         output_gate: false,

@@ -3,6 +3,7 @@
 
 use serde_json::json;
 
+use super::description::{Architecture, FamilyDescription, GgufExperts, GgufFamily};
 use super::tensors::{Layouts, TensorSlice};
 use super::{experts, layer_types, llama};
 use crate::config::{Activation, Family, ModelConfig};
@@ -14,6 +15,20 @@ use crate::source::{TensorId, TensorPart};
 
 /// Default rope base.
 const THETA: f64 = 150_000.0;
+
+pub(super) const FAMILY: FamilyDescription = FamilyDescription::new(
+    &[Architecture { name: "GptOssForCausalLM", model_type: "gpt_oss", config }],
+    layouts,
+    GgufFamily {
+        activation: Activation::ClampedSwiGlu,
+        experts: Some(GgufExperts {
+            bias: true,
+            ..GgufExperts::scored(ExpertScoring::TopKSoftmax)
+        }),
+        stem: |op, _| (op == Op::Norm1).then_some("post_attention_norm"),
+        ..GgufFamily::named(&["gpt-oss"])
+    },
+);
 
 /// Parses `GptOssForCausalLM`.
 pub(super) fn config(name: &str, fields: &ConfigFields<'_>) -> Result<ModelConfig, ConfigError> {
@@ -29,13 +44,13 @@ pub(super) fn config(name: &str, fields: &ConfigFields<'_>) -> Result<ModelConfi
     fields.only("swiglu_alpha", &json!(1.702))?;
     // Also contained in the rope's original length.
     fields.present("initial_context_length");
-    let experts = Experts {
-        count: experts::count(fields)?,
-        per_token: experts::per_token(fields)?,
-        ffn_size: model.ffn_size,
-        scoring: ExpertScoring::TopKSoftmax,
-        bias: true,
-    };
+    let experts = Experts::new(
+        experts::count(fields)?,
+        experts::per_token(fields)?,
+        model.ffn_size,
+        ExpertScoring::TopKSoftmax,
+    );
+    let experts = Experts { bias: true, ..experts };
     let window = fields.optional_size("sliding_window")?;
     let windowed = match fields.present("layer_types") {
         Some(types) => layer_types::windowed(types, model.num_layers)?,

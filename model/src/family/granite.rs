@@ -1,6 +1,7 @@
 //! Granite: LLaMA with four multipliers, and GraniteMoe, its variant with experts.
 
-use super::{experts, llama};
+use super::description::{Architecture, FamilyDescription, GgufExperts, GgufFamily};
+use super::{expert_tensors, experts, llama};
 use crate::config::{Family, ModelConfig, Scales};
 use crate::config_fields::{ConfigError, ConfigFields};
 use crate::experts::{ExpertScoring, Experts};
@@ -8,6 +9,26 @@ use crate::layers::{FeedForward, LayerKind, Layers};
 
 /// Value of `position_embedding_type` for rotary positions.
 const ROPE: Option<&str> = Some("rope");
+
+pub(super) const FAMILY: FamilyDescription = FamilyDescription::new(
+    &[Architecture { name: "GraniteForCausalLM", model_type: "granite", config }],
+    llama::layouts,
+    GgufFamily { rotates_neighbours: true, ..GgufFamily::named(&["granite"]) },
+);
+
+pub(super) const FAMILY_WITH_EXPERTS: FamilyDescription = FamilyDescription::new(
+    &[Architecture {
+        name: "GraniteMoeForCausalLM",
+        model_type: "granitemoe",
+        config: config_with_experts,
+    }],
+    expert_tensors::layouts,
+    GgufFamily {
+        rotates_neighbours: true,
+        experts: Some(GgufExperts::scored(ExpertScoring::TopKSoftmax)),
+        ..GgufFamily::named(&["granitemoe"])
+    },
+);
 
 /// Parses `GraniteForCausalLM`.
 pub(super) fn config(name: &str, fields: &ConfigFields<'_>) -> Result<ModelConfig, ConfigError> {
@@ -29,13 +50,12 @@ pub(super) fn config_with_experts(
             hint: "",
         });
     }
-    let experts = Experts {
-        count: experts::count(fields)?,
-        per_token: experts::per_token(fields)?,
-        ffn_size: model.ffn_size,
-        scoring: ExpertScoring::TopKSoftmax,
-        bias: false,
-    };
+    let experts = Experts::new(
+        experts::count(fields)?,
+        experts::per_token(fields)?,
+        model.ffn_size,
+        ExpertScoring::TopKSoftmax,
+    );
     let kind = LayerKind { feed_forward: FeedForward::Experts, ..model.layers.kind(0).clone() };
     Ok(ModelConfig { layers: Layers::uniform(kind), experts: Some(experts), ..model })
 }

@@ -3,14 +3,23 @@
 
 use serde_json::Value;
 
-use super::tensors::TensorSlice;
+use super::description::{Architecture, FamilyDescription, GgufFamily};
+use super::tensors::{Layouts, TensorSlice};
 use crate::config::{Activation, Family, ModelConfig, Scales};
 use crate::config_bounds::check_layers;
 use crate::config_fields::{ConfigError, ConfigFields};
 use crate::config_rope::{RopeDefaults, rope};
 use crate::layers::{LayerKind, Layers};
 use crate::ops::Op;
+use crate::rope::Rope;
 use crate::source::{TensorId, TensorPart};
+
+pub(super) const FAMILY: FamilyDescription = FamilyDescription::new(
+    &[Architecture { name: "LlamaForCausalLM", model_type: "llama", config }],
+    layouts,
+    // Ministral's files contain a LLaMA.
+    GgufFamily { rotates_neighbours: true, ..GgufFamily::named(&["llama", "mistral3"]) },
+);
 
 /// Parses `LlamaForCausalLM`. `attention_bias` applies to all four attention linears, `mlp_bias` to
 /// the three linears of the feed-forward network.
@@ -42,6 +51,8 @@ pub(super) struct Defaults {
     pub(super) theta: f64,
     /// Default fraction of each head that is rotated.
     pub(super) rotated: f64,
+    /// The fraction of each head that is rotated can be given by the file.
+    pub(super) can_be_partial: bool,
     /// Name of the field with the width of the dense feed-forward network.
     pub(super) ffn_field: &'static str,
 }
@@ -49,7 +60,7 @@ pub(super) struct Defaults {
 impl Defaults {
     /// Returns defaults with the given rope base, in which whole heads are rotated.
     pub(super) const fn of(theta: f64) -> Defaults {
-        Defaults { theta, rotated: 1.0, ffn_field: "intermediate_size" }
+        Defaults { theta, rotated: 1.0, can_be_partial: false, ffn_field: "intermediate_size" }
     }
 }
 
@@ -58,18 +69,35 @@ pub(super) fn base_with(
     family: Family,
     name: &str,
     fields: &ConfigFields<'_>,
-    Defaults { theta, rotated, ffn_field }: Defaults,
+    Defaults { theta, rotated, can_be_partial, ffn_field }: Defaults,
 ) -> Result<ModelConfig, ConfigError> {
-    let (hidden, heads) = (fields.size("hidden_size")?, fields.size("num_attention_heads")?);
-    let head_dim = match fields.optional_size("head_dim")? {
-        Some(head_dim) => head_dim,
-        None if hidden.is_multiple_of(heads) => hidden / heads,
-        None => return Err(ConfigError::HiddenByHeads { hidden, heads }),
-    };
+    let (_, _, head_dim) = heads(fields)?;
     let max_positions = fields.size("max_position_embeddings")?;
-    let can_be_partial = family == Family::Phi3 || rotated != 1.0;
     let defaults = RopeDefaults { theta, head_dim, max_positions, can_be_partial, rotated };
-    let rope = rope(fields, defaults)?;
+    base_with_rope(family, name, fields, ffn_field, rope(fields, defaults)?)
+}
+
+/// Returns the hidden size, the number of heads and the size of a head.
+pub(super) fn heads(fields: &ConfigFields<'_>) -> Result<(usize, usize, usize), ConfigError> {
+    let (hidden, heads) = (fields.size("hidden_size")?, fields.size("num_attention_heads")?);
+    match fields.optional_size("head_dim")? {
+        Some(head_dim) => Ok((hidden, heads, head_dim)),
+        None if hidden.is_multiple_of(heads) => Ok((hidden, heads, hidden / heads)),
+        None => Err(ConfigError::HiddenByHeads { hidden, heads }),
+    }
+}
+
+/// Parses the fields of [`base`] except those of the rope, which is given. `ffn_field` is the field
+/// with the width of the dense feed-forward network.
+pub(super) fn base_with_rope(
+    family: Family,
+    name: &str,
+    fields: &ConfigFields<'_>,
+    ffn_field: &'static str,
+    rope: Rope,
+) -> Result<ModelConfig, ConfigError> {
+    let (hidden, heads, head_dim) = heads(fields)?;
+    let max_positions = fields.size("max_position_embeddings")?;
     Ok(ModelConfig {
         name: name.to_owned(),
         family,
@@ -91,6 +119,7 @@ pub(super) fn base_with(
         ffn_bias: false,
         tied_embeddings: fields.flag("tie_word_embeddings", false)?,
         qk_norm: None,
+        pre_norms: true,
         post_norms: false,
         delta: None,
         output_gate: false,
@@ -107,6 +136,11 @@ fn activation(fields: &ConfigFields<'_>) -> Result<Activation, ConfigError> {
     let hint = " in this family (supported: silu)";
     fields.activation("hidden_activation", Activation::Silu, &known, hint)?;
     fields.activation("hidden_act", Activation::Silu, &known, hint)
+}
+
+/// Returns the single layout of a tensor of the LLaMA family.
+pub(super) fn layouts(config: &ModelConfig, id: TensorId) -> Layouts {
+    vec![pieces(config, id)]
 }
 
 /// Returns the pieces of a tensor of the LLaMA family; empty for a tensor that it does not have.

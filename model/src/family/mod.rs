@@ -1,105 +1,97 @@
 //! Differences between decoder families outside the operation table: the meaning of `config.json`
-//! and the location of tensors in a checkpoint. Each family has its own file. The callers are
-//! `config_json` and `source::safetensors`.
+//! and the location of tensors in a checkpoint. Each family has its own file with a
+//! [`FamilyDescription`]; the list of families is in `registry`. The callers are `config_json`,
+//! `source::safetensors` and `source::gguf`.
 
+mod description;
+mod dots1;
+mod ernie4_5_moe;
 mod expert_tensors;
 mod experts;
 mod gemma3;
+mod glm4_moe;
 mod gpt_oss;
 mod granite;
+mod hy_v3;
 mod layer_types;
-pub mod llama;
-pub mod mistral;
+mod llama;
+mod minimax_m2;
+mod mistral;
 mod mixtral;
+mod nested;
+mod olmo2;
 mod olmoe;
-pub mod opt;
+mod opt;
 mod phi3;
-pub mod qwen2;
+mod qwen2;
+mod qwen2_moe;
 mod qwen3;
 mod qwen3_next;
+mod seed_oss;
+mod sigmoid_router;
 mod smollm3;
 mod tensors;
 
-use serde_json::Value;
-
+pub(crate) use description::{Architecture, FamilyDescription, GgufExperts, GgufFamily};
 pub use tensors::{Layouts, TensorSlice};
 
+use crate::architecture::missing_features;
 use crate::config::{Family, ModelConfig};
 use crate::config_fields::{ConfigError, ConfigFields};
-use crate::config_unknown;
 use crate::ops::Op;
 use crate::source::{TensorId, TensorPart};
 
-/// Parses the configuration of an architecture from its fields. Begin and end tokens are left
-/// empty, except for those in the nested text configuration of a multimodal model.
-pub(crate) fn config(
-    architecture: &str,
-    name: &str,
-    fields: &ConfigFields<'_>,
-) -> Result<ModelConfig, ConfigError> {
-    match architecture {
-        "Gemma3ForCausalLM" => gemma3::config(name, fields),
-        "Gemma3ForConditionalGeneration" => {
-            text_config("gemma3_text", fields, |text| gemma3::config(name, text))
+macro_rules! descriptions {
+    ($($family:ident => $module:ident::$constant:ident,)*) => {
+        /// All families.
+        const FAMILIES: &[Family] = &[$(Family::$family),*];
+
+        /// Returns what is specific to a family.
+        pub(crate) fn description(family: Family) -> &'static FamilyDescription {
+            match family {
+                $(Family::$family => {
+                    static DESCRIPTION: FamilyDescription = $module::$constant;
+                    &DESCRIPTION
+                })*
+            }
         }
-        "GptOssForCausalLM" => gpt_oss::config(name, fields),
-        "GraniteForCausalLM" => granite::config(name, fields),
-        "GraniteMoeForCausalLM" => granite::config_with_experts(name, fields),
-        "LlamaForCausalLM" => llama::config(name, fields),
-        "Mistral3ForConditionalGeneration" => {
-            text_config("mistral", fields, |text| mistral::config(name, text))
-        }
-        "MistralForCausalLM" => mistral::config(name, fields),
-        "MixtralForCausalLM" => mixtral::config(name, fields),
-        "OPTForCausalLM" => opt::config(name, fields),
-        "OlmoeForCausalLM" => olmoe::config(name, fields),
-        "Phi3ForCausalLM" => phi3::config(name, fields),
-        "Qwen2ForCausalLM" => qwen2::config(name, fields),
-        "Qwen3ForCausalLM" => qwen3::config(name, fields),
-        "Qwen3MoeForCausalLM" => qwen3::config_with_experts(name, fields),
-        "Qwen3NextForCausalLM" => qwen3_next::next_config(name, fields),
-        "Qwen3_5ForCausalLM" => qwen3_next::dense_config(name, fields),
-        "Qwen3_5ForConditionalGeneration" => {
-            text_config("qwen3_5_text", fields, |text| qwen3_next::dense_config(name, text))
-        }
-        "Qwen3_5MoeForCausalLM" => qwen3_next::moe_config(name, fields),
-        "Qwen3_5MoeForConditionalGeneration" => {
-            text_config("qwen3_5_moe_text", fields, |text| qwen3_next::moe_config(name, text))
-        }
-        "SmolLM3ForCausalLM" => smollm3::config(name, fields),
-        other => Err(ConfigError::Architecture { found: other.to_owned() }),
-    }
+    };
+}
+for_each_family!(descriptions);
+
+/// Returns the families with their descriptions.
+pub(crate) fn descriptions() -> impl Iterator<Item = (Family, &'static FamilyDescription)> {
+    FAMILIES.iter().map(|family| (*family, description(*family)))
 }
 
-/// Words in the names of fields about image and audio input, which is not supported.
-const IMAGE_FIELDS: [&str; 9] =
-    ["audio", "boi", "eoi", "image", "mm", "multimodal", "projector", "video", "vision"];
+/// Returns the supported values of `architectures` in `config.json`, in ascending order.
+pub fn architectures() -> Vec<&'static str> {
+    let all = descriptions().flat_map(|(_, description)| description.architectures);
+    let mut names: Vec<&str> = all.map(|architecture| architecture.name).collect();
+    names.sort_unstable();
+    names
+}
 
-/// Parses the text model of a multimodal model: its `text_config`, whose `model_type` must be the
-/// given one.
-fn text_config(
-    model_type: &str,
+/// Returns the architecture named by `architectures` or, in files without that field, by
+/// `model_type`.
+///
+/// # Errors
+/// An architecture that is not supported.
+pub(crate) fn architecture(
     fields: &ConfigFields<'_>,
-    config: impl FnOnce(&ConfigFields<'_>) -> Result<ModelConfig, ConfigError>,
-) -> Result<ModelConfig, ConfigError> {
-    fields.pass_over(|name| {
-        name == "spatial_merge_size" || name.split('_').any(|word| IMAGE_FIELDS.contains(&word))
-    });
-    let Some(text) = fields.block("text_config") else {
-        return Err(ConfigError::Missing { field: "text_config" });
+) -> Result<&'static Architecture, ConfigError> {
+    let listed = fields.present("architectures").and_then(|list| list.get(0)?.as_str());
+    let model_type = fields.text("model_type").unwrap_or("(none named)");
+    let mut all = descriptions().flat_map(|(_, description)| description.architectures);
+    let found = match listed {
+        Some(name) => all.find(|architecture| architecture.name == name),
+        None => all.find(|architecture| architecture.model_type == model_type),
     };
-    text.only("model_type", &Value::from(model_type))?;
-    let mut model = config(&text)?;
-    // The outer field takes precedence if present. However, transformers 5 writes the default of
-    // its class there even if the text's own field is false, and then decides by whether the
-    // checkpoint has a head.
-    let is_apart = text.present("tie_word_embeddings") == Some(&Value::Bool(false));
-    let tied = fields.flag("tie_word_embeddings", model.tied_embeddings)?;
-    model.tied_embeddings = tied && !is_apart;
-    model.bos_token_id = text.token_ids("bos_token_id")?.first().copied();
-    model.eos_token_ids = text.token_ids("eos_token_id")?;
-    fields.add_unknown(config_unknown::check(&text)?);
-    Ok(model)
+    found.ok_or_else(|| {
+        let found = listed.unwrap_or(model_type).to_owned();
+        let (lacking, supported) = (missing_features(&found), architectures().join(", "));
+        ConfigError::Architecture { found, lacking, supported }
+    })
 }
 
 /// Returns the possible layouts of a tensor in a checkpoint, the usual one first; empty if the
@@ -108,70 +100,24 @@ pub fn layouts(config: &ModelConfig, id: TensorId) -> Layouts {
     if id.expected_shape(config).is_none() {
         return Vec::new();
     }
-    let mut layouts = match config.family {
-        Family::Opt => vec![opt::pieces(config, id)],
-        Family::Phi3 => vec![phi3::pieces(config, id)],
-        Family::Gemma3 => vec![gemma3::pieces(config, id)],
-        Family::GptOss => gpt_oss::layouts(config, id),
-        Family::Mixtral | Family::Olmoe | Family::Qwen3Moe | Family::GraniteMoe => {
-            expert_tensors::layouts(config, id)
-        }
-        Family::Qwen3Next | Family::Qwen35 | Family::Qwen35Moe => qwen3_next::layouts(config, id),
-        Family::Llama
-        | Family::Mistral
-        | Family::Qwen2
-        | Family::Qwen3
-        | Family::SmolLm3
-        | Family::Granite => vec![llama::pieces(config, id)],
-    };
-    const MULTIMODAL_FAMILIES: [Family; 4] =
-        [Family::Gemma3, Family::Mistral, Family::Qwen35, Family::Qwen35Moe];
-    if MULTIMODAL_FAMILIES.contains(&config.family) {
-        layouts.iter_mut().flatten().for_each(add_multimodal_names);
+    let family = description(config.family);
+    let mut layouts = (family.layouts)(config, id);
+    if family.is_multimodal {
+        layouts.iter_mut().flatten().for_each(nested::add_multimodal_names);
         if id == TensorId::Head && !config.tied_embeddings {
-            layouts.push(multimodal_embedding(config));
+            layouts.push(nested::multimodal_embedding(config));
         }
     }
     layouts
 }
 
-/// Adds the names that the text's tensors have in the checkpoint of a multimodal model.
-fn add_multimodal_names(piece: &mut TensorSlice) {
-    let names = piece.names.clone();
-    for name in names {
-        piece.names.push(format!("language_model.{name}"));
-        if let Some(inner) = name.strip_prefix("model.") {
-            piece.names.push(format!("model.language_model.{inner}"));
-        }
-    }
-}
-
-/// Returns the embedding of a multimodal model, which serves as its head if the checkpoint has
-/// none: if the fields of text and outer configuration differ, the configuration alone cannot
-/// decide.
-fn multimodal_embedding(config: &ModelConfig) -> Vec<TensorSlice> {
-    let shape = [config.vocab_size, config.hidden_size];
-    let mut piece =
-        TensorSlice::whole("language_model.model.embed_tokens.weight".to_owned(), &shape);
-    piece.names.push("model.language_model.embed_tokens.weight".to_owned());
-    vec![piece]
-}
-
 /// Returns the offset that is added to the gains of norms in a checkpoint to obtain the actual
 /// factors.
 pub fn gain_offset(config: &ModelConfig, id: TensorId) -> f32 {
-    let is_gain = matches!(
-        id,
-        TensorId::FinalNorm { part: TensorPart::Gain }
-            | TensorId::Layer { part: TensorPart::Gain, .. }
-    );
-    // Operations with a gain that is not the gain of such a norm.
-    let is_other =
-        matches!(id, TensorId::Layer { op: Op::Delta | Op::DeltaConv | Op::SharedGate, .. });
-    let lacks_one = match config.family {
-        Family::Gemma3 => true,
-        Family::Qwen3Next | Family::Qwen35 | Family::Qwen35Moe => !is_other,
-        _ => false,
+    let op = match id {
+        TensorId::FinalNorm { part: TensorPart::Gain } => Op::FinalNorm,
+        TensorId::Layer { part: TensorPart::Gain, op, .. } => op,
+        _ => return 0.0,
     };
-    if lacks_one && is_gain { 1.0 } else { 0.0 }
+    if (description(config.family).lacks_one)(op) { 1.0 } else { 0.0 }
 }

@@ -1,5 +1,6 @@
 //! OPT: LayerNorm before each half, learned positions with an offset of 2, biases and ReLU.
 
+use super::description::{Architecture, FamilyDescription, GgufFamily};
 use super::llama;
 use super::tensors::TensorSlice;
 use crate::config::{Activation, Family, ModelConfig, Scales};
@@ -13,6 +14,12 @@ use crate::source::{TensorId, TensorPart};
 pub(crate) const POSITION_OFFSET: usize = 2;
 /// Epsilon of `torch.nn.LayerNorm`, which OPT's configuration does not contain.
 pub(crate) const NORM_EPS: f32 = 1e-5;
+
+pub(super) const FAMILY: FamilyDescription = FamilyDescription::new(
+    &[Architecture { name: "OPTForCausalLM", model_type: "opt", config }],
+    |config, id| vec![pieces(config, id)],
+    GgufFamily::NONE,
+);
 
 /// Parses `OPTForCausalLM`.
 pub(super) fn config(name: &str, fields: &ConfigFields<'_>) -> Result<ModelConfig, ConfigError> {
@@ -49,6 +56,7 @@ pub(super) fn config(name: &str, fields: &ConfigFields<'_>) -> Result<ModelConfi
         ffn_bias: bias,
         tied_embeddings: fields.flag("tie_word_embeddings", true)?,
         qk_norm: None,
+        pre_norms: true,
         post_norms: false,
         delta: None,
         output_gate: false,

@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use super::description::{Architecture, FamilyDescription, GgufFamily};
 use super::llama;
 use super::tensors::TensorSlice;
 use crate::config::{Family, ModelConfig};
@@ -10,9 +11,20 @@ use crate::layers::{LayerKind, Layers};
 use crate::ops::Op;
 use crate::source::{TensorId, TensorPart};
 
+pub(super) const FAMILY: FamilyDescription = FamilyDescription::new(
+    &[Architecture { name: "Phi3ForCausalLM", model_type: "phi3", config }],
+    |config, id| vec![pieces(config, id)],
+    GgufFamily { can_rotate_part: true, ..GgufFamily::named(&["phi3"]) },
+);
+
 /// Parses `Phi3ForCausalLM`.
 pub(super) fn config(name: &str, fields: &ConfigFields<'_>) -> Result<ModelConfig, ConfigError> {
-    let mut model = llama::base(Family::Phi3, name, fields)?;
+    let mut model = llama::base_with(
+        Family::Phi3,
+        name,
+        fields,
+        llama::Defaults { can_be_partial: true, ..llama::Defaults::of(10_000.0) },
+    )?;
     for field in ["attention_bias", "mlp_bias", "lm_head_bias"] {
         fields.only(field, &Value::Bool(false))?;
     }

@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use super::description::{Architecture, FamilyDescription, GgufFamily};
 use super::{layer_types, llama};
 use crate::config::{Family, ModelConfig};
 use crate::config_fields::{ConfigError, ConfigFields};
@@ -9,6 +10,12 @@ use crate::layers::{LayerKind, Layers};
 
 /// Default window if the field is missing. A `null` means no window.
 const SLIDING_WINDOW_DEFAULT: usize = 4096;
+
+pub(super) const FAMILY: FamilyDescription = FamilyDescription::new(
+    &[Architecture { name: "Qwen2ForCausalLM", model_type: "qwen2", config }],
+    llama::layouts,
+    GgufFamily::named(&["qwen2"]),
+);
 
 /// Parses `Qwen2ForCausalLM`.
 pub(super) fn config(name: &str, fields: &ConfigFields<'_>) -> Result<ModelConfig, ConfigError> {

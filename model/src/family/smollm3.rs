@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use super::description::{Architecture, FamilyDescription, GgufFamily};
 use super::{layer_types, llama, qwen2};
 use crate::config::{Family, ModelConfig};
 use crate::config_fields::{ConfigError, ConfigFields, wrong};
@@ -11,6 +12,12 @@ use crate::layers::{LayerKind, Layers};
 const THETA: f64 = 2e6;
 /// Default interval of the layers without rotation.
 const INTERVAL: usize = 4;
+
+pub(super) const FAMILY: FamilyDescription = FamilyDescription::new(
+    &[Architecture { name: "SmolLM3ForCausalLM", model_type: "smollm3", config }],
+    llama::layouts,
+    GgufFamily { rotates_neighbours: true, ..GgufFamily::named(&["smollm3"]) },
+);
 
 /// Parses `SmolLM3ForCausalLM`.
 pub(super) fn config(name: &str, fields: &ConfigFields<'_>) -> Result<ModelConfig, ConfigError> {

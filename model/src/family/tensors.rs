@@ -43,6 +43,21 @@ impl TensorSlice {
     }
 }
 
+impl TensorSlice {
+    /// Returns the rows of each head of `head_dim` rows of a whole matrix that is stored for a rope
+    /// that rotates neighbours (2i, 2i + 1), in the order of one that rotates halves.
+    pub(super) fn halves_of_neighbours(self, head_dim: usize) -> Vec<TensorSlice> {
+        let starts = (0..self.rows).step_by(head_dim).flat_map(|head| [head, head + 1]);
+        let half = |first: usize| TensorSlice {
+            first: first * self.columns,
+            rows: head_dim / 2,
+            strides: (2 * self.columns, 1),
+            ..self.clone()
+        };
+        starts.map(half).collect()
+    }
+}
+
 /// Returns the pieces of the experts' matrices in one tensor `[experts, rows, columns]`: from each
 /// matrix `rows` rows starting at `first_row`.
 pub(super) fn stacked(

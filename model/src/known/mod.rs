@@ -259,6 +259,7 @@ impl Entry {
             ffn_bias: opt,
             tied_embeddings: self.tied,
             qk_norm: None,
+            pre_norms: true,
             post_norms: false,
             delta: None,
             output_gate: false,

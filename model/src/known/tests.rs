@@ -50,6 +50,10 @@ const BILLIONS: &[(&str, f64)] = &[
     ("qwen3-next-80b-a3b", 79.7),
     ("qwen3.5-9b", 9.0),
     ("qwen3.5-35b-a3b", 35.0),
+    // Without the layer for multi-token prediction.
+    ("glm-4.5-air", 106.9),
+    ("glm-4.6", 352.8),
+    ("minimax-m2", 229.0),
     ("mixtral-8x7b", 46.7),
     ("olmoe-1b-7b", 6.92),
     ("granite-3.1-1b-a400m", 1.33),

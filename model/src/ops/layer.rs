@@ -24,33 +24,69 @@ pub const PLAIN_LAYER: &[Op] = layer![attention: Norm1, Fc0, Fc1];
 pub const GATED_LAYER: &[Op] = layer![attention: Norm1, Gate, Up, Down];
 /// Layer of Gemma, in which each half has a norm before and after it.
 const FOUR_NORM_LAYER: &[Op] = layer![attention: PostNorm0, Norm1, Gate, Up, Down, PostNorm1];
-const EXPERT_LAYER: &[Op] = layer![attention: Norm1, Router, ExpertGate, ExpertUp, ExpertDown];
-/// Layers of models in which some layers keep a state, with a dense network or with experts
-/// including a shared one.
-const GATED_ATTENTION_LAYER: &[Op] = layer![gated_attention: Norm1, Gate, Up, Down];
-const DELTA_LAYER: &[Op] = layer![delta: Norm1, Gate, Up, Down];
-macro_rules! shared_expert_layer {
-    ($first:ident) => {
-        layer![
-            $first: Norm1, Router, ExpertGate, ExpertUp, ExpertDown, Gate, Up, SharedGate, Down
-        ]
+
+/// First half of a layer.
+#[derive(Clone, Copy)]
+enum FirstHalf {
+    Attention,
+    GatedAttention,
+    Delta,
+}
+
+/// Expands to a function that returns a layer with the given second half for each first half.
+macro_rules! second_half {
+    ($name:ident: $($op:ident),*) => {
+        const fn $name(first: FirstHalf) -> &'static [Op] {
+            match first {
+                FirstHalf::Attention => layer![attention: $($op),*],
+                FirstHalf::GatedAttention => layer![gated_attention: $($op),*],
+                FirstHalf::Delta => layer![delta: $($op),*],
+            }
+        }
     };
 }
-const GATED_ATTENTION_SHARED_LAYER: &[Op] = shared_expert_layer!(gated_attention);
-const DELTA_SHARED_LAYER: &[Op] = shared_expert_layer!(delta);
+
+second_half!(with_network: Norm1, Gate, Up, Down);
+second_half!(with_experts: Norm1, Router, ExpertGate, ExpertUp, ExpertDown);
+// The shared expert computes every row.
+second_half!(
+    with_shared_expert: Norm1, Router, ExpertGate, ExpertUp, ExpertDown, Gate, Up, SharedGate, Down
+);
+second_half!(
+    with_ungated_shared_expert: Norm1, Router, ExpertGate, ExpertUp, ExpertDown, Gate, Up, Down
+);
+// A layer without experts, in a model in which others have experts.
+second_half!(with_dense_network: Norm1, DenseGate, DenseUp, DenseDown);
 
 impl ModelConfig {
     /// Returns the operations of a decoder layer, in order.
     pub fn layer_ops(&self, layer: usize) -> &'static [Op] {
-        self.ops_of(self.layers.kind(layer))
+        self.kind_ops(self.layers.kind(layer))
     }
 
-    /// Returns the operations of a layer that attends, whose names placements use. For a model
-    /// without such a layer, returns the list that one would have.
+    /// Returns the operations of a layer that attends, whose names placements use: one with experts
+    /// if the model has any. For a model without such a layer, returns the list that one would
+    /// have.
     pub fn leading_ops(&self) -> &'static [Op] {
         let kinds = self.layers.kinds();
-        let leading = kinds.iter().find(|kind| !kind.has_state()).unwrap_or(&kinds[0]);
-        self.ops_of(&LayerKind { mixing: TokenMixer::Attention, ..leading.clone() })
+        let attends = |kind: &&LayerKind| !kind.has_state();
+        let has_experts = |kind: &&LayerKind| kind.feed_forward != FeedForward::Dense;
+        let leading = kinds.iter().filter(attends).find(has_experts);
+        let leading = leading.or_else(|| kinds.iter().find(attends)).unwrap_or(&kinds[0]);
+        let dense = self.experts.and_then(|experts| experts.dense);
+        let feed_forward = match (leading.feed_forward, dense) {
+            (FeedForward::Dense, Some(dense)) => dense.others,
+            (feed_forward, _) => feed_forward,
+        };
+        let mixing = TokenMixer::Attention;
+        self.kind_ops(&LayerKind { mixing, feed_forward, ..leading.clone() })
+    }
+
+    /// Returns the first layer with the operations of [`ModelConfig::leading_ops`]; the first layer
+    /// if there is none.
+    pub fn leading_layer(&self) -> usize {
+        let leading = self.leading_ops();
+        (0..self.num_layers).find(|layer| self.layer_ops(*layer) == leading).unwrap_or(0)
     }
 
     /// Returns every operation that occurs in any layer, without duplicates, in the order of the
@@ -58,7 +94,7 @@ impl ModelConfig {
     pub fn every_layer_op(&self) -> Vec<Op> {
         let mut every = Vec::new();
         for kind in self.layers.kinds() {
-            let ops = self.ops_of(kind);
+            let ops = self.kind_ops(kind);
             every.extend(ops.iter().filter(|op| !every.contains(*op)).collect::<Vec<_>>());
         }
         every
@@ -66,7 +102,7 @@ impl ModelConfig {
 
     /// Returns true if any layer has this operation.
     pub fn has_layer_op(&self, op: Op) -> bool {
-        self.layers.kinds().iter().any(|kind| self.ops_of(kind).contains(&op))
+        self.layers.kinds().iter().any(|kind| self.kind_ops(kind).contains(&op))
     }
 
     /// Returns the index of an operation in its layer's list. The fused attention is at the index
@@ -75,20 +111,21 @@ impl ModelConfig {
         self.layer_ops(layer).iter().position(|other| *other == op.weights_op())
     }
 
-    fn ops_of(&self, kind: &LayerKind) -> &'static [Op] {
-        match (kind.mixing, kind.feed_forward) {
-            (TokenMixer::Delta, FeedForward::Dense) => DELTA_LAYER,
-            (TokenMixer::Delta, _) => DELTA_SHARED_LAYER,
-            (TokenMixer::Attention, FeedForward::SharedExpert) => GATED_ATTENTION_SHARED_LAYER,
-            (TokenMixer::Attention, FeedForward::Experts) => EXPERT_LAYER,
-            (TokenMixer::Attention, FeedForward::Dense) if self.output_gate => {
-                GATED_ATTENTION_LAYER
-            }
-            (TokenMixer::Attention, FeedForward::Dense) if self.post_norms => FOUR_NORM_LAYER,
-            (TokenMixer::Attention, FeedForward::Dense) if self.activation.is_gated() => {
-                GATED_LAYER
-            }
-            (TokenMixer::Attention, FeedForward::Dense) => PLAIN_LAYER,
+    /// Returns the operations of a kind of layer, in order.
+    pub fn kind_ops(&self, kind: &LayerKind) -> &'static [Op] {
+        let first = match kind.mixing {
+            TokenMixer::Delta => FirstHalf::Delta,
+            TokenMixer::Attention if self.output_gate => FirstHalf::GatedAttention,
+            TokenMixer::Attention => FirstHalf::Attention,
+        };
+        match kind.feed_forward {
+            FeedForward::Experts => with_experts(first),
+            FeedForward::SharedExpert => with_shared_expert(first),
+            FeedForward::UngatedSharedExpert => with_ungated_shared_expert(first),
+            FeedForward::Dense if self.experts.is_some() => with_dense_network(first),
+            FeedForward::Dense if self.post_norms => FOUR_NORM_LAYER,
+            FeedForward::Dense if self.activation.is_gated() => with_network(first),
+            FeedForward::Dense => PLAIN_LAYER,
         }
     }
 

@@ -49,6 +49,10 @@ pub enum Op {
     /// of the network's input.
     SharedGate,
     Down,
+    /// Gate of the network of a layer without experts, in a model in which others have experts.
+    DenseGate,
+    DenseUp,
+    DenseDown,
     Fc0,
     Fc1,
     /// Norm of the feed-forward network's output before it is added to the residual stream (Gemma).
@@ -99,6 +103,9 @@ impl Op {
             Op::Up => "up",
             Op::SharedGate => "shared_gate",
             Op::Down => "down",
+            Op::DenseGate => "dense_gate",
+            Op::DenseUp => "dense_up",
+            Op::DenseDown => "dense_down",
             Op::Fc0 => "fc0",
             Op::Fc1 => "fc1",
             Op::PostNorm1 => "post_norm1",
@@ -123,8 +130,9 @@ impl Op {
         matches!(self, Op::DeltaConv | Op::Delta)
     }
 
-    /// Returns the operation of an attention layer whose name placements use for this operation of
-    /// a layer with a state. All other operations are returned unchanged.
+    /// Returns the operation whose name placements use for this operation: that of an attention
+    /// layer for one of a layer with a state, that of experts for one of a layer without them. All
+    /// other operations are returned unchanged.
     pub const fn counterpart(self) -> Op {
         match self {
             Op::DeltaQkv => Op::Q,
@@ -133,6 +141,9 @@ impl Op {
             Op::Delta => Op::Wv,
             Op::DeltaGate => Op::OutGate,
             Op::DeltaOut => Op::Out,
+            Op::DenseGate => Op::ExpertGate,
+            Op::DenseUp => Op::ExpertUp,
+            Op::DenseDown => Op::ExpertDown,
             other => other,
         }
     }
@@ -165,10 +176,12 @@ impl Op {
             Op::PostNorm0 => &[Value::Projected0, Value::Hidden],
             Op::PostNorm1 => &[Value::Projected1, Value::Hidden],
             Op::Norm1 => &[Value::Hidden],
-            Op::Gate | Op::Fc0 | Op::Router => &[Value::Normed1],
+            Op::Gate | Op::DenseGate | Op::Fc0 | Op::Router => &[Value::Normed1],
             Op::Up => &[Value::Normed1, Value::Gate],
+            Op::DenseUp => &[Value::Normed1, Value::DenseGate],
             Op::SharedGate => &[Value::Normed1, Value::Ffn],
-            Op::Down if config.has_shared_expert() => &[Value::SharedFfn, Value::Hidden],
+            Op::Down if config.has_shared_gate() => &[Value::SharedFfn, Value::Hidden],
+            Op::DenseDown => &[Value::DenseFfn, Value::Hidden],
             Op::Down | Op::Fc1 if config.post_norms => &[Value::Ffn],
             Op::Down | Op::Fc1 => &[Value::Ffn, Value::Hidden],
             Op::ExpertGate => &[Value::Normed1, Value::Routing],
@@ -190,6 +203,7 @@ impl Op {
             | Op::DeltaOut
             | Op::PostNorm0
             | Op::Down
+            | Op::DenseDown
             | Op::Fc1
             | Op::PostNorm1
             | Op::ExpertDown => Value::Hidden,
@@ -209,6 +223,8 @@ impl Op {
             Op::Norm1 => Value::Normed1,
             Op::Gate => Value::Gate,
             Op::Up | Op::Fc0 => Value::Ffn,
+            Op::DenseGate => Value::DenseGate,
+            Op::DenseUp => Value::DenseFfn,
             Op::SharedGate => Value::SharedFfn,
             Op::Router => Value::Routing,
             Op::ExpertGate => Value::ExpertGate,
@@ -223,6 +239,16 @@ impl Op {
     pub fn adds_to_residual(self, config: &ModelConfig) -> bool {
         let reads_it = self.reads(config).contains(&Value::Hidden);
         reads_it && self.writes(config) == Some(Value::Hidden)
+    }
+
+    /// Returns the gate that the second linear of a gated network is multiplied by; `None` for other
+    /// operations, and for experts.
+    pub const fn gate_of_up(self) -> Option<Value> {
+        match self {
+            Op::Up => Some(Value::Gate),
+            Op::DenseUp => Some(Value::DenseGate),
+            _ => None,
+        }
     }
 
     /// Returns the caches that are read: K for `Scores`, V for `Wv`, and both for the fused form.

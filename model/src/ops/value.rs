@@ -49,6 +49,11 @@ pub enum Value {
     Ffn,
     /// Input of `Down` if the network is a shared expert: `[rows, ffn]`.
     SharedFfn,
+    /// Gate before the activation in a layer without experts, if other layers have experts: `[rows,
+    /// dense ffn]`.
+    DenseGate,
+    /// Input of `DenseDown`: `[rows, dense ffn]`.
+    DenseFfn,
     /// Output of the feed-forward network, before the norm that follows it: `[rows, hidden]`.
     Projected1,
     /// Experts of each row and their weights: `[rows, experts per row]` pairs of a u32 and an f32,
@@ -112,6 +117,9 @@ impl Value {
             Value::DeltaRead | Value::GatedDelta => Some(delta(DeltaNet::value_size)),
             Value::Key | Value::Value => Some(config.kv_size()),
             Value::Gate | Value::Ffn | Value::SharedFfn => Some(config.ffn_size),
+            Value::DenseGate | Value::DenseFfn => {
+                Some(config.experts.map_or(0, |experts| experts.dense_ffn_size()))
+            }
             Value::Routing => Some(2 * per_token),
             Value::ExpertGate | Value::ExpertFfn => Some(per_token * expert_ffn),
             Value::Logits => Some(config.vocab_size),

@@ -11,8 +11,11 @@ use crate::quantized_format::{ROWS, WeightFormat};
 pub struct WeightShape {
     /// Shape `[out, in]` of the matrix in the run's dtype; `None` for norms.
     pub matrix: Option<(usize, usize)>,
+    /// The matrix is f32, whatever the run's dtype.
+    pub is_f32: bool,
     /// Number of f32 in each vector: a linear's bias and the gain of the norm that follows it (q
-    /// and k), a norm's gain and bias, or the sinks of a softmax.
+    /// and k), a router's bias and what it adds to scores for the selection, a norm's gain and
+    /// bias, or the sinks of a softmax.
     pub vectors: [Option<usize>; 2],
 }
 
@@ -36,11 +39,20 @@ pub const fn align_up(bytes: usize) -> usize {
 }
 
 impl WeightShape {
+    const fn new(matrix: Option<(usize, usize)>, vectors: [Option<usize>; 2]) -> WeightShape {
+        WeightShape { matrix, is_f32: false, vectors }
+    }
+
+    /// Returns the type of a plain matrix in a run with `dtype`.
+    pub const fn matrix_dtype(&self, dtype: Dtype) -> Dtype {
+        if self.is_f32 { Dtype::F32 } else { dtype }
+    }
+
     /// Returns the layout with the matrix in `format`, followed by the vectors. A plain matrix has
     /// the run's `dtype`.
     pub fn layout(&self, dtype: Dtype, format: WeightFormat) -> WeightLayout {
         let matrix_bytes = self.matrix.map_or(0, |(n, k)| match format {
-            WeightFormat::Plain => n * k * dtype.size_bytes(),
+            WeightFormat::Plain => n * k * self.matrix_dtype(dtype).size_bytes(),
             WeightFormat::Grouped(grouped) => grouped.size_bytes(n, k),
         });
         let first = align_up(matrix_bytes);
@@ -56,15 +68,16 @@ impl Op {
     pub fn weights(self, config: &ModelConfig) -> Option<WeightShape> {
         let (hidden, ffn) = (config.hidden_size, config.ffn_size);
         let linear = |out: usize, input: usize, bias: bool| {
-            Some(WeightShape { matrix: Some((out, input)), vectors: [bias.then_some(out), None] })
+            Some(WeightShape::new(Some((out, input)), [bias.then_some(out), None]))
         };
-        let gain = |count: usize| Some(WeightShape { matrix: None, vectors: [Some(count), None] });
+        let gain = |count: usize| Some(WeightShape::new(None, [Some(count), None]));
         match self {
             Op::Embed | Op::Head => linear(config.vocab_size, hidden, false),
-            Op::Norm0 | Op::Norm1 | Op::FinalNorm => Some(WeightShape {
-                matrix: None,
-                vectors: [Some(hidden), (config.family == Family::Opt).then_some(hidden)],
-            }),
+            Op::Norm0 | Op::Norm1 if !config.pre_norms => None,
+            Op::Norm0 | Op::Norm1 | Op::FinalNorm => {
+                let bias = (config.family == Family::Opt).then_some(hidden);
+                Some(WeightShape::new(None, [Some(hidden), bias]))
+            }
             Op::PostNorm0 | Op::PostNorm1 => gain(hidden),
             Op::Q | Op::K => {
                 let width = if self == Op::Q { config.q_size() } else { config.kv_size() };
@@ -73,7 +86,7 @@ impl Op {
                     QkNorm::FullWidth => width,
                 });
                 let bias = config.qkv_bias.then_some(width);
-                Some(WeightShape { matrix: Some((width, hidden)), vectors: [bias, norm] })
+                Some(WeightShape::new(Some((width, hidden)), [bias, norm]))
             }
             Op::V => linear(config.kv_size(), hidden, config.qkv_bias),
             Op::Softmax | Op::Attention if config.sinks => gain(config.num_heads),
@@ -88,10 +101,20 @@ impl Op {
             Op::SharedGate => gain(hidden),
             Op::Gate | Op::Up | Op::Fc0 => linear(ffn, hidden, config.ffn_bias),
             Op::Down | Op::Fc1 => linear(hidden, ffn, config.ffn_bias),
+            Op::DenseGate | Op::DenseUp | Op::DenseDown => {
+                let ffn = config.experts?.dense?.ffn_size;
+                let (out, input) =
+                    if self == Op::DenseDown { (hidden, ffn) } else { (ffn, hidden) };
+                linear(out, input, config.ffn_bias)
+            }
             Op::Router | Op::ExpertGate | Op::ExpertUp | Op::ExpertDown => {
-                let Experts { count, ffn_size, bias, .. } = config.experts?;
+                let Experts { count, ffn_size, bias, selection, .. } = config.experts?;
                 match self {
-                    Op::Router => linear(count, hidden, bias),
+                    Op::Router => Some(WeightShape {
+                        matrix: Some((count, hidden)),
+                        is_f32: selection.is_f32,
+                        vectors: [bias.then_some(count), selection.bias.then_some(count)],
+                    }),
                     Op::ExpertDown => linear(count * hidden, ffn_size, bias),
                     _ => linear(count * ffn_size, hidden, bias),
                 }
@@ -105,8 +128,8 @@ impl Op {
     /// numbers: the logarithms of the decay rates, and the biases of a.
     fn delta_weights(self, delta: &DeltaNet, hidden: usize) -> Option<WeightShape> {
         let (heads, values) = (delta.value_heads, delta.value_size());
-        let linear = |out, input| WeightShape { matrix: Some((out, input)), vectors: [None; 2] };
-        let vectors = |first, second| WeightShape { matrix: None, vectors: [Some(first), second] };
+        let linear = |out, input| WeightShape::new(Some((out, input)), [None; 2]);
+        let vectors = |first, second| WeightShape::new(None, [Some(first), second]);
         Some(match self {
             Op::DeltaQkv => linear(delta.channels(), hidden),
             Op::DeltaBa => linear(2 * heads, hidden),

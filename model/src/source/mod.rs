@@ -69,7 +69,8 @@ impl TensorId {
 pub enum TensorPart {
     /// The `[out, in]` matrix of a linear.
     Matrix,
-    /// The gain of a norm, including the one after q and k; the sinks of a softmax.
+    /// The gain of a norm, including the one after q and k; the sinks of a softmax; what a router
+    /// adds to the scores of experts for their selection.
     Gain,
     /// The bias of a linear or norm.
     Bias,

@@ -121,7 +121,8 @@ impl SlowTierShares {
         let on_gpu = list.filter(|(index, entry)| {
             decode_device(policy, *index, *entry) == ComputeDevice::Gpu && !entry.op.is_attention()
         });
-        let (ops, formats) = (config.leading_ops(), formats.weights.layers.first());
+        let (ops, formats) =
+            (config.leading_ops(), formats.weights.layers.get(config.leading_layer()));
         let of_op = |op: Op| {
             let place = ops.iter().position(|other| *other == op);
             let format = place.zip(formats).and_then(|(place, formats)| formats.get(place));

@@ -101,10 +101,18 @@ pub(crate) const fn sublayer_of(op: Op) -> Option<usize> {
         Op::Scores | Op::Softmax | Op::Attention | Op::DeltaConv => Some(1),
         Op::Wv | Op::Delta => Some(2),
         Op::OutGate | Op::Out | Op::PostNorm0 | Op::DeltaGate | Op::DeltaOut => Some(3),
-        Op::Norm1 | Op::Gate | Op::Up | Op::Fc0 | Op::Router | Op::ExpertGate | Op::ExpertUp => {
-            Some(4)
+        Op::Norm1
+        | Op::Gate
+        | Op::Up
+        | Op::DenseGate
+        | Op::DenseUp
+        | Op::Fc0
+        | Op::Router
+        | Op::ExpertGate
+        | Op::ExpertUp => Some(4),
+        Op::SharedGate | Op::Down | Op::DenseDown | Op::Fc1 | Op::PostNorm1 | Op::ExpertDown => {
+            Some(5)
         }
-        Op::SharedGate | Op::Down | Op::Fc1 | Op::PostNorm1 | Op::ExpertDown => Some(5),
         Op::Embed | Op::FinalNorm | Op::Head | Op::Sample => None,
     }
 }

@@ -43,7 +43,8 @@ impl Estimator<'_> {
         let cost_error = |error: &dyn std::fmt::Display| CostError(error.to_string());
         let mut config = self.request.config.clone();
         config.vocab_size = config.vocab_size.min(VOCABULARY_MAX);
-        let layers = WEIGHT_BYTES.div_ceil(config.layer_weight_bytes(0, self.request.dtype).max(1));
+        let layers = WEIGHT_BYTES
+            .div_ceil(config.layer_weight_bytes(config.leading_layer(), self.request.dtype).max(1));
         let request = PlacementRequest { config: &config, ..*self.request };
         let plan = Estimator { request: &request, ..*self }
             .plan(placement, layers.max(LAYERS_MIN))

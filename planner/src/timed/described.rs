@@ -4,7 +4,7 @@
 //! counterpart.
 
 use model::config::ModelConfig;
-use model::experts::Experts;
+use model::experts::{DenseLayers, Experts};
 use program::compile::compile;
 use program::ir::{Instruction, LaneProgram};
 use program::map::{Chunking, leading_list};
@@ -108,9 +108,13 @@ fn narrow(config: &ModelConfig, more_heads: usize) -> ModelConfig {
         num_kv_heads: config.num_kv_heads * more_heads,
         head_dim: HEAD_DIM,
         ffn_size: width(config.ffn_size),
-        experts: config
-            .experts
-            .map(|experts| Experts { ffn_size: width(experts.ffn_size), ..experts }),
+        experts: config.experts.map(|experts| Experts {
+            ffn_size: width(experts.ffn_size),
+            dense: experts
+                .dense
+                .map(|dense| DenseLayers { ffn_size: width(dense.ffn_size), ..dense }),
+            ..experts
+        }),
         ..config.clone()
     }
 }

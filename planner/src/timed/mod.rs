@@ -171,6 +171,7 @@ fn config(layer: &TableLayer, layers: usize, positions: usize) -> ModelConfig {
         ffn_bias: !llama,
         tied_embeddings: true,
         qk_norm: None,
+        pre_norms: true,
         post_norms: false,
         delta: None,
         output_gate: false,

@@ -15,7 +15,7 @@ use crate::request::ProfilingRequest;
 use crate::stages::Stages;
 
 /// Values with one entry per row, in the order of the layer.
-const ROW_VALUES: [Value; 23] = [
+const ROW_VALUES: [Value; 25] = [
     Value::Hidden,
     Value::Normed0,
     Value::Query,
@@ -33,6 +33,8 @@ const ROW_VALUES: [Value; 23] = [
     Value::Gate,
     Value::Ffn,
     Value::SharedFfn,
+    Value::DenseGate,
+    Value::DenseFfn,
     Value::Projected1,
     Value::Routing,
     Value::ExpertGate,

@@ -91,6 +91,7 @@ pub fn llama() -> ModelConfig {
         ffn_bias: false,
         tied_embeddings: false,
         qk_norm: None,
+        pre_norms: true,
         post_norms: false,
         delta: None,
         output_gate: false,
@@ -113,7 +114,7 @@ pub fn mixture() -> ModelConfig {
     ModelConfig {
         name: "tiny-mixture".to_owned(),
         layers: Layers::from_kinds([kind(Some(4)), kind(None)]),
-        experts: Some(Experts { count: 8, per_token: 2, ffn_size: 16, scoring, bias: false }),
+        experts: Some(Experts::new(8, 2, 16, scoring)),
         qkv_bias: false,
         sinks: true,
         ..llama()

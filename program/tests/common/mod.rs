@@ -37,6 +37,7 @@ pub fn opt() -> ModelConfig {
         ffn_bias: true,
         tied_embeddings: true,
         qk_norm: None,
+        pre_norms: true,
         post_norms: false,
         delta: None,
         output_gate: false,

@@ -208,17 +208,16 @@ impl<'a> ComputeContext<'a> {
         let config = &self.plan.config;
         let to = self.output(compute, rows);
         let scales = config.scales;
-        let out = match compute.op {
-            op if op.adds_to_residual(config) => {
+        let gate = compute.op.gate_of_up();
+        let gate = gate.map(|value| self.rows(compute.inputs[1], value, rows));
+        let out = match (compute.op, gate) {
+            (_, Some(gate)) => gated(config.activation, gate, to),
+            (op, _) if op.adds_to_residual(config) => {
                 DeviceLinearOut::AddScaled { out: to, factor: scales.residual }
             }
-            Op::Head => DeviceLinearOut::StoreScaled { out: to, factor: scales.logits },
-            Op::Up => {
-                let gate = self.rows(compute.inputs[1], Value::Gate, rows);
-                gated(config.activation, gate, to)
-            }
-            Op::Fc0 if config.activation == Activation::Relu => DeviceLinearOut::Relu(to),
-            Op::Fc0 => DeviceLinearOut::Gelu(to),
+            (Op::Head, _) => DeviceLinearOut::StoreScaled { out: to, factor: scales.logits },
+            (Op::Fc0, _) if config.activation == Activation::Relu => DeviceLinearOut::Relu(to),
+            (Op::Fc0, _) => DeviceLinearOut::Gelu(to),
             _ => DeviceLinearOut::Store(to),
         };
         let (n, k) = self.matrix_shape(compute);

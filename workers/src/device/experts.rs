@@ -25,7 +25,7 @@ impl ComputeContext<'_> {
     /// Selects the experts of each row. Their weights include the factor of contributions to the
     /// residual stream.
     pub(super) fn route(&self, compute: &Compute, rows: usize) -> Result<(), CudaError> {
-        let Experts { count, per_token, scoring, .. } = self.mixture();
+        let Experts { count, per_token, scoring, selection, .. } = self.mixture();
         let (n, k) = self.matrix_shape(compute);
         let logits = self.device.scratch_address(self.device.scratch().experts.logits);
         let product = DeviceLinear {
@@ -39,7 +39,7 @@ impl ComputeContext<'_> {
         };
         self.multiply(compute, &product)?;
         let shape = expert_shape(rows, per_token, count);
-        let factor = self.plan.config.scales.residual;
+        let factor = self.plan.config.scales.residual * selection.scale;
         self.launch(route(shape, scoring, factor, logits, self.output(compute, rows)))
     }
 

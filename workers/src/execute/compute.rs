@@ -58,7 +58,7 @@ impl ComputeState {
         let inputs = [
             config.hidden_size,
             config.q_size(),
-            config.ffn_size,
+            config.max_ffn_size(),
             config.delta.as_ref().map_or(0, DeltaNet::value_size),
         ];
         let logits_rows = plan.programs.iter().map(|program| program.shape.logits_rows as usize);
@@ -242,7 +242,10 @@ impl ComputeState {
         };
         let x = operands.rows::<f32>(compute.inputs[0], Value::Hidden, input_rows);
         let out = operands.output::<T>(compute, rows);
-        let Some(gain) = operands.vector(compute, 0) else { panic!("a norm has a gain") };
+        let Some(gain) = operands.vector(compute, 0) else {
+            self.kernels.round(&x[..rows * hidden], out);
+            return;
+        };
         match operands.vector(compute, 1) {
             Some(bias) => self.kernels.layer_norm(rows, hidden, x, gain, bias, eps, index, out),
             None => self.kernels.rms_norm(rows, hidden, x, gain, eps, index, out),

@@ -1,7 +1,8 @@
 //! A mixture of experts: the routing of rows to experts, and the experts' linears.
 
 use kernels::{
-    Element, ExpertLimits, ExpertWeight, Kernels, LinearOut, RoutedExpert, RoutedLinear, Routing,
+    Element, ExpertLimits, ExpertWeight, Kernels, Linear, LinearOut, RoutedExpert, RoutedLinear,
+    RouterRules, Routing,
 };
 use model::config::ModelConfig;
 use model::experts::Experts as Mixture;
@@ -39,6 +40,8 @@ fn mixture(operands: &Operands<'_>) -> Mixture {
 /// Router that selects the experts of each row.
 #[derive(Debug)]
 pub(super) struct Router {
+    /// Input of a router that is computed in f32, `[rows, hidden]`.
+    input: Vec<f32>,
     /// Router logits, `[rows, experts]`.
     logits: Vec<f32>,
     /// Number of rows of each expert.
@@ -51,7 +54,14 @@ impl Router {
     /// Returns a router of up to `rows` rows.
     pub(super) fn new(config: &ModelConfig, rows: usize) -> Router {
         let experts = config.experts.map_or(0, |experts| experts.count);
-        Router { logits: vec![0.0; rows * experts], rows_of: vec![0; experts], random: None }
+        let is_f32 = config.experts.is_some_and(|experts| experts.selection.is_f32);
+        let width = if is_f32 { config.hidden_size } else { 0 };
+        Router {
+            input: vec![0.0; rows * width],
+            logits: vec![0.0; rows * experts],
+            rows_of: vec![0; experts],
+            random: None,
+        }
     }
 
     /// Returns a router that computes its logits but selects experts by random ones.
@@ -67,17 +77,30 @@ impl Router {
         compute: &Compute,
         rows: usize,
     ) {
-        let Mixture { count, per_token, scoring, .. } = mixture(operands);
+        let Mixture { count, per_token, scoring, selection, .. } = mixture(operands);
         let logits = &mut self.logits[..rows * count];
-        score::<T>(kernels, logits, operands, compute, rows);
+        if selection.is_f32 {
+            let scratch = (&mut self.input[..], &mut *logits);
+            score_in_f32::<T>(kernels, scratch, operands, compute, rows);
+        } else {
+            score::<T>(kernels, logits, operands, compute, rows);
+        }
         if let Some(state) = &mut self.random {
             logits.iter_mut().for_each(|logit| *logit = random(state));
         }
         let routed: &mut [RoutedExpert] =
             bytemuck::cast_slice_mut(operands.output::<f32>(compute, rows));
         // Contributions to the residual stream are scaled, here through the weights of the sum.
-        let factor = operands.plan.config.scales.residual;
-        kernels.route(count, per_token, scoring, factor, logits, routed);
+        let factor = operands.plan.config.scales.residual * selection.scale;
+        let rules = RouterRules {
+            experts: count,
+            top_k: per_token,
+            scoring,
+            bias: operands.vector(compute, 1),
+            groups: selection.groups,
+            factor,
+        };
+        kernels.route(&rules, logits, routed);
         self.rows_of.fill(0);
         routed.iter().for_each(|routed| self.rows_of[routed.expert as usize] += 1);
         if let Some(layer) = compute.at.layer {
@@ -106,6 +129,23 @@ fn score<T: Element>(
 ) {
     let x = operands.rows::<T>(compute.inputs[0], Value::Normed1, rows);
     linear::multiply(kernels, operands, compute, rows, x, LinearOut::StoreF32(logits));
+}
+
+/// Computes the logits of a router whose matrix is f32, with `input` for the rows in f32.
+fn score_in_f32<T: Element>(
+    kernels: &Kernels,
+    (input, logits): (&mut [f32], &mut [f32]),
+    operands: &Operands<'_>,
+    compute: &Compute,
+    rows: usize,
+) {
+    let x = operands.rows::<T>(compute.inputs[0], Value::Normed1, rows);
+    let (n, k) = operands.matrix_shape(compute);
+    let input = &mut input[..rows * k];
+    input.iter_mut().zip(x).for_each(|(input, x)| *input = x.to_f32());
+    let (weight, bias) = (operands.matrix::<f32>(compute), operands.vector(compute, 0));
+    let out = LinearOut::StoreF32(logits);
+    kernels.linear(Linear { rows, n, k, x: &*input, weight, bias, out });
 }
 
 /// Runs `ExpertGate`, `ExpertUp` or `ExpertDown`.
@@ -154,13 +194,7 @@ mod tests {
     #[test]
     fn random_logits_pick_all_experts_equally_often() {
         let (experts, rows, groups) = (128, 8, 500);
-        let mixture = Mixture {
-            count: experts,
-            per_token: 8,
-            ffn_size: 1,
-            scoring: ExpertScoring::TopKSoftmax,
-            bias: false,
-        };
+        let mixture = Mixture::new(experts, 8, 1, ExpertScoring::TopKSoftmax);
         let mut state = 0;
         let mut times = vec![0; experts];
         let mut distinct = 0;

@@ -107,19 +107,19 @@ fn piece_output<'a, T: Element>(
         return ColumnsOut::Add { out, factor: config.scales.residual };
     }
     let out = written::<T>(operands, compute, rows);
+    if let Some(gate) = compute.op.gate_of_up() {
+        let (first, len) = operands.pointer(compute.inputs[1], gate, rows);
+        // SAFETY: needed because another lane may write other columns of these rows, other
+        // pieces of the gate, at the same time. The view has checked that they are mapped;
+        // nothing writes the columns of this piece, as the validator has proved.
+        let gate = unsafe { Columns::new(first, len) };
+        return match config.activation {
+            Activation::Silu => ColumnsOut::SiluMul { gate, out },
+            Activation::GeluTanh => ColumnsOut::GeluTanhMul { gate, out },
+            other => panic!("{other:?} is no activation of a dense gate"),
+        };
+    }
     match (compute.op, config.activation) {
-        (Op::Up, activation) => {
-            let (first, len) = operands.pointer(compute.inputs[1], Value::Gate, rows);
-            // SAFETY: needed because another lane may write other columns of these rows, other
-            // pieces of the gate, at the same time. The view has checked that they are mapped;
-            // nothing writes the columns of this piece, as the validator has proved.
-            let gate = unsafe { Columns::new(first, len) };
-            match activation {
-                Activation::Silu => ColumnsOut::SiluMul { gate, out },
-                Activation::GeluTanh => ColumnsOut::GeluTanhMul { gate, out },
-                other => panic!("{other:?} is no activation of a dense gate"),
-            }
-        }
         (Op::Fc0, Activation::Relu) => ColumnsOut::Relu(out),
         (Op::Fc0, _) => ColumnsOut::Gelu(out),
         _ => ColumnsOut::Store(out),
@@ -143,6 +143,10 @@ fn output<'a, T: Element>(
 ) -> LinearOut<'a, T> {
     let config = &operands.plan.config;
     let scales = config.scales;
+    if let Some(gate) = compute.op.gate_of_up() {
+        let gate = operands.rows::<T>(compute.inputs[1], gate, rows);
+        return gated(config.activation, gate, operands.output::<T>(compute, rows));
+    }
     match compute.op {
         op if op.adds_to_residual(config) => {
             assert_eq!(
@@ -162,10 +166,6 @@ fn output<'a, T: Element>(
                 1.0 => LinearOut::StoreF32(out),
                 factor => LinearOut::StoreScaled { out, factor },
             }
-        }
-        Op::Up => {
-            let gate = operands.rows::<T>(compute.inputs[1], Value::Gate, rows);
-            gated(config.activation, gate, operands.output::<T>(compute, rows))
         }
         Op::OutGate => LinearOut::TimesSigmoid {
             x: operands.rows::<T>(compute.inputs[1], Value::Attended, rows),

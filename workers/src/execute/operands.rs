@@ -73,7 +73,7 @@ impl<'a> Operands<'a> {
         shape
     }
 
-    /// Returns the operation's matrix, which must be stored in the run's dtype.
+    /// Returns the operation's matrix, whose plain elements must be of type `T`.
     pub(super) fn matrix<T: Pod>(&self, compute: &Compute) -> &'a [T] {
         let (n, k) = self.matrix_shape(compute);
         self.view.read(compute.weights[0].buffer, 0, n * k)

@@ -236,12 +236,13 @@ fn tensors(encoded: BlobFormat<'_>, weights: Weights) -> Vec<Tensor> {
         Weights::Embedding | Weights::Positions => TensorId::Embedding,
     };
     let mut found = Vec::new();
-    if let Some(shape) = shape.matrix {
+    if let Some(matrix) = shape.matrix {
         let encoding = match format {
-            WeightFormat::Plain => Encoding::Plain(dtype),
+            WeightFormat::Plain => Encoding::Plain(shape.matrix_dtype(dtype)),
             WeightFormat::Grouped(grouped) => Encoding::Grouped(grouped),
         };
-        found.push(Tensor { id: id(TensorPart::Matrix), shape, offset_bytes: 0, encoding });
+        let id = id(TensorPart::Matrix);
+        found.push(Tensor { id, shape: matrix, offset_bytes: 0, encoding });
     }
     // A norm has no matrix: its gain comes first, its bias second. A linear has a bias, and q and k
     // also have the gain of their norm.

@@ -33,6 +33,7 @@ pub fn llama() -> ModelConfig {
         ffn_bias: false,
         tied_embeddings: false,
         qk_norm: None,
+        pre_norms: true,
         post_norms: false,
         delta: None,
         output_gate: false,
@@ -93,7 +94,7 @@ pub fn delta_experts() -> ModelConfig {
     ModelConfig {
         family: Family::Qwen35Moe,
         layers: Layers::from_kinds(kinds),
-        experts: Some(Experts { count: 5, per_token: 2, ffn_size: 16, scoring, bias: false }),
+        experts: Some(Experts::new(5, 2, 16, scoring)),
         ..config
     }
 }

@@ -3,8 +3,9 @@
 
 use serde_json::{Value, json};
 
+use super::description::{Architecture, FamilyDescription, GgufExperts, GgufFamily};
 use super::tensors::{Layouts, TensorSlice};
-use super::{expert_tensors, experts, llama};
+use super::{expert_tensors, experts, llama, nested};
 use crate::config::{Family, ModelConfig, QkNorm};
 use crate::config_bounds::check_layers;
 use crate::config_fields::{ConfigError, ConfigFields, wrong};
@@ -20,6 +21,88 @@ const THETA: f64 = 10_000.0;
 /// Interval of the layers that attend.
 const INTERVAL: usize = 4;
 const LAYER_TYPES: &str = "linear_attention or full_attention for each layer";
+
+/// Experts of the variants that have them.
+const EXPERTS: GgufExperts = GgufExperts {
+    feed_forward: FeedForward::SharedExpert,
+    ..GgufExperts::scored(ExpertScoring::SoftmaxTopK { renormalise: true })
+};
+
+/// Returns the description of GGUF files with these architectures and experts.
+const fn gguf(names: &'static [&'static str], experts: Option<GgufExperts>) -> GgufFamily {
+    GgufFamily {
+        qk_norm: Some(QkNorm::PerHead),
+        can_rotate_part: true,
+        experts,
+        keys: &["expert_shared_count", "expert_shared_feed_forward_length", "nextn_predict_layers"],
+        stem: |op, _| (op == Op::Norm1).then_some("post_attention_norm"),
+        ..GgufFamily::named(names)
+    }
+}
+
+/// Returns true if the gain is that of a norm that multiplies by 1 + w.
+fn lacks_one(op: Op) -> bool {
+    !matches!(op, Op::Delta | Op::DeltaConv | Op::SharedGate)
+}
+
+pub(super) const FAMILY: FamilyDescription = FamilyDescription {
+    lacks_one,
+    ..FamilyDescription::new(
+        &[Architecture {
+            name: "Qwen3NextForCausalLM",
+            model_type: "qwen3_next",
+            config: next_config,
+        }],
+        layouts,
+        gguf(&["qwen3next"], Some(EXPERTS)),
+    )
+};
+
+pub(super) const QWEN35: FamilyDescription = FamilyDescription {
+    is_multimodal: true,
+    lacks_one,
+    ..FamilyDescription::new(
+        &[
+            Architecture {
+                name: "Qwen3_5ForCausalLM",
+                model_type: "qwen3_5_text",
+                config: dense_config,
+            },
+            Architecture {
+                name: "Qwen3_5ForConditionalGeneration",
+                model_type: "qwen3_5",
+                config: |name, fields| {
+                    nested::text_config("qwen3_5_text", fields, |text| dense_config(name, text))
+                },
+            },
+        ],
+        layouts,
+        gguf(&["qwen35"], None),
+    )
+};
+
+pub(super) const QWEN35_WITH_EXPERTS: FamilyDescription = FamilyDescription {
+    is_multimodal: true,
+    lacks_one,
+    ..FamilyDescription::new(
+        &[
+            Architecture {
+                name: "Qwen3_5MoeForCausalLM",
+                model_type: "qwen3_5_moe_text",
+                config: moe_config,
+            },
+            Architecture {
+                name: "Qwen3_5MoeForConditionalGeneration",
+                model_type: "qwen3_5_moe",
+                config: |name, fields| {
+                    nested::text_config("qwen3_5_moe_text", fields, |text| moe_config(name, text))
+                },
+            },
+        ],
+        layouts,
+        gguf(&["qwen35moe"], Some(EXPERTS)),
+    )
+};
 
 /// Parses `Qwen3NextForCausalLM`, in which all layers have experts.
 pub(super) fn next_config(
@@ -59,13 +142,12 @@ fn with_experts(
 ) -> Result<ModelConfig, ConfigError> {
     let ffn_field = "shared_expert_intermediate_size";
     let model = config(family, name, fields, ffn_field, FeedForward::SharedExpert)?;
-    let experts = Experts {
-        count: experts::count(fields)?,
-        per_token: experts::per_token(fields)?,
-        ffn_size: fields.size("moe_intermediate_size")?,
+    let experts = Experts::new(
+        experts::count(fields)?,
+        experts::per_token(fields)?,
+        fields.size("moe_intermediate_size")?,
         scoring,
-        bias: false,
-    };
+    );
     Ok(ModelConfig { experts: Some(experts), ..model })
 }
 
@@ -88,7 +170,8 @@ fn config(
     for field in ["mtp_num_hidden_layers", "mtp_use_dedicated_embeddings"] {
         fields.present(field);
     }
-    let defaults = llama::Defaults { theta: THETA, rotated: ROTATED, ffn_field };
+    let defaults =
+        llama::Defaults { theta: THETA, rotated: ROTATED, can_be_partial: true, ffn_field };
     let model = llama::base_with(family, name, fields, defaults)?;
     let attending = LayerKind { feed_forward, ..model.layers.kind(0).clone() };
     let kind = |attends: bool| match attends {
@@ -153,23 +236,9 @@ pub(super) fn layouts(config: &ModelConfig, id: TensorId) -> Layouts {
     {
         return layouts;
     }
-    let (hidden, ffn) = (config.hidden_size, config.ffn_size);
-    let shared = |module: &str, shape: &[usize]| {
-        vec![vec![TensorSlice::whole(at(&format!("mlp.{module}.weight")), shape)]]
-    };
     match (op, part) {
         (Op::Q | Op::OutGate, TensorPart::Matrix) => {
             vec![of_heads(config, at("self_attn.q_proj.weight"), op == Op::OutGate)]
-        }
-        (Op::SharedGate, _) => shared("shared_expert_gate", &[1, hidden]),
-        (Op::Gate, _) if config.has_shared_expert() => {
-            shared("shared_expert.gate_proj", &[ffn, hidden])
-        }
-        (Op::Up, _) if config.has_shared_expert() => {
-            shared("shared_expert.up_proj", &[ffn, hidden])
-        }
-        (Op::Down, _) if config.has_shared_expert() => {
-            shared("shared_expert.down_proj", &[hidden, ffn])
         }
         _ => expert_tensors::layouts(config, id),
     }

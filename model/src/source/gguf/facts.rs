@@ -16,6 +16,7 @@ pub(super) struct TensorFacts {
     pub embedding_rows: Option<usize>,
     pub has_output: bool,
     pub has_q_bias: bool,
+    pub has_q_norm: bool,
     pub has_out_bias: bool,
     pub has_ffn_bias: bool,
     pub rope: RopeFactors,
@@ -45,6 +46,7 @@ impl TensorFacts {
             embedding_rows: embedding.and_then(|info| info.shape.first().copied()),
             has_output: has(OUTPUT),
             has_q_bias: has("blk.0.attn_q.bias"),
+            has_q_norm: has("blk.0.attn_q_norm.weight"),
             has_out_bias: has("blk.0.attn_output.bias"),
             has_ffn_bias: has("blk.0.ffn_gate.bias"),
             rope: RopeFactors {

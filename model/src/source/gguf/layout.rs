@@ -7,6 +7,7 @@
 use super::piece::GgufSlice;
 use super::states;
 use crate::config::{Family, ModelConfig};
+use crate::family::description;
 use crate::ops::Op;
 use crate::source::{TensorId, TensorPart};
 
@@ -34,7 +35,9 @@ pub(super) fn pieces(config: &ModelConfig, id: TensorId) -> Option<Vec<GgufSlice
             if let Some(pieces) = states::pieces(config, layer, op, part) {
                 return Some(pieces);
             }
-            let suffix = if part == TensorPart::Bias { "bias" } else { "weight" };
+            // What a router adds to scores is the second of its vectors.
+            let is_bias = part == TensorPart::Bias || (op, part) == (Op::Router, TensorPart::Gain);
+            let suffix = if is_bias { "bias" } else { "weight" };
             let name = |stem: &str| format!("blk.{layer}.{stem}.{suffix}");
             if let Some((stem, all_rows, first_row)) = fused(config, op, part) {
                 let all = GgufSlice::whole(name(stem), vec![all_rows, elements]);
@@ -72,8 +75,10 @@ fn fused(config: &ModelConfig, op: Op, part: TensorPart) -> Option<(&'static str
 }
 
 fn layer_stem(config: &ModelConfig, op: Op, part: TensorPart) -> Option<&'static str> {
-    let (family, shared) = (config.family, config.has_shared_expert());
-    let norm1_follows_attention = family == Family::GptOss || config.delta.is_some();
+    let shared = config.has_shared_expert();
+    if let Some(stem) = (description(config.family).gguf.stem)(op, part) {
+        return Some(stem);
+    }
     Some(match (op, part) {
         (Op::Norm0, _) => "attn_norm",
         (Op::Q, TensorPart::Gain) => "attn_q_norm",
@@ -84,16 +89,16 @@ fn layer_stem(config: &ModelConfig, op: Op, part: TensorPart) -> Option<&'static
         (Op::Softmax | Op::Attention, TensorPart::Gain) => "attn_sinks",
         (Op::Out, _) => "attn_output",
         (Op::PostNorm0, _) => "post_attention_norm",
-        (Op::Norm1, _) if norm1_follows_attention => "post_attention_norm",
         (Op::Norm1, _) => "ffn_norm",
         (Op::PostNorm1, _) => "post_ffw_norm",
         (Op::SharedGate, _) => "ffn_gate_inp_shexp",
         (Op::Gate, _) if shared => "ffn_gate_shexp",
         (Op::Up, _) if shared => "ffn_up_shexp",
         (Op::Down, _) if shared => "ffn_down_shexp",
-        (Op::Gate, _) => "ffn_gate",
-        (Op::Up, _) => "ffn_up",
-        (Op::Down, _) => "ffn_down",
+        (Op::Gate | Op::DenseGate, _) => "ffn_gate",
+        (Op::Up | Op::DenseUp, _) => "ffn_up",
+        (Op::Down | Op::DenseDown, _) => "ffn_down",
+        (Op::Router, TensorPart::Gain) => "exp_probs_b",
         (Op::Router, _) => "ffn_gate_inp",
         (Op::ExpertGate, _) => "ffn_gate_exps",
         (Op::ExpertUp, _) => "ffn_up_exps",
@@ -122,23 +127,28 @@ pub(super) fn tensor_ids(config: &ModelConfig) -> impl Iterator<Item = TensorId>
 /// prediction.
 pub(super) fn is_ignored(config: &ModelConfig, name: &str) -> bool {
     ROPE_FACTORS.contains(&name)
-        || states::is_ambiguous(config, name)
+        || is_of_prediction(config, name)
         || name.ends_with(".attn_rot_embd.weight")
         || name.ends_with(".rope_freqs")
+}
+
+/// Returns true if a tensor belongs to the layers for multi-token prediction, which follow the
+/// model's layers.
+fn is_of_prediction(config: &ModelConfig, name: &str) -> bool {
+    let layer = name.strip_prefix("blk.").and_then(|rest| rest.split_once('.'));
+    let layer = layer.and_then(|(layer, _)| layer.parse::<usize>().ok());
+    let has_some = description(config.family).gguf.reads("nextn_predict_layers");
+    has_some && layer.is_some_and(|layer| layer >= config.num_layers)
 }
 
 /// Returns true if a tensor's rows are in GGML's order. No family with such rows has gains of q and
 /// k.
 pub(super) fn is_permuted(config: &ModelConfig, id: TensorId) -> bool {
-    let turns_neighbours = matches!(
-        config.family,
-        Family::Llama | Family::Mixtral | Family::SmolLm3 | Family::Granite | Family::GraniteMoe
-    );
     let rotated = matches!(
         id,
         TensorId::Layer { op: Op::Q | Op::K, part: TensorPart::Matrix | TensorPart::Bias, .. }
     );
-    turns_neighbours && rotated
+    description(config.family).gguf.rotates_neighbours && rotated
 }
 
 /// Returns the index at which the file stores row `index` of a head of `head` rows.

@@ -100,11 +100,3 @@ fn interleaved(delta: &DeltaNet, all: &GgufSlice) -> Vec<GgufSlice> {
     };
     of(0).chain(of(group)).collect()
 }
-
-/// Returns true if a tensor belongs to the layers for multi-token prediction, which follow the
-/// model's layers.
-pub(super) fn is_ambiguous(config: &ModelConfig, name: &str) -> bool {
-    let layer = name.strip_prefix("blk.").and_then(|rest| rest.split_once('.'));
-    let layer = layer.and_then(|(layer, _)| layer.parse::<usize>().ok());
-    config.delta.is_some() && layer.is_some_and(|layer| layer >= config.num_layers)
-}

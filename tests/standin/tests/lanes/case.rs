@@ -38,6 +38,7 @@ pub(crate) fn llama() -> ModelConfig {
         ffn_bias: false,
         tied_embeddings: false,
         qk_norm: None,
+        pre_norms: true,
         post_norms: false,
         delta: None,
         output_gate: false,

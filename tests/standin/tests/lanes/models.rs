@@ -76,7 +76,7 @@ pub(crate) fn dynamic() -> ModelConfig {
 /// Returns a model with experts in all layers, two of which compute each row.
 fn experts(scoring: ExpertScoring, bias: bool) -> ModelConfig {
     let kind = LayerKind { feed_forward: FeedForward::Experts, ..LayerKind::dense(Some(rope())) };
-    let experts = Experts { count: 5, per_token: 2, ffn_size: 48, scoring, bias };
+    let experts = Experts { bias, ..Experts::new(5, 2, 48, scoring) };
     ModelConfig { family: Family::Mixtral, experts: Some(experts), ..of_layers(kind) }
 }
 

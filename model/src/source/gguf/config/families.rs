@@ -1,31 +1,13 @@
 //! Names of architectures in files, and the differences between families.
 
+use super::super::facts::TensorFacts;
 use super::super::metadata::{MetadataArray, MetadataValue};
 use super::keys::{ConfigError, Keys, wrong};
 use super::states;
 use crate::architecture::missing_features;
-use crate::config::{Activation, Family, QkNorm, Rope, RopeScaling, Scales};
+use crate::config::{Family, QkNorm, Rope, RopeScaling, Scales};
+use crate::family::{FamilyDescription, GgufFamily, descriptions};
 use crate::layers::{FeedForward, LayerKind, Layers, TokenMixer};
-
-/// Names in `general.architecture` and their families. A name that is also used with experts has
-/// the family without them.
-const ARCHITECTURES: [(&str, Family); 15] = [
-    ("gemma3", Family::Gemma3),
-    ("gpt-oss", Family::GptOss),
-    ("granite", Family::Granite),
-    ("granitemoe", Family::GraniteMoe),
-    ("llama", Family::Llama),
-    ("mistral3", Family::Llama),
-    ("olmoe", Family::Olmoe),
-    ("phi3", Family::Phi3),
-    ("qwen2", Family::Qwen2),
-    ("qwen3", Family::Qwen3),
-    ("qwen35", Family::Qwen35),
-    ("qwen35moe", Family::Qwen35Moe),
-    ("qwen3moe", Family::Qwen3Moe),
-    ("qwen3next", Family::Qwen3Next),
-    ("smollm3", Family::SmolLm3),
-];
 
 /// Default rope base of Gemma's layers with a window.
 const GEMMA3_LOCAL_THETA: f64 = 1e4;
@@ -39,40 +21,38 @@ const GPT_OSS_PATTERN: usize = 2;
 /// Interval of SmolLM3's layers without rotation.
 const SMOLLM3_INTERVAL: usize = 4;
 
-/// Returns the family of a file. Mixtral's files use llama's name, and have experts.
+/// Returns the family of a file. A name that is also used with experts is of the family without
+/// them: Mixtral's files use llama's name, and have experts.
 ///
 /// # Errors
 /// An architecture that is not supported.
 pub(super) fn family(keys: &Keys<'_>) -> Result<Family, ConfigError> {
-    let known = ARCHITECTURES.iter().find(|(name, _)| *name == keys.architecture);
+    let is_named =
+        |description: &FamilyDescription| description.gguf.names.contains(&keys.architecture);
+    let known = descriptions().find(|(_, description)| is_named(description));
     match known {
-        Some((_, Family::Llama)) if keys.size_or_none("expert_count")?.is_some() => {
+        Some((Family::Llama, _)) if keys.size_or_none("expert_count")?.is_some() => {
             Ok(Family::Mixtral)
         }
-        Some((_, family)) => Ok(*family),
-        None => Err(ConfigError::Architecture {
-            name: keys.architecture.chars().take(60).collect(),
-            lacking: missing_features(keys.architecture),
-            supported: ARCHITECTURES.map(|(name, _)| name).join(", "),
-        }),
+        Some((family, _)) => Ok(family),
+        None => {
+            let mut names: Vec<&str> = descriptions()
+                .flat_map(|(_, description)| description.gguf.names)
+                .copied()
+                .collect();
+            names.sort_unstable();
+            Err(ConfigError::Architecture {
+                name: keys.architecture.chars().take(60).collect(),
+                lacking: missing_features(keys.architecture),
+                supported: names.join(", "),
+            })
+        }
     }
 }
 
-pub(super) fn activation(family: Family) -> Activation {
-    match family {
-        Family::Gemma3 => Activation::GeluTanh,
-        Family::GptOss => Activation::ClampedSwiGlu,
-        _ => Activation::Silu,
-    }
-}
-
-pub(super) fn qk_norm(family: Family) -> Option<QkNorm> {
-    match family {
-        Family::Gemma3 | Family::Qwen3 | Family::Qwen3Moe => Some(QkNorm::PerHead),
-        family if states::has_states(family) => Some(QkNorm::PerHead),
-        Family::Olmoe => Some(QkNorm::FullWidth),
-        _ => None,
-    }
+/// Returns the norm of q and k.
+pub(super) fn qk_norm(gguf: &GgufFamily, facts: &TensorFacts) -> Option<QkNorm> {
+    gguf.qk_norm.filter(|_| !gguf.qk_norm_is_optional || facts.has_q_norm)
 }
 
 /// Returns the kinds of `count` layers. Layers without a window rotate by `rope`.
@@ -85,7 +65,7 @@ pub(super) fn layers(
     family: Family,
     count: usize,
     rope: &Rope,
-    feed_forward: FeedForward,
+    feed_forward: &dyn Fn(usize) -> FeedForward,
 ) -> Result<Layers, ConfigError> {
     let window = keys.size_or_none("attention.sliding_window")?;
     let windowed = windowed_layers(keys, family, count)?;
@@ -94,12 +74,12 @@ pub(super) fn layers(
     let attends = states::attending_layers(keys, family, count)?;
     let kind = |layer: usize| {
         if !attends[layer] {
-            return LayerKind::delta(feed_forward);
+            return LayerKind::delta(feed_forward(layer));
         }
         let window = window.filter(|_| windowed(layer));
         let rope = if window.is_some() { &local } else { rope };
         let (mixing, rope) = (TokenMixer::Attention, rotates(layer).then(|| rope.clone()));
-        LayerKind { mixing, rope, window, feed_forward }
+        LayerKind { mixing, rope, window, feed_forward: feed_forward(layer) }
     };
     Ok(Layers::from_kinds((0..count).map(kind)))
 }
@@ -142,6 +122,8 @@ fn local_rope(keys: &Keys<'_>, family: Family, rope: &Rope) -> Result<Rope, Conf
         theta if family == Family::Gemma3 => {
             Ok(Rope::new(theta.unwrap_or(GEMMA3_LOCAL_THETA), RopeScaling::None))
         }
+        // OLMo 3, whose scaling applies to the layers without a window.
+        None if family == Family::Olmo2 => Ok(Rope::new(rope.theta, RopeScaling::None)),
         Some(theta) if theta != rope.theta => {
             Err(wrong(keys.key(suffix), theta, "the base of the other layers"))
         }

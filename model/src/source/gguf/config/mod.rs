@@ -18,7 +18,7 @@ use super::facts::TensorFacts;
 use super::metadata::{Metadata, required};
 use crate::config::{Family, ModelConfig};
 use crate::config_bounds::{self, check_layers};
-use crate::layers::FeedForward;
+use crate::family::description;
 
 /// Returns the configuration of the model called `name`.
 pub(super) fn model_config(
@@ -30,27 +30,18 @@ pub(super) fn model_config(
     let architecture = required(key, metadata.text(key)?)?;
     let keys = Keys { metadata, architecture };
     let family = families::family(&keys)?;
-    refused::refuse_variants(&keys, family)?;
+    let gguf = &description(family).gguf;
+    refused::refuse_variants(&keys, gguf)?;
 
     let hidden_size = keys.required_size("embedding_length")?;
     let (num_heads, num_kv_heads, head_dim) = heads(&keys, hidden_size)?;
     let vocab_size = tokens::vocab_size(metadata, facts)?;
-    let num_layers = check_layers(states::layers(&keys, family)?)?;
+    let num_layers = check_layers(states::layers(&keys, gguf)?)?;
     let context = keys.required_size("context_length")?;
     let norm_key = "attention.layer_norm_rms_epsilon";
     let rope = rope::rope(&keys, family, head_dim, context, &facts.rope)?;
-    let experts = experts::experts(&keys, family)?;
-    let (feed_forward, ffn_size) = match experts {
-        Some(_) if states::has_states(family) => {
-            let size = keys.required_size("expert_shared_feed_forward_length")?;
-            (FeedForward::SharedExpert, size)
-        }
-        Some(experts) => {
-            let size = keys.size_or_none("feed_forward_length")?;
-            (FeedForward::Experts, size.unwrap_or(experts.ffn_size))
-        }
-        None => (FeedForward::Dense, keys.required_size("feed_forward_length")?),
-    };
+    let experts = experts::experts(&keys, gguf, num_layers)?;
+    let (ffn_size, feed_forward) = experts::feed_forward(&keys, gguf, experts)?;
     let config = ModelConfig {
         name,
         family,
@@ -63,9 +54,9 @@ pub(super) fn model_config(
         vocab_size,
         max_positions: rope.scaled_max_positions(context),
         norm_eps: required(&keys.key(norm_key), keys.positive(norm_key)?)? as f32,
-        activation: families::activation(family),
+        activation: gguf.activation,
         learned_positions: None,
-        layers: families::layers(&keys, family, num_layers, &rope, feed_forward)?,
+        layers: families::layers(&keys, family, num_layers, &rope, &feed_forward)?,
         experts,
         delta: states::delta(&keys, family)?,
         output_gate: states::has_states(family),
@@ -73,8 +64,9 @@ pub(super) fn model_config(
         out_bias: facts.has_out_bias,
         ffn_bias: facts.has_ffn_bias,
         tied_embeddings: !facts.has_output,
-        qk_norm: families::qk_norm(family),
-        post_norms: family == Family::Gemma3,
+        qk_norm: families::qk_norm(gguf, facts),
+        pre_norms: gguf.has_pre_norms,
+        post_norms: gguf.has_post_norms,
         sinks: family == Family::GptOss,
         scales: families::scales(&keys, family, num_layers, hidden_size, num_heads)?,
         bos_token_id: tokens::token_id(metadata, "tokenizer.ggml.bos_token_id", vocab_size)?,

@@ -1,8 +1,7 @@
 //! Keys that would require computations that are not supported.
 
 use super::keys::{ConfigError, Keys, wrong};
-use super::states;
-use crate::config::Family;
+use crate::family::GgufFamily;
 
 /// Numeric keys, the values that have no effect, and a description of these values.
 const NUMBERS: &[(&str, &[f64], &str)] = &[
@@ -35,9 +34,8 @@ const FLAGS: &[(&str, bool, &str)] = &[
 ///
 /// # Errors
 /// A listed key with a value other than those without effect.
-pub(super) fn refuse_variants(keys: &Keys<'_>, family: Family) -> Result<(), ConfigError> {
-    let read = |suffix: &str| states::has_states(family) && states::READ.contains(&suffix);
-    for (suffix, neutral, expected) in NUMBERS.iter().filter(|(suffix, ..)| !read(suffix)) {
+pub(super) fn refuse_variants(keys: &Keys<'_>, gguf: &GgufFamily) -> Result<(), ConfigError> {
+    for (suffix, neutral, expected) in NUMBERS.iter().filter(|(suffix, ..)| !gguf.reads(suffix)) {
         let key = keys.key(suffix);
         match keys.metadata.number(&key)? {
             Some(number) if !neutral.contains(&number) => return Err(wrong(key, number, expected)),

@@ -3,8 +3,8 @@
 use super::super::facts::RopeFactors;
 use super::super::metadata::required;
 use super::keys::{ConfigError, Keys, wrong};
-use super::states;
 use crate::config::{Family, Rope, RopeScaling};
+use crate::family::description;
 use crate::rope::{
     YARN_BETA_FAST, YARN_BETA_SLOW, longrope_attention_factor, yarn_attention_factor,
 };
@@ -51,15 +51,15 @@ pub(super) fn rope(
     Ok(Rope { rotary_dim, ..Rope::new(theta, scaling) })
 }
 
-/// Returns the number of elements of a head that are rotated; `None` if all are. In files of Phi
-/// and Qwen, whose rows are not permuted, these are the first elements of the head.
+/// Returns the number of elements of a head that are rotated; `None` if all are. In files whose
+/// rows are not permuted, these are the first elements of the head.
 fn rotary_dim(
     keys: &Keys<'_>,
     family: Family,
     head_dim: usize,
 ) -> Result<Option<usize>, ConfigError> {
     let suffix = "rope.dimension_count";
-    if family != Family::Phi3 && !states::has_states(family) {
+    if !description(family).gguf.can_rotate_part {
         keys.same_size(suffix, head_dim, "the size of a head (partial rope is not)")?;
         return Ok(None);
     }

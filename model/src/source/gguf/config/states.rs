@@ -4,10 +4,7 @@ use super::super::metadata::{MetadataArray, MetadataValue};
 use super::keys::{ConfigError, Keys, wrong};
 use crate::config::Family;
 use crate::delta::DeltaNet;
-
-/// Keys that are supported for these families only.
-pub(super) const READ: [&str; 3] =
-    ["expert_shared_count", "expert_shared_feed_forward_length", "nextn_predict_layers"];
+use crate::family::GgufFamily;
 
 /// Default interval of the layers that attend.
 const INTERVAL: usize = 4;
@@ -19,12 +16,10 @@ pub(super) fn has_states(family: Family) -> bool {
 
 /// Returns the number of layers, without those after them for multi-token prediction, which is not
 /// supported.
-pub(super) fn layers(keys: &Keys<'_>, family: Family) -> Result<usize, ConfigError> {
+pub(super) fn layers(keys: &Keys<'_>, gguf: &GgufFamily) -> Result<usize, ConfigError> {
     let blocks = keys.required_size("block_count")?;
-    let guessing = match has_states(family) {
-        true => keys.size_or_none("nextn_predict_layers")?.unwrap_or(0),
-        false => 0,
-    };
+    let suffix = "nextn_predict_layers";
+    let guessing = if gguf.reads(suffix) { keys.size_or_none(suffix)?.unwrap_or(0) } else { 0 };
     match blocks.checked_sub(guessing) {
         Some(layers @ 1..) => Ok(layers),
         _ => Err(wrong(keys.key("nextn_predict_layers"), guessing, "fewer than block_count")),

@@ -32,6 +32,7 @@ fn llama_metadata_becomes_a_configuration() {
         ffn_bias: false,
         tied_embeddings: true,
         qk_norm: None,
+        pre_norms: true,
         post_norms: false,
         delta: None,
         output_gate: false,

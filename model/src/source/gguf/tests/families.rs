@@ -91,13 +91,7 @@ fn factors_of_granite_are_read_and_of_others_refused() {
 fn experts_are_read_and_need_their_keys() {
     let mixtral = small_model_with_experts("llama");
     let model = config(&mixtral);
-    let expected = Experts {
-        count: 4,
-        per_token: 2,
-        ffn_size: FFN,
-        scoring: ExpertScoring::SoftmaxTopK { renormalise: true },
-        bias: false,
-    };
+    let expected = Experts::new(4, 2, FFN, ExpertScoring::SoftmaxTopK { renormalise: true });
     assert_eq!((model.family, model.experts), (Family::Mixtral, Some(expected)));
     assert_eq!(model.layers.kind(1).feed_forward, FeedForward::Experts);
     let granite = config(&small_model_with_experts("granitemoe"));

@@ -1,0 +1,36 @@
+//! The list of decoder families. A family that consists of existing kinds of operations is a file in
+//! `model/src/family/` with its description, its `mod` line there, and a line here.
+
+/// Calls a macro with the list: the variant of `Family`, and the constant of `family` that describes
+/// it.
+macro_rules! for_each_family {
+    ($callback:ident) => {
+        $callback! {
+            Dots1 => dots1::FAMILY,
+            Ernie45Moe => ernie4_5_moe::FAMILY,
+            Gemma3 => gemma3::FAMILY,
+            Glm4Moe => glm4_moe::FAMILY,
+            GptOss => gpt_oss::FAMILY,
+            Granite => granite::FAMILY,
+            GraniteMoe => granite::FAMILY_WITH_EXPERTS,
+            HyV3 => hy_v3::FAMILY,
+            Llama => llama::FAMILY,
+            MiniMaxM2 => minimax_m2::FAMILY,
+            Mistral => mistral::FAMILY,
+            Mixtral => mixtral::FAMILY,
+            Olmo2 => olmo2::FAMILY,
+            Olmoe => olmoe::FAMILY,
+            Opt => opt::FAMILY,
+            Phi3 => phi3::FAMILY,
+            Qwen2 => qwen2::FAMILY,
+            Qwen2Moe => qwen2_moe::FAMILY,
+            Qwen3 => qwen3::FAMILY,
+            Qwen3Moe => qwen3::FAMILY_WITH_EXPERTS,
+            Qwen3Next => qwen3_next::FAMILY,
+            Qwen35 => qwen3_next::QWEN35,
+            Qwen35Moe => qwen3_next::QWEN35_WITH_EXPERTS,
+            SeedOss => seed_oss::FAMILY,
+            SmolLm3 => smollm3::FAMILY,
+        }
+    };
+}
