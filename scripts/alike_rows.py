@@ -7,7 +7,6 @@ Makes batch files of seeded random tokens: an instruction with which all prompts
 own. Both ways must give the same bytes. Prints the medians of prefill over the rounds, and the paired ratio with
 its least and greatest."""
 
-import argparse
 import json
 import random
 import statistics
@@ -15,6 +14,8 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+import measuring
 
 # Prompts, tokens that all begin with.
 CASES = [(64, 100), (64, 400), (32, 1500)]
@@ -42,11 +43,7 @@ def run(arguments, folder, options):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--coordinator", required=True)
-    parser.add_argument("--model", required=True)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--json")
+    parser = measuring.parser(__doc__, "model", rounds=3)
     parser.add_argument("run", nargs="*", metavar="ARGUMENT")
     arguments = parser.parse_args()
     print("prompts that begin alike: prefill, s           whole   together   times as fast (least, greatest pair)")
@@ -64,9 +61,7 @@ def main():
         medians = [statistics.median(times) for times in zip(*pairs)]
         print(f"{prompts} with {common:4} tokens in common, {100 * shared:.0f}% shared".ljust(44)
               + f"{medians[0]:8.2f} {medians[1]:10.2f}   {statistics.median(ratios):.2f} ({ratios[0]:.2f}, {ratios[-1]:.2f}; n {len(ratios)})")
-        if arguments.json:
-            with open(arguments.json, "a", encoding="utf-8") as file:
-                file.write(json.dumps({"prompts": prompts, "common": common, "pairs_s": pairs, "shared": shared}) + "\n")
+        measuring.append(arguments.json, {"prompts": prompts, "common": common, "pairs_s": pairs, "shared": shared})
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Makes the Python environment that scripts/fixtures.py and scripts/to_safetensors.py run in:
+# Makes the Python environment that scripts/fixtures.py runs in:
 #     scripts/fixtures_env.sh DIR && DIR/bin/python scripts/fixtures.py
 #
 # PyPI's torch is linked against several GB of CUDA libraries that its CPU operations never call.

@@ -9,7 +9,6 @@ Each run starts a server on the emulated device, which measures its iterations b
 are the first rows of FILE.csv that fit (the Azure code trace of 2023), or drawn like them: long prompts, short answers. The
 goal is an error of at most 15%."""
 
-import argparse
 import csv
 import json
 import random
@@ -19,6 +18,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import measuring
 from served_streams import Server
 
 SLOTS, TENTH = 20, 2
@@ -106,9 +106,7 @@ def measure(arguments):
             for policy in arguments.policies:
                 line = {"round": number, **run(arguments, policy, rows, folder, expected)}
                 lines.append(line)
-                if arguments.json:
-                    with open(arguments.json, "a", encoding="utf-8") as file:
-                        file.write(json.dumps(line) + "\n")
+                measuring.append(arguments.json, line)
                 print(f"  round {number}, {policy}: {line['measured_tokens_per_s']:.2f} tokens/s for {line['predicted_tokens_per_s']:.2f}", file=sys.stderr)
     return lines
 
@@ -125,15 +123,11 @@ def table(lines):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--coordinator", required=True)
-    parser.add_argument("--model", required=True)
+    parser = measuring.parser(__doc__, "model", rounds=2)
     parser.add_argument("--lengths")
     parser.add_argument("--vram", default="1GiB")
     parser.add_argument("--requests", type=int, default=40)
-    parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--policies", nargs="+", default=POLICIES)
-    parser.add_argument("--json")
     lines = measure(parser.parse_args())
     table(lines)
     if not all(line["answers_alike"] for line in lines):

@@ -8,7 +8,6 @@ the longest time between two tokens of the stream beyond what a step may take (-
 /health answers, in ms; GOAL_TOKEN_MS and GOAL_HEALTH_MS at most are asked. Requests that are refused with a 4xx are
 part of a case: the limits are what is measured."""
 
-import argparse
 import collections
 import http.client
 import json
@@ -16,6 +15,7 @@ import socket
 import threading
 import time
 
+import measuring
 from served_streams import Server
 
 GOAL_TOKEN_MS, GOAL_HEALTH_MS, STEP_MS, CONTEXT, SLOTS = 250, 50, 100, 2048, 16
@@ -160,12 +160,8 @@ def beside(target, path, bodies):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--coordinator", required=True)
-    parser.add_argument("--model", required=True)
-    parser.add_argument("--rounds", type=int, default=1)
+    parser = measuring.parser(__doc__, "model", rounds=1)
     parser.add_argument("--only", default="", help="cases whose name has this in it")
-    parser.add_argument("--json")
     arguments = parser.parse_args()
     options = ["--slots", SLOTS, "--context", CONTEXT, "--step-ms", STEP_MS]
     server = Server(arguments.coordinator, arguments.model, *options)
@@ -182,11 +178,9 @@ def main():
                 shown = " ".join(f"{status} x{count}" for status, count in sorted(statuses.items(), key=str))
                 row = f"{name.ljust(48)}{late:10.0f}{calm_late:8.0f}{under[1]:10.0f}{calm[1]:8.0f}   {shown}"
                 print(f"{row}   {'met' if is_met else 'MISSED'}", flush=True)
-                if arguments.json:
-                    line = {"case": name, "token_late_ms": late, "token_late_calm_ms": calm_late}
-                    line |= {"health_ms": under[1], "health_calm_ms": calm[1], "statuses": shown}
-                    with open(arguments.json, "a", encoding="utf-8") as file:
-                        file.write(json.dumps(line) + "\n")
+                line = {"case": name, "token_late_ms": late, "token_late_calm_ms": calm_late}
+                line |= {"health_ms": under[1], "health_calm_ms": calm[1], "statuses": shown}
+                measuring.append(arguments.json, line)
     finally:
         server.end()
 

@@ -5,13 +5,12 @@
 
 At most twice `--step-ms` is asked of the longest time between two tokens of a stream."""
 
-import argparse
-import json
 import random
 import statistics
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+import measuring
 from served_streams import Server
 
 STREAMS, PROMPT, LONG_PROMPT, NEW_TOKENS, BEFORE_S = 16, 64, 7000, 400, 1.0
@@ -39,12 +38,8 @@ def gaps_beside(server, seed):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--coordinator", required=True)
-    parser.add_argument("--model", required=True)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser = measuring.parser(__doc__, "model", rounds=3)
     parser.add_argument("--step-ms", type=int, default=100)
-    parser.add_argument("--json")
     arguments = parser.parse_args()
     goal_ms = 2 * arguments.step_ms
     print(f"{STREAMS} streams beside a prompt of {LONG_PROMPT}: between two tokens, ms (goal {goal_ms})")
@@ -55,10 +50,8 @@ def main():
         median_ms, longest_ms = 1000 * statistics.median(gaps), 1000 * max(gaps)
         verdict = "met" if longest_ms <= goal_ms else "MISSED"
         print(f"median {median_ms:.0f}, longest {longest_ms:.0f}, prompt computed in {prompt_s:.1f} s   {verdict}", flush=True)
-        if arguments.json:
-            line = {"median_ms": median_ms, "longest_ms": longest_ms, "prompt_s": prompt_s, "step_ms": arguments.step_ms}
-            with open(arguments.json, "a", encoding="utf-8") as file:
-                file.write(json.dumps(line) + "\n")
+        line = {"median_ms": median_ms, "longest_ms": longest_ms, "prompt_s": prompt_s, "step_ms": arguments.step_ms}
+        measuring.append(arguments.json, line)
     server.end()
 
 

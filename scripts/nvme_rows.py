@@ -7,7 +7,6 @@
 The directories should lie on different drives; what is written there is removed at the end. Whatever else uses the drives or
 the cores is in the figures; `others` is its share of the cores' time beside each run."""
 
-import argparse
 import contextlib
 import json
 import os
@@ -20,6 +19,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import measuring
 import nvme_drives
 
 PARTS = ["room", "rate", "unequal", "lane", "table"]
@@ -251,15 +251,12 @@ def bounds(bench, model, directories):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--coordinator", required=True)
+    parser = measuring.parser(__doc__, rounds=9)
     parser.add_argument("--read-rate", required=True)
     parser.add_argument("--only", choices=PARTS)
-    parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--table-rounds", type=int, default=1)
     parser.add_argument("--model", default="opt-6.7b")
     parser.add_argument("--layers", type=int, default=4)
-    parser.add_argument("--json")
     parser.add_argument("directories", nargs="+")
     arguments = parser.parse_args()
     if len(arguments.directories) < 2:

@@ -10,7 +10,6 @@ machine's speed is measured between all runs; runs beside which others used it a
 rounds: decode predicted and measured with the error, the error against the run's median step as often as it had steps
 (which a second of somebody else's work does not move), and the paired ratio of auto's whole run to the policy's."""
 
-import argparse
 import json
 import os
 import shutil
@@ -21,6 +20,8 @@ import tempfile
 from pathlib import Path
 
 from peers.contention import Stolen, contention
+
+import measuring
 
 POLICIES = ["auto", "two-split", "one-split", "gpu-only", "resident", "cpu-only", "lia", "lia:spread", "flexgen", "flexgen:spread"]
 RUN = "--model opt-30b --dummy-weights --layers 4 --batches 2x4 --prompt-len 32 --gen-len 16".split()
@@ -75,9 +76,7 @@ def measure(arguments, run):
                 line |= {"round": number, "contended": contended, "checks": [before, after]}
                 before = after
                 lines.append(line)
-                if arguments.json:
-                    with open(arguments.json, "a", encoding="utf-8") as file:
-                        file.write(json.dumps(line) + "\n")
+                measuring.append(arguments.json, line)
                 print(f"  round {number}, {policy}: decode {line['decode_s']:.2f} s {contended or ''}", file=sys.stderr)
     return lines
 
@@ -115,12 +114,8 @@ def main():
     if "--" in arguments:
         place = arguments.index("--")
         arguments, run = arguments[:place], arguments[place + 1 :]
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--coordinator", required=True)
-    parser.add_argument("--roofline", required=True)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser = measuring.parser(__doc__, "roofline", rounds=5)
     parser.add_argument("--only", action="append")
-    parser.add_argument("--json")
     table(measure(parser.parse_args(arguments), run))
 
 

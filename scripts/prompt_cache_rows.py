@@ -8,7 +8,6 @@ store, one that computes the document and keeps it, and one that finds it. The f
 the same tokens, and the last computes of each prompt what lies behind the document's last full page alone. What it reads for
 its first question comes from the drive, since the system is asked to forget the files, and once more from the page cache."""
 
-import argparse
 import json
 import os
 import random
@@ -17,6 +16,7 @@ import sys
 import tempfile
 import time
 
+import measuring
 from served_streams import Server
 
 QUESTION, NEW_TOKENS = 40, 8
@@ -54,14 +54,12 @@ def ask(arguments, prompts, folder=None):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--coordinator", required=True)
+    parser = measuring.parser(__doc__)
     parser.add_argument("--model", default="llama-3.2-1b")
     parser.add_argument("--layers", type=int)
     parser.add_argument("--tokens", type=int, default=100_000)
     parser.add_argument("--questions", type=int, default=20)
     parser.add_argument("--folder", help="where the store is made for the time being [default: the system's]")
-    parser.add_argument("--json")
     arguments = parser.parse_args()
     draw = random.Random(1)
     tokens = lambda count: [draw.randrange(20000) for _ in range(count)]  # noqa: E731

@@ -6,7 +6,6 @@
 Answers a batch file with the emulated device, so that there are three workers; strikes one of them once some
 answers are on disk; then resumes. Every answer that was on disk must still be there, byte for byte."""
 
-import argparse
 import json
 import os
 import signal
@@ -16,6 +15,8 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+
+import measuring
 
 WORKERS = ["cpu worker", "gpu worker", "transfer worker"]
 STRIKES = {"killed": signal.SIGKILL, "stopped": signal.SIGSTOP}
@@ -78,12 +79,7 @@ def strike(arguments, folder, worker, how):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--coordinator", required=True)
-    parser.add_argument("--model", required=True)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--json")
-    arguments = parser.parse_args()
+    arguments = measuring.parser(__doc__, "model", rounds=5).parse_args()
     print(f"until a run has ended, s (goal {GOAL_S:g})     median   longest   answers on disk, none lost")
     with tempfile.TemporaryDirectory() as folder:
         with open(Path(folder, "in.jsonl"), "w", encoding="utf-8") as file:
@@ -95,9 +91,7 @@ def main():
                 struck = [strike(arguments, folder, worker, how) for _ in range(arguments.rounds)]
                 times, kept = [took_s for took_s, _ in struck], sum(kept for _, kept in struck)
                 print(f"{worker} {how}".ljust(36) + f"{statistics.median(times):9.2f} {max(times):9.2f}   {kept}")
-                if arguments.json:
-                    with open(arguments.json, "a", encoding="utf-8") as file:
-                        file.write(json.dumps({"worker": worker, "how": how, "until_end_s": times, "kept": kept}) + "\n")
+                measuring.append(arguments.json, {"worker": worker, "how": how, "until_end_s": times, "kept": kept})
 
 
 if __name__ == "__main__":

@@ -7,8 +7,6 @@ Four streams run at a time; at an instant of the round's seed the worker is stru
 without a token of any stream from then on, less what the server took to load the model when it started: at most GOAL_S
 is asked. Each answer must be the one that a server gives that nobody strikes."""
 
-import argparse
-import json
 import os
 import random
 import signal
@@ -17,6 +15,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+import measuring
 from served_streams import Server
 
 STRIKES = {"killed": signal.SIGKILL, "stopped": signal.SIGSTOP}
@@ -49,12 +48,7 @@ def strike(arguments, how, seed, expected):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--coordinator", required=True)
-    parser.add_argument("--model", required=True)
-    parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--json")
-    arguments = parser.parse_args()
+    arguments = measuring.parser(__doc__, "model", rounds=20).parse_args()
     server = start(arguments)
     expected = server.streams(PROMPTS, NEW_TOKENS, [[] for _ in PROMPTS])
     server.end()
@@ -64,9 +58,7 @@ def main():
         times, loads = zip(*found)
         row = f"worker {how}, {arguments.rounds} seeds".ljust(42)
         print(f"{row} {statistics.median(times):8.2f} {max(times):9.2f} {statistics.median(loads):9.2f}   0", flush=True)
-        if arguments.json:
-            with open(arguments.json, "a", encoding="utf-8") as file:
-                file.write(json.dumps({"how": how, "beyond_loading_s": times, "loading_s": loads}) + "\n")
+        measuring.append(arguments.json, {"how": how, "beyond_loading_s": times, "loading_s": loads})
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ that `plan --machine` chooses, its programs run by workers in which each instruc
 A policy that does not fit a cell's device is named and left out. Whatever else uses the machine is in the errors; `others` is its
 share of the cores' time beside each run."""
 
-import argparse
 import json
 import os
 import resource
@@ -18,6 +17,8 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+
+import measuring
 
 POLICIES = ["auto", "two-split", "one-split", "gpu-only", "resident", "cpu-only", "lia", "lia:spread", "flexgen", "flexgen:spread"]
 LENGTHS = ["--prompt-len", 64, "--gen-len", 16]
@@ -122,9 +123,7 @@ def measure(arguments, plain):
             simulated, emulated, error = timed["simulated"]["step_ms"], timed["measured"]["step_ms"], timed["error"]
             print(f"{name(cell):44}{policy:16}{simulated:>13.3f}{emulated:>13.3f}{error:>+9.2%}{share:>8.0%}", flush=True)
             lines.append({"cell": name(cell), **timed, "policy": policy, "others": share})
-            if arguments.json:
-                with open(arguments.json, "a", encoding="utf-8") as file:
-                    file.write(json.dumps(lines[-1]) + "\n")
+            measuring.append(arguments.json, lines[-1])
     return lines
 
 
@@ -144,10 +143,8 @@ def medians(lines):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--coordinator", required=True)
+    parser = measuring.parser(__doc__)
     parser.add_argument("--layers", type=int, default=4)
-    parser.add_argument("--json")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         plain = Path(folder, "plain.toml")

@@ -6,7 +6,6 @@
 Runs every table in turn, with 8 layers and 32 tokens, in real processes in which each instruction only lasts as long as the
 table says. The machine is measured between all runs; runs beside which others used it are discarded. Medians over the rounds."""
 
-import argparse
 import json
 import statistics
 import sys
@@ -14,6 +13,8 @@ import tempfile
 from pathlib import Path
 
 from policies import contention, output
+
+import measuring
 
 HERE = Path(__file__).parent
 # Table, largest error of the layer's time, least overlap, largest distance of the overlap from the simulated one, goal.
@@ -38,9 +39,7 @@ def measure(arguments):
             after = check()
             lines.append({"round": number, "table": name, "contended": contention([before, after]), **timed})
             before = after
-            if arguments.json:
-                with open(arguments.json, "a", encoding="utf-8") as file:
-                    file.write(json.dumps(lines[-1]) + "\n")
+            measuring.append(arguments.json, lines[-1])
             print(f"  round {number}, {name}: {timed['measured']['layer_ms']:.2f} ms {lines[-1]['contended'] or ''}", file=sys.stderr)
     return lines
 
@@ -69,11 +68,7 @@ def rows(lines):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--coordinator", required=True)
-    parser.add_argument("--roofline", required=True)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--json")
+    parser = measuring.parser(__doc__, "roofline", rounds=3)
     rows(measure(parser.parse_args()))
 
 

@@ -9,13 +9,14 @@ rows. The goal is that each lasts within 5% of the simulated time. What other pr
 lanes that should wake and cannot are late. FOLDER gets two layers of an iteration under each policy, for
 `scripts/plot.py gantt`."""
 
-import argparse
 import json
 import statistics
 import subprocess
 import sys
 
 from peers.contention import Others
+
+import measuring
 
 MACHINE = ["--machine", "g4dn-4xlarge", "--model", "llama-2-7b"]
 REQUESTS = ["--requests", "200", "--input-len", "60"]
@@ -58,19 +59,14 @@ def table(lines):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--coordinator", required=True)
-    parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--json")
+    parser = measuring.parser(__doc__, rounds=1)
     parser.add_argument("--charts")
     arguments = parser.parse_args()
     lines = []
     for number in range(arguments.rounds):
         for policy in POLICIES:
             lines.append({"round": number, **run(arguments, policy)})
-            if arguments.json:
-                with open(arguments.json, "a", encoding="utf-8") as file:
-                    file.write(json.dumps(lines[-1]) + "\n")
+            measuring.append(arguments.json, lines[-1])
     table(lines)
     if not all(line["same_iterations"] for line in lines):
         sys.exit("Other iterations ran than were simulated.")

@@ -282,45 +282,56 @@ impl Instruction {
 
     /// Regions read.
     pub fn reads(&self) -> Vec<Region> {
-        match self {
-            Instruction::Compute(compute) => compute
-                .inputs
-                .iter()
-                .chain(&compute.caches)
-                .chain(&compute.weights)
-                .chain(std::iter::once(&compute.table))
-                .copied()
-                .collect(),
-            Instruction::Copy(copy) => std::iter::once(copy.from).chain(copy.table).collect(),
-            Instruction::Append(append) => vec![append.from, append.table],
-            Instruction::Decompress(decompress) => vec![decompress.from],
-            Instruction::Read(read) => vec![read.from],
-            Instruction::Wait(_) | Instruction::Signal => Vec::new(),
-        }
+        let mut reads = Vec::new();
+        self.for_each_read(|region| reads.push(region));
+        reads
     }
 
     /// Regions written.
     pub fn writes(&self) -> Vec<Region> {
-        match self {
-            Instruction::Compute(compute) if self.is_sample() => vec![compute.table],
-            Instruction::Compute(compute) => {
-                let states = if compute.op.updates_state() { &compute.caches[..] } else { &[] };
-                compute.output.iter().chain(states).copied().collect()
-            }
-            Instruction::Copy(copy) => vec![copy.to],
-            Instruction::Append(append) => vec![append.to],
-            Instruction::Decompress(decompress) => vec![decompress.to],
-            Instruction::Read(read) => vec![read.to],
-            Instruction::Wait(_) | Instruction::Signal => Vec::new(),
-        }
+        let mut writes = Vec::new();
+        self.for_each_write(|region| writes.push(region));
+        writes
     }
 
     /// Returns the accessed regions, and whether each is written. A region that is read and written
     /// is listed twice.
     pub fn accesses(&self) -> Vec<(Region, bool)> {
-        let reads = self.reads().into_iter().map(|region| (region, false));
-        let writes = self.writes().into_iter().map(|region| (region, true));
-        reads.chain(writes).collect()
+        let mut accesses = Vec::new();
+        self.for_each_read(|region| accesses.push((region, false)));
+        self.for_each_write(|region| accesses.push((region, true)));
+        accesses
+    }
+
+    /// Calls `see` with each region read.
+    pub(crate) fn for_each_read(&self, see: impl FnMut(Region)) {
+        match self {
+            Instruction::Compute(Compute { inputs, caches, weights, table, .. }) => {
+                let regions = inputs.iter().chain(caches).chain(weights).chain([table]);
+                regions.copied().for_each(see);
+            }
+            Instruction::Copy(copy) => std::iter::once(copy.from).chain(copy.table).for_each(see),
+            Instruction::Append(append) => [append.from, append.table].into_iter().for_each(see),
+            Instruction::Decompress(Decompress { from, .. })
+            | Instruction::Read(Read { from, .. }) => std::iter::once(*from).for_each(see),
+            Instruction::Wait(_) | Instruction::Signal => {}
+        }
+    }
+
+    /// Calls `see` with each region written.
+    pub(crate) fn for_each_write(&self, mut see: impl FnMut(Region)) {
+        match self {
+            Instruction::Compute(compute) if self.is_sample() => see(compute.table),
+            Instruction::Compute(compute) => {
+                let states = if compute.op.updates_state() { &compute.caches[..] } else { &[] };
+                compute.output.iter().chain(states).copied().for_each(see);
+            }
+            Instruction::Copy(Copy { to, .. })
+            | Instruction::Append(Append { to, .. })
+            | Instruction::Decompress(Decompress { to, .. })
+            | Instruction::Read(Read { to, .. }) => see(*to),
+            Instruction::Wait(_) | Instruction::Signal => {}
+        }
     }
 
     /// Returns the instruction's place in the model; `None` for `TimelineWait` and `Signal`.

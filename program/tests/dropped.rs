@@ -7,26 +7,47 @@ use common::{Choices, PLAIN, llama, opt, shape, split};
 use model::config::ModelConfig;
 use model::ops::Op;
 use model::quantized_format::{Grouped, WeightFormat};
-use program::compile::{compile, footprint};
-use program::ir::{Compute, Instruction, ProgramId, Region};
+use program::compile::{compile, compile_program, footprint};
+use program::ir::{Compute, Instruction, LaneProgram, Program, ProgramId, Region};
 use program::map::{Chunk, ChunkOrder, Chunking, ComputeDevice, DeviceMap, layer_list};
 use program::plan::{DeviceScratch, Plan, RunShape};
-use program::topology::MemoryId;
-use program::validate::{describe, validate};
+use program::topology::{LaneId, MemoryId};
+use program::validate::{describe, validate, validate_program};
 
 const W4: WeightFormat = WeightFormat::Grouped(Grouped::W4);
 /// A format that a device expands first.
 const Q4_K: WeightFormat = WeightFormat::Grouped(Grouped::GGUF_Q4_K);
 
-/// Returns the plan without one instruction. Without a signal, its lane declares one signal fewer,
-/// as if it had never been planned.
-fn without(plan: &Plan, program: ProgramId, lane: usize, index: usize) -> Plan {
-    let mut plan = plan.clone();
-    let program = plan.program_mut(program);
-    let list = &mut program.lanes[lane];
+/// Returns true if the plan is refused without one instruction. Without a signal, its lane declares
+/// one signal fewer, as if it had never been planned.
+fn is_needed(plan: &Plan, program: ProgramId, lane: usize, index: usize) -> bool {
+    let mut changed = plan.program(program).clone();
+    let list = &mut changed.lanes[lane];
     let removed = list.instructions.remove(index);
     list.signals_per_step -= u32::from(removed == Instruction::Signal);
-    plan
+    // The proof of a plan begins with that of each program, and most changes end it there.
+    if validate_program(&changed, &plan.buffers, &plan.topology, &plan.config).is_err() {
+        return true;
+    }
+    let mut plan = plan.clone();
+    *plan.program_mut(program) = changed;
+    validate(&plan).is_err()
+}
+
+/// Returns the instructions of each lane without their buffers.
+fn kinds(program: &Program) -> Vec<(LaneId, u32, Vec<String>)> {
+    let kind = |instruction: &Instruction| match instruction {
+        Instruction::Compute(compute) => format!("{:?}", (compute.op, compute.at, compute.chunk)),
+        Instruction::Copy(copy) => format!("{:?}", (copy.moved, copy.at, copy.chunk)),
+        Instruction::Append(append) => format!("{:?}", (append.kv, append.at, append.chunk)),
+        Instruction::Decompress(one) => format!("decompress {:?}", (one.op, one.at)),
+        Instruction::Read(read) => format!("read {:?}", (read.op, read.at)),
+        Instruction::Wait(_) | Instruction::Signal => format!("{instruction:?}"),
+    };
+    let of_lane = |list: &LaneProgram| {
+        (list.lane, list.signals_per_step, list.instructions.iter().map(kind).collect())
+    };
+    program.lanes.iter().map(of_lane).collect()
 }
 
 fn proved(name: &str, config: &ModelConfig, shape: &RunShape, map: &DeviceMap) -> Plan {
@@ -40,6 +61,15 @@ fn proved(name: &str, config: &ModelConfig, shape: &RunShape, map: &DeviceMap) -
     for scratch in [None, Some(scratch)] {
         let listed = footprint(config, shape, map, scratch);
         assert_eq!(listed, Ok(plan.footprint(scratch)), "{name}");
+    }
+    // A program alone has the same instructions, in other buffers.
+    for program in &plan.programs {
+        let alone = compile_program(config, shape, map, program.id).expect("it compiles");
+        for other in &alone.programs {
+            let is_compiled = other.id == program.id;
+            assert_eq!(!other.lanes.is_empty(), is_compiled, "{name}");
+        }
+        assert_eq!(kinds(alone.program(program.id)), kinds(program), "{name}");
     }
     let proof = validate(&plan).unwrap_or_else(|error| panic!("{name} is refused: {error}"));
     assert!(
@@ -59,7 +89,7 @@ fn each_is_needed(name: &str, config: &ModelConfig, shape: &RunShape, map: &Devi
         for (lane, list) in program.lanes.iter().enumerate() {
             for (index, instruction) in list.instructions.iter().enumerate() {
                 dropped += 1;
-                if validate(&without(&plan, program.id, lane, index)).is_ok() {
+                if !is_needed(&plan, program.id, lane, index) {
                     let what = describe(instruction, config.family, &plan.topology);
                     let (name, lane) = (program.name(), plan.lane_name(list.lane));
                     unneeded.push(format!("{name} {lane} {index}: {what}"));

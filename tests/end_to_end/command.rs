@@ -11,6 +11,11 @@ use serde_json::{Value, json};
 /// Time limit of any run; longer ones count as hung.
 pub const WATCHDOG: Duration = Duration::from_secs(120);
 
+/// Returns true if all cases run (`make fuzz`), not only the sample of `make test`.
+pub fn runs_all_cases() -> bool {
+    std::env::var_os("TANDEM_FUZZ_CASES").is_some()
+}
+
 /// Returns the directory of a fixture model.
 pub fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures").join(name)

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::command::{Place, coordinator, finish, text, token_ids};
-use crate::cuda::{command, folder, folder_with_blas, loud, run};
+use crate::cuda::{command, folder, folder_with_blas, loud};
 
 const ON_DEVICE: [&str; 6] = ["--device", "cuda:0", "--policy", "gpu-only", "--batches", "2x2"];
 
@@ -22,9 +22,14 @@ fn answers(
     extra: &[&str],
     set: &[(&str, &str)],
 ) -> (Vec<Vec<u32>>, String, String) {
-    let done = run(place, "llama", input, extra, set);
+    answers_of(place, command(place, "llama", input, extra, set))
+}
+
+/// Runs a command that answers requests; see [`answers`].
+fn answers_of(place: &Place, mut command: Command) -> (Vec<Vec<u32>>, String, String) {
+    let done = finish(command.spawn().expect("starts"));
     let said = text(&done.stderr);
-    assert!(done.status.success(), "{set:?}: {said}");
+    assert!(done.status.success(), "{command:?}: {said}");
     let report = std::fs::read_to_string(place.path("report")).expect("a report");
     (token_ids(&place.path("out.jsonl")), report, said)
 }
@@ -79,24 +84,19 @@ fn lanes_that_stand_still_at_the_start_start_once_more_with_waits_on_the_host() 
     let (whole, ..) = answers(&place, &input, &ON_DEVICE, &[]);
     let split = ["--device", "cuda:0", "--split", "scores:wv", "--batches", "2x2"];
     for extra in [&ON_DEVICE[..], &split] {
-        let set = [("STANDIN_CUDA_DEAF", "1"), ("TANDEM_WAIT_S", "8")];
-        let (same, report, _) = answers(&place, &input, extra, &set);
+        let set = [("STANDIN_CUDA_DEAF", "1"), ("TANDEM_WAIT_S", "4")];
+        let (same, report, said) = answers_of(&place, loud(&place, "llama", &input, extra, &set));
         assert_eq!(same, whole);
+        assert!(said.contains("in safe mode"), "{said}");
         for how in
             ["copying in the gpu worker: lanes stalled", "waiting on the host: lanes stalled"]
         {
             assert!(report.contains(how), "{how}: {report}");
         }
     }
-    let said_by = |set: &[(&str, &str)]| {
-        finish(loud(&place, "llama", &input, &ON_DEVICE, set).spawn().expect("starts"))
-    };
-    let done = said_by(&[("STANDIN_CUDA_DEAF", "1"), ("TANDEM_WAIT_S", "8")]);
-    let said = text(&done.stderr);
-    assert!(done.status.success() && said.contains("in safe mode"), "{said}");
     // If waits were already on the host, they are not the cause.
-    let set = [("STANDIN_CUDA_HANG", "60"), ("TANDEM_WAIT_S", "8"), ("TANDEM_WAITS", "host")];
-    let done = said_by(&set);
+    let set = [("STANDIN_CUDA_HANG", "60"), ("TANDEM_WAIT_S", "4"), ("TANDEM_WAITS", "host")];
+    let done = finish(loud(&place, "llama", &input, &ON_DEVICE, &set).spawn().expect("starts"));
     let said = text(&done.stderr);
     assert_eq!(done.status.code(), Some(1), "{said}");
     assert!(!said.contains("in safe mode") && said.contains("kernel may hang"), "{said}");

@@ -154,11 +154,8 @@ fn the_best_batches_of_a_described_machine_are_found() {
         assert_eq!(code, Some(0), "{batches}: {said}");
         serde_json::from_str::<Value>(&stderr).expect("JSON")
     };
-    let rate = |answer: &Value| answer["tokens_per_s"].as_f64().expect("a rate");
+    // `planner/tests/described/batches.rs` compares the choice with a sweep.
     let found = on("auto");
-    for other in ["1x1", "1x32", "2x16"] {
-        assert!(rate(&found) >= 0.95 * rate(&on(other)), "{other}: {found}");
-    }
     let batches = format!("{}x{}", found["batches"], found["batch_size"]);
     assert_eq!(found, on(&batches), "the same as if it had been asked for");
 }

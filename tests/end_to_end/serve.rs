@@ -11,7 +11,9 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-use crate::command::{Place, WATCHDOG, coordinator, finish, fixture, golden, lines, text};
+use crate::command::{
+    Place, WATCHDOG, coordinator, finish, fixture, golden, lines, runs_all_cases, text,
+};
 use crate::death::{nothing_left, workers_of};
 
 /// A running server, which is killed when this value is dropped.
@@ -285,19 +287,19 @@ fn strike_workers(signal: Signal, seeds: Range<u64>) {
     }
 }
 
+/// Returns the seeds of the instants at which a worker is struck.
+fn seeds() -> Range<u64> {
+    0..if runs_all_cases() { 20 } else { 7 }
+}
+
 #[test]
 fn answers_survive_the_death_of_a_worker() {
-    strike_workers(Signal::KILL, 0..20);
+    strike_workers(Signal::KILL, seeds());
 }
 
 #[test]
 fn answers_survive_a_worker_that_falls_silent() {
-    strike_workers(Signal::STOP, 0..10);
-}
-
-#[test]
-fn answers_survive_a_worker_that_falls_silent_at_other_instants() {
-    strike_workers(Signal::STOP, 10..20);
+    strike_workers(Signal::STOP, seeds());
 }
 
 /// Returns the number of heap allocations of the workers.

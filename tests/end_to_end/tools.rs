@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::command::{Place, coordinator, finish, fixture, text};
 use crate::serve::Served;
 
-const SEEDS: usize = 50;
+const SEEDS: usize = 28;
 const CHAT: &str = "/v1/chat/completions";
 
 /// Templates that describe functions in few words: the model has 128 positions.

@@ -210,6 +210,11 @@ impl TestStagings {
     }
 }
 
+/// Returns true if all cases run (`make fuzz`), not only the sample of `make test`.
+pub fn runs_all_cases() -> bool {
+    std::env::var_os("TANDEM_FUZZ_CASES").is_some()
+}
+
 /// Starts real processes for a plan.
 pub fn start(plan: Plan, staged: &[StagedCopyConfig]) -> Result<RunEngine, LaunchError> {
     let options = LaunchOptions {

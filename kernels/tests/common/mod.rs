@@ -37,6 +37,11 @@ impl Random {
     }
 }
 
+/// Returns true if all cases run (`make fuzz`), not only the sample of `make test`.
+pub fn runs_all_cases() -> bool {
+    std::env::var_os("TANDEM_FUZZ_CASES").is_some()
+}
+
 pub const LIMITS: ScratchLimits =
     ScratchLimits { rows: 300, linear_inputs: 4608, positions: 700, group: 9, head_dim: 128 };
 

@@ -6,7 +6,8 @@ use model::ops::Op;
 use planner::budget::Budget;
 use planner::lia::{LiaStage, LiaWorkload, best_vector};
 use planner::policy::Placement;
-use planner::search::{Pricing, steady_step_ns};
+use planner::search::{Pricing, SteadyDecode, steady_step_ns};
+use program::ir::ProgramId;
 use program::plan::Plan;
 use program::simulate::{LaneUsage, simulate};
 use program::topology::HardwareEngine;
@@ -14,8 +15,6 @@ use program::topology::HardwareEngine;
 use crate::cells::Scenario;
 use crate::place::{DTYPE, Setting, TOKENS_MAX, describe, digits};
 
-/// Number of decode steps over which usage is measured, in the middle of the output.
-const USAGE_STEPS: u32 = 4;
 /// Numbers of layers of the two plans whose difference gives the time of a layer.
 const LAYERS: [usize; 2] = [2, 4];
 
@@ -162,7 +161,8 @@ fn prefill_of(
 ) -> Result<Time, String> {
     let prompt = setting.scenario.prompt;
     setting.with_estimator(batch_size, prompt, |estimator| {
-        let plan = estimator.plan(placement, setting.config.num_layers).map_err(sentence)?;
+        let plan = estimator.program_plan(placement, setting.config.num_layers, ProgramId::PREFILL);
+        let plan = plan.map_err(sentence)?;
         let costs = setting.machine.costs(&plan, plan.prefill(), prompt).map_err(sentence)?;
         let timeline = simulate(plan.prefill(), costs.as_ref(), 1).map_err(sentence)?;
         let busy = Busy::of(&timeline.usage(&plan.topology), &plan);
@@ -174,17 +174,17 @@ fn prefill_of(
 fn decode(setting: &Setting<'_>, placement: &Placement) -> Result<Decode, String> {
     // The decode program does not depend on the length of the prompt.
     setting.with_estimator(setting.batch_size, 1, |estimator| {
-        let plan = estimator.plan(placement, setting.config.num_layers).map_err(sentence)?;
-        let middle = middle(setting.scenario);
-        let step_ns = steady_step_ns(&plan, &setting.machine, middle).map_err(sentence)?;
-        let before = middle.saturating_sub(USAGE_STEPS / 2);
-        let costs = setting.machine.costs(&plan, plan.decode(), before).map_err(sentence)?;
-        let timeline = simulate(plan.decode(), costs.as_ref(), USAGE_STEPS).map_err(sentence)?;
-        let usage = timeline.usage(&plan.topology);
-        let busy = Busy::of(&usage, &plan).times(1.0 / f64::from(USAGE_STEPS));
+        let plan = estimator.program_plan(placement, setting.config.num_layers, ProgramId::DECODE);
+        let plan = plan.map_err(sentence)?;
+        let steady = SteadyDecode::simulate(&plan, &setting.machine, middle(setting.scenario));
+        let steady = steady.map_err(sentence)?;
+        let step_ns = steady.step_ns();
+        let usage = steady.timeline.usage(&plan.topology);
+        let steps = f64::from(u32::try_from(steady.timeline.step_end_ns.len()).map_err(sentence)?);
+        let busy = Busy::of(&usage, &plan).times(1.0 / steps);
         Ok(Decode {
             time: Time { ms: step_ns / 1e6, busy },
-            cpu_busy: busy.cpu_ms / (usage.total_ns as f64 / 1e6 / f64::from(USAGE_STEPS)),
+            cpu_busy: busy.cpu_ms / (usage.total_ns as f64 / 1e6 / steps),
             cpu_beside_transfers: usage.overlap(),
             far_share: far_share(&Budget::from_plan(&plan)),
         })
@@ -213,7 +213,8 @@ fn layer_ms(setting: &Setting<'_>, placement: &Placement) -> Result<Option<f64>,
     }
     setting.with_estimator(setting.batch_size, 1, |estimator| {
         let step_ms = |layers| {
-            let plan = estimator.plan(placement, layers).map_err(sentence)?;
+            let plan = estimator.program_plan(placement, layers, ProgramId::DECODE);
+            let plan = plan.map_err(sentence)?;
             let step_ns = steady_step_ns(&plan, &setting.machine, middle(setting.scenario));
             Ok::<f64, String>(step_ns.map_err(sentence)? / 1e6)
         };

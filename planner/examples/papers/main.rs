@@ -13,6 +13,8 @@ fn main() -> Result<(), String> {
     let papers = cells::FILES.into_iter().map(cells::read).collect::<Result<Vec<_>, _>>()?;
     let of_serving = serving::cells::FILES.into_iter().map(serving::cells::read);
     let of_serving = of_serving.collect::<Result<Vec<_>, _>>()?;
-    print!("{}{}", markdown::render(&papers), serving::markdown::render(&of_serving)?);
+    let mut runs = serving::runs::Runs::default();
+    let serving = serving::markdown::render(&of_serving, &mut runs)?;
+    print!("{}{serving}", markdown::render(&papers));
     Ok(())
 }

@@ -11,7 +11,7 @@ use planner::policy::name::{PolicyName, UnknownPolicy};
 use planner::policy::{
     Flexgen, Formats, Placement, Policy, Residency, ResidentAttention, SlowTierLayers,
 };
-use planner::search::{Estimator, SearchEffort, SearchRequest, choose, operation_table};
+use planner::search::{Estimator, SearchEffort, SearchRequest, choose_placement, operation_table};
 use planner::split::Split;
 use program::formats::{KvFormat, WeightFormats};
 use program::map::{ChunkOrder, Chunking, layer_list};
@@ -185,7 +185,7 @@ impl<'a> Setting<'a> {
             effort: SearchEffort::Quick,
             rehearser: None,
         };
-        Ok(choose(&question).map_err(sentence)?.placement)
+        choose_placement(&question).map_err(sentence)
     }
 
     /// Returns the number of prompt tokens in searches.

@@ -106,26 +106,62 @@ pub enum SearchError {
 /// Nothing fits, with the numbers of the placement that comes closest; a plan that cannot be
 /// priced.
 pub fn choose(question: &SearchRequest<'_>) -> Result<SearchResult, SearchError> {
+    let estimator = build_fitting_estimator(question)?;
+    let space = PlacementSpace::new(&estimator, question.chunkings)?;
+    let RankedCandidates { candidates, candidate_count } =
+        rank_candidates(question, &estimator, &space)?;
+    let table = space.table(candidates[0].placement.policy.chunking()).cloned();
+    let table = table.ok_or_else(|| CostError("the chosen map has no table".to_owned()))?;
+    build_result(&estimator, candidates, candidate_count, table)
+}
+
+/// Returns the placement that [`choose`] chooses, without predicting its run.
+///
+/// # Errors
+/// Fails like [`choose`].
+pub fn choose_placement(question: &SearchRequest<'_>) -> Result<Placement, SearchError> {
+    let estimator = build_fitting_estimator(question)?;
+    let space = PlacementSpace::new(&estimator, question.chunkings)?;
+    let mut ranked = rank_candidates(question, &estimator, &space)?;
+    Ok(ranked.candidates.swap_remove(0).placement)
+}
+
+/// The best maps of each policy, the fastest first; at least one.
+struct RankedCandidates {
+    candidates: Vec<Candidate>,
+    /// See [`SearchResult::candidate_count`].
+    candidate_count: usize,
+}
+
+/// Returns an estimator for a question.
+///
+/// # Errors
+/// The host lacks the memory that every placement takes.
+fn build_fitting_estimator<'a>(question: &SearchRequest<'a>) -> Result<Estimator<'a>, SearchError> {
     let SearchRequest { request, batches, batch_size, .. } = *question;
     if request.min_host_bytes(batches, batch_size) > request.limits.dram_bytes {
         return Err(explain_misfit(question)?);
     }
-    let estimator = build_estimator(question)?;
-    let space = PlacementSpace::new(&estimator, question.chunkings)?;
+    Ok(build_estimator(question)?)
+}
+
+fn rank_candidates(
+    question: &SearchRequest<'_>,
+    estimator: &Estimator<'_>,
+    space: &PlacementSpace<'_>,
+) -> Result<RankedCandidates, SearchError> {
     let placements = space.placements(question.policy)?;
     let candidate_count = placements.len();
-    let mut candidates = evaluate_placements(&estimator, &space, placements, question.effort)?;
+    let mut candidates = evaluate_placements(estimator, space, placements, question.effort)?;
     if candidates.is_empty() {
         return Err(explain_misfit(question)?);
     }
-    refine_linear_splits(&estimator, &space, question.chunkings, &mut candidates)?;
+    refine_linear_splits(estimator, space, question.chunkings, &mut candidates)?;
     if question.effort == SearchEffort::Full {
-        refine_by_full_run(&estimator, &mut candidates)?;
+        refine_by_full_run(estimator, &mut candidates)?;
     }
-    rehearse(question, &estimator, &mut candidates)?;
-    let table = space.table(candidates[0].placement.policy.chunking()).cloned();
-    let table = table.ok_or_else(|| CostError("the chosen map has no table".to_owned()))?;
-    build_result(&estimator, candidates, candidate_count, table)
+    rehearse(question, estimator, &mut candidates)?;
+    Ok(RankedCandidates { candidates, candidate_count })
 }
 
 /// Returns an estimator for a question, with the tiers for which memory has capacity if everything

@@ -2,11 +2,11 @@
 //! ([`Estimator`]), which is fast enough for every candidate of a search.
 
 use model::config::ModelConfig;
-use program::compile::compile;
-use program::ir::Program;
+use program::compile::{CompileError, compile, compile_program};
+use program::ir::{Program, ProgramId};
 use program::map::DeviceMap;
 use program::plan::{Plan, RunShape};
-use program::simulate::{SimulatedTimeline, Span, simulate};
+use program::simulate::{SimulatedTimeline, Span, simulate, simulate_ends};
 
 use super::{CostError, Pricing, TimeFactors};
 use crate::budget::{PlacementRequest, PlanError};
@@ -55,7 +55,7 @@ pub fn predict(plan: &Plan, pricing: &dyn Pricing) -> Result<PredictedTimes, Cos
     let shape = &plan.shape;
     let simulated = |program: &Program, steps| {
         let costs = pricing.costs(plan, program, shape.max_prompt)?;
-        let timeline = simulate(program, costs.as_ref(), steps);
+        let timeline = simulate_ends(program, costs.as_ref(), steps);
         timeline.map(|timeline| timeline.total_ns).map_err(|error| CostError(error.to_string()))
     };
     let decode_steps = shape.max_new.saturating_sub(1);
@@ -131,6 +131,32 @@ impl Estimator<'_> {
     /// # Errors
     /// A map that does not compile.
     pub fn plan(&self, placement: &Placement, layers: usize) -> Result<Plan, PlanError> {
+        self.compile(placement, layers, compile)
+    }
+
+    /// Returns the plan of [`Estimator::plan`] with the instructions of one program alone, which
+    /// suffices to price that program.
+    ///
+    /// # Errors
+    /// A map that does not compile.
+    pub fn program_plan(
+        &self,
+        placement: &Placement,
+        layers: usize,
+        program: ProgramId,
+    ) -> Result<Plan, CostError> {
+        self.compile(placement, layers, |config, shape, map| {
+            compile_program(config, shape, map, program)
+        })
+        .map_err(|error| CostError(error.to_string()))
+    }
+
+    fn compile(
+        &self,
+        placement: &Placement,
+        layers: usize,
+        compile: impl FnOnce(&ModelConfig, &RunShape, &DeviceMap) -> Result<Plan, CompileError>,
+    ) -> Result<Plan, PlanError> {
         let (config, formats) = truncate_layers(self.request, layers);
         let placement = &match (self.request.config.num_layers, config.num_layers) {
             (all, few) if all != few => placement.scaled(all, few),
@@ -160,9 +186,9 @@ impl Estimator<'_> {
     pub fn step_ns(&self, placement: &Placement) -> Result<f64, CostError> {
         // Prompts do not matter here, so they are as short as possible.
         let request = &PlacementRequest { max_prompt: 1, shared_prompt: 0, ..*self.request };
-        let plan = Estimator { request, ..*self }
-            .plan(placement, request.config.num_layers)
-            .map_err(|error| CostError(error.to_string()))?;
+        let estimator = Estimator { request, ..*self };
+        let plan =
+            estimator.program_plan(placement, request.config.num_layers, ProgramId::DECODE)?;
         let middle = self.request.max_prompt + self.request.max_new / 2;
         steady_step_ns(&plan, self.pricing, middle)
     }
@@ -224,7 +250,7 @@ impl Estimator<'_> {
         placement: &Placement,
         layers: usize,
     ) -> Result<f64, CostError> {
-        let plan = self.plan(placement, layers).map_err(|error| CostError(error.to_string()))?;
+        let plan = self.program_plan(placement, layers, ProgramId::PREFILL)?;
         prefill_ns(&plan, self.pricing)
     }
 }
@@ -235,7 +261,7 @@ impl Estimator<'_> {
 /// A plan that cannot be priced.
 fn prefill_ns(plan: &Plan, pricing: &dyn Pricing) -> Result<f64, CostError> {
     let costs = pricing.costs(plan, plan.prefill(), plan.shape.max_prompt)?;
-    let prefill = simulate(plan.prefill(), costs.as_ref(), 1)
+    let prefill = simulate_ends(plan.prefill(), costs.as_ref(), 1)
         .map_err(|error| CostError(error.to_string()))?;
     Ok(prefill.total_ns)
 }
@@ -250,7 +276,16 @@ pub fn steady_step_ns(
     pricing: &dyn Pricing,
     positions: u32,
 ) -> Result<f64, CostError> {
-    Ok(SteadyDecode::simulate(plan, pricing, positions)?.step_ns())
+    let costs = pricing.costs(plan, plan.decode(), steady_start(positions))?;
+    let timeline = simulate_ends(plan.decode(), costs.as_ref(), STEPS)
+        .map_err(|error| CostError(error.to_string()))?;
+    Ok(SteadyDecode { timeline }.step_ns())
+}
+
+/// Returns the number of cached positions in the first of the steps that read `positions` on
+/// average.
+const fn steady_start(positions: u32) -> u32 {
+    positions.saturating_sub(STEPS / 2)
 }
 
 /// A few decode steps of a plan over time, the last of which are steady.
@@ -269,7 +304,7 @@ impl SteadyDecode {
         pricing: &dyn Pricing,
         positions: u32,
     ) -> Result<SteadyDecode, CostError> {
-        let costs = pricing.costs(plan, plan.decode(), positions.saturating_sub(STEPS / 2))?;
+        let costs = pricing.costs(plan, plan.decode(), steady_start(positions))?;
         let timeline = simulate(plan.decode(), costs.as_ref(), STEPS)
             .map_err(|error| CostError(error.to_string()))?;
         Ok(SteadyDecode { timeline })

@@ -2,7 +2,7 @@
 //! overlap), here of the compiled layer's instructions. The policies that LIA names are compared
 //! with it as executed, since overlap may reverse a close result.
 
-use program::ir::Program;
+use program::ir::{Program, ProgramId};
 use program::simulate::{Place, SimulationCosts};
 
 use super::{CostError, Estimator};
@@ -37,16 +37,14 @@ fn best_vectors(estimator: &Estimator<'_>) -> Result<[OffloadVector; 2], CostErr
         let placement =
             Placement::from_policy(Policy::Lia { prefill, decode: vector, spread: false });
         let kinds = estimator.for_each_kind(|estimator| {
-            let plan = estimator.plan(&placement, 1);
-            let plan = plan.map_err(|error| CostError(error.to_string()))?;
-            let decode = estimator.pricing.costs(&plan, plan.decode(), middle)?;
-            let prefill = match whole {
-                true => Some(estimator.pricing.costs(&plan, plan.prefill(), prompt)?),
-                false => None,
+            let work_ns = |program: ProgramId, positions: u32| -> Result<f64, CostError> {
+                let plan = estimator.program_plan(&placement, 1, program)?;
+                let program = &plan.programs[program.index()];
+                let costs = estimator.pricing.costs(&plan, program, positions)?;
+                Ok(total_work_ns(program, costs.as_ref()))
             };
-            let prefill_ns =
-                prefill.map_or(0.0, |costs| total_work_ns(plan.prefill(), costs.as_ref()));
-            Ok((prefill_ns, total_work_ns(plan.decode(), decode.as_ref())))
+            let prefill_ns = if whole { work_ns(ProgramId::PREFILL, prompt)? } else { 0.0 };
+            Ok((prefill_ns, work_ns(ProgramId::DECODE, middle)?))
         })?;
         let mean = |part: fn((f64, f64)) -> f64| -> f64 {
             kinds.iter().map(|(share, sums)| share * part(*sums)).sum()

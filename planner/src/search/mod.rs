@@ -25,7 +25,9 @@ mod tests;
 
 pub use batches::best_batches;
 pub use candidate::{Candidate, SearchEffort, TrialStatus};
-pub use choose::{SearchError, SearchRequest, SearchResult, choose, evaluate_placement};
+pub use choose::{
+    SearchError, SearchRequest, SearchResult, choose, choose_placement, evaluate_placement,
+};
 pub use estimate::{Estimate, Estimator, PredictedTimes, SteadyDecode, predict, steady_step_ns};
 pub use rehearse::Rehearser;
 pub use storage_costs::{StoragePricing, StorageRate};

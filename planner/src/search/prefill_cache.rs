@@ -1,10 +1,9 @@
 //! Estimates of prefill, cached by the few parameters that determine them.
 
-use std::collections::HashMap;
-
 use model::config::ModelConfig;
 use program::map::Chunking;
 use program::topology::{MemoryId, SLOW_TIERS_MAX};
+use rustc_hash::FxHashMap;
 
 use super::estimate::MORE_LAYERS;
 use super::{CostError, Estimator};
@@ -36,12 +35,12 @@ struct PrefillKey {
 /// Cache of prefill estimates; see the module documentation.
 pub(super) struct PrefillCache<'a> {
     estimator: &'a Estimator<'a>,
-    estimates_ns: HashMap<PrefillKey, f64>,
+    estimates_ns: FxHashMap<PrefillKey, f64>,
 }
 
 impl<'a> PrefillCache<'a> {
     pub(super) fn new(estimator: &'a Estimator<'a>) -> PrefillCache<'a> {
-        PrefillCache { estimator, estimates_ns: HashMap::new() }
+        PrefillCache { estimator, estimates_ns: FxHashMap::default() }
     }
 
     /// Returns the duration of prefill. With some layers resident, or in additional memories, it is

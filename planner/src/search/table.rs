@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use model::ops::{Kv, Op};
-use program::ir::{Instruction, Moved, Program};
+use program::ir::{Instruction, Moved, Program, ProgramId};
 use program::map::{Chunking, OpChunk, leading_list};
 use program::plan::Plan;
 use program::simulate::{Place, SimulationCosts};
@@ -295,7 +295,7 @@ struct PricedLayer {
 
 impl PricedLayer {
     fn new(estimator: &Estimator<'_>, placement: &Placement) -> Result<PricedLayer, CostError> {
-        let plan = estimator.plan(placement, 1).map_err(|error| CostError(error.to_string()))?;
+        let plan = estimator.program_plan(placement, 1, ProgramId::DECODE)?;
         let middle = estimator.request.max_prompt + estimator.request.max_new / 2;
         let costs = estimator.pricing.costs_without_contention(&plan, plan.decode(), middle)?;
         Ok(PricedLayer { plan, costs })

@@ -13,7 +13,7 @@ pub struct LatencyDistribution {
 impl LatencyDistribution {
     /// Returns the distribution of values, or `None` if there are none.
     pub fn from_samples(mut ms: Vec<f64>) -> Option<LatencyDistribution> {
-        ms.sort_by(f64::total_cmp);
+        ms.sort_unstable_by(f64::total_cmp);
         let last = ms.len().checked_sub(1)?;
         // Interpolated linearly between the two nearest values.
         let quantile = |share: f64| {
@@ -105,7 +105,7 @@ fn per_s(count: f64, ms: f64) -> f64 {
 /// Returns the requests per second between 30% and 70% of the completions, as in NEO's evaluation;
 /// `None` if too few completed.
 pub(super) fn window_requests_per_s(mut ended_ms: Vec<f64>) -> Option<f64> {
-    ended_ms.sort_by(f64::total_cmp);
+    ended_ms.sort_unstable_by(f64::total_cmp);
     let at = |share: usize| ended_ms.len() * share / 10;
     let (from, to) = (at(3), at(7));
     let ms = ended_ms.get(to)? - ended_ms.get(from)?;

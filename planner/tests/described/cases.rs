@@ -11,6 +11,11 @@ use planner::search::{SearchEffort, SearchError, SearchRequest, SearchResult, ch
 use program::formats::{KvFormat, WeightFormats};
 use program::map::Chunking;
 
+/// Returns true if all cases run (`make fuzz`), not only the sample of `make test`.
+pub fn runs_all_cases() -> bool {
+    std::env::var_os("TANDEM_FUZZ_CASES").is_some()
+}
+
 /// A model, a machine and a workload to be placed.
 #[derive(Debug, Clone)]
 pub struct PlacementCase {

@@ -52,6 +52,13 @@ pub(super) enum ProgramBuffer {
     },
 }
 
+/// Whether buffers have names, which take longer to write than the buffers take to lay out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum BufferNames {
+    Given,
+    Empty,
+}
+
 #[derive(Debug)]
 pub(super) struct Buffers<'a> {
     config: &'a ModelConfig,
@@ -59,6 +66,7 @@ pub(super) struct Buffers<'a> {
     map: &'a DeviceMap,
     routes: &'a Routes<'a>,
     sizes: Sizes<'a>,
+    names: BufferNames,
     list: Vec<Buffer>,
     ends: FxHashMap<SegmentId, u64>,
     program_starts: FxHashMap<SegmentId, u64>,
@@ -74,6 +82,8 @@ pub(super) struct Buffers<'a> {
     kept: FxHashMap<Value, BufferId>,
     /// Resident weights in loading order.
     pub(super) resident: Vec<(Weights, BufferId)>,
+    /// Device copies of resident weights.
+    resident_copies: FxHashMap<Weights, BufferId>,
 }
 
 impl<'a> Buffers<'a> {
@@ -82,6 +92,7 @@ impl<'a> Buffers<'a> {
         shape: &'a RunShape,
         map: &'a DeviceMap,
         routes: &'a Routes<'a>,
+        names: BufferNames,
     ) -> Self {
         let sizes = Sizes {
             config,
@@ -100,6 +111,7 @@ impl<'a> Buffers<'a> {
             shape,
             map,
             routes,
+            names,
             list: Vec::new(),
             ends: FxHashMap::default(),
             program_starts: FxHashMap::default(),
@@ -111,6 +123,7 @@ impl<'a> Buffers<'a> {
             tables: Vec::new(),
             kept: FxHashMap::default(),
             resident: Vec::new(),
+            resident_copies: FxHashMap::default(),
         };
         buffers.add_tables();
         buffers.add_loaded_weights();
@@ -137,7 +150,16 @@ impl<'a> Buffers<'a> {
         &self.ends
     }
 
-    fn add(&mut self, segment: SegmentId, name: String, size_bytes: usize) -> BufferId {
+    fn add(
+        &mut self,
+        segment: SegmentId,
+        name: impl FnOnce() -> String,
+        size_bytes: usize,
+    ) -> BufferId {
+        let name = match self.names {
+            BufferNames::Given => name(),
+            BufferNames::Empty => String::new(),
+        };
         let end = self.ends.entry(segment).or_insert(0);
         let size_bytes = align_up(size_bytes) as u64;
         let offset_bytes = *end;
@@ -181,12 +203,13 @@ impl<'a> Buffers<'a> {
         }
         for weights in all {
             let size = self.sizes.weights_bytes(weights);
-            let name = weights.name(self.config);
+            let config = self.config;
+            let name = || weights.name(config);
             if self.is_stored(weights) {
                 let mut replicas = Vec::new();
                 for (storage, _) in self.routes.topology.storages() {
                     let segment = self.routes.segment_of(storage, Holds::Weights);
-                    let buffer = self.add(segment, name.clone(), size);
+                    let buffer = self.add(segment, name, size);
                     replicas.push(buffer);
                     self.placements.push(WeightPlacement { buffer, weights });
                 }
@@ -222,9 +245,10 @@ impl<'a> Buffers<'a> {
         }
         for weights in wanted {
             let size = self.sizes.weights_bytes(weights);
-            let name = format!("vram.{}", weights.name(config));
+            let name = || format!("vram.{}", weights.name(config));
             let id = self.add(self.routes.segment(ComputeDevice::Gpu, Holds::Weights), name, size);
             self.resident.push((weights, id));
+            self.resident_copies.insert(weights, id);
         }
     }
 
@@ -237,7 +261,8 @@ impl<'a> Buffers<'a> {
                     for part in 0..of {
                         let tier = map.kv[layer as usize].tier(kv, part, batch);
                         let segment = self.routes.segment_of(tier, Holds::Kv);
-                        let name = format!("cache.{kv:?}.layer{layer}.batch{batch}.{part}of{of}");
+                        let name =
+                            || format!("cache.{kv:?}.layer{layer}.batch{batch}.{part}of{of}");
                         let size = match self.shape.has_owners() {
                             true => self.sizes.owned_cache_bytes(usize::from(layer), part),
                             false => self.sizes.cache_bytes(usize::from(layer), kv, of),
@@ -263,7 +288,7 @@ impl<'a> Buffers<'a> {
         let rows = usize::from(self.shape.batch_size);
         for value in KEPT.into_iter().chain([Value::Attended]) {
             let size = self.sizes.value_bytes(value, rows, rows);
-            let id = self.add(segment, format!("kept.{value:?}").to_lowercase(), size);
+            let id = self.add(segment, || format!("kept.{value:?}").to_lowercase(), size);
             self.kept.insert(value, id);
         }
     }
@@ -327,7 +352,7 @@ impl<'a> Buffers<'a> {
             ProgramBuffer::KvSlot { of, .. } => (arena, self.sizes.largest_cache_bytes(of)),
         };
         let name = program.name();
-        let id = self.add(segment, format!("{name}.{identity:?}").to_lowercase(), size);
+        let id = self.add(segment, || format!("{name}.{identity:?}").to_lowercase(), size);
         self.program.insert(identity, id);
         id
     }
@@ -379,7 +404,7 @@ impl<'a> Buffers<'a> {
 
     /// Returns the device copy of a blob that stays on the device.
     pub(super) fn resident_weights(&self, weights: Weights) -> Option<BufferId> {
-        self.resident.iter().find(|(other, _)| *other == weights).map(|(_, id)| *id)
+        self.resident_copies.get(&weights).copied()
     }
 
     pub(super) fn cache(&self, layer: u16, batch: u16, kv: Kv, part: u16) -> Region {

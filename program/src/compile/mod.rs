@@ -34,7 +34,7 @@ use crate::sizes::READ_ALIGN_BYTES;
 use crate::step_table::StepTableLayout;
 use crate::topology::{MemoryId, SegmentId, Topology};
 
-use buffers::Buffers;
+use buffers::{BufferNames, Buffers};
 use emit::Compiling;
 pub use error::CompileError;
 use routes::Routes;
@@ -62,13 +62,43 @@ pub fn compile_on(
     shape: &RunShape,
     map: &DeviceMap,
 ) -> Result<Plan, CompileError> {
+    compile_programs(topology, config, shape, map, None)
+}
+
+/// Compiles only one program of a placement's plan, in a fraction of the time: the other programs
+/// have no instructions, and buffers have no names. Such a plan can be priced and simulated, but
+/// not run.
+///
+/// # Errors
+/// Fails like [`compile`].
+pub fn compile_program(
+    config: &ModelConfig,
+    shape: &RunShape,
+    map: &DeviceMap,
+    program: ProgramId,
+) -> Result<Plan, CompileError> {
+    compile_programs(&machine_of(map), config, shape, map, Some(program))
+}
+
+/// Compiles all programs of a plan, or `only` one.
+fn compile_programs(
+    topology: &Topology,
+    config: &ModelConfig,
+    shape: &RunShape,
+    map: &DeviceMap,
+    only: Option<ProgramId>,
+) -> Result<Plan, CompileError> {
     let routes = Routes::new(topology, map)?;
     check::check(config, shape, map, &routes)?;
-    let mut buffers = Buffers::new(config, shape, map, &routes);
+    let names = if only.is_none() { BufferNames::Given } else { BufferNames::Empty };
+    let mut buffers = Buffers::new(config, shape, map, &routes, names);
     let of = Compiling { config, shape, map, routes: &routes };
     let lanes = topology.lanes.len();
     let all: Vec<usize> = (0..config.num_layers).collect();
     let programs = (0..).map(ProgramId).zip(shape.programs(config)).map(|(id, shape)| {
+        if only.is_some_and(|only| only != id) {
+            return Program { id, shape, lanes: Vec::new() };
+        }
         let nodes = emit(shape, of, &all, &mut buffers);
         let lanes = sync::synchronise(nodes, lanes, shape.is_single_step());
         Program { id, shape, lanes }
@@ -144,7 +174,7 @@ fn footprints(
     let topology = machine_of(map);
     let routes = Routes::new(&topology, map)?;
     check::check(config, shape, map, &routes)?;
-    let mut buffers = Buffers::new(config, shape, map, &routes);
+    let mut buffers = Buffers::new(config, shape, map, &routes, BufferNames::Empty);
     let of = Compiling { config, shape, map, routes: &routes };
     let layers = layers_with_all_buffers(config, shape, map);
     let mut ends = Ends(buffers.ends().clone());

@@ -6,7 +6,8 @@
 //! the steady state and becomes the program. A wait for the previous step is trivially satisfied in
 //! the first step. A program of single steps is walked once.
 
-use crate::ir::{BufferId, Instruction, LaneProgram, Region, TimelineWait};
+use crate::ir::{Instruction, LaneProgram, Region, TimelineWait};
+use crate::map::Chunk;
 use crate::topology::LaneId;
 
 use super::emit::Node;
@@ -35,17 +36,53 @@ impl Clocks {
     }
 }
 
+/// Position of a node in global time, across steps.
+#[derive(Debug, Clone, Copy)]
+struct Moment {
+    node: usize,
+    lane: usize,
+    time: i64,
+}
+
+/// Access of a part of a buffer, or of all of it.
 #[derive(Debug, Clone, Copy)]
 struct Access {
-    region: Region,
-    node: usize,
-    /// Position in global time, across steps.
-    time: i64,
+    chunk: Option<Chunk>,
+    at: Moment,
     write: bool,
 }
 
-/// Accesses of each buffer, by id.
+/// Accesses of each buffer that later ones may conflict with, by id.
 type Accesses = Vec<Vec<Access>>;
+
+/// Regions that nodes access, and whether each is written.
+struct AccessedRegions {
+    regions: Vec<(Region, bool)>,
+    /// End of each node's regions.
+    ends: Vec<usize>,
+}
+
+impl AccessedRegions {
+    fn new(nodes: &[Node]) -> AccessedRegions {
+        let (mut regions, mut ends) = (Vec::new(), Vec::with_capacity(nodes.len()));
+        for node in nodes {
+            node.instruction.for_each_read(|region| regions.push((region, false)));
+            node.instruction.for_each_write(|region| regions.push((region, true)));
+            ends.push(regions.len());
+        }
+        AccessedRegions { regions, ends }
+    }
+
+    fn of(&self, node: usize) -> &[(Region, bool)] {
+        let start = node.checked_sub(1).map_or(0, |before| self.ends[before]);
+        &self.regions[start..self.ends[node]]
+    }
+
+    /// Returns the number of buffers, up to the last one that is accessed.
+    fn buffers(&self) -> usize {
+        self.regions.iter().map(|(region, _)| region.buffer.0 as usize + 1).max().unwrap_or(0)
+    }
+}
 
 /// A wait for an instruction, identified by its node and how many steps back it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -104,105 +141,116 @@ pub(super) fn synchronise(
 /// Returns the waits that each node needs in the last of `steps` steps.
 fn needs(nodes: &[Node], lane_count: usize, steps: i64) -> Vec<Vec<Need>> {
     let count = nodes.len() as i64;
-    let touched: Vec<Vec<(Region, bool)>> =
-        nodes.iter().map(|node| node.instruction.accesses()).collect();
-    let buffers = touched.iter().flatten().map(|(region, _)| region.buffer.0 as usize + 1).max();
-    let mut accesses: Accesses = vec![Vec::new(); buffers.unwrap_or(0)];
-    let mut candidates = Vec::new();
+    let accessed = AccessedRegions::new(nodes);
+    let mut accesses: Accesses = vec![Vec::new(); accessed.buffers()];
     let mut lane_clocks = Clocks::new(lane_count, lane_count);
-    // Per node, the clock implied by its completion in the latest walk.
+    // Per node, the clock implied by its completion in the latest walk, and in the previous one.
     let mut completed = Clocks::new(nodes.len(), lane_count);
     let mut previous = completed.clone();
     let mut needs = vec![Vec::new(); nodes.len()];
     // The last node of each lane, and its value when the last barrier was passed.
-    let mut last: Vec<Option<Access>> = vec![None; lane_count];
+    let mut last: Vec<Option<Moment>> = vec![None; lane_count];
     let mut at_barrier = last.clone();
-    let mut latest = last.clone();
+    let mut latest = LatestByLane::new(lane_count);
+    let mut wanted: Vec<Moment> = Vec::with_capacity(lane_count);
     for step in 0..steps {
-        for (index, node) in nodes.iter().enumerate() {
-            let time = step * count + index as i64;
-            let lane = node.lane.index();
-            if node.barrier {
+        let step_start = step * count;
+        for (node, entry) in nodes.iter().enumerate() {
+            let (lane, time) = (entry.lane.index(), step_start + node as i64);
+            if entry.barrier {
                 at_barrier.clone_from(&last);
             }
-            let implied = |access: &Access| {
-                if access.time >= step * count {
-                    completed.of(access.node)
-                } else {
-                    previous.of(access.node)
-                }
+            let implied = |at: &Moment| match at.time >= step_start {
+                true => completed.of(at.node),
+                false => previous.of(at.node),
             };
-            candidates.clear();
-            conflicts(nodes, &touched[index], index, time, &mut accesses, &mut candidates);
-            // The latest dependency in each lane subsumes the earlier ones of that lane.
-            latest.fill(None);
-            for access in candidates.iter().chain(at_barrier.iter().flatten()).copied() {
-                let other = nodes[access.node].lane.index();
-                let known = other == lane || access.time < lane_clocks.of(lane)[other];
-                if !known && latest[other].is_none_or(|best| best.time < access.time) {
-                    latest[other] = Some(access);
-                }
-            }
-            let wanted: Vec<Access> = latest
-                .iter()
-                .flatten()
-                .filter(|access| {
-                    let other = nodes[access.node].lane.index();
-                    !latest.iter().flatten().any(|better| {
-                        better.node != access.node && access.time < implied(better)[other]
-                    })
-                })
-                .copied()
-                .collect();
-            for access in &wanted {
-                for (known, other) in lane_clocks.of_mut(lane).iter_mut().zip(implied(access)) {
+            let known = lane_clocks.of(lane);
+            let is_known = |at: &Moment| at.lane == lane || at.time < known[at.lane];
+            latest.clear();
+            let mine = accessed.of(node);
+            for_each_conflict(mine, &accesses, |at| latest.add(at, is_known));
+            at_barrier.iter().flatten().for_each(|at| latest.add(*at, is_known));
+            let at = Moment { node, lane, time };
+            record(mine, at, &mut accesses);
+            wanted.clear();
+            wanted.extend(latest.iter().filter(|at| {
+                let is_implied_by =
+                    |better: Moment| better.node != at.node && at.time < implied(&better)[at.lane];
+                !latest.iter().any(is_implied_by)
+            }));
+            for at in &wanted {
+                for (known, other) in lane_clocks.of_mut(lane).iter_mut().zip(implied(at)) {
                     *known = (*known).max(*other);
                 }
             }
             if step == steps - 1 {
-                needs[index] = wanted
-                    .iter()
-                    .map(|access| Need {
-                        node: access.node,
-                        previous_step: access.time < step * count,
-                    })
-                    .collect();
+                let need =
+                    |at: &Moment| Need { node: at.node, previous_step: at.time < step_start };
+                needs[node] = wanted.iter().map(need).collect();
             }
             lane_clocks.of_mut(lane)[lane] = time + 1;
-            completed.of_mut(index).copy_from_slice(lane_clocks.of(lane));
-            let region = Region::whole(BufferId(0));
-            last[lane] = Some(Access { region, node: index, time, write: false });
+            completed.of_mut(node).copy_from_slice(lane_clocks.of(lane));
+            last[lane] = Some(at);
         }
-        previous.times.copy_from_slice(&completed.times);
+        std::mem::swap(&mut previous, &mut completed);
     }
     needs
 }
 
-/// Adds the earlier conflicting accesses to `found`; records this node's own.
-fn conflicts(
-    nodes: &[Node],
-    mine: &[(Region, bool)],
-    index: usize,
-    time: i64,
-    accesses: &mut Accesses,
-    found: &mut Vec<Access>,
-) {
-    for (region, write) in mine {
-        found.extend(
-            accesses[region.buffer.0 as usize]
-                .iter()
-                .filter(|other| (*write || other.write) && other.region.overlaps(region)),
-        );
+/// The latest dependency in each lane, which subsumes the earlier ones of that lane.
+struct LatestByLane {
+    by_lane: Vec<Option<Moment>>,
+    is_empty: bool,
+}
+
+impl LatestByLane {
+    fn new(lane_count: usize) -> LatestByLane {
+        LatestByLane { by_lane: vec![None; lane_count], is_empty: true }
     }
+
+    fn clear(&mut self) {
+        if !self.is_empty {
+            self.by_lane.fill(None);
+            self.is_empty = true;
+        }
+    }
+
+    /// Adds a dependency unless it `is_known` to have completed.
+    fn add(&mut self, at: Moment, is_known: impl Fn(&Moment) -> bool) {
+        let best = &mut self.by_lane[at.lane];
+        if best.is_none_or(|best| best.time < at.time) && !is_known(&at) {
+            *best = Some(at);
+            self.is_empty = false;
+        }
+    }
+
+    fn iter(&self) -> impl Iterator<Item = Moment> {
+        self.by_lane.iter().filter(|_| !self.is_empty).flatten().copied()
+    }
+}
+
+/// Calls `see` with the earlier accesses that conflict with those of a node.
+fn for_each_conflict(mine: &[(Region, bool)], accesses: &Accesses, mut see: impl FnMut(Moment)) {
+    for (region, write) in mine {
+        for other in &accesses[region.buffer.0 as usize] {
+            let region_of_other = Region { chunk: other.chunk, ..*region };
+            if (*write || other.write) && region_of_other.overlaps(region) {
+                see(other.at);
+            }
+        }
+    }
+}
+
+/// Records the accesses of a node.
+fn record(mine: &[(Region, bool)], at: Moment, accesses: &mut Accesses) {
     for &(region, write) in mine {
         let list = &mut accesses[region.buffer.0 as usize];
         list.retain(|other| {
             // A write subsumes all accesses that it covers, since it is ordered after them; a read
             // subsumes the earlier reads of its lane.
-            let covered = region.chunk.is_none() || region.chunk == other.region.chunk;
-            let same_lane = nodes[other.node].lane == nodes[index].lane;
-            !(covered && (write || (!other.write && same_lane)))
+            let covered = region.chunk.is_none() || region.chunk == other.chunk;
+            !(covered && (write || (!other.write && other.at.lane == at.lane)))
         });
-        list.push(Access { region, node: index, time, write });
+        list.push(Access { chunk: region.chunk, at, write });
     }
 }

@@ -1,6 +1,6 @@
 //! Event loop of the simulator.
 
-use crate::ir::{Instruction, LaneProgram, Program, ProgramId};
+use crate::ir::{Instruction, LaneProgram, Program, ProgramId, TimelineWait};
 use crate::topology::{LaneId, LaneSet, Topology};
 
 use super::costs::SimulationCosts;
@@ -57,8 +57,38 @@ enum State {
     Done,
 }
 
+/// An instruction of a list, without what does not affect time.
+#[derive(Debug, Clone, Copy)]
+enum TimedStep {
+    Work,
+    Signal,
+    /// Blocks until the lane at this place among the program's lists has signalled `offset` times
+    /// in the step, or in the previous one. `None`: a lane without work.
+    Wait {
+        lane: Option<u8>,
+        offset: u32,
+        previous_step: bool,
+    },
+}
+
+impl TimedStep {
+    fn new(instruction: &Instruction, lists: &[LaneProgram]) -> TimedStep {
+        match instruction {
+            Instruction::Wait(wait) => {
+                let lane = lists.iter().position(|list| list.lane == wait.lane);
+                let lane = lane.and_then(|lane| u8::try_from(lane).ok());
+                let TimelineWait { offset, previous_step, .. } = *wait;
+                TimedStep::Wait { lane, offset, previous_step }
+            }
+            Instruction::Signal => TimedStep::Signal,
+            _ => TimedStep::Work,
+        }
+    }
+}
+
 struct Runner<'a> {
     program: &'a LaneProgram,
+    steps: Vec<TimedStep>,
     index: usize,
     step: u32,
     /// True if the current step is known to take place.
@@ -67,16 +97,27 @@ struct Runner<'a> {
     signals: i64,
 }
 
+impl<'a> Runner<'a> {
+    fn new(program: &'a LaneProgram, lists: &[LaneProgram]) -> Runner<'a> {
+        let steps = program.instructions.iter().map(|one| TimedStep::new(one, lists)).collect();
+        let state = State::Ready;
+        Runner { program, steps, index: 0, step: 0, admitted: false, state, signals: 0 }
+    }
+}
+
 struct Machine<'a> {
     program: ProgramId,
     costs: &'a dyn SimulationCosts,
     runners: Vec<Runner<'a>>,
+    /// Remaining time of each lane's state, and the rate at which its work advances.
+    ends: Vec<(f64, f64)>,
     /// Lane and index of the last sampling instruction of a step.
     sample: Option<(LaneId, usize)>,
     sampled_steps: u32,
     steps: u32,
     now_ns: f64,
     timeline: SimulatedTimeline,
+    records_spans: bool,
 }
 
 /// Simulates `steps` consecutive steps of a program.
@@ -88,22 +129,35 @@ pub fn simulate(
     costs: &dyn SimulationCosts,
     steps: u32,
 ) -> Result<SimulatedTimeline, SimulateError> {
-    let runners = program
-        .lanes
-        .iter()
-        .map(|program| Runner {
-            program,
-            index: 0,
-            step: 0,
-            admitted: false,
-            state: State::Ready,
-            signals: 0,
-        })
-        .collect();
+    let mut timeline = run(program, costs, steps, true)?;
+    timeline.spans.sort_by_key(|span| (span.start_ns, span.end_ns, span.lane));
+    Ok(timeline)
+}
+
+/// Simulates like [`simulate`], without recording spans.
+///
+/// # Errors
+/// Fails like [`simulate`].
+pub fn simulate_ends(
+    program: &Program,
+    costs: &dyn SimulationCosts,
+    steps: u32,
+) -> Result<SimulatedTimeline, SimulateError> {
+    run(program, costs, steps, false)
+}
+
+fn run(
+    program: &Program,
+    costs: &dyn SimulationCosts,
+    steps: u32,
+    records_spans: bool,
+) -> Result<SimulatedTimeline, SimulateError> {
+    let lists = &program.lanes;
     let mut machine = Machine {
         program: program.id,
         costs,
-        runners,
+        runners: lists.iter().map(|list| Runner::new(list, lists)).collect(),
+        ends: Vec::with_capacity(lists.len()),
         sample: last_sample(program),
         sampled_steps: 0,
         steps,
@@ -113,6 +167,7 @@ pub fn simulate(
             total_ns: 0.0,
             step_end_ns: vec![0.0; steps as usize],
         },
+        records_spans,
     };
     loop {
         machine.settle()?;
@@ -124,9 +179,7 @@ pub fn simulate(
         let (lane, instruction, step) = (stuck.program.lane, stuck.index, stuck.step);
         return Err(SimulateError::Stuck { lane, instruction, step });
     }
-    let mut timeline = machine.timeline;
-    timeline.spans.sort_by_key(|span| (span.start_ns, span.end_ns, span.lane));
-    Ok(timeline)
+    Ok(machine.timeline)
 }
 
 fn last_sample(program: &Program) -> Option<(LaneId, usize)> {
@@ -185,17 +238,20 @@ impl Machine<'_> {
 
     /// Returns true if the next instruction, or the step it would start, is not released yet.
     fn must_wait(&self, lane: usize) -> bool {
-        let Runner { program, index, step, admitted, .. } = self.runners[lane];
+        let Runner { index, step, admitted, ref steps, .. } = self.runners[lane];
         if !admitted {
             // The step before the previous one determines whether this one takes place.
             return self.sample.is_some() && step >= 2 && self.sampled_steps < step - 1;
         }
-        let Some(Instruction::Wait(wait)) = program.instructions.get(index) else { return false };
-        let other = self.runners.iter().find(|runner| runner.program.lane == wait.lane);
-        let (signals, per_step) =
-            other.map_or((0, 0), |other| (other.signals, other.program.signals_per_step));
-        let step = i64::from(step) - i64::from(wait.previous_step);
-        step >= 0 && signals < step * i64::from(per_step) + i64::from(wait.offset)
+        let Some(TimedStep::Wait { lane, offset, previous_step }) = steps.get(index) else {
+            return false;
+        };
+        let (signals, per_step) = lane.map_or((0, 0), |lane| {
+            let other = &self.runners[usize::from(lane)];
+            (other.signals, other.program.signals_per_step)
+        });
+        let step = i64::from(step) - i64::from(*previous_step);
+        step >= 0 && signals < step * i64::from(per_step) + i64::from(*offset)
     }
 
     fn execute(&mut self, lane: usize) -> Result<bool, SimulateError> {
@@ -204,17 +260,21 @@ impl Machine<'_> {
             runner.admitted = true;
             return Ok(true);
         }
-        let Some(instruction) = runner.program.instructions.get(runner.index) else {
-            runner.index = 0;
-            runner.step += 1;
-            runner.admitted = false;
-            return Ok(true);
-        };
-        if !instruction.is_work() {
-            runner.signals += i64::from(*instruction == Instruction::Signal);
-            runner.index += 1;
-            return Ok(true);
+        match runner.steps.get(runner.index) {
+            None => {
+                runner.index = 0;
+                runner.step += 1;
+                runner.admitted = false;
+                return Ok(true);
+            }
+            Some(TimedStep::Work) => {}
+            Some(other) => {
+                runner.signals += i64::from(matches!(other, TimedStep::Signal));
+                runner.index += 1;
+                return Ok(true);
+            }
         }
+        let instruction = &runner.program.instructions[runner.index];
         let place = Place {
             program: self.program,
             lane: runner.program.lane,
@@ -236,10 +296,9 @@ impl Machine<'_> {
             .iter()
             .filter(working)
             .fold(LaneSet::EMPTY, |busy, runner| busy.with(runner.program.lane));
-        // Remaining time of each lane's state, and the rate at which its work advances.
-        let mut ends: Vec<(f64, f64)> = Vec::with_capacity(self.runners.len());
+        self.ends.clear();
         for runner in &self.runners {
-            ends.push(match runner.state {
+            self.ends.push(match runner.state {
                 State::Working { remaining_ns, .. } => {
                     let lane = runner.program.lane;
                     let instruction = runner.index as u32;
@@ -254,12 +313,13 @@ impl Machine<'_> {
                 State::Ready | State::Blocked { .. } | State::Done => (f64::INFINITY, 0.0),
             });
         }
-        let passed_ns = ends.iter().map(|end| end.0).fold(f64::INFINITY, f64::min);
+        let passed_ns = self.ends.iter().map(|end| end.0).fold(f64::INFINITY, f64::min);
         if passed_ns.is_infinite() {
             return Ok(false);
         }
         self.now_ns += passed_ns;
-        for (lane, (end_ns, rate)) in ends.into_iter().enumerate() {
+        for lane in 0..self.runners.len() {
+            let (end_ns, rate) = self.ends[lane];
             let runner = &mut self.runners[lane];
             match &mut runner.state {
                 State::Working { start_ns, .. } if end_ns <= passed_ns => {
@@ -282,14 +342,16 @@ impl Machine<'_> {
         if self.sample == Some((name, index)) {
             self.sampled_steps += 1;
         }
-        self.timeline.spans.push(Span {
-            lane: name,
-            program: self.program,
-            step,
-            instruction: index as u32,
-            start_ns: start_ns.round() as u64,
-            end_ns: self.now_ns.round() as u64,
-        });
+        if self.records_spans {
+            self.timeline.spans.push(Span {
+                lane: name,
+                program: self.program,
+                step,
+                instruction: index as u32,
+                start_ns: start_ns.round() as u64,
+                end_ns: self.now_ns.round() as u64,
+            });
+        }
         self.timeline.total_ns = self.now_ns;
         self.timeline.step_end_ns[step as usize] = self.now_ns;
     }

@@ -17,7 +17,7 @@ mod span;
 mod usage;
 
 pub use costs::{MeasuredCosts, MissingCost, SimulationCosts};
-pub use machine::{SimulateError, SimulatedTimeline, simulate};
+pub use machine::{SimulateError, SimulatedTimeline, simulate, simulate_ends};
 pub use place::{ByPlace, Place};
 pub use span::Span;
 pub use usage::LaneUsage;

@@ -16,13 +16,13 @@ pub struct Place {
 /// Values for some of the instructions of some programs.
 #[derive(Debug, Clone)]
 pub struct ByPlace<T> {
-    /// A small number of lists, each indexed by instruction.
-    lists: Vec<(ProgramId, LaneId, Vec<Option<T>>)>,
+    /// Indexed by program, lane and instruction.
+    programs: Vec<Vec<Vec<Option<T>>>>,
 }
 
 impl<T> Default for ByPlace<T> {
     fn default() -> ByPlace<T> {
-        ByPlace { lists: Vec::new() }
+        ByPlace { programs: Vec::new() }
     }
 }
 
@@ -33,29 +33,24 @@ impl<T> ByPlace<T> {
 
     /// Sets the value of an instruction, replacing any previous one.
     pub fn insert(&mut self, place: Place, value: T) {
-        let list = match self.list(place) {
-            Some(list) => list,
-            None => {
-                self.lists.push((place.program, place.lane, Vec::new()));
-                self.lists.len() - 1
-            }
-        };
-        let values = &mut self.lists[list].2;
-        let index = place.instruction as usize;
-        if values.len() <= index {
-            values.resize_with(index + 1, || None);
-        }
-        values[index] = Some(value);
+        let lanes = grown(&mut self.programs, place.program.index());
+        let values = grown(lanes, place.lane.index());
+        *grown(values, place.instruction as usize) = Some(value);
     }
 
     /// Returns the value of an instruction, if it has one.
     pub fn get(&self, place: Place) -> Option<&T> {
-        self.lists[self.list(place)?].2.get(place.instruction as usize)?.as_ref()
+        let lanes = self.programs.get(place.program.index())?;
+        lanes.get(place.lane.index())?.get(place.instruction as usize)?.as_ref()
     }
+}
 
-    fn list(&self, place: Place) -> Option<usize> {
-        self.lists.iter().position(|list| (list.0, list.1) == (place.program, place.lane))
+/// Returns the element at `index`, after adding empty ones up to it.
+fn grown<T: Default>(list: &mut Vec<T>, index: usize) -> &mut T {
+    if list.len() <= index {
+        list.resize_with(index + 1, T::default);
     }
+    &mut list[index]
 }
 
 /// # Panics

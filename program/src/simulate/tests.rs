@@ -9,7 +9,9 @@ use crate::ir::{
 use crate::kv_owner::AttentionSide;
 use crate::topology::{LaneId, LaneSet, Topology};
 
-use super::{LaneUsage, MeasuredCosts, Place, SimulateError, SimulationCosts, Span, simulate};
+use super::{
+    LaneUsage, MeasuredCosts, Place, SimulateError, SimulationCosts, Span, simulate, simulate_ends,
+};
 
 /// Costs taken from the program itself: an instruction's work is `layer` nanoseconds.
 struct ByLayer {
@@ -375,6 +377,9 @@ fn random_programs_equal_the_naive_executor() {
         let costs = ByLayer { wake_ns: random.below(4) as f64, ..ALONE };
         let timeline = simulate(&list, &costs, 4).unwrap();
         assert_eq!(timeline.spans, naive(&list, &costs, 4), "seed {seed}: {list:?}");
+        let ends = simulate_ends(&list, &costs, 4).unwrap();
+        assert_eq!((ends.total_ns, &ends.step_end_ns), (timeline.total_ns, &timeline.step_end_ns));
+        assert!(ends.spans.is_empty(), "{ends:?}");
         let end_ns = timeline.spans.iter().map(|span| span.end_ns).max().unwrap_or(0);
         assert_eq!(timeline.total_ns, end_ns as f64, "seed {seed}");
         spans += timeline.spans.len();

@@ -9,7 +9,7 @@ use super::{copy_of, from_environment, run};
 use crate::command::{Place, lines};
 
 /// Default number of mutations over all files.
-const CASES: u64 = 400;
+const CASES: u64 = 140;
 
 /// Fragments of random templates.
 const FRAGMENTS: [&str; 18] = [

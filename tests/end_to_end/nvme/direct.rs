@@ -111,20 +111,20 @@ fn cufile_reads_to_a_cuda_device() {
     let compatible = [("STANDIN_CUFILE_COMPATIBILITY", "1")];
     let unpinned = [("STANDIN_CUDA_FAIL", "cuFileBufRegister:1:5036")];
     let short = [("STANDIN_CUFILE_SHORT", "3")];
-    for (set, how) in [
-        (&[][..], "cuFile, pinned arena, 8 threads, blocks not verified as they are read"),
-        (&compatible, "cuFile in compatibility mode, pinned arena"),
-        (&unpinned, "cuFile, 8 threads"),
-        (&short, "cuFile, pinned arena"),
+    let on = ["--nvme-direct", "on"];
+    for (direct, set, how) in [
+        (&[][..], &[][..], "cuFile, pinned arena, 8 threads, blocks not verified as they are read"),
+        (&on, &[], "cuFile, pinned arena"),
+        (&[], &compatible, "cuFile in compatibility mode, pinned arena"),
+        (&on, &unpinned, "cuFile, 8 threads"),
+        (&[], &short, "cuFile, pinned arena"),
     ] {
-        for direct in [&[][..], &["--nvme-direct", "on"]] {
-            let ran = on_device(&drives, direct, true, set);
-            assert_eq!(ran.code, Some(0), "{set:?}: {}", ran.said);
-            assert_eq!(ran.answers, whole, "{set:?}");
-            let hows = ran.hows();
-            assert_eq!(hows.len(), 2, "{set:?}");
-            assert!(hows.iter().all(|one| one.starts_with(how)), "{set:?}: {hows:?}");
-        }
+        let ran = on_device(&drives, direct, true, set);
+        assert_eq!(ran.code, Some(0), "{set:?}: {}", ran.said);
+        assert_eq!(ran.answers, whole, "{set:?}");
+        let hows = ran.hows();
+        assert_eq!(hows.len(), 2, "{set:?}");
+        assert!(hows.iter().all(|one| one.starts_with(how)), "{set:?}: {hows:?}");
     }
     let off = on_device(&drives, &["--nvme-direct", "off"], true, &[]);
     assert_eq!((off.code, &off.answers), (Some(0), &whole), "{}", off.said);

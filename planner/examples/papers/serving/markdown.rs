@@ -9,13 +9,12 @@ use super::runs::{Ratio, Runs};
 ///
 /// # Errors
 /// Fails if a run is impossible.
-pub fn render(papers: &[Paper]) -> Result<String, String> {
-    let mut runs = Runs::default();
+pub fn render(papers: &[Paper], runs: &mut Runs) -> Result<String, String> {
     let mut text = HEAD.to_owned();
     for paper in papers {
         let _ = write!(text, "\n## {}\n", paper.title);
         for figure in &paper.figure {
-            text += &table(figure, &mut runs)?;
+            text += &table(figure, runs)?;
         }
         text += "\n### Causes\n\n";
         for (name, cause) in &paper.causes {

@@ -1,7 +1,7 @@
 //! Resources that lanes share: host memory, and each direction of the link.
 
 use program::ir::{Program, ProgramId};
-use program::simulate::{Place, SimulationCosts, simulate};
+use program::simulate::{Place, SimulationCosts, simulate_ends};
 use program::topology::{HardwareEngine, LaneKind, LaneSpec, SLOW_TIERS_MAX};
 
 use super::super::{Machine, SlowTierSpec};
@@ -111,7 +111,7 @@ fn busiest_ns(program: &Program, costs: &dyn SimulationCosts) -> f64 {
 /// Returns the duration of a step in a long row of such steps; prefill is one step.
 fn step_ns(program: &Program, costs: &dyn SimulationCosts) -> Result<f64, CostError> {
     let steps = if program.id == ProgramId::PREFILL { 1 } else { STEPS };
-    let timeline = simulate(program, costs, steps).map_err(|e| CostError(e.to_string()))?;
+    let timeline = simulate_ends(program, costs, steps).map_err(|e| CostError(e.to_string()))?;
     let ends = &timeline.step_end_ns;
     Ok(match steps {
         1 => timeline.total_ns,

@@ -11,7 +11,6 @@ mod footprint_key;
 mod tests;
 
 use std::cell::RefCell;
-use std::collections::HashMap;
 
 use model::ops::{Kv, align_up};
 use program::compile::{footprint, program_footprint, runs_in_chunks};
@@ -21,6 +20,7 @@ use program::plan::{ProgramFootprint, RunShape};
 use program::sizes::Sizes;
 use program::topology::MemoryId;
 use program::weights::Weights;
+use rustc_hash::FxHashMap;
 
 use footprint_key::{FootprintKey, first_layer_map};
 
@@ -38,13 +38,15 @@ pub(super) struct DeviceCapacity<'a> {
     vram_bytes: u64,
     /// Bytes of the weights of each layer.
     weights_bytes: Vec<u64>,
+    /// Bytes of the caches of each layer if all of them are in device memory.
+    own_caches_bytes: Vec<u64>,
     /// Bytes of the final norm and the head.
     head_bytes: u64,
     /// Maps of a layer that were met.
     maps: RefCell<Vec<DeviceMap>>,
     /// Known footprints of programs; `None`: the map cannot compute prompts in the chunks that a
     /// user specified.
-    footprints: RefCell<HashMap<FootprintKey, Option<ProgramFootprint>>>,
+    footprints: RefCell<FxHashMap<FootprintKey, Option<ProgramFootprint>>>,
 }
 
 /// Streams of prefill for which memory must suffice.
@@ -77,10 +79,15 @@ impl<'a> DeviceCapacity<'a> {
             let ops = config.layer_ops(layer).iter().filter(|op| op.weights(config).is_some());
             ops.map(|op| bytes(Weights::of(*op, Some(layer as u16)))).sum()
         };
+        let layers = formats.weights.layers.len();
+        let vram = vec![MemoryId::VRAM];
+        let own_kv = LayerKv { k: vram.clone(), v: vram, device_batches: 0 };
+        let own_caches = |layer| caches_bytes(estimator, layer, &own_kv);
         DeviceCapacity {
             estimator,
             vram_bytes,
-            weights_bytes: (0..formats.weights.layers.len()).map(of_layer).collect(),
+            weights_bytes: (0..layers).map(of_layer).collect(),
+            own_caches_bytes: (0..layers).map(own_caches).collect(),
             head_bytes: bytes(Weights::FinalNorm) + bytes(Weights::Head),
             maps: RefCell::default(),
             footprints: RefCell::default(),
@@ -91,7 +98,7 @@ impl<'a> DeviceCapacity<'a> {
         let Estimator { request, batches, batch_size, .. } = *self.estimator;
         let placement = Placement { residency: Residency::NONE, ..placement.clone() };
         let map = self.map(&placement);
-        let of_layer = |(layer, kv): (usize, &LayerKv)| self.caches_bytes(layer, kv);
+        let of_layer = |(layer, kv): (usize, &LayerKv)| caches_bytes(self.estimator, layer, kv);
         let caches_bytes = map.kv.iter().enumerate().map(of_layer).collect();
         let usual = request.shape(batches, batch_size);
         let mut shapes = vec![usual];
@@ -188,13 +195,12 @@ impl<'a> DeviceCapacity<'a> {
     fn resident_bytes(&self, streamed: &StreamedPlacement, residency: &Residency) -> u64 {
         let layers = &residency.layers;
         let weights: u64 = layers.iter().map(|layer| self.weights_bytes[*layer]).sum();
-        let vram = vec![MemoryId::VRAM];
-        let own_kv = LayerKv { k: vram.clone(), v: vram, device_batches: 0 };
-        let caches = |layer: usize| match (layers.contains(&layer), residency.attention) {
+        let is_resident = |layer: &usize| layers.binary_search(layer).is_ok();
+        let caches = |layer: usize| match (is_resident(&layer), residency.attention) {
             // States are stored where they are computed, and resident layers are computed on the
             // device.
-            (true, ResidentAttention::WithKv) => self.caches_bytes(layer, &own_kv),
-            (true, _) if self.has_state(layer) => self.caches_bytes(layer, &own_kv),
+            (true, ResidentAttention::WithKv) => self.own_caches_bytes[layer],
+            (true, _) if self.has_state(layer) => self.own_caches_bytes[layer],
             (true, ResidentAttention::Streamed | ResidentAttention::OnCpu) => 0,
             (false, _) => streamed.caches_bytes[layer],
         };
@@ -205,20 +211,6 @@ impl<'a> DeviceCapacity<'a> {
 
     fn has_state(&self, layer: usize) -> bool {
         self.estimator.request.config.layers.kind(layer).has_state()
-    }
-
-    /// Returns the bytes of a layer's caches in device memory.
-    fn caches_bytes(&self, layer: usize, kv_tiers: &LayerKv) -> u64 {
-        let sizes = sizes(self.estimator);
-        let mut bytes = 0;
-        for kv in [Kv::K, Kv::V] {
-            let parts = kv_tiers.tiers(kv).len() as u16;
-            let all = (0..self.estimator.batches)
-                .flat_map(|batch| (0..parts).map(move |part| kv_tiers.tier(kv, part, batch)));
-            let in_vram = all.filter(|tier| *tier == MemoryId::VRAM).count();
-            bytes += in_vram as u64 * align_up(sizes.cache_bytes(layer, kv, parts)) as u64;
-        }
-        bytes
     }
 
     /// Returns the bytes of a program in addition to resident data; `None` as in
@@ -371,6 +363,20 @@ impl StreamedPlacement {
         };
         Residency { layers, attention, head }
     }
+}
+
+/// Returns the bytes of a layer's caches in device memory.
+fn caches_bytes(estimator: &Estimator<'_>, layer: usize, kv_tiers: &LayerKv) -> u64 {
+    let sizes = sizes(estimator);
+    let mut bytes = 0;
+    for kv in [Kv::K, Kv::V] {
+        let parts = kv_tiers.tiers(kv).len() as u16;
+        let all = (0..estimator.batches)
+            .flat_map(|batch| (0..parts).map(move |part| kv_tiers.tier(kv, part, batch)));
+        let in_vram = all.filter(|tier| *tier == MemoryId::VRAM).count();
+        bytes += in_vram as u64 * align_up(sizes.cache_bytes(layer, kv, parts)) as u64;
+    }
+    bytes
 }
 
 fn sizes<'a>(estimator: &Estimator<'a>) -> Sizes<'a> {

@@ -16,6 +16,11 @@ use workers::testing::{GenerationRequest, InProcess, Outcome, PlacedRequest};
 use crate::harness::{LIMIT, SEED};
 
 /// Returns a model with grouped-query attention and rope, without biases.
+/// Returns true if all cases run (`make fuzz`), not only the sample of `make test`.
+pub(crate) fn runs_all_cases() -> bool {
+    std::env::var_os("TANDEM_FUZZ_CASES").is_some()
+}
+
 pub(crate) fn llama() -> ModelConfig {
     ModelConfig {
         name: "tiny".to_owned(),

@@ -20,7 +20,7 @@ fn seeds() -> std::ops::Range<u64> {
     let from_environment = |name| std::env::var(name).ok().and_then(|text| text.parse().ok());
     let begin: u64 = from_environment("TANDEM_FUZZ_SEED").unwrap_or(0);
     let cases: u64 = from_environment("TANDEM_FUZZ_CASES").unwrap_or(0);
-    begin..begin + (cases / 100).max(6)
+    begin..begin + (cases / 100).max(4)
 }
 
 fn setting(name: &str, seed: u64) -> Setting<'static> {

@@ -11,10 +11,8 @@ use scheduler::StepCostCurve;
 use scheduler::hybrid::{DeferredRows, IterationLimits, SchedulingPolicy, StepCosts};
 use workers::testing::PlacedRequest;
 
-use crate::case::{group, llama, map_of, on_cpu, shape};
+use crate::case::{group, llama, map_of, on_cpu, runs_all_cases, shape};
 use crate::harness::{Setting, Workers};
-
-const SEEDS: u64 = 60;
 
 /// Returns the sequences of both batches in one batch.
 fn in_one_batch() -> Vec<PlacedRequest> {
@@ -63,11 +61,12 @@ fn deciding(policy: SchedulingPolicy) -> HybridPolicy {
 }
 
 #[test]
-fn owners_give_the_tokens_of_the_cpu_in_sixty_orders() {
+fn owners_give_the_tokens_of_the_cpu_in_all_orders() {
     let expected = on_cpu(&llama(), Dtype::F32);
     let plans = [plan(false), plan(true)];
     let mut all = [0; 5];
-    for seed in 0..SEEDS {
+    let seeds: u64 = if runs_all_cases() { 60 } else { 24 };
+    for seed in 0..seeds {
         let variables = vec![("STANDIN_CUDA_SEED", seed.to_string())];
         let setting =
             Setting { variables, copies_in_gpu_worker: seed % 4 == 3, ..Setting::default() };
@@ -86,7 +85,7 @@ fn owners_give_the_tokens_of_the_cpu_in_sixty_orders() {
         all.iter_mut().zip(ran).for_each(|(all, ran)| *all += ran);
         workers.finish().expect("they end well");
     }
-    assert!(all.iter().all(|ran| *ran > 10), "each program ran: {all:?}");
+    assert!(all.iter().all(|ran| u64::from(*ran) > seeds / 6), "each program ran: {all:?}");
 }
 
 fn tokens(outcomes: &[workers::testing::Outcome]) -> Vec<&[u32]> {
