@@ -1,8 +1,8 @@
-//! The list of decoder families. A family that consists of existing kinds of operations is a file in
-//! `model/src/family/` with its description, its `mod` line there, and a line here.
+//! The list of decoder families. A family that consists of existing kinds of operations is a file
+//! in `model/src/family/` with its description, its `mod` line there, and a line here.
 
-/// Calls a macro with the list: the variant of `Family`, and the constant of `family` that describes
-/// it.
+/// Calls a macro with the list: the variant of `Family`, and the constant of `family` that
+/// describes it.
 macro_rules! for_each_family {
     ($callback:ident) => {
         $callback! {

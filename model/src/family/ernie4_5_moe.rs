@@ -81,8 +81,8 @@ fn dense_layers(fields: &ConfigFields<'_>, layers: usize) -> Result<Vec<bool>, C
     Ok((0..layers).map(|layer| !has_experts(layer)).collect())
 }
 
-/// Returns the possible layouts of a tensor. Rows of q and k are in the order of a rope that rotates
-/// neighbours, and the bias of the selection is a matrix of one row.
+/// Returns the possible layouts of a tensor. Rows of q and k are in the order of a rope that
+/// rotates neighbours, and the bias of the selection is a matrix of one row.
 fn layouts(config: &ModelConfig, id: TensorId) -> Layouts {
     let mut layouts = expert_tensors::layouts(config, id);
     match id {

@@ -1,5 +1,5 @@
-//! Location of the weights of layers with experts in a checkpoint: one tensor per expert, or one for
-//! all experts of a layer; and of layers without experts in the same model.
+//! Location of the weights of layers with experts in a checkpoint: one tensor per expert, or one
+//! for all experts of a layer; and of layers without experts in the same model.
 
 use super::llama;
 use super::tensors::{Layouts, TensorSlice, stacked};

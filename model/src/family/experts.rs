@@ -29,8 +29,8 @@ pub(super) fn per_token(fields: &ConfigFields<'_>) -> Result<usize, ConfigError>
     fields.size_of_names(&PER_TOKEN)
 }
 
-/// Returns the width of the shared experts, which are one network; `None` if `count_field` is absent
-/// or 0.
+/// Returns the width of the shared experts, which are one network; `None` if `count_field` is
+/// absent or 0.
 ///
 /// # Errors
 /// An invalid number.

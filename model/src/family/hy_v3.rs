@@ -1,5 +1,5 @@
-//! Hunyuan 3 (Hy3): a norm of each head of q and k, and experts that are selected by the sigmoids of
-//! their logits and a bias, with a shared expert and a dense first layer.
+//! Hunyuan 3 (Hy3): a norm of each head of q and k, and experts that are selected by the sigmoids
+//! of their logits and a bias, with a shared expert and a dense first layer.
 
 use serde_json::Value;
 

@@ -1,5 +1,5 @@
-//! OLMo 2 and 3: a norm after each half of a layer instead of one before it, norms over all heads of
-//! q together and over all heads of k together, and in OLMo 3 windows in three of four layers.
+//! OLMo 2 and 3: a norm after each half of a layer instead of one before it, norms over all heads
+//! of q together and over all heads of k together, and in OLMo 3 windows in three of four layers.
 
 use super::description::{Architecture, FamilyDescription, GgufFamily};
 use super::tensors::{Layouts, TensorSlice};

@@ -1,5 +1,5 @@
-//! Qwen1.5-MoE and Qwen2-MoE: Qwen2 with experts, including a shared one whose output is weighted by
-//! a gate.
+//! Qwen1.5-MoE and Qwen2-MoE: Qwen2 with experts, including a shared one whose output is weighted
+//! by a gate.
 
 use super::description::{Architecture, FamilyDescription, GgufExperts, GgufFamily};
 use super::{expert_tensors, experts, llama, qwen2};

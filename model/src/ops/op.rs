@@ -241,8 +241,8 @@ impl Op {
         reads_it && self.writes(config) == Some(Value::Hidden)
     }
 
-    /// Returns the gate that the second linear of a gated network is multiplied by; `None` for other
-    /// operations, and for experts.
+    /// Returns the gate that the second linear of a gated network is multiplied by; `None` for
+    /// other operations, and for experts.
     pub const fn gate_of_up(self) -> Option<Value> {
         match self {
             Op::Up => Some(Value::Gate),
