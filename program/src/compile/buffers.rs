@@ -52,7 +52,7 @@ pub(super) enum ProgramBuffer {
     },
 }
 
-/// Whether buffers have names, which take longer to write than the buffers take to lay out.
+/// Names of buffers, which take longer to write than the buffers take to lay out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum BufferNames {
     Given,

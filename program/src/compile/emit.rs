@@ -17,6 +17,7 @@ use super::buffers::{Buffers, ProgramBuffer, chunk_of, parts};
 use super::pieces::Pieces;
 use super::routes::Routes;
 use super::schedule::Entry;
+use super::valid_parts::{StreamKey, Valid, ValidParts};
 
 /// Number of activation slots in prefill if no value outlives a segment: one is used for
 /// computation while the other is still being copied.
@@ -44,20 +45,11 @@ pub(super) struct Compiling<'a> {
     pub(super) routes: &'a Routes<'a>,
 }
 
-/// Devices on which the parts of a value are up to date.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Valid {
-    cpu: bool,
-    pub(super) gpu: bool,
-}
-
-impl Valid {
-    fn on(&mut self, device: ComputeDevice) -> &mut bool {
-        match device {
-            ComputeDevice::Cpu => &mut self.cpu,
-            ComputeDevice::Gpu => &mut self.gpu,
-        }
-    }
+/// Result of emitting a program: its instructions too, or only the buffers that they use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Emitted {
+    Instructions,
+    BuffersAlone,
 }
 
 pub(super) struct Emitter<'a, 'b> {
@@ -70,13 +62,13 @@ pub(super) struct Emitter<'a, 'b> {
     /// Number of slots through which activations rotate; `None`: one per stream.
     rotate: Option<u32>,
     nodes: Vec<Node>,
+    emitted: Emitted,
     /// The next node starts after a barrier.
     pub(super) barrier: bool,
     /// Slots of caches that were streamed before the entry that reads them.
     pub(super) prefetched: FxHashMap<(u16, u16, Kv), Region>,
     pieces: Pieces,
-    /// Locations of the parts of each value of a stream, by batch and stream.
-    valid: FxHashMap<(u16, u16), FxHashMap<Value, Vec<Valid>>>,
+    valid: ValidParts,
     pub(super) read: FxHashSet<Weights>,
     pub(super) streamed: FxHashSet<(Weights, Option<Chunk>)>,
     pub(super) decompressed: FxHashSet<Weights>,
@@ -91,6 +83,7 @@ impl<'a, 'b> Emitter<'a, 'b> {
         of: Compiling<'a>,
         buffers: &'b mut Buffers<'a>,
         uniform: bool,
+        emitted: Emitted,
     ) -> Self {
         let Compiling { config, shape, map, routes } = of;
         let rotate = (program.rows != Rows::Single && uniform).then_some(PREFILL_SLOTS);
@@ -103,10 +96,11 @@ impl<'a, 'b> Emitter<'a, 'b> {
             buffers,
             rotate,
             nodes: Vec::new(),
+            emitted,
             barrier: false,
             prefetched: FxHashMap::default(),
             pieces: Pieces::new(program, config, map),
-            valid: FxHashMap::default(),
+            valid: ValidParts::default(),
             read: FxHashSet::default(),
             streamed: FxHashSet::default(),
             decompressed: FxHashSet::default(),
@@ -132,8 +126,13 @@ impl<'a, 'b> Emitter<'a, 'b> {
             self.attend_lagging(entry);
             return;
         }
-        let inputs =
-            entry.op.reads(self.config).iter().map(|value| self.input(entry, *value)).collect();
+        let mut inputs = Vec::new();
+        for value in entry.op.reads(self.config) {
+            let input = self.input(entry, *value);
+            if self.emitted == Emitted::Instructions {
+                inputs.push(input);
+            }
+        }
         let caches = self.caches(entry);
         let weights = self.weights(entry);
         let output = entry.op.writes(self.config).map(|value| {
@@ -187,7 +186,9 @@ impl<'a, 'b> Emitter<'a, 'b> {
 
     pub(super) fn push(&mut self, lane: LaneId, instruction: Instruction) {
         let barrier = std::mem::take(&mut self.barrier);
-        self.nodes.push(Node { lane, instruction, barrier });
+        if self.emitted == Emitted::Instructions {
+            self.nodes.push(Node { lane, instruction, barrier });
+        }
     }
 
     pub(super) fn chunking(&self, layer: Option<u16>) -> Option<Chunking> {
@@ -263,24 +264,18 @@ impl<'a, 'b> Emitter<'a, 'b> {
 
     /// Invalidates the values of the previous layer.
     fn forget_layer_values(&mut self, entry: &Entry) {
-        let rows = self.rows_of(entry);
-        if let Some(valid) = self.valid.get_mut(&rows) {
-            valid.retain(|value, _| *value == Value::Hidden);
-        }
+        self.valid.forget_layer(self.rows_of(entry));
     }
 
     pub(super) fn valid_parts(&mut self, entry: &Entry, value: Value) -> &mut Vec<Valid> {
         let (parts, rows) = (usize::from(self.value_parts(entry, value)), self.rows_of(entry));
-        self.valid
-            .entry(rows)
-            .or_default()
-            .entry(value)
-            .or_insert_with(|| vec![Valid::default(); parts])
+        self.valid.parts(rows, value, parts)
     }
 
     /// Returns the batch and the stream whose buffers hold an entry's values.
-    fn rows_of(&self, entry: &Entry) -> (u16, u16) {
-        (entry.batch, if self.is_lagging() { 0 } else { entry.stream })
+    fn rows_of(&self, entry: &Entry) -> StreamKey {
+        let stream = if self.is_lagging() { 0 } else { entry.stream };
+        StreamKey { batch: entry.batch, stream }
     }
 
     /// Marks the deferred rows of a value as joined with the other rows on the device.

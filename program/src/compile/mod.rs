@@ -20,6 +20,7 @@ mod pieces;
 mod routes;
 mod schedule;
 mod sync;
+mod valid_parts;
 mod weights;
 
 use model::config::ModelConfig;
@@ -35,7 +36,7 @@ use crate::step_table::StepTableLayout;
 use crate::topology::{MemoryId, SegmentId, Topology};
 
 use buffers::{BufferNames, Buffers};
-use emit::Compiling;
+use emit::{Compiling, Emitted};
 pub use error::CompileError;
 use routes::Routes;
 
@@ -99,7 +100,7 @@ fn compile_programs(
         if only.is_some_and(|only| only != id) {
             return Program { id, shape, lanes: Vec::new() };
         }
-        let nodes = emit(shape, of, &all, &mut buffers);
+        let nodes = emit(shape, of, &all, &mut buffers, Emitted::Instructions);
         let lanes = sync::synchronise(nodes, lanes, shape.is_single_step());
         Program { id, shape, lanes }
     });
@@ -181,11 +182,13 @@ fn footprints(
     let of_ends =
         |ends: &Ends| Footprint::of_ends(&topology, |id| ends.of(id), &table(config, shape, map));
     let kept = of_ends(&ends);
+    // Only the scratch depends on the instructions.
+    let kept_work = if scratch.is_some() { Emitted::Instructions } else { Emitted::BuffersAlone };
     let mut emitted = Vec::new();
     for (id, shape) in (0..).map(ProgramId).zip(shape.programs(config)) {
         let nodes = match only {
             Some(only) if only != id => Vec::new(),
-            _ => ends.add(shape, of, &layers, &mut buffers),
+            _ => ends.add(shape, of, &layers, &mut buffers, kept_work),
         };
         emitted.push((id, shape, nodes));
     }
@@ -244,15 +247,16 @@ fn emit<'a>(
     of: Compiling<'a>,
     layers: &[usize],
     buffers: &mut Buffers<'a>,
+    emitted: Emitted,
 ) -> Vec<emit::Node> {
     buffers.begin_program();
     if let Rows::Moves(to) = program.rows {
-        let mut emitter = emit::Emitter::new(program, of, buffers, false);
+        let mut emitter = emit::Emitter::new(program, of, buffers, false, emitted);
         emitter.move_caches(to, layers);
         return emitter.into_nodes();
     }
     let schedule = schedule::schedule(program, of.config, of.shape.batches, of.map, layers);
-    let mut emitter = emit::Emitter::new(program, of, buffers, schedule.uniform);
+    let mut emitter = emit::Emitter::new(program, of, buffers, schedule.uniform, emitted);
     match of.map.schedule {
         Schedule::Overlapped => schedule.entries.iter().for_each(|entry| emitter.emit(entry)),
         Schedule::Barrier | Schedule::BarrierSpread => {
@@ -278,16 +282,18 @@ impl Ends {
         of: Compiling<'a>,
         layers: &[usize],
         buffers: &mut Buffers<'a>,
+        emitted: Emitted,
     ) -> Vec<emit::Node> {
         if shape.joint_streams() <= STREAMS + 1 {
-            let nodes = emit(shape, of, layers, buffers);
+            let nodes = emit(shape, of, layers, buffers, emitted);
             buffers.ends().iter().for_each(|(segment, end)| self.raise(*segment, *end));
             return nodes;
         }
         let few = ProgramShape { streams: STREAMS, ..shape };
-        let nodes = emit(few, of, layers, buffers);
+        let nodes = emit(few, of, layers, buffers, emitted);
         let before = buffers.ends().clone();
-        emit(ProgramShape { streams: STREAMS + 1, ..shape }, of, layers, buffers);
+        let more = ProgramShape { streams: STREAMS + 1, ..shape };
+        emit(more, of, layers, buffers, Emitted::BuffersAlone);
         for (segment, end) in buffers.ends() {
             let few_end = before.get(segment).copied().unwrap_or(0);
             let others = u64::from(shape.streams - STREAMS);
