@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use server::api_key::ApiKey;
-use server::config::{LogTarget, ServerOptions, SocketLimits};
+use server::config::{LogTarget, ResponseStorage, ServerOptions, SocketLimits};
 use server::cross_site::CrossSiteRules;
 
 use super::args::RunArgs;
@@ -34,6 +34,10 @@ pub(super) fn convert_serve(args: ServeArgs) -> (RunArgs, impl FnOnce(RunRequest
         answer_memory_bytes: args.max_answer_memory,
         cross_site: CrossSiteRules { hosts: Some(args.allowed_host), origins: args.cors },
         ignore_unknown_fields: args.ignore_unknown_fields,
+        response_storage: args.store_responses.map(|path| {
+            let max_bytes = args.store_responses_size;
+            ResponseStorage { path, max_bytes }
+        }),
     };
     let (host, port, names) = (args.host, args.port, args.served_model_name);
     let (slots, context, step_ms) = (args.slots, args.context, args.step_ms);
