@@ -1,9 +1,12 @@
 #!/bin/sh
 # Real clients against `coordinator serve` with SmolLM2-135M:
-#     scripts/clients.sh [openai] [lm-eval] [guidellm]
+#     scripts/clients.sh [openai] [responses] [anthropic] [agents] [lm-eval] [guidellm]
 # openai     scripts/clients/openai_checks.py: models, chat, streams equal to whole answers, logprobs, structured output,
 #            completions with echo, n and stop, the client's own error types; and with a template that tells of functions
 #            (scripts/clients/tools.jinja) calls, drawn and streamed, their arguments and results
+# responses  tests/clients/openai_responses.py: the Responses API of openai-python, also with tools and stored
+# anthropic  tests/clients/anthropic_messages.py: the Messages API of the package anthropic, also with tools
+# agents     tests/clients/openai_agents.py: an agent of the OpenAI Agents SDK that answers, and one that calls a function
 # lm-eval    a task that needs no download (scripts/clients/capitals.*) by local-completions with token-id prompts, which
 #            asks for echo and logprobs: the likelihood of every choice, and the accuracy, are those of the same task
 #            through transformers in float32, within 0.001 of a logarithm. The same through the Python package's
@@ -17,17 +20,17 @@ set -eu
 cd "$(dirname "$0")/.."
 
 say() { echo "+ $*"; "$@"; }
-chosen=" ${*:-openai lm-eval guidellm} "
+chosen=" ${*:-openai responses anthropic agents lm-eval guidellm} "
 wanted() { case "$chosen" in *" $1 "*) return 0 ;; *) return 1 ;; esac; }
 
 target=${CARGO_TARGET_DIR:-target}
 mkdir -p "$target/clients"
 folder=$(cd "$target/clients" && pwd)
 bin=$folder/venv/bin
-if [ ! -f "$folder/installed" ]; then
+if [ ! -f "$folder/installed-2" ]; then
     say python3 -m venv "$folder/venv"
-    say "$bin/pip" install --quiet --disable-pip-version-check openai 'lm-eval[api,hf]' guidellm gguf
-    : > "$folder/installed"
+    say "$bin/pip" install --quiet --disable-pip-version-check openai anthropic openai-agents 'lm-eval[api,hf]' guidellm gguf
+    : > "$folder/installed-2"
 fi
 model=$(scripts/model.sh | tail -n 1)
 say cargo build --release --package coordinator
@@ -50,9 +53,11 @@ trap finish EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
-# Serves a model, at $url.
+# Serves a model with further options, at $url.
 serve() {
-    "$target/release/coordinator" serve --model "$1" --dtype f32 --device none --port 0 --slots 8 --context 2048 \
+    served=$1
+    shift
+    "$target/release/coordinator" serve --model "$served" --dtype f32 --device none --port 0 --slots 8 --context 2048 "$@" \
         > "$work/served" 2>&1 &
     server=$!
     url=
@@ -87,6 +92,16 @@ fi
 
 if wanted openai; then
     say "$bin/python" scripts/clients/openai_checks.py "$url"
+fi
+
+if wanted responses; then
+    say "$bin/python" tests/clients/openai_responses.py "$url"
+fi
+if wanted anthropic; then
+    say "$bin/python" tests/clients/anthropic_messages.py "$url"
+fi
+if wanted agents; then
+    say "$bin/python" tests/clients/openai_agents.py "$url"
 fi
 
 if wanted lm-eval; then
@@ -136,10 +151,22 @@ fi
 end
 
 # SmolLM2's own template tells of no functions: the same model with one that does, in Hermes' manner.
-if wanted openai; then
+if wanted openai || wanted responses || wanted anthropic || wanted agents; then
     say "$bin/gguf-new-metadata" --chat-template-file scripts/clients/tools.jinja "$model" "$work/tools.gguf" > /dev/null
-    serve "$work/tools.gguf"
-    say "$bin/python" scripts/clients/openai_checks.py "$url" tools
+    serve "$work/tools.gguf" --store-responses "$work/responses"
+    if wanted openai; then
+        say "$bin/python" scripts/clients/openai_checks.py "$url" tools
+    fi
+    if wanted responses; then
+        say "$bin/python" tests/clients/openai_responses.py "$url" tools
+        say "$bin/python" tests/clients/openai_responses.py "$url" stored
+    fi
+    if wanted anthropic; then
+        say "$bin/python" tests/clients/anthropic_messages.py "$url" tools
+    fi
+    if wanted agents; then
+        say "$bin/python" tests/clients/openai_agents.py "$url" tools
+    fi
     end
 fi
 echo "all as expected"

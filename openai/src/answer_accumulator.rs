@@ -11,7 +11,7 @@ use engine_api::event::{FinishCause, Logprob};
 use super::answer_options::AnswerOptions;
 use super::answer_parser::AnswerParser;
 use super::answer_parts::{AnswerParts, CallDelta, PartsDelta};
-use super::logprobs::Logprobs;
+use super::logprobs::{Logprobs, Spelling};
 use super::raw_logprobs::RawLogprobs;
 use super::stop::{Answer, finish};
 use super::stop_strings::StopScanner;
@@ -30,6 +30,14 @@ pub struct AnswerDelta {
     pub token_ids: Vec<u32>,
     /// Log-probabilities of `token_ids`; `None` if none were requested.
     pub logprobs: Option<Logprobs>,
+}
+
+impl AnswerDelta {
+    /// Returns the continuation without tokens.
+    pub fn into_parts(self) -> PartsDelta {
+        let AnswerDelta { text: content, reasoning, calls, .. } = self;
+        PartsDelta { reasoning, content, calls }
+    }
 }
 
 /// An answer that is being generated.
@@ -127,7 +135,8 @@ impl<'a> AnswerAccumulator<'a> {
         let logprobs = (width > 0).then(|| {
             let starts = self.ends[fresh.clone()].iter().map(|end| end.1).collect();
             let of_tokens = &self.logprobs[width * fresh.start..width * fresh.end];
-            Logprobs::new(of_tokens, width, starts, self.codec)
+            let spells_ids = self.options.output.spells_token_ids;
+            Logprobs::new(of_tokens, width, starts, Spelling { codec: self.codec, spells_ids })
         });
         let token_ids = self.tokens[fresh.clone()].to_vec();
         let delta = self.read(safe, fresh.end);

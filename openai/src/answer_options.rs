@@ -5,6 +5,7 @@ use std::sync::Arc;
 use engine_api::codec::TextContext;
 use grammar::{Calls, Grammar};
 
+use super::body::output_options::OutputOptions;
 use super::input_line::CompletionRequest;
 use super::reasoning::Reasoning;
 use super::stop_strings::StopStrings;
@@ -23,6 +24,7 @@ pub struct AnswerOptions {
     pub context: TextContext,
     /// Number of log-probabilities for each token.
     pub logprobs_per_token: usize,
+    pub output: OutputOptions,
     /// Grammar of the answer.
     pub grammar: Option<Arc<Grammar>>,
     /// Reasoning of the answer, if it is separated from the text.
@@ -38,6 +40,7 @@ impl AnswerOptions {
             min_tokens: request.sampling.min_tokens,
             context: AnswerOptions::text_context(request, choice),
             logprobs_per_token: usize::from(request.logprobs_per_token()),
+            output: request.output,
             grammar: request.grammar.clone(),
             reasoning: request.reasoning.clone(),
         }

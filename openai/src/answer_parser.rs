@@ -16,6 +16,8 @@ pub struct AnswerParser {
     delta: PartsDelta,
     /// Number of calls that the reader of reasoning has found.
     call_count: usize,
+    /// Number of tokens that were read within the reasoning, markers included.
+    reasoning_tokens: u32,
     /// Empty between calls; kept for its allocation.
     pieces: Vec<AnswerPiece>,
 }
@@ -32,7 +34,14 @@ impl AnswerParser {
         let calls = calls.filter(|_| !reads_calls).map(ToolCallParser::new);
         let has_parts = reasoning.is_some() || calls.is_some();
         let (delta, call_count, pieces) = (PartsDelta::default(), 0, Vec::new());
-        has_parts.then_some(AnswerParser { reasoning, calls, delta, call_count, pieces })
+        has_parts.then_some(AnswerParser {
+            reasoning,
+            calls,
+            delta,
+            call_count,
+            reasoning_tokens: 0,
+            pieces,
+        })
     }
 
     /// Appends a character.
@@ -44,9 +53,18 @@ impl AnswerParser {
     pub fn push_token(&mut self, token: u32) {
         let of_reasoning = self.reasoning.as_ref().is_some_and(|reader| reader.has_token(token));
         let of_calls = self.calls.as_ref().is_some_and(|reader| reader.has_token(token));
+        let is_reasoning =
+            |reader: &AnswerParser| reader.reasoning.as_ref().is_some_and(ReasoningParser::is_in);
+        let was_reasoning = is_reasoning(self);
         if of_reasoning || of_calls {
             self.push(CharOrToken::Token(token));
         }
+        self.reasoning_tokens += u32::from(was_reasoning || is_reasoning(self));
+    }
+
+    /// Returns the number of tokens of the reasoning so far, markers included.
+    pub fn reasoning_tokens(&self) -> u32 {
+        self.reasoning_tokens
     }
 
     fn push(&mut self, unit: CharOrToken) {

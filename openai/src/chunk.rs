@@ -24,6 +24,8 @@ pub struct ChunkHeader {
     #[serde(skip)]
     has_multiple_parts: bool,
     #[serde(skip)]
+    omits_reasoning: bool,
+    #[serde(skip)]
     warnings: Vec<String>,
 }
 
@@ -39,6 +41,7 @@ impl ChunkHeader {
             system_fingerprint: provenance.system_fingerprint.clone(),
             is_chat,
             custom_id: request.custom_id.clone(),
+            omits_reasoning: request.output.omits_reasoning,
             warnings: warnings(request),
             has_multiple_parts: request.reasoning.is_some()
                 || request.grammar.as_deref().is_some_and(|grammar| grammar.calls().is_some()),
@@ -145,7 +148,8 @@ impl ChunkHeader {
         let logprobs = logprobs.filter(|logprobs| !logprobs.is_empty());
         if self.is_chat {
             let content = (!self.has_multiple_parts || !text.is_empty()).then_some(text);
-            let reasoning_content = (!reasoning.is_empty()).then_some(reasoning);
+            let is_shown = !reasoning.is_empty() && !self.omits_reasoning;
+            let reasoning_content = is_shown.then_some(reasoning);
             let tool_calls = tool_call_deltas(&self.custom_id, index, calls);
             let role = is_first.then_some("assistant");
             let delta = ChatDelta { role, reasoning_content, content, tool_calls };

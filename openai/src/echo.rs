@@ -4,7 +4,7 @@ use engine_api::codec::{CodecError, TextCodec, TextContext};
 use engine_api::event::Logprob;
 
 use super::input_line::{CompletionRequest, Endpoint};
-use super::logprobs::{Logprobs, TextLogprobs};
+use super::logprobs::{Logprobs, Spelling, TextLogprobs};
 use super::output::{Choice, FinishedChoice};
 use super::prompt_logprobs::prompt_logprobs;
 
@@ -51,15 +51,15 @@ impl EchoedPrompt {
         found: &[Logprob],
         width: usize,
         likely: u16,
-        codec: &dyn TextCodec,
+        spelling: Spelling<'_>,
     ) -> TextLogprobs {
         let entries = usize::from(likely) + 1;
         let starts = self.starts.get(1..).unwrap_or_default().to_vec();
         let reported = found.chunks(width.max(1)).flat_map(|place| &place[..entries]).copied();
         let reported: Vec<Logprob> = reported.collect();
-        let mut logprobs = Logprobs::new(&reported, entries, starts, Some(codec)).into_text();
+        let mut logprobs = Logprobs::new(&reported, entries, starts, spelling).into_text();
         if let Some(first) = self.tokens.first() {
-            logprobs.prepend_unknown(*first, likely, codec);
+            logprobs.prepend_unknown(*first, likely, spelling);
         }
         logprobs
     }
@@ -95,8 +95,10 @@ impl PromptOutput<'_> {
 
     /// Returns log-probabilities of an echoed prompt if they are requested.
     pub fn echoed_logprobs(&self) -> Option<TextLogprobs> {
-        let (prompt, likely, codec) = (self.echoed?, self.request.logprobs?, self.codec?);
-        Some(prompt.logprobs(self.logprobs, self.logprobs_per_token(), likely, codec))
+        let (prompt, likely) = (self.echoed?, self.request.logprobs?);
+        let spells_ids = self.request.output.spells_token_ids;
+        let spelling = Spelling { codec: Some(self.codec?), spells_ids };
+        Some(prompt.logprobs(self.logprobs, self.logprobs_per_token(), likely, spelling))
     }
 
     /// Adds the requested text and log-probabilities of the prompt to the answer.

@@ -7,6 +7,7 @@ use engine_api::request::{Penalties, Sampling};
 use model::config::{Dtype, ModelConfig};
 use sha2::{Digest, Sha256};
 
+use super::body::output_options::OutputOptions;
 use super::input_line::{CompletionRequest, Endpoint};
 
 /// Version of all identities, increased when the answer to an equal request would differ from that
@@ -92,6 +93,10 @@ pub fn request_id(request: &CompletionRequest) -> String {
     later("reasoning", thinking.is_some(), thinking.unwrap_or_default().as_bytes());
     later("columns", !request.columns.is_empty(), &columns);
     later("echo", request.echo, &[1]);
+    let OutputOptions { includes_stop, spells_token_ids, omits_reasoning } = request.output;
+    later("include_stop_str_in_output", includes_stop, &[1]);
+    later("return_tokens_as_token_ids", spells_token_ids, &[1]);
+    later("include_reasoning", omits_reasoning, &[0]);
     later("return_token_ids", request.returns_token_ids, &[1]);
     let of_prompt = request.prompt_logprobs.unwrap_or(0).to_le_bytes();
     later("prompt_logprobs", request.prompt_logprobs.is_some(), &of_prompt);

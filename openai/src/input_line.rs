@@ -8,6 +8,7 @@ use engine_api::token_rules::TokenRules;
 use grammar::Grammar;
 use serde_json::{Map, Value};
 
+use super::body::output_options::OutputOptions;
 use super::reasoning::Reasoning;
 use super::stop_strings::StopStrings;
 
@@ -79,6 +80,7 @@ pub struct CompletionRequest {
     pub grammar: Option<Arc<Grammar>>,
     /// Reasoning of the answers, if it is separated from their texts.
     pub reasoning: Option<Arc<Reasoning>>,
+    pub output: OutputOptions,
     /// The answers begin with their prompts.
     pub echo: bool,
     /// The answers include the token ids of their prompts.

@@ -1,16 +1,20 @@
-//! Requests and answers of OpenAI's endpoints, with the fields that other servers added.
+//! Requests and answers of OpenAI's endpoints and of Anthropic's Messages API, with the fields that
+//! other servers added.
 //!
 //! The modules read bodies into requests, find stop strings, reasoning and tool calls in answers,
 //! and convert answers to the format of the endpoints. They are independent of the source of a
 //! request: a batch file or a client of the server.
 
 pub mod answer_accumulator;
+pub mod answer_blocks;
 pub mod answer_options;
 pub mod answer_parser;
 pub mod answer_parts;
 pub mod body;
 pub mod bounded_json;
 pub mod char_or_token;
+pub mod chat_extensions;
+pub mod chat_messages;
 pub mod chats;
 pub mod chunk;
 pub mod echo;
@@ -21,6 +25,7 @@ pub mod grammar_cache;
 pub mod input_line;
 pub mod json;
 pub mod logprobs;
+pub mod messages;
 pub mod output;
 pub mod output_validator;
 pub mod prompt;
@@ -29,8 +34,11 @@ pub mod prompt_logprobs;
 pub mod raw_logprobs;
 pub mod reasoning;
 pub mod request;
+pub mod responses;
+pub mod sse;
 pub mod stop;
 pub mod stop_strings;
+pub mod token_rules;
 pub mod tool_calls;
 
 #[cfg(test)]

@@ -21,18 +21,34 @@ pub struct TokenLogprob {
     pub bytes: Option<Vec<u8>>,
 }
 
+/// Representation of tokens.
+#[derive(Debug, Clone, Copy)]
+pub struct Spelling<'c> {
+    pub codec: Option<&'c dyn TextCodec>,
+    /// Tokens are represented by their ids, but their bytes are those of their texts.
+    pub spells_ids: bool,
+}
+
+impl<'c> Spelling<'c> {
+    /// Represents tokens by their texts.
+    pub fn text(codec: Option<&'c dyn TextCodec>) -> Spelling<'c> {
+        Spelling { codec, spells_ids: false }
+    }
+}
+
 impl TokenLogprob {
-    /// Converts the id of a token to its text.
-    pub(super) fn new(found: Logprob, codec: Option<&dyn TextCodec>) -> TokenLogprob {
+    /// Converts the id of a token to its representation.
+    pub(super) fn new(found: Logprob, spelling: Spelling<'_>) -> TokenLogprob {
+        let Spelling { codec, spells_ids } = spelling;
         let bytes = codec.map(|codec| codec.bytes(found.token));
         let token = match &bytes {
-            Some(bytes) => match std::str::from_utf8(bytes) {
+            Some(bytes) if !spells_ids => match std::str::from_utf8(bytes) {
                 Ok(text) => text.to_owned(),
                 Err(_) => bytes
                     .iter()
                     .fold("bytes:".to_owned(), |text, byte| text + &format!("\\x{byte:02x}")),
             },
-            None => format!("token_id:{}", found.token),
+            _ => format!("token_id:{}", found.token),
         };
         let logprob = if found.logprob.is_finite() { found.logprob } else { IMPOSSIBLE_LOGPROB };
         TokenLogprob { token, logprob, bytes }
@@ -89,9 +105,9 @@ impl Logprobs {
         found: &[Logprob],
         width: usize,
         starts: Vec<usize>,
-        codec: Option<&dyn TextCodec>,
+        spelling: Spelling<'_>,
     ) -> Logprobs {
-        let convert = |found: &Logprob| TokenLogprob::new(*found, codec);
+        let convert = |found: &Logprob| TokenLogprob::new(*found, spelling);
         let tokens = found.chunks(width).map(|of_token| {
             let TokenLogprob { token, logprob, bytes } = convert(&of_token[0]);
             let top_logprobs = of_token[1..].iter().map(convert).collect();
@@ -142,9 +158,9 @@ impl Logprobs {
 impl TextLogprobs {
     /// Inserts a token without a log-probability at the beginning; `likely` is the number of most
     /// likely tokens of the others.
-    pub(super) fn prepend_unknown(&mut self, token: u32, likely: u16, codec: &dyn TextCodec) {
+    pub(super) fn prepend_unknown(&mut self, token: u32, likely: u16, spelling: Spelling<'_>) {
         let unknown = Logprob { token, logprob: 0.0 };
-        self.tokens.insert(0, TokenLogprob::new(unknown, Some(codec)).token);
+        self.tokens.insert(0, TokenLogprob::new(unknown, spelling).token);
         self.token_logprobs.insert(0, None);
         self.text_offset.insert(0, 0);
         if likely > 0 {

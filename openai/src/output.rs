@@ -177,6 +177,10 @@ pub struct Usage {
     /// Details of the prompts' tokens, which only a server reports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt_tokens_details: Option<PromptDetails>,
+    /// Details of the generated tokens, which only a server reports, for models whose reasoning is
+    /// separated from answers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub completion_tokens_details: Option<CompletionDetails>,
 }
 
 /// Details of the tokens of prompts.
@@ -187,6 +191,14 @@ pub struct PromptDetails {
     pub cached_tokens: u64,
 }
 
+/// Details of generated tokens.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CompletionDetails {
+    /// Number of tokens that belong to the reasoning, markers included.
+    pub reasoning_tokens: u64,
+}
+
 impl Usage {
     /// Creates the counts without details.
     pub fn new(prompt_tokens: u64, completion_tokens: u64) -> Usage {
@@ -195,7 +207,15 @@ impl Usage {
             completion_tokens,
             total_tokens: prompt_tokens + completion_tokens,
             prompt_tokens_details: None,
+            completion_tokens_details: None,
         }
+    }
+
+    /// Adds the number of tokens of the reasoning.
+    #[must_use]
+    pub fn with_reasoning(self, reasoning_tokens: u64) -> Usage {
+        let completion_tokens_details = Some(CompletionDetails { reasoning_tokens });
+        Usage { completion_tokens_details, ..self }
     }
 
     /// Adds the number of prompt tokens that were cached.
@@ -394,7 +414,8 @@ pub const UNFINISHED: &str = "unfinished";
 fn build_choice(request: &CompletionRequest, index: usize, answer: Answer) -> Choice {
     let finish_reason = FinishReason::from_answer(&answer);
     let Answer { text, reasoning, calls, token_ids, logprobs, error, .. } = answer;
-    let reasoning_content = Some(reasoning).filter(|reasoning| !reasoning.is_empty());
+    let is_shown = |reasoning: &String| !reasoning.is_empty() && !request.output.omits_reasoning;
+    let reasoning_content = Some(reasoning).filter(is_shown);
     if request.endpoint == Endpoint::ChatCompletions {
         let tool_calls = tool_calls(&request.custom_id, index, calls);
         let role = "assistant".to_owned();

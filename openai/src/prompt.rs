@@ -66,6 +66,9 @@ pub struct AnswerLength {
     /// The request is rejected if the context leaves less than it specifies, because its answers
     /// have a response format or tools and are useless if cut.
     pub must_fit: bool,
+    /// Maximum number of tokens of a prompt, whose last tokens are kept; `None` if a prompt that
+    /// exceeds the context is rejected.
+    pub max_prompt_tokens: Option<usize>,
 }
 
 /// Tokenises a prompt, and lowers the length of its answers to what the context leaves. A chat is
@@ -81,13 +84,23 @@ pub fn fit_prompt(
     now_s: u64,
     limits: ModelLimits,
 ) -> Result<Prompt, Rejection> {
-    let tokens = tokenize_prompt(raw, codec, now_s, limits)?;
+    let tokens = match length.max_prompt_tokens {
+        None => tokenize_prompt(raw, codec, now_s, limits)?,
+        Some(max_tokens) => {
+            let whole = ModelLimits { context: usize::MAX, ..limits };
+            let mut tokens = tokenize_prompt(raw, codec, now_s, whole)?;
+            let answer = if length.is_requested { length.max_tokens as usize } else { 1 };
+            let max_tokens = max_tokens.min(limits.context.saturating_sub(answer)).max(1);
+            tokens.drain(..tokens.len().saturating_sub(max_tokens));
+            tokens
+        }
+    };
     if tokens.is_empty() {
         return Err(Rejection::new(ErrorCode::EmptyPrompt, "The prompt must not be empty."));
     }
     limits.check_tokens(tokens.iter().copied())?;
     let remaining = limits.context.saturating_sub(tokens.len());
-    let AnswerLength { max_tokens, is_requested, must_fit } = length;
+    let AnswerLength { max_tokens, is_requested, must_fit, .. } = length;
     let has_no_capacity = remaining == 0 && max_tokens > 0;
     let is_cut = is_requested && must_fit && max_tokens as usize > remaining;
     if tokens.len() > limits.context || has_no_capacity || is_cut {

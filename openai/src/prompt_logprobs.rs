@@ -5,7 +5,7 @@ use engine_api::event::Logprob;
 use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
 
-use super::logprobs::TokenLogprob;
+use super::logprobs::{Spelling, TokenLogprob};
 
 /// Log-probabilities of each token of a prompt and of the most likely tokens at its position, by
 /// token id; null for the first token, for which none are known.
@@ -32,7 +32,7 @@ pub fn prompt_logprobs(
     codec: Option<&dyn TextCodec>,
 ) -> PromptLogprobs {
     let to_entry = |entry: &Logprob, rank: Option<usize>| {
-        let shown = TokenLogprob::new(*entry, codec);
+        let shown = TokenLogprob::new(*entry, Spelling::text(codec));
         let decoded_token = codec.map(|_| shown.token);
         (entry.token.to_string(), PromptToken { logprob: shown.logprob, rank, decoded_token })
     };

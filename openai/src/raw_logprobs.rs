@@ -4,7 +4,7 @@
 use engine_api::codec::TextCodec;
 use engine_api::event::Logprob;
 
-use super::logprobs::Logprobs;
+use super::logprobs::{Logprobs, Spelling};
 
 /// Log-probabilities of the tokens of an answer.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -14,18 +14,21 @@ pub struct RawLogprobs {
     entries_per_token: usize,
     /// Number of characters of the text before each token.
     starts: Vec<usize>,
+    /// Tokens are represented by their ids.
+    spells_ids: bool,
 }
 
 impl RawLogprobs {
-    /// Stores the first `starts.len()` tokens of `found`, which has `width` entries for each of
-    /// them.
+    /// Stores the first `starts.len()` tokens of `entries`, which has `entries_per_token` entries for
+    /// each of them.
     pub fn new(
         mut entries: Vec<Logprob>,
         entries_per_token: usize,
         starts: Vec<usize>,
+        spells_ids: bool,
     ) -> RawLogprobs {
         entries.truncate(entries_per_token * starts.len());
-        RawLogprobs { entries, entries_per_token, starts }
+        RawLogprobs { entries, entries_per_token, starts, spells_ids }
     }
 
     /// Returns the number of entries.
@@ -49,6 +52,7 @@ impl RawLogprobs {
 
     /// Spells the tokens.
     pub fn decode(self, codec: Option<&dyn TextCodec>) -> Logprobs {
-        Logprobs::new(&self.entries, self.entries_per_token.max(1), self.starts, codec)
+        let spelling = Spelling { codec, spells_ids: self.spells_ids };
+        Logprobs::new(&self.entries, self.entries_per_token.max(1), self.starts, spelling)
     }
 }

@@ -13,6 +13,7 @@ use super::input_line::{CompletionRequest, Endpoint, ErrorCode, Rejection};
 use super::prompt::{AnswerLength, ModelLimits, fit_prompt, shortened_warning};
 use super::reasoning::Reasoning;
 use super::stop_strings::StopStrings;
+use super::token_rules::resolve_token_rules;
 use super::tool_calls::format::{CallFormat, KNOWN_FORMATS, supports_tools};
 
 /// Default maximum number of new tokens of a completion, OpenAI's value.
@@ -68,6 +69,7 @@ impl RequestBuilder<'_> {
             max_tokens: body.max_tokens.or(self.max_tokens).unwrap_or(default),
             is_requested: body.max_tokens.is_some(),
             must_fit: grammar.is_some(),
+            max_prompt_tokens: body.truncate_prompt_tokens,
         };
         let fit_raw = |raw: &RawPrompt| {
             let raw = &self.chat_rules.with_variables(raw);
@@ -86,7 +88,7 @@ impl RequestBuilder<'_> {
             Some(reasoning) => grammar.map(|grammar| reasoning.wrap_grammar(grammar)),
             None => grammar,
         };
-        self.limits.check_token_rules(body.token_rules.as_deref())?;
+        let token_rules = resolve_token_rules(body, self.codec, self.limits)?;
         let likely = |likely: u16| usize::from(likely).min(self.limits.vocab_size) as u16;
         Ok(CompletionRequest {
             line: 0,
@@ -95,7 +97,7 @@ impl RequestBuilder<'_> {
             prompts,
             n: body.n,
             sampling: body.sampling,
-            token_rules: body.token_rules.clone(),
+            token_rules,
             seed: body.seed.unwrap_or(self.seed),
             has_own_seed: body.seed.is_some(),
             stop: StopStrings::new(body.stop.clone()),
@@ -104,6 +106,7 @@ impl RequestBuilder<'_> {
             prompt_logprobs: body.prompt_logprobs.map(likely),
             grammar: grammar.map(Arc::new),
             reasoning,
+            output: body.output,
             echo: body.echo,
             returns_token_ids: body.returns_token_ids,
             warnings: warnings.into_iter().collect(),

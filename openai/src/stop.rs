@@ -37,6 +37,11 @@ pub struct Answer {
     /// Number of tokens that were generated for the answer. It includes those of a stop string and
     /// an end-of-sequence token, but not those after a stop string.
     pub generated: u32,
+    /// Number of generated tokens that belong to the reasoning, markers included; 0 if reasoning is
+    /// not separated from the text.
+    pub reasoning_tokens: u32,
+    /// Stop string that cut the text.
+    pub stop_string: Option<String>,
     /// `None` if none were requested.
     pub logprobs: Option<Logprobs>,
     pub finish: FinishCause,
@@ -60,6 +65,7 @@ impl Answer {
             calls: Vec::new(),
             token_ids: Vec::new(),
             generated: 0,
+            reasoning_tokens: 0,
             logprobs: self.logprobs.map(|logprobs| logprobs.skip(tokens)),
             finish: match self.finish {
                 FinishCause::NotFinite => FinishCause::NotFinite,
@@ -79,10 +85,13 @@ pub fn finish(
 ) -> (Answer, Option<RawLogprobs>) {
     let GeneratedTokens { tokens, logprobs, finish } = generated;
     let (width, cut) = (options.logprobs_per_token, trim_at_stop(&tokens, options, finish, codec));
-    let (text, reasoning, calls) = read_parts(&tokens, &cut, options);
-    let TrimmedAnswer { starts, generated, at_stop, decode_error, .. } = cut;
+    let (text, AnswerParts { reasoning, calls, .. }, reasoning_tokens) =
+        read_parts(&tokens, &cut, options);
+    let TrimmedAnswer { starts, generated, stop_string, decode_error, .. } = cut;
+    let at_stop = stop_string.is_some();
     let token_ids = tokens[..starts.len()].to_vec();
-    let found = (width > 0).then(|| RawLogprobs::new(logprobs, width, starts));
+    let spells_ids = options.output.spells_token_ids;
+    let found = (width > 0).then(|| RawLogprobs::new(logprobs, width, starts, spells_ids));
     let ended_with_eos = !at_stop && finish == FinishCause::Stop;
     let finish = if at_stop { FinishCause::Stop } else { finish };
     let not_finite = (finish == FinishCause::NotFinite).then(|| NOT_FINITE.to_owned());
@@ -98,6 +107,8 @@ pub fn finish(
         calls,
         token_ids,
         generated,
+        reasoning_tokens,
+        stop_string,
         logprobs,
         finish,
         ended_with_eos,
@@ -107,14 +118,15 @@ pub fn finish(
     (answer, found)
 }
 
-/// Returns the text without reasoning and calls, the reasoning, and the calls.
+/// Returns the text without reasoning and calls, all parts with an empty content, and the number of
+/// tokens of the reasoning.
 fn read_parts(
     tokens: &[u32],
     cut: &TrimmedAnswer,
     options: &AnswerOptions,
-) -> (Option<String>, String, Vec<Call>) {
+) -> (Option<String>, AnswerParts, u32) {
     let (Some(mut reader), Some(text)) = (AnswerParser::new(options), &cut.text) else {
-        return (cut.text.clone(), String::new(), Vec::new());
+        return (cut.text.clone(), AnswerParts::default(), 0);
     };
     let mut tokens = tokens.iter().zip(&cut.ends).enumerate().peekable();
     for (place, char) in text.char_indices() {
@@ -127,9 +139,11 @@ fn read_parts(
     tokens.filter(|(index, _)| *index < cut.starts.len()).for_each(|(_, (token, _))| {
         reader.push_token(*token);
     });
-    let AnswerParts { reasoning, content, calls } =
-        AnswerParts::from_deltas([reader.take(), reader.end()]);
-    ((calls.is_empty() || !content.is_empty()).then_some(content), reasoning, calls)
+    let reasoning_tokens = reader.reasoning_tokens();
+    let mut parts = AnswerParts::from_deltas([reader.take(), reader.end()]);
+    let content = std::mem::take(&mut parts.content);
+    let text = (parts.calls.is_empty() || !content.is_empty()).then_some(content);
+    (text, parts, reasoning_tokens)
 }
 
 /// Error of an answer whose logits contain infinities or NaN.
@@ -145,8 +159,8 @@ struct TrimmedAnswer {
     ends: Vec<usize>,
     /// See [`Answer::generated`].
     generated: u32,
-    /// A stop string cut the sequence.
-    at_stop: bool,
+    /// Stop string that cut the sequence.
+    stop_string: Option<String>,
     /// Reason for which the tokens have no text.
     decode_error: Option<CodecError>,
 }
@@ -168,7 +182,7 @@ fn trim_at_stop(
             starts,
             ends,
             generated: whole,
-            at_stop: false,
+            stop_string: None,
             decode_error: None,
         };
     };
@@ -188,27 +202,48 @@ fn trim_at_stop(
     let (rest, pieces) = pieces.split_last().expect("one more than tokens");
     for (piece, generated) in pieces.iter().zip(1..) {
         if let Some(cut) = extend(&mut text, piece).filter(|_| generated > *min_tokens) {
-            return trim_at(cut, text, ends, generated);
+            if options.output.includes_stop {
+                ends.push(text.len());
+            }
+            return trim_at(cut, text, ends, generated, options);
         }
         ends.push(text.len());
     }
     let is_past_min = tokens.len() as u32 > *min_tokens;
     if let Some(cut) = extend(&mut text, rest).filter(|_| is_past_min) {
-        return trim_at(cut, text, ends, whole);
+        return trim_at(cut, text, ends, whole, options);
     }
     let starts = count_characters(&text, &ends[..tokens.len()]);
-    TrimmedAnswer { text: Some(text), starts, ends, generated: whole, at_stop: false, decode_error }
+    TrimmedAnswer {
+        text: Some(text),
+        starts,
+        ends,
+        generated: whole,
+        stop_string: None,
+        decode_error,
+    }
 }
 
-/// Returns the part before `cut`, which was found after `generated` tokens.
-fn trim_at(cut: usize, mut text: String, ends: Vec<usize>, generated: u32) -> TrimmedAnswer {
+/// Returns the part before `cut`, where a stop string begins that was found after `generated`
+/// tokens. The part includes the stop string if the options say so.
+fn trim_at(
+    cut: usize,
+    mut text: String,
+    ends: Vec<usize>,
+    generated: u32,
+    options: &AnswerOptions,
+) -> TrimmedAnswer {
+    let found = options.stop.iter().find(|stop| text[cut..].starts_with(stop.as_str()));
+    let included = found.filter(|_| options.output.includes_stop).map_or(0, String::len);
+    let cut = cut + included;
+    let stop_string = Some(found.cloned().unwrap_or_default());
     text.truncate(cut);
     let whole = ends.iter().copied().filter(|end| *end <= cut).max().unwrap_or(0);
     // The first of several ends with equal text: subsequent tokens without text of their own (half
     // a character, a special token) belong to the stop string.
     let kept = ends.iter().position(|end| *end == whole).unwrap_or(0);
     let starts = count_characters(&text, &ends[..kept]);
-    TrimmedAnswer { text: Some(text), starts, ends, generated, at_stop: true, decode_error: None }
+    TrimmedAnswer { text: Some(text), starts, ends, generated, stop_string, decode_error: None }
 }
 
 /// Returns the number of characters of `text` before each of `places`, which are in ascending

@@ -61,8 +61,9 @@ impl AnswerMemory {
         AnswerMemory { max_bytes, free }
     }
 
-    /// Reserves the bytes that the answers to a request may need in excess of `free_bytes`, the
-    /// size of a plain answer that fills the context, which is not counted.
+    /// Reserves `stored_bytes` for the conversation of a response that is to be stored, and the
+    /// bytes that the answers to a request may need in excess of `free_bytes`, the size of a plain
+    /// answer that fills the context, which is not counted.
     ///
     /// # Errors
     /// The request may need more than `max_bytes`, or more than other requests leave at the moment.
@@ -70,11 +71,12 @@ impl AnswerMemory {
         &self,
         request: &CompletionRequest,
         is_streamed: bool,
+        stored_bytes: u64,
         free_bytes: u64,
         retry_after_s: u64,
     ) -> Result<AnswerMemoryPermit, ApiError> {
         let bytes = answer_bytes(request, is_streamed);
-        let charged_bytes = bytes.saturating_sub(free_bytes);
+        let charged_bytes = bytes.saturating_sub(free_bytes).saturating_add(stored_bytes);
         if charged_bytes > self.max_bytes {
             let message = format!(
                 "The answers may require {} MiB of memory, but the server allows {} MiB for all \

@@ -29,6 +29,12 @@ impl ApiKey {
         let shown: [u8; 32] = Sha256::digest(key).into();
         scheme.eq_ignore_ascii_case(b"bearer ") & bool::from(self.0.ct_eq(&shown))
     }
+
+    /// Returns true if the value of an `X-Api-Key` header is the key.
+    pub fn matches_key(&self, key: &[u8]) -> bool {
+        let shown: [u8; 32] = Sha256::digest(key.trim_ascii()).into();
+        self.0.ct_eq(&shown).into()
+    }
 }
 
 #[cfg(test)]
@@ -42,6 +48,8 @@ mod tests {
         for wrong in ["", "Bearer", "Bearer ", "Bearer secret-", "Bearer secret-11", "secret-1"] {
             assert!(!key.matches_header(wrong.as_bytes()), "{wrong}");
         }
+        assert!(key.matches_key(b"secret-1") && !key.matches_key(b"Bearer secret-1"));
+        assert!(!key.matches_key(b""));
         assert_eq!(format!("{key:?}"), "ApiKey");
     }
 }

@@ -1,11 +1,10 @@
-//! The two completion endpoints.
+//! The endpoints that answer prompts and conversations.
 
 use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
-use openai::input_line::Endpoint;
 use openai::output::Provenance;
 
 use super::activity::{Activity, ConnectionPhase};
@@ -13,6 +12,7 @@ use super::error::ApiError;
 use super::in_flight::{InFlightRequest, RequestMetadata, RequestPermits};
 use super::json_response;
 use super::parsed_request::{self, ParsedRequest};
+use super::request_api::RequestApi;
 use super::request_id::RequestId;
 use super::state::ServerState;
 use super::stream;
@@ -26,7 +26,7 @@ pub async fn chat_completions(
     State(shared): State<Arc<ServerState>>,
     request: Request,
 ) -> Response {
-    respond(&shared, Endpoint::ChatCompletions, request).await
+    respond(&shared, RequestApi::ChatCompletions, request).await
 }
 
 /// Handles `/v1/completions`.
@@ -34,11 +34,21 @@ pub async fn text_completions(
     State(shared): State<Arc<ServerState>>,
     request: Request,
 ) -> Response {
-    respond(&shared, Endpoint::Completions, request).await
+    respond(&shared, RequestApi::Completions, request).await
 }
 
-async fn respond(shared: &Arc<ServerState>, endpoint: Endpoint, request: Request) -> Response {
-    match answer(shared, endpoint, request).await {
+/// Handles `/v1/messages`.
+pub async fn messages(State(shared): State<Arc<ServerState>>, request: Request) -> Response {
+    respond(&shared, RequestApi::Messages, request).await
+}
+
+/// Handles `POST /v1/responses`.
+pub async fn responses(State(shared): State<Arc<ServerState>>, request: Request) -> Response {
+    respond(&shared, RequestApi::Responses, request).await
+}
+
+async fn respond(shared: &Arc<ServerState>, api: RequestApi, request: Request) -> Response {
+    match answer(shared, api, request).await {
         Ok(response) => response,
         Err(error) => error.into_response(),
     }
@@ -46,14 +56,14 @@ async fn respond(shared: &Arc<ServerState>, endpoint: Endpoint, request: Request
 
 async fn answer(
     shared: &Arc<ServerState>,
-    endpoint: Endpoint,
+    api: RequestApi,
     request: Request,
 ) -> Result<Response, ApiError> {
     let arrived_at = Instant::now();
     let extensions = request.extensions();
     let request_id = extensions.get::<RequestId>().map_or("", RequestId::as_str).to_owned();
     let activity = extensions.get::<Arc<Activity>>().cloned();
-    let parsed = parse(shared, endpoint, request, activity.as_deref()).await;
+    let parsed = parse(shared, api, request, activity.as_deref()).await;
     let (parsed, permits) = parsed.inspect_err(|error| {
         shared.metrics.count_refused(error.code());
     })?;
@@ -75,7 +85,7 @@ async fn answer(
 /// Reads a request, subject to the admission limits.
 async fn parse(
     shared: &Arc<ServerState>,
-    endpoint: Endpoint,
+    api: RequestApi,
     request: Request,
     activity: Option<&Activity>,
 ) -> Result<(ParsedRequest, RequestPermits), ApiError> {
@@ -95,7 +105,7 @@ async fn parse(
         .blocking_pools
         .reading
         .run(move || {
-            let parsed = parsed_request::parse(&body.bytes, endpoint, &reader, &mut permit)?;
+            let parsed = parsed_request::parse(&body.bytes, api, &reader, &mut permit)?;
             let memory = parsed.acquire_memory(&reader)?;
             Ok((parsed, RequestPermits { admission: permit, memory }))
         })

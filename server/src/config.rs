@@ -72,6 +72,16 @@ pub struct ServerOptions {
     /// Memory for answers that are computed or written, in bytes.
     pub answer_memory_bytes: u64,
     pub cross_site: CrossSiteRules,
+    /// Directory in which responses are stored, and its maximum size; `None` to store none.
+    pub response_storage: Option<ResponseStorage>,
+}
+
+/// Directory in which responses are stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ResponseStorage {
+    pub path: PathBuf,
+    /// Maximum size in bytes; the least recently used responses are removed beyond it.
+    pub max_bytes: u64,
 }
 
 impl Default for ServerOptions {
@@ -90,6 +100,7 @@ impl Default for ServerOptions {
             limits: SocketLimits::default(),
             answer_memory_bytes: 1 << 30,
             cross_site: CrossSiteRules::default(),
+            response_storage: None,
         }
     }
 }

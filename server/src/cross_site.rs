@@ -63,7 +63,7 @@ impl CrossSiteRules {
             return None;
         }
         let layer = CorsLayer::new()
-            .allow_methods([Method::GET, Method::POST])
+            .allow_methods([Method::GET, Method::POST, Method::DELETE])
             // `*` would not include `Authorization`.
             .allow_headers(AllowHeaders::mirror_request())
             .expose_headers([X_REQUEST_ID, header::RETRY_AFTER])

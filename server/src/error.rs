@@ -92,9 +92,39 @@ impl ApiError {
         ApiError::new(StatusCode::GATEWAY_TIMEOUT, SERVER, "timeout", message)
     }
 
+    /// Sets the name of the invalid field.
+    #[must_use]
+    pub fn with_param(mut self, param: &str) -> ApiError {
+        self.object.param = Some(param.to_owned());
+        self
+    }
+
     /// Returns the error's code, a short name that metrics and logs use too.
     pub fn code(&self) -> &str {
         self.object.code.as_deref().unwrap_or("")
+    }
+
+    /// Returns the message, a sentence.
+    pub fn message(&self) -> &str {
+        &self.object.message
+    }
+
+    /// Returns the name of the invalid field.
+    pub fn param(&self) -> Option<&str> {
+        self.object.param.as_deref()
+    }
+
+    /// Replaces the names of fields, each given with its replacement.
+    #[must_use]
+    pub fn with_renamed_fields(mut self, names: &[(&str, &str)]) -> ApiError {
+        for (from, to) in names {
+            let message = &mut self.object.message;
+            *message = message.replace(&format!("'{from}'"), &format!("'{to}'"));
+            if self.object.param.as_deref() == Some(*from) {
+                self.object.param = Some((*to).to_owned());
+            }
+        }
+        self
     }
 
     /// Returns the HTTP status of the response.

@@ -4,8 +4,7 @@ use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use engine_api::serving::GenerationId;
-use openai::input_line::Endpoint;
-use openai::output::{FinishReason, Usage, body_id, prompt_tokens};
+use openai::output::{FinishReason, Usage, prompt_tokens};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::sync::watch;
 use tokio::time::{Instant as TokioInstant, sleep_until};
@@ -54,6 +53,8 @@ pub struct InFlightRequest {
 #[derive(Debug)]
 struct RequestStats {
     cached_tokens: u64,
+    /// Number of tokens of the reasoning of completed answers.
+    reasoning_tokens: u64,
     /// Number of generated tokens of each answer.
     generated: Vec<u64>,
     first_token: Option<Instant>,
@@ -80,6 +81,7 @@ impl InFlightRequest {
         let (sender, events) = unbounded_channel();
         let stats = RequestStats {
             cached_tokens: 0,
+            reasoning_tokens: 0,
             generated: vec![0; choices],
             first_token: None,
             finish_reasons: Vec::new(),
@@ -223,6 +225,7 @@ impl InFlightRequest {
                 }
                 self.stats.first_token.get_or_insert_with(Instant::now);
                 self.stats.generated[choice] = u64::from(ended.answer.generated);
+                self.stats.reasoning_tokens += u64::from(ended.answer.reasoning_tokens);
                 let reason = FinishReason::from_answer(&ended.answer).name();
                 self.stats.finish_reasons.push(reason);
                 self.shared.metrics.count_finished(reason);
@@ -242,8 +245,12 @@ impl InFlightRequest {
         let counted = self.stats.generated.iter().enumerate();
         let counted = counted.filter(|(choice, _)| !self.parsed.is_prompt_only(*choice));
         let generated = counted.map(|(_, tokens)| tokens).sum();
-        Usage::new(prompt_tokens(&self.parsed.request), generated)
-            .with_cached(self.stats.cached_tokens)
+        let usage = Usage::new(prompt_tokens(&self.parsed.request), generated)
+            .with_cached(self.stats.cached_tokens);
+        match self.parsed.request.reasoning {
+            Some(_) => usage.with_reasoning(self.stats.reasoning_tokens),
+            None => usage,
+        }
     }
 
     fn log_line(&self, outcome: String, status: u16) -> LogLine {
@@ -254,12 +261,9 @@ impl InFlightRequest {
         let usage = self.usage();
         LogLine {
             time_s: now.saturating_sub(took).as_secs_f64(),
-            id: body_id(request),
+            id: self.parsed.api.answer_id(request),
             request_id: self.metadata.request_id.clone(),
-            endpoint: match request.endpoint {
-                Endpoint::Completions => "/v1/completions",
-                Endpoint::ChatCompletions => "/v1/chat/completions",
-            },
+            endpoint: self.parsed.api.path(),
             status,
             outcome,
             stream: self.parsed.stream.is_some(),

@@ -23,6 +23,7 @@ use super::error::ApiError;
 use super::in_flight::InFlightRequest;
 use super::parsed_request::ParsedRequest;
 use super::reply::json;
+use super::single_response::SingleResponse;
 use super::state::ServerState;
 
 /// Maximum number of tokens and log-probabilities of an answer that is serialised on a socket
@@ -61,6 +62,13 @@ pub async fn answer(
     let answers = answers.into_iter().flatten().zip(prompts).enumerate();
     let answers: Vec<_> =
         answers.map(|(choice, (answers, prompt))| (choice, answers, prompt)).collect();
+    if !parsed.api.has_choices() {
+        let ended = answers.into_iter().next().map(|(_, ended, _)| ended);
+        let ended = ended.ok_or_else(|| ApiError::internal("The request has no answer."))?;
+        let shared = Arc::clone(shared);
+        let single = SingleResponse { shared, parsed, provenance, usage, ended };
+        return single.respond(memory).await;
+    }
     let response = JsonResponse { shared: Arc::clone(shared), parsed, provenance, usage };
     if answers.iter().map(entries).sum::<usize>() <= INLINE_ENTRIES_MAX {
         let choices = answers.into_iter().map(|answer| response.finish_choice(answer)).collect();

@@ -72,6 +72,16 @@ struct Health {
     status: &'static str,
 }
 
+#[derive(Serialize)]
+struct Version {
+    version: &'static str,
+}
+
+/// Handles `/version`.
+pub async fn version() -> Response {
+    json(StatusCode::OK, &Version { version: env!("CARGO_PKG_VERSION") })
+}
+
 /// Handles `/health`, with status 200 while requests are accepted.
 pub async fn health(State(shared): State<Arc<ServerState>>) -> Response {
     match shared.check_ready() {

@@ -5,20 +5,26 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use engine_api::codec::TextCodec;
 use engine_api::serving::{AnswerGrammar, GenerationRequest, Logprob, PreparedGrammar};
-use openai::body::unknown_fields::is_without_effect;
-use openai::body::{Body, BodyOrigin, BodyRules, RawPrompt, StreamOptions, read_body};
+use openai::body::{Body, BodyOrigin, BodyRules, JsonFields, RawPrompt, StreamOptions, read_body};
 use openai::bounded_json::{JsonBounds, parse_bounded_object};
 use openai::echo::{EchoedPrompt, PromptOutput};
 use openai::generation::generation_request;
 use openai::input_line::{CompletionRequest, Endpoint, ErrorCode, Rejection};
+use openai::messages;
+use openai::output::Provenance;
 use openai::request::RequestBuilder;
+use openai::responses::response::ResponseHead;
+use openai::responses::settings::ResponseSettings;
 use serde_json::{Map, Value};
 
 use super::admission::AdmissionPermit;
 use super::answer_memory::{AnswerMemory, AnswerMemoryPermit};
 use super::config::ModelCard;
+use super::conversation;
 use super::error::ApiError;
+use super::request_api::RequestApi;
 use super::state::ServerState;
+use super::truncation::build_truncated;
 
 /// Approximate number of bytes of text per token, from which tokens are estimated before
 /// tokenisation.
@@ -28,6 +34,9 @@ const BYTES_PER_TOKEN: usize = 4;
 #[derive(Debug)]
 pub struct ParsedRequest {
     pub request: Arc<CompletionRequest>,
+    pub api: RequestApi,
+    /// Settings of a request to `/v1/responses`; the default for other APIs.
+    pub response_settings: Arc<ResponseSettings>,
     /// Options of a streamed answer; `None` if the answer is not streamed.
     pub stream: Option<StreamOptions>,
     /// Texts of the prompts if answers begin with them; otherwise empty.
@@ -39,24 +48,22 @@ pub struct ParsedRequest {
 /// Byte order mark, with which some editors begin a text.
 const BOM: &[u8] = b"\xef\xbb\xbf";
 
-/// Lower bound on the maximum number of JSON values in a body, regardless of the limit on prompt
-/// tokens.
-const MIN_MAX_VALUES: u64 = 1_000_000;
-
 /// Parses the fields of a body.
 ///
 /// # Errors
 /// The bytes are not a JSON object.
-pub fn parse_fields(bytes: &[u8], shared: &ServerState) -> Result<Map<String, Value>, ApiError> {
+pub fn parse_fields(
+    bytes: &[u8],
+    is_skipped: fn(&str) -> bool,
+    shared: &ServerState,
+) -> Result<Map<String, Value>, ApiError> {
     let bytes = bytes.strip_prefix(BOM).unwrap_or(bytes);
     let text = std::str::from_utf8(bytes).map_err(|error| {
         let place = error.valid_up_to() + 1;
         let message = format!("The request body is not valid UTF-8 (byte {place}).");
         Rejection::new(ErrorCode::InvalidUtf8, message)
     })?;
-    let max_values = shared.options.max_queue_tokens.max(MIN_MAX_VALUES);
-    let max_values = usize::try_from(max_values).unwrap_or(usize::MAX);
-    let bounds = JsonBounds { max_values, is_skipped: is_without_effect };
+    let bounds = JsonBounds { max_values: shared.max_json_values(), is_skipped };
     let example = "{\"prompt\": \"...\"} or {\"messages\": [...]}";
     Ok(parse_bounded_object(text, "body", example, bounds)?)
 }
@@ -83,30 +90,67 @@ pub fn check_model(fields: &Map<String, Value>, shared: &ServerState) -> Result<
 /// The request is invalid, or the admission limits do not permit it.
 pub fn parse(
     bytes: &[u8],
-    endpoint: Endpoint,
+    api: RequestApi,
     shared: &ServerState,
     permit: &mut AdmissionPermit,
 ) -> Result<ParsedRequest, ApiError> {
-    let fields = parse_fields(bytes, shared)?;
+    let fields = parse_fields(bytes, api.skipped_fields(), shared)?;
     check_model(&fields, shared)?;
+    let (fields, settings) = convert_fields(fields, api, shared)?;
+    parse_converted(fields, api, settings, shared, permit)
+        .map_err(|error| error.with_renamed_fields(api.renamed_fields()))
+}
+
+/// Converts the fields of a body to those of the API's endpoint.
+///
+/// # Errors
+/// A field is unknown, unsupported or malformed, or names a response that is not stored.
+pub fn convert_fields(
+    fields: JsonFields,
+    api: RequestApi,
+    shared: &ServerState,
+) -> Result<(JsonFields, ResponseSettings), ApiError> {
+    let fields = match api {
+        RequestApi::Completions | RequestApi::ChatCompletions => fields,
+        RequestApi::Messages => messages::request::into_chat_fields(fields, &shared.unread)?,
+        RequestApi::Responses => return conversation::convert_fields(fields, shared),
+    };
+    Ok((fields, ResponseSettings::default()))
+}
+
+/// Parses a request whose fields are those of the API's endpoint.
+fn parse_converted(
+    fields: JsonFields,
+    api: RequestApi,
+    settings: ResponseSettings,
+    shared: &ServerState,
+    permit: &mut AdmissionPermit,
+) -> Result<ParsedRequest, ApiError> {
     let unknown_fields = &shared.unread;
+    let endpoint = api.endpoint();
     let rules =
         BodyRules { origin: BodyOrigin::Client, sampling: shared.model.sampling, unknown_fields };
-    let body = read_body(&fields, endpoint, &rules)?;
+    let mut body = read_body(&fields, endpoint, &rules)?;
     drop(fields);
     let answers = (body.prompts.len() * body.n) as u64;
     let count = |permit: &mut AdmissionPermit, tokens: u64| {
         permit.set_counts(answers, tokens).map_err(|full| shared.admission_error(full))
     };
     count(permit, body.prompts.iter().map(estimated_tokens).sum())?;
-    let codec = shared.model.codec.as_deref().map(|codec| codec as &dyn TextCodec);
-    shared.prompt_bounds.check(&body.prompts, codec)?;
-    let request = build_request(&body, endpoint, shared)?;
+    let build = |body: &Body| build_request(body, endpoint, shared);
+    let request =
+        if settings.truncates { build_truncated(&mut body, build)? } else { build(&body)? };
+    let custom_id = match api {
+        RequestApi::Responses => shared.next_secret_id(),
+        _ => shared.next_id(),
+    };
+    let request = CompletionRequest { custom_id, ..request };
     drop(body.prompts);
     count(permit, request.prompts.iter().map(|prompt| prompt.tokens.len() as u64).sum())?;
     let echoed_prompts = if body.echo { echo_prompts(&request, shared)? } else { Vec::new() };
     let (request, stream) = (Arc::new(request), body.stream);
-    Ok(ParsedRequest { request, stream, echoed_prompts, prepared: None })
+    let response_settings = Arc::new(settings);
+    Ok(ParsedRequest { request, api, response_settings, stream, echoed_prompts, prepared: None })
 }
 
 fn estimated_tokens(prompt: &RawPrompt) -> u64 {
@@ -124,6 +168,7 @@ fn build_request(
     shared: &ServerState,
 ) -> Result<CompletionRequest, ApiError> {
     let codec = shared.model.codec.as_deref().map(|codec| codec as &dyn TextCodec);
+    shared.prompt_bounds.check(&body.prompts, codec)?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let builder = RequestBuilder {
         max_tokens: shared.options.max_tokens,
@@ -144,7 +189,7 @@ fn build_request(
         );
         return Err(Rejection::new(ErrorCode::InvalidValue, message).into());
     }
-    Ok(CompletionRequest { custom_id: shared.next_id(), ..request })
+    Ok(request)
 }
 
 fn echo_prompts(
@@ -179,6 +224,12 @@ impl ParsedRequest {
         Ok(self)
     }
 
+    /// Returns what all response objects of a request to `/v1/responses` have in common.
+    pub fn response_head(&self, provenance: Provenance) -> ResponseHead {
+        let (request, settings) = (Arc::clone(&self.request), Arc::clone(&self.response_settings));
+        ResponseHead { request, settings, provenance }
+    }
+
     /// Reserves the memory that the answers may need.
     ///
     /// # Errors
@@ -186,7 +237,9 @@ impl ParsedRequest {
     pub fn acquire_memory(&self, shared: &ServerState) -> Result<AnswerMemoryPermit, ApiError> {
         let free_bytes = AnswerMemory::min_bytes(shared.context() as u64);
         let (is_streamed, retry) = (self.stream.is_some(), shared.admission.retry_after_s());
-        shared.answer_memory.acquire(&self.request, is_streamed, free_bytes, retry)
+        let stored_bytes = self.response_settings.items.len() as u64;
+        let memory = &shared.answer_memory;
+        memory.acquire(&self.request, is_streamed, stored_bytes, free_bytes, retry)
     }
 
     /// Returns the submission for one of the answers.

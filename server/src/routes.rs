@@ -4,33 +4,44 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::{Request, State};
-use axum::http::{StatusCode, Uri, header};
-use axum::middleware::{Next, from_fn_with_state};
+use axum::http::{HeaderName, HeaderValue, StatusCode, Uri, header};
+use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 
+use super::api_key::ApiKey;
 use super::completions;
 use super::error::{ApiError, INVALID_REQUEST};
+use super::message_errors::convert_errors;
 use super::models;
 use super::request_id;
+use super::responses;
 use super::state::ServerState;
 use super::tokens;
 
 /// The only path that requires no key.
 const HEALTH: &str = "/health";
 
+/// Header in which Anthropic's clients send the key.
+const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
+
 /// Endpoints listed in the response for an unknown path.
-const ENDPOINTS: [&str; 7] = [
+const ENDPOINTS: [&str; 12] = [
     "POST /v1/chat/completions",
     "POST /v1/completions",
+    "POST /v1/responses",
+    "GET /v1/responses/{id}",
+    "POST /v1/messages",
+    "POST /v1/messages/count_tokens",
     "GET /v1/models",
     "POST /tokenize",
     "POST /detokenize",
     "GET /health",
     "GET /metrics",
+    "GET /version",
 ];
 
-/// Returns the router of all endpoints. Those of OpenAI also exist without `/v1`, for clients whose
+/// Returns the router of all endpoints. Those of OpenAI and Anthropic also exist without `/v1`, for clients whose
 /// base URL does not include it.
 pub fn router(shared: Arc<ServerState>) -> Router {
     let mut router = Router::new();
@@ -38,18 +49,30 @@ pub fn router(shared: Arc<ServerState>) -> Router {
         router = router
             .route(&format!("{prefix}/chat/completions"), post(completions::chat_completions))
             .route(&format!("{prefix}/completions"), post(completions::text_completions))
+            .route(&format!("{prefix}/messages"), post(completions::messages))
+            .route(&format!("{prefix}/messages/count_tokens"), post(tokens::count_message_tokens))
+            .route(&format!("{prefix}/responses"), post(completions::responses))
+            .route(&format!("{prefix}/responses/input_tokens"), post(tokens::count_response_tokens))
+            .route(
+                &format!("{prefix}/responses/{{id}}"),
+                get(responses::retrieve).delete(responses::delete),
+            )
+            .route(&format!("{prefix}/responses/{{id}}/input_items"), get(responses::input_items))
+            .route(&format!("{prefix}/responses/{{id}}/cancel"), post(responses::cancel))
             .route(&format!("{prefix}/models"), get(models::list))
             .route(&format!("{prefix}/models/{{*name}}"), get(models::retrieve));
     }
     let router = router
         .route(HEALTH, get(models::health))
         .route("/metrics", get(models::metrics))
+        .route("/version", get(models::version))
         .route("/tokenize", post(tokens::tokenize))
         .route("/detokenize", post(tokens::detokenize))
         .fallback(unknown_path)
         .method_not_allowed_fallback(method_not_allowed)
         .layer(from_fn_with_state(Arc::clone(&shared), check_api_key))
-        .layer(from_fn_with_state(Arc::clone(&shared), check_origin));
+        .layer(from_fn_with_state(Arc::clone(&shared), check_origin))
+        .layer(from_fn(convert_errors));
     let router = match shared.options.cross_site.cors() {
         Some(cors) => router.layer(cors),
         None => router,
@@ -84,17 +107,19 @@ async fn check_origin(
     }
 }
 
+fn has_key(request: &Request, key: &ApiKey) -> bool {
+    let value = |name| request.headers().get(name).map_or(&[][..], HeaderValue::as_bytes);
+    key.matches_header(value(header::AUTHORIZATION)) || key.matches_key(value(X_API_KEY))
+}
+
 /// Refuses requests without the key, except for the health check.
 async fn check_api_key(
     State(shared): State<Arc<ServerState>>,
     request: Request,
     next: Next,
 ) -> Response {
-    let authorization =
-        request.headers().get(header::AUTHORIZATION).map_or(&[][..], |key| key.as_bytes());
     let is_public = request.uri().path() == HEALTH;
-    let key = shared.options.api_key.as_ref();
-    if is_public || key.is_none_or(|key| key.matches_header(authorization)) {
+    if is_public || shared.options.api_key.as_ref().is_none_or(|key| has_key(&request, key)) {
         next.run(request).await
     } else {
         let error = ApiError::unauthorized();

@@ -3,6 +3,7 @@
 use std::collections::hash_map::RandomState;
 use std::io;
 use std::net::TcpListener;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -21,11 +22,12 @@ use super::admission::{Admission, AdmissionLimits};
 use super::answer_memory::AnswerMemory;
 use super::blocking::{BlockingPools, READING_THREADS_MAX};
 use super::body_reader::BodyReader;
-use super::config::{ModelCard, ServerOptions};
+use super::config::{ModelCard, ResponseStorage, ServerOptions};
 use super::connections::{CLOSE_TIMEOUT, Connections};
 use super::detokenizer_pool::DetokenizerPool;
 use super::metrics::Metrics;
 use super::request_log::RequestLog;
+use super::response_store::ResponseStore;
 use super::routes::router;
 use super::state::{ServerPhase, ServerState};
 
@@ -45,6 +47,8 @@ pub enum ServerError {
     ChatFormat(CodecError),
     #[error("cannot open the request log: {0}")]
     Log(io::Error),
+    #[error("cannot open the directory of stored responses {path}: {error}", path = .path.display())]
+    ResponseStorage { path: PathBuf, error: io::Error },
     #[error("the engine has stopped")]
     EngineEnded,
 }
@@ -112,6 +116,7 @@ impl Server {
             answer_memory: AnswerMemory::new(options.answer_memory_bytes),
             prompt_bounds,
             chats,
+            responses: open_responses(&options)?,
             phase: phase_receiver,
             id_key: RandomState::new(),
             id_prefix: format!("{}-{}", began.as_nanos(), std::process::id()),
@@ -146,6 +151,14 @@ impl Server {
         runtime.shutdown_timeout(Duration::from_secs(1));
         served
     }
+}
+
+fn open_responses(options: &ServerOptions) -> Result<Option<ResponseStore>, ServerError> {
+    let Some(ResponseStorage { path, max_bytes }) = &options.response_storage else {
+        return Ok(None);
+    };
+    let store = ResponseStore::open(path, *max_bytes, options.limits.body_bytes as u64);
+    store.map(Some).map_err(|error| ServerError::ResponseStorage { path: path.clone(), error })
 }
 
 /// Waits until the server must stop.

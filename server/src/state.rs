@@ -4,6 +4,7 @@ use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::sync::Arc;
 
+use axum::http::StatusCode;
 use engine_api::serving::{Engine, EngineState, SubmitError};
 use openai::body::unknown_fields::UnknownFieldPolicy;
 use openai::chats::ChatRules;
@@ -19,9 +20,14 @@ use super::blocking::BlockingPools;
 use super::body_reader::BodyReader;
 use super::config::{ModelCard, ServerOptions};
 use super::detokenizer_pool::DetokenizerPool;
-use super::error::ApiError;
+use super::error::{ApiError, INVALID_REQUEST};
 use super::metrics::Metrics;
 use super::request_log::RequestLog;
+use super::response_store::ResponseStore;
+
+/// Lower bound on the maximum number of JSON values in a body, regardless of the limit on prompt
+/// tokens.
+const MIN_MAX_VALUES: u64 = 1_000_000;
 
 /// Phase of a server's life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -50,6 +56,8 @@ pub struct ServerState {
     pub answer_memory: AnswerMemory,
     pub prompt_bounds: PromptBounds,
     pub chats: ChatRules,
+    /// Stored responses; `None` if the server stores none.
+    pub responses: Option<ResponseStore>,
     pub phase: watch::Receiver<ServerPhase>,
     /// Distinguishes this server's ids from those of other servers.
     pub id_prefix: String,
@@ -68,6 +76,33 @@ impl ServerState {
     pub fn next_request_id(&self) -> String {
         let number = self.requests.fetch_add(1, Ordering::Relaxed);
         format!("req_{:016x}{number:x}", self.id_key.hash_one(number))
+    }
+
+    /// Returns an id that no other request has and that clients cannot guess.
+    pub fn next_secret_id(&self) -> String {
+        let id = self.next_id();
+        format!("{id}-{:016x}", self.id_key.hash_one(&id))
+    }
+
+    /// Returns the maximum number of JSON values in a body or a stored response.
+    pub fn max_json_values(&self) -> usize {
+        usize::try_from(self.options.max_queue_tokens.max(MIN_MAX_VALUES)).unwrap_or(usize::MAX)
+    }
+
+    /// Returns a sentence, after a space, that tells how responses are stored; empty if they are.
+    pub fn store_hint(&self) -> &'static str {
+        match self.responses {
+            Some(_) => "",
+            None => " This server stores no responses; start it with --store-responses.",
+        }
+    }
+
+    /// Returns the error for a response that is not stored.
+    pub fn no_such_response(&self, id: &str) -> ApiError {
+        let shown: String = id.chars().take(100).collect();
+        let message = format!("Response with id '{shown}' not found.{}", self.store_hint());
+        let status = StatusCode::NOT_FOUND;
+        ApiError::new(status, INVALID_REQUEST, "response_not_found", message)
     }
 
     /// Returns the maximum number of positions of a prompt and its answer together.

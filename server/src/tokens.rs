@@ -1,4 +1,4 @@
-//! Endpoints that tokenise and detokenise texts, compatible with vLLM's.
+//! Endpoints that tokenise and detokenise texts, compatible with vLLM's and llama.cpp's.
 
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -7,6 +7,7 @@ use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use engine_api::codec::{TextCodec, TextContext};
+use openai::body::unknown_fields::is_without_effect;
 use openai::body::{JsonFields, RawPrompt, read_prompts};
 use openai::input_line::{ErrorCode, Rejection};
 use openai::prompt::{ModelLimits, tokenize_prompt};
@@ -15,8 +16,9 @@ use serde_json::Value;
 
 use super::activity::{Activity, ConnectionPhase};
 use super::error::ApiError;
-use super::parsed_request::{check_model, parse_fields};
+use super::parsed_request::{check_model, convert_fields, parse_fields};
 use super::reply::json;
+use super::request_api::RequestApi;
 use super::state::ServerState;
 
 /// Maximum size of a text that is tokenised, in bytes, unless the context permits a longer one.
@@ -33,14 +35,27 @@ struct TokenizeResponse {
     token_strs: Option<Vec<String>>,
 }
 
+/// Number of tokens of a request's prompt.
+#[derive(Serialize)]
+struct TokenCount {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    object: Option<&'static str>,
+    input_tokens: usize,
+}
+
 #[derive(Serialize)]
 struct DetokenizeResponse {
     prompt: String,
+    /// The same text, under llama.cpp's name.
+    content: String,
 }
 
 /// Handles `/tokenize`.
 pub async fn tokenize(State(shared): State<Arc<ServerState>>, request: Request) -> Response {
     handle(&shared, request, |fields, codec, shared| {
+        if let Some(content) = fields.shift_remove("content") {
+            return llama_tokens(content, fields, codec, shared);
+        }
         let tokens = tokens_of(fields, codec, shared)?;
         let token_text = |token: &u32| String::from_utf8_lossy(&codec.bytes(*token)).into_owned();
         let returns_strings = is_set(fields, "return_token_strs", false)?;
@@ -48,6 +63,87 @@ pub async fn tokenize(State(shared): State<Arc<ServerState>>, request: Request) 
         let max_model_len = shared.context();
         let body = TokenizeResponse { count: tokens.len(), max_model_len, tokens, token_strs };
         Ok(json(StatusCode::OK, &body))
+    })
+    .await
+}
+
+/// Tokens in llama.cpp's format.
+#[derive(Serialize)]
+struct LlamaTokens {
+    tokens: Vec<LlamaToken>,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum LlamaToken {
+    Id(u32),
+    /// Token with its text, or its bytes if they are a part of a character.
+    Text {
+        id: u32,
+        piece: String,
+    },
+    Bytes {
+        id: u32,
+        piece: Vec<u8>,
+    },
+}
+
+/// Tokenises `content` as llama.cpp does, without special tokens unless `add_special` is true.
+fn llama_tokens(
+    content: Value,
+    fields: &JsonFields,
+    codec: &dyn TextCodec,
+    shared: &ServerState,
+) -> Result<Response, ApiError> {
+    let Value::String(content) = content else {
+        let message = "Invalid value for 'content': must be a string.";
+        return Err(Rejection::new(ErrorCode::InvalidValue, message).with_param("content").into());
+    };
+    let mut prompt = JsonFields::from_iter([("prompt".to_owned(), Value::from(content))]);
+    let adds_special = is_set(fields, "add_special", false)?;
+    prompt.insert("add_special_tokens".to_owned(), adds_special.into());
+    let with_pieces = is_set(fields, "with_pieces", false)?;
+    let convert = |id: u32| {
+        if !with_pieces {
+            return LlamaToken::Id(id);
+        }
+        match String::from_utf8(codec.bytes(id)) {
+            Ok(piece) => LlamaToken::Text { id, piece },
+            Err(error) => LlamaToken::Bytes { id, piece: error.into_bytes() },
+        }
+    };
+    let tokens = tokens_of(&mut prompt, codec, shared)?.into_iter().map(convert).collect();
+    Ok(json(StatusCode::OK, &LlamaTokens { tokens }))
+}
+
+/// Handles `/v1/messages/count_tokens`.
+pub async fn count_message_tokens(
+    State(shared): State<Arc<ServerState>>,
+    request: Request,
+) -> Response {
+    count_tokens(&shared, RequestApi::Messages, None, request).await
+}
+
+/// Handles `/v1/responses/input_tokens`.
+pub async fn count_response_tokens(
+    State(shared): State<Arc<ServerState>>,
+    request: Request,
+) -> Response {
+    count_tokens(&shared, RequestApi::Responses, Some("response.input_tokens"), request).await
+}
+
+/// Counts the tokens of the prompt of a request.
+async fn count_tokens(
+    shared: &Arc<ServerState>,
+    api: RequestApi,
+    object: Option<&'static str>,
+    request: Request,
+) -> Response {
+    handle(shared, request, move |fields, codec, shared| {
+        let (mut fields, _) = convert_fields(std::mem::take(fields), api, shared)?;
+        let tokens = tokens_of(&mut fields, codec, shared)
+            .map_err(|error| error.with_renamed_fields(api.renamed_fields()))?;
+        Ok(json(StatusCode::OK, &TokenCount { object, input_tokens: tokens.len() }))
     })
     .await
 }
@@ -66,7 +162,8 @@ pub async fn detokenize(State(shared): State<Arc<ServerState>>, request: Request
             let what = "The tokens could not be decoded";
             Rejection::from_codec_error(&error, ErrorCode::Tokenizer, what)
         })?;
-        Ok(json(StatusCode::OK, &DetokenizeResponse { prompt: pieces.concat() }))
+        let text = pieces.concat();
+        Ok(json(StatusCode::OK, &DetokenizeResponse { prompt: text.clone(), content: text }))
     })
     .await
 }
@@ -150,7 +247,7 @@ async fn handle(
         let permit = shared.admission.admit().map_err(|full| shared.admission_error(full))?;
         let answered = shared.blocking_pools.reading.run(move || {
             let _ticket = permit;
-            let mut fields = parse_fields(&body.bytes, &reader)?;
+            let mut fields = parse_fields(&body.bytes, is_without_effect, &reader)?;
             check_model(&fields, &reader)?;
             let codec = reader.model.codec.as_deref().ok_or_else(|| {
                 let message = reader.prompt_limits().missing_tokenizer_message("");

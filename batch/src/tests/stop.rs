@@ -90,6 +90,8 @@ fn without_tokenizer_there_is_no_text() {
         text: None,
         token_ids,
         generated: 3,
+        reasoning_tokens: 0,
+        stop_string: None,
         logprobs: None,
         finish: FinishCause::Stop,
         ended_with_eos: true,

@@ -29,8 +29,8 @@ pub struct ServeArgs {
     /// Port to listen on; 0 selects a free port
     #[arg(long, value_name = "PORT", default_value_t = 8000, help_heading = "Clients")]
     pub port: u16,
-    /// Key that clients must send as "Authorization: Bearer KEY" [default: none]. Arguments are
-    /// visible to other users of this machine; prefer the environment variable
+    /// Key that clients must send as "Authorization: Bearer KEY" or "X-Api-Key: KEY" [default:
+    /// none]. Arguments are visible to other users of this machine; prefer the environment variable
     #[arg(long, value_name = "KEY", help_heading = "Clients")]
     #[arg(env = "TANDEM_API_KEY", hide_env_values = true)]
     #[arg(value_parser = clap::builder::NonEmptyStringValueParser::new())]
@@ -61,6 +61,14 @@ pub struct ServeArgs {
     #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = parse_size)]
     #[arg(help_heading = "Clients")]
     pub max_answer_memory: u64,
+    /// Store responses of /v1/responses in this directory, so that requests can continue them with
+    /// `previous_response_id` [default: none are stored]
+    #[arg(long, value_name = "DIR", help_heading = "Clients")]
+    pub store_responses: Option<PathBuf>,
+    /// Maximum size of that directory; the least recently used responses are removed
+    #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = parse_size)]
+    #[arg(help_heading = "Clients", requires = "store_responses")]
+    pub store_responses_size: u64,
     /// Maximum number of queued answers, in addition to running ones; further requests get 429
     #[arg(long, value_name = "N", default_value_t = 1024, help_heading = "Clients")]
     pub max_queue: u32,

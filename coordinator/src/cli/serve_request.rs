@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use server::api_key::ApiKey;
-use server::config::{LogTarget, ServerOptions, SocketLimits};
+use server::config::{LogTarget, ResponseStorage, ServerOptions, SocketLimits};
 use server::cross_site::CrossSiteRules;
 
 use super::request::ServeRequest;
@@ -38,6 +38,10 @@ pub(super) fn convert_serve(args: ServeArgs) -> Result<ServeRequest, UsageError>
         answer_memory_bytes: args.max_answer_memory,
         cross_site: CrossSiteRules { hosts: Some(args.allowed_host), origins: args.cors },
         ignore_unknown_fields: args.ignore_unknown_fields,
+        response_storage: args.store_responses.map(|path| {
+            let max_bytes = args.store_responses_size;
+            ResponseStorage { path, max_bytes }
+        }),
     };
     let session_args = SessionArgs {
         of_model: args.of_model,

@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 
 /// Parses the arguments of a call. An empty text is an empty object, a text that was cut off is the
 /// object up to the cut, and any other text is returned as a string.
-pub(super) fn parse_arguments(text: &str) -> Value {
+pub(crate) fn parse_arguments(text: &str) -> Value {
     if text.trim().is_empty() {
         return Value::Object(Map::new());
     }

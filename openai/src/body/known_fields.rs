@@ -9,7 +9,7 @@ use crate::input_line::{ErrorCode, Rejection};
 ///
 /// # Errors
 /// Returns a rejection of the first unknown field, unless unknown fields are ignored.
-pub(super) fn reject_unknown(
+pub(crate) fn reject_unknown(
     object: &JsonFields,
     name: &str,
     known: &[&str],

@@ -1,17 +1,19 @@
 //! Request bodies: OpenAI's fields, parsed into types that admit no invalid values.
 
-mod arguments;
+pub(crate) mod arguments;
 pub mod defaults;
-mod known_fields;
+pub(crate) mod known_fields;
 mod origin;
+pub mod output_options;
 mod prompts;
 mod response_format;
 mod rules;
 mod sampling;
 mod stream;
+mod token_lists;
 pub mod tools;
 pub mod unknown_fields;
-mod values;
+pub(crate) mod values;
 
 use grammar::Grammar;
 use serde_json::Value;
@@ -23,6 +25,7 @@ use std::sync::Arc;
 use engine_api::request::Sampling;
 use engine_api::token_rules::TokenRules;
 pub use origin::BodyOrigin;
+use output_options::OutputOptions;
 pub use prompts::{RawPrompt, template_variables};
 pub use rules::BodyRules;
 pub use stream::StreamOptions;
@@ -45,6 +48,13 @@ pub struct Body {
     pub sampling: Sampling,
     /// Rules about single tokens; `None` if there are none.
     pub token_rules: Option<Arc<TokenRules>>,
+    /// Tokens of which answers consist; empty if all are permitted.
+    pub allowed_token_ids: Vec<u32>,
+    /// Words that answers may not contain, none of which is empty.
+    pub bad_words: Vec<String>,
+    /// Maximum number of tokens of a prompt, whose last tokens are kept; `None` if not given.
+    pub truncate_prompt_tokens: Option<usize>,
+    pub output: OutputOptions,
     /// Number of answers per prompt, at least 1.
     pub n: usize,
     pub seed: Option<u64>,
@@ -99,6 +109,10 @@ pub fn read_body(
         max_tokens,
         sampling,
         token_rules: sampling::read_token_rules(fields)?,
+        allowed_token_ids: token_lists::read_allowed_token_ids(fields)?,
+        bad_words: token_lists::read_bad_words(fields)?,
+        truncate_prompt_tokens: token_lists::read_truncation(fields)?,
+        output: output_options::read_output_options(fields)?,
         n: read_count(fields, "n", 1..=MAX_ANSWERS)?.unwrap_or(1),
         seed: read_seed(fields)?,
         stop: read_stop(fields)?,

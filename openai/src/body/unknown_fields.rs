@@ -32,7 +32,7 @@ pub fn is_without_effect(name: &str) -> bool {
 }
 
 /// Fields that are implemented for all requests.
-pub const IMPLEMENTED_FIELDS: [&str; 33] = [
+pub const IMPLEMENTED_FIELDS: [&str; 39] = [
     "prompt",
     "messages",
     "max_tokens",
@@ -57,6 +57,12 @@ pub const IMPLEMENTED_FIELDS: [&str; 33] = [
     "seed",
     "stop",
     "ignore_eos",
+    "bad_words",
+    "allowed_token_ids",
+    "truncate_prompt_tokens",
+    "include_stop_str_in_output",
+    "return_tokens_as_token_ids",
+    "include_reasoning",
     "response_format",
     "structured_outputs",
     "tools",
@@ -93,22 +99,15 @@ fn is_default(fields: &JsonFields, field: &str, value: &Value) -> Option<bool> {
         "stream_options" | "audio" | "prediction" | "web_search_options" => false,
         // Fields of vLLM.
         "length_penalty" => is(1.0),
-        "skip_special_tokens"
-        | "spaces_between_special_tokens"
-        | "detokenize"
-        | "include_reasoning" => value == &Value::Bool(true),
-        "include_stop_str_in_output" | "use_beam_search" | "early_stopping" => {
-            value == &Value::Bool(false)
+        "skip_special_tokens" | "spaces_between_special_tokens" | "detokenize" => {
+            value == &Value::Bool(true)
         }
-        "bad_words" | "documents" => empty_list(),
+        "use_beam_search" | "early_stopping" => value == &Value::Bool(false),
+        "documents" => empty_list(),
         "mm_processor_kwargs" => empty_object(),
-        "guided_json"
-        | "guided_regex"
-        | "guided_choice"
-        | "guided_grammar"
-        | "truncate_prompt_tokens"
-        | "allowed_token_ids"
-        | "chat_template" => false,
+        "guided_json" | "guided_regex" | "guided_choice" | "guided_grammar" | "chat_template" => {
+            false
+        }
         // Fields of llama.cpp.
         "repeat_penalty" | "typical_p" | "tfs_z" => is(1.0),
         "mirostat" | "dry_multiplier" | "xtc_probability" | "dynatemp_range" => is(0.0),
@@ -147,7 +146,7 @@ impl UnknownFieldPolicy {
     ///
     /// # Errors
     /// Returns `rejection` if the policy rejects them.
-    pub(super) fn ignore_or_reject(
+    pub(crate) fn ignore_or_reject(
         &self,
         name: &str,
         rejection: Rejection,
@@ -157,6 +156,19 @@ impl UnknownFieldPolicy {
         }
         record_name(&self.ignored, name);
         Ok(())
+    }
+
+    /// Checks that a field of another API's body is known.
+    ///
+    /// # Errors
+    /// Returns a rejection that names the field, unless unknown fields are ignored.
+    pub(crate) fn check_known(&self, name: &str, is_known: bool) -> Result<(), Rejection> {
+        if is_known {
+            return Ok(());
+        }
+        let message = format!("Unrecognized request argument supplied: {name}. Remove it.");
+        let rejection = Rejection::new(ErrorCode::UnsupportedField, message).with_param(name);
+        self.ignore_or_reject(name, rejection)
     }
 
     /// Checks the fields of a body that are not read. Returns the unknown fields of a short line:

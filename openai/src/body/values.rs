@@ -10,22 +10,22 @@ use crate::input_line::{ErrorCode, Rejection};
 pub type JsonFields = Map<String, Value>;
 
 /// Returns the value of a field, or `None` if it is missing or null.
-pub(super) fn get_non_null<'a>(fields: &'a JsonFields, name: &str) -> Option<&'a Value> {
+pub(crate) fn get_non_null<'a>(fields: &'a JsonFields, name: &str) -> Option<&'a Value> {
     fields.get(name).filter(|value| !value.is_null())
 }
 
-pub(super) fn missing_field(field: &str) -> Rejection {
+pub(crate) fn missing_field(field: &str) -> Rejection {
     let message = format!("Missing required parameter: '{field}'.");
     Rejection::new(ErrorCode::MissingField, message).with_param(field)
 }
 
-pub(super) fn invalid_value(field: &str, wanted: &str) -> Rejection {
+pub(crate) fn invalid_value(field: &str, wanted: &str) -> Rejection {
     let message = format!("Invalid value for '{field}': must be {wanted}.");
     Rejection::new(ErrorCode::InvalidValue, message).with_param(field)
 }
 
 /// Describes an invalid value: a number or a boolean as it is, any other value by its type.
-pub(super) fn describe_value(value: &Value) -> String {
+pub(crate) fn describe_value(value: &Value) -> String {
     match value {
         Value::Null | Value::Bool(_) | Value::Number(_) => value.to_string(),
         Value::String(_) => "a string".to_owned(),
@@ -34,7 +34,7 @@ pub(super) fn describe_value(value: &Value) -> String {
     }
 }
 
-pub(super) fn reject_misplaced(
+pub(crate) fn reject_misplaced(
     fields: &JsonFields,
     name: &str,
     url: &str,
@@ -50,7 +50,7 @@ pub(super) fn reject_misplaced(
 }
 
 /// Reads a number for which `accept` returns true; `range` describes the valid numbers in words.
-pub(super) fn read_number(
+pub(crate) fn read_number(
     fields: &JsonFields,
     name: &str,
     range: &str,
@@ -65,7 +65,7 @@ pub(super) fn read_number(
     Ok(Some(if number > 0.0 { narrow.max(f32::MIN_POSITIVE) } else { narrow }))
 }
 
-pub(super) fn read_count(
+pub(crate) fn read_count(
     fields: &JsonFields,
     name: &str,
     range: RangeInclusive<usize>,
@@ -79,7 +79,7 @@ pub(super) fn read_count(
 }
 
 /// Reads a boolean, which is `false` if it is not given.
-pub(super) fn read_flag(fields: &JsonFields, name: &str) -> Result<bool, Rejection> {
+pub(crate) fn read_flag(fields: &JsonFields, name: &str) -> Result<bool, Rejection> {
     let Some(value) = get_non_null(fields, name) else { return Ok(false) };
     let wanted = || format!("a boolean, got {}", describe_value(value));
     value.as_bool().ok_or_else(|| invalid_value(name, &wanted()))

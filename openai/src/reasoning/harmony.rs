@@ -54,6 +54,11 @@ impl HarmonyParser {
         [start, channel, message, end].contains(&token) || constrain == Some(token)
     }
 
+    /// Returns true within a message of reasoning.
+    pub fn is_in_reasoning(&self) -> bool {
+        matches!(self.state, HarmonyState::Text { kind: MessageKind::Reasoning, .. })
+    }
+
     /// Appends a character or a token, and adds what becomes certain to `pieces`.
     pub fn push(&mut self, unit: CharOrToken, pieces: &mut Vec<AnswerPiece>) {
         match unit {

@@ -68,6 +68,14 @@ impl ReasoningParser {
         }
     }
 
+    /// Returns true within reasoning.
+    pub fn is_in(&self) -> bool {
+        match self {
+            ReasoningParser::Tags(tags) => tags.is_in_reasoning(),
+            ReasoningParser::Harmony(harmony) => harmony.is_in_reasoning(),
+        }
+    }
+
     /// Returns true if the reader itself finds tool calls, and does not return them as text that is
     /// still to be read.
     pub fn parses_calls(&self) -> bool {

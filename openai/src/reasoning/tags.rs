@@ -39,6 +39,11 @@ impl TagParser {
         [&self.tags.open, &self.tags.close].contains(&&Tag::Token(token))
     }
 
+    /// Returns true between the markers.
+    pub fn is_in_reasoning(&self) -> bool {
+        matches!(self.state, TagState::Reasoning { .. })
+    }
+
     /// Appends a character or a token, and adds what becomes certain to `pieces`.
     pub fn push(&mut self, unit: CharOrToken, pieces: &mut Vec<AnswerPiece>) {
         match (self.state, unit) {

@@ -1,4 +1,5 @@
 mod answer_accumulator;
+mod api_bodies;
 mod formats;
 mod prompt_bounds;
 mod reasoning;

@@ -162,7 +162,7 @@ fn texts_become_tokens_and_back() {
     alone["add_generation_prompt"] = json!("no");
     assert_eq!(test_server.post("/tokenize", &alone).status, 400);
     let back = test_server.post("/detokenize", &json!({"tokens": [256, 97, 195, 169]}));
-    assert_eq!(back.json(), json!({"prompt": "aé"}));
+    assert_eq!(back.json(), json!({"prompt": "aé", "content": "aé"}));
     let wrong = json!({"tokens": ["a"]});
     assert_eq!(test_server.post("/detokenize", &wrong).status, 400);
 }

@@ -48,6 +48,24 @@ impl Reply {
     }
 }
 
+impl Reply {
+    /// Returns the events of a stream whose events have names, with their names. The name of each
+    /// is its `type`.
+    pub(super) fn named_events(&self) -> Vec<Value> {
+        assert_eq!(self.status, 200, "{}", self.text());
+        let text = self.text();
+        let events = text.split("\n\n").filter(|event| !event.is_empty());
+        let events = events.filter(|event| !event.starts_with(':'));
+        let parse = |event: &str| {
+            let (name, data) = event.split_once("\ndata: ").expect("a name and data");
+            let value: Value = serde_json::from_str(data).expect("JSON");
+            assert_eq!(name.strip_prefix("event: "), value["type"].as_str(), "{event}");
+            value
+        };
+        events.map(parse).collect()
+    }
+}
+
 pub(super) fn connect(address: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(address).expect("a server");
     stream.set_read_timeout(Some(WATCHDOG)).expect("a socket");

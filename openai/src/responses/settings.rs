@@ -1,0 +1,18 @@
+//! Settings of a request that determine the format of its response.
+
+use crate::body::values::JsonFields;
+
+/// Settings of a request.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct ResponseSettings {
+    /// Fields of the request that its response repeats, with their defaults.
+    pub echo: JsonFields,
+    /// The response is stored.
+    pub is_stored: bool,
+    /// Items of the conversation before the response, as JSON; empty unless it is stored.
+    pub items: String,
+    /// Reasoning items have a copy of the reasoning that clients send back without looking at it.
+    pub returns_encrypted_reasoning: bool,
+    /// The earliest turns are removed from a conversation that exceeds the context.
+    pub truncates: bool,
+}
