@@ -1,10 +1,11 @@
 //! Session of a command: everything between a validated request and an engine that runs.
 //!
 //! [`request`] has the requests and [`values`] their parts; no argument parser is involved. A
-//! [`Session`](session::Session) is what set-up passes on. [`model`] opens the model, [`hardware`] and [`profile`] describe the machine, [`formats`] and
-//! [`compression`] choose number formats, [`placement`] and [`machine_plan`] choose where each
-//! operation runs, [`staging`] writes weights to drives, and [`start`] and [`serving`] start the
-//! engine. The crates `batch` and `server` then give it requests.
+//! [`Session`](session::Session) is what set-up functions take. [`model`] opens the model,
+//! [`hardware`] and [`profile`] describe the machine, [`formats`] and [`compression`] choose number
+//! formats, [`placement`] and [`machine_plan`] choose where each operation runs, [`staging`] writes
+//! weights to drives, and [`start`] and [`serving`] start the engine. The crates `batch` and
+//! `server` then give it requests.
 //!
 //! It also has what all commands use of the process: signals ([`interrupt`]), exit codes ([`exit`])
 //! and sanitised output ([`terminal`]).
