@@ -206,6 +206,7 @@ fn start_engine(
         compile_grammar,
         policy,
         costs,
+        step_costs: None,
         step_time,
         max_drafts,
         on_load_progress,

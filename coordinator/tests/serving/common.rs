@@ -189,7 +189,10 @@ pub fn start_drafting(
 ) -> ServingEngine {
     let options = serving_options(map, dtype, kept, None, Box::new(|_| {}));
     let plan = plan_with_logits(map, dtype, Some(kept), 24);
-    ServingEngine::start(ServingOptions { plan, max_drafts, ..options }).expect("it starts")
+    // Every draft is verified that has a chance of being accepted.
+    let step_costs = Some(StepCostCurve::NONE);
+    let options = ServingOptions { plan, max_drafts, step_costs, ..options };
+    ServingEngine::start(options).expect("it starts")
 }
 
 fn serving_options(
@@ -214,6 +217,7 @@ fn serving_options(
             }
         },
         costs: matches!(kept, KvLayout::SlowHost(_)).then(slow_host),
+        step_costs: None,
         step_time: StepTime::Target(Duration::from_millis(2)),
         max_drafts: 0,
         on_load_progress: Box::new(|_, _| true),

@@ -402,7 +402,10 @@ fn launch_measured(options: &mut ServingOptions) -> Result<Launched, LaunchError
         }),
         false => {
             let (launched, max_drafts) = (&mut worker_group.launched, options.max_drafts());
-            MeasuredEngineCosts::Steps(measure_step_costs(plan, launched, table, max_drafts)?)
+            MeasuredEngineCosts::Steps(match options.step_costs {
+                Some(costs) => costs,
+                None => measure_step_costs(plan, launched, table, max_drafts)?,
+            })
         }
     };
     Ok(Launched { worker_group, costs, load, load_memory })

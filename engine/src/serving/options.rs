@@ -31,6 +31,8 @@ pub struct ServingOptions {
     pub policy: SchedulingPolicy,
     /// Costs of iterations in such a plan; `None` to measure them before the first one.
     pub costs: Option<StepCosts>,
+    /// Costs of steps in any other plan; `None` to measure them before the first one.
+    pub step_costs: Option<StepCostCurve>,
     pub step_time: StepTime,
     /// Maximum number of drafted tokens of a sequence in a step; 0 if none are drafted.
     pub max_drafts: u32,
