@@ -185,7 +185,7 @@ MODELS = {
         },
     },
     # The best three of twelve experts in one of two groups, weights that do not sum up to 1, biases
-    # of all attention's linears, a window in the last layer.
+    # of all attention's linears. No window, as published.
     "dots1": {
         **SHARED,
         "seed": 63,
@@ -197,7 +197,6 @@ MODELS = {
             "norm_topk_prob false": {"norm_topk_prob": True},
             "shared experts": no_shared_expert,
             "norms of q and k": unit_gains,
-            "window": {"layer_types": ["full_attention"] * 3},
         },
         "config": {
             **SIZES,
@@ -207,8 +206,6 @@ MODELS = {
             "first_k_dense_replace": 1,
             "head_dim": 16,
             "intermediate_size": 64,
-            "layer_types": ["full_attention", "full_attention", "sliding_attention"],
-            "max_window_layers": 2,
             "moe_intermediate_size": 16,
             "n_group": 2,
             "n_routed_experts": 12,
@@ -220,7 +217,7 @@ MODELS = {
             "rope_scaling": None,
             "rope_theta": 10000.0,
             "routed_scaling_factor": 0.6,
-            "sliding_window": 8,
+            "sliding_window": None,
             "topk_group": 1,
         },
     },
