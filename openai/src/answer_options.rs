@@ -5,8 +5,8 @@ use std::sync::Arc;
 use engine_api::codec::TextContext;
 use grammar::{Calls, Grammar};
 
-use super::body::output_options::OutputOptions;
 use super::input_line::CompletionRequest;
+use super::output_options::OutputOptions;
 use super::reasoning::Reasoning;
 use super::stop_strings::StopStrings;
 

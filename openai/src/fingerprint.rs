@@ -7,8 +7,8 @@ use engine_api::request::{Penalties, Sampling};
 use model::config::{Dtype, ModelConfig};
 use sha2::{Digest, Sha256};
 
-use super::body::output_options::OutputOptions;
 use super::input_line::{CompletionRequest, Endpoint};
+use super::output_options::OutputOptions;
 
 /// Version of all identities, increased when the answer to an equal request would differ from that
 /// of an earlier version.

@@ -8,7 +8,7 @@ use engine_api::token_rules::TokenRules;
 use grammar::Grammar;
 use serde_json::{Map, Value};
 
-use super::body::output_options::OutputOptions;
+use super::output_options::OutputOptions;
 use super::reasoning::Reasoning;
 use super::stop_strings::StopStrings;
 

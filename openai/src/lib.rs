@@ -27,6 +27,7 @@ pub mod json;
 pub mod logprobs;
 pub mod messages;
 pub mod output;
+pub mod output_options;
 pub mod output_validator;
 pub mod prompt;
 pub mod prompt_bounds;

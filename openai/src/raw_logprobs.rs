@@ -19,8 +19,8 @@ pub struct RawLogprobs {
 }
 
 impl RawLogprobs {
-    /// Stores the first `starts.len()` tokens of `entries`, which has `entries_per_token` entries for
-    /// each of them.
+    /// Stores the first `starts.len()` tokens of `entries`, which has `entries_per_token` entries
+    /// for each of them.
     pub fn new(
         mut entries: Vec<Logprob>,
         entries_per_token: usize,

@@ -88,7 +88,6 @@ impl RequestBuilder<'_> {
             Some(reasoning) => grammar.map(|grammar| reasoning.wrap_grammar(grammar)),
             None => grammar,
         };
-        let token_rules = resolve_token_rules(body, self.codec, self.limits)?;
         let likely = |likely: u16| usize::from(likely).min(self.limits.vocab_size) as u16;
         Ok(CompletionRequest {
             line: 0,
@@ -97,7 +96,7 @@ impl RequestBuilder<'_> {
             prompts,
             n: body.n,
             sampling: body.sampling,
-            token_rules,
+            token_rules: resolve_token_rules(body, self.codec, self.limits)?,
             seed: body.seed.unwrap_or(self.seed),
             has_own_seed: body.seed.is_some(),
             stop: StopStrings::new(body.stop.clone()),

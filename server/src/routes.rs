@@ -41,8 +41,8 @@ const ENDPOINTS: [&str; 12] = [
     "GET /version",
 ];
 
-/// Returns the router of all endpoints. Those of OpenAI and Anthropic also exist without `/v1`, for clients whose
-/// base URL does not include it.
+/// Returns the router of all endpoints. Those of OpenAI and Anthropic also exist without `/v1`, for
+/// clients whose base URL does not include it.
 pub fn router(shared: Arc<ServerState>) -> Router {
     let mut router = Router::new();
     for prefix in ["/v1", ""] {

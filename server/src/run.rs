@@ -47,7 +47,7 @@ pub enum ServerError {
     ChatFormat(CodecError),
     #[error("cannot open the request log: {0}")]
     Log(io::Error),
-    #[error("cannot open the directory of stored responses {path}: {error}", path = .path.display())]
+    #[error("cannot open the directory of stored responses {}: {error}", .path.display())]
     ResponseStorage { path: PathBuf, error: io::Error },
     #[error("the engine has stopped")]
     EngineEnded,

@@ -33,8 +33,8 @@ pub struct SingleResponse {
 }
 
 impl SingleResponse {
-    /// Returns the response, which is written on a writing thread if it is long or stored. `memory` is in use
-    /// until then.
+    /// Returns the response, which is written on a writing thread if it is long or stored. `memory`
+    /// is in use until then.
     ///
     /// # Errors
     /// The answer is not what was requested.

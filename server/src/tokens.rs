@@ -46,7 +46,7 @@ struct TokenCount {
 #[derive(Serialize)]
 struct DetokenizeResponse {
     prompt: String,
-    /// The same text, under llama.cpp's name.
+    /// Copy of the text under the name that llama.cpp uses.
     content: String,
 }
 

@@ -10,7 +10,8 @@ import sys
 import anthropic
 
 QUESTION = [{"role": "user", "content": "Name the capital of France, and say one thing about it."}]
-GREEDY = {"temperature": 0, "max_tokens": 24}
+# Recent versions of the package have no parameter for the temperature.
+GREEDY = {"extra_body": {"temperature": 0}, "max_tokens": 24}
 WEATHER = {
     "name": "get_weather",
     "description": "Returns the weather of a city.",
@@ -74,7 +75,7 @@ def check_format(client, model):
     }
     config = {"format": {"type": "json_schema", "schema": schema}}
     message = client.messages.create(
-        model=model, messages=QUESTION, temperature=0, max_tokens=60, output_config=config
+        model=model, messages=QUESTION, output_config=config, **(GREEDY | {"max_tokens": 60})
     )
     assert message.content[0].text.replace(" ", "").startswith('{"name":"'), message
 
@@ -83,13 +84,13 @@ def check_tools(client, model):
     question = [{"role": "user", "content": "What is the weather in Oslo?"}]
     for choice in ({"type": "any"}, {"type": "tool", "name": "get_weather", "disable_parallel_tool_use": True}):
         message = client.messages.create(
-            model=model, messages=question, tools=[WEATHER], tool_choice=choice, temperature=0, max_tokens=120
+            model=model, messages=question, tools=[WEATHER], tool_choice=choice, **(GREEDY | {"max_tokens": 120})
         )
         assert message.stop_reason == "tool_use", message
         use = message.content[-1]
         assert use.type == "tool_use" and use.input["city"] in ("Oslo", "Rome"), message
     with client.messages.stream(
-        model=model, messages=question, tools=[WEATHER], tool_choice=choice, temperature=0, max_tokens=120
+        model=model, messages=question, tools=[WEATHER], tool_choice=choice, **(GREEDY | {"max_tokens": 120})
     ) as stream:
         streamed = stream.get_final_message().content[-1]
     assert (streamed.name, streamed.input) == (use.name, use.input), streamed

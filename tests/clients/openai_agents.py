@@ -36,7 +36,7 @@ async def main():
     set_tracing_disabled(True)
     model = (await client.models.list()).data[0].id
     config = RunConfig(tracing_disabled=True)
-    settings = ModelSettings(temperature=0, max_tokens=40)
+    settings = ModelSettings(temperature=0, max_tokens=1000)
     if tools:
         settings = ModelSettings(temperature=0, max_tokens=120, tool_choice="required")
         agent = Agent(

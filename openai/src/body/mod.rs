@@ -4,7 +4,7 @@ pub(crate) mod arguments;
 pub mod defaults;
 pub(crate) mod known_fields;
 mod origin;
-pub mod output_options;
+mod output_options;
 mod prompts;
 mod response_format;
 mod rules;
@@ -19,13 +19,13 @@ use grammar::Grammar;
 use serde_json::Value;
 
 use super::input_line::{Endpoint, ErrorCode, Rejection};
+use super::output_options::OutputOptions;
 use super::stop_strings::{MAX_STOP_BYTES, MAX_STOP_STRINGS};
 use std::sync::Arc;
 
 use engine_api::request::Sampling;
 use engine_api::token_rules::TokenRules;
 pub use origin::BodyOrigin;
-use output_options::OutputOptions;
 pub use prompts::{RawPrompt, template_variables};
 pub use rules::BodyRules;
 pub use stream::StreamOptions;

@@ -1,18 +1,8 @@
-//! Options for the contents of answers, which vLLM has as well.
+//! Fields with options for the contents of answers.
 
 use super::values::{JsonFields, get_non_null, read_flag};
 use crate::input_line::Rejection;
-
-/// Options for the contents of answers.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct OutputOptions {
-    /// A text that a stop string ends includes the stop string.
-    pub includes_stop: bool,
-    /// Tokens in log-probabilities are represented by their ids.
-    pub spells_token_ids: bool,
-    /// Answers have no reasoning.
-    pub omits_reasoning: bool,
-}
+use crate::output_options::OutputOptions;
 
 /// Reads `include_stop_str_in_output`, `return_tokens_as_token_ids` and `include_reasoning`.
 ///

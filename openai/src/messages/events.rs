@@ -54,12 +54,16 @@ struct ContentBlockDelta {
 }
 
 #[derive(Serialize)]
-#[serde(tag = "type", rename_all = "snake_case")]
+#[serde(tag = "type")]
 enum BlockDelta {
-    ThinkingDelta { thinking: String },
-    SignatureDelta { signature: String },
-    TextDelta { text: String },
-    InputJsonDelta { partial_json: String },
+    #[serde(rename = "thinking_delta")]
+    Thinking { thinking: String },
+    #[serde(rename = "signature_delta")]
+    Signature { signature: String },
+    #[serde(rename = "text_delta")]
+    Text { text: String },
+    #[serde(rename = "input_json_delta")]
+    InputJson { partial_json: String },
 }
 
 #[derive(Serialize)]
@@ -178,9 +182,9 @@ impl MessageEvents {
 
     fn write_delta(&self, text: String, bytes: &mut Vec<u8>) {
         let delta = match &self.kind {
-            BlockKind::Reasoning => BlockDelta::ThinkingDelta { thinking: text },
-            BlockKind::Text => BlockDelta::TextDelta { text },
-            BlockKind::Call { .. } => BlockDelta::InputJsonDelta { partial_json: text },
+            BlockKind::Reasoning => BlockDelta::Thinking { thinking: text },
+            BlockKind::Text => BlockDelta::Text { text },
+            BlockKind::Call { .. } => BlockDelta::InputJson { partial_json: text },
         };
         self.write_block_delta(delta, bytes);
     }
@@ -194,7 +198,7 @@ impl MessageEvents {
     fn end_block(&self, bytes: &mut Vec<u8>) {
         if self.kind == BlockKind::Reasoning {
             let signature = thinking_signature(&self.request);
-            self.write_block_delta(BlockDelta::SignatureDelta { signature }, bytes);
+            self.write_block_delta(BlockDelta::Signature { signature }, bytes);
         }
         let kind = "content_block_stop";
         write_named_event(kind, &ContentBlockStop { kind, index: self.open_block() }, bytes);

@@ -70,8 +70,8 @@ pub(super) fn convert_tool_choice(
     choice: &Value,
     tools: &mut Vec<Value>,
 ) -> Result<Value, Rejection> {
-    let wanted = "'none', 'auto', 'required', {\"type\": \"function\", \"name\": ...} or {\"type\": \
-                  \"allowed_tools\", \"mode\": ..., \"tools\": [...]}";
+    let wanted = "'none', 'auto', 'required', {\"type\": \"function\", \"name\": ...} or \
+                  {\"type\": \"allowed_tools\", \"mode\": ..., \"tools\": [...]}";
     let refused = || invalid_value("tool_choice", wanted);
     let Some(fields) = choice.as_object() else {
         return if choice.is_string() { Ok(choice.clone()) } else { Err(refused()) };

@@ -1,5 +1,5 @@
-//! Bodies of other APIs that are malformed in every way: each is converted to a chat completion that
-//! can be read, or rejected with a sentence.
+//! Bodies of other APIs that are malformed in every way: each is converted to a chat completion
+//! that can be read, or rejected with a sentence.
 
 use engine_api::request::Sampling;
 use serde_json::{Map, Value, json};
@@ -138,9 +138,11 @@ fn response_body() -> Value {
         {"role": "user", "content": [{"type": "input_text", "text": "a"}]},
         {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "t"}]},
         {"type": "function_call", "call_id": "i", "name": "f", "arguments": "{\"a\": 1"},
-        {"type": "function_call_output", "call_id": "i", "output": [{"type": "input_text", "text": "r"}]}],
+        {"type": "function_call_output", "call_id": "i",
+            "output": [{"type": "input_text", "text": "r"}]}],
         "tools": [{"type": "function", "name": "f", "parameters": {"type": "object"}}],
-        "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "f"}]},
+        "tool_choice": {"type": "allowed_tools", "mode": "auto",
+            "tools": [{"type": "function", "name": "f"}]},
         "reasoning": {"effort": "low"}, "text": {"format": {"type": "json_object"}},
         "include": ["reasoning.encrypted_content"], "metadata": {"a": "b"}, "truncation": "auto"})
 }

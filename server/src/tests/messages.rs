@@ -217,7 +217,8 @@ fn tools_are_used_and_their_results_read() {
         {"role": "assistant", "content": [{"type": "text", "text": "Well."},
             {"type": "tool_use", "id": "0a1b2c3d4", "name": "get", "input": {"a": 1}}]},
         {"role": "user", "content": [
-            {"type": "tool_result", "tool_use_id": "0a1b2c3d4", "content": [{"type": "text", "text": "7"}]},
+            {"type": "tool_result", "tool_use_id": "0a1b2c3d4",
+                "content": [{"type": "text", "text": "7"}]},
             {"type": "text", "text": "And"}, {"type": "text", "text": "now?"}]},
         {"role": "user", "content": "Go."}]);
     assert_eq!(server.post(MESSAGES, &next).status, 200);

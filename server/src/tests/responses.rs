@@ -208,7 +208,8 @@ fn reasoning_is_an_item_and_comes_back() {
         let expected = "<user>a<assistant reasoning_content=\"<user>So.\">Yes.<user>b";
         assert_eq!(prompt(&server), expected);
     }
-    let foreign = json!([{"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gAAA"},
+    let foreign = json!([
+        {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gAAA"},
         {"role": "user", "content": "b"}]);
     server.post(RESPONSES, &json!({"input": foreign, "max_output_tokens": 1}));
     assert_eq!(prompt(&server), "<user>b");
