@@ -42,7 +42,10 @@ pub(super) fn set_windows(
 
 /// Returns the window that layers can have; `None` unless `use_sliding_window` is true.
 pub(super) fn window(fields: &ConfigFields<'_>) -> Result<Option<usize>, ConfigError> {
+    // transformers writes 0 for no window of Qwen2-MoE.
+    let is_zero = fields.present("sliding_window").and_then(Value::as_u64) == Some(0);
     let window = match fields.has("sliding_window") {
+        true if is_zero => None,
         true => fields.optional_size("sliding_window")?,
         false => Some(SLIDING_WINDOW_DEFAULT),
     };

@@ -157,5 +157,5 @@ fn an_unknown_architecture_is_told_what_it_lacks_and_which_run() {
     let message = refusal(&changed("llama", &|w| w.text("general.architecture", "deepseek2")));
     assert!(message.contains("\"deepseek2\" is not supported"), "{message}");
     assert!(message.contains("it needs multi-head latent attention"), "{message}");
-    assert!(message.contains("gemma3, gpt-oss, granite,"), "{message}");
+    assert!(message.contains("gemma3, glm4moe, gpt-oss, granite,"), "{message}");
 }
