@@ -35,15 +35,18 @@ const WAYS_OF_GGUF: [&[&str]; 2] = [
 /// Compares the answers of a fixture with transformers; `second` is an operation of the second half
 /// of a layer.
 fn equals_transformers(name: &str, second: &str) {
-    answers_are_golden(name, &fixture(name), second, &WAYS);
+    answers_are_golden(name, &fixture(name), ["SECOND", second], &WAYS);
 }
 
 /// Compares the answers of a fixture's GGUF file with transformers.
 fn gguf_equals_transformers(name: &str, second: &str) {
-    answers_are_golden(name, &fixture(name).join("model.gguf"), second, &WAYS_OF_GGUF);
+    let model = fixture(name).join("model.gguf");
+    answers_are_golden(name, &model, ["SECOND", second], &WAYS_OF_GGUF);
 }
 
-fn answers_are_golden(name: &str, model: &Path, second: &str, ways: &[&[&str]]) {
+/// Compares the answers of a model with those of a fixture, in each way, in whose words
+/// `placeholder` is replaced with `value`.
+fn answers_are_golden(name: &str, model: &Path, [placeholder, value]: [&str; 2], ways: &[&[&str]]) {
     let golden = golden(name);
     let lists = |key: &str| -> Vec<Vec<u32>> {
         golden[key].as_array().expect("lists").iter().map(ids).collect()
@@ -53,7 +56,7 @@ fn answers_are_golden(name: &str, model: &Path, second: &str, ways: &[&[&str]]) 
     let place = Place::new();
     let input = place.requests("in.jsonl", &prompts, 32);
     for way in ways {
-        let way: Vec<String> = way.iter().map(|word| word.replace("SECOND", second)).collect();
+        let way: Vec<String> = way.iter().map(|word| word.replace(placeholder, value)).collect();
         let mut arguments = vec!["--dtype", "f32"];
         arguments.extend(way.iter().map(String::as_str));
         let found = place.answers(model, &input, &arguments);
@@ -65,12 +68,27 @@ fn answers_are_golden(name: &str, model: &Path, second: &str, ways: &[&[&str]]) 
     }
 }
 
+/// Ways to run on the scheduler of the server: with pages of prompts that are stored, and with drafted
+/// tokens.
+const SERVED_WAYS: [&[&str]; 2] = [
+    &["--batches", "1x4", "--prompt-cache", "STORE"],
+    &["--batches", "1x4", "--speculate", "ngram"],
+];
+
+/// Compares the answers of a fixture on the scheduler of the server with transformers.
+fn served_equals_transformers(name: &str, placeholder: &str) {
+    let place = Place::new();
+    let store = place.path("store");
+    let store = store.to_str().expect("a path");
+    answers_are_golden(name, &fixture(name), [placeholder, store], &SERVED_WAYS);
+}
+
 macro_rules! families {
-    ($check:ident: $($name:ident: $second:literal,)*) => {
+    ($check:ident: $($name:ident: $argument:literal,)*) => {
         $(
             #[test]
             fn $name() {
-                super::$check(stringify!($name), $second);
+                super::$check(stringify!($name), $argument);
             }
         )*
     };
@@ -147,6 +165,23 @@ mod gguf {
         qwen3_tied: "gate",
         seed_oss: "down",
         smollm3: "up",
+    }
+}
+
+mod served {
+    families! {
+        served_equals_transformers:
+        dots1: "STORE",
+        ernie4_5_moe: "STORE",
+        glm4_moe: "STORE",
+        hy_v3: "STORE",
+        minimax_m2: "STORE",
+        mixtral: "STORE",
+        olmo2: "STORE",
+        phi3_longrope: "STORE",
+        qwen2_moe: "STORE",
+        qwen3: "STORE",
+        seed_oss: "STORE",
     }
 }
 
