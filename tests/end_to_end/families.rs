@@ -68,8 +68,8 @@ fn answers_are_golden(name: &str, model: &Path, [placeholder, value]: [&str; 2],
     }
 }
 
-/// Ways to run on the scheduler of the server: with pages of prompts that are stored, and with drafted
-/// tokens.
+/// Ways to run on the scheduler of the server: with pages of prompts that are stored, and with
+/// drafted tokens.
 const SERVED_WAYS: [&[&str]; 2] = [
     &["--batches", "1x4", "--prompt-cache", "STORE"],
     &["--batches", "1x4", "--speculate", "ngram"],
