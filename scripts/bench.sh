@@ -15,7 +15,8 @@
 #    LENGTHS=FILE.csv also at the lengths of the Azure code trace of 2023.
 # 10. Servers whose device has the caches of a tenth of their slots: tokens a second beside predicted, answers beside the CPU's.
 # 11. Hostile requests within the server's limits: how long they hold up another's next token, and /health.
-# ONLY=kernels, layers, policies, timed, cells, alike, recovery, peers, serve, owners or hostile runs one. SAMPLES of each kernel case (5), ROUNDS with each peer (2;
+# 12. Speculative decoding: two servers, with and without drafts, that answer the same requests in turn.
+# ONLY=kernels, layers, policies, timed, cells, alike, recovery, peers, serve, owners, hostile or speculation runs one. SAMPLES of each kernel case (5), ROUNDS with each peer (2;
 # a record takes 9); MODEL, LAYERS, BATCHES, PROMPT_LEN, GEN_LEN and SPLIT change the case of 2.
 set -eu
 cd "$(dirname "$0")/.."
@@ -86,6 +87,12 @@ if wanted hostile; then
     small=$(scripts/model.sh | tail -n 1)
     say python3 scripts/hostile_rows.py --coordinator "$release/coordinator" --model "$small" \
         --rounds "${ROUNDS:-1}" --json out/hostile.jsonl
+fi
+if wanted speculation; then
+    rm -f out/speculation.jsonl
+    small=$(scripts/model.sh | tail -n 1)
+    say python3 scripts/speculation_rows.py --coordinator "$release/coordinator" --model "$small" \
+        --rounds "${ROUNDS:-3}" --json out/speculation.jsonl
 fi
 if wanted peers; then
     if [ -z "${PEERS:-}" ]; then

@@ -7,7 +7,6 @@ Each case is computed alone (batch 1) or with others (batch 8 and 32), greedily.
 both, the median of the paired ratios beside its goal, and the share of drafts that were accepted. Answers have to be
 equal, byte for byte."""
 
-import argparse
 import json
 import re
 import statistics
@@ -15,6 +14,7 @@ import time
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 
+import measuring
 from served_streams import Server
 
 NOTE = """The committee met on Tuesday, 4 March, in the library of the old town hall. Present were Anna Weber, who took
@@ -100,18 +100,13 @@ def drafts(server):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--coordinator", required=True)
-    parser.add_argument("--model", required=True)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser = measuring.parser(__doc__, "model", rounds=3)
     parser.add_argument("--draft-max", type=int, default=16)
     parser.add_argument("--only", default="")
-    parser.add_argument("--json")
     arguments = parser.parse_args()
     options = ("--context", "2048")
     plain = Server(arguments.coordinator, arguments.model, *options)
     drafting = Server(arguments.coordinator, arguments.model, *options, "--speculate", "ngram", "--draft-max", arguments.draft_max)
-    rows = []
     print(f"{'case':28} {'batch':>5} {'plain':>8} {'drafts':>8} {'ratio':>6} {'goal':>5} {'accepted':>9}")
     for name, request, batch, goal in CASES:
         if arguments.only not in name:
@@ -131,13 +126,11 @@ def main():
         print(f"{name:28} {batch:5} {plain_speed:8.1f} {draft_speed:8.1f} {ratio:5.2f}{mark} {goal:5.2f} {accepted:5}/{verified} {share:.2f}", flush=True)
         if differing:
             print(f"  {differing} answers differ")
-        rows.append({"case": name, "batch": batch, "plain": plain_speed, "drafts": draft_speed, "ratio": ratio, "goal": goal,
-                     "verified": verified, "accepted": accepted, "differing": differing})
+        row = {"case": name, "batch": batch, "plain": plain_speed, "drafts": draft_speed, "ratio": ratio, "goal": goal,
+               "verified": verified, "accepted": accepted, "differing": differing}
+        measuring.append(arguments.json, row)
     plain.end()
     drafting.end()
-    if arguments.json:
-        with open(arguments.json, "a", encoding="utf-8") as file:
-            file.write(json.dumps(rows) + "\n")
 
 
 if __name__ == "__main__":
