@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use profiler::{ComputeThreads, Runner, RunnerError, Session};
+use profiler::{ComputeThreads, Runner, RunnerError, RunnerSession};
 use program::plan::Plan;
 use program::topology::LaneId;
 use protocol::group::{BATCH_STAGES, PlacedRequest, fill, list_work};
@@ -32,7 +32,7 @@ impl Runner for WorkerRunner {
         &mut self,
         plan: Plan,
         threads: ComputeThreads,
-    ) -> Result<Box<dyn Session>, RunnerError> {
+    ) -> Result<Box<dyn RunnerSession>, RunnerError> {
         let options = LaunchOptions {
             weights: WeightsOrigin::DummyRandomRouting { seed: 0 },
             cpu_threads: threads.cpu,
@@ -127,7 +127,7 @@ impl WorkerSession {
     }
 }
 
-impl Session for WorkerSession {
+impl RunnerSession for WorkerSession {
     fn run(&mut self, group: &[PlacedRequest]) -> Result<Vec<(LaneId, TraceRecord)>, RunnerError> {
         let outcome = self.run_once(group);
         let Err(RunnerError::Failed(error)) = &outcome else { return outcome };

@@ -53,7 +53,7 @@ pub use rehearsal::rehearse;
 pub use repeat::REPETITIONS_MIN;
 pub use request::{ComputeThreads, ProfilingRequest};
 pub use run::ProfileProgress;
-pub use runner::{Runner, RunnerError, Session};
+pub use runner::{Runner, RunnerError, RunnerSession};
 
 /// A profile, and the reason for which it was measured.
 #[derive(Debug)]

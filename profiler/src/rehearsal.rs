@@ -13,7 +13,7 @@ use crate::error::ProfileError;
 use crate::plan_key::plan_key;
 use crate::profile::RehearsalTimes;
 use crate::request::ComputeThreads;
-use crate::runner::{Runner, Session};
+use crate::runner::{Runner, RunnerSession};
 
 /// Minimum and maximum number of groups of a session.
 const GROUPS: std::ops::RangeInclusive<usize> = 3..=8;
@@ -76,7 +76,7 @@ pub fn rehearse(
 
 /// Returns the durations of the groups of one session.
 fn groups_ns(
-    mut session: Box<dyn Session>,
+    mut session: Box<dyn RunnerSession>,
     plan: &Plan,
     steps: u32,
 ) -> Result<Vec<u64>, ProfileError> {
@@ -110,7 +110,11 @@ fn only_samples(prefill: &Program) -> Program {
 }
 
 /// Runs a group of full batches; returns the total duration of its decode steps.
-fn decode_ns(session: &mut dyn Session, plan: &Plan, steps: u32) -> Result<u64, ProfileError> {
+fn decode_ns(
+    session: &mut dyn RunnerSession,
+    plan: &Plan,
+    steps: u32,
+) -> Result<u64, ProfileError> {
     let shape = &plan.shape;
     let prompt = vec![0; shape.longest_prompt(steps + 1) as usize];
     let one = |batch, slot| PlacedRequest {

@@ -13,7 +13,7 @@ use crate::key::Extent;
 use crate::profile::SkippedPoint;
 use crate::recorder::{GroupTrace, Recorder};
 use crate::request::ProfilingRequest;
-use crate::runner::{Runner, Session};
+use crate::runner::{Runner, RunnerSession};
 
 /// Minimum number of repetitions of required extents.
 pub const REPETITIONS_MIN: u32 = 3;
@@ -116,7 +116,7 @@ fn expected_duration(measured: &[MeasuredExtent], next: Extent) -> Duration {
 
 /// Repeats the extents of one experiment.
 struct ExtentRunner<'a> {
-    session: Box<dyn Session>,
+    session: Box<dyn RunnerSession>,
     experiment: &'a Experiment,
     request: &'a ProfilingRequest,
     recorder: &'a mut Recorder,

@@ -28,11 +28,11 @@ pub trait Runner {
         &mut self,
         plan: Plan,
         threads: ComputeThreads,
-    ) -> Result<Box<dyn Session>, RunnerError>;
+    ) -> Result<Box<dyn RunnerSession>, RunnerError>;
 }
 
 /// Workers that are ready; they end when this is dropped.
-pub trait Session {
+pub trait RunnerSession {
     /// Fills the step table with `group` exactly as it is placed, runs it to its end, and returns
     /// the records of all lanes, each lane in order. No record may be lost.
     ///

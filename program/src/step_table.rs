@@ -178,8 +178,8 @@ pub const ITEM_WORDS: usize = 6;
 
 /// Words of the step budget of a serving run: target duration of a step in microseconds, cost of a
 /// row per position in picoseconds, cost of the logits of a prompt's row and of a draft's row in
-/// nanoseconds, maximum number of drafts of a sequence, and up to eight pairs of rows and the duration
-/// of a step with that many rows, in microseconds.
+/// nanoseconds, maximum number of drafts of a sequence, and up to eight pairs of rows and the
+/// duration of a step with that many rows, in microseconds.
 pub const BUDGET_WORDS: usize = 21;
 
 /// Words of the iteration parameters if sequences have owners: policy, limits, costs, the programs

@@ -83,11 +83,7 @@ pub fn render(report: &Report, with_lanes: bool) -> String {
         let _ =
             writeln!(text, "second half of decode, simulated from the first half's costs: {found}");
     }
-    if let Some(DraftReport { verified, accepted }) = report.drafts {
-        let share = 100.0 * accepted as f64 / verified.max(1) as f64;
-        let _ = writeln!(text, "drafted tokens: {accepted} of {verified} accepted ({share:.0}%)");
-    }
-    let _ = writeln!(text, "{}", memory(report));
+    let _ = writeln!(text, "{}{}", format_drafts(report), memory(report));
     if report.device.starts_with("emulated") {
         let _ = writeln!(
             text,
@@ -95,6 +91,13 @@ pub fn render(report: &Report, with_lanes: bool) -> String {
         );
     }
     text
+}
+
+/// Formats the share of accepted drafts; empty if no tokens were drafted.
+fn format_drafts(report: &Report) -> String {
+    let Some(DraftReport { verified, accepted }) = report.drafts else { return String::new() };
+    let share = 100.0 * accepted as f64 / verified.max(1) as f64;
+    format!("drafted tokens: {accepted} of {verified} accepted ({share:.0}%)\n")
 }
 
 /// Returns a warning about figures that an incomplete trace affects.

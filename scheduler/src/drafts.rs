@@ -3,7 +3,7 @@
 //! A drafted token is a row in addition to that of its sequence's newest token. Where weights bind,
 //! a few more rows take hardly any more time, and each accepted draft is a token more.
 
-use crate::step::{Sequence, StepLimits, attended_positions};
+use crate::sequence::{Sequence, StepLimits, attended_positions};
 
 /// Probabilities with which the last verified draft of a sequence is accepted, together with all
 /// before it, among which the most profitable is chosen for a step.

@@ -8,8 +8,10 @@ mod costs;
 mod drafts;
 pub mod hybrid;
 mod page_pool;
+mod sequence;
 mod step;
 
 pub use costs::{COST_POINTS, StepCostCurve};
 pub use page_pool::{COPIED_POSITIONS_MIN, PagePool};
-pub use step::{RowSpan, Sequence, StepLimits, next_step};
+pub use sequence::{RowSpan, Sequence, StepLimits};
+pub use step::next_step;

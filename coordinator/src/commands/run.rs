@@ -155,6 +155,11 @@ fn print_job(job: &BatchJob<'_>) {
     job.error_summary().iter().chain(&job.resume_summary()).for_each(|line| eprintln!("{line}"));
 }
 
+/// Returns true if a job runs on the scheduler of the server.
+fn needs_scheduler(options: &SessionOptions) -> bool {
+    options.prompt_cache.is_some() || options.max_drafts > 0
+}
+
 fn run_requests(
     session: &Session<'_>,
     request: &RunRequest,
@@ -192,8 +197,7 @@ fn run_requests(
         let summary = job.run(None, &mut progress::SilentProgress, &interrupted)?;
         return Ok(print_summary(&summary, quiet));
     };
-    let options = &session.options;
-    if demand.evaluates_prompts || options.prompt_cache.is_some() || options.max_drafts > 0 {
+    if demand.evaluates_prompts || needs_scheduler(&session.options) {
         let summary = run_served(session, request, job, demand, compression, interrupt)?;
         return Ok(print_summary(&summary, quiet));
     }

@@ -7,7 +7,7 @@ use model::config::{Activation, Family, ModelConfig, Rope, RopeScaling, Scales};
 use model::experts::{ExpertScoring, Experts};
 use model::layers::{FeedForward, LayerKind, Layers};
 use model::source::dummy::DummySource;
-use profiler::{ComputeThreads, Runner, RunnerError, Session};
+use profiler::{ComputeThreads, Runner, RunnerError, RunnerSession};
 use program::plan::Plan;
 use program::topology::LaneId;
 use protocol::group::PlacedRequest;
@@ -31,7 +31,7 @@ impl Runner for InProcessRunner {
         &mut self,
         plan: Plan,
         threads: ComputeThreads,
-    ) -> Result<Box<dyn Session>, RunnerError> {
+    ) -> Result<Box<dyn RunnerSession>, RunnerError> {
         self.started += 1;
         if self.fails_at == Some(self.started) {
             return Err(RunnerError::Interrupted);
@@ -52,7 +52,7 @@ impl Runner for InProcessRunner {
     }
 }
 
-impl Session for InProcessSession {
+impl RunnerSession for InProcessSession {
     fn run(&mut self, group: &[PlacedRequest]) -> Result<Vec<(LaneId, TraceRecord)>, RunnerError> {
         let lanes = self.0.as_mut().expect("taken only when dropped");
         lanes.try_group(group).map_err(|error| RunnerError::Failed(Box::new(error)))?;

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use profiler::key::{ProfiledWork, WorkKey};
-use profiler::{ComputeThreads, Runner, RunnerError, Session};
+use profiler::{ComputeThreads, Runner, RunnerError, RunnerSession};
 use program::ir::{Instruction, Program};
 use program::plan::Plan;
 use program::simulate::{Place, SimulationCosts, simulate};
@@ -56,7 +56,7 @@ impl Runner for FakeRunner {
         &mut self,
         plan: Plan,
         threads: ComputeThreads,
-    ) -> Result<Box<dyn Session>, RunnerError> {
+    ) -> Result<Box<dyn RunnerSession>, RunnerError> {
         self.started += 1;
         Ok(Box::new(FakeSession {
             plan,
@@ -103,7 +103,7 @@ impl SimulationCosts for FakeCosts<'_> {
     }
 }
 
-impl Session for FakeSession {
+impl RunnerSession for FakeSession {
     fn run(&mut self, group: &[PlacedRequest]) -> Result<Vec<(LaneId, TraceRecord)>, RunnerError> {
         let sequences = group.iter().filter(|placed| placed.batch == 0).count() as u32;
         let prompt = group[0].request.prompt.len() as u32;

@@ -9,6 +9,7 @@ mod cache_layout;
 mod kv_owner;
 mod logprobs;
 mod token_rules;
+mod token_view;
 
 use std::ops::Range;
 
@@ -76,32 +77,6 @@ impl WorkItem {
     /// Returns the number of rows from which tokens are drawn, the last ones.
     pub fn drawn_rows(&self) -> usize {
         if self.samples { 1 + self.drafts } else { 0 }
-    }
-}
-
-/// Tokens of a sequence, for reading many of them.
-#[derive(Debug)]
-pub struct TokenView<'a> {
-    words: &'a SharedU32s,
-    /// First word of the prompt.
-    prompt: usize,
-    /// First word of the output.
-    output: usize,
-    prompt_len: usize,
-    /// Maximum number of tokens in the output.
-    positions: usize,
-}
-
-impl TokenView<'_> {
-    /// Returns the token at a position, from the prompt or from the output.
-    pub fn get(&self, position: usize) -> u32 {
-        match position.checked_sub(self.prompt_len) {
-            None => self.words.load(self.prompt + position),
-            Some(place) => {
-                debug_assert!(place < self.positions, "output position {place}");
-                self.words.load(self.output + place)
-            }
-        }
     }
 }
 
@@ -384,17 +359,6 @@ impl StepTable {
         match position.checked_sub(prompt) {
             None => self.prompt_token(batch, sequence, position),
             Some(sampled) => self.output(batch, sequence, sampled),
-        }
-    }
-
-    /// Returns the tokens of a sequence as its prompt's length is now.
-    pub fn tokens(&self, batch: usize, sequence: usize) -> TokenView<'_> {
-        TokenView {
-            words: &self.words,
-            prompt: self.layout.prompt(batch, sequence),
-            output: self.layout.output(batch, sequence),
-            prompt_len: self.field(batch, sequence, Field::PromptLen) as usize,
-            positions: self.layout.max_new as usize,
         }
     }
 

@@ -80,8 +80,8 @@ impl Router {
         let Mixture { count, per_token, scoring, selection, .. } = mixture(operands);
         let logits = &mut self.logits[..rows * count];
         if selection.is_f32 {
-            let scratch = (&mut self.input[..], &mut *logits);
-            score_in_f32::<T>(kernels, scratch, operands, compute, rows);
+            let input = &mut self.input[..];
+            score_in_f32::<T>(kernels, input, logits, operands, compute, rows);
         } else {
             score::<T>(kernels, logits, operands, compute, rows);
         }
@@ -134,7 +134,8 @@ fn score<T: Element>(
 /// Computes the logits of a router whose matrix is f32, with `input` for the rows in f32.
 fn score_in_f32<T: Element>(
     kernels: &Kernels,
-    (input, logits): (&mut [f32], &mut [f32]),
+    input: &mut [f32],
+    logits: &mut [f32],
     operands: &Operands<'_>,
     compute: &Compute,
     rows: usize,

@@ -16,6 +16,14 @@ pub(super) struct Changes {
     tokens: Vec<u32>,
 }
 
+/// The token of a sequence after its first `generated` new ones.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct NextToken {
+    pub(super) batch: usize,
+    pub(super) slot: usize,
+    pub(super) generated: u32,
+}
+
 /// Flag among the occurrences of a token: it occurs in the prompt.
 const IN_PROMPT: u32 = 1 << 31;
 
@@ -36,15 +44,9 @@ impl Changes {
         self.all.clear();
     }
 
-    /// Adds the changes of the token after a sequence's first `generated` new ones and returns their
-    /// range. Tokens in `eos` end an answer.
-    pub(super) fn add(
-        &mut self,
-        table: &StepTable,
-        (batch, slot): (usize, usize),
-        generated: u32,
-        eos: &[u32],
-    ) -> (u32, u32) {
+    /// Adds the changes of a token and returns their range. Tokens in `eos` end an answer.
+    pub(super) fn add(&mut self, table: &StepTable, next: NextToken, eos: &[u32]) -> (u32, u32) {
+        let NextToken { batch, slot, generated } = next;
         let from = self.all.len() as u32;
         let field = |field| table.field(batch, slot, field);
         let penalties = penalties_of(field);
@@ -52,7 +54,7 @@ impl Changes {
         let biases = table.logit_biases(batch, slot);
         self.all.extend(biases.map(|(token, bias)| LogitChange::bias(token, bias)));
         if penalties != Penalties::NONE {
-            self.count(table, (batch, slot), generated, penalties.repetition != 1.0);
+            self.count(table, next, penalties.repetition != 1.0);
             for token in self.tokens.drain(..) {
                 let times = std::mem::take(&mut self.occurrences[token as usize]) & !IN_PROMPT;
                 self.all.push(penalties.change(token, times));
@@ -65,15 +67,9 @@ impl Changes {
         (from, self.all.len() as u32)
     }
 
-    /// Counts the first `generated` tokens of a sequence's answer, and those of its prompt if
-    /// `with_prompt`.
-    fn count(
-        &mut self,
-        table: &StepTable,
-        (batch, slot): (usize, usize),
-        generated: u32,
-        with_prompt: bool,
-    ) {
+    /// Counts the new tokens before another one, and those of the prompt if `with_prompt`.
+    fn count(&mut self, table: &StepTable, next: NextToken, with_prompt: bool) {
+        let NextToken { batch, slot, generated } = next;
         let Changes { occurrences, tokens, .. } = self;
         let prompt_len = table.field(batch, slot, Field::PromptLen) as usize;
         let mut note = |token: u32, update: fn(u32) -> u32| {

@@ -18,7 +18,7 @@ use shm::Control;
 
 use super::grammar_matchers::GrammarMatchers;
 use super::operands::Operands;
-use super::penalties::Changes;
+use super::penalties::{Changes, NextToken};
 use crate::work_items::{LogitsRow, SequenceRows, logits_rows, sequences};
 
 /// Scratch for the rows of a batch, allocated once.
@@ -181,7 +181,7 @@ impl SampleState {
         for (draw, found) in draws.iter_mut().zip(rows.all()) {
             let (slot, Some(drafts)) = (found.item.slot, found.drawn) else { continue };
             let generated = rows.tokens_before(slot, drafts);
-            draw.changes = changes.add(rows.table, (batch, slot), generated, eos);
+            draw.changes = changes.add(rows.table, NextToken { batch, slot, generated }, eos);
         }
         tokens.clear();
         tokens.resize(draws.len(), 0);

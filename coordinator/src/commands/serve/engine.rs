@@ -16,7 +16,8 @@ use session::session::Session;
 /// Number of log-probabilities per token: its own and those of the twenty most likely tokens.
 const MAX_LOGPROBS: u16 = 21;
 
-/// Bytes of a step's logits if tokens are drafted, in addition to those of each slot's newest token.
+/// Bytes of a step's logits if tokens are drafted, in addition to those of each slot's newest
+/// token.
 const DRAFT_LOGITS_BYTES: usize = 32 << 20;
 
 /// Starts the engine.

@@ -65,7 +65,8 @@ struct RunningSequence {
 impl RunningSequence {
     fn new(
         sequence: LiveSequence,
-        (batch, slot): (usize, usize),
+        batch: usize,
+        slot: usize,
         allocation: KvAllocation,
     ) -> RunningSequence {
         let drafts = DraftCounts::default();
@@ -221,7 +222,7 @@ impl Scheduler {
             // later.
             let Some(allocation) = allocation else { return };
             let Some(sequence) = self.waiting.remove(place) else { return };
-            self.prefetch(table, RunningSequence::new(sequence, (batch, slot), allocation));
+            self.prefetch(table, RunningSequence::new(sequence, batch, slot, allocation));
         }
     }
 
@@ -262,7 +263,7 @@ impl Scheduler {
                 arrival: sequence.arrival,
             },
         );
-        self.running.push(RunningSequence::new(sequence, (batch, slot), allocation));
+        self.running.push(RunningSequence::new(sequence, batch, slot, allocation));
     }
 
     /// Requests the compilation of the grammars that the first `max_waiting` sequences wait for,
