@@ -6,6 +6,7 @@
 //! processes agree on them; a child process inherits no secret.
 
 pub mod child_process;
+pub mod drafts;
 pub mod grammar_source;
 pub mod group;
 pub mod iteration_planner;

@@ -26,8 +26,8 @@ use program::plan::Plan;
 use program::step_table::{EndReason, Field, List, SlotState, balance_units};
 use scheduler::{Sequence, StepCostCurve};
 
+use super::drafts::draft;
 use super::group::{PlacedRequest, place_request};
-use super::prompt_lookup;
 use super::table::{StepTable, WorkItem};
 
 /// Work list of a batch.
@@ -149,41 +149,6 @@ pub fn list_step(table: &StepTable, batch: usize, sequences: &mut Vec<Sequence>)
         listed += 1;
     });
     table.set_item_count(batch, STEP_LIST, listed);
-}
-
-/// Estimated probability that a draft of a sequence is accepted before any was.
-const INITIAL_ACCEPTANCE: f32 = 0.5;
-
-/// Drafts tokens of a sequence that has just sampled one, if the table permits drafts.
-fn draft(table: &StepTable, batch: usize, sequence: &mut Sequence) {
-    let max_drafts = table.max_drafts();
-    if max_drafts == 0 {
-        return;
-    }
-    let slot = sequence.slot as usize;
-    let is_decode = sequence.samples_token && sequence.num_tokens == sequence.computed + 1;
-    // The last token that a sequence may have is not drafted: it is drawn in any case.
-    let remaining = table.field(batch, slot, Field::Remaining).saturating_sub(1);
-    let free = sequence.capacity.saturating_sub(sequence.num_tokens);
-    let max_drafts = if is_decode { max_drafts.min(remaining).min(free) } else { 0 };
-    let tokens = sequence.num_tokens as usize;
-    sequence.drafts = prompt_lookup::draft(table, batch, slot, tokens, max_drafts as usize) as u32;
-    let acceptance = f32::from_bits(table.field(batch, slot, Field::Acceptance));
-    sequence.acceptance = if acceptance == 0.0 { INITIAL_ACCEPTANCE } else { acceptance };
-    table.set_field(batch, slot, Field::Drafts, sequence.drafts);
-}
-
-/// Weight of the newest draft in the estimated probability that drafts are accepted.
-const ACCEPTANCE_WEIGHT: f32 = 0.1;
-
-/// Updates the estimated probability that drafts of a sequence are accepted: its next token was
-/// drafted, and is `accepted` if the drawn one is equal.
-pub fn record_draft(table: &StepTable, batch: usize, slot: usize, accepted: bool) {
-    let known = f32::from_bits(table.field(batch, slot, Field::Acceptance));
-    let known = if known == 0.0 { INITIAL_ACCEPTANCE } else { known };
-    let target = if accepted { 1.0 } else { 0.0 };
-    let acceptance = known + ACCEPTANCE_WEIGHT * (target - known);
-    table.set_field(batch, slot, Field::Acceptance, acceptance.clamp(0.01, 0.99).to_bits());
 }
 
 /// Returns a running sequence with its progress.

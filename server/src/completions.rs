@@ -130,7 +130,7 @@ async fn start(
     if tokens * parsed.request.n <= INLINE_SUBMIT_TOKENS_MAX {
         return InFlightRequest::start(parsed, shared, permits, metadata);
     }
-    let own = Arc::clone(shared);
-    let start = move || InFlightRequest::start(parsed, &own, permits, metadata);
+    let state = Arc::clone(shared);
+    let start = move || InFlightRequest::start(parsed, &state, permits, metadata);
     shared.blocking_pools.writing.run(start).await
 }

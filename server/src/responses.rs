@@ -56,10 +56,10 @@ pub async fn input_items(
 
 /// Handles `DELETE /v1/responses/ID`.
 pub async fn delete(State(shared): State<Arc<ServerState>>, Path(id): Path<String>) -> Response {
-    let own = Arc::clone(&shared);
+    let state = Arc::clone(&shared);
     let remove = move || {
-        if !own.responses.as_ref().is_some_and(|store| store.remove(&id)) {
-            return Err(own.no_such_response(&id));
+        if !state.responses.as_ref().is_some_and(|store| store.remove(&id)) {
+            return Err(state.no_such_response(&id));
         }
         Ok(json(StatusCode::OK, &Deleted { id: &id, object: "response", deleted: true }))
     };
@@ -83,10 +83,11 @@ async fn answer(
     id: String,
     respond: impl FnOnce(StoredResponse) -> Result<Response, ApiError> + Send + 'static,
 ) -> Response {
-    let own = Arc::clone(shared);
+    let state = Arc::clone(shared);
     let read = move || {
-        let stored = own.responses.as_ref().and_then(|store| store.get(&id, own.max_json_values()));
-        respond(stored.ok_or_else(|| own.no_such_response(&id))?)
+        let stored =
+            state.responses.as_ref().and_then(|store| store.get(&id, state.max_json_values()));
+        respond(stored.ok_or_else(|| state.no_such_response(&id))?)
     };
     let answered = shared.blocking_pools.reading.run(read).await;
     answered.unwrap_or_else(IntoResponse::into_response)

@@ -45,8 +45,8 @@ fn gguf_equals_transformers(name: &str, second: &str) {
 }
 
 /// Compares the answers of a model with those of a fixture, in each way, in whose words
-/// `placeholder` is replaced with `value`.
-fn answers_are_golden(name: &str, model: &Path, [placeholder, value]: [&str; 2], ways: &[&[&str]]) {
+/// `variable` is replaced with `value`.
+fn answers_are_golden(name: &str, model: &Path, [variable, value]: [&str; 2], ways: &[&[&str]]) {
     let golden = golden(name);
     let lists = |key: &str| -> Vec<Vec<u32>> {
         golden[key].as_array().expect("lists").iter().map(ids).collect()
@@ -56,7 +56,7 @@ fn answers_are_golden(name: &str, model: &Path, [placeholder, value]: [&str; 2],
     let place = Place::new();
     let input = place.requests("in.jsonl", &prompts, 32);
     for way in ways {
-        let way: Vec<String> = way.iter().map(|word| word.replace(placeholder, value)).collect();
+        let way: Vec<String> = way.iter().map(|word| word.replace(variable, value)).collect();
         let mut arguments = vec!["--dtype", "f32"];
         arguments.extend(way.iter().map(String::as_str));
         let found = place.answers(model, &input, &arguments);
@@ -76,11 +76,11 @@ const SERVED_WAYS: [&[&str]; 2] = [
 ];
 
 /// Compares the answers of a fixture on the scheduler of the server with transformers.
-fn served_equals_transformers(name: &str, placeholder: &str) {
+fn served_equals_transformers(name: &str, variable: &str) {
     let place = Place::new();
     let store = place.path("store");
     let store = store.to_str().expect("a path");
-    answers_are_golden(name, &fixture(name), [placeholder, store], &SERVED_WAYS);
+    answers_are_golden(name, &fixture(name), [variable, store], &SERVED_WAYS);
 }
 
 macro_rules! families {

@@ -73,7 +73,8 @@ impl AccessedRegions {
         AccessedRegions { regions, ends }
     }
 
-    fn of(&self, node: usize) -> &[(Region, bool)] {
+    /// Returns the regions that a node accesses, with true for those that it writes.
+    fn node_regions(&self, node: usize) -> &[(Region, bool)] {
         let start = node.checked_sub(1).map_or(0, |before| self.ends[before]);
         &self.regions[start..self.ends[node]]
     }
@@ -167,7 +168,7 @@ fn needs(nodes: &[Node], lane_count: usize, steps: i64) -> Vec<Vec<Need>> {
             let known = lane_clocks.of(lane);
             let is_known = |at: &Moment| at.lane == lane || at.time < known[at.lane];
             latest.clear();
-            let mine = accessed.of(node);
+            let mine = accessed.node_regions(node);
             for_each_conflict(mine, &accesses, |at| latest.add(at, is_known));
             at_barrier.iter().flatten().for_each(|at| latest.add(*at, is_known));
             let at = Moment { node, lane, time };

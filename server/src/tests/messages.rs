@@ -107,12 +107,11 @@ fn both(server: &TestServer, body: &Value) -> (Value, Vec<String>) {
     let mut streamed_body = body.clone();
     streamed_body["stream"] = json!(true);
     let (kinds, mut streamed) = accumulate(&server.post(MESSAGES, &streamed_body).named_events());
-    let own = |block: &Value, field: &str| block.get(field).cloned();
     streamed["id"] = whole["id"].clone();
     let blocks = whole["content"].as_array().expect("blocks").clone();
     for (index, block) in blocks.iter().enumerate() {
         for field in ["id", "signature"] {
-            if let Some(value) = own(block, field) {
+            if let Some(value) = block.get(field).cloned() {
                 assert!(
                     streamed["content"][index][field].as_str().is_some_and(|id| !id.is_empty())
                 );

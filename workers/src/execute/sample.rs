@@ -8,10 +8,11 @@ use kernels::{
 use program::ir::{At, ProgramId};
 use program::plan::Plan;
 use program::step_table::{EndReason, Field, List};
+use protocol::drafts::record_draft;
 use protocol::grammar_source::GrammarSource;
 use protocol::iteration_planner::IterationPlanner;
 use protocol::release::single_step;
-use protocol::serving::{has_running, list_step, record_draft};
+use protocol::serving::{has_running, list_step};
 use protocol::table::{StepTable, WorkItem};
 use scheduler::Sequence;
 use shm::Control;
