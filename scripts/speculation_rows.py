@@ -3,7 +3,7 @@
 
     scripts/speculation_rows.py --coordinator FILE --model MODEL [--rounds 3] [--draft-max N] [--json FILE]
 
-Each case is computed alone (batch 1) or with others (batch 8 and 32), greedily. Printed are the tokens per second of
+Each case is computed alone (batch 1) or with others (batch 8 and 32), greedily or by seed. Printed are the tokens per second of
 both, the median of the paired ratios beside its goal, and the share of drafts that were accepted. Answers have to be
 equal, byte for byte."""
 

@@ -1,5 +1,5 @@
-//! Adapter that runs a job on a server's engine, which supports log-probabilities of prompt tokens
-//! and stored prompts; the engine of groups does not.
+//! Adapter that runs a job on a server's engine, which supports log-probabilities of prompt tokens,
+//! stored prompts and drafted tokens; the engine of groups does not.
 
 use std::ops::ControlFlow;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
