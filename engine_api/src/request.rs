@@ -7,6 +7,17 @@ pub use kernels::{Penalties, Sampling};
 
 use super::token_rules::TokenRules;
 
+/// Priority of a request in an engine that serves. It never changes an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Priority {
+    /// Computed in the order of arrival, before all requests of lower priority.
+    #[default]
+    Interactive,
+    /// Computed in slots that no interactive request needs. If one waits, the sequence leaves its
+    /// slot and continues later.
+    Background,
+}
+
 /// A prompt to continue.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GenerationRequest {
@@ -37,6 +48,7 @@ pub struct GenerationRequest {
     /// has none. Positions before it may come from caches.
     pub prompt_logprobs_from: u32,
     pub grammar: AnswerGrammar,
+    pub priority: Priority,
 }
 
 impl GenerationRequest {
@@ -55,6 +67,7 @@ impl GenerationRequest {
             prompt_logprobs: 0,
             prompt_logprobs_from: 1,
             grammar: AnswerGrammar::None,
+            priority: Priority::Interactive,
         }
     }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use grammar::Grammar;
 
 pub use super::event::{EngineEvent, EventSink, FinishCause, Logprob};
-pub use super::request::{AnswerGrammar, GenerationRequest, PreparedGrammar, Sampling};
+pub use super::request::{AnswerGrammar, GenerationRequest, PreparedGrammar, Priority, Sampling};
 
 /// Number of an accepted submission, ascending in the order of arrival.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -62,6 +62,10 @@ pub struct EngineStatus {
     pub running: u32,
     /// Number of sequences that wait for a slot.
     pub waiting: u32,
+    /// Number of the running sequences that have background priority.
+    pub background_running: u32,
+    /// Number of the waiting sequences that have background priority.
+    pub background_waiting: u32,
     /// Number of positions for which there are caches.
     pub kv_positions: u64,
     /// Number of these positions that are in use.
@@ -127,6 +131,8 @@ impl EngineStatus {
             state,
             running: 0,
             waiting: 0,
+            background_running: 0,
+            background_waiting: 0,
             kv_positions: 0,
             kv_positions_used: 0,
             steps: 0,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use engine_api::request::{AnswerGrammar, GenerationRequest};
+use engine_api::request::{AnswerGrammar, GenerationRequest, Priority};
 
 use super::fingerprint::sampling_id;
 use super::input_line::CompletionRequest;
@@ -27,5 +27,6 @@ pub fn generation_request(
         prompt_logprobs: request.logprobs_per_prompt_token(),
         prompt_logprobs_from: 1,
         grammar,
+        priority: Priority::Interactive,
     }
 }

@@ -82,6 +82,8 @@ pub enum Field {
     Capacity,
     /// Serving runs: arrival number of the sequence, which may wrap around.
     Arrival,
+    /// Serving runs: 1 if the sequence's rows yield to those of other sequences.
+    Background,
     /// Serving runs: number of drafted tokens in the output after the sampled ones. The next step
     /// may verify some of them.
     Drafts,

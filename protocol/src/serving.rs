@@ -21,6 +21,7 @@
 //! 3: the last one is an end-of-sequence token, or the requested number of tokens is reached. The
 //! exception is `Finish::NotFinite`, which is stored instead of a token and is final at once.
 
+use engine_api::request::Priority;
 use program::ir::ProgramId;
 use program::plan::Plan;
 use program::step_table::{EndReason, Field, List, SlotState, balance_units};
@@ -80,6 +81,7 @@ pub fn offer_sequence(table: &StepTable, offer: &OfferedSequence<'_>) {
     set(Field::Remaining, request.max_new - answered);
     set(Field::Computed, offer.computed);
     set(Field::Arrival, offer.arrival);
+    set(Field::Background, u32::from(request.priority == Priority::Background));
     set(Field::PromptLogprobs, request.prompt_logprobs.into());
     set(Field::LogitsFrom, request.prompt_logprobs_from.saturating_sub(1));
     set(Field::Capacity, offer.capacity);
@@ -173,6 +175,7 @@ pub(super) fn sequence(table: &StepTable, batch: usize, slot: usize) -> Sequence
         samples_token,
         drafts: 0,
         acceptance: 0.0,
+        is_background: field(Field::Background) != 0,
     }
 }
 

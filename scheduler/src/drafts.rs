@@ -90,6 +90,7 @@ mod tests {
             samples_token: true,
             drafts,
             acceptance,
+            is_background: false,
         }
     }
 

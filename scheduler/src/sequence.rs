@@ -22,6 +22,8 @@ pub struct Sequence {
     pub drafts: u32,
     /// Estimated probability that a drafted token is accepted if those before it are.
     pub acceptance: f32,
+    /// True if its rows yield to those of other sequences.
+    pub is_background: bool,
 }
 
 impl Sequence {

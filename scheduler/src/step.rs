@@ -10,36 +10,76 @@ const PROMPT_ROWS_MIN: u32 = 16;
 /// more efficient.
 const PROMPTS_ONLY_FACTOR: u64 = 4;
 
+/// Factor on the duration of a step with newest tokens of interactive sequences within which rows
+/// of background sequences are added, as a fraction.
+const BACKGROUND_FACTOR: (u64, u64) = (6, 5);
+
 /// Reports the rows of the next step: the newest token of every decoding sequence, with as many of
 /// its drafts as shorten the time per token, then prompts in the order of arrival, as many of their
-/// rows as the step's duration permits. Sorts `sequences` by arrival and lowers their drafts to
-/// those that are verified.
+/// rows as the step's duration permits. Sorts `sequences` by priority and arrival, and lowers their
+/// drafts to those that are verified.
+///
+/// Next to newest tokens of interactive sequences, background sequences have as many rows as hardly
+/// prolong the step, but one new token at least, and one row of a prompt if no other prompt has
+/// any.
 pub fn next_step(sequences: &mut [Sequence], step: &StepLimits, mut emit: impl FnMut(RowSpan)) {
     // Numbers wrap around, but those of concurrent sequences are close to each other.
     let newest = sequences.iter().map(|one| one.arrival).reduce(later_arrival).unwrap_or(0);
-    sequences.sort_unstable_by_key(|one| std::cmp::Reverse(newest.wrapping_sub(one.arrival)));
+    let age = |one: &Sequence| std::cmp::Reverse(newest.wrapping_sub(one.arrival));
+    sequences.sort_unstable_by_key(|one| (one.is_background, age(one)));
+    let is_streaming = sequences.iter().any(|one| one.can_decode() && !one.is_background);
+    if is_streaming {
+        let background = sequences.iter_mut().filter(|one| one.is_background);
+        background.for_each(|one| one.drafts = 0);
+    }
     choose_drafts(sequences, step);
-    let (mut rows, mut positions, mut logits_ns) = (0, 0, 0);
+    let mut listed = ListedRows::default();
+    let mut has_background = false;
     for one in sequences.iter().filter(|one| one.can_decode()) {
         let span = one.decode_span();
-        rows += span.rows;
-        positions += attended_positions(one.computed, span.rows);
-        logits_ns += step.costs.drafts_ns(span.drafts);
+        let with_span = listed.with_decode(one, span, step);
+        let yields = one.is_background && is_streaming;
+        if yields && has_background && with_span.step_ns(step) > listed.background_ns() {
+            break;
+        }
+        has_background |= yields;
+        listed = with_span;
         emit(span);
     }
-    let mut logits = step.logits_rows.saturating_sub(rows);
-    let target_ns =
-        if rows > 0 { step.target_ns } else { step.target_ns.saturating_mul(PROMPTS_ONLY_FACTOR) };
+    list_prompts(sequences, step, is_streaming, listed, emit);
+}
+
+/// Reports the rows of prompts, after `listed` rows of newest tokens. `is_streaming` is true if
+/// some of these belong to interactive sequences.
+fn list_prompts(
+    sequences: &[Sequence],
+    step: &StepLimits,
+    is_streaming: bool,
+    mut listed: ListedRows,
+    mut emit: impl FnMut(RowSpan),
+) {
+    let mut logits = step.logits_rows.saturating_sub(listed.rows);
+    let has_interactive = sequences.iter().any(|one| !one.is_background);
+    // Newest tokens of background sequences are not delayed.
+    let is_delaying = is_streaming || listed.rows > 0 && !has_interactive;
+    let factor = if is_delaying { 1 } else { PROMPTS_ONLY_FACTOR };
+    let interactive_ns = step.target_ns.saturating_mul(factor);
     let mut is_first = true;
     for one in sequences.iter().filter(|one| !one.is_decode() && one.rows() > 0) {
-        let max_rows = one.rows().min(step.rows.saturating_sub(rows)).min(one.max_rows(logits));
+        let max_rows = one.rows().min(step.rows.saturating_sub(listed.rows));
+        let max_rows = max_rows.min(one.max_rows(logits));
         if max_rows == 0 {
             continue;
         }
-        let target_ns = target_ns.saturating_sub(logits_ns);
-        let fitting_rows = rows_in_time(step, target_ns, rows, positions, one, max_rows);
-        let count =
-            if is_first { fitting_rows.max(max_rows.min(PROMPT_ROWS_MIN)) } else { fitting_rows };
+        let yields = one.is_background && is_streaming;
+        let target_ns = if yields { listed.background_ns() } else { interactive_ns };
+        let min_rows = match (is_first, yields) {
+            (true, true) => 1,
+            (true, false) => PROMPT_ROWS_MIN,
+            (false, true | false) => 0,
+        };
+        let fitting_rows = rows_in_time(step, target_ns, &listed, one, max_rows);
+        let count = fitting_rows.max(max_rows.min(min_rows));
         if count == 0 {
             break;
         }
@@ -47,26 +87,67 @@ pub fn next_step(sequences: &mut [Sequence], step: &StepLimits, mut emit: impl F
         let span = one.row_span(count);
         emit(span);
         logits -= span.logits_rows;
-        logits_ns += step.costs.logits_ns(span.extra_logits_rows());
-        rows += count;
-        positions += attended_positions(one.computed, count);
+        listed.logits_ns += step.costs.logits_ns(span.extra_logits_rows());
+        listed.rows += count;
+        listed.positions += attended_positions(one.computed, count);
+    }
+}
+
+/// Rows that are listed for a step so far.
+#[derive(Debug, Clone, Copy, Default)]
+struct ListedRows {
+    rows: u32,
+    /// Positions to which the rows attend.
+    positions: u64,
+    /// Duration of logits in addition to those of sampled rows.
+    logits_ns: u64,
+    /// Duration of a step with the newest tokens of interactive sequences alone.
+    streaming_ns: u64,
+}
+
+impl ListedRows {
+    /// Returns the rows together with a newest token and its drafts.
+    fn with_decode(self, one: &Sequence, span: RowSpan, step: &StepLimits) -> ListedRows {
+        let added = ListedRows {
+            rows: self.rows + span.rows,
+            positions: self.positions + attended_positions(one.computed, span.rows),
+            logits_ns: self.logits_ns + step.costs.drafts_ns(span.drafts),
+            streaming_ns: self.streaming_ns,
+        };
+        let streaming_ns = if one.is_background { self.streaming_ns } else { added.step_ns(step) };
+        ListedRows { streaming_ns, ..added }
+    }
+
+    /// Returns the duration up to which rows of background sequences are added.
+    fn background_ns(&self) -> u64 {
+        let (numerator, denominator) = BACKGROUND_FACTOR;
+        self.streaming_ns.saturating_mul(numerator) / denominator
+    }
+
+    /// Returns the predicted duration of a step with these rows.
+    fn step_ns(&self, step: &StepLimits) -> u64 {
+        step.costs.step_ns(self.rows, self.positions).saturating_add(self.logits_ns)
     }
 }
 
 /// Returns the maximum number of the next rows of a prompt, up to `max_rows`, that fit in a step in
-/// addition to its other rows and their positions.
+/// addition to the listed rows.
 fn rows_in_time(
     step: &StepLimits,
     target_ns: u64,
-    rows: u32,
-    positions: u64,
+    listed: &ListedRows,
     sequence: &Sequence,
     max_rows: u32,
 ) -> u32 {
     let fits = |own: u32| {
-        let positions = positions + attended_positions(sequence.computed, own);
         let logits_ns = step.costs.logits_ns(sequence.row_span(own).extra_logits_rows());
-        step.costs.step_ns(rows + own, positions).saturating_add(logits_ns) <= target_ns
+        let with_own = ListedRows {
+            rows: listed.rows + own,
+            positions: listed.positions + attended_positions(sequence.computed, own),
+            logits_ns: listed.logits_ns.saturating_add(logits_ns),
+            ..*listed
+        };
+        with_own.step_ns(step) <= target_ns
     };
     let (mut fitting, mut beyond) = (0, max_rows + 1);
     while beyond - fitting > 1 {
@@ -116,6 +197,7 @@ mod tests {
             samples_token,
             drafts,
             acceptance,
+            is_background: false,
         }
     }
 
@@ -170,6 +252,36 @@ mod tests {
         let (is_sampled, logits_rows, drafts) = (false, 0, 0);
         let half = RowSpan { slot: 1, first: 0, rows: 64, is_sampled, logits_rows, drafts };
         assert_eq!(found, [half]);
+    }
+
+    #[test]
+    fn background_rows_hardly_prolong_a_step_that_streams_wait_for() {
+        let background = |slot, num_tokens, computed| Sequence {
+            is_background: true,
+            ..sequence(slot, slot, num_tokens, computed)
+        };
+        let mut step = step(512, 100);
+        step.costs.position_ps = 0;
+        let slots = |sequences: Vec<Sequence>| -> Vec<(u32, u32)> {
+            pieces(sequences, &step).iter().map(|piece| (piece.slot, piece.rows)).collect()
+        };
+        // A row takes 10 ms and each further one 1 ms: two more are within a fifth of that.
+        let decoding = |slot| background(slot, 9, 8);
+        let stream = sequence(9, 20, 9, 8);
+        let many: Vec<Sequence> = (0..8).map(decoding).collect();
+        let with = |more: &[Sequence]| [&many[..], more].concat();
+        assert_eq!(slots(with(&[stream])), [(9, 1), (0, 1), (1, 1)]);
+        assert_eq!(slots(many.clone()).len(), 8, "nothing else is computed");
+        // Prompts of the background follow, by a row at least, and do not hold up other prompts.
+        let long = background(8, 400, 0);
+        assert_eq!(slots(vec![long, stream]), [(9, 1), (8, 2)]);
+        assert_eq!(slots(with(&[long, stream])), [(9, 1), (0, 1), (1, 1), (8, 1)]);
+        let prompt = sequence(10, 21, 400, 0);
+        assert_eq!(slots(vec![long, stream, prompt]), [(9, 1), (10, 90)]);
+        assert_eq!(slots(vec![long, prompt])[0].0, 10, "interactive prompts come first");
+        let (tokens, rows) = (slots(with(&[prompt])), 8);
+        assert_eq!((tokens.len(), tokens[0]), (rows + 1, (0, 1)));
+        assert!(tokens[rows].1 > 300, "no stream waits for this step: {tokens:?}");
     }
 
     #[test]
@@ -231,6 +343,7 @@ mod tests {
                     samples_token,
                     drafts,
                     acceptance,
+                    is_background: slot % 3 == 1,
                 }
             });
             let sequences: Vec<Sequence> = sequences.collect();
@@ -250,12 +363,13 @@ mod tests {
                 let drawn = asked.max(piece.is_sampled.into());
                 prop_assert_eq!(piece.logits_rows, drawn + piece.drafts);
             }
-            for one in sequences.iter().filter(|one| one.is_decode() && one.rows() > 0) {
+            let decodes = || sequences.iter().filter(|one| one.is_decode() && one.rows() > 0);
+            let is_streaming = decodes().any(|one| !one.is_background);
+            for one in decodes().filter(|one| !one.is_background || !is_streaming) {
                 prop_assert!(found.iter().any(|piece| piece.slot == one.slot));
             }
             let prompts = sequences.iter().any(|one| !one.is_decode() && one.rows() > 0);
-            let decodes = sequences.iter().filter(|one| one.is_decode() && one.rows() > 0).count();
-            if prompts && (decodes as u32) < rows.min(40) {
+            if prompts && (decodes().count() as u32) < rows.min(40) {
                 let has_prompt = found.iter().any(|at| !sequences[at.slot as usize].is_decode());
                 prop_assert!(has_prompt, "a prompt gets on");
             }

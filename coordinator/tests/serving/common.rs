@@ -10,7 +10,7 @@ use engine::launch::LaunchOptions;
 use engine::serving::{ServingEngine, ServingOptions, StepTime};
 use engine_api::batch::BatchEngine;
 use engine_api::event::{BatchSink, FinishCause};
-use engine_api::request::{AnswerGrammar, Penalties, Sampling};
+use engine_api::request::{AnswerGrammar, Penalties, Priority, Sampling};
 use engine_api::serving::{
     Engine, EngineEvent, EventSink, GenerationId, GenerationRequest, Logprob, SubmitError,
 };
@@ -395,6 +395,7 @@ fn request(job: &Job, grammar: AnswerGrammar) -> GenerationRequest {
         prompt_logprobs: job.prompt_logprobs,
         prompt_logprobs_from: job.prompt_logprobs_from,
         grammar,
+        priority: Priority::Interactive,
     }
 }
 

@@ -3,6 +3,9 @@
 
 mod live_sequence;
 mod prefetch;
+mod priority;
+#[cfg(test)]
+mod priority_tests;
 mod prompt_progress;
 mod requeue;
 mod running_sequence;
@@ -92,8 +95,8 @@ enum PrefetchStage {
     Copying(PartialPageCopy),
 }
 
-/// Scheduler of a server: all sequences that are not answered yet. First come, first served, except
-/// for sequences that wait for a grammar or for another sequence's pages.
+/// Scheduler of a server: all sequences that are not answered yet. First come, first served within
+/// a priority, except for sequences that wait for a grammar or for another sequence's pages.
 pub(super) struct Scheduler {
     kv_cache: KvCacheManager,
     /// True if new tokens select the positions that they attend to, so that their keys and values
@@ -102,6 +105,8 @@ pub(super) struct Scheduler {
     grammars: GrammarTracker,
     /// Messages to be sent to the workers.
     messages: Vec<ToWorker>,
+    /// Waiting sequences: interactive ones before those of the background, each in the order of
+    /// their arrival.
     waiting: VecDeque<LiveSequence>,
     /// Sequences that have a slot and whose prefix is being fetched.
     prefetching: Vec<PrefetchingSequence>,
@@ -159,7 +164,7 @@ impl Scheduler {
         }
         let arrival = self.arrivals;
         self.arrivals = self.arrivals.wrapping_add(1);
-        self.waiting.push_back(LiveSequence {
+        self.enqueue(LiveSequence {
             id,
             request,
             sink,
@@ -189,12 +194,14 @@ impl Scheduler {
         }
     }
 
-    /// Offers waiting sequences to free slots in the order of their arrival, each in the batch with
-    /// the fewest sequences.
+    /// Offers waiting sequences to free slots in their order, each in the batch with the fewest
+    /// sequences. Background sequences leave their slots for interactive ones.
     pub(super) fn offer(&mut self, table: &StepTable, plan: &Plan) {
         let max_waiting = table.slots().count();
         self.prepare_grammars(max_waiting);
         let (mut place, mut held_back) = (0, 0);
+        // Slots are kept for interactive sequences that wait for another one's pages.
+        let mut keeps_slots = false;
         while place < self.waiting.len() && held_back <= max_waiting {
             if self.grammars.status(self.waiting[place].request.grammar.number())
                 != GrammarStatus::Ready
@@ -202,15 +209,26 @@ impl Scheduler {
                 place += 1;
                 continue;
             }
-            let Some((batch, slot)) = self.free_slot(table) else { return };
+            if keeps_slots && self.waiting[place].is_background() {
+                return;
+            }
+            let Some((batch, slot)) = self.free_slot(table) else {
+                self.preempt_background(table, None);
+                return;
+            };
             let batch_sequences =
                 || self.sequences_in_slots().filter(|running| running.batch == batch);
             let waiting = &self.waiting[place];
             let (kind, tokens) = (content_kind(plan, &waiting.request), waiting.tokens());
             let known = &tokens[..waiting.reusable_tokens(self.uses_sparse_attention)];
-            if batch_sequences().any(|running| {
+            // An interactive sequence waits for no background one, whose rows are computed last.
+            let precedes = |running: &&RunningSequence| {
+                waiting.is_background() || !running.sequence.is_background()
+            };
+            if batch_sequences().filter(precedes).any(|running| {
                 self.kv_cache.is_prefix_in_flight(batch, kind, known, &running.in_flight_prefill())
             }) {
+                keeps_slots |= !waiting.is_background();
                 (place, held_back) = (place + 1, held_back + 1);
                 continue;
             }
@@ -220,7 +238,10 @@ impl Scheduler {
             let allocation = self.kv_cache.allocate(batch, growing, kind, known, tokens.len());
             // First come, first served: a sequence that does not fit blocks those that arrived
             // later.
-            let Some(allocation) = allocation else { return };
+            let Some(allocation) = allocation else {
+                self.preempt_background(table, Some(batch));
+                return;
+            };
             let Some(sequence) = self.waiting.remove(place) else { return };
             self.prefetch(table, RunningSequence::new(sequence, batch, slot, allocation));
         }
@@ -347,8 +368,7 @@ impl Scheduler {
             }
         }
         self.grow(table);
-        status.running = self.sequences_in_slots().count() as u32;
-        status.waiting = self.waiting.len() as u32;
+        self.count_sequences(status);
         let known = self.running.iter().map(|running| running.sequence.token_count() as u64).sum();
         let slots = table.slots().count() as u64;
         (status.kv_positions, status.kv_positions_used) =
@@ -383,7 +403,7 @@ impl Scheduler {
     }
 
     /// Extends the caches of running sequences for the tokens that they sample next. If there is
-    /// not enough space, the youngest sequence of the batch is preempted.
+    /// not enough space, the youngest sequence of the batch is preempted, background ones first.
     fn grow(&mut self, table: &StepTable) {
         let max_drafts = table.max_drafts();
         let mut exhausted_batches = Vec::new();
@@ -409,9 +429,9 @@ impl Scheduler {
             {
                 continue;
             }
-            if let Some(youngest) = of_batch.iter_mut().max_by_key(|running| running.sequence.id) {
-                youngest.is_preempted = true;
-                table.set_field(youngest.batch, youngest.slot, Field::Cancel, 1);
+            let youngest = of_batch.iter_mut().max_by_key(|running| running.sequence.order());
+            if let Some(youngest) = youngest {
+                youngest.preempt(table);
             }
         }
     }

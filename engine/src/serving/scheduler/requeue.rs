@@ -11,7 +11,7 @@ use super::{KvCacheManager, LiveSequence, PrefixCacheIndex, RunningSequence, Sch
 const LOSSES_MAX: u8 = 3;
 
 impl Scheduler {
-    /// Returns a sequence to the waiting ones, in the order of arrival. A sequence that has all of
+    /// Returns a sequence to the waiting ones, in their order. A sequence that has all of
     /// its tokens is answered instead: if it were computed further, it would have more tokens than
     /// requested.
     pub(super) fn requeue(&mut self, mut sequence: LiveSequence, eos: &[u32]) {
@@ -20,8 +20,7 @@ impl Scheduler {
             self.release_grammar(&sequence);
             return;
         }
-        let place = self.waiting.iter().position(|other| other.id > sequence.id);
-        self.waiting.insert(place.unwrap_or(self.waiting.len()), sequence);
+        self.enqueue(sequence);
     }
 
     /// Removes all sequences from their slots after their workers were lost and

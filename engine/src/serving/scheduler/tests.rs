@@ -21,7 +21,7 @@ use super::*;
 const EOS: u32 = 17;
 const CONTEXT: u32 = 64;
 
-fn plan() -> Plan {
+pub(super) fn plan() -> Plan {
     let config = ModelConfig {
         num_layers: 1,
         hidden_size: 64,
@@ -56,7 +56,7 @@ fn plan() -> Plan {
     compile(&config, &shape, &map).expect("it compiles")
 }
 
-fn table(plan: &Plan) -> StepTable {
+pub(super) fn table(plan: &Plan) -> StepTable {
     let control = Control::create(1, plan.table.words() * 4).expect("memory");
     let table = StepTable::new(control.extra(0, plan.table.words()), plan);
     clear_table(&table, plan, 0, &StepCostCurve::NONE);
@@ -137,7 +137,7 @@ impl Sampler<'_> {
 }
 
 #[derive(Debug, Clone, Default)]
-struct RecordingSink(Arc<Mutex<Vec<EngineEvent>>>);
+pub(super) struct RecordingSink(pub(super) Arc<Mutex<Vec<EngineEvent>>>);
 
 impl EventSink for RecordingSink {
     fn on_event(&mut self, event: EngineEvent) -> ControlFlow<()> {
