@@ -9,6 +9,7 @@ use openai::input_line::InputLine;
 
 use super::error::JobError;
 use super::kind::{JobKind, SequenceId};
+use super::progress::LineCounts;
 use super::sink::OutputSink;
 use super::unfinished::UnfinishedAnswers;
 
@@ -51,16 +52,29 @@ impl<'j, K: JobKind> AnswerBuffer<'j, K> {
         self.unwritten.entry(item).or_default().push(index);
     }
 
-    /// Writes the buffered answers if the last write is at least [`WRITE_EVERY`] ago.
+    /// Writes the buffered answers if the last write is at least [`WRITE_EVERY`] ago; returns true
+    /// if it did.
     ///
     /// # Errors
     /// Returns an error if the output cannot be written.
-    pub(super) fn write_if_due(&mut self) -> Result<(), JobError> {
-        if !self.unwritten.is_empty() && self.last_write.elapsed() >= WRITE_EVERY {
-            self.write()
-        } else {
-            Ok(())
+    pub(super) fn write_if_due(&mut self) -> Result<bool, JobError> {
+        let is_due = !self.unwritten.is_empty() && self.last_write.elapsed() >= WRITE_EVERY;
+        if is_due {
+            self.write()?;
         }
+        Ok(is_due)
+    }
+
+    /// Counts the lines that are written.
+    pub(super) fn counts(&self) -> LineCounts {
+        let mut counts = LineCounts { total: self.items.len(), ..LineCounts::default() };
+        for (item, _) in self.items.iter().zip(&*self.lines).filter(|(_, line)| line.is_some()) {
+            match item {
+                InputLine::Request(_) => counts.answered += 1,
+                InputLine::Error(_) => counts.failed += 1,
+            }
+        }
+        counts
     }
 
     /// Writes every line that is known. A stream gets them in input order, up to the first request

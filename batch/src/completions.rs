@@ -26,7 +26,7 @@ use super::kind::{
     line_number,
 };
 use super::run::Job;
-use super::summary::JobSummary;
+use super::summary::{JobSummary, UnansweredRequest};
 use super::workload::JobWorkload;
 
 /// A job that answers completion and chat requests.
@@ -176,7 +176,7 @@ impl<'a> JobKind for Completions<'a> {
             answers: 0,
             failed_lines: Vec::new(),
             truncated_lines: Vec::new(),
-            not_run: 0,
+            not_run: Vec::new(),
             interrupted,
             resumable,
         };
@@ -185,7 +185,14 @@ impl<'a> JobKind for Completions<'a> {
                 summary.truncated_lines.push(line_number(item));
             }
             match (item, line) {
-                (_, None) => summary.not_run += 1,
+                (InputLine::Request(request), None) => {
+                    let (line, custom_id) = (request.line, request.custom_id.clone());
+                    summary.not_run.push(UnansweredRequest { line, custom_id });
+                }
+                (InputLine::Error(error), None) => {
+                    let (line, custom_id) = (error.line, error.custom_id.clone());
+                    summary.not_run.push(UnansweredRequest { line, custom_id });
+                }
                 (InputLine::Request(request), Some(_)) if !ended.has_failed => {
                     summary.answered += 1;
                     summary.answers += request.choice_count();

@@ -17,11 +17,16 @@ use openai::prompt::ModelLimits;
 use openai::request::RequestBuilder;
 use serde_json::{Map, Value};
 
+use super::line_bounds::LineBounds;
 use super::sink::IoTarget;
 
 /// Maximum number of new tokens of a chat without `max_tokens`. OpenAI allows the rest of the
 /// context; here memory for all of them is reserved before the first token.
 pub const CHAT_MAX_TOKENS: u32 = 1024;
+
+/// Line in batch format, for messages.
+const BATCH_LINE_EXAMPLE: &str =
+    "{\"custom_id\": \"...\", \"method\": \"POST\", \"url\": \"...\", \"body\": {...}}";
 
 /// Format of an input's lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,6 +70,8 @@ pub struct InputOptions<'a> {
     /// `None` if the model has no tokenizer.
     pub codec: Option<&'a dyn TextCodec>,
     pub limits: ModelLimits,
+    /// Bounds on every line; `None` for an input of the user.
+    pub bounds: Option<&'a LineBounds>,
 }
 
 impl<'a> InputOptions<'a> {
@@ -111,13 +118,26 @@ pub(super) fn parse_line(
                 parse_short_line(options.defaults.prompt_fields(text), options)?
             }
             InputFormat::JsonLines => {
-                let fields = parse_object(text, "line", "{\"prompt\": \"...\"}")?;
+                let example = "{\"prompt\": \"...\"}";
+                let fields = match options.bounds {
+                    Some(bounds) => bounds.parse_object(text, BATCH_LINE_EXAMPLE)?,
+                    None => parse_object(text, "line", example)?,
+                };
                 custom_id = parse_custom_id(&fields)?;
                 is_request = true;
                 parse_envelope(fields, options)?
             }
         };
-        Ok(CompletionRequest { line, ..options.request_builder().build(endpoint, &body)? })
+        let Some(bounds) = options.bounds else {
+            return Ok(CompletionRequest {
+                line,
+                ..options.request_builder().build(endpoint, &body)?
+            });
+        };
+        bounds.check_body(&body, options.codec)?;
+        let request = options.request_builder().build(endpoint, &body)?;
+        bounds.check_request(&request)?;
+        Ok(CompletionRequest { line, ..request })
     })();
     ParsedLine { custom_id, is_request, result }
 }
@@ -186,15 +206,9 @@ fn parse_envelope(
     fields: Map<String, Value>,
     options: &InputOptions<'_>,
 ) -> Result<(Endpoint, Body), Rejection> {
-    if !["body", "url", "method"].iter().any(|key| fields.contains_key(*key)) {
+    let is_batch_line = ["body", "url", "method"].iter().any(|key| fields.contains_key(*key));
+    if !is_batch_line && options.bounds.is_none() {
         return parse_short_line(fields, options);
-    }
-    let known = ["custom_id", "method", "url", "body"];
-    if let Some((field, _)) = fields.iter().find(|(key, _)| !known.contains(&key.as_str())) {
-        return Err(Rejection::new(
-            ErrorCode::UnsupportedField,
-            format!("Unknown parameter: '{field}' next to 'body'. Move it into 'body'."),
-        ));
     }
     let require = |name: &str| {
         fields.get(name).ok_or_else(|| {
@@ -207,6 +221,16 @@ fn parse_envelope(
             )
         })
     };
+    if !is_batch_line {
+        require("body")?;
+    }
+    let known = ["custom_id", "method", "url", "body"];
+    if let Some((field, _)) = fields.iter().find(|(key, _)| !known.contains(&key.as_str())) {
+        return Err(Rejection::new(
+            ErrorCode::UnsupportedField,
+            format!("Unknown parameter: '{field}' next to 'body'. Move it into 'body'."),
+        ));
+    }
     let method = require("method")?;
     if method != "POST" {
         return Err(Rejection::new(
@@ -227,6 +251,7 @@ fn parse_envelope(
     let body = require("body")?.as_object().ok_or_else(|| {
         Rejection::new(ErrorCode::InvalidValue, "Invalid value for 'body': must be an object.")
     })?;
+    options.bounds.map_or(Ok(()), |bounds| bounds.check_target(endpoint, body))?;
     let mut body = read_body(body, endpoint, &options.rules(BodyOrigin::BatchLine))?;
     wrap_as_chat(options.chat, endpoint, &mut body);
     Ok((endpoint, body))

@@ -70,8 +70,10 @@ impl<'f, 'j, K: JobKind> JobSink<'f, 'j, K> {
     }
 
     fn write_if_due(&mut self) {
-        if let Err(error) = self.answers.write_if_due() {
-            self.fail(error);
+        match self.answers.write_if_due() {
+            Ok(true) => self.progress.lines_written(self.answers.counts()),
+            Ok(false) => {}
+            Err(error) => self.fail(error),
         }
     }
 

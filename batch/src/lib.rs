@@ -10,6 +10,7 @@
 //! alone, never on the group it ran in; lines that were written survive any later failure.
 
 mod answer_buffer;
+mod answer_size;
 pub mod completions;
 mod detect_format;
 pub mod error;
@@ -18,6 +19,7 @@ pub mod input;
 pub mod input_data;
 mod job_sink;
 pub mod kind;
+pub mod line_bounds;
 pub mod outcome;
 mod output_file;
 pub mod prepare;

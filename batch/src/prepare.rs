@@ -15,6 +15,7 @@ use super::completions::{BatchJob, Completions};
 use super::error::JobError;
 use super::input::{InputFormat, InputOptions};
 use super::input_data::InputData;
+use super::line_bounds::LineBounds;
 use super::progress_counter::ProgressCounter;
 use super::provenance::RecordedProvenance;
 use super::read::{parse_input, read_items};
@@ -39,6 +40,8 @@ pub struct JobOptions {
     pub defaults: Defaults,
     /// Ignores fields that are not implemented instead of refusing them.
     pub ignore_unknown_fields: bool,
+    /// Bounds on every line; `None` for an input of the user.
+    pub bounds: Option<LineBounds>,
 }
 
 /// Properties of the model that a job depends on.
@@ -102,6 +105,7 @@ impl<'a> PreparedJob<'a> {
             unknown_fields: &unknown_fields,
             codec: model.codec,
             limits: model.limits,
+            bounds: options.bounds.as_ref(),
         };
         let items = read_items(reading, interrupted, |on_progress| {
             parse_input(&input.bytes, &input_options, on_progress)
@@ -115,6 +119,17 @@ impl<'a> PreparedJob<'a> {
     /// Returns the maxima over all requests of the input; `None` if it has none.
     pub fn workload(&self) -> Option<JobWorkload> {
         JobWorkload::from_requests(self.files.items.iter().filter_map(InputLine::request))
+    }
+
+    /// Returns the number of lines that are not blank.
+    pub fn line_count(&self) -> usize {
+        self.files.items.len()
+    }
+
+    /// Returns the number of answers to all requests.
+    pub fn answer_count(&self) -> usize {
+        let requests = self.files.items.iter().filter_map(InputLine::request);
+        requests.map(CompletionRequest::choice_count).sum()
     }
 
     /// Returns the system fingerprint of the answers in the output.

@@ -27,8 +27,21 @@ pub trait JobProgress: Debug {
     fn token(&mut self, sequence: usize);
     /// Reports that `sequence` has ended after `generated` tokens, including one that ended it.
     fn finished(&mut self, sequence: usize, generated: u32);
+    /// Reports the lines of the output, whenever some were written.
+    fn lines_written(&mut self, _counts: LineCounts) {}
     /// Ends the report, whatever the reason.
     fn end(&mut self);
+}
+
+/// Numbers of lines of a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct LineCounts {
+    /// Lines of the input that are not blank.
+    pub total: usize,
+    /// Requests with a line in the output.
+    pub answered: usize,
+    /// Error lines in the output.
+    pub failed: usize,
 }
 
 /// Expectations of a run before it begins.

@@ -41,19 +41,22 @@ pub fn parse_input(
 ) -> Option<Vec<InputLine>> {
     let grammars = GrammarCache::default();
     let parse = |raw: &[u8], line| parse_line(raw, line, options);
-    parse_items(bytes, &parse, &|request| grammars.check_request(request), on_progress)
+    let max_threads = options.bounds.map_or(usize::MAX, |bounds| bounds.max_threads);
+    let resolve = |request| grammars.check_request(request);
+    parse_items(bytes, max_threads, &parse, &resolve, on_progress)
 }
 
-/// Parses a whole input: each line on its own with `parse`, then all in order with `resolve`.
-/// Returns `None` if `on_progress` broke off.
+/// Parses a whole input: each line on its own with `parse`, on at most `max_threads` threads, then
+/// all in order with `resolve`. Returns `None` if `on_progress` broke off.
 pub(super) fn parse_items<R: JobRequest + Send>(
     bytes: &[u8],
+    max_threads: usize,
     parse: &(dyn Fn(&[u8], usize) -> ParsedLine<R> + Sync),
     resolve: &dyn Fn(R) -> Result<R, Rejection>,
     on_progress: &mut ReadMonitor<'_>,
 ) -> Option<Vec<InputLine<R>>> {
     let lines = split_lines(bytes);
-    let parsed = parse_lines(&lines, parse, on_progress)?;
+    let parsed = parse_lines(&lines, max_threads, parse, on_progress)?;
     resolve_lines(&lines, parsed, resolve, on_progress)
 }
 
@@ -94,16 +97,17 @@ fn split_lines(bytes: &[u8]) -> Vec<(usize, &[u8])> {
         .collect()
 }
 
-/// Reads every line on its own, with one thread per core. Returns `None` if `on_progress` broke
-/// off.
+/// Reads every line on its own, with one thread per core, but at most `max_threads`. Returns `None`
+/// if `on_progress` broke off.
 fn parse_lines<T: Send>(
     lines: &[(usize, &[u8])],
+    max_threads: usize,
     read: &(dyn Fn(&[u8], usize) -> T + Sync),
     on_progress: &mut ReadMonitor<'_>,
 ) -> Option<Vec<T>> {
     let size_bytes: usize = lines.iter().map(|(_, raw)| raw.len()).sum();
     let cores = thread::available_parallelism().map_or(1, NonZero::get);
-    let threads = cores.min(size_bytes / BYTES_PER_THREAD + 1);
+    let threads = cores.min(max_threads).min(size_bytes / BYTES_PER_THREAD + 1);
     let (next, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
     let (sender, receiver) = channel();
     let run_worker = |sender: Sender<(usize, Vec<T>)>| {

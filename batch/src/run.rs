@@ -180,13 +180,16 @@ impl<K: JobKind> Job<K> {
         let mut answers = AnswerBuffer::new(kind, items, lines, outcomes, unfinished, sink);
         let Some(engine) = engine else {
             assert!(ids.is_empty(), "a job with requests left was run without an engine");
-            return answers.write().map(|()| false);
+            answers.write()?;
+            progress.lines_written(answers.counts());
+            return Ok(false);
         };
         if !ids.is_empty() {
             progress.begin(planned);
         }
         // Lines with errors are written before anything runs.
         answers.write()?;
+        progress.lines_written(answers.counts());
         if ids.is_empty() || interrupted() {
             return Ok(!ids.is_empty());
         }
@@ -202,6 +205,7 @@ impl<K: JobKind> Job<K> {
         if matches!(sink_result, Ok(_) | Err(JobError::Tokenizer(_) | JobError::Engine(_))) {
             // Finished answers are kept, whatever happened to the others.
             answers.write()?;
+            progress.lines_written(answers.counts());
             answers.merge_unfinished()?;
         }
         let finished = sink_result?;

@@ -1,6 +1,7 @@
 //! Adapter that runs a job on a server's engine, which supports log-probabilities of prompt tokens,
 //! stored prompts and drafted tokens; the engine of groups does not.
 
+use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Weak};
@@ -8,9 +9,11 @@ use std::time::Duration;
 
 use engine_api::batch::{BatchEngine, BatchRequests, EngineError};
 use engine_api::event::{BatchSink, EngineEvent, EventSink};
-use engine_api::request::{AnswerGrammar, GenerationRequest, PreparedGrammar};
+use engine_api::request::{AnswerGrammar, GenerationRequest, PreparedGrammar, Priority};
 use engine_api::serving::{Engine, GenerationId, PromptProgress};
 use grammar::Grammar;
+
+use super::answer_size::sequence_bytes;
 
 /// Interval between checks for an interruption.
 const TICK: Duration = Duration::from_millis(100);
@@ -26,7 +29,44 @@ pub struct ServingAdapter<'e> {
     /// Prepared grammars that submitted sequences follow. Each is prepared when its first sequence
     /// is submitted.
     prepared_grammars: Vec<Weak<PreparedGrammar>>,
+    priority: Priority,
+    /// Maximum memory for the answers of submitted sequences, in bytes; a sequence that is alone
+    /// may exceed it.
+    max_answer_bytes: u64,
     interrupted: &'e dyn Fn() -> bool,
+}
+
+/// Sequences that were submitted and have not ended, which are cancelled when this is dropped.
+struct Submitted<'e> {
+    serving: &'e dyn Engine,
+    /// Number of each sequence in the engine.
+    ids: Vec<Option<GenerationId>>,
+    /// Number of sequences.
+    count: usize,
+    /// Maximum memory for each answer, in bytes.
+    bytes: HashMap<usize, u64>,
+    total_bytes: u64,
+}
+
+impl Submitted<'_> {
+    fn add(&mut self, index: usize, id: GenerationId, bytes: u64) {
+        self.ids[index] = Some(id);
+        self.bytes.insert(index, bytes);
+        (self.count, self.total_bytes) = (self.count + 1, self.total_bytes.saturating_add(bytes));
+    }
+
+    fn remove(&mut self, index: usize) {
+        self.ids[index] = None;
+        self.count -= 1;
+        let bytes = self.bytes.remove(&index).unwrap_or(0);
+        self.total_bytes = self.total_bytes.saturating_sub(bytes);
+    }
+}
+
+impl Drop for Submitted<'_> {
+    fn drop(&mut self) {
+        self.ids.iter().flatten().for_each(|id| self.serving.cancel(*id));
+    }
 }
 
 impl std::fmt::Debug for ServingAdapter<'_> {
@@ -43,7 +83,26 @@ impl<'e> ServingAdapter<'e> {
         interrupted: &'e dyn Fn() -> bool,
     ) -> ServingAdapter<'e> {
         let prepared_grammars = grammars.iter().map(|_| Weak::new()).collect();
-        ServingAdapter { serving, grammars, prepared_grammars, interrupted }
+        ServingAdapter {
+            serving,
+            grammars,
+            prepared_grammars,
+            priority: Priority::Interactive,
+            max_answer_bytes: u64::MAX,
+            interrupted,
+        }
+    }
+
+    /// Limits the memory for the answers of sequences that are submitted at a time.
+    #[must_use]
+    pub fn with_answer_memory(self, max_answer_bytes: u64) -> ServingAdapter<'e> {
+        ServingAdapter { max_answer_bytes, ..self }
+    }
+
+    /// Sets the priority of all sequences.
+    #[must_use]
+    pub fn with_priority(self, priority: Priority) -> ServingAdapter<'e> {
+        ServingAdapter { priority, ..self }
     }
 
     /// Returns the grammar with this index, prepared once for all sequences that follow it.
@@ -63,6 +122,7 @@ impl<'e> ServingAdapter<'e> {
         mut request: GenerationRequest,
         sender: &Sender<SequenceEvent>,
     ) -> Result<GenerationId, EngineError> {
+        request.priority = self.priority;
         if let AnswerGrammar::Number(number) = request.grammar {
             request.grammar = AnswerGrammar::Prepared(self.prepare_grammar(number as usize - 1));
         }
@@ -113,16 +173,27 @@ impl BatchEngine for ServingAdapter<'_> {
         let count = requests.count();
         let max_in_flight = self.serving.limits().slots as usize * IN_FLIGHT_PER_SLOT;
         let (sender, events) = channel();
-        // Ids of the requests that were submitted and have not ended.
-        let mut submitted: Vec<Option<GenerationId>> = vec![None; count];
-        let (mut next, mut in_flight, mut ended) = (0, 0, 0);
+        let mut submitted = Submitted {
+            serving: self.serving,
+            ids: vec![None; count],
+            count: 0,
+            bytes: HashMap::new(),
+            total_bytes: 0,
+        };
+        let (mut next, mut ended) = (0, 0);
         while ended < count {
             if (self.interrupted)() {
                 return Err(EngineError::Interrupted);
             }
-            while next < count && in_flight < max_in_flight {
-                submitted[next] = Some(self.submit(next, requests.request(next), &sender)?);
-                (next, in_flight) = (next + 1, in_flight + 1);
+            while next < count && submitted.count < max_in_flight {
+                let request = requests.request(next);
+                let bytes = sequence_bytes(&request);
+                let total_bytes = submitted.total_bytes.saturating_add(bytes);
+                if submitted.count > 0 && total_bytes > self.max_answer_bytes {
+                    break;
+                }
+                submitted.add(next, self.submit(next, request, &sender)?, bytes);
+                next += 1;
             }
             let first = match events.recv_timeout(TICK) {
                 Ok(first) => Some(first),
@@ -138,7 +209,7 @@ impl BatchEngine for ServingAdapter<'_> {
             };
             for (index, event) in first.into_iter().chain(events.try_iter()) {
                 // Events of a cancelled sequence may still arrive.
-                let Some(id) = submitted[index] else { continue };
+                let Some(id) = submitted.ids[index] else { continue };
                 let event = event.ok_or_else(engine_stopped)?;
                 if let EngineEvent::Failed(sentence) = event {
                     return Err(EngineError::Failed(sentence));
@@ -149,8 +220,8 @@ impl BatchEngine for ServingAdapter<'_> {
                     self.serving.cancel(id);
                 }
                 if is_stopped || is_last {
-                    submitted[index] = None;
-                    (in_flight, ended) = (in_flight - 1, ended + 1);
+                    submitted.remove(index);
+                    ended += 1;
                 }
                 if sink.has_failed() {
                     return Err(EngineError::Interrupted);

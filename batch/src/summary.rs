@@ -12,11 +12,19 @@ pub struct JobSummary {
     pub failed_lines: Vec<usize>,
     /// Input lines with an answer that was cut at its maximum number of tokens.
     pub truncated_lines: Vec<usize>,
-    /// Number of requests that were not reached.
-    pub not_run: usize,
+    /// Requests without a complete answer, because the job was interrupted.
+    pub not_run: Vec<UnansweredRequest>,
     pub interrupted: bool,
     /// True if the answers are in a file, which another run can continue.
     pub resumable: bool,
+}
+
+/// A request without a complete answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnansweredRequest {
+    /// Line of the input, from 1.
+    pub line: usize,
+    pub custom_id: String,
 }
 
 /// Maximum number of lines named in the last line of a run; the output file has all of them.
@@ -43,8 +51,8 @@ impl std::fmt::Display for JobSummary {
             write!(f, " with {} answers", self.answers)?;
         }
         write!(f, ", {failed} failed{lines}")?;
-        if self.not_run > 0 {
-            write!(f, ", {} not run", self.not_run)?;
+        if !self.not_run.is_empty() {
+            write!(f, ", {} not run", self.not_run.len())?;
         }
         if self.interrupted {
             write!(f, "; interrupted")?;

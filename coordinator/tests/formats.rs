@@ -104,6 +104,7 @@ fn all_are_requests(text: &str, format: InputFormat) {
         unknown_fields: &UnknownFieldPolicy::default(),
         codec: Some(&OneTokenPerByte),
         limits: ModelLimits { context: 4096, vocab_size: 50_000, unsupported_tokenizer: None },
+        bounds: None,
     };
     let items = parse_input(text.as_bytes(), &options, &mut |_, _| ControlFlow::Continue(()));
     let items = items.expect("read to the end");

@@ -28,6 +28,14 @@ impl Endpoint {
             _ => None,
         }
     }
+
+    /// Returns the `url` of batch lines for this endpoint.
+    pub const fn url(self) -> &'static str {
+        match self {
+            Endpoint::Completions => "/v1/completions",
+            Endpoint::ChatCompletions => "/v1/chat/completions",
+        }
+    }
 }
 
 /// A prompt of a request, which may have several.
@@ -119,6 +127,8 @@ impl CompletionRequest {
 /// Error of a request, which has a name in the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ErrorCode {
+    /// The time window of a batch ended before the request was computed.
+    BatchExpired,
     ChatTemplate,
     ContextLengthExceeded,
     DuplicateCustomId,
@@ -129,6 +139,7 @@ pub enum ErrorCode {
     InvalidUtf8,
     InvalidValue,
     MissingField,
+    ModelNotFound,
     NoTokenizer,
     NotFinite,
     TokenOutOfVocabulary,
@@ -140,7 +151,8 @@ pub enum ErrorCode {
 
 impl ErrorCode {
     /// All error codes, for the test of the documentation.
-    pub const ALL: [ErrorCode; 16] = [
+    pub const ALL: [ErrorCode; 18] = [
+        ErrorCode::BatchExpired,
         ErrorCode::ChatTemplate,
         ErrorCode::ContextLengthExceeded,
         ErrorCode::DuplicateCustomId,
@@ -150,6 +162,7 @@ impl ErrorCode {
         ErrorCode::InvalidUtf8,
         ErrorCode::InvalidValue,
         ErrorCode::MissingField,
+        ErrorCode::ModelNotFound,
         ErrorCode::NoTokenizer,
         ErrorCode::NotFinite,
         ErrorCode::TokenOutOfVocabulary,
@@ -162,6 +175,7 @@ impl ErrorCode {
     /// Returns the name of the code in an error line.
     pub const fn name(self) -> &'static str {
         match self {
+            ErrorCode::BatchExpired => "batch_expired",
             ErrorCode::ChatTemplate => "chat_template",
             ErrorCode::ContextLengthExceeded => "context_length_exceeded",
             ErrorCode::DuplicateCustomId => "duplicate_custom_id",
@@ -171,6 +185,7 @@ impl ErrorCode {
             ErrorCode::InvalidUtf8 => "invalid_utf8",
             ErrorCode::InvalidValue => "invalid_value",
             ErrorCode::MissingField => "missing_field",
+            ErrorCode::ModelNotFound => "model_not_found",
             ErrorCode::NoTokenizer => "no_tokenizer",
             ErrorCode::NotFinite => "not_finite",
             ErrorCode::TokenOutOfVocabulary => "token_out_of_vocabulary",

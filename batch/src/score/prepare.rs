@@ -71,7 +71,7 @@ impl<'o> PreparedScoreJob<'o> {
             InputFormat::Text => split_windows(&input.bytes, options.windows, line_options)?,
             InputFormat::JsonLines => read_items(reading, interrupted, |on_progress| {
                 let parse = |raw: &[u8], line| parse_line(raw, line, line_options);
-                parse_items(&input.bytes, &parse, &Ok, on_progress)
+                parse_items(&input.bytes, usize::MAX, &parse, &Ok, on_progress)
             })?,
         };
         let files = JobFiles { items, notes: Vec::new(), sink, existing, mode: options.mode };

@@ -151,6 +151,7 @@ impl TestJob {
             seed: 0,
             defaults: Defaults::default(),
             ignore_unknown_fields: false,
+            bounds: None,
         };
         let codec = Some(ByteCodec::CHAT);
         TestJob { folder, options, context: 64, codec, fingerprint: "fp_test".to_owned() }

@@ -41,6 +41,7 @@ impl Reading {
             unknown_fields: &self.unread,
             codec: Some(&CODEC),
             limits: ModelLimits { context: 256, vocab_size: 300, unsupported_tokenizer: None },
+            bounds: None,
         };
         match read_items(line.as_bytes(), &options).pop().expect("an item") {
             InputLine::Request(request) => Ok(request),

@@ -89,6 +89,7 @@ fn lines_share_equal_forms() {
         unknown_fields: &UnknownFieldPolicy::default(),
         codec: Some(&ByteCodec::CHAT),
         limits: ModelLimits { context: 64, vocab_size: 300, unsupported_tokenizer: None },
+        bounds: None,
     };
     let text = [line("yes"), line("no"), line("yes")].concat();
     let forms = read_items(text.as_bytes(), &options).into_iter().map(|item| match item {

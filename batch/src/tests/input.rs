@@ -26,6 +26,7 @@ fn options(codec: Option<&dyn TextCodec>) -> InputOptions<'_> {
         unknown_fields: Box::leak(Box::default()),
         codec,
         limits: ModelLimits { context: 64, vocab_size: 300, unsupported_tokenizer: None },
+        bounds: None,
     }
 }
 

@@ -10,6 +10,7 @@ mod process;
 mod prompts;
 mod resume;
 mod run;
+mod serving;
 mod sink;
 mod stop;
 mod texts;

@@ -9,7 +9,7 @@ use crate::error::JobError;
 use crate::outcome::JobOutcome;
 use crate::progress::{EtaConfig, LineProgress, SilentProgress};
 use crate::sink::OutputMode;
-use crate::summary::JobSummary;
+use crate::summary::{JobSummary, UnansweredRequest};
 
 fn prompts(count: usize) -> Vec<u8> {
     let lines = (0..count).map(|i| format!("{{\"prompt\": \"prompt {i}\", \"max_tokens\": 5}}\n"));
@@ -341,7 +341,7 @@ fn an_interrupt_keeps_finished_groups() {
     let mut engine = EchoEngine::new(2);
     let summary =
         test_job.prepare().unwrap().run(Some(&mut engine), &mut SilentProgress, &|| true).unwrap();
-    assert_eq!((summary.answered, summary.not_run, engine.groups.len()), (0, 5, 0));
+    assert_eq!((summary.answered, summary.not_run.len(), engine.groups.len()), (0, 5, 0));
     assert_eq!(summary.outcome(), JobOutcome::Interrupted);
 }
 
@@ -375,7 +375,7 @@ fn what_was_finished_in_a_group_that_ends_early_is_kept() {
         engine.ends = Some((0, error.clone()));
         engine.saved = 2;
         match test_job.run(&mut engine) {
-            Ok(summary) => assert_eq!((summary.answered, summary.not_run), (2, 3)),
+            Ok(summary) => assert_eq!((summary.answered, summary.not_run.len()), (2, 3)),
             Err(failed) => assert_eq!(failed.to_string(), "Killed."),
         }
         let ids: Vec<String> = test_job.lines().into_iter().map(|line| line.custom_id).collect();
@@ -452,6 +452,8 @@ fn progress_counts_tokens() {
 #[test]
 fn last_lines() {
     let summary = |answered, failed: &[usize], not_run, interrupted| {
+        let unanswered = |line| UnansweredRequest { line, custom_id: line.to_string() };
+        let not_run = (0..not_run).map(unanswered).collect();
         let failed_lines = failed.to_vec();
         let truncated_lines = Vec::new();
         let answers = answered;

@@ -122,6 +122,7 @@ fn job_options(seed: u64, requests: &BatchJobRequest) -> anyhow::Result<JobOptio
         seed,
         defaults: request_defaults(requests)?,
         ignore_unknown_fields: requests.ignore_unknown_fields,
+        bounds: None,
     })
 }
 

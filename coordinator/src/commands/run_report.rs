@@ -23,7 +23,7 @@ pub(super) fn job_counts(summary: &JobSummary) -> RequestCounts {
         answered: summary.answered,
         failed: summary.failed_lines.len(),
         cut: summary.truncated_lines.len(),
-        not_run: summary.not_run,
+        not_run: summary.not_run.len(),
     }
 }
 
