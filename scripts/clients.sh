@@ -1,10 +1,11 @@
 #!/bin/sh
 # Real clients against `coordinator serve` with SmolLM2-135M:
-#     scripts/clients.sh [openai] [responses] [anthropic] [agents] [lm-eval] [guidellm]
+#     scripts/clients.sh [openai] [responses] [batches] [anthropic] [agents] [lm-eval] [guidellm]
 # openai     scripts/clients/openai_checks.py: models, chat, streams equal to whole answers, logprobs, structured output,
 #            completions with echo, n and stop, the client's own error types; and with a template that tells of functions
 #            (scripts/clients/tools.jinja) calls, drawn and streamed, their arguments and results
 # responses  tests/clients/openai_responses.py: the Responses API of openai-python, also with tools and stored
+# batches    tests/clients/openai_batches.py: the Files and Batch APIs of openai-python, against the same requests alone
 # anthropic  tests/clients/anthropic_messages.py: the Messages API of the package anthropic, also with tools
 # agents     tests/clients/openai_agents.py: an agent of the OpenAI Agents SDK that answers, and one that calls a function
 # lm-eval    a task that needs no download (scripts/clients/capitals.*) by local-completions with token-id prompts, which
@@ -20,7 +21,7 @@ set -eu
 cd "$(dirname "$0")/.."
 
 say() { echo "+ $*"; "$@"; }
-chosen=" ${*:-openai responses anthropic agents lm-eval guidellm} "
+chosen=" ${*:-openai responses batches anthropic agents lm-eval guidellm} "
 wanted() { case "$chosen" in *" $1 "*) return 0 ;; *) return 1 ;; esac; }
 
 target=${CARGO_TARGET_DIR:-target}
@@ -77,7 +78,7 @@ end() {
     server=
 }
 
-serve "$model"
+serve "$model" --store-batches "$work/batches"
 
 # The tokenizer of the very file, as a folder that transformers reads.
 if wanted lm-eval || wanted guidellm; then
@@ -96,6 +97,9 @@ fi
 
 if wanted responses; then
     say "$bin/python" tests/clients/openai_responses.py "$url"
+fi
+if wanted batches; then
+    say "$bin/python" tests/clients/openai_batches.py "$url"
 fi
 if wanted anthropic; then
     say "$bin/python" tests/clients/anthropic_messages.py "$url"

@@ -14,6 +14,8 @@ use super::error::ApiError;
 /// tokenizers, on a machine with as many cores. Fewer cores parse fewer, so that threads of steps
 /// and sockets get their turn soon.
 pub const READING_THREADS_MAX: usize = 4;
+/// Maximum number of operations on stored files at a time.
+pub const FILE_THREADS: usize = 2;
 /// Maximum number of requests whose grammars are checked and prepared at a time.
 const GRAMMAR_THREADS: usize = 2;
 /// Maximum number of long answers that are written at a time.
@@ -27,6 +29,8 @@ const LOW_PRIORITY_NICE: i32 = 5;
 #[derive(Debug)]
 pub struct BlockingPools {
     pub reading: BlockingPool,
+    /// Operations on stored files, which may wait for a drive.
+    pub files: BlockingPool,
     pub grammars: LowPriorityPool,
     pub writing: LowPriorityPool,
 }
@@ -36,6 +40,7 @@ impl Default for BlockingPools {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         BlockingPools {
             reading: BlockingPool::new(cores.clamp(2, READING_THREADS_MAX)),
+            files: BlockingPool::new(FILE_THREADS),
             grammars: LowPriorityPool::new(GRAMMAR_THREADS),
             writing: LowPriorityPool::new(WRITING_THREADS),
         }

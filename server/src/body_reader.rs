@@ -37,6 +37,61 @@ pub struct BufferedBody {
     _permit: OwnedSemaphorePermit,
 }
 
+/// A body that is read part by part, within the limits on time.
+#[derive(Debug)]
+pub struct StreamedBody<'r> {
+    limits: &'r SocketLimits,
+    body: Body,
+    began: Instant,
+    received_bytes: u64,
+}
+
+impl StreamedBody<'_> {
+    /// Returns the next part; `None` at the end.
+    ///
+    /// # Errors
+    /// The body is incomplete, or the sender is too slow.
+    pub async fn next_data(&mut self) -> Result<Option<Bytes>, ApiError> {
+        let time_limit = self.time_left();
+        loop {
+            let Ok(frame) = timeout(time_limit, self.body.frame()).await else {
+                let message = "Timed out while waiting for the rest of the request body.";
+                let status = StatusCode::REQUEST_TIMEOUT;
+                return Err(ApiError::new(status, INVALID_REQUEST, "body_timeout", message));
+            };
+            match frame {
+                None => return Ok(None),
+                Some(Ok(frame)) => {
+                    if let Ok(data) = frame.into_data() {
+                        self.received_bytes += data.len() as u64;
+                        return Ok(Some(data));
+                    }
+                }
+                Some(Err(_)) => return Err(incomplete_body()),
+            }
+        }
+    }
+
+    /// Returns the time limit for the next part: the limit for each part, or less if the sender's
+    /// average rate is too low.
+    fn time_left(&self) -> Duration {
+        let limit = self.limits.body_timeout;
+        let by_rate =
+            Duration::from_secs_f64(self.received_bytes as f64 / MIN_BYTES_PER_SECOND as f64);
+        limit.min((limit + by_rate).saturating_sub(self.began.elapsed()))
+    }
+
+    /// Reads and discards the rest, up to a limit on bytes and time.
+    pub async fn discard(self) {
+        discard(self.body).await;
+    }
+}
+
+/// Returns the error for a body that ends early.
+pub fn incomplete_body() -> ApiError {
+    ApiError::invalid("incomplete_body", "The request body is incomplete.")
+}
+
 impl BodyReader {
     /// Creates a reader with no bodies in memory.
     pub fn new(limits: SocketLimits) -> BodyReader {
@@ -61,13 +116,10 @@ impl BodyReader {
         }
         let mut buffered = BufferedBody { bytes: Vec::new(), _permit: self.reserve(0)? };
         let mut counted = 0;
-        let mut body = body;
-        let began = Instant::now();
-        loop {
-            let time_limit = self.time_left(began, buffered.bytes.len() as u64);
-            let Some(data) = self.next_data(&mut body, time_limit).await? else { break };
+        let mut body = self.stream(body);
+        while let Some(data) = body.next_data().await? {
             if buffered.bytes.len() + data.len() > bytes_max {
-                discard(body).await;
+                body.discard().await;
                 return Err(self.too_large());
             }
             let units = (buffered.bytes.len() + data.len()).div_ceil(UNIT_BYTES);
@@ -78,40 +130,9 @@ impl BodyReader {
         Ok(buffered)
     }
 
-    /// Returns the time limit for the next part of a body: the limit for each part, or less if the
-    /// sender's average rate is too low.
-    fn time_left(&self, began: Instant, received_bytes: u64) -> Duration {
-        let limit = self.limits.body_timeout;
-        let by_rate = Duration::from_secs_f64(received_bytes as f64 / MIN_BYTES_PER_SECOND as f64);
-        limit.min((limit + by_rate).saturating_sub(began.elapsed()))
-    }
-
-    async fn next_data(
-        &self,
-        body: &mut Body,
-        time_limit: Duration,
-    ) -> Result<Option<Bytes>, ApiError> {
-        loop {
-            let Ok(frame) = timeout(time_limit, body.frame()).await else {
-                let message = "Timed out while waiting for the rest of the request body.";
-                let status = StatusCode::REQUEST_TIMEOUT;
-                return Err(ApiError::new(status, INVALID_REQUEST, "body_timeout", message));
-            };
-            match frame {
-                None => return Ok(None),
-                Some(Ok(frame)) => {
-                    if let Ok(data) = frame.into_data() {
-                        return Ok(Some(data));
-                    }
-                }
-                Some(Err(_)) => {
-                    return Err(ApiError::invalid(
-                        "incomplete_body",
-                        "The request body is incomplete.",
-                    ));
-                }
-            }
-        }
+    /// Begins to read a body that is not kept in memory.
+    pub fn stream(&self, body: Body) -> StreamedBody<'_> {
+        StreamedBody { limits: &self.limits, body, began: Instant::now(), received_bytes: 0 }
     }
 
     fn reserve(&self, units: usize) -> Result<OwnedSemaphorePermit, ApiError> {
@@ -131,7 +152,7 @@ impl BodyReader {
 }
 
 /// Formats a size in MiB or KiB if it is a multiple of these.
-fn format_bytes(bytes: usize) -> String {
+pub fn format_bytes(bytes: usize) -> String {
     match bytes.trailing_zeros() {
         20.. => format!("{} MiB", bytes >> 20),
         10..20 => format!("{} KiB", bytes >> 10),

@@ -74,6 +74,8 @@ pub struct ServerOptions {
     pub cross_site: CrossSiteRules,
     /// Directory in which responses are stored, and its maximum size; `None` to store none.
     pub response_storage: Option<ResponseStorage>,
+    /// Directory of files and batches, and its limits; `None` to run no batches.
+    pub batch_storage: Option<BatchStorageOptions>,
 }
 
 /// Directory in which responses are stored.
@@ -82,6 +84,16 @@ pub struct ResponseStorage {
     pub path: PathBuf,
     /// Maximum size in bytes; the least recently used responses are removed beyond it.
     pub max_bytes: u64,
+}
+
+/// Directory of files and batches.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BatchStorageOptions {
+    pub path: PathBuf,
+    /// Maximum size of all files in bytes.
+    pub max_bytes: u64,
+    /// Maximum size of an uploaded file in bytes.
+    pub max_file_bytes: u64,
 }
 
 impl Default for ServerOptions {
@@ -101,6 +113,7 @@ impl Default for ServerOptions {
             answer_memory_bytes: 1 << 30,
             cross_site: CrossSiteRules::default(),
             response_storage: None,
+            batch_storage: None,
         }
     }
 }

@@ -14,6 +14,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 
 use super::admission::Admission;
+use super::batch_metrics::BatchMetrics;
 use super::histograms::{BETWEEN_TOKENS_S, FIRST_TOKEN_S, REQUEST_S, token_buckets};
 
 /// Label of a counter: its name and value.
@@ -35,6 +36,7 @@ pub struct Metrics {
     pub prompt_tokens: Histogram,
     pub generated_tokens: Histogram,
     pub lost_log_lines: Counter,
+    pub batches: BatchMetrics,
     finished: Family<Labels, Counter>,
     refused: Family<Labels, Counter>,
     responses: Family<Labels, Counter>,
@@ -58,6 +60,7 @@ impl Metrics {
             prompt_tokens: of_tokens(),
             generated_tokens: of_tokens(),
             lost_log_lines: Counter::default(),
+            batches: BatchMetrics::default(),
             finished: Family::default(),
             refused: Family::default(),
             responses: Family::default(),
@@ -94,6 +97,7 @@ impl Metrics {
         registry.register("http_responses", responses, self.responses.clone());
         let lost = "Lines of the request log that were dropped";
         registry.register("log_lines_lost", lost, self.lost_log_lines.clone());
+        self.batches.register(registry);
     }
 
     /// Counts an answer by its finish reason.
@@ -158,6 +162,16 @@ fn gauges(status: &EngineStatus, admission: &Admission) -> Vec<Gauge> {
     vec![
         ("num_requests_running", "Sequences that are running", f64::from(status.running)),
         ("num_requests_waiting", "Sequences that wait for a slot", f64::from(status.waiting)),
+        (
+            "num_background_running",
+            "Sequences of batches that are running",
+            f64::from(status.background_running),
+        ),
+        (
+            "num_background_waiting",
+            "Sequences of batches that wait for a slot",
+            f64::from(status.background_waiting),
+        ),
         ("num_requests_open", "Requests that are admitted", admission.requests() as f64),
         (
             "queue_prompt_tokens",

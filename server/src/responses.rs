@@ -9,16 +9,9 @@ use openai::responses::stored::{PageRequest, StoredResponse};
 use serde::Serialize;
 
 use super::error::{ApiError, INVALID_REQUEST};
+use super::query::parameter;
 use super::reply::json;
 use super::state::ServerState;
-
-/// Returns a parameter of a URL's query; `None` if it is missing. The values of the parameters here
-/// have no characters that URLs encode.
-fn parameter(query: Option<&str>, name: &str) -> Option<String> {
-    let pairs = query.unwrap_or_default().split('&').filter_map(|pair| pair.split_once('='));
-    let mut values = pairs.filter(|(key, _)| *key == name).map(|(_, value)| value.to_owned());
-    values.next()
-}
 
 /// A response that was deleted.
 #[derive(Serialize)]

@@ -10,6 +10,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 
 use super::api_key::ApiKey;
+use super::batches::routes::add_routes;
 use super::completions;
 use super::error::{ApiError, INVALID_REQUEST};
 use super::message_errors::convert_errors;
@@ -26,13 +27,17 @@ const HEALTH: &str = "/health";
 const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
 /// Endpoints listed in the response for an unknown path.
-const ENDPOINTS: [&str; 12] = [
+const ENDPOINTS: [&str; 16] = [
     "POST /v1/chat/completions",
     "POST /v1/completions",
     "POST /v1/responses",
     "GET /v1/responses/{id}",
     "POST /v1/messages",
     "POST /v1/messages/count_tokens",
+    "POST /v1/files",
+    "GET /v1/files/{id}/content",
+    "POST /v1/batches",
+    "GET /v1/batches/{id}",
     "GET /v1/models",
     "POST /tokenize",
     "POST /detokenize",
@@ -46,7 +51,7 @@ const ENDPOINTS: [&str; 12] = [
 pub fn router(shared: Arc<ServerState>) -> Router {
     let mut router = Router::new();
     for prefix in ["/v1", ""] {
-        router = router
+        router = add_routes(router, prefix)
             .route(&format!("{prefix}/chat/completions"), post(completions::chat_completions))
             .route(&format!("{prefix}/completions"), post(completions::text_completions))
             .route(&format!("{prefix}/messages"), post(completions::messages))

@@ -5,6 +5,7 @@ use std::io;
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use engine_api::codec::{CodecError, TextCodec};
@@ -14,13 +15,15 @@ use openai::chats::ChatRules;
 use openai::grammar_cache::GrammarCache;
 use openai::prompt_bounds::PromptBounds;
 use shm::sync::AtomicU64;
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::{self, Runtime};
 use tokio::sync::watch;
 use tokio::time::sleep;
 
 use super::admission::{Admission, AdmissionLimits};
 use super::answer_memory::AnswerMemory;
-use super::blocking::{BlockingPools, READING_THREADS_MAX};
+use super::batches::runner::run_batches;
+use super::batches::service::BatchService;
+use super::blocking::{BlockingPools, FILE_THREADS, READING_THREADS_MAX};
 use super::body_reader::BodyReader;
 use super::config::{ModelCard, ResponseStorage, ServerOptions};
 use super::connections::{CLOSE_TIMEOUT, Connections};
@@ -49,6 +52,8 @@ pub enum ServerError {
     Log(io::Error),
     #[error("cannot open the directory of stored responses {}: {error}", .path.display())]
     ResponseStorage { path: PathBuf, error: io::Error },
+    #[error("cannot open the directory of batches {}: {error}", .path.display())]
+    BatchStorage { path: PathBuf, error: io::Error },
     #[error("the engine has stopped")]
     EngineEnded,
 }
@@ -82,9 +87,9 @@ impl Server {
         options: ServerOptions,
     ) -> Result<Server, ServerError> {
         listener.set_nonblocking(true).map_err(ServerError::System)?;
-        let runtime = Builder::new_multi_thread()
+        let runtime = runtime::Builder::new_multi_thread()
             .worker_threads(SOCKET_THREADS)
-            .max_blocking_threads(READING_THREADS_MAX)
+            .max_blocking_threads(READING_THREADS_MAX + FILE_THREADS + SOCKET_THREADS)
             .thread_name("http")
             .enable_all()
             .build()
@@ -102,6 +107,7 @@ impl Server {
         let chats = ChatRules::new(&options.chats, codec).map_err(ServerError::ChatFormat)?;
         let context = (engine.limits().context as usize).min(model.max_positions);
         let prompt_bounds = PromptBounds::new(context, model.vocab_size, codec);
+        let batches = open_batches(&options, &metrics)?;
         let began = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let shared = ServerState {
             engine,
@@ -117,6 +123,7 @@ impl Server {
             prompt_bounds,
             chats,
             responses: open_responses(&options)?,
+            batches,
             phase: phase_receiver,
             id_key: RandomState::new(),
             id_prefix: format!("{}-{}", began.as_nanos(), std::process::id()),
@@ -136,6 +143,7 @@ impl Server {
         let Server { listener, runtime, shared, phase } = self;
         let (close, closing) = watch::channel(false);
         let connections = Connections::new(shared.options.limits, closing);
+        let batches = start_batches(&shared)?;
         let served = runtime.block_on(async {
             let listener =
                 tokio::net::TcpListener::from_std(listener).map_err(ServerError::System)?;
@@ -149,8 +157,32 @@ impl Server {
             ended.map(|()| ShutdownSummary { aborted_requests })
         });
         runtime.shutdown_timeout(Duration::from_secs(1));
+        if let Some(batches) = batches {
+            // The answers so far are written. After a panic, a restart continues with them.
+            let _ = batches.join();
+        }
         served
     }
+}
+
+/// Starts the thread that computes batches, if the server runs any.
+fn start_batches(shared: &Arc<ServerState>) -> Result<Option<JoinHandle<()>>, ServerError> {
+    if shared.batches.is_none() {
+        return Ok(None);
+    }
+    let (builder, state) = (Builder::new().name("batches".to_owned()), Arc::clone(shared));
+    let thread = builder.spawn(move || run_batches(&state));
+    thread.map(Some).map_err(ServerError::System)
+}
+
+fn open_batches(
+    options: &ServerOptions,
+    metrics: &Metrics,
+) -> Result<Option<BatchService>, ServerError> {
+    let Some(storage) = &options.batch_storage else { return Ok(None) };
+    let service = BatchService::open(storage, metrics.batches.clone());
+    let path = storage.path.clone();
+    service.map(Some).map_err(|error| ServerError::BatchStorage { path, error })
 }
 
 fn open_responses(options: &ServerOptions) -> Result<Option<ResponseStore>, ServerError> {

@@ -13,12 +13,13 @@ use openai::stop::Answer;
 
 use super::answer_events::CompletedAnswer;
 use super::answer_memory::AnswerMemoryPermit;
+use super::clock::now_s;
 use super::error::ApiError;
 use super::parsed_request::ParsedRequest;
 use super::reply::json;
 use super::request_api::RequestApi;
 use super::state::ServerState;
-use super::stored_response::{now_s, store_response};
+use super::stored_response::store_response;
 
 /// Maximum number of tokens and log-probabilities of an answer that is written on a socket thread.
 const INLINE_ENTRIES_MAX: usize = 4096;

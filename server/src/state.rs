@@ -16,6 +16,7 @@ use tokio::sync::watch;
 
 use super::admission::{Admission, AdmissionError};
 use super::answer_memory::AnswerMemory;
+use super::batches::service::BatchService;
 use super::blocking::BlockingPools;
 use super::body_reader::BodyReader;
 use super::config::{ModelCard, ServerOptions};
@@ -58,6 +59,8 @@ pub struct ServerState {
     pub chats: ChatRules,
     /// Stored responses; `None` if the server stores none.
     pub responses: Option<ResponseStore>,
+    /// Files and batches; `None` if the server runs no batches.
+    pub batches: Option<BatchService>,
     pub phase: watch::Receiver<ServerPhase>,
     /// Distinguishes this server's ids from those of other servers.
     pub id_prefix: String,
@@ -103,6 +106,25 @@ impl ServerState {
         let message = format!("Response with id '{shown}' not found.{}", self.store_hint());
         let status = StatusCode::NOT_FOUND;
         ApiError::new(status, INVALID_REQUEST, "response_not_found", message)
+    }
+
+    /// Returns the files and batches.
+    ///
+    /// # Errors
+    /// The server runs no batches.
+    pub fn batch_service(&self) -> Result<&BatchService, ApiError> {
+        self.batches.as_ref().ok_or_else(|| {
+            let message = "This server stores no files and runs no batches. Start it with \
+                           --store-batches DIR.";
+            let status = StatusCode::NOT_FOUND;
+            ApiError::new(status, INVALID_REQUEST, "batches_disabled", message)
+        })
+    }
+
+    /// Returns true if nothing new is computed any more.
+    pub fn is_stopping(&self) -> bool {
+        *self.phase.borrow() >= ServerPhase::Draining
+            || self.engine.status().state == EngineState::Ended
     }
 
     /// Returns the maximum number of positions of a prompt and its answer together.

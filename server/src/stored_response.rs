@@ -1,17 +1,10 @@
 //! Storing of responses that are complete.
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
 use openai::responses::response::{ResponseHead, ResponseObject, response_id};
 use openai::responses::stored::StoredResponse;
 use serde_json::Value;
 
 use super::state::ServerState;
-
-/// Returns the time in seconds since 1970.
-pub fn now_s() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
-}
 
 /// Returns a response object as JSON, after storing it if that was requested. A response that
 /// cannot be stored says so.

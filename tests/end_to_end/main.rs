@@ -3,6 +3,7 @@
 
 mod bad_input;
 mod bad_weights;
+mod batches;
 mod chunked;
 mod combined;
 mod command;

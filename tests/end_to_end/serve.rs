@@ -121,7 +121,7 @@ fn post(address: &str, path: &str, body: &Value) -> (u16, String) {
 }
 
 /// Sends a request; returns the status and the body of the reply.
-fn send(address: &str, request: &str) -> (u16, String) {
+pub(crate) fn send(address: &str, request: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(address).expect("a server");
     stream.set_read_timeout(Some(WATCHDOG)).expect("a socket");
     stream.write_all(request.as_bytes()).expect("it is taken");

@@ -103,7 +103,7 @@ const EDGES: &[(&str, &[&str])] = &[
     // Requests and answers see no worker.
     ("openai", &["engine_api", "grammar", "model"]),
     ("batch", &["atomic_fs", "engine_api", "grammar", "openai", "shm"]),
-    ("server", &["atomic_fs", "engine_api", "openai", "shm"]),
+    ("server", &["atomic_fs", "batch", "engine_api", "openai", "shm"]),
     ("tokenizer_host", &["engine_api", "model", "protocol", "shm"]),
     ("report", &["engine", "model", "planner", "program"]),
     (

@@ -69,6 +69,18 @@ pub struct ServeArgs {
     #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = parse_size)]
     #[arg(help_heading = "Clients", requires = "store_responses")]
     pub store_responses_size: u64,
+    /// Run batches (/v1/files and /v1/batches) while slots are idle, and keep their files in this
+    /// directory, so that they continue after a restart [default: no batches]
+    #[arg(long, value_name = "DIR", help_heading = "Clients")]
+    pub store_batches: Option<PathBuf>,
+    /// Maximum size of that directory; uploads beyond it get 400
+    #[arg(long, value_name = "SIZE", default_value = "4GiB", value_parser = parse_size)]
+    #[arg(help_heading = "Clients", requires = "store_batches")]
+    pub store_batches_size: u64,
+    /// Maximum size of an uploaded file; larger ones get 413
+    #[arg(long, value_name = "SIZE", default_value = "200MiB", value_parser = parse_size)]
+    #[arg(help_heading = "Clients", requires = "store_batches")]
+    pub max_file_size: u64,
     /// Maximum number of queued answers, in addition to running ones; further requests get 429
     #[arg(long, value_name = "N", default_value_t = 1024, help_heading = "Clients")]
     pub max_queue: u32,

@@ -4,7 +4,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use server::api_key::ApiKey;
-use server::config::{LogTarget, ResponseStorage, ServerOptions, SocketLimits};
+use server::config::{
+    BatchStorageOptions, LogTarget, ResponseStorage, ServerOptions, SocketLimits,
+};
 use server::cross_site::CrossSiteRules;
 
 use super::request::ServeRequest;
@@ -41,6 +43,11 @@ pub(super) fn convert_serve(args: ServeArgs) -> Result<ServeRequest, UsageError>
         response_storage: args.store_responses.map(|path| {
             let max_bytes = args.store_responses_size;
             ResponseStorage { path, max_bytes }
+        }),
+        batch_storage: args.store_batches.map(|path| BatchStorageOptions {
+            path,
+            max_bytes: args.store_batches_size,
+            max_file_bytes: args.max_file_size,
         }),
     };
     let session_args = SessionArgs {

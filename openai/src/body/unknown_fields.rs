@@ -162,7 +162,7 @@ impl UnknownFieldPolicy {
     ///
     /// # Errors
     /// Returns a rejection that names the field, unless unknown fields are ignored.
-    pub(crate) fn check_known(&self, name: &str, is_known: bool) -> Result<(), Rejection> {
+    pub fn check_known(&self, name: &str, is_known: bool) -> Result<(), Rejection> {
         if is_known {
             return Ok(());
         }

@@ -7,10 +7,11 @@ use openai::responses::response::ResponseHead;
 
 use super::writer::EventWriter;
 use crate::answer_events::{AnswerEvent, AnswerEventKind};
+use crate::clock::now_s;
 use crate::error::ApiError;
 use crate::in_flight::InFlightRequest;
 use crate::state::ServerState;
-use crate::stored_response::{now_s, store_response};
+use crate::stored_response::store_response;
 
 /// Writer of the events of a response.
 pub struct ResponseWriter {

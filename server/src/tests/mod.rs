@@ -1,5 +1,7 @@
 //! Tests of the server on real sockets, with an engine that computes answers from prompts alone.
 
+mod batch_client;
+mod batches;
 mod bounds;
 mod clients;
 mod context_length;
@@ -7,6 +9,7 @@ mod cross_site;
 mod drain;
 mod endpoints;
 mod fake_engine;
+mod files;
 mod http;
 mod http_edges;
 mod limits;
