@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use llguidance::Matcher;
 
-use crate::calls::{CallSyntax, SyntaxElement, Trigger};
+use crate::calls::{CallSyntax, Trigger};
 use crate::error::GrammarError;
 use crate::json_matcher::JsonMatcher;
 use crate::marker::Marker;
 use crate::marker_scanner::MarkerScanner;
 use crate::mask::clear;
 use crate::parser::{Parser, matcher_after};
+use crate::syntax::SyntaxElement;
 use crate::trigger_scanner::TriggerScanner;
 use crate::vocabulary::Vocabulary;
 

@@ -15,6 +15,7 @@ use crate::names::{is_function_name, literal};
 use crate::parameters::{self, Parameter, ParameterTags};
 use crate::rules::ParserRules;
 use crate::schema::{self, LoweredSchema};
+use crate::syntax::{SpecialTokens, SyntaxElement, SyntaxPart, lark_rule};
 use crate::whitespace::Whitespace;
 
 /// Function calls that an answer may contain.
@@ -61,7 +62,8 @@ impl CallSyntax {
     pub fn has_token(&self, token: u32) -> bool {
         let Self { triggers, first, open, middle, close, between, last, .. } = self;
         let parts = [first, open, middle, close, between, last].into_iter().flatten();
-        let words = parts.flat_map(|part| match part {
+        let tags = self.parameters.iter().flat_map(ParameterTags::parts);
+        let words = parts.chain(tags).flat_map(|part| match part {
             SyntaxPart::Must(word) | SyntaxPart::May(word) => std::slice::from_ref(word),
             SyntaxPart::MayAll(words) => words,
         });
@@ -85,34 +87,6 @@ pub struct Trigger {
     pub word: SyntaxElement,
     /// The trigger counts only if nothing but whitespace precedes it.
     pub at_start: bool,
-}
-
-/// A part of the syntax around names and arguments.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum SyntaxPart {
-    Must(SyntaxElement),
-    May(SyntaxElement),
-    /// All of these or none.
-    MayAll(Vec<SyntaxElement>),
-}
-
-/// An element of the syntax.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum SyntaxElement {
-    /// A non-empty text.
-    Text(String),
-    /// A special token, which no text contains.
-    Token(u32),
-    /// A number of ASCII letters and digits, at a position where no other text is possible.
-    Alphanumeric(usize),
-}
-
-/// Representation of special tokens in rules.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum SpecialTokens {
-    Included,
-    /// Left out, since the vocabulary consists of bytes alone.
-    Omitted,
 }
 
 impl Calls {
@@ -142,7 +116,8 @@ impl Calls {
             unenforced.extend(schema.unenforced.iter().cloned());
             if let Some(tags) = &syntax.parameters {
                 let all = Parameter::of(&schema).map_err(|error| function.in_arguments(&error))?;
-                let rule = parameters::add_rules(&all, tags, index, &mut lark, &mut grammars)?;
+                let rule =
+                    parameters::add_rules(&all, tags, tokens, index, &mut lark, &mut grammars)?;
                 let _ = writeln!(lark, "f{index}: {name} {middle} {rule}");
                 continue;
             }
@@ -212,24 +187,4 @@ fn schema_rules(schema: LoweredSchema) -> Result<Value, GrammarError> {
         value => *value = json!({}),
     }
     Ok(value)
-}
-
-/// Returns the parts as an expression of a rule; an empty literal if there are none.
-fn lark_rule(parts: &[SyntaxPart], tokens: SpecialTokens) -> String {
-    let word = |word: &SyntaxElement| match (word, tokens) {
-        (SyntaxElement::Text(text), _) => literal(text),
-        (SyntaxElement::Token(token), SpecialTokens::Included) => format!("<[{token}]>"),
-        (SyntaxElement::Token(_), SpecialTokens::Omitted) => literal(""),
-        (SyntaxElement::Alphanumeric(count), _) => format!("/[0-9A-Za-z]{{{count}}}/"),
-    };
-    let part = |part: &SyntaxPart| match part {
-        SyntaxPart::Must(must) => word(must),
-        SyntaxPart::May(may) => format!("({})?", word(may)),
-        SyntaxPart::MayAll(all) => {
-            let all: Vec<String> = all.iter().map(word).collect();
-            format!("({})?", all.join(" "))
-        }
-    };
-    let parts: Vec<String> = parts.iter().map(part).collect();
-    if parts.is_empty() { literal("") } else { parts.join(" ") }
 }

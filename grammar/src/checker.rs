@@ -6,12 +6,13 @@ use llguidance::toktrie::{ApproximateTokEnv, TokEnv};
 use llguidance::{Matcher, ParserFactory, TokenParser};
 
 use crate::cache::{BoundedCache, CacheLimits};
-use crate::calls::{Calls, Function, SpecialTokens};
+use crate::calls::{Calls, Function};
 use crate::definition::{Grammar, create_parser, parser_factory};
 use crate::error::GrammarError;
 use crate::key_tracker::KeyTracker;
 use crate::lower::UnsupportedKeywords;
 use crate::parser::Parser;
+use crate::syntax::SpecialTokens;
 use crate::validator::{Validation, Validator};
 use crate::{min_properties, schema};
 

@@ -7,12 +7,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::bounds;
-use crate::calls::{Calls, SpecialTokens};
+use crate::calls::Calls;
 use crate::error::GrammarError;
 use crate::lower::UnsupportedKeywords;
 use crate::marker::Marker;
 use crate::rules::ParserRules;
 use crate::schema::LoweredSchema;
+use crate::syntax::SpecialTokens;
 use crate::whitespace::Whitespace;
 use crate::{regex, schema};
 

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use crate::calls::{SyntaxElement, Trigger};
+use crate::calls::Trigger;
 use crate::marker::Marker;
 use crate::mask::clear;
 use crate::parser::Parser;
+use crate::syntax::SyntaxElement;
 use crate::trigger_scanner::TriggerScanner;
 use crate::vocabulary::Vocabulary;
 

@@ -9,16 +9,51 @@ use serde_json::{Map, Value};
 use crate::error::GrammarError;
 use crate::names::{is_function_name, literal};
 use crate::schema::LoweredSchema;
+use crate::syntax::{SpecialTokens, SyntaxElement, SyntaxPart, lark_rule};
 use crate::whitespace::Whitespace;
 
 /// Tags around an argument's name and value. Strings are written as they are, other values as JSON.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ParameterTags {
-    pub open: String,
-    /// Text between name and value.
-    pub middle: String,
-    /// Text after the value, which no string value can contain.
-    pub close: String,
+    pub open: Vec<SyntaxPart>,
+    /// Parts between name and value. The first one is required and begins with a token or with a
+    /// character that no name contains.
+    pub middle: Vec<SyntaxPart>,
+    /// Parts after the value. The first one is a required text or token, which no string value can
+    /// contain.
+    pub close: Vec<SyntaxPart>,
+}
+
+impl ParameterTags {
+    /// Returns all parts.
+    pub(crate) fn parts(&self) -> impl Iterator<Item = &SyntaxPart> {
+        [&self.open, &self.middle, &self.close].into_iter().flatten()
+    }
+
+    /// Returns the text that ends a value, if it is a text.
+    fn end_text(&self) -> Option<&str> {
+        match self.close.first() {
+            Some(SyntaxPart::Must(SyntaxElement::Text(text))) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// Returns the rules of a string value with the name `rule`, and of its end.
+    ///
+    /// # Errors
+    /// Returns an error if nothing in particular ends a value.
+    fn text_rules(&self, rule: &str, tokens: SpecialTokens) -> Result<String, GrammarError> {
+        let Some((SyntaxPart::Must(_), rest)) = self.close.split_first() else {
+            return Err(GrammarError("nothing ends the value of an argument".to_owned()));
+        };
+        Ok(if let Some(text) = self.end_text() {
+            let (suffix, rest) = (literal(text), lark_rule(rest, tokens));
+            format!("{rule}: t{rule} {rest}\nt{rule}[suffix={suffix}]: /(?s:.*)/\n")
+        } else {
+            let close = lark_rule(&self.close, tokens);
+            format!("{rule}: t{rule} {close}\nt{rule}: /(?s:.*)/\n")
+        })
+    }
 }
 
 /// A parameter of a function.
@@ -114,21 +149,32 @@ fn within(schema: &Value, root: &Value) -> Value {
 pub(crate) fn add_rules(
     parameters: &[Parameter],
     tags: &ParameterTags,
+    tokens: SpecialTokens,
     number: usize,
     lark: &mut String,
     grammars: &mut Vec<GrammarWithLexer>,
 ) -> Result<String, GrammarError> {
-    let close = literal(&tags.close);
+    let (open, middle) = (lark_rule(&tags.open, tokens), lark_rule(&tags.middle, tokens));
+    let close = lark_rule(&tags.close, tokens);
     let mut all = String::new();
     for (index, Parameter { name, is_required, kind }) in parameters.iter().enumerate() {
         let rule = format!("p{number}_{index}");
-        let head = literal(&format!("{}{name}{}", tags.open, tags.middle));
+        let head = format!("{open} {} {middle}", literal(name));
         let _ = write!(all, "{rule}{} ", if *is_required { "" } else { "?" });
         let _ = match kind {
             Kind::Text => {
-                writeln!(lark, "{rule}: {head} t{rule}\nt{rule}[suffix={close}]: /(?s:.*)/")
+                let value = tags.text_rules(&format!("v{rule}"), tokens)?;
+                write!(lark, "{rule}: {head} v{rule}\n{value}")
             }
             Kind::Choice(texts) => {
+                if let Some(end) = tags.end_text()
+                    && texts.iter().any(|text| text.contains(end))
+                {
+                    return Err(GrammarError(format!(
+                        "the parameter `{name}` may be a string with {end:?}, which this model \
+                         cannot write"
+                    )));
+                }
                 let texts: Vec<String> = texts.iter().map(|text| literal(text)).collect();
                 writeln!(lark, "{rule}: {head} ({}) {close}", texts.join(" | "))
             }

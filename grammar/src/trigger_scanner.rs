@@ -1,6 +1,7 @@
 //! Search for triggers in a text that arrives in pieces.
 
-use crate::calls::{SyntaxElement, Trigger};
+use crate::calls::Trigger;
+use crate::syntax::SyntaxElement;
 
 /// State of the search.
 #[derive(Clone, Default)]
@@ -28,7 +29,7 @@ impl TriggerScanner {
         let texts = || {
             triggers.iter().filter_map(|trigger| match &trigger.word {
                 SyntaxElement::Text(text) => Some((text.as_bytes(), trigger.at_start)),
-                SyntaxElement::Token(_) | SyntaxElement::Alphanumeric(_) => None,
+                _ => None,
             })
         };
         let found = texts().filter_map(|(text, at_start)| {

@@ -271,15 +271,14 @@ fn two_hundred_functions_can_be_called() {
 
 /// Returns a syntax with each argument between tags.
 fn in_tags() -> CallSyntax {
-    let tag = |text: &str| text.to_owned();
     CallSyntax {
         triggers: vec![trigger(SyntaxElement::Text("<call>".to_owned()))],
         open: vec![text("<call><f=")],
         middle: vec![text(">\n")],
         parameters: Some(ParameterTags {
-            open: tag("<p="),
-            middle: tag(">\n"),
-            close: tag("\n</p>\n"),
+            open: vec![text("<p=")],
+            middle: vec![text(">\n")],
+            close: vec![text("\n</p>\n")],
         }),
         close: vec![text("</f>")],
         ..CallSyntax::default()

@@ -39,6 +39,11 @@ impl ByteCodec {
         ),
         strips: false,
     };
+
+    /// Returns a tokenizer whose chat template has this text.
+    pub const fn with_template(template: &'static str) -> ByteCodec {
+        ByteCodec { template: Some(template), strips: false }
+    }
 }
 
 impl TextCodec for ByteCodec {

@@ -21,6 +21,9 @@ const MISTRAL: &str = "{% for tool in tools or [] %}{{ tool.function.name }} {% 
 const QWEN_CODER: &str = "{% for tool in tools or [] %}{{ tool.function.name }} {% endfor %}\
      {% for message in messages %}{{ message.content }}{% endfor %}\
      {% if false %}<tool_call><function=name><parameter=key></tool_call>{% endif %}";
+const GLM: &str = "{% for tool in tools or [] %}{{ tool.function.name }} {% endfor %}\
+     {% for message in messages %}{{ message.content }}{% endfor %}\
+     {% if false %}<tool_call>name<arg_key>key</arg_key></tool_call>{% endif %}";
 const HARMONY: &str = "{% for tool in tools or [] %}{{ tool.function.name }} {% endfor %}\
      {% for message in messages %}{{ message.content }}{% endfor %}\
      {% if false %}to=functions.name<|channel|>commentary<|message|>{% endif %}";
@@ -145,6 +148,7 @@ fn required_calls_have_their_schema() {
         (HERMES, ["<|im_start|>", "<|im_end|>"]),
         (MISTRAL, ["[TOOL_CALLS]", "[ARGS]"]),
         (QWEN_CODER, ["<|im_start|>", "<|im_end|>"]),
+        (GLM, ["<arg_value>", "</arg_value>"]),
         (HARMONY, ["<|channel|>", "<|message|>"]),
     ] {
         let place = Place::new();

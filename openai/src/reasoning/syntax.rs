@@ -47,9 +47,29 @@ pub struct HarmonyTokens {
     pub answer: Vec<u32>,
 }
 
-/// Known pairs of markers, the closing one of which occurs in templates.
-const KNOWN_TAGS: [(&str, &str); 3] =
-    [("<think>", "</think>"), ("[THINK]", "[/THINK]"), ("<seed:think>", "</seed:think>")];
+/// Known markers, and the text by which a template shows the closing one. Hy3's template inserts
+/// the end of a marker's name with `format`.
+const KNOWN_TAGS: [KnownTags; 5] = [
+    KnownTags { open: "<think:opensource>", close: "</think:opensource>", shown: "</think{}>" },
+    KnownTags::shown_as_written("<think:opensource>", "</think:opensource>"),
+    KnownTags::shown_as_written("<think>", "</think>"),
+    KnownTags::shown_as_written("[THINK]", "[/THINK]"),
+    KnownTags::shown_as_written("<seed:think>", "</seed:think>"),
+];
+
+/// A pair of markers that some models use.
+struct KnownTags {
+    open: &'static str,
+    close: &'static str,
+    /// Text that occurs in templates.
+    shown: &'static str,
+}
+
+impl KnownTags {
+    const fn shown_as_written(open: &'static str, close: &'static str) -> KnownTags {
+        KnownTags { open, close, shown: close }
+    }
+}
 
 /// Number of tokens at the end of a prompt in which a marker is searched.
 const TAIL_TOKENS: usize = 16;
@@ -65,8 +85,8 @@ impl ReasoningSyntax {
             let tokens = HarmonyTokens::from_codec(codec)?;
             return Ok(tokens.map(ReasoningSyntax::Harmony));
         }
-        let shown = KNOWN_TAGS.iter().find(|(_, close)| template.contains(close));
-        let Some((open, close)) = shown else { return Ok(None) };
+        let shown = KNOWN_TAGS.iter().find(|tags| template.contains(tags.shown));
+        let Some(KnownTags { open, close, .. }) = shown else { return Ok(None) };
         let tag = |text: &str| {
             let token = codec.special_token(text)?;
             Ok::<Tag, CodecError>(token.map_or_else(|| Tag::Text(text.to_owned()), Tag::Token))

@@ -4,20 +4,51 @@ use grammar::{CallSyntax, Calls, Checker, Function, Grammar, SyntaxElement, Synt
 
 use crate::tool_calls::format::CallFormat;
 
+/// Markers that are tokens, in the order of their ids.
+const SPECIAL: [&str; 21] = [
+    "[TOOL_CALLS]",
+    "[ARGS]",
+    "<|python_tag|>",
+    "[CALL_ID]",
+    "<|start|>",
+    "<|channel|>",
+    "<|message|>",
+    "<|tool_calls_section_begin|>",
+    "<|tool_call_begin|>",
+    "<|tool_call_argument_begin|>",
+    "<|tool_call_end|>",
+    "<|tool_calls_section_end|>",
+    "<tool_calls:opensource>",
+    "</tool_calls:opensource>",
+    "<tool_call:opensource>",
+    "</tool_call:opensource>",
+    "<tool_sep:opensource>",
+    "<arg_key:opensource>",
+    "</arg_key:opensource>",
+    "<arg_value:opensource>",
+    "</arg_value:opensource>",
+];
+
+/// All formats.
+pub(super) const FORMATS: [CallFormat; 13] = [
+    CallFormat::Hermes,
+    CallFormat::Llama,
+    CallFormat::MistralList,
+    CallFormat::MistralNamed,
+    CallFormat::QwenCoder,
+    CallFormat::Harmony,
+    CallFormat::Glm,
+    CallFormat::MiniMax,
+    CallFormat::DeepSeekV3,
+    CallFormat::DeepSeekV31,
+    CallFormat::KimiK2,
+    CallFormat::Hy3,
+    CallFormat::Hy3Preview,
+];
+
 /// Returns the token of a marker that is a token.
 fn special(text: &str) -> Option<u32> {
-    [
-        "[TOOL_CALLS]",
-        "[ARGS]",
-        "<|python_tag|>",
-        "[CALL_ID]",
-        "<|start|>",
-        "<|channel|>",
-        "<|message|>",
-    ]
-    .iter()
-    .position(|other| *other == text)
-    .map(|at| at as u32)
+    SPECIAL.iter().position(|other| *other == text).map(|at| at as u32)
 }
 
 pub(super) fn syntax(format: CallFormat) -> CallSyntax {
@@ -28,7 +59,7 @@ pub(super) fn syntax(format: CallFormat) -> CallSyntax {
 pub(super) fn functions() -> Vec<Function> {
     let any = r#"{"type": "object"}"#.to_owned();
     let text = r#"{"type": "object", "properties": {"text": {"type": "string"},
-        "n": {"type": "integer"}}, "required": ["text"]}"#;
+        "n": {"type": "integer"}, "list": {"type": "array"}}, "required": ["text"]}"#;
     let all = [("get", &*any), ("get_all", &*any), ("put-1", &*any), ("write", text)];
     let function = |(name, parameters): (&str, &str)| Function {
         name: name.to_owned(),
@@ -66,13 +97,56 @@ fn formats_are_told_by_templates() {
             "{% if tools %}<tool_call>\n<function=name>\n<parameter=key>arguments",
             Some(CallFormat::QwenCoder),
         ),
-        ("{% if tools %}<tool_call>name\n<arg_key>k</arg_key>arguments", None),
+        ("{{ messages[0].content }}<tool_call>arguments</tool_call>", None),
+        ("{{ messages[0].content }}", None),
+    ] {
+        assert_eq!(CallFormat::from_template(template), format, "{template}");
+    }
+}
+
+#[test]
+fn formats_with_lists_keys_and_tokens_are_told_by_templates() {
+    for (template, format) in [
+        ("{% if tools %}<tool_call>name\n<arg_key>k</arg_key>arguments", Some(CallFormat::Glm)),
+        (
+            "{% if tools %}<tool_call>{name}<arg_key>k</arg_key><arg_value>v</arg_value>",
+            Some(CallFormat::Glm),
+        ),
+        (
+            "{% if tools %}<minimax:tool_call>\n<invoke name=\"f\">\n<parameter name=\"k\">",
+            Some(CallFormat::MiniMax),
+        ),
+        (
+            "{% if tools %}<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json",
+            Some(CallFormat::DeepSeekV3),
+        ),
+        (
+            "{% if tools %}<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{}",
+            Some(CallFormat::DeepSeekV31),
+        ),
+        (
+            "{{ tools }}<|tool_calls_section_begin|><|tool_call_begin|>{{ call.id }}\
+             <|tool_call_argument_begin|>",
+            Some(CallFormat::KimiK2),
+        ),
+        (
+            "{% set end = ':opensource' %}{{ tools }}{{ '<tool_calls{}>'.format(end) }}\
+             {{ '<tool_call{}>'.format(end) }}{{ '<tool_sep{}>'.format(end) }}\
+             {{ '<arg_key{}>'.format(end) }}",
+            Some(CallFormat::Hy3),
+        ),
+        (
+            "{{ tools }}<tool_calls>\n<tool_call>f<tool_sep>\n<arg_key>k</arg_key>",
+            Some(CallFormat::Hy3Preview),
+        ),
+        // Formats of other models that have some of these words.
+        ("{{ tools }}<minimax:tool_call>arguments", None),
+        ("{{ tools }}<|tool_call_begin|>arguments<|tool_call_end|>", None),
+        ("{{ tools }}<tool_calls><tool_sep>arguments", None),
         (
             "{% if tools %}<|start|>assistant to=functions.name<|channel|>commentary<|message|>",
             Some(CallFormat::Harmony),
         ),
-        ("{{ messages[0].content }}<tool_call>arguments</tool_call>", None),
-        ("{{ messages[0].content }}", None),
     ] {
         assert_eq!(CallFormat::from_template(template), format, "{template}");
     }
@@ -93,14 +167,7 @@ fn what_is_a_token_is_written_as_one() {
 #[test]
 fn each_format_is_one_that_answers_can_have() {
     let checker = Checker::new().expect("a checker");
-    for format in [
-        CallFormat::Hermes,
-        CallFormat::Llama,
-        CallFormat::MistralList,
-        CallFormat::MistralNamed,
-        CallFormat::QwenCoder,
-        CallFormat::Harmony,
-    ] {
+    for format in FORMATS {
         for (is_required, are_several) in [(false, true), (true, false)] {
             let (syntax, functions) = (syntax(format), functions());
             let calls = Calls { syntax, functions, is_required, are_several };

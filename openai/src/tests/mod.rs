@@ -1,5 +1,6 @@
 mod answer_accumulator;
 mod api_bodies;
+mod constrained_calls;
 mod formats;
 mod prompt_bounds;
 mod reasoning;

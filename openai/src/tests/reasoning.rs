@@ -228,6 +228,23 @@ fn prompts_that_end_within_thoughts_are_known() {
     }
 }
 
+#[test]
+fn markers_are_those_that_a_template_shows() {
+    for (template, open, close) in [
+        ("{% if tools %}'</think>' in content", "<think>", "</think>"),
+        ("[THINK][/THINK]", "[THINK]", "[/THINK]"),
+        ("<seed:think></seed:think>", "<seed:think>", "</seed:think>"),
+        ("{{ '</think{}>'.format(end) }}", "<think:opensource>", "</think:opensource>"),
+        ("<think:opensource></think:opensource>", "<think:opensource>", "</think:opensource>"),
+    ] {
+        let codec = ByteCodec::with_template(template);
+        let tag = |text: &str| Tag::Text(text.to_owned());
+        let tags = Tags { open: tag(open), close: tag(close) };
+        let syntax = ReasoningSyntax::detect(&codec).expect("a tokenizer");
+        assert_eq!(syntax, Some(ReasoningSyntax::Tags(tags)), "{template}");
+    }
+}
+
 /// A grammar applies after reasoning that the prompt began, and after Harmony's; otherwise it
 /// applies from the beginning.
 #[test]

@@ -17,7 +17,10 @@ use crate::tool_calls::format::CallFormat;
 use crate::tool_calls::parse::ToolCallParser;
 
 /// Characters that represent tokens in the texts of these tests.
-const TOKENS: [char; 4] = ['①', '②', '③', '④'];
+pub(super) const TOKENS: [char; 21] = [
+    '①', '②', '③', '④', '⑤', '⑥', '⑦', '⑧', '⑨', '⑩', '⑪', '⑫', '⑬', '⑭', '⑮', '⑯', '⑰', '⑱', '⑲',
+    '⑳', '㉑',
+];
 
 fn calls(format: CallFormat) -> Calls {
     let (syntax, functions) = (syntax(format), functions());
@@ -52,7 +55,7 @@ fn call(name: &str, arguments: &str) -> Call {
 type Case = (CallFormat, &'static str, &'static str, Vec<Call>);
 
 fn cases() -> Vec<Case> {
-    [tagged(), others(), one_by_one()].concat()
+    [tagged(), others(), one_by_one(), keys_and_values(), lists(), hy3()].concat()
 }
 
 fn tagged() -> Vec<Case> {
@@ -172,6 +175,128 @@ fn one_by_one() -> Vec<Case> {
             vec![call("write", r#"{"text": "ab"#)],
         ),
         (QwenCoder, "a <function=other>", "a <function=other>", vec![]),
+    ]
+}
+
+/// Returns cases with arguments as keys and values, GLM's.
+fn keys_and_values() -> Vec<Case> {
+    use CallFormat::Glm;
+    let tricky = r#"{"text": "a \"b\"\n</arg_valu <arg_key>é", "n": 3}"#;
+    let list =
+        r#"{"list": ["</arg_value>", "\"</arg_value>", {"a": "<"}], "text": "</tool_call>"}"#;
+    vec![
+        (Glm, "Well.\n<tool_call>get\n</tool_call>", "Well.", vec![call("get", "{}")]),
+        (
+            Glm,
+            "<tool_call>write\n<arg_key>text</arg_key>\n<arg_value>a \"b\"\n</arg_valu <arg_key>é\
+             </arg_value>\n<arg_key>n</arg_key>\n<arg_value>3</arg_value>\n</tool_call>\n\
+             <tool_call>write<arg_key>text</arg_key><arg_value></arg_value></tool_call>",
+            "",
+            vec![call("write", tricky), call("write", r#"{"text": ""}"#)],
+        ),
+        // A string within JSON may contain the tag that ends a value.
+        (
+            Glm,
+            "<tool_call>write<arg_key>list</arg_key><arg_value>[\"</arg_value>\", \
+             \"\\\"</arg_value>\", {\"a\": \"<\"}]</arg_value><arg_key>text</arg_key>\
+             <arg_value></tool_call></arg_value></tool_call>",
+            "",
+            vec![call("write", list)],
+        ),
+        // Cut within a value, within the tag that ends it, and after a name.
+        (
+            Glm,
+            "So <tool_call>write<arg_key>text</arg_key><arg_value>ab</arg_val",
+            "So",
+            vec![call("write", r#"{"text": "ab"#)],
+        ),
+        (
+            Glm,
+            "<tool_call>write<arg_key>list</arg_key><arg_value>[\"</arg_value>",
+            "",
+            vec![call("write", r#"{"list": ["</arg_value>"#)],
+        ),
+        (Glm, "So <tool_call>get", "So", vec![]),
+        // Neither an argument nor the end of the call follows the name.
+        (Glm, "Oh <tool_call>get the sum", "Oh <tool_call>get the sum", vec![]),
+        (Glm, "<tool_call>other\n</tool_call>", "<tool_call>other\n</tool_call>", vec![]),
+        // An argument whose name is not plain ends the call.
+        (
+            Glm,
+            "<tool_call>write<arg_key>a\"b</arg_key><arg_value>1</arg_value></tool_call>",
+            "<arg_key>a\"b</arg_key><arg_value>1</arg_value></tool_call>",
+            vec![call("write", "")],
+        ),
+    ]
+}
+
+/// Returns cases of formats that have a tag or token around all calls.
+fn lists() -> Vec<Case> {
+    use CallFormat::{DeepSeekV3, DeepSeekV31, KimiK2, MiniMax};
+    let tricky = r#"{"text": "<parameter name=\"n\">é</parameter", "list": ["</parameter>"]}"#;
+    vec![
+        (
+            MiniMax,
+            "Well.\n<minimax:tool_call>\n<invoke name=\"get\">\n</invoke>\n\
+             <invoke name=\"write\">\n<parameter name=\"text\"><parameter name=\"n\">é</parameter\
+             </parameter>\n<parameter name=\"list\">[\"</parameter>\"]</parameter>\n</invoke>\n\
+             </minimax:tool_call>",
+            "Well.",
+            vec![call("get", "{}"), call("write", tricky)],
+        ),
+        (
+            MiniMax,
+            "<minimax:tool_call><invoke name=\"write\"><parameter name=\"text\">\n\n",
+            "",
+            vec![call("write", "{\"text\": \"\\n\\n")],
+        ),
+        (MiniMax, "a <minimax:tool_call>\n<invoke", "a", vec![]),
+        (MiniMax, "a <minimax:tool_calls>", "a <minimax:tool_calls>", vec![]),
+        (
+            DeepSeekV3,
+            "Oh.<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>get\n```json\n\
+             {\"a\": \"```\"}\n```<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>function<｜tool▁sep｜>put-1\n\
+             ```json\n{}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+            "Oh.",
+            vec![call("get", "{\"a\": \"```\"}"), call("put-1", "{}")],
+        ),
+        (
+            DeepSeekV31,
+            "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get_all<｜tool▁sep｜>{\"a\": \
+             \"<｜tool▁call▁end｜>\"}<｜tool▁call▁end｜><｜tool▁call▁begin｜>get<｜tool▁sep｜>{}\
+             <｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+            "",
+            vec![call("get_all", "{\"a\": \"<｜tool▁call▁end｜>\"}"), call("get", "{}")],
+        ),
+        (DeepSeekV31, "a <｜tool▁calls", "a <｜tool▁calls", vec![]),
+        // The tokens of Kimi K2 have no text.
+        (
+            KimiK2,
+            "Oh ⑧⑨functions.get_all:0⑩{\"a\": 1}⑪⑨functions.put-1:12⑩{}⑪⑫",
+            "Oh",
+            vec![call("get_all", "{\"a\": 1}"), call("put-1", "{}")],
+        ),
+        (KimiK2, "⑧⑨functions.get:x⑩{}⑪⑫", "functions.get:x{}", vec![]),
+        (KimiK2, "⑧⑨functions.get:1234567⑩{}⑪⑫", "functions.get:1234567{}", vec![]),
+        (KimiK2, "a ⑧⑨functions.get:1", "a", vec![]),
+    ]
+}
+
+/// Returns cases of the two formats of Hy3, the tags of one of which are tokens.
+fn hy3() -> Vec<Case> {
+    use CallFormat::{Hy3, Hy3Preview};
+    let two = || vec![call("write", r#"{"text": "a\nb", "n": 3}"#), call("get", "{}")];
+    vec![
+        (Hy3, "Oh⑬\n⑮write⑰\n⑱text⑲\n⑳a\nb㉑\n⑱n⑲\n⑳3㉑\n⑯\n⑮get⑰\n⑯\n⑭", "Oh", two()),
+        (
+            Hy3Preview,
+            "Oh<tool_calls>\n<tool_call>write<tool_sep>\n<arg_key>text</arg_key>\n<arg_value>a\nb\
+             </arg_value>\n<arg_key>n</arg_key>\n<arg_value>3</arg_value>\n</tool_call>\n\
+             <tool_call>get<tool_sep></tool_call></tool_calls>",
+            "Oh",
+            two(),
+        ),
+        (Hy3Preview, "<tool_calls>\n<tool_call>get\n", "<tool_calls>\n<tool_call>get\n", vec![]),
     ]
 }
 

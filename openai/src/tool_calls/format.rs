@@ -2,7 +2,7 @@
 
 use grammar::{CallSyntax, SyntaxElement};
 
-use super::{harmony, hermes, llama, mistral, qwen_coder};
+use super::{deepseek, glm, harmony, hermes, hy3, kimi, llama, minimax, mistral, qwen_coder};
 
 /// A format in which models write tool calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,11 +19,25 @@ pub enum CallFormat {
     QwenCoder,
     /// A message to a function in OpenAI's Harmony format: gpt-oss.
     Harmony,
+    /// Each argument as a key and a value between tags: GLM-4.5 to 4.7, GLM-5.
+    Glm,
+    /// A list of calls with each argument between its own tags: MiniMax-M2.
+    MiniMax,
+    /// A list of calls between tokens, with JSON in a fenced block: DeepSeek V3 and R1.
+    DeepSeekV3,
+    /// A list of calls between tokens, with a name and JSON each: DeepSeek V3.1.
+    DeepSeekV31,
+    /// A list of calls between tokens, with an id and JSON each: Kimi K2.
+    KimiK2,
+    /// A list of calls with each argument as a key and a value: Hy3.
+    Hy3,
+    /// The format of Hy3 with shorter tags: Hy3-preview.
+    Hy3Preview,
 }
 
 /// Models whose formats are known, as part of a sentence.
-pub const KNOWN_FORMATS: &str =
-    "Hermes and Qwen 2.5 and 3, Qwen3-Coder and Qwen3.5, Llama 3, Mistral, and gpt-oss";
+pub const KNOWN_FORMATS: &str = "Hermes and Qwen 2.5 and 3, Qwen3-Coder and Qwen3.5, Llama 3, \
+     Mistral, gpt-oss, GLM-4.5 to 5, MiniMax-M2, DeepSeek V3 and V3.1, Kimi K2, and Hy3";
 
 impl CallFormat {
     /// Returns the format that a chat template shows to its model, or `None` if it shows no known
@@ -31,6 +45,13 @@ impl CallFormat {
     pub fn from_template(template: &str) -> Option<CallFormat> {
         let formats = [
             (CallFormat::Harmony, harmony::matches_template(template)),
+            (CallFormat::MiniMax, minimax::matches_template(template)),
+            (CallFormat::DeepSeekV3, deepseek::matches_fenced_template(template)),
+            (CallFormat::DeepSeekV31, deepseek::matches_plain_template(template)),
+            (CallFormat::KimiK2, kimi::matches_template(template)),
+            (CallFormat::Hy3, hy3::matches_release_template(template)),
+            (CallFormat::Hy3Preview, hy3::matches_preview_template(template)),
+            (CallFormat::Glm, glm::matches_template(template)),
             (CallFormat::MistralNamed, mistral::matches_named_template(template)),
             (CallFormat::MistralList, mistral::matches_list_template(template)),
             (CallFormat::Hermes, hermes::matches_template(template)),
@@ -61,6 +82,13 @@ impl CallFormat {
             CallFormat::MistralNamed => mistral::named_syntax(&marker),
             CallFormat::QwenCoder => qwen_coder::syntax(&marker),
             CallFormat::Harmony => harmony::syntax(&marker),
+            CallFormat::Glm => glm::syntax(&marker),
+            CallFormat::MiniMax => minimax::syntax(&marker),
+            CallFormat::DeepSeekV3 => deepseek::fenced_syntax(&marker),
+            CallFormat::DeepSeekV31 => deepseek::plain_syntax(&marker),
+            CallFormat::KimiK2 => kimi::syntax(&marker),
+            CallFormat::Hy3 => hy3::syntax(&marker, hy3::RELEASE_SUFFIX),
+            CallFormat::Hy3Preview => hy3::syntax(&marker, ""),
         }
     }
 

@@ -1,6 +1,6 @@
 //! Matching of words and parts of a call syntax at the beginning of a sequence.
 
-use grammar::{SyntaxElement, SyntaxPart};
+use grammar::{MAX_DIGITS, SyntaxElement, SyntaxPart};
 
 use crate::char_or_token::CharOrToken;
 
@@ -33,18 +33,29 @@ pub(super) fn match_word(word: &SyntaxElement, input: &[CharOrToken]) -> Match<u
         },
         SyntaxElement::Text(text) => match_text(text, input),
         SyntaxElement::Alphanumeric(count) => {
-            let is_alphanumeric = |unit: &&CharOrToken| match unit {
-                CharOrToken::Char(char) => char.is_ascii_alphanumeric(),
-                CharOrToken::Token(_) => false,
-            };
-            let length = input.iter().take(*count).take_while(is_alphanumeric).count();
+            let length = count_ascii(input, *count, char::is_ascii_alphanumeric);
             match length {
                 _ if length == *count => Match::Yes(length),
                 _ if length == input.len() => Match::Partial,
                 _ => Match::No,
             }
         }
+        SyntaxElement::Number => {
+            let length = count_ascii(input, MAX_DIGITS, char::is_ascii_digit);
+            match length {
+                _ if length < MAX_DIGITS && length == input.len() => Match::Partial,
+                0 => Match::No,
+                _ => Match::Yes(length),
+            }
+        }
     }
+}
+
+/// Returns the number of characters of a kind at the beginning of `input`, at most `limit`.
+fn count_ascii(input: &[CharOrToken], limit: usize, is_counted: fn(&char) -> bool) -> usize {
+    let is_counted =
+        |unit: &&CharOrToken| matches!(unit, CharOrToken::Char(char) if is_counted(char));
+    input.iter().take(limit).take_while(is_counted).count()
 }
 
 /// Matches a text at the beginning of `unit`; returns the length of the text.

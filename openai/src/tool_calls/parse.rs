@@ -1,8 +1,8 @@
 //! Incremental extraction of tool calls from an answer.
 
-use grammar::{CallSyntax, Calls, Function, ParameterTags, Trigger};
+use grammar::{CallSyntax, Calls, Function, ParameterTags, SyntaxPart, Trigger};
 
-use super::matching::{Match, match_all, match_text, match_word};
+use super::matching::{Match, match_all, match_word};
 use crate::answer_parts::{CallDelta, PartsDelta};
 use crate::char_or_token::CharOrToken;
 
@@ -22,10 +22,8 @@ enum ParserState {
     Parameter {
         is_first: bool,
     },
-    /// In the value of an argument between tags.
-    Value {
-        is_text: bool,
-    },
+    /// In the value of an argument between tags: in JSON of this nesting, or in a text if `None`.
+    Value(Option<JsonNesting>),
     /// After the arguments of a call.
     Tail,
     /// After a call.
@@ -132,7 +130,7 @@ impl ToolCallParser {
             ParserState::Head { is_first } => self.advance_head(is_first),
             ParserState::Arguments(nesting) => self.advance_arguments(nesting),
             ParserState::Parameter { is_first } => self.advance_parameter(is_first),
-            ParserState::Value { is_text } => self.advance_value(is_text),
+            ParserState::Value(nesting) => self.advance_value(nesting),
             ParserState::Tail => {
                 let closed = match_all(&self.syntax.close, self.pending());
                 self.apply_match(closed, ParserState::Between)
@@ -225,7 +223,7 @@ impl ToolCallParser {
             return false;
         };
         let waiting = self.pending();
-        let opened = match match_text(open, waiting) {
+        let opened = match match_all(open, waiting) {
             Match::Partial => return false,
             Match::No => {
                 self.push_arguments(if is_first { "{}" } else { "}" });
@@ -236,7 +234,7 @@ impl ToolCallParser {
         };
         let name: String = waiting[opened..].iter().map_while(|unit| unit.as_name_char()).collect();
         let named = opened + name.len();
-        let length = match match_text(middle, &waiting[named..]) {
+        let length = match match_all(middle, &waiting[named..]) {
             Match::Partial => return false,
             Match::No => {
                 self.state = ParserState::Text { is_within: true };
@@ -248,24 +246,33 @@ impl ToolCallParser {
         let (before, quote) = (if is_first { "{" } else { ", " }, if is_text { "\"" } else { "" });
         self.consumed += length;
         self.push_arguments(&format!("{before}\"{name}\": {quote}"));
-        self.state = ParserState::Value { is_text };
+        self.state = ParserState::Value((!is_text).then(JsonNesting::default));
         true
     }
 
-    fn advance_value(&mut self, is_text: bool) -> bool {
+    /// Consumes a character of a value or the tag after it, which counts only outside of the
+    /// strings of a JSON value.
+    fn advance_value(&mut self, nesting: Option<JsonNesting>) -> bool {
         let Some(ParameterTags { close, .. }) = &self.syntax.parameters else { return false };
-        match match_text(close, self.pending()) {
+        let in_string = nesting.is_some_and(|nesting| nesting.in_string);
+        match if in_string { Match::No } else { match_all(close, self.pending()) } {
             Match::Partial => false,
             Match::Yes(length) => {
                 self.consumed += length;
-                self.push_arguments(if is_text { "\"" } else { "" });
+                self.push_arguments(if nesting.is_none() { "\"" } else { "" });
                 self.state = ParserState::Parameter { is_first: false };
                 true
             }
             Match::No => {
                 if let CharOrToken::Char(char) = self.pending()[0] {
+                    let next = nesting.map(|mut nesting| {
+                        nesting.advance(char);
+                        nesting
+                    });
+                    let is_text = nesting.is_none();
                     let written = if is_text { escape_json(char) } else { char.to_string() };
                     self.push_arguments(&written);
+                    self.state = ParserState::Value(next);
                 }
                 self.consumed += 1;
                 true
@@ -305,7 +312,24 @@ impl ToolCallParser {
         if self.functions.iter().all(|known| known.name != name) {
             return Match::No;
         }
-        match_all(middle, &input[length..]).map(|middle| (name, length + middle))
+        match match_all(middle, &input[length..]) {
+            Match::Yes(middle) => {
+                let length = length + middle;
+                self.match_first_argument(&input[length..]).map(|()| (name, length))
+            }
+            Match::Partial => Match::Partial,
+            Match::No => Match::No,
+        }
+    }
+
+    /// Matches what follows the head of a call whose arguments are between tags: an argument, or
+    /// the end of the call. The heads of such calls may be so short that a text contains them.
+    fn match_first_argument(&self, input: &[CharOrToken]) -> Match<()> {
+        let Some(tags) = &self.syntax.parameters else { return Match::Yes(()) };
+        match match_all(&tags.open, input) {
+            Match::No => match_all(required_start(&self.syntax.close), input).map(drop),
+            opened => opened.map(drop),
+        }
     }
 
     /// Adds the first `count` waiting characters and tokens to the text, in which tokens are
@@ -348,4 +372,10 @@ impl JsonNesting {
             _ => {}
         }
     }
+}
+
+/// Returns the parts up to the first required one: optional parts after it may never come.
+fn required_start(parts: &[SyntaxPart]) -> &[SyntaxPart] {
+    let required = parts.iter().position(|part| matches!(part, SyntaxPart::Must(_)));
+    &parts[..required.map_or(0, |index| index + 1)]
 }

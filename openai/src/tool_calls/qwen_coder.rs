@@ -32,9 +32,9 @@ pub(super) fn syntax(marker: Marker<'_>) -> Result<CallSyntax, String> {
         open: vec![SyntaxPart::May(open), optional("\n"), text(FUNCTION)],
         middle: vec![text(">\n")],
         parameters: Some(ParameterTags {
-            open: PARAMETER.to_owned(),
-            middle: ">\n".to_owned(),
-            close: "\n</parameter>\n".to_owned(),
+            open: vec![text(PARAMETER)],
+            middle: vec![text(">\n")],
+            close: vec![text("\n</parameter>\n")],
         }),
         close: vec![text("</function>"), optional("\n"), SyntaxPart::May(close)],
         between: vec![optional("\n")],

@@ -1,0 +1,53 @@
+//! Tool calls in the formats of DeepSeek: a list of calls between tokens. V3 and R1 write a type,
+//! a name, and JSON in a fenced block; V3.1 writes a name and JSON.
+
+use grammar::{CallSyntax, SyntaxElement, SyntaxPart};
+
+use super::parts::{Marker, optional, text, trigger};
+
+const FIRST: &str = "<｜tool▁calls▁begin｜>";
+const OPEN: &str = "<｜tool▁call▁begin｜>";
+const SEPARATOR: &str = "<｜tool▁sep｜>";
+const CLOSE: &str = "<｜tool▁call▁end｜>";
+const LAST: &str = "<｜tool▁calls▁end｜>";
+const FENCE: &str = "```";
+
+pub(super) fn matches_fenced_template(template: &str) -> bool {
+    template.contains(FIRST) && template.contains(FENCE)
+}
+
+pub(super) fn matches_plain_template(template: &str) -> bool {
+    template.contains(FIRST) && !template.contains(FENCE)
+}
+
+pub(super) fn fenced_syntax(marker: Marker<'_>) -> Result<CallSyntax, String> {
+    let (open, separator) = (marker(OPEN)?, marker(SEPARATOR)?);
+    Ok(CallSyntax {
+        open: vec![SyntaxPart::Must(open), text("function"), SyntaxPart::Must(separator)],
+        middle: vec![text("\n```json\n")],
+        close: vec![text("\n```"), SyntaxPart::Must(marker(CLOSE)?)],
+        between: vec![optional("\n")],
+        ..list_syntax(marker)?
+    })
+}
+
+pub(super) fn plain_syntax(marker: Marker<'_>) -> Result<CallSyntax, String> {
+    let must = |word: SyntaxElement| vec![SyntaxPart::Must(word)];
+    Ok(CallSyntax {
+        open: must(marker(OPEN)?),
+        middle: must(marker(SEPARATOR)?),
+        close: must(marker(CLOSE)?),
+        ..list_syntax(marker)?
+    })
+}
+
+/// Returns the syntax around a list of calls.
+fn list_syntax(marker: Marker<'_>) -> Result<CallSyntax, String> {
+    let first = marker(FIRST)?;
+    Ok(CallSyntax {
+        triggers: vec![trigger(first.clone())],
+        first: vec![SyntaxPart::Must(first)],
+        last: vec![SyntaxPart::Must(marker(LAST)?)],
+        ..CallSyntax::default()
+    })
+}
