@@ -9,6 +9,7 @@ template has such constructs), the template, the messages, and what is written, 
 the template refuses them. It is 4 July 2025, 09:05:07, a Friday. Last made with transformers 5.24.
 """
 
+import copy
 import datetime
 import json
 from pathlib import Path
@@ -287,6 +288,20 @@ TEMPLATES = {
 }
 
 
+def as_expected(name, messages):
+    """The messages as the template with this name expects them: DeepSeek's joins arguments, Kimi's writes ids."""
+    messages = copy.deepcopy(messages)
+    for message in messages:
+        for index, call in enumerate(message.get("tool_calls", [])):
+            if name.startswith("deepseek v3.1"):
+                call["function"]["arguments"] = json.dumps(call["function"]["arguments"], ensure_ascii=False)
+            if name.startswith("kimi"):
+                call["id"] = f"functions.{call['function']['name']}:{index}"
+        if name.startswith("kimi") and "tool_call_id" in message:
+            message["tool_call_id"] = "functions.sum:0"
+    return messages
+
+
 def render(template, messages, tools, variables):
     compiled = _compile_jinja_template(template)
     return compiled.render(
@@ -314,7 +329,7 @@ def main():
             if variables:
                 case["variables"] = variables
             try:
-                case["expected"] = render(template, messages, tools, variables)
+                case["expected"] = render(template, as_expected(name, messages), tools, variables)
             except jinja2.exceptions.TemplateError as error:
                 case["refusal"] = str(error)
             cases.append(case)

@@ -50,6 +50,17 @@ pub(super) fn to_json(value: Value, options: Kwargs) -> Result<String, Error> {
         .map_err(|error| Error::new(ErrorKind::BadSerialization, error.to_string()))
 }
 
+/// `json.dumps(value, ensure_ascii=False)`, without options.
+pub(super) fn dumps(value: &serde_json::Value) -> String {
+    let (item, key) = (", ", ": ");
+    let format =
+        PythonFormatter { indent: None, item, key, is_ascii: false, level: 0, is_empty: true };
+    let mut text = Vec::new();
+    let written = value.serialize(&mut Serializer::with_formatter(&mut text, format));
+    written.expect("JSON values always serialise");
+    String::from_utf8_lossy(&text).into_owned()
+}
+
 /// A formatter with Python's JSON layout.
 struct PythonFormatter<'a> {
     /// Number of spaces per level; `None` for output on one line.

@@ -1,6 +1,6 @@
 //! Chat templates: Jinja, rendered as by Hugging Face's tokenizers. `python`, `python_repr`,
 //! `concat` and `json` format values as Python does, `dates` provides dates to templates that
-//! request them, and `bounds` limits memory and time.
+//! request them, `calls` has the forms of tool calls, and `bounds` limits memory and time.
 
 use std::io::{self, Write};
 use std::time::SystemTime;
@@ -9,6 +9,7 @@ use minijinja::{Environment, Error, ErrorKind, Value, context};
 use serde::Serialize;
 
 mod bounds;
+mod calls;
 mod concat;
 mod dates;
 mod json;
@@ -84,6 +85,7 @@ pub struct ChatTemplate {
     text: String,
     /// True if the template checks whether the content of a message is null.
     keeps_null: bool,
+    call_rendering: calls::CallRendering,
     bos_token: String,
     eos_token: String,
 }
@@ -136,6 +138,7 @@ impl ChatTemplate {
         Ok(ChatTemplate {
             environment,
             keeps_null: null_content::tests_for_null(&template),
+            call_rendering: calls::CallRendering::from_template(&template),
             text: template.into_owned(),
             bos_token: bos_token.unwrap_or_default().to_owned(),
             eos_token: eos_token.unwrap_or_default().to_owned(),
@@ -238,7 +241,10 @@ impl ChatTemplate {
         let mut output = LimitedBuffer { text: Vec::new(), limit, exceeded: false };
         let rendered = template.render_captured_to(
             context! {
-                messages => null_content::messages_value(messages, self.keeps_null),
+                messages => null_content::messages_value(
+                    &self.call_rendering.apply(messages),
+                    self.keeps_null,
+                ),
                 add_generation_prompt => adds_prompt,
                 bos_token => self.bos_token,
                 eos_token => self.eos_token,
