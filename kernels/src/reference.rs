@@ -3,7 +3,7 @@
 //! Used only by tests; nothing here is fast or shares code with the kernels.
 
 use model::delta::DeltaNet;
-use model::experts::{ExpertScoring, ScoreSum};
+use model::experts::{ExcludedExperts, ExpertScoring, GroupScore, ScoreSum};
 
 use crate::attention::{AttentionShape, AttentionUnit};
 use crate::number::Number;
@@ -55,9 +55,12 @@ pub fn gelu(x: f64) -> f64 {
 /// Returns the experts of one row with their weights, in ascending order of experts.
 pub fn route(logits: &[f64], rules: &RouterRules<'_>) -> Vec<(u32, f64)> {
     let sum_of_all: f64 = logits.iter().map(|logit| logit.exp()).sum();
-    let scores: Vec<f64> = match rules.scoring {
+    let mut scores: Vec<f64> = match rules.scoring {
         ExpertScoring::SigmoidTopK { .. } => {
             logits.iter().map(|logit| 1.0 / (1.0 + (-logit).exp())).collect()
+        }
+        ExpertScoring::SqrtSoftplusTopK { .. } => {
+            logits.iter().map(|logit| (1.0 + logit.exp()).ln().sqrt()).collect()
         }
         _ => logits.iter().map(|logit| logit.exp() / sum_of_all).collect(),
     };
@@ -65,16 +68,26 @@ pub fn route(logits: &[f64], rules: &RouterRules<'_>) -> Vec<(u32, f64)> {
     let mut choices: Vec<f64> = (0..).zip(&scores).map(|(i, score)| score + bias(i)).collect();
     if let Some(groups) = rules.groups {
         let size = choices.len() / groups.count;
-        let sum_of = |group: &[f64]| {
+        let score_of = |group: &[f64]| {
             let mut group = group.to_vec();
             group.sort_by(|a, b| b.total_cmp(a));
-            group[0] + group[1]
+            match groups.score {
+                GroupScore::SumOfTwo => group[0] + group[1],
+                GroupScore::Largest => group[0],
+            }
         };
         let mut order: Vec<(usize, f64)> =
-            choices.chunks_exact(size).map(sum_of).enumerate().collect();
+            choices.chunks_exact(size).map(score_of).enumerate().collect();
         order.sort_by(|a, b| b.1.total_cmp(&a.1));
+        let choice = match groups.excluded {
+            ExcludedExperts::Ineligible => f64::NEG_INFINITY,
+            ExcludedExperts::ZeroInSelection | ExcludedExperts::ZeroScore => 0.0,
+        };
         for (group, _) in &order[groups.per_token..] {
-            choices[group * size..][..size].fill(f64::NEG_INFINITY);
+            choices[group * size..][..size].fill(choice);
+            if groups.excluded == ExcludedExperts::ZeroScore {
+                scores[group * size..][..size].fill(0.0);
+            }
         }
     }
     let mut chosen: Vec<(u32, f64)> = (0..).zip(choices).collect();
@@ -89,10 +102,10 @@ pub fn route(logits: &[f64], rules: &RouterRules<'_>) -> Vec<(u32, f64)> {
         ExpertScoring::SoftmaxTopK { renormalise: true } | ExpertScoring::TopKSoftmax => {
             sum_of_chosen
         }
-        ExpertScoring::SigmoidTopK { sum: ScoreSum::Unused } => 1.0,
-        ExpertScoring::SigmoidTopK { sum: ScoreSum::Plus(epsilon) } => {
-            sum_of_chosen + f64::from(epsilon)
-        }
+        ExpertScoring::SigmoidTopK { sum } | ExpertScoring::SqrtSoftplusTopK { sum } => match sum {
+            ScoreSum::Unused => 1.0,
+            ScoreSum::Plus(epsilon) => sum_of_chosen + f64::from(epsilon),
+        },
     };
     let weight = |expert: u32| score(expert) / divisor * f64::from(rules.factor);
     chosen.into_iter().map(|(expert, _)| (expert, weight(expert))).collect()

@@ -1,7 +1,9 @@
 //! Router of a mixture of experts: computes the experts of each row and their weights from logits.
 //! Plain code, identical in every variant; a row's routing depends on its own logits alone.
 
-use model::experts::{EXPERT_GROUPS_MAX, ExpertGroups, ExpertScoring, ScoreSum};
+use model::experts::{
+    EXPERT_GROUPS_MAX, ExcludedExperts, ExpertGroups, ExpertScoring, GroupScore, ScoreSum,
+};
 
 use crate::Kernels;
 use crate::number::Number;
@@ -117,20 +119,37 @@ impl Kernels {
 /// Routes one row; see [`Kernels::route`].
 fn route_row<T: Number>(rules: &RouterRules<'_>, logits: &[T], routed: &mut [RoutedExpert]) {
     let logit = |expert: usize| lowest_if_nan(logits[expert].to_f32());
-    if let ExpertScoring::SigmoidTopK { sum } = rules.scoring {
-        let score = |expert: usize| sigmoid(logit(expert));
-        select(rules, score, routed);
-        for routed in routed.iter_mut() {
-            routed.weight = score(routed.expert as usize);
+    match rules.scoring {
+        ExpertScoring::SigmoidTopK { sum } => {
+            score_each(rules, |expert| sigmoid(logit(expert)), sum, routed);
         }
-        if let ScoreSum::Plus(epsilon) = sum {
-            let sum = sum_of_weights(routed) + epsilon;
-            routed.iter_mut().for_each(|routed| routed.weight /= sum);
+        ExpertScoring::SqrtSoftplusTopK { sum } => {
+            score_each(rules, |expert| softplus(logit(expert)).sqrt(), sum, routed);
         }
-    } else {
-        softmax(rules, logit, routed);
+        ExpertScoring::SoftmaxTopK { .. } | ExpertScoring::TopKSoftmax => {
+            softmax(rules, logit, routed);
+        }
     }
     routed.iter_mut().for_each(|routed| routed.weight *= rules.factor);
+}
+
+/// Selects the experts of a row and computes their weights by scores that depend on their own
+/// logits alone.
+fn score_each(
+    rules: &RouterRules<'_>,
+    score: impl Fn(usize) -> f32,
+    sum: ScoreSum,
+    routed: &mut [RoutedExpert],
+) {
+    let chosen = select(rules, &score, routed);
+    for routed in routed.iter_mut() {
+        routed.weight = score(routed.expert as usize);
+    }
+    chosen.zero_excluded(routed);
+    if let ScoreSum::Plus(epsilon) = sum {
+        let sum = sum_of_weights(routed) + epsilon;
+        routed.iter_mut().for_each(|routed| routed.weight /= sum);
+    }
 }
 
 /// Selects the experts of a row and computes their weights by a softmax.
@@ -138,58 +157,106 @@ fn softmax(rules: &RouterRules<'_>, logit: impl Fn(usize) -> f32, routed: &mut [
     let logits = || (0..rules.experts).map(&logit);
     let largest = logits().fold(f32::NEG_INFINITY, f32::max);
     let sum_of_all = || logits().fold(0.0, |sum, logit| sum + (logit - largest).exp());
-    if rules.bias.is_none() && rules.groups.is_none() {
+    let chosen = if rules.bias.is_none() && rules.groups.is_none() {
         // Softmax preserves the order.
-        select(rules, &logit, routed);
+        select(rules, &logit, routed)
     } else {
         let sum = sum_of_all();
-        select(rules, |expert| (logit(expert) - largest).exp() / sum, routed);
-    }
+        select(rules, |expert| (logit(expert) - largest).exp() / sum, routed)
+    };
     for routed in routed.iter_mut() {
         routed.weight = (logit(routed.expert as usize) - largest).exp();
     }
+    chosen.zero_excluded(routed);
     let sum = match rules.scoring {
         ExpertScoring::TopKSoftmax => sum_of_weights(routed),
         _ => sum_of_all(),
     };
     routed.iter_mut().for_each(|routed| routed.weight /= sum);
     if rules.scoring == (ExpertScoring::SoftmaxTopK { renormalise: true }) {
-        // The bound matters only if a bias selects experts with hardly any weight.
+        // The bound matters only if a bias or groups select experts with hardly any weight.
         let sum = sum_of_weights(routed).max(SUM_MIN);
         routed.iter_mut().for_each(|routed| routed.weight /= sum);
     }
 }
 
-/// Writes the experts with the largest sums of score and bias, in ascending order of experts.
-fn select(rules: &RouterRules<'_>, score: impl Fn(usize) -> f32, routed: &mut [RoutedExpert]) {
+/// Groups that a row selects its experts from.
+struct ChosenGroups {
+    groups: Option<ExpertGroups>,
+    /// Number of experts in a group.
+    size: usize,
+    /// A bit for each chosen group.
+    bits: u64,
+}
+
+impl ChosenGroups {
+    /// Returns true if an expert is in one of the groups.
+    fn contains(&self, expert: usize) -> bool {
+        self.groups.is_none() || self.bits >> (expert / self.size) & 1 == 1
+    }
+
+    /// Sets the weights of experts in other groups to zero if their score is.
+    fn zero_excluded(&self, routed: &mut [RoutedExpert]) {
+        let excluded = self.groups.map(|groups| groups.excluded);
+        if excluded == Some(ExcludedExperts::ZeroScore) {
+            let others = routed.iter_mut().filter(|routed| !self.contains(routed.expert as usize));
+            others.for_each(|routed| routed.weight = 0.0);
+        }
+    }
+}
+
+/// Writes the experts with the largest sums of score and bias, in ascending order of experts, and
+/// returns the groups that they are selected from.
+fn select(
+    rules: &RouterRules<'_>,
+    score: impl Fn(usize) -> f32,
+    routed: &mut [RoutedExpert],
+) -> ChosenGroups {
     let choice = |expert: usize| match rules.bias {
         Some(bias) => lowest_if_nan(score(expert) + bias[expert]),
         None => lowest_if_nan(score(expert)),
     };
-    match rules.groups {
-        None => largest((0..rules.experts).map(|expert| (expert, choice(expert))), routed),
-        Some(groups) => {
-            let size = rules.experts / groups.count;
-            let chosen = chosen_groups(groups, size, &choice);
-            let eligible = (0..rules.experts).filter(|expert| chosen >> (expert / size) & 1 == 1);
+    let experts = 0..rules.experts;
+    let chosen = match rules.groups {
+        None => ChosenGroups { groups: None, size: rules.experts, bits: 0 },
+        Some(groups) => choose_groups(groups, rules.experts / groups.count, &choice),
+    };
+    match rules.groups.map(|groups| groups.excluded) {
+        None => largest(experts.map(|expert| (expert, choice(expert))), routed),
+        Some(ExcludedExperts::Ineligible) => {
+            let eligible = experts.filter(|expert| chosen.contains(*expert));
             largest(eligible.map(|expert| (expert, choice(expert))), routed);
+        }
+        Some(ExcludedExperts::ZeroInSelection | ExcludedExperts::ZeroScore) => {
+            let choice = |expert| if chosen.contains(expert) { choice(expert) } else { 0.0 };
+            largest(experts.map(|expert| (expert, choice(expert))), routed);
         }
     }
     routed.sort_unstable_by_key(|routed| routed.expert);
+    chosen
 }
 
-/// Returns a bit for each of the groups whose two largest choices have the largest sums.
-fn chosen_groups(groups: ExpertGroups, size: usize, choice: &impl Fn(usize) -> f32) -> u64 {
-    let mut sums = [RoutedExpert::default(); EXPERT_GROUPS_MAX];
-    let sum_of = |group: usize| {
+/// Returns the groups with the largest scores.
+fn choose_groups(
+    groups: ExpertGroups,
+    size: usize,
+    choice: &impl Fn(usize) -> f32,
+) -> ChosenGroups {
+    let mut scores = [RoutedExpert::default(); EXPERT_GROUPS_MAX];
+    let score_of = |group: usize| {
         let mut two = [RoutedExpert::default(); 2];
+        let count = match groups.score {
+            GroupScore::SumOfTwo => 2,
+            GroupScore::Largest => 1,
+        };
         let members = group * size..(group + 1) * size;
-        largest(members.map(|expert| (expert, choice(expert))), &mut two);
-        two[0].weight + two[1].weight
+        largest(members.map(|expert| (expert, choice(expert))), &mut two[..count]);
+        two[..count].iter().map(|member| member.weight).sum::<f32>()
     };
-    let chosen = &mut sums[..groups.per_token];
-    largest((0..groups.count).map(|group| (group, sum_of(group))), chosen);
-    chosen.iter().fold(0, |bits, group| bits | 1 << group.expert)
+    let chosen = &mut scores[..groups.per_token];
+    largest((0..groups.count).map(|group| (group, score_of(group))), chosen);
+    let bits = chosen.iter().fold(0, |bits, group| bits | 1 << group.expert);
+    ChosenGroups { groups: Some(groups), size, bits }
 }
 
 fn sum_of_weights(routed: &[RoutedExpert]) -> f32 {
@@ -198,6 +265,11 @@ fn sum_of_weights(routed: &[RoutedExpert]) -> f32 {
 
 fn sigmoid(logit: f32) -> f32 {
     1.0 / (1.0 + (-logit).exp())
+}
+
+/// Computes `ln(1 + e^logit)` without an exponential that overflows.
+fn softplus(logit: f32) -> f32 {
+    logit.max(0.0) + (-logit.abs()).exp().ln_1p()
 }
 
 fn lowest_if_nan(logit: f32) -> f32 {

@@ -186,9 +186,10 @@ fn every_expert_call(
     let mut routed = [RoutedExpert::default(); ROWS * 2];
     let logits = &logits[..ROWS * EXPERTS];
     let sigmoid = ExpertScoring::SigmoidTopK { sum: ScoreSum::Plus(1e-20) };
-    let (groups, bias) = (ExpertGroups { count: 2, per_token: 1 }, [0.5; EXPERTS]);
+    let softplus = ExpertScoring::SqrtSoftplusTopK { sum: ScoreSum::Plus(1e-20) };
+    let (groups, bias) = (ExpertGroups::new(2, 1), [0.5; EXPERTS]);
     let renormalised = ExpertScoring::SoftmaxTopK { renormalise: true };
-    for scoring in [ExpertScoring::TopKSoftmax, renormalised, sigmoid] {
+    for scoring in [ExpertScoring::TopKSoftmax, renormalised, sigmoid, softplus] {
         let plain = RouterRules::plain(EXPERTS, 2, scoring);
         let other = RouterRules { bias: Some(&bias), groups: Some(groups), ..plain };
         for rules in [plain, other] {

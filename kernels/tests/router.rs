@@ -5,7 +5,7 @@ mod common;
 use common::{Random, kernels};
 use half::bf16;
 use kernels::{Element, Kernels, RoutedExpert, RouterRules, Variant, reference};
-use model::experts::{ExpertGroups, ExpertScoring, ScoreSum};
+use model::experts::{ExcludedExperts, ExpertGroups, ExpertScoring, GroupScore, ScoreSum};
 
 const SOFTMAXES: [ExpertScoring; 3] = [
     ExpertScoring::SoftmaxTopK { renormalise: false },
@@ -17,8 +17,24 @@ const SIGMOIDS: [ExpertScoring; 2] = [
     ExpertScoring::SigmoidTopK { sum: ScoreSum::Plus(1e-20) },
 ];
 
+const SOFTPLUSES: [ExpertScoring; 2] = [
+    ExpertScoring::SqrtSoftplusTopK { sum: ScoreSum::Unused },
+    ExpertScoring::SqrtSoftplusTopK { sum: ScoreSum::Plus(1e-20) },
+];
+const GROUP_SCORES: [GroupScore; 2] = [GroupScore::SumOfTwo, GroupScore::Largest];
+const EXCLUDED: [ExcludedExperts; 3] =
+    [ExcludedExperts::Ineligible, ExcludedExperts::ZeroInSelection, ExcludedExperts::ZeroScore];
+
 fn scorings() -> impl Iterator<Item = ExpertScoring> {
-    SOFTMAXES.into_iter().chain(SIGMOIDS)
+    SOFTMAXES.into_iter().chain(SIGMOIDS).chain(SOFTPLUSES)
+}
+
+/// Returns groups of these numbers by all rules.
+fn groups_of(count: usize, per_token: usize) -> impl Iterator<Item = ExpertGroups> {
+    GROUP_SCORES.into_iter().flat_map(move |score| {
+        let groups = ExpertGroups { score, ..ExpertGroups::new(count, per_token) };
+        EXCLUDED.into_iter().map(move |excluded| ExpertGroups { excluded, ..groups })
+    })
 }
 
 fn route<T: Element>(
@@ -88,13 +104,13 @@ fn biases_and_groups_select_as_in_the_reference() {
     for (experts, top_k, groups, kept) in
         [(8, 2, 4, 2), (16, 6, 8, 3), (64, 8, 1, 1), (256, 8, 8, 4), (60, 4, 30, 7)]
     {
-        let groups = Some(ExpertGroups { count: groups, per_token: kept });
         let logits: Vec<f32> = (0..20 * experts).map(|_| random.unit() * 4.0).collect();
+        // Many of these sums with scores are below zero.
         let bias: Vec<f32> = (0..experts).map(|_| random.unit()).collect();
         for scoring in scorings() {
             let plain = RouterRules { factor: 2.5, ..RouterRules::plain(experts, top_k, scoring) };
             for bias in [None, Some(bias.as_slice())] {
-                for groups in [None, groups] {
+                for groups in [None].into_iter().chain(groups_of(groups, kept).map(Some)) {
                     equals_reference(&kernels, &RouterRules { bias, groups, ..plain }, &logits);
                 }
             }
@@ -105,16 +121,57 @@ fn biases_and_groups_select_as_in_the_reference() {
 #[test]
 fn among_equal_scores_lower_groups_and_experts_go_first() {
     let kernels = kernels(Variant::best(), 1);
-    let groups = Some(ExpertGroups { count: 4, per_token: 2 });
+    let groups = Some(ExpertGroups::new(4, 2));
     let plain = RouterRules::plain(8, 3, SIGMOIDS[0]);
     let routed = routed_by(&kernels, &RouterRules { groups, ..plain }, &[0.5f32; 8]);
     assert_eq!(routed.iter().map(|routed| routed.expert).collect::<Vec<_>>(), [0, 1, 2]);
     // Experts 4 and 5 have no larger score than others, but the group with the largest sum.
     let logits = [9.0f32, -9.0, 1.0, 1.0, 8.0, 8.0, -9.0, -9.0];
-    let groups = Some(ExpertGroups { count: 4, per_token: 1 });
+    let groups = Some(ExpertGroups::new(4, 1));
     let plain = RouterRules::plain(8, 2, SIGMOIDS[0]);
     let routed = routed_by(&kernels, &RouterRules { groups, ..plain }, &logits);
     assert_eq!(routed.iter().map(|routed| routed.expert).collect::<Vec<_>>(), [4, 5]);
+}
+
+/// Returns the experts that these rules select, and their weights.
+fn selected(groups: ExpertGroups, bias: &[f32], logits: &[f32]) -> (Vec<u32>, Vec<f32>) {
+    let plain = RouterRules::plain(logits.len(), 2, SIGMOIDS[0]);
+    let rules = RouterRules { groups: Some(groups), bias: Some(bias), ..plain };
+    let routed = routed_by(&kernels(Variant::best(), 1), &rules, logits);
+    routed.iter().map(|routed| (routed.expert, routed.weight)).unzip()
+}
+
+/// Each rule of groups changes what is selected, or its weights.
+#[test]
+fn each_rule_of_groups_matters() {
+    let groups = ExpertGroups::new(2, 1);
+    let zeros = [0.0; 6];
+    // The first group has the largest score, the second the largest sum of two.
+    let logits = [3.0, -4.0, -4.0, 1.0, 1.0, 0.5];
+    assert_eq!(selected(groups, &zeros, &logits).0, [3, 4]);
+    let largest = ExpertGroups { score: GroupScore::Largest, ..groups };
+    assert_eq!(selected(largest, &zeros, &logits).0, [0, 1]);
+    // One expert of the second group is above zero in the selection, the others are below.
+    let (logits, bias) = ([0.0; 6], [-3.0, -2.0, -2.0, 1.0, -4.0, -4.0]);
+    assert_eq!(selected(groups, &bias, &logits).0, [3, 4]);
+    let excluded = |excluded| ExpertGroups { excluded, ..groups };
+    let zero = excluded(ExcludedExperts::ZeroInSelection);
+    assert_eq!(selected(zero, &bias, &logits), (vec![0, 3], vec![0.5, 0.5]));
+    let zero = excluded(ExcludedExperts::ZeroScore);
+    assert_eq!(selected(zero, &bias, &logits), (vec![0, 3], vec![0.0, 0.5]));
+}
+
+/// The score of a large logit is its root, and that of a small one does not vanish.
+#[test]
+fn roots_of_softplus_are_exact_for_any_logit() {
+    let kernels = kernels(Variant::best(), 1);
+    let logits = [1e30f32, 100.0, 0.0, -30.0, -80.0, f32::NAN];
+    let routed = route(&kernels, (6, 6), SOFTPLUSES[0], &logits);
+    let weights: Vec<f64> = routed.iter().map(|routed| f64::from(routed.weight)).collect();
+    let expected = [1e15, 10.0, 2f64.ln().sqrt(), (-15f64).exp(), (-40f64).exp(), 0.0];
+    for (weight, expected) in weights.iter().zip(expected) {
+        assert!((weight - expected).abs() <= 1e-6 * expected, "{weight} {expected}");
+    }
 }
 
 /// The sum of scores that are all zero does not divide them by zero if a number is added to it.

@@ -101,6 +101,9 @@ pub enum ExpertScoring {
     /// Sigmoid of each logit in f32, of which the largest values are selected and divided by their
     /// sum as specified.
     SigmoidTopK { sum: ScoreSum },
+    /// Square root of `ln(1 + e^logit)` in f32, of which the largest values are selected and
+    /// divided by their sum as specified.
+    SqrtSoftplusTopK { sum: ScoreSum },
 }
 
 /// Division of the selected scores by their sum.
@@ -134,28 +137,83 @@ impl Default for ExpertSelection {
     }
 }
 
-/// Consecutive groups of experts of equal size. A row selects its experts from the groups whose two
-/// largest scores have the largest sums.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+/// Consecutive groups of experts of equal size. A row selects its experts from the groups with the
+/// largest scores.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExpertGroups {
     pub count: usize,
     /// Number of groups that a row selects from.
     pub per_token: usize,
+    pub score: GroupScore,
+    pub excluded: ExcludedExperts,
+}
+
+/// Score of a group of experts, by the numbers that select experts.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum GroupScore {
+    /// Sum of the two largest ones.
+    #[default]
+    SumOfTwo,
+    /// The largest one.
+    Largest,
+}
+
+/// Treatment of the experts in groups that a row does not select from.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ExcludedExperts {
+    /// They are not selected.
+    #[default]
+    Ineligible,
+    /// Zero takes the place of their score and bias in the selection, so that they precede experts
+    /// below zero. Their weights are those of their scores.
+    ZeroInSelection,
+    /// Zero takes the place of their score, bias and weight.
+    ZeroScore,
 }
 
 impl ExpertGroups {
+    /// Creates groups by the sums of two scores, of which only the selected ones have eligible
+    /// experts.
+    pub fn new(count: usize, per_token: usize) -> ExpertGroups {
+        let (score, excluded) = (GroupScore::default(), ExcludedExperts::default());
+        ExpertGroups { count, per_token, score, excluded }
+    }
+
     /// Returns what is required of the number of groups if `per_token` of `experts` experts cannot
     /// be selected from these groups; `None` if they can.
     pub fn error(self, experts: usize, per_token: usize) -> Option<&'static str> {
-        let ExpertGroups { count, per_token: selected } = self;
+        let ExpertGroups { count, per_token: selected, score, .. } = self;
         if !(1..=EXPERT_GROUPS_MAX).contains(&count) || !experts.is_multiple_of(count) {
             return Some("a divisor of the number of experts, at most 64,");
         }
         let size = experts / count;
         let has_room = selected <= count && per_token <= size * selected;
-        (size < 2 || !has_room).then_some(
-            "groups of two experts or more, of which the selected ones have the experts of a row,",
-        )
+        match score {
+            GroupScore::SumOfTwo => (size < 2 || !has_room).then_some(
+                "groups of two experts or more, of which the selected ones have the experts of a \
+                 row,",
+            ),
+            GroupScore::Largest => (!has_room)
+                .then_some("groups of which the selected ones have the experts of a row,"),
+        }
+    }
+}
+
+/// Prints the fields of groups with the default rules alone; see [`Experts`].
+impl Debug for ExpertGroups {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        let ExpertGroups { count, per_token, score, excluded } = self;
+        let mut fields = f.debug_struct("ExpertGroups");
+        fields.field("count", count).field("per_token", per_token);
+        if *score != GroupScore::default() {
+            fields.field("score", score);
+        }
+        if *excluded != ExcludedExperts::default() {
+            fields.field("excluded", excluded);
+        }
+        fields.finish()
     }
 }
 
@@ -180,6 +238,26 @@ mod tests {
         assert_eq!(of(8, 2).expected_share(0.0), 0.0);
     }
 
+    #[test]
+    fn groups_have_the_experts_of_a_row() {
+        let largest = |groups: ExpertGroups| ExpertGroups { score: GroupScore::Largest, ..groups };
+        for (groups, experts, per_token, is_valid) in [
+            (ExpertGroups::new(4, 2), 8, 4, true),
+            (ExpertGroups::new(4, 2), 8, 5, false),
+            (ExpertGroups::new(4, 5), 8, 4, false),
+            (ExpertGroups::new(3, 2), 8, 2, false),
+            (ExpertGroups::new(0, 0), 8, 2, false),
+            (ExpertGroups::new(128, 64), 256, 8, false),
+            // A group of one expert has no two scores to be summed.
+            (ExpertGroups::new(8, 4), 8, 4, false),
+            (largest(ExpertGroups::new(8, 4)), 8, 4, true),
+            (largest(ExpertGroups::new(8, 3)), 8, 4, false),
+        ] {
+            let context = format!("{groups:?} {experts} {per_token}");
+            assert_eq!(groups.error(experts, per_token).is_none(), is_valid, "{context}");
+        }
+    }
+
     /// Keys of stored weights and prompts are derived from this text.
     #[test]
     fn unused_fields_are_not_printed() {
@@ -190,5 +268,11 @@ mod tests {
         let dense = Some(DenseLayers { ffn_size: 3, others: FeedForward::Experts });
         let text = format!("{:?}", Experts { selection, dense, ..of(8, 2) });
         assert!(text.contains("scale: 2.5") && text.contains("ffn_size: 3"), "{text}");
+        let groups = ExpertGroups::new(8, 4);
+        assert_eq!(format!("{groups:?}"), "ExpertGroups { count: 8, per_token: 4 }");
+        let other = ExpertGroups { score: GroupScore::Largest, ..groups };
+        assert!(format!("{other:?}").contains("score: Largest"));
+        let other = ExpertGroups { excluded: ExcludedExperts::ZeroScore, ..groups };
+        assert!(format!("{other:?}").contains("excluded: ZeroScore"));
     }
 }

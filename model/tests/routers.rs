@@ -35,7 +35,7 @@ fn a_router_is_read_with_all_its_rules() {
     let experts = model.experts.expect("experts");
     assert_eq!(experts.scoring, ExpertScoring::SigmoidTopK { sum: ScoreSum::Plus(1e-20) });
     let selection = experts.selection;
-    assert_eq!(selection.groups, Some(ExpertGroups { count: 4, per_token: 2 }));
+    assert_eq!(selection.groups, Some(ExpertGroups::new(4, 2)));
     assert_eq!((selection.bias, selection.scale, selection.is_f32), (true, 1.7, true));
     let others = FeedForward::UngatedSharedExpert;
     assert_eq!(experts.dense, Some(DenseLayers { ffn_size: 80, others }));

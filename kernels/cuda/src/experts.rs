@@ -47,7 +47,9 @@ pub fn route(
         ExpertScoring::SoftmaxTopK { renormalise: false } => 0,
         ExpertScoring::SoftmaxTopK { renormalise: true } => 1,
         ExpertScoring::TopKSoftmax => 2,
-        ExpertScoring::SigmoidTopK { .. } => panic!("no kernel computes {scoring:?}"),
+        ExpertScoring::SigmoidTopK { .. } | ExpertScoring::SqrtSoftplusTopK { .. } => {
+            panic!("no kernel computes {scoring:?}")
+        }
     };
     let args = KernelArgs::new().u64(logits).u64(routed).u32(rows).u32(experts).u32(top_k);
     let args = args.u32(scoring).f32(factor);

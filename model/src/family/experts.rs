@@ -57,7 +57,7 @@ pub(super) fn groups(fields: &ConfigFields<'_>) -> Result<Option<ExpertGroups>, 
         return Ok(None);
     }
     let per_token = per_token.ok_or(ConfigError::Missing { field: "topk_group" })?;
-    Ok(Some(ExpertGroups { count, per_token }))
+    Ok(Some(ExpertGroups::new(count, per_token)))
 }
 
 /// Returns a whole number that may be 0, or `default` if the field is absent.

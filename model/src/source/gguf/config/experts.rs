@@ -8,11 +8,12 @@ use crate::family::{GgufExperts, GgufFamily};
 use crate::layers::FeedForward;
 
 /// Values of `expert_gating_func`: not specified, softmax of all logits, sigmoid, softmax of the
-/// selected ones.
+/// selected ones, square root of the softplus.
 const UNSAID: u32 = 0;
 const SOFTMAX: u32 = 1;
 const SIGMOID: u32 = 2;
 const SOFTMAX_OF_PICKED: u32 = 3;
+const SQRT_SOFTPLUS: u32 = 4;
 
 /// Returns the experts of a model of `layers` layers; `None` for a dense family.
 ///
@@ -119,7 +120,7 @@ fn groups(
         return Ok(None);
     };
     let used = keys.required_size("expert_group_used_count")?;
-    let groups = ExpertGroups { count: groups, per_token: used };
+    let groups = ExpertGroups::new(groups, used);
     match groups.error(count, per_token) {
         None => Ok(Some(groups)),
         Some(expected) => Err(wrong(keys.key(suffix), groups.count, expected)),
@@ -143,11 +144,15 @@ fn checked_scoring(
         (ExpertScoring::SigmoidTopK { .. }, Some(false)) if gguf.reads(suffix) => {
             ExpertScoring::SigmoidTopK { sum: ScoreSum::Unused }
         }
+        (ExpertScoring::SqrtSoftplusTopK { .. }, Some(false)) if gguf.reads(suffix) => {
+            ExpertScoring::SqrtSoftplusTopK { sum: ScoreSum::Unused }
+        }
         (scoring, _) => scoring,
     };
     let unscaled = [
         ExpertScoring::SoftmaxTopK { renormalise: false },
         ExpertScoring::SigmoidTopK { sum: ScoreSum::Unused },
+        ExpertScoring::SqrtSoftplusTopK { sum: ScoreSum::Unused },
     ];
     let sums_to_one = !unscaled.contains(&scoring);
     if let Some(flag) = flag.filter(|flag| *flag != sums_to_one) {
@@ -158,16 +163,20 @@ fn checked_scoring(
         };
         return Err(wrong(key, flag, expected));
     }
-    let is_sigmoid = matches!(scoring, ExpertScoring::SigmoidTopK { .. });
+    let (code, expected) = match scoring {
+        ExpertScoring::SoftmaxTopK { .. } | ExpertScoring::TopKSoftmax => {
+            (SOFTMAX, "the softmax that this architecture has")
+        }
+        ExpertScoring::SigmoidTopK { .. } => (SIGMOID, "the sigmoid that this architecture has"),
+        ExpertScoring::SqrtSoftplusTopK { .. } => {
+            (SQRT_SOFTPLUS, "the square root of a softplus that this architecture has")
+        }
+    };
     let key = keys.key("expert_gating_func");
     match keys.metadata.integer(&key)? {
         None | Some(UNSAID) => Ok(scoring),
-        Some(SIGMOID) if is_sigmoid => Ok(scoring),
-        Some(SOFTMAX) if !is_sigmoid => Ok(scoring),
-        Some(SOFTMAX_OF_PICKED) if sums_to_one && !is_sigmoid => Ok(scoring),
-        Some(other) if is_sigmoid => {
-            Err(wrong(key, other, "the sigmoid that this architecture has"))
-        }
-        Some(other) => Err(wrong(key, other, "the softmax that this architecture has")),
+        Some(said) if said == code => Ok(scoring),
+        Some(SOFTMAX_OF_PICKED) if sums_to_one && code == SOFTMAX => Ok(scoring),
+        Some(other) => Err(wrong(key, other, expected)),
     }
 }
