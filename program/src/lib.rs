@@ -9,6 +9,7 @@
 
 mod chunk;
 pub mod compile;
+pub mod cuda_gaps;
 pub mod deferred_rows;
 pub mod formats;
 pub mod ir;

@@ -227,7 +227,7 @@ impl MachinePlanner<'_> {
 fn max_fitting_batch(refusal: &PlanError) -> Option<u16> {
     match refusal {
         PlanError::DoesNotFit { fitting, .. } => *fitting,
-        PlanError::Compile(_) => None,
+        PlanError::Compile(_) | PlanError::NotOnDevice { .. } => None,
     }
 }
 

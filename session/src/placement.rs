@@ -14,6 +14,7 @@ use planner::search::{
 };
 use planner::split::parse_split;
 use profiler::{ComputeThreads, UncertaintyBound};
+use program::cuda_gaps::model_gap;
 use program::map::Chunking;
 use program::plan::Plan;
 
@@ -227,11 +228,14 @@ impl PlacementPlanner<'_> {
         let shape = request.shape(batches.count, batches.size);
         let hardware = Hardware::resolve(self.session, plan.map.uses_gpu());
         let reporter = &self.reporter;
+        let has_gaps =
+            |hardware: Hardware| hardware.cuda.is_some() && model_gap(request.config).is_some();
         let load = |hardware| -> anyhow::Result<_> {
             let shapes = profile::profile_request(request.config, &shape, self.formats, hardware);
             match self.measure {
-                // Measuring long prompts would take longer than computing them.
-                MeasurePolicy::Always if !shape.is_chunked() => {
+                // Measuring long prompts would take longer than computing them, and operations that
+                // the device lacks cannot be measured.
+                MeasurePolicy::Always if !shape.is_chunked() && !has_gaps(hardware) => {
                     let obtained =
                         profile::obtain(&shapes, hardware, false, reporter, self.interrupt);
                     Ok(Some(obtained?.profile))

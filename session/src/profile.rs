@@ -9,10 +9,13 @@ use engine::launch::LaunchOptions;
 use model::config::ModelConfig;
 use planner::policy::Formats;
 use profiler::{LoadedProfile, Profile, ProfileCache, ProfilingRequest, load_or_measure};
+use program::cuda_gaps::model_gap;
 use program::map::{ChunkOrder, Chunking};
 use program::plan::RunShape;
 use protocol::messages::WeightsOrigin;
+use workers::error::WorkerError;
 
+use super::argument_error::ArgumentError;
 use super::hardware::Hardware;
 use super::progress_reporter::ProgressReporter;
 use crate::interrupt::Interrupt;
@@ -76,7 +79,8 @@ pub fn load_stored(request: &ProfilingRequest, hardware: Hardware) -> Option<Pro
 /// Returns the stored profile, or measures one and reports that to `reporter`.
 ///
 /// # Errors
-/// Workers that failed, or an interrupt.
+/// A model with an operation that the kernels of the device lack, workers that failed, or an
+/// interrupt.
 pub fn obtain(
     request: &ProfilingRequest,
     hardware: Hardware,
@@ -84,6 +88,11 @@ pub fn obtain(
     reporter: &ProgressReporter,
     interrupt: &Interrupt,
 ) -> anyhow::Result<LoadedProfile> {
+    if let Some(op) = hardware.cuda.and_then(|_| model_gap(&request.config)) {
+        let op = op.name(request.config.family);
+        // The worker would report the same error, but only after it has loaded weights.
+        return Err(ArgumentError(WorkerError::NotOnDevice { op }.to_string()).into());
+    }
     let mut runner = runner(hardware, reporter.verbosity(), interrupt);
     let cache = ProfileCache::of_user();
     let mut is_announced = false;

@@ -12,6 +12,16 @@ pub enum PlanError {
     #[error(transparent)]
     Compile(#[from] CompileError),
     #[error(
+        "{model} has an operation ({op}) that the kernels for CUDA devices do not support, and \
+         this placement runs it on the device: use a placement that runs it on the CPU (--split, \
+         --policy cpu-only), or --device none"
+    )]
+    NotOnDevice {
+        model: String,
+        /// Name of the operation.
+        op: &'static str,
+    },
+    #[error(
         "{}",
         does_not_fit_message(.model, .shape, .budget, .limits, *.fitting, *.has_storages)
     )]

@@ -12,7 +12,9 @@ mod tests;
 use std::borrow::Cow;
 
 use model::config::{Dtype, ModelConfig};
+use model::ops::Op;
 use program::compile::{CompileError, compile, footprint, runs_in_chunks};
+use program::cuda_gaps::{leave_prefill_gaps_to_cpu, map_gap, model_gap};
 use program::map::DeviceMap;
 use program::plan::{Plan, RunShape};
 use program::topology::MemoryId;
@@ -164,6 +166,9 @@ impl PlacementRequest<'_> {
     fn map_placement(&self, placement: &Placement, tiers: DefaultTiers) -> DeviceMap {
         let mut map = placement.map(self.config, self.fuse_attention, tiers);
         self.formats.apply(&mut map);
+        if self.has_device_gaps() {
+            leave_prefill_gaps_to_cpu(self.config, &mut map);
+        }
         if let Some(storage) = self.storage {
             // Without reads, slots consist of whole pages too, so that capacity is counted
             // identically.
@@ -331,13 +336,31 @@ impl PlacementRequest<'_> {
         Ok(None)
     }
 
+    /// Returns the first operation that a map runs on the device and that its kernels lack. The
+    /// emulated device has all kernels.
+    pub(crate) fn device_gap(&self, map: &DeviceMap) -> Option<Op> {
+        if self.limits.vram_is_dram { None } else { map_gap(self.config, map) }
+    }
+
+    /// Returns true if the kernels of the device lack an operation of the model.
+    pub(crate) fn has_device_gaps(&self) -> bool {
+        !self.limits.vram_is_dram && model_gap(self.config).is_some()
+    }
+
     /// Returns the roomiest plan of the policy that fits: KV and hidden states on the device, then
     /// hidden states on the host, then KV on the host, then an eighth of the whole prompts of a
     /// stream, and then as few weights read from storages as necessary.
     ///
     /// # Errors
-    /// A map that cannot be compiled; a plan that does not fit, with the largest batch that does.
+    /// An operation on the device that its kernels lack; a map that cannot be compiled; a plan that
+    /// does not fit, with the largest batch that does.
     pub fn plan(&self, batches: u16, batch_size: u16) -> Result<Plan, PlanError> {
+        // Operations have the same devices with all tiers.
+        let tiers = DefaultTiers { kv: MemoryId::DRAM, prefill_hidden: MemoryId::DRAM };
+        if let Some(op) = self.device_gap(&self.map_placement(self.placement, tiers)) {
+            let (model, op) = (self.config.name.clone(), op.name(self.config.family));
+            return Err(PlanError::NotOnDevice { model, op });
+        }
         if let Some(candidate) = self.best_fit(batches, batch_size)? {
             return Ok(candidate.plan(self.config)?);
         }

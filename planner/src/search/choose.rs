@@ -351,7 +351,7 @@ fn explain_misfit(question: &SearchRequest<'_>) -> Result<SearchError, SearchErr
         let Err(error) = request.plan(batches, batch_size) else { continue };
         let fitting = match &error {
             PlanError::DoesNotFit { fitting, .. } => *fitting,
-            PlanError::Compile(_) => None,
+            PlanError::Compile(_) | PlanError::NotOnDevice { .. } => None,
         };
         if closest.as_ref().is_none_or(|(most, _)| fitting > *most) {
             closest = Some((fitting, error));

@@ -69,6 +69,9 @@ fn best_refinement(
     for placement in
         order_by_estimate(estimator, space, linear_chunking, base).into_iter().take(COMPILED_MAX)
     {
+        if request.has_device_gaps() && request.device_gap(&estimator.map(&placement)).is_some() {
+            continue;
+        }
         let memory_fit =
             PlacementRequest { placement: &placement, ..*request }.memory_fit(batches, batch_size);
         let MemoryFit { slow_tier, staged, .. } = match memory_fit {

@@ -132,7 +132,8 @@ impl<'a> PlacementSpace<'a> {
         self.tables.iter().find(|(other, _)| *other == chunking).map(|(_, tables)| tables)
     }
 
-    /// Returns all placements of `name`.
+    /// Returns all placements of `name` that run on the device only operations that its kernels
+    /// have.
     ///
     /// # Errors
     /// A plan that cannot be priced or compiled.
@@ -140,6 +141,11 @@ impl<'a> PlacementSpace<'a> {
         let mut all = Vec::new();
         for base in self.base_policies(name)? {
             all.extend(self.expand(&base)?);
+        }
+        let Estimator { request, .. } = *self.estimator;
+        if request.has_device_gaps() {
+            let map = |one: &NamedPlacement| self.estimator.map(&one.placement);
+            all.retain(|one| request.device_gap(&map(one)).is_none());
         }
         Ok(all)
     }

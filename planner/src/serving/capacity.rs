@@ -2,6 +2,7 @@
 
 use model::config::{Dtype, ModelConfig};
 use model::ops::{Op, align_up};
+use program::cuda_gaps::model_gap;
 
 use super::ServingError;
 use crate::machine::Machine;
@@ -27,8 +28,8 @@ impl CacheCapacity {
     /// holds all weights, as in Tandem.
     ///
     /// # Errors
-    /// A model with recurrent states, a model that does not fit in host memory, or a device that
-    /// cannot hold the rows.
+    /// A model with recurrent states or with an operation that the device's kernels lack, a model
+    /// that does not fit in host memory, or a device that cannot hold the rows.
     pub fn compute(
         machine: &Machine,
         config: &ModelConfig,
@@ -37,6 +38,10 @@ impl CacheCapacity {
     ) -> Result<CacheCapacity, ServingError> {
         if config.layers.has_states() {
             return Err(ServingError::States { model: config.name.clone() });
+        }
+        if let Some(op) = model_gap(config) {
+            let (model, op) = (config.name.clone(), op.name(config.family));
+            return Err(ServingError::NotOnDevice { model, op });
         }
         let layer_bytes = |layer| config.layer_weight_bytes(layer, dtype) as u64;
         let layers: u64 = (0..config.num_layers).map(layer_bytes).sum();

@@ -31,6 +31,16 @@ pub enum ServingError {
     )]
     States { model: String },
     #[error(
+        "{model} has an operation ({op}) that the kernels for CUDA devices do not support, and a \
+         server that runs whole layers on the device cannot be planned without it; plan it as a \
+         batch job, without --serve"
+    )]
+    NotOnDevice {
+        model: String,
+        /// Name of the operation.
+        op: &'static str,
+    },
+    #[error(
         "{machine} has {has} bytes of host memory for the model's weights, which are {needed}; \
          take a smaller model"
     )]

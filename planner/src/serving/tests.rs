@@ -281,6 +281,8 @@ fn what_has_no_room_streams_or_is_refused() {
     assert!(matches!(refused, ServingError::HostMemory { .. }), "{refused}");
     let refused = capacity("g5-16xlarge", "qwen3.5-9b", 2048).expect_err("a state, no cache");
     assert!(matches!(refused, ServingError::States { .. }), "{refused}");
+    let refused = capacity("g5-16xlarge", "glm-4.5-air", 2048).expect_err("a router");
+    assert!(matches!(refused, ServingError::NotOnDevice { op: "router", .. }), "{refused}");
     let refused = capacity("g4dn-4xlarge", "llama-2-7b", 4_000_000).expect_err("rows");
     assert!(matches!(refused, ServingError::DeviceMemory { .. }), "{refused}");
 }

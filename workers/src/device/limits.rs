@@ -1,19 +1,12 @@
 //! Limits of the kernels, checked before a device is opened.
 
 use cuda_kernels::{EXPERTS_PER_ROW_MAX, HEAD_DIM_MAX};
-use model::experts::{ExpertScoring, ExpertSelection, Experts};
 use model::ops::Op;
+use program::cuda_gaps::is_gap;
 use program::ir::{Compute, Instruction};
 use program::plan::Plan;
 
 use crate::error::WorkerError;
-
-/// Returns true if the kernels can select these experts.
-fn is_routed(experts: &Experts) -> bool {
-    let is_softmax = !matches!(experts.scoring, ExpertScoring::SigmoidTopK { .. });
-    let ExpertSelection { bias, groups, is_f32, scale: _ } = experts.selection;
-    is_softmax && !bias && !is_f32 && groups.is_none()
-}
 
 /// Checks that the kernels can run everything that a plan assigns to the device.
 ///
@@ -21,7 +14,6 @@ fn is_routed(experts: &Experts) -> bool {
 /// Returns an error if heads or the experts of a row exceed their bounds, for layers with a state,
 /// for routers whose rules the kernels do not implement, and for linears in pieces.
 pub fn check(plan: &Plan) -> Result<(), WorkerError> {
-    const ABSENT: [Op; 5] = [Op::OutGate, Op::DeltaConv, Op::Delta, Op::DeltaGate, Op::SharedGate];
     let work = plan.device_work();
     let all_computed = || {
         let all = work.programs.iter().flat_map(|program| &program.instructions);
@@ -35,12 +27,7 @@ pub fn check(plan: &Plan) -> Result<(), WorkerError> {
         return Err(WorkerError::PieceOnDevice { op: piece.op.name(plan.config.family) });
     }
     let computed = || all_computed().map(|compute| compute.op);
-    let is_absent = |op: &Op| match op {
-        Op::Norm0 | Op::Norm1 => !plan.config.pre_norms,
-        Op::Router => plan.config.experts.is_some_and(|experts| !is_routed(&experts)),
-        op => ABSENT.contains(op),
-    };
-    if let Some(op) = computed().find(is_absent) {
+    if let Some(op) = computed().find(|op| is_gap(&plan.config, *op)) {
         return Err(WorkerError::NotOnDevice { op: op.name(plan.config.family) });
     }
     let runs = |is: fn(Op) -> bool| computed().any(is);

@@ -1,0 +1,169 @@
+//! Tests of placements on devices whose kernels lack an operation of the model.
+
+use model::config::{Dtype, ModelConfig};
+use model::known::find_known;
+use model::ops::Op;
+use planner::budget::{MemoryLimits, PlacementRequest, PlanError};
+use planner::policy::name::PolicyName;
+use planner::policy::{Formats, Placement, Policy};
+use planner::search::{
+    CostError, Pricing, SearchEffort, SearchError, SearchRequest, SearchResult, choose,
+    choose_placement, evaluate_placement,
+};
+use planner::split::parse_split;
+use program::cuda_gaps::map_gap;
+use program::ir::{Instruction, Program};
+use program::map::{ComputeDevice, DeviceMap, layer_list};
+use program::plan::Plan;
+use program::simulate::{Place, SimulationCosts};
+use program::topology::{LaneId, LaneSet};
+
+/// Costs of a device that is much faster than the CPU.
+#[derive(Debug, Clone, Copy)]
+struct FastDevice;
+
+impl SimulationCosts for FastDevice {
+    fn work_ns(&self, place: Place, _: &Instruction, _: u32) -> f64 {
+        match place.lane {
+            LaneId::CPU_COMPUTE | LaneId::CPU_APPEND => 1000.0,
+            LaneId::GPU_COMPUTE | LaneId::GPU_DECOMPRESS => 10.0,
+            _ => 1.0,
+        }
+    }
+
+    fn rate(&self, _: Place, _: LaneSet) -> f64 {
+        1.0
+    }
+
+    fn wake_ns(&self) -> f64 {
+        0.0
+    }
+}
+
+impl Pricing for FastDevice {
+    fn costs(&self, _: &Plan, _: &Program, _: u32) -> Result<Box<dyn SimulationCosts>, CostError> {
+        Ok(Box::new(*self))
+    }
+}
+
+/// Returns a model whose router selects experts by sigmoids and a bias: its first layer has no
+/// experts.
+fn config() -> ModelConfig {
+    let mut config = find_known("glm-4.5-air").expect("known").config;
+    config.keep_layers(3);
+    config
+}
+
+fn limits(is_emulated: bool) -> MemoryLimits {
+    MemoryLimits {
+        dram_bytes: 1 << 40,
+        vram_bytes: Some(1 << 38),
+        vram_is_dram: is_emulated,
+        slow_tier_bytes: MemoryLimits::NO_SLOW_TIER,
+        device_scratch: None,
+    }
+}
+
+fn ask<T>(
+    config: &ModelConfig,
+    is_emulated: bool,
+    policy: PolicyName,
+    then: impl FnOnce(&SearchRequest<'_>) -> T,
+) -> T {
+    let limits = limits(is_emulated);
+    let request = PlacementRequest {
+        config,
+        placement: &Placement::from_policy(Policy::GpuOnly),
+        formats: &Formats::plain(config),
+        fuse_attention: true,
+        dtype: Dtype::Bf16,
+        max_prompt: 8,
+        shared_prompt: 0,
+        max_context: 16,
+        max_new: 8,
+        logprobs: 0,
+        prefill_chunk: None,
+        limits: &limits,
+        storage: None,
+    };
+    then(&SearchRequest {
+        request: &request,
+        batches: 2,
+        batch_size: 2,
+        policy,
+        chunkings: &[None],
+        pricing: &FastDevice,
+        effort: SearchEffort::Full,
+        rehearser: None,
+    })
+}
+
+/// Returns the devices of the routers of all layers, in decode and prefill.
+fn routers(config: &ModelConfig, map: &DeviceMap) -> Vec<ComputeDevice> {
+    let of_layer = |layer: usize| {
+        let list = layer_list(config, layer, None);
+        let routers = list.into_iter().enumerate().filter(|(_, entry)| entry.op == Op::Router);
+        let (prefill, decode) = (&map.prefill.layers[layer], &map.decode.layers[layer]);
+        routers.flat_map(|(at, _)| [prefill[at], decode[at]]).collect::<Vec<_>>()
+    };
+    (0..config.num_layers).flat_map(of_layer).collect()
+}
+
+fn assert_not_on_device(result: Result<SearchResult, SearchError>) {
+    match result {
+        Err(SearchError::Plan(error @ PlanError::NotOnDevice { .. })) => {
+            let text = error.to_string();
+            for word in ["glm-4.5-air", "(router)", "--device none", "--split"] {
+                assert!(text.contains(word), "{text}");
+            }
+        }
+        Err(other) => panic!("{other}"),
+        Ok(chosen) => panic!("{:?}", chosen.placement),
+    }
+}
+
+#[test]
+fn searches_leave_to_the_cpu_what_the_device_lacks() {
+    let config = config();
+    for name in [PolicyName::Auto, PolicyName::TwoSplit] {
+        let chosen = ask(&config, false, name, choose).expect("a placement");
+        let map = &chosen.plan.map;
+        assert!(map.uses_gpu(), "{name:?}: the device is faster at everything else");
+        assert_eq!(routers(&config, map), [ComputeDevice::Cpu; 4], "{name:?}");
+        for other in &chosen.candidates {
+            assert_eq!(map_gap(&config, &other.map), None, "{name:?} {:?}", other.placement);
+        }
+        let placement = ask(&config, false, name, choose_placement).expect("a placement");
+        assert_eq!(placement, chosen.placement, "{name:?}");
+    }
+    // The emulated device has all operations.
+    let chosen = ask(&config, true, PolicyName::Auto, choose).expect("a placement");
+    assert!(routers(&config, &chosen.plan.map).contains(&ComputeDevice::Gpu));
+}
+
+#[test]
+fn placements_that_run_it_on_the_device_are_refused_by_name() {
+    let config = config();
+    for name in [PolicyName::GpuOnly, PolicyName::Resident] {
+        assert_not_on_device(ask(&config, false, name, choose));
+        ask(&config, true, name, choose).expect("the emulated device has all operations");
+    }
+    let evaluate = |split: &str| {
+        let split = parse_split(split, &config, None).expect("a split");
+        let placement = Placement::from_policy(Policy::TwoSplit { split, chunking: None });
+        ask(&config, false, PolicyName::TwoSplit, |question| {
+            evaluate_placement(question, PolicyName::TwoSplit, &placement)
+        })
+    };
+    assert_not_on_device(evaluate("router:"));
+    let chosen = evaluate("q:norm1").expect("the router is on the CPU");
+    assert_eq!(routers(&config, &chosen.plan.map), [ComputeDevice::Cpu; 4]);
+}
+
+#[test]
+fn models_without_gaps_use_the_whole_device() {
+    let mut config = find_known("olmoe-1b-7b").expect("known").config;
+    config.keep_layers(2);
+    let chosen = ask(&config, false, PolicyName::Auto, choose).expect("a placement");
+    assert!(routers(&config, &chosen.plan.map).contains(&ComputeDevice::Gpu));
+}

@@ -1,0 +1,66 @@
+//! Operations of models that the kernels for CUDA devices lack. The emulated device has them all.
+
+use model::config::ModelConfig;
+use model::experts::{ExpertScoring, ExpertSelection, Experts};
+use model::ops::Op;
+
+use crate::map::{ComputeDevice, DeviceMap, OpChunk, layer_list};
+
+const ABSENT: [Op; 5] = [Op::OutGate, Op::DeltaConv, Op::Delta, Op::DeltaGate, Op::SharedGate];
+
+/// Returns true if the kernels can select these experts.
+fn is_routed(experts: &Experts) -> bool {
+    let is_softmax = match experts.scoring {
+        ExpertScoring::SoftmaxTopK { .. } | ExpertScoring::TopKSoftmax => true,
+        ExpertScoring::SigmoidTopK { .. } | ExpertScoring::SqrtSoftplusTopK { .. } => false,
+    };
+    let ExpertSelection { bias, groups, is_f32, scale: _ } = experts.selection;
+    is_softmax && !bias && !is_f32 && groups.is_none()
+}
+
+/// Returns true if the kernels lack an operation of a model.
+pub fn is_gap(config: &ModelConfig, op: Op) -> bool {
+    match op {
+        Op::Norm0 | Op::Norm1 => !config.pre_norms,
+        Op::Router => config.experts.is_some_and(|experts| !is_routed(&experts)),
+        op => ABSENT.contains(&op),
+    }
+}
+
+/// Returns the first operation of a model's layers that the kernels lack.
+pub fn model_gap(config: &ModelConfig) -> Option<Op> {
+    let ops = (0..config.num_layers).flat_map(|layer| config.layer_ops(layer));
+    ops.copied().find(|op| is_gap(config, *op))
+}
+
+/// Runs operations of prefill that the kernels lack on the CPU if the CPU runs them in decode, and
+/// therefore has their weights.
+pub fn leave_prefill_gaps_to_cpu(config: &ModelConfig, map: &mut DeviceMap) {
+    for layer in 0..config.num_layers {
+        let decode = map.decode_layer(config, layer);
+        let is_on_cpu = |op: Op| {
+            let own = decode.iter().find(|(entry, _)| entry.op == op);
+            own.is_some_and(|(_, device)| *device == ComputeDevice::Cpu)
+        };
+        let gaps = config.layer_ops(layer).iter().enumerate();
+        for (place, op) in gaps.filter(|(_, op)| is_gap(config, **op)) {
+            if is_on_cpu(*op) {
+                map.prefill.layers[layer][place] = ComputeDevice::Cpu;
+            }
+        }
+    }
+}
+
+/// Returns the first operation that a map runs on the device and that the kernels lack.
+pub fn map_gap(config: &ModelConfig, map: &DeviceMap) -> Option<Op> {
+    let gap_of = |layer: usize| {
+        let is_gap = |(entry, on): &(OpChunk, ComputeDevice)| {
+            *on == ComputeDevice::Gpu && is_gap(config, entry.op)
+        };
+        let prefill = layer_list(config, layer, None).into_iter();
+        let prefill = prefill.zip(map.prefill.layers[layer].iter().copied());
+        let mut all = prefill.chain(map.decode_layer(config, layer));
+        all.find(is_gap).map(|(entry, _)| entry.op)
+    };
+    (0..config.num_layers).find_map(gap_of)
+}
