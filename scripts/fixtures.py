@@ -13,8 +13,8 @@ of logits and margins.
 
 Each tiny model has traits that a loader can get wrong, named at its entry in MODELS of
 fixtures_plain.py, fixtures_dense.py, fixtures_post_norms.py, fixtures_positions.py, fixtures_moe.py,
-fixtures_routers.py and fixtures_delta.py. Its folder has the
-checkpoint, often the same weights as model.gguf (fixtures_gguf.py), and golden.json:
+fixtures_routers.py, fixtures_delta.py and fixtures_convolutions.py. Its folder has the checkpoint,
+often the same weights as model.gguf (fixtures_gguf.py), and golden.json:
 
     prompts      token ids, of ragged lengths
     tokens       the 32 tokens that follow each, EOS ignored
@@ -33,6 +33,7 @@ from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils import logging
 
+import fixtures_convolutions
 import fixtures_delta
 import fixtures_dense
 import fixtures_gguf
@@ -62,6 +63,7 @@ MODELS = {
     **fixtures_moe.MODELS,
     **fixtures_routers.MODELS,
     **fixtures_delta.MODELS,
+    **fixtures_convolutions.MODELS,
 }
 EAGER = {"attn_implementation": "eager", "experts_implementation": "eager"}
 
@@ -143,7 +145,8 @@ def check_stored(folder, spec, config):
     stored = {k: v for file in folder.glob("*.safetensors") for k, v in load_file(file).items()}
     dtypes = {spec["dtype"], torch.float32} if "f32" in spec else {spec["dtype"]}
     assert {v.dtype for v in stored.values()} - {torch.uint8} == dtypes
-    tied = config.get("tie_word_embeddings", config["model_type"] in ("opt", "gemma3_text"))
+    default = config.get("tie_embedding", config["model_type"] in ("opt", "gemma3_text"))
+    tied = config.get("tie_word_embeddings", default)
     head = any(name.endswith("lm_head.weight") for name in stored)
     assert tied != head, "the head is stored exactly when it is not tied"
 

@@ -38,6 +38,8 @@ ARCHITECTURES = {
     "granite": "GraniteForCausalLM",
     "granitemoe": "GraniteMoeForCausalLM",
     "hy_v3": "HYV3ForCausalLM",
+    "lfm2": "Lfm2ForCausalLM",
+    "lfm2_moe": "Lfm2MoeForCausalLM",
     "llama": "LlamaForCausalLM",
     "minimax_m2": "MiniMaxM2ForCausalLM",
     "mistral": "MistralForCausalLM",

@@ -4,6 +4,7 @@
 
 use model::delta::DeltaNet;
 use model::experts::{ExcludedExperts, ExpertScoring, GroupScore, ScoreSum};
+use model::short_conv::ShortConv;
 
 use crate::attention::{AttentionShape, AttentionUnit};
 use crate::number::Number;
@@ -145,6 +146,27 @@ pub fn delta_convolution<T: Number>(net: &DeltaNet, x: &[T], weight: &[f32]) -> 
             f64::from(value) * f64::from(weight[tap * channels + channel])
         });
         out.push(silu(products.sum()));
+    }
+    out
+}
+
+/// Computes the short convolution of all rows of a sequence, `[rows, channels]`.
+pub fn short_convolution<T: Number>(conv: &ShortConv, input: &[T], weight: &[f32]) -> Vec<f64> {
+    let ShortConv { channels, taps } = *conv;
+    let number = |row: usize, third: usize, channel: usize| {
+        f64::from(input[(3 * row + third) * channels + channel].to_f32())
+    };
+    let rows = input.len() / conv.input_size();
+    let mut out = Vec::with_capacity(rows * channels);
+    for row in 0..rows {
+        for channel in 0..channels {
+            let mut sum = 0.0;
+            for back in 0..taps.min(row + 1) {
+                let product = number(row - back, 0, channel) * number(row - back, 2, channel);
+                sum += product * f64::from(weight[(taps - 1 - back) * channels + channel]);
+            }
+            out.push(number(row, 1, channel) * sum);
+        }
     }
     out
 }

@@ -17,6 +17,7 @@ use kernels::{
 use model::delta::DeltaNet;
 use model::experts::{ExpertGroups, ExpertScoring, ScoreSum};
 use model::quantized_format::Grouped;
+use model::short_conv::ShortConv;
 use shm::sync::Ordering;
 
 struct Buffers {
@@ -169,6 +170,17 @@ fn every_state_call(
     let (inputs, states) = states.split_at_mut(2 * NET.inputs_len());
     let weight: [f32; 2 * HIDDEN] = std::array::from_fn(|place| weight[place % HIDDEN]);
     kernels.delta_convolution(&NET, &sequences, x, &weight, inputs, out);
+    let conv = ShortConv { channels: HIDDEN / 3, taps: 2 };
+    let (rows, products) = (ROWS * conv.channels, 2 * conv.inputs_len());
+    let (x3, weight3) = (&x[..ROWS * conv.input_size()], &weight[..2 * conv.channels]);
+    kernels.short_convolution(
+        &conv,
+        &sequences,
+        x3,
+        weight3,
+        &mut inputs[..products],
+        &mut out[..rows],
+    );
     let (ba, states) = (&ba[..ROWS * 8], &mut states[..2 * NET.state_len()]);
     let out = &mut out[..ROWS * NET.value_size()];
     kernels.delta_rule(&NET, &sequences, x, ba, &[0.1; 8], states, out);

@@ -8,6 +8,7 @@ use common::{bits, kernels, poison, variants};
 use guarded::{Guarded, SIDES, set_case};
 use half::bf16;
 use kernels::{Element, Kernels, StateRows};
+use model::short_conv::ShortConv;
 use states::{Case, NETS};
 
 /// The last slot and the first, of sequences that continue and that begin.
@@ -64,6 +65,44 @@ fn states_stay_within_their_operands() {
         let kernels = kernels(variant, 1);
         check::<f32>(&kernels);
         check::<bf16>(&kernels);
+    }
+}
+
+fn check_short_convolution<T: Element>(kernels: &Kernels) {
+    for (channels, taps) in [(1, 2), (17, 3), (64, 4), (95, 1)] {
+        set_case(format!("short convolution {:?} {channels} {taps}", kernels.variant()));
+        let conv = ShortConv { channels, taps };
+        let mut random = common::Random::new(channels as u64);
+        let input: Vec<T> = random.vector(7 * conv.input_size());
+        let weight: Vec<f32> = random.vector(taps * channels);
+        let (blank, out) = (vec![0.0; 2 * conv.inputs_len()], poison::<T>(7 * channels));
+        let (mut kept, mut expected) = (blank.clone(), out.clone());
+        kernels.short_convolution(&conv, &SEQUENCES, &input, &weight, &mut kept, &mut expected);
+        for side in SIDES {
+            let input = Guarded::new("input", side, &input);
+            let weight = Guarded::new("weight", side, &weight);
+            let mut state = Guarded::new("the convolution's inputs", side, &blank);
+            let mut out = Guarded::new("out", side, &out);
+            kernels.short_convolution(
+                &conv,
+                &SEQUENCES,
+                input.slice(),
+                weight.slice(),
+                state.slice_mut(),
+                out.slice_mut(),
+            );
+            assert_eq!(bits(out.slice()), bits(&expected), "{side:?} {conv:?}");
+            assert_eq!(bits(state.slice()), bits(&kept), "{side:?} {conv:?}");
+        }
+    }
+}
+
+#[test]
+fn short_convolutions_stay_within_their_operands() {
+    for variant in variants("short_convolutions_stay_within_their_operands") {
+        let kernels = kernels(variant, 1);
+        check_short_convolution::<f32>(&kernels);
+        check_short_convolution::<bf16>(&kernels);
     }
 }
 

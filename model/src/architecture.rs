@@ -31,7 +31,7 @@ const MISSING_FEATURES: &[(&str, &str)] = &[
     ("granitemoeshared", "experts that every row passes"),
     ("jamba", "state-space layers"),
     ("kimi", "multi-head latent attention"),
-    ("lfm2", "convolutional layers"),
+    ("lfm2vl", "convolutional layers next to images"),
     ("llama4", "attention in chunks, and experts that every row passes"),
     ("mamba", "state-space layers"),
     ("minimaxm1", "linear attention"),

@@ -10,8 +10,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::delta::DeltaNet;
 use crate::experts::Experts;
-use crate::layers::{FeedForward, Layers};
+use crate::layers::{FeedForward, Layers, TokenMixer};
 pub use crate::rope::{Rope, RopeScaling};
+use crate::short_conv::ShortConv;
 
 /// Number format of weights, activations that cross a cut, and the KV cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -224,6 +225,15 @@ impl ModelConfig {
     /// Returns the width of k and of v, in elements.
     pub fn kv_size(&self) -> usize {
         self.num_kv_heads * self.head_dim
+    }
+
+    /// Returns the sizes of the layers with a short convolution; `None` if there are none.
+    pub fn short_conv(&self) -> Option<ShortConv> {
+        let channels = self.hidden_size;
+        self.layers.kinds().iter().find_map(|kind| match kind.mixing {
+            TokenMixer::ShortConv { taps } => Some(ShortConv { channels, taps }),
+            TokenMixer::Attention | TokenMixer::Delta => None,
+        })
     }
 
     /// Returns the number of rows in the table of learned positions; 0 if there is none.

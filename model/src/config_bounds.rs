@@ -62,6 +62,7 @@ pub fn check(config: &ModelConfig) -> Result<(), TooLarge> {
         [delta.value_heads, delta.key_dim, delta.value_dim, delta.taps, delta.key_heads]
     };
     let [value_heads, key_dim, value_dim, taps, key_heads] = config.delta.map_or([0; 5], of_delta);
+    let short_taps = config.short_conv().map_or(0, |conv| conv.taps);
     let sizes = [
         ("layers", config.num_layers, LAYERS_MAX),
         ("values of the hidden state", config.hidden_size, HIDDEN_MAX),
@@ -79,7 +80,7 @@ pub fn check(config: &ModelConfig) -> Result<(), TooLarge> {
         ("heads of keys of a state", key_heads, HEADS_MAX),
         ("values of a state's key", key_dim, STATE_DIM_MAX),
         ("values of a state's head", value_dim, STATE_DIM_MAX),
-        ("rows of a convolution", taps, TAPS_MAX),
+        ("rows of a convolution", taps.max(short_taps), TAPS_MAX),
         ("learned positions", positions, LEARNED_POSITIONS_MAX),
         ("end-of-sequence tokens", config.eos_token_ids.len(), ENDS_MAX),
     ];

@@ -23,6 +23,10 @@ pub enum TokenMixer {
     Attention,
     /// A recurrent state (`ModelConfig::delta`).
     Delta,
+    /// A gated convolution of the hidden size that covers `taps` rows, including the current one.
+    ShortConv {
+        taps: usize,
+    },
 }
 
 /// Second half of a layer.
@@ -51,9 +55,15 @@ impl LayerKind {
         LayerKind { mixing: TokenMixer::Delta, rope: None, window: None, feed_forward }
     }
 
+    /// Returns a layer with a short convolution instead of attention, and a dense network.
+    pub const fn short_conv(taps: usize) -> LayerKind {
+        let mixing = TokenMixer::ShortConv { taps };
+        LayerKind { mixing, rope: None, window: None, feed_forward: FeedForward::Dense }
+    }
+
     /// Returns true if the layer keeps a state of fixed size instead of a cache of positions.
     pub fn has_state(&self) -> bool {
-        self.mixing == TokenMixer::Delta
+        self.mixing != TokenMixer::Attention
     }
 
     /// Returns the number of positions that the cache keeps of a sequence of `positions` positions.

@@ -24,6 +24,7 @@ pub mod ops;
 pub mod quantization;
 pub mod quantized_format;
 pub mod rope;
+pub mod short_conv;
 pub mod source;
 pub mod tokenizer;
 pub mod tokenizer_config;

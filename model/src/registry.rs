@@ -14,6 +14,8 @@ macro_rules! for_each_family {
             Granite => granite::FAMILY,
             GraniteMoe => granite::FAMILY_WITH_EXPERTS,
             HyV3 => hy_v3::FAMILY,
+            Lfm2 => lfm2::FAMILY,
+            Lfm2Moe => lfm2::FAMILY_WITH_EXPERTS,
             Llama => llama::FAMILY,
             MiniMaxM2 => minimax_m2::FAMILY,
             Mistral => mistral::FAMILY,

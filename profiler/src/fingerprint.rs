@@ -108,6 +108,9 @@ fn profiled_fields(request: &ProfilingRequest) -> BTreeMap<String, String> {
     if let Some(delta) = config.delta {
         set("states", format!("{delta:?}"));
     }
+    if let Some(conv) = config.short_conv() {
+        set("convolutions", format!("{conv:?}"));
+    }
     set("vocabulary", config.vocab_size.to_string());
     set("family", format!("{:?}", config.family).to_lowercase());
     set("biases", format!("{} {} {}", config.qkv_bias, config.out_bias, config.ffn_bias));

@@ -6,7 +6,8 @@ use model::ops::Op;
 
 use crate::map::{ComputeDevice, DeviceMap, OpChunk, layer_list};
 
-const ABSENT: [Op; 5] = [Op::OutGate, Op::DeltaConv, Op::Delta, Op::DeltaGate, Op::SharedGate];
+const ABSENT: [Op; 6] =
+    [Op::OutGate, Op::DeltaConv, Op::Delta, Op::DeltaGate, Op::ShortConv, Op::SharedGate];
 
 /// Returns true if the kernels can select these experts.
 fn is_routed(experts: &Experts) -> bool {

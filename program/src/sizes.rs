@@ -47,14 +47,10 @@ impl Sizes<'_> {
     /// layer with a state, returns the size of the states of all sequences, which are never split.
     pub fn cache_bytes(&self, layer: usize, kv: Kv, parts: u16) -> usize {
         let kind = self.config.layers.kind(layer);
-        let Some(delta) = self.config.delta.filter(|_| kind.has_state()) else {
-            return self.cache_bytes_of(kind, kv, parts);
-        };
-        usize::from(self.batch_size)
-            * match kv {
-                Kv::K => delta.inputs_bytes(),
-                Kv::V => delta.state_bytes(),
-            }
+        match self.config.state_bytes(kind, kv) {
+            Some(bytes) => usize::from(self.batch_size) * bytes,
+            None => self.cache_bytes_of(kind, kv, parts),
+        }
     }
 
     /// Returns the size of the device's or the host's part of the K or V cache of a layer whose

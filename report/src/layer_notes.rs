@@ -1,6 +1,7 @@
 //! Description of a model's layers, if these are of several kinds or have experts.
 
 use model::config::ModelConfig;
+use model::ops::Kv;
 use program::plan::Plan;
 use serde::Serialize;
 
@@ -62,10 +63,15 @@ fn window_note(config: &ModelConfig, longest: usize) -> String {
 
 /// Returns a line about the recurrent states that layers keep of a sequence.
 fn state_note(config: &ModelConfig) -> String {
-    let Some(delta) = config.delta else { return String::new() };
-    let layers = (0..config.num_layers).filter(|layer| config.layers.kind(*layer).has_state());
-    let count = layers.count();
-    let sequence_bytes = count * (delta.inputs_bytes() + delta.state_bytes());
+    let states = (0..config.num_layers).filter_map(|layer| {
+        let state = |kv| config.state_bytes(config.layers.kind(layer), kv);
+        Some(state(Kv::K)? + state(Kv::V)?)
+    });
+    let states: Vec<usize> = states.collect();
+    if states.is_empty() {
+        return String::new();
+    }
+    let (count, sequence_bytes) = (states.len(), states.iter().sum::<usize>());
     format!(
         "{count} of {} layers keep a state instead of a cache, {:.1} MB of a sequence together; \
          their operations go where those in their places go\n",

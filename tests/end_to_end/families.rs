@@ -107,6 +107,8 @@ mod safetensors {
         granite: "up",
         granite_moe: "expert_up",
         hy_v3: "expert_gate",
+        lfm2: "up",
+        lfm2_moe: "expert_up",
         llama31: "up",
         llama_dynamic: "up",
         llama_linear: "up",

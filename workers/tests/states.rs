@@ -5,7 +5,7 @@
 mod common;
 
 use common::placed::{cpu_only, group, outcomes, shape, start, two_split};
-use common::{delta, delta_experts};
+use common::{convolving, delta, delta_experts};
 use kernels::Variant;
 use model::config::{Dtype, ModelConfig};
 use planner::policy::{DefaultTiers, Placement, Policy, Residency, ResidentAttention, device_map};
@@ -28,7 +28,9 @@ fn found(config: &ModelConfig, shape: &RunShape, map: &DeviceMap) -> Vec<Outcome
 
 #[test]
 fn every_interval_gives_the_bits_of_the_cpu() {
-    for (config, dtype) in [(delta(), Dtype::Bf16), (delta_experts(), Dtype::F32)] {
+    for (config, dtype) in
+        [(delta(), Dtype::Bf16), (delta_experts(), Dtype::F32), (convolving(), Dtype::F32)]
+    {
         let shape = shape(2, 3, 2, dtype);
         let expected = found(&config, &shape, &cpu_only(&config));
         let ops = leading_list(&config, None).len();
@@ -45,7 +47,9 @@ fn every_interval_gives_the_bits_of_the_cpu() {
 /// Covers placements that keep states on either side.
 #[test]
 fn chunks_of_prompts_give_the_bits_of_whole_ones_in_every_placement() {
-    for (config, dtype) in [(delta(), Dtype::F32), (delta_experts(), Dtype::Bf16)] {
+    for (config, dtype) in
+        [(delta(), Dtype::F32), (delta_experts(), Dtype::Bf16), (convolving(), Dtype::Bf16)]
+    {
         let shape = shape(2, 3, 2, dtype);
         let expected = found(&config, &shape, &cpu_only(&config));
         let mut maps = vec![cpu_only(&config)];
@@ -114,7 +118,9 @@ fn prompts_update_states_where_decode_does() {
 /// with another sequence in the same slots.
 #[test]
 fn long_prompts_in_chunks_give_the_bits_of_whole_ones_in_every_variant() {
-    for (config, dtype) in [(delta(), Dtype::Bf16), (delta(), Dtype::F32)] {
+    for (config, dtype) in
+        [(delta(), Dtype::Bf16), (delta(), Dtype::F32), (convolving(), Dtype::F32)]
+    {
         let config = ModelConfig { max_positions: 304, ..config };
         let whole = RunShape { max_prompt: 300, max_context: 304, ..shape(1, 2, 1, dtype) };
         let placed = |lengths: [u32; 2]| -> Vec<PlacedRequest> {

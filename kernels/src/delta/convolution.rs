@@ -1,4 +1,4 @@
-//! Causal convolution of some channels of a sequence's rows, with SiLU.
+//! Causal convolution of some channels of a sequence's rows, with SiLU, or of products with a gate.
 
 use std::ops::Range;
 
@@ -7,12 +7,29 @@ use crate::simd::partial::{load_up_to, store_up_to};
 use crate::simd::{Simd, math};
 use crate::variant::SimdTask;
 
-/// Convolution of a sequence's rows; see [`crate::Kernels::delta_convolution`].
-#[derive(Debug)]
-pub struct Convolution<T> {
+/// Sizes and form of a convolution.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ConvolutionShape {
     pub(super) taps: usize,
     pub(super) channels: usize,
-    /// `[rows, channels]`.
+    /// Rows consist of B, C and x: the inputs are the products of B and x, and the outputs are
+    /// multiplied by C. Otherwise rows are the inputs, and the outputs pass through SiLU.
+    pub(super) is_gated: bool,
+}
+
+impl ConvolutionShape {
+    /// Returns the number of elements of a row.
+    pub(super) const fn row_len(&self) -> usize {
+        if self.is_gated { 3 * self.channels } else { self.channels }
+    }
+}
+
+/// Convolution of a sequence's rows; see [`crate::Kernels::delta_convolution`] and
+/// [`crate::Kernels::short_convolution`].
+#[derive(Debug)]
+pub struct Convolution<T> {
+    pub(super) shape: ConvolutionShape,
+    /// `[rows, row_len]`.
     pub(super) x: *const T,
     /// `[taps, channels]`.
     pub(super) weight: *const f32,
@@ -41,8 +58,8 @@ impl<T: Number> SimdTask for ConvolutionPart<T> {
             unsafe {
                 for row in 0..call.rows {
                     let sum = call.sum(s, row, at, width);
-                    let [result] = math::silu(s, [sum]);
-                    let out = call.out.add(row * call.channels + at);
+                    let result = call.finish(s, row, at, width, sum);
+                    let out = call.out.add(row * call.shape.channels + at);
                     store_up_to(s, out, result, width);
                 }
                 call.keep(s, at, width);
@@ -61,9 +78,47 @@ impl<T: Number> Convolution<T> {
         if self.begins {
             return s.zero();
         }
-        let from = self.state.wrapping_add((self.taps - 1 - back) * self.channels + at);
+        let ConvolutionShape { taps, channels, .. } = self.shape;
+        let from = self.state.wrapping_add((taps - 1 - back) * channels + at);
         // SAFETY: the caller's promise.
         unsafe { load_up_to(s, from.cast_const(), width) }
+    }
+
+    /// Returns the inputs of a row.
+    ///
+    /// # Safety
+    /// Same contract as [`Convolution::sum`].
+    #[inline(always)]
+    unsafe fn input<S: Simd>(&self, s: S, row: usize, at: usize, width: usize) -> S::F {
+        let ConvolutionShape { channels, is_gated, .. } = self.shape;
+        // SAFETY: the caller's promise; x follows B and C.
+        unsafe {
+            let first = self.x.add(row * self.shape.row_len() + at);
+            let value = load_up_to(s, first, width);
+            if is_gated {
+                s.mul(value, load_up_to(s, first.add(2 * channels), width))
+            } else {
+                value
+            }
+        }
+    }
+
+    /// Returns the outputs of a row, given the sums over the taps.
+    ///
+    /// # Safety
+    /// Same contract as [`Convolution::sum`].
+    #[inline(always)]
+    unsafe fn finish<S: Simd>(&self, s: S, row: usize, at: usize, width: usize, sum: S::F) -> S::F {
+        let ConvolutionShape { channels, is_gated, .. } = self.shape;
+        if !is_gated {
+            let [result] = math::silu(s, [sum]);
+            return result;
+        }
+        // SAFETY: the caller's promise; C follows B.
+        unsafe {
+            let gate = self.x.add(row * self.shape.row_len() + channels + at);
+            s.mul(load_up_to(s, gate, width), sum)
+        }
     }
 
     /// Returns the sum over the taps, the oldest row first.
@@ -72,16 +127,17 @@ impl<T: Number> Convolution<T> {
     /// The row is the sequence's; `width <= LANES` channels starting at `at` are the call's.
     #[inline(always)]
     unsafe fn sum<S: Simd>(&self, s: S, row: usize, at: usize, width: usize) -> S::F {
+        let ConvolutionShape { taps, channels, .. } = self.shape;
         let mut sum = s.zero();
-        for tap in 0..self.taps {
-            let back = self.taps - 1 - tap;
+        for tap in 0..taps {
+            let back = taps - 1 - tap;
             // SAFETY: the row, and those before it in the state, are the call's.
             unsafe {
                 let value = match row.checked_sub(back) {
-                    Some(row) => load_up_to(s, self.x.add(row * self.channels + at), width),
+                    Some(row) => self.input(s, row, at, width),
                     None => self.before(s, back - row, at, width),
                 };
-                let weight = load_up_to(s, self.weight.add(tap * self.channels + at), width);
+                let weight = load_up_to(s, self.weight.add(tap * channels + at), width);
                 sum = s.fma(weight, value, sum);
             }
         }
@@ -94,17 +150,18 @@ impl<T: Number> Convolution<T> {
     /// Same contract as [`Convolution::sum`].
     #[inline(always)]
     unsafe fn keep<S: Simd>(&self, s: S, at: usize, width: usize) {
-        for place in 0..self.taps - 1 {
+        let ConvolutionShape { taps, channels, .. } = self.shape;
+        for place in 0..taps - 1 {
             // Number of rows before the end of the sequence's.
-            let back = self.taps - 1 - place;
+            let back = taps - 1 - place;
             // SAFETY: rows that move up are stored after their new place and were not overwritten
             // yet.
             unsafe {
                 let value = match self.rows.checked_sub(back) {
-                    Some(row) => load_up_to(s, self.x.add(row * self.channels + at), width),
+                    Some(row) => self.input(s, row, at, width),
                     None => self.before(s, back - self.rows, at, width),
                 };
-                store_up_to(s, self.state.add(place * self.channels + at), value, width);
+                store_up_to(s, self.state.add(place * channels + at), value, width);
             }
         }
     }

@@ -1,6 +1,7 @@
-//! Gated DeltaNet: a causal convolution of each channel, and the recurrence of each value head.
+//! Layers with a state: the causal convolution of each channel and the recurrence of each value
+//! head of Gated DeltaNet, and the gated convolution of short convolutions.
 //!
-//! Both store a state of each sequence, in f32, and update it row by row: a row's bits therefore
+//! All store a state of each sequence, in f32, and update it row by row: a row's bits therefore
 //! depend on its sequence alone, and not on its partition. A sequence's state is stored at its
 //! slot; a sequence that begins starts from a zero state.
 
@@ -10,12 +11,13 @@ mod rule;
 mod shared_gate;
 
 use model::delta::DeltaNet;
+use model::short_conv::ShortConv;
 
 use crate::Kernels;
 use crate::scratch::SharedPointer;
 
 pub use compiled::DeltaTasks;
-use convolution::{Convolution, ConvolutionPart};
+use convolution::{Convolution, ConvolutionPart, ConvolutionShape};
 pub(crate) use rule::KEY_DIM_MAX;
 use rule::{DeltaRule, HeadRows};
 use shared_gate::GatedRow;
@@ -79,30 +81,64 @@ impl Kernels {
         state: &mut [f32],
         out: &mut [T],
     ) {
-        let channels = net.channels();
-        assert_eq!(x.len() % channels, 0, "x is [rows, channels]");
-        assert_eq!(x.len(), out.len(), "out is [rows, channels]");
-        assert_eq!(weight.len(), net.taps * channels, "weight is [taps, channels]");
-        assert_eq!(
-            state.len() % net.inputs_len().max(1),
-            0,
-            "state is [slots, taps - 1, channels]"
-        );
-        let slots = state.len().checked_div(net.inputs_len()).unwrap_or(usize::MAX);
-        check(sequences, x.len() / channels, slots);
+        let (taps, channels) = (net.taps, net.channels());
+        let shape = ConvolutionShape { taps, channels, is_gated: false };
+        self.convolution(shape, sequences, x, weight, state, out);
+    }
+
+    /// Computes `out[r] = C[r] * sum over t of weight[t] * (B * x)[r - taps + 1 + t]` of each
+    /// channel. Products before a sequence's own rows come from its state, which then holds those
+    /// of its last `taps - 1` rows.
+    ///
+    /// `input` is `[rows, 3, channels]` (B, C and x), `out` `[rows, channels]`, `weight` `[taps,
+    /// channels]`, `state` `[slots, taps - 1, channels]`.
+    ///
+    /// # Panics
+    /// If shapes do not match, or sequences share rows or a slot.
+    pub fn short_convolution<T: DeltaTasks>(
+        &self,
+        conv: &ShortConv,
+        sequences: &[StateRows],
+        input: &[T],
+        weight: &[f32],
+        state: &mut [f32],
+        out: &mut [T],
+    ) {
+        let ShortConv { channels, taps } = *conv;
+        let shape = ConvolutionShape { taps, channels, is_gated: true };
+        self.convolution(shape, sequences, input, weight, state, out);
+    }
+
+    fn convolution<T: DeltaTasks>(
+        &self,
+        shape: ConvolutionShape,
+        sequences: &[StateRows],
+        x: &[T],
+        weight: &[f32],
+        state: &mut [f32],
+        out: &mut [T],
+    ) {
+        let ConvolutionShape { taps, channels, .. } = shape;
+        let inputs_len = (taps - 1) * channels;
+        assert_eq!(x.len() % shape.row_len(), 0, "x is [rows, channels]");
+        let rows = x.len() / shape.row_len();
+        assert_eq!(out.len(), rows * channels, "out is [rows, channels]");
+        assert_eq!(weight.len(), taps * channels, "weight is [taps, channels]");
+        assert_eq!(state.len() % inputs_len.max(1), 0, "state is [slots, taps - 1, channels]");
+        let slots = state.len().checked_div(inputs_len).unwrap_or(usize::MAX);
+        check(sequences, rows, slots);
         let (state, output) = (SharedPointer(state.as_mut_ptr()), SharedPointer(out.as_mut_ptr()));
-        let bytes = 2 * size_of_val(x) + sequences.len() * net.inputs_bytes();
+        let bytes = size_of_val(x) + size_of_val(out) + sequences.len() * inputs_len * 4;
         let parts = channels.div_ceil(TASK_CHANNELS);
         let variant = self.variant;
         self.run_sized(sequences.len() * parts, bytes, &|task, _| {
             let sequence = &sequences[task / parts];
             let first = task % parts * TASK_CHANNELS;
             let call = Convolution {
-                taps: net.taps,
-                channels,
-                x: x[sequence.range().start * channels..].as_ptr(),
+                shape,
+                x: x[sequence.range().start * shape.row_len()..].as_ptr(),
                 weight: weight.as_ptr(),
-                state: state.pointer().wrapping_add(sequence.slot as usize * net.inputs_len()),
+                state: state.pointer().wrapping_add(sequence.slot as usize * inputs_len),
                 out: output.pointer().wrapping_add(sequence.range().start * channels),
                 rows: sequence.rows as usize,
                 begins: sequence.begins,

@@ -14,6 +14,7 @@ mod gpt_oss;
 mod granite;
 mod hy_v3;
 mod layer_types;
+mod lfm2;
 mod llama;
 mod minimax_m2;
 mod mistral;

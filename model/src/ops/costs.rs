@@ -1,8 +1,10 @@
 //! Costs of operations: FLOPs and bytes.
 
-use super::op::Op;
+use super::op::{Kv, Op};
 use super::value::Value;
 use crate::config::{Dtype, ModelConfig};
+use crate::delta::DeltaNet;
+use crate::layers::{LayerKind, TokenMixer};
 
 impl Op {
     /// Returns the number of floating-point operations for `rows` rows that attend to
@@ -21,6 +23,9 @@ impl Op {
             Op::DeltaConv => config
                 .delta
                 .map_or(0, |delta| rows * ((2 * delta.taps + 5) * delta.channels()) as u64),
+            Op::ShortConv => config
+                .short_conv()
+                .map_or(0, |conv| rows * ((2 * conv.taps + 2) * conv.channels) as u64),
             // Decay, read at k, correction, and read at q.
             Op::Delta => config.delta.map_or(0, |delta| 7 * rows * delta.state_len() as u64),
             Op::ExpertGate | Op::ExpertUp | Op::ExpertDown => config.experts.map_or(0, |experts| {
@@ -37,11 +42,14 @@ impl Op {
     /// Returns the number of bytes of a sequence's state that are read, which is also the number of
     /// bytes that are written; 0 for operations without a state.
     pub fn state_bytes(self, config: &ModelConfig) -> u64 {
-        config.delta.map_or(0, |delta| match self {
-            Op::DeltaConv => delta.inputs_bytes() as u64,
-            Op::Delta => delta.state_bytes() as u64,
+        let delta = |size: fn(&DeltaNet) -> usize| config.delta.as_ref().map_or(0, size);
+        let bytes = match self {
+            Op::DeltaConv => delta(DeltaNet::inputs_bytes),
+            Op::Delta => delta(DeltaNet::state_bytes),
+            Op::ShortConv => config.short_conv().map_or(0, |conv| conv.inputs_bytes()),
             _ => 0,
-        })
+        };
+        bytes as u64
     }
 
     /// Returns the number of bytes of cache read for `cached_positions` cached positions over all
@@ -84,5 +92,19 @@ impl Op {
             // One bf16 rounding step of the result, plus a small margin for the order of sums.
             (_, Dtype::Bf16) => 1.2e-2,
         }
+    }
+}
+
+impl ModelConfig {
+    /// Returns the number of bytes of a sequence's state that a layer of this kind keeps in place
+    /// of a cache; `None` if it keeps a cache.
+    pub fn state_bytes(&self, kind: &LayerKind, kv: Kv) -> Option<usize> {
+        let ops = match kind.mixing {
+            TokenMixer::Attention => return None,
+            TokenMixer::Delta => &[Op::DeltaConv, Op::Delta][..],
+            TokenMixer::ShortConv { .. } => &[Op::ShortConv],
+        };
+        let own = ops.iter().filter(|op| op.caches().contains(&kv));
+        Some(own.map(|op| op.state_bytes(self) as usize).sum())
     }
 }

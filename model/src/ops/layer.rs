@@ -15,6 +15,9 @@ macro_rules! layer {
     (delta: $($op:ident),*) => {
         layer!(of: Norm0, DeltaQkv, DeltaBa, DeltaConv, Delta, DeltaGate, DeltaOut, $($op),*)
     };
+    (short_conv: $($op:ident),*) => {
+        layer!(of: Norm0, ConvIn, ShortConv, ConvOut, $($op),*)
+    };
     (of: $($op:ident),*) => { &[$(Op::$op),*] };
 }
 
@@ -31,6 +34,7 @@ enum FirstHalf {
     Attention,
     GatedAttention,
     Delta,
+    ShortConv,
 }
 
 /// Expands to a function that returns a layer with the given second half for each first half.
@@ -41,6 +45,7 @@ macro_rules! second_half {
                 FirstHalf::Attention => layer![attention: $($op),*],
                 FirstHalf::GatedAttention => layer![gated_attention: $($op),*],
                 FirstHalf::Delta => layer![delta: $($op),*],
+                FirstHalf::ShortConv => layer![short_conv: $($op),*],
             }
         }
     };
@@ -115,6 +120,7 @@ impl ModelConfig {
     pub fn kind_ops(&self, kind: &LayerKind) -> &'static [Op] {
         let first = match kind.mixing {
             TokenMixer::Delta => FirstHalf::Delta,
+            TokenMixer::ShortConv { .. } => FirstHalf::ShortConv,
             TokenMixer::Attention if self.output_gate => FirstHalf::GatedAttention,
             TokenMixer::Attention => FirstHalf::Attention,
         };

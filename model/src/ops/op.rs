@@ -34,6 +34,12 @@ pub enum Op {
     /// Product of the recurrence's output and the SiLU of a linear of the layer's input.
     DeltaGate,
     DeltaOut,
+    /// B, C and x of a layer with a short convolution, as a single linear.
+    ConvIn,
+    /// Causal convolution per channel of the products of B and x, multiplied by C; stores its last
+    /// inputs.
+    ShortConv,
+    ConvOut,
     /// Norm of attention's output before it is added to the residual stream (Gemma).
     PostNorm0,
     Norm1,
@@ -65,7 +71,7 @@ pub enum Op {
 }
 
 /// One of a layer's two caches. In a layer with a state, `K` contains the inputs of its convolution
-/// and `V` the states of its heads.
+/// and `V` the states of its heads, if it has any.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Kv {
     K,
@@ -96,6 +102,9 @@ impl Op {
             Op::Delta => "delta",
             Op::DeltaGate => "delta_gate",
             Op::DeltaOut => "delta_out",
+            Op::ConvIn => "conv_in",
+            Op::ShortConv => "short_conv",
+            Op::ConvOut => "conv_out",
             Op::PostNorm0 => "post_norm0",
             Op::Norm1 if opt => "ln1",
             Op::Norm1 => "norm1",
@@ -127,7 +136,7 @@ impl Op {
 
     /// Returns true if the operation reads its layer's state of a sequence and updates it in place.
     pub const fn updates_state(self) -> bool {
-        matches!(self, Op::DeltaConv | Op::Delta)
+        matches!(self, Op::DeltaConv | Op::Delta | Op::ShortConv)
     }
 
     /// Returns the operation whose name placements use for this operation: that of an attention
@@ -135,12 +144,12 @@ impl Op {
     /// other operations are returned unchanged.
     pub const fn counterpart(self) -> Op {
         match self {
-            Op::DeltaQkv => Op::Q,
+            Op::DeltaQkv | Op::ConvIn => Op::Q,
             Op::DeltaBa => Op::K,
-            Op::DeltaConv => Op::Scores,
+            Op::DeltaConv | Op::ShortConv => Op::Scores,
             Op::Delta => Op::Wv,
             Op::DeltaGate => Op::OutGate,
-            Op::DeltaOut => Op::Out,
+            Op::DeltaOut | Op::ConvOut => Op::Out,
             Op::DenseGate => Op::ExpertGate,
             Op::DenseUp => Op::ExpertUp,
             Op::DenseDown => Op::ExpertDown,
@@ -160,7 +169,7 @@ impl Op {
         match self {
             Op::Embed => &[],
             Op::Norm0 => &[Value::Hidden],
-            Op::Q | Op::K | Op::V | Op::DeltaQkv | Op::DeltaBa => &[Value::Normed0],
+            Op::Q | Op::K | Op::V | Op::DeltaQkv | Op::DeltaBa | Op::ConvIn => &[Value::Normed0],
             Op::Scores => &[Value::Query, Value::Key],
             Op::Softmax => &[Value::Scores],
             Op::Wv => &[Value::Probabilities, Value::Value],
@@ -173,6 +182,8 @@ impl Op {
             Op::Delta => &[Value::DeltaConvolved, Value::DeltaBa],
             Op::DeltaGate => &[Value::Normed0, Value::DeltaRead],
             Op::DeltaOut => &[Value::GatedDelta, Value::Hidden],
+            Op::ShortConv => &[Value::ConvInput],
+            Op::ConvOut => &[Value::Convolved, Value::Hidden],
             Op::PostNorm0 => &[Value::Projected0, Value::Hidden],
             Op::PostNorm1 => &[Value::Projected1, Value::Hidden],
             Op::Norm1 => &[Value::Hidden],
@@ -201,6 +212,7 @@ impl Op {
             Op::Embed
             | Op::Out
             | Op::DeltaOut
+            | Op::ConvOut
             | Op::PostNorm0
             | Op::Down
             | Op::DenseDown
@@ -220,6 +232,8 @@ impl Op {
             Op::DeltaConv => Value::DeltaConvolved,
             Op::Delta => Value::DeltaRead,
             Op::DeltaGate => Value::GatedDelta,
+            Op::ConvIn => Value::ConvInput,
+            Op::ShortConv => Value::Convolved,
             Op::Norm1 => Value::Normed1,
             Op::Gate => Value::Gate,
             Op::Up | Op::Fc0 => Value::Ffn,
@@ -255,7 +269,7 @@ impl Op {
     /// For operations that update a state, returns the cache that contains it.
     pub const fn caches(self) -> &'static [Kv] {
         match self {
-            Op::Scores | Op::DeltaConv => &[Kv::K],
+            Op::Scores | Op::DeltaConv | Op::ShortConv => &[Kv::K],
             Op::Wv | Op::Delta => &[Kv::V],
             Op::Attention => &[Kv::K, Kv::V],
             _ => &[],

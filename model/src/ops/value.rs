@@ -38,6 +38,10 @@ pub enum Value {
     DeltaRead,
     /// Output of the recurrence after its gate, with the layout of `DeltaRead`.
     GatedDelta,
+    /// B, C and x of a short convolution: `[rows, 3, hidden]`.
+    ConvInput,
+    /// Output of a short convolution after its gate: `[rows, hidden]`.
+    Convolved,
     /// Output of attention's last linear, before the norm that follows it (Gemma): `[rows,
     /// hidden]`.
     Projected0,
@@ -107,12 +111,14 @@ impl Value {
         match self {
             Value::Hidden
             | Value::Normed0
+            | Value::Convolved
             | Value::Projected0
             | Value::Projected1
             | Value::Normed1
             | Value::LastNormed => Some(config.hidden_size),
             Value::Query | Value::Attended | Value::GatedAttended => Some(config.q_size()),
             Value::DeltaQkv | Value::DeltaConvolved => Some(delta(DeltaNet::channels)),
+            Value::ConvInput => Some(3 * config.hidden_size),
             Value::DeltaBa => Some(delta(|delta| 2 * delta.value_heads)),
             Value::DeltaRead | Value::GatedDelta => Some(delta(DeltaNet::value_size)),
             Value::Key | Value::Value => Some(config.kv_size()),

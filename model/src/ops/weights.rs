@@ -5,6 +5,7 @@ use crate::config::{Dtype, Family, ModelConfig, QkNorm};
 use crate::delta::DeltaNet;
 use crate::experts::Experts;
 use crate::quantized_format::{ROWS, WeightFormat};
+use crate::short_conv::ShortConv;
 
 /// Shape of an operation's weights: a row-major matrix, followed by vectors of f32.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,7 +16,7 @@ pub struct WeightShape {
     pub is_f32: bool,
     /// Number of f32 in each vector: a linear's bias and the gain of the norm that follows it (q
     /// and k), a router's bias and what it adds to scores for the selection, a norm's gain and
-    /// bias, or the sinks of a softmax.
+    /// bias, the sinks of a softmax, or a convolution `[taps, channels]`.
     pub vectors: [Option<usize>; 2],
 }
 
@@ -98,6 +99,12 @@ impl Op {
             | Op::Delta
             | Op::DeltaGate
             | Op::DeltaOut => self.delta_weights(&config.delta?, hidden),
+            Op::ConvIn => linear(3 * hidden, hidden, false),
+            Op::ShortConv => {
+                let ShortConv { channels, taps } = config.short_conv()?;
+                gain(taps * channels)
+            }
+            Op::ConvOut => linear(hidden, hidden, false),
             Op::SharedGate => gain(hidden),
             Op::Gate | Op::Up | Op::Fc0 => linear(ffn, hidden, config.ffn_bias),
             Op::Down | Op::Fc1 => linear(hidden, ffn, config.ffn_bias),

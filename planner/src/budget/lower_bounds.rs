@@ -1,6 +1,7 @@
 //! Lower bounds on the host memory that a placement lacks, before compilation, and on what is
 //! therefore read or stored in additional memories.
 
+use model::ops::Kv;
 use model::quantized_format::WeightFormat;
 use program::topology::MemoryId;
 
@@ -56,8 +57,9 @@ impl PlacementRequest<'_> {
         let layers = (0..self.config.num_layers).filter(|layer| is_counted(*layer));
         let of_layer = |layer: usize| {
             let kind = self.config.layers.kind(layer);
-            match self.config.delta.filter(|_| kind.has_state()) {
-                Some(delta) => delta.inputs_bytes() + delta.state_bytes(),
+            let state = |kv| self.config.state_bytes(kind, kv);
+            match state(Kv::K).zip(state(Kv::V)) {
+                Some((inputs, states)) => inputs + states,
                 None => {
                     let positions = kind.kept_positions(self.max_context as usize);
                     2 * self.config.num_kv_heads * position * positions

@@ -15,7 +15,7 @@ use crate::request::ProfilingRequest;
 use crate::stages::Stages;
 
 /// Values with one entry per row, in the order of the layer.
-const ROW_VALUES: [Value; 25] = [
+const ROW_VALUES: [Value; 27] = [
     Value::Hidden,
     Value::Normed0,
     Value::Query,
@@ -28,6 +28,8 @@ const ROW_VALUES: [Value; 25] = [
     Value::DeltaConvolved,
     Value::DeltaRead,
     Value::GatedDelta,
+    Value::ConvInput,
+    Value::Convolved,
     Value::Projected0,
     Value::Normed1,
     Value::Gate,

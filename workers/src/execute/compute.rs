@@ -85,7 +85,7 @@ impl ComputeState {
             pages: Vec::with_capacity(
                 plan.table.pages as usize * usize::from(plan.shape.batch_size),
             ),
-            states: Vec::with_capacity(if config.delta.is_some() { sequences } else { 0 }),
+            states: Vec::with_capacity(if config.layers.has_states() { sequences } else { 0 }),
             sample: sample::SampleState::new(plan, grammars, logits_rows, pool.threads)?,
             selection: partial_keys::selection(plan, pool.threads, &limits),
         })

@@ -19,7 +19,6 @@ pub(super) fn run<T: Element>(
     rows: usize,
 ) -> u64 {
     let config = &operands.plan.config;
-    let net = config.delta.expect("a layer with a state is of a model with states");
     list.clear();
     let all = sequences(operands.table, operands.program, compute.at);
     list.extend(all.map(|SequenceRows { row0, item }| StateRows {
@@ -31,6 +30,13 @@ pub(super) fn run<T: Element>(
     let x = |input: usize, value| operands.rows::<T>(compute.inputs[input], value, rows);
     let weights = operands.vector(compute, 0).expect("what updates a state has weights");
     let out = operands.output::<T>(compute, rows);
+    if let Some(conv) = config.short_conv().filter(|_| compute.op == Op::ShortConv) {
+        let kept = kept(operands, compute, conv.inputs_len());
+        let input = x(0, Value::ConvInput);
+        kernels.short_convolution(&conv, list, input, weights, kept, out);
+        return list.len() as u64 * compute.op.state_bytes(config);
+    }
+    let net = config.delta.expect("a layer with a state is of a model with states");
     if compute.op == Op::DeltaConv {
         let kept = kept(operands, compute, DeltaNet::inputs_len(&net));
         kernels.delta_convolution(&net, list, x(0, Value::DeltaQkv), weights, kept, out);

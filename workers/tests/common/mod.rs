@@ -84,6 +84,19 @@ pub fn delta() -> ModelConfig {
     }
 }
 
+/// Returns an LFM2 with a layer that has a short convolution, and one that attends.
+pub fn convolving() -> ModelConfig {
+    let attending = LayerKind::dense(Some(Rope::new(10_000.0, RopeScaling::None)));
+    ModelConfig {
+        name: "tiny-lfm2".to_owned(),
+        family: Family::Lfm2,
+        layers: Layers::from_kinds([LayerKind::short_conv(3), attending]),
+        qk_norm: Some(QkNorm::PerHead),
+        qkv_bias: false,
+        ..llama()
+    }
+}
+
 /// Returns a Qwen3.5 with experts, one of which is shared by all rows.
 pub fn delta_experts() -> ModelConfig {
     let config = delta();

@@ -1,0 +1,34 @@
+//! Short gated convolutions: layers that keep the last inputs of a causal convolution instead of a
+//! cache (LFM2).
+//!
+//! A linear of a row gives B, C and x. The convolution runs over the products of B and x, and its
+//! result is multiplied by C (transformers' `Lfm2ShortConv`).
+
+/// Number of bytes of a stored input, which is f32 regardless of the run's dtype.
+const INPUT_BYTES: usize = 4;
+
+/// Sizes of layers with a short convolution.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ShortConv {
+    /// Width of B, of C and of x.
+    pub channels: usize,
+    /// Number of rows that the convolution covers, including the current one.
+    pub taps: usize,
+}
+
+impl ShortConv {
+    /// Returns the width of B, C and x, concatenated.
+    pub const fn input_size(&self) -> usize {
+        3 * self.channels
+    }
+
+    /// Returns the number of products stored per sequence: `[taps - 1, channels]`.
+    pub const fn inputs_len(&self) -> usize {
+        (self.taps - 1) * self.channels
+    }
+
+    /// Returns the number of bytes of the products stored per sequence.
+    pub const fn inputs_bytes(&self) -> usize {
+        self.inputs_len() * INPUT_BYTES
+    }
+}
