@@ -49,8 +49,8 @@ pub use columns::Columns;
 pub use delta::{DeltaTasks, StateRows};
 pub use element::Element;
 pub use linear::{
-    ColumnsOut, ColumnsWeight, ExpertLimits, ExpertWeight, Linear, LinearColumns, LinearOut,
-    LinearQuant, RoutedLinear,
+    ColumnsOut, ColumnsWeight, ExpertLimits, ExpertWeight, HeadLinear, HeadSpan, Linear,
+    LinearColumns, LinearOut, LinearQuant, RoutedLinear,
 };
 pub use logprobs::{Logprob, logprobs};
 pub use number::Number;
@@ -79,6 +79,7 @@ pub struct Kernels {
     per_thread: ThreadScratch,
     attention: attention::Workspace,
     experts: linear::ExpertWorkspace,
+    head_linears: linear::HeadWorkspace,
 }
 
 impl Kernels {
@@ -142,6 +143,7 @@ impl Kernels {
             per_thread: ThreadScratch::new(pool.threads(), thread_len),
             attention: attention::Workspace::new(pool.threads(), &limits),
             experts: linear::ExpertWorkspace::new(pool.threads(), ExpertLimits::NONE),
+            head_linears: linear::HeadWorkspace::new(pool.threads(), &limits, 0),
             pool,
         }
     }
@@ -150,6 +152,13 @@ impl Kernels {
     pub fn with_experts(self, limits: ExpertLimits) -> Kernels {
         let experts = linear::ExpertWorkspace::new(self.pool.threads(), limits);
         Kernels { experts, ..self }
+    }
+
+    /// Adds scratch for linears of heads with up to `inputs` inputs.
+    pub fn with_head_linears(self, inputs: usize) -> Kernels {
+        let threads = self.pool.threads();
+        let head_linears = linear::HeadWorkspace::new(threads, &self.limits, inputs);
+        Kernels { head_linears, ..self }
     }
 
     /// Returns the instruction set in use.

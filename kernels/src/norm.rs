@@ -92,6 +92,36 @@ impl Kernels {
         });
     }
 
+    /// Computes [`Kernels::head_norm`] of the last elements of each row, as many as `gain` has. `x` is
+    /// `[rows, width]`, whose other elements are unchanged.
+    ///
+    /// # Panics
+    /// If shapes do not match.
+    pub fn tail_norm<T: NormTasks>(
+        &self,
+        rows: usize,
+        width: usize,
+        gain: &[f32],
+        eps: f32,
+        x: &mut [T],
+    ) {
+        assert_eq!(x.len(), rows * width, "x is [rows, width]");
+        assert!((1..=width).contains(&gain.len()), "a row is at least as wide as the gain");
+        let variant = self.variant;
+        let (x, bytes) = (SharedPointer(x.as_mut_ptr()), 2 * size_of_val(x));
+        self.run_sized(rows.div_ceil(TASK_ROWS), bytes, &|task, _| {
+            for row in task * TASK_ROWS..rows.min((task + 1) * TASK_ROWS) {
+                // SAFETY: the variant was checked when the kernels were built; the elements are
+                // within x, and no other task accesses them.
+                unsafe {
+                    let tail = x.pointer().add((row + 1) * width - gain.len());
+                    let out = RmsOut::InPlace(tail);
+                    T::rms_rows(variant, RmsRows { rows: 1, gain, eps, out });
+                }
+            }
+        });
+    }
+
     /// Computes `out[r] += x[r] / sqrt(mean(x[r]²) + eps) * gain`: a norm after a block, in f32.
     ///
     /// `x` and `out` are `[rows, hidden]`, `gain` is `[hidden]`.

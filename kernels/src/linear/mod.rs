@@ -25,6 +25,7 @@
 //! - `compiled`: every task, compiled once for each number format.
 //! - `columns`: a range of a linear's columns.
 //! - `experts`: linears of a mixture of experts, with the rows of each expert gathered.
+//! - `heads`: linears of the heads of latent attention, each with a matrix of its own.
 //!
 //! A new algorithm consists of a folder with a [`MultiplicationPath`](path::MultiplicationPath) and
 //! a line in `registry`.
@@ -45,6 +46,7 @@ mod direct;
 mod epilogue;
 mod experts;
 mod gate;
+mod heads;
 #[cfg(target_arch = "x86_64")]
 mod integers;
 mod pack;
@@ -66,6 +68,8 @@ use epilogue::Epilogue;
 pub use epilogue::LinearOut;
 pub(crate) use experts::Workspace as ExpertWorkspace;
 pub use experts::{ExpertLimits, ExpertWeight, RoutedLinear};
+pub(crate) use heads::Workspace as HeadWorkspace;
+pub use heads::{HeadLinear, HeadSpan};
 use model::quantized_format::Grouped;
 pub(crate) use sizes::packed_len;
 use sizes::results_len;

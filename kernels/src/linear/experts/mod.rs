@@ -13,6 +13,7 @@ mod groups;
 mod parts;
 mod workspace;
 
+pub(super) use parts::padded_len;
 pub use workspace::ExpertLimits;
 pub(crate) use workspace::Workspace;
 
@@ -49,7 +50,7 @@ pub enum ExpertWeight<'a, T> {
 }
 
 impl<T> ExpertWeight<'_, T> {
-    fn checked(&self, experts: usize, n: usize, k: usize) -> Weight<T> {
+    pub(super) fn checked(&self, experts: usize, n: usize, k: usize) -> Weight<T> {
         match *self {
             ExpertWeight::Plain(weight) => {
                 assert_eq!(weight.len(), experts * n * k, "weight is [experts, n, k]");
@@ -274,6 +275,6 @@ impl Kernels {
 }
 
 /// Returns ranges of at most `max_cols` columns.
-fn steps(cols: Range<usize>, max_cols: usize) -> impl Iterator<Item = Range<usize>> {
+pub(super) fn steps(cols: Range<usize>, max_cols: usize) -> impl Iterator<Item = Range<usize>> {
     cols.clone().step_by(max_cols).map(move |first| first..cols.end.min(first + max_cols))
 }

@@ -172,6 +172,6 @@ impl PassPlan {
 
 /// Returns the number of floats that a part's packed rows take: whole lines, and one vector more,
 /// since the last row may be read as a vector.
-pub(super) fn padded_len(floats: usize) -> usize {
+pub(in crate::linear) fn padded_len(floats: usize) -> usize {
     (floats + MAX_LANES).next_multiple_of(MAX_LANES)
 }
