@@ -19,6 +19,7 @@ import numpy
 import torch
 from safetensors.torch import load_file
 
+import fixtures_gguf_latent
 import fixtures_gguf_routers
 import fixtures_gguf_states
 import fixtures_nested
@@ -46,6 +47,7 @@ ARCHITECTURES = {
     "Olmo3ForCausalLM": gguf.MODEL_ARCH.OLMO2,
     "SeedOssForCausalLM": gguf.MODEL_ARCH.SEED_OSS,
     **fixtures_gguf_routers.ARCHITECTURES,
+    **fixtures_gguf_latent.ARCHITECTURES,
 }
 # Those whose rope turns neighbours, so that rows of q and k are put beside each other.
 NEIGHBOURS = {
@@ -100,6 +102,9 @@ def add_sizes(writer, arch, config):
         writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
     if arch in fixtures_gguf_routers.ARCHITECTURES.values():
         fixtures_gguf_routers.add_keys(writer, arch, config)
+    if arch == gguf.MODEL_ARCH.DEEPSEEK2:
+        fixtures_gguf_routers.add_keys(writer, arch, config)
+        fixtures_gguf_latent.add_keys(writer, config)
     if arch in fixtures_gguf_states.ARCHITECTURES:
         fixtures_gguf_states.add_keys(writer, arch, config)
         fixtures_gguf_states.add_guessing(writer, arch, config)
@@ -216,7 +221,10 @@ def add_tensors(writer, arch, config, tensors):
     if arch in fixtures_gguf_states.ARCHITECTURES:
         parts = (fixtures_gguf_states.changed(arch, config, *one) for one in tensors.items())
         tensors = {name: value for part in parts for name, value in part.items()}
-    if arch in fixtures_gguf_routers.ARCHITECTURES.values():
+    if arch == gguf.MODEL_ARCH.DEEPSEEK2:
+        parts = (fixtures_gguf_latent.changed(config, *one) for one in tensors.items())
+        tensors = {name: value for part in parts for name, value in part.items()}
+    if arch in (*fixtures_gguf_routers.ARCHITECTURES.values(), gguf.MODEL_ARCH.DEEPSEEK2):
         parts = (fixtures_gguf_routers.changed(*one) for one in tensors.items())
         tensors = {name: value for part in parts for name, value in part.items()}
     tensors = split_experts(tensors)
@@ -255,7 +263,7 @@ def write(folder):
     config = json.loads((folder / "config.json").read_text())
     generation = json.loads((folder / "generation_config.json").read_text())
     arch = ARCHITECTURES[config["architectures"][0]]
-    config = config.get("text_config", config)
+    config = fixtures_gguf_latent.with_one_head(config.get("text_config", config))
     if arch == gguf.MODEL_ARCH.GEMMA3:
         config = {**GEMMA3_DEFAULTS, **config}
     tensors = load_file(folder / "model.safetensors")

@@ -10,7 +10,12 @@ ARCHITECTURES = {
     "MiniMaxM2ForCausalLM": gguf.MODEL_ARCH.MINIMAXM2,
     "Qwen2MoeForCausalLM": gguf.MODEL_ARCH.QWEN2MOE,
 }
-SIGMOID = (gguf.MODEL_ARCH.GLM4_MOE, gguf.MODEL_ARCH.MINIMAXM2, gguf.MODEL_ARCH.DOTS1)
+SIGMOID = (
+    gguf.MODEL_ARCH.DEEPSEEK2,
+    gguf.MODEL_ARCH.DOTS1,
+    gguf.MODEL_ARCH.GLM4_MOE,
+    gguf.MODEL_ARCH.MINIMAXM2,
+)
 # Fields and the methods that write their keys.
 FIELDS = {
     "first_k_dense_replace": "add_leading_dense_block_count",

@@ -76,7 +76,7 @@ fn main() {
         let products = 2.0 * (pairs * heads * (HEAD_DIM + LATENT)) as f64;
         let read_bytes = (cache.len() * size_of::<bf16>()) as f64;
         println!(
-            "{name:22} {sequences:2} x {rows:3} after {past:4}: {:8.2} ms {:7.1} GFLOP/s {:6.2} GB/s",
+            "{name:22} {sequences} x {rows:3} after {past:4}: {:7.2} ms {:6.1} GFLOP/s {:5.2} GB/s",
             median * 1e3,
             products / median / 1e9,
             read_bytes / median / 1e9

@@ -92,8 +92,8 @@ impl Kernels {
         });
     }
 
-    /// Computes [`Kernels::head_norm`] of the last elements of each row, as many as `gain` has. `x` is
-    /// `[rows, width]`, whose other elements are unchanged.
+    /// Computes [`Kernels::head_norm`] of the last elements of each row, as many as `gain` has. `x`
+    /// is `[rows, width]`, whose other elements are unchanged.
     ///
     /// # Panics
     /// If shapes do not match.

@@ -11,7 +11,6 @@ const MISSING_FEATURES: &[(&str, &str)] = &[
     ("cohere", "norms whose halves run in parallel"),
     ("dbrx", "clipped queries, keys and values"),
     ("deepseekv2", "multi-head latent attention"),
-    ("deepseekv3", "multi-head latent attention"),
     ("deepseek2", "multi-head latent attention"),
     ("exaone4", "norms behind each half alone"),
     ("falconh1", "state-space layers"),
@@ -22,7 +21,6 @@ const MISSING_FEATURES: &[(&str, &str)] = &[
     ("gemma2", "scores and logits that are capped"),
     ("gemmaembedding", "attention in both directions"),
     ("gemma", "norms with a gain of 1 + w and a gate with GELU in two norms a layer"),
-    ("glm4moelite", "multi-head latent attention"),
     ("glm", "a rotary embedding of neighbours"),
     ("gptneox", "halves that run in parallel"),
     ("gpt2", "learned positions with fused linears that are stored transposed"),
@@ -30,7 +28,7 @@ const MISSING_FEATURES: &[(&str, &str)] = &[
     ("granitemoehybrid", "state-space layers"),
     ("granitemoeshared", "experts that every row passes"),
     ("jamba", "state-space layers"),
-    ("kimi", "multi-head latent attention"),
+    ("kimilinear", "Kimi delta attention"),
     ("lfm2vl", "convolutional layers next to images"),
     ("llama4", "attention in chunks, and experts that every row passes"),
     ("mamba", "state-space layers"),
@@ -69,10 +67,7 @@ mod tests {
 
     #[test]
     fn what_is_lacking_is_said() {
-        assert_eq!(
-            missing_features("DeepseekV3ForCausalLM"),
-            ": it needs multi-head latent attention"
-        );
+        assert_eq!(missing_features("KimiLinearForCausalLM"), ": it needs Kimi delta attention");
         assert_eq!(missing_features("SomethingNew"), "");
     }
 }

@@ -10,7 +10,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::delta::DeltaNet;
 use crate::experts::Experts;
+use crate::latent::LatentAttention;
 use crate::layers::{FeedForward, Layers, TokenMixer};
+use crate::ops::Kv;
 pub use crate::rope::{Rope, RopeScaling};
 use crate::short_conv::ShortConv;
 
@@ -134,6 +136,8 @@ pub struct ModelConfig {
     pub experts: Option<Experts>,
     /// State sizes of the layers that keep a recurrent state.
     pub delta: Option<DeltaNet>,
+    /// Sizes of latent attention, which all layers with attention then have.
+    pub latent: Option<LatentAttention>,
     /// The output of attention is multiplied by the sigmoid of a linear of its input.
     pub output_gate: bool,
     /// q, k and v have biases.
@@ -159,22 +163,25 @@ pub struct ModelConfig {
     pub eos_token_ids: Vec<u32>,
 }
 
-/// Prints `pre_norms` only if it is false, since keys of stored data are derived from this text: a
-/// field that a model does not use must not change them.
+/// Prints `pre_norms` only if it is false and `latent` only if there is one, since keys of stored
+/// data are derived from this text: a field that a model does not use must not change them.
 impl Debug for ModelConfig {
     fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
         macro_rules! print {
-            (if !$optional:ident: $($name:ident),*) => {{
-                let ModelConfig { $($name,)* $optional } = self;
+            ($($name:ident),*) => {{
+                let ModelConfig { $($name,)* pre_norms, latent } = self;
                 let mut fields = f.debug_struct("ModelConfig");
                 $(fields.field(stringify!($name), $name);)*
-                if !$optional {
-                    fields.field(stringify!($optional), $optional);
+                if !pre_norms {
+                    fields.field("pre_norms", pre_norms);
+                }
+                if let Some(latent) = latent {
+                    fields.field("latent", latent);
                 }
                 fields.finish()
             }};
         }
-        print!(if !pre_norms:
+        print!(
             name,
             family,
             num_layers,
@@ -217,7 +224,8 @@ impl ModelConfig {
         self.ffn_size.max(self.experts.map_or(0, |experts| experts.dense_ffn_size()))
     }
 
-    /// Returns the width of q and of the attention output, in elements.
+    /// Returns the width of q and of the attention output, in elements. With latent attention,
+    /// these are q in latents and the weighted sums of whole cached positions.
     pub fn q_size(&self) -> usize {
         self.num_heads * self.head_dim
     }
@@ -234,6 +242,21 @@ impl ModelConfig {
             TokenMixer::ShortConv { taps } => Some(ShortConv { channels, taps }),
             TokenMixer::Attention | TokenMixer::Delta => None,
         })
+    }
+
+    /// Returns the width of the input of the last linear of attention, in elements.
+    pub fn out_input_size(&self) -> usize {
+        self.latent.map_or_else(|| self.q_size(), |latent| self.num_heads * latent.value_dim)
+    }
+
+    /// Returns the caches of a layer: K alone with latent attention, whose values are a part of the
+    /// keys, and for a short convolution, whose only state are its last inputs.
+    pub fn layer_caches(&self, layer: usize) -> &'static [Kv] {
+        match self.layers.kind(layer).mixing {
+            TokenMixer::Attention if self.latent.is_some() => &[Kv::K],
+            TokenMixer::ShortConv { .. } => &[Kv::K],
+            TokenMixer::Attention | TokenMixer::Delta => &[Kv::K, Kv::V],
+        }
     }
 
     /// Returns the number of rows in the table of learned positions; 0 if there is none.
@@ -264,8 +287,9 @@ impl ModelConfig {
         self.layers.truncate(self.num_layers);
     }
 
-    /// Returns the number of bytes of K and V of one position in one layer.
+    /// Returns the number of bytes of K and V of one position in one layer with attention.
     pub fn kv_bytes_per_position(&self, dtype: Dtype) -> usize {
-        2 * self.kv_size() * dtype.size_bytes()
+        let caches = if self.latent.is_some() { 1 } else { 2 };
+        caches * self.kv_size() * dtype.size_bytes()
     }
 }

@@ -5,6 +5,7 @@
 use crate::config::ModelConfig;
 use crate::delta::DeltaNet;
 use crate::experts::{EXPERT_GROUPS_MAX, Experts};
+use crate::latent::LatentAttention;
 
 /// Maximum number of layers, which programs identify by 16 bits. The deepest published models have
 /// some 130 layers.
@@ -63,6 +64,10 @@ pub fn check(config: &ModelConfig) -> Result<(), TooLarge> {
     };
     let [value_heads, key_dim, value_dim, taps, key_heads] = config.delta.map_or([0; 5], of_delta);
     let short_taps = config.short_conv().map_or(0, |conv| conv.taps);
+    let of_latent = |latent: LatentAttention| {
+        [latent.q_rank.unwrap_or(0), latent.query_dim(), latent.value_dim]
+    };
+    let [q_rank, query_dim, head_value_dim] = config.latent.map_or([0; 3], of_latent);
     let sizes = [
         ("layers", config.num_layers, LAYERS_MAX),
         ("values of the hidden state", config.hidden_size, HIDDEN_MAX),
@@ -70,6 +75,9 @@ pub fn check(config: &ModelConfig) -> Result<(), TooLarge> {
         ("attention heads", config.num_heads, HEADS_MAX),
         ("KV heads", config.num_kv_heads, HEADS_MAX),
         ("values of a head", config.head_dim, HEAD_DIM_MAX),
+        ("values of a query's latent", q_rank, HIDDEN_MAX),
+        ("values of a head of q", query_dim, HEAD_DIM_MAX),
+        ("values of a head's value", head_value_dim, HEAD_DIM_MAX),
         ("tokens of the vocabulary", config.vocab_size, VOCABULARY_MAX),
         ("experts", count, EXPERTS_MAX),
         ("experts of a row", per_token, EXPERTS_MAX),

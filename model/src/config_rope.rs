@@ -7,7 +7,7 @@ use crate::config_fields::{ConfigError, ConfigFields, wrong};
 use crate::config_unknown::is_neutral;
 use crate::rope::{
     Rope, RopeScaling, YARN_BETA_FAST, YARN_BETA_SLOW, longrope_attention_factor,
-    yarn_attention_factor,
+    yarn_attention_factor, yarn_scale,
 };
 
 /// Values for fields that a file may leave out.
@@ -62,6 +62,21 @@ pub(crate) fn rope_of_type(
     let rope = parse_block(fields, &block, defaults)?;
     reject_unknown(&block)?;
     Ok(Some(rope))
+}
+
+/// Returns the factor of attention scores that YaRN's `mscale_all_dim` implies for latent attention
+/// (`yarn_apply_mscale` in transformers); 1 for another scaling.
+///
+/// # Errors
+/// A value that is not a positive number.
+pub(crate) fn yarn_score_factor(
+    fields: &ConfigFields<'_>,
+    rope: &Rope,
+) -> Result<f64, ConfigError> {
+    let RopeScaling::Yarn { factor, .. } = rope.scaling else { return Ok(1.0) };
+    let block = fields.block("rope_parameters").or_else(|| fields.block("rope_scaling"));
+    let all_dim = block.map(|block| block.positive("mscale_all_dim")).transpose()?.flatten();
+    Ok(all_dim.map_or(1.0, |all_dim| yarn_scale(factor, all_dim).powi(2)))
 }
 
 /// Refuses two blocks that differ. Files contain the rope in one block or the other depending on

@@ -18,6 +18,7 @@ pub mod family;
 pub mod generation;
 pub mod gguf_tokenizer;
 pub mod known;
+pub mod latent;
 pub mod layers;
 pub mod locate;
 pub mod ops;

@@ -6,10 +6,12 @@
 macro_rules! for_each_family {
     ($callback:ident) => {
         $callback! {
+            DeepseekV3 => deepseek_v3::FAMILY,
             Dots1 => dots1::FAMILY,
             Ernie45Moe => ernie4_5_moe::FAMILY,
             Gemma3 => gemma3::FAMILY,
             Glm4Moe => glm4_moe::FAMILY,
+            Glm4MoeLite => glm4_moe_lite::FAMILY,
             GptOss => gpt_oss::FAMILY,
             Granite => granite::FAMILY,
             GraniteMoe => granite::FAMILY_WITH_EXPERTS,

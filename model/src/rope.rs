@@ -200,12 +200,17 @@ impl Rope {
 /// Returns YaRN's default factor of sines and cosines, computed from `mscale` and `mscale_all_dim`
 /// if both are given.
 pub fn yarn_attention_factor(factor: f64, mscale: Option<f64>, mscale_all_dim: Option<f64>) -> f64 {
-    let scaled = |by: f64| if factor <= 1.0 { 1.0 } else { 0.1 * by * factor.ln() + 1.0 };
+    let scaled = |by: f64| yarn_scale(factor, by);
     match (mscale, mscale_all_dim) {
         // 0 counts as not given.
         (Some(one), Some(all)) if one != 0.0 && all != 0.0 => scaled(one) / scaled(all),
         _ => scaled(1.0),
     }
+}
+
+/// Returns YaRN's scale of a context that is extended by `factor`: `0.1 * by * ln(factor) + 1`.
+pub fn yarn_scale(factor: f64, by: f64) -> f64 {
+    if factor <= 1.0 { 1.0 } else { 0.1 * by * factor.ln() + 1.0 }
 }
 
 /// Returns longrope's default factor of sines and cosines. `factor` is the one in the file, or the

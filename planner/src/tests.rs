@@ -39,6 +39,7 @@ fn config() -> ModelConfig {
         pre_norms: true,
         post_norms: false,
         delta: None,
+        latent: None,
         output_gate: false,
         sinks: false,
         scales: Scales::default(),

@@ -160,6 +160,23 @@ fn placements_that_run_it_on_the_device_are_refused_by_name() {
     assert_eq!(routers(&config, &chosen.plan.map), [ComputeDevice::Cpu; 4]);
 }
 
+/// Attention over latents, of which a split could leave a part on the device, stays on the CPU with
+/// everything around it; experts run on the device.
+#[test]
+fn latent_attention_stays_on_the_cpu() {
+    let mut config = find_known("glm-4.7-flash").expect("known").config;
+    config.keep_layers(2);
+    for name in [PolicyName::Auto, PolicyName::TwoSplit] {
+        let chosen = ask(&config, false, name, choose).expect("a placement");
+        let map = &chosen.plan.map;
+        assert!(map.uses_gpu(), "{name:?}: the device is faster at everything else");
+        assert_eq!(map_gap(&config, map), None, "{name:?}");
+    }
+    // The emulated device attends.
+    let chosen = ask(&config, true, PolicyName::GpuOnly, choose).expect("a placement");
+    assert!(chosen.plan.map.uses_gpu());
+}
+
 #[test]
 fn models_without_gaps_use_the_whole_device() {
     let mut config = find_known("olmoe-1b-7b").expect("known").config;

@@ -205,7 +205,7 @@ impl BenchPlanBuilder {
             .map(|value| self.value(*value, device, chunk))
             .collect();
         let has_caches = phase == Phase::Decode || op.updates_state();
-        let kinds = if has_caches { op.caches() } else { &[] };
+        let kinds = if has_caches { op.caches(&self.shape.config) } else { &[] };
         let part = chunk.unwrap_or(Chunk::WHOLE);
         let caches = kinds
             .iter()

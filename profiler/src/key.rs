@@ -121,7 +121,8 @@ impl WorkKey {
                     _ => WeightFormat::Plain,
                 },
                 // A state is f32 in every run.
-                kv: (compute.op.is_attention() && !compute.op.caches().is_empty()).then_some(kv),
+                kv: (compute.op.is_attention() && !compute.op.caches(&plan.config).is_empty())
+                    .then_some(kv),
             },
             Instruction::Copy(copy) => match copy.moved {
                 // Attention in one operation has the weights of its softmax.

@@ -24,8 +24,14 @@ pub fn is_gap(config: &ModelConfig, op: Op) -> bool {
     match op {
         Op::Norm0 | Op::Norm1 => !config.pre_norms,
         Op::Router => config.experts.is_some_and(|experts| !is_routed(&experts)),
+        op if config.latent.is_some() && is_of_latents(op) => true,
         op => ABSENT.contains(&op),
     }
+}
+
+/// Returns true for the operations of latent attention, whose shapes are not those of heads.
+fn is_of_latents(op: Op) -> bool {
+    op.is_attention() || matches!(op, Op::QDown | Op::Q | Op::QAbsorb | Op::K | Op::VUp)
 }
 
 /// Returns the first operation of a model's layers that the kernels lack.
@@ -35,13 +41,14 @@ pub fn model_gap(config: &ModelConfig) -> Option<Op> {
 }
 
 /// Runs operations of prefill that the kernels lack on the CPU if the CPU runs them in decode, and
-/// therefore has their weights.
+/// therefore has their weights. Attention is on one device in prefill: it moves as a whole, or not.
 pub fn leave_prefill_gaps_to_cpu(config: &ModelConfig, map: &mut DeviceMap) {
     for layer in 0..config.num_layers {
         let decode = map.decode_layer(config, layer);
         let is_on_cpu = |op: Op| {
-            let own = decode.iter().find(|(entry, _)| entry.op == op);
-            own.is_some_and(|(_, device)| *device == ComputeDevice::Cpu)
+            let is_same = |other: Op| other == op || (op.is_attention() && other.is_attention());
+            let mut own = decode.iter().filter(|(entry, _)| is_same(entry.op)).peekable();
+            own.peek().is_some() && own.all(|(_, device)| *device == ComputeDevice::Cpu)
         };
         let gaps = config.layer_ops(layer).iter().enumerate();
         for (place, op) in gaps.filter(|(_, op)| is_gap(config, **op)) {

@@ -36,8 +36,8 @@ pub const fn kept(completed_layers: u16, layers: u16) -> Chunk {
     Chunk { index: completed_layers, of: layers + 1 }
 }
 
-/// Returns true if rows of a model can be deferred: in each layer, the operations after attention
-/// use no earlier value except the residual stream.
+/// Returns true if rows of a model can be deferred: attention has keys and values, and in each
+/// layer, the operations after attention use no earlier value except the residual stream.
 pub fn can_defer_rows(config: &ModelConfig) -> bool {
     let is_cut = |layer: usize| {
         let ops = config.layer_ops(layer);
@@ -49,5 +49,6 @@ pub fn can_defer_rows(config: &ModelConfig) -> bool {
         let mut read = after_attention.iter().flat_map(|op| op.reads(config));
         read.all(|value| *value == Value::Attended || !written(before, value))
     };
-    !config.layers.has_states() && (0..config.num_layers).all(is_cut)
+    let has_values = config.latent.is_none();
+    has_values && !config.layers.has_states() && (0..config.num_layers).all(is_cut)
 }

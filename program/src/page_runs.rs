@@ -29,7 +29,9 @@ impl PageRuns {
             return None;
         }
         let layers = 0..config.num_layers as u16;
-        let caches = layers.flat_map(|layer| [Kv::K, Kv::V].map(|kv| (layer, kv)));
+        let caches = layers.flat_map(|layer| {
+            config.layer_caches(usize::from(layer)).iter().map(move |kv| (layer, *kv))
+        });
         let cache = |(layer, kv)| {
             let buffer = appended(plan, layer, kv, batch)?;
             let memory = plan.buffer(buffer).segment.memory;

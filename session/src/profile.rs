@@ -47,8 +47,13 @@ pub fn chunkings(profile: &Profile, config: &ModelConfig, batch_size: u16) -> Ve
     if !is_measured || !can_split_attention(config, batch_size) {
         return Vec::new();
     }
-    let orders = [ChunkOrder::Scores, ChunkOrder::Attention];
-    orders.map(|order| Chunking { order, chunks: ATTENTION_CHUNKS }).into()
+    // The values of latent attention are in the cache of the keys, which would be in parts.
+    let orders = match config.latent {
+        Some(_) => vec![ChunkOrder::Attention],
+        None => vec![ChunkOrder::Scores, ChunkOrder::Attention],
+    };
+    let chunking = |order| Chunking { order, chunks: ATTENTION_CHUNKS };
+    orders.into_iter().map(chunking).collect()
 }
 
 /// Returns the request for the profile that a run of this shape needs.

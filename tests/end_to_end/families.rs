@@ -97,11 +97,14 @@ macro_rules! families {
 mod safetensors {
     families! {
         equals_transformers:
+        deepseek_v3: "up",
+        deepseek_v3_full_query: "expert_up",
         dots1: "down",
         ernie4_5_moe: "router",
         gemma3: "gate",
         gemma3_vision: "up",
         glm4_moe: "up",
+        glm4_moe_lite: "expert_gate",
         gpt_oss: "expert_gate",
         gpt_oss_mxfp4: "expert_gate",
         granite: "up",
@@ -138,11 +141,13 @@ mod safetensors {
 mod gguf {
     families! {
         gguf_equals_transformers:
+        deepseek_v3: "up",
         dots1: "down",
         ernie4_5_moe: "router",
         gemma3: "gate",
         gemma3_vision: "up",
         glm4_moe: "up",
+        glm4_moe_lite: "expert_up",
         gpt_oss: "expert_gate",
         gpt_oss_mxfp4: "expert_gate",
         granite: "up",
@@ -173,9 +178,12 @@ mod gguf {
 mod served {
     families! {
         served_equals_transformers:
+        deepseek_v3: "STORE",
+        deepseek_v3_full_query: "STORE",
         dots1: "STORE",
         ernie4_5_moe: "STORE",
         glm4_moe: "STORE",
+        glm4_moe_lite: "STORE",
         hy_v3: "STORE",
         minimax_m2: "STORE",
         mixtral: "STORE",

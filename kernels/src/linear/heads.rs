@@ -135,8 +135,8 @@ impl Kernels {
 }
 
 impl<T: LinearTasks> Call<T> {
-    /// Copies `rows` rows of inputs, which are `stride` elements apart from element `first` of x on,
-    /// to consecutive memory, and returns their new address.
+    /// Copies `rows` rows of inputs, `stride` elements apart from element `first` of x on, to
+    /// consecutive memory, and returns their new address.
     ///
     /// # Safety
     /// x has these elements; `to` has space for them, and no other thread accesses it.

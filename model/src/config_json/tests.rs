@@ -71,6 +71,7 @@ fn llama() {
             pre_norms: true,
             post_norms: false,
             delta: None,
+            latent: None,
             output_gate: false,
             sinks: false,
             scales: Scales::default(),

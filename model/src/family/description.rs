@@ -51,6 +51,8 @@ pub(crate) struct GgufFamily {
     pub(crate) rotates_neighbours: bool,
     /// The first elements of a head alone may be rotated.
     pub(crate) can_rotate_part: bool,
+    /// Layers have latent attention.
+    pub(crate) has_latent_attention: bool,
     /// Experts of the family; `None` for dense families.
     pub(crate) experts: Option<GgufExperts>,
     /// Keys that are read in files of this family, and whose values must be neutral in others.
@@ -86,6 +88,7 @@ impl GgufFamily {
             has_post_norms: false,
             rotates_neighbours: false,
             can_rotate_part: false,
+            has_latent_attention: false,
             experts: None,
             keys: &[],
             stem: |_, _| None,

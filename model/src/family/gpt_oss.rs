@@ -119,6 +119,7 @@ fn transposed(name: String, count: usize, input: usize, out: usize) -> Vec<Tenso
         rows: out,
         columns: input,
         strides: (1, out),
+        is_transposed: false,
     };
     (0..count).map(piece).collect()
 }

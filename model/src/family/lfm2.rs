@@ -187,6 +187,7 @@ fn convolution(config: &ModelConfig, name: String) -> Vec<TensorSlice> {
         rows: conv.taps,
         columns: conv.channels,
         strides: (1, conv.taps),
+        is_transposed: false,
     });
     piece.into_iter().collect()
 }

@@ -96,16 +96,41 @@ pub(super) fn base_with_rope(
     ffn_field: &'static str,
     rope: Rope,
 ) -> Result<ModelConfig, ConfigError> {
-    let (hidden, heads, head_dim) = heads(fields)?;
+    let (hidden, count, size) = heads(fields)?;
+    let kv_count = fields.optional_size("num_key_value_heads")?.unwrap_or(count);
+    base_of_heads(family, name, fields, ffn_field, rope, Heads { hidden, count, kv_count, size })
+}
+
+/// Width of the hidden state, and heads of attention.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Heads {
+    pub(super) hidden: usize,
+    /// Number of heads of q.
+    pub(super) count: usize,
+    /// Number of heads of k and v.
+    pub(super) kv_count: usize,
+    /// Number of elements of a head.
+    pub(super) size: usize,
+}
+
+/// Parses the fields of [`base_with_rope`] except those of the heads, which are given.
+pub(super) fn base_of_heads(
+    family: Family,
+    name: &str,
+    fields: &ConfigFields<'_>,
+    ffn_field: &'static str,
+    rope: Rope,
+    heads: Heads,
+) -> Result<ModelConfig, ConfigError> {
     let max_positions = fields.size("max_position_embeddings")?;
     Ok(ModelConfig {
         name: name.to_owned(),
         family,
         num_layers: check_layers(fields.size("num_hidden_layers")?)?,
-        hidden_size: hidden,
-        num_heads: heads,
-        num_kv_heads: fields.optional_size("num_key_value_heads")?.unwrap_or(heads),
-        head_dim,
+        hidden_size: heads.hidden,
+        num_heads: heads.count,
+        num_kv_heads: heads.kv_count,
+        head_dim: heads.size,
         ffn_size: fields.size(ffn_field)?,
         vocab_size: fields.size("vocab_size")?,
         max_positions: rope.scaled_max_positions(max_positions),
@@ -122,6 +147,7 @@ pub(super) fn base_with_rope(
         pre_norms: true,
         post_norms: false,
         delta: None,
+        latent: None,
         output_gate: false,
         sinks: false,
         scales: Scales::default(),

@@ -3,6 +3,7 @@
 //! [`FamilyDescription`]; the list of families is in `registry`. The callers are `config_json`,
 //! `source::safetensors` and `source::gguf`.
 
+mod deepseek_v3;
 mod description;
 mod dots1;
 mod ernie4_5_moe;
@@ -10,9 +11,11 @@ mod expert_tensors;
 mod experts;
 mod gemma3;
 mod glm4_moe;
+mod glm4_moe_lite;
 mod gpt_oss;
 mod granite;
 mod hy_v3;
+mod latent_attention;
 mod layer_types;
 mod lfm2;
 mod llama;

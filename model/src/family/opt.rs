@@ -59,6 +59,7 @@ pub(super) fn config(name: &str, fields: &ConfigFields<'_>) -> Result<ModelConfi
         pre_norms: true,
         post_norms: false,
         delta: None,
+        latent: None,
         output_gate: false,
         sinks: false,
         scales: Scales::default(),

@@ -15,6 +15,9 @@ pub struct TensorSlice {
     pub columns: usize,
     /// Distances between rows and between the elements of a row, in elements.
     pub strides: (usize, usize),
+    /// The rows are columns of the checkpoint's tensor, also where the tensor is packed. (Other
+    /// packed tensors have their outputs as rows, whatever the strides of plain ones.)
+    pub is_transposed: bool,
 }
 
 impl TensorSlice {
@@ -29,7 +32,15 @@ impl TensorSlice {
             _ => panic!("a whole tensor has one or two dimensions"),
         };
         let shape = shape.to_vec();
-        TensorSlice { names: vec![name], shape, first: 0, rows, columns, strides: (columns, 1) }
+        TensorSlice {
+            names: vec![name],
+            shape,
+            first: 0,
+            rows,
+            columns,
+            strides: (columns, 1),
+            is_transposed: false,
+        }
     }
 
     /// Returns a range of the rows of a whole tensor, or of the elements of a vector.
@@ -75,6 +86,7 @@ pub(super) fn stacked(
         rows,
         columns,
         strides: (columns, 1),
+        is_transposed: false,
     };
     (0..experts).map(piece).collect()
 }

@@ -262,6 +262,7 @@ impl Entry {
             pre_norms: true,
             post_norms: false,
             delta: None,
+            latent: None,
             output_gate: false,
             sinks: false,
             scales: Scales::default(),

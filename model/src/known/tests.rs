@@ -53,6 +53,9 @@ const BILLIONS: &[(&str, f64)] = &[
     // Without the layer for multi-token prediction.
     ("glm-4.5-air", 106.9),
     ("glm-4.6", 352.8),
+    ("glm-4.7-flash", 29.9),
+    ("deepseek-v3", 671.0),
+    ("kimi-k2", 1026.4),
     ("minimax-m2", 229.0),
     ("mixtral-8x7b", 46.7),
     ("olmoe-1b-7b", 6.92),
@@ -89,6 +92,28 @@ fn sizes_agree_with_names() {
         checked += 1;
     }
     assert!(checked >= 27, "{checked} known models");
+}
+
+/// Latent attention caches a rotated key and a latent per position, for all heads.
+#[test]
+fn latent_attention_caches_one_vector_per_position() {
+    for (name, expected_bytes) in
+        [("deepseek-v3", 70_272), ("kimi-k2", 70_272), ("glm-4.7-flash", 54_144)]
+    {
+        let config = find_known(name).expect("known").config;
+        let bytes = config.num_layers * config.kv_bytes_per_position(Dtype::Bf16);
+        assert_eq!(bytes, expected_bytes, "{name}");
+    }
+}
+
+/// Scores of DeepSeek V3 have a factor because of its long context; those of GLM-4.7-Flash do not.
+#[test]
+fn scores_of_latent_attention_are_scaled_by_the_size_of_a_query() {
+    let scale = |name: &str| find_known(name).expect("known").config.attention_scale();
+    let of_context = 0.1 * 40f32.ln() + 1.0;
+    let expected = of_context * of_context / 192f32.sqrt();
+    assert!((scale("deepseek-v3") / expected - 1.0).abs() < 1e-6);
+    assert_eq!(scale("glm-4.7-flash"), 1.0 / 16.0);
 }
 
 #[test]

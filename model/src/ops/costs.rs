@@ -59,7 +59,7 @@ impl Op {
         if self.updates_state() {
             return 0;
         }
-        self.caches().len() as u64 * one * cached_positions
+        self.caches(config).len() as u64 * one * cached_positions
     }
 
     /// Returns the number of bytes of activations read and written for `rows` rows, excluding
@@ -104,7 +104,7 @@ impl ModelConfig {
             TokenMixer::Delta => &[Op::DeltaConv, Op::Delta][..],
             TokenMixer::ShortConv { .. } => &[Op::ShortConv],
         };
-        let own = ops.iter().filter(|op| op.caches().contains(&kv));
+        let own = ops.iter().filter(|op| op.caches(self).contains(&kv));
         Some(own.map(|op| op.state_bytes(self) as usize).sum())
     }
 }

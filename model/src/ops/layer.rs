@@ -2,6 +2,7 @@
 
 use super::op::Op;
 use crate::config::{Dtype, ModelConfig};
+use crate::latent::LatentAttention;
 use crate::layers::{FeedForward, LayerKind, TokenMixer};
 
 /// Expands to the list of a layer: its first half, given by name, and the operations after it.
@@ -11,6 +12,12 @@ macro_rules! layer {
     };
     (gated_attention: $($op:ident),*) => {
         layer!(of: Norm0, Q, K, V, Scores, Softmax, Wv, OutGate, Out, $($op),*)
+    };
+    (latent_attention: $($op:ident),*) => {
+        layer!(of: Norm0, QDown, Q, QAbsorb, K, Scores, Softmax, Wv, VUp, Out, $($op),*)
+    };
+    (latent_attention_with_full_query: $($op:ident),*) => {
+        layer!(of: Norm0, Q, QAbsorb, K, Scores, Softmax, Wv, VUp, Out, $($op),*)
     };
     (delta: $($op:ident),*) => {
         layer!(of: Norm0, DeltaQkv, DeltaBa, DeltaConv, Delta, DeltaGate, DeltaOut, $($op),*)
@@ -33,6 +40,9 @@ const FOUR_NORM_LAYER: &[Op] = layer![attention: PostNorm0, Norm1, Gate, Up, Dow
 enum FirstHalf {
     Attention,
     GatedAttention,
+    LatentAttention,
+    /// Latent attention with queries that are computed from the layer's input.
+    LatentAttentionWithFullQuery,
     Delta,
     ShortConv,
 }
@@ -44,6 +54,10 @@ macro_rules! second_half {
             match first {
                 FirstHalf::Attention => layer![attention: $($op),*],
                 FirstHalf::GatedAttention => layer![gated_attention: $($op),*],
+                FirstHalf::LatentAttention => layer![latent_attention: $($op),*],
+                FirstHalf::LatentAttentionWithFullQuery => {
+                    layer![latent_attention_with_full_query: $($op),*]
+                }
                 FirstHalf::Delta => layer![delta: $($op),*],
                 FirstHalf::ShortConv => layer![short_conv: $($op),*],
             }
@@ -121,8 +135,12 @@ impl ModelConfig {
         let first = match kind.mixing {
             TokenMixer::Delta => FirstHalf::Delta,
             TokenMixer::ShortConv { .. } => FirstHalf::ShortConv,
-            TokenMixer::Attention if self.output_gate => FirstHalf::GatedAttention,
-            TokenMixer::Attention => FirstHalf::Attention,
+            TokenMixer::Attention => match self.latent {
+                Some(LatentAttention { q_rank: Some(_), .. }) => FirstHalf::LatentAttention,
+                Some(_) => FirstHalf::LatentAttentionWithFullQuery,
+                None if self.output_gate => FirstHalf::GatedAttention,
+                None => FirstHalf::Attention,
+            },
         };
         match kind.feed_forward {
             FeedForward::Experts => with_experts(first),

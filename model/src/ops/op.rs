@@ -12,7 +12,12 @@ pub enum Op {
     /// Token (and learned position) embedding: tokens to the residual stream.
     Embed,
     Norm0,
+    /// First linear of q with latent attention, and the norm of its result.
+    QDown,
     Q,
+    /// Product of the part of each head of q that is not rotated and the head's matrix of keys,
+    /// which makes it a query of latents.
+    QAbsorb,
     K,
     V,
     Scores,
@@ -22,6 +27,8 @@ pub enum Op {
     Attention,
     /// Product of attention's output and the sigmoid of a linear of the layer's input (Qwen3-Next).
     OutGate,
+    /// Product of each head's weighted sum of latents and the head's matrix of values.
+    VUp,
     Out,
     /// q, k and v of a layer with a state, as a single linear.
     DeltaQkv,
@@ -87,7 +94,9 @@ impl Op {
             Op::Embed => "embed",
             Op::Norm0 if opt => "ln0",
             Op::Norm0 => "norm0",
+            Op::QDown => "q_down",
             Op::Q => "q",
+            Op::QAbsorb => "q_absorb",
             Op::K => "k",
             Op::V => "v",
             Op::Scores => "scores",
@@ -95,6 +104,7 @@ impl Op {
             Op::Wv => "wv",
             Op::Attention => "attention",
             Op::OutGate => "out_gate",
+            Op::VUp => "v_up",
             Op::Out => "out",
             Op::DeltaQkv => "delta_qkv",
             Op::DeltaBa => "delta_ba",
@@ -169,12 +179,21 @@ impl Op {
         match self {
             Op::Embed => &[],
             Op::Norm0 => &[Value::Hidden],
-            Op::Q | Op::K | Op::V | Op::DeltaQkv | Op::DeltaBa | Op::ConvIn => &[Value::Normed0],
+            Op::Q if config.latent.is_some_and(|latent| latent.q_rank.is_some()) => {
+                &[Value::QueryLatent]
+            }
+            Op::QDown | Op::Q | Op::K | Op::V => &[Value::Normed0],
+            Op::DeltaQkv | Op::DeltaBa | Op::ConvIn => &[Value::Normed0],
+            Op::QAbsorb => &[Value::HeadQuery],
             Op::Scores => &[Value::Query, Value::Key],
             Op::Softmax => &[Value::Scores],
+            Op::Wv if config.latent.is_some() => &[Value::Probabilities, Value::Key],
             Op::Wv => &[Value::Probabilities, Value::Value],
+            Op::Attention if config.latent.is_some() => &[Value::Query, Value::Key],
             Op::Attention => &[Value::Query, Value::Key, Value::Value],
             Op::OutGate => &[Value::Normed0, Value::Attended],
+            Op::VUp => &[Value::Attended],
+            Op::Out if config.latent.is_some() => &[Value::HeadValues, Value::Hidden],
             Op::Out if config.output_gate => &[Value::GatedAttended, Value::Hidden],
             Op::Out if config.post_norms => &[Value::Attended],
             Op::Out => &[Value::Attended, Value::Hidden],
@@ -220,13 +239,16 @@ impl Op {
             | Op::PostNorm1
             | Op::ExpertDown => Value::Hidden,
             Op::Norm0 => Value::Normed0,
-            Op::Q => Value::Query,
+            Op::QDown => Value::QueryLatent,
+            Op::Q if config.latent.is_some() => Value::HeadQuery,
+            Op::Q | Op::QAbsorb => Value::Query,
             Op::K => Value::Key,
             Op::V => Value::Value,
             Op::Scores => Value::Scores,
             Op::Softmax => Value::Probabilities,
             Op::Wv | Op::Attention => Value::Attended,
             Op::OutGate => Value::GatedAttended,
+            Op::VUp => Value::HeadValues,
             Op::DeltaQkv => Value::DeltaQkv,
             Op::DeltaBa => Value::DeltaBa,
             Op::DeltaConv => Value::DeltaConvolved,
@@ -266,9 +288,11 @@ impl Op {
     }
 
     /// Returns the caches that are read: K for `Scores`, V for `Wv`, and both for the fused form.
-    /// For operations that update a state, returns the cache that contains it.
-    pub const fn caches(self) -> &'static [Kv] {
+    /// With latent attention, K is the only one. For operations that update a state, returns the
+    /// cache that contains it.
+    pub const fn caches(self, config: &ModelConfig) -> &'static [Kv] {
         match self {
+            Op::Wv | Op::Attention if config.latent.is_some() => &[Kv::K],
             Op::Scores | Op::DeltaConv | Op::ShortConv => &[Kv::K],
             Op::Wv | Op::Delta => &[Kv::V],
             Op::Attention => &[Kv::K, Kv::V],

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::{Dtype, ModelConfig};
 use crate::delta::DeltaNet;
+use crate::latent::LatentAttention;
 
 /// A value that is written by one operation and read by others. Every value has a single type in
 /// memory ([`Value::element`]) and is rounded to it whether or not it crosses a cut.
@@ -14,6 +15,10 @@ pub enum Value {
     Hidden,
     /// Input of q, k and v: `[rows, hidden]`.
     Normed0,
+    /// Input of q with latent attention: `[rows, q_rank]`.
+    QueryLatent,
+    /// Queries before they are multiplied into latents: `[rows, heads * (rope_dim + nope_dim)]`.
+    HeadQuery,
     /// Queries `[rows, heads * head_dim]`.
     Query,
     /// Keys of the current rows: `[rows, kv_heads * head_dim]`.
@@ -26,6 +31,8 @@ pub enum Value {
     Probabilities,
     /// Output of attention: `[rows, heads * head_dim]`.
     Attended,
+    /// Values of the heads that latent attention yields: `[rows, heads * value_dim]`.
+    HeadValues,
     /// Output of attention after its gate (Qwen3-Next): `[rows, heads * head_dim]`.
     GatedAttended,
     /// q, k and v before their convolution: `[rows, channels]`.
@@ -107,6 +114,7 @@ impl Value {
     pub fn row_elements(self, config: &ModelConfig) -> Option<usize> {
         let per_token = config.experts.map_or(0, |experts| experts.per_token);
         let expert_ffn = config.experts.map_or(0, |experts| experts.ffn_size);
+        let latent = |size: fn(&LatentAttention) -> usize| config.latent.as_ref().map_or(0, size);
         let delta = |size: fn(&DeltaNet) -> usize| config.delta.as_ref().map_or(0, size);
         match self {
             Value::Hidden
@@ -117,6 +125,9 @@ impl Value {
             | Value::Normed1
             | Value::LastNormed => Some(config.hidden_size),
             Value::Query | Value::Attended | Value::GatedAttended => Some(config.q_size()),
+            Value::QueryLatent => Some(latent(|latent| latent.q_rank.unwrap_or(0))),
+            Value::HeadQuery => Some(config.num_heads * latent(LatentAttention::query_dim)),
+            Value::HeadValues => Some(config.num_heads * latent(|latent| latent.value_dim)),
             Value::DeltaQkv | Value::DeltaConvolved => Some(delta(DeltaNet::channels)),
             Value::ConvInput => Some(3 * config.hidden_size),
             Value::DeltaBa => Some(delta(|delta| 2 * delta.value_heads)),

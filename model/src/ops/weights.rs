@@ -4,6 +4,7 @@ use super::op::Op;
 use crate::config::{Dtype, Family, ModelConfig, QkNorm};
 use crate::delta::DeltaNet;
 use crate::experts::Experts;
+use crate::latent::LatentAttention;
 use crate::quantized_format::{ROWS, WeightFormat};
 use crate::short_conv::ShortConv;
 
@@ -80,6 +81,9 @@ impl Op {
                 Some(WeightShape::new(None, [Some(hidden), bias]))
             }
             Op::PostNorm0 | Op::PostNorm1 => gain(hidden),
+            Op::QDown | Op::Q | Op::QAbsorb | Op::K | Op::VUp if config.latent.is_some() => {
+                self.latent_weights(config, config.latent.as_ref()?)
+            }
             Op::Q | Op::K => {
                 let width = if self == Op::Q { config.q_size() } else { config.kv_size() };
                 let norm = config.qk_norm.map(|norm| match norm {
@@ -91,7 +95,7 @@ impl Op {
             }
             Op::V => linear(config.kv_size(), hidden, config.qkv_bias),
             Op::Softmax | Op::Attention if config.sinks => gain(config.num_heads),
-            Op::Out => linear(hidden, config.q_size(), config.out_bias),
+            Op::Out => linear(hidden, config.out_input_size(), config.out_bias),
             Op::OutGate => linear(config.q_size(), hidden, false),
             Op::DeltaQkv
             | Op::DeltaBa
@@ -126,8 +130,25 @@ impl Op {
                     _ => linear(count * ffn_size, hidden, bias),
                 }
             }
+            Op::QDown | Op::QAbsorb | Op::VUp => None,
             Op::Scores | Op::Softmax | Op::Wv | Op::Attention | Op::Sample => None,
         }
+    }
+
+    /// Returns the shape of the weights of latent attention. The matrices of all heads are stored
+    /// consecutively: `[heads, kv_rank, nope_dim]` for keys, which is the transpose of what the
+    /// latent would be multiplied by, and `[heads, value_dim, kv_rank]` for values.
+    fn latent_weights(self, config: &ModelConfig, latent: &LatentAttention) -> Option<WeightShape> {
+        let (hidden, heads) = (config.hidden_size, config.num_heads);
+        let linear = |out, input, gain| WeightShape::new(Some((out, input)), [None, gain]);
+        Some(match self {
+            Op::QDown => linear(latent.q_rank?, hidden, latent.q_rank),
+            Op::Q => linear(heads * latent.query_dim(), latent.q_rank.unwrap_or(hidden), None),
+            Op::QAbsorb => linear(heads * latent.kv_rank, latent.nope_dim, None),
+            Op::K => linear(latent.key_dim(), hidden, Some(latent.kv_rank)),
+            Op::VUp => linear(heads * latent.value_dim, latent.kv_rank, None),
+            _ => return None,
+        })
     }
 
     /// Returns the shape of the weights of a layer with a state. The convolution has a vector
@@ -165,11 +186,14 @@ impl Op {
     }
 
     /// Returns true if kernels can read the matrix in a grouped format. Since the matrices of
-    /// experts are stored consecutively, each of them must consist of whole blocks of rows.
+    /// experts or heads are stored consecutively, each of them must consist of whole blocks of
+    /// rows.
     pub fn can_be_grouped(self, config: &ModelConfig) -> bool {
         let rows = match (self, config.experts) {
             (Op::ExpertGate | Op::ExpertUp, Some(experts)) => experts.ffn_size,
             (Op::ExpertDown, Some(_)) => config.hidden_size,
+            (Op::QAbsorb, _) => config.latent.map_or(0, |latent| latent.kv_rank),
+            (Op::VUp, _) => config.latent.map_or(0, |latent| latent.value_dim),
             _ => return self.has_matrix(config),
         };
         rows.is_multiple_of(ROWS)

@@ -62,7 +62,8 @@ impl PlacementRequest<'_> {
                 Some((inputs, states)) => inputs + states,
                 None => {
                     let positions = kind.kept_positions(self.max_context as usize);
-                    2 * self.config.num_kv_heads * position * positions
+                    let caches = self.config.layer_caches(layer).len();
+                    caches * self.config.num_kv_heads * position * positions
                 }
             }
         };

@@ -123,7 +123,7 @@ pub(super) fn place_states(map: &mut DeviceMap, config: &ModelConfig) {
                 ComputeDevice::Gpu => MemoryId::VRAM,
                 ComputeDevice::Cpu => MemoryId::DRAM,
             };
-            for kv in op.caches() {
+            for kv in op.caches(config) {
                 match kv {
                     Kv::K => layer_kv.k = vec![tier],
                     Kv::V => layer_kv.v = vec![tier],
@@ -144,7 +144,13 @@ fn kv_tiers(map: &DeviceMap, config: &ModelConfig, layer: usize, device_tier: Me
         };
         readers.map(|(_, device)| tier_for(device)).collect()
     };
-    LayerKv { k: tiers_of(Op::Scores), v: tiers_of(Op::Wv), device_batches: 0 }
+    let (k, v) = (tiers_of(Op::Scores), tiers_of(Op::Wv));
+    if config.layer_caches(layer).contains(&Kv::V) {
+        return LayerKv { k, v, device_batches: 0 };
+    }
+    // The only cache has two readers: it is stored where the CPU can read it if it has to.
+    let of_both = |(k, v): (MemoryId, MemoryId)| if k == v { k } else { MemoryId::DRAM };
+    LayerKv { k: k.into_iter().zip(v).map(of_both).collect(), v: Vec::new(), device_batches: 0 }
 }
 
 /// Returns the device of an operation in prefill.

@@ -174,6 +174,7 @@ fn config(layer: &TableLayer, layers: usize, positions: usize) -> ModelConfig {
         pre_norms: true,
         post_norms: false,
         delta: None,
+        latent: None,
         output_gate: false,
         sinks: false,
         scales: Scales::default(),

@@ -1,6 +1,6 @@
 //! Attention in decode, whole and in parts, and all work whose size depends on the KV length.
 
-use model::ops::{Kv, Op, Value};
+use model::ops::{Op, Value};
 use program::formats::KvFormat;
 use program::ir::Instruction;
 use program::map::Phase;
@@ -54,9 +54,8 @@ fn ops(
                 list.push(bench.compute(Phase::Decode, device, op, layer, chunk(part), (0, 0)));
             }
         }
-        for (kv, part) in [Kv::K, Kv::V].into_iter().flat_map(|kv| parts(of).map(move |p| (kv, p)))
-        {
-            list.push(bench.append(kv, layer, part, device));
+        for kv in bench.shape().config.layer_caches(layer.into()) {
+            list.extend(parts(of).map(|part| bench.append(*kv, layer, part, device)));
         }
     }
     if of == 1 {
@@ -101,7 +100,8 @@ pub(crate) fn attention(
         let mut copies = Vec::new();
         for layer in 0..layers {
             for part in parts(of) {
-                copies.extend([Kv::K, Kv::V].map(|kv| bench.copy_cache(kv, layer, part)));
+                let caches = bench.shape().config.layer_caches(layer.into()).iter();
+                copies.extend(caches.map(|kv| bench.copy_cache(*kv, layer, part)));
             }
         }
         stages.push(LaneId::H2D_WEIGHTS, copies);

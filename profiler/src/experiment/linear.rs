@@ -15,14 +15,17 @@ use crate::request::ProfilingRequest;
 use crate::stages::Stages;
 
 /// Values with one entry per row, in the order of the layer.
-const ROW_VALUES: [Value; 27] = [
+const ROW_VALUES: [Value; 30] = [
     Value::Hidden,
     Value::Normed0,
+    Value::QueryLatent,
+    Value::HeadQuery,
     Value::Query,
     Value::Key,
     Value::Value,
     Value::Attended,
     Value::GatedAttended,
+    Value::HeadValues,
     Value::DeltaQkv,
     Value::DeltaBa,
     Value::DeltaConvolved,

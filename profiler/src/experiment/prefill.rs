@@ -1,7 +1,7 @@
 //! Attention over prompts and related work: appends of whole prompts, and sampling on the device,
 //! which no other plan has (two samplers would sample two tokens per step).
 
-use model::ops::{Kv, Op};
+use model::ops::Op;
 use program::formats::KvFormat;
 use program::ir::Instruction;
 use program::map::ComputeDevice;
@@ -20,7 +20,7 @@ fn ops(bench: &mut BenchPlanBuilder, device: ComputeDevice, of: u16) -> Vec<Inst
         list.push(bench.compute(Phase::Prefill, device, Op::Attention, Some(0), None, (0, 0)));
         list.extend(updates(bench, Phase::Prefill, device));
     }
-    for kv in [Kv::K, Kv::V] {
+    for kv in bench.shape().config.layer_caches(0).iter().copied() {
         list.extend(parts(of).map(|part| bench.append(kv, 0, part, device)));
     }
     list

@@ -214,7 +214,7 @@ impl MeasuredPoints<'_> {
         };
         let config = self.config;
         let position = kv.position_bytes(config.head_dim, self.dtype) as f64;
-        let caches = op.caches().len() as f64 * position * config.num_kv_heads as f64;
+        let caches = op.caches(config).len() as f64 * position * config.num_kv_heads as f64;
         let values = op.activation_bytes(config, self.dtype, 1) as f64;
         let scores = op.score_bytes(config, self.dtype, 1) as f64;
         Some(OperationSample {

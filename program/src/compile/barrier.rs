@@ -75,11 +75,12 @@ fn prefetch_caches(emitter: &mut Emitter<'_, '_>, next: &[Entry]) {
     }
     for entry in next.iter().filter(|entry| entry.device == ComputeDevice::Gpu) {
         let Some(layer) = entry.layer else { continue };
-        if !entry.op.is_attention() || entry.op.caches().is_empty() || entry.chunk.is_some() {
+        let read = entry.op.caches(emitter.config);
+        if !entry.op.is_attention() || read.is_empty() || entry.chunk.is_some() {
             continue;
         }
         let regions = emitter.caches(entry);
-        for (kv, region) in entry.op.caches().iter().zip(regions) {
+        for (kv, region) in read.iter().zip(regions) {
             emitter.prefetched.insert((layer, entry.batch, *kv), region);
         }
     }

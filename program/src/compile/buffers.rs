@@ -256,7 +256,7 @@ impl<'a> Buffers<'a> {
         for layer in 0..self.config.num_layers as u16 {
             let chunking = map.layer_chunking(self.config, layer as usize);
             for batch in 0..self.shape.batches {
-                for kv in [Kv::K, Kv::V] {
+                for kv in self.config.layer_caches(usize::from(layer)).iter().copied() {
                     let of = parts(chunking, kv);
                     for part in 0..of {
                         let tier = map.kv[layer as usize].tier(kv, part, batch);

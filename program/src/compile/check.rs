@@ -1,12 +1,12 @@
 //! Checks that a device map must pass before it is compiled.
 
 use model::config::ModelConfig;
-use model::ops::{Kv, Op};
+use model::ops::Op;
 use model::quantized_format::kv4_position_bytes;
 
 use crate::formats::{KvFormat, decompressed};
 use crate::kv_owner::with_owners;
-use crate::map::{ChunkOrder, ComputeDevice, DeviceMap, OpChunk, Schedule, layer_list};
+use crate::map::{ChunkOrder, Chunking, ComputeDevice, DeviceMap, OpChunk, Schedule, layer_list};
 use crate::plan::RunShape;
 use crate::topology::{MemoryId, MemoryKind, Topology};
 use crate::weights::Weights;
@@ -115,8 +115,12 @@ fn check_owners(
     Err(CompileError::Owners { problem })
 }
 
-/// Refuses combinations that linears in pieces do not support.
+/// Refuses combinations that linears in pieces, and scores in parts, do not support.
 fn check_pieces(config: &ModelConfig, map: &DeviceMap) -> Result<(), CompileError> {
+    let is_scores = |chunking: Chunking| chunking.order == ChunkOrder::Scores;
+    if config.latent.is_some() && map.chunking.is_some_and(is_scores) {
+        return Err(CompileError::LatentScores);
+    }
     let Some(cut) = map.chunking.filter(|cut| cut.order == ChunkOrder::Linears) else {
         return Ok(());
     };
@@ -158,6 +162,9 @@ fn check_select(config: &ModelConfig, map: &DeviceMap) -> Result<(), CompileErro
     if config.layers.kinds().iter().any(|kind| kind.window.is_some()) {
         return refused("the model has layers with a sliding window, which already store few keys");
     }
+    if config.latent.is_some() {
+        return refused("the model's heads share one key, whose latent is too small to select by");
+    }
     if config.sinks {
         return refused("the model has attention sinks, whose scores would not be computed");
     }
@@ -189,7 +196,8 @@ fn check_pages(
                 .any(|(entry, device)| entry.op.is_attention() && *device == ComputeDevice::Gpu)
         };
         let kv = map.kv.get(layer).is_some_and(|layer_kv| {
-            let mut all = [Kv::K, Kv::V].into_iter().flat_map(|kv| layer_kv.tiers(kv));
+            let caches = config.layer_caches(layer).iter();
+            let mut all = caches.flat_map(|kv| layer_kv.tiers(*kv));
             layer_kv.device_batches > 0 || all.any(|home| topology.is_vram(*home))
         });
         let phases = [&map.prefill, &map.decode];
@@ -254,7 +262,7 @@ fn check_layer(
         return Err(CompileError::PrefillAttentionCut { layer });
     }
     let chunking = map.layer_chunking(config, layer);
-    for kv in [Kv::K, Kv::V] {
+    for kv in config.layer_caches(layer).iter().copied() {
         let tiers = map.kv[layer].tiers(kv);
         tiers.iter().try_for_each(|home| check_tier("KV caches", *home, routes))?;
         let expected = usize::from(chunking.map_or(1, |chunking| chunking.parts(kv)));
@@ -263,11 +271,10 @@ fn check_layer(
         }
     }
     for (entry, device) in map.decode_layer(config, layer) {
-        let kv = match entry.op {
-            Op::Scores => Kv::K,
-            Op::Wv => Kv::V,
-            _ => continue,
-        };
+        let [kv] = *entry.op.caches(config) else { continue };
+        if !entry.op.is_attention() {
+            continue;
+        }
         let part = entry.chunk.map_or(0, |chunk| usize::from(chunk.index));
         let on_device = |batch| map.kv[layer].tier(kv, part as u16, batch);
         // The first and the last batch: batches in between have the tier of one of them.
@@ -290,7 +297,7 @@ fn check_states(
     let prefill = layer_list(config, layer, None).into_iter().zip(&map.prefill.layers[layer]);
     let prefill = prefill.map(|(entry, device)| (entry, *device));
     for (entry, device) in prefill.chain(map.decode_layer(config, layer)) {
-        let states = if entry.op.updates_state() { entry.op.caches() } else { &[] };
+        let states = if entry.op.updates_state() { entry.op.caches(config) } else { &[] };
         for kv in states {
             let tiers = [0, u16::MAX].map(|batch| map.kv[layer].tier(*kv, 0, batch));
             if tiers.iter().any(|home| *home != routes.near(device)) {
@@ -312,7 +319,7 @@ pub(super) fn check_chunked(
     let mut attention = list.iter().zip(&map.prefill.layers[layer]);
     let on_cpu =
         attention.any(|(entry, device)| entry.op == Op::Scores && *device == ComputeDevice::Cpu);
-    for kv in [Kv::K, Kv::V] {
+    for kv in config.layer_caches(layer).iter().copied() {
         let layer_kv = &map.kv[layer];
         let on_device = layer_kv.tiers(kv).iter().any(|home| topology.is_vram(*home));
         if on_cpu && (on_device || layer_kv.device_batches > 0) {

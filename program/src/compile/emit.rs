@@ -381,7 +381,7 @@ impl<'a, 'b> Emitter<'a, 'b> {
         let Some(layer) = entry.layer.filter(|_| behind_caches) else { return Vec::new() };
         entry
             .op
-            .caches()
+            .caches(self.config)
             .iter()
             .map(|kv| {
                 let of = parts(self.chunking(entry.layer), *kv);

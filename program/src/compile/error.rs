@@ -51,6 +51,11 @@ pub enum CompileError {
          {kv_pages} pages of {page_positions}"
     )]
     Pages { kv_pages: u32, page_positions: u32 },
+    #[error(
+        "with latent attention, scores and weighted values read one cache: split whole attention \
+         (scores, softmax and wv), not the scores alone"
+    )]
+    LatentScores,
     #[error("paged caches cannot be split: do not split attention")]
     PagesInParts,
     #[error(

@@ -36,7 +36,8 @@ impl Emitter<'_, '_> {
     /// next stream's transfers: a link's lane keeps its order and would delay them until that
     /// stream's linears are done.
     pub(super) fn send_queries(&mut self, entry: &Entry) {
-        let is_sent = entry.op == Op::Q && entry.device == ComputeDevice::Gpu;
+        let is_query = entry.op.writes(self.config) == Some(Value::Query);
+        let is_sent = is_query && entry.device == ComputeDevice::Gpu;
         if is_sent && self.program.attention_side == AttentionSide::Owners {
             let part = self.value_parts(entry, Value::Query) - 1;
             self.bring(entry, Value::Query, part, ComputeDevice::Cpu);
@@ -49,7 +50,11 @@ impl Emitter<'_, '_> {
         let Some(layer) = entry.layer else { return };
         let chunking = self.chunking(entry.layer);
         let of_layer = self.map.layer_chunking(self.config, layer as usize);
-        for (kv, value) in [(Kv::K, Value::Key), (Kv::V, Value::Value)] {
+        for kv in self.config.layer_caches(layer as usize).iter().copied() {
+            let value = match kv {
+                Kv::K => Value::Key,
+                Kv::V => Value::Value,
+            };
             let of = parts(of_layer, kv);
             let side = self.side(entry);
             let chunks = (0..of).map(|index| Chunk { index, of });
@@ -87,7 +92,7 @@ impl Emitter<'_, '_> {
             ComputeDevice::Gpu => (HOST.index, DEVICE, self.routes.upload_weights),
         };
         for layer in layers.iter().map(|layer| *layer as u16) {
-            for kv in [Kv::K, Kv::V] {
+            for kv in self.config.layer_caches(usize::from(layer)).iter().copied() {
                 let copy = Copy {
                     moved: Moved::Sequences(kv),
                     at: At { layer: Some(layer), batch: 0, stream: 0 },

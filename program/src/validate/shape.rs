@@ -166,7 +166,7 @@ fn check_compute(
 ) -> Result<(), String> {
     let (op, values) = (compute.op, compute.op.reads(config));
     let has_caches = behind_caches || op.updates_state();
-    let expected_caches = if has_caches { op.caches().len() } else { 0 };
+    let expected_caches = if has_caches { op.caches(config).len() } else { 0 };
     let counts = [
         ("inputs", compute.inputs.len(), values.len()),
         ("caches", compute.caches.len(), expected_caches),

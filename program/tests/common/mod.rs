@@ -40,6 +40,7 @@ pub fn opt() -> ModelConfig {
         pre_norms: true,
         post_norms: false,
         delta: None,
+        latent: None,
         output_gate: false,
         sinks: false,
         scales: Scales::default(),

@@ -65,7 +65,7 @@ impl ComputeContext<'_> {
         }
         let position_bytes =
             self.plan.map.kv_format.position_bytes(self.plan.config.head_dim, dtype);
-        Ok(cached * (position_bytes * compute.op.caches().len()) as u64)
+        Ok(cached * (position_bytes * compute.op.caches(&self.plan.config).len()) as u64)
     }
 
     /// Returns the fresh rows and the cache of K or V, from the chunk's first unit on. The cache is
@@ -78,7 +78,7 @@ impl ComputeContext<'_> {
         rows: usize,
     ) -> Result<KvOperand, CudaError> {
         let (config, dtype) = (&self.plan.config, self.plan.shape.dtype);
-        let place = compute.op.caches().iter().position(|other| *other == kv);
+        let place = compute.op.caches(config).iter().position(|other| *other == kv);
         let cache = match place.and_then(|place| compute.caches.get(place)) {
             Some(region) => {
                 let (at, chunk) = (compute.at, compute.chunk);

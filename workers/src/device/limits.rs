@@ -11,8 +11,8 @@ use crate::error::WorkerError;
 /// Checks that the kernels can run everything that a plan assigns to the device.
 ///
 /// # Errors
-/// Returns an error if heads or the experts of a row exceed their bounds, for layers with a state,
-/// for routers whose rules the kernels do not implement, and for linears in pieces.
+/// Returns an error if heads or the experts of a row exceed their bounds, for operations without
+/// kernels, and for linears in pieces.
 pub fn check(plan: &Plan) -> Result<(), WorkerError> {
     let work = plan.device_work();
     let all_computed = || {

@@ -58,22 +58,34 @@ pub(super) fn run<T: Element>(
         }
         Op::Wv => {
             let probabilities = scores(operands, compute, compute.inputs[0]);
-            let v = operands.rows::<T>(compute.inputs[1], Value::Value, count);
+            let (value, kv) = values(config);
+            let v = operands.rows::<T>(compute.inputs[1], value, count);
             let out = attended::<T>(operands, compute, count);
-            let cached_v = cache(operands, compute, Kv::V);
+            let cached_v = cache(operands, compute, kv);
             kernels.weighted_values(&shape, units, probabilities, v, cached_v, out);
         }
         _ => {
             let q = operands.rows::<T>(compute.inputs[0], Value::Query, count);
             let k = operands.rows::<T>(compute.inputs[1], Value::Key, count);
-            let v = operands.rows::<T>(compute.inputs[2], Value::Value, count);
+            let (value, kv) = values(config);
+            let fresh = compute.inputs[usize::from(kv == Kv::V) + 1];
+            let v = operands.rows::<T>(fresh, value, count);
             let (cached_k, cached_v) =
-                (cache(operands, compute, Kv::K), cache(operands, compute, Kv::V));
+                (cache(operands, compute, Kv::K), cache(operands, compute, kv));
             let out = attended::<T>(operands, compute, count);
             kernels.attention(&shape, units, q, k, v, cached_k, cached_v, sinks, out);
         }
     }
-    cached * position_bytes * compute.op.caches().len() as u64
+    cached * position_bytes * compute.op.caches(config).len() as u64
+}
+
+/// Returns the fresh rows that are weighted, and their cache. With latent attention these are the
+/// keys, of which the latent is a part.
+const fn values(config: &ModelConfig) -> (Value, Kv) {
+    match config.latent {
+        Some(_) => (Value::Key, Kv::K),
+        None => (Value::Value, Kv::V),
+    }
 }
 
 /// Returns the shape that all units of the operation share.
@@ -107,7 +119,8 @@ pub(super) fn cache<'a, T: Element>(
     compute: &Compute,
     kv: Kv,
 ) -> KvCacheSlice<'a, T> {
-    let place = compute.op.caches().iter().position(|other| *other == kv);
+    let caches = compute.op.caches(&operands.plan.config);
+    let place = caches.iter().position(|other| *other == kv);
     let buffer = place.and_then(|place| compute.caches.get(place)).map(|region| region.buffer);
     let Operands { plan, table, view, program, .. } = *operands;
     let origin = table.cache_origin(program, compute.at, compute.chunk, kv);

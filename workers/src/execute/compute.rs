@@ -15,7 +15,7 @@ use protocol::table::StepTable;
 
 use super::operands::Operands;
 use super::positions::Positions;
-use super::{attention, delta, experts, linear, sample, sparse_attention};
+use super::{attention, delta, experts, latent, linear, sample, sparse_attention};
 use crate::error::WorkerError;
 use crate::lane_executor::WorkAmount;
 use crate::memory::View;
@@ -58,6 +58,8 @@ impl ComputeState {
         let inputs = [
             config.hidden_size,
             config.q_size(),
+            config.out_input_size(),
+            config.latent.and_then(|latent| latent.q_rank).unwrap_or(0),
             config.max_ffn_size(),
             config.delta.as_ref().map_or(0, DeltaNet::value_size),
         ];
@@ -68,7 +70,7 @@ impl ComputeState {
             linear_inputs: inputs.into_iter().max().unwrap_or(0),
             positions: shape.max_context as usize,
             group: config.group_size(),
-            head_dim: config.head_dim,
+            head_dim: config.head_dim.max(config.latent.map_or(0, |latent| latent.query_dim())),
         };
         Ok(ComputeState {
             kernels: Kernels::with_pool(
@@ -76,7 +78,8 @@ impl ComputeState {
                 ThreadPool::with_options(pool).map_err(WorkerError::Thread)?,
                 limits,
             )
-            .with_experts(experts::limits(config, rows)),
+            .with_experts(experts::limits(config, rows))
+            .with_head_linears(latent::inputs(config)),
             positions: Positions::new(config, rows, sequences),
             router: experts::Router::new(config, rows),
             tokens: Vec::with_capacity(rows),
@@ -135,6 +138,10 @@ impl ComputeState {
             }
             Op::ExpertGate | Op::ExpertUp | Op::ExpertDown => {
                 experts::run::<T>(&self.kernels, &operands, compute, rows);
+                0
+            }
+            Op::QAbsorb | Op::VUp => {
+                latent::run::<T>(&self.kernels, &operands, compute, rows);
                 0
             }
             Op::SharedGate => {

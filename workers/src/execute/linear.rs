@@ -6,6 +6,7 @@ use kernels::{
     LinearQuant,
 };
 use model::config::{Activation, QkNorm};
+use model::latent::LATENT_NORM_EPS;
 use model::ops::{Op, Value};
 use model::quantized_format::WeightFormat;
 use program::ir::Compute;
@@ -18,7 +19,7 @@ use super::operands::{Operands, output_region};
 pub(crate) const SWIGLU_ALPHA: f32 = 1.702;
 pub(crate) const SWIGLU_LIMIT: f32 = 7.0;
 
-/// Runs the linear, and the norm of q or k after it.
+/// Runs the linear, and the norm of q, k or their latents after it.
 pub(super) fn run<T: Element>(
     kernels: &Kernels,
     operands: &Operands<'_>,
@@ -32,7 +33,12 @@ pub(super) fn run<T: Element>(
         return;
     }
     multiply(kernels, operands, compute, rows, x, output::<T>(operands, compute, rows));
-    if let (Op::Q | Op::K, Some(norm)) = (compute.op, config.qk_norm) {
+    if config.latent.is_some() && matches!(compute.op, Op::QDown | Op::K) {
+        let gain = operands.vector(compute, 1).expect("a norm has a gain");
+        let (width, _) = operands.matrix_shape(compute);
+        let out = operands.output::<T>(compute, rows);
+        kernels.tail_norm(rows, width, gain, LATENT_NORM_EPS, out);
+    } else if let (Op::Q | Op::K, Some(norm)) = (compute.op, config.qk_norm) {
         let heads = match norm {
             QkNorm::PerHead => operands.matrix_shape(compute).0 / config.head_dim,
             QkNorm::FullWidth => 1,

@@ -13,6 +13,7 @@ mod delta;
 mod experts;
 mod grammar_matchers;
 mod kv_owner;
+mod latent;
 mod linear;
 mod operands;
 mod penalties;

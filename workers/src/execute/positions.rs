@@ -83,7 +83,11 @@ impl Positions {
             table_of_row: rope.depends_on_length().then_some(&self.table_of_row),
         };
         let heads = if compute.op == Op::Q { config.num_heads } else { config.num_kv_heads };
+        let head_dim = match (compute.op, &config.latent) {
+            (Op::Q, Some(latent)) => latent.query_dim(),
+            _ => config.head_dim,
+        };
         let out = operands.output::<T>(compute, rows);
-        kernels.rope(rows, heads, config.head_dim, &self.row_positions, &tables, out);
+        kernels.rope(rows, heads, head_dim, &self.row_positions, &tables, out);
     }
 }

@@ -36,6 +36,7 @@ pub fn llama() -> ModelConfig {
         pre_norms: true,
         post_norms: false,
         delta: None,
+        latent: None,
         output_gate: false,
         sinks: false,
         scales: Scales::default(),

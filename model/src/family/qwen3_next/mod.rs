@@ -290,6 +290,7 @@ fn of_delta(
             rows: delta.taps,
             columns: channels,
             strides: (1, delta.taps),
+            is_transposed: false,
         }]],
         (Op::Delta, TensorPart::Gain) => {
             vec![vec![TensorSlice::whole(named("norm"), &[delta.value_dim])]]

@@ -2,7 +2,8 @@
 //!
 //! Files of some architectures store the rows of q and k permuted: GGML's rope for these
 //! architectures rotates neighbours (2i, 2i + 1), while the original model and this program rotate
-//! halves (i, i + head_dim / 2). Files of other architectures are not permuted.
+//! halves (i, i + head_dim / 2). Files of other architectures are not permuted. With latent
+//! attention the rotated rows are the last of a head in files, and the first in the model.
 
 use super::piece::GgufSlice;
 use super::states;
@@ -44,11 +45,16 @@ pub(super) fn pieces(config: &ModelConfig, id: TensorId) -> Option<Vec<GgufSlice
                 return Some(vec![all.rows_from(first_row, rows)]);
             }
             let mut shape = if id.is_vector() { vec![elements] } else { vec![rows, elements] };
-            if let (Op::ExpertGate | Op::ExpertUp | Op::ExpertDown, Some(experts)) =
-                (op, config.experts)
-            {
-                shape[0] /= experts.count;
-                shape.insert(0, experts.count);
+            let matrices = match op {
+                Op::ExpertGate | Op::ExpertUp | Op::ExpertDown => {
+                    config.experts.map(|experts| experts.count)
+                }
+                Op::QAbsorb | Op::VUp => Some(config.num_heads),
+                _ => None,
+            };
+            if let Some(matrices) = matrices {
+                shape[0] /= matrices;
+                shape.insert(0, matrices);
             }
             // Vectors are read whole, including those of all experts.
             let all = GgufSlice::whole(name(layer_stem(config, op, part)?), shape);
@@ -81,6 +87,13 @@ fn layer_stem(config: &ModelConfig, op: Op, part: TensorPart) -> Option<&'static
     }
     Some(match (op, part) {
         (Op::Norm0, _) => "attn_norm",
+        (Op::QDown, TensorPart::Gain) => "attn_q_a_norm",
+        (Op::QDown, _) => "attn_q_a",
+        (Op::Q, _) if config.latent.is_some_and(|latent| latent.q_rank.is_some()) => "attn_q_b",
+        (Op::QAbsorb, _) => "attn_k_b",
+        (Op::K, TensorPart::Gain) if config.latent.is_some() => "attn_kv_a_norm",
+        (Op::K, _) if config.latent.is_some() => "attn_kv_a_mqa",
+        (Op::VUp, _) => "attn_v_b",
         (Op::Q, TensorPart::Gain) => "attn_q_norm",
         (Op::K, TensorPart::Gain) => "attn_k_norm",
         (Op::Q, _) => "attn_q",
@@ -141,18 +154,40 @@ fn is_of_prediction(config: &ModelConfig, name: &str) -> bool {
     has_some && layer.is_some_and(|layer| layer >= config.num_layers)
 }
 
-/// Returns true if a tensor's rows are in GGML's order. No family with such rows has gains of q and
-/// k.
-pub(super) fn is_permuted(config: &ModelConfig, id: TensorId) -> bool {
-    let rotated = matches!(
-        id,
-        TensorId::Layer { op: Op::Q | Op::K, part: TensorPart::Matrix | TensorPart::Bias, .. }
-    );
-    description(config.family).gguf.rotates_neighbours && rotated
+/// Order of the rows of each head, or of the elements of each head of a vector, in a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct HeadOrder {
+    /// Number of rows of a head.
+    pub(super) size: usize,
+    /// Number of rotated rows, which are the first in the model.
+    pub(super) rotated: usize,
 }
 
-/// Returns the index at which the file stores row `index` of a head of `head` rows.
-pub(super) fn permuted_index(index: usize, head: usize) -> usize {
-    let half = head / 2;
-    2 * (index % half) + index / half
+impl HeadOrder {
+    /// Returns the index at which the file stores row `index` of a head: the rotated rows are the
+    /// last, with neighbours instead of halves.
+    pub(super) fn stored_index(self, index: usize) -> usize {
+        let HeadOrder { size, rotated } = self;
+        let half = rotated / 2;
+        match index.checked_sub(rotated) {
+            Some(index) => index,
+            None => size - rotated + 2 * (index % half) + index / half,
+        }
+    }
+}
+
+/// Returns the order of a tensor's rows if they are in GGML's order. No family with such rows has
+/// gains of q and k.
+pub(super) fn head_order(config: &ModelConfig, id: TensorId) -> Option<HeadOrder> {
+    let TensorId::Layer { op: op @ (Op::Q | Op::K), part, .. } = id else { return None };
+    if part == TensorPart::Gain || !description(config.family).gguf.rotates_neighbours {
+        return None;
+    }
+    let size = match (config.latent, op) {
+        (None, _) => config.head_dim,
+        (Some(latent), Op::Q) => latent.query_dim(),
+        (Some(latent), _) => latent.key_dim(),
+    };
+    let rotated = config.latent.map_or(size, |latent| latent.rope_dim);
+    Some(HeadOrder { size, rotated })
 }

@@ -36,6 +36,7 @@ mod tables;
 pub(crate) use dequantise::dequantise as expand;
 use dequantise::{SUPPORTED, TensorType, dequantise};
 use facts::TensorFacts;
+use layout::HeadOrder;
 use metadata::Metadata;
 use parts::GgufShards;
 pub use parts::{first_part, model_name, part_paths};
@@ -70,10 +71,10 @@ struct RowReader<'a> {
 enum RowOrder {
     /// The model's order.
     Stored,
-    /// Rows of each group of `head` rows are permuted for GGML's rope.
-    PermutedRows { head: usize },
-    /// Elements of each group of `head` elements of a vector are permuted for GGML's rope.
-    PermutedElements { head: usize },
+    /// Rows of each head are permuted for GGML's rope.
+    PermutedRows(HeadOrder),
+    /// Elements of each head of a vector are permuted for GGML's rope.
+    PermutedElements(HeadOrder),
 }
 
 impl GgufSource {
@@ -174,11 +175,10 @@ impl GgufSource {
                 supported: SUPPORTED,
             });
         };
-        let head = self.config.head_dim;
-        let order = match layout::is_permuted(&self.config, id) {
-            false => RowOrder::Stored,
-            true if id.is_vector() => RowOrder::PermutedElements { head },
-            true => RowOrder::PermutedRows { head },
+        let order = match layout::head_order(&self.config, id) {
+            None => RowOrder::Stored,
+            Some(head) if id.is_vector() => RowOrder::PermutedElements(head),
+            Some(head) => RowOrder::PermutedRows(head),
         };
         let offset = info.offset + (first_row * stored.row_bytes(elements)) as u64;
         let (part, row_elements) = (info.part, elements);
@@ -328,13 +328,13 @@ impl RowReader<'_> {
         let row_bytes = self.stored.row_bytes(self.row_elements);
         // The rows of a head are permuted, so whole heads are read and the rows selected from them.
         let (first, step) = match self.order {
-            RowOrder::PermutedRows { head } => (first_row / head * head, head),
+            RowOrder::PermutedRows(head) => (first_row / head.size * head.size, head.size),
             _ => (first_row, (READ_BYTES / row_bytes).max(1)),
         };
         let mut bytes = Vec::new();
         for start in (first..last).step_by(step) {
             let end = match self.order {
-                RowOrder::PermutedRows { .. } => start + step,
+                RowOrder::PermutedRows(_) => start + step,
                 _ => (start + step).min(last),
             };
             bytes.resize((end - start) * row_bytes, 0);
@@ -346,7 +346,7 @@ impl RowReader<'_> {
             })?;
             for row in start.max(first_row)..end.min(last) {
                 let stored_row = match self.order {
-                    RowOrder::PermutedRows { head } => layout::permuted_index(row - start, head),
+                    RowOrder::PermutedRows(head) => head.stored_index(row - start),
                     _ => row - start,
                 };
                 each(row - first_row, &bytes[stored_row * row_bytes..][..row_bytes]);
@@ -359,15 +359,15 @@ impl RowReader<'_> {
 impl RowOrder {
     /// Restores the model's order of the elements of a whole permuted vector.
     fn restore_elements(self, vector: &mut [f32]) {
-        let RowOrder::PermutedElements { head } = self else {
+        let RowOrder::PermutedElements(head) = self else {
             return;
         };
-        let mut stored = Vec::with_capacity(head);
-        for group in vector.chunks_exact_mut(head) {
+        let mut stored = Vec::with_capacity(head.size);
+        for group in vector.chunks_exact_mut(head.size) {
             stored.clear();
             stored.extend_from_slice(group);
             for (index, element) in group.iter_mut().enumerate() {
-                *element = stored[layout::permuted_index(index, head)];
+                *element = stored[head.stored_index(index)];
             }
         }
     }

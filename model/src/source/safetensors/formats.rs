@@ -99,11 +99,15 @@ impl PackedFormat<'_> {
 
 impl PackedRows {
     /// Returns the rows of a piece. The rows of a packed matrix are its outputs, even if the plain
-    /// tensor that the piece describes is transposed.
+    /// tensor that the piece describes is transposed. For a piece that is itself the transpose of
+    /// rows of the tensor, returns those rows.
     pub(super) fn of(piece: &TensorSlice) -> PackedRows {
         let (last, before) = piece.shape.split_last().unwrap_or((&1, &[]));
         let all: usize = before.iter().product();
         let (row_stride, stride) = piece.strides;
+        if piece.is_transposed {
+            return PackedRows { first: piece.first / last, step: 1, shape: (all, *last) };
+        }
         if stride == 1 {
             let (first, step) = (piece.first / last, row_stride / last);
             return PackedRows { first, step, shape: (all, *last) };
@@ -143,7 +147,9 @@ mod tests {
     fn rows(shape: &[usize], first: usize, strides: (usize, usize)) -> PackedRows {
         let (rows, columns) = (1, 1);
         let shape = shape.to_vec();
-        PackedRows::of(&TensorSlice { names: Vec::new(), shape, first, rows, columns, strides })
+        let names = Vec::new();
+        let is_transposed = false;
+        PackedRows::of(&TensorSlice { names, shape, first, rows, columns, strides, is_transposed })
     }
 
     #[test]

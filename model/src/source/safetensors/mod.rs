@@ -141,6 +141,10 @@ impl SafetensorsSource {
 
     fn type_of(&self, part: &Part<'_>) -> Result<StoredType, SourceError> {
         let name = &part.piece.names[0];
+        // Blocks of a packed tensor are along its own rows.
+        if part.piece.is_transposed && matches!(part.form, StorageFormat::Packed(_)) {
+            return Ok(StoredType::F32);
+        }
         let stretch = match &part.form {
             StorageFormat::Plain(stretch) => *stretch,
             StorageFormat::Packed(PackedFormat::Fp8(_)) => return Ok(StoredType::F8E4M3),
@@ -210,6 +214,9 @@ impl SafetensorsSource {
                 StorageFormat::Plain(stretch) => {
                     self.read_plain(stretch, &part.piece, from, out, same, convert)
                 }
+                StorageFormat::Packed(packed) if part.piece.is_transposed => {
+                    self.read_transposed(packed, &part.piece, from, out, convert)
+                }
                 StorageFormat::Packed(packed) => {
                     let (rows, columns) = (PackedRows::of(&part.piece), part.piece.columns);
                     rows.each_run(from, out, columns, |row, out| {
@@ -253,6 +260,27 @@ impl SafetensorsSource {
             self.read_run(stretch, start + column * stride, &mut span, same, convert)?;
             let rows = out.chunks_exact_mut(columns).zip(span.iter().step_by(row_stride));
             rows.for_each(|(row, one)| row[column] = *one);
+        }
+        Ok(())
+    }
+
+    /// Reads rows that are columns of consecutive rows of a packed tensor, starting at row `from`
+    /// of the piece.
+    fn read_transposed<T>(
+        &self,
+        packed: &PackedFormat<'_>,
+        piece: &TensorSlice,
+        from: usize,
+        out: &mut [T],
+        convert: impl Fn(f32) -> T,
+    ) -> Result<(), SourceError> {
+        let PackedRows { first, shape: (_, width), .. } = PackedRows::of(piece);
+        let first_column = piece.first % width + from;
+        let mut values = vec![0.0; width];
+        for column in 0..piece.columns {
+            packed.read(&self.files, first + column, &mut values)?;
+            let rows = out.chunks_exact_mut(piece.columns).zip(&values[first_column..]);
+            rows.for_each(|(row, value)| row[column] = convert(*value));
         }
         Ok(())
     }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use super::*;
 use crate::known::find_known;
+use crate::latent::LatentAttention;
 use crate::ops::Op;
 use crate::source::TensorPart;
 
@@ -345,5 +346,48 @@ fn changed_headers_never_panic() {
                 let _ = source.read_f32(DOWN, 3, &mut [0.0; 2 * INPUTS]);
             }
         }
+    }
+}
+
+/// Tests that the matrices of latent attention's keys and values are read from one packed matrix,
+/// those of keys transposed, in any rows.
+#[test]
+fn keys_of_latents_are_transposed_from_every_form() {
+    const HEADS: usize = 2;
+    const NOPE: usize = 4;
+    const VALUE: usize = OUTPUTS / HEADS - NOPE;
+    let mut config = find_known("deepseek-v3").expect("known").config;
+    config.keep_layers(1);
+    config.num_heads = HEADS;
+    let latent = config.latent.expect("latent attention");
+    let latent = LatentAttention { kv_rank: INPUTS, nope_dim: NOPE, value_dim: VALUE, ..latent };
+    config.latent = Some(latent);
+    let id = |op| TensorId::Layer { layer: 0, op, part: TensorPart::Matrix };
+    for name in NAMES {
+        let copy = Copy::of(name);
+        copy.change(|tensors| {
+            for (tensor, ..) in tensors {
+                *tensor = tensor.replace(STEM, "model.layers.0.self_attn.kv_b_proj");
+            }
+        });
+        let source = SafetensorsSource::open(copy.0.path(), &config).expect(name);
+        let all = expected(name);
+        let row =
+            |head: usize, row: usize| &all[(head * (NOPE + VALUE) + row) * INPUTS..][..INPUTS];
+        let keys: Vec<f32> = (0..HEADS * INPUTS)
+            .flat_map(|at| (0..NOPE).map(move |i| (at, i)))
+            .map(|(at, i)| row(at / INPUTS, i)[at % INPUTS])
+            .collect();
+        let values: Vec<f32> =
+            (0..HEADS * VALUE).flat_map(|at| row(at / VALUE, NOPE + at % VALUE).to_vec()).collect();
+        for (first, count) in [(0, HEADS * INPUTS), (0, 1), (3, 40), (60, 10), (127, 1)] {
+            let mut out = vec![f32::NAN; count * NOPE];
+            source.read_f32(id(Op::QAbsorb), first, &mut out).expect(name);
+            assert_eq!(bits(&out), bits(&keys[first * NOPE..][..out.len()]), "{name} {first}");
+        }
+        let mut out = vec![f32::NAN; values.len()];
+        source.read_f32(id(Op::VUp), 0, &mut out).expect(name);
+        assert_eq!(bits(&out), bits(&values), "{name}");
+        assert_eq!(source.stored_type(id(Op::QAbsorb)).expect(name), StoredType::F32, "{name}");
     }
 }

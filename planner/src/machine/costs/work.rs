@@ -192,7 +192,8 @@ impl<'a> WorkCalculator<'a> {
         let (linear, looked_at) = (op.flops(config, 1, 0) as f64, op.flops(config, 0, 1) as f64);
         let flops = rows.times(linear).plus(stream.pairs.times(looked_at));
         if op.is_attention() {
-            let one = op.caches().len() as f64 * self.position_bytes() * config.num_kv_heads as f64;
+            let one =
+                op.caches(config).len() as f64 * self.position_bytes() * config.num_kv_heads as f64;
             return InstructionWork {
                 kind: BandwidthKind::Attention,
                 four_bit: self.plan.map.kv_format == KvFormat::Four,

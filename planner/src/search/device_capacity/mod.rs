@@ -12,7 +12,7 @@ mod tests;
 
 use std::cell::RefCell;
 
-use model::ops::{Kv, align_up};
+use model::ops::align_up;
 use program::compile::{footprint, program_footprint, runs_in_chunks};
 use program::ir::ProgramId;
 use program::map::{DeviceMap, LayerKv, PhaseMap};
@@ -369,7 +369,7 @@ impl StreamedPlacement {
 fn caches_bytes(estimator: &Estimator<'_>, layer: usize, kv_tiers: &LayerKv) -> u64 {
     let sizes = sizes(estimator);
     let mut bytes = 0;
-    for kv in [Kv::K, Kv::V] {
+    for kv in estimator.request.config.layer_caches(layer).iter().copied() {
         let parts = kv_tiers.tiers(kv).len() as u16;
         let all = (0..estimator.batches)
             .flat_map(|batch| (0..parts).map(move |part| kv_tiers.tier(kv, part, batch)));

@@ -59,8 +59,8 @@ impl Cache {
     }
 
     /// Returns the states that an operation updates, with their regions.
-    fn updated(compute: &Compute) -> impl Iterator<Item = (Cache, Region)> {
-        let kinds = if compute.op.updates_state() { compute.op.caches() } else { &[] };
+    fn updated(config: &ModelConfig, compute: &Compute) -> impl Iterator<Item = (Cache, Region)> {
+        let kinds = if compute.op.updates_state() { compute.op.caches(config) } else { &[] };
         let At { layer, batch, .. } = compute.at;
         kinds.iter().zip(&compute.caches).map(move |(kv, region)| {
             (Cache { kv: *kv, layer, batch, chunk: Chunk::WHOLE }, *region)
@@ -141,7 +141,7 @@ fn lasting(plan: &Plan) -> Result<Vec<Parts>, ValidateError> {
         for instruction in all {
             let filled = match instruction {
                 Instruction::Append(append) => vec![(Cache::of(append), append.to)],
-                Instruction::Compute(compute) => Cache::updated(compute).collect(),
+                Instruction::Compute(compute) => Cache::updated(&plan.config, compute).collect(),
                 _ => Vec::new(),
             };
             for (cache, region) in filled {
@@ -186,10 +186,13 @@ impl<'a> Walk<'a> {
             let content = now.value(*value, at, updates);
             self.need_value(now, *region, content)?;
         }
-        for (cache, region) in Cache::updated(compute) {
+        for (cache, region) in Cache::updated(&self.plan.config, compute) {
             self.fill(now, cache, region)?;
         }
-        let read = if !compute.op.updates_state() { compute.op.caches() } else { &[] };
+        let read = match compute.op.updates_state() {
+            true => &[],
+            false => compute.op.caches(&self.plan.config),
+        };
         for (kv, region) in read.iter().zip(&compute.caches) {
             let whole = self.plan.map.chunking.is_none_or(|chunking| chunking.parts(*kv) == 1);
             let chunk = normal(compute.chunk).filter(|_| !whole).unwrap_or(Chunk::WHOLE);

@@ -46,6 +46,7 @@ pub(crate) fn llama() -> ModelConfig {
         pre_norms: true,
         post_norms: false,
         delta: None,
+        latent: None,
         output_gate: false,
         sinks: false,
         scales: Scales::default(),

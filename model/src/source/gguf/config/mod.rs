@@ -7,6 +7,7 @@
 mod experts;
 mod families;
 mod keys;
+mod latent;
 mod refused;
 mod rope;
 mod states;
@@ -34,12 +35,17 @@ pub(super) fn model_config(
     refused::refuse_variants(&keys, gguf)?;
 
     let hidden_size = keys.required_size("embedding_length")?;
-    let (num_heads, num_kv_heads, head_dim) = heads(&keys, hidden_size)?;
+    let latent = latent::latent(&keys, gguf)?;
+    let (num_heads, num_kv_heads, head_dim) = match latent {
+        Some(latent) => latent::heads(&keys, latent)?,
+        None => heads(&keys, hidden_size)?,
+    };
     let vocab_size = tokens::vocab_size(metadata, facts)?;
     let num_layers = check_layers(states::layers(&keys, gguf)?)?;
     let context = keys.required_size("context_length")?;
     let norm_key = "attention.layer_norm_rms_epsilon";
     let rope = rope::rope(&keys, family, head_dim, context, &facts.rope)?;
+    let scaling = rope.scaling.clone();
     let experts = experts::experts(&keys, gguf, num_layers)?;
     let (ffn_size, feed_forward) = experts::feed_forward(&keys, gguf, experts)?;
     let config = ModelConfig {
@@ -59,6 +65,7 @@ pub(super) fn model_config(
         layers: families::layers(&keys, family, num_layers, &rope, &feed_forward)?,
         experts,
         delta: states::delta(&keys, family)?,
+        latent,
         output_gate: states::has_states(family),
         qkv_bias: facts.has_q_bias,
         out_bias: facts.has_out_bias,
@@ -68,7 +75,10 @@ pub(super) fn model_config(
         pre_norms: gguf.has_pre_norms,
         post_norms: gguf.has_post_norms,
         sinks: family == Family::GptOss,
-        scales: families::scales(&keys, family, num_layers, hidden_size, num_heads)?,
+        scales: match latent {
+            Some(latent) => latent::scales(&keys, latent, &scaling)?,
+            None => families::scales(&keys, family, num_layers, hidden_size, num_heads)?,
+        },
         bos_token_id: tokens::token_id(metadata, "tokenizer.ggml.bos_token_id", vocab_size)?,
         eos_token_ids: tokens::eos_token_ids(metadata, vocab_size)?,
     };

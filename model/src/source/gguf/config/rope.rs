@@ -3,6 +3,7 @@
 use super::super::facts::RopeFactors;
 use super::super::metadata::required;
 use super::keys::{ConfigError, Keys, wrong};
+use super::latent;
 use crate::config::{Family, Rope, RopeScaling};
 use crate::family::description;
 use crate::rope::{
@@ -118,7 +119,10 @@ fn yarn(keys: &Keys<'_>, family: Family, context: usize) -> Result<RopeScaling, 
         Ok(keys.positive(&format!("rope.scaling.yarn_beta_{name}"))?.unwrap_or(default))
     };
     // `mscale_all_dim` of DeepSeek and Mistral, with a `mscale` of 1.
-    let all_dim = keys.positive_or_none("rope.scaling.yarn_log_multiplier")?;
+    let all_dim = match description(family).gguf.has_latent_attention {
+        true => latent::all_dim(keys)?,
+        false => keys.positive_or_none("rope.scaling.yarn_log_multiplier")?,
+    };
     let own = yarn_attention_factor(factor, all_dim.map(|_| 1.0), all_dim);
     Ok(RopeScaling::Yarn {
         factor,

@@ -35,6 +35,7 @@ fn llama_metadata_becomes_a_configuration() {
         pre_norms: true,
         post_norms: false,
         delta: None,
+        latent: None,
         output_gate: false,
         sinks: false,
         scales: Scales::default(),

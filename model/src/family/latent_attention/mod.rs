@@ -1,0 +1,153 @@
+//! Multi-head latent attention in `config.json` and in safetensors files. Its families differ in
+//! their routers and defaults only.
+
+use serde_json::Value;
+
+use super::expert_tensors;
+use super::llama::{self, Heads};
+use super::tensors::{Layouts, TensorSlice};
+use crate::config::{Family, ModelConfig, Scales};
+use crate::config_fields::{ConfigError, ConfigFields, wrong};
+use crate::config_rope::{RopeDefaults, rope, yarn_score_factor};
+use crate::latent::LatentAttention;
+use crate::ops::Op;
+use crate::rope::Rope;
+use crate::source::{TensorId, TensorPart};
+
+/// Default rope base.
+const THETA: f64 = 10_000.0;
+
+/// Parses the fields of a dense model with latent attention.
+///
+/// # Errors
+/// Missing or invalid fields, or an attention with biases.
+pub(super) fn base(
+    family: Family,
+    name: &str,
+    fields: &ConfigFields<'_>,
+) -> Result<ModelConfig, ConfigError> {
+    let latent = LatentAttention {
+        q_rank: fields.optional_size("q_lora_rank")?,
+        kv_rank: fields.size("kv_lora_rank")?,
+        nope_dim: fields.size("qk_nope_head_dim")?,
+        rope_dim: fields.size("qk_rope_head_dim")?,
+        value_dim: fields.size("v_head_dim")?,
+        rotates_neighbours: fields.flag("rope_interleave", true)?,
+    };
+    fields.only("attention_bias", &Value::Bool(false))?;
+    let count = fields.size("num_attention_heads")?;
+    // Keys and values of all heads are computed from one latent.
+    same_size(fields, "num_key_value_heads", count)?;
+    same_size(fields, "qk_head_dim", latent.query_dim())?;
+    // Files have the size of one of the parts of a head here.
+    fields.optional_size("head_dim")?;
+    let max_positions = fields.size("max_position_embeddings")?;
+    let defaults = RopeDefaults {
+        theta: THETA,
+        head_dim: latent.rope_dim,
+        max_positions,
+        can_be_partial: false,
+        rotated: 1.0,
+    };
+    let rope = rope(fields, defaults)?;
+    let score_factor = yarn_score_factor(fields, &rope)?;
+    let rope = Rope { rotary_dim: Some(latent.rope_dim), ..rope };
+    let hidden = fields.size("hidden_size")?;
+    let heads = Heads { hidden, count, kv_count: 1, size: latent.key_dim() };
+    let attention = score_factor / (latent.query_dim() as f64).sqrt();
+    Ok(ModelConfig {
+        latent: Some(latent),
+        scales: Scales { attention: Some(attention as f32), ..Scales::default() },
+        ..llama::base_of_heads(family, name, fields, "intermediate_size", rope, heads)?
+    })
+}
+
+/// Refuses a field that is present and differs from `size`.
+fn same_size(
+    fields: &ConfigFields<'_>,
+    field: &'static str,
+    size: usize,
+) -> Result<(), ConfigError> {
+    match fields.optional_size(field)? {
+        Some(other) if other != size => {
+            Err(wrong(field, &Value::from(other), "the size that other fields imply"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Returns the possible layouts of a tensor of a model with latent attention and experts.
+pub(super) fn layouts(config: &ModelConfig, id: TensorId) -> Layouts {
+    let (TensorId::Layer { layer, op, part }, Some(latent)) = (id, config.latent) else {
+        return expert_tensors::layouts(config, id);
+    };
+    let at = |tensor: &str| format!("model.layers.{layer}.self_attn.{tensor}.weight");
+    let matrix = |tensor: &str, rows: usize, columns: usize| {
+        TensorSlice::whole(at(tensor), &[rows, columns])
+    };
+    let LatentAttention { q_rank, kv_rank, nope_dim, rope_dim, value_dim, .. } = latent;
+    let (hidden, heads) = (config.hidden_size, 0..config.num_heads);
+    let all_queries = config.num_heads * latent.query_dim();
+    let of_heads = nope_dim + value_dim;
+    let keys_and_values = || matrix("kv_b_proj", config.num_heads * of_heads, kv_rank);
+    let pieces = match (op, part) {
+        (Op::QDown, TensorPart::Gain) => {
+            vec![TensorSlice::whole(at("q_a_layernorm"), &[q_rank.unwrap_or(0)])]
+        }
+        (Op::K, TensorPart::Gain) => vec![TensorSlice::whole(at("kv_a_layernorm"), &[kv_rank])],
+        (_, TensorPart::Gain | TensorPart::Bias) => return expert_tensors::layouts(config, id),
+        (Op::QDown, TensorPart::Matrix) => vec![matrix("q_a_proj", q_rank.unwrap_or(0), hidden)],
+        (Op::Q, TensorPart::Matrix) => {
+            let whole = match q_rank {
+                Some(rank) => matrix("q_b_proj", all_queries, rank),
+                None => matrix("q_proj", all_queries, hidden),
+            };
+            let of_head = |head: usize| {
+                let first = head * latent.query_dim();
+                let rotated = rotated_rows(&latent, &whole, first + nope_dim);
+                rotated.into_iter().chain([whole.clone().rows_from(first, nope_dim)])
+            };
+            heads.flat_map(of_head).collect()
+        }
+        (Op::K, TensorPart::Matrix) => {
+            let whole = matrix("kv_a_proj_with_mqa", kv_rank + rope_dim, hidden);
+            let rotated = rotated_rows(&latent, &whole, kv_rank);
+            rotated.into_iter().chain([whole.rows_from(0, kv_rank)]).collect()
+        }
+        (Op::QAbsorb, TensorPart::Matrix) => {
+            let of_head = |head: usize| TensorSlice {
+                first: head * of_heads * kv_rank,
+                rows: kv_rank,
+                columns: nope_dim,
+                strides: (1, kv_rank),
+                is_transposed: true,
+                ..keys_and_values()
+            };
+            heads.map(of_head).collect()
+        }
+        (Op::VUp, TensorPart::Matrix) => heads
+            .map(|head| keys_and_values().rows_from(head * of_heads + nope_dim, value_dim))
+            .collect(),
+        _ => return expert_tensors::layouts(config, id),
+    };
+    vec![pieces]
+}
+
+/// Returns the rotated rows of a head, which start at `first` in a whole matrix, in the order of a
+/// rope that rotates halves.
+fn rotated_rows(latent: &LatentAttention, whole: &TensorSlice, first: usize) -> Vec<TensorSlice> {
+    let columns = whole.columns;
+    if !latent.rotates_neighbours {
+        return vec![whole.clone().rows_from(first, latent.rope_dim)];
+    }
+    let half = |first: usize| TensorSlice {
+        first: first * columns,
+        rows: latent.rope_dim / 2,
+        strides: (2 * columns, 1),
+        ..whole.clone()
+    };
+    vec![half(first), half(first + 1)]
+}
+
+#[cfg(test)]
+mod tests;

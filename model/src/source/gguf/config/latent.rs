@@ -1,0 +1,85 @@
+//! Sizes of latent attention.
+
+use super::super::metadata::required;
+use super::keys::{ConfigError, Keys, wrong};
+use crate::config::{RopeScaling, Scales};
+use crate::family::GgufFamily;
+use crate::latent::LatentAttention;
+use crate::rope::yarn_scale;
+
+/// Size of a head of q, of which a part is rotated.
+const QUERY: &str = "attention.key_length_mla";
+const VALUE: &str = "attention.value_length_mla";
+const ROTATED: &str = "rope.dimension_count";
+
+/// Returns the sizes; `None` for a family without latent attention.
+///
+/// # Errors
+/// Missing or invalid sizes.
+pub(super) fn latent(
+    keys: &Keys<'_>,
+    gguf: &GgufFamily,
+) -> Result<Option<LatentAttention>, ConfigError> {
+    if !gguf.has_latent_attention {
+        return Ok(None);
+    }
+    // Files from before these keys existed have the matrices of keys and values in one tensor, with
+    // keys that are not transposed.
+    let query = required(&keys.key(QUERY), keys.size(QUERY)?)?;
+    let value_dim = required(&keys.key(VALUE), keys.size(VALUE)?)?;
+    let rope_dim = keys.required_size(ROTATED)?;
+    if rope_dim >= query || !rope_dim.is_multiple_of(2) {
+        return Err(wrong(keys.key(ROTATED), rope_dim, "an even part of a head"));
+    }
+    Ok(Some(LatentAttention {
+        q_rank: keys.size_or_none("attention.q_lora_rank")?,
+        kv_rank: keys.required_size("attention.kv_lora_rank")?,
+        nope_dim: query - rope_dim,
+        rope_dim,
+        value_dim,
+        rotates_neighbours: true,
+    }))
+}
+
+/// Returns the number of heads of q, the number of cached heads, and their size.
+///
+/// # Errors
+/// A cached head of another size.
+pub(super) fn heads(
+    keys: &Keys<'_>,
+    latent: LatentAttention,
+) -> Result<(usize, usize, usize), ConfigError> {
+    let heads = keys.required_size("attention.head_count")?;
+    let size = latent.key_dim();
+    keys.same_size("attention.head_count_kv", 1, "one cached head")?;
+    keys.same_size("attention.key_length", size, "the sum of the rotated part and the latent")?;
+    keys.same_size("attention.value_length", latent.kv_rank, "the size of the latent")?;
+    Ok((heads, 1, size))
+}
+
+/// Returns the factors of a model, of which that of scores depends on YaRN.
+///
+/// # Errors
+/// An invalid number.
+pub(super) fn scales(
+    keys: &Keys<'_>,
+    latent: LatentAttention,
+    scaling: &RopeScaling,
+) -> Result<Scales, ConfigError> {
+    let factor = match (scaling, all_dim(keys)?) {
+        (RopeScaling::Yarn { factor, .. }, Some(all_dim)) => yarn_scale(*factor, all_dim).powi(2),
+        _ => 1.0,
+    };
+    let attention = factor / (latent.query_dim() as f64).sqrt();
+    Ok(Scales { attention: Some(attention as f32), ..Scales::default() })
+}
+
+/// Returns YaRN's `mscale_all_dim`, of which files with latent attention have a tenth.
+///
+/// # Errors
+/// An invalid number.
+pub(super) fn all_dim(keys: &Keys<'_>) -> Result<Option<f64>, ConfigError> {
+    let tenth = keys.positive_or_none("rope.scaling.yarn_log_multiplier")?;
+    // The file has it as f32.
+    Ok(tenth.map(|tenth| (tenth * 1e7).round() / 1e6))
+}

@@ -1,0 +1,44 @@
+"""What fixtures_gguf.py writes of models with latent attention, as llama.cpp's converter does: the sizes of
+latents, one cached head, and the matrices of keys and values apart, those of keys transposed."""
+
+import gguf
+
+ARCHITECTURES = {
+    "DeepseekV3ForCausalLM": gguf.MODEL_ARCH.DEEPSEEK2,
+    "Glm4MoeLiteForCausalLM": gguf.MODEL_ARCH.DEEPSEEK2,
+}
+
+
+def with_one_head(config):
+    """The configuration with the cached head in place of the heads of keys and values."""
+    if config["architectures"][0] not in ARCHITECTURES:
+        return config
+    dense = [kind == "dense" for kind in config.get("mlp_layer_types", [])].count(True)
+    return {"first_k_dense_replace": dense, **config, "num_key_value_heads": 1}
+
+
+def add_keys(writer, config):
+    rank, rotated = config["kv_lora_rank"], config["qk_rope_head_dim"]
+    if config["q_lora_rank"]:
+        writer.add_q_lora_rank(config["q_lora_rank"])
+    writer.add_kv_lora_rank(rank)
+    writer.add_key_length(rank + rotated)
+    writer.add_value_length(rank)
+    writer.add_key_length_mla(config["qk_nope_head_dim"] + rotated)
+    writer.add_value_length_mla(config["v_head_dim"])
+    writer.add_rope_dimension_count(rotated)
+    scaling = config.get("rope_scaling") or {}
+    if "mscale_all_dim" in scaling:
+        writer.add_rope_scaling_yarn_log_mul(0.1 * scaling["mscale_all_dim"])
+
+
+def changed(config, name, value):
+    """A tensor under the names that the `gguf` package knows."""
+    if not name.endswith("kv_b_proj.weight"):
+        return {name: value}
+    heads, keys = config["num_attention_heads"], config["qk_nope_head_dim"]
+    of_heads = value.reshape(heads, -1, value.shape[1])
+    return {
+        name.replace("kv_b", "k_b"): of_heads[:, :keys].transpose(1, 2),
+        name.replace("kv_b", "v_b"): of_heads[:, keys:],
+    }

@@ -1,0 +1,128 @@
+"""Multi-head latent attention, with all of its sizes different, in front of DeepSeek's router."""
+
+from fixtures_routers import SHARED, SIZES, no_selection_bias, no_shared_expert
+
+# Norms of latents, which are not the layers' own.
+LATENT_NORMS = ("q_a_layernorm", "kv_a_layernorm")
+YARN = {
+    "rope_type": "yarn",
+    "factor": 4.0,
+    "original_max_position_embeddings": 32,
+    "beta_fast": 4,
+    "beta_slow": 1,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+}
+
+
+def layer_eps(model):
+    """Gives the norms of latents the epsilon that the configuration has for all others."""
+    for name, module in model.named_modules():
+        if name.endswith(LATENT_NORMS):
+            module.variance_epsilon = model.config.rms_norm_eps
+
+
+def unit_latent_gains(model):
+    for name, parameter in model.named_parameters():
+        if name.split(".")[-2] in LATENT_NORMS:
+            parameter.data.fill_(1)
+
+
+ATTENTION = {
+    "attention_bias": False,
+    "kv_lora_rank": 24,
+    "num_key_value_heads": 4,
+    "qk_nope_head_dim": 12,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 20,
+}
+ROUTER = {
+    "intermediate_size": 80,
+    "moe_intermediate_size": 16,
+    "n_group": 4,
+    "n_routed_experts": 16,
+    "n_shared_experts": 2,
+    "norm_topk_prob": True,
+    "num_experts_per_tok": 3,
+    "num_hidden_layers": 3,
+    "routed_scaling_factor": 1.7,
+    "topk_group": 2,
+}
+F32 = ("e_score_correction_bias", "mlp.gate.weight")
+
+MODELS = {
+    # YaRN beyond 32 positions, with a factor of the scores; the first layer dense; an epsilon of the
+    # layers' norms that matters.
+    "deepseek_v3": {
+        **SHARED,
+        "seed": 80,
+        "f32": F32,
+        "without": {
+            "selection bias": no_selection_bias,
+            "groups": {"n_group": 1, "topk_group": 1},
+            "shared experts": no_shared_expert,
+            "epsilon of latents": layer_eps,
+            "norms of latents": unit_latent_gains,
+            "rope of neighbours": {"rope_interleave": False},
+            "factor of scores": {"rope_scaling": {**YARN, "mscale_all_dim": 0.0}},
+            "yarn": {"rope_scaling": None},
+        },
+        "config": {
+            **SIZES,
+            **ATTENTION,
+            **ROUTER,
+            "architectures": ["DeepseekV3ForCausalLM"],
+            "model_type": "deepseek_v3",
+            "first_k_dense_replace": 1,
+            "q_lora_rank": 28,
+            "rms_norm_eps": 1e-2,
+            "rope_scaling": YARN,
+            "rope_theta": 10000.0,
+        },
+    },
+    # Queries that are computed from the layer's input, and a rope that rotates halves.
+    "deepseek_v3_full_query": {
+        **SHARED,
+        "seed": 81,
+        "f32": F32,
+        "gguf": False,
+        "without": {"rope of halves": {"rope_interleave": True}},
+        "config": {
+            **SIZES,
+            **ATTENTION,
+            **ROUTER,
+            "architectures": ["DeepseekV3ForCausalLM"],
+            "model_type": "deepseek_v3",
+            "first_k_dense_replace": 1,
+            "q_lora_rank": None,
+            "rms_norm_eps": 1e-5,
+            "rope_interleave": False,
+            "rope_scaling": None,
+            "rope_theta": 50000.0,
+        },
+    },
+    # No groups; layers with experts by a list.
+    "glm4_moe_lite": {
+        **SHARED,
+        "seed": 82,
+        "f32": F32,
+        "without": {
+            "selection bias": no_selection_bias,
+            "scale": {"routed_scaling_factor": 1.0},
+            "shared expert": no_shared_expert,
+        },
+        "config": {
+            **SIZES,
+            **ATTENTION,
+            **ROUTER,
+            "architectures": ["Glm4MoeLiteForCausalLM"],
+            "model_type": "glm4_moe_lite",
+            "mlp_layer_types": ["dense", "sparse", "sparse"],
+            "n_group": 1,
+            "q_lora_rank": 28,
+            "rms_norm_eps": 1e-5,
+            "rope_parameters": {"rope_theta": 1000000.0, "rope_type": "default"},
+            "topk_group": 1,
+        },
+    },
+}
