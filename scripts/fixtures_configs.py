@@ -29,6 +29,7 @@ FILE = ROOT / "tests" / "fixtures" / "configs" / f"transformers_{VERSION}.json"
 
 # Architectures by model type.
 ARCHITECTURES = {
+    "deepseek_v2": "DeepseekV2ForCausalLM",
     "deepseek_v3": "DeepseekV3ForCausalLM",
     "dots1": "Dots1ForCausalLM",
     "ernie4_5_moe": "Ernie4_5_MoeForCausalLM",
@@ -67,6 +68,7 @@ ARCHITECTURES = {
 
 # What a class does not say by itself, or says otherwise than any model.
 NEEDED = {
+    "deepseek_v2": {"num_experts_per_tok": 6},
     "dots1": {
         "n_routed_experts": 128,
         "n_shared_experts": 2,
@@ -129,8 +131,11 @@ def tiny(model_type):
     of = text if text is not None else whole
     sizes = {name: size for name, size in TINY.items() if getattr(of, name, None) is not None}
     if getattr(of, "kv_lora_rank", None):
-        # Latent attention has keys and values of every head.
+        # Latent attention has keys and values of every head; eight groups of eight experts have one each.
         sizes["num_key_value_heads"] = sizes["num_attention_heads"]
+        sizes["n_group"] = sizes["topk_group"] = 1
+        # Another name of the part that is rotated, to which the size of a whole head does not adapt.
+        sizes.pop("head_dim", None)
     if getattr(of, "original_max_position_embeddings", None):
         sizes["original_max_position_embeddings"] = 512
     if text is None:

@@ -80,6 +80,33 @@ MODELS = {
             "rope_theta": 10000.0,
         },
     },
+    # A softmax over sixteen experts, the best three in two of four groups by their largest scores; the
+    # weights do not sum up to 1.
+    "deepseek_v2": {
+        **SHARED,
+        "seed": 83,
+        "f32": ("mlp.gate.weight",),
+        "gguf": False,
+        "without": {
+            "groups": {"topk_method": "greedy"},
+            "scale": {"routed_scaling_factor": 1.0},
+            "shared experts": no_shared_expert,
+        },
+        "config": {
+            **SIZES,
+            **ATTENTION,
+            **ROUTER,
+            "architectures": ["DeepseekV2ForCausalLM"],
+            "model_type": "deepseek_v2",
+            "first_k_dense_replace": 1,
+            "norm_topk_prob": False,
+            "q_lora_rank": 28,
+            "rms_norm_eps": 1e-5,
+            "rope_scaling": None,
+            "rope_theta": 10000.0,
+            "topk_method": "group_limited_greedy",
+        },
+    },
     # Queries that are computed from the layer's input, and a rope that rotates halves.
     "deepseek_v3_full_query": {
         **SHARED,

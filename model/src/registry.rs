@@ -6,6 +6,7 @@
 macro_rules! for_each_family {
     ($callback:ident) => {
         $callback! {
+            DeepseekV2 => deepseek_v2::FAMILY,
             DeepseekV3 => deepseek_v3::FAMILY,
             Dots1 => dots1::FAMILY,
             Ernie45Moe => ernie4_5_moe::FAMILY,

@@ -97,6 +97,7 @@ macro_rules! families {
 mod safetensors {
     families! {
         equals_transformers:
+        deepseek_v2: "router",
         deepseek_v3: "up",
         deepseek_v3_full_query: "expert_up",
         dots1: "down",
@@ -178,6 +179,7 @@ mod gguf {
 mod served {
     families! {
         served_equals_transformers:
+        deepseek_v2: "STORE",
         deepseek_v3: "STORE",
         deepseek_v3_full_query: "STORE",
         dots1: "STORE",

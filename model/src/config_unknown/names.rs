@@ -86,7 +86,10 @@ pub(super) const WITHOUT_EFFECT: &[&str] = &[
     "use_flash_attn",
     "use_return_dict",
     // Settings and losses of training.
+    "aux_loss_alpha",
+    "ep_size",
     "router_aux_loss_coef",
+    "seq_aux",
 ];
 
 /// Words of field names that concern training, a tool or the choice of a kernel.

@@ -28,10 +28,6 @@ pub(super) const FAMILY: FamilyDescription = FamilyDescription::new(
 
 /// Parses `DeepseekV3ForCausalLM`.
 fn config(name: &str, fields: &ConfigFields<'_>) -> Result<ModelConfig, ConfigError> {
-    // Layers for multi-token prediction, which follow the model's layers and are not loaded.
-    fields.present("num_nextn_predict_layers");
-    // Distribution of experts over devices in training, and the interval of layers with experts.
-    fields.present("ep_size");
     fields.only("moe_layer_freq", &serde_json::Value::from(1))?;
     let model = latent_attention::base(Family::DeepseekV3, name, fields)?;
     SigmoidRouter { dense_layers: 3, renormalise: true }.add_to(model, fields)

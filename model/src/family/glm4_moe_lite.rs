@@ -14,8 +14,6 @@ pub(super) const FAMILY: FamilyDescription = FamilyDescription::new(
 
 /// Parses `Glm4MoeLiteForCausalLM`.
 fn config(name: &str, fields: &ConfigFields<'_>) -> Result<ModelConfig, ConfigError> {
-    // Layers for multi-token prediction, which are not loaded.
-    fields.present("num_nextn_predict_layers");
     let model = latent_attention::base(Family::Glm4MoeLite, name, fields)?;
     SigmoidRouter { dense_layers: 1, renormalise: true }.add_to(model, fields)
 }

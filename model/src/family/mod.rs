@@ -3,6 +3,7 @@
 //! [`FamilyDescription`]; the list of families is in `registry`. The callers are `config_json`,
 //! `source::safetensors` and `source::gguf`.
 
+mod deepseek_v2;
 mod deepseek_v3;
 mod description;
 mod dots1;
