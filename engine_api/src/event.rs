@@ -40,7 +40,8 @@ pub enum EngineEvent {
     Failed(String),
 }
 
-/// Receives the events of a request, on the engine's thread, which it must not block.
+/// Receives the events of a request, on the engine's thread, which it must not block: it does not
+/// ask the engine for its status, which is locked meanwhile.
 pub trait EventSink: Send {
     /// Reports an event. `Break` ends the sequence, of which no further events are reported.
     fn on_event(&mut self, event: EngineEvent) -> ControlFlow<()>;

@@ -68,7 +68,7 @@ fn check_shape<T: Element>(
     kernels.head_linear(linear);
     for head in 0..heads {
         let at = |row: usize, width: usize| (row * heads + head) * width;
-        let own: Vec<T> = (0..rows)
+        let head_rows: Vec<T> = (0..rows)
             .flat_map(|row| x[at(row, x_span.width) + x_span.first..][..k].to_vec())
             .collect();
         let mut expected = poison::<T>(rows * n);
@@ -76,12 +76,20 @@ fn check_shape<T: Element>(
         match format {
             WeightFormat::Plain => {
                 let weight = &matrices.plain[head * n * k..][..n * k];
-                kernels.linear(Linear { rows, n, k, x: &own, weight, bias: None, out: store });
+                kernels.linear(Linear {
+                    rows,
+                    n,
+                    k,
+                    x: &head_rows,
+                    weight,
+                    bias: None,
+                    out: store,
+                });
             }
             WeightFormat::Grouped(format) => {
                 let len = format.size_bytes(n, k);
                 let records = &matrices.records[head * len..][..len];
-                let (x, bias, out) = (&own[..], None, store);
+                let (x, bias, out) = (&head_rows[..], None, store);
                 kernels.linear_grouped(LinearQuant { rows, n, k, x, format, records, bias, out });
             }
         }

@@ -64,7 +64,7 @@ fn limits(is_emulated: bool) -> MemoryLimits {
     }
 }
 
-fn ask<T>(
+fn with_request<T>(
     config: &ModelConfig,
     is_emulated: bool,
     policy: PolicyName,
@@ -126,18 +126,18 @@ fn assert_not_on_device(result: Result<SearchResult, SearchError>) {
 fn searches_leave_to_the_cpu_what_the_device_lacks() {
     let config = config();
     for name in [PolicyName::Auto, PolicyName::TwoSplit] {
-        let chosen = ask(&config, false, name, choose).expect("a placement");
+        let chosen = with_request(&config, false, name, choose).expect("a placement");
         let map = &chosen.plan.map;
         assert!(map.uses_gpu(), "{name:?}: the device is faster at everything else");
         assert_eq!(routers(&config, map), [ComputeDevice::Cpu; 4], "{name:?}");
         for other in &chosen.candidates {
             assert_eq!(map_gap(&config, &other.map), None, "{name:?} {:?}", other.placement);
         }
-        let placement = ask(&config, false, name, choose_placement).expect("a placement");
+        let placement = with_request(&config, false, name, choose_placement).expect("a placement");
         assert_eq!(placement, chosen.placement, "{name:?}");
     }
     // The emulated device has all operations.
-    let chosen = ask(&config, true, PolicyName::Auto, choose).expect("a placement");
+    let chosen = with_request(&config, true, PolicyName::Auto, choose).expect("a placement");
     assert!(routers(&config, &chosen.plan.map).contains(&ComputeDevice::Gpu));
 }
 
@@ -145,13 +145,13 @@ fn searches_leave_to_the_cpu_what_the_device_lacks() {
 fn placements_that_run_it_on_the_device_are_refused_by_name() {
     let config = config();
     for name in [PolicyName::GpuOnly, PolicyName::Resident] {
-        assert_not_on_device(ask(&config, false, name, choose));
-        ask(&config, true, name, choose).expect("the emulated device has all operations");
+        assert_not_on_device(with_request(&config, false, name, choose));
+        with_request(&config, true, name, choose).expect("the emulated device has all operations");
     }
     let evaluate = |split: &str| {
         let split = parse_split(split, &config, None).expect("a split");
         let placement = Placement::from_policy(Policy::TwoSplit { split, chunking: None });
-        ask(&config, false, PolicyName::TwoSplit, |question| {
+        with_request(&config, false, PolicyName::TwoSplit, |question| {
             evaluate_placement(question, PolicyName::TwoSplit, &placement)
         })
     };
@@ -167,13 +167,13 @@ fn latent_attention_stays_on_the_cpu() {
     let mut config = find_known("glm-4.7-flash").expect("known").config;
     config.keep_layers(2);
     for name in [PolicyName::Auto, PolicyName::TwoSplit] {
-        let chosen = ask(&config, false, name, choose).expect("a placement");
+        let chosen = with_request(&config, false, name, choose).expect("a placement");
         let map = &chosen.plan.map;
         assert!(map.uses_gpu(), "{name:?}: the device is faster at everything else");
         assert_eq!(map_gap(&config, map), None, "{name:?}");
     }
     // The emulated device attends.
-    let chosen = ask(&config, true, PolicyName::GpuOnly, choose).expect("a placement");
+    let chosen = with_request(&config, true, PolicyName::GpuOnly, choose).expect("a placement");
     assert!(chosen.plan.map.uses_gpu());
 }
 
@@ -181,6 +181,6 @@ fn latent_attention_stays_on_the_cpu() {
 fn models_without_gaps_use_the_whole_device() {
     let mut config = find_known("olmoe-1b-7b").expect("known").config;
     config.keep_layers(2);
-    let chosen = ask(&config, false, PolicyName::Auto, choose).expect("a placement");
+    let chosen = with_request(&config, false, PolicyName::Auto, choose).expect("a placement");
     assert!(routers(&config, &chosen.plan.map).contains(&ComputeDevice::Gpu));
 }

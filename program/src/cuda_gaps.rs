@@ -47,8 +47,8 @@ pub fn leave_prefill_gaps_to_cpu(config: &ModelConfig, map: &mut DeviceMap) {
         let decode = map.decode_layer(config, layer);
         let is_on_cpu = |op: Op| {
             let is_same = |other: Op| other == op || (op.is_attention() && other.is_attention());
-            let mut own = decode.iter().filter(|(entry, _)| is_same(entry.op)).peekable();
-            own.peek().is_some() && own.all(|(_, device)| *device == ComputeDevice::Cpu)
+            let mut entries = decode.iter().filter(|(entry, _)| is_same(entry.op)).peekable();
+            entries.peek().is_some() && entries.all(|(_, device)| *device == ComputeDevice::Cpu)
         };
         let gaps = config.layer_ops(layer).iter().enumerate();
         for (place, op) in gaps.filter(|(_, op)| is_gap(config, **op)) {

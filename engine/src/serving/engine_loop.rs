@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use engine_api::serving::{EngineState, EngineStatus, EventSink, GenerationId, GenerationRequest};
+use program::plan::Plan;
 use protocol::messages::FromWorker;
 use protocol::release::list_first;
 use protocol::table::{HybridPolicy, StepTable};
@@ -269,7 +270,15 @@ impl EngineLoop {
             self.restarts.reset();
             self.current_status.steps += u64::from(steps);
         }
-        self.scheduler.observe(&worker_group.table, plan, &mut self.current_status);
+        worker_group.update_counts(&mut self.current_status.hybrid_steps);
+        self.current_status.worker_allocations = worker_group.allocations();
+        observe(
+            &mut self.scheduler,
+            &worker_group.table,
+            plan,
+            &mut self.current_status,
+            &self.status,
+        );
         if let MeasuredEngineCosts::Steps(costs) = &self.costs {
             let rows = plan.shape.prefill_chunk;
             self.current_status.prompt_progress =
@@ -278,8 +287,6 @@ impl EngineLoop {
         if let Some(recorder) = self.recorder.as_mut().filter(|_| is_in_group) {
             recorder.add_steps(plan, worker_group, steps, &self.current_status);
         }
-        worker_group.update_counts(&mut self.current_status.hybrid_steps);
-        self.current_status.worker_allocations = worker_group.allocations();
         worker_group.check_health(plan)
     }
 
@@ -291,7 +298,13 @@ impl EngineLoop {
             // No process writes to the table any more: the tokens sampled so far are reported,
             // once.
             drop(worker_group);
-            self.scheduler.observe(&table, &self.options.plan, &mut self.current_status);
+            observe(
+                &mut self.scheduler,
+                &table,
+                &self.options.plan,
+                &mut self.current_status,
+                &self.status,
+            );
             self.scheduler.requeue_all(&table, &self.options.plan, &reason);
         }
         // If lanes stalled, the workers are started again in the most careful way.
@@ -444,6 +457,20 @@ fn take_commands(
 }
 
 /// Publishes the status.
+/// Sends the events of the latest steps. The status is locked meanwhile, so that whoever has
+/// received an event reads a status that counts it.
+fn observe(
+    scheduler: &mut Scheduler,
+    table: &StepTable,
+    plan: &Plan,
+    current_status: &mut EngineStatus,
+    status: &Mutex<EngineStatus>,
+) {
+    let mut published = status.lock().unwrap_or_else(PoisonError::into_inner);
+    scheduler.observe(table, plan, current_status);
+    *published = *current_status;
+}
+
 fn publish(status: &Mutex<EngineStatus>, current_status: &EngineStatus) {
     *status.lock().unwrap_or_else(PoisonError::into_inner) = *current_status;
 }

@@ -104,7 +104,7 @@ impl ModelConfig {
             TokenMixer::Delta => &[Op::DeltaConv, Op::Delta][..],
             TokenMixer::ShortConv { .. } => &[Op::ShortConv],
         };
-        let own = ops.iter().filter(|op| op.caches(self).contains(&kv));
-        Some(own.map(|op| op.state_bytes(self) as usize).sum())
+        let updating = ops.iter().filter(|op| op.caches(self).contains(&kv));
+        Some(updating.map(|op| op.state_bytes(self) as usize).sum())
     }
 }

@@ -1,4 +1,4 @@
-//! What the grammar of a format allows, the extraction of calls reads, and the functions accept.
+//! Tests that calls which a format's grammar allows are extracted and accepted by the functions.
 
 use std::sync::Arc;
 

@@ -163,7 +163,9 @@ fn check_select(config: &ModelConfig, map: &DeviceMap) -> Result<(), CompileErro
         return refused("the model has layers with a sliding window, which already store few keys");
     }
     if config.latent.is_some() {
-        return refused("the model's heads share one key, whose latent is too small to select by");
+        return refused(
+            "the model has latent attention, whose cached vectors are not split by head",
+        );
     }
     if config.sinks {
         return refused("the model has attention sinks, whose scores would not be computed");

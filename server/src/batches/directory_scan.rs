@@ -1,5 +1,6 @@
 //! Contents of a storage directory when it is opened: records, and leftovers of a killed server.
 
+use std::collections::HashSet;
 use std::io;
 use std::path::Path;
 
@@ -28,7 +29,7 @@ pub struct DirectoryContents {
     pub files: Vec<FileRecord>,
     pub batches: Vec<BatchRecord>,
     /// Ids of contents.
-    contents: Vec<String>,
+    contents: HashSet<String>,
     /// Ids of batches with a working file.
     work_files: Vec<String>,
     /// Names of files that were being written.
@@ -67,7 +68,7 @@ impl DirectoryContents {
             }
         } else if let Some(id) = name.strip_suffix(CONTENT_EXTENSION) {
             if is_id(id, FILE_PREFIX) {
-                self.contents.push(id.to_owned());
+                self.contents.insert(id.to_owned());
             }
         } else if let Some(id) = name.strip_suffix(RECORD_EXTENSION) {
             if is_id(id, FILE_PREFIX) {
@@ -88,8 +89,8 @@ impl DirectoryContents {
     /// A file cannot be removed.
     pub fn remove_leftovers(&mut self, directory: &Directory) -> io::Result<()> {
         let DirectoryContents { files, batches, contents, work_files, temporaries } = self;
-        files.retain(|file| contents.contains(&file.id));
-        contents.retain(|id| !files.iter().any(|file| file.id == *id));
+        // What stays in `contents` has no record.
+        files.retain(|file| contents.remove(&file.id));
         let is_open =
             |id: &String| batches.iter().any(|batch| batch.id == *id && !batch.status.is_final());
         work_files.retain(|id| !is_open(id));

@@ -243,16 +243,16 @@ impl BatchService {
         record.set_status(BatchStatus::Cancelling, now_s);
         // A batch that waits for its turn has no answers; one that continues after a restart may
         // have some.
-        let is_waiting = record.times.in_progress_at.is_none() && !self.run_state.cancel(id);
-        if is_waiting {
+        let is_active = self.run_state.cancel(id);
+        if !is_active && record.times.in_progress_at.is_none() {
             record.set_status(BatchStatus::Cancelled, now_s);
-            self.metrics.count_ended(BatchStatus::Cancelled);
-        } else {
-            self.run_state.cancel(id);
         }
         self.storage
             .put_batch(&mut index, record.clone())
             .map_err(|error| storage_error(&error))?;
+        if record.status.is_final() {
+            self.metrics.count_ended(record.status);
+        }
         self.update_gauges(&index);
         Ok(record)
     }

@@ -181,10 +181,14 @@ fn a_batch_that_cannot_run_fails_with_the_reason() {
 fn an_engine_that_keeps_failing_ends_the_batch_with_its_answers() {
     let folder = folder();
     let fails_at = Some(u32::from(b'!'));
-    let engine = FakeEngineOptions { fails_at, ..FakeEngineOptions::default() };
+    let step = Duration::from_millis(5);
+    let engine = FakeEngineOptions { fails_at, step, ..FakeEngineOptions::default() };
     let server = TestServer::with_options(engine, storage(folder.path(), 1 << 20));
     let good = json!({"prompt": "abc", "max_tokens": 1});
-    let input = line("a", &good) + &line("b", &json!({"prompt": "!", "max_tokens": 9}));
+    // It fails so late that the first attempt has written the other line's answer: an attempt that
+    // adds an answer begins the count of failures anew.
+    let late = json!({"prompt": "a".repeat(100) + "!", "max_tokens": 120});
+    let input = line("a", &good) + &line("b", &late);
     let file = upload(&server, input.as_bytes());
     let id = create(&server, &file, "24h");
     let done = wait_for(&server, &id, "failed");
