@@ -54,7 +54,7 @@ fn lists_of_many_layers_never_fill_a_queue() {
 /// A cache is copied in one span per sequence and head, all of them in one instruction.
 #[test]
 fn an_instruction_of_many_copies_never_fills_a_queue() {
-    const SEQUENCES: usize = 96;
+    const SEQUENCES: usize = 288;
     let config = opt();
     let shape = RunShape {
         batches: 1,
