@@ -40,8 +40,8 @@ pub enum EngineEvent {
     Failed(String),
 }
 
-/// Receives the events of a request, on the engine's thread, which it must not block: it does not
-/// ask the engine for its status, which is locked meanwhile.
+/// Receives the events of a request, on the engine's thread, which it must not block: it must not
+/// call [`Engine::status`](crate::serving::Engine::status), since the engine may hold its lock.
 pub trait EventSink: Send {
     /// Reports an event. `Break` ends the sequence, of which no further events are reported.
     fn on_event(&mut self, event: EngineEvent) -> ControlFlow<()>;

@@ -164,7 +164,7 @@ pub enum SubmitError {
 pub trait Engine: Debug + Send + Sync {
     fn limits(&self) -> EngineLimits;
 
-    /// Returns a status that counts every event that was received.
+    /// Returns a status that counts every token that a sink has received.
     fn status(&self) -> EngineStatus;
 
     /// Prepares a grammar for submissions. Blocks while the model's tokenizer encodes each text of

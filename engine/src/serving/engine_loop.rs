@@ -456,9 +456,8 @@ fn take_commands(
     }
 }
 
-/// Publishes the status.
-/// Sends the events of the latest steps. The status is locked meanwhile, so that whoever has
-/// received an event reads a status that counts it.
+/// Sends the events of the latest steps and publishes the status. The status is locked until both
+/// are done, so that a client that has received a token reads a status that counts it.
 fn observe(
     scheduler: &mut Scheduler,
     table: &StepTable,
@@ -471,6 +470,7 @@ fn observe(
     *published = *current_status;
 }
 
+/// Publishes the status.
 fn publish(status: &Mutex<EngineStatus>, current_status: &EngineStatus) {
     *status.lock().unwrap_or_else(PoisonError::into_inner) = *current_status;
 }
