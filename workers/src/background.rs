@@ -1,9 +1,8 @@
 //! Background tasks of a worker while a run serves: compiling the grammars of answers, copying
-//! pages of caches, and storing and fetching prompt prefixes.
+//! pages of caches, storing and fetching prompt prefixes, and faulting in large caches.
 //!
 //! Each kind of task has its own thread, so that none waits for another and no step waits for any.
-//! Grammars, and pages that are stored and fetched, yield the processor to steps; copies of pages,
-//! which steps wait for, do not. The thread that stores and fetches may wait for a drive that does
+//! All yield the processor to steps, except copies of pages, which steps wait for. The thread that stores and fetches may wait for a drive that does
 //! not answer; no other thread waits for it, not even at the end.
 
 use std::os::fd::AsFd;
@@ -20,6 +19,7 @@ use crate::grammar_compiler::WorkerGrammarCompiler;
 use crate::grammar_orders::{
     GrammarOrder, GrammarOrderReceiver, GrammarOrderSender, grammar_orders,
 };
+use crate::memory::Memories;
 use crate::messages::{receive_into, send, send_short};
 use crate::page_copies::PageCopies;
 use crate::page_transfers::PageTransferQueue;
@@ -32,6 +32,8 @@ const STORE_NICE: i32 = 10;
 /// Nice value of the thread that compiles grammars: a third of the processor time of a thread of
 /// steps if there are too few cores.
 const GRAMMAR_NICE: i32 = 5;
+/// Nice value of the thread that faults in the caches.
+const POPULATE_NICE: i32 = 19;
 
 /// Background tasks of a worker.
 #[derive(Debug, Default)]
@@ -42,6 +44,9 @@ pub(crate) struct BackgroundTasks {
     pub(crate) copies: Option<PageCopies>,
     /// Present if these pages are stored.
     pub(crate) prefixes: Option<PrefixTransfers>,
+    /// Present if the worker faults in its caches: many sequences that begin or grow at the same
+    /// time would otherwise wait for the system to clear hundreds of pages in one step.
+    pub(crate) caches: Option<Arc<Memories>>,
 }
 
 /// Name and body of a background thread, which runs until the given number of lanes have ended, as
@@ -64,9 +69,17 @@ impl BackgroundTasks {
     /// # Errors
     /// Returns an error if the system cannot start a thread.
     pub(crate) fn threads(self) -> std::io::Result<Vec<BackgroundThread>> {
-        let BackgroundTasks { grammars, copies, prefixes } = self;
+        let BackgroundTasks { grammars, copies, prefixes, caches } = self;
+        let mut threads: Vec<BackgroundThread> = Vec::new();
+        if let Some(memories) = caches {
+            let populate = move |_: &Channel, ended: &Timeline, lanes| {
+                yield_to_steps(POPULATE_NICE);
+                memories.populate_large_caches(|| ended.value() >= lanes);
+            };
+            threads.push(("populate", Box::new(populate)));
+        }
         if grammars.is_none() && copies.is_none() && prefixes.is_none() {
-            return Ok(Vec::new());
+            return Ok(threads);
         }
         let transfers = match prefixes {
             Some(prefixes) => {
@@ -81,7 +94,6 @@ impl BackgroundTasks {
             }
             None => None,
         };
-        let mut threads: Vec<BackgroundThread> = Vec::new();
         let grammars = grammars.map(|compiler| {
             let (orders, received) = grammar_orders();
             let compile = move |channel: &Channel, _: &Timeline, _| {

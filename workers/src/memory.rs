@@ -48,6 +48,9 @@ struct BufferPlacement {
 
 /// Maximum size of a KV cache that is faulted in whole at load, which takes a tenth of a second.
 const SMALL_KV_BYTES: usize = 256 << 20;
+/// Size of the ranges in which a larger cache is faulted in. A step that needs one of them waits for
+/// no more than that.
+const KV_PIECE_BYTES: usize = 2 << 20;
 
 /// The mapped memory of a worker, and the places of the plan's buffers in it.
 #[derive(Debug)]
@@ -89,7 +92,8 @@ impl Memories {
 
     /// Faults in the pages that the first step would otherwise fault in, which takes seconds for an
     /// emulated device: everything except host weights, which loading has touched where they are
-    /// written, and a large KV cache, of which short answers use little.
+    /// written, and a large KV cache, of which short answers use little. A server faults it in
+    /// while it runs.
     pub(crate) fn populate(&self) {
         for (memory, mapping) in &self.mappings {
             let wanted = match memory.holds {
@@ -99,6 +103,20 @@ impl Memories {
             };
             if wanted {
                 mapping.populate(0, mapping.size_bytes());
+            }
+        }
+    }
+
+    /// Faults in the KV caches that [`Memories::populate`] leaves out, from the lowest address, until
+    /// `is_over` returns true. Steps may use the caches meanwhile.
+    pub(crate) fn populate_large_caches(&self, is_over: impl Fn() -> bool) {
+        let caches = self.mappings.iter().filter(|(memory, _)| memory.holds == Holds::Kv);
+        for (_, mapping) in caches.filter(|(_, mapping)| mapping.size_bytes() > SMALL_KV_BYTES) {
+            for first in (0..mapping.size_bytes()).step_by(KV_PIECE_BYTES) {
+                if is_over() {
+                    return;
+                }
+                mapping.populate(first, KV_PIECE_BYTES.min(mapping.size_bytes() - first));
             }
         }
     }

@@ -194,7 +194,8 @@ fn background_tasks(
         }
         _ => None,
     };
-    Ok(BackgroundTasks { grammars, copies, prefixes })
+    let caches = (keeps && setup.durations.is_none()).then(|| Arc::clone(memories));
+    Ok(BackgroundTasks { grammars, copies, prefixes, caches })
 }
 
 /// Returns the options of a worker's lanes according to the setup.
