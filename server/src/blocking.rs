@@ -1,7 +1,7 @@
 //! Thread pools for long-running work: parsing JSON, calls to a tokenizer, checking grammars, and
 //! writing long answers. Each kind of work has its own number of threads, so that no kind can
-//! starve another. Grammars and long answers, which can take seconds, yield the processor to all
-//! else.
+//! starve another. Long bodies, grammars and long answers, which can take seconds, yield the
+//! processor to all else.
 
 use std::sync::Arc;
 
@@ -14,6 +14,10 @@ use super::error::ApiError;
 /// tokenizers, on a machine with as many cores. Fewer cores parse fewer, so that threads of steps
 /// and sockets get their turn soon.
 pub const READING_THREADS_MAX: usize = 4;
+/// Size of a body above which it is parsed at low priority.
+const LONG_BODY_BYTES: usize = 512 << 10;
+/// Maximum number of long bodies that are parsed at a time, in addition to others.
+const LONG_BODY_THREADS: usize = 2;
 /// Maximum number of operations on stored files at a time.
 pub const FILE_THREADS: usize = 2;
 /// Maximum number of requests whose grammars are checked and prepared at a time.
@@ -21,14 +25,15 @@ const GRAMMAR_THREADS: usize = 2;
 /// Maximum number of long answers that are written at a time.
 const WRITING_THREADS: usize = 2;
 
-/// Nice value of the threads for grammars and long answers, from 0, as for all other threads, to
-/// 19: each gets a third of the processor time of a thread of steps if there are too few cores.
+/// Nice value of the threads for long bodies, grammars and long answers, from 0, as for all other
+/// threads, to 19: each gets a third of the processor time of a thread of steps if there are too few cores.
 const LOW_PRIORITY_NICE: i32 = 5;
 
 /// Pools of threads, one for each kind of work.
 #[derive(Debug)]
 pub struct BlockingPools {
     pub reading: BlockingPool,
+    long_bodies: LowPriorityPool,
     /// Operations on stored files, which may wait for a drive.
     pub files: BlockingPool,
     pub grammars: LowPriorityPool,
@@ -40,9 +45,28 @@ impl Default for BlockingPools {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         BlockingPools {
             reading: BlockingPool::new(cores.clamp(2, READING_THREADS_MAX)),
+            long_bodies: LowPriorityPool::new(LONG_BODY_THREADS),
             files: BlockingPool::new(FILE_THREADS),
             grammars: LowPriorityPool::new(GRAMMAR_THREADS),
             writing: LowPriorityPool::new(WRITING_THREADS),
+        }
+    }
+}
+
+impl BlockingPools {
+    /// Parses a body of `size_bytes` on one of the threads.
+    ///
+    /// # Errors
+    /// Returns the error of `parse`, or an internal error if it panicked or no thread could start.
+    pub async fn parse_body<T: Send + 'static>(
+        &self,
+        size_bytes: usize,
+        parse: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        if size_bytes > LONG_BODY_BYTES {
+            self.long_bodies.run(parse).await
+        } else {
+            self.reading.run(parse).await
         }
     }
 }

@@ -7,8 +7,10 @@ use axum::body::{Body, Bytes};
 use axum::http::{HeaderMap, StatusCode, header};
 use http_body_util::BodyExt;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::yield_now;
 use tokio::time::timeout;
 
+use super::buffered_body::BufferedBody;
 use super::config::SocketLimits;
 use super::error::{ApiError, INVALID_REQUEST};
 
@@ -28,13 +30,6 @@ const MIN_BYTES_PER_SECOND: u64 = 8 << 10;
 pub struct BodyReader {
     limits: SocketLimits,
     free_memory: Arc<Semaphore>,
-}
-
-/// A body, whose memory is reserved until it is dropped.
-#[derive(Debug)]
-pub struct BufferedBody {
-    pub bytes: Vec<u8>,
-    _permit: OwnedSemaphorePermit,
 }
 
 /// A body that is read part by part, within the limits on time.
@@ -114,18 +109,22 @@ impl BodyReader {
             }
             return Err(self.too_large());
         }
-        let mut buffered = BufferedBody { bytes: Vec::new(), _permit: self.reserve(0)? };
+        let mut buffered = BufferedBody::new(self.reserve(0)?);
         let mut counted = 0;
         let mut body = self.stream(body);
         while let Some(data) = body.next_data().await? {
-            if buffered.bytes.len() + data.len() > bytes_max {
+            let size_bytes = buffered.size_bytes() + data.len();
+            if size_bytes > bytes_max {
                 body.discard().await;
                 return Err(self.too_large());
             }
-            let units = (buffered.bytes.len() + data.len()).div_ceil(UNIT_BYTES);
-            buffered._permit.merge(self.reserve(units - counted)?);
+            let units = size_bytes.div_ceil(UNIT_BYTES);
+            let permit = self.reserve(units - counted)?;
             counted = units;
-            buffered.bytes.extend_from_slice(&data);
+            if buffered.push(&data, permit) {
+                // The thread then also looks at its sockets, which it would do once in 61 turns.
+                yield_now().await;
+            }
         }
         Ok(buffered)
     }

@@ -94,22 +94,20 @@ async fn parse(
     // is complete.
     shared.admission.check_capacity().map_err(|full| shared.admission_error(full))?;
     let (parts, body) = request.into_parts();
-    let body = shared.body_reader.read(&parts.headers, body).await?;
+    let mut body = shared.body_reader.read(&parts.headers, body).await?;
     if let Some(activity) = activity {
         activity.set_phase(ConnectionPhase::Answering);
     }
     shared.check_open()?;
     let mut permit = shared.admission.admit().map_err(|full| shared.admission_error(full))?;
     let reader = Arc::clone(shared);
-    let (parsed, permits) = shared
-        .blocking_pools
-        .reading
-        .run(move || {
-            let parsed = parsed_request::parse(&body.bytes, api, &reader, &mut permit)?;
-            let memory = parsed.acquire_memory(&reader)?;
-            Ok((parsed, RequestPermits { admission: permit, memory }))
-        })
-        .await?;
+    let size_bytes = body.size_bytes();
+    let parse = move || {
+        let parsed = parsed_request::parse(body.bytes(), api, &reader, &mut permit)?;
+        let memory = parsed.acquire_memory(&reader)?;
+        Ok((parsed, RequestPermits { admission: permit, memory }))
+    };
+    let (parsed, permits) = shared.blocking_pools.parse_body(size_bytes, parse).await?;
     if parsed.request.grammar.is_none() {
         return Ok((parsed, permits));
     }

@@ -16,6 +16,7 @@ mod batch_metrics;
 mod batches;
 mod blocking;
 mod body_reader;
+mod buffered_body;
 mod client_stream;
 mod clock;
 mod completions;

@@ -240,14 +240,15 @@ async fn handle(
     let answered = async {
         // Shares the admission limits with completions, since both use the same memory.
         shared.admission.check_capacity().map_err(|full| shared.admission_error(full))?;
-        let body = shared.body_reader.read(&parts.headers, body).await?;
+        let mut body = shared.body_reader.read(&parts.headers, body).await?;
         if let Some(activity) = activity {
             activity.set_phase(ConnectionPhase::Answering);
         }
         let permit = shared.admission.admit().map_err(|full| shared.admission_error(full))?;
-        let answered = shared.blocking_pools.reading.run(move || {
+        let size_bytes = body.size_bytes();
+        let answered = shared.blocking_pools.parse_body(size_bytes, move || {
             let _ticket = permit;
-            let mut fields = parse_fields(&body.bytes, is_without_effect, &reader)?;
+            let mut fields = parse_fields(body.bytes(), is_without_effect, &reader)?;
             check_model(&fields, &reader)?;
             let codec = reader.model.codec.as_deref().ok_or_else(|| {
                 let message = reader.prompt_limits().missing_tokenizer_message("");

@@ -36,13 +36,18 @@ async fn create_batch(shared: &Arc<ServerState>, request: Request) -> Result<Res
     shared.check_open()?;
     shared.batch_service()?;
     let (parts, body) = request.into_parts();
-    let body = shared.body_reader.read(&parts.headers, body).await?;
+    let mut body = shared.body_reader.read(&parts.headers, body).await?;
     let state = Arc::clone(shared);
-    let create = move || {
-        let fields = parse_fields(&body.bytes, |_| false, &state)?;
+    let size_bytes = body.size_bytes();
+    let parse = move || {
+        let fields = parse_fields(body.bytes(), |_| false, &state)?;
         // Of this request alone, since others are not to list its fields.
         let unknown_fields = UnknownFieldPolicy::new(state.options.ignore_unknown_fields);
-        let request = BatchRequest::read(&fields, &unknown_fields)?;
+        Ok(BatchRequest::read(&fields, &unknown_fields)?)
+    };
+    let request = shared.blocking_pools.parse_body(size_bytes, parse).await?;
+    let state = Arc::clone(shared);
+    let create = move || {
         let record = state.batch_service()?.create_batch(request, state.model.name())?;
         Ok(json(StatusCode::OK, &record.object()))
     };
