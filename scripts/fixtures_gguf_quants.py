@@ -34,6 +34,15 @@ TYPES = [
     ("IQ4_NL", 24, [0]),
     ("IQ4_XS", 8, [0]),
     ("MXFP4", 24, []),
+    ("IQ2_XXS", 8, [0]),
+    ("IQ2_XS", 8, [0]),
+    ("IQ2_S", 8, [0]),
+    ("IQ3_XXS", 8, [0]),
+    ("IQ3_S", 8, [0]),
+    ("IQ1_S", 8, [0]),
+    ("IQ1_M", 8, []),
+    ("TQ1_0", 8, [52]),
+    ("TQ2_0", 8, [64]),
 ]
 
 
@@ -49,6 +58,9 @@ def main():
             scales = random.normal(size=count) * 2.0 ** -random.integers(0, 8, count)
             scales[0] = 3e-6
             blocks[:, at : at + 2] = scales.astype("<f2").view(numpy.uint8).reshape(count, 2)
+        if name == "IQ1_M":
+            # Four bits of the scale in each of the last four words; the exponent is an ordinary one.
+            blocks[:, 55] = blocks[:, 55] & 0x8F | (random.integers(0, 4, count) << 4).astype(numpy.uint8)
         if name == "MXFP4":
             # Exponents: the subnormal ones, then as of weights, then the largest that stays finite.
             blocks[:, 0] = random.integers(110, 132, count)

@@ -81,6 +81,10 @@ fn format(dtype: &str) -> Option<Grouped> {
         "q6_k" => Grouped::GGUF_Q6_K,
         "iq4_nl" => Grouped::GGUF_IQ4_NL,
         "iq4_xs" => Grouped::GGUF_IQ4_XS,
+        "q2_k" => Grouped::GGUF_Q2_K,
+        "q3_k" => Grouped::GGUF_Q3_K,
+        "iq2_s" => Grouped::GGUF_IQ2_S,
+        "iq3_xxs" => Grouped::GGUF_IQ3_XXS,
         "mxfp4" => Grouped::GGUF_MXFP4,
         _ => return None,
     })

@@ -82,6 +82,17 @@ pub enum Codebook {
     NonLinear,
     /// The floats of MXFP4 times two: a sign, two bits of exponent and one bit of mantissa.
     E2M1,
+    /// The integers -8 to 7: GGUF's Q2_K, Q3_K, TQ1_0 and TQ2_0, which use few of them.
+    Signed,
+    /// Eight times the values of GGUF's IQ2_XXS, IQ2_XS and IQ2_S: a sign above two bits.
+    Iq2,
+    /// Four times the values of GGUF's IQ3_XXS: a sign above three bits.
+    Iq3Xxs,
+    /// The values of GGUF's IQ3_S: a sign above three bits.
+    Iq3S,
+    /// Eight times the values of GGUF's IQ1_S and IQ1_M: the sign of an offset of one above -1, 0
+    /// and 1.
+    Iq1,
 }
 
 impl Codebook {
@@ -92,6 +103,23 @@ impl Codebook {
                 [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113]
             }
             Codebook::E2M1 => [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12],
+            Codebook::Signed => [-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7],
+            Codebook::Iq2 => [8, 25, 43, 0, 0, 0, 0, 0, -8, -25, -43, 0, 0, 0, 0, 0],
+            Codebook::Iq3Xxs => {
+                [4, 12, 20, 28, 36, 44, 52, 62, -4, -12, -20, -28, -36, -44, -52, -62]
+            }
+            Codebook::Iq3S => [1, 3, 5, 7, 9, 11, 13, 15, -1, -3, -5, -7, -9, -11, -13, -15],
+            Codebook::Iq1 => [-7, 1, 9, 0, 0, 0, 0, 0, -9, -1, 7, 0, 0, 0, 0, 0],
+        }
+    }
+
+    /// Returns the power of two by which scales of [`ScaleLayout::Products`] are multiplied in
+    /// addition. Applied to the f16 of a row, it could round.
+    pub const fn unit(self) -> f32 {
+        match self {
+            Codebook::Iq2 | Codebook::Iq1 => 0.125,
+            Codebook::Iq3Xxs => 0.25,
+            Codebook::NonLinear | Codebook::E2M1 | Codebook::Signed | Codebook::Iq3S => 1.0,
         }
     }
 }
@@ -108,10 +136,10 @@ pub enum ScaleLayout {
     /// A signed byte `e` per row and group for the scale `2^e`, without a minimum; a record is four
     /// groups.
     PowersOfTwo,
-    /// A scale that is the product of an f16 per row and a signed byte per row and group, without a
-    /// minimum; a record is [`SUPER_BLOCK`] inputs.
+    /// A scale that is the product of an f16 per row, a signed byte per row and group, and the
+    /// format's [`Grouped::unit`], without a minimum; a record is [`SUPER_BLOCK`] inputs.
     Products,
-    /// A scale and a minimum, each of which is such a product.
+    /// A scale and a minimum, each of which is such a product without a unit.
     ProductsAndMinimums,
 }
 
@@ -189,10 +217,30 @@ impl Grouped {
     /// Lossless format for GGUF's MXFP4.
     pub const GGUF_MXFP4: Grouped =
         Grouped { bits: Bits::Table(Codebook::E2M1), group: 32, scales: ScaleLayout::PowersOfTwo };
+    /// Lossless format for GGUF's Q2_K.
+    pub const GGUF_Q2_K: Grouped =
+        Grouped::of_table(Codebook::Signed, 16, ScaleLayout::ProductsAndMinimums);
+    /// Lossless format for GGUF's Q3_K.
+    pub const GGUF_Q3_K: Grouped = Grouped::of_table(Codebook::Signed, 16, ScaleLayout::Products);
+    /// Lossless format for GGUF's TQ1_0 and TQ2_0.
+    pub const GGUF_TQ: Grouped = Grouped::of_table(Codebook::Signed, 32, ScaleLayout::Products);
+    /// Lossless format for GGUF's IQ2_XXS.
+    pub const GGUF_IQ2_XXS: Grouped = Grouped::of_table(Codebook::Iq2, 32, ScaleLayout::Products);
+    /// Lossless format for GGUF's IQ2_XS and IQ2_S.
+    pub const GGUF_IQ2_S: Grouped = Grouped::of_table(Codebook::Iq2, 16, ScaleLayout::Products);
+    /// Lossless format for GGUF's IQ3_XXS.
+    pub const GGUF_IQ3_XXS: Grouped =
+        Grouped::of_table(Codebook::Iq3Xxs, 32, ScaleLayout::Products);
+    /// Lossless format for GGUF's IQ3_S.
+    pub const GGUF_IQ3_S: Grouped = Grouped::of_table(Codebook::Iq3S, 32, ScaleLayout::Products);
+    /// Lossless format for GGUF's IQ1_S.
+    pub const GGUF_IQ1_S: Grouped = Grouped::of_table(Codebook::Iq1, 32, ScaleLayout::Products);
+    /// Lossless format for GGUF's IQ1_M.
+    pub const GGUF_IQ1_M: Grouped = Grouped::of_table(Codebook::Iq1, 16, ScaleLayout::Products);
 
     /// All formats that are the target of quantisation or of a file's type, except those of
     /// devices.
-    pub const STORED: [Grouped; 11] = [
+    pub const STORED: [Grouped; 20] = [
         Grouped::W4,
         Grouped::GGUF_Q4,
         Grouped::GGUF_Q8,
@@ -204,7 +252,30 @@ impl Grouped {
         Grouped::GGUF_IQ4_NL,
         Grouped::GGUF_IQ4_XS,
         Grouped::GGUF_MXFP4,
+        Grouped::GGUF_Q2_K,
+        Grouped::GGUF_Q3_K,
+        Grouped::GGUF_TQ,
+        Grouped::GGUF_IQ2_XXS,
+        Grouped::GGUF_IQ2_S,
+        Grouped::GGUF_IQ3_XXS,
+        Grouped::GGUF_IQ3_S,
+        Grouped::GGUF_IQ1_S,
+        Grouped::GGUF_IQ1_M,
     ];
+
+    /// Returns a format of entries of a table.
+    const fn of_table(table: Codebook, group: usize, scales: ScaleLayout) -> Grouped {
+        Grouped { bits: Bits::Table(table), group, scales }
+    }
+
+    /// Returns the power of two by which scales of [`ScaleLayout::Products`] are multiplied in
+    /// addition.
+    pub const fn unit(self) -> f32 {
+        match self.bits {
+            Bits::Table(table) => table.unit(),
+            _ => 1.0,
+        }
+    }
 
     /// Returns a format of integers in groups with an f16 scale and an f16 minimum each.
     pub const fn halves(bits: Bits, group: usize) -> Grouped {
@@ -312,8 +383,14 @@ mod tests {
         assert_eq!(Grouped::W4.widened().record_bytes(), 1088);
         assert_eq!(Grouped::GGUF_Q8.record_bytes(), 576);
         assert_eq!(Grouped::GGUF_Q4.widened(), Grouped::GGUF_Q8);
-        let sizes = [576, 320, 576, 704, 384, 2368, 2880, 3392, 576, 2240, 1088];
-        let wide = [1088, 576, 576, 640, 576, 640, 640, 384, 640, 640, 640];
+        let sizes = [
+            576, 320, 576, 704, 384, 2368, 2880, 3392, 576, 2240, 1088, 2624, 2368, 2240, 2240,
+            2368, 2240, 2240, 2240, 2368,
+        ];
+        let wide = [
+            1088, 576, 576, 640, 576, 640, 640, 384, 640, 640, 640, 384, 384, 640, 640, 384, 640,
+            640, 640, 384,
+        ];
         for ((form, size_bytes), wide_bytes) in Grouped::STORED.into_iter().zip(sizes).zip(wide) {
             assert_eq!(form.record_bytes(), size_bytes, "{form:?}");
             assert_eq!(form.widened().record_bytes(), wide_bytes, "{form:?}");

@@ -68,7 +68,7 @@ fn every_interval_gives_the_bits_of_the_cpu() {
 
 /// Formats of GGUF's types that are widened; the layers' matrices use them in turn, since files mix
 /// them.
-const STORED: [Grouped; 8] = [
+const STORED: [Grouped; 13] = [
     Grouped::GGUF_Q4_K,
     Grouped::GGUF_Q6_K,
     Grouped::GGUF_Q5_K,
@@ -77,6 +77,11 @@ const STORED: [Grouped; 8] = [
     Grouped::GGUF_IQ4_NL,
     Grouped::GGUF_IQ4_XS,
     Grouped::GGUF_MXFP4,
+    Grouped::GGUF_Q2_K,
+    Grouped::GGUF_Q3_K,
+    Grouped::GGUF_IQ2_S,
+    Grouped::GGUF_IQ3_XXS,
+    Grouped::GGUF_IQ1_M,
 ];
 
 /// Returns the map with all matrices in stored formats, starting with index `first`. This includes

@@ -71,6 +71,10 @@ impl Writer {
             StoredType::Q5K => (13, 0, 2, 512.0),
             StoredType::Q6K => (14, 208, 1, 1600.0),
             StoredType::Iq4Xs => (23, 0, 1, 1000.0),
+            StoredType::Q2K => (10, 80, 2, 12.0),
+            StoredType::Q3K => (11, 108, 1, 40.0),
+            StoredType::Iq2S => (22, 0, 1, 50.0),
+            StoredType::Iq3Xxs => (18, 0, 1, 120.0),
             other => panic!("{other:?} is none of the file's"),
         };
         let mut data = self.bytes(n * stored.row_bytes(k));
@@ -106,7 +110,8 @@ impl Writer {
     }
 }
 
-/// Writes a small LLaMA whose types are mixed as in Q4_K_M files, and opens it.
+/// Writes a small LLaMA whose types are mixed as in Q4_K_M files, or in files of fewer bits after the
+/// first layer, and opens it.
 fn model(path: &Path) -> GgufSource {
     let mut file = Writer { state: 7, ..Writer::default() };
     file.key("general.architecture", 8);
@@ -131,10 +136,14 @@ fn model(path: &Path) -> GgufSource {
         let name = |part: &str| format!("blk.{layer}.{part}.weight");
         file.norm(&name("attn_norm"));
         file.norm(&name("ffn_norm"));
-        file.matrix(&name("attn_q"), HIDDEN, HIDDEN, StoredType::Q4K);
-        file.matrix(&name("attn_k"), kv, HIDDEN, StoredType::Q4K);
-        file.matrix(&name("attn_v"), kv, HIDDEN, StoredType::Q6K);
-        file.matrix(&name("attn_output"), HIDDEN, HIDDEN, StoredType::Q5K);
+        let [q, k, v, output] = match layer {
+            0 => [StoredType::Q4K, StoredType::Q4K, StoredType::Q6K, StoredType::Q5K],
+            _ => [StoredType::Q2K, StoredType::Iq2S, StoredType::Q3K, StoredType::Iq3Xxs],
+        };
+        file.matrix(&name("attn_q"), HIDDEN, HIDDEN, q);
+        file.matrix(&name("attn_k"), kv, HIDDEN, k);
+        file.matrix(&name("attn_v"), kv, HIDDEN, v);
+        file.matrix(&name("attn_output"), HIDDEN, HIDDEN, output);
         file.matrix(&name("ffn_gate"), FFN, HIDDEN, StoredType::Q4K);
         file.matrix(&name("ffn_up"), FFN, HIDDEN, StoredType::Iq4Xs);
         file.matrix(&name("ffn_down"), HIDDEN, FFN, StoredType::Q6K);

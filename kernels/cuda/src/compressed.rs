@@ -1,7 +1,7 @@
 //! The grouped formats of weights and the 4-bit KV cache (`model::compressed`).
 
 use model::config::Dtype;
-use model::quantized_format::{Bits, Codebook, Grouped, ROWS, ScaleLayout, kv4_position_bytes};
+use model::quantized_format::{Bits, Grouped, ROWS, ScaleLayout, kv4_position_bytes};
 
 use crate::launch::{DevicePointer, KernelArgs, KernelLaunch};
 use crate::named;
@@ -57,8 +57,7 @@ fn stored_codes(format: Grouped) -> (u32, u32) {
         Bits::Five => 1,
         Bits::FiveSigned => 2,
         Bits::SixSigned => 3,
-        Bits::Table(Codebook::NonLinear) => 4,
-        Bits::Table(Codebook::E2M1) => 5,
+        Bits::Table(_) => 4,
         Bits::Eight => panic!("8 bits are not widened"),
     };
     let scales = match format.scales {
@@ -70,6 +69,16 @@ fn stored_codes(format: Grouped) -> (u32, u32) {
         ScaleLayout::Floats => panic!("{format:?} is no stored form"),
     };
     (codes, scales)
+}
+
+/// Returns the bytes that a format's codes select, in fours; zeros without a table.
+fn table_of(format: Grouped) -> [u32; 4] {
+    let Bits::Table(table) = format.bits else { return [0; 4] };
+    let values = table.values().map(i8::cast_unsigned);
+    std::array::from_fn(|at| {
+        let [a, b, c, d] = std::array::from_fn(|byte| values[4 * at + byte]);
+        u32::from_le_bytes([a, b, c, d])
+    })
 }
 
 /// Widens records of `format`, not of 8 bits, of a matrix `[n, k]` to records of
@@ -87,6 +96,7 @@ pub fn widen(
     if format.bits != Bits::Four || format.scales != ScaleLayout::Halves {
         let (codes, scales) = stored_codes(format);
         let args = args.u32(codes).u32(scales).u32(format.group as u32).u32(groups as u32);
+        let args = table_of(format).into_iter().fold(args.f32(format.unit()), KernelArgs::u32);
         return over_records("expand", count, args);
     }
     let args = args.u32((ROWS * format.group / 8) as u32);

@@ -79,7 +79,7 @@ fn range_of(format: Grouped, values: &[f32]) -> Range {
         Bits::Eight => (largest / 127.0, 0.0),
         Bits::Table(table) => {
             let most = table.values().into_iter().max().unwrap_or(1);
-            (largest / f32::from(most), 0.0)
+            (largest / (f32::from(most) * table.unit()), 0.0)
         }
     }
 }

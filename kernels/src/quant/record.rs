@@ -41,7 +41,10 @@ pub fn range(format: Grouped, record: &[u8], row: usize, group: usize) -> (f32, 
         ScaleLayout::HalfScales => (half(2 * (group * ROWS + row)), 0.0),
         ScaleLayout::Floats => (float(4 * row), float(4 * (ROWS + row))),
         ScaleLayout::PowersOfTwo => (2f64.powf(f64::from(byte(group * ROWS + row))) as f32, 0.0),
-        ScaleLayout::Products => (half(2 * row) * byte(2 * ROWS + group * ROWS + row), 0.0),
+        ScaleLayout::Products => {
+            let product = half(2 * row) * byte(2 * ROWS + group * ROWS + row);
+            (product * format.unit(), 0.0)
+        }
         ScaleLayout::ProductsAndMinimums => {
             let at = 4 * ROWS + group * 2 * ROWS + row;
             (half(2 * row) * byte(at), half(MINIMUMS + 2 * row) * byte(at + ROWS))

@@ -50,18 +50,13 @@ pub fn from_blocks(
         StoredType::Q8_0 => from_q8_0(blocks, k, out),
         StoredType::Iq4Nl => from_iq4_nl(blocks, k, out),
         StoredType::Mxfp4 => from_mxfp4(blocks, k, out),
-        StoredType::Q4K | StoredType::Q5K | StoredType::Q6K | StoredType::Iq4Xs => {
+        StoredType::F32 | StoredType::F16 | StoredType::Bf16 | StoredType::F8E4M3 => {
+            return Err(RepackError::Type(stored.name()));
+        }
+        _ => {
             each_block(stored, blocks, k, out, |block, record, place| {
                 super_blocks::convert(stored, block, record, place.row % ROWS);
             });
-        }
-        StoredType::F32
-        | StoredType::F16
-        | StoredType::Bf16
-        | StoredType::F8E4M3
-        | StoredType::Q2K
-        | StoredType::Q3K => {
-            return Err(RepackError::Type(stored.name()));
         }
     }
     Ok(())

@@ -1,7 +1,8 @@
 //! Conversion of GGUF's blocks of 256 elements to rows of records.
 
-use model::quantized_format::{ROWS, SUPER_BLOCK};
+use model::quantized_format::{ROWS, SUPER_BLOCK, ScaleLayout};
 use model::source::StoredType;
+use model::source::low_bit::LowBitBlock;
 
 use super::record::store;
 
@@ -50,8 +51,34 @@ pub(super) fn convert(stored: StoredType, block: &[u8], record: &mut [u8], row: 
             }
             integers(stored, record, row, PART, &q);
         }
-        other => unreachable!("{other:?} has no blocks of 256"),
+        low_bit => {
+            let Some(decoded) = LowBitBlock::decode(stored, block) else {
+                unreachable!("{low_bit:?} has no blocks of 256");
+            };
+            set_low_bit(stored, &decoded, record, row);
+        }
     }
+}
+
+/// Writes a decoded block as row `row` of a record.
+fn set_low_bit(stored: StoredType, decoded: &LowBitBlock, record: &mut [u8], row: usize) {
+    let Some(format) = stored.grouped() else { unreachable!("{stored:?} has a form") };
+    let groups = SUPER_BLOCK / format.group;
+    let has_minimums = format.scales == ScaleLayout::ProductsAndMinimums;
+    record[2 * row..][..2].copy_from_slice(&decoded.scale.to_le_bytes());
+    if has_minimums {
+        record[2 * (ROWS + row)..][..2].copy_from_slice(&decoded.minimum.to_le_bytes());
+    }
+    for group in 0..groups {
+        let scale = decoded.scales[group].cast_unsigned();
+        if has_minimums {
+            let at = 4 * ROWS + group * 2 * ROWS + row;
+            (record[at], record[at + ROWS]) = (scale, decoded.minimums[group].cast_unsigned());
+        } else {
+            record[2 * ROWS + group * ROWS + row] = scale;
+        }
+    }
+    integers(stored, record, row, format.group, &decoded.codes);
 }
 
 /// Stores the integers of a row.

@@ -3,6 +3,7 @@
 pub mod dummy;
 mod float8;
 pub mod gguf;
+pub mod low_bit;
 pub mod safetensors;
 mod stored;
 

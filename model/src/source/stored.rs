@@ -36,11 +36,33 @@ pub enum StoredType {
     Iq4Xs,
     /// GGUF: blocks of 32 with an exponent of two, 4-bit floats.
     Mxfp4,
+    /// GGUF: blocks of 256 in 8 parts with 4-bit scales; eight values are an entry of a grid of
+    /// 256, with signs.
+    Iq2Xxs,
+    /// GGUF: blocks of 256 in 16 parts with 4-bit scales; eight values are an entry of a grid of
+    /// 512, with signs.
+    Iq2Xs,
+    /// GGUF: as `Iq2Xs`, with a grid of 1024.
+    Iq2S,
+    /// GGUF: blocks of 256 in 8 parts with 4-bit scales; four values are an entry of a grid of 256,
+    /// with signs.
+    Iq3Xxs,
+    /// GGUF: as `Iq3Xxs`, with a grid of 512.
+    Iq3S,
+    /// GGUF: blocks of 256 in 8 parts with 3-bit scales and an offset of an eighth; eight values
+    /// are an entry of a grid of 2048 of -1, 0 and 1.
+    Iq1S,
+    /// GGUF: the grid of `Iq1S`, in 16 parts, with an offset for each eight values.
+    Iq1M,
+    /// GGUF: blocks of 256 with an f16 scale, five of -1, 0 and 1 in a byte.
+    Tq1,
+    /// GGUF: blocks of 256 with an f16 scale, 2-bit values from -1.
+    Tq2,
 }
 
 impl StoredType {
     /// All types that can be read.
-    pub const ALL: [StoredType; 17] = [
+    pub const ALL: [StoredType; 26] = [
         StoredType::F32,
         StoredType::F16,
         StoredType::Bf16,
@@ -58,6 +80,15 @@ impl StoredType {
         StoredType::Iq4Nl,
         StoredType::Iq4Xs,
         StoredType::Mxfp4,
+        StoredType::Iq2Xxs,
+        StoredType::Iq2Xs,
+        StoredType::Iq2S,
+        StoredType::Iq3Xxs,
+        StoredType::Iq3S,
+        StoredType::Iq1S,
+        StoredType::Iq1M,
+        StoredType::Tq1,
+        StoredType::Tq2,
     ];
 
     /// Returns the name used by file formats and error messages.
@@ -80,6 +111,15 @@ impl StoredType {
             StoredType::Iq4Nl => "IQ4_NL",
             StoredType::Iq4Xs => "IQ4_XS",
             StoredType::Mxfp4 => "MXFP4",
+            StoredType::Iq2Xxs => "IQ2_XXS",
+            StoredType::Iq2Xs => "IQ2_XS",
+            StoredType::Iq2S => "IQ2_S",
+            StoredType::Iq3Xxs => "IQ3_XXS",
+            StoredType::Iq3S => "IQ3_S",
+            StoredType::Iq1S => "IQ1_S",
+            StoredType::Iq1M => "IQ1_M",
+            StoredType::Tq1 => "TQ1_0",
+            StoredType::Tq2 => "TQ2_0",
         }
     }
 
@@ -102,6 +142,15 @@ impl StoredType {
             StoredType::Iq4Nl => (32, 2 + 16),
             StoredType::Iq4Xs => (256, 2 + 2 + 4 + 128),
             StoredType::Mxfp4 => (32, 1 + 16),
+            StoredType::Iq2Xxs => (256, 2 + 64),
+            StoredType::Iq2Xs => (256, 2 + 64 + 8),
+            StoredType::Iq2S => (256, 2 + 32 + 32 + 8 + 8),
+            StoredType::Iq3Xxs => (256, 2 + 64 + 32),
+            StoredType::Iq3S => (256, 2 + 64 + 8 + 32 + 4),
+            StoredType::Iq1S => (256, 2 + 32 + 16),
+            StoredType::Iq1M => (256, 32 + 16 + 8),
+            StoredType::Tq1 => (256, 48 + 4 + 2),
+            StoredType::Tq2 => (256, 64 + 2),
         }
     }
 
@@ -133,12 +182,16 @@ impl StoredType {
             StoredType::Iq4Nl => Some(Grouped::GGUF_IQ4_NL),
             StoredType::Iq4Xs => Some(Grouped::GGUF_IQ4_XS),
             StoredType::Mxfp4 => Some(Grouped::GGUF_MXFP4),
-            StoredType::F32
-            | StoredType::F16
-            | StoredType::Bf16
-            | StoredType::F8E4M3
-            | StoredType::Q2K
-            | StoredType::Q3K => None,
+            StoredType::Q2K => Some(Grouped::GGUF_Q2_K),
+            StoredType::Q3K => Some(Grouped::GGUF_Q3_K),
+            StoredType::Iq2Xxs => Some(Grouped::GGUF_IQ2_XXS),
+            StoredType::Iq2Xs | StoredType::Iq2S => Some(Grouped::GGUF_IQ2_S),
+            StoredType::Iq3Xxs => Some(Grouped::GGUF_IQ3_XXS),
+            StoredType::Iq3S => Some(Grouped::GGUF_IQ3_S),
+            StoredType::Iq1S => Some(Grouped::GGUF_IQ1_S),
+            StoredType::Iq1M => Some(Grouped::GGUF_IQ1_M),
+            StoredType::Tq1 | StoredType::Tq2 => Some(Grouped::GGUF_TQ),
+            StoredType::F32 | StoredType::F16 | StoredType::Bf16 | StoredType::F8E4M3 => None,
         }
     }
 }

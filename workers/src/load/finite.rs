@@ -2,6 +2,7 @@
 
 use half::{bf16, f16};
 use model::source::StoredType;
+use model::source::low_bit::LowBitBlock;
 
 /// Exponent bits of an infinity or a NaN.
 const BF16_EXPONENT: u16 = 0x7f80;
@@ -30,12 +31,24 @@ pub(super) fn first_in_blocks(stored: StoredType, blocks: &[u8]) -> Option<usize
         let block = blocks.chunks_exact(block_bytes).position(|block| block[0] > MXFP4_LARGEST);
         return block.map(|block| block * elements);
     }
+    if stored == StoredType::Iq1M {
+        // The bits of its factor are in four places.
+        let is_finite = |block: &[u8]| {
+            LowBitBlock::decode(stored, block).is_some_and(|decoded| decoded.scale.is_finite())
+        };
+        let block = blocks.chunks_exact(block_bytes).position(|block| !is_finite(block));
+        return block.map(|block| block * elements);
+    }
     // Offset and number of the f16 factors of a block.
     let (first, factors) = match stored {
         StoredType::Q4_0 | StoredType::Q5_0 | StoredType::Q8_0 => (0, 1),
-        StoredType::Iq4Nl | StoredType::Iq4Xs => (0, 1),
+        StoredType::Iq4Nl | StoredType::Iq4Xs | StoredType::Iq2Xxs | StoredType::Iq2Xs => (0, 1),
+        StoredType::Iq2S | StoredType::Iq3Xxs | StoredType::Iq3S | StoredType::Iq1S => (0, 1),
         StoredType::Q4_1 | StoredType::Q5_1 | StoredType::Q4K | StoredType::Q5K => (0, 2),
-        StoredType::Q6K => (block_bytes - 2, 1),
+        StoredType::Q2K => (block_bytes - 4, 2),
+        StoredType::Q3K | StoredType::Q6K | StoredType::Tq1 | StoredType::Tq2 => {
+            (block_bytes - 2, 1)
+        }
         _ => return None,
     };
     let is_finite = |block: &[u8]| {
@@ -82,6 +95,16 @@ mod tests {
             (StoredType::Q6K, 208, 1),
             (StoredType::Iq4Nl, 0, 1),
             (StoredType::Iq4Xs, 0, 1),
+            (StoredType::Q2K, 80, 2),
+            (StoredType::Q3K, 108, 1),
+            (StoredType::Iq2Xxs, 0, 1),
+            (StoredType::Iq2Xs, 0, 1),
+            (StoredType::Iq2S, 0, 1),
+            (StoredType::Iq3Xxs, 0, 1),
+            (StoredType::Iq3S, 0, 1),
+            (StoredType::Iq1S, 0, 1),
+            (StoredType::Tq1, 52, 1),
+            (StoredType::Tq2, 64, 1),
         ] {
             let (elements, block_bytes) = stored.block();
             // Any bits of the values are finite numbers, and so are these factors.
@@ -97,6 +120,13 @@ mod tests {
                 blocks[at..at + 2].fill(0x3c);
             }
         }
+        // The factor of IQ1_M is in the upper four bits of the four last words.
+        let mut blocks = [0u8; 3 * 56];
+        assert_eq!(first_in_blocks(StoredType::Iq1M, &blocks), None);
+        blocks[2 * 56 + 55] = 0x70;
+        assert_eq!(first_in_blocks(StoredType::Iq1M, &blocks), None);
+        blocks[2 * 56 + 53] = 0xc0;
+        assert_eq!(first_in_blocks(StoredType::Iq1M, &blocks), Some(512));
         // The exponent of MXFP4 is a byte; twelve times the power must be representable.
         let mut blocks = [252u8; 3 * 17];
         assert_eq!(first_in_blocks(StoredType::Mxfp4, &blocks), None);

@@ -7,8 +7,7 @@ static constexpr u32 CODES_FOUR = 0;
 static constexpr u32 CODES_FIVE = 1;
 static constexpr u32 CODES_FIVE_SIGNED = 2;
 static constexpr u32 CODES_SIX_SIGNED = 3;
-static constexpr u32 CODES_NON_LINEAR = 4;
-static constexpr u32 CODES_E2M1 = 5;
+static constexpr u32 CODES_TABLE = 4;
 
 // What scales and minimums are made of.
 static constexpr u32 SCALES_HALVES = 0;
@@ -52,7 +51,7 @@ DEVICE float power_of_two(int exponent) {
 }
 
 // Scale and minimum of a row, of the group at a place in its record.
-DEVICE RowRange stored_range(const u8* record, u32 scales, u32 place, u32 row) {
+DEVICE RowRange stored_range(const u8* record, u32 scales, float unit, u32 place, u32 row) {
     const u16* halves = reinterpret_cast<const u16*>(record);
     const signed char* bytes = reinterpret_cast<const signed char*>(record);
     switch (scales) {
@@ -60,7 +59,7 @@ DEVICE RowRange stored_range(const u8* record, u32 scales, u32 place, u32 row) {
         case SCALES_HALF_SCALES: return {float_of_f16(halves[16 * place + row]), 0.0f};
         case SCALES_POWERS_OF_TWO: return {power_of_two(bytes[16 * place + row]), 0.0f};
         case SCALES_PRODUCTS:
-            return {float_of_f16(halves[row]) * (float)bytes[32 + 16 * place + row], 0.0f};
+            return {float_of_f16(halves[row]) * (float)bytes[32 + 16 * place + row] * unit, 0.0f};
         default: {
             const u32 at = 64 + 32 * place + row;
             return {float_of_f16(halves[row]) * (float)bytes[at],
@@ -69,21 +68,25 @@ DEVICE RowRange stored_range(const u8* record, u32 scales, u32 place, u32 row) {
     }
 }
 
-// A byte of a table, of four dwords of four entries each.
-DEVICE u32 table_byte(u32 codes, u32 index) {
-    const bool e2m1 = codes == CODES_E2M1;
+// A table of sixteen bytes, the first in the lowest bits.
+struct StoredTable {
+    u32 fours[4];
+};
+
+DEVICE u32 table_byte(const StoredTable& table, u32 index) {
     u32 four;
     switch (index / 4) {
-        case 0: four = e2m1 ? 0x03020100u : 0xbfad9881u; break;
-        case 1: four = e2m1 ? 0x0c080604u : 0xf6eaddcfu; break;
-        case 2: four = e2m1 ? 0xfdfeff00u : 0x26190d01u; break;
-        default: four = e2m1 ? 0xf4f8fafcu : 0x71594535u; break;
+        case 0: four = table.fours[0]; break;
+        case 1: four = table.fours[1]; break;
+        case 2: four = table.fours[2]; break;
+        default: four = table.fours[3]; break;
     }
     return four >> (8 * (index % 4)) & 0xff;
 }
 
 // Four integers of a row as signed bytes, inputs 4 * step to 4 * step + 3 of a group.
-DEVICE u32 stored_bytes(const u8* integers, u32 codes, u32 step, u32 row) {
+DEVICE u32 stored_bytes(const u8* integers, u32 codes, const StoredTable& table, u32 step,
+                        u32 row) {
     if (codes == CODES_FOUR) {
         // Even inputs come from the low half, odd ones from the high half.
         const u32 dword = record_dword(integers, step / 2, row) >> (8 * (step % 2));
@@ -101,7 +104,7 @@ DEVICE u32 stored_bytes(const u8* integers, u32 codes, u32 step, u32 row) {
     for (u32 i = 0; i < 4; ++i) {
         const u32 code = dword >> (8 * i) & 0xff;
         u32 byte = code;
-        if (codes >= CODES_NON_LINEAR) byte = table_byte(codes, code);
+        if (codes == CODES_TABLE) byte = table_byte(table, code);
         if (codes == CODES_FIVE_SIGNED) byte = code - 16;
         if (codes == CODES_SIX_SIGNED) byte = code - 32;
         bytes |= (byte & 0xff) << (8 * i);
@@ -111,11 +114,14 @@ DEVICE u32 stored_bytes(const u8* integers, u32 codes, u32 step, u32 row) {
 
 // Records of a stored form to records of 8 bits, with ranges of f16 where the form has such and of f32
 // else. A block works on four groups, 64 threads on each; `groups` are those of k, and `count` those
-// of all blocks of rows.
+// of all blocks of rows. `unit` is a factor of scales that are products, and `table0` to `table3` are the
+// bytes that codes of a table select.
 KERNEL(expand, 256,
-       (const u8* records, u8* out, u32 codes, u32 scales, u32 group, u32 groups, u32 count)) {
+       (const u8* records, u8* out, u32 codes, u32 scales, u32 group, u32 groups, float unit,
+        u32 table0, u32 table1, u32 table2, u32 table3, u32 count)) {
     const u32 index = blockIdx.x * 4 + threadIdx.x / 64;
     if (index >= count) return;
+    const StoredTable table = {{table0, table1, table2, table3}};
     const u32 thread = threadIdx.x % 64;
     const u32 in_record = groups_of_record(scales, group);
     const u32 of_block = divided_up(groups, in_record);
@@ -131,12 +137,12 @@ KERNEL(expand, 256,
         const u32* ranges = reinterpret_cast<const u32*>(record);
         if (thread < 16) reinterpret_cast<u32*>(to)[thread] = ranges[thread];
     } else if (thread < 16) {
-        const RowRange range = stored_range(record, scales, place, thread);
+        const RowRange range = stored_range(record, scales, unit, place, thread);
         reinterpret_cast<float*>(to)[thread] = range.scale;
         reinterpret_cast<float*>(to)[16 + thread] = range.minimum;
     }
     u32* dwords = reinterpret_cast<u32*>(to + range_bytes(floats));
     for (u32 at = thread; at < 4 * group; at += 64) {
-        dwords[at] = stored_bytes(integers, codes, at / 16, at % 16);
+        dwords[at] = stored_bytes(integers, codes, table, at / 16, at % 16);
     }
 }

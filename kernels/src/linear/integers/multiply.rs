@@ -8,7 +8,7 @@
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-use model::quantized_format::{Bits, ScaleLayout};
+use model::quantized_format::{Bits, Grouped};
 
 use super::factors::{Factors, whole};
 use super::shape::{COLS, PANELS, tile_rows};
@@ -243,7 +243,7 @@ struct At<const P: usize> {
     /// End of the first panel. Each panel has `panel_bytes` bytes.
     end: *const u8,
     panel_bytes: usize,
-    scales: ScaleLayout,
+    format: Grouped,
     /// Dwords of the group's packed rows.
     x: *const u32,
     factors: Factors,
@@ -267,7 +267,7 @@ impl<const P: usize> At<P> {
             record_bytes: records.record_bytes(),
             head_bytes: records.head_bytes(),
             group_bytes: records.group_bytes(),
-            scales: records.scales(),
+            format: records.format(),
             x: call.rows.x,
             factors: call.rows.factors,
             factors_stride: call.rows.factors_stride,
@@ -316,7 +316,7 @@ impl<const P: usize> At<P> {
             // SAFETY: the record exists; the group has factors of all rows, and results have space
             // for whole panels.
             unsafe {
-                let (scale, min) = ranges(self.scales, self.record[p], self.place);
+                let (scale, min) = ranges(self.format, self.record[p], self.place);
                 for r in 0..R {
                     let total = self.out.add(r * RESULT_STRIDE + p * COLS);
                     let before =

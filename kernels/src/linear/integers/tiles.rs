@@ -353,7 +353,7 @@ impl Products {
         let Products { reader, group, .. } = *self;
         let record = reader.record_at(self.panel + p, group);
         // SAFETY: the record exists.
-        let (scale, min) = unsafe { ranges(reader.scales(), record, reader.place(group)) };
+        let (scale, min) = unsafe { ranges(reader.format(), record, reader.place(group)) };
         for row in 0..self.rows {
             prefetcher.step(s);
             let sum = sums.wrapping_add(row * TILE);

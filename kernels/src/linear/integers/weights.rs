@@ -3,7 +3,7 @@
 
 use std::arch::x86_64::*;
 
-use model::quantized_format::{Bits, Codebook, ScaleLayout};
+use model::quantized_format::{Bits, Codebook, Grouped, ScaleLayout};
 
 use super::shape::COLS;
 use crate::linear::reader::Records;
@@ -36,11 +36,8 @@ pub(super) fn offset(bits: Bits) -> i32 {
 /// The record and the group exist.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c,avx512f")]
-pub(super) unsafe fn ranges(
-    scales: ScaleLayout,
-    record: *const u8,
-    place: usize,
-) -> (__m512, __m512) {
+pub(super) unsafe fn ranges(format: Grouped, record: *const u8, place: usize) -> (__m512, __m512) {
+    let scales = format.scales;
     // SAFETY: a record starts with them, as specified in `model::compressed`.
     unsafe {
         let halves = |at: usize| _mm512_cvtph_ps(_mm256_loadu_si256(record.add(at).cast()));
@@ -56,7 +53,10 @@ pub(super) unsafe fn ranges(
             return (times(halves(0), at), times(halves(2 * COLS), at + COLS));
         }
         if scales == ScaleLayout::Products {
-            return (times(halves(0), (2 + place) * COLS), _mm512_setzero_ps());
+            // All three factors have few bits, so their product is exact.
+            let unit = _mm512_set1_ps(format.unit());
+            let scale = _mm512_mul_ps(times(halves(0), (2 + place) * COLS), unit);
+            return (scale, _mm512_setzero_ps());
         }
         match scales {
             ScaleLayout::HalfScales => (halves(place * 2 * COLS), _mm512_setzero_ps()),

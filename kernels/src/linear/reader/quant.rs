@@ -52,9 +52,9 @@ impl Records {
         self.format.bits
     }
 
-    /// Returns the representation of scales and minimums.
-    pub fn scales(self) -> ScaleLayout {
-        self.format.scales
+    /// Returns the format of the records.
+    pub fn format(self) -> Grouped {
+        self.format
     }
 
     /// Returns the number of inputs in a group.
@@ -155,7 +155,9 @@ impl Records {
                 }
                 ScaleLayout::Products => {
                     let times = s.load_signed_bytes(byte(2 * ROWS + place * ROWS));
-                    (s.mul(s.load_f16(half(0)), times), s.zero())
+                    // All three factors have few bits, so their product is exact.
+                    let unit = s.splat(self.format.unit());
+                    (s.mul(s.mul(s.load_f16(half(0)), times), unit), s.zero())
                 }
                 ScaleLayout::ProductsAndMinimums => {
                     let at = 4 * ROWS + place * 2 * ROWS;

@@ -9,10 +9,11 @@ use half::{bf16, f16};
 use super::{blocks, k_quants, tables};
 use crate::source::StoredType;
 use crate::source::float8::e4m3;
+use crate::source::low_bit::LowBitBlock;
 
 /// List of the supported types, for error messages.
 pub(super) const SUPPORTED: &str = "supported are F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, \
-     Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS and MXFP4; use a file of the model that is \
+     Q2_K to Q6_K, IQ1_S to IQ4_XS, TQ1_0, TQ2_0 and MXFP4; use a file of the model that is \
      quantised to one of these, such as Q4_K_M or IQ4_XS";
 
 /// Type of a tensor in a file.
@@ -24,7 +25,7 @@ pub(super) enum TensorType {
 }
 
 /// GGML's numbers of the supported types.
-const KNOWN: [(u32, StoredType); 16] = [
+const KNOWN: [(u32, StoredType); 25] = [
     (0, StoredType::F32),
     (1, StoredType::F16),
     (2, StoredType::Q4_0),
@@ -37,30 +38,30 @@ const KNOWN: [(u32, StoredType); 16] = [
     (12, StoredType::Q4K),
     (13, StoredType::Q5K),
     (14, StoredType::Q6K),
+    (16, StoredType::Iq2Xxs),
+    (17, StoredType::Iq2Xs),
+    (18, StoredType::Iq3Xxs),
+    (19, StoredType::Iq1S),
     (20, StoredType::Iq4Nl),
+    (21, StoredType::Iq3S),
+    (22, StoredType::Iq2S),
     (23, StoredType::Iq4Xs),
+    (29, StoredType::Iq1M),
     (30, StoredType::Bf16),
+    (34, StoredType::Tq1),
+    (35, StoredType::Tq2),
     (39, StoredType::Mxfp4),
 ];
 
 /// Names of unsupported types, for error messages.
-const UNSUPPORTED: [(u32, &str); 18] = [
+const UNSUPPORTED: [(u32, &str); 9] = [
     (9, "Q8_1"),
     (15, "Q8_K"),
-    (16, "IQ2_XXS"),
-    (17, "IQ2_XS"),
-    (18, "IQ3_XXS"),
-    (19, "IQ1_S"),
-    (21, "IQ3_S"),
-    (22, "IQ2_S"),
     (24, "I8"),
     (25, "I16"),
     (26, "I32"),
     (27, "I64"),
     (28, "F64"),
-    (29, "IQ1_M"),
-    (34, "TQ1_0"),
-    (35, "TQ2_0"),
     (40, "NVFP4"),
     (41, "Q1_0"),
 ];
@@ -107,15 +108,32 @@ pub(crate) fn dequantise(stored: StoredType, row: &[u8], out: &mut [f32]) {
         StoredType::Q5_0 => blocks::q5_0,
         StoredType::Q5_1 => blocks::q5_1,
         StoredType::Q8_0 => blocks::q8_0,
-        StoredType::Q2K => k_quants::q2_k,
-        StoredType::Q3K => k_quants::q3_k,
         StoredType::Q4K => k_quants::q4_k,
         StoredType::Q5K => k_quants::q5_k,
         StoredType::Q6K => k_quants::q6_k,
         StoredType::Iq4Nl => tables::iq4_nl,
         StoredType::Iq4Xs => tables::iq4_xs,
         StoredType::Mxfp4 => tables::mxfp4,
+        StoredType::Q2K
+        | StoredType::Q3K
+        | StoredType::Iq2Xxs
+        | StoredType::Iq2Xs
+        | StoredType::Iq2S
+        | StoredType::Iq3Xxs
+        | StoredType::Iq3S
+        | StoredType::Iq1S
+        | StoredType::Iq1M
+        | StoredType::Tq1
+        | StoredType::Tq2 => {
+            return each_block(stored, row, out, |block, out| {
+                LowBitBlock::expand(stored, block, out);
+            });
+        }
     };
+    each_block(stored, row, out, expand);
+}
+
+fn each_block(stored: StoredType, row: &[u8], out: &mut [f32], expand: impl Fn(&[u8], &mut [f32])) {
     let (elements, bytes) = stored.block();
     for (block, out) in row.chunks_exact(bytes).zip(out.chunks_exact_mut(elements)) {
         expand(block, out);

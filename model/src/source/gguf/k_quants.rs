@@ -1,4 +1,4 @@
-//! GGML's types with blocks of 256 elements in parts with their own low-bit scales: Q2_K to Q6_K,
+//! GGML's types with blocks of 256 elements in parts with their own low-bit scales: Q4_K to Q6_K,
 //! for `dequantise`. Each function expands one block.
 
 use super::blocks::half_at;
@@ -65,51 +65,6 @@ pub(super) fn q6_k(block: &[u8], out: &mut [f32]) {
             let q = low[i] >> (t / 2 * 4) & 15 | (upper[i] >> (2 * t) & 3) << 4;
             let part_scale = i8::from_le_bytes([scales[quarter * 2 + i / 16]]);
             *out = scale * f32::from(part_scale) * (f32::from(q) - 32.0);
-        }
-    }
-}
-
-/// Number of elements in a part of Q2_K, Q3_K and Q6_K.
-const SMALL_PART: usize = 16;
-
-/// Returns the two bits of an element of a block. In each half of the block, element `i` of quarter
-/// `t` of 32 elements has bits `2t` and `2t + 1` of byte `i` of 32.
-fn two_bits(bytes: &[u8], element: usize) -> u8 {
-    bytes[element / 128 * 32 + element % 32] >> (element % 128 / 32 * 2) & 3
-}
-
-/// Expands a block of 16 bytes with scale and minimum of a part in one half each, 64 bytes of two
-/// bits, an f16 scale and an f16 scale of minimums.
-pub(super) fn q2_k(block: &[u8], out: &mut [f32]) {
-    let (parts, rest) = block.split_at(16);
-    let (bits, scales) = rest.split_at(64);
-    let (scale, minimum) = (half_at(scales, 0), half_at(scales, 2));
-    for (part, (packed, out)) in parts.iter().zip(out.chunks_exact_mut(SMALL_PART)).enumerate() {
-        let (step, offset) = (scale * f32::from(packed & 15), minimum * f32::from(packed >> 4));
-        for (i, out) in out.iter_mut().enumerate() {
-            *out = step * f32::from(two_bits(bits, part * SMALL_PART + i)) - offset;
-        }
-    }
-}
-
-/// Expands a block of 32 bytes of third bits, 64 bytes of two bits, 12 bytes of scales and an f16
-/// scale. If bit `t` of byte `i` is 0, 4 is subtracted from element `i` of the `t`-th 32 elements.
-/// Scales have an offset of 32. The low four bits of the 16 parts' scales are in the halves of the
-/// first 8 bytes, the upper two bits in the quarters of the last 4.
-pub(super) fn q3_k(block: &[u8], out: &mut [f32]) {
-    let (third, rest) = block.split_at(32);
-    let (bits, rest) = rest.split_at(64);
-    let (scales, scale) = rest.split_at(12);
-    let scale = half_at(scale, 0);
-    for (part, out) in out.chunks_exact_mut(SMALL_PART).enumerate() {
-        let low = scales[part % 8] >> (part / 8 * 4) & 15;
-        let upper = scales[8 + part % 4] >> (part / 4 * 2) & 3;
-        let step = scale * (f32::from(low | upper << 4) - 32.0);
-        for (i, out) in out.iter_mut().enumerate() {
-            let element = part * SMALL_PART + i;
-            let less = !third[element % 32] >> (element / 32) & 1;
-            let q = f32::from(two_bits(bits, element)) - f32::from(4 * less);
-            *out = step * q;
         }
     }
 }

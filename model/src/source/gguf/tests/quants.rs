@@ -110,6 +110,7 @@ fn naive_small(stored: StoredType, b: &[u8], e: usize) -> f32 {
             let q = field(&b[32..], k_pair(e), 2) + 4 * bit(b, lane);
             at(b, 108) * (step as f32 - 32.0) * (q as f32 - 4.0)
         }
+        StoredType::Tq2 => at(b, 64) * (field(b, k_pair(e), 2) as f32 - 1.0),
         StoredType::Iq4Nl => at(b, 0) * NON_LINEAR[field(&b[2..], nibble(e), 4) as usize],
         StoredType::Iq4Xs => {
             let part = e / 32;
@@ -139,10 +140,18 @@ fn factors(stored: StoredType) -> (Option<usize>, Option<usize>) {
         }
         StoredType::Q2K => (Some(80), Some(82)),
         StoredType::Q3K => (Some(108), None),
+        StoredType::Tq2 => (Some(64), None),
         StoredType::Q6K => (Some(208), None),
         StoredType::Mxfp4 => (None, None),
         _ => (Some(0), None),
     }
+}
+
+/// Returns true for types that are only compared with another reader: a second implementation here
+/// would share their grids.
+fn has_grid_or_digits(stored: StoredType) -> bool {
+    use StoredType::{Iq1M, Iq1S, Iq2S, Iq2Xs, Iq2Xxs, Iq3S, Iq3Xxs, Tq1};
+    matches!(stored, Iq1M | Iq1S | Iq2S | Iq2Xs | Iq2Xxs | Iq3S | Iq3Xxs | Tq1)
 }
 
 fn quantised() -> impl Iterator<Item = StoredType> {
@@ -155,7 +164,7 @@ fn bits(values: &[f32]) -> Vec<u32> {
 
 #[test]
 fn every_type_is_what_its_format_says() {
-    for stored in quantised() {
+    for stored in quantised().filter(|stored| !has_grid_or_digits(*stored)) {
         let (elements, bytes) = stored.block();
         let mut row = noise(5 * bytes, bytes as u64);
         for (index, block) in row.chunks_exact_mut(bytes).enumerate() {
@@ -231,7 +240,7 @@ fn every_type_equals_another_reader() {
 
 #[test]
 fn types_that_are_not_read_are_refused_by_name_with_what_to_use() {
-    for (code, name) in [(16, "IQ2_XXS"), (18, "IQ3_XXS"), (29, "IQ1_M"), (34, "TQ1_0")] {
+    for (code, name) in [(9, "Q8_1"), (15, "Q8_K"), (28, "F64"), (40, "NVFP4")] {
         let mut writer = small_model("llama");
         writer.tensor("blk.0.ffn_gate.weight", &[FFN, HIDDEN], code, vec![0; 4096]);
         let error = refusal(&writer);
