@@ -26,7 +26,8 @@ const GRAMMAR_THREADS: usize = 2;
 const WRITING_THREADS: usize = 2;
 
 /// Nice value of the threads for long bodies, grammars and long answers, from 0, as for all other
-/// threads, to 19: each gets a third of the processor time of a thread of steps if there are too few cores.
+/// threads, to 19: each gets a third of the processor time of a thread of steps if there are too
+/// few cores.
 const LOW_PRIORITY_NICE: i32 = 5;
 
 /// Pools of threads, one for each kind of work.

@@ -2,8 +2,9 @@
 //! pages of caches, storing and fetching prompt prefixes, and faulting in large caches.
 //!
 //! Each kind of task has its own thread, so that none waits for another and no step waits for any.
-//! All yield the processor to steps, except copies of pages, which steps wait for. The thread that stores and fetches may wait for a drive that does
-//! not answer; no other thread waits for it, not even at the end.
+//! All yield the processor to steps, except copies of pages, which steps wait for. The thread that
+//! stores and fetches may wait for a drive that does not answer; no other thread waits for it, not
+//! even at the end.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;

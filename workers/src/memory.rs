@@ -48,8 +48,8 @@ struct BufferPlacement {
 
 /// Maximum size of a KV cache that is faulted in whole at load, which takes a tenth of a second.
 const SMALL_KV_BYTES: usize = 256 << 20;
-/// Size of the ranges in which a larger cache is faulted in. A step that needs one of them waits for
-/// no more than that.
+/// Size of the ranges in which a larger cache is faulted in. A step that needs one of them waits
+/// for no more than that.
 const KV_PIECE_BYTES: usize = 2 << 20;
 
 /// The mapped memory of a worker, and the places of the plan's buffers in it.
@@ -107,8 +107,8 @@ impl Memories {
         }
     }
 
-    /// Faults in the KV caches that [`Memories::populate`] leaves out, from the lowest address, until
-    /// `is_over` returns true. Steps may use the caches meanwhile.
+    /// Faults in the KV caches that [`Memories::populate`] leaves out, from the lowest address,
+    /// until `is_over` returns true. Steps may use the caches meanwhile.
     pub(crate) fn populate_large_caches(&self, is_over: impl Fn() -> bool) {
         let caches = self.mappings.iter().filter(|(memory, _)| memory.holds == Holds::Kv);
         for (_, mapping) in caches.filter(|(_, mapping)| mapping.size_bytes() > SMALL_KV_BYTES) {

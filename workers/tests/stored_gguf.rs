@@ -110,8 +110,8 @@ impl Writer {
     }
 }
 
-/// Writes a small LLaMA whose types are mixed as in Q4_K_M files, or in files of fewer bits after the
-/// first layer, and opens it.
+/// Writes a small LLaMA whose types are mixed as in Q4_K_M files, or in files of fewer bits after
+/// the first layer, and opens it.
 fn model(path: &Path) -> GgufSource {
     let mut file = Writer { state: 7, ..Writer::default() };
     file.key("general.architecture", 8);

@@ -28,7 +28,7 @@ pub struct LowBitBlock {
     pub codes: [u8; SUPER_BLOCK],
 }
 
-/// Table and format of a type.
+/// Returns the table and the format of a type of this module.
 fn format(stored: StoredType) -> Option<(Codebook, Grouped)> {
     let format = stored.grouped()?;
     match format.bits {
