@@ -35,6 +35,7 @@ mod json_response;
 mod message_errors;
 mod metrics;
 mod models;
+mod page;
 mod parsed_request;
 mod query;
 mod reply;

@@ -15,12 +15,13 @@ use super::completions;
 use super::error::{ApiError, INVALID_REQUEST};
 use super::message_errors::convert_errors;
 use super::models;
+use super::page;
 use super::request_id;
 use super::responses;
 use super::state::ServerState;
 use super::tokens;
 
-/// The only path that requires no key.
+/// Path that requires no key, like those of the page.
 const HEALTH: &str = "/health";
 
 /// Header in which Anthropic's clients send the key.
@@ -67,7 +68,7 @@ pub fn router(shared: Arc<ServerState>) -> Router {
             .route(&format!("{prefix}/models"), get(models::list))
             .route(&format!("{prefix}/models/{{*name}}"), get(models::retrieve));
     }
-    let router = router
+    let router = page::add_routes(router)
         .route(HEALTH, get(models::health))
         .route("/metrics", get(models::metrics))
         .route("/version", get(models::version))
@@ -117,13 +118,14 @@ fn has_key(request: &Request, key: &ApiKey) -> bool {
     key.matches_header(value(header::AUTHORIZATION)) || key.matches_key(value(X_API_KEY))
 }
 
-/// Refuses requests without the key, except for the health check.
+/// Refuses requests without the key, except for the health check and the page.
 async fn check_api_key(
     State(shared): State<Arc<ServerState>>,
     request: Request,
     next: Next,
 ) -> Response {
-    let is_public = request.uri().path() == HEALTH;
+    let path = request.uri().path();
+    let is_public = path == HEALTH || page::PATHS.contains(&path);
     if is_public || shared.options.api_key.as_ref().is_none_or(|key| has_key(&request, key)) {
         next.run(request).await
     } else {

@@ -2,7 +2,10 @@
 
 use serde_json::json;
 
+use super::fake_engine::FakeEngineOptions;
 use super::test_server::{CHAT, COMPLETIONS, TestServer};
+use crate::api_key::ApiKey;
+use crate::config::ServerOptions;
 
 #[test]
 fn a_completion_is_told_whole() {
@@ -196,4 +199,28 @@ fn metrics_count_what_was_done() {
     ] {
         assert!(text.contains(line), "{line} is not in\n{text}");
     }
+}
+
+#[test]
+fn the_page_needs_no_key_and_loads_nothing_from_elsewhere() {
+    let options = ServerOptions { api_key: Some(ApiKey::new("k")), ..ServerOptions::default() };
+    let test_server = TestServer::with_options(FakeEngineOptions::default(), options);
+    assert_eq!(test_server.get("/v1/models").status, 401);
+    for (path, kind) in
+        [("/", "text/html"), ("/page.js", "text/javascript"), ("/page.css", "text/css")]
+    {
+        let reply = test_server.get(path);
+        assert_eq!(reply.status, 200, "{path}");
+        assert!(
+            reply.header("content-type").is_some_and(|found| found.starts_with(kind)),
+            "{path}"
+        );
+        let policy = reply.header("content-security-policy").expect("a policy");
+        assert!(policy.starts_with("default-src 'none'"), "{policy}");
+        let text = reply.text();
+        assert!(!text.contains("//localhost") && !text.contains("://"), "{path} names a host");
+    }
+    let html = test_server.get("/").text().to_owned();
+    assert!(html.contains("src=\"page.js\"") && html.contains("href=\"page.css\""), "{html}");
+    assert_eq!(test_server.post("/", &json!({})).status, 405);
 }
