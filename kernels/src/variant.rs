@@ -172,6 +172,25 @@ pub(crate) unsafe fn dispatch<W: SimdTask>(variant: Variant, task: W) {
     }
 }
 
+/// Runs `task` like [`dispatch`], for variants with vectors of eight lanes: work that has a path of
+/// its own in wider ones is not compiled for them.
+///
+/// # Safety
+/// Same contract as [`dispatch`].
+///
+/// # Panics
+/// If `variant` has wider vectors.
+#[inline]
+pub(crate) unsafe fn dispatch_narrow<W: SimdTask>(variant: Variant, task: W) {
+    match variant {
+        Variant::Scalar => Scalar.out_of_line(Entered(task)),
+        // SAFETY: the caller's promise.
+        #[cfg(target_arch = "x86_64")]
+        Variant::Avx2 => unsafe { Avx2::new() }.out_of_line(Entered(task)),
+        wide => unreachable!("{wide:?} has a path of its own"),
+    }
+}
+
 /// Adapter that runs a task in a function of a token, where its vectors are used.
 struct Entered<W>(W);
 

@@ -30,7 +30,7 @@ const FUNCTION_LINES_MAX: usize = 70;
 /// Functions that may be longer, with the length they may not exceed. Lengths only ever shrink.
 const LONGER_FUNCTIONS: &[(&str, &str, usize)] = &[
     ("kernels/src/linear/amx/tile.rs", "plain_tiles", 129),
-    ("kernels/src/attention/values.rs", "run", 74),
+    ("kernels/src/attention/values.rs", "run", 70),
     ("kernels/src/linear/direct.rs", "run", 79),
     ("report/src/table.rs", "render", 80),
 ];

@@ -16,11 +16,14 @@ use super::segment::Segment;
 use super::shape::{AttentionShape, AttentionUnit, head_stride};
 use super::strided::{KvPointers, Strided};
 use crate::number::Number;
-use crate::simd::Simd;
 use crate::simd::partial::store_between;
+use crate::simd::{OutOfLine, Simd};
 
 /// Number of positions whose K stays in L1 while many queries are multiplied with it in pairs.
 pub(super) const PAIRS_POSITIONS: usize = 128;
+
+/// Maximum number of queries in a tile of scores.
+const MAX_TILE_QUERIES: usize = 8;
 
 /// K or V of a call, either as elements or as records of 4-bit integers.
 #[derive(Debug)]
@@ -151,7 +154,7 @@ impl<S: Simd> Block<'_, S> {
         for query in 0..self.queries() {
             let packed = self.packed_queries(query);
             #[cfg(target_arch = "x86_64")]
-            if self.pairs {
+            if const { can_pair::<S, T>() } && self.pairs {
                 // SAFETY: only bf16 has pairs; the head is within q, and scratch has space for it
                 // as f32.
                 unsafe {
@@ -194,7 +197,7 @@ impl<S: Simd> Block<'_, S> {
     ) {
         // A few queries take a transposed vector of K straight from its register or, in pairs, all
         // of a segment at once.
-        let direct = self.queries() <= 4;
+        let direct = const { !S::IS_PORTABLE } && self.queries() <= 4;
         let step = match (self.pairs, direct) {
             (true, true) => usize::MAX,
             (true, false) => PAIRS_POSITIONS,
@@ -218,14 +221,14 @@ impl<S: Simd> Block<'_, S> {
                 };
                 // SAFETY: the positions are within the segment.
                 unsafe {
-                    if self.pairs {
+                    if const { can_pair::<S, T>() } && self.pairs {
                         #[cfg(target_arch = "x86_64")]
                         if direct {
                             self.scores_of_pairs(keys, first, out, prefetcher);
                         } else {
                             self.scores_of_many_pairs(keys, first, out, prefetcher);
                         }
-                    } else if direct {
+                    } else if const { !S::IS_PORTABLE } && direct {
                         self.scores_direct(keys, first, out, prefetcher);
                     } else {
                         self.scores_blocked(keys, first, out, prefetcher);
@@ -324,12 +327,7 @@ impl<S: Simd> Block<'_, S> {
         unsafe { keys.transpose_block(self.s, self.transposed, odd, prefetcher) };
         let count = keys.half_elements::<S>();
         let queries = self.queries();
-        // The result that four chains are added to takes registers too.
-        let max_vectors = match (S::LANES, chains::<S, T>()) {
-            (16, 4) => 6,
-            (16, _) => 8,
-            _ => 4,
-        };
+        let max_vectors = const { max_blocked_queries::<S, T>() };
         // As even as possible, so that no tile has too few accumulators.
         let tiles = queries.div_ceil(max_vectors);
         for tile in 0..tiles {
@@ -348,9 +346,10 @@ impl<S: Simd> Block<'_, S> {
             // SAFETY: the caller's promise; the packed queries are padded and are followed by other
             // scratch: a tile with too many rows computes values that are not stored.
             unsafe {
-                match (S::LANES, end - query) {
-                    (16, 7..) => tile!(8),
-                    (16, 5..) => tile!(6),
+                match end - query {
+                    7.. if const { max_blocked_queries::<S, T>() == 8 } => tile!(8),
+                    5.. if const { S::IS_WIDE } => tile!(6),
+                    _ if const { S::IS_PORTABLE } => tile!(1),
                     _ => tile!(4),
                 }
             }
@@ -385,20 +384,13 @@ impl<S: Simd> Block<'_, S> {
             }
             return;
         }
+        // A copy, so that the sums themselves stay in registers.
+        let mut copy = [[self.s.zero(); NR]; MAX_TILE_QUERIES];
         for (i, sums) in sums.iter().enumerate() {
-            let visible = self.visible(query + i, first, width);
-            for (j, sum) in sums.iter().enumerate() {
-                let skipped = visible.start.saturating_sub(j * S::LANES);
-                let width = visible.end.saturating_sub(j * S::LANES).min(S::LANES);
-                if width > skipped {
-                    // SAFETY: these positions are visible to the query.
-                    unsafe {
-                        let to = out.add((query + i) * stride + first + j * S::LANES);
-                        store_between(self.s, to, self.s.mul(*sum, scale), skipped..width);
-                    }
-                }
-            }
+            copy[i] = *sums;
         }
+        let (block, sums, to) = (self, &copy[..sums.len()], Strided { base: out, stride });
+        self.s.out_of_line(VisibleScores { block, sums, query, first, width, to });
     }
 
     /// Returns the subset of the `width` positions starting at `first` that a query sees.
@@ -406,5 +398,59 @@ impl<S: Simd> Block<'_, S> {
     pub(super) fn visible(&self, query: usize, first: usize, width: usize) -> Range<usize> {
         let before = |position: usize| position.saturating_sub(first).min(width);
         before(self.start(query))..before(self.limit(query))
+    }
+}
+
+/// Scores of a tile of which some queries see only a part, as at the end of a causal mask: a
+/// function for all heights of tiles. The code that constructs one guarantees that `to` has space
+/// for every query's visible positions.
+struct VisibleScores<'a, S: Simd, const NR: usize> {
+    block: &'a Block<'a, S>,
+    /// Scores before they are scaled.
+    sums: &'a [[S::F; NR]],
+    query: usize,
+    first: usize,
+    width: usize,
+    to: Strided<*mut f32>,
+}
+
+impl<S: Simd, const NR: usize> OutOfLine<S> for VisibleScores<'_, S, NR> {
+    #[inline(always)]
+    fn run(self, s: S) {
+        let VisibleScores { block, sums, query, first, width, to } = self;
+        let scale = s.splat(block.shape.scale);
+        for (i, sums) in sums.iter().enumerate() {
+            let visible = block.visible(query + i, first, width);
+            for (j, sum) in sums.iter().enumerate() {
+                let skipped = visible.start.saturating_sub(j * S::LANES);
+                let width = visible.end.saturating_sub(j * S::LANES).min(S::LANES);
+                if width > skipped {
+                    // SAFETY: these positions are visible to the query.
+                    unsafe {
+                        let to = to.base.add((query + i) * to.stride + first + j * S::LANES);
+                        store_between(s, to, s.mul(*sum, scale), skipped..width);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Returns true if bf16 caches may be multiplied in pairs ([`Block::pairs`]).
+pub(super) const fn can_pair<S: Simd, T: Number>() -> bool {
+    S::IS_WIDE && !T::IS_F32
+}
+
+/// Returns the maximum number of queries that are multiplied by a block of K together.
+const fn max_blocked_queries<S: Simd, T: Number>() -> usize {
+    if S::IS_PORTABLE {
+        1
+    } else if !S::IS_WIDE {
+        4
+    } else if chains::<S, T>() == 4 {
+        // The result that four chains are added to takes registers too.
+        6
+    } else {
+        8
     }
 }

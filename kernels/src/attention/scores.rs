@@ -82,7 +82,7 @@ impl<T: Number> Keys<T> {
         prefetcher: &mut Prefetcher<'_>,
     ) -> [[S::F; 1]; MR] {
         #[cfg(target_arch = "x86_64")]
-        if chains::<S, T>() == 4 {
+        if const { chains::<S, T>() == 4 } {
             let Keys { stride, width, head_dim, fresh_distance, .. } = *self;
             let keys = Keys { from: self.from.cast(), stride, width, head_dim, fresh_distance };
             // SAFETY: only AVX-512 has four chains, and only of bf16; the rest is the caller's
@@ -211,7 +211,7 @@ pub(super) unsafe fn blocked<S: Simd, T: Number, const MR: usize>(
     for number in 0..chains::<S, T>() {
         // SAFETY: the caller's promise.
         let chain = unsafe {
-            if chains::<S, T>() == 4 {
+            if const { chains::<S, T>() == 4 } {
                 chain::<S, MR>(s, queries, keys, number, 4, count, true)
             } else {
                 let first = number * queries.odd;

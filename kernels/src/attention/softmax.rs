@@ -132,7 +132,7 @@ pub(super) unsafe fn weights<S: Simd>(
     // SAFETY: all offsets are below `len`.
     unsafe {
         let mut at = 0;
-        while at + TOGETHER * S::LANES <= whole {
+        while const { !S::IS_PORTABLE } && at + TOGETHER * S::LANES <= whole {
             let mut values = [s.zero(); TOGETHER];
             for _ in 0..TOGETHER {
                 prefetcher.fill_vector(s);

@@ -9,8 +9,8 @@
 
 use std::ops::Range;
 
-use super::block::Block;
-use super::prefetch::{BURST_BYTES, LINE_BYTES, Prefetcher};
+use super::block::{Block, can_pair};
+use super::prefetch::{BURST_BYTES, LINE_BYTES, Next, Prefetcher};
 use super::segment::Segment;
 use super::shape::head_stride;
 use super::strided::{KvPointers, Strided};
@@ -70,6 +70,26 @@ pub(super) struct ValuesTile<T> {
 }
 
 impl<T: Number> ValuesTile<T> {
+    /// Returns the lines to prefetch one by one while `elements` of each position are read. bf16
+    /// that is read line by line is multiplied in pairs, elsewhere.
+    #[inline(always)]
+    fn next_lines<S: Simd>(
+        &self,
+        s: S,
+        elements: usize,
+        prefetcher: &mut Prefetcher<'_>,
+    ) -> Option<Next> {
+        if const { !S::IS_WIDE || !T::IS_F32 } {
+            return None;
+        }
+        match (self.prefetch, prefetcher) {
+            (Prefetch::Cached, Prefetcher::Lines(lines)) => {
+                Some(lines.next(s, self.positions * elements * size_of::<T>()))
+            }
+            _ => None,
+        }
+    }
+
     /// Extends one chain of additions per element, position after position, from the existing sums.
     ///
     /// # Safety
@@ -91,13 +111,9 @@ impl<T: Number> ValuesTile<T> {
                 }
             }
             // Prefetches are outside the inner loop, whose addresses are then plain steps.
-            let elements = if self.tail == 0 { NP * pair } else { self.tail };
-            let mut lines = match (self.prefetch, &mut *prefetcher) {
-                (Prefetch::Cached, Prefetcher::Lines(lines)) => {
-                    Some(lines.next(s, self.positions * elements * size_of::<T>()))
-                }
-                _ => None,
-            };
+            let is_whole = const { NP > 1 } || self.tail == 0;
+            let elements = if is_whole { NP * pair } else { self.tail };
+            let mut lines = self.next_lines(s, elements, prefetcher);
             let step = match self.prefetch {
                 Prefetch::Nothing => self.positions,
                 _ if lines.is_some() => self.positions,
@@ -126,7 +142,7 @@ impl<T: Number> ValuesTile<T> {
                     let values = self.values.add(position * self.v_stride);
                     let mut v = [(s.zero(), s.zero()); NP];
                     for (j, v) in v.iter_mut().enumerate() {
-                        *v = if self.tail == 0 {
+                        *v = if is_whole {
                             T::load_pair(s, values.add(j * pair))
                         } else {
                             T::load_pair_partial(s, values, self.tail)
@@ -168,7 +184,7 @@ impl<S: Simd> Block<'_, S> {
         prefetcher: &mut Prefetcher<'_>,
     ) {
         #[cfg(target_arch = "x86_64")]
-        if self.pairs {
+        if const { can_pair::<S, T>() } && self.pairs {
             // SAFETY: only bf16 has pairs, on a machine that multiplies them; the rest is the
             // caller's promise.
             unsafe { self.pair_values(v, weights, positions, sums, prefetcher) };
@@ -196,7 +212,7 @@ impl<S: Simd> Block<'_, S> {
     #[inline(always)]
     fn positions_at_once(&self, prefetcher: &Prefetcher<'_>) -> usize {
         match (prefetcher, self.queries()) {
-            (Prefetcher::Lines(_), 3..=4) if is_zen_5() => FEW_POSITIONS,
+            (Prefetcher::Lines(_), 3..=4) if const { S::IS_WIDE } && is_zen_5() => FEW_POSITIONS,
             _ => VALUE_POSITIONS,
         }
     }
@@ -207,7 +223,7 @@ impl<S: Simd> Block<'_, S> {
     /// Same contract as [`Block::values`].
     #[inline(always)]
     unsafe fn values_block<T: Number>(&self, call: ValuesCall<T>, prefetcher: &mut Prefetcher<'_>) {
-        let max_rows = if S::LANES == 16 { 4 } else { 2 };
+        let max_rows = const { max_queries::<S>() };
         let pair = 2 * S::LANES;
         let head_dim = self.shape.head_dim;
         let queries = self.queries();
@@ -216,7 +232,12 @@ impl<S: Simd> Block<'_, S> {
             let (query, end) = (tile * queries / tiles, (tile + 1) * queries / tiles);
             let height = end - query;
             // A whole position at a time if the registers allow it.
-            let max_pairs = if height <= (if S::LANES == 16 { 2 } else { 1 }) { 4 } else { 2 };
+            let max_pairs = match height {
+                _ if const { S::IS_PORTABLE } => 1,
+                1 => 4,
+                2 if const { S::IS_WIDE } => 4,
+                _ => 2,
+            };
             // Positions that all queries of the tile see: from the start of the last one to the end
             // of the first one. There may be none; each query then sees the positions on both
             // sides.
@@ -226,7 +247,7 @@ impl<S: Simd> Block<'_, S> {
             while at < head_dim {
                 let pairs = match (head_dim - at) / pair {
                     left if left >= max_pairs => max_pairs,
-                    left => left.min(2),
+                    left => left.min(max_pairs).min(2),
                 };
                 let tail = if pairs == 0 { head_dim - at } else { 0 };
                 let prefetch = match (tile, call.segment.cached) {
@@ -303,19 +324,19 @@ impl<S: Simd> Block<'_, S> {
                 tail,
                 prefetch,
             };
-            match (S::LANES, height, pairs) {
-                (_, 1, 4) => operands.run::<S, 1, 4>(self.s, prefetcher),
-                (16, 2, 4) => operands.run::<S, 2, 4>(self.s, prefetcher),
-                (_, 1, 2) => operands.run::<S, 1, 2>(self.s, prefetcher),
-                (_, 2, 2) => operands.run::<S, 2, 2>(self.s, prefetcher),
-                (16, 3, 2) => operands.run::<S, 3, 2>(self.s, prefetcher),
-                (16, 4, 2) => operands.run::<S, 4, 2>(self.s, prefetcher),
-                (_, 1, _) => operands.run::<S, 1, 1>(self.s, prefetcher),
-                (_, 2, _) => operands.run::<S, 2, 1>(self.s, prefetcher),
-                (16, 3, _) => operands.run::<S, 3, 1>(self.s, prefetcher),
-                (16, 4, _) => operands.run::<S, 4, 1>(self.s, prefetcher),
-                _ => unreachable!("a tile has at most four queries, in narrow vectors two"),
+            macro_rules! choose {
+                ($($mr:literal $np:literal)*) => {
+                    match (height, pairs.max(1)) {
+                        $(
+                            ($mr, $np) if const { has_values_tile::<S>($mr, $np) } => {
+                                operands.run::<S, $mr, $np>(self.s, prefetcher);
+                            }
+                        )*
+                        _ => unreachable!("no tile has {height} queries and {pairs} pairs"),
+                    }
+                };
             }
+            choose!(1 4 2 4 1 2 2 2 3 2 4 2 1 1 2 1 3 1 4 1);
         }
     }
 
@@ -326,7 +347,7 @@ impl<S: Simd> Block<'_, S> {
     #[inline(always)]
     pub(super) unsafe fn store_heads<T: Number>(&self, sums: *const f32, out: *mut T) {
         #[cfg(target_arch = "x86_64")]
-        if self.pairs {
+        if const { can_pair::<S, T>() } && self.pairs {
             // SAFETY: only bf16 has pairs; the rest is the caller's promise.
             unsafe { self.store_pair_heads(sums, out) };
             return;
@@ -349,6 +370,24 @@ impl<S: Simd> Block<'_, S> {
             }
         }
     }
+}
+
+/// Returns the maximum number of queries in a tile.
+pub(super) const fn max_queries<S: Simd>() -> usize {
+    if S::IS_PORTABLE {
+        1
+    } else if S::IS_WIDE {
+        4
+    } else {
+        2
+    }
+}
+
+/// Returns true if tiles of `queries` queries and `pairs` pairs exist.
+const fn has_values_tile<S: Simd>(queries: usize, pairs: usize) -> bool {
+    queries <= max_queries::<S>()
+        && (pairs == 1 || !S::IS_PORTABLE)
+        && (pairs < 4 || S::IS_WIDE || queries == 1)
 }
 
 /// Elements of each head that a tile adds up.

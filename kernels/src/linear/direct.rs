@@ -5,9 +5,12 @@
     reason = "panels and rows are clearer, and surer to stay in registers, by index"
 )]
 
+use std::mem::MaybeUninit;
+
 use super::prefetch::{Lines, Prefetcher};
 use super::reader::{WeightReader, combine};
 use super::sizes::PANELS;
+use super::tiled::EdgeUnits;
 use crate::simd::{MAX_LANES, Simd};
 use crate::unroll::unroll_16;
 
@@ -52,8 +55,8 @@ pub(super) unsafe fn direct<S: Simd, W: WeightReader<S>>(
             ($($rows:literal)*) => {
                 match count {
                     $(
-                        $rows if $rows <= S::DIRECT_ROWS => {
-                            if panels($rows, W::GROUPED) == 1 {
+                        $rows if const { $rows <= S::DIRECT_ROWS } => {
+                            if const { panels($rows, W::GROUPED) == 1 } {
                                 run::<S, W, 1, $rows>(s, reader, panel, rows);
                             } else {
                                 run::<S, W, PANELS, $rows>(s, reader, panel, rows);
@@ -87,7 +90,7 @@ unsafe fn run<S: Simd, W: WeightReader<S>, const P: usize, const R: usize>(
         let mut parts = [[s.zero(); R]; P];
         let mut x = rows.x.wrapping_add(segment * segment_units * R);
         let whole = units / chunk;
-        if W::DWORDS > 1 && R > 2 {
+        if const { W::DWORDS > 1 && R > 2 } {
             // SAFETY: the panels are full, these chunks whole, and the scratch has space for them.
             unsafe {
                 stage::<S, W, P>(s, reader, panel, segment, whole, rows.scratch);
@@ -109,7 +112,7 @@ unsafe fn run<S: Simd, W: WeightReader<S>, const P: usize, const R: usize>(
                 }
                 // SAFETY: the panels are full and the chunk whole; packed x has all its units.
                 unsafe {
-                    if W::DWORDS == 1 {
+                    if const { W::DWORDS == 1 } {
                         let mut dwords = [s.zero_dwords(); P];
                         for (p, dword) in dwords.iter_mut().enumerate() {
                             *dword = reader.chunk(s, panel + p, segment, index).as_ref()[0];
@@ -125,13 +128,12 @@ unsafe fn run<S: Simd, W: WeightReader<S>, const P: usize, const R: usize>(
                 x = x.wrapping_add(chunk * R);
             }
         }
-        if units % chunk > 0 {
+        // Groups are whole chunks.
+        if const { !W::GROUPED } && units % chunk > 0 {
             for (p, part) in parts.iter_mut().enumerate() {
+                let edge = EdgeUnits::new(reader, panel + p, segment, units / chunk);
                 // SAFETY: the chunk's first unit exists, and packed x has `units % chunk` more.
-                unsafe {
-                    let block = reader.edge(s, panel + p, segment, units / chunk);
-                    multiply_some::<S, W, R>(s, block, units % chunk, x, part);
-                }
+                unsafe { multiply_some(s, edge, units % chunk, x, part) };
             }
         }
         for (p, part) in parts.into_iter().enumerate() {
@@ -140,7 +142,8 @@ unsafe fn run<S: Simd, W: WeightReader<S>, const P: usize, const R: usize>(
                 let (scale, min) = reader.scale(s, panel + p, segment);
                 for (r, part) in part.into_iter().enumerate() {
                     let sum = rows.sums.wrapping_add(segment * R + r);
-                    totals[p][r] = combine::<S, W>(s, totals[p][r], part, scale, min, sum);
+                    let total = totals[p][r];
+                    totals[p][r] = combine(s, W::GROUPED, total, part, scale, min, sum);
                 }
             }
         }
@@ -223,7 +226,10 @@ unsafe fn multiply_staged<S: Simd, W: WeightReader<S>, const P: usize, const R: 
 ) {
     let mut sums = *parts;
     for i in 0..chunks * W::DWORDS {
-        prefetcher.step(s);
+        // A single panel was prefetched when it was staged.
+        if const { P > 1 } {
+            prefetcher.step(s);
+        }
         let mut some = [s.zero_dwords(); P];
         for (p, dword) in some.iter_mut().enumerate() {
             // SAFETY: the caller's promise.
@@ -265,30 +271,24 @@ unsafe fn multiply_dwords<S: Simd, W: WeightReader<S>, const P: usize, const R: 
 /// [`multiply_block`], for the end of k.
 ///
 /// # Safety
-/// `x` covers `units` units for `R` rows.
+/// The first unit exists; `x` covers `units` units for `R` rows.
 #[inline(always)]
 unsafe fn multiply_some<S: Simd, W: WeightReader<S>, const R: usize>(
     s: S,
-    block: S::Block,
+    edge: EdgeUnits<W>,
     units: usize,
     x: *const f32,
     part: &mut [S::F; R],
 ) {
-    let mut buffer = [0.0f32; 2 * MAX_LANES * MAX_LANES];
-    for (i, &dword) in block.as_ref().iter().enumerate().take(W::DWORDS) {
-        for j in 0..W::UNITS {
-            // SAFETY: a chunk has at most `2 * LANES` units.
-            unsafe {
-                let to = buffer.as_mut_ptr().add((i * W::UNITS + j) * S::LANES);
-                s.store(to, W::unit(s, dword, j));
-            }
-        }
-    }
+    // A chunk has at most `2 * LANES` units.
+    let mut weights = MaybeUninit::<[f32; 2 * MAX_LANES * MAX_LANES]>::uninit();
+    let weights = weights.as_mut_ptr().cast::<f32>();
+    s.out_of_line(EdgeUnits { to: weights, stride: S::LANES, ..edge });
     for unit in 0..units {
         for (r, part) in part.iter_mut().enumerate() {
-            // SAFETY: as above, and the caller's promise.
+            // SAFETY: the caller's promise.
             unsafe {
-                let weight = s.load(buffer.as_ptr().add(unit * S::LANES));
+                let weight = s.load(weights.add(unit * S::LANES));
                 *part = s.fma(weight, s.splat(*x.add(unit * R + r)), *part);
             }
         }

@@ -159,7 +159,7 @@ impl<T: Number> Epilogue<T> {
     ) {
         let mut done = 0;
         if let Epilogue::Gated { gate, out, with } = self {
-            while done + TOGETHER * S::LANES <= count {
+            while const { !S::IS_PORTABLE } && done + TOGETHER * S::LANES <= count {
                 let bias = bias.map(|bias| bias.wrapping_add(done));
                 let (gate, out) = (gate.wrapping_add(at + done), out.wrapping_add(at + done));
                 // SAFETY: `TOGETHER` vectors of sums, biases and outputs remain from

@@ -59,9 +59,8 @@ pub struct Pack<T> {
 impl<T: Number> SimdTask for Pack<T> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let rows = self.rows();
         let x = self.x.wrapping_add(self.tiles.start(self.tile) * self.k);
-        if rows == 1 {
+        if self.tiles.rows == 1 {
             self.one_row(s, x);
         } else if T::IS_F32 {
             self.run_as(s, PlainF32(Plain::new(x.cast(), self.rows_left(), self.k)));
@@ -141,7 +140,7 @@ impl<T: Number> Pack<T> {
         }
     }
 
-    /// Packs a single row, which needs no transposition.
+    /// Packs the only row of a pass, which needs no transposition.
     #[inline(always)]
     fn one_row<S: Simd>(&self, s: S, x: *const T) {
         let first = self.blocks.start * BLOCK_UNITS;

@@ -15,7 +15,7 @@ use super::tuning::VECTOR_COLS;
 #[cfg(target_arch = "x86_64")]
 use super::{amx, avx512, avx512_bf16, integers};
 use crate::number::Number;
-use crate::variant::{Variant, dispatch};
+use crate::variant::{Variant, dispatch, dispatch_narrow};
 
 /// Defines the enum of the paths for each kind of weight, in the order in which they are tried, and
 /// static dispatch to them.
@@ -87,7 +87,8 @@ macro_rules! registry {
                 unsafe {
                     match self {
                         $(Path::$plain => <$plain_path>::multiply(&task),)*
-                        _ => dispatch(variant, task),
+                        // Each of the wide variants has a path.
+                        _ => dispatch_narrow(variant, task),
                     }
                 }
             }

@@ -80,7 +80,8 @@ impl TaskOperands {
         let first = self.cols.start / S::LANES;
         let end = self.cols.end.div_ceil(S::LANES);
         let mut panel = first;
-        if self.tiles.rows <= S::DIRECT_ROWS {
+        // Portable code expands grouped weights faster to memory than to registers.
+        if const { !(S::IS_PORTABLE && W::GROUPED) } && self.tiles.rows <= S::DIRECT_ROWS {
             let rows = Rows {
                 x: self.packed.pointer(),
                 sums: self.sums.pointer(),

@@ -10,7 +10,7 @@ use super::prefetch::{Lines, Prefetcher};
 use super::reader::{WeightReader, combine};
 use super::rows::RowTiles;
 use super::sizes::{BLOCK_UNITS, PANELS};
-use crate::simd::{MAX_LANES, Simd};
+use crate::simd::{MAX_LANES, OutOfLine, Simd};
 use crate::unroll::unroll_16;
 
 /// Maximum number of segments in a block: groups of 16 inputs, one input per unit.
@@ -60,26 +60,50 @@ pub(super) unsafe fn tiled<S: Simd, W: WeightReader<S>>(
             unsafe { expand(s, reader, panel + p, block, units, parts.scratch.add(p * S::LANES)) };
         }
     }
-    let tiles = parts.end_tile - parts.first_tile;
-    let mut prefetcher = Prefetcher::with_following(next[0], next[1], units / STEP * tiles);
-    let first_row = parts.tiles.start(parts.first_tile);
-    for tile in parts.first_tile..parts.end_tile {
-        let row = parts.tiles.start(tile);
-        let count = parts.tiles.start(tile + 1) - row;
-        let segments = BLOCK_UNITS / reader.segment();
-        let product = Product {
-            x: parts.x.wrapping_add(block * BLOCK_UNITS * parts.tiles.rows + row * units),
-            sums: parts.sums.wrapping_add(block * segments * parts.tiles.rows + row),
-            sums_stride: parts.tiles.rows,
-            out: parts.out.wrapping_add((row - first_row) * parts.stride),
-            stride: parts.stride,
-            weight: parts.scratch,
-            units,
-            segment: reader.segment(),
-            is_first: block == 0,
-        };
-        // SAFETY: packed rows, results and the expanded block are as described by `product`.
-        unsafe { by_rows::<S, W>(s, count, product, &mut prefetcher) };
+    let segment = reader.segment();
+    if const { W::GROUPED } {
+        s.out_of_line(ExpandedBlock::<true> { parts, block, units, segment, next });
+    } else {
+        s.out_of_line(ExpandedBlock::<false> { parts, block, units, segment, next });
+    }
+}
+
+/// The products of an expanded block with all tiles of rows: a function for all formats with a
+/// scale and a minimum, and one for those without. The code that constructs one guarantees that
+/// packed rows, results and the block are as described.
+struct ExpandedBlock<const GROUPED: bool> {
+    parts: Parts,
+    block: usize,
+    units: usize,
+    segment: usize,
+    next: [Lines; 2],
+}
+
+impl<S: Simd, const GROUPED: bool> OutOfLine<S> for ExpandedBlock<GROUPED> {
+    #[inline(always)]
+    fn run(self, s: S) {
+        let ExpandedBlock { parts, block, units, segment, next } = self;
+        let tiles = parts.end_tile - parts.first_tile;
+        let mut prefetcher = Prefetcher::with_following(next[0], next[1], units / STEP * tiles);
+        let first_row = parts.tiles.start(parts.first_tile);
+        for tile in parts.first_tile..parts.end_tile {
+            let row = parts.tiles.start(tile);
+            let count = parts.tiles.start(tile + 1) - row;
+            let segments = BLOCK_UNITS / segment;
+            let product = Product {
+                x: parts.x.wrapping_add(block * BLOCK_UNITS * parts.tiles.rows + row * units),
+                sums: parts.sums.wrapping_add(block * segments * parts.tiles.rows + row),
+                sums_stride: parts.tiles.rows,
+                out: parts.out.wrapping_add((row - first_row) * parts.stride),
+                stride: parts.stride,
+                weight: parts.scratch,
+                units,
+                segment,
+                is_first: block == 0,
+            };
+            // SAFETY: packed rows, results and the expanded block are as described by `product`.
+            unsafe { by_rows::<S, GROUPED>(s, count, product, &mut prefetcher) };
+        }
     }
 }
 
@@ -111,11 +135,11 @@ unsafe fn expand<S: Simd, W: WeightReader<S>>(
         unsafe {
             for index in 0..full {
                 let dwords = reader.chunk(s, panel, first + segment, index);
-                store_units::<S, W>(s, dwords, to.add(at(index)));
+                store_units::<S, W>(s, dwords, to.add(at(index)), width);
             }
             for index in full..chunks {
-                let dwords = reader.edge(s, panel, first + segment, index);
-                store_units::<S, W>(s, dwords, to.add(at(index)));
+                let edge = EdgeUnits::new(reader, panel, first + segment, index);
+                s.out_of_line(EdgeUnits { to: to.add(at(index)), stride: width, ..edge });
             }
         }
         if W::GROUPED {
@@ -130,17 +154,54 @@ unsafe fn expand<S: Simd, W: WeightReader<S>>(
     }
 }
 
-/// Stores the units of a chunk as f32, `PANELS * LANES` apart.
+/// The units of a chunk that exists in part, stored as f32, `stride` apart: compiled once, since
+/// only the ends of rows and columns have such chunks. The code that constructs one guarantees that
+/// its first column and unit exist, and that `to` has space for a chunk.
+pub(super) struct EdgeUnits<W> {
+    pub reader: W,
+    pub panel: usize,
+    pub segment: usize,
+    pub index: usize,
+    pub to: *mut f32,
+    pub stride: usize,
+}
+
+impl<W> EdgeUnits<W> {
+    /// Returns the units of a chunk, without the memory that they are stored in.
+    #[inline(always)]
+    pub(super) fn new(reader: W, panel: usize, segment: usize, index: usize) -> EdgeUnits<W> {
+        EdgeUnits { reader, panel, segment, index, to: std::ptr::null_mut(), stride: 0 }
+    }
+}
+
+impl<S: Simd, W: WeightReader<S>> OutOfLine<S> for EdgeUnits<W> {
+    #[inline(always)]
+    fn run(self, s: S) {
+        let EdgeUnits { reader, panel, segment, index, to, stride } = self;
+        // SAFETY: guaranteed by the code that constructs it.
+        unsafe {
+            let dwords = reader.edge(s, panel, segment, index);
+            store_units::<S, W>(s, dwords, to, stride);
+        }
+    }
+}
+
+/// Stores the units of a chunk as f32, `stride` apart.
 ///
 /// # Safety
 /// `to` has space for them.
 #[inline(always)]
-unsafe fn store_units<S: Simd, W: WeightReader<S>>(s: S, dwords: S::Block, to: *mut f32) {
+unsafe fn store_units<S: Simd, W: WeightReader<S>>(
+    s: S,
+    dwords: S::Block,
+    to: *mut f32,
+    stride: usize,
+) {
     unroll_16!(W::DWORDS, I => {
         for j in 0..W::UNITS {
             let unit = W::unit(s, dwords.as_ref()[I], j);
             // SAFETY: the caller's promise.
-            unsafe { s.store(to.add((I * W::UNITS + j) * PANELS * S::LANES), unit) };
+            unsafe { s.store(to.add((I * W::UNITS + j) * stride), unit) };
         }
     });
 }
@@ -165,7 +226,7 @@ struct Product {
 /// # Safety
 /// `product` describes `rows <= TILE_ROWS` rows.
 #[inline(always)]
-unsafe fn by_rows<S: Simd, W: WeightReader<S>>(
+unsafe fn by_rows<S: Simd, const GROUPED: bool>(
     s: S,
     rows: usize,
     product: Product,
@@ -176,8 +237,8 @@ unsafe fn by_rows<S: Simd, W: WeightReader<S>>(
             match rows {
                 $(
                     // SAFETY: the caller's promise is the callee's.
-                    $rows if $rows <= S::TILE_ROWS => unsafe {
-                        multiply::<S, W, $rows>(s, product, prefetcher);
+                    $rows if const { $rows <= S::TILE_ROWS } => unsafe {
+                        multiply::<S, GROUPED, $rows>(s, product, prefetcher);
                     },
                 )*
                 _ => unreachable!("a tile has at most TILE_ROWS rows"),
@@ -192,7 +253,7 @@ unsafe fn by_rows<S: Simd, W: WeightReader<S>>(
 /// # Safety
 /// The conditions of [`by_rows`] hold for `R` rows.
 #[inline(always)]
-unsafe fn multiply<S: Simd, W: WeightReader<S>, const R: usize>(
+unsafe fn multiply<S: Simd, const GROUPED: bool, const R: usize>(
     s: S,
     product: Product,
     prefetcher: &mut Prefetcher,
@@ -214,7 +275,7 @@ unsafe fn multiply<S: Simd, W: WeightReader<S>, const R: usize>(
                 // SAFETY: these are units of x and of the expanded block.
                 unsafe {
                     let weight = weight.add((done + unit) * width);
-                    multiply_unit::<S, W, R>(s, weight, x.add(unit * R), &mut parts);
+                    multiply_unit::<S, R>(s, weight, x.add(unit * R), &mut parts);
                 }
             }
             x = x.wrapping_add(step * R);
@@ -222,7 +283,7 @@ unsafe fn multiply<S: Simd, W: WeightReader<S>, const R: usize>(
         }
         while done < end {
             // SAFETY: as above.
-            unsafe { multiply_unit::<S, W, R>(s, weight.add(done * width), x, &mut parts) };
+            unsafe { multiply_unit::<S, R>(s, weight.add(done * width), x, &mut parts) };
             x = x.wrapping_add(R);
             done += 1;
         }
@@ -233,13 +294,13 @@ unsafe fn multiply<S: Simd, W: WeightReader<S>, const R: usize>(
                 unsafe {
                     let to = product.out.add(r * product.stride + at);
                     let total = if is_first { s.zero() } else { s.load(to) };
-                    let (scale, min) = if W::GROUPED {
+                    let (scale, min) = if GROUPED {
                         (s.load(scale.add(at)), s.load(scale.add(width + at)))
                     } else {
                         (s.zero(), s.zero())
                     };
                     let sum = sums.wrapping_add(r);
-                    s.store(to, combine::<S, W>(s, total, part, scale, min, sum));
+                    s.store(to, combine(s, GROUPED, total, part, scale, min, sum));
                 }
             }
         }
@@ -254,7 +315,7 @@ unsafe fn multiply<S: Simd, W: WeightReader<S>, const R: usize>(
 /// # Safety
 /// `weight` holds `PANELS` vectors, and `x` a value for each row.
 #[inline(always)]
-unsafe fn multiply_unit<S: Simd, W: WeightReader<S>, const R: usize>(
+unsafe fn multiply_unit<S: Simd, const R: usize>(
     s: S,
     weight: *const f32,
     x: *const f32,

@@ -48,6 +48,11 @@ pub trait Simd: Integers {
     /// [`Simd::LANES`] vectors of dwords.
     type Block: Copy + AsRef<[Self::D]>;
     const LANES: usize;
+    /// True for vectors of 64 bytes, whose machines have 32 registers.
+    const IS_WIDE: bool = Self::LANES == MAX_LANES;
+    /// True if every tile has a single row or query and nothing is prefetched: portable code, which
+    /// makes a model run on a machine without AVX2. More tiles take minutes to compile.
+    const IS_PORTABLE: bool = false;
     /// Maximum number of rows of x in the register tile of the linears, which is two vectors wide.
     const TILE_ROWS: usize;
     /// Maximum number of rows of x for which the linears use weights straight from registers.

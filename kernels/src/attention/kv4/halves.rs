@@ -23,10 +23,11 @@ const fn prefetched_bytes<S: Simd>() -> usize {
     PREFETCH_EIGHTS * 4 * (2 * S::LANES + 4)
 }
 
-/// Returns true if the integers of a record fill half a vector of bytes.
+/// Returns true if the integers of a record fill half a vector of bytes; portable code has no use
+/// for that.
 #[inline(always)]
 pub(super) const fn is_half<S: Simd>(head_dim: usize) -> bool {
-    head_dim / 2 == 2 * S::LANES
+    !S::IS_PORTABLE && head_dim / 2 == 2 * S::LANES
 }
 
 /// Returns the places of [`sum_places`](super::products::sum_places) for such a head: the sums of

@@ -249,7 +249,7 @@ impl Kv4Keys {
                 });
             }};
         }
-        if is_narrow {
+        if const { S::IS_WIDE } && is_narrow {
             // SAFETY: the caller's promise.
             let block = unsafe { s.transpose_eight(self.records, self.record_bytes) };
             store_nibbles!(block.as_slice(), NARROW_DWORDS, 0);

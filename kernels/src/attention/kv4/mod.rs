@@ -12,13 +12,14 @@ use std::ops::Range;
 
 use keys::{Kv4Keys, Kv4Queries, elements_of, four_scores, unpacked_len};
 use products::sum_places;
-use values::{BLOCK, Kv4Values, kv4_values_len};
+use values::{BLOCK, Kv4Values, LoadWeights, kv4_values_len};
 
 use super::block::Block;
 use super::prefetch::Prefetcher;
 use super::segment::Segment;
 use super::shape::{head_stride, record_bytes};
 use super::strided::{KvPointers, Strided};
+use super::values::max_queries;
 use crate::number::Number;
 use crate::simd::Simd;
 
@@ -70,11 +71,11 @@ impl<S: Simd> Block<'_, S> {
             let segment = self.segment(k, record_bytes(self.shape.head_dim), &(first..end));
             while first < segment.end {
                 let keys = self.kv4_keys(&segment, first);
-                if self.queries() <= 4 && keys.fills_narrow::<S>() {
+                if const { S::IS_WIDE } && self.queries() <= 4 && keys.fills_narrow::<S>() {
                     let prefetcher = segment.cached.then_some(&mut *prefetcher);
                     // SAFETY: the positions are within the segment.
                     unsafe {
-                        if fast {
+                        if const { S::MAY_HAVE_FAST_DOTS } && fast {
                             self.narrow_tile::<true>(&keys, first, out, prefetcher);
                         } else {
                             self.narrow_tile::<false>(&keys, first, out, prefetcher);
@@ -85,7 +86,7 @@ impl<S: Simd> Block<'_, S> {
                 }
                 // Machines with narrow vectors have fewer registers, too few for that number of
                 // sums.
-                let is_full = S::LANES == 16 && first + MAX_VECTORS * S::LANES <= segment.end;
+                let is_full = S::IS_WIDE && first + MAX_VECTORS * S::LANES <= segment.end;
                 let mut width = 0;
                 // SAFETY: the positions are within the segment; scratch has space for them.
                 unsafe {
@@ -95,11 +96,16 @@ impl<S: Simd> Block<'_, S> {
                         keys.unpack(self.s, to, segment.cached.then_some(&mut *prefetcher));
                         width += keys.width;
                     }
-                    match (is_full, fast) {
-                        (true, true) => self.kv4_tiles::<MAX_VECTORS, true>(first, width, out),
-                        (true, false) => self.kv4_tiles::<MAX_VECTORS, false>(first, width, out),
-                        (false, true) => self.kv4_tiles::<1, true>(first, width, out),
-                        (false, false) => self.kv4_tiles::<1, false>(first, width, out),
+                    if const { S::IS_WIDE } && is_full {
+                        if const { S::MAY_HAVE_FAST_DOTS } && fast {
+                            self.kv4_tiles::<MAX_VECTORS, true>(first, width, out);
+                        } else {
+                            self.kv4_tiles::<MAX_VECTORS, false>(first, width, out);
+                        }
+                    } else if const { S::MAY_HAVE_FAST_DOTS } && fast {
+                        self.kv4_tiles::<1, true>(first, width, out);
+                    } else {
+                        self.kv4_tiles::<1, false>(first, width, out);
                     }
                 }
                 first += width;
@@ -164,7 +170,7 @@ impl<S: Simd> Block<'_, S> {
         out: Strided<*mut f32>,
     ) {
         let queries = self.queries();
-        let tiles = queries.div_ceil(4);
+        let tiles = queries.div_ceil(if S::IS_PORTABLE { 1 } else { 4 });
         for tile in 0..tiles {
             let (query, end) = (tile * queries / tiles, (tile + 1) * queries / tiles);
             if !self.sees(query..end, first..first + width) {
@@ -181,6 +187,7 @@ impl<S: Simd> Block<'_, S> {
             unsafe {
                 match end - query {
                     1 => tile!(1),
+                    _ if const { S::IS_PORTABLE } => unreachable!("tiles have one query"),
                     2 => tile!(2),
                     3 => tile!(3),
                     _ => tile!(4),
@@ -221,7 +228,7 @@ impl<S: Simd> Block<'_, S> {
                 values.finish();
                 let base = probabilities.base.wrapping_add(first);
                 let weights = Strided { base, ..probabilities };
-                if fast {
+                if const { S::MAY_HAVE_FAST_DOTS } && fast {
                     self.kv4_values_block::<true>(&values, first, weights, sums, prefetcher);
                 } else {
                     self.kv4_values_block::<false>(&values, first, weights, sums, prefetcher);
@@ -247,8 +254,7 @@ impl<S: Simd> Block<'_, S> {
         let (s, queries) = (self.s, self.queries());
         let head = head_stride(self.shape.head_dim);
         let (ranges, weights) = values.scratch(self.transposed);
-        let max_vectors = if S::LANES == 16 { 4 } else { 2 };
-        let tiles = queries.div_ceil(max_vectors);
+        let tiles = queries.div_ceil(const { max_queries::<S>() });
         // SAFETY: the caller's promise; queries that see no position of the block are omitted.
         unsafe {
             values.load_ranges(s, ranges);
@@ -266,16 +272,16 @@ impl<S: Simd> Block<'_, S> {
                             let row = base.wrapping_add((query + i) * stride);
                             (row, self.visible(query + i, first, values.count))
                         });
-                        values.load_weights::<S, $mr>(s, rows, ranges, weights);
+                        s.out_of_line(LoadWeights::<$mr> { values, rows, ranges, weights });
                         values.add::<S, $mr, FAST>(s, weights, sums, prefetcher);
                     }};
                 }
-                match (S::LANES, end - query) {
-                    (_, 1) => tile!(1),
-                    (_, 2) => tile!(2),
-                    (16, 3) => tile!(3),
-                    (16, _) => tile!(4),
-                    _ => unreachable!("a tile has at most four queries, in narrow vectors two"),
+                match end - query {
+                    1 => tile!(1),
+                    2 if const { max_queries::<S>() >= 2 } => tile!(2),
+                    3 if const { max_queries::<S>() >= 3 } => tile!(3),
+                    4 if const { max_queries::<S>() >= 4 } => tile!(4),
+                    queries => unreachable!("no tile has {queries} queries"),
                 }
             }
         }

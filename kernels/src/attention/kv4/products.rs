@@ -42,7 +42,7 @@ impl Kv4Values {
         sums: Strided<*mut f32>,
         mut prefetcher: Option<&mut Prefetcher<'_>>,
     ) {
-        if is_half::<S>(self.head_dim) {
+        if const { !S::IS_PORTABLE } && is_half::<S>(self.head_dim) {
             // SAFETY: the caller's promise.
             unsafe { self.add_halves::<S, MR, FAST>(s, weights, sums, prefetcher) };
             return;

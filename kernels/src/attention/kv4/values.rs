@@ -21,7 +21,7 @@ use model::quantized_format::kv4_groups;
 use super::super::segment::Segment;
 use super::super::strided::Strided;
 use super::keys::load_ranges;
-use crate::simd::Simd;
+use crate::simd::{OutOfLine, Simd};
 
 /// Number of positions whose weights share one unit.
 pub(super) const BLOCK: usize = 64;
@@ -52,6 +52,25 @@ pub(super) const WEIGHTS: usize = BLOCK / 4 + 2;
 /// Returns the floats of scratch for a block with up to `queries` queries.
 pub(super) const fn kv4_values_len(head_dim: usize, queries: usize) -> usize {
     kv4_groups(head_dim) * (2 * BLOCK + queries * WEIGHTS)
+}
+
+/// The integer weights of a block for `MR` queries: a function of its own, since all ways to
+/// multiply them share it. The code that constructs one guarantees the contract of
+/// [`Kv4Values::load_weights`].
+pub(super) struct LoadWeights<'a, const MR: usize> {
+    pub values: &'a Kv4Values,
+    pub rows: [(*const f32, Range<usize>); MR],
+    pub ranges: *const f32,
+    pub weights: *mut f32,
+}
+
+impl<S: Simd, const MR: usize> OutOfLine<S> for LoadWeights<'_, MR> {
+    #[inline(always)]
+    fn run(self, s: S) {
+        let LoadWeights { values, rows, ranges, weights } = self;
+        // SAFETY: guaranteed by the code that constructs it.
+        unsafe { values.load_weights::<S, MR>(s, rows, ranges, weights) };
+    }
 }
 
 impl Kv4Values {

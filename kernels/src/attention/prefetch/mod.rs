@@ -23,7 +23,9 @@ pub(super) const BURST_BYTES: usize = pages::STREAMS * LINE_BYTES;
 /// Prefetcher of a task; see the module header.
 #[derive(Debug)]
 pub(super) enum Prefetcher<'a> {
+    /// Used by all variants but one; portable code prefetches nothing.
     Pages(Pages<'a>),
+    /// Used by a variant with wide vectors.
     Lines(LinePrefetcher<'a>),
 }
 
@@ -56,16 +58,19 @@ impl<'a> Prefetcher<'a> {
     ) -> Option<Next> {
         match self {
             Prefetcher::Pages(pages) => {
-                pages.read(s, bytes);
+                if const { !S::IS_PORTABLE } {
+                    pages.read(s, bytes);
+                }
                 None
             }
-            Prefetcher::Lines(lines) => {
+            Prefetcher::Lines(lines) if const { S::IS_WIDE } => {
                 let mut next = lines.next(s, bytes);
                 for _ in steps..bytes.div_ceil(LINE_BYTES) {
                     next.prefetch(s);
                 }
                 Some(next)
             }
+            Prefetcher::Lines(_) => None,
         }
     }
 
@@ -73,14 +78,18 @@ impl<'a> Prefetcher<'a> {
     #[inline(always)]
     pub(super) fn read<S: Simd>(&mut self, s: S, bytes: usize) {
         match self {
-            Prefetcher::Pages(pages) => pages.read(s, bytes),
-            Prefetcher::Lines(lines) => lines.read(s, bytes),
+            Prefetcher::Pages(pages) if const { !S::IS_PORTABLE } => pages.read(s, bytes),
+            Prefetcher::Lines(lines) if const { S::IS_WIDE } => lines.read(s, bytes),
+            _ => {}
         }
     }
 
     /// Prefetches during a computation that would leave memory idle.
     #[inline(always)]
     pub(super) fn fill_pause<S: Simd>(&mut self, s: S) {
+        if const { S::IS_PORTABLE } {
+            return;
+        }
         if let Prefetcher::Pages(pages) = self {
             pages.fill_pause(s);
         }
@@ -90,6 +99,9 @@ impl<'a> Prefetcher<'a> {
     /// line does from memory.
     #[inline(always)]
     pub(super) fn fill_vector<S: Simd>(&mut self, s: S) {
+        if const { !S::IS_WIDE } {
+            return;
+        }
         if let Prefetcher::Lines(lines) = self {
             lines.fill_vector(s);
         }

@@ -30,6 +30,8 @@ const SPLIT_ROWS: usize = 6;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PackedRows {
     count: usize,
+    /// Number of rows of the tile, which are stored side by side.
+    stride: usize,
     /// Dwords of the first group of a block.
     x: *const u32,
     /// Factors of that group. Those of the next group are `factors_stride` floats further.
@@ -51,6 +53,7 @@ impl PackedRows {
         let before = tiles.packed_before(units, block, tiles.start(tile));
         PackedRows {
             count: tiles.height(tile),
+            stride: tiles.height(tile),
             x: area.packed.pointer().wrapping_add(before).cast_const().cast(),
             factors: Factors::of(area, tile, group),
             factors_stride: Factors::COUNT * tiles.rows,
@@ -80,44 +83,80 @@ impl TileCall {
     /// weights, and the results have sufficient space.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-    pub(super) unsafe fn run(self, panels: usize, prefetcher: Option<&mut Prefetcher>) {
+    pub(super) unsafe fn run(self, panels: usize, mut prefetcher: Option<&mut Prefetcher>) {
+        if panels < PANELS {
+            // An odd last panel of all columns: too rare for tiles of rows of its own.
+            for row in 0..self.rows.count {
+                // SAFETY: the caller's promise.
+                unsafe { self.row(row).run_tile::<1>(prefetcher.as_deref_mut()) };
+            }
+        } else {
+            // SAFETY: the caller's promise.
+            unsafe { self.run_tile::<PANELS>(prefetcher) };
+        }
+    }
+
+    /// Returns the call for one of its rows.
+    fn row(&self, row: usize) -> TileCall {
+        let PackedRows { stride, x, factors, factors_stride, .. } = self.rows;
+        let rows = PackedRows {
+            count: 1,
+            stride,
+            x: x.wrapping_add(row),
+            factors: factors.skip(row),
+            factors_stride,
+        };
+        TileCall { rows, out: self.out.wrapping_add(row * RESULT_STRIDE), ..self.clone() }
+    }
+
+    /// Returns the number of dwords of packed x from one dword of a row to the next.
+    #[inline(always)]
+    fn stride<const P: usize, const R: usize>(&self) -> usize {
+        if P == PANELS { R } else { self.rows.stride }
+    }
+
+    /// Adds the products of `P` panels to the results, for all rows or for one row if `P` is 1.
+    ///
+    /// # Safety
+    /// The conditions of [`TileCall::run`] hold.
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+    unsafe fn run_tile<const P: usize>(self, prefetcher: Option<&mut Prefetcher>) {
         macro_rules! rows {
-            ($call:ident, $panels:literal; $($rows:literal)*) => {
+            ($call:ident; $($rows:literal)*) => {
                 match self.rows.count {
-                    // SAFETY: the caller's promise.
-                    $($rows => unsafe { $call!($panels, $rows) },)*
+                    $(
+                        // SAFETY: the caller's promise.
+                        $rows if const { P == PANELS || $rows == 1 } => unsafe { $call!($rows) },
+                    )*
                     rows => unreachable!("no tile has {rows} rows"),
                 }
             };
         }
         macro_rules! four {
-            ($panels:literal, $rows:literal) => {
-                self.four::<$panels, $rows>(prefetcher)
+            ($rows:literal) => {
+                self.four::<P, $rows>(prefetcher)
             };
         }
         macro_rules! bytes {
             ($weights:expr) => {{
                 let weights = $weights;
                 macro_rules! bytes {
-                    ($panels:literal, $rows:literal) => {
-                        self.bytes::<_, $panels, $rows>(weights, prefetcher)
+                    ($rows:literal) => {
+                        self.bytes::<_, P, $rows>(weights, prefetcher)
                     };
                 }
-                match panels {
-                    PANELS => rows!(bytes, 2; 1 2 3 4 5 6),
-                    _ => rows!(bytes, 1; 1 2 3 4 5 6),
-                }
+                rows!(bytes; 1 2 3 4 5 6)
             }};
         }
         const { assert!(tile_rows(Bits::Four) == 12 && tile_rows(Bits::Eight) == 6) };
         const { assert!(PANELS == 2) };
-        match (self.records.bits(), panels) {
-            (Bits::Four, PANELS) => rows!(four, 2; 1 2 3 4 5 6 7 8 9 10 11 12),
-            (Bits::Four, _) => rows!(four, 1; 1 2 3 4 5 6 7 8 9 10 11 12),
-            (Bits::Eight, _) => bytes!(Int8Weights),
-            (Bits::Five | Bits::FiveSigned, _) => bytes!(UpperBits::<1>),
-            (Bits::SixSigned, _) => bytes!(UpperBits::<2>),
-            (Bits::Table(table), _) => bytes!(TableWeights::new(table)),
+        match self.records.bits() {
+            Bits::Four => rows!(four; 1 2 3 4 5 6 7 8 9 10 11 12),
+            Bits::Eight => bytes!(Int8Weights),
+            Bits::Five | Bits::FiveSigned => bytes!(UpperBits::<1>),
+            Bits::SixSigned => bytes!(UpperBits::<2>),
+            Bits::Table(table) => bytes!(TableWeights::new(table)),
         }
     }
 
@@ -133,6 +172,7 @@ impl TileCall {
         // SAFETY: this function's own features.
         let s = unsafe { Avx512::new() };
         let vectors = vectors(self.records);
+        let stride = self.stride::<P, R>();
         let mut at = At::<P>::of(&self);
         for group in self.groups {
             let mut sums = [[_mm512_setzero_si512(); R]; P];
@@ -151,16 +191,16 @@ impl TileCall {
                     }
                     add_digit(&mut sums, times_16, at.x);
                     let low = if R <= SPLIT_ROWS { &mut low_sums } else { &mut sums };
-                    add_digit(low, weights, at.x.wrapping_add(R));
+                    add_digit(low, weights, at.x.wrapping_add(stride));
                     for p in 0..P {
                         let vector = _mm512_loadu_si512(from[p].cast());
                         (times_16[p], weights[p]) = nibbles(vector, true);
                     }
-                    add_digit(&mut sums, times_16, at.x.wrapping_add(2 * R));
+                    add_digit(&mut sums, times_16, at.x.wrapping_add(2 * stride));
                     let low = if R <= SPLIT_ROWS { &mut low_sums } else { &mut sums };
-                    add_digit(low, weights, at.x.wrapping_add(3 * R));
+                    add_digit(low, weights, at.x.wrapping_add(3 * stride));
                 }
-                at.x = at.x.wrapping_add(4 * R);
+                at.x = at.x.wrapping_add(4 * stride);
                 from = from.map(|from| from.wrapping_add(64));
             }
             if R <= SPLIT_ROWS {
@@ -189,6 +229,7 @@ impl TileCall {
         // SAFETY: this function's own features.
         let s = unsafe { Avx512::new() };
         let pairs = steps(self.records.group()) / 2;
+        let stride = self.stride::<P, R>();
         let mut at = At::<P>::of(&self);
         for group in self.groups {
             let mut high = [[_mm512_setzero_si512(); R]; P];
@@ -213,9 +254,9 @@ impl TileCall {
                     // SAFETY: the group's packed rows have this step.
                     unsafe {
                         add_digit(&mut high, step, at.x);
-                        add_digit(&mut low, step, at.x.wrapping_add(R));
+                        add_digit(&mut low, step, at.x.wrapping_add(stride));
                     }
-                    at.x = at.x.wrapping_add(2 * R);
+                    at.x = at.x.wrapping_add(2 * stride);
                 }
                 from = from.map(|from| from.wrapping_add(64 * W::VECTORS));
             }

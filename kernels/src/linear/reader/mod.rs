@@ -61,17 +61,18 @@ pub trait WeightReader<S: Simd>: Copy {
 /// Returns `total` after a finished segment.
 ///
 /// # Safety
-/// If the weights are grouped, `sum` points to the sum of the segment's x.
+/// If the weights are `grouped`, `sum` points to the sum of the segment's x.
 #[inline(always)]
-pub(in crate::linear) unsafe fn combine<S: Simd, W: WeightReader<S>>(
+pub(in crate::linear) unsafe fn combine<S: Simd>(
     s: S,
+    grouped: bool,
     total: S::F,
     part: S::F,
     scale: S::F,
     min: S::F,
     sum: *const f32,
 ) -> S::F {
-    if W::GROUPED {
+    if grouped {
         // SAFETY: the caller's promise.
         s.fma(min, s.splat(unsafe { *sum }), s.fma(scale, part, total))
     } else {

@@ -233,6 +233,8 @@ impl Integers for Avx512 {
         unsafe { _mm512_maskz_loadu_epi8((1 << count) - 1, from.cast()) }
     }
 
+    const MAY_HAVE_FAST_DOTS: bool = true;
+
     #[inline(always)]
     fn has_fast_dots(self) -> bool {
         is_x86_feature_detected!("avx512vnni")

@@ -87,6 +87,9 @@ pub trait Integers: Copy {
     /// # Safety
     /// `from` is valid for reading `count` bytes.
     unsafe fn load_bytes(self, from: *const u8, count: usize) -> Self::D;
+    /// True if some machine with this instruction set has dedicated instructions for the dot
+    /// products below.
+    const MAY_HAVE_FAST_DOTS: bool = false;
     /// Returns true if the machine has dedicated instructions for the dot products below, which are
     /// then called with `FAST`; the sums are exact, so both give the same bits.
     fn has_fast_dots(self) -> bool;

@@ -4,7 +4,7 @@ use half::f16;
 
 use super::Integers;
 use crate::simd::Simd;
-use crate::simd::scalar::Scalar;
+use crate::simd::scalar::{Scalar, lanes, map};
 
 /// Lanes of the portable variant.
 const LANES: usize = 8;
@@ -20,27 +20,27 @@ impl Integers for Scalar {
 
     #[inline(always)]
     fn two_dwords(self, low: u32, high: u32) -> [u32; LANES] {
-        std::array::from_fn(|lane| if lane < LANES / 2 { low } else { high })
+        lanes(|lane| if lane < LANES / 2 { low } else { high })
     }
 
     #[inline(always)]
     fn dwords_to_f32(self, d: [u32; LANES]) -> [f32; LANES] {
-        d.map(|dword| dword as i32 as f32)
+        map(d, |dword| dword as i32 as f32)
     }
 
     #[inline(always)]
     fn round_dwords(self, a: [f32; LANES]) -> [u32; LANES] {
-        a.map(|value| value.round_ties_even() as i32 as u32)
+        map(a, |value| value.round_ties_even() as i32 as u32)
     }
 
     #[inline(always)]
     fn or_dwords(self, a: [u32; LANES], b: [u32; LANES]) -> [u32; LANES] {
-        std::array::from_fn(|lane| a[lane] | b[lane])
+        lanes(|lane| a[lane] | b[lane])
     }
 
     #[inline(always)]
     fn sub_bytes(self, a: [u32; LANES], b: [u32; LANES]) -> [u32; LANES] {
-        std::array::from_fn(|lane| {
+        lanes(|lane| {
             let (a, b) = (a[lane].to_le_bytes(), b[lane].to_le_bytes());
             u32::from_le_bytes(std::array::from_fn(|i| a[i].wrapping_sub(b[i])))
         })
@@ -49,30 +49,30 @@ impl Integers for Scalar {
     #[inline(always)]
     fn upper_bits(self, d: [u32; LANES], from: usize, count: usize) -> [u32; LANES] {
         let mask = if count == 1 { 0x0101_0101 } else { 0x0303_0303 };
-        d.map(|dword| (dword >> from & mask) << 4)
+        map(d, |dword| (dword >> from & mask) << 4)
     }
 
     #[inline(always)]
     fn table_bytes(self, d: [u32; LANES], table: &[i8; 16]) -> [u32; LANES] {
         let entry = |byte: u8| table[usize::from(byte & 15)].cast_unsigned();
-        d.map(|dword| u32::from_le_bytes(dword.to_le_bytes().map(entry)))
+        map(d, |dword| u32::from_le_bytes(dword.to_le_bytes().map(entry)))
     }
 
     #[inline(always)]
     unsafe fn load_signed_bytes(self, from: *const u8) -> [f32; LANES] {
         // SAFETY: the caller promises eight readable bytes.
-        unsafe { from.cast::<[i8; LANES]>().read_unaligned() }.map(f32::from)
+        map(unsafe { from.cast::<[i8; LANES]>().read_unaligned() }, f32::from)
     }
 
     #[inline(always)]
     fn nibble_bytes(self, d: [u32; LANES], high: bool) -> [u32; LANES] {
-        d.map(|dword| (if high { dword >> 4 } else { dword }) & 0x0f0f_0f0f)
+        map(d, |dword| (if high { dword >> 4 } else { dword }) & 0x0f0f_0f0f)
     }
 
     #[inline(always)]
     fn interleave_bytes(self, rows: [[u32; LANES]; 4], half: usize) -> [[u32; LANES]; 2] {
         std::array::from_fn(|vector| {
-            std::array::from_fn(|lane| {
+            lanes(|lane| {
                 let byte = 16 * (lane / 4) + 8 * half + 4 * vector + lane % 4;
                 u32::from_le_bytes(rows.map(|row| row[byte / 4].to_le_bytes()[byte % 4]))
             })
@@ -87,7 +87,7 @@ impl Integers for Scalar {
 
     #[inline(always)]
     fn fold_halves(self, a: [u32; LANES], b: [u32; LANES]) -> [u32; LANES] {
-        std::array::from_fn(|lane| {
+        lanes(|lane| {
             let from = if lane < LANES / 2 { a } else { b };
             let lane = lane % (LANES / 2);
             from[lane].wrapping_add(from[lane + LANES / 2])
@@ -102,13 +102,13 @@ impl Integers for Scalar {
 
     #[inline(always)]
     fn halves_f16(self, d: [u32; LANES]) -> [[f32; LANES]; 2] {
-        [0, 16].map(|from| d.map(|dword| f16::from_bits((dword >> from) as u16).to_f32()))
+        [0, 16].map(|from| map(d, |dword| f16::from_bits((dword >> from) as u16).to_f32()))
     }
 
     #[inline(always)]
     unsafe fn store_bytes(self, to: *mut u8, d: [u32; LANES]) {
         // SAFETY: the caller promises eight writable bytes.
-        unsafe { to.cast::<[u8; LANES]>().write_unaligned(d.map(|dword| dword as u8)) }
+        unsafe { to.cast::<[u8; LANES]>().write_unaligned(map(d, |dword| dword as u8)) }
     }
 
     #[inline(always)]
@@ -131,7 +131,7 @@ impl Integers for Scalar {
         a: [u32; LANES],
         b: [u32; LANES],
     ) -> [u32; LANES] {
-        std::array::from_fn(|lane| {
+        lanes(|lane| {
             let (a, b) = (a[lane].to_le_bytes(), b[lane].to_le_bytes());
             let product = |i: usize| i32::from(a[i]) * i32::from(b[i] as i8);
             acc[lane].wrapping_add((0..4).map(product).sum::<i32>() as u32)
