@@ -332,9 +332,7 @@ fn reaching(
     edge.extend(
         numbered.filter(|(_, weight)| bucket_of(**weight) == bucket).map(|(token, _)| token),
     );
-    edge.sort_unstable_by(|&a, &b| {
-        weights[b as usize].total_cmp(&weights[a as usize]).then(a.cmp(&b))
-    });
+    sort_by_weight(edge, weights);
     let mut last = Place::NOWHERE;
     for &token in edge.iter() {
         last = Place { weight: weights[token as usize], token };
@@ -344,6 +342,14 @@ fn reaching(
         }
     }
     last
+}
+
+/// Sorts tokens by weight, largest first, and equal weights by number. Compiled once for all kinds
+/// of amounts.
+fn sort_by_weight(tokens: &mut [u32], weights: &[f32]) {
+    tokens.sort_unstable_by(|&a, &b| {
+        weights[b as usize].total_cmp(&weights[a as usize]).then(a.cmp(&b))
+    });
 }
 
 /// Returns the random number in `[0, 1)` of one token: keyed by the run's seed and a hash of the
