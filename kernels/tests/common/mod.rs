@@ -4,7 +4,7 @@
 
 pub mod records;
 
-use kernels::{Element, Kernels, ScratchLimits, Variant};
+use kernels::{Element, Kernels, ScratchLimits, VARIANT_ENV, Variant};
 
 /// Small seeded generator (SplitMix64): tests must not depend on the generator they test.
 pub struct Random(u64);
@@ -45,8 +45,12 @@ pub fn runs_all_cases() -> bool {
 pub const LIMITS: ScratchLimits =
     ScratchLimits { rows: 300, linear_inputs: 4608, positions: 700, group: 9, head_dim: 128 };
 
-/// Returns every variant of this machine; missing variants are reported as skipped.
+/// Returns every variant of this machine, or the one that `TANDEM_KERNELS` names; missing variants
+/// are reported as skipped.
 pub fn variants(test: &str) -> Vec<Variant> {
+    if std::env::var_os(VARIANT_ENV).is_some_and(|name| !name.is_empty()) {
+        return vec![Variant::from_env().expect("a variant of this machine")];
+    }
     for variant in Variant::ALL {
         if !variant.is_available() {
             println!("SKIP {test} ({}): this processor lacks it", variant.name());
