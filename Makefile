@@ -1,7 +1,7 @@
 # One entry for everybody, also for CI. Anything with logic is a script or a test.
 PREFIX ?= /usr/local
 
-.PHONY: run test check lint fuzz loom bench bench-nvme test-gpu bench-gpu papers install wheel test-python test-ray test-nodes report-picture
+.PHONY: run test check lint fuzz loom bench bench-nvme test-gpu bench-gpu test-emulated papers install wheel test-python test-ray test-nodes report-picture
 
 # A small real model answers 60 prompts, twice; the two runs must agree.
 # MODEL=path takes yours and skips the download; ARGS adds options, for example ARGS=--chat.
@@ -49,6 +49,11 @@ test-gpu:
 
 bench-gpu:
 	@scripts/gpu_bundle.sh bench
+
+# Tests of the CPU kernels on a processor that this machine lacks, for example MODEL=tigerlake TESTS="kernels linear"; needs Bochs.
+test-emulated:
+	@scripts/install_deps.sh
+	@scripts/emulated_processor.sh $(MODEL) $(TESTS)
 
 # A virtual machine with three NUMA nodes: where memory lies that was bound to them.
 test-nodes:
