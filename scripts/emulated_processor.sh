@@ -7,7 +7,7 @@
 #   FILTER          run only tests whose names contain one of these words
 #   ARGS            arguments of the programs, instead of those of tests
 #   TANDEM_KERNELS  test only this variant
-#   AMX=1           for a Bochs that has XFD: leave AMX enabled
+#   AMX=1           leave AMX enabled, for a Bochs that has XFD
 # Packages of Debian or Ubuntu with a kernel and tools for the guest are unpacked below target/emulated, not installed.
 set -eu
 cd "$(dirname "$0")/.."
