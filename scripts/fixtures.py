@@ -14,7 +14,8 @@ of logits and margins.
 Each tiny model has traits that a loader can get wrong, named at its entry in MODELS of
 fixtures_plain.py, fixtures_dense.py, fixtures_post_norms.py, fixtures_positions.py, fixtures_moe.py,
 fixtures_routers.py, fixtures_latent.py, fixtures_delta.py and fixtures_convolutions.py. Its folder
-has the checkpoint, often the same weights as model.gguf (fixtures_gguf.py), and golden.json:
+has the checkpoint, often the same weights as model.gguf (fixtures_gguf.py) and in the form that
+converters wrote before 2025 as old.gguf, and golden.json:
 
     prompts      token ids, of ragged lengths
     tokens       the 32 tokens that follow each, EOS ignored
@@ -138,6 +139,8 @@ def make(name, spec):
     check_stored(folder, spec, text)
     if spec.get("gguf"):
         fixtures_gguf.write(folder)
+    if spec.get("old_gguf"):
+        fixtures_gguf.write(folder, is_old=True)
     for file in folder.iterdir():
         file.chmod(0o644)
     tell(name, folder, golden)

@@ -60,7 +60,6 @@ MODELS = {
     # 2/3, times 1.5, and rounded up to 96; tied.
     "lfm2": {
         **SHARED,
-        "gguf": False,
         "seed": 71,
         "without": CONVOLUTIONS,
         "config": {
@@ -84,7 +83,6 @@ MODELS = {
     # the best three of eight experts by sigmoids plus a bias, and weights that sum up to 1.6.
     "lfm2_moe": {
         **SHARED,
-        "gguf": False,
         "seed": 72,
         "prepare": selection_biases,
         "f32": ("expert_bias",),

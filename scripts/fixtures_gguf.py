@@ -19,6 +19,7 @@ import numpy
 import torch
 from safetensors.torch import load_file
 
+import fixtures_gguf_convolutions
 import fixtures_gguf_latent
 import fixtures_gguf_routers
 import fixtures_gguf_states
@@ -48,10 +49,17 @@ ARCHITECTURES = {
     "SeedOssForCausalLM": gguf.MODEL_ARCH.SEED_OSS,
     **fixtures_gguf_routers.ARCHITECTURES,
     **fixtures_gguf_latent.ARCHITECTURES,
+    **fixtures_gguf_convolutions.ARCHITECTURES,
+}
+# Those of text models whose architecture is one of models of text and images, by their type.
+TEXT_MODELS = {
+    "ministral3": gguf.MODEL_ARCH.MISTRAL3,
+    "mistral4": gguf.MODEL_ARCH.MISTRAL4,
 }
 # Those whose rope turns neighbours, so that rows of q and k are put beside each other.
 NEIGHBOURS = {
     gguf.MODEL_ARCH.LLAMA,
+    gguf.MODEL_ARCH.MISTRAL3,
     gguf.MODEL_ARCH.SMOLLM3,
     gguf.MODEL_ARCH.GRANITE,
     gguf.MODEL_ARCH.GRANITE_MOE,
@@ -61,7 +69,12 @@ GEMMA3_DEFAULTS = {"rms_norm_eps": 1e-6, "rope_theta": 1e6, "rope_local_base_fre
 # What names of the text's tensors begin with, where a model has more, and what with by themselves.
 PREFIXES = {fixtures_nested.PREFIX: "", "model.language_model.": "model."}
 # f32 matrices.
-ROUTERS = ("ffn_gate_inp.weight", "ffn_gate_inp_shexp.weight", "ssm_conv1d.weight")
+F32 = (
+    "ffn_gate_inp.weight",
+    "ffn_gate_inp_shexp.weight",
+    "shortconv.conv.weight",
+    "ssm_conv1d.weight",
+)
 
 
 def head_dim(config):
@@ -74,17 +87,17 @@ def neighbours(rows, heads):
     return halves.swapaxes(1, 2).reshape(rows.shape)
 
 
-def add_sizes(writer, arch, config):
+def add_sizes(writer, arch, config, is_old):
     writer.add_vocab_size(config["vocab_size"])
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
     guessing = fixtures_gguf_states.guessing(arch, config) + fixtures_gguf_routers.guessing(config)
     writer.add_block_count(config["num_hidden_layers"] + guessing)
-    if "intermediate_size" in config:
+    if "intermediate_size" in config and arch != gguf.MODEL_ARCH.LFM2:
         writer.add_feed_forward_length(config["intermediate_size"])
     writer.add_head_count(config["num_attention_heads"])
-    writer.add_head_count_kv(config["num_key_value_heads"])
-    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    writer.add_head_count_kv(fixtures_gguf_convolutions.kv_heads(arch, config))
+    writer.add_layer_norm_rms_eps(config.get("rms_norm_eps", config.get("norm_eps")))
     if "head_dim" in config:
         writer.add_key_length(config["head_dim"])
         writer.add_value_length(config["head_dim"])
@@ -102,9 +115,11 @@ def add_sizes(writer, arch, config):
         writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
     if arch in fixtures_gguf_routers.ARCHITECTURES.values():
         fixtures_gguf_routers.add_keys(writer, arch, config)
-    if arch == gguf.MODEL_ARCH.DEEPSEEK2:
-        fixtures_gguf_routers.add_keys(writer, arch, config)
-        fixtures_gguf_latent.add_keys(writer, config)
+    if arch in fixtures_gguf_latent.LATENT:
+        fixtures_gguf_routers.add_keys(writer, arch, config, is_old)
+        fixtures_gguf_latent.add_keys(writer, config, is_old)
+    if arch in fixtures_gguf_convolutions.ARCHITECTURES.values():
+        fixtures_gguf_convolutions.add_keys(writer, arch, config)
     if arch in fixtures_gguf_states.ARCHITECTURES:
         fixtures_gguf_states.add_keys(writer, arch, config)
         fixtures_gguf_states.add_guessing(writer, arch, config)
@@ -121,6 +136,10 @@ def add_traits(writer, arch, config):
         # Zero says that this is no Phi-3 with a window.
         writer.add_sliding_window(config.get("sliding_window") or 0)
         writer.add_rope_scaling_orig_ctx_len(config["original_max_position_embeddings"])
+    if arch == gguf.MODEL_ARCH.MISTRAL3:
+        rope = config["rope_parameters"]
+        writer.add_rope_scaling_yarn_log_mul(rope["mscale_all_dim"])
+        writer.add_attn_temperature_scale(rope["llama_4_scaling_beta"])
     if arch in (gguf.MODEL_ARCH.GRANITE, gguf.MODEL_ARCH.GRANITE_MOE):
         writer.add_attention_scale(config["attention_multiplier"])
         writer.add_embedding_scale(config["embedding_multiplier"])
@@ -133,7 +152,7 @@ def add_rope(writer, config):
     writer.add_rope_freq_base(config.get("rope_parameters", config)["rope_theta"])
     if "rope_local_base_freq" in config:
         writer.add_rope_freq_base_swa(config["rope_local_base_freq"])
-    scaling = config.get("rope_scaling") or {}
+    scaling = config.get("rope_scaling") or config.get("rope_parameters") or {}
     kind = scaling.get("rope_type", scaling.get("type"))
     if kind == "linear":
         writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
@@ -214,17 +233,19 @@ def mxfp4_blocks(blocks, scales):
     return torch.cat([scales.unsqueeze(-1), packed], -1).flatten(-2).contiguous().numpy()
 
 
-def add_tensors(writer, arch, config, tensors):
+def add_tensors(writer, arch, config, tensors, is_old):
     blocks = config["num_hidden_layers"] + fixtures_gguf_routers.guessing(config)
     names = gguf.get_tensor_name_map(arch, blocks)
     heads = {"q_proj": config["num_attention_heads"], "k_proj": config["num_key_value_heads"]}
     if arch in fixtures_gguf_states.ARCHITECTURES:
         parts = (fixtures_gguf_states.changed(arch, config, *one) for one in tensors.items())
         tensors = {name: value for part in parts for name, value in part.items()}
-    if arch == gguf.MODEL_ARCH.DEEPSEEK2:
-        parts = (fixtures_gguf_latent.changed(config, *one) for one in tensors.items())
+    if arch in fixtures_gguf_latent.LATENT:
+        parts = (fixtures_gguf_latent.changed(config, *one, is_old) for one in tensors.items())
         tensors = {name: value for part in parts for name, value in part.items()}
-    if arch in (*fixtures_gguf_routers.ARCHITECTURES.values(), gguf.MODEL_ARCH.DEEPSEEK2):
+    if arch in fixtures_gguf_convolutions.ARCHITECTURES.values():
+        tensors = dict(fixtures_gguf_convolutions.changed(*one) for one in tensors.items())
+    if arch in (*fixtures_gguf_routers.ARCHITECTURES.values(), *fixtures_gguf_latent.LATENT):
         parts = (fixtures_gguf_routers.changed(*one) for one in tensors.items())
         tensors = {name: value for part in parts for name, value in part.items()}
     tensors = split_experts(tensors)
@@ -249,21 +270,24 @@ def add_tensors(writer, arch, config, tensors):
             if part == "q_norm":
                 # 1 / sqrt(query_pre_attn_scalar) where llama.cpp has 1 / sqrt(head_dim).
                 value = value * (head_dim(config) / config["query_pre_attn_scalar"]) ** 0.5
-        mapped = names.get_name(name, (".weight", ".bias"))
+        # llama.cpp reads a head of every architecture, of which the package does not know all.
+        unlisted = "output.weight" if name == "lm_head.weight" else None
+        mapped = names.get_name(name, (".weight", ".bias")) or unlisted
         assert mapped, f"the gguf package has no name for {name}"
         data = value.contiguous().numpy()
-        if value.dim() > 1 and mapped.endswith(".weight") and not mapped.endswith(ROUTERS):
+        if value.dim() > 1 and mapped.endswith(".weight") and not mapped.endswith(F32):
             half = data.astype(numpy.float16)
             assert (half == data).all(), f"{name} is not exact in f16"
             data = half
         writer.add_tensor(mapped, data)
 
 
-def write(folder):
+def write(folder, is_old=False):
     config = json.loads((folder / "config.json").read_text())
     generation = json.loads((folder / "generation_config.json").read_text())
-    arch = ARCHITECTURES[config["architectures"][0]]
-    config = fixtures_gguf_latent.with_one_head(config.get("text_config", config))
+    text = config.get("text_config", config)
+    arch = TEXT_MODELS.get(text["model_type"]) or ARCHITECTURES[config["architectures"][0]]
+    config = fixtures_gguf_latent.with_one_head(arch, text, is_old)
     if arch == gguf.MODEL_ARCH.GEMMA3:
         config = {**GEMMA3_DEFAULTS, **config}
     tensors = load_file(folder / "model.safetensors")
@@ -272,10 +296,11 @@ def write(folder):
             own = ("lm_head.", prefix)
             tensors = {k.replace(prefix, text): v for k, v in tensors.items() if k.startswith(own)}
 
-    writer = gguf.GGUFWriter(folder / "model.gguf", gguf.MODEL_ARCH_NAMES[arch])
+    file = folder / ("old.gguf" if is_old else "model.gguf")
+    writer = gguf.GGUFWriter(file, gguf.MODEL_ARCH_NAMES[arch])
     writer.add_name(folder.name)
     writer.add_file_type(gguf.LlamaFileType.MOSTLY_F16)
-    add_sizes(writer, arch, config)
+    add_sizes(writer, arch, config, is_old)
     add_traits(writer, arch, config)
     add_rope(writer, config)
     writer.add_tokenizer_model("no_vocab")
@@ -283,7 +308,7 @@ def write(folder):
     writer.add_eos_token_id(numpy.ravel(generation["eos_token_id"])[-1].item())
     if generation.get("bos_token_id") is not None:
         writer.add_bos_token_id(generation["bos_token_id"])
-    add_tensors(writer, arch, config, tensors)
+    add_tensors(writer, arch, config, tensors, is_old)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -11,7 +11,6 @@ ARCHITECTURES = {
     "Qwen2MoeForCausalLM": gguf.MODEL_ARCH.QWEN2MOE,
 }
 SIGMOID = (
-    gguf.MODEL_ARCH.DEEPSEEK2,
     gguf.MODEL_ARCH.DOTS1,
     gguf.MODEL_ARCH.GLM4_MOE,
     gguf.MODEL_ARCH.MINIMAXM2,
@@ -36,16 +35,19 @@ def guessing(config):
     return config.get("num_nextn_predict_layers", 0)
 
 
-def add_keys(writer, arch, config):
+def add_keys(writer, arch, config, is_old=False):
     for field, method in FIELDS.items():
         if field in config:
             getattr(writer, method)(config[field])
-    if arch in SIGMOID:
+    is_sigmoid = arch == gguf.MODEL_ARCH.DEEPSEEK2 and config["model_type"] != "deepseek_v2"
+    if arch in SIGMOID or is_sigmoid:
         writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+    elif arch == gguf.MODEL_ARCH.DEEPSEEK2 and not is_old:
+        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SOFTMAX)
     if arch == gguf.MODEL_ARCH.MINIMAXM2:
         writer.add_expert_feed_forward_length(config["intermediate_size"])
         writer.add_rope_dimension_count(config["rotary_dim"])
-    elif "norm_topk_prob" in config and arch != gguf.MODEL_ARCH.QWEN2MOE:
+    elif "norm_topk_prob" in config and not is_old and arch != gguf.MODEL_ARCH.QWEN2MOE:
         writer.add_expert_weights_norm(config["norm_topk_prob"])
     if arch == gguf.MODEL_ARCH.GLM4_MOE:
         turned = config["head_dim"] * config["partial_rotary_factor"]

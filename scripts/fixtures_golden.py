@@ -15,6 +15,8 @@ STEPS = 32
 # Fewer different tokens than this in an answer, and it says little about attention.
 DISTINCT = 10
 ROUTER_MARGIN = 2e-4
+# Routers that select groups by softmaxes, and how many of a group's scores make up its own.
+SOFTMAX_GROUPS = {"DeepseekV2TopkRouter": 1, "Mistral4TopkRouter": 2}
 
 
 class Reference:
@@ -70,11 +72,13 @@ def router_gap(router, logits, added):
     if added is not None:
         scores = logits.softmax(-1) if statics is not None else logits.sigmoid()
         logits = scores + added.squeeze()
+    elif type(router).__name__ in SOFTMAX_GROUPS:
+        logits = logits.softmax(-1)
     groups = getattr(router, "num_group", 1) or 1
     gap = float("inf")
     if groups > 1:
         apart = logits.unflatten(-1, (groups, -1))
-        sums = apart.topk(2).values.sum(-1)
+        sums = apart.topk(SOFTMAX_GROUPS.get(type(router).__name__, 2)).values.sum(-1)
         best = sums.topk(router.topk_group + 1)
         gap = (best.values[:, -2] - best.values[:, -1]).min().item()
         apart = apart.clone()

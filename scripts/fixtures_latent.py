@@ -1,6 +1,13 @@
-"""Multi-head latent attention, with all of its sizes different, in front of DeepSeek's router."""
+"""Multi-head latent attention, with all of its sizes different, in front of DeepSeek's routers and
+Mistral's."""
 
+from transformers import AutoModelForCausalLM, Mistral4Config, Mistral4ForCausalLM
+
+import fixtures_nested
 from fixtures_routers import SHARED, SIZES, no_selection_bias, no_shared_expert
+
+# transformers has it as a part of a model of text and images alone.
+AutoModelForCausalLM.register(Mistral4Config, Mistral4ForCausalLM, exist_ok=True)
 
 # Norms of latents, which are not the layers' own.
 LATENT_NORMS = ("q_a_layernorm", "kv_a_layernorm")
@@ -12,6 +19,22 @@ YARN = {
     "beta_slow": 1,
     "mscale": 1.0,
     "mscale_all_dim": 1.0,
+}
+YARN_OF_V2 = {**YARN, "mscale": 0.707, "mscale_all_dim": 0.707}
+# A factor of queries that grows from position 16 on, and a ramp over all pairs.
+MISTRAL_ROPE = {
+    "beta_fast": 1.0,
+    "beta_slow": 0.1,
+    "factor": 8.0,
+    "llama_4_scaling_beta": 0.4,
+    "max_position_embeddings": 128,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+    "original_max_position_embeddings": 16,
+    "partial_rotary_factor": 0.4,
+    "rope_theta": 100.0,
+    "rope_type": "yarn",
+    "type": "yarn",
 }
 
 
@@ -81,16 +104,17 @@ MODELS = {
         },
     },
     # A softmax over sixteen experts, the best three in two of four groups by their largest scores; the
-    # weights do not sum up to 1.
+    # weights do not sum up to 1. YaRN with a factor of scores, but none of sines and cosines.
     "deepseek_v2": {
         **SHARED,
         "seed": 83,
         "f32": ("mlp.gate.weight",),
-        "gguf": False,
+        "old_gguf": True,
         "without": {
             "groups": {"topk_method": "greedy"},
             "scale": {"routed_scaling_factor": 1.0},
             "shared experts": no_shared_expert,
+            "factor of scores": {"rope_scaling": {**YARN_OF_V2, "mscale_all_dim": 0.0}},
         },
         "config": {
             **SIZES,
@@ -102,7 +126,7 @@ MODELS = {
             "norm_topk_prob": False,
             "q_lora_rank": 28,
             "rms_norm_eps": 1e-5,
-            "rope_scaling": None,
+            "rope_scaling": YARN_OF_V2,
             "rope_theta": 10000.0,
             "topk_method": "group_limited_greedy",
         },
@@ -150,6 +174,44 @@ MODELS = {
             "rms_norm_eps": 1e-5,
             "rope_parameters": {"rope_theta": 1000000.0, "rope_type": "default"},
             "topk_group": 1,
+        },
+    },
+    # The text model inside a model of text and images, as published: queries that grow with their
+    # position; a softmax over sixteen experts, the best three in two of four groups by sums of two,
+    # weights that sum up to 1.7; all layers with experts, stored in one tensor.
+    "mistral4": {
+        **SHARED,
+        "seed": 84,
+        "save": fixtures_nested.save,
+        "load": fixtures_nested.load,
+        "vision": fixtures_nested.PIXTRAL_SHAPES,
+        "without": {
+            "factor of queries": {"rope_parameters": {**MISTRAL_ROPE, "llama_4_scaling_beta": 0.0}},
+            "yarn": {"rope_parameters": {**MISTRAL_ROPE, "factor": 1.0}},
+            "factor of scores": {"rope_parameters": {**MISTRAL_ROPE, "mscale_all_dim": 0.0}},
+            "rope of neighbours": {"rope_interleave": False},
+            "norms of latents": unit_latent_gains,
+            "groups": {"n_group": 1, "topk_group": 1},
+            "sum of weights": {"norm_topk_prob": False},
+            "scale": {"routed_scaling_factor": 1.0},
+            "shared expert": no_shared_expert,
+        },
+        "config": {
+            **fixtures_nested.PIXTRAL_CONFIG,
+            "architectures": ["Mistral3ForConditionalGeneration"],
+            "model_type": "mistral3",
+            "text_config": {
+                **SIZES,
+                **ATTENTION,
+                **ROUTER,
+                "model_type": "mistral4",
+                "first_k_dense_replace": 0,
+                "n_shared_experts": 1,
+                "q_lora_rank": 28,
+                "rms_norm_eps": 1e-5,
+                "rope_interleave": True,
+                "rope_parameters": MISTRAL_ROPE,
+            },
         },
     },
 }

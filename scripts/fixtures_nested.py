@@ -5,6 +5,35 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
 PREFIX = "language_model."
+# What a model of Mistral has around its text model, and some of its other tensors.
+PIXTRAL_SHAPES = {
+    "vision_tower.patch_conv.weight": (16, 3, 14, 14),
+    "vision_tower.ln_pre.weight": (16,),
+    "multi_modal_projector.linear_1.weight": (48, 16),
+    "multi_modal_projector.norm.weight": (16,),
+}
+PIXTRAL_CONFIG = {
+    "image_token_index": 10,
+    "multimodal_projector_bias": False,
+    "projector_hidden_act": "gelu",
+    "spatial_merge_size": 2,
+    "torch_dtype": "bfloat16",
+    "vision_config": {
+        "model_type": "pixtral",
+        "hidden_size": 16,
+        "head_dim": 8,
+        "intermediate_size": 32,
+        "num_attention_heads": 2,
+        "num_hidden_layers": 1,
+        "image_size": 28,
+        "patch_size": 14,
+        "num_channels": 3,
+        "hidden_act": "silu",
+        "rope_theta": 10000.0,
+        "attention_dropout": 0.0,
+    },
+    "vision_feature_layer": -1,
+}
 
 
 def save(model, folder, spec):

@@ -36,6 +36,20 @@ SHARED = {
     "lengths": [1, 2, 5, 9, 16, 17, 31, 40, 57, 72],
 }
 
+MINISTRAL_ROPE = {
+    "beta_fast": 1.0,
+    "beta_slow": 0.1,
+    "factor": 8.0,
+    "llama_4_scaling_beta": 0.3,
+    "max_position_embeddings": 128,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+    "original_max_position_embeddings": 16,
+    "rope_theta": 100.0,
+    "rope_type": "yarn",
+    "type": "yarn",
+}
+
 MODELS = {
     # LLaMA-3.1: frequencies are kept, ramped and divided; most prompts are longer than the original
     # context of 32, or become so.
@@ -180,6 +194,35 @@ MODELS = {
             "bos_token_id": 0,
             "eos_token_id": 2,
             "pad_token_id": 1,
+            "torch_dtype": "bfloat16",
+        },
+    },
+    # Ministral 3: queries that grow with their position from position 16 on.
+    "ministral3": {
+        **SHARED,
+        "seed": 26,
+        "without": {
+            "factor of queries": {"rope_parameters": {**MINISTRAL_ROPE, "llama_4_scaling_beta": 0.0}},
+            "yarn": {"rope_parameters": {**MINISTRAL_ROPE, "rope_type": "default", "type": "default"}},
+        },
+        "config": {
+            "architectures": ["Ministral3ForCausalLM"],
+            "model_type": "ministral3",
+            "head_dim": 16,
+            "hidden_act": "silu",
+            "hidden_size": 48,
+            "intermediate_size": 80,
+            "max_position_embeddings": 128,
+            "num_attention_heads": 4,
+            "num_hidden_layers": 3,
+            "num_key_value_heads": 2,
+            "rms_norm_eps": 1e-5,
+            "rope_parameters": MINISTRAL_ROPE,
+            "sliding_window": None,
+            "tie_word_embeddings": False,
+            "vocab_size": 300,
+            "bos_token_id": 1,
+            "eos_token_id": 2,
             "torch_dtype": "bfloat16",
         },
     },

@@ -33,7 +33,6 @@ const MISSING_FEATURES: &[(&str, &str)] = &[
     ("mamba", "state-space layers"),
     ("minimaxm1", "linear attention"),
     ("minimaxtext", "linear attention"),
-    ("ministral3", "queries that are scaled by their position"),
     ("mpt", "ALiBi positions"),
     ("nemotronh", "state-space layers"),
     ("nemotron", "a squared ReLU and norms of 1 + w"),

@@ -6,8 +6,8 @@ use serde_json::{Map, Value};
 use crate::config_fields::{ConfigError, ConfigFields, wrong};
 use crate::config_unknown::is_neutral;
 use crate::rope::{
-    Rope, RopeScaling, YARN_BETA_FAST, YARN_BETA_SLOW, longrope_attention_factor,
-    yarn_attention_factor, yarn_scale,
+    AttentionTemperature, Rope, RopeScaling, YARN_BETA_FAST, YARN_BETA_SLOW,
+    longrope_attention_factor, yarn_attention_factor, yarn_scale,
 };
 
 /// Values for fields that a file may leave out.
@@ -22,6 +22,8 @@ pub(crate) struct RopeDefaults {
     pub(crate) can_be_partial: bool,
     /// Fraction of each head that is rotated if the file does not specify one.
     pub(crate) rotated: f64,
+    /// True if the family multiplies queries by a factor of their position.
+    pub(crate) has_temperature: bool,
 }
 
 /// Returns the rotary positions that all layers share.
@@ -138,7 +140,30 @@ fn parse_block(
     }
     let rotary_dim = rotary_dim.filter(|dim| *dim != defaults.head_dim);
     let dim = rotary_dim.unwrap_or(defaults.head_dim);
-    Ok(Rope { rotary_dim, ..Rope::new(theta, scaling(fields, block, dim, defaults)?) })
+    let scaling = scaling(fields, block, dim, defaults)?;
+    let temperature = temperature(fields, block, defaults)?;
+    Ok(Rope { rotary_dim, temperature, ..Rope::new(theta, scaling) })
+}
+
+/// Returns the factor of queries by their position; `None` in families without one, whose files
+/// must not specify one, and where its logarithm is multiplied by 0.
+fn temperature(
+    fields: &ConfigFields<'_>,
+    block: &ConfigFields<'_>,
+    defaults: RopeDefaults,
+) -> Result<Option<AttentionTemperature>, ConfigError> {
+    const FIELD: &str = "llama_4_scaling_beta";
+    if !defaults.has_temperature {
+        return Ok(None);
+    }
+    // These families' files repeat it in the block, where nothing reads it.
+    block.present("max_position_embeddings");
+    if block.present(FIELD).is_some_and(|value| value.as_f64() == Some(0.0)) {
+        return Ok(None);
+    }
+    let beta = block.positive(FIELD)?.ok_or(ConfigError::Missing { field: FIELD })?;
+    let interval = original_positions(fields, block, defaults)?;
+    Ok(Some(AttentionTemperature { beta, interval }))
 }
 
 fn scaling(

@@ -22,6 +22,7 @@ macro_rules! for_each_family {
             Llama => llama::FAMILY,
             MiniMaxM2 => minimax_m2::FAMILY,
             Mistral => mistral::FAMILY,
+            Mistral4 => mistral4::FAMILY,
             Mixtral => mixtral::FAMILY,
             Olmo2 => olmo2::FAMILY,
             Olmoe => olmoe::FAMILY,

@@ -19,6 +19,7 @@
 //!   and keys keep the frequencies of the step that cached them.
 
 use std::f64::consts::PI;
+use std::fmt::{Debug, Formatter};
 
 use serde::{Deserialize, Serialize};
 
@@ -35,7 +36,7 @@ pub const YARN_BETA_SLOW: f64 = 1.0;
 pub struct SequenceLength(pub u32);
 
 /// Rotary position embedding.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
 pub struct Rope {
     /// Base of the geometric sequence of wavelengths (`rope_theta`).
     pub theta: f64,
@@ -44,6 +45,44 @@ pub struct Rope {
     /// all.
     #[serde(default)]
     pub rotary_dim: Option<usize>,
+    /// Factor of rotated queries that depends on their position; `None` for none.
+    #[serde(default)]
+    pub temperature: Option<AttentionTemperature>,
+}
+
+/// Factor of queries that grows with their position, in all of their elements
+/// (`llama_4_scaling_beta` in transformers).
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct AttentionTemperature {
+    /// Factor of the logarithm.
+    pub beta: f64,
+    /// Number of consecutive positions with the same factor.
+    pub interval: u32,
+}
+
+impl AttentionTemperature {
+    /// Returns the factor of a query: `1 + beta * ln(1 + floor(position / interval))`.
+    ///
+    /// # Panics
+    /// If the interval is 0.
+    pub fn factor(self, position: u32) -> f32 {
+        let interval = f64::from(position / self.interval);
+        (1.0 + self.beta * interval.ln_1p()) as f32
+    }
+}
+
+/// Prints `temperature` only if there is one, since keys of stored data are derived from this text:
+/// a field that a model does not use must not change them.
+impl Debug for Rope {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        let Rope { theta, scaling, rotary_dim, temperature } = self;
+        let mut fields = f.debug_struct("Rope");
+        fields.field("theta", theta).field("scaling", scaling).field("rotary_dim", rotary_dim);
+        if let Some(temperature) = temperature {
+            fields.field("temperature", temperature);
+        }
+        fields.finish()
+    }
 }
 
 /// Scaling of rope frequencies for longer contexts.
@@ -104,7 +143,7 @@ pub enum RopeScaling {
 impl Rope {
     /// Creates an embedding that rotates whole heads.
     pub fn new(theta: f64, scaling: RopeScaling) -> Rope {
-        Rope { theta, scaling, rotary_dim: None }
+        Rope { theta, scaling, rotary_dim: None, temperature: None }
     }
 
     /// Returns the number of positions that a model of `max_positions` positions supports with this

@@ -2,7 +2,9 @@
 
 use model::config::{Dtype, ModelConfig};
 use model::known::find_known;
+use model::layers::{LayerKind, Layers};
 use model::ops::Op;
+use model::rope::{AttentionTemperature, Rope};
 use planner::budget::{MemoryLimits, PlacementRequest, PlanError};
 use planner::policy::name::PolicyName;
 use planner::policy::{Formats, Placement, Policy};
@@ -11,7 +13,7 @@ use planner::search::{
     choose_placement, evaluate_placement,
 };
 use planner::split::parse_split;
-use program::cuda_gaps::map_gap;
+use program::cuda_gaps::{is_gap, map_gap, model_gap};
 use program::ir::{Instruction, Program};
 use program::map::{ComputeDevice, DeviceMap, layer_list};
 use program::plan::Plan;
@@ -183,4 +185,19 @@ fn models_without_gaps_use_the_whole_device() {
     config.keep_layers(2);
     let chosen = with_request(&config, false, PolicyName::Auto, choose).expect("a placement");
     assert!(routers(&config, &chosen.plan.map).contains(&ComputeDevice::Gpu));
+}
+
+#[test]
+fn queries_with_a_factor_of_their_position_do_not_run_on_the_device() {
+    let plain = find_known("mistral-7b").expect("known").config;
+    assert_eq!(model_gap(&plain), None);
+    let kind = plain.layers.kind(0).clone();
+    let temperature = Some(AttentionTemperature { beta: 0.1, interval: 16_384 });
+    let rope = kind.rope.clone().map(|rope| Rope { temperature, ..rope });
+    let layers = Layers::uniform(LayerKind { rope, ..kind });
+    let ministral = ModelConfig { layers, ..plain };
+    assert_eq!(model_gap(&ministral), Some(Op::Q));
+    assert!(!is_gap(&ministral, Op::K), "keys have no factor");
+    let small_4 = find_known("mistral-small-4").expect("known").config;
+    assert!(is_gap(&small_4, Op::Q) && !is_gap(&small_4, Op::Router));
 }

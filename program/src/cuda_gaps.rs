@@ -25,8 +25,15 @@ pub fn is_gap(config: &ModelConfig, op: Op) -> bool {
         Op::Norm0 | Op::Norm1 => !config.pre_norms,
         Op::Router => config.experts.is_some_and(|experts| !is_routed(&experts)),
         op if config.latent.is_some() && is_of_latents(op) => true,
+        Op::Q if has_temperature(config) => true,
         op => ABSENT.contains(&op),
     }
+}
+
+/// Returns true if queries have a factor of their position in any layer.
+fn has_temperature(config: &ModelConfig) -> bool {
+    let mut ropes = config.layers.kinds().iter().filter_map(|kind| kind.rope.as_ref());
+    ropes.any(|rope| rope.temperature.is_some())
 }
 
 /// Returns true for the operations of latent attention, whose shapes are not those of heads.

@@ -117,6 +117,8 @@ mod safetensors {
         llama_dynamic: "up",
         llama_linear: "up",
         minimax_m2: "expert_up",
+        ministral3: "gate",
+        mistral4: "expert_up",
         mistral_small: "gate",
         mistral_window: "up",
         mixtral: "router",
@@ -142,6 +144,7 @@ mod safetensors {
 mod gguf {
     families! {
         gguf_equals_transformers:
+        deepseek_v2: "router",
         deepseek_v3: "up",
         dots1: "down",
         ernie4_5_moe: "router",
@@ -153,9 +156,13 @@ mod gguf {
         gpt_oss_mxfp4: "expert_gate",
         granite: "up",
         granite_moe: "expert_up",
+        lfm2: "up",
+        lfm2_moe: "expert_up",
         llama31: "up",
         llama_linear: "up",
         minimax_m2: "expert_up",
+        ministral3: "gate",
+        mistral4: "expert_gate",
         mistral_small: "gate",
         mixtral: "router",
         olmo2: "up",
@@ -188,6 +195,8 @@ mod served {
         glm4_moe_lite: "STORE",
         hy_v3: "STORE",
         minimax_m2: "STORE",
+        ministral3: "STORE",
+        mistral4: "STORE",
         mixtral: "STORE",
         olmo2: "STORE",
         phi3_longrope: "STORE",
@@ -195,6 +204,14 @@ mod served {
         qwen3: "STORE",
         seed_oss: "STORE",
     }
+}
+
+/// Files from before 2025 have the matrices of keys and values of latent attention in one tensor, and
+/// do not name their router.
+#[test]
+fn an_old_file_has_the_answers_of_the_checkpoint() {
+    let model = fixture("deepseek_v2").join("old.gguf");
+    answers_are_golden("deepseek_v2", &model, ["SECOND", "router"], &WAYS_OF_GGUF);
 }
 
 /// Experts in MXFP4 are multiplied directly from their blocks, with the same tokens as from

@@ -3,8 +3,8 @@
 
 use serde_json::Value;
 
-use super::description::{Architecture, FamilyDescription, GgufFamily};
-use super::{experts, latent_attention};
+use super::description::{Architecture, FamilyDescription, GgufExperts, GgufFamily};
+use super::{experts, latent_attention, sigmoid_router};
 use crate::config::{Family, ModelConfig};
 use crate::config_fields::{ConfigError, ConfigFields, wrong};
 use crate::experts::{
@@ -15,19 +15,35 @@ use crate::layers::FeedForward;
 pub(super) const FAMILY: FamilyDescription = FamilyDescription::new(
     &[Architecture { name: "DeepseekV2ForCausalLM", model_type: "deepseek_v2", config }],
     latent_attention::layouts,
-    GgufFamily::NONE,
+    // Also those of Mistral Large 3, whose queries have a factor of their position.
+    GgufFamily {
+        rotates_neighbours: true,
+        can_rotate_part: true,
+        has_latent_attention: true,
+        has_temperature: true,
+        experts: Some(GgufExperts {
+            is_f32: true,
+            group_score: GroupScore::Largest,
+            excluded: ExcludedExperts::ZeroScore,
+            feed_forward: FeedForward::UngatedSharedExpert,
+            ..GgufExperts::scored(SCORING)
+        }),
+        keys: sigmoid_router::GGUF_KEYS,
+        ..GgufFamily::named(&["deepseek2"])
+    },
 );
+
+/// The reference never divides the weights by their sum.
+const SCORING: ExpertScoring = ExpertScoring::SoftmaxTopK { renormalise: false };
 
 /// Parses `DeepseekV2ForCausalLM`.
 fn config(name: &str, fields: &ConfigFields<'_>) -> Result<ModelConfig, ConfigError> {
     fields.only("moe_layer_freq", &Value::from(1))?;
     fields.only("mlp_bias", &Value::Bool(false))?;
     fields.only("scoring_func", &Value::from("softmax"))?;
-    // The reference never divides the weights by their sum.
     fields.only("norm_topk_prob", &Value::Bool(false))?;
     let model = latent_attention::base(Family::DeepseekV2, name, fields)?;
     let ffn_size = fields.size("moe_intermediate_size")?;
-    let scoring = ExpertScoring::SoftmaxTopK { renormalise: false };
     let (count, per_token) = (experts::count(fields)?, experts::per_token(fields)?);
     let experts = Experts {
         selection: ExpertSelection {
@@ -36,7 +52,7 @@ fn config(name: &str, fields: &ConfigFields<'_>) -> Result<ModelConfig, ConfigEr
             is_f32: true,
             ..ExpertSelection::default()
         },
-        ..Experts::new(count, per_token, ffn_size, scoring)
+        ..Experts::new(count, per_token, ffn_size, SCORING)
     };
     let shared = experts::shared_ffn_size(fields, "n_shared_experts", ffn_size)?;
     let dense = experts::count_or(fields, "first_k_dense_replace", 0)?;

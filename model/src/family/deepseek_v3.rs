@@ -11,18 +11,15 @@ use crate::config_fields::{ConfigError, ConfigFields};
 pub(super) const FAMILY: FamilyDescription = FamilyDescription::new(
     &[Architecture { name: "DeepseekV3ForCausalLM", model_type: "deepseek_v3", config }],
     latent_attention::layouts,
-    // Also those of other models with the same layers, such as GLM-4.7-Flash.
+    // Files have the architecture of DeepSeek V2, and a router of sigmoids. Also those of other
+    // models with the same layers, such as GLM-4.7-Flash.
     GgufFamily {
         rotates_neighbours: true,
         can_rotate_part: true,
         has_latent_attention: true,
-        experts: Some(GgufExperts {
-            selection_bias: true,
-            feed_forward: SHARED,
-            ..GgufExperts::scored(RENORMALISED)
-        }),
+        experts: Some(GgufExperts { feed_forward: SHARED, ..GgufExperts::biased(RENORMALISED) }),
         keys: sigmoid_router::GGUF_KEYS,
-        ..GgufFamily::named(&["deepseek2"])
+        ..GgufFamily::NONE
     },
 );
 

@@ -3,7 +3,7 @@
 use super::tensors::Layouts;
 use crate::config::{Activation, ModelConfig, QkNorm};
 use crate::config_fields::{ConfigError, ConfigFields};
-use crate::experts::ExpertScoring;
+use crate::experts::{ExcludedExperts, ExpertScoring, GroupScore};
 use crate::layers::FeedForward;
 use crate::ops::Op;
 use crate::source::{TensorId, TensorPart};
@@ -53,6 +53,10 @@ pub(crate) struct GgufFamily {
     pub(crate) can_rotate_part: bool,
     /// Layers have latent attention.
     pub(crate) has_latent_attention: bool,
+    /// Queries may be multiplied by a factor of their position.
+    pub(crate) has_temperature: bool,
+    /// Layers without heads of k and v have a short convolution.
+    pub(crate) has_short_convolutions: bool,
     /// Experts of the family; `None` for dense families.
     pub(crate) experts: Option<GgufExperts>,
     /// Keys that are read in files of this family, and whose values must be neutral in others.
@@ -69,6 +73,11 @@ pub(crate) struct GgufExperts {
     pub(crate) bias: bool,
     /// The router adds a number to the score of each expert for the selection.
     pub(crate) selection_bias: bool,
+    /// The router's matrix is kept in f32.
+    pub(crate) is_f32: bool,
+    /// Rules for groups of experts, if a file has some.
+    pub(crate) group_score: GroupScore,
+    pub(crate) excluded: ExcludedExperts,
     /// Second half of the layers with experts.
     pub(crate) feed_forward: FeedForward,
 }
@@ -89,6 +98,8 @@ impl GgufFamily {
             rotates_neighbours: false,
             can_rotate_part: false,
             has_latent_attention: false,
+            has_temperature: false,
+            has_short_convolutions: false,
             experts: None,
             keys: &[],
             stem: |_, _| None,
@@ -104,8 +115,20 @@ impl GgufFamily {
 impl GgufExperts {
     /// Returns experts without biases or a shared expert.
     pub(crate) const fn scored(scoring: ExpertScoring) -> GgufExperts {
-        let feed_forward = FeedForward::Experts;
-        GgufExperts { scoring, bias: false, selection_bias: false, feed_forward }
+        GgufExperts {
+            scoring,
+            bias: false,
+            selection_bias: false,
+            is_f32: false,
+            group_score: GroupScore::SumOfTwo,
+            excluded: ExcludedExperts::Ineligible,
+            feed_forward: FeedForward::Experts,
+        }
+    }
+
+    /// Returns experts that are selected by their scores plus a bias, by a router in f32.
+    pub(crate) const fn biased(scoring: ExpertScoring) -> GgufExperts {
+        GgufExperts { selection_bias: true, is_f32: true, ..GgufExperts::scored(scoring) }
     }
 }
 

@@ -17,11 +17,7 @@ pub(super) const FAMILY: FamilyDescription = FamilyDescription::new(
     expert_tensors::layouts,
     GgufFamily {
         qk_norm: Some(QkNorm::PerHead),
-        experts: Some(GgufExperts {
-            selection_bias: true,
-            feed_forward: SHARED,
-            ..GgufExperts::scored(RENORMALISED)
-        }),
+        experts: Some(GgufExperts { feed_forward: SHARED, ..GgufExperts::biased(RENORMALISED) }),
         keys: sigmoid_router::GGUF_KEYS,
         ..GgufFamily::named(&["dots1"])
     },

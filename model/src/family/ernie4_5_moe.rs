@@ -25,11 +25,7 @@ pub(super) const FAMILY: FamilyDescription = FamilyDescription::new(
     layouts,
     GgufFamily {
         rotates_neighbours: true,
-        experts: Some(GgufExperts {
-            selection_bias: true,
-            feed_forward: SHARED,
-            ..GgufExperts::scored(SCORING)
-        }),
+        experts: Some(GgufExperts { feed_forward: SHARED, ..GgufExperts::biased(SCORING) }),
         keys: &[
             "expert_shared_count",
             "expert_shared_feed_forward_length",

@@ -138,6 +138,7 @@ fn layers(
         max_positions,
         can_be_partial: false,
         rotated: 1.0,
+        has_temperature: false,
     };
     let by_type = |kind, theta| rope_of_type(fields, kind, defaults(theta));
     let (local, global) = match by_type("sliding_attention", local_theta)? {

@@ -19,11 +19,7 @@ pub(super) const FAMILY: FamilyDescription = FamilyDescription::new(
         qk_norm: Some(QkNorm::PerHead),
         qk_norm_is_optional: true,
         can_rotate_part: true,
-        experts: Some(GgufExperts {
-            selection_bias: true,
-            feed_forward: SHARED,
-            ..GgufExperts::scored(RENORMALISED)
-        }),
+        experts: Some(GgufExperts { feed_forward: SHARED, ..GgufExperts::biased(RENORMALISED) }),
         keys: sigmoid_router::GGUF_KEYS,
         stem: |op, _| (op == Op::Norm1).then_some("post_attention_norm"),
         ..GgufFamily::named(&["glm4moe"])

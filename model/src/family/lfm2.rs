@@ -4,7 +4,7 @@
 
 use serde_json::Value;
 
-use super::description::{Architecture, FamilyDescription, GgufFamily};
+use super::description::{Architecture, FamilyDescription, GgufExperts, GgufFamily};
 use super::tensors::{Layouts, TensorSlice, stacked};
 use super::{experts, llama};
 use crate::config::{Family, ModelConfig, QkNorm};
@@ -29,14 +29,22 @@ const LAYER_TYPES: &str = "conv or full_attention for each layer";
 pub(super) const FAMILY: FamilyDescription = FamilyDescription::new(
     &[Architecture { name: "Lfm2ForCausalLM", model_type: "lfm2", config: dense_config }],
     layouts,
-    GgufFamily::NONE,
+    GgufFamily { names: &["lfm2"], ..GGUF },
 );
 
 pub(super) const FAMILY_WITH_EXPERTS: FamilyDescription = FamilyDescription::new(
     &[Architecture { name: "Lfm2MoeForCausalLM", model_type: "lfm2_moe", config: moe_config }],
     layouts,
-    GgufFamily::NONE,
+    GgufFamily {
+        names: &["lfm2moe"],
+        experts: Some(GgufExperts { selection_bias: true, ..GgufExperts::scored(SCORING) }),
+        keys: &["expert_weights_norm", "expert_weights_scale", "leading_dense_block_count"],
+        ..GGUF
+    },
 );
+
+const GGUF: GgufFamily =
+    GgufFamily { qk_norm: Some(QkNorm::PerHead), has_short_convolutions: true, ..GgufFamily::NONE };
 
 /// Parses `Lfm2ForCausalLM`.
 fn dense_config(name: &str, fields: &ConfigFields<'_>) -> Result<ModelConfig, ConfigError> {

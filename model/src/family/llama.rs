@@ -17,8 +17,7 @@ use crate::source::{TensorId, TensorPart};
 pub(super) const FAMILY: FamilyDescription = FamilyDescription::new(
     &[Architecture { name: "LlamaForCausalLM", model_type: "llama", config }],
     layouts,
-    // Ministral's files contain a LLaMA.
-    GgufFamily { rotates_neighbours: true, ..GgufFamily::named(&["llama", "mistral3"]) },
+    GgufFamily { rotates_neighbours: true, ..GgufFamily::named(&["llama"]) },
 );
 
 /// Parses `LlamaForCausalLM`. `attention_bias` applies to all four attention linears, `mlp_bias` to
@@ -55,12 +54,20 @@ pub(super) struct Defaults {
     pub(super) can_be_partial: bool,
     /// Name of the field with the width of the dense feed-forward network.
     pub(super) ffn_field: &'static str,
+    /// Queries are multiplied by a factor of their position.
+    pub(super) has_temperature: bool,
 }
 
 impl Defaults {
     /// Returns defaults with the given rope base, in which whole heads are rotated.
     pub(super) const fn of(theta: f64) -> Defaults {
-        Defaults { theta, rotated: 1.0, can_be_partial: false, ffn_field: "intermediate_size" }
+        Defaults {
+            theta,
+            rotated: 1.0,
+            can_be_partial: false,
+            ffn_field: "intermediate_size",
+            has_temperature: false,
+        }
     }
 }
 
@@ -69,11 +76,12 @@ pub(super) fn base_with(
     family: Family,
     name: &str,
     fields: &ConfigFields<'_>,
-    Defaults { theta, rotated, can_be_partial, ffn_field }: Defaults,
+    Defaults { theta, rotated, can_be_partial, ffn_field, has_temperature }: Defaults,
 ) -> Result<ModelConfig, ConfigError> {
     let (_, _, head_dim) = heads(fields)?;
     let max_positions = fields.size("max_position_embeddings")?;
-    let defaults = RopeDefaults { theta, head_dim, max_positions, can_be_partial, rotated };
+    let defaults =
+        RopeDefaults { theta, head_dim, max_positions, can_be_partial, rotated, has_temperature };
     base_with_rope(family, name, fields, ffn_field, rope(fields, defaults)?)
 }
 

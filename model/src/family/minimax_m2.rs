@@ -20,7 +20,7 @@ pub(super) const FAMILY: FamilyDescription = FamilyDescription::new(
     GgufFamily {
         qk_norm: Some(QkNorm::FullWidth),
         can_rotate_part: true,
-        experts: Some(GgufExperts { selection_bias: true, ..GgufExperts::scored(SCORING) }),
+        experts: Some(GgufExperts::biased(SCORING)),
         ..GgufFamily::named(&["minimax-m2"])
     },
 );

@@ -22,6 +22,7 @@ mod lfm2;
 mod llama;
 mod minimax_m2;
 mod mistral;
+mod mistral4;
 mod mixtral;
 mod nested;
 mod olmo2;

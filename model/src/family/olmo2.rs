@@ -51,6 +51,7 @@ fn config_of_3(name: &str, fields: &ConfigFields<'_>) -> Result<ModelConfig, Con
         max_positions: fields.size("max_position_embeddings")?,
         can_be_partial: false,
         rotated: 1.0,
+        has_temperature: false,
     };
     let by_type = |kind| rope_of_type(fields, kind, defaults);
     let (local, global) = match by_type("sliding_attention")? {

@@ -50,6 +50,7 @@ const BILLIONS: &[(&str, f64)] = &[
     ("qwen3-next-80b-a3b", 79.7),
     ("qwen3.5-9b", 9.0),
     ("qwen3.5-35b-a3b", 35.0),
+    ("qwen3.6-35b-a3b", 35.0),
     // Without the layer for multi-token prediction.
     ("glm-4.5-air", 106.9),
     ("glm-4.6", 352.8),
@@ -57,6 +58,7 @@ const BILLIONS: &[(&str, f64)] = &[
     ("deepseek-v3", 671.0),
     ("kimi-k2", 1026.4),
     ("minimax-m2", 229.0),
+    ("mistral-small-4", 119.0),
     ("mixtral-8x7b", 46.7),
     ("olmoe-1b-7b", 6.92),
     ("granite-3.1-1b-a400m", 1.33),
@@ -97,9 +99,12 @@ fn sizes_agree_with_names() {
 /// Latent attention caches a rotated key and a latent per position, for all heads.
 #[test]
 fn latent_attention_caches_one_vector_per_position() {
-    for (name, expected_bytes) in
-        [("deepseek-v3", 70_272), ("kimi-k2", 70_272), ("glm-4.7-flash", 54_144)]
-    {
+    for (name, expected_bytes) in [
+        ("deepseek-v3", 70_272),
+        ("kimi-k2", 70_272),
+        ("glm-4.7-flash", 54_144),
+        ("mistral-small-4", 23_040),
+    ] {
         let config = find_known(name).expect("known").config;
         let bytes = config.num_layers * config.kv_bytes_per_position(Dtype::Bf16);
         assert_eq!(bytes, expected_bytes, "{name}");
@@ -114,6 +119,21 @@ fn scores_of_latent_attention_are_scaled_by_the_size_of_a_query() {
     let expected = of_context * of_context / 192f32.sqrt();
     assert!((scale("deepseek-v3") / expected - 1.0).abs() < 1e-6);
     assert_eq!(scale("glm-4.7-flash"), 1.0 / 16.0);
+}
+
+/// Queries of Mistral Small 4 grow from the first position beyond the original context on.
+#[test]
+fn queries_of_mistral_small_4_have_a_factor_of_their_position() {
+    let config = find_known("mistral-small-4").expect("known").config;
+    let rope = config.layers.kind(0).rope.clone().expect("a rope");
+    let temperature = rope.temperature.expect("a factor");
+    let factors = [0, 8191, 8192, 16_383, 16_384].map(|position| temperature.factor(position));
+    let of = |interval: f32| 1.0 + 0.1 * (1.0 + interval).ln();
+    assert_eq!(factors[..2], [1.0, 1.0]);
+    for (factor, interval) in factors[2..].iter().zip([1.0, 1.0, 2.0]) {
+        assert!((factor / of(interval) - 1.0).abs() < 1e-6, "{factor}");
+    }
+    assert_eq!((rope.rotary_dim(config.head_dim), config.max_positions), (64, 1 << 20));
 }
 
 #[test]

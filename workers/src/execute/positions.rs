@@ -1,8 +1,9 @@
 //! Rotation of q and k by their positions.
 
-use kernels::{Element, Kernels, RopeTables};
+use kernels::{Element, Kernels, Number, RopeTables};
 use model::config::ModelConfig;
 use model::ops::Op;
+use model::rope::AttentionTemperature;
 use program::ir::Compute;
 
 use super::operands::Operands;
@@ -89,5 +90,23 @@ impl Positions {
         };
         let out = operands.output::<T>(compute, rows);
         kernels.rope(rows, heads, head_dim, &self.row_positions, &tables, out);
+        if let Some(temperature) = rope.temperature.filter(|_| compute.op == Op::Q) {
+            scale_queries(temperature, &self.row_positions, heads * head_dim, out);
+        }
+    }
+}
+
+/// Multiplies each query by the factor of its position. `out` is `[positions, row_elements]`.
+fn scale_queries<T: Number>(
+    temperature: AttentionTemperature,
+    positions: &[u32],
+    row_elements: usize,
+    out: &mut [T],
+) {
+    for (row, position) in out.chunks_exact_mut(row_elements).zip(positions) {
+        let factor = temperature.factor(*position);
+        if factor != 1.0 {
+            row.iter_mut().for_each(|element| *element = T::from_f32(element.to_f32() * factor));
+        }
     }
 }

@@ -26,6 +26,37 @@ pub(super) fn base(
     name: &str,
     fields: &ConfigFields<'_>,
 ) -> Result<ModelConfig, ConfigError> {
+    parse(family, name, fields, RopeFields::OfRotatedPart)
+}
+
+/// Parses the fields of a dense model with latent attention whose queries are multiplied by a
+/// factor of their position.
+///
+/// # Errors
+/// Missing or invalid fields, or an attention with biases.
+pub(super) fn base_with_temperature(
+    family: Family,
+    name: &str,
+    fields: &ConfigFields<'_>,
+) -> Result<ModelConfig, ConfigError> {
+    parse(family, name, fields, RopeFields::OfHead)
+}
+
+/// Meaning of the fields of a rope.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum RopeFields {
+    /// All elements of the rotated part of a head are rotated.
+    OfRotatedPart,
+    /// A fraction of a head of q is rotated, and queries have a factor of their position.
+    OfHead,
+}
+
+fn parse(
+    family: Family,
+    name: &str,
+    fields: &ConfigFields<'_>,
+    rope_fields: RopeFields,
+) -> Result<ModelConfig, ConfigError> {
     let latent = LatentAttention {
         q_rank: fields.optional_size("q_lora_rank")?,
         kv_rank: fields.size("kv_lora_rank")?,
@@ -42,14 +73,24 @@ pub(super) fn base(
     // Files have the size of one of the parts of a head here.
     fields.optional_size("head_dim")?;
     let max_positions = fields.size("max_position_embeddings")?;
+    let part = latent.rope_dim as f64 / latent.query_dim() as f64;
+    let (head_dim, rotated) = match rope_fields {
+        RopeFields::OfRotatedPart => (latent.rope_dim, 1.0),
+        RopeFields::OfHead => (latent.query_dim(), part),
+    };
     let defaults = RopeDefaults {
         theta: THETA,
-        head_dim: latent.rope_dim,
+        head_dim,
         max_positions,
-        can_be_partial: false,
-        rotated: 1.0,
+        can_be_partial: rope_fields == RopeFields::OfHead,
+        rotated,
+        has_temperature: rope_fields == RopeFields::OfHead,
     };
     let rope = rope(fields, defaults)?;
+    if rope.rotary_dim(head_dim) != latent.rope_dim {
+        let dim = Value::from(rope.rotary_dim(head_dim));
+        return Err(wrong("partial_rotary_factor", &dim, "a rotated part of qk_rope_head_dim"));
+    }
     let score_factor = yarn_score_factor(fields, &rope)?;
     let rope = Rope { rotary_dim: Some(latent.rope_dim), ..rope };
     let hidden = fields.size("hidden_size")?;

@@ -170,8 +170,12 @@ fn config(
     for field in ["mtp_num_hidden_layers", "mtp_use_dedicated_embeddings"] {
         fields.present(field);
     }
-    let defaults =
-        llama::Defaults { theta: THETA, rotated: ROTATED, can_be_partial: true, ffn_field };
+    let defaults = llama::Defaults {
+        rotated: ROTATED,
+        can_be_partial: true,
+        ffn_field,
+        ..llama::Defaults::of(THETA)
+    };
     let model = llama::base_with(family, name, fields, defaults)?;
     let attending = LayerKind { feed_forward, ..model.layers.kind(0).clone() };
     let kind = |attends: bool| match attends {

@@ -9,6 +9,9 @@ use crate::source::{SourceError, StoredType};
 /// elements.
 const MAX_ROPE_FACTORS: usize = 1 << 16;
 
+/// End of the names of the biases for the selection of experts.
+const SELECTION_BIAS: &str = ".exp_probs_b.bias";
+
 /// Facts about a model that only its tensors reveal.
 #[derive(Debug, Clone, Default)]
 pub(super) struct TensorFacts {
@@ -19,6 +22,8 @@ pub(super) struct TensorFacts {
     pub has_q_norm: bool,
     pub has_out_bias: bool,
     pub has_ffn_bias: bool,
+    /// Routers have numbers that are added to scores for the selection of experts.
+    pub has_selection_bias: bool,
     pub rope: RopeFactors,
 }
 
@@ -49,6 +54,7 @@ impl TensorFacts {
             has_q_norm: has("blk.0.attn_q_norm.weight"),
             has_out_bias: has("blk.0.attn_output.bias"),
             has_ffn_bias: has("blk.0.ffn_gate.bias"),
+            has_selection_bias: parts.tensors.keys().any(|name| name.ends_with(SELECTION_BIAS)),
             rope: RopeFactors {
                 all: read_factors(parts, path, all)?,
                 long: read_factors(parts, path, long)?,

@@ -8,7 +8,9 @@
 use super::piece::GgufSlice;
 use super::states;
 use crate::config::{Family, ModelConfig};
+use crate::experts::Experts;
 use crate::family::description;
+use crate::latent::LatentAttention;
 use crate::ops::Op;
 use crate::source::{TensorId, TensorPart};
 
@@ -17,11 +19,45 @@ use crate::source::{TensorId, TensorPart};
 pub(super) const ROPE_FACTORS: [&str; 3] =
     ["rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"];
 
+/// Gain of the last norm in files of models with short convolutions.
+const CONVOLUTIONS_NORM: &str = "token_embd_norm.weight";
 pub(super) const EMBEDDING: &str = "token_embd.weight";
 pub(super) const OUTPUT: &str = "output.weight";
 
+/// Returns the possible layouts of a tensor, each a list of consecutive pieces, the usual one first;
+/// empty for a tensor that the model does not have.
+pub(super) fn layouts(config: &ModelConfig, id: TensorId) -> Vec<Vec<GgufSlice>> {
+    pieces(config, id).into_iter().chain(other_pieces(config, id)).collect()
+}
+
+/// Returns the pieces of a tensor in files that store it as a part of a larger one, if there are
+/// such files: keys and values of latent attention in files from before they were stored apart, and
+/// the gates of experts together with the linears that they multiply.
+fn other_pieces(config: &ModelConfig, id: TensorId) -> Option<Vec<GgufSlice>> {
+    let TensorId::Layer { layer, op, part: TensorPart::Matrix } = id else { return None };
+    let whole = |stem: &str, shape| GgufSlice::whole(format!("blk.{layer}.{stem}.weight"), shape);
+    match (op, config.latent, config.experts) {
+        (Op::QAbsorb | Op::VUp, Some(LatentAttention { kv_rank, nope_dim, value_dim, .. }), _) => {
+            let of_head = nope_dim + value_dim;
+            let all = whole("attn_kv_b", vec![config.num_heads * of_head, kv_rank]);
+            let piece = |head: usize| match op {
+                Op::QAbsorb => all.columns_of_rows(head * of_head, nope_dim),
+                _ => all.rows_from(head * of_head + nope_dim, value_dim),
+            };
+            Some((0..config.num_heads).map(piece).collect())
+        }
+        (Op::ExpertGate | Op::ExpertUp, _, Some(Experts { count, ffn_size, .. })) => {
+            let all = whole("ffn_gate_up_exps", vec![count, 2 * ffn_size, config.hidden_size]);
+            let first = if op == Op::ExpertUp { ffn_size } else { 0 };
+            let piece = |expert| all.rows_from(2 * expert * ffn_size + first, ffn_size);
+            Some((0..count).map(piece).collect())
+        }
+        _ => None,
+    }
+}
+
 /// Returns the consecutive pieces of a tensor; `None` for a tensor that the model does not have.
-pub(super) fn pieces(config: &ModelConfig, id: TensorId) -> Option<Vec<GgufSlice>> {
+fn pieces(config: &ModelConfig, id: TensorId) -> Option<Vec<GgufSlice>> {
     let (rows, elements) = id.expected_shape(config)?;
     let whole = |name: &str| Some(vec![GgufSlice::whole(name.to_owned(), vec![rows, elements])]);
     match id {
@@ -29,7 +65,9 @@ pub(super) fn pieces(config: &ModelConfig, id: TensorId) -> Option<Vec<GgufSlice
         TensorId::Head if config.tied_embeddings => whole(EMBEDDING),
         TensorId::Head => whole(OUTPUT),
         TensorId::FinalNorm { .. } => {
-            Some(vec![GgufSlice::whole("output_norm.weight".to_owned(), vec![elements])])
+            let has_convolutions = description(config.family).gguf.has_short_convolutions;
+            let name = if has_convolutions { CONVOLUTIONS_NORM } else { "output_norm.weight" };
+            Some(vec![GgufSlice::whole(name.to_owned(), vec![elements])])
         }
         TensorId::Positions => None,
         TensorId::Layer { layer, op, part } => {

@@ -49,6 +49,12 @@ impl Metadata {
         self.values.insert(key, value).is_none()
     }
 
+    /// Removes a key, if it exists.
+    #[cfg(test)]
+    pub(super) fn remove(&mut self, key: &str) {
+        self.values.remove(key);
+    }
+
     /// Returns the stored value of a key.
     pub fn value(&self, key: &str) -> Option<&MetadataValue> {
         self.values.get(key)

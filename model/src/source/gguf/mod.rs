@@ -62,6 +62,8 @@ struct RowReader<'a> {
     offset: u64,
     rows: usize,
     row_elements: usize,
+    /// See [`GgufSlice::is_transposed`].
+    is_transposed: bool,
     order: RowOrder,
     source: &'a GgufSource,
 }
@@ -124,7 +126,8 @@ impl GgufSource {
     fn check_tensors(&self) -> Result<(), SourceError> {
         let mut known = HashSet::new();
         for id in layout::tensor_ids(&self.config) {
-            known.extend(self.pieces(id)?.into_iter().map(|rows| rows.name));
+            self.pieces(id)?;
+            known.extend(layout::layouts(&self.config, id).into_iter().flatten().map(|p| p.name));
         }
         // The alphabetically first name, so that the message does not depend on the hash order.
         let unknown = self
@@ -144,17 +147,23 @@ impl GgufSource {
         }
     }
 
-    /// Returns the consecutive pieces of a tensor.
+    /// Returns the consecutive pieces of a tensor, in the layout that the file has.
     fn pieces(&self, id: TensorId) -> Result<Vec<RowReader<'_>>, SourceError> {
-        let pieces = layout::pieces(&self.config, id).ok_or_else(|| SourceError::Missing {
-            path: self.path.clone(),
-            tensor: format!("for {id:?}"),
-        })?;
+        let mut layouts = layout::layouts(&self.config, id);
+        let is_stored = |piece: &GgufSlice| self.parts.tensors.contains_key(&piece.name);
+        let found = layouts.iter().position(|pieces| pieces.iter().all(is_stored));
+        if layouts.is_empty() {
+            return Err(SourceError::Missing {
+                path: self.path.clone(),
+                tensor: format!("for {id:?}"),
+            });
+        }
+        let pieces = layouts.swap_remove(found.unwrap_or(0));
         pieces.into_iter().map(|piece| self.rows(id, piece)).collect()
     }
 
     fn rows(&self, id: TensorId, piece: GgufSlice) -> Result<RowReader<'_>, SourceError> {
-        let GgufSlice { name, shape: expected, first_row, rows, elements } = piece;
+        let GgufSlice { name, shape: expected, first_row, rows, elements, is_transposed } = piece;
         let missing = || SourceError::Missing { path: self.path.clone(), tensor: name.clone() };
         let info = self.parts.tensors.get(&name).ok_or_else(missing)?;
         // A vector may be stored as a matrix of one row.
@@ -180,9 +189,18 @@ impl GgufSource {
             Some(head) if id.is_vector() => RowOrder::PermutedElements(head),
             Some(head) => RowOrder::PermutedRows(head),
         };
-        let offset = info.offset + (first_row * stored.row_bytes(elements)) as u64;
-        let (part, row_elements) = (info.part, elements);
-        Ok(RowReader { name, stored, part, offset, rows, row_elements, order, source: self })
+        let stored_elements = if is_transposed { rows } else { elements };
+        Ok(RowReader {
+            name,
+            stored,
+            part: info.part,
+            offset: info.offset + (first_row * stored.row_bytes(stored_elements)) as u64,
+            rows,
+            row_elements: elements,
+            is_transposed,
+            order,
+            source: self,
+        })
     }
 
     /// Reads rows, starting at `first_row`, into `out`, with `width` elements of `out` per row.
@@ -249,6 +267,12 @@ impl WeightSource for GgufSource {
         let width = pieces[0].row_elements;
         let mut exact = vec![0.0; width];
         self.read_pieces(&pieces, first_row, width, out, |rows, first, out| {
+            if rows.is_transposed {
+                let mut exact = vec![0.0; out.len()];
+                rows.expand(first, &mut exact)?;
+                out.iter_mut().zip(exact).for_each(|(out, exact)| *out = bf16::from_f32(exact));
+                return Ok(());
+            }
             rows.visit(first, out.len(), |row, bytes| {
                 dequantise(rows.stored, bytes, &mut exact);
                 for (out, value) in out[row * width..][..width].iter_mut().zip(&exact) {
@@ -267,11 +291,12 @@ impl WeightSource for GgufSource {
         self.read_pieces(&pieces, first_row, width, out, |rows, first, out| rows.expand(first, out))
     }
 
-    /// Returns F32 if a file stores parts of a matrix in different types, which no kernel supports.
+    /// Returns F32 if a file stores parts of a matrix in different types or its rows as columns,
+    /// which no kernel supports.
     fn stored_type(&self, id: TensorId) -> Result<StoredType, SourceError> {
         let pieces = self.pieces(id)?;
         let stored = pieces[0].stored;
-        let is_one = pieces.iter().all(|rows| rows.stored == stored);
+        let is_one = pieces.iter().all(|rows| rows.stored == stored && !rows.is_transposed);
         Ok(if is_one { stored } else { StoredType::F32 })
     }
 
@@ -302,9 +327,42 @@ impl WeightSource for GgufSource {
 impl RowReader<'_> {
     /// Reads rows, starting at `first_row`, as f32.
     fn expand(&self, first_row: usize, out: &mut [f32]) -> Result<(), SourceError> {
+        if self.is_transposed {
+            return self.expand_columns(first_row, out);
+        }
         let elements = self.row_elements;
         self.visit(first_row, out.len(), |row, bytes| {
             dequantise(self.stored, bytes, &mut out[row * elements..][..elements]);
+        })
+    }
+
+    /// Reads columns of the stored rows, starting at `first_row`, as f32.
+    ///
+    /// # Panics
+    /// If `out` is not a whole number of rows, or exceeds the rows from `first_row`.
+    fn expand_columns(&self, first_row: usize, out: &mut [f32]) -> Result<(), SourceError> {
+        let columns = self.row_elements;
+        assert_eq!(out.len() % columns, 0, "{}: not whole rows", self.name);
+        let last = first_row + out.len() / columns;
+        assert!(last <= self.rows, "{} has {} columns, not {last}", self.name, self.rows);
+        let row_bytes = self.stored.row_bytes(self.rows);
+        let mut bytes = vec![0; columns * row_bytes];
+        self.read_at(self.offset, &mut bytes)?;
+        let mut exact = vec![0.0; self.rows];
+        for (column, bytes) in bytes.chunks_exact(row_bytes).enumerate() {
+            dequantise(self.stored, bytes, &mut exact);
+            let rows = out.chunks_exact_mut(columns).zip(&exact[first_row..last]);
+            rows.for_each(|(row, exact)| row[column] = *exact);
+        }
+        Ok(())
+    }
+
+    /// Fills `bytes` from an offset in the file.
+    fn read_at(&self, at: u64, bytes: &mut [u8]) -> Result<(), SourceError> {
+        let parts = &self.source.parts;
+        parts.read(self.part, at, bytes).map_err(|source| SourceError::Io {
+            path: format!("{}, tensor {}", parts.files[self.part].path.display(), self.name),
+            source,
         })
     }
 
@@ -338,12 +396,7 @@ impl RowReader<'_> {
                 _ => (start + step).min(last),
             };
             bytes.resize((end - start) * row_bytes, 0);
-            let at = self.offset + (start * row_bytes) as u64;
-            let parts = &self.source.parts;
-            parts.read(self.part, at, &mut bytes).map_err(|source| SourceError::Io {
-                path: format!("{}, tensor {}", parts.files[self.part].path.display(), self.name),
-                source,
-            })?;
+            self.read_at(self.offset + (start * row_bytes) as u64, &mut bytes)?;
             for row in start.max(first_row)..end.min(last) {
                 let stored_row = match self.order {
                     RowOrder::PermutedRows(head) => head.stored_index(row - start),

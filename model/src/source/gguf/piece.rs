@@ -13,6 +13,9 @@ pub(super) struct GgufSlice {
     pub rows: usize,
     /// Number of elements in a row; a vector is a single row.
     pub elements: usize,
+    /// The rows are the columns of `elements` rows of the file's tensor, from `first_row` on, which
+    /// have `rows` elements each.
+    pub is_transposed: bool,
 }
 
 impl GgufSlice {
@@ -20,11 +23,17 @@ impl GgufSlice {
     pub(super) fn whole(name: String, shape: Vec<usize>) -> GgufSlice {
         let elements = *shape.last().expect("every tensor has dimensions");
         let rows = shape.iter().product::<usize>() / elements;
-        GgufSlice { name, shape, first_row: 0, rows, elements }
+        GgufSlice { name, shape, first_row: 0, rows, elements, is_transposed: false }
     }
 
     /// Returns a range of the rows.
     pub(super) fn rows_from(&self, first_row: usize, rows: usize) -> GgufSlice {
         GgufSlice { first_row, rows, ..self.clone() }
+    }
+
+    /// Returns the columns of a range of the rows.
+    pub(super) fn columns_of_rows(&self, first_row: usize, rows: usize) -> GgufSlice {
+        let columns = self.elements;
+        GgufSlice { first_row, rows: columns, elements: rows, is_transposed: true, ..self.clone() }
     }
 }

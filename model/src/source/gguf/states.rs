@@ -1,10 +1,11 @@
-//! Tensors of Qwen3.5 and Qwen3-Next: those of layers that keep a state, and of attention with a
-//! gate.
+//! Tensors of Qwen3.5, Qwen3-Next and LFM2: those of layers that keep a state, and of attention with
+//! a gate.
 
 use super::piece::GgufSlice;
 use crate::config::{Family, ModelConfig};
 use crate::delta::DeltaNet;
 use crate::ops::Op;
+use crate::short_conv::ShortConv;
 use crate::source::{TensorId, TensorPart};
 
 /// Transformation of a vector in the file to the model's.
@@ -20,6 +21,9 @@ pub(super) enum StateTransform {
 
 /// Returns the transformation of a vector in the file.
 pub(super) fn state_transform(config: &ModelConfig, id: TensorId) -> StateTransform {
+    if let (Some(conv), TensorId::Layer { op: Op::ShortConv, .. }) = (config.short_conv(), id) {
+        return StateTransform::Transposed { rows: conv.taps, columns: conv.channels };
+    }
     match (config.delta, id) {
         (Some(delta), TensorId::Layer { op: Op::DeltaConv, .. }) => {
             StateTransform::Transposed { rows: delta.taps, columns: delta.channels() }
@@ -56,8 +60,21 @@ pub(super) fn pieces(
     op: Op,
     part: TensorPart,
 ) -> Option<Vec<GgufSlice>> {
-    let delta = config.delta?;
     let name = |tensor: &str| format!("blk.{layer}.{tensor}");
+    if let Some(ShortConv { channels, taps }) = config.short_conv() {
+        let whole = |tensor: &str, shape: &[usize]| GgufSlice::whole(name(tensor), shape.to_vec());
+        return Some(vec![match op {
+            Op::ConvIn => whole("shortconv.in_proj.weight", &[3 * channels, channels]),
+            Op::ConvOut => whole("shortconv.out_proj.weight", &[channels, channels]),
+            Op::ShortConv => GgufSlice {
+                rows: 1,
+                elements: channels * taps,
+                ..whole("shortconv.conv.weight", &[channels, taps])
+            },
+            _ => return None,
+        }]);
+    }
+    let delta = config.delta?;
     if matches!(op, Op::Q | Op::OutGate) && part == TensorPart::Matrix {
         return Some(head_slices(config, name("attn_q.weight"), op == Op::OutGate));
     }

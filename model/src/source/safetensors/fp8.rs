@@ -1,5 +1,6 @@
 //! Matrices of 8-bit floats (E4M3) with separate factors: a value is the product of a float and the
-//! factor of its block of rows and inputs, or that of the whole matrix, in f32.
+//! factor of its block of rows and inputs, or that of the whole matrix, in f32. Several matrices may
+//! be stacked in one tensor, with factors of their own or one for all.
 
 use half::{bf16, f16};
 use safetensors::tensor::Dtype as Stored;
@@ -8,11 +9,16 @@ use super::files::{ByteRange, Checkpoint};
 use crate::source::SourceError;
 use crate::source::float8::e4m3;
 
-/// A matrix and its factors.
+/// A matrix, or several ones whose rows are consecutive, and their factors.
 #[derive(Debug)]
 pub(super) struct Matrix<'a> {
     weight: &'a ByteRange,
     factors: &'a ByteRange,
+    /// Number of rows and inputs.
+    shape: (usize, usize),
+    /// Number of consecutive rows whose blocks do not continue in the next row: those of each
+    /// stacked matrix.
+    matrix_rows: usize,
     /// Number of rows and inputs that share a factor.
     block: (usize, usize),
 }
@@ -32,20 +38,28 @@ impl<'a> Matrix<'a> {
         let tensor = format!("{name}_scale_inv");
         let factors = files.require(&tensor)?;
         let path = || files.path(factors).display().to_string();
-        let &[rows, inputs] = weight.shape.as_slice() else {
-            return Err(SourceError::Shape {
-                path: files.path(weight).display().to_string(),
-                tensor: name.to_owned(),
-                found: weight.shape.clone(),
-                expected: vec![0, 0],
-            });
+        let (count, rows, inputs) = match *weight.shape.as_slice() {
+            [rows, inputs] => (None, rows, inputs),
+            [count, rows, inputs] => (Some(count), rows, inputs),
+            _ => {
+                return Err(SourceError::Shape {
+                    path: files.path(weight).display().to_string(),
+                    tensor: name.to_owned(),
+                    found: weight.shape.clone(),
+                    expected: vec![0, 0],
+                });
+            }
         };
-        let expected = match block {
+        let of_matrix = match block {
             Some((r, i)) => vec![rows.div_ceil(r), inputs.div_ceil(i)],
+            None if count.is_some() => vec![1, 1],
             None => vec![1],
         };
+        let expected: Vec<usize> = count.into_iter().chain(of_matrix).collect();
+        let all_rows = count.unwrap_or(1) * rows;
         let is_one = block.is_none() && factors.elements() == 1;
-        if factors.shape != expected && !is_one {
+        let is_list = block.is_none() && Some(factors.shape.as_slice()) == expected.get(..1);
+        if factors.shape != expected && !is_one && !is_list {
             let found = factors.shape.clone();
             return Err(SourceError::Shape { path: path(), tensor, found, expected });
         }
@@ -57,13 +71,21 @@ impl<'a> Matrix<'a> {
                 supported: "supported: F32, BF16, F16, F8_E8M0, U8",
             });
         }
-        let (block_rows, block_inputs) = block.unwrap_or((rows, inputs));
+        let matrix_rows = if is_one { all_rows } else { rows };
+        let (block_rows, block_inputs) = block.unwrap_or((matrix_rows, inputs));
         let block = (block_rows.max(1), block_inputs.max(1));
-        Ok(Matrix { weight, factors, block })
+        let (shape, matrix_rows) = ((all_rows, inputs), matrix_rows.max(1));
+        Ok(Matrix { weight, factors, shape, matrix_rows, block })
     }
 
     pub(super) fn shape(&self) -> (usize, usize) {
-        (self.weight.shape[0], self.weight.shape[1])
+        self.shape
+    }
+
+    /// Returns the index of the row of blocks that contains a row.
+    fn block_row(&self, row: usize) -> usize {
+        let (matrix, row) = (row / self.matrix_rows, row % self.matrix_rows);
+        matrix * self.matrix_rows.div_ceil(self.block.0) + row / self.block.0
     }
 
     /// Reads rows, starting at `first_row`.
@@ -84,8 +106,8 @@ impl<'a> Matrix<'a> {
         let values: Vec<f32> = (0..=u8::MAX).map(e4m3).collect();
         let rows = out.chunks_mut(inputs).zip(bytes.chunks(inputs));
         for (row, (out, bytes)) in rows.enumerate() {
-            if (first_row + row) / self.block.0 != block_row {
-                block_row = (first_row + row) / self.block.0;
+            if self.block_row(first_row + row) != block_row {
+                block_row = self.block_row(first_row + row);
                 factors = self.block_factors(files, block_row)?;
             }
             let blocks = out.chunks_mut(self.block.1).zip(bytes.chunks(self.block.1));

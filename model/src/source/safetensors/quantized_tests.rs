@@ -4,8 +4,11 @@
 use std::path::PathBuf;
 
 use super::*;
+use crate::config::Family;
+use crate::experts::{ExpertScoring, Experts};
 use crate::known::find_known;
 use crate::latent::LatentAttention;
+use crate::layers::{FeedForward, LayerKind, Layers};
 use crate::ops::Op;
 use crate::source::TensorPart;
 
@@ -233,6 +236,74 @@ fn scales_that_f16_does_not_hold_leave_no_blocks() {
         let mut out = vec![0.0; INPUTS];
         source.read_f32(DOWN, 0, &mut out).expect("expanded all the same");
         assert!(out.iter().any(|value| *value != 0.0));
+    }
+}
+
+/// Returns a copy of a checkpoint in which two experts' matrices are stacked in one tensor, all of
+/// whose values are 1, with the given shape of factors, which are 1, 2, 3 ...
+fn stacked(factors: &[usize], block: &str) -> Copy {
+    let copy = Copy::of("fp8_whole");
+    let config = format!(
+        r#"{{"quantization_config": {{"quant_method": "fp8", "weight_block_size": {block}}}}}"#
+    );
+    std::fs::write(copy.0.path().join("config.json"), config).expect("written");
+    copy.change(|tensors| {
+        let stem = "model.layers.0.mlp.experts.gate_up_proj";
+        let count = factors.iter().product::<usize>();
+        let values = (1..=count).flat_map(|n| (n as f32).to_le_bytes()).collect();
+        let ones = vec![0x38; 2 * OUTPUTS * INPUTS];
+        *tensors = vec![
+            (stem.to_owned(), Stored::F8_E4M3, vec![2, OUTPUTS, INPUTS], ones),
+            (format!("{stem}_scale_inv"), Stored::F32, factors.to_vec(), values),
+        ];
+    });
+    copy
+}
+
+/// Mistral Small 4's experts: gate and up of each in a matrix with one factor, and all of a layer in
+/// one tensor.
+#[test]
+fn stacked_matrices_of_8_bit_floats_have_factors_of_their_own() {
+    let mut config = config();
+    let scoring = ExpertScoring::SoftmaxTopK { renormalise: true };
+    config.family = Family::Mistral4;
+    config.hidden_size = INPUTS;
+    let kind = LayerKind { feed_forward: FeedForward::Experts, ..config.layers.kind(0).clone() };
+    config.layers = Layers::uniform(kind);
+    config.experts = Some(Experts::new(2, 1, OUTPUTS / 2, scoring));
+    let up = TensorId::Layer { layer: 0, op: Op::ExpertUp, part: TensorPart::Matrix };
+    let half = OUTPUTS / 2;
+    let of_up = |row: usize| row / half * OUTPUTS + half + row % half;
+    type Factor = fn(usize, usize) -> usize;
+    let of_expert: Factor = |row, _| row / OUTPUTS;
+    // Blocks of 10 rows and 40 inputs: three times two per expert.
+    let of_block: Factor = |row, input| row / OUTPUTS * 6 + row % OUTPUTS / 10 * 2 + input / 40;
+    for (factors, block, factor) in [
+        (&[2, 1, 1][..], "null", of_expert),
+        (&[2], "null", of_expert),
+        (&[1], "null", |_, _| 0),
+        (&[], "null", |_, _| 0),
+        (&[2, 3, 2], "[10, 40]", of_block),
+    ] {
+        let copy = stacked(factors, block);
+        let source = SafetensorsSource::open(copy.0.path(), &config).expect("opens");
+        assert_eq!(source.shape(up).expect("there"), (2 * half, INPUTS));
+        for (first, count) in [(0, 2 * half), (7, 11)] {
+            let mut out = vec![0.0; count * INPUTS];
+            source.read_f32(up, first, &mut out).expect("readable");
+            for (index, value) in out.iter().enumerate() {
+                let (row, input) = (first + index / INPUTS, index % INPUTS);
+                let expected = factor(of_up(row), input) + 1;
+                assert_eq!(*value, expected as f32, "{factors:?}, row {row}, input {input}");
+            }
+        }
+    }
+    for (factors, block) in [(&[3, 1, 1][..], "null"), (&[2, 2, 2], "[10, 40]"), (&[2], "[10, 40]")]
+    {
+        let copy = stacked(factors, block);
+        let source = SafetensorsSource::open(copy.0.path(), &config).expect("opens");
+        let refusal = source.read_f32(up, 0, &mut [0.0; INPUTS]).expect_err("refused").to_string();
+        assert!(refusal.contains("gate_up_proj_scale_inv"), "{refusal}");
     }
 }
 

@@ -1,5 +1,6 @@
 //! Configuration of experts.
 
+use super::super::facts::TensorFacts;
 use super::keys::{ConfigError, Keys, wrong};
 use crate::experts::{
     DenseLayers, ExpertGroups, ExpertScoring, ExpertSelection, Experts, ScoreSum,
@@ -24,7 +25,9 @@ pub(super) fn experts(
     gguf: &GgufFamily,
     layers: usize,
 ) -> Result<Option<Experts>, ConfigError> {
-    let Some(GgufExperts { scoring, bias, selection_bias, feed_forward }) = &gguf.experts else {
+    let Some(GgufExperts { scoring, bias, selection_bias, is_f32, feed_forward, .. }) =
+        &gguf.experts
+    else {
         return match keys.size_or_none("expert_count")? {
             None => Ok(None),
             Some(count) => Err(wrong(keys.key("expert_count"), count, "a model without experts")),
@@ -50,7 +53,7 @@ pub(super) fn experts(
             bias: *selection_bias,
             groups: groups(keys, gguf, count, per_token)?,
             scale: scale.unwrap_or(1.0) as f32,
-            is_f32: *selection_bias,
+            is_f32: *is_f32,
         },
         dense: dense.map(|ffn_size| DenseLayers { ffn_size, others: *feed_forward }),
         ..Experts::new(count, per_token, ffn_size, scoring)
@@ -58,6 +61,23 @@ pub(super) fn experts(
 }
 
 const SCALE: &str = "expert_weights_scale";
+const GATING: &str = "expert_gating_func";
+
+/// Returns true if scores of experts are sigmoids of their logits: according to the file or, in
+/// files from before the key existed, if there are biases for the selection, which no model with a
+/// softmax has.
+///
+/// # Errors
+/// A value that is not an integer.
+pub(super) fn has_sigmoid_router(
+    keys: &Keys<'_>,
+    facts: &TensorFacts,
+) -> Result<bool, ConfigError> {
+    Ok(match keys.metadata.integer(&keys.key(GATING))? {
+        None | Some(UNSAID) => facts.has_selection_bias,
+        Some(function) => function == SIGMOID,
+    })
+}
 
 /// Returns the width of the network that computes every row of a layer, and the second half of each
 /// layer.
@@ -113,6 +133,7 @@ fn groups(
     per_token: usize,
 ) -> Result<Option<ExpertGroups>, ConfigError> {
     let suffix = "expert_group_count";
+    let rules = gguf.experts.as_ref();
     if !gguf.reads(suffix) {
         return Ok(None);
     }
@@ -120,7 +141,9 @@ fn groups(
         return Ok(None);
     };
     let used = keys.required_size("expert_group_used_count")?;
-    let groups = ExpertGroups::new(groups, used);
+    let (score, excluded) =
+        rules.map_or_else(Default::default, |experts| (experts.group_score, experts.excluded));
+    let groups = ExpertGroups { score, excluded, ..ExpertGroups::new(groups, used) };
     match groups.error(count, per_token) {
         None => Ok(Some(groups)),
         Some(expected) => Err(wrong(keys.key(suffix), groups.count, expected)),
@@ -172,7 +195,7 @@ fn checked_scoring(
             (SQRT_SOFTPLUS, "the square root of a softplus that this architecture has")
         }
     };
-    let key = keys.key("expert_gating_func");
+    let key = keys.key(GATING);
     match keys.metadata.integer(&key)? {
         None | Some(UNSAID) => Ok(scoring),
         Some(said) if said == code => Ok(scoring),

@@ -3,7 +3,7 @@
 use super::super::facts::TensorFacts;
 use super::super::metadata::{MetadataArray, MetadataValue};
 use super::keys::{ConfigError, Keys, wrong};
-use super::states;
+use super::{experts, states};
 use crate::architecture::missing_features;
 use crate::config::{Family, QkNorm, Rope, RopeScaling, Scales};
 use crate::family::{FamilyDescription, GgufFamily, descriptions};
@@ -22,17 +22,23 @@ const GPT_OSS_PATTERN: usize = 2;
 const SMOLLM3_INTERVAL: usize = 4;
 
 /// Returns the family of a file. A name that is also used with experts is of the family without
-/// them: Mixtral's files use llama's name, and have experts.
+/// them: Mixtral's files use llama's name, and have experts. DeepSeek V3's files use V2's name, and
+/// have another router.
 ///
 /// # Errors
 /// An architecture that is not supported.
-pub(super) fn family(keys: &Keys<'_>) -> Result<Family, ConfigError> {
+pub(super) fn family(keys: &Keys<'_>, facts: &TensorFacts) -> Result<Family, ConfigError> {
     let is_named =
         |description: &FamilyDescription| description.gguf.names.contains(&keys.architecture);
     let known = descriptions().find(|(_, description)| is_named(description));
     match known {
-        Some((Family::Llama, _)) if keys.size_or_none("expert_count")?.is_some() => {
+        Some((Family::Llama | Family::Mistral, _))
+            if keys.size_or_none("expert_count")?.is_some() =>
+        {
             Ok(Family::Mixtral)
+        }
+        Some((Family::DeepseekV2, _)) if experts::has_sigmoid_router(keys, facts)? => {
+            Ok(Family::DeepseekV3)
         }
         Some((family, _)) => Ok(family),
         None => {
@@ -72,9 +78,14 @@ pub(super) fn layers(
     let local = local_rope(keys, family, rope)?;
     let rotates = rotating_layers(keys, family)?;
     let attends = states::attending_layers(keys, family, count)?;
+    let taps = states::convolution_taps(keys, family)?;
     let kind = |layer: usize| {
         if !attends[layer] {
-            return LayerKind::delta(feed_forward(layer));
+            let feed_forward = feed_forward(layer);
+            return match taps {
+                Some(taps) => LayerKind { feed_forward, ..LayerKind::short_conv(taps) },
+                None => LayerKind::delta(feed_forward),
+            };
         }
         let window = window.filter(|_| windowed(layer));
         let rope = if window.is_some() { &local } else { rope };

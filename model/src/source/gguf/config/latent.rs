@@ -11,6 +11,8 @@ use crate::rope::yarn_scale;
 const QUERY: &str = "attention.key_length_mla";
 const VALUE: &str = "attention.value_length_mla";
 const ROTATED: &str = "rope.dimension_count";
+const KEY_LENGTH: &str = "attention.key_length";
+const VALUE_LENGTH: &str = "attention.value_length";
 
 /// Returns the sizes; `None` for a family without latent attention.
 ///
@@ -23,10 +25,12 @@ pub(super) fn latent(
     if !gguf.has_latent_attention {
         return Ok(None);
     }
-    // Files from before these keys existed have the matrices of keys and values in one tensor, with
-    // keys that are not transposed.
-    let query = required(&keys.key(QUERY), keys.size(QUERY)?)?;
-    let value_dim = required(&keys.key(VALUE), keys.size(VALUE)?)?;
+    let (query, value_dim) = match keys.size(QUERY)? {
+        Some(query) => (query, required(&keys.key(VALUE), keys.size(VALUE)?)?),
+        // Files from before these keys existed have the sizes of the heads that latents are
+        // expanded to here.
+        None => (keys.required_size(KEY_LENGTH)?, keys.required_size(VALUE_LENGTH)?),
+    };
     let rope_dim = keys.required_size(ROTATED)?;
     if rope_dim >= query || !rope_dim.is_multiple_of(2) {
         return Err(wrong(keys.key(ROTATED), rope_dim, "an even part of a head"));
@@ -41,7 +45,8 @@ pub(super) fn latent(
     }))
 }
 
-/// Returns the number of heads of q, the number of cached heads, and their size.
+/// Returns the number of heads of q, the number of cached heads, and their size. Old files have the
+/// number and the sizes of expanded heads instead of those of the cached one.
 ///
 /// # Errors
 /// A cached head of another size.
@@ -51,9 +56,13 @@ pub(super) fn heads(
 ) -> Result<(usize, usize, usize), ConfigError> {
     let heads = keys.required_size("attention.head_count")?;
     let size = latent.key_dim();
+    if keys.size(QUERY)?.is_none() {
+        keys.same_size("attention.head_count_kv", heads, "the number of heads of q")?;
+        return Ok((heads, 1, size));
+    }
     keys.same_size("attention.head_count_kv", 1, "one cached head")?;
-    keys.same_size("attention.key_length", size, "the sum of the rotated part and the latent")?;
-    keys.same_size("attention.value_length", latent.kv_rank, "the size of the latent")?;
+    keys.same_size(KEY_LENGTH, size, "the sum of the rotated part and the latent")?;
+    keys.same_size(VALUE_LENGTH, latent.kv_rank, "the size of the latent")?;
     Ok((heads, 1, size))
 }
 

@@ -19,7 +19,7 @@ use super::facts::TensorFacts;
 use super::metadata::{Metadata, required};
 use crate::config::{Family, ModelConfig};
 use crate::config_bounds::{self, check_layers};
-use crate::family::description;
+use crate::family::{GgufFamily, description};
 
 /// Returns the configuration of the model called `name`.
 pub(super) fn model_config(
@@ -30,7 +30,7 @@ pub(super) fn model_config(
     let key = "general.architecture";
     let architecture = required(key, metadata.text(key)?)?;
     let keys = Keys { metadata, architecture };
-    let family = families::family(&keys)?;
+    let family = families::family(&keys, facts)?;
     let gguf = &description(family).gguf;
     refused::refuse_variants(&keys, gguf)?;
 
@@ -38,7 +38,7 @@ pub(super) fn model_config(
     let latent = latent::latent(&keys, gguf)?;
     let (num_heads, num_kv_heads, head_dim) = match latent {
         Some(latent) => latent::heads(&keys, latent)?,
-        None => heads(&keys, hidden_size)?,
+        None => heads(&keys, gguf, hidden_size)?,
     };
     let vocab_size = tokens::vocab_size(metadata, facts)?;
     let num_layers = check_layers(states::layers(&keys, gguf)?)?;
@@ -87,9 +87,13 @@ pub(super) fn model_config(
 }
 
 /// Returns the number of heads of q, the number of heads of k and v, and their size.
-fn heads(keys: &Keys<'_>, hidden_size: usize) -> Result<(usize, usize, usize), ConfigError> {
+fn heads(
+    keys: &Keys<'_>,
+    gguf: &GgufFamily,
+    hidden_size: usize,
+) -> Result<(usize, usize, usize), ConfigError> {
     let num_heads = keys.required_size("attention.head_count")?;
-    let num_kv_heads = keys.size("attention.head_count_kv")?.unwrap_or(num_heads);
+    let num_kv_heads = states::kv_heads(keys, gguf)?.unwrap_or(num_heads);
     if num_heads % num_kv_heads != 0 {
         let key = keys.key("attention.head_count_kv");
         return Err(wrong(key, num_kv_heads, "a divisor of attention.head_count"));

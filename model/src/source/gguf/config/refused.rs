@@ -35,7 +35,10 @@ const FLAGS: &[(&str, bool, &str)] = &[
 /// # Errors
 /// A listed key with a value other than those without effect.
 pub(super) fn refuse_variants(keys: &Keys<'_>, gguf: &GgufFamily) -> Result<(), ConfigError> {
-    for (suffix, neutral, expected) in NUMBERS.iter().filter(|(suffix, ..)| !gguf.reads(suffix)) {
+    let is_read = |suffix: &str| {
+        gguf.reads(suffix) || (gguf.has_temperature && suffix == "attention.temperature_scale")
+    };
+    for (suffix, neutral, expected) in NUMBERS.iter().filter(|(suffix, ..)| !is_read(suffix)) {
         let key = keys.key(suffix);
         match keys.metadata.number(&key)? {
             Some(number) if !neutral.contains(&number) => return Err(wrong(key, number, expected)),

@@ -7,7 +7,8 @@ use super::latent;
 use crate::config::{Family, Rope, RopeScaling};
 use crate::family::description;
 use crate::rope::{
-    YARN_BETA_FAST, YARN_BETA_SLOW, longrope_attention_factor, yarn_attention_factor,
+    AttentionTemperature, YARN_BETA_FAST, YARN_BETA_SLOW, longrope_attention_factor,
+    yarn_attention_factor,
 };
 
 /// Parameters of LLaMA-3's rope scaling. Conversion writes it as a factor per frequency, computed
@@ -15,6 +16,8 @@ use crate::rope::{
 const LLAMA3_LOW_FREQ_FACTOR: f64 = 1.0;
 const LLAMA3_HIGH_FREQ_FACTOR: f64 = 4.0;
 const LLAMA3_ORIGINAL_POSITIONS: u32 = 8192;
+/// Factor of the logarithm of positions in Mistral Small 4.
+const MISTRAL4_BETA: f64 = 0.1;
 /// Tolerance for comparisons of factors, since those in files are computed in f32 with a division
 /// by a small difference.
 const ROPE_FACTOR_TOLERANCE: f32 = 1e-3;
@@ -49,7 +52,42 @@ pub(super) fn rope(
         }
         _ => return Err(unsupported("longrope with only one of its two lists of factors")),
     };
-    Ok(Rope { rotary_dim, ..Rope::new(theta, scaling) })
+    let temperature = temperature(keys, family, context)?;
+    Ok(Rope { rotary_dim, temperature, ..Rope::new(theta, scaling) })
+}
+
+/// Returns the factor of queries by their position; `None` without one.
+///
+/// # Errors
+/// An invalid number.
+fn temperature(
+    keys: &Keys<'_>,
+    family: Family,
+    context: usize,
+) -> Result<Option<AttentionTemperature>, ConfigError> {
+    if !description(family).gguf.has_temperature {
+        return Ok(None);
+    }
+    let suffix = "attention.temperature_scale";
+    let beta = match keys.metadata.number(&keys.key(suffix))? {
+        // Converters leave the key out.
+        None if family == Family::Mistral4 => Some(MISTRAL4_BETA),
+        // Zero expresses "none".
+        _ => keys.positive_or_none(suffix)?,
+    };
+    let interval = match keys.size("attention.temperature_length")? {
+        // The cast is lossless, since sizes are at most 2^24.
+        Some(interval) => interval as u32,
+        None => original_positions(keys, context)?,
+    };
+    Ok(beta.map(|beta| AttentionTemperature { beta: shortest(beta), interval }))
+}
+
+/// Returns the shortest decimal fraction that is stored as the given f32, for numbers that files
+/// contain as f32 and configurations as decimal fractions.
+fn shortest(stored: f64) -> f64 {
+    let digits = (stored as f32).to_string();
+    digits.parse().unwrap_or(stored)
 }
 
 /// Returns the number of elements of a head that are rotated; `None` if all are. In files whose
@@ -118,12 +156,19 @@ fn yarn(keys: &Keys<'_>, family: Family, context: usize) -> Result<RopeScaling, 
     let beta = |name: &str, default| -> Result<f64, ConfigError> {
         Ok(keys.positive(&format!("rope.scaling.yarn_beta_{name}"))?.unwrap_or(default))
     };
-    // `mscale_all_dim` of DeepSeek and Mistral, with a `mscale` of 1.
-    let all_dim = match description(family).gguf.has_latent_attention {
-        true => latent::all_dim(keys)?,
-        false => keys.positive_or_none("rope.scaling.yarn_log_multiplier")?,
+    // `mscale_all_dim` of DeepSeek and Mistral, and `mscale`, which files do not have.
+    // Models with latent attention have the same number as `mscale`: 1, or 0.707 in DeepSeek V2.
+    let (mscale, all_dim) = match description(family).gguf.has_latent_attention {
+        true => {
+            let all_dim = latent::all_dim(keys)?;
+            (all_dim, all_dim)
+        }
+        false => {
+            let all_dim = keys.positive_or_none("rope.scaling.yarn_log_multiplier")?;
+            (all_dim.map(|_| 1.0), all_dim)
+        }
     };
-    let own = yarn_attention_factor(factor, all_dim.map(|_| 1.0), all_dim);
+    let own = yarn_attention_factor(factor, mscale, all_dim);
     Ok(RopeScaling::Yarn {
         factor,
         original_max_positions: original_positions(keys, context)?,

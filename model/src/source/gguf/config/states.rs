@@ -1,10 +1,10 @@
-//! Qwen3.5 and Qwen3-Next: the layers that keep a state, and its sizes.
+//! Layers that keep a state instead of a cache, and its sizes: Qwen3.5, Qwen3-Next and LFM2.
 
 use super::super::metadata::{MetadataArray, MetadataValue};
-use super::keys::{ConfigError, Keys, wrong};
+use super::keys::{ConfigError, Keys, MAX_SIZE, wrong};
 use crate::config::Family;
 use crate::delta::DeltaNet;
-use crate::family::GgufFamily;
+use crate::family::{GgufFamily, description};
 
 /// Default interval of the layers that attend.
 const INTERVAL: usize = 4;
@@ -26,14 +26,66 @@ pub(super) fn layers(keys: &Keys<'_>, gguf: &GgufFamily) -> Result<usize, Config
     }
 }
 
-/// Returns a flag for each of `count` layers that is true if it attends: the layers that are not
-/// marked as recurrent if the file contains such flags, else the last one of every
+/// Number of heads of k and v, for all layers or for each.
+const KV_HEADS: &str = "attention.head_count_kv";
+
+/// Returns the number of heads of k and v of the layers that attend; `None` if the file does not
+/// specify it.
+///
+/// # Errors
+/// Layers with different numbers, except layers with none in a family with short convolutions.
+pub(super) fn kv_heads(keys: &Keys<'_>, gguf: &GgufFamily) -> Result<Option<usize>, ConfigError> {
+    let key = keys.key(KV_HEADS);
+    let is_list = matches!(keys.metadata.value(&key), Some(MetadataValue::Array(_)));
+    if !gguf.has_short_convolutions || !is_list {
+        return keys.size(KV_HEADS);
+    }
+    let counts = keys.metadata.integers(&key)?.unwrap_or_default();
+    let mut attending = counts.into_iter().filter(|count| *count != 0);
+    let expected = "the same number of heads in all layers that have some";
+    match attending.next() {
+        Some(count @ 1..=MAX_SIZE) => match attending.find(|other| *other != count) {
+            None => Ok(Some(count as usize)),
+            Some(other) => Err(wrong(key, other, expected)),
+        },
+        other => Err(wrong(key, other.unwrap_or(0), expected)),
+    }
+}
+
+/// Returns the number of rows that a short convolution covers; `None` in families without one.
+///
+/// # Errors
+/// A missing or invalid number.
+pub(super) fn convolution_taps(
+    keys: &Keys<'_>,
+    family: Family,
+) -> Result<Option<usize>, ConfigError> {
+    let has_some = description(family).gguf.has_short_convolutions;
+    has_some.then(|| keys.required_size("shortconv.l_cache")).transpose()
+}
+
+/// Returns a flag for each of `count` layers that is true if it attends: in a family with short
+/// convolutions the layers that have heads of k and v; in others the layers that are not marked as
+/// recurrent if the file contains such flags, else the last one of every
 /// `full_attention_interval`.
 pub(super) fn attending_layers(
     keys: &Keys<'_>,
     family: Family,
     count: usize,
 ) -> Result<Vec<bool>, ConfigError> {
+    if description(family).gguf.has_short_convolutions {
+        let key = keys.key(KV_HEADS);
+        return match keys.metadata.value(&key) {
+            Some(MetadataValue::Array(array)) if array.len() < count => {
+                Err(wrong(key, array.len(), "a number of heads for each layer"))
+            }
+            Some(MetadataValue::Array(_)) => {
+                let heads = keys.metadata.integers(&key)?.unwrap_or_default();
+                Ok(heads.into_iter().take(count).map(|heads| heads != 0).collect())
+            }
+            _ => Ok(vec![true; count]),
+        };
+    }
     if !has_states(family) {
         return Ok(vec![true; count]);
     }

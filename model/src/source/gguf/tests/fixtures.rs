@@ -11,15 +11,20 @@ use crate::rope::SequenceLength;
 use crate::source::TensorPart;
 use crate::source::safetensors::SafetensorsSource;
 
-const FIXTURES: [&str; 21] = [
+const FIXTURES: [&str; 26] = [
+    "deepseek_v2",
     "gemma3",
     "gemma3_vision",
     "gpt_oss",
     "gpt_oss_mxfp4",
     "granite",
     "granite_moe",
+    "lfm2",
+    "lfm2_moe",
     "llama31",
     "llama_linear",
+    "ministral3",
+    "mistral4",
     "mistral_small",
     "mixtral",
     "olmoe",
@@ -70,6 +75,7 @@ fn assert_same_rope(what: &str, head_dim: usize, ours: Option<&Rope>, theirs: Op
         assert_eq!(ours, theirs, "{what}");
         return;
     };
+    assert_eq!(ours.temperature, theirs.temperature, "{what}");
     // Files contain f32 where checkpoints contain f64.
     let close = |ours: f32, theirs: f32| (ours - theirs).abs() <= 1e-6 * theirs;
     assert!(close(ours.attention_factor(), theirs.attention_factor()), "{what}");

@@ -10,6 +10,7 @@ mod config;
 mod damage;
 mod families;
 mod fixtures;
+mod latent;
 mod parts;
 mod quants;
 mod real;

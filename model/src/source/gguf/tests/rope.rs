@@ -127,6 +127,7 @@ fn longrope_has_two_lists_and_a_part_of_each_head() {
     let rope = |attention_factor| Rope {
         theta: 10_000.0,
         rotary_dim: Some(4),
+        temperature: None,
         scaling: RopeScaling::Longrope {
             short_factors: vec![1.0, 1.25],
             long_factors: vec![1.5, 4.0],
