@@ -20,6 +20,7 @@ import torch
 from safetensors.torch import load_file
 
 import fixtures_gguf_latent
+import fixtures_gguf_mamba
 import fixtures_gguf_routers
 import fixtures_gguf_states
 import fixtures_nested
@@ -48,6 +49,7 @@ ARCHITECTURES = {
     "SeedOssForCausalLM": gguf.MODEL_ARCH.SEED_OSS,
     **fixtures_gguf_routers.ARCHITECTURES,
     **fixtures_gguf_latent.ARCHITECTURES,
+    **fixtures_gguf_mamba.ARCHITECTURES,
 }
 # Those whose rope turns neighbours, so that rows of q and k are put beside each other.
 NEIGHBOURS = {
@@ -55,13 +57,19 @@ NEIGHBOURS = {
     gguf.MODEL_ARCH.SMOLLM3,
     gguf.MODEL_ARCH.GRANITE,
     gguf.MODEL_ARCH.GRANITE_MOE,
+    gguf.MODEL_ARCH.GRANITE_HYBRID,
     gguf.MODEL_ARCH.ERNIE4_5_MOE,
 }
 GEMMA3_DEFAULTS = {"rms_norm_eps": 1e-6, "rope_theta": 1e6, "rope_local_base_freq": 1e4}
 # What names of the text's tensors begin with, where a model has more, and what with by themselves.
 PREFIXES = {fixtures_nested.PREFIX: "", "model.language_model.": "model."}
 # f32 matrices.
-ROUTERS = ("ffn_gate_inp.weight", "ffn_gate_inp_shexp.weight", "ssm_conv1d.weight")
+ROUTERS = (
+    "ffn_gate_inp.weight",
+    "ffn_gate_inp_shexp.weight",
+    "ssm_conv1d.weight",
+    "ssm_norm.weight",
+)
 
 
 def head_dim(config):
@@ -83,7 +91,10 @@ def add_sizes(writer, arch, config):
     if "intermediate_size" in config:
         writer.add_feed_forward_length(config["intermediate_size"])
     writer.add_head_count(config["num_attention_heads"])
-    writer.add_head_count_kv(config["num_key_value_heads"])
+    kv_heads = config["num_key_value_heads"]
+    if arch == gguf.MODEL_ARCH.GRANITE_HYBRID:
+        kv_heads = fixtures_gguf_mamba.kv_heads(config)
+    writer.add_head_count_kv(kv_heads)
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     if "head_dim" in config:
         writer.add_key_length(config["head_dim"])
@@ -105,6 +116,8 @@ def add_sizes(writer, arch, config):
     if arch == gguf.MODEL_ARCH.DEEPSEEK2:
         fixtures_gguf_routers.add_keys(writer, arch, config)
         fixtures_gguf_latent.add_keys(writer, config)
+    if arch == gguf.MODEL_ARCH.GRANITE_HYBRID:
+        fixtures_gguf_mamba.add_keys(writer, config)
     if arch in fixtures_gguf_states.ARCHITECTURES:
         fixtures_gguf_states.add_keys(writer, arch, config)
         fixtures_gguf_states.add_guessing(writer, arch, config)
@@ -121,7 +134,11 @@ def add_traits(writer, arch, config):
         # Zero says that this is no Phi-3 with a window.
         writer.add_sliding_window(config.get("sliding_window") or 0)
         writer.add_rope_scaling_orig_ctx_len(config["original_max_position_embeddings"])
-    if arch in (gguf.MODEL_ARCH.GRANITE, gguf.MODEL_ARCH.GRANITE_MOE):
+    if arch in (
+        gguf.MODEL_ARCH.GRANITE,
+        gguf.MODEL_ARCH.GRANITE_MOE,
+        gguf.MODEL_ARCH.GRANITE_HYBRID,
+    ):
         writer.add_attention_scale(config["attention_multiplier"])
         writer.add_embedding_scale(config["embedding_multiplier"])
         writer.add_residual_scale(config["residual_multiplier"])
@@ -223,6 +240,9 @@ def add_tensors(writer, arch, config, tensors):
         tensors = {name: value for part in parts for name, value in part.items()}
     if arch == gguf.MODEL_ARCH.DEEPSEEK2:
         parts = (fixtures_gguf_latent.changed(config, *one) for one in tensors.items())
+        tensors = {name: value for part in parts for name, value in part.items()}
+    if arch == gguf.MODEL_ARCH.GRANITE_HYBRID:
+        parts = (fixtures_gguf_mamba.changed(config, *one) for one in tensors.items())
         tensors = {name: value for part in parts for name, value in part.items()}
     if arch in (*fixtures_gguf_routers.ARCHITECTURES.values(), gguf.MODEL_ARCH.DEEPSEEK2):
         parts = (fixtures_gguf_routers.changed(*one) for one in tensors.items())

@@ -53,8 +53,12 @@ pub(crate) struct GgufFamily {
     pub(crate) can_rotate_part: bool,
     /// Layers have latent attention.
     pub(crate) has_latent_attention: bool,
+    /// Layers that do not attend have Mamba2.
+    pub(crate) has_mamba: bool,
     /// Experts of the family; `None` for dense families.
     pub(crate) experts: Option<GgufExperts>,
+    /// Models without a number of experts are dense.
+    pub(crate) experts_are_optional: bool,
     /// Keys that are read in files of this family, and whose values must be neutral in others.
     pub(crate) keys: &'static [&'static str],
     /// Returns the name of a tensor within a layer if it differs from other families'.
@@ -89,7 +93,9 @@ impl GgufFamily {
             rotates_neighbours: false,
             can_rotate_part: false,
             has_latent_attention: false,
+            has_mamba: false,
             experts: None,
+            experts_are_optional: false,
             keys: &[],
             stem: |_, _| None,
         }

@@ -19,6 +19,8 @@ pub(super) struct TensorFacts {
     pub has_q_norm: bool,
     pub has_out_bias: bool,
     pub has_ffn_bias: bool,
+    /// The convolutions of layers with a state have biases.
+    pub has_conv_bias: bool,
     pub rope: RopeFactors,
 }
 
@@ -49,6 +51,7 @@ impl TensorFacts {
             has_q_norm: has("blk.0.attn_q_norm.weight"),
             has_out_bias: has("blk.0.attn_output.bias"),
             has_ffn_bias: has("blk.0.ffn_gate.bias"),
+            has_conv_bias: parts.tensors.keys().any(|name| name.ends_with(".ssm_conv1d.bias")),
             rope: RopeFactors {
                 all: read_factors(parts, path, all)?,
                 long: read_factors(parts, path, long)?,

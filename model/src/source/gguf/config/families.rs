@@ -3,10 +3,10 @@
 use super::super::facts::TensorFacts;
 use super::super::metadata::{MetadataArray, MetadataValue};
 use super::keys::{ConfigError, Keys, wrong};
-use super::states;
+use super::{mamba, states};
 use crate::architecture::missing_features;
 use crate::config::{Family, QkNorm, Rope, RopeScaling, Scales};
-use crate::family::{FamilyDescription, GgufFamily, descriptions};
+use crate::family::{FamilyDescription, GgufFamily, description, descriptions};
 use crate::layers::{FeedForward, LayerKind, Layers, TokenMixer};
 
 /// Default rope base of Gemma's layers with a window.
@@ -71,10 +71,20 @@ pub(super) fn layers(
     let windowed = windowed_layers(keys, family, count)?;
     let local = local_rope(keys, family, rope)?;
     let rotates = rotating_layers(keys, family)?;
-    let attends = states::attending_layers(keys, family, count)?;
+    let has_mamba = description(family).gguf.has_mamba;
+    let attends = if has_mamba {
+        mamba::attending_layers(keys, count)?
+    } else {
+        states::attending_layers(keys, family, count)?
+    };
     let kind = |layer: usize| {
         if !attends[layer] {
-            return LayerKind::delta(feed_forward(layer));
+            let feed_forward = feed_forward(layer);
+            return if has_mamba {
+                LayerKind::mamba(feed_forward)
+            } else {
+                LayerKind::delta(feed_forward)
+            };
         }
         let window = window.filter(|_| windowed(layer));
         let rope = if window.is_some() { &local } else { rope };
@@ -131,10 +141,14 @@ fn local_rope(keys: &Keys<'_>, family: Family, rope: &Rope) -> Result<Rope, Conf
     }
 }
 
+fn is_granite(family: Family) -> bool {
+    matches!(family, Family::Granite | Family::GraniteHybrid | Family::GraniteMoe)
+}
+
 /// Returns a function that is true for the layers that rotate q and k. Granite's files contain a
 /// flag for all layers, under a key with another meaning in other families.
 fn rotating_layers(keys: &Keys<'_>, family: Family) -> Result<impl Fn(usize) -> bool, ConfigError> {
-    let granite = matches!(family, Family::Granite | Family::GraniteMoe);
+    let granite = is_granite(family);
     let flag = keys.metadata.boolean(&keys.key("rope.scaling.finetuned"))?;
     let any = !granite || flag.unwrap_or(true);
     Ok(move |layer: usize| match family {
@@ -155,7 +169,7 @@ pub(super) fn scales(
     hidden: usize,
     heads: usize,
 ) -> Result<Scales, ConfigError> {
-    let granite = matches!(family, Family::Granite | Family::GraniteMoe);
+    let granite = is_granite(family);
     let factor = |suffix: &str| -> Result<f32, ConfigError> {
         match keys.positive_or_none(suffix)? {
             Some(factor) if factor != 1.0 && !granite => {

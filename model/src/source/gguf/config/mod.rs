@@ -8,6 +8,7 @@ mod experts;
 mod families;
 mod keys;
 mod latent;
+mod mamba;
 mod refused;
 mod rope;
 mod states;
@@ -19,7 +20,7 @@ use super::facts::TensorFacts;
 use super::metadata::{Metadata, required};
 use crate::config::{Family, ModelConfig};
 use crate::config_bounds::{self, check_layers};
-use crate::family::description;
+use crate::family::{GgufFamily, description};
 
 /// Returns the configuration of the model called `name`.
 pub(super) fn model_config(
@@ -38,7 +39,7 @@ pub(super) fn model_config(
     let latent = latent::latent(&keys, gguf)?;
     let (num_heads, num_kv_heads, head_dim) = match latent {
         Some(latent) => latent::heads(&keys, latent)?,
-        None => heads(&keys, hidden_size)?,
+        None => heads(&keys, gguf, hidden_size)?,
     };
     let vocab_size = tokens::vocab_size(metadata, facts)?;
     let num_layers = check_layers(states::layers(&keys, gguf)?)?;
@@ -66,6 +67,7 @@ pub(super) fn model_config(
         experts,
         delta: states::delta(&keys, family)?,
         latent,
+        mamba: mamba::mamba(&keys, gguf, facts)?,
         output_gate: states::has_states(family),
         qkv_bias: facts.has_q_bias,
         out_bias: facts.has_out_bias,
@@ -87,9 +89,15 @@ pub(super) fn model_config(
 }
 
 /// Returns the number of heads of q, the number of heads of k and v, and their size.
-fn heads(keys: &Keys<'_>, hidden_size: usize) -> Result<(usize, usize, usize), ConfigError> {
+fn heads(
+    keys: &Keys<'_>,
+    gguf: &GgufFamily,
+    hidden_size: usize,
+) -> Result<(usize, usize, usize), ConfigError> {
     let num_heads = keys.required_size("attention.head_count")?;
-    let num_kv_heads = keys.size("attention.head_count_kv")?.unwrap_or(num_heads);
+    let num_kv_heads =
+        if gguf.has_mamba { mamba::kv_heads(keys)? } else { keys.size("attention.head_count_kv")? };
+    let num_kv_heads = num_kv_heads.unwrap_or(num_heads);
     if num_heads % num_kv_heads != 0 {
         let key = keys.key("attention.head_count_kv");
         return Err(wrong(key, num_kv_heads, "a divisor of attention.head_count"));
