@@ -13,9 +13,9 @@ of logits and margins.
 
 Each tiny model has traits that a loader can get wrong, named at its entry in MODELS of
 fixtures_plain.py, fixtures_dense.py, fixtures_post_norms.py, fixtures_positions.py, fixtures_moe.py,
-fixtures_routers.py, fixtures_latent.py, fixtures_delta.py and fixtures_convolutions.py. Its folder
-has the checkpoint, often the same weights as model.gguf (fixtures_gguf.py) and in the form that
-converters wrote before 2025 as old.gguf, and golden.json:
+fixtures_routers.py, fixtures_latent.py, fixtures_delta.py, fixtures_convolutions.py and
+fixtures_mamba.py. Its folder has the checkpoint, often the same weights as model.gguf
+(fixtures_gguf.py) and in the form that converters wrote before 2025 as old.gguf, and golden.json:
 
     prompts      token ids, of ragged lengths
     tokens       the 32 tokens that follow each, EOS ignored
@@ -39,6 +39,7 @@ import fixtures_delta
 import fixtures_dense
 import fixtures_gguf
 import fixtures_latent
+import fixtures_mamba
 import fixtures_moe
 import fixtures_plain
 import fixtures_positions
@@ -67,6 +68,7 @@ MODELS = {
     **fixtures_latent.MODELS,
     **fixtures_delta.MODELS,
     **fixtures_convolutions.MODELS,
+    **fixtures_mamba.MODELS,
 }
 EAGER = {"attn_implementation": "eager", "experts_implementation": "eager"}
 

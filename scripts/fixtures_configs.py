@@ -40,6 +40,7 @@ ARCHITECTURES = {
     "gpt_oss": "GptOssForCausalLM",
     "granite": "GraniteForCausalLM",
     "granitemoe": "GraniteMoeForCausalLM",
+    "granitemoehybrid": "GraniteMoeHybridForCausalLM",
     "hy_v3": "HYV3ForCausalLM",
     "lfm2": "Lfm2ForCausalLM",
     "lfm2_moe": "Lfm2MoeForCausalLM",
@@ -50,6 +51,7 @@ ARCHITECTURES = {
     "mistral3": "Mistral3ForConditionalGeneration",
     "mistral4": "Mistral4ForCausalLM",
     "mixtral": "MixtralForCausalLM",
+    "nemotron_h": "NemotronHForCausalLM",
     "olmo2": "Olmo2ForCausalLM",
     "olmo3": "Olmo3ForCausalLM",
     "olmoe": "OlmoeForCausalLM",
@@ -78,6 +80,8 @@ NEEDED = {
         "head_dim": 144,
     },
     "glm4_moe": {"head_dim": 128},
+    # By default also networks next to experts, which no published model has.
+    "nemotron_h": {"layers_block_type": ["linear_attention", "moe", "full_attention", "moe"]},
 }
 
 TINY = {
@@ -138,6 +142,9 @@ def tiny(model_type):
         sizes["n_group"] = sizes["topk_group"] = 1
         # Another name of the part that is rotated, to which the size of a whole head does not adapt.
         sizes.pop("head_dim", None)
+    if model_type == "nemotron_h":
+        # Each pair of a mixer and experts is a layer of the program.
+        sizes["layers_block_type"] = NEEDED[model_type]["layers_block_type"] * 2
     if getattr(of, "original_max_position_embeddings", None):
         sizes["original_max_position_embeddings"] = 512
     if text is None:

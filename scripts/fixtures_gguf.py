@@ -21,6 +21,7 @@ from safetensors.torch import load_file
 
 import fixtures_gguf_convolutions
 import fixtures_gguf_latent
+import fixtures_gguf_mamba
 import fixtures_gguf_routers
 import fixtures_gguf_states
 import fixtures_nested
@@ -50,6 +51,7 @@ ARCHITECTURES = {
     **fixtures_gguf_routers.ARCHITECTURES,
     **fixtures_gguf_latent.ARCHITECTURES,
     **fixtures_gguf_convolutions.ARCHITECTURES,
+    **fixtures_gguf_mamba.ARCHITECTURES,
 }
 # Those of text models whose architecture is one of models of text and images, by their type.
 TEXT_MODELS = {
@@ -63,6 +65,7 @@ NEIGHBOURS = {
     gguf.MODEL_ARCH.SMOLLM3,
     gguf.MODEL_ARCH.GRANITE,
     gguf.MODEL_ARCH.GRANITE_MOE,
+    gguf.MODEL_ARCH.GRANITE_HYBRID,
     gguf.MODEL_ARCH.ERNIE4_5_MOE,
 }
 GEMMA3_DEFAULTS = {"rms_norm_eps": 1e-6, "rope_theta": 1e6, "rope_local_base_freq": 1e4}
@@ -74,6 +77,7 @@ F32 = (
     "ffn_gate_inp_shexp.weight",
     "shortconv.conv.weight",
     "ssm_conv1d.weight",
+    "ssm_norm.weight",
 )
 
 
@@ -96,7 +100,10 @@ def add_sizes(writer, arch, config, is_old):
     if "intermediate_size" in config and arch != gguf.MODEL_ARCH.LFM2:
         writer.add_feed_forward_length(config["intermediate_size"])
     writer.add_head_count(config["num_attention_heads"])
-    writer.add_head_count_kv(fixtures_gguf_convolutions.kv_heads(arch, config))
+    kv_heads = fixtures_gguf_convolutions.kv_heads(arch, config)
+    if arch == gguf.MODEL_ARCH.GRANITE_HYBRID:
+        kv_heads = fixtures_gguf_mamba.kv_heads(config)
+    writer.add_head_count_kv(kv_heads)
     writer.add_layer_norm_rms_eps(config.get("rms_norm_eps", config.get("norm_eps")))
     if "head_dim" in config:
         writer.add_key_length(config["head_dim"])
@@ -120,6 +127,8 @@ def add_sizes(writer, arch, config, is_old):
         fixtures_gguf_latent.add_keys(writer, config, is_old)
     if arch in fixtures_gguf_convolutions.ARCHITECTURES.values():
         fixtures_gguf_convolutions.add_keys(writer, arch, config)
+    if arch == gguf.MODEL_ARCH.GRANITE_HYBRID:
+        fixtures_gguf_mamba.add_keys(writer, config)
     if arch in fixtures_gguf_states.ARCHITECTURES:
         fixtures_gguf_states.add_keys(writer, arch, config)
         fixtures_gguf_states.add_guessing(writer, arch, config)
@@ -140,7 +149,11 @@ def add_traits(writer, arch, config):
         rope = config["rope_parameters"]
         writer.add_rope_scaling_yarn_log_mul(rope["mscale_all_dim"])
         writer.add_attn_temperature_scale(rope["llama_4_scaling_beta"])
-    if arch in (gguf.MODEL_ARCH.GRANITE, gguf.MODEL_ARCH.GRANITE_MOE):
+    if arch in (
+        gguf.MODEL_ARCH.GRANITE,
+        gguf.MODEL_ARCH.GRANITE_MOE,
+        gguf.MODEL_ARCH.GRANITE_HYBRID,
+    ):
         writer.add_attention_scale(config["attention_multiplier"])
         writer.add_embedding_scale(config["embedding_multiplier"])
         writer.add_residual_scale(config["residual_multiplier"])
@@ -245,6 +258,9 @@ def add_tensors(writer, arch, config, tensors, is_old):
         tensors = {name: value for part in parts for name, value in part.items()}
     if arch in fixtures_gguf_convolutions.ARCHITECTURES.values():
         tensors = dict(fixtures_gguf_convolutions.changed(*one) for one in tensors.items())
+    if arch == gguf.MODEL_ARCH.GRANITE_HYBRID:
+        parts = (fixtures_gguf_mamba.changed(config, *one) for one in tensors.items())
+        tensors = {name: value for part in parts for name, value in part.items()}
     if arch in (*fixtures_gguf_routers.ARCHITECTURES.values(), *fixtures_gguf_latent.LATENT):
         parts = (fixtures_gguf_routers.changed(*one) for one in tensors.items())
         tensors = {name: value for part in parts for name, value in part.items()}

@@ -92,6 +92,41 @@ impl Kernels {
         });
     }
 
+    /// Computes `x[r, g] = x[r, g] / sqrt(mean(x[r, g]²) + eps) * gain[g]` in place, with f32
+    /// intermediate values.
+    ///
+    /// `x` is `[rows, groups, width]` and `gain` `[groups, width]`.
+    ///
+    /// # Panics
+    /// If shapes do not match.
+    pub fn group_norm<T: NormTasks>(
+        &self,
+        rows: usize,
+        groups: usize,
+        gain: &[f32],
+        eps: f32,
+        x: &mut [T],
+    ) {
+        assert!(groups > 0 && gain.len().is_multiple_of(groups), "gain is [groups, width]");
+        assert_eq!(x.len(), rows * gain.len(), "x is [rows, groups, width]");
+        let width = gain.len() / groups;
+        assert!(width > 0, "a group has elements");
+        let variant = self.variant;
+        let (x, bytes) = (SharedPointer(x.as_mut_ptr()), 2 * size_of_val(x));
+        self.run_sized(rows.div_ceil(TASK_ROWS), bytes, &|task, _| {
+            for row in task * TASK_ROWS..rows.min((task + 1) * TASK_ROWS) {
+                for (group, gain) in gain.chunks_exact(width).enumerate() {
+                    // SAFETY: the variant was checked when the kernels were built; the group is
+                    // within x, and no other task accesses it.
+                    unsafe {
+                        let out = RmsOut::InPlace(x.pointer().add((row * groups + group) * width));
+                        T::rms_rows(variant, RmsRows { rows: 1, gain, eps, out });
+                    }
+                }
+            }
+        });
+    }
+
     /// Computes [`Kernels::head_norm`] of the last elements of each row, as many as `gain` has. `x`
     /// is `[rows, width]`, whose other elements are unchanged.
     ///

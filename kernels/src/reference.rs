@@ -4,6 +4,7 @@
 
 use model::delta::DeltaNet;
 use model::experts::{ExcludedExperts, ExpertScoring, GroupScore, ScoreSum};
+use model::mamba::Mamba;
 use model::short_conv::ShortConv;
 
 use crate::attention::{AttentionShape, AttentionUnit};
@@ -166,6 +167,64 @@ pub fn short_convolution<T: Number>(conv: &ShortConv, input: &[T], weight: &[f32
                 sum += product * f64::from(weight[(taps - 1 - back) * channels + channel]);
             }
             out.push(number(row, 1, channel) * sum);
+        }
+    }
+    out
+}
+
+/// Computes the convolution of x, B and C of all rows of a sequence, `[rows, channels]`, with SiLU.
+pub fn mamba_convolution<T: Number>(
+    mamba: &Mamba,
+    input: &[T],
+    weight: &[f32],
+    bias: Option<&[f32]>,
+) -> Vec<f64> {
+    let (channels, taps) = (mamba.channels(), mamba.taps);
+    let rows = input.len() / mamba.input_size();
+    let mut out = Vec::with_capacity(rows * channels);
+    for row in 0..rows {
+        for channel in 0..channels {
+            let mut sum = bias.map_or(0.0, |bias| f64::from(bias[channel]));
+            for back in 0..taps.min(row + 1) {
+                let at = (row - back) * mamba.input_size() + mamba.inner_size() + channel;
+                let weight = weight[(taps - 1 - back) * channels + channel];
+                sum += f64::from(input[at].to_f32()) * f64::from(weight);
+            }
+            out.push(silu(sum));
+        }
+    }
+    out
+}
+
+/// Computes the recurrence of Mamba2 of all rows of a sequence and its gate, `[rows, heads,
+/// head_dim]`.
+pub fn mamba_scan<T: Number>(mamba: &Mamba, mixed: &[T], input: &[T], numbers: &[f32]) -> Vec<f64> {
+    let Mamba { heads, head_dim, groups, state_dim, min_step, max_step, .. } = *mamba;
+    let rows = mixed.len() / mamba.channels();
+    let wide = |all: &[T], at: usize| f64::from(all[at].to_f32());
+    let mut out = vec![0.0; rows * heads * head_dim];
+    for head in 0..heads {
+        let number = |which: usize| f64::from(numbers[which * heads + head]);
+        let group = head / (heads / groups);
+        let mut state = vec![0.0f64; head_dim * state_dim];
+        for row in 0..rows {
+            let (mixed_row, input_row) = (row * mamba.channels(), row * mamba.input_size());
+            let dt_at = input_row + heads * head_dim + mamba.channels() + head;
+            let step = (wide(input, dt_at) + number(1)).exp().ln_1p();
+            let step = step.max(f64::from(min_step)).min(max_step.map_or(f64::MAX, f64::from));
+            let decay = (-number(0).exp() * step).exp();
+            let b_at = mixed_row + heads * head_dim + group * state_dim;
+            for element in 0..head_dim {
+                let x = wide(mixed, mixed_row + head * head_dim + element);
+                let mut sum = number(2) * x;
+                for index in 0..state_dim {
+                    let state = &mut state[element * state_dim + index];
+                    *state = decay * *state + step * x * wide(mixed, b_at + index);
+                    sum += *state * wide(mixed, b_at + groups * state_dim + index);
+                }
+                let z = wide(input, input_row + head * head_dim + element);
+                out[(row * heads + head) * head_dim + element] = sum * silu(z);
+            }
         }
     }
     out

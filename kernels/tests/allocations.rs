@@ -16,6 +16,7 @@ use kernels::{
 };
 use model::delta::DeltaNet;
 use model::experts::{ExpertGroups, ExpertScoring, ScoreSum};
+use model::mamba::Mamba;
 use model::quantized_format::Grouped;
 use model::short_conv::ShortConv;
 use shm::sync::Ordering;
@@ -158,6 +159,36 @@ const NET: DeltaNet = DeltaNet {
     taps: 2,
 };
 
+/// Widths that are at most those of a row.
+const MAMBA: Mamba = Mamba {
+    heads: 4,
+    head_dim: 16,
+    groups: 2,
+    state_dim: 8,
+    taps: 2,
+    conv_bias: true,
+    min_step: 0.0,
+    max_step: None,
+};
+
+fn every_mamba_call(
+    kernels: &Kernels,
+    sequences: &[StateRows],
+    (weight, states): (&[f32], &mut [f32]),
+    x: &[bf16],
+    out: &mut [bf16],
+) {
+    let (channels, inner) = (MAMBA.channels(), MAMBA.inner_size());
+    let (input, mixed) = (&x[..ROWS * MAMBA.input_size()], &x[..ROWS * channels]);
+    let (weight, bias) = (&weight[..2 * channels], Some(&weight[..channels]));
+    let (inputs, states) = states.split_at_mut(2 * MAMBA.inputs_len());
+    let convolved = &mut out[..ROWS * channels];
+    kernels.mamba_convolution(&MAMBA, sequences, input, weight, bias, inputs, convolved);
+    let (states, out) = (&mut states[..2 * MAMBA.state_len()], &mut out[..ROWS * inner]);
+    kernels.mamba_scan(&MAMBA, sequences, mixed, input, &weight[..12], states, out);
+    kernels.group_norm(ROWS, 2, &weight[..inner], 1e-5, out);
+}
+
 fn every_state_call(
     kernels: &Kernels,
     (weight, states): (&[f32], &mut [f32]),
@@ -167,6 +198,7 @@ fn every_state_call(
 ) {
     let rows = ROWS as u32 / 2;
     let sequences = [0, 1].map(|slot| StateRows { row0: slot * rows, rows, slot, begins: true });
+    every_mamba_call(kernels, &sequences, (weight, &mut *states), x, out);
     let (inputs, states) = states.split_at_mut(2 * NET.inputs_len());
     let weight: [f32; 2 * HIDDEN] = std::array::from_fn(|place| weight[place % HIDDEN]);
     kernels.delta_convolution(&NET, &sequences, x, &weight, inputs, out);

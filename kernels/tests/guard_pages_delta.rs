@@ -2,12 +2,14 @@
 
 mod common;
 mod guarded;
+mod mamba_case;
 mod states;
 
 use common::{bits, kernels, poison, variants};
 use guarded::{Guarded, SIDES, set_case};
 use half::bf16;
 use kernels::{Element, Kernels, StateRows};
+use mamba_case::{EPS, MAMBAS};
 use model::short_conv::ShortConv;
 use states::{Case, NETS};
 
@@ -133,5 +135,55 @@ fn shared_experts_stay_within_their_operands() {
         let kernels = kernels(variant, 1);
         check_shared_gate::<f32>(&kernels);
         check_shared_gate::<bf16>(&kernels);
+    }
+}
+
+fn check_mamba<T: Element>(kernels: &Kernels) {
+    for (seed, mamba) in MAMBAS.into_iter().enumerate() {
+        set_case(format!("{:?} {mamba:?}", kernels.variant()));
+        let case = mamba_case::Case::<T>::new(mamba, 7, seed as u64);
+        let mut states = case.states(2);
+        let expected = case.run(kernels, &SEQUENCES, &mut states);
+        for side in SIDES {
+            let blank = case.states(2);
+            let input = Guarded::new("input", side, &case.input);
+            let weight = Guarded::new("weight", side, &case.weight);
+            let bias = Guarded::new("bias", side, &case.bias);
+            let bias = mamba.conv_bias.then(|| bias.slice());
+            let mut inputs = Guarded::new("the convolution's inputs", side, &blank.inputs);
+            let mut out = Guarded::new("out", side, &poison::<T>(case.mixed.len()));
+            let (kept, to) = (inputs.slice_mut(), out.slice_mut());
+            let (x, weight) = (input.slice(), weight.slice());
+            kernels.mamba_convolution(&mamba, &SEQUENCES, x, weight, bias, kept, to);
+            assert_eq!(bits(out.slice()), bits(&expected.convolved), "{side:?} {mamba:?}");
+            assert_eq!(bits(inputs.slice()), bits(&states.inputs), "{side:?} {mamba:?}");
+            let mixed = Guarded::new("mixed", side, &case.mixed);
+            let numbers = Guarded::new("numbers", side, &case.numbers);
+            let gain = Guarded::new("gain", side, &case.gain);
+            let mut kept = Guarded::new("states", side, &blank.states);
+            let mut out = Guarded::new("out", side, &poison::<T>(expected.read.len()));
+            kernels.mamba_scan(
+                &mamba,
+                &SEQUENCES,
+                mixed.slice(),
+                input.slice(),
+                numbers.slice(),
+                kept.slice_mut(),
+                out.slice_mut(),
+            );
+            assert_eq!(bits(out.slice()), bits(&expected.read), "{side:?} {mamba:?}");
+            assert_eq!(bits(kept.slice()), bits(&states.states), "{side:?} {mamba:?}");
+            kernels.group_norm(7, mamba.groups, gain.slice(), EPS, out.slice_mut());
+            assert_eq!(bits(out.slice()), bits(&expected.normed), "{side:?} {mamba:?}");
+        }
+    }
+}
+
+#[test]
+fn mamba_stays_within_its_operands() {
+    for variant in variants("mamba_stays_within_its_operands") {
+        let kernels = kernels(variant, 1);
+        check_mamba::<f32>(&kernels);
+        check_mamba::<bf16>(&kernels);
     }
 }

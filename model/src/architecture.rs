@@ -23,8 +23,6 @@ const MISSING_FEATURES: &[(&str, &str)] = &[
     ("glm", "a rotary embedding of neighbours"),
     ("gptneox", "halves that run in parallel"),
     ("gpt2", "learned positions with fused linears that are stored transposed"),
-    ("granitehybrid", "state-space layers"),
-    ("granitemoehybrid", "state-space layers"),
     ("granitemoeshared", "experts that every row passes"),
     ("jamba", "state-space layers"),
     ("kimilinear", "Kimi delta attention"),
@@ -34,7 +32,8 @@ const MISSING_FEATURES: &[(&str, &str)] = &[
     ("minimaxm1", "linear attention"),
     ("minimaxtext", "linear attention"),
     ("mpt", "ALiBi positions"),
-    ("nemotronh", "state-space layers"),
+    // The name in GGUF files.
+    ("nemotronh", "the safetensors files of such models, since GGUF files of them are not read"),
     ("nemotron", "a squared ReLU and norms of 1 + w"),
     ("olmo", "norms without gains"),
     ("phimoe", "a router with two softmaxes"),

@@ -12,6 +12,7 @@ use crate::delta::DeltaNet;
 use crate::experts::Experts;
 use crate::latent::LatentAttention;
 use crate::layers::{FeedForward, Layers, TokenMixer};
+use crate::mamba::Mamba;
 use crate::ops::Kv;
 pub use crate::rope::{Rope, RopeScaling};
 use crate::short_conv::ShortConv;
@@ -64,6 +65,8 @@ pub enum Activation {
     Relu,
     /// OPT variants: GELU computed with erf.
     Gelu,
+    /// Nemotron: `relu(x)²`.
+    ReluSquared,
     /// LLaMA family: `silu(gate) * up`.
     Silu,
     /// Gemma: `gelu(gate) * up` with the tanh approximation of GELU.
@@ -76,7 +79,7 @@ pub enum Activation {
 impl Activation {
     /// Returns true if the function multiplies two linears of the network (`Gate` and `Up`).
     pub const fn is_gated(self) -> bool {
-        !matches!(self, Activation::Relu | Activation::Gelu)
+        !matches!(self, Activation::Relu | Activation::Gelu | Activation::ReluSquared)
     }
 }
 
@@ -136,6 +139,8 @@ pub struct ModelConfig {
     pub experts: Option<Experts>,
     /// State sizes of the layers that keep a recurrent state.
     pub delta: Option<DeltaNet>,
+    /// State sizes of the layers with Mamba2.
+    pub mamba: Option<Mamba>,
     /// Sizes of latent attention, which all layers with attention then have.
     pub latent: Option<LatentAttention>,
     /// The output of attention is multiplied by the sigmoid of a linear of its input.
@@ -163,13 +168,14 @@ pub struct ModelConfig {
     pub eos_token_ids: Vec<u32>,
 }
 
-/// Prints `pre_norms` only if it is false and `latent` only if there is one, since keys of stored
-/// data are derived from this text: a field that a model does not use must not change them.
+/// Prints `pre_norms` only if it is false, and `latent` and `mamba` only if there are such layers,
+/// since keys of stored data are derived from this text: a field that a model does not use must not
+/// change them.
 impl Debug for ModelConfig {
     fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
         macro_rules! print {
             ($($name:ident),*) => {{
-                let ModelConfig { $($name,)* pre_norms, latent } = self;
+                let ModelConfig { $($name,)* pre_norms, latent, mamba } = self;
                 let mut fields = f.debug_struct("ModelConfig");
                 $(fields.field(stringify!($name), $name);)*
                 if !pre_norms {
@@ -177,6 +183,9 @@ impl Debug for ModelConfig {
                 }
                 if let Some(latent) = latent {
                     fields.field("latent", latent);
+                }
+                if let Some(mamba) = mamba {
+                    fields.field("mamba", mamba);
                 }
                 fields.finish()
             }};
@@ -240,7 +249,7 @@ impl ModelConfig {
         let channels = self.hidden_size;
         self.layers.kinds().iter().find_map(|kind| match kind.mixing {
             TokenMixer::ShortConv { taps } => Some(ShortConv { channels, taps }),
-            TokenMixer::Attention | TokenMixer::Delta => None,
+            TokenMixer::Attention | TokenMixer::Delta | TokenMixer::Mamba => None,
         })
     }
 
@@ -255,7 +264,7 @@ impl ModelConfig {
         match self.layers.kind(layer).mixing {
             TokenMixer::Attention if self.latent.is_some() => &[Kv::K],
             TokenMixer::ShortConv { .. } => &[Kv::K],
-            TokenMixer::Attention | TokenMixer::Delta => &[Kv::K, Kv::V],
+            TokenMixer::Attention | TokenMixer::Delta | TokenMixer::Mamba => &[Kv::K, Kv::V],
         }
     }
 

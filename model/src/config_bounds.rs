@@ -6,6 +6,7 @@ use crate::config::ModelConfig;
 use crate::delta::DeltaNet;
 use crate::experts::{EXPERT_GROUPS_MAX, Experts};
 use crate::latent::LatentAttention;
+use crate::mamba::Mamba;
 
 /// Maximum number of layers, which programs identify by 16 bits. The deepest published models have
 /// some 130 layers.
@@ -63,6 +64,10 @@ pub fn check(config: &ModelConfig) -> Result<(), TooLarge> {
         [delta.value_heads, delta.key_dim, delta.value_dim, delta.taps, delta.key_heads]
     };
     let [value_heads, key_dim, value_dim, taps, key_heads] = config.delta.map_or([0; 5], of_delta);
+    let of_mamba =
+        |mamba: Mamba| [mamba.heads, mamba.groups, mamba.head_dim, mamba.state_dim, mamba.taps];
+    let [mamba_heads, mamba_groups, mamba_head_dim, mamba_state_dim, mamba_taps] =
+        config.mamba.map_or([0; 5], of_mamba);
     let short_taps = config.short_conv().map_or(0, |conv| conv.taps);
     let of_latent = |latent: LatentAttention| {
         [latent.q_rank.unwrap_or(0), latent.query_dim(), latent.value_dim]
@@ -88,7 +93,11 @@ pub fn check(config: &ModelConfig) -> Result<(), TooLarge> {
         ("heads of keys of a state", key_heads, HEADS_MAX),
         ("values of a state's key", key_dim, STATE_DIM_MAX),
         ("values of a state's head", value_dim, STATE_DIM_MAX),
-        ("rows of a convolution", taps.max(short_taps), TAPS_MAX),
+        ("heads of Mamba2", mamba_heads, HEADS_MAX),
+        ("groups of Mamba2", mamba_groups, HEADS_MAX),
+        ("values of a head of Mamba2", mamba_head_dim, STATE_DIM_MAX),
+        ("values of a state of Mamba2", mamba_state_dim, STATE_DIM_MAX),
+        ("rows of a convolution", taps.max(short_taps).max(mamba_taps), TAPS_MAX),
         ("learned positions", positions, LEARNED_POSITIONS_MAX),
         ("end-of-sequence tokens", config.eos_token_ids.len(), ENDS_MAX),
     ];

@@ -27,12 +27,16 @@ pub enum TokenMixer {
     ShortConv {
         taps: usize,
     },
+    /// Mamba2 (`ModelConfig::mamba`).
+    Mamba,
 }
 
 /// Second half of a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FeedForward {
+    /// The layer is its first half alone.
+    None,
     Dense,
     /// A router and the model's experts (`ModelConfig::experts`).
     Experts,
@@ -59,6 +63,11 @@ impl LayerKind {
     pub const fn short_conv(taps: usize) -> LayerKind {
         let mixing = TokenMixer::ShortConv { taps };
         LayerKind { mixing, rope: None, window: None, feed_forward: FeedForward::Dense }
+    }
+
+    /// Returns a layer with Mamba2 instead of attention.
+    pub const fn mamba(feed_forward: FeedForward) -> LayerKind {
+        LayerKind { mixing: TokenMixer::Mamba, rope: None, window: None, feed_forward }
     }
 
     /// Returns true if the layer keeps a state of fixed size instead of a cache of positions.

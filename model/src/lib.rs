@@ -21,6 +21,7 @@ pub mod known;
 pub mod latent;
 pub mod layers;
 pub mod locate;
+pub mod mamba;
 pub mod ops;
 pub mod quantization;
 pub mod quantized_format;

@@ -108,6 +108,9 @@ fn profiled_fields(request: &ProfilingRequest) -> BTreeMap<String, String> {
     if let Some(delta) = config.delta {
         set("states", format!("{delta:?}"));
     }
+    if let Some(mamba) = config.mamba {
+        set("mamba", format!("{mamba:?}"));
+    }
     if let Some(conv) = config.short_conv() {
         set("convolutions", format!("{conv:?}"));
     }

@@ -1,13 +1,21 @@
 //! Operations of models that the kernels for CUDA devices lack. The emulated device has them all.
 
-use model::config::ModelConfig;
+use model::config::{Activation, ModelConfig};
 use model::experts::{ExpertScoring, ExpertSelection, Experts};
 use model::ops::Op;
 
 use crate::map::{ComputeDevice, DeviceMap, OpChunk, layer_list};
 
-const ABSENT: [Op; 6] =
-    [Op::OutGate, Op::DeltaConv, Op::Delta, Op::DeltaGate, Op::ShortConv, Op::SharedGate];
+const ABSENT: [Op; 8] = [
+    Op::OutGate,
+    Op::DeltaConv,
+    Op::Delta,
+    Op::DeltaGate,
+    Op::ShortConv,
+    Op::MambaConv,
+    Op::Mamba,
+    Op::SharedGate,
+];
 
 /// Returns true if the kernels can select these experts.
 fn is_routed(experts: &Experts) -> bool {
@@ -24,6 +32,7 @@ pub fn is_gap(config: &ModelConfig, op: Op) -> bool {
     match op {
         Op::Norm0 | Op::Norm1 => !config.pre_norms,
         Op::Router => config.experts.is_some_and(|experts| !is_routed(&experts)),
+        Op::Fc0 | Op::ExpertUp if config.activation == Activation::ReluSquared => true,
         op if config.latent.is_some() && is_of_latents(op) => true,
         Op::Q if has_temperature(config) => true,
         op => ABSENT.contains(&op),

@@ -7,6 +7,7 @@ use common::{Choices, PLAIN, llama, shape, split};
 use model::config::{Family, ModelConfig};
 use model::delta::DeltaNet;
 use model::layers::{FeedForward, LayerKind, Layers};
+use model::mamba::Mamba;
 use model::ops::{Kv, Op};
 use program::compile::{CompileError, compile};
 use program::ir::{Instruction, ProgramId};
@@ -45,6 +46,27 @@ fn convolving() -> ModelConfig {
     }
 }
 
+/// Returns a configuration in which all layers have Mamba2.
+fn mamba() -> ModelConfig {
+    let mamba = Mamba {
+        heads: 2,
+        head_dim: 6,
+        groups: 1,
+        state_dim: 4,
+        taps: 4,
+        conv_bias: true,
+        min_step: 0.0,
+        max_step: None,
+    };
+    ModelConfig {
+        name: "tiny-granite4".to_owned(),
+        family: Family::GraniteHybrid,
+        layers: Layers::uniform(LayerKind::mamba(FeedForward::Dense)),
+        mamba: Some(mamba),
+        ..llama()
+    }
+}
+
 /// Returns a map in which the GPU runs entries `from..to` of every layer in decode, and in prefill
 /// what `choices` specifies, except for the states.
 fn placed(config: &ModelConfig, from: usize, to: usize, choices: Choices) -> DeviceMap {
@@ -55,8 +77,8 @@ fn placed(config: &ModelConfig, from: usize, to: usize, choices: Choices) -> Dev
             let device = map.decode.layers[layer][place];
             let home = if device == ComputeDevice::Gpu { MemoryId::VRAM } else { MemoryId::DRAM };
             match op {
-                Op::DeltaConv | Op::ShortConv => k.push(home),
-                Op::Delta => v.push(home),
+                Op::DeltaConv | Op::ShortConv | Op::MambaConv => k.push(home),
+                Op::Delta | Op::Mamba => v.push(home),
                 _ => continue,
             }
             map.prefill.layers[layer][place] = device;
@@ -104,7 +126,7 @@ fn chunked(shape: RunShape) -> RunShape {
 
 #[test]
 fn every_interval_is_proved_and_of_some_each_instruction_is_needed() {
-    for config in [delta(), convolving()] {
+    for config in [delta(), convolving(), mamba()] {
         let entries = layer_list(&config, 0, None).len();
         let (mut dropped, mut number) = (0, 0);
         for prefill in [ComputeDevice::Cpu, ComputeDevice::Gpu] {
@@ -180,12 +202,17 @@ fn chunks_out_of_order_are_refused() {
 
 #[test]
 fn caches_of_a_layer_with_a_state_have_its_size() {
-    let config = delta();
-    let net = config.delta.expect("states");
-    let plan = proved(&config, &shape(1, 2), &placed(&config, 0, 0, PLAIN));
-    for (kv, bytes) in [(Kv::K, net.inputs_bytes()), (Kv::V, net.state_bytes())] {
-        let name = format!("cache.{kv:?}.layer2.batch0.0of1");
-        let buffer = plan.buffers.iter().find(|buffer| buffer.name == name).expect("a cache");
-        assert_eq!(buffer.size_bytes, (4 * bytes).next_multiple_of(64) as u64, "{name}");
+    let net = delta().delta.expect("states");
+    let sizes = mamba().mamba.expect("states");
+    for (config, inputs_bytes, state_bytes) in [
+        (delta(), net.inputs_bytes(), net.state_bytes()),
+        (mamba(), sizes.inputs_bytes(), sizes.state_bytes()),
+    ] {
+        let plan = proved(&config, &shape(1, 2), &placed(&config, 0, 0, PLAIN));
+        for (kv, bytes) in [(Kv::K, inputs_bytes), (Kv::V, state_bytes)] {
+            let name = format!("cache.{kv:?}.layer2.batch0.0of1");
+            let buffer = plan.buffers.iter().find(|buffer| buffer.name == name).expect("a cache");
+            assert_eq!(buffer.size_bytes, (4 * bytes).next_multiple_of(64) as u64, "{name}");
+        }
     }
 }

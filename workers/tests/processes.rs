@@ -101,6 +101,7 @@ fn config() -> ModelConfig {
         post_norms: false,
         delta: None,
         latent: None,
+        mamba: None,
         output_gate: false,
         sinks: false,
         scales: Scales::default(),

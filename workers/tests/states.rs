@@ -5,7 +5,7 @@
 mod common;
 
 use common::placed::{cpu_only, group, outcomes, shape, start, two_split};
-use common::{convolving, delta, delta_experts};
+use common::{convolving, delta, delta_experts, mamba};
 use kernels::Variant;
 use model::config::{Dtype, ModelConfig};
 use planner::policy::{DefaultTiers, Placement, Policy, Residency, ResidentAttention, device_map};
@@ -28,9 +28,12 @@ fn found(config: &ModelConfig, shape: &RunShape, map: &DeviceMap) -> Vec<Outcome
 
 #[test]
 fn every_interval_gives_the_bits_of_the_cpu() {
-    for (config, dtype) in
-        [(delta(), Dtype::Bf16), (delta_experts(), Dtype::F32), (convolving(), Dtype::F32)]
-    {
+    for (config, dtype) in [
+        (delta(), Dtype::Bf16),
+        (delta_experts(), Dtype::F32),
+        (convolving(), Dtype::F32),
+        (mamba(), Dtype::Bf16),
+    ] {
         let shape = shape(2, 3, 2, dtype);
         let expected = found(&config, &shape, &cpu_only(&config));
         let ops = leading_list(&config, None).len();
@@ -47,9 +50,12 @@ fn every_interval_gives_the_bits_of_the_cpu() {
 /// Covers placements that keep states on either side.
 #[test]
 fn chunks_of_prompts_give_the_bits_of_whole_ones_in_every_placement() {
-    for (config, dtype) in
-        [(delta(), Dtype::F32), (delta_experts(), Dtype::Bf16), (convolving(), Dtype::Bf16)]
-    {
+    for (config, dtype) in [
+        (delta(), Dtype::F32),
+        (delta_experts(), Dtype::Bf16),
+        (convolving(), Dtype::Bf16),
+        (mamba(), Dtype::F32),
+    ] {
         let shape = shape(2, 3, 2, dtype);
         let expected = found(&config, &shape, &cpu_only(&config));
         let mut maps = vec![cpu_only(&config)];
@@ -118,9 +124,12 @@ fn prompts_update_states_where_decode_does() {
 /// with another sequence in the same slots.
 #[test]
 fn long_prompts_in_chunks_give_the_bits_of_whole_ones_in_every_variant() {
-    for (config, dtype) in
-        [(delta(), Dtype::Bf16), (delta(), Dtype::F32), (convolving(), Dtype::F32)]
-    {
+    for (config, dtype) in [
+        (delta(), Dtype::Bf16),
+        (delta(), Dtype::F32),
+        (convolving(), Dtype::F32),
+        (mamba(), Dtype::F32),
+    ] {
         let config = ModelConfig { max_positions: 304, ..config };
         let whole = RunShape { max_prompt: 300, max_context: 304, ..shape(1, 2, 1, dtype) };
         let placed = |lengths: [u32; 2]| -> Vec<PlacedRequest> {
@@ -154,13 +163,15 @@ fn long_prompts_in_chunks_give_the_bits_of_whole_ones_in_every_variant() {
 /// device is opened.
 #[test]
 fn states_on_a_cuda_device_are_refused_by_name() {
-    let config = delta();
-    let shape = shape(1, 2, 2, Dtype::Bf16);
-    let refused = |map: &DeviceMap| {
-        let plan = compile(&config, &shape, map).expect("compiles");
-        check(&plan).err().map(|error| error.to_string())
-    };
-    let sentence = refused(&device_map(&Policy::GpuOnly, &config, false, HOMES)).expect("refused");
-    assert!(sentence.contains("delta_conv") && sentence.contains("--device none"), "{sentence}");
-    assert_eq!(refused(&cpu_only(&config)), None);
+    for (config, op) in [(delta(), "delta_conv"), (mamba(), "mamba_conv")] {
+        let shape = shape(1, 2, 2, Dtype::Bf16);
+        let refused = |map: &DeviceMap| {
+            let plan = compile(&config, &shape, map).expect("compiles");
+            check(&plan).err().map(|error| error.to_string())
+        };
+        let map = device_map(&Policy::GpuOnly, &config, false, HOMES);
+        let sentence = refused(&map).expect("refused");
+        assert!(sentence.contains(op) && sentence.contains("--device none"), "{sentence}");
+        assert_eq!(refused(&cpu_only(&config)), None);
+    }
 }

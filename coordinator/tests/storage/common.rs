@@ -52,6 +52,7 @@ pub fn config() -> ModelConfig {
         post_norms: false,
         delta: None,
         latent: None,
+        mamba: None,
         output_gate: false,
         sinks: false,
         scales: Scales::default(),

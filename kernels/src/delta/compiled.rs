@@ -5,11 +5,12 @@ use half::bf16;
 
 use super::convolution::ConvolutionPart;
 use super::rule::HeadRows;
+use super::scan::ScanRows;
 use super::shared_gate::GatedRow;
 use crate::number::Number;
 use crate::variant::{Variant, dispatch};
 
-/// Tasks of gated DeltaNet for one number format; see the module header.
+/// Tasks of layers with a state for one number format; see the module header.
 pub trait DeltaTasks: Number {
     /// # Safety
     /// `variant` is available, and the task's own conditions hold.
@@ -17,6 +18,9 @@ pub trait DeltaTasks: Number {
     /// # Safety
     /// Same contract as [`DeltaTasks::convolve`].
     unsafe fn follow_rule(variant: Variant, task: HeadRows<Self>);
+    /// # Safety
+    /// Same contract as [`DeltaTasks::convolve`].
+    unsafe fn scan(variant: Variant, task: ScanRows<Self>);
     /// # Safety
     /// Same contract as [`DeltaTasks::convolve`].
     unsafe fn weigh(variant: Variant, task: GatedRow<'_, Self>);
@@ -33,6 +37,12 @@ macro_rules! delta_tasks {
 
             #[inline(never)]
             unsafe fn follow_rule(variant: Variant, task: HeadRows<Self>) {
+                // SAFETY: the caller's promise is the callee's.
+                unsafe { dispatch(variant, task) }
+            }
+
+            #[inline(never)]
+            unsafe fn scan(variant: Variant, task: ScanRows<Self>) {
                 // SAFETY: the caller's promise is the callee's.
                 unsafe { dispatch(variant, task) }
             }

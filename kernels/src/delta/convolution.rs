@@ -12,20 +12,38 @@ use crate::variant::SimdTask;
 pub(super) struct ConvolutionShape {
     pub(super) taps: usize,
     pub(super) channels: usize,
+    /// Number of elements of a row.
+    pub(super) row_len: usize,
+    /// Index in a row of its first channel.
+    pub(super) first: usize,
     /// Rows consist of B, C and x: the inputs are the products of B and x, and the outputs are
-    /// multiplied by C. Otherwise rows are the inputs, and the outputs pass through SiLU.
+    /// multiplied by C. Otherwise rows contain the inputs, and the outputs pass through SiLU.
     pub(super) is_gated: bool,
 }
 
 impl ConvolutionShape {
-    /// Returns the number of elements of a row.
-    pub(super) const fn row_len(&self) -> usize {
-        if self.is_gated { 3 * self.channels } else { self.channels }
+    /// Returns a convolution of rows that are the inputs.
+    pub(super) const fn of_rows(taps: usize, channels: usize) -> ConvolutionShape {
+        ConvolutionShape { taps, channels, row_len: channels, first: 0, is_gated: false }
+    }
+
+    /// Returns a convolution of rows that consist of B, C and x.
+    pub(super) const fn gated(taps: usize, channels: usize) -> ConvolutionShape {
+        ConvolutionShape { taps, channels, row_len: 3 * channels, first: 0, is_gated: true }
     }
 }
 
-/// Convolution of a sequence's rows; see [`crate::Kernels::delta_convolution`] and
-/// [`crate::Kernels::short_convolution`].
+/// Weights of a convolution.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ConvolutionWeights<'a> {
+    /// `[taps, channels]`.
+    pub(super) weight: &'a [f32],
+    /// `[channels]`.
+    pub(super) bias: Option<&'a [f32]>,
+}
+
+/// Convolution of a sequence's rows; see [`crate::Kernels::delta_convolution`],
+/// [`crate::Kernels::mamba_convolution`] and [`crate::Kernels::short_convolution`].
 #[derive(Debug)]
 pub struct Convolution<T> {
     pub(super) shape: ConvolutionShape,
@@ -33,6 +51,8 @@ pub struct Convolution<T> {
     pub(super) x: *const T,
     /// `[taps, channels]`.
     pub(super) weight: *const f32,
+    /// `[channels]`, which the sums start from.
+    pub(super) bias: Option<*const f32>,
     /// `[taps - 1, channels]`: the previous rows, the newest last.
     pub(super) state: *mut f32,
     /// `[rows, channels]`.
@@ -90,10 +110,10 @@ impl<T: Number> Convolution<T> {
     /// Same contract as [`Convolution::sum`].
     #[inline(always)]
     unsafe fn input<S: Simd>(&self, s: S, row: usize, at: usize, width: usize) -> S::F {
-        let ConvolutionShape { channels, is_gated, .. } = self.shape;
+        let ConvolutionShape { channels, row_len, first, is_gated, .. } = self.shape;
         // SAFETY: the caller's promise; x follows B and C.
         unsafe {
-            let first = self.x.add(row * self.shape.row_len() + at);
+            let first = self.x.add(row * row_len + first + at);
             let value = load_up_to(s, first, width);
             if is_gated {
                 s.mul(value, load_up_to(s, first.add(2 * channels), width))
@@ -109,26 +129,28 @@ impl<T: Number> Convolution<T> {
     /// Same contract as [`Convolution::sum`].
     #[inline(always)]
     unsafe fn finish<S: Simd>(&self, s: S, row: usize, at: usize, width: usize, sum: S::F) -> S::F {
-        let ConvolutionShape { channels, is_gated, .. } = self.shape;
+        let ConvolutionShape { channels, row_len, is_gated, .. } = self.shape;
         if !is_gated {
             let [result] = math::silu(s, [sum]);
             return result;
         }
         // SAFETY: the caller's promise; C follows B.
         unsafe {
-            let gate = self.x.add(row * self.shape.row_len() + channels + at);
+            let gate = self.x.add(row * row_len + channels + at);
             s.mul(load_up_to(s, gate, width), sum)
         }
     }
 
-    /// Returns the sum over the taps, the oldest row first.
+    /// Returns the sum of the bias and over the taps, the oldest row first.
     ///
     /// # Safety
     /// The row is the sequence's; `width <= LANES` channels starting at `at` are the call's.
     #[inline(always)]
     unsafe fn sum<S: Simd>(&self, s: S, row: usize, at: usize, width: usize) -> S::F {
         let ConvolutionShape { taps, channels, .. } = self.shape;
-        let mut sum = s.zero();
+        // SAFETY: the caller's promise.
+        let mut sum =
+            unsafe { self.bias.map_or(s.zero(), |bias| load_up_to(s, bias.add(at), width)) };
         for tap in 0..taps {
             let back = taps - 1 - tap;
             // SAFETY: the row, and those before it in the state, are the call's.

@@ -1,5 +1,5 @@
 //! Layers with a state: the causal convolution of each channel and the recurrence of each value
-//! head of Gated DeltaNet, and the gated convolution of short convolutions.
+//! head of Gated DeltaNet, the same of Mamba2, and the gated convolution of short convolutions.
 //!
 //! All store a state of each sequence, in f32, and update it row by row: a row's bits therefore
 //! depend on its sequence alone, and not on its partition. A sequence's state is stored at its
@@ -7,7 +7,9 @@
 
 mod compiled;
 mod convolution;
+mod mamba;
 mod rule;
+mod scan;
 mod shared_gate;
 
 use model::delta::DeltaNet;
@@ -17,7 +19,7 @@ use crate::Kernels;
 use crate::scratch::SharedPointer;
 
 pub use compiled::DeltaTasks;
-use convolution::{Convolution, ConvolutionPart, ConvolutionShape};
+use convolution::{Convolution, ConvolutionPart, ConvolutionShape, ConvolutionWeights};
 pub(crate) use rule::KEY_DIM_MAX;
 use rule::{DeltaRule, HeadRows};
 use shared_gate::GatedRow;
@@ -81,9 +83,9 @@ impl Kernels {
         state: &mut [f32],
         out: &mut [T],
     ) {
-        let (taps, channels) = (net.taps, net.channels());
-        let shape = ConvolutionShape { taps, channels, is_gated: false };
-        self.convolution(shape, sequences, x, weight, state, out);
+        let shape = ConvolutionShape::of_rows(net.taps, net.channels());
+        let weights = ConvolutionWeights { weight, bias: None };
+        self.convolution(shape, sequences, x, weights, state, out);
     }
 
     /// Computes `out[r] = C[r] * sum over t of weight[t] * (B * x)[r - taps + 1 + t]` of each
@@ -104,26 +106,28 @@ impl Kernels {
         state: &mut [f32],
         out: &mut [T],
     ) {
-        let ShortConv { channels, taps } = *conv;
-        let shape = ConvolutionShape { taps, channels, is_gated: true };
-        self.convolution(shape, sequences, input, weight, state, out);
+        let shape = ConvolutionShape::gated(conv.taps, conv.channels);
+        let weights = ConvolutionWeights { weight, bias: None };
+        self.convolution(shape, sequences, input, weights, state, out);
     }
 
+    /// Computes a convolution with weights and, optionally, a bias.
     fn convolution<T: DeltaTasks>(
         &self,
         shape: ConvolutionShape,
         sequences: &[StateRows],
         x: &[T],
-        weight: &[f32],
+        ConvolutionWeights { weight, bias }: ConvolutionWeights<'_>,
         state: &mut [f32],
         out: &mut [T],
     ) {
-        let ConvolutionShape { taps, channels, .. } = shape;
+        let ConvolutionShape { taps, channels, row_len, .. } = shape;
         let inputs_len = (taps - 1) * channels;
-        assert_eq!(x.len() % shape.row_len(), 0, "x is [rows, channels]");
-        let rows = x.len() / shape.row_len();
+        assert_eq!(x.len() % row_len, 0, "x is [rows, channels]");
+        let rows = x.len() / row_len;
         assert_eq!(out.len(), rows * channels, "out is [rows, channels]");
         assert_eq!(weight.len(), taps * channels, "weight is [taps, channels]");
+        assert!(bias.is_none_or(|bias| bias.len() == channels), "bias is [channels]");
         assert_eq!(state.len() % inputs_len.max(1), 0, "state is [slots, taps - 1, channels]");
         let slots = state.len().checked_div(inputs_len).unwrap_or(usize::MAX);
         check(sequences, rows, slots);
@@ -136,8 +140,9 @@ impl Kernels {
             let first = task % parts * TASK_CHANNELS;
             let call = Convolution {
                 shape,
-                x: x[sequence.range().start * shape.row_len()..].as_ptr(),
+                x: x[sequence.range().start * row_len..].as_ptr(),
                 weight: weight.as_ptr(),
+                bias: bias.map(<[f32]>::as_ptr),
                 state: state.pointer().wrapping_add(sequence.slot as usize * inputs_len),
                 out: output.pointer().wrapping_add(sequence.range().start * channels),
                 rows: sequence.rows as usize,

@@ -251,6 +251,6 @@ unsafe fn scale<S: Simd>(s: S, step: &mut DeltaStep, of_q: f32, of_k: f32, len: 
 }
 
 /// Computes `ln(1 + e^x)`.
-fn softplus(x: f32) -> f32 {
+pub(super) fn softplus(x: f32) -> f32 {
     if x > SOFTPLUS_LINEAR { x } else { x.exp().ln_1p() }
 }

@@ -48,6 +48,8 @@ pub enum ColumnsOut<'a, T> {
     Store(Columns<'a, T>),
     /// `max(result, 0)`.
     Relu(Columns<'a, T>),
+    /// `max(result, 0)²`.
+    ReluSquared(Columns<'a, T>),
     /// GELU of the result, computed with erf.
     Gelu(Columns<'a, T>),
     /// `silu(gate) * result`.
@@ -79,6 +81,7 @@ impl<T: Number> ColumnsOut<'_, T> {
         let (written, epilogue) = match self {
             ColumnsOut::Store(out) => (out.len(), Epilogue::Store(out.first())),
             ColumnsOut::Relu(out) => (out.len(), Epilogue::Relu(out.first())),
+            ColumnsOut::ReluSquared(out) => (out.len(), Epilogue::ReluSquared(out.first())),
             ColumnsOut::Gelu(out) => (out.len(), Epilogue::Gelu(out.first())),
             ColumnsOut::SiluMul { gate, out } => gated(gate, out, Gate::Silu),
             ColumnsOut::GeluTanhMul { gate, out } => gated(gate, out, Gate::GeluTanh),

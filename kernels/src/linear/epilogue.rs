@@ -16,6 +16,8 @@ pub enum LinearOut<'a, T> {
     Store(&'a mut [T]),
     /// `max(result, 0)`.
     Relu(&'a mut [T]),
+    /// `max(result, 0)²`.
+    ReluSquared(&'a mut [T]),
     /// GELU of the result, computed with erf.
     Gelu(&'a mut [T]),
     /// `silu(gate) * result`.
@@ -66,6 +68,7 @@ pub enum LinearOut<'a, T> {
 pub enum Epilogue<T> {
     Store(*mut T),
     Relu(*mut T),
+    ReluSquared(*mut T),
     Gelu(*mut T),
     Gated { gate: *const T, out: *mut T, with: Gate },
     Add { out: *mut f32, factor: f32 },
@@ -94,6 +97,7 @@ impl<T: Number> Epilogue<T> {
         let (written, epilogue) = match out {
             LinearOut::Store(out) => (out.len(), Epilogue::Store(out.as_mut_ptr())),
             LinearOut::Relu(out) => (out.len(), Epilogue::Relu(out.as_mut_ptr())),
+            LinearOut::ReluSquared(out) => (out.len(), Epilogue::ReluSquared(out.as_mut_ptr())),
             LinearOut::Gelu(out) => (out.len(), Epilogue::Gelu(out.as_mut_ptr())),
             LinearOut::SiluMul { gate, out } => gated(gate, out, Gate::Silu),
             LinearOut::GeluTanhMul { gate, out } => gated(gate, out, Gate::GeluTanh),
@@ -117,6 +121,7 @@ impl<T: Number> Epilogue<T> {
         match self {
             Epilogue::Store(out) => Epilogue::Store(out.wrapping_add(offset)),
             Epilogue::Relu(out) => Epilogue::Relu(out.wrapping_add(offset)),
+            Epilogue::ReluSquared(out) => Epilogue::ReluSquared(out.wrapping_add(offset)),
             Epilogue::Gelu(out) => Epilogue::Gelu(out.wrapping_add(offset)),
             Epilogue::Gated { gate, out, with } => {
                 let (gate, out) = (gate.wrapping_add(offset), out.wrapping_add(offset));
@@ -195,6 +200,10 @@ impl<T: Number> Epilogue<T> {
                     // NaN must be preserved, not become 0.
                     let relu = s.select_less(value, s.zero(), s.zero(), value);
                     store_up_to(s, out.add(at), relu, width);
+                }
+                Epilogue::ReluSquared(out) => {
+                    let relu = s.select_less(value, s.zero(), s.zero(), value);
+                    store_up_to(s, out.add(at), s.mul(relu, relu), width);
                 }
                 Epilogue::Gelu(out) => store_up_to(s, out.add(at), math::gelu(s, value), width),
                 Epilogue::Gated { gate, out, with } => {

@@ -72,6 +72,7 @@ fn llama() {
             post_norms: false,
             delta: None,
             latent: None,
+            mamba: None,
             output_gate: false,
             sinks: false,
             scales: Scales::default(),

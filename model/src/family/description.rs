@@ -57,8 +57,12 @@ pub(crate) struct GgufFamily {
     pub(crate) has_temperature: bool,
     /// Layers without heads of k and v have a short convolution.
     pub(crate) has_short_convolutions: bool,
+    /// Layers that do not attend have Mamba2.
+    pub(crate) has_mamba: bool,
     /// Experts of the family; `None` for dense families.
     pub(crate) experts: Option<GgufExperts>,
+    /// Models without a number of experts are dense.
+    pub(crate) experts_are_optional: bool,
     /// Keys that are read in files of this family, and whose values must be neutral in others.
     pub(crate) keys: &'static [&'static str],
     /// Returns the name of a tensor within a layer if it differs from other families'.
@@ -100,7 +104,9 @@ impl GgufFamily {
             has_latent_attention: false,
             has_temperature: false,
             has_short_convolutions: false,
+            has_mamba: false,
             experts: None,
+            experts_are_optional: false,
             keys: &[],
             stem: |_, _| None,
         }

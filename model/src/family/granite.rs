@@ -8,7 +8,7 @@ use crate::experts::{ExpertScoring, Experts};
 use crate::layers::{FeedForward, LayerKind, Layers};
 
 /// Value of `position_embedding_type` for rotary positions.
-const ROPE: Option<&str> = Some("rope");
+pub(super) const ROPE: Option<&str> = Some("rope");
 
 pub(super) const FAMILY: FamilyDescription = FamilyDescription::new(
     &[Architecture { name: "GraniteForCausalLM", model_type: "granite", config }],
@@ -60,7 +60,12 @@ pub(super) fn config_with_experts(
     Ok(ModelConfig { layers: Layers::uniform(kind), experts: Some(experts), ..model })
 }
 
-fn base(family: Family, name: &str, fields: &ConfigFields<'_>) -> Result<ModelConfig, ConfigError> {
+/// Parses the fields that all variants share: those of LLaMA, biases of attention and multipliers.
+pub(super) fn base(
+    family: Family,
+    name: &str,
+    fields: &ConfigFields<'_>,
+) -> Result<ModelConfig, ConfigError> {
     let bias = fields.flag("attention_bias", false)?;
     let factor =
         |field| -> Result<f32, ConfigError> { Ok(fields.positive(field)?.unwrap_or(1.0) as f32) };

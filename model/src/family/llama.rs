@@ -156,6 +156,7 @@ pub(super) fn base_of_heads(
         post_norms: false,
         delta: None,
         latent: None,
+        mamba: None,
         output_gate: false,
         sinks: false,
         scales: Scales::default(),

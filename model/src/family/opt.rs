@@ -60,6 +60,7 @@ pub(super) fn config(name: &str, fields: &ConfigFields<'_>) -> Result<ModelConfi
         post_norms: false,
         delta: None,
         latent: None,
+        mamba: None,
         output_gate: false,
         sinks: false,
         scales: Scales::default(),

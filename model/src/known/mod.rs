@@ -263,6 +263,7 @@ impl Entry {
             post_norms: false,
             delta: None,
             latent: None,
+            mamba: None,
             output_gate: false,
             sinks: false,
             scales: Scales::default(),

@@ -55,6 +55,7 @@ pub(super) const PUBLISHED: &[Published] = &[
     published!("kimi-k2", "moonshotai/Kimi-K2-Instruct-0905"),
     published!("minimax-m2", "MiniMaxAI/MiniMax-M2"),
     published!("mistral-small-4", "mistralai/Mistral-Small-4-119B-2603"),
+    published!("nemotron-3-nano", "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16"),
     published!("mixtral-8x7b", "mistralai/Mixtral-8x7B-Instruct-v0.1"),
     published!("olmoe-1b-7b", "allenai/OLMoE-1B-7B-0924"),
     published!("granite-3.1-1b-a400m", "ibm-granite/granite-3.1-1b-a400m-instruct"),

@@ -59,6 +59,7 @@ const BILLIONS: &[(&str, f64)] = &[
     ("kimi-k2", 1026.4),
     ("minimax-m2", 229.0),
     ("mistral-small-4", 119.0),
+    ("nemotron-3-nano", 31.6),
     ("mixtral-8x7b", 46.7),
     ("olmoe-1b-7b", 6.92),
     ("granite-3.1-1b-a400m", 1.33),

@@ -5,6 +5,7 @@ use super::value::Value;
 use crate::config::{Dtype, ModelConfig};
 use crate::delta::DeltaNet;
 use crate::layers::{LayerKind, TokenMixer};
+use crate::mamba::Mamba;
 
 impl Op {
     /// Returns the number of floating-point operations for `rows` rows that attend to
@@ -28,6 +29,13 @@ impl Op {
                 .map_or(0, |conv| rows * ((2 * conv.taps + 2) * conv.channels) as u64),
             // Decay, read at k, correction, and read at q.
             Op::Delta => config.delta.map_or(0, |delta| 7 * rows * delta.state_len() as u64),
+            Op::MambaConv => config
+                .mamba
+                .map_or(0, |mamba| rows * ((2 * mamba.taps + 5) * mamba.channels()) as u64),
+            // Decay, the product that is taken in, and read; gate and norm.
+            Op::Mamba => config
+                .mamba
+                .map_or(0, |mamba| rows * (5 * mamba.state_len() + 10 * mamba.inner_size()) as u64),
             Op::ExpertGate | Op::ExpertUp | Op::ExpertDown => config.experts.map_or(0, |experts| {
                 let one = experts.ffn_size * config.hidden_size * experts.per_token;
                 2 * rows * one as u64
@@ -43,7 +51,10 @@ impl Op {
     /// bytes that are written; 0 for operations without a state.
     pub fn state_bytes(self, config: &ModelConfig) -> u64 {
         let delta = |size: fn(&DeltaNet) -> usize| config.delta.as_ref().map_or(0, size);
+        let mamba = |size: fn(&Mamba) -> usize| config.mamba.as_ref().map_or(0, size);
         let bytes = match self {
+            Op::MambaConv => mamba(Mamba::inputs_bytes),
+            Op::Mamba => mamba(Mamba::state_bytes),
             Op::DeltaConv => delta(DeltaNet::inputs_bytes),
             Op::Delta => delta(DeltaNet::state_bytes),
             Op::ShortConv => config.short_conv().map_or(0, |conv| conv.inputs_bytes()),
@@ -103,6 +114,7 @@ impl ModelConfig {
             TokenMixer::Attention => return None,
             TokenMixer::Delta => &[Op::DeltaConv, Op::Delta][..],
             TokenMixer::ShortConv { .. } => &[Op::ShortConv],
+            TokenMixer::Mamba => &[Op::MambaConv, Op::Mamba],
         };
         let updating = ops.iter().filter(|op| op.caches(self).contains(&kv));
         Some(updating.map(|op| op.state_bytes(self) as usize).sum())

@@ -8,22 +8,25 @@ use crate::layers::{FeedForward, LayerKind, TokenMixer};
 /// Expands to the list of a layer: its first half, given by name, and the operations after it.
 macro_rules! layer {
     (attention: $($op:ident),*) => {
-        layer!(of: Norm0, Q, K, V, Scores, Softmax, Wv, Out, $($op),*)
+        layer!(of: Norm0, Q, K, V, Scores, Softmax, Wv, Out $(, $op)*)
     };
     (gated_attention: $($op:ident),*) => {
-        layer!(of: Norm0, Q, K, V, Scores, Softmax, Wv, OutGate, Out, $($op),*)
+        layer!(of: Norm0, Q, K, V, Scores, Softmax, Wv, OutGate, Out $(, $op)*)
     };
     (latent_attention: $($op:ident),*) => {
-        layer!(of: Norm0, QDown, Q, QAbsorb, K, Scores, Softmax, Wv, VUp, Out, $($op),*)
+        layer!(of: Norm0, QDown, Q, QAbsorb, K, Scores, Softmax, Wv, VUp, Out $(, $op)*)
     };
     (latent_attention_with_full_query: $($op:ident),*) => {
-        layer!(of: Norm0, Q, QAbsorb, K, Scores, Softmax, Wv, VUp, Out, $($op),*)
+        layer!(of: Norm0, Q, QAbsorb, K, Scores, Softmax, Wv, VUp, Out $(, $op)*)
     };
     (delta: $($op:ident),*) => {
-        layer!(of: Norm0, DeltaQkv, DeltaBa, DeltaConv, Delta, DeltaGate, DeltaOut, $($op),*)
+        layer!(of: Norm0, DeltaQkv, DeltaBa, DeltaConv, Delta, DeltaGate, DeltaOut $(, $op)*)
     };
     (short_conv: $($op:ident),*) => {
-        layer!(of: Norm0, ConvIn, ShortConv, ConvOut, $($op),*)
+        layer!(of: Norm0, ConvIn, ShortConv, ConvOut $(, $op)*)
+    };
+    (mamba: $($op:ident),*) => {
+        layer!(of: Norm0, MambaIn, MambaConv, Mamba, MambaOut $(, $op)*)
     };
     (of: $($op:ident),*) => { &[$(Op::$op),*] };
 }
@@ -45,6 +48,7 @@ enum FirstHalf {
     LatentAttentionWithFullQuery,
     Delta,
     ShortConv,
+    Mamba,
 }
 
 /// Expands to a function that returns a layer with the given second half for each first half.
@@ -60,6 +64,7 @@ macro_rules! second_half {
                 }
                 FirstHalf::Delta => layer![delta: $($op),*],
                 FirstHalf::ShortConv => layer![short_conv: $($op),*],
+                FirstHalf::Mamba => layer![mamba: $($op),*],
             }
         }
     };
@@ -74,6 +79,10 @@ second_half!(
 second_half!(
     with_ungated_shared_expert: Norm1, Router, ExpertGate, ExpertUp, ExpertDown, Gate, Up, Down
 );
+// Networks without gates, in layers without experts and as the shared expert of those with them.
+second_half!(with_plain_network: Norm1, Fc0, Fc1);
+second_half!(with_plain_shared_expert: Norm1, Router, ExpertUp, ExpertDown, Fc0, Fc1);
+second_half!(without_second_half:);
 // A layer without experts, in a model in which others have experts.
 second_half!(with_dense_network: Norm1, DenseGate, DenseUp, DenseDown);
 
@@ -89,12 +98,20 @@ impl ModelConfig {
     pub fn leading_ops(&self) -> &'static [Op] {
         let kinds = self.layers.kinds();
         let attends = |kind: &&LayerKind| !kind.has_state();
-        let has_experts = |kind: &&LayerKind| kind.feed_forward != FeedForward::Dense;
+        let has_network = |kind: &&LayerKind| kind.feed_forward != FeedForward::None;
+        let has_experts =
+            |kind: &&LayerKind| has_network(kind) && kind.feed_forward != FeedForward::Dense;
         let leading = kinds.iter().filter(attends).find(has_experts);
+        let leading = leading.or_else(|| kinds.iter().filter(attends).find(has_network));
         let leading = leading.or_else(|| kinds.iter().find(attends)).unwrap_or(&kinds[0]);
         let dense = self.experts.and_then(|experts| experts.dense);
         let feed_forward = match (leading.feed_forward, dense) {
             (FeedForward::Dense, Some(dense)) => dense.others,
+            // Placements name the operations of second halves, which other layers have.
+            (FeedForward::None, _) => {
+                let other = kinds.iter().find(has_network);
+                other.map_or(FeedForward::None, |kind| kind.feed_forward)
+            }
             (feed_forward, _) => feed_forward,
         };
         let mixing = TokenMixer::Attention;
@@ -135,6 +152,7 @@ impl ModelConfig {
         let first = match kind.mixing {
             TokenMixer::Delta => FirstHalf::Delta,
             TokenMixer::ShortConv { .. } => FirstHalf::ShortConv,
+            TokenMixer::Mamba => FirstHalf::Mamba,
             TokenMixer::Attention => match self.latent {
                 Some(LatentAttention { q_rank: Some(_), .. }) => FirstHalf::LatentAttention,
                 Some(_) => FirstHalf::LatentAttentionWithFullQuery,
@@ -143,13 +161,17 @@ impl ModelConfig {
             },
         };
         match kind.feed_forward {
+            FeedForward::None => without_second_half(first),
+            FeedForward::UngatedSharedExpert if !self.activation.is_gated() => {
+                with_plain_shared_expert(first)
+            }
             FeedForward::Experts => with_experts(first),
             FeedForward::SharedExpert => with_shared_expert(first),
             FeedForward::UngatedSharedExpert => with_ungated_shared_expert(first),
             FeedForward::Dense if self.experts.is_some() => with_dense_network(first),
             FeedForward::Dense if self.post_norms => FOUR_NORM_LAYER,
             FeedForward::Dense if self.activation.is_gated() => with_network(first),
-            FeedForward::Dense => PLAIN_LAYER,
+            FeedForward::Dense => with_plain_network(first),
         }
     }
 

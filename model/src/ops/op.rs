@@ -47,6 +47,14 @@ pub enum Op {
     /// inputs.
     ShortConv,
     ConvOut,
+    /// z, x, B, C and dt of a layer with Mamba2, as a single linear.
+    MambaIn,
+    /// Causal convolution per channel of x, B and C, followed by SiLU; stores its last inputs.
+    MambaConv,
+    /// Recurrence of each head, row by row, multiplied by the SiLU of z, and the norm of each group
+    /// of the result; stores the states.
+    Mamba,
+    MambaOut,
     /// Norm of attention's output before it is added to the residual stream (Gemma).
     PostNorm0,
     Norm1,
@@ -115,6 +123,10 @@ impl Op {
             Op::ConvIn => "conv_in",
             Op::ShortConv => "short_conv",
             Op::ConvOut => "conv_out",
+            Op::MambaIn => "mamba_in",
+            Op::MambaConv => "mamba_conv",
+            Op::Mamba => "mamba",
+            Op::MambaOut => "mamba_out",
             Op::PostNorm0 => "post_norm0",
             Op::Norm1 if opt => "ln1",
             Op::Norm1 => "norm1",
@@ -146,7 +158,7 @@ impl Op {
 
     /// Returns true if the operation reads its layer's state of a sequence and updates it in place.
     pub const fn updates_state(self) -> bool {
-        matches!(self, Op::DeltaConv | Op::Delta | Op::ShortConv)
+        matches!(self, Op::DeltaConv | Op::Delta | Op::ShortConv | Op::MambaConv | Op::Mamba)
     }
 
     /// Returns the operation whose name placements use for this operation: that of an attention
@@ -154,12 +166,12 @@ impl Op {
     /// other operations are returned unchanged.
     pub const fn counterpart(self) -> Op {
         match self {
-            Op::DeltaQkv | Op::ConvIn => Op::Q,
+            Op::DeltaQkv | Op::ConvIn | Op::MambaIn => Op::Q,
             Op::DeltaBa => Op::K,
-            Op::DeltaConv | Op::ShortConv => Op::Scores,
-            Op::Delta => Op::Wv,
+            Op::DeltaConv | Op::ShortConv | Op::MambaConv => Op::Scores,
+            Op::Delta | Op::Mamba => Op::Wv,
             Op::DeltaGate => Op::OutGate,
-            Op::DeltaOut | Op::ConvOut => Op::Out,
+            Op::DeltaOut | Op::ConvOut | Op::MambaOut => Op::Out,
             Op::DenseGate => Op::ExpertGate,
             Op::DenseUp => Op::ExpertUp,
             Op::DenseDown => Op::ExpertDown,
@@ -183,7 +195,7 @@ impl Op {
                 &[Value::QueryLatent]
             }
             Op::QDown | Op::Q | Op::K | Op::V => &[Value::Normed0],
-            Op::DeltaQkv | Op::DeltaBa | Op::ConvIn => &[Value::Normed0],
+            Op::DeltaQkv | Op::DeltaBa | Op::ConvIn | Op::MambaIn => &[Value::Normed0],
             Op::QAbsorb => &[Value::HeadQuery],
             Op::Scores => &[Value::Query, Value::Key],
             Op::Softmax => &[Value::Scores],
@@ -203,6 +215,9 @@ impl Op {
             Op::DeltaOut => &[Value::GatedDelta, Value::Hidden],
             Op::ShortConv => &[Value::ConvInput],
             Op::ConvOut => &[Value::Convolved, Value::Hidden],
+            Op::MambaConv => &[Value::MambaInput],
+            Op::Mamba => &[Value::MambaConvolved, Value::MambaInput],
+            Op::MambaOut => &[Value::MambaRead, Value::Hidden],
             Op::PostNorm0 => &[Value::Projected0, Value::Hidden],
             Op::PostNorm1 => &[Value::Projected1, Value::Hidden],
             Op::Norm1 => &[Value::Hidden],
@@ -215,6 +230,7 @@ impl Op {
             Op::Down | Op::Fc1 if config.post_norms => &[Value::Ffn],
             Op::Down | Op::Fc1 => &[Value::Ffn, Value::Hidden],
             Op::ExpertGate => &[Value::Normed1, Value::Routing],
+            Op::ExpertUp if !config.activation.is_gated() => &[Value::Normed1, Value::Routing],
             Op::ExpertUp => &[Value::Normed1, Value::Routing, Value::ExpertGate],
             Op::ExpertDown => &[Value::ExpertFfn, Value::Routing, Value::Hidden],
             Op::FinalNorm => &[Value::Hidden],
@@ -232,6 +248,7 @@ impl Op {
             | Op::Out
             | Op::DeltaOut
             | Op::ConvOut
+            | Op::MambaOut
             | Op::PostNorm0
             | Op::Down
             | Op::DenseDown
@@ -256,6 +273,9 @@ impl Op {
             Op::DeltaGate => Value::GatedDelta,
             Op::ConvIn => Value::ConvInput,
             Op::ShortConv => Value::Convolved,
+            Op::MambaIn => Value::MambaInput,
+            Op::MambaConv => Value::MambaConvolved,
+            Op::Mamba => Value::MambaRead,
             Op::Norm1 => Value::Normed1,
             Op::Gate => Value::Gate,
             Op::Up | Op::Fc0 => Value::Ffn,
@@ -293,8 +313,8 @@ impl Op {
     pub const fn caches(self, config: &ModelConfig) -> &'static [Kv] {
         match self {
             Op::Wv | Op::Attention if config.latent.is_some() => &[Kv::K],
-            Op::Scores | Op::DeltaConv | Op::ShortConv => &[Kv::K],
-            Op::Wv | Op::Delta => &[Kv::V],
+            Op::Scores | Op::DeltaConv | Op::ShortConv | Op::MambaConv => &[Kv::K],
+            Op::Wv | Op::Delta | Op::Mamba => &[Kv::V],
             Op::Attention => &[Kv::K, Kv::V],
             _ => &[],
         }

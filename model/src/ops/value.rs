@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::{Dtype, ModelConfig};
 use crate::delta::DeltaNet;
 use crate::latent::LatentAttention;
+use crate::mamba::Mamba;
 
 /// A value that is written by one operation and read by others. Every value has a single type in
 /// memory ([`Value::element`]) and is rounded to it whether or not it crosses a cut.
@@ -49,6 +50,12 @@ pub enum Value {
     ConvInput,
     /// Output of a short convolution after its gate: `[rows, hidden]`.
     Convolved,
+    /// z, x, B, C and dt of Mamba2: `[rows, input_size]`.
+    MambaInput,
+    /// x, B and C after their convolution: `[rows, channels]`.
+    MambaConvolved,
+    /// Output of the recurrence after its gate, normalised per group: `[rows, heads * head_dim]`.
+    MambaRead,
     /// Output of attention's last linear, before the norm that follows it (Gemma): `[rows,
     /// hidden]`.
     Projected0,
@@ -116,6 +123,7 @@ impl Value {
         let expert_ffn = config.experts.map_or(0, |experts| experts.ffn_size);
         let latent = |size: fn(&LatentAttention) -> usize| config.latent.as_ref().map_or(0, size);
         let delta = |size: fn(&DeltaNet) -> usize| config.delta.as_ref().map_or(0, size);
+        let mamba = |size: fn(&Mamba) -> usize| config.mamba.as_ref().map_or(0, size);
         match self {
             Value::Hidden
             | Value::Normed0
@@ -130,6 +138,9 @@ impl Value {
             Value::HeadValues => Some(config.num_heads * latent(|latent| latent.value_dim)),
             Value::DeltaQkv | Value::DeltaConvolved => Some(delta(DeltaNet::channels)),
             Value::ConvInput => Some(3 * config.hidden_size),
+            Value::MambaInput => Some(mamba(Mamba::input_size)),
+            Value::MambaConvolved => Some(mamba(Mamba::channels)),
+            Value::MambaRead => Some(mamba(Mamba::inner_size)),
             Value::DeltaBa => Some(delta(|delta| 2 * delta.value_heads)),
             Value::DeltaRead | Value::GatedDelta => Some(delta(DeltaNet::value_size)),
             Value::Key | Value::Value => Some(config.kv_size()),

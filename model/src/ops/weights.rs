@@ -5,6 +5,7 @@ use crate::config::{Dtype, Family, ModelConfig, QkNorm};
 use crate::delta::DeltaNet;
 use crate::experts::Experts;
 use crate::latent::LatentAttention;
+use crate::mamba::Mamba;
 use crate::quantized_format::{ROWS, WeightFormat};
 use crate::short_conv::ShortConv;
 
@@ -17,7 +18,7 @@ pub struct WeightShape {
     pub is_f32: bool,
     /// Number of f32 in each vector: a linear's bias and the gain of the norm that follows it (q
     /// and k), a router's bias and what it adds to scores for the selection, a norm's gain and
-    /// bias, the sinks of a softmax, or a convolution `[taps, channels]`.
+    /// bias, the sinks of a softmax, or a convolution `[taps, channels]` and its bias.
     pub vectors: [Option<usize>; 2],
 }
 
@@ -109,6 +110,9 @@ impl Op {
                 gain(taps * channels)
             }
             Op::ConvOut => linear(hidden, hidden, false),
+            Op::MambaIn | Op::MambaConv | Op::Mamba | Op::MambaOut => {
+                self.mamba_weights(config.mamba.as_ref()?, hidden)
+            }
             Op::SharedGate => gain(hidden),
             Op::Gate | Op::Up | Op::Fc0 => linear(ffn, hidden, config.ffn_bias),
             Op::Down | Op::Fc1 => linear(hidden, ffn, config.ffn_bias),
@@ -165,6 +169,24 @@ impl Op {
             Op::Delta => vectors(delta.value_dim, Some(2 * heads)),
             Op::DeltaGate => linear(values, hidden),
             Op::DeltaOut => linear(hidden, values),
+            _ => return None,
+        })
+    }
+
+    /// Returns the shape of the weights of a layer with Mamba2. The convolution has a vector
+    /// `[taps, channels]` and possibly a bias. The recurrence has the gain of the norm after it, and
+    /// `[3, heads]` numbers: the logarithms of the decay rates, the biases of dt, and the factors of
+    /// x.
+    fn mamba_weights(self, mamba: &Mamba, hidden: usize) -> Option<WeightShape> {
+        let linear = |out, input| WeightShape::new(Some((out, input)), [None; 2]);
+        let vectors = |first, second| WeightShape::new(None, [Some(first), second]);
+        Some(match self {
+            Op::MambaIn => linear(mamba.input_size(), hidden),
+            Op::MambaConv => {
+                vectors(mamba.taps * mamba.channels(), mamba.conv_bias.then_some(mamba.channels()))
+            }
+            Op::Mamba => vectors(mamba.inner_size(), Some(3 * mamba.heads)),
+            Op::MambaOut => linear(hidden, mamba.inner_size()),
             _ => return None,
         })
     }

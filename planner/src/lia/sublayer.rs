@@ -98,11 +98,12 @@ pub(super) fn fresh_kv_bytes(config: &ModelConfig, stage: LiaStage, workload: &L
 pub(crate) const fn sublayer_of(op: Op) -> Option<usize> {
     match op {
         Op::Norm0 | Op::QDown | Op::Q | Op::QAbsorb | Op::K | Op::V => Some(0),
-        Op::DeltaQkv | Op::DeltaBa | Op::ConvIn => Some(0),
-        Op::Scores | Op::Softmax | Op::Attention | Op::DeltaConv | Op::ShortConv => Some(1),
-        Op::Wv | Op::Delta => Some(2),
+        Op::DeltaQkv | Op::DeltaBa | Op::ConvIn | Op::MambaIn => Some(0),
+        Op::Scores | Op::Softmax | Op::Attention => Some(1),
+        Op::DeltaConv | Op::ShortConv | Op::MambaConv => Some(1),
+        Op::Wv | Op::Delta | Op::Mamba => Some(2),
         Op::OutGate | Op::VUp | Op::Out | Op::PostNorm0 => Some(3),
-        Op::DeltaGate | Op::DeltaOut | Op::ConvOut => Some(3),
+        Op::DeltaGate | Op::DeltaOut | Op::ConvOut | Op::MambaOut => Some(3),
         Op::Norm1
         | Op::Gate
         | Op::Up

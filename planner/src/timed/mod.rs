@@ -175,6 +175,7 @@ fn config(layer: &TableLayer, layers: usize, positions: usize) -> ModelConfig {
         post_norms: false,
         delta: None,
         latent: None,
+        mamba: None,
         output_gate: false,
         sinks: false,
         scales: Scales::default(),

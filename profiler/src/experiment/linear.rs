@@ -15,7 +15,7 @@ use crate::request::ProfilingRequest;
 use crate::stages::Stages;
 
 /// Values with one entry per row, in the order of the layer.
-const ROW_VALUES: [Value; 30] = [
+const ROW_VALUES: [Value; 33] = [
     Value::Hidden,
     Value::Normed0,
     Value::QueryLatent,
@@ -33,6 +33,9 @@ const ROW_VALUES: [Value; 30] = [
     Value::GatedDelta,
     Value::ConvInput,
     Value::Convolved,
+    Value::MambaInput,
+    Value::MambaConvolved,
+    Value::MambaRead,
     Value::Projected0,
     Value::Normed1,
     Value::Gate,

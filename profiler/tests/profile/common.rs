@@ -95,6 +95,7 @@ pub fn llama() -> ModelConfig {
         post_norms: false,
         delta: None,
         latent: None,
+        mamba: None,
         output_gate: false,
         sinks: false,
         scales: Scales::default(),

@@ -64,8 +64,9 @@ pub enum CompileError {
     )]
     PagesOnDevice { layer: usize },
     #[error(
-        "layer {layer}: the state of a sequence is updated where it is stored; put delta_conv and \
-         delta each on one device in prefill and decode, with the state stored there"
+        "layer {layer}: the state of a sequence is updated where it is stored; put each operation \
+         that updates it (delta_conv and delta, mamba_conv and mamba, or short_conv) on one device \
+         in prefill and decode, with the state stored there"
     )]
     StateElsewhere { layer: usize },
     #[error("sequences cannot be assigned to the device or the host: {problem}")]

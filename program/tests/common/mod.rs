@@ -41,6 +41,7 @@ pub fn opt() -> ModelConfig {
         post_norms: false,
         delta: None,
         latent: None,
+        mamba: None,
         output_gate: false,
         sinks: false,
         scales: Scales::default(),

@@ -282,6 +282,8 @@ pub(super) fn gated(
         Activation::ClampedSwiGlu => {
             DeviceLinearOut::ClampedSwiGlu { gate, out, alpha: SWIGLU_ALPHA, limit: SWIGLU_LIMIT }
         }
-        Activation::Relu | Activation::Gelu => panic!("{activation:?} has no gate"),
+        Activation::Relu | Activation::ReluSquared | Activation::Gelu => {
+            panic!("{activation:?} has no gate")
+        }
     }
 }

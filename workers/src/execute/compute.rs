@@ -5,6 +5,7 @@ use kernels::{
     Variant,
 };
 use model::delta::DeltaNet;
+use model::mamba::Mamba;
 use model::ops::{Op, Value};
 use model::quantized_format::WeightFormat;
 use program::ir::{Compute, ProgramId};
@@ -62,6 +63,7 @@ impl ComputeState {
             config.latent.and_then(|latent| latent.q_rank).unwrap_or(0),
             config.max_ffn_size(),
             config.delta.as_ref().map_or(0, DeltaNet::value_size),
+            config.mamba.as_ref().map_or(0, Mamba::inner_size),
         ];
         let logits_rows = plan.programs.iter().map(|program| program.shape.logits_rows as usize);
         let logits_rows = logits_rows.max().unwrap_or(0);

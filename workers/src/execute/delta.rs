@@ -3,6 +3,7 @@
 
 use kernels::{Element, Kernels, StateRows};
 use model::delta::DeltaNet;
+use model::mamba::Mamba;
 use model::ops::{Op, Value};
 use program::ir::Compute;
 
@@ -36,6 +37,10 @@ pub(super) fn run<T: Element>(
         kernels.short_convolution(&conv, list, input, weights, kept, out);
         return list.len() as u64 * compute.op.state_bytes(config);
     }
+    if let Some(mamba) = &config.mamba {
+        run_mamba::<T>(kernels, list, operands, compute, mamba, rows);
+        return list.len() as u64 * compute.op.state_bytes(config);
+    }
     let net = config.delta.expect("a layer with a state is of a model with states");
     if compute.op == Op::DeltaConv {
         let kept = kept(operands, compute, DeltaNet::inputs_len(&net));
@@ -48,6 +53,31 @@ pub(super) fn run<T: Element>(
         kernels.head_norm(rows, net.value_heads, weights, config.norm_eps, out);
     }
     list.len() as u64 * compute.op.state_bytes(config)
+}
+
+/// Runs an operation of Mamba2 over the sequences of a list.
+fn run_mamba<T: Element>(
+    kernels: &Kernels,
+    list: &[StateRows],
+    operands: &Operands<'_>,
+    compute: &Compute,
+    mamba: &Mamba,
+    rows: usize,
+) {
+    let x = |input: usize, value| operands.rows::<T>(compute.inputs[input], value, rows);
+    let weights = operands.vector(compute, 0).expect("what updates a state has weights");
+    let more = operands.vector(compute, 1);
+    let out = operands.output::<T>(compute, rows);
+    if compute.op == Op::MambaConv {
+        let kept = kept(operands, compute, mamba.inputs_len());
+        kernels.mamba_convolution(mamba, list, x(0, Value::MambaInput), weights, more, kept, out);
+        return;
+    }
+    let kept = kept(operands, compute, mamba.state_len());
+    let (mixed, input) = (x(0, Value::MambaConvolved), x(1, Value::MambaInput));
+    let numbers = more.expect("a recurrence has numbers");
+    kernels.mamba_scan(mamba, list, mixed, input, numbers, kept, out);
+    kernels.group_norm(rows, mamba.groups, weights, operands.plan.config.norm_eps, out);
 }
 
 /// Returns the states of the sequences of the batch, `len` numbers each.

@@ -173,6 +173,11 @@ pub(super) fn run<T: Element>(
             let hidden = operands.output::<f32>(compute, rows);
             kernels.expert_down(&experts, input(0, Value::ExpertFfn), hidden);
         }
+        Op::ExpertUp if !operands.plan.config.activation.is_gated() => {
+            let out = operands.output::<T>(compute, rows);
+            let out = linear::ungated(operands.plan.config.activation, out);
+            kernels.expert_linear(&experts, input(0, Value::Normed1), out);
+        }
         Op::ExpertUp => {
             let (gate, out) = (input(2, Value::ExpertGate), operands.output::<T>(compute, rows));
             let out = linear::gated(operands.plan.config.activation, gate, out);

@@ -127,6 +127,7 @@ fn piece_output<'a, T: Element>(
     }
     match (compute.op, config.activation) {
         (Op::Fc0, Activation::Relu) => ColumnsOut::Relu(out),
+        (Op::Fc0, Activation::ReluSquared) => ColumnsOut::ReluSquared(out),
         (Op::Fc0, _) => ColumnsOut::Gelu(out),
         _ => ColumnsOut::Store(out),
     }
@@ -181,11 +182,23 @@ fn output<'a, T: Element>(
             x: operands.rows::<T>(compute.inputs[1], Value::DeltaRead, rows),
             out: operands.output::<T>(compute, rows),
         },
-        Op::Fc0 if config.activation == Activation::Relu => {
-            LinearOut::Relu(operands.output::<T>(compute, rows))
-        }
-        Op::Fc0 => LinearOut::Gelu(operands.output::<T>(compute, rows)),
+        Op::Fc0 => ungated(config.activation, operands.output::<T>(compute, rows)),
         _ => LinearOut::Store(operands.output::<T>(compute, rows)),
+    }
+}
+
+/// Returns the output that is an activation of the linear's result.
+///
+/// # Panics
+/// Panics if the activation has a gate.
+pub(super) fn ungated<T>(activation: Activation, out: &mut [T]) -> LinearOut<'_, T> {
+    match activation {
+        Activation::Relu => LinearOut::Relu(out),
+        Activation::ReluSquared => LinearOut::ReluSquared(out),
+        Activation::Gelu => LinearOut::Gelu(out),
+        Activation::Silu | Activation::GeluTanh | Activation::ClampedSwiGlu => {
+            panic!("{activation:?} has a gate")
+        }
     }
 }
 
@@ -204,6 +217,8 @@ pub(super) fn gated<'a, T>(
         Activation::ClampedSwiGlu => {
             LinearOut::ClampedSwiGlu { gate, out, alpha: SWIGLU_ALPHA, limit: SWIGLU_LIMIT }
         }
-        Activation::Relu | Activation::Gelu => panic!("{activation:?} has no gate"),
+        Activation::Relu | Activation::ReluSquared | Activation::Gelu => {
+            panic!("{activation:?} has no gate")
+        }
     }
 }

@@ -9,6 +9,7 @@ use model::config::{Activation, Family, ModelConfig, QkNorm, Rope, RopeScaling, 
 use model::delta::DeltaNet;
 use model::experts::{ExpertScoring, Experts};
 use model::layers::{FeedForward, LayerKind, Layers};
+use model::mamba::Mamba;
 
 /// Returns a LLaMA with grouped heads.
 pub fn llama() -> ModelConfig {
@@ -37,6 +38,7 @@ pub fn llama() -> ModelConfig {
         post_norms: false,
         delta: None,
         latent: None,
+        mamba: None,
         output_gate: false,
         sinks: false,
         scales: Scales::default(),
@@ -93,6 +95,27 @@ pub fn convolving() -> ModelConfig {
         family: Family::Lfm2,
         layers: Layers::from_kinds([LayerKind::short_conv(3), attending]),
         qk_norm: Some(QkNorm::PerHead),
+        qkv_bias: false,
+        ..llama()
+    }
+}
+
+/// Returns a Granite 4 with a layer that has Mamba2, and one that attends.
+pub fn mamba() -> ModelConfig {
+    ModelConfig {
+        name: "tiny-granite4".to_owned(),
+        family: Family::GraniteHybrid,
+        layers: Layers::from_kinds([LayerKind::mamba(FeedForward::Dense), LayerKind::dense(None)]),
+        mamba: Some(Mamba {
+            heads: 4,
+            head_dim: 10,
+            groups: 2,
+            state_dim: 6,
+            taps: 4,
+            conv_bias: true,
+            min_step: 0.0,
+            max_step: None,
+        }),
         qkv_bias: false,
         ..llama()
     }

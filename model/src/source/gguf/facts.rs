@@ -24,6 +24,8 @@ pub(super) struct TensorFacts {
     pub has_ffn_bias: bool,
     /// Routers have numbers that are added to scores for the selection of experts.
     pub has_selection_bias: bool,
+    /// The convolutions of layers with a state have biases.
+    pub has_conv_bias: bool,
     pub rope: RopeFactors,
 }
 
@@ -55,6 +57,7 @@ impl TensorFacts {
             has_out_bias: has("blk.0.attn_output.bias"),
             has_ffn_bias: has("blk.0.ffn_gate.bias"),
             has_selection_bias: parts.tensors.keys().any(|name| name.ends_with(SELECTION_BIAS)),
+            has_conv_bias: parts.tensors.keys().any(|name| name.ends_with(".ssm_conv1d.bias")),
             rope: RopeFactors {
                 all: read_factors(parts, path, all)?,
                 long: read_factors(parts, path, long)?,

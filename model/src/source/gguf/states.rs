@@ -1,9 +1,10 @@
-//! Tensors of Qwen3.5, Qwen3-Next and LFM2: those of layers that keep a state, and of attention with
-//! a gate.
+//! Tensors of layers that keep a state: those of Qwen3.5 and Qwen3-Next, with their attention with
+//! a gate, those of Mamba2, and those of LFM2's short convolutions.
 
 use super::piece::GgufSlice;
 use crate::config::{Family, ModelConfig};
 use crate::delta::DeltaNet;
+use crate::mamba::Mamba;
 use crate::ops::Op;
 use crate::short_conv::ShortConv;
 use crate::source::{TensorId, TensorPart};
@@ -23,6 +24,15 @@ pub(super) enum StateTransform {
 pub(super) fn state_transform(config: &ModelConfig, id: TensorId) -> StateTransform {
     if let (Some(conv), TensorId::Layer { op: Op::ShortConv, .. }) = (config.short_conv(), id) {
         return StateTransform::Transposed { rows: conv.taps, columns: conv.channels };
+    }
+    if let (Some(mamba), TensorId::Layer { op, part, .. }) = (config.mamba, id) {
+        return match (op, part) {
+            (Op::MambaConv, TensorPart::Gain) => {
+                StateTransform::Transposed { rows: mamba.taps, columns: mamba.channels() }
+            }
+            (Op::Mamba, TensorPart::Bias) => StateTransform::Logarithms { count: mamba.heads },
+            _ => StateTransform::None,
+        };
     }
     match (config.delta, id) {
         (Some(delta), TensorId::Layer { op: Op::DeltaConv, .. }) => {
@@ -60,6 +70,9 @@ pub(super) fn pieces(
     op: Op,
     part: TensorPart,
 ) -> Option<Vec<GgufSlice>> {
+    if let Some(mamba) = &config.mamba {
+        return mamba_pieces(config, mamba, layer, op, part);
+    }
     let name = |tensor: &str| format!("blk.{layer}.{tensor}");
     if let Some(ShortConv { channels, taps }) = config.short_conv() {
         let whole = |tensor: &str, shape: &[usize]| GgufSlice::whole(name(tensor), shape.to_vec());
@@ -96,6 +109,42 @@ pub(super) fn pieces(
         (Op::Delta, TensorPart::Gain) => vec![whole("ssm_norm.weight", &[delta.value_dim])],
         (Op::Delta, _) => vec![whole("ssm_a", &[heads]), whole("ssm_dt.bias", &[heads])],
         (Op::DeltaOut, _) => vec![whole("ssm_out.weight", &[hidden, values])],
+        _ => return None,
+    })
+}
+
+/// Returns the pieces of a tensor of a layer with Mamba2; `None` for other tensors.
+fn mamba_pieces(
+    config: &ModelConfig,
+    mamba: &Mamba,
+    layer: usize,
+    op: Op,
+    part: TensorPart,
+) -> Option<Vec<GgufSlice>> {
+    let (hidden, inner, heads) = (config.hidden_size, mamba.inner_size(), mamba.heads);
+    let whole = |tensor: &str, shape: &[usize]| {
+        GgufSlice::whole(format!("blk.{layer}.{tensor}"), shape.to_vec())
+    };
+    // A vector, whatever the shape of its tensor.
+    let flat = |tensor: &str, shape: &[usize]| {
+        let elements = shape.iter().product();
+        GgufSlice { rows: 1, elements, ..whole(tensor, shape) }
+    };
+    Some(match (op, part) {
+        (Op::MambaIn, _) => vec![whole("ssm_in.weight", &[mamba.input_size(), hidden])],
+        (Op::MambaConv, TensorPart::Gain) => {
+            vec![flat("ssm_conv1d.weight", &[mamba.channels(), mamba.taps])]
+        }
+        (Op::MambaConv, _) => vec![whole("ssm_conv1d.bias", &[mamba.channels()])],
+        (Op::Mamba, TensorPart::Gain) => {
+            vec![flat("ssm_norm.weight", &[mamba.groups, inner / mamba.groups])]
+        }
+        (Op::Mamba, _) => vec![
+            flat("ssm_a", &[heads, 1]),
+            whole("ssm_dt.bias", &[heads]),
+            flat("ssm_d", &[heads, 1]),
+        ],
+        (Op::MambaOut, _) => vec![whole("ssm_out.weight", &[hidden, inner])],
         _ => return None,
     })
 }

@@ -33,6 +33,9 @@ pub(super) fn experts(
             Some(count) => Err(wrong(keys.key("expert_count"), count, "a model without experts")),
         };
     };
+    if gguf.experts_are_optional && keys.size_or_none("expert_count")?.is_none() {
+        return Ok(None);
+    }
     let count = keys.required_size("expert_count")?;
     let per_token = keys.required_size("expert_used_count")?;
     if per_token > count {
@@ -98,13 +101,20 @@ pub(super) fn feed_forward(
             }
         }
         (Some(experts), _) => keys.size_or_none("feed_forward_length")?.unwrap_or(experts.ffn_size),
+        // Of a family whose dense network is the shared expert of models with experts.
+        (None, Some(FeedForward::UngatedSharedExpert)) => {
+            match keys.size_or_none("expert_shared_feed_forward_length")? {
+                Some(size) => size,
+                None => keys.required_size("feed_forward_length")?,
+            }
+        }
         (None, _) => keys.required_size("feed_forward_length")?,
     };
     let dense = match experts.and_then(|experts| experts.dense) {
         Some(_) => keys.size_or_none(DENSE)?.unwrap_or(0),
         None => 0,
     };
-    let others = of_experts.unwrap_or(FeedForward::Dense);
+    let others = of_experts.filter(|_| experts.is_some()).unwrap_or(FeedForward::Dense);
     Ok((size, move |layer| if layer < dense { FeedForward::Dense } else { others }))
 }
 

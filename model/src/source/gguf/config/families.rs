@@ -6,7 +6,7 @@ use super::keys::{ConfigError, Keys, wrong};
 use super::{experts, states};
 use crate::architecture::missing_features;
 use crate::config::{Family, QkNorm, Rope, RopeScaling, Scales};
-use crate::family::{FamilyDescription, GgufFamily, descriptions};
+use crate::family::{FamilyDescription, GgufFamily, description, descriptions};
 use crate::layers::{FeedForward, LayerKind, Layers, TokenMixer};
 
 /// Default rope base of Gemma's layers with a window.
@@ -79,11 +79,13 @@ pub(super) fn layers(
     let rotates = rotating_layers(keys, family)?;
     let attends = states::attending_layers(keys, family, count)?;
     let taps = states::convolution_taps(keys, family)?;
+    let has_mamba = description(family).gguf.has_mamba;
     let kind = |layer: usize| {
         if !attends[layer] {
             let feed_forward = feed_forward(layer);
             return match taps {
                 Some(taps) => LayerKind { feed_forward, ..LayerKind::short_conv(taps) },
+                None if has_mamba => LayerKind::mamba(feed_forward),
                 None => LayerKind::delta(feed_forward),
             };
         }
@@ -142,10 +144,14 @@ fn local_rope(keys: &Keys<'_>, family: Family, rope: &Rope) -> Result<Rope, Conf
     }
 }
 
+fn is_granite(family: Family) -> bool {
+    matches!(family, Family::Granite | Family::GraniteHybrid | Family::GraniteMoe)
+}
+
 /// Returns a function that is true for the layers that rotate q and k. Granite's files contain a
 /// flag for all layers, under a key with another meaning in other families.
 fn rotating_layers(keys: &Keys<'_>, family: Family) -> Result<impl Fn(usize) -> bool, ConfigError> {
-    let granite = matches!(family, Family::Granite | Family::GraniteMoe);
+    let granite = is_granite(family);
     let flag = keys.metadata.boolean(&keys.key("rope.scaling.finetuned"))?;
     let any = !granite || flag.unwrap_or(true);
     Ok(move |layer: usize| match family {
@@ -166,7 +172,7 @@ pub(super) fn scales(
     hidden: usize,
     heads: usize,
 ) -> Result<Scales, ConfigError> {
-    let granite = matches!(family, Family::Granite | Family::GraniteMoe);
+    let granite = is_granite(family);
     let factor = |suffix: &str| -> Result<f32, ConfigError> {
         match keys.positive_or_none(suffix)? {
             Some(factor) if factor != 1.0 && !granite => {

@@ -8,6 +8,7 @@ mod experts;
 mod families;
 mod keys;
 mod latent;
+mod mamba;
 mod refused;
 mod rope;
 mod states;
@@ -66,6 +67,7 @@ pub(super) fn model_config(
         experts,
         delta: states::delta(&keys, family)?,
         latent,
+        mamba: mamba::mamba(&keys, family, num_layers, facts)?,
         output_gate: states::has_states(family),
         qkv_bias: facts.has_q_bias,
         out_bias: facts.has_out_bias,

@@ -1,4 +1,5 @@
-//! Layers that keep a state instead of a cache, and its sizes: Qwen3.5, Qwen3-Next and LFM2.
+//! Layers that keep a state instead of a cache: those of Qwen3.5 and Qwen3-Next with their sizes,
+//! LFM2's, and which layers of a model with Mamba2 do.
 
 use super::super::metadata::{MetadataArray, MetadataValue};
 use super::keys::{ConfigError, Keys, MAX_SIZE, wrong};
@@ -29,21 +30,27 @@ pub(super) fn layers(keys: &Keys<'_>, gguf: &GgufFamily) -> Result<usize, Config
 /// Number of heads of k and v, for all layers or for each.
 const KV_HEADS: &str = "attention.head_count_kv";
 
+/// Returns true if layers of the family that have no heads of k and v do not attend.
+fn omits_kv_heads(gguf: &GgufFamily) -> bool {
+    gguf.has_short_convolutions || gguf.has_mamba
+}
+
 /// Returns the number of heads of k and v of the layers that attend; `None` if the file does not
-/// specify it.
+/// specify it, or no layer of a model with Mamba2 attends.
 ///
 /// # Errors
-/// Layers with different numbers, except layers with none in a family with short convolutions.
+/// Layers with different numbers, except layers with none in a family that has such layers.
 pub(super) fn kv_heads(keys: &Keys<'_>, gguf: &GgufFamily) -> Result<Option<usize>, ConfigError> {
     let key = keys.key(KV_HEADS);
     let is_list = matches!(keys.metadata.value(&key), Some(MetadataValue::Array(_)));
-    if !gguf.has_short_convolutions || !is_list {
-        return keys.size(KV_HEADS);
+    if !omits_kv_heads(gguf) || !is_list {
+        return if gguf.has_mamba { keys.size_or_none(KV_HEADS) } else { keys.size(KV_HEADS) };
     }
     let counts = keys.metadata.integers(&key)?.unwrap_or_default();
     let mut attending = counts.into_iter().filter(|count| *count != 0);
     let expected = "the same number of heads in all layers that have some";
     match attending.next() {
+        None if gguf.has_mamba => Ok(None),
         Some(count @ 1..=MAX_SIZE) => match attending.find(|other| *other != count) {
             None => Ok(Some(count as usize)),
             Some(other) => Err(wrong(key, other, expected)),
@@ -65,7 +72,7 @@ pub(super) fn convolution_taps(
 }
 
 /// Returns a flag for each of `count` layers that is true if it attends: in a family with short
-/// convolutions the layers that have heads of k and v; in others the layers that are not marked as
+/// convolutions or Mamba2 the layers that have heads of k and v; in others the layers that are not marked as
 /// recurrent if the file contains such flags, else the last one of every
 /// `full_attention_interval`.
 pub(super) fn attending_layers(
@@ -73,7 +80,8 @@ pub(super) fn attending_layers(
     family: Family,
     count: usize,
 ) -> Result<Vec<bool>, ConfigError> {
-    if description(family).gguf.has_short_convolutions {
+    let gguf = &description(family).gguf;
+    if omits_kv_heads(gguf) {
         let key = keys.key(KV_HEADS);
         return match keys.metadata.value(&key) {
             Some(MetadataValue::Array(array)) if array.len() < count => {
@@ -83,6 +91,7 @@ pub(super) fn attending_layers(
                 let heads = keys.metadata.integers(&key)?.unwrap_or_default();
                 Ok(heads.into_iter().take(count).map(|heads| heads != 0).collect())
             }
+            _ if gguf.has_mamba => Ok(vec![keys.size_or_none(KV_HEADS)?.is_some(); count]),
             _ => Ok(vec![true; count]),
         };
     }

@@ -36,6 +36,7 @@ fn llama_metadata_becomes_a_configuration() {
         post_norms: false,
         delta: None,
         latent: None,
+        mamba: None,
         output_gate: false,
         sinks: false,
         scales: Scales::default(),

@@ -11,13 +11,15 @@ use crate::rope::SequenceLength;
 use crate::source::TensorPart;
 use crate::source::safetensors::SafetensorsSource;
 
-const FIXTURES: [&str; 26] = [
+const FIXTURES: [&str; 28] = [
     "deepseek_v2",
     "gemma3",
     "gemma3_vision",
     "gpt_oss",
     "gpt_oss_mxfp4",
     "granite",
+    "granite_hybrid",
+    "granite_hybrid_dense",
     "granite_moe",
     "lfm2",
     "lfm2_moe",
@@ -121,7 +123,11 @@ fn tensors_hold_what_the_checkpoint_holds() {
             let mut expected = vec![f32::NAN; rows * elements];
             checkpoint.read_f32(id, 0, &mut expected).expect("readable");
             expected = in_turn(source.config(), id, expected);
-            if matches!(id, TensorId::Layer { op: Op::Delta, part: TensorPart::Bias, .. }) {
+            let is_of_rates = matches!(
+                id,
+                TensorId::Layer { op: Op::Delta | Op::Mamba, part: TensorPart::Bias, .. }
+            );
+            if is_of_rates {
                 // Files contain the exponentials of the logarithms, in f32.
                 let close = |(a, b): (&f32, &f32)| (a - b).abs() <= 1e-6 * b.abs().max(1.0);
                 assert!(read_f32(&source, id).iter().zip(&expected).all(close), "{name}, {id:?}");

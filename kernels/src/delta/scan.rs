@@ -1,0 +1,206 @@
+//! The recurrence of a head of Mamba2 over a sequence's rows.
+//!
+//! A block of the head's elements passes through all rows before the next one, so that its part of
+//! the state stays in L1. An element's sums run over the state from the first number to the last,
+//! regardless of its block.
+
+use model::mamba::Mamba;
+
+use super::rule::softplus;
+use crate::number::Number;
+use crate::simd::partial::{load_up_to, store_up_to};
+use crate::simd::{Simd, math};
+use crate::variant::SimdTask;
+
+/// Maximum number of elements of B and C, which are stored on the stack.
+pub(crate) const STATE_DIM_MAX: usize = 1 << 10;
+/// Number of vectors of elements that are processed together.
+const TOGETHER: usize = 4;
+
+/// A head of a sequence; see [`crate::Kernels::mamba_scan`].
+#[derive(Debug)]
+pub struct Scan<T> {
+    pub(super) mamba: Mamba,
+    pub(super) head: usize,
+    /// Logarithm of the head's rate, the bias of its dt, and the factor of x in its output.
+    pub(super) numbers: [f32; 3],
+    /// `[rows, channels]`.
+    pub(super) mixed: *const T,
+    /// `[rows, input_size]`.
+    pub(super) input: *const T,
+    /// `[rows, heads, head_dim]`.
+    pub(super) out: *mut T,
+    /// `[state_dim, head_dim]`.
+    pub(super) state: *mut f32,
+}
+
+/// A head over its rows.
+#[derive(Debug)]
+pub struct ScanRows<T> {
+    pub(super) scan: Scan<T>,
+    pub(super) rows: usize,
+    pub(super) begins: bool,
+}
+
+/// Effect of a row on all elements of a head.
+struct ScanStep {
+    b: [f32; STATE_DIM_MAX],
+    c: [f32; STATE_DIM_MAX],
+    /// Time step.
+    dt: f32,
+    /// Factor by which the state decays.
+    decay: f32,
+}
+
+impl<T: Number> SimdTask for ScanRows<T> {
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let ScanRows { scan, rows, begins } = self;
+        let width = scan.mamba.head_dim;
+        let mut step =
+            ScanStep { b: [0.0; STATE_DIM_MAX], c: [0.0; STATE_DIM_MAX], dt: 0.0, decay: 0.0 };
+        let mut at = 0;
+        while at < width {
+            // SAFETY: the elements starting at `at`, in the number passed, are the head's.
+            unsafe {
+                at += match width - at {
+                    left if left >= TOGETHER * S::LANES => {
+                        scan.follow::<S, TOGETHER>(s, &mut step, rows, begins, at, S::LANES);
+                        TOGETHER * S::LANES
+                    }
+                    left => {
+                        let width = left.min(S::LANES);
+                        scan.follow::<S, 1>(s, &mut step, rows, begins, at, width);
+                        width
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl<T: Number> Scan<T> {
+    /// Processes all rows over `N` vectors of elements starting at `at`, the last of them `width`
+    /// wide.
+    ///
+    /// # Safety
+    /// These elements are the head's; the rows are the sequence's.
+    #[inline(always)]
+    unsafe fn follow<S: Simd, const N: usize>(
+        &self,
+        s: S,
+        step: &mut ScanStep,
+        rows: usize,
+        begins: bool,
+        at: usize,
+        width: usize,
+    ) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            if begins {
+                self.forget_all::<S, N>(s, at, width);
+            }
+            for row in 0..rows {
+                self.prepare(s, step, row);
+                self.step::<S, N>(s, step, row, at, width);
+            }
+        }
+    }
+
+    /// # Safety
+    /// Same contract as [`Scan::follow`].
+    #[inline(always)]
+    unsafe fn forget_all<S: Simd, const N: usize>(&self, s: S, at: usize, width: usize) {
+        for index in 0..self.mamba.state_dim {
+            for n in 0..N {
+                let place = index * self.mamba.head_dim + at + n * S::LANES;
+                // SAFETY: the caller's promise.
+                unsafe { store_up_to(s, self.state.add(place), s.zero(), width) };
+            }
+        }
+    }
+
+    /// Computes the effect of a row.
+    ///
+    /// # Safety
+    /// The row is the sequence's.
+    #[inline(always)]
+    unsafe fn prepare<S: Simd>(&self, s: S, step: &mut ScanStep, row: usize) {
+        let Mamba { state_dim, groups, heads, .. } = self.mamba;
+        let of_group = self.mamba.group(self.head) * state_dim;
+        let b_at = row * self.mamba.channels() + self.mamba.inner_size() + of_group;
+        let b = self.mixed.wrapping_add(b_at);
+        let c = b.wrapping_add(groups * state_dim);
+        let dt_at = (row + 1) * self.mamba.input_size() - heads + self.head;
+        // SAFETY: the row's B, C and dt; both copies have space for a state.
+        unsafe {
+            widen(s, b, &mut step.b, state_dim);
+            widen(s, c, &mut step.c, state_dim);
+            let [rate, bias, _] = self.numbers;
+            let dt = (*self.input.wrapping_add(dt_at)).to_f32();
+            step.dt = self.mamba.limit(softplus(dt + bias));
+            step.decay = (-rate.exp() * step.dt).exp();
+        }
+    }
+
+    /// # Safety
+    /// Same contract as [`Scan::follow`].
+    #[inline(always)]
+    #[allow(clippy::needless_range_loop, reason = "vectors are surer kept in registers by index")]
+    unsafe fn step<S: Simd, const N: usize>(
+        &self,
+        s: S,
+        step: &ScanStep,
+        row: usize,
+        at: usize,
+        width: usize,
+    ) {
+        let Mamba { state_dim, head_dim, .. } = self.mamba;
+        let of_head = self.head * head_dim + at;
+        // SAFETY: the elements are the head's, of its state, of x and z, and of its output.
+        unsafe {
+            let x = self.mixed.add(row * self.mamba.channels() + of_head);
+            let z = self.input.add(row * self.mamba.input_size() + of_head);
+            let out = self.out.add(row * self.mamba.inner_size() + of_head);
+            let (dt, decay) = (s.splat(step.dt), s.splat(step.decay));
+            let (mut taken_in, mut read) = ([s.zero(); N], [s.zero(); N]);
+            for n in 0..N {
+                taken_in[n] = s.mul(dt, load_up_to(s, x.add(n * S::LANES), width));
+            }
+            for index in 0..state_dim {
+                let (b, c) = (s.splat(step.b[index]), s.splat(step.c[index]));
+                for n in 0..N {
+                    let state = self.state.add(index * head_dim + at + n * S::LANES);
+                    let kept = s.mul(decay, load_up_to(s, state.cast_const(), width));
+                    let new = s.fma(b, taken_in[n], kept);
+                    store_up_to(s, state, new, width);
+                    read[n] = s.fma(c, new, read[n]);
+                }
+            }
+            let skip = s.splat(self.numbers[2]);
+            for n in 0..N {
+                let result = s.fma(skip, load_up_to(s, x.add(n * S::LANES), width), read[n]);
+                let [gate] = math::silu(s, [load_up_to(s, z.add(n * S::LANES), width)]);
+                store_up_to(s, out.add(n * S::LANES), s.mul(result, gate), width);
+            }
+        }
+    }
+}
+
+/// Converts `len` elements to f32.
+///
+/// # Safety
+/// `from` is valid for `len` elements.
+#[inline(always)]
+unsafe fn widen<S: Simd, T: Number>(
+    s: S,
+    from: *const T,
+    to: &mut [f32; STATE_DIM_MAX],
+    len: usize,
+) {
+    for at in (0..len).step_by(S::LANES) {
+        let width = S::LANES.min(len - at);
+        // SAFETY: the caller's promise.
+        unsafe { store_up_to(s, to[at..].as_mut_ptr(), load_up_to(s, from.add(at), width), width) };
+    }
+}
