@@ -4,7 +4,7 @@ use model::config::{Activation, ModelConfig};
 use model::config_fields::ConfigError;
 use model::config_json;
 use model::family::layouts;
-use model::layers::{FeedForward, TokenMixer};
+use model::layers::{FeedForward, Layers, TokenMixer};
 use model::ops::Op;
 use model::source::{TensorId, TensorPart};
 use serde_json::{Map, Value, json};
@@ -46,6 +46,11 @@ fn networks_are_second_halves_of_the_layers_before_them() {
     assert_eq!(model.layer_ops(1), first);
     assert_eq!(model.layer_ops(0)[5..], [Op::Norm1, Op::Fc0, Op::Fc1]);
     assert_eq!(model.leading_ops(), model.layer_ops(2));
+    // Costs are estimated by kind of layer, for the operations of the same list.
+    for kind in model.layers.kinds() {
+        let of_kind = ModelConfig { layers: Layers::uniform(kind.clone()), ..model.clone() };
+        assert_eq!(of_kind.leading_ops(), model.leading_ops(), "{kind:?}");
+    }
     // Indices are those of the files.
     let (gain, matrix) = (TensorPart::Gain, TensorPart::Matrix);
     assert_eq!(name(&model, 0, Op::Norm1, gain), "backbone.layers.1.norm.weight");
@@ -64,6 +69,10 @@ fn experts_have_no_gates() {
     // The layer that attends has no experts; placements name theirs all the same.
     assert_eq!(model.layers.kind(1).feed_forward, FeedForward::None);
     assert_eq!(model.leading_ops().len(), 8 + second.len());
+    for kind in model.layers.kinds() {
+        let of_kind = ModelConfig { layers: Layers::uniform(kind.clone()), ..model.clone() };
+        assert_eq!(of_kind.leading_ops(), model.leading_ops(), "{kind:?}");
+    }
     let experts = model.experts.expect("experts");
     assert_eq!((experts.count, experts.ffn_size, model.ffn_size), (8, 20, 28));
     assert!(experts.selection.bias && experts.selection.is_f32);

@@ -179,6 +179,24 @@ fn latent_attention_stays_on_the_cpu() {
     assert!(chosen.plan.map.uses_gpu());
 }
 
+/// Layers with Mamba2 and experts, with Mamba2 alone, and with attention and experts: what updates
+/// states, and the squared ReLU, stay on the CPU.
+#[test]
+fn mamba_stays_on_the_cpu() {
+    let mut config = find_known("nemotron-3-nano").expect("known").config;
+    config.keep_layers(4);
+    assert_eq!(config.layers.kinds().len(), 3);
+    for name in [PolicyName::Auto, PolicyName::TwoSplit] {
+        let chosen = with_request(&config, false, name, choose).expect("a placement");
+        let map = &chosen.plan.map;
+        assert!(map.uses_gpu(), "{name:?}: the device is faster at everything else");
+        assert_eq!(map_gap(&config, map), None, "{name:?}");
+    }
+    // The emulated device has all operations.
+    let chosen = with_request(&config, true, PolicyName::GpuOnly, choose).expect("a placement");
+    assert!(chosen.plan.map.uses_gpu());
+}
+
 #[test]
 fn models_without_gaps_use_the_whole_device() {
     let mut config = find_known("olmoe-1b-7b").expect("known").config;

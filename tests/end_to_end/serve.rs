@@ -468,7 +468,14 @@ fn echo_tells_what_the_model_says_of_a_prompt() {
 /// Layers with a recurrent state give transformers' tokens: in chunks, reused slots, and preempted.
 #[test]
 fn models_with_states_answer_as_transformers_do() {
-    for name in ["qwen35", "qwen3_next", "granite_hybrid", "granite_hybrid_dense"] {
+    for name in [
+        "qwen35",
+        "qwen3_next",
+        "granite_hybrid",
+        "granite_hybrid_dense",
+        "nemotron_h",
+        "nemotron_h_moe",
+    ] {
         let golden = golden(name);
         let model = fixture(name).to_string_lossy().into_owned();
         let served =

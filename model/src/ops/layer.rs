@@ -107,11 +107,13 @@ impl ModelConfig {
         let dense = self.experts.and_then(|experts| experts.dense);
         let feed_forward = match (leading.feed_forward, dense) {
             (FeedForward::Dense, Some(dense)) => dense.others,
-            // Placements name the operations of second halves, which other layers have.
-            (FeedForward::None, _) => {
-                let other = kinds.iter().find(has_network);
-                other.map_or(FeedForward::None, |kind| kind.feed_forward)
-            }
+            // Placements name the operations of second halves, which other layers of the family
+            // have, also where all layers of a part of a model lack them.
+            (FeedForward::None, _) => match kinds.iter().find(has_network) {
+                Some(kind) => kind.feed_forward,
+                None if self.experts.is_some() => FeedForward::UngatedSharedExpert,
+                None => FeedForward::Dense,
+            },
             (feed_forward, _) => feed_forward,
         };
         let mixing = TokenMixer::Attention;

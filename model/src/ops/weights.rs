@@ -174,9 +174,9 @@ impl Op {
     }
 
     /// Returns the shape of the weights of a layer with Mamba2. The convolution has a vector
-    /// `[taps, channels]` and possibly a bias. The recurrence has the gain of the norm after it, and
-    /// `[3, heads]` numbers: the logarithms of the decay rates, the biases of dt, and the factors of
-    /// x.
+    /// `[taps, channels]` and possibly a bias. The recurrence has the gain of the norm after it,
+    /// and `[3, heads]` numbers: the logarithms of the decay rates, the biases of dt, and the
+    /// factors of x.
     fn mamba_weights(self, mamba: &Mamba, hidden: usize) -> Option<WeightShape> {
         let linear = |out, input| WeightShape::new(Some((out, input)), [None; 2]);
         let vectors = |first, second| WeightShape::new(None, [Some(first), second]);
