@@ -212,8 +212,8 @@ mod served {
     }
 }
 
-/// Files from before 2025 have the matrices of keys and values of latent attention in one tensor, and
-/// do not name their router.
+/// Files from before 2025 have the matrices of keys and values of latent attention in one tensor,
+/// and do not name their router.
 #[test]
 fn an_old_file_has_the_answers_of_the_checkpoint() {
     let model = fixture("deepseek_v2").join("old.gguf");

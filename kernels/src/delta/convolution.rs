@@ -148,9 +148,12 @@ impl<T: Number> Convolution<T> {
     #[inline(always)]
     unsafe fn sum<S: Simd>(&self, s: S, row: usize, at: usize, width: usize) -> S::F {
         let ConvolutionShape { taps, channels, .. } = self.shape;
-        // SAFETY: the caller's promise.
-        let mut sum =
-            unsafe { self.bias.map_or(s.zero(), |bias| load_up_to(s, bias.add(at), width)) };
+        // No closure, which would not be compiled with the variant's instructions.
+        let mut sum = match self.bias {
+            // SAFETY: the caller's promise.
+            Some(bias) => unsafe { load_up_to(s, bias.add(at), width) },
+            None => s.zero(),
+        };
         for tap in 0..taps {
             let back = taps - 1 - tap;
             // SAFETY: the row, and those before it in the state, are the call's.

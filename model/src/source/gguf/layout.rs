@@ -24,8 +24,8 @@ const CONVOLUTIONS_NORM: &str = "token_embd_norm.weight";
 pub(super) const EMBEDDING: &str = "token_embd.weight";
 pub(super) const OUTPUT: &str = "output.weight";
 
-/// Returns the possible layouts of a tensor, each a list of consecutive pieces, the usual one first;
-/// empty for a tensor that the model does not have.
+/// Returns the possible layouts of a tensor, each a list of consecutive pieces, the usual one
+/// first; empty for a tensor that the model does not have.
 pub(super) fn layouts(config: &ModelConfig, id: TensorId) -> Vec<Vec<GgufSlice>> {
     pieces(config, id).into_iter().chain(other_pieces(config, id)).collect()
 }

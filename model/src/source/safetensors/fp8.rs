@@ -1,6 +1,6 @@
 //! Matrices of 8-bit floats (E4M3) with separate factors: a value is the product of a float and the
-//! factor of its block of rows and inputs, or that of the whole matrix, in f32. Several matrices may
-//! be stacked in one tensor, with factors of their own or one for all.
+//! factor of its block of rows and inputs, or that of the whole matrix, in f32. Several matrices
+//! may be stacked in one tensor, with factors of their own or one for all.
 
 use half::{bf16, f16};
 use safetensors::tensor::Dtype as Stored;

@@ -260,8 +260,8 @@ fn stacked(factors: &[usize], block: &str) -> Copy {
     copy
 }
 
-/// Mistral Small 4's experts: gate and up of each in a matrix with one factor, and all of a layer in
-/// one tensor.
+/// Mistral Small 4's experts: gate and up of each in a matrix with one factor, and all of a layer
+/// in one tensor.
 #[test]
 fn stacked_matrices_of_8_bit_floats_have_factors_of_their_own() {
     let mut config = config();

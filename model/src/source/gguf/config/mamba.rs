@@ -7,8 +7,8 @@ use crate::config::Family;
 use crate::family::description;
 use crate::mamba::Mamba;
 
-/// Returns the sizes in a model of `count` layers; `None` in families without Mamba2, and for models
-/// whose layers all attend. Files do not limit time steps.
+/// Returns the sizes in a model of `count` layers; `None` in families without Mamba2, and for
+/// models whose layers all attend. Files do not limit time steps.
 ///
 /// # Errors
 /// Missing or inconsistent sizes.

@@ -72,8 +72,8 @@ pub(super) fn convolution_taps(
 }
 
 /// Returns a flag for each of `count` layers that is true if it attends: in a family with short
-/// convolutions or Mamba2 the layers that have heads of k and v; in others the layers that are not marked as
-/// recurrent if the file contains such flags, else the last one of every
+/// convolutions or Mamba2 the layers that have heads of k and v; in others the layers that are not
+/// marked as recurrent if the file contains such flags, else the last one of every
 /// `full_attention_interval`.
 pub(super) fn attending_layers(
     keys: &Keys<'_>,
