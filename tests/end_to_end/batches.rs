@@ -219,13 +219,13 @@ fn clients_do_not_wait_for_a_batch_and_get_their_answers() {
     let bodies = bodies(30);
     let expected = expected(&bodies, &[]);
     let (batch, served) = Batch::start(1200, &["--slots", "2", "--step-ms", "1"]);
-    batch.wait(&served, |batch| batch["status"] == "in_progress");
-    assert_eq!(ask_all(&served, &bodies), expected);
-    let metrics = served.get("/metrics").1;
     let count = |name: &str| -> f64 {
+        let metrics = served.get("/metrics").1;
         let value = metrics.lines().find_map(|line| line.strip_prefix(name));
         value.unwrap_or_else(|| panic!("{metrics}")).trim().parse().expect("a number")
     };
+    batch.wait(&served, |_| count("tandem_num_background_running ") == 2.0);
+    assert_eq!(ask_all(&served, &bodies), expected);
     assert!(count("tandem_batches_open ") > 0.0, "the batch has not ended before");
     assert!(count("tandem_num_preemptions_total ") > 0.0, "batches leave their slots");
     assert_eq!(batch.results(&served), batch.job_results(&[]));
