@@ -190,7 +190,7 @@ fn missing_misshapen_and_unsupported_tensors_are_named() {
     assert!(message.contains("blk.0.attn_v.weight has shape [8, 32]"), "{message}");
     assert!(message.contains("needs [16, 32]"), "{message}");
 
-    for (code, name) in [(9, "Q8_1"), (21, "IQ3_S"), (77, "type number 77")] {
+    for (code, name) in [(9, "Q8_1"), (15, "Q8_K"), (77, "type number 77")] {
         let mut writer = small_model("llama");
         writer.tensor("blk.1.ffn_gate.weight", &[FFN, HIDDEN], code, vec![0; 64]);
         let message = refusal(&writer);
