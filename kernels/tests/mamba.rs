@@ -73,11 +73,16 @@ fn check_chunks<T: Element>(name: &str) {
                     let rows = rows_of(pair[1] - pair[0], 2, pair[0] == 0);
                     let found = case.part(pair[0]..pair[1]).run(&sharing, &rows, &mut states);
                     let context = format!("{variant:?} {mamba:?} {cuts:?} from {}", pair[0]);
-                    let of = |all: &[T], width: usize| bits(&all[pair[0] * width..pair[1] * width]);
+                    let rows_of =
+                        |all: &[T], width: usize| bits(&all[pair[0] * width..pair[1] * width]);
                     let (channels, inner) = (mamba.channels(), mamba.inner_size());
-                    assert_eq!(bits(&found.convolved), of(&whole.convolved, channels), "{context}");
-                    assert_eq!(bits(&found.read), of(&whole.read, inner), "{context}");
-                    assert_eq!(bits(&found.normed), of(&whole.normed, inner), "{context}");
+                    assert_eq!(
+                        bits(&found.convolved),
+                        rows_of(&whole.convolved, channels),
+                        "{context}"
+                    );
+                    assert_eq!(bits(&found.read), rows_of(&whole.read, inner), "{context}");
+                    assert_eq!(bits(&found.normed), rows_of(&whole.normed, inner), "{context}");
                 }
             }
         }

@@ -46,7 +46,7 @@ pub(crate) struct BackgroundTasks {
     /// Present if these pages are stored.
     pub(crate) prefixes: Option<PrefixTransfers>,
     /// Present if the worker faults in its caches: many sequences that begin or grow at the same
-    /// time would otherwise wait for the system to clear hundreds of pages in one step.
+    /// time would otherwise wait for the system to clear their pages in one step.
     pub(crate) caches: Option<Arc<Memories>>,
 }
 

@@ -79,13 +79,13 @@ impl<T: Element> Case<T> {
 
     /// Returns some of its rows.
     pub fn part(&self, rows: Range<usize>) -> Case<T> {
-        let of = |all: &[T], width: usize| all[rows.start * width..rows.end * width].to_vec();
+        let rows_of = |all: &[T], width: usize| all[rows.start * width..rows.end * width].to_vec();
         Case {
             mamba: self.mamba,
-            input: of(&self.input, self.mamba.input_size()),
+            input: rows_of(&self.input, self.mamba.input_size()),
             weight: self.weight.clone(),
             bias: self.bias.clone(),
-            mixed: of(&self.mixed, self.mamba.channels()),
+            mixed: rows_of(&self.mixed, self.mamba.channels()),
             numbers: self.numbers.clone(),
             gain: self.gain.clone(),
         }

@@ -129,10 +129,10 @@ fn queries_of_mistral_small_4_have_a_factor_of_their_position() {
     let rope = config.layers.kind(0).rope.clone().expect("a rope");
     let temperature = rope.temperature.expect("a factor");
     let factors = [0, 8191, 8192, 16_383, 16_384].map(|position| temperature.factor(position));
-    let of = |interval: f32| 1.0 + 0.1 * (1.0 + interval).ln();
+    let expected = |interval: f32| 1.0 + 0.1 * (1.0 + interval).ln();
     assert_eq!(factors[..2], [1.0, 1.0]);
     for (factor, interval) in factors[2..].iter().zip([1.0, 1.0, 2.0]) {
-        assert!((factor / of(interval) - 1.0).abs() < 1e-6, "{factor}");
+        assert!((factor / expected(interval) - 1.0).abs() < 1e-6, "{factor}");
     }
     assert_eq!((rope.rotary_dim(config.head_dim), config.max_positions), (64, 1 << 20));
 }

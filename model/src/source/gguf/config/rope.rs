@@ -168,13 +168,13 @@ fn yarn(keys: &Keys<'_>, family: Family, context: usize) -> Result<RopeScaling, 
             (all_dim.map(|_| 1.0), all_dim)
         }
     };
-    let own = yarn_attention_factor(factor, mscale, all_dim);
+    let yarn_factor = yarn_attention_factor(factor, mscale, all_dim);
     Ok(RopeScaling::Yarn {
         factor,
         original_max_positions: original_positions(keys, context)?,
         beta_fast: beta("fast", YARN_BETA_FAST)?,
         beta_slow: beta("slow", YARN_BETA_SLOW)?,
-        attention_factor: own * attention_factor(keys)?.unwrap_or(1.0),
+        attention_factor: yarn_factor * attention_factor(keys)?.unwrap_or(1.0),
         // There is no key for rounding, which only gpt-oss omits.
         truncate: family != Family::GptOss,
     })

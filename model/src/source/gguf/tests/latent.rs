@@ -110,28 +110,28 @@ fn sizes_of_cached_and_expanded_heads_are_checked() {
 
 #[test]
 fn factors_of_queries_are_read_or_implied() {
-    let of = |beta, interval| Some(AttentionTemperature { beta, interval });
+    let expected = |beta, interval| Some(AttentionTemperature { beta, interval });
     let with = |name: &str, change: &dyn Fn(&mut Metadata)| {
         temperature(&changed_keys(name, change).expect("valid"))
     };
     let set = |keys: &mut Metadata, key: &str, value| {
         keys.insert(key.to_owned(), value);
     };
-    assert_eq!(with("mistral4", &|_| {}), of(0.4, 16));
-    assert_eq!(with("ministral3", &|_| {}), of(0.3, 16));
+    assert_eq!(with("mistral4", &|_| {}), expected(0.4, 16));
+    assert_eq!(with("ministral3", &|_| {}), expected(0.3, 16));
     // Converters leave the factor of Mistral Small 4 out.
     let scale = "mistral4.attention.temperature_scale";
-    assert_eq!(with("mistral4", &|keys| keys.remove(scale)), of(0.1, 16));
+    assert_eq!(with("mistral4", &|keys| keys.remove(scale)), expected(0.1, 16));
     assert_eq!(with("mistral4", &|keys| set(keys, scale, MetadataValue::Float(0.0))), None);
     let length = "mistral4.attention.temperature_length";
     let longer = with("mistral4", &|keys| set(keys, length, MetadataValue::Unsigned(32)));
-    assert_eq!(longer, of(0.4, 32));
+    assert_eq!(longer, expected(0.4, 32));
     let scale = "mistral3.attention.temperature_scale";
     assert_eq!(with("ministral3", &|keys| keys.remove(scale)), None);
     // Mistral Large 3 has the layers of DeepSeek V2.
     let scale = "deepseek2.attention.temperature_scale";
     let large = with("deepseek_v2", &|keys| set(keys, scale, MetadataValue::Float(0.1)));
-    assert_eq!(large, of(0.1, 32));
+    assert_eq!(large, expected(0.1, 32));
     let refused = changed_keys("deepseek_v3", &|keys| set(keys, scale, MetadataValue::Float(0.1)));
     let message = refused.expect_err("no such model");
     assert!(message.contains(scale), "{message}");
