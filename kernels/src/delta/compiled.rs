@@ -4,8 +4,9 @@
 use half::bf16;
 
 use super::convolution::ConvolutionPart;
-use super::rule::HeadRows;
-use super::scan::ScanRows;
+use super::recurrence::HeadRows;
+use super::rule::DeltaRule;
+use super::scan::Scan;
 use super::shared_gate::GatedRow;
 use crate::number::Number;
 use crate::variant::{Variant, dispatch};
@@ -17,10 +18,10 @@ pub trait DeltaTasks: Number {
     unsafe fn convolve(variant: Variant, task: ConvolutionPart<Self>);
     /// # Safety
     /// Same contract as [`DeltaTasks::convolve`].
-    unsafe fn follow_rule(variant: Variant, task: HeadRows<Self>);
+    unsafe fn follow_rule(variant: Variant, task: HeadRows<DeltaRule<Self>>);
     /// # Safety
     /// Same contract as [`DeltaTasks::convolve`].
-    unsafe fn scan(variant: Variant, task: ScanRows<Self>);
+    unsafe fn scan(variant: Variant, task: HeadRows<Scan<Self>>);
     /// # Safety
     /// Same contract as [`DeltaTasks::convolve`].
     unsafe fn weigh(variant: Variant, task: GatedRow<'_, Self>);
@@ -36,13 +37,13 @@ macro_rules! delta_tasks {
             }
 
             #[inline(never)]
-            unsafe fn follow_rule(variant: Variant, task: HeadRows<Self>) {
+            unsafe fn follow_rule(variant: Variant, task: HeadRows<DeltaRule<Self>>) {
                 // SAFETY: the caller's promise is the callee's.
                 unsafe { dispatch(variant, task) }
             }
 
             #[inline(never)]
-            unsafe fn scan(variant: Variant, task: ScanRows<Self>) {
+            unsafe fn scan(variant: Variant, task: HeadRows<Scan<Self>>) {
                 // SAFETY: the caller's promise is the callee's.
                 unsafe { dispatch(variant, task) }
             }

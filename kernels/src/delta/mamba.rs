@@ -3,7 +3,8 @@
 use model::mamba::Mamba;
 
 use super::convolution::{ConvolutionShape, ConvolutionWeights};
-use super::scan::{STATE_DIM_MAX, Scan, ScanRows};
+use super::recurrence::HeadRows;
+use super::scan::{STATE_DIM_MAX, Scan};
 use super::{DeltaTasks, StateRows, check};
 use crate::Kernels;
 use crate::scratch::SharedPointer;
@@ -95,7 +96,7 @@ impl Kernels {
             // SAFETY: the variant was checked when the kernels were built; the sequence's rows and
             // slot are within the slices, which was checked, and no other task accesses this head's
             // state and its elements of the output.
-            unsafe { T::scan(variant, ScanRows { scan, rows, begins }) };
+            unsafe { T::scan(variant, HeadRows { recurrence: scan, rows, begins }) };
         });
     }
 }

@@ -8,6 +8,7 @@
 mod compiled;
 mod convolution;
 mod mamba;
+mod recurrence;
 mod rule;
 mod scan;
 mod shared_gate;
@@ -20,8 +21,9 @@ use crate::scratch::SharedPointer;
 
 pub use compiled::DeltaTasks;
 use convolution::{Convolution, ConvolutionPart, ConvolutionShape, ConvolutionWeights};
+use recurrence::HeadRows;
+use rule::DeltaRule;
 pub(crate) use rule::KEY_DIM_MAX;
-use rule::{DeltaRule, HeadRows};
 use shared_gate::GatedRow;
 
 /// Number of adjacent channels of one task.
@@ -210,7 +212,7 @@ impl Kernels {
             };
             let (rows, begins) = (sequence.rows as usize, sequence.begins);
             // SAFETY: as above, for this head's state and its columns of the output.
-            unsafe { T::follow_rule(variant, HeadRows { rule, rows, begins }) };
+            unsafe { T::follow_rule(variant, HeadRows { recurrence: rule, rows, begins }) };
         });
     }
 

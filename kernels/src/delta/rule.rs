@@ -1,19 +1,14 @@
 //! The gated delta rule of a value head over a sequence's rows.
-//!
-//! A block of the state's columns passes through all rows before the next one, so that it stays in
-//! L1. A column's sums run over the keys from the first to the last, regardless of its block.
 
 use model::delta::DeltaNet;
 
+use super::recurrence::Recurrence;
 use crate::number::Number;
 use crate::simd::Simd;
 use crate::simd::partial::{load_up_to, store_up_to};
-use crate::variant::SimdTask;
 
 /// Maximum number of elements of a key, which is stored on the stack.
 pub(crate) const KEY_DIM_MAX: usize = 1 << 10;
-/// Number of vectors of columns that are processed together.
-const TOGETHER: usize = 4;
 /// Added to the squared length of q and k.
 const LENGTH_EPS: f32 = 1e-6;
 /// Threshold above which softplus returns its argument.
@@ -37,16 +32,9 @@ pub struct DeltaRule<T> {
     pub(super) state: *mut f32,
 }
 
-/// A head over its rows.
-#[derive(Debug)]
-pub struct HeadRows<T> {
-    pub(super) rule: DeltaRule<T>,
-    pub(super) rows: usize,
-    pub(super) begins: bool,
-}
-
 /// Effect of a row on all columns of a head.
-struct DeltaStep {
+#[derive(Debug)]
+pub struct DeltaStep {
     /// q and k divided by their lengths, q also by the root of `key_dim`.
     q: [f32; KEY_DIM_MAX],
     k: [f32; KEY_DIM_MAX],
@@ -58,83 +46,17 @@ struct DeltaStep {
     beta: f32,
 }
 
-impl<T: Number> SimdTask for HeadRows<T> {
-    #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        let HeadRows { rule, rows, begins } = self;
-        let columns = rule.net.value_dim;
-        let mut step = DeltaStep {
-            q: [0.0; KEY_DIM_MAX],
-            k: [0.0; KEY_DIM_MAX],
-            qk: 0.0,
-            decay: 0.0,
-            beta: 0.0,
-        };
-        let mut at = 0;
-        while at < columns {
-            // SAFETY: the columns starting at `at`, in the number passed, are the head's.
-            unsafe {
-                at += match columns - at {
-                    left if left >= TOGETHER * S::LANES => {
-                        rule.follow::<S, TOGETHER>(s, &mut step, rows, begins, at, S::LANES);
-                        TOGETHER * S::LANES
-                    }
-                    left => {
-                        let width = left.min(S::LANES);
-                        rule.follow::<S, 1>(s, &mut step, rows, begins, at, width);
-                        width
-                    }
-                }
-            }
-        }
-    }
-}
+impl<T: Number> Recurrence for DeltaRule<T> {
+    type Step = DeltaStep;
 
-impl<T: Number> DeltaRule<T> {
-    /// Processes all rows over `N` vectors of columns starting at `at`, the last of them `width`
-    /// wide.
-    ///
-    /// # Safety
-    /// These columns are the head's; the rows are the sequence's.
-    #[inline(always)]
-    unsafe fn follow<S: Simd, const N: usize>(
-        &self,
-        s: S,
-        step: &mut DeltaStep,
-        rows: usize,
-        begins: bool,
-        at: usize,
-        width: usize,
-    ) {
-        // SAFETY: the caller's promise.
-        unsafe {
-            if begins {
-                self.forget_all::<S, N>(s, at, width);
-            }
-            for row in 0..rows {
-                self.prepare(s, step, row);
-                self.step::<S, N>(s, step, row, at, width);
-            }
-        }
+    fn new_step() -> DeltaStep {
+        DeltaStep { q: [0.0; KEY_DIM_MAX], k: [0.0; KEY_DIM_MAX], qk: 0.0, decay: 0.0, beta: 0.0 }
     }
 
-    /// # Safety
-    /// Same contract as [`DeltaRule::follow`].
-    #[inline(always)]
-    unsafe fn forget_all<S: Simd, const N: usize>(&self, s: S, at: usize, width: usize) {
-        for key in 0..self.net.key_dim {
-            for n in 0..N {
-                let place = key * self.net.value_dim + at + n * S::LANES;
-                // SAFETY: the caller's promise.
-                unsafe { store_up_to(s, self.state.add(place), s.zero(), width) };
-            }
-        }
+    fn state(&self) -> (*mut f32, [usize; 2]) {
+        (self.state, [self.net.key_dim, self.net.value_dim])
     }
 
-    /// Computes the effect of a row.
-    ///
-    /// # Safety
-    /// The row is the sequence's.
     #[inline(always)]
     unsafe fn prepare<S: Simd>(&self, s: S, step: &mut DeltaStep, row: usize) {
         let DeltaNet { key_dim, value_heads, .. } = self.net;
@@ -155,8 +77,6 @@ impl<T: Number> DeltaRule<T> {
         }
     }
 
-    /// # Safety
-    /// Same contract as [`DeltaRule::follow`].
     #[inline(always)]
     #[allow(clippy::needless_range_loop, reason = "vectors are surer kept in registers by index")]
     unsafe fn step<S: Simd, const N: usize>(

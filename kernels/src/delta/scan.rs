@@ -1,22 +1,15 @@
 //! The recurrence of a head of Mamba2 over a sequence's rows.
-//!
-//! A block of the head's elements passes through all rows before the next one, so that its part of
-//! the state stays in L1. An element's sums run over the state from the first number to the last,
-//! regardless of its block.
 
 use model::mamba::Mamba;
 
+use super::recurrence::Recurrence;
 use super::rule::softplus;
 use crate::number::Number;
 use crate::simd::partial::{load_up_to, store_up_to};
 use crate::simd::{Simd, math};
-use crate::variant::SimdTask;
 
 /// Maximum number of elements of B and C, which are stored on the stack.
 pub(crate) const STATE_DIM_MAX: usize = 1 << 10;
-/// Number of vectors of elements that are processed together.
-const TOGETHER: usize = 4;
-
 /// A head of a sequence; see [`crate::Kernels::mamba_scan`].
 #[derive(Debug)]
 pub struct Scan<T> {
@@ -34,16 +27,9 @@ pub struct Scan<T> {
     pub(super) state: *mut f32,
 }
 
-/// A head over its rows.
-#[derive(Debug)]
-pub struct ScanRows<T> {
-    pub(super) scan: Scan<T>,
-    pub(super) rows: usize,
-    pub(super) begins: bool,
-}
-
 /// Effect of a row on all elements of a head.
-struct ScanStep {
+#[derive(Debug)]
+pub struct ScanStep {
     b: [f32; STATE_DIM_MAX],
     c: [f32; STATE_DIM_MAX],
     /// Time step.
@@ -52,78 +38,17 @@ struct ScanStep {
     decay: f32,
 }
 
-impl<T: Number> SimdTask for ScanRows<T> {
-    #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        let ScanRows { scan, rows, begins } = self;
-        let width = scan.mamba.head_dim;
-        let mut step =
-            ScanStep { b: [0.0; STATE_DIM_MAX], c: [0.0; STATE_DIM_MAX], dt: 0.0, decay: 0.0 };
-        let mut at = 0;
-        while at < width {
-            // SAFETY: the elements starting at `at`, in the number passed, are the head's.
-            unsafe {
-                at += match width - at {
-                    left if left >= TOGETHER * S::LANES => {
-                        scan.follow::<S, TOGETHER>(s, &mut step, rows, begins, at, S::LANES);
-                        TOGETHER * S::LANES
-                    }
-                    left => {
-                        let width = left.min(S::LANES);
-                        scan.follow::<S, 1>(s, &mut step, rows, begins, at, width);
-                        width
-                    }
-                }
-            }
-        }
-    }
-}
+impl<T: Number> Recurrence for Scan<T> {
+    type Step = ScanStep;
 
-impl<T: Number> Scan<T> {
-    /// Processes all rows over `N` vectors of elements starting at `at`, the last of them `width`
-    /// wide.
-    ///
-    /// # Safety
-    /// These elements are the head's; the rows are the sequence's.
-    #[inline(always)]
-    unsafe fn follow<S: Simd, const N: usize>(
-        &self,
-        s: S,
-        step: &mut ScanStep,
-        rows: usize,
-        begins: bool,
-        at: usize,
-        width: usize,
-    ) {
-        // SAFETY: the caller's promise.
-        unsafe {
-            if begins {
-                self.forget_all::<S, N>(s, at, width);
-            }
-            for row in 0..rows {
-                self.prepare(s, step, row);
-                self.step::<S, N>(s, step, row, at, width);
-            }
-        }
+    fn new_step() -> ScanStep {
+        ScanStep { b: [0.0; STATE_DIM_MAX], c: [0.0; STATE_DIM_MAX], dt: 0.0, decay: 0.0 }
     }
 
-    /// # Safety
-    /// Same contract as [`Scan::follow`].
-    #[inline(always)]
-    unsafe fn forget_all<S: Simd, const N: usize>(&self, s: S, at: usize, width: usize) {
-        for index in 0..self.mamba.state_dim {
-            for n in 0..N {
-                let place = index * self.mamba.head_dim + at + n * S::LANES;
-                // SAFETY: the caller's promise.
-                unsafe { store_up_to(s, self.state.add(place), s.zero(), width) };
-            }
-        }
+    fn state(&self) -> (*mut f32, [usize; 2]) {
+        (self.state, [self.mamba.state_dim, self.mamba.head_dim])
     }
 
-    /// Computes the effect of a row.
-    ///
-    /// # Safety
-    /// The row is the sequence's.
     #[inline(always)]
     unsafe fn prepare<S: Simd>(&self, s: S, step: &mut ScanStep, row: usize) {
         let Mamba { state_dim, groups, heads, .. } = self.mamba;
@@ -143,8 +68,6 @@ impl<T: Number> Scan<T> {
         }
     }
 
-    /// # Safety
-    /// Same contract as [`Scan::follow`].
     #[inline(always)]
     #[allow(clippy::needless_range_loop, reason = "vectors are surer kept in registers by index")]
     unsafe fn step<S: Simd, const N: usize>(

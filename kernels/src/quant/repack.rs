@@ -3,7 +3,7 @@
 //! 256 elements are converted by `super_blocks`.
 
 use half::f16;
-use model::quantized_format::{Grouped, ROWS, ScaleLayout};
+use model::quantized_format::{Grouped, ROWS, SUPER_BLOCK, ScaleLayout};
 use model::source::StoredType;
 
 use super::record::{set_scale_and_minimum, store};
@@ -42,6 +42,12 @@ pub fn from_blocks(
     k: usize,
     out: &mut [u8],
 ) -> Result<(), RepackError> {
+    if stored.block().0 == SUPER_BLOCK {
+        each_block(stored, blocks, k, out, |block, record, place| {
+            super_blocks::convert(stored, block, record, place.row % ROWS);
+        });
+        return Ok(());
+    }
     match stored {
         StoredType::Q4_0 => return from_q4_0(blocks, k, out),
         StoredType::Q4_1 => from_q4_1(blocks, k, out),
@@ -50,14 +56,7 @@ pub fn from_blocks(
         StoredType::Q8_0 => from_q8_0(blocks, k, out),
         StoredType::Iq4Nl => from_iq4_nl(blocks, k, out),
         StoredType::Mxfp4 => from_mxfp4(blocks, k, out),
-        StoredType::F32 | StoredType::F16 | StoredType::Bf16 | StoredType::F8E4M3 => {
-            return Err(RepackError::Type(stored.name()));
-        }
-        _ => {
-            each_block(stored, blocks, k, out, |block, record, place| {
-                super_blocks::convert(stored, block, record, place.row % ROWS);
-            });
-        }
+        _ => return Err(RepackError::Type(stored.name())),
     }
     Ok(())
 }
