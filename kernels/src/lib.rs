@@ -49,8 +49,8 @@ pub use columns::Columns;
 pub use delta::{DeltaTasks, StateRows};
 pub use element::Element;
 pub use linear::{
-    ColumnsOut, ColumnsWeight, ExpertLimits, ExpertWeight, HeadLinear, HeadSpan, Linear,
-    LinearColumns, LinearOut, LinearQuant, RoutedLinear,
+    ColumnsOut, ColumnsWeight, ExpertLimits, ExpertPlaces, ExpertWeight, HeadLinear, HeadSpan,
+    Linear, LinearColumns, LinearOut, LinearQuant, RoutedLinear,
 };
 pub use logprobs::{Logprob, logprobs};
 pub use number::Number;

@@ -8,8 +8,8 @@ use common::records::random_records;
 use common::{Random, assert_close, bits, kernels, poison, tolerance, variants};
 use half::bf16;
 use kernels::{
-    Element, ExpertLimits, ExpertWeight, Kernels, Linear, LinearOut, LinearQuant, RoutedExpert,
-    RoutedLinear, Routing, Variant, reference,
+    Element, ExpertLimits, ExpertPlaces, ExpertWeight, Kernels, Linear, LinearOut, LinearQuant,
+    RoutedExpert, RoutedLinear, Routing, Variant, reference,
 };
 use model::quantized_format::{Grouped, WeightFormat};
 
@@ -60,7 +60,8 @@ impl<T: Element> Matrices<T> {
             WeightFormat::Plain => ExpertWeight::Plain(&self.plain),
             WeightFormat::Grouped(format) => ExpertWeight::Grouped(format, &self.records),
         };
-        RoutedLinear { routing, n: self.n, k: self.k, weight, bias: self.bias.as_deref() }
+        let bias = self.bias.as_deref();
+        RoutedLinear { routing, n: self.n, k: self.k, weight, bias, places: None }
     }
 
     /// Computes the ordinary linear of one expert.
@@ -334,6 +335,105 @@ fn a_row_does_not_depend_on_its_batch_its_place_or_on_threads() {
             }
         }
     }
+}
+
+/// Experts and their biases anywhere in one memory, each after its own gap; those that no row is
+/// routed to are left out.
+struct Scattered<T> {
+    bytes: Vec<T>,
+    matrices: Vec<usize>,
+    biases: Option<Vec<usize>>,
+}
+
+impl<T: Element> Scattered<T> {
+    fn of(matrices: &Matrices<T>, routed: &[RoutedExpert], random: &mut Random) -> Scattered<T> {
+        let Matrices { n, k, format, .. } = *matrices;
+        let (all, matrix_bytes): (&[u8], usize) = match format {
+            WeightFormat::Plain => (bytemuck::cast_slice(&matrices.plain), n * k * size_of::<T>()),
+            WeightFormat::Grouped(format) => (&matrices.records, format.size_bytes(n, k)),
+        };
+        let mut experts: Vec<usize> = routed.iter().map(|one| one.expert as usize).collect();
+        experts.sort_unstable();
+        experts.dedup();
+        experts.reverse();
+        let count = all.len() / matrix_bytes;
+        let (mut bytes, mut places) = (Vec::new(), vec![usize::MAX; count]);
+        let mut biases = matrices.bias.as_ref().map(|_| vec![usize::MAX; count]);
+        let mut push = |piece: &[u8]| {
+            bytes.resize((bytes.len() + random.below(200)).next_multiple_of(64), 0xee);
+            bytes.extend_from_slice(piece);
+            bytes.len() - piece.len()
+        };
+        for expert in experts {
+            places[expert] = push(&all[expert * matrix_bytes..][..matrix_bytes]);
+            if let (Some(biases), Some(bias)) = (&mut biases, &matrices.bias) {
+                biases[expert] = push(bytemuck::cast_slice(&bias[expert * n..][..n]));
+            }
+        }
+        bytes.resize(bytes.len().next_multiple_of(64), 0);
+        let bytes = bytes.chunks_exact(size_of::<T>()).map(bytemuck::pod_read_unaligned).collect();
+        Scattered { bytes, matrices: places, biases }
+    }
+
+    fn experts<'a>(&'a self, of: &Matrices<T>, routing: Routing<'a>) -> RoutedLinear<'a, T> {
+        let weight = match of.format {
+            WeightFormat::Plain => ExpertWeight::Plain(&self.bytes),
+            WeightFormat::Grouped(format) => {
+                ExpertWeight::Grouped(format, bytemuck::cast_slice(&self.bytes))
+            }
+        };
+        let places = ExpertPlaces { matrices: &self.matrices, biases: self.biases.as_deref() };
+        RoutedLinear { routing, n: of.n, k: of.k, weight, bias: None, places: Some(places) }
+    }
+}
+
+#[test]
+fn experts_have_the_same_bits_in_any_place() {
+    for variant in variants("experts_have_the_same_bits_in_any_place") {
+        for format in formats() {
+            let kernels = expert_kernels(variant, 2);
+            let mut random = Random::new(21);
+            let (experts, top_k, n, k) = (9, 3, 48, 96);
+            let up = Matrices::<bf16>::random(&mut random, (experts, n, k), format);
+            let down = Matrices::<bf16>::random(&mut random, (experts, k, n), format);
+            for rows in [1, 3, 40] {
+                let routed = routing(&mut random, Load::Rare, rows, (experts, top_k));
+                let routing = Routing { experts, top_k, routed: &routed };
+                let x: Vec<bf16> = random.vector(rows * k);
+                let before: Vec<f32> = random.vector(rows * k);
+                let compute = |up: RoutedLinear<'_, bf16>, down: RoutedLinear<'_, bf16>| {
+                    let mut middle = poison::<bf16>(rows * top_k * n);
+                    kernels.expert_linear(&up, &x, LinearOut::Store(&mut middle));
+                    let mut hidden = before.clone();
+                    kernels.expert_down(&down, &middle, &mut hidden);
+                    bits(&hidden)
+                };
+                let expected = compute(up.experts(routing), down.experts(routing));
+                let moved = [&up, &down].map(|one| Scattered::of(one, &routed, &mut random));
+                let found =
+                    compute(moved[0].experts(&up, routing), moved[1].experts(&down, routing));
+                assert_eq!(found, expected, "{variant:?} {format:?} {rows} rows");
+            }
+        }
+    }
+}
+
+#[test]
+#[should_panic(expected = "is outside of")]
+fn experts_outside_of_the_weights_are_refused() {
+    let kernels = expert_kernels(Variant::best(), 1);
+    let mut random = Random::new(1);
+    let matrices = Matrices::<bf16>::random(&mut random, (3, 32, 64), WeightFormat::Plain);
+    let routed = [0, 2].map(|expert| RoutedExpert { expert, weight: 0.5 });
+    let routing = Routing { experts: 3, top_k: 2, routed: &routed };
+    let places = [0, usize::MAX, 2 * 32 * 64 * 2 + 2];
+    let experts = RoutedLinear {
+        bias: None,
+        places: Some(ExpertPlaces { matrices: &places, biases: None }),
+        ..matrices.experts(routing)
+    };
+    let (x, mut out) = (random.vector(64), poison::<bf16>(64));
+    kernels.expert_linear(&experts, &x, LinearOut::Store(&mut out));
 }
 
 /// An expert has more rows than are packed at a time.

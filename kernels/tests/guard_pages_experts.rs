@@ -87,6 +87,7 @@ impl<T: Element> Operands<T> {
             k,
             weight,
             bias: Some(bias),
+            places: None,
         }
     }
 }

@@ -13,6 +13,7 @@ use std::collections::HashMap;
 use model::config::{Dtype, ModelConfig};
 use model::ops::{Kv, Op, Value, align_up};
 use model::quantized_format::WeightFormat;
+use program::expert_reads::ExpertReads;
 use program::formats::{KvFormat, WeightFormats, decompressed};
 use program::ir::{
     Append, At, BufferId, Compute, Copy, Decompress, Instruction, Moved, Program, ProgramId, Region,
@@ -386,6 +387,7 @@ impl BenchPlanBuilder {
             table,
             buffers: self.buffers,
             weights: self.weight_placements,
+            expert_cache: Vec::new(),
             resident: self.resident,
             programs,
         }
@@ -427,6 +429,8 @@ fn map(
         weight_slots: 1,
         direct_reads: false,
         shares: ReadShares::default(),
+        expert_reads: ExpertReads::default(),
+        expert_slots: 0,
         kv_slots: 1,
         prefill_hidden: MemoryId::DRAM,
         weight_formats,

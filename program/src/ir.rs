@@ -249,6 +249,18 @@ pub struct Read {
     pub at: At,
     pub from: Region,
     pub to: Region,
+    /// Operands that determine the experts to read (`crate::expert_reads`); `None` for the whole
+    /// blob.
+    pub routing: Option<RoutingRegions>,
+}
+
+/// Operands that determine the experts to which the rows of a stream are routed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RoutingRegions {
+    /// `Value::Routing` of the rows, on the host.
+    pub routing: Region,
+    /// Step table of the batch, with the number of rows.
+    pub table: Region,
 }
 
 /// Blocks until `lane`'s timeline reaches `base + step * signals_per_step + offset`, where `step`
@@ -312,8 +324,13 @@ impl Instruction {
             }
             Instruction::Copy(copy) => std::iter::once(copy.from).chain(copy.table).for_each(see),
             Instruction::Append(append) => [append.from, append.table].into_iter().for_each(see),
-            Instruction::Decompress(Decompress { from, .. })
-            | Instruction::Read(Read { from, .. }) => std::iter::once(*from).for_each(see),
+            Instruction::Decompress(Decompress { from, .. }) => {
+                std::iter::once(*from).for_each(see)
+            }
+            Instruction::Read(Read { from, routing, .. }) => {
+                let routing = routing.iter().flat_map(|regions| [regions.routing, regions.table]);
+                std::iter::once(*from).chain(routing).for_each(see);
+            }
             Instruction::Wait(_) | Instruction::Signal => {}
         }
     }

@@ -11,6 +11,7 @@ mod chunk;
 pub mod compile;
 pub mod cuda_gaps;
 pub mod deferred_rows;
+pub mod expert_reads;
 pub mod formats;
 pub mod ir;
 pub mod kv_owner;

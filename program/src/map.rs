@@ -5,6 +5,7 @@ use model::ops::{Kv, Op};
 use serde::{Deserialize, Serialize};
 
 pub use crate::chunk::Chunk;
+use crate::expert_reads::ExpertReads;
 use crate::formats::{KvFormat, WeightFormats};
 use crate::pieces::divides;
 use crate::select::KvSelect;
@@ -216,6 +217,12 @@ pub struct DeviceMap {
     /// The storages, and the share of a weight that each reads.
     #[serde(default)]
     pub shares: ReadShares,
+    #[serde(default)]
+    pub expert_reads: ExpertReads,
+    /// Number of experts of any layer that stay in host memory after they were read, where only
+    /// those are read that rows are routed to; 0: none stays.
+    #[serde(default)]
+    pub expert_slots: u32,
     /// Maximum number of streamed KV parts of a kind on the device at once (at least 1); if
     /// attention is split, of two caches those that are whole.
     pub kv_slots: u16,

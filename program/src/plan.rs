@@ -1,9 +1,11 @@
 //! A plan: everything that workers need, in one serialisable value.
 
 use model::config::{Dtype, ModelConfig};
+use model::ops::{Op, align_up};
 use serde::{Deserialize, Serialize};
 
 use crate::deferred_rows;
+use crate::expert_reads::{ExpertSlot, list_words};
 use crate::ir::{BufferId, Program, ProgramId, ProgramShape, ProgramWork, Read, Rows};
 use crate::kv_owner::AttentionSide;
 use crate::map::{ComputeDevice, DeviceMap};
@@ -229,6 +231,15 @@ pub struct ResidentWeights {
     pub to: BufferId,
 }
 
+/// Cache of the experts' weights of one operation: as many slots as the map has, which every layer
+/// shares. The router of a layer assigns slots, and reads fill them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExpertCacheBuffer {
+    pub op: Op,
+    pub buffer: BufferId,
+    pub slot: ExpertSlot,
+}
+
 /// A compiled, self-contained run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
@@ -240,6 +251,8 @@ pub struct Plan {
     pub buffers: Vec<Buffer>,
     pub weights: Vec<WeightPlacement>,
     pub resident: Vec<ResidentWeights>,
+    /// Cache of experts in host memory.
+    pub expert_cache: Vec<ExpertCacheBuffer>,
     pub table: StepTableLayout,
     /// The programs, indexed by id.
     pub programs: Vec<Program>,
@@ -377,13 +390,33 @@ impl Plan {
         }
     }
 
-    /// Returns the number of bytes that a read transfers while no storage is lost.
+    /// Returns the number of bytes that a read transfers while no storage is lost, in a step of all
+    /// sequences: of experts that rows are routed to, the number to expect if all experts are
+    /// equally likely.
     pub fn read_bytes(&self, read: &Read) -> u64 {
         let size_bytes = self.buffer(read.from.buffer).size_bytes;
         let storage = read.from.chunk.map_or(0, |chunk| chunk.index);
         let blocks = self.map.shares.blocks(read.op, storage, blocks_of(size_bytes), |_| false);
         let bytes = bytes_of(&blocks, size_bytes);
-        bytes.end - bytes.start
+        let all_bytes = bytes.end - bytes.start;
+        match self.config.experts.filter(|_| read.routing.is_some()) {
+            Some(experts) => {
+                let share = experts.expected_share(self.shape.batch_size.into());
+                (all_bytes as f64 * share).ceil() as u64
+            }
+            None => all_bytes,
+        }
+    }
+
+    /// Returns the cache that a buffer of weights is, if it is one.
+    pub fn expert_cache_of(&self, buffer: BufferId) -> Option<&ExpertCacheBuffer> {
+        self.expert_cache.iter().find(|cache| cache.buffer == buffer)
+    }
+
+    /// Returns the offset of the list of cached experts in the buffer of a routing, whose last
+    /// bytes it takes.
+    pub fn expert_list_offset(&self, routing: BufferId) -> usize {
+        self.buffer(routing).size_bytes as usize - align_up(4 * list_words(&self.config))
     }
 
     /// Returns a program by id.

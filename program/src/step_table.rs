@@ -248,8 +248,9 @@ pub struct Routers {
 }
 
 /// Words of a router before those of its experts: number of decode steps of a batch, number of
-/// their rows, and total number of distinct experts per step.
-pub const ROUTER_SUMS: usize = 3;
+/// their rows, and over all steps the number of distinct experts, and of those among them that no
+/// cache had.
+pub const ROUTER_SUMS: usize = 4;
 
 impl StepTableLayout {
     fn batch_words(&self) -> usize {

@@ -5,7 +5,7 @@ mod common;
 
 use std::collections::HashMap;
 
-use common::{Choices, PLAIN, llama, opt, shape, split};
+use common::{Choices, PLAIN, all_works, llama, on_storages, opt, shape, split};
 use model::config::ModelConfig;
 use model::ops::Op;
 use model::quantized_format::{Grouped, WeightFormat};
@@ -13,18 +13,9 @@ use program::compile::{CompileError, compile_on, footprint, machine_of, program_
 use program::ir::{Copy, Instruction, Moved, Program, ProgramId, Region};
 use program::map::{ComputeDevice, DeviceMap, Schedule, layer_list};
 use program::plan::Plan;
-use program::shares::ReadShares;
 use program::simulate::{Place, SimulationCosts, simulate};
 use program::topology::{LaneId, LaneKind, LaneSet, MemoryId, Topology};
 use program::validate::{ValidateError, describe, replay, validate};
-
-/// All weights on storages, two of which read unequal shares.
-fn on_storages(mut map: DeviceMap) -> DeviceMap {
-    map.weights.iter_mut().flatten().for_each(|home| *home = MemoryId::STORAGES);
-    map.outer_weights = MemoryId::STORAGES;
-    map.shares = ReadShares::new(vec![1, 3]);
-    map
-}
 
 /// All weights on storages, read directly to the device.
 fn directly(map: DeviceMap) -> DeviceMap {
@@ -253,11 +244,6 @@ fn copied_weights(program: &Program) -> impl Iterator<Item = (&Instruction, &Cop
         },
         _ => None,
     })
-}
-
-fn all_works(program: &Program) -> impl Iterator<Item = (LaneId, &Instruction)> {
-    let lists = program.lanes.iter();
-    lists.flat_map(|list| list.instructions.iter().map(|work| (list.lane, work)))
 }
 
 #[test]

@@ -1,7 +1,10 @@
 //! Description of a model's layers, if these are of several kinds or have experts.
 
+use std::collections::BTreeSet;
+
 use model::config::ModelConfig;
 use model::ops::Kv;
+use program::ir::Instruction;
 use program::plan::Plan;
 use serde::Serialize;
 
@@ -37,8 +40,35 @@ pub(crate) fn layer_notes(plan: &Plan) -> String {
              {expected_of_batch:.0} of them if all are as likely; times count on that\n",
             plan.shape.batch_size
         );
+        text += &routed_reads_note(plan);
     }
     text
+}
+
+/// Returns a line about reads of experts from drives in decode; empty if there are none.
+fn routed_reads_note(plan: &Plan) -> String {
+    let reads = plan.programs.last().into_iter().flat_map(|program| &program.lanes);
+    let reads = reads.flat_map(|list| &list.instructions).filter_map(|work| match work {
+        Instruction::Read(read) if read.op.is_expert() => Some(read),
+        _ => None,
+    });
+    let layers = |is_routed: bool| {
+        let of_kind = reads.clone().filter(|read| read.routing.is_some() == is_routed);
+        of_kind.map(|read| read.at.layer).collect::<BTreeSet<_>>().len()
+    };
+    let (routed, whole) = (layers(true), layers(false));
+    let cached = match plan.map.expert_slots {
+        0 => String::new(),
+        slots => format!("; {slots} of these stay in memory for later steps"),
+    };
+    match (routed, whole) {
+        (0, 0) => String::new(),
+        (0, _) => format!("a decode step reads all experts of {whole} layers from drives\n"),
+        (_, _) => format!(
+            "a decode step reads the experts that its rows go to from drives, in {routed} \
+             layers{cached}\n"
+        ),
+    }
 }
 
 /// Returns a line about the attention windows that are shorter than the longest sequence.

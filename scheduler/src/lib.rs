@@ -6,6 +6,7 @@
 
 mod costs;
 mod drafts;
+pub mod expert_cache;
 pub mod hybrid;
 mod page_pool;
 mod sequence;

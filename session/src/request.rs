@@ -7,6 +7,7 @@ use model::config::Dtype;
 use openai::body::defaults::Defaults;
 use openai::chats::ChatOptions;
 use planner::policy::name::PolicyName;
+use program::expert_reads::ExpertReads;
 use program::map::Chunking;
 use protocol::messages::SegmentNodes;
 
@@ -62,6 +63,9 @@ pub struct SessionOptions {
     /// Directories on drives, each of which holds all weights that are read in every step.
     pub nvme: Vec<PathBuf>,
     pub nvme_ops: NvmeOps,
+    pub nvme_experts: ExpertReads,
+    /// Host memory for experts that stay after they were read.
+    pub expert_cache_bytes: u64,
     pub nvme_direct: NvmeDirect,
     /// Store for prompt prefixes, if any.
     pub prompt_cache: Option<PromptCacheConfig>,

@@ -129,6 +129,31 @@ impl Reader {
         unsafe { self.read_part(blob, blocks, first) }
     }
 
+    /// Reads like [`Reader::read`], but several ranges of blocks, with requests of several ranges
+    /// in flight at once. Each range is read to the offset next to it, in bytes from `to`.
+    ///
+    /// # Safety
+    ///
+    /// The requirements of [`Reader::read`] apply to the blocks of all ranges at their
+    /// destinations, which must not overlap.
+    ///
+    /// # Errors
+    ///
+    /// Fails like [`Reader::read`].
+    ///
+    /// # Panics
+    ///
+    /// Panics if there is no such blob.
+    pub unsafe fn read_ranges(
+        &mut self,
+        blob: BlobId,
+        ranges: &[(Range<u64>, u64)],
+        to: NonNull<u8>,
+    ) -> Result<(), ReadError> {
+        // SAFETY: needed because the call is unsafe; the caller's promise is passed on.
+        unsafe { self.queue.read(blob, ranges, to) }
+    }
+
     /// Reads like [`Reader::read`], but `first` is the destination of the first of the blocks.
     ///
     /// # Safety
@@ -141,7 +166,7 @@ impl Reader {
         first: NonNull<u8>,
     ) -> Result<(), ReadError> {
         // SAFETY: needed because the call is unsafe; the caller's promise is passed on.
-        unsafe { self.queue.read(blob, blocks, first) }
+        unsafe { self.queue.read(blob, &[(blocks, 0)], first) }
     }
 
     /// Returns the error for bytes whose checksum differs from the recorded one.

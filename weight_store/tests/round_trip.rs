@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::ops::Range;
+
 use common::*;
 use weight_store::{
     AlignedBuffer, BLOB_ALIGN_BYTES, BLOCK_BYTES, BlobSize, BufferRegistration, CopyState, IoKind,
@@ -102,6 +104,50 @@ fn parts_go_to_their_place_and_nowhere_else() {
         // SAFETY: needed because the call is unsafe; the destination is refused, so nothing is
         // read.
         let error = unsafe { reader.read(blob, 0..1, buffer.start().add(512)).unwrap_err() };
+        assert!(matches!(error, ReadError::Unaligned { .. }), "{error}");
+    }
+}
+
+#[test]
+fn ranges_go_to_their_places_and_nowhere_else() {
+    let dir = folder();
+    let size_bytes = 20 * BLOCK_BYTES + 777;
+    let staged = stage(dir.path(), &[5, size_bytes]);
+    let blob = staged.blob("blob 1").unwrap();
+    let expected = bytes(1, size_bytes);
+    let expected: Vec<&[u8]> = expected.chunks(BLOCK_BYTES as usize).collect();
+    for options in ways(&staged) {
+        let mut reader = reader(&staged, options);
+        // Ranges of blocks, and the block of the destination that each is read to.
+        for ranges in [
+            &[][..],
+            &[(2..3, 2), (3..3, 3), (5..9, 5), (20..21, 20)],
+            &[(4..7, 1), (0..1, 20), (8..9, 0), (6..11, 9), (20..21, 15)],
+        ] {
+            let mut buffer = AlignedBuffer::new(size_bytes as usize + BLOCK_BYTES as usize);
+            buffer.bytes_mut().fill(0xee);
+            let at = |(blocks, to): &(Range<u64>, u64)| (blocks.clone(), to * BLOCK_BYTES);
+            let placed: Vec<(Range<u64>, u64)> = ranges.iter().map(at).collect();
+            // SAFETY: needed because the device writes through a pointer; it holds the blocks.
+            unsafe { reader.read_ranges(blob, &placed, buffer.start()).unwrap() };
+            for (to, found) in (0..).zip(buffer.bytes().chunks(BLOCK_BYTES as usize)) {
+                let block = ranges.iter().find_map(|(blocks, first)| {
+                    blocks.clone().find(|block| first + (block - blocks.start) == to)
+                });
+                match block {
+                    Some(block) => assert!(found.starts_with(expected[block as usize]), "{block}"),
+                    None => assert!(found.iter().all(|byte| *byte == 0xee), "{ranges:?} {to}"),
+                }
+            }
+        }
+        let mut buffer = AlignedBuffer::new(size_bytes as usize);
+        let absent = [(3..5, 0), (20..22, 5 * BLOCK_BYTES)];
+        // SAFETY: needed because the call is unsafe; a range is refused, so nothing is read.
+        let error = unsafe { reader.read_ranges(blob, &absent, buffer.start()).unwrap_err() };
+        assert!(matches!(error, ReadError::NoSuchBlocks { blocks: 21, .. }), "{error}");
+        let unaligned = [(0..1, 0), (1..2, 512)];
+        // SAFETY: needed because the call is unsafe; a destination is refused, so nothing is read.
+        let error = unsafe { reader.read_ranges(blob, &unaligned, buffer.start()).unwrap_err() };
         assert!(matches!(error, ReadError::Unaligned { .. }), "{error}");
     }
 }

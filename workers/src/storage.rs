@@ -12,12 +12,17 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::Duration;
 
-use program::ir::{BufferId, Instruction, Read};
+use kernels::RoutedExpert;
+use model::ops::Value;
+use program::expert_reads::{BlockRange, ExpertBytes, keep_blocks};
+use program::ir::{BufferId, Instruction, ProgramId, Read, RoutingRegions};
 use program::plan::Plan;
 use program::shares::{BLOCK_BYTES, bytes_of};
 use program::sizes::READ_ALIGN_BYTES;
 use program::topology::{LaneId, MemoryId, SegmentId};
+use program::weights::Weights;
 use protocol::messages::StagedCopyConfig;
+use protocol::table::StepTable;
 use shm::{Control, StepOfGroup};
 use weight_store::{BlobId, IoKind, ReadEvent, Reader, ReaderOptions, StagedCopy};
 
@@ -26,6 +31,7 @@ use crate::error::{LaneError, WorkerError, describe_position};
 use crate::lane_executor::{LaneExecutor, Task, WorkAmount};
 use crate::memory::View;
 use crate::read_watchdog::ReadWatchdog;
+use crate::work_items::row_counts;
 
 const _: () = assert!(BLOCK_BYTES == weight_store::BLOCK_BYTES);
 const _: () = assert!(READ_ALIGN_BYTES == weight_store::PAGE_BYTES);
@@ -104,6 +110,11 @@ pub struct StorageLane {
     storages: Vec<(MemoryId, LaneId)>,
     /// Set for each storage whose lane has no work in this step.
     is_idle: Vec<bool>,
+    table: StepTable,
+    /// Set for each expert that a row of the present read is routed to.
+    is_routed: Vec<bool>,
+    /// Blocks of the present read.
+    blocks: Vec<BlockRange>,
     watchdog: Arc<ReadWatchdog>,
 }
 
@@ -147,8 +158,13 @@ impl StorageLane {
             }
             None => None,
         };
+        let experts = plan.config.experts.map_or(0, |experts| experts.count);
         Ok(StorageLane {
             lane,
+            table: StepTable::new(control.extra(0, plan.table.words()), plan),
+            is_routed: vec![false; experts],
+            // At most two for each expert, and one for a blob that is read whole.
+            blocks: Vec::with_capacity(2 * experts + 1),
             plan: Arc::clone(plan),
             control: control.clone(),
             view,
@@ -180,7 +196,40 @@ impl StorageLane {
         }
     }
 
-    fn read(&mut self, read: &Read) -> Result<WorkAmount, String> {
+    /// Lists the blocks that this lane reads of a blob.
+    fn list_blocks(&mut self, program: ProgramId, read: &Read, storage: u16, blob: BlobId) {
+        let (plan, blocks) = (&self.plan, &mut self.blocks);
+        blocks.clear();
+        match read.routing {
+            None => blocks.push((0..self.reader.staged().blocks(blob), 0)),
+            Some(RoutingRegions { routing, .. }) => {
+                let weights = Weights::Layer { layer: read.at.layer.unwrap_or(0), op: read.op };
+                let format = plan.map.weight_formats.of(&plan.config, weights);
+                let bytes = ExpertBytes::new(&plan.config, read.op, plan.shape.dtype, format);
+                let bytes = bytes.expect("validated: only experts' weights are read by routing");
+                let experts = self.is_routed.len();
+                if let Some(cache) = plan.expert_cache_of(read.to.buffer) {
+                    let offset = plan.expert_list_offset(routing.buffer);
+                    let list: &[u32] = self.view.read(routing.buffer, offset, experts);
+                    bytes.missing_blocks(cache.slot, list, blocks);
+                } else {
+                    let (_, rows) = row_counts(&self.table, program, read.at);
+                    let words = Value::Routing.row_elements(&plan.config).unwrap_or(0) * rows;
+                    let routed: &[f32] = self.view.read(routing.buffer, 0, words);
+                    self.is_routed.fill(false);
+                    for one in bytemuck::cast_slice::<_, RoutedExpert>(routed) {
+                        self.is_routed[one.expert as usize] = true;
+                    }
+                    bytes.blocks(&self.is_routed, blocks);
+                }
+            }
+        }
+        let count = blocks.iter().map(|(blocks, _)| blocks.end - blocks.start).sum();
+        let is_idle = |index: u16| self.is_idle[usize::from(index)];
+        keep_blocks(blocks, plan.map.shares.blocks(read.op, storage, count, is_idle));
+    }
+
+    fn read(&mut self, program: ProgramId, read: &Read) -> Result<WorkAmount, String> {
         let memory = self.plan.buffer(read.from.buffer).segment.memory;
         let storage = self.storages.iter().position(|(storage, _)| *storage == memory);
         let blob = self.blobs[read.from.buffer.0 as usize];
@@ -188,11 +237,13 @@ impl StorageLane {
             return Err("the staging does not contain it".to_owned());
         };
         let size_bytes = self.reader.staged().size_bytes(blob);
-        let blocks = self.reader.staged().blocks(blob);
-        let is_idle = |index: u16| self.is_idle[usize::from(index)];
-        let blocks = self.plan.map.shares.blocks(read.op, storage as u16, blocks, is_idle);
-        let whole_bytes = size_bytes.next_multiple_of(weight_store::PAGE_BYTES) as usize;
+        self.list_blocks(program, read, storage as u16, blob);
         let to = read.to.buffer;
+        let whole_bytes = match self.plan.expert_cache_of(to) {
+            Some(_) => self.plan.buffer(to).size_bytes,
+            None => size_bytes.next_multiple_of(weight_store::PAGE_BYTES),
+        };
+        let whole_bytes = whole_bytes as usize;
         let (reader, slot) = match &mut self.direct {
             Some((device, reader)) if !self.view.is_mapped(to) => {
                 (reader, device.slot(to, whole_bytes))
@@ -200,16 +251,19 @@ impl StorageLane {
             _ => (&mut self.reader, NonNull::new(self.view.pointer(to, 0, whole_bytes))),
         };
         let slot = slot.ok_or("the slot has no address")?;
-        let range = bytes_of(&blocks, size_bytes);
-        let bytes = range.end - range.start;
+        let bytes = self.blocks.iter().map(|(blocks, _)| {
+            let range = bytes_of(blocks, size_bytes);
+            range.end - range.start
+        });
+        let bytes = bytes.sum();
         if bytes == 0 {
             return Ok(WorkAmount::default());
         }
         self.watchdog.begin();
         // SAFETY: needed to let the drive write into the slot. The lane executes its list in order
         // after its waits (contract of `View::new`), so nothing reads the slot, and other lanes
-        // write other blocks of it: the shares of all lanes divide the blob (`ReadShares::blocks`).
-        let outcome = unsafe { reader.read(blob, blocks, slot) };
+        // write other blocks of it: the shares of all lanes divide them (`ReadShares::blocks`).
+        let outcome = unsafe { reader.read_ranges(blob, &self.blocks, slot) };
         self.watchdog.end();
         outcome.map_err(|error| error.to_string())?;
         Ok(WorkAmount { bytes, rows: 0 })
@@ -287,6 +341,6 @@ impl LaneExecutor for StorageLane {
         let Instruction::Read(read) = task.instruction else {
             panic!("a lane of a storage only reads")
         };
-        self.read(read).map(Some).map_err(|reason| self.failed(task, reason))
+        self.read(task.program, read).map(Some).map_err(|reason| self.failed(task, reason))
     }
 }

@@ -77,6 +77,8 @@ impl SessionArgs {
             nodes: SegmentNodes { weights: args.weights_nodes, kv: args.kv_nodes },
             nvme: nvme.nvme,
             nvme_ops: nvme.nvme_ops.unwrap_or_default(),
+            nvme_experts: nvme.nvme_experts.unwrap_or_default().0,
+            expert_cache_bytes: nvme.expert_cache.unwrap_or(0),
             nvme_direct: nvme.nvme_direct.unwrap_or_default().0,
             prompt_cache: prompts.into_config(),
             max_drafts: self.speculation.max_drafts(),

@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 
 use clap::{ArgGroup, Args};
+use program::expert_reads::ExpertReads;
 
 use super::request::{StageAction, StageRequest};
-use super::values::{DtypeChoice, NamedChoice, StagedFormat, parse_nvme_ops};
+use super::values::{DtypeChoice, NamedChoice, StagedFormat, parse_nvme_ops, parse_size};
 use session::request::ModelChoice;
 use session::values::{NvmeDirect, NvmeOps, QuantizedChoice};
 
@@ -27,6 +28,18 @@ pub struct NvmeArgs {
         help_heading = "Memory"
     )]
     pub nvme_ops: Option<NvmeOps>,
+    /// Experts to read in a step of those that the CPU multiplies [default: auto]
+    #[arg(long, value_name = "WHICH", value_enum, requires = "nvme", help_heading = "Memory")]
+    pub nvme_experts: Option<NamedChoice<ExpertReads>>,
+    /// Host memory in which experts that were read stay for later steps, as in 8G
+    #[arg(
+        long,
+        value_name = "SIZE",
+        value_parser = parse_size,
+        requires = "nvme",
+        help_heading = "Memory"
+    )]
+    pub expert_cache: Option<u64>,
     /// Read drives directly into device memory, bypassing host memory (NVIDIA's cuFile); such reads
     /// are not verified [default: auto]
     #[arg(long, value_name = "WHETHER", value_enum, requires = "nvme", help_heading = "Memory")]

@@ -6,6 +6,7 @@ use clap::builder::PossibleValue;
 use lab::load::api::Api;
 use model::config::Dtype;
 use planner::policy::name::{PolicyName, UnknownPolicy};
+use program::expert_reads::ExpertReads;
 use session::values::{
     Batches, BatchesChoice, CompressChoice, DeviceChoice, NvmeDirect, NvmeOps, QuantizedChoice,
 };
@@ -275,6 +276,25 @@ impl ValueEnum for NamedChoice<NvmeDirect> {
             ),
             NvmeDirect::On => ("on", "Direct; fail if that is not possible"),
             NvmeDirect::Off => ("off", "Through host memory"),
+        };
+        Some(PossibleValue::new(name).help(help))
+    }
+}
+
+impl ValueEnum for NamedChoice<ExpertReads> {
+    fn value_variants<'a>() -> &'a [Self] {
+        &[
+            NamedChoice(ExpertReads::Auto),
+            NamedChoice(ExpertReads::Routed),
+            NamedChoice(ExpertReads::All),
+        ]
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        let (name, help) = match self.0 {
+            ExpertReads::Auto => ("auto", "Those that tokens are routed to, unless almost all are"),
+            ExpertReads::Routed => ("routed", "Those that tokens are routed to"),
+            ExpertReads::All => ("all", "All of a layer, while earlier layers are computed"),
         };
         Some(PossibleValue::new(name).help(help))
     }

@@ -10,7 +10,8 @@ use engine_api::event::{BatchSink, EngineEvent, FinishCause};
 use engine_api::request::GenerationRequest;
 use kernels::Variant;
 use model::config::{Activation, Dtype, Family, ModelConfig, Rope, RopeScaling, Scales};
-use model::layers::{LayerKind, Layers};
+use model::experts::{ExpertScoring, Experts};
+use model::layers::{FeedForward, LayerKind, Layers};
 use planner::policy::{DefaultTiers, Policy, device_map};
 use planner::split::parse_split;
 use program::compile::compile;
@@ -101,6 +102,40 @@ pub fn on_storages(map: &DeviceMap, dtype: Dtype, storages: u32, to: ReadTarget)
     let plan = compile(&config(), &shape(dtype), &map).expect("compiles");
     validate(&plan).expect("it is proved");
     plan
+}
+
+/// Returns plans of a model with experts for the CPU alone: with all weights in memory, and with
+/// those of experts on storages, of which decode reads what rows are routed to. `expert_slots`
+/// experts stay in memory.
+pub fn routed_plans(
+    dtype: Dtype,
+    storages: u32,
+    batch_size: u16,
+    expert_slots: u32,
+) -> (Plan, Plan) {
+    let dense = config();
+    let kind = LayerKind { feed_forward: FeedForward::Experts, ..dense.layers.kind(0).clone() };
+    let config = ModelConfig {
+        layers: Layers::uniform(kind),
+        experts: Some(Experts::new(8, 2, 128, ExpertScoring::TopKSoftmax)),
+        ..dense
+    };
+    let shape = RunShape { batches: 1, batch_size, micro_sequences: batch_size, ..shape(dtype) };
+    let homes = DefaultTiers { kv: MemoryId::DRAM, prefill_hidden: MemoryId::DRAM };
+    let mut map = device_map(&Policy::CpuOnly, &config, true, homes);
+    let plain = compile(&config, &shape, &map).expect("compiles");
+    for (layer, tiers) in map.weights.iter_mut().enumerate() {
+        for (tier, op) in tiers.iter_mut().zip(config.layer_ops(layer)) {
+            if op.is_expert() {
+                *tier = MemoryId::STORAGES;
+            }
+        }
+    }
+    map.shares = ReadShares::new((1..=storages).collect());
+    map.expert_slots = expert_slots;
+    let plan = compile(&config, &shape, &map).expect("compiles");
+    validate(&plan).expect("it is proved");
+    (plain, plan)
 }
 
 /// Destination of the reads of weights that the GPU multiplies.
@@ -261,8 +296,9 @@ pub fn run_groups(
     staged: &[StagedCopyConfig],
     groups: usize,
 ) -> (Vec<Vec<u32>>, Vec<Span>, RunStats) {
+    let slots = usize::from(plan.shape.batches * plan.shape.batch_size);
     let mut engine = start(plan, staged).expect("the workers start");
-    let prompts = prompts();
+    let prompts: Vec<Vec<u32>> = prompts().into_iter().take(slots).collect();
     let mut tokens = RecordedTokens::default();
     for _ in 0..groups {
         engine.run(&sequences(&prompts), &mut tokens).expect("a group");

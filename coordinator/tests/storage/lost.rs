@@ -7,12 +7,13 @@ use engine_api::batch::{BatchEngine, EngineError};
 use engine_api::event::{BatchSink, EngineEvent};
 use model::config::Dtype;
 use program::map::DeviceMap;
+use program::plan::Plan;
 use program::validate::replay;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::common::{
     GROUPS, READ_TARGETS, ReadTarget, RecordedTokens, TestStagings, expected, maps, on_storages,
-    prompts, run_groups, runs_all_cases, sequences, start,
+    prompts, routed_plans, run_groups, runs_all_cases, sequences, start,
 };
 
 /// Indices of the requests that fail, so that faults occur in prefill, in early and late decode of
@@ -29,10 +30,22 @@ pub fn another_goes_on_reading_straight_to_the_device() {
     }
 }
 
+pub fn another_storage_goes_on_with_routed_experts() {
+    let (plain, plan) = routed_plans(Dtype::Bf16, 2, 4, 0);
+    let expected = run_groups(plain, &[], GROUPS).0;
+    assert_plan_survives(&plan, &expected, &FAULTY_REQUESTS[..3], "routed experts");
+    let (_, cached) = routed_plans(Dtype::Bf16, 2, 4, 20);
+    assert_plan_survives(&cached, &expected, &FAULTY_REQUESTS[..2], "cached experts");
+}
+
 fn assert_survives(map: &DeviceMap, to: ReadTarget, requests: &[u64]) {
     let expected = expected(map, Dtype::Bf16, GROUPS);
     let plan = on_storages(map, Dtype::Bf16, 2, to);
-    let stagings = TestStagings::for_plan(&plan);
+    assert_plan_survives(&plan, &expected, requests, &format!("to {to:?}"));
+}
+
+fn assert_plan_survives(plan: &Plan, expected: &[Vec<u32>], requests: &[u64], what: &str) {
+    let stagings = TestStagings::for_plan(plan);
     let faults =
         [("eio", "Input/output error"), ("flip", "checksum"), ("silence", "has not answered")];
     for (index, (fault, said)) in faults.into_iter().enumerate() {
@@ -42,9 +55,9 @@ fn assert_survives(map: &DeviceMap, to: ReadTarget, requests: &[u64]) {
             for &storage in if runs_all_cases() { &[0, 1] } else { one } {
                 let staged = stagings.with_faults(&[(storage, &format!("{fault}@{request}"))]);
                 let (with_losses, spans, measured) = run_groups(plan.clone(), &staged, GROUPS);
-                let what = format!("{fault}@{request} of storage {storage} to {to:?}");
+                let what = format!("{fault}@{request} of storage {storage}, {what}");
                 assert_eq!(with_losses, expected, "{what}");
-                replay(&plan, &spans).unwrap_or_else(|error| panic!("{what}: {error}"));
+                replay(plan, &spans).unwrap_or_else(|error| panic!("{what}: {error}"));
                 let [lost] = &measured.lost_storages[..] else {
                     panic!("{what}: {:?}", measured.lost_storages)
                 };

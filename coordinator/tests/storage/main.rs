@@ -12,7 +12,7 @@ use std::process::ExitCode;
 
 use common::{
     GROUPS, READ_TARGETS, ReadTarget, TestStagings, config, is_read_lane, maps, on_storages,
-    run_groups, shape,
+    routed_plans, run_groups, shape,
 };
 use model::config::Dtype;
 use program::compile::compile;
@@ -22,8 +22,14 @@ use program::simulate::{Place, SimulationCosts, Span, simulate};
 use program::topology::LaneSet;
 use program::validate::{replay, validate};
 
-const TESTS: [own_main::Test; 10] = [
+const TESTS: [own_main::Test; 13] = [
     ("storages_change_no_token", storages_change_no_token),
+    ("only_routed_experts_are_read", only_routed_experts_are_read),
+    ("cached_experts_are_not_read_again", cached_experts_are_not_read_again),
+    (
+        "another_storage_goes_on_with_routed_experts",
+        lost::another_storage_goes_on_with_routed_experts,
+    ),
     (
         "another_storage_goes_on_for_one_that_fails",
         lost::another_storage_goes_on_for_one_that_fails,
@@ -70,6 +76,62 @@ fn storages_change_no_token() {
             }
         }
     }
+}
+
+/// Tokens with a share of the experts read in each step equal those with all weights in memory, and
+/// the bytes read are exactly those of the experts that rows were routed to.
+fn only_routed_experts_are_read() {
+    for dtype in [Dtype::Bf16, Dtype::F32] {
+        for (storages, batch_size) in [(1, 4), (2, 4), (3, 4), (2, 1)] {
+            let (plain, plan) = routed_plans(dtype, storages, batch_size, 0);
+            let what = format!("{storages} storages, {batch_size} sequences, {dtype:?}");
+            let (expected, ..) = run_groups(plain, &[], 1);
+            let stagings = TestStagings::for_plan(&plan);
+            let (tokens_read, spans, measured) = run_groups(plan.clone(), &stagings.at, 1);
+            assert_eq!(tokens_read, expected, "{what}");
+            replay(&plan, &spans).expect("what ran is what was proved");
+            let routing = measured.routing.expect("rows were routed");
+            assert!(routing.experts_per_step < f64::from(routing.experts), "{what}");
+            // An expert's matrix is a whole number of blocks.
+            let matrix_bytes = 256 * 128 * dtype.size_bytes() as u64;
+            let layers = plan.config.num_layers as u64;
+            let experts = routing.experts_per_step * routing.counted_steps as f64;
+            let decode_bytes = experts.round() as u64 * 3 * matrix_bytes;
+            let prefill_bytes = layers * u64::from(routing.experts) * 3 * matrix_bytes;
+            let read_bytes: u64 = measured.totals.read_bytes.values().sum();
+            assert_eq!(read_bytes, prefill_bytes + decode_bytes, "{what}");
+        }
+    }
+}
+
+/// Caches from the experts of one layer's rows to all experts change no token, and what is read is
+/// exactly what the cache did not have.
+fn cached_experts_are_not_read_again() {
+    let (plain, _) = routed_plans(Dtype::Bf16, 2, 2, 0);
+    let (expected, ..) = run_groups(plain, &[], GROUPS);
+    let mut read_bytes = Vec::new();
+    // Two rows are routed to up to 4 of a layer's 8 experts; 5 layers have 40.
+    for expert_slots in [4, 5, 13, 40] {
+        let (_, plan) = routed_plans(Dtype::Bf16, 2, 2, expert_slots);
+        let stagings = TestStagings::for_plan(&plan);
+        // The second group finds what the first one left.
+        let (tokens_read, ..) = run_groups(plan.clone(), &stagings.at, GROUPS);
+        assert_eq!(tokens_read, expected, "{expert_slots} slots");
+        let (_, spans, measured) = run_groups(plan.clone(), &stagings.at, 1);
+        replay(&plan, &spans).expect("what ran is what was proved");
+        let routing = measured.routing.expect("rows were routed");
+        let matrix_bytes = 256 * 128 * 2;
+        let missing = routing.missing_per_step * routing.counted_steps as f64;
+        let decode_bytes = missing.round() as u64 * 3 * matrix_bytes;
+        let all_bytes: u64 = measured.totals.read_bytes.values().sum();
+        assert_eq!(all_bytes, 5 * 8 * 3 * matrix_bytes + decode_bytes, "{expert_slots} slots");
+        read_bytes.push(decode_bytes);
+        if expert_slots == 40 {
+            assert!(decode_bytes <= 40 * 3 * matrix_bytes, "each expert is read once");
+            assert!(routing.missing_per_step < routing.experts_per_step);
+        }
+    }
+    assert!(read_bytes.windows(2).all(|pair| pair[0] >= pair[1]), "{read_bytes:?}");
 }
 
 fn read_in_every_step(plan: &Plan, spans: &[Span], what: &str) {

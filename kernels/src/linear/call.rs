@@ -43,6 +43,22 @@ impl<T> Weight<T> {
         }
     }
 
+    /// Returns the address of the weight.
+    pub(super) fn first_byte(self) -> *const u8 {
+        match self {
+            Weight::Plain(first) => first.cast(),
+            Weight::Grouped(_, first) => first,
+        }
+    }
+
+    /// Returns the matrix that begins `bytes` bytes after this one.
+    pub(super) fn at_byte(self, bytes: usize) -> Weight<T> {
+        match self {
+            Weight::Plain(first) => Weight::Plain(first.wrapping_byte_add(bytes)),
+            Weight::Grouped(format, first) => Weight::Grouped(format, first.wrapping_add(bytes)),
+        }
+    }
+
     fn format(&self) -> WeightFormat {
         match self {
             Weight::Plain(_) => WeightFormat::Plain,

@@ -29,7 +29,17 @@ impl PlacementRequest<'_> {
             return 0;
         }
         let missing_bytes = self.missing_host_bytes(batches, batch_size);
-        missing_bytes.saturating_sub(self.limits.slow_tier_capacity_bytes())
+        let bytes = missing_bytes.saturating_sub(self.limits.slow_tier_capacity_bytes());
+        let experts = self.config.experts.filter(|_| batches == 1).zip(self.storage);
+        match experts {
+            // All that is missing may be experts, of which only some are read.
+            Some((experts, storage))
+                if storage.expert_reads.are_routed(&experts, batch_size.into()) =>
+            {
+                (bytes as f64 * experts.expected_share(batch_size.into())) as u64
+            }
+            _ => bytes,
+        }
     }
 
     /// Returns a lower bound on the bytes that near host memory lacks for a placement: for weights

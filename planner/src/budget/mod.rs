@@ -173,6 +173,7 @@ impl PlacementRequest<'_> {
             // Without reads, slots consist of whole pages too, so that capacity is counted
             // identically.
             map.direct_reads = storage.direct && map.uses_gpu();
+            map.expert_reads = storage.expert_reads;
             if map.uses_storages() {
                 map.shares = storage.shares.clone();
             }
@@ -322,7 +323,7 @@ impl PlacementRequest<'_> {
         candidate: &FitCandidate,
         missing_bytes: u64,
     ) -> Result<Option<StagedMatrices>, CompileError> {
-        let stageable = StageableWeights::from_map(self.config, self.dtype, &candidate.map);
+        let stageable = StageableWeights::from_map(self.config, &candidate.shape, &candidate.map);
         let mut bytes = missing_bytes;
         for _ in 0..STAGING_ROUNDS_MAX {
             let Some(staged) = stageable.min_staged_weights(bytes) else { return Ok(None) };
@@ -435,8 +436,11 @@ impl PlacementRequest<'_> {
         placement: &Placement,
         tiers: DefaultTiers,
     ) -> Result<FitCandidate, CompileError> {
-        let map = self.map_placement(placement, tiers);
+        let mut map = self.map_placement(placement, tiers);
         let shape = self.shape_of(shape, &map);
+        if let Some(storage) = self.storage {
+            map.expert_slots = storage.expert_slots(self.config, &shape, &map);
+        }
         let budget = footprint(self.config, &shape, &map, self.limits.device_scratch)?.into();
         let (slow_tier, staged) = (placement.slow_tier, placement.staged.clone());
         Ok(FitCandidate { shape, tiers, map, slow_tier, staged, budget })

@@ -1,9 +1,11 @@
 //! Storages from which weights may be read in every step, and the minimum that memory requires to
 //! be read.
 
-use model::config::{Dtype, ModelConfig};
+use model::config::ModelConfig;
 use model::ops::Op;
+use program::expert_reads::{ExpertReads, cache_slot};
 use program::map::{ComputeDevice, DeviceMap};
+use program::plan::RunShape;
 use program::shares::ReadShares;
 use program::sizes::READ_ALIGN_BYTES;
 use program::topology::MemoryId;
@@ -19,12 +21,49 @@ pub struct Storage {
     pub ops: StagedOps,
     /// Weights that a device multiplies are read directly to it.
     pub direct: bool,
+    pub expert_reads: ExpertReads,
+    /// Host memory for experts that stay after they were read; 0: none stays.
+    pub expert_cache_bytes: u64,
 }
 
 impl Storage {
     /// Returns storages from which as little is read as memory requires.
     pub fn auto(shares: ReadShares) -> Storage {
-        Storage { shares, ops: StagedOps::Auto, direct: false }
+        let expert_reads = ExpertReads::default();
+        let (ops, direct) = (StagedOps::Auto, false);
+        Storage { shares, ops, direct, expert_reads, expert_cache_bytes: 0 }
+    }
+
+    /// Returns the number of experts for which the memory of their cache has capacity: at most all
+    /// that a map has on storages, and none if experts are read whole.
+    pub(super) fn expert_slots(
+        &self,
+        config: &ModelConfig,
+        shape: &RunShape,
+        map: &DeviceMap,
+    ) -> u32 {
+        let experts = config.experts.filter(|_| self.expert_cache_bytes > 0 && shape.batches == 1);
+        let Some(experts) = experts else { return 0 };
+        if !map.expert_reads.are_routed(&experts, shape.batch_size.into()) {
+            return 0;
+        }
+        let stored = |op: Op| {
+            let layers = (0..config.num_layers).filter(move |layer| {
+                config.layer_ops(*layer).contains(&op)
+                    && map.weights_of(config, Some(*layer as u16), op) == MemoryId::STORAGES
+            });
+            layers.map(move |layer| Weights::Layer { layer: layer as u16, op })
+        };
+        let ops = config.every_layer_op().into_iter().filter(|op| op.is_expert());
+        let slot_bytes = ops.clone().filter_map(|op| {
+            let formats = stored(op).map(|weights| map.weight_formats.of(config, weights));
+            Some(cache_slot(config, shape.dtype, op, formats)?.size_bytes())
+        });
+        let (layers, slot_bytes) =
+            (ops.map(|op| stored(op).count()).max(), slot_bytes.sum::<u64>());
+        let all = layers.unwrap_or(0) * experts.count;
+        let slots = self.expert_cache_bytes.checked_div(slot_bytes).unwrap_or(0);
+        slots.min(all as u64) as u32
     }
 
     /// Sets direct reads to a device.
@@ -39,6 +78,8 @@ impl Storage {
 pub enum StagedOps {
     /// Minimum that memory requires: whole layers, spaced as far apart as possible, and some
     /// operations of one more layer, or of two layers if that suffices; nothing if all weights fit.
+    /// If only those experts are read that rows are routed to, the experts of as few layers as
+    /// suffice, since everything else is read whole.
     /// Reading more never helps: what a device needs passes the link in any case, even if a read
     /// bypasses host memory. The head is never included, since the slot that it would be read into
     /// is as large.
@@ -67,14 +108,17 @@ pub(super) struct StageableWeights {
     layers: Vec<Vec<(Op, u64)>>,
     /// Bytes of an operation's slots.
     slots: Vec<(Op, u64)>,
+    /// Operations whose weights are read in parts; empty if all are read whole.
+    routed_ops: Vec<Op>,
 }
 
 impl StageableWeights {
     pub(super) fn from_map(
         config: &ModelConfig,
-        dtype: Dtype,
+        shape: &RunShape,
         map: &DeviceMap,
     ) -> StageableWeights {
+        let dtype = shape.dtype;
         let ops = config.every_layer_op();
         let bytes = |layer: usize, op: Op| {
             let weights = Weights::Layer { layer: layer as u16, op };
@@ -97,9 +141,15 @@ impl StageableWeights {
             let largest = (0..config.num_layers).map(|layer| bytes(layer, op)).max();
             (op, largest.unwrap_or(0).next_multiple_of(READ_ALIGN_BYTES))
         };
+        let experts = config.experts.filter(|_| shape.batches == 1);
+        let are_routed = experts
+            .is_some_and(|experts| map.expert_reads.are_routed(&experts, shape.batch_size.into()));
+        let routed_ops =
+            matrices().filter(|op| are_routed && op.is_expert() && runs_on_host(*op, map, config));
         StageableWeights {
             layers: hosted_layers(map).into_iter().map(layer).collect(),
             slots: matrices().map(slot).collect(),
+            routed_ops: routed_ops.collect(),
         }
     }
 
@@ -108,6 +158,17 @@ impl StageableWeights {
     pub(super) fn min_staged_weights(&self, bytes: u64) -> Option<StagedMatrices> {
         let enough = |staged: &StagedMatrices| self.saved_bytes(staged) >= i128::from(bytes);
         let whole = |layers: usize| StagedMatrices { layers, ..StagedMatrices::NONE };
+        let experts = |layers: usize| StagedMatrices {
+            partial_layers: layers,
+            ops: self.routed_ops.clone(),
+            ..StagedMatrices::NONE
+        };
+        let mut counts = 1..=self.layers.len();
+        if !self.routed_ops.is_empty()
+            && let Some(count) = counts.find(|count| enough(&experts(*count)))
+        {
+            return Some(experts(count));
+        }
         // With reads to the host, a single layer saves nothing: the slots are as large.
         let layers = (1..=self.layers.len()).find(|layers| enough(&whole(*layers)))?;
         let partly = |ops: Vec<Op>| match layers {

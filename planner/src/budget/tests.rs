@@ -41,7 +41,7 @@ fn placements(config: &ModelConfig) -> Vec<Placement> {
 }
 
 fn storage(ops: StagedOps) -> Storage {
-    Storage { shares: ReadShares::new(vec![1, 3]), ops, direct: false }
+    Storage { ops, ..Storage::auto(ReadShares::new(vec![1, 3])) }
 }
 
 struct Case<'a> {

@@ -2,6 +2,7 @@
 
 use model::config::ModelConfig;
 use model::ops::{Kv, Op};
+use program::expert_reads::ExpertReads;
 use program::formats::{KvFormat, WeightFormats};
 use program::map::{
     ComputeDevice, DeviceMap, LayerKv, OpChunk, PhaseMap, Schedule, layer_list, leading_list,
@@ -74,6 +75,8 @@ pub fn device_map(
         weight_slots: WEIGHT_SLOTS,
         direct_reads: false,
         shares: ReadShares::default(),
+        expert_reads: ExpertReads::default(),
+        expert_slots: 0,
         prefill_hidden: default_tiers.prefill_hidden,
         weight_formats: WeightFormats::plain(config),
         kv_format: KvFormat::Plain,

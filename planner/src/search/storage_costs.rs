@@ -212,7 +212,8 @@ mod tests {
             slow_tier_bytes: MemoryLimits::NO_SLOW_TIER,
             device_scratch: None,
         };
-        let storage = Storage { shares: ReadShares::new(vec![1, 3]), ops: StagedOps::All, direct };
+        let storage =
+            Storage { ops: StagedOps::All, direct, ..Storage::auto(ReadShares::new(vec![1, 3])) };
         let request = PlacementRequest {
             config: &config,
             placement: &Placement::from_policy(policy),

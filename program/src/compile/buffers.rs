@@ -8,10 +8,11 @@ use model::ops::{Kv, Op, Value, align_up};
 use rustc_hash::FxHashMap;
 
 use crate::deferred_rows::KEPT;
+use crate::expert_reads::{cache_slot, list_words};
 use crate::ir::{BufferId, ProgramShape, Region};
 use crate::kv_owner::AttentionSide;
 use crate::map::{Chunk, Chunking, ComputeDevice, DeviceMap};
-use crate::plan::{Buffer, RunShape, WeightPlacement};
+use crate::plan::{Buffer, ExpertCacheBuffer, RunShape, WeightPlacement};
 use crate::sizes::{READ_ALIGN_BYTES, Sizes};
 use crate::weights::Weights;
 
@@ -84,6 +85,7 @@ pub(super) struct Buffers<'a> {
     pub(super) resident: Vec<(Weights, BufferId)>,
     /// Device copies of resident weights.
     resident_copies: FxHashMap<Weights, BufferId>,
+    expert_cache: Vec<ExpertCacheBuffer>,
 }
 
 impl<'a> Buffers<'a> {
@@ -124,12 +126,14 @@ impl<'a> Buffers<'a> {
             kept: FxHashMap::default(),
             resident: Vec::new(),
             resident_copies: FxHashMap::default(),
+            expert_cache: Vec::new(),
         };
         buffers.add_tables();
         buffers.add_loaded_weights();
         buffers.add_resident_weights(map);
         buffers.add_caches(map);
         buffers.add_kept();
+        buffers.add_expert_cache();
         buffers.program_starts = buffers.ends.clone();
         if map.direct_reads {
             let arena = routes.segment(ComputeDevice::Gpu, Holds::Weights);
@@ -293,6 +297,38 @@ impl<'a> Buffers<'a> {
         }
     }
 
+    /// Adds the cache of experts, whose slots all layers share.
+    fn add_expert_cache(&mut self) {
+        if self.map.expert_slots == 0 {
+            return;
+        }
+        for op in self.config.every_layer_op().into_iter().filter(|op| op.is_expert()) {
+            let layers = 0..self.config.num_layers as u16;
+            let stored = layers.map(|layer| Weights::Layer { layer, op });
+            let stored = stored.filter(|weights| self.stored.contains_key(weights));
+            let formats = stored.map(|weights| self.map.weight_formats.of(self.config, weights));
+            let Some(slot) = cache_slot(self.config, self.shape.dtype, op, formats) else {
+                continue;
+            };
+            let segment = self.routes.segment(ComputeDevice::Cpu, Holds::Weights);
+            let size = slot.size_bytes() as usize * self.map.expert_slots as usize;
+            let size = self.whole_pages(segment, size);
+            let name = || format!("expert_cache.{}", op.name(self.config.family));
+            let buffer = self.add(segment, name, size);
+            self.expert_cache.push(ExpertCacheBuffer { op, buffer, slot });
+        }
+    }
+
+    /// Returns the cache of experts.
+    pub(super) fn expert_cache(&self) -> Vec<ExpertCacheBuffer> {
+        self.expert_cache.clone()
+    }
+
+    /// Returns the cache of an operation's experts, if there is one.
+    pub(super) fn expert_cache_of(&self, op: Op) -> Option<BufferId> {
+        self.expert_cache.iter().find(|cache| cache.op == op).map(|cache| cache.buffer)
+    }
+
     /// Returns the size of a slot through which an operation's weights pass, large enough for every
     /// layer: as streamed, or as multiplied if `wide`.
     fn slot_bytes(&self, op: Op, layer_slot: u16, slots: u16, wide: bool) -> usize {
@@ -331,7 +367,9 @@ impl<'a> Buffers<'a> {
         let (segment, size) = match identity {
             ProgramBuffer::Value { value, device, .. } => {
                 let segment = self.routes.segment(device, Holds::Activations);
-                (segment, self.value_bytes(program, value))
+                let has_list = value == Value::Routing && !self.expert_cache.is_empty();
+                let list_bytes = if has_list { align_up(4 * list_words(self.config)) } else { 0 };
+                (segment, align_up(self.value_bytes(program, value)) + list_bytes)
             }
             ProgramBuffer::WeightSlot { op, layer_slot } => {
                 let bytes = self.slot_bytes(op, layer_slot, self.map.weight_slots, false);

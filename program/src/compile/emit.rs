@@ -72,6 +72,8 @@ pub(super) struct Emitter<'a, 'b> {
     pub(super) read: FxHashSet<Weights>,
     pub(super) streamed: FxHashSet<(Weights, Option<Chunk>)>,
     pub(super) decompressed: FxHashSet<Weights>,
+    /// The most recent layer with a router, and the device that runs it.
+    pub(super) router_device: Option<(u16, ComputeDevice)>,
     kv_used: FxHashMap<(Kv, u16), u32>,
     /// For each kind of cache, the one most recently streamed whole, and its slot.
     streamed_whole: FxHashMap<Kv, (At, Region)>,
@@ -104,6 +106,7 @@ impl<'a, 'b> Emitter<'a, 'b> {
             read: FxHashSet::default(),
             streamed: FxHashSet::default(),
             decompressed: FxHashSet::default(),
+            router_device: None,
             kv_used: FxHashMap::default(),
             streamed_whole: FxHashMap::default(),
         }
@@ -116,6 +119,9 @@ impl<'a, 'b> Emitter<'a, 'b> {
     pub(super) fn emit(&mut self, entry: &Entry) {
         if entry.op == Op::Norm0 {
             self.forget_layer_values(entry);
+        }
+        if let (Op::Router, Some(layer)) = (entry.op, entry.layer) {
+            self.router_device = Some((layer, entry.device));
         }
         let is_first_piece = entry.chunk.is_none_or(|piece| piece.index == 0);
         let is_out = entry.op == Op::Out && is_first_piece;

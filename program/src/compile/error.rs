@@ -22,6 +22,11 @@ pub enum CompileError {
     /// Split attention keeps the cache in parts, which attention over whole prompts cannot read.
     #[error("the run has no sequences; batches, batch size and stream size must be at least 1")]
     EmptyShape,
+    #[error(
+        "a cache of {slots} experts is too small or too large: the rows of a step can need \
+         {needed} experts of a layer at once"
+    )]
+    ExpertSlots { slots: u32, needed: u32 },
     #[error("the map has {found} layers in {what}, the model has {expected}")]
     Layers { what: &'static str, found: usize, expected: usize },
     #[error("layer {layer}: the {what} lists {found} entries, the layer has {expected}")]

@@ -111,6 +111,7 @@ fn compile_programs(
         .map(|(weights, to)| ResidentWeights { from: buffers.loaded_weights(*weights), to: *to })
         .collect();
     Ok(Plan {
+        expert_cache: buffers.expert_cache(),
         config: config.clone(),
         shape: *shape,
         topology: topology.clone(),

@@ -1,10 +1,12 @@
 //! Locates the weights of an operation: in place, or in a slot that they are streamed or read into.
 
 use crate::formats::decompressed;
-use crate::ir::{At, BufferId, Copy, Decompress, Instruction, Moved, Read, Region};
+use crate::ir::{
+    At, BufferId, Copy, Decompress, Instruction, Moved, Read, Region, RoutingRegions, Rows,
+};
 use crate::map::ComputeDevice;
 use crate::weights::Weights;
-use model::ops::Op;
+use model::ops::{Op, Value};
 
 use super::buffers::{ProgramBuffer, chunk_of};
 use super::emit::Emitter;
@@ -53,17 +55,57 @@ impl Emitter<'_, '_> {
         if self.buffers.stored_weights(blob).is_none() {
             return Self::part_of(entry, self.buffers.loaded_weights(blob));
         }
-        let identity = ProgramBuffer::ReadSlot { op: entry.op };
-        let slot = self.buffers.program_buffer(self.program, identity);
+        let routing = self.routing(entry);
+        let slot = match self.cache_slots(entry).filter(|_| routing.is_some()) {
+            Some(cache) => cache,
+            None => {
+                let identity = ProgramBuffer::ReadSlot { op: entry.op };
+                self.buffers.program_buffer(self.program, identity)
+            }
+        };
         if self.read.insert(blob) {
-            self.read_to(entry, blob, slot);
+            self.read_to(entry, blob, slot, routing);
         }
         Self::part_of(entry, slot)
     }
 
+    /// Returns the cache of an operation's experts, if the CPU, which assigns its slots, runs the
+    /// layer's router.
+    fn cache_slots(&self, entry: &Entry) -> Option<BufferId> {
+        let is_assigned = self.router_device == Some((entry.layer?, ComputeDevice::Cpu));
+        self.buffers.expert_cache_of(entry.op).filter(|_| is_assigned)
+    }
+
+    /// Returns what determines the experts that an operation of the CPU reads; `None` if it reads
+    /// its whole weights.
+    fn routing(&mut self, entry: &Entry) -> Option<RoutingRegions> {
+        let experts = self.config.experts.filter(|_| entry.op.is_expert())?;
+        // The rows of all lists would have to be routed first. Prompts of a batch job reach almost
+        // all experts.
+        let is_single_list = self.shape.batches == 1 && self.program.streams == 1;
+        let has_few_rows = self.program.rows == Rows::Single || self.shape.serves;
+        let is_routed = entry.device == ComputeDevice::Cpu
+            && is_single_list
+            && has_few_rows
+            && self.map.expert_reads.are_routed(&experts, self.shape.batch_size.into());
+        is_routed.then(|| {
+            let routing = self.value_buffer(entry, Value::Routing, ComputeDevice::Cpu);
+            RoutingRegions {
+                routing: Region::whole(routing),
+                table: self.buffers.table(entry.batch),
+            }
+        })
+    }
+
     /// Emits the reads of each storage's share of a blob into a slot. Returns false if the blob is
     /// on no storage.
-    fn read_to(&mut self, entry: &Entry, blob: Weights, slot: BufferId) -> bool {
+    fn read_to(
+        &mut self,
+        entry: &Entry,
+        blob: Weights,
+        slot: BufferId,
+        routing: Option<RoutingRegions>,
+    ) -> bool {
         let Some(replicas) = self.buffers.stored_weights(blob).map(<[BufferId]>::to_vec) else {
             return false;
         };
@@ -73,7 +115,7 @@ impl Emitter<'_, '_> {
         for ((index, replica), lane) in (0..).zip(replicas).zip(lanes) {
             let part = |buffer| Region { buffer, chunk: chunk_of(index, of) };
             let (from, to) = (part(replica), part(slot));
-            self.push(lane, Instruction::Read(Read { op: entry.op, at, from, to }));
+            self.push(lane, Instruction::Read(Read { op: entry.op, at, from, to, routing }));
         }
         true
     }
@@ -93,7 +135,7 @@ impl Emitter<'_, '_> {
         };
         let slot = Self::part_of(entry, self.buffers.program_buffer(self.program, identity));
         if self.streamed.insert((blob, slot.chunk)) {
-            if self.map.direct_reads && self.read_to(entry, blob, slot.buffer) {
+            if self.map.direct_reads && self.read_to(entry, blob, slot.buffer, None) {
                 return slot;
             }
             let host = self.host_weights(entry, blob);

@@ -39,7 +39,8 @@ pub fn describe(instruction: &Instruction, family: Family, topology: &Topology) 
             )
         }
         Instruction::Read(read) => {
-            format!("read of {} weights{}", read.op.name(family), place(read.at))
+            let what = if read.routing.is_some() { "routed " } else { "" };
+            format!("read of {what}{} weights{}", read.op.name(family), place(read.at))
         }
         Instruction::Wait(wait) => {
             let which = if wait.previous_step { " of the previous step" } else { "" };

@@ -29,6 +29,7 @@
 mod content;
 mod describe;
 mod error;
+mod expert_cache;
 mod kv_owner;
 mod order;
 mod parts;

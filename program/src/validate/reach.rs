@@ -16,7 +16,9 @@ pub(super) fn check(
     buffers: &[Buffer],
     topology: &Topology,
 ) -> Result<(), String> {
-    let Some(Operands { work, from, to, table }) = operands(instruction) else { return Ok(()) };
+    let Some(Operands { work, from, to, table, routing }) = operands(instruction) else {
+        return Ok(());
+    };
     let known = topology.lane(lane);
     let Some(rule) = rule(known.kind, work) else {
         return Err(format!("lane {} cannot run it", known.name));
@@ -41,6 +43,7 @@ pub(super) fn check(
         ))
     };
     table.iter().try_for_each(|operand| need(operand, &[MemoryKind::Control]))?;
+    routing.iter().try_for_each(|operand| need(operand, &[MemoryKind::Dram]))?;
     from.iter().try_for_each(|operand| need(operand, rule.from))?;
     to.iter().try_for_each(|operand| need(operand, rule.to))
 }
@@ -50,6 +53,8 @@ struct Operands {
     from: Vec<Operand>,
     to: Vec<Operand>,
     table: Option<Operand>,
+    /// Routing that determines what is read.
+    routing: Option<Operand>,
 }
 
 /// Returns the operands of work; `None` for waits and signals.
@@ -69,13 +74,15 @@ fn operands(instruction: &Instruction) -> Option<Operands> {
             if compute.op.updates_state() {
                 to.extend(each("state", &compute.caches, Holds::Kv));
             }
-            Operands { work: WorkKind::Compute, from, to, table: table(compute.table) }
+            let table = table(compute.table);
+            Operands { work: WorkKind::Compute, from, to, table, routing: None }
         }
         Instruction::Append(append) => Operands {
             work: WorkKind::Append,
             from: vec![("fresh rows", append.from, Holds::Activations)],
             to: vec![("cache", append.to, Holds::Kv)],
             table: table(append.table),
+            routing: None,
         },
         Instruction::Copy(copy) => {
             let (work, holds) = match copy.moved {
@@ -86,19 +93,21 @@ fn operands(instruction: &Instruction) -> Option<Operands> {
             };
             let from = vec![("source", copy.from, holds)];
             let to = vec![("target", copy.to, holds)];
-            Operands { work, from, to, table: copy.table.and_then(table) }
+            Operands { work, from, to, table: copy.table.and_then(table), routing: None }
         }
         Instruction::Decompress(decompress) => Operands {
             work: WorkKind::Decompress,
             from: vec![("source", decompress.from, Holds::Weights)],
             to: vec![("target", decompress.to, Holds::Weights)],
             table: None,
+            routing: None,
         },
         Instruction::Read(read) => Operands {
             work: WorkKind::Read,
             from: vec![("source", read.from, Holds::Weights)],
             to: vec![("target", read.to, Holds::Weights)],
-            table: None,
+            table: read.routing.and_then(|regions| table(regions.table)),
+            routing: read.routing.map(|regions| ("routing", regions.routing, Holds::Activations)),
         },
     })
 }

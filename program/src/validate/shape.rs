@@ -18,7 +18,7 @@ use crate::topology::{SegmentId, Topology};
 
 use super::error::{NamedLane, NamedProgram, Names, Site, ValidateError};
 use super::parts::{normal, operands};
-use super::{kv_owner, reach};
+use super::{expert_cache, kv_owner, reach};
 
 pub(super) fn check_plan(plan: &Plan) -> Result<(), ValidateError> {
     plan.topology.check()?;
@@ -49,6 +49,10 @@ pub(super) fn check_plan(plan: &Plan) -> Result<(), ValidateError> {
         known("a resident weight's source", resident.from)?;
         known("a resident weight", resident.to)?;
     }
+    for cache in &plan.expert_cache {
+        known("a cache of experts", cache.buffer)?;
+    }
+    expert_cache::check(plan)?;
     check_addresses(plan)
 }
 
@@ -148,9 +152,12 @@ fn chunk_of(instruction: &Instruction) -> Option<Chunk> {
     }
 }
 
-/// Checks a read. The last block that is read fills its page, so it must not extend into the next
+/// Checks a read. Only experts are read in parts. The last block that is read fills its page, so it must not extend into the next
 /// buffer.
 fn check_read(read: &Read, buffers: &[Buffer]) -> Result<(), String> {
+    if read.routing.is_some() && !read.op.is_expert() {
+        return Err("it reads the experts of rows from weights that are not of experts".to_owned());
+    }
     let slot = &buffers[read.to.buffer.0 as usize];
     let is_whole = |bytes: u64| bytes.is_multiple_of(READ_ALIGN_BYTES);
     match is_whole(slot.offset_bytes) && is_whole(slot.size_bytes) {
@@ -260,6 +267,7 @@ fn check_addresses(plan: &Plan) -> Result<(), ValidateError> {
     }
     lasting.extend(plan.weights.iter().map(|placed| placed.buffer));
     lasting.extend(plan.resident.iter().map(|resident| resident.to));
+    lasting.extend(plan.expert_cache.iter().map(|cache| cache.buffer));
     for program in &plan.programs {
         let all = program.lanes.iter().flat_map(|lane| &lane.instructions);
         lasting.extend(all.flat_map(|instruction| match instruction {

@@ -2,15 +2,18 @@
 #![allow(dead_code, reason = "each test binary uses a part")]
 
 use model::config::{Activation, Dtype, Family, ModelConfig, Rope, RopeScaling, Scales};
-use model::layers::{LayerKind, Layers};
+use model::experts::{ExpertScoring, Experts};
+use model::layers::{FeedForward, LayerKind, Layers};
 use model::quantized_format::WeightFormat;
+use program::expert_reads::ExpertReads;
 use program::formats::{KvFormat, WeightFormats};
+use program::ir::{Instruction, Program};
 use program::map::{
     ChunkOrder, Chunking, ComputeDevice, DeviceMap, LayerKv, PhaseMap, Schedule, layer_list,
 };
 use program::plan::RunShape;
 use program::shares::ReadShares;
-use program::topology::MemoryId;
+use program::topology::{LaneId, MemoryId};
 
 /// The smallest number with an inner layer whose streamed weights reuse a slot.
 pub const LAYERS: usize = 3;
@@ -64,6 +67,19 @@ pub fn llama() -> ModelConfig {
         ffn_bias: false,
         tied_embeddings: false,
         ..opt()
+    }
+}
+
+/// Returns a LLaMA whose layers have experts, two of eight for each row.
+pub fn experts() -> ModelConfig {
+    let llama = llama();
+    let dense = llama.layers.kind(0).clone();
+    let kind = LayerKind { feed_forward: FeedForward::Experts, ..dense };
+    ModelConfig {
+        name: "tiny-experts".to_owned(),
+        layers: Layers::uniform(kind),
+        experts: Some(Experts::new(8, 2, 16, ExpertScoring::TopKSoftmax)),
+        ..llama
     }
 }
 
@@ -145,6 +161,8 @@ pub fn split(config: &ModelConfig, from: usize, to: usize, choices: Choices) -> 
         weight_slots: choices.slots,
         direct_reads: false,
         shares: ReadShares::default(),
+        expert_reads: ExpertReads::default(),
+        expert_slots: 0,
         kv_slots: choices.slots,
         prefill_hidden: choices.hidden,
         weight_formats: WeightFormats::with_layers(config, choices.format),
@@ -172,4 +190,18 @@ fn layer_kv(config: &ModelConfig, map: &DeviceMap, layer: usize, choices: Choice
             .collect()
     };
     LayerKv { k: homes(Kv::K, Op::Scores), v: homes(Kv::V, Op::Wv), device_batches: 0 }
+}
+
+/// Returns the map with all weights on storages, two of which read unequal shares.
+pub fn on_storages(mut map: DeviceMap) -> DeviceMap {
+    map.weights.iter_mut().flatten().for_each(|home| *home = MemoryId::STORAGES);
+    map.outer_weights = MemoryId::STORAGES;
+    map.shares = ReadShares::new(vec![1, 3]);
+    map
+}
+
+/// Returns all instructions of a program with their lanes.
+pub fn all_works(program: &Program) -> impl Iterator<Item = (LaneId, &Instruction)> {
+    let lists = program.lanes.iter();
+    lists.flat_map(|list| list.instructions.iter().map(|work| (list.lane, work)))
 }

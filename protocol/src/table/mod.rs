@@ -124,9 +124,15 @@ impl StepTable {
         self.serves
     }
 
-    /// Counts the experts that a layer's router selected, given the number of rows of each. A
-    /// decode step counts as one.
-    pub fn count_routed(&self, layer: usize, decode_rows: Option<u32>, rows_of: &[u32]) {
+    /// Counts the experts that a layer's router selected, given the number of rows of each, and how
+    /// many of them a cache did not have. A decode step counts as one.
+    pub fn count_routed(
+        &self,
+        layer: usize,
+        decode_rows: Option<u32>,
+        rows_of: &[u32],
+        missing: Option<u32>,
+    ) {
         let first = self.layout.router(layer);
         let add = |word: usize, more: u32| {
             // Only one lane at a time runs the router of a layer.
@@ -134,7 +140,7 @@ impl StepTable {
         };
         if let Some(rows) = decode_rows {
             let used = rows_of.iter().filter(|rows| **rows > 0).count() as u32;
-            let sums: [u32; ROUTER_SUMS] = [1, rows, used];
+            let sums: [u32; ROUTER_SUMS] = [1, rows, used, missing.unwrap_or(used)];
             sums.into_iter().enumerate().for_each(|(word, more)| add(word, more));
         }
         for (expert, rows) in rows_of.iter().enumerate().filter(|(_, rows)| **rows > 0) {

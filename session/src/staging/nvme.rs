@@ -56,7 +56,10 @@ pub(crate) fn storage(session: &Session<'_>) -> Result<Option<Storage>, Argument
         }
     };
     let storages = u16::try_from(session.options.nvme.len()).unwrap_or(u16::MAX);
-    Ok(Some(Storage { shares: ReadShares::equal(storages), ops, direct: false }))
+    let (expert_reads, expert_cache_bytes) =
+        (session.options.nvme_experts, session.options.expert_cache_bytes);
+    let storage = Storage::auto(ReadShares::equal(storages));
+    Ok(Some(Storage { ops, expert_reads, expert_cache_bytes, ..storage }))
 }
 
 fn find_op(name: &str, config: &ModelConfig) -> Result<Op, ArgumentError> {

@@ -23,6 +23,8 @@ const RETRIES_MAX: u32 = 1000;
 struct Slot {
     /// Offset of the first byte in the blob, which is the start of a block.
     offset_bytes: u64,
+    /// Offset of the first byte at the destination.
+    to_bytes: u64,
     /// Size in bytes, including the rest of the last page.
     size_bytes: u32,
     /// Bytes read by earlier, short reads; whole pages.
@@ -96,43 +98,44 @@ impl ReadQueue {
         }
     }
 
-    /// Reads blocks of a blob to `first` and the bytes after it, and verifies them if it can. No
-    /// request is in flight when this returns.
+    /// Reads ranges of blocks of a blob, and verifies them if it can. Each range is read to the
+    /// offset next to it, from `to`. No request is in flight when this returns.
     ///
     /// # Safety
     ///
-    /// The blocks' bytes from `first`, including those up to the next multiple of a page after the
-    /// blob's last byte, must be writable, and nothing else may use them until this returns.
+    /// The ranges' destinations must not overlap. Their bytes, including those up to the next
+    /// multiple of a page after the blob's last byte, must be writable, and nothing else may use
+    /// them until this returns.
     pub unsafe fn read(
         &mut self,
         blob: BlobId,
-        blocks: Range<u64>,
-        first: NonNull<u8>,
+        ranges: &[(Range<u64>, u64)],
+        to: NonNull<u8>,
     ) -> Result<(), ReadError> {
         let place = self.staged.extent(blob);
-        if blocks.start > blocks.end || blocks.end > place.blocks {
-            return Err(ReadError::NoSuchBlocks {
-                blob: self.staged.name(blob).to_owned(),
-                first: blocks.start,
-                end: blocks.end,
-                blocks: place.blocks,
-            });
+        for (blocks, to_bytes) in ranges {
+            if blocks.start > blocks.end || blocks.end > place.blocks {
+                return Err(ReadError::NoSuchBlocks {
+                    blob: self.staged.name(blob).to_owned(),
+                    first: blocks.start,
+                    end: blocks.end,
+                    blocks: place.blocks,
+                });
+            }
+            let address = to.as_ptr().wrapping_add(*to_bytes as usize) as usize;
+            if self.verifies && !address.is_multiple_of(PAGE_BYTES as usize) {
+                return Err(ReadError::Unaligned { address });
+            }
         }
-        let address = first.as_ptr() as usize;
-        if self.verifies && !address.is_multiple_of(PAGE_BYTES as usize) {
-            return Err(ReadError::Unaligned { address });
-        }
-        let start_bytes = blocks.start * BLOCK_BYTES;
-        let end_bytes = (blocks.end * BLOCK_BYTES).min(place.size_bytes);
         self.notify(ReadEvent::Started);
         let mut flight = BlobRead {
             queue: self,
             blob,
             place,
-            first,
-            start_bytes,
-            next_bytes: start_bytes,
-            end_bytes,
+            to,
+            ranges,
+            left: ranges,
+            requested_bytes: 0,
             in_flight: 0,
             failure: None,
         };
@@ -168,12 +171,13 @@ struct BlobRead<'a> {
     queue: &'a mut ReadQueue,
     blob: BlobId,
     place: BlobExtent,
-    /// Destination of the byte `start_bytes` of the blob.
-    first: NonNull<u8>,
-    start_bytes: u64,
-    /// Offset of the first byte of the blob that has not been requested yet.
-    next_bytes: u64,
-    end_bytes: u64,
+    to: NonNull<u8>,
+    /// Ranges of blocks, and their offsets at the destination.
+    ranges: &'a [(Range<u64>, u64)],
+    /// Ranges that have not been requested completely.
+    left: &'a [(Range<u64>, u64)],
+    /// Bytes of the first of these that have been requested.
+    requested_bytes: u64,
     in_flight: u32,
     /// The first error; nothing is submitted after it.
     failure: Option<ReadError>,
@@ -185,7 +189,10 @@ impl BlobRead<'_> {
             self.fill();
             if self.in_flight == 0 {
                 // Pages that adjacent requests share were kept in the cache until now.
-                self.drop_cache(self.start_bytes, self.next_bytes);
+                for (blocks, _) in self.ranges {
+                    let at = |block: u64| (block * BLOCK_BYTES).min(self.place.size_bytes);
+                    self.drop_cache(at(blocks.start), at(blocks.end));
+                }
                 return;
             }
             let completion = self.complete();
@@ -199,13 +206,23 @@ impl BlobRead<'_> {
 
     /// Submits requests as long as there are blocks to request and free slots.
     fn fill(&mut self) {
-        while self.failure.is_none() && self.next_bytes < self.end_bytes {
+        while self.failure.is_none() {
+            let [(blocks, to_bytes), others @ ..] = self.left else { return };
+            let offset_bytes = blocks.start * BLOCK_BYTES + self.requested_bytes;
+            let end_bytes = (blocks.end * BLOCK_BYTES).min(self.place.size_bytes);
+            if offset_bytes >= end_bytes {
+                (self.left, self.requested_bytes) = (others, 0);
+                continue;
+            }
             let Some(tag) = self.queue.free.pop() else { return };
-            let offset_bytes = self.next_bytes;
-            let size_bytes = (self.end_bytes - offset_bytes).min(self.queue.request_bytes);
-            self.next_bytes += size_bytes;
+            let size_bytes = (end_bytes - offset_bytes).min(self.queue.request_bytes);
+            let to_bytes = to_bytes + self.requested_bytes;
+            self.requested_bytes += size_bytes;
             let size_bytes = size_bytes.next_multiple_of(PAGE_BYTES) as u32;
-            self.submit(tag, Slot { offset_bytes, size_bytes, done_bytes: 0, retries: 0 });
+            self.submit(
+                tag,
+                Slot { offset_bytes, to_bytes, size_bytes, done_bytes: 0, retries: 0 },
+            );
         }
     }
 
@@ -215,7 +232,7 @@ impl BlobRead<'_> {
         let request = ReadRequest {
             tag,
             offset_bytes: self.place.offset_bytes + offset_bytes,
-            to: self.address(offset_bytes),
+            to: self.address(slot.to_bytes + u64::from(slot.done_bytes)),
             size_bytes: slot.size_bytes - slot.done_bytes,
         };
         // SAFETY: needed because the device writes through a pointer. The caller of `read` leaves
@@ -230,11 +247,10 @@ impl BlobRead<'_> {
         }
     }
 
-    /// Returns the destination of a byte of the blob.
-    fn address(&self, offset_bytes: u64) -> NonNull<u8> {
-        let ahead_bytes = (offset_bytes - self.start_bytes) as usize;
+    /// Returns the address of a byte of the destination.
+    fn address(&self, to_bytes: u64) -> NonNull<u8> {
         // Not `add`: memory that only a device can access is not an allocation of this process.
-        let address = self.first.as_ptr().wrapping_add(ahead_bytes);
+        let address = self.to.as_ptr().wrapping_add(to_bytes as usize);
         NonNull::new(address).expect("a blob's place wraps around no address space")
     }
 
@@ -303,14 +319,13 @@ impl BlobRead<'_> {
         if !self.queue.verifies {
             return;
         }
-        let end_bytes = (slot.offset_bytes + u64::from(slot.size_bytes)).min(self.end_bytes);
+        let end_bytes = (slot.offset_bytes + u64::from(slot.size_bytes)).min(self.place.size_bytes);
         let size_bytes = (end_bytes - slot.offset_bytes) as usize;
         // SAFETY: needed to see the destination as a slice, which is memory of this process
         // (`verifies`). The request has completed, so these bytes were written, and nothing else
         // uses them until `read` returns.
-        let bytes = unsafe {
-            std::slice::from_raw_parts(self.address(slot.offset_bytes).as_ptr(), size_bytes)
-        };
+        let bytes =
+            unsafe { std::slice::from_raw_parts(self.address(slot.to_bytes).as_ptr(), size_bytes) };
         let first_block = slot.offset_bytes / BLOCK_BYTES;
         for (block, bytes) in (first_block..).zip(bytes.chunks(BLOCK_BYTES as usize)) {
             let expected = self.queue.staged.block_checksum(self.place.first_block + block);

@@ -91,7 +91,7 @@ fn read_all(passing: Option<Errno>, refused: u32) -> (Result<(), ReadError>, Log
     let mut queue = ReadQueue::new(staged, Box::new(io), None, 4, BLOCK_BYTES);
     let mut buffer = AlignedBuffer::new(SIZE_BYTES as usize);
     // SAFETY: needed because the device writes through a pointer; the buffer holds the blob.
-    let read = unsafe { queue.read(BlobId(0), 0..30, buffer.start()) };
+    let read = unsafe { queue.read(BlobId(0), &[(0..30, 0)], buffer.start()) };
     assert_eq!(queue.free.len(), 4, "all slots are free again");
     assert!(read.is_err() || buffer.bytes()[..bytes.len()] == bytes);
     drop(queue);

@@ -14,6 +14,7 @@ use program::plan::Plan;
 use protocol::grammar_source::GrammarSource;
 use protocol::table::StepTable;
 
+use super::expert_cache::PlaceScratch;
 use super::operands::Operands;
 use super::positions::Positions;
 use super::{attention, delta, experts, latent, linear, sample, sparse_attention};
@@ -29,6 +30,7 @@ pub struct ComputeState {
     kernels: Kernels,
     positions: Positions,
     router: experts::Router,
+    places: PlaceScratch,
     tokens: Vec<u32>,
     last_rows: Vec<u32>,
     units: Vec<AttentionUnit>,
@@ -83,7 +85,8 @@ impl ComputeState {
             .with_experts(experts::limits(config, rows))
             .with_head_linears(latent::inputs(config)),
             positions: Positions::new(config, rows, sequences),
-            router: experts::Router::new(config, rows),
+            router: experts::Router::new(plan, rows),
+            places: PlaceScratch::new(config),
             tokens: Vec::with_capacity(rows),
             last_rows: Vec::with_capacity(logits_rows),
             units: Vec::with_capacity(sequences * config.num_kv_heads),
@@ -139,7 +142,8 @@ impl ComputeState {
                 0
             }
             Op::ExpertGate | Op::ExpertUp | Op::ExpertDown => {
-                experts::run::<T>(&self.kernels, &operands, compute, rows);
+                let Self { kernels, places, .. } = self;
+                experts::run::<T>(kernels, &operands, compute, rows, places);
                 0
             }
             Op::QAbsorb | Op::VUp => {

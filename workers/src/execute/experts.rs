@@ -9,7 +9,9 @@ use model::experts::Experts as Mixture;
 use model::ops::{Op, Value};
 use model::quantized_format::WeightFormat;
 use program::ir::{Compute, ProgramId};
+use program::plan::Plan;
 
+use super::expert_cache::{PlaceScratch, RoutedCache};
 use super::linear;
 use super::operands::Operands;
 
@@ -48,11 +50,13 @@ pub(super) struct Router {
     rows_of: Vec<u32>,
     /// State of the random generator if random logits replace the router's.
     random: Option<u64>,
+    cache: Option<RoutedCache>,
 }
 
 impl Router {
     /// Returns a router of up to `rows` rows.
-    pub(super) fn new(config: &ModelConfig, rows: usize) -> Router {
+    pub(super) fn new(plan: &Plan, rows: usize) -> Router {
+        let config = &plan.config;
         let experts = config.experts.map_or(0, |experts| experts.count);
         let is_f32 = config.experts.is_some_and(|experts| experts.selection.is_f32);
         let width = if is_f32 { config.hidden_size } else { 0 };
@@ -61,6 +65,7 @@ impl Router {
             logits: vec![0.0; rows * experts],
             rows_of: vec![0; experts],
             random: None,
+            cache: RoutedCache::from_plan(plan),
         }
     }
 
@@ -103,9 +108,11 @@ impl Router {
         kernels.route(&rules, logits, routed);
         self.rows_of.fill(0);
         routed.iter().for_each(|routed| self.rows_of[routed.expert as usize] += 1);
+        let cache = self.cache.as_mut();
+        let missing = cache.and_then(|cache| cache.assign(operands, compute, &self.rows_of));
         if let Some(layer) = compute.at.layer {
             let decode_rows = (operands.program == ProgramId::DECODE).then_some(rows as u32);
-            operands.table.count_routed(layer.into(), decode_rows, &self.rows_of);
+            operands.table.count_routed(layer.into(), decode_rows, &self.rows_of, missing);
         }
     }
 }
@@ -155,18 +162,27 @@ pub(super) fn run<T: Element>(
     operands: &Operands<'_>,
     compute: &Compute,
     rows: usize,
+    scratch: &mut PlaceScratch,
 ) {
     let Mixture { count, per_token, .. } = mixture(operands);
     let (all, k) = operands.matrix_shape(compute);
     let routed = operands.rows::<f32>(compute.inputs[1], Value::Routing, rows);
     let routed: &[RoutedExpert] = bytemuck::cast_slice(routed);
-    let weight = match operands.format(compute) {
-        WeightFormat::Plain => ExpertWeight::Plain(operands.matrix::<T>(compute)),
-        WeightFormat::Grouped(form) => ExpertWeight::Grouped(form, operands.records(compute, form)),
+    let cache = operands.plan.expert_cache_of(compute.weights[0].buffer);
+    let weight = match (operands.format(compute), cache) {
+        (WeightFormat::Plain, None) => ExpertWeight::Plain(operands.matrix::<T>(compute)),
+        (WeightFormat::Grouped(form), None) => {
+            ExpertWeight::Grouped(form, operands.records(compute, form))
+        }
+        (WeightFormat::Plain, Some(cache)) => ExpertWeight::Plain(operands.whole(cache.buffer)),
+        (WeightFormat::Grouped(form), Some(cache)) => {
+            ExpertWeight::Grouped(form, operands.whole(cache.buffer))
+        }
     };
     let routing = Routing { experts: count, top_k: per_token, routed };
-    let bias = operands.vector(compute, 0);
-    let experts = RoutedLinear { routing, n: all / count, k, weight, bias };
+    let places = cache.map(|cache| scratch.find(operands, compute, cache));
+    let bias = if places.is_none() { operands.vector(compute, 0) } else { None };
+    let experts = RoutedLinear { routing, n: all / count, k, weight, bias, places };
     let input = |index: usize, value| operands.rows::<T>(compute.inputs[index], value, rows);
     match compute.op {
         Op::ExpertDown => {

@@ -10,6 +10,7 @@ mod copy;
 mod copy_span;
 mod decompress;
 mod delta;
+mod expert_cache;
 mod experts;
 mod grammar_matchers;
 mod kv_owner;

@@ -4,7 +4,7 @@ use bytemuck::Pod;
 use model::ops::Value;
 use model::quantized_format::{Grouped, WeightFormat};
 use program::formats::on_device;
-use program::ir::{Compute, ProgramId, Region};
+use program::ir::{BufferId, Compute, ProgramId, Region};
 use program::map::ComputeDevice;
 use program::plan::Plan;
 use program::weights::Weights;
@@ -77,6 +77,12 @@ impl<'a> Operands<'a> {
     pub(super) fn matrix<T: Pod>(&self, compute: &Compute) -> &'a [T] {
         let (n, k) = self.matrix_shape(compute);
         self.view.read(compute.weights[0].buffer, 0, n * k)
+    }
+
+    /// Returns a whole buffer of weights.
+    pub(super) fn whole<T: Pod>(&self, buffer: BufferId) -> &'a [T] {
+        let size_bytes = self.plan.buffer(buffer).size_bytes as usize;
+        self.view.read(buffer, 0, size_bytes / size_of::<T>())
     }
 
     /// Returns the records of the operation's matrix in a grouped format.

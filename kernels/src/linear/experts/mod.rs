@@ -6,14 +6,17 @@
 //! of an ordinary linear of its row and its expert's matrix.
 //!
 //! - `groups`: the rows of each expert; `parts`: each expert's rows as an ordinary linear.
+//! - `places`: experts that are not stored one after the other.
 //! - `combine`: weighted sums over a row's experts; `workspace`: the scratch.
 
 mod combine;
 mod groups;
 mod parts;
+mod places;
 mod workspace;
 
 pub(super) use parts::padded_len;
+pub use places::ExpertPlaces;
 pub use workspace::ExpertLimits;
 pub(crate) use workspace::Workspace;
 
@@ -64,6 +67,39 @@ impl<T> ExpertWeight<'_, T> {
             }
         }
     }
+
+    /// Returns the weights of experts at `places`, of which those in `routed` are read.
+    fn checked_at(
+        &self,
+        places: &ExpertPlaces<'_>,
+        routed: &[RoutedExpert],
+        n: usize,
+        k: usize,
+    ) -> Weight<T> {
+        let (weight, len_bytes, matrix_bytes, align) = match *self {
+            ExpertWeight::Plain(weight) => {
+                let matrix_bytes = n * k * size_of::<T>();
+                (Weight::Plain(weight.as_ptr()), size_of_val(weight), matrix_bytes, align_of::<T>())
+            }
+            ExpertWeight::Grouped(format, records) => {
+                check_format(format);
+                let matrix_bytes = format.size_bytes(n, k);
+                (Weight::Grouped(format, records.as_ptr()), records.len(), matrix_bytes, 1)
+            }
+        };
+        let check = |at: usize, bytes: usize, align: usize| {
+            let end = at.checked_add(bytes);
+            let is_inside = end.is_some_and(|end| end <= len_bytes) && at.is_multiple_of(align);
+            assert!(is_inside, "an expert at byte {at} is outside of {len_bytes} bytes of weights");
+        };
+        for RoutedExpert { expert, .. } in routed {
+            check(places.matrices[*expert as usize], matrix_bytes, align);
+            if let Some(biases) = places.biases {
+                check(biases[*expert as usize], n * size_of::<f32>(), align_of::<f32>());
+            }
+        }
+        weight
+    }
 }
 
 /// A linear of every expert, and the routing that assigns rows to experts.
@@ -75,8 +111,10 @@ pub struct RoutedLinear<'a, T> {
     /// Input width.
     pub k: usize,
     pub weight: ExpertWeight<'a, T>,
-    /// `[experts, n]`.
+    /// `[experts, n]`; `None` without biases, or if `places` has them.
     pub bias: Option<&'a [f32]>,
+    /// `None` if the weights are those of all experts, one after the other.
+    pub places: Option<ExpertPlaces<'a>>,
 }
 
 impl Kernels {
@@ -135,8 +173,9 @@ impl Kernels {
     /// Checks everything that does not depend on x and outputs. Returns the number of rows of the
     /// routing.
     fn checked_rows<T>(&self, experts: &RoutedLinear<'_, T>) -> usize {
-        let RoutedLinear { ref routing, n, k, bias, .. } = *experts;
+        let RoutedLinear { ref routing, n, k, bias, places, .. } = *experts;
         let limits = self.experts.limits;
+        assert!(bias.is_none() || places.is_none(), "biases are in one place");
         assert!(k >= 1, "a linear has inputs");
         assert!(k <= limits.inputs, "k {k} is beyond the limits of experts");
         assert!(routing.top_k <= limits.top_k, "top_k is beyond the limits of experts");
@@ -146,17 +185,29 @@ impl Kernels {
         routing.rows()
     }
 
-    fn pass_of_all<T: LinearTasks>(
+    fn pass_of_all<'a, T: LinearTasks>(
         &self,
-        experts: &RoutedLinear<'_, T>,
+        experts: &RoutedLinear<'a, T>,
         x: &[T],
         slots_per_row: usize,
         epilogue: Epilogue<T>,
-    ) -> ExpertPass<T> {
-        let RoutedLinear { routing: Routing { experts: count, .. }, n, k, weight, bias } = *experts;
-        let weight = weight.checked(count, n, k);
-        let bias = bias.map(<[f32]>::as_ptr);
-        ExpertPass { experts: count, n, k, x: x.as_ptr(), slots_per_row, weight, bias, epilogue }
+    ) -> ExpertPass<'a, T> {
+        let RoutedLinear { ref routing, n, k, weight, bias, places } = *experts;
+        let weight = match &places {
+            None => weight.checked(routing.experts, n, k),
+            Some(places) => weight.checked_at(places, routing.routed, n, k),
+        };
+        ExpertPass {
+            experts: routing.experts,
+            n,
+            k,
+            x: x.as_ptr(),
+            slots_per_row,
+            weight,
+            bias: bias.map(<[f32]>::as_ptr),
+            places,
+            epilogue,
+        }
     }
 
     /// Returns the routings of as many rows as the scratch has capacity for, with the first row of
@@ -169,7 +220,7 @@ impl Kernels {
         (0..).step_by(rows).zip(routing.routed.chunks(rows * routing.top_k))
     }
 
-    fn expert_pass<T: LinearTasks>(&self, pass: &ExpertPass<T>, routed: &[RoutedExpert]) {
+    fn expert_pass<T: LinearTasks>(&self, pass: &ExpertPass<'_, T>, routed: &[RoutedExpert]) {
         let mut plan = self.experts.plan.borrow_mut();
         plan.lay_out(pass, routed, self.variant, self.pool.threads());
         let plan = &*plan;
@@ -198,7 +249,7 @@ impl Kernels {
     /// adds them up in order.
     fn down_pass<T: LinearTasks>(
         &self,
-        pass: &ExpertPass<T>,
+        pass: &ExpertPass<'_, T>,
         routed: &[RoutedExpert],
         top_k: usize,
         residual: SharedPointer<f32>,
@@ -240,7 +291,7 @@ impl Kernels {
     }
 
     /// Packs the rows of all parts.
-    fn pack_parts<T: LinearTasks>(&self, pass: &ExpertPass<T>, plan: &PassPlan) {
+    fn pack_parts<T: LinearTasks>(&self, pass: &ExpertPass<'_, T>, plan: &PassPlan) {
         let (variant, gathered) = (self.variant, &self.experts.gathered);
         let packed = SharedPointer(self.experts.packed.as_mut_ptr());
         let pack = |packing: usize, thread: usize| {

@@ -2,6 +2,7 @@
 //! the path, the packed rows and the tasks of an ordinary linear of that number of rows.
 
 use super::groups::Groups;
+use super::places::ExpertPlaces;
 use crate::linear::call::{Call, Layout, Weight};
 use crate::linear::compiled::LinearTasks;
 use crate::linear::cuts::Cuts;
@@ -16,7 +17,7 @@ const NOT_PACKED: usize = usize::MAX;
 
 /// Operands of an operation for the rows of a pass.
 #[derive(Debug)]
-pub(super) struct ExpertPass<T> {
+pub(super) struct ExpertPass<'a, T> {
     pub experts: usize,
     pub n: usize,
     pub k: usize,
@@ -28,19 +29,29 @@ pub(super) struct ExpertPass<T> {
     pub weight: Weight<T>,
     /// Biases of all experts.
     pub bias: Option<*const f32>,
+    /// Places of matrices and biases in the weights; `None` if they are consecutive.
+    pub places: Option<ExpertPlaces<'a>>,
     pub epilogue: Epilogue<T>,
 }
 
 // SAFETY: the pointers come from slices borrowed for the whole pass; x, weight and bias are only
 // read, and tasks write disjoint parts of the outputs.
-unsafe impl<T: Sync> Sync for ExpertPass<T> {}
+unsafe impl<T: Sync> Sync for ExpertPass<'_, T> {}
 
-impl<T: LinearTasks> ExpertPass<T> {
+impl<T: LinearTasks> ExpertPass<'_, T> {
     /// Returns the linear of an expert for `rows` rows stored at `x`.
     pub(super) fn call(&self, expert: usize, rows: usize, x: *const T) -> Call<T> {
         let ExpertPass { n, k, weight, bias, epilogue, .. } = *self;
-        let weight = weight.matrix(expert, n, k);
-        let bias = bias.map(|bias| bias.wrapping_add(expert * n));
+        let (weight, bias) = match self.places {
+            None => {
+                let bias = bias.map(|bias| bias.wrapping_add(expert * n));
+                (weight.matrix(expert, n, k), bias)
+            }
+            Some(ExpertPlaces { matrices, biases }) => {
+                let bias = biases.map(|biases| weight.first_byte().wrapping_add(biases[expert]));
+                (weight.at_byte(matrices[expert]), bias.map(<*const u8>::cast))
+            }
+        };
         Call { rows, n, stride: n, k, x, weight, bias, epilogue }
     }
 
@@ -101,7 +112,7 @@ impl PassPlan {
     /// Divides a pass into parts. Experts without rows have none.
     pub(super) fn lay_out<T: LinearTasks>(
         &mut self,
-        pass: &ExpertPass<T>,
+        pass: &ExpertPass<'_, T>,
         routed: &[RoutedExpert],
         variant: Variant,
         threads: usize,

@@ -15,6 +15,12 @@ pub(super) enum Content {
     Weights(Weights),
     /// A weight blob expanded to the format that the GPU multiplies.
     Decompressed(Weights),
+    /// The experts of a weight blob to which the rows of a stream are routed in a step.
+    Routed {
+        weights: Weights,
+        at: Stream,
+        step: u32,
+    },
     /// The residual stream after this number of in-place additions (two per layer).
     Hidden {
         at: Stream,
@@ -79,6 +85,10 @@ impl Content {
         match self {
             Content::Weights(weights) => weights.name(config),
             Content::Decompressed(weights) => format!("{}, decompressed", weights.name(config)),
+            Content::Routed { weights, at: Stream { batch, stream }, step } => format!(
+                "the experts of batch {batch}.{stream} in step {step}, of {}",
+                weights.name(config)
+            ),
             Content::Hidden { at: Stream { batch, stream }, updates, step } => format!(
                 "the residual stream of batch {batch}.{stream} after {updates} additions in step \
                  {step}"

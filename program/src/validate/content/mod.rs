@@ -14,8 +14,7 @@ use model::ops::{Kv, Op, Value};
 
 use crate::formats::decompressed;
 use crate::ir::{
-    Append, At, BufferId, Compute, Copy, Decompress, Instruction, Moved, Program, Read, Region,
-    Rows,
+    Append, At, BufferId, Compute, Copy, Decompress, Instruction, Moved, Program, Region, Rows,
 };
 use crate::map::Chunk;
 use crate::plan::Plan;
@@ -31,6 +30,7 @@ mod ending;
 mod held;
 mod kept;
 mod moves;
+mod reads;
 
 use held::{Content, Held, Parts, Stream};
 use kept::{begin, kept_values, own_stream};
@@ -209,8 +209,11 @@ impl<'a> Walk<'a> {
         }
         for (weights, region) in weights.into_iter().zip(&compute.weights) {
             let widened = now.on_device() && self.is_widened(weights);
+            let routed = now.routed(weights, at);
             let content = match widened {
                 true => Content::Decompressed(weights),
+                // A row is multiplied by its own experts alone.
+                false if compute.op.is_expert() && self.first_of(*region) == Some(routed) => routed,
                 false => Content::Weights(weights),
             };
             self.need(now, *region, content)?;
@@ -274,27 +277,6 @@ impl<'a> Walk<'a> {
         };
         self.need(now, decompress.from, Content::Weights(weights))?;
         self.write(now, decompress.to, Content::Decompressed(weights));
-        Ok(())
-    }
-
-    fn read(&mut self, now: &Now<'_>, read: &Read) -> Result<(), ValidateError> {
-        let blobs = self.weights_of(read.op, read.at.layer);
-        let Some(weights) = blobs.first().copied() else {
-            let problem = "it reads weights of an operation that has none".into();
-            return Err(ValidateError::Malformed { site: now.site(), problem });
-        };
-        // The storage determines the bytes of its share: the chunks must agree.
-        let storages = self.plan.topology.storages();
-        let memory = self.plan.buffer(read.from.buffer).segment.memory;
-        let index = storages.iter().position(|(storage, _)| *storage == memory);
-        let of = storages.len() as u16;
-        let own = index.and_then(|index| normal(Some(Chunk { index: index as u16, of })));
-        if [read.from, read.to].iter().any(|region| normal(region.chunk) != own) {
-            let problem = "it reads a share that is not its storage's".into();
-            return Err(ValidateError::Malformed { site: now.site(), problem });
-        }
-        self.need(now, read.from, Content::Weights(weights))?;
-        self.write(now, read.to, Content::Weights(weights));
         Ok(())
     }
 
@@ -487,6 +469,11 @@ impl Now<'_> {
             Value::Hidden => Content::Hidden { at: stream, updates, step },
             _ => Content::Value { value, layer: at.layer, at: stream, step },
         }
+    }
+
+    fn routed(&self, weights: Weights, at: At) -> Content {
+        let at = Stream { batch: at.batch, stream: at.stream };
+        Content::Routed { weights, at, step: self.event.step }
     }
 
     fn cache(&self, kv: Kv, at: At, chunk: Chunk) -> Content {

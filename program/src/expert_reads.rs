@@ -1,0 +1,332 @@
+//! Reads of the experts that rows are routed to, instead of all experts of a layer.
+//!
+//! A blob has the matrices of all experts, one after the other, and then their biases. An expert's
+//! bytes are read with the blocks that contain them, since blocks are what is verified.
+
+use std::ops::Range;
+
+use model::config::{Dtype, ModelConfig};
+use model::experts::Experts;
+use model::ops::Op;
+use model::quantized_format::WeightFormat;
+use serde::{Deserialize, Serialize};
+
+use crate::shares::BLOCK_BYTES;
+
+/// Experts that are read from storages in every step, among those that the CPU computes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ExpertReads {
+    /// The experts that rows are routed to, unless almost all are expected.
+    #[default]
+    Auto,
+    /// The experts that rows are routed to. Reads begin when the layer's router has finished.
+    Routed,
+    /// All experts, while earlier layers are computed.
+    All,
+}
+
+/// Expected share of a layer's experts up to which only those that rows are routed to are read:
+/// reading all of them takes little longer, and overlaps with earlier layers.
+const ROUTED_SHARE_MAX: f64 = 0.9;
+
+impl ExpertReads {
+    /// Returns true if only the experts are read that a step of `rows` rows is routed to.
+    pub fn are_routed(self, experts: &Experts, rows: f64) -> bool {
+        match self {
+            ExpertReads::Auto => experts.expected_share(rows) <= ROUTED_SHARE_MAX,
+            ExpertReads::Routed => true,
+            ExpertReads::All => false,
+        }
+    }
+}
+
+/// Locations of the experts in the blob of one of their linears, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ExpertBytes {
+    /// Size of an expert's matrix; the first one begins with the blob.
+    matrix_bytes: u64,
+    /// Offset of the first expert's bias in the blob, and size of a bias.
+    biases: Option<(u64, u64)>,
+}
+
+impl ExpertBytes {
+    /// Returns the locations for an operation whose matrices are in `format`; `None` if it is not a
+    /// linear of experts.
+    pub fn new(
+        config: &ModelConfig,
+        op: Op,
+        dtype: Dtype,
+        format: WeightFormat,
+    ) -> Option<ExpertBytes> {
+        let count = config.experts.filter(|_| op.is_expert())?.count;
+        let shape = op.weights(config)?;
+        let layout = shape.layout(dtype, format);
+        let [bias, _] = shape.vectors;
+        let biases = bias
+            .map(|all| (layout.vector_offsets[0] as u64, (all / count * size_of::<f32>()) as u64));
+        Some(ExpertBytes { matrix_bytes: (layout.matrix_bytes / count) as u64, biases })
+    }
+
+    /// Returns the blocks that contain an expert's matrix, and those that contain its bias.
+    pub fn blocks_of(&self, expert: u64) -> [Range<u64>; 2] {
+        let blocks = |first_bytes: u64, bytes: u64| {
+            let start_bytes = first_bytes + expert * bytes;
+            start_bytes / BLOCK_BYTES..(start_bytes + bytes).div_ceil(BLOCK_BYTES)
+        };
+        let bias = self.biases.map_or(0..0, |(first_bytes, bytes)| blocks(first_bytes, bytes));
+        [blocks(0, self.matrix_bytes), bias]
+    }
+
+    /// Returns the size of a slot with capacity for any of `count` experts.
+    pub fn slot(&self, count: u64) -> ExpertSlot {
+        let blocks = (0..count).map(|expert| self.blocks_of(expert));
+        let lens = blocks.map(|blocks| blocks.map(|range| (range.end - range.start) * BLOCK_BYTES));
+        lens.fold(ExpertSlot::default(), |slot, [matrix_bytes, bias_bytes]| ExpertSlot {
+            matrix_bytes: slot.matrix_bytes.max(matrix_bytes),
+            bias_bytes: slot.bias_bytes.max(bias_bytes),
+        })
+    }
+
+    /// Returns the offset of an expert's matrix in a slot, and of its bias if it has one. Blocks
+    /// are stored whole, so both keep their distances from the beginning of a block.
+    pub fn places_in(&self, slot: ExpertSlot, expert: u64) -> (u64, Option<u64>) {
+        let within = |first_bytes: u64, bytes: u64| (first_bytes + expert * bytes) % BLOCK_BYTES;
+        let bias = |(first_bytes, bytes)| slot.matrix_bytes + within(first_bytes, bytes);
+        (within(0, self.matrix_bytes), self.biases.map(bias))
+    }
+
+    /// Appends the blocks that contain the experts with `is_routed` to `reads`, as ascending ranges
+    /// of which no two touch, each with its offset in the blob: at most two for each expert.
+    pub fn blocks(&self, is_routed: &[bool], reads: &mut Vec<BlockRange>) {
+        let experts = || (0u64..).zip(is_routed).filter(|(_, is_routed)| **is_routed);
+        for part in 0..2 {
+            for (expert, _) in experts() {
+                let blocks = self.blocks_of(expert)[part].clone();
+                match reads.last_mut() {
+                    _ if blocks.is_empty() => {}
+                    Some((last, _)) if last.end >= blocks.start => {
+                        last.end = last.end.max(blocks.end);
+                    }
+                    _ => {
+                        let offset_bytes = blocks.start * BLOCK_BYTES;
+                        reads.push((blocks, offset_bytes));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Appends the blocks of the experts that `list` (a word for each expert) has as missing, each
+    /// with its offset in a cache of such slots. Blocks that two experts share are read for each.
+    pub fn missing_blocks(&self, slot: ExpertSlot, list: &[u32], reads: &mut Vec<BlockRange>) {
+        for part in 0..2 {
+            for (expert, word) in (0u64..).zip(list) {
+                let Some(CachedExpert { slot: number, is_missing: true }) =
+                    CachedExpert::from_word(*word)
+                else {
+                    continue;
+                };
+                let blocks = self.blocks_of(expert)[part].clone();
+                if !blocks.is_empty() {
+                    let within_bytes = if part == 0 { 0 } else { slot.matrix_bytes };
+                    reads.push((blocks, u64::from(number) * slot.size_bytes() + within_bytes));
+                }
+            }
+        }
+    }
+}
+
+/// Blocks of a blob, and the offset in bytes to which the first of them is read.
+pub type BlockRange = (Range<u64>, u64);
+
+/// Part of a cache in which an expert's weights of one operation are stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct ExpertSlot {
+    /// Size of the blocks of a matrix.
+    pub matrix_bytes: u64,
+    /// Size of the blocks of a bias, which follow.
+    pub bias_bytes: u64,
+}
+
+impl ExpertSlot {
+    /// Returns the size of the slot, a multiple of a block.
+    pub const fn size_bytes(self) -> u64 {
+        self.matrix_bytes + self.bias_bytes
+    }
+
+    /// Returns a slot with capacity for what either has capacity for.
+    #[must_use]
+    pub fn max(self, other: ExpertSlot) -> ExpertSlot {
+        ExpertSlot {
+            matrix_bytes: self.matrix_bytes.max(other.matrix_bytes),
+            bias_bytes: self.bias_bytes.max(other.bias_bytes),
+        }
+    }
+}
+
+/// Returns the slot that an operation has for each expert in the cache of a map, large enough for
+/// every layer whose weights are on storages; `None` if there is no such layer.
+pub fn cache_slot(
+    config: &ModelConfig,
+    dtype: Dtype,
+    op: Op,
+    mut stored_formats: impl Iterator<Item = WeightFormat>,
+) -> Option<ExpertSlot> {
+    let count = config.experts?.count as u64;
+    let slot = |format| Some(ExpertBytes::new(config, op, dtype, format)?.slot(count));
+    let first = slot(stored_formats.next()?)?;
+    Some(stored_formats.filter_map(slot).fold(first, ExpertSlot::max))
+}
+
+/// Returns the smallest number of slots of a cache for steps of up to `rows` rows: all experts that
+/// they are routed to in a layer are needed together.
+pub fn min_slots(experts: &Experts, rows: usize) -> u32 {
+    experts.count.min(rows.saturating_mul(experts.per_token)) as u32
+}
+
+/// Number of words of a layer's list of cached experts, which follows `Value::Routing`: a word for
+/// each expert.
+pub fn list_words(config: &ModelConfig) -> usize {
+    config.experts.map_or(0, |experts| experts.count)
+}
+
+/// An entry of that list, for an expert that rows are routed to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CachedExpert {
+    pub slot: u32,
+    /// The expert must be read into the slot.
+    pub is_missing: bool,
+}
+
+impl CachedExpert {
+    const ABSENT: u32 = u32::MAX;
+    const MISSING: u32 = 1 << 31;
+    /// Maximum number of slots that an entry can name.
+    pub const SLOTS_MAX: u32 = 1 << 30;
+
+    /// Returns the word of an entry; `None` for an expert that no row is routed to.
+    pub const fn to_word(entry: Option<CachedExpert>) -> u32 {
+        match entry {
+            None => CachedExpert::ABSENT,
+            Some(CachedExpert { slot, is_missing: false }) => slot,
+            Some(CachedExpert { slot, is_missing: true }) => slot | CachedExpert::MISSING,
+        }
+    }
+
+    /// Returns the entry of a word.
+    pub const fn from_word(word: u32) -> Option<CachedExpert> {
+        if word == CachedExpert::ABSENT {
+            return None;
+        }
+        let is_missing = word & CachedExpert::MISSING != 0;
+        Some(CachedExpert { slot: word & !CachedExpert::MISSING, is_missing })
+    }
+}
+
+/// Keeps the blocks whose positions among all blocks of `reads` are in `kept`.
+pub fn keep_blocks(reads: &mut Vec<BlockRange>, kept: Range<u64>) {
+    let mut before = 0;
+    reads.retain_mut(|(blocks, offset_bytes)| {
+        let (first, count) = (blocks.start, blocks.end - blocks.start);
+        let within = |position: u64| position.clamp(before, before + count) - before;
+        *blocks = first + within(kept.start)..first + within(kept.end);
+        *offset_bytes += within(kept.start) * BLOCK_BYTES;
+        before += count;
+        !blocks.is_empty()
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Returns the blocks of some experts byte by byte.
+    fn expected(of: &ExpertBytes, is_routed: &[bool]) -> Vec<u64> {
+        let mut blocks = Vec::new();
+        for (first, bytes) in [Some((0, of.matrix_bytes)), of.biases].into_iter().flatten() {
+            for expert in (0..is_routed.len()).filter(|expert| is_routed[*expert]) {
+                let start = first + expert as u64 * bytes;
+                blocks.extend((start..start + bytes).step_by(512).map(|byte| byte / BLOCK_BYTES));
+                blocks.push((start + bytes - 1) / BLOCK_BYTES);
+            }
+        }
+        blocks.sort_unstable();
+        blocks.dedup();
+        blocks
+    }
+
+    proptest! {
+        #[test]
+        fn blocks_contain_the_experts_and_no_others(
+            matrix_bytes in 1u64..200_000,
+            bias_bytes in prop::option::of(1u64..9_000),
+            is_routed in prop::collection::vec(any::<bool>(), 1..20),
+            cuts in prop::collection::vec(0.0..1.0, 0..4),
+        ) {
+            let count = is_routed.len() as u64;
+            let biases = bias_bytes.map(|bytes| ((count * matrix_bytes).next_multiple_of(64), bytes));
+            let of = ExpertBytes { matrix_bytes, biases };
+            let mut reads = Vec::new();
+            of.blocks(&is_routed, &mut reads);
+            prop_assert!(reads.windows(2).all(|pair| pair[0].0.end < pair[1].0.start));
+            prop_assert!(reads.iter().all(|(blocks, at)| *at == blocks.start * BLOCK_BYTES));
+            let all: Vec<u64> = reads.iter().flat_map(|(blocks, _)| blocks.clone()).collect();
+            prop_assert_eq!(&all, &expected(&of, &is_routed));
+            // Any division keeps each block once.
+            let mut bounds: Vec<u64> = cuts.iter().map(|cut| (cut * all.len() as f64) as u64).collect();
+            bounds.extend([0, all.len() as u64]);
+            bounds.sort_unstable();
+            let kept = bounds.windows(2).flat_map(|pair| {
+                let mut own = reads.clone();
+                keep_blocks(&mut own, pair[0]..pair[1]);
+                assert!(own.iter().all(|(blocks, at)| *at == blocks.start * BLOCK_BYTES));
+                own.into_iter().flat_map(|(blocks, _)| blocks).collect::<Vec<u64>>()
+            });
+            prop_assert_eq!(kept.collect::<Vec<u64>>(), all);
+        }
+
+        #[test]
+        fn cached_experts_lie_in_their_slots(
+            matrix_bytes in 1u64..200_000,
+            bias_bytes in prop::option::of(1u64..9_000),
+            count in 1u64..20,
+        ) {
+            let biases = bias_bytes.map(|bytes| ((count * matrix_bytes).next_multiple_of(64), bytes));
+            let of = ExpertBytes { matrix_bytes, biases };
+            let slot = of.slot(count);
+            // Every other expert is missing; slots are assigned backwards.
+            let entry = |expert: u64| {
+                Some(CachedExpert { slot: (count - expert) as u32, is_missing: expert.is_multiple_of(2) })
+            };
+            let list: Vec<u32> = (0..count).map(|expert| CachedExpert::to_word(entry(expert))).collect();
+            prop_assert!((0..count).all(|e| CachedExpert::from_word(list[e as usize]) == entry(e)));
+            let mut reads = Vec::new();
+            of.missing_blocks(slot, &list, &mut reads);
+            let missing = (0..count).filter(|expert| expert.is_multiple_of(2));
+            for expert in missing {
+                let start = (count - expert) * slot.size_bytes();
+                let (matrix, bias) = of.places_in(slot, expert);
+                let parts = [Some((0, matrix_bytes, matrix)), biases.zip(bias).map(
+                    |((first, bytes), place)| (first, bytes, place)
+                )];
+                for (first, bytes, place) in parts.into_iter().flatten() {
+                    let blob_bytes = first + expert * bytes;
+                    prop_assert!(place + bytes <= slot.size_bytes());
+                    // Each byte is read to its place.
+                    for byte in [0, bytes / 2, bytes - 1] {
+                        let block = (blob_bytes + byte) / BLOCK_BYTES;
+                        let found = reads.iter().any(|(blocks, at)| {
+                            blocks.contains(&block)
+                                && at + (blob_bytes + byte - blocks.start * BLOCK_BYTES)
+                                    == start + place + byte
+                        });
+                        prop_assert!(found, "expert {} byte {}", expert, byte);
+                    }
+                }
+            }
+        }
+    }
+}

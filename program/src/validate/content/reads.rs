@@ -1,0 +1,42 @@
+//! Reads of weights from storages.
+
+use model::ops::Value;
+
+use crate::ir::{Read, RoutingRegions};
+use crate::map::Chunk;
+
+use super::super::error::ValidateError;
+use super::super::parts::normal;
+use super::held::Content;
+use super::{Now, Walk};
+
+impl Walk<'_> {
+    pub(super) fn read(&mut self, now: &Now<'_>, read: &Read) -> Result<(), ValidateError> {
+        let blobs = self.weights_of(read.op, read.at.layer);
+        let Some(weights) = blobs.first().copied() else {
+            let problem = "it reads weights of an operation that has none".into();
+            return Err(ValidateError::Malformed { site: now.site(), problem });
+        };
+        // The storage determines the bytes of its share: the chunks must agree.
+        let storages = self.plan.topology.storages();
+        let memory = self.plan.buffer(read.from.buffer).segment.memory;
+        let index = storages.iter().position(|(storage, _)| *storage == memory);
+        let of = storages.len() as u16;
+        let own = index.and_then(|index| normal(Some(Chunk { index: index as u16, of })));
+        if [read.from, read.to].iter().any(|region| normal(region.chunk) != own) {
+            let problem = "it reads a share that is not its storage's".into();
+            return Err(ValidateError::Malformed { site: now.site(), problem });
+        }
+        self.need(now, read.from, Content::Weights(weights))?;
+        let content = match read.routing {
+            None => Content::Weights(weights),
+            Some(RoutingRegions { routing, table }) => {
+                self.table(now, table, read.at, false)?;
+                self.need_value(now, routing, now.value(Value::Routing, read.at, 0))?;
+                now.routed(weights, read.at)
+            }
+        };
+        self.write(now, read.to, content);
+        Ok(())
+    }
+}
