@@ -13,6 +13,7 @@ use coordinator::commands::doctor;
 use coordinator::commands::plan;
 use coordinator::commands::profile;
 use coordinator::commands::pull;
+use coordinator::commands::quantize;
 use coordinator::commands::report;
 use coordinator::commands::run;
 use coordinator::commands::score;
@@ -70,6 +71,7 @@ fn main() -> ExitCode {
         Command::Pull(request) => {
             pull::run(&request).unwrap_or_else(|error| report_error(&error)).into()
         }
+        Command::Quantize(request) => interruptible(|interrupt| quantize::run(&request, interrupt)),
         Command::Serve(request) => interruptible(|interrupt| serve::run(&request, interrupt)),
         Command::Cache(request) => {
             cache::run(&request).unwrap_or_else(|error| report_error(&error)).into()

@@ -39,6 +39,7 @@ mod prompt_store;
 mod prompts;
 mod pull;
 mod python;
+mod quantize;
 mod report_page;
 mod resume;
 mod score;

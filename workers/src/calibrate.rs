@@ -109,10 +109,9 @@ fn heads(plan: &Plan) -> usize {
     plan.config.num_layers * plan.config.num_kv_heads
 }
 
-/// Returns a plan for one whole prompt of `tokens` tokens, without selection.
-fn compile_calibration_plan(plan: &Plan, tokens: usize) -> Result<Plan, CompileError> {
-    let tokens = tokens as u32;
-    let shape = RunShape {
+/// Returns the shape of a run of one whole prompt of up to `tokens` tokens.
+pub(crate) fn prompt_shape(tokens: u32, dtype: Dtype) -> RunShape {
+    RunShape {
         batches: 1,
         batch_size: 1,
         max_prompt: tokens,
@@ -127,8 +126,13 @@ fn compile_calibration_plan(plan: &Plan, tokens: usize) -> Result<Plan, CompileE
         kv_pages: 0,
         logits_rows: 0,
         device_slots: 0,
-        dtype: plan.shape.dtype,
-    };
+        dtype,
+    }
+}
+
+/// Returns a plan for one whole prompt of `tokens` tokens, without selection.
+fn compile_calibration_plan(plan: &Plan, tokens: usize) -> Result<Plan, CompileError> {
+    let shape = prompt_shape(tokens as u32, plan.shape.dtype);
     compile(&plan.config, &shape, &DeviceMap { kv_select: None, ..plan.map.clone() })
 }
 

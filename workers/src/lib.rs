@@ -39,6 +39,7 @@ mod rope_tables;
 mod sample_dependency;
 pub mod setup;
 mod skew;
+pub mod squared_inputs;
 mod stall;
 pub mod standby;
 pub mod storage;

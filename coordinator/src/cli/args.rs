@@ -13,6 +13,7 @@ use super::help;
 use super::plan_serve::PlanServeArgs;
 use super::profile::ProfileArgs;
 use super::prompt_cache::{CacheArgs, PromptCacheArgs};
+use super::quantize::QuantizeArgs;
 use super::report::ReportArgs;
 use super::score::ScoreArgs;
 use super::serve::ServeArgs;
@@ -74,6 +75,9 @@ pub enum SubcommandArgs {
         #[arg(long)]
         quiet: bool,
     },
+    /// Convert a model to a GGUF file with fewer bits per weight
+    #[command(after_long_help = help::AFTER_QUANTIZE)]
+    Quantize(QuantizeArgs),
     /// Serve a model through an OpenAI-compatible API
     #[command(after_long_help = help::AFTER_SERVE)]
     Serve(Box<ServeArgs>),

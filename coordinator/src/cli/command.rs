@@ -16,10 +16,11 @@ use super::outputs::{parse_io_target, resolve_output};
 use super::plan_serve::{load_choice, plan_serve};
 use super::profile::profile;
 use super::prompt_cache::{PromptCacheArgs, cache};
+use super::quantize::quantize;
 use super::report::report;
 use super::request::{
-    BenchmarkPlan, CacheRequest, PlanRequest, PlanSource, PullRequest, ReportRequest, ScoreRequest,
-    ServeRequest, StageRequest, Template,
+    BenchmarkPlan, CacheRequest, PlanRequest, PlanSource, PullRequest, QuantizeRequest,
+    ReportRequest, ScoreRequest, ServeRequest, StageRequest, Template,
 };
 use super::score_request::convert_score;
 use super::serve_request::convert_serve;
@@ -56,6 +57,8 @@ pub enum Command {
     Timed(Box<TimedRequest>),
     /// `pull`: fetches a model.
     Pull(PullRequest),
+    /// `quantize`: writes a GGUF file with fewer bits.
+    Quantize(QuantizeRequest),
     /// `serve`: answers requests of HTTP clients.
     Serve(Box<ServeRequest>),
     /// `cache`: lists or removes stored prompt prefixes.
@@ -147,6 +150,7 @@ impl Command {
             Some(SubcommandArgs::Pull { model, revision, files, quiet }) => {
                 Ok(Command::Pull(PullRequest { model, revision, files, quiet }))
             }
+            Some(SubcommandArgs::Quantize(args)) => Ok(Command::Quantize(quantize(args))),
             Some(SubcommandArgs::Formats) => Ok(Command::Formats),
             Some(SubcommandArgs::Completions { shell }) => Ok(Command::Completions(shell)),
             Some(SubcommandArgs::Man { to: Some(folder), .. }) => Ok(Command::ManPages(folder)),

@@ -106,6 +106,18 @@ Times are for one batch. Optional fields: h2d_compressed_ms, decompress_ms, s2d_
 kv: true if the transfer is the KV cache; compression: off, on or search; nvme: true or false;
 cost: paper or simulated. `coordinator formats` describes every field of both files.";
 
+/// Last lines of `quantize --help`.
+pub const AFTER_QUANTIZE: &str = "\
+Examples:
+  From a checkpoint, weighted by the inputs that the model has for a text:
+    coordinator quantize ./SmolLM2-135M-Instruct small.gguf --type q4_k_m --calibrate text.txt
+  From a GGUF file in bf16:
+    coordinator quantize model-bf16.gguf model-q6_k.gguf --type q6_k
+
+The names of types are those of llama.cpp, which reads the files. Matrices whose rows a type's
+blocks do not divide get a type with smaller blocks and no fewer bits; vectors and routers keep 32
+bits. Only a few megabytes per thread are in memory, and with --calibrate the whole model in bf16.";
+
 /// Last lines of `stage --help`.
 pub const AFTER_STAGE: &str = "\
 Examples:

@@ -13,6 +13,7 @@ mod outputs;
 mod plan_serve;
 mod profile;
 mod prompt_cache;
+mod quantize;
 mod report;
 pub mod request;
 mod score;

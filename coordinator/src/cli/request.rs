@@ -7,6 +7,7 @@ use batch::score::question::ScoreDetails;
 use batch::sink::{IoTarget, OutputMode};
 use lab::request::{LoadChoice, ServingWorkload};
 use model::config::Dtype;
+use quantizer::file_type::FileType;
 use server::config::ServerOptions;
 use session::request::{ModelChoice, PlanWorkload, SessionOptions};
 use session::values::{BatchesChoice, QuantizedChoice};
@@ -56,6 +57,21 @@ pub struct ServeRequest {
     /// File for the measured costs of iterations.
     pub costs: Option<PathBuf>,
     pub server: ServerOptions,
+}
+
+/// Request of `quantize`: a model to write as a GGUF file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct QuantizeRequest {
+    pub model: ModelChoice,
+    pub output: PathBuf,
+    pub file_type: FileType,
+    /// Text whose inputs of linears weigh the columns of matrices.
+    pub calibrate: Option<PathBuf>,
+    /// Number of threads; `None`: one for each CPU.
+    pub threads: Option<u16>,
+    /// An existing output is replaced.
+    pub overwrites: bool,
+    pub quiet: bool,
 }
 
 /// Request of `report`: a page to write from a report.

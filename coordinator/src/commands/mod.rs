@@ -6,6 +6,7 @@ mod export;
 pub mod plan;
 pub mod profile;
 pub mod pull;
+pub mod quantize;
 pub mod report;
 mod result_files;
 pub mod run;

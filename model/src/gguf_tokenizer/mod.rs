@@ -18,6 +18,8 @@ mod byte_level;
 mod schemes;
 mod sentence_piece;
 
+pub use schemes::scheme_names;
+
 /// Tokenizer of a file, and the information that its chat template requires.
 #[derive(Debug)]
 pub struct GgufTokenizer {

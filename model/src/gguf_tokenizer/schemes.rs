@@ -156,6 +156,11 @@ fn names() -> impl Iterator<Item = &'static str> {
     SCHEMES.iter().flat_map(|scheme| scheme.names.iter().chain(scheme.aliases)).copied()
 }
 
+/// Returns one name of each scheme.
+pub fn scheme_names() -> impl Iterator<Item = &'static str> {
+    SCHEMES.iter().filter_map(|scheme| scheme.names.first()).copied()
+}
+
 impl Scheme {
     /// Returns the pre-tokenizer that splits the text and maps the bytes of the pieces to
     /// characters.

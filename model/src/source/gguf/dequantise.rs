@@ -66,6 +66,11 @@ const UNSUPPORTED: [(u32, &str); 9] = [
     (41, "Q1_0"),
 ];
 
+/// Returns GGML's number of a type; `None` for a type of other formats.
+pub fn type_code(stored: StoredType) -> Option<u32> {
+    KNOWN.iter().find(|(_, known)| *known == stored).map(|(code, _)| *code)
+}
+
 impl TensorType {
     pub(super) fn from_code(code: u32) -> Self {
         let known = KNOWN.iter().find(|(known, _)| *known == code);
@@ -96,7 +101,7 @@ impl TensorType {
 ///
 /// # Panics
 /// If the length of `row` is not [`StoredType::row_bytes`] of `out.len()`.
-pub(crate) fn dequantise(stored: StoredType, row: &[u8], out: &mut [f32]) {
+pub fn dequantise(stored: StoredType, row: &[u8], out: &mut [f32]) {
     assert_eq!(row.len(), stored.row_bytes(out.len()), "row and output differ in length");
     let expand: fn(&[u8], &mut [f32]) = match stored {
         StoredType::F32 => return each(row, out, f32::from_le_bytes),

@@ -16,7 +16,7 @@ use crate::source::{TensorId, TensorPart};
 
 /// Factors of the rope frequencies: for all texts (LLaMA-3), for long texts and for short texts
 /// (LongRoPE).
-pub(super) const ROPE_FACTORS: [&str; 3] =
+pub const ROPE_FACTORS: [&str; 3] =
     ["rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"];
 
 /// Gain of the last norm in files of models with short convolutions.

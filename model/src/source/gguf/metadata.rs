@@ -45,7 +45,7 @@ pub struct Metadata {
 
 impl Metadata {
     /// Inserts a value. Returns false if the key already existed; it has the new value in any case.
-    pub(super) fn insert(&mut self, key: String, value: MetadataValue) -> bool {
+    pub fn insert(&mut self, key: String, value: MetadataValue) -> bool {
         self.values.insert(key, value).is_none()
     }
 

@@ -4,7 +4,8 @@
 //! `metadata` contains their keys, `config` derives a model configuration from the keys and from
 //! facts that only tensors reveal (`facts`), `dequantise` implements the tensor types, and `layout`
 //! defines the names of tensors and the order of their rows. [`GgufSource`] combines them for the
-//! loader; `gguf_tokenizer` reads its metadata.
+//! loader; `gguf_tokenizer` reads its metadata. For writers of files, `export` makes the tensors of
+//! a file from a model's, and `stored_tensors` reads a file as it is stored.
 //!
 //! Invariants: after [`GgufSource::open`] succeeds, every tensor of the configuration exists, has
 //! the correct shape and a supported type, and is inside the file; and there is no unknown tensor.
@@ -22,6 +23,7 @@ use crate::config::ModelConfig;
 mod blocks;
 mod config;
 mod dequantise;
+pub mod export;
 mod facts;
 mod k_quants;
 mod layout;
@@ -30,11 +32,11 @@ mod parse;
 mod parts;
 mod piece;
 mod states;
+pub mod stored_tensors;
 mod tables;
 
-#[cfg(test)]
-pub(crate) use dequantise::dequantise as expand;
 use dequantise::{SUPPORTED, TensorType, dequantise};
+pub use dequantise::{dequantise as expand, type_code};
 use facts::TensorFacts;
 use layout::HeadOrder;
 use metadata::Metadata;

@@ -7,6 +7,7 @@
 
 use std::collections::HashMap;
 use std::io::Read;
+use std::ops::Range;
 
 use super::dequantise::TensorType;
 use super::metadata::{Metadata, MetadataArray, MetadataError, MetadataValue};
@@ -33,6 +34,8 @@ const MAX_ALIGNMENT: u32 = 1 << 20;
 #[derive(Debug)]
 pub(super) struct GgufHeader {
     pub metadata: Metadata,
+    /// Keys in the file's order, each with the position of the key, type and value in the file.
+    pub entries: Vec<(String, Range<u64>)>,
     pub tensors: HashMap<String, TensorInfo>,
 }
 
@@ -96,13 +99,16 @@ pub(super) fn parse(input: impl Read, file_bytes: u64) -> Result<GgufHeader, Par
     let value_count = reader.count("the metadata", "keys")?;
 
     let mut metadata = Metadata::default();
+    let mut entries = Vec::new();
     for _ in 0..value_count {
+        let start = reader.position;
         let key = reader.text("a metadata key", MAX_KEY_BYTES)?;
         let value_type = reader.u32("a metadata value type")?;
         let value = reader.value(value_type)?;
         if !metadata.insert(key.clone(), value) {
             return Err(ParseError::Duplicate { what: "metadata key", name: key });
         }
+        entries.push((key, start..reader.position));
     }
     let alignment = metadata.integer("general.alignment")?.unwrap_or(DEFAULT_ALIGNMENT);
     if !alignment.is_power_of_two() || alignment > MAX_ALIGNMENT {
@@ -121,7 +127,7 @@ pub(super) fn parse(input: impl Read, file_bytes: u64) -> Result<GgufHeader, Par
         info.place(data_start, file_bytes)
             .map_err(|reason| ParseError::Tensor { name: name.clone(), reason })?;
     }
-    Ok(GgufHeader { metadata, tensors })
+    Ok(GgufHeader { metadata, entries, tensors })
 }
 
 impl TensorInfo {

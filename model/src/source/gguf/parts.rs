@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::BufReader;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
@@ -39,6 +40,8 @@ pub(super) struct GgufShards {
     /// Files in the order of the parts.
     pub(super) files: Vec<GgufShard>,
     pub(super) metadata: Metadata,
+    /// Keys of the first file and their positions in it.
+    pub(super) entries: Vec<(String, Range<u64>)>,
     /// Tensors by name, each with the index in `files` of the file that contains it.
     pub(super) tensors: HashMap<String, TensorInfo>,
 }
@@ -92,8 +95,8 @@ impl GgufShards {
         let (part, parsed) = open(path)?;
         let count = number(&part, &parsed.metadata, "split.count")?.unwrap_or(1);
         if count <= 1 {
-            let GgufHeader { metadata, tensors } = parsed;
-            return Ok(GgufShards { files: vec![part], metadata, tensors });
+            let GgufHeader { metadata, entries, tensors } = parsed;
+            return Ok(GgufShards { files: vec![part], metadata, entries, tensors });
         }
         let Some(name) = ShardName::of(path).filter(|name| name.count == count) else {
             let reason = format!(
@@ -106,6 +109,7 @@ impl GgufShards {
         let mut parts = GgufShards {
             files: Vec::new(),
             metadata: Metadata::default(),
+            entries: Vec::new(),
             tensors: HashMap::new(),
         };
         for index in 0..count {
@@ -157,6 +161,7 @@ impl GgufShards {
         }
         if index == 0 {
             self.metadata = parsed.metadata;
+            self.entries = parsed.entries;
         }
         self.files.push(part);
         Ok(())
