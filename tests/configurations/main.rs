@@ -1,5 +1,6 @@
 //! Tests of the configurations of families whose layers differ.
 
+mod gemma4;
 mod granite_hybrid;
 mod lfm2;
 mod mistral;

@@ -9,7 +9,7 @@ use engine_api::batch::BatchEngine;
 use engine_api::event::{BatchSink, EngineEvent, FinishCause};
 use engine_api::request::GenerationRequest;
 use kernels::Variant;
-use model::config::{Activation, Dtype, Family, ModelConfig, Rope, RopeScaling, Scales};
+use model::config::{Activation, Dtype, Family, Features, ModelConfig, Rope, RopeScaling, Scales};
 use model::layers::{LayerKind, Layers};
 use planner::policy::{DefaultTiers, Policy, device_map};
 use planner::split::parse_split;
@@ -53,6 +53,7 @@ pub fn config() -> ModelConfig {
         delta: None,
         latent: None,
         mamba: None,
+        features: Features::default(),
         output_gate: false,
         sinks: false,
         scales: Scales::default(),

@@ -4,7 +4,6 @@ use crate::formats::decompressed;
 use crate::ir::{At, BufferId, Copy, Decompress, Instruction, Moved, Read, Region};
 use crate::map::ComputeDevice;
 use crate::weights::Weights;
-use model::ops::Op;
 
 use super::buffers::{ProgramBuffer, chunk_of};
 use super::emit::Emitter;
@@ -12,13 +11,13 @@ use super::schedule::Entry;
 
 impl Emitter<'_, '_> {
     pub(super) fn weights(&mut self, entry: &Entry) -> Vec<Region> {
-        if entry.op.weights(self.config).is_none() {
+        if entry.op.weights(self.config.at(entry.layer)).is_none() {
             return Vec::new();
         }
         let blob = Weights::of(entry.op, entry.layer);
         let mut regions = vec![self.weight_region(entry, blob)];
-        if entry.op == Op::Embed && self.config.learned_positions.is_some() {
-            regions.push(self.weight_region(entry, Weights::Positions));
+        if let Some(table) = Weights::table_of(entry.op, self.config) {
+            regions.push(self.weight_region(entry, table));
         }
         regions
     }
