@@ -13,8 +13,8 @@ of logits and margins.
 
 Each tiny model has traits that a loader can get wrong, named at its entry in MODELS of
 fixtures_plain.py, fixtures_dense.py, fixtures_post_norms.py, fixtures_positions.py, fixtures_moe.py,
-fixtures_routers.py, fixtures_latent.py, fixtures_delta.py, fixtures_convolutions.py and
-fixtures_mamba.py. Its folder has the checkpoint, often the same weights as model.gguf
+fixtures_routers.py, fixtures_latent.py, fixtures_delta.py, fixtures_convolutions.py,
+fixtures_mamba.py and fixtures_gemma4.py. Its folder has the checkpoint, often the same weights as model.gguf
 (fixtures_gguf.py) and in the form that converters wrote before 2025 as old.gguf, and golden.json:
 
     prompts      token ids, of ragged lengths
@@ -37,6 +37,7 @@ from transformers.utils import logging
 import fixtures_convolutions
 import fixtures_delta
 import fixtures_dense
+import fixtures_gemma4
 import fixtures_gguf
 import fixtures_latent
 import fixtures_mamba
@@ -69,6 +70,7 @@ MODELS = {
     **fixtures_delta.MODELS,
     **fixtures_convolutions.MODELS,
     **fixtures_mamba.MODELS,
+    **fixtures_gemma4.MODELS,
 }
 EAGER = {"attn_implementation": "eager", "experts_implementation": "eager"}
 
@@ -152,7 +154,7 @@ def check_stored(folder, spec, config):
     stored = {k: v for file in folder.glob("*.safetensors") for k, v in load_file(file).items()}
     dtypes = {spec["dtype"], torch.float32} if "f32" in spec else {spec["dtype"]}
     assert {v.dtype for v in stored.values()} - {torch.uint8} == dtypes
-    default = config.get("tie_embedding", config["model_type"] in ("opt", "gemma3_text"))
+    default = config.get("tie_embedding", config["model_type"] in ("opt", "gemma3_text", "gemma4_text"))
     tied = config.get("tie_word_embeddings", default)
     head = any(name.endswith("lm_head.weight") for name in stored)
     assert tied != head, "the head is stored exactly when it is not tied"

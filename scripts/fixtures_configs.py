@@ -35,6 +35,8 @@ ARCHITECTURES = {
     "ernie4_5_moe": "Ernie4_5_MoeForCausalLM",
     "gemma3": "Gemma3ForConditionalGeneration",
     "gemma3_text": "Gemma3ForCausalLM",
+    "gemma4": "Gemma4ForConditionalGeneration",
+    "gemma4_text": "Gemma4ForCausalLM",
     "glm4_moe": "Glm4MoeForCausalLM",
     "glm4_moe_lite": "Glm4MoeLiteForCausalLM",
     "gpt_oss": "GptOssForCausalLM",
@@ -135,6 +137,8 @@ def tiny(model_type):
     whole = default(model_type)
     text = getattr(whole, "text_config", None)
     of = text if text is not None else whole
+    # Sizes that differ by layer have one for all others too.
+    of.allow_global_per_layer_attribute_access = True
     sizes = {name: size for name, size in TINY.items() if getattr(of, name, None) is not None}
     if getattr(of, "kv_lora_rank", None):
         # Latent attention has keys and values of every head; eight groups of eight experts have one each.

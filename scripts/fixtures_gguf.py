@@ -20,6 +20,7 @@ import torch
 from safetensors.torch import load_file
 
 import fixtures_gguf_convolutions
+import fixtures_gguf_gemma4
 import fixtures_gguf_latent
 import fixtures_gguf_mamba
 import fixtures_gguf_routers
@@ -52,6 +53,7 @@ ARCHITECTURES = {
     **fixtures_gguf_latent.ARCHITECTURES,
     **fixtures_gguf_convolutions.ARCHITECTURES,
     **fixtures_gguf_mamba.ARCHITECTURES,
+    **fixtures_gguf_gemma4.ARCHITECTURES,
 }
 # Those of text models whose architecture is one of models of text and images, by their type.
 TEXT_MODELS = {
@@ -97,15 +99,19 @@ def add_sizes(writer, arch, config, is_old):
     writer.add_embedding_length(config["hidden_size"])
     guessing = fixtures_gguf_states.guessing(arch, config) + fixtures_gguf_routers.guessing(config)
     writer.add_block_count(config["num_hidden_layers"] + guessing)
-    if "intermediate_size" in config and arch != gguf.MODEL_ARCH.LFM2:
+    has_layer_sizes = arch == gguf.MODEL_ARCH.GEMMA4
+    if has_layer_sizes:
+        fixtures_gguf_gemma4.add_keys(writer, config)
+    elif "intermediate_size" in config and arch != gguf.MODEL_ARCH.LFM2:
         writer.add_feed_forward_length(config["intermediate_size"])
     writer.add_head_count(config["num_attention_heads"])
     kv_heads = fixtures_gguf_convolutions.kv_heads(arch, config)
     if arch == gguf.MODEL_ARCH.GRANITE_HYBRID:
         kv_heads = fixtures_gguf_mamba.kv_heads(config)
-    writer.add_head_count_kv(kv_heads)
+    if not has_layer_sizes:
+        writer.add_head_count_kv(kv_heads)
     writer.add_layer_norm_rms_eps(config.get("rms_norm_eps", config.get("norm_eps")))
-    if "head_dim" in config:
+    if "head_dim" in config and not has_layer_sizes:
         writer.add_key_length(config["head_dim"])
         writer.add_value_length(config["head_dim"])
     if arch in NEIGHBOURS or arch == gguf.MODEL_ARCH.PHI3:
@@ -115,7 +121,8 @@ def add_sizes(writer, arch, config, is_old):
     experts = next((config[name] for name in counts if name in config), None)
     if experts:
         writer.add_expert_count(experts)
-        writer.add_expert_used_count(config.get("num_experts_per_tok", config.get("moe_k")))
+        names = ("num_experts_per_tok", "moe_k", "top_k_experts")
+        writer.add_expert_used_count(next(config[name] for name in names if name in config))
     if arch == gguf.MODEL_ARCH.GPT_OSS:
         writer.add_expert_feed_forward_length(config["intermediate_size"])
     if arch == gguf.MODEL_ARCH.QWEN3MOE:
@@ -162,6 +169,9 @@ def add_traits(writer, arch, config):
 
 def add_rope(writer, config):
     """The base and its scaling; LLaMA-3's and LongRoPE's factors are tensors."""
+    if "global_head_dim" in config:
+        fixtures_gguf_gemma4.add_rope(writer, config)
+        return
     writer.add_rope_freq_base(config.get("rope_parameters", config)["rope_theta"])
     if "rope_local_base_freq" in config:
         writer.add_rope_freq_base_swa(config["rope_local_base_freq"])
@@ -264,6 +274,8 @@ def add_tensors(writer, arch, config, tensors, is_old):
     if arch in (*fixtures_gguf_routers.ARCHITECTURES.values(), *fixtures_gguf_latent.LATENT):
         parts = (fixtures_gguf_routers.changed(*one) for one in tensors.items())
         tensors = {name: value for part in parts for name, value in part.items()}
+    if arch == gguf.MODEL_ARCH.GEMMA4:
+        tensors = dict(fixtures_gguf_gemma4.changed(*one) for one in tensors.items())
     tensors = split_experts(tensors)
     for name, value in tensors.items():
         if name.endswith("_scales"):
@@ -288,6 +300,7 @@ def add_tensors(writer, arch, config, tensors, is_old):
                 value = value * (head_dim(config) / config["query_pre_attn_scalar"]) ** 0.5
         # llama.cpp reads a head of every architecture, of which the package does not know all.
         unlisted = "output.weight" if name == "lm_head.weight" else None
+        unlisted = name if name.startswith("blk.") else unlisted
         mapped = names.get_name(name, (".weight", ".bias")) or unlisted
         assert mapped, f"the gguf package has no name for {name}"
         data = value.contiguous().numpy()

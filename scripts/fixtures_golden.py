@@ -34,12 +34,18 @@ class Reference:
         for module in model.modules():
             if type(module).__name__.lower().endswith("topkrouter"):
                 module.register_forward_hook(self._routed)
+            if type(module).__name__ == "Gemma4TextRouter":
+                module.register_forward_hook(self._selected)
 
     def _routed(self, router, inputs, _):
         weight, bias = router.weight.float(), getattr(router, "bias", None)
         logits = linear(inputs[0].float().flatten(0, -2), weight, bias)
         gap = router_gap(router, logits, inputs[1] if len(inputs) > 1 else None)
         self.router_margin = min(self.router_margin, gap)
+
+    def _selected(self, router, _, outputs):
+        best = outputs[0].log().topk(router.config.top_k_experts + 1).values
+        self.router_margin = min(self.router_margin, (best[:, -2] - best[:, -1]).min().item())
 
     def force_rope(self, positions):
         """Rotary factors for a sequence of so many positions, until this is called again."""

@@ -11,7 +11,7 @@ const TASK_ROWS: usize = 4;
 /// Number of elements above which a task takes no further row; heads are narrow.
 const TASK_ELEMENTS: usize = 4096;
 
-/// Number of elements that a task rounds.
+/// Number of elements that a task rounds or multiplies.
 const ROUND_ELEMENTS: usize = 16384;
 
 impl Kernels {
@@ -64,6 +64,19 @@ impl Kernels {
             // SAFETY: these elements are within `out`, and no other task writes them.
             let out = unsafe { std::slice::from_raw_parts_mut(all.pointer().add(first), x.len()) };
             out.iter_mut().zip(x).for_each(|(out, x)| *out = T::from_f32(*x));
+        });
+    }
+
+    /// Multiplies all elements by `factor`.
+    pub fn scale(&self, factor: f32, x: &mut [f32]) {
+        let (len, bytes) = (x.len(), size_of_val(x));
+        let all = SharedPointer(x.as_mut_ptr());
+        self.run_sized(len.div_ceil(ROUND_ELEMENTS), bytes, &|task, _| {
+            let first = task * ROUND_ELEMENTS;
+            let count = ROUND_ELEMENTS.min(len - first);
+            // SAFETY: these elements are within `x`, and no other task accesses them.
+            let x = unsafe { std::slice::from_raw_parts_mut(all.pointer().add(first), count) };
+            x.iter_mut().for_each(|x| *x *= factor);
         });
     }
 

@@ -15,7 +15,6 @@ const MISSING_FEATURES: &[(&str, &str)] = &[
     ("falconh1", "state-space layers"),
     ("falconmamba", "state-space layers"),
     ("falcon", "halves that run in parallel"),
-    ("gemma4", "heads of 512, values that are keys and shared caches"),
     ("gemma3n", "per-layer embeddings and shared caches"),
     ("gemma2", "scores and logits that are capped"),
     ("gemmaembedding", "attention in both directions"),

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::delta::DeltaNet;
 use crate::experts::Experts;
 use crate::latent::LatentAttention;
-use crate::layers::{FeedForward, Layers, TokenMixer};
+use crate::layers::{CacheSharing, FeedForward, LayerKind, LayerSizes, Layers, TokenMixer};
 use crate::mamba::Mamba;
 use crate::ops::Kv;
 pub use crate::rope::{Rope, RopeScaling};
@@ -112,6 +112,59 @@ impl Default for Scales {
     }
 }
 
+/// Parts that few models have, by default none.
+#[derive(Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Features {
+    /// Each head of v has a norm without a gain.
+    pub value_norm: bool,
+    /// The residual stream is multiplied by a number at the end of each layer.
+    pub layer_scale: bool,
+    /// Logits are `cap * tanh(logits / cap)`; `None` for logits as they are.
+    pub logit_cap: Option<f32>,
+    /// The factor of the embedding is rounded to the run's type.
+    pub rounds_embedding_scale: bool,
+    /// Inputs that each layer has in addition to the residual stream.
+    pub per_layer_inputs: Option<PerLayerInputs>,
+    /// Layers without a window multiply by the matrix of keys for values too.
+    pub values_from_keys: bool,
+    /// For each kind of layer, the model with its sizes, in which all layers are of that kind;
+    /// empty if kinds differ in nothing that operations depend on. Those of
+    /// [`ModelConfig::with_kind_models`] alone are true.
+    pub kind_models: Vec<ModelConfig>,
+}
+
+/// Leaves out the models of kinds, which repeat the rest.
+impl Debug for Features {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Features")
+            .field("value_norm", &self.value_norm)
+            .field("layer_scale", &self.layer_scale)
+            .field("logit_cap", &self.logit_cap)
+            .field("rounds_embedding_scale", &self.rounds_embedding_scale)
+            .field("per_layer_inputs", &self.per_layer_inputs)
+            .field("values_from_keys", &self.values_from_keys)
+            .finish()
+    }
+}
+
+/// Inputs of the layers that are derived from a row's token: the rows of a second table, plus a
+/// linear of the embedding. Each layer has its own part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PerLayerInputs {
+    /// Number of elements for one layer.
+    pub size: usize,
+    /// Number of layers of the published model, all of which have a part.
+    pub layers: usize,
+    pub vocab_size: usize,
+}
+
+impl PerLayerInputs {
+    /// Returns the number of elements for all layers.
+    pub const fn row_elements(&self) -> usize {
+        self.size * self.layers
+    }
+}
+
 /// Complete description of a decoder-only transformer.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 pub struct ModelConfig {
@@ -163,19 +216,20 @@ pub struct ModelConfig {
     /// (gpt-oss).
     pub sinks: bool,
     pub scales: Scales,
+    pub features: Features,
     pub bos_token_id: Option<u32>,
     /// Tokens that end generation; may be empty.
     pub eos_token_ids: Vec<u32>,
 }
 
-/// Prints `pre_norms` only if it is false, and `latent` and `mamba` only if there are such layers,
-/// since keys of stored data are derived from this text: a field that a model does not use must not
-/// change them.
+/// Prints `pre_norms` only if it is false, and `latent`, `mamba` and `features` only if the model
+/// has some, since keys of stored data are derived from this text: a field that a model does not
+/// use must not change them.
 impl Debug for ModelConfig {
     fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
         macro_rules! print {
             ($($name:ident),*) => {{
-                let ModelConfig { $($name,)* pre_norms, latent, mamba } = self;
+                let ModelConfig { $($name,)* pre_norms, latent, mamba, features } = self;
                 let mut fields = f.debug_struct("ModelConfig");
                 $(fields.field(stringify!($name), $name);)*
                 if !pre_norms {
@@ -186,6 +240,9 @@ impl Debug for ModelConfig {
                 }
                 if let Some(mamba) = mamba {
                     fields.field("mamba", mamba);
+                }
+                if *features != Features::default() {
+                    fields.field("features", features);
                 }
                 fields.finish()
             }};
@@ -223,6 +280,92 @@ impl Debug for ModelConfig {
 }
 
 impl ModelConfig {
+    /// Derives the model of each kind of layer if kinds differ in sizes or in the keys and values
+    /// that they attend to.
+    #[must_use]
+    pub fn with_kind_models(mut self) -> ModelConfig {
+        self.features.kind_models.clear();
+        let kinds = self.layers.kinds();
+        let differs = |kind: &LayerKind| kind.sizes.is_some() || kind.caches != CacheSharing::Own;
+        let of_kind = |kind: &LayerKind| {
+            let LayerSizes { num_kv_heads, head_dim, ffn_size } =
+                kind.sizes.unwrap_or_else(|| self.sizes());
+            let layers = Layers::uniform(kind.clone());
+            ModelConfig { num_kv_heads, head_dim, ffn_size, layers, ..self.clone() }
+        };
+        if kinds.iter().any(differs) {
+            self.features.kind_models = kinds.iter().map(of_kind).collect();
+        }
+        self
+    }
+
+    /// Returns the sizes in which layers may differ.
+    pub const fn sizes(&self) -> LayerSizes {
+        let ModelConfig { num_kv_heads, head_dim, ffn_size, .. } = *self;
+        LayerSizes { num_kv_heads, head_dim, ffn_size }
+    }
+
+    /// Returns the model with the sizes of a layer, in which all layers are of its kind; the model
+    /// itself if layers have equal sizes. The operations of the layer are those of this model.
+    pub fn of_layer(&self, layer: usize) -> &ModelConfig {
+        self.features.kind_models.get(self.layers.kind_index(layer)).unwrap_or(self)
+    }
+
+    /// Returns [`ModelConfig::of_layer`], or the model itself outside the layers.
+    pub fn at(&self, layer: Option<u16>) -> &ModelConfig {
+        layer.map_or(self, |layer| self.of_layer(layer.into()))
+    }
+
+    /// Returns [`ModelConfig::of_layer`] of the layers of each kind.
+    pub fn kind_models(&self) -> impl Iterator<Item = &ModelConfig> {
+        (0..self.layers.kinds().len())
+            .map(|kind| self.features.kind_models.get(kind).unwrap_or(self))
+    }
+
+    /// Returns true if layers differ in sizes or in the keys and values that they attend to.
+    pub fn has_kind_models(&self) -> bool {
+        !self.features.kind_models.is_empty()
+    }
+
+    /// Returns the largest value of a size over all layers.
+    pub fn max_of_layers(&self, size: impl Fn(&ModelConfig) -> usize) -> usize {
+        self.kind_models().map(size).max().unwrap_or(0)
+    }
+
+    /// Returns the layer whose caches a layer attends to.
+    pub fn cache_layer(&self, layer: usize) -> usize {
+        let own = self.layers.kind(layer);
+        let is_source = |other: &usize| {
+            let kind = self.layers.kind(*other);
+            kind.caches == CacheSharing::Source && kind.window == own.window
+        };
+        match own.caches {
+            CacheSharing::Reader => (0..layer).rev().find(is_source).unwrap_or(layer),
+            CacheSharing::Own | CacheSharing::Source => layer,
+        }
+    }
+
+    /// Returns the factor of the embedding in a run with `dtype`.
+    pub fn embedding_scale(&self, dtype: Dtype) -> f32 {
+        match dtype {
+            Dtype::Bf16 if self.features.rounds_embedding_scale => {
+                half::bf16::from_f32(self.scales.embedding).to_f32()
+            }
+            _ => self.scales.embedding,
+        }
+    }
+
+    /// Returns true if the matrix of keys of a layer is also that of values.
+    pub fn computes_values_from_keys(&self, layer: usize) -> bool {
+        self.features.values_from_keys && self.layers.kind(layer).window.is_none()
+    }
+
+    /// Returns true if experts compute next to a dense network with norms of its own.
+    pub fn has_parallel_experts(&self) -> bool {
+        let mut kinds = self.layers.kinds().iter();
+        kinds.any(|kind| kind.feed_forward == FeedForward::ParallelExperts)
+    }
+
     /// Returns the number of query heads that share one KV head.
     pub fn group_size(&self) -> usize {
         self.num_heads / self.num_kv_heads
@@ -230,7 +373,8 @@ impl ModelConfig {
 
     /// Returns the width of the widest network that computes every row of a layer.
     pub fn max_ffn_size(&self) -> usize {
-        self.ffn_size.max(self.experts.map_or(0, |experts| experts.dense_ffn_size()))
+        let of_dense = self.experts.map_or(0, |experts| experts.dense_ffn_size());
+        self.max_of_layers(|model| model.ffn_size).max(of_dense)
     }
 
     /// Returns the width of q and of the attention output, in elements. With latent attention,
@@ -259,9 +403,14 @@ impl ModelConfig {
     }
 
     /// Returns the caches of a layer: K alone with latent attention, whose values are a part of the
-    /// keys, and for a short convolution, whose only state are its last inputs.
+    /// keys, and for a short convolution, whose only state are its last inputs. A layer that reads
+    /// the caches of another one has none.
     pub fn layer_caches(&self, layer: usize) -> &'static [Kv] {
-        match self.layers.kind(layer).mixing {
+        let kind = self.layers.kind(layer);
+        if kind.caches == CacheSharing::Reader {
+            return &[];
+        }
+        match kind.mixing {
             TokenMixer::Attention if self.latent.is_some() => &[Kv::K],
             TokenMixer::ShortConv { .. } => &[Kv::K],
             TokenMixer::Attention | TokenMixer::Delta | TokenMixer::Mamba => &[Kv::K, Kv::V],
@@ -294,11 +443,21 @@ impl ModelConfig {
     pub fn keep_layers(&mut self, layers: usize) {
         self.num_layers = self.num_layers.min(layers);
         self.layers.truncate(self.num_layers);
+        // Models of kinds have all layers of the model that they are derived from.
+        *self = self.clone().with_kind_models();
     }
 
     /// Returns the number of bytes of K and V of one position in one layer with attention.
     pub fn kv_bytes_per_position(&self, dtype: Dtype) -> usize {
         let caches = if self.latent.is_some() { 1 } else { 2 };
         caches * self.kv_size() * dtype.size_bytes()
+    }
+
+    /// Returns the number of bytes of K and V of one position in the caches of all layers. Layers
+    /// with a state count as if they attended.
+    pub fn cache_bytes_per_position(&self, dtype: Dtype) -> usize {
+        let has_caches = |layer: &usize| !self.layer_caches(*layer).is_empty();
+        let layers = (0..self.num_layers).filter(has_caches);
+        layers.map(|layer| self.of_layer(layer).kv_bytes_per_position(dtype)).sum()
     }
 }

@@ -16,7 +16,8 @@ const LAYERS_MAX: usize = 4096;
 const HIDDEN_MAX: usize = 1 << 18;
 const FFN_MAX: usize = 1 << 20;
 const HEADS_MAX: usize = 1 << 12;
-const HEAD_DIM_MAX: usize = 1 << 14;
+/// Maximum number of elements of a head.
+pub const HEAD_DIM_MAX: usize = 1 << 14;
 /// Maximum number of tokens. The largest published vocabularies have some 2^18.
 const VOCABULARY_MAX: usize = 1 << 22;
 const ENDS_MAX: usize = 1 << 10;
@@ -73,13 +74,18 @@ pub fn check(config: &ModelConfig) -> Result<(), TooLarge> {
         [latent.q_rank.unwrap_or(0), latent.query_dim(), latent.value_dim]
     };
     let [q_rank, query_dim, head_value_dim] = config.latent.map_or([0; 3], of_latent);
+    let inputs = config.features.per_layer_inputs;
+    let [input_size, input_vocab] =
+        inputs.map_or([0; 2], |inputs| [inputs.size, inputs.vocab_size]);
     let sizes = [
         ("layers", config.num_layers, LAYERS_MAX),
         ("values of the hidden state", config.hidden_size, HIDDEN_MAX),
-        ("values of the feed-forward layer", config.ffn_size, FFN_MAX),
+        ("values of the feed-forward layer", config.max_ffn_size(), FFN_MAX),
         ("attention heads", config.num_heads, HEADS_MAX),
-        ("KV heads", config.num_kv_heads, HEADS_MAX),
-        ("values of a head", config.head_dim, HEAD_DIM_MAX),
+        ("KV heads", config.max_of_layers(|model| model.num_kv_heads), HEADS_MAX),
+        ("values of a head", config.max_of_layers(|model| model.head_dim), HEAD_DIM_MAX),
+        ("values of a layer's own input", input_size, HIDDEN_MAX),
+        ("tokens of the table of inputs", input_vocab, VOCABULARY_MAX),
         ("values of a query's latent", q_rank, HIDDEN_MAX),
         ("values of a head of q", query_dim, HEAD_DIM_MAX),
         ("values of a head's value", head_value_dim, HEAD_DIM_MAX),

@@ -129,6 +129,14 @@ fn parse_block(
         });
     }
     let rotated = partial.or_else(|| Some(defaults.rotated).filter(|part| *part != 1.0));
+    if rope_type(block) == Some("proportional") {
+        let rotated_pairs = (defaults.head_dim as f64 * rotated.unwrap_or(1.0)) as usize / 2;
+        if rotated_pairs > defaults.head_dim / 2 {
+            let what = format!("a rotary embedding of {rotated_pairs} pairs of each head");
+            return Err(ConfigError::Unsupported { what, hint: "" });
+        }
+        return Ok(Rope::new(theta, RopeScaling::Proportional { rotated_pairs }));
+    }
     let rotary_dim = rotated.map(|factor| (defaults.head_dim as f64 * factor) as usize);
     if let Some(odd) =
         rotary_dim.filter(|dim| *dim == 0 || dim % 2 != 0 || *dim > defaults.head_dim)
@@ -143,6 +151,10 @@ fn parse_block(
     let scaling = scaling(fields, block, dim, defaults)?;
     let temperature = temperature(fields, block, defaults)?;
     Ok(Rope { rotary_dim, temperature, ..Rope::new(theta, scaling) })
+}
+
+fn rope_type<'a>(block: &ConfigFields<'a>) -> Option<&'a str> {
+    [block.text("rope_type"), block.text("type")].into_iter().flatten().next()
 }
 
 /// Returns the factor of queries by their position; `None` in families without one, whose files
@@ -173,8 +185,7 @@ fn scaling(
     defaults: RopeDefaults,
 ) -> Result<RopeScaling, ConfigError> {
     let needed = |field| block.positive(field)?.ok_or(ConfigError::Missing { field });
-    let kind = [block.text("rope_type"), block.text("type")].into_iter().flatten().next();
-    match kind {
+    match rope_type(block) {
         None if block.present("factor").is_none() => Ok(RopeScaling::None),
         Some("default") => Ok(RopeScaling::None),
         Some("linear") => Ok(RopeScaling::Linear { factor: needed("factor")? }),
@@ -187,7 +198,7 @@ fn scaling(
         }),
         other => Err(ConfigError::Unsupported {
             what: format!("the rope type {}", other.unwrap_or("without a name")),
-            hint: " (supported: default, linear, llama3, yarn, longrope, dynamic)",
+            hint: " (supported: default, linear, llama3, yarn, longrope, dynamic, proportional)",
         }),
     }
 }

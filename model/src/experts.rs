@@ -22,6 +22,10 @@ pub struct Experts {
     /// The router and the three linears of an expert have biases.
     pub bias: bool,
     pub selection: ExpertSelection,
+    /// Each expert has a factor of its weights.
+    pub has_factors: bool,
+    /// Factor of the router's logits.
+    pub logit_factor: f32,
     /// Layers without experts; `None` if all layers have experts.
     pub dense: Option<DenseLayers>,
 }
@@ -46,6 +50,8 @@ impl Experts {
             scoring,
             bias: false,
             selection: ExpertSelection::default(),
+            has_factors: false,
+            logit_factor: 1.0,
             dense: None,
         }
     }
@@ -74,7 +80,7 @@ impl Experts {
 /// a field that a model does not use must not change them.
 impl Debug for Experts {
     fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
-        let Experts { count, per_token, ffn_size, scoring, bias, selection, dense } = self;
+        let Experts { count, per_token, ffn_size, scoring, bias, selection, dense, .. } = self;
         let mut fields = f.debug_struct("Experts");
         fields.field("count", count).field("per_token", per_token).field("ffn_size", ffn_size);
         fields.field("scoring", scoring).field("bias", bias);
@@ -83,6 +89,10 @@ impl Debug for Experts {
         }
         if let Some(dense) = dense {
             fields.field("dense", dense);
+        }
+        if self.has_factors || self.logit_factor != 1.0 {
+            fields.field("has_factors", &self.has_factors);
+            fields.field("logit_factor", &self.logit_factor);
         }
         fields.finish()
     }

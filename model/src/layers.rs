@@ -1,12 +1,15 @@
 //! Differences between the layers of a model: attention to a window or to all positions, with or
-//! without rotary positions, or a recurrent state; and a dense feed-forward network or experts.
+//! without rotary positions, or a recurrent state; a dense feed-forward network or experts; sizes.
+
+use std::fmt::{Debug, Formatter};
 
 use serde::{Deserialize, Serialize};
 
 use crate::rope::Rope;
 
-/// A kind of layer. Sizes belong to the model and are equal for all layers.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+/// A kind of layer. Sizes belong to the model and are equal for all layers, except those in
+/// `sizes`.
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
 pub struct LayerKind {
     pub mixing: TokenMixer,
     /// Rotary embedding; `None` if q and k are not rotated.
@@ -14,6 +17,52 @@ pub struct LayerKind {
     /// Number of positions that a row attends to, including its own; `None` for all previous ones.
     pub window: Option<usize>,
     pub feed_forward: FeedForward,
+    /// Sizes in place of the model's; `None` if the model's apply.
+    pub sizes: Option<LayerSizes>,
+    /// Keys and values that the layer attends to.
+    pub caches: CacheSharing,
+}
+
+/// Sizes of a layer in a model whose layers differ in them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct LayerSizes {
+    pub num_kv_heads: usize,
+    pub head_dim: usize,
+    pub ffn_size: usize,
+}
+
+/// Keys and values that a layer attends to.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CacheSharing {
+    /// Its own, which no other layer reads.
+    #[default]
+    Own,
+    /// Its own, which later layers read too. Its caches keep all positions, also if it has a
+    /// window: rows of later chunks are appended before the last layer has read those of earlier
+    /// ones.
+    Source,
+    /// Those of the last earlier [`CacheSharing::Source`] with the same window. The layer computes
+    /// no keys and values.
+    Reader,
+}
+
+/// Prints `sizes` and `caches` only if they differ from the default, since keys of stored data are
+/// derived from this text: a field that a model does not use must not change them.
+impl Debug for LayerKind {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        let LayerKind { mixing, rope, window, feed_forward, sizes, caches } = self;
+        let mut fields = f.debug_struct("LayerKind");
+        fields.field("mixing", mixing).field("rope", rope).field("window", window);
+        fields.field("feed_forward", feed_forward);
+        if let Some(sizes) = sizes {
+            fields.field("sizes", sizes);
+        }
+        if *caches != CacheSharing::Own {
+            fields.field("caches", caches);
+        }
+        fields.finish()
+    }
 }
 
 /// First half of a layer, in which a row depends on previous rows.
@@ -45,29 +94,39 @@ pub enum FeedForward {
     SharedExpert,
     /// A router and experts, in addition to a dense network that computes every row.
     UngatedSharedExpert,
+    /// A dense network, a router and experts, each with norms of its own before and after it, whose
+    /// results are added (Gemma 4).
+    ParallelExperts,
 }
 
 impl LayerKind {
     /// Returns a layer with attention to all positions and a dense network.
     pub const fn dense(rope: Option<Rope>) -> LayerKind {
-        let mixing = TokenMixer::Attention;
-        LayerKind { mixing, rope, window: None, feed_forward: FeedForward::Dense }
+        LayerKind::mixed_by(TokenMixer::Attention, FeedForward::Dense, rope)
+    }
+
+    const fn mixed_by(
+        mixing: TokenMixer,
+        feed_forward: FeedForward,
+        rope: Option<Rope>,
+    ) -> LayerKind {
+        let caches = CacheSharing::Own;
+        LayerKind { mixing, rope, window: None, feed_forward, sizes: None, caches }
     }
 
     /// Returns a layer with a recurrent state instead of attention.
     pub const fn delta(feed_forward: FeedForward) -> LayerKind {
-        LayerKind { mixing: TokenMixer::Delta, rope: None, window: None, feed_forward }
+        LayerKind::mixed_by(TokenMixer::Delta, feed_forward, None)
     }
 
     /// Returns a layer with a short convolution instead of attention, and a dense network.
     pub const fn short_conv(taps: usize) -> LayerKind {
-        let mixing = TokenMixer::ShortConv { taps };
-        LayerKind { mixing, rope: None, window: None, feed_forward: FeedForward::Dense }
+        LayerKind::mixed_by(TokenMixer::ShortConv { taps }, FeedForward::Dense, None)
     }
 
     /// Returns a layer with Mamba2 instead of attention.
     pub const fn mamba(feed_forward: FeedForward) -> LayerKind {
-        LayerKind { mixing: TokenMixer::Mamba, rope: None, window: None, feed_forward }
+        LayerKind::mixed_by(TokenMixer::Mamba, feed_forward, None)
     }
 
     /// Returns true if the layer keeps a state of fixed size instead of a cache of positions.
@@ -75,9 +134,14 @@ impl LayerKind {
         self.mixing != TokenMixer::Attention
     }
 
+    /// Returns the number of positions that the caches keep at most; `None` if they keep all.
+    pub fn cached_window(&self) -> Option<usize> {
+        self.window.filter(|_| self.caches == CacheSharing::Own)
+    }
+
     /// Returns the number of positions that the cache keeps of a sequence of `positions` positions.
     pub fn kept_positions(&self, positions: usize) -> usize {
-        self.window.map_or(positions, |window| window.min(positions))
+        self.cached_window().map_or(positions, |window| window.min(positions))
     }
 }
 
@@ -143,7 +207,7 @@ impl Layers {
     /// Returns the distinct windows shorter than `positions`, in ascending order: those of layers
     /// whose caches keep only a part of a sequence.
     pub fn windows_below(&self, positions: u32) -> Vec<u32> {
-        let windows = self.kinds.iter().filter_map(|kind| kind.window);
+        let windows = self.kinds.iter().filter_map(LayerKind::cached_window);
         let shorter = windows.filter_map(|window| u32::try_from(window).ok());
         let mut windows: Vec<u32> = shorter.filter(|window| *window < positions).collect();
         windows.sort_unstable();

@@ -7,7 +7,7 @@ mod registry;
 pub mod architecture;
 pub mod chat;
 pub mod config;
-mod config_bounds;
+pub mod config_bounds;
 pub mod config_fields;
 pub mod config_json;
 mod config_rope;

@@ -11,6 +11,7 @@ macro_rules! for_each_family {
             Dots1 => dots1::FAMILY,
             Ernie45Moe => ernie4_5_moe::FAMILY,
             Gemma3 => gemma3::FAMILY,
+            Gemma4 => gemma4::FAMILY,
             Glm4Moe => glm4_moe::FAMILY,
             Glm4MoeLite => glm4_moe_lite::FAMILY,
             GptOss => gpt_oss::FAMILY,

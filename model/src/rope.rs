@@ -132,6 +132,11 @@ pub enum RopeScaling {
         /// `max_position_embeddings` of the model.
         original_max_positions: u32,
     },
+    /// The first pairs are rotated at the frequencies of whole heads, and the others are not
+    /// rotated (Gemma 4).
+    Proportional {
+        rotated_pairs: usize,
+    },
     /// Each frequency divided by its own factor, regardless of the length: LLaMA-3's scaling as
     /// stored in GGUF files.
     Factors {
@@ -283,6 +288,8 @@ impl RopeScaling {
         match self {
             RopeScaling::None | RopeScaling::Dynamic { .. } => frequency,
             RopeScaling::Linear { factor } => frequency / factor,
+            RopeScaling::Proportional { rotated_pairs } if index < *rotated_pairs => frequency,
+            RopeScaling::Proportional { .. } => 0.0,
             RopeScaling::Llama3 {
                 factor,
                 low_freq_factor,

@@ -1,6 +1,6 @@
 //! Splits by name, policies as maps, and refusals with numbers.
 
-use model::config::{Activation, Dtype, Family, ModelConfig, Rope, RopeScaling, Scales};
+use model::config::{Activation, Dtype, Family, Features, ModelConfig, Rope, RopeScaling, Scales};
 use model::layers::{LayerKind, Layers};
 use model::ops::Op;
 use model::quantized_format::{Grouped, WeightFormat};
@@ -41,6 +41,7 @@ fn config() -> ModelConfig {
         delta: None,
         latent: None,
         mamba: None,
+        features: Features::default(),
         output_gate: false,
         sinks: false,
         scales: Scales::default(),

@@ -219,3 +219,26 @@ fn queries_with_a_factor_of_their_position_do_not_run_on_the_device() {
     let small_4 = find_known("mistral-small-4").expect("known").config;
     assert!(is_gap(&small_4, Op::Q) && !is_gap(&small_4, Op::Router));
 }
+
+/// Kernels of devices take the sizes of the model for all layers.
+#[test]
+fn models_whose_layers_differ_in_size_stay_on_the_cpu() {
+    let mut config = find_known("gemma-4-26b-a4b").expect("known").config;
+    config.keep_layers(6);
+    assert!(model_gap(&config).is_some() && is_gap(&config, Op::Gate));
+    let chosen = with_request(&config, false, PolicyName::Auto, choose).expect("a placement");
+    assert!(!chosen.plan.map.uses_gpu());
+    let refused = with_request(&config, false, PolicyName::GpuOnly, choose).err();
+    let error = refused.expect("refused");
+    assert!(error.to_string().contains("norm0"), "{error}");
+}
+
+/// Logits are not capped by the kernels of devices, in a model whose layers are of one size too.
+#[test]
+fn heads_with_capped_logits_do_not_run_on_the_device() {
+    let mut config = find_known("mistral-7b").expect("known").config;
+    config.features.logit_cap = Some(30.0);
+    assert_eq!(model_gap(&config), Some(Op::Head));
+    config.features.value_norm = true;
+    assert_eq!(model_gap(&config), Some(Op::V));
+}

@@ -1,6 +1,6 @@
 //! Operations of models that the kernels for CUDA devices lack. The emulated device has them all.
 
-use model::config::{Activation, ModelConfig};
+use model::config::{Activation, Features, ModelConfig};
 use model::experts::{ExpertScoring, ExpertSelection, Experts};
 use model::ops::Op;
 
@@ -17,6 +17,17 @@ const ABSENT: [Op; 8] = [
     Op::SharedGate,
 ];
 
+/// Operations of Gemma 4 alone.
+const PARALLEL: [Op; 7] = [
+    Op::RouterNorm,
+    Op::ExpertNorm,
+    Op::SumNorm,
+    Op::PerLayerEmbed,
+    Op::PerLayerGate,
+    Op::PerLayerOut,
+    Op::PerLayerNorm,
+];
+
 /// Returns true if the kernels can select these experts.
 fn is_routed(experts: &Experts) -> bool {
     let is_softmax = match experts.scoring {
@@ -30,12 +41,29 @@ fn is_routed(experts: &Experts) -> bool {
 /// Returns true if the kernels lack an operation of a model.
 pub fn is_gap(config: &ModelConfig, op: Op) -> bool {
     match op {
+        // Kernels for devices take the sizes of the model.
+        _ if config.has_kind_models() => true,
+        op if is_of_features(config, op) => true,
         Op::Norm0 | Op::Norm1 => !config.pre_norms,
         Op::Router => config.experts.is_some_and(|experts| !is_routed(&experts)),
         Op::Fc0 | Op::ExpertUp if config.activation == Activation::ReluSquared => true,
         op if config.latent.is_some() && is_of_latents(op) => true,
         Op::Q if has_temperature(config) => true,
         op => ABSENT.contains(&op),
+    }
+}
+
+/// Returns true for operations that features of few models change.
+fn is_of_features(config: &ModelConfig, op: Op) -> bool {
+    let Features { value_norm, layer_scale, logit_cap, .. } = config.features;
+    match op {
+        Op::V => value_norm,
+        Op::PostNorm1 => layer_scale,
+        Op::Head => logit_cap.is_some(),
+        op => {
+            config.has_parallel_experts() && (op.is_expert() || op == Op::Router)
+                || PARALLEL.contains(&op)
+        }
     }
 }
 
@@ -53,7 +81,7 @@ fn is_of_latents(op: Op) -> bool {
 /// Returns the first operation of a model's layers that the kernels lack.
 pub fn model_gap(config: &ModelConfig) -> Option<Op> {
     let ops = (0..config.num_layers).flat_map(|layer| config.layer_ops(layer));
-    ops.copied().find(|op| is_gap(config, *op))
+    ops.chain(&[Op::Head]).copied().find(|op| is_gap(config, *op))
 }
 
 /// Runs operations of prefill that the kernels lack on the CPU if the CPU runs them in decode, and
@@ -86,5 +114,9 @@ pub fn map_gap(config: &ModelConfig, map: &DeviceMap) -> Option<Op> {
         let mut all = prefill.chain(map.decode_layer(config, layer));
         all.find(is_gap).map(|(entry, _)| entry.op)
     };
-    (0..config.num_layers).find_map(gap_of)
+    let outer = [&map.prefill, &map.decode]
+        .into_iter()
+        .flat_map(|phase| [(phase.final_norm, Op::FinalNorm), (phase.head, Op::Head)]);
+    let mut outer = outer.filter(|(on, op)| *on == ComputeDevice::Gpu && is_gap(config, *op));
+    (0..config.num_layers).find_map(gap_of).or_else(|| outer.next().map(|(_, op)| op))
 }

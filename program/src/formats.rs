@@ -4,6 +4,8 @@
 //! Both devices compute from the same format with the same meaning, so it never depends on the
 //! placement.
 
+use std::fmt::{Debug, Formatter};
+
 use model::config::{Dtype, ModelConfig};
 use model::ops::Op;
 use model::quantized_format::{Bits, Grouped, ScaleLayout, WeightFormat, kv4_position_bytes};
@@ -12,14 +14,30 @@ use serde::{Deserialize, Serialize};
 use crate::weights::Weights;
 
 /// Format of every weight matrix.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WeightFormats {
     /// Format of the embedding, which is also the head of a tied model.
     pub embedding: WeightFormat,
     pub head: WeightFormat,
+    /// Format of the table of inputs of the layers; `Plain` without one.
+    pub per_layer_table: WeightFormat,
     /// Formats per layer and per operation of `ModelConfig::layer_ops`; `Plain` if there is no
     /// matrix.
     pub layers: Vec<Vec<WeightFormat>>,
+}
+
+/// Prints the format of the table of inputs only if it is not plain, since keys of stored data are
+/// derived from this text: a field that a model does not use must not change them.
+impl Debug for WeightFormats {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        let WeightFormats { embedding, head, per_layer_table, layers } = self;
+        let mut fields = f.debug_struct("WeightFormats");
+        fields.field("embedding", embedding).field("head", head);
+        if *per_layer_table != WeightFormat::Plain {
+            fields.field("per_layer_table", per_layer_table);
+        }
+        fields.field("layers", layers).finish()
+    }
 }
 
 impl WeightFormats {
@@ -32,15 +50,19 @@ impl WeightFormats {
     /// and the decay rates of states stay in the run's dtype: the embedding is looked up by row,
     /// and the others decide between tokens, between experts, or what is forgotten.
     pub fn with_layers(config: &ModelConfig, format: WeightFormat) -> WeightFormats {
-        let of = |op: &Op| match op {
+        let of = |config: &ModelConfig, op: &Op| match op {
             Op::Router | Op::DeltaBa => WeightFormat::Plain,
             op if op.can_be_grouped(config) => format,
             _ => WeightFormat::Plain,
         };
-        let layer = |layer| config.layer_ops(layer).iter().map(of).collect();
+        let layer = |layer| {
+            let model = config.of_layer(layer);
+            config.layer_ops(layer).iter().map(|op| of(model, op)).collect()
+        };
         WeightFormats {
             embedding: WeightFormat::Plain,
             head: WeightFormat::Plain,
+            per_layer_table: WeightFormat::Plain,
             layers: (0..config.num_layers).map(layer).collect(),
         }
     }
@@ -51,7 +73,10 @@ impl WeightFormats {
             Weights::Embedding => self.embedding,
             Weights::Head if config.tied_embeddings => self.embedding,
             Weights::Head => self.head,
-            Weights::Positions | Weights::FinalNorm => WeightFormat::Plain,
+            Weights::PerLayerTable => self.per_layer_table,
+            Weights::Positions | Weights::FinalNorm | Weights::PerLayerProjection => {
+                WeightFormat::Plain
+            }
             Weights::Layer { layer, op } => {
                 let layer = usize::from(layer);
                 let place = config.index_in_layer(layer, op);
@@ -63,7 +88,8 @@ impl WeightFormats {
     /// Returns true if any matrix is stored in fewer bits than the run's dtype.
     pub fn any_grouped(&self) -> bool {
         let grouped = |format: &WeightFormat| *format != WeightFormat::Plain;
-        grouped(&self.embedding) || grouped(&self.head) || self.layers.iter().flatten().any(grouped)
+        let outer = [self.embedding, self.head, self.per_layer_table];
+        outer.iter().any(grouped) || self.layers.iter().flatten().any(grouped)
     }
 }
 

@@ -75,13 +75,13 @@ impl OpChunk {
 
 /// Returns the ordered list of a decoder layer, with operations split according to `chunking`.
 pub fn layer_list(config: &ModelConfig, layer: usize, chunking: Option<Chunking>) -> Vec<OpChunk> {
-    list_of(config, config.layer_ops(layer), chunking)
+    list_of(config.of_layer(layer), config.layer_ops(layer), chunking)
 }
 
 /// Returns the ordered list of the layer by whose operations placements are specified
 /// (`ModelConfig::leading_ops`).
 pub fn leading_list(config: &ModelConfig, chunking: Option<Chunking>) -> Vec<OpChunk> {
-    list_of(config, config.leading_ops(), chunking)
+    list_of(config.of_layer(config.leading_layer()), config.leading_ops(), chunking)
 }
 
 fn list_of(config: &ModelConfig, ops: &[Op], chunking: Option<Chunking>) -> Vec<OpChunk> {

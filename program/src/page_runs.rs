@@ -18,12 +18,14 @@ pub struct PageRuns {
 
 impl PageRuns {
     /// Returns the page runs of a batch; `None` unless the complete state of a sequence is in whole
-    /// paged caches in the host's memory (no ring, state, parts, extents or partial keys).
+    /// paged caches of equal size in the host's memory (no ring, state, parts, extents or partial
+    /// keys).
     pub fn of(plan: &Plan, batch: u16) -> Option<PageRuns> {
         let (config, shape) = (&plan.config, &plan.shape);
         let is_whole = shape.page_positions > 0
             && plan.table.windows.is_empty()
             && plan.map.kv_select.is_none()
+            && !config.has_kind_models()
             && !config.layers.has_states();
         if !is_whole {
             return None;

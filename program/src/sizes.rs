@@ -36,7 +36,7 @@ impl Sizes<'_> {
     /// Returns the size of a value of `rows` rows; scores and probabilities have one row per
     /// sequence.
     pub fn value_bytes(&self, value: Value, rows: usize, sequences: usize) -> usize {
-        let elements = match value.row_elements(self.config) {
+        let elements = match value.max_row_elements(self.config) {
             Some(elements) => rows * elements,
             None => sequences * self.config.num_heads * self.max_context as usize,
         };
@@ -49,7 +49,7 @@ impl Sizes<'_> {
         let kind = self.config.layers.kind(layer);
         match self.config.state_bytes(kind, kv) {
             Some(bytes) => usize::from(self.batch_size) * bytes,
-            None => self.cache_bytes_of(kind, kv, parts),
+            None => self.cache_bytes_of(kind, self.config.of_layer(layer), kv, parts),
         }
     }
 
@@ -64,25 +64,37 @@ impl Sizes<'_> {
 
     /// Returns [`Sizes::cache_bytes`] of the attention layer with the largest caches.
     pub fn largest_cache_bytes(&self, parts: u16) -> usize {
-        let kinds = self.config.layers.kinds().iter().filter(|kind| !kind.has_state());
-        kinds.map(|kind| self.cache_bytes_of(kind, Kv::K, parts)).max().unwrap_or(0)
+        // Also of kinds that only layers beyond `num_layers` have: searches compile a few layers
+        // in place of all.
+        let kinds = self.config.layers.kinds().iter().zip(self.config.kind_models());
+        let attends = kinds.filter(|(kind, _)| !kind.has_state());
+        let sizes = attends.map(|(kind, model)| self.cache_bytes_of(kind, model, Kv::K, parts));
+        sizes.max().unwrap_or(0)
     }
 
-    fn cache_bytes_of(&self, kind: &LayerKind, kv: Kv, parts: u16) -> usize {
-        let (batch, heads) = (u64::from(self.batch_size), self.config.num_kv_heads as u64);
+    /// Returns the size of a part of a cache; `model` is that of the layers of this kind.
+    fn cache_bytes_of(&self, kind: &LayerKind, model: &ModelConfig, kv: Kv, parts: u16) -> usize {
+        let (batch, heads) = (u64::from(self.batch_size), model.num_kv_heads as u64);
         let context = u64::from(self.max_context);
         let partial_bytes = match (kv, self.kv_select) {
-            (Kv::K, Some(select)) => select.partial_key_bytes(self.config.head_dim),
+            (Kv::K, Some(select)) => select.partial_key_bytes(model.head_dim),
             (Kv::K | Kv::V, _) => 0,
         };
         let position_bytes =
-            self.kv_format.position_bytes(self.config.head_dim, self.dtype) + partial_bytes;
+            self.kv_format.position_bytes(model.head_dim, self.dtype) + partial_bytes;
         let is_ring = kind.kept_positions(self.max_context as usize) < self.max_context as usize;
         if self.paged_positions > 0 && !is_ring {
             return (self.paged_positions * heads) as usize * position_bytes;
         }
         // Parts are balanced by whole sequences, so a part may hold as many units as positions.
-        let part = chunk_positions_max(batch, context, heads, u64::from(parts));
+        // Units are assigned to parts by the number of heads of the model.
+        let of_model = self.config.num_kv_heads as u64;
+        let part = chunk_positions_max(batch, context, of_model, u64::from(parts));
+        let part = match heads == of_model {
+            true => part,
+            // The first and the last sequence of a part may have a head more than their share.
+            false => (part * heads).div_ceil(of_model) + 2 * context,
+        };
         let kept = batch * heads * kind.kept_positions(self.max_context as usize) as u64;
         let pairs = part.min(kept);
         pairs as usize * position_bytes

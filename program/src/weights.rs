@@ -12,6 +12,10 @@ pub enum Weights {
     /// Learned positions, `[max_positions + learned_positions, hidden]` in the run's dtype.
     Positions,
     FinalNorm,
+    /// Second table of tokens, of which rows are read, `[vocab, layers * size]`.
+    PerLayerTable,
+    /// Linear of the embedding to the inputs of all layers, and the gain of its norm.
+    PerLayerProjection,
     /// Only if it is not tied to the embedding.
     Head,
     Layer {
@@ -26,8 +30,19 @@ impl Weights {
         match (op, layer) {
             (Op::Embed, _) => Weights::Embedding,
             (Op::FinalNorm, _) => Weights::FinalNorm,
+            (Op::PerLayerEmbed, _) => Weights::PerLayerProjection,
             (op, Some(layer)) => Weights::Layer { layer, op: op.weights_op() },
             (_, None) => Weights::Head,
+        }
+    }
+
+    /// Returns the blobs that an operation reads in addition to its own: tables of which it reads
+    /// rows.
+    pub fn table_of(op: Op, config: &ModelConfig) -> Option<Weights> {
+        match op {
+            Op::Embed => config.learned_positions.map(|_| Weights::Positions),
+            Op::PerLayerEmbed => Some(Weights::PerLayerTable),
+            _ => None,
         }
     }
 
@@ -41,7 +56,17 @@ impl Weights {
             }
             Weights::FinalNorm => Op::FinalNorm.weight_bytes_in(config, dtype, format),
             Weights::Head => Op::Head.weight_bytes_in(config, dtype, format),
-            Weights::Layer { op, .. } => op.weight_bytes_in(config, dtype, format),
+            Weights::PerLayerProjection => Op::PerLayerEmbed.weight_bytes_in(config, dtype, format),
+            Weights::PerLayerTable => config.features.per_layer_inputs.map_or(0, |inputs| {
+                let (rows, columns) = (inputs.vocab_size, inputs.row_elements());
+                align_up(match format {
+                    WeightFormat::Plain => rows * columns * dtype.size_bytes(),
+                    WeightFormat::Grouped(grouped) => grouped.size_bytes(rows, columns),
+                })
+            }),
+            Weights::Layer { layer, op } => {
+                op.weight_bytes_in(config.of_layer(layer.into()), dtype, format)
+            }
         }
     }
 
@@ -52,6 +77,8 @@ impl Weights {
             Weights::Positions => "weights.positions".to_owned(),
             Weights::FinalNorm => "weights.final_norm".to_owned(),
             Weights::Head => "weights.head".to_owned(),
+            Weights::PerLayerTable => "weights.per_layer_table".to_owned(),
+            Weights::PerLayerProjection => "weights.per_layer_embed".to_owned(),
             Weights::Layer { layer, op } => {
                 format!("weights.layer{layer}.{}", op.name(config.family))
             }

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Choices, PLAIN, llama, shape, split};
+use common::{Choices, PLAIN, each_is_needed, llama, shape, split};
 use model::config::{Family, ModelConfig};
 use model::delta::DeltaNet;
 use model::layers::{FeedForward, LayerKind, Layers};
@@ -96,28 +96,6 @@ fn proved(config: &ModelConfig, shape: &RunShape, map: &DeviceMap) -> Plan {
     let plan = compile(config, shape, map).expect("it compiles");
     validate(&plan).unwrap_or_else(|error| panic!("{error}"));
     plan
-}
-
-fn without(plan: &Plan, program: ProgramId, lane: usize, index: usize) -> Plan {
-    let mut plan = plan.clone();
-    let list = &mut plan.program_mut(program).lanes[lane];
-    let removed = list.instructions.remove(index);
-    list.signals_per_step -= u32::from(removed == Instruction::Signal);
-    plan
-}
-
-fn each_is_needed(plan: &Plan) -> usize {
-    let mut dropped = 0;
-    for program in &plan.programs {
-        for (lane, list) in program.lanes.iter().enumerate() {
-            for (index, instruction) in list.instructions.iter().enumerate() {
-                let refused = validate(&without(plan, program.id, lane, index)).is_err();
-                assert!(refused, "{instruction:?} can be left out");
-                dropped += 1;
-            }
-        }
-    }
-    dropped
 }
 
 fn chunked(shape: RunShape) -> RunShape {

@@ -162,7 +162,7 @@ fn fill_extents(
     }
     for (batch, capacities) in capacities.into_iter().enumerate() {
         table.set_extents(batch, &capacities);
-        let kv_heads = table.kv_heads() as u32;
+        let kv_heads = table.kv_heads(None) as u32;
         table.set_chunk_bounds(batch, &balance_units(&capacities, kv_heads, plan.table.chunks));
     }
 }

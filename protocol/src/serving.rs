@@ -108,7 +108,7 @@ pub fn free_slot(table: &StepTable, batch: usize, slot: usize) {
 pub fn clear_table(table: &StepTable, plan: &Plan, aim_us: u32, costs: &StepCostCurve) {
     table.clear();
     let capacities = vec![plan.shape.max_context; table.batch_size()];
-    let bounds = balance_units(&capacities, table.kv_heads() as u32, plan.table.chunks);
+    let bounds = balance_units(&capacities, table.kv_heads(None) as u32, plan.table.chunks);
     for batch in 0..table.batches() {
         table.set_extents(batch, &capacities);
         table.set_chunk_bounds(batch, &bounds);

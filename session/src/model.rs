@@ -269,14 +269,18 @@ fn stored_formats(
     if !config.tied_embeddings {
         formats.head = stored_format(TensorId::Head, vocabulary)?;
     }
+    if let Some(shape) = TensorId::PerLayerTable.expected_shape(config) {
+        formats.per_layer_table = stored_format(TensorId::PerLayerTable, shape)?;
+    }
     for (layer, formats) in formats.layers.iter_mut().enumerate() {
         for (op, format) in config.layer_ops(layer).iter().zip(formats) {
-            if let Some(matrix) = op.weights(config).and_then(|shape| shape.matrix) {
+            let model = config.of_layer(layer);
+            if let Some(matrix) = op.weights(model).and_then(|shape| shape.matrix) {
                 let stored = stored_format(
                     TensorId::Layer { layer, op: *op, part: TensorPart::Matrix },
                     matrix,
                 )?;
-                if op.can_be_grouped(config) {
+                if op.can_be_grouped(model) {
                     *format = stored;
                 }
             }

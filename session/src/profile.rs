@@ -98,6 +98,14 @@ pub fn obtain(
         // The worker would report the same error, but only after it has loaded weights.
         return Err(ArgumentError(WorkerError::NotOnDevice { op }.to_string()).into());
     }
+    if request.config.has_kind_models() {
+        let name = &request.config.name;
+        let reason = format!(
+            "{name} has layers of different sizes, of which a profile measures one; choose a \
+             placement with --policy or --split"
+        );
+        return Err(ArgumentError(reason).into());
+    }
     let mut runner = runner(hardware, reporter.verbosity(), interrupt);
     let cache = ProfileCache::of_user();
     let mut is_announced = false;

@@ -95,11 +95,16 @@ impl Place {
     /// Answers short lines with the fixture `llama`, asserts success and returns the lines of the
     /// output.
     pub fn answered(&self, bodies: &[Value], options: &[&str]) -> Vec<Value> {
+        self.answered_by("llama", bodies, options)
+    }
+
+    /// Answers short lines with a fixture, asserts success and returns the lines of the output.
+    pub fn answered_by(&self, name: &str, bodies: &[Value], options: &[&str]) -> Vec<Value> {
         let input: String = bodies.iter().map(|body| format!("{body}\n")).collect();
         std::fs::write(self.path("in.jsonl"), input).expect("a writable folder");
         let output = self.path("out.jsonl");
         let mut command = coordinator();
-        command.arg("--model").arg(fixture("llama")).arg("--input").arg(self.path("in.jsonl"));
+        command.arg("--model").arg(fixture(name)).arg("--input").arg(self.path("in.jsonl"));
         command.arg("--output").arg(&output).args(["--force", "--quiet"]).args(options);
         let done = finish(command.stderr(Stdio::piped()).spawn().expect("starts"));
         assert!(done.status.success(), "{options:?}: {}", text(&done.stderr));

@@ -68,6 +68,19 @@ fn answers_are_golden(name: &str, model: &Path, [variable, value]: [&str; 2], wa
     }
 }
 
+/// Chunks of prompts: of single rows, of an odd number of them, and of more than any prompt has.
+const CHUNK_WAYS: [&[&str]; 4] = [
+    &["--batches", "2x4", "--prefill-chunk", "1"],
+    &["--batches", "1x5", "--prefill-chunk", "7"],
+    &["--batches", "1x8", "--prefill-chunk", "256"],
+    &["--batches", "2x2", "--device", "emulated", "--split", "k:SECOND", "--prefill-chunk", "7"],
+];
+
+/// Compares the answers of a fixture with transformers if prompts are computed in chunks.
+fn chunks_equal_transformers(name: &str, second: &str) {
+    answers_are_golden(name, &fixture(name), ["SECOND", second], &CHUNK_WAYS);
+}
+
 /// Ways to run on the scheduler of the server: with pages of prompts that are stored, and with
 /// drafted tokens.
 const SERVED_WAYS: [&[&str]; 2] = [
@@ -104,6 +117,9 @@ mod safetensors {
         ernie4_5_moe: "router",
         gemma3: "gate",
         gemma3_vision: "up",
+        gemma4: "up",
+        gemma4_moe: "expert_up",
+        gemma4_shared: "down",
         glm4_moe: "up",
         glm4_moe_lite: "expert_gate",
         gpt_oss: "expert_gate",
@@ -154,6 +170,9 @@ mod gguf {
         ernie4_5_moe: "router",
         gemma3: "gate",
         gemma3_vision: "up",
+        gemma4: "up",
+        gemma4_moe: "expert_up",
+        gemma4_shared: "down",
         glm4_moe: "up",
         glm4_moe_lite: "expert_up",
         gpt_oss: "expert_gate",
@@ -186,6 +205,15 @@ mod gguf {
         qwen3_tied: "gate",
         seed_oss: "down",
         smollm3: "up",
+    }
+}
+
+mod chunks {
+    families! {
+        chunks_equal_transformers:
+        gemma4: "up",
+        gemma4_moe: "router",
+        gemma4_shared: "gate",
     }
 }
 

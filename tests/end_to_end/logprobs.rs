@@ -6,7 +6,12 @@ use crate::command::{Place, golden, ids};
 
 /// Returns the choices of all answers in input order.
 fn choices(place: &Place, bodies: &[Value], options: &[&str]) -> Vec<Value> {
-    let answers = place.answered(bodies, options);
+    choices_of("llama", place, bodies, options)
+}
+
+/// Returns [`choices`] of a fixture.
+fn choices_of(name: &str, place: &Place, bodies: &[Value], options: &[&str]) -> Vec<Value> {
+    let answers = place.answered_by(name, bodies, options);
     let of =
         |line: &Value| line["response"]["body"]["choices"].as_array().expect("choices").clone();
     answers.iter().flat_map(of).collect()
@@ -23,15 +28,25 @@ fn expected(logits: &[f64]) -> Vec<(usize, f64)> {
 
 #[test]
 fn log_probabilities_are_those_of_the_reference() {
-    let golden = golden("llama");
+    has_log_probabilities_of_the_reference("llama");
+}
+
+/// Greedy tokens do not depend on the cap of logits.
+#[test]
+fn log_probabilities_of_capped_logits_are_those_of_the_reference() {
+    has_log_probabilities_of_the_reference("gemma4");
+}
+
+fn has_log_probabilities_of_the_reference(name: &str) {
+    let golden = golden(name);
     let numbers = golden["logits"].as_array().expect("logits").iter();
     let logits: Vec<f64> = numbers.map(|logit| logit.as_f64().expect("a number")).collect();
     let prompt = ids(&golden["prompts"][0]);
     let place = Place::new();
     let body = json!({"prompt": prompt, "max_tokens": 3, "logprobs": 20, "ignore_eos": true});
-    for options in [&[][..], &["--device", "emulated"]] {
-        let all =
-            choices(&place, std::slice::from_ref(&body), &[&["--dtype", "f32"], options].concat());
+    for options in [&[][..], &["--device", "emulated", "--policy", "gpu-only"]] {
+        let options = [&["--dtype", "f32"], options].concat();
+        let all = choices_of(name, &place, std::slice::from_ref(&body), &options);
         assert_eq!(ids(&all[0]["token_ids"])[..], ids(&golden["tokens"][0])[..3]);
         let found = &all[0]["logprobs"];
         let top = found["top_logprobs"][0].as_object().expect("the most likely tokens");

@@ -5,10 +5,14 @@ use std::process::Stdio;
 use crate::command::{Place, coordinator, finish, fixture, text};
 
 fn run(place: &Place, output: &str, extra: &[&str]) -> std::process::Output {
+    run_model("llama", place, output, extra)
+}
+
+fn run_model(name: &str, place: &Place, output: &str, extra: &[&str]) -> std::process::Output {
     let mut command = coordinator();
     command
         .arg("--model")
-        .arg(fixture("llama"))
+        .arg(fixture(name))
         .arg("--input")
         .arg(place.path("in.jsonl"))
         .arg("--output")
@@ -26,25 +30,30 @@ fn requests(place: &Place) {
 
 #[test]
 fn a_torn_output_is_completed_to_the_same_bytes() {
-    completed(&[]);
+    completed("llama", &[]);
+}
+
+#[test]
+fn a_torn_output_of_layers_that_share_caches_is_completed_to_the_same_bytes() {
+    completed("gemma4_shared", &["--dtype", "f32"]);
 }
 
 #[test]
 fn a_torn_output_of_a_4_bit_kv_cache_is_completed_to_the_same_bytes() {
-    completed(&["--compress", "kv4"]);
+    completed("llama", &["--compress", "kv4"]);
 }
 
-fn completed(form: &[&str]) {
+fn completed(name: &str, form: &[&str]) {
     let place = Place::new();
     requests(&place);
-    assert!(run(&place, "whole.jsonl", form).status.success());
+    assert!(run_model(name, &place, "whole.jsonl", form).status.success());
     let whole = std::fs::read(place.path("whole.jsonl")).expect("output");
     // In the middle of a line, at a line's end, and with nothing written.
     let ends: Vec<usize> =
         whole.iter().enumerate().filter(|(_, byte)| **byte == b'\n').map(|(i, _)| i + 1).collect();
     for cut in [0, ends[1] - 7, ends[1], ends[3], ends[4] + 1] {
         std::fs::write(place.path("torn.jsonl"), &whole[..cut]).expect("writable");
-        let done = run(&place, "torn.jsonl", &[form, &["--resume"]].concat());
+        let done = run_model(name, &place, "torn.jsonl", &[form, &["--resume"]].concat());
         assert!(done.status.success(), "cut at {cut}: {}", text(&done.stderr));
         let resumed = std::fs::read(place.path("torn.jsonl")).expect("output");
         assert_eq!(text(&resumed), text(&whole), "cut at {cut}");

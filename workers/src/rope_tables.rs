@@ -8,11 +8,11 @@ use model::rope::{Rope, RopeScaling, SequenceLength};
 /// Returns `[tables, rotary_dim / 2]` for each kind of layer: one table, or two from which a
 /// sequence's length selects; empty if nothing is rotated.
 pub(crate) fn tables_by_kind(config: &ModelConfig) -> Vec<Vec<f32>> {
-    let tables = |kind: &LayerKind| {
+    let tables = |(kind, model): (&LayerKind, &ModelConfig)| {
         let rope = kind.rope.as_ref();
-        rope.map_or_else(Vec::new, |rope| tables_of_rope(rope, config.head_dim))
+        rope.map_or_else(Vec::new, |rope| tables_of_rope(rope, model.head_dim))
     };
-    config.layers.kinds().iter().map(tables).collect()
+    config.layers.kinds().iter().zip(config.kind_models()).map(tables).collect()
 }
 
 /// Returns the number of tables of a kind of layer that are created once.

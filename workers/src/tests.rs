@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use kernels::AttentionUnit;
-use model::config::{Activation, Dtype, Family, ModelConfig, Scales};
+use model::config::{Activation, Dtype, Family, Features, ModelConfig, Scales};
 use model::layers::{LayerKind, Layers};
 use model::ops::{Kv, Op, Value};
 use planner::policy::{DefaultTiers, Policy, device_map};
@@ -53,6 +53,7 @@ fn config() -> ModelConfig {
         delta: None,
         latent: None,
         mamba: None,
+        features: Features::default(),
         output_gate: false,
         sinks: false,
         scales: Scales::default(),
@@ -196,7 +197,7 @@ fn units_of_all_chunks_tile_the_cache() {
                 assert_eq!(unit.cache_offset + origin, place);
                 assert_eq!((unit.past as usize, unit.rows), (lengths[slot], 1));
                 let number = slot * 3 + unit.kv_head as usize;
-                let bound = run.table.chunk_units(0, chunk).start;
+                let bound = run.table.chunk_units(AT, chunk).start;
                 assert_eq!(unit.scores_offset, (number - bound) * 2 * 520);
                 assert!(seen.insert((slot, unit.kv_head as usize), ()).is_none(), "twice");
             }

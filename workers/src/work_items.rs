@@ -117,9 +117,9 @@ pub fn row_counts(table: &StepTable, program: ProgramId, at: At) -> (usize, usiz
     })
 }
 
-/// Returns the heads of a sequence that are within a range of units.
-pub fn heads_in(table: &StepTable, sequence: usize, units: &Range<usize>) -> Range<usize> {
-    let kv_heads = table.kv_heads();
+/// Returns the heads of a sequence that are within a range of units, of which there are `kv_heads`
+/// for each sequence.
+pub fn heads_in(kv_heads: usize, sequence: usize, units: &Range<usize>) -> Range<usize> {
     let first = sequence * kv_heads;
     let start = units.start.saturating_sub(first).min(kv_heads);
     start..units.end.saturating_sub(first).clamp(start, kv_heads)
@@ -162,23 +162,23 @@ struct ChunkUnits<'a> {
 
 impl<'a> ChunkUnits<'a> {
     fn new(table: &'a StepTable, at: At, chunk: Option<Chunk>) -> ChunkUnits<'a> {
-        let batch = usize::from(at.batch);
         if table.has_owners() {
-            let range = table.chunk_units(batch, None);
+            let range = table.chunk_units(at, None);
             return ChunkUnits { table, at, range, origin: 0, owner: chunk };
         }
-        let range = table.chunk_units(batch, chunk);
+        let range = table.chunk_units(at, chunk);
         let origin = table.chunk_origin(at, &range);
         ChunkUnits { table, at, range, origin, owner: None }
     }
 
     fn index(&self, slot: usize, head: usize) -> usize {
-        slot * self.table.kv_heads() + head
+        slot * self.table.kv_heads(self.at.layer) + head
     }
 
     /// Returns the units of a sequence.
     fn of_sequence(self, sequence: SequenceRows) -> impl Iterator<Item = AttentionUnit> + use<'a> {
-        let heads = heads_in(self.table, sequence.item.slot, &self.range);
+        let kv_heads = self.table.kv_heads(self.at.layer);
+        let heads = heads_in(kv_heads, sequence.item.slot, &self.range);
         heads.map(move |head| self.unit(sequence, head))
     }
 
@@ -199,7 +199,7 @@ impl<'a> ChunkUnits<'a> {
             cache_positions: self.places(item.slot),
             first_page: if is_paged { (item.slot * self.table.pages()) as u32 } else { 0 },
             scores_offset: (self.index(item.slot, head) - self.range.start)
-                * self.table.scores_stride(),
+                * self.table.scores_stride(self.at.layer),
         }
     }
 
@@ -245,11 +245,12 @@ pub fn list_pages(table: &StepTable, program: ProgramId, at: At, pages: &mut Vec
 pub fn cache_element(table: &StepTable, at: At, unit: &AttentionUnit, place: usize) -> usize {
     let page_positions = table.page_positions(at.layer);
     if page_positions == 0 {
-        return unit.cache_offset + place * table.head_dim();
+        return unit.cache_offset + place * table.head_dim(at.layer);
     }
     let slot = unit.first_page as usize / table.pages();
     let page = table.page(usize::from(at.batch), slot, place / page_positions as usize);
-    paged_place(page, page_positions, table.kv_heads(), unit.kv_head, place) * table.head_dim()
+    let kv_heads = table.kv_heads(at.layer);
+    paged_place(page, page_positions, kv_heads, unit.kv_head, place) * table.head_dim(at.layer)
 }
 
 /// Returns the units whose fresh rows an append takes: those of the instruction and, if prompts are

@@ -7,7 +7,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use kernels::{PoolOptions, Variant};
-use model::config::{Activation, Dtype, Family, ModelConfig, Rope, RopeScaling, Scales};
+use model::config::{Activation, Dtype, Family, Features, ModelConfig, Rope, RopeScaling, Scales};
 use model::layers::{LayerKind, Layers};
 use model::source::dummy::DummySource;
 use model::source::{SourceError, WeightSource};
@@ -102,6 +102,7 @@ fn config() -> ModelConfig {
         delta: None,
         latent: None,
         mamba: None,
+        features: Features::default(),
         output_gate: false,
         sinks: false,
         scales: Scales::default(),

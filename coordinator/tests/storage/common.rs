@@ -9,7 +9,7 @@ use engine_api::batch::BatchEngine;
 use engine_api::event::{BatchSink, EngineEvent, FinishCause};
 use engine_api::request::GenerationRequest;
 use kernels::Variant;
-use model::config::{Activation, Dtype, Family, ModelConfig, Rope, RopeScaling, Scales};
+use model::config::{Activation, Dtype, Family, Features, ModelConfig, Rope, RopeScaling, Scales};
 use model::experts::{ExpertScoring, Experts};
 use model::layers::{FeedForward, LayerKind, Layers};
 use planner::policy::{DefaultTiers, Policy, device_map};
@@ -54,6 +54,7 @@ pub fn config() -> ModelConfig {
         delta: None,
         latent: None,
         mamba: None,
+        features: Features::default(),
         output_gate: false,
         sinks: false,
         scales: Scales::default(),

@@ -48,6 +48,11 @@ pub enum LinearOut<'a, T> {
         x: &'a [T],
         out: &'a mut [T],
     },
+    /// `x * gelu(result)`, with the tanh approximation of GELU.
+    TimesGeluTanh {
+        x: &'a [T],
+        out: &'a mut [T],
+    },
     /// `out += result`: the residual stream, in place.
     AddTo(&'a mut [f32]),
     /// `out += factor * result`.
@@ -61,6 +66,12 @@ pub enum LinearOut<'a, T> {
         out: &'a mut [f32],
         factor: f32,
     },
+    /// `cap * tanh(factor * result / cap)`.
+    StoreCapped {
+        out: &'a mut [f32],
+        factor: f32,
+        cap: f32,
+    },
 }
 
 /// A [`LinearOut`] as pointers, so that tasks can write disjoint parts of it.
@@ -73,6 +84,7 @@ pub enum Epilogue<T> {
     Gated { gate: *const T, out: *mut T, with: Gate },
     Add { out: *mut f32, factor: f32 },
     StoreF32 { out: *mut f32, factor: f32 },
+    StoreCapped { out: *mut f32, factor: f32, cap: f32 },
 }
 
 impl<T> Clone for Epilogue<T> {
@@ -106,11 +118,15 @@ impl<T: Number> Epilogue<T> {
             }
             LinearOut::TimesSilu { x, out } => gated(x, out, Gate::BySilu),
             LinearOut::TimesSigmoid { x, out } => gated(x, out, Gate::BySigmoid),
+            LinearOut::TimesGeluTanh { x, out } => gated(x, out, Gate::ByGeluTanh),
             // A factor of 1 changes no bit.
             LinearOut::AddTo(out) => add(out, 1.0),
             LinearOut::AddScaled { out, factor } => add(out, factor),
             LinearOut::StoreF32(out) => store_f32(out, 1.0),
             LinearOut::StoreScaled { out, factor } => store_f32(out, factor),
+            LinearOut::StoreCapped { out, factor, cap } => {
+                (out.len(), Epilogue::StoreCapped { out: out.as_mut_ptr(), factor, cap })
+            }
         };
         assert_eq!(written, len, "out is [rows, n]");
         epilogue
@@ -132,6 +148,9 @@ impl<T: Number> Epilogue<T> {
             }
             Epilogue::StoreF32 { out, factor } => {
                 Epilogue::StoreF32 { out: out.wrapping_add(offset), factor }
+            }
+            Epilogue::StoreCapped { out, factor, cap } => {
+                Epilogue::StoreCapped { out: out.wrapping_add(offset), factor, cap }
             }
         }
     }
@@ -218,6 +237,10 @@ impl<T: Number> Epilogue<T> {
                 }
                 Epilogue::StoreF32 { out, factor } => {
                     store_up_to(s, out.add(at), s.mul(value, s.splat(factor)), width);
+                }
+                Epilogue::StoreCapped { out, factor, cap } => {
+                    let capped = math::capped(s, s.mul(value, s.splat(factor)), cap);
+                    store_up_to(s, out.add(at), capped, width);
                 }
             }
         }

@@ -17,6 +17,8 @@ pub enum Gate {
     BySilu,
     /// `gate * sigmoid(value)`.
     BySigmoid,
+    /// `gate * gelu(value)`, with the tanh approximation of GELU.
+    ByGeluTanh,
 }
 
 impl Gate {
@@ -37,6 +39,7 @@ impl Gate {
             Gate::GeluTanh => gates = math::gelu_tanh(s, gates),
             Gate::BySilu => values = math::silu(s, values),
             Gate::BySigmoid => values = math::sigmoid(s, values),
+            Gate::ByGeluTanh => values = math::gelu_tanh(s, values),
             Gate::Clamped { alpha, limit } => {
                 let (low, high) = (s.splat(-limit), s.splat(limit));
                 for i in 0..N {

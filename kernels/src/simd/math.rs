@@ -93,6 +93,13 @@ pub fn sigmoid<S: Simd, const N: usize>(s: S, x: [S::F; N]) -> [S::F; N] {
     over_one_plus_exp(s, [s.splat(1.0); N], negative)
 }
 
+/// Computes `cap * tanh(x / cap)`, with tanh as twice a sigmoid less 1.
+#[inline(always)]
+pub fn capped<S: Simd>(s: S, x: S::F, cap: f32) -> S::F {
+    let [half] = sigmoid(s, [s.mul(x, s.splat(2.0 / cap))]);
+    s.mul(s.splat(cap), s.fma(half, s.splat(2.0), s.splat(-1.0)))
+}
+
 /// Computes `x / (1 + e^(-factor * x))` of several vectors; see [`exp`].
 #[inline(always)]
 pub fn times_sigmoid<S: Simd, const N: usize>(s: S, x: [S::F; N], factor: S::F) -> [S::F; N] {

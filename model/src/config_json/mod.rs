@@ -145,12 +145,20 @@ fn refuse_foreign_storage(fields: &ConfigFields<'_>) -> Result<(), ConfigError> 
 /// Checks the constraints that apply to all families.
 fn check(model: &ModelConfig) -> Result<(), ConfigError> {
     config_bounds::check(model)?;
-    let (heads, kv_heads) = (model.num_heads, model.num_kv_heads);
-    if !heads.is_multiple_of(kv_heads) {
-        return Err(ConfigError::HeadsByKvHeads { heads, kv_heads });
+    for model in model.kind_models() {
+        let (heads, kv_heads) = (model.num_heads, model.num_kv_heads);
+        if !heads.is_multiple_of(kv_heads) {
+            return Err(ConfigError::HeadsByKvHeads { heads, kv_heads });
+        }
+        if !model.head_dim.is_multiple_of(2) {
+            return Err(ConfigError::OddHeadDim { head_dim: model.head_dim });
+        }
     }
-    if !model.head_dim.is_multiple_of(2) {
-        return Err(ConfigError::OddHeadDim { head_dim: model.head_dim });
+    if let Some(inputs) =
+        model.features.per_layer_inputs.filter(|i| i.vocab_size < model.vocab_size)
+    {
+        let value = Value::from(inputs.vocab_size);
+        return Err(wrong("vocab_size_per_layer_input", &value, "at least vocab_size"));
     }
     if let Some(Experts { per_token, count, .. }) = model.experts.filter(|e| e.per_token > e.count)
     {

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::config::Family;
-use crate::config::{Activation, Rope, RopeScaling, Scales};
+use crate::config::{Activation, Features, Rope, RopeScaling, Scales};
 use crate::family::{architectures, layouts};
 use crate::layers::{LayerKind, Layers};
 use crate::ops::Op;
@@ -73,6 +73,7 @@ fn llama() {
             delta: None,
             latent: None,
             mamba: None,
+            features: Features::default(),
             output_gate: false,
             sinks: false,
             scales: Scales::default(),
@@ -171,12 +172,12 @@ fn rope_refusals() {
         (
             r#"{"rope_scaling": {"rope_type": "mrope", "factor": 4.0}}"#,
             "the rope type mrope is not supported (supported: default, linear, llama3, yarn, \
-             longrope, dynamic)",
+             longrope, dynamic, proportional)",
         ),
         (
             r#"{"rope_scaling": {"factor": 4.0}}"#,
             "the rope type without a name is not supported (supported: default, linear, llama3, \
-             yarn, longrope, dynamic)",
+             yarn, longrope, dynamic, proportional)",
         ),
         (
             r#"{"rope_scaling": {"type": "linear", "factor": 2, "finetuned": true}}"#,

@@ -59,13 +59,16 @@ pub(crate) struct GgufFamily {
     pub(crate) has_short_convolutions: bool,
     /// Layers that do not attend have Mamba2.
     pub(crate) has_mamba: bool,
+    /// Layers differ in the sizes of their heads and networks, and may share caches.
+    pub(crate) has_layer_sizes: bool,
     /// Experts of the family; `None` for dense families.
     pub(crate) experts: Option<GgufExperts>,
     /// Models without a number of experts are dense.
     pub(crate) experts_are_optional: bool,
     /// Keys that are read in files of this family, and whose values must be neutral in others.
     pub(crate) keys: &'static [&'static str],
-    /// Returns the name of a tensor within a layer if it differs from other families'.
+    /// Returns the name of a tensor within a layer if it differs from other families'. A name with
+    /// a dot includes the ending, which is `weight` or `bias` for others.
     pub(crate) stem: fn(Op, TensorPart) -> Option<&'static str>,
 }
 
@@ -105,6 +108,7 @@ impl GgufFamily {
             has_temperature: false,
             has_short_convolutions: false,
             has_mamba: false,
+            has_layer_sizes: false,
             experts: None,
             experts_are_optional: false,
             keys: &[],

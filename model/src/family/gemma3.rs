@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::description::{Architecture, FamilyDescription, GgufFamily};
 use super::tensors::TensorSlice;
 use super::{layer_types, llama, nested};
-use crate::config::{Activation, Family, ModelConfig, QkNorm, Scales};
+use crate::config::{Activation, Family, Features, ModelConfig, QkNorm, Scales};
 use crate::config_bounds::check_layers;
 use crate::config_fields::{ConfigError, ConfigFields};
 use crate::config_rope::{RopeDefaults, rope, rope_of_type};
@@ -97,6 +97,7 @@ pub(super) fn config(name: &str, fields: &ConfigFields<'_>) -> Result<ModelConfi
         delta: None,
         latent: None,
         mamba: None,
+        features: Features::default(),
         output_gate: false,
         sinks: false,
         scales: Scales {

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::description::{Architecture, FamilyDescription, GgufFamily};
 use super::tensors::{Layouts, TensorSlice};
-use crate::config::{Activation, Family, ModelConfig, Scales};
+use crate::config::{Activation, Family, Features, ModelConfig, Scales};
 use crate::config_bounds::check_layers;
 use crate::config_fields::{ConfigError, ConfigFields};
 use crate::config_rope::{RopeDefaults, rope};
@@ -157,6 +157,7 @@ pub(super) fn base_of_heads(
         delta: None,
         latent: None,
         mamba: None,
+        features: Features::default(),
         output_gate: false,
         sinks: false,
         scales: Scales::default(),
@@ -189,7 +190,10 @@ pub(super) fn pieces(config: &ModelConfig, id: TensorId) -> Vec<TensorSlice> {
             Some(tensor) => format!("model.layers.{layer}.{tensor}"),
             None => return Vec::new(),
         },
-        TensorId::Positions | TensorId::FinalNorm { .. } => return Vec::new(),
+        TensorId::Positions
+        | TensorId::PerLayerTable
+        | TensorId::PerLayerProjection { .. }
+        | TensorId::FinalNorm { .. } => return Vec::new(),
     };
     whole(config, id, name)
 }

@@ -11,6 +11,7 @@ mod ernie4_5_moe;
 mod expert_tensors;
 mod experts;
 mod gemma3;
+pub(crate) mod gemma4;
 mod glm4_moe;
 mod glm4_moe_lite;
 mod gpt_oss;

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::description::{Architecture, FamilyDescription, GgufFamily};
 use super::tensors::{Layouts, TensorSlice, stacked};
 use super::{experts, llama, mamba_fields, mamba_tensors};
-use crate::config::{Activation, Family, ModelConfig, Scales};
+use crate::config::{Activation, Family, Features, ModelConfig, Scales};
 use crate::config_bounds::check_layers;
 use crate::config_fields::{ConfigError, ConfigFields, wrong};
 use crate::experts::{ExpertScoring, ExpertSelection, Experts, ScoreSum};
@@ -97,6 +97,7 @@ fn config(name: &str, fields: &ConfigFields<'_>) -> Result<ModelConfig, ConfigEr
         mamba: has_mamba.then_some(mamba),
         output_gate: false,
         sinks: false,
+        features: Features::default(),
         scales: Scales::default(),
         bos_token_id: None,
         eos_token_ids: Vec::new(),
@@ -308,7 +309,7 @@ fn layouts(config: &ModelConfig, id: TensorId) -> Layouts {
         TensorId::Layer { layer, op, part } => (layer, op, part),
         TensorId::Embedding => return named(config, id, "embeddings.weight"),
         TensorId::FinalNorm { .. } => return named(config, id, "norm_f.weight"),
-        TensorId::Head | TensorId::Positions => return vec![llama::pieces(config, id)],
+        _ => return vec![llama::pieces(config, id)],
     };
     let first = file_layer(config, layer);
     let at = |tensor: &str| format!("backbone.layers.{first}.mixer.{tensor}");

@@ -8,8 +8,19 @@ use crate::config_fields::{ConfigError, ConfigFields};
 use crate::config_unknown;
 
 /// Words in the names of fields about image and audio input, which is not supported.
-const IMAGE_FIELDS: [&str; 9] =
-    ["audio", "boi", "eoi", "image", "mm", "multimodal", "projector", "video", "vision"];
+const IMAGE_FIELDS: [&str; 11] = [
+    "audio",
+    "boa",
+    "boi",
+    "eoa",
+    "eoi",
+    "image",
+    "mm",
+    "multimodal",
+    "projector",
+    "video",
+    "vision",
+];
 
 /// Parses the text model of a multimodal model: its `text_config`, whose `model_type` must be the
 /// given one.

@@ -3,7 +3,7 @@
 use super::description::{Architecture, FamilyDescription, GgufFamily};
 use super::llama;
 use super::tensors::TensorSlice;
-use crate::config::{Activation, Family, ModelConfig, Scales};
+use crate::config::{Activation, Family, Features, ModelConfig, Scales};
 use crate::config_bounds::check_layers;
 use crate::config_fields::{ConfigError, ConfigFields};
 use crate::layers::{LayerKind, Layers};
@@ -61,6 +61,7 @@ pub(super) fn config(name: &str, fields: &ConfigFields<'_>) -> Result<ModelConfi
         delta: None,
         latent: None,
         mamba: None,
+        features: Features::default(),
         output_gate: false,
         sinks: false,
         scales: Scales::default(),
@@ -104,7 +105,9 @@ pub(super) fn pieces(config: &ModelConfig, id: TensorId) -> Vec<TensorSlice> {
         TensorId::Positions => "embed_positions.weight".to_owned(),
         TensorId::FinalNorm { part: TensorPart::Gain } => "final_layer_norm.weight".to_owned(),
         TensorId::FinalNorm { part: TensorPart::Bias } => "final_layer_norm.bias".to_owned(),
-        TensorId::FinalNorm { part: TensorPart::Matrix } => return Vec::new(),
+        TensorId::FinalNorm { part: TensorPart::Matrix }
+        | TensorId::PerLayerTable
+        | TensorId::PerLayerProjection { .. } => return Vec::new(),
         TensorId::Layer { layer, op, part } => match layer_tensor(op, part) {
             Some(tensor) => format!("layers.{layer}.{tensor}"),
             None => return Vec::new(),

@@ -42,7 +42,7 @@ fn is_gpt2(vocabulary: &TokenList<'_>) -> bool {
 }
 
 /// Returns the merges in order of rank. The first space of a merge separates its two tokens.
-fn merges(metadata: &Metadata) -> Result<Vec<(String, String)>, TokenizerProblem> {
+pub(super) fn merges(metadata: &Metadata) -> Result<Vec<(String, String)>, TokenizerProblem> {
     let key = "tokenizer.ggml.merges";
     let merges = required(key, metadata.texts(key)?)?;
     let pair = |(index, merge): (usize, &String)| {

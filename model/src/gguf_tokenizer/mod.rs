@@ -41,7 +41,7 @@ pub struct GgufTokenizerError {
 pub enum TokenizerProblem {
     #[error(transparent)]
     Metadata(#[from] MetadataError),
-    #[error("tokenizer model {0:?} is not supported (supported are gpt2 and llama)")]
+    #[error("tokenizer model {0:?} is not supported (supported are gpt2, llama and gemma4)")]
     Model(String),
     #[error("pre-tokenizer {name:?} is not supported (supported are {supported})")]
     PreTokenizer { name: String, supported: String },
@@ -68,6 +68,9 @@ pub enum TokenizerProblem {
     #[error("the vocabulary and merges do not make a tokenizer: {0}")]
     Build(String),
 }
+
+/// Name of a tokenizer with SentencePiece's pieces, and merges in the place of scores.
+const GEMMA4: &str = "gemma4";
 
 /// Token types of the format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -110,13 +113,17 @@ impl GgufTokenizer {
         };
         let kinds = kinds(metadata, tokens.len())?;
         let tokens = match model {
-            "llama" => sentence_piece::respelled(tokens, &kinds),
+            "llama" | GEMMA4 => sentence_piece::respelled(tokens, &kinds),
             _ => Cow::Borrowed(tokens),
         };
         let vocabulary = TokenList { tokens: &tokens, kinds };
         let (mut tokenizer, add_bos) = match model {
             "gpt2" => byte_level::tokenizer(metadata, &vocabulary)?,
-            "llama" => (sentence_piece::tokenizer(metadata, &vocabulary)?, true),
+            "llama" => (sentence_piece::tokenizer(metadata, &vocabulary, None)?, true),
+            GEMMA4 => {
+                let merges = byte_level::merges(metadata)?;
+                (sentence_piece::tokenizer(metadata, &vocabulary, Some(merges))?, true)
+            }
             "none" | "no_vocab" => return Ok(None),
             other => return Err(TokenizerProblem::Model(other.chars().take(60).collect())),
         };

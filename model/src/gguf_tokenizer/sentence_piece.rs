@@ -27,19 +27,23 @@ const SPACE: &str = "\u{2581}";
 /// characters, and the search for their parts grows with the square of the length.
 const MAX_PIECE_BYTES: usize = 1024;
 
-/// Returns the tokenizer without its added tokens.
+/// Returns the tokenizer without its added tokens. `merges` are those of the file, if it has some;
+/// such files put no space before a text by default.
 pub(super) fn tokenizer(
     metadata: &Metadata,
     vocabulary: &TokenList<'_>,
+    merges: Option<Vec<(String, String)>>,
 ) -> Result<Tokenizer, TokenizerProblem> {
     refuse_options(metadata)?;
-    let space_prefix = metadata.boolean("tokenizer.ggml.add_space_prefix")?.unwrap_or(true);
+    let space_prefix =
+        metadata.boolean("tokenizer.ggml.add_space_prefix")?.unwrap_or_else(|| merges.is_none());
+    let merges = merges.map_or_else(|| merges_of_scores(metadata, vocabulary), Ok)?;
     let unknown = match vocabulary.token_id(metadata, "unknown")? {
         Some(id) => vocabulary.tokens.get(id as usize),
         None => vocabulary.tokens.first(),
     };
     let mut builder = BPE::builder()
-        .vocab_and_merges(vocabulary.ids::<Vocab>(), merges(metadata, vocabulary)?)
+        .vocab_and_merges(vocabulary.ids::<Vocab>(), merges)
         .fuse_unk(true)
         .byte_fallback(vocabulary.kinds.contains(&TokenType::Byte));
     if let Some(unknown) = unknown {
@@ -90,7 +94,7 @@ fn refuse_options(metadata: &Metadata) -> Result<(), TokenizerProblem> {
 
 /// Returns every split of a piece into two others, the best score first. Only normal pieces take
 /// part: all others are matched in the raw text or represent bytes.
-fn merges(
+fn merges_of_scores(
     metadata: &Metadata,
     vocabulary: &TokenList<'_>,
 ) -> Result<Vec<(String, String)>, TokenizerProblem> {

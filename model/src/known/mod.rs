@@ -6,7 +6,7 @@ mod published;
 
 use serde_json::{Map, Value};
 
-use crate::config::{Activation, Family, ModelConfig, Rope, RopeScaling, Scales};
+use crate::config::{Activation, Family, Features, ModelConfig, Rope, RopeScaling, Scales};
 use crate::config_json;
 use crate::layers::{LayerKind, Layers};
 use published::{PUBLISHED, Published};
@@ -264,6 +264,7 @@ impl Entry {
             delta: None,
             latent: None,
             mamba: None,
+            features: Features::default(),
             output_gate: false,
             sinks: false,
             scales: Scales::default(),

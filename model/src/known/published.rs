@@ -42,6 +42,7 @@ pub(super) const PUBLISHED: &[Published] = &[
     published!("gemma-3-4b", "google/gemma-3-4b-it"),
     published!("gemma-3-12b", "google/gemma-3-12b-it"),
     published!("gemma-3-27b", "google/gemma-3-27b-it"),
+    published!("gemma-4-26b-a4b", "google/gemma-4-26B-A4B-it"),
     published!("qwen3-30b-a3b", "Qwen/Qwen3-30B-A3B"),
     published!("qwen3-235b-a22b", "Qwen/Qwen3-235B-A22B"),
     published!("qwen3-next-80b-a3b", "Qwen/Qwen3-Next-80B-A3B-Instruct"),

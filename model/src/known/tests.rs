@@ -45,6 +45,7 @@ const BILLIONS: &[(&str, f64)] = &[
     ("gemma-3-4b", 3.88),
     ("gemma-3-12b", 11.77),
     ("gemma-3-27b", 27.0),
+    ("gemma-4-26b-a4b", 25.2),
     ("qwen3-30b-a3b", 30.5),
     ("qwen3-235b-a22b", 235.0),
     ("qwen3-next-80b-a3b", 79.7),

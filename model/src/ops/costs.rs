@@ -17,9 +17,15 @@ impl Op {
             Op::Softmax => 4 * pairs,
             Op::Attention => pairs * (4 * config.head_dim as u64 + 4),
             Op::Embed | Op::Sample => 0,
-            Op::Norm0 | Op::PostNorm0 | Op::Norm1 | Op::PostNorm1 | Op::FinalNorm => {
-                4 * rows * config.hidden_size as u64
-            }
+            Op::Norm0
+            | Op::PostNorm0
+            | Op::Norm1
+            | Op::PostNorm1
+            | Op::RouterNorm
+            | Op::ExpertNorm
+            | Op::PerLayerNorm
+            | Op::FinalNorm => 4 * rows * config.hidden_size as u64,
+            Op::SumNorm => 9 * rows * config.hidden_size as u64,
             Op::SharedGate => rows * (2 * config.hidden_size + config.ffn_size) as u64,
             Op::DeltaConv => config
                 .delta

@@ -3,7 +3,7 @@
 use super::op::Op;
 use crate::config::{Dtype, ModelConfig};
 use crate::latent::LatentAttention;
-use crate::layers::{FeedForward, LayerKind, TokenMixer};
+use crate::layers::{CacheSharing, FeedForward, LayerKind, TokenMixer};
 
 /// Expands to the list of a layer: its first half, given by name, and the operations after it.
 macro_rules! layer {
@@ -18,6 +18,9 @@ macro_rules! layer {
     };
     (latent_attention_with_full_query: $($op:ident),*) => {
         layer!(of: Norm0, Q, QAbsorb, K, Scores, Softmax, Wv, VUp, Out $(, $op)*)
+    };
+    (attention_to_shared_caches: $($op:ident),*) => {
+        layer!(of: Norm0, Q, Scores, Softmax, Wv, Out $(, $op)*)
     };
     (delta: $($op:ident),*) => {
         layer!(of: Norm0, DeltaQkv, DeltaBa, DeltaConv, Delta, DeltaGate, DeltaOut $(, $op)*)
@@ -35,13 +38,13 @@ macro_rules! layer {
 pub const PLAIN_LAYER: &[Op] = layer![attention: Norm1, Fc0, Fc1];
 /// Layer of LLaMA and most other families.
 pub const GATED_LAYER: &[Op] = layer![attention: Norm1, Gate, Up, Down];
-/// Layer of Gemma, in which each half has a norm before and after it.
-const FOUR_NORM_LAYER: &[Op] = layer![attention: PostNorm0, Norm1, Gate, Up, Down, PostNorm1];
 
 /// First half of a layer.
 #[derive(Clone, Copy)]
 enum FirstHalf {
     Attention,
+    /// Attention to the keys and values of an earlier layer.
+    AttentionToSharedCaches,
     GatedAttention,
     LatentAttention,
     /// Latent attention with queries that are computed from the layer's input.
@@ -57,6 +60,9 @@ macro_rules! second_half {
         const fn $name(first: FirstHalf) -> &'static [Op] {
             match first {
                 FirstHalf::Attention => layer![attention: $($op),*],
+                FirstHalf::AttentionToSharedCaches => {
+                    layer![attention_to_shared_caches: $($op),*]
+                }
                 FirstHalf::GatedAttention => layer![gated_attention: $($op),*],
                 FirstHalf::LatentAttention => layer![latent_attention: $($op),*],
                 FirstHalf::LatentAttentionWithFullQuery => {
@@ -71,6 +77,17 @@ macro_rules! second_half {
 }
 
 second_half!(with_network: Norm1, Gate, Up, Down);
+// Each half has a norm before and after it (Gemma).
+second_half!(with_four_norms: PostNorm0, Norm1, Gate, Up, Down, PostNorm1);
+second_half!(
+    with_per_layer_inputs:
+    PostNorm0, Norm1, Gate, Up, Down, PostNorm1, PerLayerGate, PerLayerOut, PerLayerNorm
+);
+second_half!(
+    with_parallel_experts:
+    PostNorm0, Norm1, Gate, Up, Down, RouterNorm, Router, ExpertNorm, ExpertGate, ExpertUp,
+    ExpertDown, SumNorm, PostNorm1
+);
 second_half!(with_experts: Norm1, Router, ExpertGate, ExpertUp, ExpertDown);
 // The shared expert computes every row.
 second_half!(
@@ -97,7 +114,7 @@ impl ModelConfig {
     /// have.
     pub fn leading_ops(&self) -> &'static [Op] {
         let kinds = self.layers.kinds();
-        let attends = |kind: &&LayerKind| !kind.has_state();
+        let attends = |kind: &&LayerKind| !kind.has_state() && kind.caches != CacheSharing::Reader;
         let has_network = |kind: &&LayerKind| kind.feed_forward != FeedForward::None;
         let has_experts =
             |kind: &&LayerKind| has_network(kind) && kind.feed_forward != FeedForward::Dense;
@@ -158,6 +175,7 @@ impl ModelConfig {
             TokenMixer::Attention => match self.latent {
                 Some(LatentAttention { q_rank: Some(_), .. }) => FirstHalf::LatentAttention,
                 Some(_) => FirstHalf::LatentAttentionWithFullQuery,
+                None if kind.caches == CacheSharing::Reader => FirstHalf::AttentionToSharedCaches,
                 None if self.output_gate => FirstHalf::GatedAttention,
                 None => FirstHalf::Attention,
             },
@@ -171,7 +189,11 @@ impl ModelConfig {
             FeedForward::SharedExpert => with_shared_expert(first),
             FeedForward::UngatedSharedExpert => with_ungated_shared_expert(first),
             FeedForward::Dense if self.experts.is_some() => with_dense_network(first),
-            FeedForward::Dense if self.post_norms => FOUR_NORM_LAYER,
+            FeedForward::ParallelExperts => with_parallel_experts(first),
+            FeedForward::Dense if self.features.per_layer_inputs.is_some() => {
+                with_per_layer_inputs(first)
+            }
+            FeedForward::Dense if self.post_norms => with_four_norms(first),
             FeedForward::Dense if self.activation.is_gated() => with_network(first),
             FeedForward::Dense => with_plain_network(first),
         }
@@ -179,6 +201,7 @@ impl ModelConfig {
 
     /// Returns the number of bytes of a layer's weights.
     pub fn layer_weight_bytes(&self, layer: usize, dtype: Dtype) -> usize {
-        self.layer_ops(layer).iter().map(|op| op.weight_bytes(self, dtype)).sum()
+        let model = self.of_layer(layer);
+        self.layer_ops(layer).iter().map(|op| op.weight_bytes(model, dtype)).sum()
     }
 }

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::value::Value;
 use crate::config::{Family, ModelConfig};
+use crate::layers::CacheSharing;
 
 /// An operation of a decoder layer, or one of the four outside the layers. If a layer contains an
 /// operation twice, the name includes the instance.
@@ -83,6 +84,73 @@ pub enum Op {
     Head,
     /// Sampling of tokens from logits, which writes the step table.
     Sample,
+    /// Norm of the input of a router that is next to a dense network (Gemma 4).
+    RouterNorm,
+    /// Norm of the input of experts that are next to a dense network.
+    ExpertNorm,
+    /// Sum of the norms of a dense network's output and of its experts'.
+    SumNorm,
+    /// Inputs of all layers from the embedding and a second table of tokens.
+    PerLayerEmbed,
+    /// Product of a layer's input and GELU of a linear of the residual stream.
+    PerLayerGate,
+    PerLayerOut,
+    /// Norm of `PerLayerOut` before it is added to the residual stream.
+    PerLayerNorm,
+}
+
+/// The values with the keys and values of the current rows that a layer attends to.
+#[derive(Clone, Copy)]
+enum FreshKv {
+    OfLayer,
+    /// Those of the last layer that computes some and shares them.
+    Shared,
+    /// Like `Shared`, for layers with a window.
+    SharedInWindow,
+}
+
+impl FreshKv {
+    /// Returns the values of the layers of a model of one kind; see `ModelConfig::of_layer`.
+    fn of(config: &ModelConfig) -> FreshKv {
+        match config.layers.kinds() {
+            [kind] if kind.caches != CacheSharing::Own => match kind.window {
+                Some(_) => FreshKv::SharedInWindow,
+                None => FreshKv::Shared,
+            },
+            _ => FreshKv::OfLayer,
+        }
+    }
+
+    /// Returns the values that a part of attention reads, or the fused form.
+    const fn reads(self, op: Op) -> &'static [Value] {
+        match (self, op) {
+            (FreshKv::OfLayer, Op::Scores) => &[Value::Query, Value::Key],
+            (FreshKv::Shared, Op::Scores) => &[Value::Query, Value::SharedKey],
+            (FreshKv::SharedInWindow, Op::Scores) => &[Value::Query, Value::WindowKey],
+            (FreshKv::OfLayer, Op::Wv) => &[Value::Probabilities, Value::Value],
+            (FreshKv::Shared, Op::Wv) => &[Value::Probabilities, Value::SharedValue],
+            (FreshKv::SharedInWindow, Op::Wv) => &[Value::Probabilities, Value::WindowValue],
+            (FreshKv::OfLayer, _) => &[Value::Query, Value::Key, Value::Value],
+            (FreshKv::Shared, _) => &[Value::Query, Value::SharedKey, Value::SharedValue],
+            (FreshKv::SharedInWindow, _) => &[Value::Query, Value::WindowKey, Value::WindowValue],
+        }
+    }
+
+    const fn values(self) -> [Value; 2] {
+        match self {
+            FreshKv::OfLayer => [Value::Key, Value::Value],
+            FreshKv::Shared => [Value::SharedKey, Value::SharedValue],
+            FreshKv::SharedInWindow => [Value::WindowKey, Value::WindowValue],
+        }
+    }
+}
+
+impl Kv {
+    /// Returns the value with the rows that a layer appends to this cache.
+    pub fn fresh(self, config: &ModelConfig) -> Value {
+        let [key, value] = FreshKv::of(config).values();
+        if self == Kv::K { key } else { value }
+    }
 }
 
 /// One of a layer's two caches. In a layer with a state, `K` contains the inputs of its convolution
@@ -147,6 +215,13 @@ impl Op {
             Op::FinalNorm => "final_norm",
             Op::Head => "head",
             Op::Sample => "sample",
+            Op::RouterNorm => "router_norm",
+            Op::ExpertNorm => "expert_norm",
+            Op::SumNorm => "sum_norm",
+            Op::PerLayerEmbed => "per_layer_embed",
+            Op::PerLayerGate => "per_layer_gate",
+            Op::PerLayerOut => "per_layer_out",
+            Op::PerLayerNorm => "per_layer_norm",
         }
     }
 
@@ -189,6 +264,7 @@ impl Op {
     /// Caches, weights and the step table are not included: the compiler adds them.
     pub fn reads(self, config: &ModelConfig) -> &'static [Value] {
         match self {
+            op if op.is_of_experts() && config.has_parallel_experts() => op.parallel_reads(),
             Op::Embed => &[],
             Op::Norm0 => &[Value::Hidden],
             Op::Q if config.latent.is_some_and(|latent| latent.q_rank.is_some()) => {
@@ -197,12 +273,10 @@ impl Op {
             Op::QDown | Op::Q | Op::K | Op::V => &[Value::Normed0],
             Op::DeltaQkv | Op::DeltaBa | Op::ConvIn | Op::MambaIn => &[Value::Normed0],
             Op::QAbsorb => &[Value::HeadQuery],
-            Op::Scores => &[Value::Query, Value::Key],
             Op::Softmax => &[Value::Scores],
             Op::Wv if config.latent.is_some() => &[Value::Probabilities, Value::Key],
-            Op::Wv => &[Value::Probabilities, Value::Value],
             Op::Attention if config.latent.is_some() => &[Value::Query, Value::Key],
-            Op::Attention => &[Value::Query, Value::Key, Value::Value],
+            Op::Scores | Op::Wv | Op::Attention => FreshKv::of(config).reads(self),
             Op::OutGate => &[Value::Normed0, Value::Attended],
             Op::VUp => &[Value::Attended],
             Op::Out if config.latent.is_some() => &[Value::HeadValues, Value::Hidden],
@@ -220,7 +294,12 @@ impl Op {
             Op::MambaOut => &[Value::MambaRead, Value::Hidden],
             Op::PostNorm0 => &[Value::Projected0, Value::Hidden],
             Op::PostNorm1 => &[Value::Projected1, Value::Hidden],
-            Op::Norm1 => &[Value::Hidden],
+            Op::Norm1 | Op::RouterNorm | Op::ExpertNorm => &[Value::Hidden],
+            Op::SumNorm => &[Value::Projected1, Value::ExpertSum],
+            Op::PerLayerEmbed => &[Value::Hidden],
+            Op::PerLayerGate => &[Value::Hidden, Value::PerLayer],
+            Op::PerLayerOut => &[Value::PerLayerGated],
+            Op::PerLayerNorm => &[Value::Projected2, Value::Hidden],
             Op::Gate | Op::DenseGate | Op::Fc0 | Op::Router => &[Value::Normed1],
             Op::Up => &[Value::Normed1, Value::Gate],
             Op::DenseUp => &[Value::Normed1, Value::DenseGate],
@@ -239,11 +318,35 @@ impl Op {
         }
     }
 
+    /// Returns true for operations of layers with experts that read other values where the experts
+    /// are next to a dense network.
+    const fn is_of_experts(self) -> bool {
+        self.is_expert() || matches!(self, Op::Router | Op::PostNorm1)
+    }
+
+    /// Returns the values that such an operation reads.
+    const fn parallel_reads(self) -> &'static [Value] {
+        match self {
+            Op::Router => &[Value::RouterNormed],
+            Op::ExpertGate => &[Value::ExpertNormed, Value::Routing],
+            Op::ExpertUp => &[Value::ExpertNormed, Value::Routing, Value::ExpertGate],
+            Op::ExpertDown => &[Value::ExpertFfn, Value::Routing],
+            _ => &[Value::NormedSum, Value::Hidden],
+        }
+    }
+
     /// Returns the value that is written; `None` for `Sample`, which writes the step table.
     pub fn writes(self, config: &ModelConfig) -> Option<Value> {
         Some(match self {
             Op::Out if config.post_norms => Value::Projected0,
             Op::Down | Op::Fc1 if config.post_norms => Value::Projected1,
+            Op::ExpertDown if config.has_parallel_experts() => Value::ExpertSum,
+            Op::RouterNorm => Value::RouterNormed,
+            Op::ExpertNorm => Value::ExpertNormed,
+            Op::SumNorm => Value::NormedSum,
+            Op::PerLayerEmbed => Value::PerLayer,
+            Op::PerLayerGate => Value::PerLayerGated,
+            Op::PerLayerOut => Value::Projected2,
             Op::Embed
             | Op::Out
             | Op::DeltaOut
@@ -254,13 +357,14 @@ impl Op {
             | Op::DenseDown
             | Op::Fc1
             | Op::PostNorm1
+            | Op::PerLayerNorm
             | Op::ExpertDown => Value::Hidden,
             Op::Norm0 => Value::Normed0,
             Op::QDown => Value::QueryLatent,
             Op::Q if config.latent.is_some() => Value::HeadQuery,
             Op::Q | Op::QAbsorb => Value::Query,
-            Op::K => Value::Key,
-            Op::V => Value::Value,
+            Op::K => FreshKv::of(config).values()[0],
+            Op::V => FreshKv::of(config).values()[1],
             Op::Scores => Value::Scores,
             Op::Softmax => Value::Probabilities,
             Op::Wv | Op::Attention => Value::Attended,

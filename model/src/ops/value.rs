@@ -85,6 +85,27 @@ pub enum Value {
     LastNormed,
     /// Logits `[sequences, vocab]`.
     Logits,
+    /// Keys of the current rows that later layers attend to as well: `[rows, kv_heads * head_dim]`.
+    SharedKey,
+    /// Values of the current rows, with the layout of `SharedKey`.
+    SharedValue,
+    /// Keys like `SharedKey`, of layers with a window.
+    WindowKey,
+    WindowValue,
+    /// Input of a router next to a dense network: `[rows, hidden]`.
+    RouterNormed,
+    /// Input of experts next to a dense network: `[rows, hidden]`.
+    ExpertNormed,
+    /// Output of experts next to a dense network: `[rows, hidden]`.
+    ExpertSum,
+    /// Sum of the outputs of a dense network and of experts after their norms: `[rows, hidden]`.
+    NormedSum,
+    /// Inputs of the layers in addition to the residual stream: `[rows, layers, size]`.
+    PerLayer,
+    /// A layer's part of `PerLayer` after its gate: `[rows, size]`.
+    PerLayerGated,
+    /// Output of `PerLayerOut`: `[rows, hidden]`.
+    Projected2,
 }
 
 /// Element type of a value in memory.
@@ -103,6 +124,8 @@ impl Value {
             | Value::Scores
             | Value::Probabilities
             | Value::Routing
+            | Value::ExpertSum
+            | Value::NormedSum
             | Value::Logits => ElementType::F32,
             _ => ElementType::Compute,
         }
@@ -114,6 +137,25 @@ impl Value {
             ElementType::Compute => dtype.size_bytes(),
             ElementType::F32 => 4,
         }
+    }
+
+    /// Returns true if layers read the value that earlier layers have written, or that was written
+    /// before the layers.
+    pub const fn outlives_layer(self) -> bool {
+        self.is_shared_kv() || matches!(self, Value::Hidden | Value::PerLayer)
+    }
+
+    /// Returns true for keys and values that later layers attend to as well.
+    pub const fn is_shared_kv(self) -> bool {
+        matches!(
+            self,
+            Value::SharedKey | Value::SharedValue | Value::WindowKey | Value::WindowValue
+        )
+    }
+
+    /// Returns [`Value::row_elements`] in the layer with the widest rows.
+    pub fn max_row_elements(self, config: &ModelConfig) -> Option<usize> {
+        config.kind_models().filter_map(|model| self.row_elements(model)).max()
     }
 
     /// Returns the number of elements in a row, for values that consist of rows; `None` for
@@ -130,7 +172,12 @@ impl Value {
             | Value::Convolved
             | Value::Projected0
             | Value::Projected1
+            | Value::Projected2
             | Value::Normed1
+            | Value::RouterNormed
+            | Value::ExpertNormed
+            | Value::ExpertSum
+            | Value::NormedSum
             | Value::LastNormed => Some(config.hidden_size),
             Value::Query | Value::Attended | Value::GatedAttended => Some(config.q_size()),
             Value::QueryLatent => Some(latent(|latent| latent.q_rank.unwrap_or(0))),
@@ -143,7 +190,18 @@ impl Value {
             Value::MambaRead => Some(mamba(Mamba::inner_size)),
             Value::DeltaBa => Some(delta(|delta| 2 * delta.value_heads)),
             Value::DeltaRead | Value::GatedDelta => Some(delta(DeltaNet::value_size)),
-            Value::Key | Value::Value => Some(config.kv_size()),
+            Value::Key
+            | Value::Value
+            | Value::SharedKey
+            | Value::SharedValue
+            | Value::WindowKey
+            | Value::WindowValue => Some(config.kv_size()),
+            Value::PerLayer => {
+                Some(config.features.per_layer_inputs.map_or(0, |inputs| inputs.row_elements()))
+            }
+            Value::PerLayerGated => {
+                Some(config.features.per_layer_inputs.map_or(0, |inputs| inputs.size))
+            }
             Value::Gate | Value::Ffn | Value::SharedFfn => Some(config.ffn_size),
             Value::DenseGate | Value::DenseFfn => {
                 Some(config.experts.map_or(0, |experts| experts.dense_ffn_size()))

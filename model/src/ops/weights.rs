@@ -1,7 +1,7 @@
 //! Shape and layout of each operation's weights.
 
 use super::op::Op;
-use crate::config::{Dtype, Family, ModelConfig, QkNorm};
+use crate::config::{Dtype, Family, Features, ModelConfig, QkNorm};
 use crate::delta::DeltaNet;
 use crate::experts::Experts;
 use crate::latent::LatentAttention;
@@ -17,8 +17,9 @@ pub struct WeightShape {
     /// The matrix is f32, whatever the run's dtype.
     pub is_f32: bool,
     /// Number of f32 in each vector: a linear's bias and the gain of the norm that follows it (q
-    /// and k), a router's bias and what it adds to scores for the selection, a norm's gain and
-    /// bias, the sinks of a softmax, or a convolution `[taps, channels]` and its bias.
+    /// and k), a router's bias and what it adds to scores for the selection or multiplies weights
+    /// by, a norm's gain and bias or, after a layer, the factor of the residual stream, the gains
+    /// of two norms, the sinks of a softmax, or a convolution `[taps, channels]` and its bias.
     pub vectors: [Option<usize>; 2],
 }
 
@@ -81,7 +82,13 @@ impl Op {
                 let bias = (config.family == Family::Opt).then_some(hidden);
                 Some(WeightShape::new(None, [Some(hidden), bias]))
             }
-            Op::PostNorm0 | Op::PostNorm1 => gain(hidden),
+            Op::PostNorm0 | Op::RouterNorm | Op::ExpertNorm => gain(hidden),
+            Op::SumNorm => Some(WeightShape::new(None, [Some(hidden), Some(hidden)])),
+            Op::PostNorm1
+            | Op::PerLayerEmbed
+            | Op::PerLayerGate
+            | Op::PerLayerOut
+            | Op::PerLayerNorm => self.feature_weights(config),
             Op::QDown | Op::Q | Op::QAbsorb | Op::K | Op::VUp if config.latent.is_some() => {
                 self.latent_weights(config, config.latent.as_ref()?)
             }
@@ -123,20 +130,48 @@ impl Op {
                 linear(out, input, config.ffn_bias)
             }
             Op::Router | Op::ExpertGate | Op::ExpertUp | Op::ExpertDown => {
-                let Experts { count, ffn_size, bias, selection, .. } = config.experts?;
-                match self {
-                    Op::Router => Some(WeightShape {
-                        matrix: Some((count, hidden)),
-                        is_f32: selection.is_f32,
-                        vectors: [bias.then_some(count), selection.bias.then_some(count)],
-                    }),
-                    Op::ExpertDown => linear(count * hidden, ffn_size, bias),
-                    _ => linear(count * ffn_size, hidden, bias),
-                }
+                self.expert_weights(config)
             }
             Op::QDown | Op::QAbsorb | Op::VUp => None,
             Op::Scores | Op::Softmax | Op::Wv | Op::Attention | Op::Sample => None,
         }
+    }
+
+    /// Returns the shape of the weights of experts and their router.
+    fn expert_weights(self, config: &ModelConfig) -> Option<WeightShape> {
+        let hidden = config.hidden_size;
+        let Experts { count, ffn_size, bias, selection, has_factors, .. } = config.experts?;
+        let is_second = selection.bias || has_factors;
+        let linear =
+            |out: usize, input| WeightShape::new(Some((out, input)), [bias.then_some(out), None]);
+        Some(match self {
+            Op::Router => WeightShape {
+                matrix: Some((count, hidden)),
+                is_f32: selection.is_f32,
+                vectors: [bias.then_some(count), is_second.then_some(count)],
+            },
+            Op::ExpertDown => linear(count * hidden, ffn_size),
+            _ => linear(count * ffn_size, hidden),
+        })
+    }
+
+    /// Returns the shape of the weights of operations with features of few models.
+    fn feature_weights(self, config: &ModelConfig) -> Option<WeightShape> {
+        let hidden = config.hidden_size;
+        let Features { layer_scale, per_layer_inputs, .. } = config.features;
+        let linear = |out, input, gain| WeightShape::new(Some((out, input)), [None, gain]);
+        Some(match (self, per_layer_inputs) {
+            (Op::PostNorm1 | Op::PerLayerNorm, inputs) => {
+                let is_last = (self == Op::PerLayerNorm) == inputs.is_some();
+                WeightShape::new(None, [Some(hidden), (layer_scale && is_last).then_some(1)])
+            }
+            (Op::PerLayerEmbed, Some(inputs)) => {
+                linear(inputs.row_elements(), hidden, Some(inputs.size))
+            }
+            (Op::PerLayerGate, Some(inputs)) => linear(inputs.size, hidden, None),
+            (Op::PerLayerOut, Some(inputs)) => linear(hidden, inputs.size, None),
+            _ => return None,
+        })
     }
 
     /// Returns the shape of the weights of latent attention. The matrices of all heads are stored

@@ -8,6 +8,7 @@ use half::bf16;
 
 use super::{SourceError, TensorId, TensorPart, WeightSource};
 use crate::config::ModelConfig;
+use crate::ops::Op;
 
 /// Half the width of a matrix's uniform distribution, which has a standard deviation of about 0.02.
 const MATRIX_SPREAD: f32 = 0.035;
@@ -45,6 +46,7 @@ impl DummySource {
         let (centre, spread) = match part(id) {
             TensorPart::Matrix => (0.0, MATRIX_SPREAD),
             TensorPart::Gain => (1.0, VECTOR_SPREAD),
+            TensorPart::Bias if is_factor(id) => (1.0, VECTOR_SPREAD),
             TensorPart::Bias => (0.0, VECTOR_SPREAD),
         };
         let id = match id {
@@ -85,10 +87,20 @@ impl WeightSource for DummySource {
     }
 }
 
+/// Returns true for a bias that multiplies: the factor of the residual stream, or a second gain.
+fn is_factor(id: TensorId) -> bool {
+    let factors = [Op::PostNorm1, Op::PerLayerNorm, Op::SumNorm];
+    matches!(id, TensorId::Layer { op, part: TensorPart::Bias, .. } if factors.contains(&op))
+}
+
 fn part(id: TensorId) -> TensorPart {
     match id {
-        TensorId::Embedding | TensorId::Positions | TensorId::Head => TensorPart::Matrix,
-        TensorId::FinalNorm { part } | TensorId::Layer { part, .. } => part,
+        TensorId::Embedding | TensorId::Positions | TensorId::Head | TensorId::PerLayerTable => {
+            TensorPart::Matrix
+        }
+        TensorId::FinalNorm { part }
+        | TensorId::PerLayerProjection { part }
+        | TensorId::Layer { part, .. } => part,
     }
 }
 
@@ -99,6 +111,8 @@ fn tensor_number(id: TensorId) -> u64 {
         TensorId::Positions => 2,
         TensorId::Head => 3,
         TensorId::FinalNorm { part } => 4 + part as u64,
+        TensorId::PerLayerTable => 8,
+        TensorId::PerLayerProjection { part } => 9 + part as u64,
         TensorId::Layer { layer, op, part } => {
             16 + ((layer as u64) << 8 | (op as u64) << 2 | part as u64)
         }
@@ -116,7 +130,6 @@ fn mix(word: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ops::Op;
 
     fn source(seed: u64) -> DummySource {
         DummySource::new(crate::known::find_known("opt-125m").expect("known").config, seed)

@@ -25,6 +25,10 @@ pub enum TensorId {
     Head,
     /// Gain and bias of the norm before the head.
     FinalNorm { part: TensorPart },
+    /// Second table of tokens, `[vocab, layers * size]`, of models with inputs for each layer.
+    PerLayerTable,
+    /// Linear of the embedding for the inputs of each layer, and the gain of its norm.
+    PerLayerProjection { part: TensorPart },
     /// Tensor of an operation of a layer.
     Layer { layer: usize, op: crate::ops::Op, part: TensorPart },
 }
@@ -35,6 +39,7 @@ impl TensorId {
         matches!(
             self,
             TensorId::FinalNorm { .. }
+                | TensorId::PerLayerProjection { part: TensorPart::Gain | TensorPart::Bias }
                 | TensorId::Layer { part: TensorPart::Gain | TensorPart::Bias, .. }
         )
     }
@@ -57,9 +62,16 @@ impl TensorId {
                 .learned_positions
                 .map(|_| (config.learned_position_rows(), config.hidden_size)),
             TensorId::FinalNorm { part } => vector(Op::FinalNorm.weights(config), part),
+            TensorId::PerLayerTable => config
+                .features
+                .per_layer_inputs
+                .map(|inputs| (inputs.vocab_size, inputs.row_elements())),
+            TensorId::PerLayerProjection { part } => {
+                vector(Op::PerLayerEmbed.weights(config), part)
+            }
             TensorId::Layer { layer, op, part } => {
                 let known = layer < config.num_layers && config.layer_ops(layer).contains(&op);
-                known.then(|| vector(op.weights(config), part))?
+                known.then(|| vector(op.weights(config.of_layer(layer)), part))?
             }
         }
     }
@@ -71,9 +83,10 @@ pub enum TensorPart {
     /// The `[out, in]` matrix of a linear.
     Matrix,
     /// The gain of a norm, including the one after q and k; the sinks of a softmax; what a router
-    /// adds to the scores of experts for their selection.
+    /// adds to the scores of experts for their selection or multiplies their weights by.
     Gain,
-    /// The bias of a linear or norm.
+    /// The bias of a linear or norm; the factor of the residual stream after a layer's last norm;
+    /// the gain of the second of two norms.
     Bias,
 }
 

@@ -62,7 +62,6 @@ impl PlacementRequest<'_> {
 
     /// Returns the bytes of the KV of some layers for the given number of batches.
     fn kv_bytes(&self, is_counted: impl Fn(usize) -> bool, batches: u16, batch_size: u16) -> u64 {
-        let position = self.formats.kv.position_bytes(self.config.head_dim, self.dtype);
         let sequences = u64::from(batches) * u64::from(batch_size);
         let layers = (0..self.config.num_layers).filter(|layer| is_counted(*layer));
         let of_layer = |layer: usize| {
@@ -73,7 +72,9 @@ impl PlacementRequest<'_> {
                 None => {
                     let positions = kind.kept_positions(self.max_context as usize);
                     let caches = self.config.layer_caches(layer).len();
-                    caches * self.config.num_kv_heads * position * positions
+                    let model = self.config.of_layer(layer);
+                    let position = self.formats.kv.position_bytes(model.head_dim, self.dtype);
+                    caches * model.num_kv_heads * position * positions
                 }
             }
         };
@@ -82,8 +83,9 @@ impl PlacementRequest<'_> {
 
     /// Returns the bytes of a layer's weights in these formats.
     pub(crate) fn layer_weight_bytes(&self, layer: usize, formats: &[WeightFormat]) -> u64 {
+        let model = self.config.of_layer(layer);
         let blobs = self.config.layer_ops(layer).iter().zip(formats);
-        blobs.map(|(op, format)| op.weight_bytes_in(self.config, self.dtype, *format) as u64).sum()
+        blobs.map(|(op, format)| op.weight_bytes_in(model, self.dtype, *format) as u64).sum()
     }
 
     fn weights_bytes(&self) -> u64 {

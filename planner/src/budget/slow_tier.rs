@@ -123,10 +123,11 @@ impl SlowTierShares {
         });
         let (ops, formats) =
             (config.leading_ops(), formats.weights.layers.get(config.leading_layer()));
+        let model = config.of_layer(config.leading_layer());
         let of_op = |op: Op| {
             let place = ops.iter().position(|other| *other == op);
             let format = place.zip(formats).and_then(|(place, formats)| formats.get(place));
-            format.map_or(0, |format| op.weight_bytes_in(config, dtype, *format))
+            format.map_or(0, |format| op.weight_bytes_in(model, dtype, *format))
         };
         let all = |layer: usize| (layers * layer).max(1) as f64;
         let of_entry =

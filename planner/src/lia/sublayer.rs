@@ -110,12 +110,15 @@ pub(crate) const fn sublayer_of(op: Op) -> Option<usize> {
         | Op::DenseGate
         | Op::DenseUp
         | Op::Fc0
+        | Op::RouterNorm
         | Op::Router
+        | Op::ExpertNorm
         | Op::ExpertGate
         | Op::ExpertUp => Some(4),
+        Op::SumNorm | Op::PerLayerGate | Op::PerLayerOut | Op::PerLayerNorm => Some(5),
         Op::SharedGate | Op::Down | Op::DenseDown | Op::Fc1 | Op::PostNorm1 | Op::ExpertDown => {
             Some(5)
         }
-        Op::Embed | Op::FinalNorm | Op::Head | Op::Sample => None,
+        Op::Embed | Op::PerLayerEmbed | Op::FinalNorm | Op::Head | Op::Sample => None,
     }
 }

@@ -89,7 +89,30 @@ pub fn device_map(
     };
     map.kv = (0..layers).map(|layer| kv_tiers(&map, config, layer, default_tiers.kv)).collect();
     place_states(&mut map, config);
+    place_shared_caches(&mut map, config);
     map
+}
+
+/// Stores caches that several layers attend to where all of them can read them: on the host if the
+/// CPU computes the attention of one. Layers without caches of their own have the same entries.
+pub(super) fn place_shared_caches(map: &mut DeviceMap, config: &ModelConfig) {
+    let readers = (0..config.num_layers).map(|layer| (layer, config.cache_layer(layer)));
+    let readers: Vec<_> = readers.filter(|(layer, source)| layer != source).collect();
+    let attends_on_cpu = |map: &DeviceMap, layer: usize| {
+        let prefill = layer_list(config, layer, None).into_iter();
+        let prefill = prefill.zip(map.prefill.layers[layer].iter().copied());
+        let mut all = prefill.chain(map.decode_layer(config, layer));
+        all.any(|(entry, on)| entry.op.is_attention() && on == ComputeDevice::Cpu)
+    };
+    for (reader, source) in &readers {
+        if map.layer_chunking(config, *source).is_none() && attends_on_cpu(map, *reader) {
+            let host = vec![MemoryId::DRAM];
+            map.kv[*source] = LayerKv { k: host.clone(), v: host, device_batches: 0 };
+        }
+    }
+    for (reader, source) in readers {
+        map.kv[reader] = map.kv[source].clone();
+    }
 }
 
 /// Derives the devices of a layer's entries from those of the leading layer: an operation that the

@@ -5,7 +5,7 @@ use model::config::ModelConfig;
 use program::map::{ComputeDevice, DeviceMap, LayerKv, layer_list};
 use program::topology::MemoryId;
 
-use super::map::place_states;
+use super::map::{place_shared_caches, place_states};
 use super::{DefaultTiers, Policy, SlowTierLayers, StagedMatrices, device_map};
 
 /// Device that computes the attention of resident layers in decode, and the location of their
@@ -162,6 +162,7 @@ impl Placement {
         }
         self.residency.apply(&mut map, config);
         place_states(&mut map, config);
+        place_shared_caches(&mut map, config);
         self.slow_tier.apply(&mut map, config);
         self.staged.apply(&mut map, config);
         map

@@ -2,7 +2,7 @@
 //! layer, and weighted by its fraction of the model.
 
 use model::config::ModelConfig;
-use model::layers::{LayerKind, Layers};
+use model::layers::{CacheSharing, LayerKind, Layers};
 
 use program::formats::WeightFormats;
 
@@ -12,7 +12,8 @@ use crate::policy::Formats;
 
 /// Returns true if layers have equal costs. The rotation of positions does not affect them.
 fn have_equal_costs(a: &LayerKind, b: &LayerKind) -> bool {
-    (a.mixing, a.window, a.feed_forward) == (b.mixing, b.window, b.feed_forward)
+    (a.mixing, a.window, a.feed_forward, a.sizes, a.caches)
+        == (b.mixing, b.window, b.feed_forward, b.sizes, b.caches)
 }
 
 /// Returns for each kind of layer the layers of that kind, and the model in which all layers are of
@@ -27,8 +28,12 @@ fn layer_kinds(config: &ModelConfig) -> Vec<(Vec<usize>, ModelConfig)> {
         }
     }
     let of_kind = |(of_kind, kind): (Vec<usize>, &LayerKind)| {
-        let layers = Layers::uniform(kind.clone());
-        (of_kind, ModelConfig { layers, ..config.clone() })
+        // A layer that reads the caches of another one costs what it would with caches of its own,
+        // but for the linears of k and v.
+        let caches = CacheSharing::Own;
+        let layers = Layers::uniform(LayerKind { sizes: None, caches, ..kind.clone() });
+        let model = config.of_layer(of_kind[0]).clone();
+        (of_kind, ModelConfig { layers, ..model })
     };
     found.into_iter().map(of_kind).collect()
 }

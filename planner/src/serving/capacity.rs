@@ -48,7 +48,7 @@ impl CacheCapacity {
         let head = Op::Head.weight_bytes(config, dtype) as u64;
         let embedding =
             if config.tied_embeddings { 0 } else { Op::Embed.weight_bytes(config, dtype) as u64 };
-        let position = (config.kv_bytes_per_position(dtype) * config.num_layers) as u64;
+        let position = config.cache_bytes_per_position(dtype) as u64;
         let host = machine.dram_bytes().checked_sub(layers + head + embedding);
         let host = host.ok_or_else(|| ServingError::HostMemory {
             machine: machine.name.clone(),
@@ -87,8 +87,9 @@ impl CacheCapacity {
 /// Returns the bytes of the residual stream, and of an operation's inputs and outputs, for `rows`
 /// rows; the logits of the sampled rows are not larger.
 fn activations(config: &ModelConfig, dtype: Dtype, rows: u32) -> u64 {
-    let widest =
-        config.every_layer_op().into_iter().map(|op| op.activation_bytes(config, dtype, 1));
-    let row = 4 * config.hidden_size as u64 + widest.max().unwrap_or(0);
+    let of_op =
+        |op: Op| config.kind_models().map(move |model| op.activation_bytes(model, dtype, 1)).max();
+    let widest = config.every_layer_op().into_iter().filter_map(of_op).max();
+    let row = 4 * config.hidden_size as u64 + widest.unwrap_or(0);
     align_up((row * u64::from(rows)) as usize) as u64
 }

@@ -155,17 +155,18 @@ impl LayerWork {
     fn average(config: &ModelConfig, dtype: Dtype) -> LayerWork {
         let mut sum = LayerWork::default();
         for layer in 0..config.num_layers {
+            let model = config.of_layer(layer);
             let ops = config.layer_ops(layer).iter();
             for op in ops.filter(|op| !op.is_attention()) {
                 sum.ops += 1.0;
-                let bytes = op.weight_bytes(config, dtype) as f64;
+                let bytes = op.weight_bytes(model, dtype) as f64;
                 if op.is_expert() {
                     sum.expert_bytes += bytes
                 } else {
                     sum.dense_bytes += bytes
                 }
-                sum.row_flops += op.flops(config, 1, 0) as f64;
-                sum.row_bytes += op.activation_bytes(config, dtype, 1) as f64;
+                sum.row_flops += op.flops(model, 1, 0) as f64;
+                sum.row_bytes += op.activation_bytes(model, dtype, 1) as f64;
             }
         }
         let layers = config.num_layers as f64;

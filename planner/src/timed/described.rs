@@ -3,8 +3,9 @@
 //! both decode programs have the same lists, and each instruction takes the time of its
 //! counterpart.
 
-use model::config::ModelConfig;
+use model::config::{Features, ModelConfig, PerLayerInputs};
 use model::experts::{DenseLayers, Experts};
+use model::layers::{LayerKind, Layers};
 use program::compile::compile;
 use program::ir::{Instruction, LaneProgram};
 use program::map::{Chunking, leading_list};
@@ -102,7 +103,9 @@ fn shrink_config(config: &ModelConfig, chunking: Option<Chunking>) -> ModelConfi
 /// Scales down a model with `more_heads` heads for each one.
 fn narrow(config: &ModelConfig, more_heads: usize) -> ModelConfig {
     let width = |width: usize| (width * more_heads * HEAD_DIM).div_ceil(config.head_dim);
-    ModelConfig {
+    // Small layers of a model have equal sizes.
+    let kind = |layer| LayerKind { sizes: None, ..config.layers.kind(layer).clone() };
+    let small = ModelConfig {
         hidden_size: width(config.hidden_size),
         num_heads: config.num_heads * more_heads,
         num_kv_heads: config.num_kv_heads * more_heads,
@@ -115,8 +118,18 @@ fn narrow(config: &ModelConfig, more_heads: usize) -> ModelConfig {
                 .map(|dense| DenseLayers { ffn_size: width(dense.ffn_size), ..dense }),
             ..experts
         }),
+        layers: Layers::from_kinds((0..config.num_layers).map(kind)),
+        features: Features {
+            per_layer_inputs: config.features.per_layer_inputs.map(|inputs| PerLayerInputs {
+                size: HEAD_DIM,
+                vocab_size: VOCAB_SIZE,
+                ..inputs
+            }),
+            ..config.features.clone()
+        },
         ..config.clone()
-    }
+    };
+    small.with_kind_models()
 }
 
 /// Checks that the lists have the same instructions in the same order; only buffers may differ.

@@ -20,7 +20,7 @@ pub use error::TimedError;
 pub use instruction_times::InstructionTimes;
 pub use steady::{SteadyLayer, SteadyStep, steady, steady_step};
 
-use model::config::{Activation, Dtype, Family, ModelConfig, Rope, RopeScaling, Scales};
+use model::config::{Activation, Dtype, Family, Features, ModelConfig, Rope, RopeScaling, Scales};
 use model::layers::{LayerKind, Layers};
 use model::quantized_format::{Grouped, WeightFormat};
 use program::compile::{CompileError, compile};
@@ -176,6 +176,7 @@ fn config(layer: &TableLayer, layers: usize, positions: usize) -> ModelConfig {
         delta: None,
         latent: None,
         mamba: None,
+        features: Features::default(),
         output_gate: false,
         sinks: false,
         scales: Scales::default(),

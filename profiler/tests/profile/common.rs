@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use kernels::{PoolOptions, Variant};
-use model::config::{Activation, Family, ModelConfig, Rope, RopeScaling, Scales};
+use model::config::{Activation, Family, Features, ModelConfig, Rope, RopeScaling, Scales};
 use model::experts::{ExpertScoring, Experts};
 use model::layers::{FeedForward, LayerKind, Layers};
 use model::source::dummy::DummySource;
@@ -96,6 +96,7 @@ pub fn llama() -> ModelConfig {
         delta: None,
         latent: None,
         mamba: None,
+        features: Features::default(),
         output_gate: false,
         sinks: false,
         scales: Scales::default(),

@@ -52,7 +52,7 @@ fn share(emitter: &Emitter<'_, '_>, next: &[Entry], stream: usize, streams: usiz
         return if stream == 0 { streamed.copied().collect() } else { Vec::new() };
     }
     let dtype = emitter.shape.dtype;
-    let bytes = |entry: &Entry| entry.op.weight_bytes(emitter.config, dtype);
+    let bytes = |entry: &Entry| entry.op.weight_bytes(emitter.config.at(entry.layer), dtype);
     let total: usize = streamed.clone().map(bytes).sum();
     let mut before = 0;
     let mut mine = Vec::new();

@@ -191,8 +191,12 @@ impl<'a> Buffers<'a> {
         if self.config.learned_positions.is_some() {
             all.push(Weights::Positions);
         }
+        if self.config.features.per_layer_inputs.is_some() {
+            all.extend([Weights::PerLayerTable, Weights::PerLayerProjection]);
+        }
         for layer in 0..self.config.num_layers as u16 {
-            let with_weights = |op: &&Op| op.weights(self.config).is_some();
+            let model = self.config.of_layer(layer.into());
+            let with_weights = |op: &&Op| op.weights(model).is_some();
             all.extend(
                 self.config
                     .layer_ops(layer.into())
@@ -232,7 +236,8 @@ impl<'a> Buffers<'a> {
         let phases = [&map.prefill, &map.decode];
         let mut wanted = Vec::new();
         for layer in 0..config.num_layers {
-            for op in config.layer_ops(layer).iter().filter(|op| op.weights(config).is_some()) {
+            let model = config.of_layer(layer);
+            for op in config.layer_ops(layer).iter().filter(|op| op.weights(model).is_some()) {
                 let layer16 = layer as u16;
                 if self.routes.topology.is_vram(map.weights_of(config, Some(layer16), *op)) {
                     wanted.push(Weights::Layer { layer: layer16, op: *op });
@@ -419,7 +424,10 @@ impl<'a> Buffers<'a> {
     /// Returns the memory in which a blob stays; the embedding stays on the host.
     fn tier(&self, weights: Weights) -> MemoryId {
         match weights {
-            Weights::Embedding | Weights::Positions => MemoryId::DRAM,
+            Weights::Embedding
+            | Weights::Positions
+            | Weights::PerLayerTable
+            | Weights::PerLayerProjection => MemoryId::DRAM,
             Weights::Head if self.config.tied_embeddings => MemoryId::DRAM,
             Weights::FinalNorm | Weights::Head => self.map.outer_weights,
             Weights::Layer { layer, op } => self.map.weights_of(self.config, Some(layer), op),

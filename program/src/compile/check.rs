@@ -44,9 +44,7 @@ pub(super) fn check(
     if map.prefill.embed == ComputeDevice::Gpu || map.decode.embed == ComputeDevice::Gpu {
         return Err(CompileError::EmbedOnGpu);
     }
-    if map.kv_format == KvFormat::Four && kv4_position_bytes(config.head_dim).is_none() {
-        return Err(CompileError::OddHead { head_dim: config.head_dim });
-    }
+    check_kv_format(config, map)?;
     if map.kv_select.is_some() {
         check_select(config, map)?;
     }
@@ -89,6 +87,15 @@ pub(super) fn check(
     })
 }
 
+fn check_kv_format(config: &ModelConfig, map: &DeviceMap) -> Result<(), CompileError> {
+    let mut head_dims = config.kind_models().map(|model| model.head_dim);
+    let odd = head_dims.find(|head_dim| kv4_position_bytes(*head_dim).is_none());
+    match odd.filter(|_| map.kv_format == KvFormat::Four) {
+        Some(head_dim) => Err(CompileError::OddHead { head_dim }),
+        None => Ok(()),
+    }
+}
+
 /// Checks a map produced by `crate::kv_owner::with_owners`, for models in which every layer has
 /// attention.
 fn check_owners(
@@ -109,6 +116,7 @@ fn check_owners(
         () if shape.device_slots > shape.batch_size => "the device has more slots than there are",
         () if shape.page_positions > 0 => "paged caches stay on the CPU",
         () if config.layers.has_states() => "the model's states are not moved",
+        () if config.has_kind_models() => "the model's heads differ by layer, or share caches",
         () if map.uses_storages() => "weights on storages are read for one program",
         () if !is_on_device() => "all linears must be the device's, without barriers",
         () if !is_owned() => "attention and caches are not in the two owners' parts",
@@ -183,6 +191,9 @@ fn check_select(config: &ModelConfig, map: &DeviceMap) -> Result<(), CompileErro
         return refused(
             "the model has latent attention, whose cached vectors are not split by head",
         );
+    }
+    if config.has_kind_models() {
+        return refused("the model's heads differ by layer, or share caches");
     }
     if config.sinks {
         return refused("the model has attention sinks, whose scores would not be computed");
@@ -281,6 +292,10 @@ fn check_layer(
         return Err(CompileError::PrefillAttentionCut { layer });
     }
     let chunking = map.layer_chunking(config, layer);
+    let stored = config.cache_layer(layer);
+    if map.layer_chunking(config, stored) != chunking {
+        return Err(CompileError::SharedParts { layer, source_layer: stored });
+    }
     for kv in config.layer_caches(layer).iter().copied() {
         let tiers = map.kv[layer].tiers(kv);
         tiers.iter().try_for_each(|home| check_tier("KV caches", *home, routes))?;
@@ -295,7 +310,7 @@ fn check_layer(
             continue;
         }
         let part = entry.chunk.map_or(0, |chunk| usize::from(chunk.index));
-        let on_device = |batch| map.kv[layer].tier(kv, part as u16, batch);
+        let on_device = |batch| map.kv[stored].tier(kv, part as u16, batch);
         // The first and the last batch: batches in between have the tier of one of them.
         let tiers = [on_device(0), on_device(u16::MAX)];
         if tiers.iter().any(|home| routes.topology.is_vram(*home)) && device == ComputeDevice::Cpu {
@@ -338,8 +353,9 @@ pub(super) fn check_chunked(
     let mut attention = list.iter().zip(&map.prefill.layers[layer]);
     let on_cpu =
         attention.any(|(entry, device)| entry.op == Op::Scores && *device == ComputeDevice::Cpu);
-    for kv in config.layer_caches(layer).iter().copied() {
-        let layer_kv = &map.kv[layer];
+    let stored = config.cache_layer(layer);
+    for kv in config.layer_caches(stored).iter().copied() {
+        let layer_kv = &map.kv[stored];
         let on_device = layer_kv.tiers(kv).iter().any(|home| topology.is_vram(*home));
         if on_cpu && (on_device || layer_kv.device_batches > 0) {
             return Err(CompileError::CpuReadsVram { layer, kv, part: 0 });

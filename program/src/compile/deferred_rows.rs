@@ -29,7 +29,12 @@ impl Emitter<'_, '_> {
             let part = emitter.kept_part(entry);
             Region { buffer: emitter.buffers.kept(value), chunk: Some(part) }
         };
-        let inputs = entry.op.reads(self.config).iter().map(|value| region(self, *value)).collect();
+        let inputs = entry
+            .op
+            .reads(self.config.at(entry.layer))
+            .iter()
+            .map(|value| region(self, *value))
+            .collect();
         let caches = self.caches(entry);
         let weights = self.weights(entry);
         let compute = Compute {

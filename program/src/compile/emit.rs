@@ -133,7 +133,7 @@ impl<'a, 'b> Emitter<'a, 'b> {
             return;
         }
         let mut inputs = Vec::new();
-        for value in entry.op.reads(self.config) {
+        for value in entry.op.reads(self.config.at(entry.layer)) {
             let input = self.input(entry, *value);
             if self.emitted == Emitted::Instructions {
                 inputs.push(input);
@@ -141,7 +141,7 @@ impl<'a, 'b> Emitter<'a, 'b> {
         }
         let caches = self.caches(entry);
         let weights = self.weights(entry);
-        let output = entry.op.writes(self.config).map(|value| {
+        let output = entry.op.writes(self.config.at(entry.layer)).map(|value| {
             let buffer = self.value_buffer(entry, value, entry.device);
             Region { buffer, chunk: self.output_chunk(entry, value) }
         });
@@ -156,7 +156,7 @@ impl<'a, 'b> Emitter<'a, 'b> {
             table: self.buffers.table(entry.batch),
         };
         self.push(self.routes.compute(entry.device), Instruction::Compute(compute));
-        if let Some(value) = entry.op.writes(self.config) {
+        if let Some(value) = entry.op.writes(self.config.at(entry.layer)) {
             self.mark_written(entry, value);
         }
         self.after(entry);
@@ -240,7 +240,7 @@ impl<'a, 'b> Emitter<'a, 'b> {
             Value::Hidden => device == ComputeDevice::Cpu || self.is_vram(self.map.prefill_hidden),
             // All streams pass between the final norm and a head on the other device.
             Value::LastNormed => true,
-            _ => false,
+            value => value.outlives_layer(),
         };
         match self.rotate {
             Some(slots) if !outlives_segments => stream % slots,
@@ -309,8 +309,8 @@ impl<'a, 'b> Emitter<'a, 'b> {
             && entry.chunk == Some(DEVICE);
         // A piece of a linear reads all columns of its first input.
         let is_own = entry.op.is_attention()
-            || entry.op.writes(self.config) == Some(value)
-            || own_input(self.config, entry.op) == Some(value);
+            || entry.op.writes(self.config.at(entry.layer)) == Some(value)
+            || own_input(self.config.at(entry.layer), entry.op) == Some(value);
         entry.chunk.filter(|_| is_own && !is_whole && self.value_parts(entry, value) > 1)
     }
 
@@ -385,6 +385,7 @@ impl<'a, 'b> Emitter<'a, 'b> {
     pub(super) fn caches(&mut self, entry: &Entry) -> Vec<Region> {
         let behind_caches = self.program.rows.are_behind_caches() || entry.op.updates_state();
         let Some(layer) = entry.layer.filter(|_| behind_caches) else { return Vec::new() };
+        let stored = self.config.cache_layer(layer.into()) as u16;
         entry
             .op
             .caches(self.config)
@@ -392,8 +393,8 @@ impl<'a, 'b> Emitter<'a, 'b> {
             .map(|kv| {
                 let of = parts(self.chunking(entry.layer), *kv);
                 let part = if of > 1 { entry.chunk.map_or(0, |chunk| chunk.index) } else { 0 };
-                let cache = self.buffers.cache(layer, entry.batch, *kv, part);
-                let tier = self.map.kv[layer as usize].tier(*kv, part, entry.batch);
+                let cache = self.buffers.cache(stored, entry.batch, *kv, part);
+                let tier = self.map.kv[stored as usize].tier(*kv, part, entry.batch);
                 if entry.device == ComputeDevice::Cpu || self.is_vram(tier) {
                     return cache;
                 }

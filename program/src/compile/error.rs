@@ -74,6 +74,11 @@ pub enum CompileError {
          in prefill and decode, with the state stored there"
     )]
     StateElsewhere { layer: usize },
+    #[error(
+        "layer {layer} attends to the caches of layer {source_layer}, but only one of the two \
+         splits its attention between the devices; place both alike"
+    )]
+    SharedParts { layer: usize, source_layer: usize },
     #[error("sequences cannot be assigned to the device or the host: {problem}")]
     Owners { problem: &'static str },
     /// `reason` is a clause.

@@ -14,11 +14,12 @@ impl Emitter<'_, '_> {
     /// Copies fresh K and V off the device as soon as they exist, if any of their caches is stored
     /// elsewhere.
     pub(super) fn send_fresh(&mut self, entry: &Entry) {
-        let (kv, value) = match entry.op {
-            Op::K => (Kv::K, Value::Key),
-            Op::V => (Kv::V, Value::Value),
+        let kv = match entry.op {
+            Op::K => Kv::K,
+            Op::V => Kv::V,
             _ => return,
         };
+        let value = kv.fresh(self.config.at(entry.layer));
         let Some(layer) = entry.layer.filter(|_| entry.device == ComputeDevice::Gpu) else {
             return;
         };
@@ -36,7 +37,7 @@ impl Emitter<'_, '_> {
     /// next stream's transfers: a link's lane keeps its order and would delay them until that
     /// stream's linears are done.
     pub(super) fn send_queries(&mut self, entry: &Entry) {
-        let is_query = entry.op.writes(self.config) == Some(Value::Query);
+        let is_query = entry.op.writes(self.config.at(entry.layer)) == Some(Value::Query);
         let is_sent = is_query && entry.device == ComputeDevice::Gpu;
         if is_sent && self.program.attention_side == AttentionSide::Owners {
             let part = self.value_parts(entry, Value::Query) - 1;
@@ -51,10 +52,7 @@ impl Emitter<'_, '_> {
         let chunking = self.chunking(entry.layer);
         let of_layer = self.map.layer_chunking(self.config, layer as usize);
         for kv in self.config.layer_caches(layer as usize).iter().copied() {
-            let value = match kv {
-                Kv::K => Value::Key,
-                Kv::V => Value::Value,
-            };
+            let value = kv.fresh(self.config.at(entry.layer));
             let of = parts(of_layer, kv);
             let side = self.side(entry);
             let chunks = (0..of).map(|index| Chunk { index, of });

@@ -324,8 +324,14 @@ fn layers_with_all_buffers(config: &ModelConfig, shape: &RunShape, map: &DeviceM
         usize::from(map.kv_slots.div_ceil(batches.max(1)))
     };
     let slots = usize::from(map.weight_slots.max(1));
+    // Layers that share caches use other values than those with their own.
+    let has_equal_kind = |one: usize, other: usize| {
+        !config.has_kind_models()
+            || config.layers.kind_index(one) == config.layers.kind_index(other)
+    };
     let is_alike = |one: usize, other: usize| {
         config.layer_ops(one) == config.layer_ops(other)
+            && has_equal_kind(one, other)
             && map.prefill.layers[one] == map.prefill.layers[other]
             && map.decode.layers[one] == map.decode.layers[other]
             && map.weights[one] == map.weights[other]

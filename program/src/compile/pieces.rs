@@ -24,10 +24,11 @@ impl Pieces {
             return Pieces { of: 1, layers: Vec::new(), hidden: false };
         };
         let in_parts = |layer| {
+            let model = config.of_layer(layer);
             let list = map.decode_layer(config, layer).into_iter();
             let cut = list.filter(|(entry, _)| entry.chunk.is_some());
             let ops = cut.map(|(entry, _)| entry.op);
-            ops.flat_map(|op| op.writes(config).into_iter().chain(own_input(config, op))).collect()
+            ops.flat_map(|op| op.writes(model).into_iter().chain(own_input(model, op))).collect()
         };
         let layers: Vec<Vec<Value>> = (0..config.num_layers).map(in_parts).collect();
         let hidden = layers.iter().flatten().any(|value| *value == Value::Hidden);

@@ -55,7 +55,7 @@ pub(super) fn schedule(
     let layers: Vec<Vec<Item>> =
         layers.iter().map(|layer| layer_items(program, config, map, *layer)).collect();
     let uniform = layers.iter().all(|layer| is_uniform(layer));
-    let segments = segments(program, map, &layers);
+    let segments = segments(program, config, map, &layers);
     let mut entries = Vec::new();
     for segment in &segments {
         for batch in 0..batches {
@@ -79,7 +79,7 @@ pub(super) fn schedule(
         let mut behind = 0;
         for entry in &mut entries {
             behind = match entry.layer {
-                None if entry.op == Op::Embed => 0,
+                None if matches!(entry.op, Op::Embed | Op::PerLayerEmbed) => 0,
                 None => config.num_layers as u16,
                 // The host computes attention for the rows that follow.
                 Some(layer) if entry.op.is_attention() && entry.chunk == Some(HOST) => layer + 1,
@@ -97,11 +97,20 @@ fn is_uniform(layer: &[Item]) -> bool {
 
 /// Splits the list at device changes, and after each layer that runs entirely on one device: all
 /// streams pass that layer before any continues, so that its weights are read or streamed once.
-fn segments(program: ProgramShape, map: &DeviceMap, layers: &[Vec<Item>]) -> Vec<Vec<Item>> {
+fn segments(
+    program: ProgramShape,
+    config: &ModelConfig,
+    map: &DeviceMap,
+    layers: &[Vec<Item>],
+) -> Vec<Vec<Item>> {
     let phase = program.rows.phase();
     let places = map.of_phase(phase);
     let outer = |op, device| Item { op, chunk: None, layer: None, device };
-    let mut segments: Vec<Vec<Item>> = vec![vec![outer(Op::Embed, places.embed)]];
+    let mut embed = vec![outer(Op::Embed, places.embed)];
+    if config.features.per_layer_inputs.is_some() {
+        embed.push(outer(Op::PerLayerEmbed, places.embed));
+    }
+    let mut segments: Vec<Vec<Item>> = vec![embed];
     let by_layer = map.schedule != MapSchedule::Overlapped;
     let mut cut = phase == Phase::Prefill;
     let tail = [

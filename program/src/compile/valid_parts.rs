@@ -5,6 +5,16 @@ use rustc_hash::FxHashMap;
 
 use crate::map::ComputeDevice;
 
+/// Indices of the values that outlive a layer.
+const LASTING: [usize; 6] = [
+    Value::Hidden as usize,
+    Value::PerLayer as usize,
+    Value::SharedKey as usize,
+    Value::SharedValue as usize,
+    Value::WindowKey as usize,
+    Value::WindowValue as usize,
+];
+
 /// Devices on which a part of a value is up to date.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Valid {
@@ -56,10 +66,11 @@ impl ValidParts {
         valid
     }
 
-    /// Forgets the values of a layer; the residual stream remains.
+    /// Forgets the values of a layer; the residual stream and whatever else later layers read
+    /// remains.
     pub(super) fn forget_layer(&mut self, stream: StreamKey) {
         let values = self.streams.get_mut(&stream).into_iter().flatten().enumerate();
-        let of_layer = values.filter(|(index, _)| *index != Value::Hidden as usize);
+        let of_layer = values.filter(|(index, _)| !LASTING.contains(index));
         of_layer.for_each(|(_, valid)| valid.clear());
     }
 }

@@ -6,7 +6,7 @@ use crate::ir::{
 };
 use crate::map::ComputeDevice;
 use crate::weights::Weights;
-use model::ops::{Op, Value};
+use model::ops::Value;
 
 use super::buffers::{ProgramBuffer, chunk_of};
 use super::emit::Emitter;
@@ -14,13 +14,13 @@ use super::schedule::Entry;
 
 impl Emitter<'_, '_> {
     pub(super) fn weights(&mut self, entry: &Entry) -> Vec<Region> {
-        if entry.op.weights(self.config).is_none() {
+        if entry.op.weights(self.config.at(entry.layer)).is_none() {
             return Vec::new();
         }
         let blob = Weights::of(entry.op, entry.layer);
         let mut regions = vec![self.weight_region(entry, blob)];
-        if entry.op == Op::Embed && self.config.learned_positions.is_some() {
-            regions.push(self.weight_region(entry, Weights::Positions));
+        if let Some(table) = Weights::table_of(entry.op, self.config) {
+            regions.push(self.weight_region(entry, table));
         }
         regions
     }

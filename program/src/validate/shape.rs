@@ -94,11 +94,13 @@ pub(super) fn check_program(
             check_regions(instruction, buffers).map_err(malformed)?;
             match instruction {
                 Instruction::Compute(compute) => {
-                    check_compute(config, behind_caches, compute).map_err(malformed)?;
-                    kv_owner::check_compute(&program.shape, config, compute).map_err(malformed)?;
+                    let model = config.at(compute.at.layer);
+                    check_compute(model, behind_caches, compute).map_err(malformed)?;
+                    kv_owner::check_compute(&program.shape, model, compute).map_err(malformed)?;
                 }
                 Instruction::Copy(copy) => {
-                    check_copy(&program.shape, config, copy).map_err(malformed)?;
+                    let model = config.at(copy.at.layer);
+                    check_copy(&program.shape, model, copy).map_err(malformed)?;
                     kv_owner::check_copy(&program.shape, config, copy).map_err(malformed)?;
                 }
                 Instruction::Append(append) => {

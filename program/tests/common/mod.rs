@@ -1,19 +1,20 @@
 //! Small models, runs and maps for the tests of compiled plans.
 #![allow(dead_code, reason = "each test binary uses a part")]
 
-use model::config::{Activation, Dtype, Family, ModelConfig, Rope, RopeScaling, Scales};
+use model::config::{Activation, Dtype, Family, Features, ModelConfig, Rope, RopeScaling, Scales};
 use model::experts::{ExpertScoring, Experts};
 use model::layers::{FeedForward, LayerKind, Layers};
 use model::quantized_format::WeightFormat;
 use program::expert_reads::ExpertReads;
 use program::formats::{KvFormat, WeightFormats};
-use program::ir::{Instruction, Program};
+use program::ir::{Instruction, Program, ProgramId};
 use program::map::{
     ChunkOrder, Chunking, ComputeDevice, DeviceMap, LayerKv, PhaseMap, Schedule, layer_list,
 };
-use program::plan::RunShape;
+use program::plan::{Plan, RunShape};
 use program::shares::ReadShares;
 use program::topology::{LaneId, MemoryId};
+use program::validate::validate;
 
 /// The smallest number with an inner layer whose streamed weights reuse a slot.
 pub const LAYERS: usize = 3;
@@ -45,6 +46,7 @@ pub fn opt() -> ModelConfig {
         delta: None,
         latent: None,
         mamba: None,
+        features: Features::default(),
         output_gate: false,
         sinks: false,
         scales: Scales::default(),
@@ -139,22 +141,24 @@ pub const PLAIN: Choices = Choices {
 /// The GPU runs entries `from..to` of every layer's decode list.
 pub fn split(config: &ModelConfig, from: usize, to: usize, choices: Choices) -> DeviceMap {
     let chunking = choices.chunking.map(|(order, chunks)| Chunking { order, chunks });
-    let entries = layer_list(config, 0, chunking).len();
     let device = |i| if (from..to).contains(&i) { ComputeDevice::Gpu } else { ComputeDevice::Cpu };
-    let decode: Vec<ComputeDevice> = (0..entries).map(device).collect();
-    let ops = config.layer_ops(0).len();
-    let phase = |layer: Vec<ComputeDevice>| PhaseMap {
+    let decode = |layer: usize| -> Vec<ComputeDevice> {
+        (0..layer_list(config, layer, chunking).len()).map(device).collect()
+    };
+    let ops = |layer: usize| config.layer_ops(layer).len();
+    let phase = |layers: Vec<Vec<ComputeDevice>>| PhaseMap {
         embed: ComputeDevice::Cpu,
-        layers: vec![layer; config.num_layers],
+        layers,
         final_norm: choices.outer,
         head: choices.outer,
     };
+    let all = || 0..config.num_layers;
     let mut map = DeviceMap {
         policy: "test".to_owned(),
         chunking,
-        prefill: phase(vec![choices.prefill; ops]),
-        decode: phase(decode),
-        weights: vec![vec![choices.weights; ops]; config.num_layers],
+        prefill: phase(all().map(|layer| vec![choices.prefill; ops(layer)]).collect()),
+        decode: phase(all().map(decode).collect()),
+        weights: all().map(|layer| vec![choices.weights; ops(layer)]).collect(),
         outer_weights: choices.weights,
         kv: Vec::new(),
         fuse_attention: choices.fuse,
@@ -172,6 +176,31 @@ pub fn split(config: &ModelConfig, from: usize, to: usize, choices: Choices) -> 
     };
     map.kv = (0..config.num_layers).map(|layer| layer_kv(config, &map, layer, choices)).collect();
     map
+}
+
+/// Returns a plan without one of its instructions.
+pub fn without(plan: &Plan, program: ProgramId, lane: usize, index: usize) -> Plan {
+    let mut plan = plan.clone();
+    let list = &mut plan.program_mut(program).lanes[lane];
+    let removed = list.instructions.remove(index);
+    list.signals_per_step -= u32::from(removed == Instruction::Signal);
+    plan
+}
+
+/// Asserts that the validator refuses a plan without any one of its instructions, and returns their
+/// number.
+pub fn each_is_needed(plan: &Plan) -> usize {
+    let mut dropped = 0;
+    for program in &plan.programs {
+        for (lane, list) in program.lanes.iter().enumerate() {
+            for (index, instruction) in list.instructions.iter().enumerate() {
+                let refused = validate(&without(plan, program.id, lane, index)).is_err();
+                assert!(refused, "{instruction:?} can be left out");
+                dropped += 1;
+            }
+        }
+    }
+    dropped
 }
 
 fn layer_kv(config: &ModelConfig, map: &DeviceMap, layer: usize, choices: Choices) -> LayerKv {

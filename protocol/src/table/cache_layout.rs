@@ -7,7 +7,7 @@ use program::ir::{At, ProgramId, Rows};
 use program::map::Chunk;
 use program::step_table::Field;
 
-use super::StepTable;
+use super::{HeadSizes, StepTable};
 
 impl StepTable {
     /// Returns the number of positions of a sequence that the caches of a layer keep. If that is
@@ -61,7 +61,8 @@ impl StepTable {
             Some(window) => self.words.load(self.layout.windowed_start(batch, sequence, window)),
         };
         let kept = self.kept_positions(batch, sequence, at.layer);
-        (start as usize * self.kv_heads + head * kept) * self.head_dim
+        let HeadSizes { kv_heads, head_dim, .. } = self.heads_of(at.layer);
+        (start as usize * kv_heads + head * kept) * head_dim
     }
 
     /// Returns the number of elements before a chunk's first unit, which are subtracted within the
@@ -70,7 +71,8 @@ impl StepTable {
         if units.is_empty() {
             return 0;
         }
-        self.unit_offset(at, units.start / self.kv_heads, units.start % self.kv_heads)
+        let kv_heads = self.kv_heads(at.layer);
+        self.unit_offset(at, units.start / kv_heads, units.start % kv_heads)
     }
 
     /// Sets the extents of a batch's sequences, which are consecutive and have the given numbers of
@@ -98,14 +100,15 @@ impl StepTable {
         let is_whole = self.chunking.is_some_and(|chunking| chunking.parts(kv) == 1);
         match chunk {
             Some(Chunk { of: 2.., .. }) if is_fused && is_whole => {
-                self.chunk_origin(at, &self.chunk_units(usize::from(at.batch), chunk))
+                self.chunk_origin(at, &self.chunk_units(at, chunk))
             }
             _ => 0,
         }
     }
 
-    /// Returns the number of f32 of a unit in `Scores` and `Probabilities` (decode: one row).
-    pub fn scores_stride(&self) -> usize {
-        self.group * self.max_context
+    /// Returns the number of f32 of a unit of a layer in `Scores` and `Probabilities` (decode: one
+    /// row).
+    pub fn scores_stride(&self, layer: Option<u16>) -> usize {
+        self.group(layer) * self.max_context
     }
 }

@@ -6,7 +6,7 @@ use program::map::Chunk;
 use program::step_table::{Field, KvTier};
 use scheduler::hybrid::{DeferredRows, IterationLimits, SchedulingPolicy, StepCosts};
 
-use super::{StepTable, WorkItem};
+use super::{HeadSizes, StepTable, WorkItem};
 
 /// Offset of the following programs; the policy and the limits set by the run come first.
 const FOLLOWING_OFFSET: usize = 6;
@@ -83,7 +83,8 @@ impl StepTable {
             false => sequence,
         };
         let kept = self.kept_positions(batch, sequence, at.layer);
-        (place * self.kv_heads + head) * kept * self.head_dim
+        let HeadSizes { kv_heads, head_dim, .. } = self.heads_of(at.layer);
+        (place * kv_heads + head) * kept * head_dim
     }
 
     /// Returns the parameters that decide the next iteration.

@@ -13,9 +13,10 @@ mod token_view;
 
 use std::ops::Range;
 
+use model::config::ModelConfig;
 use model::layers::LayerKind;
 use model::rope::{Rope, SequenceLength};
-use program::ir::{ProgramId, ProgramShape, Rows};
+use program::ir::{At, ProgramId, ProgramShape, Rows};
 use program::map::{Chunk, Chunking};
 use program::plan::Plan;
 use program::step_table::{
@@ -26,6 +27,23 @@ use shm::SharedU32s;
 
 pub use kv_owner::HybridPolicy;
 
+/// Sizes of the heads of a layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct HeadSizes {
+    /// Number of heads of k and v.
+    kv_heads: usize,
+    head_dim: usize,
+    /// Number of query heads that share a KV head.
+    group: usize,
+}
+
+impl HeadSizes {
+    fn of(config: &ModelConfig) -> HeadSizes {
+        let (kv_heads, head_dim) = (config.num_kv_heads, config.head_dim);
+        HeadSizes { kv_heads, head_dim, group: config.group_size() }
+    }
+}
+
 /// A view of the step table with the sizes that its arithmetic needs.
 #[derive(Debug, Clone)]
 pub struct StepTable {
@@ -33,9 +51,10 @@ pub struct StepTable {
     layout: StepTableLayout,
     /// Shape for which each program is compiled.
     programs: Vec<ProgramShape>,
-    kv_heads: usize,
-    head_dim: usize,
-    group: usize,
+    /// Sizes of the model, by which units are assigned to chunks.
+    heads: HeadSizes,
+    /// Sizes of each layer.
+    layer_heads: Vec<HeadSizes>,
     max_context: usize,
     /// Index of each layer's window among the layout's windows, if its caches keep no more than the
     /// window.
@@ -92,9 +111,10 @@ impl StepTable {
             words,
             layout: plan.table.clone(),
             programs: plan.programs.iter().map(|program| program.shape).collect(),
-            kv_heads: plan.config.num_kv_heads,
-            head_dim: plan.config.head_dim,
-            group: plan.config.group_size(),
+            heads: HeadSizes::of(&plan.config),
+            layer_heads: (0..plan.config.num_layers)
+                .map(|layer| HeadSizes::of(plan.config.of_layer(layer)))
+                .collect(),
             max_context: plan.shape.max_context as usize,
             windows: (0..plan.config.num_layers).map(|layer| window_of(plan, layer)).collect(),
             ropes: plan.config.layers.kinds().iter().filter_map(rope).collect(),
@@ -180,19 +200,23 @@ impl StepTable {
         self.layout.batch_size as usize
     }
 
-    /// Returns the number of KV heads of the model.
-    pub fn kv_heads(&self) -> usize {
-        self.kv_heads
+    fn heads_of(&self, layer: Option<u16>) -> HeadSizes {
+        layer.map_or(self.heads, |layer| self.layer_heads[usize::from(layer)])
     }
 
-    /// Returns the number of elements of one head.
-    pub fn head_dim(&self) -> usize {
-        self.head_dim
+    /// Returns the number of KV heads of a layer, or of the model.
+    pub fn kv_heads(&self, layer: Option<u16>) -> usize {
+        self.heads_of(layer).kv_heads
     }
 
-    /// Returns the number of query heads that share a KV head.
-    pub fn group(&self) -> usize {
-        self.group
+    /// Returns the number of elements of one head of a layer.
+    pub fn head_dim(&self, layer: Option<u16>) -> usize {
+        self.heads_of(layer).head_dim
+    }
+
+    /// Returns the number of query heads of a layer that share a KV head.
+    pub fn group(&self, layer: Option<u16>) -> usize {
+        self.heads_of(layer).group
     }
 
     /// Returns a field of a sequence.
@@ -442,13 +466,16 @@ impl StepTable {
         first.min(self.batch_size())..(first + self.micro_sequences).min(self.batch_size())
     }
 
-    /// Returns the units (`sequence slot * kv_heads + head`) of a chunk, or all units of the batch
-    /// without a chunk.
+    /// Returns the units (`sequence slot * kv_heads + head`) of a chunk of a layer, or all units of
+    /// the batch without a chunk. In a layer with another number of heads than the model, a chunk
+    /// has the same share of each sequence.
     ///
     /// # Panics
     /// Panics if the chunk belongs to a split other than the table's.
-    pub fn chunk_units(&self, batch: usize, chunk: Option<Chunk>) -> Range<usize> {
-        let units = self.batch_size() * self.kv_heads;
+    pub fn chunk_units(&self, at: At, chunk: Option<Chunk>) -> Range<usize> {
+        let batch = usize::from(at.batch);
+        let (of_model, own) = (self.heads.kv_heads, self.kv_heads(at.layer));
+        let units = self.batch_size() * own;
         match chunk {
             None | Some(Chunk { of: 1, .. }) => 0..units,
             Some(Chunk { index, of }) => {
@@ -459,7 +486,11 @@ impl StepTable {
                 );
                 assert!(index < of, "chunk {index} of {of}");
                 let first = self.layout.chunk_bounds(batch) + usize::from(index);
-                let range = self.words.load(first) as usize..self.words.load(first + 1) as usize;
+                let bound = |word| {
+                    let unit = self.words.load(word) as usize;
+                    unit / of_model * own + unit % of_model * own / of_model
+                };
+                let range = bound(first)..bound(first + 1);
                 assert!(range.start <= range.end && range.end <= units, "chunk bounds {range:?}");
                 range
             }
@@ -468,7 +499,7 @@ impl StepTable {
 }
 
 fn window_of(plan: &Plan, layer: usize) -> Option<u8> {
-    let window = plan.config.layers.kind(layer).window?;
+    let window = plan.config.layers.kind(layer).cached_window()?;
     let windows = plan.table.windows.iter();
     let place = windows.map(|kept| *kept as usize).position(|kept| kept == window)?;
     u8::try_from(place).ok()

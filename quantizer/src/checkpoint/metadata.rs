@@ -207,6 +207,9 @@ fn add_scaling(
             Ok(vec![table(long, long_factors), table(short, short_factors)])
         }
         RopeScaling::Dynamic { .. } => Err(unsupported(config, "its rope scaling is dynamic NTK")),
+        RopeScaling::Proportional { .. } => {
+            Err(unsupported(config, "its rope rotates some of a head's pairs"))
+        }
     }
 }
 

@@ -113,8 +113,8 @@ impl ComputeContext<'_> {
     fn scores_range(&self, compute: &Compute, region: Region) -> DeviceAddress {
         let rows = self.table.program(self.program).rows;
         assert!(rows == Rows::Single, "prefill has the fused form only");
-        let units = self.table.chunk_units(usize::from(compute.at.batch), compute.chunk);
-        let stride_bytes = self.table.scores_stride() * size_of::<f32>();
+        let units = self.table.chunk_units(compute.at, compute.chunk);
+        let stride_bytes = self.table.scores_stride(compute.at.layer) * size_of::<f32>();
         let (first, size_bytes) = (units.start * stride_bytes, units.len() * stride_bytes);
         self.device.buffer_addresses().address(region.buffer, first, size_bytes)
     }

@@ -25,7 +25,8 @@ pub fn append_spans(
     append: &Append,
     mut each: impl FnMut(usize, usize),
 ) {
-    let (kv_heads, head_dim) = (table.kv_heads(), table.head_dim());
+    let layer = append.at.layer;
+    let (kv_heads, head_dim) = (table.kv_heads(layer), table.head_dim(layer));
     for unit in appended_units(table, program, append.at, append.chunk) {
         for (row, place) in unit.appended() {
             let from = (row * kv_heads + unit.kv_head as usize) * head_dim;
@@ -67,7 +68,7 @@ fn append_copied(
     append: &Append,
     element_bytes: usize,
 ) -> usize {
-    let size_bytes = table.head_dim() * element_bytes;
+    let size_bytes = table.head_dim(append.at.layer) * element_bytes;
     let mut bytes = 0;
     append_spans(table, program, append, |from, to| {
         let from = (append.from.buffer, from * element_bytes);
@@ -82,7 +83,8 @@ fn append_copied(
 fn append_partial_keys<T: Element>(from: AppendContext<'_>, append: &Append) -> usize {
     let AppendContext { plan, view, table, program, skew, .. } = from;
     let Some(skew) = skew.filter(|_| append.kv == Kv::K) else { return 0 };
-    let (kv_heads, head_dim) = (table.kv_heads(), table.head_dim());
+    let layer = append.at.layer;
+    let (kv_heads, head_dim) = (table.kv_heads(layer), table.head_dim(layer));
     let layer = append.at.layer.map_or(0, usize::from);
     let mut bytes = 0;
     append_spans(table, program, append, |from, to| {
@@ -99,7 +101,7 @@ fn append_quantised<T: Element>(
     AppendContext { view, table, variant, program, .. }: AppendContext<'_>,
     append: &Append,
 ) -> usize {
-    let head_dim = table.head_dim();
+    let head_dim = table.head_dim(append.at.layer);
     let record_bytes = KvFormat::Four.position_bytes(head_dim, Dtype::Bf16);
     let mut bytes = 0;
     append_spans(table, program, append, |from, to| {

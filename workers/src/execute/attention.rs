@@ -28,7 +28,7 @@ pub(super) fn run<T: Element>(
     compute: &Compute,
     count: usize,
 ) -> u64 {
-    let config = &operands.plan.config;
+    let config = operands.config;
     let shape = shape(config, compute);
     units.clear();
     units.extend(work_items::units(operands.table, operands.program, compute.at, compute.chunk));
@@ -119,13 +119,14 @@ pub(super) fn cache<'a, T: Element>(
     compute: &Compute,
     kv: Kv,
 ) -> KvCacheSlice<'a, T> {
-    let caches = compute.op.caches(&operands.plan.config);
+    let caches = compute.op.caches(operands.config);
     let place = caches.iter().position(|other| *other == kv);
     let buffer = place.and_then(|place| compute.caches.get(place)).map(|region| region.buffer);
     let Operands { plan, table, view, program, .. } = *operands;
     let origin = table.cache_origin(program, compute.at, compute.chunk, kv);
-    let position_bytes = plan.map.kv_format.position_bytes(table.head_dim(), plan.shape.dtype);
-    let first = origin / table.head_dim() * position_bytes;
+    let head_dim = table.head_dim(compute.at.layer);
+    let position_bytes = plan.map.kv_format.position_bytes(head_dim, plan.shape.dtype);
+    let first = origin / head_dim * position_bytes;
     let size_bytes = buffer.map_or(0, |buffer| view.size_bytes(buffer) - first);
     match (plan.map.kv_format, buffer) {
         (KvFormat::Plain, Some(buffer)) => {
@@ -146,8 +147,8 @@ fn scores_range(
 ) -> (usize, usize) {
     let rows = operands.table.program(operands.program).rows;
     assert!(rows == Rows::Single, "prefill has the fused form only");
-    let units = operands.table.chunk_units(usize::from(compute.at.batch), chunk);
-    let stride = operands.table.scores_stride();
+    let units = operands.table.chunk_units(compute.at, chunk);
+    let stride = operands.table.scores_stride(compute.at.layer);
     (units.start * stride * size_of::<f32>(), units.len() * stride)
 }
 

@@ -4,9 +4,10 @@ use kernels::{
     AttentionUnit, Element, Kernels, PoolOptions, ScratchLimits, Selection, StateRows, ThreadPool,
     Variant,
 };
+use model::config::ModelConfig;
 use model::delta::DeltaNet;
 use model::mamba::Mamba;
-use model::ops::{Op, Value};
+use model::ops::{ElementType, Op, Value};
 use model::quantized_format::WeightFormat;
 use program::ir::{Compute, ProgramId};
 use program::map::ComputeDevice;
@@ -16,6 +17,7 @@ use protocol::table::StepTable;
 
 use super::expert_cache::PlaceScratch;
 use super::operands::Operands;
+use super::per_layer::PerLayer;
 use super::positions::Positions;
 use super::{attention, delta, experts, latent, linear, sample, sparse_attention};
 use crate::error::WorkerError;
@@ -31,6 +33,7 @@ pub struct ComputeState {
     positions: Positions,
     router: experts::Router,
     places: PlaceScratch,
+    per_layer: PerLayer,
     tokens: Vec<u32>,
     last_rows: Vec<u32>,
     units: Vec<AttentionUnit>,
@@ -60,8 +63,9 @@ impl ComputeState {
         let sequences = usize::from(shape.stream_sequences().max(shape.batch_size));
         let inputs = [
             config.hidden_size,
-            config.q_size(),
-            config.out_input_size(),
+            config.max_of_layers(ModelConfig::q_size),
+            config.max_of_layers(ModelConfig::out_input_size),
+            config.features.per_layer_inputs.map_or(0, |inputs| inputs.size),
             config.latent.and_then(|latent| latent.q_rank).unwrap_or(0),
             config.max_ffn_size(),
             config.delta.as_ref().map_or(0, DeltaNet::value_size),
@@ -73,8 +77,10 @@ impl ComputeState {
             rows,
             linear_inputs: inputs.into_iter().max().unwrap_or(0),
             positions: shape.max_context as usize,
-            group: config.group_size(),
-            head_dim: config.head_dim.max(config.latent.map_or(0, |latent| latent.query_dim())),
+            group: config.max_of_layers(ModelConfig::group_size),
+            head_dim: config
+                .max_of_layers(|model| model.head_dim)
+                .max(config.latent.map_or(0, |latent| latent.query_dim())),
         };
         Ok(ComputeState {
             kernels: Kernels::with_pool(
@@ -87,9 +93,10 @@ impl ComputeState {
             positions: Positions::new(config, rows, sequences),
             router: experts::Router::new(plan, rows),
             places: PlaceScratch::new(config),
+            per_layer: PerLayer::new(config, rows),
             tokens: Vec::with_capacity(rows),
             last_rows: Vec::with_capacity(logits_rows),
-            units: Vec::with_capacity(sequences * config.num_kv_heads),
+            units: Vec::with_capacity(sequences * config.max_of_layers(|model| model.num_kv_heads)),
             pages: Vec::with_capacity(
                 plan.table.pages as usize * usize::from(plan.shape.batch_size),
             ),
@@ -124,36 +131,6 @@ impl ComputeState {
             return WorkAmount::default();
         }
         let cache_bytes = match compute.op {
-            Op::Embed => {
-                self.embed::<T>(&operands, compute, rows);
-                0
-            }
-            Op::Norm0 | Op::Norm1 | Op::FinalNorm => {
-                self.norm::<T>(&operands, compute, rows);
-                0
-            }
-            Op::PostNorm0 | Op::PostNorm1 => {
-                self.post_norm::<T>(&operands, compute, rows);
-                0
-            }
-            Op::Router => {
-                let Self { kernels, router, .. } = self;
-                router.route::<T>(kernels, &operands, compute, rows);
-                0
-            }
-            Op::ExpertGate | Op::ExpertUp | Op::ExpertDown => {
-                let Self { kernels, places, .. } = self;
-                experts::run::<T>(kernels, &operands, compute, rows, places);
-                0
-            }
-            Op::QAbsorb | Op::VUp => {
-                latent::run::<T>(&self.kernels, &operands, compute, rows);
-                0
-            }
-            Op::SharedGate => {
-                self.shared_gate::<T>(&operands, compute, rows);
-                0
-            }
             op if op.updates_state() => {
                 let Self { kernels, states, .. } = self;
                 delta::run::<T>(kernels, states, &operands, compute, rows)
@@ -168,14 +145,50 @@ impl ComputeState {
                 }
             }
             _ => {
-                linear::run::<T>(&self.kernels, &operands, compute, rows);
-                if matches!(compute.op, Op::Q | Op::K) {
-                    self.positions.rotate::<T>(&self.kernels, &operands, compute, rows);
-                }
+                self.run_rows::<T>(&operands, compute, rows);
                 0
             }
         };
         WorkAmount { bytes: weight_bytes + cache_bytes, rows: rows as u32 }
+    }
+
+    /// Runs an operation whose rows depend on no other rows.
+    fn run_rows<T: Element>(&mut self, operands: &Operands<'_>, compute: &Compute, rows: usize) {
+        match compute.op {
+            Op::Embed => self.embed::<T>(operands, compute, rows),
+            Op::PerLayerEmbed => {
+                self.list_tokens(operands, compute);
+                let Self { kernels, per_layer, tokens, .. } = self;
+                per_layer.embed::<T>(kernels, operands, compute, tokens);
+            }
+            Op::PerLayerGate => {
+                let Self { kernels, per_layer, .. } = self;
+                per_layer.gate::<T>(kernels, operands, compute, rows);
+            }
+            Op::Norm0 | Op::Norm1 | Op::FinalNorm | Op::RouterNorm | Op::ExpertNorm => {
+                self.norm::<T>(operands, compute, rows);
+            }
+            Op::SumNorm => self.sum_norm::<T>(operands, compute, rows),
+            Op::PostNorm0 | Op::PostNorm1 | Op::PerLayerNorm => {
+                self.post_norm::<T>(operands, compute, rows);
+            }
+            Op::Router => {
+                let Self { kernels, router, .. } = self;
+                router.route::<T>(kernels, operands, compute, rows);
+            }
+            Op::ExpertGate | Op::ExpertUp | Op::ExpertDown => {
+                let Self { kernels, places, .. } = self;
+                experts::run::<T>(kernels, operands, compute, rows, places);
+            }
+            Op::QAbsorb | Op::VUp => latent::run::<T>(&self.kernels, operands, compute, rows),
+            Op::SharedGate => self.shared_gate::<T>(operands, compute, rows),
+            _ => {
+                linear::run::<T>(&self.kernels, operands, compute, rows);
+                if matches!(compute.op, Op::Q | Op::K) {
+                    self.positions.rotate::<T>(&self.kernels, operands, compute, rows);
+                }
+            }
+        }
     }
 
     /// Samples from logits that a device has computed.
@@ -188,14 +201,15 @@ impl ComputeState {
         compute: &Compute,
         logits: &[f32],
     ) {
+        let device = ComputeDevice::Gpu;
         let operands =
-            Operands { plan, view, table, program, device: ComputeDevice::Gpu, skew: None };
+            Operands { plan, config: &plan.config, view, table, program, device, skew: None };
         let Self { kernels, sample, .. } = self;
         sample::sample_batch(kernels, &operands, compute.at, logits, sample);
     }
 
     fn weight_bytes<T>(&self, operands: &Operands<'_>, compute: &Compute, rows: usize) -> u64 {
-        let config = &operands.plan.config;
+        let config = operands.config;
         let bytes = match compute.op {
             _ if rows == 0 => 0,
             Op::Embed => rows * config.hidden_size * size_of::<T>() * compute.weights.len(),
@@ -206,17 +220,22 @@ impl ComputeState {
         bytes as u64
     }
 
-    fn embed<T: Element>(&mut self, operands: &Operands<'_>, compute: &Compute, rows: usize) {
-        let Operands { plan, table, program, .. } = *operands;
+    /// Lists the tokens of an instruction's rows.
+    fn list_tokens(&mut self, operands: &Operands<'_>, compute: &Compute) {
+        let Operands { table, program, .. } = *operands;
         let batch = usize::from(compute.at.batch);
         self.tokens.clear();
         for SequenceRows { item, .. } in sequences(table, program, compute.at) {
             let token = |position| table.token(batch, item.slot, position);
             self.tokens.extend((item.first..item.first + item.rows).map(token));
         }
+    }
+
+    fn embed<T: Element>(&mut self, operands: &Operands<'_>, compute: &Compute, rows: usize) {
+        self.list_tokens(operands, compute);
         let out = operands.output::<f32>(compute, rows);
-        let config = &plan.config;
-        let factor = config.scales.embedding;
+        let config = operands.config;
+        let factor = config.embedding_scale(operands.plan.shape.dtype);
         let matrix = match operands.format(compute) {
             WeightFormat::Plain => operands.matrix::<T>(compute),
             WeightFormat::Grouped(form) => {
@@ -240,7 +259,7 @@ impl ComputeState {
     }
 
     fn norm<T: Element>(&mut self, operands: &Operands<'_>, compute: &Compute, rows: usize) {
-        let config = &operands.plan.config;
+        let config = operands.config;
         let (hidden, eps) = (config.hidden_size, config.norm_eps);
         let mut input_rows = rows;
         self.last_rows.clear();
@@ -274,12 +293,35 @@ impl ComputeState {
     }
 
     fn post_norm<T: Element>(&self, operands: &Operands<'_>, compute: &Compute, rows: usize) {
-        let config = &operands.plan.config;
+        let config = operands.config;
         let value = compute.op.reads(config)[0];
-        let x = operands.rows::<T>(compute.inputs[0], value, rows);
         let Some(gain) = operands.vector(compute, 0) else { panic!("a norm has a gain") };
-        let out = operands.output::<f32>(compute, rows);
-        self.kernels.add_rms_norm(rows, x, gain, config.norm_eps, out);
+        let (input, out) = (compute.inputs[0], operands.output::<f32>(compute, rows));
+        let eps = config.norm_eps;
+        match value.element() {
+            ElementType::Compute => {
+                let x = operands.rows::<T>(input, value, rows);
+                self.kernels.add_rms_norm(rows, x, gain, eps, out);
+            }
+            ElementType::F32 => {
+                let x = operands.rows::<f32>(input, value, rows);
+                self.kernels.add_rms_norm(rows, x, gain, eps, out);
+            }
+        }
+        if let Some(factor) = operands.vector(compute, 1) {
+            self.kernels.scale(factor[0], out);
+        }
+    }
+
+    /// Runs `SumNorm`.
+    fn sum_norm<T: Element>(&self, operands: &Operands<'_>, compute: &Compute, rows: usize) {
+        let gain = |index| operands.vector(compute, index).expect("each of two norms has a gain");
+        let dense = operands.rows::<T>(compute.inputs[0], Value::Projected1, rows);
+        let experts = operands.rows::<f32>(compute.inputs[1], Value::ExpertSum, rows);
+        let (eps, out) = (operands.config.norm_eps, operands.output::<f32>(compute, rows));
+        out.fill(0.0);
+        self.kernels.add_rms_norm(rows, dense, gain(0), eps, out);
+        self.kernels.add_rms_norm(rows, experts, gain(1), eps, out);
     }
 }
 

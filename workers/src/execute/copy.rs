@@ -34,20 +34,16 @@ pub fn copy_spans(
         Moved::Cache(_) => {
             let is_paged = table.page_positions(copy.at.layer) > 0;
             assert!(!is_paged, "caches in pages stay where they are");
-            let position_bytes = plan.map.kv_format.position_bytes(table.head_dim(), dtype);
-            for unit in units(table, program, copy.at, copy.chunk) {
-                let offset_bytes = unit.cache_offset / table.head_dim() * position_bytes;
-                each(CopySpan::at(offset_bytes, unit.cached() as usize * position_bytes));
-            }
+            cache_spans(plan, table, program, copy, each);
         }
         Moved::Sequences(_) => kv_owner::migration_spans(plan, table, program, copy, each),
         Moved::Value(Value::Scores | Value::Probabilities) => {
             let rows = table.program(program).rows;
             assert!(rows == Rows::Single, "scores cross the link in decode only");
-            let batch = usize::from(copy.at.batch);
-            let first = table.chunk_units(batch, copy.chunk).start * table.scores_stride();
+            let stride = table.scores_stride(copy.at.layer);
+            let first = table.chunk_units(copy.at, copy.chunk).start * stride;
             for unit in units(table, program, copy.at, copy.chunk) {
-                let positions = table.group() * (unit.past as usize + 1);
+                let positions = table.group(copy.at.layer) * (unit.past as usize + 1);
                 let offset_bytes = (first + unit.scores_offset) * size_of::<f32>();
                 each(CopySpan::at(offset_bytes, positions * size_of::<f32>()));
             }
@@ -59,11 +55,12 @@ pub fn copy_spans(
             return kv_owner::value_spans(plan, table, program, copy, value, each);
         }
         Moved::Value(Value::Attended) if copy.chunk.is_some() => {
-            let units = table.chunk_units(usize::from(copy.at.batch), copy.chunk);
-            let head_bytes = table.group() * table.head_dim() * dtype.size_bytes();
-            let row_bytes = table.kv_heads() * head_bytes;
+            let (layer, units) = (copy.at.layer, table.chunk_units(copy.at, copy.chunk));
+            let kv_heads = table.kv_heads(layer);
+            let head_bytes = table.group(layer) * table.head_dim(layer) * dtype.size_bytes();
+            let row_bytes = kv_heads * head_bytes;
             for found in sequences(table, program, copy.at) {
-                let heads = heads_in(table, found.item.slot, &units);
+                let heads = heads_in(kv_heads, found.item.slot, &units);
                 if heads.is_empty() {
                     continue;
                 }
@@ -74,7 +71,7 @@ pub fn copy_spans(
             }
         }
         Moved::Value(value) => {
-            let elements = value.row_elements(&plan.config).unwrap_or(0);
+            let elements = value.row_elements(plan.config.at(copy.at.layer)).unwrap_or(0);
             let moved = match value {
                 Value::LastNormed | Value::Logits => found,
                 _ => rows,
@@ -84,6 +81,22 @@ pub fn copy_spans(
         }
     }
     rows
+}
+
+/// Calls `each` for the cached positions of every unit.
+fn cache_spans(
+    plan: &Plan,
+    table: &StepTable,
+    program: ProgramId,
+    copy: &Copy,
+    mut each: impl FnMut(CopySpan),
+) {
+    let head_dim = table.head_dim(copy.at.layer);
+    let position_bytes = plan.map.kv_format.position_bytes(head_dim, plan.shape.dtype);
+    for unit in units(table, program, copy.at, copy.chunk) {
+        let offset_bytes = unit.cache_offset / head_dim * position_bytes;
+        each(CopySpan::at(offset_bytes, unit.cached() as usize * position_bytes));
+    }
 }
 
 /// Calls `each` for a whole blob, or for the ranges of it that a piece of the linear reads.
@@ -99,7 +112,8 @@ fn weight_spans(
         return;
     };
     let format = plan.map.weight_formats.of(&plan.config, Weights::of(op, copy.at.layer));
-    let ranges = weight_ranges(&plan.config, plan.shape.dtype, format, op, piece);
+    let model = plan.config.at(copy.at.layer);
+    let ranges = weight_ranges(model, plan.shape.dtype, format, op, piece);
     for range in ranges.into_iter().filter(|range| !range.is_empty()) {
         each(CopySpan::at(range.start, range.len()));
     }
@@ -125,7 +139,7 @@ pub(super) fn execute(
 ) -> WorkAmount {
     let (from, to) = (copy.from.buffer, copy.to.buffer);
     let weight_bytes = match copy.moved {
-        // A slot may serve several blobs of one operation, all of the same size.
+        // A slot may serve several blobs of one operation, and has the size of the largest.
         Moved::Weights(_) => view.size_bytes(from).min(view.size_bytes(to)),
         _ => 0,
     };

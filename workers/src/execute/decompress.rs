@@ -25,7 +25,7 @@ pub(super) fn execute(
     let (from, to) = (decompress.from.buffer, decompress.to.buffer);
     let weights = Weights::of(decompress.op, decompress.at.layer);
     let format = plan.map.weight_formats.of(config, weights);
-    let shape = decompress.op.weights(config);
+    let shape = decompress.op.weights(config.at(decompress.at.layer));
     let (Some(wide), WeightFormat::Grouped(narrow), Some(shape)) =
         (decompressed(format), format, shape)
     else {

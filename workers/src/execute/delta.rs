@@ -19,7 +19,7 @@ pub(super) fn run<T: Element>(
     compute: &Compute,
     rows: usize,
 ) -> u64 {
-    let config = &operands.plan.config;
+    let config = operands.config;
     list.clear();
     let all = sequences(operands.table, operands.program, compute.at);
     list.extend(all.map(|SequenceRows { row0, item }| StateRows {
@@ -77,7 +77,7 @@ fn run_mamba<T: Element>(
     let (mixed, input) = (x(0, Value::MambaConvolved), x(1, Value::MambaInput));
     let numbers = more.expect("a recurrence has numbers");
     kernels.mamba_scan(mamba, list, mixed, input, numbers, kept, out);
-    kernels.group_norm(rows, mamba.groups, weights, operands.plan.config.norm_eps, out);
+    kernels.group_norm(rows, mamba.groups, weights, operands.config.norm_eps, out);
 }
 
 /// Returns the states of the sequences of the batch, `len` numbers each.

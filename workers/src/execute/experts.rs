@@ -36,7 +36,7 @@ pub(super) fn limits(config: &ModelConfig, rows: usize) -> ExpertLimits {
 
 /// Returns the model's experts, for a layer that has some.
 fn mixture(operands: &Operands<'_>) -> Mixture {
-    operands.plan.config.experts.expect("a layer with experts is of a model with experts")
+    operands.config.experts.expect("a layer with experts is of a model with experts")
 }
 
 /// Router that selects the experts of each row.
@@ -82,7 +82,8 @@ impl Router {
         compute: &Compute,
         rows: usize,
     ) {
-        let Mixture { count, per_token, scoring, selection, .. } = mixture(operands);
+        let Mixture { count, per_token, scoring, selection, has_factors, logit_factor, .. } =
+            mixture(operands);
         let logits = &mut self.logits[..rows * count];
         if selection.is_f32 {
             let input = &mut self.input[..];
@@ -90,22 +91,28 @@ impl Router {
         } else {
             score::<T>(kernels, logits, operands, compute, rows);
         }
+        if logit_factor != 1.0 {
+            kernels.scale(logit_factor, logits);
+        }
         if let Some(state) = &mut self.random {
             logits.iter_mut().for_each(|logit| *logit = random(state));
         }
         let routed: &mut [RoutedExpert] =
             bytemuck::cast_slice_mut(operands.output::<f32>(compute, rows));
         // Contributions to the residual stream are scaled, here through the weights of the sum.
-        let factor = operands.plan.config.scales.residual * selection.scale;
+        let factor = operands.config.scales.residual * selection.scale;
         let rules = RouterRules {
             experts: count,
             top_k: per_token,
             scoring,
-            bias: operands.vector(compute, 1),
+            bias: operands.vector(compute, 1).filter(|_| selection.bias),
             groups: selection.groups,
             factor,
         };
         kernels.route(&rules, logits, routed);
+        if let Some(factors) = operands.vector(compute, 1).filter(|_| has_factors) {
+            routed.iter_mut().for_each(|one| one.weight *= factors[one.expert as usize]);
+        }
         self.rows_of.fill(0);
         routed.iter().for_each(|routed| self.rows_of[routed.expert as usize] += 1);
         let cache = self.cache.as_mut();
@@ -134,7 +141,7 @@ fn score<T: Element>(
     compute: &Compute,
     rows: usize,
 ) {
-    let x = operands.rows::<T>(compute.inputs[0], Value::Normed1, rows);
+    let x = operands.rows::<T>(compute.inputs[0], compute.op.reads(operands.config)[0], rows);
     linear::multiply(kernels, operands, compute, rows, x, LinearOut::StoreF32(logits));
 }
 
@@ -187,16 +194,19 @@ pub(super) fn run<T: Element>(
     match compute.op {
         Op::ExpertDown => {
             let hidden = operands.output::<f32>(compute, rows);
+            if !compute.op.adds_to_residual(operands.config) {
+                hidden.fill(0.0);
+            }
             kernels.expert_down(&experts, input(0, Value::ExpertFfn), hidden);
         }
-        Op::ExpertUp if !operands.plan.config.activation.is_gated() => {
+        Op::ExpertUp if !operands.config.activation.is_gated() => {
             let out = operands.output::<T>(compute, rows);
-            let out = linear::ungated(operands.plan.config.activation, out);
+            let out = linear::ungated(operands.config.activation, out);
             kernels.expert_linear(&experts, input(0, Value::Normed1), out);
         }
         Op::ExpertUp => {
             let (gate, out) = (input(2, Value::ExpertGate), operands.output::<T>(compute, rows));
-            let out = linear::gated(operands.plan.config.activation, gate, out);
+            let out = linear::gated(operands.config.activation, gate, out);
             kernels.expert_linear(&experts, input(0, Value::Normed1), out);
         }
         _ => {

@@ -19,7 +19,7 @@ pub(super) fn value_spans(
     value: Value,
     mut each: impl FnMut(CopySpan),
 ) -> usize {
-    let elements = value.row_elements(&plan.config).unwrap_or(0);
+    let elements = value.row_elements(plan.config.at(copy.at.layer)).unwrap_or(0);
     let row_bytes = elements * value.element_bytes(plan.shape.dtype);
     let batch = usize::from(copy.at.batch);
     let (mut all, mut pending) = (0, 0..0);
@@ -54,7 +54,7 @@ pub(super) fn deferred_spans(
     value: Value,
     mut each: impl FnMut(CopySpan),
 ) -> usize {
-    let elements = value.row_elements(&plan.config).unwrap_or(0);
+    let elements = value.row_elements(plan.config.at(copy.at.layer)).unwrap_or(0);
     let size_bytes = elements * value.element_bytes(plan.shape.dtype);
     let is_to_host = copy.from.chunk == Some(HOST);
     let mut rows = 0;
@@ -78,14 +78,15 @@ pub(super) fn migration_spans(
 ) {
     let batch = usize::from(copy.at.batch);
     let (from, to) = if copy.chunk == Some(HOST) { (DEVICE, HOST) } else { (HOST, DEVICE) };
-    let position_bytes = plan.map.kv_format.position_bytes(table.head_dim(), plan.shape.dtype);
+    let head_dim = table.head_dim(copy.at.layer);
+    let position_bytes = plan.map.kv_format.position_bytes(head_dim, plan.shape.dtype);
     for found in sequences(table, program, copy.at) {
         let kept = table.kept_positions(batch, found.item.slot, copy.at.layer);
         let positions = found.item.first.min(kept);
-        for head in 0..table.kv_heads() {
+        for head in 0..table.kv_heads(copy.at.layer) {
             let place = |owner| {
                 let elements = table.owned_offset(copy.at, found.item.slot, head, owner);
-                elements / table.head_dim() * position_bytes
+                elements / head_dim * position_bytes
             };
             each(CopySpan {
                 from_bytes: place(from),

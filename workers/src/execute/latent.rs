@@ -21,7 +21,7 @@ pub(super) fn run<T: Element>(
     compute: &Compute,
     rows: usize,
 ) {
-    let config = &operands.plan.config;
+    let config = operands.config;
     let Some(latent) = config.latent else { panic!("{:?} is of latent attention", compute.op) };
     let heads = config.num_heads;
     let (all, k) = operands.matrix_shape(compute);

@@ -6,6 +6,7 @@ use kernels::{
     LinearQuant,
 };
 use model::config::{Activation, QkNorm};
+use model::config_bounds::HEAD_DIM_MAX;
 use model::latent::LATENT_NORM_EPS;
 use model::ops::{Op, Value};
 use model::quantized_format::WeightFormat;
@@ -19,14 +20,17 @@ use super::operands::{Operands, output_region};
 pub(crate) const SWIGLU_ALPHA: f32 = 1.702;
 pub(crate) const SWIGLU_LIMIT: f32 = 7.0;
 
-/// Runs the linear, and the norm of q, k or their latents after it.
+/// Gain of a norm without one.
+static UNIT_GAIN: [f32; HEAD_DIM_MAX] = [1.0; HEAD_DIM_MAX];
+
+/// Runs the linear, and the norm of q, k, v or their latents after it.
 pub(super) fn run<T: Element>(
     kernels: &Kernels,
     operands: &Operands<'_>,
     compute: &Compute,
     rows: usize,
 ) {
-    let config = &operands.plan.config;
+    let config = operands.config;
     let x = operands.rows::<T>(compute.inputs[0], compute.op.reads(config)[0], rows);
     if let Some(piece) = compute.chunk.filter(|piece| piece.of > 1) {
         multiply_piece(kernels, operands, compute, piece, rows, x);
@@ -46,6 +50,10 @@ pub(super) fn run<T: Element>(
         let gain = operands.vector(compute, 1).expect("a norm has a gain");
         let out = operands.output::<T>(compute, rows);
         kernels.head_norm(rows, heads, gain, config.norm_eps, out);
+    } else if compute.op == Op::V && config.features.value_norm {
+        let gain = &UNIT_GAIN[..config.head_dim];
+        let out = operands.output::<T>(compute, rows);
+        kernels.head_norm(rows, config.num_kv_heads, gain, config.norm_eps, out);
     }
 }
 
@@ -82,7 +90,7 @@ fn multiply_piece<T: Element>(
     rows: usize,
     x: &[T],
 ) {
-    let (config, dtype) = (&operands.plan.config, operands.plan.shape.dtype);
+    let (config, dtype) = (operands.config, operands.plan.shape.dtype);
     let (n, k) = operands.matrix_shape(compute);
     let columns = pieces::columns(config, compute.op, piece);
     let format = operands.format(compute);
@@ -107,7 +115,7 @@ fn piece_output<'a, T: Element>(
     compute: &Compute,
     rows: usize,
 ) -> ColumnsOut<'a, T> {
-    let config = &operands.plan.config;
+    let config = operands.config;
     if compute.op.adds_to_residual(config) {
         let out = written::<f32>(operands, compute, rows);
         return ColumnsOut::Add { out, factor: config.scales.residual };
@@ -148,7 +156,7 @@ fn output<'a, T: Element>(
     compute: &Compute,
     rows: usize,
 ) -> LinearOut<'a, T> {
-    let config = &operands.plan.config;
+    let config = operands.config;
     let scales = config.scales;
     if let Some(gate) = compute.op.gate_of_up() {
         let gate = operands.rows::<T>(compute.inputs[1], gate, rows);
@@ -169,9 +177,10 @@ fn output<'a, T: Element>(
         }
         Op::Head => {
             let out = operands.output::<f32>(compute, rows);
-            match scales.logits {
-                1.0 => LinearOut::StoreF32(out),
-                factor => LinearOut::StoreScaled { out, factor },
+            match (config.features.logit_cap, scales.logits) {
+                (Some(cap), factor) => LinearOut::StoreCapped { out, factor, cap },
+                (None, 1.0) => LinearOut::StoreF32(out),
+                (None, factor) => LinearOut::StoreScaled { out, factor },
             }
         }
         Op::OutGate => LinearOut::TimesSigmoid {

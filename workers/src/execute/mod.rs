@@ -18,6 +18,7 @@ mod latent;
 mod linear;
 mod operands;
 mod penalties;
+mod per_layer;
 mod positions;
 pub mod sample;
 mod sparse_attention;
@@ -97,6 +98,7 @@ impl Executor {
                 };
                 let operands = operands::Operands {
                     plan: &self.plan,
+                    config: self.plan.config.at(compute.at.layer),
                     view: &self.view,
                     table: &self.table,
                     program,

@@ -1,6 +1,7 @@
 //! Operands of a compute instruction in the memory that workers share.
 
 use bytemuck::Pod;
+use model::config::ModelConfig;
 use model::ops::Value;
 use model::quantized_format::{Grouped, WeightFormat};
 use program::formats::on_device;
@@ -17,6 +18,8 @@ use crate::skew::Skew;
 #[derive(Clone, Copy)]
 pub(super) struct Operands<'a> {
     pub(super) plan: &'a Plan,
+    /// The model with the sizes of the instruction's layer.
+    pub(super) config: &'a ModelConfig,
     pub(super) view: &'a View,
     pub(super) table: &'a StepTable,
     pub(super) program: ProgramId,
@@ -28,7 +31,7 @@ pub(super) struct Operands<'a> {
 impl<'a> Operands<'a> {
     /// Returns the first `rows` rows of an input or output that consists of rows, for reading.
     pub(super) fn rows<T: Pod>(&self, region: Region, value: Value, rows: usize) -> &'a [T] {
-        let elements = value.row_elements(&self.plan.config).unwrap_or(0);
+        let elements = value.row_elements(self.config).unwrap_or(0);
         self.view.read(region.buffer, 0, rows * elements)
     }
 
@@ -52,7 +55,7 @@ impl<'a> Operands<'a> {
         value: Value,
         rows: usize,
     ) -> (*mut T, usize) {
-        self.first_of(region, rows * value.row_elements(&self.plan.config).unwrap_or(0))
+        self.first_of(region, rows * value.row_elements(self.config).unwrap_or(0))
     }
 
     fn first_of<T: Pod>(&self, region: Region, elements: usize) -> (*mut T, usize) {
@@ -62,13 +65,13 @@ impl<'a> Operands<'a> {
     }
 
     fn output_elements(&self, compute: &Compute) -> usize {
-        let value = compute.op.writes(&self.plan.config);
-        value.and_then(|value| value.row_elements(&self.plan.config)).unwrap_or(0)
+        let value = compute.op.writes(self.config);
+        value.and_then(|value| value.row_elements(self.config)).unwrap_or(0)
     }
 
     /// Returns the shape of the operation's matrix.
     pub(super) fn matrix_shape(&self, compute: &Compute) -> (usize, usize) {
-        let shape = compute.op.weights(&self.plan.config).and_then(|weights| weights.matrix);
+        let shape = compute.op.weights(self.config).and_then(|weights| weights.matrix);
         let Some(shape) = shape else { panic!("{:?} has no matrix", compute.op) };
         shape
     }
@@ -103,7 +106,7 @@ impl<'a> Operands<'a> {
 
     /// Returns a vector stored after the matrix, such as a bias or a gain.
     pub(super) fn vector(&self, compute: &Compute, index: usize) -> Option<&'a [f32]> {
-        let shape = compute.op.weights(&self.plan.config)?;
+        let shape = compute.op.weights(self.config)?;
         let count = shape.vectors[index]?;
         let layout = shape.layout(self.plan.shape.dtype, self.format(compute));
         let offset = layout.vector_offsets[index];

@@ -26,8 +26,11 @@ impl Positions {
     /// Allocates for up to `rows` rows of `sequences` sequences.
     pub(super) fn new(config: &ModelConfig, rows: usize, sequences: usize) -> Positions {
         let mut ropes = config.layers.kinds().iter().filter_map(|kind| kind.rope.as_ref());
-        let own_len =
-            if ropes.any(has_table_per_sequence) { sequences * config.head_dim / 2 } else { 0 };
+        let own_len = if ropes.any(has_table_per_sequence) {
+            sequences * config.max_of_layers(|model| model.head_dim) / 2
+        } else {
+            0
+        };
         Positions {
             kinds: tables_by_kind(config),
             row_positions: Vec::with_capacity(rows),
@@ -54,9 +57,9 @@ impl Positions {
         compute: &Compute,
         rows: usize,
     ) {
-        let config = &operands.plan.config;
+        let config = operands.config;
         let layer = compute.at.layer.map_or(0, usize::from);
-        let kind = config.layers.kind_index(layer);
+        let kind = operands.plan.config.layers.kind_index(layer);
         let Some(rope) = &config.layers.kind(layer).rope else { return };
         self.list(operands, compute);
         let has_own_tables = has_table_per_sequence(rope);

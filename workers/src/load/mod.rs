@@ -212,6 +212,13 @@ struct Tensor {
     encoding: Encoding,
 }
 
+fn encoding_of(format: WeightFormat, dtype: Dtype) -> Encoding {
+    match format {
+        WeightFormat::Plain => Encoding::Plain(dtype),
+        WeightFormat::Grouped(grouped) => Encoding::Grouped(grouped),
+    }
+}
+
 /// Returns the tensors of a blob: the matrix, then the vectors.
 fn tensors(encoded: BlobFormat<'_>, weights: Weights) -> Vec<Tensor> {
     let BlobFormat { config, dtype, formats } = encoded;
@@ -221,26 +228,35 @@ fn tensors(encoded: BlobFormat<'_>, weights: Weights) -> Vec<Tensor> {
             let encoding = Encoding::Plain(dtype);
             return vec![Tensor { id: TensorId::Positions, shape, offset_bytes: 0, encoding }];
         }
+        Weights::PerLayerTable => {
+            let id = TensorId::PerLayerTable;
+            let Some(shape) = id.expected_shape(config) else { return Vec::new() };
+            let encoding = encoding_of(formats.of(config, weights), dtype);
+            return vec![Tensor { id, shape, offset_bytes: 0, encoding }];
+        }
+        Weights::PerLayerProjection => Op::PerLayerEmbed,
         Weights::Embedding => Op::Embed,
         Weights::FinalNorm => Op::FinalNorm,
         Weights::Head => Op::Head,
         Weights::Layer { op, .. } => op,
     };
-    let Some(shape) = op.weights(config) else { return Vec::new() };
+    let model = match weights {
+        Weights::Layer { layer, .. } => config.of_layer(layer.into()),
+        _ => config,
+    };
+    let Some(shape) = op.weights(model) else { return Vec::new() };
     let format = formats.of(config, weights);
     let layout = shape.layout(dtype, format);
     let id = |part| match weights {
         Weights::FinalNorm => TensorId::FinalNorm { part },
         Weights::Head => TensorId::Head,
         Weights::Layer { layer, op } => TensorId::Layer { layer: usize::from(layer), op, part },
-        Weights::Embedding | Weights::Positions => TensorId::Embedding,
+        Weights::PerLayerProjection => TensorId::PerLayerProjection { part },
+        Weights::Embedding | Weights::Positions | Weights::PerLayerTable => TensorId::Embedding,
     };
     let mut found = Vec::new();
     if let Some(matrix) = shape.matrix {
-        let encoding = match format {
-            WeightFormat::Plain => Encoding::Plain(shape.matrix_dtype(dtype)),
-            WeightFormat::Grouped(grouped) => Encoding::Grouped(grouped),
-        };
+        let encoding = encoding_of(format, shape.matrix_dtype(dtype));
         let id = id(TensorPart::Matrix);
         found.push(Tensor { id, shape: matrix, offset_bytes: 0, encoding });
     }

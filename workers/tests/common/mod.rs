@@ -5,7 +5,7 @@
 pub mod placed;
 pub mod served;
 
-use model::config::{Activation, Family, ModelConfig, QkNorm, Rope, RopeScaling, Scales};
+use model::config::{Activation, Family, Features, ModelConfig, QkNorm, Rope, RopeScaling, Scales};
 use model::delta::DeltaNet;
 use model::experts::{ExpertScoring, Experts};
 use model::layers::{FeedForward, LayerKind, Layers};
@@ -39,6 +39,7 @@ pub fn llama() -> ModelConfig {
         delta: None,
         latent: None,
         mamba: None,
+        features: Features::default(),
         output_gate: false,
         sinks: false,
         scales: Scales::default(),

@@ -54,3 +54,30 @@ fn tokens_of_phi3_take_the_space_behind_them() {
     }
     assert_eq!(ids(&of("llama", "Tuned"), "<|user|> ab"), [1, 13, 5, 12]);
 }
+
+/// Gemma 4's files have the merges of a vocabulary in which spaces are spelled as in SentencePiece.
+#[test]
+fn pieces_are_joined_by_the_merges_of_a_file() {
+    let tokens = [
+        "<pad>", "<eos>", "<bos>", "<unk>", "<0xC3>", "<0xA9>", "▁", "a", "b", "▁a", "▁ab", "\n",
+        "\n\n", "<|turn>",
+    ];
+    let mut kinds = vec![1; tokens.len()];
+    (kinds[2], kinds[3], kinds[13]) = (CONTROL, 2, CONTROL);
+    (kinds[4], kinds[5]) = (BYTE, BYTE);
+    let mut writer = Writer::new();
+    writer.text("tokenizer.ggml.model", "gemma4");
+    writer.texts("tokenizer.ggml.tokens", &tokens);
+    writer.set("tokenizer.ggml.token_type", MetadataValue::Array(MetadataArray::Signed(kinds)));
+    writer.texts("tokenizer.ggml.merges", &["▁ a", "▁a b", "\n \n"]);
+    writer.integer("tokenizer.ggml.bos_token_id", 2);
+    writer.integer("tokenizer.ggml.unknown_token_id", 3);
+    let tokenizer = tokenizer(&writer);
+    // No space precedes the text, and no piece was trained with scores.
+    let text = "ab ab\n\né<|turn>a";
+    assert_eq!(ids(&tokenizer, text), [2, 7, 8, 10, 12, 4, 5, 13, 7]);
+    assert_eq!(tokenizer.text.decode(&[10, 12, 4, 5]).expect("decodable"), " ab\n\né");
+    writer.texts("tokenizer.ggml.merges", &["ab"]);
+    let message = build(&writer).expect_err("refused").to_string();
+    assert!(message.contains("merge 0 is not two tokens"), "{message}");
+}

@@ -12,6 +12,9 @@ const MAX_ROPE_FACTORS: usize = 1 << 16;
 /// End of the names of the biases for the selection of experts.
 const SELECTION_BIAS: &str = ".exp_probs_b.bias";
 
+/// End of the names of matrices of keys.
+const KEYS: &str = ".attn_k.weight";
+
 /// Facts about a model that only its tensors reveal.
 #[derive(Debug, Clone, Default)]
 pub(super) struct TensorFacts {
@@ -26,6 +29,8 @@ pub(super) struct TensorFacts {
     pub has_selection_bias: bool,
     /// The convolutions of layers with a state have biases.
     pub has_conv_bias: bool,
+    /// A layer has no matrix of values.
+    pub lacks_values: bool,
     pub rope: RopeFactors,
 }
 
@@ -58,6 +63,10 @@ impl TensorFacts {
             has_ffn_bias: has("blk.0.ffn_gate.bias"),
             has_selection_bias: parts.tensors.keys().any(|name| name.ends_with(SELECTION_BIAS)),
             has_conv_bias: parts.tensors.keys().any(|name| name.ends_with(".ssm_conv1d.bias")),
+            lacks_values: parts.tensors.keys().any(|name| {
+                let layer = name.strip_suffix(KEYS);
+                layer.is_some_and(|layer| !has(&format!("{layer}.attn_v.weight")))
+            }),
             rope: RopeFactors {
                 all: read_factors(parts, path, all)?,
                 long: read_factors(parts, path, long)?,

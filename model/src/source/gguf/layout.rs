@@ -11,6 +11,7 @@ use crate::config::{Family, ModelConfig};
 use crate::experts::Experts;
 use crate::family::description;
 use crate::latent::LatentAttention;
+use crate::layers::CacheSharing;
 use crate::ops::Op;
 use crate::source::{TensorId, TensorPart};
 
@@ -70,6 +71,13 @@ fn pieces(config: &ModelConfig, id: TensorId) -> Option<Vec<GgufSlice>> {
             Some(vec![GgufSlice::whole(name.to_owned(), vec![elements])])
         }
         TensorId::Positions => None,
+        TensorId::PerLayerTable => whole("per_layer_token_embd.weight"),
+        TensorId::PerLayerProjection { part: TensorPart::Matrix } => {
+            whole("per_layer_model_proj.weight")
+        }
+        TensorId::PerLayerProjection { .. } => {
+            Some(vec![GgufSlice::whole("per_layer_proj_norm.weight".to_owned(), vec![elements])])
+        }
         TensorId::Layer { layer, op, part } => {
             if let Some(pieces) = states::pieces(config, layer, op, part) {
                 return Some(pieces);
@@ -77,7 +85,12 @@ fn pieces(config: &ModelConfig, id: TensorId) -> Option<Vec<GgufSlice>> {
             // What a router adds to scores is the second of its vectors.
             let is_bias = part == TensorPart::Bias || (op, part) == (Op::Router, TensorPart::Gain);
             let suffix = if is_bias { "bias" } else { "weight" };
-            let name = |stem: &str| format!("blk.{layer}.{stem}.{suffix}");
+            let name = |stem: &str| match stem.contains('.') {
+                true => format!("blk.{layer}.{stem}"),
+                false => format!("blk.{layer}.{stem}.{suffix}"),
+            };
+            let from_keys = op == Op::V && config.computes_values_from_keys(layer);
+            let op = if from_keys { Op::K } else { op };
             if let Some((stem, all_rows, first_row)) = fused(config, op, part) {
                 let all = GgufSlice::whole(name(stem), vec![all_rows, elements]);
                 return Some(vec![all.rows_from(first_row, rows)]);
@@ -170,7 +183,13 @@ pub(super) fn tensor_ids(config: &ModelConfig) -> impl Iterator<Item = TensorId>
                 .filter(|id| id.expected_shape(config).is_some())
         })
     });
-    around.into_iter().chain(layers)
+    let inputs = [
+        TensorId::PerLayerTable,
+        TensorId::PerLayerProjection { part: TensorPart::Matrix },
+        TensorId::PerLayerProjection { part: TensorPart::Gain },
+    ];
+    let inputs = inputs.into_iter().filter(|id| id.expected_shape(config).is_some());
+    around.into_iter().chain(inputs).chain(layers)
 }
 
 /// Returns true for tensors that are not weights of the model: rope factors, which are in the
@@ -179,6 +198,7 @@ pub(super) fn tensor_ids(config: &ModelConfig) -> impl Iterator<Item = TensorId>
 pub(super) fn is_ignored(config: &ModelConfig, name: &str) -> bool {
     ROPE_FACTORS.contains(&name)
         || is_of_prediction(config, name)
+        || is_of_reader(config, name)
         || name.ends_with(".attn_rot_embd.weight")
         || name.ends_with(".rope_freqs")
 }
@@ -190,6 +210,17 @@ fn is_of_prediction(config: &ModelConfig, name: &str) -> bool {
     let layer = layer.and_then(|(layer, _)| layer.parse::<usize>().ok());
     let has_some = description(config.family).gguf.reads("nextn_predict_layers");
     has_some && layer.is_some_and(|layer| layer >= config.num_layers)
+}
+
+/// Returns true for the keys and values of a layer that reads those of another one.
+fn is_of_reader(config: &ModelConfig, name: &str) -> bool {
+    let layer = name.strip_prefix("blk.").and_then(|rest| rest.split_once('.'));
+    let parsed = layer.and_then(|(layer, stem)| Some((layer.parse::<usize>().ok()?, stem)));
+    parsed.is_some_and(|(layer, stem)| {
+        let is_reader = |layer| config.layers.kind(layer).caches == CacheSharing::Reader;
+        let stems = ["attn_k.", "attn_v.", "attn_k_norm."];
+        layer < config.num_layers && is_reader(layer) && stems.iter().any(|s| stem.starts_with(s))
+    })
 }
 
 /// Order of the rows of each head, or of the elements of each head of a vector, in a file.

@@ -99,8 +99,9 @@ impl<'a> WorkCalculator<'a> {
                 }
             }
             Instruction::Append(append) => {
-                let stored = self.position_bytes() * self.config().num_kv_heads as f64;
-                let fresh = (self.config().kv_size() * self.dtype().size_bytes()) as f64;
+                let model = self.config().at(append.at.layer);
+                let stored = self.position_bytes(model) * model.num_kv_heads as f64;
+                let fresh = (model.kv_size() * self.dtype().size_bytes()) as f64;
                 let rows = stream(append.at).rows.times(chunk_share(Some(append.chunk)));
                 InstructionWork::transfer(rows.times(stored + fresh))
             }
@@ -132,9 +133,9 @@ impl<'a> WorkCalculator<'a> {
         self.plan.shape.dtype
     }
 
-    /// Returns the bytes of a cached position of one KV head, for K or V.
-    fn position_bytes(&self) -> f64 {
-        self.plan.map.kv_format.position_bytes(self.config().head_dim, self.dtype()) as f64
+    /// Returns the bytes of a cached position of one KV head of a layer, for K or V.
+    fn position_bytes(&self, model: &ModelConfig) -> f64 {
+        self.plan.map.kv_format.position_bytes(model.head_dim, self.dtype()) as f64
     }
 
     fn stored(&self, weights: Weights) -> WeightFormat {
@@ -155,7 +156,7 @@ impl<'a> WorkCalculator<'a> {
         compute: &Compute,
         rows: f64,
     ) -> (f64, bool) {
-        let (op, config) = (compute.op, self.config());
+        let (op, config) = (compute.op, self.config().at(compute.at.layer));
         let weights = Weights::of(op, compute.at.layer);
         let stored = self.stored(weights);
         let read = |format| read_share(op, config, rows) * self.weight_bytes(weights, format);
@@ -181,7 +182,8 @@ impl<'a> WorkCalculator<'a> {
         compute: &Compute,
         stream: &StreamSize,
     ) -> InstructionWork {
-        let (op, config, share) = (compute.op, self.config(), chunk_share(compute.chunk));
+        let (op, share) = (compute.op, chunk_share(compute.chunk));
+        let config = self.config().at(compute.at.layer);
         let values = op.activation_bytes(config, self.dtype(), 1) as f64;
         let scores = op.score_bytes(config, self.dtype(), 1) as f64;
         let rows = match op {
@@ -192,8 +194,8 @@ impl<'a> WorkCalculator<'a> {
         let (linear, looked_at) = (op.flops(config, 1, 0) as f64, op.flops(config, 0, 1) as f64);
         let flops = rows.times(linear).plus(stream.pairs.times(looked_at));
         if op.is_attention() {
-            let one =
-                op.caches(config).len() as f64 * self.position_bytes() * config.num_kv_heads as f64;
+            let caches = op.caches(config).len() as f64;
+            let one = caches * self.position_bytes(config) * config.num_kv_heads as f64;
             return InstructionWork {
                 kind: BandwidthKind::Attention,
                 four_bit: self.plan.map.kv_format == KvFormat::Four,
@@ -243,14 +245,14 @@ impl<'a> WorkCalculator<'a> {
     }
 
     fn copied_bytes(&self, program: &Program, copy: &Copy, stream: &StreamSize) -> CappedLinear {
-        let (config, share) = (self.config(), chunk_share(copy.chunk));
+        let (config, share) = (self.config().at(copy.at.layer), chunk_share(copy.chunk));
         match copy.moved {
             Moved::Weights(op) => {
                 let weights = Weights::of(op, copy.at.layer);
                 CappedLinear::fixed(self.weight_bytes(weights, self.stored(weights)) * share)
             }
             Moved::Cache(Kv::K | Kv::V) | Moved::Sequences(Kv::K | Kv::V) => {
-                let one = self.position_bytes() * config.num_kv_heads as f64;
+                let one = self.position_bytes(config) * config.num_kv_heads as f64;
                 let cached = match program.shape.rows {
                     Rows::WholePrompts => CappedLinear::ZERO,
                     Rows::Chunks | Rows::Single | Rows::Moves(_) => stream.cached,

@@ -76,7 +76,8 @@ impl<'a> DeviceCapacity<'a> {
         let sizes = sizes(estimator);
         let bytes = |weights| align_up(sizes.weights_bytes(weights)) as u64;
         let of_layer = |layer| {
-            let ops = config.layer_ops(layer).iter().filter(|op| op.weights(config).is_some());
+            let model = config.of_layer(layer);
+            let ops = config.layer_ops(layer).iter().filter(|op| op.weights(model).is_some());
             ops.map(|op| bytes(Weights::of(*op, Some(layer as u16)))).sum()
         };
         let layers = formats.weights.layers.len();

@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use model::config::ModelConfig;
-use model::ops::{Kv, Op, Value};
+use model::ops::{Op, Value};
 
 use crate::formats::decompressed;
 use crate::ir::{
@@ -18,10 +18,9 @@ use crate::ir::{
 };
 use crate::map::Chunk;
 use crate::plan::Plan;
-use crate::topology::HardwareEngine;
 use crate::weights::Weights;
 
-use super::error::{NamedProgram, Site, ValidateError};
+use super::error::{NamedProgram, ValidateError};
 use super::order::{Event, Order};
 use super::parts::normal;
 
@@ -30,10 +29,12 @@ mod ending;
 mod held;
 mod kept;
 mod moves;
+mod now;
 mod reads;
 
-use held::{Content, Held, Parts, Stream};
+use held::{Content, Held, Parts};
 use kept::{begin, kept_values, own_stream};
+use now::{Cache, Now};
 
 /// The step table of a batch.
 #[derive(Debug, Clone, Copy)]
@@ -41,37 +42,6 @@ struct Table {
     batch: u16,
     /// Number of samples of the program so far, over all its streams and steps.
     samples: u32,
-}
-
-/// A part of a cache, as named by the instructions that append to it or that update a state.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Cache {
-    kv: Kv,
-    layer: Option<u16>,
-    batch: u16,
-    chunk: Chunk,
-}
-
-impl Cache {
-    fn of(append: &Append) -> Cache {
-        let chunk = normal(Some(append.chunk)).unwrap_or(Chunk::WHOLE);
-        Cache { kv: append.kv, layer: append.at.layer, batch: append.at.batch, chunk }
-    }
-
-    /// Returns the states that an operation updates, with their regions.
-    fn updated(config: &ModelConfig, compute: &Compute) -> impl Iterator<Item = (Cache, Region)> {
-        let kinds = if compute.op.updates_state() { compute.op.caches(config) } else { &[] };
-        let At { layer, batch, .. } = compute.at;
-        kinds.iter().zip(&compute.caches).map(move |(kv, region)| {
-            (Cache { kv: *kv, layer, batch, chunk: Chunk::WHOLE }, *region)
-        })
-    }
-
-    /// Returns the content with the rows of all previous steps and of some streams of this one.
-    fn with(self, step: u32, streams: u16) -> Content {
-        let Cache { kv, layer, batch, chunk } = self;
-        Content::Cache { kv, layer, batch, chunk, step, streams }
-    }
 }
 
 struct Walk<'a> {
@@ -121,7 +91,7 @@ fn additions(config: &ModelConfig, ops: &[Op]) -> u32 {
 fn additions_before(config: &ModelConfig) -> Vec<u32> {
     let mut before = vec![0];
     for layer in 0..config.num_layers {
-        before.push(before[layer] + additions(config, config.layer_ops(layer)));
+        before.push(before[layer] + additions(config.of_layer(layer), config.layer_ops(layer)));
     }
     before
 }
@@ -182,7 +152,8 @@ impl<'a> Walk<'a> {
         let at = compute.at;
         self.table(now, compute.table, at, compute.op == Op::Sample)?;
         let updates = self.hidden_updates_before(compute.op, at);
-        for (value, region) in compute.op.reads(&self.plan.config).iter().zip(&compute.inputs) {
+        let model = self.plan.config.at(at.layer);
+        for (value, region) in compute.op.reads(model).iter().zip(&compute.inputs) {
             let content = now.value(*value, at, updates);
             self.need_value(now, *region, content)?;
         }
@@ -218,8 +189,7 @@ impl<'a> Walk<'a> {
             };
             self.need(now, *region, content)?;
         }
-        if let (Some(value), Some(output)) = (compute.op.writes(&self.plan.config), compute.output)
-        {
+        if let (Some(value), Some(output)) = (compute.op.writes(model), compute.output) {
             let added = u32::from(compute.op != Op::Embed);
             self.write_value(now, output, now.value(value, at, updates + added));
         }
@@ -283,10 +253,7 @@ impl<'a> Walk<'a> {
     fn append(&mut self, now: &Now<'_>, append: &Append) -> Result<(), ValidateError> {
         let at = append.at;
         self.table(now, append.table, at, false)?;
-        let value = match append.kv {
-            Kv::K => Value::Key,
-            Kv::V => Value::Value,
-        };
+        let value = append.kv.fresh(self.plan.config.at(at.layer));
         self.need_value(now, append.from, now.value(value, at, 0))?;
         self.fill(now, Cache::of(append), append.to)
     }
@@ -424,9 +391,10 @@ impl<'a> Walk<'a> {
         match at.layer.map(usize::from) {
             Some(layer) => {
                 let place = config.index_in_layer(layer, op).unwrap_or(0);
-                self.additions_before[layer] + additions(config, &config.layer_ops(layer)[..place])
+                let before = &config.layer_ops(layer)[..place];
+                self.additions_before[layer] + additions(config.of_layer(layer), before)
             }
-            None if op == Op::Embed => 0,
+            None if matches!(op, Op::Embed | Op::PerLayerEmbed) => 0,
             None => self.additions_before[config.num_layers],
         }
     }
@@ -434,7 +402,7 @@ impl<'a> Walk<'a> {
     /// Returns the blobs that an operation reads, in the order of its instruction.
     fn weights_of(&self, op: Op, layer: Option<u16>) -> Vec<Weights> {
         let config = &self.plan.config;
-        if op.weights(config).is_none() {
+        if op.weights(config.at(layer)).is_none() {
             return Vec::new();
         }
         let blob = match Weights::of(op, layer) {
@@ -443,44 +411,7 @@ impl<'a> Walk<'a> {
         };
         let positions =
             (op == Op::Embed && config.learned_positions.is_some()).then_some(Weights::Positions);
-        std::iter::once(blob).chain(positions).collect()
-    }
-}
-
-/// The instruction being checked.
-struct Now<'a> {
-    order: &'a Order<'a>,
-    event: &'a Event<'a>,
-    plan: &'a Plan,
-}
-
-impl Now<'_> {
-    fn site(&self) -> Site {
-        self.order.site(self.event)
-    }
-
-    fn on_device(&self) -> bool {
-        matches!(self.plan.topology.lane(self.event.lane).engine, HardwareEngine::Gpu { .. })
-    }
-
-    fn value(&self, value: Value, at: At, updates: u32) -> Content {
-        let (stream, step) = (Stream { batch: at.batch, stream: at.stream }, self.event.step);
-        match value {
-            Value::Hidden => Content::Hidden { at: stream, updates, step },
-            _ => Content::Value { value, layer: at.layer, at: stream, step },
-        }
-    }
-
-    fn routed(&self, weights: Weights, at: At) -> Content {
-        let at = Stream { batch: at.batch, stream: at.stream };
-        Content::Routed { weights, at, step: self.event.step }
-    }
-
-    fn cache(&self, kv: Kv, at: At, chunk: Chunk) -> Content {
-        let (step, layer) = (self.event.step, at.layer);
-        // Whole prompts read no cached rows, and the rows of one stream do not follow those of
-        // another.
-        let stream = own_stream(&self.order.program.shape, at);
-        Cache { kv, layer, batch: at.batch, chunk }.with(step, stream)
+        let inputs = (op == Op::PerLayerEmbed).then_some(Weights::PerLayerTable);
+        std::iter::once(blob).chain(positions).chain(inputs).collect()
     }
 }

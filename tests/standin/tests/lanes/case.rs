@@ -1,7 +1,7 @@
 //! Small models and plans, and their results on the CPU.
 
 use kernels::{PoolOptions, Variant};
-use model::config::{Activation, Dtype, Family, ModelConfig, Rope, RopeScaling, Scales};
+use model::config::{Activation, Dtype, Family, Features, ModelConfig, Rope, RopeScaling, Scales};
 use model::layers::{LayerKind, Layers};
 use model::source::dummy::DummySource;
 use planner::policy::{DefaultTiers, Policy, device_map};
@@ -48,6 +48,7 @@ pub(crate) fn llama() -> ModelConfig {
         delta: None,
         latent: None,
         mamba: None,
+        features: Features::default(),
         output_gate: false,
         sinks: false,
         scales: Scales::default(),

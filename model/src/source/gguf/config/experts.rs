@@ -1,6 +1,7 @@
 //! Configuration of experts.
 
 use super::super::facts::TensorFacts;
+use super::gemma4;
 use super::keys::{ConfigError, Keys, wrong};
 use crate::experts::{
     DenseLayers, ExpertGroups, ExpertScoring, ExpertSelection, Experts, ScoreSum,
@@ -94,6 +95,7 @@ pub(super) fn feed_forward(
 ) -> Result<(usize, impl Fn(usize) -> FeedForward + use<>), ConfigError> {
     let of_experts = gguf.experts.as_ref().map(|experts| experts.feed_forward);
     let size = match (experts, of_experts) {
+        _ if gguf.has_layer_sizes => gemma4::ffn_size(keys)?,
         (Some(experts), Some(FeedForward::SharedExpert | FeedForward::UngatedSharedExpert)) => {
             match keys.size_or_none("expert_shared_feed_forward_length")? {
                 Some(size) => size,

@@ -92,7 +92,8 @@ pub(super) fn layers(
         let window = window.filter(|_| windowed(layer));
         let rope = if window.is_some() { &local } else { rope };
         let (mixing, rope) = (TokenMixer::Attention, rotates(layer).then(|| rope.clone()));
-        LayerKind { mixing, rope, window, feed_forward: feed_forward(layer) }
+        let attending = LayerKind { mixing, window, ..LayerKind::dense(rope) };
+        LayerKind { feed_forward: feed_forward(layer), ..attending }
     };
     Ok(Layers::from_kinds((0..count).map(kind)))
 }
@@ -132,7 +133,7 @@ fn windowed_layers(
 fn local_rope(keys: &Keys<'_>, family: Family, rope: &Rope) -> Result<Rope, ConfigError> {
     let suffix = "rope.freq_base_swa";
     match keys.positive(suffix)? {
-        theta if family == Family::Gemma3 => {
+        theta if matches!(family, Family::Gemma3 | Family::Gemma4) => {
             Ok(Rope::new(theta.unwrap_or(GEMMA3_LOCAL_THETA), RopeScaling::None))
         }
         // OLMo 3, whose scaling applies to the layers without a window.

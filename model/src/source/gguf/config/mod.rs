@@ -6,6 +6,7 @@
 
 mod experts;
 mod families;
+mod gemma4;
 mod keys;
 mod latent;
 mod mamba;
@@ -18,7 +19,7 @@ use keys::{ConfigError, Keys, wrong};
 
 use super::facts::TensorFacts;
 use super::metadata::{Metadata, required};
-use crate::config::{Family, ModelConfig};
+use crate::config::{Family, Features, ModelConfig};
 use crate::config_bounds::{self, check_layers};
 use crate::family::{GgufFamily, description};
 
@@ -39,13 +40,15 @@ pub(super) fn model_config(
     let latent = latent::latent(&keys, gguf)?;
     let (num_heads, num_kv_heads, head_dim) = match latent {
         Some(latent) => latent::heads(&keys, latent)?,
+        None if gguf.has_layer_sizes => gemma4::heads(&keys)?,
         None => heads(&keys, gguf, hidden_size)?,
     };
     let vocab_size = tokens::vocab_size(metadata, facts)?;
     let num_layers = check_layers(states::layers(&keys, gguf)?)?;
     let context = keys.required_size("context_length")?;
     let norm_key = "attention.layer_norm_rms_epsilon";
-    let rope = rope::rope(&keys, family, head_dim, context, &facts.rope)?;
+    let rotated_dim = if gguf.has_layer_sizes { gemma4::global_dim(&keys)? } else { head_dim };
+    let rope = rope::rope(&keys, family, rotated_dim, context, &facts.rope)?;
     let scaling = rope.scaling.clone();
     let experts = experts::experts(&keys, gguf, num_layers)?;
     let (ffn_size, feed_forward) = experts::feed_forward(&keys, gguf, experts)?;
@@ -81,9 +84,12 @@ pub(super) fn model_config(
             Some(latent) => latent::scales(&keys, latent, &scaling)?,
             None => families::scales(&keys, family, num_layers, hidden_size, num_heads)?,
         },
+        features: Features::default(),
         bos_token_id: tokens::token_id(metadata, "tokenizer.ggml.bos_token_id", vocab_size)?,
         eos_token_ids: tokens::eos_token_ids(metadata, vocab_size)?,
     };
+    let is_sized = gguf.has_layer_sizes;
+    let config = if is_sized { gemma4::sized(&keys, config, facts)? } else { config };
     config_bounds::check(&config)?;
     Ok(config)
 }

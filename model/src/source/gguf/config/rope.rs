@@ -18,6 +18,8 @@ const LLAMA3_HIGH_FREQ_FACTOR: f64 = 4.0;
 const LLAMA3_ORIGINAL_POSITIONS: u32 = 8192;
 /// Factor of the logarithm of positions in Mistral Small 4.
 const MISTRAL4_BETA: f64 = 0.1;
+/// Factor from which a pair is not rotated, of those that files contain for such pairs.
+const NOT_ROTATED: f32 = 1e30;
 /// Tolerance for comparisons of factors, since those in files are computed in f32 with a division
 /// by a small difference.
 const ROPE_FACTOR_TOLERANCE: f32 = 1e-3;
@@ -220,6 +222,10 @@ fn scaling_of_factors(theta: f64, dim: usize, factors: &[f32]) -> Result<RopeSca
     let exact = usable("rope_freqs.weight", dim, factors)?;
     if factors.iter().all(|factor| *factor == 1.0) {
         return Ok(RopeScaling::None);
+    }
+    let rotated_pairs = factors.iter().take_while(|factor| **factor == 1.0).count();
+    if factors[rotated_pairs..].iter().all(|factor| *factor >= NOT_ROTATED) {
+        return Ok(RopeScaling::Proportional { rotated_pairs });
     }
     // The longest wavelength has the full factor.
     let factor = exact.last().copied().unwrap_or(1.0);

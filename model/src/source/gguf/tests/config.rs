@@ -1,6 +1,6 @@
 use super::super::metadata::{MetadataArray, MetadataValue};
 use super::*;
-use crate::config::{Activation, Rope, RopeScaling, Scales};
+use crate::config::{Activation, Features, Rope, RopeScaling, Scales};
 use crate::layers::{LayerKind, Layers};
 
 #[test]
@@ -37,6 +37,7 @@ fn llama_metadata_becomes_a_configuration() {
         delta: None,
         latent: None,
         mamba: None,
+        features: Features::default(),
         output_gate: false,
         sinks: false,
         scales: Scales::default(),

@@ -11,10 +11,13 @@ use crate::rope::SequenceLength;
 use crate::source::TensorPart;
 use crate::source::safetensors::SafetensorsSource;
 
-const FIXTURES: [&str; 28] = [
+const FIXTURES: [&str; 31] = [
     "deepseek_v2",
     "gemma3",
     "gemma3_vision",
+    "gemma4",
+    "gemma4_moe",
+    "gemma4_shared",
     "gpt_oss",
     "gpt_oss_mxfp4",
     "granite",
@@ -70,6 +73,7 @@ fn comparable(config: &ModelConfig) -> ModelConfig {
         delta: config.delta.map(|delta| DeltaNet { takes_turns: false, ..delta }),
         ..config.clone()
     }
+    .with_kind_models()
 }
 
 fn assert_same_rope(what: &str, head_dim: usize, ours: Option<&Rope>, theirs: Option<&Rope>) {
@@ -101,7 +105,8 @@ fn keys_describe_the_model_of_the_checkpoint() {
             let rope = |config: &ModelConfig| config.layers.kind(layer).rope.clone();
             let what = format!("{name}, layer {layer}");
             let (ours, theirs) = (rope(ours), rope(&theirs));
-            assert_same_rope(&what, source.config().head_dim, ours.as_ref(), theirs.as_ref());
+            let head_dim = source.config().of_layer(layer).head_dim;
+            assert_same_rope(&what, head_dim, ours.as_ref(), theirs.as_ref());
         }
         if ours.family != Family::Gemma3 {
             let scale = |config: &ModelConfig| config.attention_scale();

@@ -1,0 +1,7 @@
+//! Tests of the configurations of families whose layers differ.
+
+mod gemma4;
+mod granite_hybrid;
+mod lfm2;
+mod mistral;
+mod nemotron_h;
