@@ -436,11 +436,12 @@ impl StepTable {
 
     /// Sets all words to 0, before a group is written, except those that count for the whole run.
     pub fn clear(&self) {
-        let first = self.layout.selected();
-        let counted: [u32; SELECTED_WORDS] =
-            std::array::from_fn(|word| self.words.load(first + word));
-        self.words.fill(0);
-        (first..).zip(counted).for_each(|(word, count)| self.words.store(word, count));
+        let layout = &self.layout;
+        let before_routers = 0..layout.router(0);
+        let before_selected = layout.budget()..layout.selected();
+        let after_selected = layout.selected() + SELECTED_WORDS..layout.words();
+        let cleared = [before_routers, before_selected, after_selected];
+        cleared.into_iter().flatten().for_each(|word| self.words.store(word, 0));
     }
 
     /// Returns the shape for which a program is compiled.
