@@ -4,6 +4,7 @@ use model::config::{Dtype, ModelConfig};
 use model::known::find_known;
 use model::ops::Op;
 use program::compile::footprint;
+use program::ir::Instruction;
 use program::map::DeviceMap;
 use program::plan::Plan;
 use program::shares::ReadShares;
@@ -272,4 +273,44 @@ fn what_the_gpu_multiplies_goes_first() {
         far.len() > 2 && far.iter().all(|ops| *ops == [Op::Norm1, Op::Fc0, Op::Fc1]),
         "{far:?}"
     );
+}
+
+/// Where a step reads some experts of a layer, everything else stays in memory, and the experts of
+/// no more layers than necessary are read; a cache of experts takes the memory that it was given.
+#[test]
+fn of_experts_those_of_as_few_layers_as_suffice_are_read() {
+    let config = &layers_of("qwen3-30b-a3b", 6);
+    let placement = &Placement::from_policy(Policy::CpuOnly);
+    // Three matrices of 128 experts, 768 wide, in bf16.
+    let layer_bytes = 3 * 128 * 768 * 2048 * 2;
+    let plan = |storage: Storage, dram_bytes: u64, batch_size: u16| {
+        let case = Case { config, placement, storage: Some(storage) };
+        let plan = case.with(dram_bytes, |request| request.plan(1, batch_size)).expect("it fits");
+        assert!(case.needs(&plan, &plan.map) <= dram_bytes);
+        plan
+    };
+    let auto = || storage(StagedOps::Auto);
+    let whole = plan(auto(), PLENTY_BYTES, 4);
+    assert!(!whole.map.uses_storages());
+    let bytes = Budget::from_plan(&whole).dram_bytes(&limits(0));
+    // One layer's slots are needed to read the experts of three.
+    let few = plan(auto(), bytes - 3 * layer_bytes / 2, 4);
+    let read = read_of(&few.map, config);
+    let experts = [Op::ExpertGate, Op::ExpertUp, Op::ExpertDown];
+    assert_eq!(read.iter().filter(|ops| ops[..] == experts).count(), 3, "{read:?}");
+    assert_eq!(read.iter().filter(|ops| ops.is_empty()).count(), 3, "{read:?}");
+    assert_eq!(few.map.expert_slots, 0);
+    let share = 1.0 - (1.0f64 - 8.0 / 128.0).powi(4);
+    let ratio = step_read_bytes(&few) as f64 / (3 * layer_bytes) as f64;
+    assert!((ratio / share - 1.0).abs() < 1e-3, "{ratio} {share}");
+    let cached = Storage { expert_cache_bytes: layer_bytes / 2, ..auto() };
+    let cached = plan(cached, bytes - 3 * layer_bytes / 2, 4);
+    assert_eq!(read_of(&cached.map, config).iter().filter(|ops| ops[..] == experts).count(), 4);
+    assert_eq!(cached.map.expert_slots, 64);
+    // Almost all experts are needed, so they are read whole and the smallest layers' parts suffice.
+    let many = plan(auto(), bytes - 3 * layer_bytes / 2, 64);
+    let reads = many.decode().lanes.iter().flat_map(|list| &list.instructions);
+    let is_routed =
+        |work: &Instruction| matches!(work, Instruction::Read(read) if read.routing.is_some());
+    assert!(many.map.uses_storages() && !reads.into_iter().any(is_routed));
 }

@@ -41,6 +41,46 @@ fn drives_give_the_answers_of_memory() {
     }
 }
 
+/// Experts without and with biases, read whole, as rows are routed to them, and from a cache.
+#[test]
+fn experts_on_drives_give_the_answers_of_memory() {
+    const EXPERTS: [&str; 2] = ["--nvme-ops", "expert_gate,expert_up,expert_down"];
+    for name in ["qwen3_moe", "gpt_oss"] {
+        let drives = Drives::new();
+        drives.requests(6, 8);
+        let model = model(name);
+        let model = [&strs(&model)[..], &["--batches", "1x2", "--device", "none"]].concat();
+        let whole = drives.run(&model).answers;
+        let of = |experts: &[&str]| {
+            let ran = drives.run_from(2, &[&model[..], &EXPERTS, experts].concat());
+            assert_eq!(ran.answers, whole, "{name} {experts:?}");
+            let of_step = |field: &str| ran.report["routing"][field].as_f64();
+            let share = of_step("missing_per_step").zip(of_step("used_per_step"));
+            (ran.read_bytes().iter().sum::<u64>(), share.map(|(missing, used)| missing / used))
+        };
+        let (all, none) = of(&["--nvme-experts", "all"]);
+        assert!(all > 0 && none.is_none(), "{name}: {none:?}");
+        let (routed, none) = of(&["--nvme-experts", "routed"]);
+        assert!(routed > 0 && none.is_none(), "{name}: {none:?}");
+        let cached = of(&["--nvme-experts", "routed", "--expert-cache", "64MiB"]).1;
+        let read = cached.expect("some experts were found in the cache");
+        assert!(read < 0.7, "{name}: {read} of the experts that were needed are read");
+    }
+}
+
+#[test]
+fn a_cache_of_experts_that_a_step_exceeds_is_refused() {
+    let drives = Drives::new();
+    drives.requests(2, 4);
+    let model = model("qwen3_moe");
+    let nvme = drives.arguments(1);
+    let arguments = ["--nvme-ops", "all", "--batches", "1x2", "--device", "none"];
+    let cache = ["--nvme-experts", "routed", "--expert-cache", "1MiB"];
+    let ran = drives.run_with(&[&strs(&model)[..], &strs(&nvme), &arguments, &cache].concat(), "");
+    assert_ne!(ran.code, Some(0));
+    assert!(ran.said.contains("a cache of"), "{}", ran.said);
+}
+
 #[test]
 fn both_drives_are_read_and_reported() {
     let drives = Drives::new();
