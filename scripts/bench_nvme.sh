@@ -9,9 +9,10 @@
 # 4. lane: how much of a steady decode step the drive is busy where it is the longest lane.
 # 5. table: throughput over the batch from DRAM, from one drive and from two, and which batch memory allows, after
 #    Park and Egger's fig. 17.
-# NVME_DIRS="d0 d1" are the directories, on two drives (target/bench-nvme/0 and 1). ONLY=room, rate, unequal, lane or
-# table runs one; ROUNDS (9) with fio, TABLE_ROUNDS (1) of the table; MODEL and LAYERS (opt-6.7b, 4) are the case of 3
-# to 5.
+# 6. experts: four true layers of Qwen3-30B-A3B, reading the experts that rows are routed to against all of a layer.
+# NVME_DIRS="d0 d1" are the directories, on two drives (target/bench-nvme/0 and 1). ONLY=room, rate, unequal, lane,
+# table or experts runs one; ROUNDS (9) with fio, TABLE_ROUNDS (1) of the tables; MODEL and LAYERS (opt-6.7b, 4) are the
+# case of 3 to 5.
 set -eu
 cd "$(dirname "$0")/.."
 

@@ -22,12 +22,18 @@ from pathlib import Path
 import measuring
 import nvme_drives
 
-PARTS = ["room", "rate", "unequal", "lane", "table"]
+PARTS = ["room", "rate", "unequal", "lane", "table", "experts"]
 GIB = 1 << 30
 ROOM = ["--model", "opt-30b", "--dummy-weights", "--layers", "8", "--batches", "1x2"]
 ROOM_LIMIT_GIB = 3
 BATCHES = ["1x8", "1x16", "1x32", "1x64", "2x32"]
 LENGTHS = ["--prompt-len", "32", "--gen-len", "8"]
+EXPERTS = ["--model", "qwen3-30b-a3b", "--dummy-weights", "--layers", "4", "--device", "none"]
+EXPERT_OPS = ["--nvme-ops", "expert_gate,expert_up,expert_down"]
+EXPERT_BATCHES = [1, 8, 64]
+# Three matrices of 128 experts, 768 wide, in bf16, of each layer.
+EXPERT_LAYERS_MB = 4 * 3 * 128 * 768 * 2048 * 2 / 1e6
+EXPERT_CACHE = ["--expert-cache", "2GiB"]
 # Bytes a second of the two drives of unequal speed.
 UNEQUAL = [200_000_000, 50_000_000]
 
@@ -248,6 +254,39 @@ def bounds(bench, model, directories):
             sizes = [largest_batch(bench, [*form, "--dram", f"{int(gib * 1024)}MiB"]) for gib in (1, 1.5, 2, 3, 4)]
             print(f"  {compress + ', ' + home:32}" + "".join(f"{size or '-':>12}" for size in sizes))
             bench.keep({"part": "bounds", "compress": compress, "home": home, "largest": sizes})
+
+
+def experts(bench):
+    """Decode of a mixture of experts on one drive: the experts that rows are routed to against all of each layer."""
+    directories = bench.arguments.directories[:1]
+    ways = {
+        "all": ["--nvme-experts", "all"],
+        "routed": ["--nvme-experts", "routed"],
+        "routed, cache": ["--nvme-experts", "routed", *EXPERT_CACHE],
+    }
+    words = [*EXPERTS, *EXPERT_OPS, *nvme(directories), "--prompt-len", "16", "--gen-len", "12"]
+    print("experts: 4 layers of Qwen3-30B-A3B, bf16, on one drive; decode")
+    print("  batch  way              tokens/s  MB a step  drive MB/s  of the drive's time")
+    for batch in EXPERT_BATCHES:
+        rows = {way: [] for way in ways}
+        for _ in range(bench.arguments.table_rounds):
+            for way, own in ways.items():
+                report = bench.run([*words, *own, "--batches", f"1x{batch}"])
+                (path,) = stagings(directories)
+                drive_mb_s = nvme_drives.measured_rate(path / "weights.bin")
+                routing = report["routing"]
+                of_step = routing["missing_per_step"] or routing["used_per_step"]
+                read = of_step / routing["experts"] if way != "all" else 1.0
+                step_mb = read * EXPERT_LAYERS_MB
+                tokens_per_s = report["decode_tokens_per_s"]
+                share = step_mb / drive_mb_s * tokens_per_s / batch
+                rows[way].append((tokens_per_s, step_mb, drive_mb_s, share))
+                row = {"part": "experts", "batch": batch, "way": way, "tokens_per_s": tokens_per_s}
+                bench.keep({**row, "step_mb": step_mb, "drive_mb_s": drive_mb_s, "others": report["others"]})
+        for way, of_way in rows.items():
+            tokens_per_s, step_mb, drive_mb_s, share = (statistics.median(column) for column in zip(*of_way))
+            print(f"  {batch:5}  {way:16} {tokens_per_s:8.2f} {step_mb:10.0f} {drive_mb_s:11.0f} {share:12.2f}   goal 0.9")
+    clear(directories)
 
 
 def main():
