@@ -267,7 +267,8 @@ mod tests {
             cuts in prop::collection::vec(0.0..1.0, 0..4),
         ) {
             let count = is_routed.len() as u64;
-            let biases = bias_bytes.map(|bytes| ((count * matrix_bytes).next_multiple_of(64), bytes));
+            let first_bias = (count * matrix_bytes).next_multiple_of(64);
+            let biases = bias_bytes.map(|bytes| (first_bias, bytes));
             let of = ExpertBytes { matrix_bytes, biases };
             let mut reads = Vec::new();
             of.blocks(&is_routed, &mut reads);
@@ -276,7 +277,8 @@ mod tests {
             let all: Vec<u64> = reads.iter().flat_map(|(blocks, _)| blocks.clone()).collect();
             prop_assert_eq!(&all, &expected(&of, &is_routed));
             // Any division keeps each block once.
-            let mut bounds: Vec<u64> = cuts.iter().map(|cut| (cut * all.len() as f64) as u64).collect();
+            let at = |cut: &f64| (cut * all.len() as f64) as u64;
+            let mut bounds: Vec<u64> = cuts.iter().map(at).collect();
             bounds.extend([0, all.len() as u64]);
             bounds.sort_unstable();
             let kept = bounds.windows(2).flat_map(|pair| {
@@ -294,14 +296,17 @@ mod tests {
             bias_bytes in prop::option::of(1u64..9_000),
             count in 1u64..20,
         ) {
-            let biases = bias_bytes.map(|bytes| ((count * matrix_bytes).next_multiple_of(64), bytes));
+            let first_bias = (count * matrix_bytes).next_multiple_of(64);
+            let biases = bias_bytes.map(|bytes| (first_bias, bytes));
             let of = ExpertBytes { matrix_bytes, biases };
             let slot = of.slot(count);
             // Every other expert is missing; slots are assigned backwards.
             let entry = |expert: u64| {
-                Some(CachedExpert { slot: (count - expert) as u32, is_missing: expert.is_multiple_of(2) })
+                let slot = (count - expert) as u32;
+                Some(CachedExpert { slot, is_missing: expert.is_multiple_of(2) })
             };
-            let list: Vec<u32> = (0..count).map(|expert| CachedExpert::to_word(entry(expert))).collect();
+            let word = |expert| CachedExpert::to_word(entry(expert));
+            let list: Vec<u32> = (0..count).map(word).collect();
             prop_assert!((0..count).all(|e| CachedExpert::from_word(list[e as usize]) == entry(e)));
             let mut reads = Vec::new();
             of.missing_blocks(slot, &list, &mut reads);

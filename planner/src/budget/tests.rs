@@ -303,10 +303,10 @@ fn of_experts_those_of_as_few_layers_as_suffice_are_read() {
     let share = 1.0 - (1.0f64 - 8.0 / 128.0).powi(4);
     let ratio = step_read_bytes(&few) as f64 / (3 * layer_bytes) as f64;
     assert!((ratio / share - 1.0).abs() < 1e-3, "{ratio} {share}");
-    let cached = Storage { expert_cache_bytes: layer_bytes / 2, ..auto() };
+    let cached = Storage { expert_cache_bytes: layer_bytes, ..auto() };
     let cached = plan(cached, bytes - 3 * layer_bytes / 2, 4);
     assert_eq!(read_of(&cached.map, config).iter().filter(|ops| ops[..] == experts).count(), 4);
-    assert_eq!(cached.map.expert_slots, 64);
+    assert_eq!(cached.map.expert_slots, 128);
     // Almost all experts are needed, so they are read whole and the smallest layers' parts suffice.
     let many = plan(auto(), bytes - 3 * layer_bytes / 2, 64);
     let reads = many.decode().lanes.iter().flat_map(|list| &list.instructions);

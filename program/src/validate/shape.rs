@@ -154,8 +154,8 @@ fn chunk_of(instruction: &Instruction) -> Option<Chunk> {
     }
 }
 
-/// Checks a read. Only experts are read in parts. The last block that is read fills its page, so it must not extend into the next
-/// buffer.
+/// Checks a read. Only experts are read in parts. The last block that is read fills its page, so
+/// it must not extend into the next buffer.
 fn check_read(read: &Read, buffers: &[Buffer]) -> Result<(), String> {
     if read.routing.is_some() && !read.op.is_expert() {
         return Err("it reads the experts of rows from weights that are not of experts".to_owned());

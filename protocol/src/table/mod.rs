@@ -8,6 +8,7 @@
 mod cache_layout;
 mod kv_owner;
 mod logprobs;
+mod routing;
 mod token_rules;
 mod token_view;
 
@@ -19,9 +20,7 @@ use model::rope::{Rope, SequenceLength};
 use program::ir::{At, ProgramId, ProgramShape, Rows};
 use program::map::{Chunk, Chunking};
 use program::plan::Plan;
-use program::step_table::{
-    EndReason, Field, ITEM_WORDS, List, ROUTER_SUMS, SELECTED_WORDS, StepTableLayout,
-};
+use program::step_table::{EndReason, Field, ITEM_WORDS, List, SELECTED_WORDS, StepTableLayout};
 use scheduler::{StepCostCurve, StepLimits};
 use shm::SharedU32s;
 
@@ -142,30 +141,6 @@ impl StepTable {
     /// Returns true if sequences arrive during the run.
     pub fn serves(&self) -> bool {
         self.serves
-    }
-
-    /// Counts the experts that a layer's router selected, given the number of rows of each, and how
-    /// many of them a cache did not have. A decode step counts as one.
-    pub fn count_routed(
-        &self,
-        layer: usize,
-        decode_rows: Option<u32>,
-        rows_of: &[u32],
-        missing: Option<u32>,
-    ) {
-        let first = self.layout.router(layer);
-        let add = |word: usize, more: u32| {
-            // Only one lane at a time runs the router of a layer.
-            self.words.store(first + word, self.words.load(first + word).saturating_add(more));
-        };
-        if let Some(rows) = decode_rows {
-            let used = rows_of.iter().filter(|rows| **rows > 0).count() as u32;
-            let sums: [u32; ROUTER_SUMS] = [1, rows, used, missing.unwrap_or(used)];
-            sums.into_iter().enumerate().for_each(|(word, more)| add(word, more));
-        }
-        for (expert, rows) in rows_of.iter().enumerate().filter(|(_, rows)| **rows > 0) {
-            add(ROUTER_SUMS + expert, *rows);
-        }
     }
 
     /// Returns the number of positions that new tokens have attended to since the run began, if

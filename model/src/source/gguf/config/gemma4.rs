@@ -79,7 +79,8 @@ pub(super) fn sized(
             wrong(keys.key(SHARED), shared, expected)
         })?;
     for (layer, kind) in kinds.iter().enumerate() {
-        let (found, expected) = (of_layer(keys, FFN, layer)?, kind.sizes.unwrap_or_else(|| model.sizes()));
+        let expected = kind.sizes.unwrap_or_else(|| model.sizes());
+        let found = of_layer(keys, FFN, layer)?;
         if found != expected.ffn_size {
             let expected = "one width, and one for the layers that share caches,";
             return Err(wrong(keys.key(FFN), found, expected));
