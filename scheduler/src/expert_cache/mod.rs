@@ -82,8 +82,8 @@ impl ExpertCache {
     }
 
     /// Assigns slots to the experts of `layer` to which rows are routed, given the number of rows
-    /// of each expert, and writes them to `assigned`, `None` for experts without rows. The slots are
-    /// kept until the next lookup. Returns the number of missing experts. Allocates nothing.
+    /// of each expert, and writes them to `assigned`, `None` for experts without rows. The slots
+    /// are kept until the next lookup. Returns the number of missing experts. Allocates nothing.
     ///
     /// # Panics
     /// Panics if there are fewer slots than needed experts, or lengths differ from the number of
