@@ -346,7 +346,7 @@ struct Scattered<T> {
 }
 
 impl<T: Element> Scattered<T> {
-    fn of(matrices: &Matrices<T>, routed: &[RoutedExpert], random: &mut Random) -> Scattered<T> {
+    fn new(matrices: &Matrices<T>, routed: &[RoutedExpert], random: &mut Random) -> Scattered<T> {
         let Matrices { n, k, format, .. } = *matrices;
         let (all, matrix_bytes): (&[u8], usize) = match format {
             WeightFormat::Plain => (bytemuck::cast_slice(&matrices.plain), n * k * size_of::<T>()),
@@ -409,7 +409,7 @@ fn experts_have_the_same_bits_in_any_place() {
                     bits(&hidden)
                 };
                 let expected = compute(up.experts(routing), down.experts(routing));
-                let moved = [&up, &down].map(|one| Scattered::of(one, &routed, &mut random));
+                let moved = [&up, &down].map(|one| Scattered::new(one, &routed, &mut random));
                 let found =
                     compute(moved[0].experts(&up, routing), moved[1].experts(&down, routing));
                 assert_eq!(found, expected, "{variant:?} {format:?} {rows} rows");

@@ -334,12 +334,12 @@ impl ModelConfig {
 
     /// Returns the layer whose caches a layer attends to.
     pub fn cache_layer(&self, layer: usize) -> usize {
-        let own = self.layers.kind(layer);
-        let is_source = |other: &usize| {
-            let kind = self.layers.kind(*other);
-            kind.caches == CacheSharing::Source && kind.window == own.window
+        let kind = self.layers.kind(layer);
+        let is_source = |earlier: &usize| {
+            let earlier = self.layers.kind(*earlier);
+            earlier.caches == CacheSharing::Source && earlier.window == kind.window
         };
-        match own.caches {
+        match kind.caches {
             CacheSharing::Reader => (0..layer).rev().find(is_source).unwrap_or(layer),
             CacheSharing::Own | CacheSharing::Source => layer,
         }

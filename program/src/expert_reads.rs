@@ -31,13 +31,22 @@ pub enum ExpertReads {
 const ROUTED_SHARE_MAX: f64 = 0.9;
 
 impl ExpertReads {
-    /// Returns true if only the experts are read that a step of `rows` rows is routed to.
-    pub fn are_routed(self, experts: &Experts, rows: f64) -> bool {
-        match self {
-            ExpertReads::Auto => experts.expected_share(rows) <= ROUTED_SHARE_MAX,
+    /// Returns the experts of a model if a decode step of these batches reads only those that its
+    /// rows are routed to. With several batches, the rows of the others would have to be routed
+    /// first.
+    pub fn routed_experts(
+        self,
+        config: &ModelConfig,
+        batches: u16,
+        batch_size: u16,
+    ) -> Option<Experts> {
+        let experts = config.experts.filter(|_| batches == 1)?;
+        let are_routed = match self {
+            ExpertReads::Auto => experts.expected_share(batch_size.into()) <= ROUTED_SHARE_MAX,
             ExpertReads::Routed => true,
             ExpertReads::All => false,
-        }
+        };
+        are_routed.then_some(experts)
     }
 }
 
@@ -117,19 +126,19 @@ impl ExpertBytes {
         }
     }
 
-    /// Appends the blocks of the experts that `list` (a word for each expert) has as missing, each
-    /// with its offset in a cache of such slots. Blocks that two experts share are read for each.
-    pub fn missing_blocks(&self, slot: ExpertSlot, list: &[u32], reads: &mut Vec<BlockRange>) {
-        for part in 0..2 {
-            for (expert, word) in (0u64..).zip(list) {
-                let Some(CachedExpert { slot: number, is_missing: true }) =
-                    CachedExpert::from_word(*word)
-                else {
-                    continue;
-                };
+    /// Appends the blocks of missing experts, each with its offset in a cache of such slots.
+    /// `missing` are the experts and the numbers of their slots. Blocks that two experts share are
+    /// read for each.
+    pub fn missing_blocks(
+        &self,
+        slot: ExpertSlot,
+        missing: impl Iterator<Item = (u64, u32)> + Clone,
+        reads: &mut Vec<BlockRange>,
+    ) {
+        for (part, within_bytes) in [0, slot.matrix_bytes].into_iter().enumerate() {
+            for (expert, number) in missing.clone() {
                 let blocks = self.blocks_of(expert)[part].clone();
                 if !blocks.is_empty() {
-                    let within_bytes = if part == 0 { 0 } else { slot.matrix_bytes };
                     reads.push((blocks, u64::from(number) * slot.size_bytes() + within_bytes));
                 }
             }
@@ -191,39 +200,6 @@ pub fn list_words(config: &ModelConfig) -> usize {
     config.experts.map_or(0, |experts| experts.count)
 }
 
-/// An entry of that list, for an expert that rows are routed to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct CachedExpert {
-    pub slot: u32,
-    /// The expert must be read into the slot.
-    pub is_missing: bool,
-}
-
-impl CachedExpert {
-    const ABSENT: u32 = u32::MAX;
-    const MISSING: u32 = 1 << 31;
-    /// Maximum number of slots that an entry can name.
-    pub const SLOTS_MAX: u32 = 1 << 30;
-
-    /// Returns the word of an entry; `None` for an expert that no row is routed to.
-    pub const fn to_word(entry: Option<CachedExpert>) -> u32 {
-        match entry {
-            None => CachedExpert::ABSENT,
-            Some(CachedExpert { slot, is_missing: false }) => slot,
-            Some(CachedExpert { slot, is_missing: true }) => slot | CachedExpert::MISSING,
-        }
-    }
-
-    /// Returns the entry of a word.
-    pub const fn from_word(word: u32) -> Option<CachedExpert> {
-        if word == CachedExpert::ABSENT {
-            return None;
-        }
-        let is_missing = word & CachedExpert::MISSING != 0;
-        Some(CachedExpert { slot: word & !CachedExpert::MISSING, is_missing })
-    }
-}
-
 /// Keeps the blocks whose positions among all blocks of `reads` are in `kept`.
 pub fn keep_blocks(reads: &mut Vec<BlockRange>, kept: Range<u64>) {
     let mut before = 0;
@@ -244,9 +220,11 @@ mod tests {
     use super::*;
 
     /// Returns the blocks of some experts byte by byte.
-    fn expected(of: &ExpertBytes, is_routed: &[bool]) -> Vec<u64> {
+    fn expected(expert_bytes: &ExpertBytes, is_routed: &[bool]) -> Vec<u64> {
         let mut blocks = Vec::new();
-        for (first, bytes) in [Some((0, of.matrix_bytes)), of.biases].into_iter().flatten() {
+        for (first, bytes) in
+            [Some((0, expert_bytes.matrix_bytes)), expert_bytes.biases].into_iter().flatten()
+        {
             for expert in (0..is_routed.len()).filter(|expert| is_routed[*expert]) {
                 let start = first + expert as u64 * bytes;
                 blocks.extend((start..start + bytes).step_by(512).map(|byte| byte / BLOCK_BYTES));
@@ -269,13 +247,13 @@ mod tests {
             let count = is_routed.len() as u64;
             let first_bias = (count * matrix_bytes).next_multiple_of(64);
             let biases = bias_bytes.map(|bytes| (first_bias, bytes));
-            let of = ExpertBytes { matrix_bytes, biases };
+            let expert_bytes = ExpertBytes { matrix_bytes, biases };
             let mut reads = Vec::new();
-            of.blocks(&is_routed, &mut reads);
+            expert_bytes.blocks(&is_routed, &mut reads);
             prop_assert!(reads.windows(2).all(|pair| pair[0].0.end < pair[1].0.start));
             prop_assert!(reads.iter().all(|(blocks, at)| *at == blocks.start * BLOCK_BYTES));
             let all: Vec<u64> = reads.iter().flat_map(|(blocks, _)| blocks.clone()).collect();
-            prop_assert_eq!(&all, &expected(&of, &is_routed));
+            prop_assert_eq!(&all, &expected(&expert_bytes, &is_routed));
             // Any division keeps each block once.
             let at = |cut: &f64| (cut * all.len() as f64) as u64;
             let mut bounds: Vec<u64> = cuts.iter().map(at).collect();
@@ -298,22 +276,16 @@ mod tests {
         ) {
             let first_bias = (count * matrix_bytes).next_multiple_of(64);
             let biases = bias_bytes.map(|bytes| (first_bias, bytes));
-            let of = ExpertBytes { matrix_bytes, biases };
-            let slot = of.slot(count);
+            let expert_bytes = ExpertBytes { matrix_bytes, biases };
+            let slot = expert_bytes.slot(count);
             // Every other expert is missing; slots are assigned backwards.
-            let entry = |expert: u64| {
-                let slot = (count - expert) as u32;
-                Some(CachedExpert { slot, is_missing: expert.is_multiple_of(2) })
-            };
-            let word = |expert| CachedExpert::to_word(entry(expert));
-            let list: Vec<u32> = (0..count).map(word).collect();
-            prop_assert!((0..count).all(|e| CachedExpert::from_word(list[e as usize]) == entry(e)));
-            let mut reads = Vec::new();
-            of.missing_blocks(slot, &list, &mut reads);
             let missing = (0..count).filter(|expert| expert.is_multiple_of(2));
+            let number = |expert: u64| (expert, (count - expert) as u32);
+            let mut reads = Vec::new();
+            expert_bytes.missing_blocks(slot, missing.clone().map(number), &mut reads);
             for expert in missing {
                 let start = (count - expert) * slot.size_bytes();
-                let (matrix, bias) = of.places_in(slot, expert);
+                let (matrix, bias) = expert_bytes.places_in(slot, expert);
                 let parts = [Some((0, matrix_bytes, matrix)), biases.zip(bias).map(
                     |((first, bytes), place)| (first, bytes, place)
                 )];

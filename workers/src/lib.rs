@@ -21,6 +21,7 @@ pub mod checkpoint;
 pub mod device;
 pub mod error;
 pub mod execute;
+mod expert_list;
 mod grammar_compiler;
 mod grammar_orders;
 mod heartbeat;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use half::bf16;
 use kernels::{PoolOptions, RoutedExpert, Variant};
 use model::config::{Dtype, ModelConfig};
-use model::ops::Op;
+use model::ops::{ElementType, Op};
 use model::source::{TensorId, TensorPart, WeightSource};
 use program::compile::compile;
 use program::ir::{Compute, Instruction, LaneProgram, ProgramId};
@@ -103,13 +103,17 @@ pub fn squared_inputs(
 
 /// Adds the squares of the inputs that a linear is about to read.
 fn add_inputs(plan: &Plan, view: &View, compute: &Compute, rows: usize, sums: &mut SquaredInputs) {
-    let (config, op) = (&plan.config, compute.op);
+    let (config, op) = (plan.config.at(compute.at.layer), compute.op);
     if matches!(op, Op::Embed | Op::Router) {
         return;
     }
     let matrix = op.weights(config).and_then(|weights| weights.matrix);
     let Some((_, columns)) = matrix else { return };
     let (Some(value), Some(layer)) = (op.reads(config).first(), compute.at.layer) else { return };
+    // Only the gates of inputs per layer read the residual stream, which is f32.
+    if value.element() != ElementType::Compute {
+        return;
+    }
     let width = value.row_elements(config).unwrap_or(0);
     let (experts, routed) = match (op, config.experts) {
         (Op::ExpertGate | Op::ExpertUp | Op::ExpertDown, Some(experts)) => {

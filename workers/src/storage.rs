@@ -23,11 +23,13 @@ use program::topology::{LaneId, MemoryId, SegmentId};
 use program::weights::Weights;
 use protocol::messages::StagedCopyConfig;
 use protocol::table::StepTable;
+use scheduler::expert_cache::Assigned;
 use shm::{Control, StepOfGroup};
 use weight_store::{BlobId, IoKind, ReadEvent, Reader, ReaderOptions, StagedCopy};
 
 use crate::device::DirectDevice;
 use crate::error::{LaneError, WorkerError, describe_position};
+use crate::expert_list::from_word;
 use crate::lane_executor::{LaneExecutor, Task, WorkAmount};
 use crate::memory::View;
 use crate::read_watchdog::ReadWatchdog;
@@ -211,7 +213,12 @@ impl StorageLane {
                 if let Some(cache) = plan.expert_cache_of(read.to.buffer) {
                     let offset = plan.expert_list_offset(routing.buffer);
                     let list: &[u32] = self.view.read(routing.buffer, offset, experts);
-                    bytes.missing_blocks(cache.slot, list, blocks);
+                    let missing = (0..).zip(list).filter_map(|(expert, word)| {
+                        let Assigned { slot, .. } =
+                            from_word(*word).filter(|assigned| assigned.is_missing)?;
+                        Some((expert, slot))
+                    });
+                    bytes.missing_blocks(cache.slot, missing, blocks);
                 } else {
                     let (_, rows) = row_counts(&self.table, program, read.at);
                     let words = Value::Routing.row_elements(&plan.config).unwrap_or(0) * rows;

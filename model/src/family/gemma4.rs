@@ -299,11 +299,11 @@ pub(crate) fn shared_caches(
 ) -> Option<Vec<LayerKind>> {
     let first = kinds.len().checked_sub(shared)?;
     for reader in first..kinds.len() {
-        let own = kinds[reader].clone();
-        let source = (0..first).rev().find(|layer| kinds[*layer].window == own.window)?;
+        let LayerKind { window, sizes, .. } = kinds[reader];
+        let source = (0..first).rev().find(|layer| kinds[*layer].window == window)?;
         let source = &mut kinds[source];
         source.caches = CacheSharing::Source;
-        if own.sizes != source.sizes {
+        if sizes != source.sizes {
             return None;
         }
         kinds[reader].caches = CacheSharing::Reader;

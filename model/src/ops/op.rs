@@ -111,7 +111,7 @@ enum FreshKv {
 
 impl FreshKv {
     /// Returns the values of the layers of a model of one kind; see `ModelConfig::of_layer`.
-    fn of(config: &ModelConfig) -> FreshKv {
+    fn new(config: &ModelConfig) -> FreshKv {
         match config.layers.kinds() {
             [kind] if kind.caches != CacheSharing::Own => match kind.window {
                 Some(_) => FreshKv::SharedInWindow,
@@ -148,7 +148,7 @@ impl FreshKv {
 impl Kv {
     /// Returns the value with the rows that a layer appends to this cache.
     pub fn fresh(self, config: &ModelConfig) -> Value {
-        let [key, value] = FreshKv::of(config).values();
+        let [key, value] = FreshKv::new(config).values();
         if self == Kv::K { key } else { value }
     }
 }
@@ -276,7 +276,7 @@ impl Op {
             Op::Softmax => &[Value::Scores],
             Op::Wv if config.latent.is_some() => &[Value::Probabilities, Value::Key],
             Op::Attention if config.latent.is_some() => &[Value::Query, Value::Key],
-            Op::Scores | Op::Wv | Op::Attention => FreshKv::of(config).reads(self),
+            Op::Scores | Op::Wv | Op::Attention => FreshKv::new(config).reads(self),
             Op::OutGate => &[Value::Normed0, Value::Attended],
             Op::VUp => &[Value::Attended],
             Op::Out if config.latent.is_some() => &[Value::HeadValues, Value::Hidden],
@@ -363,8 +363,8 @@ impl Op {
             Op::QDown => Value::QueryLatent,
             Op::Q if config.latent.is_some() => Value::HeadQuery,
             Op::Q | Op::QAbsorb => Value::Query,
-            Op::K => FreshKv::of(config).values()[0],
-            Op::V => FreshKv::of(config).values()[1],
+            Op::K => FreshKv::new(config).values()[0],
+            Op::V => FreshKv::new(config).values()[1],
             Op::Scores => Value::Scores,
             Op::Softmax => Value::Probabilities,
             Op::Wv | Op::Attention => Value::Attended,

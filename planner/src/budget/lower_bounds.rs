@@ -30,15 +30,13 @@ impl PlacementRequest<'_> {
         }
         let missing_bytes = self.missing_host_bytes(batches, batch_size);
         let bytes = missing_bytes.saturating_sub(self.limits.slow_tier_capacity_bytes());
-        let experts = self.config.experts.filter(|_| batches == 1).zip(self.storage);
-        match experts {
+        let routed = self.storage.and_then(|storage| {
+            storage.expert_reads.routed_experts(self.config, batches, batch_size)
+        });
+        match routed {
             // All that is missing may be experts, of which only some are read.
-            Some((experts, storage))
-                if storage.expert_reads.are_routed(&experts, batch_size.into()) =>
-            {
-                (bytes as f64 * experts.expected_share(batch_size.into())) as u64
-            }
-            _ => bytes,
+            Some(experts) => (bytes as f64 * experts.expected_share(batch_size.into())) as u64,
+            None => bytes,
         }
     }
 

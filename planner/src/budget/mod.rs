@@ -264,7 +264,7 @@ impl PlacementRequest<'_> {
     ) -> Result<Option<(u64, FitCandidate)>, CompileError> {
         let mut closest: Option<(u64, FitCandidate)> = None;
         for candidate in self.candidates(placement, batches, batch_size) {
-            let candidate = candidate?;
+            let Some(candidate) = fitting_cache(candidate)? else { continue };
             let missing_bytes = candidate.budget.missing_bytes(self.limits);
             if !candidate.budget.fits_device_and_slow_tiers(self.limits) {
                 continue;
@@ -328,7 +328,8 @@ impl PlacementRequest<'_> {
         for _ in 0..STAGING_ROUNDS_MAX {
             let Some(staged) = stageable.min_staged_weights(bytes) else { return Ok(None) };
             let placement = Placement { staged: staged.clone(), ..placement.clone() };
-            let reading = self.candidate(candidate.shape, &placement, candidate.tiers)?;
+            let reading = self.candidate(candidate.shape, &placement, candidate.tiers);
+            let Some(reading) = fitting_cache(reading)? else { return Ok(None) };
             match reading.budget.missing_bytes(self.limits) {
                 0 => return Ok(Some(staged)),
                 left => bytes += left,
@@ -454,6 +455,17 @@ impl PlacementRequest<'_> {
             true => shape,
             false => RunShape { prefill_chunk: 0, ..shape },
         }
+    }
+}
+
+/// Returns a candidate; `None` for one whose cache of experts is too small for its batches, which
+/// smaller ones need not exceed.
+fn fitting_cache(
+    candidate: Result<FitCandidate, CompileError>,
+) -> Result<Option<FitCandidate>, CompileError> {
+    match candidate {
+        Err(CompileError::ExpertSlots { .. }) => Ok(None),
+        other => other.map(Some),
     }
 }
 

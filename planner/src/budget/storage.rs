@@ -42,11 +42,12 @@ impl Storage {
         shape: &RunShape,
         map: &DeviceMap,
     ) -> u32 {
-        let experts = config.experts.filter(|_| self.expert_cache_bytes > 0 && shape.batches == 1);
-        let Some(experts) = experts else { return 0 };
-        if !map.expert_reads.are_routed(&experts, shape.batch_size.into()) {
+        let routed = map.expert_reads.routed_experts(config, shape.batches, shape.batch_size);
+        // The CPU assigns the slots and computes what is in them.
+        let is_used = [Op::Router, Op::ExpertDown].iter().all(|op| runs_on_host(*op, map, config));
+        let Some(experts) = routed.filter(|_| self.expert_cache_bytes > 0 && is_used) else {
             return 0;
-        }
+        };
         let stored = |op: Op| {
             let layers = (0..config.num_layers).filter(move |layer| {
                 config.layer_ops(*layer).contains(&op)
@@ -141,11 +142,9 @@ impl StageableWeights {
             let largest = (0..config.num_layers).map(|layer| bytes(layer, op)).max();
             (op, largest.unwrap_or(0).next_multiple_of(READ_ALIGN_BYTES))
         };
-        let experts = config.experts.filter(|_| shape.batches == 1);
-        let are_routed = experts
-            .is_some_and(|experts| map.expert_reads.are_routed(&experts, shape.batch_size.into()));
-        let routed_ops =
-            matrices().filter(|op| are_routed && op.is_expert() && runs_on_host(*op, map, config));
+        let routed = map.expert_reads.routed_experts(config, shape.batches, shape.batch_size);
+        let routed_ops = matrices()
+            .filter(|op| routed.is_some() && op.is_expert() && runs_on_host(*op, map, config));
         StageableWeights {
             layers: hosted_layers(map).into_iter().map(layer).collect(),
             slots: matrices().map(slot).collect(),

@@ -275,8 +275,8 @@ fn what_the_gpu_multiplies_goes_first() {
     );
 }
 
-/// Where a step reads some experts of a layer, everything else stays in memory, and the experts of
-/// no more layers than necessary are read; a cache of experts takes the memory that it was given.
+/// Only experts are read if a step reads some of a layer, and those of no more layers than
+/// necessary; a cache of experts takes the memory that it was given.
 #[test]
 fn of_experts_those_of_as_few_layers_as_suffice_are_read() {
     let config = &layers_of("qwen3-30b-a3b", 6);
@@ -307,6 +307,14 @@ fn of_experts_those_of_as_few_layers_as_suffice_are_read() {
     let cached = plan(cached, bytes - 3 * layer_bytes / 2, 4);
     assert_eq!(read_of(&cached.map, config).iter().filter(|ops| ops[..] == experts).count(), 4);
     assert_eq!(cached.map.expert_slots, 128);
+    // 16 slots are enough for two rows of eight experts each, and not for four.
+    let small = Storage { expert_cache_bytes: 16 * layer_bytes / 128, ..auto() };
+    let case = Case { config, placement, storage: Some(small) };
+    let dram_bytes = bytes - 3 * layer_bytes / 2;
+    let refused = case.with(dram_bytes, |request| request.plan(1, 4)).expect_err("too small");
+    assert!(refused.to_string().contains("--expert-cache"), "{refused}");
+    let largest = case.with(dram_bytes, |request| request.largest_batch(1, 4)).expect("compiles");
+    assert_eq!(largest, Some(2));
     // Almost all experts are needed, so they are read whole and the smallest layers' parts suffice.
     let many = plan(auto(), bytes - 3 * layer_bytes / 2, 64);
     let reads = many.decode().lanes.iter().flat_map(|list| &list.instructions);

@@ -23,8 +23,8 @@ pub enum CompileError {
     #[error("the run has no sequences; batches, batch size and stream size must be at least 1")]
     EmptyShape,
     #[error(
-        "a cache of {slots} experts is too small or too large: the rows of a step can need \
-         {needed} experts of a layer at once"
+        "a cache of {slots} experts is too small, since the rows of a step can need {needed} \
+         experts of a layer at once; give --expert-cache more memory, or use smaller batches"
     )]
     ExpertSlots { slots: u32, needed: u32 },
     #[error("the map has {found} layers in {what}, the model has {expected}")]

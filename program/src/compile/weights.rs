@@ -5,6 +5,7 @@ use crate::ir::{
     At, BufferId, Copy, Decompress, Instruction, Moved, Read, Region, RoutingRegions, Rows,
 };
 use crate::map::ComputeDevice;
+use crate::plan::RunShape;
 use crate::weights::Weights;
 use model::ops::Value;
 
@@ -79,15 +80,14 @@ impl Emitter<'_, '_> {
     /// Returns what determines the experts that an operation of the CPU reads; `None` if it reads
     /// its whole weights.
     fn routing(&mut self, entry: &Entry) -> Option<RoutingRegions> {
-        let experts = self.config.experts.filter(|_| entry.op.is_expert())?;
-        // The rows of all lists would have to be routed first. Prompts of a batch job reach almost
-        // all experts.
-        let is_single_list = self.shape.batches == 1 && self.program.streams == 1;
-        let has_few_rows = self.program.rows == Rows::Single || self.shape.serves;
-        let is_routed = entry.device == ComputeDevice::Cpu
-            && is_single_list
-            && has_few_rows
-            && self.map.expert_reads.are_routed(&experts, self.shape.batch_size.into());
+        let RunShape { batches, batch_size, serves, .. } = *self.shape;
+        let reads = self.map.expert_reads;
+        // Prompts of a batch job reach almost all experts.
+        let is_routed = entry.op.is_expert()
+            && entry.device == ComputeDevice::Cpu
+            && self.program.streams == 1
+            && (self.program.rows == Rows::Single || serves)
+            && reads.routed_experts(self.config, batches, batch_size).is_some();
         is_routed.then(|| {
             let routing = self.value_buffer(entry, Value::Routing, ComputeDevice::Cpu);
             RoutingRegions {

@@ -4,7 +4,7 @@
 //! are the nearest ones, and for given levels the best factors solve linear equations. It starts
 //! from several scales and keeps the one with the smallest weighted error.
 
-use super::levels::{Levels, nearest_integer};
+use super::levels::{Levels, inverse, nearest_integer};
 
 /// Number of sums that are accumulated side by side.
 const LANES: usize = 8;
@@ -112,7 +112,7 @@ pub(super) fn fit_scale<L: Levels>(levels: L, group: Group<'_>) -> f32 {
 /// Alternates between levels and the scale.
 fn refine<L: Levels>(levels: L, group: Group<'_>, mut scale: f32) -> f32 {
     for _ in 0..REFINEMENTS {
-        let inverse = if scale == 0.0 { 0.0 } else { 1.0 / scale };
+        let inverse = inverse(scale);
         let sums = group.sums(|value| levels.nearest(value * inverse));
         if sums.square > 0.0 {
             scale = sums.product / sums.square;
@@ -132,8 +132,7 @@ impl Affine {
     /// Returns the level from 0 to `highest` that is nearest to a value.
     #[inline(always)]
     pub(super) fn level(self, highest: f32, value: f32) -> f32 {
-        let inverse = if self.scale == 0.0 { 0.0 } else { 1.0 / self.scale };
-        nearest_integer(((value - self.minimum) * inverse).clamp(0.0, highest))
+        nearest_integer(((value - self.minimum) * inverse(self.scale)).clamp(0.0, highest))
     }
 }
 
@@ -153,14 +152,11 @@ pub(super) fn fit_affine(highest: f32, any_minimum: bool, group: Group<'_>) -> A
     let weight: f32 = group.weights.iter().sum();
     let value: f32 = group.weights.iter().zip(group.values).map(|(w, x)| w * x).sum();
     let totals = Totals { weight, value, any_minimum };
-    let attempt = |best: &mut (Affine, f32), from: Affine| {
-        let inverse = 1.0 / from.scale;
-        let level =
-            |value: f32| nearest_integer(((value - from.minimum) * inverse).clamp(0.0, highest));
-        match totals.solve(group.sums(level)) {
-            Some(found) if found.1 > best.1 => *best = found,
-            _ => {}
-        }
+    let attempt = |best: &mut (Affine, f32), from: Affine| match totals
+        .solve(group.sums(|value| from.level(highest, value)))
+    {
+        Some(found) if found.1 > best.1 => *best = found,
+        _ => {}
     };
     let mut best = (Affine { scale: (high - low) / highest, minimum: low }, f32::NEG_INFINITY);
     for step in -NARROWER..=WIDER {

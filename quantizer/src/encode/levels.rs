@@ -12,6 +12,13 @@ pub(super) fn nearest_integer(value: f32) -> f32 {
     (value + ROUNDING) - ROUNDING
 }
 
+/// Returns `1 / scale`, or 0 for a scale that is too small to have an inverse.
+#[inline(always)]
+pub(super) fn inverse(scale: f32) -> f32 {
+    let inverse = 1.0 / scale;
+    if inverse.is_finite() { inverse } else { 0.0 }
+}
+
 /// The levels of a type.
 pub(super) trait Levels: Copy {
     /// Returns the level nearest to `value`.

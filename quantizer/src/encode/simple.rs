@@ -1,7 +1,7 @@
 //! Types with one f16 scale, and possibly a minimum, for each 32 values.
 
 use super::fit::{Group, fit_affine, fit_scale};
-use super::levels::{Integers, Levels, NonLinear};
+use super::levels::{Integers, Levels, NonLinear, inverse};
 use super::super_block::to_half;
 
 /// Number of values in a block.
@@ -20,11 +20,6 @@ pub(super) fn put_halves(codes: &[u8], out: &mut [u8]) {
 fn fifth_bits(codes: &[u8; BLOCK]) -> [u8; 4] {
     let bits = codes.iter().enumerate().map(|(i, code)| u32::from(code >> 4 & 1) << i);
     bits.fold(0, |word, bit| word | bit).to_le_bytes()
-}
-
-fn inverse(scale: f32) -> f32 {
-    let inverse = 1.0 / scale;
-    if inverse.is_finite() { inverse } else { 0.0 }
 }
 
 /// Encodes an int8 for each value, as GGML does: the largest magnitude becomes 127.

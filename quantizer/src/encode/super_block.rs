@@ -8,7 +8,7 @@
 use half::f16;
 
 use super::fit::{Affine, Group, fit_affine, fit_scale};
-use super::levels::Levels;
+use super::levels::{Levels, inverse};
 
 /// Number of values in a block.
 pub(super) const BLOCK: usize = 256;
@@ -97,11 +97,6 @@ fn integer(fitted: f32, scale: f32, lowest: i32, highest: i32) -> i32 {
     ((fitted * inverse(scale)).round() as i32).clamp(lowest, highest)
 }
 
-/// Returns `1 / scale`, or 0 for a scale of 0.
-fn inverse(scale: f32) -> f32 {
-    if scale == 0.0 { 0.0 } else { 1.0 / scale }
-}
-
 fn error_of<L: Levels>(levels: L, scale: f32, group: Group<'_>) -> f32 {
     let inverse = inverse(scale);
     group.error(|value| scale * levels.nearest(value * inverse))
@@ -143,8 +138,8 @@ pub(super) fn encode_affine(highest: f32, size: usize, limit: u8, block: Group<'
     }
     let largest = |factor: fn(&Affine) -> f32| fitted.iter().map(factor).fold(0.0, f32::max);
     let mut found = AffineBlock {
-        scale: to_half(largest(|of| of.scale) / f32::from(limit)),
-        minimum: to_half(largest(|of| -of.minimum) / f32::from(limit)),
+        scale: to_half(largest(|factors| factors.scale) / f32::from(limit)),
+        minimum: to_half(largest(|factors| -factors.minimum) / f32::from(limit)),
         scales: [0; GROUPS],
         minimums: [0; GROUPS],
         codes: [0; BLOCK],
@@ -199,11 +194,8 @@ impl AffineBlock {
             for minimum in around(minimum) {
                 (self.scales[index], self.minimums[index]) = (scale as u8, minimum as u8);
                 let factors = self.factors(index);
-                let inverse = inverse(factors.scale);
-                let error = group.error(|value| {
-                    let level = ((value - factors.minimum) * inverse).clamp(0.0, highest);
-                    factors.scale * super::levels::nearest_integer(level) + factors.minimum
-                });
+                let error = group
+                    .error(|value| factors.scale * factors.level(highest, value) + factors.minimum);
                 if error < best.0 {
                     best = (error, self.scales[index], self.minimums[index]);
                 }

@@ -4,12 +4,13 @@
 use kernels::ExpertPlaces;
 use model::config::ModelConfig;
 use model::experts::Experts as Mixture;
-use program::expert_reads::{CachedExpert, ExpertBytes};
+use program::expert_reads::ExpertBytes;
 use program::ir::{Compute, Instruction, Program};
 use program::plan::{ExpertCacheBuffer, Plan};
 use scheduler::expert_cache::{Assigned, ExpertCache};
 
 use super::operands::{Operands, output_region};
+use crate::expert_list::{from_word, to_word};
 
 /// Cache of experts whose slots the router assigns.
 #[derive(Debug)]
@@ -62,9 +63,7 @@ impl RoutedCache {
         let offset = operands.plan.expert_list_offset(routing);
         let list = operands.view.write::<u32>(routing, offset, self.assigned.len());
         for (word, assigned) in list.iter_mut().zip(&self.assigned) {
-            *word = CachedExpert::to_word(
-                assigned.map(|Assigned { slot, is_missing }| CachedExpert { slot, is_missing }),
-            );
+            *word = to_word(*assigned);
         }
         Some(missing)
     }
@@ -100,7 +99,7 @@ impl PlaceScratch {
         let list: &[u32] = view.read(routing, offset, self.matrices.len());
         let mut has_biases = false;
         for (expert, word) in list.iter().enumerate() {
-            let Some(CachedExpert { slot, .. }) = CachedExpert::from_word(*word) else { continue };
+            let Some(Assigned { slot, .. }) = from_word(*word) else { continue };
             let (matrix, bias) = bytes.places_in(cache.slot, expert as u64);
             let start = u64::from(slot) * cache.slot.size_bytes();
             self.matrices[expert] = (start + matrix) as usize;
