@@ -2,6 +2,7 @@
 //! what does not fit is refused with the numbers, or read from storages if there are any.
 
 mod bytes;
+mod candidate;
 mod error;
 mod lower_bounds;
 mod slow_tier;
@@ -13,7 +14,7 @@ use std::borrow::Cow;
 
 use model::config::{Dtype, ModelConfig};
 use model::ops::Op;
-use program::compile::{CompileError, compile, footprint, runs_in_chunks};
+use program::compile::{CompileError, footprint, runs_in_chunks};
 use program::cuda_gaps::{leave_prefill_gaps_to_cpu, map_gap, model_gap};
 use program::map::DeviceMap;
 use program::plan::{Plan, RunShape};
@@ -26,6 +27,7 @@ pub use storage::{StagedOps, Storage};
 use crate::policy::{
     DefaultTiers, Formats, Placement, SlowTierLayers, SlowTierWeights, StagedMatrices,
 };
+use candidate::{FitCandidate, fitting_cache};
 use slow_tier::MovableWeights;
 pub(crate) use slow_tier::SlowTierShares;
 use storage::StageableWeights;
@@ -458,17 +460,6 @@ impl PlacementRequest<'_> {
     }
 }
 
-/// Returns a candidate; `None` for one whose cache of experts is too small for its batches, which
-/// smaller ones need not exceed.
-fn fitting_cache(
-    candidate: Result<FitCandidate, CompileError>,
-) -> Result<Option<FitCandidate>, CompileError> {
-    match candidate {
-        Err(CompileError::ExpertSlots { .. }) => Ok(None),
-        other => other.map(Some),
-    }
-}
-
 /// Decisions that memory makes about a placement.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct MemoryFit {
@@ -486,20 +477,4 @@ pub struct PrefillFit {
     pub prefill_hidden: MemoryId,
     /// Streams are as small as possible.
     pub has_small_streams: bool,
-}
-
-/// A way to store what a policy needs, and the memory that it takes.
-struct FitCandidate {
-    shape: RunShape,
-    tiers: DefaultTiers,
-    map: DeviceMap,
-    slow_tier: SlowTierLayers,
-    staged: StagedMatrices,
-    budget: Budget,
-}
-
-impl FitCandidate {
-    fn plan(&self, config: &ModelConfig) -> Result<Plan, CompileError> {
-        compile(config, &self.shape, &self.map)
-    }
 }
