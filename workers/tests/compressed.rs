@@ -5,12 +5,12 @@
 
 mod common;
 
-use common::placed::{cpu_only, run, shape, two_split};
+use common::placed::{cpu_only, intervals, run, shape, two_split};
 use common::{llama, opt};
 use model::config::{Dtype, ModelConfig};
 use model::quantized_format::{Grouped, WeightFormat};
 use planner::policy::{DefaultTiers, Policy, device_map};
-use planner::split::{Split, parse_chunking, parse_split};
+use planner::split::{parse_chunking, parse_split};
 use program::compile::compile;
 use program::formats::{KvFormat, WeightFormats};
 use program::map::{DeviceMap, layer_list};
@@ -56,12 +56,10 @@ fn every_interval_gives_the_bits_of_the_cpu() {
         assert_ne!(plain.1, expected.1, "4 bits cannot give the same logits");
         assert!(expected.1.iter().all(|logit| logit.is_finite()));
         let ops = layer_list(&config, 0, None).len();
-        for start in 0..ops {
-            for end in start + 1..=ops {
-                let map = two_split(&config, Split { start, end }, None);
-                let found = run(&config, &shape, &compressed(&config, map));
-                assert!(found == expected, "{:?} [{start}, {end})", config.family);
-            }
+        for split in intervals(ops) {
+            let map = two_split(&config, split, None);
+            let found = run(&config, &shape, &compressed(&config, map));
+            assert!(found == expected, "{:?} {split:?}", config.family);
         }
     }
 }
@@ -111,12 +109,10 @@ fn stored_forms_give_the_bits_of_the_cpu_in_every_interval() {
         assert_ne!(plain.1, expected.1, "few bits cannot give the same logits");
         assert!(expected.1.iter().all(|logit| logit.is_finite()));
         let ops = layer_list(&config, 0, None).len();
-        for start in 0..ops {
-            for end in start + 1..=ops {
-                let map = two_split(&config, Split { start, end }, None);
-                let found = run(&config, &shape, &stored(&config, first, map));
-                assert!(found == expected, "{:?} {first} [{start}, {end})", config.family);
-            }
+        for split in intervals(ops) {
+            let map = two_split(&config, split, None);
+            let found = run(&config, &shape, &stored(&config, first, map));
+            assert!(found == expected, "{:?} {first} {split:?}", config.family);
         }
         for home in [MemoryId::DRAM, MemoryId::VRAM] {
             let homes = DefaultTiers { kv: home, prefill_hidden: home };
@@ -177,13 +173,11 @@ fn a_4_bit_kv_cache_gives_the_bits_of_the_cpu_wherever_attention_is() {
         assert_ne!(plain.1, expected.1, "4 bits cannot give the same logits");
         assert!(expected.1.iter().all(|logit| logit.is_finite()));
         let ops = layer_list(&config, 0, None).len();
-        for start in 0..ops {
-            for end in start + 1..=ops {
-                let map = form.of(&config, two_split(&config, Split { start, end }, None));
-                let case = format!("{:?} {form:?} [{start}, {end})", config.family);
-                assert!(run(&config, &shape, &map) == expected, "{case}");
-                assert!(run(&config, &shape, &unfused(map)) == expected, "{case} unfused");
-            }
+        for split in intervals(ops) {
+            let map = form.of(&config, two_split(&config, split, None));
+            let case = format!("{:?} {form:?} {split:?}", config.family);
+            assert!(run(&config, &shape, &map) == expected, "{case}");
+            assert!(run(&config, &shape, &unfused(map)) == expected, "{case} unfused");
         }
     }
 }

@@ -7,7 +7,7 @@ use planner::search::{Pricing, SearchEffort, SearchError, steady_step_ns};
 use program::map::{ChunkOrder, Chunking};
 use program::simulate::simulate;
 
-use super::cases::{PlacementCase, layers_of, plain_machine};
+use super::cases::{PlacementCase, layers_of, plain_machine, runs_all_cases};
 
 /// Returns combinations of models, shapes, machines and compressions.
 fn cells() -> Vec<PlacementCase> {
@@ -45,8 +45,9 @@ fn cells() -> Vec<PlacementCase> {
 fn a_steady_step_is_that_of_the_compiled_program() {
     for (number, case) in cells().into_iter().enumerate() {
         let (model, batches) = (case.config.name.clone(), case.batches);
-        // Every other policy, so that neighbouring cells have all of them.
-        for policy in PolicyName::ALL.into_iter().skip(number % 2).step_by(2) {
+        // Every second or fourth policy, so that neighbouring cells have all of them.
+        let stride = if runs_all_cases() { 2 } else { 4 };
+        for policy in PolicyName::ALL.into_iter().skip(number % stride).step_by(stride) {
             let chosen = match case.choose_with(policy, SearchEffort::Quick) {
                 Ok(chosen) => chosen,
                 // Some models do not fit completely on some devices.

@@ -212,6 +212,22 @@ pub fn run(config: &ModelConfig, shape: &RunShape, map: &DeviceMap) -> (Vec<Outc
     (outcomes, logits)
 }
 
+/// Returns true if all cases run (`make fuzz`), not only the sample of `make test`.
+pub fn runs_all_cases() -> bool {
+    std::env::var_os("TANDEM_FUZZ_CASES").is_some()
+}
+
+/// Returns the intervals of `ops` operations for the GPU: all of them, or as a sample each operation
+/// alone, all from one on, and a fifth of the others.
+pub fn intervals(ops: usize) -> Vec<Split> {
+    let all = (0..ops).flat_map(|start| (start + 1..=ops).map(move |end| Split { start, end }));
+    let is_sampled = |split: &Split| {
+        let Split { start, end } = *split;
+        end == start + 1 || end == ops || (2 * start + end) % 5 == 0
+    };
+    all.filter(|split| runs_all_cases() || is_sampled(split)).collect()
+}
+
 pub fn two_split(config: &ModelConfig, split: Split, chunking: Option<Chunking>) -> DeviceMap {
     let homes = DefaultTiers { kv: MemoryId::DRAM, prefill_hidden: MemoryId::VRAM };
     device_map(&Policy::TwoSplit { split, chunking }, config, true, homes)
