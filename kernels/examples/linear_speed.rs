@@ -4,7 +4,7 @@
 //!
 //!     cargo run --release -p kernels --example linear_speed -- [bf16|f32|w4|w8|q4_k|..]
 //!     [seconds] [rows,..]
-//!     [large|small|NxK] [MiB of weights] [threads]
+//!     [large|small|NxK] [MiB of weights] [threads] [int8|int12]
 
 mod memory;
 
@@ -13,7 +13,7 @@ use std::time::Instant;
 use half::bf16;
 use kernels::{Element, Kernels, Linear, LinearOut, LinearQuant, ScratchLimits, Variant};
 use memory::{Line, on_all, read_speed};
-use model::quantized_format::{Bits, Grouped};
+use model::quantized_format::{ActivationFormat, Bits, Grouped};
 
 const LARGE: [(usize, usize); 3] = [(7168, 7168), (28672, 7168), (7168, 28672)];
 const SMALL: [(usize, usize); 5] = [(576, 576), (1536, 576), (576, 1536), (192, 576), (49152, 576)];
@@ -35,9 +35,12 @@ fn main() {
     let limits =
         ScratchLimits { rows: 256, linear_inputs: 28672, positions: 64, group: 8, head_dim: 128 };
     let variant = Variant::from_env().expect("a variant of this machine");
+    let int12 = word(6) == ActivationFormat::Int12.name();
+    let activations = if int12 { ActivationFormat::Int12 } else { ActivationFormat::Int8 };
     let kernels = Kernels::new(variant, threads, limits).expect("threads start");
+    let kernels = kernels.with_activations(activations);
     kernels.set_spin(std::time::Duration::from_micros(100));
-    println!("{} {dtype} on {threads} threads", variant.name());
+    println!("{} {dtype} {} on {threads} threads", variant.name(), activations.name());
     // Weights rotate through more memory than any cache holds, unless specified otherwise.
     let mebibytes: usize = word(4).parse().unwrap_or(1024);
     let lines = vec![Line([0x3c3c; 32]); mebibytes << 14];

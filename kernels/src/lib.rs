@@ -65,6 +65,7 @@ pub use scratch::ScratchLimits;
 pub use threads::ThreadLimits;
 pub use variant::{VARIANT_ENV, Variant, VariantError};
 
+use model::quantized_format::ActivationFormat;
 use scratch::{AlignedBuffer, ThreadScratch};
 
 /// Kernels of one worker process: an instruction set, a pool of threads and their scratch.
@@ -74,6 +75,7 @@ pub struct Kernels {
     limits: ScratchLimits,
     pool: ThreadPool,
     thread_limits: ThreadLimits,
+    activations: ActivationFormat,
     /// Packed activations of a linear, read by all threads.
     packed: AlignedBuffer,
     per_thread: ThreadScratch,
@@ -135,6 +137,7 @@ impl Kernels {
             variant,
             limits,
             thread_limits: ThreadLimits::default(),
+            activations: ActivationFormat::default(),
             packed: AlignedBuffer::new(linear::packed_len(
                 limits.rows,
                 limits.linear_inputs,
@@ -159,6 +162,11 @@ impl Kernels {
         let threads = self.pool.threads();
         let head_linears = linear::HeadWorkspace::new(threads, &self.limits, inputs);
         Kernels { head_linears, ..self }
+    }
+
+    /// Sets the rounding of activations that are multiplied by grouped weights.
+    pub fn with_activations(self, activations: ActivationFormat) -> Kernels {
+        Kernels { activations, ..self }
     }
 
     /// Returns the instruction set in use.

@@ -11,7 +11,8 @@ use common::{
 use half::{bf16, f16};
 use kernels::quant::widen;
 use kernels::{Element, Kernels, LinearOut, LinearQuant, Variant};
-use model::quantized_format::{Bits, Grouped, ROWS, ScaleLayout};
+use model::quantized_format::ActivationFormat::{Int8, Int12};
+use model::quantized_format::{ActivationFormat, Bits, Grouped, ROWS, ScaleLayout};
 
 /// A grouped matrix as numbers, and its records.
 struct Matrix {
@@ -108,6 +109,32 @@ impl Matrix {
         })
     }
 
+    /// Computes every output in the documented order of products of bf16 in bytes.
+    fn in_bytes<T: Element>(&self, x: &[T]) -> Vec<f32> {
+        let Matrix { format, n, k, .. } = *self;
+        let mut out = Vec::new();
+        for x in x.chunks(k) {
+            for row in 0..n {
+                let mut total = 0.0f32;
+                for (group, x) in x.chunks(format.group).enumerate() {
+                    let (scale, min) = self.scales[row * format.groups(k) + group];
+                    let q = &self.q[row * k + group * format.group..][..x.len()];
+                    for (q, x) in q.chunks(32).zip(x.chunks(32)) {
+                        let (bytes, step) = bytes_of(x);
+                        let (mut part, mut sum) = (0, 0);
+                        for (&q, v) in q.iter().zip(bytes) {
+                            (part, sum) = (part + v * i32::from(q), sum + v);
+                        }
+                        total = scale.mul_add(part as f32 * step, total);
+                        total = min.mul_add(sum as f32 * step, total);
+                    }
+                }
+                out.push(total);
+            }
+        }
+        out
+    }
+
     /// Computes every output in the documented order of products of bf16 in integers.
     fn in_integers<T: Element>(&self, x: &[T]) -> Vec<f32> {
         self.of_groups(x, |q, x| {
@@ -134,15 +161,32 @@ impl Matrix {
     }
 }
 
+/// Returns a group of x as multiples of a 127th of its largest magnitude, and that step.
+fn bytes_of<T: Element>(x: &[T]) -> (Vec<i32>, f32) {
+    let largest = x.iter().fold(2.0f32.powi(-100), |a, x| a.max(x.to_f32().abs()));
+    let bytes = x.iter().map(|x| (x.to_f32() * (127.0 / largest)).round_ties_even() as i32);
+    (bytes.collect(), largest / 127.0)
+}
+
+/// Returns every variant of this machine with every format of activations.
+fn combinations(test: &str) -> Vec<(Variant, ActivationFormat)> {
+    let both = |variant| [(variant, Int8), (variant, Int12)];
+    variants(test).into_iter().flat_map(both).collect()
+}
+
+fn kernels_with(variant: Variant, threads: usize, activations: ActivationFormat) -> Kernels {
+    kernels(variant, threads).with_activations(activations)
+}
+
 /// Rounds to f16.
 fn half(value: f32) -> f32 {
     f16::from_f32(value).to_f32()
 }
 
-fn check_sizes<T: Element>(name: &str) {
+fn check_sizes<T: Element>(name: &str, activations: ActivationFormat) {
     const SIZES: [usize; 12] = [1, 2, 3, 15, 16, 17, 31, 32, 33, 63, 64, 65];
     for variant in variants(name) {
-        let kernels = kernels(variant, 2);
+        let kernels = kernels_with(variant, 2, activations);
         for (index, format) in formats().into_iter().enumerate() {
             for (round, &rows) in
                 [1, 2, 3, 4, 5, 7, 8, 12, 13, 14, 16, 17, 25, 33].iter().enumerate()
@@ -157,8 +201,11 @@ fn check_sizes<T: Element>(name: &str) {
                         let matrix = Matrix::random(&mut random, format, (n, k), wide);
                         let x: Vec<T> = random.vector(rows * k);
                         let context = format!("seed {seed} {variant:?} {format:?} {rows}x{n}x{k}");
-                        let (out, expected) = (matrix.sums(&kernels, &x), matrix.fused(&x));
-                        if size_of::<T>() == 2 && has_integers(variant) {
+                        let out = matrix.sums(&kernels, &x);
+                        let in_bytes = size_of::<T>() == 2 && activations == ActivationFormat::Int8;
+                        let expected =
+                            if in_bytes { matrix.in_bytes(&x) } else { matrix.fused(&x) };
+                        if !in_bytes && size_of::<T>() == 2 && has_integers(variant) {
                             assert_eq!(bits(&out), bits(&matrix.in_integers(&x)), "{context}");
                         } else if variant != Variant::Scalar {
                             assert_eq!(bits(&out), bits(&expected), "{context}");
@@ -178,12 +225,17 @@ fn check_sizes<T: Element>(name: &str) {
 
 #[test]
 fn bf16_follows_the_stated_order_over_awkward_sizes() {
-    check_sizes::<bf16>("bf16_follows_the_stated_order_over_awkward_sizes");
+    check_sizes::<bf16>("bf16_follows_the_stated_order_over_awkward_sizes", Int12);
+}
+
+#[test]
+fn bytes_follow_the_stated_order_over_awkward_sizes() {
+    check_sizes::<bf16>("bytes_follow_the_stated_order_over_awkward_sizes", Int8);
 }
 
 #[test]
 fn f32_follows_the_stated_order_over_awkward_sizes() {
-    check_sizes::<f32>("f32_follows_the_stated_order_over_awkward_sizes");
+    check_sizes::<f32>("f32_follows_the_stated_order_over_awkward_sizes", Int8);
 }
 
 /// Returns rows whose values are far apart within a group, zero, subnormal or huge.
@@ -212,15 +264,19 @@ fn what_integers_of_x_lose_is_bounded() {
     for format in formats() {
         let matrix = Matrix::random(&mut random, format, (n, k), false);
         let x = extreme_rows(&mut random, k);
-        for variant in variants("what_integers_of_x_lose_is_bounded") {
-            let out = matrix.sums(&kernels(variant, 2), &x);
+        for (variant, activations) in combinations("what_integers_of_x_lose_is_bounded") {
+            let out = matrix.sums(&kernels_with(variant, 2, activations), &x);
             for (row, x) in x.chunks(k).enumerate() {
                 for column in 0..n {
                     let (mut exact, mut sizes, mut lost) = (0.0, 0.0, 0.0);
                     for (group, x) in x.chunks(format.group).enumerate() {
                         let (scale, min) = matrix.scales[column * format.groups(k) + group];
                         let (scale, min) = (f64::from(scale), f64::from(min));
-                        let step = step_of(x);
+                        let step = match activations {
+                            // No group of 32 has a larger step than all of them.
+                            Int8 => f64::from(bytes_of(x).1),
+                            Int12 => step_of(x),
+                        };
                         for (i, x) in x.iter().enumerate() {
                             let q = matrix.q[column * k + group * format.group + i];
                             let (x_value, weight) =
@@ -231,7 +287,8 @@ fn what_integers_of_x_lose_is_bounded() {
                         }
                     }
                     // Rounding of f32 sums; and half a step of each input if these are integers.
-                    let lost = if has_integers(variant) { lost } else { 0.0 };
+                    let rounds = activations == Int8 || has_integers(variant);
+                    let lost = if rounds { lost } else { 0.0 };
                     let allowed = lost + 1e-5 * sizes + 1e-44;
                     let value = f64::from(out[row * n + column]);
                     let difference = (value - exact).abs();
@@ -247,30 +304,30 @@ fn what_integers_of_x_lose_is_bounded() {
 fn infinities_and_nans_of_x_show_in_their_row_alone() {
     let mut random = Random::new(78);
     let matrix = Matrix::random(&mut random, Grouped::W4, (33, 200), false);
-    for variant in variants("infinities_and_nans_of_x_show_in_their_row_alone") {
+    for (variant, activations) in combinations("infinities_and_nans_of_x_show_in_their_row_alone") {
         for rows in [3, 20] {
             let mut x: Vec<bf16> = random.vector(rows * 200);
-            let before = matrix.sums(&kernels(variant, 1), &x);
+            let before = matrix.sums(&kernels_with(variant, 1, activations), &x);
             (x[70], x[200 + 199]) = (bf16::NEG_INFINITY, bf16::NAN);
-            let out = matrix.sums(&kernels(variant, 1), &x);
+            let out = matrix.sums(&kernels_with(variant, 1, activations), &x);
             assert!(out[..66].iter().all(|value| !value.is_finite()), "{variant:?}");
             assert_eq!(bits(&out[66..]), bits(&before[66..]), "{variant:?}");
         }
     }
 }
 
-fn check_widening<T: Element>(variant: Variant, format: Grouped, k: usize) {
-    let kernels = kernels(variant, 2);
+fn check_widening<T: Element>(kernels: &Kernels, format: Grouped, k: usize) {
+    let variant = kernels.variant();
     let mut random = Random::new(8);
     let mut matrix = Matrix::random(&mut random, format, (150, k), false);
     let mut wide = vec![0xff; format.widened().size_bytes(150, k)];
     widen(variant, format, k, &matrix.records, &mut wide);
     for rows in [1, 2, 4, 9, 30] {
         let x: Vec<T> = random.vector(rows * k);
-        let narrow = matrix.sums(&kernels, &x);
+        let narrow = matrix.sums(kernels, &x);
         std::mem::swap(&mut matrix.records, &mut wide);
         matrix.format = format.widened();
-        let sums = matrix.sums(&kernels, &x);
+        let sums = matrix.sums(kernels, &x);
         std::mem::swap(&mut matrix.records, &mut wide);
         matrix.format = format;
         assert_eq!(bits(&narrow), bits(&sums), "{variant:?} {format:?} k {k} rows {rows}");
@@ -279,12 +336,17 @@ fn check_widening<T: Element>(variant: Variant, format: Grouped, k: usize) {
 
 #[test]
 fn every_form_and_its_widening_to_eight_bits_give_the_same_bits() {
-    for variant in variants("every_form_and_its_widening_to_eight_bits_give_the_same_bits") {
+    for (variant, activations) in
+        combinations("every_form_and_its_widening_to_eight_bits_give_the_same_bits")
+    {
+        let kernels = kernels_with(variant, 2, activations);
         for format in formats().into_iter().filter(|format| format.bits != Bits::Eight) {
             // The second ends within a record of several groups.
             for k in [512, 330] {
-                check_widening::<bf16>(variant, format, k);
-                check_widening::<f32>(variant, format, k);
+                check_widening::<bf16>(&kernels, format, k);
+                if activations == Int8 {
+                    check_widening::<f32>(&kernels, format, k);
+                }
             }
         }
     }
@@ -292,15 +354,15 @@ fn every_form_and_its_widening_to_eight_bits_give_the_same_bits() {
 
 #[test]
 fn a_row_does_not_depend_on_its_batch_or_on_threads() {
-    for variant in variants("a_row_does_not_depend_on_its_batch_or_on_threads") {
+    for (variant, activations) in combinations("a_row_does_not_depend_on_its_batch_or_on_threads") {
         for format in formats() {
             let mut random = Random::new(99);
             let matrix = Matrix::random(&mut random, format, (135, 700), false);
             let row: Vec<bf16> = random.vector(700);
-            let alone = bits(&matrix.sums(&kernels(variant, 1), &row));
+            let alone = bits(&matrix.sums(&kernels_with(variant, 1, activations), &row));
             let all = &[1, 2, 3, 4, 6, 13, 17, 290, 512][..];
             for (threads, some) in [(1, &[1, 4, 13, 290][..]), (2, &[]), (3, all)] {
-                let kernels = kernels(variant, threads);
+                let kernels = kernels_with(variant, threads, activations);
                 for &rows in if runs_all_cases() { all } else { some } {
                     let mut x: Vec<bf16> = random.vector(rows * 700);
                     for position in [0, rows / 2, rows - 1] {

@@ -348,6 +348,26 @@ impl Display for Grouped {
     }
 }
 
+/// Rounding of activations that are multiplied by grouped weights in runs in bf16.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+pub enum ActivationFormat {
+    /// Integers of 8 bits in groups of at most 32 inputs: fastest, on every processor.
+    #[default]
+    Int8,
+    /// Integers of 12 bits in the groups of the weights, with AVX512-VNNI; unrounded without it.
+    Int12,
+}
+
+impl ActivationFormat {
+    /// Returns the name used in options and reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            ActivationFormat::Int8 => "int8",
+            ActivationFormat::Int12 => "int12",
+        }
+    }
+}
+
 /// Storage format of a weight matrix in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 pub enum WeightFormat {

@@ -160,6 +160,7 @@ impl ProfilingRequest {
         let mut formats = WeightFormats::plain(&config);
         if let Some(first) = self.weight_formats.first() {
             (formats.embedding, formats.head) = (first.embedding, first.head);
+            formats.activations = first.activations;
         }
         formats.layers = layers.into_iter().map(|(_, formats)| formats).collect();
         (config, formats)

@@ -8,12 +8,14 @@ use std::fmt::{Debug, Formatter};
 
 use model::config::{Dtype, ModelConfig};
 use model::ops::Op;
-use model::quantized_format::{Bits, Grouped, ScaleLayout, WeightFormat, kv4_position_bytes};
+use model::quantized_format::{
+    ActivationFormat, Bits, Grouped, ScaleLayout, WeightFormat, kv4_position_bytes,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::weights::Weights;
 
-/// Format of every weight matrix.
+/// Format of every weight matrix, and of activations where they are multiplied by low-bit ones.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WeightFormats {
     /// Format of the embedding, which is also the head of a tied model.
@@ -24,19 +26,26 @@ pub struct WeightFormats {
     /// Formats per layer and per operation of `ModelConfig::layer_ops`; `Plain` if there is no
     /// matrix.
     pub layers: Vec<Vec<WeightFormat>>,
+    #[serde(default)]
+    pub activations: ActivationFormat,
 }
 
-/// Prints the format of the table of inputs only if it is not plain, since keys of stored data are
+/// Prints the format of the table of inputs only if it is not plain, and that of activations only
+/// if they are multiplied by a matrix that is not, since keys of stored data are
 /// derived from this text: a field that a model does not use must not change them.
 impl Debug for WeightFormats {
     fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
-        let WeightFormats { embedding, head, per_layer_table, layers } = self;
+        let WeightFormats { embedding, head, per_layer_table, layers, activations } = self;
         let mut fields = f.debug_struct("WeightFormats");
         fields.field("embedding", embedding).field("head", head);
         if *per_layer_table != WeightFormat::Plain {
             fields.field("per_layer_table", per_layer_table);
         }
-        fields.field("layers", layers).finish()
+        fields.field("layers", layers);
+        if self.any_grouped() {
+            fields.field("activations", activations);
+        }
+        fields.finish()
     }
 }
 
@@ -64,6 +73,7 @@ impl WeightFormats {
             head: WeightFormat::Plain,
             per_layer_table: WeightFormat::Plain,
             layers: (0..config.num_layers).map(layer).collect(),
+            activations: ActivationFormat::default(),
         }
     }
 

@@ -104,8 +104,9 @@ pub fn candidate_compressions(session: &Session<'_>) -> Vec<RunCompression> {
 /// Returns the formats of a compression. Weights that are already in 4 bits stay as they are, since
 /// quantising them again would only lose precision.
 pub fn resolve_formats(session: &Session<'_>, compression: RunCompression) -> Formats {
-    let weights =
+    let mut weights =
         resolve_weight_formats(session.model, session.options.quantized, compression.weights);
+    weights.activations = session.options.activations;
     let kv = if compression.kv { KvFormat::Four } else { KvFormat::Plain };
     Formats { weights, kv, kv_select: kv_select::selection_rule(session) }
 }

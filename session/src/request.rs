@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use batch::sink::{IoTarget, OutputMode};
 use model::config::Dtype;
+use model::quantized_format::ActivationFormat;
 use openai::body::defaults::Defaults;
 use openai::chats::ChatOptions;
 use planner::policy::name::PolicyName;
@@ -39,6 +40,8 @@ pub struct SessionOptions {
     pub compress: CompressChoice,
     /// Resolved: `Direct` for bf16 and `Expand` for f32 by default.
     pub quantized: QuantizedChoice,
+    /// Rounding of activations that are multiplied by low-bit weights.
+    pub activations: ActivationFormat,
     /// Selection of cached positions; `None`: new tokens attend to all of them.
     pub kv_select: Option<KvSelectChoice>,
     pub seed: u64,
@@ -164,6 +167,7 @@ pub struct ProfileRequest {
     pub model: ModelChoice,
     pub dtype: Dtype,
     pub compress: CompressChoice,
+    pub activations: ActivationFormat,
     pub batches: Batches,
     pub prompt_len: u32,
     pub gen_len: u32,

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use model::quantized_format::ActivationFormat;
 
 use super::device::resolve_device;
 use super::shared::LengthArgs;
@@ -38,6 +39,9 @@ pub struct ProfileArgs {
     /// Also measure these 4-bit formats
     #[arg(long, value_enum, value_name = "WHAT", default_value = "none")]
     pub compress: NamedChoice<CompressChoice>,
+    /// Rounding of activations before they are multiplied by low-bit weights
+    #[arg(long, value_enum, value_name = "HOW", default_value = "int8")]
+    pub activations: NamedChoice<ActivationFormat>,
     /// Device to measure: none, auto, cuda:N or emulated
     #[arg(long, value_name = "DEVICE", default_value = "none", value_parser = parse_device)]
     pub device: DeviceChoice,
@@ -95,6 +99,7 @@ pub(super) fn profile(args: ProfileArgs) -> Result<ProfileRequest, UsageError> {
         },
         dtype: args.dtype.dtype(),
         compress: args.compress.0,
+        activations: args.activations.0,
         batches: args.batches,
         prompt_len: args.lengths.prompt_len,
         gen_len: args.lengths.gen_len,

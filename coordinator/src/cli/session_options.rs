@@ -56,6 +56,7 @@ impl SessionArgs {
             quantized: of_model
                 .quantized
                 .map_or_else(|| QuantizedChoice::default_for(dtype), |how| how.0),
+            activations: of_model.activations.0,
             kv_select,
             seed: self.seed,
             placement,

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use model::quantized_format::ActivationFormat;
 use planner::policy::name::PolicyName;
 
 use super::kv_select::parse_kv_select;
@@ -42,6 +43,9 @@ pub struct ModelArgs {
     /// quantization_config [default: direct with bf16, expand with f32]
     #[arg(long, value_enum, value_name = "HOW", help_heading = "Model")]
     pub quantized: Option<NamedChoice<QuantizedChoice>>,
+    /// Rounding of activations before they are multiplied by low-bit weights, with bf16 on the CPU
+    #[arg(long, value_enum, value_name = "HOW", default_value = "int8", help_heading = "Model")]
+    pub activations: NamedChoice<ActivationFormat>,
     /// Limit the attention of new tokens to cached positions whose approximate score is within A of
     /// the largest, and to at most the share M of all positions; for long prompts without a device.
     /// Changes answers

@@ -5,6 +5,7 @@ use clap::ValueEnum;
 use clap::builder::PossibleValue;
 use lab::load::api::Api;
 use model::config::Dtype;
+use model::quantized_format::ActivationFormat;
 use planner::policy::name::{PolicyName, UnknownPolicy};
 use program::expert_reads::ExpertReads;
 use session::values::{
@@ -260,6 +261,22 @@ impl ValueEnum for NamedChoice<QuantizedChoice> {
             QuantizedChoice::Expand => ("expand", "Expand all types to --dtype"),
         };
         Some(PossibleValue::new(name).help(help))
+    }
+}
+
+impl ValueEnum for NamedChoice<ActivationFormat> {
+    fn value_variants<'a>() -> &'a [Self] {
+        &[NamedChoice(ActivationFormat::Int8), NamedChoice(ActivationFormat::Int12)]
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        let help = match self.0 {
+            ActivationFormat::Int8 => "8 bits in groups of at most 32: fastest",
+            ActivationFormat::Int12 => {
+                "12 bits with AVX512-VNNI, unrounded without it: closest to the weights' own values"
+            }
+        };
+        Some(PossibleValue::new(self.0.name()).help(help))
     }
 }
 

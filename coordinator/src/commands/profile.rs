@@ -76,8 +76,9 @@ fn open_model(request: &ProfileRequest) -> anyhow::Result<ModelHandle> {
 /// Returns the formats in which a run keeps weights and KV by default.
 fn default_formats(request: &ProfileRequest, model: &ModelHandle) -> Formats {
     let quantized = QuantizedChoice::default_for(request.dtype);
-    let weights =
+    let mut weights =
         formats::resolve_weight_formats(model, quantized, request.compress.compresses_weights());
+    weights.activations = request.activations;
     Formats { weights, ..formats::formats_for_choice(&model.config, request.compress) }
 }
 
@@ -101,7 +102,8 @@ impl Exporter<'_> {
     /// weights and KV, which every machine description has.
     fn measure(&self, hardware: Hardware) -> anyhow::Result<Profile> {
         let obtain = |compress, force| {
-            let formats = formats::formats_for_choice(self.config, compress);
+            let mut formats = formats::formats_for_choice(self.config, compress);
+            formats.weights.activations = self.request.activations;
             let shapes = profile_request(self.request, self.config, formats, hardware);
             profile::obtain(&shapes, hardware, force, self.reporter, self.interrupt)
         };

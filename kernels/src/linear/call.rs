@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use model::quantized_format::{Bits, Grouped, WeightFormat};
+use model::quantized_format::{ActivationFormat, Bits, Grouped, WeightFormat};
 
 use super::compiled::LinearTasks;
 use super::epilogue::Epilogue;
@@ -78,6 +78,7 @@ pub(super) struct Call<T> {
     pub k: usize,
     pub x: *const T,
     pub weight: Weight<T>,
+    pub activations: ActivationFormat,
     pub bias: Option<*const f32>,
     pub epilogue: Epilogue<T>,
 }
@@ -113,7 +114,7 @@ impl Layout {
 impl<T: LinearTasks> Call<T> {
     /// Returns the call for some of its rows.
     pub(super) fn part(&self, rows: Range<usize>) -> Call<T> {
-        let Call { n, stride, k, x, weight, bias, epilogue, .. } = *self;
+        let Call { n, stride, k, x, weight, activations, bias, epilogue, .. } = *self;
         Call {
             rows: rows.len(),
             n,
@@ -121,14 +122,15 @@ impl<T: LinearTasks> Call<T> {
             k,
             x: x.wrapping_add(rows.start * k),
             weight,
+            activations,
             bias,
             epilogue: epilogue.skip(rows.start * stride),
         }
     }
 
     pub(super) fn layout(&self, variant: Variant) -> Layout {
-        let Call { rows, k, ref weight, .. } = *self;
-        let shape = Shape { rows, k, format: weight.format() };
+        let Call { rows, k, ref weight, activations, .. } = *self;
+        let shape = Shape { rows, k, format: weight.format(), activations };
         let path = Path::of::<T>(variant, shape);
         let PackedLayout { tiles, units, sums } = path.layout(variant, shape);
         let group = match shape.format {
@@ -226,10 +228,17 @@ mod tests {
     use crate::linear::LinearOut;
     use crate::simd::MAX_LANES;
 
-    fn check<T: LinearTasks>(variant: Variant, weight: Weight<T>, rows: usize, k: usize) {
+    fn check<T: LinearTasks>(
+        variant: Variant,
+        weight: Weight<T>,
+        activations: ActivationFormat,
+        rows: usize,
+        k: usize,
+    ) {
         let x = vec![T::from_f32(1.0); rows * k];
         let epilogue = Epilogue::new(LinearOut::Store(&mut []), 0);
-        let call = Call { rows, n: 0, stride: 0, k, x: x.as_ptr(), weight, bias: None, epilogue };
+        let (x, bias) = (x.as_ptr(), None);
+        let call = Call { rows, n: 0, stride: 0, k, x, weight, activations, bias, epilogue };
         let layout = call.layout(variant);
         let room = rows * layout.row_len();
         let untouched = f32::from_bits(0x7fc1_2345);
@@ -249,16 +258,19 @@ mod tests {
     /// Shares of rows rely on this where one thread's scratch ends and the next one's starts.
     #[test]
     fn packed_rows_take_what_their_layout_says() {
+        let int8 = ActivationFormat::Int8;
         for variant in Variant::available() {
             for rows in [1, 5, 37, 256] {
                 for k in [64, 130, 1088] {
-                    check::<f32>(variant, Weight::Plain(std::ptr::null()), rows, k);
-                    check::<bf16>(variant, Weight::Plain(std::ptr::null()), rows, k);
+                    check::<f32>(variant, Weight::Plain(std::ptr::null()), int8, rows, k);
+                    check::<bf16>(variant, Weight::Plain(std::ptr::null()), int8, rows, k);
                     for stored in Grouped::STORED {
                         for format in [stored, stored.widened()] {
-                            let null = std::ptr::null();
-                            check::<f32>(variant, Weight::Grouped(format, null), rows, k);
-                            check::<bf16>(variant, Weight::Grouped(format, null), rows, k);
+                            let weight = Weight::Grouped(format, std::ptr::null());
+                            check::<f32>(variant, weight, int8, rows, k);
+                            let weight = Weight::Grouped(format, std::ptr::null());
+                            check::<bf16>(variant, weight, int8, rows, k);
+                            check::<bf16>(variant, weight, ActivationFormat::Int12, rows, k);
                         }
                     }
                 }

@@ -96,6 +96,7 @@ impl Kernels {
             k,
             x: x.as_ptr(),
             weight: weight.checked(heads, n, k),
+            activations: self.activations,
             bias: None,
             epilogue: Epilogue::new(LinearOut::Store(out), len),
         };
@@ -154,9 +155,9 @@ impl<T: LinearTasks> Call<T> {
     /// Returns the linear of one head, for `rows` rows at `x`, whose outputs start at element
     /// `first_output`.
     fn of_head(&self, head: usize, rows: usize, x: *const T, first_output: usize) -> Call<T> {
-        let Call { n, stride, k, weight, bias, epilogue, .. } = *self;
+        let Call { n, stride, k, weight, activations, bias, epilogue, .. } = *self;
         let (weight, epilogue) = (weight.matrix(head, n, k), epilogue.skip(first_output));
-        Call { rows, n, stride, k, x, weight, bias, epilogue }
+        Call { rows, n, stride, k, x, weight, activations, bias, epilogue }
     }
 }
 

@@ -14,6 +14,7 @@
 //! - `avx512`, `avx512_bf16`, `amx`: paths that replace `direct` and `tiled` for plain bf16 weights
 //!   with AVX-512, AVX512-BF16 and AMX, and pack x in their own order.
 //! - `integers`: paths that do the same for grouped weights in bf16 linears with AVX512-VNNI.
+//! - `bytes`: paths for grouped weights in bf16 linears with activations of 8 bits.
 //! - `prefetch`: prefetching of memory into caches before it is needed.
 //! - `path`: the interface of these algorithms; `registry`: the choice among them for a linear;
 //!   `rows`, `cuts`, `sizes`: division of rows and columns for it; `tuning`: parameters chosen for
@@ -38,6 +39,7 @@ mod avx512;
 mod avx512_bf16;
 mod by_columns;
 mod by_rows;
+mod bytes;
 mod call;
 mod columns;
 mod compiled;
@@ -137,11 +139,14 @@ impl Kernels {
     /// Runs a linear on a grouped weight. Each row's result depends on that row alone, bit for bit.
     ///
     /// For every group in order, `part` is the chain of fused multiply-adds of `q` and `x` from 0;
-    /// then `total = scale * part + total` and `total = min * sum(x) + total`, both fused. In bf16
-    /// with AVX512-VNNI the values of each group of x are rounded to multiples of 2^-11 of the
-    /// power of two above its largest value, and `part` and `sum(x)` are exact except for one
-    /// rounding each. In both cases weights of any format and the same weights widened to 8 bits
-    /// yield the same bits.
+    /// then `total = scale * part + total` and `total = min * sum(x) + total`, both fused.
+    ///
+    /// In bf16 values of x are rounded ([`ActivationFormat`](model::quantized_format)), and `part`
+    /// and `sum(x)` are exact except for one or two roundings each. With 8 bits they are multiples
+    /// of a 127th of the largest of at most 32 values, which are a group of their own; with 12 bits
+    /// and AVX512-VNNI multiples of 2^-11 of the power of two above the group's largest value.
+    ///
+    /// Weights of any format and the same weights widened to 8 bits yield the same bits.
     pub fn linear_grouped<T: LinearTasks>(&self, linear: LinearQuant<'_, T>) {
         let LinearQuant { rows, n, k, x, format, records, bias, out } = linear;
         check_format(format);
@@ -178,7 +183,8 @@ impl Kernels {
         assert_eq!(x.len(), rows * k, "x is [rows, k]");
         assert!(bias.is_none_or(|bias| bias.len() == n), "bias is [n]");
         let (x, bias) = (x.as_ptr(), bias.map(<[f32]>::as_ptr));
-        let call = Call { rows, n, stride, k, x, weight, bias, epilogue };
+        let activations = self.activations;
+        let call = Call { rows, n, stride, k, x, weight, activations, bias, epilogue };
         match self.shares(&call) {
             Some(shares) => self.linear_by_rows(&call, shares),
             None => self.linear_by_columns(&call),

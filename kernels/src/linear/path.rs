@@ -1,7 +1,7 @@
 //! The interface of an algorithm that multiplies linears. `registry` lists them.
 
 use half::bf16;
-use model::quantized_format::WeightFormat;
+use model::quantized_format::{ActivationFormat, WeightFormat};
 
 use super::pack::Pack;
 use super::rows::RowTiles;
@@ -15,6 +15,7 @@ pub(super) struct Shape {
     /// Input width.
     pub k: usize,
     pub format: WeightFormat,
+    pub activations: ActivationFormat,
 }
 
 /// Layout of a pass's packed x for a path.

@@ -3,10 +3,9 @@
 use half::bf16;
 use model::quantized_format::WeightFormat;
 
+use super::bytes;
 use super::pack::Pack;
-#[cfg(target_arch = "x86_64")]
-use super::path::MultiplicationPath;
-use super::path::{PackedLayout, Shape};
+use super::path::{MultiplicationPath, PackedLayout, Shape};
 use super::reader::{Plain, Records};
 use super::rows::RowTiles;
 use super::sizes::BLOCK_UNITS;
@@ -129,6 +128,11 @@ registry! {
         Amx = amx::Multiplication,
     }
     grouped: {
+        ByteTiles = integers::ByteTiles,
+        ByteDots = bytes::Multiplication<bytes::WideDots>,
+        NarrowByteDots = bytes::Multiplication<bytes::NarrowDots>,
+        NarrowBytes = bytes::Multiplication<bytes::Narrow>,
+        PortableBytes = bytes::Multiplication<bytes::Portable>,
         IntegerTiles = integers::TileMultiplication,
         Integers = integers::Multiplication,
     }
@@ -137,10 +141,12 @@ registry! {
 #[cfg(not(target_arch = "x86_64"))]
 registry! {
     plain: {}
-    grouped: {}
+    grouped: {
+        PortableBytes = bytes::Multiplication<bytes::Portable>,
+    }
 }
 
-fn vectors_layout(variant: Variant, Shape { rows, k, format }: Shape) -> PackedLayout {
+fn vectors_layout(variant: Variant, Shape { rows, k, format, .. }: Shape) -> PackedLayout {
     let tiles = RowTiles::even(rows, variant.tile_rows(), VECTOR_COLS, BLOCK_UNITS);
     match format {
         WeightFormat::Plain => PackedLayout { tiles, units: k, sums: 0 },

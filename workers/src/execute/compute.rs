@@ -88,6 +88,7 @@ impl ComputeState {
                 ThreadPool::with_options(pool).map_err(WorkerError::Thread)?,
                 limits,
             )
+            .with_activations(plan.map.weight_formats.activations)
             .with_experts(experts::limits(config, rows))
             .with_head_linears(latent::inputs(config)),
             positions: Positions::new(config, rows, sequences),

@@ -204,6 +204,7 @@ impl Kernels {
             x: x.as_ptr(),
             slots_per_row,
             weight,
+            activations: self.activations,
             bias: bias.map(<[f32]>::as_ptr),
             places,
             epilogue,

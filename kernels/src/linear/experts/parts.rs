@@ -1,6 +1,8 @@
 //! Division of a pass over the experts into parts: linears of some rows of one expert, each with
 //! the path, the packed rows and the tasks of an ordinary linear of that number of rows.
 
+use model::quantized_format::ActivationFormat;
+
 use super::groups::Groups;
 use super::places::ExpertPlaces;
 use crate::linear::call::{Call, Layout, Weight};
@@ -27,6 +29,7 @@ pub(super) struct ExpertPass<'a, T> {
     pub slots_per_row: usize,
     /// Weights of all experts.
     pub weight: Weight<T>,
+    pub activations: ActivationFormat,
     /// Biases of all experts.
     pub bias: Option<*const f32>,
     /// Places of matrices and biases in the weights; `None` if they are consecutive.
@@ -41,7 +44,7 @@ unsafe impl<T: Sync> Sync for ExpertPass<'_, T> {}
 impl<T: LinearTasks> ExpertPass<'_, T> {
     /// Returns the linear of an expert for `rows` rows stored at `x`.
     pub(super) fn call(&self, expert: usize, rows: usize, x: *const T) -> Call<T> {
-        let ExpertPass { n, k, weight, bias, epilogue, .. } = *self;
+        let ExpertPass { n, k, weight, activations, bias, epilogue, .. } = *self;
         let (weight, bias) = match self.places {
             None => {
                 let bias = bias.map(|bias| bias.wrapping_add(expert * n));
@@ -52,7 +55,7 @@ impl<T: LinearTasks> ExpertPass<'_, T> {
                 (weight.at_byte(matrices[expert]), bias.map(<*const u8>::cast))
             }
         };
-        Call { rows, n, stride: n, k, x, weight, bias, epilogue }
+        Call { rows, n, stride: n, k, x, weight, activations, bias, epilogue }
     }
 
     /// Copies the rows of x at `slots` to consecutive memory.

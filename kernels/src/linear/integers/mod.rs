@@ -1,4 +1,5 @@
-//! Grouped weights in bf16 linears with AVX512-VNNI: products of small integers, four per lane.
+//! Grouped weights in bf16 linears with AVX512-VNNI and activations of 12 bits: products of small
+//! integers, four per lane.
 //!
 //! A group of x is converted to integers of 12 bits: multiples of 2^-11 of the power of two above
 //! its largest value. Values of at least 2^-3 of that power keep all their bits. The integers of a
@@ -15,7 +16,8 @@
 //! - `weights`: decoding of the vectors of a record.
 //! - `factors`: conversion of integer sums to results.
 //! - `multiply`: some rows by some columns.
-//! - `tiles`: more rows with AMX; `products`: one product of its tiles.
+//! - `tiles`: more rows with AMX, also with activations of 8 bits; `products`: one product of its
+//!   tiles.
 
 mod factors;
 mod multiply;
@@ -29,11 +31,10 @@ use std::ops::Range;
 
 use factors::Factors;
 use half::bf16;
-use model::quantized_format::{Grouped, WeightFormat};
+use model::quantized_format::{ActivationFormat, Grouped, WeightFormat};
 use multiply::{PackedRows, TileCall};
 use shape::{BLOCK, COLS, PANELS, tile_rows, units_of};
 
-use super::amx;
 use super::pack::Pack;
 use super::path::{MultiplicationPath, PackedLayout, Shape};
 use super::prefetch::{Lines, Prefetcher};
@@ -42,6 +43,7 @@ use super::rows::RowTiles;
 use super::sizes::{BLOCK_UNITS, PACK_ROWS, RESULT_STRIDE, TASK_COLS};
 use super::task::{Sums, TaskOperands};
 use super::tuning::{INTEGER_TILES_ROWS, VECTOR_COLS};
+use super::{amx, bytes};
 use crate::amx::tiles::TILE;
 use crate::variant::Variant;
 
@@ -56,7 +58,7 @@ impl MultiplicationPath for Multiplication {
         wide && is_x86_feature_detected!("avx512vnni")
     }
 
-    fn layout(Shape { rows, k, format }: Shape) -> PackedLayout {
+    fn layout(Shape { rows, k, format, .. }: Shape) -> PackedLayout {
         let format = grouped(format);
         let tiles = RowTiles::even(rows, tile_rows(format.bits), VECTOR_COLS, BLOCK);
         packed_layout(tiles, k, format)
@@ -143,7 +145,7 @@ impl MultiplicationPath for TileMultiplication {
         tiles && Multiplication::fits(variant, shape)
     }
 
-    fn layout(Shape { rows, k, format }: Shape) -> PackedLayout {
+    fn layout(Shape { rows, k, format, .. }: Shape) -> PackedLayout {
         let tiles = RowTiles::whole(rows, TILE, amx::task_cols(rows), BLOCK_UNITS);
         packed_layout(tiles, k, grouped(format))
     }
@@ -161,7 +163,40 @@ impl MultiplicationPath for TileMultiplication {
     }
 }
 
-fn grouped(format: WeightFormat) -> Grouped {
+/// The path with AMX tiles and activations of 8 bits: the sums of `bytes`, since those of integers
+/// are exact.
+pub(super) enum ByteTiles {}
+
+impl MultiplicationPath for ByteTiles {
+    type Reader = Records;
+
+    const UNFINISHED_LEN: usize = PACK_ROWS * TASK_COLS;
+
+    fn fits(variant: Variant, shape: Shape) -> bool {
+        variant == Variant::Amx
+            && shape.rows >= INTEGER_TILES_ROWS
+            && shape.activations == ActivationFormat::Int8
+    }
+
+    fn layout(Shape { rows, k, format, .. }: Shape) -> PackedLayout {
+        let tiles = RowTiles::whole(rows, TILE, amx::task_cols(rows), BLOCK_UNITS);
+        bytes::packed_layout(tiles, k, grouped(format))
+    }
+
+    unsafe fn pack(task: &Pack<bf16>) {
+        let offset = task.group.map_or(0, |(_, bits)| weights::offset(bits));
+        // SAFETY: the caller's promise.
+        unsafe { bytes::pack_for_tiles(task, offset) };
+    }
+
+    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+    unsafe fn multiply(task: &Sums<Records>) {
+        // SAFETY: the caller's promise.
+        unsafe { tiles::sums_of_bytes(bytes::in_groups_of_x(task.reader), &task.area) };
+    }
+}
+
+pub(super) fn grouped(format: WeightFormat) -> Grouped {
     match format {
         WeightFormat::Grouped(format) => format,
         WeightFormat::Plain => unreachable!("plain weights are no integers"),

@@ -5,13 +5,17 @@
 //! since groups are added in the same order.
 
 use std::arch::x86_64::*;
+use std::marker::PhantomData;
 use std::ops::Range;
 
 use model::quantized_format::Bits;
 
 use super::factors::{Factors, whole};
-use super::products::{TILE_BYTES, begin, config, places, store, take_x};
-use super::shape::{COLS, PANELS, units_of};
+use super::products::{
+    Bytes, Operands, TILE_BYTES, TileOperands, TwoDigits, TwoDigitsFourBits, begin, config, store,
+    take_x,
+};
+use super::shape::{COLS, PANELS};
 use super::weights::{Int8Weights, TableWeights, UpperBits, WeightBytes, nibbles, ranges, steps};
 use crate::amx::tiles::{TILE, Tiles};
 use crate::linear::prefetch::{Lines, Prefetcher};
@@ -54,23 +58,41 @@ pub(super) unsafe fn sums(reader: Records, area: &TaskOperands) {
     // SAFETY: the caller's promise.
     unsafe {
         match reader.bits() {
-            Bits::Four => sums_of::<true>(reader, area),
-            _ => sums_of::<false>(reader, area),
+            Bits::Four => sums_of::<TwoDigitsFourBits>(reader, area),
+            _ => sums_of::<TwoDigits>(reader, area),
         }
     }
 }
 
-/// Computes the sums of weights of 4 bits if `FOUR`, otherwise of other weights.
+/// Computes the sums of the task's columns and rows like [`sums`], with x packed as bytes.
+///
+/// # Safety
+/// The conditions of [`sums`] hold.
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
+pub(super) unsafe fn sums_of_bytes(reader: Records, area: &TaskOperands) {
+    // SAFETY: the caller's promise.
+    unsafe { sums_of::<Bytes>(reader, area) };
+}
+
+/// Returns the number of units of packed x for the given number of inputs.
+const fn units_of<O: TileOperands>(inputs: usize) -> usize {
+    match O::OPERANDS {
+        Operands::Bytes => inputs / 4,
+        Operands::TwoDigitsFourBits | Operands::TwoDigits => super::shape::units_of(inputs),
+    }
+}
+
+/// Computes the sums of products of such operands.
 ///
 /// # Safety
 /// The conditions of [`sums`] hold for such weights.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
-unsafe fn sums_of<const FOUR: bool>(reader: Records, area: &TaskOperands) {
+unsafe fn sums_of<O: TileOperands>(reader: Records, area: &TaskOperands) {
     let first_row = area.tiles.start(area.row_tiles.start);
     let rows = area.tiles.start(area.row_tiles.end) - first_row;
     let (first, end) = (area.cols.start / COLS, area.cols.end.div_ceil(COLS));
     let (group, groups) = (reader.group(), reader.groups());
-    let per_block = BLOCK_UNITS / units_of(group);
+    let per_block = BLOCK_UNITS / units_of::<O>(group);
     let of_block = |block: usize| block * per_block..groups.min((block + 1) * per_block);
     let at_once = if few(area) { FEW_GROUPS } else { MANY_GROUPS };
     let strips = || {
@@ -85,7 +107,7 @@ unsafe fn sums_of<const FOUR: bool>(reader: Records, area: &TaskOperands) {
     let mut tiles = Tiles::new();
     // SAFETY: the caller's promise.
     unsafe { tiles.configure(&config(rows, steps(group))) };
-    let mut ring = Ring::<FOUR> { before: None, scratch: area.scratch.cast() };
+    let mut ring = Ring::<O> { before: None, scratch: area.scratch.cast(), operands: PhantomData };
     for (run, is_last) in area.runs(BLOCK_UNITS, groups.div_ceil(per_block)) {
         let run = of_block(run.start).start..of_block(run.end - 1).end;
         for strip in strips() {
@@ -141,10 +163,10 @@ impl Strip<'_> {
     /// The conditions of [`sums_of`] hold; the groups exist, and tiles are configured for the task.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
-    unsafe fn add<const FOUR: bool>(
+    unsafe fn add<O: TileOperands>(
         self,
         groups: Range<usize>,
-        ring: &mut Ring<FOUR>,
+        ring: &mut Ring<O>,
         prefetcher: &mut Prefetcher,
     ) {
         let Strip { reader, area, panel, panels, totals } = self;
@@ -160,19 +182,20 @@ impl Strip<'_> {
             for group in groups.clone() {
                 for p in 0..panels {
                     let to = weights_of(group, p);
-                    expand::<FOUR>(reader, panel + p, group, to, prefetches);
+                    expand::<O>(reader, panel + p, group, to, prefetches);
                 }
             }
             for tile in area.row_tiles.clone() {
                 let (start, rows) = (area.tiles.start(tile), area.tiles.height(tile));
                 for group in groups.clone() {
-                    let x = area.packed.pointer().wrapping_add(start * reader.groups() * 2 * steps);
-                    let x = x.wrapping_add(group * 2 * steps * rows);
-                    take_x([x.cast(), x.wrapping_add(steps * rows).cast()], 4 * steps);
+                    let units = units_of::<O>(reader.group());
+                    let x = area.packed.pointer().wrapping_add(start * reader.groups() * units);
+                    let x = x.wrapping_add(group * units * rows);
+                    take_x::<O>([x.cast(), x.wrapping_add(steps * rows).cast()], 4 * steps);
                     let factors = Factors::of(area, tile, group);
-                    for p in (0..panels).step_by(places(FOUR)) {
+                    for p in (0..panels).step_by(O::PLACES) {
                         let products = Products {
-                            count: places(FOUR).min(panels - p),
+                            count: O::PLACES.min(panels - p),
                             weights: weights_of(group, p),
                             reader,
                             panel: panel + p,
@@ -204,7 +227,7 @@ fn few(area: &TaskOperands) -> bool {
 /// The group exists; `to` is two tiles.
 #[inline]
 #[target_feature(enable = "avx2,avx512f,avx512bw")]
-unsafe fn expand<const FOUR: bool>(
+unsafe fn expand<O: TileOperands>(
     reader: Records,
     panel: usize,
     group: usize,
@@ -229,8 +252,12 @@ unsafe fn expand<const FOUR: bool>(
                     for half in 0..2 {
                         let (times_16, weights) = nibbles(vector, half == 1);
                         let to = to.add(64 * (2 * index + half));
-                        _mm512_storeu_si512(to.cast(), times_16);
-                        _mm512_storeu_si512(to.add(TILE_BYTES).cast(), weights);
+                        if const { matches!(O::OPERANDS, Operands::Bytes) } {
+                            _mm512_storeu_si512(to.cast(), weights);
+                        } else {
+                            _mm512_storeu_si512(to.cast(), times_16);
+                            _mm512_storeu_si512(to.add(TILE_BYTES).cast(), weights);
+                        }
                     }
                 }
             }
@@ -279,12 +306,13 @@ struct Products {
 
 /// Products in flight, one in each place: while tiles are multiplied, the previous products are
 /// added to the totals.
-struct Ring<const FOUR: bool> {
+struct Ring<O> {
     before: Option<Products>,
     scratch: *mut Scratch,
+    operands: PhantomData<O>,
 }
 
-impl<const FOUR: bool> Ring<FOUR> {
+impl<O: TileOperands> Ring<O> {
     /// Starts the products of `next` and adds the previous ones to their totals, place by place.
     ///
     /// # Safety
@@ -297,7 +325,7 @@ impl<const FOUR: bool> Ring<FOUR> {
         unsafe {
             self.place::<0>(next.as_ref(), prefetcher);
             self.place::<1>(next.as_ref(), prefetcher);
-            if FOUR {
+            if const { O::ONE_SUM } {
                 self.place::<2>(next.as_ref(), prefetcher);
                 self.place::<3>(next.as_ref(), prefetcher);
             }
@@ -323,13 +351,13 @@ impl<const FOUR: bool> Ring<FOUR> {
             // The two buffers alternate, so that no store waits until the sums before it are read.
             let sums = (&raw mut (*self.scratch).sums[PLACE % 2]).cast::<i32>();
             if before.is_some() {
-                store::<FOUR, PLACE>(sums);
+                store::<O, PLACE>(sums);
             }
             if let Some(next) = next {
-                begin::<FOUR, PLACE>(next.weights.wrapping_add(PLACE * 2 * TILE_BYTES));
+                begin::<O, PLACE>(next.weights.wrapping_add(PLACE * 2 * TILE_BYTES));
             }
             if let Some(before) = before {
-                before.add::<FOUR>(PLACE, sums, prefetcher);
+                before.add::<O>(PLACE, sums, prefetcher);
             }
         }
     }
@@ -342,12 +370,7 @@ impl Products {
     /// All pointers cover the panels and the rows.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
-    unsafe fn add<const FOUR: bool>(
-        &self,
-        p: usize,
-        sums: *const i32,
-        prefetcher: &mut Prefetcher,
-    ) {
+    unsafe fn add<O: TileOperands>(&self, p: usize, sums: *const i32, prefetcher: &mut Prefetcher) {
         // SAFETY: this function's own features.
         let s = unsafe { Avx512::new() };
         let Products { reader, group, .. } = *self;
@@ -360,14 +383,19 @@ impl Products {
             // SAFETY: the caller's promise.
             unsafe {
                 let part = _mm512_loadu_si512(sum.cast());
-                let part = if FOUR {
+                let part = if const { O::ONE_SUM } {
                     part
                 } else {
                     whole(part, _mm512_loadu_si512(sum.add(TILE * TILE).cast()))
                 };
                 let total = self.totals.add(row * self.stride + p * COLS);
                 let before = if group == 0 { _mm512_setzero_ps() } else { _mm512_loadu_ps(total) };
-                let after = self.factors.add::<FOUR>(row, before, part, scale, min);
+                let after = match const { O::OPERANDS } {
+                    Operands::TwoDigitsFourBits => {
+                        self.factors.add::<true>(row, before, part, scale, min)
+                    }
+                    _ => self.factors.add::<false>(row, before, part, scale, min),
+                };
                 _mm512_storeu_ps(total, after);
             }
         }

@@ -47,6 +47,25 @@ impl Records {
         }
     }
 
+    /// Returns the records with groups of at most `most` inputs: groups are divided, whose parts
+    /// have the same scale and minimum.
+    pub(in crate::linear) fn in_groups_of_at_most(self, most: usize) -> Self {
+        let parts = self.format.group / most;
+        if parts <= 1 {
+            return self;
+        }
+        // The parts of a record's only group are consecutive, and so are their scales and minimums
+        // as `ranges` reads them: they do not depend on the group.
+        assert_eq!(self.format.scales, ScaleLayout::Halves, "the layout of scales of large groups");
+        Records {
+            format: Grouped { group: most, ..self.format },
+            groups: self.groups * parts,
+            group_bytes: self.group_bytes / parts,
+            shift: self.shift + parts.trailing_zeros(),
+            ..self
+        }
+    }
+
     /// Returns the type of the integers.
     pub fn bits(self) -> Bits {
         self.format.bits
@@ -116,6 +135,18 @@ impl Records {
         Lines { at, stride: self.block_bytes, rows: blocks, lines }
     }
 
+    /// Returns true if a panel's columns exist.
+    #[inline(always)]
+    pub(in crate::linear) fn has_panel<S: Simd>(self, panel: usize) -> bool {
+        panel * S::LANES < self.n
+    }
+
+    /// Prefetches memory that is read soon after `at`.
+    #[inline(always)]
+    pub(in crate::linear) fn prefetch_after<S: Simd>(self, s: S, at: *const u8) {
+        s.prefetch(at.wrapping_add(GROUPED_PREFETCH_BYTES));
+    }
+
     /// Returns a panel's block, and the index of the panel's first row in it.
     #[inline(always)]
     fn block<S: Simd>(panel: usize) -> (usize, usize) {
@@ -124,7 +155,12 @@ impl Records {
 
     /// Returns a vector of a group, from the panel's first row on.
     #[inline(always)]
-    fn vector<S: Simd>(self, panel: usize, segment: usize, index: usize) -> *const u8 {
+    pub(in crate::linear) fn vector<S: Simd>(
+        self,
+        panel: usize,
+        segment: usize,
+        index: usize,
+    ) -> *const u8 {
         let (block, row) = Self::block::<S>(panel);
         self.integers_at(block, segment).wrapping_add(VECTOR_BYTES * index + 4 * row)
     }
@@ -134,7 +170,12 @@ impl Records {
     /// # Safety
     /// They exist.
     #[inline(always)]
-    unsafe fn ranges<S: Simd>(self, s: S, panel: usize, group: usize) -> (S::F, S::F) {
+    pub(in crate::linear) unsafe fn ranges<S: Simd>(
+        self,
+        s: S,
+        panel: usize,
+        group: usize,
+    ) -> (S::F, S::F) {
         let (block, row) = Self::block::<S>(panel);
         let (record, place) = (self.record_at(block, group), self.place(group));
         let half = |index: usize| record.cast::<f16>().wrapping_add(index + row);

@@ -6,6 +6,27 @@ use super::Integers;
 use crate::simd::Simd;
 use crate::simd::avx2::Avx2;
 
+/// Issues one `vpdpbusd`, which is not among the instructions of the variant.
+///
+/// # Safety
+/// The machine has AVX2 and AVX-VNNI.
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn vpdpbusd(acc: __m256i, a: __m256i, b: __m256i) -> __m256i {
+    let mut acc = acc;
+    // SAFETY: the instruction exists, by the caller's promise, and touches registers only.
+    unsafe {
+        std::arch::asm!(
+            "{{vex}} vpdpbusd {acc}, {a}, {b}",
+            acc = inout(ymm_reg) acc,
+            a = in(ymm_reg) a,
+            b = in(ymm_reg) b,
+            options(pure, nomem, nostack, preserves_flags)
+        );
+    }
+    acc
+}
+
 impl Integers for Avx2 {
     type F = __m256;
     type D = __m256i;
@@ -149,5 +170,46 @@ impl Integers for Avx2 {
             let words = _mm256_maddubs_epi16(a, b);
             _mm256_add_epi32(acc, _mm256_madd_epi16(words, _mm256_set1_epi16(1)))
         })
+    }
+
+    #[inline(always)]
+    fn pairs_of_products(self, a: __m256i, b: __m256i) -> __m256i {
+        with_token!(_mm256_maddubs_epi16(a, b))
+    }
+
+    #[inline(always)]
+    fn add_words(self, a: __m256i, b: __m256i) -> __m256i {
+        with_token!(_mm256_add_epi16(a, b))
+    }
+
+    #[inline(always)]
+    fn sums_of_words(self, words: __m256i) -> __m256i {
+        with_token!(_mm256_madd_epi16(words, _mm256_set1_epi16(1)))
+    }
+
+    #[inline(always)]
+    fn add_dwords(self, a: __m256i, b: __m256i) -> __m256i {
+        with_token!(_mm256_add_epi32(a, b))
+    }
+
+    #[inline(always)]
+    fn sub_dwords(self, a: __m256i, b: __m256i) -> __m256i {
+        with_token!(_mm256_sub_epi32(a, b))
+    }
+
+    #[inline(always)]
+    fn abs_bytes(self, d: __m256i) -> __m256i {
+        with_token!(_mm256_abs_epi8(d))
+    }
+
+    #[inline(always)]
+    fn with_signs(self, d: __m256i, by: __m256i) -> __m256i {
+        with_token!(_mm256_sign_epi8(d, by))
+    }
+
+    #[inline(always)]
+    unsafe fn dot_with_vnni(self, acc: __m256i, a: __m256i, b: __m256i) -> __m256i {
+        // SAFETY: the caller's promise, and that of the token.
+        unsafe { vpdpbusd(acc, a, b) }
     }
 }

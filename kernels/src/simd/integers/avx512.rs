@@ -252,4 +252,49 @@ impl Integers for Avx512 {
             _mm512_add_epi32(acc, _mm512_madd_epi16(words, _mm512_set1_epi16(1)))
         })
     }
+
+    #[inline(always)]
+    fn pairs_of_products(self, a: __m512i, b: __m512i) -> __m512i {
+        with_token!(_mm512_maddubs_epi16(a, b))
+    }
+
+    #[inline(always)]
+    fn add_words(self, a: __m512i, b: __m512i) -> __m512i {
+        with_token!(_mm512_add_epi16(a, b))
+    }
+
+    #[inline(always)]
+    fn sums_of_words(self, words: __m512i) -> __m512i {
+        with_token!(_mm512_madd_epi16(words, _mm512_set1_epi16(1)))
+    }
+
+    #[inline(always)]
+    fn add_dwords(self, a: __m512i, b: __m512i) -> __m512i {
+        with_token!(_mm512_add_epi32(a, b))
+    }
+
+    #[inline(always)]
+    fn sub_dwords(self, a: __m512i, b: __m512i) -> __m512i {
+        with_token!(_mm512_sub_epi32(a, b))
+    }
+
+    #[inline(always)]
+    fn abs_bytes(self, d: __m512i) -> __m512i {
+        with_token!(_mm512_abs_epi8(d))
+    }
+
+    #[inline(always)]
+    fn with_signs(self, d: __m512i, by: __m512i) -> __m512i {
+        with_token!({
+            let negative =
+                _mm512_mask_sub_epi8(d, _mm512_movepi8_mask(by), _mm512_setzero_si512(), d);
+            _mm512_maskz_mov_epi8(_mm512_test_epi8_mask(by, by), negative)
+        })
+    }
+
+    #[inline(always)]
+    unsafe fn dot_with_vnni(self, acc: __m512i, a: __m512i, b: __m512i) -> __m512i {
+        // SAFETY: the caller's promise.
+        unsafe { vpdpbusd(acc, a, b) }
+    }
 }

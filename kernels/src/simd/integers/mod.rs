@@ -96,4 +96,26 @@ pub trait Integers: Copy {
     /// Returns `acc` plus the sum of the products of four bytes of `a` and signed ones of `b`; the
     /// bytes of one of the two are from 0 to 15.
     fn dot_bytes<const FAST: bool>(self, acc: Self::D, a: Self::D, b: Self::D) -> Self::D;
+    /// Returns sums of two products of bytes in words: of unsigned bytes of `a` and signed ones of
+    /// `b`. No sum may exceed a word.
+    fn pairs_of_products(self, a: Self::D, b: Self::D) -> Self::D;
+    /// Returns sums of words, modulo 2^16.
+    fn add_words(self, a: Self::D, b: Self::D) -> Self::D;
+    /// Returns the sums of the two signed words of each dword.
+    fn sums_of_words(self, words: Self::D) -> Self::D;
+    /// Returns sums of dwords, modulo 2^32.
+    fn add_dwords(self, a: Self::D, b: Self::D) -> Self::D;
+    /// Returns differences of dwords, modulo 2^32.
+    fn sub_dwords(self, a: Self::D, b: Self::D) -> Self::D;
+    /// Returns the magnitudes of signed bytes; that of -128 is 128, unsigned.
+    fn abs_bytes(self, d: Self::D) -> Self::D;
+    /// Returns bytes of `d` with the signs of `by` applied: negated where `by` is negative, 0 where
+    /// it is 0.
+    fn with_signs(self, d: Self::D, by: Self::D) -> Self::D;
+    /// Returns `acc` plus the sums of four products of unsigned bytes of `a` and signed ones of
+    /// `b`, with the instruction for it.
+    ///
+    /// # Safety
+    /// The machine has the instruction for this vector: of AVX-VNNI or of AVX512-VNNI.
+    unsafe fn dot_with_vnni(self, acc: Self::D, a: Self::D, b: Self::D) -> Self::D;
 }

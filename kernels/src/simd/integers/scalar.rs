@@ -137,4 +137,65 @@ impl Integers for Scalar {
             acc[lane].wrapping_add((0..4).map(product).sum::<i32>() as u32)
         })
     }
+
+    #[inline(always)]
+    fn pairs_of_products(self, a: [u32; LANES], b: [u32; LANES]) -> [u32; LANES] {
+        lanes(|lane| {
+            let (a, b) = (a[lane].to_le_bytes(), b[lane].to_le_bytes());
+            let product = |i: usize| i32::from(a[i]) * i32::from(b[i] as i8);
+            let (low, high) = (product(0) + product(1), product(2) + product(3));
+            (low as u32 & 0xffff) | (high as u32) << 16
+        })
+    }
+
+    #[inline(always)]
+    fn add_words(self, a: [u32; LANES], b: [u32; LANES]) -> [u32; LANES] {
+        lanes(|lane| {
+            let low = a[lane].wrapping_add(b[lane]) & 0xffff;
+            low | (a[lane] & !0xffff).wrapping_add(b[lane] & !0xffff)
+        })
+    }
+
+    #[inline(always)]
+    fn sums_of_words(self, words: [u32; LANES]) -> [u32; LANES] {
+        map(words, |words| {
+            (i32::from(words as i16) + i32::from((words >> 16) as i16)).cast_unsigned()
+        })
+    }
+
+    #[inline(always)]
+    fn add_dwords(self, a: [u32; LANES], b: [u32; LANES]) -> [u32; LANES] {
+        lanes(|lane| a[lane].wrapping_add(b[lane]))
+    }
+
+    #[inline(always)]
+    fn sub_dwords(self, a: [u32; LANES], b: [u32; LANES]) -> [u32; LANES] {
+        lanes(|lane| a[lane].wrapping_sub(b[lane]))
+    }
+
+    #[inline(always)]
+    fn abs_bytes(self, d: [u32; LANES]) -> [u32; LANES] {
+        map(d, |dword| {
+            u32::from_le_bytes(dword.to_le_bytes().map(|byte| (byte as i8).unsigned_abs()))
+        })
+    }
+
+    #[inline(always)]
+    fn with_signs(self, d: [u32; LANES], by: [u32; LANES]) -> [u32; LANES] {
+        lanes(|lane| {
+            let (d, by) = (d[lane].to_le_bytes(), by[lane].to_le_bytes());
+            let signed = |i: usize| (d[i] as i8).wrapping_mul((by[i] as i8).signum());
+            u32::from_le_bytes(std::array::from_fn(|i| signed(i).cast_unsigned()))
+        })
+    }
+
+    #[inline(always)]
+    unsafe fn dot_with_vnni(
+        self,
+        acc: [u32; LANES],
+        a: [u32; LANES],
+        b: [u32; LANES],
+    ) -> [u32; LANES] {
+        self.dot_bytes::<false>(acc, a, b)
+    }
 }
