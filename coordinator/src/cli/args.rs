@@ -185,8 +185,9 @@ pub struct RunArgs {
     /// table of measurements. Requires --device emulated:timed
     #[arg(long, value_name = "FILE", help_heading = "Model", conflicts_with_all = [
         "model", "revision", "dummy_weights", "dtype", "compress", "quantized", "batches", "input",
-        "seed", "activations", "prompt_len", "policy", "split", "prefill_chunk", "no_fuse", "no_prefix_sharing",
-        "cpu_threads", "emulated_threads", "vram", "dram", "prompt_cache", "speculate",
+        "seed", "activations", "prompt_len", "policy", "split", "prefill_chunk", "no_fuse",
+        "no_prefix_sharing", "cpu_threads", "emulated_threads", "vram", "dram", "prompt_cache",
+        "speculate",
     ])]
     pub tables: Option<PathBuf>,
     /// Run real processes and programs without computing anything; each operation takes the time

@@ -5,7 +5,7 @@ use program::compile::{CompileError, compile};
 use program::map::DeviceMap;
 use program::plan::{Plan, RunShape};
 
-use super::Budget;
+use super::bytes::Budget;
 use crate::policy::{DefaultTiers, SlowTierLayers, StagedMatrices};
 
 /// A way to store what a policy needs, and the memory that it takes.

@@ -217,8 +217,8 @@ pub fn runs_all_cases() -> bool {
     std::env::var_os("TANDEM_FUZZ_CASES").is_some()
 }
 
-/// Returns the intervals of `ops` operations for the GPU: all of them, or as a sample each operation
-/// alone, all from one on, and a fifth of the others.
+/// Returns the intervals of `ops` operations for the GPU: all of them, or as a sample each
+/// operation alone, all from one on, and a fifth of the others.
 pub fn intervals(ops: usize) -> Vec<Split> {
     let all = (0..ops).flat_map(|start| (start + 1..=ops).map(move |end| Split { start, end }));
     let is_sampled = |split: &Split| {

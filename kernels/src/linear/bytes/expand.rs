@@ -3,7 +3,7 @@
 use model::quantized_format::Bits;
 
 use super::form::ByteForm;
-use super::{BLOCK_INPUTS, PANELS, STEP};
+use super::shape::{BLOCK_INPUTS, PANELS, STEP};
 use crate::linear::reader::Records;
 use crate::linear::tiled::TILE_LEN;
 use crate::simd::{MAX_LANES, OutOfLine, Simd};

@@ -10,8 +10,8 @@
 
 use model::quantized_format::Bits;
 
+use super::shape::{MAX_GROUP, PANELS, STEP};
 use super::target::Target;
-use super::{MAX_GROUP, PANELS, STEP};
 use crate::simd::Simd;
 
 /// Largest magnitude of a byte of x.

@@ -4,11 +4,12 @@
 //! block of weights of some columns is expanded to bytes, which stay in the first-level cache while
 //! all rows of x are multiplied by them.
 //!
-//! **The order of every sum.** Products and sums within a group are exact, in whatever instructions.
-//! `part` and `sum(x)` of a group are rounded to f32 at most twice; then the groups are added in
-//! order, as on all paths. All processors with fused multiply-adds give the same bits.
+//! **The order of every sum.** Products and sums within a group are exact, whatever instructions
+//! compute them. `part` and `sum(x)` of a group are rounded to f32 at most twice; then the groups
+//! are added in order, as on all paths. All processors with fused multiply-adds give the same bits.
 //!
 //! - `target`: the instruction sets for which the path is compiled.
+//! - `shape`: sizes of groups, blocks and tiles.
 //! - `form`: bytes to which weights are expanded, and the instructions for their products.
 //! - `pack`: x as bytes, and its factors.
 //! - `expand`: a block of weights as bytes, with its scales.
@@ -18,6 +19,7 @@ mod expand;
 mod form;
 mod multiply;
 mod pack;
+mod shape;
 mod target;
 
 use std::marker::PhantomData;
@@ -36,18 +38,8 @@ use crate::variant::Variant;
 use form::ByteForm;
 use multiply::Multiply;
 use pack::{FACTORS, PackBytes};
+use shape::{BLOCK, MAX_GROUP, STEP};
 pub(super) use target::*;
-
-/// Inputs of a block: a multiple of every group.
-const BLOCK_INPUTS: usize = 256;
-/// Units of a block of packed x: dwords of four inputs.
-const BLOCK: usize = BLOCK_INPUTS / STEP;
-/// Inputs of a step: the bytes of a dword.
-const STEP: usize = 4;
-/// Maximum number of inputs whose values of x share a step.
-const MAX_GROUP: usize = 32;
-/// Panels of an expanded block, which are multiplied together.
-const PANELS: usize = 2;
 
 /// Returns the records with groups whose values of x share a step.
 pub(super) fn in_groups_of_x(records: Records) -> Records {

@@ -4,7 +4,7 @@ use half::bf16;
 use model::quantized_format::Bits;
 
 use super::form::X_MAX;
-use super::{MAX_GROUP, STEP};
+use super::shape::{MAX_GROUP, STEP};
 use crate::linear::pack::Pack;
 use crate::simd::{OutOfLine, Simd};
 
