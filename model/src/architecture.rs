@@ -10,7 +10,8 @@ const MISSING_FEATURES: &[(&str, &str)] = &[
     ("commandr", "norms whose halves run in parallel"),
     ("cohere", "norms whose halves run in parallel"),
     ("dbrx", "clipped queries, keys and values"),
-    ("deepseekv32", "sparse attention with an indexer"),
+    // Names in GGUF files.
+    ("deepseek32", "the safetensors files of such models, since GGUF files of them are not read"),
     ("exaone4", "norms behind each half alone"),
     ("falconh1", "state-space layers"),
     ("falconmamba", "state-space layers"),
@@ -19,6 +20,7 @@ const MISSING_FEATURES: &[(&str, &str)] = &[
     ("gemma2", "scores and logits that are capped"),
     ("gemmaembedding", "attention in both directions"),
     ("gemma", "norms with a gain of 1 + w and a gate with GELU in two norms a layer"),
+    ("glmdsa", "the safetensors files of such models, since GGUF files of them are not read"),
     ("glm", "a rotary embedding of neighbours"),
     ("gptneox", "halves that run in parallel"),
     ("gpt2", "learned positions with fused linears that are stored transposed"),

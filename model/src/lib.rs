@@ -15,6 +15,7 @@ pub mod delta;
 pub mod experts;
 pub mod family;
 pub mod generation;
+pub mod indexer;
 pub mod known;
 pub mod latent;
 pub mod layers;
