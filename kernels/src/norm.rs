@@ -141,8 +141,8 @@ impl Kernels {
         });
     }
 
-    /// Computes [`Kernels::head_norm`] of a part of each row, of as many elements as `gain` has. `x`
-    /// is `[rows, span.width]`, whose other elements are unchanged.
+    /// Computes [`Kernels::head_norm`] of a part of each row, of as many elements as `gain` has.
+    /// `x` is `[rows, span.width]`, whose other elements are unchanged.
     ///
     /// # Panics
     /// If shapes do not match.

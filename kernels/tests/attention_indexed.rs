@@ -228,8 +228,8 @@ fn rows_that_select_all_positions_have_the_bits_of_attention_to_all() {
     }
 }
 
-/// A row's bits are those that it has in a step of its own, after positions that are cached by then,
-/// and in pages.
+/// A row's bits are those that it has in a step of its own, after positions that are cached by
+/// then, and in pages.
 #[test]
 fn bits_depend_on_neither_chunks_nor_pages() {
     const PAGE: usize = 16;

@@ -20,7 +20,6 @@ const MISSING_FEATURES: &[(&str, &str)] = &[
     ("gemma2", "scores and logits that are capped"),
     ("gemmaembedding", "attention in both directions"),
     ("gemma", "norms with a gain of 1 + w and a gate with GELU in two norms a layer"),
-    ("glmdsa", "the safetensors files of such models, since GGUF files of them are not read"),
     ("glm", "a rotary embedding of neighbours"),
     ("gptneox", "halves that run in parallel"),
     ("gpt2", "learned positions with fused linears that are stored transposed"),

@@ -128,7 +128,8 @@ pub struct Features {
     pub per_layer_inputs: Option<PerLayerInputs>,
     /// Layers without a window multiply by the matrix of keys for values too.
     pub values_from_keys: bool,
-    /// Sizes of the indexers that select positions for latent attention, in the layers that have one.
+    /// Sizes of the indexers that select positions for latent attention, in the layers that have
+    /// one.
     #[serde(default)]
     pub indexer: Option<Indexer>,
     /// For each kind of layer, the model with its sizes, in which all layers are of that kind;
@@ -137,8 +138,8 @@ pub struct Features {
     pub kind_models: Vec<ModelConfig>,
 }
 
-/// Leaves out the models of kinds, which repeat the rest, and prints `indexer` only if the model has
-/// one; see the keys of stored data at [`ModelConfig`].
+/// Leaves out the models of kinds, which repeat the rest, and prints `indexer` only if the model
+/// has one; see the keys of stored data at [`ModelConfig`].
 impl Debug for Features {
     fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
         let mut fields = f.debug_struct("Features");

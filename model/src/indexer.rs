@@ -4,12 +4,14 @@
 //!
 //! A score is the sum over the indexer's heads of a weight of the head and row (`Op::IndexWeights`)
 //! times the positive part of the product of the head's query (`Op::IndexQuery`) and a key of the
-//! position. That key follows the position's latent in its cached vector, so a layer with an indexer
-//! has a larger cache, and none more (`Op::K`). `Op::Select` selects; a row selects all positions up
-//! to its own if there are no more than `top_k`, and of equal scores the lowest positions first.
+//! position. That key follows the position's latent in its cached vector, so a layer with an
+//! indexer has a larger cache instead of another one (`Op::K`). `Op::Select` selects: a row selects
+//! all positions up to its own if there are no more than `top_k`, and of equal scores the lowest
+//! positions first.
 //!
 //! The reference multiplies scores by factors that are the same for all positions, `1 /
-//! sqrt(head_dim)` and `1 / sqrt(heads)`. They are left out, since only the order of scores matters.
+//! sqrt(head_dim)` and `1 / sqrt(heads)`. They are left out, since only the order of scores
+//! matters.
 
 use serde::{Deserialize, Serialize};
 
@@ -44,8 +46,8 @@ impl Indexer {
         latent.key_dim() + self.head_dim
     }
 
-    /// Returns the number of elements of the vector that follows the matrix of keys: the gain of the
-    /// latent's norm, and the gain and bias of the norm of the indexer's keys.
+    /// Returns the number of elements of the vector that follows the matrix of keys: the gain of
+    /// the latent's norm, and the gain and bias of the norm of the indexer's keys.
     pub const fn key_norm_size(&self, latent: &LatentAttention) -> usize {
         latent.kv_rank + 2 * self.head_dim
     }

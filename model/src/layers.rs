@@ -51,8 +51,8 @@ pub enum CacheSharing {
     Reader,
 }
 
-/// Prints `sizes`, `caches` and `selection` only if they differ from the default, since keys of stored data are
-/// derived from this text: a field that a model does not use must not change them.
+/// Prints `sizes`, `caches` and `selection` only if they differ from the default, since keys of
+/// stored data are derived from this text: a field that a model does not use must not change them.
 impl Debug for LayerKind {
     fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
         let LayerKind { mixing, rope, window, feed_forward, sizes, caches, selection } = self;

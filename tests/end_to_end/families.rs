@@ -241,6 +241,13 @@ mod indexed {
     }
 }
 
+mod indexed_gguf {
+    families! {
+        gguf_equals_transformers:
+        glm_moe_dsa: "expert_up",
+    }
+}
+
 mod drafted {
     families! {
         drafted_equals_transformers:

@@ -1,16 +1,24 @@
 //! GLM-5: latent attention to the positions that an indexer selects, whose selections other layers
 //! may share, and DeepSeek V3's router with a list of the layers that have experts.
 
-use super::description::{Architecture, FamilyDescription, GgufFamily};
+use super::description::{Architecture, FamilyDescription, GgufExperts, GgufFamily};
 use super::latent_attention::{self, IndexerFields};
-use super::sigmoid_router::SigmoidRouter;
+use super::sigmoid_router::{self, RENORMALISED, SHARED, SigmoidRouter};
 use crate::config::{Family, ModelConfig};
 use crate::config_fields::{ConfigError, ConfigFields};
 
 pub(super) const FAMILY: FamilyDescription = FamilyDescription::new(
     &[Architecture { name: "GlmMoeDsaForCausalLM", model_type: "glm_moe_dsa", config }],
     latent_attention::layouts,
-    GgufFamily::NONE,
+    GgufFamily {
+        rotates_neighbours: true,
+        can_rotate_part: true,
+        has_latent_attention: true,
+        has_indexers: true,
+        experts: Some(GgufExperts { feed_forward: SHARED, ..GgufExperts::biased(RENORMALISED) }),
+        keys: sigmoid_router::GGUF_KEYS,
+        ..GgufFamily::named(&["glm-dsa"])
+    },
 );
 
 /// Indexers rotate neighbours, as attention does.

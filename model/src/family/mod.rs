@@ -20,7 +20,7 @@ mod gpt_oss;
 mod granite;
 mod granite_hybrid;
 mod hy_v3;
-mod latent_attention;
+pub(crate) mod latent_attention;
 mod layer_types;
 mod lfm2;
 mod llama;

@@ -4,7 +4,6 @@ use super::op::Op;
 use crate::config::{Dtype, Family, Features, ModelConfig, QkNorm};
 use crate::delta::DeltaNet;
 use crate::experts::Experts;
-use crate::latent::LatentAttention;
 use crate::mamba::Mamba;
 use crate::quantized_format::{ROWS, WeightFormat};
 use crate::short_conv::ShortConv;
@@ -89,16 +88,9 @@ impl Op {
             | Op::PerLayerGate
             | Op::PerLayerOut
             | Op::PerLayerNorm => self.feature_weights(config),
-            Op::QDown
-            | Op::Q
-            | Op::QAbsorb
-            | Op::K
-            | Op::IndexQuery
-            | Op::IndexWeights
-            | Op::VUp
-                if config.latent.is_some() =>
-            {
-                self.latent_weights(config, config.latent.as_ref()?)
+            Op::Q | Op::K if config.latent.is_some() => self.latent_weights(config),
+            Op::QDown | Op::QAbsorb | Op::IndexQuery | Op::IndexWeights | Op::VUp => {
+                self.latent_weights(config)
             }
             Op::Q | Op::K => {
                 let width = if self == Op::Q { config.q_size() } else { config.kv_size() };
@@ -140,7 +132,6 @@ impl Op {
             Op::Router | Op::ExpertGate | Op::ExpertUp | Op::ExpertDown => {
                 self.expert_weights(config)
             }
-            Op::QDown | Op::QAbsorb | Op::VUp | Op::IndexQuery | Op::IndexWeights => None,
             Op::Select | Op::Scores | Op::Softmax | Op::Wv | Op::Attention | Op::Sample => None,
         }
     }
@@ -186,7 +177,8 @@ impl Op {
     /// consecutively: `[heads, kv_rank, nope_dim]` for keys, which is the transpose of what the
     /// latent would be multiplied by, and `[heads, value_dim, kv_rank]` for values. The rows of the
     /// indexer's key follow those of the latent.
-    fn latent_weights(self, config: &ModelConfig, latent: &LatentAttention) -> Option<WeightShape> {
+    fn latent_weights(self, config: &ModelConfig) -> Option<WeightShape> {
+        let latent = config.latent.as_ref()?;
         let (hidden, heads) = (config.hidden_size, config.num_heads);
         let linear = |out, input, gain| WeightShape::new(Some((out, input)), [None, gain]);
         let indexer = config.own_indexer();

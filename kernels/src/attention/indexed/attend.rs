@@ -12,8 +12,8 @@ use crate::scratch::SharedPointer;
 const TASK_ROWS: usize = 64;
 
 /// Part of attention, or all of it. Parts are of units of one row each, whose scores and
-/// probabilities are those of the listed positions, in their order: a softmax is that of a unit with
-/// as many positions as are listed.
+/// probabilities are those of the listed positions, in their order: a softmax is that of a unit
+/// with as many positions as are listed.
 #[derive(Debug)]
 pub enum AttentionPart<'a, T> {
     /// Scores of `q`, `[rows, heads * head_dim]`.

@@ -3,9 +3,9 @@
 //!
 //! A cached *place* has the vector that heads attend to, followed by the indexer's key. `select`
 //! scores all positions up to a row's own and lists those with the highest scores; `attend` copies
-//! the vectors of the listed positions to contiguous memory, in ascending order, and the kernels for
-//! whole caches attend to them as positions of a sequence that has no others. A row with no more
-//! positions than are selected therefore has the bits of attention to all of them.
+//! the vectors of the listed positions to contiguous memory, in ascending order, and the kernels
+//! for whole caches attend to them as positions of a sequence that has no others. A row with no
+//! more positions than are selected therefore has the bits of attention to all of them.
 //!
 //! Every row selects independently. Scores are those of `Kernels::scores`, and their weighted sum
 //! adds head after head, so a selection depends on nothing but the row and the keys.
@@ -86,8 +86,8 @@ impl Piece {
 }
 
 impl IndexedScratch {
-    /// Allocates scratch for calls within `limits` on `threads` threads, whose elements have at most
-    /// `element_bytes` bytes. `shape` is that of a layer with an indexer.
+    /// Allocates scratch for calls within `limits` on `threads` threads, whose elements have at
+    /// most `element_bytes` bytes. `shape` is that of a layer with an indexer.
     ///
     /// # Panics
     /// If no position is selected, or heads exceed the limits.

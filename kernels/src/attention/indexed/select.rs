@@ -5,7 +5,7 @@ use crate::Kernels;
 use crate::attention::compiled::AttentionTasks;
 use crate::attention::pages::{AttentionUnits, PageLists};
 use crate::attention::shape::{AttentionShape, AttentionUnit, scores_len};
-use crate::scratch::SharedPointer;
+use crate::scratch::{AlignedBuffer, SharedPointer};
 
 /// Positions whose keys a task copies.
 const TASK_POSITIONS: usize = 256;
@@ -108,21 +108,19 @@ impl Kernels {
         });
     }
 
-    /// Selects for the rows of a wave, and empties it.
-    fn select_wave<T: AttentionTasks>(
+    /// Copies the keys of the positions before each unit's rows.
+    fn gather_keys<T: AttentionTasks>(
         &self,
-        scratch: &mut IndexedScratch,
+        gathered: &AlignedBuffer,
+        units: &[AttentionUnit],
+        pieces: &[Piece],
         call: &Call<'_, T>,
-        selection: SharedPointer<u32>,
     ) {
-        let IndexedShape { vector, place, heads, head_dim, top_k } = *call.shape;
-        let IndexedScratch { gathered, fresh, scores, per_thread, units, pieces, .. } = scratch;
-        let Some(last) = units.last() else { return };
-        let cached = last.cache_offset / head_dim + last.past as usize;
-        let scored = last.scores_offset + heads * last.rows as usize * last.end();
+        let IndexedShape { vector, place, head_dim, .. } = *call.shape;
         let to = SharedPointer(gathered.as_mut_ptr().cast::<T>());
         let tasks = |unit: &AttentionUnit| (unit.past as usize).div_ceil(TASK_POSITIONS);
         let all_tasks: usize = units.iter().map(tasks).sum();
+        let cached: usize = units.iter().map(|unit| unit.past as usize).sum();
         let bytes = 2 * cached * head_dim * size_of::<T>();
         self.run_sized(all_tasks, bytes, &|task, _| {
             let (index, task) = nth_of(task, units.iter().map(tasks));
@@ -138,6 +136,21 @@ impl Kernels {
                 }
             }
         });
+    }
+
+    /// Selects for the rows of a wave, and empties it.
+    fn select_wave<T: AttentionTasks>(
+        &self,
+        scratch: &mut IndexedScratch,
+        call: &Call<'_, T>,
+        selection: SharedPointer<u32>,
+    ) {
+        let IndexedShape { heads, head_dim, top_k, .. } = *call.shape;
+        let IndexedScratch { gathered, fresh, scores, per_thread, units, pieces, .. } = scratch;
+        let Some(last) = units.last() else { return };
+        let cached = last.cache_offset / head_dim + last.past as usize;
+        let scored = last.scores_offset + heads * last.rows as usize * last.end();
+        self.gather_keys(gathered, units, pieces, call);
         let rows = call.weights.len() / heads;
         // The order of scores does not depend on a factor of all of them.
         let shape = AttentionShape { heads, kv_heads: 1, head_dim, scale: 1.0, window: None };

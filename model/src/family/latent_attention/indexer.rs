@@ -8,6 +8,8 @@ use crate::config_fields::{ConfigError, ConfigFields, wrong};
 use crate::indexer::{Indexer, PositionSelection};
 use crate::latent::LatentAttention;
 use crate::layers::{LayerKind, LayerSizes, Layers};
+use crate::ops::Op;
+use crate::source::TensorPart;
 
 /// Fields of indexers whose meaning depends on the family.
 #[derive(Debug, Clone, Copy)]
@@ -45,17 +47,22 @@ impl IndexerFields {
             return Err(wrong("index_head_dim", &size, "at least qk_rope_head_dim"));
         }
         check_layer_types(fields, model.num_layers)?;
-        let has_indexer = match self.can_share {
-            true => layers_with_indexers(fields, model.num_layers)?,
-            false => vec![true; model.num_layers],
-        };
+        let has_indexer = layers_with_indexers(fields, model.num_layers)?;
+        if !self.can_share && has_indexer.contains(&false) {
+            let what = "indexer_types with shared selections".to_owned();
+            return Err(ConfigError::Unsupported { what, hint: "" });
+        }
         Ok(with_indexer(model, indexer, &has_indexer))
     }
 }
 
 /// Returns a model with latent attention and an indexer in the layers for which `has_indexer` is
 /// true, whose selections the others share. The first layer has one.
-fn with_indexer(model: ModelConfig, indexer: Indexer, has_indexer: &[bool]) -> ModelConfig {
+pub(crate) fn with_indexer(
+    model: ModelConfig,
+    indexer: Indexer,
+    has_indexer: &[bool],
+) -> ModelConfig {
     let latent = model.latent.expect("indexers are of latent attention");
     let place_dim = indexer.place_dim(&latent);
     let shared = LayerSizes { head_dim: latent.key_dim(), ..model.sizes() };
@@ -90,19 +97,20 @@ fn layers_with_indexers(
 ) -> Result<Vec<bool>, ConfigError> {
     // Read in any case, since files have all of them.
     let pattern = fields.present("index_topk_pattern");
-    let frequency = fields.present("index_topk_freq").map_or(Some(1), Value::as_u64);
-    let offset = fields.present("index_skip_topk_offset").map_or(Some(2), Value::as_u64);
+    let frequency = number(fields, "index_topk_freq", 1)?;
+    let offset = number(fields, "index_skip_topk_offset", 2)?;
     let types = fields.present("indexer_types");
     let (field, value, found) = match (types, pattern) {
         (Some(types), _) => ("indexer_types", types, list(types)),
         (None, Some(pattern)) => ("index_topk_pattern", pattern, letters(pattern)),
         (None, None) => {
-            let (Some(frequency), Some(offset)) = (frequency, offset) else {
-                let field = "index_topk_freq";
-                return Err(wrong(field, &Value::Null, "a whole number, as the offset"));
-            };
             let place = |layer: u64| (layer + 1).saturating_sub(offset);
-            let has_indexer = |layer| place(layer) % frequency.max(1) == 0;
+            let has_indexer = |layer| place(layer).is_multiple_of(frequency.max(1));
+            if !has_indexer(0) {
+                let offset = Value::from(offset);
+                let expected = "an offset with which the first layer has an indexer";
+                return Err(wrong("index_skip_topk_offset", &offset, expected));
+            }
             return Ok((0..layers as u64).map(has_indexer).collect());
         }
     };
@@ -110,6 +118,17 @@ fn layers_with_indexers(
     let expected = "full or shared for each layer, full for the first";
     let complete = complete.ok_or_else(|| wrong(field, value, expected))?;
     Ok(complete.into_iter().take(layers).collect())
+}
+
+/// Returns a whole number from 0 on, or `default` if the field is absent.
+fn number(
+    fields: &ConfigFields<'_>,
+    field: &'static str,
+    default: u64,
+) -> Result<u64, ConfigError> {
+    fields.present(field).map_or(Ok(default), |value| {
+        value.as_u64().ok_or_else(|| wrong(field, value, "a whole number"))
+    })
 }
 
 fn list(types: &Value) -> Option<Vec<bool>> {
@@ -132,10 +151,40 @@ fn letters(pattern: &Value) -> Option<Vec<bool>> {
     text.chars().map(has_indexer).collect()
 }
 
+/// Returns the pieces of a tensor that are an indexer's; none in a layer without one.
+pub(super) fn pieces(
+    config: &ModelConfig,
+    layer: usize,
+    op: Op,
+    part: TensorPart,
+) -> Vec<TensorSlice> {
+    let indexer = config.of_layer(layer).own_indexer();
+    let (Some(latent), Some(indexer)) = (config.latent, indexer) else { return Vec::new() };
+    let whole = |tensor: &str, shape: &[usize]| {
+        let name = format!("model.layers.{layer}.self_attn.indexer.{tensor}");
+        TensorSlice::whole(name, shape)
+    };
+    let (hidden, size) = (config.hidden_size, indexer.head_dim);
+    match (op, part) {
+        (Op::K, TensorPart::Matrix) => {
+            key_pieces(&latent, indexer, &whole("wk.weight", &[size, hidden]))
+        }
+        (Op::K, _) => {
+            let norm = ["k_norm.weight", "k_norm.bias"].map(|name| whole(name, &[size]));
+            norm.iter().flat_map(|vector| key_pieces(&latent, indexer, vector)).collect()
+        }
+        (Op::IndexQuery, _) => {
+            let shape = [indexer.query_size(), latent.q_rank.unwrap_or(0)];
+            query_pieces(&latent, indexer, &whole("wq_b.weight", &shape))
+        }
+        _ => vec![whole("weights_proj.weight", &[indexer.heads, hidden])],
+    }
+}
+
 /// Returns the pieces of the indexer's key in a matrix or a vector of a layer: its rotated rows in
 /// the order of a rope that rotates halves, and the others. `whole` has a row or an element per
 /// element of the key.
-pub(super) fn key_pieces(
+fn key_pieces(
     latent: &LatentAttention,
     indexer: &Indexer,
     whole: &TensorSlice,
@@ -164,7 +213,7 @@ fn rotated_elements(
 }
 
 /// Returns the pieces of the queries of all heads.
-pub(super) fn query_pieces(
+fn query_pieces(
     latent: &LatentAttention,
     indexer: &Indexer,
     whole: &TensorSlice,

@@ -11,12 +11,12 @@ use super::tensors::{Layouts, TensorSlice};
 use crate::config::{Family, ModelConfig, Scales};
 use crate::config_fields::{ConfigError, ConfigFields, wrong};
 use crate::config_rope::{RopeDefaults, rope, yarn_score_factor};
-use crate::indexer::Indexer;
 use crate::latent::LatentAttention;
 use crate::ops::Op;
 use crate::rope::Rope;
 use crate::source::{TensorId, TensorPart};
 pub(super) use indexer::IndexerFields;
+pub(crate) use indexer::with_indexer;
 
 /// Default rope base.
 const THETA: f64 = 10_000.0;
@@ -134,7 +134,6 @@ pub(super) fn layouts(config: &ModelConfig, id: TensorId) -> Layouts {
     let (hidden, heads) = (config.hidden_size, 0..config.num_heads);
     let all_queries = config.num_heads * latent.query_dim();
     let of_heads = nope_dim + value_dim;
-    let indexer = config.of_layer(layer).own_indexer();
     let rotated = |whole: &TensorSlice, first: usize| {
         rotated_rows(latent.rotates_neighbours, rope_dim, whole, first)
     };
@@ -144,15 +143,8 @@ pub(super) fn layouts(config: &ModelConfig, id: TensorId) -> Layouts {
             vec![TensorSlice::whole(at("q_a_layernorm"), &[q_rank.unwrap_or(0)])]
         }
         (Op::K, TensorPart::Gain) => {
-            let norms = indexer.into_iter().flat_map(|indexer| {
-                ["weight", "bias"].map(|part| {
-                    let name = format!("model.layers.{layer}.self_attn.indexer.k_norm.{part}");
-                    let whole = TensorSlice::whole(name, &[indexer.head_dim]);
-                    indexer::key_pieces(&latent, indexer, &whole)
-                })
-            });
-            let latent_norm = TensorSlice::whole(at("kv_a_layernorm"), &[kv_rank]);
-            [latent_norm].into_iter().chain(norms.flatten()).collect()
+            let norm = TensorSlice::whole(at("kv_a_layernorm"), &[kv_rank]);
+            [norm].into_iter().chain(indexer::pieces(config, layer, op, part)).collect()
         }
         (_, TensorPart::Gain | TensorPart::Bias) => return expert_tensors::layouts(config, id),
         (Op::QDown, TensorPart::Matrix) => vec![matrix("q_a_proj", q_rank.unwrap_or(0), hidden)],
@@ -172,20 +164,10 @@ pub(super) fn layouts(config: &ModelConfig, id: TensorId) -> Layouts {
             let whole = matrix("kv_a_proj_with_mqa", kv_rank + rope_dim, hidden);
             let rows = rotated(&whole, kv_rank);
             let rows = rows.into_iter().chain([whole.rows_from(0, kv_rank)]);
-            let key = |indexer: &Indexer| {
-                let whole = matrix("indexer.wk", indexer.head_dim, hidden);
-                indexer::key_pieces(&latent, indexer, &whole)
-            };
-            rows.chain(indexer.into_iter().flat_map(key)).collect()
+            rows.chain(indexer::pieces(config, layer, op, part)).collect()
         }
-        (Op::IndexQuery, TensorPart::Matrix) => {
-            let Some(indexer) = indexer else { return Layouts::new() };
-            let whole = matrix("indexer.wq_b", indexer.query_size(), q_rank.unwrap_or(0));
-            indexer::query_pieces(&latent, indexer, &whole)
-        }
-        (Op::IndexWeights, TensorPart::Matrix) => {
-            let heads = indexer.map_or(0, |indexer| indexer.heads);
-            vec![matrix("indexer.weights_proj", heads, hidden)]
+        (Op::IndexQuery | Op::IndexWeights, TensorPart::Matrix) => {
+            indexer::pieces(config, layer, op, part)
         }
         (Op::QAbsorb, TensorPart::Matrix) => {
             let of_head = |head: usize| TensorSlice {
@@ -206,8 +188,8 @@ pub(super) fn layouts(config: &ModelConfig, id: TensorId) -> Layouts {
     vec![pieces]
 }
 
-/// Returns the rotated rows of a head, which start at `first` in a whole matrix and may be stored in
-/// the order of a rope that rotates neighbours, in the order of one that rotates halves.
+/// Returns the rotated rows of a head, which start at `first` in a whole matrix and may be stored
+/// in the order of a rope that rotates neighbours, in the order of one that rotates halves.
 fn rotated_rows(
     are_neighbours: bool,
     rope_dim: usize,
