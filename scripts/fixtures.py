@@ -13,7 +13,7 @@ of logits and margins.
 
 Each tiny model has traits that a loader can get wrong, named at its entry in MODELS of
 fixtures_plain.py, fixtures_dense.py, fixtures_post_norms.py, fixtures_positions.py, fixtures_moe.py,
-fixtures_routers.py, fixtures_latent.py, fixtures_delta.py, fixtures_convolutions.py,
+fixtures_routers.py, fixtures_latent.py, fixtures_indexed.py, fixtures_delta.py, fixtures_convolutions.py,
 fixtures_mamba.py and fixtures_gemma4.py. Its folder has the checkpoint, often the same weights as model.gguf
 (fixtures_gguf.py) and in the form that converters wrote before 2025 as old.gguf, and golden.json:
 
@@ -39,6 +39,7 @@ import fixtures_delta
 import fixtures_dense
 import fixtures_gemma4
 import fixtures_gguf
+import fixtures_indexed
 import fixtures_latent
 import fixtures_mamba
 import fixtures_moe
@@ -67,6 +68,7 @@ MODELS = {
     **fixtures_moe.MODELS,
     **fixtures_routers.MODELS,
     **fixtures_latent.MODELS,
+    **fixtures_indexed.MODELS,
     **fixtures_delta.MODELS,
     **fixtures_convolutions.MODELS,
     **fixtures_mamba.MODELS,

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes model/tests/fixtures/chat_templates.json: small chat templates with the constructs of published
+"""Makes text/tests/fixtures/chat_templates.json: small chat templates with the constructs of published
 ones, and what transformers renders of them.
 
     DIR/bin/python scripts/fixtures_chat.py    # the environment of fixtures_env.sh
@@ -19,7 +19,7 @@ from transformers.utils.chat_template_utils import _compile_jinja_template
 
 from fixtures_chat_tools import FUNCTIONS, TOOL_TEMPLATES
 
-FILE = Path(__file__).resolve().parent.parent / "model" / "tests" / "fixtures" / "chat_templates.json"
+FILE = Path(__file__).resolve().parent.parent / "text" / "tests" / "fixtures" / "chat_templates.json"
 NOW = datetime.datetime(2025, 7, 4, 9, 5, 7)
 
 TURNS = [

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes model/tests/fixtures/chat_snippets.json: pieces of chat templates and what Jinja2, as transformers
+"""Makes text/tests/fixtures/chat_snippets.json: pieces of chat templates and what Jinja2, as transformers
 sets it up, writes of them.
 
     python3 -m venv DIR && DIR/bin/pip install transformers jinja2    # without torch
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from transformers.utils.chat_template_utils import _compile_jinja_template
 
-FILE = Path(__file__).resolve().parent.parent / "model" / "tests" / "fixtures" / "chat_snippets.json"
+FILE = Path(__file__).resolve().parent.parent / "text" / "tests" / "fixtures" / "chat_snippets.json"
 
 VARIABLES = {
     "s": "x",

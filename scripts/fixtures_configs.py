@@ -31,6 +31,7 @@ FILE = ROOT / "tests" / "fixtures" / "configs" / f"transformers_{VERSION}.json"
 ARCHITECTURES = {
     "deepseek_v2": "DeepseekV2ForCausalLM",
     "deepseek_v3": "DeepseekV3ForCausalLM",
+    "deepseek_v32": "DeepseekV32ForCausalLM",
     "dots1": "Dots1ForCausalLM",
     "ernie4_5_moe": "Ernie4_5_MoeForCausalLM",
     "gemma3": "Gemma3ForConditionalGeneration",
@@ -39,6 +40,7 @@ ARCHITECTURES = {
     "gemma4_text": "Gemma4ForCausalLM",
     "glm4_moe": "Glm4MoeForCausalLM",
     "glm4_moe_lite": "Glm4MoeLiteForCausalLM",
+    "glm_moe_dsa": "GlmMoeDsaForCausalLM",
     "gpt_oss": "GptOssForCausalLM",
     "granite": "GraniteForCausalLM",
     "granitemoe": "GraniteMoeForCausalLM",

@@ -8,8 +8,9 @@ ARCHITECTURES = {
     "DeepseekV2ForCausalLM": gguf.MODEL_ARCH.DEEPSEEK2,
     "DeepseekV3ForCausalLM": gguf.MODEL_ARCH.DEEPSEEK2,
     "Glm4MoeLiteForCausalLM": gguf.MODEL_ARCH.DEEPSEEK2,
+    "GlmMoeDsaForCausalLM": gguf.MODEL_ARCH.GLM_DSA,
 }
-LATENT = (gguf.MODEL_ARCH.DEEPSEEK2, gguf.MODEL_ARCH.MISTRAL4)
+LATENT = (gguf.MODEL_ARCH.DEEPSEEK2, gguf.MODEL_ARCH.GLM_DSA, gguf.MODEL_ARCH.MISTRAL4)
 
 
 def with_one_head(arch, config, is_old):
@@ -35,6 +36,10 @@ def add_keys(writer, config, is_old):
         writer.add_key_length_mla(config["qk_nope_head_dim"] + rotated)
         writer.add_value_length_mla(config["v_head_dim"])
     writer.add_rope_dimension_count(rotated)
+    if "index_topk" in config:
+        writer.add_indexer_head_count(config["index_n_heads"])
+        writer.add_indexer_key_length(config["index_head_dim"])
+        writer.add_indexer_top_k(config["index_topk"])
     scaling = config.get("rope_scaling") or config.get("rope_parameters") or {}
     if "mscale_all_dim" in scaling:
         writer.add_rope_scaling_yarn_log_mul(0.1 * scaling["mscale_all_dim"])

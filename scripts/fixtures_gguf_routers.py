@@ -40,6 +40,7 @@ def add_keys(writer, arch, config, is_old=False):
         if field in config:
             getattr(writer, method)(config[field])
     is_sigmoid = arch == gguf.MODEL_ARCH.DEEPSEEK2 and config["model_type"] != "deepseek_v2"
+    is_sigmoid = is_sigmoid or arch == gguf.MODEL_ARCH.GLM_DSA
     if arch in SIGMOID or is_sigmoid:
         writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
     elif arch == gguf.MODEL_ARCH.DEEPSEEK2 and not is_old:

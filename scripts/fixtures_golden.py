@@ -2,12 +2,14 @@
 
 An answer is kept where nothing in it is a close call, neither between the best two logits of a step
 (MARGIN) nor, in a mixture of experts, between the last expert that a row goes to and the next one
-(ROUTER_MARGIN): a runtime that sums in another order may decide those otherwise."""
+(ROUTER_MARGIN), nor between the last position that an indexer selects and the next one: a runtime that
+sums in another order may decide those otherwise."""
 
 import torch
 from torch.nn.functional import linear
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
+import fixtures_indexed
 from fixtures_common import MARGIN, greedy, greedy_uncached
 
 PROMPT_LENGTHS = [1, 2, 3, 5, 8, 13, 17, 24, 31, 40]
@@ -30,7 +32,8 @@ class Reference:
     def __init__(self, model, declared=False):
         self.model = model.eval()
         self.declared = declared
-        self.router_margin = float("inf")
+        self.router_margin = self.index_margin = float("inf")
+        fixtures_indexed.watch(model, self._indexed)
         for module in model.modules():
             if type(module).__name__.lower().endswith("topkrouter"):
                 module.register_forward_hook(self._routed)
@@ -42,6 +45,9 @@ class Reference:
         logits = linear(inputs[0].float().flatten(0, -2), weight, bias)
         gap = router_gap(router, logits, inputs[1] if len(inputs) > 1 else None)
         self.router_margin = min(self.router_margin, gap)
+
+    def _indexed(self, gap):
+        self.index_margin = min(self.index_margin, gap)
 
     def _selected(self, router, _, outputs):
         best = outputs[0].log().topk(router.config.top_k_experts + 1).values
@@ -59,13 +65,14 @@ class Reference:
 
     def answer(self, prompt, eos_token_ids=None):
         """As `greedy`; tokens, whether no decision was close, the margin and the first logits."""
-        self.router_margin = float("inf")
+        self.router_margin = self.index_margin = float("inf")
         if self.declared:
             self.force_rope(len(prompt) + STEPS)
             tokens, margin, logits = greedy_uncached(self.model, prompt, STEPS, eos_token_ids)
         else:
             tokens, margin, logits = greedy(self.model, prompt, STEPS, eos_token_ids)
         clear = margin > MARGIN and self.router_margin > ROUTER_MARGIN
+        clear = clear and self.index_margin > fixtures_indexed.INDEX_MARGIN
         return tokens, clear, margin, logits
 
 

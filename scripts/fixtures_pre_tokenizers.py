@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes model/tests/fixtures/pre_tokenizers.json: texts of awkward parts, and where each way of cutting
+"""Makes text/tests/fixtures/pre_tokenizers.json: texts of awkward parts, and where each way of cutting
 text before merges cuts them.
 
     DIR/bin/python scripts/fixtures_pre_tokenizers.py    # the environment of fixtures_env.sh
@@ -18,7 +18,7 @@ from pathlib import Path
 import regex
 from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKENIZER_SPLITS
 
-FILE = Path(__file__).resolve().parent.parent / "model" / "tests" / "fixtures" / "pre_tokenizers.json"
+FILE = Path(__file__).resolve().parent.parent / "text" / "tests" / "fixtures" / "pre_tokenizers.json"
 
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 

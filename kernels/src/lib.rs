@@ -41,9 +41,9 @@ mod unroll;
 mod variant;
 
 pub use attention::{
-    AttentionOperands, AttentionShape, AttentionUnit, AttentionUnits, KvCacheSlice, PageLists,
-    PartialKeyOperands, SelectRule, Selection, SelectionCounts, paged_place, partial_key,
-    scores_len,
+    AttentionOperands, AttentionPart, AttentionShape, AttentionUnit, AttentionUnits, IndexedPlaces,
+    IndexedScratch, IndexedShape, KvCacheSlice, PageLists, PartialKeyOperands, SelectRule,
+    Selection, SelectionCounts, paged_place, partial_key, scores_len,
 };
 pub use columns::Columns;
 pub use delta::{DeltaTasks, StateRows};

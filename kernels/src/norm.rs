@@ -2,6 +2,7 @@
 //! such as each head of q and k, and of rows that are added to the residual stream.
 
 use crate::Kernels;
+use crate::linear::HeadSpan;
 use crate::norm_row::{Norm, NormRow, NormTasks, RmsOut, RmsRows};
 use crate::number::Number;
 use crate::scratch::SharedPointer;
@@ -140,21 +141,22 @@ impl Kernels {
         });
     }
 
-    /// Computes [`Kernels::head_norm`] of the last elements of each row, as many as `gain` has. `x`
-    /// is `[rows, width]`, whose other elements are unchanged.
+    /// Computes [`Kernels::head_norm`] of a part of each row, of as many elements as `gain` has.
+    /// `x` is `[rows, span.width]`, whose other elements are unchanged.
     ///
     /// # Panics
     /// If shapes do not match.
-    pub fn tail_norm<T: NormTasks>(
+    pub fn span_norm<T: NormTasks>(
         &self,
         rows: usize,
-        width: usize,
+        span: HeadSpan,
         gain: &[f32],
         eps: f32,
         x: &mut [T],
     ) {
+        let HeadSpan { width, first } = span;
         assert_eq!(x.len(), rows * width, "x is [rows, width]");
-        assert!((1..=width).contains(&gain.len()), "a row is at least as wide as the gain");
+        assert!(!gain.is_empty() && first + gain.len() <= width, "a row contains the part");
         let variant = self.variant;
         let (x, bytes) = (SharedPointer(x.as_mut_ptr()), 2 * size_of_val(x));
         self.run_sized(rows.div_ceil(TASK_ROWS), bytes, &|task, _| {
@@ -162,9 +164,44 @@ impl Kernels {
                 // SAFETY: the variant was checked when the kernels were built; the elements are
                 // within x, and no other task accesses them.
                 unsafe {
-                    let tail = x.pointer().add((row + 1) * width - gain.len());
-                    let out = RmsOut::InPlace(tail);
+                    let out = RmsOut::InPlace(x.pointer().add(row * width + first));
                     T::rms_rows(variant, RmsRows { rows: 1, gain, eps, out });
+                }
+            }
+        });
+    }
+
+    /// Computes `(x - mean) / sqrt(variance + eps) * gain + bias` of a part of each row in place.
+    /// Shapes are those of [`Kernels::span_norm`]; parts are small, such as the key of an indexer.
+    ///
+    /// # Panics
+    /// If shapes do not match.
+    pub fn span_layer_norm<T: Number>(
+        &self,
+        rows: usize,
+        span: HeadSpan,
+        [gain, bias]: [&[f32]; 2],
+        eps: f32,
+        x: &mut [T],
+    ) {
+        let HeadSpan { width, first } = span;
+        assert_eq!(x.len(), rows * width, "x is [rows, width]");
+        assert_eq!(gain.len(), bias.len(), "there is a bias for each gain");
+        assert!(!gain.is_empty() && first + gain.len() <= width, "a row contains the part");
+        let (x, bytes) = (SharedPointer(x.as_mut_ptr()), 2 * rows * size_of_val(gain));
+        self.run_sized(rows.div_ceil(TASK_ROWS), bytes, &|task, _| {
+            for row in task * TASK_ROWS..rows.min((task + 1) * TASK_ROWS) {
+                // SAFETY: the elements are within x, and no other task accesses them.
+                let part = unsafe {
+                    let part = x.pointer().add(row * width + first);
+                    std::slice::from_raw_parts_mut(part, gain.len())
+                };
+                let count = part.len() as f32;
+                let mean = part.iter().map(|x| x.to_f32()).sum::<f32>() / count;
+                let squares = part.iter().map(|x| (x.to_f32() - mean) * (x.to_f32() - mean));
+                let factor = 1.0 / (squares.sum::<f32>() / count + eps).sqrt();
+                for ((x, gain), bias) in part.iter_mut().zip(gain).zip(bias) {
+                    *x = T::from_f32((x.to_f32() - mean) * factor * gain + bias);
                 }
             }
         });

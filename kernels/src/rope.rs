@@ -3,6 +3,7 @@
 use half::bf16;
 
 use crate::Kernels;
+use crate::linear::HeadSpan;
 use crate::number::Number;
 use crate::scratch::{ScratchLimits, SharedPointer};
 use crate::simd::Simd;
@@ -89,15 +90,34 @@ impl Kernels {
         tables: &RopeTables<'_>,
         x: &mut [T],
     ) {
+        let span = HeadSpan { width: heads * head_dim, first: 0 };
+        self.rope_of_span(rows, span, [heads, head_dim], positions, tables, x);
+    }
+
+    /// Rotates the start of consecutive heads that are a part of each row, like [`Kernels::rope`].
+    /// `x` is `[rows, span.width]`, of which the heads, `[heads, head_dim]`, begin at `span.first`.
+    ///
+    /// # Panics
+    /// If shapes do not match, or a table does not exist.
+    pub fn rope_of_span<T: RopeTasks>(
+        &self,
+        rows: usize,
+        span: HeadSpan,
+        [heads, head_dim]: [usize; 2],
+        positions: &[u32],
+        tables: &RopeTables<'_>,
+        x: &mut [T],
+    ) {
+        let HeadSpan { width, first: start } = span;
         assert!(head_dim <= self.limits.head_dim, "head_dim is beyond the scratch limits");
         // Checked here rather than in a task: a panic in a task aborts the process without a
         // message.
         tables.check(rows, head_dim);
         assert_eq!(positions.len(), rows, "positions has an entry per row");
-        assert_eq!(x.len(), rows * heads * head_dim, "x is [rows, heads, head_dim]");
+        assert_eq!(x.len(), rows * width, "x is [rows, width]");
+        assert!(start + heads * head_dim <= width, "a row contains the heads");
         let half = tables.rotary_dim / 2;
-        let row_elements = heads * head_dim;
-        let bytes = 4 * rows * row_elements * size_of::<T>();
+        let bytes = 4 * rows * heads * head_dim * size_of::<T>();
         let x = SharedPointer(x.as_mut_ptr());
         let (variant, per_thread) = (self.variant, &self.per_thread);
         self.run_sized(rows.div_ceil(TASK_ROWS), bytes, &|task, thread| {
@@ -111,7 +131,7 @@ impl Kernels {
                 // SAFETY: the variant was checked when the kernels were built; the row is within x,
                 // and no other task accesses it.
                 unsafe {
-                    let x = x.pointer().add(row * row_elements);
+                    let x = x.pointer().add(row * width + start);
                     T::rope_row(variant, RopeRow { x, heads, head_dim, cosines, sines });
                 }
             }

@@ -124,7 +124,8 @@ fn the_norm_of_a_tail_is_that_of_a_row_of_its_width() {
         let gain: Vec<f32> = random.vector(tail);
         let x: Vec<bf16> = random.vector(rows * width);
         let mut found = x.clone();
-        kernels.tail_norm(rows, width, &gain, 1e-6, &mut found);
+        let span = HeadSpan { width, first: width - gain.len() };
+        kernels.span_norm(rows, span, &gain, 1e-6, &mut found);
         for row in 0..rows {
             let (before, after) = x[row * width..][..width].split_at(width - tail);
             let mut expected = after.to_vec();

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::delta::DeltaNet;
 use crate::experts::Experts;
+use crate::indexer::{Indexer, PositionSelection};
 use crate::latent::LatentAttention;
 use crate::layers::{CacheSharing, FeedForward, LayerKind, LayerSizes, Layers, TokenMixer};
 use crate::mamba::Mamba;
@@ -127,23 +128,32 @@ pub struct Features {
     pub per_layer_inputs: Option<PerLayerInputs>,
     /// Layers without a window multiply by the matrix of keys for values too.
     pub values_from_keys: bool,
+    /// Sizes of the indexers that select positions for latent attention, in the layers that have
+    /// one.
+    #[serde(default)]
+    pub indexer: Option<Indexer>,
     /// For each kind of layer, the model with its sizes, in which all layers are of that kind;
     /// empty if kinds differ in nothing that operations depend on. Those of
     /// [`ModelConfig::with_kind_models`] alone are true.
     pub kind_models: Vec<ModelConfig>,
 }
 
-/// Leaves out the models of kinds, which repeat the rest.
+/// Leaves out the models of kinds, which repeat the rest, and prints `indexer` only if the model
+/// has one; see the keys of stored data at [`ModelConfig`].
 impl Debug for Features {
     fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Features")
+        let mut fields = f.debug_struct("Features");
+        fields
             .field("value_norm", &self.value_norm)
             .field("layer_scale", &self.layer_scale)
             .field("logit_cap", &self.logit_cap)
             .field("rounds_embedding_scale", &self.rounds_embedding_scale)
             .field("per_layer_inputs", &self.per_layer_inputs)
-            .field("values_from_keys", &self.values_from_keys)
-            .finish()
+            .field("values_from_keys", &self.values_from_keys);
+        if let Some(indexer) = &self.indexer {
+            fields.field("indexer", indexer);
+        }
+        fields.finish()
     }
 }
 
@@ -286,7 +296,11 @@ impl ModelConfig {
     pub fn with_kind_models(mut self) -> ModelConfig {
         self.features.kind_models.clear();
         let kinds = self.layers.kinds();
-        let differs = |kind: &LayerKind| kind.sizes.is_some() || kind.caches != CacheSharing::Own;
+        let differs = |kind: &LayerKind| {
+            kind.sizes.is_some()
+                || kind.caches != CacheSharing::Own
+                || kind.selection == PositionSelection::Shared
+        };
         let of_kind = |kind: &LayerKind| {
             let LayerSizes { num_kv_heads, head_dim, ffn_size } =
                 kind.sizes.unwrap_or_else(|| self.sizes());
@@ -377,10 +391,16 @@ impl ModelConfig {
         self.max_of_layers(|model| model.ffn_size).max(of_dense)
     }
 
+    /// Returns the size of a head of q and of the attention output, in elements: with latent
+    /// attention, that of a query of latents, which an indexer's key may follow in the cache.
+    pub fn attention_dim(&self) -> usize {
+        self.latent.map_or(self.head_dim, |latent| latent.key_dim())
+    }
+
     /// Returns the width of q and of the attention output, in elements. With latent attention,
-    /// these are q in latents and the weighted sums of whole cached positions.
+    /// these are q in latents and the weighted sums of rotated keys and latents.
     pub fn q_size(&self) -> usize {
-        self.num_heads * self.head_dim
+        self.num_heads * self.attention_dim()
     }
 
     /// Returns the width of k and of v, in elements.

@@ -18,6 +18,8 @@ const FFN_MAX: usize = 1 << 20;
 const HEADS_MAX: usize = 1 << 12;
 /// Maximum number of elements of a head.
 pub const HEAD_DIM_MAX: usize = 1 << 14;
+/// Maximum number of positions that a row attends to by selection. Published models select 2048.
+const SELECTED_MAX: usize = 1 << 16;
 /// Maximum number of tokens. The largest published vocabularies have some 2^18.
 const VOCABULARY_MAX: usize = 1 << 22;
 const ENDS_MAX: usize = 1 << 10;
@@ -74,6 +76,9 @@ pub fn check(config: &ModelConfig) -> Result<(), TooLarge> {
         [latent.q_rank.unwrap_or(0), latent.query_dim(), latent.value_dim]
     };
     let [q_rank, query_dim, head_value_dim] = config.latent.map_or([0; 3], of_latent);
+    let indexer = config.features.indexer;
+    let [index_heads, index_dim, top_k] =
+        indexer.map_or([0; 3], |indexer| [indexer.heads, indexer.head_dim, indexer.top_k]);
     let inputs = config.features.per_layer_inputs;
     let [input_size, input_vocab] =
         inputs.map_or([0; 2], |inputs| [inputs.size, inputs.vocab_size]);
@@ -89,6 +94,9 @@ pub fn check(config: &ModelConfig) -> Result<(), TooLarge> {
         ("values of a query's latent", q_rank, HIDDEN_MAX),
         ("values of a head of q", query_dim, HEAD_DIM_MAX),
         ("values of a head's value", head_value_dim, HEAD_DIM_MAX),
+        ("heads of an indexer", index_heads, HEADS_MAX),
+        ("values of a head of an indexer", index_dim, HEAD_DIM_MAX),
+        ("positions that an indexer selects", top_k, SELECTED_MAX),
         ("tokens of the vocabulary", config.vocab_size, VOCABULARY_MAX),
         ("experts", count, EXPERTS_MAX),
         ("experts of a row", per_token, EXPERTS_MAX),

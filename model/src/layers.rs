@@ -5,6 +5,7 @@ use std::fmt::{Debug, Formatter};
 
 use serde::{Deserialize, Serialize};
 
+use crate::indexer::PositionSelection;
 use crate::rope::Rope;
 
 /// A kind of layer. Sizes belong to the model and are equal for all layers, except those in
@@ -21,6 +22,9 @@ pub struct LayerKind {
     pub sizes: Option<LayerSizes>,
     /// Keys and values that the layer attends to.
     pub caches: CacheSharing,
+    /// Positions that the layer attends to.
+    #[serde(default)]
+    pub selection: PositionSelection,
 }
 
 /// Sizes of a layer in a model whose layers differ in them.
@@ -47,11 +51,11 @@ pub enum CacheSharing {
     Reader,
 }
 
-/// Prints `sizes` and `caches` only if they differ from the default, since keys of stored data are
-/// derived from this text: a field that a model does not use must not change them.
+/// Prints `sizes`, `caches` and `selection` only if they differ from the default, since keys of
+/// stored data are derived from this text: a field that a model does not use must not change them.
 impl Debug for LayerKind {
     fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
-        let LayerKind { mixing, rope, window, feed_forward, sizes, caches } = self;
+        let LayerKind { mixing, rope, window, feed_forward, sizes, caches, selection } = self;
         let mut fields = f.debug_struct("LayerKind");
         fields.field("mixing", mixing).field("rope", rope).field("window", window);
         fields.field("feed_forward", feed_forward);
@@ -60,6 +64,9 @@ impl Debug for LayerKind {
         }
         if *caches != CacheSharing::Own {
             fields.field("caches", caches);
+        }
+        if *selection != PositionSelection::All {
+            fields.field("selection", selection);
         }
         fields.finish()
     }
@@ -110,8 +117,8 @@ impl LayerKind {
         feed_forward: FeedForward,
         rope: Option<Rope>,
     ) -> LayerKind {
-        let caches = CacheSharing::Own;
-        LayerKind { mixing, rope, window: None, feed_forward, sizes: None, caches }
+        let (caches, selection) = (CacheSharing::Own, PositionSelection::All);
+        LayerKind { mixing, rope, window: None, feed_forward, sizes: None, caches, selection }
     }
 
     /// Returns a layer with a recurrent state instead of attention.

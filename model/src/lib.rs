@@ -1,11 +1,10 @@
-//! Models: configurations, the table of operations, tokenizers and, in [`source`], the files that
-//! weights are read from. Computations are pure outside `source`.
+//! Models: configurations, the table of operations and, in [`source`], the files that weights are
+//! read from. Computations are pure outside `source`.
 
 #[macro_use]
 mod registry;
 
 pub mod architecture;
-pub mod chat;
 pub mod config;
 pub mod config_bounds;
 pub mod config_fields;
@@ -16,7 +15,7 @@ pub mod delta;
 pub mod experts;
 pub mod family;
 pub mod generation;
-pub mod gguf_tokenizer;
+pub mod indexer;
 pub mod known;
 pub mod latent;
 pub mod layers;
@@ -28,6 +27,4 @@ pub mod quantized_format;
 pub mod rope;
 pub mod short_conv;
 pub mod source;
-pub mod tokenizer;
-pub mod tokenizer_config;
 mod unknown_field;

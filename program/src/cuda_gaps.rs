@@ -75,7 +75,9 @@ fn has_temperature(config: &ModelConfig) -> bool {
 
 /// Returns true for the operations of latent attention, whose shapes are not those of heads.
 fn is_of_latents(op: Op) -> bool {
-    op.is_attention() || matches!(op, Op::QDown | Op::Q | Op::QAbsorb | Op::K | Op::VUp)
+    op.is_attention()
+        || matches!(op, Op::QDown | Op::Q | Op::QAbsorb | Op::K | Op::VUp)
+        || matches!(op, Op::IndexQuery | Op::IndexWeights)
 }
 
 /// Returns the first operation of a model's layers that the kernels lack.

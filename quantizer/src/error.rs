@@ -1,7 +1,7 @@
 //! Reasons for which a file is not quantised.
 
 use model::source::SourceError;
-use model::tokenizer::TokenizerError;
+use text::tokenizer::TokenizerError;
 
 /// Reason for which no file was written.
 #[derive(Debug, thiserror::Error)]

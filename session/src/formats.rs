@@ -92,13 +92,18 @@ pub fn candidate_compressions(session: &Session<'_>) -> Vec<RunCompression> {
     match session.options.compress {
         CompressChoice::Auto => {
             let mut cases = vec![RunCompression::LOSSLESS, RunCompression::new(true, false)];
-            if kv4_position_bytes(session.model.config.head_dim).is_some() {
+            if can_compress_kv(&session.model.config) {
                 cases.extend([RunCompression::new(false, true), RunCompression::new(true, true)]);
             }
             cases
         }
         choice => vec![RunCompression::new(choice.compresses_weights(), choice.compresses_kv())],
     }
+}
+
+/// Returns true if caches of a model can be stored in 4 bits.
+pub fn can_compress_kv(config: &ModelConfig) -> bool {
+    kv4_position_bytes(config.head_dim).is_some() && config.features.indexer.is_none()
 }
 
 /// Returns the formats of a compression. Weights that are already in 4 bits stay as they are, since

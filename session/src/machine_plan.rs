@@ -116,7 +116,9 @@ impl MachinePlanner<'_> {
                 Err(refusal) => refusal,
             };
         let mut best: Option<(CompressChoice, SearchResult)> = None;
-        for form in LOSSY.into_iter().filter(|_| requested.is_none()) {
+        let can_compress_kv = formats::can_compress_kv(self.config);
+        let is_possible = |form: &CompressChoice| can_compress_kv || !form.compresses_kv();
+        for form in LOSSY.into_iter().filter(|form| requested.is_none() && is_possible(form)) {
             match self.choose_for_compression(form)? {
                 Ok(chosen) => {
                     let rate = chosen.tokens_per_s();

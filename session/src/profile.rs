@@ -36,7 +36,9 @@ const BUDGET_ENV: &str = "TANDEM_PROFILE_S";
 /// Returns true if a batch has enough units, which are sequences x KV heads, to divide attention
 /// into [`ATTENTION_CHUNKS`] chunks.
 pub fn can_split_attention(config: &ModelConfig, batch_size: u16) -> bool {
-    config.num_kv_heads * usize::from(batch_size) >= usize::from(ATTENTION_CHUNKS)
+    // An indexer selects positions of whole caches.
+    config.features.indexer.is_none()
+        && config.num_kv_heads * usize::from(batch_size) >= usize::from(ATTENTION_CHUNKS)
 }
 
 /// Returns the ways to split attention that a profile measured and for which a batch has enough

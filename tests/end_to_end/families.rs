@@ -68,6 +68,30 @@ fn answers_are_golden(name: &str, model: &Path, [variable, value]: [&str; 2], wa
     }
 }
 
+/// Placements of models with indexers, whose attention is not split into parts: everything on the
+/// CPU, on the device, the selection with attention and apart from it, and attention in separate
+/// operations.
+const INDEXED_WAYS: [&[&str]; 7] = [
+    &["--batches", "1x8"],
+    &["--batches", "2x3", "--prefill-chunk", "16"],
+    &["--batches", "2x3", "--device", "emulated", "--policy", "gpu-only"],
+    &["--batches", "2x2", "--device", "emulated", "--split", "select:SECOND"],
+    &["--batches", "2x3", "--device", "emulated", "--split", "scores:SECOND"],
+    &["--batches", "2x3", "--device", "emulated", "--split", "q:out", "--prefill-chunk", "24"],
+    &["--batches", "2x3", "--device", "emulated", "--split", "softmax:SECOND", "--no-fuse"],
+];
+
+/// Compares the answers of a fixture with an indexer with transformers.
+fn indexed_equals_transformers(name: &str, second: &str) {
+    answers_are_golden(name, &fixture(name), ["SECOND", second], &INDEXED_WAYS);
+}
+
+/// Compares the answers of a fixture whose prompts are not stored, on the scheduler of the server,
+/// with transformers.
+fn drafted_equals_transformers(name: &str, unused: &str) {
+    answers_are_golden(name, &fixture(name), ["NONE", unused], &SERVED_WAYS[1..]);
+}
+
 /// Chunks of prompts: of single rows, of an odd number of them, and of more than any prompt has.
 const CHUNK_WAYS: [&[&str]; 4] = [
     &["--batches", "2x4", "--prefill-chunk", "1"],
@@ -208,12 +232,38 @@ mod gguf {
     }
 }
 
+mod indexed {
+    families! {
+        indexed_equals_transformers:
+        deepseek_v32: "up",
+        glm_moe_dsa: "expert_gate",
+        glm_moe_dsa_shared: "router",
+    }
+}
+
+mod indexed_gguf {
+    families! {
+        gguf_equals_transformers:
+        glm_moe_dsa: "expert_up",
+    }
+}
+
+mod drafted {
+    families! {
+        drafted_equals_transformers:
+        glm_moe_dsa_shared: "",
+    }
+}
+
 mod chunks {
     families! {
         chunks_equal_transformers:
+        deepseek_v32: "up",
         gemma4: "up",
         gemma4_moe: "router",
         gemma4_shared: "gate",
+        glm_moe_dsa: "down",
+        glm_moe_dsa_shared: "up",
     }
 }
 
@@ -222,11 +272,13 @@ mod served {
         served_equals_transformers:
         deepseek_v2: "STORE",
         deepseek_v3: "STORE",
+        deepseek_v32: "STORE",
         deepseek_v3_full_query: "STORE",
         dots1: "STORE",
         ernie4_5_moe: "STORE",
         glm4_moe: "STORE",
         glm4_moe_lite: "STORE",
+        glm_moe_dsa: "STORE",
         hy_v3: "STORE",
         minimax_m2: "STORE",
         ministral3: "STORE",

@@ -40,6 +40,7 @@ const LONGER_FUNCTIONS: &[(&str, &str, usize)] = &[
 const EDGES: &[(&str, &[&str])] = &[
     ("shm", &[]),
     ("model", &[]),
+    ("text", &["model"]),
     ("hardware", &[]),
     ("cuda", &[]),
     ("schema_validator", &[]),
@@ -48,7 +49,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("weight_store", &["atomic_fs"]),
     ("atomic_fs", &[]),
     ("prompt_cache", &["atomic_fs"]),
-    ("quantizer", &["atomic_fs", "model"]),
+    ("quantizer", &["atomic_fs", "model", "text"]),
     ("kernels", &["model", "shm"]),
     ("kernels/cuda", &["kernels", "model"]),
     ("program", &["model"]),
@@ -105,7 +106,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("openai", &["engine_api", "grammar", "model"]),
     ("batch", &["atomic_fs", "engine_api", "grammar", "openai", "shm"]),
     ("server", &["atomic_fs", "batch", "engine_api", "openai", "shm"]),
-    ("tokenizer_host", &["engine_api", "model", "protocol", "shm"]),
+    ("tokenizer_host", &["engine_api", "model", "protocol", "shm", "text"]),
     ("report", &["engine", "model", "planner", "program"]),
     (
         "session",
@@ -128,6 +129,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "report",
             "scheduler",
             "shm",
+            "text",
             "tokenizer_host",
             "weight_store",
             "workers",

@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 
 use engine_api::codec::{CodecError, Conversation, TextCodec, TextContext, TextStream};
-use model::tokenizer::{GrowingTokens, TextPiece};
+use text::tokenizer::{GrowingTokens, TextPiece};
 
 use super::message::{TextReply, TextRequest, TextSource, VocabularyEntry};
 use super::pool::TextProcessPool;

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use engine_api::codec::{Conversation, TextContext};
 use model::config::Family;
-use model::tokenizer::TextPiece;
 use serde::{Deserialize, Serialize};
+use text::tokenizer::TextPiece;
 
 /// Location of a tokenizer and a chat template.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,9 +42,9 @@ pub enum TextRequest {
     SpecialToken { text: String },
     /// Text that each of the tokens completes after a context, and the remainder at the end.
     Pieces { context: TextContext, tokens: Vec<u32> },
-    /// See [`model::tokenizer::TextTokenizer::grow_behind`].
+    /// See [`text::tokenizer::TextTokenizer::grow_behind`].
     BeginStream { context: TextContext },
-    /// See [`model::tokenizer::TextTokenizer::next_piece`].
+    /// See [`text::tokenizer::TextTokenizer::next_piece`].
     NextPiece { tokens: Vec<u32>, emitted: usize, is_last: bool },
     /// Bytes of each of the first `tokens` ids of the vocabulary.
     Vocabulary { tokens: usize },

@@ -4,11 +4,11 @@ use std::path::Path;
 use std::time::{Duration, UNIX_EPOCH};
 
 use engine_api::codec::{ChatTurn, Conversation, TextContext};
-use model::chat::{ChatMessage, ChatTemplate};
-use model::gguf_tokenizer::GgufTokenizer;
 use model::source::gguf::GgufSource;
-use model::tokenizer::{TextPiece, TextTokenizer, TokenizerError};
-use model::tokenizer_config::TokenizerConfig;
+use text::chat::{ChatMessage, ChatTemplate};
+use text::gguf_tokenizer::GgufTokenizer;
+use text::tokenizer::{TextPiece, TextTokenizer, TokenizerError};
+use text::tokenizer_config::TokenizerConfig;
 
 use super::message::{TextSource, VocabularyEntry};
 

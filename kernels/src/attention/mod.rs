@@ -28,6 +28,7 @@ mod avx512;
 mod avx512_bf16;
 mod block;
 mod compiled;
+mod indexed;
 mod keys;
 mod kv4;
 mod pages;
@@ -56,6 +57,7 @@ use crate::columns::Columns;
 use crate::number::Number;
 use block::KvSource;
 pub use compiled::AttentionTasks;
+pub use indexed::{AttentionPart, IndexedPlaces, IndexedScratch, IndexedShape};
 pub use pages::{AttentionUnits, PageLists, paged_place};
 pub(crate) use schedule::{Workspace, thread_len};
 pub use select::{

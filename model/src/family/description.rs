@@ -53,6 +53,9 @@ pub(crate) struct GgufFamily {
     pub(crate) can_rotate_part: bool,
     /// Layers have latent attention.
     pub(crate) has_latent_attention: bool,
+    /// Layers have indexers, whose rotated rows are stored in the order of a rope that rotates
+    /// neighbours.
+    pub(crate) has_indexers: bool,
     /// Queries may be multiplied by a factor of their position.
     pub(crate) has_temperature: bool,
     /// Layers without heads of k and v have a short convolution.
@@ -105,6 +108,7 @@ impl GgufFamily {
             rotates_neighbours: false,
             can_rotate_part: false,
             has_latent_attention: false,
+            has_indexers: false,
             has_temperature: false,
             has_short_convolutions: false,
             has_mamba: false,

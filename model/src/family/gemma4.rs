@@ -169,6 +169,7 @@ pub(crate) const FEATURES: Features = Features {
     rounds_embedding_scale: true,
     per_layer_inputs: None,
     values_from_keys: false,
+    indexer: None,
     kind_models: Vec::new(),
 };
 

@@ -5,6 +5,7 @@
 
 mod deepseek_v2;
 mod deepseek_v3;
+mod deepseek_v32;
 mod description;
 mod dots1;
 mod ernie4_5_moe;
@@ -14,11 +15,12 @@ mod gemma3;
 pub(crate) mod gemma4;
 mod glm4_moe;
 mod glm4_moe_lite;
+mod glm_moe_dsa;
 mod gpt_oss;
 mod granite;
 mod granite_hybrid;
 mod hy_v3;
-mod latent_attention;
+pub(crate) mod latent_attention;
 mod layer_types;
 mod lfm2;
 mod llama;

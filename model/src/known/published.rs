@@ -53,6 +53,11 @@ pub(super) const PUBLISHED: &[Published] = &[
     published!("glm-4.6", "zai-org/GLM-4.6"),
     published!("glm-4.7-flash", "zai-org/GLM-4.7-Flash"),
     published!("deepseek-v3", "deepseek-ai/DeepSeek-V3"),
+    // Sizes are the defaults of transformers' DeepseekV32Config and GlmMoeDsaConfig (5.24); the
+    // rope of V3.2 is that of V3, and the rope and the end tokens of GLM-5 are those of
+    // GLM-4.7-Flash.
+    published!("deepseek-v3.2", "deepseek-ai/DeepSeek-V3.2"),
+    published!("glm-5", "zai-org/GLM-5"),
     published!("kimi-k2", "moonshotai/Kimi-K2-Instruct-0905"),
     published!("minimax-m2", "MiniMaxAI/MiniMax-M2"),
     published!("mistral-small-4", "mistralai/Mistral-Small-4-119B-2603"),

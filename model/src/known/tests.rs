@@ -57,6 +57,9 @@ const BILLIONS: &[(&str, f64)] = &[
     ("glm-4.6", 352.8),
     ("glm-4.7-flash", 29.9),
     ("deepseek-v3", 671.0),
+    // 671 billion, and the indexers.
+    ("deepseek-v3.2", 671.9),
+    ("glm-5", 744.0),
     ("kimi-k2", 1026.4),
     ("minimax-m2", 229.0),
     ("mistral-small-4", 119.0),
@@ -103,6 +106,9 @@ fn sizes_agree_with_names() {
 fn latent_attention_caches_one_vector_per_position() {
     for (name, expected_bytes) in [
         ("deepseek-v3", 70_272),
+        // The key of an indexer follows the latent.
+        ("deepseek-v3.2", 70_272 + 61 * 128 * 2),
+        ("glm-5", 89_856 + 78 * 128 * 2),
         ("kimi-k2", 70_272),
         ("glm-4.7-flash", 54_144),
         ("mistral-small-4", 23_040),

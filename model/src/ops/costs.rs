@@ -13,9 +13,13 @@ impl Op {
     pub fn flops(self, config: &ModelConfig, rows: u64, kv_positions: u64) -> u64 {
         let pairs = kv_positions * config.num_heads as u64;
         match self {
-            Op::Scores | Op::Wv => 2 * pairs * config.head_dim as u64,
+            Op::Select => config.own_indexer().map_or(0, |indexer| {
+                // Products, positive parts, and the sum over heads.
+                kv_positions * (2 * indexer.query_size() + 3 * indexer.heads) as u64
+            }),
+            Op::Scores | Op::Wv => 2 * pairs * config.attention_dim() as u64,
             Op::Softmax => 4 * pairs,
-            Op::Attention => pairs * (4 * config.head_dim as u64 + 4),
+            Op::Attention => pairs * (4 * config.attention_dim() as u64 + 4),
             Op::Embed | Op::Sample => 0,
             Op::Norm0
             | Op::PostNorm0

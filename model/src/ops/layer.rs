@@ -2,6 +2,7 @@
 
 use super::op::Op;
 use crate::config::{Dtype, ModelConfig};
+use crate::indexer::{Indexer, PositionSelection};
 use crate::latent::LatentAttention;
 use crate::layers::{CacheSharing, FeedForward, LayerKind, TokenMixer};
 
@@ -15,6 +16,10 @@ macro_rules! layer {
     };
     (latent_attention: $($op:ident),*) => {
         layer!(of: Norm0, QDown, Q, QAbsorb, K, Scores, Softmax, Wv, VUp, Out $(, $op)*)
+    };
+    (indexed_attention: $($op:ident),*) => {
+        layer!(of: Norm0, QDown, Q, QAbsorb, K, IndexQuery, IndexWeights, Select, Scores, Softmax,
+            Wv, VUp, Out $(, $op)*)
     };
     (latent_attention_with_full_query: $($op:ident),*) => {
         layer!(of: Norm0, Q, QAbsorb, K, Scores, Softmax, Wv, VUp, Out $(, $op)*)
@@ -47,6 +52,8 @@ enum FirstHalf {
     AttentionToSharedCaches,
     GatedAttention,
     LatentAttention,
+    /// Latent attention to the positions that an indexer selects.
+    IndexedAttention,
     /// Latent attention with queries that are computed from the layer's input.
     LatentAttentionWithFullQuery,
     Delta,
@@ -65,6 +72,7 @@ macro_rules! second_half {
                 }
                 FirstHalf::GatedAttention => layer![gated_attention: $($op),*],
                 FirstHalf::LatentAttention => layer![latent_attention: $($op),*],
+                FirstHalf::IndexedAttention => layer![indexed_attention: $($op),*],
                 FirstHalf::LatentAttentionWithFullQuery => {
                     layer![latent_attention_with_full_query: $($op),*]
                 }
@@ -134,7 +142,13 @@ impl ModelConfig {
             (feed_forward, _) => feed_forward,
         };
         let mixing = TokenMixer::Attention;
-        self.kind_ops(&LayerKind { mixing, feed_forward, ..leading.clone() })
+        // Placements name the indexer of layers that have one.
+        let selects = |kind: &LayerKind| kind.selection == PositionSelection::Own;
+        let selection = match kinds.iter().any(selects) {
+            true => PositionSelection::Own,
+            false => leading.selection,
+        };
+        self.kind_ops(&LayerKind { mixing, feed_forward, selection, ..leading.clone() })
     }
 
     /// Returns the first layer with the operations of [`ModelConfig::leading_ops`]; the first layer
@@ -173,6 +187,7 @@ impl ModelConfig {
             TokenMixer::ShortConv { .. } => FirstHalf::ShortConv,
             TokenMixer::Mamba => FirstHalf::Mamba,
             TokenMixer::Attention => match self.latent {
+                _ if kind.selection == PositionSelection::Own => FirstHalf::IndexedAttention,
                 Some(LatentAttention { q_rank: Some(_), .. }) => FirstHalf::LatentAttention,
                 Some(_) => FirstHalf::LatentAttentionWithFullQuery,
                 None if kind.caches == CacheSharing::Reader => FirstHalf::AttentionToSharedCaches,
@@ -203,5 +218,24 @@ impl ModelConfig {
     pub fn layer_weight_bytes(&self, layer: usize, dtype: Dtype) -> usize {
         let model = self.of_layer(layer);
         self.layer_ops(layer).iter().map(|op| op.weight_bytes(model, dtype)).sum()
+    }
+
+    /// Returns the indexer of a layer; `self` is the model of the layer's kind
+    /// ([`ModelConfig::of_layer`]). `None` if the layer has none.
+    pub fn own_indexer(&self) -> Option<&Indexer> {
+        let has_own = self.layers.kinds()[0].selection == PositionSelection::Own;
+        self.features.indexer.as_ref().filter(|_| has_own)
+    }
+
+    /// Returns true if a layer attends to selected positions; `self` is the model of the layer's
+    /// kind.
+    pub fn attends_to_selection(&self) -> bool {
+        self.layers.kinds()[0].selection != PositionSelection::All
+    }
+
+    /// Returns the layer whose selection of positions a layer attends to.
+    pub fn selection_layer(&self, layer: usize) -> usize {
+        let selects = |layer: &usize| self.layers.kind(*layer).selection == PositionSelection::Own;
+        (0..=layer).rev().find(selects).unwrap_or(layer)
     }
 }

@@ -97,6 +97,12 @@ pub enum Op {
     PerLayerOut,
     /// Norm of `PerLayerOut` before it is added to the residual stream.
     PerLayerNorm,
+    /// Queries of an indexer's heads.
+    IndexQuery,
+    /// Weights of an indexer's heads.
+    IndexWeights,
+    /// Selection of the positions that a row attends to, by an indexer.
+    Select,
 }
 
 /// The values with the keys and values of the current rows that a layer attends to.
@@ -180,6 +186,9 @@ impl Op {
             Op::Wv => "wv",
             Op::Attention => "attention",
             Op::OutGate => "out_gate",
+            Op::IndexQuery => "index_query",
+            Op::IndexWeights => "index_weights",
+            Op::Select => "select",
             Op::VUp => "v_up",
             Op::Out => "out",
             Op::DeltaQkv => "delta_qkv",
@@ -225,10 +234,10 @@ impl Op {
         }
     }
 
-    /// Returns true for `Scores`, `Softmax`, `Wv` and their fused form, which are split by units
-    /// instead of rows.
+    /// Returns true for `Scores`, `Softmax`, `Wv` and their fused form, and for the selection of
+    /// positions for them, which are split by units instead of rows.
     pub const fn is_attention(self) -> bool {
-        matches!(self, Op::Scores | Op::Softmax | Op::Wv | Op::Attention)
+        matches!(self, Op::Select | Op::Scores | Op::Softmax | Op::Wv | Op::Attention)
     }
 
     /// Returns true if the operation reads its layer's state of a sequence and updates it in place.
@@ -270,10 +279,18 @@ impl Op {
             Op::Q if config.latent.is_some_and(|latent| latent.q_rank.is_some()) => {
                 &[Value::QueryLatent]
             }
-            Op::QDown | Op::Q | Op::K | Op::V => &[Value::Normed0],
+            Op::QDown | Op::Q | Op::K | Op::V | Op::IndexWeights => &[Value::Normed0],
+            Op::IndexQuery => &[Value::QueryLatent],
+            Op::Select => &[Value::IndexQuery, Value::IndexWeights, Value::Key],
             Op::DeltaQkv | Op::DeltaBa | Op::ConvIn | Op::MambaIn => &[Value::Normed0],
             Op::QAbsorb => &[Value::HeadQuery],
             Op::Softmax => &[Value::Scores],
+            Op::Scores | Op::Attention if config.attends_to_selection() => {
+                &[Value::Query, Value::Key, Value::Selection]
+            }
+            Op::Wv if config.attends_to_selection() => {
+                &[Value::Probabilities, Value::Key, Value::Selection]
+            }
             Op::Wv if config.latent.is_some() => &[Value::Probabilities, Value::Key],
             Op::Attention if config.latent.is_some() => &[Value::Query, Value::Key],
             Op::Scores | Op::Wv | Op::Attention => FreshKv::new(config).reads(self),
@@ -369,6 +386,9 @@ impl Op {
             Op::Softmax => Value::Probabilities,
             Op::Wv | Op::Attention => Value::Attended,
             Op::OutGate => Value::GatedAttended,
+            Op::IndexQuery => Value::IndexQuery,
+            Op::IndexWeights => Value::IndexWeights,
+            Op::Select => Value::Selection,
             Op::VUp => Value::HeadValues,
             Op::DeltaQkv => Value::DeltaQkv,
             Op::DeltaBa => Value::DeltaBa,
@@ -417,6 +437,7 @@ impl Op {
     pub const fn caches(self, config: &ModelConfig) -> &'static [Kv] {
         match self {
             Op::Wv | Op::Attention if config.latent.is_some() => &[Kv::K],
+            Op::Select => &[Kv::K],
             Op::Scores | Op::DeltaConv | Op::ShortConv | Op::MambaConv => &[Kv::K],
             Op::Wv | Op::Delta | Op::Mamba => &[Kv::V],
             Op::Attention => &[Kv::K, Kv::V],

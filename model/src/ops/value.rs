@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::{Dtype, ModelConfig};
 use crate::delta::DeltaNet;
+use crate::indexer::Indexer;
 use crate::latent::LatentAttention;
 use crate::mamba::Mamba;
 
@@ -106,6 +107,13 @@ pub enum Value {
     PerLayerGated,
     /// Output of `PerLayerOut`: `[rows, hidden]`.
     Projected2,
+    /// Queries of an indexer: `[rows, indexer's heads * indexer's head_dim]`.
+    IndexQuery,
+    /// Weights of an indexer's heads: `[rows, indexer's heads]`.
+    IndexWeights,
+    /// Positions that rows attend to, ascending: `[rows, top_k]` u32, of which a row has as many as
+    /// there are positions up to its own, at most `top_k`.
+    Selection,
 }
 
 /// Element type of a value in memory.
@@ -126,6 +134,8 @@ impl Value {
             | Value::Routing
             | Value::ExpertSum
             | Value::NormedSum
+            | Value::IndexWeights
+            | Value::Selection
             | Value::Logits => ElementType::F32,
             _ => ElementType::Compute,
         }
@@ -142,7 +152,7 @@ impl Value {
     /// Returns true if layers read the value that earlier layers have written, or that was written
     /// before the layers.
     pub const fn outlives_layer(self) -> bool {
-        self.is_shared_kv() || matches!(self, Value::Hidden | Value::PerLayer)
+        self.is_shared_kv() || matches!(self, Value::Hidden | Value::PerLayer | Value::Selection)
     }
 
     /// Returns true for keys and values that later layers attend to as well.
@@ -163,6 +173,8 @@ impl Value {
     pub fn row_elements(self, config: &ModelConfig) -> Option<usize> {
         let per_token = config.experts.map_or(0, |experts| experts.per_token);
         let expert_ffn = config.experts.map_or(0, |experts| experts.ffn_size);
+        let indexer =
+            |size: fn(&Indexer) -> usize| config.features.indexer.as_ref().map_or(0, size);
         let latent = |size: fn(&LatentAttention) -> usize| config.latent.as_ref().map_or(0, size);
         let delta = |size: fn(&DeltaNet) -> usize| config.delta.as_ref().map_or(0, size);
         let mamba = |size: fn(&Mamba) -> usize| config.mamba.as_ref().map_or(0, size);
@@ -183,6 +195,9 @@ impl Value {
             Value::QueryLatent => Some(latent(|latent| latent.q_rank.unwrap_or(0))),
             Value::HeadQuery => Some(config.num_heads * latent(LatentAttention::query_dim)),
             Value::HeadValues => Some(config.num_heads * latent(|latent| latent.value_dim)),
+            Value::IndexQuery => Some(indexer(Indexer::query_size)),
+            Value::IndexWeights => Some(indexer(|indexer| indexer.heads)),
+            Value::Selection => Some(indexer(|indexer| indexer.top_k)),
             Value::DeltaQkv | Value::DeltaConvolved => Some(delta(DeltaNet::channels)),
             Value::ConvInput => Some(3 * config.hidden_size),
             Value::MambaInput => Some(mamba(Mamba::input_size)),

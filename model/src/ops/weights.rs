@@ -4,7 +4,6 @@ use super::op::Op;
 use crate::config::{Dtype, Family, Features, ModelConfig, QkNorm};
 use crate::delta::DeltaNet;
 use crate::experts::Experts;
-use crate::latent::LatentAttention;
 use crate::mamba::Mamba;
 use crate::quantized_format::{ROWS, WeightFormat};
 use crate::short_conv::ShortConv;
@@ -89,8 +88,9 @@ impl Op {
             | Op::PerLayerGate
             | Op::PerLayerOut
             | Op::PerLayerNorm => self.feature_weights(config),
-            Op::QDown | Op::Q | Op::QAbsorb | Op::K | Op::VUp if config.latent.is_some() => {
-                self.latent_weights(config, config.latent.as_ref()?)
+            Op::Q | Op::K if config.latent.is_some() => self.latent_weights(config),
+            Op::QDown | Op::QAbsorb | Op::IndexQuery | Op::IndexWeights | Op::VUp => {
+                self.latent_weights(config)
             }
             Op::Q | Op::K => {
                 let width = if self == Op::Q { config.q_size() } else { config.kv_size() };
@@ -132,8 +132,7 @@ impl Op {
             Op::Router | Op::ExpertGate | Op::ExpertUp | Op::ExpertDown => {
                 self.expert_weights(config)
             }
-            Op::QDown | Op::QAbsorb | Op::VUp => None,
-            Op::Scores | Op::Softmax | Op::Wv | Op::Attention | Op::Sample => None,
+            Op::Select | Op::Scores | Op::Softmax | Op::Wv | Op::Attention | Op::Sample => None,
         }
     }
 
@@ -176,16 +175,25 @@ impl Op {
 
     /// Returns the shape of the weights of latent attention. The matrices of all heads are stored
     /// consecutively: `[heads, kv_rank, nope_dim]` for keys, which is the transpose of what the
-    /// latent would be multiplied by, and `[heads, value_dim, kv_rank]` for values.
-    fn latent_weights(self, config: &ModelConfig, latent: &LatentAttention) -> Option<WeightShape> {
+    /// latent would be multiplied by, and `[heads, value_dim, kv_rank]` for values. The rows of the
+    /// indexer's key follow those of the latent.
+    fn latent_weights(self, config: &ModelConfig) -> Option<WeightShape> {
+        let latent = config.latent.as_ref()?;
         let (hidden, heads) = (config.hidden_size, config.num_heads);
         let linear = |out, input, gain| WeightShape::new(Some((out, input)), [None, gain]);
-        Some(match self {
-            Op::QDown => linear(latent.q_rank?, hidden, latent.q_rank),
-            Op::Q => linear(heads * latent.query_dim(), latent.q_rank.unwrap_or(hidden), None),
-            Op::QAbsorb => linear(heads * latent.kv_rank, latent.nope_dim, None),
-            Op::K => linear(latent.key_dim(), hidden, Some(latent.kv_rank)),
-            Op::VUp => linear(heads * latent.value_dim, latent.kv_rank, None),
+        let indexer = config.own_indexer();
+        Some(match (self, indexer) {
+            (Op::K, Some(indexer)) => {
+                let vector = Some(indexer.key_norm_size(latent));
+                linear(indexer.place_dim(latent), hidden, vector)
+            }
+            (Op::IndexQuery, Some(indexer)) => linear(indexer.query_size(), latent.q_rank?, None),
+            (Op::IndexWeights, Some(indexer)) => linear(indexer.heads, hidden, None),
+            (Op::QDown, _) => linear(latent.q_rank?, hidden, latent.q_rank),
+            (Op::Q, _) => linear(heads * latent.query_dim(), latent.q_rank.unwrap_or(hidden), None),
+            (Op::QAbsorb, _) => linear(heads * latent.kv_rank, latent.nope_dim, None),
+            (Op::K, None) => linear(latent.key_dim(), hidden, Some(latent.kv_rank)),
+            (Op::VUp, _) => linear(heads * latent.value_dim, latent.kv_rank, None),
             _ => return None,
         })
     }

@@ -98,8 +98,9 @@ pub(super) fn fresh_kv_bytes(config: &ModelConfig, stage: LiaStage, workload: &L
 pub(crate) const fn sublayer_of(op: Op) -> Option<usize> {
     match op {
         Op::Norm0 | Op::QDown | Op::Q | Op::QAbsorb | Op::K | Op::V => Some(0),
+        Op::IndexQuery | Op::IndexWeights => Some(0),
         Op::DeltaQkv | Op::DeltaBa | Op::ConvIn | Op::MambaIn => Some(0),
-        Op::Scores | Op::Softmax | Op::Attention => Some(1),
+        Op::Select | Op::Scores | Op::Softmax | Op::Attention => Some(1),
         Op::DeltaConv | Op::ShortConv | Op::MambaConv => Some(1),
         Op::Wv | Op::Delta | Op::Mamba => Some(2),
         Op::OutGate | Op::VUp | Op::Out | Op::PostNorm0 => Some(3),

@@ -162,7 +162,7 @@ pub(super) fn place_states(map: &mut DeviceMap, config: &ModelConfig) {
 /// Returns the memories of a layer's caches: `device_tier` for the parts that the GPU reads.
 fn kv_tiers(map: &DeviceMap, config: &ModelConfig, layer: usize, device_tier: MemoryId) -> LayerKv {
     let list = map.decode_layer(config, layer);
-    let tiers_of = |op: Op| {
+    let tiers_of = |op: Op| -> Vec<MemoryId> {
         let readers = list.iter().filter(|(entry, _)| entry.op == op);
         let tier_for = |device: &ComputeDevice| match device {
             ComputeDevice::Gpu => device_tier,
@@ -174,8 +174,12 @@ fn kv_tiers(map: &DeviceMap, config: &ModelConfig, layer: usize, device_tier: Me
     if config.layer_caches(layer).contains(&Kv::V) {
         return LayerKv { k, v, device_batches: 0 };
     }
-    // The only cache has two readers: it is stored where the CPU can read it if it has to.
-    let of_both = |(k, v): (MemoryId, MemoryId)| if k == v { k } else { MemoryId::DRAM };
+    // The only cache has several readers: it is stored where the CPU can read it if it has to.
+    let selecting = tiers_of(Op::Select);
+    let of_both = |(k, v): (MemoryId, MemoryId)| {
+        let is_same = k == v && selecting.iter().all(|tier| *tier == k);
+        if is_same { k } else { MemoryId::DRAM }
+    };
     LayerKv { k: k.into_iter().zip(v).map(of_both).collect(), v: Vec::new(), device_batches: 0 }
 }
 

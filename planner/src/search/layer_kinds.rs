@@ -2,6 +2,7 @@
 //! layer, and weighted by its fraction of the model.
 
 use model::config::ModelConfig;
+use model::indexer::PositionSelection;
 use model::layers::{CacheSharing, LayerKind, Layers};
 
 use program::formats::WeightFormats;
@@ -12,8 +13,8 @@ use crate::policy::Formats;
 
 /// Returns true if layers have equal costs. The rotation of positions does not affect them.
 fn have_equal_costs(a: &LayerKind, b: &LayerKind) -> bool {
-    (a.mixing, a.window, a.feed_forward, a.sizes, a.caches)
-        == (b.mixing, b.window, b.feed_forward, b.sizes, b.caches)
+    (a.mixing, a.window, a.feed_forward, a.sizes, a.caches, a.selection)
+        == (b.mixing, b.window, b.feed_forward, b.sizes, b.caches, b.selection)
 }
 
 /// Returns for each kind of layer the layers of that kind, and the model in which all layers are of
@@ -31,7 +32,13 @@ fn layer_kinds(config: &ModelConfig) -> Vec<(Vec<usize>, ModelConfig)> {
         // A layer that reads the caches of another one costs what it would with caches of its own,
         // but for the linears of k and v.
         let caches = CacheSharing::Own;
-        let layers = Layers::uniform(LayerKind { sizes: None, caches, ..kind.clone() });
+        // One that shares a selection is taken to attend to all positions.
+        let selection = match kind.selection {
+            PositionSelection::Shared => PositionSelection::All,
+            own => own,
+        };
+        let kind = LayerKind { sizes: None, caches, selection, ..kind.clone() };
+        let layers = Layers::uniform(kind);
         let model = config.of_layer(of_kind[0]).clone();
         (of_kind, ModelConfig { layers, ..model })
     };

@@ -49,7 +49,10 @@ fn ops(
     let mut list = Vec::new();
     for layer in 0..layers {
         for part in parts(of) {
-            for op in [Op::Scores, Op::Softmax, Op::Wv, Op::Attention] {
+            let selects = bench.shape().config.layer_ops(layer.into()).contains(&Op::Select);
+            let select = selects.then_some(Op::Select);
+            let ops = [Op::Scores, Op::Softmax, Op::Wv, Op::Attention];
+            for op in select.into_iter().chain(ops) {
                 let layer = Some(layer);
                 list.push(bench.compute(Phase::Decode, device, op, layer, chunk(part), (0, 0)));
             }

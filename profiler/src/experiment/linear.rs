@@ -15,13 +15,16 @@ use crate::request::ProfilingRequest;
 use crate::stages::Stages;
 
 /// Values with one entry per row, in the order of the layer.
-const ROW_VALUES: [Value; 33] = [
+const ROW_VALUES: [Value; 36] = [
     Value::Hidden,
     Value::Normed0,
     Value::QueryLatent,
     Value::HeadQuery,
     Value::Query,
     Value::Key,
+    Value::IndexQuery,
+    Value::IndexWeights,
+    Value::Selection,
     Value::Value,
     Value::Attended,
     Value::GatedAttended,

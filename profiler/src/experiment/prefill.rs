@@ -17,7 +17,10 @@ use crate::stages::Stages;
 fn ops(bench: &mut BenchPlanBuilder, device: ComputeDevice, of: u16) -> Vec<Instruction> {
     let mut list = Vec::new();
     if of == 1 {
-        list.push(bench.compute(Phase::Prefill, device, Op::Attention, Some(0), None, (0, 0)));
+        let selects = bench.shape().config.layer_ops(0).contains(&Op::Select);
+        for op in selects.then_some(Op::Select).into_iter().chain([Op::Attention]) {
+            list.push(bench.compute(Phase::Prefill, device, op, Some(0), None, (0, 0)));
+        }
         list.extend(updates(bench, Phase::Prefill, device));
     }
     for kv in bench.shape().config.layer_caches(0).iter().copied() {

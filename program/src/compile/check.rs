@@ -88,6 +88,9 @@ pub(super) fn check(
 }
 
 fn check_kv_format(config: &ModelConfig, map: &DeviceMap) -> Result<(), CompileError> {
+    if config.features.indexer.is_some() && map.kv_format == KvFormat::Four {
+        return Err(CompileError::IndexedKvFormat);
+    }
     let mut head_dims = config.kind_models().map(|model| model.head_dim);
     let odd = head_dims.find(|head_dim| kv4_position_bytes(*head_dim).is_none());
     match odd.filter(|_| map.kv_format == KvFormat::Four) {
@@ -117,6 +120,7 @@ fn check_owners(
         () if shape.page_positions > 0 => "paged caches stay on the CPU",
         () if config.layers.has_states() => "the model's states are not moved",
         () if config.has_kind_models() => "the model's heads differ by layer, or share caches",
+        () if config.features.indexer.is_some() => "an indexer selects positions of whole caches",
         () if map.uses_storages() => "weights on storages are read for one program",
         () if !is_on_device() => "all linears must be the device's, without barriers",
         () if !is_owned() => "attention and caches are not in the two owners' parts",
@@ -145,6 +149,9 @@ fn check_pieces(config: &ModelConfig, map: &DeviceMap) -> Result<(), CompileErro
     let is_scores = |chunking: Chunking| chunking.order == ChunkOrder::Scores;
     if config.latent.is_some() && map.chunking.is_some_and(is_scores) {
         return Err(CompileError::LatentScores);
+    }
+    if config.features.indexer.is_some() && map.attention_chunking().is_some() {
+        return Err(CompileError::IndexedParts);
     }
     let Some(cut) = map.chunking.filter(|cut| cut.order == ChunkOrder::Linears) else {
         return Ok(());

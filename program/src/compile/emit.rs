@@ -172,7 +172,8 @@ impl<'a, 'b> Emitter<'a, 'b> {
     /// residual stream after each segment unless it stays on the device.
     fn after(&mut self, entry: &Entry) {
         let is_last_part = self.side(entry).attends_last(entry.chunk);
-        if self.is_chunked() && entry.op.is_attention() && is_last_part {
+        let attends = entry.op.is_attention() && entry.op != Op::Select;
+        if self.is_chunked() && attends && is_last_part {
             self.append_fresh(entry);
         }
         self.send_queries(entry);

@@ -61,6 +61,15 @@ pub enum CompileError {
          (scores, softmax and wv), not the scores alone"
     )]
     LatentScores,
+    #[error(
+        "an indexer selects positions of the whole cache: do not split the attention of this model"
+    )]
+    IndexedParts,
+    #[error(
+        "the keys of an indexer, which are cached with the latents, cannot be stored in 4 bits; \
+         leave kv4 out of --compress"
+    )]
+    IndexedKvFormat,
     #[error("paged caches cannot be split: do not split attention")]
     PagesInParts,
     #[error(

@@ -6,13 +6,14 @@ use rustc_hash::FxHashMap;
 use crate::map::ComputeDevice;
 
 /// Indices of the values that outlive a layer.
-const LASTING: [usize; 6] = [
+const LASTING: [usize; 7] = [
     Value::Hidden as usize,
     Value::PerLayer as usize,
     Value::SharedKey as usize,
     Value::SharedValue as usize,
     Value::WindowKey as usize,
     Value::WindowValue as usize,
+    Value::Selection as usize,
 ];
 
 /// Devices on which a part of a value is up to date.

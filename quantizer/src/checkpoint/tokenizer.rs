@@ -9,11 +9,11 @@
 use std::path::Path;
 
 use model::config::ModelConfig;
-use model::gguf_tokenizer::{GgufTokenizer, scheme_names};
 use model::source::gguf::metadata::Metadata;
-use model::tokenizer::TextTokenizer;
-use model::tokenizer_config::TokenizerConfig;
 use serde_json::Value;
+use text::gguf_tokenizer::{GgufTokenizer, scheme_names};
+use text::tokenizer::TextTokenizer;
+use text::tokenizer_config::TokenizerConfig;
 
 use crate::error::QuantizeError;
 use crate::header::{FileHeader, HeaderValue};

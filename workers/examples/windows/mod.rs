@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use kernels::{PoolOptions, Variant};
 use model::config::{Dtype, ModelConfig};
-use model::gguf_tokenizer::GgufTokenizer;
 use model::source::gguf::GgufSource;
 use planner::policy::{DefaultTiers, Policy, device_map};
 use program::compile::compile;
@@ -15,6 +14,7 @@ use program::plan::RunShape;
 use program::step_table::List;
 use program::topology::MemoryId;
 use protocol::table::WorkItem;
+use text::gguf_tokenizer::GgufTokenizer;
 use workers::setup::LaneOptions;
 use workers::testing::{GenerationRequest, Interleaved, PlacedRequest, SampledLogits};
 

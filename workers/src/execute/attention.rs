@@ -94,7 +94,7 @@ pub(super) fn shape(config: &ModelConfig, compute: &Compute) -> AttentionShape {
     AttentionShape {
         heads: config.num_heads,
         kv_heads: config.num_kv_heads,
-        head_dim: config.head_dim,
+        head_dim: config.attention_dim(),
         scale: config.attention_scale(),
         window: window.and_then(|window| u32::try_from(window).ok()),
     }
@@ -152,12 +152,16 @@ fn scores_range(
     (units.start * stride * size_of::<f32>(), units.len() * stride)
 }
 
-fn scores<'a>(operands: &Operands<'a>, compute: &Compute, region: Region) -> &'a [f32] {
+pub(super) fn scores<'a>(operands: &Operands<'a>, compute: &Compute, region: Region) -> &'a [f32] {
     let (offset_bytes, count) = scores_range(operands, compute, compute.chunk);
     operands.view.read(region.buffer, offset_bytes, count)
 }
 
-fn scores_mut<'a>(operands: &Operands<'a>, compute: &Compute, region: Region) -> &'a mut [f32] {
+pub(super) fn scores_mut<'a>(
+    operands: &Operands<'a>,
+    compute: &Compute,
+    region: Region,
+) -> &'a mut [f32] {
     let (offset_bytes, count) = scores_range(operands, compute, compute.chunk);
     operands.view.write(region.buffer, offset_bytes, count)
 }

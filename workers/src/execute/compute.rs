@@ -1,8 +1,8 @@
 //! Execution of one operation of the model's table with this lane's kernels.
 
 use kernels::{
-    AttentionUnit, Element, Kernels, PoolOptions, ScratchLimits, Selection, StateRows, ThreadPool,
-    Variant,
+    AttentionUnit, Element, IndexedScratch, Kernels, PoolOptions, ScratchLimits, Selection,
+    StateRows, ThreadPool, Variant,
 };
 use model::config::ModelConfig;
 use model::delta::DeltaNet;
@@ -19,7 +19,7 @@ use super::expert_cache::PlaceScratch;
 use super::operands::Operands;
 use super::per_layer::PerLayer;
 use super::positions::Positions;
-use super::{attention, delta, experts, latent, linear, sample, sparse_attention};
+use super::{attention, delta, experts, indexed, latent, linear, sample, sparse_attention};
 use crate::error::WorkerError;
 use crate::lane_executor::WorkAmount;
 use crate::memory::View;
@@ -44,6 +44,8 @@ pub struct ComputeState {
     sample: sample::SampleState,
     /// Present if new tokens select positions.
     selection: Option<Selection>,
+    /// Present if layers have indexers.
+    indexed: Option<IndexedScratch>,
 }
 
 impl ComputeState {
@@ -77,10 +79,13 @@ impl ComputeState {
             rows,
             linear_inputs: inputs.into_iter().max().unwrap_or(0),
             positions: shape.max_context as usize,
-            group: config.max_of_layers(ModelConfig::group_size),
+            group: config
+                .max_of_layers(ModelConfig::group_size)
+                .max(config.features.indexer.map_or(0, |indexer| indexer.heads)),
             head_dim: config
                 .max_of_layers(|model| model.head_dim)
-                .max(config.latent.map_or(0, |latent| latent.query_dim())),
+                .max(config.latent.map_or(0, |latent| latent.query_dim()))
+                .max(config.features.indexer.map_or(0, |indexer| indexer.head_dim)),
         };
         Ok(ComputeState {
             kernels: Kernels::with_pool(
@@ -104,6 +109,7 @@ impl ComputeState {
             states: Vec::with_capacity(if config.layers.has_states() { sequences } else { 0 }),
             sample: sample::SampleState::new(plan, grammars, logits_rows, pool.threads)?,
             selection: partial_keys::selection(plan, pool.threads, &limits),
+            indexed: indexed::scratch(config, pool.threads, &limits),
         })
     }
 
@@ -137,12 +143,17 @@ impl ComputeState {
                 delta::run::<T>(kernels, states, &operands, compute, rows)
             }
             op if op.is_attention() => {
-                let Self { kernels, units, pages, selection, .. } = self;
-                match selection {
-                    Some(selection) => sparse_attention::run::<T>(
+                let Self { kernels, units, pages, selection, indexed, .. } = self;
+                match (selection, indexed) {
+                    (Some(selection), _) => sparse_attention::run::<T>(
                         kernels, selection, units, pages, &operands, compute, rows,
                     ),
-                    None => attention::run::<T>(kernels, units, pages, &operands, compute, rows),
+                    (None, Some(scratch)) => {
+                        indexed::run::<T>(kernels, scratch, units, pages, &operands, compute, rows)
+                    }
+                    (None, None) => {
+                        attention::run::<T>(kernels, units, pages, &operands, compute, rows)
+                    }
                 }
             }
             _ => {
@@ -185,7 +196,7 @@ impl ComputeState {
             Op::SharedGate => self.shared_gate::<T>(operands, compute, rows),
             _ => {
                 linear::run::<T>(&self.kernels, operands, compute, rows);
-                if matches!(compute.op, Op::Q | Op::K) {
+                if matches!(compute.op, Op::Q | Op::K | Op::IndexQuery) {
                     self.positions.rotate::<T>(&self.kernels, operands, compute, rows);
                 }
             }

@@ -2,11 +2,12 @@
 
 use bytemuck::Pod;
 use kernels::{
-    Columns, ColumnsOut, ColumnsWeight, Element, Kernels, Linear, LinearColumns, LinearOut,
-    LinearQuant,
+    Columns, ColumnsOut, ColumnsWeight, Element, HeadSpan, Kernels, Linear, LinearColumns,
+    LinearOut, LinearQuant,
 };
 use model::config::{Activation, QkNorm};
 use model::config_bounds::HEAD_DIM_MAX;
+use model::indexer::INDEX_NORM_EPS;
 use model::latent::LATENT_NORM_EPS;
 use model::ops::{Op, Value};
 use model::quantized_format::WeightFormat;
@@ -14,6 +15,7 @@ use program::ir::Compute;
 use program::map::Chunk;
 use program::pieces;
 
+use super::indexed;
 use super::operands::{Operands, output_region};
 
 /// Constants of gpt-oss's activation.
@@ -37,11 +39,21 @@ pub(super) fn run<T: Element>(
         return;
     }
     multiply(kernels, operands, compute, rows, x, output::<T>(operands, compute, rows));
-    if config.latent.is_some() && matches!(compute.op, Op::QDown | Op::K) {
-        let gain = operands.vector(compute, 1).expect("a norm has a gain");
+    if let (Some(latent), Op::QDown | Op::K) = (config.latent, compute.op) {
+        let gains = operands.vector(compute, 1).expect("a norm has a gain");
         let (width, _) = operands.matrix_shape(compute);
         let out = operands.output::<T>(compute, rows);
-        kernels.tail_norm(rows, width, gain, LATENT_NORM_EPS, out);
+        let (first, size) = match compute.op {
+            Op::QDown => (0, width),
+            _ => (latent.rope_dim, latent.kv_rank),
+        };
+        let (gain, of_indexer) = gains.split_at(size);
+        kernels.span_norm(rows, HeadSpan { width, first }, gain, LATENT_NORM_EPS, out);
+        if !of_indexer.is_empty() {
+            let (gain, bias) = of_indexer.split_at(of_indexer.len() / 2);
+            let span = indexed::key_span(config);
+            kernels.span_layer_norm(rows, span, [gain, bias], INDEX_NORM_EPS, out);
+        }
     } else if let (Op::Q | Op::K, Some(norm)) = (compute.op, config.qk_norm) {
         let heads = match norm {
             QkNorm::PerHead => operands.matrix_shape(compute).0 / config.head_dim,
@@ -175,6 +187,7 @@ fn output<'a, T: Element>(
                 factor => LinearOut::AddScaled { out, factor },
             }
         }
+        Op::IndexWeights => LinearOut::StoreF32(operands.output::<f32>(compute, rows)),
         Op::Head => {
             let out = operands.output::<f32>(compute, rows);
             match (config.features.logit_cap, scales.logits) {

@@ -13,6 +13,7 @@ mod delta;
 mod expert_cache;
 mod experts;
 mod grammar_matchers;
+mod indexed;
 mod kv_owner;
 mod latent;
 mod linear;

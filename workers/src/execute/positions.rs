@@ -6,6 +6,7 @@ use model::ops::Op;
 use model::rope::AttentionTemperature;
 use program::ir::Compute;
 
+use super::indexed;
 use super::operands::Operands;
 use crate::rope_tables::{has_table_per_sequence, tables_by_kind};
 use crate::work_items::{SequenceRows, sequences};
@@ -86,13 +87,19 @@ impl Positions {
             attention_factor: rope.attention_factor(),
             table_of_row: rope.depends_on_length().then_some(&self.table_of_row),
         };
-        let heads = if compute.op == Op::Q { config.num_heads } else { config.num_kv_heads };
-        let head_dim = match (compute.op, &config.latent) {
-            (Op::Q, Some(latent)) => latent.query_dim(),
-            _ => config.head_dim,
+        let (heads, head_dim) = match (compute.op, &config.latent, config.own_indexer()) {
+            (Op::Q, Some(latent), _) => (config.num_heads, latent.query_dim()),
+            (Op::Q, None, _) => (config.num_heads, config.head_dim),
+            (Op::IndexQuery, _, Some(indexer)) => (indexer.heads, indexer.head_dim),
+            _ => (config.num_kv_heads, config.head_dim),
         };
         let out = operands.output::<T>(compute, rows);
         kernels.rope(rows, heads, head_dim, &self.row_positions, &tables, out);
+        if let (Op::K, Some(indexer)) = (compute.op, config.own_indexer()) {
+            let key = [1, indexer.head_dim];
+            let span = indexed::key_span(config);
+            kernels.rope_of_span(rows, span, key, &self.row_positions, &tables, out);
+        }
         if let Some(temperature) = rope.temperature.filter(|_| compute.op == Op::Q) {
             scale_queries(temperature, &self.row_positions, heads * head_dim, out);
         }

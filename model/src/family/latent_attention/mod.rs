@@ -1,6 +1,8 @@
 //! Multi-head latent attention in `config.json` and in safetensors files. Its families differ in
 //! their routers and defaults only.
 
+mod indexer;
+
 use serde_json::Value;
 
 use super::expert_tensors;
@@ -13,6 +15,8 @@ use crate::latent::LatentAttention;
 use crate::ops::Op;
 use crate::rope::Rope;
 use crate::source::{TensorId, TensorPart};
+pub(super) use indexer::IndexerFields;
+pub(crate) use indexer::with_indexer;
 
 /// Default rope base.
 const THETA: f64 = 10_000.0;
@@ -130,12 +134,18 @@ pub(super) fn layouts(config: &ModelConfig, id: TensorId) -> Layouts {
     let (hidden, heads) = (config.hidden_size, 0..config.num_heads);
     let all_queries = config.num_heads * latent.query_dim();
     let of_heads = nope_dim + value_dim;
+    let rotated = |whole: &TensorSlice, first: usize| {
+        rotated_rows(latent.rotates_neighbours, rope_dim, whole, first)
+    };
     let keys_and_values = || matrix("kv_b_proj", config.num_heads * of_heads, kv_rank);
     let pieces = match (op, part) {
         (Op::QDown, TensorPart::Gain) => {
             vec![TensorSlice::whole(at("q_a_layernorm"), &[q_rank.unwrap_or(0)])]
         }
-        (Op::K, TensorPart::Gain) => vec![TensorSlice::whole(at("kv_a_layernorm"), &[kv_rank])],
+        (Op::K, TensorPart::Gain) => {
+            let norm = TensorSlice::whole(at("kv_a_layernorm"), &[kv_rank]);
+            [norm].into_iter().chain(indexer::pieces(config, layer, op, part)).collect()
+        }
         (_, TensorPart::Gain | TensorPart::Bias) => return expert_tensors::layouts(config, id),
         (Op::QDown, TensorPart::Matrix) => vec![matrix("q_a_proj", q_rank.unwrap_or(0), hidden)],
         (Op::Q, TensorPart::Matrix) => {
@@ -145,15 +155,19 @@ pub(super) fn layouts(config: &ModelConfig, id: TensorId) -> Layouts {
             };
             let of_head = |head: usize| {
                 let first = head * latent.query_dim();
-                let rotated = rotated_rows(&latent, &whole, first + nope_dim);
-                rotated.into_iter().chain([whole.clone().rows_from(first, nope_dim)])
+                let rows = rotated(&whole, first + nope_dim);
+                rows.into_iter().chain([whole.clone().rows_from(first, nope_dim)])
             };
             heads.flat_map(of_head).collect()
         }
         (Op::K, TensorPart::Matrix) => {
             let whole = matrix("kv_a_proj_with_mqa", kv_rank + rope_dim, hidden);
-            let rotated = rotated_rows(&latent, &whole, kv_rank);
-            rotated.into_iter().chain([whole.rows_from(0, kv_rank)]).collect()
+            let rows = rotated(&whole, kv_rank);
+            let rows = rows.into_iter().chain([whole.rows_from(0, kv_rank)]);
+            rows.chain(indexer::pieces(config, layer, op, part)).collect()
+        }
+        (Op::IndexQuery | Op::IndexWeights, TensorPart::Matrix) => {
+            indexer::pieces(config, layer, op, part)
         }
         (Op::QAbsorb, TensorPart::Matrix) => {
             let of_head = |head: usize| TensorSlice {
@@ -174,16 +188,21 @@ pub(super) fn layouts(config: &ModelConfig, id: TensorId) -> Layouts {
     vec![pieces]
 }
 
-/// Returns the rotated rows of a head, which start at `first` in a whole matrix, in the order of a
-/// rope that rotates halves.
-fn rotated_rows(latent: &LatentAttention, whole: &TensorSlice, first: usize) -> Vec<TensorSlice> {
+/// Returns the rotated rows of a head, which start at `first` in a whole matrix and may be stored
+/// in the order of a rope that rotates neighbours, in the order of one that rotates halves.
+fn rotated_rows(
+    are_neighbours: bool,
+    rope_dim: usize,
+    whole: &TensorSlice,
+    first: usize,
+) -> Vec<TensorSlice> {
     let columns = whole.columns;
-    if !latent.rotates_neighbours {
-        return vec![whole.clone().rows_from(first, latent.rope_dim)];
+    if !are_neighbours {
+        return vec![whole.clone().rows_from(first, rope_dim)];
     }
     let half = |first: usize| TensorSlice {
         first: first * columns,
-        rows: latent.rope_dim / 2,
+        rows: rope_dim / 2,
         strides: (2 * columns, 1),
         ..whole.clone()
     };

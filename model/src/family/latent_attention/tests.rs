@@ -3,8 +3,10 @@
 use serde_json::{Map, Value, json};
 
 use super::*;
+use crate::config::Dtype;
 use crate::config_json::parse;
 use crate::experts::ExpertGroups;
+use crate::indexer::PositionSelection;
 use crate::layers::FeedForward;
 use crate::ops::Kv;
 
@@ -112,4 +114,110 @@ fn matrices_of_keys_are_transposed() {
     let of_head = |head: usize| (12..32).map(move |row| (head * 32 + row) * 24);
     assert_eq!(values, (0..3).flat_map(of_head).collect::<Vec<_>>());
     assert_eq!(shape, (24, 1));
+}
+
+fn indexed(changes: &[(&str, Value)]) -> Value {
+    let mut config = text();
+    let fields = config.as_object_mut().expect("an object");
+    let own = json!({
+        "model_type": "glm_moe_dsa", "architectures": ["GlmMoeDsaForCausalLM"],
+        "index_topk": 9, "index_head_dim": 10, "index_n_heads": 2,
+    });
+    fields.extend(own.as_object().expect("an object").clone());
+    fields.extend(changes.iter().map(|(field, value)| ((*field).to_owned(), value.clone())));
+    config
+}
+
+#[test]
+fn keys_of_indexers_follow_the_cached_vectors() {
+    let model = good(&indexed(&[]));
+    assert_eq!((model.head_dim, model.attention_dim(), model.q_size()), (42, 32, 3 * 32));
+    assert_eq!(model.layer_caches(0), [Kv::K]);
+    assert_eq!(model.cache_bytes_per_position(Dtype::Bf16), 3 * 42 * 2);
+    assert!(!model.has_kind_models());
+    let ops = model.layer_ops(1);
+    assert!([Op::IndexQuery, Op::IndexWeights, Op::Select].iter().all(|op| ops.contains(op)));
+    // The rows of the key in halves, after those of attention, which are of another tensor.
+    let id = |part| TensorId::Layer { layer: 1, op: Op::K, part };
+    let pieces = &layouts(&model, id(TensorPart::Matrix))[0];
+    let of_indexer = pieces.iter().filter(|piece| piece.names[0].contains("indexer.wk"));
+    let rows = |piece: &TensorSlice| {
+        let (first, step, columns) = (piece.first, piece.strides.0, piece.columns);
+        (0..piece.rows).map(move |row| (first + row * step) / columns).collect::<Vec<_>>()
+    };
+    let rows: Vec<usize> = of_indexer.flat_map(rows).collect();
+    assert_eq!(rows, [0, 2, 4, 6, 1, 3, 5, 7, 8, 9]);
+    let pieces = &layouts(&model, id(TensorPart::Gain))[0];
+    let firsts: Vec<(usize, usize, usize)> =
+        pieces.iter().map(|piece| (piece.first, piece.strides.1, piece.columns)).collect();
+    let key = [(0, 2, 4), (1, 2, 4), (8, 1, 2)];
+    assert_eq!(firsts, [&[(0, 1, 24)][..], &key, &key].concat());
+    assert_eq!(id(TensorPart::Gain).expected_shape(&model), Some((1, 24 + 2 * 10)));
+    let (queries, _) = rows_of_queries(&model);
+    let of_head = |head: usize| [0, 2, 4, 6, 1, 3, 5, 7, 8, 9].map(|row| (head * 10 + row) * 28);
+    assert_eq!(queries, [of_head(0), of_head(1)].concat());
+    // No row has more positions than the model.
+    let indexer = good(&indexed(&[("index_topk", json!(4096))])).features.indexer;
+    assert_eq!(indexer.expect("an indexer").top_k, 64);
+}
+
+fn rows_of_queries(model: &ModelConfig) -> (Vec<usize>, (usize, usize)) {
+    rows(model, Op::IndexQuery)
+}
+
+#[test]
+fn indexers_of_deepseek_rotate_halves() {
+    let model = good(&indexed(&[
+        ("model_type", json!("deepseek_v32")),
+        ("architectures", json!(["DeepseekV32ForCausalLM"])),
+    ]));
+    let (queries, _) = rows_of_queries(&model);
+    assert_eq!(queries, (0..20).map(|row| row * 28).collect::<Vec<_>>());
+    let refused = read(&indexed(&[
+        ("model_type", json!("deepseek_v32")),
+        ("architectures", json!(["DeepseekV32ForCausalLM"])),
+        ("indexer_types", json!(["full", "shared", "shared"])),
+    ]));
+    let message = refused.expect_err("no layer shares").to_string();
+    assert!(message.contains("indexer_types"), "{message}");
+}
+
+#[test]
+fn layers_may_share_the_selection_of_an_earlier_one() {
+    let shares = |changes: &[(&str, Value)]| {
+        let model = good(&indexed(changes));
+        let kind = |layer: usize| model.layers.kind(layer).selection;
+        let selections = [0, 1, 2].map(|layer| kind(layer) == PositionSelection::Shared);
+        let dims = [0, 1, 2].map(|layer| model.of_layer(layer).head_dim == 32);
+        assert_eq!(selections, dims, "shared layers cache no key of an indexer");
+        let ops = [0, 1, 2].map(|layer| !model.layer_ops(layer).contains(&Op::Select));
+        assert_eq!(selections, ops);
+        assert!(model.leading_ops().contains(&Op::Select));
+        (selections, [0, 1, 2].map(|layer| model.selection_layer(layer)))
+    };
+    let types = |types: [&str; 3]| ("indexer_types", json!(types));
+    assert_eq!(shares(&[]), ([false; 3], [0, 1, 2]));
+    let found = shares(&[types(["full", "shared", "shared"])]);
+    assert_eq!(found, ([false, true, true], [0; 3]));
+    assert_eq!(shares(&[("index_topk_pattern", json!("FSF"))]), ([false, true, false], [0, 0, 2]));
+    // One in three layers, from the second on.
+    let periodic = [("index_topk_freq", json!(3)), ("index_skip_topk_offset", json!(2))];
+    assert_eq!(shares(&periodic), ([false, false, true], [0, 1, 1]));
+    for (field, value) in [
+        ("indexer_types", json!(["shared", "full", "full"])),
+        ("indexer_types", json!(["full", "full"])),
+        ("index_topk_pattern", json!("FXF")),
+        ("index_topk_freq", json!(-1)),
+        ("layer_types", json!(["indexed_attention", "full_attention", "indexed_attention"])),
+        ("index_head_dim", json!(6)),
+        ("index_topk", json!(0)),
+    ] {
+        let refusal = read(&indexed(&[(field, value)])).expect_err(field).to_string();
+        assert!(refusal.contains(field), "{field}: {refusal}");
+    }
+    let late = [("index_topk_freq", json!(2)), ("index_skip_topk_offset", json!(0))];
+    let refusal = read(&indexed(&late)).expect_err("the first layer shares").to_string();
+    assert!(refusal.contains("index_skip_topk_offset"), "{refusal}");
+    let refusal = read(&indexed(&[("q_lora_rank", Value::Null)])).expect_err("no latent");
+    assert!(refusal.to_string().contains("q_lora_rank"), "{refusal}");
 }

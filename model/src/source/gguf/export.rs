@@ -109,7 +109,7 @@ impl ExportTensor {
         if self.id().is_vector() {
             let mut vector = vec![0.0; out.len()];
             source.read_f32(self.id(), 0, &mut vector)?;
-            let order = layout::head_order(config, self.id());
+            let order = layout::head_order(config, self.id(), &self.name);
             reorder(order, 1, &vector, 0, out);
             return Ok(());
         }
@@ -122,7 +122,8 @@ impl ExportTensor {
             let (here, after) = std::mem::take(&mut rest).split_at_mut(count * elements);
             rest = after;
             if count > 0 {
-                read_ordered(config, source, *id, elements, from, here)?;
+                let order = layout::head_order(config, *id, &self.name);
+                read_ordered(order, source, *id, elements, from, here)?;
             }
         }
         assert!(rest.is_empty(), "{} has fewer rows", self.name);
@@ -132,14 +133,14 @@ impl ExportTensor {
 
 /// Reads rows `[from, from + out.len() / elements)` of the file's order of a matrix.
 fn read_ordered(
-    config: &ModelConfig,
+    order: Option<HeadOrder>,
     source: &dyn WeightSource,
     id: TensorId,
     elements: usize,
     from: usize,
     out: &mut [f32],
 ) -> Result<(), SourceError> {
-    let Some(order) = layout::head_order(config, id) else {
+    let Some(order) = order else {
         return source.read_f32(id, from, out);
     };
     // Rows move within a head, so whole heads are read.

@@ -22,6 +22,8 @@ pub const ROPE_FACTORS: [&str; 3] =
 
 /// Gain of the last norm in files of models with short convolutions.
 const CONVOLUTIONS_NORM: &str = "token_embd_norm.weight";
+/// Part of the names of an indexer's tensors.
+const INDEXER: &str = ".indexer.";
 pub(super) const EMBEDDING: &str = "token_embd.weight";
 pub(super) const OUTPUT: &str = "output.weight";
 
@@ -82,6 +84,9 @@ fn pieces(config: &ModelConfig, id: TensorId) -> Option<Vec<GgufSlice>> {
             if let Some(pieces) = states::pieces(config, layer, op, part) {
                 return Some(pieces);
             }
+            if let Some(pieces) = indexed_keys(config, layer, op, part) {
+                return Some(pieces);
+            }
             // What a router adds to scores is the second of its vectors.
             let is_bias = part == TensorPart::Bias || (op, part) == (Op::Router, TensorPart::Gain);
             let suffix = if is_bias { "bias" } else { "weight" };
@@ -112,6 +117,37 @@ fn pieces(config: &ModelConfig, id: TensorId) -> Option<Vec<GgufSlice>> {
             Some(vec![GgufSlice { rows, elements, ..all }])
         }
     }
+}
+
+/// Returns the pieces of the keys of a layer with an indexer, and of their norms; `None` for other
+/// tensors.
+fn indexed_keys(
+    config: &ModelConfig,
+    layer: usize,
+    op: Op,
+    part: TensorPart,
+) -> Option<Vec<GgufSlice>> {
+    let (latent, indexer) = (config.latent?, config.of_layer(layer).own_indexer()?);
+    let whole = |stem: &str, shape: &[usize]| {
+        GgufSlice::whole(format!("blk.{layer}.{stem}"), shape.to_vec())
+    };
+    let (hidden, key) = (config.hidden_size, indexer.head_dim);
+    Some(match (op, part) {
+        (Op::K, TensorPart::Matrix) => vec![
+            whole("attn_kv_a_mqa.weight", &[latent.key_dim(), hidden]),
+            whole("indexer.attn_k.weight", &[key, hidden]),
+        ],
+        (Op::K, TensorPart::Gain) => vec![
+            whole("attn_kv_a_norm.weight", &[latent.kv_rank]),
+            whole("indexer.k_norm.weight", &[key]),
+            whole("indexer.k_norm.bias", &[key]),
+        ],
+        (Op::IndexQuery, _) => {
+            vec![whole("indexer.attn_q_b.weight", &[indexer.query_size(), latent.q_rank?])]
+        }
+        (Op::IndexWeights, _) => vec![whole("indexer.proj.weight", &[indexer.heads, hidden])],
+        _ => return None,
+    })
 }
 
 /// Returns the stem, number of rows and first row of a matrix that Phi's files store as a part of a
@@ -230,24 +266,33 @@ pub(super) struct HeadOrder {
     pub(super) size: usize,
     /// Number of rotated rows, which are the first in the model.
     pub(super) rotated: usize,
+    /// The rotated rows are the first in the file too.
+    pub(super) begins_rotated: bool,
 }
 
 impl HeadOrder {
     /// Returns the index at which the file stores row `index` of a head: the rotated rows are the
-    /// last, with neighbours instead of halves.
+    /// last or the first, with neighbours instead of halves.
     pub(super) fn stored_index(self, index: usize) -> usize {
-        let HeadOrder { size, rotated } = self;
-        let half = rotated / 2;
+        let HeadOrder { size, rotated, begins_rotated } = self;
+        let (half, start) = (rotated / 2, if begins_rotated { 0 } else { size - rotated });
         match index.checked_sub(rotated) {
+            Some(_) if begins_rotated => index,
             Some(index) => index,
-            None => size - rotated + 2 * (index % half) + index / half,
+            None => start + 2 * (index % half) + index / half,
         }
     }
 }
 
-/// Returns the order of a tensor's rows if they are in GGML's order. No family with such rows has
-/// gains of q and k.
-pub(super) fn head_order(config: &ModelConfig, id: TensorId) -> Option<HeadOrder> {
+/// Returns the order of the rows of a tensor's piece if they are in GGML's order. No family with
+/// such rows has gains of q and k, except the norm of an indexer's keys.
+pub(super) fn head_order(config: &ModelConfig, id: TensorId, piece: &str) -> Option<HeadOrder> {
+    if piece.contains(INDEXER) {
+        let (latent, indexer) = (config.latent?, config.features.indexer?);
+        let (size, rotated) = (indexer.head_dim, latent.rope_dim);
+        let is_weighed = matches!(id, TensorId::Layer { op: Op::IndexWeights, .. });
+        return (!is_weighed).then_some(HeadOrder { size, rotated, begins_rotated: true });
+    }
     let TensorId::Layer { op: op @ (Op::Q | Op::K), part, .. } = id else { return None };
     if part == TensorPart::Gain || !description(config.family).gguf.rotates_neighbours {
         return None;
@@ -258,5 +303,5 @@ pub(super) fn head_order(config: &ModelConfig, id: TensorId) -> Option<HeadOrder
         (Some(latent), _) => latent.key_dim(),
     };
     let rotated = config.latent.map_or(size, |latent| latent.rope_dim);
-    Some(HeadOrder { size, rotated })
+    Some(HeadOrder { size, rotated, begins_rotated: false })
 }

@@ -186,7 +186,7 @@ impl GgufSource {
                 supported: SUPPORTED,
             });
         };
-        let order = match layout::head_order(&self.config, id) {
+        let order = match layout::head_order(&self.config, id, &name) {
             None => RowOrder::Stored,
             Some(head) if id.is_vector() => RowOrder::PermutedElements(head),
             Some(head) => RowOrder::PermutedRows(head),

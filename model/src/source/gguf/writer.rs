@@ -85,13 +85,6 @@ impl Writer {
     }
 }
 
-/// Returns the metadata of a file without tensors.
-pub(crate) fn metadata(writer: &Writer) -> super::Metadata {
-    let bytes = writer.bytes();
-    let parsed = super::parse::parse(bytes.as_slice(), bytes.len() as u64);
-    parsed.expect("the writer writes good files").metadata
-}
-
 fn put_text(out: &mut Vec<u8>, text: &str) {
     out.extend((text.len() as u64).to_le_bytes());
     out.extend(text.as_bytes());

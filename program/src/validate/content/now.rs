@@ -75,6 +75,12 @@ impl Now<'_> {
             value if value.is_shared_kv() => {
                 Content::Value { value, layer: self.cache_layer(at.layer), at: stream, step }
             }
+            // Layers may attend to the selection of an earlier one.
+            Value::Selection => {
+                let config = &self.plan.config;
+                let layer = at.layer.map(|layer| config.selection_layer(layer.into()) as u16);
+                Content::Value { value, layer, at: stream, step }
+            }
             _ => Content::Value { value, layer: at.layer, at: stream, step },
         }
     }

@@ -2,8 +2,9 @@
 
 use super::super::metadata::required;
 use super::keys::{ConfigError, Keys, wrong};
-use crate::config::{RopeScaling, Scales};
-use crate::family::GgufFamily;
+use crate::config::{ModelConfig, RopeScaling, Scales};
+use crate::family::{GgufFamily, latent_attention};
+use crate::indexer::Indexer;
 use crate::latent::LatentAttention;
 use crate::rope::yarn_scale;
 
@@ -11,6 +12,7 @@ use crate::rope::yarn_scale;
 const QUERY: &str = "attention.key_length_mla";
 const VALUE: &str = "attention.value_length_mla";
 const ROTATED: &str = "rope.dimension_count";
+const INDEX_KEY: &str = "attention.indexer.key_length";
 const KEY_LENGTH: &str = "attention.key_length";
 const VALUE_LENGTH: &str = "attention.value_length";
 
@@ -43,6 +45,31 @@ pub(super) fn latent(
         value_dim,
         rotates_neighbours: true,
     }))
+}
+
+/// Adds an indexer to each layer of a model with latent attention. Files have no layers that share
+/// selections.
+///
+/// # Errors
+/// Missing or invalid sizes, or queries that are not computed from a latent.
+pub(super) fn with_indexers(
+    keys: &Keys<'_>,
+    model: ModelConfig,
+) -> Result<ModelConfig, ConfigError> {
+    keys.required_size("attention.q_lora_rank")?;
+    let rope_dim = model.latent.map_or(0, |latent| latent.rope_dim);
+    let indexer = Indexer {
+        heads: keys.required_size("attention.indexer.head_count")?,
+        head_dim: keys.required_size(INDEX_KEY)?,
+        top_k: keys.required_size("attention.indexer.top_k")?.min(model.max_positions),
+        rotates_neighbours: true,
+    };
+    if indexer.head_dim < rope_dim {
+        let what = "at least the rotated part of a head";
+        return Err(wrong(keys.key(INDEX_KEY), indexer.head_dim, what));
+    }
+    let layers = vec![true; model.num_layers];
+    Ok(latent_attention::with_indexer(model, indexer, &layers))
 }
 
 /// Returns the number of heads of q, the number of cached heads, and their size. Old files have the

@@ -90,6 +90,7 @@ pub(super) fn model_config(
     };
     let is_sized = gguf.has_layer_sizes;
     let config = if is_sized { gemma4::sized(&keys, config, facts)? } else { config };
+    let config = if gguf.has_indexers { latent::with_indexers(&keys, config)? } else { config };
     config_bounds::check(&config)?;
     Ok(config)
 }

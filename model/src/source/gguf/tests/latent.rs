@@ -4,8 +4,11 @@ use super::super::config::model_config;
 use super::super::metadata::{Metadata, MetadataArray, MetadataValue};
 use super::*;
 use crate::config::ModelConfig;
+use crate::config_json;
 use crate::experts::{ExcludedExperts, ExpertScoring, GroupScore};
+use crate::ops::Op;
 use crate::rope::AttentionTemperature;
+use crate::source::safetensors::SafetensorsSource;
 
 fn fixture(name: &str, file: &str) -> GgufSource {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures").join(name);
@@ -58,6 +61,33 @@ fn an_old_file_holds_what_a_new_one_holds() {
         }
     }
     assert_eq!(transposed, new.config().num_layers, "the keys of each layer");
+}
+
+/// A file with indexers stores rotated rows of their queries and keys, and the gains and biases of
+/// the keys' norm, as the checkpoint does.
+#[test]
+fn a_file_with_indexers_holds_what_the_checkpoint_holds() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/glm_moe_dsa");
+    let config = config_json::load(&folder, "glm_moe_dsa").expect("a checkpoint");
+    let checkpoint = SafetensorsSource::open(&folder, &config).expect("a checkpoint");
+    let file = fixture("glm_moe_dsa", "model.gguf");
+    let found = file.config();
+    assert_eq!((found.family, &found.layers), (config.family, &config.layers));
+    assert_eq!((found.latent, &found.features), (config.latent, &config.features));
+    assert_eq!((found.head_dim, found.experts), (config.head_dim, config.experts));
+    let mut indexed = 0;
+    for id in layout::tensor_ids(found) {
+        assert!(read_f32(&file, id) == read_f32(&checkpoint, id), "{id:?}");
+        let ops = [Op::IndexQuery, Op::IndexWeights];
+        indexed += usize::from(matches!(id, TensorId::Layer { op, .. } if ops.contains(&op)));
+    }
+    assert_eq!(indexed, 2 * config.num_layers);
+    for key in ["head_count", "key_length", "top_k"] {
+        let key = format!("glm-dsa.attention.indexer.{key}");
+        let message = changed_keys("glm_moe_dsa", &|keys| keys.remove(&key));
+        let message = message.expect_err("it is needed");
+        assert!(message.contains(&key), "{message}");
+    }
 }
 
 #[test]

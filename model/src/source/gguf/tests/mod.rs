@@ -156,7 +156,7 @@ fn small_model_with_experts(architecture: &str) -> Writer {
     writer
 }
 
-fn read_f32(source: &GgufSource, id: TensorId) -> Vec<f32> {
+fn read_f32(source: &dyn WeightSource, id: TensorId) -> Vec<f32> {
     let (rows, elements) = source.shape(id).expect("the tensor is there");
     let mut out = vec![f32::NAN; rows * elements];
     source.read_f32(id, 0, &mut out).expect("the tensor can be read");

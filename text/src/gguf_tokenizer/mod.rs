@@ -8,9 +8,9 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 
+use model::source::gguf::metadata::{Metadata, MetadataError, required};
 use tokenizers::{AddedToken, Tokenizer};
 
-use crate::source::gguf::metadata::{Metadata, MetadataError, required};
 use crate::tokenizer::TextTokenizer;
 use crate::tokenizer_config::TokenizerConfig;
 

@@ -1,17 +1,18 @@
 mod unsaid;
+mod writer;
 
 use std::path::Path;
 
+use model::source::gguf::GgufSource;
+use model::source::gguf::metadata::{MetadataArray, MetadataValue};
 use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore, SeedableRng};
 
 use super::*;
-use crate::source::gguf::GgufSource;
-use crate::source::gguf::metadata::{MetadataArray, MetadataValue};
-use crate::source::gguf::writer::{Writer, metadata};
+use writer::Writer;
 
 fn build(writer: &Writer) -> Result<Option<GgufTokenizer>, GgufTokenizerError> {
-    GgufTokenizer::from_metadata(&metadata(writer), "small.gguf")
+    GgufTokenizer::from_metadata(&writer.metadata(), "small.gguf")
 }
 
 fn tokenizer(writer: &Writer) -> GgufTokenizer {

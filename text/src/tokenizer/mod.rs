@@ -13,12 +13,12 @@ mod token_bytes;
 use std::fmt;
 use std::path::Path;
 
+use model::config::Family;
 use serde::{Deserialize, Serialize};
 use tokenizers::models::bpe::BPE;
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::{AddedToken, Tokenizer};
 
-use crate::config::Family;
 use crate::tokenizer_config::{TokenizerConfig, TokenizerConfigError};
 
 /// Maximum number of tokens in a character, each of which adds at least one byte.
