@@ -212,6 +212,13 @@ pub enum ToWorker {
         to: u32,
         positions: u32,
     },
+    /// Copy a checkpoint of a batch to a slot that no list names.
+    RestoreCheckpoint {
+        number: u32,
+        batch: u16,
+        checkpoint: u32,
+        slot: u16,
+    },
 }
 
 /// Durations of the instructions of timed lanes.
@@ -289,6 +296,10 @@ pub enum FromWorker {
     },
     /// Positions of a page were copied.
     PageCopied {
+        number: u32,
+    },
+    /// A checkpoint was copied to its slot.
+    CheckpointRestored {
         number: u32,
     },
     /// The worker failed, and exits after this message.

@@ -42,7 +42,7 @@ impl Scheduler {
         self.handle_lookups(table, found);
         let is_late = |fetching: &PrefetchingSequence| match fetching.stage {
             PrefetchStage::LookingUp { since, .. } => since.elapsed() > LOOKUP_TIMEOUT,
-            PrefetchStage::Reading | PrefetchStage::Copying(_) => false,
+            PrefetchStage::Reading | PrefetchStage::Copying(_) | PrefetchStage::Restoring => false,
         };
         let mut has_late_lookup = false;
         while let Some(place) = self.prefetching.iter().position(is_late) {
@@ -104,6 +104,10 @@ impl Scheduler {
             self.release(running);
             return;
         }
+        if let Some(checkpoint) = running.allocation.checkpoints.restored {
+            self.restore_checkpoint(checkpoint, running);
+            return;
+        }
         let tokens = running.sequence.tokens();
         let known = &tokens[..running.sequence.reusable_tokens(self.uses_sparse_attention)];
         let part = self.kv_cache.find_partial_page(running.batch, &running.allocation, known);
@@ -125,6 +129,15 @@ impl Scheduler {
             stage: PrefetchStage::Copying(part),
             running,
         });
+    }
+
+    /// Requests a copy of the checkpoint from which a sequence begins to its slot.
+    fn restore_checkpoint(&mut self, checkpoint: u32, running: RunningSequence) {
+        let number = self.next_message_id();
+        let (batch, slot) = (running.batch as u16, running.slot as u16);
+        self.messages.push(ToWorker::RestoreCheckpoint { number, batch, checkpoint, slot });
+        let stage = PrefetchStage::Restoring;
+        self.prefetching.push(PrefetchingSequence { number, stage, running });
     }
 
     /// Ends a sequence that was not offered.
@@ -152,7 +165,7 @@ impl Scheduler {
                 let number = self.prefetching[place].number;
                 self.messages.push(ToWorker::CancelFetch { number });
             }
-            PrefetchStage::Copying(_) => {}
+            PrefetchStage::Copying(_) | PrefetchStage::Restoring => {}
         }
     }
 
@@ -188,7 +201,10 @@ impl Scheduler {
     /// Returns true if one of these fetches is a copy in memory, which takes no longer than a
     /// message.
     pub(in super::super) fn is_waiting_for_copies(&self) -> bool {
-        self.prefetching.iter().any(|fetching| matches!(fetching.stage, PrefetchStage::Copying(_)))
+        let is_copy = |stage: &PrefetchStage| {
+            matches!(stage, PrefetchStage::Copying(_) | PrefetchStage::Restoring)
+        };
+        self.prefetching.iter().any(|fetching| is_copy(&fetching.stage))
     }
 
     /// Handles a worker's message. Returns a message for the operator of the server.
@@ -242,6 +258,19 @@ impl Scheduler {
                     return None;
                 }
                 running.allocation.computed += part.positions;
+                let RunningSequence { sequence, batch, slot, allocation, .. } = running;
+                self.start(table, batch, slot, sequence, allocation);
+                None
+            }
+            FromWorker::CheckpointRestored { number } => {
+                let place =
+                    self.prefetching.iter().position(|fetching| fetching.number == number)?;
+                let mut running = self.prefetching.remove(place).running;
+                self.kv_cache.release_restored(running.batch, &mut running.allocation);
+                if running.sequence.is_cancelled {
+                    self.release(running);
+                    return None;
+                }
                 let RunningSequence { sequence, batch, slot, allocation, .. } = running;
                 self.start(table, batch, slot, sequence, allocation);
                 None
