@@ -32,6 +32,14 @@ pub struct CheckpointLayout {
 }
 
 impl CheckpointLayout {
+    /// Returns the buffer, the first byte and the number of bytes of part `index` of a checkpoint,
+    /// that of the cache with this index.
+    pub fn part(&self, number: u32, index: usize) -> Option<(BufferId, usize, usize)> {
+        let first = number as usize * self.size_bytes;
+        let SlotCache { slot_bytes, offset_bytes, .. } = *self.caches.get(index)?;
+        Some((self.buffer, first + offset_bytes, slot_bytes))
+    }
+
     /// Returns the checkpoints of all batches; none if the plan has none.
     pub fn of_batches(plan: &Plan) -> Vec<CheckpointLayout> {
         (0..plan.shape.batches).filter_map(|batch| CheckpointLayout::of(plan, batch)).collect()

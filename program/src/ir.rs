@@ -183,7 +183,8 @@ pub struct Compute {
     pub caches: Vec<Region>,
     /// The weight blob; for `Embed` in a model with learned positions, also the position table.
     pub weights: Vec<Region>,
-    /// For `Sample` the checkpoints of the batch, if it takes any. In-place for the residual stream.
+    /// For `Sample` the checkpoints of its batch, if there are any. In-place for the residual
+    /// stream.
     pub output: Option<Region>,
     /// Step table of the batch, read by all operations and written by `Sample`.
     pub table: Region,

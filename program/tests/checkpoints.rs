@@ -141,7 +141,7 @@ fn incomplete_checkpoints_are_refused() {
         assert!(error.to_string().contains(words), "{error}");
     };
     malformed(&|plan| sample_of(plan).output = None, "no checkpoints");
-    malformed(&|plan| drop(sample_of(plan).caches.pop()), "do not consist of");
+    malformed(&|plan| sample_of(plan).caches.truncate(3), "do not consist of");
     malformed(&|plan| plan.shape.checkpoints = 4, "leave their buffer");
     malformed(&|plan| plan.shape.batch_size = 3, "slots of a cache");
     malformed(
@@ -162,7 +162,10 @@ fn incomplete_checkpoints_are_refused() {
     // A sample before the last append.
     let error = refused(&|plan| {
         let list = &mut plan.program_mut(ProgramId::STEP).lanes[0].instructions;
-        let is_first = |work: &Instruction| matches!(work, Instruction::Append(append) if append.at.layer == Some(0));
+        let is_first = |work: &Instruction| match work {
+            Instruction::Append(append) => append.at.layer == Some(0),
+            _ => false,
+        };
         let append = list.iter().position(is_first).expect("it appends");
         let append = list.remove(append);
         list.push(append);

@@ -14,6 +14,7 @@ use cuda::CudaError;
 use kernels::{PoolOptions, Variant};
 use model::config::ModelConfig;
 use model::source::{SourceError, WeightSource};
+use program::checkpoints::CheckpointLayout;
 use program::plan::Plan;
 use program::topology::{Holds, LaneId, Role, SegmentId, Topology, WorkerId};
 use protocol::grammar_source::{GrammarSource, ReadyGrammars};
@@ -194,7 +195,8 @@ fn background_tasks(
         (Some(at), Some(copies)) => {
             let orders = PageTransferQueue::new().map_err(WorkerError::Thread)?;
             let (view, runs) = copies.pages();
-            Some(PrefixTransfers::new(at.clone(), view, runs, Arc::new(orders)))
+            let layouts = CheckpointLayout::of_batches(&setup.plan);
+            Some(PrefixTransfers::new(at.clone(), view, runs, layouts, Arc::new(orders)))
         }
         _ => None,
     };

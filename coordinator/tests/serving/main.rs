@@ -22,7 +22,7 @@ use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore, SeedableRng};
 use rustix::process::{Signal, kill_process};
 
-const TESTS: [own_main::Test; 28] = [
+const TESTS: [own_main::Test; 29] = [
     ("answers_are_those_without_drafts", drafts::answers_are_those_without_drafts),
     ("repetitions_take_fewer_steps", drafts::repetitions_take_fewer_steps),
     ("answers_are_those_of_a_batch_job", answers_are_those_of_a_batch_job),
@@ -48,6 +48,7 @@ const TESTS: [own_main::Test; 28] = [
     ("few_checkpoints_change_no_answer", turns::few_checkpoints_change_no_answer),
     ("cancelled_turns_change_no_answer", turns::cancelled_turns_change_no_answer),
     ("turns_survive_a_lost_worker", turns::turns_survive_a_lost_worker),
+    ("turns_continue_after_a_restart", turns::turns_continue_after_a_restart),
     ("either_owner_answers_alike", owners::either_owner_answers_alike),
     ("prompts_of_owners_are_told", owners::prompts_of_owners_are_told),
     ("owners_survive_a_lost_worker", owners::owners_survive_a_lost_worker),

@@ -1,6 +1,7 @@
 //! Tests of conversations with models whose layers overwrite what they keep of a sequence: later
 //! turns continue from checkpoints, with the bytes of a server that computes everything.
 
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use engine::serving::{ServingEngine, ServingOptions};
@@ -13,6 +14,8 @@ use program::map::DeviceMap;
 use program::plan::{Plan, RunShape};
 use program::topology::MemoryId;
 use program::validate::validate;
+use prompt_cache::PageOrigin;
+use protocol::messages::PrefixStoreConfig;
 use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore, SeedableRng};
 use rustix::process::{Signal, kill_process};
@@ -22,6 +25,10 @@ use crate::common::{Answer, EventReceiver, Job, options_of, submit, workers};
 use crate::{WATCHDOG, models, wait_until};
 
 const SLOTS: u16 = 4;
+
+/// Number formats of the computation and of the caches.
+const FORMATS: [(Dtype, KvFormat); 2] =
+    [(Dtype::F32, KvFormat::Plain), (Dtype::Bf16, KvFormat::Four)];
 
 /// Sizes of a server.
 #[derive(Debug, Clone, Copy)]
@@ -67,7 +74,12 @@ fn plan(config: &ModelConfig, dtype: Dtype, kv_format: KvFormat, size: Size) -> 
 }
 
 fn start(plan: Plan) -> ServingEngine {
-    let options = options_of(plan, None, Box::new(|_| {}));
+    start_storing(plan, None)
+}
+
+/// Starts a server that stores prompts at `prompts`, if given.
+fn start_storing(plan: Plan, prompts: Option<PrefixStoreConfig>) -> ServingEngine {
+    let options = options_of(plan, prompts, Box::new(|_| {}));
     let step_costs = Some(StepCostCurve::NONE);
     ServingEngine::start(ServingOptions { step_costs, ..options }).expect("it starts")
 }
@@ -138,30 +150,29 @@ impl Size {
 
 /// A conversation of 4,000 tokens. Between the turns, other conversations use the slots.
 pub fn turns_compute_only_their_new_tokens() {
-    for config in models::all() {
-        for (dtype, kv) in [(Dtype::F32, KvFormat::Plain), (Dtype::Bf16, KvFormat::Four)] {
-            let engine = start(plan(&config, dtype, kv, LARGE));
-            let scratch = start_from_scratch(&config, dtype, kv, LARGE);
-            let mut history = Vec::new();
-            let mut cached = 0;
-            for turn in 0..5 {
-                let case = format!("{} {dtype:?} {kv:?} turn {turn}", config.name);
-                let prompt = [&history[..], &tokens(turn, 760 + turn as usize)].concat();
-                let job = job(prompt.clone(), 40);
-                let answer = assert_turn(&engine, &scratch, &job, cached, &case);
-                let other = tokens(100 + turn, 300);
-                assert_turn(&engine, &scratch, &self::job(other, 9), 0, &case);
-                // A template that drops a part of the answer: only the prompt is the same.
-                let rewritten = [&prompt[..], &tokens(7, 50)].concat();
-                let cached_prompt = LARGE.page_end(prompt.len() - 1);
-                assert_turn(&engine, &scratch, &self::job(rewritten, 3), cached_prompt, &case);
-                history = [&prompt[..], answer.tokens()].concat();
-                // The last token is not computed.
-                cached = LARGE.page_end(history.len() - 1);
-            }
-            assert!(history.len() > 4000, "{}", history.len());
-            assert_eq!(engine.status().worker_allocations, 0, "{}", config.name);
+    for (index, config) in models::all().into_iter().enumerate() {
+        let (dtype, kv) = FORMATS[index % FORMATS.len()];
+        let engine = start(plan(&config, dtype, kv, LARGE));
+        let scratch = start_from_scratch(&config, dtype, kv, LARGE);
+        let mut history = Vec::new();
+        let mut cached = 0;
+        for turn in 0..5 {
+            let case = format!("{} {dtype:?} {kv:?} turn {turn}", config.name);
+            let prompt = [&history[..], &tokens(turn, 760 + turn as usize)].concat();
+            let job = job(prompt.clone(), 40);
+            let answer = assert_turn(&engine, &scratch, &job, cached, &case);
+            let other = tokens(100 + turn, 300);
+            assert_turn(&engine, &scratch, &self::job(other, 9), 0, &case);
+            // A template that drops a part of the answer: only the prompt is the same.
+            let rewritten = [&prompt[..], &tokens(7, 50)].concat();
+            let cached_prompt = LARGE.page_end(prompt.len() - 1);
+            assert_turn(&engine, &scratch, &self::job(rewritten, 3), cached_prompt, &case);
+            history = [&prompt[..], answer.tokens()].concat();
+            // The last token is not computed.
+            cached = LARGE.page_end(history.len() - 1);
         }
+        assert!(history.len() > 4000, "{}", history.len());
+        assert_eq!(engine.status().worker_allocations, 0, "{}", config.name);
     }
 }
 
@@ -295,6 +306,81 @@ pub fn turns_survive_a_lost_worker() {
             }
             let (job, expected) = &turns[turns.len() - 1];
             assert_eq!(answer(&engine, job), *expected, "{} round {round}", config.name);
+        }
+    }
+}
+
+/// Returns the files of a store that contain checkpoints: they have no tokens.
+fn checkpoint_files(store: &Path) -> Vec<PathBuf> {
+    let folders = std::fs::read_dir(store).expect("a store").flatten();
+    let files = folders.flat_map(|folder| std::fs::read_dir(folder.path()).expect("a folder"));
+    let pages = files.flatten().map(|file| file.path());
+    let pages = pages.filter(|path| path.extension().is_some_and(|of| of == "kv"));
+    pages.filter(|path| std::fs::read(path).expect("a page")[16..20] == [0; 4]).collect()
+}
+
+/// A conversation that continues in another process, whose checkpoints are then damaged and lost.
+pub fn turns_continue_after_a_restart() {
+    for config in models::all() {
+        for (dtype, kv) in FORMATS {
+            let folder = tempfile::tempdir().expect("a folder");
+            let start_again = || {
+                let field = |name: &str, value: String| (name.to_owned(), value);
+                let at = PrefixStoreConfig {
+                    directory: folder.path().to_path_buf(),
+                    max_bytes: None,
+                    min_tokens: 64,
+                    origin: PageOrigin {
+                        model: config.name.clone(),
+                        fields: vec![field("dtype", format!("{dtype:?} {kv:?}"))],
+                    },
+                };
+                start_storing(plan(&config, dtype, kv, SMALL), Some(at))
+            };
+            let scratch = start_from_scratch(&config, dtype, kv, SMALL);
+            let (mut engine, mut history, mut cached) = (start_again(), Vec::new(), 0);
+            for turn in 0..3 {
+                let case = format!("{} {dtype:?} {kv:?} turn {turn}", config.name);
+                let prompt = [&history[..], &tokens(turn, 150 + turn as usize)].concat();
+                let job = job(prompt.clone(), 25);
+                let answer = assert_turn(&engine, &scratch, &job, cached, &case);
+                assert_eq!(engine.status().prompt_cache.hits, u64::from(turn > 0), "{case}");
+                // Only the prompt is stored.
+                cached = SMALL.page_end(prompt.len() - 1);
+                history = [&prompt[..], answer.tokens()].concat();
+                drop(engine);
+                engine = start_again();
+            }
+            let job = job(history.clone(), 9);
+            let expected = answer(&scratch, &job);
+            drop(engine);
+            let files = checkpoint_files(folder.path());
+            assert!(files.len() >= 3, "{files:?}");
+            for file in &files {
+                let mut bytes = std::fs::read(file).expect("a checkpoint");
+                let last = bytes.len() - 1;
+                bytes[last] ^= 1;
+                std::fs::write(file, bytes).expect("writable");
+            }
+            // Pages are of no use without their checkpoint, which is written again.
+            let end = SMALL.page_end(history.len() - 1);
+            for (round, (unusable, found)) in [(1, 0), (0, end), (0, 0)].into_iter().enumerate() {
+                let case = format!("{} {dtype:?} round {round}", config.name);
+                if round == 2 {
+                    for file in checkpoint_files(folder.path()) {
+                        std::fs::remove_file(file).expect("it is there");
+                    }
+                }
+                let engine = start_again();
+                let before = engine.status();
+                assert_eq!(answer(&engine, &job), expected, "{case}");
+                let (status, cached) = (engine.status(), prompt_tokens(&engine, before).1);
+                assert_eq!(
+                    (status.prompt_cache.unusable_pages, cached),
+                    (unusable, found),
+                    "{case}"
+                );
+            }
         }
     }
 }

@@ -65,6 +65,11 @@ impl SequenceCheckpoints {
         }
     }
 
+    /// Drops the positions up to `computed`, which are computed already.
+    pub(super) fn skip_to(&mut self, computed: u32) {
+        self.wanted.retain(|position| *position > computed);
+    }
+
     /// Returns the positions of the prompt at which checkpoints will be taken.
     pub(super) fn positions(&self) -> impl Iterator<Item = u32> + '_ {
         let planned = self.planned.iter().flatten().map(|planned| planned.position);

@@ -294,8 +294,7 @@ impl<'a> Buffers<'a> {
         }
     }
 
-    /// Returns the caches that the checkpoints of a batch include, and the buffer of its
-    /// checkpoints; `None` if the run takes none.
+    /// Returns the caches that the checkpoints of a batch include, and their buffer, if any.
     pub(super) fn checkpointed(&self, batch: u16) -> Option<(Vec<Region>, Region)> {
         let checkpoints = self.checkpoints.get(usize::from(batch))?;
         let slots = checkpoints::slot_caches(&self.sizes).into_iter();

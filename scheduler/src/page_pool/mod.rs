@@ -5,8 +5,8 @@
 //! keeps its contents until another sequence needs the page; the least recently used page is taken
 //! first.
 //!
-//! If layers overwrite what they keep of a sequence, a common prefix can be shared only up to a page
-//! at whose end a checkpoint of them was taken; see `checkpoints`.
+//! If layers overwrite what they keep of a sequence, a common prefix can be shared only up to a
+//! page at whose end a checkpoint of them was taken; see `checkpoints`.
 //!
 //! If sequences diverge within a page, the positions before that can be copied. For this purpose,
 //! the last page of a sequence is indexed by its first tokens even if it is not full.
@@ -178,12 +178,24 @@ impl PagePool {
         self.checkpoints.cancel(number);
     }
 
+    /// Acquires the checkpoint at the end of the page with contents `name`, if there is one.
+    pub fn acquire_checkpoint(&mut self, name: u64) -> Option<u32> {
+        let number = self.checkpoints.find(name)?;
+        self.checkpoints.acquire(number);
+        Some(number)
+    }
+
+    /// Acquires the checkpoint at the end of a page, if there is one.
+    pub fn acquire_checkpoint_of(&mut self, page: u32) -> Option<u32> {
+        self.acquire_checkpoint(self.pages[page as usize].name)
+    }
+
     /// Releases a checkpoint that was acquired.
     pub fn release_checkpoint(&mut self, number: u32) {
         self.checkpoints.release(number);
     }
 
-    /// Evicts the checkpoint at the end of a page, if there is one. The contents of the page remain.
+    /// Evicts the checkpoint at the end of a page, if there is one. The page keeps its contents.
     pub fn evict_checkpoint(&mut self, page: u32) {
         self.checkpoints.evict(self.pages[page as usize].name);
     }

@@ -89,8 +89,9 @@ struct PrefetchingSequence {
 enum PrefetchStage {
     /// A lookup of which of these pages are stored.
     LookingUp { pages: Vec<StoredPage>, since: Instant },
-    /// Stored pages are being read.
-    Reading,
+    /// The given number of stored pages is being read, the last of which is a checkpoint with this
+    /// number, if checkpoints are needed.
+    Reading { pages: u32, checkpoint: Option<u32> },
     /// A part of a page is being copied.
     Copying(PartialPageCopy),
     /// A checkpoint is being copied to the slot.

@@ -12,7 +12,9 @@ use protocol::group::GenerationRequest;
 use protocol::table::StepTable;
 use scheduler::{COPIED_POSITIONS_MIN, PagePool};
 
-use super::checkpoints::{PlannedCheckpoint, SequenceCheckpoints};
+use super::checkpoints::SequenceCheckpoints;
+
+mod checkpoints;
 
 /// Inverse of a share: a sequence waits for another one only if that computes at least this share
 /// of what the first one would otherwise have to compute.
@@ -325,94 +327,6 @@ impl KvCacheManager {
             target_page: allocation.pages[allocation.recorded_pages],
             positions,
         })
-    }
-
-    /// Plans the first checkpoints of a sequence, before it is offered.
-    pub(super) fn plan_checkpoints(
-        &mut self,
-        table: &StepTable,
-        batch: usize,
-        slot: usize,
-        allocation: &mut KvAllocation,
-        max_tokens: u32,
-    ) {
-        table.clear_checkpoints(batch, slot);
-        if self.has_checkpoints {
-            allocation.checkpoints.planned = vec![None; table.planned_checkpoints()];
-            let computed = allocation.computed;
-            self.plan_next_checkpoints(table, batch, slot, allocation, computed, max_tokens);
-        }
-    }
-
-    /// Records the checkpoints that were taken of a sequence with `computed` positions, as read from
-    /// the table before this call, and whose pages are recorded.
-    pub(super) fn record_checkpoints(
-        &mut self,
-        table: &StepTable,
-        batch: usize,
-        slot: usize,
-        allocation: &mut KvAllocation,
-        computed: u32,
-    ) {
-        let Some(pages) = self.batches.get_mut(batch).filter(|_| self.has_checkpoints) else {
-            return;
-        };
-        let recorded = allocation.recorded_pages as u32 * pages.positions();
-        let checkpoints = &mut allocation.checkpoints;
-        for index in 0..checkpoints.planned.len() {
-            let Some(PlannedCheckpoint { position, number }) = checkpoints.planned[index] else {
-                continue;
-            };
-            if computed < position {
-                continue;
-            }
-            if table.is_checkpoint_taken(batch, slot, index, position) {
-                if position > recorded {
-                    continue;
-                }
-                let page = allocation.pages[(position / pages.positions()) as usize - 1];
-                if checkpoints.is_new(position)
-                    && let Some(before) = checkpoints.last_new.replace(page)
-                {
-                    pages.evict_checkpoint(before);
-                }
-                pages.record_checkpoint(number, page);
-            } else if computed > position {
-                pages.cancel_checkpoint(number);
-            } else {
-                continue;
-            }
-            checkpoints.planned[index] = None;
-        }
-    }
-
-    /// Plans as many checkpoints of a sequence after `computed` positions as the table has space
-    /// for, up to `max_tokens`.
-    pub(super) fn plan_next_checkpoints(
-        &mut self,
-        table: &StepTable,
-        batch: usize,
-        slot: usize,
-        allocation: &mut KvAllocation,
-        computed: u32,
-        max_tokens: u32,
-    ) {
-        let Some(pages) = self.batches.get_mut(batch) else { return };
-        let checkpoints = &mut allocation.checkpoints;
-        while let Some(index) = checkpoints.planned.iter().position(Option::is_none) {
-            let position = checkpoints.next_position(computed, max_tokens, pages.positions());
-            let Some(position) = position else { return };
-            let Some(number) = pages.reserve_checkpoint() else { return };
-            checkpoints.planned[index] = Some(PlannedCheckpoint { position, number });
-            table.plan_checkpoint(batch, slot, index, position, number);
-        }
-    }
-
-    /// Releases the checkpoint from which a sequence begins, once it was copied to its slot.
-    pub(super) fn release_restored(&mut self, batch: usize, allocation: &mut KvAllocation) {
-        if let Some(number) = allocation.checkpoints.restored.take() {
-            self.batches[batch].release_checkpoint(number);
-        }
     }
 
     /// Returns the page with these tokens after the contents named `before` in memory, and the name
