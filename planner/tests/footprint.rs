@@ -84,6 +84,7 @@ fn a_footprint_is_that_of_the_compiled_plan() {
                 serves: false,
                 page_positions: 0,
                 kv_pages: 0,
+                checkpoints: 0,
                 logits_rows: 0,
                 device_slots: 0,
                 dtype: Dtype::Bf16,

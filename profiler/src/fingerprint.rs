@@ -164,6 +164,7 @@ mod tests {
             serves: false,
             page_positions: 0,
             kv_pages: 0,
+            checkpoints: 0,
             logits_rows: 0,
             device_slots: 0,
             dtype: Dtype::Bf16,

@@ -178,11 +178,13 @@ pub struct Compute {
     /// In the order of `Op::reads`.
     pub inputs: Vec<Region>,
     /// Caches in the order of `Op::caches`; empty if nothing is cached yet. Also written by
-    /// operations that update a state, which have it in every program.
+    /// operations that update a state, which have it in every program. For `Sample`, those of which
+    /// it takes checkpoints.
     pub caches: Vec<Region>,
     /// The weight blob; for `Embed` in a model with learned positions, also the position table.
     pub weights: Vec<Region>,
-    /// `None` for `Sample`. In-place for the residual stream.
+    /// For `Sample` the checkpoints of its batch, if there are any. In-place for the residual
+    /// stream.
     pub output: Option<Region>,
     /// Step table of the batch, read by all operations and written by `Sample`.
     pub table: Region,
@@ -338,7 +340,9 @@ impl Instruction {
     /// Calls `see` with each region written.
     pub(crate) fn for_each_write(&self, mut see: impl FnMut(Region)) {
         match self {
-            Instruction::Compute(compute) if self.is_sample() => see(compute.table),
+            Instruction::Compute(compute) if self.is_sample() => {
+                compute.output.into_iter().chain([compute.table]).for_each(see);
+            }
             Instruction::Compute(compute) => {
                 let states = if compute.op.updates_state() { &compute.caches[..] } else { &[] };
                 compute.output.iter().chain(states).copied().for_each(see);

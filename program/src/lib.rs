@@ -7,6 +7,7 @@
 //! deadlocks and buffer hazards before any worker starts; [`simulate`] runs the same lists against
 //! costs. Everything here is pure: no I/O, no clock, no threads.
 
+pub mod checkpoints;
 mod chunk;
 pub mod compile;
 pub mod cuda_gaps;

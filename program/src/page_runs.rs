@@ -1,13 +1,17 @@
-//! Locations of the bytes of a cache page: a run for each KV head in each cache of its batch.
+//! Locations of the bytes of a cache page: a run for each KV head in each cache of its batch that
+//! keeps all positions.
 
 use model::ops::Kv;
 
+use crate::checkpoints::slot_caches;
 use crate::ir::{BufferId, Instruction};
 use crate::map::Chunk;
 use crate::plan::Plan;
+use crate::sizes::Sizes;
 use crate::topology::MemoryKind;
 
-/// The caches of a batch that hold the complete state of a sequence, layer by layer, K before V.
+/// The caches of a batch that keep all positions of a sequence, layer by layer, K before V.
+/// Together with checkpoints of the others, if there are any, they hold its complete state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PageRuns {
     caches: Vec<BufferId>,
@@ -17,16 +21,16 @@ pub struct PageRuns {
 }
 
 impl PageRuns {
-    /// Returns the page runs of a batch; `None` unless the complete state of a sequence is in whole
-    /// paged caches of equal size in the host's memory (no ring, state, parts, extents or partial
-    /// keys).
+    /// Returns the page runs of a batch; `None` unless the complete state of a sequence, except for
+    /// what checkpoints include, is in whole paged caches of equal size in the host's memory (no
+    /// parts, extents or partial keys).
     pub fn of(plan: &Plan, batch: u16) -> Option<PageRuns> {
         let (config, shape) = (&plan.config, &plan.shape);
+        let sizes = Sizes::new(config, shape, &plan.map);
         let is_whole = shape.page_positions > 0
-            && plan.table.windows.is_empty()
+            && (shape.checkpoints > 0 || slot_caches(&sizes).is_empty())
             && plan.map.kv_select.is_none()
-            && !config.has_kind_models()
-            && !config.layers.has_states();
+            && !config.has_kind_models();
         if !is_whole {
             return None;
         }
@@ -34,6 +38,8 @@ impl PageRuns {
         let caches = layers.flat_map(|layer| {
             config.layer_caches(usize::from(layer)).iter().map(move |kv| (layer, *kv))
         });
+        let keeps_all =
+            |(layer, kv): &(u16, Kv)| sizes.slot_bytes(usize::from(*layer), *kv).is_none();
         let cache = |(layer, kv)| {
             let buffer = appended(plan, layer, kv, batch)?;
             let memory = plan.buffer(buffer).segment.memory;
@@ -41,8 +47,9 @@ impl PageRuns {
             is_host.then_some(buffer)
         };
         let position_bytes = plan.map.kv_format.position_bytes(config.head_dim, shape.dtype);
-        Some(PageRuns {
-            caches: caches.map(cache).collect::<Option<_>>()?,
+        let caches = caches.filter(keeps_all).map(cache).collect::<Option<Vec<_>>>()?;
+        (!caches.is_empty()).then_some(PageRuns {
+            caches,
             heads: config.num_kv_heads,
             size_bytes: shape.page_positions as usize * position_bytes,
         })

@@ -10,7 +10,7 @@ use crate::ir::{BufferId, Program, ProgramId, ProgramShape, ProgramWork, Read, R
 use crate::kv_owner::AttentionSide;
 use crate::map::{ComputeDevice, DeviceMap};
 use crate::shares::{blocks_of, bytes_of};
-use crate::step_table::{ListSize, Routers, StepTableLayout};
+use crate::step_table::{ListSize, PLANNED_CHECKPOINTS, Routers, StepTableLayout};
 use crate::topology::{Holds, LaneId, MemoryKind, SLOW_TIERS_MAX, SegmentId, Topology};
 use crate::weights::Weights;
 
@@ -46,6 +46,9 @@ pub struct RunShape {
     pub page_positions: u32,
     /// Number of pages of a batch in each of these caches.
     pub kv_pages: u32,
+    /// Serving run with pages: number of checkpoints of a batch (`crate::checkpoints`); 0: none are
+    /// taken.
+    pub checkpoints: u32,
     /// Serving run: maximum number of rows of a step whose logits are computed, at least the number
     /// of sequences of the batch.
     pub logits_rows: u32,
@@ -197,6 +200,7 @@ impl RunShape {
                 0 => 0,
                 positions => self.max_context.div_ceil(positions),
             },
+            planned_checkpoints: if self.checkpoints > 0 { PLANNED_CHECKPOINTS } else { 0 },
             has_owners: self.has_owners(),
         }
     }

@@ -6,6 +6,8 @@ use model::ops::{Kv, Value};
 
 use crate::formats::{KvFormat, WeightFormats, on_device};
 use crate::kv_owner::DEVICE;
+use crate::map::DeviceMap;
+use crate::plan::RunShape;
 use crate::select::KvSelect;
 use crate::step_table::chunk_positions_max;
 use crate::weights::Weights;
@@ -30,6 +32,23 @@ pub struct Sizes<'a> {
     pub kv_select: Option<KvSelect>,
     /// Number of positions in all pages of a batch; 0 if caches are not paged.
     pub paged_positions: u64,
+}
+
+impl<'a> Sizes<'a> {
+    /// Returns the parameters of a run with a placement.
+    pub fn new(config: &'a ModelConfig, shape: &RunShape, map: &'a DeviceMap) -> Sizes<'a> {
+        Sizes {
+            config,
+            dtype: shape.dtype,
+            batch_size: shape.batch_size,
+            device_slots: shape.device_slots,
+            max_context: shape.max_context,
+            weight_formats: &map.weight_formats,
+            kv_format: map.kv_format,
+            kv_select: map.kv_select,
+            paged_positions: u64::from(shape.page_positions) * u64::from(shape.kv_pages),
+        }
+    }
 }
 
 impl Sizes<'_> {
@@ -60,6 +79,19 @@ impl Sizes<'_> {
         let kept = self.config.layers.kind(layer).kept_positions(self.max_context as usize);
         let position_bytes = self.kv_format.position_bytes(self.config.head_dim, self.dtype);
         usize::from(all) * kept * self.config.num_kv_heads * position_bytes
+    }
+
+    /// Returns the bytes of a sequence in a cache of which each sequence owns a slot and overwrites
+    /// it: a state, or the ring of a window. Returns `None` for a cache that keeps all positions.
+    pub fn slot_bytes(&self, layer: usize, kv: Kv) -> Option<usize> {
+        let (kind, model) = (self.config.layers.kind(layer), self.config.of_layer(layer));
+        if let Some(bytes) = self.config.state_bytes(kind, kv) {
+            return Some(bytes);
+        }
+        let context = self.max_context as usize;
+        let kept = kind.kept_positions(context);
+        let position_bytes = self.kv_format.position_bytes(model.head_dim, self.dtype);
+        (kept < context).then_some(kept * model.num_kv_heads * position_bytes)
     }
 
     /// Returns [`Sizes::cache_bytes`] of the attention layer with the largest caches.

@@ -7,6 +7,10 @@
 //! the pages of this prefix, all writers of a page write the same bytes, and pages are found
 //! without an index.
 //!
+//! If layers of a model overwrite what they keep of a sequence, a run can continue after a page
+//! only if a *checkpoint* of them at the end of the page is stored too: a file like that of a page,
+//! but without tokens, named by [`PageHash::checkpoint`] and preceded by its page.
+//!
 //! Each origin has a folder `DIR/MODEL-FINGERPRINT/`, which contains
 //! - `NAME.kv`: a page: header, tokens and checksums (`page_header.rs`), then its bytes;
 //! - `origin.json`: a description of the origin for people;

@@ -82,10 +82,11 @@ fn find_prefixes(pages: &[PageFile]) -> (Vec<CachedPrefix>, Vec<PathBuf>) {
     };
     let known: HashMap<PageHash, (FixedHeader, &PageFile)> =
         pages.iter().filter_map(|page| Some((page.name, (read(page)?, page)))).collect();
-    let followed: HashSet<PageHash> = known.values().map(|(head, _)| head.previous).collect();
+    let pages_only = || known.values().filter(|(head, _)| head.tokens > 0);
+    let followed: HashSet<PageHash> = pages_only().map(|(head, _)| head.previous).collect();
     let mut found = Vec::new();
     let mut useful = HashSet::new();
-    for (head, file) in known.values().filter(|(head, _)| !followed.contains(&head.name)) {
+    for (head, file) in pages_only().filter(|(head, _)| !followed.contains(&head.name)) {
         let mut beginning = CachedPrefix {
             name: head.name,
             tokens: 0,
@@ -101,6 +102,11 @@ fn find_prefixes(pages: &[PageFile]) -> (Vec<CachedPrefix>, Vec<PathBuf>) {
             beginning.pages.push(head.name);
             beginning.tokens += u64::from(head.tokens);
             beginning.size_bytes += file.size_bytes;
+            let checkpoint = known.get(&head.name.checkpoint());
+            if let Some((checkpoint, file)) = checkpoint.filter(|(found, _)| found.tokens == 0) {
+                beginning.pages.push(checkpoint.name);
+                beginning.size_bytes += file.size_bytes;
+            }
             next = head.index.checked_sub(1).map(|index| (head.previous, index));
         }
         // A prefix without its first page is never found.

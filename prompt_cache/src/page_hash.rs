@@ -20,6 +20,13 @@ impl PageHash {
         PageHash(hash.finalize().into())
     }
 
+    /// Returns the name of the checkpoint at the end of this page. No page has it, since every page
+    /// has tokens.
+    #[must_use]
+    pub fn checkpoint(&self) -> PageHash {
+        self.child(&[])
+    }
+
     /// Returns the name of the page with these tokens that follows this page.
     pub fn child(&self, tokens: &[u32]) -> PageHash {
         let mut hash = Sha256::new();

@@ -86,17 +86,39 @@ pub struct PrefixStoreConfig {
     pub origin: PageOrigin,
 }
 
-/// A page of the caches, and its identity in the store.
+/// Memory of a batch with the bytes of a stored page.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum StoredMemory {
+    /// A page of the caches, by its index.
+    Page(u32),
+    /// A checkpoint at the end of a page, by its number.
+    Checkpoint(u32),
+}
+
+/// A page of the caches or the checkpoint at its end, and its identity in the store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredPage {
-    /// Index in the caches of its batch.
-    pub page: u32,
+    pub memory: StoredMemory,
     pub name: PageHash,
     /// Name of the preceding page.
     pub previous: PageHash,
     /// Number of preceding pages.
     pub index: u32,
+    /// Tokens of the page; none for a checkpoint.
     pub tokens: Vec<u32>,
+}
+
+impl StoredPage {
+    /// Returns checkpoint `number` at the end of the page with this name and index.
+    pub fn checkpoint(number: u32, page: PageHash, index: u32) -> StoredPage {
+        StoredPage {
+            memory: StoredMemory::Checkpoint(number),
+            name: page.checkpoint(),
+            previous: page,
+            index: index + 1,
+            tokens: Vec::new(),
+        }
+    }
 }
 
 /// NUMA nodes of the host's memory; if empty, the system chooses.
@@ -212,6 +234,13 @@ pub enum ToWorker {
         to: u32,
         positions: u32,
     },
+    /// Copy a checkpoint of a batch to a slot that no list names.
+    RestoreCheckpoint {
+        number: u32,
+        batch: u16,
+        checkpoint: u32,
+        slot: u16,
+    },
 }
 
 /// Durations of the instructions of timed lanes.
@@ -289,6 +318,10 @@ pub enum FromWorker {
     },
     /// Positions of a page were copied.
     PageCopied {
+        number: u32,
+    },
+    /// A checkpoint was copied to its slot.
+    CheckpointRestored {
         number: u32,
     },
     /// The worker failed, and exits after this message.

@@ -157,6 +157,7 @@ pub fn list_step(table: &StepTable, batch: usize, sequences: &mut Vec<Sequence>)
 pub(super) fn sequence(table: &StepTable, batch: usize, slot: usize) -> Sequence {
     let field = |field| table.field(batch, slot, field);
     let (prompt, computed) = (field(Field::PromptLen), field(Field::Computed));
+    let next_checkpoint = table.next_checkpoint(batch, slot, computed).unwrap_or(u32::MAX);
     let has_prompt_logprobs = field(Field::PromptLogprobs) > 0 && computed < prompt;
     let samples_token = draws_tokens(table, batch, slot);
     let num_tokens = prompt + field(Field::Generated) - u32::from(!samples_token);
@@ -170,7 +171,7 @@ pub(super) fn sequence(table: &StepTable, batch: usize, slot: usize) -> Sequence
         // A token from which no other is drawn is not computed.
         num_tokens,
         computed,
-        capacity: field(Field::Capacity),
+        capacity: field(Field::Capacity).min(next_checkpoint),
         logits_from: if has_prompt_logprobs { field(Field::LogitsFrom) } else { u32::MAX },
         samples_token,
         drafts: 0,

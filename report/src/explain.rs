@@ -5,8 +5,10 @@ use std::fmt::Write;
 
 use planner::budget::Budget;
 use planner::search::PredictedTimes;
+use program::checkpoints::size_bytes;
 use program::ir::Program;
 use program::plan::Plan;
+use program::sizes::Sizes;
 
 use super::file::{LayerRange, MapSummary};
 use super::read_weights::ReadWeights;
@@ -37,6 +39,11 @@ pub fn format_plan(plan: &Plan) -> String {
         gib(budget.activations_bytes),
         gib(budget.device_bytes)
     );
+    let checkpoint_bytes = size_bytes(&Sizes::new(&plan.config, &plan.shape, &plan.map)) as f64;
+    if checkpoint_bytes > 0.0 {
+        let mib = checkpoint_bytes / f64::from(1u32 << 20);
+        let _ = writeln!(text, "checkpoint of a sequence (servers take some): {mib:.3} MiB");
+    }
     if let Some(read) = ReadWeights::for_plan(plan) {
         let _ = writeln!(text, "read in every step: {}", read.summary(&plan.config));
     }

@@ -18,6 +18,7 @@ pub mod terminal;
 pub mod argument_error;
 pub mod auto_batches;
 pub mod byte_progress_bar;
+mod checkpoints;
 pub mod compression;
 pub mod cuda_device;
 pub mod descriptor_limit;

@@ -31,8 +31,9 @@ pub(super) fn prompt_store_config(
     let is_cuda = matches!(session.options.device, crate::values::DeviceChoice::Cuda(_));
     if is_cuda || PageRuns::of(plan, 0).is_none() {
         let sentence = "--prompt-cache requires caches in pages to which the CPU attends. This run \
-                        has none: a device stores or computes them, or layers of the model have \
-                        windows or states. Run with --device none, another model, or without \
+                        has none: a device stores or computes them, no layer of the model keeps \
+                        all positions, its heads differ by layer, or its windows and states have \
+                        no checkpoints. Run with --device none, another model, or without \
                         --prompt-cache";
         return Err(ArgumentError(sentence.to_owned()).into());
     }
@@ -47,6 +48,9 @@ pub(super) fn prompt_store_config(
 fn origin(model_handle: &ModelHandle, plan: &Plan) -> anyhow::Result<PageOrigin> {
     let mut config = plan.config.clone();
     let model = std::mem::take(&mut config.name);
+    let windows = &plan.table.windows;
+    // Windows that are as long as the context are kept in pages.
+    let windows = (!windows.is_empty()).then(|| ("windows", format!("{windows:?}")));
     let fields = [
         ("dtype", plan.shape.dtype.name().to_owned()),
         ("KV", format!("{:?}", plan.map.kv_format).to_lowercase()),
@@ -57,7 +61,7 @@ fn origin(model_handle: &ModelHandle, plan: &Plan) -> anyhow::Result<PageOrigin>
         ("configuration", digest(format!("{config:?}").as_bytes())),
         ("program", program()?),
     ];
-    let fields = fields.into_iter().map(|(name, value)| (name.to_owned(), value));
+    let fields = fields.into_iter().chain(windows).map(|(name, value)| (name.to_owned(), value));
     Ok(PageOrigin { model, fields: fields.collect() })
 }
 

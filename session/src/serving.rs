@@ -16,6 +16,7 @@ use scheduler::hybrid::SchedulingPolicy;
 use tokenizer_host::codec::ProcessCodec;
 
 use super::argument_error::ArgumentError;
+use super::checkpoints::with_checkpoints;
 use super::compression::first_fitting_compression;
 use super::formats::{RunCompression, notes, resolve_formats};
 use super::hardware::Hardware;
@@ -148,6 +149,8 @@ pub fn start(
             }
         };
     print_decision(session, &decision);
+    let limits = limits(session, serving_demand(slot_positions, config));
+    let plan = with_checkpoints(session, plan, &limits);
     let staged = decision.nvme.as_ref().map(Nvme::staged).unwrap_or_default();
     start_engine(&decision.with_tuned_threads(session), config, plan, staged, trace, interrupt)
 }
@@ -259,6 +262,7 @@ fn hybrid_plan(
         serves: true,
         page_positions: 0,
         kv_pages: 0,
+        checkpoints: 0,
         logits_rows: 0,
         device_slots: 0,
         dtype: session.options.dtype,

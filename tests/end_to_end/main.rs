@@ -49,3 +49,4 @@ mod serve;
 mod sharing;
 mod timed;
 mod tools;
+mod turns;

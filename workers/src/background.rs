@@ -1,8 +1,9 @@
 //! Background tasks of a worker while a run serves: compiling the grammars of answers, copying
-//! pages of caches, storing and fetching prompt prefixes, and faulting in large caches.
+//! pages of caches, restoring checkpoints, storing and fetching prompt prefixes, and faulting in
+//! large caches.
 //!
 //! Each kind of task has its own thread, so that none waits for another and no step waits for any.
-//! All yield the processor to steps, except copies of pages, which steps wait for. The thread that
+//! All yield the processor to steps, except copies in memory, which steps wait for. The thread that
 //! stores and fetches may wait for a drive that does not answer; no other thread waits for it, not
 //! even at the end.
 
@@ -16,6 +17,7 @@ use rustix::time::Timespec;
 use shm::channel::MESSAGE_BYTES_MAX;
 use shm::{Channel, Timeline};
 
+use crate::checkpoint_copies::CheckpointCopies;
 use crate::grammar_compiler::WorkerGrammarCompiler;
 use crate::grammar_orders::{
     GrammarOrder, GrammarOrderReceiver, GrammarOrderSender, grammar_orders,
@@ -43,6 +45,8 @@ pub(crate) struct BackgroundTasks {
     pub(crate) grammars: Option<WorkerGrammarCompiler>,
     /// Present if the worker keeps the caches in pages.
     pub(crate) copies: Option<PageCopies>,
+    /// Present if checkpoints of sequences are taken.
+    pub(crate) checkpoints: Option<CheckpointCopies>,
     /// Present if these pages are stored.
     pub(crate) prefixes: Option<PrefixTransfers>,
     /// Present if the worker faults in its caches: many sequences that begin or grow at the same
@@ -58,6 +62,7 @@ pub(crate) type BackgroundThread = (&'static str, Box<dyn FnOnce(&Channel, &Time
 struct MessageLoop {
     grammars: Option<GrammarOrderSender>,
     copies: Option<PageCopies>,
+    checkpoints: Option<CheckpointCopies>,
     /// Orders for the thread that stores and fetches, and the directory of the store.
     transfers: Option<(Arc<PageTransferQueue>, std::path::PathBuf)>,
     buffer: Vec<u8>,
@@ -70,7 +75,7 @@ impl BackgroundTasks {
     /// # Errors
     /// Returns an error if the system cannot start a thread.
     pub(crate) fn threads(self) -> std::io::Result<Vec<BackgroundThread>> {
-        let BackgroundTasks { grammars, copies, prefixes, caches } = self;
+        let BackgroundTasks { grammars, copies, checkpoints, prefixes, caches } = self;
         let mut threads: Vec<BackgroundThread> = Vec::new();
         if let Some(memories) = caches {
             let populate = move |_: &Channel, ended: &Timeline, lanes| {
@@ -79,7 +84,8 @@ impl BackgroundTasks {
             };
             threads.push(("populate", Box::new(populate)));
         }
-        if grammars.is_none() && copies.is_none() && prefixes.is_none() {
+        let has_copies = copies.is_some() || checkpoints.is_some();
+        if grammars.is_none() && !has_copies && prefixes.is_none() {
             return Ok(threads);
         }
         let transfers = match prefixes {
@@ -105,7 +111,7 @@ impl BackgroundTasks {
             orders
         });
         let buffer = Vec::with_capacity(MESSAGE_BYTES_MAX);
-        let message_loop = MessageLoop { grammars, copies, transfers, buffer };
+        let message_loop = MessageLoop { grammars, copies, checkpoints, transfers, buffer };
         let run = move |channel: &Channel, ended: &Timeline, lanes| {
             message_loop.run(channel, ended, lanes);
         };
@@ -160,6 +166,12 @@ impl MessageLoop {
                     let copy = |copies: &PageCopies| copies.copy(batch, from, to, positions);
                     self.copies.iter().for_each(copy);
                     let _ = send_short(channel, &FromWorker::PageCopied { number });
+                }
+                ToWorker::RestoreCheckpoint { number, batch, checkpoint, slot } => {
+                    let restore =
+                        |copies: &CheckpointCopies| copies.restore(batch, checkpoint, slot);
+                    self.checkpoints.iter().for_each(restore);
+                    let _ = send_short(channel, &FromWorker::CheckpointRestored { number });
                 }
                 order @ (ToWorker::StorePage { .. } | ToWorker::FetchPages { .. }) => {
                     if let Some((transfers, _)) = &self.transfers {

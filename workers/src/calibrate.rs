@@ -124,6 +124,7 @@ pub(crate) fn prompt_shape(tokens: u32, dtype: Dtype) -> RunShape {
         serves: false,
         page_positions: 0,
         kv_pages: 0,
+        checkpoints: 0,
         logits_rows: 0,
         device_slots: 0,
         dtype,

@@ -18,6 +18,7 @@ pub mod alloc_counter;
 mod background;
 mod calibrate;
 pub mod checkpoint;
+mod checkpoint_copies;
 pub mod device;
 pub mod error;
 pub mod execute;

@@ -32,6 +32,7 @@ pub(crate) fn unexpected(message: &ToWorker, expected: &'static str) -> WorkerEr
             "a page of a prompt"
         }
         ToWorker::CopyPage { .. } => "a page to copy",
+        ToWorker::RestoreCheckpoint { .. } => "a checkpoint to restore",
     };
     WorkerError::Unexpected { found, expected }
 }

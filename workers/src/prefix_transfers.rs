@@ -3,11 +3,13 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use program::checkpoints::CheckpointLayout;
+use program::ir::BufferId;
 use program::page_runs::PageRuns;
 use prompt_cache::{
     MemoryWithdrawn, PageKey, PageMemory, PageStore, PromptCacheOpenError, WriteOutcome,
 };
-use protocol::messages::{FromWorker, PrefixStoreConfig, StoredPage, ToWorker};
+use protocol::messages::{FromWorker, PrefixStoreConfig, StoredMemory, StoredPage, ToWorker};
 
 use crate::memory::View;
 use crate::page_transfers::PageTransferQueue;
@@ -21,18 +23,22 @@ pub(crate) struct PrefixTransfers {
     view: View,
     /// Page runs of each batch.
     runs: Vec<PageRuns>,
+    /// Checkpoints of each batch, if the plan has any.
+    checkpoints: Vec<CheckpointLayout>,
     transfers: Arc<PageTransferQueue>,
 }
 
 impl PrefixTransfers {
-    /// Returns a value that reads and writes pages of `view` according to `transfers`.
+    /// Returns a value that reads and writes pages and checkpoints of `view`, according to
+    /// `transfers`.
     pub(crate) fn new(
         config: PrefixStoreConfig,
         view: View,
         runs: Vec<PageRuns>,
+        checkpoints: Vec<CheckpointLayout>,
         transfers: Arc<PageTransferQueue>,
     ) -> PrefixTransfers {
-        PrefixTransfers { config, store: None, view, runs, transfers }
+        PrefixTransfers { config, store: None, view, runs, checkpoints, transfers }
     }
 
     /// Returns the queue of transfers.
@@ -77,10 +83,11 @@ impl PrefixTransfers {
 
     fn write(&mut self, batch: u16, stored: &StoredPage) -> Result<WriteOutcome, String> {
         PrefixTransfers::open(&self.config, &mut self.store).map_err(|error| error.to_string())?;
-        let PrefixTransfers { store, view, runs, transfers, .. } = self;
+        let PrefixTransfers { store, view, runs, checkpoints, transfers, .. } = self;
         let Some(store) = store else { return Ok(WriteOutcome::AlreadyPresent) };
-        let mut memory =
-            CachePage { view, runs: &runs[usize::from(batch)], orders: transfers, stored };
+        let batch = usize::from(batch);
+        let (runs, checkpoints) = (&runs[batch], checkpoints.get(batch));
+        let mut memory = CachePage { view, runs, checkpoints, orders: transfers, stored };
         store.write(&page(stored), &mut memory).map_err(|error| error.to_string())
     }
 
@@ -94,8 +101,9 @@ impl PrefixTransfers {
                 store.prefetch(&next.name);
             }
             let (view, orders) = (&self.view, &self.transfers);
-            let runs = &self.runs[usize::from(batch)];
-            let mut memory = CachePage { view, runs, orders, stored };
+            let batch = usize::from(batch);
+            let (runs, checkpoints) = (&self.runs[batch], self.checkpoints.get(batch));
+            let mut memory = CachePage { view, runs, checkpoints, orders, stored };
             match store.read(&page(stored), &mut memory) {
                 Ok(Some(read_bytes)) => (pages, bytes) = self.transfers.page_done(read_bytes),
                 Ok(None) => break,
@@ -106,32 +114,53 @@ impl PrefixTransfers {
     }
 }
 
-/// A page of the caches, valid while the order that names it is current.
+/// A page of the caches or a checkpoint, valid while the order that names it is current.
 struct CachePage<'a> {
     view: &'a View,
     runs: &'a PageRuns,
+    checkpoints: Option<&'a CheckpointLayout>,
     orders: &'a PageTransferQueue,
     stored: &'a StoredPage,
 }
 
+impl CachePage<'_> {
+    /// Returns the buffer, the first byte and the number of bytes of a run.
+    fn run(&self, run: usize) -> Result<(BufferId, usize, usize), MemoryWithdrawn> {
+        let place = match self.stored.memory {
+            StoredMemory::Page(page) => {
+                let place = self.runs.of_page(page).nth(run);
+                place.map(|(cache, first)| (cache, first, self.runs.size_bytes))
+            }
+            StoredMemory::Checkpoint(number) => {
+                self.checkpoints.and_then(|layout| layout.part(number, run))
+            }
+        };
+        place.ok_or(MemoryWithdrawn)
+    }
+}
+
 impl PageMemory for CachePage<'_> {
     fn run_sizes_bytes(&self) -> Vec<usize> {
-        vec![self.runs.size_bytes; self.runs.of_page(self.stored.page).count()]
+        match (self.stored.memory, self.checkpoints) {
+            (StoredMemory::Page(page), _) => {
+                vec![self.runs.size_bytes; self.runs.of_page(page).count()]
+            }
+            (StoredMemory::Checkpoint(_), Some(layout)) => {
+                layout.caches.iter().map(|cache| cache.slot_bytes).collect()
+            }
+            (StoredMemory::Checkpoint(_), None) => Vec::new(),
+        }
     }
 
     fn copy_out(&mut self, run: usize, buffer: &mut [u8]) -> Result<(), MemoryWithdrawn> {
-        let Some((cache, offset_bytes)) = self.runs.of_page(self.stored.page).nth(run) else {
-            return Err(MemoryWithdrawn);
-        };
-        let copy = || buffer.copy_from_slice(self.view.read(cache, offset_bytes, buffer.len()));
+        let (cache, offset_bytes, size_bytes) = self.run(run)?;
+        let copy = || buffer.copy_from_slice(self.view.read(cache, offset_bytes, size_bytes));
         self.orders.copy(copy)
     }
 
     fn copy_in(&mut self, run: usize, buffer: &[u8]) -> Result<(), MemoryWithdrawn> {
-        let Some((cache, offset_bytes)) = self.runs.of_page(self.stored.page).nth(run) else {
-            return Err(MemoryWithdrawn);
-        };
-        let copy = || self.view.write(cache, offset_bytes, buffer.len()).copy_from_slice(buffer);
+        let (cache, offset_bytes, size_bytes) = self.run(run)?;
+        let copy = || self.view.write(cache, offset_bytes, size_bytes).copy_from_slice(buffer);
         self.orders.copy(copy)
     }
 }

@@ -77,6 +77,7 @@ fn plan(batches: u16, batch_size: u16, micro_sequences: u16, chunks: u16) -> Pla
         serves: false,
         page_positions: 0,
         kv_pages: 0,
+        checkpoints: 0,
         logits_rows: 0,
         device_slots: 0,
         dtype: Dtype::Bf16,

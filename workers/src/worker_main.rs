@@ -14,6 +14,7 @@ use cuda::CudaError;
 use kernels::{PoolOptions, Variant};
 use model::config::ModelConfig;
 use model::source::{SourceError, WeightSource};
+use program::checkpoints::CheckpointLayout;
 use program::plan::Plan;
 use program::topology::{Holds, LaneId, Role, SegmentId, Topology, WorkerId};
 use protocol::grammar_source::{GrammarSource, ReadyGrammars};
@@ -27,6 +28,7 @@ use shm::{Access, Channel, Control, Mapping, Segment, TraceSegment};
 
 use crate::alloc_counter;
 use crate::background::BackgroundTasks;
+use crate::checkpoint_copies::CheckpointCopies;
 use crate::device::{ArenaHandle, Device, check};
 use crate::error::{LaneError, PoisonCode, WorkerError};
 use crate::grammar_compiler::WorkerGrammarCompiler;
@@ -186,16 +188,20 @@ fn background_tasks(
         setup.plan.shape.serves && setup.plan.topology.worker(setup.worker).role == Role::Cpu;
     // SAFETY: the coordinator determines which pages belong to which user (`engine/serving` there).
     let copies = keeps.then(|| unsafe { PageCopies::from_plan(&setup.plan, memories) }).flatten();
+    // SAFETY: as for pages, the coordinator determines which slots and checkpoints are in use.
+    let checkpoints =
+        keeps.then(|| unsafe { CheckpointCopies::from_plan(&setup.plan, memories) }).flatten();
     let prefixes = match (&setup.prompts, &copies) {
         (Some(at), Some(copies)) => {
             let orders = PageTransferQueue::new().map_err(WorkerError::Thread)?;
             let (view, runs) = copies.pages();
-            Some(PrefixTransfers::new(at.clone(), view, runs, Arc::new(orders)))
+            let layouts = CheckpointLayout::of_batches(&setup.plan);
+            Some(PrefixTransfers::new(at.clone(), view, runs, layouts, Arc::new(orders)))
         }
         _ => None,
     };
     let caches = (keeps && setup.durations.is_none()).then(|| Arc::clone(memories));
-    Ok(BackgroundTasks { grammars, copies, prefixes, caches })
+    Ok(BackgroundTasks { grammars, copies, checkpoints, prefixes, caches })
 }
 
 /// Returns the options of a worker's lanes according to the setup.

@@ -126,6 +126,7 @@ fn plan(split: Option<&str>) -> Plan {
         serves: false,
         page_positions: 0,
         kv_pages: 0,
+        checkpoints: 0,
         logits_rows: 0,
         device_slots: 0,
         dtype: Dtype::Bf16,

@@ -122,6 +122,7 @@ fn every_place(
         serves: false,
         page_positions: 0,
         kv_pages: 0,
+        checkpoints: 0,
         logits_rows: 0,
         device_slots: 0,
         dtype,

@@ -123,6 +123,7 @@ fn plan_with_logits(
         serves,
         page_positions: 0,
         kv_pages: 0,
+        checkpoints: 0,
         logits_rows,
         device_slots: 0,
         dtype,
@@ -202,21 +203,31 @@ fn serving_options(
     prompt_cache: Option<PrefixStoreConfig>,
     log: Box<dyn Fn(&str) + Send>,
 ) -> ServingOptions {
+    let options = options_of(plan(map, dtype, Some(kept)), prompt_cache, log);
+    let policy = match kept {
+        KvLayout::Owners(policy) | KvLayout::SlowHost(policy) => policy,
+        KvLayout::Extents | KvLayout::Pages(_) | KvLayout::LargePages(_) => options.policy,
+    };
+    let costs = matches!(kept, KvLayout::SlowHost(_)).then(slow_host);
+    ServingOptions { policy, costs, ..options }
+}
+
+/// Returns the options of a server with a plan.
+pub fn options_of(
+    plan: Plan,
+    prompt_cache: Option<PrefixStoreConfig>,
+    log: Box<dyn Fn(&str) + Send>,
+) -> ServingOptions {
     ServingOptions {
         records: false,
         trace_file: None,
-        plan: plan(map, dtype, Some(kept)),
+        plan,
         launch: LaunchOptions { grammars: Some(grammars(Vec::new())), prompt_cache, ..launch() },
         compile_grammar: Some(Arc::new(|grammar: &Grammar| {
             grammars(Vec::new()).encode(grammar.clone(), spelled)
         })),
-        policy: match kept {
-            KvLayout::Owners(policy) | KvLayout::SlowHost(policy) => policy,
-            KvLayout::Extents | KvLayout::Pages(_) | KvLayout::LargePages(_) => {
-                scheduler::hybrid::SchedulingPolicy::Auto
-            }
-        },
-        costs: matches!(kept, KvLayout::SlowHost(_)).then(slow_host),
+        policy: scheduler::hybrid::SchedulingPolicy::Auto,
+        costs: None,
         step_costs: None,
         step_time: StepTime::Target(Duration::from_millis(2)),
         max_drafts: 0,

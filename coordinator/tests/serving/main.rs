@@ -3,10 +3,12 @@
 
 mod common;
 mod drafts;
+mod models;
 #[path = "../own_main.rs"]
 mod own_main;
 mod owners;
 mod prompts;
+mod turns;
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -20,7 +22,7 @@ use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore, SeedableRng};
 use rustix::process::{Signal, kill_process};
 
-const TESTS: [own_main::Test; 23] = [
+const TESTS: [own_main::Test; 29] = [
     ("answers_are_those_without_drafts", drafts::answers_are_those_without_drafts),
     ("repetitions_take_fewer_steps", drafts::repetitions_take_fewer_steps),
     ("answers_are_those_of_a_batch_job", answers_are_those_of_a_batch_job),
@@ -41,6 +43,12 @@ const TESTS: [own_main::Test; 23] = [
     ("damaged_pages_are_computed_again", prompts::damaged_pages_are_computed_again),
     ("a_store_without_room_is_done_without", prompts::a_store_without_room_is_done_without),
     ("a_worker_lost_while_it_stores_loses_nothing", prompts::a_worker_lost_while_it_stores),
+    ("turns_compute_only_their_new_tokens", turns::turns_compute_only_their_new_tokens),
+    ("prompts_that_diverge_share_their_beginning", turns::diverging_prompts_share_their_beginning),
+    ("few_checkpoints_change_no_answer", turns::few_checkpoints_change_no_answer),
+    ("cancelled_turns_change_no_answer", turns::cancelled_turns_change_no_answer),
+    ("turns_survive_a_lost_worker", turns::turns_survive_a_lost_worker),
+    ("turns_continue_after_a_restart", turns::turns_continue_after_a_restart),
     ("either_owner_answers_alike", owners::either_owner_answers_alike),
     ("prompts_of_owners_are_told", owners::prompts_of_owners_are_told),
     ("owners_survive_a_lost_worker", owners::owners_survive_a_lost_worker),

@@ -77,6 +77,7 @@ pub fn shape(dtype: Dtype) -> RunShape {
         serves: false,
         page_positions: 0,
         kv_pages: 0,
+        checkpoints: 0,
         logits_rows: 0,
         device_slots: 0,
         dtype,

@@ -77,9 +77,9 @@ impl EngineLoop {
         commands: Receiver<Command>,
         status: Arc<Mutex<EngineStatus>>,
     ) -> Result<EngineLoop, LaunchError> {
-        let prompts = options.launch.prompt_cache.as_ref();
-        let prefix_cache =
-            prompts.map(|at| PrefixCacheIndex::open(at, options.plan.shape.page_positions));
+        let (prompts, shape) = (options.launch.prompt_cache.as_ref(), options.plan.shape);
+        let prefix_cache = prompts
+            .map(|at| PrefixCacheIndex::open(at, shape.page_positions, shape.checkpoints > 0));
         let scheduler = Scheduler::new(&options.plan, prefix_cache.transpose()?);
         let Launched { worker_group, costs, load, load_memory } =
             match launch_measured(&mut options) {

@@ -5,6 +5,7 @@
 //! starts new ones, and sequences continue from the tokens that they have, with bit-identical
 //! results.
 
+mod checkpoints;
 mod engine_loop;
 mod grammar_tracker;
 mod hybrid_costs;

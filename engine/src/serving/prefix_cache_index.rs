@@ -1,7 +1,8 @@
 //! Prompt prefixes in the prompt store: which ones to store, and which may be fetched.
 //!
 //! The worker that owns the caches writes and reads pages concurrently with its steps; this module
-//! decides which. A page of a prompt is stored once it is full, and is pinned meanwhile. Nothing
+//! decides which. A page of a prompt is stored once it is full, and is pinned meanwhile; so are the
+//! checkpoints at the ends of pages, if the model needs them. Nothing
 //! here waits for a file: a separate thread looks up which pages exist (`store_lookups.rs`).
 
 use std::collections::VecDeque;
@@ -11,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use engine_api::serving::GenerationId;
 use prompt_cache::{PageHash, PageStore, PromptCacheOpenError};
-use protocol::messages::{PrefixStoreConfig, StoredPage, ToWorker};
+use protocol::messages::{PrefixStoreConfig, StoredMemory, StoredPage, ToWorker};
 
 use super::kv_cache::KvCacheManager;
 use super::store_lookups::StoreLookups;
@@ -36,16 +37,27 @@ struct PendingStore {
     name: PageHash,
     /// Name of its contents in memory.
     last_content: u64,
+    /// Those of these pages whose checkpoints are not sent.
+    without_checkpoints: Vec<SentPage>,
     /// True once the sequence is not computed any more: pages that are missing will not be filled.
     is_ended: bool,
 }
 
-/// A page that the worker is writing.
+/// A page that was sent to be stored.
+#[derive(Debug, Clone, Copy)]
+struct SentPage {
+    name: PageHash,
+    index: u32,
+    /// Name of its contents in memory.
+    content: u64,
+}
+
+/// A page or a checkpoint that the worker is writing.
 #[derive(Debug, Clone, Copy)]
 struct PendingWrite {
     number: u32,
     batch: usize,
-    page: u32,
+    memory: StoredMemory,
 }
 
 /// Index of the prompt store, and the prompts that are being stored.
@@ -56,6 +68,8 @@ pub(super) struct PrefixCacheIndex {
     directory: PathBuf,
     min_tokens: usize,
     page_positions: usize,
+    /// True if a sequence can continue only after a page whose checkpoint is stored.
+    needs_checkpoints: bool,
     pending_stores: VecDeque<PendingStore>,
     pending_writes: Vec<PendingWrite>,
     last_message_id: u32,
@@ -67,9 +81,10 @@ impl PrefixCacheIndex {
     pub(super) fn open(
         at: &PrefixStoreConfig,
         page_positions: u32,
+        needs_checkpoints: bool,
     ) -> Result<PrefixCacheIndex, PromptCacheOpenError> {
         let store = Arc::new(PageStore::open(&at.directory, at.origin.clone(), at.max_bytes)?);
-        let lookups = StoreLookups::start(Arc::clone(&store));
+        let lookups = StoreLookups::start(Arc::clone(&store), needs_checkpoints);
         let failed = |source| PromptCacheOpenError { path: at.directory.clone(), source };
         Ok(PrefixCacheIndex {
             lookups: lookups.map_err(failed)?,
@@ -77,6 +92,7 @@ impl PrefixCacheIndex {
             directory: at.directory.clone(),
             min_tokens: at.min_tokens as usize,
             page_positions: page_positions.max(1) as usize,
+            needs_checkpoints,
             pending_stores: VecDeque::new(),
             pending_writes: Vec::new(),
             last_message_id: 0,
@@ -105,7 +121,8 @@ impl PrefixCacheIndex {
             let name = previous.child(tokens);
             if index >= in_memory {
                 let (index, tokens) = (index as u32, tokens.to_vec());
-                found.push(StoredPage { page: 0, name, previous, index, tokens });
+                let memory = StoredMemory::Page(0);
+                found.push(StoredPage { memory, name, previous, index, tokens });
             }
             previous = name;
         }
@@ -117,8 +134,8 @@ impl PrefixCacheIndex {
         self.last_message_id
     }
 
-    /// Requests the number of these pages that are stored, up to the first that is not. Returns
-    /// false if that cannot be looked up now.
+    /// Requests the number of these pages that are stored, up to the first that is not, and after
+    /// which a sequence can continue. Returns false if that cannot be looked up now.
     pub(super) fn start_lookup(&mut self, number: u32, pages: &[StoredPage]) -> bool {
         // A store that did not answer once is used again after it has answered.
         if self.unresponsive_until.is_some() && self.lookups.is_pending() {
@@ -172,6 +189,7 @@ impl PrefixCacheIndex {
             sent_pages: 0,
             name: self.store.root_hash(&kind.to_le_bytes()),
             last_content: kind,
+            without_checkpoints: Vec::new(),
             is_ended: false,
         });
     }
@@ -195,7 +213,10 @@ impl PrefixCacheIndex {
     ) {
         for _ in 0..self.pending_stores.len() {
             let Some(mut pending) = self.pending_stores.pop_front() else { return };
-            let is_pending = self.send_stores_of(&mut pending, caches, messages);
+            let pages_follow = self.send_pages_of(&mut pending, caches, messages);
+            let checkpoints_follow = self.needs_checkpoints
+                && (self.send_checkpoints_of(&mut pending, caches, messages) || !pending.is_ended);
+            let is_pending = pages_follow || checkpoints_follow;
             if is_pending {
                 self.pending_stores.push_back(pending);
             }
@@ -203,7 +224,7 @@ impl PrefixCacheIndex {
     }
 
     /// Sends the full pages of one prompt. Returns true if more of it may follow.
-    fn send_stores_of(
+    fn send_pages_of(
         &mut self,
         pending: &mut PendingStore,
         caches: &mut KvCacheManager,
@@ -220,8 +241,10 @@ impl PrefixCacheIndex {
             // If the page is stored already, the worker marks it there as used.
             caches.pin(pending.batch, page);
             let number = self.next_message_id();
-            self.pending_writes.push(PendingWrite { number, batch: pending.batch, page });
-            let page = StoredPage { page, name, previous, index, tokens: tokens.to_vec() };
+            let memory = StoredMemory::Page(page);
+            self.pending_writes.push(PendingWrite { number, batch: pending.batch, memory });
+            pending.without_checkpoints.push(SentPage { name, index, content: in_memory });
+            let page = StoredPage { memory, name, previous, index, tokens: tokens.to_vec() };
             messages.push(ToWorker::StorePage { number, batch: pending.batch as u16, page });
             (pending.name, pending.last_content) = (name, in_memory);
             pending.sent_pages += 1;
@@ -229,11 +252,43 @@ impl PrefixCacheIndex {
         true
     }
 
-    /// Records that the worker has finished with a page.
+    /// Sends the checkpoints that were taken at the ends of a prompt's pages. Returns true if
+    /// others have to wait.
+    fn send_checkpoints_of(
+        &mut self,
+        pending: &mut PendingStore,
+        caches: &mut KvCacheManager,
+        messages: &mut Vec<ToWorker>,
+    ) -> bool {
+        let (batch, mut place) = (pending.batch, 0);
+        while let Some(SentPage { name, index, content }) =
+            pending.without_checkpoints.get(place).copied()
+        {
+            if self.pending_writes.len() >= PENDING_WRITES_MAX {
+                return true;
+            }
+            let Some(checkpoint) = caches.pin_checkpoint(batch, content) else {
+                place += 1;
+                continue;
+            };
+            pending.without_checkpoints.remove(place);
+            let number = self.next_message_id();
+            let memory = StoredMemory::Checkpoint(checkpoint);
+            self.pending_writes.push(PendingWrite { number, batch, memory });
+            let page = StoredPage::checkpoint(checkpoint, name, index);
+            messages.push(ToWorker::StorePage { number, batch: batch as u16, page });
+        }
+        false
+    }
+
+    /// Records that the worker has finished with a page or a checkpoint.
     pub(super) fn finish_write(&mut self, caches: &mut KvCacheManager, number: u32, failed: bool) {
         if let Some(place) = self.pending_writes.iter().position(|sent| sent.number == number) {
             let sent = self.pending_writes.swap_remove(place);
-            caches.unpin(sent.batch, sent.page);
+            match sent.memory {
+                StoredMemory::Page(page) => caches.unpin(sent.batch, page),
+                StoredMemory::Checkpoint(number) => caches.unpin_checkpoint(sent.batch, number),
+            }
         }
         if failed {
             // Pages after this one are useless without it.

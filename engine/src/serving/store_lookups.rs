@@ -21,22 +21,28 @@ pub(super) struct StoreLookups {
 }
 
 impl StoreLookups {
-    /// Starts the thread.
+    /// Starts the thread. If `needs_checkpoints`, only pages up to one with a checkpoint count.
     ///
     /// # Errors
     /// A thread that the system refuses.
-    pub(super) fn start(store: Arc<PageStore>) -> io::Result<StoreLookups> {
-        StoreLookups::with_predicate(move |name| store.contains(name))
+    pub(super) fn start(
+        store: Arc<PageStore>,
+        needs_checkpoints: bool,
+    ) -> io::Result<StoreLookups> {
+        StoreLookups::with_predicate(move |name| store.contains(name), needs_checkpoints)
     }
 
     fn with_predicate(
         has: impl Fn(&PageHash) -> bool + Send + 'static,
+        needs_checkpoints: bool,
     ) -> io::Result<StoreLookups> {
         let (requests, queue) = sync_channel::<(u32, Vec<PageHash>)>(QUEUED_LOOKUPS_MAX);
         let (answers, results) = channel();
         let look = move || {
             for (number, names) in queue {
-                let count = names.iter().take_while(|name| has(name)).count();
+                let stored = names.iter().take_while(|name| has(name)).enumerate();
+                let ends = stored.filter(|(_, name)| !needs_checkpoints || has(&name.checkpoint()));
+                let count = ends.last().map_or(0, |(index, _)| index + 1);
                 if answers.send((number, count)).is_err() {
                     return;
                 }
@@ -82,7 +88,7 @@ mod tests {
         let (answer, answers) = channel::<bool>();
         let answers = std::sync::Mutex::new(answers);
         let has = move |_: &PageHash| answers.lock().expect("held").recv().unwrap_or(false);
-        let mut lookups = StoreLookups::with_predicate(has).expect("a thread");
+        let mut lookups = StoreLookups::with_predicate(has, false).expect("a thread");
         assert!(lookups.try_start(1, vec![name; 3]));
         assert_eq!(lookups.take_results(Duration::from_millis(1)), []);
         let taken = (2..1000).filter(|number| lookups.try_start(*number, vec![name])).count();
@@ -91,5 +97,20 @@ mod tests {
             answer.send(is_there).expect("it waits");
         }
         assert_eq!(lookups.take_results(Duration::from_secs(60)), [(1, 2)]);
+    }
+
+    #[test]
+    fn pages_count_up_to_the_last_one_with_a_checkpoint() {
+        let first: PageHash = "07".repeat(32).parse().expect("a name");
+        let names: Vec<PageHash> = (0..5).map(|token| first.child(&[token])).collect();
+        for (checkpoints, count) in [(vec![1, 2], 3), (vec![0, 4], 1), (vec![], 0)] {
+            let pages = names[..4].iter().copied();
+            let ends = checkpoints.iter().map(|index: &usize| names[*index].checkpoint());
+            let stored: Vec<PageHash> = pages.chain(ends).collect();
+            let has = move |name: &PageHash| stored.contains(name);
+            let mut lookups = StoreLookups::with_predicate(has, true).expect("a thread");
+            assert!(lookups.try_start(1, names.clone()));
+            assert_eq!(lookups.take_results(Duration::from_secs(60)), [(1, count)]);
+        }
     }
 }

@@ -153,6 +153,7 @@ impl WorkerGroup {
                     | ToWorker::FetchPages { .. }
                     | ToWorker::CancelFetch { .. }
                     | ToWorker::CopyPage { .. }
+                    | ToWorker::RestoreCheckpoint { .. }
             );
             let Some(to) = (if is_about_pages { self.cache_worker } else { self.sampler }) else {
                 continue;

@@ -50,6 +50,7 @@ pub fn timed_plan(config: &ModelConfig, size: TimedServerSize) -> Result<Plan, C
         serves: true,
         page_positions: 0,
         kv_pages: 0,
+        checkpoints: 0,
         logits_rows: 0,
         device_slots: size.device_slots,
         dtype: Dtype::Bf16,

@@ -7,6 +7,7 @@ use model::config::ModelConfig;
 use model::ops::{Kv, Op, Value, align_up};
 use rustc_hash::FxHashMap;
 
+use crate::checkpoints;
 use crate::deferred_rows::KEPT;
 use crate::expert_reads::{cache_slot, list_words};
 use crate::ir::{BufferId, ProgramShape, Region};
@@ -78,6 +79,8 @@ pub(super) struct Buffers<'a> {
     stored: FxHashMap<Weights, Vec<BufferId>>,
     placements: Vec<WeightPlacement>,
     caches: FxHashMap<(u16, u16, Kv, u16), BufferId>,
+    /// Checkpoints by batch, if any are taken.
+    checkpoints: Vec<BufferId>,
     tables: Vec<BufferId>,
     /// Host buffers that keep the state of deferred rows between steps, one row per slot.
     kept: FxHashMap<Value, BufferId>,
@@ -96,19 +99,8 @@ impl<'a> Buffers<'a> {
         routes: &'a Routes<'a>,
         names: BufferNames,
     ) -> Self {
-        let sizes = Sizes {
-            config,
-            dtype: shape.dtype,
-            batch_size: shape.batch_size,
-            device_slots: shape.device_slots,
-            max_context: shape.max_context,
-            weight_formats: &map.weight_formats,
-            kv_format: map.kv_format,
-            kv_select: map.kv_select,
-            paged_positions: u64::from(shape.page_positions) * u64::from(shape.kv_pages),
-        };
         let mut buffers = Buffers {
-            sizes,
+            sizes: Sizes::new(config, shape, map),
             config,
             shape,
             map,
@@ -122,6 +114,7 @@ impl<'a> Buffers<'a> {
             stored: FxHashMap::default(),
             placements: Vec::new(),
             caches: FxHashMap::default(),
+            checkpoints: Vec::new(),
             tables: Vec::new(),
             kept: FxHashMap::default(),
             resident: Vec::new(),
@@ -132,6 +125,7 @@ impl<'a> Buffers<'a> {
         buffers.add_loaded_weights();
         buffers.add_resident_weights(map);
         buffers.add_caches(map);
+        buffers.add_checkpoints();
         buffers.add_kept();
         buffers.add_expert_cache();
         buffers.program_starts = buffers.ends.clone();
@@ -286,6 +280,26 @@ impl<'a> Buffers<'a> {
                 }
             }
         }
+    }
+
+    fn add_checkpoints(&mut self) {
+        if self.shape.checkpoints == 0 {
+            return;
+        }
+        let segment = self.routes.segment(ComputeDevice::Cpu, Holds::Kv);
+        let size = self.shape.checkpoints as usize * checkpoints::size_bytes(&self.sizes);
+        for batch in 0..self.shape.batches {
+            let id = self.add(segment, || format!("checkpoints.batch{batch}"), size);
+            self.checkpoints.push(id);
+        }
+    }
+
+    /// Returns the caches that the checkpoints of a batch include, and their buffer, if any.
+    pub(super) fn checkpointed(&self, batch: u16) -> Option<(Vec<Region>, Region)> {
+        let checkpoints = self.checkpoints.get(usize::from(batch))?;
+        let slots = checkpoints::slot_caches(&self.sizes).into_iter();
+        let caches = slots.map(|(layer, kv, _)| self.cache(layer, batch, kv, 0));
+        Some((caches.collect(), Region::whole(*checkpoints)))
     }
 
     fn add_kept(&mut self) {

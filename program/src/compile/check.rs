@@ -51,6 +51,7 @@ pub(super) fn check(
     if shape.page_positions > 0 || shape.kv_pages > 0 {
         check_pages(config, shape, map, routes.topology)?;
     }
+    check_checkpoints(config, shape, map)?;
     if shape.has_owners() {
         check_owners(config, shape, map)?;
     }
@@ -325,6 +326,26 @@ fn check_layer(
         }
     }
     Ok(())
+}
+
+/// Checks checkpoints: the lane that samples copies them from caches in the host's memory, where
+/// those of a run with pages are.
+fn check_checkpoints(
+    config: &ModelConfig,
+    shape: &RunShape,
+    map: &DeviceMap,
+) -> Result<(), CompileError> {
+    let windows = config.layers.windows_below(shape.max_context);
+    let problem = match () {
+        () if shape.checkpoints == 0 => return Ok(()),
+        () if !shape.serves || shape.page_positions == 0 => "only a run that serves pages has them",
+        () if windows.is_empty() && !config.layers.has_states() => {
+            "every layer keeps all positions"
+        }
+        () if map.prefill.head == ComputeDevice::Gpu => "the device computes the logits",
+        () => return Ok(()),
+    };
+    Err(CompileError::Checkpoints { problem })
 }
 
 /// Checks the states of a layer. They are updated in place, so they are stored where they are

@@ -145,6 +145,10 @@ impl<'a, 'b> Emitter<'a, 'b> {
             let buffer = self.value_buffer(entry, value, entry.device);
             Region { buffer, chunk: self.output_chunk(entry, value) }
         });
+        let (caches, output) = match self.buffers.checkpointed(entry.batch) {
+            Some((caches, to)) if entry.op == Op::Sample => (caches, Some(to)),
+            _ => (caches, output),
+        };
         let compute = Compute {
             op: entry.op,
             at: at(entry),

@@ -56,6 +56,8 @@ pub enum CompileError {
          {kv_pages} pages of {page_positions}"
     )]
     Pages { kv_pages: u32, page_positions: u32 },
+    #[error("checkpoints of sequences cannot be taken: {problem}")]
+    Checkpoints { problem: &'static str },
     #[error(
         "with latent attention, scores and weighted values read one cache: split whole attention \
          (scores, softmax and wv), not the scores alone"

@@ -26,6 +26,7 @@
 //! The limit on running ahead (see [`crate::simulate`]) is not used: a program must be correct
 //! without it.
 
+mod checkpoints;
 mod content;
 mod describe;
 mod error;

@@ -1,6 +1,8 @@
 //! Checks that each lane runs only what its kind permits, on memory that its kind may access and
 //! its worker maps.
 
+use model::ops::Op;
+
 use crate::ir::{Instruction, Moved, Region};
 use crate::plan::Buffer;
 use crate::topology::{Holds, LaneId, MemoryKind, Topology, WorkKind, rule};
@@ -69,7 +71,10 @@ fn operands(instruction: &Instruction) -> Option<Operands> {
             let mut from = each("value", &compute.inputs, Holds::Activations);
             from.extend(each("cache", &compute.caches, Holds::Kv));
             from.extend(each("weights", &compute.weights, Holds::Weights));
-            let to = compute.output.map(|region| ("value", region, Holds::Activations));
+            let to = compute.output.map(|region| match compute.op {
+                Op::Sample => ("checkpoints", region, Holds::Kv),
+                _ => ("value", region, Holds::Activations),
+            });
             let mut to: Vec<Operand> = to.into_iter().collect();
             if compute.op.updates_state() {
                 to.extend(each("state", &compute.caches, Holds::Kv));

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use model::config::ModelConfig;
-use model::ops::Value;
+use model::ops::{Op, Value};
 
 use crate::ir::{
     BufferId, Compute, Copy, Instruction, LaneProgram, Moved, Program, ProgramShape, Read, Region,
@@ -18,7 +18,7 @@ use crate::topology::{SegmentId, Topology};
 
 use super::error::{NamedLane, NamedProgram, Names, Site, ValidateError};
 use super::parts::{normal, operands};
-use super::{expert_cache, kv_owner, reach};
+use super::{checkpoints, expert_cache, kv_owner, reach};
 
 pub(super) fn check_plan(plan: &Plan) -> Result<(), ValidateError> {
     plan.topology.check()?;
@@ -53,6 +53,7 @@ pub(super) fn check_plan(plan: &Plan) -> Result<(), ValidateError> {
         known("a cache of experts", cache.buffer)?;
     }
     expert_cache::check(plan)?;
+    checkpoints::check(plan)?;
     check_addresses(plan)
 }
 
@@ -175,13 +176,18 @@ fn check_compute(
 ) -> Result<(), String> {
     let (op, values) = (compute.op, compute.op.reads(config));
     let has_caches = behind_caches || op.updates_state();
-    let expected_caches = if has_caches { op.caches(config).len() } else { 0 };
+    let expected_caches = match op {
+        // The caches of checkpoints are checked with the plan.
+        Op::Sample => compute.caches.len(),
+        _ if has_caches => op.caches(config).len(),
+        _ => 0,
+    };
     let counts = [
         ("inputs", compute.inputs.len(), values.len()),
         ("caches", compute.caches.len(), expected_caches),
         (
             "outputs",
-            usize::from(compute.output.is_some()),
+            usize::from(compute.output.is_some() && op != Op::Sample),
             usize::from(op.writes(config).is_some()),
         ),
     ];
@@ -277,6 +283,9 @@ fn check_addresses(plan: &Plan) -> Result<(), ValidateError> {
             // Values of deferred rows must last until the rows continue.
             Instruction::Copy(copy) if matches!(copy.moved, Moved::Deferred(_)) => {
                 vec![kv_owner::kept_end(copy).buffer]
+            }
+            Instruction::Compute(compute) if compute.op == Op::Sample => {
+                compute.output.iter().map(|checkpoints| checkpoints.buffer).collect()
             }
             Instruction::Compute(compute) if compute.op.updates_state() => {
                 compute.caches.iter().map(|cache| cache.buffer).collect()

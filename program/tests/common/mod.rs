@@ -101,6 +101,7 @@ pub fn shape(batches: u16, micro_sequences: u16) -> RunShape {
         serves: false,
         page_positions: 0,
         kv_pages: 0,
+        checkpoints: 0,
         logits_rows: 0,
         device_slots: 0,
         dtype: Dtype::F32,

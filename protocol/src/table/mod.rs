@@ -6,6 +6,7 @@
 //! and of their scores are computed only here, so that every lane of every process agrees on them.
 
 mod cache_layout;
+mod checkpoints;
 mod kv_owner;
 mod logprobs;
 mod routing;

@@ -5,11 +5,18 @@
 //! keeps its contents until another sequence needs the page; the least recently used page is taken
 //! first.
 //!
+//! If layers overwrite what they keep of a sequence, a common prefix can be shared only up to a
+//! page at whose end a checkpoint of them was taken; see `checkpoints`.
+//!
 //! If sequences diverge within a page, the positions before that can be copied. For this purpose,
 //! the last page of a sequence is indexed by its first tokens even if it is not full.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
+
+use checkpoints::CheckpointPool;
+
+mod checkpoints;
 
 /// Minimum number of positions that are copied; fewer are recomputed.
 pub const COPIED_POSITIONS_MIN: u32 = 16;
@@ -34,6 +41,16 @@ struct Page {
     unused_since: u64,
 }
 
+/// Pages that a sequence shares, up to a checkpoint.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CheckpointedPrefix {
+    pub pages: Vec<u32>,
+    /// The checkpoint at the end of these pages; `None` if there are none.
+    pub checkpoint: Option<u32>,
+    /// Number of pages with the sequence's tokens, with and without a checkpoint after them.
+    pub known_pages: usize,
+}
+
 /// All pages of a server.
 #[derive(Debug, Clone)]
 pub struct PagePool {
@@ -48,6 +65,7 @@ pub struct PagePool {
     /// Pages with at least [`COPIED_POSITIONS_MIN`] tokens, by the hash of the first of them. Empty
     /// if pages do not have more positions than that.
     partial_index: HashMap<u64, Vec<u32>>,
+    checkpoints: CheckpointPool,
     next_name: u64,
     clock: u64,
 }
@@ -66,10 +84,17 @@ impl PagePool {
             unused: BTreeMap::new(),
             full_index: HashMap::new(),
             partial_index: HashMap::new(),
+            checkpoints: CheckpointPool::default(),
             // Distinct from the kinds, which owners assign to the first pages of sequences.
             next_name: 1 << 63,
             clock: 0,
         }
+    }
+
+    /// Adds memory for `count` checkpoints, without which no sequence can begin after shared pages.
+    #[must_use]
+    pub fn with_checkpoints(self, count: u32) -> PagePool {
+        PagePool { checkpoints: CheckpointPool::new(count), ..self }
     }
 
     /// Returns the number of positions in a page.
@@ -101,6 +126,83 @@ impl PagePool {
             shared.push(page);
         }
         shared
+    }
+
+    /// Acquires the pages with the longest known prefix of a sequence that ends with a checkpoint,
+    /// and that checkpoint, which is released with [`PagePool::release_checkpoint`]. `tokens` and
+    /// `kind` are those of [`PagePool::acquire_prefix`].
+    pub fn acquire_checkpointed(&mut self, kind: u64, tokens: &[u32]) -> CheckpointedPrefix {
+        let (known, checkpointed) = self.find_checkpointed(kind, tokens);
+        let (count, checkpoint) = checkpointed.unzip();
+        let pages = known[..count.unwrap_or(0)].to_vec();
+        pages.iter().for_each(|page| self.acquire(*page));
+        checkpoint.iter().for_each(|number| self.checkpoints.acquire(*number));
+        CheckpointedPrefix { pages, checkpoint, known_pages: known.len() }
+    }
+
+    /// Returns the pages with the longest known prefix, and of those the number before the last
+    /// checkpoint, and that checkpoint.
+    fn find_checkpointed(&self, kind: u64, tokens: &[u32]) -> (Vec<u32>, Option<(usize, u32)>) {
+        let (mut pages, mut before, mut checkpointed) = (Vec::new(), kind, None);
+        let whole = tokens.len().saturating_sub(1) / self.positions as usize;
+        for tokens in tokens.chunks_exact(self.positions as usize).take(whole) {
+            let Some((page, name)) = self.find_next(before, tokens) else { break };
+            pages.push(page);
+            checkpointed =
+                self.checkpoints.find(name).map(|number| (pages.len(), number)).or(checkpointed);
+            before = name;
+        }
+        (pages, checkpointed)
+    }
+
+    /// Returns the number of tokens after which a sequence could begin with a checkpoint.
+    pub fn count_checkpointed(&self, kind: u64, tokens: &[u32]) -> u32 {
+        let (_, checkpointed) = self.find_checkpointed(kind, tokens);
+        checkpointed.map_or(0, |(pages, _)| pages as u32 * self.positions)
+    }
+
+    /// Reserves memory for a checkpoint and returns its number. Evicts the least recently used one
+    /// if necessary; `None` if none can be evicted.
+    pub fn reserve_checkpoint(&mut self) -> Option<u32> {
+        self.checkpoints.reserve()
+    }
+
+    /// Records that a reserved checkpoint was taken at the end of a page, whose contents are
+    /// recorded as full.
+    pub fn record_checkpoint(&mut self, number: u32, page: u32) {
+        self.checkpoints.record(number, self.pages[page as usize].name);
+    }
+
+    /// Returns a reserved checkpoint that was not taken.
+    pub fn cancel_checkpoint(&mut self, number: u32) {
+        self.checkpoints.cancel(number);
+    }
+
+    /// Acquires the checkpoint at the end of the page with contents `name`, if there is one.
+    pub fn acquire_checkpoint(&mut self, name: u64) -> Option<u32> {
+        let number = self.checkpoints.find(name)?;
+        self.checkpoints.acquire(number);
+        Some(number)
+    }
+
+    /// Acquires the checkpoint at the end of a page, if there is one.
+    pub fn acquire_checkpoint_of(&mut self, page: u32) -> Option<u32> {
+        self.acquire_checkpoint(self.pages[page as usize].name)
+    }
+
+    /// Releases a checkpoint that was acquired.
+    pub fn release_checkpoint(&mut self, number: u32) {
+        self.checkpoints.release(number);
+    }
+
+    /// Evicts the checkpoint at the end of a page, if there is one. The page keeps its contents.
+    pub fn evict_checkpoint(&mut self, page: u32) {
+        self.checkpoints.evict(self.pages[page as usize].name);
+    }
+
+    /// Returns the number of checkpoints that were taken and are kept.
+    pub fn checkpoints(&self) -> usize {
+        self.checkpoints.taken()
     }
 
     /// Acquires a page to write to; `None` if all pages are in use.
@@ -284,6 +386,7 @@ impl PagePool {
             return;
         };
         if tokens.len() == self.positions as usize {
+            self.checkpoints.evict(self.pages[page as usize].name);
             remove(&mut self.full_index, hash(parent, &tokens), page);
         }
         if self.positions > COPIED_POSITIONS_MIN && tokens.len() >= COPIED_POSITIONS_MIN as usize {

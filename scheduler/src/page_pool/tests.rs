@@ -218,3 +218,79 @@ proptest! {
         }
     }
 }
+
+/// Returns a pool with checkpoints and the pages of a sequence, all recorded as full.
+fn with_sequence(checkpoints: u32, tokens: &[u32]) -> (PagePool, Vec<u32>) {
+    let mut pages = PagePool::new(8, 2).with_checkpoints(checkpoints);
+    let own: Vec<u32> = tokens.chunks(2).map(|_| pages.allocate().expect("empty")).collect();
+    for full in 1..=own.len() {
+        pages.record_full(0, &own[..full], &tokens[..2 * full]);
+    }
+    (pages, own)
+}
+
+#[test]
+fn a_beginning_is_shared_up_to_its_last_checkpoint() {
+    let tokens = [1, 2, 3, 4, 5, 6, 7];
+    let (mut pages, own) = with_sequence(3, &tokens[..6]);
+    let none = CheckpointedPrefix { pages: Vec::new(), checkpoint: None, known_pages: 3 };
+    assert_eq!(pages.acquire_checkpointed(0, &tokens), none);
+    let numbers = [0, 1].map(|_| pages.reserve_checkpoint().expect("free"));
+    pages.record_checkpoint(numbers[0], own[0]);
+    pages.record_checkpoint(numbers[1], own[1]);
+    assert_eq!(pages.count_checkpointed(0, &tokens), 4);
+    let found = pages.acquire_checkpointed(0, &tokens);
+    assert_eq!((&found.pages[..], found.checkpoint), (&own[..2], Some(numbers[1])));
+    assert_eq!(pages.count_checkpointed(0, &tokens[..4]), 2, "the last token is computed");
+    assert_eq!(pages.count_checkpointed(1, &tokens), 0, "of another kind");
+    assert_eq!(pages.count_checkpointed(0, &[1, 2, 9, 9, 5, 6, 7]), 2, "of another prefix");
+    // The same one again, by another sequence.
+    let again = pages.reserve_checkpoint().expect("free");
+    pages.record_checkpoint(again, own[1]);
+    assert_eq!((pages.checkpoints(), pages.reserve_checkpoint()), (2, Some(again)));
+}
+
+#[test]
+fn the_least_recently_used_checkpoint_is_replaced_and_none_while_it_is_copied() {
+    let tokens = [1, 2, 3, 4, 5, 6, 7];
+    let (mut pages, own) = with_sequence(2, &tokens[..6]);
+    let numbers = [0, 1].map(|_| pages.reserve_checkpoint().expect("free"));
+    assert_eq!(pages.reserve_checkpoint(), None, "all are planned");
+    pages.record_checkpoint(numbers[1], own[1]);
+    pages.record_checkpoint(numbers[0], own[0]);
+    let found = pages.acquire_checkpointed(0, &tokens[..3]);
+    assert_eq!(found.checkpoint, Some(numbers[0]));
+    assert_eq!(pages.reserve_checkpoint(), Some(numbers[1]), "it was used before the other");
+    assert_eq!(pages.reserve_checkpoint(), None, "the other is being copied");
+    pages.release_checkpoint(numbers[0]);
+    assert_eq!(pages.reserve_checkpoint(), Some(numbers[0]));
+    pages.cancel_checkpoint(numbers[1]);
+    assert_eq!(pages.reserve_checkpoint(), Some(numbers[1]), "it was not taken");
+}
+
+#[test]
+fn a_checkpoint_is_evicted_with_its_page() {
+    let tokens = [1, 2, 3, 4, 5, 6, 7];
+    let (mut pages, own) = with_sequence(2, &tokens[..6]);
+    let number = pages.reserve_checkpoint().expect("free");
+    pages.record_checkpoint(number, own[2]);
+    own.iter().rev().for_each(|page| pages.release(*page));
+    let others: Vec<u32> = (0..6).map(|_| pages.allocate().expect("unused")).collect();
+    assert!(others.contains(&own[2]), "the end of a sequence is evicted first");
+    assert_eq!((pages.checkpoints(), pages.count_checkpointed(0, &tokens)), (0, 0));
+    // Contents with the same tokens, computed again, have no checkpoint.
+    let page = own[2];
+    pages.record_full(0, &[own[0], own[1], page], &tokens[..6]);
+    assert_eq!(pages.count_checkpointed(0, &tokens), 0);
+    // One that is evicted while it is copied is not reused before.
+    let number = pages.reserve_checkpoint().expect("free");
+    pages.record_checkpoint(number, page);
+    let found = pages.acquire_checkpointed(0, &tokens);
+    assert_eq!(found.checkpoint, Some(number));
+    pages.evict_checkpoint(page);
+    let other = pages.reserve_checkpoint();
+    assert!(other.is_some() && other != Some(number));
+    assert_eq!(pages.reserve_checkpoint(), None);
+    pages.release_checkpoint(number);
+    assert_eq!(pages.reserve_checkpoint(), Some(number));
+}

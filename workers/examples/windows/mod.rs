@@ -87,6 +87,7 @@ pub fn predictions(
         serves: false,
         page_positions: 0,
         kv_pages: 0,
+        checkpoints: 0,
         logits_rows: 0,
         device_slots: 0,
         dtype: Dtype::Bf16,

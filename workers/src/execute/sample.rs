@@ -5,6 +5,7 @@ use grammar::GrammarError;
 use kernels::{
     Kernels, Logprob, NO_TOKEN, Penalties, SampleDraw, SampleScratch, Sampling, random_unit,
 };
+use program::checkpoints::CheckpointLayout;
 use program::ir::{At, ProgramId};
 use program::plan::Plan;
 use program::step_table::{EndReason, Field, List};
@@ -20,6 +21,7 @@ use shm::Control;
 use super::grammar_matchers::GrammarMatchers;
 use super::operands::Operands;
 use super::penalties::{Changes, NextToken};
+use crate::checkpoint_copies;
 use crate::work_items::{LogitsRow, SequenceRows, logits_rows, sequences};
 
 /// Scratch for the rows of a batch, allocated once.
@@ -40,6 +42,8 @@ pub(super) struct SampleState {
     sequences: Vec<Sequence>,
     /// Scheduling state of a serving run whose sequences have owners.
     iteration_planner: IterationPlanner,
+    /// Checkpoints of each batch, if the plan has any.
+    checkpoints: Vec<CheckpointLayout>,
 }
 
 impl SampleState {
@@ -74,6 +78,7 @@ impl SampleState {
                 usize::from(plan.shape.batch_size),
                 usize::from(plan.shape.device_slots),
             ),
+            checkpoints: CheckpointLayout::of_batches(plan),
         })
     }
 }
@@ -94,12 +99,13 @@ pub(super) fn sample_batch(
         state.store_logprobs(kernels, rows, logits, usize::from(plan.shape.logprobs));
     }
     let eos = plan.config.eos_token_ids.as_slice();
-    let SampleState { tokens, sequences, iteration_planner, .. } = state;
+    let SampleState { tokens, sequences, iteration_planner, checkpoints, .. } = state;
     if !plan.shape.serves {
         record(table, program, at, eos, |row, _| tokens[row]);
         return;
     }
     record_step(table, program, at, eos, |row| tokens[row]);
+    checkpoint_copies::take_due(operands.view, table, at.batch, checkpoints);
     if !table.has_owners() {
         list_step(table, usize::from(at.batch), sequences);
     } else if at.stream + 1 == table.program(program).streams {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 
 use prompt_cache::PageHash;
-use protocol::messages::StoredPage;
+use protocol::messages::{StoredMemory, StoredPage};
 
 use super::*;
 
@@ -20,7 +20,7 @@ fn orders(silence_max: Duration) -> Arc<PageTransferQueue> {
 
 fn page() -> StoredPage {
     let name: PageHash = "07".repeat(32).parse().expect("a name");
-    StoredPage { page: 0, name, previous: name, index: 0, tokens: Vec::new() }
+    StoredPage { memory: StoredMemory::Page(0), name, previous: name, index: 0, tokens: Vec::new() }
 }
 
 fn fetch(number: u32) -> ToWorker {

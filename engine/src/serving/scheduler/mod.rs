@@ -89,10 +89,13 @@ struct PrefetchingSequence {
 enum PrefetchStage {
     /// A lookup of which of these pages are stored.
     LookingUp { pages: Vec<StoredPage>, since: Instant },
-    /// Stored pages are being read.
-    Reading,
+    /// The given number of stored pages is being read, the last of which is a checkpoint with this
+    /// number, if checkpoints are needed.
+    Reading { pages: u32, checkpoint: Option<u32> },
     /// A part of a page is being copied.
     Copying(PartialPageCopy),
+    /// A checkpoint is being copied to the slot.
+    Restoring,
 }
 
 /// Scheduler of a server: all sequences that are not answered yet. First come, first served within
@@ -258,9 +261,11 @@ impl Scheduler {
         batch: usize,
         slot: usize,
         mut sequence: LiveSequence,
-        allocation: KvAllocation,
+        mut allocation: KvAllocation,
     ) {
         self.kv_cache.write_pages(table, batch, slot, &allocation);
+        let max_tokens = sequence.max_tokens();
+        self.kv_cache.plan_checkpoints(table, batch, slot, &mut allocation, max_tokens);
         if !sequence.has_started {
             sequence.cached_tokens = allocation.computed;
             sequence.queue_time = sequence.queued_at.elapsed();
@@ -354,13 +359,22 @@ impl Scheduler {
             let has_ended = slot_state(table, running.batch, running.slot) == SlotState::Ended;
             running.send_new_tokens(table, eos, has_ended, status);
             let computed = table.field(running.batch, running.slot, Field::Computed) as usize;
-            let RunningSequence { sequence, batch, allocation, .. } = &mut running;
+            let RunningSequence { sequence, batch, slot, allocation, .. } = &mut running;
+            let all_computed = computed as u32;
             // The sampler may have progressed beyond the reported tokens.
             let computed = computed.min(sequence.shareable_computed(self.uses_sparse_attention));
             let prompt = sequence.request.prompt.len();
             self.kv_cache.record_filled(*batch, allocation, computed, prompt, has_ended, || {
                 sequence.tokens()
             });
+            let (batch, slot, max_tokens) = (*batch, *slot, sequence.max_tokens());
+            let kv_cache = &mut self.kv_cache;
+            kv_cache.record_checkpoints(table, batch, slot, allocation, all_computed);
+            if !has_ended {
+                let computed = all_computed;
+                kv_cache
+                    .plan_next_checkpoints(table, batch, slot, allocation, computed, max_tokens);
+            }
             if has_ended {
                 self.remove_ended(table, eos, running, status);
             } else {

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use engine_api::serving::{EngineStatus, GenerationId};
 use program::plan::Plan;
-use protocol::messages::{FromWorker, StoredPage, ToWorker};
+use protocol::messages::{FromWorker, StoredMemory, StoredPage, ToWorker};
 use protocol::table::StepTable;
 
 use super::{PrefetchStage, PrefetchingSequence, PrefixCacheIndex, RunningSequence, Scheduler};
@@ -42,7 +42,9 @@ impl Scheduler {
         self.handle_lookups(table, found);
         let is_late = |fetching: &PrefetchingSequence| match fetching.stage {
             PrefetchStage::LookingUp { since, .. } => since.elapsed() > LOOKUP_TIMEOUT,
-            PrefetchStage::Reading | PrefetchStage::Copying(_) => false,
+            PrefetchStage::Reading { .. }
+            | PrefetchStage::Copying(_)
+            | PrefetchStage::Restoring => false,
         };
         let mut has_late_lookup = false;
         while let Some(place) = self.prefetching.iter().position(is_late) {
@@ -69,19 +71,26 @@ impl Scheduler {
             let PrefetchingSequence { number, stage, running } = self.prefetching.remove(place);
             let PrefetchStage::LookingUp { mut pages, .. } = stage else { continue };
             pages.truncate(count);
-            if pages.is_empty() {
+            let mut checkpoint = None;
+            if self.kv_cache.has_checkpoints() && !pages.is_empty() {
+                checkpoint = self.kv_cache.reserve_checkpoint(running.batch);
+            }
+            let is_usable = checkpoint.is_some() || !self.kv_cache.has_checkpoints();
+            let Some(last) = pages.last().filter(|_| is_usable) else {
                 self.copy_partial_page(table, running);
                 continue;
-            }
+            };
+            let (last_name, last_index) = (last.name, last.index);
             for stored in &mut pages {
-                stored.page = running.allocation.page(stored.index as usize);
+                let page = running.allocation.page(stored.index as usize);
+                stored.memory = StoredMemory::Page(page);
             }
+            pages.extend(
+                checkpoint.map(|number| StoredPage::checkpoint(number, last_name, last_index)),
+            );
+            let stage = PrefetchStage::Reading { pages: pages.len() as u32, checkpoint };
             self.messages.push(ToWorker::FetchPages { number, batch: running.batch as u16, pages });
-            self.prefetching.push(PrefetchingSequence {
-                number,
-                stage: PrefetchStage::Reading,
-                running,
-            });
+            self.prefetching.push(PrefetchingSequence { number, stage, running });
         }
     }
 
@@ -102,6 +111,10 @@ impl Scheduler {
     fn copy_partial_page(&mut self, table: &StepTable, running: RunningSequence) {
         if running.sequence.is_cancelled {
             self.release(running);
+            return;
+        }
+        if let Some(checkpoint) = running.allocation.checkpoints.restored {
+            self.restore_checkpoint(checkpoint, running);
             return;
         }
         let tokens = running.sequence.tokens();
@@ -127,6 +140,15 @@ impl Scheduler {
         });
     }
 
+    /// Requests a copy of the checkpoint from which a sequence begins to its slot.
+    fn restore_checkpoint(&mut self, checkpoint: u32, running: RunningSequence) {
+        let number = self.next_message_id();
+        let (batch, slot) = (running.batch as u16, running.slot as u16);
+        self.messages.push(ToWorker::RestoreCheckpoint { number, batch, checkpoint, slot });
+        let stage = PrefetchStage::Restoring;
+        self.prefetching.push(PrefetchingSequence { number, stage, running });
+    }
+
     /// Ends a sequence that was not offered.
     fn release(&mut self, running: RunningSequence) {
         let RunningSequence { sequence, batch, allocation, .. } = running;
@@ -148,11 +170,11 @@ impl Scheduler {
                 self.release(cancelled.running);
             }
             // The worker may write to its pages until it has answered.
-            PrefetchStage::Reading => {
+            PrefetchStage::Reading { .. } => {
                 let number = self.prefetching[place].number;
                 self.messages.push(ToWorker::CancelFetch { number });
             }
-            PrefetchStage::Copying(_) => {}
+            PrefetchStage::Copying(_) | PrefetchStage::Restoring => {}
         }
     }
 
@@ -188,7 +210,10 @@ impl Scheduler {
     /// Returns true if one of these fetches is a copy in memory, which takes no longer than a
     /// message.
     pub(in super::super) fn is_waiting_for_copies(&self) -> bool {
-        self.prefetching.iter().any(|fetching| matches!(fetching.stage, PrefetchStage::Copying(_)))
+        let is_copy = |stage: &PrefetchStage| {
+            matches!(stage, PrefetchStage::Copying(_) | PrefetchStage::Restoring)
+        };
+        self.prefetching.iter().any(|fetching| is_copy(&fetching.stage))
     }
 
     /// Handles a worker's message. Returns a message for the operator of the server.
@@ -220,9 +245,19 @@ impl Scheduler {
                 status.prompt_cache.unusable_pages += u64::from(refused.is_some() && !is_silent);
                 let place =
                     self.prefetching.iter().position(|fetching| fetching.number == number)?;
-                let fetched = self.prefetching.remove(place).running;
+                let PrefetchingSequence { stage, running, .. } = self.prefetching.remove(place);
+                let (mut pages, mut adopted) = (pages, None);
+                if let PrefetchStage::Reading { pages: all, checkpoint: Some(number) } = stage {
+                    // Without its checkpoint, no page is of use.
+                    if pages == all && !running.sequence.is_cancelled {
+                        (pages, adopted) = (all - 1, Some(number));
+                    } else {
+                        self.kv_cache.cancel_checkpoint(running.batch, number);
+                        pages = 0;
+                    }
+                }
                 let positions = pages * plan.shape.page_positions;
-                self.continue_fetched(table, fetched, positions, status);
+                self.continue_fetched(table, running, positions, adopted, status);
                 if is_silent {
                     let was_silent = self.prefix_cache.as_mut()?.mark_unresponsive().is_none();
                     return refused
@@ -246,6 +281,19 @@ impl Scheduler {
                 self.start(table, batch, slot, sequence, allocation);
                 None
             }
+            FromWorker::CheckpointRestored { number } => {
+                let place =
+                    self.prefetching.iter().position(|fetching| fetching.number == number)?;
+                let mut running = self.prefetching.remove(place).running;
+                self.kv_cache.release_restored(running.batch, &mut running.allocation);
+                if running.sequence.is_cancelled {
+                    self.release(running);
+                    return None;
+                }
+                let RunningSequence { sequence, batch, slot, allocation, .. } = running;
+                self.start(table, batch, slot, sequence, allocation);
+                None
+            }
             _ => None,
         }
     }
@@ -255,6 +303,7 @@ impl Scheduler {
         table: &StepTable,
         mut fetched: RunningSequence,
         positions: u32,
+        checkpoint: Option<u32>,
         status: &mut EngineStatus,
     ) {
         if !fetched.sequence.is_cancelled {
@@ -265,6 +314,9 @@ impl Scheduler {
             let computed = allocation.computed as usize;
             self.kv_cache
                 .record_filled(*batch, allocation, computed, 0, false, || sequence.tokens());
+            if let Some(number) = checkpoint {
+                self.kv_cache.adopt_checkpoint(*batch, allocation, number);
+            }
         }
         self.copy_partial_page(table, fetched);
     }

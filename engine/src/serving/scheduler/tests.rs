@@ -47,6 +47,7 @@ pub(super) fn plan() -> Plan {
         serves: true,
         page_positions: 16,
         kv_pages: 8,
+        checkpoints: 0,
         logits_rows: 0,
         device_slots: 0,
         dtype: Dtype::F32,

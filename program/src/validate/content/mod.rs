@@ -20,6 +20,7 @@ use crate::map::Chunk;
 use crate::plan::Plan;
 use crate::weights::Weights;
 
+use super::checkpoints;
 use super::error::{NamedProgram, ValidateError};
 use super::order::{Event, Order};
 use super::parts::normal;
@@ -160,6 +161,9 @@ impl<'a> Walk<'a> {
         for (cache, region) in Cache::updated(&self.plan.config, compute) {
             self.fill(now, cache, region)?;
         }
+        if compute.output.is_some() && compute.op == Op::Sample {
+            self.checkpoints(now, compute)?;
+        }
         let read = match compute.op.updates_state() {
             true => &[],
             false => compute.op.caches(&self.plan.config),
@@ -192,6 +196,16 @@ impl<'a> Walk<'a> {
         if let (Some(value), Some(output)) = (compute.op.writes(model), compute.output) {
             let added = u32::from(compute.op != Op::Embed);
             self.write_value(now, output, now.value(value, at, updates + added));
+        }
+        Ok(())
+    }
+
+    /// Checks that a sample takes checkpoints of caches that have all rows of its step.
+    fn checkpoints(&self, now: &Now<'_>, sample: &Compute) -> Result<(), ValidateError> {
+        let (batch, step) = (sample.at.batch, now.event.step + 1);
+        for ((layer, kv), region) in checkpoints::included(self.plan).zip(&sample.caches) {
+            let cache = Cache { kv, layer: Some(layer), batch, chunk: Chunk::WHOLE };
+            self.need(now, *region, cache.with(step, 0))?;
         }
         Ok(())
     }

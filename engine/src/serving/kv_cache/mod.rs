@@ -12,6 +12,10 @@ use protocol::group::GenerationRequest;
 use protocol::table::StepTable;
 use scheduler::{COPIED_POSITIONS_MIN, PagePool};
 
+use super::checkpoints::SequenceCheckpoints;
+
+mod checkpoints;
+
 /// Inverse of a share: a sequence waits for another one only if that computes at least this share
 /// of what the first one would otherwise have to compute.
 const WAIT_SHARE_DIVISOR: usize = 4;
@@ -24,9 +28,11 @@ pub(super) struct KvCacheManager {
     /// Number of pages of a sequence as long as the context.
     pages_max: u32,
     max_context: u32,
-    /// True if sequences with a common prefix can share pages. A ring of positions belongs to a
-    /// single sequence, and so does a state.
+    /// True if sequences with a common prefix can share pages.
     shares_pages: bool,
+    /// True if they can do so only up to a checkpoint: a ring of positions belongs to a single
+    /// sequence, and so does a state.
+    has_checkpoints: bool,
     /// True if the worker that owns the caches can copy a part of a page.
     copies_partial_pages: bool,
 }
@@ -41,6 +47,8 @@ pub(super) struct KvAllocation {
     recorded_positions: usize,
     /// Identity of everything that the contents depend on in addition to the tokens.
     content_kind: u64,
+    /// Checkpoints, if the plan has any.
+    pub(super) checkpoints: SequenceCheckpoints,
     /// Number of positions that were computed already.
     pub(super) computed: u32,
     /// Number of positions for which caches are allocated.
@@ -82,15 +90,18 @@ impl KvCacheManager {
         let pages = match shape.page_positions {
             0 => Vec::new(),
             positions => {
-                vec![PagePool::new(shape.kv_pages, positions); usize::from(shape.batches)]
+                let pages = PagePool::new(shape.kv_pages, positions);
+                vec![pages.with_checkpoints(shape.checkpoints); usize::from(shape.batches)]
             }
         };
         KvCacheManager {
             batches: pages,
             pages_max: plan.table.pages,
             max_context: shape.max_context,
-            shares_pages: plan.table.windows.is_empty() && !plan.config.layers.has_states(),
-            copies_partial_pages: shape.page_positions > COPIED_POSITIONS_MIN
+            shares_pages: shape.checkpoints > 0 || !overwrites(plan),
+            has_checkpoints: shape.checkpoints > 0,
+            copies_partial_pages: shape.checkpoints == 0
+                && shape.page_positions > COPIED_POSITIONS_MIN
                 && (0..shape.batches).all(|batch| PageRuns::of(plan, batch).is_some())
                 && appends_before_sampling(plan),
         }
@@ -127,6 +138,15 @@ impl KvCacheManager {
         if kind != other.allocation.content_kind {
             return false;
         }
+        if self.has_checkpoints {
+            let common = known.iter().zip(other.tokens).take_while(|(a, b)| a == b).count();
+            let positions = other.allocation.checkpoints.positions().map(|at| at as usize);
+            let shared = positions.filter(|at| *at <= common && *at < known.len()).max();
+            return shared.is_some_and(|shared| {
+                let found = pages.count_checkpointed(kind, known) as usize;
+                is_worth_waiting(found, shared, known.len())
+            });
+        }
         let filled = other.allocation.recorded_pages * pages.positions() as usize;
         let upto = filled + pages.positions() as usize;
         let is_page = || other.tokens.get(..upto).is_some_and(|tokens| *tokens == known[..upto]);
@@ -150,7 +170,7 @@ impl KvCacheManager {
             return false;
         }
         let found = pages.count_cached(kind, known) as usize;
-        found < filled + part && (filled + part - found) * WAIT_SHARE_DIVISOR >= known.len() - found
+        is_worth_waiting(found, filled + part, known.len())
     }
 
     /// Allocates caches for a sequence of this kind that begins in a batch in which `growing` other
@@ -168,8 +188,20 @@ impl KvCacheManager {
         let Some(pages) = self.batches.get_mut(batch) else {
             return Some(KvAllocation { capacity: self.max_context, ..KvAllocation::default() });
         };
-        let shared =
-            if self.shares_pages { pages.acquire_prefix(content_kind, known) } else { Vec::new() };
+        let mut checkpoints = SequenceCheckpoints::default();
+        let shared = if self.has_checkpoints {
+            let found = pages.acquire_checkpointed(content_kind, known);
+            let [computed, known] = [found.pages.len(), found.known_pages]
+                .map(|count| count as u32 * pages.positions());
+            checkpoints =
+                SequenceCheckpoints::new(pages.positions(), computed, known, count as u32);
+            checkpoints.restored = found.checkpoint;
+            found.pages
+        } else if self.shares_pages {
+            pages.acquire_prefix(content_kind, known)
+        } else {
+            Vec::new()
+        };
         let needed = (count as u32 + 1).div_ceil(pages.positions()).min(self.pages_max);
         let more = needed.saturating_sub(shared.len() as u32);
         let mut allocation = KvAllocation {
@@ -178,6 +210,7 @@ impl KvCacheManager {
             computed: shared.len() as u32 * pages.positions(),
             pages: shared,
             content_kind,
+            checkpoints,
             capacity: 0,
         };
         if pages.available() < more + growing as u32 {
@@ -322,9 +355,12 @@ impl KvCacheManager {
         self.batches.first().map_or(0, |pages| (positions / pages.positions()) as usize)
     }
 
-    /// Releases the caches of a sequence.
+    /// Releases the caches of a sequence that no list names any more.
     pub(super) fn release(&mut self, batch: usize, allocation: KvAllocation) {
         let Some(pages) = self.batches.get_mut(batch) else { return };
+        let planned = allocation.checkpoints.planned.iter().flatten();
+        planned.for_each(|planned| pages.cancel_checkpoint(planned.number));
+        allocation.checkpoints.restored.iter().for_each(|one| pages.release_checkpoint(*one));
         // Pages are released in reverse, since a page is useless without those before it.
         allocation.pages.into_iter().rev().for_each(|page| pages.release(page));
     }
@@ -333,6 +369,18 @@ impl KvCacheManager {
         let positions = self.batches[batch].positions();
         (allocation.pages.len() as u32 * positions).min(self.max_context)
     }
+}
+
+/// Returns true if layers overwrite what they keep of a sequence as it grows.
+fn overwrites(plan: &Plan) -> bool {
+    !plan.table.windows.is_empty() || plan.config.layers.has_states()
+}
+
+/// Returns true if a sequence of `tokens` tokens that could begin after `found` of them should wait
+/// until another one has computed `shared` of them.
+fn is_worth_waiting(found: usize, shared: usize, tokens: usize) -> bool {
+    // A sequence that waits for few positions loses more time than it saves.
+    found < shared && (shared - found) * WAIT_SHARE_DIVISOR >= tokens - found
 }
 
 /// Returns true if the lane that samples also appends to the caches, so that the positions it has

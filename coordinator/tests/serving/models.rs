@@ -1,0 +1,154 @@
+//! Tiny models whose layers overwrite what they keep of a sequence.
+
+use model::config::{Activation, Family, Features, ModelConfig, QkNorm, Rope, RopeScaling, Scales};
+use model::delta::DeltaNet;
+use model::experts::{ExpertScoring, Experts};
+use model::layers::{FeedForward, LayerKind, Layers};
+use model::mamba::Mamba;
+
+fn attending() -> LayerKind {
+    LayerKind::dense(Some(Rope::new(10_000.0, RopeScaling::None)))
+}
+
+fn windowed(window: usize) -> LayerKind {
+    LayerKind { window: Some(window), ..attending() }
+}
+
+fn llama() -> ModelConfig {
+    ModelConfig {
+        name: "tiny-llama".to_owned(),
+        family: Family::Llama,
+        num_layers: 3,
+        hidden_size: 24,
+        num_heads: 6,
+        num_kv_heads: 2,
+        head_dim: 8,
+        ffn_size: 40,
+        vocab_size: 200,
+        max_positions: 8192,
+        norm_eps: 1e-5,
+        activation: Activation::Silu,
+        learned_positions: None,
+        layers: Layers::uniform(attending()),
+        experts: None,
+        qkv_bias: false,
+        out_bias: false,
+        ffn_bias: false,
+        tied_embeddings: false,
+        qk_norm: None,
+        pre_norms: true,
+        post_norms: false,
+        delta: None,
+        latent: None,
+        mamba: None,
+        features: Features::default(),
+        output_gate: false,
+        sinks: false,
+        scales: Scales::default(),
+        bos_token_id: None,
+        eos_token_ids: vec![],
+    }
+}
+
+/// Returns a Gemma 3: most layers have a window.
+pub fn gemma() -> ModelConfig {
+    ModelConfig {
+        name: "tiny-gemma3".to_owned(),
+        family: Family::Gemma3,
+        activation: Activation::GeluTanh,
+        layers: Layers::from_kinds([windowed(40), attending(), windowed(40)]),
+        qk_norm: Some(QkNorm::PerHead),
+        post_norms: true,
+        ..llama()
+    }
+}
+
+/// Returns a gpt-oss: a window in every other layer, sinks and experts.
+pub fn gpt_oss() -> ModelConfig {
+    let scoring = ExpertScoring::TopKSoftmax;
+    let with_experts = |kind| LayerKind { feed_forward: FeedForward::Experts, ..kind };
+    ModelConfig {
+        name: "tiny-gpt-oss".to_owned(),
+        family: Family::GptOss,
+        num_layers: 2,
+        activation: Activation::ClampedSwiGlu,
+        layers: Layers::from_kinds([windowed(24), attending()].map(with_experts)),
+        experts: Some(Experts::new(5, 2, 16, scoring)),
+        sinks: true,
+        ..llama()
+    }
+}
+
+/// Returns a Qwen3.5: a recurrent state in most layers.
+pub fn qwen35() -> ModelConfig {
+    let delta = LayerKind::delta(FeedForward::Dense);
+    ModelConfig {
+        name: "tiny-qwen3.5".to_owned(),
+        family: Family::Qwen35,
+        layers: Layers::from_kinds([delta.clone(), delta, attending()]),
+        delta: Some(DeltaNet {
+            key_heads: 2,
+            value_heads: 4,
+            takes_turns: false,
+            key_dim: 6,
+            value_dim: 10,
+            taps: 4,
+        }),
+        output_gate: true,
+        qk_norm: Some(QkNorm::PerHead),
+        ..llama()
+    }
+}
+
+/// Returns a Qwen3-Next: states, and experts, one of which is shared by all rows.
+pub fn qwen_next() -> ModelConfig {
+    let config = qwen35();
+    let with_experts =
+        |kind: &LayerKind| LayerKind { feed_forward: FeedForward::SharedExpert, ..kind.clone() };
+    let kinds = [0, 1, 2].map(|layer| with_experts(config.layers.kind(layer)));
+    let scoring = ExpertScoring::SoftmaxTopK { renormalise: true };
+    ModelConfig {
+        family: Family::Qwen35Moe,
+        layers: Layers::from_kinds(kinds),
+        experts: Some(Experts::new(5, 2, 16, scoring)),
+        ..config
+    }
+}
+
+/// Returns an LFM2: short convolutions.
+pub fn lfm2() -> ModelConfig {
+    let convolving = LayerKind::short_conv(3);
+    ModelConfig {
+        name: "tiny-lfm2".to_owned(),
+        family: Family::Lfm2,
+        layers: Layers::from_kinds([convolving.clone(), attending(), convolving]),
+        qk_norm: Some(QkNorm::PerHead),
+        ..llama()
+    }
+}
+
+/// Returns a Granite 4: Mamba2 in most layers.
+pub fn granite() -> ModelConfig {
+    let mamba = LayerKind::mamba(FeedForward::Dense);
+    ModelConfig {
+        name: "tiny-granite4".to_owned(),
+        family: Family::GraniteHybrid,
+        layers: Layers::from_kinds([mamba.clone(), mamba, LayerKind::dense(None)]),
+        mamba: Some(Mamba {
+            heads: 4,
+            head_dim: 10,
+            groups: 2,
+            state_dim: 6,
+            taps: 4,
+            conv_bias: true,
+            min_step: 0.0,
+            max_step: None,
+        }),
+        ..llama()
+    }
+}
+
+/// Returns all of them.
+pub fn all() -> Vec<ModelConfig> {
+    vec![gemma(), gpt_oss(), qwen35(), qwen_next(), lfm2(), granite()]
+}
