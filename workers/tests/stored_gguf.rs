@@ -8,7 +8,7 @@ use std::path::Path;
 use common::placed::{cpu_only, group, options, shape, two_split};
 use half::f16;
 use model::config::{Dtype, ModelConfig};
-use model::quantized_format::WeightFormat;
+use model::quantized_format::{ActivationFormat, WeightFormat};
 use model::source::gguf::GgufSource;
 use model::source::{StoredType, TensorId, TensorPart, WeightSource};
 use planner::split::Split;
@@ -203,10 +203,17 @@ fn a_file_of_k_types_runs_from_its_blocks() {
     for (a, b) in expanded.iter().zip(&exact) {
         assert!((a - b).abs() <= 2e-5 * largest, "{a} and {b} of {largest}");
     }
-    // In bf16 the weights of blocks are not rounded, whereas expanded ones are.
+    // In bf16 the weights of blocks are not rounded, whereas expanded ones are; activations are
+    // rounded to 8 bits, or hardly.
+    let mut closer = of_blocks(cpu_only(config));
+    closer.weight_formats.activations = ActivationFormat::Int12;
+    let closer = run(&source, Dtype::Bf16, closer);
     let expected = run(&source, Dtype::Bf16, of_blocks(cpu_only(config)));
-    for (a, b) in expanded.iter().zip(&expected.1) {
-        assert!((a - b).abs() <= 0.03 * largest, "{a} and {b} of {largest}");
+    assert!(closer != expected, "activations are rounded otherwise");
+    for (found, allowed) in [(&closer, 0.03), (&expected, 0.1)] {
+        for (a, b) in expanded.iter().zip(&found.1) {
+            assert!((a - b).abs() <= allowed * largest, "{a} and {b} of {largest}");
+        }
     }
     let ops = layer_list(config, 0, None).len();
     for (start, end) in [(0, ops), (0, 4), (3, ops - 2), (ops - 3, ops)] {
