@@ -12,7 +12,7 @@ use std::process::ExitCode;
 
 use common::{
     GROUPS, READ_TARGETS, ReadTarget, TestStagings, config, is_read_lane, maps, on_storages,
-    routed_plans, run_groups, shape,
+    routed_plans, run_groups, runs_all_cases, shape,
 };
 use model::config::Dtype;
 use program::compile::compile;
@@ -55,7 +55,8 @@ fn main() -> ExitCode {
 }
 
 fn storages_change_no_token() {
-    for dtype in [Dtype::Bf16, Dtype::F32] {
+    let dtypes = if runs_all_cases() { 2 } else { 1 };
+    for dtype in [Dtype::Bf16, Dtype::F32].into_iter().take(dtypes) {
         for map in maps() {
             let plain = compile(&config(), &shape(dtype), &map).expect("compiles");
             let (expected, _, alone) = run_groups(plain, &[], GROUPS);

@@ -322,3 +322,17 @@ fn of_experts_those_of_as_few_layers_as_suffice_are_read() {
         |work: &Instruction| matches!(work, Instruction::Read(read) if read.routing.is_some());
     assert!(many.map.uses_storages() && !reads.into_iter().any(is_routed));
 }
+
+/// The activations of the whole prompt would take 7 GiB.
+#[test]
+fn a_long_prompt_takes_little_beside_its_cache() {
+    let config = find_known("llama-3.2-1b").expect("known").config;
+    let placement = Placement::from_policy(Policy::CpuOnly);
+    let case = Case { config: &config, placement: &placement, storage: None };
+    let plan = case.with(PLENTY_BYTES, |request| {
+        PlacementRequest { max_prompt: 131_040, max_context: 131_072, max_new: 32, ..*request }
+            .plan(1, 1)
+    });
+    let activations_bytes = Budget::from_plan(&plan.expect("it fits")).activations_bytes;
+    assert!(activations_bytes <= 1536 * MIB, "{activations_bytes}");
+}
