@@ -14,7 +14,7 @@ cargo test --package coordinator --test end_to_end -- death prompt_store cublasl
 cargo test --package cuda_standin --test lanes -- --nocapture
 # Tests of which `make test` runs a sample.
 cargo test --package kernels --test attention_window --test attention_pages --test linear --test linear_grouped
-cargo test --package planner --test described
+cargo test --package planner --test described --test papers
 cargo test --package program --test dropped
 cargo test --package workers --test compressed --test placement --test states
 exec cargo test --package coordinator --test storage

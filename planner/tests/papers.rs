@@ -22,20 +22,24 @@ fn papers() -> Vec<cells::Paper> {
 }
 
 /// The document has every run of serving, so the figures' values and shapes are checked with the
-/// same runs.
+/// same runs. They take more than a minute, so `make test` leaves them to `make fuzz`.
 #[test]
 fn the_document_is_what_the_planner_says() {
-    let mut runs = serving::runs::Runs::default();
-    let serving = serving::markdown::render(&of_serving(), &mut runs).expect("runs that can be");
-    check_serving_goals(&mut runs);
-    check_serving_shapes(&mut runs);
     let path = format!("{}/../docs/papers.md", env!("CARGO_MANIFEST_DIR"));
     let document = std::fs::read_to_string(path).expect("docs/papers.md can be read");
-    let rendered = markdown::render(&papers()) + &serving;
+    let mut rendered = markdown::render(&papers());
+    let has_serving = std::env::var_os("TANDEM_FUZZ_CASES").is_some();
+    if has_serving {
+        let mut runs = serving::runs::Runs::default();
+        rendered += &serving::markdown::render(&of_serving(), &mut runs).expect("possible runs");
+        check_serving_goals(&mut runs);
+        check_serving_shapes(&mut runs);
+    }
     for (index, (ours, theirs)) in rendered.lines().zip(document.lines()).enumerate() {
         assert_eq!(ours, theirs, "docs/papers.md:{}: run `make papers`", index + 1);
     }
-    assert_eq!(rendered.lines().count(), document.lines().count(), "run `make papers`");
+    let (ours, theirs) = (rendered.lines().count(), document.lines().count());
+    assert!(if has_serving { ours == theirs } else { ours < theirs }, "run `make papers`");
 }
 
 #[test]
