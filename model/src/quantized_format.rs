@@ -144,6 +144,14 @@ pub enum ScaleLayout {
 }
 
 impl ScaleLayout {
+    /// Returns true if rows of a group have a minimum.
+    pub const fn has_minimums(self) -> bool {
+        match self {
+            ScaleLayout::Halves | ScaleLayout::Floats | ScaleLayout::ProductsAndMinimums => true,
+            ScaleLayout::HalfScales | ScaleLayout::PowersOfTwo | ScaleLayout::Products => false,
+        }
+    }
+
     /// Returns the number of groups of `group` inputs in a record.
     pub const fn groups(self, group: usize) -> usize {
         match self {
@@ -351,7 +359,7 @@ impl Display for Grouped {
 /// Rounding of activations that are multiplied by grouped weights in runs in bf16.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 pub enum ActivationFormat {
-    /// Integers of 8 bits in groups of at most 32 inputs: fastest, on every processor.
+    /// Integers of 8 bits in groups of at most 32 inputs, on every processor.
     #[default]
     Int8,
     /// Integers of 12 bits in the groups of the weights, with AVX512-VNNI; unrounded without it.

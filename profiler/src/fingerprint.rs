@@ -121,7 +121,9 @@ fn profiled_fields(request: &ProfilingRequest) -> BTreeMap<String, String> {
     let kinds = request.layer_kinds().into_iter().map(|(_, formats)| format!("{formats:?}"));
     set("weight formats", kinds.collect::<Vec<_>>().join("; "));
     let outer = request.weight_formats.first();
-    set("activations", outer.map_or("", |formats| formats.activations.name()).to_owned());
+    if let Some(formats) = outer.filter(|formats| formats.any_grouped()) {
+        set("activations", formats.activations.name().to_owned());
+    }
     set(
         "outer formats",
         outer.map_or(String::new(), |f| format!("{:?} {:?}", f.embedding, f.head)),

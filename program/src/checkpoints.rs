@@ -32,12 +32,10 @@ pub struct CheckpointLayout {
 }
 
 impl CheckpointLayout {
-    /// Returns the buffer, the first byte and the number of bytes of part `index` of a checkpoint,
-    /// that of the cache with this index.
-    pub fn part(&self, number: u32, index: usize) -> Option<(BufferId, usize, usize)> {
+    /// Returns each cache with the first byte of its part of a checkpoint.
+    pub fn parts(&self, number: u32) -> impl Iterator<Item = (&SlotCache, usize)> {
         let first = number as usize * self.size_bytes;
-        let SlotCache { slot_bytes, offset_bytes, .. } = *self.caches.get(index)?;
-        Some((self.buffer, first + offset_bytes, slot_bytes))
+        self.caches.iter().map(move |cache| (cache, first + cache.offset_bytes))
     }
 
     /// Returns the checkpoints of all batches; none if the plan has none.

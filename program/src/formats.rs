@@ -26,13 +26,14 @@ pub struct WeightFormats {
     /// Formats per layer and per operation of `ModelConfig::layer_ops`; `Plain` if there is no
     /// matrix.
     pub layers: Vec<Vec<WeightFormat>>,
+    /// Rounding of activations that are multiplied by low-bit matrices.
     #[serde(default)]
     pub activations: ActivationFormat,
 }
 
 /// Prints the format of the table of inputs only if it is not plain, and that of activations only
-/// if they are multiplied by a matrix that is not, since keys of stored data are
-/// derived from this text: a field that a model does not use must not change them.
+/// if they are multiplied by a matrix that is not, since keys of stored data are derived from this
+/// text: a field that a model does not use must not change them.
 impl Debug for WeightFormats {
     fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
         let WeightFormats { embedding, head, per_layer_table, layers, activations } = self;

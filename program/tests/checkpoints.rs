@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Choices, PLAIN, each_is_needed, llama, shape, split};
+use common::{Choices, PLAIN, each_is_needed, llama, proved, shape, split};
 use model::config::{Family, ModelConfig};
 use model::delta::DeltaNet;
 use model::layers::{FeedForward, LayerKind, Layers};
@@ -62,12 +62,6 @@ fn with_device(config: &ModelConfig, on_device: impl Fn(Op) -> bool) -> DeviceMa
         }
     }
     map
-}
-
-fn proved(config: &ModelConfig, shape: &RunShape, map: &DeviceMap) -> Plan {
-    let plan = compile(config, shape, map).expect("it compiles");
-    validate(&plan).unwrap_or_else(|error| panic!("{error}"));
-    plan
 }
 
 fn sample_of(plan: &mut Plan) -> &mut Compute {

@@ -4,15 +4,14 @@
 
 mod common;
 
-use common::{Choices, PLAIN, each_is_needed, shape, split, without};
+use common::{Choices, PLAIN, attention, chunked, each_is_needed, proved, shape, split, without};
 use model::config::ModelConfig;
 use model::config_json::parse;
 use model::ops::{Op, Value};
 use program::compile::{CompileError, compile};
 use program::formats::KvFormat;
-use program::ir::{Compute, Instruction, ProgramId};
+use program::ir::{Instruction, ProgramId};
 use program::map::{ChunkOrder, ComputeDevice, DeviceMap, layer_list};
-use program::plan::{Plan, RunShape};
 use program::validate::validate;
 use serde_json::{Map, json};
 
@@ -30,16 +29,6 @@ fn indexed() -> ModelConfig {
         "indexer_types": ["full", "full", "shared"],
     });
     parse("tiny-dsa", fields.as_object().expect("an object"), &Map::new()).expect("understood")
-}
-
-fn proved(config: &ModelConfig, shape: &RunShape, map: &DeviceMap) -> Plan {
-    let plan = compile(config, shape, map).expect("it compiles");
-    validate(&plan).unwrap_or_else(|error| panic!("{error}"));
-    plan
-}
-
-fn chunked(shape: RunShape) -> RunShape {
-    RunShape { prefill_chunk: 8, ..shape }
 }
 
 #[test]
@@ -62,21 +51,6 @@ fn every_interval_is_proved_and_of_some_each_instruction_is_needed() {
         }
     }
     assert!(dropped > 300, "{dropped}");
-}
-
-/// Returns the attention of a layer in decode.
-fn attention(plan: &mut Plan, layer: u16) -> &mut Compute {
-    let lanes = &mut plan.program_mut(ProgramId::DECODE).lanes;
-    let mut all = lanes.iter_mut().flat_map(|list| &mut list.instructions);
-    let found = all.find_map(|instruction| match instruction {
-        Instruction::Compute(compute)
-            if compute.op == Op::Attention && compute.at.layer == Some(layer) =>
-        {
-            Some(compute)
-        }
-        _ => None,
-    });
-    found.expect("a layer attends")
 }
 
 /// A layer attends to its own selection, or to the last one before it.

@@ -4,14 +4,13 @@
 
 mod common;
 
-use common::{Choices, PLAIN, each_is_needed, llama, shape, split};
+use common::{Choices, PLAIN, attention, chunked, each_is_needed, llama, proved, shape, split};
 use model::config::{Family, Features, ModelConfig, PerLayerInputs};
 use model::layers::{CacheSharing, LayerKind, LayerSizes, Layers};
 use model::ops::{Op, Value};
 use program::compile::{CompileError, compile};
 use program::ir::{Compute, Instruction, Moved};
 use program::map::{ChunkOrder, ComputeDevice, layer_list};
-use program::plan::{Plan, RunShape};
 use program::topology::MemoryId;
 use program::validate::validate;
 
@@ -47,16 +46,6 @@ fn sharing() -> ModelConfig {
         ..model
     }
     .with_kind_models()
-}
-
-fn proved(config: &ModelConfig, shape: &RunShape, map: &program::map::DeviceMap) -> Plan {
-    let plan = compile(config, shape, map).expect("it compiles");
-    validate(&plan).unwrap_or_else(|error| panic!("{error}"));
-    plan
-}
-
-fn chunked(shape: RunShape) -> RunShape {
-    RunShape { prefill_chunk: 8, ..shape }
 }
 
 #[test]
@@ -98,21 +87,6 @@ fn attention_in_parts_has_the_parts_of_the_caches_that_it_reads() {
             Err(other) => panic!("{other}"),
         }
     }
-}
-
-/// Returns the attention of a layer in decode.
-fn attention(plan: &mut Plan, layer: u16) -> &mut Compute {
-    let lanes = &mut plan.program_mut(program::ir::ProgramId::DECODE).lanes;
-    let mut all = lanes.iter_mut().flat_map(|list| &mut list.instructions);
-    let found = all.find_map(|instruction| match instruction {
-        Instruction::Compute(compute)
-            if compute.op == Op::Attention && compute.at.layer == Some(layer) =>
-        {
-            Some(compute)
-        }
-        _ => None,
-    });
-    found.expect("a layer attends")
 }
 
 #[test]

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Choices, PLAIN, each_is_needed, llama, shape, split};
+use common::{Choices, PLAIN, chunked, each_is_needed, llama, proved, shape, split};
 use model::config::{Family, ModelConfig};
 use model::delta::DeltaNet;
 use model::layers::{FeedForward, LayerKind, Layers};
@@ -12,7 +12,6 @@ use model::ops::{Kv, Op};
 use program::compile::{CompileError, compile};
 use program::ir::{Instruction, ProgramId};
 use program::map::{ComputeDevice, DeviceMap, LayerKv, Schedule, layer_list};
-use program::plan::{Plan, RunShape};
 use program::topology::MemoryId;
 use program::validate::{ValidateError, validate};
 
@@ -90,16 +89,6 @@ fn placed(config: &ModelConfig, from: usize, to: usize, choices: Choices) -> Dev
         map.kv[layer] = LayerKv { k, v, device_batches: 0 };
     }
     map
-}
-
-fn proved(config: &ModelConfig, shape: &RunShape, map: &DeviceMap) -> Plan {
-    let plan = compile(config, shape, map).expect("it compiles");
-    validate(&plan).unwrap_or_else(|error| panic!("{error}"));
-    plan
-}
-
-fn chunked(shape: RunShape) -> RunShape {
-    RunShape { prefill_chunk: 8, ..shape }
 }
 
 #[test]

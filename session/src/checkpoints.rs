@@ -28,27 +28,22 @@ pub(super) fn with_checkpoints(session: &Session<'_>, plan: Plan, limits: &Memor
     let spare_bytes = limits.dram_bytes.saturating_sub(Budget::from_plan(&plan).dram_bytes(limits));
     let fitting = spare_bytes / (size * u64::from(shape.batches));
     let checkpoints = wanted.min(shape.kv_pages).min(u32::try_from(fitting).unwrap_or(u32::MAX));
-    let compiled = (checkpoints > 0)
-        .then(|| compile(&plan.config, &RunShape { checkpoints, ..shape }, &plan.map).ok())
-        .flatten();
+    let mib = |count: u32| (u64::from(count) * size) as f64 / f64::from(1u32 << 20);
+    let compiled = compile(&plan.config, &RunShape { checkpoints, ..shape }, &plan.map);
+    let note = match &compiled {
+        _ if checkpoints == 0 => format!(
+            "prefix checkpoints: none, since {:.1} MiB do not fit; prompts are not reused",
+            mib(1)
+        ),
+        Ok(_) => format!(
+            "prefix checkpoints: {checkpoints} of {:.1} MiB each, {:.1} MiB in all",
+            mib(1),
+            mib(checkpoints) * f64::from(shape.batches)
+        ),
+        Err(error) => format!("{error}; prompts are not reused"),
+    };
     if session.options.verbosity >= Verbosity::Normal {
-        let mib = |bytes: u64| bytes as f64 / f64::from(1u32 << 20);
-        let all = u64::from(checkpoints) * u64::from(shape.batches) * size;
-        match &compiled {
-            Some(_) => eprintln!(
-                "prefix checkpoints: {checkpoints} of {:.1} MiB each, {:.1} MiB in all",
-                mib(size),
-                mib(all)
-            ),
-            None if checkpoints == 0 => eprintln!(
-                "prefix checkpoints: none, since {:.1} MiB do not fit; prompts are not reused",
-                mib(size)
-            ),
-            None => eprintln!(
-                "prefix checkpoints: none, since the device has caches or logits; prompts are not \
-                 reused"
-            ),
-        }
+        eprintln!("{note}");
     }
     compiled.unwrap_or(plan)
 }

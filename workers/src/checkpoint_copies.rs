@@ -36,9 +36,8 @@ fn parts(
     slot: usize,
     number: u32,
 ) -> impl Iterator<Item = ((BufferId, usize), (BufferId, usize), usize)> {
-    let first = number as usize * layout.size_bytes;
-    layout.caches.iter().map(move |SlotCache { cache, slot_bytes, offset_bytes }| {
-        ((*cache, slot * slot_bytes), (layout.buffer, first + offset_bytes), *slot_bytes)
+    layout.parts(number).map(move |(SlotCache { cache, slot_bytes, .. }, first)| {
+        ((*cache, slot * slot_bytes), (layout.buffer, first), *slot_bytes)
     })
 }
 

@@ -131,9 +131,10 @@ impl CachePage<'_> {
                 let place = self.runs.of_page(page).nth(run);
                 place.map(|(cache, first)| (cache, first, self.runs.size_bytes))
             }
-            StoredMemory::Checkpoint(number) => {
-                self.checkpoints.and_then(|layout| layout.part(number, run))
-            }
+            StoredMemory::Checkpoint(number) => self.checkpoints.and_then(|layout| {
+                let (cache, first) = layout.parts(number).nth(run)?;
+                Some((layout.buffer, first, cache.slot_bytes))
+            }),
         };
         place.ok_or(MemoryWithdrawn)
     }

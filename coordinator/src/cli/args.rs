@@ -195,9 +195,9 @@ pub struct RunArgs {
     /// the model. Requires --device emulated:timed
     #[arg(long, value_name = "MACHINE", help_heading = "Model", requires = "model")]
     #[arg(conflicts_with_all = [
-        "tables", "revision", "quantized", "input", "seed", "split", "prefill_chunk", "no_fuse",
-        "no_prefix_sharing", "cpu_threads", "emulated_threads", "vram", "dram", "prompt_cache",
-        "speculate",
+        "tables", "revision", "quantized", "activations", "input", "seed", "split", "prefill_chunk",
+        "no_fuse", "no_prefix_sharing", "cpu_threads", "emulated_threads", "vram", "dram",
+        "prompt_cache", "speculate",
     ])]
     pub machine: Option<String>,
 

@@ -271,9 +271,9 @@ impl ValueEnum for NamedChoice<ActivationFormat> {
 
     fn to_possible_value(&self) -> Option<PossibleValue> {
         let help = match self.0 {
-            ActivationFormat::Int8 => "8 bits in groups of at most 32: fastest",
+            ActivationFormat::Int8 => "8 bits in groups of at most 32: fast on every processor",
             ActivationFormat::Int12 => {
-                "12 bits with AVX512-VNNI, unrounded without it: closest to the weights' own values"
+                "12 bits with AVX512-VNNI, unrounded without it: slower for prompts, less rounding"
             }
         };
         Some(PossibleValue::new(self.0.name()).help(help))

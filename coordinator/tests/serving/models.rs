@@ -1,8 +1,9 @@
 //! Tiny models whose layers overwrite what they keep of a sequence.
 
-use model::config::{Activation, Family, Features, ModelConfig, QkNorm, Rope, RopeScaling, Scales};
+use model::config::{Activation, Family, ModelConfig, QkNorm, Rope, RopeScaling};
 use model::delta::DeltaNet;
 use model::experts::{ExpertScoring, Experts};
+use model::known::find_known;
 use model::layers::{FeedForward, LayerKind, Layers};
 use model::mamba::Mamba;
 
@@ -17,7 +18,6 @@ fn windowed(window: usize) -> LayerKind {
 fn llama() -> ModelConfig {
     ModelConfig {
         name: "tiny-llama".to_owned(),
-        family: Family::Llama,
         num_layers: 3,
         hidden_size: 24,
         num_heads: 6,
@@ -26,27 +26,11 @@ fn llama() -> ModelConfig {
         ffn_size: 40,
         vocab_size: 200,
         max_positions: 8192,
-        norm_eps: 1e-5,
-        activation: Activation::Silu,
-        learned_positions: None,
         layers: Layers::uniform(attending()),
-        experts: None,
-        qkv_bias: false,
-        out_bias: false,
-        ffn_bias: false,
         tied_embeddings: false,
-        qk_norm: None,
-        pre_norms: true,
-        post_norms: false,
-        delta: None,
-        latent: None,
-        mamba: None,
-        features: Features::default(),
-        output_gate: false,
-        sinks: false,
-        scales: Scales::default(),
         bos_token_id: None,
         eos_token_ids: vec![],
+        ..find_known("smollm2-135m").expect("it is known").config
     }
 }
 

@@ -199,9 +199,10 @@ pub fn diverging_prompts_share_their_beginning() {
         let questions: Vec<Job> =
             (0..8).map(|seed| job([&document[..], &tokens(seed, 9)].concat(), 12)).collect();
         let before = engine.status();
-        let heard: Vec<EventReceiver> = questions.iter().map(|job| submit(&engine, job)).collect();
-        for (question, heard) in questions.iter().zip(heard) {
-            assert_eq!(heard.answer(WATCHDOG), answer(&scratch, question), "{case}");
+        let receivers: Vec<EventReceiver> =
+            questions.iter().map(|job| submit(&engine, job)).collect();
+        for (question, receivers) in questions.iter().zip(receivers) {
+            assert_eq!(receivers.answer(WATCHDOG), answer(&scratch, question), "{case}");
         }
         let (computed, cached) = prompt_tokens(&engine, before);
         assert!(cached >= 7 * SMALL.page_end(420), "{case}: {cached} cached, {computed} computed");
@@ -234,11 +235,12 @@ pub fn few_checkpoints_change_no_answer() {
         for (checkpoints, pages) in [(1, 60), (3, 21), (20, 60)] {
             let size = Size { checkpoints, pages, ..SMALL };
             let engine = start(plan(&config, dtype, kv, size));
-            let heard = turns.iter().map(|(job, _)| submit(&engine, job));
-            let heard: Vec<EventReceiver> = heard.collect();
-            for (index, (heard, (_, expected))) in heard.into_iter().zip(&turns).enumerate() {
+            let receivers = turns.iter().map(|(job, _)| submit(&engine, job));
+            let receivers: Vec<EventReceiver> = receivers.collect();
+            for (index, (receivers, (_, expected))) in receivers.into_iter().zip(&turns).enumerate()
+            {
                 let case = format!("{} {size:?} turn {index}", config.name);
-                assert_eq!(heard.answer(WATCHDOG), *expected, "{case}");
+                assert_eq!(receivers.answer(WATCHDOG), *expected, "{case}");
             }
             wait_until("pages are back", || engine.status().kv_positions_used == 0);
             let before = engine.status().cached_tokens;
@@ -260,16 +262,16 @@ pub fn cancelled_turns_change_no_answer() {
         let engine = start(plan(&config, dtype, kv, Size { checkpoints: 3, ..SMALL }));
         let mut random = ChaCha8Rng::seed_from_u64(5);
         for round in 0..3 {
-            let mut heard = Vec::new();
+            let mut receivers = Vec::new();
             for (index, (job, _)) in turns.iter().enumerate() {
                 let receiver = submit(&engine, job);
                 std::thread::sleep(Duration::from_micros(u64::from(random.next_u32() % 1500)));
                 match random.next_u32() % 3 {
                     0 => engine.cancel(receiver.id()),
-                    _ => heard.push((index, receiver)),
+                    _ => receivers.push((index, receiver)),
                 }
             }
-            for (index, receiver) in heard {
+            for (index, receiver) in receivers {
                 let case = format!("{} round {round}, turn {index}", config.name);
                 assert_eq!(receiver.answer(WATCHDOG), turns[index].1, "{case}");
             }
@@ -294,15 +296,16 @@ pub fn turns_survive_a_lost_worker() {
         let engine = start(plan(&config, dtype, kv, SMALL));
         let mut random = ChaCha8Rng::seed_from_u64(seed);
         for round in 0..3 {
-            let heard: Vec<EventReceiver> =
+            let receivers: Vec<EventReceiver> =
                 turns.iter().map(|(job, _)| submit(&engine, job)).collect();
             std::thread::sleep(Duration::from_micros(u64::from(random.next_u32() % 30_000)));
             for worker in workers() {
                 let _ = kill_process(worker, Signal::KILL);
             }
-            for (index, (heard, (_, expected))) in heard.into_iter().zip(&turns).enumerate() {
+            for (index, (receivers, (_, expected))) in receivers.into_iter().zip(&turns).enumerate()
+            {
                 let case = format!("{} round {round}, turn {index}", config.name);
-                assert_eq!(heard.answer(WATCHDOG), *expected, "{case}");
+                assert_eq!(receivers.answer(WATCHDOG), *expected, "{case}");
             }
             let (job, expected) = &turns[turns.len() - 1];
             assert_eq!(answer(&engine, job), *expected, "{} round {round}", config.name);

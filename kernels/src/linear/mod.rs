@@ -15,6 +15,7 @@
 //!   with AVX-512, AVX512-BF16 and AMX, and pack x in their own order.
 //! - `integers`: paths that do the same for grouped weights in bf16 linears with AVX512-VNNI.
 //! - `bytes`: paths for grouped weights in bf16 linears with activations of 8 bits.
+//! - `factors`: what converts integer sums to results.
 //! - `prefetch`: prefetching of memory into caches before it is needed.
 //! - `path`: the interface of these algorithms; `registry`: the choice among them for a linear;
 //!   `rows`, `cuts`, `sizes`: division of rows and columns for it; `tuning`: parameters chosen for
@@ -47,6 +48,7 @@ mod cuts;
 mod direct;
 mod epilogue;
 mod experts;
+mod factors;
 mod gate;
 mod heads;
 #[cfg(target_arch = "x86_64")]

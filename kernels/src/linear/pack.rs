@@ -13,6 +13,11 @@ use crate::simd::Simd;
 use crate::variant::SimdTask;
 use model::quantized_format::Bits;
 
+/// Source index of each byte of eight inputs, so that the first dword holds the inputs whose 4-bit
+/// weights are in the low nibbles of a dword of weights, and the second those whose weights are in
+/// the high nibbles.
+pub(super) const NIBBLES: [u8; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
+
 /// A reader of plain activations whose inputs are also added up.
 trait Packed<S: Simd>: WeightReader<S> {
     /// Returns `sum` plus the inputs in a dword, in order.

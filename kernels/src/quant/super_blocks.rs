@@ -1,6 +1,6 @@
 //! Conversion of GGUF's blocks of 256 elements to rows of records.
 
-use model::quantized_format::{ROWS, SUPER_BLOCK, ScaleLayout};
+use model::quantized_format::{ROWS, SUPER_BLOCK};
 use model::source::StoredType;
 use model::source::low_bit::LowBitBlock;
 
@@ -64,7 +64,7 @@ pub(super) fn convert(stored: StoredType, block: &[u8], record: &mut [u8], row: 
 fn set_low_bit(stored: StoredType, decoded: &LowBitBlock, record: &mut [u8], row: usize) {
     let Some(format) = stored.grouped() else { unreachable!("{stored:?} has a form") };
     let groups = SUPER_BLOCK / format.group;
-    let has_minimums = format.scales == ScaleLayout::ProductsAndMinimums;
+    let has_minimums = format.scales.has_minimums();
     record[2 * row..][..2].copy_from_slice(&decoded.scale.to_le_bytes());
     if has_minimums {
         record[2 * (ROWS + row)..][..2].copy_from_slice(&decoded.minimum.to_le_bytes());

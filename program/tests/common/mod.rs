@@ -4,10 +4,12 @@
 use model::config::{Activation, Dtype, Family, Features, ModelConfig, Rope, RopeScaling, Scales};
 use model::experts::{ExpertScoring, Experts};
 use model::layers::{FeedForward, LayerKind, Layers};
+use model::ops::Op;
 use model::quantized_format::WeightFormat;
+use program::compile::compile;
 use program::expert_reads::ExpertReads;
 use program::formats::{KvFormat, WeightFormats};
-use program::ir::{Instruction, Program, ProgramId};
+use program::ir::{Compute, Instruction, Program, ProgramId};
 use program::map::{
     ChunkOrder, Chunking, ComputeDevice, DeviceMap, LayerKv, PhaseMap, Schedule, layer_list,
 };
@@ -234,4 +236,31 @@ pub fn on_storages(mut map: DeviceMap) -> DeviceMap {
 pub fn all_works(program: &Program) -> impl Iterator<Item = (LaneId, &Instruction)> {
     let lists = program.lanes.iter();
     lists.flat_map(|list| list.instructions.iter().map(|work| (list.lane, work)))
+}
+
+/// Compiles and proves a map.
+pub fn proved(config: &ModelConfig, shape: &RunShape, map: &DeviceMap) -> Plan {
+    let plan = compile(config, shape, map).expect("it compiles");
+    validate(&plan).unwrap_or_else(|error| panic!("{error}"));
+    plan
+}
+
+/// Returns a shape whose prompts are computed in chunks.
+pub fn chunked(shape: RunShape) -> RunShape {
+    RunShape { prefill_chunk: 8, ..shape }
+}
+
+/// Returns the attention of a layer in decode.
+pub fn attention(plan: &mut Plan, layer: u16) -> &mut Compute {
+    let lanes = &mut plan.program_mut(ProgramId::DECODE).lanes;
+    let mut all = lanes.iter_mut().flat_map(|list| &mut list.instructions);
+    let found = all.find_map(|instruction| match instruction {
+        Instruction::Compute(compute)
+            if compute.op == Op::Attention && compute.at.layer == Some(layer) =>
+        {
+            Some(compute)
+        }
+        _ => None,
+    });
+    found.expect("a layer attends")
 }

@@ -1,6 +1,6 @@
 //! Attention to listed positions.
 
-use super::{IndexedPlaces, IndexedScratch, IndexedShape, Piece, dense_rows, elements};
+use super::{IndexedPlaces, IndexedScratch, IndexedShape, Piece, dense_rows, elements, nth_of};
 use crate::Kernels;
 use crate::attention::compiled::AttentionTasks;
 use crate::attention::pages::{AttentionUnits, PageLists};
@@ -107,31 +107,23 @@ impl Kernels {
         let to = SharedPointer(scratch.fresh.as_mut_ptr().cast::<T>());
         let rows: usize = units.iter().map(|unit| unit.rows as usize).sum();
         let bytes = 2 * rows * vector * size_of::<T>();
-        let tasks: usize = units.iter().map(|unit| (unit.rows as usize).div_ceil(TASK_ROWS)).sum();
-        self.run_sized(tasks, bytes, &|task, _| {
-            let mut before = 0;
-            for unit in units {
-                let count = (unit.rows as usize).div_ceil(TASK_ROWS);
-                let Some(index) = task.checked_sub(before).filter(|index| *index < count) else {
-                    before += count;
-                    continue;
+        let tasks = |unit: &AttentionUnit| (unit.rows as usize).div_ceil(TASK_ROWS);
+        self.run_sized(units.iter().map(tasks).sum(), bytes, &|task, _| {
+            let (index, task) = nth_of(task, units.iter().map(tasks));
+            let (unit, first) = (&units[index], task * TASK_ROWS);
+            for row in first..(unit.rows as usize).min(first + TASK_ROWS) {
+                let (own, at) = (unit.past as usize + row, unit.row0 as usize + row);
+                let last = match own < top_k {
+                    true => own,
+                    false => call.listed(at, top_k - 1, own),
                 };
-                let first = index * TASK_ROWS;
-                for row in first..(unit.rows as usize).min(first + TASK_ROWS) {
-                    let (own, at) = (unit.past as usize + row, unit.row0 as usize + row);
-                    let last = match own < top_k {
-                        true => own,
-                        false => call.listed(at, top_k - 1, own),
-                    };
-                    let from = &call.places.of(&call.pages, unit, last, place)[..vector];
-                    // SAFETY: scratch has space for a vector of every row, each of which one task
-                    // writes.
-                    unsafe {
-                        let to = to.pointer().add(at * vector);
-                        to.copy_from_nonoverlapping(from.as_ptr(), vector);
-                    }
+                let from = &call.places.of(&call.pages, unit, last, place)[..vector];
+                // SAFETY: scratch has space for a vector of every row, each of which one task
+                // writes.
+                unsafe {
+                    let to = to.pointer().add(at * vector);
+                    to.copy_from_nonoverlapping(from.as_ptr(), vector);
                 }
-                return;
             }
         });
     }

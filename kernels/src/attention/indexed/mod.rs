@@ -146,6 +146,19 @@ fn dense_rows(unit: &AttentionUnit, top_k: usize) -> usize {
     top_k.saturating_sub(unit.past as usize).min(unit.rows as usize)
 }
 
+/// Returns the index of the list that the `task`-th element of consecutive lists is in, and its
+/// index there.
+fn nth_of(task: usize, lengths: impl Iterator<Item = usize>) -> (usize, usize) {
+    let mut before = 0;
+    for (index, length) in lengths.enumerate() {
+        if task < before + length {
+            return (index, task - before);
+        }
+        before += length;
+    }
+    panic!("there are as many tasks as elements");
+}
+
 /// Returns the first `len` elements of scratch.
 ///
 /// # Safety

@@ -1,6 +1,6 @@
 //! Scores of positions, and the selection of the highest.
 
-use super::{IndexedPlaces, IndexedScratch, IndexedShape, Piece, dense_rows, elements};
+use super::{IndexedPlaces, IndexedScratch, IndexedShape, Piece, dense_rows, elements, nth_of};
 use crate::Kernels;
 use crate::attention::compiled::AttentionTasks;
 use crate::attention::pages::{AttentionUnits, PageLists};
@@ -149,7 +149,7 @@ impl Kernels {
         let IndexedScratch { gathered, fresh, scores, per_thread, units, pieces, .. } = scratch;
         let Some(last) = units.last() else { return };
         let cached = last.cache_offset / head_dim + last.past as usize;
-        let scored = last.scores_offset + heads * last.rows as usize * last.end();
+        let scored = last.scores_offset + heads * last.rows as usize * last.positions();
         self.gather_keys(gathered, units, pieces, call);
         let rows = call.weights.len() / heads;
         // The order of scores does not depend on a factor of all of them.
@@ -164,7 +164,7 @@ impl Kernels {
         self.run_attention(all_rows, scored * size_of::<f32>(), &|task, thread| {
             let (index, row) = nth_of(task, units.iter().map(|unit| unit.rows as usize));
             let unit = &units[index];
-            let (positions, stride) = (unit.past as usize + row + 1, unit.end());
+            let (positions, stride) = (unit.past as usize + row + 1, unit.positions());
             let at = unit.row0 as usize + row;
             let weights = &call.weights[at * heads..][..heads];
             // SAFETY: this thread alone uses its scratch, which holds two numbers per position; the
@@ -205,13 +205,6 @@ struct Call<'a, T> {
     places: IndexedPlaces<'a, T>,
 }
 
-impl AttentionUnit {
-    /// Returns the number of positions up to the last row's.
-    const fn end(&self) -> usize {
-        self.past as usize + self.rows as usize
-    }
-}
-
 /// Returns the maximum number of rows after `past` positions whose scores for one head, `rows *
 /// (past + rows)`, are at most `scores`.
 fn rows_within(scores: usize, past: usize) -> usize {
@@ -223,19 +216,6 @@ fn rows_within(scores: usize, past: usize) -> usize {
         if scores_len(&shape, middle, past) <= scores { fits = middle } else { exceeds = middle }
     }
     fits
-}
-
-/// Returns the index of the list that the `task`-th element of consecutive lists is in, and its
-/// index there.
-fn nth_of(task: usize, lengths: impl Iterator<Item = usize>) -> (usize, usize) {
-    let mut before = 0;
-    for (index, length) in lengths.enumerate() {
-        if task < before + length {
-            return (index, task - before);
-        }
-        before += length;
-    }
-    panic!("there are as many tasks as elements");
 }
 
 /// Lists the positions with the highest scores, as many as `to` has, the lowest first among equals.

@@ -78,179 +78,127 @@ impl ByteForm {
     }
 }
 
-/// Sums of the products of a group of some rows and two panels, by one of [`Products`].
-pub(super) trait GroupSums<S: Simd> {
-    /// Returns the sums of `steps` steps, a multiple of four: products of bytes of weights,
-    /// `[step][panel]` vectors, and dwords of x, `[step][row]`.
+/// Products of bytes of weights and of x, added to a sum of dwords or words by one of [`Products`].
+pub(super) trait ProductSums<S: Simd> {
+    /// Steps whose products are added at a time, at most [`MAX_STEPS`]; a divisor of four.
+    const STEPS: usize = 1;
+
+    /// Returns `sum` plus the products of `STEPS` steps.
     ///
     /// # Safety
-    /// The pointers cover the steps, for `R` rows. The machine has the instructions.
-    unsafe fn sums<const R: usize>(
-        s: S,
-        weights: *const f32,
-        x: *const u32,
-        steps: usize,
-    ) -> [[S::D; PANELS]; R];
-}
+    /// The machine has the instructions.
+    unsafe fn add(s: S, sum: S::D, weights: [S::D; MAX_STEPS], x: [S::D; MAX_STEPS]) -> S::D;
 
-/// Returns the two vectors of weights of a step.
-///
-/// # Safety
-/// They exist.
-#[inline(always)]
-unsafe fn weights_at<S: Simd>(s: S, weights: *const f32, step: usize) -> [S::D; PANELS] {
-    let mut vectors = [s.zero_dwords(); PANELS];
-    for panel in 0..PANELS {
-        let at = weights.wrapping_add((step * PANELS + panel) * S::LANES);
-        // SAFETY: the caller's promise.
-        vectors[panel] = unsafe { s.load_dwords(at.cast()) };
+    /// Returns a group's complete sum in dwords.
+    #[inline(always)]
+    fn finish(_: S, sum: S::D) -> S::D {
+        sum
     }
-    vectors
 }
 
-/// Returns the dword of a row and step in every lane.
+/// Maximum number of steps whose products are added at a time.
+pub(super) const MAX_STEPS: usize = 2;
+
+/// Returns the sums of the products of a group of `R` rows and two panels, over `steps` steps, a
+/// multiple of four: bytes of weights, `[step][panel]` vectors, and dwords of x, `[step][row]`.
 ///
 /// # Safety
-/// It exists.
+/// The pointers cover the steps, and the machine has the instructions.
 #[inline(always)]
-unsafe fn x_at<S: Simd, const R: usize>(s: S, x: *const u32, step: usize, row: usize) -> S::D {
-    // SAFETY: the caller's promise.
-    s.splat_dword(unsafe { *x.add(step * R + row) })
+pub(super) unsafe fn group_sums<S: Simd, P: ProductSums<S>, const R: usize>(
+    s: S,
+    weights: *const f32,
+    x: *const u32,
+    steps: usize,
+) -> [[S::D; PANELS]; R] {
+    let mut sums = [[s.zero_dwords(); PANELS]; R];
+    for first in (0..steps).step_by(P::STEPS) {
+        let mut vectors = [[s.zero_dwords(); MAX_STEPS]; PANELS];
+        for panel in 0..PANELS {
+            for step in 0..P::STEPS {
+                let at = weights.wrapping_add(((first + step) * PANELS + panel) * S::LANES);
+                // SAFETY: the caller's promise.
+                vectors[panel][step] = unsafe { s.load_dwords(at.cast()) };
+            }
+        }
+        for row in 0..R {
+            let mut dwords = [s.zero_dwords(); MAX_STEPS];
+            for step in 0..P::STEPS {
+                // SAFETY: the caller's promise.
+                dwords[step] = s.splat_dword(unsafe { *x.add((first + step) * R + row) });
+            }
+            for panel in 0..PANELS {
+                // SAFETY: the caller's promise.
+                sums[row][panel] = unsafe { P::add(s, sums[row][panel], vectors[panel], dwords) };
+            }
+        }
+    }
+    for row in 0..R {
+        for panel in 0..PANELS {
+            sums[row][panel] = P::finish(s, sums[row][panel]);
+        }
+    }
+    sums
 }
 
 /// [`Products::Dots`].
 pub(super) enum Dots {}
 
-impl<S: Simd> GroupSums<S> for Dots {
+impl<S: Simd> ProductSums<S> for Dots {
     #[inline(always)]
-    unsafe fn sums<const R: usize>(
-        s: S,
-        weights: *const f32,
-        x: *const u32,
-        steps: usize,
-    ) -> [[S::D; PANELS]; R] {
-        let mut sums = [[s.zero_dwords(); PANELS]; R];
-        for step in 0..steps {
-            // SAFETY: the caller's promise.
-            unsafe {
-                let weights = weights_at(s, weights, step);
-                for row in 0..R {
-                    let x = x_at::<S, R>(s, x, step, row);
-                    for panel in 0..PANELS {
-                        sums[row][panel] = s.dot_with_vnni(sums[row][panel], weights[panel], x);
-                    }
-                }
-            }
-        }
-        sums
+    unsafe fn add(s: S, sum: S::D, [weights, _]: [S::D; 2], [x, _]: [S::D; 2]) -> S::D {
+        // SAFETY: the caller's promise.
+        unsafe { s.dot_with_vnni(sum, weights, x) }
     }
 }
 
 /// [`Products::Words`].
 pub(super) enum Words {}
 
-impl<S: Simd> GroupSums<S> for Words {
+impl<S: Simd> ProductSums<S> for Words {
     #[inline(always)]
-    unsafe fn sums<const R: usize>(
-        s: S,
-        weights: *const f32,
-        x: *const u32,
-        steps: usize,
-    ) -> [[S::D; PANELS]; R] {
-        let mut words = [[s.zero_dwords(); PANELS]; R];
-        for step in 0..steps {
-            // SAFETY: the caller's promise.
-            unsafe {
-                let weights = weights_at(s, weights, step);
-                for row in 0..R {
-                    let x = x_at::<S, R>(s, x, step, row);
-                    for panel in 0..PANELS {
-                        let products = s.pairs_of_products(weights[panel], x);
-                        words[row][panel] = s.add_words(words[row][panel], products);
-                    }
-                }
-            }
-        }
-        for row in 0..R {
-            for panel in 0..PANELS {
-                words[row][panel] = s.sums_of_words(words[row][panel]);
-            }
-        }
-        words
+    unsafe fn add(s: S, sum: S::D, [weights, _]: [S::D; 2], [x, _]: [S::D; 2]) -> S::D {
+        s.add_words(sum, s.pairs_of_products(weights, x))
+    }
+
+    #[inline(always)]
+    fn finish(s: S, sum: S::D) -> S::D {
+        s.sums_of_words(sum)
     }
 }
 
-/// [`Products::Pairs`] with 2, [`Products::Single`] with 1.
-pub(super) enum Some<const STEPS: usize> {}
+/// [`Products::Pairs`].
+pub(super) enum Pairs {}
 
-impl<S: Simd, const STEPS: usize> GroupSums<S> for Some<STEPS> {
+impl<S: Simd> ProductSums<S> for Pairs {
+    const STEPS: usize = 2;
+
     #[inline(always)]
-    unsafe fn sums<const R: usize>(
-        s: S,
-        weights: *const f32,
-        x: *const u32,
-        steps: usize,
-    ) -> [[S::D; PANELS]; R] {
-        let mut sums = [[s.zero_dwords(); PANELS]; R];
-        for first in (0..steps).step_by(STEPS) {
-            // SAFETY: the caller's promise.
-            unsafe {
-                let mut some = [[s.zero_dwords(); PANELS]; STEPS];
-                for step in 0..STEPS {
-                    some[step] = weights_at(s, weights, first + step);
-                }
-                for row in 0..R {
-                    let mut words = [s.zero_dwords(); PANELS];
-                    for step in 0..STEPS {
-                        let x = x_at::<S, R>(s, x, first + step, row);
-                        for panel in 0..PANELS {
-                            let products = s.pairs_of_products(some[step][panel], x);
-                            words[panel] = s.add_words(words[panel], products);
-                        }
-                    }
-                    for panel in 0..PANELS {
-                        let products = s.sums_of_words(words[panel]);
-                        sums[row][panel] = s.add_dwords(sums[row][panel], products);
-                    }
-                }
-            }
-        }
-        sums
+    unsafe fn add(s: S, sum: S::D, weights: [S::D; 2], x: [S::D; 2]) -> S::D {
+        let first = s.pairs_of_products(weights[0], x[0]);
+        let words = s.add_words(first, s.pairs_of_products(weights[1], x[1]));
+        s.add_dwords(sum, s.sums_of_words(words))
+    }
+}
+
+/// [`Products::Single`].
+pub(super) enum Single {}
+
+impl<S: Simd> ProductSums<S> for Single {
+    #[inline(always)]
+    unsafe fn add(s: S, sum: S::D, [weights, _]: [S::D; 2], [x, _]: [S::D; 2]) -> S::D {
+        s.add_dwords(sum, s.sums_of_words(s.pairs_of_products(weights, x)))
     }
 }
 
 /// [`Products::Signed`].
 pub(super) enum Signed {}
 
-impl<S: Simd> GroupSums<S> for Signed {
+impl<S: Simd> ProductSums<S> for Signed {
     #[inline(always)]
-    unsafe fn sums<const R: usize>(
-        s: S,
-        weights: *const f32,
-        x: *const u32,
-        steps: usize,
-    ) -> [[S::D; PANELS]; R] {
-        let mut sums = [[s.zero_dwords(); PANELS]; R];
-        for step in 0..steps {
-            // SAFETY: the caller's promise.
-            unsafe {
-                let weights = weights_at(s, weights, step);
-                let mut magnitudes = weights;
-                for panel in 0..PANELS {
-                    magnitudes[panel] = s.abs_bytes(weights[panel]);
-                }
-                for row in 0..R {
-                    let x = x_at::<S, R>(s, x, step, row);
-                    for panel in 0..PANELS {
-                        let x = s.with_signs(x, weights[panel]);
-                        let products = s.pairs_of_products(magnitudes[panel], x);
-                        let products = s.sums_of_words(products);
-                        sums[row][panel] = s.add_dwords(sums[row][panel], products);
-                    }
-                }
-            }
-        }
-        sums
+    unsafe fn add(s: S, sum: S::D, [weights, _]: [S::D; 2], [x, _]: [S::D; 2]) -> S::D {
+        let products = s.pairs_of_products(s.abs_bytes(weights), s.with_signs(x, weights));
+        s.add_dwords(sum, s.sums_of_words(products))
     }
 }
 

@@ -27,6 +27,7 @@ use std::marker::PhantomData;
 use half::bf16;
 use model::quantized_format::{ActivationFormat, Grouped, WeightFormat};
 
+use super::factors::FACTORS;
 use super::pack::Pack;
 use super::path::{MultiplicationPath, PackedLayout, Shape};
 use super::reader::Records;
@@ -37,7 +38,7 @@ use crate::simd::Simd;
 use crate::variant::Variant;
 use form::ByteForm;
 use multiply::Multiply;
-use pack::{FACTORS, PackBytes};
+use pack::PackBytes;
 use shape::{BLOCK, MAX_GROUP, STEP};
 pub(super) use target::*;
 

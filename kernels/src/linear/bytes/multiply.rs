@@ -7,13 +7,13 @@
 
 use std::marker::PhantomData;
 
-use model::quantized_format::ScaleLayout;
-
 use super::expand::{Expand, Expanded};
-use super::form::{ByteForm, Dots, GroupSums, Products, Signed, Some, Words};
-use super::pack::FACTORS;
+use super::form::{
+    ByteForm, Dots, Pairs, ProductSums, Products, Signed, Single, Words, group_sums,
+};
 use super::shape::{BLOCK, BLOCK_INPUTS, PANELS, STEP};
 use super::target::Target;
+use crate::linear::factors::FACTORS;
 use crate::linear::reader::Records;
 use crate::linear::sizes::RESULT_STRIDE;
 use crate::linear::task::TaskOperands;
@@ -47,8 +47,8 @@ impl<T: Target> Multiply<'_, T> {
                     match form.products {
                         Products::Dots => s.out_of_line(Tiles::<T, Dots>::new(block)),
                         Products::Words => s.out_of_line(Tiles::<T, Words>::new(block)),
-                        Products::Pairs => s.out_of_line(Tiles::<T, Some<2>>::new(block)),
-                        Products::Single => s.out_of_line(Tiles::<T, Some<1>>::new(block)),
+                        Products::Pairs => s.out_of_line(Tiles::<T, Pairs>::new(block)),
+                        Products::Single => s.out_of_line(Tiles::<T, Single>::new(block)),
                         Products::Signed => s.out_of_line(Tiles::<T, Signed>::new(block)),
                     }
                 }
@@ -81,7 +81,7 @@ impl<'a, T, P> Tiles<'a, T, P> {
     }
 }
 
-impl<T: Target, P: GroupSums<T::S>> OutOfLine<T::S> for Tiles<'_, T, P> {
+impl<T: Target, P: ProductSums<T::S>> OutOfLine<T::S> for Tiles<'_, T, P> {
     #[inline(always)]
     fn run(self, s: T::S) {
         let Block { records, area, block, inputs, weights, out } = self.block;
@@ -89,10 +89,7 @@ impl<T: Target, P: GroupSums<T::S>> OutOfLine<T::S> for Tiles<'_, T, P> {
         let format = records.format();
         let group = format.group;
         let units = records.groups() * format.group / STEP;
-        let has_minimums = !matches!(
-            format.scales,
-            ScaleLayout::HalfScales | ScaleLayout::PowersOfTwo | ScaleLayout::Products
-        );
+        let has_minimums = format.scales.has_minimums();
         let first_row = tiles.start(area.row_tiles.start);
         for tile in area.row_tiles.clone() {
             let row = tiles.start(tile);
@@ -152,7 +149,7 @@ impl TileCall {
     /// # Safety
     /// All pointers cover `R` rows and two panels.
     #[inline(always)]
-    unsafe fn run<S: Simd, P: GroupSums<S>, const R: usize>(self, s: S) {
+    unsafe fn run<S: Simd, P: ProductSums<S>, const R: usize>(self, s: S) {
         for group in 0..self.groups {
             let first_step = group * self.steps;
             let factors = self.factors.wrapping_add(group * self.factors_stride);
@@ -161,7 +158,7 @@ impl TileCall {
             unsafe {
                 let weights = self.weights.step::<S>(first_step).cast_const();
                 let x = self.x.add(first_step * R);
-                let sums = P::sums::<R>(s, weights, x, self.steps);
+                let sums = group_sums::<S, P, R>(s, weights, x, self.steps);
                 for row in 0..R {
                     let step = s.splat(*factors.add(row));
                     let sum = s.splat(*factors.add(R + row));

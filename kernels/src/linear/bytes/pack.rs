@@ -5,18 +5,12 @@ use model::quantized_format::Bits;
 
 use super::form::X_MAX;
 use super::shape::{MAX_GROUP, STEP};
-use crate::linear::pack::Pack;
+use crate::linear::factors::{self, FACTORS};
+use crate::linear::pack::{NIBBLES, Pack};
 use crate::simd::{OutOfLine, Simd};
 
-/// Factors of a group of a row, `[factor][row]` for each tile: the step, the sum of the bytes times
-/// the step, and the sum of the bytes times the offset of the weights, an integer.
-pub(super) const FACTORS: usize = 3;
 /// Smallest value by which a group is divided. Values of x that are far below are 0.
 const MIN_LARGEST: f32 = f32::from_bits((127 - 100) << 23);
-/// Source index of each byte of eight inputs, so that the first dword holds the inputs whose 4-bit
-/// weights are in the low nibbles of a dword of weights, and the second those whose weights are in
-/// the high nibbles.
-const NIBBLES: [usize; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
 /// A float that, added to one of small magnitude, rounds it to an integer in its lowest bits.
 const ROUND: f32 = (3 << 22) as f32;
 
@@ -49,8 +43,8 @@ impl<S: Simd> OutOfLine<S> for PackBytes<'_> {
                 let to = task.packed.pointer().wrapping_add(before).cast::<u32>();
                 let (row_stride, dword_stride) = if for_tiles { (units, 1) } else { (1, rows) };
                 let (g, input) = (unit / units, unit * STEP);
-                let factors = FACTORS * (g * task.tiles.rows + first_row);
-                let factors = task.sums.pointer().wrapping_add(factors);
+                let before = FACTORS * (g * task.tiles.rows + first_row);
+                let of_group = task.sums.pointer().wrapping_add(before);
                 let inputs = group.min(task.k.saturating_sub(input));
                 for row in 0..rows {
                     let x = task.x.wrapping_add((first_row + row) * task.k + input);
@@ -62,9 +56,7 @@ impl<S: Simd> OutOfLine<S> for PackBytes<'_> {
                             to.add(row * row_stride + i * dword_stride).write(dword);
                         }
                         let Rounded { step, sum, .. } = rounded;
-                        factors.add(row).write(step);
-                        factors.add(rows + row).write(sum as f32 * step);
-                        factors.add(2 * rows + row).cast::<i32>().write(sum * offset);
+                        factors::write(of_group, row, rows, step, sum, offset);
                     }
                 }
             }
@@ -123,7 +115,7 @@ impl Rounded {
                 let mut ordered = [0; MAX_GROUP];
                 for (to, from) in ordered.chunks_exact_mut(8).zip(self.bytes.chunks_exact(8)) {
                     for (to, at) in to.iter_mut().zip(NIBBLES) {
-                        *to = from[at];
+                        *to = from[usize::from(at)];
                     }
                 }
                 ordered

@@ -17,7 +17,8 @@ pub(in crate::linear) trait Target {
     /// weights take more registers.
     const TILE_ROWS: [usize; 2];
 
-    /// Returns true if the target is the one for `variant` on this machine.
+    /// Returns true if this machine has the instructions, and `variant` may use them. The first
+    /// target that fits is used (`registry`).
     fn fits(variant: Variant) -> bool;
     /// # Safety
     /// The machine has the instructions.
@@ -52,7 +53,7 @@ impl Target for Narrow {
     const TILE_ROWS: [usize; 2] = [6, 4];
 
     fn fits(variant: Variant) -> bool {
-        variant != Variant::Scalar && !NarrowDots::fits(variant) && !WideDots::fits(variant)
+        variant != Variant::Scalar
     }
 
     unsafe fn token() -> Avx2 {

@@ -2,6 +2,7 @@
 
 use std::arch::x86_64::*;
 
+use crate::linear::factors::FACTORS;
 use crate::linear::task::TaskOperands;
 
 /// Combines the sums of products of the two digits of `v` to sums of products of `v`.
@@ -11,9 +12,7 @@ pub(super) fn whole(high: __m512i, low: __m512i) -> __m512i {
     _mm512_add_epi32(_mm512_slli_epi32::<4>(high), low)
 }
 
-/// Factors that convert the integer sums of a tile of rows and a group to results. They are stored
-/// as `[factor][row]`: the step, the sum of x, and the sum of `v` times the offset added to the
-/// weights.
+/// Factors of a tile of rows and a group; see `linear::factors`.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Factors {
     at: *const f32,
@@ -21,39 +20,15 @@ pub(super) struct Factors {
 }
 
 impl Factors {
-    /// Number of factors per row.
-    pub(super) const COUNT: usize = 3;
-
     pub(super) fn of(area: &TaskOperands, tile: usize, group: usize) -> Self {
         let (tiles, first) = (area.tiles, area.tiles.start(tile));
-        let at = area.sums.pointer().wrapping_add(Self::COUNT * (group * tiles.rows + first));
+        let at = area.sums.pointer().wrapping_add(FACTORS * (group * tiles.rows + first));
         Factors { at, rows: tiles.height(tile) }
     }
 
     /// Returns the factors that are `floats` further.
     pub(super) fn skip(self, floats: usize) -> Self {
         Factors { at: self.at.wrapping_add(floats), ..self }
-    }
-
-    /// Writes the factors of a row. `sum` is the sum of all `v`, and `offset` the number that was
-    /// added to the weights.
-    ///
-    /// # Safety
-    /// `at` has space for the factors of `rows` rows.
-    pub(super) unsafe fn write(
-        at: *mut f32,
-        row: usize,
-        rows: usize,
-        step: f32,
-        sum: i32,
-        offset: i32,
-    ) {
-        // SAFETY: the caller's promise.
-        unsafe {
-            at.add(row).write(step);
-            at.add(rows + row).write(sum as f32 * step);
-            at.add(2 * rows + row).cast::<i32>().write(sum * offset);
-        }
     }
 
     /// Returns the `total` of sixteen columns after a group. `part` holds the sums of products of

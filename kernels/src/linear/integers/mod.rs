@@ -29,12 +29,12 @@ mod weights;
 
 use std::ops::Range;
 
-use factors::Factors;
 use half::bf16;
 use model::quantized_format::{ActivationFormat, Grouped, WeightFormat};
 use multiply::{PackedRows, TileCall};
 use shape::{BLOCK, COLS, PANELS, tile_rows, units_of};
 
+use super::factors::FACTORS;
 use super::pack::Pack;
 use super::path::{MultiplicationPath, PackedLayout, Shape};
 use super::prefetch::{Lines, Prefetcher};
@@ -205,7 +205,7 @@ pub(super) fn grouped(format: WeightFormat) -> Grouped {
 
 fn packed_layout(tiles: RowTiles, k: usize, format: Grouped) -> PackedLayout {
     let groups = format.groups(k);
-    PackedLayout { tiles, units: units_of(groups * format.group), sums: Factors::COUNT * groups }
+    PackedLayout { tiles, units: units_of(groups * format.group), sums: FACTORS * groups }
 }
 
 /// Returns the first row of a task.

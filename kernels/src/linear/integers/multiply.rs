@@ -15,6 +15,7 @@ use super::shape::{COLS, PANELS, tile_rows};
 use super::weights::{
     Int8Weights, TableWeights, UpperBits, WeightBytes, nibbles, ranges, steps, vectors,
 };
+use crate::linear::factors::FACTORS;
 use crate::linear::prefetch::Prefetcher;
 use crate::linear::reader::Records;
 use crate::linear::sizes::RESULT_STRIDE;
@@ -56,7 +57,7 @@ impl PackedRows {
             stride: tiles.height(tile),
             x: area.packed.pointer().wrapping_add(before).cast_const().cast(),
             factors: Factors::of(area, tile, group),
-            factors_stride: Factors::COUNT * tiles.rows,
+            factors_stride: FACTORS * tiles.rows,
         }
     }
 }

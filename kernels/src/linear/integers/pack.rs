@@ -8,19 +8,15 @@ use std::arch::x86_64::*;
 use half::bf16;
 use model::quantized_format::Bits;
 
-use super::factors::Factors;
 use super::shape::{tile_rows, units_of};
 use super::weights::offset;
-use crate::linear::pack::Pack;
+use crate::linear::factors::{self, FACTORS};
+use crate::linear::pack::{NIBBLES, Pack};
 use crate::simd::avx512::Avx512;
 use crate::simd::{MAX_LANES, Simd};
 
 /// Inputs in a vector of bf16.
 const VECTOR: usize = 32;
-/// Source index of each byte of eight inputs, so that the first dword holds the inputs whose 4-bit
-/// weights are in the low nibbles of a dword of weights, and the second those whose weights are in
-/// the high nibbles.
-const NIBBLES: [u8; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
 
 /// Packs the task's groups as dwords of four inputs, `[block][tile][group][dword][high, low][row]`,
 /// or `[tile][group][high, low][row][dword]` if `for_tiles` of AMX. Also writes the factors.
@@ -44,8 +40,8 @@ pub(super) unsafe fn pack(task: &Pack<bf16>, for_tiles: bool) {
                 + g * units % block * rows
         };
         let to = task.packed.pointer().wrapping_add(before);
-        let factors =
-            task.sums.pointer().wrapping_add(Factors::COUNT * (g * task.tiles.rows + first_row));
+        let of_group = FACTORS * (g * task.tiles.rows + first_row);
+        let of_group = task.sums.pointer().wrapping_add(of_group);
         for row in 0..rows {
             let x = task.x.wrapping_add((first_row + row) * task.k + g * group);
             let row_bytes = if for_tiles {
@@ -58,7 +54,7 @@ pub(super) unsafe fn pack(task: &Pack<bf16>, for_tiles: bool) {
             unsafe {
                 let inputs = group.min(task.k - (g * group).min(task.k));
                 let (step, sum) = pack_group(x, inputs, group, bits, row_bytes);
-                Factors::write(factors, row, rows, step, sum, offset(bits));
+                factors::write(of_group, row, rows, step, sum, offset(bits));
             }
         }
         if !for_tiles {

@@ -8,7 +8,7 @@ use half::f16;
 
 use self::grids::Grid;
 use super::StoredType;
-use crate::quantized_format::{Bits, Codebook, Grouped, SUPER_BLOCK, ScaleLayout};
+use crate::quantized_format::{Bits, Codebook, Grouped, SUPER_BLOCK};
 
 /// Maximum number of parts of a block.
 const PARTS: usize = 16;
@@ -81,7 +81,7 @@ impl LowBitBlock {
             unreachable!("{} has four bits or more", stored.name());
         };
         let values = table.values();
-        let has_minimums = format.scales == ScaleLayout::ProductsAndMinimums;
+        let has_minimums = format.scales.has_minimums();
         let (scale, minimum) = (decoded.scale.to_f32() * table.unit(), decoded.minimum.to_f32());
         let parts = out.chunks_exact_mut(format.group).zip(decoded.codes.chunks(format.group));
         for (part, (out, codes)) in parts.enumerate() {
