@@ -2,6 +2,7 @@
 
 use model::quantized_format::Bits;
 
+use super::decode::{Decode, Entries, GroupAt, Nibbles, Split, Whole, with_decoder};
 use super::form::ByteForm;
 use super::shape::{BLOCK_INPUTS, PANELS, STEP};
 use crate::linear::reader::Records;
@@ -51,7 +52,14 @@ pub(super) struct Expand {
 impl<S: Simd> OutOfLine<S> for Expand {
     #[inline(always)]
     fn run(self, s: S) {
-        let Expand { records, input, inputs, to, .. } = self;
+        with_decoder!(s: S, self.records.bits(), self.form, |decoder| self.decoded(s, decoder));
+    }
+}
+
+impl Expand {
+    #[inline(always)]
+    fn decoded<S: Simd, D: Decode<S>>(&self, s: S, decoder: D) {
+        let Expand { records, input, inputs, to, .. } = *self;
         let group = records.group();
         for place in 0..inputs / group {
             let of_weight = input / group + place;
@@ -61,76 +69,20 @@ impl<S: Simd> OutOfLine<S> for Expand {
                     continue;
                 }
                 let first_step = place * group / STEP;
+                let at = GroupAt { records, panel, group: of_weight };
                 // SAFETY: the panel and the group exist; the scratch has space for the block.
                 unsafe {
                     let (scale, min) = records.ranges(s, panel, of_weight);
                     let ranges = to.ranges::<S>(place);
                     s.store(ranges.add(p * S::LANES), scale);
                     s.store(ranges.add((PANELS + p) * S::LANES), min);
-                    self.bytes(s, panel, of_weight, |step, bytes| {
-                        let to = to.step::<S>(first_step + step).add(p * S::LANES);
-                        s.store(to, s.bits(bytes));
-                    });
-                }
-            }
-        }
-    }
-}
-
-impl Expand {
-    /// Calls `store` with the bytes of each step of a group.
-    ///
-    /// # Safety
-    /// The panel and the group exist.
-    #[inline(always)]
-    unsafe fn bytes<S: Simd>(
-        &self,
-        s: S,
-        panel: usize,
-        group: usize,
-        mut store: impl FnMut(usize, S::D),
-    ) {
-        let records = self.records;
-        let steps = records.group() / STEP;
-        let offset = self.form.offset;
-        // SAFETY: the vectors of a group exist.
-        let load = |vector: usize| unsafe {
-            let at = records.vector::<S>(panel, group, vector);
-            records.prefetch_after(s, at);
-            s.load_dwords(at)
-        };
-        match records.bits() {
-            Bits::Four => {
-                for pair in 0..steps / 2 {
-                    let vector = load(pair);
-                    store(2 * pair, s.nibble_bytes(vector, false));
-                    store(2 * pair + 1, s.nibble_bytes(vector, true));
-                }
-            }
-            Bits::Eight => {
-                let offset = s.splat_dword(u32::from_ne_bytes([offset.wrapping_neg(); 4]));
-                for step in 0..steps {
-                    store(step, s.sub_bytes(load(step), offset));
-                }
-            }
-            Bits::Table(table) => {
-                let values = table.values().map(|value| value.wrapping_add(offset as i8));
-                for pair in 0..steps / 2 {
-                    let vector = load(pair);
-                    for (step, high) in [false, true].into_iter().enumerate() {
-                        let codes = s.nibble_bytes(vector, high);
-                        store(2 * pair + step, s.table_bytes(codes, &values));
-                    }
-                }
-            }
-            bits @ (Bits::Five | Bits::FiveSigned | Bits::SixSigned) => {
-                let (upper, above) = (bits.upper(), load(0));
-                for pair in 0..steps / 2 {
-                    let vector = load(1 + pair);
-                    for (step, high) in [false, true].into_iter().enumerate() {
-                        let step = 2 * pair + step;
-                        let codes = s.nibble_bytes(vector, high);
-                        store(step, s.or_dwords(codes, s.upper_bits(above, upper * step, upper)));
+                    let shared = decoder.shared(s, at);
+                    for pair in 0..group / (2 * STEP) {
+                        let bytes = decoder.pair(s, at, shared, pair);
+                        for (half, bytes) in bytes.into_iter().enumerate() {
+                            let to = to.step::<S>(first_step + 2 * pair + half).add(p * S::LANES);
+                            s.store(to, s.bits(bytes));
+                        }
                     }
                 }
             }

@@ -10,6 +10,7 @@
 
 use model::quantized_format::Bits;
 
+use super::direct::{DIRECT_ROWS, DIRECT_TILE_ROWS};
 use super::shape::{MAX_GROUP, PANELS, STEP};
 use super::target::Target;
 use crate::simd::Simd;
@@ -68,9 +69,12 @@ impl ByteForm {
         ByteForm { products, offset }
     }
 
-    /// Returns the maximum number of rows in a tile.
-    pub(super) fn tile_rows<T: Target>(self) -> usize {
+    /// Returns the maximum number of rows in a tile of a pass of `rows` rows.
+    pub(super) fn tile_rows<T: Target>(self, rows: usize) -> usize {
         let [one_sum, more] = T::TILE_ROWS;
+        if rows <= DIRECT_ROWS {
+            return DIRECT_TILE_ROWS.min(more);
+        }
         match self.products {
             Products::Dots | Products::Words => one_sum,
             Products::Pairs | Products::Single | Products::Signed => more,

@@ -12,9 +12,13 @@
 //! - `shape`: sizes of groups, blocks and tiles.
 //! - `form`: bytes to which weights are expanded, and the instructions for their products.
 //! - `pack`: x as bytes, and its factors.
+//! - `decode`: stored integers as bytes.
+//! - `direct`: few rows, by weights in registers.
 //! - `expand`: a block of weights as bytes, with its scales.
 //! - `multiply`: some rows by an expanded block.
 
+mod decode;
+mod direct;
 mod expand;
 mod form;
 mod multiply;
@@ -80,7 +84,8 @@ impl<T: Target> MultiplicationPath for Multiplication<T> {
         let WeightFormat::Grouped(format) = format else {
             unreachable!("plain weights are no integers");
         };
-        let highest = ByteForm::of(format.bits, format.group, T::HAS_DOTS).tile_rows::<T>();
+        let form = ByteForm::of(format.bits, format.group, T::HAS_DOTS);
+        let highest = form.tile_rows::<T>(rows);
         packed_layout(RowTiles::even(rows, highest, VECTOR_COLS, BLOCK), k, format)
     }
 

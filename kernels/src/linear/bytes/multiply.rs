@@ -7,6 +7,7 @@
 
 use std::marker::PhantomData;
 
+use super::direct::{DIRECT_ROWS, FewRows};
 use super::expand::{Expand, Expanded};
 use super::form::{
     ByteForm, Dots, Pairs, ProductSums, Products, Signed, Single, Words, group_sums,
@@ -32,6 +33,9 @@ impl<T: Target> Multiply<'_, T> {
         let Multiply { records, area, .. } = *self;
         let format = records.format();
         let form = ByteForm::of(format.bits, format.group, T::HAS_DOTS);
+        if area.tiles.rows <= DIRECT_ROWS {
+            return FewRows { records, form, area }.run::<T>(s);
+        }
         let lanes = <T::S as Simd>::LANES;
         let (first, end) = (area.cols.start / lanes, area.cols.end.div_ceil(lanes));
         let inputs = records.groups() * format.group;
