@@ -40,7 +40,7 @@ pub enum Bits {
     FiveSigned,
     /// Signed, -32 to 31, stored with an offset of 32.
     SixSigned,
-    /// Entries of a table of signed bytes, selected by four bits.
+    /// Entries of a table of signed bytes, selected by two, three or four bits.
     Table(Codebook),
 }
 
@@ -48,7 +48,8 @@ impl Bits {
     /// Returns the number of bits that are stored for each integer.
     pub const fn count(self) -> usize {
         match self {
-            Bits::Four | Bits::Table(_) => 4,
+            Bits::Table(table) => table.index_bits(),
+            Bits::Four => 4,
             Bits::Five | Bits::FiveSigned => 5,
             Bits::SixSigned => 6,
             Bits::Eight => 8,
@@ -59,9 +60,9 @@ impl Bits {
     /// 2.
     ///
     /// # Panics
-    /// For 8 bits, which are stored together.
+    /// For 2, 3 and 8 bits, which are stored in other ways.
     pub const fn upper(self) -> usize {
-        assert!(self.count() < 8);
+        assert!(4 <= self.count() && self.count() < 8);
         self.count() - 4
     }
 
@@ -75,14 +76,18 @@ impl Bits {
     }
 }
 
-/// Tables of sixteen signed bytes.
+/// Tables of at most sixteen signed bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Codebook {
     /// The table of GGUF's IQ4_NL and IQ4_XS.
     NonLinear,
     /// The floats of MXFP4 times two: a sign, two bits of exponent and one bit of mantissa.
     E2M1,
-    /// The integers -8 to 7: GGUF's Q2_K, Q3_K, TQ1_0 and TQ2_0, which use few of them.
+    /// The integers 0 to 3: GGUF's Q2_K.
+    Unsigned,
+    /// The integers -1 to 2: GGUF's TQ1_0 and TQ2_0.
+    Ternary,
+    /// The integers -4 to 3: GGUF's Q3_K.
     Signed,
     /// Eight times the values of GGUF's IQ2_XXS, IQ2_XS and IQ2_S: a sign above two bits.
     Iq2,
@@ -96,20 +101,31 @@ pub enum Codebook {
 }
 
 impl Codebook {
-    /// Returns the value for each index.
+    /// Returns the number of bits of an index.
+    pub const fn index_bits(self) -> usize {
+        match self {
+            Codebook::Unsigned | Codebook::Ternary => 2,
+            Codebook::Signed | Codebook::Iq2 | Codebook::Iq1 => 3,
+            Codebook::NonLinear | Codebook::E2M1 | Codebook::Iq3Xxs | Codebook::Iq3S => 4,
+        }
+    }
+
+    /// Returns the value for each index, and zeros.
     pub const fn values(self) -> [i8; 16] {
         match self {
             Codebook::NonLinear => {
                 [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113]
             }
             Codebook::E2M1 => [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12],
-            Codebook::Signed => [-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7],
-            Codebook::Iq2 => [8, 25, 43, 0, 0, 0, 0, 0, -8, -25, -43, 0, 0, 0, 0, 0],
+            Codebook::Unsigned => padded([0, 1, 2, 3]),
+            Codebook::Ternary => padded([-1, 0, 1, 2]),
+            Codebook::Signed => padded([-4, -3, -2, -1, 0, 1, 2, 3]),
+            Codebook::Iq2 => padded([8, 25, 43, 0, -8, -25, -43, 0]),
             Codebook::Iq3Xxs => {
                 [4, 12, 20, 28, 36, 44, 52, 62, -4, -12, -20, -28, -36, -44, -52, -62]
             }
             Codebook::Iq3S => [1, 3, 5, 7, 9, 11, 13, 15, -1, -3, -5, -7, -9, -11, -13, -15],
-            Codebook::Iq1 => [-7, 1, 9, 0, 0, 0, 0, 0, -9, -1, 7, 0, 0, 0, 0, 0],
+            Codebook::Iq1 => padded([-7, 1, 9, 0, -9, -1, 7, 0]),
         }
     }
 
@@ -119,9 +135,25 @@ impl Codebook {
         match self {
             Codebook::Iq2 | Codebook::Iq1 => 0.125,
             Codebook::Iq3Xxs => 0.25,
-            Codebook::NonLinear | Codebook::E2M1 | Codebook::Signed | Codebook::Iq3S => 1.0,
+            Codebook::NonLinear
+            | Codebook::E2M1
+            | Codebook::Unsigned
+            | Codebook::Ternary
+            | Codebook::Signed
+            | Codebook::Iq3S => 1.0,
         }
     }
+}
+
+/// Returns a table followed by zeros.
+const fn padded<const N: usize>(values: [i8; N]) -> [i8; 16] {
+    let mut table = [0; 16];
+    let mut index = 0;
+    while index < N {
+        table[index] = values[index];
+        index += 1;
+    }
+    table
 }
 
 /// Components of the scales and minimums at the start of a record.
@@ -141,14 +173,25 @@ pub enum ScaleLayout {
     Products,
     /// A scale and a minimum, each of which is such a product without a unit.
     ProductsAndMinimums,
+    /// A scale and a minimum, each of which is the product of an f16 per row and half a byte per
+    /// row and group, unsigned; the product of the minimum is negated.
+    HalfByteProducts,
+    /// An f16 scale per row, without a minimum; a record is [`SUPER_BLOCK`] inputs.
+    SuperScales,
 }
 
 impl ScaleLayout {
     /// Returns true if rows of a group have a minimum.
     pub const fn has_minimums(self) -> bool {
         match self {
-            ScaleLayout::Halves | ScaleLayout::Floats | ScaleLayout::ProductsAndMinimums => true,
-            ScaleLayout::HalfScales | ScaleLayout::PowersOfTwo | ScaleLayout::Products => false,
+            ScaleLayout::Halves
+            | ScaleLayout::Floats
+            | ScaleLayout::ProductsAndMinimums
+            | ScaleLayout::HalfByteProducts => true,
+            ScaleLayout::HalfScales
+            | ScaleLayout::PowersOfTwo
+            | ScaleLayout::Products
+            | ScaleLayout::SuperScales => false,
         }
     }
 
@@ -158,7 +201,10 @@ impl ScaleLayout {
             ScaleLayout::Halves | ScaleLayout::Floats => 1,
             ScaleLayout::HalfScales => 2,
             ScaleLayout::PowersOfTwo => 4,
-            ScaleLayout::Products | ScaleLayout::ProductsAndMinimums => SUPER_BLOCK / group,
+            ScaleLayout::Products
+            | ScaleLayout::ProductsAndMinimums
+            | ScaleLayout::HalfByteProducts
+            | ScaleLayout::SuperScales => SUPER_BLOCK / group,
         }
     }
 
@@ -173,6 +219,8 @@ impl ScaleLayout {
             ScaleLayout::PowersOfTwo => of_groups,
             ScaleLayout::Products => 2 * ROWS + of_groups,
             ScaleLayout::ProductsAndMinimums => 4 * ROWS + 2 * of_groups,
+            ScaleLayout::HalfByteProducts => 4 * ROWS + of_groups,
+            ScaleLayout::SuperScales => 2 * ROWS,
         };
         size_bytes.next_multiple_of(64)
     }
@@ -227,11 +275,11 @@ impl Grouped {
         Grouped { bits: Bits::Table(Codebook::E2M1), group: 32, scales: ScaleLayout::PowersOfTwo };
     /// Lossless format for GGUF's Q2_K.
     pub const GGUF_Q2_K: Grouped =
-        Grouped::of_table(Codebook::Signed, 16, ScaleLayout::ProductsAndMinimums);
+        Grouped::of_table(Codebook::Unsigned, 16, ScaleLayout::HalfByteProducts);
     /// Lossless format for GGUF's Q3_K.
     pub const GGUF_Q3_K: Grouped = Grouped::of_table(Codebook::Signed, 16, ScaleLayout::Products);
     /// Lossless format for GGUF's TQ1_0 and TQ2_0.
-    pub const GGUF_TQ: Grouped = Grouped::of_table(Codebook::Signed, 32, ScaleLayout::Products);
+    pub const GGUF_TQ: Grouped = Grouped::of_table(Codebook::Ternary, 32, ScaleLayout::SuperScales);
     /// Lossless format for GGUF's IQ2_XXS.
     pub const GGUF_IQ2_XXS: Grouped = Grouped::of_table(Codebook::Iq2, 32, ScaleLayout::Products);
     /// Lossless format for GGUF's IQ2_XS and IQ2_S.
@@ -305,7 +353,14 @@ impl Grouped {
         self.group * self.scales.groups(self.group)
     }
 
-    /// Returns the number of bytes of the integers of [`ROWS`] rows of one group, a multiple of 64.
+    /// Returns the number of groups whose integers are stored together: two groups of 16 integers
+    /// of three bits share a vector of third bits.
+    pub const fn groups_together(self) -> usize {
+        if self.bits.count() == 3 && self.group == 16 { 2 } else { 1 }
+    }
+
+    /// Returns the number of bytes of the integers of [`ROWS`] rows of one group. Those of groups
+    /// that are stored together are a multiple of 64.
     pub const fn group_bytes(self) -> usize {
         ROWS * self.group * self.bits.count() / 8
     }
@@ -349,8 +404,12 @@ impl Display for Grouped {
         let of_table = if matches!(self.bits, Bits::Table(_)) { " of a table" } else { "" };
         let super_blocks = match self.scales {
             ScaleLayout::Products | ScaleLayout::ProductsAndMinimums => ", scales in 8 bits",
+            ScaleLayout::HalfByteProducts => ", scales in 4 bits",
             ScaleLayout::PowersOfTwo => ", scales powers of two",
-            ScaleLayout::Halves | ScaleLayout::HalfScales | ScaleLayout::Floats => "",
+            ScaleLayout::Halves
+            | ScaleLayout::HalfScales
+            | ScaleLayout::Floats
+            | ScaleLayout::SuperScales => "",
         };
         write!(to, "{count}-bit{of_table} in groups of {group}{super_blocks}")
     }
@@ -362,7 +421,8 @@ pub enum ActivationFormat {
     /// Integers of 8 bits in groups of at most 32 inputs, on every processor.
     #[default]
     Int8,
-    /// Integers of 12 bits in the groups of the weights, with AVX512-VNNI; unrounded without it.
+    /// Integers of 12 bits in the groups of the weights, with AVX512-VNNI; unrounded without it,
+    /// and by weights of two and three bits.
     Int12,
 }
 
@@ -412,8 +472,8 @@ mod tests {
         assert_eq!(Grouped::GGUF_Q8.record_bytes(), 576);
         assert_eq!(Grouped::GGUF_Q4.widened(), Grouped::GGUF_Q8);
         let sizes = [
-            576, 320, 576, 704, 384, 2368, 2880, 3392, 576, 2240, 1088, 2624, 2368, 2240, 2240,
-            2368, 2240, 2240, 2240, 2368,
+            576, 320, 576, 704, 384, 2368, 2880, 3392, 576, 2240, 1088, 1344, 1856, 1088, 1728,
+            1856, 2240, 2240, 1728, 1856,
         ];
         let wide = [
             1088, 576, 576, 640, 576, 640, 640, 384, 640, 640, 640, 384, 384, 640, 640, 384, 640,
@@ -424,7 +484,7 @@ mod tests {
             assert_eq!(form.widened().record_bytes(), wide_bytes, "{form:?}");
             for form in [form, form.widened()] {
                 assert_eq!(form.record_bytes() % 64, 0, "{form:?}");
-                assert_eq!(form.group_bytes() % 64, 0, "{form:?}");
+                assert_eq!(form.groups_together() * form.group_bytes() % 64, 0, "{form:?}");
                 assert_eq!(form.scales.size_bytes(form.group) % 64, 0, "{form:?}");
             }
         }

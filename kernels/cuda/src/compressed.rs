@@ -57,7 +57,11 @@ fn stored_codes(format: Grouped) -> (u32, u32) {
         Bits::Five => 1,
         Bits::FiveSigned => 2,
         Bits::SixSigned => 3,
-        Bits::Table(_) => 4,
+        Bits::Table(table) => match table.index_bits() {
+            2 => 5,
+            3 => 6,
+            _ => 4,
+        },
         Bits::Eight => panic!("8 bits are not widened"),
     };
     let scales = match format.scales {
@@ -66,6 +70,8 @@ fn stored_codes(format: Grouped) -> (u32, u32) {
         ScaleLayout::PowersOfTwo => 2,
         ScaleLayout::Products => 3,
         ScaleLayout::ProductsAndMinimums => 4,
+        ScaleLayout::HalfByteProducts => 5,
+        ScaleLayout::SuperScales => 6,
         ScaleLayout::Floats => panic!("{format:?} is no stored form"),
     };
     (codes, scales)

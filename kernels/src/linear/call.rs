@@ -28,7 +28,7 @@ pub(super) enum Weight<T> {
 /// Panics if they cannot.
 pub(super) fn check_format(format: Grouped) {
     assert!(matches!(format.group, 16 | 32 | 64), "groups have 16, 32 or 64 inputs");
-    let upper = if format.bits.count() < 8 { format.bits.upper() } else { 0 };
+    let upper = if (4..8).contains(&format.bits.count()) { format.bits.upper() } else { 0 };
     assert!(upper == 0 || upper * format.group == 32, "upper bits of a group are one vector");
 }
 

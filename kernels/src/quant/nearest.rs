@@ -78,8 +78,16 @@ fn range_of(format: Grouped, values: &[f32]) -> Range {
         Bits::SixSigned => (largest / 31.0, 0.0),
         Bits::Eight => (largest / 127.0, 0.0),
         Bits::Table(table) => {
-            let most = table.values().into_iter().max().unwrap_or(1);
-            (largest / (f32::from(most) * table.unit()), 0.0)
+            let values = table.values();
+            let above_zero = values.into_iter().max().unwrap_or(1);
+            let below_zero = values.into_iter().min().unwrap_or(-1).saturating_neg();
+            let both_ways = if below_zero > 0 { above_zero.min(below_zero) } else { above_zero };
+            let most = f32::from(both_ways) * table.unit();
+            if format.scales.has_minimums() {
+                ((above - below) / most, below)
+            } else {
+                (largest / most, 0.0)
+            }
         }
     }
 }
@@ -128,6 +136,25 @@ fn set_ranges(format: Grouped, record: &mut [u8], row: usize, ranges: &[Range]) 
                 put(at + ROWS, &multiple(range.1, minimum).to_le_bytes());
             }
         }
+        ScaleLayout::HalfByteProducts => {
+            let factor = |largest: f32| half(largest / 15.0);
+            let multiple = |value: f32, factor: f16| match factor.to_f32() {
+                0.0 => 0,
+                factor => (value / factor).round().clamp(0.0, 15.0) as u8,
+            };
+            let scale = factor(ranges.iter().fold(0.0, |most, range| most.max(range.0)));
+            let minimum = factor(ranges.iter().fold(0.0, |most, range| most.max(-range.1)));
+            put(2 * row, &scale.to_le_bytes());
+            put(2 * (ROWS + row), &minimum.to_le_bytes());
+            for (group, range) in ranges.iter().enumerate() {
+                let both = multiple(range.0, scale) | multiple(-range.1, minimum) << 4;
+                put(4 * ROWS + group * ROWS + row, &[both]);
+            }
+        }
+        ScaleLayout::SuperScales => {
+            let scale = ranges.iter().fold(0.0f32, |most, range| most.max(range.0));
+            put(2 * row, &half(scale).to_le_bytes());
+        }
         ScaleLayout::Floats => panic!("{format:?} is no form to quantise to"),
     }
 }
@@ -146,7 +173,7 @@ fn nearest(bits: Bits, scale: f32, minimum: f32, value: f32) -> u8 {
             let values = table.values();
             let distance = |index: &u8| (f32::from(values[usize::from(*index)]) - steps).abs();
             let nearer = |a: &u8, b: &u8| distance(a).total_cmp(&distance(b));
-            (0..16).min_by(nearer).unwrap_or(0)
+            (0..1 << table.index_bits()).min_by(nearer).unwrap_or(0)
         }
     }
 }

@@ -49,12 +49,30 @@ pub fn range(format: Grouped, record: &[u8], row: usize, group: usize) -> (f32, 
             let at = 4 * ROWS + group * 2 * ROWS + row;
             (half(2 * row) * byte(at), half(MINIMUMS + 2 * row) * byte(at + ROWS))
         }
+        ScaleLayout::HalfByteProducts => {
+            let both = record[4 * ROWS + group * ROWS + row];
+            let minimum = -i32::from(both >> 4);
+            (half(2 * row) * f32::from(both & 15), half(MINIMUMS + 2 * row) * minimum as f32)
+        }
+        ScaleLayout::SuperScales => (half(2 * row), 0.0),
     }
 }
 
-/// Returns the byte offset of the integers of a group in its record.
+/// Returns the byte offset of the integers of a group in its record, where those of groups begin
+/// that are stored together.
 pub(super) fn integers_at(format: Grouped, group: usize) -> usize {
-    format.scales.size_bytes(format.group) + group * format.group_bytes()
+    let first = group / format.groups_together() * format.groups_together();
+    format.scales.size_bytes(format.group) + first * format.group_bytes()
+}
+
+/// Returns the number of steps of four inputs before a group in integers that are stored together.
+pub(super) fn first_step(format: Grouped, group: usize) -> usize {
+    group % format.groups_together() * format.group / 4
+}
+
+/// Returns the vector of third bits in integers of three bits, which follows those of two bits.
+pub(super) fn third_vector(format: Grouped) -> usize {
+    format.groups_together() * format.group / 16
 }
 
 /// Returns the number of vectors of upper bits at the beginning of a group's integers.
@@ -74,7 +92,7 @@ pub(super) fn set_scale_and_minimum(record: &mut [u8], row: usize, scale: f16, m
 pub fn integer(format: Grouped, record: &[u8], row: usize, k: usize) -> i32 {
     assert!(row < ROWS && k < format.record_inputs(), "row {row}, input {k} of {format:?}");
     let (group, k) = (k / format.group, k % format.group);
-    let integers = &record[integers_at(format, group)..][..format.group_bytes()];
+    let integers = &record[integers_at(format, group)..];
     let dword = |vector: usize| vector * VECTOR_BYTES + 4 * row;
     match format.bits {
         Bits::Four => {
@@ -83,6 +101,14 @@ pub fn integer(format: Grouped, record: &[u8], row: usize, k: usize) -> i32 {
             i32::from(integers[dword(k / 8) + nibble / 2] >> (nibble % 2 * 4) & 15)
         }
         Bits::Eight => i32::from(i8::from_le_bytes([integers[dword(k / 4) + k % 4]])),
+        Bits::Table(table) if table.index_bits() < 4 => {
+            let step = first_step(format, group) + k / 4;
+            let mut code = integers[dword(step / 4) + k % 4] >> (step % 4 * 2) & 3;
+            if table.index_bits() == 3 {
+                code |= (integers[dword(third_vector(format)) + k % 4] >> step & 1) << 2;
+            }
+            i32::from(table.values()[usize::from(code)])
+        }
         bits => {
             let (step, upper) = (k / 4, bits.upper());
             let nibbles = integers[dword(upper_vectors(format) + step / 2) + k % 4];
@@ -113,6 +139,29 @@ pub(super) fn store(format: Grouped, record: &mut [u8], row: usize, group: usize
         Bits::Eight => {
             for (vector, four) in q.as_chunks::<4>().0.iter().enumerate() {
                 record[at + vector * VECTOR_BYTES..][..4].copy_from_slice(four);
+            }
+        }
+        Bits::Table(table) if table.index_bits() < 4 => {
+            let first = first_step(format, group);
+            let mut dwords = [0u32; 2];
+            let mut third = 0;
+            for (step, four) in q.as_chunks::<4>().0.iter().enumerate() {
+                let four = u32::from_le_bytes(*four);
+                dwords[step / 4] |= (four & 0x0303_0303) << (step % 4 * 2);
+                third |= (four >> 2 & 0x0101_0101) << (first + step);
+            }
+            let mut put = |vector: usize, mask: u32, dword: u32| {
+                let to = &mut record[at + vector * VECTOR_BYTES..][..4];
+                let old = u32::from_le_bytes([to[0], to[1], to[2], to[3]]);
+                to.copy_from_slice(&(old & !mask | dword).to_le_bytes());
+            };
+            for (vector, dword) in dwords.iter().enumerate().take(q.len() / 16) {
+                put(first / 4 + vector, u32::MAX, *dword);
+            }
+            if table.index_bits() == 3 {
+                // The other group's bits stay.
+                let steps = ((1u32 << (q.len() / 4)) - 1) << first;
+                put(third_vector(format), steps * 0x0101_0101, third);
             }
         }
         bits => {

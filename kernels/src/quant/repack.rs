@@ -189,7 +189,7 @@ fn clear_padding(format: Grouped, rows: usize, k: usize, out: &mut [u8]) {
         let last = out.len() - block_bytes;
         out[last..].fill(0);
     }
-    if format.scales == ScaleLayout::Products {
+    if matches!(format.scales, ScaleLayout::Products | ScaleLayout::SuperScales) {
         // Scales end before their last line does.
         for record in out.chunks_exact_mut(format.record_bytes()) {
             record[..format.scales.size_bytes(format.group)].fill(0);

@@ -1,6 +1,6 @@
 //! Conversion of GGUF's blocks of 256 elements to rows of records.
 
-use model::quantized_format::{ROWS, SUPER_BLOCK};
+use model::quantized_format::{ROWS, SUPER_BLOCK, ScaleLayout};
 use model::source::StoredType;
 use model::source::low_bit::LowBitBlock;
 
@@ -71,11 +71,14 @@ fn set_low_bit(stored: StoredType, decoded: &LowBitBlock, record: &mut [u8], row
     }
     for group in 0..groups {
         let scale = decoded.scales[group].cast_unsigned();
-        if has_minimums {
-            let at = 4 * ROWS + group * 2 * ROWS + row;
-            (record[at], record[at + ROWS]) = (scale, decoded.minimums[group].cast_unsigned());
-        } else {
-            record[2 * ROWS + group * ROWS + row] = scale;
+        match format.scales {
+            ScaleLayout::HalfByteProducts => {
+                let minimum = decoded.minimums[group].unsigned_abs();
+                record[4 * ROWS + group * ROWS + row] = scale | minimum << 4;
+            }
+            ScaleLayout::Products => record[2 * ROWS + group * ROWS + row] = scale,
+            ScaleLayout::SuperScales => {}
+            scales => unreachable!("{stored:?} has no {scales:?}"),
         }
     }
     integers(stored, record, row, format.group, &decoded.codes);

@@ -2,7 +2,7 @@
 
 use model::quantized_format::{Bits, Grouped, ROWS, ScaleLayout};
 
-use super::record::{VECTOR_BYTES, integers_at, range, upper_vectors};
+use super::record::{VECTOR_BYTES, first_step, integers_at, range, third_vector, upper_vectors};
 use crate::simd::Simd;
 use crate::variant::{SimdTask, Variant, dispatch};
 
@@ -48,7 +48,9 @@ impl SimdTask for Blocks<'_> {
                 let (head, bytes) = to.split_at_mut(wide.scales.size_bytes(wide.group));
                 widen_ranges(format, wide, record, index % groups, head);
                 let at = integers_at(format, index % groups);
-                widen_integers(format, &record[at..][..format.group_bytes()], bytes);
+                let together = format.groups_together() * format.group_bytes();
+                let first = first_step(format, index % groups);
+                widen_integers(format, &record[at..][..together], first, bytes);
             }
         }
     }
@@ -67,13 +69,29 @@ fn widen_ranges(format: Grouped, wide: Grouped, record: &[u8], group: usize, to:
     }
 }
 
-/// Widens the integers of a group.
+/// Widens the integers of a group, which begin at step `first_step` of `from`.
 #[inline(always)]
-fn widen_integers(format: Grouped, from: &[u8], to: &mut [u8]) {
+fn widen_integers(format: Grouped, from: &[u8], first_step: usize, to: &mut [u8]) {
     if format.bits == Bits::Four {
         let vectors = from.as_chunks::<64>().0;
         for (from, to) in vectors.iter().zip(to.as_chunks_mut::<128>().0) {
             widen_vector(from, to);
+        }
+        return;
+    }
+    if let Bits::Table(table) = format.bits
+        && table.index_bits() < 4
+    {
+        let values = table.values();
+        let third = from.chunks_exact(VECTOR_BYTES).nth(third_vector(format));
+        for (step, to) in to.chunks_exact_mut(VECTOR_BYTES).enumerate() {
+            let step = first_step + step;
+            let pairs = &from[step / 4 * VECTOR_BYTES..][..VECTOR_BYTES];
+            for (i, (to, pairs)) in to.iter_mut().zip(pairs).enumerate() {
+                let third = third.map_or(0, |third| third[i] >> step & 1);
+                let code = pairs >> (step % 4 * 2) & 3 | third << 2;
+                *to = values[usize::from(code)].cast_unsigned();
+            }
         }
         return;
     }

@@ -25,9 +25,12 @@ pub fn random_records(random: &mut Random, format: Grouped, n: usize, k: usize) 
     for record in records.chunks_mut(format.record_bytes()) {
         // The high byte of each number: its sign, and an exponent for values around one.
         let (numbers, width, keep, set) = match format.scales {
-            ScaleLayout::Halves | ScaleLayout::ProductsAndMinimums => (2 * ROWS, 2, 0x83, 0x2c),
-            ScaleLayout::HalfScales => (2 * ROWS, 2, 0x83, 0x2c),
+            ScaleLayout::Halves
+            | ScaleLayout::ProductsAndMinimums
+            | ScaleLayout::HalfByteProducts
+            | ScaleLayout::HalfScales => (2 * ROWS, 2, 0x83, 0x2c),
             ScaleLayout::Products => (ROWS, 2, 0x83, 0x20),
+            ScaleLayout::SuperScales => (ROWS, 2, 0x83, 0x2c),
             ScaleLayout::Floats => (2 * ROWS, 4, 0x80, 0x3d),
             ScaleLayout::PowersOfTwo => (4 * ROWS, 1, 0x03, 0xf8),
         };

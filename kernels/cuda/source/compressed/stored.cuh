@@ -8,6 +8,8 @@ static constexpr u32 CODES_FIVE = 1;
 static constexpr u32 CODES_FIVE_SIGNED = 2;
 static constexpr u32 CODES_SIX_SIGNED = 3;
 static constexpr u32 CODES_TABLE = 4;
+static constexpr u32 CODES_TABLE_OF_TWO = 5;
+static constexpr u32 CODES_TABLE_OF_THREE = 6;
 
 // What scales and minimums are made of.
 static constexpr u32 SCALES_HALVES = 0;
@@ -15,12 +17,16 @@ static constexpr u32 SCALES_HALF_SCALES = 1;
 static constexpr u32 SCALES_POWERS_OF_TWO = 2;
 static constexpr u32 SCALES_PRODUCTS = 3;
 static constexpr u32 SCALES_PRODUCTS_AND_MINIMUMS = 4;
+static constexpr u32 SCALES_HALF_BYTE_PRODUCTS = 5;
+static constexpr u32 SCALES_SUPER = 6;
 
 DEVICE u32 bits_of_codes(u32 codes) {
     switch (codes) {
         case CODES_FIVE:
         case CODES_FIVE_SIGNED: return 5;
         case CODES_SIX_SIGNED: return 6;
+        case CODES_TABLE_OF_TWO: return 2;
+        case CODES_TABLE_OF_THREE: return 3;
         default: return 4;
     }
 }
@@ -40,6 +46,7 @@ DEVICE u32 head_bytes(u32 scales, u32 group) {
     switch (scales) {
         case SCALES_PRODUCTS: return divided_up(32 + 16 * (256 / group), 64) * 64;
         case SCALES_PRODUCTS_AND_MINIMUMS: return divided_up(64 + 32 * (256 / group), 64) * 64;
+        case SCALES_HALF_BYTE_PRODUCTS: return divided_up(64 + 16 * (256 / group), 64) * 64;
         default: return 64;
     }
 }
@@ -60,6 +67,12 @@ DEVICE RowRange stored_range(const u8* record, u32 scales, float unit, u32 place
         case SCALES_POWERS_OF_TWO: return {power_of_two(bytes[16 * place + row]), 0.0f};
         case SCALES_PRODUCTS:
             return {float_of_f16(halves[row]) * (float)bytes[32 + 16 * place + row] * unit, 0.0f};
+        case SCALES_HALF_BYTE_PRODUCTS: {
+            const u32 both = record[64 + 16 * place + row];
+            return {float_of_f16(halves[row]) * (float)(both & 15),
+                    float_of_f16(halves[16 + row]) * (float)-(int)(both >> 4)};
+        }
+        case SCALES_SUPER: return {float_of_f16(halves[row]), 0.0f};
         default: {
             const u32 at = 64 + 32 * place + row;
             return {float_of_f16(halves[row]) * (float)bytes[at],
@@ -84,7 +97,15 @@ DEVICE u32 table_byte(const StoredTable& table, u32 index) {
     return four >> (8 * (index % 4)) & 0xff;
 }
 
-// Four integers of a row as signed bytes, inputs 4 * step to 4 * step + 3 of a group.
+// Codes of two or three bits of a row, one in each byte. Third bits follow two vectors of two bits.
+DEVICE u32 few_bits(const u8* integers, bool has_third, u32 step, u32 row) {
+    const u32 low = record_dword(integers, step / 4, row) >> (2 * (step % 4)) & 0x03030303u;
+    if (!has_third) return low;
+    return low | (record_dword(integers, 2, row) >> step & 0x01010101u) << 2;
+}
+
+// Four integers of a row as signed bytes, inputs 4 * step to 4 * step + 3 of a group, or of the groups
+// that are stored together.
 DEVICE u32 stored_bytes(const u8* integers, u32 codes, const StoredTable& table, u32 step,
                         u32 row) {
     if (codes == CODES_FOUR) {
@@ -93,18 +114,23 @@ DEVICE u32 stored_bytes(const u8* integers, u32 codes, const StoredTable& table,
         return (dword & 0xf) | (dword >> 8 & 0xf00) | (dword << 12 & 0xf0000) |
                (dword << 4 & 0xf000000);
     }
-    const u32 upper = bits_of_codes(codes) - 4;
-    const u32 nibbles = record_dword(integers, (upper ? 1 : 0) + step / 2, row);
-    u32 dword = nibbles >> (4 * (step % 2)) & 0x0f0f0f0f;
-    if (upper) {
-        const u32 mask = upper == 1 ? 0x01010101u : 0x03030303u;
-        dword |= (record_dword(integers, 0, row) >> (upper * step) & mask) << 4;
+    u32 dword;
+    if (codes == CODES_TABLE_OF_TWO || codes == CODES_TABLE_OF_THREE) {
+        dword = few_bits(integers, codes == CODES_TABLE_OF_THREE, step, row);
+    } else {
+        const u32 upper = bits_of_codes(codes) - 4;
+        const u32 nibbles = record_dword(integers, (upper ? 1 : 0) + step / 2, row);
+        dword = nibbles >> (4 * (step % 2)) & 0x0f0f0f0f;
+        if (upper) {
+            const u32 mask = upper == 1 ? 0x01010101u : 0x03030303u;
+            dword |= (record_dword(integers, 0, row) >> (upper * step) & mask) << 4;
+        }
     }
     u32 bytes = 0;
     for (u32 i = 0; i < 4; ++i) {
         const u32 code = dword >> (8 * i) & 0xff;
         u32 byte = code;
-        if (codes == CODES_TABLE) byte = table_byte(table, code);
+        if (codes >= CODES_TABLE) byte = table_byte(table, code);
         if (codes == CODES_FIVE_SIGNED) byte = code - 16;
         if (codes == CODES_SIX_SIGNED) byte = code - 32;
         bytes |= (byte & 0xff) << (8 * i);
@@ -130,7 +156,9 @@ KERNEL(expand, 256,
     const u32 head = head_bytes(scales, group);
     const u64 before = (u64)(index / groups) * of_block + index % groups / in_record;
     const u8* record = records + before * (head + in_record * group_bytes);
-    const u8* integers = record + head + place * group_bytes;
+    // Two groups of 16 integers of three bits share a vector of third bits.
+    const u32 second = codes == CODES_TABLE_OF_THREE && group == 16 ? place % 2 : 0;
+    const u8* integers = record + head + (place - second) * group_bytes;
     const bool floats = scales != SCALES_HALVES;
     u8* to = out + (u64)index * record_bytes(8, group, floats);
     if (!floats) {
@@ -143,6 +171,6 @@ KERNEL(expand, 256,
     }
     u32* dwords = reinterpret_cast<u32*>(to + range_bytes(floats));
     for (u32 at = thread; at < 4 * group; at += 64) {
-        dwords[at] = stored_bytes(integers, codes, table, at / 16, at % 16);
+        dwords[at] = stored_bytes(integers, codes, table, 4 * second + at / 16, at % 16);
     }
 }

@@ -67,15 +67,20 @@ impl<S: Simd> Decode<S> for Nibbles {
     }
 }
 
-/// Entries of a table.
+/// Returns the bytes of a table's entries.
+fn bytes_of(bits: Bits, form: ByteForm) -> [i8; 16] {
+    let Bits::Table(table) = bits else { unreachable!("{bits:?} have no table") };
+    table.values().map(|value| value.wrapping_add(form.offset as i8))
+}
+
+/// Entries of a table of four bits.
 #[derive(Clone, Copy)]
 pub(super) struct Entries([i8; 16]);
 
 impl<S: Simd> Decode<S> for Entries {
     #[inline(always)]
     fn new(_: S, bits: Bits, form: ByteForm) -> Self {
-        let Bits::Table(table) = bits else { unreachable!("{bits:?} have no table") };
-        Entries(table.values().map(|value| value.wrapping_add(form.offset as i8)))
+        Entries(bytes_of(bits, form))
     }
 
     #[inline(always)]
@@ -84,6 +89,42 @@ impl<S: Simd> Decode<S> for Entries {
         let vector = unsafe { at.vector(s, pair) };
         let (low, high) = (s.nibble_bytes(vector, false), s.nibble_bytes(vector, true));
         [s.table_bytes(low, &self.0), s.table_bytes(high, &self.0)]
+    }
+}
+
+/// Entries of a table of two bits, or three if `HAS_THIRD`.
+#[derive(Clone, Copy)]
+pub(super) struct FewEntries<const HAS_THIRD: bool>([i8; 16]);
+
+impl<S: Simd, const HAS_THIRD: bool> Decode<S> for FewEntries<HAS_THIRD> {
+    #[inline(always)]
+    fn new(_: S, bits: Bits, form: ByteForm) -> Self {
+        debug_assert_eq!(bits.count(), 2 + usize::from(HAS_THIRD), "{bits:?}");
+        FewEntries(bytes_of(bits, form))
+    }
+
+    #[inline(always)]
+    unsafe fn shared(self, s: S, at: GroupAt) -> S::D {
+        if !HAS_THIRD {
+            return s.zero_dwords();
+        }
+        // SAFETY: the caller's promise.
+        let third = unsafe { at.vector(s, at.records.third_vector()) };
+        s.shift_dwords(third, at.records.first_step(at.group))
+    }
+
+    #[inline(always)]
+    unsafe fn pair(self, s: S, at: GroupAt, third: S::D, pair: usize) -> [S::D; 2] {
+        let step = 2 * pair;
+        // SAFETY: the caller's promise. A group begins with a vector.
+        let vector = unsafe { at.vector(s, (at.records.first_step(at.group) + step) / 4) };
+        let mut first = s.move_bits(vector, step % 4 * 2, 2, 0);
+        let mut second = s.move_bits(vector, step % 4 * 2 + 2, 2, 0);
+        if HAS_THIRD {
+            first = s.or_dwords(first, s.move_bits(third, step, 1, 2));
+            second = s.or_dwords(second, s.move_bits(third, step + 1, 1, 2));
+        }
+        [s.table_bytes(first, &self.0), s.table_bytes(second, &self.0)]
     }
 }
 
@@ -109,8 +150,8 @@ impl<S: Simd, const UPPER: usize> Decode<S> for Split<UPPER> {
         // SAFETY: the caller's promise.
         let vector = unsafe { at.vector(s, 1 + pair) };
         let step = 2 * pair;
-        let low = s.upper_bits(above, UPPER * step, UPPER);
-        let high = s.upper_bits(above, UPPER * (step + 1), UPPER);
+        let low = s.move_bits(above, UPPER * step, UPPER, 4);
+        let high = s.move_bits(above, UPPER * (step + 1), UPPER, 4);
         [
             s.or_dwords(s.nibble_bytes(vector, false), low),
             s.or_dwords(s.nibble_bytes(vector, true), high),
@@ -157,6 +198,14 @@ macro_rules! with_decoder {
             }
             Bits::Eight => {
                 let $decoder = <Whole as Decode<$S>>::new($s, $bits, $form);
+                $work
+            }
+            Bits::Table(table) if table.index_bits() == 2 => {
+                let $decoder = <FewEntries<false> as Decode<$S>>::new($s, $bits, $form);
+                $work
+            }
+            Bits::Table(table) if table.index_bits() == 3 => {
+                let $decoder = <FewEntries<true> as Decode<$S>>::new($s, $bits, $form);
                 $work
             }
             Bits::Table(_) => {

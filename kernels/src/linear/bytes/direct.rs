@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use model::quantized_format::Bits;
 
-use super::decode::{Decode, Entries, GroupAt, Nibbles, Split, Whole};
+use super::decode::{Decode, Entries, FewEntries, GroupAt, Nibbles, Split, Whole};
 use super::form::{ByteForm, Dots, MAX_STEPS, Pairs, ProductSums, Products, Signed, Single, Words};
 use super::shape::{BLOCK_INPUTS, PANELS, STEP};
 use super::target::Target;
@@ -104,31 +104,42 @@ impl Call {
                 s.out_of_line(Direct::<$products, $decoder, $steps, R>(self, PhantomData))
             };
         }
+        let indices = match bits {
+            Bits::Table(table) => table.index_bits(),
+            _ => 0,
+        };
         if const { T::HAS_DOTS } {
-            match (bits, steps) {
-                (Bits::Four, 8) => run!(Dots, 8, Nibbles),
-                (Bits::Five | Bits::FiveSigned, 8) => run!(Dots, 8, Split<1>),
-                (Bits::SixSigned, 4) => run!(Dots, 4, Split<2>),
-                (Bits::Eight, 8) => run!(Dots, 8, Whole),
-                (Bits::Eight, 4) => run!(Dots, 4, Whole),
-                (Bits::Table(_), 8) => run!(Dots, 8, Entries),
-                (Bits::Table(_), 4) => run!(Dots, 4, Entries),
+            match (bits, indices, steps) {
+                (Bits::Four, _, 8) => run!(Dots, 8, Nibbles),
+                (Bits::Five | Bits::FiveSigned, _, 8) => run!(Dots, 8, Split<1>),
+                (Bits::SixSigned, _, 4) => run!(Dots, 4, Split<2>),
+                (Bits::Eight, _, 8) => run!(Dots, 8, Whole),
+                (Bits::Eight, _, 4) => run!(Dots, 4, Whole),
+                (Bits::Table(_), 2, 8) => run!(Dots, 8, FewEntries<false>),
+                (Bits::Table(_), 2, 4) => run!(Dots, 4, FewEntries<false>),
+                (Bits::Table(_), 3, 8) => run!(Dots, 8, FewEntries<true>),
+                (Bits::Table(_), 3, 4) => run!(Dots, 4, FewEntries<true>),
+                (Bits::Table(_), 4, 8) => run!(Dots, 8, Entries),
                 _ => unreachable!("no weights of {bits:?} in groups of {steps} steps"),
             }
         } else {
-            match (products, bits, steps) {
-                (Products::Words, Bits::Four, 8) => run!(Words, 8, Nibbles),
-                (Products::Pairs, Bits::Five | Bits::FiveSigned, 8) => run!(Pairs, 8, Split<1>),
-                (Products::Pairs, Bits::SixSigned, 4) => run!(Pairs, 4, Split<2>),
-                (Products::Signed, Bits::Eight, 8) => run!(Signed, 8, Whole),
-                (Products::Signed, Bits::Eight, 4) => run!(Signed, 4, Whole),
-                (Products::Words, Bits::Table(_), 8) => run!(Words, 8, Entries),
-                (Products::Words, Bits::Table(_), 4) => run!(Words, 4, Entries),
-                (Products::Pairs, Bits::Table(_), 8) => run!(Pairs, 8, Entries),
-                (Products::Pairs, Bits::Table(_), 4) => run!(Pairs, 4, Entries),
-                (Products::Single, Bits::Table(_), 8) => run!(Single, 8, Entries),
-                (Products::Single, Bits::Table(_), 4) => run!(Single, 4, Entries),
-                (Products::Signed, Bits::Table(_), 8) => run!(Signed, 8, Entries),
+            match (products, bits, indices, steps) {
+                (Products::Words, Bits::Four, _, 8) => run!(Words, 8, Nibbles),
+                (Products::Pairs, Bits::Five | Bits::FiveSigned, _, 8) => run!(Pairs, 8, Split<1>),
+                (Products::Pairs, Bits::SixSigned, _, 4) => run!(Pairs, 4, Split<2>),
+                (Products::Signed, Bits::Eight, _, 8) => run!(Signed, 8, Whole),
+                (Products::Signed, Bits::Eight, _, 4) => run!(Signed, 4, Whole),
+                (Products::Words, Bits::Table(_), 2, 8) => run!(Words, 8, FewEntries<false>),
+                (Products::Words, Bits::Table(_), 2, 4) => run!(Words, 4, FewEntries<false>),
+                (Products::Words, Bits::Table(_), 3, 8) => run!(Words, 8, FewEntries<true>),
+                (Products::Words, Bits::Table(_), 3, 4) => run!(Words, 4, FewEntries<true>),
+                (Products::Pairs, Bits::Table(_), 3, 8) => run!(Pairs, 8, FewEntries<true>),
+                (Products::Pairs, Bits::Table(_), 3, 4) => run!(Pairs, 4, FewEntries<true>),
+                (Products::Single, Bits::Table(_), 3, 8) => run!(Single, 8, FewEntries<true>),
+                (Products::Single, Bits::Table(_), 3, 4) => run!(Single, 4, FewEntries<true>),
+                (Products::Pairs, Bits::Table(_), 4, 8) => run!(Pairs, 8, Entries),
+                (Products::Single, Bits::Table(_), 4, 8) => run!(Single, 8, Entries),
+                (Products::Signed, Bits::Table(_), 4, 8) => run!(Signed, 8, Entries),
                 _ => unreachable!("no {products:?} of {bits:?} in groups of {steps} steps"),
             }
         }

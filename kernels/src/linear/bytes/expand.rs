@@ -2,7 +2,7 @@
 
 use model::quantized_format::Bits;
 
-use super::decode::{Decode, Entries, GroupAt, Nibbles, Split, Whole, with_decoder};
+use super::decode::{Decode, Entries, FewEntries, GroupAt, Nibbles, Split, Whole, with_decoder};
 use super::form::ByteForm;
 use super::shape::{BLOCK_INPUTS, PANELS, STEP};
 use crate::linear::reader::Records;

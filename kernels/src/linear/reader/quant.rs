@@ -27,6 +27,8 @@ pub struct Records {
     group_bytes: usize,
     /// Base-2 logarithm of the number of groups in a record.
     shift: u32,
+    /// Groups whose integers are stored together, less one.
+    others: usize,
 }
 
 impl Records {
@@ -44,6 +46,7 @@ impl Records {
             head_bytes: format.scales.size_bytes(format.group),
             group_bytes: format.group_bytes(),
             shift: in_record.trailing_zeros(),
+            others: format.groups_together() - 1,
         }
     }
 
@@ -117,10 +120,21 @@ impl Records {
         self.records.wrapping_add(before)
     }
 
-    /// Returns the integers of a group.
+    /// Returns the integers of a group, or where those of groups begin that are stored together.
     pub fn integers_at(self, block: usize, group: usize) -> *const u8 {
-        let before = self.head_bytes + self.place(group) * self.group_bytes;
+        let before = self.head_bytes + (self.place(group) & !self.others) * self.group_bytes;
         self.record_at(block, group).wrapping_add(before)
+    }
+
+    /// Returns the number of steps of four inputs before a group in integers that are stored
+    /// together.
+    pub(in crate::linear) fn first_step(self, group: usize) -> usize {
+        (group & self.others) * self.format.group / 4
+    }
+
+    /// Returns the vector of third bits in integers of three bits.
+    pub(in crate::linear) fn third_vector(self) -> usize {
+        (1 + self.others) * self.format.group / 16
     }
 
     /// Returns the cache lines of some groups of some blocks.
@@ -206,6 +220,12 @@ impl Records {
                     let min_times = s.load_signed_bytes(byte(at + ROWS));
                     (s.mul(s.load_f16(half(0)), times), s.mul(s.load_f16(half(ROWS)), min_times))
                 }
+                ScaleLayout::HalfByteProducts => {
+                    let [times, min_times] = s.load_half_bytes(byte(4 * ROWS + place * ROWS));
+                    let min_times = s.sub(s.zero(), min_times);
+                    (s.mul(s.load_f16(half(0)), times), s.mul(s.load_f16(half(ROWS)), min_times))
+                }
+                ScaleLayout::SuperScales => (s.load_f16(half(0)), s.zero()),
             }
         }
     }
@@ -217,6 +237,20 @@ impl Records {
     #[inline(always)]
     unsafe fn signed_bytes<S: Simd>(self, s: S, panel: usize, segment: usize, step: usize) -> S::D {
         let bits = self.format.bits;
+        if let Bits::Table(table) = bits
+            && table.index_bits() < 4
+        {
+            let step = self.first_step(segment) + step;
+            // SAFETY: the vectors of a group exist.
+            let vector =
+                |index: usize| unsafe { s.load_dwords(self.vector::<S>(panel, segment, index)) };
+            let mut codes = s.move_bits(vector(step / 4), step % 4 * 2, 2, 0);
+            if table.index_bits() == 3 {
+                let third = s.move_bits(vector(self.third_vector()), step, 1, 2);
+                codes = s.or_dwords(codes, third);
+            }
+            return s.table_bytes(codes, &table.values());
+        }
         let (upper, offset) = (bits.upper(), bits.offset());
         let nibbles = self.vector::<S>(panel, segment, usize::from(upper > 0) + step / 2);
         // SAFETY: the vectors of a group exist.
@@ -226,7 +260,7 @@ impl Records {
                 nibbles
             } else {
                 let above = s.load_dwords(self.vector::<S>(panel, segment, 0));
-                s.or_dwords(nibbles, s.upper_bits(above, upper * step, upper))
+                s.or_dwords(nibbles, s.move_bits(above, upper * step, upper, 4))
             }
         };
         match bits {

@@ -62,11 +62,17 @@ impl Integers for Avx2 {
     }
 
     #[inline(always)]
-    fn upper_bits(self, d: __m256i, from: usize, count: usize) -> __m256i {
+    fn shift_dwords(self, d: __m256i, count: usize) -> __m256i {
+        with_token!(_mm256_srl_epi32(d, _mm_cvtsi32_si128(count as i32)))
+    }
+
+    #[inline(always)]
+    fn move_bits(self, d: __m256i, from: usize, count: usize, to: usize) -> __m256i {
         with_token!({
             let shifted = _mm256_srl_epi32(d, _mm_cvtsi32_si128(from as i32));
             let mask = if count == 1 { 0x0101_0101 } else { 0x0303_0303 };
-            _mm256_slli_epi32::<4>(_mm256_and_si256(shifted, _mm256_set1_epi32(mask)))
+            let bits = _mm256_and_si256(shifted, _mm256_set1_epi32(mask));
+            _mm256_sll_epi32(bits, _mm_cvtsi32_si128(to as i32))
         })
     }
 
@@ -82,6 +88,16 @@ impl Integers for Avx2 {
     unsafe fn load_signed_bytes(self, from: *const u8) -> __m256 {
         // SAFETY: the caller promises eight readable bytes.
         unsafe { _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(from.cast()))) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_half_bytes(self, from: *const u8) -> [__m256; 2] {
+        // SAFETY: the caller promises eight readable bytes.
+        let bytes = unsafe { _mm256_cvtepu8_epi32(_mm_loadl_epi64(from.cast())) };
+        with_token!([
+            _mm256_cvtepi32_ps(_mm256_and_si256(bytes, _mm256_set1_epi32(15))),
+            _mm256_cvtepi32_ps(_mm256_srli_epi32::<4>(bytes)),
+        ])
     }
 
     #[inline(always)]

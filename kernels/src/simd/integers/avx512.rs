@@ -93,11 +93,17 @@ impl Integers for Avx512 {
     }
 
     #[inline(always)]
-    fn upper_bits(self, d: __m512i, from: usize, count: usize) -> __m512i {
+    fn shift_dwords(self, d: __m512i, count: usize) -> __m512i {
+        with_token!(_mm512_srl_epi32(d, _mm_cvtsi32_si128(count as i32)))
+    }
+
+    #[inline(always)]
+    fn move_bits(self, d: __m512i, from: usize, count: usize, to: usize) -> __m512i {
         with_token!({
             let shifted = _mm512_srl_epi32(d, _mm_cvtsi32_si128(from as i32));
             let mask = if count == 1 { 0x0101_0101 } else { 0x0303_0303 };
-            _mm512_slli_epi32::<4>(_mm512_and_si512(shifted, _mm512_set1_epi32(mask)))
+            let bits = _mm512_and_si512(shifted, _mm512_set1_epi32(mask));
+            _mm512_sll_epi32(bits, _mm_cvtsi32_si128(to as i32))
         })
     }
 
@@ -113,6 +119,16 @@ impl Integers for Avx512 {
     unsafe fn load_signed_bytes(self, from: *const u8) -> __m512 {
         // SAFETY: the caller promises sixteen readable bytes.
         unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(from.cast()))) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_half_bytes(self, from: *const u8) -> [__m512; 2] {
+        // SAFETY: the caller promises sixteen readable bytes.
+        let bytes = unsafe { _mm512_cvtepu8_epi32(_mm_loadu_si128(from.cast())) };
+        with_token!([
+            _mm512_cvtepi32_ps(_mm512_and_si512(bytes, _mm512_set1_epi32(15))),
+            _mm512_cvtepi32_ps(_mm512_srli_epi32::<4>(bytes)),
+        ])
     }
 
     #[inline(always)]

@@ -47,9 +47,11 @@ pub trait Integers: Copy {
     fn or_dwords(self, a: Self::D, b: Self::D) -> Self::D;
     /// Returns differences of bytes, modulo 256.
     fn sub_bytes(self, a: Self::D, b: Self::D) -> Self::D;
-    /// Returns bits `from..from + count` of every byte, for `count` 1 or 2, as bits 4 and 5 of a
-    /// byte.
-    fn upper_bits(self, d: Self::D, from: usize, count: usize) -> Self::D;
+    /// Returns bits `from..from + count` of every byte, for `count` 1 or 2, as its bits from `to`
+    /// on.
+    fn move_bits(self, d: Self::D, from: usize, count: usize, to: usize) -> Self::D;
+    /// Returns dwords shifted right by `count` bits.
+    fn shift_dwords(self, d: Self::D, count: usize) -> Self::D;
     /// Looks up every byte, below 16, in a table.
     fn table_bytes(self, d: Self::D, table: &[i8; 16]) -> Self::D;
     /// Loads a signed byte for each lane, as f32.
@@ -57,6 +59,11 @@ pub trait Integers: Copy {
     /// # Safety
     /// `from` is valid for reading a byte for each lane.
     unsafe fn load_signed_bytes(self, from: *const u8) -> Self::F;
+    /// Loads a byte for each lane, as its low and high half in f32.
+    ///
+    /// # Safety
+    /// `from` is valid for reading a byte for each lane.
+    unsafe fn load_half_bytes(self, from: *const u8) -> [Self::F; 2];
     /// Returns the low or the high nibble of every byte as a byte.
     fn nibble_bytes(self, d: Self::D, high: bool) -> Self::D;
     /// Interleaves the bytes of four rows, the first row's lowest: lane `l` of vector `v` has bytes

@@ -47,9 +47,14 @@ impl Integers for Scalar {
     }
 
     #[inline(always)]
-    fn upper_bits(self, d: [u32; LANES], from: usize, count: usize) -> [u32; LANES] {
+    fn shift_dwords(self, d: [u32; LANES], count: usize) -> [u32; LANES] {
+        map(d, |dword| dword >> count)
+    }
+
+    #[inline(always)]
+    fn move_bits(self, d: [u32; LANES], from: usize, count: usize, to: usize) -> [u32; LANES] {
         let mask = if count == 1 { 0x0101_0101 } else { 0x0303_0303 };
-        map(d, |dword| (dword >> from & mask) << 4)
+        map(d, |dword| (dword >> from & mask) << to)
     }
 
     #[inline(always)]
@@ -62,6 +67,13 @@ impl Integers for Scalar {
     unsafe fn load_signed_bytes(self, from: *const u8) -> [f32; LANES] {
         // SAFETY: the caller promises eight readable bytes.
         map(unsafe { from.cast::<[i8; LANES]>().read_unaligned() }, f32::from)
+    }
+
+    #[inline(always)]
+    unsafe fn load_half_bytes(self, from: *const u8) -> [[f32; LANES]; 2] {
+        // SAFETY: the caller promises eight readable bytes.
+        let bytes = unsafe { from.cast::<[u8; LANES]>().read_unaligned() };
+        [map(bytes, |byte| f32::from(byte & 15)), map(bytes, |byte| f32::from(byte >> 4))]
     }
 
     #[inline(always)]

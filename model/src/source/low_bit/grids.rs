@@ -26,6 +26,11 @@ impl Grid {
         Grid { first: other.first + other.entries, entries, bits }
     }
 
+    /// Returns the number of bits of an element.
+    pub(super) fn bits(self) -> usize {
+        self.bits
+    }
+
     /// Returns the places of the elements of an entry in the list of values, the first element
     /// first. Bits of `index` beyond the grid are ignored.
     pub(super) fn entry(self, index: usize) -> impl Iterator<Item = u8> {

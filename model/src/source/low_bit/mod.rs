@@ -12,10 +12,6 @@ use crate::quantized_format::{Bits, Codebook, Grouped, SUPER_BLOCK};
 
 /// Maximum number of parts of a block.
 const PARTS: usize = 16;
-/// Bit of a code that says that an element of a grid is negative, or lowered.
-const SIGN: u8 = 8;
-/// Code of the integer 0 in [`Codebook::Signed`].
-const ZERO: u8 = 8;
 
 /// A decoded block. With `unit` of the type's format, element `e` of part `p` is `scale * unit *
 /// scales[p] * table[codes[e]] + minimum * minimums[p]`. A part is a group of the format.
@@ -25,6 +21,7 @@ pub struct LowBitBlock {
     pub minimum: f16,
     pub scales: [i8; PARTS],
     pub minimums: [i8; PARTS],
+    /// Indices of the table.
     pub codes: [u8; SUPER_BLOCK],
 }
 
@@ -63,7 +60,7 @@ impl LowBitBlock {
             minimum: f16::ZERO,
             scales: [1; PARTS],
             minimums: [0; PARTS],
-            codes: [ZERO; SUPER_BLOCK],
+            codes: [0; SUPER_BLOCK],
         };
         decode(block, &mut decoded);
         Some(decoded)
@@ -96,11 +93,11 @@ impl LowBitBlock {
     }
 
     /// Sets the codes of elements from `first` on to an entry of a grid, of `count` elements. Bit
-    /// `i` of `signs` belongs to element `i`.
+    /// `i` of `signs`, which says that element `i` is negative or lowered, is the code's highest.
     fn set_entry(&mut self, first: usize, count: usize, grid: Grid, index: usize, signs: u8) {
         let places = grid.entry(index).take(count).enumerate();
         for (code, (i, place)) in self.codes[first..first + count].iter_mut().zip(places) {
-            *code = place | if signs >> i & 1 == 1 { SIGN } else { 0 };
+            *code = place | (signs >> i & 1) << grid.bits();
         }
     }
 }
@@ -148,7 +145,7 @@ fn q2_k(block: &[u8], to: &mut LowBitBlock) {
         to.minimums[part] = -(packed >> 4).cast_signed();
     }
     for (element, code) in to.codes.iter_mut().enumerate() {
-        *code = ZERO + two_bits(&block[16..80], element);
+        *code = two_bits(&block[16..80], element);
     }
 }
 
@@ -166,7 +163,7 @@ fn q3_k(block: &[u8], to: &mut LowBitBlock) {
     }
     for (element, code) in to.codes.iter_mut().enumerate() {
         let above = third[element % 32] >> (element / 32) & 1;
-        *code = ZERO - 4 + two_bits(&block[32..96], element) + 4 * above;
+        *code = two_bits(&block[32..96], element) | above << 2;
     }
 }
 
@@ -288,7 +285,7 @@ fn tq1_0(block: &[u8], to: &mut LowBitBlock) {
         for digit in 0..digits {
             for (i, byte) in bytes.iter().enumerate() {
                 let leading = (u16::from(byte.wrapping_mul(power)) * 3) >> 8;
-                to.codes[first + digit * bytes.len() + i] = ZERO - 1 + leading as u8;
+                to.codes[first + digit * bytes.len() + i] = leading as u8;
             }
             power = power.wrapping_mul(3);
         }
@@ -300,6 +297,6 @@ fn tq1_0(block: &[u8], to: &mut LowBitBlock) {
 fn tq2_0(block: &[u8], to: &mut LowBitBlock) {
     to.scale = half_at(block, 64);
     for (element, code) in to.codes.iter_mut().enumerate() {
-        *code = ZERO - 1 + two_bits(&block[..64], element);
+        *code = two_bits(&block[..64], element);
     }
 }
