@@ -5,6 +5,7 @@
 mod registry;
 
 pub mod architecture;
+mod codebook;
 pub mod config;
 pub mod config_bounds;
 pub mod config_fields;

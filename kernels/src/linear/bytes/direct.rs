@@ -20,13 +20,8 @@ use crate::linear::sizes::RESULT_STRIDE;
 use crate::linear::task::TaskOperands;
 use crate::simd::{OutOfLine, Simd};
 
-/// Maximum number of rows of a pass. With more, decoding for each tile takes more time than
-/// expanding a block once.
-pub(super) const DIRECT_ROWS: usize = 8;
-/// Maximum number of rows of a tile.
-pub(super) const DIRECT_TILE_ROWS: usize = 4;
-
-/// A task of at most [`DIRECT_ROWS`] rows, in tiles of at most [`DIRECT_TILE_ROWS`].
+/// A task of at most [`DIRECT_ROWS`](super::shape::DIRECT_ROWS) rows, in tiles of at most
+/// [`DIRECT_TILE_ROWS`](super::shape::DIRECT_TILE_ROWS).
 #[derive(Clone, Copy)]
 pub(super) struct FewRows<'a> {
     pub(super) records: Records,

@@ -10,8 +10,7 @@
 
 use model::quantized_format::Bits;
 
-use super::direct::{DIRECT_ROWS, DIRECT_TILE_ROWS};
-use super::shape::{MAX_GROUP, PANELS, STEP};
+use super::shape::{DIRECT_ROWS, DIRECT_TILE_ROWS, MAX_GROUP, PANELS, STEP};
 use super::target::Target;
 use crate::simd::Simd;
 

@@ -7,12 +7,12 @@
 
 use std::marker::PhantomData;
 
-use super::direct::{DIRECT_ROWS, FewRows};
+use super::direct::FewRows;
 use super::expand::{Expand, Expanded};
 use super::form::{
     ByteForm, Dots, Pairs, ProductSums, Products, Signed, Single, Words, group_sums,
 };
-use super::shape::{BLOCK, BLOCK_INPUTS, PANELS, STEP};
+use super::shape::{BLOCK, BLOCK_INPUTS, DIRECT_ROWS, PANELS, STEP};
 use super::target::Target;
 use crate::linear::factors::FACTORS;
 use crate::linear::reader::Records;

@@ -10,3 +10,8 @@ pub(super) const STEP: usize = 4;
 pub(super) const MAX_GROUP: usize = 32;
 /// Panels of an expanded block, which are multiplied together.
 pub(super) const PANELS: usize = 2;
+/// Maximum number of rows that use weights from registers. With more, decoding weights for each
+/// tile takes more time than expanding a block once.
+pub(super) const DIRECT_ROWS: usize = 8;
+/// Maximum number of rows of a tile that does.
+pub(super) const DIRECT_TILE_ROWS: usize = 4;
