@@ -1,10 +1,11 @@
 #!/bin/sh
 # Makes DIR ready for the comparisons of `make bench PEERS=DIR`:
-#     scripts/peers.sh DIR [--torch]
+#     scripts/peers.sh DIR [--torch] [--ik FOLDER]
 # DIR/bin        llama.cpp's server, bench, quantise and perplexity tools, built natively from the source package of
 #                llama-cpp-python (no binary, so that both engines are compiled for this very machine)
 # DIR/models     the files that both engines load: SmolLM2-135M, a seeded 1.1B LLaMA and two seeded layers of
-#                Qwen3-30B-A3B, in bf16 and as llama.cpp's own tool quantises them (Q4_K_M, Q6_K, MXFP4)
+#                Qwen3-30B-A3B, in bf16 and as llama.cpp's own tool quantises them
+#                and, with --ik, ik_llama.cpp's batched bench, built from a copy of a checkout of it at FOLDER
 # DIR/torch      with --torch: the Python environment of scripts/fixtures_env.sh, for torch's linears
 # What is there already is kept. Needs a C++ compiler and Python with pip and venv; about 25 minutes, 10 GB.
 set -eu
@@ -12,9 +13,20 @@ set -eu
 version=0.3.36
 sha256=832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e
 
-[ $# -ge 1 ] || { echo "usage: $0 DIR [--torch]" >&2; exit 2; }
+usage() { echo "usage: $0 DIR [--torch] [--ik FOLDER]" >&2; exit 2; }
+[ $# -ge 1 ] || usage
 mkdir -p "$1"
 dir=$(cd "$1" && pwd)
+shift
+torch='' ik=''
+while [ $# -gt 0 ]; do
+    case $1 in
+        --torch) torch=1 ;;
+        --ik) ik=$(cd "${2:?--ik needs the folder of a checkout}" && pwd); shift ;;
+        *) usage ;;
+    esac
+    shift
+done
 scripts=$(cd "$(dirname "$0")" && pwd)
 
 say() { echo "+ $*"; "$@"; }
@@ -91,6 +103,23 @@ if [ -n "$missing" ]; then
     done
 fi
 
+if [ -n "$ik" ] && [ ! -x "$dir/bin/ik-llama-batched-bench" ]; then
+    choose_compiler
+    work=$(mktemp -d "$dir/work.XXXXXX")
+    trap 'rm -rf "$work"' EXIT
+    say cp -r "$ik" "$work/ik"
+    # Its bench gives every row the same token, so that all rows select the same experts.
+    say sed -i 's/common_batch_add(batch, 0,/common_batch_add(batch, 1 + rand() % 30000,/' \
+        "$work/ik/examples/batched-bench/batched-bench.cpp"
+    say cmake -S "$work/ik" -B "$work/build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=OFF \
+        -DGGML_NATIVE=ON -DGGML_IQK_FA_ALL_QUANTS=OFF -DLLAMA_CURL=OFF -DLLAMA_BUILD_TESTS=OFF \
+        -DLLAMA_BUILD_SERVER=OFF > "$dir/build.log" 2>&1
+    say cmake --build "$work/build" --target llama-batched-bench \
+        >> "$dir/build.log" 2>&1 || { tail -n 20 "$dir/build.log" >&2; exit 1; }
+    say cp "$work/build/bin/llama-batched-bench" "$dir/bin/ik-llama-batched-bench"
+    rm -rf "$work"
+fi
+
 mkdir -p "$dir/models"
 small=$dir/models/smollm2-135m-q4_1.gguf
 if [ ! -f "$small" ]; then
@@ -119,9 +148,15 @@ for model in smollm2-135m llama-1.1b; do
     quantise $model q4_k_m Q4_K_M
     quantise $model q6_k Q6_K
 done
+for type in q8_0 q4_0 iq4_xs q3_k_m q2_k; do
+    quantise llama-1.1b $type "$(echo $type | tr '[:lower:]' '[:upper:]')"
+done
+if [ ! -f "$dir/models/llama-1.1b-iq2_xs.gguf" ]; then
+    say "$python" "$scripts/peers/models.py" iq2_xs "$dir/models/llama-1.1b-q2_k.gguf" "$dir/models/llama-1.1b-iq2_xs.gguf"
+fi
 quantise qwen3-30b-a3b-2l q4_k_m Q4_K_M
 quantise smollm2-135m mxfp4 Q8_0 --tensor-type attn=mxfp4 --tensor-type ffn=mxfp4
-if [ "${2:-}" = --torch ] && [ ! -x "$dir/torch/bin/python" ]; then
+if [ -n "$torch" ] && [ ! -x "$dir/torch/bin/python" ]; then
     say "$scripts/fixtures_env.sh" "$dir/torch"
 fi
 echo "$dir is ready: make bench PEERS=$dir"

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Whole models against llama.cpp: the same files, shapes and threads, in turn, run after run.
+"""Whole models against llama.cpp and ik_llama.cpp: the same files, shapes and threads, in turn, run after run.
 
     scripts/peers/llama.py DIR --coordinator FILE --roofline FILE [--rounds 5] [--only TEXT]... [--json FILE]
     scripts/peers/llama.py --table FILE
 
-DIR is what scripts/peers.sh made. Prints tokens/s of both, the median of the paired ratios, and the goal; writes
-a JSON line for each pair. llama.cpp has its flash attention. The machine is measured between all runs; pairs that ran while others used it, or while
-the host took time of its cores, are discarded. --table prints the table of an earlier run's lines."""
+DIR is what scripts/peers.sh made. Prints tokens/s of all, the median of the paired ratios to the fastest peer, and the
+goal; writes a JSON line for each turn. ik_llama.cpp runs with and without -rtr, if DIR/bin has it. Peers have their
+flash attention. The machine is measured between all runs; turns that ran while others used it, or while the host
+took time of its cores, are discarded. --table prints the table of an earlier run's lines."""
 
 import argparse
 import json
@@ -28,6 +29,14 @@ REST_S = 3.0
 EXIT_S = 0.3
 SMALL, LARGE, FOUR_BIT = "smollm2-135m-bf16", "llama-1.1b-bf16", "smollm2-135m-q4_1"
 SMALL_K, LARGE_K, EXPERTS_K = "smollm2-135m-q4_k_m", "llama-1.1b-q4_k_m", "qwen3-30b-a3b-2l-q4_k_m"
+# Types of which the large model alone is compared.
+OTHER_TYPES = ["q8_0", "q6_k", "q4_0", "iq4_xs", "q3_k_m", "q2_k", "iq2_xs"]
+# Name of a peer, its program in DIR/bin, and options.
+PEERS = [
+    ("llama.cpp", "llama-batched-bench", ["--output-format", "jsonl", "-fa", "on"]),
+    ("ik_llama.cpp", "ik-llama-batched-bench", ["-fa", "on"]),
+    ("ik_llama.cpp -rtr", "ik-llama-batched-bench", ["-fa", "on", "-rtr"]),
+]
 
 # Model, sequences, prompt tokens, new tokens, what is compared, ratio that must be reached. The shapes of the
 # large model are shorter: only the rate matters, and no run may take minutes.
@@ -68,6 +77,14 @@ CASES = [
     (EXPERTS_K, 8, 32, 64, "decode", 1.5),
     (EXPERTS_K, 60, 32, 32, "decode", 1.5),
 ]
+for other in OTHER_TYPES:
+    for batch, prompt, new, what, goal in [
+        (1, 512, 2, "prefill", 1.25),
+        (1, 32, 24, "decode", 1.3),
+        (8, 64, 12, "decode", 1.35),
+        (32, 16, 10, "decode", 1.4),
+    ]:
+        CASES.append((f"llama-1.1b-{other}", batch, prompt, new, what, goal))
 # Bytes that one decode step of a single sequence must read: every matrix but the embedding's other rows.
 STEP_BYTES = {LARGE: 2 * (1_100_048_384 - 32000 * 2048)}
 OF_DRAM = 0.90
@@ -84,7 +101,7 @@ def shapes(only):
 
 
 class PeerEnded(Exception):
-    """llama.cpp was ended by a signal."""
+    """A peer was ended by a signal."""
 
 
 def command_output(command, is_peer=False):
@@ -107,37 +124,53 @@ def ours(coordinator, model, batch, prompt, new, options):
     return {"prefill": values["prefill_tokens_per_s"], "decode": values["decode_tokens_per_s"], "timed_s": timed_s}
 
 
-def theirs(bench, model, batch, prompt, new):
+def theirs(bench, options, model, batch, prompt, new):
     command = [bench, "-m", model, "-npp", prompt, "-ntg", new, "-npl", batch, "-t", THREADS]
-    command += ["-c", (prompt + new) * batch + 256, "--output-format", "jsonl", "-fa", "on"]
-    lines = [line for line in command_output(command, is_peer=True).splitlines() if line.startswith("{")]
-    values = json.loads(lines[-1])
-    return {"prefill": values["speed_pp"], "decode": values["speed_tg"], "timed_s": values["t_pp"] + values["t_tg"]}
+    command += ["-c", (prompt + new) * batch + 256, *options]
+    lines = command_output(command, is_peer=True).splitlines()
+    as_json = [json.loads(line) for line in lines if line.startswith("{")]
+    if as_json:
+        values = as_json[-1]
+        prefill_s, prefill, decode_s, decode = (values[key] for key in ("t_pp", "speed_pp", "t_tg", "speed_tg"))
+    else:
+        # | PP | TG | B | N_KV | T_PP s | S_PP t/s | T_TG s | S_TG t/s | T s | S t/s |
+        rows = [line.strip("|").split("|") for line in lines if line.startswith("|")]
+        prefill_s, prefill, decode_s, decode = map(float, rows[-1][4:8])
+    return {"prefill": prefill, "decode": decode, "timed_s": prefill_s + decode_s}
+
+
+def present_peers(directory):
+    return [(name, directory / "bin" / file, options) for name, file, options in PEERS if (directory / "bin" / file).exists()]
 
 
 def check(roofline):
     return json.loads(command_output([roofline, "--check", "--threads", THREADS]))
 
 
-def pair(arguments, shape, before):
-    """Ours, then llama.cpp's, with the machine measured before, between and after."""
+def turn(arguments, shape, before):
+    """Ours, then each peer, with the machine measured before, between and after."""
     name, batch, prompt, new = shape
     model = arguments.dir / "models" / f"{name}.gguf"
     time.sleep(REST_S)
     with Stolen() as of_mine:
         mine = ours(arguments.coordinator, model, batch, prompt, new, arguments.option)
-    between = check(arguments.roofline)
-    time.sleep(REST_S)
-    with Stolen() as of_peer:
-        peer = theirs(arguments.dir / "bin" / "llama-batched-bench", model, batch, prompt, new)
-    after = check(arguments.roofline)
-    machine = {key: statistics.mean([c[key] for c in (before, between, after)]) for key in before if before[key]}
+    machine = [before, check(arguments.roofline)]
     line = {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "model": name, "batch": batch}
-    line |= {"prompt": prompt, "new": new, "ours": mine, "llama.cpp": peer, "machine": machine}
-    mine_s, peer_s = (speeds["timed_s"] + EXIT_S for speeds in (mine, peer))
-    line["stolen"] = {"ours": round(of_mine.share(mine_s), 3), "llama.cpp": round(of_peer.share(peer_s), 3)}
-    line["contention"] = of_mine.contention(mine_s) or of_peer.contention(peer_s) or contention([before, between, after])
-    return line, after
+    line |= {"prompt": prompt, "new": new, "ours": mine, "stolen": {}}
+    stolen = {"ours": (of_mine, mine)}
+    for peer, program, options in present_peers(arguments.dir):
+        time.sleep(REST_S)
+        with Stolen() as of_peer:
+            line[peer] = theirs(program, options, model, batch, prompt, new)
+        stolen[peer] = (of_peer, line[peer])
+        machine.append(check(arguments.roofline))
+    line["machine"] = {key: statistics.mean([c[key] for c in machine]) for key in before if before[key]}
+    line["contention"] = contention(machine)
+    for who, (of_run, speeds) in stolen.items():
+        timed_s = speeds["timed_s"] + EXIT_S
+        line["stolen"][who] = round(of_run.share(timed_s), 3)
+        line["contention"] = of_run.contention(timed_s) or line["contention"]
+    return line, machine[-1]
 
 
 def run(arguments):
@@ -148,7 +181,7 @@ def run(arguments):
             if shape in left_out:
                 continue
             try:
-                line, before = pair(arguments, shape, before)
+                line, before = turn(arguments, shape, before)
             except PeerEnded as ended:
                 left_out.add(shape)
                 name, batch, prompt, new = shape
@@ -167,21 +200,28 @@ def table(lines):
     spins = [line["machine"]["spin_ns"] for line in kept if "spin_ns" in line["machine"]]
     if spins:
         print(f"round trip of the cores: median {statistics.median(spins):.0f} ns, {max(spins):.0f} at most")
-    print(f"{len(lines)} pairs, {len(lines) - len(kept)} discarded because the machine was busy\n")
-    head = ("model", "B", "prompt", "new", "what", "ours", "llama.cpp", "ratio", "min..max", "n", "goal")
-    layout = "{:23} {:>3} {:>6} {:>4} {:8} {:>8} {:>10} {:>6} {:>12} {:>3} {:>5} {}"
+    print(f"{len(lines)} turns, {len(lines) - len(kept)} discarded because the machine was busy\n")
+    peers = [name for name, _, _ in PEERS if any(name in line for line in lines)]
+    head = ("model", "B", "prompt", "new", "what", "ours", *peers, "ratio", "min..max", "n", "goal")
+    widths = "".join(f" {{:>{max(8, len(peer))}}}" for peer in peers)
+    layout = "{:23} {:>3} {:>6} {:>4} {:8} {:>8}" + widths + " {:>6} {:>12} {:>3} {:>5} {}"
     print(layout.format(*head, "").rstrip())
     for model, batch, prompt, new, what, goal in CASES:
         shape = (model, batch, prompt, new)
-        pairs = [(line["ours"][what], line["llama.cpp"][what]) for line in kept if key(line) == shape]
-        if not pairs:
+        # A line of an earlier run may lack a peer.
+        speeds = [
+            [line["ours"][what], *(line[peer][what] if peer in line else float("nan") for peer in peers)]
+            for line in kept
+            if key(line) == shape
+        ]
+        if not speeds:
             continue
-        ratios = [mine / peer for mine, peer in pairs]
+        ratios = [mine / max(speed for speed in theirs if speed == speed) for mine, *theirs in speeds]
         ratio = statistics.median(ratios)
         verdict = "" if goal is None else "met" if ratio >= goal else "MISSED"
-        medians = (statistics.median(column) for column in zip(*pairs))
+        medians = (statistics.median(column) for column in zip(*speeds))
         cells = [*shape, what, *(f"{value:.1f}" for value in medians), f"{ratio:.2f}"]
-        cells += [f"{min(ratios):.2f}..{max(ratios):.2f}", len(pairs), goal or "-", verdict]
+        cells += [f"{min(ratios):.2f}..{max(ratios):.2f}", len(speeds), goal or "-", verdict]
         print(layout.format(*cells).rstrip())
     for model, size_bytes in STEP_BYTES.items():
         of_dram = {

@@ -4,6 +4,7 @@
     scripts/peers/models.py widen   ANY.gguf OUT.gguf     the same model, every matrix dequantised to bf16
     scripts/peers/models.py random  Q4_1.gguf OUT.gguf    a LLaMA of 1.1 billion seeded random weights in bf16
     scripts/peers/models.py experts Q4_1.gguf OUT.gguf    two layers of Qwen3-30B-A3B, seeded random weights in bf16
+    scripts/peers/models.py iq2_xs  Q2_K.gguf OUT.gguf    the same model, random blocks of IQ2_XS in place of Q2_K and Q3_K
 
 The random LLaMA has TinyLlama's shape. Random models have the first tokens of the given file's tokenizer, with the
 merges that make them: token and merge lie in the same order there, so the cut leaves a whole tokenizer. The layers of
@@ -70,6 +71,26 @@ def random(source, target):
         "ffn_norm": (HIDDEN,),
     }
     add_seeded(writer, VOCABULARY, HIDDEN, LAYERS, layer)
+    write(writer)
+
+
+def iq2_xs(source, target):
+    """llama.cpp quantises to this type by the importance of inputs only, which random weights do not have."""
+    reader = gguf.GGUFReader(source)
+    writer = gguf.GGUFWriter(target, "llama")
+    copy_metadata(reader, writer, {"general.file_type": int(gguf.LlamaFileType.MOSTLY_IQ2_XS)})
+    generator = np.random.default_rng(SEED)
+    kind = gguf.GGMLQuantizationType.IQ2_XS
+    elements, block_bytes = gguf.GGML_QUANT_SIZES[kind]
+    for tensor in reader.tensors:
+        if tensor.tensor_type.name not in ("Q2_K", "Q3_K"):
+            writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
+            continue
+        k, n = (int(length) for length in tensor.shape)
+        blocks = generator.integers(0, 256, (n, k // elements, block_bytes), np.uint8)
+        # An f16 scale, with which weights keep activations about as large as they are.
+        blocks[:, :, :2] = np.array([0.02 / k**0.5], np.float16).view(np.uint8)
+        writer.add_tensor(tensor.name, blocks.reshape(n, -1), raw_dtype=kind)
     write(writer)
 
 
@@ -178,7 +199,7 @@ def write(writer):
 
 
 if __name__ == "__main__":
-    kinds = {"widen": widen, "random": random, "experts": experts}
+    kinds = {"widen": widen, "random": random, "experts": experts, "iq2_xs": iq2_xs}
     if len(sys.argv) != 4 or sys.argv[1] not in kinds:
         sys.exit(__doc__)
     kinds[sys.argv[1]](sys.argv[2], sys.argv[3])
