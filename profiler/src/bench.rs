@@ -388,7 +388,7 @@ impl BenchPlanBuilder {
             table,
             buffers: self.buffers,
             weights: self.weight_placements,
-            expert_cache: Vec::new(),
+            expert_cache: None,
             resident: self.resident,
             programs,
         }

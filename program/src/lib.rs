@@ -13,6 +13,7 @@ pub mod compile;
 pub mod cuda_gaps;
 pub mod deferred_rows;
 pub mod expert_reads;
+pub mod expert_records;
 pub mod formats;
 pub mod ir;
 pub mod kv_owner;

@@ -101,6 +101,13 @@ fn only_routed_experts_are_read() {
             let prefill_bytes = layers * u64::from(routing.experts) * 3 * matrix_bytes;
             let read_bytes: u64 = measured.totals.read_bytes.values().sum();
             assert_eq!(read_bytes, prefill_bytes + decode_bytes, "{what}");
+            // A request fetches an expert, or several that follow each other, unless it begins or
+            // ends at the border between the shares of two drives.
+            let steps = routing.counted_steps;
+            let prefill_max = 3 * layers * (u64::from(routing.experts) + u64::from(storages) - 1);
+            let decode_max = experts.round() as u64 + steps * (u64::from(storages) - 1);
+            let requests: u64 = measured.totals.read_requests.values().sum();
+            assert!(requests <= prefill_max + decode_max, "{what}: {requests}");
         }
     }
 }
@@ -110,10 +117,16 @@ fn only_routed_experts_are_read() {
 fn cached_experts_are_not_read_again() {
     let (plain, _) = routed_plans(Dtype::Bf16, 2, 2, 0);
     let (expected, ..) = run_groups(plain, &[], GROUPS);
+    for storages in [1, 2] {
+        cached_experts_are_those_of_memory(storages, &expected);
+    }
+}
+
+fn cached_experts_are_those_of_memory(storages: u32, expected: &[Vec<u32>]) {
     let mut read_bytes = Vec::new();
     // Two rows are routed to up to 4 of a layer's 8 experts; 5 layers have 40.
     for expert_slots in [4, 5, 13, 40] {
-        let (_, plan) = routed_plans(Dtype::Bf16, 2, 2, expert_slots);
+        let (_, plan) = routed_plans(Dtype::Bf16, storages, 2, expert_slots);
         let stagings = TestStagings::for_plan(&plan);
         // The second group finds what the first one left.
         let (tokens_read, spans, measured) = run_groups(plan.clone(), &stagings.at, GROUPS);
@@ -126,6 +139,14 @@ fn cached_experts_are_not_read_again() {
         let all_bytes: u64 = measured.totals.read_bytes.values().sum();
         let prefill_bytes = GROUPS as u64 * 5 * 8 * 3 * matrix_bytes;
         assert_eq!(all_bytes, prefill_bytes + decode_bytes, "{expert_slots} slots");
+        // One request fetches an expert, or several with consecutive slots, and one a linear of an
+        // expert in prefill. A second drive adds one where its share begins within an expert.
+        let requests: u64 = measured.totals.read_requests.values().sum();
+        let prefill_requests = GROUPS as u64 * 5 * 8 * 3;
+        let reads = routing.counted_steps + GROUPS as u64 * 5 * 3;
+        let cuts = reads * (u64::from(storages) - 1);
+        let max = prefill_requests + missing.round() as u64 + cuts;
+        assert!((prefill_requests + 1..=max).contains(&requests), "{requests} {max}");
         read_bytes.push(decode_bytes);
         if expert_slots == 40 {
             assert!(decode_bytes <= 40 * 3 * matrix_bytes, "each expert is read once");

@@ -3,7 +3,8 @@
 
 use model::config::ModelConfig;
 use model::ops::Op;
-use program::expert_reads::{ExpertReads, cache_slot};
+use program::expert_reads::ExpertReads;
+use program::expert_records::{ExpertOps, ExpertRecord};
 use program::map::{ComputeDevice, DeviceMap};
 use program::plan::RunShape;
 use program::shares::ReadShares;
@@ -48,21 +49,16 @@ impl Storage {
         let Some(experts) = routed.filter(|_| self.expert_cache_bytes > 0 && is_used) else {
             return 0;
         };
-        let stored = |op: Op| {
-            let layers = (0..config.num_layers).filter(move |layer| {
-                config.layer_ops(*layer).contains(&op)
-                    && map.weights_of(config, Some(*layer as u16), op) == MemoryId::STORAGES
-            });
-            layers.map(move |layer| Weights::Layer { layer: layer as u16, op })
-        };
-        let ops = config.every_layer_op().into_iter().filter(|op| op.is_expert());
-        let slot_bytes = ops.clone().filter_map(|op| {
-            let formats = stored(op).map(|weights| map.weight_formats.of(config, weights));
-            Some(cache_slot(config, shape.dtype, op, formats)?.size_bytes())
+        let stored_layers = (0..config.num_layers as u16).filter_map(|layer| {
+            let record = ExpertRecord::new(config, layer, shape.dtype, &map.weight_formats)?;
+            let is_stored =
+                |op: &Op| map.weights_of(config, Some(layer), *op) == MemoryId::STORAGES;
+            let ops = ExpertOps::from_ops(record.ops().iter().filter(is_stored));
+            Some(record.slot_bytes(ops)).filter(|bytes| *bytes > 0)
         });
-        let (layers, slot_bytes) =
-            (ops.map(|op| stored(op).count()).max(), slot_bytes.sum::<u64>());
-        let all = layers.unwrap_or(0) * experts.count;
+        let slots_bytes: Vec<u64> = stored_layers.collect();
+        let all = slots_bytes.len() * experts.count;
+        let slot_bytes = slots_bytes.into_iter().max().unwrap_or(0);
         let slots = self.expert_cache_bytes.checked_div(slot_bytes).unwrap_or(0);
         slots.min(all as u64) as u32
     }
@@ -136,10 +132,18 @@ impl StageableWeights {
             own.map(|op| (op, bytes(layer, op))).collect()
         };
         let slot = |op: Op| {
-            if map.direct_reads && !runs_on_host(op, map, config) {
+            if map.direct_reads && !op.is_expert() && !runs_on_host(op, map, config) {
                 return (op, 0);
             }
-            let largest = (0..config.num_layers).map(|layer| bytes(layer, op)).max();
+            let record =
+                |layer: usize| ExpertRecord::new(config, layer as u16, dtype, &map.weight_formats);
+            let slot_bytes = |layer: usize| match op.is_expert() {
+                true => record(layer).map_or(0, |record| {
+                    record.count * record.slot_bytes(ExpertOps::from_ops([op]))
+                }),
+                false => bytes(layer, op),
+            };
+            let largest = (0..config.num_layers).map(slot_bytes).max();
             (op, largest.unwrap_or(0).next_multiple_of(READ_ALIGN_BYTES))
         };
         let routed = map.expert_reads.routed_experts(config, shape.batches, shape.batch_size);

@@ -9,7 +9,8 @@ use rustc_hash::FxHashMap;
 
 use crate::checkpoints;
 use crate::deferred_rows::KEPT;
-use crate::expert_reads::{cache_slot, list_words};
+use crate::expert_reads::list_words;
+use crate::expert_records::{ExpertOps, ExpertRecord};
 use crate::ir::{BufferId, ProgramShape, Region};
 use crate::kv_owner::AttentionSide;
 use crate::map::{Chunk, Chunking, ComputeDevice, DeviceMap};
@@ -47,6 +48,8 @@ pub(super) enum ProgramBuffer {
     ReadSlot {
         op: Op,
     },
+    /// Host memory into which storages read the experts of one layer that rows are routed to.
+    ExpertSlots,
     KvSlot {
         kv: Kv,
         of: u16,
@@ -88,7 +91,7 @@ pub(super) struct Buffers<'a> {
     pub(super) resident: Vec<(Weights, BufferId)>,
     /// Device copies of resident weights.
     resident_copies: FxHashMap<Weights, BufferId>,
-    expert_cache: Vec<ExpertCacheBuffer>,
+    expert_cache: Option<ExpertCacheBuffer>,
 }
 
 impl<'a> Buffers<'a> {
@@ -119,7 +122,7 @@ impl<'a> Buffers<'a> {
             kept: FxHashMap::default(),
             resident: Vec::new(),
             resident_copies: FxHashMap::default(),
-            expert_cache: Vec::new(),
+            expert_cache: None,
         };
         buffers.add_tables();
         buffers.add_loaded_weights();
@@ -318,34 +321,32 @@ impl<'a> Buffers<'a> {
 
     /// Adds the cache of experts, whose slots all layers share.
     fn add_expert_cache(&mut self) {
-        if self.map.expert_slots == 0 {
+        let slots = self.map.expert_slots as usize;
+        let slot_bytes = self.expert_slot_bytes(|buffers, weights| buffers.is_stored(weights));
+        if slots == 0 || slot_bytes == 0 {
             return;
         }
-        for op in self.config.every_layer_op().into_iter().filter(|op| op.is_expert()) {
-            let layers = 0..self.config.num_layers as u16;
-            let stored = layers.map(|layer| Weights::Layer { layer, op });
-            let stored = stored.filter(|weights| self.stored.contains_key(weights));
-            let formats = stored.map(|weights| self.map.weight_formats.of(self.config, weights));
-            let Some(slot) = cache_slot(self.config, self.shape.dtype, op, formats) else {
-                continue;
-            };
-            let segment = self.routes.segment(ComputeDevice::Cpu, Holds::Weights);
-            let size = slot.size_bytes() as usize * self.map.expert_slots as usize;
-            let size = self.whole_pages(segment, size);
-            let name = || format!("expert_cache.{}", op.name(self.config.family));
-            let buffer = self.add(segment, name, size);
-            self.expert_cache.push(ExpertCacheBuffer { op, buffer, slot });
-        }
+        let segment = self.routes.segment(ComputeDevice::Cpu, Holds::Weights);
+        let size = self.whole_pages(segment, slot_bytes * slots);
+        let buffer = self.add(segment, || "expert_cache".to_owned(), size);
+        self.expert_cache = Some(ExpertCacheBuffer { buffer, slot_bytes: slot_bytes as u64 });
     }
 
     /// Returns the cache of experts.
-    pub(super) fn expert_cache(&self) -> Vec<ExpertCacheBuffer> {
-        self.expert_cache.clone()
+    pub(super) const fn expert_cache(&self) -> Option<ExpertCacheBuffer> {
+        self.expert_cache
     }
 
-    /// Returns the cache of an operation's experts, if there is one.
-    pub(super) fn expert_cache_of(&self, op: Op) -> Option<BufferId> {
-        self.expert_cache.iter().find(|cache| cache.op == op).map(|cache| cache.buffer)
+    /// Returns the size of a slot with capacity for the linears of an expert that `is_read`, in any
+    /// layer; 0 if none are read.
+    fn expert_slot_bytes(&self, is_read: impl Fn(&Self, Weights) -> bool) -> usize {
+        let formats = &self.map.weight_formats;
+        let slots = (0..self.config.num_layers as u16).filter_map(|layer| {
+            let record = ExpertRecord::new(self.config, layer, self.shape.dtype, formats)?;
+            let read = |op: &Op| is_read(self, Weights::Layer { layer, op: *op });
+            Some(record.slot_bytes(ExpertOps::from_ops(record.ops().iter().filter(read))))
+        });
+        slots.max().unwrap_or(0) as usize
     }
 
     /// Returns the size of a slot through which an operation's weights pass, large enough for every
@@ -386,7 +387,7 @@ impl<'a> Buffers<'a> {
         let (segment, size) = match identity {
             ProgramBuffer::Value { value, device, .. } => {
                 let segment = self.routes.segment(device, Holds::Activations);
-                let has_list = value == Value::Routing && !self.expert_cache.is_empty();
+                let has_list = value == Value::Routing && self.expert_cache.is_some();
                 let list_bytes = if has_list { align_up(4 * list_words(self.config)) } else { 0 };
                 (segment, align_up(self.value_bytes(program, value)) + list_bytes)
             }
@@ -401,9 +402,21 @@ impl<'a> Buffers<'a> {
                 (arena, self.slot_bytes(op, layer_slot, self.map.weight_slots, true))
             }
             ProgramBuffer::PositionsSlot => (arena, self.sizes.weights_bytes(Weights::Positions)),
-            ProgramBuffer::ReadSlot { op } => {
+            ProgramBuffer::ReadSlot { .. } | ProgramBuffer::ExpertSlots => {
                 let host = self.routes.segment(ComputeDevice::Cpu, Holds::Weights);
-                let bytes = self.slot_bytes(op, 0, 1, false);
+                let bytes = match identity {
+                    ProgramBuffer::ReadSlot { op } if !op.is_expert() => {
+                        self.slot_bytes(op, 0, 1, false)
+                    }
+                    ProgramBuffer::ReadSlot { op } => {
+                        let is_own = |_: &Self, weights| matches!(weights, Weights::Layer { op: other, .. } if other == op);
+                        self.expert_slot_bytes(is_own) * list_words(self.config)
+                    }
+                    _ => {
+                        let is_read = |buffers: &Self, weights| buffers.is_stored(weights);
+                        self.expert_slot_bytes(is_read) * list_words(self.config)
+                    }
+                };
                 (host, self.whole_pages(host, bytes))
             }
             ProgramBuffer::KvSlot { of, .. } => (arena, self.sizes.largest_cache_bytes(of)),

@@ -258,6 +258,7 @@ fn emit<'a>(
     }
     let schedule = schedule::schedule(program, of.config, of.shape.batches, of.map, layers);
     let mut emitter = emit::Emitter::new(program, of, buffers, schedule.uniform, emitted);
+    emitter.note_host_experts(&schedule.entries);
     match of.map.schedule {
         Schedule::Overlapped => schedule.entries.iter().for_each(|entry| emitter.emit(entry)),
         Schedule::Barrier | Schedule::BarrierSpread => {

@@ -75,7 +75,7 @@ fn a_cache_of_experts_that_a_step_exceeds_is_refused() {
     let model = model("qwen3_moe");
     let nvme = drives.arguments(1);
     let arguments = ["--nvme-ops", "all", "--batches", "1x2", "--device", "none"];
-    let cache = ["--nvme-experts", "routed", "--expert-cache", "1MiB"];
+    let cache = ["--nvme-experts", "routed", "--expert-cache", "64KiB"];
     let ran = drives.run_with(&[&strs(&model)[..], &strs(&nvme), &arguments, &cache].concat(), "");
     assert_ne!(ran.code, Some(0));
     assert!(ran.said.contains("a cache of"), "{}", ran.said);
