@@ -4,6 +4,9 @@ use model::config::ModelConfig;
 use model::experts::Experts;
 use serde::{Deserialize, Serialize};
 
+use crate::map::DeviceMap;
+use crate::plan::RunShape;
+
 /// Experts that are read from storages in every step, among those that the CPU computes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -41,10 +44,14 @@ impl ExpertReads {
     }
 }
 
-/// Returns the smallest number of slots of a cache for steps of up to `rows` rows: all experts that
-/// they are routed to in a layer are needed together.
-pub fn min_slots(experts: &Experts, rows: usize) -> u32 {
-    experts.count.min(rows.saturating_mul(experts.per_token)) as u32
+/// Returns the number of slots of a map's cache of experts: those that keep experts
+/// (`DeviceMap::expert_slots`), and as many more as the experts of a step in a layer, which are
+/// needed together, take beyond these. 0 if there is no cache.
+pub fn cache_slots(config: &ModelConfig, shape: &RunShape, map: &DeviceMap) -> u32 {
+    let Some(experts) = config.experts.filter(|_| map.expert_slots > 0) else { return 0 };
+    let rows = if shape.serves { shape.stream_rows() } else { usize::from(shape.batch_size) };
+    let needed = experts.count.min(rows.saturating_mul(experts.per_token));
+    map.expert_slots.max(needed as u32)
 }
 
 /// Number of words of a layer's list of cached experts, which follows `Value::Routing`: a word for

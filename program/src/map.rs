@@ -220,7 +220,8 @@ pub struct DeviceMap {
     #[serde(default)]
     pub expert_reads: ExpertReads,
     /// Number of experts of any layer that stay in host memory after they were read, where only
-    /// those are read that rows are routed to; 0: none stays.
+    /// those are read that rows are routed to; 0: none stays. Memory for the experts of a step in a
+    /// layer is added where there are fewer (`crate::expert_reads::cache_slots`).
     #[serde(default)]
     pub expert_slots: u32,
     /// Maximum number of streamed KV parts of a kind on the device at once (at least 1); if

@@ -4,7 +4,7 @@ mod common;
 
 use common::{Choices, PLAIN, all_works, experts, on_storages, shape, split};
 use model::ops::Op;
-use program::compile::{CompileError, compile_on, machine_of};
+use program::compile::{compile_on, machine_of};
 use program::expert_reads::ExpertReads;
 use program::ir::{Instruction, Program, ProgramId, Read, Rows};
 use program::map::{ComputeDevice, DeviceMap, layer_list};
@@ -188,17 +188,20 @@ fn cached_experts_outlast_programs_and_are_assigned_by_the_cpu() {
 }
 
 #[test]
-fn a_cache_that_a_layer_exceeds_is_refused() {
+fn a_cache_has_memory_for_the_experts_of_a_step() {
     let config = experts();
     let map = on_storages(split(&config, 0, 0, Choices { prefill: ComputeDevice::Cpu, ..PLAIN }));
-    let compiled = |expert_slots, batch_size| {
+    let slots = |expert_slots, batch_size| {
         let map = DeviceMap { expert_slots, ..map.clone() };
         let shape = RunShape { batch_size, ..shape(1, 1) };
-        compile_on(&machine_of(&map), &config, &shape, &map).map(|_| ())
+        let plan = compile_on(&machine_of(&map), &config, &shape, &map).expect("compiles");
+        validate(&plan).expect("proved");
+        let cache = plan.expert_cache.expect("a cache");
+        plan.buffer(cache.buffer).size_bytes / cache.slot_bytes
     };
-    assert_eq!(compiled(2, 1), Ok(()));
-    assert_eq!(compiled(1, 1), Err(CompileError::ExpertSlots { slots: 1, needed: 2 }));
-    assert_eq!(compiled(7, 4), Err(CompileError::ExpertSlots { slots: 7, needed: 8 }));
+    // A row is routed to two of eight experts of a layer.
+    assert_eq!([slots(1, 1), slots(2, 1), slots(3, 1)], [2, 2, 3]);
+    assert_eq!([slots(1, 4), slots(7, 4), slots(16, 4)], [8, 8, 16]);
 }
 
 #[test]

@@ -112,7 +112,7 @@ fn only_routed_experts_are_read() {
     }
 }
 
-/// Caches from the experts of one layer's rows to all experts change no token, and what is read is
+/// Caches from one expert to all change no token, and what is read is
 /// exactly what the cache did not have.
 fn cached_experts_are_not_read_again() {
     let (plain, _) = routed_plans(Dtype::Bf16, 2, 2, 0);
@@ -125,7 +125,7 @@ fn cached_experts_are_not_read_again() {
 fn cached_experts_are_those_of_memory(storages: u32, expected: &[Vec<u32>]) {
     let mut read_bytes = Vec::new();
     // Two rows are routed to up to 4 of a layer's 8 experts; 5 layers have 40.
-    for expert_slots in [4, 5, 13, 40] {
+    for expert_slots in [1, 2, 3, 4, 5, 13, 40] {
         let (_, plan) = routed_plans(Dtype::Bf16, storages, 2, expert_slots);
         let stagings = TestStagings::for_plan(&plan);
         // The second group finds what the first one left.

@@ -27,7 +27,7 @@ pub use storage::{StagedOps, Storage};
 use crate::policy::{
     DefaultTiers, Formats, Placement, SlowTierLayers, SlowTierWeights, StagedMatrices,
 };
-use candidate::{FitCandidate, fitting_cache};
+use candidate::FitCandidate;
 use slow_tier::MovableWeights;
 pub(crate) use slow_tier::SlowTierShares;
 use storage::StageableWeights;
@@ -267,7 +267,7 @@ impl PlacementRequest<'_> {
     ) -> Result<Option<(u64, FitCandidate)>, CompileError> {
         let mut closest: Option<(u64, FitCandidate)> = None;
         for candidate in self.candidates(placement, batches, batch_size) {
-            let Some(candidate) = fitting_cache(candidate)? else { continue };
+            let candidate = candidate?;
             let missing_bytes = candidate.budget.missing_bytes(self.limits);
             if !candidate.budget.fits_device_and_slow_tiers(self.limits) {
                 continue;
@@ -331,8 +331,7 @@ impl PlacementRequest<'_> {
         for _ in 0..STAGING_ROUNDS_MAX {
             let Some(staged) = stageable.min_staged_weights(bytes) else { return Ok(None) };
             let placement = Placement { staged: staged.clone(), ..placement.clone() };
-            let reading = self.candidate(candidate.shape, &placement, candidate.tiers);
-            let Some(reading) = fitting_cache(reading)? else { return Ok(None) };
+            let reading = self.candidate(candidate.shape, &placement, candidate.tiers)?;
             match reading.budget.missing_bytes(self.limits) {
                 0 => return Ok(Some(staged)),
                 left => bytes += left,

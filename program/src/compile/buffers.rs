@@ -9,7 +9,7 @@ use rustc_hash::FxHashMap;
 
 use crate::checkpoints;
 use crate::deferred_rows::KEPT;
-use crate::expert_reads::list_words;
+use crate::expert_reads::{cache_slots, list_words};
 use crate::expert_records::{ExpertOps, ExpertRecord};
 use crate::ir::{BufferId, ProgramShape, Region};
 use crate::kv_owner::AttentionSide;
@@ -321,7 +321,7 @@ impl<'a> Buffers<'a> {
 
     /// Adds the cache of experts, whose slots all layers share.
     fn add_expert_cache(&mut self) {
-        let slots = self.map.expert_slots as usize;
+        let slots = cache_slots(self.config, self.shape, self.map) as usize;
         let slot_bytes = self.expert_slot_bytes(|buffers, weights| buffers.is_stored(weights));
         if slots == 0 || slot_bytes == 0 {
             return;

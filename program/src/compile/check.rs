@@ -4,7 +4,6 @@ use model::config::ModelConfig;
 use model::ops::Op;
 use model::quantized_format::kv4_position_bytes;
 
-use crate::expert_reads::min_slots;
 use crate::formats::{KvFormat, decompressed};
 use crate::kv_owner::with_owners;
 use crate::map::{ChunkOrder, Chunking, ComputeDevice, DeviceMap, OpChunk, Schedule, layer_list};
@@ -56,7 +55,6 @@ pub(super) fn check(
         check_owners(config, shape, map)?;
     }
     check_pieces(config, map)?;
-    check_expert_slots(config, shape, map)?;
     if let Some(chunking) = map.attention_chunking() {
         let units = shape.batch_size as usize * config.num_kv_heads;
         if chunking.chunks == 0 || usize::from(chunking.chunks) > units {
@@ -128,21 +126,6 @@ fn check_owners(
         () => return Ok(()),
     };
     Err(CompileError::Owners { problem })
-}
-
-/// Checks that a cache of experts has capacity for all experts of a layer that a step is routed to.
-fn check_expert_slots(
-    config: &ModelConfig,
-    shape: &RunShape,
-    map: &DeviceMap,
-) -> Result<(), CompileError> {
-    let Some(experts) = config.experts.filter(|_| map.expert_slots > 0) else { return Ok(()) };
-    let rows = if shape.serves { shape.stream_rows() } else { usize::from(shape.batch_size) };
-    let needed = min_slots(&experts, rows);
-    if map.expert_slots < needed {
-        return Err(CompileError::ExpertSlots { slots: map.expert_slots, needed });
-    }
-    Ok(())
 }
 
 /// Refuses combinations that linears in pieces, and scores in parts, do not support.

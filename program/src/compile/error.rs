@@ -22,11 +22,6 @@ pub enum CompileError {
     /// Split attention keeps the cache in parts, which attention over whole prompts cannot read.
     #[error("the run has no sequences; batches, batch size and stream size must be at least 1")]
     EmptyShape,
-    #[error(
-        "a cache of {slots} experts is too small, since the rows of a step can need {needed} \
-         experts of a layer at once; give --expert-cache more memory, or use smaller batches"
-    )]
-    ExpertSlots { slots: u32, needed: u32 },
     #[error("the map has {found} layers in {what}, the model has {expected}")]
     Layers { what: &'static str, found: usize, expected: usize },
     #[error("layer {layer}: the {what} lists {found} entries, the layer has {expected}")]

@@ -2,6 +2,7 @@
 
 use model::ops::Op;
 
+use crate::expert_reads::cache_slots;
 use crate::ir::{Instruction, Read};
 use crate::plan::Plan;
 use crate::topology::HardwareEngine;
@@ -57,7 +58,7 @@ fn has_slots(plan: &Plan, read: &Read) -> bool {
     let Some(record) = plan.expert_record(read.at.layer, ops) else { return true };
     let buffer_bytes = plan.buffers.get(read.to.buffer.0 as usize).map(|buffer| buffer.size_bytes);
     let (count, slot_bytes) = match plan.expert_cache_of(read.to.buffer) {
-        Some(cache) => (u64::from(plan.map.expert_slots), cache.slot_bytes),
+        Some(cache) => (cache_slots(&plan.config, &plan.shape, &plan.map).into(), cache.slot_bytes),
         None => (record.count, record.slot_bytes(ops)),
     };
     let needed_bytes = count.checked_mul(slot_bytes);

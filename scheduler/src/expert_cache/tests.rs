@@ -70,7 +70,8 @@ fn draw(steps: usize, exponent: f64, again: f64, seed: u64) -> Trace {
 /// Returns the number of missing experts with the cache's rule.
 fn count_missing(trace: &Trace, slots: usize) -> usize {
     let Trace { layers, experts, per_token, .. } = *trace;
-    let mut cache = ExpertCache::new(slots, layers, experts, per_token);
+    let kept = slots;
+    let mut cache = ExpertCache::new(ExpertCacheSizes { kept, slots, layers, experts, per_token });
     let mut assigned = vec![None; experts];
     let mut held: HashMap<u32, (usize, usize)> = HashMap::new();
     let mut all_missing = 0;
@@ -179,6 +180,46 @@ fn a_cache_of_all_experts_misses_each_once() {
 #[test]
 #[should_panic(expected = "experts are missing")]
 fn more_experts_than_slots_are_refused() {
-    let mut cache = ExpertCache::new(2, 1, 4, 2);
+    let sizes = ExpertCacheSizes { kept: 2, slots: 2, layers: 1, experts: 4, per_token: 2 };
+    let mut cache = ExpertCache::new(sizes);
     cache.assign(0, &[1, 1, 1, 0], &mut [None; 4]);
+}
+
+/// Caches from one expert to all give every needed expert a slot of its own, and find only experts
+/// that are still there.
+#[test]
+fn small_caches_pass_the_other_experts_through_working_slots() {
+    let trace = draw(60, 1.1, 0.3, 3);
+    let Trace { layers, experts, per_token, .. } = trace;
+    let mut missing_before = usize::MAX;
+    for kept in [0, 1, 2, 3, 4, 48, layers * experts] {
+        let slots = kept.max(per_token);
+        let sizes = ExpertCacheSizes { kept, slots, layers, experts, per_token };
+        let mut cache = ExpertCache::new(sizes);
+        let mut assigned = vec![None; experts];
+        let mut held: HashMap<u32, (usize, usize)> = HashMap::new();
+        let mut missing = 0;
+        for (lookup, chosen) in trace.lookups.iter().enumerate() {
+            let layer = lookup % layers;
+            let rows_of: Vec<u32> =
+                (0..experts).map(|expert| u32::from(chosen.contains(&expert))).collect();
+            missing += cache.assign(layer, &rows_of, &mut assigned) as usize;
+            let mut used = Vec::new();
+            for (expert, assigned) in assigned.iter().enumerate() {
+                let Some(Assigned { slot, is_missing }) = *assigned else { continue };
+                assert!((slot as usize) < slots && !used.contains(&slot), "{kept}");
+                used.push(slot);
+                if !is_missing {
+                    assert!((slot as usize) < kept, "{kept}: a working slot keeps nothing");
+                    assert_eq!(held.get(&slot), Some(&(layer, expert)), "{kept}");
+                }
+                held.insert(slot, (layer, expert));
+            }
+        }
+        let all = trace.lookups.len() * per_token;
+        assert!(kept > 0 || missing == all, "{kept}: {missing} of {all}");
+        assert!(kept < 48 || missing < all, "{kept}: {missing} of {all}");
+        assert!(missing <= missing_before, "{kept}: {missing} {missing_before}");
+        missing_before = missing;
+    }
 }

@@ -8,7 +8,7 @@ use program::expert_records::ExpertOps;
 use program::ir::{Compute, Instruction, Program};
 use program::map::ComputeDevice;
 use program::plan::Plan;
-use scheduler::expert_cache::{Assigned, ExpertCache};
+use scheduler::expert_cache::{Assigned, ExpertCache, ExpertCacheSizes};
 
 use super::operands::{Operands, output_region};
 use crate::expert_list::{from_word, to_word};
@@ -39,9 +39,14 @@ impl RoutedCache {
         };
         let layers = plan.config.num_layers;
         let cached = |program| (0..layers).map(|layer| is_cached(program, layer)).collect();
-        let slots = plan.map.expert_slots as usize;
-        plan.expert_cache.map(|_| RoutedCache {
-            cache: ExpertCache::new(slots, layers, count, per_token),
+        plan.expert_cache.map(|buffer| RoutedCache {
+            cache: ExpertCache::new(ExpertCacheSizes {
+                kept: plan.map.expert_slots as usize,
+                slots: (plan.buffer(buffer.buffer).size_bytes / buffer.slot_bytes) as usize,
+                layers,
+                experts: count,
+                per_token,
+            }),
             assigned: vec![None; count],
             layers: plan.programs.iter().map(cached).collect(),
         })
