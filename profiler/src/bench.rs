@@ -432,6 +432,8 @@ fn map(
         shares: ReadShares::default(),
         expert_reads: ExpertReads::default(),
         expert_slots: 0,
+        pinned_experts: Vec::new(),
+        routing: program::routing_counts::RoutingSkew::default(),
         kv_slots: 1,
         prefill_hidden: MemoryId::DRAM,
         weight_formats,

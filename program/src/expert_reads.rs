@@ -4,8 +4,7 @@ use model::config::ModelConfig;
 use model::experts::Experts;
 use serde::{Deserialize, Serialize};
 
-use crate::map::DeviceMap;
-use crate::plan::RunShape;
+use crate::routing_counts::RoutingSkew;
 
 /// Experts that are read from storages in every step, among those that the CPU computes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
@@ -31,27 +30,20 @@ impl ExpertReads {
     pub fn routed_experts(
         self,
         config: &ModelConfig,
+        routing: &RoutingSkew,
         batches: u16,
         batch_size: u16,
     ) -> Option<Experts> {
         let experts = config.experts.filter(|_| batches == 1)?;
         let are_routed = match self {
-            ExpertReads::Auto => experts.expected_share(batch_size.into()) <= ROUTED_SHARE_MAX,
+            ExpertReads::Auto => {
+                routing.expected_share(&experts, batch_size.into()) <= ROUTED_SHARE_MAX
+            }
             ExpertReads::Routed => true,
             ExpertReads::All => false,
         };
         are_routed.then_some(experts)
     }
-}
-
-/// Returns the number of slots of a map's cache of experts: those that keep experts
-/// (`DeviceMap::expert_slots`), and as many more as the experts of a step in a layer, which are
-/// needed together, take beyond these. 0 if there is no cache.
-pub fn cache_slots(config: &ModelConfig, shape: &RunShape, map: &DeviceMap) -> u32 {
-    let Some(experts) = config.experts.filter(|_| map.expert_slots > 0) else { return 0 };
-    let rows = if shape.serves { shape.stream_rows() } else { usize::from(shape.batch_size) };
-    let needed = experts.count.min(rows.saturating_mul(experts.per_token));
-    map.expert_slots.max(needed as u32)
 }
 
 /// Number of words of a layer's list of cached experts, which follows `Value::Routing`: a word for

@@ -196,6 +196,7 @@ impl RunShape {
             routers: config.experts.map_or_else(Routers::default, |experts| Routers {
                 layers: config.num_layers as u32,
                 experts: experts.count as u32,
+                logged: 0,
             }),
             pages: match self.page_positions {
                 0 => 0,
@@ -396,8 +397,8 @@ impl Plan {
     }
 
     /// Returns the number of bytes that a read transfers while no storage is lost, in a step of all
-    /// sequences: of experts that rows are routed to, the number to expect if all experts are
-    /// equally likely.
+    /// sequences: of experts that rows are routed to, the number to expect of rows that are
+    /// routed as the map counts on, without a cache.
     pub fn read_bytes(&self, read: &Read) -> u64 {
         let size_bytes = match self.expert_record(read.at.layer, read.expert_ops()) {
             Some(record) => record.count * record.slot_bytes(read.expert_ops()),
@@ -409,7 +410,8 @@ impl Plan {
         let all_bytes = bytes.end - bytes.start;
         match self.config.experts.filter(|_| read.routing.is_some()) {
             Some(experts) => {
-                let share = experts.expected_share(self.shape.batch_size.into());
+                let rows = self.shape.batch_size.into();
+                let share = self.map.routing.expected_share(&experts, rows);
                 (all_bytes as f64 * share).ceil() as u64
             }
             None => all_bytes,

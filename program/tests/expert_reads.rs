@@ -4,11 +4,12 @@ mod common;
 
 use common::{Choices, PLAIN, all_works, experts, on_storages, shape, split};
 use model::ops::Op;
-use program::compile::{compile_on, machine_of};
+use program::compile::{CompileError, compile_on, machine_of};
 use program::expert_reads::ExpertReads;
 use program::ir::{Instruction, Program, ProgramId, Read, Rows};
 use program::map::{ComputeDevice, DeviceMap, layer_list};
 use program::plan::{Plan, RunShape};
+use program::routing_counts::{PinnedExpert, RoutingCounts};
 use program::topology::LaneKind;
 use program::validate::{ValidateError, describe, validate};
 
@@ -202,6 +203,62 @@ fn a_cache_has_memory_for_the_experts_of_a_step() {
     // A row is routed to two of eight experts of a layer.
     assert_eq!([slots(1, 1), slots(2, 1), slots(3, 1)], [2, 2, 3]);
     assert_eq!([slots(1, 4), slots(7, 4), slots(16, 4)], [8, 8, 16]);
+}
+
+#[test]
+fn pinned_experts_exist_and_have_slots() {
+    let config = experts();
+    let map = on_storages(split(&config, 0, 0, Choices { prefill: ComputeDevice::Cpu, ..PLAIN }));
+    let pinned = |layer, expert| PinnedExpert { layer, expert };
+    let compiled = |pinned_experts: &[PinnedExpert], expert_slots| {
+        let pinned_experts = pinned_experts.to_vec();
+        let map = DeviceMap { expert_slots, pinned_experts, ..map.clone() };
+        compile_on(&machine_of(&map), &config, &shape(1, 1), &map)
+    };
+    let plan = compiled(&[pinned(0, 1), pinned(1, 7)], 2).expect("compiles");
+    validate(&plan).expect("proved");
+    // The experts of a step need slots that are not pinned.
+    let cache = plan.expert_cache.expect("a cache");
+    assert_eq!(plan.buffer(cache.buffer).size_bytes, 10 * cache.slot_bytes);
+    let beyond = config.num_layers as u16;
+    for (wrong, slots) in [
+        (vec![pinned(0, 1), pinned(1, 7)], 1),
+        (vec![pinned(1, 7), pinned(0, 1)], 2),
+        (vec![pinned(0, 1), pinned(0, 1)], 2),
+        (vec![pinned(0, 8)], 2),
+        (vec![pinned(beyond, 0)], 2),
+    ] {
+        let refused = compiled(&wrong, slots).expect_err("refused");
+        assert!(matches!(refused, CompileError::PinnedExperts { .. }), "{wrong:?}: {refused}");
+        let mut changed = plan.clone();
+        changed.map.pinned_experts = wrong;
+        changed.map.expert_slots = slots;
+        let refused = validate(&changed).expect_err("refused");
+        assert!(matches!(refused, ValidateError::PinnedExperts { .. }), "{refused}");
+    }
+}
+
+#[test]
+fn measured_routing_is_that_of_the_experts_and_determines_what_is_read() {
+    let config = experts();
+    let map = on_storages(split(&config, 0, 0, Choices { prefill: ComputeDevice::Cpu, ..PLAIN }));
+    let compiled = |rows: &[u64]| {
+        let counts = RoutingCounts { layers: vec![rows.to_vec(); config.num_layers] };
+        let map = DeviceMap { routing: counts.skew(2), ..map.clone() };
+        compile_on(&machine_of(&map), &config, &shape(1, 2), &map)
+    };
+    let read_bytes = |plan: &Plan| -> u64 {
+        let routed = reads(plan.decode()).filter(|read| read.routing.is_some());
+        routed.map(|read| plan.read_bytes(read)).sum()
+    };
+    // All rows go to the same two of eight experts, or to each as often.
+    let skewed = read_bytes(&compiled(&[9, 9, 0, 0, 0, 0, 0, 0]).expect("compiles"));
+    let even = read_bytes(&compiled(&[5; 8]).expect("compiles"));
+    let share = 1.0 - 0.75f64.powi(4);
+    let ratio = skewed as f64 / even as f64;
+    assert!((ratio - 0.25 / share).abs() < 1e-3, "{skewed} {even}");
+    let refused = compiled(&[1; 7]).expect_err("another model's");
+    assert_eq!(refused, CompileError::Routing { counted: 7, count: 8 });
 }
 
 #[test]

@@ -126,7 +126,8 @@ pub struct StorageLane {
 
 impl StorageLane {
     /// Returns an executor of the lane's reads from `store`, regardless of which worker the lane
-    /// belongs to, to the host's slots and, if `direct` is present, to those of a CUDA device.
+    /// belongs to, to the host's slots and, if `direct` is present, to those of a CUDA device. If
+    /// the lane `is_own`, the worker's, it has read its share of the pinned experts.
     ///
     /// # Errors
     /// Returns an error if the staging cannot be read, or not directly to the device.
@@ -141,6 +142,7 @@ impl StorageLane {
         store: &StagedBlobs,
         watchdog: &Arc<ReadWatchdog>,
         direct: Option<&Arc<DirectDevice>>,
+        is_own: bool,
     ) -> Result<StorageLane, WorkerError> {
         let storages = plan.topology.storages();
         let mut reader = store.reader()?;
@@ -165,7 +167,7 @@ impl StorageLane {
             None => None,
         };
         let experts = plan.config.experts.map_or(0, |experts| experts.count);
-        Ok(StorageLane {
+        let mut lane = StorageLane {
             lane,
             table: StepTable::new(control.extra(0, plan.table.words()), plan),
             is_routed: vec![false; experts],
@@ -180,7 +182,55 @@ impl StorageLane {
             is_idle: vec![false; storages.len()],
             storages,
             watchdog: Arc::clone(watchdog),
-        })
+        };
+        if is_own {
+            lane.read_pinned()?;
+        }
+        Ok(lane)
+    }
+
+    /// Reads the lane's share of the experts that stay in the cache from the start.
+    fn read_pinned(&mut self) -> Result<(), WorkerError> {
+        let plan = Arc::clone(&self.plan);
+        let Some(cache) = plan.expert_cache else { return Ok(()) };
+        let fail = |reason: String| WorkerError::Staging { reason };
+        let storage = self.storages.iter().position(|(_, lane)| *lane == self.lane).unwrap_or(0);
+        let size_bytes = plan.buffer(cache.buffer).size_bytes as usize;
+        let to = NonNull::new(self.view.pointer(cache.buffer, 0, size_bytes));
+        let to = to.ok_or_else(|| fail("the cache has no address".to_owned()))?;
+        for (slot, pinned) in (0u64..).zip(&plan.map.pinned_experts) {
+            let Some((read, blob)) = self.read_of_layer(&plan, pinned.layer) else { continue };
+            let ops = read.expert_ops();
+            let Some(record) = plan.expert_record(read.at.layer, ops) else { continue };
+            self.blocks.clear();
+            let to_bytes = slot * cache.slot_bytes;
+            record.append_blocks(ops, pinned.expert.into(), to_bytes, &mut self.blocks);
+            let count = self.blocks.iter().map(|(blocks, _)| blocks.end - blocks.start).sum();
+            let kept = plan.map.shares.blocks(read.op, storage as u16, count, |_| false);
+            keep_blocks(&mut self.blocks, kept);
+            self.watchdog.begin();
+            // SAFETY: needed to let the drive write into the slot. No lane runs before all are
+            // built (contract of `new`), and the shares of all storages divide the blocks.
+            let outcome = unsafe { self.reader.read_ranges(blob, &self.blocks, to) };
+            self.watchdog.end();
+            outcome.map_err(|error| fail(error.to_string()))?;
+        }
+        Ok(())
+    }
+
+    /// Returns this lane's read of a layer's experts into the cache, and the blob that it reads.
+    fn read_of_layer<'p>(&self, plan: &'p Plan, layer: u16) -> Option<(&'p Read, BlobId)> {
+        let lists = plan.programs.iter().filter_map(|program| program.lane(self.lane));
+        let read = lists.flat_map(|list| &list.instructions).find_map(|work| match work {
+            Instruction::Read(read)
+                if read.at.layer == Some(layer)
+                    && plan.expert_cache_of(read.to.buffer).is_some() =>
+            {
+                Some(read)
+            }
+            _ => None,
+        })?;
+        Some((read, self.blobs[read.from.buffer.0 as usize]?))
     }
 
     /// Returns a description of how the lane reads, for users.

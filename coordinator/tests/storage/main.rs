@@ -17,15 +17,18 @@ use common::{
 use model::config::Dtype;
 use program::compile::compile;
 use program::ir::{Instruction, Moved, Program, ProgramId};
+use program::map::DeviceMap;
 use program::plan::Plan;
+use program::routing_counts::PinnedExpert;
 use program::simulate::{Place, SimulationCosts, Span, simulate};
 use program::topology::LaneSet;
 use program::validate::{replay, validate};
 
-const TESTS: [own_main::Test; 13] = [
+const TESTS: [own_main::Test; 14] = [
     ("storages_change_no_token", storages_change_no_token),
     ("only_routed_experts_are_read", only_routed_experts_are_read),
     ("cached_experts_are_not_read_again", cached_experts_are_not_read_again),
+    ("pinned_experts_are_there_from_the_start", pinned_experts_are_there_from_the_start),
     (
         "another_storage_goes_on_with_routed_experts",
         lost::another_storage_goes_on_with_routed_experts,
@@ -154,6 +157,46 @@ fn cached_experts_are_those_of_memory(storages: u32, expected: &[Vec<u32>]) {
         }
     }
     assert!(read_bytes.windows(2).all(|pair| pair[0] >= pair[1]), "{read_bytes:?}");
+}
+
+/// Experts that stay in the cache from the start change no token and are never read in a step, and
+/// no cache reads fewer than the reported bound.
+fn pinned_experts_are_there_from_the_start() {
+    let (plain, _) = routed_plans(Dtype::Bf16, 2, 2, 0);
+    let (expected, ..) = run_groups(plain, &[], GROUPS);
+    let all = || (0..5).flat_map(|layer| (0..8).map(move |expert| PinnedExpert { layer, expert }));
+    for (storages, expert_slots, pinned) in [
+        (1, 40, all().collect::<Vec<_>>()),
+        (2, 40, all().collect()),
+        (2, 6, all().step_by(9).collect()),
+        (2, 5, all().step_by(8).collect()),
+    ] {
+        let (_, plan) = routed_plans(Dtype::Bf16, storages, 2, expert_slots);
+        let map = DeviceMap { pinned_experts: pinned.clone(), ..plan.map.clone() };
+        let plan = compile(&plan.config, &plan.shape, &map).expect("compiles");
+        validate(&plan).expect("it is proved");
+        let what = format!("{storages} storages, {} of {expert_slots} pinned", pinned.len());
+        let stagings = TestStagings::for_plan(&plan);
+        let (tokens_read, spans, measured) = run_groups(plan.clone(), &stagings.at, GROUPS);
+        assert_eq!(tokens_read, expected, "{what}");
+        replay(&plan, &spans).expect("what ran is what was proved");
+        let routing = measured.routing.expect("rows were routed");
+        let cache = routing.cache.expect("it has a cache");
+        let steps = routing.counted_steps as f64;
+        assert_eq!(cache.uses, (routing.experts_per_step * steps).round() as u64, "{what}");
+        assert_eq!(cache.missing, (routing.missing_per_step * steps).round() as u64, "{what}");
+        let record_bytes = 3 * 256 * 128 * 2;
+        assert_eq!(cache.missing_bytes, cache.missing * record_bytes, "{what}");
+        assert_eq!(cache.min_missing_bytes, cache.min_missing * record_bytes, "{what}");
+        assert!(cache.min_missing <= cache.missing, "{what}: {cache:?}");
+        assert_eq!(pinned.len() == 40, cache.missing == 0, "{what}: {cache:?}");
+        // Decode reads what the log says was missing, and nothing else.
+        let prefill_bytes = GROUPS as u64 * 5 * 8 * record_bytes;
+        let read_bytes: u64 = measured.totals.read_bytes.values().sum();
+        assert_eq!(read_bytes, prefill_bytes + cache.missing_bytes, "{what}");
+        let rows: u64 = routing.rows_of_experts.layers.iter().flatten().sum();
+        assert!(rows >= cache.uses, "{what}");
+    }
 }
 
 fn read_in_every_step(plan: &Plan, spans: &[Span], what: &str) {

@@ -18,6 +18,7 @@ use program::compile::{CompileError, footprint, runs_in_chunks};
 use program::cuda_gaps::{leave_prefill_gaps_to_cpu, map_gap, model_gap};
 use program::map::DeviceMap;
 use program::plan::{Plan, RunShape};
+use program::routing_counts::RoutingCounts;
 use program::topology::MemoryId;
 
 pub use bytes::{Budget, MemoryLimits, PROCESS_OVERHEAD_BYTES, pinned_bytes, step_read_bytes};
@@ -70,6 +71,8 @@ pub struct PlacementRequest<'a> {
     pub limits: &'a MemoryLimits,
     /// Storages from which weights that do not fit may be read; `None` if there are none.
     pub storage: Option<&'a Storage>,
+    /// Measured routing of rows to experts; `None`: all experts are taken to be equally likely.
+    pub routing: Option<&'a RoutingCounts>,
 }
 
 impl PlacementRequest<'_> {
@@ -169,6 +172,9 @@ impl PlacementRequest<'_> {
     fn map_placement(&self, placement: &Placement, tiers: DefaultTiers) -> DeviceMap {
         let mut map = placement.map(self.config, self.fuse_attention, tiers);
         self.formats.apply(&mut map);
+        if let (Some(routing), Some(experts)) = (self.routing, self.config.experts) {
+            map.routing = routing.skew(experts.per_token);
+        }
         if self.has_device_gaps() {
             leave_prefill_gaps_to_cpu(self.config, &mut map);
         }
@@ -443,6 +449,7 @@ impl PlacementRequest<'_> {
         let shape = self.shape_of(shape, &map);
         if let Some(storage) = self.storage {
             map.expert_slots = storage.expert_slots(self.config, &shape, &map);
+            map.pinned_experts = Storage::pinned_experts(self.config, self.routing, &map);
         }
         let budget = footprint(self.config, &shape, &map, self.limits.device_scratch)?.into();
         let (slow_tier, staged) = (placement.slow_tier, placement.staged.clone());

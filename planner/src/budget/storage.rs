@@ -7,6 +7,7 @@ use program::expert_reads::ExpertReads;
 use program::expert_records::{ExpertOps, ExpertRecord};
 use program::map::{ComputeDevice, DeviceMap};
 use program::plan::RunShape;
+use program::routing_counts::{PinnedExpert, RoutingCounts};
 use program::shares::ReadShares;
 use program::sizes::READ_ALIGN_BYTES;
 use program::topology::MemoryId;
@@ -43,7 +44,8 @@ impl Storage {
         shape: &RunShape,
         map: &DeviceMap,
     ) -> u32 {
-        let routed = map.expert_reads.routed_experts(config, shape.batches, shape.batch_size);
+        let RunShape { batches, batch_size, .. } = *shape;
+        let routed = map.expert_reads.routed_experts(config, &map.routing, batches, batch_size);
         // The CPU assigns the slots and computes what is in them.
         let is_used = [Op::Router, Op::ExpertDown].iter().all(|op| runs_on_host(*op, map, config));
         let Some(experts) = routed.filter(|_| self.expert_cache_bytes > 0 && is_used) else {
@@ -61,6 +63,22 @@ impl Storage {
         let slot_bytes = slots_bytes.into_iter().max().unwrap_or(0);
         let slots = self.expert_cache_bytes.checked_div(slot_bytes).unwrap_or(0);
         slots.min(all as u64) as u32
+    }
+
+    /// Returns the experts that stay in a map's cache from the start: of those on storages the ones
+    /// that were used most, in half of its slots, so that the others follow what is used.
+    pub(super) fn pinned_experts(
+        config: &ModelConfig,
+        routing: Option<&RoutingCounts>,
+        map: &DeviceMap,
+    ) -> Vec<PinnedExpert> {
+        let is_stored = |layer: u16| {
+            let ops = config.layer_ops(layer.into()).iter().filter(|op| op.is_expert());
+            let mut tiers = ops.map(|op| map.weights_of(config, Some(layer), *op));
+            usize::from(layer) < config.num_layers && tiers.any(|tier| tier == MemoryId::STORAGES)
+        };
+        let count = map.expert_slots as usize / 2;
+        routing.map_or_else(Vec::new, |routing| routing.hottest(count, is_stored))
     }
 
     /// Sets direct reads to a device.
@@ -146,7 +164,8 @@ impl StageableWeights {
             let largest = (0..config.num_layers).map(slot_bytes).max();
             (op, largest.unwrap_or(0).next_multiple_of(READ_ALIGN_BYTES))
         };
-        let routed = map.expert_reads.routed_experts(config, shape.batches, shape.batch_size);
+        let RunShape { batches, batch_size, .. } = *shape;
+        let routed = map.expert_reads.routed_experts(config, &map.routing, batches, batch_size);
         let routed_ops = matrices()
             .filter(|op| routed.is_some() && op.is_expert() && runs_on_host(*op, map, config));
         StageableWeights {

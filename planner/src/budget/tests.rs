@@ -68,6 +68,7 @@ impl Case<'_> {
             prefill_chunk: None,
             limits: &limits,
             storage: self.storage.as_ref(),
+            routing: None,
         })
     }
 

@@ -9,8 +9,7 @@ use rustc_hash::FxHashMap;
 
 use crate::checkpoints;
 use crate::deferred_rows::KEPT;
-use crate::expert_reads::{cache_slots, list_words};
-use crate::expert_records::{ExpertOps, ExpertRecord};
+use crate::expert_reads::list_words;
 use crate::ir::{BufferId, ProgramShape, Region};
 use crate::kv_owner::AttentionSide;
 use crate::map::{Chunk, Chunking, ComputeDevice, DeviceMap};
@@ -66,10 +65,10 @@ pub(super) enum BufferNames {
 
 #[derive(Debug)]
 pub(super) struct Buffers<'a> {
-    config: &'a ModelConfig,
-    shape: &'a RunShape,
-    map: &'a DeviceMap,
-    routes: &'a Routes<'a>,
+    pub(super) config: &'a ModelConfig,
+    pub(super) shape: &'a RunShape,
+    pub(super) map: &'a DeviceMap,
+    pub(super) routes: &'a Routes<'a>,
     sizes: Sizes<'a>,
     names: BufferNames,
     list: Vec<Buffer>,
@@ -91,7 +90,7 @@ pub(super) struct Buffers<'a> {
     pub(super) resident: Vec<(Weights, BufferId)>,
     /// Device copies of resident weights.
     resident_copies: FxHashMap<Weights, BufferId>,
-    expert_cache: Option<ExpertCacheBuffer>,
+    pub(super) expert_cache: Option<ExpertCacheBuffer>,
 }
 
 impl<'a> Buffers<'a> {
@@ -151,7 +150,7 @@ impl<'a> Buffers<'a> {
         &self.ends
     }
 
-    fn add(
+    pub(super) fn add(
         &mut self,
         segment: SegmentId,
         name: impl FnOnce() -> String,
@@ -319,36 +318,6 @@ impl<'a> Buffers<'a> {
         }
     }
 
-    /// Adds the cache of experts, whose slots all layers share.
-    fn add_expert_cache(&mut self) {
-        let slots = cache_slots(self.config, self.shape, self.map) as usize;
-        let slot_bytes = self.expert_slot_bytes(|buffers, weights| buffers.is_stored(weights));
-        if slots == 0 || slot_bytes == 0 {
-            return;
-        }
-        let segment = self.routes.segment(ComputeDevice::Cpu, Holds::Weights);
-        let size = self.whole_pages(segment, slot_bytes * slots);
-        let buffer = self.add(segment, || "expert_cache".to_owned(), size);
-        self.expert_cache = Some(ExpertCacheBuffer { buffer, slot_bytes: slot_bytes as u64 });
-    }
-
-    /// Returns the cache of experts.
-    pub(super) const fn expert_cache(&self) -> Option<ExpertCacheBuffer> {
-        self.expert_cache
-    }
-
-    /// Returns the size of a slot with capacity for the linears of an expert that `is_read`, in any
-    /// layer; 0 if none are read.
-    fn expert_slot_bytes(&self, is_read: impl Fn(&Self, Weights) -> bool) -> usize {
-        let formats = &self.map.weight_formats;
-        let slots = (0..self.config.num_layers as u16).filter_map(|layer| {
-            let record = ExpertRecord::new(self.config, layer, self.shape.dtype, formats)?;
-            let read = |op: &Op| is_read(self, Weights::Layer { layer, op: *op });
-            Some(record.slot_bytes(ExpertOps::from_ops(record.ops().iter().filter(read))))
-        });
-        slots.max().unwrap_or(0) as usize
-    }
-
     /// Returns the size of a slot through which an operation's weights pass, large enough for every
     /// layer: as streamed, or as multiplied if `wide`.
     fn slot_bytes(&self, op: Op, layer_slot: u16, slots: u16, wide: bool) -> usize {
@@ -405,17 +374,9 @@ impl<'a> Buffers<'a> {
             ProgramBuffer::ReadSlot { .. } | ProgramBuffer::ExpertSlots => {
                 let host = self.routes.segment(ComputeDevice::Cpu, Holds::Weights);
                 let bytes = match identity {
-                    ProgramBuffer::ReadSlot { op } if !op.is_expert() => {
-                        self.slot_bytes(op, 0, 1, false)
-                    }
-                    ProgramBuffer::ReadSlot { op } => {
-                        let is_own = |_: &Self, weights| matches!(weights, Weights::Layer { op: other, .. } if other == op);
-                        self.expert_slot_bytes(is_own) * list_words(self.config)
-                    }
-                    _ => {
-                        let is_read = |buffers: &Self, weights| buffers.is_stored(weights);
-                        self.expert_slot_bytes(is_read) * list_words(self.config)
-                    }
+                    ProgramBuffer::ReadSlot { op } if op.is_expert() => self.linear_slots(op),
+                    ProgramBuffer::ReadSlot { op } => self.slot_bytes(op, 0, 1, false),
+                    _ => self.routed_slots(),
                 };
                 (host, self.whole_pages(host, bytes))
             }
@@ -429,7 +390,7 @@ impl<'a> Buffers<'a> {
 
     /// Returns the size of a slot rounded up to whole pages. The slot is the next buffer of a
     /// segment: drives bypass the page cache and read whole pages.
-    fn whole_pages(&mut self, segment: SegmentId, size_bytes: usize) -> usize {
+    pub(super) fn whole_pages(&mut self, segment: SegmentId, size_bytes: usize) -> usize {
         let end = self.ends.entry(segment).or_insert(0);
         *end = end.next_multiple_of(READ_ALIGN_BYTES);
         size_bytes.next_multiple_of(READ_ALIGN_BYTES as usize)
@@ -444,7 +405,7 @@ impl<'a> Buffers<'a> {
     }
 
     /// Returns true if a blob is stored on the storages.
-    fn is_stored(&self, weights: Weights) -> bool {
+    pub(super) fn is_stored(&self, weights: Weights) -> bool {
         self.tier(weights) == MemoryId::STORAGES
     }
 

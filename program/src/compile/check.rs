@@ -8,6 +8,7 @@ use crate::formats::{KvFormat, decompressed};
 use crate::kv_owner::with_owners;
 use crate::map::{ChunkOrder, Chunking, ComputeDevice, DeviceMap, OpChunk, Schedule, layer_list};
 use crate::plan::RunShape;
+use crate::routing_counts::PinnedExpert;
 use crate::topology::{MemoryId, MemoryKind, Topology};
 use crate::weights::Weights;
 
@@ -55,6 +56,7 @@ pub(super) fn check(
         check_owners(config, shape, map)?;
     }
     check_pieces(config, map)?;
+    check_routing(config, map)?;
     if let Some(chunking) = map.attention_chunking() {
         let units = shape.batch_size as usize * config.num_kv_heads;
         if chunking.chunks == 0 || usize::from(chunking.chunks) > units {
@@ -126,6 +128,25 @@ fn check_owners(
         () => return Ok(()),
     };
     Err(CompileError::Owners { problem })
+}
+
+/// Checks that measured routing is that of as many experts as the model has, and that each pinned
+/// expert exists and has a slot.
+fn check_routing(config: &ModelConfig, map: &DeviceMap) -> Result<(), CompileError> {
+    let count = config.experts.map_or(0, |experts| experts.count);
+    let counted = map.routing.experts();
+    if counted > 0 && counted != count {
+        return Err(CompileError::Routing { counted, count });
+    }
+    let pinned = &map.pinned_experts;
+    let is_known = |one: &PinnedExpert| {
+        usize::from(one.layer) < config.num_layers && usize::from(one.expert) < count
+    };
+    let ascend = pinned.windows(2).all(|pair| pair[0] < pair[1]);
+    if pinned.len() > map.expert_slots as usize || !ascend || !pinned.iter().all(is_known) {
+        return Err(CompileError::PinnedExperts { pinned: pinned.len(), slots: map.expert_slots });
+    }
+    Ok(())
 }
 
 /// Refuses combinations that linears in pieces, and scores in parts, do not support.

@@ -22,6 +22,15 @@ pub enum CompileError {
     /// Split attention keeps the cache in parts, which attention over whole prompts cannot read.
     #[error("the run has no sequences; batches, batch size and stream size must be at least 1")]
     EmptyShape,
+    #[error(
+        "the routing was counted for {counted} experts of a layer, but the model has {count}; give \
+         --routing a report of this model, or leave it out"
+    )]
+    Routing { counted: usize, count: usize },
+    #[error(
+        "the {pinned} experts that stay in the cache must ascend, exist, and fit its {slots} slots"
+    )]
+    PinnedExperts { pinned: usize, slots: u32 },
     #[error("the map has {found} layers in {what}, the model has {expected}")]
     Layers { what: &'static str, found: usize, expected: usize },
     #[error("layer {layer}: the {what} lists {found} entries, the layer has {expected}")]

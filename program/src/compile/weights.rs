@@ -110,7 +110,7 @@ impl Emitter<'_, '_> {
             && entry.device == ComputeDevice::Cpu
             && self.program.streams == 1
             && (self.program.rows == Rows::Single || serves)
-            && reads.routed_experts(self.config, batches, batch_size).is_some();
+            && reads.routed_experts(self.config, &self.map.routing, batches, batch_size).is_some();
         is_routed.then(|| {
             let routing = self.value_buffer(entry, Value::Routing, ComputeDevice::Cpu);
             RoutingRegions {

@@ -148,8 +148,8 @@ impl ExpertRecord {
         ExpertOps::from_ops(LINEARS.into_iter().filter(|op| self.part(*op).is_some()))
     }
 
-    /// Returns the blocks of a record that contain `ops`, as ascending ranges of which no two touch,
-    /// followed by empty ones.
+    /// Returns the blocks of a record that contain `ops`, as ascending ranges of which no two
+    /// touch, followed by empty ones.
     fn runs(&self, ops: ExpertOps) -> [Range<u64>; LINEARS.len()] {
         let mut runs = [const { 0..0 }; LINEARS.len()];
         let mut last = 0;

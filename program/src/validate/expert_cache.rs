@@ -2,7 +2,7 @@
 
 use model::ops::Op;
 
-use crate::expert_reads::cache_slots;
+use crate::expert_cache::cache_slots;
 use crate::ir::{Instruction, Read};
 use crate::plan::Plan;
 use crate::topology::HardwareEngine;
@@ -13,6 +13,15 @@ use super::error::{NamedProgram, Names, Site, ValidateError};
 /// reads of experts that rows are routed to, in layers whose router is the CPU's, which assigns the
 /// slots.
 pub(super) fn check(plan: &Plan) -> Result<(), ValidateError> {
+    let pinned = &plan.map.pinned_experts;
+    let count = plan.config.experts.map_or(0, |experts| experts.count);
+    let is_known = pinned.iter().all(|one| {
+        usize::from(one.expert) < count && usize::from(one.layer) < plan.config.num_layers
+    });
+    let ascend = pinned.windows(2).all(|pair| pair[0] < pair[1]);
+    if pinned.len() > plan.map.expert_slots as usize || !is_known || !ascend {
+        return Err(ValidateError::PinnedExperts { pinned: pinned.len() });
+    }
     let names = Names { topology: &plan.topology, family: plan.config.family };
     for program in &plan.programs {
         let all = || {

@@ -9,6 +9,7 @@
 //! All experts of a lookup are needed together. Those for which a small cache has no slot pass
 //! through *working slots*, which keep nothing until the next lookup.
 
+pub mod bound;
 #[cfg(test)]
 mod tests;
 
@@ -52,7 +53,8 @@ struct Turns {
 /// Sizes of a cache, and of the model whose experts it has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ExpertCacheSizes {
-    /// Number of slots that keep experts for later lookups.
+    /// Number of slots that keep experts for later lookups. The first of them have the pinned
+    /// experts.
     pub kept: usize,
     /// Number of slots with the working slots, which follow.
     pub slots: usize,
@@ -68,6 +70,8 @@ pub struct ExpertCacheSizes {
 pub struct ExpertCache {
     experts: usize,
     kept: usize,
+    /// Number of slots whose experts are never given up.
+    pinned: usize,
     turns: Vec<Turns>,
     /// By layer and expert.
     usage: Vec<Usage>,
@@ -89,6 +93,7 @@ impl ExpertCache {
         ExpertCache {
             experts,
             kept: kept.min(slots),
+            pinned: 0,
             turns: vec![Turns { count: 0, repeat: even }; layers],
             usage: vec![unused; layers * experts],
             owners: vec![(None, 0); slots],
@@ -98,6 +103,21 @@ impl ExpertCache {
                 .collect(),
             lookups: 0,
         }
+    }
+
+    /// Puts an expert, which is already there, into the next of the first slots for good.
+    ///
+    /// # Panics
+    /// Panics if all slots that keep experts have a pinned one, the expert is pinned already, or
+    /// there is no such expert.
+    pub fn pin(&mut self, layer: usize, expert: usize) {
+        assert!(self.pinned < self.kept && expert < self.experts, "a slot for expert {expert}");
+        let index = layer * self.experts + expert;
+        let usage = &mut self.usage[index];
+        assert_eq!(usage.slot, NO_SLOT, "expert {expert} of layer {layer} is pinned once");
+        usage.slot = self.pinned as u32;
+        self.owners[self.pinned].0 = Some(index as u32);
+        self.pinned += 1;
     }
 
     /// Assigns slots to the experts of `layer` to which rows are routed, given the number of rows
@@ -184,7 +204,7 @@ impl ExpertCache {
     /// slots that keep experts before working slots.
     fn list_candidates(&mut self, layer: usize, count: usize) {
         let layers = self.turns.len();
-        let owners = (0..).zip(&self.owners[..self.kept]);
+        let owners = (self.pinned as u32..).zip(&self.owners[self.pinned..self.kept]);
         let owners = owners.filter(|(_, (_, needed))| *needed != self.lookups);
         let worth = |owner: Option<u32>| {
             let Some(index) = owner.map(|index| index as usize) else { return f32::NEG_INFINITY };

@@ -18,9 +18,9 @@ pub(super) fn refuse(weights: StagedWeights<'_>, directory: &Path) -> anyhow::Re
         return Ok(());
     }
     let text = format!(
-        "{} has the experts of {} in the layout of an earlier version; rewrite it with `coordinator \
-         stage --model MODEL --nvme {}`, and with the --dtype, --compress, --quantized and --layers of \
-         this run",
+        "{} has the experts of {} in the layout of an earlier version; rewrite it with \
+         `coordinator stage --model MODEL --nvme {}`, and with the --dtype, --compress, \
+         --quantized and --layers of this run",
         path.display(),
         identity.model,
         directory.display()
@@ -28,8 +28,8 @@ pub(super) fn refuse(weights: StagedWeights<'_>, directory: &Path) -> anyhow::Re
     Err(ArgumentError(text).into())
 }
 
-/// Removes the staging of some weights in the layout of an earlier version, if there is one, so that
-/// the drive has space for its successor.
+/// Removes the staging of some weights in the layout of an earlier version, if there is one, so
+/// that the drive has space for its successor.
 ///
 /// # Errors
 /// Files that cannot be removed, or weights that cannot be read.

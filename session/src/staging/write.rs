@@ -27,7 +27,7 @@ pub struct Staging {
 pub struct Interrupted;
 
 /// Stages the weights in each of `directories`, none of which contains a complete staging. Partial
-/// stagings are continued. Those whose experts are in the layout of an earlier version are replaced.
+/// stagings are continued. Those with experts in an earlier layout are replaced.
 ///
 /// # Errors
 /// A drive that is full or fails, weights that cannot be read, or an interrupt.

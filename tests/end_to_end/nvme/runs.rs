@@ -1,6 +1,6 @@
 //! Tests of runs that read weights from drives, and of runs that do not need to.
 
-use super::{Drives, SMALL, WHOLE, model, strs};
+use super::{Drives, Ran, SMALL, WHOLE, model, strs};
 
 const TWO: [&str; 2] = ["--batches", "2x2"];
 const ALL: [&str; 2] = ["--nvme-ops", "all"];
@@ -70,6 +70,45 @@ fn experts_on_drives_give_the_answers_of_memory() {
         let read = cached.expect("some experts were found in the cache");
         assert!(read < 0.7, "{name}: {read} of the experts that were needed are read");
     }
+}
+
+/// The routing that a run counted keeps experts in the cache of another one from the start, and
+/// changes no answer.
+#[test]
+fn counted_routing_changes_no_answer() {
+    let drives = Drives::new();
+    drives.requests(6, 8);
+    let model = model("qwen3_moe");
+    let model = [&strs(&model)[..], &["--batches", "1x2", "--device", "none"]].concat();
+    let whole = drives.run(&model).answers;
+    let experts = ["--nvme-ops", "expert_gate,expert_up,expert_down", "--nvme-experts", "routed"];
+    let cached = [&model[..], &experts, &["--expert-cache", "512KiB"]].concat();
+    let first = drives.run_from(2, &cached);
+    let counted = drives.place.path("counted.json").display().to_string();
+    std::fs::copy(drives.place.path("report.json"), &counted).expect("a report");
+    let second = drives.run_from(2, &[&cached[..], &["--routing", &counted]].concat());
+    let cache = |ran: &Ran, field: &str| {
+        let value = ran.report["routing"]["cache"][field].as_u64();
+        value.unwrap_or_else(|| panic!("{field}: {}", ran.report["routing"]))
+    };
+    for ran in [&first, &second] {
+        assert_eq!(ran.answers, whole);
+        assert!(cache(ran, "uses") > cache(ran, "max_hits"), "{}", ran.report["routing"]);
+        assert!(cache(ran, "max_hits") >= cache(ran, "hits"));
+        assert!(cache(ran, "min_read_bytes") <= cache(ran, "read_bytes"));
+    }
+    assert_eq!(cache(&first, "uses"), cache(&second, "uses"));
+    // The best rule has the pinned experts from the start, too.
+    assert!(cache(&second, "max_hits") >= cache(&first, "max_hits"));
+
+    let other = drives.place.path("other.json");
+    std::fs::write(&other, r#"{"routing": {"rows_of_experts": [[1, 2, 3]]}}"#).expect("writable");
+    let other = other.display().to_string();
+    let nvme = drives.arguments(2);
+    let wrong = [&cached[..], &strs(&nvme), &["--routing", &other]].concat();
+    let refused = drives.run_with(&wrong, "");
+    assert_ne!(refused.code, Some(0));
+    assert!(refused.said.contains("counted for 3 experts"), "{}", refused.said);
 }
 
 #[test]

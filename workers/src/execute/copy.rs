@@ -126,7 +126,8 @@ fn weight_spans(
     }
 }
 
-/// Calls `each` for the matrices and biases of all experts, from their slots to one after the other.
+/// Calls `each` for the matrices and biases of all experts, which are in slots and are moved to one
+/// after the other.
 fn expert_spans(
     plan: &Plan,
     record: &ExpertRecord,

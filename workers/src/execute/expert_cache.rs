@@ -39,14 +39,19 @@ impl RoutedCache {
         };
         let layers = plan.config.num_layers;
         let cached = |program| (0..layers).map(|layer| is_cached(program, layer)).collect();
-        plan.expert_cache.map(|buffer| RoutedCache {
-            cache: ExpertCache::new(ExpertCacheSizes {
-                kept: plan.map.expert_slots as usize,
-                slots: (plan.buffer(buffer.buffer).size_bytes / buffer.slot_bytes) as usize,
-                layers,
-                experts: count,
-                per_token,
-            }),
+        let buffer = plan.expert_cache?;
+        let mut cache = ExpertCache::new(ExpertCacheSizes {
+            kept: plan.map.expert_slots as usize,
+            slots: (plan.buffer(buffer.buffer).size_bytes / buffer.slot_bytes) as usize,
+            layers,
+            experts: count,
+            per_token,
+        });
+        for pinned in &plan.map.pinned_experts {
+            cache.pin(pinned.layer.into(), pinned.expert.into());
+        }
+        Some(RoutedCache {
+            cache,
             assigned: vec![None; count],
             layers: plan.programs.iter().map(cached).collect(),
         })
@@ -65,6 +70,10 @@ impl RoutedCache {
             return None;
         }
         let missing = self.cache.assign(layer, rows, &mut self.assigned);
+        let uses = (0..).zip(&self.assigned);
+        let uses =
+            uses.filter_map(|(expert, assigned)| Some((expert, assigned.as_ref()?.is_missing)));
+        operands.table.log_lookup(layer as u16, uses);
         let routing = output_region(compute).buffer;
         let offset = operands.plan.expert_list_offset(routing);
         let list = operands.view.write::<u32>(routing, offset, self.assigned.len());
