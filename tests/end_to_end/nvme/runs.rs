@@ -72,6 +72,28 @@ fn experts_on_drives_give_the_answers_of_memory() {
     }
 }
 
+/// Experts that a device multiplies are gathered from their records, without and with biases, as
+/// stored and in 4 bits, also if other weights are read directly to the device.
+#[test]
+fn experts_on_drives_reach_a_device() {
+    for name in ["qwen3_moe", "gpt_oss"] {
+        let drives = Drives::new();
+        drives.requests(4, 6);
+        let model = model(name);
+        for compress in ["none", "w4"] {
+            let device = ["--device", "emulated", "--policy", "gpu-only", "--compress", compress];
+            let model = [&strs(&model)[..], &TWO, &device].concat();
+            let whole = drives.run(&model).answers;
+            for direct in ["off", "on"] {
+                let ran =
+                    drives.run_from(2, &[&model[..], &ALL, &["--nvme-direct", direct]].concat());
+                assert_eq!(ran.answers, whole, "{name} {compress} {direct}");
+                assert!(ran.read_bytes().iter().all(|bytes| *bytes > 0), "{name} {compress}");
+            }
+        }
+    }
+}
+
 /// The routing that a run counted keeps experts in the cache of another one from the start, and
 /// changes no answer.
 #[test]
