@@ -73,9 +73,12 @@ impl Storage {
         map: &DeviceMap,
     ) -> Vec<PinnedExpert> {
         let is_stored = |layer: u16| {
-            let ops = config.layer_ops(layer.into()).iter().filter(|op| op.is_expert());
-            let mut tiers = ops.map(|op| map.weights_of(config, Some(layer), *op));
-            usize::from(layer) < config.num_layers && tiers.any(|tier| tier == MemoryId::STORAGES)
+            // The counts may be of more layers.
+            if usize::from(layer) >= config.num_layers {
+                return false;
+            }
+            let mut ops = config.layer_ops(layer.into()).iter().filter(|op| op.is_expert());
+            ops.any(|op| map.weights_of(config, Some(layer), *op) == MemoryId::STORAGES)
         };
         let count = map.expert_slots as usize / 2;
         routing.map_or_else(Vec::new, |routing| routing.hottest(count, is_stored))
