@@ -160,7 +160,7 @@ impl RunRecorder {
             (worker, launched.control.worker(id.index()).allocations_seen())
         };
         self.stats.allocations = plan.topology.worker_ids().map(allocations).collect();
-        self.stats.routing = RoutingStats::read(&plan.table, table);
+        self.stats.routing = RoutingStats::read(plan, table);
         self.stats.sparse_attention = SparseAttentionStats::read(&plan.table, table);
         if let Some(file) = self.trace_file.take() {
             file.finish()?;

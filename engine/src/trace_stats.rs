@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use program::ir::{Instruction, ProgramId};
 use program::plan::Plan;
 use program::simulate::{LaneUsage, MeasuredCosts, simulate};
-use program::topology::LaneId;
+use program::topology::{LaneId, LaneKind};
 use shm::TraceRecord;
 
 /// Maximum number of spans kept for a group, which are evaluated when it ends; others are dropped
@@ -40,6 +40,8 @@ pub struct TraceTotals {
     pub streamed_weight_bytes: u64,
     /// Bytes read from storages, by lane.
     pub read_bytes: BTreeMap<LaneId, u64>,
+    /// Number of requests of these reads, by lane.
+    pub read_requests: BTreeMap<LaneId, u64>,
     /// Number of spans that were dropped because a group had too many or a ring was full.
     pub lost_spans: u64,
 }
@@ -60,6 +62,7 @@ impl TraceTotals {
             }
             Instruction::Read(_) => {
                 *self.read_bytes.entry(span.lane).or_insert(0) += span.record.bytes;
+                *self.read_requests.entry(span.lane).or_insert(0) += u64::from(span.record.rows);
             }
             _ => {}
         }
@@ -233,7 +236,11 @@ pub fn predict(plan: &Plan, spans: &[TraceSpan], wake_ns: f64) -> Option<DecodeP
     let steps = decode.iter().map(|span| span.step + 1).max()?;
     // Costs of full batches do not apply to steps in which sequences have already ended.
     let rows_of = |step: u32| -> u64 {
-        let decode = spans.iter().filter(|span| program_of(&span.record) == ProgramId::DECODE);
+        // Reads have no rows.
+        let decode = spans.iter().filter(|span| {
+            program_of(&span.record) == ProgramId::DECODE
+                && plan.topology.lane(span.lane).kind != LaneKind::Read
+        });
         decode.filter(|span| span.record.step == step).map(|s| u64::from(s.record.rows)).sum()
     };
     if steps < PREDICTED_STEPS_MIN || rows_of(1) != rows_of(steps - 1) {

@@ -78,6 +78,7 @@ fn request<'a>(
         prefill_chunk: None,
         limits,
         storage: None,
+        routing: None,
     }
 }
 

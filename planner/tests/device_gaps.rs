@@ -87,6 +87,7 @@ fn with_request<T>(
         prefill_chunk: None,
         limits: &limits,
         storage: None,
+        routing: None,
     };
     then(&SearchRequest {
         request: &request,

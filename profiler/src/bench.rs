@@ -388,7 +388,7 @@ impl BenchPlanBuilder {
             table,
             buffers: self.buffers,
             weights: self.weight_placements,
-            expert_cache: Vec::new(),
+            expert_cache: None,
             resident: self.resident,
             programs,
         }
@@ -432,6 +432,8 @@ fn map(
         shares: ReadShares::default(),
         expert_reads: ExpertReads::default(),
         expert_slots: 0,
+        pinned_experts: Vec::new(),
+        routing: program::routing_counts::RoutingSkew::default(),
         kv_slots: 1,
         prefill_hidden: MemoryId::DRAM,
         weight_formats,

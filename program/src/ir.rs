@@ -242,18 +242,29 @@ pub struct Decompress {
     pub to: Region,
 }
 
-/// Reads one storage's share of a weight blob into its part of a slot in host or device memory.
-/// Both regions are the same chunk of as many as there are storages; `crate::shares` defines its
-/// bytes.
+/// Reads one storage's share of a weight blob, or of the records of experts, into its part of a
+/// slot in host or device memory. All of these regions are the same chunk of as many as there are
+/// storages; `crate::shares` defines its bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Read {
     pub op: Op,
     pub at: At,
     pub from: Region,
     pub to: Region,
+    /// Further linears of the same experts that the read fetches, in the order of their records
+    /// (`crate::expert_records`); empty unless experts are read by routing.
+    pub joined: Vec<JoinedWeights>,
     /// Operands that determine the experts to read (`crate::expert_reads`); `None` for the whole
     /// blob.
     pub routing: Option<RoutingRegions>,
+}
+
+/// Weights of a linear that are read together with those of another one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JoinedWeights {
+    pub op: Op,
+    /// The storage's weights, with the chunk of the read.
+    pub from: Region,
 }
 
 /// Operands that determine the experts to which the rows of a stream are routed.
@@ -329,9 +340,10 @@ impl Instruction {
             Instruction::Decompress(Decompress { from, .. }) => {
                 std::iter::once(*from).for_each(see)
             }
-            Instruction::Read(Read { from, routing, .. }) => {
+            Instruction::Read(Read { from, joined, routing, .. }) => {
                 let routing = routing.iter().flat_map(|regions| [regions.routing, regions.table]);
-                std::iter::once(*from).chain(routing).for_each(see);
+                let joined = joined.iter().map(|joined| joined.from);
+                std::iter::once(*from).chain(joined).chain(routing).for_each(see);
             }
             Instruction::Wait(_) | Instruction::Signal => {}
         }

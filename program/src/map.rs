@@ -8,6 +8,7 @@ pub use crate::chunk::Chunk;
 use crate::expert_reads::ExpertReads;
 use crate::formats::{KvFormat, WeightFormats};
 use crate::pieces::divides;
+use crate::routing_counts::{PinnedExpert, RoutingSkew};
 use crate::select::KvSelect;
 use crate::shares::ReadShares;
 use crate::topology::MemoryId;
@@ -220,9 +221,17 @@ pub struct DeviceMap {
     #[serde(default)]
     pub expert_reads: ExpertReads,
     /// Number of experts of any layer that stay in host memory after they were read, where only
-    /// those are read that rows are routed to; 0: none stays.
+    /// those are read that rows are routed to; 0: none stays. Memory for the experts of a step in a
+    /// layer is added where there are fewer (`crate::expert_cache`).
     #[serde(default)]
     pub expert_slots: u32,
+    /// Experts that are in the first of these slots from the start and are never given up, in
+    /// ascending order.
+    #[serde(default)]
+    pub pinned_experts: Vec<PinnedExpert>,
+    /// Measured distribution of rows over experts, on which prices count.
+    #[serde(default)]
+    pub routing: RoutingSkew,
     /// Maximum number of streamed KV parts of a kind on the device at once (at least 1); if
     /// attention is split, of two caches those that are whole.
     pub kv_slots: u16,

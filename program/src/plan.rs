@@ -1,17 +1,18 @@
 //! A plan: everything that workers need, in one serialisable value.
 
 use model::config::{Dtype, ModelConfig};
-use model::ops::{Op, align_up};
+use model::ops::align_up;
 use serde::{Deserialize, Serialize};
 
 use crate::deferred_rows;
-use crate::expert_reads::{ExpertSlot, list_words};
+use crate::expert_reads::list_words;
+use crate::expert_records::{ExpertOps, ExpertRecord};
 use crate::ir::{BufferId, Program, ProgramId, ProgramShape, ProgramWork, Read, Rows};
 use crate::kv_owner::AttentionSide;
 use crate::map::{ComputeDevice, DeviceMap};
 use crate::shares::{blocks_of, bytes_of};
 use crate::step_table::{ListSize, PLANNED_CHECKPOINTS, Routers, StepTableLayout};
-use crate::topology::{Holds, LaneId, MemoryKind, SLOW_TIERS_MAX, SegmentId, Topology};
+use crate::topology::{Holds, LaneId, MemoryId, MemoryKind, SLOW_TIERS_MAX, SegmentId, Topology};
 use crate::weights::Weights;
 
 /// The maxima that bound every size in a plan.
@@ -195,6 +196,7 @@ impl RunShape {
             routers: config.experts.map_or_else(Routers::default, |experts| Routers {
                 layers: config.num_layers as u32,
                 experts: experts.count as u32,
+                logged: 0,
             }),
             pages: match self.page_positions {
                 0 => 0,
@@ -235,13 +237,13 @@ pub struct ResidentWeights {
     pub to: BufferId,
 }
 
-/// Cache of the experts' weights of one operation: as many slots as the map has, which every layer
-/// shares. The router of a layer assigns slots, and reads fill them.
+/// Cache of experts: as many slots as the map has, which every layer shares. The router of a layer
+/// assigns slots, and reads fill them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExpertCacheBuffer {
-    pub op: Op,
     pub buffer: BufferId,
-    pub slot: ExpertSlot,
+    /// Size of a slot, which has capacity for the linears of an expert that any layer reads.
+    pub slot_bytes: u64,
 }
 
 /// A compiled, self-contained run.
@@ -256,7 +258,7 @@ pub struct Plan {
     pub weights: Vec<WeightPlacement>,
     pub resident: Vec<ResidentWeights>,
     /// Cache of experts in host memory.
-    pub expert_cache: Vec<ExpertCacheBuffer>,
+    pub expert_cache: Option<ExpertCacheBuffer>,
     pub table: StepTableLayout,
     /// The programs, indexed by id.
     pub programs: Vec<Program>,
@@ -395,26 +397,50 @@ impl Plan {
     }
 
     /// Returns the number of bytes that a read transfers while no storage is lost, in a step of all
-    /// sequences: of experts that rows are routed to, the number to expect if all experts are
-    /// equally likely.
+    /// sequences: of experts that rows are routed to, the number to expect of rows that are
+    /// routed as the map counts on, without a cache.
     pub fn read_bytes(&self, read: &Read) -> u64 {
-        let size_bytes = self.buffer(read.from.buffer).size_bytes;
+        let size_bytes = match self.expert_record(read.at.layer, read.expert_ops()) {
+            Some(record) => record.count * record.slot_bytes(read.expert_ops()),
+            None => self.buffer(read.from.buffer).size_bytes,
+        };
         let storage = read.from.chunk.map_or(0, |chunk| chunk.index);
         let blocks = self.map.shares.blocks(read.op, storage, blocks_of(size_bytes), |_| false);
         let bytes = bytes_of(&blocks, size_bytes);
         let all_bytes = bytes.end - bytes.start;
         match self.config.experts.filter(|_| read.routing.is_some()) {
             Some(experts) => {
-                let share = experts.expected_share(self.shape.batch_size.into());
+                let rows = self.shape.batch_size.into();
+                let share = self.map.routing.expected_share(&experts, rows);
                 (all_bytes as f64 * share).ceil() as u64
             }
             None => all_bytes,
         }
     }
 
+    /// Returns the layout of the records on storages from which `ops` of a layer are read; `None`
+    /// without linears of experts.
+    pub fn expert_record(&self, layer: Option<u16>, ops: ExpertOps) -> Option<ExpertRecord> {
+        let layer = layer.filter(|_| !ops.is_empty())?;
+        ExpertRecord::new(&self.config, layer, self.shape.dtype, &self.map.weight_formats)
+    }
+
+    /// Returns true if weights of a layer are read from storages in every step.
+    pub fn reads_from_storages(&self, weights: Weights) -> bool {
+        let Weights::Layer { layer, op } = weights else { return false };
+        self.map.weights_of(&self.config, Some(layer), op) == MemoryId::STORAGES
+    }
+
     /// Returns the cache that a buffer of weights is, if it is one.
-    pub fn expert_cache_of(&self, buffer: BufferId) -> Option<&ExpertCacheBuffer> {
-        self.expert_cache.iter().find(|cache| cache.buffer == buffer)
+    pub fn expert_cache_of(&self, buffer: BufferId) -> Option<ExpertCacheBuffer> {
+        self.expert_cache.filter(|cache| cache.buffer == buffer)
+    }
+
+    /// Returns the size of an expert's slot in the buffer that a read of experts fills.
+    pub fn expert_slot_bytes(&self, read: &Read) -> Option<u64> {
+        let record = self.expert_record(read.at.layer, read.expert_ops())?;
+        let cache = self.expert_cache_of(read.to.buffer);
+        Some(cache.map_or(record.slot_bytes(read.expert_ops()), |cache| cache.slot_bytes))
     }
 
     /// Returns the offset of the list of cached experts in the buffer of a routing, whose last

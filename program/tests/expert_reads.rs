@@ -9,6 +9,7 @@ use program::expert_reads::ExpertReads;
 use program::ir::{Instruction, Program, ProgramId, Read, Rows};
 use program::map::{ComputeDevice, DeviceMap, layer_list};
 use program::plan::{Plan, RunShape};
+use program::routing_counts::{PinnedExpert, RoutingCounts};
 use program::topology::LaneKind;
 use program::validate::{ValidateError, describe, validate};
 
@@ -57,8 +58,12 @@ fn only_routed_experts_are_read_for_few_rows() {
             let experts = reads(program).filter(|read| read.op.is_expert());
             let count = experts.inspect(|read| {
                 assert_eq!(read.routing.is_some(), is_routed, "{name} {:?}", read.op);
+                let ops = read.expert_ops();
+                assert_eq!(ops.iter().count(), if is_routed { 3 } else { 1 }, "{name}");
             });
-            assert_eq!(count.count(), 2 * 3 * plan.config.num_layers, "{name}");
+            // One read fetches the experts of a layer; whole weights are read one by one.
+            let reads_per_layer = if is_routed { 1 } else { 3 };
+            assert_eq!(count.count(), 2 * reads_per_layer * plan.config.num_layers, "{name}");
             assert!(
                 reads(program).all(|read| read.op.is_expert() || read.routing.is_none()),
                 "{name}"
@@ -111,10 +116,29 @@ fn routed_reads_are_refused_where_they_would_leave_weights_out() {
             validate(&plan)
         };
         let read = reads(&plan.programs[last]).find(|read| read.op.is_expert()).expect("a read");
-        let routing = read.routing;
+        let (routing, joined) = (read.routing, read.joined.clone());
+        assert!(!joined.is_empty(), "{name}");
         // A dense linear multiplies all of its weights.
         let error = changed(&|read| read.routing = routing).expect_err("refused");
         assert!(matches!(error, ValidateError::Malformed { .. }), "{name}: {error}");
+        // A linear that is not read is missing.
+        let error = changed(&|read| read.joined.truncate(1)).expect_err("refused");
+        assert!(matches!(error, ValidateError::Stale { .. }), "{name}: {error}");
+        // Other weights are not records of experts.
+        let error = changed(&|read| {
+            if !read.op.is_expert() {
+                read.joined.clone_from(&joined);
+            }
+        });
+        let error = error.expect_err("refused");
+        assert!(matches!(error, ValidateError::Malformed { .. }), "{name}: {error}");
+        // A slot that is too small would be written beyond its end.
+        let mut small = plan.clone();
+        let slot = reads(&small.programs[last]).find(|read| read.op.is_expert()).expect("a read");
+        let slot = slot.to.buffer.0 as usize;
+        small.buffers[slot].size_bytes -= 4096;
+        let error = validate(&small).expect_err("refused").to_string();
+        assert!(error.contains("too small for the experts"), "{name}: {error}");
         // Another value is not a routing.
         let weights = changed(&|read| {
             if let Some(regions) = &mut read.routing {
@@ -131,7 +155,7 @@ fn cached_experts_outlast_programs_and_are_assigned_by_the_cpu() {
     for (name, plan) in expert_plans() {
         let routed_on_gpu = name.starts_with("attention and router");
         let has_cache = plan.map.expert_slots > 0;
-        assert_eq!(plan.expert_cache.len(), if has_cache { 3 } else { 0 }, "{name}");
+        assert_eq!(plan.expert_cache.is_some(), has_cache, "{name}");
         for read in plan.programs.iter().flat_map(reads) {
             let is_cached = plan.expert_cache_of(read.to.buffer).is_some();
             let expected = has_cache && read.routing.is_some() && !routed_on_gpu;
@@ -139,7 +163,7 @@ fn cached_experts_outlast_programs_and_are_assigned_by_the_cpu() {
             cached += u32::from(is_cached);
         }
         // A slot shared with another program would lose what it holds.
-        let Some(cache) = plan.expert_cache.first() else { continue };
+        let Some(cache) = plan.expert_cache else { continue };
         let mut moved = plan.clone();
         let slot = reads(&moved.programs[0]).find(|read| read.to.buffer != cache.buffer);
         let slot = slot.expect("a read").to.buffer.0 as usize;
@@ -155,26 +179,86 @@ fn cached_experts_outlast_programs_and_are_assigned_by_the_cpu() {
         for instruction in lists.flat_map(|list| &mut list.instructions) {
             if let Instruction::Read(read) = instruction {
                 read.routing = None;
+                read.joined.clear();
             }
         }
         let error = validate(&whole).expect_err("refused");
         assert!(matches!(error, ValidateError::Malformed { .. }), "{name}: {error}");
     }
-    assert!(cached > 20, "{cached}");
+    assert!(cached > 6, "{cached}");
 }
 
 #[test]
-fn a_cache_that_a_layer_exceeds_is_refused() {
+fn a_cache_has_memory_for_the_experts_of_a_step() {
     let config = experts();
     let map = on_storages(split(&config, 0, 0, Choices { prefill: ComputeDevice::Cpu, ..PLAIN }));
-    let compiled = |expert_slots, batch_size| {
+    let slots = |expert_slots, batch_size| {
         let map = DeviceMap { expert_slots, ..map.clone() };
         let shape = RunShape { batch_size, ..shape(1, 1) };
-        compile_on(&machine_of(&map), &config, &shape, &map).map(|_| ())
+        let plan = compile_on(&machine_of(&map), &config, &shape, &map).expect("compiles");
+        validate(&plan).expect("proved");
+        let cache = plan.expert_cache.expect("a cache");
+        plan.buffer(cache.buffer).size_bytes / cache.slot_bytes
     };
-    assert_eq!(compiled(2, 1), Ok(()));
-    assert_eq!(compiled(1, 1), Err(CompileError::ExpertSlots { slots: 1, needed: 2 }));
-    assert_eq!(compiled(7, 4), Err(CompileError::ExpertSlots { slots: 7, needed: 8 }));
+    // A row is routed to two of eight experts of a layer.
+    assert_eq!([slots(1, 1), slots(2, 1), slots(3, 1)], [2, 2, 3]);
+    assert_eq!([slots(1, 4), slots(7, 4), slots(16, 4)], [8, 8, 16]);
+}
+
+#[test]
+fn pinned_experts_exist_and_have_slots() {
+    let config = experts();
+    let map = on_storages(split(&config, 0, 0, Choices { prefill: ComputeDevice::Cpu, ..PLAIN }));
+    let pinned = |layer, expert| PinnedExpert { layer, expert };
+    let compiled = |pinned_experts: &[PinnedExpert], expert_slots| {
+        let pinned_experts = pinned_experts.to_vec();
+        let map = DeviceMap { expert_slots, pinned_experts, ..map.clone() };
+        compile_on(&machine_of(&map), &config, &shape(1, 1), &map)
+    };
+    let plan = compiled(&[pinned(0, 1), pinned(1, 7)], 2).expect("compiles");
+    validate(&plan).expect("proved");
+    // The experts of a step need slots that are not pinned.
+    let cache = plan.expert_cache.expect("a cache");
+    assert_eq!(plan.buffer(cache.buffer).size_bytes, 10 * cache.slot_bytes);
+    let beyond = config.num_layers as u16;
+    for (wrong, slots) in [
+        (vec![pinned(0, 1), pinned(1, 7)], 1),
+        (vec![pinned(1, 7), pinned(0, 1)], 2),
+        (vec![pinned(0, 1), pinned(0, 1)], 2),
+        (vec![pinned(0, 8)], 2),
+        (vec![pinned(beyond, 0)], 2),
+    ] {
+        let refused = compiled(&wrong, slots).expect_err("refused");
+        assert!(matches!(refused, CompileError::PinnedExperts { .. }), "{wrong:?}: {refused}");
+        let mut changed = plan.clone();
+        changed.map.pinned_experts = wrong;
+        changed.map.expert_slots = slots;
+        let refused = validate(&changed).expect_err("refused");
+        assert!(matches!(refused, ValidateError::PinnedExperts { .. }), "{refused}");
+    }
+}
+
+#[test]
+fn measured_routing_is_that_of_the_experts_and_determines_what_is_read() {
+    let config = experts();
+    let map = on_storages(split(&config, 0, 0, Choices { prefill: ComputeDevice::Cpu, ..PLAIN }));
+    let compiled = |rows: &[u64]| {
+        let counts = RoutingCounts { layers: vec![rows.to_vec(); config.num_layers] };
+        let map = DeviceMap { routing: counts.skew(2), ..map.clone() };
+        compile_on(&machine_of(&map), &config, &shape(1, 2), &map)
+    };
+    let read_bytes = |plan: &Plan| -> u64 {
+        let routed = reads(plan.decode()).filter(|read| read.routing.is_some());
+        routed.map(|read| plan.read_bytes(read)).sum()
+    };
+    // All rows go to the same two of eight experts, or to each as often.
+    let skewed = read_bytes(&compiled(&[9, 9, 0, 0, 0, 0, 0, 0]).expect("compiles"));
+    let even = read_bytes(&compiled(&[5; 8]).expect("compiles"));
+    let share = 1.0 - 0.75f64.powi(4);
+    let ratio = skewed as f64 / even as f64;
+    assert!((ratio - 0.25 / share).abs() < 1e-3, "{skewed} {even}");
+    let refused = compiled(&[1; 7]).expect_err("another model's");
+    assert_eq!(refused, CompileError::Routing { counted: 7, count: 8 });
 }
 
 #[test]

@@ -13,8 +13,7 @@ use serde::Serialize;
 pub struct ExpectedExperts {
     count: usize,
     per_token: usize,
-    /// Expected number of distinct experts of a layer that a full batch uses, if all are equally
-    /// likely.
+    /// Expected number of distinct experts of a layer that a full batch uses, as the map counts on.
     expected_of_batch: f64,
 }
 
@@ -24,7 +23,10 @@ impl ExpectedExperts {
         plan.config.experts.map(|experts| ExpectedExperts {
             count: experts.count,
             per_token: experts.per_token,
-            expected_of_batch: experts.expected_distinct(plan.shape.batch_size.into()),
+            expected_of_batch: plan
+                .map
+                .routing
+                .expected_distinct(&experts, plan.shape.batch_size.into()),
         })
     }
 }
@@ -35,9 +37,13 @@ pub(crate) fn layer_notes(plan: &Plan) -> String {
     text += &state_note(&plan.config);
     if let Some(experts) = ExpectedExperts::for_plan(plan) {
         let ExpectedExperts { count, per_token, expected_of_batch } = experts;
+        let reason = match plan.map.routing.is_even() {
+            true => "if all are as likely",
+            false => "as counted in --routing",
+        };
         text += &format!(
             "a row goes to {per_token} of a layer's {count} experts, a batch of {} to \
-             {expected_of_batch:.0} of them if all are as likely; times count on that\n",
+             {expected_of_batch:.0} of them {reason}; times count on that\n",
             plan.shape.batch_size
         );
         text += &routed_reads_note(plan);
@@ -59,7 +65,13 @@ fn routed_reads_note(plan: &Plan) -> String {
     let (routed, whole) = (layers(true), layers(false));
     let cached = match plan.map.expert_slots {
         0 => String::new(),
-        slots => format!("; {slots} of these stay in memory for later steps"),
+        slots => {
+            let pinned = match plan.map.pinned_experts.len() {
+                0 => String::new(),
+                pinned => format!(", {pinned} of them from the start"),
+            };
+            format!("; {slots} of these stay in memory for later steps{pinned}")
+        }
     };
     match (routed, whole) {
         (0, 0) => String::new(),

@@ -2,6 +2,7 @@
 
 use engine::routing_stats::RoutingStats;
 use model::experts::Experts;
+use program::routing_counts::RoutingCounts;
 use serde::{Deserialize, Serialize};
 
 /// Means over the layers, with the values that would be expected if all experts were equally
@@ -23,6 +24,25 @@ pub struct RoutingReport {
     /// Share of all rows of the run that went to the busiest experts of a layer.
     pub busiest_share: f64,
     pub busiest_share_if_even: f64,
+    /// Number of rows of each expert of each layer in the whole run, which `--routing` reads.
+    #[serde(default)]
+    pub rows_of_experts: RoutingCounts,
+    /// Lookups in the cache of experts; `None` without one.
+    #[serde(default)]
+    pub cache: Option<ExpertCacheReport>,
+}
+
+/// The first lookups in a cache of experts, and the fewest experts that any rule could have read
+/// for them (Belady).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExpertCacheReport {
+    /// Number of experts that these lookups needed.
+    pub uses: u64,
+    /// Number of those that were there.
+    pub hits: u64,
+    pub read_bytes: u64,
+    pub max_hits: u64,
+    pub min_read_bytes: u64,
 }
 
 /// Compares the counted rows with an even distribution; `None` without experts or counts.
@@ -33,6 +53,13 @@ pub fn routing_report(
     let (experts, routed) = (experts?, routed?);
     let RoutingStats { rows_per_step, experts_per_step, missing_per_step, .. } = *routed;
     let RoutingStats { busiest, busiest_share, .. } = *routed;
+    let cache = routed.cache.map(|cache| ExpertCacheReport {
+        uses: cache.uses,
+        hits: cache.uses - cache.missing,
+        read_bytes: cache.missing_bytes,
+        max_hits: cache.uses - cache.min_missing,
+        min_read_bytes: cache.min_missing_bytes,
+    });
     Some(RoutingReport {
         experts: routed.experts,
         rows_per_step,
@@ -42,6 +69,8 @@ pub fn routing_report(
         busiest,
         busiest_share,
         busiest_share_if_even: f64::from(busiest) / f64::from(routed.experts.max(1)),
+        rows_of_experts: routed.rows_of_experts.clone(),
+        cache,
     })
 }
 
@@ -51,9 +80,22 @@ pub(crate) fn format_routing(report: &RoutingReport) -> String {
     let cached = report.missing_per_step.map_or_else(String::new, |missing| {
         format!(", of which the cache had {:.1}", report.used_per_step - missing)
     });
+    let bound = report.cache.filter(|cache| cache.uses > 0).map_or_else(String::new, |cache| {
+        let share = |hits: u64| percent(hits as f64 / cache.uses as f64);
+        let gib = |bytes: u64| bytes as f64 / (1u64 << 30) as f64;
+        format!(
+            "expert cache: {} of {} uses were hits, and {:.2} GiB were read; knowing all later \
+             uses, {} and {:.2} GiB\n",
+            share(cache.hits),
+            cache.uses,
+            gib(cache.read_bytes),
+            share(cache.max_hits),
+            gib(cache.min_read_bytes)
+        )
+    });
     format!(
         "routing: a decode step of {:.1} rows went to {:.1} of {} experts of a layer (evenly: \
-         {:.1}){cached}; its busiest {} had {} of its experts' rows (evenly: {})\n",
+         {:.1}){cached}; its busiest {} had {} of its experts' rows (evenly: {})\n{bound}",
         report.rows_per_step,
         report.used_per_step,
         report.experts,

@@ -24,6 +24,9 @@ pub struct StorageReport {
     pub step_bytes: u64,
     /// Bytes that were read from the storage in total.
     pub read_bytes: u64,
+    /// Number of requests of these reads.
+    #[serde(default)]
+    pub read_requests: u64,
     pub busy_s: f64,
     /// Loss of the storage and its cost; `None` if it was not lost.
     pub lost: Option<StorageLossReport>,
@@ -51,6 +54,7 @@ pub fn storage_reports(plan: &Plan, measured: &RunStats) -> BTreeMap<String, Sto
             how: measured.kernel_variants.get(worker).cloned().unwrap_or_default(),
             step_bytes: step_bytes(plan, lane),
             read_bytes: totals.read_bytes.get(&lane).copied().unwrap_or(0),
+            read_requests: totals.read_requests.get(&lane).copied().unwrap_or(0),
             busy_s: totals.busy_ns.get(&lane).copied().unwrap_or(0) as f64 / 1e9,
             lost: lost.map(|lost| StorageLossReport {
                 reason: lost.reason.clone(),

@@ -44,6 +44,7 @@ pub mod progress_reporter;
 mod prompt_cache;
 pub mod rehearsal;
 pub mod request;
+pub mod routing_file;
 pub mod run_history;
 pub mod serving;
 pub mod session;

@@ -222,6 +222,7 @@ impl MachinePlanner<'_> {
             prefill_chunk: None,
             limits: &self.limits,
             storage: self.storage.as_ref(),
+            routing: self.workload.routing.as_deref(),
         }
     }
 }

@@ -71,7 +71,7 @@ fn shared_prompt(session: &Session<'_>, demand: JobWorkload) -> u32 {
 
 /// Returns the planner's request for one placement of the run.
 pub(crate) fn plan_request<'a>(
-    session: &Session<'a>,
+    session: &'a Session<'a>,
     demand: JobWorkload,
     formats: &'a Formats,
     limits: &'a MemoryLimits,
@@ -92,6 +92,7 @@ pub(crate) fn plan_request<'a>(
         prefill_chunk: session.options.prefill_chunk,
         limits,
         storage,
+        routing: session.options.routing.as_deref(),
     }
 }
 

@@ -1,6 +1,7 @@
 //! Validated requests that a session is prepared from, with defaults filled in.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use batch::sink::{IoTarget, OutputMode};
 use model::config::Dtype;
@@ -10,6 +11,7 @@ use openai::chats::ChatOptions;
 use planner::policy::name::PolicyName;
 use program::expert_reads::ExpertReads;
 use program::map::Chunking;
+use program::routing_counts::RoutingCounts;
 use protocol::messages::SegmentNodes;
 
 use crate::values::{
@@ -70,6 +72,8 @@ pub struct SessionOptions {
     /// Host memory for experts that stay after they were read.
     pub expert_cache_bytes: u64,
     pub nvme_direct: NvmeDirect,
+    /// Measured routing of rows to experts; `None`: all experts are taken to be equally likely.
+    pub routing: Option<Arc<RoutingCounts>>,
     /// Store for prompt prefixes, if any.
     pub prompt_cache: Option<PromptCacheConfig>,
     /// Maximum number of drafted tokens of a sequence in a step; 0 if none are drafted.
@@ -197,4 +201,6 @@ pub struct PlanWorkload {
     pub gen_len: u32,
     pub policy: PolicyName,
     pub chunking: Option<Chunking>,
+    /// Measured routing of rows to experts; `None`: all experts are taken to be equally likely.
+    pub routing: Option<Arc<RoutingCounts>>,
 }

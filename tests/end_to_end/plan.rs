@@ -309,3 +309,29 @@ fn prompts_beyond_a_model_s_positions_are_planned_as_if_it_had_them() {
         assert!(kv.is_none_or(|kv| kv >= kv_bytes && kv < kv_bytes + 4096), "{answer}");
     }
 }
+
+#[test]
+fn measured_routing_replaces_equally_likely_experts() {
+    let place = Place::new();
+    // All rows go to the same eight of 128 experts, of which each row takes all.
+    let rows: Vec<u64> = (0..128).map(|expert| if expert < 8 { 100 } else { 0 }).collect();
+    let skewed = table(&place, &json!({"routing": {"rows_of_experts": vec![rows; 48]}}));
+    let machine = ["--machine", "ryzen7950x-a4000", "--model", "qwen3-30b-a3b"];
+    let machine = [&machine[..], &["--batches", "1x8", "--policy", "cpu-only"]].concat();
+    let of = |routing: &str| answer(&[&machine[..], &["--routing", routing]].concat());
+    let (even, skewed) = (of("even"), of(&skewed));
+    let number = |answer: &Value, field: &str| answer[field].as_f64().expect("a number");
+    let expected = |answer: &Value| number(&answer["experts"], "expected_of_batch");
+    // 128 (1 - (15/16)^8).
+    assert!((expected(&even) - 51.62).abs() < 0.01, "{}", expected(&even));
+    assert!((expected(&skewed) - 8.0).abs() < 1e-3, "{}", expected(&skewed));
+    let ratio = number(&skewed, "decode_step_ms") / number(&even, "decode_step_ms");
+    assert!((0.2..0.5).contains(&ratio), "{ratio}");
+    assert_eq!(number(&even, "decode_step_ms"), number(&answer(&machine), "decode_step_ms"));
+
+    let other = table(&place, &json!({"routing": {"rows_of_experts": [[1, 2, 3]]}}));
+    let (code, _, said) = plan(&[&machine[..], &["--routing", &other]].concat());
+    assert!(code != Some(0) && said.contains("counted for 3 experts"), "{said}");
+    let (code, _, said) = plan(&[&machine[..], &["--routing", "absent.json"]].concat());
+    assert!(code == Some(2) && said.contains("absent.json"), "{said}");
+}

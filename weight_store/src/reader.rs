@@ -91,6 +91,11 @@ impl Reader {
         self.queue.observer = Some(ReadObserver(on_event));
     }
 
+    /// Returns the number of requests so far, of at most [`ReaderOptions::request_bytes`] each.
+    pub const fn requests(&self) -> u64 {
+        self.queue.requests
+    }
+
     /// Returns the staged copy that is read.
     pub fn staged(&self) -> &StagedCopy {
         &self.queue.staged

@@ -15,7 +15,7 @@ use crate::error::LaneError;
 pub struct WorkAmount {
     /// Bytes moved; for `Compute` the bytes of weights and cached positions read.
     pub bytes: u64,
-    /// Number of rows computed or moved.
+    /// Number of rows computed or moved; for reads the number of requests to the storage.
     pub rows: u32,
 }
 

@@ -198,14 +198,15 @@ pub(crate) unsafe fn build_storage_lanes(
     let storages = plan.topology.storages().into_iter().map(|(_, lane)| lane);
     for lane in context.with_work(storages.collect()) {
         let watchdog = Arc::new(ReadWatchdog::default());
+        let is_own = plan.topology.lane(lane).worker == worker;
         // SAFETY: one view per lane; it executes its lane's list in order, waits included, and the
         // plan is valid; lanes run only once all are built (contract of this function).
         let executor = unsafe {
             let view = View::new(Arc::clone(memories));
-            StorageLane::new(lane, plan, control, view, store, &watchdog, direct.as_ref())
+            let direct = direct.as_ref();
+            StorageLane::new(lane, plan, control, view, store, &watchdog, direct, is_own)
         }?;
         lanes.watchdogs.push(watchdog);
-        let is_own = plan.topology.lane(lane).worker == worker;
         if is_own {
             description = executor.describe();
         }

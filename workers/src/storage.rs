@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use kernels::RoutedExpert;
 use model::ops::Value;
-use program::expert_reads::{BlockRange, ExpertBytes, keep_blocks};
+use program::expert_records::{BlockRange, ExpertOps, ExpertRecord, keep_blocks, max_ranges};
 use program::ir::{BufferId, Instruction, ProgramId, Read, RoutingRegions};
 use program::plan::Plan;
 use program::shares::{BLOCK_BYTES, bytes_of};
@@ -65,16 +65,20 @@ impl StagedBlobs {
             .filter(|placed| plan.topology.is_storage(plan.buffer(placed.buffer).segment.memory));
         for placed in stored {
             let buffer = plan.buffer(placed.buffer);
-            let blob = staged.blob(&buffer.name);
+            let record = record_of(plan, placed.weights);
+            let (name, expected_bytes) = match record {
+                Some((layer, record)) => (ExpertRecord::blob_name(layer), record.blob_bytes()),
+                None => (buffer.name.clone(), buffer.size_bytes),
+            };
+            let blob = staged.blob(&name);
             let size_bytes = blob.map(|blob| staged.size_bytes(blob));
-            if size_bytes.map(|size| size.next_multiple_of(64)) != Some(buffer.size_bytes) {
-                let (name, path) = (&buffer.name, &at.path);
+            if size_bytes.map(|size| size.next_multiple_of(64)) != Some(expected_bytes) {
+                let path = &at.path;
                 let reason = match size_bytes {
                     None => format!("{path} does not contain {name}; stage the model again"),
                     Some(size) => format!(
-                        "{name} has {size} bytes in {path}, but the run needs {}; stage the model \
-                         in this format",
-                        buffer.size_bytes
+                        "{name} has {size} bytes in {path}, but the run needs {expected_bytes}; \
+                         stage the model in this format"
                     ),
                 };
                 return Err(WorkerError::Staging { reason });
@@ -122,7 +126,8 @@ pub struct StorageLane {
 
 impl StorageLane {
     /// Returns an executor of the lane's reads from `store`, regardless of which worker the lane
-    /// belongs to, to the host's slots and, if `direct` is present, to those of a CUDA device.
+    /// belongs to, to the host's slots and, if `direct` is present, to those of a CUDA device. If
+    /// the lane `is_own`, the worker's, it has read its share of the pinned experts.
     ///
     /// # Errors
     /// Returns an error if the staging cannot be read, or not directly to the device.
@@ -137,6 +142,7 @@ impl StorageLane {
         store: &StagedBlobs,
         watchdog: &Arc<ReadWatchdog>,
         direct: Option<&Arc<DirectDevice>>,
+        is_own: bool,
     ) -> Result<StorageLane, WorkerError> {
         let storages = plan.topology.storages();
         let mut reader = store.reader()?;
@@ -161,12 +167,12 @@ impl StorageLane {
             None => None,
         };
         let experts = plan.config.experts.map_or(0, |experts| experts.count);
-        Ok(StorageLane {
+        let mut lane = StorageLane {
             lane,
             table: StepTable::new(control.extra(0, plan.table.words()), plan),
             is_routed: vec![false; experts],
-            // At most two for each expert, and one for a blob that is read whole.
-            blocks: Vec::with_capacity(2 * experts + 1),
+            // One for a blob that is read whole.
+            blocks: Vec::with_capacity(max_ranges(experts) + 1),
             plan: Arc::clone(plan),
             control: control.clone(),
             view,
@@ -176,7 +182,55 @@ impl StorageLane {
             is_idle: vec![false; storages.len()],
             storages,
             watchdog: Arc::clone(watchdog),
-        })
+        };
+        if is_own {
+            lane.read_pinned()?;
+        }
+        Ok(lane)
+    }
+
+    /// Reads the lane's share of the experts that stay in the cache from the start.
+    fn read_pinned(&mut self) -> Result<(), WorkerError> {
+        let plan = Arc::clone(&self.plan);
+        let Some(cache) = plan.expert_cache else { return Ok(()) };
+        let fail = |reason: String| WorkerError::Staging { reason };
+        let storage = self.storages.iter().position(|(_, lane)| *lane == self.lane).unwrap_or(0);
+        let size_bytes = plan.buffer(cache.buffer).size_bytes as usize;
+        let to = NonNull::new(self.view.pointer(cache.buffer, 0, size_bytes));
+        let to = to.ok_or_else(|| fail("the cache has no address".to_owned()))?;
+        for (slot, pinned) in (0u64..).zip(&plan.map.pinned_experts) {
+            let Some((read, blob)) = self.read_of_layer(&plan, pinned.layer) else { continue };
+            let ops = read.expert_ops();
+            let Some(record) = plan.expert_record(read.at.layer, ops) else { continue };
+            self.blocks.clear();
+            let to_bytes = slot * cache.slot_bytes;
+            record.append_blocks(ops, pinned.expert.into(), to_bytes, &mut self.blocks);
+            let count = self.blocks.iter().map(|(blocks, _)| blocks.end - blocks.start).sum();
+            let kept = plan.map.shares.blocks(read.op, storage as u16, count, |_| false);
+            keep_blocks(&mut self.blocks, kept);
+            self.watchdog.begin();
+            // SAFETY: needed to let the drive write into the slot. No lane runs before all are
+            // built (contract of `new`), and the shares of all storages divide the blocks.
+            let outcome = unsafe { self.reader.read_ranges(blob, &self.blocks, to) };
+            self.watchdog.end();
+            outcome.map_err(|error| fail(error.to_string()))?;
+        }
+        Ok(())
+    }
+
+    /// Returns this lane's read of a layer's experts into the cache, and the blob that it reads.
+    fn read_of_layer<'p>(&self, plan: &'p Plan, layer: u16) -> Option<(&'p Read, BlobId)> {
+        let lists = plan.programs.iter().filter_map(|program| program.lane(self.lane));
+        let read = lists.flat_map(|list| &list.instructions).find_map(|work| match work {
+            Instruction::Read(read)
+                if read.at.layer == Some(layer)
+                    && plan.expert_cache_of(read.to.buffer).is_some() =>
+            {
+                Some(read)
+            }
+            _ => None,
+        })?;
+        Some((read, self.blobs[read.from.buffer.0 as usize]?))
     }
 
     /// Returns a description of how the lane reads, for users.
@@ -202,34 +256,37 @@ impl StorageLane {
     fn list_blocks(&mut self, program: ProgramId, read: &Read, storage: u16, blob: BlobId) {
         let (plan, blocks) = (&self.plan, &mut self.blocks);
         blocks.clear();
-        match read.routing {
+        let ops = read.expert_ops();
+        match plan.expert_record(read.at.layer, ops) {
             None => blocks.push((0..self.reader.staged().blocks(blob), 0)),
-            Some(RoutingRegions { routing, .. }) => {
-                let weights = Weights::Layer { layer: read.at.layer.unwrap_or(0), op: read.op };
-                let format = plan.map.weight_formats.of(&plan.config, weights);
-                let bytes = ExpertBytes::new(&plan.config, read.op, plan.shape.dtype, format);
-                let bytes = bytes.expect("validated: only experts' weights are read by routing");
-                let experts = self.is_routed.len();
-                if let Some(cache) = plan.expert_cache_of(read.to.buffer) {
-                    let offset = plan.expert_list_offset(routing.buffer);
-                    let list: &[u32] = self.view.read(routing.buffer, offset, experts);
-                    let missing = (0..).zip(list).filter_map(|(expert, word)| {
-                        let Assigned { slot, .. } =
-                            from_word(*word).filter(|assigned| assigned.is_missing)?;
-                        Some((expert, slot))
-                    });
-                    bytes.missing_blocks(cache.slot, missing, blocks);
-                } else {
-                    let (_, rows) = row_counts(&self.table, program, read.at);
-                    let words = Value::Routing.row_elements(&plan.config).unwrap_or(0) * rows;
-                    let routed: &[f32] = self.view.read(routing.buffer, 0, words);
-                    self.is_routed.fill(false);
-                    for one in bytemuck::cast_slice::<_, RoutedExpert>(routed) {
-                        self.is_routed[one.expert as usize] = true;
+            Some(record) => match read.routing {
+                None => append_experts(&record, ops, 0..record.count, blocks),
+                Some(RoutingRegions { routing, .. }) => {
+                    if let Some(cache) = plan.expert_cache_of(read.to.buffer) {
+                        let offset = plan.expert_list_offset(routing.buffer);
+                        let experts = self.is_routed.len();
+                        let list: &[u32] = self.view.read(routing.buffer, offset, experts);
+                        for (expert, word) in (0..).zip(list) {
+                            let assigned = from_word(*word);
+                            if let Some(Assigned { slot, is_missing: true }) = assigned {
+                                let to_bytes = u64::from(slot) * cache.slot_bytes;
+                                record.append_blocks(ops, expert, to_bytes, blocks);
+                            }
+                        }
+                    } else {
+                        let (_, rows) = row_counts(&self.table, program, read.at);
+                        let words = Value::Routing.row_elements(&plan.config).unwrap_or(0) * rows;
+                        let routed: &[f32] = self.view.read(routing.buffer, 0, words);
+                        self.is_routed.fill(false);
+                        for one in bytemuck::cast_slice::<_, RoutedExpert>(routed) {
+                            self.is_routed[one.expert as usize] = true;
+                        }
+                        let experts = (0..).zip(&self.is_routed);
+                        let routed = experts.filter(|(_, is_routed)| **is_routed);
+                        append_experts(&record, ops, routed.map(|(expert, _)| expert), blocks);
                     }
-                    bytes.blocks(&self.is_routed, blocks);
                 }
-            }
+            },
         }
         let count = blocks.iter().map(|(blocks, _)| blocks.end - blocks.start).sum();
         let is_idle = |index: u16| self.is_idle[usize::from(index)];
@@ -246,9 +303,9 @@ impl StorageLane {
         let size_bytes = self.reader.staged().size_bytes(blob);
         self.list_blocks(program, read, storage as u16, blob);
         let to = read.to.buffer;
-        let whole_bytes = match self.plan.expert_cache_of(to) {
-            Some(_) => self.plan.buffer(to).size_bytes,
-            None => size_bytes.next_multiple_of(weight_store::PAGE_BYTES),
+        let whole_bytes = match read.op.is_expert() {
+            true => self.plan.buffer(to).size_bytes,
+            false => size_bytes.next_multiple_of(weight_store::PAGE_BYTES),
         };
         let whole_bytes = whole_bytes as usize;
         let (reader, slot) = match &mut self.direct {
@@ -267,13 +324,14 @@ impl StorageLane {
             return Ok(WorkAmount::default());
         }
         self.watchdog.begin();
+        let requests_before = reader.requests();
         // SAFETY: needed to let the drive write into the slot. The lane executes its list in order
         // after its waits (contract of `View::new`), so nothing reads the slot, and other lanes
         // write other blocks of it: the shares of all lanes divide them (`ReadShares::blocks`).
         let outcome = unsafe { reader.read_ranges(blob, &self.blocks, slot) };
         self.watchdog.end();
         outcome.map_err(|error| error.to_string())?;
-        Ok(WorkAmount { bytes, rows: 0 })
+        Ok(WorkAmount { bytes, rows: (reader.requests() - requests_before) as u32 })
     }
 
     fn failed(&self, task: Task<'_>, reason: String) -> LaneError {
@@ -282,6 +340,26 @@ impl StorageLane {
             place: describe_position(&self.plan, self.lane, task.position()),
             reason,
         }
+    }
+}
+
+/// Returns the layout of the records that contain some weights, and their layer; `None` for weights
+/// that are a blob of their own.
+fn record_of(plan: &Plan, weights: Weights) -> Option<(u16, ExpertRecord)> {
+    let Weights::Layer { layer, op } = weights else { return None };
+    Some((layer, plan.expert_record(Some(layer), ExpertOps::from_ops([op]))?))
+}
+
+/// Appends the blocks of experts, each to its slot among those of all experts.
+fn append_experts(
+    record: &ExpertRecord,
+    ops: ExpertOps,
+    experts: impl Iterator<Item = u64>,
+    blocks: &mut Vec<BlockRange>,
+) {
+    let slot_bytes = record.slot_bytes(ops);
+    for expert in experts {
+        record.append_blocks(ops, expert, expert * slot_bytes, blocks);
     }
 }
 

@@ -356,6 +356,15 @@ pub struct PlanArgs {
     #[arg(long, value_name = "N", conflicts_with = "tables")]
     #[arg(value_parser = clap::value_parser!(u32).range(2..))]
     pub positions: Option<u32>,
+    /// Distribution of tokens over experts: even, or the --report of an earlier run, whose counts
+    /// prices then use in place of equally likely experts [default: even]
+    #[arg(
+        long,
+        value_name = "even|FILE",
+        conflicts_with = "tables",
+        value_parser = session::routing_file::parse_routing
+    )]
+    pub routing: Option<session::routing_file::RoutingChoice>,
     /// Device of this machine: none, auto, cuda:N or emulated, as for a run
     #[arg(
         long,

@@ -244,6 +244,7 @@ fn plan_workload(args: PlanArgs) -> Result<Box<PlanWorkload>, UsageError> {
         gen_len: args.lengths.gen_len,
         policy: args.policy,
         chunking: args.split_chunks.as_deref().map(parse_chunking).transpose()?,
+        routing: args.routing.unwrap_or_default().0,
     }))
 }
 
@@ -268,7 +269,7 @@ fn benchmark_plan(args: PlanArgs) -> Result<BenchmarkPlan, UsageError> {
             dram: args.dram,
             ..PlacementArgs::default()
         },
-        nvme: NvmeArgs::default(),
+        nvme: NvmeArgs { routing: args.routing, ..NvmeArgs::default() },
         prompts: PromptCacheArgs::default(),
         speculation: SpeculationArgs::default(),
         positions: args.positions,
@@ -320,6 +321,7 @@ fn timed_workload(args: RunArgs) -> Result<PlanWorkload, UsageError> {
         gen_len: args.gen_len.unwrap_or(DEFAULT_GEN_LEN),
         policy: args.placement.policy.unwrap_or(PolicyName::Auto),
         chunking: args.placement.split_chunks.as_deref().map(parse_chunking).transpose()?,
+        routing: args.nvme.routing.unwrap_or_default().0,
     })
 }
 

@@ -81,6 +81,7 @@ impl SessionArgs {
             nvme_experts: nvme.nvme_experts.unwrap_or_default().0,
             expert_cache_bytes: nvme.expert_cache.unwrap_or(0),
             nvme_direct: nvme.nvme_direct.unwrap_or_default().0,
+            routing: nvme.routing.unwrap_or_default().0,
             prompt_cache: prompts.into_config(),
             max_drafts: self.speculation.max_drafts(),
             stop_at_eof: self.stop_at_eof,

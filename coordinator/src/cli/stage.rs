@@ -8,6 +8,7 @@ use program::expert_reads::ExpertReads;
 use super::request::{StageAction, StageRequest};
 use super::values::{DtypeChoice, NamedChoice, StagedFormat, parse_nvme_ops, parse_size};
 use session::request::ModelChoice;
+use session::routing_file::{RoutingChoice, parse_routing};
 use session::values::{NvmeDirect, NvmeOps, QuantizedChoice};
 
 /// Arguments of a run whose weights do not all stay in memory.
@@ -40,6 +41,11 @@ pub struct NvmeArgs {
         help_heading = "Memory"
     )]
     pub expert_cache: Option<u64>,
+    /// Distribution of tokens over experts: even, or the --report of an earlier run. Placements are
+    /// chosen for it, and of a file the experts that were used most stay in half of --expert-cache
+    /// from the start [default: even]
+    #[arg(long, value_name = "even|FILE", value_parser = parse_routing, help_heading = "Memory")]
+    pub routing: Option<RoutingChoice>,
     /// Read drives directly into device memory, bypassing host memory (NVIDIA's cuFile); such reads
     /// are not verified [default: auto]
     #[arg(long, value_name = "WHETHER", value_enum, requires = "nvme", help_heading = "Memory")]

@@ -146,6 +146,7 @@ fn profile_request(
         prefill_chunk: None,
         limits: &limits,
         storage: None,
+        routing: None,
     }
     .shape(request.batches.count, request.batches.size);
     profile::profile_request(config, &shape, &formats, hardware)

@@ -197,11 +197,12 @@ impl TestStagings {
                 stored.push(placed.weights);
             }
         }
+        let stored = encoded.staged_blobs(stored);
         let blobs: Vec<BlobSize> = stored
             .iter()
-            .map(|weights| BlobSize {
-                name: weights.name(config),
-                size_bytes: encoded.size_bytes(*weights) as u64,
+            .map(|blob| BlobSize {
+                name: encoded.staged_name(*blob),
+                size_bytes: encoded.staged_bytes(*blob) as u64,
             })
             .collect();
         let identity = Identity {
@@ -216,12 +217,12 @@ impl TestStagings {
             let path = directory.path().join(format!("{number}"));
             std::fs::create_dir(&path).expect("a folder");
             let mut writer = Writer::begin(&path, &identity, &blobs).expect("a staging");
-            for (index, weights) in stored.iter().enumerate() {
-                let size_bytes = encoded.size_bytes(*weights);
+            for (index, blob) in stored.iter().enumerate() {
+                let size_bytes = encoded.staged_bytes(*blob);
                 let mut buffer = AlignedBuffer::new(size_bytes);
                 let bytes = &mut buffer.bytes_mut()[..size_bytes];
                 let variant = Variant::best();
-                encoded.blob(*weights, source.as_ref(), variant, 1, bytes).expect("a weight");
+                encoded.fill_staged(*blob, source.as_ref(), variant, 1, bytes).expect("a weight");
                 writer.write(index, bytes).expect("it is written");
             }
             let staged = writer.finish().expect("it is whole");

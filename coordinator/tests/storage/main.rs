@@ -17,15 +17,18 @@ use common::{
 use model::config::Dtype;
 use program::compile::compile;
 use program::ir::{Instruction, Moved, Program, ProgramId};
+use program::map::DeviceMap;
 use program::plan::Plan;
+use program::routing_counts::PinnedExpert;
 use program::simulate::{Place, SimulationCosts, Span, simulate};
 use program::topology::LaneSet;
 use program::validate::{replay, validate};
 
-const TESTS: [own_main::Test; 13] = [
+const TESTS: [own_main::Test; 14] = [
     ("storages_change_no_token", storages_change_no_token),
     ("only_routed_experts_are_read", only_routed_experts_are_read),
     ("cached_experts_are_not_read_again", cached_experts_are_not_read_again),
+    ("pinned_experts_are_there_from_the_start", pinned_experts_are_there_from_the_start),
     (
         "another_storage_goes_on_with_routed_experts",
         lost::another_storage_goes_on_with_routed_experts,
@@ -101,19 +104,32 @@ fn only_routed_experts_are_read() {
             let prefill_bytes = layers * u64::from(routing.experts) * 3 * matrix_bytes;
             let read_bytes: u64 = measured.totals.read_bytes.values().sum();
             assert_eq!(read_bytes, prefill_bytes + decode_bytes, "{what}");
+            // A request fetches an expert, or several that follow each other, unless it begins or
+            // ends at the border between the shares of two drives.
+            let steps = routing.counted_steps;
+            let prefill_max = 3 * layers * (u64::from(routing.experts) + u64::from(storages) - 1);
+            let decode_max = experts.round() as u64 + steps * (u64::from(storages) - 1);
+            let requests: u64 = measured.totals.read_requests.values().sum();
+            assert!(requests <= prefill_max + decode_max, "{what}: {requests}");
         }
     }
 }
 
-/// Caches from the experts of one layer's rows to all experts change no token, and what is read is
+/// Caches from one expert to all change no token, and what is read is
 /// exactly what the cache did not have.
 fn cached_experts_are_not_read_again() {
     let (plain, _) = routed_plans(Dtype::Bf16, 2, 2, 0);
     let (expected, ..) = run_groups(plain, &[], GROUPS);
+    for storages in [1, 2] {
+        cached_experts_are_those_of_memory(storages, &expected);
+    }
+}
+
+fn cached_experts_are_those_of_memory(storages: u32, expected: &[Vec<u32>]) {
     let mut read_bytes = Vec::new();
     // Two rows are routed to up to 4 of a layer's 8 experts; 5 layers have 40.
-    for expert_slots in [4, 5, 13, 40] {
-        let (_, plan) = routed_plans(Dtype::Bf16, 2, 2, expert_slots);
+    for expert_slots in [1, 2, 3, 4, 5, 13, 40] {
+        let (_, plan) = routed_plans(Dtype::Bf16, storages, 2, expert_slots);
         let stagings = TestStagings::for_plan(&plan);
         // The second group finds what the first one left.
         let (tokens_read, spans, measured) = run_groups(plan.clone(), &stagings.at, GROUPS);
@@ -126,6 +142,14 @@ fn cached_experts_are_not_read_again() {
         let all_bytes: u64 = measured.totals.read_bytes.values().sum();
         let prefill_bytes = GROUPS as u64 * 5 * 8 * 3 * matrix_bytes;
         assert_eq!(all_bytes, prefill_bytes + decode_bytes, "{expert_slots} slots");
+        // One request fetches an expert, or several with consecutive slots, and one a linear of an
+        // expert in prefill. A second drive adds one where its share begins within an expert.
+        let requests: u64 = measured.totals.read_requests.values().sum();
+        let prefill_requests = GROUPS as u64 * 5 * 8 * 3;
+        let reads = routing.counted_steps + GROUPS as u64 * 5 * 3;
+        let cuts = reads * (u64::from(storages) - 1);
+        let max = prefill_requests + missing.round() as u64 + cuts;
+        assert!((prefill_requests + 1..=max).contains(&requests), "{requests} {max}");
         read_bytes.push(decode_bytes);
         if expert_slots == 40 {
             assert!(decode_bytes <= 40 * 3 * matrix_bytes, "each expert is read once");
@@ -133,6 +157,46 @@ fn cached_experts_are_not_read_again() {
         }
     }
     assert!(read_bytes.windows(2).all(|pair| pair[0] >= pair[1]), "{read_bytes:?}");
+}
+
+/// Experts that stay in the cache from the start change no token and are never read in a step, and
+/// no cache reads fewer than the reported bound.
+fn pinned_experts_are_there_from_the_start() {
+    let (plain, _) = routed_plans(Dtype::Bf16, 2, 2, 0);
+    let (expected, ..) = run_groups(plain, &[], GROUPS);
+    let all = || (0..5).flat_map(|layer| (0..8).map(move |expert| PinnedExpert { layer, expert }));
+    for (storages, expert_slots, pinned) in [
+        (1, 40, all().collect::<Vec<_>>()),
+        (2, 40, all().collect()),
+        (2, 6, all().step_by(9).collect()),
+        (2, 5, all().step_by(8).collect()),
+    ] {
+        let (_, plan) = routed_plans(Dtype::Bf16, storages, 2, expert_slots);
+        let map = DeviceMap { pinned_experts: pinned.clone(), ..plan.map.clone() };
+        let plan = compile(&plan.config, &plan.shape, &map).expect("compiles");
+        validate(&plan).expect("it is proved");
+        let what = format!("{storages} storages, {} of {expert_slots} pinned", pinned.len());
+        let stagings = TestStagings::for_plan(&plan);
+        let (tokens_read, spans, measured) = run_groups(plan.clone(), &stagings.at, GROUPS);
+        assert_eq!(tokens_read, expected, "{what}");
+        replay(&plan, &spans).expect("what ran is what was proved");
+        let routing = measured.routing.expect("rows were routed");
+        let cache = routing.cache.expect("it has a cache");
+        let steps = routing.counted_steps as f64;
+        assert_eq!(cache.uses, (routing.experts_per_step * steps).round() as u64, "{what}");
+        assert_eq!(cache.missing, (routing.missing_per_step * steps).round() as u64, "{what}");
+        let record_bytes = 3 * 256 * 128 * 2;
+        assert_eq!(cache.missing_bytes, cache.missing * record_bytes, "{what}");
+        assert_eq!(cache.min_missing_bytes, cache.min_missing * record_bytes, "{what}");
+        assert!(cache.min_missing <= cache.missing, "{what}: {cache:?}");
+        assert_eq!(pinned.len() == 40, cache.missing == 0, "{what}: {cache:?}");
+        // Decode reads what the log says was missing, and nothing else.
+        let prefill_bytes = GROUPS as u64 * 5 * 8 * record_bytes;
+        let read_bytes: u64 = measured.totals.read_bytes.values().sum();
+        assert_eq!(read_bytes, prefill_bytes + cache.missing_bytes, "{what}");
+        let rows: u64 = routing.rows_of_experts.layers.iter().flatten().sum();
+        assert!(rows >= cache.uses, "{what}");
+    }
 }
 
 fn read_in_every_step(plan: &Plan, spans: &[Span], what: &str) {

@@ -128,6 +128,7 @@ impl<'a> Setting<'a> {
             prefill_chunk: None,
             limits: &self.limits,
             storage: None,
+            routing: None,
         }
     }
 

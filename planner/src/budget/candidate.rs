@@ -23,14 +23,3 @@ impl FitCandidate {
         compile(config, &self.shape, &self.map)
     }
 }
-
-/// Returns a candidate; `None` for one whose cache of experts is too small for its batches, which
-/// smaller ones need not exceed.
-pub(super) fn fitting_cache(
-    candidate: Result<FitCandidate, CompileError>,
-) -> Result<Option<FitCandidate>, CompileError> {
-    match candidate {
-        Err(CompileError::ExpertSlots { .. }) => Ok(None),
-        other => other.map(Some),
-    }
-}

@@ -1,6 +1,7 @@
 //! Lower bounds on the host memory that a placement lacks, before compilation, and on what is
 //! therefore read or stored in additional memories.
 
+use model::experts::Experts;
 use model::ops::Kv;
 use model::quantized_format::WeightFormat;
 use program::topology::MemoryId;
@@ -30,12 +31,16 @@ impl PlacementRequest<'_> {
         }
         let missing_bytes = self.missing_host_bytes(batches, batch_size);
         let bytes = missing_bytes.saturating_sub(self.limits.slow_tier_capacity_bytes());
+        let skew = |experts: &Experts| self.routing.map(|routing| routing.skew(experts.per_token));
+        let routing = self.config.experts.as_ref().and_then(skew).unwrap_or_default();
         let routed = self.storage.and_then(|storage| {
-            storage.expert_reads.routed_experts(self.config, batches, batch_size)
+            storage.expert_reads.routed_experts(self.config, &routing, batches, batch_size)
         });
         match routed {
             // All that is missing may be experts, of which only some are read.
-            Some(experts) => (bytes as f64 * experts.expected_share(batch_size.into())) as u64,
+            Some(experts) => {
+                (bytes as f64 * routing.expected_share(&experts, batch_size.into())) as u64
+            }
             None => bytes,
         }
     }

@@ -18,6 +18,7 @@ use program::compile::{CompileError, footprint, runs_in_chunks};
 use program::cuda_gaps::{leave_prefill_gaps_to_cpu, map_gap, model_gap};
 use program::map::DeviceMap;
 use program::plan::{Plan, RunShape};
+use program::routing_counts::RoutingCounts;
 use program::topology::MemoryId;
 
 pub use bytes::{Budget, MemoryLimits, PROCESS_OVERHEAD_BYTES, pinned_bytes, step_read_bytes};
@@ -27,7 +28,7 @@ pub use storage::{StagedOps, Storage};
 use crate::policy::{
     DefaultTiers, Formats, Placement, SlowTierLayers, SlowTierWeights, StagedMatrices,
 };
-use candidate::{FitCandidate, fitting_cache};
+use candidate::FitCandidate;
 use slow_tier::MovableWeights;
 pub(crate) use slow_tier::SlowTierShares;
 use storage::StageableWeights;
@@ -70,6 +71,8 @@ pub struct PlacementRequest<'a> {
     pub limits: &'a MemoryLimits,
     /// Storages from which weights that do not fit may be read; `None` if there are none.
     pub storage: Option<&'a Storage>,
+    /// Measured routing of rows to experts; `None`: all experts are taken to be equally likely.
+    pub routing: Option<&'a RoutingCounts>,
 }
 
 impl PlacementRequest<'_> {
@@ -169,6 +172,9 @@ impl PlacementRequest<'_> {
     fn map_placement(&self, placement: &Placement, tiers: DefaultTiers) -> DeviceMap {
         let mut map = placement.map(self.config, self.fuse_attention, tiers);
         self.formats.apply(&mut map);
+        if let (Some(routing), Some(experts)) = (self.routing, self.config.experts) {
+            map.routing = routing.skew(experts.per_token);
+        }
         if self.has_device_gaps() {
             leave_prefill_gaps_to_cpu(self.config, &mut map);
         }
@@ -267,7 +273,7 @@ impl PlacementRequest<'_> {
     ) -> Result<Option<(u64, FitCandidate)>, CompileError> {
         let mut closest: Option<(u64, FitCandidate)> = None;
         for candidate in self.candidates(placement, batches, batch_size) {
-            let Some(candidate) = fitting_cache(candidate)? else { continue };
+            let candidate = candidate?;
             let missing_bytes = candidate.budget.missing_bytes(self.limits);
             if !candidate.budget.fits_device_and_slow_tiers(self.limits) {
                 continue;
@@ -331,8 +337,7 @@ impl PlacementRequest<'_> {
         for _ in 0..STAGING_ROUNDS_MAX {
             let Some(staged) = stageable.min_staged_weights(bytes) else { return Ok(None) };
             let placement = Placement { staged: staged.clone(), ..placement.clone() };
-            let reading = self.candidate(candidate.shape, &placement, candidate.tiers);
-            let Some(reading) = fitting_cache(reading)? else { return Ok(None) };
+            let reading = self.candidate(candidate.shape, &placement, candidate.tiers)?;
             match reading.budget.missing_bytes(self.limits) {
                 0 => return Ok(Some(staged)),
                 left => bytes += left,
@@ -444,6 +449,7 @@ impl PlacementRequest<'_> {
         let shape = self.shape_of(shape, &map);
         if let Some(storage) = self.storage {
             map.expert_slots = storage.expert_slots(self.config, &shape, &map);
+            map.pinned_experts = Storage::pinned_experts(self.config, self.routing, &map);
         }
         let budget = footprint(self.config, &shape, &map, self.limits.device_scratch)?.into();
         let (slow_tier, staged) = (placement.slow_tier, placement.staged.clone());

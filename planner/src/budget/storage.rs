@@ -3,9 +3,11 @@
 
 use model::config::ModelConfig;
 use model::ops::Op;
-use program::expert_reads::{ExpertReads, cache_slot};
+use program::expert_reads::ExpertReads;
+use program::expert_records::{ExpertOps, ExpertRecord};
 use program::map::{ComputeDevice, DeviceMap};
 use program::plan::RunShape;
+use program::routing_counts::{PinnedExpert, RoutingCounts};
 use program::shares::ReadShares;
 use program::sizes::READ_ALIGN_BYTES;
 use program::topology::MemoryId;
@@ -42,29 +44,44 @@ impl Storage {
         shape: &RunShape,
         map: &DeviceMap,
     ) -> u32 {
-        let routed = map.expert_reads.routed_experts(config, shape.batches, shape.batch_size);
+        let RunShape { batches, batch_size, .. } = *shape;
+        let routed = map.expert_reads.routed_experts(config, &map.routing, batches, batch_size);
         // The CPU assigns the slots and computes what is in them.
         let is_used = [Op::Router, Op::ExpertDown].iter().all(|op| runs_on_host(*op, map, config));
         let Some(experts) = routed.filter(|_| self.expert_cache_bytes > 0 && is_used) else {
             return 0;
         };
-        let stored = |op: Op| {
-            let layers = (0..config.num_layers).filter(move |layer| {
-                config.layer_ops(*layer).contains(&op)
-                    && map.weights_of(config, Some(*layer as u16), op) == MemoryId::STORAGES
-            });
-            layers.map(move |layer| Weights::Layer { layer: layer as u16, op })
-        };
-        let ops = config.every_layer_op().into_iter().filter(|op| op.is_expert());
-        let slot_bytes = ops.clone().filter_map(|op| {
-            let formats = stored(op).map(|weights| map.weight_formats.of(config, weights));
-            Some(cache_slot(config, shape.dtype, op, formats)?.size_bytes())
+        let stored_layers = (0..config.num_layers as u16).filter_map(|layer| {
+            let record = ExpertRecord::new(config, layer, shape.dtype, &map.weight_formats)?;
+            let is_stored =
+                |op: &Op| map.weights_of(config, Some(layer), *op) == MemoryId::STORAGES;
+            let ops = ExpertOps::from_ops(record.ops().iter().filter(is_stored));
+            Some(record.slot_bytes(ops)).filter(|bytes| *bytes > 0)
         });
-        let (layers, slot_bytes) =
-            (ops.map(|op| stored(op).count()).max(), slot_bytes.sum::<u64>());
-        let all = layers.unwrap_or(0) * experts.count;
+        let slots_bytes: Vec<u64> = stored_layers.collect();
+        let all = slots_bytes.len() * experts.count;
+        let slot_bytes = slots_bytes.into_iter().max().unwrap_or(0);
         let slots = self.expert_cache_bytes.checked_div(slot_bytes).unwrap_or(0);
         slots.min(all as u64) as u32
+    }
+
+    /// Returns the experts that stay in a map's cache from the start: of those on storages the ones
+    /// that were used most, in half of its slots, so that the others follow what is used.
+    pub(super) fn pinned_experts(
+        config: &ModelConfig,
+        routing: Option<&RoutingCounts>,
+        map: &DeviceMap,
+    ) -> Vec<PinnedExpert> {
+        let is_stored = |layer: u16| {
+            // The counts may be of more layers.
+            if usize::from(layer) >= config.num_layers {
+                return false;
+            }
+            let mut ops = config.layer_ops(layer.into()).iter().filter(|op| op.is_expert());
+            ops.any(|op| map.weights_of(config, Some(layer), *op) == MemoryId::STORAGES)
+        };
+        let count = map.expert_slots as usize / 2;
+        routing.map_or_else(Vec::new, |routing| routing.hottest(count, is_stored))
     }
 
     /// Sets direct reads to a device.
@@ -136,13 +153,22 @@ impl StageableWeights {
             own.map(|op| (op, bytes(layer, op))).collect()
         };
         let slot = |op: Op| {
-            if map.direct_reads && !runs_on_host(op, map, config) {
+            if map.direct_reads && !op.is_expert() && !runs_on_host(op, map, config) {
                 return (op, 0);
             }
-            let largest = (0..config.num_layers).map(|layer| bytes(layer, op)).max();
+            let record =
+                |layer: usize| ExpertRecord::new(config, layer as u16, dtype, &map.weight_formats);
+            let slot_bytes = |layer: usize| match op.is_expert() {
+                true => record(layer).map_or(0, |record| {
+                    record.count * record.slot_bytes(ExpertOps::from_ops([op]))
+                }),
+                false => bytes(layer, op),
+            };
+            let largest = (0..config.num_layers).map(slot_bytes).max();
             (op, largest.unwrap_or(0).next_multiple_of(READ_ALIGN_BYTES))
         };
-        let routed = map.expert_reads.routed_experts(config, shape.batches, shape.batch_size);
+        let RunShape { batches, batch_size, .. } = *shape;
+        let routed = map.expert_reads.routed_experts(config, &map.routing, batches, batch_size);
         let routed_ops = matrices()
             .filter(|op| routed.is_some() && op.is_expert() && runs_on_host(*op, map, config));
         StageableWeights {

@@ -33,11 +33,8 @@ pub fn device_map(
     let list = leading_list(config, chunking);
     let prefill_layer: Vec<ComputeDevice> =
         whole.iter().map(|entry| prefill_device(policy, *entry)).collect();
-    let decode_layer: Vec<ComputeDevice> = list
-        .iter()
-        .enumerate()
-        .map(|(index, entry)| decode_device(policy, index, *entry))
-        .collect();
+    let by_index = |(index, entry): (usize, &OpChunk)| decode_device(policy, index, *entry);
+    let decode_layer: Vec<ComputeDevice> = list.iter().enumerate().map(by_index).collect();
     let layers = config.num_layers;
     let for_all_layers =
         |list: &[OpChunk], devices: &[ComputeDevice], chunking| -> Vec<Vec<ComputeDevice>> {
@@ -77,6 +74,8 @@ pub fn device_map(
         shares: ReadShares::default(),
         expert_reads: ExpertReads::default(),
         expert_slots: 0,
+        pinned_experts: Vec::new(),
+        routing: program::routing_counts::RoutingSkew::default(),
         prefill_hidden: default_tiers.prefill_hidden,
         weight_formats: WeightFormats::plain(config),
         kv_format: KvFormat::Plain,

@@ -235,6 +235,7 @@ mod tests {
                 prefill_chunk: None,
                 limits: &limits,
                 storage: storage.as_ref(),
+                routing: None,
             };
             let plan = request.plan(2, 32).expect("it fits");
             let said = Estimate::from_plan(&plan, &machine).expect("priced").prefill_ns;

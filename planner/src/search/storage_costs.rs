@@ -228,6 +228,7 @@ mod tests {
             prefill_chunk: None,
             limits: &limits,
             storage: Some(&storage),
+            routing: None,
         };
         request.plan(2, 2).expect("it fits")
     }

@@ -162,6 +162,7 @@ fn asked<T>(
         prefill_chunk: None,
         limits: &limits,
         storage: None,
+        routing: None,
     })
 }
 

@@ -305,6 +305,7 @@ mod tests {
                 prefill_chunk: None,
                 limits: &limits,
                 storage: None,
+                routing: None,
             };
             then(&SearchRequest {
                 request: &request,

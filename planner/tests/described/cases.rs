@@ -79,6 +79,7 @@ impl PlacementCase {
             prefill_chunk: None,
             limits: &limits,
             storage: storage.as_ref(),
+            routing: None,
         })
     }
 

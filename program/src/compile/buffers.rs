@@ -9,7 +9,7 @@ use rustc_hash::FxHashMap;
 
 use crate::checkpoints;
 use crate::deferred_rows::KEPT;
-use crate::expert_reads::{cache_slot, list_words};
+use crate::expert_reads::list_words;
 use crate::ir::{BufferId, ProgramShape, Region};
 use crate::kv_owner::AttentionSide;
 use crate::map::{Chunk, Chunking, ComputeDevice, DeviceMap};
@@ -47,6 +47,8 @@ pub(super) enum ProgramBuffer {
     ReadSlot {
         op: Op,
     },
+    /// Host memory into which storages read the experts of one layer that rows are routed to.
+    ExpertSlots,
     KvSlot {
         kv: Kv,
         of: u16,
@@ -63,10 +65,10 @@ pub(super) enum BufferNames {
 
 #[derive(Debug)]
 pub(super) struct Buffers<'a> {
-    config: &'a ModelConfig,
-    shape: &'a RunShape,
-    map: &'a DeviceMap,
-    routes: &'a Routes<'a>,
+    pub(super) config: &'a ModelConfig,
+    pub(super) shape: &'a RunShape,
+    pub(super) map: &'a DeviceMap,
+    pub(super) routes: &'a Routes<'a>,
     sizes: Sizes<'a>,
     names: BufferNames,
     list: Vec<Buffer>,
@@ -88,7 +90,7 @@ pub(super) struct Buffers<'a> {
     pub(super) resident: Vec<(Weights, BufferId)>,
     /// Device copies of resident weights.
     resident_copies: FxHashMap<Weights, BufferId>,
-    expert_cache: Vec<ExpertCacheBuffer>,
+    pub(super) expert_cache: Option<ExpertCacheBuffer>,
 }
 
 impl<'a> Buffers<'a> {
@@ -119,7 +121,7 @@ impl<'a> Buffers<'a> {
             kept: FxHashMap::default(),
             resident: Vec::new(),
             resident_copies: FxHashMap::default(),
-            expert_cache: Vec::new(),
+            expert_cache: None,
         };
         buffers.add_tables();
         buffers.add_loaded_weights();
@@ -148,7 +150,7 @@ impl<'a> Buffers<'a> {
         &self.ends
     }
 
-    fn add(
+    pub(super) fn add(
         &mut self,
         segment: SegmentId,
         name: impl FnOnce() -> String,
@@ -316,38 +318,6 @@ impl<'a> Buffers<'a> {
         }
     }
 
-    /// Adds the cache of experts, whose slots all layers share.
-    fn add_expert_cache(&mut self) {
-        if self.map.expert_slots == 0 {
-            return;
-        }
-        for op in self.config.every_layer_op().into_iter().filter(|op| op.is_expert()) {
-            let layers = 0..self.config.num_layers as u16;
-            let stored = layers.map(|layer| Weights::Layer { layer, op });
-            let stored = stored.filter(|weights| self.stored.contains_key(weights));
-            let formats = stored.map(|weights| self.map.weight_formats.of(self.config, weights));
-            let Some(slot) = cache_slot(self.config, self.shape.dtype, op, formats) else {
-                continue;
-            };
-            let segment = self.routes.segment(ComputeDevice::Cpu, Holds::Weights);
-            let size = slot.size_bytes() as usize * self.map.expert_slots as usize;
-            let size = self.whole_pages(segment, size);
-            let name = || format!("expert_cache.{}", op.name(self.config.family));
-            let buffer = self.add(segment, name, size);
-            self.expert_cache.push(ExpertCacheBuffer { op, buffer, slot });
-        }
-    }
-
-    /// Returns the cache of experts.
-    pub(super) fn expert_cache(&self) -> Vec<ExpertCacheBuffer> {
-        self.expert_cache.clone()
-    }
-
-    /// Returns the cache of an operation's experts, if there is one.
-    pub(super) fn expert_cache_of(&self, op: Op) -> Option<BufferId> {
-        self.expert_cache.iter().find(|cache| cache.op == op).map(|cache| cache.buffer)
-    }
-
     /// Returns the size of a slot through which an operation's weights pass, large enough for every
     /// layer: as streamed, or as multiplied if `wide`.
     fn slot_bytes(&self, op: Op, layer_slot: u16, slots: u16, wide: bool) -> usize {
@@ -386,7 +356,7 @@ impl<'a> Buffers<'a> {
         let (segment, size) = match identity {
             ProgramBuffer::Value { value, device, .. } => {
                 let segment = self.routes.segment(device, Holds::Activations);
-                let has_list = value == Value::Routing && !self.expert_cache.is_empty();
+                let has_list = value == Value::Routing && self.expert_cache.is_some();
                 let list_bytes = if has_list { align_up(4 * list_words(self.config)) } else { 0 };
                 (segment, align_up(self.value_bytes(program, value)) + list_bytes)
             }
@@ -401,9 +371,13 @@ impl<'a> Buffers<'a> {
                 (arena, self.slot_bytes(op, layer_slot, self.map.weight_slots, true))
             }
             ProgramBuffer::PositionsSlot => (arena, self.sizes.weights_bytes(Weights::Positions)),
-            ProgramBuffer::ReadSlot { op } => {
+            ProgramBuffer::ReadSlot { .. } | ProgramBuffer::ExpertSlots => {
                 let host = self.routes.segment(ComputeDevice::Cpu, Holds::Weights);
-                let bytes = self.slot_bytes(op, 0, 1, false);
+                let bytes = match identity {
+                    ProgramBuffer::ReadSlot { op } if op.is_expert() => self.linear_slots(op),
+                    ProgramBuffer::ReadSlot { op } => self.slot_bytes(op, 0, 1, false),
+                    _ => self.routed_slots(),
+                };
                 (host, self.whole_pages(host, bytes))
             }
             ProgramBuffer::KvSlot { of, .. } => (arena, self.sizes.largest_cache_bytes(of)),
@@ -416,7 +390,7 @@ impl<'a> Buffers<'a> {
 
     /// Returns the size of a slot rounded up to whole pages. The slot is the next buffer of a
     /// segment: drives bypass the page cache and read whole pages.
-    fn whole_pages(&mut self, segment: SegmentId, size_bytes: usize) -> usize {
+    pub(super) fn whole_pages(&mut self, segment: SegmentId, size_bytes: usize) -> usize {
         let end = self.ends.entry(segment).or_insert(0);
         *end = end.next_multiple_of(READ_ALIGN_BYTES);
         size_bytes.next_multiple_of(READ_ALIGN_BYTES as usize)
@@ -431,7 +405,7 @@ impl<'a> Buffers<'a> {
     }
 
     /// Returns true if a blob is stored on the storages.
-    fn is_stored(&self, weights: Weights) -> bool {
+    pub(super) fn is_stored(&self, weights: Weights) -> bool {
         self.tier(weights) == MemoryId::STORAGES
     }
 

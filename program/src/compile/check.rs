@@ -4,11 +4,11 @@ use model::config::ModelConfig;
 use model::ops::Op;
 use model::quantized_format::kv4_position_bytes;
 
-use crate::expert_reads::min_slots;
 use crate::formats::{KvFormat, decompressed};
 use crate::kv_owner::with_owners;
 use crate::map::{ChunkOrder, Chunking, ComputeDevice, DeviceMap, OpChunk, Schedule, layer_list};
 use crate::plan::RunShape;
+use crate::routing_counts::PinnedExpert;
 use crate::topology::{MemoryId, MemoryKind, Topology};
 use crate::weights::Weights;
 
@@ -56,7 +56,7 @@ pub(super) fn check(
         check_owners(config, shape, map)?;
     }
     check_pieces(config, map)?;
-    check_expert_slots(config, shape, map)?;
+    check_routing(config, map)?;
     if let Some(chunking) = map.attention_chunking() {
         let units = shape.batch_size as usize * config.num_kv_heads;
         if chunking.chunks == 0 || usize::from(chunking.chunks) > units {
@@ -130,17 +130,21 @@ fn check_owners(
     Err(CompileError::Owners { problem })
 }
 
-/// Checks that a cache of experts has capacity for all experts of a layer that a step is routed to.
-fn check_expert_slots(
-    config: &ModelConfig,
-    shape: &RunShape,
-    map: &DeviceMap,
-) -> Result<(), CompileError> {
-    let Some(experts) = config.experts.filter(|_| map.expert_slots > 0) else { return Ok(()) };
-    let rows = if shape.serves { shape.stream_rows() } else { usize::from(shape.batch_size) };
-    let needed = min_slots(&experts, rows);
-    if map.expert_slots < needed {
-        return Err(CompileError::ExpertSlots { slots: map.expert_slots, needed });
+/// Checks that measured routing is that of as many experts as the model has, and that each pinned
+/// expert exists and has a slot.
+fn check_routing(config: &ModelConfig, map: &DeviceMap) -> Result<(), CompileError> {
+    let count = config.experts.map_or(0, |experts| experts.count);
+    let counted = map.routing.experts();
+    if counted > 0 && counted != count {
+        return Err(CompileError::Routing { counted, count });
+    }
+    let pinned = &map.pinned_experts;
+    let is_known = |one: &PinnedExpert| {
+        usize::from(one.layer) < config.num_layers && usize::from(one.expert) < count
+    };
+    let ascend = pinned.windows(2).all(|pair| pair[0] < pair[1]);
+    if pinned.len() > map.expert_slots as usize || !ascend || !pinned.iter().all(is_known) {
+        return Err(CompileError::PinnedExperts { pinned: pinned.len(), slots: map.expert_slots });
     }
     Ok(())
 }

@@ -5,6 +5,7 @@ use model::config::ModelConfig;
 use model::ops::{Kv, Op, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use crate::expert_records::ExpertOps;
 use crate::ir::{At, BufferId, Compute, Copy, Instruction, Moved, ProgramShape, Region, Rows};
 use crate::kv_owner::{DEVICE, HOST, StreamSide};
 use crate::map::{Chunk, ChunkOrder, Chunking, ComputeDevice, DeviceMap};
@@ -70,6 +71,8 @@ pub(super) struct Emitter<'a, 'b> {
     pieces: Pieces,
     valid: ValidParts,
     pub(super) read: FxHashSet<Weights>,
+    /// Linears of experts that the CPU multiplies, by layer.
+    pub(super) host_experts: FxHashMap<u16, ExpertOps>,
     pub(super) streamed: FxHashSet<(Weights, Option<Chunk>)>,
     pub(super) decompressed: FxHashSet<Weights>,
     /// The most recent layer with a router, and the device that runs it.
@@ -104,6 +107,7 @@ impl<'a, 'b> Emitter<'a, 'b> {
             pieces: Pieces::new(program, config, map),
             valid: ValidParts::default(),
             read: FxHashSet::default(),
+            host_experts: FxHashMap::default(),
             streamed: FxHashSet::default(),
             decompressed: FxHashSet::default(),
             router_device: None,

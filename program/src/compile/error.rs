@@ -23,10 +23,14 @@ pub enum CompileError {
     #[error("the run has no sequences; batches, batch size and stream size must be at least 1")]
     EmptyShape,
     #[error(
-        "a cache of {slots} experts is too small, since the rows of a step can need {needed} \
-         experts of a layer at once; give --expert-cache more memory, or use smaller batches"
+        "the routing was counted for {counted} experts of a layer, but the model has {count}; give \
+         --routing a report of this model, or leave it out"
     )]
-    ExpertSlots { slots: u32, needed: u32 },
+    Routing { counted: usize, count: usize },
+    #[error(
+        "the {pinned} experts that stay in the cache must ascend, exist, and fit its {slots} slots"
+    )]
+    PinnedExperts { pinned: usize, slots: u32 },
     #[error("the map has {found} layers in {what}, the model has {expected}")]
     Layers { what: &'static str, found: usize, expected: usize },
     #[error("layer {layer}: the {what} lists {found} entries, the layer has {expected}")]

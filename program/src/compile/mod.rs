@@ -15,6 +15,7 @@ mod check;
 mod deferred_rows;
 mod emit;
 mod error;
+mod expert_slots;
 mod fresh;
 mod pieces;
 mod routes;
@@ -26,11 +27,13 @@ mod weights;
 use model::config::ModelConfig;
 use rustc_hash::FxHashMap;
 
+use crate::expert_cache::cache_slots;
 use crate::ir::{Program, ProgramId, ProgramShape, ProgramWork, Rows};
 use crate::map::{ComputeDevice, DeviceMap, Schedule, layer_list};
 use crate::plan::{
     DeviceScratch, DeviceWork, Footprint, Plan, ProgramFootprint, ResidentWeights, RunShape,
 };
+use crate::routing_log::LOG_ENTRIES;
 use crate::sizes::READ_ALIGN_BYTES;
 use crate::step_table::StepTableLayout;
 use crate::topology::{MemoryId, SegmentId, Topology};
@@ -238,7 +241,12 @@ fn with_storages(mut topology: Topology, map: &DeviceMap) -> Topology {
 }
 
 fn table(config: &ModelConfig, shape: &RunShape, map: &DeviceMap) -> StepTableLayout {
-    shape.table(config, map.attention_chunking().map_or(1, |chunking| u32::from(chunking.chunks)))
+    let chunks = map.attention_chunking().map_or(1, |chunking| u32::from(chunking.chunks));
+    let mut table = shape.table(config, chunks);
+    if cache_slots(config, shape, map) > 0 {
+        table.routers.logged = LOG_ENTRIES;
+    }
+    table
 }
 
 /// Lists the work of a program in some layers in one global order; lays out its buffers in the
@@ -258,6 +266,7 @@ fn emit<'a>(
     }
     let schedule = schedule::schedule(program, of.config, of.shape.batches, of.map, layers);
     let mut emitter = emit::Emitter::new(program, of, buffers, schedule.uniform, emitted);
+    emitter.note_host_experts(&schedule.entries);
     match of.map.schedule {
         Schedule::Overlapped => schedule.entries.iter().for_each(|entry| emitter.emit(entry)),
         Schedule::Barrier | Schedule::BarrierSpread => {

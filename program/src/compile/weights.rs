@@ -1,8 +1,10 @@
 //! Locates the weights of an operation: in place, or in a slot that they are streamed or read into.
 
+use crate::expert_records::ExpertOps;
 use crate::formats::decompressed;
 use crate::ir::{
-    At, BufferId, Copy, Decompress, Instruction, Moved, Read, Region, RoutingRegions, Rows,
+    At, BufferId, Copy, Decompress, Instruction, JoinedWeights, Moved, Read, Region,
+    RoutingRegions, Rows,
 };
 use crate::map::ComputeDevice;
 use crate::plan::RunShape;
@@ -57,10 +59,13 @@ impl Emitter<'_, '_> {
             return Self::part_of(entry, self.buffers.loaded_weights(blob));
         }
         let routing = self.routing(entry);
-        let slot = match self.cache_slots(entry).filter(|_| routing.is_some()) {
-            Some(cache) => cache,
-            None => {
-                let identity = ProgramBuffer::ReadSlot { op: entry.op };
+        let slot = match (routing, self.cache_slots(entry)) {
+            (Some(_), Some(cache)) => cache,
+            (is_routed, _) => {
+                let identity = match is_routed {
+                    Some(_) => ProgramBuffer::ExpertSlots,
+                    None => ProgramBuffer::ReadSlot { op: entry.op },
+                };
                 self.buffers.program_buffer(self.program, identity)
             }
         };
@@ -70,11 +75,29 @@ impl Emitter<'_, '_> {
         Self::part_of(entry, slot)
     }
 
-    /// Returns the cache of an operation's experts, if the CPU, which assigns its slots, runs the
-    /// layer's router.
+    /// Returns the cache of experts, if the CPU, which assigns its slots, runs the layer's router.
     fn cache_slots(&self, entry: &Entry) -> Option<BufferId> {
         let is_assigned = self.router_device == Some((entry.layer?, ComputeDevice::Cpu));
-        self.buffers.expert_cache_of(entry.op).filter(|_| is_assigned)
+        self.buffers.expert_cache().filter(|_| is_assigned).map(|cache| cache.buffer)
+    }
+
+    /// Notes the linears of experts that the CPU multiplies, by layer.
+    pub(super) fn note_host_experts(&mut self, entries: &[Entry]) {
+        for entry in entries.iter().filter(|entry| entry.device == ComputeDevice::Cpu) {
+            let Some(layer) = entry.layer.filter(|_| entry.op.is_expert()) else { continue };
+            let ops = self.host_experts.entry(layer).or_default();
+            *ops = ops.with(entry.op);
+        }
+    }
+
+    /// Returns the weights that are read together with those of an entry: those of the other
+    /// linears of the same experts that are on storages and that the CPU multiplies.
+    fn joined_weights(&self, entry: &Entry, routing: Option<RoutingRegions>) -> Vec<Weights> {
+        let Some(layer) = entry.layer.filter(|_| routing.is_some()) else { return Vec::new() };
+        let ops = self.host_experts.get(&layer).copied().unwrap_or(ExpertOps::default());
+        let others = ops.iter().filter(|op| *op != entry.op);
+        let others = others.map(|op| Weights::Layer { layer, op });
+        others.filter(|weights| self.buffers.stored_weights(*weights).is_some()).collect()
     }
 
     /// Returns what determines the experts that an operation of the CPU reads; `None` if it reads
@@ -87,7 +110,7 @@ impl Emitter<'_, '_> {
             && entry.device == ComputeDevice::Cpu
             && self.program.streams == 1
             && (self.program.rows == Rows::Single || serves)
-            && reads.routed_experts(self.config, batches, batch_size).is_some();
+            && reads.routed_experts(self.config, &self.map.routing, batches, batch_size).is_some();
         is_routed.then(|| {
             let routing = self.value_buffer(entry, Value::Routing, ComputeDevice::Cpu);
             RoutingRegions {
@@ -109,13 +132,21 @@ impl Emitter<'_, '_> {
         let Some(replicas) = self.buffers.stored_weights(blob).map(<[BufferId]>::to_vec) else {
             return false;
         };
+        let joined = self.joined_weights(entry, routing);
+        self.read.extend(&joined);
         let at = At { layer: entry.layer, batch: 0, stream: 0 };
         let of = replicas.len() as u16;
         let lanes = self.routes.topology.storages().into_iter().map(|(_, lane)| lane);
         for ((index, replica), lane) in (0..).zip(replicas).zip(lanes) {
             let part = |buffer| Region { buffer, chunk: chunk_of(index, of) };
             let (from, to) = (part(replica), part(slot));
-            self.push(lane, Instruction::Read(Read { op: entry.op, at, from, to, routing }));
+            let joined = joined.iter().filter_map(|weights| {
+                let Weights::Layer { op, .. } = *weights else { return None };
+                let replica = self.buffers.stored_weights(*weights)?[usize::from(index)];
+                Some(JoinedWeights { op, from: part(replica) })
+            });
+            let read = Read { op: entry.op, at, from, to, joined: joined.collect(), routing };
+            self.push(lane, Instruction::Read(read));
         }
         true
     }
@@ -135,7 +166,9 @@ impl Emitter<'_, '_> {
         };
         let slot = Self::part_of(entry, self.buffers.program_buffer(self.program, identity));
         if self.streamed.insert((blob, slot.chunk)) {
-            if self.map.direct_reads && self.read_to(entry, blob, slot.buffer, None) {
+            // A device multiplies matrices that follow each other, which records do not have.
+            let is_direct = self.map.direct_reads && !entry.op.is_expert();
+            if is_direct && self.read_to(entry, blob, slot.buffer, None) {
                 return slot;
             }
             let host = self.host_weights(entry, blob);

@@ -254,6 +254,10 @@ pub struct Routers {
     pub layers: u32,
     /// Number of experts of each layer.
     pub experts: u32,
+    /// Maximum number of uses of a cache of experts that are logged (`crate::routing_log`); 0
+    /// without a cache.
+    #[serde(default)]
+    pub logged: u32,
 }
 
 /// Words of a router before those of its experts: number of decode steps of a batch, number of
@@ -297,6 +301,13 @@ impl StepTableLayout {
 
     /// Returns the first of [`BUDGET_WORDS`] words.
     pub fn budget(&self) -> usize {
+        let log_words = if self.routers.logged > 0 { 1 + self.routers.logged as usize } else { 0 };
+        self.routing_log() + log_words
+    }
+
+    /// Returns the first word of the log of a cache of experts, if there is one: the number of
+    /// entries, followed by them.
+    pub fn routing_log(&self) -> usize {
         self.router(self.routers.layers as usize)
     }
 

@@ -11,7 +11,7 @@ fn ranges_do_not_overlap() {
         logprobs: 3,
         chunks: 2,
         windows: vec![8, 16],
-        routers: Routers { layers: 2, experts: 5 },
+        routers: Routers { layers: 2, experts: 5, logged: 0 },
         pages: 7,
         planned_checkpoints: 2,
         has_owners: true,

@@ -121,6 +121,8 @@ pub enum ValidateError {
     Topology(#[from] TopologyError),
     #[error("buffer {buffer} is in a segment that the machine does not have")]
     Segment { buffer: Box<str> },
+    #[error("{pinned} experts stay in the cache, which must ascend, exist, and fit its slots")]
+    PinnedExperts { pinned: usize },
     #[error("program {place} of the plan has number {}", .id.0)]
     ProgramId { place: usize, id: ProgramId },
     #[error("{program}: its samples list rows for program {}, which has no list for them", .next.0)]

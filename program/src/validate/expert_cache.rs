@@ -1,18 +1,26 @@
-//! Caches of experts: who fills them.
+//! Memory of experts that are read from storages: its size, and who fills a cache.
 
 use model::ops::Op;
 
-use crate::ir::Instruction;
+use crate::expert_cache::cache_slots;
+use crate::ir::{Instruction, Read};
 use crate::plan::Plan;
 use crate::topology::HardwareEngine;
 
 use super::error::{NamedProgram, Names, Site, ValidateError};
 
-/// Checks that a cache of experts is filled only by reads of experts that rows are routed to, in
-/// layers whose router is the CPU's, which assigns the slots.
+/// Checks that reads of experts have slots for them, and that a cache of experts is filled only by
+/// reads of experts that rows are routed to, in layers whose router is the CPU's, which assigns the
+/// slots.
 pub(super) fn check(plan: &Plan) -> Result<(), ValidateError> {
-    if plan.expert_cache.is_empty() {
-        return Ok(());
+    let pinned = &plan.map.pinned_experts;
+    let count = plan.config.experts.map_or(0, |experts| experts.count);
+    let is_known = pinned.iter().all(|one| {
+        usize::from(one.expert) < count && usize::from(one.layer) < plan.config.num_layers
+    });
+    let ascend = pinned.windows(2).all(|pair| pair[0] < pair[1]);
+    if pinned.len() > plan.map.expert_slots as usize || !is_known || !ascend {
+        return Err(ValidateError::PinnedExperts { pinned: pinned.len() });
     }
     let names = Names { topology: &plan.topology, family: plan.config.family };
     for program in &plan.programs {
@@ -31,18 +39,38 @@ pub(super) fn check(plan: &Plan) -> Result<(), ValidateError> {
         };
         for (lane, index, instruction) in all() {
             let written = instruction.writes();
-            let cache = written.iter().find_map(|region| plan.expert_cache_of(region.buffer));
-            let Some(cache) = cache else { continue };
-            let is_filled = matches!(instruction, Instruction::Read(read)
-                if read.op == cache.op && read.routing.is_some() && is_assigned(read.at.layer));
-            if !is_filled {
-                let named = NamedProgram::new(program);
-                let site = Site::new(named, lane, index, 0, instruction, names);
-                let problem =
-                    "it fills a cache of experts whose slots no router of the CPU assigns".into();
-                return Err(ValidateError::Malformed { site, problem });
-            }
+            let is_cached =
+                written.iter().any(|region| plan.expert_cache_of(region.buffer).is_some());
+            let problem = match instruction {
+                Instruction::Read(read) if !has_slots(plan, read) => {
+                    "its slots are too small for the experts"
+                }
+                Instruction::Read(read)
+                    if is_cached && (read.routing.is_none() || !is_assigned(read.at.layer)) =>
+                {
+                    "it fills a cache of experts whose slots no router of the CPU assigns"
+                }
+                Instruction::Read(_) => continue,
+                _ if is_cached => "it fills a cache of experts, but it is not a read",
+                _ => continue,
+            };
+            let site = Site::new(NamedProgram::new(program), lane, index, 0, instruction, names);
+            return Err(ValidateError::Malformed { site, problem: problem.into() });
         }
     }
     Ok(())
+}
+
+/// Returns true if each expert that a read may fetch has a slot with capacity for it.
+fn has_slots(plan: &Plan, read: &Read) -> bool {
+    let ops = read.expert_ops();
+    let Some(record) = plan.expert_record(read.at.layer, ops) else { return true };
+    let buffer_bytes = plan.buffers.get(read.to.buffer.0 as usize).map(|buffer| buffer.size_bytes);
+    let (count, slot_bytes) = match plan.expert_cache_of(read.to.buffer) {
+        Some(cache) => (cache_slots(&plan.config, &plan.shape, &plan.map).into(), cache.slot_bytes),
+        None => (record.count, record.slot_bytes(ops)),
+    };
+    let needed_bytes = count.checked_mul(slot_bytes);
+    record.slot_bytes(ops) <= slot_bytes
+        && buffer_bytes.zip(needed_bytes).is_some_and(|(size, needed)| needed <= size)
 }

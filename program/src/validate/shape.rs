@@ -49,7 +49,7 @@ pub(super) fn check_plan(plan: &Plan) -> Result<(), ValidateError> {
         known("a resident weight's source", resident.from)?;
         known("a resident weight", resident.to)?;
     }
-    for cache in &plan.expert_cache {
+    if let Some(cache) = plan.expert_cache {
         known("a cache of experts", cache.buffer)?;
     }
     expert_cache::check(plan)?;
@@ -160,6 +160,10 @@ fn chunk_of(instruction: &Instruction) -> Option<Chunk> {
 fn check_read(read: &Read, buffers: &[Buffer]) -> Result<(), String> {
     if read.routing.is_some() && !read.op.is_expert() {
         return Err("it reads the experts of rows from weights that are not of experts".to_owned());
+    }
+    let are_joined = read.joined.iter().all(|joined| joined.op.is_expert());
+    if !read.joined.is_empty() && (read.routing.is_none() || !are_joined) {
+        return Err("only linears of experts that rows are routed to are read together".to_owned());
     }
     let slot = &buffers[read.to.buffer.0 as usize];
     let is_whole = |bytes: u64| bytes.is_multiple_of(READ_ALIGN_BYTES);
@@ -275,7 +279,7 @@ fn check_addresses(plan: &Plan) -> Result<(), ValidateError> {
     }
     lasting.extend(plan.weights.iter().map(|placed| placed.buffer));
     lasting.extend(plan.resident.iter().map(|resident| resident.to));
-    lasting.extend(plan.expert_cache.iter().map(|cache| cache.buffer));
+    lasting.extend(plan.expert_cache.map(|cache| cache.buffer));
     for program in &plan.programs {
         let all = program.lanes.iter().flat_map(|lane| &lane.instructions);
         lasting.extend(all.flat_map(|instruction| match instruction {

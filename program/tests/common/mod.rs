@@ -170,6 +170,8 @@ pub fn split(config: &ModelConfig, from: usize, to: usize, choices: Choices) -> 
         shares: ReadShares::default(),
         expert_reads: ExpertReads::default(),
         expert_slots: 0,
+        pinned_experts: Vec::new(),
+        routing: program::routing_counts::RoutingSkew::default(),
         kv_slots: choices.slots,
         prefill_hidden: choices.hidden,
         weight_formats: WeightFormats::with_layers(config, choices.format),

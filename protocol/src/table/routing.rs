@@ -1,10 +1,36 @@
 //! Counts of routed rows.
 
+use program::routing_log::{LOG_IS_FULL, LoggedUse};
 use program::step_table::ROUTER_SUMS;
 
 use super::StepTable;
 
 impl StepTable {
+    /// Logs a lookup in a cache of experts: the experts that it needed, and whether the cache
+    /// lacked them. A lookup that does not fit ends the log.
+    pub fn log_lookup(&self, layer: u16, uses: impl Iterator<Item = (u16, bool)> + Clone) {
+        let capacity = self.layout.routers.logged;
+        let first = self.layout.routing_log();
+        if capacity == 0 {
+            return;
+        }
+        // Only one lane at a time runs the router of a layer.
+        let count = self.words.load(first);
+        if count & LOG_IS_FULL != 0 {
+            return;
+        }
+        let more = uses.clone().count() as u32;
+        if more > capacity - count {
+            self.words.store(first, count | LOG_IS_FULL);
+            return;
+        }
+        for (place, (expert, is_missing)) in (0u32..).zip(uses) {
+            let entry = LoggedUse { layer, expert, is_missing, is_first: place == 0 };
+            self.words.store(first + 1 + (count + place) as usize, entry.to_word());
+        }
+        self.words.store(first, count + more);
+    }
+
     /// Counts the experts that a layer's router selected, given the number of rows of each, and how
     /// many of them a cache did not have. A decode step counts as one.
     pub fn count_routed(

@@ -5,7 +5,11 @@
 //! is worth its expected next use, discounted by the time until then: in the layer's next turn with
 //! the probability that experts of the last turn are used again, or with the expert's frequency,
 //! and in each later turn with its frequency. The expert that is worth least is given up.
+//!
+//! All experts of a lookup are needed together. Those for which a small cache has no slot pass
+//! through *working slots*, which keep nothing until the next lookup.
 
+pub mod bound;
 #[cfg(test)]
 mod tests;
 
@@ -46,10 +50,28 @@ struct Turns {
     repeat: f32,
 }
 
+/// Sizes of a cache, and of the model whose experts it has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ExpertCacheSizes {
+    /// Number of slots that keep experts for later lookups. The first of them have the pinned
+    /// experts.
+    pub kept: usize,
+    /// Number of slots with the working slots, which follow.
+    pub slots: usize,
+    pub layers: usize,
+    /// Number of experts of a layer.
+    pub experts: usize,
+    /// Number of experts to which a row is routed.
+    pub per_token: usize,
+}
+
 /// State of the cache.
 #[derive(Debug, Clone)]
 pub struct ExpertCache {
     experts: usize,
+    kept: usize,
+    /// Number of slots whose experts are never given up.
+    pinned: usize,
     turns: Vec<Turns>,
     /// By layer and expert.
     usage: Vec<Usage>,
@@ -63,13 +85,15 @@ pub struct ExpertCache {
 }
 
 impl ExpertCache {
-    /// Creates a cache with `slots` slots for a model whose rows are routed to `per_token` of
-    /// `experts` experts.
-    pub fn new(slots: usize, layers: usize, experts: usize, per_token: usize) -> ExpertCache {
+    /// Creates an empty cache.
+    pub fn new(sizes: ExpertCacheSizes) -> ExpertCache {
+        let ExpertCacheSizes { kept, slots, layers, experts, per_token } = sizes;
         let even = per_token as f32 / experts.max(1) as f32;
         let unused = Usage { frequency: even, last_turn: 0, slot: NO_SLOT };
         ExpertCache {
             experts,
+            kept: kept.min(slots),
+            pinned: 0,
             turns: vec![Turns { count: 0, repeat: even }; layers],
             usage: vec![unused; layers * experts],
             owners: vec![(None, 0); slots],
@@ -79,6 +103,21 @@ impl ExpertCache {
                 .collect(),
             lookups: 0,
         }
+    }
+
+    /// Puts an expert, which is already there, into the next of the first slots for good.
+    ///
+    /// # Panics
+    /// Panics if all slots that keep experts have a pinned one, the expert is pinned already, or
+    /// there is no such expert.
+    pub fn pin(&mut self, layer: usize, expert: usize) {
+        assert!(self.pinned < self.kept && expert < self.experts, "a slot for expert {expert}");
+        let index = layer * self.experts + expert;
+        let usage = &mut self.usage[index];
+        assert_eq!(usage.slot, NO_SLOT, "expert {expert} of layer {layer} is pinned once");
+        usage.slot = self.pinned as u32;
+        self.owners[self.pinned].0 = Some(index as u32);
+        self.pinned += 1;
     }
 
     /// Assigns slots to the experts of `layer` to which rows are routed, given the number of rows
@@ -96,6 +135,7 @@ impl ExpertCache {
     ) -> u32 {
         assert!(rows_of.len() == self.experts && assigned.len() == self.experts);
         self.lookups += 1;
+        self.clear_working_slots();
         self.count_uses(layer, rows_of);
         let first = layer * self.experts;
         let mut missing = 0;
@@ -126,6 +166,15 @@ impl ExpertCache {
         missing as u32
     }
 
+    /// Forgets the experts of the last lookup that are not kept.
+    fn clear_working_slots(&mut self) {
+        for (owner, _) in &mut self.owners[self.kept..] {
+            if let Some(before) = owner.take() {
+                self.usage[before as usize].slot = NO_SLOT;
+            }
+        }
+    }
+
     /// Adds a turn of a layer to the estimates.
     fn count_uses(&mut self, layer: usize, rows_of: &[u32]) {
         let Turns { count, repeat } = &mut self.turns[layer];
@@ -151,10 +200,12 @@ impl ExpertCache {
         }
     }
 
-    /// Lists the slots that are not needed now, the first `count` of which are those to give up.
+    /// Lists the slots that are not needed now, the first `count` of which are those to give up:
+    /// slots that keep experts before working slots.
     fn list_candidates(&mut self, layer: usize, count: usize) {
         let layers = self.turns.len();
-        let owners = (0..).zip(&self.owners).filter(|(_, (_, needed))| *needed != self.lookups);
+        let owners = (self.pinned as u32..).zip(&self.owners[self.pinned..self.kept]);
+        let owners = owners.filter(|(_, (_, needed))| *needed != self.lookups);
         let worth = |owner: Option<u32>| {
             let Some(index) = owner.map(|index| index as usize) else { return f32::NEG_INFINITY };
             let Usage { frequency, last_turn, .. } = self.usage[index];
@@ -166,11 +217,13 @@ impl ExpertCache {
         };
         self.candidates.clear();
         self.candidates.extend(owners.map(|(slot, (owner, _))| (worth(*owner), slot)));
-        let available = self.candidates.len();
-        assert!(count <= available, "{count} experts are missing, but only {available} slots free");
         let by_worth = |a: &(f32, u32), b: &(f32, u32)| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1));
-        if count < available {
+        if count < self.candidates.len() {
             self.candidates.select_nth_unstable_by(count - 1, by_worth);
         }
+        let working = self.kept as u32..self.owners.len() as u32;
+        self.candidates.extend(working.map(|slot| (f32::INFINITY, slot)));
+        let available = self.candidates.len();
+        assert!(count <= available, "{count} experts are missing, but only {available} slots free");
     }
 }

@@ -70,7 +70,8 @@ fn draw(steps: usize, exponent: f64, again: f64, seed: u64) -> Trace {
 /// Returns the number of missing experts with the cache's rule.
 fn count_missing(trace: &Trace, slots: usize) -> usize {
     let Trace { layers, experts, per_token, .. } = *trace;
-    let mut cache = ExpertCache::new(slots, layers, experts, per_token);
+    let kept = slots;
+    let mut cache = ExpertCache::new(ExpertCacheSizes { kept, slots, layers, experts, per_token });
     let mut assigned = vec![None; experts];
     let mut held: HashMap<u32, (usize, usize)> = HashMap::new();
     let mut all_missing = 0;
@@ -179,6 +180,95 @@ fn a_cache_of_all_experts_misses_each_once() {
 #[test]
 #[should_panic(expected = "experts are missing")]
 fn more_experts_than_slots_are_refused() {
-    let mut cache = ExpertCache::new(2, 1, 4, 2);
+    let sizes = ExpertCacheSizes { kept: 2, slots: 2, layers: 1, experts: 4, per_token: 2 };
+    let mut cache = ExpertCache::new(sizes);
     cache.assign(0, &[1, 1, 1, 0], &mut [None; 4]);
+}
+
+/// Caches from one expert to all give every needed expert a slot of its own, and find only experts
+/// that are still there.
+#[test]
+fn small_caches_pass_the_other_experts_through_working_slots() {
+    let trace = draw(60, 1.1, 0.3, 3);
+    let Trace { layers, experts, per_token, .. } = trace;
+    let mut missing_before = usize::MAX;
+    for kept in [0, 1, 2, 3, 4, 48, layers * experts] {
+        let slots = kept.max(per_token);
+        let sizes = ExpertCacheSizes { kept, slots, layers, experts, per_token };
+        let mut cache = ExpertCache::new(sizes);
+        let mut assigned = vec![None; experts];
+        let mut held: HashMap<u32, (usize, usize)> = HashMap::new();
+        let mut missing = 0;
+        for (lookup, chosen) in trace.lookups.iter().enumerate() {
+            let layer = lookup % layers;
+            let rows_of: Vec<u32> =
+                (0..experts).map(|expert| u32::from(chosen.contains(&expert))).collect();
+            missing += cache.assign(layer, &rows_of, &mut assigned) as usize;
+            let mut used = Vec::new();
+            for (expert, assigned) in assigned.iter().enumerate() {
+                let Some(Assigned { slot, is_missing }) = *assigned else { continue };
+                assert!((slot as usize) < slots && !used.contains(&slot), "{kept}");
+                used.push(slot);
+                if !is_missing {
+                    assert!((slot as usize) < kept, "{kept}: a working slot keeps nothing");
+                    assert_eq!(held.get(&slot), Some(&(layer, expert)), "{kept}");
+                }
+                held.insert(slot, (layer, expert));
+            }
+        }
+        let all = trace.lookups.len() * per_token;
+        assert!(kept > 0 || missing == all, "{kept}: {missing} of {all}");
+        assert!(kept < 48 || missing < all, "{kept}: {missing} of {all}");
+        assert!(missing <= missing_before, "{kept}: {missing} {missing_before}");
+        missing_before = missing;
+    }
+}
+
+#[test]
+fn pinned_experts_are_found_from_the_start_and_never_given_up() {
+    let trace = draw(60, 0.8, 0.2, 5);
+    let Trace { layers, experts, per_token, .. } = trace;
+    let pinned = [(0, 1), (3, 7), (11, 63)];
+    for kept in [3, 4, 20] {
+        let slots = kept.max(pinned.len() + per_token);
+        let sizes = ExpertCacheSizes { kept, slots, layers, experts, per_token };
+        let mut cache = ExpertCache::new(sizes);
+        pinned.iter().for_each(|(layer, expert)| cache.pin(*layer, *expert));
+        let mut assigned = vec![None; experts];
+        let mut found = 0;
+        for (lookup, chosen) in trace.lookups.iter().enumerate() {
+            let layer = lookup % layers;
+            let rows_of: Vec<u32> =
+                (0..experts).map(|expert| u32::from(chosen.contains(&expert))).collect();
+            cache.assign(layer, &rows_of, &mut assigned);
+            for (expert, assigned) in assigned.iter().enumerate() {
+                let Some(Assigned { slot, is_missing }) = *assigned else { continue };
+                let place = pinned.iter().position(|own| *own == (layer, expert));
+                assert_eq!(place, (slot < 3).then_some(slot as usize), "{kept}");
+                assert!(place.is_none() || !is_missing, "{kept}: expert {expert} was given up");
+                found += u32::from(place.is_some());
+            }
+        }
+        assert!(found > 3, "{found}");
+    }
+}
+
+/// The number that the report names as the bound is that of the test's own simulation wherever it
+/// must keep what it needs, and never more.
+#[test]
+fn the_bound_is_no_more_than_any_rule_reads() {
+    for (exponent, again, slots) in [(1.1, 0.3, 48), (0.8, 0.0, 200), (0.5, 0.5, 96)] {
+        let trace = draw(120, exponent, again, 7);
+        let mut uses = bound::ExpertUses::default();
+        for (lookup, chosen) in trace.lookups.iter().enumerate() {
+            uses.begin_lookup();
+            let layer = lookup % trace.layers;
+            chosen.iter().for_each(|expert| uses.push((layer * trace.experts + expert) as u32));
+        }
+        let mut missing = 0;
+        uses.min_missing(slots, &[], |_| missing += 1);
+        let (kept, rule) = (belady(&trace, slots), count_missing(&trace, slots));
+        assert!(missing <= kept && kept < rule, "{missing} {kept} {rule}");
+        assert!(missing as f64 > 0.9 * kept as f64, "{missing} {kept}");
+    }
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use model::config::ModelConfig;
+use program::expert_records::ExpertRecord;
 use program::shares::BLOCK_BYTES;
 use program::weights::Weights;
 use serde::{Deserialize, Serialize};
@@ -93,7 +94,10 @@ fn measured_weights(
 ) -> anyhow::Result<Vec<(BlobId, Vec<String>)>> {
     let mut by_size: BTreeMap<u64, (BlobId, Vec<String>)> = BTreeMap::new();
     for op in config.every_layer_op() {
-        let name = Weights::Layer { layer: 0, op }.name(config);
+        let name = match op.is_expert() {
+            true => ExpertRecord::blob_name(0),
+            false => Weights::Layer { layer: 0, op }.name(config),
+        };
         let Some(blob) = staged.blob(&name) else { continue };
         let known = by_size.entry(staged.size_bytes(blob)).or_insert((blob, Vec::new()));
         known.1.push(op.name(config.family).to_owned());

@@ -5,6 +5,7 @@ pub mod direct;
 pub mod drive_measurement;
 pub mod nvme;
 mod obtain;
+mod outdated;
 mod staged_weights;
 mod write;
 

@@ -6,12 +6,14 @@ use program::formats::WeightFormats;
 use program::weights::Weights;
 use sha2::{Digest, Sha256};
 use weight_store::{BlobSize, Identity};
-use workers::load::BlobFormat;
+use workers::load::{BlobFormat, StagedBlob};
 
 use crate::model::ModelHandle;
 
 /// Version of the format; incremented when the bytes of a staged weight change.
 const FORMAT: u32 = 1;
+/// Version of the format of a model with experts, whose linears are in records since version 2.
+const EXPERTS_FORMAT: u32 = 2;
 /// Maximum number of characters of a model's or format's name in the name of a folder.
 const NAME_MAX: usize = 80;
 
@@ -33,9 +35,9 @@ impl<'a> StagedWeights<'a> {
         BlobFormat { config: self.config(), dtype: self.dtype, formats: self.formats }
     }
 
-    /// Returns all weights that can be read from drives: the matrices of layers, and the final norm
-    /// and the head unless the head is the embedding, which stays in memory.
-    pub fn weights(&self) -> Vec<Weights> {
+    /// Returns blobs with all weights that can be read from drives: the matrices of layers, and the
+    /// final norm and the head unless the head is the embedding, which stays in memory.
+    pub fn contents(&self) -> Vec<StagedBlob> {
         let config = self.config();
         let mut all = Vec::new();
         for layer in 0..config.num_layers as u16 {
@@ -45,16 +47,17 @@ impl<'a> StagedWeights<'a> {
         if !config.tied_embeddings {
             all.extend([Weights::FinalNorm, Weights::Head]);
         }
-        all
+        self.encoded().staged_blobs(all)
     }
 
-    /// Returns the sizes of these weights as blobs, in the order of [`StagedWeights::weights`].
+    /// Returns the names and sizes of the blobs, in the order of [`StagedWeights::contents`].
     pub fn blobs(&self) -> Vec<BlobSize> {
-        let blob = |weights: Weights| BlobSize {
-            name: weights.name(self.config()),
-            size_bytes: self.encoded().size_bytes(weights) as u64,
+        let encoded = self.encoded();
+        let blob = |blob: StagedBlob| BlobSize {
+            name: encoded.staged_name(blob),
+            size_bytes: encoded.staged_bytes(blob) as u64,
         };
-        self.weights().into_iter().map(blob).collect()
+        self.contents().into_iter().map(blob).collect()
     }
 
     /// Returns the identity of the staging.
@@ -62,12 +65,26 @@ impl<'a> StagedWeights<'a> {
     /// # Errors
     /// Weights that cannot be read.
     pub fn identity(&self) -> anyhow::Result<Identity> {
+        let has_experts = self.config().experts.is_some();
+        self.identity_in(if has_experts { EXPERTS_FORMAT } else { FORMAT })
+    }
+
+    /// Returns the identity that a staging of the same weights has in an earlier format; `None` if
+    /// there is no such format.
+    ///
+    /// # Errors
+    /// Weights that cannot be read.
+    pub fn outdated_identity(&self) -> anyhow::Result<Option<Identity>> {
+        self.config().experts.map(|_| self.identity_in(FORMAT)).transpose()
+    }
+
+    fn identity_in(&self, format: u32) -> anyhow::Result<Identity> {
         let weights = self.model.weights_identity()?;
         let form = format_name(self.dtype, self.formats);
         let model = self.config().name.clone();
         let mut config = self.config().clone();
         config.name.clear();
-        let identity_text = format!("{FORMAT}\n{config:?}\n{weights}\n{form}\n{:?}", self.formats);
+        let identity_text = format!("{format}\n{config:?}\n{weights}\n{form}\n{:?}", self.formats);
         let hash: String = Sha256::digest(identity_text)
             .iter()
             .take(8)

@@ -1,5 +1,6 @@
-//! Writes a model's weights to drives. Each weight is read and encoded once, and written to all
-//! directories that lack it, so that no more than one weight is in memory.
+//! Writes a model's weights to drives. Each blob is read and encoded once, and written to all
+//! directories that lack it, so that no more than one blob is in memory: one weight, or the experts
+//! of one layer.
 
 use std::path::{Path, PathBuf};
 
@@ -7,6 +8,7 @@ use anyhow::Context;
 use kernels::Variant;
 use weight_store::{AlignedBuffer, StagedCopy, Writer};
 
+use super::outdated;
 use super::staged_weights::StagedWeights;
 use crate::byte_progress_bar::ByteProgressBar;
 use crate::interrupt::Interrupt;
@@ -25,7 +27,7 @@ pub struct Staging {
 pub struct Interrupted;
 
 /// Stages the weights in each of `directories`, none of which contains a complete staging. Partial
-/// stagings are continued.
+/// stagings are continued. Those with experts in an earlier layout are replaced.
 ///
 /// # Errors
 /// A drive that is full or fails, weights that cannot be read, or an interrupt.
@@ -39,6 +41,7 @@ pub fn stage(
     let begin = |directory: &Path| -> anyhow::Result<Writer> {
         std::fs::create_dir_all(directory)
             .with_context(|| format!("the directory {}", directory.display()))?;
+        outdated::remove(weights, directory)?;
         Ok(Writer::begin(directory, &identity, &blobs)?)
     };
     let mut writers: Vec<Writer> =
@@ -53,7 +56,7 @@ pub fn stage(
     bar.update(done_bytes, all_bytes);
     let source = open_weights(&weights.model.weights, &weights.model.config)?;
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let (variant, all) = (Variant::from_env()?, weights.weights());
+    let (variant, all) = (Variant::from_env()?, weights.contents());
     let largest = remaining.iter().map(|index| blobs[*index].size_bytes).max().unwrap_or(0);
     let mut buffer = AlignedBuffer::new(largest as usize);
     for index in remaining {
@@ -62,7 +65,7 @@ pub fn stage(
         }
         let size_bytes = blobs[index].size_bytes as usize;
         let bytes = &mut buffer.bytes_mut()[..size_bytes];
-        weights.encoded().blob(all[index], source.as_ref(), variant, threads, bytes)?;
+        weights.encoded().fill_staged(all[index], source.as_ref(), variant, threads, bytes)?;
         let bytes = &*bytes;
         // All drives write concurrently.
         std::thread::scope(|scope| {

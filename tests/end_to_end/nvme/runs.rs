@@ -1,6 +1,6 @@
 //! Tests of runs that read weights from drives, and of runs that do not need to.
 
-use super::{Drives, SMALL, WHOLE, model, strs};
+use super::{Drives, Ran, SMALL, WHOLE, model, strs};
 
 const TWO: [&str; 2] = ["--batches", "2x2"];
 const ALL: [&str; 2] = ["--nvme-ops", "all"];
@@ -62,23 +62,75 @@ fn experts_on_drives_give_the_answers_of_memory() {
         assert!(all > 0 && none.is_none(), "{name}: {none:?}");
         let (routed, none) = of(&["--nvme-experts", "routed"]);
         assert!(routed > 0 && none.is_none(), "{name}: {none:?}");
+        // Memory for one expert or two, and for less than the experts of a step.
+        for cache in ["64KiB", "200KiB", "512KiB"] {
+            of(&["--nvme-experts", "routed", "--expert-cache", cache]);
+        }
         let cached = of(&["--nvme-experts", "routed", "--expert-cache", "64MiB"]).1;
         let read = cached.expect("some experts were found in the cache");
         assert!(read < 0.7, "{name}: {read} of the experts that were needed are read");
     }
 }
 
+/// Experts that a device multiplies are gathered from their records, without and with biases, as
+/// stored and in 4 bits, also if other weights are read directly to the device.
 #[test]
-fn a_cache_of_experts_that_a_step_exceeds_is_refused() {
+fn experts_on_drives_reach_a_device() {
+    for name in ["qwen3_moe", "gpt_oss"] {
+        let drives = Drives::new();
+        drives.requests(4, 6);
+        let model = model(name);
+        for compress in ["none", "w4"] {
+            let device = ["--device", "emulated", "--policy", "gpu-only", "--compress", compress];
+            let model = [&strs(&model)[..], &TWO, &device].concat();
+            let whole = drives.run(&model).answers;
+            for direct in ["off", "on"] {
+                let ran =
+                    drives.run_from(2, &[&model[..], &ALL, &["--nvme-direct", direct]].concat());
+                assert_eq!(ran.answers, whole, "{name} {compress} {direct}");
+                assert!(ran.read_bytes().iter().all(|bytes| *bytes > 0), "{name} {compress}");
+            }
+        }
+    }
+}
+
+/// The routing that a run counted keeps experts in the cache of another one from the start, and
+/// changes no answer.
+#[test]
+fn counted_routing_changes_no_answer() {
     let drives = Drives::new();
-    drives.requests(2, 4);
+    drives.requests(6, 8);
     let model = model("qwen3_moe");
-    let nvme = drives.arguments(1);
-    let arguments = ["--nvme-ops", "all", "--batches", "1x2", "--device", "none"];
-    let cache = ["--nvme-experts", "routed", "--expert-cache", "1MiB"];
-    let ran = drives.run_with(&[&strs(&model)[..], &strs(&nvme), &arguments, &cache].concat(), "");
-    assert_ne!(ran.code, Some(0));
-    assert!(ran.said.contains("a cache of"), "{}", ran.said);
+    let model = [&strs(&model)[..], &["--batches", "1x2", "--device", "none"]].concat();
+    let whole = drives.run(&model).answers;
+    let experts = ["--nvme-ops", "expert_gate,expert_up,expert_down", "--nvme-experts", "routed"];
+    let cached = [&model[..], &experts, &["--expert-cache", "512KiB"]].concat();
+    let first = drives.run_from(2, &cached);
+    let counted = drives.place.path("counted.json").display().to_string();
+    std::fs::copy(drives.place.path("report.json"), &counted).expect("a report");
+    let second = drives.run_from(2, &[&cached[..], &["--routing", &counted]].concat());
+    let cache = |ran: &Ran, field: &str| {
+        let value = ran.report["routing"]["cache"][field].as_u64();
+        value.unwrap_or_else(|| panic!("{field}: {}", ran.report["routing"]))
+    };
+    for ran in [&first, &second] {
+        assert_eq!(ran.answers, whole);
+        assert!(cache(ran, "uses") > cache(ran, "max_hits"), "{}", ran.report["routing"]);
+        assert!(cache(ran, "max_hits") >= cache(ran, "hits"));
+        assert!(cache(ran, "min_read_bytes") <= cache(ran, "read_bytes"));
+    }
+    assert_eq!(cache(&first, "uses"), cache(&second, "uses"));
+    // The best rule has the pinned experts from the start, too.
+    assert!(cache(&second, "max_hits") >= cache(&first, "max_hits"));
+
+    let other = drives.place.path("other.json");
+    std::fs::write(&other, r#"{"routing": {"rows_of_experts": [[1, 2, 3]]}}"#).expect("writable");
+    let other = other.display().to_string();
+    let nvme = drives.arguments(2);
+    let wrong = [&cached[..], &strs(&nvme), &["--routing", &other]].concat();
+    let refused = drives.run_with(&wrong, "");
+    assert_ne!(refused.code, Some(0));
+    assert!(refused.said.contains("counted for 3 experts"), "{}", refused.said);
 }
 
 #[test]

@@ -49,6 +49,8 @@ pub(crate) struct ReadQueue {
     /// True if destinations are memory that this process can read, so that blocks are verified on
     /// arrival.
     pub verifies: bool,
+    /// Number of requests so far; those for the rest of a short read are not counted again.
+    pub requests: u64,
 }
 
 /// Progress of a call of [`ReadQueue::read`], from which another thread detects a device that does
@@ -95,6 +97,7 @@ impl ReadQueue {
             free,
             observer: None,
             verifies: true,
+            requests: 0,
         }
     }
 
@@ -218,6 +221,7 @@ impl BlobRead<'_> {
             let size_bytes = (end_bytes - offset_bytes).min(self.queue.request_bytes);
             let to_bytes = to_bytes + self.requested_bytes;
             self.requested_bytes += size_bytes;
+            self.queue.requests += 1;
             let size_bytes = size_bytes.next_multiple_of(PAGE_BYTES) as u32;
             self.submit(
                 tag,

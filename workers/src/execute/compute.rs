@@ -98,7 +98,7 @@ impl ComputeState {
             .with_head_linears(latent::inputs(config)),
             positions: Positions::new(config, rows, sequences),
             router: experts::Router::new(plan, rows),
-            places: PlaceScratch::new(config),
+            places: PlaceScratch::new(plan),
             per_layer: PerLayer::new(config, rows),
             tokens: Vec::with_capacity(rows),
             last_rows: Vec::with_capacity(logits_rows),

@@ -1,6 +1,7 @@
 //! Copies, which move only active data, without padding.
 
 use model::ops::{Op, Value};
+use program::expert_records::{ExpertOps, ExpertRecord};
 use program::ir::{Copy, Moved, ProgramId, Rows};
 use program::map::Chunk;
 use program::pieces::weight_ranges;
@@ -108,7 +109,13 @@ fn weight_spans(
     mut each: impl FnMut(CopySpan),
 ) {
     let Some(piece) = copy.chunk.filter(|piece| piece.of > 1) else {
-        each(CopySpan::at(0, weight_bytes));
+        let weights = Weights::of(op, copy.at.layer);
+        match plan.expert_record(copy.at.layer, ExpertOps::from_ops([op])) {
+            Some(record) if plan.reads_from_storages(weights) => {
+                expert_spans(plan, &record, op, copy, each);
+            }
+            _ => each(CopySpan::at(0, weight_bytes)),
+        }
         return;
     };
     let format = plan.map.weight_formats.of(&plan.config, Weights::of(op, copy.at.layer));
@@ -116,6 +123,40 @@ fn weight_spans(
     let ranges = weight_ranges(model, plan.shape.dtype, format, op, piece);
     for range in ranges.into_iter().filter(|range| !range.is_empty()) {
         each(CopySpan::at(range.start, range.len()));
+    }
+}
+
+/// Calls `each` for the matrices and biases of all experts, which are in slots and are moved to one
+/// after the other.
+fn expert_spans(
+    plan: &Plan,
+    record: &ExpertRecord,
+    op: Op,
+    copy: &Copy,
+    mut each: impl FnMut(CopySpan),
+) {
+    let ops = ExpertOps::from_ops([op]);
+    let shape = op.weights(plan.config.at(copy.at.layer));
+    let (Some(part), Some(place), Some(shape)) =
+        (record.part(op), record.place_in_slot(ops, op), shape)
+    else {
+        panic!("{op:?} is not a linear of the layer's experts")
+    };
+    let format = plan.map.weight_formats.of(&plan.config, Weights::of(op, copy.at.layer));
+    let first_bias = shape.layout(plan.shape.dtype, format).vector_offsets[0] as u64;
+    for expert in 0..record.count {
+        let from = expert * record.slot_bytes(ops) + place;
+        let pieces = [
+            (from, expert * part.matrix_bytes, part.matrix_bytes),
+            (from + part.bias_offset_bytes, first_bias + expert * part.bias_bytes, part.bias_bytes),
+        ];
+        for (from_bytes, to_bytes, size_bytes) in pieces.into_iter().filter(|piece| piece.2 > 0) {
+            each(CopySpan {
+                from_bytes: from_bytes as usize,
+                to_bytes: to_bytes as usize,
+                size_bytes: size_bytes as usize,
+            });
+        }
     }
 }
 

@@ -2,12 +2,13 @@
 //! layer assigns the slots, and the layer's linears find the experts there.
 
 use kernels::ExpertPlaces;
-use model::config::ModelConfig;
 use model::experts::Experts as Mixture;
-use program::expert_reads::ExpertBytes;
+use model::ops::Op;
+use program::expert_records::ExpertOps;
 use program::ir::{Compute, Instruction, Program};
-use program::plan::{ExpertCacheBuffer, Plan};
-use scheduler::expert_cache::{Assigned, ExpertCache};
+use program::map::ComputeDevice;
+use program::plan::Plan;
+use scheduler::expert_cache::{Assigned, ExpertCache, ExpertCacheSizes};
 
 use super::operands::{Operands, output_region};
 use crate::expert_list::{from_word, to_word};
@@ -38,9 +39,19 @@ impl RoutedCache {
         };
         let layers = plan.config.num_layers;
         let cached = |program| (0..layers).map(|layer| is_cached(program, layer)).collect();
-        let slots = plan.map.expert_slots as usize;
-        (!plan.expert_cache.is_empty()).then(|| RoutedCache {
-            cache: ExpertCache::new(slots, layers, count, per_token),
+        let buffer = plan.expert_cache?;
+        let mut cache = ExpertCache::new(ExpertCacheSizes {
+            kept: plan.map.expert_slots as usize,
+            slots: (plan.buffer(buffer.buffer).size_bytes / buffer.slot_bytes) as usize,
+            layers,
+            experts: count,
+            per_token,
+        });
+        for pinned in &plan.map.pinned_experts {
+            cache.pin(pinned.layer.into(), pinned.expert.into());
+        }
+        Some(RoutedCache {
+            cache,
             assigned: vec![None; count],
             layers: plan.programs.iter().map(cached).collect(),
         })
@@ -59,6 +70,10 @@ impl RoutedCache {
             return None;
         }
         let missing = self.cache.assign(layer, rows, &mut self.assigned);
+        let uses = (0..).zip(&self.assigned);
+        let uses =
+            uses.filter_map(|(expert, assigned)| Some((expert, assigned.as_ref()?.is_missing)));
+        operands.table.log_lookup(layer as u16, uses);
         let routing = output_region(compute).buffer;
         let offset = operands.plan.expert_list_offset(routing);
         let list = operands.view.write::<u32>(routing, offset, self.assigned.len());
@@ -69,46 +84,87 @@ impl RoutedCache {
     }
 }
 
-/// Scratch for the places of cached experts.
+/// Reads that fetch a layer's experts in a program.
+#[derive(Debug, Clone, Copy, Default)]
+struct LayerReads {
+    /// By linear, those that are read with it, and the size of their slot.
+    reads: [Option<(ExpertOps, u64)>; 3],
+}
+
+/// Places of experts that were read from storages into slots of host memory.
 #[derive(Debug)]
 pub(super) struct PlaceScratch {
     matrices: Vec<usize>,
     biases: Vec<usize>,
+    /// By program and layer.
+    reads: Vec<Vec<LayerReads>>,
+}
+
+/// Returns the index of a linear of experts.
+const fn linear_index(op: Op) -> usize {
+    match op {
+        Op::ExpertGate => 0,
+        Op::ExpertUp => 1,
+        _ => 2,
+    }
 }
 
 impl PlaceScratch {
-    /// Allocates capacity for the experts of a layer.
-    pub(super) fn new(config: &ModelConfig) -> PlaceScratch {
-        let count = config.experts.map_or(0, |experts| experts.count);
-        PlaceScratch { matrices: vec![0; count], biases: vec![0; count] }
+    /// Allocates capacity for the experts of a layer, and lists the reads of all programs to host
+    /// memory.
+    pub(super) fn new(plan: &Plan) -> PlaceScratch {
+        let count = plan.config.experts.map_or(0, |experts| experts.count);
+        let of_program = |program: &Program| {
+            let mut layers = vec![LayerReads::default(); plan.config.num_layers];
+            for instruction in program.lanes.iter().flat_map(|list| &list.instructions) {
+                let Instruction::Read(read) = instruction else { continue };
+                let Some(slot_bytes) = plan.expert_slot_bytes(read) else { continue };
+                let Some(layer) = read.at.layer else { continue };
+                let ops = read.expert_ops();
+                for op in ops.iter() {
+                    layers[usize::from(layer)].reads[linear_index(op)] = Some((ops, slot_bytes));
+                }
+            }
+            layers
+        };
+        PlaceScratch {
+            matrices: vec![0; count],
+            biases: vec![0; count],
+            reads: plan.programs.iter().map(of_program).collect(),
+        }
     }
 
-    /// Computes the places of the experts of an operation in their cache.
+    /// Computes the places of the experts of an operation in the buffer that they are read into;
+    /// `None` if they are not read from storages.
     pub(super) fn find<'a>(
         &'a mut self,
         operands: &Operands<'_>,
         compute: &Compute,
-        cache: &ExpertCacheBuffer,
-    ) -> ExpertPlaces<'a> {
+    ) -> Option<ExpertPlaces<'a>> {
         let Operands { plan, view, .. } = *operands;
-        let dtype = plan.shape.dtype;
-        let bytes = ExpertBytes::new(&plan.config, compute.op, dtype, operands.format(compute));
-        let Some(bytes) = bytes else { panic!("{:?} has no experts", compute.op) };
-        let routing = compute.inputs[1].buffer;
-        let offset = plan.expert_list_offset(routing);
-        let list: &[u32] = view.read(routing, offset, self.matrices.len());
-        let mut has_biases = false;
-        for (expert, word) in list.iter().enumerate() {
-            let Some(Assigned { slot, .. }) = from_word(*word) else { continue };
-            let (matrix, bias) = bytes.places_in(cache.slot, expert as u64);
-            let start = u64::from(slot) * cache.slot.size_bytes();
-            self.matrices[expert] = (start + matrix) as usize;
-            if let Some(bias) = bias {
-                self.biases[expert] = (start + bias) as usize;
-                has_biases = true;
+        let layer = compute.at.layer.filter(|_| operands.device == ComputeDevice::Cpu)?;
+        let reads = &self.reads[operands.program.index()][usize::from(layer)];
+        let (ops, slot_bytes) = reads.reads[linear_index(compute.op)]?;
+        let record = plan.expert_record(Some(layer), ops)?;
+        let (part, place) = record.part(compute.op).zip(record.place_in_slot(ops, compute.op))?;
+        let mut set = |expert: usize, slot: u64| {
+            let matrix = slot * slot_bytes + place;
+            self.matrices[expert] = matrix as usize;
+            self.biases[expert] = (matrix + part.bias_offset_bytes) as usize;
+        };
+        if plan.expert_cache_of(compute.weights[0].buffer).is_some() {
+            let routing = compute.inputs[1].buffer;
+            let offset = plan.expert_list_offset(routing);
+            let list: &[u32] = view.read(routing, offset, record.count as usize);
+            for (expert, word) in list.iter().enumerate() {
+                if let Some(Assigned { slot, .. }) = from_word(*word) {
+                    set(expert, slot.into());
+                }
             }
+        } else {
+            (0..record.count).for_each(|expert| set(expert as usize, expert));
         }
-        let biases = has_biases.then_some(&self.biases[..]);
-        ExpertPlaces { matrices: &self.matrices, biases }
+        let biases = (part.bias_bytes > 0).then_some(&self.biases[..]);
+        Some(ExpertPlaces { matrices: &self.matrices, biases })
     }
 }

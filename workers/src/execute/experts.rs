@@ -175,19 +175,19 @@ pub(super) fn run<T: Element>(
     let (all, k) = operands.matrix_shape(compute);
     let routed = operands.rows::<f32>(compute.inputs[1], Value::Routing, rows);
     let routed: &[RoutedExpert] = bytemuck::cast_slice(routed);
-    let cache = operands.plan.expert_cache_of(compute.weights[0].buffer);
-    let weight = match (operands.format(compute), cache) {
+    let places = scratch.find(operands, compute);
+    let buffer = compute.weights[0].buffer;
+    let weight = match (operands.format(compute), &places) {
         (WeightFormat::Plain, None) => ExpertWeight::Plain(operands.matrix::<T>(compute)),
         (WeightFormat::Grouped(form), None) => {
             ExpertWeight::Grouped(form, operands.records(compute, form))
         }
-        (WeightFormat::Plain, Some(cache)) => ExpertWeight::Plain(operands.whole(cache.buffer)),
-        (WeightFormat::Grouped(form), Some(cache)) => {
-            ExpertWeight::Grouped(form, operands.whole(cache.buffer))
+        (WeightFormat::Plain, Some(_)) => ExpertWeight::Plain(operands.whole(buffer)),
+        (WeightFormat::Grouped(form), Some(_)) => {
+            ExpertWeight::Grouped(form, operands.whole(buffer))
         }
     };
     let routing = Routing { experts: count, top_k: per_token, routed };
-    let places = cache.map(|cache| scratch.find(operands, compute, cache));
     let bias = if places.is_none() { operands.vector(compute, 0) } else { None };
     let experts = RoutedLinear { routing, n: all / count, k, weight, bias, places };
     let input = |index: usize, value| operands.rows::<T>(compute.inputs[index], value, rows);

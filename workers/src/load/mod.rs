@@ -8,7 +8,9 @@
 mod encoding;
 mod error;
 mod finite;
+mod staged;
 
+use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use kernels::Variant;
@@ -24,6 +26,7 @@ use shm::sync::{AtomicUsize, Ordering};
 use crate::memory::{Memories, View};
 use encoding::{Encoding, TensorPiece};
 pub use error::LoadError;
+pub use staged::StagedBlob;
 
 /// Bytes of one piece of a matrix: large enough to amortise a read, small enough to distribute over
 /// threads.
@@ -103,24 +106,34 @@ impl BlobFormat<'_> {
         out: &mut [u8],
     ) -> Result<(), LoadError> {
         assert_eq!(out.len(), self.size_bytes(weights), "the length of a blob");
-        let mut pieces = list_pieces(self, weights, source)?;
-        pieces.sort_by_key(|piece| piece.offset_bytes);
-        let mut work = Vec::new();
-        let (mut rest, mut at) = (out, 0);
-        for piece in pieces {
-            let (gap, after) = rest.split_at_mut(piece.offset_bytes - at);
-            gap.fill(0);
-            let (own, after) = after.split_at_mut(piece.size_bytes());
-            at = piece.offset_bytes + piece.size_bytes();
-            work.push(Mutex::new((piece, own)));
-            rest = after;
-        }
-        rest.fill(0);
-        run_parallel(threads, &work, |task| {
-            let (piece, own) = &mut *lock(task);
-            encoding::read(piece, variant, source, own)
-        })
+        fill(list_pieces(self, weights, source)?, source, variant, threads, out)
     }
+}
+
+/// Reads pieces to their offsets in `out`; gaps between them become 0.
+fn fill(
+    mut pieces: Vec<TensorPiece>,
+    source: &dyn WeightSource,
+    variant: Variant,
+    threads: usize,
+    out: &mut [u8],
+) -> Result<(), LoadError> {
+    pieces.sort_by_key(|piece| piece.offset_bytes);
+    let mut work = Vec::new();
+    let (mut rest, mut at) = (out, 0);
+    for piece in pieces {
+        let (gap, after) = rest.split_at_mut(piece.offset_bytes - at);
+        gap.fill(0);
+        let (own, after) = after.split_at_mut(piece.size_bytes());
+        at = piece.offset_bytes + piece.size_bytes();
+        work.push(Mutex::new((piece, own)));
+        rest = after;
+    }
+    rest.fill(0);
+    run_parallel(threads, &work, |task| {
+        let (piece, own) = &mut *lock(task);
+        encoding::read(piece, variant, source, own)
+    })
 }
 
 /// Executes all tasks, distributed over `threads` threads, until one fails.
@@ -178,29 +191,47 @@ fn list_pieces(
     weights: Weights,
     source: &dyn WeightSource,
 ) -> Result<Vec<TensorPiece>, LoadError> {
-    let mut pieces = Vec::new();
-    for tensor in tensors(encoded, weights) {
+    let tensors = checked_tensors(encoded, weights, source)?.into_iter();
+    Ok(tensors
+        .flat_map(|tensor| row_pieces(tensor, 0..tensor.shape.0, tensor.offset_bytes))
+        .collect())
+}
+
+/// Returns the tensors of a blob, whose shapes are those of the source.
+fn checked_tensors(
+    encoded: BlobFormat<'_>,
+    weights: Weights,
+    source: &dyn WeightSource,
+) -> Result<Vec<Tensor>, LoadError> {
+    let all = tensors(encoded, weights);
+    for tensor in &all {
         let found = source.shape(tensor.id)?;
         if found != tensor.shape {
             let name = format!("{:?}", tensor.id);
             return Err(LoadError::Shape { tensor: name, found, expected: tensor.shape });
         }
-        let (all_rows, columns) = tensor.shape;
-        let step = tensor.encoding.row_step();
-        let step_bytes = tensor.encoding.size_bytes(step, columns);
-        let steps = (PIECE_BYTES / step_bytes.max(1)).max(1);
-        for (index, first_row) in (0..all_rows).step_by(steps * step).enumerate() {
-            pieces.push(TensorPiece {
-                id: tensor.id,
-                offset_bytes: tensor.offset_bytes + index * steps * step_bytes,
-                first_row,
-                rows: (steps * step).min(all_rows - first_row),
-                columns,
-                encoding: tensor.encoding,
-            });
-        }
     }
-    Ok(pieces)
+    Ok(all)
+}
+
+/// Splits rows of a tensor, which are written to `offset_bytes`, into pieces.
+fn row_pieces(
+    tensor: Tensor,
+    rows: Range<usize>,
+    offset_bytes: usize,
+) -> impl Iterator<Item = TensorPiece> {
+    let columns = tensor.shape.1;
+    let step = tensor.encoding.row_step();
+    let step_bytes = tensor.encoding.size_bytes(step, columns);
+    let steps = (PIECE_BYTES / step_bytes.max(1)).max(1);
+    rows.clone().step_by(steps * step).enumerate().map(move |(index, first_row)| TensorPiece {
+        id: tensor.id,
+        offset_bytes: offset_bytes + index * steps * step_bytes,
+        first_row,
+        rows: (steps * step).min(rows.end - first_row),
+        columns,
+        encoding: tensor.encoding,
+    })
 }
 
 /// A tensor of a blob.

@@ -91,6 +91,7 @@ mod tests {
             gen_len: 8,
             policy: PolicyName::Auto,
             chunking: None,
+            routing: None,
         };
         let source =
             PlanSource::Machine { machine: machine.clone(), workload: Box::new(workload.clone()) };

@@ -87,6 +87,7 @@ impl Case {
             prefill_chunk: self.prefill_chunk,
             limits: &limits,
             storage: None,
+            routing: None,
         };
         request.plan(self.batches.0, self.batches.1).expect("a plan")
     }

@@ -8,6 +8,7 @@ use program::ir::{At, BufferId, Compute, Copy, Instruction, Moved, Program, Rows
 use program::map::Chunk;
 use program::plan::Plan;
 use program::products::multiplies_plain;
+use program::routing_counts::RoutingSkew;
 use program::topology::{HardwareEngine, LaneKind, LaneSpec};
 use program::weights::Weights;
 
@@ -159,7 +160,10 @@ impl<'a> WorkCalculator<'a> {
         let (op, config) = (compute.op, self.config().at(compute.at.layer));
         let weights = Weights::of(op, compute.at.layer);
         let stored = self.stored(weights);
-        let read = |format| read_share(op, config, rows) * self.weight_bytes(weights, format);
+        let read = |format| {
+            read_share(op, config, &self.plan.map.routing, rows)
+                * self.weight_bytes(weights, format)
+        };
         if !matches!(lane.engine, HardwareEngine::Gpu { .. }) {
             return (read(stored), is_narrow(stored));
         }
@@ -277,9 +281,9 @@ impl<'a> WorkCalculator<'a> {
 /// Returns the fraction of its weights that an operation for `rows` rows reads: of experts those
 /// that are expected to be hit. Copies, decompressions and reads from a drive always transfer all
 /// experts.
-fn read_share(op: Op, config: &ModelConfig, rows: f64) -> f64 {
+fn read_share(op: Op, config: &ModelConfig, routing: &RoutingSkew, rows: f64) -> f64 {
     let experts = config.experts.filter(|_| op.is_expert());
-    experts.map_or(1.0, |experts| experts.expected_share(rows))
+    experts.map_or(1.0, |experts| routing.expected_share(&experts, rows))
 }
 
 fn chunk_share(chunk: Option<Chunk>) -> f64 {

@@ -79,6 +79,7 @@ impl Case {
             prefill_chunk: self.prefill_chunk,
             storage: None,
             limits: &limits,
+            routing: None,
         };
         let (batches, batch_size) = self.batches;
         let has_small_streams = false;

@@ -3,6 +3,7 @@
 use model::config::ModelConfig;
 use model::ops::{Kv, Value};
 
+use crate::expert_records::ExpertOps;
 use crate::map::Chunk;
 use crate::weights::Weights;
 
@@ -15,9 +16,10 @@ pub(super) enum Content {
     Weights(Weights),
     /// A weight blob expanded to the format that the GPU multiplies.
     Decompressed(Weights),
-    /// The experts of a weight blob to which the rows of a stream are routed in a step.
+    /// Linears of the experts of a layer to which the rows of a stream are routed in a step.
     Routed {
-        weights: Weights,
+        layer: Option<u16>,
+        ops: ExpertOps,
         at: Stream,
         step: u32,
     },
@@ -47,7 +49,7 @@ pub(super) enum Content {
 
 impl Content {
     /// Returns true if the content satisfies a reader. A cache may already hold the current step's
-    /// rows, or those of later streams, which no reader accesses.
+    /// rows, or those of later streams, which no reader accesses. Experts may have further linears.
     pub(super) fn satisfies(self, needed: Content) -> bool {
         match (self, needed) {
             (
@@ -63,6 +65,11 @@ impl Content {
                     streams: streams_least,
                 };
                 (step, streams) >= (step_least, streams_least) && needed == least
+            }
+            (Content::Routed { layer, ops, at, step }, Content::Routed { ops: ops_needed, .. })
+                if ops.includes(ops_needed) =>
+            {
+                needed == Content::Routed { layer, ops: ops_needed, at, step }
             }
             _ => self == needed,
         }
@@ -85,10 +92,14 @@ impl Content {
         match self {
             Content::Weights(weights) => weights.name(config),
             Content::Decompressed(weights) => format!("{}, decompressed", weights.name(config)),
-            Content::Routed { weights, at: Stream { batch, stream }, step } => format!(
-                "the experts of batch {batch}.{stream} in step {step}, of {}",
-                weights.name(config)
-            ),
+            Content::Routed { layer, ops, at: Stream { batch, stream }, step } => {
+                let names: Vec<&str> = ops.iter().map(|op| op.name(config.family)).collect();
+                format!(
+                    "{} of the experts of batch {batch}.{stream} in step {step}{}",
+                    names.join(", "),
+                    of_layer(layer)
+                )
+            }
             Content::Hidden { at: Stream { batch, stream }, updates, step } => format!(
                 "the residual stream of batch {batch}.{stream} after {updates} additions in step \
                  {step}"

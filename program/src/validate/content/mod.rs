@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use model::config::ModelConfig;
 use model::ops::{Op, Value};
 
+use crate::expert_records::ExpertOps;
 use crate::formats::decompressed;
 use crate::ir::{
     Append, At, BufferId, Compute, Copy, Decompress, Instruction, Moved, Program, Region, Rows,
@@ -184,11 +185,12 @@ impl<'a> Walk<'a> {
         }
         for (weights, region) in weights.into_iter().zip(&compute.weights) {
             let widened = now.on_device() && self.is_widened(weights);
-            let routed = now.routed(weights, at);
+            let routed = now.routed(ExpertOps::from_ops([compute.op]), at);
+            let is_routed = || self.first_of(*region).is_some_and(|held| held.satisfies(routed));
             let content = match widened {
                 true => Content::Decompressed(weights),
                 // A row is multiplied by its own experts alone.
-                false if compute.op.is_expert() && self.first_of(*region) == Some(routed) => routed,
+                false if compute.op.is_expert() && is_routed() => routed,
                 false => Content::Weights(weights),
             };
             self.need(now, *region, content)?;

@@ -3,11 +3,11 @@
 use model::config::ModelConfig;
 use model::ops::{Kv, Value};
 
+use crate::expert_records::ExpertOps;
 use crate::ir::{Append, At, Compute, Region};
 use crate::map::Chunk;
 use crate::plan::Plan;
 use crate::topology::HardwareEngine;
-use crate::weights::Weights;
 
 use super::super::error::Site;
 use super::super::order::{Event, Order};
@@ -85,9 +85,9 @@ impl Now<'_> {
         }
     }
 
-    pub(super) fn routed(&self, weights: Weights, at: At) -> Content {
-        let at = Stream { batch: at.batch, stream: at.stream };
-        Content::Routed { weights, at, step: self.event.step }
+    pub(super) fn routed(&self, ops: ExpertOps, at: At) -> Content {
+        let stream = Stream { batch: at.batch, stream: at.stream };
+        Content::Routed { layer: at.layer, ops, at: stream, step: self.event.step }
     }
 
     fn cache_layer(&self, layer: Option<u16>) -> Option<u16> {

@@ -4,6 +4,7 @@ use model::ops::Value;
 
 use crate::ir::{Read, RoutingRegions};
 use crate::map::Chunk;
+use crate::weights::Weights;
 
 use super::super::error::ValidateError;
 use super::super::parts::normal;
@@ -23,17 +24,22 @@ impl Walk<'_> {
         let index = storages.iter().position(|(storage, _)| *storage == memory);
         let of = storages.len() as u16;
         let own = index.and_then(|index| normal(Some(Chunk { index: index as u16, of })));
-        if [read.from, read.to].iter().any(|region| normal(region.chunk) != own) {
+        let joined = read.joined.iter().map(|joined| joined.from);
+        if joined.chain([read.from, read.to]).any(|region| normal(region.chunk) != own) {
             let problem = "it reads a share that is not its storage's".into();
             return Err(ValidateError::Malformed { site: now.site(), problem });
         }
         self.need(now, read.from, Content::Weights(weights))?;
+        for joined in &read.joined {
+            let weights = Weights::of(joined.op, read.at.layer);
+            self.need(now, joined.from, Content::Weights(weights))?;
+        }
         let content = match read.routing {
             None => Content::Weights(weights),
             Some(RoutingRegions { routing, table }) => {
                 self.table(now, table, read.at, false)?;
                 self.need_value(now, routing, now.value(Value::Routing, read.at, 0))?;
-                now.routed(weights, read.at)
+                now.routed(read.expert_ops(), read.at)
             }
         };
         self.write(now, read.to, content);

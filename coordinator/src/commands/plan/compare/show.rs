@@ -189,6 +189,7 @@ mod tests {
             gen_len: 32,
             policy: planner::policy::name::PolicyName::Auto,
             chunking: None,
+            routing: None,
         }
     }
 
