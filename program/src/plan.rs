@@ -440,7 +440,7 @@ impl Plan {
     pub fn expert_slot_bytes(&self, read: &Read) -> Option<u64> {
         let record = self.expert_record(read.at.layer, read.expert_ops())?;
         let cache = self.expert_cache_of(read.to.buffer);
-        Some(cache.map_or(record.slot_bytes(read.expert_ops()), |cache| cache.slot_bytes))
+        Some(cache.map_or_else(|| record.slot_bytes(read.expert_ops()), |cache| cache.slot_bytes))
     }
 
     /// Returns the offset of the list of cached experts in the buffer of a routing, whose last

@@ -201,13 +201,15 @@ pub(crate) unsafe fn build_storage_lanes(
         let is_own = plan.topology.lane(lane).worker == worker;
         // SAFETY: one view per lane; it executes its lane's list in order, waits included, and the
         // plan is valid; lanes run only once all are built (contract of this function).
-        let executor = unsafe {
+        let mut executor = unsafe {
             let view = View::new(Arc::clone(memories));
             let direct = direct.as_ref();
-            StorageLane::new(lane, plan, control, view, store, &watchdog, direct, is_own)
+            StorageLane::new(lane, plan, control, view, store, &watchdog, direct)
         }?;
         lanes.watchdogs.push(watchdog);
         if is_own {
+            // SAFETY: as above.
+            unsafe { executor.read_pinned() }?;
             description = executor.describe();
         }
         let executor = Box::new(executor);

@@ -126,8 +126,7 @@ pub struct StorageLane {
 
 impl StorageLane {
     /// Returns an executor of the lane's reads from `store`, regardless of which worker the lane
-    /// belongs to, to the host's slots and, if `direct` is present, to those of a CUDA device. If
-    /// the lane `is_own`, the worker's, it has read its share of the pinned experts.
+    /// belongs to, to the host's slots and, if `direct` is present, to those of a CUDA device.
     ///
     /// # Errors
     /// Returns an error if the staging cannot be read, or not directly to the device.
@@ -142,7 +141,6 @@ impl StorageLane {
         store: &StagedBlobs,
         watchdog: &Arc<ReadWatchdog>,
         direct: Option<&Arc<DirectDevice>>,
-        is_own: bool,
     ) -> Result<StorageLane, WorkerError> {
         let storages = plan.topology.storages();
         let mut reader = store.reader()?;
@@ -167,7 +165,7 @@ impl StorageLane {
             None => None,
         };
         let experts = plan.config.experts.map_or(0, |experts| experts.count);
-        let mut lane = StorageLane {
+        Ok(StorageLane {
             lane,
             table: StepTable::new(control.extra(0, plan.table.words()), plan),
             is_routed: vec![false; experts],
@@ -182,15 +180,17 @@ impl StorageLane {
             is_idle: vec![false; storages.len()],
             storages,
             watchdog: Arc::clone(watchdog),
-        };
-        if is_own {
-            lane.read_pinned()?;
-        }
-        Ok(lane)
+        })
     }
 
     /// Reads the lane's share of the experts that stay in the cache from the start.
-    fn read_pinned(&mut self) -> Result<(), WorkerError> {
+    ///
+    /// # Errors
+    /// Returns an error if the staging cannot be read.
+    ///
+    /// # Safety
+    /// No lane runs before all are built.
+    pub unsafe fn read_pinned(&mut self) -> Result<(), WorkerError> {
         let plan = Arc::clone(&self.plan);
         let Some(cache) = plan.expert_cache else { return Ok(()) };
         let fail = |reason: String| WorkerError::Staging { reason };
@@ -209,8 +209,7 @@ impl StorageLane {
             let kept = plan.map.shares.blocks(read.op, storage as u16, count, |_| false);
             keep_blocks(&mut self.blocks, kept);
             self.watchdog.begin();
-            // SAFETY: needed to let the drive write into the slot. No lane runs before all are
-            // built (contract of `new`), and the shares of all storages divide the blocks.
+            // SAFETY: needed to let the drive write into the slot. No lane runs yet (contract), and the shares of all storages divide the blocks.
             let outcome = unsafe { self.reader.read_ranges(blob, &self.blocks, to) };
             self.watchdog.end();
             outcome.map_err(|error| fail(error.to_string()))?;

@@ -1,6 +1,5 @@
 //! Locates the weights of an operation: in place, or in a slot that they are streamed or read into.
 
-use crate::expert_records::ExpertOps;
 use crate::formats::decompressed;
 use crate::ir::{
     At, BufferId, Copy, Decompress, Instruction, JoinedWeights, Moved, Read, Region,
@@ -94,7 +93,7 @@ impl Emitter<'_, '_> {
     /// linears of the same experts that are on storages and that the CPU multiplies.
     fn joined_weights(&self, entry: &Entry, routing: Option<RoutingRegions>) -> Vec<Weights> {
         let Some(layer) = entry.layer.filter(|_| routing.is_some()) else { return Vec::new() };
-        let ops = self.host_experts.get(&layer).copied().unwrap_or(ExpertOps::default());
+        let ops = self.host_experts.get(&layer).copied().unwrap_or_default();
         let others = ops.iter().filter(|op| *op != entry.op);
         let others = others.map(|op| Weights::Layer { layer, op });
         others.filter(|weights| self.buffers.stored_weights(*weights).is_some()).collect()
