@@ -153,6 +153,7 @@ mod safetensors {
         granite_hybrid_dense: "gate",
         granite_moe: "expert_up",
         hy_v3: "expert_gate",
+        kimi_k2_int4: "expert_up",
         lfm2: "up",
         lfm2_moe: "expert_up",
         llama31: "up",
@@ -300,8 +301,8 @@ fn an_old_file_has_the_answers_of_the_checkpoint() {
     answers_are_golden("deepseek_v2", &model, ["SECOND", "router"], &WAYS_OF_GGUF);
 }
 
-/// Experts in MXFP4 are multiplied directly from their blocks, with the same tokens as from
-/// expanded blocks.
+/// Experts in MXFP4, and those packed by compressed-tensors, are multiplied directly from their
+/// blocks, with the same tokens as from expanded blocks.
 #[test]
 fn experts_run_from_the_blocks_of_a_file() {
     let ways: Vec<Vec<&str>> =
@@ -311,4 +312,6 @@ fn experts_run_from_the_blocks_of_a_file() {
     for model in [checkpoint.join("model.gguf"), checkpoint] {
         answers_are_golden("gpt_oss_mxfp4", &model, ["SECOND", "expert_gate"], &ways);
     }
+    let packed = fixture("kimi_k2_int4");
+    answers_are_golden("kimi_k2_int4", &packed, ["SECOND", "expert_gate"], &ways);
 }
