@@ -215,6 +215,8 @@ mod gguf {
         mistral4: "expert_gate",
         mistral_small: "gate",
         mixtral: "router",
+        nemotron_h: "fc0",
+        nemotron_h_moe: "expert_up",
         olmo2: "up",
         olmo3: "gate",
         olmoe: "expert_down",
