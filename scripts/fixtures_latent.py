@@ -4,6 +4,7 @@ Mistral's."""
 from transformers import AutoModelForCausalLM, Mistral4Config, Mistral4ForCausalLM
 
 import fixtures_nested
+import fixtures_packed
 from fixtures_routers import SHARED, SIZES, no_selection_bias, no_shared_expert
 
 # transformers has it as a part of a model of text and images alone.
@@ -101,6 +102,40 @@ MODELS = {
             "rms_norm_eps": 1e-2,
             "rope_scaling": YARN,
             "rope_theta": 10000.0,
+        },
+    },
+    # Kimi K2 Thinking: no groups of experts, whose matrices are integers of 4 bits.
+    "kimi_k2_int4": {
+        **SHARED,
+        "seed": 85,
+        "f32": F32,
+        "gguf": False,
+        "prepare": fixtures_packed.round_experts,
+        "save": fixtures_packed.save,
+        "load": fixtures_packed.load,
+        "without": {
+            "selection bias": no_selection_bias,
+            "shared expert": no_shared_expert,
+            "scales of groups": fixtures_packed.scales_of_first_groups,
+        },
+        "config": {
+            **SIZES,
+            **ATTENTION,
+            **ROUTER,
+            "architectures": ["DeepseekV3ForCausalLM"],
+            "model_type": "deepseek_v3",
+            "first_k_dense_replace": 1,
+            "hidden_size": 64,
+            "moe_intermediate_size": 64,
+            "n_group": 1,
+            "n_routed_experts": 8,
+            "n_shared_experts": 1,
+            "q_lora_rank": 28,
+            "quantization_config": fixtures_packed.QUANTIZATION,
+            "rms_norm_eps": 1e-5,
+            "rope_scaling": None,
+            "rope_theta": 50000.0,
+            "topk_group": 1,
         },
     },
     # A softmax over sixteen experts, the best three in two of four groups by their largest scores; the

@@ -206,7 +206,6 @@ MODELS = {
     # rope.
     "nemotron_h": {
         **SHARED,
-        "gguf": False,
         "seed": 82,
         "prepare": slow_states,
         "without": {
@@ -225,7 +224,6 @@ MODELS = {
     # their logits plus a bias, with weights that sum up to 1.7, and a shared one of another width.
     "nemotron_h_moe": {
         **SHARED,
-        "gguf": False,
         "seed": 83,
         "prepare": slow_states,
         "f32": ("e_score_correction_bias", "mixer.gate.weight"),

@@ -32,8 +32,6 @@ const MISSING_FEATURES: &[(&str, &str)] = &[
     ("minimaxm1", "linear attention"),
     ("minimaxtext", "linear attention"),
     ("mpt", "ALiBi positions"),
-    // The name in GGUF files.
-    ("nemotronh", "the safetensors files of such models, since GGUF files of them are not read"),
     ("nemotron", "a squared ReLU and norms of 1 + w"),
     ("olmo", "norms without gains"),
     ("phimoe", "a router with two softmaxes"),

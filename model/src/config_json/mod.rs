@@ -125,12 +125,12 @@ fn first_of(
 /// Refuses checkpoints whose storage of matrices `source::safetensors` cannot read, before any file
 /// is opened.
 fn refuse_foreign_storage(fields: &ConfigFields<'_>) -> Result<(), ConfigError> {
-    Quantization::parse(fields.present("quantization_config")).map_err(|error| {
-        ConfigError::Unsupported {
-            what: error.to_string(),
-            hint: "; use the unquantised checkpoint, one in fp8, mxfp4, AWQ or GPTQ with 4 bits in \
-               order, or a GGUF file",
-        }
+    // The one within a multimodal model's text is checked when its files are opened.
+    let outer = |name: &str| (name != "text_config").then(|| fields.present(name)).flatten();
+    Quantization::parse(Quantization::object(outer)).map_err(|error| ConfigError::Unsupported {
+        what: error.to_string(),
+        hint: "; use the unquantised checkpoint, one in fp8, mxfp4, compressed-tensors, AWQ or \
+               GPTQ with 4 bits in order, or a GGUF file",
     })?;
     let stored = ["dtype", "torch_dtype"].into_iter().find_map(|key| fields.text(key));
     match stored.map(|dtype| dtype.trim_start_matches("torch.")) {

@@ -385,7 +385,8 @@ const OTHER_REFUSALS: &[(&str, &str, &str)] = &[
         LLAMA,
         r#"{"quantization_config": {"quant_method": "gptq", "bits": 3}}"#,
         "a checkpoint with quantization_config.bits = 3 is not supported; use the unquantised \
-         checkpoint, one in fp8, mxfp4, AWQ or GPTQ with 4 bits in order, or a GGUF file",
+         checkpoint, one in fp8, mxfp4, compressed-tensors, AWQ or GPTQ with 4 bits in order, or a \
+         GGUF file",
     ),
     (
         LLAMA,

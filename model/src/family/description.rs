@@ -62,6 +62,9 @@ pub(crate) struct GgufFamily {
     pub(crate) has_short_convolutions: bool,
     /// Layers that do not attend have Mamba2.
     pub(crate) has_mamba: bool,
+    /// A block of the file is a single mixer. Networks and experts are the second halves of the
+    /// layers of the blocks before them.
+    pub(crate) has_single_mixers: bool,
     /// Layers differ in the sizes of their heads and networks, and may share caches.
     pub(crate) has_layer_sizes: bool,
     /// Experts of the family; `None` for dense families.
@@ -112,6 +115,7 @@ impl GgufFamily {
             has_temperature: false,
             has_short_convolutions: false,
             has_mamba: false,
+            has_single_mixers: false,
             has_layer_sizes: false,
             experts: None,
             experts_are_optional: false,

@@ -30,7 +30,7 @@ mod minimax_m2;
 mod mistral;
 mod mistral4;
 mod mixtral;
-mod nemotron_h;
+pub(crate) mod nemotron_h;
 mod nested;
 mod olmo2;
 mod olmoe;

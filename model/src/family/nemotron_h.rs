@@ -6,7 +6,8 @@
 
 use serde_json::{Value, json};
 
-use super::description::{Architecture, FamilyDescription, GgufFamily};
+use super::description::{Architecture, FamilyDescription, GgufExperts, GgufFamily};
+use super::sigmoid_router::{RENORMALISED, SHARED};
 use super::tensors::{Layouts, TensorSlice, stacked};
 use super::{experts, llama, mamba_fields, mamba_tensors};
 use crate::config::{Activation, Family, Features, ModelConfig, Scales};
@@ -20,19 +21,37 @@ use crate::source::{TensorId, TensorPart};
 
 const NORM_EPS: f64 = 1e-5;
 /// Default lower limit of the time step.
-const MIN_STEP: f64 = 1e-3;
+pub(crate) const MIN_STEP: f64 = 1e-3;
 const LAYER_TYPES: &str = "a mixer for each layer: mamba, attention, mlp or moe";
 const PATTERN: &str = "a mixer for each layer: M, *, - or E";
 
 pub(super) const FAMILY: FamilyDescription = FamilyDescription::new(
     &[Architecture { name: "NemotronHForCausalLM", model_type: "nemotron_h", config }],
     layouts,
-    GgufFamily::NONE,
+    GgufFamily {
+        activation: Activation::ReluSquared,
+        // No layer rotates its heads, whatever part of them a file names.
+        can_rotate_part: true,
+        has_mamba: true,
+        has_single_mixers: true,
+        experts: Some(GgufExperts { feed_forward: SHARED, ..GgufExperts::biased(RENORMALISED) }),
+        experts_are_optional: true,
+        keys: &[
+            "expert_group_count",
+            "expert_group_used_count",
+            "expert_shared_count",
+            "expert_shared_feed_forward_length",
+            "expert_weights_norm",
+            "expert_weights_scale",
+        ],
+        stem: |op, _| (op == Op::Norm1).then_some("attn_norm"),
+        ..GgufFamily::named(&["nemotron_h", "nemotron_h_moe"])
+    },
 );
 
 /// A layer of the files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Mixer {
+pub(crate) enum Mixer {
     Mamba,
     Attention,
     Network,
@@ -58,7 +77,13 @@ fn config(name: &str, fields: &ConfigFields<'_>) -> Result<ModelConfig, ConfigEr
             hint: "",
         });
     }
-    let layers = Layers::from_kinds(paired(&mixers)?);
+    let Some(kinds) = paired(&mixers) else {
+        return Err(ConfigError::Unsupported {
+            what: "a network or experts that follow neither Mamba2 nor attention".to_owned(),
+            hint: "",
+        });
+    };
+    let layers = Layers::from_kinds(kinds);
     let (hidden, heads, head_dim) = llama::heads(fields)?;
     let dense_ffn = fields.optional_size("intermediate_size")?;
     let experts = experts(fields)?;
@@ -220,11 +245,9 @@ fn halves(mixers: &[Mixer]) -> usize {
     mixers.iter().filter(is_first).count()
 }
 
-/// Returns the layers, of which networks and experts are the second halves.
-///
-/// # Errors
-/// A network or experts that follow neither Mamba2 nor attention.
-fn paired(mixers: &[Mixer]) -> Result<Vec<LayerKind>, ConfigError> {
+/// Returns the layers, of which networks and experts are the second halves; `None` if some follow
+/// neither Mamba2 nor attention.
+pub(crate) fn paired(mixers: &[Mixer]) -> Option<Vec<LayerKind>> {
     let mut layers: Vec<LayerKind> = Vec::new();
     for mixer in mixers {
         let second = match mixer {
@@ -242,16 +265,10 @@ fn paired(mixers: &[Mixer]) -> Result<Vec<LayerKind>, ConfigError> {
         };
         match layers.last_mut() {
             Some(layer) if layer.feed_forward == FeedForward::None => layer.feed_forward = second,
-            _ => {
-                return Err(ConfigError::Unsupported {
-                    what: "a network or experts that follow neither Mamba2 nor attention"
-                        .to_owned(),
-                    hint: "",
-                });
-            }
+            _ => return None,
         }
     }
-    Ok(layers)
+    Some(layers)
 }
 
 fn mamba(fields: &ConfigFields<'_>) -> Result<Mamba, ConfigError> {
@@ -301,6 +318,12 @@ fn file_layer(config: &ModelConfig, layer: usize) -> usize {
         _ => 2,
     };
     (0..layer).map(size).sum()
+}
+
+/// Returns the index of the layer of the files that has an operation of a layer.
+pub(crate) fn block(config: &ModelConfig, layer: usize, op: Op) -> usize {
+    let second = [Op::Norm1, Op::Router, Op::Fc0, Op::Fc1, Op::ExpertUp, Op::ExpertDown];
+    file_layer(config, layer) + usize::from(second.contains(&op))
 }
 
 /// Returns the possible layouts of a tensor.

@@ -97,7 +97,7 @@ impl TensorType {
     }
 }
 
-/// Expands a stored row to f32.
+/// Expands a stored row to f32. Factors in separate tensors are not applied.
 ///
 /// # Panics
 /// If the length of `row` is not [`StoredType::row_bytes`] of `out.len()`.
@@ -119,6 +119,7 @@ pub fn dequantise(stored: StoredType, row: &[u8], out: &mut [f32]) {
         StoredType::Iq4Nl => tables::iq4_nl,
         StoredType::Iq4Xs => tables::iq4_xs,
         StoredType::Mxfp4 => tables::mxfp4,
+        StoredType::Nvfp4 => tables::nvfp4,
         StoredType::Q2K
         | StoredType::Q3K
         | StoredType::Iq2Xxs

@@ -9,7 +9,7 @@ use super::piece::GgufSlice;
 use super::states;
 use crate::config::{Family, ModelConfig};
 use crate::experts::Experts;
-use crate::family::description;
+use crate::family::{description, nemotron_h};
 use crate::latent::LatentAttention;
 use crate::layers::CacheSharing;
 use crate::ops::Op;
@@ -38,7 +38,8 @@ pub(super) fn layouts(config: &ModelConfig, id: TensorId) -> Vec<Vec<GgufSlice>>
 /// the gates of experts together with the linears that they multiply.
 fn other_pieces(config: &ModelConfig, id: TensorId) -> Option<Vec<GgufSlice>> {
     let TensorId::Layer { layer, op, part: TensorPart::Matrix } = id else { return None };
-    let whole = |stem: &str, shape| GgufSlice::whole(format!("blk.{layer}.{stem}.weight"), shape);
+    let block = block(config, layer, op);
+    let whole = |stem: &str, shape| GgufSlice::whole(format!("blk.{block}.{stem}.weight"), shape);
     match (op, config.latent, config.experts) {
         (Op::QAbsorb | Op::VUp, Some(LatentAttention { kv_rank, nope_dim, value_dim, .. }), _) => {
             let of_head = nope_dim + value_dim;
@@ -81,7 +82,8 @@ fn pieces(config: &ModelConfig, id: TensorId) -> Option<Vec<GgufSlice>> {
             Some(vec![GgufSlice::whole("per_layer_proj_norm.weight".to_owned(), vec![elements])])
         }
         TensorId::Layer { layer, op, part } => {
-            if let Some(pieces) = states::pieces(config, layer, op, part) {
+            let block = block(config, layer, op);
+            if let Some(pieces) = states::pieces(config, block, op, part) {
                 return Some(pieces);
             }
             if let Some(pieces) = indexed_keys(config, layer, op, part) {
@@ -91,8 +93,8 @@ fn pieces(config: &ModelConfig, id: TensorId) -> Option<Vec<GgufSlice>> {
             let is_bias = part == TensorPart::Bias || (op, part) == (Op::Router, TensorPart::Gain);
             let suffix = if is_bias { "bias" } else { "weight" };
             let name = |stem: &str| match stem.contains('.') {
-                true => format!("blk.{layer}.{stem}"),
-                false => format!("blk.{layer}.{stem}.{suffix}"),
+                true => format!("blk.{block}.{stem}"),
+                false => format!("blk.{block}.{stem}.{suffix}"),
             };
             let from_keys = op == Op::V && config.computes_values_from_keys(layer);
             let op = if from_keys { Op::K } else { op };
@@ -116,6 +118,14 @@ fn pieces(config: &ModelConfig, id: TensorId) -> Option<Vec<GgufSlice>> {
             let all = GgufSlice::whole(name(layer_stem(config, op, part)?), shape);
             Some(vec![GgufSlice { rows, elements, ..all }])
         }
+    }
+}
+
+/// Returns the block of a file that has an operation of a layer.
+fn block(config: &ModelConfig, layer: usize, op: Op) -> usize {
+    match description(config.family).gguf.has_single_mixers {
+        true => nemotron_h::block(config, layer, op),
+        false => layer,
     }
 }
 
@@ -195,9 +205,11 @@ fn layer_stem(config: &ModelConfig, op: Op, part: TensorPart) -> Option<&'static
         (Op::Gate, _) if shared => "ffn_gate_shexp",
         (Op::Up, _) if shared => "ffn_up_shexp",
         (Op::Down, _) if shared => "ffn_down_shexp",
+        (Op::Fc0, _) if shared => "ffn_up_shexp",
+        (Op::Fc1, _) if shared => "ffn_down_shexp",
         (Op::Gate | Op::DenseGate, _) => "ffn_gate",
-        (Op::Up | Op::DenseUp, _) => "ffn_up",
-        (Op::Down | Op::DenseDown, _) => "ffn_down",
+        (Op::Up | Op::DenseUp | Op::Fc0, _) => "ffn_up",
+        (Op::Down | Op::DenseDown | Op::Fc1, _) => "ffn_down",
         (Op::Router, TensorPart::Gain) => "exp_probs_b",
         (Op::Router, _) => "ffn_gate_inp",
         (Op::ExpertGate, _) => "ffn_gate_exps",

@@ -1,8 +1,9 @@
-//! GGML's types with 4-bit indices into a table: IQ4_NL, IQ4_XS and MXFP4, for `dequantise`. Each
-//! function expands one block.
+//! GGML's types with 4-bit indices into a table: IQ4_NL, IQ4_XS and MXFP4, for `dequantise`, and
+//! NVFP4 of safetensors files. Each function expands one block.
 
 use super::blocks::half_at;
 use crate::quantized_format::Codebook;
+use crate::source::float8::e4m3;
 
 /// Number of elements that share a scale.
 const PART: usize = 32;
@@ -43,4 +44,30 @@ pub(super) fn mxfp4(block: &[u8], out: &mut [f32]) {
     // Exact, even below the smallest normal number.
     let scale = 2f64.powi(i32::from(block[0]) - 128) as f32;
     part(scale, Codebook::E2M1, &block[1..], out);
+}
+
+/// Expands a block of an 8-bit float and 8 bytes of pairs, the first of each in the low half. The
+/// table's values are doubled.
+pub(super) fn nvfp4(block: &[u8], out: &mut [f32]) {
+    let (scale, values) = (e4m3(block[0]) / 2.0, Codebook::E2M1.values());
+    for (byte, pair) in block[1..].iter().zip(out.chunks_exact_mut(2)) {
+        pair[0] = scale * f32::from(values[usize::from(byte & 15)]);
+        pair[1] = scale * f32::from(values[usize::from(byte >> 4)]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pairs_of_4_bit_floats_have_an_8_bit_factor() {
+        // 0x40 is 2.
+        let block = [0x40, 0x10, 0x32, 0x54, 0x76, 0x98, 0xba, 0xdc, 0xfe];
+        let mut out = [f32::NAN; 16];
+        nvfp4(&block, &mut out);
+        let positive = [0.0, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0];
+        assert_eq!(out[..8], positive);
+        assert_eq!(out[8..], positive.map(|value| -value));
+    }
 }

@@ -3,9 +3,10 @@
 use safetensors::tensor::Dtype as Stored;
 
 use super::files::{ByteRange, Checkpoint};
-use super::{fp8, integers, mxfp4};
+use super::module_formats::{DeclaredFormats, has_one_byte};
+use super::{fp8, integers, mxfp4, nvfp4, packed_integers};
 use crate::family::TensorSlice;
-use crate::quantization::Quantization;
+use crate::quantization::{FactorLayout, ModuleFormat, QuantGroup, Quantization};
 use crate::source::SourceError;
 
 /// A tensor that was found, or a packed matrix.
@@ -19,6 +20,8 @@ pub(super) enum PackedFormat<'a> {
     Fp8(fp8::Matrix<'a>),
     Mxfp4(mxfp4::Matrix<'a>),
     Integers(integers::Matrix<'a>),
+    PackedIntegers(packed_integers::Matrix<'a>),
+    Nvfp4(nvfp4::Matrix<'a>),
 }
 
 /// Rows of a piece in a packed matrix. The rows of the matrix are all rows of the checkpoint's
@@ -39,17 +42,22 @@ impl<'a> StorageFormat<'a> {
     pub(super) fn find(
         files: &'a Checkpoint,
         name: &str,
-        quantization: Quantization,
+        declared: &DeclaredFormats,
     ) -> Result<Option<StorageFormat<'a>>, SourceError> {
         let stem = name.strip_suffix(".weight").unwrap_or(name);
-        let packed = match (files.get(name), quantization) {
+        let packed = match (files.get(name), &declared.quantization) {
             (Some(stretch), Quantization::Fp8 { block }) if stretch.stored == Stored::F8_E4M3 => {
-                Some(PackedFormat::Fp8(fp8::Matrix::new(files, name, stretch, block)?))
+                let factors = format!("{name}_scale_inv");
+                Some(PackedFormat::Fp8(fp8::Matrix::new(files, name, &factors, *block)?))
+            }
+            (Some(stretch), Quantization::ByModule(_)) if has_one_byte(stretch.stored) => {
+                PackedFormat::declared(files, stem, declared)?
             }
             (Some(stretch), _) => return Ok(Some(StorageFormat::Plain(stretch))),
             (None, Quantization::Mxfp4) => {
                 mxfp4::Matrix::find(files, stem)?.map(PackedFormat::Mxfp4)
             }
+            (None, Quantization::ByModule(_)) => PackedFormat::declared(files, stem, declared)?,
             (None, quantization) => {
                 integers::Matrix::find(files, stem, quantization)?.map(PackedFormat::Integers)
             }
@@ -70,12 +78,58 @@ impl<'a> StorageFormat<'a> {
     }
 }
 
-impl PackedFormat<'_> {
+impl<'a> PackedFormat<'a> {
+    /// Creates the matrix of module `stem`; `None` if it is not packed.
+    ///
+    /// # Errors
+    /// A packed matrix that the configuration leaves out, or the errors of
+    /// [`PackedFormat::of_module`].
+    fn declared(
+        files: &'a Checkpoint,
+        stem: &str,
+        declared: &DeclaredFormats,
+    ) -> Result<Option<PackedFormat<'a>>, SourceError> {
+        let format = declared.of(files, stem)?;
+        format.map(|format| PackedFormat::of_module(files, stem, format)).transpose()
+    }
+
+    /// Creates the matrix of module `stem` in a format.
+    ///
+    /// # Errors
+    /// Tensors that are missing, inconsistent, or of types that are not supported.
+    fn of_module(
+        files: &'a Checkpoint,
+        stem: &str,
+        format: ModuleFormat,
+    ) -> Result<PackedFormat<'a>, SourceError> {
+        match format {
+            ModuleFormat::Integers(format) => {
+                packed_integers::Matrix::new(files, stem, format).map(PackedFormat::PackedIntegers)
+            }
+            ModuleFormat::Floats(factors) => {
+                let block = match factors {
+                    FactorLayout::All => None,
+                    FactorLayout::Groups(QuantGroup::Row) => Some((1, usize::MAX)),
+                    FactorLayout::Groups(QuantGroup::Inputs(size)) => Some((1, size)),
+                    FactorLayout::Blocks(rows, inputs) => Some((rows, inputs)),
+                };
+                let (name, factors) = (format!("{stem}.weight"), format!("{stem}.weight_scale"));
+                fp8::Matrix::new(files, &name, &factors, block).map(PackedFormat::Fp8)
+            }
+            ModuleFormat::Mxfp4 => mxfp4::Matrix::of_module(files, stem).map(PackedFormat::Mxfp4),
+            ModuleFormat::Nvfp4(factor) => {
+                nvfp4::Matrix::new(files, stem, factor).map(PackedFormat::Nvfp4)
+            }
+        }
+    }
+
     pub(super) fn shape(&self) -> (usize, usize) {
         match self {
             PackedFormat::Fp8(matrix) => matrix.shape(),
             PackedFormat::Mxfp4(matrix) => matrix.shape(),
             PackedFormat::Integers(matrix) => matrix.shape(),
+            PackedFormat::PackedIntegers(matrix) => matrix.shape(),
+            PackedFormat::Nvfp4(matrix) => matrix.shape(),
         }
     }
 
@@ -93,6 +147,8 @@ impl PackedFormat<'_> {
             PackedFormat::Fp8(matrix) => matrix.read(files, first_row, out),
             PackedFormat::Mxfp4(matrix) => matrix.read(files, first_row, out),
             PackedFormat::Integers(matrix) => matrix.read(files, first_row, out),
+            PackedFormat::PackedIntegers(matrix) => matrix.read(files, first_row, out),
+            PackedFormat::Nvfp4(matrix) => matrix.read(files, first_row, out),
         }
     }
 }

@@ -25,18 +25,27 @@ pub(super) struct Matrix<'a> {
 
 impl<'a> Matrix<'a> {
     /// Creates the matrix with the given name. `block` is the size of blocks according to the
-    /// checkpoint's configuration.
+    /// checkpoint's configuration; larger blocks than the matrix are as large as it.
     ///
     /// # Errors
-    /// Factors that are missing, have another shape or are of an unsupported type.
+    /// Tensors that are missing, floats of another type, or factors that have another
+    /// shape or are of an unsupported type.
     pub(super) fn new(
         files: &'a Checkpoint,
         name: &str,
-        weight: &'a ByteRange,
+        factors: &str,
         block: Option<(usize, usize)>,
     ) -> Result<Matrix<'a>, SourceError> {
-        let tensor = format!("{name}_scale_inv");
-        let factors = files.require(&tensor)?;
+        let tensor = factors.to_owned();
+        let (weight, factors) = (files.require(name)?, files.require(factors)?);
+        if weight.stored != Stored::F8_E4M3 {
+            return Err(SourceError::Type {
+                path: files.path(weight).display().to_string(),
+                tensor: name.to_owned(),
+                found: format!("{:?}", weight.stored),
+                supported: "supported: F8_E4M3",
+            });
+        }
         let path = || files.path(factors).display().to_string();
         let (count, rows, inputs) = match *weight.shape.as_slice() {
             [rows, inputs] => (None, rows, inputs),

@@ -2,10 +2,6 @@
 //! and AWQ: a value is `scale * (q - zero)`. A word contains eight integers: in GPTQ eight inputs
 //! of an output, in AWQ eight outputs of an input. Zero points are packed along the outputs in
 //! both.
-//!
-//! Values are not rounded a second time: `scale * (q - zero)` is exact in f32. If all products of
-//! scales and zero points are exact in f16, rows can also be represented as blocks of GGUF's Q4_1;
-//! otherwise as blocks of Q5_0, whose integers are `q - zero`, from -16 to 15.
 
 use std::ops::Range;
 
@@ -13,13 +9,12 @@ use half::{bf16, f16};
 use safetensors::tensor::Dtype as Stored;
 
 use super::files::{ByteRange, Checkpoint, format_error};
+use super::integer_rows::IntegerRows;
 use crate::quantization::{QuantGroup, Quantization, StoredZeros};
 use crate::source::{SourceError, StoredType};
 
 /// Number of integers in a word.
 const WORD: usize = 8;
-/// Number of elements in a GGUF block.
-const BLOCK: usize = 32;
 /// Index of the integer in a word in which AWQ stores output `i` of eight.
 const AWQ_PLACES: [usize; WORD] = [0, 4, 1, 5, 2, 6, 3, 7];
 
@@ -44,16 +39,6 @@ enum Packing {
     Awq,
 }
 
-/// Rows of a matrix.
-struct Rows {
-    count: usize,
-    /// Integers, as `[row][input]`.
-    q: Vec<u8>,
-    /// Scales, as `[group][row]`. `zeros` has the same layout.
-    scales: Vec<f32>,
-    zeros: Vec<u8>,
-}
-
 impl<'a> Matrix<'a> {
     /// Finds the matrix `stem`; `None` if there are no packed integers of that name, or
     /// `quantization` is another method.
@@ -63,11 +48,11 @@ impl<'a> Matrix<'a> {
     pub(super) fn find(
         files: &'a Checkpoint,
         stem: &str,
-        quantization: Quantization,
+        quantization: &Quantization,
     ) -> Result<Option<Matrix<'a>>, SourceError> {
         let (packing, group) = match quantization {
-            Quantization::Gptq { group, zeros, .. } => (Packing::Gptq(zeros), group),
-            Quantization::Awq { group } => (Packing::Awq, group),
+            Quantization::Gptq { group, zeros, .. } => (Packing::Gptq(*zeros), *group),
+            Quantization::Awq { group } => (Packing::Awq, *group),
             _ => return Ok(None),
         };
         let name = |part: &str| format!("{stem}.{part}");
@@ -116,18 +101,10 @@ impl<'a> Matrix<'a> {
     /// # Errors
     /// Groups of inputs that are not consecutive, or a file that ends early.
     pub(super) fn stored_type(&self, files: &Checkpoint) -> Result<StoredType, SourceError> {
-        self.check_order(files)?;
-        let (scales, zeros) = self.scales_and_zeros(files, 0, self.outputs)?;
-        let is_half = |value: f32| {
-            let half = f16::from_f32(value);
-            half.is_finite() && half.to_f32() == value
-        };
-        let is_cut = !self.group.is_multiple_of(BLOCK) || !self.inputs.is_multiple_of(BLOCK);
-        if is_cut || !scales.iter().all(|scale| is_half(*scale)) {
-            return Ok(StoredType::F32);
+        if let Some(order) = self.order {
+            check_order(files, order, self.inputs, self.group)?;
         }
-        let mut products = scales.iter().zip(&zeros).map(|(scale, zero)| minimum(*scale, *zero));
-        Ok(if products.all(is_half) { StoredType::Q4_1 } else { StoredType::Q5_0 })
+        Ok(self.scales_and_zeros(files, 0, self.outputs)?.stored_type())
     }
 
     /// Reads rows, starting at `first_row`.
@@ -140,16 +117,7 @@ impl<'a> Matrix<'a> {
         first_row: usize,
         out: &mut [f32],
     ) -> Result<(), SourceError> {
-        let rows = self.rows(files, first_row, out.len() / self.inputs)?;
-        for (row, out) in out.chunks_exact_mut(self.inputs).enumerate() {
-            let q = rows.q[row * self.inputs..][..self.inputs].chunks(self.group);
-            for (group, (q, out)) in q.zip(out.chunks_mut(self.group)).enumerate() {
-                let (scale, zero) = rows.of(group, row);
-                for (q, out) in q.iter().zip(out) {
-                    *out = scale * (f32::from(*q) - f32::from(zero));
-                }
-            }
-        }
+        self.rows(files, first_row, out.len() / self.inputs)?.expand(out);
         Ok(())
     }
 
@@ -165,42 +133,18 @@ impl<'a> Matrix<'a> {
         first_row: usize,
         out: &mut [u8],
     ) -> Result<(), SourceError> {
-        let (_, block_bytes) = stored.block();
-        let row_bytes = stored.row_bytes(self.inputs);
-        let rows = self.rows(files, first_row, out.len() / row_bytes)?;
-        for (row, out) in out.chunks_exact_mut(row_bytes).enumerate() {
-            let q = rows.q[row * self.inputs..][..self.inputs].as_chunks::<BLOCK>().0;
-            for (index, (q, out)) in q.iter().zip(out.chunks_exact_mut(block_bytes)).enumerate() {
-                let (scale, zero) = rows.of(index * BLOCK / self.group, row);
-                out[..2].copy_from_slice(&f16::from_f32(scale).to_le_bytes());
-                if stored == StoredType::Q4_1 {
-                    let minimum = f16::from_f32(minimum(scale, zero));
-                    out[2..4].copy_from_slice(&minimum.to_le_bytes());
-                    put_halves(&mut out[4..], q);
-                } else {
-                    put_q5_0(out, &q.map(|q| q + 16 - zero));
-                }
-            }
-        }
+        let count = out.len() / stored.row_bytes(self.inputs);
+        self.rows(files, first_row, count)?.write_blocks(stored, out);
         Ok(())
     }
 
-    /// Refuses groups of inputs that are not consecutive.
-    fn check_order(&self, files: &Checkpoint) -> Result<(), SourceError> {
-        let Some(order) = self.order else { return Ok(()) };
-        let is_list = order.stored == Stored::I32 && order.shape == [self.inputs];
-        let groups = if is_list { words(files, order, 1, 0..self.inputs)? } else { Vec::new() };
-        let in_order = |(input, group): (usize, &u32)| *group as usize == input / self.group;
-        if is_list && groups.iter().enumerate().all(in_order) {
-            return Ok(());
-        }
-        let reason = "a g_idx tensor orders the inputs of a GPTQ matrix by activation (desc_act), \
-                      which is not supported; use a checkpoint made with desc_act = false";
-        Err(format_error(files.path(order), reason.to_owned()))
-    }
-
-    fn rows(&self, files: &Checkpoint, first: usize, count: usize) -> Result<Rows, SourceError> {
-        let (scales, zeros) = self.scales_and_zeros(files, first, count)?;
+    fn rows(
+        &self,
+        files: &Checkpoint,
+        first: usize,
+        count: usize,
+    ) -> Result<IntegerRows, SourceError> {
+        let rows = self.scales_and_zeros(files, first, count)?;
         let mut q = vec![0u8; count * self.inputs];
         match self.packing {
             Packing::Gptq(_) => {
@@ -226,33 +170,31 @@ impl<'a> Matrix<'a> {
                 }
             }
         }
-        Ok(Rows { count, q, scales, zeros })
+        Ok(IntegerRows { q, ..rows })
     }
 
-    /// Returns the scales and zero points of some rows, as `[group][row]`.
+    /// Returns the scales and zero points of some rows, without their integers.
     fn scales_and_zeros(
         &self,
         files: &Checkpoint,
         first: usize,
         count: usize,
-    ) -> Result<(Vec<f32>, Vec<u8>), SourceError> {
+    ) -> Result<IntegerRows, SourceError> {
         let groups = self.scales.shape[0];
-        let size = self.scales.element_bytes();
         let bytes = lines(files, self.scales, groups, first..first + count)?;
-        let scale = |b: &[u8]| match self.scales.stored {
-            Stored::F16 => f16::from_le_bytes([b[0], b[1]]).to_f32(),
-            Stored::BF16 => bf16::from_le_bytes([b[0], b[1]]).to_f32(),
-            _ => f32::from_le_bytes([b[0], b[1], b[2], b[3]]),
-        };
-        let scales = bytes.chunks_exact(size).map(scale).collect();
+        // Files have them as `[group][row]`.
+        let by_group = scales(self.scales.stored, &bytes);
+        let of_rows = || (0..count).flat_map(|row| (0..groups).map(move |group| (row, group)));
+        let scales = of_rows().map(|(row, group)| by_group[group * count + row]).collect();
         let span = word_span(first, count);
         let width = span.len().max(1);
         let words = words(files, self.zeros, groups, span)?;
         let more = u8::from(self.packing == Packing::Gptq(StoredZeros::LessOne));
-        let zeros = words.chunks_exact(width);
-        let zeros = zeros
-            .flat_map(|words| (0..count).map(move |row| self.output(words, first, row) + more));
-        Ok((scales, zeros.collect()))
+        let zeros = of_rows()
+            .map(|(row, group)| self.output(&words[group * width..][..width], first, row) + more);
+        let (inputs, group) = (self.inputs, self.group);
+        let zeros = zeros.collect();
+        Ok(IntegerRows { inputs, group, bits: 4, scales, zeros, q: Vec::new() })
     }
 
     /// Returns the integer of an output from words that are packed along the outputs and start with
@@ -264,15 +206,37 @@ impl<'a> Matrix<'a> {
     }
 }
 
-impl Rows {
-    fn of(&self, group: usize, row: usize) -> (f32, u8) {
-        (self.scales[group * self.count + row], self.zeros[group * self.count + row])
+/// Refuses groups of inputs that are not consecutive.
+///
+/// # Errors
+/// Other groups, or a file that ends early.
+pub(super) fn check_order(
+    files: &Checkpoint,
+    order: &ByteRange,
+    inputs: usize,
+    group: usize,
+) -> Result<(), SourceError> {
+    let is_list = order.stored == Stored::I32 && order.shape == [inputs];
+    let groups = if is_list { words(files, order, 1, 0..inputs)? } else { Vec::new() };
+    let in_order = |(input, index): (usize, &u32)| *index as usize == input / group;
+    // Files of compressed-tensors may have a list without groups.
+    let has_none = groups.iter().all(|index| *index == u32::MAX);
+    if is_list && (has_none || groups.iter().enumerate().all(in_order)) {
+        return Ok(());
     }
+    let reason = "a g_idx tensor orders the inputs of a GPTQ matrix by activation (desc_act), \
+                  which is not supported; use a checkpoint made with desc_act = false";
+    Err(format_error(files.path(order), reason.to_owned()))
 }
 
-/// Returns the value that corresponds to the integer 0.
-fn minimum(scale: f32, zero: u8) -> f32 {
-    -scale * f32::from(zero)
+/// Returns scales of type F16, BF16 or F32 from their bytes.
+pub(super) fn scales(stored: Stored, bytes: &[u8]) -> Vec<f32> {
+    let scale = |b: &[u8]| match stored {
+        Stored::F16 => f16::from_le_bytes([b[0], b[1]]).to_f32(),
+        Stored::BF16 => bf16::from_le_bytes([b[0], b[1]]).to_f32(),
+        _ => f32::from_le_bytes([b[0], b[1], b[2], b[3]]),
+    };
+    bytes.chunks_exact(stored.bitsize() / 8).map(scale).collect()
 }
 
 fn integer(word: u32, place: usize) -> u8 {
@@ -312,19 +276,4 @@ fn words(
 ) -> Result<Vec<u32>, SourceError> {
     let bytes = lines(files, stretch, count, columns)?;
     Ok(bytes.as_chunks::<4>().0.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect())
-}
-
-/// Writes the lower four bits of integers: those of the first 16 in a block to the low halves of
-/// bytes, the others to the high halves.
-fn put_halves(out: &mut [u8], q: &[u8; BLOCK]) {
-    for (i, byte) in out.iter_mut().enumerate() {
-        *byte = q[i] & 15 | q[i + BLOCK / 2] << 4;
-    }
-}
-
-/// Writes the integers of a Q5_0 block, after its scale.
-fn put_q5_0(out: &mut [u8], q: &[u8; BLOCK]) {
-    let fifth = (0..BLOCK).fold(0u32, |bits, i| bits | u32::from(q[i] >> 4) << i);
-    out[2..6].copy_from_slice(&fifth.to_le_bytes());
-    put_halves(&mut out[6..], q);
 }

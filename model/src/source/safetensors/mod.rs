@@ -2,8 +2,8 @@
 //! `model.safetensors.index.json`.
 //!
 //! `files` finds tensors and reads their bytes. Matrices are plain, or in a format that
-//! `quantization_config` names: `fp8`, `mxfp4`, `integers`. Plain matrices in a quantised
-//! checkpoint are recognised by their tensors.
+//! `quantization_config` names: `fp8`, `mxfp4`, `nvfp4`, `integers`, `packed_integers`. Plain
+//! matrices in a quantised checkpoint are recognised by their tensors.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -21,21 +21,28 @@ mod files;
 mod formats;
 mod fp8;
 mod gptq_zeros;
+mod integer_rows;
 mod integers;
+mod module_formats;
 mod mxfp4;
+mod nvfp4;
+mod packed_integers;
 
 use files::{ByteRange, Checkpoint, format_error};
 use formats::{PackedFormat, PackedRows, StorageFormat};
+use module_formats::DeclaredFormats;
 
 /// Number of bytes that are converted at a time if the stored type differs from the requested one.
 const PIECE_BYTES: usize = 64 << 10;
 const SUPPORTED: &str = "supported: BF16, F16, F32, and F8_E4M3 where quantization_config says fp8";
+/// File of ModelOpt that describes matrices, if `config.json` does not.
+const MODELOPT_FILE: &str = "hf_quant_config.json";
 
 /// An open checkpoint.
 #[derive(Debug)]
 pub struct SafetensorsSource {
     config: ModelConfig,
-    quantization: Quantization,
+    declared: DeclaredFormats,
     files: Checkpoint,
     /// Notice to the user about the files.
     notice: Option<String>,
@@ -64,7 +71,7 @@ impl SafetensorsSource {
         let (quantization, notice) = gptq_zeros::resolve(&files, declared)?;
         Ok(SafetensorsSource {
             config: config.clone(),
-            quantization,
+            declared: DeclaredFormats::new(&files, quantization),
             files,
             notice,
             integer_types: Mutex::default(),
@@ -96,7 +103,7 @@ impl SafetensorsSource {
         for mut piece in pieces {
             let mut form = None;
             for place in 0..piece.names.len() {
-                form = StorageFormat::find(&self.files, &piece.names[place], self.quantization)?;
+                form = StorageFormat::find(&self.files, &piece.names[place], &self.declared)?;
                 if form.is_some() {
                     piece.names.swap(0, place);
                     break;
@@ -128,13 +135,13 @@ impl SafetensorsSource {
     fn integer_type(
         &self,
         name: &str,
-        matrix: &integers::Matrix<'_>,
+        find: impl FnOnce(&Checkpoint) -> Result<StoredType, SourceError>,
     ) -> Result<StoredType, SourceError> {
         let known = || self.integer_types.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(stored) = known().get(name) {
             return Ok(*stored);
         }
-        let stored = matrix.stored_type(&self.files)?;
+        let stored = find(&self.files)?;
         known().insert(name.to_owned(), stored);
         Ok(stored)
     }
@@ -149,8 +156,12 @@ impl SafetensorsSource {
             StorageFormat::Plain(stretch) => *stretch,
             StorageFormat::Packed(PackedFormat::Fp8(_)) => return Ok(StoredType::F8E4M3),
             StorageFormat::Packed(PackedFormat::Mxfp4(_)) => return Ok(StoredType::Mxfp4),
+            StorageFormat::Packed(PackedFormat::Nvfp4(_)) => return Ok(StoredType::Nvfp4),
             StorageFormat::Packed(PackedFormat::Integers(matrix)) => {
-                return self.integer_type(name, matrix);
+                return self.integer_type(name, |files| matrix.stored_type(files));
+            }
+            StorageFormat::Packed(PackedFormat::PackedIntegers(matrix)) => {
+                return self.integer_type(name, |files| matrix.stored_type(files));
             }
         };
         match stretch.stored {
@@ -389,7 +400,11 @@ impl WeightSource for SafetensorsSource {
                 StorageFormat::Packed(PackedFormat::Integers(matrix)) => {
                     matrix.read_blocks(&self.files, stored, row, out)
                 }
-                StorageFormat::Plain(_) | StorageFormat::Packed(PackedFormat::Fp8(_)) => {
+                StorageFormat::Packed(PackedFormat::PackedIntegers(matrix)) => {
+                    matrix.read_blocks(&self.files, stored, row, out)
+                }
+                StorageFormat::Plain(_)
+                | StorageFormat::Packed(PackedFormat::Fp8(_) | PackedFormat::Nvfp4(_)) => {
                     no_blocks()
                 }
             })
@@ -397,7 +412,8 @@ impl WeightSource for SafetensorsSource {
     }
 }
 
-/// Reads the quantisation from the `config.json` of a checkpoint; none if the file does not exist.
+/// Reads the quantisation from the `config.json` of a checkpoint, or, if it does not mention any,
+/// from ModelOpt's file; none if `config.json` does not exist.
 ///
 /// # Errors
 /// A file that cannot be read, or a method that is not supported.
@@ -410,12 +426,24 @@ pub fn quantization(directory: &Path) -> Result<Quantization, SourceError> {
         }
         Err(source) => return Err(SourceError::Io { path: path.display().to_string(), source }),
     };
-    let config: serde_json::Value =
-        serde_json::from_str(&text).map_err(|error| format_error(&path, error.to_string()))?;
-    Quantization::parse(config.get("quantization_config"))
-        .map_err(|error| format_error(&path, format!("{error} is not supported")))
+    let parsed = |path: &Path, text: &str| -> Result<serde_json::Value, SourceError> {
+        serde_json::from_str(text).map_err(|error| format_error(path, error.to_string()))
+    };
+    let config = parsed(&path, &text)?;
+    let declared = Quantization::object(|name| config.get(name));
+    let (path, found) = match std::fs::read_to_string(directory.join(MODELOPT_FILE)) {
+        Ok(text) if declared.is_none() => {
+            let path = directory.join(MODELOPT_FILE);
+            let found = Quantization::parse_modelopt(&parsed(&path, &text)?);
+            (path, found)
+        }
+        _ => (path, Quantization::parse(declared)),
+    };
+    found.map_err(|error| format_error(&path, format!("{error} is not supported")))
 }
 
+#[cfg(test)]
+mod module_tests;
 #[cfg(test)]
 mod quantized_tests;
 #[cfg(test)]

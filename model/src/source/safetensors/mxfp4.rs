@@ -1,5 +1,6 @@
 //! Matrices of 4-bit floats (E2M1) with an exponent of two for every 32 inputs, in two tensors:
-//! `NAME_blocks` with two values per byte, the first in the low half, and `NAME_scales`.
+//! `NAME_blocks` with two values per byte, the first in the low half, and `NAME_scales`. In
+//! compressed-tensors they are `NAME.weight_packed` and `NAME.weight_scale`.
 
 use safetensors::tensor::Dtype as Stored;
 
@@ -14,7 +15,8 @@ const GROUP_BYTES: usize = GROUP / 2;
 /// second half.
 const BLOCK_BYTES: usize = 1 + GROUP_BYTES;
 
-const VALUES: [f32; 16] =
+/// Values of the floats.
+pub(super) const VALUES: [f32; 16] =
     [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0];
 
 /// A matrix that is stored in two tensors. All dimensions before the inputs count as rows.
@@ -39,16 +41,8 @@ impl<'a> Matrix<'a> {
         };
         let tensor = format!("{stem}_scales");
         let exponents = files.require(&tensor)?;
-        for (stretch, tensor) in [(blocks, &name), (exponents, &tensor)] {
-            if stretch.stored != Stored::U8 {
-                return Err(SourceError::Type {
-                    path: files.path(stretch).display().to_string(),
-                    tensor: tensor.clone(),
-                    found: format!("{:?}", stretch.stored),
-                    supported: "supported: U8",
-                });
-            }
-        }
+        require_bytes(files, blocks, &name, &[Stored::U8])?;
+        require_bytes(files, exponents, &tensor, &[Stored::U8])?;
         let expected = match blocks.shape.split_last() {
             Some((&GROUP_BYTES, groups)) if groups.len() >= 2 => groups.to_vec(),
             _ => Vec::new(),
@@ -59,6 +53,28 @@ impl<'a> Matrix<'a> {
             return Err(SourceError::Shape { path, tensor, found, expected });
         }
         Ok(Some(Matrix { blocks, exponents }))
+    }
+
+    /// Creates the matrix of module `stem` of compressed-tensors.
+    ///
+    /// # Errors
+    /// Tensors that are missing, inconsistent, or of types other than bytes.
+    pub(super) fn of_module(files: &'a Checkpoint, stem: &str) -> Result<Matrix<'a>, SourceError> {
+        let (name, tensor) = (format!("{stem}.weight_packed"), format!("{stem}.weight_scale"));
+        let (blocks, exponents) = (files.require(&name)?, files.require(&tensor)?);
+        require_bytes(files, blocks, &name, &[Stored::U8])?;
+        require_bytes(files, exponents, &tensor, &[Stored::U8, Stored::F8_E8M0])?;
+        let expected = match *blocks.shape.as_slice() {
+            [rows, bytes] => vec![rows, bytes.div_ceil(GROUP_BYTES)],
+            _ => vec![0, 0],
+        };
+        let is_whole = blocks.shape.last().is_some_and(|bytes| bytes.is_multiple_of(GROUP_BYTES));
+        if !is_whole || exponents.shape != expected {
+            let path = files.path(exponents).display().to_string();
+            let found = exponents.shape.clone();
+            return Err(SourceError::Shape { path, tensor, found, expected });
+        }
+        Ok(Matrix { blocks, exponents })
     }
 
     pub(super) fn shape(&self) -> (usize, usize) {
@@ -123,4 +139,25 @@ impl<'a> Matrix<'a> {
         files.read(self.blocks, first * GROUP_BYTES, &mut bytes)?;
         Ok((exponents, bytes))
     }
+}
+
+/// Refuses a tensor whose elements are of other types.
+///
+/// # Errors
+/// The tensor's type.
+pub(super) fn require_bytes(
+    files: &Checkpoint,
+    stretch: &ByteRange,
+    tensor: &str,
+    types: &[Stored],
+) -> Result<(), SourceError> {
+    if types.contains(&stretch.stored) {
+        return Ok(());
+    }
+    Err(SourceError::Type {
+        path: files.path(stretch).display().to_string(),
+        tensor: tensor.to_owned(),
+        found: format!("{:?}", stretch.stored),
+        supported: if types == [Stored::F8_E4M3] { "supported: F8_E4M3" } else { "supported: U8" },
+    })
 }

@@ -12,12 +12,13 @@ use crate::layers::{FeedForward, LayerKind, Layers};
 use crate::ops::Op;
 use crate::source::TensorPart;
 
-const DOWN: TensorId = TensorId::Layer { layer: 0, op: Op::Down, part: TensorPart::Matrix };
-const STEM: &str = "model.layers.0.mlp.down_proj";
-const OUTPUTS: usize = 24;
-const INPUTS: usize = 64;
+pub(super) const DOWN: TensorId =
+    TensorId::Layer { layer: 0, op: Op::Down, part: TensorPart::Matrix };
+pub(super) const STEM: &str = "model.layers.0.mlp.down_proj";
+pub(super) const OUTPUTS: usize = 24;
+pub(super) const INPUTS: usize = 64;
 
-const NAMES: [&str; 8] = [
+const NAMES: [&str; 21] = [
     "fp8_blocks",
     "fp8_exponents",
     "fp8_whole",
@@ -26,38 +27,51 @@ const NAMES: [&str; 8] = [
     "gptq",
     "gptq_v2",
     "awq",
+    "ct_int4_32",
+    "ct_int4_64_f16",
+    "ct_int4_zeros",
+    "ct_int8_channel",
+    "ct_int8_zeros",
+    "ct_bytes_channel",
+    "ct_bytes_zeros",
+    "ct_fp8_channel",
+    "ct_fp8_tensor",
+    "ct_fp8_block",
+    "ct_mxfp4",
+    "ct_nvfp4",
+    "modelopt_nvfp4",
 ];
 
-fn config() -> ModelConfig {
+pub(super) fn config() -> ModelConfig {
     let mut config = find_known("smollm2-135m").expect("known").config;
     (config.hidden_size, config.ffn_size, config.num_layers) = (OUTPUTS, INPUTS, 1);
     config
 }
 
-fn folder(name: &str) -> PathBuf {
+pub(super) fn folder(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/quantized").join(name)
 }
 
-fn open(directory: &Path) -> Result<SafetensorsSource, SourceError> {
+pub(super) fn open(directory: &Path) -> Result<SafetensorsSource, SourceError> {
     SafetensorsSource::open(directory, &config())
 }
 
-fn expected(name: &str) -> Vec<f32> {
+pub(super) fn expected(name: &str) -> Vec<f32> {
     let bytes = std::fs::read(folder(name).join("expected.safetensors")).expect("the fixture");
     let tensors = safetensors::SafeTensors::deserialize(&bytes).expect("a good file");
     let data = tensors.tensor("expected").expect("the tensor").data();
     data.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
 }
 
-fn bits(values: &[f32]) -> Vec<u32> {
+pub(super) fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|value| value.to_bits()).collect()
 }
 
 /// A copy of a fixture that a test may modify.
-struct Copy(tempfile::TempDir);
+pub(super) struct Copy(pub(super) tempfile::TempDir);
 
 impl Copy {
-    fn of(name: &str) -> Copy {
+    pub(super) fn of(name: &str) -> Copy {
         let copy = tempfile::tempdir().expect("a temporary folder");
         for file in ["config.json", "model.safetensors"] {
             std::fs::copy(folder(name).join(file), copy.path().join(file)).expect("copied");
@@ -66,7 +80,7 @@ impl Copy {
     }
 
     /// Rewrites the tensors after `change` has modified their names, types, shapes and bytes.
-    fn change(&self, change: impl Fn(&mut Vec<(String, Stored, Vec<usize>, Vec<u8>)>)) {
+    pub(super) fn change(&self, change: impl Fn(&mut Vec<(String, Stored, Vec<usize>, Vec<u8>)>)) {
         let path = self.0.path().join("model.safetensors");
         let bytes = std::fs::read(&path).expect("readable");
         let tensors = safetensors::SafeTensors::deserialize(&bytes).expect("a good file");
@@ -83,7 +97,7 @@ impl Copy {
         safetensors::serialize_to_file(views, None, &path).expect("written");
     }
 
-    fn refusal(&self) -> String {
+    pub(super) fn refusal(&self) -> String {
         let source = open(self.0.path()).expect("the header is good");
         let mut out = vec![0.0; INPUTS];
         source.read_f32(DOWN, 0, &mut out).expect_err("refused").to_string()
@@ -166,6 +180,17 @@ fn a_form_has_the_type_that_holds_it_without_loss() {
         ("gptq", StoredType::Q5_0),
         ("gptq_v2", StoredType::Q5_0),
         ("awq", StoredType::Q5_0),
+        ("ct_int4_32", StoredType::Q4_1),
+        ("ct_int4_64_f16", StoredType::Q4_1),
+        ("ct_int4_zeros", StoredType::Q5_0),
+        ("ct_int8_channel", StoredType::Q8_0),
+        ("ct_int8_zeros", StoredType::F32),
+        ("ct_bytes_channel", StoredType::Q8_0),
+        ("ct_bytes_zeros", StoredType::F32),
+        ("ct_fp8_channel", StoredType::F8E4M3),
+        ("ct_mxfp4", StoredType::Mxfp4),
+        ("ct_nvfp4", StoredType::Nvfp4),
+        ("modelopt_nvfp4", StoredType::Nvfp4),
     ] {
         let source = open(&folder(name)).expect(name);
         assert_eq!(source.stored_type(DOWN).expect(name), stored, "{name}");
@@ -177,7 +202,10 @@ fn a_form_has_the_type_that_holds_it_without_loss() {
 /// Tests that blocks of GGUF's types have the same values, whether or not kernels use them.
 #[test]
 fn blocks_mean_what_is_expanded() {
-    for name in ["mxfp4", "gptq_symmetric", "gptq", "gptq_v2", "awq"] {
+    let of_integers = ["gptq_symmetric", "gptq", "gptq_v2", "awq"];
+    let of_modules =
+        ["ct_int4_32", "ct_int4_64_f16", "ct_int4_zeros", "ct_int8_channel", "ct_bytes_channel"];
+    for name in [&of_integers[..], &of_modules, &["mxfp4", "ct_mxfp4"]].concat() {
         let source = open(&folder(name)).expect(name);
         let parts = source.checked(DOWN).expect(name);
         let stored = source.stored_type(DOWN).expect(name);
@@ -190,6 +218,9 @@ fn blocks_mean_what_is_expanded() {
                     matrix.read_blocks(&source.files, first, &mut blocks).expect(name);
                 }
                 StorageFormat::Packed(PackedFormat::Integers(matrix)) => {
+                    matrix.read_blocks(&source.files, stored, first, &mut blocks).expect(name);
+                }
+                StorageFormat::Packed(PackedFormat::PackedIntegers(matrix)) => {
                     matrix.read_blocks(&source.files, stored, first, &mut blocks).expect(name);
                 }
                 _ => panic!("{name} has no blocks"),
@@ -212,8 +243,10 @@ fn blocks_mean_what_is_expanded() {
             }
         }
     }
-    let source = open(&folder("fp8_blocks")).expect("opens");
-    assert!(source.read_blocks(DOWN, 0, &mut [0; INPUTS]).is_err(), "floats have no blocks");
+    for name in ["fp8_blocks", "ct_fp8_block", "ct_nvfp4"] {
+        let source = open(&folder(name)).expect("opens");
+        assert!(source.read_blocks(DOWN, 0, &mut [0; INPUTS]).is_err(), "{name} has no blocks");
+    }
 }
 
 #[test]
@@ -308,31 +341,6 @@ fn stacked_matrices_of_8_bit_floats_have_factors_of_their_own() {
 }
 
 #[test]
-fn ragged_blocks_of_8_bit_floats_have_factors_for_their_rests() {
-    let copy = Copy::of("fp8_blocks");
-    let config =
-        r#"{"quantization_config": {"quant_method": "fp8", "weight_block_size": [7, 60]}}"#;
-    std::fs::write(copy.0.path().join("config.json"), config).expect("written");
-    copy.change(|tensors| {
-        for (name, _, shape, data) in tensors.iter_mut() {
-            if name.ends_with("_scale_inv") {
-                *shape = vec![4, 2];
-                *data = (1..=8).flat_map(|n| (n as f32).to_le_bytes()).collect();
-            } else {
-                data.fill(0x38);
-            }
-        }
-    });
-    let source = open(copy.0.path()).expect("opens");
-    let mut out = vec![0.0; OUTPUTS * INPUTS];
-    source.read_f32(DOWN, 0, &mut out).expect("readable");
-    for (index, value) in out.iter().enumerate() {
-        let (row, input) = (index / INPUTS, index % INPUTS);
-        assert_eq!(*value, (1 + row / 7 * 2 + input / 60) as f32, "row {row}, input {input}");
-    }
-}
-
-#[test]
 fn inputs_ordered_by_activation_are_refused() {
     let copy = Copy::of("gptq");
     copy.change(|tensors| {
@@ -356,6 +364,12 @@ fn tensors_that_are_missing_or_misshapen_are_named() {
         ("gptq", ".scales"),
         ("gptq", ".qzeros"),
         ("awq", ".qzeros"),
+        ("ct_int4_zeros", ".weight_scale"),
+        ("ct_int4_zeros", ".weight_zero_point"),
+        ("ct_int8_zeros", ".weight_scale"),
+        ("ct_fp8_block", ".weight_scale"),
+        ("ct_mxfp4", ".weight_scale"),
+        ("ct_nvfp4", ".weight_scale"),
     ] {
         let full = format!("{STEM}{part}");
         let copy = Copy::of(name);

@@ -4,11 +4,11 @@ use super::super::facts::TensorFacts;
 use super::keys::{ConfigError, Keys, wrong};
 use super::states::attending_layers;
 use crate::config::Family;
-use crate::family::description;
+use crate::family::{description, nemotron_h};
 use crate::mamba::Mamba;
 
 /// Returns the sizes in a model of `count` layers; `None` in families without Mamba2, and for
-/// models whose layers all attend. Files do not limit time steps.
+/// models whose layers all attend. Files do not contain limits of time steps.
 ///
 /// # Errors
 /// Missing or inconsistent sizes.
@@ -38,7 +38,7 @@ pub(super) fn mamba(
         state_dim: keys.required_size("ssm.state_size")?,
         taps: keys.required_size("ssm.conv_kernel")?,
         conv_bias: facts.has_conv_bias,
-        min_step: 0.0,
+        min_step: if family == Family::NemotronH { nemotron_h::MIN_STEP as f32 } else { 0.0 },
         max_step: None,
     }))
 }

@@ -10,17 +10,20 @@ mod gemma4;
 mod keys;
 mod latent;
 mod mamba;
+mod nemotron;
 mod refused;
 mod rope;
 mod states;
 mod tokens;
 
 use keys::{ConfigError, Keys, wrong};
+use nemotron::PairedLayers;
 
 use super::facts::TensorFacts;
 use super::metadata::{Metadata, required};
-use crate::config::{Family, Features, ModelConfig};
+use crate::config::{Family, Features, ModelConfig, Rope};
 use crate::config_bounds::{self, check_layers};
+use crate::experts::Experts;
 use crate::family::{GgufFamily, description};
 
 /// Returns the configuration of the model called `name`.
@@ -44,33 +47,33 @@ pub(super) fn model_config(
         None => heads(&keys, gguf, hidden_size)?,
     };
     let vocab_size = tokens::vocab_size(metadata, facts)?;
-    let num_layers = check_layers(states::layers(&keys, gguf)?)?;
+    let blocks = check_layers(states::layers(&keys, gguf)?)?;
     let context = keys.required_size("context_length")?;
     let norm_key = "attention.layer_norm_rms_epsilon";
     let rotated_dim = if gguf.has_layer_sizes { gemma4::global_dim(&keys)? } else { head_dim };
     let rope = rope::rope(&keys, family, rotated_dim, context, &facts.rope)?;
     let scaling = rope.scaling.clone();
-    let experts = experts::experts(&keys, gguf, num_layers)?;
-    let (ffn_size, feed_forward) = experts::feed_forward(&keys, gguf, experts)?;
+    let experts = experts::experts(&keys, gguf, blocks)?;
+    let paired = layers(&keys, family, blocks, &rope, experts)?;
     let config = ModelConfig {
         name,
         family,
-        num_layers,
+        num_layers: paired.count,
         hidden_size,
         num_heads,
         num_kv_heads,
         head_dim,
-        ffn_size,
+        ffn_size: paired.ffn_size,
         vocab_size,
         max_positions: rope.scaled_max_positions(context),
         norm_eps: required(&keys.key(norm_key), keys.positive(norm_key)?)? as f32,
         activation: gguf.activation,
         learned_positions: None,
-        layers: families::layers(&keys, family, num_layers, &rope, &feed_forward)?,
+        layers: paired.layers,
         experts,
         delta: states::delta(&keys, family)?,
         latent,
-        mamba: mamba::mamba(&keys, family, num_layers, facts)?,
+        mamba: mamba::mamba(&keys, family, blocks, facts)?,
         output_gate: states::has_states(family),
         qkv_bias: facts.has_q_bias,
         out_bias: facts.has_out_bias,
@@ -82,7 +85,7 @@ pub(super) fn model_config(
         sinks: family == Family::GptOss,
         scales: match latent {
             Some(latent) => latent::scales(&keys, latent, &scaling)?,
-            None => families::scales(&keys, family, num_layers, hidden_size, num_heads)?,
+            None => families::scales(&keys, family, paired.count, hidden_size, num_heads)?,
         },
         features: Features::default(),
         bos_token_id: tokens::token_id(metadata, "tokenizer.ggml.bos_token_id", vocab_size)?,
@@ -93,6 +96,23 @@ pub(super) fn model_config(
     let config = if gguf.has_indexers { latent::with_indexers(&keys, config)? } else { config };
     config_bounds::check(&config)?;
     Ok(config)
+}
+
+/// Returns the layers of a file of `blocks` blocks.
+fn layers(
+    keys: &Keys<'_>,
+    family: Family,
+    blocks: usize,
+    rope: &Rope,
+    experts: Option<Experts>,
+) -> Result<PairedLayers, ConfigError> {
+    let gguf = &description(family).gguf;
+    if gguf.has_single_mixers {
+        return nemotron::layers(keys, blocks, experts);
+    }
+    let (ffn_size, feed_forward) = experts::feed_forward(keys, gguf, experts)?;
+    let layers = families::layers(keys, family, blocks, rope, &feed_forward)?;
+    Ok(PairedLayers { count: blocks, layers, ffn_size })
 }
 
 /// Returns the number of heads of q, the number of heads of k and v, and their size.

@@ -19,6 +19,7 @@ const NUMBERS: &[(&str, &[f64], &str)] = &[
     ("interleave_moe_layer_step", &[0.0, 1.0], "a model whose layers all have experts"),
     ("leading_dense_block_count", &[0.0], "a model whose layers all have experts"),
     ("moe_every_n_layers", &[0.0, 1.0], "a model whose layers all have experts"),
+    ("moe_latent_size", &[0.0], "a model whose experts compute full rows"),
     ("nextn_predict_layers", &[0.0], "a model without layers for further tokens"),
     ("rope.scaling.yarn_attn_factor", &[1.0], "YaRN's own factor"),
     ("rope.scaling.yarn_ext_factor", &[-1.0, 1.0], "YaRN's whole ramp"),

@@ -28,7 +28,7 @@ pub(super) fn layers(keys: &Keys<'_>, gguf: &GgufFamily) -> Result<usize, Config
 }
 
 /// Number of heads of k and v, for all layers or for each.
-const KV_HEADS: &str = "attention.head_count_kv";
+pub(super) const KV_HEADS: &str = "attention.head_count_kv";
 
 /// Returns true if layers of the family that have no heads of k and v do not attend.
 fn omits_kv_heads(gguf: &GgufFamily) -> bool {

@@ -11,7 +11,7 @@ use crate::rope::SequenceLength;
 use crate::source::TensorPart;
 use crate::source::safetensors::SafetensorsSource;
 
-const FIXTURES: [&str; 31] = [
+const FIXTURES: [&str; 33] = [
     "deepseek_v2",
     "gemma3",
     "gemma3_vision",
@@ -32,6 +32,8 @@ const FIXTURES: [&str; 31] = [
     "mistral4",
     "mistral_small",
     "mixtral",
+    "nemotron_h",
+    "nemotron_h_moe",
     "olmoe",
     "phi3",
     "phi3_longrope",

@@ -155,7 +155,8 @@ fn has_grid_or_digits(stored: StoredType) -> bool {
 }
 
 fn quantised() -> impl Iterator<Item = StoredType> {
-    StoredType::ALL.into_iter().filter(|stored| stored.block().0 > 1)
+    let has_blocks = |stored: &StoredType| stored.block().0 > 1 && type_code(*stored).is_some();
+    StoredType::ALL.into_iter().filter(has_blocks)
 }
 
 fn bits(values: &[f32]) -> Vec<u32> {

@@ -1,11 +1,18 @@
 //! The `quantization_config` of a `config.json`, which defines the low-bit format of a checkpoint's
 //! matrices. Unsupported formats are refused by field and value.
 
+mod modules;
+mod patterns;
+
+use std::sync::Arc;
+
 use serde_json::{Map, Value};
+
+pub use modules::{FactorLayout, IntegerFormat, MatrixFactor, ModuleFormat, ModuleFormats};
 
 /// Format of a checkpoint's quantised matrices. Plain matrices in such a checkpoint are not
 /// described here, since their tensors identify them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Quantization {
     #[default]
     None,
@@ -17,6 +24,8 @@ pub enum Quantization {
     Gptq { group: QuantGroup, zeros: StoredZeros, symmetric: bool },
     /// 4-bit integers, packed along the outputs.
     Awq { group: QuantGroup },
+    /// Formats by module: compressed-tensors and ModelOpt.
+    ByModule(Arc<ModuleFormats>),
 }
 
 /// Number of inputs that share a scale and a zero point.
@@ -39,14 +48,45 @@ pub enum StoredZeros {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("a checkpoint with quantization_config.{field} = {value}")]
 pub struct UnsupportedQuantization {
-    pub field: &'static str,
+    pub field: String,
     pub value: String,
+}
+
+impl UnsupportedQuantization {
+    /// Returns the error for a field of an object within the configuration.
+    fn within(self, outer: &str) -> UnsupportedQuantization {
+        UnsupportedQuantization { field: format!("{outer}.{}", self.field), ..self }
+    }
 }
 
 /// The fields of the object, read by name.
 struct QuantizationFields<'a>(&'a Map<String, Value>);
 
 impl Quantization {
+    /// Returns the object of a `config.json` that describes the quantisation, if there is one: that
+    /// of the whole model, under either of its names, or that of a multimodal model's text.
+    pub fn object<'a>(field: impl Fn(&str) -> Option<&'a Value>) -> Option<&'a Value> {
+        let named = |name: &str| field(name).filter(|value| !value.is_null());
+        named("quantization_config")
+            .or_else(|| named("compression_config"))
+            .or_else(|| named("text_config")?.get("quantization_config"))
+    }
+
+    /// Parses ModelOpt's `hf_quant_config.json`, which describes checkpoints whose `config.json`
+    /// does not.
+    ///
+    /// # Errors
+    /// An unsupported method.
+    pub fn parse_modelopt(file: &Value) -> Result<Quantization, UnsupportedQuantization> {
+        let empty = Map::new();
+        let fields = file.get("quantization").and_then(Value::as_object).unwrap_or(&empty);
+        let fields = QuantizationFields(fields);
+        if fields.present("quant_algo").is_none() {
+            return Ok(Quantization::None);
+        }
+        fields.modelopt().map(|formats| Quantization::ByModule(Arc::new(formats)))
+    }
+
     /// Parses a `quantization_config`; [`Quantization::None`] if there is none.
     ///
     /// # Errors
@@ -57,11 +97,14 @@ impl Quantization {
         };
         let empty = Map::new();
         let fields = QuantizationFields(value.as_object().unwrap_or(&empty));
+        let by_module = |formats| Quantization::ByModule(Arc::new(formats));
         match fields.text("quant_method") {
             Some("fp8") => fields.fp8(),
             Some("mxfp4") => Ok(Quantization::Mxfp4),
             Some("gptq") => fields.gptq(),
             Some("awq") => fields.awq(),
+            Some("compressed-tensors") => fields.compressed_tensors().map(by_module),
+            Some("modelopt") => fields.modelopt().map(by_module),
             _ => Err(fields.refusal("quant_method")),
         }
     }
@@ -76,9 +119,10 @@ impl QuantizationFields<'_> {
         self.present(field)?.as_str()
     }
 
-    fn refusal(&self, field: &'static str) -> UnsupportedQuantization {
+    fn refusal(&self, field: &str) -> UnsupportedQuantization {
         let value = self.0.get(field).map_or_else(|| "(not there)".to_owned(), Value::to_string);
-        UnsupportedQuantization { field, value: value.chars().take(60).collect() }
+        let value = value.chars().take(60).collect();
+        UnsupportedQuantization { field: field.to_owned(), value }
     }
 
     /// Refuses a field that is present and differs from all of `values`.
@@ -102,17 +146,20 @@ impl QuantizationFields<'_> {
         self.only("expert_dtype", &["fp8"])?;
         self.only("activation_scheme", &["dynamic", "static"])?;
         let field = "weight_block_size";
-        let Some(value) = self.present(field) else {
+        if self.present(field).is_none() {
             return Ok(Quantization::Fp8 { block: None });
-        };
-        let size = |index| value.get(index)?.as_u64().and_then(|size| usize::try_from(size).ok());
-        let is_pair = value.as_array().is_some_and(|sizes| sizes.len() == 2);
-        match (size(0), size(1)) {
-            (Some(rows @ 1..), Some(inputs @ 1..)) if is_pair => {
-                Ok(Quantization::Fp8 { block: Some((rows, inputs)) })
-            }
-            _ => Err(self.refusal(field)),
         }
+        match self.pair(field) {
+            Some(block) => Ok(Quantization::Fp8 { block: Some(block) }),
+            None => Err(self.refusal(field)),
+        }
+    }
+
+    /// Returns a list of two positive sizes; `None` if the field is anything else.
+    fn pair(&self, field: &str) -> Option<(usize, usize)> {
+        let sizes = self.present(field)?.as_array().filter(|sizes| sizes.len() == 2)?;
+        let size = |value: &Value| usize::try_from(value.as_u64()?).ok().filter(|size| *size > 0);
+        Some((size(&sizes[0])?, size(&sizes[1])?))
     }
 
     fn gptq(&self) -> Result<Quantization, UnsupportedQuantization> {
@@ -209,7 +256,6 @@ mod tests {
     fn all_else_is_refused_by_field_and_value() {
         for (config, message) in [
             (r#"{"quant_method": "bitsandbytes"}"#, r#"quant_method = "bitsandbytes""#),
-            (r#"{"quant_method": "compressed-tensors"}"#, r#""compressed-tensors""#),
             (r#"{"load_in_4bit": true}"#, "quant_method = (not there)"),
             ("17", "quant_method = (not there)"),
             (r#"{"quant_method": "gptq", "bits": 3}"#, "quantization_config.bits = 3"),
@@ -232,6 +278,95 @@ mod tests {
                 r#"{"quant_method": "fp8", "weight_block_size": [0, 1]}"#,
                 "weight_block_size = [0,1]",
             ),
+        ] {
+            let error = of(config).expect_err(config);
+            assert!(error.contains(message), "{error}");
+        }
+    }
+
+    fn compressed(weights: &str) -> Result<ModuleFormat, String> {
+        let config = format!(
+            r#"{{"quant_method": "compressed-tensors", "format": "pack-quantized",
+                "config_groups": {{"group_0": {{"targets": ["Linear"], "weights": {weights}}}}}}}"#
+        );
+        let Quantization::ByModule(formats) = of(&config)? else { panic!("by module") };
+        Ok(formats.of("model.layers.0.mlp.down_proj").expect("targeted"))
+    }
+
+    #[test]
+    fn integers_of_compressed_tensors() {
+        let group = |size| FactorLayout::Groups(QuantGroup::Inputs(size));
+        let integers = |bits, factors, symmetric| {
+            ModuleFormat::Integers(IntegerFormat { bits, packed: true, factors, symmetric })
+        };
+        for (weights, format) in [
+            // Fields of Kimi K2 Thinking.
+            (
+                r#"{"actorder": null, "block_structure": null, "dynamic": false, "group_size": 32,
+                    "num_bits": 4, "observer": "minmax", "observer_kwargs": {}, "strategy": "group",
+                    "symmetric": true, "type": "int"}"#,
+                integers(4, group(32), true),
+            ),
+            (
+                r#"{"num_bits": 4, "group_size": 128, "symmetric": false, "actorder": "static"}"#,
+                integers(4, group(128), false),
+            ),
+            (
+                r#"{"num_bits": 8, "strategy": "channel", "group_size": null}"#,
+                integers(8, FactorLayout::Groups(QuantGroup::Row), true),
+            ),
+            (r#"{"num_bits": 8, "strategy": "tensor"}"#, integers(8, FactorLayout::All, true)),
+        ] {
+            assert_eq!(compressed(weights), Ok(format), "{weights}");
+        }
+    }
+
+    #[test]
+    fn schemes_that_are_not_supported_are_named() {
+        for (weights, message) in [
+            ("null", "config_groups.weights = null"),
+            (r#"{"num_bits": 3, "group_size": 32}"#, "config_groups.weights.num_bits = 3"),
+            (r#"{"num_bits": 4, "group_size": 0}"#, "weights.group_size = 0"),
+            (r#"{"num_bits": 4, "group_size": -7}"#, "weights.group_size = -7"),
+            (r#"{"num_bits": 4, "strategy": "group"}"#, "weights.group_size = (not there)"),
+            (r#"{"num_bits": 4, "strategy": "attn_head"}"#, r#"weights.strategy = "attn_head""#),
+            (r#"{"num_bits": 4, "type": "float", "group_size": 32}"#, r#"weights.type = "float""#),
+            (
+                r#"{"num_bits": 4, "group_size": 32, "actorder": "group"}"#,
+                r#"weights.actorder = "group""#,
+            ),
+            (r#"{"num_bits": 4, "symmetric": false}"#, "weights.symmetric = false"),
+        ] {
+            let error = compressed(weights).expect_err(weights);
+            assert!(error.contains(message), "{error}");
+        }
+        let whole = |more: &str| {
+            of(&format!(
+                r#"{{"quant_method": "compressed-tensors", "config_groups": {{"a": {{"targets":
+                    ["Linear"], "weights": {{"num_bits": 4, "group_size": 32}}}}}}, {more}}}"#
+            ))
+        };
+        for (more, message) in [
+            (r#""format": "marlin-24""#, r#"quantization_config.format = "marlin-24""#),
+            (r#""format": "mixed-precision""#, r#"format = "mixed-precision""#),
+            (r#""status": 1"#, "format = (not there)"),
+            (
+                r#""format": "pack-quantized", "sparsity_config": {"format": "sparse-24-bitmask"}"#,
+                "sparsity_config = {",
+            ),
+            (
+                r#""format": "pack-quantized", "transform_config": {"config_groups": {}}"#,
+                "transform_config = {",
+            ),
+            (r#""format": "pack-quantized", "ignore": ["re:("]"#, "ignore = ["),
+        ] {
+            let error = whole(more).expect_err(more);
+            assert!(error.contains(message), "{error}");
+        }
+        for (config, message) in [
+            (r#"{"quant_method": "compressed-tensors"}"#, "config_groups = (not there)"),
+            (r#"{"quant_method": "modelopt"}"#, "quant_algo = (not there)"),
+            (r#"{"quant_method": "modelopt", "quant_algo": "W4A8_AWQ"}"#, r#""W4A8_AWQ""#),
         ] {
             let error = of(config).expect_err(config);
             assert!(error.contains(message), "{error}");

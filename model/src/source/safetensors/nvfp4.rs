@@ -1,0 +1,114 @@
+//! Matrices of 4-bit floats (E2M1) with an 8-bit float (E4M3) for every 16 inputs and a factor of
+//! the whole matrix (NVFP4): a value is the float times the product of its factors, which is
+//! rounded to f32. Bytes have two values, the first in the low half.
+
+use safetensors::tensor::Dtype as Stored;
+
+use super::files::{ByteRange, Checkpoint};
+use super::mxfp4::{VALUES, require_bytes};
+use crate::quantization::MatrixFactor;
+use crate::source::SourceError;
+use crate::source::float8::e4m3;
+
+/// Number of inputs that share a factor, and the number of bytes that contain them.
+const GROUP: usize = 16;
+const GROUP_BYTES: usize = GROUP / 2;
+
+/// A matrix that is stored in three tensors.
+#[derive(Debug)]
+pub(super) struct Matrix<'a> {
+    /// Bytes, `[outputs, inputs / 2]`.
+    packed: &'a ByteRange,
+    /// Factors of groups, `[outputs, inputs / 16]`.
+    scales: &'a ByteRange,
+    global: f32,
+    factor: MatrixFactor,
+}
+
+impl<'a> Matrix<'a> {
+    /// Creates the matrix of module `stem`.
+    ///
+    /// # Errors
+    /// Tensors that are missing, inconsistent, or of types that are not supported; a file that ends
+    /// early.
+    pub(super) fn new(
+        files: &'a Checkpoint,
+        stem: &str,
+        factor: MatrixFactor,
+    ) -> Result<Matrix<'a>, SourceError> {
+        let (name, global) = match factor {
+            MatrixFactor::Divisor => ("weight_packed", "weight_global_scale"),
+            MatrixFactor::Multiplier => ("weight", "weight_scale_2"),
+        };
+        let of_module = |part: &str| format!("{stem}.{part}");
+        let packed = files.require(&of_module(name))?;
+        let scales = files.require(&of_module("weight_scale"))?;
+        let expected = match *packed.shape.as_slice() {
+            [outputs, bytes] if bytes.is_multiple_of(GROUP_BYTES) => {
+                vec![outputs, bytes / GROUP_BYTES]
+            }
+            _ => vec![0, 0],
+        };
+        require_bytes(files, packed, &of_module(name), &[Stored::U8])?;
+        require_bytes(files, scales, &of_module("weight_scale"), &[Stored::F8_E4M3])?;
+        if scales.shape != expected || packed.elements() == 0 {
+            return Err(SourceError::Shape {
+                path: files.path(scales).display().to_string(),
+                tensor: of_module("weight_scale"),
+                found: scales.shape.clone(),
+                expected,
+            });
+        }
+        let global = single(files, &of_module(global))?;
+        Ok(Matrix { packed, scales, global, factor })
+    }
+
+    pub(super) fn shape(&self) -> (usize, usize) {
+        (self.packed.shape[0], self.packed.shape[1] * 2)
+    }
+
+    /// Reads rows, starting at `first_row`.
+    ///
+    /// # Errors
+    /// A file that ends early.
+    pub(super) fn read(
+        &self,
+        files: &Checkpoint,
+        first_row: usize,
+        out: &mut [f32],
+    ) -> Result<(), SourceError> {
+        let first = first_row * self.packed.shape[1];
+        let (mut bytes, mut scales) = (vec![0u8; out.len() / 2], vec![0u8; out.len() / GROUP]);
+        files.read(self.packed, first, &mut bytes)?;
+        files.read(self.scales, first / GROUP_BYTES, &mut scales)?;
+        let groups = scales.iter().zip(bytes.chunks_exact(GROUP_BYTES));
+        for ((scale, bytes), out) in groups.zip(out.chunks_exact_mut(GROUP)) {
+            let scale = match self.factor {
+                MatrixFactor::Divisor => e4m3(*scale) / self.global,
+                MatrixFactor::Multiplier => e4m3(*scale) * self.global,
+            };
+            for (byte, pair) in bytes.iter().zip(out.chunks_exact_mut(2)) {
+                let value = |q: u8| VALUES[usize::from(q)] * scale;
+                (pair[0], pair[1]) = (value(byte & 15), value(byte >> 4));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Reads a tensor of one f32.
+fn single(files: &Checkpoint, tensor: &str) -> Result<f32, SourceError> {
+    let stretch = files.require(tensor)?;
+    let path = || files.path(stretch).display().to_string();
+    if stretch.elements() != 1 {
+        let (tensor, found) = (tensor.to_owned(), stretch.shape.clone());
+        return Err(SourceError::Shape { path: path(), tensor, found, expected: vec![1] });
+    }
+    if stretch.stored != Stored::F32 {
+        let (tensor, found) = (tensor.to_owned(), format!("{:?}", stretch.stored));
+        return Err(SourceError::Type { path: path(), tensor, found, supported: "supported: F32" });
+    }
+    let mut bytes = [0u8; 4];
+    files.read(stretch, 0, &mut bytes)?;
+    Ok(f32::from_le_bytes(bytes))
+}
