@@ -209,7 +209,8 @@ impl StorageLane {
             let kept = plan.map.shares.blocks(read.op, storage as u16, count, |_| false);
             keep_blocks(&mut self.blocks, kept);
             self.watchdog.begin();
-            // SAFETY: needed to let the drive write into the slot. No lane runs yet (contract), and the shares of all storages divide the blocks.
+            // SAFETY: needed to let the drive write into the slot. No lane runs yet (contract), and
+            // the shares of all storages divide the blocks.
             let outcome = unsafe { self.reader.read_ranges(blob, &self.blocks, to) };
             self.watchdog.end();
             outcome.map_err(|error| fail(error.to_string()))?;
