@@ -219,7 +219,8 @@ def table(lines):
         ratios = [mine / max(speed for speed in theirs if speed == speed) for mine, *theirs in speeds]
         ratio = statistics.median(ratios)
         verdict = "" if goal is None else "met" if ratio >= goal else "MISSED"
-        medians = (statistics.median(column) for column in zip(*speeds))
+        present = ([speed for speed in column if speed == speed] for column in zip(*speeds))
+        medians = (statistics.median(column or [float("nan")]) for column in present)
         cells = [*shape, what, *(f"{value:.1f}" for value in medians), f"{ratio:.2f}"]
         cells += [f"{min(ratios):.2f}..{max(ratios):.2f}", len(speeds), goal or "-", verdict]
         print(layout.format(*cells).rstrip())
