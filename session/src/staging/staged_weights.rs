@@ -105,12 +105,7 @@ fn format_name(dtype: Dtype, formats: &WeightFormats) -> String {
     let mut bits: Vec<&str> = Vec::new();
     for format in formats.layers.iter().flatten() {
         let WeightFormat::Grouped(grouped) = format else { continue };
-        let name = match grouped.bits.count() {
-            4 => "w4",
-            5 => "w5",
-            6 => "w6",
-            _ => "w8",
-        };
+        let name = bits_name(grouped.bits.count());
         if !bits.contains(&name) {
             bits.push(name);
         }
@@ -118,6 +113,19 @@ fn format_name(dtype: Dtype, formats: &WeightFormats) -> String {
     bits.sort_unstable();
     bits.insert(0, dtype.name());
     bits.join("-")
+}
+
+/// Returns the name of a number of bits. Each has its own, so that stagings of different widths are
+/// not taken for each other.
+fn bits_name(count: usize) -> &'static str {
+    match count {
+        2 => "w2",
+        3 => "w3",
+        4 => "w4",
+        5 => "w5",
+        6 => "w6",
+        _ => "w8",
+    }
 }
 
 /// Returns a name that is valid for a folder.
@@ -134,7 +142,17 @@ fn folder_name(name: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use model::quantized_format::Grouped;
+
     use super::*;
+
+    #[test]
+    fn every_number_of_bits_has_its_own_name() {
+        for format in Grouped::STORED {
+            let count = format.bits.count();
+            assert_eq!(bits_name(count), format!("w{count}"), "{format:?}");
+        }
+    }
 
     #[test]
     fn folders_have_plain_names() {
