@@ -290,7 +290,7 @@ mod tests {
                 "config_groups": {{"group_0": {{"targets": ["Linear"], "weights": {weights}}}}}}}"#
         );
         let Quantization::ByModule(formats) = of(&config)? else { panic!("by module") };
-        Ok(formats.of("model.layers.0.mlp.down_proj").expect("targeted"))
+        Ok(formats.format("model.layers.0.mlp.down_proj").expect("targeted"))
     }
 
     #[test]

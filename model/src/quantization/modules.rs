@@ -56,7 +56,7 @@ pub struct ModuleFormats {
 
 impl ModuleFormats {
     /// Returns the format of a module; `None` if it is ignored, or no group targets it.
-    pub fn of(&self, module: &str) -> Option<ModuleFormat> {
+    pub fn format(&self, module: &str) -> Option<ModuleFormat> {
         if self.ignored.find(module).is_some() {
             return None;
         }

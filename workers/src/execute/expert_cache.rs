@@ -4,7 +4,6 @@
 use kernels::ExpertPlaces;
 use model::experts::Experts as Mixture;
 use model::ops::Op;
-use program::expert_records::ExpertOps;
 use program::ir::{Compute, Instruction, Program};
 use program::map::ComputeDevice;
 use program::plan::Plan;
@@ -84,12 +83,18 @@ impl RoutedCache {
     }
 }
 
-/// Reads that fetch a layer's experts in a program.
-#[derive(Debug, Clone, Copy, Default)]
-struct LayerReads {
-    /// By linear, those that are read with it, and the size of their slot.
-    reads: [Option<(ExpertOps, u64)>; 3],
+/// Where the experts' matrices of a linear are in host memory, after a read.
+#[derive(Debug, Clone, Copy)]
+struct MatrixPlace {
+    slot_bytes: u64,
+    /// Offset of the matrix in a slot.
+    offset_bytes: u64,
+    /// Offset of the bias from that of the matrix; `None` without a bias.
+    bias_offset_bytes: Option<u64>,
 }
+
+/// The places of a layer's linears; none for those that are not read.
+type LayerPlaces = [Option<MatrixPlace>; 3];
 
 /// Places of experts that were read from storages into slots of host memory.
 #[derive(Debug)]
@@ -97,7 +102,7 @@ pub(super) struct PlaceScratch {
     matrices: Vec<usize>,
     biases: Vec<usize>,
     /// By program and layer.
-    reads: Vec<Vec<LayerReads>>,
+    places: Vec<Vec<LayerPlaces>>,
 }
 
 /// Returns the index of a linear of experts.
@@ -110,19 +115,26 @@ const fn linear_index(op: Op) -> usize {
 }
 
 impl PlaceScratch {
-    /// Allocates capacity for the experts of a layer, and lists the reads of all programs to host
-    /// memory.
+    /// Allocates capacity for the experts of a layer, and lists the places of the reads of all
+    /// programs to host memory.
     pub(super) fn new(plan: &Plan) -> PlaceScratch {
         let count = plan.config.experts.map_or(0, |experts| experts.count);
         let of_program = |program: &Program| {
-            let mut layers = vec![LayerReads::default(); plan.config.num_layers];
+            let mut layers = vec![LayerPlaces::default(); plan.config.num_layers];
             for instruction in program.lanes.iter().flat_map(|list| &list.instructions) {
                 let Instruction::Read(read) = instruction else { continue };
                 let Some(slot_bytes) = plan.expert_slot_bytes(read) else { continue };
                 let Some(layer) = read.at.layer else { continue };
                 let ops = read.expert_ops();
+                let Some(record) = plan.expert_record(Some(layer), ops) else { continue };
                 for op in ops.iter() {
-                    layers[usize::from(layer)].reads[linear_index(op)] = Some((ops, slot_bytes));
+                    let found = record.part(op).zip(record.place_in_slot(ops, op));
+                    let place = found.map(|(part, offset_bytes)| MatrixPlace {
+                        slot_bytes,
+                        offset_bytes,
+                        bias_offset_bytes: (part.bias_bytes > 0).then_some(part.bias_offset_bytes),
+                    });
+                    layers[usize::from(layer)][linear_index(op)] = place;
                 }
             }
             layers
@@ -130,7 +142,7 @@ impl PlaceScratch {
         PlaceScratch {
             matrices: vec![0; count],
             biases: vec![0; count],
-            reads: plan.programs.iter().map(of_program).collect(),
+            places: plan.programs.iter().map(of_program).collect(),
         }
     }
 
@@ -143,28 +155,27 @@ impl PlaceScratch {
     ) -> Option<ExpertPlaces<'a>> {
         let Operands { plan, view, .. } = *operands;
         let layer = compute.at.layer.filter(|_| operands.device == ComputeDevice::Cpu)?;
-        let reads = &self.reads[operands.program.index()][usize::from(layer)];
-        let (ops, slot_bytes) = reads.reads[linear_index(compute.op)]?;
-        let record = plan.expert_record(Some(layer), ops)?;
-        let (part, place) = record.part(compute.op).zip(record.place_in_slot(ops, compute.op))?;
+        let places = &self.places[operands.program.index()][usize::from(layer)];
+        let place = places[linear_index(compute.op)]?;
+        let count = self.matrices.len();
         let mut set = |expert: usize, slot: u64| {
-            let matrix = slot * slot_bytes + place;
+            let matrix = slot * place.slot_bytes + place.offset_bytes;
             self.matrices[expert] = matrix as usize;
-            self.biases[expert] = (matrix + part.bias_offset_bytes) as usize;
+            self.biases[expert] = (matrix + place.bias_offset_bytes.unwrap_or(0)) as usize;
         };
         if plan.expert_cache_of(compute.weights[0].buffer).is_some() {
             let routing = compute.inputs[1].buffer;
             let offset = plan.expert_list_offset(routing);
-            let list: &[u32] = view.read(routing, offset, record.count as usize);
+            let list: &[u32] = view.read(routing, offset, count);
             for (expert, word) in list.iter().enumerate() {
                 if let Some(Assigned { slot, .. }) = from_word(*word) {
                     set(expert, slot.into());
                 }
             }
         } else {
-            (0..record.count).for_each(|expert| set(expert as usize, expert));
+            (0..count).for_each(|expert| set(expert, expert as u64));
         }
-        let biases = (part.bias_bytes > 0).then_some(&self.biases[..]);
+        let biases = place.bias_offset_bytes.map(|_| &self.biases[..]);
         Some(ExpertPlaces { matrices: &self.matrices, biases })
     }
 }

@@ -155,7 +155,7 @@ where
         let Call { records, form, panel, groups, mut x, mut factors, factors_stride, out } = self.0;
         let decoder = D::new(s, records.bits(), form);
         let has_minimums = records.format().scales.has_minimums();
-        // A second panel that does not exist has the sums of the first, which nobody reads.
+        // A second panel that does not exist has the sums of the first, which are not used.
         let second = if records.has_panel::<S>(panel + 1) { panel + 1 } else { panel };
         let mut totals = [[s.zero(); PANELS]; R];
         if groups.start > 0 {

@@ -137,6 +137,59 @@ impl Checkpoint {
         })
     }
 
+    /// Refuses a tensor of another shape.
+    ///
+    /// # Errors
+    /// The tensor's shape.
+    pub(super) fn require_shape(
+        &self,
+        stretch: &ByteRange,
+        tensor: &str,
+        expected: Vec<usize>,
+    ) -> Result<(), SourceError> {
+        if stretch.shape == expected {
+            return Ok(());
+        }
+        Err(self.shape_error(stretch, tensor, expected))
+    }
+
+    /// Returns the error of a tensor whose shape is not `expected`.
+    pub(super) fn shape_error(
+        &self,
+        stretch: &ByteRange,
+        tensor: &str,
+        expected: Vec<usize>,
+    ) -> SourceError {
+        SourceError::Shape {
+            path: self.path(stretch).display().to_string(),
+            tensor: tensor.to_owned(),
+            found: stretch.shape.clone(),
+            expected,
+        }
+    }
+
+    /// Refuses a tensor whose elements are of none of `types`, which `supported` names.
+    ///
+    /// # Errors
+    /// The tensor's type.
+    pub(super) fn require_type(
+        &self,
+        stretch: &ByteRange,
+        tensor: &str,
+        types: &[Stored],
+        supported: &'static str,
+    ) -> Result<(), SourceError> {
+        if types.contains(&stretch.stored) {
+            return Ok(());
+        }
+        Err(SourceError::Type {
+            path: self.path(stretch).display().to_string(),
+            tensor: tensor.to_owned(),
+            found: format!("{:?}", stretch.stored),
+            supported,
+        })
+    }
+
     /// Returns the path of the file that contains a tensor.
     pub(super) fn path(&self, stretch: &ByteRange) -> &Path {
         &self.files[stretch.file].path

@@ -3,6 +3,7 @@
 use safetensors::tensor::Dtype as Stored;
 
 use super::files::{ByteRange, Checkpoint};
+use super::integer_rows::IntegerMatrix;
 use super::module_formats::{DeclaredFormats, has_one_byte};
 use super::{fp8, integers, mxfp4, nvfp4, packed_integers};
 use crate::family::TensorSlice;
@@ -19,8 +20,7 @@ pub(super) enum StorageFormat<'a> {
 pub(super) enum PackedFormat<'a> {
     Fp8(fp8::Matrix<'a>),
     Mxfp4(mxfp4::Matrix<'a>),
-    Integers(integers::Matrix<'a>),
-    PackedIntegers(packed_integers::Matrix<'a>),
+    Integers(Box<dyn IntegerMatrix + 'a>),
     Nvfp4(nvfp4::Matrix<'a>),
 }
 
@@ -59,7 +59,8 @@ impl<'a> StorageFormat<'a> {
             }
             (None, Quantization::ByModule(_)) => PackedFormat::declared(files, stem, declared)?,
             (None, quantization) => {
-                integers::Matrix::find(files, stem, quantization)?.map(PackedFormat::Integers)
+                let matrix = integers::Matrix::find(files, stem, quantization)?;
+                matrix.map(|matrix| PackedFormat::Integers(Box::new(matrix)))
             }
         };
         Ok(packed.map(StorageFormat::Packed))
@@ -89,7 +90,7 @@ impl<'a> PackedFormat<'a> {
         stem: &str,
         declared: &DeclaredFormats,
     ) -> Result<Option<PackedFormat<'a>>, SourceError> {
-        let format = declared.of(files, stem)?;
+        let format = declared.format(files, stem)?;
         format.map(|format| PackedFormat::of_module(files, stem, format)).transpose()
     }
 
@@ -104,7 +105,8 @@ impl<'a> PackedFormat<'a> {
     ) -> Result<PackedFormat<'a>, SourceError> {
         match format {
             ModuleFormat::Integers(format) => {
-                packed_integers::Matrix::new(files, stem, format).map(PackedFormat::PackedIntegers)
+                let matrix = packed_integers::Matrix::new(files, stem, format)?;
+                Ok(PackedFormat::Integers(Box::new(matrix)))
             }
             ModuleFormat::Floats(factors) => {
                 let block = match factors {
@@ -128,7 +130,6 @@ impl<'a> PackedFormat<'a> {
             PackedFormat::Fp8(matrix) => matrix.shape(),
             PackedFormat::Mxfp4(matrix) => matrix.shape(),
             PackedFormat::Integers(matrix) => matrix.shape(),
-            PackedFormat::PackedIntegers(matrix) => matrix.shape(),
             PackedFormat::Nvfp4(matrix) => matrix.shape(),
         }
     }
@@ -147,7 +148,6 @@ impl<'a> PackedFormat<'a> {
             PackedFormat::Fp8(matrix) => matrix.read(files, first_row, out),
             PackedFormat::Mxfp4(matrix) => matrix.read(files, first_row, out),
             PackedFormat::Integers(matrix) => matrix.read(files, first_row, out),
-            PackedFormat::PackedIntegers(matrix) => matrix.read(files, first_row, out),
             PackedFormat::Nvfp4(matrix) => matrix.read(files, first_row, out),
         }
     }

@@ -38,26 +38,11 @@ impl<'a> Matrix<'a> {
     ) -> Result<Matrix<'a>, SourceError> {
         let tensor = factors.to_owned();
         let (weight, factors) = (files.require(name)?, files.require(factors)?);
-        if weight.stored != Stored::F8_E4M3 {
-            return Err(SourceError::Type {
-                path: files.path(weight).display().to_string(),
-                tensor: name.to_owned(),
-                found: format!("{:?}", weight.stored),
-                supported: "supported: F8_E4M3",
-            });
-        }
-        let path = || files.path(factors).display().to_string();
+        files.require_type(weight, name, &[Stored::F8_E4M3], "supported: F8_E4M3")?;
         let (count, rows, inputs) = match *weight.shape.as_slice() {
             [rows, inputs] => (None, rows, inputs),
             [count, rows, inputs] => (Some(count), rows, inputs),
-            _ => {
-                return Err(SourceError::Shape {
-                    path: files.path(weight).display().to_string(),
-                    tensor: name.to_owned(),
-                    found: weight.shape.clone(),
-                    expected: vec![0, 0],
-                });
-            }
+            _ => return Err(files.shape_error(weight, name, vec![0, 0])),
         };
         let of_matrix = match block {
             Some((r, i)) => vec![rows.div_ceil(r), inputs.div_ceil(i)],
@@ -69,12 +54,11 @@ impl<'a> Matrix<'a> {
         let is_one = block.is_none() && factors.elements() == 1;
         let is_list = block.is_none() && Some(factors.shape.as_slice()) == expected.get(..1);
         if factors.shape != expected && !is_one && !is_list {
-            let found = factors.shape.clone();
-            return Err(SourceError::Shape { path: path(), tensor, found, expected });
+            return Err(files.shape_error(factors, &tensor, expected));
         }
         if factor_type(factors.stored).is_none() {
             return Err(SourceError::Type {
-                path: path(),
+                path: files.path(factors).display().to_string(),
                 tensor,
                 found: format!("{:?}", factors.stored),
                 supported: "supported: F32, BF16, F16, F8_E8M0, U8",

@@ -8,13 +8,69 @@
 
 use half::f16;
 
-use crate::source::StoredType;
+use super::files::Checkpoint;
+use crate::source::{SourceError, StoredType};
 
 /// Number of elements in a GGUF block.
 const BLOCK: usize = 32;
 
 /// Zero point of symmetric integers of 8 bits.
 const MIDDLE: u8 = 128;
+
+/// A matrix of packed integers with scales and zero points.
+pub(super) trait IntegerMatrix {
+    /// Returns the numbers of outputs and inputs.
+    fn shape(&self) -> (usize, usize);
+
+    /// Returns the GGUF type whose blocks represent the matrix without loss; F32 if there is none.
+    /// Reads all scales and zero points.
+    ///
+    /// # Errors
+    /// Groups of inputs that are not consecutive, or a file that ends early.
+    fn stored_type(&self, files: &Checkpoint) -> Result<StoredType, SourceError>;
+
+    /// Reads `count` rows from `first` on.
+    ///
+    /// # Errors
+    /// A file that ends early.
+    fn rows(
+        &self,
+        files: &Checkpoint,
+        first: usize,
+        count: usize,
+    ) -> Result<IntegerRows, SourceError>;
+
+    /// Reads the values of rows, starting at `first_row`.
+    ///
+    /// # Errors
+    /// A file that ends early.
+    fn read(
+        &self,
+        files: &Checkpoint,
+        first_row: usize,
+        out: &mut [f32],
+    ) -> Result<(), SourceError> {
+        self.rows(files, first_row, out.len() / self.shape().1)?.expand(out);
+        Ok(())
+    }
+
+    /// Reads rows, starting at `first_row`, as blocks of `stored`, the result of
+    /// [`IntegerMatrix::stored_type`].
+    ///
+    /// # Errors
+    /// A file that ends early.
+    fn read_blocks(
+        &self,
+        files: &Checkpoint,
+        stored: StoredType,
+        first_row: usize,
+        out: &mut [u8],
+    ) -> Result<(), SourceError> {
+        let count = out.len() / stored.row_bytes(self.shape().1);
+        self.rows(files, first_row, count)?.write_blocks(stored, out);
+        Ok(())
+    }
+}
 
 /// Rows of a matrix, or their scales and zero points alone.
 #[derive(Debug, Default)]
@@ -75,7 +131,7 @@ impl IntegerRows {
         for (row, out) in out.chunks_exact_mut(self.inputs).enumerate() {
             let q = self.q[row * self.inputs..][..self.inputs].chunks(self.group);
             for (group, (q, out)) in q.zip(out.chunks_mut(self.group)).enumerate() {
-                let (scale, zero) = self.of(row, group);
+                let (scale, zero) = self.scale_and_zero(row, group);
                 for (q, out) in q.iter().zip(out) {
                     *out = scale * (f32::from(*q) - f32::from(zero));
                 }
@@ -91,7 +147,7 @@ impl IntegerRows {
         for (row, out) in out.chunks_exact_mut(row_bytes).enumerate() {
             let q = self.q[row * self.inputs..][..self.inputs].as_chunks::<BLOCK>().0;
             for (index, (q, out)) in q.iter().zip(out.chunks_exact_mut(block_bytes)).enumerate() {
-                let (scale, zero) = self.of(row, index * BLOCK / self.group);
+                let (scale, zero) = self.scale_and_zero(row, index * BLOCK / self.group);
                 out[..2].copy_from_slice(&f16::from_f32(scale).to_le_bytes());
                 match stored {
                     StoredType::Q4_1 => {
@@ -107,7 +163,8 @@ impl IntegerRows {
         }
     }
 
-    fn of(&self, row: usize, group: usize) -> (f32, u8) {
+    /// Returns the scale and the zero point of a group of a row.
+    fn scale_and_zero(&self, row: usize, group: usize) -> (f32, u8) {
         let at = row * self.groups() + group;
         (self.scales[at], self.zeros[at])
     }

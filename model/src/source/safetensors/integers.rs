@@ -9,7 +9,7 @@ use half::{bf16, f16};
 use safetensors::tensor::Dtype as Stored;
 
 use super::files::{ByteRange, Checkpoint, format_error};
-use super::integer_rows::IntegerRows;
+use super::integer_rows::{IntegerMatrix, IntegerRows};
 use crate::quantization::{QuantGroup, Quantization, StoredZeros};
 use crate::source::{SourceError, StoredType};
 
@@ -76,66 +76,60 @@ impl<'a> Matrix<'a> {
             (zeros, "qzeros", &[Stored::I32, Stored::U32], vec![groups, outputs / WORD]),
         ];
         for (stretch, part, types, expected) in types {
-            let (path, tensor) = (files.path(stretch).display().to_string(), name(part));
+            let tensor = name(part);
             if stretch.shape != expected || !outputs.is_multiple_of(WORD) || inputs == 0 {
-                let found = stretch.shape.clone();
-                return Err(SourceError::Shape { path, tensor, found, expected });
+                return Err(files.shape_error(stretch, &tensor, expected));
             }
-            if !types.contains(&stretch.stored) {
-                let found = format!("{:?}", stretch.stored);
-                let supported = "supported: I32 integers and zeros, F16, BF16 and F32 scales";
-                return Err(SourceError::Type { path, tensor, found, supported });
-            }
+            let supported = "supported: I32 integers and zeros, F16, BF16 and F32 scales";
+            files.require_type(stretch, &tensor, types, supported)?;
         }
         let order = files.get(&name("g_idx"));
         Ok(Some(Matrix { integers, scales, zeros, order, packing, inputs, outputs, group }))
     }
 
-    pub(super) fn shape(&self) -> (usize, usize) {
+    /// Returns the scales and zero points of some rows, without their integers.
+    fn scales_and_zeros(
+        &self,
+        files: &Checkpoint,
+        first: usize,
+        count: usize,
+    ) -> Result<IntegerRows, SourceError> {
+        let groups = self.scales.shape[0];
+        let bytes = lines(files, self.scales, groups, first..first + count)?;
+        // Files have them as `[group][row]`.
+        let by_group = scales(self.scales.stored, &bytes);
+        let of_rows = || (0..count).flat_map(|row| (0..groups).map(move |group| (row, group)));
+        let scales = of_rows().map(|(row, group)| by_group[group * count + row]).collect();
+        let span = word_span(first, count);
+        let width = span.len().max(1);
+        let words = words(files, self.zeros, groups, span)?;
+        let more = u8::from(self.packing == Packing::Gptq(StoredZeros::LessOne));
+        let zeros = of_rows()
+            .map(|(row, group)| self.output(&words[group * width..][..width], first, row) + more);
+        let (inputs, group) = (self.inputs, self.group);
+        let zeros = zeros.collect();
+        Ok(IntegerRows { inputs, group, bits: 4, scales, zeros, q: Vec::new() })
+    }
+
+    /// Returns the integer of an output from words that are packed along the outputs and start with
+    /// the word of output `first`.
+    fn output(&self, words: &[u32], first: usize, row: usize) -> u8 {
+        let at = first % WORD + row;
+        let place = if self.packing == Packing::Awq { AWQ_PLACES[at % WORD] } else { at % WORD };
+        integer(words[at / WORD], place)
+    }
+}
+
+impl IntegerMatrix for Matrix<'_> {
+    fn shape(&self) -> (usize, usize) {
         (self.outputs, self.inputs)
     }
 
-    /// Returns the GGUF type whose blocks represent the matrix without loss; F32 if there is none.
-    /// Reads all scales and zero points.
-    ///
-    /// # Errors
-    /// Groups of inputs that are not consecutive, or a file that ends early.
-    pub(super) fn stored_type(&self, files: &Checkpoint) -> Result<StoredType, SourceError> {
+    fn stored_type(&self, files: &Checkpoint) -> Result<StoredType, SourceError> {
         if let Some(order) = self.order {
             check_order(files, order, self.inputs, self.group)?;
         }
         Ok(self.scales_and_zeros(files, 0, self.outputs)?.stored_type())
-    }
-
-    /// Reads rows, starting at `first_row`.
-    ///
-    /// # Errors
-    /// A file that ends early.
-    pub(super) fn read(
-        &self,
-        files: &Checkpoint,
-        first_row: usize,
-        out: &mut [f32],
-    ) -> Result<(), SourceError> {
-        self.rows(files, first_row, out.len() / self.inputs)?.expand(out);
-        Ok(())
-    }
-
-    /// Reads rows, starting at `first_row`, as blocks of `stored`, the result of
-    /// [`Matrix::stored_type`].
-    ///
-    /// # Errors
-    /// A file that ends early.
-    pub(super) fn read_blocks(
-        &self,
-        files: &Checkpoint,
-        stored: StoredType,
-        first_row: usize,
-        out: &mut [u8],
-    ) -> Result<(), SourceError> {
-        let count = out.len() / stored.row_bytes(self.inputs);
-        self.rows(files, first_row, count)?.write_blocks(stored, out);
-        Ok(())
     }
 
     fn rows(
@@ -172,38 +166,6 @@ impl<'a> Matrix<'a> {
         }
         Ok(IntegerRows { q, ..rows })
     }
-
-    /// Returns the scales and zero points of some rows, without their integers.
-    fn scales_and_zeros(
-        &self,
-        files: &Checkpoint,
-        first: usize,
-        count: usize,
-    ) -> Result<IntegerRows, SourceError> {
-        let groups = self.scales.shape[0];
-        let bytes = lines(files, self.scales, groups, first..first + count)?;
-        // Files have them as `[group][row]`.
-        let by_group = scales(self.scales.stored, &bytes);
-        let of_rows = || (0..count).flat_map(|row| (0..groups).map(move |group| (row, group)));
-        let scales = of_rows().map(|(row, group)| by_group[group * count + row]).collect();
-        let span = word_span(first, count);
-        let width = span.len().max(1);
-        let words = words(files, self.zeros, groups, span)?;
-        let more = u8::from(self.packing == Packing::Gptq(StoredZeros::LessOne));
-        let zeros = of_rows()
-            .map(|(row, group)| self.output(&words[group * width..][..width], first, row) + more);
-        let (inputs, group) = (self.inputs, self.group);
-        let zeros = zeros.collect();
-        Ok(IntegerRows { inputs, group, bits: 4, scales, zeros, q: Vec::new() })
-    }
-
-    /// Returns the integer of an output from words that are packed along the outputs and start with
-    /// the word of output `first`.
-    fn output(&self, words: &[u32], first: usize, row: usize) -> u8 {
-        let at = first % WORD + row;
-        let place = if self.packing == Packing::Awq { AWQ_PLACES[at % WORD] } else { at % WORD };
-        integer(words[at / WORD], place)
-    }
 }
 
 /// Refuses groups of inputs that are not consecutive.
@@ -224,8 +186,8 @@ pub(super) fn check_order(
     if is_list && (has_none || groups.iter().enumerate().all(in_order)) {
         return Ok(());
     }
-    let reason = "a g_idx tensor orders the inputs of a GPTQ matrix by activation (desc_act), \
-                  which is not supported; use a checkpoint made with desc_act = false";
+    let reason = "a g_idx tensor orders the inputs of a matrix by activation (desc_act, or \
+                  actorder = group), which is not supported; use a checkpoint made without it";
     Err(format_error(files.path(order), reason.to_owned()))
 }
 

@@ -160,9 +160,6 @@ impl SafetensorsSource {
             StorageFormat::Packed(PackedFormat::Integers(matrix)) => {
                 return self.integer_type(name, |files| matrix.stored_type(files));
             }
-            StorageFormat::Packed(PackedFormat::PackedIntegers(matrix)) => {
-                return self.integer_type(name, |files| matrix.stored_type(files));
-            }
         };
         match stretch.stored {
             Stored::F32 => Ok(StoredType::F32),
@@ -398,9 +395,6 @@ impl WeightSource for SafetensorsSource {
                     matrix.read_blocks(&self.files, row, out)
                 }
                 StorageFormat::Packed(PackedFormat::Integers(matrix)) => {
-                    matrix.read_blocks(&self.files, stored, row, out)
-                }
-                StorageFormat::Packed(PackedFormat::PackedIntegers(matrix)) => {
                     matrix.read_blocks(&self.files, stored, row, out)
                 }
                 StorageFormat::Plain(_)

@@ -26,7 +26,7 @@ impl DeclaredFormats {
                 let plain = name.strip_suffix(".weight").filter(|_| is_packed(name));
                 name.strip_suffix(".weight_packed").or(plain)
             });
-            modules.extend(stems.map(|stem| (stem.to_owned(), formats.of(stem))));
+            modules.extend(stems.map(|stem| (stem.to_owned(), formats.format(stem))));
         }
         DeclaredFormats { quantization, modules }
     }
@@ -35,7 +35,7 @@ impl DeclaredFormats {
     ///
     /// # Errors
     /// A packed matrix that the configuration leaves out.
-    pub(super) fn of(
+    pub(super) fn format(
         &self,
         files: &Checkpoint,
         stem: &str,

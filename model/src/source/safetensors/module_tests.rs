@@ -51,7 +51,7 @@ fn targets_and_ignored_modules_select_the_group() {
         (vec![group("a", r#"["Linear"]"#, 32)], r#"["re:.*mlp\\.experts.*"]"#, true),
         (vec![], "[]", false),
     ] {
-        let copy = Copy::of("ct_int4_32");
+        let copy = Copy::from_fixture("ct_int4_32");
         write_groups(&copy, &groups.join(","), ignored);
         if is_read {
             let mut out = vec![0.0; OUTPUTS * INPUTS];
@@ -68,7 +68,7 @@ fn targets_and_ignored_modules_select_the_group() {
 /// Old files have another name for the object, and multimodal ones may have it in the text's.
 #[test]
 fn the_object_is_found_under_its_names() {
-    let copy = Copy::of("ct_int4_32");
+    let copy = Copy::from_fixture("ct_int4_32");
     let path = copy.0.path().join("config.json");
     let text = std::fs::read_to_string(&path).expect("readable");
     let config: serde_json::Value = serde_json::from_str(&text).expect("JSON");
@@ -88,7 +88,7 @@ fn the_object_is_found_under_its_names() {
 
 #[test]
 fn modelopt_may_describe_matrices_in_a_file_of_its_own() {
-    let copy = Copy::of("modelopt_nvfp4");
+    let copy = Copy::from_fixture("modelopt_nvfp4");
     let directory = copy.0.path();
     std::fs::write(directory.join("config.json"), "{}").expect("written");
     let write = |algorithm: &str| {
@@ -113,7 +113,7 @@ fn modelopt_may_describe_matrices_in_a_file_of_its_own() {
 
 #[test]
 fn modelopts_8_bit_floats_have_one_factor() {
-    let copy = Copy::of("ct_fp8_tensor");
+    let copy = Copy::from_fixture("ct_fp8_tensor");
     let config = r#"{"quantization_config": {"quant_method": "modelopt", "quant_algo": "FP8"}}"#;
     std::fs::write(copy.0.path().join("config.json"), config).expect("written");
     copy.change(|tensors| find(tensors, ".weight_scale").2 = Vec::new());
@@ -128,7 +128,7 @@ fn shapes_that_contradict_each_other_are_refused() {
     let shape = |rows: u64, inputs: u64| [rows.to_le_bytes(), inputs.to_le_bytes()].concat();
     let sizes = [(25, 64), (24, 72), (24, 0), (24, 1 << 40), (u64::MAX, u64::MAX)];
     for (rows, inputs) in sizes {
-        let copy = Copy::of("ct_int4_32");
+        let copy = Copy::from_fixture("ct_int4_32");
         copy.change(|tensors| find(tensors, ".weight_shape").3 = shape(rows, inputs));
         let refusal = copy.refusal();
         assert!(refusal.contains("weight_"), "{rows} x {inputs}: {refusal}");
@@ -152,7 +152,7 @@ fn shapes_that_contradict_each_other_are_refused() {
         ),
     ];
     for (name, change, part) in changes {
-        let copy = Copy::of(name);
+        let copy = Copy::from_fixture(name);
         copy.change(change);
         let refusal = copy.refusal();
         assert!(refusal.contains(part), "{name}: {refusal}");
@@ -160,7 +160,7 @@ fn shapes_that_contradict_each_other_are_refused() {
     for (name, part) in
         [("ct_nvfp4", ".weight_global_scale"), ("modelopt_nvfp4", ".weight_scale_2")]
     {
-        let copy = Copy::of(name);
+        let copy = Copy::from_fixture(name);
         copy.change(|tensors| tensors.retain(|(tensor, ..)| !tensor.ends_with(part)));
         let refusal = copy.refusal();
         assert!(refusal.contains(part) && refusal.contains("missing"), "{refusal}");
@@ -185,7 +185,7 @@ fn optional_tensors_may_differ() {
         },
     ];
     for change in changes {
-        let copy = Copy::of("ct_int4_32");
+        let copy = Copy::from_fixture("ct_int4_32");
         copy.change(change);
         let source = open(copy.0.path()).expect("opens");
         assert_eq!(source.stored_type(DOWN).expect("there"), StoredType::Q4_1);
@@ -193,7 +193,7 @@ fn optional_tensors_may_differ() {
         source.read_f32(DOWN, 0, &mut out).expect("there");
         assert_eq!(bits(&out), expected);
     }
-    let copy = Copy::of("ct_int4_32");
+    let copy = Copy::from_fixture("ct_int4_32");
     copy.change(|t| {
         let zeros = vec![0; 4 * INPUTS];
         t.push((format!("{STEM}.weight_g_idx"), Stored::I32, vec![INPUTS], zeros));
@@ -206,7 +206,7 @@ fn optional_tensors_may_differ() {
 #[test]
 fn scales_of_zeros_do_not_count() {
     for (zeros, stored) in [(16, StoredType::Q4_1), (15, StoredType::F32)] {
-        let copy = Copy::of("ct_int4_32");
+        let copy = Copy::from_fixture("ct_int4_32");
         copy.change(|tensors| {
             // The second group of row 3: integers of 8, which are zeros, or one of them 0.
             let packed = &mut find(tensors, ".weight_packed").3[4 * (3 * 8 + 4)..][..16];
@@ -236,7 +236,7 @@ fn scales_of_zeros_do_not_count() {
 #[test]
 fn rows_may_end_within_a_word() {
     const CUT: usize = 61;
-    let copy = Copy::of("ct_int4_32");
+    let copy = Copy::from_fixture("ct_int4_32");
     copy.change(|tensors| {
         find(tensors, ".weight_shape").3 = [24u64, CUT as u64].map(u64::to_le_bytes).concat();
     });
@@ -255,7 +255,7 @@ fn rows_may_end_within_a_word() {
 /// V3.1 and V4.
 #[test]
 fn exponents_of_8_bit_floats_are_read_from_both_types() {
-    let copy = Copy::of("fp8_exponents");
+    let copy = Copy::from_fixture("fp8_exponents");
     copy.change(|tensors| {
         let scales = find(tensors, ".weight_scale_inv");
         assert_eq!(scales.1, Stored::F8_E8M0);
@@ -265,7 +265,7 @@ fn exponents_of_8_bit_floats_are_read_from_both_types() {
     open(copy.0.path()).expect("opens").read_f32(DOWN, 0, &mut out).expect("there");
     assert_eq!(bits(&out), bits(&expected("fp8_exponents")));
     // The ends of the range: the smallest power of two, the largest, and no number.
-    let copy = Copy::of("fp8_exponents");
+    let copy = Copy::from_fixture("fp8_exponents");
     copy.change(|tensors| {
         find(tensors, ".weight").3.fill(0x38);
         find(tensors, ".weight_scale_inv").3[..3].copy_from_slice(&[0, 254, 255]);
@@ -278,7 +278,7 @@ fn exponents_of_8_bit_floats_are_read_from_both_types() {
 
 #[test]
 fn ragged_blocks_of_8_bit_floats_have_factors_for_their_rests() {
-    let copy = Copy::of("fp8_blocks");
+    let copy = Copy::from_fixture("fp8_blocks");
     let config =
         r#"{"quantization_config": {"quant_method": "fp8", "weight_block_size": [7, 60]}}"#;
     std::fs::write(copy.0.path().join("config.json"), config).expect("written");

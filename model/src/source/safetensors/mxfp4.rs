@@ -15,6 +15,9 @@ const GROUP_BYTES: usize = GROUP / 2;
 /// second half.
 const BLOCK_BYTES: usize = 1 + GROUP_BYTES;
 
+/// Types of a tensor of bytes, as errors list them.
+pub(super) const BYTES: &str = "supported: U8";
+
 /// Values of the floats.
 pub(super) const VALUES: [f32; 16] =
     [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0];
@@ -41,16 +44,14 @@ impl<'a> Matrix<'a> {
         };
         let tensor = format!("{stem}_scales");
         let exponents = files.require(&tensor)?;
-        require_bytes(files, blocks, &name, &[Stored::U8])?;
-        require_bytes(files, exponents, &tensor, &[Stored::U8])?;
+        files.require_type(blocks, &name, &[Stored::U8], BYTES)?;
+        files.require_type(exponents, &tensor, &[Stored::U8], BYTES)?;
         let expected = match blocks.shape.split_last() {
             Some((&GROUP_BYTES, groups)) if groups.len() >= 2 => groups.to_vec(),
             _ => Vec::new(),
         };
         if expected.is_empty() || exponents.shape != expected {
-            let path = files.path(exponents).display().to_string();
-            let found = exponents.shape.clone();
-            return Err(SourceError::Shape { path, tensor, found, expected });
+            return Err(files.shape_error(exponents, &tensor, expected));
         }
         Ok(Some(Matrix { blocks, exponents }))
     }
@@ -62,17 +63,16 @@ impl<'a> Matrix<'a> {
     pub(super) fn of_module(files: &'a Checkpoint, stem: &str) -> Result<Matrix<'a>, SourceError> {
         let (name, tensor) = (format!("{stem}.weight_packed"), format!("{stem}.weight_scale"));
         let (blocks, exponents) = (files.require(&name)?, files.require(&tensor)?);
-        require_bytes(files, blocks, &name, &[Stored::U8])?;
-        require_bytes(files, exponents, &tensor, &[Stored::U8, Stored::F8_E8M0])?;
+        files.require_type(blocks, &name, &[Stored::U8], BYTES)?;
+        let types = &[Stored::U8, Stored::F8_E8M0];
+        files.require_type(exponents, &tensor, types, "supported: U8, F8_E8M0")?;
         let expected = match *blocks.shape.as_slice() {
             [rows, bytes] => vec![rows, bytes.div_ceil(GROUP_BYTES)],
             _ => vec![0, 0],
         };
         let is_whole = blocks.shape.last().is_some_and(|bytes| bytes.is_multiple_of(GROUP_BYTES));
         if !is_whole || exponents.shape != expected {
-            let path = files.path(exponents).display().to_string();
-            let found = exponents.shape.clone();
-            return Err(SourceError::Shape { path, tensor, found, expected });
+            return Err(files.shape_error(exponents, &tensor, expected));
         }
         Ok(Matrix { blocks, exponents })
     }
@@ -139,25 +139,4 @@ impl<'a> Matrix<'a> {
         files.read(self.blocks, first * GROUP_BYTES, &mut bytes)?;
         Ok((exponents, bytes))
     }
-}
-
-/// Refuses a tensor whose elements are of other types.
-///
-/// # Errors
-/// The tensor's type.
-pub(super) fn require_bytes(
-    files: &Checkpoint,
-    stretch: &ByteRange,
-    tensor: &str,
-    types: &[Stored],
-) -> Result<(), SourceError> {
-    if types.contains(&stretch.stored) {
-        return Ok(());
-    }
-    Err(SourceError::Type {
-        path: files.path(stretch).display().to_string(),
-        tensor: tensor.to_owned(),
-        found: format!("{:?}", stretch.stored),
-        supported: if types == [Stored::F8_E4M3] { "supported: F8_E4M3" } else { "supported: U8" },
-    })
 }

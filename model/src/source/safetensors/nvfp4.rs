@@ -5,7 +5,7 @@
 use safetensors::tensor::Dtype as Stored;
 
 use super::files::{ByteRange, Checkpoint};
-use super::mxfp4::{VALUES, require_bytes};
+use super::mxfp4::{BYTES, VALUES};
 use crate::quantization::MatrixFactor;
 use crate::source::SourceError;
 use crate::source::float8::e4m3;
@@ -49,15 +49,11 @@ impl<'a> Matrix<'a> {
             }
             _ => vec![0, 0],
         };
-        require_bytes(files, packed, &of_module(name), &[Stored::U8])?;
-        require_bytes(files, scales, &of_module("weight_scale"), &[Stored::F8_E4M3])?;
+        let tensor = of_module("weight_scale");
+        files.require_type(packed, &of_module(name), &[Stored::U8], BYTES)?;
+        files.require_type(scales, &tensor, &[Stored::F8_E4M3], "supported: F8_E4M3")?;
         if scales.shape != expected || packed.elements() == 0 {
-            return Err(SourceError::Shape {
-                path: files.path(scales).display().to_string(),
-                tensor: of_module("weight_scale"),
-                found: scales.shape.clone(),
-                expected,
-            });
+            return Err(files.shape_error(scales, &tensor, expected));
         }
         let global = single(files, &of_module(global))?;
         Ok(Matrix { packed, scales, global, factor })
@@ -99,15 +95,10 @@ impl<'a> Matrix<'a> {
 /// Reads a tensor of one f32.
 fn single(files: &Checkpoint, tensor: &str) -> Result<f32, SourceError> {
     let stretch = files.require(tensor)?;
-    let path = || files.path(stretch).display().to_string();
     if stretch.elements() != 1 {
-        let (tensor, found) = (tensor.to_owned(), stretch.shape.clone());
-        return Err(SourceError::Shape { path: path(), tensor, found, expected: vec![1] });
+        return Err(files.shape_error(stretch, tensor, vec![1]));
     }
-    if stretch.stored != Stored::F32 {
-        let (tensor, found) = (tensor.to_owned(), format!("{:?}", stretch.stored));
-        return Err(SourceError::Type { path: path(), tensor, found, supported: "supported: F32" });
-    }
+    files.require_type(stretch, tensor, &[Stored::F32], "supported: F32")?;
     let mut bytes = [0u8; 4];
     files.read(stretch, 0, &mut bytes)?;
     Ok(f32::from_le_bytes(bytes))

@@ -5,7 +5,7 @@
 use safetensors::tensor::Dtype as Stored;
 
 use super::files::{ByteRange, Checkpoint, format_error};
-use super::integer_rows::IntegerRows;
+use super::integer_rows::{IntegerMatrix, IntegerRows};
 use super::integers::{check_order, scales};
 use crate::quantization::{FactorLayout, IntegerFormat, QuantGroup};
 use crate::source::{SourceError, StoredType};
@@ -56,12 +56,7 @@ impl<'a> Matrix<'a> {
         let zeros = if symmetric { None } else { Some(files.require(&name("_zero_point"))?) };
         let per_element = if packed { WORD_BITS / bits as usize } else { 1 };
         let [outputs, elements] = *integers.shape.as_slice() else {
-            return Err(SourceError::Shape {
-                path: files.path(integers).display().to_string(),
-                tensor: name(part),
-                found: integers.shape.clone(),
-                expected: vec![0, 0],
-            });
+            return Err(files.shape_error(integers, &name(part), vec![0, 0]));
         };
         let inputs = match files.get(&name("_shape")) {
             Some(shape) => stored_inputs(files, &name("_shape"), shape, outputs)?,
@@ -84,90 +79,14 @@ impl<'a> Matrix<'a> {
         let of_zeros = zeros.map(|zeros| (zeros, "_zero_point", types, of_zeros));
         let parts = [(integers, part, types, of_integers), (scales, "_scale", floats, of_scales)];
         for (stretch, part, types, expected) in parts.into_iter().chain(of_zeros) {
-            let (path, tensor) = (files.path(stretch).display().to_string(), name(part));
+            let tensor = name(part);
             if stretch.shape != expected || outputs == 0 || inputs == 0 {
-                let found = stretch.shape.clone();
-                return Err(SourceError::Shape { path, tensor, found, expected });
+                return Err(files.shape_error(stretch, &tensor, expected));
             }
-            if !types.contains(&stretch.stored) {
-                let found = format!("{:?}", stretch.stored);
-                return Err(SourceError::Type { path, tensor, found, supported: SUPPORTED });
-            }
+            files.require_type(stretch, &tensor, types, SUPPORTED)?;
         }
         let order = files.get(&name("_g_idx"));
         Ok(Matrix { integers, scales, zeros, order, bits, per_element, outputs, inputs, group })
-    }
-
-    pub(super) fn shape(&self) -> (usize, usize) {
-        (self.outputs, self.inputs)
-    }
-
-    /// Returns the GGUF type whose blocks represent the matrix without loss; F32 if there is none.
-    /// Reads all scales and zero points.
-    ///
-    /// # Errors
-    /// Groups of inputs that are not consecutive, or a file that ends early.
-    pub(super) fn stored_type(&self, files: &Checkpoint) -> Result<StoredType, SourceError> {
-        if let Some(order) = self.order {
-            check_order(files, order, self.inputs, self.group)?;
-        }
-        let mut all = self.scales_and_zeros(files, 0, self.outputs)?;
-        let groups = all.groups();
-        let others = (0..self.outputs).filter(|row| all.has_other_scales(*row));
-        for row in others.take(OTHER_ROWS_MAX).collect::<Vec<_>>() {
-            let cleared = self.rows(files, row, 1)?.scales;
-            all.scales[row * groups..][..groups].copy_from_slice(&cleared);
-        }
-        Ok(all.stored_type())
-    }
-
-    /// Reads rows, starting at `first_row`.
-    ///
-    /// # Errors
-    /// A file that ends early.
-    pub(super) fn read(
-        &self,
-        files: &Checkpoint,
-        first_row: usize,
-        out: &mut [f32],
-    ) -> Result<(), SourceError> {
-        self.rows(files, first_row, out.len() / self.inputs)?.expand(out);
-        Ok(())
-    }
-
-    /// Reads rows, starting at `first_row`, as blocks of `stored`, the result of
-    /// [`Matrix::stored_type`].
-    ///
-    /// # Errors
-    /// A file that ends early.
-    pub(super) fn read_blocks(
-        &self,
-        files: &Checkpoint,
-        stored: StoredType,
-        first_row: usize,
-        out: &mut [u8],
-    ) -> Result<(), SourceError> {
-        let count = out.len() / stored.row_bytes(self.inputs);
-        self.rows(files, first_row, count)?.write_blocks(stored, out);
-        Ok(())
-    }
-
-    fn rows(
-        &self,
-        files: &Checkpoint,
-        first: usize,
-        count: usize,
-    ) -> Result<IntegerRows, SourceError> {
-        let mut rows = self.scales_and_zeros(files, first, count)?;
-        let row_bytes = self.integers.shape[1] * self.integers.element_bytes();
-        let mut bytes = vec![0u8; count * row_bytes];
-        files.read(self.integers, first * self.integers.shape[1], &mut bytes)?;
-        rows.q = Vec::with_capacity(count * self.inputs);
-        for bytes in bytes.chunks_exact(row_bytes) {
-            rows.q.extend((0..self.inputs).map(|input| self.integer(bytes, input)));
-        }
-        rows.clear_unused_scales();
-        Ok(rows)
     }
 
     /// Returns the scales and zero points of some rows, without their integers.
@@ -227,6 +146,44 @@ impl<'a> Matrix<'a> {
     }
 }
 
+impl IntegerMatrix for Matrix<'_> {
+    fn shape(&self) -> (usize, usize) {
+        (self.outputs, self.inputs)
+    }
+
+    fn stored_type(&self, files: &Checkpoint) -> Result<StoredType, SourceError> {
+        if let Some(order) = self.order {
+            check_order(files, order, self.inputs, self.group)?;
+        }
+        let mut all = self.scales_and_zeros(files, 0, self.outputs)?;
+        let groups = all.groups();
+        let others = (0..self.outputs).filter(|row| all.has_other_scales(*row));
+        for row in others.take(OTHER_ROWS_MAX).collect::<Vec<_>>() {
+            let cleared = self.rows(files, row, 1)?.scales;
+            all.scales[row * groups..][..groups].copy_from_slice(&cleared);
+        }
+        Ok(all.stored_type())
+    }
+
+    fn rows(
+        &self,
+        files: &Checkpoint,
+        first: usize,
+        count: usize,
+    ) -> Result<IntegerRows, SourceError> {
+        let mut rows = self.scales_and_zeros(files, first, count)?;
+        let row_bytes = self.integers.shape[1] * self.integers.element_bytes();
+        let mut bytes = vec![0u8; count * row_bytes];
+        files.read(self.integers, first * self.integers.shape[1], &mut bytes)?;
+        rows.q = Vec::with_capacity(count * self.inputs);
+        for bytes in bytes.chunks_exact(row_bytes) {
+            rows.q.extend((0..self.inputs).map(|input| self.integer(bytes, input)));
+        }
+        rows.clear_unused_scales();
+        Ok(rows)
+    }
+}
+
 /// Returns the number of inputs according to a tensor of the matrix's shape.
 fn stored_inputs(
     files: &Checkpoint,
@@ -234,20 +191,10 @@ fn stored_inputs(
     shape: &ByteRange,
     outputs: usize,
 ) -> Result<usize, SourceError> {
-    let path = || files.path(shape).display().to_string();
-    if shape.shape != [2] {
-        let (tensor, found) = (tensor.to_owned(), shape.shape.clone());
-        return Err(SourceError::Shape { path: path(), tensor, found, expected: vec![2] });
-    }
-    let size = match shape.stored {
-        Stored::I64 | Stored::U64 => 8,
-        Stored::I32 | Stored::U32 => 4,
-        other => {
-            let (tensor, found) = (tensor.to_owned(), format!("{other:?}"));
-            let supported = "supported: I64, I32";
-            return Err(SourceError::Type { path: path(), tensor, found, supported });
-        }
-    };
+    files.require_shape(shape, tensor, vec![2])?;
+    let types = [Stored::I64, Stored::U64, Stored::I32, Stored::U32];
+    files.require_type(shape, tensor, &types, "supported: I64, I32")?;
+    let size = shape.element_bytes();
     let mut bytes = vec![0u8; 2 * size];
     files.read(shape, 0, &mut bytes)?;
     let number = |bytes: &[u8]| {

@@ -71,7 +71,7 @@ pub(super) fn bits(values: &[f32]) -> Vec<u32> {
 pub(super) struct Copy(pub(super) tempfile::TempDir);
 
 impl Copy {
-    pub(super) fn of(name: &str) -> Copy {
+    pub(super) fn from_fixture(name: &str) -> Copy {
         let copy = tempfile::tempdir().expect("a temporary folder");
         for file in ["config.json", "model.safetensors"] {
             std::fs::copy(folder(name).join(file), copy.path().join(file)).expect("copied");
@@ -143,7 +143,7 @@ fn zeros_of_symmetric_matrices_are_read_as_they_are_stored() {
         ("gptq_v2", 0x8888_8888, false),
         ("gptq_v2", 0x7777_7777, true),
     ] {
-        let copy = Copy::of("gptq_symmetric");
+        let copy = Copy::from_fixture("gptq_symmetric");
         let config = copy.0.path().join("config.json");
         let text = std::fs::read_to_string(&config).expect("readable");
         let text = text.replace(r#""sym""#, &format!(r#""checkpoint_format": "{format}", "sym""#));
@@ -155,7 +155,7 @@ fn zeros_of_symmetric_matrices_are_read_as_they_are_stored() {
         source.read_f32(DOWN, 0, &mut out).expect(format);
         assert_eq!(bits(&out), expected, "{format} {word:x}");
     }
-    let copy = Copy::of("gptq_symmetric");
+    let copy = Copy::from_fixture("gptq_symmetric");
     copy.change(|tensors| {
         words(0x7777_7777)(tensors);
         let (_, stored, shape, data) =
@@ -166,7 +166,7 @@ fn zeros_of_symmetric_matrices_are_read_as_they_are_stored() {
     let refusal = open(copy.0.path()).expect_err("refused").to_string();
     assert!(refusal.contains("some as its second does"), "{refusal}");
     // Labelled as symmetric without being so.
-    let copy = Copy::of("gptq_symmetric");
+    let copy = Copy::from_fixture("gptq_symmetric");
     copy.change(words(0x8878_8888));
     assert_eq!(open(copy.0.path()).expect("opens").notice(), None);
 }
@@ -220,9 +220,6 @@ fn blocks_mean_what_is_expanded() {
                 StorageFormat::Packed(PackedFormat::Integers(matrix)) => {
                     matrix.read_blocks(&source.files, stored, first, &mut blocks).expect(name);
                 }
-                StorageFormat::Packed(PackedFormat::PackedIntegers(matrix)) => {
-                    matrix.read_blocks(&source.files, stored, first, &mut blocks).expect(name);
-                }
                 _ => panic!("{name} has no blocks"),
             }
             let mut out = vec![f32::NAN; count * INPUTS];
@@ -255,7 +252,7 @@ fn scales_that_f16_does_not_hold_leave_no_blocks() {
         (Stored::BF16, bf16::from_f32(1e-30).to_le_bytes().to_vec()),
         (Stored::F32, 0.1f32.to_le_bytes().to_vec()),
     ] {
-        let copy = Copy::of("gptq_symmetric");
+        let copy = Copy::from_fixture("gptq_symmetric");
         copy.change(|tensors| {
             for (name, its_type, shape, data) in tensors.iter_mut() {
                 if name.ends_with(".scales") {
@@ -275,7 +272,7 @@ fn scales_that_f16_does_not_hold_leave_no_blocks() {
 /// Returns a copy of a checkpoint in which two experts' matrices are stacked in one tensor, all of
 /// whose values are 1, with the given shape of factors, which are 1, 2, 3 ...
 fn stacked(factors: &[usize], block: &str) -> Copy {
-    let copy = Copy::of("fp8_whole");
+    let copy = Copy::from_fixture("fp8_whole");
     let config = format!(
         r#"{{"quantization_config": {{"quant_method": "fp8", "weight_block_size": {block}}}}}"#
     );
@@ -342,7 +339,7 @@ fn stacked_matrices_of_8_bit_floats_have_factors_of_their_own() {
 
 #[test]
 fn inputs_ordered_by_activation_are_refused() {
-    let copy = Copy::of("gptq");
+    let copy = Copy::from_fixture("gptq");
     copy.change(|tensors| {
         let order = tensors.iter_mut().find(|(name, ..)| name.ends_with("g_idx"));
         order.expect("the tensor").3[..4].copy_from_slice(&1u32.to_le_bytes());
@@ -372,12 +369,12 @@ fn tensors_that_are_missing_or_misshapen_are_named() {
         ("ct_nvfp4", ".weight_scale"),
     ] {
         let full = format!("{STEM}{part}");
-        let copy = Copy::of(name);
+        let copy = Copy::from_fixture(name);
         copy.change(|tensors| tensors.retain(|(name, ..)| *name != full));
         let error = copy.refusal();
         assert!(error.contains(&full) && error.contains("missing"), "{error}");
 
-        let copy = Copy::of(name);
+        let copy = Copy::from_fixture(name);
         copy.change(|tensors| {
             let tensor = tensors.iter_mut().find(|(name, ..)| *name == full).expect("there");
             let count = tensor.2.iter().product();
@@ -386,7 +383,7 @@ fn tensors_that_are_missing_or_misshapen_are_named() {
         let error = copy.refusal();
         assert!(error.contains(&full) && error.contains("has shape"), "{error}");
 
-        let copy = Copy::of(name);
+        let copy = Copy::from_fixture(name);
         copy.change(|tensors| {
             let tensor = tensors.iter_mut().find(|(name, ..)| *name == full).expect("there");
             tensor.1 = Stored::I64;
@@ -403,12 +400,12 @@ fn the_configuration_says_how_to_read_and_what_is_not_read() {
     // values.
     for (name, part) in [("gptq", "is missing"), ("mxfp4", "is missing"), ("fp8_whole", "F8_E4M3")]
     {
-        let copy = Copy::of(name);
+        let copy = Copy::from_fixture(name);
         std::fs::write(copy.0.path().join("config.json"), "{}").expect("written");
         let error = copy.refusal();
         assert!(error.contains(part), "{name}: {error}");
     }
-    let copy = Copy::of("gptq");
+    let copy = Copy::from_fixture("gptq");
     let other = r#"{"quantization_config": {"quant_method": "bitsandbytes"}}"#;
     std::fs::write(copy.0.path().join("config.json"), other).expect("written");
     let error = open(copy.0.path()).expect_err("refused").to_string();
@@ -418,7 +415,7 @@ fn the_configuration_says_how_to_read_and_what_is_not_read() {
 #[test]
 fn changed_headers_never_panic() {
     for name in NAMES {
-        let copy = Copy::of(name);
+        let copy = Copy::from_fixture(name);
         let path = copy.0.path().join("model.safetensors");
         let whole = std::fs::read(&path).expect("readable");
         let head = 8 + u64::from_le_bytes(whole[..8].try_into().expect("eight bytes")) as usize;
@@ -449,7 +446,7 @@ fn keys_of_latents_are_transposed_from_every_form() {
     config.latent = Some(latent);
     let id = |op| TensorId::Layer { layer: 0, op, part: TensorPart::Matrix };
     for name in NAMES {
-        let copy = Copy::of(name);
+        let copy = Copy::from_fixture(name);
         copy.change(|tensors| {
             for (tensor, ..) in tensors {
                 *tensor = tensor.replace(STEM, "model.layers.0.self_attn.kv_b_proj");
