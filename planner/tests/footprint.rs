@@ -13,7 +13,7 @@ use program::map::{ChunkOrder, Chunking, DeviceMap};
 use program::plan::RunShape;
 use program::topology::MemoryId;
 
-const LAYERS: usize = 12;
+const LAYERS: usize = 6;
 
 fn config() -> ModelConfig {
     let mut config = find_known("opt-125m").expect("known").config;

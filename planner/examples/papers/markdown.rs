@@ -117,7 +117,12 @@ fn head(goals: &str, sums: &str, all: &str) -> String {
     )
 }
 
-fn table(figure: &Figure, answers: &mut Answers, mut see: impl FnMut(&Cell, &Outcome)) -> String {
+/// Returns the table of a figure; `see` is told the outcome of each cell.
+pub fn table(
+    figure: &Figure,
+    answers: &mut Answers,
+    mut see: impl FnMut(&Cell, &Outcome),
+) -> String {
     let mut text = format!("\n### {}\n\n", figure.title);
     if let Some(note) = &figure.note {
         let _ = writeln!(text, "{}\n", one_line(note));
