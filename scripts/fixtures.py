@@ -155,7 +155,7 @@ def make(name, spec):
 def check_stored(folder, spec, config):
     stored = {k: v for file in folder.glob("*.safetensors") for k, v in load_file(file).items()}
     dtypes = {spec["dtype"], torch.float32} if "f32" in spec else {spec["dtype"]}
-    packed = {torch.uint8, torch.int32, torch.int64}
+    packed = {torch.uint8, torch.int32, torch.int64, torch.float8_e4m3fn}
     assert {v.dtype for v in stored.values()} - packed == dtypes
     default = config.get("tie_embedding", config["model_type"] in ("opt", "gemma3_text", "gemma4_text"))
     tied = config.get("tie_word_embeddings", default)

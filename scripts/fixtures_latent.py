@@ -74,6 +74,41 @@ ROUTER = {
 }
 F32 = ("e_score_correction_bias", "mlp.gate.weight")
 
+
+def kimi_k2(form, quantization, seed):
+    return {
+        **SHARED,
+        **fixtures_packed.functions(form),
+        "seed": seed,
+        "f32": F32,
+        "gguf": False,
+        "without": {
+            "selection bias": no_selection_bias,
+            "shared expert": no_shared_expert,
+            "scales of groups": fixtures_packed.scales_of_first_groups(form),
+        },
+        "config": {
+            **SIZES,
+            **ATTENTION,
+            **ROUTER,
+            "architectures": ["DeepseekV3ForCausalLM"],
+            "model_type": "deepseek_v3",
+            "first_k_dense_replace": 1,
+            "hidden_size": 64,
+            "moe_intermediate_size": 64,
+            "n_group": 1,
+            "n_routed_experts": 8,
+            "n_shared_experts": 1,
+            "q_lora_rank": 28,
+            "quantization_config": quantization,
+            "rms_norm_eps": 1e-5,
+            "rope_scaling": None,
+            "rope_theta": 50000.0,
+            "topk_group": 1,
+        },
+    }
+
+
 MODELS = {
     # YaRN beyond 32 positions, with a factor of the scores; the first layer dense; an epsilon of the
     # layers' norms that matters.
@@ -105,39 +140,9 @@ MODELS = {
         },
     },
     # Kimi K2 Thinking: no groups of experts, whose matrices are integers of 4 bits.
-    "kimi_k2_int4": {
-        **SHARED,
-        "seed": 85,
-        "f32": F32,
-        "gguf": False,
-        "prepare": fixtures_packed.round_experts,
-        "save": fixtures_packed.save,
-        "load": fixtures_packed.load,
-        "without": {
-            "selection bias": no_selection_bias,
-            "shared expert": no_shared_expert,
-            "scales of groups": fixtures_packed.scales_of_first_groups,
-        },
-        "config": {
-            **SIZES,
-            **ATTENTION,
-            **ROUTER,
-            "architectures": ["DeepseekV3ForCausalLM"],
-            "model_type": "deepseek_v3",
-            "first_k_dense_replace": 1,
-            "hidden_size": 64,
-            "moe_intermediate_size": 64,
-            "n_group": 1,
-            "n_routed_experts": 8,
-            "n_shared_experts": 1,
-            "q_lora_rank": 28,
-            "quantization_config": fixtures_packed.QUANTIZATION,
-            "rms_norm_eps": 1e-5,
-            "rope_scaling": None,
-            "rope_theta": 50000.0,
-            "topk_group": 1,
-        },
-    },
+    "kimi_k2_int4": kimi_k2(fixtures_packed.Integers, fixtures_packed.QUANTIZATION, 85),
+    # The same with 4-bit floats.
+    "kimi_k2_nvfp4": kimi_k2(fixtures_packed.Floats, fixtures_packed.MODELOPT, 86),
     # A softmax over sixteen experts, the best three in two of four groups by their largest scores; the
     # weights do not sum up to 1. YaRN with a factor of scores, but none of sines and cosines.
     "deepseek_v2": {

@@ -10,6 +10,7 @@ use kernels::Variant;
 use kernels::quant::{decode_row, from_blocks, integer, quantise, range, widen};
 use model::quantized_format::{Bits, Codebook, Grouped, ROWS, ScaleLayout};
 use model::source::StoredType;
+use model::source::gguf::expand;
 
 /// GGML's numbers of the types that have a grouped format.
 const TYPES: [(u32, StoredType); 22] = [
@@ -211,6 +212,45 @@ fn described_range(format: Grouped, record: &[u8], row: usize, group: usize) -> 
             )
         }
         ScaleLayout::SuperScales => (half(2 * row), 0.0),
+        ScaleLayout::FloatProducts => {
+            let factor = f32::from_le_bytes(record[4 * row..][..4].try_into().expect("four"));
+            let float = record[64 + 16 * group + row];
+            let (exponent, mantissa) = (i32::from(float >> 3), f32::from(float & 7) / 8.0);
+            let value = match exponent {
+                0 => mantissa * 2f32.powi(-6),
+                _ => (1.0 + mantissa) * 2f32.powi(exponent - 7),
+            };
+            (factor * value, 0.0)
+        }
+    }
+}
+
+#[test]
+fn nvfp4_keeps_the_values_of_its_floats() {
+    let stored = StoredType::Nvfp4;
+    let mut random = Random::new(11);
+    for (rows, k) in [(1, 16), (16, 256), (35, 656)] {
+        let mut blocks: Vec<u8> =
+            (0..rows * stored.row_bytes(k)).map(|_| random.bits() as u8).collect();
+        for row in blocks.chunks_mut(stored.row_bytes(k)) {
+            for block in row.chunks_mut(stored.block().1) {
+                block[..4].copy_from_slice(&1.7e-3f32.to_le_bytes());
+                block[4] = (block[4] & 0x7f).min(0x7e);
+            }
+        }
+        let mut expected = vec![0.0; rows * k];
+        expand(stored, &blocks, &mut expected);
+        let mut records = vec![0xff; Grouped::NVFP4.size_bytes(rows, k)];
+        from_blocks(stored, &blocks, k, &mut records).expect("ordinary factors");
+        let actual = decoded(Grouped::NVFP4, &records, rows, k);
+        assert_eq!(bits(&actual), bits(&unsigned(&expected)), "{rows} x {k}");
+        for factor in [0x7f, 0x80, 0xff] {
+            let last = blocks.len() - stored.block().1;
+            blocks[last + 4] = factor;
+            let refused = from_blocks(stored, &blocks, k, &mut records).expect_err("refused");
+            let said = format!("row {}, group {}", rows - 1, k / 16 - 1);
+            assert!(refused.to_string().contains(&said), "{refused}");
+        }
     }
 }
 

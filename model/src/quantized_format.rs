@@ -100,6 +100,9 @@ pub enum ScaleLayout {
     HalfByteProducts,
     /// An f16 scale per row, without a minimum; a record is [`SUPER_BLOCK`] inputs.
     SuperScales,
+    /// A scale that is the product of an f32 per row and an 8-bit float (E4M3, not negative) per
+    /// row and group, without a minimum; a record is [`SUPER_BLOCK`] inputs.
+    FloatProducts,
 }
 
 impl ScaleLayout {
@@ -113,7 +116,8 @@ impl ScaleLayout {
             ScaleLayout::HalfScales
             | ScaleLayout::PowersOfTwo
             | ScaleLayout::Products
-            | ScaleLayout::SuperScales => false,
+            | ScaleLayout::SuperScales
+            | ScaleLayout::FloatProducts => false,
         }
     }
 
@@ -126,7 +130,8 @@ impl ScaleLayout {
             ScaleLayout::Products
             | ScaleLayout::ProductsAndMinimums
             | ScaleLayout::HalfByteProducts
-            | ScaleLayout::SuperScales => SUPER_BLOCK / group,
+            | ScaleLayout::SuperScales
+            | ScaleLayout::FloatProducts => SUPER_BLOCK / group,
         }
     }
 
@@ -141,7 +146,7 @@ impl ScaleLayout {
             ScaleLayout::PowersOfTwo => of_groups,
             ScaleLayout::Products => 2 * ROWS + of_groups,
             ScaleLayout::ProductsAndMinimums => 4 * ROWS + 2 * of_groups,
-            ScaleLayout::HalfByteProducts => 4 * ROWS + of_groups,
+            ScaleLayout::HalfByteProducts | ScaleLayout::FloatProducts => 4 * ROWS + of_groups,
             ScaleLayout::SuperScales => 2 * ROWS,
         };
         size_bytes.next_multiple_of(64)
@@ -216,9 +221,12 @@ impl Grouped {
     /// Lossless format for GGUF's IQ1_M.
     pub const GGUF_IQ1_M: Grouped = Grouped::of_table(Codebook::Iq1, 16, ScaleLayout::Products);
 
+    /// Format for NVFP4: 4-bit floats in groups of 16 with an 8-bit float each.
+    pub const NVFP4: Grouped = Grouped::of_table(Codebook::E2M1, 16, ScaleLayout::FloatProducts);
+
     /// All formats that are the target of quantisation or of a file's type, except those of
     /// devices.
-    pub const STORED: [Grouped; 20] = [
+    pub const STORED: [Grouped; 21] = [
         Grouped::W4,
         Grouped::GGUF_Q4,
         Grouped::GGUF_Q8,
@@ -239,6 +247,7 @@ impl Grouped {
         Grouped::GGUF_IQ3_S,
         Grouped::GGUF_IQ1_S,
         Grouped::GGUF_IQ1_M,
+        Grouped::NVFP4,
     ];
 
     /// Returns a format of entries of a table.
@@ -328,6 +337,7 @@ impl Display for Grouped {
             ScaleLayout::Products | ScaleLayout::ProductsAndMinimums => ", scales in 8 bits",
             ScaleLayout::HalfByteProducts => ", scales in 4 bits",
             ScaleLayout::PowersOfTwo => ", scales powers of two",
+            ScaleLayout::FloatProducts => ", scales in 8-bit floats",
             ScaleLayout::Halves
             | ScaleLayout::HalfScales
             | ScaleLayout::Floats
@@ -395,11 +405,11 @@ mod tests {
         assert_eq!(Grouped::GGUF_Q4.widened(), Grouped::GGUF_Q8);
         let sizes = [
             576, 320, 576, 704, 384, 2368, 2880, 3392, 576, 2240, 1088, 1344, 1856, 1088, 1728,
-            1856, 2240, 2240, 1728, 1856,
+            1856, 2240, 2240, 1728, 1856, 2368,
         ];
         let wide = [
             1088, 576, 576, 640, 576, 640, 640, 384, 640, 640, 640, 384, 384, 640, 640, 384, 640,
-            640, 640, 384,
+            640, 640, 384, 384,
         ];
         for ((form, size_bytes), wide_bytes) in Grouped::STORED.into_iter().zip(sizes).zip(wide) {
             assert_eq!(form.record_bytes(), size_bytes, "{form:?}");

@@ -340,6 +340,7 @@ fn experts_run_from_the_blocks_of_a_file() {
     for model in [checkpoint.join("model.gguf"), checkpoint] {
         answers_are_golden("gpt_oss_mxfp4", &model, ["SECOND", "expert_gate"], &ways);
     }
-    let packed = fixture("kimi_k2_int4");
-    answers_are_golden("kimi_k2_int4", &packed, ["SECOND", "expert_gate"], &ways);
+    for name in ["kimi_k2_int4", "kimi_k2_nvfp4"] {
+        answers_are_golden(name, &fixture(name), ["SECOND", "expert_gate"], &ways);
+    }
 }

@@ -72,6 +72,7 @@ fn stored_codes(format: Grouped) -> (u32, u32) {
         ScaleLayout::ProductsAndMinimums => 4,
         ScaleLayout::HalfByteProducts => 5,
         ScaleLayout::SuperScales => 6,
+        ScaleLayout::FloatProducts => 7,
         ScaleLayout::Floats => panic!("{format:?} is no stored form"),
     };
     (codes, scales)

@@ -3,6 +3,7 @@
 
 use half::f16;
 use model::quantized_format::{Bits, Grouped, ROWS, ScaleLayout};
+use model::source::float8::e4m3;
 
 /// Byte offset of the f16 minimums in a record that begins with as many f16 scales.
 const MINIMUMS: usize = 2 * ROWS;
@@ -55,6 +56,9 @@ pub fn range(format: Grouped, record: &[u8], row: usize, group: usize) -> (f32, 
             (half(2 * row) * f32::from(both & 15), half(MINIMUMS + 2 * row) * minimum as f32)
         }
         ScaleLayout::SuperScales => (half(2 * row), 0.0),
+        ScaleLayout::FloatProducts => {
+            (float(4 * row) * e4m3(record[4 * ROWS + group * ROWS + row]), 0.0)
+        }
     }
 }
 

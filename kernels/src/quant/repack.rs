@@ -1,10 +1,11 @@
-//! Lossless conversion of GGUF's blocks of 32 elements to records, at load. A decoded value is the
+//! Lossless conversion of GGUF's blocks of 32 elements, and NVFP4's of 16, to records, at load. A decoded value is the
 //! number that the file's own reader computes, bit for bit except for the sign of a zero. Blocks of
 //! 256 elements are converted by `super_blocks`.
 
 use half::f16;
 use model::quantized_format::{Grouped, ROWS, SUPER_BLOCK, ScaleLayout};
 use model::source::StoredType;
+use model::source::float8::e4m3;
 
 use super::record::{set_scale_and_minimum, store};
 use super::super_blocks;
@@ -13,6 +14,8 @@ use super::super_blocks;
 const BLOCK: usize = 32;
 /// Bias of MXFP4's exponents: the values of its table are multiplied by `2^(e - 128)`.
 const MXFP4_BIAS: u8 = 128;
+/// Largest finite 8-bit float (E4M3). Those above it are not a number or negative.
+const E4M3_LARGEST: u8 = 0x7e;
 
 /// Reason for which blocks could not become records. The matrix can still be expanded.
 #[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
@@ -22,6 +25,11 @@ pub enum RepackError {
         "A Q4_0 block of row {row}, block {block}, has the scale {scale}, which is too large to be kept in 4 bits with a minimum; the tensor must be expanded."
     )]
     Scale { row: usize, block: usize, scale: f16 },
+    /// An 8-bit float that is negative or no number.
+    #[error(
+        "An NVFP4 group of row {row}, group {group}, has the factor {factor}, which is negative or no number; the tensor must be expanded."
+    )]
+    Factor { row: usize, group: usize, factor: f32 },
     /// The type has no grouped format.
     #[error("{0} has no grouped format; the tensor must be expanded.")]
     Type(&'static str),
@@ -56,6 +64,7 @@ pub fn from_blocks(
         StoredType::Q8_0 => from_q8_0(blocks, k, out),
         StoredType::Iq4Nl => from_iq4_nl(blocks, k, out),
         StoredType::Mxfp4 => from_mxfp4(blocks, k, out),
+        StoredType::Nvfp4 => return from_nvfp4(blocks, k, out),
         _ => return Err(RepackError::Type(stored.name())),
     }
     Ok(())
@@ -140,6 +149,27 @@ fn from_mxfp4(blocks: &[u8], k: usize, out: &mut [u8]) {
         record[place.group * ROWS + row] = block[0].wrapping_sub(MXFP4_BIAS);
         store(Grouped::GGUF_MXFP4, record, row, place.group, &nibbles(&block[1..]));
     });
+}
+
+/// Converts NVFP4, `factor * e4m3 * table[q]`. The factor is that of the matrix, so the blocks of
+/// a row have the same.
+fn from_nvfp4(blocks: &[u8], k: usize, out: &mut [u8]) -> Result<(), RepackError> {
+    let mut refused = None;
+    each_block(StoredType::Nvfp4, blocks, k, out, |block, record, place| {
+        let row = place.row % ROWS;
+        if block[4] > E4M3_LARGEST {
+            let (row, group, factor) = (place.row, place.block, e4m3(block[4]));
+            refused.get_or_insert(RepackError::Factor { row, group, factor });
+        }
+        record[4 * row..][..4].copy_from_slice(&block[..4]);
+        record[4 * ROWS + place.group * ROWS + row] = block[4];
+        let mut q = [0; 16];
+        for (byte, pair) in block[5..].iter().zip(q.as_chunks_mut::<2>().0) {
+            *pair = [byte & 15, byte >> 4];
+        }
+        store(Grouped::NVFP4, record, row, place.group, &q);
+    });
+    refused.map_or(Ok(()), Err)
 }
 
 /// Position of a block among the given rows.

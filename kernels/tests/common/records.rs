@@ -32,10 +32,17 @@ pub fn random_records(random: &mut Random, format: Grouped, n: usize, k: usize) 
             ScaleLayout::Products => (ROWS, 2, 0x83, 0x20),
             ScaleLayout::SuperScales => (ROWS, 2, 0x83, 0x2c),
             ScaleLayout::Floats => (2 * ROWS, 4, 0x80, 0x3d),
+            ScaleLayout::FloatProducts => (ROWS, 4, 0x80, 0x3c),
             ScaleLayout::PowersOfTwo => (4 * ROWS, 1, 0x03, 0xf8),
         };
         for high in record[..numbers * width].iter_mut().skip(width - 1).step_by(width) {
             *high = *high & keep | set;
+        }
+        if format.scales == ScaleLayout::FloatProducts {
+            // 8-bit floats are finite and not negative, also those below the least normal one.
+            for byte in &mut record[4 * ROWS..format.scales.size_bytes(format.group)] {
+                *byte = (*byte & 0x7f).min(0x7e);
+            }
         }
     }
     records

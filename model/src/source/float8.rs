@@ -1,7 +1,7 @@
 //! 8-bit floats with four bits of exponent and three bits of mantissa (E4M3).
 
 /// Returns the value of a byte. The format has no infinities.
-pub(super) fn e4m3(byte: u8) -> f32 {
+pub fn e4m3(byte: u8) -> f32 {
     let (exponent, mantissa) = (byte >> 3 & 15, byte & 7);
     let size = match (exponent, mantissa) {
         (15, 7) => f32::NAN,

@@ -1,7 +1,7 @@
 //! Sources of weights: safetensors, GGUF or seeded random numbers, with a common trait.
 
 pub mod dummy;
-mod float8;
+pub mod float8;
 pub mod gguf;
 pub mod low_bit;
 pub mod safetensors;

@@ -11,7 +11,7 @@ pub enum StoredType {
     /// safetensors: 8-bit floats, with factors in a separate tensor.
     F8E4M3,
     /// safetensors: groups of 16 with an 8-bit scale, 4-bit floats; with a factor of the matrix in
-    /// a separate tensor.
+    /// a separate tensor, which each block has too.
     Nvfp4,
     /// GGUF: blocks of 32 with an f16 scale, 4-bit values from -8.
     Q4_0,
@@ -134,7 +134,7 @@ impl StoredType {
             StoredType::F32 => (1, 4),
             StoredType::F16 | StoredType::Bf16 => (1, 2),
             StoredType::F8E4M3 => (1, 1),
-            StoredType::Nvfp4 => (16, 1 + 8),
+            StoredType::Nvfp4 => (16, 4 + 1 + 8),
             StoredType::Q4_0 => (32, 2 + 16),
             StoredType::Q4_1 => (32, 4 + 16),
             StoredType::Q5_0 => (32, 2 + 4 + 16),
@@ -197,8 +197,8 @@ impl StoredType {
             StoredType::Iq1S => Some(Grouped::GGUF_IQ1_S),
             StoredType::Iq1M => Some(Grouped::GGUF_IQ1_M),
             StoredType::Tq1 | StoredType::Tq2 => Some(Grouped::GGUF_TQ),
-            StoredType::F32 | StoredType::F16 | StoredType::Bf16 => None,
-            StoredType::F8E4M3 | StoredType::Nvfp4 => None,
+            StoredType::Nvfp4 => Some(Grouped::NVFP4),
+            StoredType::F32 | StoredType::F16 | StoredType::Bf16 | StoredType::F8E4M3 => None,
         }
     }
 }

@@ -19,6 +19,7 @@ static constexpr u32 SCALES_PRODUCTS = 3;
 static constexpr u32 SCALES_PRODUCTS_AND_MINIMUMS = 4;
 static constexpr u32 SCALES_HALF_BYTE_PRODUCTS = 5;
 static constexpr u32 SCALES_SUPER = 6;
+static constexpr u32 SCALES_FLOAT_PRODUCTS = 7;
 
 DEVICE u32 bits_of_codes(u32 codes) {
     switch (codes) {
@@ -46,7 +47,8 @@ DEVICE u32 head_bytes(u32 scales, u32 group) {
     switch (scales) {
         case SCALES_PRODUCTS: return divided_up(32 + 16 * (256 / group), 64) * 64;
         case SCALES_PRODUCTS_AND_MINIMUMS: return divided_up(64 + 32 * (256 / group), 64) * 64;
-        case SCALES_HALF_BYTE_PRODUCTS: return divided_up(64 + 16 * (256 / group), 64) * 64;
+        case SCALES_HALF_BYTE_PRODUCTS:
+        case SCALES_FLOAT_PRODUCTS: return divided_up(64 + 16 * (256 / group), 64) * 64;
         default: return 64;
     }
 }
@@ -73,6 +75,11 @@ DEVICE RowRange stored_range(const u8* record, u32 scales, float unit, u32 place
                     float_of_f16(halves[16 + row]) * (float)-(int)(both >> 4)};
         }
         case SCALES_SUPER: return {float_of_f16(halves[row]), 0.0f};
+        case SCALES_FLOAT_PRODUCTS: {
+            // An 8-bit float as f16, whose exponents have a bias that is greater by eight.
+            const float times = float_of_f16((u16)(record[64 + 16 * place + row] << 7)) * 256.0f;
+            return {reinterpret_cast<const float*>(record)[row] * times, 0.0f};
+        }
         default: {
             const u32 at = 64 + 32 * place + row;
             return {float_of_f16(halves[row]) * (float)bytes[at],

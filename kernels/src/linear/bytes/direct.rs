@@ -115,6 +115,7 @@ impl Call {
                 (Bits::Table(_), 3, 8) => run!(Dots, 8, FewEntries<true>),
                 (Bits::Table(_), 3, 4) => run!(Dots, 4, FewEntries<true>),
                 (Bits::Table(_), 4, 8) => run!(Dots, 8, Entries),
+                (Bits::Table(_), 4, 4) => run!(Dots, 4, Entries),
                 _ => unreachable!("no weights of {bits:?} in groups of {steps} steps"),
             }
         } else {
@@ -132,6 +133,7 @@ impl Call {
                 (Products::Pairs, Bits::Table(_), 3, 4) => run!(Pairs, 4, FewEntries<true>),
                 (Products::Single, Bits::Table(_), 3, 8) => run!(Single, 8, FewEntries<true>),
                 (Products::Single, Bits::Table(_), 3, 4) => run!(Single, 4, FewEntries<true>),
+                (Products::Words, Bits::Table(_), 4, 4) => run!(Words, 4, Entries),
                 (Products::Pairs, Bits::Table(_), 4, 8) => run!(Pairs, 8, Entries),
                 (Products::Single, Bits::Table(_), 4, 8) => run!(Single, 8, Entries),
                 (Products::Signed, Bits::Table(_), 4, 8) => run!(Signed, 8, Entries),

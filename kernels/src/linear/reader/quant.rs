@@ -226,6 +226,10 @@ impl Records {
                     (s.mul(s.load_f16(half(0)), times), s.mul(s.load_f16(half(ROWS)), min_times))
                 }
                 ScaleLayout::SuperScales => (s.load_f16(half(0)), s.zero()),
+                ScaleLayout::FloatProducts => {
+                    let times = s.load_e4m3(byte(4 * ROWS + place * ROWS));
+                    (s.mul(s.load(float(0)), times), s.zero())
+                }
             }
         }
     }

@@ -101,6 +101,17 @@ impl Integers for Avx2 {
     }
 
     #[inline(always)]
+    unsafe fn load_e4m3(self, from: *const u8) -> __m256 {
+        // SAFETY: the caller promises eight readable bytes.
+        let bytes = unsafe { _mm_cvtepu8_epi16(_mm_loadl_epi64(from.cast())) };
+        // As f16, whose exponents have a bias that is greater by eight.
+        with_token!({
+            let halves = _mm256_cvtph_ps(_mm_slli_epi16::<7>(bytes));
+            _mm256_mul_ps(halves, _mm256_set1_ps(256.0))
+        })
+    }
+
+    #[inline(always)]
     fn nibble_bytes(self, d: __m256i, high: bool) -> __m256i {
         with_token!({
             let d = if high { _mm256_srli_epi32::<4>(d) } else { d };

@@ -132,6 +132,17 @@ impl Integers for Avx512 {
     }
 
     #[inline(always)]
+    unsafe fn load_e4m3(self, from: *const u8) -> __m512 {
+        // SAFETY: the caller promises sixteen readable bytes.
+        let bytes = unsafe { _mm256_cvtepu8_epi16(_mm_loadu_si128(from.cast())) };
+        // As f16, whose exponents have a bias that is greater by eight.
+        with_token!({
+            let halves = _mm512_cvtph_ps(_mm256_slli_epi16::<7>(bytes));
+            _mm512_mul_ps(halves, _mm512_set1_ps(256.0))
+        })
+    }
+
+    #[inline(always)]
     fn nibble_bytes(self, d: __m512i, high: bool) -> __m512i {
         with_token!({
             let d = if high { _mm512_srli_epi32::<4>(d) } else { d };

@@ -64,6 +64,11 @@ pub trait Integers: Copy {
     /// # Safety
     /// `from` is valid for reading a byte for each lane.
     unsafe fn load_half_bytes(self, from: *const u8) -> [Self::F; 2];
+    /// Loads an 8-bit float (E4M3), finite and not negative, for each lane.
+    ///
+    /// # Safety
+    /// `from` is valid for reading a byte for each lane.
+    unsafe fn load_e4m3(self, from: *const u8) -> Self::F;
     /// Returns the low or the high nibble of every byte as a byte.
     fn nibble_bytes(self, d: Self::D, high: bool) -> Self::D;
     /// Interleaves the bytes of four rows, the first row's lowest: lane `l` of vector `v` has bytes

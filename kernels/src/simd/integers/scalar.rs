@@ -1,6 +1,7 @@
 //! Packed integers without dedicated instructions.
 
 use half::f16;
+use model::source::float8::e4m3;
 
 use super::Integers;
 use crate::simd::Simd;
@@ -74,6 +75,12 @@ impl Integers for Scalar {
         // SAFETY: the caller promises eight readable bytes.
         let bytes = unsafe { from.cast::<[u8; LANES]>().read_unaligned() };
         [map(bytes, |byte| f32::from(byte & 15)), map(bytes, |byte| f32::from(byte >> 4))]
+    }
+
+    #[inline(always)]
+    unsafe fn load_e4m3(self, from: *const u8) -> [f32; LANES] {
+        // SAFETY: the caller promises eight readable bytes.
+        map(unsafe { from.cast::<[u8; LANES]>().read_unaligned() }, e4m3)
     }
 
     #[inline(always)]

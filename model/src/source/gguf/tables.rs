@@ -46,11 +46,12 @@ pub(super) fn mxfp4(block: &[u8], out: &mut [f32]) {
     part(scale, Codebook::E2M1, &block[1..], out);
 }
 
-/// Expands a block of an 8-bit float and 8 bytes of pairs, the first of each in the low half. The
-/// table's values are doubled.
+/// Expands a block of an f32 factor, an 8-bit float and 8 bytes of pairs, the first of each in the
+/// low half.
 pub(super) fn nvfp4(block: &[u8], out: &mut [f32]) {
-    let (scale, values) = (e4m3(block[0]) / 2.0, Codebook::E2M1.values());
-    for (byte, pair) in block[1..].iter().zip(out.chunks_exact_mut(2)) {
+    let factor = f32::from_le_bytes([block[0], block[1], block[2], block[3]]);
+    let (scale, values) = (factor * e4m3(block[4]), Codebook::E2M1.values());
+    for (byte, pair) in block[5..].iter().zip(out.chunks_exact_mut(2)) {
         pair[0] = scale * f32::from(values[usize::from(byte & 15)]);
         pair[1] = scale * f32::from(values[usize::from(byte >> 4)]);
     }
@@ -62,11 +63,11 @@ mod tests {
 
     #[test]
     fn pairs_of_4_bit_floats_have_an_8_bit_factor() {
-        // 0x40 is 2.
-        let block = [0x40, 0x10, 0x32, 0x54, 0x76, 0x98, 0xba, 0xdc, 0xfe];
+        // The factor is 0.25; 0x40 is 2, and values of the table are doubled.
+        let block = [0, 0, 0x80, 0x3e, 0x40, 0x10, 0x32, 0x54, 0x76, 0x98, 0xba, 0xdc, 0xfe];
         let mut out = [f32::NAN; 16];
         nvfp4(&block, &mut out);
-        let positive = [0.0, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0];
+        let positive = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
         assert_eq!(out[..8], positive);
         assert_eq!(out[8..], positive.map(|value| -value));
     }

@@ -397,8 +397,10 @@ impl WeightSource for SafetensorsSource {
                 StorageFormat::Packed(PackedFormat::Integers(matrix)) => {
                     matrix.read_blocks(&self.files, stored, row, out)
                 }
-                StorageFormat::Plain(_)
-                | StorageFormat::Packed(PackedFormat::Fp8(_) | PackedFormat::Nvfp4(_)) => {
+                StorageFormat::Packed(PackedFormat::Nvfp4(matrix)) => {
+                    matrix.read_blocks(&self.files, row, out)
+                }
+                StorageFormat::Plain(_) | StorageFormat::Packed(PackedFormat::Fp8(_)) => {
                     no_blocks()
                 }
             })

@@ -13,6 +13,8 @@ use crate::source::float8::e4m3;
 /// Number of inputs that share a factor, and the number of bytes that contain them.
 const GROUP: usize = 16;
 const GROUP_BYTES: usize = GROUP / 2;
+/// Number of bytes of a block: a factor of the matrix, that of the group, and the group's values.
+const BLOCK_BYTES: usize = 4 + 1 + GROUP_BYTES;
 
 /// A matrix that is stored in three tensors.
 #[derive(Debug)]
@@ -73,10 +75,7 @@ impl<'a> Matrix<'a> {
         first_row: usize,
         out: &mut [f32],
     ) -> Result<(), SourceError> {
-        let first = first_row * self.packed.shape[1];
-        let (mut bytes, mut scales) = (vec![0u8; out.len() / 2], vec![0u8; out.len() / GROUP]);
-        files.read(self.packed, first, &mut bytes)?;
-        files.read(self.scales, first / GROUP_BYTES, &mut scales)?;
+        let (scales, bytes) = self.groups(files, first_row, out.len() / GROUP)?;
         let groups = scales.iter().zip(bytes.chunks_exact(GROUP_BYTES));
         for ((scale, bytes), out) in groups.zip(out.chunks_exact_mut(GROUP)) {
             let scale = match self.factor {
@@ -89,6 +88,50 @@ impl<'a> Matrix<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Reads rows, starting at `first_row`, as blocks of [`StoredType::Nvfp4`]. Where the file has
+    /// a divisor, values of blocks differ from those that [`Matrix::read`] returns by the rounding
+    /// of its reciprocal, at most two units in the last place.
+    ///
+    /// [`StoredType::Nvfp4`]: crate::source::StoredType::Nvfp4
+    ///
+    /// # Errors
+    /// A file that ends early.
+    pub(super) fn read_blocks(
+        &self,
+        files: &Checkpoint,
+        first_row: usize,
+        out: &mut [u8],
+    ) -> Result<(), SourceError> {
+        let (scales, bytes) = self.groups(files, first_row, out.len() / BLOCK_BYTES)?;
+        let factor = match self.factor {
+            MatrixFactor::Divisor => 1.0 / self.global,
+            MatrixFactor::Multiplier => self.global,
+        };
+        // Values of the table are doubled.
+        let factor = (factor / 2.0).to_le_bytes();
+        let groups = scales.iter().zip(bytes.chunks_exact(GROUP_BYTES));
+        for ((scale, bytes), block) in groups.zip(out.chunks_exact_mut(BLOCK_BYTES)) {
+            block[..4].copy_from_slice(&factor);
+            block[4] = *scale;
+            block[5..].copy_from_slice(bytes);
+        }
+        Ok(())
+    }
+
+    /// Reads the factors and bytes of `count` groups.
+    fn groups(
+        &self,
+        files: &Checkpoint,
+        first_row: usize,
+        count: usize,
+    ) -> Result<(Vec<u8>, Vec<u8>), SourceError> {
+        let first = first_row * (self.packed.shape[1] / GROUP_BYTES);
+        let (mut scales, mut bytes) = (vec![0u8; count], vec![0u8; count * GROUP_BYTES]);
+        files.read(self.scales, first, &mut scales)?;
+        files.read(self.packed, first * GROUP_BYTES, &mut bytes)?;
+        Ok((scales, bytes))
     }
 }
 

@@ -240,9 +240,28 @@ fn blocks_mean_what_is_expanded() {
             }
         }
     }
-    for name in ["fp8_blocks", "ct_fp8_block", "ct_nvfp4"] {
+    for name in ["fp8_blocks", "ct_fp8_block"] {
         let source = open(&folder(name)).expect("opens");
         assert!(source.read_blocks(DOWN, 0, &mut [0; INPUTS]).is_err(), "{name} has no blocks");
+    }
+}
+
+/// Tests that blocks have the factor of the matrix. The reciprocal of a divisor is rounded.
+#[test]
+fn blocks_of_4_bit_floats_have_the_factor_of_the_matrix() {
+    for (name, allowed) in [("modelopt_nvfp4", 0.0), ("ct_nvfp4", 2.0 * f32::EPSILON)] {
+        let source = open(&folder(name)).expect(name);
+        let row_bytes = StoredType::Nvfp4.row_bytes(INPUTS);
+        for (first, count) in [(0, OUTPUTS), (5, 7), (23, 1)] {
+            let mut blocks = vec![0xaa; count * row_bytes];
+            source.read_blocks(DOWN, first, &mut blocks).expect(name);
+            let mut out = vec![f32::NAN; count * INPUTS];
+            crate::source::gguf::expand(StoredType::Nvfp4, &blocks, &mut out);
+            for (found, expected) in out.iter().zip(&expected(name)[first * INPUTS..]) {
+                let difference = (found - expected).abs();
+                assert!(difference <= allowed * expected.abs(), "{name}: {found}, not {expected}");
+            }
+        }
     }
 }
 
