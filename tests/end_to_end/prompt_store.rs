@@ -15,7 +15,7 @@ const MODEL: [&str; 7] =
 
 /// Positions per page.
 const PAGE: usize = 256;
-const DOCUMENT: usize = 1320;
+const DOCUMENT: usize = 2344;
 
 fn serve(options: &[&str]) -> Served {
     Served::of(&[&MODEL[..], options].concat())
