@@ -1,11 +1,12 @@
 #!/bin/sh
 # Real clients against `coordinator serve` with SmolLM2-135M:
-#     scripts/clients.sh [openai] [responses] [batches] [anthropic] [agents] [lm-eval] [guidellm]
+#     scripts/clients.sh [openai] [responses] [batches] [embeddings] [anthropic] [agents] [lm-eval] [guidellm]
 # openai     scripts/clients/openai_checks.py: models, chat, streams equal to whole answers, logprobs, structured output,
 #            completions with echo, n and stop, the client's own error types; and with a template that tells of functions
 #            (scripts/clients/tools.jinja) calls, drawn and streamed, their arguments and results
 # responses  tests/clients/openai_responses.py: the Responses API of openai-python, also with tools and stored
 # batches    tests/clients/openai_batches.py: the Files and Batch APIs of openai-python, against the same requests alone
+# embeddings tests/clients/openai_embeddings.py: the embeddings of openai-python, in both encodings
 # anthropic  tests/clients/anthropic_messages.py: the Messages API of the package anthropic, also with tools
 # agents     tests/clients/openai_agents.py: an agent of the OpenAI Agents SDK that answers, and one that calls a function
 # lm-eval    a task that needs no download (scripts/clients/capitals.*) by local-completions with token-id prompts, which
@@ -21,7 +22,7 @@ set -eu
 cd "$(dirname "$0")/.."
 
 say() { echo "+ $*"; "$@"; }
-chosen=" ${*:-openai responses batches anthropic agents lm-eval guidellm} "
+chosen=" ${*:-openai responses batches embeddings anthropic agents lm-eval guidellm} "
 wanted() { case "$chosen" in *" $1 "*) return 0 ;; *) return 1 ;; esac; }
 
 target=${CARGO_TARGET_DIR:-target}
@@ -100,6 +101,9 @@ if wanted responses; then
 fi
 if wanted batches; then
     say "$bin/python" tests/clients/openai_batches.py "$url"
+fi
+if wanted embeddings; then
+    say "$bin/python" tests/clients/openai_embeddings.py "$url"
 fi
 if wanted anthropic; then
     say "$bin/python" tests/clients/anthropic_messages.py "$url"

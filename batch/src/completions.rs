@@ -170,38 +170,53 @@ impl<'a> JobKind for Completions<'a> {
     }
 
     fn summary(&self, ended: EndedJob<'_, Completions<'a>>) -> JobSummary {
-        let EndedJob { items, lines, outcomes, interrupted, resumable, .. } = ended;
-        let mut summary = JobSummary {
-            answered: 0,
-            answers: 0,
-            failed_lines: Vec::new(),
-            truncated_lines: Vec::new(),
-            not_run: Vec::new(),
-            interrupted,
-            resumable,
-        };
+        let mut summary =
+            summarize(&ended, |outcome| outcome.has_failed, CompletionRequest::choice_count);
+        let EndedJob { items, lines, outcomes, .. } = ended;
         for ((item, line), ended) in items.iter().zip(lines).zip(outcomes) {
             if ended.is_truncated && line.is_some() {
                 summary.truncated_lines.push(line_number(item));
             }
-            match (item, line) {
-                (InputLine::Request(request), None) => {
-                    let (line, custom_id) = (request.line, request.custom_id.clone());
-                    summary.not_run.push(UnansweredRequest { line, custom_id });
-                }
-                (InputLine::Error(error), None) => {
-                    let (line, custom_id) = (error.line, error.custom_id.clone());
-                    summary.not_run.push(UnansweredRequest { line, custom_id });
-                }
-                (InputLine::Request(request), Some(_)) if !ended.has_failed => {
-                    summary.answered += 1;
-                    summary.answers += request.choice_count();
-                }
-                (_, Some(_)) => summary.failed_lines.push(line_number(item)),
-            }
         }
         summary
     }
+}
+
+/// Summarises a job that ended. `has_failed` tells if the answers to a request are errors, and
+/// `answers` returns their number.
+pub(super) fn summarize<K: JobKind>(
+    ended: &EndedJob<'_, K>,
+    has_failed: impl Fn(&K::Outcome) -> bool,
+    answers: impl Fn(&K::Request) -> usize,
+) -> JobSummary {
+    let EndedJob { items, lines, outcomes, interrupted, resumable, .. } = *ended;
+    let mut summary = JobSummary {
+        answered: 0,
+        answers: 0,
+        failed_lines: Vec::new(),
+        truncated_lines: Vec::new(),
+        not_run: Vec::new(),
+        interrupted,
+        resumable,
+    };
+    for ((item, line), outcome) in items.iter().zip(lines).zip(outcomes) {
+        match (item, line) {
+            (InputLine::Request(request), None) => {
+                let (line, custom_id) = (request.line(), request.custom_id().to_owned());
+                summary.not_run.push(UnansweredRequest { line, custom_id });
+            }
+            (InputLine::Error(error), None) => {
+                let (line, custom_id) = (error.line, error.custom_id.clone());
+                summary.not_run.push(UnansweredRequest { line, custom_id });
+            }
+            (InputLine::Request(request), Some(_)) if !has_failed(outcome) => {
+                summary.answered += 1;
+                summary.answers += answers(request);
+            }
+            (_, Some(_)) => summary.failed_lines.push(line_number(item)),
+        }
+    }
+    summary
 }
 
 /// An answer of which tokens may still come.

@@ -11,7 +11,7 @@ use openai::body::defaults::Defaults;
 use openai::body::unknown_fields::UnknownFieldPolicy;
 use openai::body::{Body, BodyOrigin, BodyRules, RawPrompt, read_body};
 use openai::chats::ChatRules;
-use openai::input_line::{CompletionRequest, Endpoint, ErrorCode, Rejection};
+use openai::input_line::{BatchEndpoint, CompletionRequest, Endpoint, ErrorCode, Rejection};
 use openai::json::parse_object;
 use openai::prompt::ModelLimits;
 use openai::request::RequestBuilder;
@@ -25,7 +25,7 @@ use super::sink::IoTarget;
 pub const CHAT_MAX_TOKENS: u32 = 1024;
 
 /// Line in batch format, for messages.
-const BATCH_LINE_EXAMPLE: &str =
+pub(crate) const BATCH_LINE_EXAMPLE: &str =
     "{\"custom_id\": \"...\", \"method\": \"POST\", \"url\": \"...\", \"body\": {...}}";
 
 /// Format of an input's lines.
@@ -210,6 +210,29 @@ fn parse_envelope(
     if !is_batch_line && options.bounds.is_none() {
         return parse_short_line(fields, options);
     }
+    let BatchLineParts { target, body } = read_batch_line(&fields)?;
+    options.bounds.map_or(Ok(()), |bounds| bounds.check_target(target, body))?;
+    let BatchEndpoint::Answers(endpoint) = target else {
+        let message = "Invalid value for 'url': \"/v1/embeddings\" must be that of all lines, \
+                       or of none. Put requests of embeddings into a file of their own.";
+        return Err(Rejection::new(ErrorCode::UnsupportedUrl, message));
+    };
+    let mut body = read_body(body, endpoint, &options.rules(BodyOrigin::BatchLine))?;
+    wrap_as_chat(options.chat, endpoint, &mut body);
+    Ok((endpoint, body))
+}
+
+/// Parts of a line in batch format.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct BatchLineParts<'f> {
+    pub(crate) target: BatchEndpoint,
+    pub(crate) body: &'f Map<String, Value>,
+}
+
+/// Reads the fields of a line in batch format.
+pub(crate) fn read_batch_line(
+    fields: &Map<String, Value>,
+) -> Result<BatchLineParts<'_>, Rejection> {
     let require = |name: &str| {
         fields.get(name).ok_or_else(|| {
             Rejection::new(
@@ -221,7 +244,7 @@ fn parse_envelope(
             )
         })
     };
-    if !is_batch_line {
+    if !["body", "url", "method"].iter().any(|key| fields.contains_key(*key)) {
         require("body")?;
     }
     let known = ["custom_id", "method", "url", "body"];
@@ -239,20 +262,16 @@ fn parse_envelope(
         ));
     }
     let url = require("url")?;
-    let endpoint = url.as_str().and_then(Endpoint::from_url).ok_or_else(|| {
-        Rejection::new(
-            ErrorCode::UnsupportedUrl,
-            format!(
-                "Invalid value for 'url': must be \"/v1/completions\" or \
-                 \"/v1/chat/completions\", got {url}."
-            ),
-        )
+    let target = url.as_str().and_then(BatchEndpoint::from_url).ok_or_else(|| {
+        let [chats, texts, embeddings] = BatchEndpoint::ALL.map(BatchEndpoint::url);
+        let message = format!(
+            "Invalid value for 'url': must be \"{texts}\", \"{chats}\" or \"{embeddings}\", got \
+             {url}."
+        );
+        Rejection::new(ErrorCode::UnsupportedUrl, message)
     })?;
     let body = require("body")?.as_object().ok_or_else(|| {
         Rejection::new(ErrorCode::InvalidValue, "Invalid value for 'body': must be an object.")
     })?;
-    options.bounds.map_or(Ok(()), |bounds| bounds.check_target(endpoint, body))?;
-    let mut body = read_body(body, endpoint, &options.rules(BodyOrigin::BatchLine))?;
-    wrap_as_chat(options.chat, endpoint, &mut body);
-    Ok((endpoint, body))
+    Ok(BatchLineParts { target, body })
 }

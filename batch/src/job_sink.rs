@@ -88,6 +88,7 @@ impl<K: JobKind> BatchSink for JobSink<'_, '_, K> {
             EngineEvent::Prompt { cached_tokens, logprobs, .. } => {
                 self.running(sequence).on_prompt(cached_tokens, logprobs);
             }
+            EngineEvent::Pooled(hidden) => self.running(sequence).on_pooled(hidden),
             EngineEvent::Token { token, logprobs } => {
                 self.progress.token(sequence);
                 self.write_if_due();

@@ -135,6 +135,9 @@ pub trait RunningSequence {
     /// `cached_tokens` of its tokens were found in caches.
     fn on_prompt(&mut self, cached_tokens: u32, logprobs: Vec<Logprob>);
 
+    /// Reports the pooled hidden states of the prompt, if they were requested.
+    fn on_pooled(&mut self, _hidden: Vec<f32>) {}
+
     /// Reports a token. `Break` if it completes the sequence.
     fn on_token(&mut self, _token: u32, _logprobs: &[Logprob]) -> ControlFlow<()> {
         ControlFlow::Continue(())

@@ -1,5 +1,5 @@
 //! The batch job: requests in, answers out, restartable. The [`kind`] of its requests decides what
-//! the lines of both files are: [`completions`], or [`score`]s of texts.
+//! the lines of both files are: [`completions`], [`embeddings`], or [`score`]s of texts.
 //!
 //! [`prepare`] reads and checks everything before an engine exists, so that invalid input costs no
 //! model load; [`run`](run::Job::run) passes all sequences to a
@@ -13,6 +13,7 @@ mod answer_buffer;
 mod answer_size;
 pub mod completions;
 mod detect_format;
+pub mod embeddings;
 pub mod error;
 pub mod eta;
 pub mod input;

@@ -4,7 +4,7 @@
 use engine_api::codec::TextCodec;
 use openai::body::Body;
 use openai::bounded_json::{JsonBounds, parse_bounded_object};
-use openai::input_line::{CompletionRequest, Endpoint, ErrorCode, Rejection};
+use openai::input_line::{BatchEndpoint, CompletionRequest, ErrorCode, Rejection};
 use openai::prompt_bounds::PromptBounds;
 use serde_json::{Map, Value};
 
@@ -14,7 +14,7 @@ use super::answer_size::request_bytes;
 #[derive(Debug, Clone)]
 pub struct LineBounds {
     /// Endpoint of all lines, which must be in batch format.
-    pub endpoint: Endpoint,
+    pub endpoint: BatchEndpoint,
     /// Names of the model, at least one; a line may not name another model.
     pub model_names: Vec<String>,
     /// Maximum size of a line, in bytes.
@@ -35,7 +35,7 @@ impl LineBounds {
     ///
     /// # Errors
     /// Returns a rejection if the line is too large or is not a JSON object.
-    pub(super) fn parse_object(
+    pub(crate) fn parse_object(
         &self,
         text: &str,
         example: &str,
@@ -53,13 +53,13 @@ impl LineBounds {
     ///
     /// # Errors
     /// Returns a rejection if they are not those of the batch.
-    pub(super) fn check_target(
+    pub(crate) fn check_target(
         &self,
-        endpoint: Endpoint,
+        endpoint: BatchEndpoint,
         body: &Map<String, Value>,
     ) -> Result<(), Rejection> {
         if endpoint != self.endpoint {
-            let [expected, found] = [self.endpoint, endpoint].map(Endpoint::url);
+            let [expected, found] = [self.endpoint, endpoint].map(BatchEndpoint::url);
             let message = format!(
                 "Invalid value for 'url': must be \"{expected}\", the endpoint of the batch, got \
                  \"{found}\"."

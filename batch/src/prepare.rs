@@ -7,11 +7,14 @@ use engine_api::codec::TextCodec;
 use openai::body::defaults::Defaults;
 use openai::body::unknown_fields::UnknownFieldPolicy;
 use openai::chats::{ChatOptions, ChatRules};
-use openai::input_line::{CompletionRequest, InputLine, summarize_warnings};
+use openai::embeddings::model::EmbeddingModel;
+use openai::input_line::{BatchEndpoint, CompletionRequest, InputLine, summarize_warnings};
 use openai::output::Provenance;
 use openai::prompt::ModelLimits;
 
 use super::completions::{BatchJob, Completions};
+use super::embeddings::line::{EmbeddingLineOptions, requests_embeddings};
+use super::embeddings::prepare::PreparedEmbeddings;
 use super::error::JobError;
 use super::input::{InputFormat, InputOptions};
 use super::input_data::InputData;
@@ -60,6 +63,78 @@ impl std::fmt::Debug for ModelInfo<'_> {
     }
 }
 
+impl ModelInfo<'_> {
+    fn unknown_fields(&self, options: &JobOptions) -> UnknownFieldPolicy {
+        let names = std::iter::once(&self.name).chain(&self.aliases).cloned().collect();
+        UnknownFieldPolicy::new(options.ignore_unknown_fields).with_model_names(names)
+    }
+}
+
+/// The bytes of an input, and the locked output of its job.
+struct OpenedFiles {
+    sink: OutputSink,
+    /// Content of the output.
+    existing: Vec<u8>,
+    input: InputData,
+}
+
+impl OpenedFiles {
+    fn open(options: &JobOptions, interrupted: &dyn Fn() -> bool) -> Result<OpenedFiles, JobError> {
+        // First, so that an output that cannot be written is reported before anything that takes
+        // long.
+        let (sink, existing) =
+            OutputSink::open(&options.output, options.mode, options.input.metadata()?.as_ref())?;
+        let input = InputData::read(&options.input, interrupted)?;
+        Ok(OpenedFiles { sink, existing, input })
+    }
+}
+
+/// A job of either kind whose input is read and whose output is locked.
+#[derive(Debug)]
+pub enum PreparedInput<'a> {
+    Completions(PreparedJob<'a>),
+    Embeddings(PreparedEmbeddings),
+}
+
+impl<'a> PreparedInput<'a> {
+    /// Locks the output and reads the input, whose endpoint decides the kind of the job: that of
+    /// the bounds or, without bounds, that of its first line.
+    ///
+    /// # Errors
+    /// Returns an error like [`PreparedJob::prepare`].
+    pub fn prepare(
+        options: &'a JobOptions,
+        model: ModelInfo<'a>,
+        embeddings: &EmbeddingModel,
+        reading: &mut ProgressCounter,
+        interrupted: &dyn Fn() -> bool,
+    ) -> Result<PreparedInput<'a>, JobError> {
+        let files = OpenedFiles::open(options, interrupted)?;
+        let is_json = InputFormat::from_target(&options.input) == InputFormat::JsonLines;
+        let has_embeddings = match &options.bounds {
+            Some(bounds) => bounds.endpoint == BatchEndpoint::Embeddings,
+            None => is_json && requests_embeddings(&files.input.bytes),
+        };
+        if !has_embeddings {
+            let job = PreparedJob::parse(files, options, model, reading, interrupted)?;
+            return Ok(PreparedInput::Completions(job));
+        }
+        let OpenedFiles { sink, existing, input } = files;
+        let unknown_fields = model.unknown_fields(options);
+        let line_options = EmbeddingLineOptions {
+            model: embeddings,
+            limits: model.limits,
+            unknown_fields: &unknown_fields,
+            codec: model.codec,
+            bounds: options.bounds.as_ref(),
+        };
+        let items = PreparedEmbeddings::parse(&input.bytes, &line_options, reading, interrupted)?;
+        let notes = unknown_fields.notes();
+        let files = JobFiles { items, notes, sink, existing, mode: options.mode };
+        Ok(PreparedInput::Embeddings(PreparedEmbeddings { files, model: model.name }))
+    }
+}
+
 /// A job whose input is read and whose output is locked. Nothing is written yet.
 #[derive(Debug)]
 pub struct PreparedJob<'a> {
@@ -81,17 +156,22 @@ impl<'a> PreparedJob<'a> {
         reading: &mut ProgressCounter,
         interrupted: &dyn Fn() -> bool,
     ) -> Result<PreparedJob<'a>, JobError> {
-        // First, so that an output that cannot be written is reported before anything that takes
-        // long.
-        let (sink, existing) =
-            OutputSink::open(&options.output, options.mode, options.input.metadata()?.as_ref())?;
+        let files = OpenedFiles::open(options, interrupted)?;
+        PreparedJob::parse(files, options, model, reading, interrupted)
+    }
+
+    fn parse(
+        files: OpenedFiles,
+        options: &'a JobOptions,
+        model: ModelInfo<'a>,
+        reading: &mut ProgressCounter,
+        interrupted: &dyn Fn() -> bool,
+    ) -> Result<PreparedJob<'a>, JobError> {
+        let OpenedFiles { sink, existing, input } = files;
         let recorded = RecordedProvenance::from_output(&existing);
-        let input = InputData::read(&options.input, interrupted)?;
         // An input file that was touched still makes the same job.
         let created = recorded.as_ref().map_or_else(|| input.modified_s(), |known| known.created);
-        let names = std::iter::once(&model.name).chain(&model.aliases).cloned().collect();
-        let unknown_fields =
-            UnknownFieldPolicy::new(options.ignore_unknown_fields).with_model_names(names);
+        let unknown_fields = model.unknown_fields(options);
         let chat_rules =
             ChatRules::new(&options.chat_options, model.codec).map_err(JobError::Chats)?;
         let input_options = InputOptions {

@@ -31,6 +31,8 @@ pub enum EngineEvent {
         /// for each.
         logprobs: Vec<Logprob>,
     },
+    /// Pooled hidden states of the prompt, if they were requested; reported once, after `Prompt`.
+    Pooled(Vec<f32>),
     /// A new token, in order, with its log-probabilities. A final end-of-sequence token is not
     /// reported.
     Token { token: u32, logprobs: Vec<Logprob> },

@@ -18,6 +18,15 @@ pub enum Priority {
     Background,
 }
 
+/// Reduction of the hidden states of a prompt after the final norm to one vector.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Pooling {
+    /// Hidden state of the last token.
+    LastToken,
+    /// Mean over all tokens, summed in f32 in the order of their positions.
+    Mean,
+}
+
 /// A prompt to continue.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GenerationRequest {
@@ -47,6 +56,10 @@ pub struct GenerationRequest {
     /// Position of the first prompt token with log-probabilities, at least 1, since the first token
     /// has none. Positions before it may come from caches.
     pub prompt_logprobs_from: u32,
+    /// Pooling of the prompt's hidden states, which are reported before the first token; `None` if
+    /// they are not requested. It requires a new token, since the last token of the prompt is
+    /// computed only for one. Only an engine that serves reports them.
+    pub pooling: Option<Pooling>,
     pub grammar: AnswerGrammar,
     pub priority: Priority,
 }
@@ -66,6 +79,7 @@ impl GenerationRequest {
             logprobs: 0,
             prompt_logprobs: 0,
             prompt_logprobs_from: 1,
+            pooling: None,
             grammar: AnswerGrammar::None,
             priority: Priority::Interactive,
         }

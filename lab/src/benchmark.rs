@@ -76,7 +76,7 @@ impl BatchSink for ProgressSink<'_> {
         match event {
             EngineEvent::Token { .. } => self.progress.token(request),
             EngineEvent::Finished(_) => self.progress.finished(request, self.gen_len),
-            EngineEvent::Prompt { .. } | EngineEvent::Failed(_) => {}
+            EngineEvent::Prompt { .. } | EngineEvent::Pooled(_) | EngineEvent::Failed(_) => {}
         }
         ControlFlow::Continue(())
     }

@@ -26,6 +26,7 @@ pub fn generation_request(
         logprobs: request.logprobs_per_token(),
         prompt_logprobs: request.logprobs_per_prompt_token(),
         prompt_logprobs_from: 1,
+        pooling: None,
         grammar,
         priority: Priority::Interactive,
     }

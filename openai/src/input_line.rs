@@ -38,6 +38,36 @@ impl Endpoint {
     }
 }
 
+/// Endpoint of the lines of a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum BatchEndpoint {
+    /// An endpoint that answers prompts.
+    Answers(Endpoint),
+    Embeddings,
+}
+
+impl BatchEndpoint {
+    /// All endpoints.
+    pub const ALL: [BatchEndpoint; 3] = [
+        BatchEndpoint::Answers(Endpoint::ChatCompletions),
+        BatchEndpoint::Answers(Endpoint::Completions),
+        BatchEndpoint::Embeddings,
+    ];
+
+    /// Returns the endpoint of a batch line's `url`.
+    pub fn from_url(url: &str) -> Option<BatchEndpoint> {
+        BatchEndpoint::ALL.into_iter().find(|endpoint| endpoint.url() == url)
+    }
+
+    /// Returns the `url` of batch lines for this endpoint.
+    pub const fn url(self) -> &'static str {
+        match self {
+            BatchEndpoint::Answers(endpoint) => endpoint.url(),
+            BatchEndpoint::Embeddings => "/v1/embeddings",
+        }
+    }
+}
+
 /// A prompt of a request, which may have several.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Prompt {

@@ -22,6 +22,7 @@ pub mod map;
 pub mod page_runs;
 pub mod pieces;
 pub mod plan;
+pub mod pooling;
 pub mod products;
 pub mod routing_counts;
 pub mod routing_log;

@@ -204,7 +204,14 @@ impl RunShape {
             },
             planned_checkpoints: if self.checkpoints > 0 { PLANNED_CHECKPOINTS } else { 0 },
             has_owners: self.has_owners(),
+            pooled: if self.pools() { config.hidden_size as u32 } else { 0 },
         }
+    }
+
+    /// Returns true if `Sample` also reads the rows after the final norm and pools them for the
+    /// sequences that request it.
+    pub const fn pools(&self) -> bool {
+        self.serves
     }
 
     /// Returns the maximum number of rows of a sequence in a stream of prefill that is not its

@@ -4,7 +4,7 @@
 //! Used by the coordinator and by the in-process harness of the tests; after the release only
 //! `Sample` writes the table.
 
-pub use engine_api::request::{AnswerGrammar, GenerationRequest};
+pub use engine_api::request::{AnswerGrammar, GenerationRequest, Pooling};
 use kernels::Sampling;
 use program::ir::ProgramId;
 use program::plan::Plan;

@@ -16,7 +16,9 @@ use scheduler::hybrid::{
 };
 use scheduler::{RowSpan, StepCostCurve, StepLimits};
 
-use super::serving::{draws_tokens, has_ended, sequence, set_state, slot_state};
+use super::serving::{
+    draws_tokens, has_ended, needs_prompt_logits, sequence, set_state, slot_state,
+};
 use super::table::{StepTable, WorkItem};
 
 /// The only batch of such a run.
@@ -307,8 +309,7 @@ fn is_in_pieces(table: &StepTable, slot: usize) -> bool {
     if computed > 0 && known > computed + 1 {
         return true;
     }
-    let has_prompt_logprobs = get(table, slot, Field::PromptLogprobs) > 0;
-    has_prompt_logprobs && computed < get(table, slot, Field::PromptLen)
+    needs_prompt_logits(table, BATCH, slot) && computed < get(table, slot, Field::PromptLen)
         || known - computed > whole_max(table)
 }
 

@@ -21,10 +21,10 @@
 //! 3: the last one is an end-of-sequence token, or the requested number of tokens is reached. The
 //! exception is `Finish::NotFinite`, which is stored instead of a token and is final at once.
 
-use engine_api::request::Priority;
+use engine_api::request::{Pooling, Priority};
 use program::ir::ProgramId;
 use program::plan::Plan;
-use program::step_table::{EndReason, Field, List, SlotState, balance_units};
+use program::step_table::{EndReason, Field, List, PoolingMode, SlotState, balance_units};
 use scheduler::{Sequence, StepCostCurve};
 
 use super::drafts::draft;
@@ -83,7 +83,15 @@ pub fn offer_sequence(table: &StepTable, offer: &OfferedSequence<'_>) {
     set(Field::Arrival, offer.arrival);
     set(Field::Background, u32::from(request.priority == Priority::Background));
     set(Field::PromptLogprobs, request.prompt_logprobs.into());
-    set(Field::LogitsFrom, request.prompt_logprobs_from.saturating_sub(1));
+    let (pooling, logits_from) = match request.pooling {
+        None => (PoolingMode::NoRows, request.prompt_logprobs_from.saturating_sub(1)),
+        Some(Pooling::LastToken) => {
+            (PoolingMode::LastRow, request.prompt_logprobs_from.saturating_sub(1))
+        }
+        Some(Pooling::Mean) => (PoolingMode::AllRows, 0),
+    };
+    set(Field::Pooling, pooling as u32);
+    set(Field::LogitsFrom, logits_from);
     set(Field::Capacity, offer.capacity);
     set(Field::Drafts, 0);
     set(Field::Acceptance, 0);
@@ -158,7 +166,7 @@ pub(super) fn sequence(table: &StepTable, batch: usize, slot: usize) -> Sequence
     let field = |field| table.field(batch, slot, field);
     let (prompt, computed) = (field(Field::PromptLen), field(Field::Computed));
     let next_checkpoint = table.next_checkpoint(batch, slot, computed).unwrap_or(u32::MAX);
-    let has_prompt_logprobs = field(Field::PromptLogprobs) > 0 && computed < prompt;
+    let has_prompt_logits = needs_prompt_logits(table, batch, slot) && computed < prompt;
     let samples_token = draws_tokens(table, batch, slot);
     let num_tokens = prompt + field(Field::Generated) - u32::from(!samples_token);
     let (num_tokens, samples_token) = match table.selects_positions() {
@@ -172,12 +180,18 @@ pub(super) fn sequence(table: &StepTable, batch: usize, slot: usize) -> Sequence
         num_tokens,
         computed,
         capacity: field(Field::Capacity).min(next_checkpoint),
-        logits_from: if has_prompt_logprobs { field(Field::LogitsFrom) } else { u32::MAX },
+        logits_from: if has_prompt_logits { field(Field::LogitsFrom) } else { u32::MAX },
         samples_token,
         drafts: 0,
         acceptance: 0.0,
         is_background: field(Field::Background) != 0,
     }
+}
+
+/// Returns true if rows of a sequence's prompt pass the head from the position in `LogitsFrom` on.
+pub(super) fn needs_prompt_logits(table: &StepTable, batch: usize, slot: usize) -> bool {
+    table.field(batch, slot, Field::PromptLogprobs) > 0
+        || table.pooling_mode(batch, slot) == PoolingMode::AllRows
 }
 
 /// Returns the end of the tokens of a sequence that can be computed next if new tokens select what

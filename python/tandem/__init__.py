@@ -1,8 +1,8 @@
 """Runs language models that are too large for the GPU: the program ``coordinator`` from Python.
 
 ``generate`` answers prompts and yields each answer as it is finished, ``Batch`` is the object
-behind it; ``score`` tells how likely continuations are, and ``serve`` is a server for OpenAI's
-clients. Processes and files are the interface, so what is true of the program is true here: an
+behind it; ``score`` tells how likely continuations are, ``embed`` turns texts into vectors, and
+``serve`` is a server for OpenAI's clients. Processes and files are the interface, so what is true of the program is true here: an
 answer depends on its prompt alone, and none is lost.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 from ._answers import Answer, Choice, Usage
 from ._batch import Batch, generate
 from ._binary import binary
+from ._embed import Embedded, Embedding, Text, embed
 from ._errors import Error
 from ._job import Progress
 from ._prompts import Prompt
@@ -21,6 +22,8 @@ __all__ = [
     "Answer",
     "Batch",
     "Choice",
+    "Embedded",
+    "Embedding",
     "Error",
     "Progress",
     "Prompt",
@@ -29,8 +32,10 @@ __all__ = [
     "Scored",
     "Scoring",
     "Server",
+    "Text",
     "Usage",
     "binary",
+    "embed",
     "generate",
     "score",
     "serve",

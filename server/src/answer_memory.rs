@@ -77,6 +77,19 @@ impl AnswerMemory {
     ) -> Result<AnswerMemoryPermit, ApiError> {
         let bytes = answer_bytes(request, is_streamed);
         let charged_bytes = bytes.saturating_sub(free_bytes).saturating_add(stored_bytes);
+        self.acquire_bytes(bytes, charged_bytes, retry_after_s)
+    }
+
+    /// Reserves `charged_bytes` for answers that may need `bytes`.
+    ///
+    /// # Errors
+    /// See [`AnswerMemory::acquire`].
+    pub fn acquire_bytes(
+        &self,
+        bytes: u64,
+        charged_bytes: u64,
+        retry_after_s: u64,
+    ) -> Result<AnswerMemoryPermit, ApiError> {
         if charged_bytes > self.max_bytes {
             let message = format!(
                 "The answers may require {} MiB of memory, but the server allows {} MiB for all \

@@ -7,6 +7,7 @@ use std::time::Duration;
 use engine_api::codec::TextCodec;
 use engine_api::request::Sampling;
 use openai::chats::ChatOptions;
+use openai::embeddings::model::EmbeddingModel;
 
 use super::api_key::ApiKey;
 use super::cross_site::CrossSiteRules;
@@ -27,6 +28,7 @@ pub struct ModelCard {
     pub max_positions: usize,
     /// Sampling parameters for requests that do not specify them.
     pub sampling: Sampling,
+    pub embeddings: EmbeddingModel,
     /// `None` if the model has no tokenizer that can be read.
     pub codec: Option<SharedCodec>,
     /// Name of the tokenizer file if it cannot be read.

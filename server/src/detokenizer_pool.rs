@@ -127,6 +127,8 @@ impl<'a> DetokenizedAnswer<'a> {
                 metrics.prompt_time.observe(took.as_secs_f64());
                 self.send(AnswerEventKind::Prompt { cached_tokens, logprobs }).then_some(self)
             }
+            // Requests of embeddings have sinks of their own.
+            EngineEvent::Pooled(_) => Some(self),
             EngineEvent::Token { token, logprobs } => {
                 self.observe_latency(at, metrics);
                 self.push_token(token, &logprobs, finishers)

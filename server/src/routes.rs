@@ -12,11 +12,13 @@ use axum::routing::{get, post};
 use super::api_key::ApiKey;
 use super::batches::routes::add_routes;
 use super::completions;
+use super::embeddings;
 use super::error::{ApiError, INVALID_REQUEST};
 use super::message_errors::convert_errors;
 use super::models;
 use super::page;
 use super::request_id;
+use super::rerank;
 use super::responses;
 use super::state::ServerState;
 use super::tokens;
@@ -28,13 +30,15 @@ const HEALTH: &str = "/health";
 const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
 /// Endpoints listed in the response for an unknown path.
-const ENDPOINTS: [&str; 16] = [
+const ENDPOINTS: [&str; 18] = [
     "POST /v1/chat/completions",
     "POST /v1/completions",
     "POST /v1/responses",
     "GET /v1/responses/{id}",
     "POST /v1/messages",
     "POST /v1/messages/count_tokens",
+    "POST /v1/embeddings",
+    "POST /v1/rerank",
     "POST /v1/files",
     "GET /v1/files/{id}/content",
     "POST /v1/batches",
@@ -55,6 +59,8 @@ pub fn router(shared: Arc<ServerState>) -> Router {
         router = add_routes(router, prefix)
             .route(&format!("{prefix}/chat/completions"), post(completions::chat_completions))
             .route(&format!("{prefix}/completions"), post(completions::text_completions))
+            .route(&format!("{prefix}/embeddings"), post(embeddings::embeddings))
+            .route(&format!("{prefix}/rerank"), post(rerank::rerank))
             .route(&format!("{prefix}/messages"), post(completions::messages))
             .route(&format!("{prefix}/messages/count_tokens"), post(tokens::count_message_tokens))
             .route(&format!("{prefix}/responses"), post(completions::responses))

@@ -103,6 +103,11 @@ impl ModelHandle {
         Ok(self.codec.get_or_init(|| started.map(Arc::new)).as_ref())
     }
 
+    /// Returns the location of the tokenizer, if there may be one: the model's directory or file.
+    pub(crate) fn tokenizer_source(&self) -> Option<&TextSource> {
+        self.tokenizer_source.as_ref()
+    }
+
     /// Returns the name of the tokenizer file of a model whose tokenizer has no supported format.
     pub fn unsupported_tokenizer(&self) -> Option<&'static str> {
         match &self.tokenizer_source {

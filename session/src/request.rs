@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use batch::sink::{IoTarget, OutputMode};
+use engine_api::request::Pooling;
 use model::config::Dtype;
 use model::quantized_format::ActivationFormat;
 use openai::body::defaults::Defaults;
@@ -139,6 +140,8 @@ pub struct BatchJobRequest {
     pub mode: OutputMode,
     pub chat: bool,
     pub chats: ChatOptions,
+    /// Pooling of embeddings; `None`: that of the model's files.
+    pub pooling: Option<Pooling>,
     pub max_tokens: Option<u32>,
     /// Defaults for raw prompts and short lines; the schema is not read yet.
     pub defaults: Defaults,

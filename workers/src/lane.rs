@@ -21,7 +21,7 @@ use shm::{
 
 use crate::checkpoint::{LaneCheckpoint, StageStart};
 use crate::error::{LaneError, describe_position};
-use crate::execute::sample;
+use crate::execute::announce::announce;
 use crate::lane_executor::{LaneExecutor, Task};
 use crate::sample_dependency::{SampleDependency, last_sample, table_batch};
 use crate::stall::{StallBounds, StallDetector};
@@ -269,7 +269,7 @@ impl LaneRunner {
                     let step_of_program = step.of_program;
                     self.work(Task { program, step: step_of_program, index, instruction: work })?;
                     if self.last_sample[program.index()] == Some(index) {
-                        sample::announce(&control, &self.table, step.of_group, step.stage);
+                        announce(&control, &self.table, step.of_group, step.stage);
                     }
                 }
             }

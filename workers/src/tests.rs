@@ -19,7 +19,8 @@ use protocol::group::list_work;
 use protocol::table::{StepTable, WorkItem};
 use shm::Control;
 
-use crate::execute::sample::{announce, record};
+use crate::execute::announce::announce;
+use crate::execute::sample::record;
 use crate::execute::{CopySpan, append_spans, copy_spans};
 use crate::testing::{GenerationRequest, PlacedRequest, continue_group, fill, place_request};
 use crate::work_items::{row_counts, sequences, units};

@@ -224,9 +224,14 @@ fn envelopes_that_are_wrong() {
     let url = r#""/v1/completions""#;
     refused(&line("\"GET\"", url, body), ErrorCode::UnsupportedMethod, "POST");
     refused(
-        &line("\"POST\"", "\"/v1/embeddings\"", body),
+        &line("\"POST\"", "\"/v1/responses\"", body),
         ErrorCode::UnsupportedUrl,
         "/v1/completions",
+    );
+    refused(
+        &line("\"POST\"", "\"/v1/embeddings\"", body),
+        ErrorCode::UnsupportedUrl,
+        "a file of their own",
     );
     refused(&line("\"POST\"", "7", body), ErrorCode::UnsupportedUrl, "/v1/completions");
     refused(&line("\"POST\"", url, r#""body": 3"#), ErrorCode::InvalidValue, "'body'");

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::{ArgGroup, Args, Parser, Subcommand};
 use clap_complete::Shell;
+use engine_api::request::Pooling;
 use planner::policy::name::PolicyName;
 
 use super::bench_serve::BenchServeArgs;
@@ -21,8 +22,8 @@ use super::shared::{LengthArgs, ModelArgs, PlacementArgs};
 use super::speculation::SpeculationArgs;
 use super::stage::{NvmeArgs, StageArgs};
 use super::values::{
-    DtypeChoice, NamedChoice, parse_batches_choice, parse_device, parse_policy, parse_repository,
-    parse_size, parse_temperature, parse_top_p,
+    DtypeChoice, NamedChoice, parse_batches_choice, parse_device, parse_policy, parse_pooling,
+    parse_repository, parse_size, parse_temperature, parse_top_p,
 };
 use session::values::{BatchesChoice, CompressChoice, DeviceChoice};
 
@@ -238,6 +239,11 @@ pub struct RunArgs {
     pub chat: bool,
     #[command(flatten)]
     pub chats: ChatArgs,
+    /// Pooling of embeddings: last (the last token's hidden state) or mean (over all tokens)
+    /// [default: as the model's files specify, or else last]
+    #[arg(long, value_name = "HOW", value_parser = parse_pooling, requires = "input")]
+    #[arg(help_heading = "Work")]
+    pub pooling: Option<Pooling>,
     /// Maximum number of new tokens for requests that do not set it [default: 16; chats: 1024]
     #[arg(
         long,

@@ -389,6 +389,7 @@ fn run_task(args: &RunArgs) -> Result<RunTask, UsageError> {
         mode,
         chat: args.chat,
         chats: args.chats.options(),
+        pooling: args.pooling,
         max_tokens: args.max_tokens,
         defaults: Defaults {
             temperature: args.temperature,

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use batch::score::question::ScoreDetails;
 use batch::sink::{IoTarget, OutputMode};
+use engine_api::request::Pooling;
 use lab::request::{LoadChoice, ServingWorkload};
 use model::config::Dtype;
 use quantizer::file_type::FileType;
@@ -56,6 +57,8 @@ pub struct ServeRequest {
     pub hybrid: Option<(scheduler::hybrid::SchedulingPolicy, Option<u16>)>,
     /// File for the measured costs of iterations.
     pub costs: Option<PathBuf>,
+    /// Pooling of embeddings; `None`: that of the model's files.
+    pub pooling: Option<Pooling>,
     pub server: ServerOptions,
 }
 

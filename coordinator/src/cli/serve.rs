@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use engine_api::request::Pooling;
 use server::cross_site::AllowedOrigin;
 
 use super::chats::ChatArgs;
@@ -10,7 +11,7 @@ use super::prompt_cache::PromptCacheArgs;
 use super::shared::{ModelArgs, PlacementArgs};
 use super::speculation::SpeculationArgs;
 use super::stage::NvmeArgs;
-use super::values::{parse_body_size, parse_serving_policy, parse_size};
+use super::values::{parse_body_size, parse_pooling, parse_serving_policy, parse_size};
 
 /// Arguments of `serve`.
 #[derive(Debug, Args)]
@@ -97,6 +98,10 @@ pub struct ServeArgs {
     pub drain_timeout: u32,
     #[command(flatten)]
     pub chats: ChatArgs,
+    /// Pooling of embeddings: last (the last token's hidden state) or mean (over all tokens)
+    /// [default: as the model's files specify, or else last]
+    #[arg(long, value_name = "HOW", value_parser = parse_pooling, help_heading = "Clients")]
+    pub pooling: Option<Pooling>,
     /// Maximum number of new tokens for requests that do not set it [default: 16; chats: the rest
     /// of the context]
     #[arg(long, value_name = "N", help_heading = "Clients")]

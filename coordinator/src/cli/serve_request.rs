@@ -75,6 +75,7 @@ pub(super) fn convert_serve(args: ServeArgs) -> Result<ServeRequest, UsageError>
         step_ms: args.step_ms,
         hybrid: args.host_attention.map(|policy| (policy, args.device_slots)),
         costs: args.costs,
+        pooling: args.pooling,
         server,
     })
 }

@@ -3,6 +3,7 @@
 
 use clap::ValueEnum;
 use clap::builder::PossibleValue;
+use engine_api::request::Pooling;
 use lab::load::api::Api;
 use model::config::Dtype;
 use model::quantized_format::ActivationFormat;
@@ -31,6 +32,18 @@ pub fn parse_batches(text: &str) -> Result<Batches, String> {
         )),
     };
     Ok(Batches { count: number(count, "batches")?, size: number(size, "prompts in a batch")? })
+}
+
+/// Parses `last` or `mean`.
+///
+/// # Errors
+/// Anything else.
+pub fn parse_pooling(text: &str) -> Result<Pooling, String> {
+    match text {
+        "last" => Ok(Pooling::LastToken),
+        "mean" => Ok(Pooling::Mean),
+        _ => Err("must be last or mean".to_owned()),
+    }
 }
 
 /// Parses `auto` or a value like `4x15`.

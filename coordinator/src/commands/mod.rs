@@ -2,6 +2,7 @@
 
 pub mod cache;
 pub mod doctor;
+mod embedding_job;
 mod export;
 pub mod plan;
 pub mod profile;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use batch::completions::BatchJob;
 use batch::outcome::JobOutcome;
-use batch::prepare::{JobOptions, ModelInfo, PreparedJob};
+use batch::prepare::{JobOptions, ModelInfo, PreparedInput};
 use batch::progress;
 use batch::progress_counter::ProgressCounter;
 use batch::summary::JobSummary;
@@ -21,6 +21,7 @@ use openai::body::defaults::Defaults;
 use openai::fingerprint::system_fingerprint;
 use openai::prompt;
 
+use super::embedding_job::run_embeddings;
 use super::result_files::check_result_files;
 use super::run_report::{job_counts, write_report};
 use super::serving_job::run_served;
@@ -29,6 +30,7 @@ use report::build::RunPrediction;
 use session::argument_error::ArgumentError;
 use session::compression::choose_compression;
 use session::cuda_device::is_cuda;
+use session::embedding_model::embedding_model;
 use session::exit::Exit;
 use session::fit_suggestions::FitSuggestions;
 use session::formats::{RunCompression, candidate_compressions, describe_formats, resolve_formats};
@@ -161,12 +163,13 @@ fn needs_scheduler(options: &SessionOptions) -> bool {
     options.prompt_cache.is_some() || options.max_drafts > 0
 }
 
-fn run_requests(
-    session: &Session<'_>,
-    request: &RunRequest,
+/// Reads the input of a job and locks its output.
+fn prepare_input<'m>(
+    session: &Session<'m>,
     requests: &BatchJobRequest,
-    interrupt: &Interrupt,
-) -> anyhow::Result<Exit> {
+    options: &'m JobOptions,
+    interrupted: &dyn Fn() -> bool,
+) -> anyhow::Result<PreparedInput<'m>> {
     let model = session.model;
     let codec = model.codec()?;
     let facts = ModelInfo {
@@ -179,14 +182,33 @@ fn run_requests(
         },
         codec: codec.map(|codec| codec as &dyn TextCodec),
     };
-    let quiet = session.options.is_quiet();
-    let options = job_options(session.options.seed, requests)?;
-    let interrupted = || interrupt.is_requested();
-    let mut reading = ProgressCounter::for_stderr(quiet, "lines read");
-    let read = PreparedJob::prepare(&options, facts, &mut reading, &interrupted)?;
+    let embeddings = embedding_model(model, requests.pooling);
+    let mut reading = ProgressCounter::for_stderr(session.options.is_quiet(), "lines read");
+    let read = PreparedInput::prepare(options, facts, &embeddings, &mut reading, interrupted)?;
     if let Some(codec) = codec {
         codec.shrink_to_one();
     }
+    Ok(read)
+}
+
+fn run_requests(
+    session: &Session<'_>,
+    request: &RunRequest,
+    requests: &BatchJobRequest,
+    interrupt: &Interrupt,
+) -> anyhow::Result<Exit> {
+    let (model, quiet) = (session.model, session.options.is_quiet());
+    let options = job_options(session.options.seed, requests)?;
+    let interrupted = || interrupt.is_requested();
+    let read = prepare_input(session, requests, &options, &interrupted)?;
+    let read = match read {
+        PreparedInput::Completions(read) => read,
+        PreparedInput::Embeddings(read) => {
+            let kernels = kernel_variant(session.options.device)?;
+            let summary = run_embeddings(session, request, read, &kernels, interrupt)?;
+            return Ok(print_summary(&summary, quiet));
+        }
+    };
     let file_demand = read.workload();
     let (compression, fingerprint) =
         resolve_compression(session, file_demand, read.recorded_fingerprint())?;

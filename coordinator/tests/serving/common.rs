@@ -330,7 +330,7 @@ impl BatchSink for Answers {
                 answer.logprobs.extend(bits(&logprobs));
             }
             EngineEvent::Finished(finish) => (answer.finish, *has_ended) = (finish, true),
-            EngineEvent::Prompt { .. } | EngineEvent::Failed(_) => {}
+            EngineEvent::Prompt { .. } | EngineEvent::Pooled(_) | EngineEvent::Failed(_) => {}
         }
         ControlFlow::Continue(())
     }
@@ -405,6 +405,7 @@ fn request(job: &Job, grammar: AnswerGrammar) -> GenerationRequest {
         logprobs: job.logprobs,
         prompt_logprobs: job.prompt_logprobs,
         prompt_logprobs_from: job.prompt_logprobs_from,
+        pooling: None,
         grammar,
         priority: Priority::Interactive,
     }
@@ -466,6 +467,7 @@ impl EventReceiver {
                     let told = prompt_logprobs.replace(bits(&logprobs));
                     assert!(told.is_none(), "the prompt is told once");
                 }
+                Ok(EngineEvent::Pooled(_)) => {}
                 Ok(EngineEvent::Token { token, logprobs: of_token }) => {
                     tokens.push(token);
                     logprobs.extend(bits(&of_token));

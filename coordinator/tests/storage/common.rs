@@ -170,7 +170,7 @@ impl BatchSink for RecordedTokens {
                 let tokens = self.open.remove(&request).expect("tokens");
                 self.finished.push((request, tokens));
             }
-            EngineEvent::Prompt { .. } | EngineEvent::Failed(_) => {}
+            EngineEvent::Prompt { .. } | EngineEvent::Pooled(_) | EngineEvent::Failed(_) => {}
         }
         ControlFlow::Continue(())
     }

@@ -11,6 +11,8 @@ pub(super) const WITHOUT_EFFECT: &[&str] = &[
     "dtype",
     "is_decoder",
     "is_llama_config",
+    "is_matryoshka",
+    "matryoshka_dimensions",
     "model_max_length",
     "model_type",
     "name_or_path",

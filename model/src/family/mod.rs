@@ -96,8 +96,12 @@ pub(crate) fn architecture(
     let listed = fields.present("architectures").and_then(|list| list.get(0)?.as_str());
     let model_type = fields.text("model_type").unwrap_or("(none named)");
     let mut all = descriptions().flat_map(|(_, description)| description.architectures);
+    // A model without its head, as models of embeddings are stored.
+    let whole = listed.and_then(|name| Some(format!("{}ForCausalLM", name.strip_suffix("Model")?)));
     let found = match listed {
-        Some(name) => all.find(|architecture| architecture.name == name),
+        Some(name) => all.find(|architecture| {
+            architecture.name == name || whole.as_deref() == Some(architecture.name)
+        }),
         None => all.find(|architecture| architecture.model_type == model_type),
     };
     found.ok_or_else(|| {

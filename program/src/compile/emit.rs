@@ -11,6 +11,7 @@ use crate::kv_owner::{DEVICE, HOST, StreamSide};
 use crate::map::{Chunk, ChunkOrder, Chunking, ComputeDevice, DeviceMap};
 use crate::pieces::own_input;
 use crate::plan::RunShape;
+use crate::pooling;
 use crate::topology::{LaneId, MemoryId};
 use crate::weights::Weights;
 
@@ -137,8 +138,9 @@ impl<'a, 'b> Emitter<'a, 'b> {
             return;
         }
         let mut inputs = Vec::new();
-        for value in entry.op.reads(self.config.at(entry.layer)) {
-            let input = self.input(entry, *value);
+        let pools = self.shape.pools();
+        for value in pooling::inputs(entry.op, self.config.at(entry.layer), pools) {
+            let input = self.input(entry, value);
             if self.emitted == Emitted::Instructions {
                 inputs.push(input);
             }

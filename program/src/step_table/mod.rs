@@ -62,6 +62,8 @@ pub enum Field {
     PromptLogprobs,
     /// Serving runs: first prompt position whose logits are computed for log-probabilities.
     LogitsFrom,
+    /// Serving runs: a [`PoolingMode`], which selects the rows that are pooled.
+    Pooling,
     /// Output grammar, an index counted from 1 into the sampler's grammars; 0 for none.
     Grammar,
     /// 1: EOS tokens do not end the sequence (benchmarks).
@@ -122,6 +124,16 @@ pub enum SlotState {
     Running = 2,
     /// The coordinator: the sequence has ended and no work list refers to the slot.
     Ended = 3,
+}
+
+/// Rows of a prompt after the final norm that are added to the pooled ones of a sequence.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum PoolingMode {
+    NoRows = 0,
+    LastRow = 1,
+    /// All rows, whose logits are then computed too.
+    AllRows = 2,
 }
 
 /// Location of the caches of a sequence that has an owner.
@@ -242,6 +254,9 @@ pub struct StepTableLayout {
     pub planned_checkpoints: u32,
     /// True if sequences are owned by the device or by the host.
     pub has_owners: bool,
+    /// Elements of the pooled hidden states of a sequence; 0 if none are pooled.
+    #[serde(default)]
+    pub pooled: u32,
 }
 
 /// Words of the KV selection statistics: number of positions read, then number of positions
@@ -277,6 +292,7 @@ impl StepTableLayout {
             + size * self.pages as usize
             + size * TOKEN_RULES_WORDS
             + size * self.planned_checkpoints as usize * CHECKPOINT_WORDS
+            + size * self.pooled as usize
     }
 
     /// Returns the words of the work lists of a batch.
@@ -408,6 +424,13 @@ impl StepTableLayout {
         assert!(index < planned, "checkpoint {index} of {planned}");
         let first = self.logit_biases(batch, self.batch_size as usize);
         first + (sequence * planned + index) * CHECKPOINT_WORDS
+    }
+
+    /// Returns the first of `pooled` words, the f32 bits of the pooled hidden states of a sequence.
+    pub fn pooled(&self, batch: usize, sequence: usize) -> usize {
+        let planned = self.batch_size as usize * self.planned_checkpoints as usize;
+        let first = self.logit_biases(batch, self.batch_size as usize) + planned * CHECKPOINT_WORDS;
+        first + sequence * self.pooled as usize
     }
 }
 

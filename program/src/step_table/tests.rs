@@ -15,6 +15,7 @@ fn ranges_do_not_overlap() {
         pages: 7,
         planned_checkpoints: 2,
         has_owners: true,
+        pooled: 6,
     };
     let mut seen = vec![0u32; layout.words()];
     seen[layout.enough()] += 1;
@@ -38,6 +39,7 @@ fn ranges_do_not_overlap() {
             (0..5).for_each(|i| seen[layout.prompt(batch, sequence) + i] += 1);
             (0..4).for_each(|i| seen[layout.output(batch, sequence) + i] += 1);
             (0..7).for_each(|i| seen[layout.pages(batch, sequence) + i] += 1);
+            (0..6).for_each(|i| seen[layout.pooled(batch, sequence) + i] += 1);
             let biases = layout.logit_biases(batch, sequence);
             (0..2 * LOGIT_BIASES_MAX).for_each(|i| seen[biases + i] += 1);
             let stops = layout.stop_tokens(batch, sequence);

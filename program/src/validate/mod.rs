@@ -110,7 +110,7 @@ pub fn validate_program(
     config: &ModelConfig,
 ) -> Result<ProgramProof, ValidateError> {
     topology.check()?;
-    shape::check_program(program, buffers, topology, config)?;
+    shape::check_program(program, buffers, topology, config, None)?;
     let names = Names { topology, family: config.family };
     Ok(prove_order(program, buffers, names)?.1)
 }

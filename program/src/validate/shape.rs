@@ -13,6 +13,7 @@ use crate::kv_owner::AttentionSide;
 use crate::map::Chunk;
 use crate::pieces::divides;
 use crate::plan::{Buffer, Plan};
+use crate::pooling::inputs;
 use crate::sizes::READ_ALIGN_BYTES;
 use crate::topology::{SegmentId, Topology};
 
@@ -31,7 +32,8 @@ pub(super) fn check_plan(plan: &Plan) -> Result<(), ValidateError> {
             let program = NamedProgram::new(program);
             return Err(ValidateError::NextProgram { program, next });
         }
-        check_program(program, &plan.buffers, &plan.topology, &plan.config)?;
+        let pools = Some(plan.shape.pools());
+        check_program(program, &plan.buffers, &plan.topology, &plan.config, pools)?;
     }
     let count = plan.buffers.len();
     let known = |what, id: BufferId| match id.0 as usize {
@@ -57,11 +59,14 @@ pub(super) fn check_plan(plan: &Plan) -> Result<(), ValidateError> {
     check_addresses(plan)
 }
 
+/// Checks a program. `pools` is true if the samples of its plan pool hidden states, and `None` if
+/// the plan is not known.
 pub(super) fn check_program(
     program: &Program,
     buffers: &[Buffer],
     topology: &Topology,
     config: &ModelConfig,
+    pools: Option<bool>,
 ) -> Result<(), ValidateError> {
     let named_program = NamedProgram::new(program);
     let behind_caches = program.shape.rows.are_behind_caches();
@@ -96,7 +101,7 @@ pub(super) fn check_program(
             match instruction {
                 Instruction::Compute(compute) => {
                     let model = config.at(compute.at.layer);
-                    check_compute(model, behind_caches, compute).map_err(malformed)?;
+                    check_compute(model, pools, behind_caches, compute).map_err(malformed)?;
                     kv_owner::check_compute(&program.shape, model, compute).map_err(malformed)?;
                 }
                 Instruction::Copy(copy) => {
@@ -175,10 +180,13 @@ fn check_read(read: &Read, buffers: &[Buffer]) -> Result<(), String> {
 
 fn check_compute(
     config: &ModelConfig,
+    pools: Option<bool>,
     behind_caches: bool,
     compute: &Compute,
 ) -> Result<(), String> {
-    let (op, values) = (compute.op, compute.op.reads(config));
+    let op = compute.op;
+    let pools = pools.unwrap_or(compute.inputs.len() > op.reads(config).len());
+    let values = inputs(op, config, pools).count();
     let has_caches = behind_caches || op.updates_state();
     let expected_caches = match op {
         // The caches of checkpoints are checked with the plan.
@@ -187,7 +195,7 @@ fn check_compute(
         _ => 0,
     };
     let counts = [
-        ("inputs", compute.inputs.len(), values.len()),
+        ("inputs", compute.inputs.len(), values),
         ("caches", compute.caches.len(), expected_caches),
         (
             "outputs",

@@ -9,6 +9,7 @@ mod cache_layout;
 mod checkpoints;
 mod kv_owner;
 mod logprobs;
+mod pooled;
 mod routing;
 mod token_rules;
 mod token_view;

@@ -3,19 +3,20 @@
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
-use batch::completions::BatchJob;
 use batch::eta::PlannedSequence;
+use batch::kind::JobKind;
 use batch::line_bounds::LineBounds;
-use batch::prepare::{JobOptions, ModelInfo, PreparedJob};
+use batch::prepare::{JobOptions, ModelInfo, PreparedInput};
 use batch::progress::{JobProgress, LineCounts};
 use batch::progress_counter::ProgressCounter;
+use batch::run::Job;
 use batch::serving_adapter::ServingAdapter;
 use batch::sink::{IoTarget, OutputMode};
-use batch::summary::UnansweredRequest;
+use batch::summary::{JobSummary, UnansweredRequest};
 use engine_api::codec::TextCodec;
 use engine_api::serving::Priority;
 use openai::body::defaults::Defaults;
-use openai::input_line::{Endpoint, ErrorCode, LineError, Rejection};
+use openai::input_line::{BatchEndpoint, ErrorCode, LineError, Rejection};
 use openai::output::error_line;
 
 use super::batch_failure::AttemptFailure;
@@ -91,32 +92,38 @@ impl<'a> Attempt<'a> {
             return self.finish(BatchStatus::Cancelled, &[], Vec::new());
         }
         let options = self.job_options()?;
-        let prepared = PreparedJob::prepare(
+        let prepared = PreparedInput::prepare(
             &options,
             self.model_info(),
+            &self.shared.model.embeddings,
             &mut ProgressCounter::silent(),
             &|| self.shared.is_stopping(),
         )?;
-        let answers = prepared.answer_count();
-        if answers > MAX_ANSWERS {
-            let message = format!(
-                "The requests ask for {answers} choices, but a batch may have at most \
-                 {MAX_ANSWERS}. Split it into several batches."
-            );
-            return Err(AttemptFailure::Final(BatchError::new("too_many_answers", message)));
+        let fingerprint = self.shared.model.system_fingerprint.clone();
+        match prepared {
+            PreparedInput::Completions(prepared) => {
+                check_answer_count(prepared.answer_count())?;
+                let total = prepared.line_count() as u64;
+                self.run_job(prepared.resume(fingerprint)?, total)
+            }
+            PreparedInput::Embeddings(prepared) => {
+                check_answer_count(prepared.vector_count())?;
+                let total = prepared.line_count() as u64;
+                self.run_job(prepared.resume(fingerprint)?, total)
+            }
         }
-        let total = prepared.line_count() as u64;
-        let job = prepared.resume(self.shared.model.system_fingerprint.clone())?;
+    }
+
+    fn run_job<K>(&self, job: Job<K>, total: u64) -> Result<AttemptEnd, AttemptFailure>
+    where
+        K: JobKind<Summary = JobSummary>,
+    {
         self.service.update_batch(&self.record.id, |record| {
             record.counts.total = total;
             if record.status == BatchStatus::Validating {
                 record.set_status(BatchStatus::InProgress, now_s());
             }
         })?;
-        self.run_job(job)
-    }
-
-    fn run_job(&self, job: BatchJob<'_>) -> Result<AttemptEnd, AttemptFailure> {
         let mut progress = WrittenLines { attempt: self };
         let interrupted = || self.stop_reason().is_some();
         let grammars = job.grammars().into_iter().map(Arc::new).collect();
@@ -199,7 +206,7 @@ impl<'a> Attempt<'a> {
 
     fn job_options(&self) -> Result<JobOptions, AttemptFailure> {
         let (shared, storage) = (self.shared, &self.service.storage);
-        let endpoint = Endpoint::from_url(&self.record.endpoint).ok_or_else(|| {
+        let endpoint = BatchEndpoint::from_url(&self.record.endpoint).ok_or_else(|| {
             AttemptFailure::Final(BatchError::new("internal_error", "The endpoint is unknown."))
         })?;
         let max_answers = u64::from(shared.engine.limits().slots.max(1))
@@ -283,6 +290,18 @@ impl<'a> Attempt<'a> {
         storage.remove_work(id);
         Ok(AttemptEnd::Ended)
     }
+}
+
+/// Checks the number of answers to all requests of a batch.
+fn check_answer_count(answers: usize) -> Result<(), AttemptFailure> {
+    if answers <= MAX_ANSWERS {
+        return Ok(());
+    }
+    let message = format!(
+        "The requests ask for {answers} choices, but a batch may have at most {MAX_ANSWERS}. Split \
+         it into several batches."
+    );
+    Err(AttemptFailure::Final(BatchError::new("too_many_answers", message)))
 }
 
 /// Returns the error line of a request that was not computed before the completion window ended.

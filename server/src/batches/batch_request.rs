@@ -2,13 +2,10 @@
 
 use openai::body::JsonFields;
 use openai::body::unknown_fields::UnknownFieldPolicy;
-use openai::input_line::{Endpoint, ErrorCode, Rejection};
+use openai::input_line::{BatchEndpoint, ErrorCode, Rejection};
 use serde_json::{Map, Value};
 
 use super::ids::{FILE_PREFIX, is_id};
-
-/// Endpoints of batches.
-const ENDPOINTS: [Endpoint; 2] = [Endpoint::ChatCompletions, Endpoint::Completions];
 
 /// Bounds on metadata, OpenAI's.
 const MAX_METADATA_PAIRS: usize = 16;
@@ -28,7 +25,7 @@ const KNOWN_FIELDS: [&str; 5] =
 #[derive(Debug, Clone, PartialEq)]
 pub struct BatchRequest {
     pub input_file_id: String,
-    pub endpoint: Endpoint,
+    pub endpoint: BatchEndpoint,
     /// Time window as the client names it.
     pub completion_window: String,
     pub window_s: u64,
@@ -84,13 +81,15 @@ fn read_text<'f>(fields: &'f JsonFields, name: &str) -> Result<&'f str, Rejectio
     }
 }
 
-fn read_endpoint(fields: &JsonFields) -> Result<Endpoint, Rejection> {
+fn read_endpoint(fields: &JsonFields) -> Result<BatchEndpoint, Rejection> {
     let url = read_text(fields, "endpoint")?;
-    ENDPOINTS.into_iter().find(|endpoint| endpoint.url() == url).ok_or_else(|| {
+    BatchEndpoint::from_url(url).ok_or_else(|| {
         let shown: String = url.chars().take(100).collect();
-        let [first, second] = ENDPOINTS.map(Endpoint::url);
-        let message =
-            format!("Invalid value: '{shown}'. Supported values are: '{first}' and '{second}'.");
+        let [chats, texts, embeddings] = BatchEndpoint::ALL.map(BatchEndpoint::url);
+        let message = format!(
+            "Invalid value: '{shown}'. Supported values are: '{chats}', '{texts}' and \
+             '{embeddings}'."
+        );
         Rejection::new(ErrorCode::InvalidValue, message).with_param("endpoint")
     })
 }
@@ -155,6 +154,7 @@ pub fn lifetime_description() -> String {
 
 #[cfg(test)]
 mod tests {
+    use openai::input_line::Endpoint;
     use serde_json::json;
 
     use super::*;
@@ -174,7 +174,8 @@ mod tests {
     #[test]
     fn valid_fields_are_read() {
         let request = read("metadata", json!({"a": "b"})).expect("valid");
-        assert_eq!((request.endpoint, request.window_s), (Endpoint::Completions, 24 * 3600));
+        let endpoint = BatchEndpoint::Answers(Endpoint::Completions);
+        assert_eq!((request.endpoint, request.window_s), (endpoint, 24 * 3600));
         assert_eq!(request.metadata.map(|pairs| pairs.len()), Some(1));
         for (window, seconds) in [("5s", 5), ("30d", 30 * 86_400), ("1m", 60)] {
             let request = read("completion_window", json!(window)).expect("valid");
@@ -193,7 +194,7 @@ mod tests {
             ("input_file_id", Value::Null),
             ("input_file_id", json!("file-../../etc")),
             ("input_file_id", json!(1)),
-            ("endpoint", json!("/v1/embeddings")),
+            ("endpoint", json!("/v1/responses")),
             ("endpoint", Value::Null),
             ("completion_window", json!("31d")),
             ("completion_window", json!("0h")),

@@ -47,6 +47,8 @@ struct ResultBody {
 #[derive(Deserialize)]
 struct ResultUsage {
     prompt_tokens: u64,
+    /// Missing for embeddings.
+    #[serde(default)]
     completion_tokens: u64,
 }
 

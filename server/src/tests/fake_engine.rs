@@ -7,6 +7,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use engine_api::event::{FinishCause, Logprob};
+use engine_api::request::Pooling;
 use engine_api::serving::{
     Engine, EngineEvent, EngineLimits, EngineState, EngineStatus, EventSink, GenerationId,
     GenerationRequest, PreparedGrammar, SubmitError,
@@ -89,6 +90,14 @@ fn logprobs(token: u32, width: u16) -> Vec<Logprob> {
     (0..width).map(candidate).collect()
 }
 
+/// Returns the event with a hidden state of four elements: the first and the last token, the number
+/// of tokens, and 1 or 2 by the pooling.
+fn hidden(prompt: &[u32], pooling: Pooling) -> EngineEvent {
+    let kind = if pooling == Pooling::LastToken { 1 } else { 2 };
+    let elements = [prompt[0], prompt[prompt.len() - 1], prompt.len() as u32, kind];
+    EngineEvent::Pooled(elements.map(|element| element as f32).to_vec())
+}
+
 impl FakeEngine {
     pub(super) fn start(options: FakeEngineOptions) -> (Arc<FakeEngine>, JoinHandle<()>) {
         let inner = Mutex::new(FakeEngineState {
@@ -138,7 +147,12 @@ impl FakeEngine {
                 queue_time: Duration::from_millis(30),
                 logprobs,
             };
-            if sequence.sink.on_event(event).is_continue() {
+            let mut is_wanted = sequence.sink.on_event(event).is_continue();
+            if let Some(pooling) = sequence.submission.pooling {
+                let hidden = hidden(&sequence.submission.prompt, pooling);
+                is_wanted = is_wanted && sequence.sink.on_event(hidden).is_continue();
+            }
+            if is_wanted {
                 inner.running.push(sequence);
             }
         }

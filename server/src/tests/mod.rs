@@ -7,6 +7,7 @@ mod clients;
 mod context_length;
 mod cross_site;
 mod drain;
+mod embeddings;
 mod endpoints;
 mod fake_engine;
 mod files;

@@ -87,7 +87,7 @@ fn neutral_values_change_nothing() {
 #[test]
 fn paths_and_methods_that_there_are_not() {
     let test_server = TestServer::new();
-    let wrong = test_server.post("/v1/embeddings", &json!({}));
+    let wrong = test_server.post("/v1/moderations", &json!({}));
     assert_eq!((wrong.status, &wrong.json()["error"]["code"]), (404, &json!("unknown_url")));
     let wrong = test_server.get(CHAT);
     assert_eq!((wrong.status, &wrong.json()["error"]["code"]), (405, &json!("method_not_allowed")));

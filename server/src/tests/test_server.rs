@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use engine_api::request::Sampling;
+use engine_api::request::{Pooling, Sampling};
 use engine_api::serving::EngineState;
+use openai::embeddings::model::EmbeddingModel;
 use serde_json::Value;
 use shm::sync::{AtomicBool, Ordering};
 use testkit::byte_codec::{BOS, ByteCodec, EOS};
@@ -44,6 +45,11 @@ impl TestServer {
             vocab_size: 300,
             max_positions: 4096,
             sampling: Sampling::GREEDY,
+            embeddings: EmbeddingModel {
+                pooling: Ok(Pooling::LastToken),
+                hidden_size: 4,
+                is_matryoshka: true,
+            },
             codec: Some(Arc::new(ByteCodec::CHAT)),
             unsupported_tokenizer: None,
             bos_token_id: Some(BOS),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use cuda::{CudaError, PinnedBuffer, Stream};
+use cuda::{Context, CudaError, PinnedBuffer, Stream};
 use model::ops::{Op, Value};
 use program::ir::{Compute, Instruction, ProgramId};
 use program::plan::Plan;
@@ -17,7 +17,8 @@ use super::open::Device;
 use super::transfer::TransferContext;
 use super::uploads::Uploads;
 use crate::error::{LaneError, WorkerError};
-use crate::execute::ComputeState;
+use crate::execute::pooling::pools_any;
+use crate::execute::{ComputeState, SampledRows};
 use crate::lane_executor::{LaneExecutor, Task, WorkAmount};
 use crate::memory::View;
 use crate::stall::StallBounds;
@@ -38,12 +39,31 @@ pub struct DeviceLaneSetup {
     pub sampler: Option<ComputeState>,
 }
 
-/// The sampler and the host memory of its logits.
+/// The sampler and the host memory of the rows from which it samples.
 #[derive(Debug)]
 struct Sampling {
     state: ComputeState,
-    /// f32 `[sequences, vocab]`.
+    /// f32 `[rows, vocab]`.
     logits: PinnedBuffer,
+    /// `[rows, hidden_size]` in the run's dtype, if the run pools hidden states.
+    hidden: Option<PinnedBuffer>,
+}
+
+impl Sampling {
+    fn new(state: ComputeState, plan: &Plan, context: &Context) -> Result<Sampling, WorkerError> {
+        let rows = plan.programs.iter().map(|program| program.shape.logits_rows as usize).max();
+        let row_bytes = |value| row_bytes(plan, value);
+        let allocate =
+            |value| PinnedBuffer::allocate(context, rows.unwrap_or(0) * row_bytes(value));
+        let pools = plan.shape.pools();
+        let hidden = pools.then(|| allocate(Value::LastNormed)).transpose()?;
+        Ok(Sampling { state, logits: allocate(Value::Logits)?, hidden })
+    }
+}
+
+/// Returns the bytes of a row of a value.
+fn row_bytes(plan: &Plan, value: Value) -> usize {
+    value.row_elements(&plan.config).unwrap_or(0) * value.element_bytes(plan.shape.dtype)
 }
 
 /// A lane on the device. A separate thread completes the work that it enqueues.
@@ -74,14 +94,7 @@ impl DeviceLane {
         device.begin_stream(&stream)?;
         let computes = plan.topology.lane(lane).kind == LaneKind::Compute;
         let uploads = if computes { Some(Uploads::new(&device)?) } else { None };
-        let sampling = match sampler {
-            Some(state) => {
-                let sequences = plan.shape.batch_size.max(plan.shape.stream_sequences());
-                let size_bytes = usize::from(sequences) * plan.config.vocab_size * 4;
-                Some(Sampling { state, logits: PinnedBuffer::allocate(&context, size_bytes)? })
-            }
-            None => None,
-        };
+        let sampling = sampler.map(|state| Sampling::new(state, &plan, &context)).transpose()?;
         let marks = Marks::new(&context, control.clone())?;
         let tracker = CompletionSetup {
             lane,
@@ -130,35 +143,45 @@ impl DeviceLane {
         }
     }
 
-    /// Copies the logits to the host and runs the same sampler as on every other device.
+    /// Copies the logits, and the rows that are pooled, to the host and runs the same sampler as on
+    /// every other device.
     fn sample(&mut self, run: InstructionRun, compute: &Compute) -> Result<(), LaneError> {
         let (rows, _) = row_counts(&self.table, run.program, compute.at);
         let Some(sampling) = &mut self.sampling else { panic!("a sample without a sampler") };
-        let vocab = Value::Logits.row_elements(&self.plan.config).unwrap_or(0);
-        let size_bytes = rows * vocab * size_of::<f32>();
-        assert!(size_bytes <= sampling.logits.size_bytes(), "the logits fit their buffer");
+        let pools = pools_any(&self.table, run.program, compute.at);
+        let hidden = sampling.hidden.as_ref().filter(|_| pools);
+        let copies = [(Value::Logits, Some(&sampling.logits)), (Value::LastNormed, hidden)];
         // Opened even if there are no logits: all work that the stream waits for reads the table
         // that is written here.
         let open = self.tracker.open(&self.stream, run)?;
-        if size_bytes > 0 {
-            let from =
-                self.device.buffer_addresses().address(compute.inputs[0].buffer, 0, size_bytes);
-            // SAFETY: needed to copy the logits to the host. Both ranges were checked; the pinned
+        for ((value, to), input) in copies.into_iter().zip(&compute.inputs) {
+            let size_bytes = rows * row_bytes(&self.plan, value);
+            let Some(to) = to.filter(|_| size_bytes > 0) else { continue };
+            assert!(size_bytes <= to.size_bytes(), "the rows fit their buffer");
+            let from = self.device.buffer_addresses().address(input.buffer, 0, size_bytes);
+            // SAFETY: needed to copy the rows to the host. Both ranges were checked; the pinned
             // one is this lane's own, and it is read only after the stream is done.
-            let copied =
-                unsafe { self.stream.copy_to_host(sampling.logits.base(), from, size_bytes) };
+            let copied = unsafe { self.stream.copy_to_host(to.base(), from, size_bytes) };
             copied.map_err(|error| self.tracker.cuda(run, error))?;
         }
         let work = WorkAmount { bytes: 0, rows: rows as u32 };
         self.tracker.close(&self.stream, open, work)?;
         self.tracker.wait_until_complete()?;
+        let vocab = Value::Logits.row_elements(&self.plan.config).unwrap_or(0);
         // SAFETY: needed to read the logits. This number of bytes was just written, whole numbers
         // of f32 on a page boundary, and nothing is in flight on this lane.
         let logits = unsafe {
             std::slice::from_raw_parts(sampling.logits.base().cast::<f32>(), rows * vocab)
         };
+        let hidden = hidden.map(|pinned| -> &[u8] {
+            let size_bytes = rows * row_bytes(&self.plan, Value::LastNormed);
+            // SAFETY: needed to read the rows after the final norm. This number of bytes was just
+            // written, and nothing is in flight on this lane.
+            unsafe { std::slice::from_raw_parts(pinned.base().cast::<u8>(), size_bytes) }
+        });
+        let rows = SampledRows { logits, hidden };
         let (plan, view, table) = (&*self.plan, &self.view, &self.table);
-        sampling.state.sample(plan, view, table, run.program, compute, logits);
+        sampling.state.sample(plan, view, table, run.program, compute, rows);
         Ok(())
     }
 

@@ -4,7 +4,7 @@ use kernels::{
     AttentionUnit, Element, IndexedScratch, Kernels, PoolOptions, ScratchLimits, Selection,
     StateRows, ThreadPool, Variant,
 };
-use model::config::ModelConfig;
+use model::config::{Dtype, ModelConfig};
 use model::delta::DeltaNet;
 use model::mamba::Mamba;
 use model::ops::{ElementType, Op, Value};
@@ -130,8 +130,12 @@ impl ComputeState {
         let weight_bytes = self.weight_bytes::<T>(&operands, compute, rows);
         if compute.op == Op::Sample {
             let logits = operands.rows(compute.inputs[0], Value::Logits, rows);
+            let hidden = match compute.inputs.get(1) {
+                Some(region) => operands.rows::<T>(*region, Value::LastNormed, rows),
+                None => &[],
+            };
             let Self { kernels, sample, .. } = self;
-            sample::sample_batch(kernels, &operands, compute.at, logits, sample);
+            sample::sample_batch(kernels, &operands, compute.at, logits, hidden, sample);
             return WorkAmount { bytes: 0, rows: rows as u32 };
         }
         if rows == 0 {
@@ -211,13 +215,23 @@ impl ComputeState {
         table: &StepTable,
         program: ProgramId,
         compute: &Compute,
-        logits: &[f32],
+        from: SampledRows<'_>,
     ) {
         let device = ComputeDevice::Gpu;
         let operands =
             Operands { plan, config: &plan.config, view, table, program, device, skew: None };
         let Self { kernels, sample, .. } = self;
-        sample::sample_batch(kernels, &operands, compute.at, logits, sample);
+        let SampledRows { logits, hidden } = from;
+        match plan.shape.dtype {
+            Dtype::Bf16 => {
+                let hidden = hidden.map_or(&[][..], bytemuck::cast_slice::<u8, half::bf16>);
+                sample::sample_batch(kernels, &operands, compute.at, logits, hidden, sample);
+            }
+            Dtype::F32 => {
+                let hidden = hidden.map_or(&[][..], bytemuck::cast_slice::<u8, f32>);
+                sample::sample_batch(kernels, &operands, compute.at, logits, hidden, sample);
+            }
+        }
     }
 
     fn weight_bytes<T>(&self, operands: &Operands<'_>, compute: &Compute, rows: usize) -> u64 {
@@ -335,6 +349,16 @@ impl ComputeState {
         self.kernels.add_rms_norm(rows, dense, gain(0), eps, out);
         self.kernels.add_rms_norm(rows, experts, gain(1), eps, out);
     }
+}
+
+/// Rows that a device has computed for a sample, in host memory.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SampledRows<'a> {
+    /// `[rows, vocab]`.
+    pub(crate) logits: &'a [f32],
+    /// Bytes of `[rows, hidden_size]` in the run's dtype, aligned to its elements; `None` if no row
+    /// is pooled.
+    pub(crate) hidden: Option<&'a [u8]>,
 }
 
 /// Returns the number of rows of an operation's values: the rows whose logits are computed, a row

@@ -3,6 +3,7 @@
 //! [`Executor`] belongs to one lane. Everything that it needs is allocated on creation; executing
 //! allocates nothing.
 
+pub mod announce;
 mod append;
 mod attention;
 mod compute;
@@ -20,6 +21,7 @@ mod linear;
 mod operands;
 mod penalties;
 mod per_layer;
+pub(crate) mod pooling;
 mod positions;
 pub mod sample;
 mod sparse_attention;
@@ -42,6 +44,7 @@ use protocol::table::StepTable;
 
 pub use append::append_spans;
 pub use compute::ComputeState;
+pub(crate) use compute::SampledRows;
 pub use copy::copy_spans;
 pub use copy_span::CopySpan;
 pub(crate) use linear::{SWIGLU_ALPHA, SWIGLU_LIMIT};

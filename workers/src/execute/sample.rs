@@ -1,9 +1,11 @@
 //! Sampling of tokens from logits, and the updates of the step table that follow: the rows of the
-//! next step, and the end of the group. The only module that writes the table during a group.
+//! next step, and the ends of sequences. Only this module and `pooling` write the table during a
+//! group.
 
 use grammar::GrammarError;
 use kernels::{
-    Kernels, Logprob, NO_TOKEN, Penalties, SampleDraw, SampleScratch, Sampling, random_unit,
+    Element, Kernels, Logprob, NO_TOKEN, Penalties, SampleDraw, SampleScratch, Sampling,
+    random_unit,
 };
 use program::checkpoints::CheckpointLayout;
 use program::ir::{At, ProgramId};
@@ -12,15 +14,14 @@ use program::step_table::{EndReason, Field, List};
 use protocol::drafts::record_draft;
 use protocol::grammar_source::GrammarSource;
 use protocol::iteration_planner::IterationPlanner;
-use protocol::release::single_step;
-use protocol::serving::{has_running, list_step};
+use protocol::serving::list_step;
 use protocol::table::{StepTable, WorkItem};
 use scheduler::Sequence;
-use shm::Control;
 
 use super::grammar_matchers::GrammarMatchers;
 use super::operands::Operands;
 use super::penalties::{Changes, NextToken};
+use super::pooling::pool_rows;
 use crate::checkpoint_copies;
 use crate::work_items::{LogitsRow, SequenceRows, logits_rows, sequences};
 
@@ -84,15 +85,19 @@ impl SampleState {
 }
 
 /// Samples one token for each row of a stream and lists the rows of the next step. `logits` is
-/// `[rows, vocab]`.
-pub(super) fn sample_batch(
+/// `[rows, vocab]`, and `hidden` the same rows after the final norm, or empty if none is pooled.
+pub(super) fn sample_batch<T: Element>(
     kernels: &Kernels,
     operands: &Operands<'_>,
     at: At,
     logits: &[f32],
+    hidden: &[T],
     state: &mut SampleState,
 ) {
     let Operands { plan, table, program, .. } = *operands;
+    if !hidden.is_empty() {
+        pool_rows(table, program, at, hidden);
+    }
     let rows = LogitsRows { table, program, at };
     state.draw(kernels, rows, logits, &plan.config.eos_token_ids);
     if plan.shape.logprobs > 0 {
@@ -458,43 +463,4 @@ fn advance(table: &StepTable, batch: usize, sequence: usize, token: u32, eos: &[
     };
     store(Field::Finish, finish as u32);
     finish
-}
-
-/// Announces the end of step `step` (0 is prefill), after its last `Sample`. Lowers the last step
-/// to the number that the running sequences can still need, or to the next one if sufficiently few
-/// sequences remain, but never below the step after this one, which lanes may already have begun;
-/// then signals `steps` once. A serving run ends its group when no sequence is running.
-///
-/// `stage` is the index of the stage within the group. If sequences have owners, each step is a
-/// stage, and this function announces the following ones.
-pub fn announce(control: &Control, table: &StepTable, step: u32, stage: usize) {
-    if table.has_owners() {
-        let mut stages = [single_step(ProgramId::STEP); 2];
-        let follow = table.next_programs().zip(&mut stages);
-        let count = follow.map(|(program, stage)| *stage = single_step(program)).count();
-        control.follow(stage, &stages[..count]);
-        if count == 0 {
-            control.set_last_step(Some(step));
-        }
-        control.steps().signal();
-        return;
-    }
-    if table.serves() {
-        if !has_running(table) && control.last_step().is_none_or(|last| step + 1 < last) {
-            control.set_last_step(Some(step + 1));
-        }
-        control.steps().signal();
-        return;
-    }
-    let (mut running, mut longest) = (0, 0);
-    for (batch, sequence) in table.slots().filter(|&(batch, slot)| table.is_running(batch, slot)) {
-        running += 1;
-        longest = longest.max(table.field(batch, sequence, Field::Remaining));
-    }
-    let remaining = if running <= table.early_end_running() { 1 } else { longest.max(1) };
-    let needed = step + remaining;
-    if control.last_step().is_none_or(|last| needed < last) {
-        control.set_last_step(Some(needed));
-    }
-    control.steps().signal();
 }

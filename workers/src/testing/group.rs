@@ -4,8 +4,8 @@ use program::step_table::Field;
 use protocol::table::StepTable;
 
 pub use protocol::group::{
-    BATCH_STAGES, GenerationRequest, PlacedRequest, continue_group, fill, fill_even, list_work,
-    place_request,
+    BATCH_STAGES, GenerationRequest, PlacedRequest, Pooling, continue_group, fill, fill_even,
+    list_work, place_request,
 };
 
 /// Result of a sequence; a final EOS is included in the tokens.

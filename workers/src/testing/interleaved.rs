@@ -19,7 +19,7 @@ use shm::{Control, Timeline};
 use super::group::{Outcome, PlacedRequest, fill, list_work};
 use super::prepare::Prepared;
 use crate::error::WorkerError;
-use crate::execute::sample::announce;
+use crate::execute::announce::announce;
 use crate::lane::wait_target;
 use crate::lane_executor::{LaneExecutor, Task};
 use crate::memory::View;

@@ -27,8 +27,8 @@ use crate::setup::{LaneBuildContext, LaneOptions, build_lanes};
 use protocol::table::StepTable;
 
 pub use group::{
-    BATCH_STAGES, GenerationRequest, Outcome, PlacedRequest, continue_group, fill, fill_even,
-    list_work, place_request,
+    BATCH_STAGES, GenerationRequest, Outcome, PlacedRequest, Pooling, continue_group, fill,
+    fill_even, list_work, place_request,
 };
 pub use interleaved::{DeadlockError, Interleaved, SampledLogits};
 

@@ -23,6 +23,7 @@ use server::config::{ModelCard, ServerOptions, SharedCodec};
 use session::argument_error::ArgumentError;
 use session::compression::first_fitting_compression;
 use session::descriptor_limit::raise_descriptor_limit;
+use session::embedding_model::embedding_model;
 use session::exit::Exit;
 use session::formats::{describe_formats, resolve_formats};
 use session::interrupt::Interrupt;
@@ -151,6 +152,7 @@ fn model_card(request: &ServeRequest, session: &Session<'_>) -> anyhow::Result<M
         vocab_size: config.vocab_size,
         max_positions: config.max_positions,
         sampling: default_sampling(generation),
+        embeddings: embedding_model(model, request.pooling),
         codec: model.shared_codec()?.map(|codec| codec as SharedCodec),
         unsupported_tokenizer: model.unsupported_tokenizer(),
         bos_token_id,

@@ -1,5 +1,6 @@
 //! Tokens and progress of a sequence that is not answered yet.
 
+use engine_api::request::Pooling;
 use engine_api::serving::{EngineEvent, FinishCause};
 
 use super::LiveSequence;
@@ -19,10 +20,13 @@ impl LiveSequence {
 
     /// Returns the number of tokens, from the first on, that may be found in caches.
     pub(super) fn shareable_tokens(&self) -> usize {
-        let max_shared = if self.request.prompt_logprobs > 0 {
-            self.request.prompt_logprobs_from.max(1) as usize
-        } else {
-            usize::MAX
+        let max_shared = match self.request.pooling {
+            // The first row is pooled too.
+            Some(Pooling::Mean) => 1,
+            _ if self.request.prompt_logprobs > 0 => {
+                self.request.prompt_logprobs_from.max(1) as usize
+            }
+            _ => usize::MAX,
         };
         max_shared.min(self.token_count())
     }

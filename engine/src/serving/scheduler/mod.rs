@@ -35,7 +35,7 @@ use engine_api::serving::{
 struct LiveSequence {
     id: GenerationId,
     /// The request. Its grammar is the number that the workers know, and it requests
-    /// log-probabilities of the prompt only until they are reported.
+    /// log-probabilities and hidden states of the prompt only until they are reported.
     request: GenerationRequest,
     sink: Box<dyn EventSink>,
     /// New tokens, all of which were reported, except for a final end-of-sequence token.

@@ -1,5 +1,6 @@
 //! A sequence in a slot, and its progress as read from the step table.
 
+use engine_api::request::Pooling;
 use engine_api::serving::{self, EngineEvent, EngineStatus};
 use program::step_table::{EndReason, Field};
 use protocol::table::StepTable;
@@ -69,6 +70,14 @@ impl RunningSequence {
         status.cached_tokens += u64::from(cached_tokens);
         let queue_time = going.queue_time;
         going.send(EngineEvent::Prompt { cached_tokens, queue_time, logprobs });
+        if let Some(pooling) = going.request.pooling.take() {
+            let tokens = going.request.prompt.len();
+            let row = table.pooled_row(batch, slot);
+            going.send(EngineEvent::Pooled(match pooling {
+                Pooling::LastToken => row.collect(),
+                Pooling::Mean => row.map(|sum| sum / tokens as f32).collect(),
+            }));
+        }
     }
 
     /// Returns the reason why a sequence in an [`Ended`] slot has ended by itself; `None` if it was

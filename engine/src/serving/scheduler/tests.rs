@@ -4,6 +4,7 @@
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex};
 
+use engine_api::request::Pooling;
 use engine_api::serving::{EngineState, FinishCause as Ended};
 use model::config::{Dtype, ModelConfig};
 use model::known::find_known;
@@ -269,4 +270,43 @@ fn a_sequence_with_all_of_its_tokens_is_not_put_back() {
     assert_eq!(status.preemptions, 0);
     let events = sink.0.lock().expect("held").clone();
     assert_eq!(events.last(), Some(&EngineEvent::Finished(Ended::Length)));
+}
+
+#[test]
+fn pooled_hidden_states_follow_the_prompt_and_are_those_of_all_its_rows() {
+    let plan = plan();
+    let script = Script { tokens: vec![Some(5)], max_new: 1, ignore_eos: true };
+    let mut scheduler = Scheduler::new(&plan, None);
+    let mut status = EngineStatus::new(EngineState::Ready);
+    let table = table(&plan);
+    for (id, pooling, expected) in [
+        (0, None, None),
+        (1, Some(Pooling::LastToken), Some(20.0)),
+        (2, Some(Pooling::Mean), Some(1.0)),
+    ] {
+        let sink = RecordingSink::default();
+        // The same first page, and no part of the second one.
+        let prompt = (0..16).chain(20 * id as u32 + 16..20 * id as u32 + 20).collect();
+        let request = GenerationRequest { prompt, pooling, ..submission(&script) };
+        scheduler.submit(GenerationId(id), request, Box::new(sink.clone()));
+        scheduler.offer(&table, &plan);
+        // A page of the same tokens is known from the first sequence on, but its rows after the
+        // final norm are not.
+        let is_reused = table.field(0, 0, Field::Computed) > 0;
+        assert_eq!(is_reused, pooling == Some(Pooling::LastToken));
+        // The prompt has 20 tokens.
+        let row = vec![20.0; table.pooled_elements()];
+        table.update_pooled_row(0, 0, &row, |_, element| *element);
+        let mut sampler = Sampler { table: &table, script: &script, stores: usize::MAX };
+        sampler.step().expect("it lives");
+        scheduler.observe(&table, &plan, &mut status);
+        let events = sink.0.lock().expect("held").clone();
+        let pooled = |value| EngineEvent::Pooled(vec![value; table.pooled_elements()]);
+        match expected {
+            None => assert!(!events.iter().any(|event| matches!(event, EngineEvent::Pooled(_)))),
+            Some(value) => assert_eq!(events[1], pooled(value)),
+        }
+        assert!(matches!(events[0], EngineEvent::Prompt { .. }));
+        assert_eq!(events.last(), Some(&EngineEvent::Finished(Ended::Length)));
+    }
 }

@@ -27,7 +27,14 @@ pub(super) struct Checkpoint {
     /// File names of tensors according to the index, which takes precedence if several files
     /// contain a tensor.
     assigned: HashMap<String, String>,
+    /// True if the files have a model without its head, as models of embeddings are stored: the
+    /// names of their tensors then lack the prefix that those of a language model have. The prefix
+    /// is added when the files are opened.
+    pub(super) is_headless: bool,
 }
+
+/// Prefix of a language model's tensors, except those of its head.
+const MODEL_PREFIX: &str = "model.";
 
 #[derive(Debug)]
 struct Shard {
@@ -67,10 +74,12 @@ impl Checkpoint {
             files: Vec::new(),
             tensors: HashMap::new(),
             assigned: HashMap::new(),
+            is_headless: false,
         };
         let single = directory.join("model.safetensors");
         if single.is_file() {
             checkpoint.add_file(&single)?;
+            checkpoint.add_prefix();
             return Ok(checkpoint);
         }
         checkpoint.assigned = weight_map(&directory.join("model.safetensors.index.json"))?;
@@ -78,7 +87,21 @@ impl Checkpoint {
         for name in names {
             checkpoint.add_file(&directory.join(name))?;
         }
+        checkpoint.add_prefix();
         Ok(checkpoint)
+    }
+
+    /// Adds the prefix of a language model's tensors to those of a model without its head.
+    fn add_prefix(&mut self) {
+        let has = |name: &str| self.tensors.contains_key(name);
+        self.is_headless = has("embed_tokens.weight")
+            && has("norm.weight")
+            && self.tensors.keys().all(|name| !name.starts_with(MODEL_PREFIX));
+        if self.is_headless {
+            let tensors = std::mem::take(&mut self.tensors).into_iter();
+            let named = tensors.map(|(name, stretch)| (format!("{MODEL_PREFIX}{name}"), stretch));
+            self.tensors = named.collect();
+        }
     }
 
     fn add_file(&mut self, path: &Path) -> Result<(), SourceError> {

@@ -85,6 +85,10 @@ impl SafetensorsSource {
 
     /// Returns the parts of a tensor in the first layout that is completely present.
     fn find(&self, id: TensorId) -> Result<Vec<Part<'_>>, SourceError> {
+        // A model without its head computes hidden states; the logits of the embedding stand in for
+        // those of a head.
+        let id =
+            if id == TensorId::Head && self.files.is_headless { TensorId::Embedding } else { id };
         let layouts = layouts(&self.config, id);
         let missing = layouts.first().and_then(|pieces| pieces.first()?.names.first().cloned());
         for pieces in layouts {

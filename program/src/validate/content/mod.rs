@@ -19,6 +19,7 @@ use crate::ir::{
 };
 use crate::map::Chunk;
 use crate::plan::Plan;
+use crate::pooling;
 use crate::weights::Weights;
 
 use super::checkpoints;
@@ -155,8 +156,9 @@ impl<'a> Walk<'a> {
         self.table(now, compute.table, at, compute.op == Op::Sample)?;
         let updates = self.hidden_updates_before(compute.op, at);
         let model = self.plan.config.at(at.layer);
-        for (value, region) in compute.op.reads(model).iter().zip(&compute.inputs) {
-            let content = now.value(*value, at, updates);
+        let values = pooling::inputs(compute.op, model, self.plan.shape.pools());
+        for (value, region) in values.zip(&compute.inputs) {
+            let content = now.value(value, at, updates);
             self.need_value(now, *region, content)?;
         }
         for (cache, region) in Cache::updated(&self.plan.config, compute) {

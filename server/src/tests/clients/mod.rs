@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use engine_api::request::{AnswerGrammar, Sampling};
+use engine_api::request::{AnswerGrammar, Pooling, Sampling};
+use openai::embeddings::model::EmbeddingModel;
 use serde_json::{Value, json};
 use testkit::byte_codec::{BOS, ByteCodec, EOS};
 
@@ -21,6 +22,11 @@ pub(super) fn card(name: &str) -> ModelCard {
         vocab_size: 300,
         max_positions: 4096,
         sampling: Sampling { temperature: 1.0, ..Sampling::GREEDY },
+        embeddings: EmbeddingModel {
+            pooling: Ok(Pooling::LastToken),
+            hidden_size: 4,
+            is_matryoshka: true,
+        },
         codec: Some(Arc::new(ByteCodec::CHAT)),
         unsupported_tokenizer: None,
         bos_token_id: Some(BOS),
