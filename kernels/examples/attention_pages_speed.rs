@@ -14,7 +14,7 @@ use kernels::{
     ScratchLimits,
 };
 use kernels::{Variant, random_unit};
-use model::quantized_format::kv4_position_bytes;
+use model::quantized_format::{KvRecordFormat, kv4_position_bytes};
 use rustix::time::{ClockId, clock_gettime};
 
 /// Sequences, fresh rows and cached positions of each, query heads, KV heads, elements of a head.
@@ -132,7 +132,7 @@ impl Run {
         let mut out = q.clone();
         let mut time = |kept: &Kept| {
             let view = |memory| match four {
-                true => KvCacheSlice::Kv4(bytemuck::cast_slice(memory)),
+                true => KvCacheSlice::Records(KvRecordFormat::Four, bytemuck::cast_slice(memory)),
                 false => KvCacheSlice::Plain(bytemuck::pod_align_to(memory).1),
             };
             let (keys, values) = (view(&keys[..]), view(&values[..]));

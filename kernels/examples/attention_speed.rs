@@ -3,7 +3,7 @@
 //! memory speed changes from second to second. Figures are medians; `of read` is the median of the
 //! ratios of adjacent measurements, and a read is the fastest of three loops over the same bytes.
 //!
-//!     cargo run --release -p kernels --example attention_speed -- [threads] [bf16|f32|kv4]
+//!     cargo run --release -p kernels --example attention_speed -- [threads] [bf16|f32|kv8|kv4]
 //!     [rounds] [case] [window]
 //!
 //! With a window caches are rings of that number of positions.
@@ -16,7 +16,7 @@ use kernels::{
     AttentionShape, AttentionUnit, Element, Kernels, KvCacheSlice, ScratchLimits, ThreadPool,
     Variant,
 };
-use model::quantized_format::kv4_position_bytes;
+use model::quantized_format::KvRecordFormat;
 
 /// Sequences, fresh rows and cached positions of each, query heads, KV heads, elements of a head.
 const CASES: [[usize; 6]; 10] = [
@@ -120,9 +120,10 @@ impl Run {
         heads: (usize, usize, usize),
     ) {
         match dtype {
-            "f32" => self.measure::<f32>(name, sequences, heads, false),
-            "kv4" => self.measure::<bf16>(name, sequences, heads, true),
-            _ => self.measure::<bf16>(name, sequences, heads, false),
+            "f32" => self.measure::<f32>(name, sequences, heads, None),
+            "kv8" => self.measure::<bf16>(name, sequences, heads, Some(KvRecordFormat::Eight)),
+            "kv4" => self.measure::<bf16>(name, sequences, heads, Some(KvRecordFormat::Four)),
+            _ => self.measure::<bf16>(name, sequences, heads, None),
         }
     }
 
@@ -131,7 +132,7 @@ impl Run {
         name: &str,
         sequences: &[(usize, usize)],
         (heads, kv_heads, head_dim): (usize, usize, usize),
-        four: bool,
+        format: Option<KvRecordFormat>,
     ) {
         let group = heads / kv_heads;
         let positions = sequences.iter().map(|(rows, past)| rows + past).max().unwrap_or(0);
@@ -143,18 +144,18 @@ impl Run {
         let Units { units, rows, cache, pairs } = Units::of(sequences, &shape);
         let q = vec![T::from_f32(0.1); rows * heads * head_dim];
         let fresh = vec![T::from_f32(0.1); rows * kv_heads * head_dim];
-        let record = kv4_position_bytes(head_dim).expect("an even head");
-        let size = if four { cache / head_dim * record } else { cache * size_of::<T>() };
+        let record = match format {
+            Some(format) => format.position_bytes(head_dim).expect("an even head"),
+            None => head_dim * size_of::<T>(),
+        };
+        let size = cache / head_dim * record;
         let lines = || vec![Line([0x2d; 64]); size.div_ceil(64)];
         let (keys, values) = (lines(), lines());
         let keys: &[u8] = &bytemuck::cast_slice(&keys)[..size];
         let values: &[u8] = &bytemuck::cast_slice(&values)[..size];
-        let view = |bytes| {
-            if four {
-                KvCacheSlice::Kv4(bytes)
-            } else {
-                KvCacheSlice::Plain(bytemuck::pod_align_to(bytes).1)
-            }
+        let view = |bytes| match format {
+            Some(format) => KvCacheSlice::Records(format, bytes),
+            None => KvCacheSlice::Plain(bytemuck::pod_align_to(bytes).1),
         };
         let mut out = q.clone();
         let (mut attention_s, mut read_s, mut ratios) = (Vec::new(), Vec::new(), Vec::new());

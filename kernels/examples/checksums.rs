@@ -17,7 +17,7 @@ use kernels::{
     AttentionShape, AttentionUnit, Element, Kernels, KvCacheSlice, Linear, LinearOut, LinearQuant,
     ScratchLimits, VARIANT_ENV, Variant,
 };
-use model::quantized_format::kv4_position_bytes;
+use model::quantized_format::{KvRecordFormat, kv4_position_bytes};
 
 const THREADS: usize = 2;
 
@@ -151,11 +151,18 @@ fn attention<T: Element>(kernels: &Kernels, dtype: &str) {
             let record = kv4_position_bytes(head_dim).expect("an even head");
             let records = [0, 1].map(|side| {
                 let mut records = vec![0; positions * record];
-                quantise_kv(Variant::Scalar, &cached[side], head_dim, &mut records);
+                quantise_kv(
+                    Variant::Scalar,
+                    KvRecordFormat::Four,
+                    &cached[side],
+                    head_dim,
+                    &mut records,
+                );
                 records
             });
             let plain = [0, 1].map(|side| KvCacheSlice::Plain(&cached[side]));
-            let four = [0, 1].map(|side| KvCacheSlice::Kv4(&records[side]));
+            let four =
+                [0, 1].map(|side| KvCacheSlice::Records(KvRecordFormat::Four, &records[side]));
             for [k, v] in [plain, four] {
                 let mut out = poison::<T>(q.len());
                 kernels.attention(&shape, &units, &q, &k_fresh, &v_fresh, k, v, None, &mut out);

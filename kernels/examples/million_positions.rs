@@ -15,7 +15,7 @@ use half::bf16;
 use kernels::{
     AttentionShape, AttentionUnit, Kernels, KvCacheSlice, ScratchLimits, ThreadPool, Variant,
 };
-use model::quantized_format::kv4_position_bytes;
+use model::quantized_format::{KvRecordFormat, kv4_position_bytes};
 use shm::Mapping;
 use shm::sync::Ordering;
 
@@ -76,7 +76,10 @@ fn main() {
         let begin = Instant::now();
         for layer in bytes.chunks_exact(2 * cache_bytes) {
             let (k, v) = layer.split_at(cache_bytes);
-            let (k, v) = (KvCacheSlice::Kv4(k), KvCacheSlice::Kv4(v));
+            let (k, v) = (
+                KvCacheSlice::Records(KvRecordFormat::Four, k),
+                KvCacheSlice::Records(KvRecordFormat::Four, v),
+            );
             kernels.attention(&SHAPE, &units, &q, &fresh, &fresh, k, v, None, &mut out);
         }
         let seconds = begin.elapsed().as_secs_f64();

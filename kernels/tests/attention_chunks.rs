@@ -8,7 +8,7 @@ mod sequences;
 use common::{bits, poison, variants};
 use half::bf16;
 use kernels::{Element, Kernels, ScratchLimits, Variant};
-use sequences::{Batch, Options, batch, in_pieces, roomy_kernels};
+use sequences::{Batch, EIGHT, FOUR, Options, batch, in_pieces, roomy_kernels};
 
 /// Compares a prompt at once with pieces around the ends of chunks and of pairs of positions, over
 /// a growing cache; each piece fused and separate.
@@ -29,7 +29,8 @@ fn pieces_across_the_ends_of_chunks_have_the_bits_of_the_whole() {
         check_pieces::<bf16>(variant, (4, 1, 64), plain);
         check_pieces::<bf16>(variant, (3, 3, 80), window);
         check_pieces::<f32>(variant, (2, 1, 64), plain);
-        check_pieces::<bf16>(variant, (4, 1, 64), Options { four: true, ..plain });
+        check_pieces::<bf16>(variant, (4, 1, 64), Options { format: FOUR, ..plain });
+        check_pieces::<bf16>(variant, (4, 1, 64), Options { format: EIGHT, ..plain });
     }
 }
 
@@ -47,13 +48,14 @@ fn steep<T: Element>(options: Options) -> Batch<T> {
 #[test]
 fn chunks_that_weigh_little_change_no_bit() {
     for variant in variants("chunks_that_weigh_little_change_no_bit") {
-        for (four, sink) in [(false, None), (false, Some(700.0)), (true, None), (false, Some(60.0))]
+        for (format, sink) in
+            [(None, None), (None, Some(700.0)), (FOUR, None), (EIGHT, None), (None, Some(60.0))]
         {
-            let mut batch = steep::<bf16>(Options { four, ..Options::default() });
+            let mut batch = steep::<bf16>(Options { format, ..Options::default() });
             batch.sinks = sink.map(|sink| vec![sink; batch.shape.heads]);
             let one = roomy_kernels(variant, 1);
             let (_, out) = batch.separate(&one);
-            let context = format!("{variant:?} {four} {sink:?}");
+            let context = format!("{variant:?} {format:?} {sink:?}");
             assert!(out.iter().all(|value| value.to_f32().is_finite()), "{context}");
             for threads in [1, 3] {
                 let many = roomy_kernels(variant, threads);
@@ -111,11 +113,11 @@ fn what_is_no_number_shows_in_every_form() {
     }
 }
 
-/// A 4-bit cache of a very long sequence, which all threads read in parts: within the tolerance of
-/// the format of the exact result for the same keys and values.
+/// A quantised cache of a very long sequence, which all threads read in parts: within the tolerance
+/// of the format of the exact result for the same keys and values.
 #[test]
-fn one_long_sequence_of_four_bits_agrees_with_the_reference() {
-    for variant in variants("one_long_sequence_of_four_bits_agrees_with_the_reference") {
+fn one_long_sequence_of_records_agrees_with_the_reference() {
+    for variant in variants("one_long_sequence_of_records_agrees_with_the_reference") {
         let past = 40_001;
         let limits = ScratchLimits {
             rows: 1,
@@ -124,17 +126,20 @@ fn one_long_sequence_of_four_bits_agrees_with_the_reference() {
             group: 4,
             head_dim: 64,
         };
-        let options = Options { four: true, ..Options::default() };
-        let mut batch = batch::<bf16>(41, (4, 1, 64), &[(1, past)], options);
-        // Makes some positions weigh more than all others, wherever they are.
-        batch.q.iter_mut().for_each(|value| *value = bf16::from_f32(3.0 * value.to_f32()));
-        let one = Kernels::new(variant, 1, limits).expect("threads start");
-        let (probabilities, out) = batch.separate(&one);
-        batch.check_reference(variant, (&probabilities, &out), &format!("{variant:?}"));
-        for threads in [1, 2, 5] {
-            let many = Kernels::new(variant, threads, limits).expect("threads start");
-            let fused = batch.fused(&many, &batch.units);
-            assert_eq!(bits(&fused), bits(&out), "{variant:?}, {threads} threads");
+        for format in [FOUR, EIGHT] {
+            let options = Options { format, ..Options::default() };
+            let mut batch = batch::<bf16>(41, (4, 1, 64), &[(1, past)], options);
+            // Makes some positions weigh more than all others, wherever they are.
+            batch.q.iter_mut().for_each(|value| *value = bf16::from_f32(3.0 * value.to_f32()));
+            let one = Kernels::new(variant, 1, limits).expect("threads start");
+            let (probabilities, out) = batch.separate(&one);
+            let context = format!("{variant:?} {format:?}");
+            batch.check_reference(variant, (&probabilities, &out), &context);
+            for threads in [1, 2, 5] {
+                let many = Kernels::new(variant, threads, limits).expect("threads start");
+                let fused = batch.fused(&many, &batch.units);
+                assert_eq!(bits(&fused), bits(&out), "{context}, {threads} threads");
+            }
         }
     }
 }

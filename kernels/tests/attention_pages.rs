@@ -11,7 +11,8 @@ use kernels::{
     AttentionShape, AttentionUnit, AttentionUnits, Element, Kernels, PageLists, Variant,
     paged_place,
 };
-use sequences::{Batch, Kept, Options, batch, roomy_kernels};
+use model::quantized_format::KvRecordFormat;
+use sequences::{Batch, EIGHT, FOUR, Kept, Options, batch, roomy_kernels};
 
 /// Returns the numbers `0..count` in a random order.
 fn shuffled(random: &mut Random, count: usize) -> Vec<u32> {
@@ -44,9 +45,8 @@ impl<T: Element> Paged<T> {
         let all = count as usize + 3;
         let mut pages = shuffled(&mut Random::new(seed), all);
         pages.truncate(count as usize);
-        let is_four = matches!(of.caches[0], Kept::Four(_));
         let places = all * kv_heads * page_positions as usize;
-        batch.caches = [(); 2].map(|()| Kept::empty(places, head_dim, is_four));
+        batch.caches = [(); 2].map(|()| Kept::empty(places, head_dim, of.caches[0].format()));
         let paged = Paged { batch, page_positions, pages };
         let mut caches = paged.batch.caches.clone();
         for (cache, from) in caches.iter_mut().zip(&of.caches) {
@@ -109,14 +109,14 @@ fn around(page_positions: u32) -> Vec<(usize, usize)> {
 const SHAPES: [(usize, usize, usize); 6] =
     [(1, 1, 6), (4, 2, 64), (9, 3, 80), (8, 1, 128), (3, 3, 128), (16, 1, 256)];
 
-fn check<T: Element>(variant: Variant, four: bool) {
+fn check<T: Element>(variant: Variant, format: Option<KvRecordFormat>) {
     let (one, three) = (roomy_kernels(variant, 1), roomy_kernels(variant, 3));
     for (seed, dims) in SHAPES.into_iter().enumerate() {
         let pages = if seed % 2 == 0 { [16, 80] } else { [32, 256] };
         // All shapes together get each length of a page.
         let sampled = &pages[seed / 2 % 2..][..1];
         for &page_positions in if runs_all_cases() { &pages[..] } else { sampled } {
-            let options = Options { four, ..Options::default() };
+            let options = Options { format, ..Options::default() };
             let of = batch::<T>(seed as u64, dims, &around(page_positions), options);
             let paged = Paged::new(&of, page_positions, seed as u64);
             paged.check(&of, &one, &three, &format!("{variant:?} {dims:?}"));
@@ -127,27 +127,28 @@ fn check<T: Element>(variant: Variant, four: bool) {
 #[test]
 fn pages_of_elements_change_no_bit() {
     for variant in variants("pages_of_elements_change_no_bit") {
-        check::<bf16>(variant, false);
-        check::<f32>(variant, false);
+        check::<bf16>(variant, None);
+        check::<f32>(variant, None);
     }
 }
 
 #[test]
-fn pages_of_4_bit_records_change_no_bit() {
-    for variant in variants("pages_of_4_bit_records_change_no_bit") {
-        check::<bf16>(variant, true);
-        check::<f32>(variant, true);
+fn pages_of_records_change_no_bit() {
+    for variant in variants("pages_of_records_change_no_bit") {
+        check::<bf16>(variant, FOUR);
+        check::<f32>(variant, FOUR);
+        check::<bf16>(variant, EIGHT);
     }
 }
 
 /// Checks sequences whose positions threads share, with sinks, and with windows over caches that
 /// keep all positions.
-fn check_long<T: Element>(variant: Variant, four: bool) {
+fn check_long<T: Element>(variant: Variant, format: Option<KvRecordFormat>) {
     let (one, nine) = (roomy_kernels(variant, 1), roomy_kernels(variant, 9));
     for (window, dims) in [(None, (4, 2, 64)), (Some(1500), (9, 1, 128))] {
         for sequences in [&[(1, 1023), (1, 1500), (1, 3071)][..], &[(1, 2500), (2, 3100)]] {
             for page_positions in [16, 256] {
-                let options = Options { window, places: 0, four, sinks: true };
+                let options = Options { window, places: 0, format, sinks: true };
                 let of = batch::<T>(3, dims, sequences, options);
                 let paged = Paged::new(&of, page_positions, 5);
                 paged.check(&of, &one, &nine, &format!("{variant:?} {dims:?} {window:?}"));
@@ -159,17 +160,18 @@ fn check_long<T: Element>(variant: Variant, four: bool) {
 #[test]
 fn pages_of_long_sequences_change_no_bit() {
     for variant in variants("pages_of_long_sequences_change_no_bit") {
-        check_long::<bf16>(variant, false);
-        check_long::<bf16>(variant, true);
-        check_long::<f32>(variant, false);
+        check_long::<bf16>(variant, None);
+        check_long::<bf16>(variant, FOUR);
+        check_long::<bf16>(variant, EIGHT);
+        check_long::<f32>(variant, None);
     }
 }
 
 /// Compares prompts in pieces, whose rows are appended to pages, with the same prompts whole.
-fn check_append<T: Element>(variant: Variant, four: bool) {
+fn check_append<T: Element>(variant: Variant, format: Option<KvRecordFormat>) {
     let kernels = roomy_kernels(variant, 1);
     let dims = (6, 2, 64);
-    let options = Options { four, ..Options::default() };
+    let options = Options { format, ..Options::default() };
     let whole = batch::<T>(7, dims, &[(90, 0), (67, 0)], options);
     let pieces = [[1, 10], [31, 1], [1, 0], [15, 55], [41, 0], [1, 1]];
     let expected = bits(&whole.fused(&kernels, &whole.units));
@@ -213,9 +215,10 @@ fn append<T: Element>(paged: &mut Paged<T>, kernels: &Kernels) {
 #[test]
 fn rows_appended_to_pages_are_read_from_them() {
     for variant in variants("rows_appended_to_pages_are_read_from_them") {
-        check_append::<bf16>(variant, false);
-        check_append::<f32>(variant, false);
-        check_append::<bf16>(variant, true);
+        check_append::<bf16>(variant, None);
+        check_append::<f32>(variant, None);
+        check_append::<bf16>(variant, FOUR);
+        check_append::<f32>(variant, EIGHT);
     }
 }
 

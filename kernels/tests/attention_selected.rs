@@ -13,7 +13,7 @@ use kernels::{
     KvCacheSlice, PageLists, PartialKeyOperands, ScratchLimits, SelectRule, Selection,
     SelectionCounts, Variant, partial_key,
 };
-use model::quantized_format::kv4_position_bytes;
+use model::quantized_format::KvRecordFormat;
 
 const SHAPE: AttentionShape =
     AttentionShape { heads: 6, kv_heads: 2, head_dim: 64, scale: 0.125, window: None };
@@ -27,16 +27,26 @@ struct Batch<T> {
     q: Vec<T>,
     fresh: [Vec<T>; 2],
     caches: [Vec<T>; 2],
+    /// Format of the caches that are attended to; records are of this one.
+    format: Option<KvRecordFormat>,
     records: [Vec<u8>; 2],
     partial: Vec<bf16>,
     skew: Vec<f32>,
+}
+
+const FORMATS: [Option<KvRecordFormat>; 3] =
+    [None, Some(KvRecordFormat::Four), Some(KvRecordFormat::Eight)];
+
+/// Returns the bytes of a record; 0 without records.
+fn record_bytes(format: Option<KvRecordFormat>) -> usize {
+    format.map_or(0, |format| format.position_bytes(SHAPE.head_dim).expect("an even head"))
 }
 
 fn integers<T: Element>(random: &mut Random, len: usize) -> Vec<T> {
     (0..len).map(|_| T::from_f32(random.below(7) as f32 - 3.0)).collect()
 }
 
-fn batch<T: Element>(seed: u64, pasts: &[u32]) -> Batch<T> {
+fn batch<T: Element>(seed: u64, pasts: &[u32], format: Option<KvRecordFormat>) -> Batch<T> {
     let AttentionShape { heads, kv_heads, head_dim, .. } = SHAPE;
     let mut random = Random::new(seed);
     let skew: Vec<f32> = integers(&mut random, kv_heads * head_dim * COLUMNS);
@@ -72,7 +82,7 @@ fn batch<T: Element>(seed: u64, pasts: &[u32]) -> Batch<T> {
     let mut fresh = || integers(&mut random, rows * kv_heads * head_dim);
     let fresh = [fresh(), fresh()];
     let mut partial = vec![bf16::NAN; places * COLUMNS];
-    let bytes = kv4_position_bytes(head_dim).expect("a 4-bit form");
+    let bytes = record_bytes(format);
     let mut records = [vec![0; places * bytes], vec![0; places * bytes]];
     for unit in &units {
         let own = &skew[unit.kv_head as usize * head_dim * COLUMNS..][..head_dim * COLUMNS];
@@ -83,12 +93,14 @@ fn batch<T: Element>(seed: u64, pasts: &[u32]) -> Batch<T> {
             for (records, cache) in records.iter_mut().zip(&caches) {
                 let head = &cache[place * head_dim..][..head_dim];
                 let record = &mut records[place * bytes..][..bytes];
-                quantise_kv(Variant::best(), head, head_dim, record);
+                if let Some(format) = format {
+                    quantise_kv(Variant::best(), format, head, head_dim, record);
+                }
             }
         }
     }
     let q = integers(&mut random, rows * heads * head_dim);
-    Batch { units, q, fresh, caches, records, partial, skew }
+    Batch { units, q, fresh, caches, format, records, partial, skew }
 }
 
 fn selection(rule: SelectRule, threads: usize) -> Selection {
@@ -97,20 +109,20 @@ fn selection(rule: SelectRule, threads: usize) -> Selection {
 }
 
 impl<T: Element> Batch<T> {
-    fn cache(&self, place: usize, is_four: bool) -> KvCacheSlice<'_, T> {
-        match is_four {
-            true => KvCacheSlice::Kv4(&self.records[place]),
-            false => KvCacheSlice::Plain(&self.caches[place]),
+    fn cache(&self, place: usize) -> KvCacheSlice<'_, T> {
+        match self.format {
+            None => KvCacheSlice::Plain(&self.caches[place]),
+            Some(format) => KvCacheSlice::Records(format, &self.records[place]),
         }
     }
 
-    fn operands(&self, is_four: bool) -> AttentionOperands<'_, T> {
+    fn operands(&self) -> AttentionOperands<'_, T> {
         AttentionOperands {
             q: &self.q,
             k_fresh: &self.fresh[0],
             v_fresh: &self.fresh[1],
-            k_cache: self.cache(0, is_four),
-            v_cache: self.cache(1, is_four),
+            k_cache: self.cache(0),
+            v_cache: self.cache(1),
         }
     }
 
@@ -118,22 +130,21 @@ impl<T: Element> Batch<T> {
         &self,
         kernels: &Kernels,
         rule: SelectRule,
-        is_four: bool,
         units: AttentionUnits<'_>,
     ) -> (Vec<T>, SelectionCounts) {
         let mut out = poison(self.q.len());
         let partial =
             PartialKeyOperands { keys: &self.partial, skew: &self.skew, columns: COLUMNS };
-        let operands = self.operands(is_four);
+        let operands = self.operands();
         let mut selection = selection(rule, kernels.threads());
         let found =
             kernels.attention_selected(&mut selection, &SHAPE, units, operands, partial, &mut out);
         (out, found)
     }
 
-    fn whole(&self, kernels: &Kernels, is_four: bool, units: AttentionUnits<'_>) -> Vec<T> {
+    fn whole(&self, kernels: &Kernels, units: AttentionUnits<'_>) -> Vec<T> {
         let mut out = poison(self.q.len());
-        let (k, v) = (self.cache(0, is_four), self.cache(1, is_four));
+        let (k, v) = (self.cache(0), self.cache(1));
         let [k_fresh, v_fresh] = &self.fresh;
         kernels.attention(&SHAPE, units, &self.q, k_fresh, v_fresh, k, v, None, &mut out);
         out
@@ -183,21 +194,15 @@ impl<T: Element> Batch<T> {
     }
 
     /// Computes attention of a unit to a cache that holds only the positions that it should see.
-    fn compact(
-        &self,
-        kernels: &Kernels,
-        is_four: bool,
-        unit: &AttentionUnit,
-        seen: &[usize],
-    ) -> Vec<T> {
+    fn compact(&self, kernels: &Kernels, unit: &AttentionUnit, seen: &[usize]) -> Vec<T> {
         let head_dim = SHAPE.head_dim;
-        let bytes = kv4_position_bytes(head_dim).expect("a 4-bit form");
+        let bytes = record_bytes(self.format);
         let first = unit.cache_offset / head_dim;
         let plain = |cache: &Vec<T>| -> Vec<T> {
             let heads = seen.iter().map(|at| &cache[(first + at) * head_dim..][..head_dim]);
             heads.flatten().copied().collect()
         };
-        let four = |records: &Vec<u8>| -> Vec<u8> {
+        let own = |records: &Vec<u8>| -> Vec<u8> {
             let records = seen.iter().map(|at| &records[(first + at) * bytes..][..bytes]);
             records.flatten().copied().collect()
         };
@@ -206,17 +211,18 @@ impl<T: Element> Batch<T> {
             q: self.q.clone(),
             fresh: self.fresh.clone(),
             caches: [plain(&self.caches[0]), plain(&self.caches[1])],
-            records: [four(&self.records[0]), four(&self.records[1])],
+            format: self.format,
+            records: [own(&self.records[0]), own(&self.records[1])],
             partial: Vec::new(),
             skew: Vec::new(),
         };
-        only.whole(kernels, is_four, (&only.units).into())
+        only.whole(kernels, (&only.units).into())
     }
 
     /// Returns the same batch with caches in pages, in reverse order, and the list of pages.
     fn paged(&self) -> (Batch<T>, Vec<u32>) {
         let AttentionShape { kv_heads, head_dim, .. } = SHAPE;
-        let bytes = kv4_position_bytes(head_dim).expect("a 4-bit form");
+        let bytes = record_bytes(self.format);
         let of = |unit: &AttentionUnit| (unit.past as usize + 1).div_ceil(PAGE as usize);
         let count: usize = self.units.iter().step_by(kv_heads).map(of).sum();
         let pages: Vec<u32> = (0..count as u32).rev().collect();
@@ -226,6 +232,7 @@ impl<T: Element> Batch<T> {
             q: self.q.clone(),
             fresh: self.fresh.clone(),
             caches: [poison(places * head_dim), poison(places * head_dim)],
+            format: self.format,
             records: [vec![0; places * bytes], vec![0; places * bytes]],
             partial: vec![bf16::NAN; places * COLUMNS],
             skew: self.skew.clone(),
@@ -274,16 +281,16 @@ fn rules() -> Vec<SelectRule> {
     vec![rule(0.0, 1000), rule(20.0, 500), rule(12.5, 200), rule(1e9, 100), rule(30.0, 1)]
 }
 
-fn chosen_is_seen<T: Element>(is_four: bool) {
+fn chosen_is_seen<T: Element>(format: Option<KvRecordFormat>) {
     for variant in variants("attention_selected") {
         let one = kernels(variant, 1);
-        let batch = batch::<T>(5, &PASTS);
+        let batch = batch::<T>(5, &PASTS, format);
         for rule in rules() {
-            let (out, found) = batch.selected(&one, rule, is_four, (&batch.units).into());
+            let (out, found) = batch.selected(&one, rule, (&batch.units).into());
             let (mut attended, mut existing) = (0, 0);
             for unit in &batch.units {
                 let seen = batch.expected(rule, unit);
-                let expected = batch.compact(&one, is_four, unit, &seen);
+                let expected = batch.compact(&one, unit, &seen);
                 let context = format!("{variant:?} {rule:?} behind {}", unit.past);
                 assert_eq!(columns(&out, unit), columns(&expected, unit), "{context}");
                 attended += seen.len() as u64 + 1;
@@ -297,9 +304,10 @@ fn chosen_is_seen<T: Element>(is_four: bool) {
 
 #[test]
 fn rows_attend_to_what_the_rule_chooses_and_to_nothing_else() {
-    chosen_is_seen::<bf16>(false);
-    chosen_is_seen::<f32>(false);
-    chosen_is_seen::<bf16>(true);
+    chosen_is_seen::<bf16>(None);
+    chosen_is_seen::<f32>(None);
+    chosen_is_seen::<bf16>(Some(KvRecordFormat::Four));
+    chosen_is_seen::<bf16>(Some(KvRecordFormat::Eight));
 }
 
 #[test]
@@ -307,10 +315,10 @@ fn everything_chosen_has_the_bits_of_attention_to_everything() {
     let rule = SelectRule { alpha: 1e9, max_thousandths: 1000, recent: RECENT };
     for variant in variants("attention_selected") {
         let one = kernels(variant, 1);
-        for is_four in [false, true] {
-            let batch = batch::<bf16>(6, &PASTS);
-            let (out, found) = batch.selected(&one, rule, is_four, (&batch.units).into());
-            assert_eq!(bits(&out), bits(&batch.whole(&one, is_four, (&batch.units).into())));
+        for format in FORMATS {
+            let batch = batch::<bf16>(6, &PASTS, format);
+            let (out, found) = batch.selected(&one, rule, (&batch.units).into());
+            assert_eq!(bits(&out), bits(&batch.whole(&one, (&batch.units).into())));
             assert_eq!(found.attended, found.existing);
         }
     }
@@ -318,23 +326,23 @@ fn everything_chosen_has_the_bits_of_attention_to_everything() {
 
 #[test]
 fn neighbours_threads_and_pages_change_no_bit() {
-    let batch = batch::<bf16>(7, &PASTS);
-    let (paged, pages) = batch.paged();
-    let lists = PageLists { page_positions: PAGE, pages: &pages };
-    for variant in variants("attention_selected") {
-        for rule in rules() {
-            for is_four in [false, true] {
+    for format in FORMATS {
+        let batch = batch::<bf16>(7, &PASTS, format);
+        let (paged, pages) = batch.paged();
+        let lists = PageLists { page_positions: PAGE, pages: &pages };
+        for variant in variants("attention_selected") {
+            for rule in rules() {
                 let one = kernels(variant, 1);
-                let (expected, _) = batch.selected(&one, rule, is_four, (&batch.units).into());
+                let (expected, _) = batch.selected(&one, rule, (&batch.units).into());
                 for threads in [2, 3] {
                     let many = kernels(variant, threads);
                     let units = AttentionUnits { units: &paged.units, pages: lists };
-                    let (found, _) = paged.selected(&many, rule, is_four, units);
+                    let (found, _) = paged.selected(&many, rule, units);
                     assert_eq!(bits(&found), bits(&expected), "{variant:?} {rule:?} {threads}");
                 }
                 for unit in &batch.units {
                     let alone = [*unit];
-                    let (found, _) = batch.selected(&one, rule, is_four, (&alone).into());
+                    let (found, _) = batch.selected(&one, rule, (&alone).into());
                     assert_eq!(columns(&found, unit), columns(&expected, unit), "{rule:?}");
                 }
             }
@@ -345,11 +353,11 @@ fn neighbours_threads_and_pages_change_no_bit() {
 #[test]
 #[should_panic(expected = "positions are beyond the scratch of the selection")]
 fn more_positions_than_the_selection_is_made_for_are_refused() {
-    let batch = batch::<bf16>(8, &[40]);
+    let batch = batch::<bf16>(8, &[40], None);
     let limits = ScratchLimits { positions: 40, ..common::LIMITS };
     let mut selection = Selection::new(rules()[0], 1, &limits, 2 * SHAPE.head_dim);
     let partial = PartialKeyOperands { keys: &batch.partial, skew: &batch.skew, columns: COLUMNS };
-    let (operands, units) = (batch.operands(false), &batch.units);
+    let (operands, units) = (batch.operands(), &batch.units);
     let one = kernels(Variant::Scalar, 1);
     let mut out = poison(batch.q.len());
     one.attention_selected(&mut selection, &SHAPE, units, operands, partial, &mut out);

@@ -7,7 +7,8 @@ mod sequences;
 use common::{bits, poison, variants};
 use half::bf16;
 use kernels::{Element, Kernels, Variant};
-use sequences::{Options, batch, roomy_kernels};
+use model::quantized_format::KvRecordFormat;
+use sequences::{EIGHT, FOUR, Options, batch, roomy_kernels};
 
 /// gpt-oss has groups of eight and heads of 64; the others are small and odd.
 const SHAPES: [(usize, usize, usize); 5] =
@@ -15,9 +16,14 @@ const SHAPES: [(usize, usize, usize); 5] =
 const SEQUENCES: [(usize, usize); 8] =
     [(1, 0), (1, 1), (1, 15), (3, 16), (1, 127), (1, 128), (1, 300), (33, 40)];
 
-fn check<T: Element>(one: &Kernels, three: &Kernels, window: Option<u32>, four: bool) {
+fn check<T: Element>(
+    one: &Kernels,
+    three: &Kernels,
+    window: Option<u32>,
+    format: Option<KvRecordFormat>,
+) {
     for (seed, dims) in SHAPES.into_iter().enumerate() {
-        let options = Options { window, places: window.unwrap_or(0), four, sinks: true };
+        let options = Options { window, places: window.unwrap_or(0), format, sinks: true };
         let mut batch = batch::<T>(seed as u64, dims, &SEQUENCES, options);
         let context = format!("{:?} {dims:?} {options:?}", one.variant());
         let (probabilities, out) = batch.separate(one);
@@ -40,10 +46,11 @@ fn sinks_agree_with_the_reference() {
     for variant in variants("sinks_agree_with_the_reference") {
         let (one, three) = (roomy_kernels(variant, 1), roomy_kernels(variant, 3));
         for window in [None, Some(16), Some(128)] {
-            check::<bf16>(&one, &three, window, false);
-            check::<bf16>(&one, &three, window, true);
+            check::<bf16>(&one, &three, window, None);
+            check::<bf16>(&one, &three, window, FOUR);
         }
-        check::<f32>(&one, &three, None, false);
+        check::<bf16>(&one, &three, Some(16), EIGHT);
+        check::<f32>(&one, &three, None, None);
     }
 }
 

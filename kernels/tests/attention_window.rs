@@ -8,7 +8,8 @@ mod sequences;
 use common::{Random, bits, poison, runs_all_cases, variants};
 use half::bf16;
 use kernels::{AttentionShape, AttentionUnit, Element, Kernels, Variant};
-use sequences::{Batch, Kept, Options, batch, in_pieces, roomy_kernels};
+use model::quantized_format::KvRecordFormat;
+use sequences::{Batch, EIGHT, FORMATS, FOUR, Kept, Options, batch, in_pieces, roomy_kernels};
 
 /// Small groups and large ones, odd heads and the longest.
 const SHAPES: [(usize, usize, usize); 7] =
@@ -35,14 +36,19 @@ fn around(window: u32) -> Vec<(usize, usize)> {
     sequences
 }
 
-fn check<T: Element>(one: &Kernels, three: &Kernels, shape_index: usize, four: bool) {
+fn check<T: Element>(
+    one: &Kernels,
+    three: &Kernels,
+    shape_index: usize,
+    format: Option<KvRecordFormat>,
+) {
     let dims = SHAPES[shape_index];
     for window in windows(shape_index) {
         let sequences = around(window);
         // A full cache, a ring, and one with spare capacity.
         let mut whole = None;
         for places in [0, window, window + 5] {
-            let options = Options { window: Some(window), places, four, sinks: false };
+            let options = Options { window: Some(window), places, format, sinks: false };
             let seed = u64::from(window);
             let batch = batch::<T>(seed, dims, &sequences, options);
             let context = format!("{:?} {:?} {options:?}", one.variant(), batch.shape);
@@ -69,22 +75,23 @@ fn windows_agree_with_the_reference_over_full_caches_and_rings() {
     for variant in variants("windows_agree_with_the_reference_over_full_caches_and_rings") {
         let (one, three) = (roomy_kernels(variant, 1), roomy_kernels(variant, 3));
         for shape_index in 0..SHAPES.len() {
-            check::<bf16>(&one, &three, shape_index, false);
+            check::<bf16>(&one, &three, shape_index, None);
         }
         for shape_index in [1, 5] {
-            check::<f32>(&one, &three, shape_index, false);
+            check::<f32>(&one, &three, shape_index, None);
         }
     }
 }
 
 #[test]
-fn windows_over_4_bit_caches_agree_with_the_reference() {
-    for variant in variants("windows_over_4_bit_caches_agree_with_the_reference") {
+fn windows_over_quantised_caches_agree_with_the_reference() {
+    for variant in variants("windows_over_quantised_caches_agree_with_the_reference") {
         let (one, three) = (roomy_kernels(variant, 1), roomy_kernels(variant, 3));
         for shape_index in 0..SHAPES.len() {
-            check::<bf16>(&one, &three, shape_index, true);
+            check::<bf16>(&one, &three, shape_index, FOUR);
         }
-        check::<f32>(&one, &three, 3, true);
+        check::<f32>(&one, &three, 3, FOUR);
+        check::<bf16>(&one, &three, 3, EIGHT);
     }
 }
 
@@ -92,7 +99,7 @@ fn windows_over_4_bit_caches_agree_with_the_reference() {
 fn check_pieces<T: Element>(
     variant: Variant,
     dims: (usize, usize, usize),
-    four: bool,
+    format: Option<KvRecordFormat>,
     windows: &[Option<u32>],
 ) {
     let kernels = roomy_kernels(variant, 1);
@@ -109,7 +116,7 @@ fn check_pieces<T: Element>(
     };
     let ragged = vec![vec![1, 10], vec![50, 1], vec![1, 0], vec![43, 55], vec![15, 1]];
     for &window in windows {
-        let options = Options { window, places: 0, four, sinks: false };
+        let options = Options { window, places: 0, format, sinks: false };
         let whole = batch::<T>(7, dims, &lengths.map(|rows| (rows, 0)), options);
         let expected = bits(&whole.fused(&kernels, &whole.units));
         // Without a window a ring must have space for all positions.
@@ -133,24 +140,29 @@ fn check_pieces<T: Element>(
 fn a_prompt_has_the_same_bits_however_it_is_cut_and_kept() {
     for variant in variants("a_prompt_has_the_same_bits_however_it_is_cut_and_kept") {
         let all = [Some(1), Some(7), Some(48), Some(64), None];
-        // Each window over plain caches and over those in 4 bits.
+        // Each window over plain caches and over quantised ones.
         let windows = |some: &[Option<u32>]| match runs_all_cases() {
             true => all.to_vec(),
             false => some.to_vec(),
         };
-        for (four, [most, some, wide]) in [
-            (false, [&[Some(1), Some(48)][..], &[Some(7), Some(64), None], &[None]]),
-            (true, [&[Some(7), Some(64), None], &[Some(1)], &[Some(48)]]),
+        for (format, [most, some, wide]) in [
+            (None, [&[Some(1), Some(48)][..], &[Some(7), Some(64), None], &[None]]),
+            (FOUR, [&[Some(7), Some(64), None], &[Some(1)], &[Some(48)]]),
+            (EIGHT, [&[Some(48)], &[Some(64)], &[None]]),
         ] {
-            check_pieces::<bf16>(variant, (6, 2, 64), four, &windows(most));
-            check_pieces::<f32>(variant, (3, 1, 32), four, &windows(some));
-            check_pieces::<bf16>(variant, (16, 1, 256), four, &windows(wide));
+            check_pieces::<bf16>(variant, (6, 2, 64), format, &windows(most));
+            check_pieces::<f32>(variant, (3, 1, 32), format, &windows(some));
+            check_pieces::<bf16>(variant, (16, 1, 256), format, &windows(wide));
         }
     }
 }
 
 /// Checks windows longer than a chunk of positions, which threads share.
-fn check_long<T: Element>(variant: Variant, four: bool, shape_indices: std::ops::Range<usize>) {
+fn check_long<T: Element>(
+    variant: Variant,
+    format: Option<KvRecordFormat>,
+    shape_indices: std::ops::Range<usize>,
+) {
     let shapes = [(1024, (4, 2, 64)), (1500, (9, 1, 128)), (1999, (2, 2, 256))];
     let shapes = if runs_all_cases() { &shapes[..] } else { &shapes[shape_indices] };
     let sequences = [(1, 1022), (1, 1500), (1, 2500), (1, 3071), (2, 3100)];
@@ -160,7 +172,7 @@ fn check_long<T: Element>(variant: Variant, four: bool, shape_indices: std::ops:
         for sequences in [&sequences[..4], &sequences[..]] {
             let mut whole = None;
             for places in [0, window] {
-                let options = Options { window: Some(window), places, four, sinks: true };
+                let options = Options { window: Some(window), places, format, sinks: true };
                 let batch = batch::<T>(3, dims, sequences, options);
                 let context = format!("{variant:?} {dims:?} {options:?}");
                 let (probabilities, out) = batch.separate(&one);
@@ -188,9 +200,10 @@ fn check_long<T: Element>(variant: Variant, four: bool, shape_indices: std::ops:
 #[test]
 fn long_windows_are_cut_into_chunks_without_changing_a_bit() {
     for variant in variants("long_windows_are_cut_into_chunks_without_changing_a_bit") {
-        check_long::<bf16>(variant, false, 0..2);
-        check_long::<bf16>(variant, true, 0..1);
-        check_long::<f32>(variant, false, 2..3);
+        check_long::<bf16>(variant, None, 0..2);
+        check_long::<bf16>(variant, FOUR, 0..1);
+        check_long::<bf16>(variant, EIGHT, 0..1);
+        check_long::<f32>(variant, None, 2..3);
     }
 }
 
@@ -200,8 +213,8 @@ fn a_wide_window_changes_no_bit() {
     let sequences = [(1, 0), (17, 0), (5, 65), (1, 1500)];
     for variant in variants("a_wide_window_changes_no_bit") {
         let kernels = roomy_kernels(variant, 2);
-        for four in [false, true] {
-            let options = Options { four, ..Options::default() };
+        for format in FORMATS {
+            let options = Options { format, ..Options::default() };
             let mut batch = batch::<bf16>(4, (6, 2, 64), &sequences, options);
             let expected = (bits(&batch.fused(&kernels, &batch.units)), batch.separate(&kernels));
             batch.shape.window = Some(1501);
@@ -215,9 +228,9 @@ fn a_wide_window_changes_no_bit() {
 
 /// Checks the second of two prompts with the same beginning, with the first one's rows instead of
 /// its own.
-fn check_shared<T: Element>(kernels: &Kernels, window: u32, four: bool) {
+fn check_shared<T: Element>(kernels: &Kernels, window: u32, format: Option<KvRecordFormat>) {
     let (rows, dims) = (90, (4, 2, 64));
-    let options = Options { window: Some(window), places: 0, four, sinks: true };
+    let options = Options { window: Some(window), places: 0, format, sinks: true };
     let mut whole = batch::<T>(9, dims, &[(5, 0), (rows, 0), (rows, 0)], options);
     let row = dims.1 * dims.2;
     for shared in [1, 6, 7, 8, 63, 89] {
@@ -247,9 +260,10 @@ fn windows_reach_into_shared_rows() {
     for variant in variants("windows_reach_into_shared_rows") {
         let kernels = roomy_kernels(variant, 2);
         for window in [1, 7, 64, 80] {
-            check_shared::<bf16>(&kernels, window, false);
-            check_shared::<bf16>(&kernels, window, true);
-            check_shared::<f32>(&kernels, window, false);
+            check_shared::<bf16>(&kernels, window, None);
+            check_shared::<bf16>(&kernels, window, FOUR);
+            check_shared::<f32>(&kernels, window, None);
+            check_shared::<f32>(&kernels, window, EIGHT);
         }
     }
 }

@@ -70,7 +70,7 @@ fn decode_attention_of_the_benchmark_matches_the_reference() {
     let mut checked = 0;
     for case in listed() {
         let Work::Decode { heads, kv_heads, head_dim, .. } = case.work else { continue };
-        // `attention_four.rs` checks 4-bit caches.
+        // `attention_quantised.rs` checks quantised caches.
         if case.format == Format::Kv4 {
             continue;
         }

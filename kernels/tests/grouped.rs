@@ -7,7 +7,7 @@ use kernels::quant::{
     scale_and_minimum, widen,
 };
 use kernels::{Element, Variant};
-use model::quantized_format::{Grouped, kv4_position_bytes};
+use model::quantized_format::{Grouped, KvRecordFormat};
 use model::source::StoredType;
 
 /// Reproducible pseudo-random words.
@@ -342,8 +342,8 @@ fn a_kv_record_keeps_everything_where_the_format_says() {
     };
     let offset = |e: usize| [2.0, -3.0, 100.0][e / 64];
     let x: Vec<f32> = (0..head_dim).map(|e| q(e) as f32 + offset(e)).collect();
-    let mut out = vec![0xff; kv4_position_bytes(head_dim).expect("even")];
-    quantise_kv(Variant::best(), &x, head_dim, &mut out);
+    let mut out = vec![0xff; KvRecordFormat::Four.position_bytes(head_dim).expect("even")];
+    quantise_kv(Variant::best(), KvRecordFormat::Four, &x, head_dim, &mut out);
     assert_eq!(out.len(), 67 + 12);
     for group in 0..3 {
         let length = if group == 2 { 6 } else { 64 };
@@ -359,18 +359,88 @@ fn a_kv_record_keeps_everything_where_the_format_says() {
 }
 
 #[test]
+fn an_8_bit_record_keeps_everything_where_the_format_says() {
+    // Groups of 32, 32 and 6; each has a 127 or a -127, so scales are powers of two.
+    let head_dim = 70;
+    let q = |e: usize| match e % 32 {
+        0 => 127 - 254 * (e as i32 / 32 % 2),
+        _ => (e as i32 * 37) % 127 - 63,
+    };
+    let scale = |e: usize| [1.0, 0.25, 8.0][e / 32];
+    let x: Vec<f32> = (0..head_dim).map(|e| q(e) as f32 * scale(e)).collect();
+    let mut out = vec![0xff; KvRecordFormat::Eight.position_bytes(head_dim).expect("even")];
+    quantise_kv(Variant::best(), KvRecordFormat::Eight, &x, head_dim, &mut out);
+    assert_eq!(out.len(), 70 + 6);
+    for (e, byte) in out[..head_dim].iter().enumerate() {
+        assert_eq!(i32::from(byte.cast_signed()), q(e), "element {e}");
+    }
+    for group in 0..3 {
+        let at = head_dim + 2 * group;
+        let found = bf16::from_le_bytes([out[at], out[at + 1]]).to_f32();
+        assert_eq!(found, scale(32 * group), "group {group}");
+    }
+    let mut back = vec![f32::NAN; head_dim];
+    decode_kv(KvRecordFormat::Eight, &out, head_dim, &mut back);
+    assert_eq!(bits(&back), bits(&x));
+}
+
+#[test]
+fn what_no_record_can_hold_is_replaced() {
+    for format in KvRecordFormat::ALL {
+        let mut x = vec![0.5; 64];
+        (x[1], x[2], x[3]) = (f32::NAN, f32::INFINITY, f32::NEG_INFINITY);
+        let taken: Vec<f32> = x.iter().map(|x| taken_for(*x)).collect();
+        let records = |x: &[f32]| {
+            let mut out = vec![0xff; format.position_bytes(64).expect("even")];
+            quantise_kv(Variant::best(), format, x, 64, &mut out);
+            out
+        };
+        assert_eq!(records(&x), records(&taken), "{format:?}");
+        let mut back = vec![f32::NAN; 64];
+        decode_kv(format, &records(&x), 64, &mut back);
+        assert!(back.iter().all(|value| value.is_finite()), "{format:?}: {back:?}");
+        // Zeros stay zeros.
+        decode_kv(format, &records(&[0.0; 64]), 64, &mut back);
+        assert!(back.iter().all(|value| value.to_bits() == 0), "{format:?}: {back:?}");
+    }
+}
+
+/// Checks that elements are within half a step of their decoded values, and that the step is no
+/// larger than a bf16 scale needs.
+fn check_eight(kind: &str, wanted: &[f32], actual: &[f32], scale: f32) {
+    for (wanted, actual) in wanted.iter().zip(actual) {
+        let error = (wanted - actual).abs();
+        let bound = scale * (0.5 + 2f32.powi(-16)) + f32::MIN_POSITIVE;
+        assert!(error <= bound, "{kind}: {wanted} became {actual}, the bound is {bound:e}");
+    }
+    let largest = wanted.iter().fold(0.0f32, |most, value| most.max(value.abs()));
+    let most = largest / 127.0 * (1.0 + 2f32.powi(-7)) + f32::MIN_POSITIVE;
+    assert!(scale <= most, "{kind}: scale {scale} for {largest}");
+}
+
+#[test]
 fn kv_is_within_the_bound_and_the_same_from_every_variant() {
-    for head_dim in [2, 6, 32, 64, 66, 80, 96, 128, 256] {
+    let head_dims = [2, 6, 32, 64, 66, 80, 96, 128, 256];
+    let cases = KvRecordFormat::ALL.into_iter().flat_map(|one| head_dims.map(|dim| (one, dim)));
+    for (format, head_dim) in cases {
         let positions = 5;
         for (kind, x) in kinds(positions * head_dim) {
-            let bytes = kv4_position_bytes(head_dim).expect("even");
+            let bytes = format.position_bytes(head_dim).expect("even");
             let mut records = vec![0xff; positions * bytes];
-            quantise_kv(Variant::Scalar, &x, head_dim, &mut records);
+            quantise_kv(Variant::Scalar, format, &x, head_dim, &mut records);
             let mut actual = vec![f32::NAN; x.len()];
-            decode_kv(&records, head_dim, &mut actual);
+            decode_kv(format, &records, head_dim, &mut actual);
             for (position, record) in records.chunks_exact(bytes).enumerate() {
                 let row = position * head_dim..(position + 1) * head_dim;
                 let (x, actual) = (&x[row.clone()], &actual[row]);
+                if format == KvRecordFormat::Eight {
+                    for (group, (x, actual)) in x.chunks(32).zip(actual.chunks(32)).enumerate() {
+                        let at = head_dim + 2 * group;
+                        let scale = bf16::from_le_bytes([record[at], record[at + 1]]);
+                        check_eight(kind, x, actual, scale.to_f32());
+                    }
+                    continue;
+                }
                 let groups = head_dim.div_ceil(64);
                 for (group, (x, actual)) in x.chunks(64).zip(actual.chunks(64)).enumerate() {
                     let half = |index: usize| {
@@ -385,15 +455,15 @@ fn kv_is_within_the_bound_and_the_same_from_every_variant() {
             for variant in Variant::available() {
                 let made = |x: &[f32]| {
                     let mut out = vec![0xff; x.len() / head_dim * bytes];
-                    quantise_kv(variant, x, head_dim, &mut out);
+                    quantise_kv(variant, format, x, head_dim, &mut out);
                     out
                 };
-                assert!(made(&x) == records, "{kind}, {head_dim}, {variant:?}");
+                assert!(made(&x) == records, "{kind}, {format:?}, {head_dim}, {variant:?}");
                 let alone: Vec<u8> = x.chunks_exact(head_dim).flat_map(made).collect();
-                assert!(alone == records, "{kind}, {head_dim}, one by one");
+                assert!(alone == records, "{kind}, {format:?}, {head_dim}, one by one");
                 let mut out = vec![0xff; records.len()];
-                quantise_kv(variant, &brain, head_dim, &mut out);
-                assert!(out == made(&exact), "{kind}, {head_dim}, {variant:?}, bf16");
+                quantise_kv(variant, format, &brain, head_dim, &mut out);
+                assert!(out == made(&exact), "{kind}, {format:?}, {head_dim}, {variant:?}, bf16");
             }
         }
     }

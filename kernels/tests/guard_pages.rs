@@ -11,7 +11,7 @@ use common::{Random, bits, poison, variants};
 use guarded::{Guarded, SIDES, Side, set_case};
 use half::bf16;
 use kernels::{Element, Kernels, Linear, LinearOut, LinearQuant, Variant, quant};
-use model::quantized_format::{Bits, Grouped};
+use model::quantized_format::{Bits, Grouped, KvRecordFormat};
 
 /// Returns kernels of every variant that runs here, or can be emulated. One thread: the handler
 /// knows the operands of the faulting thread.
@@ -244,14 +244,16 @@ fn check_formats<T: Element>(variant: Variant) {
     for (positions, head_dim) in [(1, 2), (3, 30), (2, 64), (5, 66), (3, 128), (1, 98)] {
         set_case(format!("quantise_kv {variant:?} {positions}x{head_dim}"));
         let x: Vec<T> = random.vector(positions * head_dim);
-        let record = model::quantized_format::kv4_position_bytes(head_dim).expect("an even head");
-        compare_bytes(positions * record, |side, out| {
-            let run = |x: &[T], out| quant::quantise_kv(variant, x, head_dim, out);
-            match side {
-                None => run(&x, out),
-                Some(side) => run(Guarded::new("x", side, &x).slice(), out),
-            }
-        });
+        for format in KvRecordFormat::ALL {
+            let record = format.position_bytes(head_dim).expect("an even head");
+            compare_bytes(positions * record, |side, out| {
+                let run = |x: &[T], out| quant::quantise_kv(variant, format, x, head_dim, out);
+                match side {
+                    None => run(&x, out),
+                    Some(side) => run(Guarded::new("x", side, &x).slice(), out),
+                }
+            });
+        }
     }
 }
 

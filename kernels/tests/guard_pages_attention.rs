@@ -9,8 +9,8 @@ use guarded::{Guarded, SIDES, set_case};
 use half::bf16;
 use kernels::quant::quantise_kv;
 use kernels::{AttentionShape, AttentionUnit, Element, Kernels, KvCacheSlice, Variant, scores_len};
-use model::quantized_format::kv4_position_bytes;
-use sequences::{Kept, Options, roomy_kernels};
+use model::quantized_format::KvRecordFormat;
+use sequences::{FORMATS, Kept, Options, roomy_kernels};
 
 /// Sequences of `(fresh rows, cached positions)`, every KV head a unit, without gaps anywhere.
 struct Batch {
@@ -162,47 +162,55 @@ fn append_stays_within_its_operands() {
     }
 }
 
-/// Returns a 4-bit cache of seeded positions, without a byte after the last record.
-fn records(random: &mut Random, elements: usize, head_dim: usize) -> Vec<u8> {
-    let record = kv4_position_bytes(head_dim).expect("an even head");
+/// Returns a quantised cache of seeded positions, without a byte after the last record.
+fn records(
+    random: &mut Random,
+    format: KvRecordFormat,
+    elements: usize,
+    head_dim: usize,
+) -> Vec<u8> {
+    let record = format.position_bytes(head_dim).expect("an even head");
     let mut records = vec![0; elements / head_dim * record];
-    quantise_kv(Variant::Scalar, &random.vector::<f32>(elements), head_dim, &mut records);
+    quantise_kv(Variant::Scalar, format, &random.vector::<f32>(elements), head_dim, &mut records);
     records
 }
 
-fn check_four_reads<T: Element>(kernels: &Kernels) {
+fn cache_of<T>(format: KvRecordFormat, records: &[u8]) -> KvCacheSlice<'_, T> {
+    KvCacheSlice::Records(format, records)
+}
+
+fn check_record_reads<T: Element>(kernels: &Kernels, format: KvRecordFormat) {
     let shapes = [(1, 1, 2), (6, 2, 64), (4, 2, 80), (7, 1, 128), (5, 5, 18)];
     for (index, (dims, sequences)) in
         shapes.iter().flat_map(|dims| SEQUENCES.iter().map(move |s| (*dims, *s))).enumerate()
     {
         let Batch { shape, units, rows, cache, scores } = batch(dims, sequences, false);
         let case = |name: &str| {
-            set_case(format!("4-bit {name} {:?} {dims:?} {sequences:?}", kernels.variant()));
+            set_case(format!("{format:?} {name} {:?} {dims:?} {sequences:?}", kernels.variant()));
         };
         let mut random = Random::new(index as u64);
         let (heads, kv) = (rows * dims.0 * dims.2, rows * dims.1 * dims.2);
         let [q, k_fresh, v_fresh] = [heads, kv, kv].map(|len| random.vector::<T>(len));
-        let [k, v] = [cache, cache].map(|len| records(&mut random, len, dims.2));
+        let [k, v] = [cache, cache].map(|len| records(&mut random, format, len, dims.2));
         let mut expected_scores = poison::<f32>(scores);
         let mut expected_probabilities = poison::<f32>(scores);
         let mut expected = poison::<T>(heads);
-        kernels.scores(&shape, &units, &q, &k_fresh, KvCacheSlice::Kv4(&k), &mut expected_scores);
+        kernels.scores(&shape, &units, &q, &k_fresh, cache_of(format, &k), &mut expected_scores);
         kernels.softmax(&shape, &units, &expected_scores, None, &mut expected_probabilities);
-        let (four_k, four_v) = (KvCacheSlice::Kv4(&k), KvCacheSlice::Kv4(&v));
         kernels.attention(
             &shape,
             &units,
             &q,
             &k_fresh,
             &v_fresh,
-            four_k,
-            four_v,
+            cache_of(format, &k),
+            cache_of(format, &v),
             None,
             &mut expected,
         );
         for side in SIDES {
             let (k, v) = (Guarded::new("k_cache", side, &k), Guarded::new("v_cache", side, &v));
-            let (k, v) = (KvCacheSlice::Kv4(k.slice()), KvCacheSlice::Kv4(v.slice()));
+            let (k, v) = (cache_of(format, k.slice()), cache_of(format, v.slice()));
             let q = Guarded::new("q", side, &q);
             let k_fresh = Guarded::new("k_fresh", side, &k_fresh);
             let v_fresh = Guarded::new("v_fresh", side, &v_fresh);
@@ -226,20 +234,22 @@ fn check_four_reads<T: Element>(kernels: &Kernels) {
 }
 
 #[test]
-fn attention_over_4_bit_caches_stays_within_its_operands() {
-    for variant in variants("attention_over_4_bit_caches_stays_within_its_operands") {
+fn attention_over_quantised_caches_stays_within_its_operands() {
+    for variant in variants("attention_over_quantised_caches_stays_within_its_operands") {
         let kernels = kernels(variant, 1);
-        check_four_reads::<bf16>(&kernels);
-        check_four_reads::<f32>(&kernels);
+        for format in KvRecordFormat::ALL {
+            check_record_reads::<bf16>(&kernels, format);
+            check_record_reads::<f32>(&kernels, format);
+        }
     }
 }
 
 /// Checks caches that are rings, with places for the windows only, and sinks.
-fn check_rings<T: Element>(kernels: &Kernels, four: bool) {
+fn check_rings<T: Element>(kernels: &Kernels, format: Option<KvRecordFormat>) {
     let dims = [(3, 3, 34), (6, 2, 64), (16, 1, 256), (4, 2, 80)];
     let sequences = [(1, 0), (1, 6), (1, 7), (1, 70), (5, 70), (20, 3)];
     for (dims, window) in dims.into_iter().flat_map(|dims| [1, 7, 70].map(|w| (dims, w))) {
-        let options = Options { window: Some(window), places: window, four, sinks: true };
+        let options = Options { window: Some(window), places: window, format, sinks: true };
         let batch = sequences::batch::<T>(8, dims, &sequences, options);
         let expected = bits(&batch.fused(kernels, &batch.units));
         let sinks = batch.sinks.as_deref().unwrap_or_default();
@@ -259,9 +269,9 @@ fn check_rings<T: Element>(kernels: &Kernels, four: bool) {
                     let (k, v, out) = (k.slice(), v.slice(), out.slice_mut());
                     kernels.attention(shape, units, q, k_fresh, v_fresh, k, v, sinks, out);
                 }
-                [Kept::Four(k), Kept::Four(v)] => {
+                [Kept::Records(format, k), Kept::Records(_, v)] => {
                     let (k, v) = (Guarded::new("k", side, k), Guarded::new("v", side, v));
-                    let (k, v) = (KvCacheSlice::Kv4(k.slice()), KvCacheSlice::Kv4(v.slice()));
+                    let (k, v) = (cache_of(*format, k.slice()), cache_of(*format, v.slice()));
                     let out = out.slice_mut();
                     kernels.attention(shape, units, q, k_fresh, v_fresh, k, v, sinks, out);
                 }
@@ -280,9 +290,9 @@ fn check_rings<T: Element>(kernels: &Kernels, four: bool) {
 fn attention_stays_within_rings() {
     for variant in variants("attention_stays_within_rings") {
         let kernels = roomy_kernels(variant, 1);
-        for four in [false, true] {
-            check_rings::<bf16>(&kernels, four);
-            check_rings::<f32>(&kernels, four);
+        for format in FORMATS {
+            check_rings::<bf16>(&kernels, format);
+            check_rings::<f32>(&kernels, format);
         }
     }
 }

@@ -10,8 +10,9 @@
 //! groups, first the components of their scales and minimums, then the integers. `n` is padded to
 //! whole blocks and `k` to whole records, with zeros.
 //!
-//! **4-bit KV.** One record per sequence, KV head and position: `head_dim / 2` bytes of 4-bit
-//! integers, then an f16 scale per group, then an f16 minimum per group.
+//! **Quantised KV.** One record per sequence, KV head and position ([`KvRecordFormat`]). In 4 bits:
+//! `head_dim / 2` bytes of integers, then an f16 scale per group, then an f16 minimum per group. In
+//! 8 bits: `head_dim` signed bytes, then a bf16 scale per group.
 
 use std::fmt::{Display, Formatter};
 
@@ -25,6 +26,10 @@ pub const ROWS: usize = 16;
 /// Number of elements of a head that share a scale and a minimum in a 4-bit KV cache. The last
 /// group of a head is shorter if `head_dim` is not a multiple of this number.
 pub const KV_GROUP: usize = 64;
+
+/// Number of elements of a head that share a scale in an 8-bit KV cache; the last group of a head
+/// may be shorter.
+pub const KV8_GROUP: usize = 32;
 
 /// Number of inputs in a record whose scales are products: a super-block of GGUF's K types.
 pub const SUPER_BLOCK: usize = 256;
@@ -378,6 +383,38 @@ pub enum WeightFormat {
     Grouped(Grouped),
 }
 
+/// Format of the records of a quantised KV cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum KvRecordFormat {
+    /// Integers of 4 bits with a scale and a minimum per group of [`KV_GROUP`].
+    Four,
+    /// Integers of 8 bits with a scale per group of [`KV8_GROUP`].
+    Eight,
+}
+
+impl KvRecordFormat {
+    pub const ALL: [KvRecordFormat; 2] = [KvRecordFormat::Four, KvRecordFormat::Eight];
+
+    /// Returns the number of bits of an integer.
+    pub const fn bits(self) -> usize {
+        match self {
+            KvRecordFormat::Four => 4,
+            KvRecordFormat::Eight => 8,
+        }
+    }
+
+    /// Returns the number of bytes of one position of one KV head (K or V); `None` if `head_dim` is
+    /// odd or 0, which quantised caches do not support.
+    pub const fn position_bytes(self, head_dim: usize) -> Option<usize> {
+        match self {
+            KvRecordFormat::Four => kv4_position_bytes(head_dim),
+            // An even size keeps every scale at an even offset.
+            KvRecordFormat::Eight if head_dim == 0 || !head_dim.is_multiple_of(2) => None,
+            KvRecordFormat::Eight => Some(head_dim + 2 * head_dim.div_ceil(KV8_GROUP)),
+        }
+    }
+}
+
 /// Returns the number of groups of a head of `head_dim` elements in a 4-bit KV cache.
 pub const fn kv4_groups(head_dim: usize) -> usize {
     head_dim.div_ceil(KV_GROUP)
@@ -439,11 +476,14 @@ mod tests {
 
     #[test]
     fn kv_positions_hold_their_groups_and_odd_heads_are_refused() {
-        let cases = [(2, 5), (8, 8), (64, 36), (66, 41), (80, 48), (96, 56), (128, 72), (256, 144)];
-        for (head_dim, bytes) in cases {
-            assert_eq!(kv4_position_bytes(head_dim), Some(bytes), "head_dim {head_dim}");
+        let four = [(2, 5), (8, 8), (64, 36), (66, 41), (80, 48), (96, 56), (128, 72), (256, 144)];
+        let eight = [(2, 4), (8, 10), (64, 68), (66, 72), (80, 86), (96, 102), (128, 136)];
+        for (format, cases) in KvRecordFormat::ALL.into_iter().zip([&four[..], &eight[..]]) {
+            for (head_dim, bytes) in cases {
+                assert_eq!(format.position_bytes(*head_dim), Some(*bytes), "head_dim {head_dim}");
+            }
+            assert_eq!(format.position_bytes(63), None);
+            assert_eq!(format.position_bytes(0), None);
         }
-        assert_eq!(kv4_position_bytes(63), None);
-        assert_eq!(kv4_position_bytes(0), None);
     }
 }

@@ -13,7 +13,8 @@ use planner::search::{
     choose_placement, evaluate_placement,
 };
 use planner::split::parse_split;
-use program::cuda_gaps::{is_gap, map_gap, model_gap};
+use program::cuda_gaps::{CACHES_OF_8_BITS, is_gap, map_gap, model_gap};
+use program::formats::KvFormat;
 use program::ir::{Instruction, Program};
 use program::map::{ComputeDevice, DeviceMap, layer_list};
 use program::plan::Plan;
@@ -209,16 +210,18 @@ fn models_without_gaps_use_the_whole_device() {
 #[test]
 fn queries_with_a_factor_of_their_position_do_not_run_on_the_device() {
     let plain = find_known("mistral-7b").expect("known").config;
-    assert_eq!(model_gap(&plain), None);
+    assert_eq!(model_gap(&plain, KvFormat::Plain), None);
     let kind = plain.layers.kind(0).clone();
     let temperature = Some(AttentionTemperature { beta: 0.1, interval: 16_384 });
     let rope = kind.rope.clone().map(|rope| Rope { temperature, ..rope });
     let layers = Layers::uniform(LayerKind { rope, ..kind });
     let ministral = ModelConfig { layers, ..plain };
-    assert_eq!(model_gap(&ministral), Some(Op::Q));
-    assert!(!is_gap(&ministral, Op::K), "keys have no factor");
+    assert_eq!(model_gap(&ministral, KvFormat::Plain), Some(Op::Q));
+    assert!(!is_gap(&ministral, KvFormat::Plain, Op::K), "keys have no factor");
     let small_4 = find_known("mistral-small-4").expect("known").config;
-    assert!(is_gap(&small_4, Op::Q) && !is_gap(&small_4, Op::Router));
+    assert!(
+        is_gap(&small_4, KvFormat::Plain, Op::Q) && !is_gap(&small_4, KvFormat::Plain, Op::Router)
+    );
 }
 
 /// Kernels of devices take the sizes of the model for all layers.
@@ -226,7 +229,9 @@ fn queries_with_a_factor_of_their_position_do_not_run_on_the_device() {
 fn models_whose_layers_differ_in_size_stay_on_the_cpu() {
     let mut config = find_known("gemma-4-26b-a4b").expect("known").config;
     config.keep_layers(6);
-    assert!(model_gap(&config).is_some() && is_gap(&config, Op::Gate));
+    assert!(
+        model_gap(&config, KvFormat::Plain).is_some() && is_gap(&config, KvFormat::Plain, Op::Gate)
+    );
     let chosen = with_request(&config, false, PolicyName::Auto, choose).expect("a placement");
     assert!(!chosen.plan.map.uses_gpu());
     let refused = with_request(&config, false, PolicyName::GpuOnly, choose).err();
@@ -239,7 +244,37 @@ fn models_whose_layers_differ_in_size_stay_on_the_cpu() {
 fn heads_with_capped_logits_do_not_run_on_the_device() {
     let mut config = find_known("mistral-7b").expect("known").config;
     config.features.logit_cap = Some(30.0);
-    assert_eq!(model_gap(&config), Some(Op::Head));
+    assert_eq!(model_gap(&config, KvFormat::Plain), Some(Op::Head));
     config.features.value_norm = true;
-    assert_eq!(model_gap(&config), Some(Op::V));
+    assert_eq!(model_gap(&config, KvFormat::Plain), Some(Op::V));
+}
+
+/// The kernels of devices read no caches of 8 bits: attention, and nothing else, stays on the CPU.
+#[test]
+fn attention_over_caches_of_8_bits_does_not_run_on_the_device() {
+    let mut config = find_known("olmoe-1b-7b").expect("known").config;
+    config.keep_layers(2);
+    let formats = Formats { kv: KvFormat::Eight, ..Formats::plain(&config) };
+    let with_caches = |is_emulated: bool, policy: PolicyName| {
+        with_request(&config, is_emulated, policy, |question| {
+            let request = PlacementRequest { formats: &formats, ..*question.request };
+            choose(&SearchRequest { request: &request, ..*question })
+        })
+    };
+    let of_devices = |map: &DeviceMap| {
+        let layers = (0..config.num_layers).flat_map(|layer| map.decode_layer(&config, layer));
+        let on_device = layers.filter(|(_, on)| *on == ComputeDevice::Gpu);
+        let mut attends: Vec<bool> = on_device.map(|(entry, _)| entry.op.is_attention()).collect();
+        attends.sort_unstable();
+        attends.dedup();
+        attends
+    };
+    let chosen = with_caches(false, PolicyName::Auto).expect("a placement");
+    assert_eq!(of_devices(&chosen.plan.map), [false], "only linears and norms are the device's");
+    assert_eq!(map_gap(&config, &chosen.plan.map), None);
+    let refused = with_caches(false, PolicyName::GpuOnly).err();
+    let refused = refused.expect("refused").to_string();
+    assert!(refused.contains(CACHES_OF_8_BITS) && refused.contains("--split"), "{refused}");
+    let emulated = with_caches(true, PolicyName::GpuOnly).expect("the emulated device reads them");
+    assert_eq!(of_devices(&emulated.plan.map), [false, true]);
 }

@@ -1,10 +1,15 @@
-//! Operations of models that the kernels for CUDA devices lack. The emulated device has them all.
+//! Operations of models, and formats of caches, that the kernels for CUDA devices lack. The
+//! emulated device has them all.
 
 use model::config::{Activation, Features, ModelConfig};
 use model::experts::{ExpertScoring, ExpertSelection, Experts};
 use model::ops::Op;
 
+use crate::formats::KvFormat;
 use crate::map::{ComputeDevice, DeviceMap, OpChunk, layer_list};
+
+/// Work that the kernels lack because of the format of the caches that it reads and appends to.
+pub const CACHES_OF_8_BITS: &str = "attention over KV caches of 8 bits";
 
 const ABSENT: [Op; 8] = [
     Op::OutGate,
@@ -38,8 +43,21 @@ fn is_routed(experts: &Experts) -> bool {
     is_softmax && !bias && !is_f32 && groups.is_none()
 }
 
-/// Returns true if the kernels lack an operation of a model.
-pub fn is_gap(config: &ModelConfig, op: Op) -> bool {
+/// Returns true if the kernels lack an operation of a model with caches in `kv_format`.
+pub fn is_gap(config: &ModelConfig, kv_format: KvFormat, op: Op) -> bool {
+    op.is_attention() && kv_format == KvFormat::Eight || is_model_gap(config, op)
+}
+
+/// Returns the name of what the kernels lack, given an operation of which [`is_gap`] is true.
+pub fn gap_name(config: &ModelConfig, kv_format: KvFormat, op: Op) -> &'static str {
+    if is_gap(config, KvFormat::Plain, op) || !is_gap(config, kv_format, op) {
+        return op.name(config.family);
+    }
+    CACHES_OF_8_BITS
+}
+
+/// Returns true if the kernels lack an operation of a model in whatever format its caches are.
+fn is_model_gap(config: &ModelConfig, op: Op) -> bool {
     match op {
         // Kernels for devices take the sizes of the model.
         _ if config.has_kind_models() => true,
@@ -80,10 +98,11 @@ fn is_of_latents(op: Op) -> bool {
         || matches!(op, Op::IndexQuery | Op::IndexWeights)
 }
 
-/// Returns the first operation of a model's layers that the kernels lack.
-pub fn model_gap(config: &ModelConfig) -> Option<Op> {
+/// Returns the first operation of a model's layers, with caches in `kv_format`, that the kernels
+/// lack.
+pub fn model_gap(config: &ModelConfig, kv_format: KvFormat) -> Option<Op> {
     let ops = (0..config.num_layers).flat_map(|layer| config.layer_ops(layer));
-    ops.chain(&[Op::Head]).copied().find(|op| is_gap(config, *op))
+    ops.chain(&[Op::Head]).copied().find(|op| is_gap(config, kv_format, *op))
 }
 
 /// Runs operations of prefill that the kernels lack on the CPU if the CPU runs them in decode, and
@@ -97,7 +116,7 @@ pub fn leave_prefill_gaps_to_cpu(config: &ModelConfig, map: &mut DeviceMap) {
             entries.peek().is_some() && entries.all(|(_, device)| *device == ComputeDevice::Cpu)
         };
         let gaps = config.layer_ops(layer).iter().enumerate();
-        for (place, op) in gaps.filter(|(_, op)| is_gap(config, **op)) {
+        for (place, op) in gaps.filter(|(_, op)| is_gap(config, map.kv_format, **op)) {
             if is_on_cpu(*op) {
                 map.prefill.layers[layer][place] = ComputeDevice::Cpu;
             }
@@ -109,7 +128,7 @@ pub fn leave_prefill_gaps_to_cpu(config: &ModelConfig, map: &mut DeviceMap) {
 pub fn map_gap(config: &ModelConfig, map: &DeviceMap) -> Option<Op> {
     let gap_of = |layer: usize| {
         let is_gap = |(entry, on): &(OpChunk, ComputeDevice)| {
-            *on == ComputeDevice::Gpu && is_gap(config, entry.op)
+            *on == ComputeDevice::Gpu && is_gap(config, map.kv_format, entry.op)
         };
         let prefill = layer_list(config, layer, None).into_iter();
         let prefill = prefill.zip(map.prefill.layers[layer].iter().copied());
@@ -119,6 +138,7 @@ pub fn map_gap(config: &ModelConfig, map: &DeviceMap) -> Option<Op> {
     let outer = [&map.prefill, &map.decode]
         .into_iter()
         .flat_map(|phase| [(phase.final_norm, Op::FinalNorm), (phase.head, Op::Head)]);
-    let mut outer = outer.filter(|(on, op)| *on == ComputeDevice::Gpu && is_gap(config, *op));
+    let mut outer =
+        outer.filter(|(on, op)| *on == ComputeDevice::Gpu && is_gap(config, map.kv_format, *op));
     (0..config.num_layers).find_map(gap_of).or_else(|| outer.next().map(|(_, op)| op))
 }

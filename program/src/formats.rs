@@ -9,7 +9,7 @@ use std::fmt::{Debug, Formatter};
 use model::config::{Dtype, ModelConfig};
 use model::ops::Op;
 use model::quantized_format::{
-    ActivationFormat, Bits, Grouped, ScaleLayout, WeightFormat, kv4_position_bytes,
+    ActivationFormat, Bits, Grouped, KvRecordFormat, ScaleLayout, WeightFormat,
 };
 use serde::{Deserialize, Serialize};
 
@@ -133,20 +133,29 @@ pub enum KvFormat {
     Plain,
     /// 4-bit groups along the head, quantised on append.
     Four,
+    /// 8-bit groups along the head, quantised on append.
+    Eight,
 }
 
 impl KvFormat {
+    /// Returns the format of the records of a quantised cache.
+    pub const fn record_format(self) -> Option<KvRecordFormat> {
+        match self {
+            KvFormat::Plain => None,
+            KvFormat::Four => Some(KvRecordFormat::Four),
+            KvFormat::Eight => Some(KvRecordFormat::Eight),
+        }
+    }
+
     /// Returns the bytes of one position of one KV head, for K or V.
     ///
     /// # Panics
-    /// For 4-bit groups of a head of odd size, which the compiler refuses.
+    /// For records of a head of odd size, which the compiler refuses.
     pub fn position_bytes(self, head_dim: usize, dtype: Dtype) -> usize {
-        match self {
-            KvFormat::Plain => head_dim * dtype.size_bytes(),
-            KvFormat::Four => match kv4_position_bytes(head_dim) {
-                Some(bytes) => bytes,
-                None => panic!("a head of {head_dim} elements has no 4-bit form"),
-            },
+        let Some(format) = self.record_format() else { return head_dim * dtype.size_bytes() };
+        match format.position_bytes(head_dim) {
+            Some(bytes) => bytes,
+            None => panic!("a head of {head_dim} elements has no {}-bit form", format.bits()),
         }
     }
 }

@@ -90,7 +90,9 @@ fn split_attention_and_small_caches_are_refused() {
         };
         assert_eq!(error, expected);
     }
-    let map = DeviceMap { kv_format: KvFormat::Four, ..split(&config, 0, 0, PLAIN) };
-    let error = compile(&config, &shape(1, 4), &map).expect_err("it is refused");
-    assert_eq!(error, CompileError::IndexedKvFormat);
+    for (kv_format, bits) in [(KvFormat::Four, 4), (KvFormat::Eight, 8)] {
+        let map = DeviceMap { kv_format, ..split(&config, 0, 0, PLAIN) };
+        let error = compile(&config, &shape(1, 4), &map).expect_err("it is refused");
+        assert_eq!(error, CompileError::IndexedKvFormat { bits });
+    }
 }

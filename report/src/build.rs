@@ -158,6 +158,7 @@ fn kv_format(plan: &Plan) -> String {
     match plan.map.kv_format {
         KvFormat::Plain => plan.shape.dtype.name().to_owned(),
         KvFormat::Four => "4-bit".to_owned(),
+        KvFormat::Eight => "8-bit".to_owned(),
     }
 }
 

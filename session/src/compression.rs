@@ -7,7 +7,7 @@ use planner::policy::name::PolicyName;
 use planner::policy::{Placement, Policy};
 use planner::search::{SearchEffort, SearchRequest, choose};
 
-use super::formats::{RunCompression, candidate_compressions, resolve_formats};
+use super::formats::{RunCompression, candidate_compressions, prefer_wider_kv, resolve_formats};
 use super::hardware::Hardware;
 use super::plan_request::{limits, plan_request, resolve_batches, shrink_batches};
 use super::pricing::{Profiles, compares_without_device};
@@ -19,11 +19,13 @@ use crate::values::{Batches, BatchesChoice};
 
 /// Returns the compression of weights and KV. If lossless storage fits, that is the result.
 /// Otherwise it is the compression with the highest predicted throughput of those that fit if the
-/// machine was measured for all of them, and the first one that fits if not. It is chosen for all
-/// requests of a file together, so that a resumed run uses it again.
+/// machine was measured for all of them, and the first one that fits if not. KV in 4 bits is
+/// considered only if nothing else fits. The compression is chosen for all requests of a file
+/// together, so that a resumed run uses it again.
 pub fn choose_compression(session: &Session<'_>, demand: Option<JobWorkload>) -> RunCompression {
     let Some(demand) = demand else { return first_fitting_compression(session, demand) };
-    let fitting = fitting_compressions(session, demand);
+    let mut fitting = fitting_compressions(session, demand);
+    prefer_wider_kv(&mut fitting);
     match fitting.as_slice() {
         [] => candidate_compressions(session)[0],
         [first, ..] if first.is_lossless() || fitting.len() == 1 => *first,

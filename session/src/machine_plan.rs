@@ -11,6 +11,7 @@ use planner::policy::{Formats, Placement, Policy};
 use planner::search::{
     SearchEffort, SearchError, SearchRequest, SearchResult, best_batches, choose,
 };
+use program::formats::KvFormat;
 
 use super::argument_error::ArgumentError;
 use super::auto_batches::MAX_BATCH_SIZE;
@@ -20,7 +21,9 @@ use super::model::ModelHandle;
 use crate::request::PlanWorkload;
 use crate::values::{Batches, BatchesChoice, CompressChoice};
 
-/// Lossy compressions of weights and KV, which are compared if nothing fits without.
+/// Lossy compressions of weights and KV, which are compared if nothing fits without. Caches of 8
+/// bits are not among them: a machine that is described has a device, whose kernels do not read
+/// them.
 const LOSSY: [CompressChoice; 3] = [CompressChoice::W4, CompressChoice::Kv4, CompressChoice::W4kv4];
 
 /// Hint for a user who asks `plan` for more positions than a model has.
@@ -117,7 +120,8 @@ impl MachinePlanner<'_> {
             };
         let mut best: Option<(CompressChoice, SearchResult)> = None;
         let can_compress_kv = formats::can_compress_kv(self.config);
-        let is_possible = |form: &CompressChoice| can_compress_kv || !form.compresses_kv();
+        let is_possible =
+            |form: &CompressChoice| can_compress_kv || form.kv_format() == KvFormat::Plain;
         for form in LOSSY.into_iter().filter(|form| requested.is_none() && is_possible(form)) {
             match self.choose_for_compression(form)? {
                 Ok(chosen) => {
@@ -235,14 +239,10 @@ fn max_fitting_batch(refusal: &PlanError) -> Option<u16> {
 }
 
 fn compression_note(compression: CompressChoice) -> String {
-    let what = match (compression.compresses_weights(), compression.compresses_kv()) {
-        (true, true) => "Weights and KV are stored",
-        (true, false) => "Weights are stored",
-        _ => "KV is stored",
-    };
+    let what = formats::storage_clause(compression).unwrap_or("nothing is compressed");
     format!(
-        "Nothing fits uncompressed. {what} in 4 bits (--compress {}), the fastest compression that \
-         fits; --compress none fails and reports the sizes.",
+        "Nothing fits uncompressed, so {what} (--compress {}), the fastest compression that fits; \
+         --compress none fails and reports the sizes.",
         compression.name()
     )
 }

@@ -228,8 +228,8 @@ impl PlacementPlanner<'_> {
         let shape = request.shape(batches.count, batches.size);
         let hardware = Hardware::resolve(self.session, plan.map.uses_gpu());
         let reporter = &self.reporter;
-        let has_gaps =
-            |hardware: Hardware| hardware.cuda.is_some() && model_gap(request.config).is_some();
+        let gap = model_gap(request.config, self.formats.kv);
+        let has_gaps = |hardware: Hardware| hardware.cuda.is_some() && gap.is_some();
         let load = |hardware| -> anyhow::Result<_> {
             let shapes = profile::profile_request(request.config, &shape, self.formats, hardware);
             match self.measure {

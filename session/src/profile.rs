@@ -9,7 +9,7 @@ use engine::launch::LaunchOptions;
 use model::config::ModelConfig;
 use planner::policy::Formats;
 use profiler::{LoadedProfile, Profile, ProfileCache, ProfilingRequest, load_or_measure};
-use program::cuda_gaps::model_gap;
+use program::cuda_gaps::{gap_name, model_gap};
 use program::map::{ChunkOrder, Chunking};
 use program::plan::RunShape;
 use protocol::messages::WeightsOrigin;
@@ -95,8 +95,10 @@ pub fn obtain(
     reporter: &ProgressReporter,
     interrupt: &Interrupt,
 ) -> anyhow::Result<LoadedProfile> {
-    if let Some(op) = hardware.cuda.and_then(|_| model_gap(&request.config)) {
-        let op = op.name(request.config.family);
+    let gap = |kv| Some((kv, model_gap(&request.config, kv)?));
+    let gap = request.kv_formats.iter().copied().find_map(gap);
+    if let Some((kv, op)) = hardware.cuda.and(gap) {
+        let op = gap_name(&request.config, kv, op);
         // The worker would report the same error, but only after it has loaded weights.
         return Err(ArgumentError(WorkerError::NotOnDevice { op }.to_string()).into());
     }

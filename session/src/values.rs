@@ -3,6 +3,7 @@
 use std::fmt;
 
 use model::config::Dtype;
+use program::formats::KvFormat;
 
 /// Value of `--batches NxB`: N batches of B sequences, both at least 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,7 +57,7 @@ pub enum DeviceChoice {
     Cuda(u32),
 }
 
-/// Compression to 4 bits.
+/// Compression of weights to 4 bits, and of the KV cache to 8 or 4.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum CompressChoice {
     /// No compression if that fits in memory, otherwise what is needed to fit; the choice is
@@ -67,6 +68,10 @@ pub enum CompressChoice {
     None,
     /// Weights of the layers' linears in 4 bits, in groups of 64 with a scale and a minimum each
     W4,
+    /// KV cache in 8 bits, in groups of up to 32 along a head
+    Kv8,
+    /// Weights in 4 bits and KV cache in 8
+    W4kv8,
     /// KV cache in 4 bits, in groups of up to 64 along a head
     Kv4,
     /// Weights and KV cache in 4 bits
@@ -76,12 +81,28 @@ pub enum CompressChoice {
 impl CompressChoice {
     /// Returns true if weights are quantised to 4 bits.
     pub const fn compresses_weights(self) -> bool {
-        matches!(self, CompressChoice::W4 | CompressChoice::W4kv4)
+        matches!(self, CompressChoice::W4 | CompressChoice::W4kv8 | CompressChoice::W4kv4)
     }
 
-    /// Returns true if the KV cache is quantised to 4 bits.
-    pub const fn compresses_kv(self) -> bool {
-        matches!(self, CompressChoice::Kv4 | CompressChoice::W4kv4)
+    /// Returns the format of the KV cache; plain for `Auto`, which has not chosen yet.
+    pub const fn kv_format(self) -> KvFormat {
+        match self {
+            CompressChoice::Auto | CompressChoice::None | CompressChoice::W4 => KvFormat::Plain,
+            CompressChoice::Kv8 | CompressChoice::W4kv8 => KvFormat::Eight,
+            CompressChoice::Kv4 | CompressChoice::W4kv4 => KvFormat::Four,
+        }
+    }
+
+    /// Returns the choice that stores weights and KV in these formats.
+    pub const fn of_formats(weights_in_4_bits: bool, kv: KvFormat) -> CompressChoice {
+        match (weights_in_4_bits, kv) {
+            (false, KvFormat::Plain) => CompressChoice::None,
+            (false, KvFormat::Eight) => CompressChoice::Kv8,
+            (false, KvFormat::Four) => CompressChoice::Kv4,
+            (true, KvFormat::Plain) => CompressChoice::W4,
+            (true, KvFormat::Eight) => CompressChoice::W4kv8,
+            (true, KvFormat::Four) => CompressChoice::W4kv4,
+        }
     }
 
     /// Returns the name on the command line and in reports.
@@ -90,6 +111,8 @@ impl CompressChoice {
             CompressChoice::Auto => "auto",
             CompressChoice::None => "none",
             CompressChoice::W4 => "w4",
+            CompressChoice::Kv8 => "kv8",
+            CompressChoice::W4kv8 => "w4kv8",
             CompressChoice::Kv4 => "kv4",
             CompressChoice::W4kv4 => "w4kv4",
         }

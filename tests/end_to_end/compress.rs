@@ -1,5 +1,5 @@
-//! Tests of 4-bit weights and KV caches with real processes: the CPU and the device read them
-//! directly and give the same answers to the last token.
+//! Tests of 4-bit weights and quantised KV caches with real processes: the CPU and the device read
+//! them directly and give the same answers to the last token.
 
 use crate::command::{Place, coordinator, finish, fixture, text};
 
@@ -75,25 +75,34 @@ fn the_report_tells_the_forms_and_what_they_weigh() {
     println!("streamed weights {weights:.2} times smaller");
     assert!((1.2..3.6).contains(&weights), "{weights}");
     let split = ["--split", "scores:out"];
-    let [plain, four] = ["none", "kv4"].map(|compress| report(compress, &split));
-    let kv = streamed(&plain, "streamed_kv_bytes") / streamed(&four, "streamed_kv_bytes");
+    let [plain, eight, four] = ["none", "kv8", "kv4"].map(|compress| report(compress, &split));
+    let smaller = |other: &serde_json::Value| {
+        streamed(&plain, "streamed_kv_bytes") / streamed(other, "streamed_kv_bytes")
+    };
     // 64 elements of 2 bytes become 64 nibbles, a scale and a minimum.
-    assert_eq!(kv, 128.0 / 36.0);
+    assert_eq!(smaller(&four), 128.0 / 36.0);
+    // They become 64 bytes and two scales.
+    assert_eq!(smaller(&eight), 128.0 / 68.0);
+    assert_eq!(eight["kv_format"], "8-bit");
 }
 
 #[test]
-fn a_4_bit_kv_cache_answers_the_same_from_every_placement() {
+fn a_quantised_kv_cache_answers_the_same_from_every_placement() {
     let emulated = ["--device", "emulated"];
-    for (model, compress) in [("llama", "kv4"), ("opt", "w4kv4")] {
+    for (model, compress) in [("llama", "kv4"), ("llama", "kv8"), ("opt", "w4kv4")] {
         let place = Place::new();
         let input = place.requests("in.jsonl", &prompts(), 16);
         let run = |compress: &str, extra: &[&str]| {
             place.answers(&fixture(model), &input, &[&["--compress", compress], extra].concat())
         };
-        let without = compress.trim_end_matches("kv4").to_owned();
+        let without = compress.trim_end_matches("kv4").trim_end_matches("kv8").to_owned();
         let without = if without.is_empty() { "none".to_owned() } else { without };
         let cpu = run(compress, &["--batches", "1x6"]);
-        assert_ne!(cpu, run(&without, &["--batches", "1x6"]), "{model}: 4 bits changed nothing");
+        assert_ne!(
+            cpu,
+            run(&without, &["--batches", "1x6"]),
+            "{model}: {compress} changed nothing"
+        );
         let gpu = ["--policy", "gpu-only", "--batches", "2x3"];
         assert_eq!(run(compress, &[&emulated[..], &gpu].concat()), cpu, "{model} gpu-only");
         for split in [

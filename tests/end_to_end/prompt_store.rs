@@ -92,7 +92,9 @@ fn a_document_is_computed_once_for_all_processes() {
     assert_eq!(metric(&other, "prompt_store_hits"), 1);
     assert!(metric(&other, "prompt_store_read_bytes") > 0);
     assert_eq!(other.end(), "", "nothing is wrong with it");
-    for options in [&["--dtype", "f32"][..], &["--seed", "7"], &["--compress", "kv4"]] {
+    for options in
+        [&["--dtype", "f32"][..], &["--seed", "7"], &["--compress", "kv4"], &["--compress", "kv8"]]
+    {
         let foreign = serve(&[options, &with[..], &["--prompt-cache-min", "4000"]].concat());
         assert_eq!(ask(&foreign, &questions[0]).1, 0, "{options:?}");
         foreign.end();
@@ -179,7 +181,7 @@ fn pages_that_are_no_files_hold_nobody_up() {
     assert!(said.contains("not a regular file; it is computed again"), "{said}");
 }
 
-/// Scoring reads what scoring has stored, and reports a damaged page.
+/// Scoring reads what scoring has stored, here records of 8 bits, and reports a damaged page.
 #[test]
 fn scores_keep_and_find_beginnings() {
     let place = Place::new();
@@ -193,8 +195,8 @@ fn scores_keep_and_find_beginnings() {
     let score = |options: &[&str]| {
         let mut command = coordinator();
         command.args(["score", "--force", "--input", "in.jsonl", "--output", "out.jsonl"]);
-        command.args(MODEL).args(options).current_dir(place.path(""));
-        command.stderr(Stdio::piped());
+        command.args(MODEL).args(["--compress", "kv8"]).args(options);
+        command.current_dir(place.path("")).stderr(Stdio::piped());
         let done = finish(command.spawn().expect("starts"));
         assert!(done.status.success(), "{}", text(&done.stderr));
         (lines(&place.path("out.jsonl")), text(&done.stderr).to_owned())

@@ -39,8 +39,9 @@ fn a_torn_output_of_layers_that_share_caches_is_completed_to_the_same_bytes() {
 }
 
 #[test]
-fn a_torn_output_of_a_4_bit_kv_cache_is_completed_to_the_same_bytes() {
+fn a_torn_output_of_a_quantised_kv_cache_is_completed_to_the_same_bytes() {
     completed("llama", &["--compress", "kv4"]);
+    completed("llama", &["--compress", "kv8"]);
 }
 
 fn completed(name: &str, form: &[&str]) {
@@ -69,8 +70,8 @@ fn an_output_is_never_overwritten_or_mixed_by_accident() {
     let refused = run(&place, "out.jsonl", &[]);
     assert!(!refused.status.success());
     assert!(text(&refused.stderr).contains("--resume"), "{}", text(&refused.stderr));
-    for other in [["--seed", "7"], ["--dtype", "f32"], ["--compress", "w4"], ["--compress", "kv4"]]
-    {
+    let compressed = ["w4", "kv4", "kv8"].map(|form| ["--compress", form]);
+    for other in [["--seed", "7"], ["--dtype", "f32"]].iter().chain(&compressed) {
         let mixed = run(&place, "out.jsonl", &[&["--resume"], &other[..]].concat());
         assert!(!mixed.status.success(), "{other:?}");
     }

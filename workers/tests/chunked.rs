@@ -48,6 +48,7 @@ fn chunks_of_prompts_give_the_bits_of_whole_ones_in_every_placement() {
         (llama(), Dtype::Bf16, KvFormat::Plain),
         (opt(), Dtype::F32, KvFormat::Plain),
         (llama(), Dtype::Bf16, KvFormat::Four),
+        (llama(), Dtype::Bf16, KvFormat::Eight),
     ] {
         let shape = shape(2, 3, 2, dtype);
         let with_format = |map: DeviceMap| DeviceMap { kv_format, ..map };
@@ -102,6 +103,7 @@ fn long_prompts_in_chunks_give_the_bits_of_whole_ones_in_every_variant() {
         (llama(), Dtype::Bf16, KvFormat::Plain),
         (llama(), Dtype::F32, KvFormat::Plain),
         (llama(), Dtype::Bf16, KvFormat::Four),
+        (llama(), Dtype::Bf16, KvFormat::Eight),
     ] {
         let config = ModelConfig { max_positions: 304, ..config };
         let whole = RunShape { max_prompt: 300, max_context: 304, ..shape(1, 2, 1, dtype) };
@@ -175,7 +177,7 @@ fn mixed(lanes: &mut InProcess, requests: &[GenerationRequest; 2]) -> Vec<Outcom
 #[test]
 fn rows_that_decode_beside_chunks_of_prompts_have_the_bits_that_they_have_alone() {
     let config = llama();
-    for kv_format in [KvFormat::Plain, KvFormat::Four] {
+    for kv_format in [KvFormat::Plain, KvFormat::Four, KvFormat::Eight] {
         let shape = chunked(&shape(1, 3, 2, Dtype::Bf16), 4);
         let request = |first: u32, length: u32, new| {
             let prompt = (0..length).map(|i| (first + i * 7) % 61).collect();
@@ -211,6 +213,7 @@ fn caches_in_parts_give_the_bits_of_whole_ones() {
         (llama(), Dtype::Bf16, KvFormat::Plain),
         (opt(), Dtype::F32, KvFormat::Plain),
         (llama(), Dtype::Bf16, KvFormat::Four),
+        (llama(), Dtype::Bf16, KvFormat::Eight),
     ] {
         let shape = shape(2, 3, 2, dtype);
         let expected = found(&config, &shape, &DeviceMap { kv_format, ..cpu_only(&config) });

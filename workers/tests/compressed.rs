@@ -16,23 +16,26 @@ use program::formats::{KvFormat, WeightFormats};
 use program::map::{DeviceMap, layer_list};
 use program::topology::MemoryId;
 
-/// Data stored in 4 bits.
+/// Data stored in fewer bits.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum StoredFormat {
     W4,
     Kv4,
+    Kv8,
     W4Kv4,
 }
 
 impl StoredFormat {
     fn of(self, config: &ModelConfig, mut map: DeviceMap) -> DeviceMap {
-        if self != StoredFormat::Kv4 {
+        if matches!(self, StoredFormat::W4 | StoredFormat::W4Kv4) {
             let format = WeightFormat::Grouped(Grouped::W4);
             map.weight_formats = WeightFormats::with_layers(config, format);
         }
-        if self != StoredFormat::W4 {
-            map.kv_format = KvFormat::Four;
-        }
+        map.kv_format = match self {
+            StoredFormat::W4 => KvFormat::Plain,
+            StoredFormat::Kv4 | StoredFormat::W4Kv4 => KvFormat::Four,
+            StoredFormat::Kv8 => KvFormat::Eight,
+        };
         map
     }
 }
@@ -161,16 +164,17 @@ fn the_device_alone_multiplies_4_bits_that_are_streamed_or_stay() {
 }
 
 #[test]
-fn a_4_bit_kv_cache_gives_the_bits_of_the_cpu_wherever_attention_is() {
+fn a_quantised_kv_cache_gives_the_bits_of_the_cpu_wherever_attention_is() {
     for (config, dtype, form) in [
         (llama(), Dtype::Bf16, StoredFormat::Kv4),
         (opt(), Dtype::F32, StoredFormat::Kv4),
+        (llama(), Dtype::Bf16, StoredFormat::Kv8),
         (llama(), Dtype::Bf16, StoredFormat::W4Kv4),
     ] {
         let shape = shape(2, 3, 2, dtype);
         let plain = run(&config, &shape, &cpu_only(&config));
         let expected = run(&config, &shape, &form.of(&config, cpu_only(&config)));
-        assert_ne!(plain.1, expected.1, "4 bits cannot give the same logits");
+        assert_ne!(plain.1, expected.1, "fewer bits cannot give the same logits");
         assert!(expected.1.iter().all(|logit| logit.is_finite()));
         let ops = layer_list(&config, 0, None).len();
         for split in intervals(ops) {
@@ -183,10 +187,10 @@ fn a_4_bit_kv_cache_gives_the_bits_of_the_cpu_wherever_attention_is() {
 }
 
 #[test]
-fn chunks_of_a_4_bit_cache_give_the_bits_of_the_whole() {
+fn chunks_of_a_quantised_cache_give_the_bits_of_the_whole() {
     let config = llama();
     let shape = shape(2, 4, 4, Dtype::Bf16);
-    for form in [StoredFormat::Kv4, StoredFormat::W4Kv4] {
+    for form in [StoredFormat::Kv4, StoredFormat::Kv8, StoredFormat::W4Kv4] {
         let expected = run(&config, &shape, &form.of(&config, cpu_only(&config)));
         for (chunks, split) in [
             ("scores=3", "scores.1:up"),
@@ -204,10 +208,10 @@ fn chunks_of_a_4_bit_cache_give_the_bits_of_the_whole() {
 }
 
 #[test]
-fn the_device_alone_reads_4_bit_caches_that_are_streamed_or_stay() {
+fn the_device_alone_reads_quantised_caches_that_are_streamed_or_stay() {
     let config = llama();
     let shape = shape(2, 3, 1, Dtype::Bf16);
-    for form in [StoredFormat::Kv4, StoredFormat::W4Kv4] {
+    for form in [StoredFormat::Kv4, StoredFormat::Kv8, StoredFormat::W4Kv4] {
         let expected = run(&config, &shape, &form.of(&config, cpu_only(&config)));
         for home in [MemoryId::DRAM, MemoryId::VRAM] {
             let homes = DefaultTiers { kv: home, prefill_hidden: home };
@@ -218,10 +222,13 @@ fn the_device_alone_reads_4_bit_caches_that_are_streamed_or_stay() {
 }
 
 #[test]
-fn a_4_bit_cache_of_odd_heads_is_refused_with_a_sentence() {
+fn a_quantised_cache_of_odd_heads_is_refused_with_a_sentence() {
     let config = ModelConfig { head_dim: 7, ..opt() };
     let shape = shape(1, 2, 1, Dtype::F32);
-    let refused = compile(&config, &shape, &StoredFormat::Kv4.of(&config, cpu_only(&config)));
-    let Err(error) = refused else { panic!("an odd head has no 4-bit form") };
-    assert!(error.to_string().contains("heads of even size"), "{error}");
+    for (form, name) in [(StoredFormat::Kv4, "kv4"), (StoredFormat::Kv8, "kv8")] {
+        let refused = compile(&config, &shape, &form.of(&config, cpu_only(&config)));
+        let Err(error) = refused else { panic!("an odd head has no {name} form") };
+        assert!(error.to_string().contains("heads of even size"), "{error}");
+        assert!(error.to_string().contains(&format!("leave {name} out")), "{error}");
+    }
 }

@@ -116,6 +116,7 @@ fn owned_sequences_have_the_bits_of_a_batch_job() {
         (llama(), Dtype::Bf16, KvFormat::Plain, false),
         (opt(), Dtype::F32, KvFormat::Plain, true),
         (llama(), Dtype::Bf16, KvFormat::Four, true),
+        (llama(), Dtype::Bf16, KvFormat::Eight, true),
         (windowed(), Dtype::F32, KvFormat::Plain, false),
     ] {
         let on_cpu = DeviceMap { kv_format, ..cpu_only(&config) };

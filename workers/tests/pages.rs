@@ -90,6 +90,7 @@ fn pages_in_any_order_give_the_bits_of_extents() {
         (&whole, Dtype::Bf16, KvFormat::Plain),
         (&whole, Dtype::F32, KvFormat::Plain),
         (&whole, Dtype::Bf16, KvFormat::Four),
+        (&whole, Dtype::Bf16, KvFormat::Eight),
         (&with_window(), Dtype::Bf16, KvFormat::Plain),
         (&with_window(), Dtype::F32, KvFormat::Four),
     ] {
@@ -113,7 +114,7 @@ fn pages_give_the_bits_of_extents_in_every_variant() {
     let config = ModelConfig { max_positions: 80, ..llama() };
     let extents = extents(Dtype::Bf16, 7);
     for variant in Variant::available() {
-        for kv_format in [KvFormat::Plain, KvFormat::Four] {
+        for kv_format in [KvFormat::Plain, KvFormat::Four, KvFormat::Eight] {
             let map = DeviceMap { kv_format, ..cpu_only(&config) };
             let expected = run(&config, &extents, &map, variant);
             let found = run(&config, &in_pages(&extents, 16), &map, variant);

@@ -113,6 +113,7 @@ fn everything_selected_has_the_bits_of_a_run_without() {
             (Dtype::Bf16, KvFormat::Plain),
             (Dtype::F32, KvFormat::Plain),
             (Dtype::Bf16, KvFormat::Four),
+            (Dtype::Bf16, KvFormat::Eight),
         ] {
             let shape = run_shape(5, dtype, 0);
             let of = |kv_select| {

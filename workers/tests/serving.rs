@@ -52,6 +52,7 @@ fn sequences_that_come_and_go_have_the_bits_of_a_batch_job() {
         (llama(), Dtype::Bf16, KvFormat::Plain),
         (opt(), Dtype::F32, KvFormat::Plain),
         (llama(), Dtype::Bf16, KvFormat::Four),
+        (llama(), Dtype::Bf16, KvFormat::Eight),
         (delta(), Dtype::F32, KvFormat::Plain),
         (delta_experts(), Dtype::Bf16, KvFormat::Plain),
     ] {

@@ -406,8 +406,8 @@ pub struct PlanArgs {
     /// Number format of weights, activations and KV cache
     #[arg(long, value_enum, default_value = "bf16")]
     pub dtype: DtypeChoice,
-    /// Compress weights, the KV cache or both to 4 bits [default: none if that fits in memory,
-    /// otherwise w4kv4]
+    /// Compress weights to 4 bits, the KV cache to 8 or 4, or both [default: none if that fits in
+    /// memory, otherwise the fastest of w4, kv4 and w4kv4 that fits]
     #[arg(long, value_enum, value_name = "WHAT")]
     pub compress: Option<NamedChoice<CompressChoice>>,
     /// Placement policy: auto, two-split, one-split, gpu-only, resident, cpu-only, lia, lia:spread,

@@ -236,6 +236,8 @@ impl ValueEnum for NamedChoice<CompressChoice> {
             NamedChoice(CompressChoice::Auto),
             NamedChoice(CompressChoice::None),
             NamedChoice(CompressChoice::W4),
+            NamedChoice(CompressChoice::Kv8),
+            NamedChoice(CompressChoice::W4kv8),
             NamedChoice(CompressChoice::Kv4),
             NamedChoice(CompressChoice::W4kv4),
         ]
@@ -252,6 +254,8 @@ impl ValueEnum for NamedChoice<CompressChoice> {
                 "Weights of the layers' linears in 4 bits, in groups of 64 with a scale and a \
                  minimum each"
             }
+            CompressChoice::Kv8 => "KV cache in 8 bits, in groups of up to 32 along a head",
+            CompressChoice::W4kv8 => "Weights in 4 bits and KV cache in 8",
             CompressChoice::Kv4 => "KV cache in 4 bits, in groups of up to 64 along a head",
             CompressChoice::W4kv4 => "Weights and KV cache in 4 bits",
         };

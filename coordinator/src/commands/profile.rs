@@ -14,6 +14,7 @@ use profiler::key::ProfiledWork;
 use profiler::profile::{ProfileMeasurements, WorkMeasurement};
 use profiler::stat::Stat;
 use profiler::{Profile, ProfilingRequest, REPETITIONS_MIN, RehearsalTimes, SkippedPoint};
+use program::formats::KvFormat;
 use program::map::Phase;
 use program::topology::LaneId;
 
@@ -110,7 +111,8 @@ impl Exporter<'_> {
         // The rates with the device have just been measured.
         let force = self.request.force && !hardware.has_device();
         let mut measured = obtain(self.request.compress, force)?.profile;
-        if self.request.compress.compresses_weights() || self.request.compress.compresses_kv() {
+        let compress = self.request.compress;
+        if compress.compresses_weights() || compress.kv_format() != KvFormat::Plain {
             measured.merge_missing(&obtain(CompressChoice::None, self.request.force)?.profile);
         }
         Ok(measured)

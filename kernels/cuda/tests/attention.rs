@@ -17,7 +17,7 @@ use cuda_shim::set_order;
 use device::{Half, dtype, of, of_mut, run};
 use forms::{apart, decoded, expected, plainly, prefilled};
 use kernels::Element;
-use model::quantized_format::kv4_position_bytes;
+use model::quantized_format::{KvRecordFormat, kv4_position_bytes};
 
 /// Tolerance relative to the root mean square of a head's output: sums in f32 over a few hundred
 /// positions.
@@ -346,7 +346,13 @@ fn appends<T: Element>() {
             let at = unit.cache_offset as usize + (unit.past + row) as usize * 66;
             wanted[at..at + 66].copy_from_slice(row_values);
             let record = &mut wanted_records[at / 66 * bytes..][..bytes];
-            kernels::quant::quantise_kv(kernels::Variant::Scalar, row_values, 66, record);
+            kernels::quant::quantise_kv(
+                kernels::Variant::Scalar,
+                KvRecordFormat::Four,
+                row_values,
+                66,
+                record,
+            );
         }
     }
     assert_eq!(bits(&cache), bits(&wanted));

@@ -9,7 +9,7 @@ use common::records::random_records;
 use cuda_kernels::{quantise_kv, widen};
 use device::{Half, dtype, of, of_mut, run};
 use kernels::{Element, Variant};
-use model::quantized_format::{Bits, Grouped, kv4_position_bytes};
+use model::quantized_format::{Bits, Grouped, KvRecordFormat, kv4_position_bytes};
 
 #[test]
 fn widened_records_are_those_of_the_cpu() {
@@ -57,7 +57,13 @@ fn quantises<T: Element>() {
         let guard = out.split_off(positions * bytes);
         assert!(guard.iter().all(|byte| *byte == 0xaa), "written behind the records");
         let mut expected = vec![0; positions * bytes];
-        kernels::quant::quantise_kv(Variant::Scalar, &x, head_dim, &mut expected);
+        kernels::quant::quantise_kv(
+            Variant::Scalar,
+            KvRecordFormat::Four,
+            &x,
+            head_dim,
+            &mut expected,
+        );
         assert_eq!(out, expected, "{:?} {positions} positions of {head_dim}", dtype::<T>());
     }
 }

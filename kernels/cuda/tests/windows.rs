@@ -13,7 +13,7 @@ use cuda_kernels::{DeviceAttentionShape, DeviceAttentionUnits, KvOperand, append
 use device::{Half, dtype, of, of_mut, run};
 use forms::{apart, decoded, expected, plainly, prefilled};
 use kernels::Element;
-use model::quantized_format::kv4_position_bytes;
+use model::quantized_format::{KvRecordFormat, kv4_position_bytes};
 
 /// Tolerance of `attention.rs`.
 const TOLERANCE: f64 = 1e-5;
@@ -235,7 +235,13 @@ fn appending_to_rings_writes_the_bytes_of_the_cpu() {
             let at = of_cpu.cache_offset + place * 66;
             expected_cache[at..at + 66].copy_from_slice(head);
             let record = &mut expected_records[at / 66 * bytes..][..bytes];
-            kernels::quant::quantise_kv(kernels::Variant::Scalar, head, 66, record);
+            kernels::quant::quantise_kv(
+                kernels::Variant::Scalar,
+                KvRecordFormat::Four,
+                head,
+                66,
+                record,
+            );
         }
     }
     assert_eq!(bits(&cache), bits(&expected_cache));

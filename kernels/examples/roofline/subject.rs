@@ -9,7 +9,7 @@ use kernels::{
     AttentionShape, AttentionUnit, Element, Kernels, KvCacheSlice, Linear, LinearOut, LinearQuant,
     ScratchLimits, Variant,
 };
-use model::quantized_format::{Grouped, kv4_position_bytes};
+use model::quantized_format::{Grouped, KvRecordFormat, kv4_position_bytes};
 use shm::Mapping;
 
 use crate::cases::{Case, Format, Work};
@@ -236,7 +236,7 @@ fn attention<'a, T: Element>(
     let mut caches = memory.elements::<u8>().chunks_exact(2 * cache_bytes).cycle();
     let view = move |bytes: &'a [u8]| -> KvCacheSlice<'a, T> {
         if four {
-            KvCacheSlice::Kv4(bytes)
+            KvCacheSlice::Records(KvRecordFormat::Four, bytes)
         } else {
             KvCacheSlice::Plain(bytemuck::cast_slice(bytes))
         }

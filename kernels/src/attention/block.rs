@@ -6,6 +6,8 @@
 
 use std::ops::Range;
 
+use model::quantized_format::KvRecordFormat;
+
 #[cfg(target_arch = "x86_64")]
 use super::avx512_bf16;
 use super::keys::{Keys, Queries};
@@ -25,11 +27,27 @@ pub(super) const PAIRS_POSITIONS: usize = 128;
 /// Maximum number of queries in a tile of scores.
 const MAX_TILE_QUERIES: usize = 8;
 
-/// K or V of a call, either as elements or as records of 4-bit integers.
+/// K or V of a call, either as elements or as records, whose formats have pointers of different
+/// types.
 #[derive(Debug)]
 pub(super) enum KvSource<T> {
     Plain(KvPointers<T>),
     Kv4(KvPointers<u8>),
+    Kv8(KvPointers<i8>),
+}
+
+impl<T> KvSource<T> {
+    /// Returns the source of some records.
+    pub(super) const fn records(format: KvRecordFormat, records: KvPointers<u8>) -> Self {
+        match format {
+            KvRecordFormat::Four => KvSource::Kv4(records),
+            KvRecordFormat::Eight => KvSource::Kv8(records.as_signed()),
+        }
+    }
+
+    pub(super) const fn is_plain(&self) -> bool {
+        matches!(self, KvSource::Plain(_))
+    }
 }
 
 impl<T> Clone for KvSource<T> {
@@ -55,7 +73,7 @@ pub(super) struct Block<'a, S> {
     pub packed: *mut f32,
     /// True if scores and weighted values are dot products of pairs of bf16.
     pub pairs: bool,
-    /// Space for a transposed block of K.
+    /// Space for a transposed block of K, followed by that for decoded records.
     pub transposed: *mut f32,
 }
 
@@ -195,6 +213,26 @@ impl<S: Simd> Block<'_, S> {
         positions: Range<usize>,
         prefetcher: &mut Prefetcher<'_>,
     ) {
+        let Range { start: mut first, end } = positions;
+        while first < end {
+            let segment = self.segment(k, self.shape.head_dim, &(first..end));
+            // SAFETY: the caller's promise.
+            unsafe { self.segment_scores(segment, out, prefetcher) };
+            first = segment.end;
+        }
+    }
+
+    /// Implements [`Block::scores`] for the positions of a segment.
+    ///
+    /// # Safety
+    /// Same contract as [`Block::scores`].
+    #[inline(always)]
+    pub(super) unsafe fn segment_scores<T: Number>(
+        &self,
+        segment: Segment<T>,
+        out: Strided<*mut f32>,
+        prefetcher: &mut Prefetcher<'_>,
+    ) {
         // A few queries take a transposed vector of K straight from its register or, in pairs, all
         // of a segment at once.
         let direct = const { !S::IS_PORTABLE } && self.queries() <= 4;
@@ -204,38 +242,35 @@ impl<S: Simd> Block<'_, S> {
             (false, true) => S::LANES,
             _ => 2 * S::LANES,
         };
-        let Range { start: mut first, end } = positions;
-        while first < end {
-            let segment = self.segment(k, self.shape.head_dim, &(first..end));
-            let fresh_distance = match segment.cached {
-                true => None,
-                false => Some(segment.distance().max(2 * S::LANES) * segment.stride),
+        let fresh_distance = match segment.cached {
+            true => None,
+            false => Some(segment.distance().max(2 * S::LANES) * segment.stride),
+        };
+        let mut first = segment.first;
+        while first < segment.end {
+            let keys = Keys {
+                from: segment.base.wrapping_add((first - segment.first) * segment.stride),
+                stride: segment.stride,
+                width: step.min(segment.end - first),
+                head_dim: self.shape.head_dim,
+                fresh_distance,
             };
-            while first < segment.end {
-                let keys = Keys {
-                    from: segment.base.wrapping_add((first - segment.first) * segment.stride),
-                    stride: segment.stride,
-                    width: step.min(segment.end - first),
-                    head_dim: self.shape.head_dim,
-                    fresh_distance,
-                };
-                // SAFETY: the positions are within the segment.
-                unsafe {
-                    if const { can_pair::<S, T>() } && self.pairs {
-                        #[cfg(target_arch = "x86_64")]
-                        if direct {
-                            self.scores_of_pairs(keys, first, out, prefetcher);
-                        } else {
-                            self.scores_of_many_pairs(keys, first, out, prefetcher);
-                        }
-                    } else if const { !S::IS_PORTABLE } && direct {
-                        self.scores_direct(keys, first, out, prefetcher);
+            // SAFETY: the positions are within the segment.
+            unsafe {
+                if const { can_pair::<S, T>() } && self.pairs {
+                    #[cfg(target_arch = "x86_64")]
+                    if direct {
+                        self.scores_of_pairs(keys, first, out, prefetcher);
                     } else {
-                        self.scores_blocked(keys, first, out, prefetcher);
+                        self.scores_of_many_pairs(keys, first, out, prefetcher);
                     }
+                } else if const { !S::IS_PORTABLE } && direct {
+                    self.scores_direct(keys, first, out, prefetcher);
+                } else {
+                    self.scores_blocked(keys, first, out, prefetcher);
                 }
-                first += keys.width;
             }
+            first += keys.width;
         }
     }
 

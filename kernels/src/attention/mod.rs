@@ -20,7 +20,8 @@
 //! position after position (`values.rs`), or pair after pair (`pair_values.rs`, under the same
 //! condition as scores); the chunks are added in order. A position gives the same terms whether its
 //! K and V are cached, in a ring or not, or fresh, so prefill and decode agree bit for bit. Over a
-//! 4-bit cache the products are summed as integers (`kv4/`), within the same structure.
+//! 4-bit cache the products are summed as integers (`kv4/`), within the same structure; over an
+//! 8-bit cache a few positions at a time become f32 first (`kv8.rs`).
 
 #[cfg(target_arch = "x86_64")]
 mod avx512;
@@ -31,6 +32,7 @@ mod compiled;
 mod indexed;
 mod keys;
 mod kv4;
+mod kv8;
 mod pages;
 #[cfg(target_arch = "x86_64")]
 mod pair_keys;
@@ -205,8 +207,8 @@ impl Kernels {
         }
     }
 
-    /// Checks K or V (`place` 0 or 1) and returns its location; fresh rows for a 4-bit cache are
-    /// quantised first.
+    /// Checks K or V (`place` 0 or 1) and returns its location; fresh rows for a quantised cache
+    /// are quantised first.
     fn source<T: Number>(
         &self,
         shape: &AttentionShape,
@@ -219,14 +221,16 @@ impl Kernels {
         self.check_units(shape, units, rows, fresh);
         let (cache_len, position) = match cache {
             KvCacheSlice::Plain(cache) => (cache.len(), shape.head_dim),
-            KvCacheSlice::Kv4(cache) => (cache.len(), record_bytes(shape.head_dim)),
+            KvCacheSlice::Records(format, cache) => {
+                (cache.len(), record_bytes(format, shape.head_dim))
+            }
         };
         for unit in units {
             let first = unit.cache_offset / shape.head_dim;
             let places = pages.end(unit, shape.kv_heads);
             let end = match cache {
                 KvCacheSlice::Plain(_) => unit.cache_offset + places * position,
-                KvCacheSlice::Kv4(_) => (first + places) * position,
+                KvCacheSlice::Records(..) => (first + places) * position,
             };
             assert!(places == 0 || end <= cache_len, "a unit's positions lie within the cache");
         }
@@ -234,9 +238,9 @@ impl Kernels {
             KvCacheSlice::Plain(cache) => {
                 KvSource::Plain(KvPointers { fresh: fresh.as_ptr(), cache: cache.as_ptr() })
             }
-            KvCacheSlice::Kv4(cache) => {
-                let fresh = self.quantise_fresh(shape, place, fresh);
-                KvSource::Kv4(KvPointers { fresh, cache: cache.as_ptr() })
+            KvCacheSlice::Records(format, cache) => {
+                let fresh = self.quantise_fresh(format, shape, place, fresh);
+                KvSource::records(format, KvPointers { fresh, cache: cache.as_ptr() })
             }
         }
     }

@@ -57,9 +57,8 @@ impl<T: Number> BlockTask<'_, T> {
     /// machine that supports them. Independent of the batch, so that a row keeps its bits.
     #[inline(always)]
     fn multiplies_pairs(&self) -> bool {
-        let is_kv4 = matches!(self.tensors.k, KvSource::Kv4(_))
-            || matches!(self.tensors.v, KvSource::Kv4(_));
-        !T::IS_F32 && !is_kv4 && self.variant.multiplies_pairs()
+        let is_plain = self.tensors.k.is_plain() && self.tensors.v.is_plain();
+        !T::IS_F32 && is_plain && self.variant.multiplies_pairs()
     }
 
     /// # Safety
@@ -88,6 +87,10 @@ impl<T: Number> BlockTask<'_, T> {
                         block.pack_kv4_queries(self.tensors.q);
                         s.out_of_line(ScoresOf { block, keys, to, positions, prefetcher });
                     }
+                    KvSource::Kv8(keys) => {
+                        block.pack_queries(self.tensors.q);
+                        s.out_of_line(ScoresOf { block, keys, to, positions, prefetcher });
+                    }
                 }
             }
         }
@@ -108,6 +111,9 @@ impl<T: Number> BlockTask<'_, T> {
                     s.out_of_line(ValuesOf { block, values, weights, positions, sums, prefetcher });
                 }
                 KvSource::Kv4(values) => {
+                    s.out_of_line(ValuesOf { block, values, weights, positions, sums, prefetcher });
+                }
+                KvSource::Kv8(values) => {
                     s.out_of_line(ValuesOf { block, values, weights, positions, sums, prefetcher });
                 }
             }
@@ -135,6 +141,7 @@ impl<T: Number> BlockTask<'_, T> {
             match self.tensors.v {
                 KvSource::Plain(_) => block.store_heads(totals, self.tensors.out),
                 KvSource::Kv4(_) => block.store_kv4_heads(totals, self.tensors.out),
+                KvSource::Kv8(_) => block.store_kv8_heads(totals, self.tensors.out),
             }
         }
     }
@@ -149,7 +156,9 @@ impl<T: Number> BlockTask<'_, T> {
         let (s, queries) = (block.s, block.queries());
         let head = head_stride(self.shape.head_dim);
         let used = match self.tensors.v {
-            KvSource::Plain(_) => self.shape.head_dim.next_multiple_of(2 * S::LANES),
+            KvSource::Plain(_) | KvSource::Kv8(_) => {
+                self.shape.head_dim.next_multiple_of(2 * S::LANES)
+            }
             KvSource::Kv4(_) => head,
         };
         for query in 0..queries {

@@ -6,7 +6,7 @@ use std::cell::RefCell;
 use std::cmp::Reverse;
 use std::ops::Range;
 
-use model::quantized_format::kv4_position_bytes;
+use model::quantized_format::KvRecordFormat;
 
 use super::compiled::AttentionTasks;
 use super::pages::{AttentionUnits, PageLists};
@@ -74,7 +74,7 @@ pub(crate) struct Workspace {
     chunks: RefCell<Vec<ItemChunk>>,
     /// Results of chunks that several threads share.
     results: AlignedBuffer,
-    /// Fresh rows of K, then of V, as records for a 4-bit cache.
+    /// Fresh rows of K, then of V, as records for a quantised cache.
     fresh: AlignedBuffer,
 }
 
@@ -83,12 +83,14 @@ impl Workspace {
         // One block has to fit; more are processed at a time so that the threads can share them.
         let chunks = max_chunks(limits);
         let block = results_len(limits.group, chunks, limits.head_dim);
-        let record = kv4_position_bytes(limits.head_dim.next_multiple_of(2)).unwrap_or(0);
+        let head_dim = limits.head_dim.next_multiple_of(2);
+        let largest = KvRecordFormat::Eight;
+        let record = largest.position_bytes(head_dim).unwrap_or(0);
         Workspace {
             items: RefCell::new(Vec::with_capacity(MAX_ITEMS)),
             chunks: RefCell::new(Vec::with_capacity(MAX_ITEMS.max(chunks))),
             results: AlignedBuffer::new(if threads > 1 { block * threads.max(8) } else { 0 }),
-            fresh: AlignedBuffer::new(2 * limits.rows * MAX_KV_HEADS * record / 4),
+            fresh: AlignedBuffer::new((2 * limits.rows * MAX_KV_HEADS * record).div_ceil(4)),
         }
     }
 }
@@ -162,12 +164,13 @@ impl Kernels {
     /// their records in the same order.
     pub(super) fn quantise_fresh<T: Number>(
         &self,
+        format: KvRecordFormat,
         shape: &AttentionShape,
         place: usize,
         fresh: &[T],
     ) -> *const u8 {
         let head_dim = shape.head_dim;
-        let bytes = record_bytes(head_dim);
+        let bytes = record_bytes(format, head_dim);
         let records = fresh.len() / head_dim;
         let half = self.attention.fresh.len() / 2 * 4;
         assert!(records * bytes <= half, "fresh rows are beyond the scratch limits");
@@ -184,7 +187,7 @@ impl Kernels {
                 std::slice::from_raw_parts_mut(to, count * bytes)
             };
             let from = &fresh[first * head_dim..(first + count) * head_dim];
-            quantise_kv(variant, from, head_dim, out);
+            quantise_kv(variant, format, from, head_dim, out);
         });
         all.pointer().cast_const()
     }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use model::quantized_format::{kv4_groups, kv4_position_bytes};
+use model::quantized_format::{KvRecordFormat, kv4_groups};
 
 use super::kv4::keys::MAX_GROUPS;
 use crate::simd::MAX_LANES;
@@ -47,9 +47,9 @@ impl AttentionShape {
 pub enum KvCacheSlice<'a, T> {
     /// Elements.
     Plain(&'a [T]),
-    /// One record of 4-bit integers per position; see `grouped::quantise_kv`. Fresh rows are then
-    /// quantised before use, so that they equal their later cached values.
-    Kv4(&'a [u8]),
+    /// One record per position; see `quant::quantise_kv`. Fresh rows are then quantised before use,
+    /// so that they equal their later cached values.
+    Records(KvRecordFormat, &'a [u8]),
 }
 
 impl<'a, T> From<&'a [T]> for KvCacheSlice<'a, T> {
@@ -78,7 +78,7 @@ pub struct AttentionUnit {
     pub shared_row: Option<u32>,
     pub kv_head: u32,
     /// Element offset of the first place, or of page 0, in the K and V caches, a multiple of
-    /// `head_dim`, which is the distance between places; a 4-bit cache has a record for each
+    /// `head_dim`, which is the distance between places; a quantised cache has a record for each
     /// `head_dim` elements.
     pub cache_offset: usize,
     /// Number of places in each cache: position `p` is stored at place `p % cache_positions`, so
@@ -167,11 +167,15 @@ pub(super) const fn head_stride(head_dim: usize) -> usize {
     head_dim.next_multiple_of(8 * MAX_LANES)
 }
 
-/// Returns the bytes of a position in a 4-bit cache.
-pub(super) fn record_bytes(head_dim: usize) -> usize {
-    match kv4_position_bytes(head_dim) {
-        Some(bytes) if kv4_groups(head_dim) <= MAX_GROUPS => bytes,
-        _ => panic!("a 4-bit KV cache cannot hold heads of {head_dim} elements"),
+/// Returns the bytes of a position in a quantised cache.
+pub(super) fn record_bytes(format: KvRecordFormat, head_dim: usize) -> usize {
+    let is_supported = match format {
+        KvRecordFormat::Four => kv4_groups(head_dim) <= MAX_GROUPS,
+        KvRecordFormat::Eight => true,
+    };
+    match format.position_bytes(head_dim) {
+        Some(bytes) if is_supported => bytes,
+        _ => panic!("a {}-bit KV cache cannot hold heads of {head_dim} elements", format.bits()),
     }
 }
 

@@ -1,6 +1,6 @@
-//! Steps of a part of a block, each compiled as a separate function, over plain caches and over
-//! 4-bit records (`u8`). The code that constructs one guarantees that its pointers are valid: they
-//! are those of the task.
+//! Steps of a part of a block, each compiled as a separate function, over plain caches, over 4-bit
+//! records (`u8`) and over 8-bit ones (`i8`). The code that constructs one guarantees that its
+//! pointers are valid: they are those of the task.
 
 use std::ops::Range;
 
@@ -35,6 +35,15 @@ impl<S: Simd> OutOfLine<S> for ScoresOf<'_, '_, S, u8> {
         let ScoresOf { block, keys, to, positions, prefetcher } = self;
         // SAFETY: guaranteed by the code that constructs the step.
         unsafe { block.kv4_scores(keys, to, positions, prefetcher) }
+    }
+}
+
+impl<S: Simd> OutOfLine<S> for ScoresOf<'_, '_, S, i8> {
+    #[inline(always)]
+    fn run(self, _: S) {
+        let ScoresOf { block, keys, to, positions, prefetcher } = self;
+        // SAFETY: guaranteed by the code that constructs the step.
+        unsafe { block.kv8_scores(keys, to, positions, prefetcher) }
     }
 }
 
@@ -88,5 +97,14 @@ impl<S: Simd> OutOfLine<S> for ValuesOf<'_, '_, S, u8> {
         let ValuesOf { block, values, weights, positions, sums, prefetcher } = self;
         // SAFETY: guaranteed by the code that constructs the step.
         unsafe { block.kv4_values(values, weights, positions, sums, prefetcher) }
+    }
+}
+
+impl<S: Simd> OutOfLine<S> for ValuesOf<'_, '_, S, i8> {
+    #[inline(always)]
+    fn run(self, _: S) {
+        let ValuesOf { block, values, weights, positions, sums, prefetcher } = self;
+        // SAFETY: guaranteed by the code that constructs the step.
+        unsafe { block.kv8_values(values, weights, positions, sums, prefetcher) }
     }
 }

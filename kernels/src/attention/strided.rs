@@ -22,3 +22,10 @@ impl<T> Clone for KvPointers<T> {
     }
 }
 impl<T> Copy for KvPointers<T> {}
+
+impl KvPointers<u8> {
+    /// Returns the addresses of records that begin with signed bytes.
+    pub(super) const fn as_signed(self) -> KvPointers<i8> {
+        KvPointers { fresh: self.fresh.cast(), cache: self.cache.cast() }
+    }
+}

@@ -7,8 +7,11 @@
 
 use std::ops::Range;
 
+use model::quantized_format::KvRecordFormat;
+
 use super::block::KvSource;
 use super::kv4;
+use super::kv8;
 use super::pages::PageLists;
 use super::prefetch::{PrefetchRange, Prefetcher, TASK_RANGES};
 use super::scores::BLOCK_POSITIONS;
@@ -84,7 +87,8 @@ pub(super) fn results_len(queries: usize, chunks: usize, head_dim: usize) -> usi
 /// Returns the floats of scratch for a block of K or V multiplied by up to `queries` queries.
 pub(super) fn transposed_len(head_dim: usize, queries: usize) -> usize {
     let plain = head_stride(head_dim) * BLOCK_POSITIONS;
-    plain.max(kv4::scratch_len(head_dim, queries)).max(pairs_len(head_dim))
+    let kv8 = plain + kv8::decoded_len(head_dim);
+    kv8.max(kv4::scratch_len(head_dim, queries)).max(pairs_len(head_dim))
 }
 
 /// Returns the floats of a thread's scratch for blocks of up to `queries` queries, excluding their
@@ -178,7 +182,10 @@ impl<T: Number> BlockTask<'_, T> {
         let stretches = |source: KvSource<T>, positions: Range<usize>| {
             let (cache, place_bytes) = match source {
                 KvSource::Plain(kv) => (kv.cache.cast(), head_dim * size_of::<T>()),
-                KvSource::Kv4(kv) => (kv.cache, record_bytes(head_dim)),
+                KvSource::Kv4(kv) => (kv.cache, record_bytes(KvRecordFormat::Four, head_dim)),
+                KvSource::Kv8(kv) => {
+                    (kv.cache.cast(), record_bytes(KvRecordFormat::Eight, head_dim))
+                }
             };
             let cache = cache.wrapping_add(unit.cache_offset / head_dim * place_bytes);
             let run = |positions: &Range<usize>| {

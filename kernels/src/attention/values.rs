@@ -222,7 +222,11 @@ impl<S: Simd> Block<'_, S> {
     /// # Safety
     /// Same contract as [`Block::values`].
     #[inline(always)]
-    unsafe fn values_block<T: Number>(&self, call: ValuesCall<T>, prefetcher: &mut Prefetcher<'_>) {
+    pub(super) unsafe fn values_block<T: Number>(
+        &self,
+        call: ValuesCall<T>,
+        prefetcher: &mut Prefetcher<'_>,
+    ) {
         let max_rows = const { max_queries::<S>() };
         let pair = 2 * S::LANES;
         let head_dim = self.shape.head_dim;
@@ -401,12 +405,12 @@ struct TileElements {
 }
 
 /// Positions `first..end` of one segment, and the operands of their weighted values.
-struct ValuesCall<T> {
-    segment: Segment<T>,
-    first: usize,
-    end: usize,
-    weights: Strided<*const f32>,
-    sums: *mut f32,
+pub(super) struct ValuesCall<T> {
+    pub segment: Segment<T>,
+    pub first: usize,
+    pub end: usize,
+    pub weights: Strided<*const f32>,
+    pub sums: *mut f32,
 }
 
 impl<T> Clone for ValuesCall<T> {

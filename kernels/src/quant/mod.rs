@@ -28,6 +28,8 @@
 //! f16 scale per group, then an f16 minimum per group. Within a group, byte `i` holds element `i`
 //! in its low half and element `i + length / 2` in its high half.
 //!
+//! **8-bit KV**, likewise: `head_dim` signed bytes, one per element, then a bf16 scale per group.
+//!
 //! Invariants:
 //! - `scale * q` is exact in f32, so a value is the same with and without fused multiply-add.
 //! - Results depend on the values alone, never on the [`Variant`](crate::Variant), neighbours or
@@ -35,6 +37,8 @@
 //! - All ranges of whole records are independent, so every operation can be split over threads.
 
 mod kv;
+mod kv4;
+mod kv8;
 mod nearest;
 mod quantise;
 mod range;
@@ -44,6 +48,7 @@ mod super_blocks;
 mod widen;
 
 pub use kv::{decode_kv, quantise_kv};
+pub(crate) use kv8::decode_record as decode_kv8_record;
 pub use quantise::quantise;
 pub use range::error_bound;
 pub use record::{decode_row, integer, range, scale_and_minimum};

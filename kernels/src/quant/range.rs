@@ -63,7 +63,7 @@ pub(super) fn quantise_range(values: &mut [f32; LONGEST], count: usize) -> Range
 /// Replaces NaN by 0, a value beyond f16's range by the largest f16 of its sign, and -0 by 0, so
 /// that minima of equal numbers have equal bits.
 #[inline(always)]
-fn sane(value: f32) -> f32 {
+pub(super) fn sane(value: f32) -> f32 {
     let value = if value.is_nan() { 0.0 } else { value };
     let value = if value < LARGEST { value } else { LARGEST };
     let value = if value > -LARGEST { value } else { -LARGEST };

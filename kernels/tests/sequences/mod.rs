@@ -1,4 +1,4 @@
-//! Sequences with windows, rings of positions, 4-bit caches and sinks, for the attention tests.
+//! Sequences with windows, rings of positions, quantised caches and sinks, for the attention tests.
 //! Memory that a row must not see is NaN: in caches, in scores, in rings.
 #![allow(dead_code, reason = "each test binary uses its part")]
 
@@ -7,12 +7,17 @@ use kernels::{
     AttentionShape, AttentionUnit, AttentionUnits, Element, Kernels, KvCacheSlice, ScratchLimits,
     Variant, reference, scores_len,
 };
-use model::quantized_format::kv4_position_bytes;
+use model::quantized_format::KvRecordFormat;
 
 use crate::common::{Random, assert_close, poison, tolerance, values_tolerance};
 
 /// Permitted errors of rounding queries, and weights, of 4-bit caches to 8 bits.
 const FOUR_TOLERANCES: (f64, f64) = (4e-2, 6e-2);
+
+/// All formats of caches; `None` is the run's own.
+pub const FORMATS: [Option<KvRecordFormat>; 3] = [None, FOUR, EIGHT];
+pub const FOUR: Option<KvRecordFormat> = Some(KvRecordFormat::Four);
+pub const EIGHT: Option<KvRecordFormat> = Some(KvRecordFormat::Eight);
 
 /// Parameters of the caches of a batch.
 #[derive(Debug, Clone, Copy, Default)]
@@ -20,7 +25,7 @@ pub struct Options {
     pub window: Option<u32>,
     /// Number of places of each ring; 0 for one place per position.
     pub places: u32,
-    pub four: bool,
+    pub format: Option<KvRecordFormat>,
     pub sinks: bool,
 }
 
@@ -41,16 +46,26 @@ pub struct Batch<T> {
 #[derive(Debug, Clone)]
 pub enum Kept<T> {
     Plain(Vec<T>),
-    Four(Vec<u8>),
+    Records(KvRecordFormat, Vec<u8>),
 }
 
 impl<T: Element> Kept<T> {
     /// Returns a cache for `positions` positions, all of them NaN.
-    pub fn empty(positions: usize, head_dim: usize, four: bool) -> Self {
-        if four {
-            Kept::Four(vec![0xff; positions * record_bytes(head_dim)])
-        } else {
-            Kept::Plain(poison(positions * head_dim))
+    pub fn empty(positions: usize, head_dim: usize, format: Option<KvRecordFormat>) -> Self {
+        match format {
+            None => Kept::Plain(poison(positions * head_dim)),
+            Some(format) => {
+                let record = record_bytes(format, head_dim);
+                Kept::Records(format, vec![0xff; positions * record])
+            }
+        }
+    }
+
+    /// Returns the format of the records; `None` for elements.
+    pub fn format(&self) -> Option<KvRecordFormat> {
+        match self {
+            Kept::Plain(_) => None,
+            Kept::Records(format, _) => Some(*format),
         }
     }
 
@@ -58,10 +73,10 @@ impl<T: Element> Kept<T> {
     pub fn put(&mut self, place: usize, head: &[T]) {
         match self {
             Kept::Plain(cache) => cache[place * head.len()..][..head.len()].copy_from_slice(head),
-            Kept::Four(cache) => {
-                let bytes = record_bytes(head.len());
+            Kept::Records(format, cache) => {
+                let bytes = record_bytes(*format, head.len());
                 let record = &mut cache[place * bytes..][..bytes];
-                quantise_kv(Variant::Scalar, head, head.len(), record);
+                quantise_kv(Variant::Scalar, *format, head, head.len(), record);
             }
         }
     }
@@ -71,8 +86,8 @@ impl<T: Element> Kept<T> {
         match (self, from) {
             (Kept::Plain(to), Kept::Plain(from)) => to[place * head_dim..][..head_dim]
                 .copy_from_slice(&from[from_place * head_dim..][..head_dim]),
-            (Kept::Four(to), Kept::Four(from)) => {
-                let bytes = record_bytes(head_dim);
+            (Kept::Records(format, to), Kept::Records(other, from)) if format == other => {
+                let bytes = record_bytes(*format, head_dim);
                 to[place * bytes..][..bytes].copy_from_slice(&from[from_place * bytes..][..bytes]);
             }
             _ => panic!("both caches are of one kind"),
@@ -83,9 +98,10 @@ impl<T: Element> Kept<T> {
     fn values(&self, head_dim: usize) -> Vec<f32> {
         match self {
             Kept::Plain(cache) => cache.iter().map(|value| value.to_f32()).collect(),
-            Kept::Four(cache) => {
-                let mut out = vec![0.0; cache.len() / record_bytes(head_dim) * head_dim];
-                decode_kv(cache, head_dim, &mut out);
+            Kept::Records(format, cache) => {
+                let places = cache.len() / record_bytes(*format, head_dim);
+                let mut out = vec![0.0; places * head_dim];
+                decode_kv(*format, cache, head_dim, &mut out);
                 out
             }
         }
@@ -93,8 +109,7 @@ impl<T: Element> Kept<T> {
 
     /// Returns fresh rows as attention sees them with this cache.
     fn seen(&self, fresh: &[T], head_dim: usize) -> Vec<f32> {
-        let is_four = matches!(self, Kept::Four(_));
-        let mut kept = Kept::empty(fresh.len() / head_dim, head_dim, is_four);
+        let mut kept = Kept::empty(fresh.len() / head_dim, head_dim, self.format());
         for (place, head) in fresh.chunks(head_dim).enumerate() {
             kept.put(place, head);
         }
@@ -106,13 +121,13 @@ impl<'a, T> From<&'a Kept<T>> for KvCacheSlice<'a, T> {
     fn from(kept: &'a Kept<T>) -> Self {
         match kept {
             Kept::Plain(cache) => KvCacheSlice::Plain(cache),
-            Kept::Four(cache) => KvCacheSlice::Kv4(cache),
+            Kept::Records(format, cache) => KvCacheSlice::Records(*format, cache),
         }
     }
 }
 
-pub fn record_bytes(head_dim: usize) -> usize {
-    kv4_position_bytes(head_dim).expect("an even head")
+pub fn record_bytes(format: KvRecordFormat, head_dim: usize) -> usize {
+    format.position_bytes(head_dim).expect("an even head")
 }
 
 /// Returns kernels with scratch for groups of 16, heads of 256 and a few thousand positions.
@@ -130,7 +145,7 @@ pub fn batch<T: Element>(
     sequences: &[(usize, usize)],
     options: Options,
 ) -> Batch<T> {
-    let Options { window, places, four, sinks } = options;
+    let Options { window, places, format, sinks } = options;
     let scale = 1.0 / (head_dim as f32).sqrt();
     let shape = AttentionShape { heads, kv_heads, head_dim, scale, window };
     let mut random = Random::new(seed);
@@ -155,7 +170,7 @@ pub fn batch<T: Element>(
         rows += fresh;
     }
     let mut kept = || {
-        let mut kept = Kept::empty(cached, head_dim, four);
+        let mut kept = Kept::empty(cached, head_dim, format);
         for unit in &units {
             let past = unit.past as usize;
             for position in shape.first_seen(past)..past {
@@ -229,8 +244,11 @@ impl<T: Element> Batch<T> {
         let AttentionShape { heads, head_dim, .. } = self.shape;
         let group = self.shape.group();
         let (of_probabilities, of_values) = match self.caches[0] {
-            Kept::Plain(_) => (tolerance(), values_tolerance::<T>(variant)),
-            Kept::Four(_) => FOUR_TOLERANCES,
+            Kept::Records(KvRecordFormat::Four, _) => FOUR_TOLERANCES,
+            // Nothing but K and V is rounded, and the reference reads the decoded ones.
+            Kept::Plain(_) | Kept::Records(KvRecordFormat::Eight, _) => {
+                (tolerance(), values_tolerance::<T>(variant))
+            }
         };
         let q: Vec<f32> = self.q.iter().map(|value| value.to_f32()).collect();
         let seen = |kv: usize| {
@@ -279,8 +297,7 @@ pub fn in_pieces<T: Element>(
         whole.units.iter().filter(|unit| unit.kv_head == 0).collect();
     let most = of_sequence.iter().map(|unit| unit.rows).max().unwrap_or(0);
     let room = if places == 0 { most } else { places } as usize;
-    let is_four = matches!(whole.caches[0], Kept::Four(_));
-    let empty = Kept::empty(room * whole.units.len(), head_dim, is_four);
+    let empty = Kept::empty(room * whole.units.len(), head_dim, whole.caches[0].format());
     let mut caches = [empty.clone(), empty];
     let mut past = vec![0; of_sequence.len()];
     let mut out = poison::<T>(whole.q.len());

@@ -6,7 +6,6 @@ use std::path::Path;
 use anyhow::Context;
 use planner::layer::table::OperationTable;
 use planner::timed::{InstructionTimes, TimedPlan, TimedTablePlan, steady, steady_step};
-use program::formats::KvFormat;
 use program::map::DeviceMap;
 use program::plan::Plan;
 use program::simulate::Span;
@@ -124,11 +123,5 @@ fn from_machine(machine: &str, workload: &PlanWorkload) -> anyhow::Result<TimedP
 }
 
 fn compress_name(map: &DeviceMap) -> &'static str {
-    let choice = match (map.weight_formats.any_grouped(), map.kv_format) {
-        (true, KvFormat::Four) => CompressChoice::W4kv4,
-        (true, KvFormat::Plain) => CompressChoice::W4,
-        (false, KvFormat::Four) => CompressChoice::Kv4,
-        (false, KvFormat::Plain) => CompressChoice::None,
-    };
-    choice.name()
+    CompressChoice::of_formats(map.weight_formats.any_grouped(), map.kv_format).name()
 }

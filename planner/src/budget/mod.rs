@@ -15,7 +15,7 @@ use std::borrow::Cow;
 use model::config::{Dtype, ModelConfig};
 use model::ops::Op;
 use program::compile::{CompileError, footprint, runs_in_chunks};
-use program::cuda_gaps::{leave_prefill_gaps_to_cpu, map_gap, model_gap};
+use program::cuda_gaps::{gap_name, leave_prefill_gaps_to_cpu, map_gap, model_gap};
 use program::map::DeviceMap;
 use program::plan::{Plan, RunShape};
 use program::routing_counts::RoutingCounts;
@@ -354,7 +354,7 @@ impl PlacementRequest<'_> {
 
     /// Returns true if the kernels of the device lack an operation of the model.
     pub(crate) fn has_device_gaps(&self) -> bool {
-        !self.limits.vram_is_dram && model_gap(self.config).is_some()
+        !self.limits.vram_is_dram && model_gap(self.config, self.formats.kv).is_some()
     }
 
     /// Returns the roomiest plan of the policy that fits: KV and hidden states on the device, then
@@ -368,7 +368,8 @@ impl PlacementRequest<'_> {
         // Operations have the same devices with all tiers.
         let tiers = DefaultTiers { kv: MemoryId::DRAM, prefill_hidden: MemoryId::DRAM };
         if let Some(op) = self.device_gap(&self.map_placement(self.placement, tiers)) {
-            let (model, op) = (self.config.name.clone(), op.name(self.config.family));
+            let op = gap_name(self.config, self.formats.kv, op);
+            let model = self.config.name.clone();
             return Err(PlanError::NotOnDevice { model, op });
         }
         if let Some(candidate) = self.best_fit(batches, batch_size)? {

@@ -3,6 +3,7 @@
 use model::config::{Dtype, ModelConfig};
 use model::ops::{Op, align_up};
 use program::cuda_gaps::model_gap;
+use program::formats::KvFormat;
 
 use super::ServingError;
 use crate::machine::Machine;
@@ -39,7 +40,7 @@ impl CacheCapacity {
         if config.layers.has_states() {
             return Err(ServingError::States { model: config.name.clone() });
         }
-        if let Some(op) = model_gap(config) {
+        if let Some(op) = model_gap(config, KvFormat::Plain) {
             let (model, op) = (config.name.clone(), op.name(config.family));
             return Err(ServingError::NotOnDevice { model, op });
         }

@@ -90,7 +90,11 @@ fn distinct(values: &[u32]) -> Vec<u32> {
 /// Returns the name of a measurement, with the cache's format and the number of parts if they are
 /// not the defaults.
 fn experiment_name(what: &str, kv: KvFormat, of: u16) -> String {
-    let form = if kv == KvFormat::Four { ", cache of 4 bits" } else { "" };
+    let form = match kv {
+        KvFormat::Plain => "",
+        KvFormat::Four => ", cache of 4 bits",
+        KvFormat::Eight => ", cache of 8 bits",
+    };
     if of > 1 { format!("{what} in {of} parts{form}") } else { format!("{what}{form}") }
 }
 

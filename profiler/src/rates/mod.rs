@@ -197,13 +197,15 @@ impl MeasuredPoints<'_> {
         })
     }
 
-    /// Returns attention over caches that are plain, or in 4 bits.
+    /// Returns attention over caches that are plain, or in 4 bits. Descriptions have no rates of
+    /// caches in 8 bits.
     fn attention(&self, measured: &WorkMeasurement, four_bit: bool) -> Option<OperationSample> {
         let ProfiledWork::Compute { op, chunk: None, kv, .. } = measured.key.work else {
             return None;
         };
         let kv = kv.unwrap_or(KvFormat::Plain);
-        if !op.is_attention() || (kv == KvFormat::Four) != four_bit {
+        let wanted = if four_bit { KvFormat::Four } else { KvFormat::Plain };
+        if !op.is_attention() || kv != wanted {
             return None;
         }
         let sequences = f64::from(measured.point.rows);

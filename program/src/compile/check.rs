@@ -2,9 +2,8 @@
 
 use model::config::ModelConfig;
 use model::ops::Op;
-use model::quantized_format::kv4_position_bytes;
 
-use crate::formats::{KvFormat, decompressed};
+use crate::formats::decompressed;
 use crate::kv_owner::with_owners;
 use crate::map::{ChunkOrder, Chunking, ComputeDevice, DeviceMap, OpChunk, Schedule, layer_list};
 use crate::plan::RunShape;
@@ -89,13 +88,13 @@ pub(super) fn check(
 }
 
 fn check_kv_format(config: &ModelConfig, map: &DeviceMap) -> Result<(), CompileError> {
-    if config.features.indexer.is_some() && map.kv_format == KvFormat::Four {
-        return Err(CompileError::IndexedKvFormat);
+    let Some(format) = map.kv_format.record_format() else { return Ok(()) };
+    if config.features.indexer.is_some() {
+        return Err(CompileError::IndexedKvFormat { bits: format.bits() });
     }
     let mut head_dims = config.kind_models().map(|model| model.head_dim);
-    let odd = head_dims.find(|head_dim| kv4_position_bytes(*head_dim).is_none());
-    match odd.filter(|_| map.kv_format == KvFormat::Four) {
-        Some(head_dim) => Err(CompileError::OddHead { head_dim }),
+    match head_dims.find(|head_dim| format.position_bytes(*head_dim).is_none()) {
+        Some(head_dim) => Err(CompileError::OddHead { bits: format.bits(), head_dim }),
         None => Ok(()),
     }
 }

@@ -46,10 +46,10 @@ pub enum CompileError {
     #[error("layer {layer}: {kv:?} has {found} parts in the map, its attention has {expected}")]
     KvParts { layer: usize, kv: Kv, found: usize, expected: usize },
     #[error(
-        "a 4-bit KV cache needs heads of even size, but this model's heads have {head_dim} \
-         elements; leave kv4 out of --compress"
+        "a {bits}-bit KV cache needs heads of even size, but this model's heads have {head_dim} \
+         elements; leave kv{bits} out of --compress"
     )]
-    OddHead { head_dim: usize },
+    OddHead { bits: usize, head_dim: usize },
     #[error(
         "with barriers the next layer's weights and the next batch's KV are streamed in advance, \
          which needs two slots for each"
@@ -72,10 +72,10 @@ pub enum CompileError {
     )]
     IndexedParts,
     #[error(
-        "the keys of an indexer, which are cached with the latents, cannot be stored in 4 bits; \
-         leave kv4 out of --compress"
+        "the keys of an indexer, which are cached with the latents, cannot be stored in {bits} \
+         bits; leave kv{bits} out of --compress"
     )]
-    IndexedKvFormat,
+    IndexedKvFormat { bits: usize },
     #[error("paged caches cannot be split: do not split attention")]
     PagesInParts,
     #[error(

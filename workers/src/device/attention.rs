@@ -8,6 +8,7 @@ use cuda_kernels::{
     KvOperand, attention_decode, attention_prefill, quantise_kv, scores, softmax, weighted_values,
 };
 use model::ops::{Kv, Op, Value};
+use program::cuda_gaps::CACHES_OF_8_BITS;
 use program::formats::KvFormat;
 use program::ir::{Compute, Region, Rows};
 
@@ -95,8 +96,12 @@ impl ComputeContext<'_> {
             Kv::V => (Value::Value, 1),
         };
         let fresh = self.rows(fresh, value, rows);
-        if self.plan.map.kv_format == KvFormat::Plain {
-            return Ok(KvOperand::Plain { fresh, cache });
+        match self.plan.map.kv_format {
+            KvFormat::Plain => return Ok(KvOperand::Plain { fresh, cache }),
+            KvFormat::Four => {}
+            KvFormat::Eight => {
+                panic!("{CACHES_OF_8_BITS} was refused before the device was opened")
+            }
         }
         let records = self.device.scratch_address(self.device.scratch().fresh[index]);
         let (positions, head_dim) = ((rows * config.num_kv_heads) as u32, config.head_dim as u32);

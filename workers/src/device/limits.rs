@@ -2,7 +2,7 @@
 
 use cuda_kernels::{EXPERTS_PER_ROW_MAX, HEAD_DIM_MAX};
 use model::ops::Op;
-use program::cuda_gaps::is_gap;
+use program::cuda_gaps::{gap_name, is_gap};
 use program::ir::{Compute, Instruction};
 use program::plan::Plan;
 
@@ -27,8 +27,9 @@ pub fn check(plan: &Plan) -> Result<(), WorkerError> {
         return Err(WorkerError::PieceOnDevice { op: piece.op.name(plan.config.family) });
     }
     let computed = || all_computed().map(|compute| compute.op);
-    if let Some(op) = computed().find(|op| is_gap(&plan.config, *op)) {
-        return Err(WorkerError::NotOnDevice { op: op.name(plan.config.family) });
+    let kv_format = plan.map.kv_format;
+    if let Some(op) = computed().find(|op| is_gap(&plan.config, kv_format, *op)) {
+        return Err(WorkerError::NotOnDevice { op: gap_name(&plan.config, kv_format, op) });
     }
     let runs = |is: fn(Op) -> bool| computed().any(is);
     let head_dim = if runs(Op::is_attention) { plan.config.head_dim } else { 0 };

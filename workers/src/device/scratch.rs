@@ -170,7 +170,8 @@ impl Scratch {
         };
         let attention = layout.take(attention);
         let record_bytes = match map.kv_format {
-            KvFormat::Plain => 0,
+            // Caches of 8 bits are never the device's.
+            KvFormat::Plain | KvFormat::Eight => 0,
             KvFormat::Four => kv4_position_bytes(config.head_dim).unwrap_or(0) as u64,
         };
         let rows = work.programs.iter().map(|program| u64::from(program.shape.stream_rows));

@@ -3,6 +3,7 @@
 use cuda::{CudaError, Stream};
 use cuda_kernels::{append, append_kv4, widen};
 use model::quantized_format::WeightFormat;
+use program::cuda_gaps::CACHES_OF_8_BITS;
 use program::formats::{KvFormat, decompressed};
 use program::ir::{Append, Copy, Decompress, Moved, ProgramId};
 use program::plan::Plan;
@@ -90,6 +91,9 @@ impl TransferContext<'_> {
         let launch = match plan.map.kv_format {
             KvFormat::Plain => append(dtype, &shape, &units, from, to),
             KvFormat::Four => append_kv4(dtype, &shape, &units, from, to),
+            KvFormat::Eight => {
+                panic!("{CACHES_OF_8_BITS} was refused before the device was opened")
+            }
         };
         // SAFETY: needed to append. The plan sizes both buffers for the units of the step table.
         unsafe { device.launch(stream, launch) }?;

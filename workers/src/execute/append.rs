@@ -5,7 +5,7 @@ use kernels::quant::quantise_kv;
 use kernels::{Element, Variant};
 use model::config::Dtype;
 use model::ops::Kv;
-use program::formats::KvFormat;
+use model::quantized_format::KvRecordFormat;
 use program::ir::{Append, ProgramId};
 use program::plan::Plan;
 use protocol::table::StepTable;
@@ -49,10 +49,10 @@ pub(super) struct AppendContext<'a> {
 
 pub(super) fn execute(from: AppendContext<'_>, append: &Append) -> WorkAmount {
     let AppendContext { plan, table, program, .. } = from;
-    let bytes = match (plan.map.kv_format, plan.shape.dtype) {
-        (KvFormat::Plain, dtype) => append_copied(from, append, dtype.size_bytes()),
-        (KvFormat::Four, Dtype::Bf16) => append_quantised::<bf16>(from, append),
-        (KvFormat::Four, Dtype::F32) => append_quantised::<f32>(from, append),
+    let bytes = match (plan.map.kv_format.record_format(), plan.shape.dtype) {
+        (None, dtype) => append_copied(from, append, dtype.size_bytes()),
+        (Some(format), Dtype::Bf16) => append_quantised::<bf16>(from, append, format),
+        (Some(format), Dtype::F32) => append_quantised::<f32>(from, append, format),
     };
     let bytes = bytes
         + match plan.shape.dtype {
@@ -100,15 +100,18 @@ fn append_partial_keys<T: Element>(from: AppendContext<'_>, append: &Append) -> 
 fn append_quantised<T: Element>(
     AppendContext { view, table, variant, program, .. }: AppendContext<'_>,
     append: &Append,
+    format: KvRecordFormat,
 ) -> usize {
     let head_dim = table.head_dim(append.at.layer);
-    let record_bytes = KvFormat::Four.position_bytes(head_dim, Dtype::Bf16);
+    let Some(record_bytes) = format.position_bytes(head_dim) else {
+        panic!("the compiler refuses heads of {head_dim} elements")
+    };
     let mut bytes = 0;
     append_spans(table, program, append, |from, to| {
         let row = view.read::<T>(append.from.buffer, from * size_of::<T>(), head_dim);
         let at = to / head_dim * record_bytes;
         let record = view.write::<u8>(append.to.buffer, at, record_bytes);
-        quantise_kv(variant, row, head_dim, record);
+        quantise_kv(variant, format, row, head_dim, record);
         bytes += record_bytes;
     });
     bytes

@@ -2,8 +2,8 @@
 //!
 //! Fresh K and V always come from the values of this step and never from the cache, on every
 //! device, so an append may happen before or after without changing a bit. An append to a ring of
-//! positions comes after, since it overwrites the oldest. With a 4-bit cache the kernels read fresh
-//! rows as the append will store them.
+//! positions comes after, since it overwrites the oldest. With a quantised cache the kernels read
+//! fresh rows as the append will store them.
 
 use kernels::{
     AttentionShape, AttentionUnit, AttentionUnits, Columns, Element, Kernels, KvCacheSlice,
@@ -11,7 +11,6 @@ use kernels::{
 };
 use model::config::ModelConfig;
 use model::ops::{Kv, Op, Value};
-use program::formats::KvFormat;
 use program::ir::{Compute, Region, Rows};
 use program::map::Chunk;
 
@@ -128,13 +127,15 @@ pub(super) fn cache<'a, T: Element>(
     let position_bytes = plan.map.kv_format.position_bytes(head_dim, plan.shape.dtype);
     let first = origin / head_dim * position_bytes;
     let size_bytes = buffer.map_or(0, |buffer| view.size_bytes(buffer) - first);
-    match (plan.map.kv_format, buffer) {
-        (KvFormat::Plain, Some(buffer)) => {
+    match (plan.map.kv_format.record_format(), buffer) {
+        (None, Some(buffer)) => {
             KvCacheSlice::Plain(view.read(buffer, first, size_bytes / size_of::<T>()))
         }
-        (KvFormat::Four, Some(buffer)) => KvCacheSlice::Kv4(view.read(buffer, first, size_bytes)),
-        (KvFormat::Plain, None) => KvCacheSlice::Plain(&[]),
-        (KvFormat::Four, None) => KvCacheSlice::Kv4(&[]),
+        (Some(format), Some(buffer)) => {
+            KvCacheSlice::Records(format, view.read(buffer, first, size_bytes))
+        }
+        (None, None) => KvCacheSlice::Plain(&[]),
+        (Some(format), None) => KvCacheSlice::Records(format, &[]),
     }
 }
 

@@ -72,7 +72,7 @@ pub(super) fn run<T: Element>(
         let fresh = operands.rows::<T>(compute.inputs[index], Value::Key, count);
         match cache(operands, compute, Kv::K) {
             KvCacheSlice::Plain(cache) => IndexedPlaces { fresh, cache },
-            KvCacheSlice::Kv4(_) => panic!("caches with an indexer's keys are not in 4 bits"),
+            KvCacheSlice::Records(..) => panic!("caches with an indexer's keys are not quantised"),
         }
     };
     if compute.op == Op::Select {

@@ -5,7 +5,7 @@ use cuda_kernels::{
     DeviceAttentionShape, DeviceAttentionUnit, DeviceAttentionUnits, DevicePointer, KvOperand,
 };
 use kernels::Element;
-use model::quantized_format::kv4_position_bytes;
+use model::quantized_format::{KvRecordFormat, kv4_position_bytes};
 
 use crate::common::Random;
 use crate::device::{dtype, of, of_mut, run};
@@ -162,7 +162,7 @@ impl Four {
         [&self.fresh, &self.cache].map(|records| {
             let bytes = kv4_position_bytes(head_dim).expect("an even head");
             let mut out = vec![0.0; records.len() / bytes * head_dim];
-            kernels::quant::decode_kv(records, head_dim, &mut out);
+            kernels::quant::decode_kv(KvRecordFormat::Four, records, head_dim, &mut out);
             out
         })
     }

@@ -10,6 +10,8 @@ mod values;
 
 use std::ops::Range;
 
+use model::quantized_format::KvRecordFormat;
+
 use keys::{Kv4Keys, Kv4Queries, elements_of, four_scores, unpacked_len};
 use products::sum_places;
 use values::{BLOCK, Kv4Values, LoadWeights, kv4_values_len};
@@ -17,11 +19,17 @@ use values::{BLOCK, Kv4Values, LoadWeights, kv4_values_len};
 use super::block::Block;
 use super::prefetch::Prefetcher;
 use super::segment::Segment;
-use super::shape::{head_stride, record_bytes};
+use super::shape::{self, head_stride};
 use super::strided::{KvPointers, Strided};
 use super::values::max_queries;
 use crate::number::Number;
 use crate::simd::Simd;
+
+/// Returns the bytes of a position.
+#[inline(always)]
+fn record_bytes(head_dim: usize) -> usize {
+    shape::record_bytes(KvRecordFormat::Four, head_dim)
+}
 
 /// Maximum number of vectors of positions whose scores are computed together.
 const MAX_VECTORS: usize = 2;

@@ -27,6 +27,8 @@ pub(super) enum Prefetcher<'a> {
     Pages(Pages<'a>),
     /// Used by a variant with wide vectors.
     Lines(LinePrefetcher<'a>),
+    /// Used for memory that is in L1 already.
+    Nothing,
 }
 
 impl<'a> Prefetcher<'a> {
@@ -70,7 +72,7 @@ impl<'a> Prefetcher<'a> {
                 }
                 Some(next)
             }
-            Prefetcher::Lines(_) => None,
+            Prefetcher::Lines(_) | Prefetcher::Nothing => None,
         }
     }
 

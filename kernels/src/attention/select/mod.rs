@@ -343,7 +343,7 @@ impl Kernels {
 fn bytes<T: Number>(cache: KvCacheSlice<'_, T>) -> &[u8] {
     match cache {
         KvCacheSlice::Plain(cache) => bytemuck::cast_slice(cache),
-        KvCacheSlice::Kv4(cache) => cache,
+        KvCacheSlice::Records(_, cache) => cache,
     }
 }
 
@@ -351,7 +351,7 @@ fn bytes<T: Number>(cache: KvCacheSlice<'_, T>) -> &[u8] {
 fn position_bytes<T>(cache: KvCacheSlice<'_, T>, head_dim: usize) -> usize {
     match cache {
         KvCacheSlice::Plain(_) => head_dim * size_of::<T>(),
-        KvCacheSlice::Kv4(_) => record_bytes(head_dim),
+        KvCacheSlice::Records(format, _) => record_bytes(format, head_dim),
     }
 }
 
@@ -367,6 +367,6 @@ fn gathered_cache<'a, T: Number>(
     let bytes = unsafe { std::slice::from_raw_parts(part.as_mut_ptr().cast::<u8>(), size_bytes) };
     match like {
         KvCacheSlice::Plain(_) => KvCacheSlice::Plain(bytemuck::cast_slice(bytes)),
-        KvCacheSlice::Kv4(_) => KvCacheSlice::Kv4(bytes),
+        KvCacheSlice::Records(format, _) => KvCacheSlice::Records(format, bytes),
     }
 }

@@ -7,6 +7,7 @@ use model::layers::{LayerKind, Layers};
 use model::quantized_format::{Grouped, WeightFormat};
 use planner::policy::Formats;
 use program::compile::compile;
+use program::cuda_gaps::{CACHES_OF_8_BITS, leave_prefill_gaps_to_cpu};
 use program::formats::{KvFormat, WeightFormats};
 use program::plan::{Plan, RunShape};
 use program::topology::MemoryId;
@@ -225,6 +226,27 @@ fn a_model_beyond_the_kernels_is_refused_in_a_sentence() {
         let refused = Workers::start(&plan, &Setting::default()).err().expect(said);
         assert!(refused.contains(said) && refused.contains("--device none."), "{refused}");
     }
+}
+
+/// The kernels read no caches of 8 bits: attention stays on the host, and the linears run on the
+/// device.
+#[test]
+fn linears_run_beside_caches_of_8_bits() {
+    let config = llama();
+    let plan = |split: Option<&str>| {
+        let mut map = map_of(&config, split, None, MemoryId::DRAM);
+        Formats { kv: KvFormat::Eight, ..Formats::plain(&config) }.apply(&mut map);
+        leave_prefill_gaps_to_cpu(&config, &mut map);
+        compile(&config, &RunShape { logprobs: 2, ..shape(Dtype::F32) }, &map).expect("compiles")
+    };
+    let expected = on_cpu_of(&config, plan(None), &likely());
+    assert!(difference(&expected, &on_cpu(&config, None)).is_none_or(|apart| apart > TOLERANCE));
+    for split in ["out:", "norm0:scores"] {
+        same(&plan(Some(split)), &expected, split);
+    }
+    let refused = Workers::start(&plan(Some("gpu-only")), &Setting::default()).err();
+    let refused = refused.expect("attention is the device's");
+    assert!(refused.contains(CACHES_OF_8_BITS), "{refused}");
 }
 
 #[test]

@@ -1,22 +1,26 @@
-//! Tests of attention over a 4-bit KV cache: every variant against the reference on the decoded
+//! Tests of attention over a quantised KV cache: every variant against the reference on the decoded
 //! cache, fused against separate, prefill against decode, and independence of threads, chunks and
 //! neighbours.
 
 mod common;
 
-use common::{Random, assert_close, bits, poison, variants};
+use common::{Random, assert_close, bits, poison, tolerance, values_tolerance, variants};
 use half::bf16;
 use kernels::quant::{decode_kv, quantise_kv};
 use kernels::{
     AttentionShape, AttentionUnit, Element, Kernels, KvCacheSlice, ScratchLimits, Variant,
     reference, scores_len,
 };
-use model::quantized_format::kv4_position_bytes;
+use model::quantized_format::KvRecordFormat;
 
-/// Error of rounding queries to 8 bits.
-const PROBABILITY_TOLERANCE: f64 = 4e-2;
-/// That error plus that of rounding weights to 8 bits.
-const TOLERANCE: f64 = 5e-2;
+/// Returns the permitted errors of probabilities and of values: with 4 bits those of rounding
+/// queries, and weights, to 8 bits; with 8 bits those of the arithmetic.
+fn tolerances<T: Element>(format: KvRecordFormat, variant: Variant) -> (f64, f64) {
+    match format {
+        KvRecordFormat::Four => (4e-2, 5e-2),
+        KvRecordFormat::Eight => (tolerance(), values_tolerance::<T>(variant)),
+    }
+}
 
 const SHAPES: [(usize, usize, usize); 11] = [
     (1, 1, 2),
@@ -58,6 +62,7 @@ const SEQUENCES: [(usize, usize); 20] = [
 const LONG: [(usize, usize); 4] = [(1, 1023), (1, 1024), (1, 2500), (1, 3071)];
 
 struct Batch<T> {
+    format: KvRecordFormat,
     shape: AttentionShape,
     units: Vec<AttentionUnit>,
     q: Vec<T>,
@@ -66,7 +71,7 @@ struct Batch<T> {
     scores_len: usize,
 }
 
-fn four_kernels(variant: Variant, threads: usize) -> Kernels {
+fn roomy_kernels(variant: Variant, threads: usize) -> Kernels {
     let limits =
         ScratchLimits { rows: 300, linear_inputs: 64, positions: 3200, group: 9, head_dim: 256 };
     Kernels::new(variant, threads, limits).expect("threads start")
@@ -82,9 +87,18 @@ fn shape(heads: usize, kv_heads: usize, head_dim: usize) -> AttentionShape {
     }
 }
 
-fn batch<T: Element>(seed: u64, shape: AttentionShape, sequences: &[(usize, usize)]) -> Batch<T> {
+fn record_bytes(format: KvRecordFormat, head_dim: usize) -> usize {
+    format.position_bytes(head_dim).expect("an even head")
+}
+
+fn batch<T: Element>(
+    seed: u64,
+    format: KvRecordFormat,
+    shape: AttentionShape,
+    sequences: &[(usize, usize)],
+) -> Batch<T> {
     let mut random = Random::new(seed);
-    let record = kv4_position_bytes(shape.head_dim).expect("an even head");
+    let record = record_bytes(format, shape.head_dim);
     let mut units = Vec::new();
     let (mut rows, mut cached, mut scores) = (0, 0, 0);
     for &(fresh, past) in sequences {
@@ -113,13 +127,14 @@ fn batch<T: Element>(seed: u64, shape: AttentionShape, sequences: &[(usize, usiz
             let values: Vec<T> = random.vector(len * shape.head_dim);
             let first = unit.cache_offset / shape.head_dim * record;
             let to = &mut cache[first..][..len * record];
-            quantise_kv(Variant::Scalar, &values, shape.head_dim, to);
+            quantise_kv(Variant::Scalar, format, &values, shape.head_dim, to);
         }
         cache
     };
     let caches = [cache(), cache()];
     let kv = rows * shape.kv_heads * shape.head_dim;
     Batch {
+        format,
         q: random.vector(rows * shape.heads * shape.head_dim),
         fresh: [random.vector(kv), random.vector(kv)],
         caches,
@@ -130,23 +145,23 @@ fn batch<T: Element>(seed: u64, shape: AttentionShape, sequences: &[(usize, usiz
 }
 
 /// Returns quantised and decoded values.
-fn rounded<T: Element>(values: &[T], head_dim: usize) -> Vec<f32> {
-    let record = kv4_position_bytes(head_dim).expect("an even head");
+fn rounded<T: Element>(format: KvRecordFormat, values: &[T], head_dim: usize) -> Vec<f32> {
+    let record = record_bytes(format, head_dim);
     let mut records = vec![0; values.len() / head_dim * record];
-    quantise_kv(Variant::Scalar, values, head_dim, &mut records);
-    decoded(&records, head_dim)
+    quantise_kv(Variant::Scalar, format, values, head_dim, &mut records);
+    decoded(format, &records, head_dim)
 }
 
-fn decoded(records: &[u8], head_dim: usize) -> Vec<f32> {
-    let record = kv4_position_bytes(head_dim).expect("an even head");
+fn decoded(format: KvRecordFormat, records: &[u8], head_dim: usize) -> Vec<f32> {
+    let record = record_bytes(format, head_dim);
     let mut out = vec![0.0; records.len() / record * head_dim];
-    decode_kv(records, head_dim, &mut out);
+    decode_kv(format, records, head_dim, &mut out);
     out
 }
 
 impl<T: Element> Batch<T> {
     fn caches(&self) -> [KvCacheSlice<'_, T>; 2] {
-        [KvCacheSlice::Kv4(&self.caches[0]), KvCacheSlice::Kv4(&self.caches[1])]
+        self.caches.each_ref().map(|cache| KvCacheSlice::Records(self.format, cache))
     }
 
     fn fused(&self, kernels: &Kernels, units: &[AttentionUnit]) -> Vec<T> {
@@ -173,11 +188,19 @@ impl<T: Element> Batch<T> {
         (probabilities, out)
     }
 
-    fn check_reference(&self, probabilities: &[f32], out: &[T], context: &str) {
+    /// Returns fresh rows and caches of K and V as attention sees them.
+    fn seen(&self) -> ([Vec<f32>; 2], [Vec<f32>; 2]) {
+        let head_dim = self.shape.head_dim;
+        let fresh = self.fresh.each_ref().map(|fresh| rounded(self.format, fresh, head_dim));
+        let caches = self.caches.each_ref().map(|cache| decoded(self.format, cache, head_dim));
+        (fresh, caches)
+    }
+
+    fn check_reference(&self, variant: Variant, probabilities: &[f32], out: &[T], context: &str) {
+        let (of_probabilities, of_values) = tolerances::<T>(self.format, variant);
         let AttentionShape { heads, head_dim, .. } = self.shape;
         let q: Vec<f32> = self.q.iter().map(|q| q.to_f32()).collect();
-        let fresh = [rounded(&self.fresh[0], head_dim), rounded(&self.fresh[1], head_dim)];
-        let caches = [decoded(&self.caches[0], head_dim), decoded(&self.caches[1], head_dim)];
+        let (fresh, caches) = self.seen();
         let [k, v] = [0, 1].map(|kv| reference::KvSlices { fresh: &fresh[kv], cache: &caches[kv] });
         let group = self.shape.group();
         for unit in &self.units {
@@ -188,30 +211,31 @@ impl<T: Element> Batch<T> {
                 let visible = expected_probabilities.len();
                 let at = unit.scores_offset + query * stride;
                 let actual = &probabilities[at..at + visible];
-                let tolerance = PROBABILITY_TOLERANCE;
-                assert_close(actual, expected_probabilities, (visible, 1.0), tolerance, &context);
+                let row = (visible, 1.0);
+                assert_close(actual, expected_probabilities, row, of_probabilities, &context);
                 let hidden = &probabilities[at + visible..at + stride];
                 assert!(hidden.iter().all(|value| value.is_nan()), "{context}: hidden, written");
                 let row = unit.row0 as usize + query / group;
                 let head = unit.kv_head as usize * group + query % group;
                 let actual = &out[(row * heads + head) * head_dim..][..head_dim];
-                assert_close(actual, expected, (head_dim, 0.1), TOLERANCE, &context);
+                assert_close(actual, expected, (head_dim, 0.1), of_values, &context);
             }
         }
     }
 }
 
-fn check<T: Element>(variant: Variant, sequences: &[(usize, usize)]) {
-    let one = four_kernels(variant, 1);
+fn check<T: Element>(variant: Variant, format: KvRecordFormat, sequences: &[(usize, usize)]) {
+    let one = roomy_kernels(variant, 1);
     for (seed, (heads, kv_heads, head_dim)) in SHAPES.into_iter().enumerate() {
-        let batch = batch::<T>(seed as u64, shape(heads, kv_heads, head_dim), sequences);
+        let shape = shape(heads, kv_heads, head_dim);
+        let batch = batch::<T>(seed as u64, format, shape, sequences);
         let (probabilities, out) = batch.separate(&one);
         let whole = bits(&out);
-        let context = format!("seed {seed} {variant:?} {:?}", batch.shape);
+        let context = format!("seed {seed} {format:?} {variant:?} {shape:?}");
         assert_eq!(bits(&batch.fused(&one, &batch.units)), whole, "fused, {context}");
-        batch.check_reference(&probabilities, &out, &context);
+        batch.check_reference(variant, &probabilities, &out, &context);
         for threads in [2, 5] {
-            let many = four_kernels(variant, threads);
+            let many = roomy_kernels(variant, threads);
             let context = format!("{threads} threads, {context}");
             assert_eq!(bits(&batch.fused(&many, &batch.units)), whole, "fused, {context}");
             assert_eq!(bits(&batch.separate(&many).1), whole, "separate, {context}");
@@ -225,17 +249,39 @@ fn check<T: Element>(variant: Variant, sequences: &[(usize, usize)]) {
 }
 
 #[test]
-fn four_bits_agree_with_the_reference_and_nothing_else_enters() {
-    for variant in variants("four_bits_agree_with_the_reference_and_nothing_else_enters") {
-        check::<bf16>(variant, &SEQUENCES);
-        check::<f32>(variant, &SEQUENCES);
+fn records_agree_with_the_reference_and_nothing_else_enters() {
+    for variant in variants("records_agree_with_the_reference_and_nothing_else_enters") {
+        for format in KvRecordFormat::ALL {
+            check::<bf16>(variant, format, &SEQUENCES);
+            check::<f32>(variant, format, &SEQUENCES);
+        }
     }
 }
 
 #[test]
-fn four_bits_of_long_sequences_agree_with_the_reference() {
-    for variant in variants("four_bits_of_long_sequences_agree_with_the_reference") {
-        check::<bf16>(variant, &LONG);
+fn records_of_long_sequences_agree_with_the_reference() {
+    for variant in variants("records_of_long_sequences_agree_with_the_reference") {
+        for format in KvRecordFormat::ALL {
+            check::<bf16>(variant, format, &LONG);
+        }
+    }
+}
+
+/// Records of 8 bits give the bits of a cache in f32 that holds their decoded values.
+#[test]
+fn eight_bits_have_the_bits_of_their_decoded_values() {
+    for variant in variants("eight_bits_have_the_bits_of_their_decoded_values") {
+        let kernels = roomy_kernels(variant, 2);
+        for (heads, kv_heads, head_dim) in [(9, 3, 64), (4, 2, 80), (2, 2, 128), (9, 1, 256)] {
+            let shape = shape(heads, kv_heads, head_dim);
+            let of_records = batch::<f32>(11, KvRecordFormat::Eight, shape, &SEQUENCES);
+            let ([k_fresh, v_fresh], [k, v]) = of_records.seen();
+            let (units, q) = (&of_records.units[..], &of_records.q);
+            let mut out = poison::<f32>(q.len());
+            kernels.attention(&shape, units, q, &k_fresh, &v_fresh, &k, &v, None, &mut out);
+            let found = of_records.fused(&kernels, &of_records.units);
+            assert_eq!(bits(&found), bits(&out), "{variant:?} {shape:?}");
+        }
     }
 }
 
@@ -243,14 +289,16 @@ fn four_bits_of_long_sequences_agree_with_the_reference() {
 #[test]
 fn decode_over_the_cache_has_the_bits_of_prefill() {
     for variant in variants("decode_over_the_cache_has_the_bits_of_prefill") {
-        for (heads, kv_heads, head_dim) in [(6, 2, 64), (4, 4, 80), (3, 1, 6)] {
-            let kernels = four_kernels(variant, 2);
+        let shapes = [(6, 2, 64), (4, 4, 80), (3, 1, 6)];
+        let cases = KvRecordFormat::ALL.into_iter().flat_map(|one| shapes.map(|dims| (one, dims)));
+        for (format, (heads, kv_heads, head_dim)) in cases {
+            let kernels = roomy_kernels(variant, 2);
             let shape = shape(heads, kv_heads, head_dim);
             let rows = 75;
-            let whole = batch::<bf16>(5, shape, &[(rows, 0)]);
+            let whole = batch::<bf16>(5, format, shape, &[(rows, 0)]);
             let expected = bits(&whole.fused(&kernels, &whole.units));
             let (q_row, kv_row) = (heads * head_dim, kv_heads * head_dim);
-            let record = kv4_position_bytes(head_dim).expect("an even head");
+            let record = record_bytes(format, head_dim);
             let mut caches = [vec![0xff; kv_heads * rows * record], Vec::new()];
             caches[1] = caches[0].clone();
             let mut past = 0;
@@ -271,7 +319,7 @@ fn decode_over_the_cache_has_the_bits_of_prefill() {
                 let fresh = [0, 1].map(|kv| &whole.fresh[kv][past * kv_row..][..piece * kv_row]);
                 let q = &whole.q[past * q_row..][..piece * q_row];
                 let mut out = poison::<bf16>(piece * q_row);
-                let (k, v) = (KvCacheSlice::Kv4(&caches[0]), KvCacheSlice::Kv4(&caches[1]));
+                let [k, v] = caches.each_ref().map(|cache| KvCacheSlice::Records(format, cache));
                 kernels.attention(&shape, &units, q, fresh[0], fresh[1], k, v, None, &mut out);
                 let expected = &expected[past * q_row..][..piece * q_row];
                 assert_eq!(bits(&out), expected, "{variant:?} {shape:?} {piece} after {past}");
@@ -279,7 +327,8 @@ fn decode_over_the_cache_has_the_bits_of_prefill() {
                     for (at, row) in fresh.chunks(head_dim).enumerate() {
                         let position = past + at / kv_heads;
                         let to = (at % kv_heads * rows + position) * record;
-                        quantise_kv(variant, row, head_dim, &mut cache[to..][..record]);
+                        let record = &mut cache[to..][..record];
+                        quantise_kv(variant, format, row, head_dim, record);
                     }
                 }
                 past += piece;
@@ -292,10 +341,14 @@ fn decode_over_the_cache_has_the_bits_of_prefill() {
 #[test]
 fn shared_rows_give_the_bits_of_own_rows() {
     for variant in variants("shared_rows_give_the_bits_of_own_rows") {
-        for (heads, kv_heads, head_dim) in [(6, 2, 64), (4, 4, 80)] {
-            let kernels = four_kernels(variant, 2);
+        let [four, eight] = KvRecordFormat::ALL;
+        for (format, (heads, kv_heads, head_dim)) in
+            [(four, (6, 2, 64)), (four, (4, 4, 80)), (eight, (6, 2, 64)), (eight, (4, 4, 80))]
+        {
+            let kernels = roomy_kernels(variant, 2);
             let (rows, row) = (60, kv_heads * head_dim);
-            let mut whole = batch::<bf16>(5, shape(heads, kv_heads, head_dim), &[(rows, 0); 2]);
+            let shape = shape(heads, kv_heads, head_dim);
+            let mut whole = batch::<bf16>(5, format, shape, &[(rows, 0); 2]);
             for shared in [1, 16, 33, 59] {
                 for fresh in &mut whole.fresh {
                     fresh.copy_within(..shared * row, rows * row);
@@ -318,12 +371,17 @@ fn shared_rows_give_the_bits_of_own_rows() {
 #[test]
 fn nan_and_infinities_in_queries_show() {
     for variant in variants("nan_and_infinities_in_queries_show") {
-        let kernels = four_kernels(variant, 1);
-        for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
-            let mut batch = batch::<f32>(3, shape(2, 1, 64), &[(1, 20), (1, 3)]);
+        let kernels = roomy_kernels(variant, 1);
+        let bad = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY];
+        let cases = KvRecordFormat::ALL.into_iter().flat_map(|one| bad.map(|bad| (one, bad)));
+        for (format, bad) in cases {
+            let mut batch = batch::<f32>(3, format, shape(2, 1, 64), &[(1, 20), (1, 3)]);
             batch.q[70] = bad;
             let out = batch.fused(&kernels, &batch.units);
-            assert!(out[64..128].iter().all(|value| value.is_nan()), "{variant:?} {bad}");
+            assert!(
+                out[64..128].iter().all(|value| value.is_nan()),
+                "{format:?} {variant:?} {bad}"
+            );
             assert!(out[..64].iter().chain(&out[128..]).all(|value| value.is_finite()));
         }
     }
