@@ -39,6 +39,8 @@ hide_cargo='/^successes:$/,/^\(failures:$\|test result:\)/ { /^\(failures:$\|tes
 hide_cargo+='; /^running 0 tests$/d; /^test result: ok\. 0 passed; 0 failed; 0 ignored; 0 measured; 0 /d'
 
 if cargo nextest --version > /dev/null 2>&1; then
+    # Runs of processes wait for each other, so that one test for each core leaves a third of them idle.
+    export NEXTEST_TEST_THREADS=${NEXTEST_TEST_THREADS:-$((($(nproc) * 3 + 1) / 2))}
     run "$hide_nextest" cargo nextest run "${scope[@]}" --no-fail-fast \
         --failure-output immediate --success-output final
     status=$?
