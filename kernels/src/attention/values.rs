@@ -228,8 +228,7 @@ impl<S: Simd> Block<'_, S> {
         prefetcher: &mut Prefetcher<'_>,
     ) {
         let max_rows = const { max_queries::<S>() };
-        let pair = 2 * S::LANES;
-        let head_dim = self.shape.head_dim;
+        let (pair, head_dim) = (2 * S::LANES, self.shape.head_dim);
         let queries = self.queries();
         let tiles = queries.div_ceil(max_rows);
         for tile in 0..tiles {
