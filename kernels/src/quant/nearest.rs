@@ -158,16 +158,18 @@ fn set_ranges(format: Grouped, record: &mut [u8], row: usize, ranges: &[Range]) 
             let scale = ranges.iter().fold(0.0f32, |most, range| most.max(range.0));
             put(2 * row, &half(scale).to_le_bytes());
         }
-        ScaleLayout::FloatProducts => {
-            let factor =
-                ranges.iter().fold(0.0f32, |most, range| most.max(range.0)) / LARGEST_FLOAT8;
-            put(4 * row, &factor.to_le_bytes());
-            for (group, (scale, _)) in ranges.iter().enumerate() {
-                let times = if factor > 0.0 { scale / factor } else { 0.0 };
-                put(4 * ROWS + group * ROWS + row, &[nearest_e4m3(times)]);
-            }
-        }
+        ScaleLayout::FloatProducts => set_float_products(record, row, ranges),
         ScaleLayout::Floats => panic!("{format:?} is no form to quantise to"),
+    }
+}
+
+/// Writes an f32, and the 8-bit floats whose products with it are nearest to scales.
+fn set_float_products(record: &mut [u8], row: usize, ranges: &[Range]) {
+    let factor = ranges.iter().fold(0.0f32, |most, range| most.max(range.0)) / LARGEST_FLOAT8;
+    record[4 * row..][..4].copy_from_slice(&factor.to_le_bytes());
+    for (group, (scale, _)) in ranges.iter().enumerate() {
+        let times = if factor > 0.0 { scale / factor } else { 0.0 };
+        record[4 * ROWS + group * ROWS + row] = nearest_e4m3(times);
     }
 }
 

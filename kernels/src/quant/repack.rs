@@ -1,6 +1,6 @@
-//! Lossless conversion of GGUF's blocks of 32 elements, and NVFP4's of 16, to records, at load. A decoded value is the
-//! number that the file's own reader computes, bit for bit except for the sign of a zero. Blocks of
-//! 256 elements are converted by `super_blocks`.
+//! Lossless conversion of GGUF's blocks of 32 elements, and NVFP4's of 16, to records, at load. A
+//! decoded value is the number that the file's own reader computes, bit for bit except for the sign
+//! of a zero. Blocks of 256 elements are converted by `super_blocks`.
 
 use half::f16;
 use model::quantized_format::{Grouped, ROWS, SUPER_BLOCK, ScaleLayout};
@@ -27,7 +27,8 @@ pub enum RepackError {
     Scale { row: usize, block: usize, scale: f16 },
     /// An 8-bit float that is negative or no number.
     #[error(
-        "An NVFP4 group of row {row}, group {group}, has the factor {factor}, which is negative or no number; the tensor must be expanded."
+        "An NVFP4 group of row {row}, group {group}, has the factor {factor}, which is negative or \
+         no number; the tensor must be expanded."
     )]
     Factor { row: usize, group: usize, factor: f32 },
     /// The type has no grouped format.

@@ -185,7 +185,7 @@ fn check_compute(
     compute: &Compute,
 ) -> Result<(), String> {
     let op = compute.op;
-    let pools = pools.unwrap_or(compute.inputs.len() > op.reads(config).len());
+    let pools = pools.unwrap_or_else(|| compute.inputs.len() > op.reads(config).len());
     let values = inputs(op, config, pools).count();
     let has_caches = behind_caches || op.updates_state();
     let expected_caches = match op {
