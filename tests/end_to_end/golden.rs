@@ -122,10 +122,10 @@ fn smollm2() {
     let direct = ["--batches", "1x8", "--quantized", "direct"];
     // A split computes the same tokens as the CPU, so that a few of them suffice.
     for (count, extra) in [
-        (48, &["--batches", "1x8"][..]),
-        (10, &split("scores:norm1")),
-        (24, &direct),
-        (10, &[&split("k:up")[..], &direct[2..]].concat()),
+        (32, &["--batches", "1x8"][..]),
+        (6, &split("scores:norm1")),
+        (16, &direct),
+        (6, &[&split("k:up")[..], &direct[2..]].concat()),
     ] {
         let input = place.requests("in.jsonl", &prompts, count);
         let arguments = [&["--dtype", "f32"], extra].concat();
