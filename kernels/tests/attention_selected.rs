@@ -202,7 +202,7 @@ impl<T: Element> Batch<T> {
             let heads = seen.iter().map(|at| &cache[(first + at) * head_dim..][..head_dim]);
             heads.flatten().copied().collect()
         };
-        let own = |records: &Vec<u8>| -> Vec<u8> {
+        let selected_records = |records: &Vec<u8>| -> Vec<u8> {
             let records = seen.iter().map(|at| &records[(first + at) * bytes..][..bytes]);
             records.flatten().copied().collect()
         };
@@ -212,7 +212,7 @@ impl<T: Element> Batch<T> {
             fresh: self.fresh.clone(),
             caches: [plain(&self.caches[0]), plain(&self.caches[1])],
             format: self.format,
-            records: [own(&self.records[0]), own(&self.records[1])],
+            records: [selected_records(&self.records[0]), selected_records(&self.records[1])],
             partial: Vec::new(),
             skew: Vec::new(),
         };

@@ -248,8 +248,8 @@ fn nvfp4_keeps_the_values_of_its_floats() {
             let last = blocks.len() - stored.block().1;
             blocks[last + 4] = factor;
             let refused = from_blocks(stored, &blocks, k, &mut records).expect_err("refused");
-            let said = format!("row {}, group {}", rows - 1, k / 16 - 1);
-            assert!(refused.to_string().contains(&said), "{refused}");
+            let place = format!("row {}, group {}", rows - 1, k / 16 - 1);
+            assert!(refused.to_string().contains(&place), "{refused}");
         }
     }
 }

@@ -110,8 +110,9 @@ pub fn request_id(request: &CompletionRequest) -> String {
     format!("req_{}", hex(&hash.finalize()[..12]))
 }
 
-/// Returns the identity of a line to be scored, a hash of its `fields`; see [`request_id`].
-pub fn score_id<'f>(fields: impl Iterator<Item = &'f [u8]>) -> String {
+/// Returns the identity of a request that generates no text, a hash of its `fields`; see
+/// [`request_id`].
+pub fn fields_id<'f>(fields: impl Iterator<Item = &'f [u8]>) -> String {
     let mut hash = Sha256::new();
     for bytes in std::iter::once(FORMAT.as_bytes()).chain(fields) {
         hash.update((bytes.len() as u64).to_le_bytes());

@@ -50,10 +50,8 @@ pub fn is_gap(config: &ModelConfig, kv_format: KvFormat, op: Op) -> bool {
 
 /// Returns the name of what the kernels lack, given an operation of which [`is_gap`] is true.
 pub fn gap_name(config: &ModelConfig, kv_format: KvFormat, op: Op) -> &'static str {
-    if is_gap(config, KvFormat::Plain, op) || !is_gap(config, kv_format, op) {
-        return op.name(config.family);
-    }
-    CACHES_OF_8_BITS
+    let is_of_caches = is_gap(config, kv_format, op) && !is_model_gap(config, op);
+    if is_of_caches { CACHES_OF_8_BITS } else { op.name(config.family) }
 }
 
 /// Returns true if the kernels lack an operation of a model in whatever format its caches are.

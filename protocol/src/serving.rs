@@ -83,11 +83,10 @@ pub fn offer_sequence(table: &StepTable, offer: &OfferedSequence<'_>) {
     set(Field::Arrival, offer.arrival);
     set(Field::Background, u32::from(request.priority == Priority::Background));
     set(Field::PromptLogprobs, request.prompt_logprobs.into());
+    let logprobs_from = request.prompt_logprobs_from.saturating_sub(1);
     let (pooling, logits_from) = match request.pooling {
-        None => (PoolingMode::NoRows, request.prompt_logprobs_from.saturating_sub(1)),
-        Some(Pooling::LastToken) => {
-            (PoolingMode::LastRow, request.prompt_logprobs_from.saturating_sub(1))
-        }
+        None => (PoolingMode::NoRows, logprobs_from),
+        Some(Pooling::LastToken) => (PoolingMode::LastRow, logprobs_from),
         Some(Pooling::Mean) => (PoolingMode::AllRows, 0),
     };
     set(Field::Pooling, pooling as u32);

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+from base64 import b64decode
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Collection, Dict, Iterable, Iterator, Mapping, Optional, Sequence
@@ -85,8 +87,8 @@ def embed(
     :param texts: texts, lists of token ids, or lines of a batch file for ``/v1/embeddings`` with
         one input each; a line may name its ``custom_id``.
     :param dimensions: the number of elements of a vector, for models that support it; None: all.
-    :param folder: where the files are kept, so that the same call goes on after Ctrl-C, an error
-        or a crash. None: a private one.
+    :param folder: where the files are kept, so that the same call continues after Ctrl-C, an
+        error or a crash. None: a private one.
     :param progress: see :data:`Progress`.
     :param cpus: the CPUs that it may use; None: those of this process.
     :param options: options of the command line: ``pooling="mean"`` is ``--pooling mean``.
@@ -126,5 +128,9 @@ def _embedded(line: Mapping[str, Any], places: Mapping[str, int]) -> Embedded:
     if error is not None:
         return Embedded(error["line"] - 1, custom_id, (), 0, sentence_of(error))
     body = line["response"]["body"]
-    vector = tuple(body["data"][0]["embedding"])
-    return Embedded(places[custom_id], custom_id, vector, body["usage"]["prompt_tokens"])
+    found = body["data"][0]["embedding"]
+    if isinstance(found, str):
+        data = b64decode(found)
+        found = struct.unpack(f"<{len(data) // 4}f", data)
+    tokens = body["usage"]["prompt_tokens"]
+    return Embedded(places[custom_id], custom_id, tuple(found), tokens)

@@ -98,8 +98,8 @@ def score(
     :param model: a directory, a .gguf file, or org/name in the Hugging Face cache.
     :param questions: pairs of a prompt and its continuations, both as texts or both as token ids,
         or lines of ``coordinator score``; a line may name its ``custom_id``.
-    :param folder: where the files are kept, so that the same call goes on after Ctrl-C, an error
-        or a crash. None: a private one.
+    :param folder: where the files are kept, so that the same call continues after Ctrl-C, an
+        error or a crash. None: a private one.
     :param progress: see :data:`Progress`.
     :param cpus: the CPUs that it may use; None: those of this process.
     :param options: options of ``coordinator score``: ``top=5`` is ``--top 5``.

@@ -40,6 +40,16 @@ class Embeddings(unittest.TestCase):
             (again,) = tandem.embed(MODEL, GOLDEN["prompts"][1:2], **options)
             self.assertEqual(first, again)
 
+    def test_vectors_of_lines_in_base64_are_decoded(self):
+        body = {"input": GOLDEN["prompts"][1]}
+        lines = [
+            {"method": "POST", "url": "/v1/embeddings", "body": {**body, "encoding_format": form}}
+            for form in ("float", "base64")
+        ]
+        (one, other) = sorted(tandem.embed(MODEL, lines, dtype="f32"), key=lambda one: one.index)
+        self.assertEqual(one.vector, other.vector)
+        self.assertEqual(len(one.vector), len(GOLDEN["last"][1]))
+
     def test_what_is_no_text_is_said_before_anything_runs(self):
         for wrong in (7, [1.5], None):
             with self.assertRaisesRegex(TypeError, "text 0"):

@@ -7,7 +7,7 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use engine_api::codec::TextCodec;
 use engine_api::serving::GenerationRequest;
-use openai::body::{JsonFields, RawPrompt};
+use openai::body::JsonFields;
 use openai::embeddings::line::not_finite;
 use openai::embeddings::request::{EmbeddingBody, EmbeddingRequest};
 use openai::embeddings::response::EmbeddingList;
@@ -15,13 +15,12 @@ use openai::embeddings::vector::embedding;
 use openai::input_line::Rejection;
 
 use super::error::ApiError;
+use super::parsed_request::estimated_tokens;
 use super::prompt_request::{PromptEndpoint, PromptEstimate, handle};
 use super::prompt_results::PromptResults;
 use super::reply::json;
 use super::state::ServerState;
 
-/// Approximate number of bytes of text per token.
-const BYTES_PER_TOKEN: usize = 4;
 /// Bytes of an element of a vector as the engine reports it, and as JSON.
 const ELEMENT_BYTES: u64 = 4 + 16;
 
@@ -44,13 +43,8 @@ impl PromptEndpoint for EmbeddingCall {
     }
 
     fn estimate(&self) -> PromptEstimate {
-        let tokens = |input: &RawPrompt| match input {
-            RawPrompt::Tokens(tokens) => tokens.len(),
-            RawPrompt::Text(text) => text.len() / BYTES_PER_TOKEN,
-            RawPrompt::Chat(chat) => chat.size_bytes() / BYTES_PER_TOKEN,
-        };
         let inputs = &self.body.inputs;
-        let tokens = inputs.iter().map(|input| tokens(input).max(1) as u64).sum();
+        let tokens = inputs.iter().map(estimated_tokens).sum();
         PromptEstimate { sequences: inputs.len() as u64, tokens }
     }
 

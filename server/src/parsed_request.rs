@@ -28,7 +28,7 @@ use super::truncation::build_truncated;
 
 /// Approximate number of bytes of text per token, from which tokens are estimated before
 /// tokenisation.
-const BYTES_PER_TOKEN: usize = 4;
+pub(super) const BYTES_PER_TOKEN: usize = 4;
 
 /// A parsed request.
 #[derive(Debug)]
@@ -153,7 +153,8 @@ fn parse_converted(
     Ok(ParsedRequest { request, api, response_settings, stream, echoed_prompts, prepared: None })
 }
 
-fn estimated_tokens(prompt: &RawPrompt) -> u64 {
+/// Returns an estimate of the number of tokens of a prompt, at least 1.
+pub(super) fn estimated_tokens(prompt: &RawPrompt) -> u64 {
     let tokens = match prompt {
         RawPrompt::Tokens(tokens) => tokens.len(),
         RawPrompt::Text(text) => text.len() / BYTES_PER_TOKEN,

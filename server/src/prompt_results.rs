@@ -146,7 +146,8 @@ impl PromptBatch {
     pub async fn results(mut self) -> Result<Vec<PromptResults>, ApiError> {
         let mut results: Vec<PromptResults> = Vec::new();
         results.resize_with(self.open.len(), PromptResults::default);
-        while self.open.iter().any(Option::is_some) {
+        // Each sequence ends once.
+        for _ in 0..self.open.len() {
             let end = self.next_end().await;
             let found = end.and_then(|SequenceEnd { index, outcome }| {
                 self.open[index] = None;
@@ -221,7 +222,7 @@ impl Drop for PromptBatch {
         if self.error.is_some() || was_open {
             metrics.count_refused(&outcome);
         } else {
-            let took: std::time::Duration = self.metadata.arrived_at.elapsed();
+            let took = self.metadata.arrived_at.elapsed();
             metrics.request_latency.observe(took.as_secs_f64());
             metrics.prompt_tokens.observe(self.prompt_tokens as f64);
         }

@@ -15,13 +15,12 @@ use openai::rerank::request::RerankBody;
 use openai::rerank::response::RerankList;
 
 use super::error::ApiError;
+use super::parsed_request::BYTES_PER_TOKEN;
 use super::prompt_request::{PromptEndpoint, PromptEstimate, handle};
 use super::prompt_results::PromptResults;
 use super::reply::json;
 use super::state::ServerState;
 
-/// Approximate number of bytes of text per token.
-const BYTES_PER_TOKEN: usize = 4;
 /// Bytes of a result as JSON, without its document.
 const RESULT_BYTES: u64 = 128;
 

@@ -36,14 +36,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     let (base, file) = (GgufSource::open(Path::new(base))?, GgufSource::open(Path::new(file))?);
     let tokens = tokens(&base, texts, WINDOWS)?;
-    let of = |source: &GgufSource, kv_format| -> Result<_, Box<dyn Error>> {
+    let predict = |source: &GgufSource, kv_format| -> Result<_, Box<dyn Error>> {
         let config = source.config();
         let weight_formats = stored(source, config)?;
         let map = DeviceMap { weight_formats, kv_format, ..on_cpu(config) };
         Ok(predictions(source, &map, WINDOWS, &tokens, &[])?.rows)
     };
     let Comparison { count, mean, error, same_choice } =
-        Comparison::between(&of(&base, KvFormat::Plain)?, &of(&file, kv_format)?);
+        Comparison::between(&predict(&base, KvFormat::Plain)?, &predict(&file, kv_format)?);
     println!(
         "tandem, {count} tokens: mean KL divergence {mean:.5} +- {error:.5}, same most likely \
          token {:.1} %",

@@ -1,6 +1,6 @@
 //! Questions to be scored.
 
-use openai::fingerprint::score_id;
+use openai::fingerprint::fields_id;
 
 /// A prompt and its possible continuations, in tokens.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,7 +44,7 @@ impl ScoreQuestion {
         let head = [b"score".to_vec(), self.custom_id.clone().into_bytes(), details_bytes];
         let texts = std::iter::once(&self.prompt).chain(&self.continuations);
         let fields: Vec<Vec<u8>> = head.into_iter().chain(texts.map(|text| bytes(text))).collect();
-        score_id(fields.iter().map(Vec::as_slice))
+        fields_id(fields.iter().map(Vec::as_slice))
     }
 
     /// Returns the length of its longest sequence, in tokens.

@@ -407,7 +407,7 @@ pub struct PlanArgs {
     #[arg(long, value_enum, default_value = "bf16")]
     pub dtype: DtypeChoice,
     /// Compress weights to 4 bits, the KV cache to 8 or 4, or both [default: none if that fits in
-    /// memory, otherwise the fastest of w4, kv4 and w4kv4 that fits]
+    /// memory, otherwise the fastest of kv8, w4 and w4kv8 that fits, otherwise of kv4 and w4kv4]
     #[arg(long, value_enum, value_name = "WHAT")]
     pub compress: Option<NamedChoice<CompressChoice>>,
     /// Placement policy: auto, two-split, one-split, gpu-only, resident, cpu-only, lia, lia:spread,

@@ -4,7 +4,7 @@
 
 use half::f16;
 use model::quantized_format::{Bits, Grouped, ROWS, SUPER_BLOCK, ScaleLayout};
-use model::source::float8::e4m3;
+use model::source::float8::{E4M3_MAX, e4m3, nearest_e4m3};
 
 use super::record::{range, store};
 
@@ -12,8 +12,6 @@ use super::record::{range, store};
 const LARGEST: f32 = 65504.0;
 /// Largest byte by which a factor of scales or minimums is multiplied.
 const LARGEST_BYTE: f32 = 127.0;
-/// Largest finite 8-bit float (E4M3).
-const LARGEST_FLOAT8: f32 = 448.0;
 /// Maximum number of groups in a record.
 const GROUPS: usize = SUPER_BLOCK / 16;
 
@@ -165,20 +163,12 @@ fn set_ranges(format: Grouped, record: &mut [u8], row: usize, ranges: &[Range]) 
 
 /// Writes an f32, and the 8-bit floats whose products with it are nearest to scales.
 fn set_float_products(record: &mut [u8], row: usize, ranges: &[Range]) {
-    let factor = ranges.iter().fold(0.0f32, |most, range| most.max(range.0)) / LARGEST_FLOAT8;
+    let factor = ranges.iter().fold(0.0f32, |most, range| most.max(range.0)) / e4m3(E4M3_MAX);
     record[4 * row..][..4].copy_from_slice(&factor.to_le_bytes());
     for (group, (scale, _)) in ranges.iter().enumerate() {
         let times = if factor > 0.0 { scale / factor } else { 0.0 };
         record[4 * ROWS + group * ROWS + row] = nearest_e4m3(times);
     }
-}
-
-/// Returns the 8-bit float that is nearest to a value, which is not negative.
-fn nearest_e4m3(value: f32) -> u8 {
-    let distance = |byte: &u8| (e4m3(*byte) - value).abs();
-    // Finite ones; their order is that of their bytes.
-    let nearer = |a: &u8, b: &u8| distance(a).total_cmp(&distance(b));
-    (0..0x7f).min_by(nearer).unwrap_or(0)
 }
 
 /// Returns the stored code of the integer that is nearest to a value.

@@ -5,7 +5,7 @@
 use half::f16;
 use model::quantized_format::{Grouped, ROWS, SUPER_BLOCK, ScaleLayout};
 use model::source::StoredType;
-use model::source::float8::e4m3;
+use model::source::float8::{E4M3_MAX, e4m3};
 
 use super::record::{set_scale_and_minimum, store};
 use super::super_blocks;
@@ -14,8 +14,6 @@ use super::super_blocks;
 const BLOCK: usize = 32;
 /// Bias of MXFP4's exponents: the values of its table are multiplied by `2^(e - 128)`.
 const MXFP4_BIAS: u8 = 128;
-/// Largest finite 8-bit float (E4M3). Those above it are not a number or negative.
-const E4M3_LARGEST: u8 = 0x7e;
 
 /// Reason for which blocks could not become records. The matrix can still be expanded.
 #[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
@@ -158,7 +156,7 @@ fn from_nvfp4(blocks: &[u8], k: usize, out: &mut [u8]) -> Result<(), RepackError
     let mut refused = None;
     each_block(StoredType::Nvfp4, blocks, k, out, |block, record, place| {
         let row = place.row % ROWS;
-        if block[4] > E4M3_LARGEST {
+        if block[4] > E4M3_MAX {
             let (row, group, factor) = (place.row, place.block, e4m3(block[4]));
             refused.get_or_insert(RepackError::Factor { row, group, factor });
         }

@@ -10,7 +10,7 @@ use super::model::EmbeddingModel;
 use crate::body::unknown_fields::UnknownFieldPolicy;
 use crate::body::values::{get_non_null, invalid_value, missing_field, read_count};
 use crate::body::{JsonFields, RawPrompt};
-use crate::fingerprint::score_id;
+use crate::fingerprint::fields_id;
 use crate::input_line::{ErrorCode, Rejection};
 use crate::prompt::{ModelLimits, tokenize_prompt};
 
@@ -183,7 +183,7 @@ impl EmbeddingRequest {
             tokens.iter().flat_map(|token| token.to_le_bytes()).collect()
         };
         let inputs: Vec<Vec<u8>> = self.inputs.iter().map(bytes).collect();
-        score_id(head.into_iter().chain(inputs.iter().map(Vec::as_slice)))
+        fields_id(head.into_iter().chain(inputs.iter().map(Vec::as_slice)))
     }
 }
 
@@ -196,17 +196,13 @@ fn tokenize_input(
 ) -> Result<Arc<[u32]>, Rejection> {
     let max_tokens = limits.context.saturating_sub(1);
     let whole = ModelLimits { context: max_tokens, ..limits };
-    let rename = |rejection: Rejection| Rejection {
-        message: rejection.message.replace(" of the prompt.", " of the input."),
-        param: Some("input".to_owned()),
-        ..rejection
-    };
-    let tokens = tokenize_prompt(input, codec, 0, whole).map_err(rename)?;
+    let of_input = |rejection: Rejection| rejection.with_param("input");
+    let tokens = tokenize_prompt(input, codec, 0, whole).map_err(of_input)?;
     if tokens.is_empty() {
         let message = "The input must not be empty.";
         return Err(Rejection::new(ErrorCode::EmptyPrompt, message).with_param("input"));
     }
-    limits.check_tokens(tokens.iter().copied()).map_err(rename)?;
+    limits.check_tokens(tokens.iter().copied()).map_err(of_input)?;
     if tokens.len() > max_tokens {
         let message = format!(
             "This model's maximum context length is {max_tokens} tokens. However, your input \

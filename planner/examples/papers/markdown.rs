@@ -117,11 +117,11 @@ fn head(goals: &str, sums: &str, all: &str) -> String {
     )
 }
 
-/// Returns the table of a figure; `see` is told the outcome of each cell.
+/// Returns the table of a figure; `on_outcome` is called with the outcome of each cell.
 pub fn table(
     figure: &Figure,
     answers: &mut Answers,
-    mut see: impl FnMut(&Cell, &Outcome),
+    mut on_outcome: impl FnMut(&Cell, &Outcome),
 ) -> String {
     let mut text = format!("\n### {}\n\n", figure.title);
     if let Some(note) = &figure.note {
@@ -130,7 +130,7 @@ pub fn table(
     text += "| cell | paper | Tandem's planner | error | cause |\n|---|---|---|---|---|\n";
     for cell in &figure.cells {
         let outcome = answers.compare(cell);
-        see(cell, &outcome);
+        on_outcome(cell, &outcome);
         let note = cell.note.as_ref().map(|note| format!(" ({})", one_line(note)));
         let (answer, error) = match &outcome {
             Outcome::Number { value, error, detail } => {

@@ -83,7 +83,7 @@ impl RoutedCache {
     }
 }
 
-/// Where the experts' matrices of a linear are in host memory, after a read.
+/// Location of the experts' matrices of a linear in the slots of host memory, after a read.
 #[derive(Debug, Clone, Copy)]
 struct MatrixPlace {
     slot_bytes: u64,

@@ -96,6 +96,7 @@ impl Checkpoint {
         let has = |name: &str| self.tensors.contains_key(name);
         self.is_headless = has("embed_tokens.weight")
             && has("norm.weight")
+            && !has("lm_head.weight")
             && self.tensors.keys().all(|name| !name.starts_with(MODEL_PREFIX));
         if self.is_headless {
             let tensors = std::mem::take(&mut self.tensors).into_iter();
@@ -158,6 +159,24 @@ impl Checkpoint {
             path: self.directory.display().to_string(),
             tensor: name.to_owned(),
         })
+    }
+
+    /// Reads the bytes of `count` groups of a matrix, starting at group `first`: a factor of each
+    /// from `factors`, and `group_bytes` of each from `values`.
+    ///
+    /// # Errors
+    /// A file that ends early.
+    pub(super) fn read_groups(
+        &self,
+        [factors, values]: [&ByteRange; 2],
+        group_bytes: usize,
+        first: usize,
+        count: usize,
+    ) -> Result<(Vec<u8>, Vec<u8>), SourceError> {
+        let (mut factor_bytes, mut value_bytes) = (vec![0; count], vec![0; count * group_bytes]);
+        self.read(factors, first, &mut factor_bytes)?;
+        self.read(values, first * group_bytes, &mut value_bytes)?;
+        Ok((factor_bytes, value_bytes))
     }
 
     /// Refuses a tensor of another shape.

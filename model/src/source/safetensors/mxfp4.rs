@@ -134,9 +134,6 @@ impl<'a> Matrix<'a> {
         count: usize,
     ) -> Result<(Vec<u8>, Vec<u8>), SourceError> {
         let first = first_row * (self.shape().1 / GROUP);
-        let (mut exponents, mut bytes) = (vec![0u8; count], vec![0u8; count * GROUP_BYTES]);
-        files.read(self.exponents, first, &mut exponents)?;
-        files.read(self.blocks, first * GROUP_BYTES, &mut bytes)?;
-        Ok((exponents, bytes))
+        files.read_groups([self.exponents, self.blocks], GROUP_BYTES, first, count)
     }
 }

@@ -128,10 +128,7 @@ impl<'a> Matrix<'a> {
         count: usize,
     ) -> Result<(Vec<u8>, Vec<u8>), SourceError> {
         let first = first_row * (self.packed.shape[1] / GROUP_BYTES);
-        let (mut scales, mut bytes) = (vec![0u8; count], vec![0u8; count * GROUP_BYTES]);
-        files.read(self.scales, first, &mut scales)?;
-        files.read(self.packed, first * GROUP_BYTES, &mut bytes)?;
-        Ok((scales, bytes))
+        files.read_groups([self.scales, self.packed], GROUP_BYTES, first, count)
     }
 }
 

@@ -144,3 +144,25 @@ fn a_file_cut_anywhere_is_an_error() {
         }
     }
 }
+
+/// Names without their prefix are those of a model without its head, but not if there is a head:
+/// its logits would silently be those of the embedding.
+#[test]
+fn models_without_a_head_have_names_without_their_prefix() {
+    let folder = tempfile::tempdir().expect("folder");
+    let path = folder.path().join("model.safetensors");
+    let model = [
+        ("embed_tokens.weight", Stored::F32, vec![10, 8]),
+        ("norm.weight", Stored::F32, vec![8]),
+        ("layers.0.mlp.down_proj.weight", Stored::F32, vec![8, 12]),
+    ];
+    write(&path, &model);
+    let source = SafetensorsSource::open(folder.path(), &config()).expect("opens");
+    assert_eq!(source.shape(DOWN).expect("there"), (8, 12));
+    assert_eq!(source.shape(TensorId::Head).expect("the embedding"), (10, 8));
+    let head = ("lm_head.weight", Stored::F32, vec![10, 8]);
+    write(&path, &[&model[..], &[head]].concat());
+    let source = SafetensorsSource::open(folder.path(), &config()).expect("opens");
+    let refused = source.shape(TensorId::Embedding).expect_err("no such name").to_string();
+    assert!(refused.contains(EMBEDDING_NAME), "{refused}");
+}
