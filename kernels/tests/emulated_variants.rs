@@ -7,12 +7,13 @@ mod emulate;
 
 use common::records::{formats, random_records, said};
 use common::{
-    Random, assert_close, bits, has_integers, kernels as native_kernels, poison, step_of, tolerance,
+    Random, assert_close, bits, bytes_of, has_integers, kernels as native_kernels, poison, step_of,
+    tolerance,
 };
 use emulate::emulated;
 use half::bf16;
 use kernels::{Kernels, Linear, LinearOut, LinearQuant, Variant, reference};
-use model::quantized_format::Grouped;
+use model::quantized_format::{ActivationFormat, Grouped};
 
 /// Returns kernels of each variant with dedicated bf16 instructions, on `threads` threads.
 fn all_kernels(test: &str, threads: usize) -> Vec<Kernels> {
@@ -143,45 +144,64 @@ fn run_grouped(
     out
 }
 
+/// Returns x as these kernels round it before it is multiplied by weights in `groups` of inputs.
+fn rounded(kernels: &Kernels, activations: ActivationFormat, x: &[bf16], group: usize) -> Vec<f64> {
+    let in_integers = has_integers(kernels.variant());
+    let of_group = x.chunks(group).flat_map(|x| match activations {
+        ActivationFormat::Int8 => {
+            let of_32 = x.chunks(32).flat_map(|x| {
+                let (bytes, step) = bytes_of(x);
+                bytes.into_iter().map(move |byte| f64::from(byte) * f64::from(step))
+            });
+            of_32.collect::<Vec<f64>>()
+        }
+        ActivationFormat::Int12 if in_integers => {
+            let step = step_of(x);
+            let round = |x: &bf16| (f64::from(x.to_f32()) / step).round_ties_even() * step;
+            x.iter().map(round).collect()
+        }
+        ActivationFormat::Int12 => x.iter().map(|x| f64::from(x.to_f32())).collect(),
+    });
+    of_group.collect()
+}
+
 #[test]
 fn grouped_linears_agree_with_the_reference() {
     for kernels in all_kernels("grouped_linears_agree_with_the_reference", 1) {
+        let variant = kernels.variant();
         let before = emulated();
-        for (seed, (rows, n, k)) in SHAPES.into_iter().enumerate() {
-            // Some formats for each shape.
-            for format in formats().into_iter().skip(seed % 3).step_by(3) {
-                let mut random = Random::new(seed as u64);
-                let x: Vec<bf16> = random.vector(rows * k);
-                let matrix = matrix(&mut random, format, n, k);
-                let out = run_grouped(&kernels, (rows, n, k), &x, &matrix);
-                let mut expected = Vec::with_capacity(rows * n);
-                for x in x.chunks(k) {
-                    let rounded = x.chunks(format.group).flat_map(|x| {
-                        let step = step_of(x);
-                        x.iter()
-                            .map(move |x| (f64::from(x.to_f32()) / step).round_ties_even() * step)
-                    });
-                    let x: Vec<f64> = if has_integers(kernels.variant()) {
-                        rounded.collect()
-                    } else {
-                        x.iter().map(|x| f64::from(x.to_f32())).collect()
-                    };
-                    for weight in matrix.values.chunks(k) {
-                        let terms = x.iter().zip(weight).map(|(x, w)| x * w);
-                        expected.push(terms.sum::<f64>());
+        let mut kernels = Some(kernels);
+        for activations in [ActivationFormat::Int8, ActivationFormat::Int12] {
+            let rounding = kernels.take().expect("returned").with_activations(activations);
+            for (seed, (rows, n, k)) in SHAPES.into_iter().enumerate() {
+                // Some formats for each shape.
+                for format in formats().into_iter().skip(seed % 3).step_by(3) {
+                    let mut random = Random::new(seed as u64);
+                    let x: Vec<bf16> = random.vector(rows * k);
+                    let matrix = matrix(&mut random, format, n, k);
+                    let out = run_grouped(&rounding, (rows, n, k), &x, &matrix);
+                    let mut expected = Vec::with_capacity(rows * n);
+                    for x in x.chunks(k) {
+                        let x = rounded(&rounding, activations, x, format.group);
+                        for weight in matrix.values.chunks(k) {
+                            let terms = x.iter().zip(weight).map(|(x, w)| x * w);
+                            expected.push(terms.sum::<f64>());
+                        }
                     }
+                    let context = format!(
+                        "seed {seed} {variant:?} {activations:?} {rows}x{n}x{k} {format:?}"
+                    );
+                    // Terms are larger than their sum: up to 128 steps of a scale in addition to
+                    // the minimum.
+                    let typical = 4.0 * (k as f64).sqrt();
+                    assert_close(&out, &expected, (n, typical), tolerance(), &context);
                 }
-                let context =
-                    format!("seed {seed} {:?} {rows}x{n}x{k} {format:?}", kernels.variant());
-                // Terms are larger than their sum: up to 128 steps of a scale in addition to the
-                // minimum.
-                let typical = 4.0 * (k as f64).sqrt();
-                assert_close(&out, &expected, (n, typical), tolerance(), &context);
             }
+            kernels = Some(rounding);
         }
         // AMX has tiles of integers; AVX512-BF16 has no instruction for them.
-        if kernels.variant() == Variant::Amx && has_integers(Variant::Amx) {
-            assert_emulated(kernels.variant(), before);
+        if variant == Variant::Amx && has_integers(Variant::Amx) {
+            assert_emulated(variant, before);
         }
     }
 }

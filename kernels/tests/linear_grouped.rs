@@ -5,8 +5,8 @@ mod common;
 
 use common::records::{formats, random_records, said};
 use common::{
-    Random, assert_close, bits, has_integers, kernels, poison, runs_all_cases, step_of, tolerance,
-    variants,
+    Random, assert_close, bits, bytes_of, has_integers, kernels, poison, runs_all_cases, step_of,
+    tolerance, variants,
 };
 use half::{bf16, f16};
 use kernels::quant::widen;
@@ -159,13 +159,6 @@ impl Matrix {
         self.run(kernels, x, LinearOut::StoreF32(&mut out));
         out
     }
-}
-
-/// Returns a group of x as multiples of a 127th of its largest magnitude, and that step.
-fn bytes_of<T: Element>(x: &[T]) -> (Vec<i32>, f32) {
-    let largest = x.iter().fold(2.0f32.powi(-100), |a, x| a.max(x.to_f32().abs()));
-    let bytes = x.iter().map(|x| (x.to_f32() * (127.0 / largest)).round_ties_even() as i32);
-    (bytes.collect(), largest / 127.0)
 }
 
 /// Returns every variant of this machine with every format of activations.

@@ -53,9 +53,9 @@ pub(super) enum Multiplication {}
 impl MultiplicationPath for Multiplication {
     type Reader = Records;
 
-    fn fits(variant: Variant, shape: Shape) -> bool {
+    fn fits(variant: Variant, _: Shape) -> bool {
         let wide = matches!(variant, Variant::Avx512 | Variant::Avx512Bf16 | Variant::Amx);
-        wide && is_x86_feature_detected!("avx512vnni") && is_decoded(shape)
+        wide && is_x86_feature_detected!("avx512vnni")
     }
 
     fn layout(Shape { rows, k, format, .. }: Shape) -> PackedLayout {
@@ -176,7 +176,6 @@ impl MultiplicationPath for ByteTiles {
         variant == Variant::Amx
             && shape.rows >= INTEGER_TILES_ROWS
             && shape.activations == ActivationFormat::Int8
-            && is_decoded(shape)
     }
 
     fn layout(Shape { rows, k, format, .. }: Shape) -> PackedLayout {
@@ -195,12 +194,6 @@ impl MultiplicationPath for ByteTiles {
         // SAFETY: the caller's promise.
         unsafe { tiles::sums_of_bytes(bytes::in_groups_of_x(task.reader), &task.area) };
     }
-}
-
-/// Returns true if these paths decode the weights: those of two and three bits are multiplied by
-/// `bytes`, or as floats.
-fn is_decoded(shape: Shape) -> bool {
-    grouped(shape.format).bits.count() >= 4
 }
 
 pub(super) fn grouped(format: WeightFormat) -> Grouped {

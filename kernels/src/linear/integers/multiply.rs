@@ -13,11 +13,12 @@ use model::quantized_format::{Bits, Grouped};
 use super::factors::{Factors, whole};
 use super::shape::{COLS, PANELS, tile_rows};
 use super::weights::{
-    Int8Weights, TableWeights, UpperBits, WeightBytes, nibbles, ranges, steps, vectors,
+    FewBits, GroupIntegers, Int8Weights, TableWeights, UpperBits, WeightBytes, nibbles, steps,
+    vectors,
 };
 use crate::linear::factors::FACTORS;
 use crate::linear::prefetch::Prefetcher;
-use crate::linear::reader::Records;
+use crate::linear::reader::{Records, record_ranges};
 use crate::linear::sizes::RESULT_STRIDE;
 use crate::linear::task::TaskOperands;
 use crate::linear::tuning::INTEGERS_PREFETCH_BYTES;
@@ -157,7 +158,11 @@ impl TileCall {
             Bits::Eight => bytes!(Int8Weights),
             Bits::Five | Bits::FiveSigned => bytes!(UpperBits::<1>),
             Bits::SixSigned => bytes!(UpperBits::<2>),
-            Bits::Table(table) => bytes!(TableWeights::new(table)),
+            Bits::Table(table) => match table.index_bits() {
+                2 => bytes!(FewBits::<false>::new(table)),
+                3 => bytes!(FewBits::<true>::new(table)),
+                _ => bytes!(TableWeights::new(table)),
+            },
         }
     }
 
@@ -229,29 +234,28 @@ impl TileCall {
     ) {
         // SAFETY: this function's own features.
         let s = unsafe { Avx512::new() };
-        let pairs = steps(self.records.group()) / 2;
+        let (pairs, lines) = (steps(self.records.group()) / 2, vectors(self.records));
         let stride = self.stride::<P, R>();
         let mut at = At::<P>::of(&self);
         for group in self.groups {
             let mut high = [[_mm512_setzero_si512(); R]; P];
             let mut low = [[_mm512_setzero_si512(); R]; P];
-            let mut from = at.begin(prefetcher.is_some());
+            let from = at.begin(prefetcher.is_some());
             let ahead = at.ahead(from);
+            let integers = from.map(|from| GroupIntegers::of(self.records, from, group));
             // SAFETY: the group exists.
-            let mut upper = from.map(|from| unsafe { weights.begin(from) });
-            from = from.map(|from| from.wrapping_add(64 * W::UPPER));
-            for _ in 0..pairs {
-                for vector in 0..W::VECTORS {
-                    let from = from.map(|from| from.wrapping_add(64 * vector));
-                    prefetch(s, &mut prefetcher, from, ahead);
-                }
-                let mut pair = [[_mm512_setzero_si512(); P]; 2];
+            let mut vectors = integers.map(|group| unsafe { weights.begin(group) });
+            for line in 0..lines {
+                prefetch(s, &mut prefetcher, from.map(|from| from.wrapping_add(64 * line)), ahead);
+            }
+            for pair in 0..pairs {
+                let mut of_pair = [[_mm512_setzero_si512(); P]; 2];
                 for p in 0..P {
-                    // SAFETY: the group's vectors exist.
-                    let steps = unsafe { weights.pair(from[p], &mut upper[p]) };
-                    (pair[0][p], pair[1][p]) = (steps[0], steps[1]);
+                    // SAFETY: the group's steps exist.
+                    let steps = unsafe { weights.pair(&mut vectors[p], pair) };
+                    (of_pair[0][p], of_pair[1][p]) = (steps[0], steps[1]);
                 }
-                for step in pair {
+                for step in of_pair {
                     // SAFETY: the group's packed rows have this step.
                     unsafe {
                         add_digit(&mut high, step, at.x);
@@ -259,7 +263,6 @@ impl TileCall {
                     }
                     at.x = at.x.wrapping_add(2 * stride);
                 }
-                from = from.map(|from| from.wrapping_add(64 * W::VECTORS));
             }
             for p in 0..P {
                 for r in 0..R {
@@ -282,6 +285,8 @@ struct At<const P: usize> {
     record_bytes: usize,
     head_bytes: usize,
     group_bytes: usize,
+    /// Number of groups whose integers are stored together, less one.
+    others: usize,
     /// End of the first panel. Each panel has `panel_bytes` bytes.
     end: *const u8,
     panel_bytes: usize,
@@ -309,6 +314,7 @@ impl<const P: usize> At<P> {
             record_bytes: records.record_bytes(),
             head_bytes: records.head_bytes(),
             group_bytes: records.group_bytes(),
+            others: records.format().groups_together() - 1,
             format: records.format(),
             x: call.rows.x,
             factors: call.rows.factors,
@@ -317,7 +323,7 @@ impl<const P: usize> At<P> {
         }
     }
 
-    /// Returns the integers of the group. Prefetches the scales and minimums that precede the
+    /// Returns the integers of the group, or of the groups that are stored together. Prefetches the scales and minimums that precede the
     /// integers of a later group, unless another prefetcher is active.
     #[inline]
     #[target_feature(enable = "avx512f")]
@@ -331,7 +337,8 @@ impl<const P: usize> At<P> {
                 }
             }
         }
-        let before = self.head_bytes + self.place * self.group_bytes;
+        let place = self.place & !self.others;
+        let before = self.head_bytes + place * self.group_bytes;
         self.record.map(|record| record.wrapping_add(before))
     }
 
@@ -354,11 +361,13 @@ impl<const P: usize> At<P> {
         group: usize,
         sums: [[__m512i; R]; P],
     ) {
+        // SAFETY: this function's own features.
+        let s = unsafe { Avx512::new() };
         for p in 0..P {
             // SAFETY: the record exists; the group has factors of all rows, and results have space
             // for whole panels.
             unsafe {
-                let (scale, min) = ranges(self.format, self.record[p], self.place);
+                let (scale, min) = record_ranges(s, self.format, self.record[p], self.place, 0);
                 for r in 0..R {
                     let total = self.out.add(r * RESULT_STRIDE + p * COLS);
                     let before =

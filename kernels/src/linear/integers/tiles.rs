@@ -16,10 +16,12 @@ use super::products::{
     take_x,
 };
 use super::shape::{COLS, PANELS};
-use super::weights::{Int8Weights, TableWeights, UpperBits, WeightBytes, nibbles, ranges, steps};
+use super::weights::{
+    FewBits, GroupIntegers, Int8Weights, TableWeights, UpperBits, WeightBytes, nibbles, steps,
+};
 use crate::amx::tiles::{TILE, Tiles};
 use crate::linear::prefetch::{Lines, Prefetcher};
-use crate::linear::reader::Records;
+use crate::linear::reader::{Records, record_ranges};
 use crate::linear::sizes::{BLOCK_UNITS, RESULT_STRIDE};
 use crate::linear::task::TaskOperands;
 use crate::linear::tiled::TILE_LEN;
@@ -243,6 +245,7 @@ unsafe fn expand<O: TileOperands>(
         }
     }
     let pairs = steps(reader.group()) / 2;
+    let integers = GroupIntegers::of(reader, from, group);
     // SAFETY: a group has its vectors, a tile a line for each step.
     unsafe {
         match reader.bits() {
@@ -261,10 +264,14 @@ unsafe fn expand<O: TileOperands>(
                     }
                 }
             }
-            Bits::Eight => expand_bytes(Int8Weights, from, pairs, to),
-            Bits::Five | Bits::FiveSigned => expand_bytes(UpperBits::<1>, from, pairs, to),
-            Bits::SixSigned => expand_bytes(UpperBits::<2>, from, pairs, to),
-            Bits::Table(table) => expand_bytes(TableWeights::new(table), from, pairs, to),
+            Bits::Eight => expand_bytes(Int8Weights, integers, pairs, to),
+            Bits::Five | Bits::FiveSigned => expand_bytes(UpperBits::<1>, integers, pairs, to),
+            Bits::SixSigned => expand_bytes(UpperBits::<2>, integers, pairs, to),
+            Bits::Table(table) => match table.index_bits() {
+                2 => expand_bytes(FewBits::<false>::new(table), integers, pairs, to),
+                3 => expand_bytes(FewBits::<true>::new(table), integers, pairs, to),
+                _ => expand_bytes(TableWeights::new(table), integers, pairs, to),
+            },
         }
     }
 }
@@ -275,14 +282,18 @@ unsafe fn expand<O: TileOperands>(
 /// The group exists; `to` has a line for each step.
 #[inline]
 #[target_feature(enable = "avx2,avx512f,avx512bw")]
-unsafe fn expand_bytes<W: WeightBytes>(weights: W, from: *const u8, pairs: usize, to: *mut u8) {
+unsafe fn expand_bytes<W: WeightBytes>(
+    weights: W,
+    group: GroupIntegers,
+    pairs: usize,
+    to: *mut u8,
+) {
     // SAFETY: the caller's promise.
     unsafe {
-        let mut upper = weights.begin(from);
-        for index in 0..pairs {
-            let vectors = from.add(64 * (W::UPPER + index * W::VECTORS));
-            for (step, bytes) in weights.pair(vectors, &mut upper).into_iter().enumerate() {
-                _mm512_storeu_si512(to.add(64 * (2 * index + step)).cast(), bytes);
+        let mut vectors = weights.begin(group);
+        for pair in 0..pairs {
+            for (step, bytes) in weights.pair(&mut vectors, pair).into_iter().enumerate() {
+                _mm512_storeu_si512(to.add(64 * (2 * pair + step)).cast(), bytes);
             }
         }
     }
@@ -376,7 +387,8 @@ impl Products {
         let Products { reader, group, .. } = *self;
         let record = reader.record_at(self.panel + p, group);
         // SAFETY: the record exists.
-        let (scale, min) = unsafe { ranges(reader.format(), record, reader.place(group)) };
+        let (scale, min) =
+            unsafe { record_ranges(s, reader.format(), record, reader.place(group), 0) };
         for row in 0..self.rows {
             prefetcher.step(s);
             let sum = sums.wrapping_add(row * TILE);

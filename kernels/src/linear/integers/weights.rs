@@ -3,9 +3,8 @@
 
 use std::arch::x86_64::*;
 
-use model::quantized_format::{Bits, Codebook, Grouped, ScaleLayout};
+use model::quantized_format::{Bits, Codebook};
 
-use super::shape::COLS;
 use crate::linear::reader::Records;
 
 /// Inputs of a step: the weights in the bytes of a lane.
@@ -19,7 +18,11 @@ pub(super) const fn steps(group: usize) -> usize {
 /// Returns the number of vectors of a group's weights, except those of their upper bits.
 pub(super) fn vectors(records: Records) -> usize {
     let steps = steps(records.group());
-    if records.bits() == Bits::Eight { steps } else { steps / 2 }
+    match records.bits().count() {
+        8 => steps,
+        2 | 3 => steps.div_ceil(4),
+        _ => steps / 2,
+    }
 }
 
 /// Returns the offset that was added to integers to make them unsigned bytes.
@@ -28,56 +31,6 @@ pub(super) fn offset(bits: Bits) -> i32 {
         Bits::Eight | Bits::Table(_) => 128,
         bits => i32::from(bits.offset()),
     }
-}
-
-/// Returns the scales and minimums of a record's columns for its group `place`.
-///
-/// # Safety
-/// The record and the group exist.
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c,avx512f")]
-pub(super) unsafe fn ranges(format: Grouped, record: *const u8, place: usize) -> (__m512, __m512) {
-    let scales = format.scales;
-    // SAFETY: a record starts with them, as specified in `model::compressed`.
-    unsafe {
-        let halves = |at: usize| _mm512_cvtph_ps(_mm256_loadu_si256(record.add(at).cast()));
-        let bytes = |at: usize| _mm512_cvtepi8_epi32(_mm_loadu_si128(record.add(at).cast()));
-        let times = |half: __m512, at: usize| _mm512_mul_ps(half, _mm512_cvtepi32_ps(bytes(at)));
-        // The usual formats are tested first: a jump table costs more than the code that it
-        // selects.
-        if scales == ScaleLayout::Halves {
-            return (halves(0), halves(2 * COLS));
-        }
-        if scales == ScaleLayout::ProductsAndMinimums {
-            let at = (4 + 2 * place) * COLS;
-            return (times(halves(0), at), times(halves(2 * COLS), at + COLS));
-        }
-        if scales == ScaleLayout::Products {
-            // All three factors have few bits, so their product is exact.
-            let unit = _mm512_set1_ps(format.unit());
-            let scale = _mm512_mul_ps(times(halves(0), (2 + place) * COLS), unit);
-            return (scale, _mm512_setzero_ps());
-        }
-        match scales {
-            ScaleLayout::HalfScales => (halves(place * 2 * COLS), _mm512_setzero_ps()),
-            // The product of two powers of two is exact, even below the smallest normal number.
-            ScaleLayout::PowersOfTwo => {
-                let power = bytes(place * COLS);
-                let normal = _mm512_max_epi32(power, _mm512_set1_epi32(-126));
-                let rest = _mm512_sub_epi32(power, normal);
-                (_mm512_mul_ps(power_of_two(normal), power_of_two(rest)), _mm512_setzero_ps())
-            }
-            _ => (_mm512_loadu_ps(record.cast()), _mm512_loadu_ps(record.add(4 * COLS).cast())),
-        }
-    }
-}
-
-/// Returns `2^a` for each lane, with `a` from -126 to 127.
-#[inline]
-#[target_feature(enable = "avx512f")]
-fn power_of_two(a: __m512i) -> __m512 {
-    let exponent = _mm512_add_epi32(a, _mm512_set1_epi32(127));
-    _mm512_castsi512_ps(_mm512_slli_epi32::<23>(exponent))
 }
 
 /// Returns a step's weights of 4 bits, from the low or from the high nibbles: 16 times each, and
@@ -104,24 +57,59 @@ fn codes(vector: __m512i, high: bool) -> __m512i {
     _mm512_and_si512(low, vector)
 }
 
-/// Decodes integers of all types except `Bits::Int4Records` to unsigned bytes, two steps at a time.
+/// Decodes integers of all types except `Bits::Four` to unsigned bytes, two steps at a time.
 pub(super) trait WeightBytes: Copy {
-    /// Vectors in memory per two steps.
-    const VECTORS: usize;
-    /// Vectors with which a group begins, before those of its steps.
-    const UPPER: usize;
+    /// Returns the vectors of a group's steps, and the one that its steps have in common.
+    ///
+    /// # Safety
+    /// The machine has AVX-512, and the group exists.
+    unsafe fn begin(self, group: GroupIntegers) -> GroupVectors;
+    /// Returns the bytes of steps `2 * pair` and `2 * pair + 1`, pair after pair.
+    ///
+    /// # Safety
+    /// The machine has AVX-512, and the steps exist.
+    unsafe fn pair(self, vectors: &mut GroupVectors, pair: usize) -> [__m512i; 2];
+}
 
-    /// Returns the vector that the steps of a group have in common.
+/// Integers of a group of sixteen columns.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct GroupIntegers {
+    /// Where the group begins, or the groups that are stored together.
+    from: *const u8,
+    /// Number of steps before the group in these.
+    first_step: usize,
+    /// Vector of third bits in integers of three bits.
+    third_vector: usize,
+}
+
+impl GroupIntegers {
+    /// Returns the integers of a group in those at `from`.
+    #[inline(always)]
+    pub(super) fn of(records: Records, from: *const u8, group: usize) -> GroupIntegers {
+        let (first_step, third_vector) = (records.first_step(group), records.third_vector());
+        GroupIntegers { from, first_step, third_vector }
+    }
+}
+
+/// Vectors of a group's steps, in memory, and the vector that they have in common, advanced by the
+/// steps that were decoded.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct GroupVectors {
+    from: *const u8,
+    upper: __m512i,
+}
+
+impl GroupVectors {
+    /// Returns a vector in memory.
     ///
     /// # Safety
-    /// The group exists.
-    unsafe fn begin(self, group: *const u8) -> __m512i;
-    /// Returns the bytes of a pair of steps, from its vectors. `upper` is the result of `begin`,
-    /// advanced by the preceding steps.
-    ///
-    /// # Safety
-    /// The machine has AVX-512, and the vectors exist.
-    unsafe fn pair(self, vectors: *const u8, upper: &mut __m512i) -> [__m512i; 2];
+    /// It exists.
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    unsafe fn vector(&self, index: usize) -> __m512i {
+        // SAFETY: the caller's promise.
+        unsafe { _mm512_loadu_si512(self.from.wrapping_add(64 * index).cast()) }
+    }
 }
 
 /// 8 bits, with 128 added.
@@ -129,23 +117,18 @@ pub(super) trait WeightBytes: Copy {
 pub(super) struct Int8Weights;
 
 impl WeightBytes for Int8Weights {
-    const VECTORS: usize = 2;
-    const UPPER: usize = 0;
-
     #[inline]
     #[target_feature(enable = "avx512f")]
-    unsafe fn begin(self, _: *const u8) -> __m512i {
-        _mm512_setzero_si512()
+    unsafe fn begin(self, group: GroupIntegers) -> GroupVectors {
+        GroupVectors { from: group.from, upper: _mm512_setzero_si512() }
     }
 
     #[inline]
     #[target_feature(enable = "avx512f")]
-    unsafe fn pair(self, vectors: *const u8, _: &mut __m512i) -> [__m512i; 2] {
+    unsafe fn pair(self, vectors: &mut GroupVectors, pair: usize) -> [__m512i; 2] {
         let offset = _mm512_set1_epi32(0x8080_8080_u32 as i32);
         // SAFETY: the caller's promise.
-        [0, 64].map(|at| unsafe {
-            _mm512_xor_si512(_mm512_loadu_si512(vectors.add(at).cast()), offset)
-        })
+        [0, 1].map(|step| unsafe { _mm512_xor_si512(vectors.vector(2 * pair + step), offset) })
     }
 }
 
@@ -154,22 +137,21 @@ impl WeightBytes for Int8Weights {
 pub(super) struct UpperBits<const UPPER_BITS: u32>;
 
 impl<const UPPER_BITS: u32> WeightBytes for UpperBits<UPPER_BITS> {
-    const VECTORS: usize = 1;
-    const UPPER: usize = 1;
-
     #[inline]
     #[target_feature(enable = "avx512f")]
-    unsafe fn begin(self, group: *const u8) -> __m512i {
-        // SAFETY: the caller's promise.
-        unsafe { _mm512_loadu_si512(group.cast()) }
+    unsafe fn begin(self, group: GroupIntegers) -> GroupVectors {
+        // SAFETY: a group begins with its upper bits.
+        let upper = unsafe { _mm512_loadu_si512(group.from.cast()) };
+        GroupVectors { from: group.from.wrapping_add(64), upper }
     }
 
     #[inline]
     #[target_feature(enable = "avx512f")]
-    unsafe fn pair(self, vectors: *const u8, upper: &mut __m512i) -> [__m512i; 2] {
+    unsafe fn pair(self, vectors: &mut GroupVectors, pair: usize) -> [__m512i; 2] {
         // SAFETY: the caller's promise.
-        let vector = unsafe { _mm512_loadu_si512(vectors.cast()) };
+        let vector = unsafe { vectors.vector(pair) };
         let mask = _mm512_set1_epi32(if UPPER_BITS == 1 { 0x1010_1010 } else { 0x3030_3030 });
+        let upper = &mut vectors.upper;
         [false, true].map(|high| {
             let above = _mm512_and_si512(_mm512_slli_epi32::<4>(*upper), mask);
             *upper = _mm512_srli_epi32::<UPPER_BITS>(*upper);
@@ -178,7 +160,18 @@ impl<const UPPER_BITS: u32> WeightBytes for UpperBits<UPPER_BITS> {
     }
 }
 
-/// Values of a table, with 128 added.
+/// Returns the values of a table in each 128 bits, with 128 added.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn table_bytes(table: Codebook) -> __m512i {
+    let values = table.values();
+    // SAFETY: sixteen bytes are loaded.
+    let values = unsafe { _mm_loadu_si128(values.as_ptr().cast()) };
+    let offset = _mm512_set1_epi32(0x8080_8080_u32 as i32);
+    _mm512_xor_si512(_mm512_broadcast_i32x4(values), offset)
+}
+
+/// Values of a table of four bits, with 128 added.
 #[derive(Clone, Copy)]
 pub(super) struct TableWeights(__m512i);
 
@@ -186,29 +179,74 @@ impl TableWeights {
     #[inline]
     #[target_feature(enable = "avx512f")]
     pub(super) fn new(table: Codebook) -> TableWeights {
-        let values = table.values();
-        // SAFETY: sixteen bytes are loaded.
-        let values = unsafe { _mm_loadu_si128(values.as_ptr().cast()) };
-        let offset = _mm512_set1_epi32(0x8080_8080_u32 as i32);
-        TableWeights(_mm512_xor_si512(_mm512_broadcast_i32x4(values), offset))
+        TableWeights(table_bytes(table))
     }
 }
 
 impl WeightBytes for TableWeights {
-    const VECTORS: usize = 1;
-    const UPPER: usize = 0;
-
     #[inline]
     #[target_feature(enable = "avx512f")]
-    unsafe fn begin(self, _: *const u8) -> __m512i {
-        _mm512_setzero_si512()
+    unsafe fn begin(self, group: GroupIntegers) -> GroupVectors {
+        GroupVectors { from: group.from, upper: _mm512_setzero_si512() }
     }
 
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw")]
-    unsafe fn pair(self, vectors: *const u8, _: &mut __m512i) -> [__m512i; 2] {
+    unsafe fn pair(self, vectors: &mut GroupVectors, pair: usize) -> [__m512i; 2] {
         // SAFETY: the caller's promise.
-        let vector = unsafe { _mm512_loadu_si512(vectors.cast()) };
+        let vector = unsafe { vectors.vector(pair) };
         [false, true].map(|high| _mm512_shuffle_epi8(self.0, codes(vector, high)))
+    }
+}
+
+/// Values of a table of two bits, or of three if `HAS_THIRD`, with 128 added.
+#[derive(Clone, Copy)]
+pub(super) struct FewBits<const HAS_THIRD: bool>(__m512i);
+
+impl<const HAS_THIRD: bool> FewBits<HAS_THIRD> {
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    pub(super) fn new(table: Codebook) -> Self {
+        debug_assert_eq!(table.index_bits(), 2 + usize::from(HAS_THIRD), "{table:?}");
+        FewBits(table_bytes(table))
+    }
+}
+
+impl<const HAS_THIRD: bool> WeightBytes for FewBits<HAS_THIRD> {
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    unsafe fn begin(self, group: GroupIntegers) -> GroupVectors {
+        let GroupIntegers { from, first_step, third_vector } = group;
+        let upper = if HAS_THIRD {
+            // SAFETY: groups that are stored together have a vector of third bits.
+            let third = unsafe { _mm512_loadu_si512(from.wrapping_add(64 * third_vector).cast()) };
+            _mm512_srl_epi32(third, _mm_cvtsi32_si128(first_step as i32))
+        } else {
+            _mm512_setzero_si512()
+        };
+        // A vector has four steps, and a group begins with one.
+        GroupVectors { from: from.wrapping_add(64 * (first_step / 4)), upper }
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw")]
+    unsafe fn pair(self, vectors: &mut GroupVectors, pair: usize) -> [__m512i; 2] {
+        // SAFETY: the caller's promise.
+        let vector = unsafe { vectors.vector(pair / 2) };
+        let codes = codes(vector, pair % 2 == 1);
+        let two_bits = _mm512_set1_epi32(0x0303_0303);
+        let upper = &mut vectors.upper;
+        [codes, _mm512_srli_epi32::<2>(codes)].map(|codes| {
+            let mut index = _mm512_and_si512(codes, two_bits);
+            if HAS_THIRD {
+                let third = _mm512_and_si512(
+                    _mm512_slli_epi32::<2>(*upper),
+                    _mm512_set1_epi32(0x0404_0404),
+                );
+                *upper = _mm512_srli_epi32::<1>(*upper);
+                index = _mm512_or_si512(index, third);
+            }
+            _mm512_shuffle_epi8(self.0, index)
+        })
     }
 }

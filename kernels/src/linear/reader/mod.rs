@@ -11,7 +11,7 @@ mod quant;
 pub(crate) use plain::Plain;
 pub(super) use plain::{PairsBf16, PlainBf16, PlainF32};
 pub(crate) use quant::Records;
-pub(super) use quant::{CodedRecords, Int4Records, Int8Records};
+pub(super) use quant::{CodedRecords, Int4Records, Int8Records, record_ranges};
 
 use super::prefetch::Lines;
 use crate::simd::Simd;

@@ -191,47 +191,9 @@ impl Records {
         group: usize,
     ) -> (S::F, S::F) {
         let (block, row) = Self::block::<S>(panel);
-        let (record, place) = (self.record_at(block, group), self.place(group));
-        let half = |index: usize| record.cast::<f16>().wrapping_add(index + row);
-        let float = |index: usize| record.cast::<f32>().wrapping_add(index + row);
-        let byte = |at: usize| record.wrapping_add(at + row);
-        // SAFETY: a record starts with what the format specifies, for each of its rows.
-        unsafe {
-            match self.format.scales {
-                ScaleLayout::Halves => (s.load_f16(half(0)), s.load_f16(half(ROWS))),
-                ScaleLayout::HalfScales => (s.load_f16(half(place * ROWS)), s.zero()),
-                ScaleLayout::Floats => (s.load(float(0)), s.load(float(ROWS))),
-                ScaleLayout::PowersOfTwo => {
-                    // In two steps, since the smallest powers are below the smallest normal number.
-                    let power = s.load_signed_bytes(byte(place * ROWS));
-                    let normal = s.max(power, s.splat(-126.0));
-                    let rest = s.exp2_integral(s.sub(power, normal));
-                    (s.mul(s.exp2_integral(normal), rest), s.zero())
-                }
-                ScaleLayout::Products => {
-                    let times = s.load_signed_bytes(byte(2 * ROWS + place * ROWS));
-                    // All three factors have few bits, so their product is exact.
-                    let unit = s.splat(self.format.unit());
-                    (s.mul(s.mul(s.load_f16(half(0)), times), unit), s.zero())
-                }
-                ScaleLayout::ProductsAndMinimums => {
-                    let at = 4 * ROWS + place * 2 * ROWS;
-                    let times = s.load_signed_bytes(byte(at));
-                    let min_times = s.load_signed_bytes(byte(at + ROWS));
-                    (s.mul(s.load_f16(half(0)), times), s.mul(s.load_f16(half(ROWS)), min_times))
-                }
-                ScaleLayout::HalfByteProducts => {
-                    let [times, min_times] = s.load_half_bytes(byte(4 * ROWS + place * ROWS));
-                    let min_times = s.sub(s.zero(), min_times);
-                    (s.mul(s.load_f16(half(0)), times), s.mul(s.load_f16(half(ROWS)), min_times))
-                }
-                ScaleLayout::SuperScales => (s.load_f16(half(0)), s.zero()),
-                ScaleLayout::FloatProducts => {
-                    let times = s.load_e4m3(byte(4 * ROWS + place * ROWS));
-                    (s.mul(s.load(float(0)), times), s.zero())
-                }
-            }
-        }
+        let record = self.record_at(block, group);
+        // SAFETY: the caller's promise.
+        unsafe { record_ranges(s, self.format, record, self.place(group), row) }
     }
 
     /// Returns four integers of each column, those of a step, as signed bytes.
@@ -270,6 +232,60 @@ impl Records {
         match bits {
             Bits::Table(table) => s.table_bytes(codes, &table.values()),
             _ => s.sub_bytes(codes, s.splat_dword(u32::from_ne_bytes([offset; 4]))),
+        }
+    }
+}
+
+/// Returns the scales and minimums of a record's rows from `row` on for its group `place`.
+///
+/// # Safety
+/// They exist.
+#[inline(always)]
+pub(in crate::linear) unsafe fn record_ranges<S: Simd>(
+    s: S,
+    format: Grouped,
+    record: *const u8,
+    place: usize,
+    row: usize,
+) -> (S::F, S::F) {
+    let half = |index: usize| record.cast::<f16>().wrapping_add(index + row);
+    let float = |index: usize| record.cast::<f32>().wrapping_add(index + row);
+    let byte = |at: usize| record.wrapping_add(at + row);
+    // SAFETY: a record starts with what the format specifies, for each of its rows.
+    unsafe {
+        match format.scales {
+            ScaleLayout::Halves => (s.load_f16(half(0)), s.load_f16(half(ROWS))),
+            ScaleLayout::HalfScales => (s.load_f16(half(place * ROWS)), s.zero()),
+            ScaleLayout::Floats => (s.load(float(0)), s.load(float(ROWS))),
+            ScaleLayout::PowersOfTwo => {
+                // In two steps, since the smallest powers are below the smallest normal number.
+                let power = s.load_signed_bytes(byte(place * ROWS));
+                let normal = s.max(power, s.splat(-126.0));
+                let rest = s.exp2_integral(s.sub(power, normal));
+                (s.mul(s.exp2_integral(normal), rest), s.zero())
+            }
+            ScaleLayout::Products => {
+                let times = s.load_signed_bytes(byte(2 * ROWS + place * ROWS));
+                // All three factors have few bits, so their product is exact.
+                let unit = s.splat(format.unit());
+                (s.mul(s.mul(s.load_f16(half(0)), times), unit), s.zero())
+            }
+            ScaleLayout::ProductsAndMinimums => {
+                let at = 4 * ROWS + place * 2 * ROWS;
+                let times = s.load_signed_bytes(byte(at));
+                let min_times = s.load_signed_bytes(byte(at + ROWS));
+                (s.mul(s.load_f16(half(0)), times), s.mul(s.load_f16(half(ROWS)), min_times))
+            }
+            ScaleLayout::HalfByteProducts => {
+                let [times, min_times] = s.load_half_bytes(byte(4 * ROWS + place * ROWS));
+                let min_times = s.sub(s.zero(), min_times);
+                (s.mul(s.load_f16(half(0)), times), s.mul(s.load_f16(half(ROWS)), min_times))
+            }
+            ScaleLayout::SuperScales => (s.load_f16(half(0)), s.zero()),
+            ScaleLayout::FloatProducts => {
+                let times = s.load_e4m3(byte(4 * ROWS + place * ROWS));
+                (s.mul(s.load(float(0)), times), s.zero())
+            }
         }
     }
 }
