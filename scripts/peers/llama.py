@@ -110,7 +110,8 @@ def command_output(command, is_peer=False):
         raise PeerEnded(f"{command[0].name} was ended by {signal.Signals(-done.returncode).name}")
     if done.returncode:
         sys.exit(f"{command[0]} failed ({done.returncode}):\n{done.stderr[-2000:]}")
-    return done.stdout
+    # ik_llama.cpp prints its table to stderr.
+    return done.stdout + done.stderr if is_peer else done.stdout
 
 
 def ours(coordinator, model, batch, prompt, new, options):

@@ -247,7 +247,7 @@ fn all_of_a_vocabulary_adds_up_to_one() {
 }
 
 /// Options for a model large enough that scoring takes a while.
-const SLOW: [&str; 6] = ["--dummy-weights", "--layers", "6", "--slots", "4", "--quiet"];
+const SLOW: [&str; 6] = ["--dummy-weights", "--layers", "6", "--slots", "1", "--quiet"];
 
 /// Starts scoring, and waits until some lines are on disk.
 fn begin(place: &Place, model: &str, extra: &[&str]) -> std::process::Child {
@@ -272,7 +272,7 @@ fn pid(child: u32) -> Pid {
 #[test]
 fn deaths_change_no_byte() {
     let place = Place::new();
-    many(&place, 32);
+    many(&place, 64);
     let slow =
         |extra: &[&str]| run(&place, Path::new("smollm2-135m"), &[&SLOW[..], extra].concat());
     let done = slow(&[]);
