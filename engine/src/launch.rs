@@ -9,8 +9,8 @@ use grammar::GrammarSet;
 use program::plan::Plan;
 use program::topology::{Holds, MemoryId, MemoryKind, Role, SegmentId, Topology, WorkerId};
 use protocol::messages::{
-    CudaConfig, FromWorker, PrefixStoreConfig, SegmentNodes, StagedCopyConfig, TimedDurations,
-    ToWorker, WeightsOrigin, WorkerSetup,
+    CudaConfig, DraftModelSetup, FromWorker, PrefixStoreConfig, SegmentNodes, StagedCopyConfig,
+    TimedDurations, ToWorker, WeightsOrigin, WorkerSetup,
 };
 use shm::{Channel, Control, Segment, TraceSegment};
 use workers::device::{ENVIRONMENT, has_blas};
@@ -19,7 +19,7 @@ use super::device_use::{DeviceUse, can_enter_safe_mode, enable_safe_mode, start_
 pub use super::launched_workers::{LaunchError, LoadProgress};
 pub(super) use super::launched_workers::{LaunchedWorkers, POLL_INTERVAL, send};
 use super::supervisor::{SupervisedWorker, Supervisor, WorkerFailure};
-use super::worker_roles::WorkerRoles;
+use super::worker_roles::{WorkerRoles, sampler};
 use super::worker_startup::WorkerStartup;
 use protocol::child_process::this_program;
 
@@ -71,6 +71,8 @@ pub struct LaunchOptions {
     pub memory_nodes: SegmentNodes,
     /// Tokens of the text by which a plan selects positions; empty if it does not select.
     pub select_text: Vec<u32>,
+    /// Draft model of a serving run.
+    pub draft_model: Option<DraftModelSetup>,
     /// Suppresses messages about operations that take long.
     pub quiet: bool,
 }
@@ -289,6 +291,7 @@ fn worker_setup(
         select_text: options.select_text.clone(),
         staged: staged_for(&plan.topology, worker, options),
         prompts: options.prompt_cache.clone().filter(|_| role == Role::Cpu),
+        draft_model: options.draft_model.clone().filter(|_| sampler(plan) == Some(worker)),
     }
 }
 

@@ -1,5 +1,7 @@
 //! Roles of the workers in a launch.
 
+use program::ir::Instruction;
+use program::plan::Plan;
 use program::topology::{MemoryId, Role, Topology, WorkerId};
 use protocol::messages::CudaConfig;
 
@@ -41,4 +43,11 @@ impl WorkerRoles {
     pub(super) fn is_transfer_memory(&self, topology: &Topology, memory: MemoryId) -> bool {
         self.transfer.is_some_and(|transfer| topology.maps(transfer, memory))
     }
+}
+
+/// Returns the worker whose lane samples.
+pub(super) fn sampler(plan: &Plan) -> Option<WorkerId> {
+    let mut lists = plan.programs.iter().flat_map(|program| &program.lanes);
+    let list = lists.find(|list| list.instructions.iter().any(Instruction::is_sample))?;
+    plan.topology.worker_ids().find(|id| plan.topology.lanes_of(*id).contains(&list.lane))
 }

@@ -1,32 +1,51 @@
 //! Drafted tokens of a sequence, and how likely they are accepted.
+//!
+//! Drafts are written to the output after the sampled tokens, where the rows of a step read them
+//! like any other token. Nothing else reads the output there.
+
+use std::fmt::Debug;
 
 use program::step_table::Field;
 use scheduler::Sequence;
 
-use super::prompt_lookup;
 use super::table::StepTable;
 
 /// Estimated probability that a draft of a sequence is accepted before any was.
-const INITIAL_ACCEPTANCE: f32 = 0.5;
+pub const INITIAL_ACCEPTANCE: f32 = 0.5;
 /// Weight of the newest draft in the estimated probability that drafts are accepted.
 const ACCEPTANCE_WEIGHT: f32 = 0.1;
 
-/// Drafts tokens of a sequence that has just sampled one, if the table permits drafts.
-pub(super) fn draft(table: &StepTable, batch: usize, sequence: &mut Sequence) {
+/// Source of drafted tokens.
+pub trait Drafter: Debug + Send {
+    /// Drafts tokens of the running sequences of a batch: up to `drafts` of each, which are written
+    /// to its output after the sampled tokens. Sets `drafts` to their number.
+    fn draft(&mut self, table: &StepTable, batch: usize, sequences: &mut [Sequence]);
+}
+
+/// Drafts tokens of the running sequences of a batch, if the table permits drafts.
+pub(super) fn draft(
+    table: &StepTable,
+    batch: usize,
+    sequences: &mut [Sequence],
+    drafter: &mut dyn Drafter,
+) {
     let max_drafts = table.max_drafts();
     if max_drafts == 0 {
         return;
     }
-    let slot = sequence.slot as usize;
-    let is_decode = sequence.samples_token && sequence.num_tokens == sequence.computed + 1;
-    // The last token that a sequence may have is not drafted: it is drawn in any case.
-    let remaining = table.field(batch, slot, Field::Remaining).saturating_sub(1);
-    let free = sequence.capacity.saturating_sub(sequence.num_tokens);
-    let max_drafts = if is_decode { max_drafts.min(remaining).min(free) } else { 0 };
-    let tokens = sequence.num_tokens as usize;
-    sequence.drafts = prompt_lookup::draft(table, batch, slot, tokens, max_drafts as usize) as u32;
-    sequence.acceptance = acceptance(table, batch, slot);
-    table.set_field(batch, slot, Field::Drafts, sequence.drafts);
+    for sequence in sequences.iter_mut() {
+        let slot = sequence.slot as usize;
+        let is_decode = sequence.samples_token && sequence.num_tokens == sequence.computed + 1;
+        // The last token that a sequence may have is not drafted: it is drawn in any case.
+        let remaining = table.field(batch, slot, Field::Remaining).saturating_sub(1);
+        let free = sequence.capacity.saturating_sub(sequence.num_tokens);
+        sequence.drafts = if is_decode { max_drafts.min(remaining).min(free) } else { 0 };
+        sequence.acceptance = acceptance(table, batch, slot);
+    }
+    drafter.draft(table, batch, sequences);
+    for sequence in sequences {
+        table.set_field(batch, sequence.slot as usize, Field::Drafts, sequence.drafts);
+    }
 }
 
 /// Updates the estimated probability that drafts of a sequence are accepted: its next token was

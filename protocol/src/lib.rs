@@ -6,13 +6,14 @@
 //! processes agree on them; a child process inherits no secret.
 
 pub mod child_process;
+pub mod draft_sequence;
 pub mod drafts;
 pub mod grammar_source;
 pub mod group;
 pub mod iteration_planner;
 pub mod messages;
 pub mod prefix_sharing;
-mod prompt_lookup;
+pub mod prompt_lookup;
 pub mod release;
 pub mod serving;
 pub mod table;

@@ -48,6 +48,16 @@ pub enum WeightsOrigin {
     },
 }
 
+/// Draft model of a serving run, which the worker that samples runs on the CPU.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DraftModelSetup {
+    /// Plan of a serving run with a single lane and a slot for each slot of the run.
+    pub plan: Plan,
+    pub weights: WeightsOrigin,
+    /// Number of compute threads.
+    pub threads: u16,
+}
+
 /// Use of a CUDA device instead of the emulated one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CudaConfig {
@@ -181,6 +191,8 @@ pub struct WorkerSetup {
     pub staged: Option<StagedCopyConfig>,
     /// Prompt store of the cpu worker of a serving run.
     pub prompts: Option<PrefixStoreConfig>,
+    /// Draft model of the worker that samples.
+    pub draft_model: Option<DraftModelSetup>,
 }
 
 /// Messages from the coordinator to a worker.

@@ -1,11 +1,10 @@
 //! Drafted tokens by prompt lookup: what followed the last tokens of a sequence where they occurred
 //! before, in its prompt or in its answer.
-//!
-//! Drafts are written to the output after the sampled tokens, where the rows of a step read them
-//! like any other token. Nothing else reads the output there.
 
 use program::step_table::Field;
+use scheduler::Sequence;
 
+use super::drafts::Drafter;
 use super::table::StepTable;
 
 /// Minimum number of last tokens that must have occurred before.
@@ -15,26 +14,28 @@ const MATCH_MAX: usize = 12;
 /// Maximum number of positions that are searched, the last ones.
 const SEARCHED_POSITIONS: usize = 32 << 10;
 
-/// Writes up to `max_drafts` drafts of a sequence of `tokens` tokens, and returns their number.
-pub(super) fn draft(
-    table: &StepTable,
-    batch: usize,
-    slot: usize,
-    tokens: usize,
-    max_drafts: usize,
-) -> usize {
-    if max_drafts == 0 {
-        return 0;
+/// Drafts by prompt lookup.
+#[derive(Debug, Clone, Copy)]
+pub struct PromptLookup;
+
+impl Drafter for PromptLookup {
+    fn draft(&mut self, table: &StepTable, batch: usize, sequences: &mut [Sequence]) {
+        for sequence in sequences.iter_mut().filter(|one| one.drafts > 0) {
+            let (slot, tokens) = (sequence.slot as usize, sequence.num_tokens as usize);
+            let view = table.tokens(batch, slot);
+            let Some(mut next) = find_continuation(|position| view.get(position), tokens) else {
+                sequence.drafts = 0;
+                continue;
+            };
+            let first = tokens - table.field(batch, slot, Field::PromptLen) as usize;
+            for place in first..first + sequence.drafts as usize {
+                // Beyond the last token it continues with the drafts themselves: the text is
+                // periodic.
+                table.set_output(batch, slot, place, view.get(next));
+                next += 1;
+            }
+        }
     }
-    let view = table.tokens(batch, slot);
-    let Some(mut next) = find_continuation(|position| view.get(position), tokens) else { return 0 };
-    let prompt = table.field(batch, slot, Field::PromptLen) as usize;
-    for place in tokens - prompt..tokens - prompt + max_drafts {
-        // Beyond the last token it continues with the drafts themselves: the text is periodic.
-        table.set_output(batch, slot, place, view.get(next));
-        next += 1;
-    }
-    max_drafts
 }
 
 /// Returns the position that follows the longest earlier occurrence of the last tokens, the latest

@@ -4,6 +4,7 @@ use program::ir::ProgramId;
 use shm::ProgramStage;
 
 use super::iteration_planner::IterationPlanner;
+use super::prompt_lookup::PromptLookup;
 use super::serving::{has_running, list_step};
 use super::table::StepTable;
 
@@ -19,7 +20,9 @@ pub fn list_first(table: &StepTable) -> bool {
         return has_running(table);
     }
     let mut sequences = Vec::with_capacity(table.batch_size());
-    (0..table.batches()).for_each(|batch| list_step(table, batch, &mut sequences));
+    for batch in 0..table.batches() {
+        list_step(table, batch, &mut sequences, &mut PromptLookup);
+    }
     has_running(table)
 }
 

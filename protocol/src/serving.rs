@@ -27,7 +27,7 @@ use program::plan::Plan;
 use program::step_table::{EndReason, Field, List, PoolingMode, SlotState, balance_units};
 use scheduler::{Sequence, StepCostCurve};
 
-use super::drafts::draft;
+use super::drafts::{Drafter, draft};
 use super::group::{PlacedRequest, place_request};
 use super::table::{StepTable, WorkItem};
 
@@ -128,9 +128,14 @@ pub fn has_running(table: &StepTable) -> bool {
     table.slots().any(|(batch, slot)| slot_state(table, batch, slot) == SlotState::Running)
 }
 
-/// Takes offered sequences, returns ended ones, and lists the rows of a batch's next step.
-/// `sequences` is scratch with a capacity for all slots.
-pub fn list_step(table: &StepTable, batch: usize, sequences: &mut Vec<Sequence>) {
+/// Takes offered sequences, returns ended ones, and lists the rows of a batch's next step, with
+/// drafts of `drafter`. `sequences` is scratch with a capacity for all slots.
+pub fn list_step(
+    table: &StepTable,
+    batch: usize,
+    sequences: &mut Vec<Sequence>,
+    drafter: &mut dyn Drafter,
+) {
     sequences.clear();
     for slot in 0..table.batch_size() {
         // SYNC POINT: slot state, acquired here: what is offered was written before.
@@ -144,10 +149,9 @@ pub fn list_step(table: &StepTable, batch: usize, sequences: &mut Vec<Sequence>)
             set_state(table, batch, slot, SlotState::Ended);
             continue;
         }
-        let mut sequence = sequence(table, batch, slot);
-        draft(table, batch, &mut sequence);
-        sequences.push(sequence);
+        sequences.push(sequence(table, batch, slot));
     }
+    draft(table, batch, sequences, drafter);
     let mut listed = 0;
     scheduler::next_step(sequences, &table.step_budget(), |piece| {
         let (slot, first, rows) = (piece.slot as usize, piece.first as usize, piece.rows as usize);

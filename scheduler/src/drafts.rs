@@ -3,6 +3,7 @@
 //! A drafted token is a row in addition to that of its sequence's newest token. Where weights bind,
 //! a few more rows take hardly any more time, and each accepted draft is a token more.
 
+use crate::costs::StepCostCurve;
 use crate::sequence::{Sequence, StepLimits, attended_positions};
 
 /// Probabilities with which the last verified draft of a sequence is accepted, together with all
@@ -10,17 +11,28 @@ use crate::sequence::{Sequence, StepLimits, attended_positions};
 const THRESHOLDS: [f32; 14] =
     [0.95, 0.9, 0.85, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.15, 0.1, 0.05, 0.02];
 
+/// Maximum number of drafted tokens of a sequence in a step.
+pub const DRAFTS_MAX: u32 = 64;
+
 /// Lowers the drafts of each decoding sequence to those that are verified: as many as make the
 /// expected time per token the shortest, within the limits of the step.
 pub(crate) fn choose_drafts(sequences: &mut [Sequence], step: &StepLimits) {
+    limit_drafts(sequences, step, &StepCostCurve::NONE);
+}
+
+/// Lowers the drafts of each decoding sequence to those that a draft model computes and a step then
+/// verifies: as many as make the expected time per token the shortest, within the limits of the
+/// step. `draft_costs` are the costs of a step of the draft model, which drafts a token of each of
+/// its rows.
+pub fn limit_drafts(sequences: &mut [Sequence], step: &StepLimits, draft_costs: &StepCostCurve) {
     if sequences.iter().all(|one| one.drafts == 0 || !one.can_decode()) {
         sequences.iter_mut().for_each(|one| one.drafts = 0);
         return;
     }
     let mut best_threshold = 1.0;
-    let mut best = Expectation::new(sequences, best_threshold, step);
+    let mut best = Expectation::new(sequences, best_threshold, step, draft_costs);
     for threshold in THRESHOLDS {
-        let expectation = Expectation::new(sequences, threshold, step);
+        let expectation = Expectation::new(sequences, threshold, step, draft_costs);
         if expectation.rows > step.rows.min(step.logits_rows) || expectation.ns > step.target_ns {
             break;
         }
@@ -35,23 +47,40 @@ pub(crate) fn choose_drafts(sequences: &mut [Sequence], step: &StepLimits) {
 struct Expectation {
     rows: u32,
     tokens: f64,
-    /// Duration, at least 1.
+    /// Duration, including that of drafting; at least 1.
     ns: u64,
 }
 
 impl Expectation {
     /// Returns the expectation if drafts are verified that are accepted with at least the
     /// probability `threshold`.
-    fn new(sequences: &[Sequence], threshold: f32, step: &StepLimits) -> Expectation {
+    fn new(
+        sequences: &[Sequence],
+        threshold: f32,
+        step: &StepLimits,
+        draft_costs: &StepCostCurve,
+    ) -> Expectation {
         let (mut rows, mut drafts, mut positions, mut tokens) = (0, 0, 0, 0.0);
+        // Number of sequences by their number of drafts.
+        let mut by_drafts = [0; DRAFTS_MAX as usize + 1];
         for one in sequences.iter().filter(|one| one.can_decode()) {
             let (own_drafts, accepted) = worthwhile_drafts(one, threshold);
+            by_drafts[own_drafts.min(DRAFTS_MAX) as usize] += 1;
             rows += 1 + own_drafts;
             drafts += own_drafts;
             positions += attended_positions(one.computed, 1 + own_drafts);
             tokens += 1.0 + f64::from(accepted);
         }
-        let ns = step.costs.step_ns(rows, positions).saturating_add(step.costs.drafts_ns(drafts));
+        // Each step of the draft model has a row for every sequence that lacks drafts.
+        let (mut drafting_ns, mut draft_rows) = (0u64, 0);
+        for sequences in by_drafts[1..].iter().rev() {
+            draft_rows += sequences;
+            if draft_rows > 0 {
+                drafting_ns = drafting_ns.saturating_add(draft_costs.step_ns(draft_rows, 0));
+            }
+        }
+        let step_ns = step.costs.step_ns(rows, positions);
+        let ns = step_ns.saturating_add(step.costs.drafts_ns(drafts)).saturating_add(drafting_ns);
         Expectation { rows, tokens, ns: ns.max(1) }
     }
 
@@ -116,6 +145,23 @@ mod tests {
         assert_eq!(drafts(0.8, 500), 8);
         assert_eq!(drafts(0.98, 100), 16, "all");
         assert_eq!(drafts(0.0, 0), 0, "drafts that are never accepted");
+    }
+
+    #[test]
+    fn drafts_that_take_time_are_fewer() {
+        let drafts = |draft_us, count| {
+            let mut sequences = vec![sequence(16, 0.8); count];
+            let mut draft_costs = StepCostCurve::NONE;
+            draft_costs.points[0] = (1, draft_us);
+            draft_costs.points[1] = (64, draft_us);
+            limit_drafts(&mut sequences, &step(500), &draft_costs);
+            sequences.iter().map(|one| one.drafts).collect::<Vec<_>>()
+        };
+        assert_eq!(drafts(0, 1), [8]);
+        assert_eq!(drafts(1_000, 1), [5]);
+        assert_eq!(drafts(20_000, 1), [0], "a draft that takes longer than the token it may save");
+        // A step of the draft model drafts a token of each sequence.
+        assert!(drafts(2_000, 4)[0] >= drafts(2_000, 1)[0]);
     }
 
     #[test]

@@ -13,6 +13,7 @@ mod sequence;
 mod step;
 
 pub use costs::{COST_POINTS, StepCostCurve};
+pub use drafts::{DRAFTS_MAX, limit_drafts};
 pub use page_pool::{COPIED_POSITIONS_MIN, CheckpointedPrefix, PagePool};
 pub use sequence::{RowSpan, Sequence, StepLimits};
 pub use step::next_step;

@@ -93,6 +93,7 @@ impl Hardware {
             prompt_cache: None,
             memory_nodes: SegmentNodes::default(),
             select_text: Vec::new(),
+            draft_model: None,
             quiet: false,
         }
     }

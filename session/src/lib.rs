@@ -22,6 +22,7 @@ mod checkpoints;
 pub mod compression;
 pub mod cuda_device;
 pub mod descriptor_limit;
+mod draft_model;
 pub mod embedding_model;
 pub mod exit;
 pub mod expanded_weights;

@@ -19,7 +19,7 @@ use crate::values::{Batches, BatchesChoice};
 pub const DEFAULT_MAX_BATCH: u16 = 32;
 
 /// Returns the bytes of host memory that a run may use.
-fn dram_bytes(session: &Session<'_>) -> u64 {
+pub(crate) fn dram_bytes(session: &Session<'_>) -> u64 {
     session.options.dram_bytes.unwrap_or_else(memory::available_bytes)
 }
 

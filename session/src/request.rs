@@ -79,6 +79,8 @@ pub struct SessionOptions {
     pub prompt_cache: Option<PromptCacheConfig>,
     /// Maximum number of drafted tokens of a sequence in a step; 0 if none are drafted.
     pub max_drafts: u32,
+    /// Model that drafts them; `None` for prompt lookup.
+    pub draft_model: Option<ModelChoice>,
     /// Ends the run at the end of stdin, as a signal does.
     pub stop_at_eof: bool,
     pub verbosity: Verbosity,

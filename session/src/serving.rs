@@ -18,6 +18,7 @@ use tokenizer_host::codec::ProcessCodec;
 use super::argument_error::ArgumentError;
 use super::checkpoints::with_checkpoints;
 use super::compression::first_fitting_compression;
+use super::draft_model::DraftModel;
 use super::formats::{RunCompression, notes, resolve_formats};
 use super::hardware::Hardware;
 use super::hybrid_placement::{HybridConfig, HybridPlacement};
@@ -125,10 +126,16 @@ pub fn start(
 ) -> anyhow::Result<ServingEngine> {
     let context = max_context(session.model, config)?;
     let config = ServingConfig { page_positions: page_positions(session, config), ..config };
-    let session = &with_batches(session, config);
+    let draft_model = DraftModel::open(session)?;
+    let reserved = draft_model.as_ref().map(|model| model.reserve_memory(session, config, context));
+    let reserved = reserved.transpose()?;
+    let session = &with_batches(reserved.as_ref().unwrap_or(session), config);
+    let launch = |session: &Session<'_>, plan, staged| {
+        let from = EngineSources { plan, staged, draft_model: draft_model.as_ref() };
+        start_engine(session, config, from, trace, interrupt)
+    };
     if let Some(hybrid) = config.hybrid {
-        let plan = hybrid_plan(session, config, hybrid, context)?;
-        return start_engine(session, config, plan, Default::default(), trace, interrupt);
+        return launch(session, hybrid_plan(session, config, hybrid, context)?, Vec::new());
     }
     let slot_positions = positions_per_slot(context, config);
     let (decision, plan) =
@@ -152,15 +159,21 @@ pub fn start(
     let limits = limits(session, serving_demand(slot_positions, config));
     let plan = with_checkpoints(session, plan, &limits);
     let staged = decision.nvme.as_ref().map(Nvme::staged).unwrap_or_default();
-    start_engine(&decision.with_tuned_threads(session), config, plan, staged, trace, interrupt)
+    launch(&decision.with_tuned_threads(session), plan, staged)
+}
+
+/// What an engine executes, and on which files.
+struct EngineSources<'a> {
+    plan: Plan,
+    staged: Vec<StagedCopyConfig>,
+    draft_model: Option<&'a DraftModel>,
 }
 
 /// Validates a plan and starts its engine.
 fn start_engine(
     session: &Session<'_>,
     config: ServingConfig,
-    plan: Plan,
-    staged: Vec<StagedCopyConfig>,
+    EngineSources { plan, staged, draft_model }: EngineSources<'_>,
     trace: Option<&Path>,
     interrupt: &Interrupt,
 ) -> anyhow::Result<ServingEngine> {
@@ -168,9 +181,12 @@ fn start_engine(
         .context("the compiled program is not safe to run; this is a defect, please report it")?;
     let max_drafts = session.options.max_drafts;
     if let Some(obstacle) = draft_obstacle(&plan).filter(|_| max_drafts > 0) {
-        return Err(ArgumentError(format!("--speculate ngram is not possible: {obstacle}")).into());
+        let option = if draft_model.is_some() { "--draft-model" } else { "--speculate ngram" };
+        return Err(ArgumentError(format!("{option} is not possible: {obstacle}")).into());
     }
     let hardware = Hardware::resolve(session, plan.map.uses_gpu());
+    let draft_model =
+        draft_model.map(|model| model.setup(session, config, &plan, hardware.threads.cpu));
     let grammars = session.model.vocabulary()?;
     let compile_grammar = grammars.clone().zip(session.model.shared_codec()?);
     let compile_grammar =
@@ -186,6 +202,7 @@ fn start_engine(
         prompt_cache,
         memory_nodes,
         select_text,
+        draft_model: draft_model.transpose()?,
         quiet,
         ..launch
     };
@@ -326,13 +343,13 @@ fn max_step_rows(session: &Session<'_>, config: ServingConfig) -> u32 {
 
 /// Returns the number of positions with caches per slot. Few sequences are as long as the context,
 /// and in paged caches they share the capacity.
-fn positions_per_slot(context: u32, config: ServingConfig) -> u32 {
+pub(super) fn positions_per_slot(context: u32, config: ServingConfig) -> u32 {
     let slots = u32::from(config.slots.unwrap_or(DEFAULT_SLOTS));
     context.min(DEFAULT_SLOT_POSITIONS.max(context.div_ceil(slots)))
 }
 
 /// Returns the demand that memory must satisfy.
-fn serving_demand(positions: u32, config: ServingConfig) -> JobWorkload {
+pub(super) fn serving_demand(positions: u32, config: ServingConfig) -> JobWorkload {
     JobWorkload {
         sequences: usize::from(config.slots.unwrap_or(DEFAULT_SLOTS)),
         max_prompt: positions as usize - 1,

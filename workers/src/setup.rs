@@ -15,6 +15,7 @@ use crate::calibrate::calibrate;
 use crate::checkpoint::LaneCheckpoint;
 use crate::device::{Device, DeviceLane, DeviceLaneSetup, DirectDevice};
 use crate::error::WorkerError;
+use crate::execute::sample::SharedDrafter;
 use crate::execute::{ComputeState, Executor};
 use crate::lane::{LaneRunner, LaneSetup};
 use crate::lane_executor::LaneExecutor;
@@ -41,6 +42,8 @@ pub struct LaneOptions {
     pub routes_randomly: bool,
     /// Tokens of the text by which a plan selects positions; empty if it does not select.
     pub select_text: Vec<u32>,
+    /// Source of drafted tokens; `None` for prompt lookup.
+    pub drafter: Option<SharedDrafter>,
 }
 
 impl LaneOptions {
@@ -54,6 +57,10 @@ impl LaneOptions {
         let samples = list.is_some_and(|list| list.instructions.iter().any(Instruction::is_sample));
         let grammars = self.grammars.as_ref().filter(|_| samples);
         let state = ComputeState::new(plan, self.variant, &self.pool, grammars)?;
+        let state = match self.drafter.as_ref().filter(|_| samples) {
+            Some(drafter) => state.with_drafter(Arc::clone(drafter)),
+            None => state,
+        };
         Ok(if self.routes_randomly { state.with_random_routing() } else { state })
     }
 }

@@ -72,6 +72,7 @@ fn options() -> LaneOptions {
         grammars: None,
         routes_randomly: false,
         select_text: Vec::new(),
+        drafter: None,
     }
 }
 

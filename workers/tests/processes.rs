@@ -251,6 +251,7 @@ fn start_workers(
             grammars: None,
             staged: None,
             prompts: None,
+            draft_model: None,
         };
         let mut descriptors = vec![control.segment().fd(), trace.segment().fd()];
         descriptors.extend(mapped.iter().map(|(_, segment)| segment.fd()));
@@ -301,6 +302,7 @@ fn in_process(plan: Plan) -> Vec<Outcome> {
         grammars: None,
         routes_randomly: false,
         select_text: Vec::new(),
+        drafter: None,
     };
     let source = DummySource::new(config(), SEED);
     let mut lanes = InProcess::start(plan, &source, options).expect("the lanes start");

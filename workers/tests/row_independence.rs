@@ -174,6 +174,7 @@ fn independent(config: &ModelConfig) {
                         grammars: None,
                         routes_randomly: false,
                         select_text: Vec::new(),
+                        drafter: None,
                     };
                     for shape in SHAPES {
                         places += every_place(config, &map, dtype, shape, &options, &mut alone);

@@ -188,7 +188,7 @@ pub struct RunArgs {
         "model", "revision", "dummy_weights", "dtype", "compress", "quantized", "batches", "input",
         "seed", "activations", "prompt_len", "policy", "split", "prefill_chunk", "no_fuse",
         "no_prefix_sharing", "cpu_threads", "emulated_threads", "vram", "dram", "prompt_cache",
-        "speculate",
+        "speculate", "draft_model",
     ])]
     pub tables: Option<PathBuf>,
     /// Run real processes and programs without computing anything; each operation takes the time
@@ -198,7 +198,7 @@ pub struct RunArgs {
     #[arg(conflicts_with_all = [
         "tables", "revision", "quantized", "activations", "input", "seed", "split", "prefill_chunk",
         "no_fuse", "no_prefix_sharing", "cpu_threads", "emulated_threads", "vram", "dram",
-        "prompt_cache", "speculate",
+        "prompt_cache", "speculate", "draft_model",
     ])]
     pub machine: Option<String>,
 

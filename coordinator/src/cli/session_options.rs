@@ -43,6 +43,14 @@ impl SessionArgs {
         let placement = validate_placement(&args, device)?;
         let kv_select = validate_kv_select(&of_model, device, !args.no_fuse)?;
         let dtype = of_model.dtype.dtype();
+        let max_drafts = self.speculation.max_drafts();
+        let draft_model = self.speculation.draft_model.map(|name| ModelChoice {
+            name,
+            revision: None,
+            dummy_weights: of_model.dummy_weights,
+            layers: None,
+            positions: None,
+        });
         Ok(SessionOptions {
             model: ModelChoice {
                 name: of_model.model.ok_or(UsageError::NoModel)?,
@@ -83,7 +91,8 @@ impl SessionArgs {
             nvme_direct: nvme.nvme_direct.unwrap_or_default().0,
             routing: nvme.routing.unwrap_or_default().0,
             prompt_cache: prompts.into_config(),
-            max_drafts: self.speculation.max_drafts(),
+            max_drafts,
+            draft_model,
             stop_at_eof: self.stop_at_eof,
             verbosity: self.verbosity,
         })

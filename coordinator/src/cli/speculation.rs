@@ -12,10 +12,15 @@ pub struct SpeculationArgs {
     /// (what followed the last tokens where they occurred before, in the prompt or the answer) or
     /// off [default: off]
     #[arg(long, value_name = "DRAFTS", help_heading = "Placement", hide_possible_values = true)]
+    #[arg(group = "drafts")]
     pub speculate: Option<Drafts>,
+    /// Draft tokens with a smaller model that has the same tokenizer: a directory, GGUF file or
+    /// org/name. It is computed on the CPU
+    #[arg(long, value_name = "MODEL", help_heading = "Placement", group = "drafts")]
+    pub draft_model: Option<String>,
     /// Maximum number of drafted tokens of a sequence in a step; fewer are verified where that is
     /// faster [default: 16]
-    #[arg(long, value_name = "N", requires = "speculate", help_heading = "Placement")]
+    #[arg(long, value_name = "N", requires = "drafts", help_heading = "Placement")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=64))]
     pub draft_max: Option<u32>,
 }
@@ -30,9 +35,9 @@ pub enum Drafts {
 impl SpeculationArgs {
     /// Returns the maximum number of drafted tokens of a sequence in a step; 0 if none are drafted.
     pub(super) fn max_drafts(&self) -> u32 {
-        match self.speculate {
-            Some(Drafts::Ngram) => self.draft_max.unwrap_or(DEFAULT_DRAFT_MAX),
-            Some(Drafts::Off) | None => 0,
+        match (self.speculate, &self.draft_model) {
+            (Some(Drafts::Ngram), _) | (_, Some(_)) => self.draft_max.unwrap_or(DEFAULT_DRAFT_MAX),
+            (Some(Drafts::Off) | None, None) => 0,
         }
     }
 }

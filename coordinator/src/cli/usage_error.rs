@@ -65,7 +65,8 @@ pub enum UsageError {
     )]
     PromptsWithoutInput,
     #[error(
-        "--speculate drafts tokens of requests; pass a file of requests to --input, or use serve."
+        "--speculate and --draft-model draft tokens of requests; pass a file of requests to \
+         --input, or use serve."
     )]
     SpeculationWithoutInput,
     #[error("--stop-at-eof and --input - would both read stdin; pass a file to --input.")]

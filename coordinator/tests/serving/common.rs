@@ -26,7 +26,7 @@ use program::map::DeviceMap;
 use program::plan::{Plan, RunShape};
 use program::topology::MemoryId;
 use program::validate::validate;
-use protocol::messages::{PrefixStoreConfig, SegmentNodes, WeightsOrigin};
+use protocol::messages::{DraftModelSetup, PrefixStoreConfig, SegmentNodes, WeightsOrigin};
 use rustix::process::Pid;
 use scheduler::StepCostCurve;
 use scheduler::hybrid::StepCosts;
@@ -156,6 +156,7 @@ fn launch() -> LaunchOptions {
         prompt_cache: None,
         memory_nodes: SegmentNodes::default(),
         select_text: Vec::new(),
+        draft_model: None,
         quiet: false,
     }
 }
@@ -193,6 +194,28 @@ pub fn start_drafting(
     // Every draft is verified that has a chance of being accepted.
     let step_costs = Some(StepCostCurve::NONE);
     let options = ServingOptions { plan, max_drafts, step_costs, ..options };
+    ServingEngine::start(options).expect("it starts")
+}
+
+/// Starts a server whose draft model has weights of the given seed, where a step takes a second
+/// however many rows it has, so that all drafts are verified.
+pub fn start_with_draft_model(
+    map: &DeviceMap,
+    dtype: Dtype,
+    kept: KvLayout,
+    seed: u64,
+) -> ServingEngine {
+    let mut options = serving_options(map, dtype, kept, None, Box::new(|_| {}));
+    options.plan = plan_with_logits(map, dtype, Some(kept), 24);
+    // Some sequences find no pages.
+    let plan = plan(&maps(KvFormat::Plain)[0], dtype, Some(KvLayout::Pages(20)));
+    let weights = WeightsOrigin::Dummy { seed };
+    options.launch.draft_model = Some(DraftModelSetup { plan, weights, threads: 1 });
+    let mut costs = StepCostCurve::NONE;
+    costs.points[0] = (1, 1_000_000);
+    costs.points[1] = (512, 1_000_000);
+    let step_time = StepTime::Target(Duration::from_secs(3600));
+    let options = ServingOptions { max_drafts: 7, step_costs: Some(costs), step_time, ..options };
     ServingEngine::start(options).expect("it starts")
 }
 

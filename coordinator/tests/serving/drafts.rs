@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use engine_api::serving::Engine;
+use engine_api::serving::{Engine, Sampling};
 use model::config::Dtype;
 use program::formats::KvFormat;
 
@@ -68,4 +68,55 @@ pub(crate) fn repetitions_take_fewer_steps() {
     assert!(saved > 0, "{:?}", with.drafts);
     // The last step of either may be counted after the answer has ended.
     assert!((with.steps + saved).abs_diff(without.steps) <= 1, "{with:?} {without:?}");
+}
+
+pub(crate) fn draft_models_change_no_answer() {
+    for (dtype, kv) in common::dtypes() {
+        for (index, map) in common::maps(kv).into_iter().enumerate() {
+            let jobs = jobs(30);
+            let expected = common::expected(&map, dtype, &jobs);
+            let layouts = [KvLayout::Extents, KvLayout::Pages(24)];
+            for kept in layouts.into_iter().take(if index == 0 { 2 } else { 1 }) {
+                // The model itself drafts, and another one.
+                for seed in [11, 12] {
+                    let engine = common::start_with_draft_model(&map, dtype, kept, seed);
+                    let submitted: Vec<_> = jobs.iter().map(|job| submit(&engine, job)).collect();
+                    for (job, (submitted, expected)) in
+                        submitted.into_iter().zip(&expected).enumerate()
+                    {
+                        let answer = submitted.answer(LIMIT);
+                        assert_eq!(
+                            (answer.tokens(), answer.logprobs()),
+                            (expected.tokens(), expected.logprobs()),
+                            "job {job}, {dtype:?}, {kv:?}, {kept:?}, draft model of seed {seed}"
+                        );
+                    }
+                    let drafts = engine.status().drafts;
+                    // Grammars and the ends of answers refuse drafts of the model itself.
+                    match seed {
+                        11 => assert!(4 * drafts.accepted > drafts.verified, "{drafts:?}"),
+                        _ => assert!(4 * drafts.accepted < drafts.verified, "{drafts:?}"),
+                    }
+                    assert!(drafts.verified > 0, "{drafts:?}");
+                }
+            }
+        }
+    }
+}
+
+/// The model itself drafts what it draws, greedy or sampled, however its prompt was computed.
+pub(crate) fn equal_models_draft_every_token() {
+    let map = &common::maps(KvFormat::Plain)[0];
+    for (index, temperature) in [0.0, 0.9].into_iter().enumerate() {
+        let mut job = Job { max_new: 70, grammar: None, ..jobs(1).remove(0) };
+        job.prompt = (0..40 + index as u32).map(|place| place * 13 % 200).collect();
+        job.sampling = Sampling { temperature, ..Sampling::GREEDY };
+        let engine = common::start_with_draft_model(map, Dtype::F32, KvLayout::Extents, 11);
+        let answer = submit(&engine, &job).answer(LIMIT);
+        let status = engine.status();
+        let (drafts, tokens) = (status.drafts, answer.tokens().len() as u32);
+        // Drafts beyond the end of the answer are refused.
+        assert!(drafts.verified - drafts.accepted < 7, "{drafts:?}");
+        assert!(5 * drafts.accepted as u32 > 4 * tokens, "{tokens} tokens, {drafts:?}");
+    }
 }

@@ -22,9 +22,11 @@ use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore, SeedableRng};
 use rustix::process::{Signal, kill_process};
 
-const TESTS: [own_main::Test; 29] = [
+const TESTS: [own_main::Test; 31] = [
     ("answers_are_those_without_drafts", drafts::answers_are_those_without_drafts),
     ("repetitions_take_fewer_steps", drafts::repetitions_take_fewer_steps),
+    ("draft_models_change_no_answer", drafts::draft_models_change_no_answer),
+    ("equal_models_draft_every_token", drafts::equal_models_draft_every_token),
     ("answers_are_those_of_a_batch_job", answers_are_those_of_a_batch_job),
     ("who_leaves_changes_no_other_answer", who_leaves_changes_no_other_answer),
     ("a_lost_worker_loses_no_answer", a_lost_worker_loses_no_answer),

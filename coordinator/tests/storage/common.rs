@@ -271,6 +271,7 @@ pub fn start(plan: Plan, staged: &[StagedCopyConfig]) -> Result<RunEngine, Launc
         prompt_cache: None,
         memory_nodes: SegmentNodes::default(),
         select_text: Vec::new(),
+        draft_model: None,
         quiet: false,
     };
     let interrupt = Box::new(|| false);

@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use engine_api::serving::HybridStepCounts;
-use program::ir::{Instruction, ProgramId};
+use program::ir::ProgramId;
 use program::plan::Plan;
-use program::topology::{Role, WorkerId};
+use program::topology::Role;
 use protocol::messages::{FromWorker, ToWorker};
 use protocol::release::stages;
 use protocol::serving::clear_table;
@@ -19,6 +19,7 @@ use crate::launch::{
     LaunchError, LaunchOptions, LaunchedWorkers, LoadProgress, POLL_INTERVAL, launch,
 };
 use crate::supervisor::{SupervisedWorker, Supervisor, WorkerFailure};
+use crate::worker_roles::sampler;
 
 /// Measured costs of steps.
 #[derive(Debug, Clone, Copy)]
@@ -220,11 +221,4 @@ impl WorkerGroup {
         self.checked_at = Instant::now();
         self.launched.supervisor.check(plan)
     }
-}
-
-/// Returns the worker whose lane samples.
-fn sampler(plan: &Plan) -> Option<WorkerId> {
-    let mut lists = plan.programs.iter().flat_map(|program| &program.lanes);
-    let list = lists.find(|list| list.instructions.iter().any(Instruction::is_sample))?;
-    plan.topology.worker_ids().find(|id| plan.topology.lanes_of(*id).contains(&list.lane))
 }

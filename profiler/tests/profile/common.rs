@@ -45,6 +45,7 @@ impl Runner for InProcessRunner {
             grammars: None,
             routes_randomly: true,
             select_text: Vec::new(),
+            drafter: None,
         };
         let lanes = InProcess::start(plan, &source, options)
             .map_err(|error| RunnerError::Failed(Box::new(error)))?;

@@ -42,4 +42,13 @@ impl StepTable {
             positions: self.layout.max_new as usize,
         }
     }
+
+    /// Writes the token at a position of a sequence, to its prompt or to its output.
+    pub fn set_token(&self, batch: usize, sequence: usize, position: usize, token: u32) {
+        let prompt = self.field(batch, sequence, Field::PromptLen) as usize;
+        match position.checked_sub(prompt) {
+            None => self.words.store(self.layout.prompt(batch, sequence) + position, token),
+            Some(place) => self.set_output(batch, sequence, place, token),
+        }
+    }
 }

@@ -100,6 +100,7 @@ pub fn predictions(
         grammars: None,
         routes_randomly: false,
         select_text: select_text.to_vec(),
+        drafter: None,
     };
     let mut lanes = Interleaved::start(compile(source.config(), &shape, map)?, source, options)?;
     let window = |slot: usize| &tokens[slot * windows.tokens..][..windows.tokens];

@@ -19,6 +19,7 @@ use super::expert_cache::PlaceScratch;
 use super::operands::Operands;
 use super::per_layer::PerLayer;
 use super::positions::Positions;
+use super::sample::SharedDrafter;
 use super::{attention, delta, experts, indexed, latent, linear, sample, sparse_attention};
 use crate::error::WorkerError;
 use crate::lane_executor::WorkAmount;
@@ -117,6 +118,13 @@ impl ComputeState {
     #[must_use]
     pub(crate) fn with_random_routing(mut self) -> ComputeState {
         self.router = self.router.with_random_routing();
+        self
+    }
+
+    /// Sets the source of drafted tokens of a lane that samples.
+    #[must_use]
+    pub(crate) fn with_drafter(mut self, drafter: SharedDrafter) -> ComputeState {
+        self.sample.set_drafter(drafter);
         self
     }
 

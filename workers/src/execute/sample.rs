@@ -2,6 +2,8 @@
 //! next step, and the ends of sequences. Only this module and `pooling` write the table during a
 //! group.
 
+use std::sync::{Arc, Mutex, PoisonError};
+
 use grammar::GrammarError;
 use kernels::{
     Element, Kernels, Logprob, NO_TOKEN, Penalties, SampleDraw, SampleScratch, Sampling,
@@ -11,9 +13,10 @@ use program::checkpoints::CheckpointLayout;
 use program::ir::{At, ProgramId};
 use program::plan::Plan;
 use program::step_table::{EndReason, Field, List};
-use protocol::drafts::record_draft;
+use protocol::drafts::{Drafter, record_draft};
 use protocol::grammar_source::GrammarSource;
 use protocol::iteration_planner::IterationPlanner;
+use protocol::prompt_lookup::PromptLookup;
 use protocol::serving::list_step;
 use protocol::table::{StepTable, WorkItem};
 use scheduler::Sequence;
@@ -45,7 +48,12 @@ pub(super) struct SampleState {
     iteration_planner: IterationPlanner,
     /// Checkpoints of each batch, if the plan has any.
     checkpoints: Vec<CheckpointLayout>,
+    /// Source of drafted tokens, in a serving run with a draft model; `None` for prompt lookup.
+    draft_model: Option<SharedDrafter>,
 }
+
+/// A source of drafted tokens, which only the lane that samples uses.
+pub type SharedDrafter = Arc<Mutex<dyn Drafter>>;
 
 impl SampleState {
     /// Allocates for up to `rows` rows of logits of `plan`, on `threads` threads.
@@ -80,7 +88,24 @@ impl SampleState {
                 usize::from(plan.shape.device_slots),
             ),
             checkpoints: CheckpointLayout::of_batches(plan),
+            draft_model: None,
         })
+    }
+
+    /// Sets the source of drafted tokens.
+    pub(super) fn set_drafter(&mut self, drafter: SharedDrafter) {
+        self.draft_model = Some(drafter);
+    }
+
+    /// Lists the rows of a batch's next step.
+    fn list_next_step(&mut self, table: &StepTable, batch: usize) {
+        match &self.draft_model {
+            None => list_step(table, batch, &mut self.sequences, &mut PromptLookup),
+            Some(model) => {
+                let mut model = model.lock().unwrap_or_else(PoisonError::into_inner);
+                list_step(table, batch, &mut self.sequences, &mut *model);
+            }
+        }
     }
 }
 
@@ -104,7 +129,7 @@ pub(super) fn sample_batch<T: Element>(
         state.store_logprobs(kernels, rows, logits, usize::from(plan.shape.logprobs));
     }
     let eos = plan.config.eos_token_ids.as_slice();
-    let SampleState { tokens, sequences, iteration_planner, checkpoints, .. } = state;
+    let SampleState { tokens, iteration_planner, checkpoints, .. } = state;
     if !plan.shape.serves {
         record(table, program, at, eos, |row, _| tokens[row]);
         return;
@@ -112,7 +137,7 @@ pub(super) fn sample_batch<T: Element>(
     record_step(table, program, at, eos, |row| tokens[row]);
     checkpoint_copies::take_due(operands.view, table, at.batch, checkpoints);
     if !table.has_owners() {
-        list_step(table, usize::from(at.batch), sequences);
+        state.list_next_step(table, usize::from(at.batch));
     } else if at.stream + 1 == table.program(program).streams {
         iteration_planner.list(table);
     }

@@ -78,6 +78,7 @@ pub fn options(threads: usize) -> LaneOptions {
         grammars: None,
         routes_randomly: false,
         select_text: (0..48).collect(),
+        drafter: None,
     }
 }
 

@@ -28,6 +28,7 @@ fn options(wait_timeout: Duration) -> LaneOptions {
         grammars: None,
         routes_randomly: false,
         select_text: Vec::new(),
+        drafter: None,
     }
 }
 

@@ -169,6 +169,7 @@ pub(crate) fn on_cpu_of(config: &ModelConfig, plan: Plan, group: &[PlacedRequest
         grammars: None,
         routes_randomly: false,
         select_text: Vec::new(),
+        drafter: None,
     };
     let source = DummySource::new(config.clone(), SEED);
     let mut lanes = InProcess::start(plan, &source, options).expect("the lanes start");

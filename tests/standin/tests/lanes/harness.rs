@@ -199,6 +199,7 @@ impl Workers {
                 grammars: None,
                 staged: None,
                 prompts: None,
+                draft_model: None,
             };
             let mut descriptors = vec![control.segment().fd(), trace.segment().fd()];
             descriptors.extend(mapped.iter().map(|(_, segment)| segment.fd()));

@@ -1,0 +1,160 @@
+//! Draft model of a serving run: a smaller model with the same vocabulary, which the worker that
+//! samples computes on the CPU.
+
+use anyhow::Context;
+use engine::serving::draft_obstacle;
+use planner::budget::Budget;
+use planner::policy::{DefaultTiers, Formats, Policy, device_map};
+use program::compile::compile;
+use program::formats::KvFormat;
+use program::plan::{Plan, RunShape};
+use program::topology::MemoryId;
+use protocol::messages::DraftModelSetup;
+
+use super::argument_error::ArgumentError;
+use super::formats::resolve_weight_formats;
+use super::model::ModelHandle;
+use super::plan_request::{dram_bytes, limits};
+use super::serving::{DEFAULT_SLOTS, ServingConfig, positions_per_slot, serving_demand};
+use crate::session::Session;
+
+/// Number of rows of a step of the draft model.
+const STEP_ROWS: u32 = 512;
+
+/// A draft model whose files were read, except for its weights.
+pub(super) struct DraftModel {
+    /// Name on the command line.
+    name: String,
+    model: ModelHandle,
+}
+
+impl DraftModel {
+    /// Opens the draft model of a session; `None` if it has none.
+    ///
+    /// # Errors
+    /// A model that cannot be read, or whose vocabulary is another one.
+    pub(super) fn open(session: &Session<'_>) -> anyhow::Result<Option<DraftModel>> {
+        let Some(choice) = &session.options.draft_model else { return Ok(None) };
+        let model = ModelHandle::open(choice, session.options.seed)
+            .with_context(|| format!("--draft-model {}", choice.name))?;
+        check_vocabulary(session.model, &model)
+            .with_context(|| format!("--draft-model {}", choice.name))?;
+        Ok(Some(DraftModel { name: choice.name.clone(), model }))
+    }
+
+    /// Returns the session without the memory that the draft model takes.
+    ///
+    /// # Errors
+    /// Insufficient memory, or a model that cannot draft.
+    pub(super) fn reserve_memory<'m>(
+        &self,
+        session: &Session<'m>,
+        config: ServingConfig,
+        context: u32,
+    ) -> anyhow::Result<Session<'m>> {
+        let slots = config.slots.unwrap_or(DEFAULT_SLOTS);
+        let plan = self.plan(session, config, context, slots)?;
+        let limits = limits(session, serving_demand(positions_per_slot(context, config), config));
+        let draft_bytes = Budget::from_plan(&plan).dram_bytes(&limits);
+        let all_bytes = dram_bytes(session);
+        let Some(dram_bytes) = all_bytes.checked_sub(draft_bytes) else {
+            let mib = |bytes: u64| bytes.div_ceil(1 << 20);
+            let sentence = format!(
+                "--draft-model {}: it requires {} MiB of {} MiB of host memory. Use fewer --slots, \
+                 a smaller --context or a smaller draft model",
+                self.name,
+                mib(draft_bytes),
+                mib(all_bytes)
+            );
+            return Err(ArgumentError(sentence).into());
+        };
+        let mut session = session.clone();
+        session.options.dram_bytes = Some(dram_bytes);
+        Ok(session)
+    }
+
+    /// Returns the setup of the draft model for a run with this plan.
+    ///
+    /// # Errors
+    /// A model that cannot draft.
+    pub(super) fn setup(
+        &self,
+        session: &Session<'_>,
+        config: ServingConfig,
+        run: &Plan,
+        threads: u16,
+    ) -> anyhow::Result<DraftModelSetup> {
+        let slots = u32::from(run.shape.batches) * u32::from(run.shape.batch_size);
+        let slots = u16::try_from(slots).context("a draft model has at most 65535 slots")?;
+        let plan = self.plan(session, config, run.shape.max_context, slots)?;
+        Ok(DraftModelSetup { plan, weights: self.model.weights.clone(), threads })
+    }
+
+    /// Returns the plan of the draft model: all on the CPU, with caches of pages that its slots
+    /// share.
+    fn plan(
+        &self,
+        session: &Session<'_>,
+        config: ServingConfig,
+        context: u32,
+        slots: u16,
+    ) -> anyhow::Result<Plan> {
+        let model_config = &self.model.config;
+        let max_positions = u32::try_from(model_config.max_positions).unwrap_or(u32::MAX);
+        let context = context.min(max_positions);
+        let slot_pages = positions_per_slot(context, config).div_ceil(config.page_positions);
+        let shape = RunShape {
+            batches: 1,
+            batch_size: slots,
+            max_prompt: context,
+            shared_prompt: 0,
+            max_context: context,
+            max_new: context,
+            logprobs: 0,
+            micro_sequences: 1,
+            prefill_chunk: STEP_ROWS.max(slots.into()),
+            serves: true,
+            page_positions: config.page_positions,
+            kv_pages: u32::from(slots) * slot_pages,
+            checkpoints: 0,
+            logits_rows: slots.into(),
+            device_slots: 0,
+            dtype: session.options.dtype,
+        };
+        let tiers = DefaultTiers { kv: MemoryId::DRAM, prefill_hidden: MemoryId::DRAM };
+        let mut map = device_map(&Policy::CpuOnly, model_config, true, tiers);
+        let mut weights = resolve_weight_formats(&self.model, session.options.quantized, false);
+        weights.activations = session.options.activations;
+        Formats { weights, kv: KvFormat::Plain, kv_select: None }.apply(&mut map);
+        let plan = compile(model_config, &shape, &map)
+            .with_context(|| format!("--draft-model {}", self.name))?;
+        if let Some(obstacle) = draft_obstacle(&plan) {
+            let sentence = format!("--draft-model {} is not possible: {obstacle}", self.name);
+            return Err(ArgumentError(sentence).into());
+        }
+        program::validate::validate(&plan)
+            .context("the program of the draft model is not safe to run; please report it")?;
+        Ok(plan)
+    }
+}
+
+/// Checks that the tokens of a draft model are those of the model.
+fn check_vocabulary(model: &ModelHandle, draft: &ModelHandle) -> anyhow::Result<()> {
+    let (Some(own), Some(other)) = (model.codec()?, draft.codec()?) else {
+        let (own, other) = (model.config.vocab_size, draft.config.vocab_size);
+        anyhow::ensure!(own == other, "it has {other} tokens, but the model has {own}");
+        return Ok(());
+    };
+    let (own, other) = (own.token_bytes()?, other.token_bytes()?);
+    let differing = own.iter().zip(&other).position(|(own, other)| own != other);
+    if let Some(token) = differing {
+        let text = |words: &[Vec<u8>]| String::from_utf8_lossy(&words[token]).into_owned();
+        anyhow::bail!(
+            "its token {token} is {:?}, but that of the model is {:?}; a draft model must have the \
+             model's tokenizer",
+            text(&other),
+            text(&own)
+        );
+    }
+    Ok(())
+}
