@@ -1,7 +1,7 @@
 # One entry for everybody, also for CI. Anything with logic is a script or a test.
 PREFIX ?= /usr/local
 
-.PHONY: run test check lint fuzz loom bench bench-nvme test-gpu bench-gpu test-emulated papers install wheel test-python test-ray test-nodes report-picture
+.PHONY: run test check lint fuzz loom bench bench-nvme test-gpu bench-gpu test-emulated papers install wheel dist test-python test-clients test-ray test-nodes report-picture
 
 # A small real model answers 60 prompts, twice; the two runs must agree.
 # MODEL=path takes yours and skips the download; ARGS adds options, for example ARGS=--chat.
@@ -78,10 +78,20 @@ wheel:
 	@scripts/install_deps.sh
 	@scripts/wheel.sh
 
+# What a release consists of, into dist/: wheel, tarball, list of packages (SPDX), checksums. MANYLINUX= builds for this system's C library.
+dist:
+	@scripts/install_deps.sh
+	@scripts/dist.sh
+
 # The wheel in a fresh environment and, with BARE=1, in a fresh system that has Python alone; then the package's own tests on it.
 test-python:
 	@scripts/install_deps.sh
 	@BARE="$(BARE)" scripts/test_python.sh
+
+# Client packages of OpenAI's and Anthropic's APIs, by the scripts of tests/clients. CLIENTS="openai ai" runs those two.
+test-clients:
+	@scripts/install_deps.sh
+	@scripts/clients.sh $(CLIENTS)
 
 # Rows dealt to three coordinators of a real Ray cluster, all on this machine; installs Ray.
 test-ray:

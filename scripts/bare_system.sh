@@ -27,12 +27,15 @@ if command -v cargo || ls /usr/lib/*/libhwloc* 2> /dev/null; then
     echo "There is more here than Python." >&2
     exit 1
 fi
+begin=$(date +%s)
 python3 -m venv /venv
 /venv/bin/pip install --quiet --no-index /*.whl
-ldd /venv/bin/coordinator
-/venv/bin/python -m tandem --model /model.gguf --input /in.jsonl --output /out.jsonl --quiet
+/venv/bin/tandem --model /model.gguf --input /in.jsonl --output /out.jsonl --quiet
+echo "$(($(date +%s) - begin)) s from an empty environment to the first answer"
 cat /out.jsonl
 grep -q Paris /out.jsonl
+ldd /venv/bin/coordinator
+ldd --version | head -n 1
 /venv/bin/python -m tandem doctor | head -n 8
 TRY
 unshare --mount sh -eu -c '

@@ -1,44 +1,80 @@
 #!/bin/sh
-# Real clients against `coordinator serve` with SmolLM2-135M:
-#     scripts/clients.sh [openai] [responses] [batches] [embeddings] [anthropic] [agents] [lm-eval] [guidellm]
-# openai     scripts/clients/openai_checks.py: models, chat, streams equal to whole answers, logprobs, structured output,
-#            completions with echo, n and stop, the client's own error types; and with a template that tells of functions
-#            (scripts/clients/tools.jinja) calls, drawn and streamed, their arguments and results
-# responses  tests/clients/openai_responses.py: the Responses API of openai-python, also with tools and stored
-# batches    tests/clients/openai_batches.py: the Files and Batch APIs of openai-python, against the same requests alone
-# embeddings tests/clients/openai_embeddings.py: the embeddings of openai-python, in both encodings
-# anthropic  tests/clients/anthropic_messages.py: the Messages API of the package anthropic, also with tools
-# agents     tests/clients/openai_agents.py: an agent of the OpenAI Agents SDK that answers, and one that calls a function
-# lm-eval    a task that needs no download (scripts/clients/capitals.*) by local-completions with token-id prompts, which
-#            asks for echo and logprobs: the likelihood of every choice, and the accuracy, are those of the same task
-#            through transformers in float32, within 0.001 of a logarithm. The same through the Python package's
-#            model `tandem`, and a task that generates, whose answers are those of transformers
-# guidellm   a short benchmark at once and one at a constant rate, over chat and text completions: every request is
-#            answered, with the tokens that were asked for
-# Installs the packages into $CARGO_TARGET_DIR/clients (target/clients) once: about 6 GB, most of it
-# torch's CUDA libraries that guidellm brings. Serves at a free port of 127.0.0.1 in f32, so that transformers' arithmetic is comparable. Ends with 1
-# where anything is not as expected.
+# `make test-clients`: the newest releases of client packages against `coordinator serve` with SmolLM2-135M:
+#     scripts/clients.sh [NAME]...
+# A name is a client below; without names, all but lm-eval and guidellm. Each client's script is in tests/clients and
+# says what it checks.
+# openai       chat and text completions, streams, logprobs, structured output, calls and errors of openai-python
+# responses    the Responses API of openai-python, also stored
+# batches      its Files and Batch APIs, against the same requests alone
+# embeddings   its embeddings
+# openai-node  the same APIs of the package `openai` for Node
+# anthropic    the Messages API of the package anthropic
+# agents       the OpenAI Agents SDK, by responses and by chat completions
+# langchain    chat, responses, text completions, embeddings and agents of LangChain
+# litellm      LiteLLM's providers openai, hosted_vllm and anthropic
+# instructor, dspy, pydantic-ai, smolagents
+# ai           Vercel's AI SDK with @ai-sdk/openai and @ai-sdk/openai-compatible
+# lm-eval      a task that needs no download (scripts/clients/capitals.*) by local-completions with token-id prompts, which
+#              asks for echo and logprobs: the likelihood of every choice, and the accuracy, are those of the same task
+#              through transformers in float32, within 0.001 of a logarithm. The same through the Python package's
+#              model `tandem`, and a task that generates, whose answers are those of transformers
+# guidellm     a short benchmark at once and one at a constant rate, over chat and text completions: every request is
+#              answered, with the tokens that were asked for
+# The server gets no option that a client needs, except that `batches` and stored responses need a directory. For calls the
+# model file has a chat template that describes functions (scripts/clients/tools.jinja).
+# Installs each package into an environment of its own below $CARGO_TARGET_DIR/clients (target/clients) once: about 2 GB, and
+# 6 GB more for lm-eval and guidellm. What cannot be installed because a registry is out of reach is skipped by name. Serves
+# the program that TANDEM_COORDINATOR names, otherwise a release build, at free ports of 127.0.0.1. Ends with 1 where
+# anything is not as expected.
 set -eu
 cd "$(dirname "$0")/.."
 
 say() { echo "+ $*"; "$@"; }
-chosen=" ${*:-openai responses batches embeddings anthropic agents lm-eval guidellm} "
+python_clients="openai responses batches embeddings anthropic agents langchain litellm instructor dspy pydantic-ai smolagents"
+node_clients="openai-node ai"
+clients="$python_clients $node_clients"
+chosen=" ${*:-$clients} "
 wanted() { case "$chosen" in *" $1 "*) return 0 ;; *) return 1 ;; esac; }
+for name in $chosen; do
+    case " $clients lm-eval guidellm " in
+        *" $name "*) ;;
+        *) echo "clients.sh: no client has the name $name; the names are $clients lm-eval guidellm" >&2; exit 2 ;;
+    esac
+done
+
+# The packages of PyPI of a client, whose environment has the name of the first.
+packages_of() {
+    case $1 in
+        openai | responses | batches | embeddings) echo openai ;;
+        agents) echo openai-agents ;;
+        langchain) echo langchain langchain-openai ;;
+        pydantic-ai) echo 'pydantic-ai-slim[openai]' ;;
+        smolagents) echo 'smolagents[openai]' ;;
+        evaluators) echo 'lm-eval[api,hf]' guidellm gguf ;;
+        *) echo "$1" ;;
+    esac
+}
+
+script_of() {
+    case $1 in
+        openai) echo openai_chat.py ;;
+        anthropic) echo anthropic_messages.py ;;
+        agents) echo openai_agents.py ;;
+        langchain) echo langchain_models.py ;;
+        litellm) echo litellm_completion.py ;;
+        instructor) echo instructor_models.py ;;
+        dspy) echo dspy_programs.py ;;
+        pydantic-ai) echo pydantic_ai_agents.py ;;
+        smolagents) echo smolagents_agents.py ;;
+        openai-node) echo openai_node.mjs ;;
+        ai) echo vercel_ai.mjs ;;
+        *) echo "openai_$1.py" ;;
+    esac
+}
 
 target=${CARGO_TARGET_DIR:-target}
 mkdir -p "$target/clients"
 folder=$(cd "$target/clients" && pwd)
-bin=$folder/venv/bin
-if [ ! -f "$folder/installed-2" ]; then
-    say python3 -m venv "$folder/venv"
-    say "$bin/pip" install --quiet --disable-pip-version-check openai anthropic openai-agents 'lm-eval[api,hf]' guidellm gguf
-    : > "$folder/installed-2"
-fi
-model=$(scripts/model.sh | tail -n 1)
-say cargo build --release --package coordinator
-
-# Nothing of these packages looks for models, data or news outside; what they cache stays here.
-export HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1 HF_HOME="$folder/cache" TOKENIZERS_PARALLELISM=false
 work=$(mktemp -d "$folder/run.XXXXXX")
 server=
 finish() {
@@ -55,18 +91,83 @@ trap finish EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
+passed=0 failed=0 skipped=0 missing=" "
+skip() {
+    echo "SKIP $1: $2"
+    missing="$missing$1 "
+    skipped=$((skipped + 1))
+}
+installed() { case "$missing" in *" $1 "*) return 1 ;; *) return 0 ;; esac; }
+
+# Installs packages of PyPI into the environment `name`. Fails only if the registry is out of reach.
+environment() {
+    name=$1
+    shift
+    [ "$(cat "$folder/$name/installed" 2>/dev/null)" != "$*" ] || return 0
+    [ -x "$folder/$name/bin/python" ] || say python3 -m venv "$folder/$name"
+    if ! say "$folder/$name/bin/pip" install --quiet --disable-pip-version-check "$@"; then
+        "$folder/$name/bin/pip" download --quiet --disable-pip-version-check --no-deps --dest "$work/reached" pip || return 1
+        echo "clients.sh: $* cannot be installed" >&2
+        exit 1
+    fi
+    echo "$*" > "$folder/$name/installed"
+}
+
+node_environment() {
+    if ! command -v npm > /dev/null; then
+        command -v apt-get > /dev/null || return 1
+        sudo=
+        [ "$(id -u)" -eq 0 ] || sudo=sudo
+        say $sudo apt-get update -q > /dev/null || return 1
+        say $sudo env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends nodejs npm > /dev/null ||
+            return 1
+    fi
+    mkdir -p "$folder/node"
+    # Imports are looked for above the folder of a script.
+    cp tests/clients/*.mjs "$folder/node/"
+    ! cmp -s tests/clients/package.json "$folder/node/installed" || return 0
+    cp tests/clients/package.json "$folder/node/"
+    if ! (cd "$folder/node" && say npm install --no-audit --no-fund --loglevel=error); then
+        npm view --silent openai version > /dev/null || return 1
+        echo "clients.sh: the packages of tests/clients/package.json cannot be installed" >&2
+        exit 1
+    fi
+    cp tests/clients/package.json "$folder/node/installed"
+}
+
+for client in $python_clients; do
+    # shellcheck disable=SC2046 # one word a package
+    ! wanted "$client" || environment $(packages_of "$client" | sed 's/[[ ].*//') $(packages_of "$client") ||
+        skip "$client" "the registry of Python packages is out of reach"
+done
+if wanted openai-node || wanted ai; then
+    node_environment || for client in $node_clients; do
+        ! wanted "$client" || skip "$client" "the registry of Node packages is out of reach"
+    done
+fi
+
+model=$(scripts/model.sh | tail -n 1)
+program=${TANDEM_COORDINATOR:-}
+if [ -z "$program" ]; then
+    say cargo build --release --package coordinator
+    program=$target/release/coordinator
+fi
+
+# Nothing of these packages looks for models, data, prices or news outside; what they cache stays here.
+export HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1 HF_HOME="$folder/cache" TOKENIZERS_PARALLELISM=false
+export LITELLM_LOCAL_MODEL_COST_MAP=True DSPY_CACHEDIR="$folder/cache" LANGSMITH_TRACING=false NO_COLOR=1
+
 # Serves a model with further options, at $url.
 serve() {
     served=$1
     shift
-    "$target/release/coordinator" serve --model "$served" --dtype f32 --device none --port 0 --slots 8 --context 2048 "$@" \
-        > "$work/served" 2>&1 &
+    "$program" serve --model "$served" --device none --port 0 "$@" > "$work/served" 2>&1 &
     server=$!
     url=
     for _ in $(seq 600); do
         kill -0 "$server" 2>/dev/null || { cat "$work/served" >&2; exit 1; }
         url=$(sed -n 's/^serving .* at \(http:[^ ]*\)$/\1/p' "$work/served")
-        [ -n "$url" ] && "$bin/python" -c "import urllib.request as u; u.urlopen('$url/health')" 2>/dev/null && break
+        [ -n "$url" ] && python3 -c "import urllib.request as u; u.urlopen('$url/health')" 2>/dev/null && break
         sleep 0.5
     done
     echo "served at $url"
@@ -79,102 +180,80 @@ end() {
     server=
 }
 
-serve "$model" --store-batches "$work/batches"
+# Runs the script of a client, if it is wanted and installed.
+check() {
+    client=$1
+    shift
+    if ! wanted "$client" || ! installed "$client"; then
+        return
+    fi
+    case $client in
+        openai-node | ai) set -- node "$folder/node/$(script_of "$client")" "$url" "$@" ;;
+        *)
+            # Warnings are about versions to come.
+            set -- "$folder/$(packages_of "$client" | sed 's/[[ ].*//')/bin/python" -W ignore \
+                "tests/clients/$(script_of "$client")" "$url" "$@"
+            ;;
+    esac
+    echo "+ $*"
+    if timeout 900 "$@" > "$work/said" 2>&1; then
+        tail -n 1 "$work/said"
+        passed=$((passed + 1))
+    else
+        tail -n 60 "$work/said" >&2
+        echo "FAIL $client" >&2
+        failed=$((failed + 1))
+    fi
+}
 
-# The tokenizer of the very file, as a folder that transformers reads.
-if wanted lm-eval || wanted guidellm; then
-    "$bin/python" - "$model" "$work/tokenizer" <<'PYTHON'
-import pathlib, sys
-from transformers import AutoTokenizer
-
-model = pathlib.Path(sys.argv[1])
-AutoTokenizer.from_pretrained(model.parent, gguf_file=model.name).save_pretrained(sys.argv[2])
-PYTHON
-fi
-
-if wanted openai; then
-    say "$bin/python" scripts/clients/openai_checks.py "$url"
-fi
-
-if wanted responses; then
-    say "$bin/python" tests/clients/openai_responses.py "$url"
-fi
-if wanted batches; then
-    say "$bin/python" tests/clients/openai_batches.py "$url"
-fi
-if wanted embeddings; then
-    say "$bin/python" tests/clients/openai_embeddings.py "$url"
-fi
-if wanted anthropic; then
-    say "$bin/python" tests/clients/anthropic_messages.py "$url"
-fi
-if wanted agents; then
-    say "$bin/python" tests/clients/openai_agents.py "$url"
-fi
-
-if wanted lm-eval; then
-    mkdir "$work/tasks"
-    for task in capitals capitals_said; do
-        sed "s|@DATA@|$(pwd)/scripts/clients/capitals.jsonl|" "scripts/clients/$task.yaml" > "$work/tasks/$task.yaml"
+any() {
+    for client in "$@"; do
+        ! wanted "$client" || ! installed "$client" || return 0
     done
-    # lm_eval with the Python package's model added.
-    evaluate() {
-        task=$1
-        shift
-        echo "+ python -m tandem.lm_eval --tasks $task $*"
-        TANDEM_COORDINATOR=$(realpath "$target/release/coordinator") PYTHONPATH="$(pwd)/python" \
-            "$bin/python" -m tandem.lm_eval --tasks "$task" --include_path "$work/tasks" --log_samples "$@" \
-            > "$work/lm-eval" 2>&1 || { tail -n 30 "$work/lm-eval" >&2; exit 1; }
-    }
-    by_transformers="pretrained=$(dirname "$model"),gguf_file=$(basename "$model"),tokenizer=$work/tokenizer,dtype=float32"
-    by_package="model=$model,dtype=f32,device=none,slots=8,context=2048"
-    name=$("$bin/python" -c "import json, urllib.request as u; print(json.load(u.urlopen('$url/v1/models'))['data'][0]['id'])")
-    evaluate tandem_capitals --model local-completions --output_path "$work/by-server" --model_args \
-        "model=$name,base_url=$url/v1/completions,tokenizer=$work/tokenizer,tokenizer_backend=huggingface,tokenized_requests=True,num_concurrent=4"
-    evaluate tandem_capitals --model hf --device cpu --output_path "$work/by-transformers" --model_args "$by_transformers"
-    evaluate tandem_capitals --model tandem --output_path "$work/by-package" --model_args "$by_package"
-    say python3 scripts/clients/same_likelihoods.py "$work/by-server" "$work/by-transformers" 0.001
-    say python3 scripts/clients/same_likelihoods.py "$work/by-package" "$work/by-transformers" 0.001
-    evaluate tandem_capitals_said --model hf --device cpu --output_path "$work/said-by-transformers" --model_args "$by_transformers"
-    evaluate tandem_capitals_said --model tandem --output_path "$work/said-by-package" --model_args "$by_package"
-    say python3 scripts/clients/same_texts.py "$work/said-by-package" "$work/said-by-transformers"
-fi
+    return 1
+}
 
-if wanted guidellm; then
-    benchmark() {
-        name=$1 form=$2 profile=$3
-        echo "+ guidellm run, $form, $profile"
-        "$bin/guidellm" run --backend "kind=openai_http,target=$url,request_format=$form" --profile "$profile" \
-            --constraint kind=max_requests,count=12 --constraint kind=max_duration,seconds=300 \
-            --tokenizer "kind=huggingface_auto,model=$work/tokenizer" \
-            --data kind=synthetic_text,prompt_tokens=48,output_tokens=12 \
-            --output "kind=json,path=$work/$name.json" --disable-console-interactive \
-            > "$work/guidellm" 2>&1 || { tail -n 30 "$work/guidellm" >&2; exit 1; }
-        say python3 scripts/clients/guidellm_report.py "$work/$name.json" 12 12
-    }
-    benchmark chat /v1/chat/completions kind=throughput,max_concurrency=8
-    benchmark text /v1/completions kind=constant,rate=2
-fi
-
-end
-
-# SmolLM2's own template tells of no functions: the same model with one that does, in Hermes' manner.
-if wanted openai || wanted responses || wanted anthropic || wanted agents; then
-    say "$bin/gguf-new-metadata" --chat-template-file scripts/clients/tools.jinja "$model" "$work/tools.gguf" > /dev/null
-    serve "$work/tools.gguf" --store-responses "$work/responses"
-    if wanted openai; then
-        say "$bin/python" scripts/clients/openai_checks.py "$url" tools
-    fi
-    if wanted responses; then
-        say "$bin/python" tests/clients/openai_responses.py "$url" tools
-        say "$bin/python" tests/clients/openai_responses.py "$url" stored
-    fi
-    if wanted anthropic; then
-        say "$bin/python" tests/clients/anthropic_messages.py "$url" tools
-    fi
-    if wanted agents; then
-        say "$bin/python" tests/clients/openai_agents.py "$url" tools
-    fi
+with_calls="openai responses anthropic agents langchain litellm instructor dspy pydantic-ai smolagents $node_clients"
+# shellcheck disable=SC2086 # one word a client
+if any $with_calls embeddings; then
+    serve "$model"
+    for client in $with_calls embeddings; do
+        check "$client"
+    done
     end
 fi
-echo "all as expected"
+if any batches responses; then
+    serve "$model" --store-batches "$work/batches" --store-responses "$work/responses"
+    check batches
+    check responses stored
+    end
+fi
+# SmolLM2's own template describes no functions: the same model with one that does, in Hermes' manner.
+# shellcheck disable=SC2086
+if any $with_calls; then
+    if environment gguf gguf; then
+        say "$folder/gguf/bin/gguf-new-metadata" --chat-template-file scripts/clients/tools.jinja "$model" \
+            "$work/tools.gguf" > /dev/null 2>&1
+        serve "$work/tools.gguf"
+        for client in $with_calls; do
+            check "$client" tools
+        done
+        end
+    else
+        skip "calls" "the registry of Python packages is out of reach"
+    fi
+fi
+if wanted lm-eval || wanted guidellm; then
+    # shellcheck disable=SC2046
+    if environment evaluators $(packages_of evaluators); then
+        bin=$folder/evaluators/bin
+        serve "$model" --dtype f32 --slots 8 --context 2048
+        . scripts/clients/evaluators.sh
+        end
+        passed=$((passed + 1))
+    else
+        skip "lm-eval and guidellm" "the registry of Python packages is out of reach"
+    fi
+fi
+echo "$passed passed, $failed failed, $skipped skipped"
+[ "$failed" -eq 0 ]

@@ -39,6 +39,7 @@ PYTHON
 bare() { env -i PATH=/usr/bin:/bin HOME="$work" "$@"; }
 say bare "$work/venv/bin/python" -m tandem --model "$model" --input "$work/in.jsonl" --output "$work/out.jsonl" --quiet
 grep -q Paris "$work/out.jsonl"
+say bare "$work/venv/bin/tandem" --version
 say bare "$work/venv/bin/python" "$work/ask.py" "$model"
 say "$work/venv/bin/python" scripts/thousand_prompts.py "$model"
 

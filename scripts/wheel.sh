@@ -1,6 +1,7 @@
 #!/bin/sh
 # `make wheel`: the Python package with the program in it, as a wheel in dist/. maturin makes it, from
 # an environment in $CARGO_TARGET_DIR/wheel. Says which C library it needs, and that it needs no other.
+# With MANYLINUX=2_28 it is built for glibc 2.28 by zig's linker, which comes from PyPI, apart from other builds.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -15,6 +16,11 @@ if [ ! -x "$folder/venv/bin/maturin" ]; then
 fi
 PKG_CONFIG_PATH=$(scripts/static_hwloc.sh "$folder/hwloc")
 export PKG_CONFIG_PATH
-# Named after the oldest C library whose symbols suffice; refused where another library is needed.
 dist=$(pwd)/dist
-(cd python && say "$folder/venv/bin/maturin" build --release --auditwheel check --out "$dist")
+if [ -n "${MANYLINUX:-}" ]; then
+    [ -x "$folder/venv/bin/python-zig" ] ||
+        say "$folder/venv/bin/pip" install --quiet --disable-pip-version-check 'maturin[zig]>=1.7,<2'
+    set -- --zig --compatibility "manylinux_$MANYLINUX"
+fi
+# Named after the oldest C library whose symbols suffice; refused where another library is needed.
+(cd python && say env PATH="$folder/venv/bin:$PATH" maturin build --release --auditwheel check --out "$dist" "$@")

@@ -1,7 +1,7 @@
 //! Fields of chat completions that other APIs accept as well, although they do not define them.
 
 /// Sampling parameters and constraints that requests of other APIs may use under the same name.
-const CHAT_EXTENSIONS: [&str; 23] = [
+const CHAT_EXTENSIONS: [&str; 24] = [
     "seed",
     "top_k",
     "min_p",
@@ -19,6 +19,7 @@ const CHAT_EXTENSIONS: [&str; 23] = [
     "chat_template_kwargs",
     "reasoning_effort",
     "include_reasoning",
+    "thinking_token_budget",
     "include_stop_str_in_output",
     "truncate_prompt_tokens",
     "skip_special_tokens",

@@ -34,7 +34,7 @@ impl ModelLimits {
     /// # Errors
     /// Returns a rejection of the first token that is not.
     pub fn check_token_rules(&self, rules: Option<&TokenRules>) -> Result<(), Rejection> {
-        let Some(TokenRules { logit_bias, stop_token_ids }) = rules else { return Ok(()) };
+        let Some(TokenRules { logit_bias, stop_token_ids, .. }) = rules else { return Ok(()) };
         self.check_tokens(logit_bias.iter().map(|(token, _)| *token))
             .map_err(|rejection| rejection.with_param("logit_bias"))?;
         self.check_tokens(stop_token_ids.iter().copied())

@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use engine_api::codec::{CodecError, TextCodec};
+use engine_api::token_rules::ReasoningBudget;
 use grammar::{Calls, CallsOr, Grammar};
 
 use super::body::tools::Tools;
@@ -18,6 +19,10 @@ use super::tool_calls::format::{CallFormat, KNOWN_FORMATS, supports_tools};
 
 /// Default maximum number of new tokens of a completion, OpenAI's value.
 pub const COMPLETION_MAX_TOKENS: u32 = 16;
+
+/// Warning of an answer whose reasoning cannot be limited.
+const UNLIMITED_REASONING: &str = "thinking_token_budget has no effect: the chat template of \
+                                   this model shows no reasoning between two single tokens.";
 
 /// Inputs for requests in addition to their bodies.
 #[derive(Debug, Clone, Copy)]
@@ -76,9 +81,8 @@ impl RequestBuilder<'_> {
             fit_prompt(raw, length, self.codec, self.now_s, self.limits)
         };
         let prompts = body.prompts.iter().map(fit_raw).collect::<Result<Vec<_>, _>>()?;
-        let warnings = body
-            .max_tokens
-            .and_then(|max_tokens| shortened_warning(&prompts, max_tokens, self.limits));
+        let shortened =
+            body.max_tokens.and_then(|max| shortened_warning(&prompts, max, self.limits));
         let reasoning = self.codec.zip(self.chat_rules.reasoning.clone()).filter(|_| is_chat);
         let reasoning = reasoning.map(|(codec, syntax)| {
             let is_open = prompts.iter().any(|prompt| syntax.is_open(&prompt.tokens, codec));
@@ -88,6 +92,7 @@ impl RequestBuilder<'_> {
             Some(reasoning) => grammar.map(|grammar| reasoning.wrap_grammar(grammar)),
             None => grammar,
         };
+        let (budget, unlimited) = limit_reasoning(body, reasoning.as_deref());
         let likely = |likely: u16| usize::from(likely).min(self.limits.vocab_size) as u16;
         Ok(CompletionRequest {
             line: 0,
@@ -96,7 +101,7 @@ impl RequestBuilder<'_> {
             prompts,
             n: body.n,
             sampling: body.sampling,
-            token_rules: resolve_token_rules(body, self.codec, self.limits)?,
+            token_rules: resolve_token_rules(body, budget, self.codec, self.limits)?,
             seed: body.seed.unwrap_or(self.seed),
             has_own_seed: body.seed.is_some(),
             stop: StopStrings::new(body.stop.clone()),
@@ -108,7 +113,7 @@ impl RequestBuilder<'_> {
             output: body.output,
             echo: body.echo,
             returns_token_ids: body.returns_token_ids,
-            warnings: warnings.into_iter().collect(),
+            warnings: shortened.into_iter().chain(unlimited).collect(),
             columns: body.columns.clone(),
         })
     }
@@ -156,4 +161,14 @@ impl RequestBuilder<'_> {
             are_several: tools.allows_parallel && format.supports_parallel_calls(),
         })
     }
+}
+
+/// Returns the requested limit on the reasoning, or a warning if this model's cannot be limited.
+fn limit_reasoning(
+    body: &Body,
+    reasoning: Option<&Reasoning>,
+) -> (Option<ReasoningBudget>, Option<String>) {
+    let Some(max_tokens) = body.thinking_token_budget else { return (None, None) };
+    let budget = reasoning.and_then(|reasoning| reasoning.budget(max_tokens));
+    (budget, budget.is_none().then(|| UNLIMITED_REASONING.to_owned()))
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use engine_api::codec::TextCodec;
-use engine_api::token_rules::TokenRules;
+use engine_api::token_rules::{ReasoningBudget, TokenRules};
 
 use super::body::Body;
 use super::input_line::{ErrorCode, Rejection};
@@ -15,24 +15,27 @@ use super::prompt::ModelLimits;
 const DECISIVE_BIAS: f32 = 1024.0;
 
 /// Returns the rules of a request, including those that follow from `allowed_token_ids` and
-/// `bad_words`; `None` if there are none.
+/// `bad_words`, and a limit on its reasoning; `None` if there are none.
 ///
 /// # Errors
 /// Returns a rejection of a token outside the vocabulary, a word that is not a single token, or too
 /// many tokens.
 pub fn resolve_token_rules(
     body: &Body,
+    reasoning_budget: Option<ReasoningBudget>,
     codec: Option<&dyn TextCodec>,
     limits: ModelLimits,
 ) -> Result<Option<Arc<TokenRules>>, Rejection> {
     limits.check_token_rules(body.token_rules.as_deref())?;
-    if body.allowed_token_ids.is_empty() && body.bad_words.is_empty() {
+    let has_lists = !body.allowed_token_ids.is_empty() || !body.bad_words.is_empty();
+    if !has_lists && reasoning_budget.is_none() {
         return Ok(body.token_rules.clone());
     }
     limits
         .check_tokens(body.allowed_token_ids.iter().copied())
         .map_err(|rejection| rejection.with_param("allowed_token_ids"))?;
     let mut rules = body.token_rules.as_deref().cloned().unwrap_or_default();
+    rules.reasoning_budget = reasoning_budget;
     rules.logit_bias.extend(body.allowed_token_ids.iter().map(|token| (*token, DECISIVE_BIAS)));
     for word in &body.bad_words {
         let tokens = single_tokens(word, codec, limits)?;

@@ -1,4 +1,4 @@
-"""``python -m tandem ARGUMENTS`` is the program itself."""
+"""``python -m tandem ARGUMENTS``, and ``tandem ARGUMENTS``, is the program itself."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ def main() -> None:
         sys.exit(f"tandem: {error}")
     sys.stdout.flush()
     sys.stderr.flush()
-    os.execv(path, [NAME, *sys.argv[1:]])
+    # By its console script, messages name the program as it was called.
+    called = os.path.basename(sys.argv[0])
+    os.execv(path, [called if called == "tandem" else NAME, *sys.argv[1:]])
 
 
 if __name__ == "__main__":

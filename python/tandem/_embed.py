@@ -129,8 +129,8 @@ def _embedded(line: Mapping[str, Any], places: Mapping[str, int]) -> Embedded:
         return Embedded(error["line"] - 1, custom_id, (), 0, sentence_of(error))
     body = line["response"]["body"]
     found = body["data"][0]["embedding"]
-    if isinstance(found, str):
-        data = b64decode(found)
-        found = struct.unpack(f"<{len(data) // 4}f", data)
+    # Elements are of single precision, however the line has them encoded.
+    data = b64decode(found) if isinstance(found, str) else struct.pack(f"<{len(found)}f", *found)
+    vector = struct.unpack(f"<{len(data) // 4}f", data)
     tokens = body["usage"]["prompt_tokens"]
-    return Embedded(places[custom_id], custom_id, tuple(found), tokens)
+    return Embedded(places[custom_id], custom_id, vector, tokens)

@@ -176,6 +176,16 @@ class Module(unittest.TestCase):
         self.assertEqual(wrong.returncode, 2)
         self.assertIn("--no-such", wrong.stderr)
 
+    def test_its_console_script_is_the_program_by_that_name(self):
+        code = "import sys; from tandem.__main__ import main; sys.argv[0] = '/bin/tandem'; main()"
+
+        def run(*arguments):
+            command = [sys.executable, "-c", code, *arguments]
+            return subprocess.run(command, env=environment(), capture_output=True, text=True)
+
+        self.assertTrue(run("--version").stdout.startswith("coordinator "))
+        self.assertIn("Usage: tandem serve", run("serve", "--help").stdout)
+
 
 def script(code):
     """A Python that runs ``code``."""

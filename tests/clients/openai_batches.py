@@ -100,6 +100,22 @@ def check_batch(client, model):
     return file, done
 
 
+def check_embeddings(client, model):
+    bodies = [{"model": model, "input": country, "encoding_format": "float"} for country in CITIES]
+    lines = [
+        {"custom_id": f"text-{number}", "method": "POST", "url": "/v1/embeddings", "body": body}
+        for number, body in enumerate(bodies)
+    ]
+    file, _ = upload(client, lines)
+    batch = client.batches.create(input_file_id=file.id, endpoint="/v1/embeddings", completion_window="24h")
+    done = wait(client, batch)
+    assert done.status == "completed" and done.request_counts.completed == len(CITIES), done
+    output = [json.loads(line) for line in client.files.content(done.output_file_id).text.splitlines()]
+    for line, body in zip(output, bodies):
+        answer = openai.types.CreateEmbeddingResponse.model_validate(line["response"]["body"])
+        assert answer.data[0].embedding == client.embeddings.create(**body).data[0].embedding, line["custom_id"]
+
+
 def check_lists(client, file, first):
     create = lambda: client.batches.create(
         input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h"
@@ -134,7 +150,7 @@ def check_cancel(client, model):
 def check_errors(client, file):
     wrong = [
         dict(input_file_id="file-" + "0" * 32, endpoint="/v1/completions", completion_window="24h"),
-        dict(input_file_id=file.id, endpoint="/v1/embeddings", completion_window="24h"),
+        dict(input_file_id=file.id, endpoint="/v1/images/generations", completion_window="24h"),
         dict(input_file_id=file.id, endpoint="/v1/completions", completion_window="soon"),
         dict(input_file_id=file.id, endpoint="/v1/completions", completion_window="24h", metadata={"a": "b" * 513}),
     ]
@@ -163,6 +179,7 @@ def main():
     check_files(client, model)
     file, done = check_batch(client, model)
     check_lists(client, file, done)
+    check_embeddings(client, model)
     check_cancel(client, model)
     check_errors(client, file)
     print("openai batches: as expected")

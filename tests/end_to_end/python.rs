@@ -52,6 +52,16 @@ fn servers_from_python() {
 }
 
 #[test]
+fn scores_from_python() {
+    run("test_score");
+}
+
+#[test]
+fn embeddings_from_python() {
+    run("test_embed");
+}
+
+#[test]
 fn lm_eval_from_python() {
     run("test_lm_eval");
 }

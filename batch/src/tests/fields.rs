@@ -87,6 +87,7 @@ fn fields_of_other_servers_are_accepted_while_they_change_nothing() {
         ("allowed_token_ids", json!([5]), json!([-1])),
         ("truncate_prompt_tokens", json!(-1), json!(0)),
         ("include_reasoning", json!(true), json!(1)),
+        ("thinking_token_budget", json!(-1), json!(-2)),
         ("return_tokens_as_token_ids", json!(false), json!(1)),
         ("guided_json", json!(null), json!({"type": "object"})),
         ("verbosity", json!("medium"), json!("high")),

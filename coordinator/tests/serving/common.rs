@@ -14,6 +14,7 @@ use engine_api::request::{AnswerGrammar, Penalties, Priority, Sampling};
 use engine_api::serving::{
     Engine, EngineEvent, EventSink, GenerationId, GenerationRequest, Logprob, SubmitError,
 };
+use engine_api::token_rules::{ReasoningBudget, TokenRules};
 use grammar::{Grammar, GrammarSet, Vocabulary};
 use model::config::{Dtype, ModelConfig};
 use model::known::find_known;
@@ -270,6 +271,7 @@ pub struct Job {
     pub prompt_logprobs_from: u32,
     pub id_hash: u64,
     pub grammar: Option<Grammar>,
+    pub reasoning_budget: Option<ReasoningBudget>,
 }
 
 /// Returns grammars over a vocabulary in which every token below 128 is an ASCII character.
@@ -309,6 +311,11 @@ pub fn jobs(count: usize) -> Vec<Job> {
             6 => Some(Grammar::json_schema(format!(r#"{{"enum": [{index}]}}"#))),
             _ => None,
         },
+        reasoning_budget: (index % 4 == 2).then_some(ReasoningBudget {
+            max_tokens: 3,
+            open: None,
+            close: 150,
+        }),
     };
     (0..count).map(job).collect()
 }
@@ -409,7 +416,7 @@ pub fn try_submit(engine: &ServingEngine, job: &Job) -> Result<EventReceiver, Su
     Ok(EventReceiver { id, events })
 }
 
-fn submission(engine: &ServingEngine, job: &Job) -> GenerationRequest {
+pub fn submission(engine: &ServingEngine, job: &Job) -> GenerationRequest {
     let prepare = |grammar| Arc::new(engine.prepare(Arc::new(grammar)));
     let grammar = job.grammar.clone().map(prepare);
     request(job, grammar.map_or(AnswerGrammar::None, AnswerGrammar::Prepared))
@@ -420,7 +427,9 @@ fn request(job: &Job, grammar: AnswerGrammar) -> GenerationRequest {
         prompt: job.prompt.clone().into(),
         max_new: job.max_new,
         sampling: job.sampling,
-        token_rules: None,
+        token_rules: job.reasoning_budget.map(|budget| {
+            Arc::new(TokenRules { reasoning_budget: Some(budget), ..TokenRules::default() })
+        }),
         seed: 5,
         id_hash: job.id_hash,
         ignore_eos: false,
@@ -432,21 +441,6 @@ fn request(job: &Job, grammar: AnswerGrammar) -> GenerationRequest {
         grammar,
         priority: Priority::Interactive,
     }
-}
-
-/// Event sink that panics on the engine's thread at the first token.
-struct PanickingSink;
-
-impl EventSink for PanickingSink {
-    fn on_event(&mut self, event: EngineEvent) -> ControlFlow<()> {
-        assert!(!matches!(event, EngineEvent::Token { .. }), "a test's defect");
-        ControlFlow::Continue(())
-    }
-}
-
-/// Submits a job whose sink panics.
-pub fn submit_panicking(engine: &ServingEngine, job: &Job) {
-    engine.submit(submission(engine, job), Box::new(PanickingSink)).expect("it is taken");
 }
 
 pub fn submit(engine: &ServingEngine, job: &Job) -> EventReceiver {

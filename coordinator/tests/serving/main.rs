@@ -1,6 +1,7 @@
 //! Tests of the engine of a server with real worker processes: answers equal those of the batch
 //! job's engine, regardless of concurrent requests, cancellations and lost workers.
 
+mod budgets;
 mod common;
 mod drafts;
 mod models;
@@ -10,19 +11,22 @@ mod owners;
 mod prompts;
 mod turns;
 
+use std::ops::ControlFlow;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use common::{
-    EventReceiver, Job, KvLayout, dtypes, expected, jobs, maps, start, start_with, submit, workers,
+    EventReceiver, Job, KvLayout, dtypes, expected, jobs, maps, start, start_with, submission,
+    submit, workers,
 };
-use engine_api::serving::{Engine, EngineEvent, EngineState, Sampling};
+use engine_api::serving::{Engine, EngineEvent, EngineState, EventSink, Sampling};
 use grammar::Grammar;
 use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore, SeedableRng};
 use rustix::process::{Signal, kill_process};
 
-const TESTS: [own_main::Test; 31] = [
+const TESTS: [own_main::Test; 32] = [
+    ("reasoning_ends_at_its_budget", budgets::reasoning_ends_at_its_budget),
     ("answers_are_those_without_drafts", drafts::answers_are_those_without_drafts),
     ("repetitions_take_fewer_steps", drafts::repetitions_take_fewer_steps),
     ("draft_models_change_no_answer", drafts::draft_models_change_no_answer),
@@ -249,13 +253,24 @@ fn answers_to_one_prompt_compute_it_once() {
     assert_eq!(status.cached_tokens, 5 * 30);
 }
 
+/// Event sink that panics on the engine's thread at the first token.
+struct PanickingSink;
+
+impl EventSink for PanickingSink {
+    fn on_event(&mut self, event: EngineEvent) -> ControlFlow<()> {
+        assert!(!matches!(event, EngineEvent::Token { .. }), "a test's defect");
+        ControlFlow::Continue(())
+    }
+}
+
 /// Every client gets a last event or is disconnected, and no worker keeps running.
 fn a_defect_of_the_engine_ends_it() {
     let (dtype, kv_format) = dtypes()[0];
     let engine = start(&maps(kv_format)[0], dtype);
     let endless = Job { max_new: 100, ..jobs(1).remove(0) };
     let heard: Vec<EventReceiver> = (0..8).map(|_| submit(&engine, &endless)).collect();
-    common::submit_panicking(&engine, &jobs(2)[1]);
+    let request = submission(&engine, &jobs(2)[1]);
+    engine.submit(request, Box::new(PanickingSink)).expect("it is taken");
     wait_until("it has ended", || engine.status().state == EngineState::Ended);
     heard.into_iter().for_each(|heard| heard.end(WATCHDOG));
     assert!(common::try_submit(&engine, &endless).is_err(), "nothing more is taken");

@@ -110,6 +110,7 @@ fn job(prompt: Vec<u32>, max_new: u32) -> Job {
         prompt_logprobs_from: 1,
         id_hash: 3,
         grammar: None,
+        reasoning_budget: None,
     }
 }
 

@@ -52,6 +52,8 @@ pub struct Body {
     pub allowed_token_ids: Vec<u32>,
     /// Words that answers may not contain, none of which is empty.
     pub bad_words: Vec<String>,
+    /// Maximum number of tokens of the reasoning before an answer; `None` if not given.
+    pub thinking_token_budget: Option<u32>,
     /// Maximum number of tokens of a prompt, whose last tokens are kept; `None` if not given.
     pub truncate_prompt_tokens: Option<usize>,
     pub output: OutputOptions,
@@ -111,6 +113,7 @@ pub fn read_body(
         token_rules: sampling::read_token_rules(fields)?,
         allowed_token_ids: token_lists::read_allowed_token_ids(fields)?,
         bad_words: token_lists::read_bad_words(fields)?,
+        thinking_token_budget: token_lists::read_thinking_budget(fields)?,
         truncate_prompt_tokens: token_lists::read_truncation(fields)?,
         output: output_options::read_output_options(fields)?,
         n: read_count(fields, "n", 1..=MAX_ANSWERS)?.unwrap_or(1),

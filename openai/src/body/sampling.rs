@@ -87,7 +87,8 @@ pub(super) fn read_token_rules(fields: &JsonFields) -> Result<Option<Arc<TokenRu
         }
     }
     let is_empty = logit_bias.is_empty() && stop_token_ids.is_empty();
-    Ok((!is_empty).then(|| Arc::new(TokenRules { logit_bias, stop_token_ids })))
+    Ok((!is_empty)
+        .then(|| Arc::new(TokenRules { logit_bias, stop_token_ids, reasoning_budget: None })))
 }
 
 /// Reads the number of most likely tokens whose log-probabilities are reported in addition to each

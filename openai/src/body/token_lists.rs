@@ -44,6 +44,22 @@ pub(super) fn read_allowed_token_ids(fields: &JsonFields) -> Result<Vec<u32>, Re
     tokens.ok_or_else(refused)?.iter().map(|id| token(id).ok_or_else(refused)).collect()
 }
 
+/// Reads vLLM's `thinking_token_budget`: the number of tokens after which the reasoning is ended;
+/// -1 for any number.
+///
+/// # Errors
+/// Returns a rejection that states what was expected.
+pub(super) fn read_thinking_budget(fields: &JsonFields) -> Result<Option<u32>, Rejection> {
+    let Some(value) = get_non_null(fields, "thinking_token_budget") else { return Ok(None) };
+    let number = match value.as_i64() {
+        Some(-1) => return Ok(None),
+        Some(number) => u32::try_from(number).ok(),
+        None => None,
+    };
+    let wanted = || format!("a non-negative integer, or -1, got {}", describe_value(value));
+    number.map(Some).ok_or_else(|| invalid_value("thinking_token_budget", &wanted()))
+}
+
 /// Reads vLLM's `truncate_prompt_tokens`: the number of tokens at the end of a prompt that are
 /// kept; -1 keeps as many as the context permits.
 ///

@@ -32,7 +32,7 @@ pub fn is_without_effect(name: &str) -> bool {
 }
 
 /// Fields that are implemented for all requests.
-pub const IMPLEMENTED_FIELDS: [&str; 39] = [
+pub const IMPLEMENTED_FIELDS: [&str; 40] = [
     "prompt",
     "messages",
     "max_tokens",
@@ -63,6 +63,7 @@ pub const IMPLEMENTED_FIELDS: [&str; 39] = [
     "include_stop_str_in_output",
     "return_tokens_as_token_ids",
     "include_reasoning",
+    "thinking_token_budget",
     "response_format",
     "structured_outputs",
     "tools",

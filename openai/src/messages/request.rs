@@ -95,8 +95,8 @@ fn check_stop_sequences(value: &Value) -> Result<(), Rejection> {
     }
 }
 
-/// Reads `thinking`, which sets the variables by which templates switch reasoning on and off. The
-/// budget is not enforced.
+/// Reads `thinking`, which sets the variables by which templates switch reasoning on and off, and
+/// limits the reasoning.
 fn read_thinking(
     value: &Value,
     unknown_fields: &UnknownFieldPolicy,
@@ -116,6 +116,10 @@ fn read_thinking(
         Some("disabled") => false,
         _ => return Err(refused()),
     };
+    if let Some(budget) = budget.and_then(Value::as_u64).filter(|_| thinks) {
+        let budget = u32::try_from(budget).unwrap_or(u32::MAX);
+        chat.insert("thinking_token_budget".to_owned(), budget.into());
+    }
     let mut variables = json!({"enable_thinking": thinks, "thinking": thinks});
     if let Some(Value::Object(given)) = chat.shift_remove("chat_template_kwargs")
         && let Some(variables) = variables.as_object_mut()

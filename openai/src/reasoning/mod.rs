@@ -6,12 +6,13 @@ pub mod piece;
 pub mod syntax;
 mod tags;
 
+use engine_api::token_rules::ReasoningBudget;
 use grammar::{Behind, Grammar, Marker};
 
 use super::char_or_token::CharOrToken;
 use harmony::HarmonyParser;
 use piece::AnswerPiece;
-use syntax::ReasoningSyntax;
+use syntax::{ReasoningSyntax, Tag, Tags};
 use tags::TagParser;
 
 /// Reasoning of the answers to a request.
@@ -44,6 +45,20 @@ impl Reasoning {
             }
             ReasoningSyntax::Tags(_) => grammar,
         }
+    }
+
+    /// Returns the limit of `max_tokens` on the reasoning; `None` if one of the markers that it
+    /// depends on is not a single token.
+    pub fn budget(&self, max_tokens: u32) -> Option<ReasoningBudget> {
+        let ReasoningSyntax::Tags(Tags { open, close: Tag::Token(close) }) = &self.syntax else {
+            return None;
+        };
+        let open = match open {
+            _ if self.is_open => None,
+            Tag::Token(open) => Some(*open),
+            Tag::Text(_) => return None,
+        };
+        Some(ReasoningBudget { max_tokens, open, close: *close })
     }
 }
 

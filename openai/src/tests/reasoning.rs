@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::stop::GeneratedTokens;
 use engine_api::codec::TextCodec;
 use engine_api::event::FinishCause;
+use engine_api::token_rules::ReasoningBudget;
 use grammar::{CallSyntax, Calls, Grammar, Marker};
 use testkit::byte_codec::ByteCodec;
 
@@ -257,4 +258,20 @@ fn forms_stand_behind_thoughts() {
     };
     assert_eq!(marker(tags(true).wrap_grammar(form.clone())), Marker::Text("</think>".to_owned()));
     assert_eq!(marker(harmony().wrap_grammar(form)), Marker::Tokens(vec![1, 9, 2]));
+}
+
+#[test]
+fn reasoning_between_single_tokens_can_be_limited() {
+    let between = |open: Tag, close: Tag, is_open: bool| {
+        let syntax = ReasoningSyntax::Tags(Tags { open, close });
+        Reasoning { syntax, is_open }.budget(7)
+    };
+    let text = || Tag::Text("<think>".to_owned());
+    let budget = |open: Option<u32>| Some(ReasoningBudget { max_tokens: 7, open, close: 4 });
+    assert_eq!(between(Tag::Token(3), Tag::Token(4), true), budget(None));
+    assert_eq!(between(Tag::Token(3), Tag::Token(4), false), budget(Some(3)));
+    assert_eq!(between(text(), Tag::Token(4), true), budget(None));
+    assert_eq!(between(text(), Tag::Token(4), false), None);
+    assert_eq!(between(Tag::Token(3), text(), true), None);
+    assert_eq!(harmony().budget(7), None);
 }

@@ -50,6 +50,12 @@ pub enum Field {
     /// Number of tokens that end the sequence in addition to EOS tokens, at most
     /// [`STOP_TOKENS_MAX`].
     StopTokens,
+    /// Maximum number of tokens of the reasoning plus 1; 0 without a limit.
+    ReasoningMax,
+    /// Token that begins the reasoning, plus 1; 0 if the prompt ends within reasoning.
+    ReasoningOpen,
+    /// Token that ends the reasoning.
+    ReasoningClose,
     SeedLow,
     SeedHigh,
     IdHashLow,

@@ -1,6 +1,7 @@
-//! Rules of a sequence about single tokens: biases of their logits, and tokens that end it.
+//! Rules of a sequence about single tokens: biases of their logits, tokens that end it, and the
+//! limit on its reasoning.
 
-use engine_api::token_rules::TokenRules;
+use engine_api::token_rules::{ReasoningBudget, TokenRules};
 use program::step_table::{Field, LOGIT_BIASES_MAX, STOP_TOKENS_MAX};
 
 use super::StepTable;
@@ -28,6 +29,23 @@ impl StepTable {
         }
         self.set_field(batch, sequence, Field::LogitBiases, biases.len() as u32);
         self.set_field(batch, sequence, Field::StopTokens, stops.len() as u32);
+        let budget = rules.and_then(|rules| rules.reasoning_budget);
+        let max = budget.map_or(0, |budget| budget.max_tokens.saturating_add(1));
+        let open = budget.and_then(|budget| budget.open).map_or(0, |open| open + 1);
+        self.set_field(batch, sequence, Field::ReasoningMax, max);
+        self.set_field(batch, sequence, Field::ReasoningOpen, open);
+        let close = budget.map_or(0, |budget| budget.close);
+        self.set_field(batch, sequence, Field::ReasoningClose, close);
+    }
+
+    /// Returns the limit on a sequence's reasoning; `None` if there is none.
+    pub fn reasoning_budget(&self, batch: usize, sequence: usize) -> Option<ReasoningBudget> {
+        let field = |field| self.field(batch, sequence, field);
+        Some(ReasoningBudget {
+            max_tokens: field(Field::ReasoningMax).checked_sub(1)?,
+            open: field(Field::ReasoningOpen).checked_sub(1),
+            close: field(Field::ReasoningClose),
+        })
     }
 
     /// Returns the tokens of a sequence that have a bias, with the bias.

@@ -88,6 +88,9 @@ fn accumulate(events: &[Value]) -> (Vec<String>, Value) {
                     message[field] = event["delta"][field].clone();
                 }
                 message["usage"] = event["usage"].clone();
+                if let Some(warnings) = event.get("warnings") {
+                    message["warnings"] = warnings.clone();
+                }
             }
             _ => {}
         }
@@ -182,6 +185,8 @@ fn thoughts_are_blocks_and_come_back() {
     thinking["chat_template_kwargs"] = json!({"think": true});
     let (message, _) = both(&server, &thinking);
     assert_eq!(message["content"][0]["thinking"], "<user>So.");
+    // The markers of this model are no single tokens.
+    assert!(message["warnings"][0].as_str().is_some_and(|one| one.contains("has no effect")));
     assert_eq!(message["content"][1]["text"], "Yes.");
     let tokens = "<user>So.\n</think>".len();
     assert_eq!(message["usage"]["output_tokens_details"]["thinking_tokens"], tokens);

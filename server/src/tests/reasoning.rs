@@ -126,3 +126,22 @@ fn what_cannot_be_a_variable_is_refused() {
     effort["reasoning_effort"] = json!("low");
     assert_eq!(test_server.post(CHAT, &effort).status, 200);
 }
+
+#[test]
+fn a_limit_that_cannot_be_kept_is_said() {
+    let server = test_server(ChatOptions::default());
+    let warnings = |body: &Value| server.post(CHAT, body).json()["warnings"].clone();
+    let mut body = thinking("So.</think>Yes.");
+    assert_eq!(warnings(&body), Value::Null);
+    body["thinking_token_budget"] = json!(-1);
+    assert_eq!(warnings(&body), Value::Null);
+    // This model writes its markers as texts.
+    body["thinking_token_budget"] = json!(4);
+    assert!(warnings(&body)[0].as_str().is_some_and(|one| one.contains("two single tokens")));
+    for wrong in [json!(-2), json!("4"), json!(1.5), json!(1_u64 << 40)] {
+        body["thinking_token_budget"] = wrong;
+        let reply = server.post(CHAT, &body);
+        assert_eq!(reply.status, 400, "{}", reply.text());
+        assert!(reply.text().contains("'thinking_token_budget'"), "{}", reply.text());
+    }
+}

@@ -24,6 +24,9 @@ pub(super) struct NextToken {
     pub(super) generated: u32,
 }
 
+/// Bias of a token that has to follow, beyond any difference between logits.
+const FORCING_BIAS: f32 = 1e30;
+
 /// Flag among the occurrences of a token: it occurs in the prompt.
 const IN_PROMPT: u32 = 1 << 31;
 
@@ -31,7 +34,7 @@ impl Changes {
     /// Allocates for `rows` rows of `vocab` logits, of sequences of at most `max_context` tokens.
     pub(super) fn new(rows: usize, vocab: usize, max_context: usize, eos: usize) -> Changes {
         let distinct = vocab.min(max_context);
-        let of_row = LOGIT_BIASES_MAX + distinct + eos + STOP_TOKENS_MAX;
+        let of_row = LOGIT_BIASES_MAX + distinct + eos + STOP_TOKENS_MAX + 1;
         Changes {
             all: Vec::with_capacity(rows * of_row),
             occurrences: vec![0; vocab],
@@ -64,6 +67,8 @@ impl Changes {
             let ends = eos.iter().copied().chain(table.stop_tokens(batch, slot));
             self.all.extend(ends.map(LogitChange::exclude));
         }
+        let marker = forced_marker(table, next);
+        self.all.extend(marker.map(|marker| LogitChange::bias(marker, FORCING_BIAS)));
         (from, self.all.len() as u32)
     }
 
@@ -87,6 +92,28 @@ impl Changes {
             note(table.output(batch, slot, place), |said| said + 1);
         }
     }
+}
+
+/// Returns the closing marker of the reasoning if it has to follow: the reasoning has as many
+/// tokens as it may have. It depends on the tokens of the answer alone.
+fn forced_marker(table: &StepTable, next: NextToken) -> Option<u32> {
+    let NextToken { batch, slot, generated } = next;
+    let budget = table.reasoning_budget(batch, slot)?;
+    if generated < budget.max_tokens {
+        return None;
+    }
+    let mut tokens = (0..generated as usize).map(|place| table.output(batch, slot, place));
+    if let Some(open) = budget.open {
+        tokens.find(|token| *token == open)?;
+    }
+    let mut count = 0;
+    for token in tokens {
+        if token == budget.close {
+            return None;
+        }
+        count += 1;
+    }
+    (count >= budget.max_tokens).then_some(budget.close)
 }
 
 fn penalties_of(field: impl Fn(Field) -> u32) -> Penalties {

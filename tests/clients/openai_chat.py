@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""openai-python against a served model: scripts/clients/openai_checks.py URL [tools]
+"""openai-python against a served model: tests/clients/openai_chat.py URL [tools]
 
 Each check asks as an application would and compares what the client's own types hold. Any difference ends with code 1."""
 
@@ -172,7 +172,7 @@ def check_errors(client, model):
     cases = [
         (openai.NotFoundError, {"model": "no-such-model"}, "model_not_found"),
         (openai.BadRequestError, {"temperature": -1}, "invalid_value"),
-        (openai.BadRequestError, {"frequency_penalty": 1.5}, "unsupported_field"),
+        (openai.BadRequestError, {"extra_body": {"length_penalty": 2.0}}, "unsupported_field"),
     ]
     for kind, fields, code in cases:
         try:
