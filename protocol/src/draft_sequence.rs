@@ -144,5 +144,6 @@ pub fn common_prefix_len(
         let drafted = copy.table.output(copy.batch, copy.slot, position - prompt_len);
         tokens.get(*position) == drafted
     };
-    (equal..max).find(|position| !is_equal(position)).unwrap_or(max.max(equal))
+    let end = max.max(equal);
+    (equal..end).find(|position| !is_equal(position)).unwrap_or(end)
 }
