@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Speed of speculative decoding: two servers of one model, with and without, that answer the same requests in turn.
 
-    scripts/speculation_rows.py --coordinator FILE --model MODEL [--rounds 3] [--draft-max N] [--json FILE]
+    scripts/speculation_rows.py --coordinator FILE --model MODEL [--draft-model MODEL] [--rounds 3] [--draft-max N] [--json FILE]
 
-Each case is computed alone (batch 1) or with others (batch 8 and 32), greedily or by seed. Printed are the tokens per second of
+Drafts are those of prompt lookup or of a draft model. Each case is computed alone (batch 1) or with others (batch 8 and 32), greedily or by seed. Printed are the tokens per second of
 both, the median of the paired ratios beside its goal, and the share of drafts that were accepted. Answers have to be
 equal, byte for byte."""
 
@@ -102,11 +102,13 @@ def drafts(server):
 def main():
     parser = measuring.parser(__doc__, "model", rounds=3)
     parser.add_argument("--draft-max", type=int, default=16)
+    parser.add_argument("--draft-model")
     parser.add_argument("--only", default="")
     arguments = parser.parse_args()
     options = ("--context", "2048")
+    source = ("--draft-model", arguments.draft_model) if arguments.draft_model else ("--speculate", "ngram")
     plain = Server(arguments.coordinator, arguments.model, *options)
-    drafting = Server(arguments.coordinator, arguments.model, *options, "--speculate", "ngram", "--draft-max", arguments.draft_max)
+    drafting = Server(arguments.coordinator, arguments.model, *options, *source, "--draft-max", arguments.draft_max)
     print(f"{'case':28} {'batch':>5} {'plain':>8} {'drafts':>8} {'ratio':>6} {'goal':>5} {'accepted':>9}")
     for name, request, batch, goal in CASES:
         if arguments.only not in name:

@@ -11,7 +11,7 @@ use scheduler::Sequence;
 use super::table::StepTable;
 
 /// Estimated probability that a draft of a sequence is accepted before any was.
-pub const INITIAL_ACCEPTANCE: f32 = 0.5;
+const INITIAL_ACCEPTANCE: f32 = 0.5;
 /// Weight of the newest draft in the estimated probability that drafts are accepted.
 const ACCEPTANCE_WEIGHT: f32 = 0.1;
 

@@ -19,7 +19,7 @@ use program::step_table::{Field, SlotState};
 use protocol::draft_sequence::{
     CopiedTokens, SequenceRef, common_prefix_len, offer_copy, take_drafts,
 };
-use protocol::drafts::{Drafter, INITIAL_ACCEPTANCE};
+use protocol::drafts::Drafter;
 use protocol::messages::DraftModelSetup;
 use protocol::prompt_lookup::PromptLookup;
 use protocol::release::SERVING_STAGES;
@@ -42,8 +42,11 @@ use pages::SlotPages;
 const GROUP_TIMEOUT: Duration = Duration::from_secs(600);
 /// Minimum size of a segment: a mapping needs a page.
 const SEGMENT_BYTES_MIN: u64 = 4096;
-/// Number of new tokens after which a sequence whose drafts were refused is tried again.
-const RETRY_TOKENS: u32 = 64;
+/// Estimated probability that a draft is accepted with which a sequence begins, and which it gets
+/// again after some new tokens: without a draft nothing is learnt.
+const INITIAL_ACCEPTANCE: f32 = 0.8;
+/// Number of these tokens.
+const RETRY_TOKENS: u32 = 128;
 
 /// A draft model; see the module documentation.
 #[derive(Debug)]
@@ -216,9 +219,12 @@ impl Drafter for DraftModel {
     fn draft(&mut self, table: &StepTable, batch: usize, sequences: &mut [Sequence]) {
         self.free_ended(table, batch);
         for sequence in sequences.iter_mut().filter(|one| one.drafts > 0) {
-            let generated = table.field(batch, sequence.slot as usize, Field::Generated);
-            if generated.is_multiple_of(RETRY_TOKENS) {
+            let slot = sequence.slot as usize;
+            let is_known = table.field(batch, slot, Field::Acceptance) != 0;
+            let generated = table.field(batch, slot, Field::Generated);
+            if !is_known || generated.is_multiple_of(RETRY_TOKENS) {
                 sequence.acceptance = sequence.acceptance.max(INITIAL_ACCEPTANCE);
+                table.set_field(batch, slot, Field::Acceptance, sequence.acceptance.to_bits());
             }
         }
         limit_drafts(sequences, &table.step_budget(), &self.costs);
