@@ -21,6 +21,7 @@ from safetensors.torch import load_file
 
 import fixtures_gguf_convolutions
 import fixtures_gguf_gemma4
+import fixtures_gguf_kimi_linear
 import fixtures_gguf_latent
 import fixtures_gguf_mamba
 import fixtures_gguf_nemotron
@@ -55,6 +56,7 @@ ARCHITECTURES = {
     **fixtures_gguf_convolutions.ARCHITECTURES,
     **fixtures_gguf_mamba.ARCHITECTURES,
     **fixtures_gguf_gemma4.ARCHITECTURES,
+    **fixtures_gguf_kimi_linear.ARCHITECTURES,
 }
 # Those of text models whose architecture is one of models of text and images, by their type.
 TEXT_MODELS = {
@@ -80,6 +82,9 @@ F32 = (
     "ffn_gate_inp_shexp.weight",
     "shortconv.conv.weight",
     "ssm_conv1d.weight",
+    "ssm_conv1d_q.weight",
+    "ssm_conv1d_k.weight",
+    "ssm_conv1d_v.weight",
     "ssm_norm.weight",
 )
 
@@ -111,6 +116,8 @@ def add_sizes(writer, arch, config, is_old):
     kv_heads = fixtures_gguf_convolutions.kv_heads(arch, config)
     if arch == gguf.MODEL_ARCH.GRANITE_HYBRID:
         kv_heads = fixtures_gguf_mamba.kv_heads(config)
+    if arch == fixtures_gguf_kimi_linear.KIMI_LINEAR:
+        kv_heads = fixtures_gguf_kimi_linear.kv_heads(config)
     if not has_layer_sizes and arch not in fixtures_gguf_nemotron.NEMOTRON:
         writer.add_head_count_kv(kv_heads)
     epsilons = ("rms_norm_eps", "norm_eps", "layer_norm_epsilon")
@@ -136,6 +143,8 @@ def add_sizes(writer, arch, config, is_old):
     if arch in fixtures_gguf_latent.LATENT:
         fixtures_gguf_routers.add_keys(writer, arch, config, is_old)
         fixtures_gguf_latent.add_keys(writer, config, is_old)
+    if arch == fixtures_gguf_kimi_linear.KIMI_LINEAR:
+        fixtures_gguf_kimi_linear.add_keys(writer, config)
     if arch in fixtures_gguf_convolutions.ARCHITECTURES.values():
         fixtures_gguf_convolutions.add_keys(writer, arch, config)
     if arch == gguf.MODEL_ARCH.GRANITE_HYBRID:
@@ -285,6 +294,9 @@ def add_tensors(writer, arch, config, tensors, is_old):
         tensors = {name: value for part in parts for name, value in part.items()}
     if arch == gguf.MODEL_ARCH.GEMMA4:
         tensors = dict(fixtures_gguf_gemma4.changed(*one) for one in tensors.items())
+    if arch == fixtures_gguf_kimi_linear.KIMI_LINEAR:
+        parts = (fixtures_gguf_kimi_linear.changed(*one) for one in tensors.items())
+        tensors = {name: value for part in parts for name, value in part.items()}
     tensors = split_experts(tensors)
     for name, value in tensors.items():
         if name.endswith("_scales"):
@@ -326,7 +338,8 @@ def write(folder, is_old=False):
     text = config.get("text_config", config)
     arch = TEXT_MODELS.get(text["model_type"]) or ARCHITECTURES.get(config["architectures"][0])
     arch = arch or fixtures_gguf_nemotron.architecture(text)
-    config = fixtures_gguf_latent.with_one_head(arch, text, is_old)
+    config = fixtures_gguf_kimi_linear.renamed(arch, text)
+    config = fixtures_gguf_latent.with_one_head(arch, config, is_old)
     if arch == gguf.MODEL_ARCH.GEMMA3:
         config = {**GEMMA3_DEFAULTS, **config}
     tensors = load_file(folder / "model.safetensors")

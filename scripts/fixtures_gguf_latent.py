@@ -10,7 +10,12 @@ ARCHITECTURES = {
     "Glm4MoeLiteForCausalLM": gguf.MODEL_ARCH.DEEPSEEK2,
     "GlmMoeDsaForCausalLM": gguf.MODEL_ARCH.GLM_DSA,
 }
-LATENT = (gguf.MODEL_ARCH.DEEPSEEK2, gguf.MODEL_ARCH.GLM_DSA, gguf.MODEL_ARCH.MISTRAL4)
+LATENT = (
+    gguf.MODEL_ARCH.DEEPSEEK2,
+    gguf.MODEL_ARCH.GLM_DSA,
+    gguf.MODEL_ARCH.KIMI_LINEAR,
+    gguf.MODEL_ARCH.MISTRAL4,
+)
 
 
 def with_one_head(arch, config, is_old):
@@ -32,7 +37,9 @@ def add_keys(writer, config, is_old):
         writer.add_value_length(config["v_head_dim"])
     else:
         writer.add_key_length(rank + rotated)
-        writer.add_value_length(rank)
+        # The converter has `head_dim`, another size, in its place in files of Kimi Linear.
+        if config["model_type"] != "kimi_linear":
+            writer.add_value_length(rank)
         writer.add_key_length_mla(config["qk_nope_head_dim"] + rotated)
         writer.add_value_length_mla(config["v_head_dim"])
     writer.add_rope_dimension_count(rotated)

@@ -46,7 +46,7 @@ pub use attention::{
     Selection, SelectionCounts, paged_place, partial_key, scores_len,
 };
 pub use columns::Columns;
-pub use delta::{DeltaTasks, StateRows};
+pub use delta::{DeltaInputs, DeltaTasks, StateRows};
 pub use element::Element;
 pub use linear::{
     ColumnsOut, ColumnsWeight, ExpertLimits, ExpertPlaces, ExpertWeight, HeadLinear, HeadSpan,

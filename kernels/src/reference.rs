@@ -2,12 +2,13 @@
 //!
 //! Used only by tests; nothing here is fast or shares code with the kernels.
 
-use model::delta::DeltaNet;
+use model::delta::{DeltaNet, StateDecay};
 use model::experts::{ExcludedExperts, ExpertScoring, GroupScore, ScoreSum};
 use model::mamba::Mamba;
 use model::short_conv::ShortConv;
 
 use crate::attention::{AttentionShape, AttentionUnit};
+use crate::delta::DeltaInputs;
 use crate::number::Number;
 use crate::router::{RoutedExpert, RouterRules};
 
@@ -231,7 +232,8 @@ pub fn mamba_scan<T: Number>(mamba: &Mamba, mixed: &[T], input: &[T], numbers: &
 }
 
 /// Computes the gated delta rule of all rows of a sequence, `[rows, value_heads, value_dim]`.
-pub fn delta_rule<T: Number>(net: &DeltaNet, mixed: &[T], ba: &[T], rates: &[f32]) -> Vec<f64> {
+pub fn delta_rule<T: Number>(net: &DeltaNet, inputs: DeltaInputs<'_, T>) -> Vec<f64> {
+    let DeltaInputs { mixed, ba, decays, rates } = inputs;
     let (key_dim, value_dim, heads) = (net.key_dim, net.value_dim, net.value_heads);
     let rows = mixed.len() / net.channels();
     let mut out = vec![0.0; rows * net.value_size()];
@@ -249,12 +251,21 @@ pub fn delta_rule<T: Number>(net: &DeltaNet, mixed: &[T], ba: &[T], rates: &[f32
             };
             let (q, k) = (unit(0), unit(net.key_size()));
             let v = wide(2 * net.key_size() + head * value_dim, value_dim);
-            let number = |at: usize| f64::from(ba[row * 2 * heads + at].to_f32());
-            let (b, a) = (number(head), number(heads + head));
+            let number = |at: usize| f64::from(ba[row * net.rates_size() + at].to_f32());
             let rate = f64::from(rates[head]).exp();
-            let step = (a + f64::from(rates[heads + head])).exp().ln_1p();
-            state.iter_mut().for_each(|state| *state *= (-rate * step).exp());
-            let beta = 1.0 / (1.0 + (-b).exp());
+            for (key, states) in state.chunks_exact_mut(value_dim).enumerate() {
+                // Index of the decay among those of the row.
+                let (a, at) = match net.decay {
+                    StateDecay::PerHead => (number(heads + head), head),
+                    StateDecay::PerChannel { .. } => {
+                        let at = head * key_dim + key;
+                        (f64::from(decays[row * net.decays_len() + at].to_f32()), at)
+                    }
+                };
+                let step = (a + f64::from(rates[heads + at])).exp().ln_1p();
+                states.iter_mut().for_each(|state| *state *= (-rate * step).exp());
+            }
+            let beta = 1.0 / (1.0 + (-number(head)).exp());
             let read = |state: &[f64], at: &[f64], column: usize| -> f64 {
                 at.iter().enumerate().map(|(i, x)| x * state[i * value_dim + column]).sum()
             };

@@ -9,12 +9,12 @@ use common::{Random, kernels, variants};
 use counting::ALLOCATIONS;
 use half::bf16;
 use kernels::{
-    AttentionOperands, AttentionShape, AttentionUnit, ExpertLimits, ExpertWeight, Kernels,
-    KvCacheSlice, Linear, LinearOut, LinearQuant, LogitChange, Logprob, PartialKeyOperands,
-    RopeTables, RoutedExpert, RoutedLinear, RouterRules, Routing, SampleDraw, SampleScratch,
-    Sampling, SelectRule, Selection, StateRows,
+    AttentionOperands, AttentionShape, AttentionUnit, DeltaInputs, ExpertLimits, ExpertWeight,
+    Kernels, KvCacheSlice, Linear, LinearOut, LinearQuant, LogitChange, Logprob,
+    PartialKeyOperands, RopeTables, RoutedExpert, RoutedLinear, RouterRules, Routing, SampleDraw,
+    SampleScratch, Sampling, SelectRule, Selection, StateRows,
 };
-use model::delta::DeltaNet;
+use model::delta::{DeltaNet, StateDecay};
 use model::experts::{ExpertGroups, ExpertScoring, ScoreSum};
 use model::mamba::Mamba;
 use model::quantized_format::Grouped;
@@ -157,6 +157,7 @@ const NET: DeltaNet = DeltaNet {
     key_dim: 64,
     value_dim: 64,
     taps: 2,
+    decay: StateDecay::PerHead,
 };
 
 /// Widths that are at most those of a row.
@@ -215,7 +216,13 @@ fn every_state_call(
     );
     let (ba, states) = (&ba[..ROWS * 8], &mut states[..2 * NET.state_len()]);
     let out = &mut out[..ROWS * NET.value_size()];
-    kernels.delta_rule(&NET, &sequences, x, ba, &[0.1; 8], states, out);
+    let inputs = DeltaInputs { mixed: x, ba, decays: &[], rates: &[0.1; 8] };
+    kernels.delta_rule(&NET, &sequences, inputs, states, out);
+    let by_channel = DeltaNet { decay: StateDecay::PerChannel { rank: 8 }, ..NET };
+    let decays = &x[..ROWS * by_channel.decays_len()];
+    let b = &ba[..ROWS * by_channel.rates_size()];
+    let inputs = DeltaInputs { mixed: x, ba: b, decays, rates: &[0.1; 4 + 4 * 64] };
+    kernels.delta_rule(&by_channel, &sequences, inputs, states, out);
     kernels.shared_gate(ROWS, x, &weight[..HIDDEN], ba, &mut out[..ROWS * 8]);
 }
 

@@ -9,7 +9,6 @@ use std::time::Duration;
 use common::{Random, assert_close, bits, kernels, poison, tolerance, variants};
 use half::bf16;
 use kernels::{Element, Kernels, StateRows, Variant, reference};
-use model::delta::DeltaNet;
 use states::{Case, NETS};
 
 /// Errors of sums over rows accumulate for as long as the state remembers them.
@@ -42,7 +41,7 @@ fn check_reference<T: Element>(name: &str) {
             let expected = reference::delta_convolution(&net, &case.x, &case.weight);
             let row = (net.channels(), 0.5);
             assert_close(&found.convolved, &expected, row, tolerance(), &context);
-            let expected = reference::delta_rule(&net, &case.mixed, &case.ba, &case.rates);
+            let expected = reference::delta_rule(&net, case.inputs());
             let row = (net.value_size(), 0.5);
             assert_close(&found.read, &expected, row, RULE_TOLERANCE * tolerance(), &context);
         }
@@ -161,15 +160,18 @@ fn shared_experts_are_weighed() {
 /// States that keep nothing or everything, and rates beyond the range of an exponential.
 #[test]
 fn extreme_rates_keep_states_finite() {
-    let net = DeltaNet { taps: 4, ..NETS[1] };
     for variant in variants("extreme_rates_keep_states_finite") {
-        for (rate, bias) in [(-100.0, 0.0), (100.0, 0.0), (0.0, 200.0), (0.0, -200.0)] {
+        let rates = [(-100.0, 0.0), (100.0, 0.0), (0.0, 200.0), (0.0, -200.0)];
+        let nets = rates.map(|rates| (NETS[1], rates)).into_iter();
+        let by_channel = NETS[8];
+        let nets = nets.chain(rates.map(|rates| (by_channel, rates)));
+        for (net, (rate, bias)) in nets.chain([(by_channel, (100.0, -200.0))]) {
             let mut case = Case::<f32>::new(net, 40, 3);
             case.rates[..net.value_heads].fill(rate);
             case.rates[net.value_heads..].fill(bias);
             let found = case.run(&kernels(variant, 1), &cut(&[0, 40], 0), &mut case.states(1));
             let is_finite = found.read.iter().all(|value| value.is_finite());
-            assert!(is_finite, "{variant:?} {rate} {bias}");
+            assert!(is_finite, "{variant:?} {net:?} {rate} {bias}");
         }
     }
 }

@@ -8,7 +8,7 @@ mod states;
 use common::{bits, kernels, poison, variants};
 use guarded::{Guarded, SIDES, set_case};
 use half::bf16;
-use kernels::{Element, Kernels, StateRows};
+use kernels::{DeltaInputs, Element, Kernels, StateRows};
 use mamba_case::{EPS, MAMBAS};
 use model::short_conv::ShortConv;
 use states::{Case, NETS};
@@ -43,15 +43,19 @@ fn check<T: Element>(kernels: &Kernels) {
             assert_eq!(bits(inputs.slice()), bits(&states.inputs), "{side:?} {net:?}");
             let mixed = Guarded::new("mixed", side, &case.mixed);
             let ba = Guarded::new("ba", side, &case.ba);
+            let decays = Guarded::new("decays", side, &case.decays);
             let rates = Guarded::new("rates", side, &case.rates);
             let mut kept = Guarded::new("states", side, &blank.states);
             let mut out = Guarded::new("out", side, &poison::<T>(expected.read.len()));
             kernels.delta_rule(
                 &net,
                 &SEQUENCES,
-                mixed.slice(),
-                ba.slice(),
-                rates.slice(),
+                DeltaInputs {
+                    mixed: mixed.slice(),
+                    ba: ba.slice(),
+                    decays: decays.slice(),
+                    rates: rates.slice(),
+                },
                 kept.slice_mut(),
                 out.slice_mut(),
             );

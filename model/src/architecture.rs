@@ -25,7 +25,7 @@ const MISSING_FEATURES: &[(&str, &str)] = &[
     ("gpt2", "learned positions with fused linears that are stored transposed"),
     ("granitemoeshared", "experts that every row passes"),
     ("jamba", "state-space layers"),
-    ("kimilinear", "Kimi delta attention"),
+    ("kimik3", "experts in a latent, and residual streams of blocks"),
     ("lfm2vl", "convolutional layers next to images"),
     ("llama4", "attention in chunks, and experts that every row passes"),
     ("mamba", "state-space layers"),
@@ -62,7 +62,7 @@ mod tests {
 
     #[test]
     fn what_is_lacking_is_said() {
-        assert_eq!(missing_features("KimiLinearForCausalLM"), ": it needs Kimi delta attention");
+        assert_eq!(missing_features("MptForCausalLM"), ": it needs ALiBi positions");
         assert_eq!(missing_features("SomethingNew"), "");
     }
 }

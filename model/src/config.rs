@@ -417,6 +417,11 @@ impl ModelConfig {
         })
     }
 
+    /// Returns true if each channel of a state decays by a factor of its own.
+    pub fn decays_by_channel(&self) -> bool {
+        self.delta.is_some_and(|delta| delta.decay_rank().is_some())
+    }
+
     /// Returns the width of the input of the last linear of attention, in elements.
     pub fn out_input_size(&self) -> usize {
         self.latent.map_or_else(|| self.q_size(), |latent| self.num_heads * latent.value_dim)

@@ -67,6 +67,7 @@ pub fn check(config: &ModelConfig) -> Result<(), TooLarge> {
         [delta.value_heads, delta.key_dim, delta.value_dim, delta.taps, delta.key_heads]
     };
     let [value_heads, key_dim, value_dim, taps, key_heads] = config.delta.map_or([0; 5], of_delta);
+    let decay_rank = config.delta.and_then(|delta| delta.decay_rank()).unwrap_or(0);
     let of_mamba =
         |mamba: Mamba| [mamba.heads, mamba.groups, mamba.head_dim, mamba.state_dim, mamba.taps];
     let [mamba_heads, mamba_groups, mamba_head_dim, mamba_state_dim, mamba_taps] =
@@ -107,6 +108,7 @@ pub fn check(config: &ModelConfig) -> Result<(), TooLarge> {
         ("heads of keys of a state", key_heads, HEADS_MAX),
         ("values of a state's key", key_dim, STATE_DIM_MAX),
         ("values of a state's head", value_dim, STATE_DIM_MAX),
+        ("values between the linears of a decay", decay_rank, HIDDEN_MAX),
         ("heads of Mamba2", mamba_heads, HEADS_MAX),
         ("groups of Mamba2", mamba_groups, HEADS_MAX),
         ("values of a head of Mamba2", mamba_head_dim, STATE_DIM_MAX),

@@ -237,6 +237,17 @@ impl<'a> ConfigFields<'a> {
     /// # Errors
     /// None of the names is present, or two of them disagree.
     pub fn size_of_names(&self, names: &[&'static str]) -> Result<usize, ConfigError> {
+        self.optional_size_of_names(names)?.ok_or(ConfigError::Missing { field: names[0] })
+    }
+
+    /// Returns a size like [`ConfigFields::size_of_names`]; `None` if none of the names is present.
+    ///
+    /// # Errors
+    /// Two of the names disagree.
+    pub fn optional_size_of_names(
+        &self,
+        names: &[&'static str],
+    ) -> Result<Option<usize>, ConfigError> {
         let mut found: Option<(&'static str, usize)> = None;
         for name in names {
             match (found, self.optional_size(name)?) {
@@ -253,7 +264,7 @@ impl<'a> ConfigFields<'a> {
                 _ => {}
             }
         }
-        found.map(|(_, size)| size).ok_or(ConfigError::Missing { field: names[0] })
+        Ok(found.map(|(_, size)| size))
     }
 }
 

@@ -3,15 +3,31 @@
 //! q, k and v of a row pass through a short causal convolution per channel. Then the state `S`
 //! `[key_dim, value_dim]` of each value head decays by a factor, is corrected at k towards v, and
 //! is read at q (Yang et al., "Gated Delta Networks", 2024; transformers'
-//! `Qwen3NextGatedDeltaNet`).
+//! `Qwen3NextGatedDeltaNet`). In Kimi delta attention each element of a head's key has a factor of
+//! its own, and the gate of the output is a sigmoid (Kimi Team, "Kimi Linear", 2025; transformers'
+//! `KimiLinearDeltaAttention`).
+
+use std::fmt::{Debug, Formatter};
 
 use serde::{Deserialize, Serialize};
 
 /// Number of bytes of an element of a state, which is f32 regardless of the run's dtype.
 const STATE_ELEMENT_BYTES: usize = 4;
 
+/// Factors by which states decay.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StateDecay {
+    /// One factor for each value head (Gated DeltaNet).
+    #[default]
+    PerHead,
+    /// One factor for each element of a value head's key (Kimi delta attention). It is computed by
+    /// two linears with `rank` elements between them; so is the gate of the output.
+    PerChannel { rank: usize },
+}
+
 /// Sizes of layers that keep a state.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct DeltaNet {
     /// Number of heads of q and k.
     pub key_heads: usize,
@@ -26,6 +42,25 @@ pub struct DeltaNet {
     pub value_dim: usize,
     /// Number of rows that the convolution covers, including the current one.
     pub taps: usize,
+    #[serde(default)]
+    pub decay: StateDecay,
+}
+
+/// Prints `decay` only if it differs from the default, since keys of stored data are derived from
+/// this text.
+impl Debug for DeltaNet {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        let DeltaNet { key_heads, value_heads, takes_turns, key_dim, value_dim, taps, decay } =
+            self;
+        let mut fields = f.debug_struct("DeltaNet");
+        fields.field("key_heads", key_heads).field("value_heads", value_heads);
+        fields.field("takes_turns", takes_turns).field("key_dim", key_dim);
+        fields.field("value_dim", value_dim).field("taps", taps);
+        if *decay != StateDecay::PerHead {
+            fields.field("decay", decay);
+        }
+        fields.finish()
+    }
 }
 
 impl DeltaNet {
@@ -52,6 +87,31 @@ impl DeltaNet {
     /// Returns the head of q and k that a value head uses.
     pub const fn key_head(&self, value_head: usize) -> usize {
         if self.takes_turns { value_head % self.key_heads } else { value_head / self.group() }
+    }
+
+    /// Returns the number of elements between the two linears of the decay, and of the gate; `None`
+    /// if both are computed by one linear.
+    pub const fn decay_rank(&self) -> Option<usize> {
+        match self.decay {
+            StateDecay::PerHead => None,
+            StateDecay::PerChannel { rank } => Some(rank),
+        }
+    }
+
+    /// Returns the number of factors by which a row's states decay.
+    pub const fn decays_len(&self) -> usize {
+        match self.decay {
+            StateDecay::PerHead => self.value_heads,
+            StateDecay::PerChannel { .. } => self.value_heads * self.key_dim,
+        }
+    }
+
+    /// Returns the number of elements of a row of b and, with a decay per head, a.
+    pub const fn rates_size(&self) -> usize {
+        match self.decay {
+            StateDecay::PerHead => 2 * self.value_heads,
+            StateDecay::PerChannel { .. } => self.value_heads,
+        }
     }
 
     /// Returns the number of convolution inputs stored per sequence: `[taps - 1, channels]`.

@@ -21,6 +21,7 @@ macro_rules! for_each_family {
             GraniteHybrid => granite_hybrid::FAMILY,
             GraniteMoe => granite::FAMILY_WITH_EXPERTS,
             HyV3 => hy_v3::FAMILY,
+            KimiLinear => kimi_linear::FAMILY,
             Lfm2 => lfm2::FAMILY,
             Lfm2Moe => lfm2::FAMILY_WITH_EXPERTS,
             Llama => llama::FAMILY,

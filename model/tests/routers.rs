@@ -73,7 +73,7 @@ fn layers_without_experts_have_operations_of_their_own() {
     assert_eq!(second_half(1), [&experts[..], &[Op::Gate, Op::Up, Op::Down]].concat());
     assert_eq!((model.leading_ops(), model.leading_layer()), (model.layer_ops(1), 1));
     for op in [Op::DenseGate, Op::DenseUp, Op::DenseDown] {
-        assert!(model.leading_ops().contains(&op.counterpart()), "{op:?}");
+        assert!(model.leading_ops().contains(&op.counterpart(&model)), "{op:?}");
     }
     let matrix = |op: Op| op.weights(&model).and_then(|shape| shape.matrix);
     assert_eq!(matrix(Op::DenseUp), Some((10_944, 4096)));

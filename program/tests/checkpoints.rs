@@ -5,7 +5,7 @@ mod common;
 
 use common::{Choices, PLAIN, each_is_needed, llama, proved, shape, split};
 use model::config::{Family, ModelConfig};
-use model::delta::DeltaNet;
+use model::delta::{DeltaNet, StateDecay};
 use model::layers::{FeedForward, LayerKind, Layers};
 use model::ops::{Kv, Op};
 use program::checkpoints::CheckpointLayout;
@@ -29,6 +29,7 @@ fn mixed() -> ModelConfig {
         key_dim: 4,
         value_dim: 6,
         taps: 4,
+        decay: StateDecay::PerHead,
     };
     ModelConfig {
         family: Family::Qwen35,

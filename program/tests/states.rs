@@ -5,7 +5,7 @@ mod common;
 
 use common::{Choices, PLAIN, chunked, each_is_needed, llama, proved, shape, split};
 use model::config::{Family, ModelConfig};
-use model::delta::DeltaNet;
+use model::delta::{DeltaNet, StateDecay};
 use model::layers::{FeedForward, LayerKind, Layers};
 use model::mamba::Mamba;
 use model::ops::{Kv, Op};
@@ -24,6 +24,7 @@ fn delta() -> ModelConfig {
         key_dim: 4,
         value_dim: 6,
         taps: 4,
+        decay: StateDecay::PerHead,
     };
     ModelConfig {
         name: "tiny-delta".to_owned(),
@@ -32,6 +33,19 @@ fn delta() -> ModelConfig {
         delta: Some(net),
         output_gate: true,
         ..llama()
+    }
+}
+
+/// Returns a configuration in which all layers have a state that decays by channel.
+fn channel_delta() -> ModelConfig {
+    let delta = delta();
+    let decay = StateDecay::PerChannel { rank: 3 };
+    ModelConfig {
+        name: "tiny-channel-delta".to_owned(),
+        family: Family::KimiLinear,
+        delta: delta.delta.map(|net| DeltaNet { decay, ..net }),
+        output_gate: false,
+        ..delta
     }
 }
 
@@ -93,7 +107,7 @@ fn placed(config: &ModelConfig, from: usize, to: usize, choices: Choices) -> Dev
 
 #[test]
 fn every_interval_is_proved_and_of_some_each_instruction_is_needed() {
-    for config in [delta(), convolving(), mamba()] {
+    for config in [delta(), channel_delta(), convolving(), mamba()] {
         let entries = layer_list(&config, 0, None).len();
         let (mut dropped, mut number) = (0, 0);
         for prefill in [ComputeDevice::Cpu, ComputeDevice::Gpu] {

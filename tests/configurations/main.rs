@@ -2,6 +2,7 @@
 
 mod gemma4;
 mod granite_hybrid;
+mod kimi_linear;
 mod lfm2;
 mod mistral;
 mod nemotron_h;

@@ -163,6 +163,7 @@ mod safetensors {
         granite_moe: "expert_up",
         hy_v3: "expert_gate",
         kimi_k2_int4: "expert_up",
+        kimi_linear: "expert_gate",
         lfm2: "up",
         lfm2_moe: "expert_up",
         llama31: "up",
@@ -215,6 +216,7 @@ mod gguf {
         granite_hybrid: "expert_up",
         granite_hybrid_dense: "gate",
         granite_moe: "expert_up",
+        kimi_linear: "up",
         lfm2: "up",
         lfm2_moe: "expert_up",
         llama31: "up",
@@ -276,6 +278,7 @@ mod chunks {
         gemma4_shared: "gate",
         glm_moe_dsa: "down",
         glm_moe_dsa_shared: "up",
+        kimi_linear: "router",
     }
 }
 
@@ -285,6 +288,7 @@ mod stored {
         gemma3: "STORE",
         gpt_oss: "STORE",
         granite_hybrid: "STORE",
+        kimi_linear: "STORE",
         lfm2: "STORE",
         lfm2_moe: "STORE",
         nemotron_h: "STORE",

@@ -5,7 +5,7 @@
 mod common;
 
 use common::placed::{cpu_only, group, intervals, outcomes, shape, start, two_split};
-use common::{convolving, delta, delta_experts, mamba};
+use common::{channel_delta, convolving, delta, delta_experts, mamba};
 use kernels::Variant;
 use model::config::{Dtype, ModelConfig};
 use planner::policy::{DefaultTiers, Placement, Policy, Residency, ResidentAttention, device_map};
@@ -31,6 +31,7 @@ fn every_interval_gives_the_bits_of_the_cpu() {
     for (config, dtype) in [
         (delta(), Dtype::Bf16),
         (delta_experts(), Dtype::F32),
+        (channel_delta(), Dtype::Bf16),
         (convolving(), Dtype::F32),
         (mamba(), Dtype::Bf16),
     ] {
@@ -51,6 +52,7 @@ fn chunks_of_prompts_give_the_bits_of_whole_ones_in_every_placement() {
     for (config, dtype) in [
         (delta(), Dtype::F32),
         (delta_experts(), Dtype::Bf16),
+        (channel_delta(), Dtype::F32),
         (convolving(), Dtype::Bf16),
         (mamba(), Dtype::F32),
     ] {
@@ -125,6 +127,8 @@ fn long_prompts_in_chunks_give_the_bits_of_whole_ones_in_every_variant() {
     for (config, dtype) in [
         (delta(), Dtype::Bf16),
         (delta(), Dtype::F32),
+        (channel_delta(), Dtype::Bf16),
+        (channel_delta(), Dtype::F32),
         (convolving(), Dtype::F32),
         (mamba(), Dtype::F32),
     ] {
@@ -161,7 +165,9 @@ fn long_prompts_in_chunks_give_the_bits_of_whole_ones_in_every_variant() {
 /// device is opened.
 #[test]
 fn states_on_a_cuda_device_are_refused_by_name() {
-    for (config, op) in [(delta(), "delta_conv"), (mamba(), "mamba_conv")] {
+    let configs =
+        [(delta(), "delta_conv"), (mamba(), "mamba_conv"), (channel_delta(), "delta_conv")];
+    for (config, op) in configs {
         let shape = shape(1, 2, 2, Dtype::Bf16);
         let refused = |map: &DeviceMap| {
             let plan = compile(&config, &shape, map).expect("compiles");

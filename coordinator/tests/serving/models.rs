@@ -1,9 +1,10 @@
 //! Tiny models whose layers overwrite what they keep of a sequence.
 
 use model::config::{Activation, Family, ModelConfig, QkNorm, Rope, RopeScaling};
-use model::delta::DeltaNet;
+use model::delta::{DeltaNet, StateDecay};
 use model::experts::{ExpertScoring, Experts};
 use model::known::find_known;
+use model::latent::LatentAttention;
 use model::layers::{FeedForward, LayerKind, Layers};
 use model::mamba::Mamba;
 
@@ -77,9 +78,34 @@ pub fn qwen35() -> ModelConfig {
             key_dim: 6,
             value_dim: 10,
             taps: 4,
+            decay: StateDecay::PerHead,
         }),
         output_gate: true,
         qk_norm: Some(QkNorm::PerHead),
+        ..llama()
+    }
+}
+
+/// Returns a Kimi Linear: states that decay by channel, and latent attention.
+pub fn kimi_linear() -> ModelConfig {
+    let latent = LatentAttention {
+        q_rank: None,
+        kv_rank: 12,
+        nope_dim: 6,
+        rope_dim: 4,
+        value_dim: 10,
+        rotates_neighbours: true,
+    };
+    let delta = LayerKind::delta(FeedForward::Dense);
+    let decay = StateDecay::PerChannel { rank: 5 };
+    ModelConfig {
+        name: "tiny-kimi-linear".to_owned(),
+        family: Family::KimiLinear,
+        layers: Layers::from_kinds([delta.clone(), delta, LayerKind::dense(None)]),
+        delta: qwen35().delta.map(|net| DeltaNet { decay, ..net }),
+        num_kv_heads: 1,
+        head_dim: latent.key_dim(),
+        latent: Some(latent),
         ..llama()
     }
 }
@@ -134,5 +160,5 @@ pub fn granite() -> ModelConfig {
 
 /// Returns all of them.
 pub fn all() -> Vec<ModelConfig> {
-    vec![gemma(), gpt_oss(), qwen35(), qwen_next(), lfm2(), granite()]
+    vec![gemma(), gpt_oss(), qwen35(), kimi_linear(), qwen_next(), lfm2(), granite()]
 }

@@ -18,7 +18,10 @@ pub trait DeltaTasks: Number {
     unsafe fn convolve(variant: Variant, task: ConvolutionPart<Self>);
     /// # Safety
     /// Same contract as [`DeltaTasks::convolve`].
-    unsafe fn follow_rule(variant: Variant, task: HeadRows<DeltaRule<Self>>);
+    unsafe fn follow_rule(variant: Variant, task: HeadRows<DeltaRule<Self, false>>);
+    /// # Safety
+    /// Same contract as [`DeltaTasks::convolve`].
+    unsafe fn follow_channel_rule(variant: Variant, task: HeadRows<DeltaRule<Self, true>>);
     /// # Safety
     /// Same contract as [`DeltaTasks::convolve`].
     unsafe fn scan(variant: Variant, task: HeadRows<Scan<Self>>);
@@ -37,7 +40,13 @@ macro_rules! delta_tasks {
             }
 
             #[inline(never)]
-            unsafe fn follow_rule(variant: Variant, task: HeadRows<DeltaRule<Self>>) {
+            unsafe fn follow_rule(variant: Variant, task: HeadRows<DeltaRule<Self, false>>) {
+                // SAFETY: the caller's promise is the callee's.
+                unsafe { dispatch(variant, task) }
+            }
+
+            #[inline(never)]
+            unsafe fn follow_channel_rule(variant: Variant, task: HeadRows<DeltaRule<Self, true>>) {
                 // SAFETY: the caller's promise is the callee's.
                 unsafe { dispatch(variant, task) }
             }

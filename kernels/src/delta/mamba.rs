@@ -2,10 +2,11 @@
 
 use model::mamba::Mamba;
 
+use super::DeltaTasks;
 use super::convolution::{ConvolutionShape, ConvolutionWeights};
 use super::recurrence::HeadRows;
 use super::scan::{STATE_DIM_MAX, Scan};
-use super::{DeltaTasks, StateRows, check};
+use super::state_rows::{StateRows, check};
 use crate::Kernels;
 use crate::scratch::SharedPointer;
 

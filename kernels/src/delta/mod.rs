@@ -1,5 +1,6 @@
 //! Layers with a state: the causal convolution of each channel and the recurrence of each value
-//! head of Gated DeltaNet, the same of Mamba2, and the gated convolution of short convolutions.
+//! head of Gated DeltaNet and of Kimi delta attention, the same of Mamba2, and the gated convolution
+//! of short convolutions.
 //!
 //! All store a state of each sequence, in f32, and update it row by row: a row's bits therefore
 //! depend on its sequence alone, and not on its partition. A sequence's state is stored at its
@@ -7,13 +8,15 @@
 
 mod compiled;
 mod convolution;
+mod inputs;
 mod mamba;
 mod recurrence;
 mod rule;
 mod scan;
 mod shared_gate;
+mod state_rows;
 
-use model::delta::DeltaNet;
+use model::delta::{DeltaNet, StateDecay};
 use model::short_conv::ShortConv;
 
 use crate::Kernels;
@@ -21,51 +24,15 @@ use crate::scratch::SharedPointer;
 
 pub use compiled::DeltaTasks;
 use convolution::{Convolution, ConvolutionPart, ConvolutionShape, ConvolutionWeights};
-use recurrence::HeadRows;
-use rule::DeltaRule;
+pub use inputs::DeltaInputs;
+use inputs::HeadOutputs;
 pub(crate) use rule::KEY_DIM_MAX;
 use shared_gate::GatedRow;
+pub use state_rows::StateRows;
+use state_rows::check;
 
 /// Number of adjacent channels of one task.
 const TASK_CHANNELS: usize = 512;
-/// Maximum number of slots: the number of distinct sequences of a batch.
-const SLOTS_MAX: usize = 1 << 16;
-
-/// Consecutive rows of a sequence.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct StateRows {
-    /// First row.
-    pub row0: u32,
-    pub rows: u32,
-    /// Slot of the sequence's state.
-    pub slot: u32,
-    /// True if nothing precedes the rows.
-    pub begins: bool,
-}
-
-impl StateRows {
-    fn range(&self) -> std::ops::Range<usize> {
-        let first = self.row0 as usize;
-        first..first + self.rows as usize
-    }
-}
-
-/// # Panics
-/// If rows or slots of sequences are out of range, or shared between sequences.
-fn check(sequences: &[StateRows], rows: usize, slots: usize) {
-    let mut taken = [0u64; SLOTS_MAX / 64];
-    let mut end = 0;
-    for sequence in sequences {
-        let (slot, own) = (sequence.slot as usize, sequence.range());
-        assert!(own.start >= end, "sequences' rows lie one behind the other");
-        assert!(own.end <= rows, "a sequence's rows are among those of the call");
-        end = own.end;
-        assert!(slot < slots.min(SLOTS_MAX), "a sequence's slot is among those of the state");
-        let (word, bit) = (&mut taken[slot / 64], 1 << (slot % 64));
-        assert!(*word & bit == 0, "each sequence has a slot of its own");
-        *word |= bit;
-    }
-}
 
 impl Kernels {
     /// Computes `out[r] = silu(sum over t of weight[t] * x[r - taps + 1 + t])` of each channel.
@@ -161,58 +128,55 @@ impl Kernels {
     /// Computes the gated delta rule of each value head, row by row:
     ///
     /// ```text
-    /// S = exp(-exp(rates[0]) * softplus(a + rates[1])) * S
+    /// S = exp(-exp(rate) * softplus(a + bias)) * S
     /// S = S + k (sigmoid(b) * (v - k S))
     /// out = q S / sqrt(key_dim)
     /// ```
     ///
-    /// with q and k divided by their lengths. `mixed` is `[rows, channels]` (q, k and v), `ba`
-    /// `[rows, 2, value_heads]`, `rates` `[2, value_heads]`, `states`
-    /// `[slots, value_heads, key_dim, value_dim]`, `out` `[rows, value_heads, value_dim]`.
+    /// with q and k divided by their lengths. With a decay by channel a and its bias are vectors, and
+    /// each row of S has a factor of its own. `states` is `[slots, value_heads, key_dim,
+    /// value_dim]`, `out` `[rows, value_heads, value_dim]`.
     ///
     /// # Panics
     /// If shapes do not match, sequences share a slot, or keys have more than 1024 elements.
-    #[allow(clippy::too_many_arguments)] // The mathematical operands, each of its own type.
     pub fn delta_rule<T: DeltaTasks>(
         &self,
         net: &DeltaNet,
         sequences: &[StateRows],
-        mixed: &[T],
-        ba: &[T],
-        rates: &[f32],
+        inputs: DeltaInputs<'_, T>,
         states: &mut [f32],
         out: &mut [T],
     ) {
         let heads = net.value_heads;
         assert!(net.key_dim <= KEY_DIM_MAX, "a key has at most {KEY_DIM_MAX} elements");
-        assert_eq!(mixed.len() % net.channels(), 0, "mixed is [rows, channels]");
-        let rows = mixed.len() / net.channels();
-        assert_eq!(ba.len(), rows * 2 * heads, "ba is [rows, 2, value_heads]");
-        assert_eq!(rates.len(), 2 * heads, "rates is [2, value_heads]");
+        assert_eq!(inputs.mixed.len() % net.channels(), 0, "mixed is [rows, channels]");
+        let rows = inputs.mixed.len() / net.channels();
+        inputs.check(net, rows);
         assert_eq!(out.len(), rows * net.value_size(), "out is [rows, value_heads, value_dim]");
         assert_eq!(states.len() % net.state_len(), 0, "states is [slots, state]");
         check(sequences, rows, states.len() / net.state_len());
-        let (states, output) =
-            (SharedPointer(states.as_mut_ptr()), SharedPointer(out.as_mut_ptr()));
-        let bytes = size_of_val(mixed) + 2 * sequences.len() * net.state_bytes();
+        let outputs = HeadOutputs {
+            states: SharedPointer(states.as_mut_ptr()),
+            out: SharedPointer(out.as_mut_ptr()),
+        };
+        let bytes = size_of_val(inputs.mixed) + 2 * sequences.len() * net.state_bytes();
         let variant = self.variant;
         self.run_attention(sequences.len() * heads, bytes, &|task, _| {
             let (sequence, head) = (&sequences[task / heads], task % heads);
-            let first = sequence.range().start;
-            let rule = DeltaRule {
-                net: *net,
-                head,
-                rates: [rates[head], rates[heads + head]],
-                mixed: mixed[first * net.channels()..].as_ptr(),
-                ba: ba[first * 2 * heads..].as_ptr(),
-                out: output.pointer().wrapping_add(first * net.value_size()),
-                state: states.pointer().wrapping_add(
-                    sequence.slot as usize * net.state_len() + head * net.key_dim * net.value_dim,
-                ),
-            };
-            let (rows, begins) = (sequence.rows as usize, sequence.begins);
-            // SAFETY: as above, for this head's state and its columns of the output.
-            unsafe { T::follow_rule(variant, HeadRows { recurrence: rule, rows, begins }) };
+            // SAFETY: the variant was checked when the kernels were built; the sequence's rows and
+            // slot are within the slices, which was checked, and no other task accesses this head's
+            // state and its columns of the output.
+            unsafe {
+                match net.decay {
+                    StateDecay::PerHead => {
+                        T::follow_rule(variant, inputs.head_rows(net, sequence, head, &outputs));
+                    }
+                    StateDecay::PerChannel { .. } => {
+                        let task = inputs.head_rows(net, sequence, head, &outputs);
+                        T::follow_channel_rule(variant, task);
+                    }
+                }
+            }
         });
     }
 

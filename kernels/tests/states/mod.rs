@@ -3,8 +3,8 @@
 
 use std::ops::Range;
 
-use kernels::{Element, Kernels, StateRows};
-use model::delta::DeltaNet;
+use kernels::{DeltaInputs, Element, Kernels, StateRows};
+use model::delta::{DeltaNet, StateDecay};
 
 use crate::common::{Random, poison};
 
@@ -13,11 +13,18 @@ const fn net(
     (key_dim, value_dim): (usize, usize),
     taps: usize,
 ) -> DeltaNet {
-    DeltaNet { key_heads, value_heads, takes_turns: false, key_dim, value_dim, taps }
+    let (takes_turns, decay) = (false, StateDecay::PerHead);
+    DeltaNet { key_heads, value_heads, takes_turns, key_dim, value_dim, taps, decay }
 }
 
-/// Heads that share keys or not, widths below, at and above those of vectors, few and many taps.
-pub const NETS: [DeltaNet; 7] = [
+/// Returns a net of which each channel has a decay.
+const fn by_channel(net: DeltaNet) -> DeltaNet {
+    DeltaNet { decay: StateDecay::PerChannel { rank: 8 }, ..net }
+}
+
+/// Heads that share keys or not, widths below, at and above those of vectors, few and many taps,
+/// decays of heads and of channels.
+pub const NETS: [DeltaNet; 12] = [
     net((1, 1), (1, 1), 2),
     net((2, 4), (12, 24), 4),
     net((1, 3), (33, 17), 3),
@@ -25,7 +32,17 @@ pub const NETS: [DeltaNet; 7] = [
     net((1, 2), (128, 128), 4),
     net((3, 3), (7, 95), 1),
     DeltaNet { takes_turns: true, ..net((2, 4), (12, 24), 4) },
+    by_channel(net((1, 1), (1, 1), 2)),
+    by_channel(net((2, 4), (12, 24), 4)),
+    by_channel(net((3, 3), (33, 17), 3)),
+    by_channel(net((2, 2), (16, 64), 4)),
+    by_channel(net((2, 2), (128, 128), 4)),
 ];
+
+/// Returns the number of elements of a row of decays by channel.
+fn decays_of_row(net: DeltaNet) -> usize {
+    net.decay_rank().map_or(0, |_| net.decays_len())
+}
 
 /// Rows of a layer, of any sequences.
 pub struct Case<T> {
@@ -34,6 +51,8 @@ pub struct Case<T> {
     pub weight: Vec<f32>,
     pub mixed: Vec<T>,
     pub ba: Vec<T>,
+    /// Empty with a decay per head.
+    pub decays: Vec<T>,
     pub rates: Vec<f32>,
 }
 
@@ -57,10 +76,20 @@ impl<T: Element> Case<T> {
             x: random.vector(rows * net.channels()),
             weight: random.vector(net.taps * net.channels()),
             mixed: random.vector(rows * net.channels()),
-            ba: random.vector(rows * 2 * net.value_heads),
+            ba: random.vector(rows * net.rates_size()),
+            decays: random.vector(rows * decays_of_row(net)),
             // States that last for some rows.
-            rates: random.vector::<f32>(2 * net.value_heads).iter().map(|x| x - 2.0).collect(),
+            rates: random
+                .vector::<f32>(net.value_heads + net.decays_len())
+                .iter()
+                .map(|x| x - 2.0)
+                .collect(),
         }
+    }
+
+    pub fn inputs(&self) -> DeltaInputs<'_, T> {
+        let Case { mixed, ba, decays, rates, .. } = self;
+        DeltaInputs { mixed, ba, decays, rates }
     }
 
     /// Returns some of its rows.
@@ -72,7 +101,8 @@ impl<T: Element> Case<T> {
             x: of(&self.x, channels),
             weight: self.weight.clone(),
             mixed: of(&self.mixed, channels),
-            ba: of(&self.ba, 2 * self.net.value_heads),
+            ba: of(&self.ba, self.net.rates_size()),
+            decays: of(&self.decays, decays_of_row(self.net)),
             rates: self.rates.clone(),
         }
     }
@@ -91,9 +121,8 @@ impl<T: Element> Case<T> {
         let (net, inputs) = (&self.net, &mut states.inputs);
         let out = &mut found.convolved;
         kernels.delta_convolution(net, sequences, &self.x, &self.weight, inputs, out);
-        let (mixed, rates) = (&self.mixed, &self.rates);
         let (states, out) = (&mut states.states, &mut found.read);
-        kernels.delta_rule(net, sequences, mixed, &self.ba, rates, states, out);
+        kernels.delta_rule(net, sequences, self.inputs(), states, out);
         found
     }
 }

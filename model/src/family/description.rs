@@ -62,6 +62,8 @@ pub(crate) struct GgufFamily {
     pub(crate) has_short_convolutions: bool,
     /// Layers that do not attend have Mamba2.
     pub(crate) has_mamba: bool,
+    /// Layers without heads of k and v have a state that decays by channel.
+    pub(crate) has_channel_decay: bool,
     /// A block of the file is a single mixer. Networks and experts are the second halves of the
     /// layers of the blocks before them.
     pub(crate) has_single_mixers: bool,
@@ -115,6 +117,7 @@ impl GgufFamily {
             has_temperature: false,
             has_short_convolutions: false,
             has_mamba: false,
+            has_channel_decay: false,
             has_single_mixers: false,
             has_layer_sizes: false,
             experts: None,

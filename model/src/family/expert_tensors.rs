@@ -56,6 +56,7 @@ fn named(config: &ModelConfig, id: TensorId, naming: Naming) -> Layouts {
                 "mlp.e_score_correction_bias",
                 "mlp.expert_bias",
                 "block_sparse_moe.e_score_correction_bias",
+                "block_sparse_moe.gate.e_score_correction_bias",
             ],
             &[count],
         ),
@@ -66,18 +67,25 @@ fn named(config: &ModelConfig, id: TensorId, naming: Naming) -> Layouts {
                 Op::Up => ("up", [config.ffn_size, hidden]),
                 _ => ("down", [hidden, config.ffn_size]),
             };
-            let names = ["mlp.shared_experts", "mlp.shared_expert", "mlp.shared_mlp"];
+            let names = [
+                "mlp.shared_experts",
+                "mlp.shared_expert",
+                "mlp.shared_mlp",
+                "block_sparse_moe.shared_experts",
+            ];
             let names = names.map(|at| network(at, name));
             one_of(&names.each_ref().map(String::as_str), &shape)
         }
-        (Op::DenseGate, TensorPart::Matrix) => {
-            one_of(&["mlp.gate_proj.weight"], &[experts.dense_ffn_size(), hidden])
-        }
-        (Op::DenseUp, TensorPart::Matrix) => {
-            one_of(&["mlp.up_proj.weight"], &[experts.dense_ffn_size(), hidden])
-        }
-        (Op::DenseDown, TensorPart::Matrix) => {
-            one_of(&["mlp.down_proj.weight"], &[hidden, experts.dense_ffn_size()])
+        (Op::DenseGate | Op::DenseUp | Op::DenseDown, TensorPart::Matrix) => {
+            let dense = experts.dense_ffn_size();
+            let (name, shape) = match op {
+                Op::DenseGate => ("gate", [dense, hidden]),
+                Op::DenseUp => ("up", [dense, hidden]),
+                _ => ("down", [hidden, dense]),
+            };
+            // The second name is that of files that transformers writes of Kimi Linear.
+            let names = ["mlp", "block_sparse_moe"].map(|at| network(at, name));
+            one_of(&names.each_ref().map(String::as_str), &shape)
         }
         (Op::ExpertGate | Op::ExpertUp | Op::ExpertDown, TensorPart::Matrix) => {
             of_experts(hidden, experts, op, naming, &at)

@@ -11,7 +11,10 @@ use crate::layers::{FeedForward, LayerKind, Layers};
 /// wrote it.
 const COUNT: [&str; 4] =
     ["num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"];
-const PER_TOKEN: [&str; 3] = ["num_experts_per_tok", "experts_per_token", "moe_k"];
+const PER_TOKEN: [&str; 4] =
+    ["num_experts_per_tok", "experts_per_token", "moe_k", "num_experts_per_token"];
+/// Names of the number of groups of experts.
+const GROUPS: [&str; 2] = ["n_group", "num_expert_group"];
 
 /// Returns the number of experts in a layer.
 ///
@@ -51,7 +54,7 @@ pub(super) fn shared_ffn_size(
 /// # Errors
 /// Groups without the number of those that a row selects from.
 pub(super) fn groups(fields: &ConfigFields<'_>) -> Result<Option<ExpertGroups>, ConfigError> {
-    let count = fields.optional_size("n_group")?.unwrap_or(1);
+    let count = fields.optional_size_of_names(&GROUPS)?.unwrap_or(1);
     let per_token = fields.optional_size("topk_group")?;
     if count == 1 {
         return Ok(None);

@@ -106,7 +106,19 @@ pub(super) fn base_with_rope(
 ) -> Result<ModelConfig, ConfigError> {
     let (hidden, count, size) = heads(fields)?;
     let kv_count = fields.optional_size("num_key_value_heads")?.unwrap_or(count);
-    base_of_heads(family, name, fields, ffn_field, rope, Heads { hidden, count, kv_count, size })
+    let max = fields.size("max_position_embeddings")?;
+    let (positions, heads) =
+        (Positions { max, rope: Some(rope) }, Heads { hidden, count, kv_count, size });
+    base_of_heads(family, name, fields, ffn_field, positions, heads)
+}
+
+/// Positions of all layers.
+#[derive(Debug, Clone)]
+pub(super) struct Positions {
+    /// Number of positions before a rope is scaled.
+    pub(super) max: usize,
+    /// `None` if q and k are not rotated.
+    pub(super) rope: Option<Rope>,
 }
 
 /// Width of the hidden state, and heads of attention.
@@ -121,16 +133,16 @@ pub(super) struct Heads {
     pub(super) size: usize,
 }
 
-/// Parses the fields of [`base_with_rope`] except those of the heads, which are given.
+/// Parses the fields of [`base_with_rope`] except those of the positions and of the heads, which
+/// are given.
 pub(super) fn base_of_heads(
     family: Family,
     name: &str,
     fields: &ConfigFields<'_>,
     ffn_field: &'static str,
-    rope: Rope,
+    Positions { max, rope }: Positions,
     heads: Heads,
 ) -> Result<ModelConfig, ConfigError> {
-    let max_positions = fields.size("max_position_embeddings")?;
     Ok(ModelConfig {
         name: name.to_owned(),
         family,
@@ -141,11 +153,11 @@ pub(super) fn base_of_heads(
         head_dim: heads.size,
         ffn_size: fields.size(ffn_field)?,
         vocab_size: fields.size("vocab_size")?,
-        max_positions: rope.scaled_max_positions(max_positions),
+        max_positions: rope.as_ref().map_or(max, |rope| rope.scaled_max_positions(max)),
         norm_eps: fields.positive("rms_norm_eps")?.unwrap_or(1e-6) as f32,
         activation: activation(fields)?,
         learned_positions: None,
-        layers: Layers::uniform(LayerKind::dense(Some(rope))),
+        layers: Layers::uniform(LayerKind::dense(rope)),
         experts: None,
         qkv_bias: false,
         out_bias: false,

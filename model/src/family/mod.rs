@@ -20,6 +20,7 @@ mod gpt_oss;
 mod granite;
 mod granite_hybrid;
 mod hy_v3;
+mod kimi_linear;
 pub(crate) mod latent_attention;
 mod layer_types;
 mod lfm2;

@@ -48,8 +48,10 @@ impl SigmoidRouter {
         // Some files name the router.
         fields.only("scoring_func", &Value::from("sigmoid"))?;
         fields.only("topk_method", &Value::from("noaux_tc"))?;
+        fields.only("moe_router_activation_func", &Value::from("sigmoid"))?;
         let ffn_size = fields.size("moe_intermediate_size")?;
-        let scoring = if fields.flag("norm_topk_prob", self.renormalise)? {
+        let renormalise = fields.flag("moe_renormalize", self.renormalise)?;
+        let scoring = if fields.flag("norm_topk_prob", renormalise)? {
             RENORMALISED
         } else {
             ExpertScoring::SigmoidTopK { sum: ScoreSum::Unused }
@@ -64,7 +66,9 @@ impl SigmoidRouter {
             },
             ..Experts::new(count, per_token, ffn_size, scoring)
         };
-        let shared = experts::shared_ffn_size(fields, "n_shared_experts", ffn_size)?;
+        let is_usual = !fields.has("num_shared_experts");
+        let shared = if is_usual { "n_shared_experts" } else { "num_shared_experts" };
+        let shared = experts::shared_ffn_size(fields, shared, ffn_size)?;
         let dense = experts::count_or(fields, "first_k_dense_replace", self.dense_layers)?;
         let is_dense = experts::dense_layers(fields, model.num_layers, dense)?;
         let shared = shared.map(|ffn_size| (ffn_size, SHARED));

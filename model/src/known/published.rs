@@ -59,6 +59,8 @@ pub(super) const PUBLISHED: &[Published] = &[
     published!("deepseek-v3.2", "deepseek-ai/DeepSeek-V3.2"),
     published!("glm-5", "zai-org/GLM-5"),
     published!("kimi-k2", "moonshotai/Kimi-K2-Instruct-0905"),
+    // Sizes are the defaults of transformers' KimiLinearConfig (5.24), with the layers of the file.
+    published!("kimi-linear-48b-a3b", "moonshotai/Kimi-Linear-48B-A3B-Instruct"),
     published!("minimax-m2", "MiniMaxAI/MiniMax-M2"),
     published!("mistral-small-4", "mistralai/Mistral-Small-4-119B-2603"),
     published!("nemotron-3-nano", "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16"),

@@ -61,6 +61,7 @@ const BILLIONS: &[(&str, f64)] = &[
     ("deepseek-v3.2", 671.9),
     ("glm-5", 744.0),
     ("kimi-k2", 1026.4),
+    ("kimi-linear-48b-a3b", 49.1),
     ("minimax-m2", 229.0),
     ("mistral-small-4", 119.0),
     ("nemotron-3-nano", 31.6),
@@ -152,9 +153,12 @@ fn every_published_file_is_a_configuration() {
         assert!(fields["architectures"][0].is_string(), "{name}");
         // In a multimodal model, the text model's fields are nested.
         let text = fields.get("text_config").and_then(Value::as_object).unwrap_or(&fields);
-        for field in ["hidden_size", "num_hidden_layers", "vocab_size", "max_position_embeddings"] {
+        for field in ["hidden_size", "num_hidden_layers", "vocab_size"] {
             assert!(text[field].as_u64() > Some(0), "{name}: {field}");
         }
+        let positions = ["max_position_embeddings", "model_max_length"];
+        let positions = positions.into_iter().find_map(|field| text.get(field)?.as_u64());
+        assert!(positions > Some(0), "{name}: positions");
         assert!(fields.contains_key("eos_token_id"), "{name}");
         assert!(BILLIONS.iter().any(|(listed, _)| *listed == name), "{name}");
         assert!(published.repository.split_once('/').is_some(), "{name}");

@@ -30,6 +30,10 @@ macro_rules! layer {
     (delta: $($op:ident),*) => {
         layer!(of: Norm0, DeltaQkv, DeltaBa, DeltaConv, Delta, DeltaGate, DeltaOut $(, $op)*)
     };
+    (channel_delta: $($op:ident),*) => {
+        layer!(of: Norm0, DeltaQkv, DeltaBa, DeltaDecayDown, DeltaDecay, DeltaConv, Delta,
+            DeltaGateDown, DeltaGate, DeltaOut $(, $op)*)
+    };
     (short_conv: $($op:ident),*) => {
         layer!(of: Norm0, ConvIn, ShortConv, ConvOut $(, $op)*)
     };
@@ -57,6 +61,8 @@ enum FirstHalf {
     /// Latent attention with queries that are computed from the layer's input.
     LatentAttentionWithFullQuery,
     Delta,
+    /// A state with a decay per channel, which is computed by two linears, like its gate.
+    ChannelDelta,
     ShortConv,
     Mamba,
 }
@@ -77,6 +83,7 @@ macro_rules! second_half {
                     layer![latent_attention_with_full_query: $($op),*]
                 }
                 FirstHalf::Delta => layer![delta: $($op),*],
+                FirstHalf::ChannelDelta => layer![channel_delta: $($op),*],
                 FirstHalf::ShortConv => layer![short_conv: $($op),*],
                 FirstHalf::Mamba => layer![mamba: $($op),*],
             }
@@ -183,7 +190,10 @@ impl ModelConfig {
     /// Returns the operations of a kind of layer, in order.
     pub fn kind_ops(&self, kind: &LayerKind) -> &'static [Op] {
         let first = match kind.mixing {
-            TokenMixer::Delta => FirstHalf::Delta,
+            TokenMixer::Delta => match self.delta.and_then(|delta| delta.decay_rank()) {
+                None => FirstHalf::Delta,
+                Some(_) => FirstHalf::ChannelDelta,
+            },
             TokenMixer::ShortConv { .. } => FirstHalf::ShortConv,
             TokenMixer::Mamba => FirstHalf::Mamba,
             TokenMixer::Attention => match self.latent {

@@ -33,13 +33,15 @@ pub enum Op {
     Out,
     /// q, k and v of a layer with a state, as a single linear.
     DeltaQkv,
-    /// Correction rate (b) and decay (a) of each value head's state.
+    /// Correction rate (b) of each value head's state and, unless it decays by channel, its decay
+    /// (a).
     DeltaBa,
     /// Causal convolution per channel of `DeltaQkv`, followed by SiLU; stores its last inputs.
     DeltaConv,
     /// Recurrence of each value head, row by row, and the norm of its output; stores the states.
     Delta,
-    /// Product of the recurrence's output and the SiLU of a linear of the layer's input.
+    /// Product of the recurrence's output and a gate: the SiLU of a linear of the layer's input or,
+    /// with a decay per channel, the sigmoid of a linear of `DeltaGateDown`.
     DeltaGate,
     DeltaOut,
     /// B, C and x of a layer with a short convolution, as a single linear.
@@ -103,6 +105,11 @@ pub enum Op {
     IndexWeights,
     /// Selection of the positions that a row attends to, by an indexer.
     Select,
+    /// First linear of the decay of each channel of a state.
+    DeltaDecayDown,
+    DeltaDecay,
+    /// First linear of the gate of a state that decays by channel.
+    DeltaGateDown,
 }
 
 /// The values with the keys and values of the current rows that a layer attends to.
@@ -193,8 +200,11 @@ impl Op {
             Op::Out => "out",
             Op::DeltaQkv => "delta_qkv",
             Op::DeltaBa => "delta_ba",
+            Op::DeltaDecayDown => "delta_decay_down",
+            Op::DeltaDecay => "delta_decay",
             Op::DeltaConv => "delta_conv",
             Op::Delta => "delta",
+            Op::DeltaGateDown => "delta_gate_down",
             Op::DeltaGate => "delta_gate",
             Op::DeltaOut => "delta_out",
             Op::ConvIn => "conv_in",
@@ -248,13 +258,14 @@ impl Op {
     /// Returns the operation whose name placements use for this operation: that of an attention
     /// layer for one of a layer with a state, that of experts for one of a layer without them. All
     /// other operations are returned unchanged.
-    pub const fn counterpart(self) -> Op {
+    pub const fn counterpart(self, config: &ModelConfig) -> Op {
         match self {
             Op::DeltaQkv | Op::ConvIn | Op::MambaIn => Op::Q,
-            Op::DeltaBa => Op::K,
+            Op::DeltaBa | Op::DeltaDecayDown | Op::DeltaDecay => Op::K,
             Op::DeltaConv | Op::ShortConv | Op::MambaConv => Op::Scores,
             Op::Delta | Op::Mamba => Op::Wv,
-            Op::DeltaGate => Op::OutGate,
+            Op::DeltaGateDown | Op::DeltaGate if config.output_gate => Op::OutGate,
+            Op::DeltaGateDown | Op::DeltaGate => Op::Out,
             Op::DeltaOut | Op::ConvOut | Op::MambaOut => Op::Out,
             Op::DenseGate => Op::ExpertGate,
             Op::DenseUp => Op::ExpertUp,
@@ -300,8 +311,16 @@ impl Op {
             Op::Out if config.output_gate => &[Value::GatedAttended, Value::Hidden],
             Op::Out if config.post_norms => &[Value::Attended],
             Op::Out => &[Value::Attended, Value::Hidden],
+            Op::DeltaDecayDown | Op::DeltaGateDown => &[Value::Normed0],
+            Op::DeltaDecay => &[Value::DeltaDecayLatent],
             Op::DeltaConv => &[Value::DeltaQkv],
+            Op::Delta if config.decays_by_channel() => {
+                &[Value::DeltaConvolved, Value::DeltaBa, Value::DeltaDecay]
+            }
             Op::Delta => &[Value::DeltaConvolved, Value::DeltaBa],
+            Op::DeltaGate if config.decays_by_channel() => {
+                &[Value::DeltaGateLatent, Value::DeltaRead]
+            }
             Op::DeltaGate => &[Value::Normed0, Value::DeltaRead],
             Op::DeltaOut => &[Value::GatedDelta, Value::Hidden],
             Op::ShortConv => &[Value::ConvInput],
@@ -392,6 +411,9 @@ impl Op {
             Op::VUp => Value::HeadValues,
             Op::DeltaQkv => Value::DeltaQkv,
             Op::DeltaBa => Value::DeltaBa,
+            Op::DeltaDecayDown => Value::DeltaDecayLatent,
+            Op::DeltaDecay => Value::DeltaDecay,
+            Op::DeltaGateDown => Value::DeltaGateLatent,
             Op::DeltaConv => Value::DeltaConvolved,
             Op::Delta => Value::DeltaRead,
             Op::DeltaGate => Value::GatedDelta,

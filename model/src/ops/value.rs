@@ -39,7 +39,8 @@ pub enum Value {
     GatedAttended,
     /// q, k and v before their convolution: `[rows, channels]`.
     DeltaQkv,
-    /// b and a of each value head: `[rows, 2, value heads]`.
+    /// b and a of each value head: `[rows, 2, value heads]`; with a decay per channel b alone:
+    /// `[rows, value heads]`.
     DeltaBa,
     /// q, k and v after their convolution: `[rows, channels]`.
     DeltaConvolved,
@@ -114,6 +115,12 @@ pub enum Value {
     /// Positions that rows attend to, ascending: `[rows, top_k]` u32, of which a row has as many as
     /// there are positions up to its own, at most `top_k`.
     Selection,
+    /// Input of the second linear of the decay of channels: `[rows, rank]`.
+    DeltaDecayLatent,
+    /// a of each channel: `[rows, value heads, key_dim]`.
+    DeltaDecay,
+    /// Input of the second linear of the gate of a state that decays by channel: `[rows, rank]`.
+    DeltaGateLatent,
 }
 
 /// Element type of a value in memory.
@@ -203,7 +210,11 @@ impl Value {
             Value::MambaInput => Some(mamba(Mamba::input_size)),
             Value::MambaConvolved => Some(mamba(Mamba::channels)),
             Value::MambaRead => Some(mamba(Mamba::inner_size)),
-            Value::DeltaBa => Some(delta(|delta| 2 * delta.value_heads)),
+            Value::DeltaBa => Some(delta(DeltaNet::rates_size)),
+            Value::DeltaDecayLatent | Value::DeltaGateLatent => {
+                Some(delta(|delta| delta.decay_rank().unwrap_or(0)))
+            }
+            Value::DeltaDecay => Some(delta(DeltaNet::decays_len)),
             Value::DeltaRead | Value::GatedDelta => Some(delta(DeltaNet::value_size)),
             Value::Key
             | Value::Value

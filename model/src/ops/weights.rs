@@ -107,8 +107,11 @@ impl Op {
             Op::OutGate => linear(config.q_size(), hidden, false),
             Op::DeltaQkv
             | Op::DeltaBa
+            | Op::DeltaDecayDown
+            | Op::DeltaDecay
             | Op::DeltaConv
             | Op::Delta
+            | Op::DeltaGateDown
             | Op::DeltaGate
             | Op::DeltaOut => self.delta_weights(&config.delta?, hidden),
             Op::ConvIn => linear(3 * hidden, hidden, false),
@@ -199,18 +202,20 @@ impl Op {
     }
 
     /// Returns the shape of the weights of a layer with a state. The convolution has a vector
-    /// `[taps, channels]`. The recurrence has the gain of a head's norm, and `[2, value_heads]`
-    /// numbers: the logarithms of the decay rates, and the biases of a.
+    /// `[taps, channels]`. The recurrence has the gain of a head's norm, and numbers: the logarithms
+    /// of the decay rates `[value_heads]`, and the biases of a.
     fn delta_weights(self, delta: &DeltaNet, hidden: usize) -> Option<WeightShape> {
         let (heads, values) = (delta.value_heads, delta.value_size());
         let linear = |out, input| WeightShape::new(Some((out, input)), [None; 2]);
         let vectors = |first, second| WeightShape::new(None, [Some(first), second]);
         Some(match self {
             Op::DeltaQkv => linear(delta.channels(), hidden),
-            Op::DeltaBa => linear(2 * heads, hidden),
+            Op::DeltaBa => linear(delta.rates_size(), hidden),
+            Op::DeltaDecayDown | Op::DeltaGateDown => linear(delta.decay_rank()?, hidden),
+            Op::DeltaDecay => linear(delta.decays_len(), delta.decay_rank()?),
             Op::DeltaConv => vectors(delta.taps * delta.channels(), None),
-            Op::Delta => vectors(delta.value_dim, Some(2 * heads)),
-            Op::DeltaGate => linear(values, hidden),
+            Op::Delta => vectors(delta.value_dim, Some(heads + delta.decays_len())),
+            Op::DeltaGate => linear(values, delta.decay_rank().unwrap_or(hidden)),
             Op::DeltaOut => linear(hidden, values),
             _ => return None,
         })

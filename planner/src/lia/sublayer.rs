@@ -100,11 +100,13 @@ pub(crate) const fn sublayer_of(op: Op) -> Option<usize> {
         Op::Norm0 | Op::QDown | Op::Q | Op::QAbsorb | Op::K | Op::V => Some(0),
         Op::IndexQuery | Op::IndexWeights => Some(0),
         Op::DeltaQkv | Op::DeltaBa | Op::ConvIn | Op::MambaIn => Some(0),
+        Op::DeltaDecayDown | Op::DeltaDecay => Some(0),
         Op::Select | Op::Scores | Op::Softmax | Op::Attention => Some(1),
         Op::DeltaConv | Op::ShortConv | Op::MambaConv => Some(1),
         Op::Wv | Op::Delta | Op::Mamba => Some(2),
         Op::OutGate | Op::VUp | Op::Out | Op::PostNorm0 => Some(3),
-        Op::DeltaGate | Op::DeltaOut | Op::ConvOut | Op::MambaOut => Some(3),
+        Op::DeltaGateDown | Op::DeltaGate | Op::DeltaOut => Some(3),
+        Op::ConvOut | Op::MambaOut => Some(3),
         Op::Norm1
         | Op::Gate
         | Op::Up

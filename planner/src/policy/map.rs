@@ -39,7 +39,8 @@ pub fn device_map(
     let for_all_layers =
         |list: &[OpChunk], devices: &[ComputeDevice], chunking| -> Vec<Vec<ComputeDevice>> {
             let own = |layer| layer_list(config, layer, chunking);
-            (0..layers).map(|layer| derive_devices(&own(layer), list, devices)).collect()
+            let derive = |layer| derive_devices(config, &own(layer), list, devices);
+            (0..layers).map(derive).collect()
         };
     let all_gpu = matches!(policy, Policy::GpuOnly | Policy::Resident | Policy::Flexgen(_));
     let head = if all_gpu { ComputeDevice::Gpu } else { ComputeDevice::Cpu };
@@ -117,13 +118,14 @@ pub(super) fn place_shared_caches(map: &mut DeviceMap, config: &ModelConfig) {
 /// Derives the devices of a layer's entries from those of the leading layer: an operation that the
 /// leading layer does not have is placed like its counterpart.
 fn derive_devices(
+    config: &ModelConfig,
     own: &[OpChunk],
     leading: &[OpChunk],
     devices: &[ComputeDevice],
 ) -> Vec<ComputeDevice> {
     let place = |entry: &OpChunk| {
         let same = leading.iter().position(|other| other == entry);
-        let counterpart = entry.op.counterpart();
+        let counterpart = entry.op.counterpart(config);
         same.or_else(|| leading.iter().position(|other| other.op == counterpart))
     };
     own.iter()

@@ -142,15 +142,15 @@ fn attention(ops: &[Op]) -> Range<usize> {
     first..ops.iter().rposition(attends).map_or(first, |last| last + 1)
 }
 
-/// Returns the costs of separate operations, and whether any is decompressed.
+/// Returns the costs of separate operations, each including those of which it is the counterpart,
+/// and whether any is decompressed.
 fn operation_costs(
     estimator: &Estimator<'_>,
     names: &[Op],
     placements: &[Placement],
 ) -> Result<(Vec<OpCost>, bool), CostError> {
     let config = estimator.request.config;
-    let mut ops: Vec<OpCost> =
-        names.iter().map(|op| OpCost::named(op.name(config.family))).collect();
+    let mut costs: HashMap<Op, OpCost> = HashMap::new();
     let separate = Estimator {
         request: &PlacementRequest { fuse_attention: false, ..*estimator.request },
         batches: 1,
@@ -161,10 +161,8 @@ fn operation_costs(
         let layer = PricedLayer::new(&separate, placement)?;
         for (instruction, lane, ms) in layer.timed_work() {
             let mut put = |op: Op, set: &dyn Fn(&mut OpCost)| {
-                let op = op.counterpart();
-                if let Some(index) = names.iter().position(|other| *other == op) {
-                    set(&mut ops[index]);
-                }
+                let name = op.name(config.family);
+                set(costs.entry(op).or_insert_with(|| OpCost::named(name)));
             };
             match (instruction, lane) {
                 (Instruction::Compute(compute), LaneId::CPU_COMPUTE) => {
@@ -187,6 +185,17 @@ fn operation_costs(
                 }
                 _ => {}
             }
+        }
+    }
+    // In a fixed order, so that sums are reproducible.
+    let mut all: Vec<(Op, OpCost)> = costs.into_iter().collect();
+    all.sort_unstable_by_key(|(op, _)| *op);
+    let mut ops: Vec<OpCost> =
+        names.iter().map(|op| OpCost::named(op.name(config.family))).collect();
+    for (op, cost) in all {
+        let op = op.counterpart(config);
+        if let Some(index) = names.iter().position(|other| *other == op) {
+            ops[index].add(&cost);
         }
     }
     if compressed {

@@ -15,7 +15,7 @@ use crate::request::ProfilingRequest;
 use crate::stages::Stages;
 
 /// Values with one entry per row, in the order of the layer.
-const ROW_VALUES: [Value; 36] = [
+const ROW_VALUES: [Value; 39] = [
     Value::Hidden,
     Value::Normed0,
     Value::QueryLatent,
@@ -31,8 +31,11 @@ const ROW_VALUES: [Value; 36] = [
     Value::HeadValues,
     Value::DeltaQkv,
     Value::DeltaBa,
+    Value::DeltaDecayLatent,
+    Value::DeltaDecay,
     Value::DeltaConvolved,
     Value::DeltaRead,
+    Value::DeltaGateLatent,
     Value::GatedDelta,
     Value::ConvInput,
     Value::Convolved,

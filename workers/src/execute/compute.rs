@@ -72,6 +72,7 @@ impl ComputeState {
             config.latent.and_then(|latent| latent.q_rank).unwrap_or(0),
             config.max_ffn_size(),
             config.delta.as_ref().map_or(0, DeltaNet::value_size),
+            config.delta.and_then(|delta| delta.decay_rank()).unwrap_or(0),
             config.mamba.as_ref().map_or(0, Mamba::inner_size),
         ];
         let logits_rows = plan.programs.iter().map(|program| program.shape.logits_rows as usize);

@@ -1,7 +1,7 @@
 //! Layers with a state: the convolution and the recurrence over the rows of each sequence, whose
 //! state is stored at the sequence's slot.
 
-use kernels::{Element, Kernels, StateRows};
+use kernels::{DeltaInputs, Element, Kernels, StateRows};
 use model::delta::DeltaNet;
 use model::mamba::Mamba;
 use model::ops::{Op, Value};
@@ -47,9 +47,14 @@ pub(super) fn run<T: Element>(
         kernels.delta_convolution(&net, list, x(0, Value::DeltaQkv), weights, kept, out);
     } else {
         let kept = kept(operands, compute, DeltaNet::state_len(&net));
-        let (mixed, ba) = (x(0, Value::DeltaConvolved), x(1, Value::DeltaBa));
-        let rates = operands.vector(compute, 1).expect("a recurrence has rates");
-        kernels.delta_rule(&net, list, mixed, ba, rates, kept, out);
+        let decays = if config.decays_by_channel() { x(2, Value::DeltaDecay) } else { &[] };
+        let inputs = DeltaInputs {
+            mixed: x(0, Value::DeltaConvolved),
+            ba: x(1, Value::DeltaBa),
+            decays,
+            rates: operands.vector(compute, 1).expect("a recurrence has rates"),
+        };
+        kernels.delta_rule(&net, list, inputs, kept, out);
         kernels.head_norm(rows, net.value_heads, weights, config.norm_eps, out);
     }
     list.len() as u64 * compute.op.state_bytes(config)

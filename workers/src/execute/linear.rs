@@ -200,10 +200,14 @@ fn output<'a, T: Element>(
             x: operands.rows::<T>(compute.inputs[1], Value::Attended, rows),
             out: operands.output::<T>(compute, rows),
         },
-        Op::DeltaGate => LinearOut::TimesSilu {
-            x: operands.rows::<T>(compute.inputs[1], Value::DeltaRead, rows),
-            out: operands.output::<T>(compute, rows),
-        },
+        Op::DeltaGate => {
+            let x = operands.rows::<T>(compute.inputs[1], Value::DeltaRead, rows);
+            let out = operands.output::<T>(compute, rows);
+            match config.decays_by_channel() {
+                true => LinearOut::TimesSigmoid { x, out },
+                false => LinearOut::TimesSilu { x, out },
+            }
+        }
         Op::Fc0 => ungated(config.activation, operands.output::<T>(compute, rows)),
         _ => LinearOut::Store(operands.output::<T>(compute, rows)),
     }

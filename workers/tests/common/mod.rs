@@ -6,8 +6,9 @@ pub mod placed;
 pub mod served;
 
 use model::config::{Activation, Family, Features, ModelConfig, QkNorm, Rope, RopeScaling, Scales};
-use model::delta::DeltaNet;
+use model::delta::{DeltaNet, StateDecay};
 use model::experts::{ExpertScoring, Experts};
+use model::latent::LatentAttention;
 use model::layers::{FeedForward, LayerKind, Layers};
 use model::mamba::Mamba;
 
@@ -80,9 +81,36 @@ pub fn delta() -> ModelConfig {
             key_dim: 6,
             value_dim: 10,
             taps: 4,
+            decay: StateDecay::PerHead,
         }),
         output_gate: true,
         qk_norm: Some(QkNorm::PerHead),
+        qkv_bias: false,
+        ..llama()
+    }
+}
+
+/// Returns a Kimi Linear with a layer that has a state that decays by channel, and one with latent
+/// attention.
+pub fn channel_delta() -> ModelConfig {
+    let latent = LatentAttention {
+        q_rank: None,
+        kv_rank: 12,
+        nope_dim: 6,
+        rope_dim: 4,
+        value_dim: 10,
+        rotates_neighbours: true,
+    };
+    let decay = StateDecay::PerChannel { rank: 5 };
+    let kinds = [LayerKind::delta(FeedForward::Dense), LayerKind::dense(None)];
+    ModelConfig {
+        name: "tiny-channel-delta".to_owned(),
+        family: Family::KimiLinear,
+        layers: Layers::from_kinds(kinds),
+        delta: delta().delta.map(|net| DeltaNet { decay, ..net }),
+        num_kv_heads: 1,
+        head_dim: latent.key_dim(),
+        latent: Some(latent),
         qkv_bias: false,
         ..llama()
     }

@@ -6,7 +6,7 @@ mod indexer;
 use serde_json::Value;
 
 use super::expert_tensors;
-use super::llama::{self, Heads};
+use super::llama::{self, Heads, Positions};
 use super::tensors::{Layouts, TensorSlice};
 use crate::config::{Family, ModelConfig, Scales};
 use crate::config_fields::{ConfigError, ConfigFields, wrong};
@@ -20,6 +20,8 @@ pub(crate) use indexer::with_indexer;
 
 /// Default rope base.
 const THETA: f64 = 10_000.0;
+/// Names of the number of positions.
+const POSITIONS: [&str; 2] = ["max_position_embeddings", "model_max_length"];
 
 /// Parses the fields of a dense model with latent attention.
 ///
@@ -46,9 +48,24 @@ pub(super) fn base_with_temperature(
     parse(family, name, fields, RopeFields::OfHead)
 }
 
+/// Parses the fields of a dense model with latent attention whose layers have no rope: the part of
+/// a head that others rotate is as it was computed.
+///
+/// # Errors
+/// Missing or invalid fields, or an attention with biases.
+pub(super) fn base_without_rope(
+    family: Family,
+    name: &str,
+    fields: &ConfigFields<'_>,
+) -> Result<ModelConfig, ConfigError> {
+    parse(family, name, fields, RopeFields::WithoutEffect)
+}
+
 /// Meaning of the fields of a rope.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum RopeFields {
+    /// No layer rotates.
+    WithoutEffect,
     /// All elements of the rotated part of a head are rotated.
     OfRotatedPart,
     /// A fraction of a head of q is rotated, and queries have a factor of their position.
@@ -76,35 +93,56 @@ fn parse(
     same_size(fields, "qk_head_dim", latent.query_dim())?;
     // Files have the size of one of the parts of a head here.
     fields.optional_size("head_dim")?;
-    let max_positions = fields.size("max_position_embeddings")?;
-    let part = latent.rope_dim as f64 / latent.query_dim() as f64;
-    let (head_dim, rotated) = match rope_fields {
-        RopeFields::OfRotatedPart => (latent.rope_dim, 1.0),
-        RopeFields::OfHead => (latent.query_dim(), part),
+    let max_positions = fields.size_of_names(&POSITIONS)?;
+    let (rope, score_factor) = match rope_fields {
+        RopeFields::WithoutEffect => {
+            for field in ["rope_parameters", "rope_scaling", "rope_theta"] {
+                fields.present(field);
+            }
+            (None, 1.0)
+        }
+        _ => {
+            let rope = parse_rope(fields, latent, max_positions, rope_fields)?;
+            let score_factor = yarn_score_factor(fields, &rope)?;
+            (Some(Rope { rotary_dim: Some(latent.rope_dim), ..rope }), score_factor)
+        }
     };
+    let hidden = fields.size("hidden_size")?;
+    let heads = Heads { hidden, count, kv_count: 1, size: latent.key_dim() };
+    let attention = score_factor / (latent.query_dim() as f64).sqrt();
+    let positions = Positions { max: max_positions, rope };
+    Ok(ModelConfig {
+        latent: Some(latent),
+        scales: Scales { attention: Some(attention as f32), ..Scales::default() },
+        ..llama::base_of_heads(family, name, fields, "intermediate_size", positions, heads)?
+    })
+}
+
+/// Parses the rope of the rotated part of each head.
+fn parse_rope(
+    fields: &ConfigFields<'_>,
+    latent: LatentAttention,
+    max_positions: usize,
+    rope_fields: RopeFields,
+) -> Result<Rope, ConfigError> {
+    let part = latent.rope_dim as f64 / latent.query_dim() as f64;
+    let is_of_head = rope_fields == RopeFields::OfHead;
+    let (head_dim, rotated) =
+        if is_of_head { (latent.query_dim(), part) } else { (latent.rope_dim, 1.0) };
     let defaults = RopeDefaults {
         theta: THETA,
         head_dim,
         max_positions,
-        can_be_partial: rope_fields == RopeFields::OfHead,
+        can_be_partial: is_of_head,
         rotated,
-        has_temperature: rope_fields == RopeFields::OfHead,
+        has_temperature: is_of_head,
     };
     let rope = rope(fields, defaults)?;
     if rope.rotary_dim(head_dim) != latent.rope_dim {
         let dim = Value::from(rope.rotary_dim(head_dim));
         return Err(wrong("partial_rotary_factor", &dim, "a rotated part of qk_rope_head_dim"));
     }
-    let score_factor = yarn_score_factor(fields, &rope)?;
-    let rope = Rope { rotary_dim: Some(latent.rope_dim), ..rope };
-    let hidden = fields.size("hidden_size")?;
-    let heads = Heads { hidden, count, kv_count: 1, size: latent.key_dim() };
-    let attention = score_factor / (latent.query_dim() as f64).sqrt();
-    Ok(ModelConfig {
-        latent: Some(latent),
-        scales: Scales { attention: Some(attention as f32), ..Scales::default() },
-        ..llama::base_of_heads(family, name, fields, "intermediate_size", rope, heads)?
-    })
+    Ok(rope)
 }
 
 /// Refuses a field that is present and differs from `size`.

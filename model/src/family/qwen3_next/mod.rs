@@ -9,7 +9,7 @@ use super::{expert_tensors, experts, llama, nested};
 use crate::config::{Family, ModelConfig, QkNorm};
 use crate::config_bounds::check_layers;
 use crate::config_fields::{ConfigError, ConfigFields, wrong};
-use crate::delta::DeltaNet;
+use crate::delta::{DeltaNet, StateDecay};
 use crate::experts::{ExpertScoring, Experts};
 use crate::layers::{FeedForward, LayerKind, Layers};
 use crate::ops::Op;
@@ -218,6 +218,7 @@ fn delta(fields: &ConfigFields<'_>) -> Result<DeltaNet, ConfigError> {
         takes_turns: false,
         value_dim: fields.size("linear_value_head_dim")?,
         taps: fields.size("linear_conv_kernel_dim")?,
+        decay: StateDecay::PerHead,
     };
     if !delta.value_heads.is_multiple_of(delta.key_heads) {
         let field = "linear_num_value_heads";

@@ -168,9 +168,12 @@ impl GgufSource {
         let GgufSlice { name, shape: expected, first_row, rows, elements, is_transposed } = piece;
         let missing = || SourceError::Missing { path: self.path.clone(), tensor: name.clone() };
         let info = self.parts.tensors.get(&name).ok_or_else(missing)?;
-        // A vector may be stored as a matrix of one row.
-        let found = info.shape.iter().skip_while(|dimension| **dimension == 1);
-        if info.shape != expected && (expected.len() > 1 || !found.eq(&expected)) {
+        // Dimensions of 1 do not change the order of elements: a vector may be stored as a matrix
+        // of one row, and a convolution has four dimensions.
+        let others = |shape: &[usize]| -> Vec<usize> {
+            shape.iter().copied().filter(|dimension| *dimension != 1).collect()
+        };
+        if others(&info.shape) != others(&expected) {
             return Err(SourceError::Shape {
                 path: self.path.clone(),
                 tensor: name,

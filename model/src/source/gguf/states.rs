@@ -1,5 +1,5 @@
 //! Tensors of layers that keep a state: those of Qwen3.5 and Qwen3-Next, with their attention with
-//! a gate, those of Mamba2, and those of LFM2's short convolutions.
+//! a gate, those of Kimi Linear, those of Mamba2, and those of LFM2's short convolutions.
 
 use super::piece::GgufSlice;
 use crate::config::{Family, ModelConfig};
@@ -88,6 +88,9 @@ pub(super) fn pieces(
         }]);
     }
     let delta = config.delta?;
+    if let Some(rank) = delta.decay_rank() {
+        return channel_pieces(config, &delta, rank, layer, op, part);
+    }
     if matches!(op, Op::Q | Op::OutGate) && part == TensorPart::Matrix {
         return Some(head_slices(config, name("attn_q.weight"), op == Op::OutGate));
     }
@@ -109,6 +112,47 @@ pub(super) fn pieces(
         (Op::Delta, TensorPart::Gain) => vec![whole("ssm_norm.weight", &[delta.value_dim])],
         (Op::Delta, _) => vec![whole("ssm_a", &[heads]), whole("ssm_dt.bias", &[heads])],
         (Op::DeltaOut, _) => vec![whole("ssm_out.weight", &[hidden, values])],
+        _ => return None,
+    })
+}
+
+/// Returns the pieces of a tensor of a layer with a state that decays by channel; `None` for other
+/// tensors. `rank` is the number of elements between the linears of the decay and of the gate.
+fn channel_pieces(
+    config: &ModelConfig,
+    delta: &DeltaNet,
+    rank: usize,
+    layer: usize,
+    op: Op,
+    part: TensorPart,
+) -> Option<Vec<GgufSlice>> {
+    let (hidden, heads, values) = (config.hidden_size, delta.value_heads, delta.value_size());
+    let whole = |tensor: &str, shape: &[usize]| {
+        GgufSlice::whole(format!("blk.{layer}.{tensor}"), shape.to_vec())
+    };
+    let parts = [("q", delta.key_size()), ("k", delta.key_size()), ("v", values)];
+    Some(match (op, part) {
+        (Op::DeltaQkv, _) => {
+            parts.map(|(part, rows)| whole(&format!("attn_{part}.weight"), &[rows, hidden])).into()
+        }
+        (Op::DeltaBa, _) => vec![whole("ssm_beta.weight", &[heads, hidden])],
+        (Op::DeltaDecayDown, _) => vec![whole("ssm_f_a.weight", &[rank, hidden])],
+        (Op::DeltaDecay, _) => vec![whole("ssm_f_b.weight", &[delta.decays_len(), rank])],
+        (Op::DeltaGateDown, _) => vec![whole("ssm_g_a.weight", &[rank, hidden])],
+        (Op::DeltaGate, _) => vec![whole("ssm_g_b.weight", &[values, rank])],
+        (Op::DeltaConv, _) => {
+            let piece = |(part, channels): (&str, usize)| GgufSlice {
+                rows: 1,
+                elements: channels * delta.taps,
+                ..whole(&format!("ssm_conv1d_{part}.weight"), &[channels, delta.taps])
+            };
+            parts.map(piece).into()
+        }
+        (Op::Delta, TensorPart::Gain) => vec![whole("ssm_norm.weight", &[delta.value_dim])],
+        (Op::Delta, _) => {
+            vec![whole("ssm_a", &[heads]), whole("ssm_dt.bias", &[delta.decays_len()])]
+        }
+        (Op::DeltaOut, _) => vec![whole("attn_output.weight", &[hidden, values])],
         _ => return None,
     })
 }

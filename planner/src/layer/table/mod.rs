@@ -145,6 +145,17 @@ impl OpCost {
         self.s2d_ms > 0.0 && !self.kv
     }
 
+    /// Adds the costs of an operation that is placed with this one.
+    pub(crate) fn add(&mut self, other: &OpCost) {
+        self.cpu_ms += other.cpu_ms;
+        self.gpu_ms += other.gpu_ms;
+        self.h2d_ms += other.h2d_ms;
+        self.h2d_compressed_ms += other.h2d_compressed_ms;
+        self.decompress_ms += other.decompress_ms;
+        self.s2d_ms += other.s2d_ms;
+        self.kv |= other.kv;
+    }
+
     /// Returns part `index` of `of` equal parts, named `name.index`.
     pub(crate) fn part(&self, index: u16, of: u16) -> OpCost {
         let share = 1.0 / f64::from(of);

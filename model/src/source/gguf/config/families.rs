@@ -157,6 +157,7 @@ fn rotating_layers(keys: &Keys<'_>, family: Family) -> Result<impl Fn(usize) -> 
     let any = !granite || flag.unwrap_or(true);
     Ok(move |layer: usize| match family {
         Family::SmolLm3 => !(layer + 1).is_multiple_of(SMOLLM3_INTERVAL),
+        Family::KimiLinear => false,
         _ => any,
     })
 }

@@ -2,6 +2,7 @@
 
 use super::super::metadata::required;
 use super::keys::{ConfigError, Keys, wrong};
+use super::states::{KV_HEADS, kv_heads};
 use crate::config::{ModelConfig, RopeScaling, Scales};
 use crate::family::{GgufFamily, latent_attention};
 use crate::indexer::Indexer;
@@ -79,17 +80,24 @@ pub(super) fn with_indexers(
 /// A cached head of another size.
 pub(super) fn heads(
     keys: &Keys<'_>,
+    gguf: &GgufFamily,
     latent: LatentAttention,
 ) -> Result<(usize, usize, usize), ConfigError> {
     let heads = keys.required_size("attention.head_count")?;
     let size = latent.key_dim();
     if keys.size(QUERY)?.is_none() {
-        keys.same_size("attention.head_count_kv", heads, "the number of heads of q")?;
+        keys.same_size(KV_HEADS, heads, "the number of heads of q")?;
         return Ok((heads, 1, size));
     }
-    keys.same_size("attention.head_count_kv", 1, "one cached head")?;
+    match kv_heads(keys, gguf)? {
+        None | Some(1) => {}
+        Some(heads) => return Err(wrong(keys.key(KV_HEADS), heads, "one cached head")),
+    }
     keys.same_size(KEY_LENGTH, size, "the sum of the rotated part and the latent")?;
-    keys.same_size(VALUE_LENGTH, latent.kv_rank, "the size of the latent")?;
+    // llama.cpp's converter writes another size into files of Kimi Linear.
+    if !gguf.has_channel_decay {
+        keys.same_size(VALUE_LENGTH, latent.kv_rank, "the size of the latent")?;
+    }
     Ok((heads, 1, size))
 }
 

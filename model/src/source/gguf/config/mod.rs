@@ -42,7 +42,7 @@ pub(super) fn model_config(
     let hidden_size = keys.required_size("embedding_length")?;
     let latent = latent::latent(&keys, gguf)?;
     let (num_heads, num_kv_heads, head_dim) = match latent {
-        Some(latent) => latent::heads(&keys, latent)?,
+        Some(latent) => latent::heads(&keys, gguf, latent)?,
         None if gguf.has_layer_sizes => gemma4::heads(&keys)?,
         None => heads(&keys, gguf, hidden_size)?,
     };

@@ -1,16 +1,16 @@
-//! Layers that keep a state instead of a cache: those of Qwen3.5 and Qwen3-Next with their sizes,
-//! LFM2's, and which layers of a model with Mamba2 do.
+//! Layers that keep a state instead of a cache: those of Qwen3.5, Qwen3-Next and Kimi Linear with
+//! their sizes, LFM2's, and which layers of a model with Mamba2 do.
 
 use super::super::metadata::{MetadataArray, MetadataValue};
 use super::keys::{ConfigError, Keys, MAX_SIZE, wrong};
 use crate::config::Family;
-use crate::delta::DeltaNet;
+use crate::delta::{DeltaNet, StateDecay};
 use crate::family::{GgufFamily, description};
 
 /// Default interval of the layers that attend.
 const INTERVAL: usize = 4;
 
-/// Returns true if layers of the family keep states.
+/// Returns true if layers of the family keep states of Gated DeltaNet.
 pub(super) fn has_states(family: Family) -> bool {
     matches!(family, Family::Qwen3Next | Family::Qwen35 | Family::Qwen35Moe)
 }
@@ -32,7 +32,7 @@ pub(super) const KV_HEADS: &str = "attention.head_count_kv";
 
 /// Returns true if layers of the family that have no heads of k and v do not attend.
 fn omits_kv_heads(gguf: &GgufFamily) -> bool {
-    gguf.has_short_convolutions || gguf.has_mamba
+    gguf.has_short_convolutions || gguf.has_mamba || gguf.has_channel_decay
 }
 
 /// Returns the number of heads of k and v of the layers that attend; `None` if the file does not
@@ -72,9 +72,9 @@ pub(super) fn convolution_taps(
 }
 
 /// Returns a flag for each of `count` layers that is true if it attends: in a family with short
-/// convolutions or Mamba2 the layers that have heads of k and v; in others the layers that are not
-/// marked as recurrent if the file contains such flags, else the last one of every
-/// `full_attention_interval`.
+/// convolutions, Mamba2 or states that decay by channel the layers that have heads of k and v; in
+/// others the layers that are not marked as recurrent if the file contains such flags, else the
+/// last one of every `full_attention_interval`.
 pub(super) fn attending_layers(
     keys: &Keys<'_>,
     family: Family,
@@ -114,6 +114,9 @@ pub(super) fn attending_layers(
 /// Returns the sizes of layers with a state; `None` in other families. Files of Qwen3.5 assign the
 /// heads of v in turn, so that blocks of quantised columns remain whole.
 pub(super) fn delta(keys: &Keys<'_>, family: Family) -> Result<Option<DeltaNet>, ConfigError> {
+    if description(family).gguf.has_channel_decay {
+        return channel_delta(keys).map(Some);
+    }
     if !has_states(family) {
         return Ok(None);
     }
@@ -135,5 +138,22 @@ pub(super) fn delta(keys: &Keys<'_>, family: Family) -> Result<Option<DeltaNet>,
         key_dim: keys.required_size("ssm.state_size")?,
         value_dim: values / value_heads,
         taps: keys.required_size("ssm.conv_kernel")?,
+        decay: StateDecay::PerHead,
     }))
+}
+
+/// Returns the sizes of layers with a state that decays by channel, which has as many heads as
+/// attention.
+fn channel_delta(keys: &Keys<'_>) -> Result<DeltaNet, ConfigError> {
+    let heads = keys.required_size("attention.head_count")?;
+    let head_dim = keys.required_size("kda.head_dim")?;
+    Ok(DeltaNet {
+        key_heads: heads,
+        value_heads: heads,
+        takes_turns: false,
+        key_dim: head_dim,
+        value_dim: head_dim,
+        taps: keys.required_size("ssm.conv_kernel")?,
+        decay: StateDecay::PerChannel { rank: head_dim },
+    })
 }

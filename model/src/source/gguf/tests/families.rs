@@ -154,8 +154,8 @@ fn keys_that_change_results_are_refused() {
 
 #[test]
 fn an_unknown_architecture_is_told_what_it_lacks_and_which_run() {
-    let message = refusal(&changed("llama", &|w| w.text("general.architecture", "kimi-linear")));
-    assert!(message.contains("\"kimi-linear\" is not supported"), "{message}");
-    assert!(message.contains("it needs Kimi delta attention"), "{message}");
+    let message = refusal(&changed("llama", &|w| w.text("general.architecture", "mpt")));
+    assert!(message.contains("\"mpt\" is not supported"), "{message}");
+    assert!(message.contains("it needs ALiBi positions"), "{message}");
     assert!(message.contains("gemma3, gemma4, glm-dsa, glm4moe, gpt-oss, granite,"), "{message}");
 }

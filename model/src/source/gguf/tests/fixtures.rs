@@ -11,7 +11,7 @@ use crate::rope::SequenceLength;
 use crate::source::TensorPart;
 use crate::source::safetensors::SafetensorsSource;
 
-const FIXTURES: [&str; 33] = [
+const FIXTURES: [&str; 34] = [
     "deepseek_v2",
     "gemma3",
     "gemma3_vision",
@@ -24,6 +24,7 @@ const FIXTURES: [&str; 33] = [
     "granite_hybrid",
     "granite_hybrid_dense",
     "granite_moe",
+    "kimi_linear",
     "lfm2",
     "lfm2_moe",
     "llama31",
