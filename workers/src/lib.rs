@@ -20,7 +20,7 @@ mod calibrate;
 pub mod checkpoint;
 mod checkpoint_copies;
 pub mod device;
-pub mod draft_model;
+mod draft_model;
 pub mod error;
 pub mod execute;
 mod expert_list;

@@ -30,7 +30,7 @@ use crate::alloc_counter;
 use crate::background::BackgroundTasks;
 use crate::checkpoint_copies::CheckpointCopies;
 use crate::device::{ArenaHandle, Device, check};
-use crate::draft_model::DraftModel;
+use crate::draft_model::start_drafter;
 use crate::error::{LaneError, PoisonCode, WorkerError};
 use crate::grammar_compiler::WorkerGrammarCompiler;
 use crate::heartbeat::{self, Heartbeat};
@@ -282,13 +282,8 @@ impl WorkerRuntime<'_> {
         populate(&setup, &memories)?;
         let (grammars, compiler) = take_grammars(&mut setup);
         let background = background_tasks(&setup, compiler, &memories)?;
-        let options = LaneOptions { grammars, ..lane_options(&setup, variant) };
-        let drafter = setup.draft_model.take().map(|draft| {
-            let pool = PoolOptions { threads: usize::from(draft.threads), ..options.pool.clone() };
-            DraftModel::start(draft, &setup.plan, variant, pool, open)
-        });
-        let drafter = drafter.transpose()?.map(DraftModel::into_shared);
-        let options = LaneOptions { drafter, ..options };
+        let mut options = LaneOptions { grammars, ..lane_options(&setup, variant) };
+        options.drafter = start_drafter(&mut setup, &options, open)?;
         let culprit = setup_culprit(&setup.plan, self.id);
         let plan = Arc::new(setup.plan);
         let (worker, control) = (self.id, self.control);

@@ -27,7 +27,7 @@ use program::map::DeviceMap;
 use program::plan::{Plan, RunShape};
 use program::topology::MemoryId;
 use program::validate::validate;
-use protocol::messages::{DraftModelSetup, PrefixStoreConfig, SegmentNodes, WeightsOrigin};
+use protocol::messages::{PrefixStoreConfig, SegmentNodes, WeightsOrigin};
 use rustix::process::Pid;
 use scheduler::StepCostCurve;
 use scheduler::hybrid::StepCosts;
@@ -99,12 +99,12 @@ fn slow_host() -> StepCosts {
     }
 }
 
-fn plan(map: &DeviceMap, dtype: Dtype, kept: Option<KvLayout>) -> Plan {
+pub fn plan(map: &DeviceMap, dtype: Dtype, kept: Option<KvLayout>) -> Plan {
     plan_with_logits(map, dtype, kept, 0)
 }
 
 /// Returns a plan whose steps compute up to `logits_rows` rows of logits, or one for each slot.
-fn plan_with_logits(
+pub fn plan_with_logits(
     map: &DeviceMap,
     dtype: Dtype,
     kept: Option<KvLayout>,
@@ -183,44 +183,7 @@ pub fn start_storing(
     ServingEngine::start(options).expect("it starts")
 }
 
-/// Starts a server that drafts up to `max_drafts` tokens of a sequence.
-pub fn start_drafting(
-    map: &DeviceMap,
-    dtype: Dtype,
-    kept: KvLayout,
-    max_drafts: u32,
-) -> ServingEngine {
-    let options = serving_options(map, dtype, kept, None, Box::new(|_| {}));
-    let plan = plan_with_logits(map, dtype, Some(kept), 24);
-    // Every draft is verified that has a chance of being accepted.
-    let step_costs = Some(StepCostCurve::NONE);
-    let options = ServingOptions { plan, max_drafts, step_costs, ..options };
-    ServingEngine::start(options).expect("it starts")
-}
-
-/// Starts a server whose draft model has weights of the given seed, where a step takes a second
-/// however many rows it has, so that all drafts are verified.
-pub fn start_with_draft_model(
-    map: &DeviceMap,
-    dtype: Dtype,
-    kept: KvLayout,
-    seed: u64,
-) -> ServingEngine {
-    let mut options = serving_options(map, dtype, kept, None, Box::new(|_| {}));
-    options.plan = plan_with_logits(map, dtype, Some(kept), 24);
-    // Some sequences find no pages.
-    let plan = plan(&maps(KvFormat::Plain)[0], dtype, Some(KvLayout::Pages(20)));
-    let weights = WeightsOrigin::Dummy { seed };
-    options.launch.draft_model = Some(DraftModelSetup { plan, weights, threads: 1 });
-    let mut costs = StepCostCurve::NONE;
-    costs.points[0] = (1, 1_000_000);
-    costs.points[1] = (512, 1_000_000);
-    let step_time = StepTime::Target(Duration::from_secs(3600));
-    let options = ServingOptions { max_drafts: 7, step_costs: Some(costs), step_time, ..options };
-    ServingEngine::start(options).expect("it starts")
-}
-
-fn serving_options(
+pub fn serving_options(
     map: &DeviceMap,
     dtype: Dtype,
     kept: KvLayout,

@@ -2,13 +2,49 @@
 
 use std::time::Duration;
 
+use engine::serving::{ServingEngine, ServingOptions, StepTime};
 use engine_api::serving::{Engine, Sampling};
 use model::config::Dtype;
 use program::formats::KvFormat;
+use program::map::DeviceMap;
+use protocol::messages::{DraftModelSetup, WeightsOrigin};
+use scheduler::StepCostCurve;
 
 use crate::common::{self, Job, KvLayout, jobs, submit};
 
 const LIMIT: Duration = Duration::from_secs(60);
+
+/// Starts a server that drafts up to `max_drafts` tokens of a sequence.
+fn start_drafting(map: &DeviceMap, dtype: Dtype, kept: KvLayout, max_drafts: u32) -> ServingEngine {
+    let options = common::serving_options(map, dtype, kept, None, Box::new(|_| {}));
+    let plan = common::plan_with_logits(map, dtype, Some(kept), 24);
+    // Every draft is verified that has a chance of being accepted.
+    let step_costs = Some(StepCostCurve::NONE);
+    let options = ServingOptions { plan, max_drafts, step_costs, ..options };
+    ServingEngine::start(options).expect("it starts")
+}
+
+/// Starts a server whose draft model has weights of the given seed, where a step takes a second
+/// however many rows it has, so that all drafts are verified.
+fn start_with_draft_model(
+    map: &DeviceMap,
+    dtype: Dtype,
+    kept: KvLayout,
+    seed: u64,
+) -> ServingEngine {
+    let mut options = common::serving_options(map, dtype, kept, None, Box::new(|_| {}));
+    options.plan = common::plan_with_logits(map, dtype, Some(kept), 24);
+    // Some sequences find no pages.
+    let plan = common::plan(&common::maps(KvFormat::Plain)[0], dtype, Some(KvLayout::Pages(20)));
+    let weights = WeightsOrigin::Dummy { seed };
+    options.launch.draft_model = Some(DraftModelSetup { plan, weights, threads: 1 });
+    let mut costs = StepCostCurve::NONE;
+    costs.points[0] = (1, 1_000_000);
+    costs.points[1] = (512, 1_000_000);
+    let step_time = StepTime::Target(Duration::from_secs(3600));
+    let options = ServingOptions { max_drafts: 7, step_costs: Some(costs), step_time, ..options };
+    ServingEngine::start(options).expect("it starts")
+}
 
 /// Returns jobs whose prompts repeat what they end with, so that every token is drafted: those of a
 /// model with random weights are mostly refused, except where an answer repeats itself.
@@ -32,7 +68,7 @@ pub(crate) fn answers_are_those_without_drafts() {
             let layouts = [KvLayout::Extents, KvLayout::Pages(24)];
             for kept in layouts.into_iter().take(if index == 0 { 2 } else { 1 }) {
                 for max_drafts in [1, 7] {
-                    let engine = common::start_drafting(&map, dtype, kept, max_drafts);
+                    let engine = start_drafting(&map, dtype, kept, max_drafts);
                     let submitted: Vec<_> = jobs.iter().map(|job| submit(&engine, job)).collect();
                     for (index, (submitted, expected)) in
                         submitted.into_iter().zip(&expected).enumerate()
@@ -57,7 +93,7 @@ pub(crate) fn repetitions_take_fewer_steps() {
     let map = &common::maps(KvFormat::Plain)[0];
     let long = Job { max_new: 100, ..jobs(1).remove(0) };
     let steps = [0, 7].map(|max_drafts| {
-        let engine = common::start_drafting(map, Dtype::F32, KvLayout::Extents, max_drafts);
+        let engine = start_drafting(map, Dtype::F32, KvLayout::Extents, max_drafts);
         let answer = submit(&engine, &long).answer(LIMIT);
         (answer, engine.status())
     });
@@ -79,7 +115,7 @@ pub(crate) fn draft_models_change_no_answer() {
             for kept in layouts.into_iter().take(if index == 0 { 2 } else { 1 }) {
                 // The model itself drafts, and another one.
                 for seed in [11, 12] {
-                    let engine = common::start_with_draft_model(&map, dtype, kept, seed);
+                    let engine = start_with_draft_model(&map, dtype, kept, seed);
                     let submitted: Vec<_> = jobs.iter().map(|job| submit(&engine, job)).collect();
                     for (job, (submitted, expected)) in
                         submitted.into_iter().zip(&expected).enumerate()
@@ -111,7 +147,7 @@ pub(crate) fn equal_models_draft_every_token() {
         let mut job = Job { max_new: 70, grammar: None, ..jobs(1).remove(0) };
         job.prompt = (0..40 + index as u32).map(|place| place * 13 % 200).collect();
         job.sampling = Sampling { temperature, ..Sampling::GREEDY };
-        let engine = common::start_with_draft_model(map, Dtype::F32, KvLayout::Extents, 11);
+        let engine = start_with_draft_model(map, Dtype::F32, KvLayout::Extents, 11);
         let answer = submit(&engine, &job).answer(LIMIT);
         let status = engine.status();
         let (drafts, tokens) = (status.drafts, answer.tokens().len() as u32);

@@ -1,6 +1,6 @@
 //! Layers with a state: the causal convolution of each channel and the recurrence of each value
-//! head of Gated DeltaNet and of Kimi delta attention, the same of Mamba2, and the gated convolution
-//! of short convolutions.
+//! head of Gated DeltaNet and of Kimi delta attention, the same of Mamba2, and the gated
+//! convolution of short convolutions.
 //!
 //! All store a state of each sequence, in f32, and update it row by row: a row's bits therefore
 //! depend on its sequence alone, and not on its partition. A sequence's state is stored at its
@@ -133,8 +133,8 @@ impl Kernels {
     /// out = q S / sqrt(key_dim)
     /// ```
     ///
-    /// with q and k divided by their lengths. With a decay by channel a and its bias are vectors, and
-    /// each row of S has a factor of its own. `states` is `[slots, value_heads, key_dim,
+    /// with q and k divided by their lengths. With a decay by channel a and its bias are vectors,
+    /// and each row of S has a factor of its own. `states` is `[slots, value_heads, key_dim,
     /// value_dim]`, `out` `[rows, value_heads, value_dim]`.
     ///
     /// # Panics

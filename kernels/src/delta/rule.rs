@@ -15,8 +15,8 @@ const LENGTH_EPS: f32 = 1e-6;
 /// Threshold above which softplus returns its argument.
 const SOFTPLUS_LINEAR: f32 = 20.0;
 
-/// A head of a sequence; see [`crate::Kernels::delta_rule`]. With `BY_CHANNEL` each element of a key
-/// has a decay of its own.
+/// A head of a sequence; see [`crate::Kernels::delta_rule`]. With `BY_CHANNEL` each element of a
+/// key has a decay of its own.
 #[derive(Debug)]
 pub struct DeltaRule<T, const BY_CHANNEL: bool> {
     pub(super) net: DeltaNet,

@@ -94,8 +94,8 @@ pub fn sigmoid<S: Simd, const N: usize>(s: S, x: [S::F; N]) -> [S::F; N] {
 }
 
 /// Computes `ln(1 + e^x)` of several vectors: the positive part of x plus `ln(1 + u)` of
-/// `u = e^-|x|`, which is twice the inverse hyperbolic tangent of `u / (2 + u)`. That is at most 1/3,
-/// so the terms of its series beyond the fifteenth power are below 1e-8 of the sum.
+/// `u = e^-|x|`, which is twice the inverse hyperbolic tangent of `u / (2 + u)`. That is at most
+/// 1/3, so the terms of its series beyond the fifteenth power are below 1e-8 of the sum.
 #[inline(always)]
 pub fn softplus<S: Simd, const N: usize>(s: S, x: [S::F; N]) -> [S::F; N] {
     let below = all!(x, i => s.min(x[i], s.sub(s.zero(), x[i])));

@@ -202,8 +202,8 @@ impl Op {
     }
 
     /// Returns the shape of the weights of a layer with a state. The convolution has a vector
-    /// `[taps, channels]`. The recurrence has the gain of a head's norm, and numbers: the logarithms
-    /// of the decay rates `[value_heads]`, and the biases of a.
+    /// `[taps, channels]`. The recurrence has the gain of a head's norm, and numbers: the
+    /// logarithms of the decay rates `[value_heads]`, and the biases of a.
     fn delta_weights(self, delta: &DeltaNet, hidden: usize) -> Option<WeightShape> {
         let (heads, values) = (delta.value_heads, delta.value_size());
         let linear = |out, input| WeightShape::new(Some((out, input)), [None; 2]);

@@ -20,7 +20,7 @@ use protocol::draft_sequence::{
     CopiedTokens, SequenceRef, common_prefix_len, offer_copy, take_drafts,
 };
 use protocol::drafts::Drafter;
-use protocol::messages::DraftModelSetup;
+use protocol::messages::{DraftModelSetup, WorkerSetup};
 use protocol::prompt_lookup::PromptLookup;
 use protocol::release::SERVING_STAGES;
 use protocol::serving::{clear_table, list_step, slot_state};
@@ -50,7 +50,7 @@ const RETRY_TOKENS: u32 = 128;
 
 /// A draft model; see the module documentation.
 #[derive(Debug)]
-pub struct DraftModel {
+pub(crate) struct DraftModel {
     plan: Arc<Plan>,
     control: Control,
     table: StepTable,
@@ -82,6 +82,26 @@ struct DraftSlot {
     drafts: Option<usize>,
 }
 
+/// Takes the draft model out of a setup and starts it; `None` if there is none. `options` are those
+/// of the lane that samples.
+///
+/// # Errors
+/// Fails like [`DraftModel::start`].
+pub(crate) fn start_drafter(
+    setup: &mut WorkerSetup,
+    options: &LaneOptions,
+    open: &OpenWeights,
+) -> Result<Option<SharedDrafter>, WorkerError> {
+    let Some(draft) = setup.draft_model.take() else { return Ok(None) };
+    let threads = usize::from(draft.threads.max(1));
+    let mut pool = PoolOptions { threads, ..options.pool.clone() };
+    if pool.cpus.len() < threads {
+        pool.cpus.clear();
+    }
+    let model = DraftModel::start(draft, &setup.plan, options.variant, pool, open)?;
+    Ok(Some(Arc::new(Mutex::new(model))))
+}
+
 impl DraftModel {
     /// Loads the model, starts its lane, and measures its steps. `run` is the plan of the run.
     ///
@@ -90,7 +110,7 @@ impl DraftModel {
     ///
     /// # Panics
     /// Panics if the plan has more than one lane, or fewer slots than the run.
-    pub fn start(
+    fn start(
         setup: DraftModelSetup,
         run: &Plan,
         variant: Variant,
@@ -127,11 +147,6 @@ impl DraftModel {
         };
         model.costs = model.measure_costs();
         Ok(model)
-    }
-
-    /// Returns the model as the source of drafts of a lane.
-    pub fn into_shared(self) -> SharedDrafter {
-        Arc::new(Mutex::new(self))
     }
 
     /// Runs the copies that are offered until all have ended.

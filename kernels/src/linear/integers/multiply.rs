@@ -323,8 +323,9 @@ impl<const P: usize> At<P> {
         }
     }
 
-    /// Returns the integers of the group, or of the groups that are stored together. Prefetches the scales and minimums that precede the
-    /// integers of a later group, unless another prefetcher is active.
+    /// Returns the integers of the group, or of the groups that are stored together. Prefetches the
+    /// scales and minimums that precede the integers of a later group, unless another prefetcher is
+    /// active.
     #[inline]
     #[target_feature(enable = "avx512f")]
     fn begin(&self, prefetches: bool) -> [*const u8; P] {
