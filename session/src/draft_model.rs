@@ -3,7 +3,7 @@
 
 use anyhow::Context;
 use engine::serving::draft_obstacle;
-use planner::budget::Budget;
+use planner::budget::{Budget, MemoryLimits};
 use planner::policy::{DefaultTiers, Formats, Policy, device_map};
 use program::compile::compile;
 use program::formats::KvFormat;
@@ -14,12 +14,24 @@ use protocol::messages::DraftModelSetup;
 use super::argument_error::ArgumentError;
 use super::formats::resolve_weight_formats;
 use super::model::ModelHandle;
-use super::plan_request::{dram_bytes, limits};
-use super::serving::{DEFAULT_SLOTS, ServingConfig, positions_per_slot, serving_demand};
+use super::plan_request::dram_bytes;
 use crate::session::Session;
 
 /// Number of rows of a step of the draft model.
 const STEP_ROWS: u32 = 512;
+
+/// Sizes of a draft model's caches.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct DraftCaches {
+    /// Number of slots of the run.
+    pub(super) slots: u16,
+    /// Maximum number of positions of a sequence.
+    pub(super) context: u32,
+    /// Number of positions per slot, whose caches all slots share.
+    pub(super) slot_positions: u32,
+    /// Positions of a page.
+    pub(super) page_positions: u32,
+}
 
 /// A draft model whose files were read, except for its weights.
 pub(super) struct DraftModel {
@@ -49,13 +61,11 @@ impl DraftModel {
     pub(super) fn reserve_memory<'m>(
         &self,
         session: &Session<'m>,
-        config: ServingConfig,
-        context: u32,
+        caches: DraftCaches,
+        limits: &MemoryLimits,
     ) -> anyhow::Result<Session<'m>> {
-        let slots = config.slots.unwrap_or(DEFAULT_SLOTS);
-        let plan = self.plan(session, config, context, slots)?;
-        let limits = limits(session, serving_demand(positions_per_slot(context, config), config));
-        let draft_bytes = Budget::from_plan(&plan).dram_bytes(&limits);
+        let plan = self.plan(session, caches)?;
+        let draft_bytes = Budget::from_plan(&plan).dram_bytes(limits);
         let all_bytes = dram_bytes(session);
         let Some(dram_bytes) = all_bytes.checked_sub(draft_bytes) else {
             let mib = |bytes: u64| bytes.div_ceil(1 << 20);
@@ -73,36 +83,28 @@ impl DraftModel {
         Ok(session)
     }
 
-    /// Returns the setup of the draft model for a run with this plan.
+    /// Returns the setup of the draft model for a run.
     ///
     /// # Errors
     /// A model that cannot draft.
     pub(super) fn setup(
         &self,
         session: &Session<'_>,
-        config: ServingConfig,
-        run: &Plan,
+        caches: DraftCaches,
         threads: u16,
     ) -> anyhow::Result<DraftModelSetup> {
-        let slots = u32::from(run.shape.batches) * u32::from(run.shape.batch_size);
-        let slots = u16::try_from(slots).context("a draft model has at most 65535 slots")?;
-        let plan = self.plan(session, config, run.shape.max_context, slots)?;
+        let plan = self.plan(session, caches)?;
         Ok(DraftModelSetup { plan, weights: self.model.weights.clone(), threads })
     }
 
     /// Returns the plan of the draft model: all on the CPU, with caches of pages that its slots
     /// share.
-    fn plan(
-        &self,
-        session: &Session<'_>,
-        config: ServingConfig,
-        context: u32,
-        slots: u16,
-    ) -> anyhow::Result<Plan> {
+    fn plan(&self, session: &Session<'_>, caches: DraftCaches) -> anyhow::Result<Plan> {
+        let DraftCaches { slots, context, slot_positions, page_positions } = caches;
         let model_config = &self.model.config;
         let max_positions = u32::try_from(model_config.max_positions).unwrap_or(u32::MAX);
         let context = context.min(max_positions);
-        let slot_pages = positions_per_slot(context, config).div_ceil(config.page_positions);
+        let slot_pages = slot_positions.min(context).div_ceil(page_positions);
         let shape = RunShape {
             batches: 1,
             batch_size: slots,
@@ -114,7 +116,7 @@ impl DraftModel {
             micro_sequences: 1,
             prefill_chunk: STEP_ROWS.max(slots.into()),
             serves: true,
-            page_positions: config.page_positions,
+            page_positions,
             kv_pages: u32::from(slots) * slot_pages,
             checkpoints: 0,
             logits_rows: slots.into(),

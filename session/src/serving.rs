@@ -18,7 +18,7 @@ use tokenizer_host::codec::ProcessCodec;
 use super::argument_error::ArgumentError;
 use super::checkpoints::with_checkpoints;
 use super::compression::first_fitting_compression;
-use super::draft_model::DraftModel;
+use super::draft_model::{DraftCaches, DraftModel};
 use super::formats::{RunCompression, notes, resolve_formats};
 use super::hardware::Hardware;
 use super::hybrid_placement::{HybridConfig, HybridPlacement};
@@ -127,8 +127,14 @@ pub fn start(
     let context = max_context(session.model, config)?;
     let config = ServingConfig { page_positions: page_positions(session, config), ..config };
     let draft_model = DraftModel::open(session)?;
-    let reserved = draft_model.as_ref().map(|model| model.reserve_memory(session, config, context));
-    let reserved = reserved.transpose()?;
+    let reserved = match &draft_model {
+        Some(model) => {
+            let caches = draft_caches(config, context, config.slots.unwrap_or(DEFAULT_SLOTS));
+            let limits = limits(session, serving_demand(caches.slot_positions, config));
+            Some(model.reserve_memory(session, caches, &limits)?)
+        }
+        None => None,
+    };
     let session = &with_batches(reserved.as_ref().unwrap_or(session), config);
     let launch = |session: &Session<'_>, plan, staged| {
         let from = EngineSources { plan, staged, draft_model: draft_model.as_ref() };
@@ -162,7 +168,7 @@ pub fn start(
     launch(&decision.with_tuned_threads(session), plan, staged)
 }
 
-/// What an engine executes, and on which files.
+/// Plan of an engine, and the files that it reads.
 struct EngineSources<'a> {
     plan: Plan,
     staged: Vec<StagedCopyConfig>,
@@ -185,8 +191,9 @@ fn start_engine(
         return Err(ArgumentError(format!("{option} is not possible: {obstacle}")).into());
     }
     let hardware = Hardware::resolve(session, plan.map.uses_gpu());
-    let draft_model =
-        draft_model.map(|model| model.setup(session, config, &plan, hardware.threads.cpu));
+    let slots = plan.shape.batches * plan.shape.batch_size;
+    let caches = draft_caches(config, plan.shape.max_context, slots);
+    let draft_model = draft_model.map(|model| model.setup(session, caches, hardware.threads.cpu));
     let grammars = session.model.vocabulary()?;
     let compile_grammar = grammars.clone().zip(session.model.shared_codec()?);
     let compile_grammar =
@@ -343,13 +350,20 @@ fn max_step_rows(session: &Session<'_>, config: ServingConfig) -> u32 {
 
 /// Returns the number of positions with caches per slot. Few sequences are as long as the context,
 /// and in paged caches they share the capacity.
-pub(super) fn positions_per_slot(context: u32, config: ServingConfig) -> u32 {
+fn positions_per_slot(context: u32, config: ServingConfig) -> u32 {
     let slots = u32::from(config.slots.unwrap_or(DEFAULT_SLOTS));
     context.min(DEFAULT_SLOT_POSITIONS.max(context.div_ceil(slots)))
 }
 
+/// Returns the sizes of a draft model's caches for a run with the given number of slots.
+fn draft_caches(config: ServingConfig, context: u32, slots: u16) -> DraftCaches {
+    let (slot_positions, page_positions) =
+        (positions_per_slot(context, config), config.page_positions);
+    DraftCaches { slots, context, slot_positions, page_positions }
+}
+
 /// Returns the demand that memory must satisfy.
-pub(super) fn serving_demand(positions: u32, config: ServingConfig) -> JobWorkload {
+fn serving_demand(positions: u32, config: ServingConfig) -> JobWorkload {
     JobWorkload {
         sequences: usize::from(config.slots.unwrap_or(DEFAULT_SLOTS)),
         max_prompt: positions as usize - 1,

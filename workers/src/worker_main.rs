@@ -12,8 +12,6 @@ use std::time::Duration;
 
 use cuda::CudaError;
 use kernels::{PoolOptions, Variant};
-use model::config::ModelConfig;
-use model::source::{SourceError, WeightSource};
 use program::checkpoints::CheckpointLayout;
 use program::plan::Plan;
 use program::topology::{Holds, LaneId, Role, SegmentId, Topology, WorkerId};
@@ -34,7 +32,7 @@ use crate::draft_model::start_drafter;
 use crate::error::{LaneError, PoisonCode, WorkerError};
 use crate::grammar_compiler::WorkerGrammarCompiler;
 use crate::heartbeat::{self, Heartbeat};
-use crate::load::{load, load_resident};
+use crate::load::{OpenWeights, load, load_resident};
 use crate::memory::Memories;
 use crate::messages::{receive, receive_setup, report_failure, send, unexpected};
 use crate::page_copies::PageCopies;
@@ -56,10 +54,6 @@ const DEBUG_ENV: &str = "TANDEM_DEBUG";
 const SEGMENT_BYTES_MIN: u64 = 4096;
 /// Number of pages of a mapping that are checked to be on the specified nodes.
 const CHECKED_PAGES_MAX: usize = 4096;
-
-/// Opens the weights that a `WorkerSetup` specifies, for workers that load.
-pub type OpenWeights =
-    dyn Fn(&WeightsOrigin, &ModelConfig) -> Result<Box<dyn WeightSource>, SourceError>;
 
 /// Runs a worker over the inherited descriptor `channel_number`, on the main thread, and returns
 /// the exit code of the process.
@@ -284,7 +278,6 @@ impl WorkerRuntime<'_> {
         let background = background_tasks(&setup, compiler, &memories)?;
         let mut options = LaneOptions { grammars, ..lane_options(&setup, variant) };
         options.drafter = start_drafter(&mut setup, &options, open)?;
-        let culprit = setup_culprit(&setup.plan, self.id);
         let plan = Arc::new(setup.plan);
         let (worker, control) = (self.id, self.control);
         let start_timeout = setup.start_timeout_ms.map(Duration::from_millis);
@@ -319,7 +312,7 @@ impl WorkerRuntime<'_> {
                 (own_lanes(unsafe { build_lanes(context, &memories, &options) }?), variant.name())
             }
         };
-        self.run_lanes(WorkerLanes { background, ..lanes }, kernels, culprit)?;
+        self.run_lanes(WorkerLanes { background, ..lanes }, kernels, setup_culprit(&plan, worker))?;
         self.set_state(WorkerState::Drain);
         heartbeat::publish(self.control, self.id.index());
         alloc_counter::disarm();

@@ -31,11 +31,10 @@ use shm::{Control, Mapping};
 use crate::error::{LaneError, WorkerError};
 use crate::execute::sample::SharedDrafter;
 use crate::lane::{LaneRunner, LaneSetup};
-use crate::load::{LoadError, load};
+use crate::load::{LoadError, OpenWeights, load};
 use crate::memory::Memories;
 use crate::setup::{LaneOptions, lane_executor};
 use crate::stall::StallBounds;
-use crate::worker_main::OpenWeights;
 use pages::SlotPages;
 
 /// Bound on a group of steps, far above the duration of the longest one.

@@ -17,10 +17,11 @@ use kernels::Variant;
 use model::config::{Dtype, ModelConfig};
 use model::ops::Op;
 use model::quantized_format::WeightFormat;
-use model::source::{TensorId, TensorPart, WeightSource};
+use model::source::{SourceError, TensorId, TensorPart, WeightSource};
 use program::formats::WeightFormats;
 use program::plan::Plan;
 use program::weights::Weights;
+use protocol::messages::WeightsOrigin;
 use shm::sync::{AtomicUsize, Ordering};
 
 use crate::memory::{Memories, View};
@@ -31,6 +32,10 @@ pub use staged::StagedBlob;
 /// Bytes of one piece of a matrix: large enough to amortise a read, small enough to distribute over
 /// threads.
 const PIECE_BYTES: usize = 4 << 20;
+
+/// Opens the weights that a `WorkerSetup` specifies, for workers that load.
+pub type OpenWeights =
+    dyn Fn(&WeightsOrigin, &ModelConfig) -> Result<Box<dyn WeightSource>, SourceError>;
 
 /// Loads the weights of `plan` that are stored in `memories`, of the host or of a storage, on
 /// `threads` threads, quantising with `variant`. `progress(done, total)`, in bytes, is called from
