@@ -64,6 +64,20 @@ impl Debug for DeltaNet {
 }
 
 impl DeltaNet {
+    /// Returns the sizes of Kimi delta attention, whose linears have as many elements between them
+    /// as a head.
+    pub const fn by_channel(heads: usize, head_dim: usize, taps: usize) -> DeltaNet {
+        DeltaNet {
+            key_heads: heads,
+            value_heads: heads,
+            takes_turns: false,
+            key_dim: head_dim,
+            value_dim: head_dim,
+            taps,
+            decay: StateDecay::PerChannel { rank: head_dim },
+        }
+    }
+
     /// Returns the width of q, which is also that of k.
     pub const fn key_size(&self) -> usize {
         self.key_heads * self.key_dim

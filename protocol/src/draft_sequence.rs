@@ -51,12 +51,12 @@ pub struct CopiedTokens {
     /// Number of all tokens of the copy, greater than `computed`.
     pub tokens: usize,
     /// Number of tokens that are drafted after them. If it is 0, the copy ends once all tokens
-    /// but the last are computed.
+    /// but the last are computed or, if it contains new tokens, after drawing one that is unused.
     pub drafts: usize,
 }
 
-/// Makes `copy` a copy of a sequence and lets the draft model's sampler take it. Returns `None`,
-/// and offers nothing, if a token is not below `vocab_size`.
+/// Makes `copy` a copy of a sequence and lets the draft model's sampler take it. Returns false, and
+/// offers nothing, if a token is not below `vocab_size`.
 ///
 /// # Panics
 /// Panics if the slot of the copy is not free.
@@ -65,7 +65,7 @@ pub fn offer_copy(
     copy: SequenceRef<'_>,
     part: CopiedTokens,
     vocab_size: usize,
-) -> Option<()> {
+) -> bool {
     let (table, batch, slot) = (copy.table, copy.batch, copy.slot);
     assert_eq!(slot_state(table, batch, slot), SlotState::Free, "slot {slot} of a draft model");
     let prompt_len = (sequence.field(Field::PromptLen) as usize).min(part.tokens);
@@ -75,7 +75,7 @@ pub fn offer_copy(
         let token = tokens.get(position);
         if token as usize >= vocab_size {
             copy.set_field(Field::PromptLen, 0);
-            return None;
+            return false;
         }
         table.set_token(batch, slot, position, token);
     }
@@ -99,7 +99,7 @@ pub fn offer_copy(
     }
     // SYNC POINT: slot state, released here once the copy is written.
     set_state(table, batch, slot, SlotState::Offered);
-    Some(())
+    true
 }
 
 /// Writes the drafts of a copy that has ended to the output of its sequence, up to the first that

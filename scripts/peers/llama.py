@@ -104,8 +104,8 @@ class PeerEnded(Exception):
     """A peer was ended by a signal."""
 
 
-def command_output(command, is_peer=False):
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
+def command_output(command, is_peer=False, folder=None):
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False, cwd=folder)
     if is_peer and done.returncode < 0:
         raise PeerEnded(f"{command[0].name} was ended by {signal.Signals(-done.returncode).name}")
     if done.returncode:
@@ -128,7 +128,9 @@ def ours(coordinator, model, batch, prompt, new, options):
 def theirs(bench, options, model, batch, prompt, new):
     command = [bench, "-m", model, "-npp", prompt, "-ntg", new, "-npl", batch, "-t", THREADS]
     command += ["-c", (prompt + new) * batch + 256, *options]
-    lines = command_output(command, is_peer=True).splitlines()
+    # ik_llama.cpp writes a log where it runs.
+    with tempfile.TemporaryDirectory() as folder:
+        lines = command_output(command, is_peer=True, folder=folder).splitlines()
     as_json = [json.loads(line) for line in lines if line.startswith("{")]
     if as_json:
         values = as_json[-1]
@@ -260,6 +262,7 @@ def main():
         return
     if not (arguments.dir and arguments.coordinator and arguments.roofline):
         parser.error("DIR, --coordinator and --roofline are needed")
+    arguments.dir = arguments.dir.resolve()
     table(run(arguments))
 
 

@@ -5,9 +5,10 @@ use anyhow::Context;
 use engine::serving::draft_obstacle;
 use planner::budget::{Budget, MemoryLimits};
 use planner::policy::{DefaultTiers, Formats, Policy, device_map};
-use program::compile::compile;
+use program::compile::{CompileError, compile, footprint};
 use program::formats::KvFormat;
-use program::plan::{Plan, RunShape};
+use program::map::DeviceMap;
+use program::plan::RunShape;
 use program::topology::MemoryId;
 use protocol::messages::DraftModelSetup;
 
@@ -57,15 +58,16 @@ impl DraftModel {
     /// Returns the session without the memory that the draft model takes.
     ///
     /// # Errors
-    /// Insufficient memory, or a model that cannot draft.
+    /// Insufficient memory, or a model that cannot be compiled.
     pub(super) fn reserve_memory<'m>(
         &self,
         session: &Session<'m>,
         caches: DraftCaches,
         limits: &MemoryLimits,
     ) -> anyhow::Result<Session<'m>> {
-        let plan = self.plan(session, caches)?;
-        let draft_bytes = Budget::from_plan(&plan).dram_bytes(limits);
+        let (shape, map) = (self.shape(session, caches), self.map(session));
+        let found = footprint(&self.model.config, &shape, &map, None);
+        let draft_bytes = Budget::from(self.named(found)?).dram_bytes(limits);
         let all_bytes = dram_bytes(session);
         let Some(dram_bytes) = all_bytes.checked_sub(draft_bytes) else {
             let mib = |bytes: u64| bytes.div_ceil(1 << 20);
@@ -93,19 +95,30 @@ impl DraftModel {
         caches: DraftCaches,
         threads: u16,
     ) -> anyhow::Result<DraftModelSetup> {
-        let plan = self.plan(session, caches)?;
+        let compiled =
+            compile(&self.model.config, &self.shape(session, caches), &self.map(session));
+        let plan = self.named(compiled)?;
+        if let Some(obstacle) = draft_obstacle(&plan) {
+            let sentence = format!("--draft-model {} is not possible: {obstacle}", self.name);
+            return Err(ArgumentError(sentence).into());
+        }
+        program::validate::validate(&plan)
+            .context("the program of the draft model is not safe to run; please report it")?;
         Ok(DraftModelSetup { plan, weights: self.model.weights.clone(), threads })
     }
 
-    /// Returns the plan of the draft model: all on the CPU, with caches of pages that its slots
-    /// share.
-    fn plan(&self, session: &Session<'_>, caches: DraftCaches) -> anyhow::Result<Plan> {
+    /// Returns the result with the draft model named in its error.
+    fn named<T>(&self, result: Result<T, CompileError>) -> anyhow::Result<T> {
+        result.with_context(|| format!("--draft-model {}", self.name))
+    }
+
+    /// Returns the shape of the draft model's run, whose slots share the pages of its caches.
+    fn shape(&self, session: &Session<'_>, caches: DraftCaches) -> RunShape {
         let DraftCaches { slots, context, slot_positions, page_positions } = caches;
-        let model_config = &self.model.config;
-        let max_positions = u32::try_from(model_config.max_positions).unwrap_or(u32::MAX);
+        let max_positions = u32::try_from(self.model.config.max_positions).unwrap_or(u32::MAX);
         let context = context.min(max_positions);
         let slot_pages = slot_positions.min(context).div_ceil(page_positions);
-        let shape = RunShape {
+        RunShape {
             batches: 1,
             batch_size: slots,
             max_prompt: context,
@@ -122,21 +135,17 @@ impl DraftModel {
             logits_rows: slots.into(),
             device_slots: 0,
             dtype: session.options.dtype,
-        };
+        }
+    }
+
+    /// Returns the map of the draft model: all of it is on the CPU.
+    fn map(&self, session: &Session<'_>) -> DeviceMap {
         let tiers = DefaultTiers { kv: MemoryId::DRAM, prefill_hidden: MemoryId::DRAM };
-        let mut map = device_map(&Policy::CpuOnly, model_config, true, tiers);
+        let mut map = device_map(&Policy::CpuOnly, &self.model.config, true, tiers);
         let mut weights = resolve_weight_formats(&self.model, session.options.quantized, false);
         weights.activations = session.options.activations;
         Formats { weights, kv: KvFormat::Plain, kv_select: None }.apply(&mut map);
-        let plan = compile(model_config, &shape, &map)
-            .with_context(|| format!("--draft-model {}", self.name))?;
-        if let Some(obstacle) = draft_obstacle(&plan) {
-            let sentence = format!("--draft-model {} is not possible: {obstacle}", self.name);
-            return Err(ArgumentError(sentence).into());
-        }
-        program::validate::validate(&plan)
-            .context("the program of the draft model is not safe to run; please report it")?;
-        Ok(plan)
+        map
     }
 }
 

@@ -191,9 +191,11 @@ fn start_engine(
         return Err(ArgumentError(format!("{option} is not possible: {obstacle}")).into());
     }
     let hardware = Hardware::resolve(session, plan.map.uses_gpu());
-    let slots = plan.shape.batches * plan.shape.batch_size;
-    let caches = draft_caches(config, plan.shape.max_context, slots);
-    let draft_model = draft_model.map(|model| model.setup(session, caches, hardware.threads.cpu));
+    let draft_model = draft_model.map(|model| {
+        let slots = plan.shape.batches.saturating_mul(plan.shape.batch_size);
+        let caches = draft_caches(config, plan.shape.max_context, slots);
+        model.setup(session, caches, hardware.threads.cpu)
+    });
     let grammars = session.model.vocabulary()?;
     let compile_grammar = grammars.clone().zip(session.model.shared_codec()?);
     let compile_grammar =

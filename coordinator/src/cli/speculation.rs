@@ -1,6 +1,7 @@
 //! Arguments of speculative decoding.
 
 use clap::{Args, ValueEnum};
+use scheduler::DRAFTS_MAX;
 
 /// Default maximum number of drafted tokens of a sequence in a step.
 const DEFAULT_DRAFT_MAX: u32 = 16;
@@ -21,7 +22,7 @@ pub struct SpeculationArgs {
     /// Maximum number of drafted tokens of a sequence in a step; fewer are verified where that is
     /// faster [default: 16]
     #[arg(long, value_name = "N", requires = "drafts", help_heading = "Placement")]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=64))]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(DRAFTS_MAX)))]
     pub draft_max: Option<u32>,
 }
 

@@ -10,7 +10,7 @@ use program::map::DeviceMap;
 use protocol::messages::{DraftModelSetup, WeightsOrigin};
 use scheduler::StepCostCurve;
 
-use crate::common::{self, Job, KvLayout, jobs, submit};
+use crate::common::{self, Answer, Job, KvLayout, jobs, submit};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -59,6 +59,19 @@ fn repetitive_jobs(count: usize) -> Vec<Job> {
     jobs
 }
 
+/// Checks the tokens and log-probabilities of all jobs, which are submitted together.
+fn check_answers(engine: &ServingEngine, jobs: &[Job], expected: &[Answer], context: &str) {
+    let submitted: Vec<_> = jobs.iter().map(|job| submit(engine, job)).collect();
+    for (job, (submitted, expected)) in submitted.into_iter().zip(expected).enumerate() {
+        let answer = submitted.answer(LIMIT);
+        assert_eq!(
+            (answer.tokens(), answer.logprobs()),
+            (expected.tokens(), expected.logprobs()),
+            "job {job}, {context}"
+        );
+    }
+}
+
 pub(crate) fn answers_are_those_without_drafts() {
     for (dtype, kv) in common::dtypes() {
         for (index, map) in common::maps(kv).into_iter().enumerate() {
@@ -69,17 +82,8 @@ pub(crate) fn answers_are_those_without_drafts() {
             for kept in layouts.into_iter().take(if index == 0 { 2 } else { 1 }) {
                 for max_drafts in [1, 7] {
                     let engine = start_drafting(&map, dtype, kept, max_drafts);
-                    let submitted: Vec<_> = jobs.iter().map(|job| submit(&engine, job)).collect();
-                    for (index, (submitted, expected)) in
-                        submitted.into_iter().zip(&expected).enumerate()
-                    {
-                        let answer = submitted.answer(LIMIT);
-                        assert_eq!(
-                            (answer.tokens(), answer.logprobs()),
-                            (expected.tokens(), expected.logprobs()),
-                            "job {index}, {dtype:?}, {kv:?}, {kept:?}, {max_drafts} drafts"
-                        );
-                    }
+                    let context = format!("{dtype:?}, {kv:?}, {kept:?}, {max_drafts} drafts");
+                    check_answers(&engine, &jobs, &expected, &context);
                     let drafts = engine.status().drafts;
                     assert!(drafts.accepted > 0, "{drafts:?}");
                     assert!(drafts.accepted < drafts.verified, "{drafts:?}");
@@ -116,17 +120,8 @@ pub(crate) fn draft_models_change_no_answer() {
                 // The model itself drafts, and another one.
                 for seed in [11, 12] {
                     let engine = start_with_draft_model(&map, dtype, kept, seed);
-                    let submitted: Vec<_> = jobs.iter().map(|job| submit(&engine, job)).collect();
-                    for (job, (submitted, expected)) in
-                        submitted.into_iter().zip(&expected).enumerate()
-                    {
-                        let answer = submitted.answer(LIMIT);
-                        assert_eq!(
-                            (answer.tokens(), answer.logprobs()),
-                            (expected.tokens(), expected.logprobs()),
-                            "job {job}, {dtype:?}, {kv:?}, {kept:?}, draft model of seed {seed}"
-                        );
-                    }
+                    let context = format!("{dtype:?}, {kv:?}, {kept:?}, seed {seed}");
+                    check_answers(&engine, &jobs, &expected, &context);
                     let drafts = engine.status().drafts;
                     // Grammars and the ends of answers refuse drafts of the model itself.
                     match seed {

@@ -6,19 +6,19 @@ use serde_json::Value;
 
 use super::description::{Architecture, FamilyDescription, GgufExperts, GgufFamily};
 use super::latent_attention;
+use super::layer_types::LayerType;
 use super::sigmoid_router::{self, RENORMALISED, SHARED, SigmoidRouter};
 use super::tensors::{Layouts, TensorSlice};
 use crate::config::{Family, ModelConfig};
 use crate::config_fields::{ConfigError, ConfigFields, wrong};
 use crate::config_unknown;
-use crate::delta::{DeltaNet, StateDecay};
+use crate::delta::DeltaNet;
 use crate::layers::{LayerKind, Layers};
 use crate::ops::Op;
 use crate::source::{TensorId, TensorPart};
 
 /// Object with the sizes and the layers of states in published files.
 const STATES: &str = "linear_attn_config";
-const LAYER_TYPES: &str = "linear_attention or full_attention for each layer";
 const LAYER_NUMBERS: &str = "numbers of layers from 1 on, each in one of two lists";
 
 pub(super) const FAMILY: FamilyDescription = FamilyDescription::new(
@@ -79,14 +79,7 @@ fn layers_with_states(
         ["kda_layers", "full_attn_layers"].map(|field| (field, states.present(field)))
     });
     if let Some(types) = fields.present("layer_types") {
-        let has_state = |kind: &Value| match kind.as_str() {
-            Some("linear_attention") => Some(true),
-            Some("full_attention") => Some(false),
-            _ => None,
-        };
-        let list = types.as_array().filter(|list| list.len() >= layers);
-        let found = list.and_then(|list| list.iter().take(layers).map(has_state).collect());
-        return found.ok_or_else(|| wrong("layer_types", types, LAYER_TYPES));
+        return LayerType::STATE.layers(types, layers);
     }
     let numbers = numbers.ok_or(ConfigError::Missing { field: STATES })?;
     let mut found: Vec<Option<bool>> = vec![None; layers];
@@ -124,15 +117,8 @@ fn delta(
     };
     let heads = size("num_heads", "linear_num_heads")?;
     let head_dim = size("head_dim", "linear_head_dim")?;
-    Ok(DeltaNet {
-        key_heads: heads,
-        value_heads: heads,
-        takes_turns: false,
-        key_dim: head_dim,
-        value_dim: head_dim,
-        taps: size("short_conv_kernel_size", "linear_conv_kernel_dim")?,
-        decay: StateDecay::PerChannel { rank: head_dim },
-    })
+    let taps = size("short_conv_kernel_size", "linear_conv_kernel_dim")?;
+    Ok(DeltaNet::by_channel(heads, head_dim, taps))
 }
 
 /// Returns the possible layouts of a tensor.

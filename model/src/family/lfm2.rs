@@ -5,6 +5,7 @@
 use serde_json::Value;
 
 use super::description::{Architecture, FamilyDescription, GgufExperts, GgufFamily};
+use super::layer_types::LayerType;
 use super::tensors::{Layouts, TensorSlice, stacked};
 use super::{experts, llama};
 use crate::config::{Family, ModelConfig, QkNorm};
@@ -24,7 +25,6 @@ const DENSE: usize = 2;
 /// Default divisor of the width of a dense network whose width is adjusted.
 const MULTIPLE: usize = 256;
 const SCORING: ExpertScoring = ExpertScoring::SigmoidTopK { sum: ScoreSum::Plus(1e-6) };
-const LAYER_TYPES: &str = "conv or full_attention for each layer";
 
 pub(super) const FAMILY: FamilyDescription = FamilyDescription::new(
     &[Architecture { name: "Lfm2ForCausalLM", model_type: "lfm2", config: dense_config }],
@@ -122,14 +122,8 @@ fn config(
 fn attending_layers(fields: &ConfigFields<'_>, layers: usize) -> Result<Vec<bool>, ConfigError> {
     let indices = fields.present("full_attn_idxs");
     if let Some(types) = fields.present("layer_types") {
-        let attends = |kind: &Value| match kind.as_str() {
-            Some("conv") => Some(false),
-            Some("full_attention") => Some(true),
-            _ => None,
-        };
-        let list = types.as_array().filter(|list| list.len() >= layers);
-        let attending = list.and_then(|list| list.iter().take(layers).map(attends).collect());
-        return attending.ok_or_else(|| wrong("layer_types", types, LAYER_TYPES));
+        let convolves = LayerType::CONVOLUTION.layers(types, layers)?;
+        return Ok(convolves.into_iter().map(|convolves| !convolves).collect());
     }
     let Some(indices) = indices else { return Ok(vec![true; layers]) };
     let refused = || wrong("full_attn_idxs", indices, "the indices of layers");

@@ -219,7 +219,7 @@ impl DraftModel {
             return 0;
         }
         let part = CopiedTokens { copied: computed, computed, tokens, drafts };
-        if offer_copy(original, copy, part, self.plan.config.vocab_size).is_none() {
+        if !offer_copy(original, copy, part, self.plan.config.vocab_size) {
             state.is_unsupported = true;
             return 0;
         }

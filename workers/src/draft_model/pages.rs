@@ -2,7 +2,7 @@
 
 use protocol::table::StepTable;
 
-/// Free pages, and the number of pages of each slot.
+/// Free pages, and those of each slot.
 #[derive(Debug)]
 pub(super) struct SlotPages {
     free: Vec<u32>,

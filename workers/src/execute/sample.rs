@@ -48,8 +48,8 @@ pub(super) struct SampleState {
     iteration_planner: IterationPlanner,
     /// Checkpoints of each batch, if the plan has any.
     checkpoints: Vec<CheckpointLayout>,
-    /// Source of drafted tokens, in a serving run with a draft model; `None` for prompt lookup.
-    draft_model: Option<SharedDrafter>,
+    /// Source of drafted tokens, in a serving run.
+    drafter: SharedDrafter,
 }
 
 /// A source of drafted tokens, which only the lane that samples uses.
@@ -88,24 +88,19 @@ impl SampleState {
                 usize::from(plan.shape.device_slots),
             ),
             checkpoints: CheckpointLayout::of_batches(plan),
-            draft_model: None,
+            drafter: Arc::new(Mutex::new(PromptLookup)),
         })
     }
 
     /// Sets the source of drafted tokens.
     pub(super) fn set_drafter(&mut self, drafter: SharedDrafter) {
-        self.draft_model = Some(drafter);
+        self.drafter = drafter;
     }
 
     /// Lists the rows of a batch's next step.
     fn list_next_step(&mut self, table: &StepTable, batch: usize) {
-        match &self.draft_model {
-            None => list_step(table, batch, &mut self.sequences, &mut PromptLookup),
-            Some(model) => {
-                let mut model = model.lock().unwrap_or_else(PoisonError::into_inner);
-                list_step(table, batch, &mut self.sequences, &mut *model);
-            }
-        }
+        let mut drafter = self.drafter.lock().unwrap_or_else(PoisonError::into_inner);
+        list_step(table, batch, &mut self.sequences, &mut *drafter);
     }
 }
 

@@ -242,13 +242,14 @@ impl TileCall {
             let mut low = [[_mm512_setzero_si512(); R]; P];
             let from = at.begin(prefetcher.is_some());
             let ahead = at.ahead(from);
-            let integers = from.map(|from| GroupIntegers::of(self.records, from, group));
+            let integers = from.map(|from| GroupIntegers::new(self.records, from, group));
             // SAFETY: the group exists.
             let mut vectors = integers.map(|group| unsafe { weights.begin(group) });
-            for line in 0..lines {
-                prefetch(s, &mut prefetcher, from.map(|from| from.wrapping_add(64 * line)), ahead);
-            }
             for pair in 0..pairs {
+                for line in lines * pair / pairs..lines * (pair + 1) / pairs {
+                    let from = from.map(|from| from.wrapping_add(64 * line));
+                    prefetch(s, &mut prefetcher, from, ahead);
+                }
                 let mut of_pair = [[_mm512_setzero_si512(); P]; 2];
                 for p in 0..P {
                     // SAFETY: the group's steps exist.

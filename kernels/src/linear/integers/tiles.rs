@@ -245,7 +245,7 @@ unsafe fn expand<O: TileOperands>(
         }
     }
     let pairs = steps(reader.group()) / 2;
-    let integers = GroupIntegers::of(reader, from, group);
+    let integers = GroupIntegers::new(reader, from, group);
     // SAFETY: a group has its vectors, a tile a line for each step.
     unsafe {
         match reader.bits() {

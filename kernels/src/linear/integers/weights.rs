@@ -74,7 +74,7 @@ pub(super) trait WeightBytes: Copy {
 /// Integers of a group of sixteen columns.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct GroupIntegers {
-    /// Where the group begins, or the groups that are stored together.
+    /// Start of the group's integers, or of those of the groups that are stored together.
     from: *const u8,
     /// Number of steps before the group in these.
     first_step: usize,
@@ -85,7 +85,7 @@ pub(super) struct GroupIntegers {
 impl GroupIntegers {
     /// Returns the integers of a group in those at `from`.
     #[inline(always)]
-    pub(super) fn of(records: Records, from: *const u8, group: usize) -> GroupIntegers {
+    pub(super) fn new(records: Records, from: *const u8, group: usize) -> GroupIntegers {
         let (first_step, third_vector) = (records.first_step(group), records.third_vector());
         GroupIntegers { from, first_step, third_vector }
     }

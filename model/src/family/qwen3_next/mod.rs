@@ -4,6 +4,7 @@
 use serde_json::{Value, json};
 
 use super::description::{Architecture, FamilyDescription, GgufExperts, GgufFamily};
+use super::layer_types::LayerType;
 use super::tensors::{Layouts, TensorSlice};
 use super::{expert_tensors, experts, llama, nested};
 use crate::config::{Family, ModelConfig, QkNorm};
@@ -20,7 +21,6 @@ const ROTATED: f64 = 0.25;
 const THETA: f64 = 10_000.0;
 /// Interval of the layers that attend.
 const INTERVAL: usize = 4;
-const LAYER_TYPES: &str = "linear_attention or full_attention for each layer";
 
 /// Experts of the variants that have them.
 const EXPERTS: GgufExperts = GgufExperts {
@@ -200,14 +200,8 @@ fn attending_layers(fields: &ConfigFields<'_>, layers: usize) -> Result<Vec<bool
     let Some(types) = fields.present("layer_types") else {
         return Ok((0..layers).map(|layer| (layer + 1) % interval == 0).collect());
     };
-    let attends = |kind: &Value| match kind.as_str() {
-        Some("linear_attention") => Some(false),
-        Some("full_attention") => Some(true),
-        _ => None,
-    };
-    let list = types.as_array().filter(|list| list.len() >= layers);
-    let attending = list.and_then(|list| list.iter().take(layers).map(attends).collect());
-    attending.ok_or_else(|| wrong("layer_types", types, LAYER_TYPES))
+    let has_state = LayerType::STATE.layers(types, layers)?;
+    Ok(has_state.into_iter().map(|has_state| !has_state).collect())
 }
 
 fn delta(fields: &ConfigFields<'_>) -> Result<DeltaNet, ConfigError> {

@@ -147,13 +147,5 @@ pub(super) fn delta(keys: &Keys<'_>, family: Family) -> Result<Option<DeltaNet>,
 fn channel_delta(keys: &Keys<'_>) -> Result<DeltaNet, ConfigError> {
     let heads = keys.required_size("attention.head_count")?;
     let head_dim = keys.required_size("kda.head_dim")?;
-    Ok(DeltaNet {
-        key_heads: heads,
-        value_heads: heads,
-        takes_turns: false,
-        key_dim: head_dim,
-        value_dim: head_dim,
-        taps: keys.required_size("ssm.conv_kernel")?,
-        decay: StateDecay::PerChannel { rank: head_dim },
-    })
+    Ok(DeltaNet::by_channel(heads, head_dim, keys.required_size("ssm.conv_kernel")?))
 }
