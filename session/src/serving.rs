@@ -191,11 +191,8 @@ fn start_engine(
         return Err(ArgumentError(format!("{option} is not possible: {obstacle}")).into());
     }
     let hardware = Hardware::resolve(session, plan.map.uses_gpu());
-    let draft_model = draft_model.map(|model| {
-        let slots = plan.shape.batches.saturating_mul(plan.shape.batch_size);
-        let caches = draft_caches(config, plan.shape.max_context, slots);
-        model.setup(session, caches, hardware.threads.cpu)
-    });
+    let caches = draft_caches_of(config, &plan.shape);
+    let draft_model = draft_model.map(|model| model.setup(session, caches, hardware.threads.cpu));
     let grammars = session.model.vocabulary()?;
     let compile_grammar = grammars.clone().zip(session.model.shared_codec()?);
     let compile_grammar =
@@ -362,6 +359,12 @@ fn draft_caches(config: ServingConfig, context: u32, slots: u16) -> DraftCaches 
     let (slot_positions, page_positions) =
         (positions_per_slot(context, config), config.page_positions);
     DraftCaches { slots, context, slot_positions, page_positions }
+}
+
+/// Returns the sizes of a draft model's caches for a run of this shape.
+fn draft_caches_of(config: ServingConfig, shape: &RunShape) -> DraftCaches {
+    let slots = shape.batches.saturating_mul(shape.batch_size);
+    draft_caches(config, shape.max_context, slots)
 }
 
 /// Returns the demand that memory must satisfy.
