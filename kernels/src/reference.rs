@@ -312,6 +312,11 @@ pub fn clamped_swiglu(gate: f64, up: f64, alpha: f64, limit: f64) -> f64 {
     (up + 1.0) * gate / (1.0 + (-alpha * gate).exp())
 }
 
+/// Computes `min(silu(gate), limit) u`, where u is the other factor clamped to `-limit..=limit`.
+pub fn limited_swiglu(gate: f64, up: f64, limit: f64) -> f64 {
+    silu(gate).min(limit) * up.clamp(-limit, limit)
+}
+
 /// Applies rotate-half rope to the start of one head, twice as many elements as there are
 /// frequencies.
 pub fn rope(

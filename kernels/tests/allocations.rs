@@ -55,7 +55,7 @@ fn every_call(kernels: &Kernels, buffers: &mut Buffers) {
     let tokens = [3u32; ROWS];
     kernels.embed(&tokens, weight, Some((&tokens, weight, 2)), 2.0, residual);
     every_norm_call(kernels, gain, x, residual);
-    for kind in 0..8 {
+    for kind in 0..9 {
         let target = match kind {
             0 => LinearOut::Store(&mut out[..]),
             1 => LinearOut::Relu(&mut out[..]),
@@ -64,6 +64,7 @@ fn every_call(kernels: &Kernels, buffers: &mut Buffers) {
             4 => LinearOut::GeluTanhMul { gate: x, out: &mut out[..] },
             5 => LinearOut::TimesSigmoid { x, out: &mut out[..] },
             6 => LinearOut::AddScaled { out: residual, factor: 0.1 },
+            7 => LinearOut::LimitedSiluMul { gate: x, out: &mut out[..], limit: 0.5 },
             _ => LinearOut::StoreF32(&mut logits[..]),
         };
         let bias = Some(&gain[..]);

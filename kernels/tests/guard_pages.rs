@@ -36,6 +36,7 @@ enum Out {
     Gelu,
     SiluMul,
     GeluTanhMul,
+    Limited,
     Clamped,
     TimesSilu,
     TimesSigmoid,
@@ -43,7 +44,7 @@ enum Out {
     StoreF32,
 }
 
-const OUTS: [Out; 10] = [
+const OUTS: [Out; 11] = [
     Out::Store,
     Out::Relu,
     Out::Gelu,
@@ -51,6 +52,7 @@ const OUTS: [Out; 10] = [
     Out::AddTo,
     Out::StoreF32,
     Out::GeluTanhMul,
+    Out::Limited,
     Out::Clamped,
     Out::TimesSilu,
     Out::TimesSigmoid,
@@ -70,6 +72,7 @@ fn compare_outs<T: Element>(
             Out::Relu => LinearOut::Relu(memory),
             Out::Gelu => LinearOut::Gelu(memory),
             Out::GeluTanhMul => LinearOut::GeluTanhMul { gate, out: memory },
+            Out::Limited => LinearOut::LimitedSiluMul { gate, out: memory, limit: 0.8 },
             Out::Clamped => {
                 LinearOut::ClampedSwiGlu { gate, out: memory, alpha: 1.702, limit: 0.8 }
             }
@@ -172,6 +175,38 @@ fn linears_stay_within_their_operands() {
         }
         if kernels.variant().is_available() {
             check_linear::<f32>(&kernels, &cases);
+        }
+    }
+}
+
+fn check_gates_of_heads<T: Element>(kernels: &Kernels) {
+    for (rows, n, k, head_dim) in [(1, 3, 17, 24), (5, 17, 31, 5), (3, 16, 64, 33)] {
+        let mut random = Random::new(head_dim as u64);
+        let (x, weight): (Vec<T>, Vec<T>) = (random.vector(rows * k), random.vector(n * k));
+        let values: Vec<T> = random.vector(rows * n * head_dim);
+        let run = |values: &[T], out: &mut [T]| {
+            let out = LinearOut::TimesSigmoidOfHead { x: values, out, head_dim };
+            let (x, weight) = (&x[..], &weight[..]);
+            kernels.linear(Linear { rows, n, k, x, weight, bias: None, out });
+        };
+        let mut expected = poison::<T>(values.len());
+        run(&values, &mut expected);
+        for side in SIDES {
+            set_case(format!("gates {:?} {rows}x{n}x{k} of {head_dim}", kernels.variant()));
+            let mut out = Guarded::new("out", side, &poison::<T>(values.len()));
+            let values = Guarded::new("values", side, &values);
+            run(values.slice(), out.slice_mut());
+            assert_eq!(bits(out.slice()), bits(&expected), "{side:?} {head_dim}");
+        }
+    }
+}
+
+#[test]
+fn gates_of_heads_stay_within_their_operands() {
+    for kernels in all_kernels("gates_of_heads_stay_within_their_operands") {
+        check_gates_of_heads::<bf16>(&kernels);
+        if kernels.variant().is_available() {
+            check_gates_of_heads::<f32>(&kernels);
         }
     }
 }

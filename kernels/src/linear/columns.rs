@@ -62,6 +62,12 @@ pub enum ColumnsOut<'a, T> {
         gate: Columns<'a, T>,
         out: Columns<'a, T>,
     },
+    /// `min(silu(gate), limit) * u`, where u is the result, clamped to `-limit..=limit`.
+    LimitedSiluMul {
+        gate: Columns<'a, T>,
+        out: Columns<'a, T>,
+        limit: f32,
+    },
     /// `out += factor * result`: the residual stream, in place.
     Add {
         out: Columns<'a, f32>,
@@ -85,6 +91,9 @@ impl<T: Number> ColumnsOut<'_, T> {
             ColumnsOut::Gelu(out) => (out.len(), Epilogue::Gelu(out.first())),
             ColumnsOut::SiluMul { gate, out } => gated(gate, out, Gate::Silu),
             ColumnsOut::GeluTanhMul { gate, out } => gated(gate, out, Gate::GeluTanh),
+            ColumnsOut::LimitedSiluMul { gate, out, limit } => {
+                gated(gate, out, Gate::LimitedSilu { limit })
+            }
             ColumnsOut::Add { out, factor } => {
                 (out.len(), Epilogue::Add { out: out.first(), factor })
             }

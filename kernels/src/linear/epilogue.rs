@@ -3,14 +3,15 @@
 use super::gate::Gate;
 use crate::number::Number;
 use crate::simd::partial::{load_up_to, store_up_to};
-use crate::simd::{Simd, math};
+use crate::simd::{MAX_LANES, Simd, math};
 
 /// Floats in a cache line.
 const LINE: usize = 16;
 /// Number of vectors that are multiplied by a gate together.
 const TOGETHER: usize = 4;
 
-/// Destination of a linear's results. All slices are `[rows, n]` and written in full.
+/// Destination of a linear's results. All slices are `[rows, n]`, unless stated otherwise, and
+/// written in full.
 #[derive(Debug)]
 pub enum LinearOut<'a, T> {
     Store(&'a mut [T]),
@@ -30,6 +31,12 @@ pub enum LinearOut<'a, T> {
         gate: &'a [T],
         out: &'a mut [T],
     },
+    /// `min(silu(gate), limit) * u`, where u is the result, clamped to `-limit..=limit`.
+    LimitedSiluMul {
+        gate: &'a [T],
+        out: &'a mut [T],
+        limit: f32,
+    },
     /// `(u + 1) * g * sigmoid(alpha * g)`, where g is the gate, at most `limit`, and u the result,
     /// clamped to `-limit..=limit`.
     ClampedSwiGlu {
@@ -47,6 +54,13 @@ pub enum LinearOut<'a, T> {
     TimesSigmoid {
         x: &'a [T],
         out: &'a mut [T],
+    },
+    /// `x * sigmoid(result)` for all `head_dim` elements of a head, of which each result is the
+    /// gate. x and out are `[rows, n, head_dim]`.
+    TimesSigmoidOfHead {
+        x: &'a [T],
+        out: &'a mut [T],
+        head_dim: usize,
     },
     /// `x * gelu(result)`, with the tanh approximation of GELU.
     TimesGeluTanh {
@@ -82,6 +96,7 @@ pub enum Epilogue<T> {
     ReluSquared(*mut T),
     Gelu(*mut T),
     Gated { gate: *const T, out: *mut T, with: Gate },
+    GatedHead { x: *const T, out: *mut T, head_dim: usize },
     Add { out: *mut f32, factor: f32 },
     StoreF32 { out: *mut f32, factor: f32 },
     StoreCapped { out: *mut f32, factor: f32, cap: f32 },
@@ -113,11 +128,19 @@ impl<T: Number> Epilogue<T> {
             LinearOut::Gelu(out) => (out.len(), Epilogue::Gelu(out.as_mut_ptr())),
             LinearOut::SiluMul { gate, out } => gated(gate, out, Gate::Silu),
             LinearOut::GeluTanhMul { gate, out } => gated(gate, out, Gate::GeluTanh),
+            LinearOut::LimitedSiluMul { gate, out, limit } => {
+                gated(gate, out, Gate::LimitedSilu { limit })
+            }
             LinearOut::ClampedSwiGlu { gate, out, alpha, limit } => {
                 gated(gate, out, Gate::Clamped { alpha, limit })
             }
             LinearOut::TimesSilu { x, out } => gated(x, out, Gate::BySilu),
             LinearOut::TimesSigmoid { x, out } => gated(x, out, Gate::BySigmoid),
+            LinearOut::TimesSigmoidOfHead { x, out, head_dim } => {
+                assert!(x.len() == len * head_dim && head_dim > 0, "x is [rows, n, head_dim]");
+                assert_eq!(out.len(), x.len(), "out is [rows, n, head_dim]");
+                (len, Epilogue::GatedHead { x: x.as_ptr(), out: out.as_mut_ptr(), head_dim })
+            }
             LinearOut::TimesGeluTanh { x, out } => gated(x, out, Gate::ByGeluTanh),
             // A factor of 1 changes no bit.
             LinearOut::AddTo(out) => add(out, 1.0),
@@ -142,6 +165,11 @@ impl<T: Number> Epilogue<T> {
             Epilogue::Gated { gate, out, with } => {
                 let (gate, out) = (gate.wrapping_add(offset), out.wrapping_add(offset));
                 Epilogue::Gated { gate, out, with }
+            }
+            Epilogue::GatedHead { x, out, head_dim } => {
+                let first = offset * head_dim;
+                let (x, out) = (x.wrapping_add(first), out.wrapping_add(first));
+                Epilogue::GatedHead { x, out, head_dim }
             }
             Epilogue::Add { out, factor } => {
                 Epilogue::Add { out: out.wrapping_add(offset), factor }
@@ -230,6 +258,11 @@ impl<T: Number> Epilogue<T> {
                     let [product] = with.apply(s, [gate], [value]);
                     store_up_to(s, out.add(at), product, width);
                 }
+                Epilogue::GatedHead { x, out, head_dim } => {
+                    let [gates] = math::sigmoid(s, [value]);
+                    let (x, out) = (x.add(at * head_dim), out.add(at * head_dim));
+                    gate_heads(s, gates, width, x, out, head_dim);
+                }
                 Epilogue::Add { out, factor } => {
                     let value = s.mul(value, s.splat(factor));
                     let sum = s.add(load_up_to(s, out.cast_const().add(at), width), value);
@@ -277,5 +310,34 @@ unsafe fn gated<S: Simd, T: Number>(
     for i in 0..TOGETHER {
         // SAFETY: as above.
         unsafe { T::store(s, out.add(i * S::LANES), products[i]) };
+    }
+}
+
+/// Multiplies the elements of `count` neighbouring heads by the head's gate.
+///
+/// # Safety
+/// `x` and `out` are valid for `count * head_dim` elements; `count <= LANES`.
+#[inline(always)]
+unsafe fn gate_heads<S: Simd, T: Number>(
+    s: S,
+    gates: S::F,
+    count: usize,
+    x: *const T,
+    out: *mut T,
+    head_dim: usize,
+) {
+    let mut all = [0.0f32; MAX_LANES];
+    // SAFETY: `all` has the elements of any vector.
+    unsafe { store_up_to(s, all.as_mut_ptr(), gates, count) };
+    for (head, gate) in all[..count].iter().enumerate() {
+        for first in (0..head_dim).step_by(S::LANES) {
+            let (at, width) = (head * head_dim + first, S::LANES.min(head_dim - first));
+            // SAFETY: the head is one of `count`, and `width` elements of it remain from `first`
+            // on.
+            unsafe {
+                let product = s.mul(load_up_to(s, x.add(at), width), s.splat(*gate));
+                store_up_to(s, out.add(at), product, width);
+            }
+        }
     }
 }

@@ -10,6 +10,8 @@ pub enum Gate {
     Silu,
     /// `gelu(gate) * value`, with the tanh approximation of GELU.
     GeluTanh,
+    /// `min(silu(gate), limit) * v`, where v is the value, clamped to `-limit..=limit`.
+    LimitedSilu { limit: f32 },
     /// `(v + 1) * g * sigmoid(alpha * g)`, where g is the gate, at most `limit`, and v the value,
     /// clamped to `-limit..=limit`.
     Clamped { alpha: f32, limit: f32 },
@@ -40,6 +42,15 @@ impl Gate {
             Gate::BySilu => values = math::silu(s, values),
             Gate::BySigmoid => values = math::sigmoid(s, values),
             Gate::ByGeluTanh => values = math::gelu_tanh(s, values),
+            Gate::LimitedSilu { limit } => {
+                let (low, high) = (s.splat(-limit), s.splat(limit));
+                gates = math::silu(s, gates);
+                for i in 0..N {
+                    // If an operand is NaN, the result is the second operand.
+                    gates[i] = s.min(high, gates[i]);
+                    values[i] = s.max(low, s.min(high, values[i]));
+                }
+            }
             Gate::Clamped { alpha, limit } => {
                 let (low, high) = (s.splat(-limit), s.splat(limit));
                 for i in 0..N {
