@@ -14,7 +14,7 @@ of logits and margins.
 Each tiny model has traits that a loader can get wrong, named at its entry in MODELS of
 fixtures_plain.py, fixtures_dense.py, fixtures_post_norms.py, fixtures_positions.py, fixtures_moe.py,
 fixtures_routers.py, fixtures_latent.py, fixtures_indexed.py, fixtures_delta.py, fixtures_convolutions.py,
-fixtures_mamba.py, fixtures_kimi_linear.py and fixtures_gemma4.py. Its folder has the checkpoint, often the same weights as model.gguf
+fixtures_mamba.py, fixtures_kimi_linear.py, fixtures_step.py and fixtures_gemma4.py. Its folder has the checkpoint, often the same weights as model.gguf
 (fixtures_gguf.py) and in the form that converters wrote before 2025 as old.gguf, and golden.json:
 
     prompts      token ids, of ragged lengths
@@ -49,6 +49,7 @@ import fixtures_positions
 import fixtures_post_norms
 import fixtures_routers
 import fixtures_smollm2
+import fixtures_step
 from fixtures_common import FIXTURES, write_json
 from fixtures_golden import (
     STEPS,
@@ -74,6 +75,7 @@ MODELS = {
     **fixtures_convolutions.MODELS,
     **fixtures_mamba.MODELS,
     **fixtures_kimi_linear.MODELS,
+    **fixtures_step.MODELS,
     **fixtures_gemma4.MODELS,
 }
 EAGER = {"attn_implementation": "eager", "experts_implementation": "eager"}

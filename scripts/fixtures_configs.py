@@ -73,6 +73,8 @@ ARCHITECTURES = {
     "qwen3_5_moe_text": "Qwen3_5MoeForCausalLM",
     "seed_oss": "SeedOssForCausalLM",
     "smollm3": "SmolLM3ForCausalLM",
+    "step3p5": "Step3p5ForCausalLM",
+    "step3p7": "Step3p7ForConditionalGeneration",
 }
 
 # What a class does not say by itself, or says otherwise than any model.

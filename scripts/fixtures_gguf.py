@@ -27,6 +27,7 @@ import fixtures_gguf_mamba
 import fixtures_gguf_nemotron
 import fixtures_gguf_routers
 import fixtures_gguf_states
+import fixtures_gguf_step
 import fixtures_nested
 from fixtures_common import FIXTURES
 
@@ -57,6 +58,7 @@ ARCHITECTURES = {
     **fixtures_gguf_mamba.ARCHITECTURES,
     **fixtures_gguf_gemma4.ARCHITECTURES,
     **fixtures_gguf_kimi_linear.ARCHITECTURES,
+    **fixtures_gguf_step.ARCHITECTURES,
 }
 # Those of text models whose architecture is one of models of text and images, by their type.
 TEXT_MODELS = {
@@ -112,13 +114,15 @@ def add_sizes(writer, arch, config, is_old):
         fixtures_gguf_nemotron.add_keys(writer, config)
     elif "intermediate_size" in config and arch != gguf.MODEL_ARCH.LFM2:
         writer.add_feed_forward_length(config["intermediate_size"])
-    writer.add_head_count(config["num_attention_heads"])
+    has_layer_heads = arch == fixtures_gguf_step.STEP
+    if not has_layer_heads:
+        writer.add_head_count(config["num_attention_heads"])
     kv_heads = fixtures_gguf_convolutions.kv_heads(arch, config)
     if arch == gguf.MODEL_ARCH.GRANITE_HYBRID:
         kv_heads = fixtures_gguf_mamba.kv_heads(config)
     if arch == fixtures_gguf_kimi_linear.KIMI_LINEAR:
         kv_heads = fixtures_gguf_kimi_linear.kv_heads(config)
-    if not has_layer_sizes and arch not in fixtures_gguf_nemotron.NEMOTRON:
+    if not (has_layer_sizes or has_layer_heads or arch in fixtures_gguf_nemotron.NEMOTRON):
         writer.add_head_count_kv(kv_heads)
     epsilons = ("rms_norm_eps", "norm_eps", "layer_norm_epsilon")
     writer.add_layer_norm_rms_eps(next(config[name] for name in epsilons if name in config))
@@ -145,6 +149,8 @@ def add_sizes(writer, arch, config, is_old):
         fixtures_gguf_latent.add_keys(writer, config, is_old)
     if arch == fixtures_gguf_kimi_linear.KIMI_LINEAR:
         fixtures_gguf_kimi_linear.add_keys(writer, config)
+    if has_layer_heads:
+        fixtures_gguf_step.add_keys(writer, config)
     if arch in fixtures_gguf_convolutions.ARCHITECTURES.values():
         fixtures_gguf_convolutions.add_keys(writer, arch, config)
     if arch == gguf.MODEL_ARCH.GRANITE_HYBRID:
@@ -184,6 +190,9 @@ def add_rope(writer, config):
     """The base and its scaling; LLaMA-3's and LongRoPE's factors are tensors."""
     if "global_head_dim" in config:
         fixtures_gguf_gemma4.add_rope(writer, config)
+        return
+    if config["model_type"] == "step3p5":
+        fixtures_gguf_step.add_rope(writer, config, llama3_factors)
         return
     if config["model_type"] == "nemotron_h":
         return
@@ -297,6 +306,9 @@ def add_tensors(writer, arch, config, tensors, is_old):
     if arch == fixtures_gguf_kimi_linear.KIMI_LINEAR:
         parts = (fixtures_gguf_kimi_linear.changed(*one) for one in tensors.items())
         tensors = {name: value for part in parts for name, value in part.items()}
+    if arch == fixtures_gguf_step.STEP:
+        parts = (fixtures_gguf_step.changed(config, *one) for one in tensors.items())
+        tensors = {name: value for part in parts for name, value in part.items()}
     tensors = split_experts(tensors)
     for name, value in tensors.items():
         if name.endswith("_scales"):
@@ -338,7 +350,7 @@ def write(folder, is_old=False):
     text = config.get("text_config", config)
     arch = TEXT_MODELS.get(text["model_type"]) or ARCHITECTURES.get(config["architectures"][0])
     arch = arch or fixtures_gguf_nemotron.architecture(text)
-    config = fixtures_gguf_kimi_linear.renamed(arch, text)
+    config = fixtures_gguf_step.renamed(arch, fixtures_gguf_kimi_linear.renamed(arch, text))
     config = fixtures_gguf_latent.with_one_head(arch, config, is_old)
     if arch == gguf.MODEL_ARCH.GEMMA3:
         config = {**GEMMA3_DEFAULTS, **config}

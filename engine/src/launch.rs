@@ -6,6 +6,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use grammar::GrammarSet;
+use model::config::ModelConfig;
 use program::plan::Plan;
 use program::topology::{Holds, MemoryId, MemoryKind, Role, SegmentId, Topology, WorkerId};
 use protocol::messages::{
@@ -322,11 +323,12 @@ fn wait_timeout(plan: &Plan) -> Duration {
 fn longest_operations(plan: &Plan) -> f64 {
     let (config, shape) = (&plan.config, &plan.shape);
     let rows = shape.stream_rows().max(usize::from(shape.batch_size)) as f64;
-    let inputs = config.hidden_size.max(config.q_size()) as f64;
+    let q_size = config.max_of_layers(ModelConfig::q_size);
+    let inputs = config.hidden_size.max(q_size) as f64;
     let linear = 2.0 * rows * inputs * config.max_ffn_size() as f64;
     let sampled = f64::from(shape.stream_sequences().max(shape.batch_size));
     let head = 2.0 * sampled * inputs * config.vocab_size as f64;
-    let attention = 4.0 * rows * f64::from(shape.max_context) * config.q_size() as f64;
+    let attention = 4.0 * rows * f64::from(shape.max_context) * q_size as f64;
     linear.max(head).max(attention)
 }
 

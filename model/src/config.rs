@@ -132,14 +132,17 @@ pub struct Features {
     /// one.
     #[serde(default)]
     pub indexer: Option<Indexer>,
+    /// The gate of attention's output is one number for each head.
+    #[serde(default)]
+    pub gates_heads: bool,
     /// For each kind of layer, the model with its sizes, in which all layers are of that kind;
     /// empty if kinds differ in nothing that operations depend on. Those of
     /// [`ModelConfig::with_kind_models`] alone are true.
     pub kind_models: Vec<ModelConfig>,
 }
 
-/// Leaves out the models of kinds, which repeat the rest, and prints `indexer` only if the model
-/// has one; see the keys of stored data at [`ModelConfig`].
+/// Leaves out the models of kinds, which repeat the rest, and prints `indexer` and `gates_heads`
+/// only if the model has them; see the keys of stored data at [`ModelConfig`].
 impl Debug for Features {
     fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
         let mut fields = f.debug_struct("Features");
@@ -152,6 +155,9 @@ impl Debug for Features {
             .field("values_from_keys", &self.values_from_keys);
         if let Some(indexer) = &self.indexer {
             fields.field("indexer", indexer);
+        }
+        if self.gates_heads {
+            fields.field("gates_heads", &true);
         }
         fields.finish()
     }
@@ -302,10 +308,11 @@ impl ModelConfig {
                 || kind.selection == PositionSelection::Shared
         };
         let of_kind = |kind: &LayerKind| {
-            let LayerSizes { num_kv_heads, head_dim, ffn_size } =
+            let LayerSizes { num_heads, num_kv_heads, head_dim, ffn_size } =
                 kind.sizes.unwrap_or_else(|| self.sizes());
+            let num_heads = num_heads.unwrap_or(self.num_heads);
             let layers = Layers::uniform(kind.clone());
-            ModelConfig { num_kv_heads, head_dim, ffn_size, layers, ..self.clone() }
+            ModelConfig { num_heads, num_kv_heads, head_dim, ffn_size, layers, ..self.clone() }
         };
         if kinds.iter().any(differs) {
             self.features.kind_models = kinds.iter().map(of_kind).collect();
@@ -316,7 +323,7 @@ impl ModelConfig {
     /// Returns the sizes in which layers may differ.
     pub const fn sizes(&self) -> LayerSizes {
         let ModelConfig { num_kv_heads, head_dim, ffn_size, .. } = *self;
-        LayerSizes { num_kv_heads, head_dim, ffn_size }
+        LayerSizes { num_heads: None, num_kv_heads, head_dim, ffn_size }
     }
 
     /// Returns the model with the sizes of a layer, in which all layers are of its kind; the model
@@ -401,6 +408,11 @@ impl ModelConfig {
     /// these are q in latents and the weighted sums of rotated keys and latents.
     pub fn q_size(&self) -> usize {
         self.num_heads * self.attention_dim()
+    }
+
+    /// Returns the number of gates of a row of attention's output, for models that have some.
+    pub fn out_gate_size(&self) -> usize {
+        if self.features.gates_heads { self.num_heads } else { self.q_size() }
     }
 
     /// Returns the width of k and of v, in elements.

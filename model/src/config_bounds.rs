@@ -87,7 +87,7 @@ pub fn check(config: &ModelConfig) -> Result<(), TooLarge> {
         ("layers", config.num_layers, LAYERS_MAX),
         ("values of the hidden state", config.hidden_size, HIDDEN_MAX),
         ("values of the feed-forward layer", config.max_ffn_size(), FFN_MAX),
-        ("attention heads", config.num_heads, HEADS_MAX),
+        ("attention heads", config.max_of_layers(|model| model.num_heads), HEADS_MAX),
         ("KV heads", config.max_of_layers(|model| model.num_kv_heads), HEADS_MAX),
         ("values of a head", config.max_of_layers(|model| model.head_dim), HEAD_DIM_MAX),
         ("values of a layer's own input", input_size, HIDDEN_MAX),

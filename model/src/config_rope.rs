@@ -111,6 +111,28 @@ fn reject_unknown(block: &ConfigFields<'_>) -> Result<(), ConfigError> {
     }
 }
 
+/// Returns the rotary positions of layers whose base and rotated fraction are those of `defaults`,
+/// since the file has a list of them by layer. A scaling, which the file has once, is that of
+/// layers with `is_scaled`.
+///
+/// # Errors
+/// See [`rope`].
+pub(crate) fn rope_of_lists(
+    fields: &ConfigFields<'_>,
+    is_scaled: bool,
+    defaults: RopeDefaults,
+) -> Result<Rope, ConfigError> {
+    let empty = Map::new();
+    reject_two_blocks(fields)?;
+    let block = fields.block("rope_parameters").or_else(|| fields.block("rope_scaling"));
+    let block = block.filter(|_| is_scaled).unwrap_or_else(|| ConfigFields::new(&empty));
+    let rotary_dim = rotary_dim(Some(defaults.rotated), defaults.head_dim)?;
+    let dim = rotary_dim.unwrap_or(defaults.head_dim);
+    let scaling = scaling(fields, &block, dim, defaults)?;
+    reject_unknown(&block)?;
+    Ok(Rope { rotary_dim, ..Rope::new(defaults.theta, scaling) })
+}
+
 fn parse_block(
     fields: &ConfigFields<'_>,
     block: &ConfigFields<'_>,
@@ -137,20 +159,24 @@ fn parse_block(
         }
         return Ok(Rope::new(theta, RopeScaling::Proportional { rotated_pairs }));
     }
-    let rotary_dim = rotated.map(|factor| (defaults.head_dim as f64 * factor) as usize);
-    if let Some(odd) =
-        rotary_dim.filter(|dim| *dim == 0 || dim % 2 != 0 || *dim > defaults.head_dim)
-    {
+    let rotary_dim = rotary_dim(rotated, defaults.head_dim)?;
+    let dim = rotary_dim.unwrap_or(defaults.head_dim);
+    let scaling = scaling(fields, block, dim, defaults)?;
+    let temperature = temperature(fields, block, defaults)?;
+    Ok(Rope { rotary_dim, temperature, ..Rope::new(theta, scaling) })
+}
+
+/// Returns the number of elements of a head that are rotated, given their fraction; `None` if all
+/// are.
+fn rotary_dim(rotated: Option<f64>, head_dim: usize) -> Result<Option<usize>, ConfigError> {
+    let rotary_dim = rotated.map(|factor| (head_dim as f64 * factor) as usize);
+    if let Some(odd) = rotary_dim.filter(|dim| *dim == 0 || dim % 2 != 0 || *dim > head_dim) {
         return Err(ConfigError::Unsupported {
             what: format!("a rotary embedding of {odd} elements of each head"),
             hint: "",
         });
     }
-    let rotary_dim = rotary_dim.filter(|dim| *dim != defaults.head_dim);
-    let dim = rotary_dim.unwrap_or(defaults.head_dim);
-    let scaling = scaling(fields, block, dim, defaults)?;
-    let temperature = temperature(fields, block, defaults)?;
-    Ok(Rope { rotary_dim, temperature, ..Rope::new(theta, scaling) })
+    Ok(rotary_dim.filter(|dim| *dim != head_dim))
 }
 
 fn rope_type<'a>(block: &ConfigFields<'a>) -> Option<&'a str> {

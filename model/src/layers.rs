@@ -25,11 +25,25 @@ pub struct LayerKind {
     /// Positions that the layer attends to.
     #[serde(default)]
     pub selection: PositionSelection,
+    #[serde(default)]
+    pub limits: ActivationLimits,
+}
+
+/// Limits of the networks' gates after their SiLU, and of the absolute values of the linears that
+/// these multiply; `None` for no limit.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct ActivationLimits {
+    pub experts: Option<f32>,
+    /// Limit in the networks that compute every row: a shared expert, or a layer's only network.
+    pub network: Option<f32>,
 }
 
 /// Sizes of a layer in a model whose layers differ in them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct LayerSizes {
+    /// Number of heads of q; `None` for the model's.
+    #[serde(default)]
+    pub num_heads: Option<usize>,
     pub num_kv_heads: usize,
     pub head_dim: usize,
     pub ffn_size: usize,
@@ -51,11 +65,26 @@ pub enum CacheSharing {
     Reader,
 }
 
-/// Prints `sizes`, `caches` and `selection` only if they differ from the default, since keys of
-/// stored data are derived from this text: a field that a model does not use must not change them.
+/// Prints `num_heads` only if the layer has its own number; see [`LayerKind`].
+impl Debug for LayerSizes {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        let LayerSizes { num_heads, num_kv_heads, head_dim, ffn_size } = self;
+        let mut fields = f.debug_struct("LayerSizes");
+        if let Some(num_heads) = num_heads {
+            fields.field("num_heads", num_heads);
+        }
+        fields.field("num_kv_heads", num_kv_heads).field("head_dim", head_dim);
+        fields.field("ffn_size", ffn_size).finish()
+    }
+}
+
+/// Prints `sizes`, `caches`, `selection` and `limits` only if they differ from the default, since
+/// keys of stored data are derived from this text: a field that a model does not use must not
+/// change them.
 impl Debug for LayerKind {
     fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
-        let LayerKind { mixing, rope, window, feed_forward, sizes, caches, selection } = self;
+        let LayerKind { mixing, rope, window, feed_forward, sizes, .. } = self;
+        let LayerKind { caches, selection, limits, .. } = self;
         let mut fields = f.debug_struct("LayerKind");
         fields.field("mixing", mixing).field("rope", rope).field("window", window);
         fields.field("feed_forward", feed_forward);
@@ -67,6 +96,9 @@ impl Debug for LayerKind {
         }
         if *selection != PositionSelection::All {
             fields.field("selection", selection);
+        }
+        if *limits != ActivationLimits::default() {
+            fields.field("limits", limits);
         }
         fields.finish()
     }
@@ -117,8 +149,16 @@ impl LayerKind {
         feed_forward: FeedForward,
         rope: Option<Rope>,
     ) -> LayerKind {
-        let (caches, selection) = (CacheSharing::Own, PositionSelection::All);
-        LayerKind { mixing, rope, window: None, feed_forward, sizes: None, caches, selection }
+        LayerKind {
+            mixing,
+            rope,
+            window: None,
+            feed_forward,
+            sizes: None,
+            caches: CacheSharing::Own,
+            selection: PositionSelection::All,
+            limits: ActivationLimits { experts: None, network: None },
+        }
     }
 
     /// Returns a layer with a recurrent state instead of attention.
@@ -173,6 +213,15 @@ impl Layers {
     /// # Panics
     /// No layer, or more than 256 different kinds.
     pub fn from_kinds(layers: impl IntoIterator<Item = LayerKind>) -> Layers {
+        Layers::try_from_kinds(layers).expect("at most 256 kinds of layers")
+    }
+
+    /// Creates layers like [`Layers::from_kinds`]; `None` if there are more than 256 different
+    /// kinds.
+    ///
+    /// # Panics
+    /// No layer.
+    pub fn try_from_kinds(layers: impl IntoIterator<Item = LayerKind>) -> Option<Layers> {
         let mut kinds: Vec<LayerKind> = Vec::new();
         let mut of_layer = Vec::new();
         for kind in layers {
@@ -181,13 +230,18 @@ impl Layers {
                 kinds.push(kind);
                 kinds.len() - 1
             });
-            of_layer.push(u8::try_from(index).expect("at most 256 kinds of layers"));
+            of_layer.push(u8::try_from(index).ok()?);
         }
         assert!(!of_layer.is_empty(), "a model has layers");
         if kinds.len() == 1 {
             of_layer.truncate(1);
         }
-        Layers { kinds, of_layer }
+        Some(Layers { kinds, of_layer })
+    }
+
+    /// Returns true if gates or linears of any layer have a limit.
+    pub fn has_limits(&self) -> bool {
+        self.kinds.iter().any(|kind| kind.limits != ActivationLimits::default())
     }
 
     /// Returns every kind that occurs.

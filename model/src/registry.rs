@@ -43,6 +43,7 @@ macro_rules! for_each_family {
             Qwen35Moe => qwen3_next::QWEN35_WITH_EXPERTS,
             SeedOss => seed_oss::FAMILY,
             SmolLm3 => smollm3::FAMILY,
+            Step3p5 => step3p5::FAMILY,
         }
     };
 }

@@ -60,6 +60,7 @@ fn is_model_gap(config: &ModelConfig, op: Op) -> bool {
         // Kernels for devices take the sizes of the model.
         _ if config.has_kind_models() => true,
         op if is_of_features(config, op) => true,
+        Op::Up | Op::DenseUp | Op::ExpertUp if config.layers.has_limits() => true,
         Op::Norm0 | Op::Norm1 => !config.pre_norms,
         Op::Router => config.experts.is_some_and(|experts| !is_routed(&experts)),
         Op::Fc0 | Op::ExpertUp if config.activation == Activation::ReluSquared => true,

@@ -1,6 +1,9 @@
 //! Locations of the bytes of a cache page: a run for each KV head in each cache of its batch that
 //! keeps all positions.
 
+use model::config::ModelConfig;
+use model::indexer::PositionSelection;
+use model::layers::{CacheSharing, LayerKind};
 use model::ops::Kv;
 
 use crate::checkpoints::slot_caches;
@@ -9,6 +12,17 @@ use crate::map::Chunk;
 use crate::plan::Plan;
 use crate::sizes::Sizes;
 use crate::topology::MemoryKind;
+
+/// Returns true if every layer has caches of its own, of the model's sizes, and attends to
+/// positions that no other layer selects.
+fn has_equal_caches(config: &ModelConfig) -> bool {
+    let sizes = |model: &ModelConfig| (model.num_kv_heads, model.head_dim);
+    let is_usual = |kind: &LayerKind| {
+        kind.caches == CacheSharing::Own && kind.selection != PositionSelection::Shared
+    };
+    config.kind_models().all(|model| sizes(model) == sizes(config))
+        && config.layers.kinds().iter().all(is_usual)
+}
 
 /// The caches of a batch that keep all positions of a sequence, layer by layer, K before V.
 /// Together with checkpoints of the others, if there are any, they hold its complete state.
@@ -30,7 +44,7 @@ impl PageRuns {
         let is_whole = shape.page_positions > 0
             && (shape.checkpoints > 0 || slot_caches(&sizes).is_empty())
             && plan.map.kv_select.is_none()
-            && !config.has_kind_models();
+            && has_equal_caches(config);
         if !is_whole {
             return None;
         }

@@ -57,7 +57,10 @@ impl Sizes<'_> {
     pub fn value_bytes(&self, value: Value, rows: usize, sequences: usize) -> usize {
         let elements = match value.max_row_elements(self.config) {
             Some(elements) => rows * elements,
-            None => sequences * self.config.num_heads * self.max_context as usize,
+            None => {
+                let heads = self.config.max_of_layers(|model| model.num_heads);
+                sequences * heads * self.max_context as usize
+            }
         };
         elements * value.element_bytes(self.dtype)
     }

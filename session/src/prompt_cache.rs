@@ -32,7 +32,7 @@ pub(super) fn prompt_store_config(
     if is_cuda || PageRuns::of(plan, 0).is_none() {
         let sentence = "--prompt-cache requires caches in pages to which the CPU attends. This run \
                         has none: a device stores or computes them, no layer of the model keeps \
-                        all positions, its heads differ by layer, or its windows and states have \
+                        all positions, its caches differ by layer, or its windows and states have \
                         no checkpoints. Run with --device none, another model, or without \
                         --prompt-cache";
         return Err(ArgumentError(sentence.to_owned()).into());

@@ -6,3 +6,4 @@ mod kimi_linear;
 mod lfm2;
 mod mistral;
 mod nemotron_h;
+mod step3p5;

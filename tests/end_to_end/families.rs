@@ -193,6 +193,8 @@ mod safetensors {
         qwen3_tied: "gate",
         seed_oss: "down",
         smollm3: "up",
+        step3p5: "expert_up",
+        step3p7: "down",
     }
 }
 
@@ -243,6 +245,7 @@ mod gguf {
         qwen3_tied: "gate",
         seed_oss: "down",
         smollm3: "up",
+        step3p5: "gate",
     }
 }
 
@@ -279,6 +282,7 @@ mod chunks {
         glm_moe_dsa: "down",
         glm_moe_dsa_shared: "up",
         kimi_linear: "router",
+        step3p5: "up",
     }
 }
 
@@ -297,6 +301,8 @@ mod stored {
         qwen35: "STORE",
         qwen35_moe: "STORE",
         qwen3_next: "STORE",
+        step3p5: "STORE",
+        step3p7: "STORE",
     }
 }
 

@@ -39,6 +39,11 @@ fn a_torn_output_of_layers_that_share_caches_is_completed_to_the_same_bytes() {
 }
 
 #[test]
+fn a_torn_output_of_layers_with_other_heads_is_completed_to_the_same_bytes() {
+    completed("step3p5", &["--dtype", "f32"]);
+}
+
+#[test]
 fn a_torn_output_of_a_quantised_kv_cache_is_completed_to_the_same_bytes() {
     completed("llama", &["--compress", "kv4"]);
     completed("llama", &["--compress", "kv8"]);

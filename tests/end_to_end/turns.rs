@@ -57,7 +57,8 @@ fn tokens(seed: usize, count: usize) -> impl Iterator<Item = u64> {
 #[test]
 fn turns_compute_what_is_new_in_them() {
     let place = Place::new();
-    let all = &["gpt_oss", "qwen35", "gemma3", "qwen3_next", "lfm2", "granite_hybrid"][..];
+    let all =
+        &["gpt_oss", "qwen35", "gemma3", "qwen3_next", "lfm2", "granite_hybrid", "step3p5"][..];
     for name in if runs_all_cases() { all } else { &all[..2] } {
         let model = long_model(&place, name);
         let store = place.path(&format!("{name}.prompts"));

@@ -4,7 +4,7 @@
 mod common;
 
 use common::placed::{cpu_only, group, intervals, options, run, runs_all_cases, shape, two_split};
-use common::{llama, opt};
+use common::{llama, opt, step};
 use model::config::{Dtype, ModelConfig};
 use model::ops::Op;
 use model::source::dummy::DummySource;
@@ -20,7 +20,7 @@ use workers::testing::{GenerationRequest, InProcess, PlacedRequest};
 
 #[test]
 fn every_interval_gives_the_bits_of_the_cpu() {
-    for (config, dtype) in [(llama(), Dtype::Bf16), (opt(), Dtype::F32)] {
+    for (config, dtype) in [(llama(), Dtype::Bf16), (opt(), Dtype::F32), (step(), Dtype::Bf16)] {
         let shape = shape(2, 3, 2, dtype);
         let expected = run(&config, &shape, &cpu_only(&config));
         assert!(expected.1.iter().all(|logit| logit.is_finite()) && !expected.1.is_empty());
@@ -36,7 +36,7 @@ fn every_interval_gives_the_bits_of_the_cpu() {
 
 #[test]
 fn chunks_give_the_bits_of_the_whole() {
-    for config in [llama(), opt()] {
+    for config in [llama(), opt(), step()] {
         for batches in [1, 2] {
             let shape = shape(batches, 4, 4, Dtype::Bf16);
             let expected = run(&config, &shape, &cpu_only(&config));

@@ -1,11 +1,11 @@
 //! Tiny models whose layers overwrite what they keep of a sequence.
 
-use model::config::{Activation, Family, ModelConfig, QkNorm, Rope, RopeScaling};
+use model::config::{Activation, Family, Features, ModelConfig, QkNorm, Rope, RopeScaling};
 use model::delta::{DeltaNet, StateDecay};
 use model::experts::{ExpertScoring, Experts};
 use model::known::find_known;
 use model::latent::LatentAttention;
-use model::layers::{FeedForward, LayerKind, Layers};
+use model::layers::{ActivationLimits, FeedForward, LayerKind, LayerSizes, Layers};
 use model::mamba::Mamba;
 
 fn attending() -> LayerKind {
@@ -158,7 +158,27 @@ pub fn granite() -> ModelConfig {
     }
 }
 
+/// Returns a Step 3.5: windows in which queries have more heads, a gate for each head, and a limit
+/// of the activations of a layer.
+pub fn step() -> ModelConfig {
+    let model = llama();
+    let sizes = Some(LayerSizes { num_heads: Some(10), ..model.sizes() });
+    let limits = ActivationLimits { experts: None, network: Some(0.5) };
+    let local = LayerKind { sizes, ..windowed(24) };
+    let kinds = [attending(), local.clone(), LayerKind { limits, ..local }];
+    ModelConfig {
+        name: "tiny-step".to_owned(),
+        family: Family::Step3p5,
+        layers: Layers::from_kinds(kinds),
+        output_gate: true,
+        qk_norm: Some(QkNorm::PerHead),
+        features: Features { gates_heads: true, ..Features::default() },
+        ..model
+    }
+    .with_kind_models()
+}
+
 /// Returns all of them.
 pub fn all() -> Vec<ModelConfig> {
-    vec![gemma(), gpt_oss(), qwen35(), kimi_linear(), qwen_next(), lfm2(), granite()]
+    vec![gemma(), gpt_oss(), qwen35(), kimi_linear(), qwen_next(), lfm2(), granite(), step()]
 }

@@ -49,6 +49,7 @@ impl PrefillShare {
 }
 
 fn operations(config: &ModelConfig, shape: &RunShape, compute: &Compute) -> f64 {
+    let config = config.at(compute.at.layer);
     let total_rows = u64::from(shape.batch_size) * u64::from(shape.max_prompt);
     let max_rows = shape.stream_rows() as u64;
     let begin = (u64::from(compute.at.stream) * max_rows).min(total_rows);

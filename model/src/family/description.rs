@@ -69,6 +69,11 @@ pub(crate) struct GgufFamily {
     pub(crate) has_single_mixers: bool,
     /// Layers differ in the sizes of their heads and networks, and may share caches.
     pub(crate) has_layer_sizes: bool,
+    /// Attention's output has a gate for each head.
+    pub(crate) gates_heads: bool,
+    /// Layers differ in the number of their heads and in the limits of their activations, and those
+    /// without a window rotate half of what others do.
+    pub(crate) has_layer_heads: bool,
     /// Experts of the family; `None` for dense families.
     pub(crate) experts: Option<GgufExperts>,
     /// Models without a number of experts are dense.
@@ -120,6 +125,8 @@ impl GgufFamily {
             has_channel_decay: false,
             has_single_mixers: false,
             has_layer_sizes: false,
+            gates_heads: false,
+            has_layer_heads: false,
             experts: None,
             experts_are_optional: false,
             keys: &[],

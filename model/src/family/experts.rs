@@ -11,8 +11,8 @@ use crate::layers::{FeedForward, LayerKind, Layers};
 /// wrote it.
 const COUNT: [&str; 4] =
     ["num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"];
-const PER_TOKEN: [&str; 4] =
-    ["num_experts_per_tok", "experts_per_token", "moe_k", "num_experts_per_token"];
+const PER_TOKEN: [&str; 5] =
+    ["num_experts_per_tok", "experts_per_token", "moe_k", "moe_top_k", "num_experts_per_token"];
 /// Names of the number of groups of experts.
 const GROUPS: [&str; 2] = ["n_group", "num_expert_group"];
 

@@ -4,11 +4,9 @@
 //! dense network; in smaller ones the last layers attend to the caches of earlier ones, and each
 //! layer has inputs of its own.
 
-use serde_json::Value;
-
 use super::description::{Architecture, FamilyDescription, GgufExperts, GgufFamily};
 use super::tensors::{Layouts, stacked};
-use super::{experts, gemma3, layer_types, llama, nested};
+use super::{experts, gemma3, layer_types, llama, nested, per_layer_config};
 use crate::config::{Activation, Family, Features, ModelConfig, PerLayerInputs, QkNorm, Scales};
 use crate::config_bounds::check_layers;
 use crate::config_fields::{ConfigError, ConfigFields};
@@ -170,6 +168,7 @@ pub(crate) const FEATURES: Features = Features {
     per_layer_inputs: None,
     values_from_keys: false,
     indexer: None,
+    gates_heads: false,
     kind_models: Vec::new(),
 };
 
@@ -251,26 +250,17 @@ fn head_sizes(
     let global_dim = fields.optional_size("global_head_dim")?.unwrap_or(GLOBAL_HEAD_DIM);
     let global_kv = fields.optional_size("num_global_key_value_heads")?;
     let global_kv = global_kv.filter(|_| model.features.values_from_keys);
-    let Some(layers) = fields.block("per_layer_config") else {
+    let mut sizes = vec![of_all; windowed.len()];
+    let has_own = per_layer_config::read_layers(fields, windowed.len(), |layer, own| {
+        let head_dim = own.optional_size("head_dim")?.unwrap_or(of_all.head_dim);
+        let kv_heads = own.optional_size("num_key_value_heads")?.unwrap_or(of_all.num_kv_heads);
+        sizes[layer] = LayerSizes { head_dim, num_kv_heads: kv_heads, ..of_all };
+        Ok(())
+    })?;
+    if !has_own {
         let num_kv_heads = global_kv.unwrap_or(of_all.num_kv_heads);
         let global = LayerSizes { head_dim: global_dim, num_kv_heads, ..of_all };
         return Ok(windowed.iter().map(|local| if *local { of_all } else { global }).collect());
-    };
-    let mut sizes = vec![of_all; windowed.len()];
-    // Names are indices, with zeros in front so that all have as many digits.
-    for name in layers.objects() {
-        let index = name.parse().ok().filter(|index: &usize| *index < sizes.len());
-        let Some(index) = index else { continue };
-        let Some(own) = layers.block(name) else { continue };
-        let head_dim = own.optional_size("head_dim")?.unwrap_or(of_all.head_dim);
-        let kv_heads = own.optional_size("num_key_value_heads")?.unwrap_or(of_all.num_kv_heads);
-        if let Some((field, value)) = own.unread().next() {
-            return Err(unsupported_entry(&format!("{index}.{field}"), value));
-        }
-        sizes[index] = LayerSizes { head_dim, num_kv_heads: kv_heads, ..of_all };
-    }
-    if let Some((layer, value)) = layers.unread().next() {
-        return Err(unsupported_entry(layer, value));
     }
     let mut distinct = Vec::new();
     for sizes in &sizes {
@@ -283,10 +273,6 @@ fn head_sizes(
         }
     }
     Ok(sizes)
-}
-
-fn unsupported_entry(name: &str, value: &Value) -> ConfigError {
-    unsupported(format!("per_layer_config with {name} = {value}"))
 }
 
 /// Returns the kinds of layers of which the last `shared` attend to the caches of the last one

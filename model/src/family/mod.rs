@@ -36,6 +36,7 @@ mod nested;
 mod olmo2;
 mod olmoe;
 mod opt;
+mod per_layer_config;
 mod phi3;
 mod qwen2;
 mod qwen2_moe;
@@ -44,6 +45,7 @@ mod qwen3_next;
 mod seed_oss;
 mod sigmoid_router;
 mod smollm3;
+mod step3p5;
 mod tensors;
 
 pub(crate) use description::{Architecture, FamilyDescription, GgufExperts, GgufFamily};

@@ -62,6 +62,10 @@ pub(super) const PUBLISHED: &[Published] = &[
     // Sizes are the defaults of transformers' KimiLinearConfig (5.24), with the layers of the file.
     published!("kimi-linear-48b-a3b", "moonshotai/Kimi-Linear-48B-A3B-Instruct"),
     published!("minimax-m2", "MiniMaxAI/MiniMax-M2"),
+    // Sizes and limits are the defaults of transformers' Step3p7TextConfig (5.24) and what its
+    // comments state of the checkpoint; heads, window and rope of the layers are those that public
+    // runtimes have for it. None of them has the tokens that end a text.
+    published!("step-3.5-flash", "stepfun-ai/Step-3.5-Flash"),
     published!("mistral-small-4", "mistralai/Mistral-Small-4-119B-2603"),
     published!("nemotron-3-nano", "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16"),
     published!("mixtral-8x7b", "mistralai/Mixtral-8x7B-Instruct-v0.1"),

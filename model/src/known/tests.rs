@@ -63,6 +63,7 @@ const BILLIONS: &[(&str, f64)] = &[
     ("kimi-k2", 1026.4),
     ("kimi-linear-48b-a3b", 49.1),
     ("minimax-m2", 229.0),
+    ("step-3.5-flash", 196.0),
     ("mistral-small-4", 119.0),
     ("nemotron-3-nano", 31.6),
     ("mixtral-8x7b", 46.7),

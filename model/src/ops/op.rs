@@ -26,7 +26,8 @@ pub enum Op {
     Wv,
     /// `Scores`, `Softmax` and `Wv` in a single pass, with bit-identical results.
     Attention,
-    /// Product of attention's output and the sigmoid of a linear of the layer's input (Qwen3-Next).
+    /// Product of attention's output and the sigmoid of a linear of the layer's input (Qwen3-Next),
+    /// which may have one result for each head (Step 3.5).
     OutGate,
     /// Product of each head's weighted sum of latents and the head's matrix of values.
     VUp,

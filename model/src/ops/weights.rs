@@ -104,7 +104,7 @@ impl Op {
             Op::V => linear(config.kv_size(), hidden, config.qkv_bias),
             Op::Softmax | Op::Attention if config.sinks => gain(config.num_heads),
             Op::Out => linear(hidden, config.out_input_size(), config.out_bias),
-            Op::OutGate => linear(config.q_size(), hidden, false),
+            Op::OutGate => linear(config.out_gate_size(), hidden, false),
             Op::DeltaQkv
             | Op::DeltaBa
             | Op::DeltaDecayDown

@@ -11,7 +11,8 @@ use super::{CostError, Estimator};
 use crate::budget::PlacementRequest;
 use crate::policy::Formats;
 
-/// Returns true if layers have equal costs. The rotation of positions does not affect them.
+/// Returns true if layers have equal costs. The rotation of positions and the limits of activations
+/// do not affect them.
 fn have_equal_costs(a: &LayerKind, b: &LayerKind) -> bool {
     (a.mixing, a.window, a.feed_forward, a.sizes, a.caches, a.selection)
         == (b.mixing, b.window, b.feed_forward, b.sizes, b.caches, b.selection)

@@ -206,7 +206,8 @@ pub(super) fn run<T: Element>(
         }
         Op::ExpertUp => {
             let (gate, out) = (input(2, Value::ExpertGate), operands.output::<T>(compute, rows));
-            let out = linear::gated(operands.config.activation, gate, out);
+            let limit = linear::limits(operands.config, compute).experts;
+            let out = linear::gated(operands.config.activation, limit, gate, out);
             kernels.expert_linear(&experts, input(0, Value::Normed1), out);
         }
         _ => {

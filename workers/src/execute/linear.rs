@@ -5,10 +5,11 @@ use kernels::{
     Columns, ColumnsOut, ColumnsWeight, Element, HeadSpan, Kernels, Linear, LinearColumns,
     LinearOut, LinearQuant,
 };
-use model::config::{Activation, QkNorm};
+use model::config::{Activation, ModelConfig, QkNorm};
 use model::config_bounds::HEAD_DIM_MAX;
 use model::indexer::INDEX_NORM_EPS;
 use model::latent::LATENT_NORM_EPS;
+use model::layers::ActivationLimits;
 use model::ops::{Op, Value};
 use model::quantized_format::WeightFormat;
 use program::ir::Compute;
@@ -139,10 +140,11 @@ fn piece_output<'a, T: Element>(
         // pieces of the gate, at the same time. The view has checked that they are mapped;
         // nothing writes the columns of this piece, as the validator has proved.
         let gate = unsafe { Columns::new(first, len) };
-        return match config.activation {
-            Activation::Silu => ColumnsOut::SiluMul { gate, out },
-            Activation::GeluTanh => ColumnsOut::GeluTanhMul { gate, out },
-            other => panic!("{other:?} is no activation of a dense gate"),
+        return match (config.activation, limits(config, compute).network) {
+            (Activation::Silu, None) => ColumnsOut::SiluMul { gate, out },
+            (Activation::Silu, Some(limit)) => ColumnsOut::LimitedSiluMul { gate, out, limit },
+            (Activation::GeluTanh, None) => ColumnsOut::GeluTanhMul { gate, out },
+            (other, _) => panic!("{other:?} is no activation of a dense gate"),
         };
     }
     match (compute.op, config.activation) {
@@ -172,7 +174,8 @@ fn output<'a, T: Element>(
     let scales = config.scales;
     if let Some(gate) = compute.op.gate_of_up() {
         let gate = operands.rows::<T>(compute.inputs[1], gate, rows);
-        return gated(config.activation, gate, operands.output::<T>(compute, rows));
+        let limit = limits(config, compute).network;
+        return gated(config.activation, limit, gate, operands.output::<T>(compute, rows));
     }
     match compute.op {
         op if op.adds_to_residual(config) => {
@@ -196,10 +199,14 @@ fn output<'a, T: Element>(
                 (None, factor) => LinearOut::StoreScaled { out, factor },
             }
         }
-        Op::OutGate => LinearOut::TimesSigmoid {
-            x: operands.rows::<T>(compute.inputs[1], Value::Attended, rows),
-            out: operands.output::<T>(compute, rows),
-        },
+        Op::OutGate => {
+            let x = operands.rows::<T>(compute.inputs[1], Value::Attended, rows);
+            let out = operands.output::<T>(compute, rows);
+            match config.features.gates_heads {
+                true => LinearOut::TimesSigmoidOfHead { x, out, head_dim: config.head_dim },
+                false => LinearOut::TimesSigmoid { x, out },
+            }
+        }
         Op::DeltaGate => {
             let x = operands.rows::<T>(compute.inputs[1], Value::DeltaRead, rows);
             let out = operands.output::<T>(compute, rows);
@@ -228,23 +235,29 @@ pub(super) fn ungated<T>(activation: Activation, out: &mut [T]) -> LinearOut<'_,
     }
 }
 
-/// Returns the output that multiplies an activation of the gate by the linear's result.
+/// Returns the limits of the gated activations of an instruction's layer.
+pub(super) fn limits(config: &ModelConfig, compute: &Compute) -> ActivationLimits {
+    config.layers.kind(compute.at.layer.map_or(0, usize::from)).limits
+}
+
+/// Returns the output that multiplies an activation of the gate, at most `limit`, by the linear's
+/// result, whose absolute value is at most `limit`.
 ///
 /// # Panics
-/// Panics if the activation has a single factor.
+/// Panics if the activation has a single factor, or cannot be limited.
 pub(super) fn gated<'a, T>(
     activation: Activation,
+    limit: Option<f32>,
     gate: &'a [T],
     out: &'a mut [T],
 ) -> LinearOut<'a, T> {
-    match activation {
-        Activation::Silu => LinearOut::SiluMul { gate, out },
-        Activation::GeluTanh => LinearOut::GeluTanhMul { gate, out },
-        Activation::ClampedSwiGlu => {
+    match (activation, limit) {
+        (Activation::Silu, None) => LinearOut::SiluMul { gate, out },
+        (Activation::Silu, Some(limit)) => LinearOut::LimitedSiluMul { gate, out, limit },
+        (Activation::GeluTanh, None) => LinearOut::GeluTanhMul { gate, out },
+        (Activation::ClampedSwiGlu, None) => {
             LinearOut::ClampedSwiGlu { gate, out, alpha: SWIGLU_ALPHA, limit: SWIGLU_LIMIT }
         }
-        Activation::Relu | Activation::ReluSquared | Activation::Gelu => {
-            panic!("{activation:?} has no gate")
-        }
+        _ => panic!("{activation:?} has no gate, or cannot be limited"),
     }
 }

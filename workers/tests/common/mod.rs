@@ -9,7 +9,7 @@ use model::config::{Activation, Family, Features, ModelConfig, QkNorm, Rope, Rop
 use model::delta::{DeltaNet, StateDecay};
 use model::experts::{ExpertScoring, Experts};
 use model::latent::LatentAttention;
-use model::layers::{FeedForward, LayerKind, Layers};
+use model::layers::{ActivationLimits, FeedForward, LayerKind, LayerSizes, Layers};
 use model::mamba::Mamba;
 
 /// Returns a LLaMA with grouped heads.
@@ -114,6 +114,30 @@ pub fn channel_delta() -> ModelConfig {
         qkv_bias: false,
         ..llama()
     }
+}
+
+/// Returns a Step 3.5 with a layer that attends to all positions, and one with a window, more heads
+/// of q and a limit of its activations. Both have a gate for each head.
+pub fn step() -> ModelConfig {
+    let model = llama();
+    let attending = model.layers.kind(0).clone();
+    let windowed = LayerKind {
+        window: Some(5),
+        sizes: Some(LayerSizes { num_heads: Some(10), ..model.sizes() }),
+        limits: ActivationLimits { experts: None, network: Some(0.25) },
+        ..attending.clone()
+    };
+    ModelConfig {
+        name: "tiny-step".to_owned(),
+        family: Family::Step3p5,
+        layers: Layers::from_kinds([attending, windowed]),
+        qk_norm: Some(QkNorm::PerHead),
+        output_gate: true,
+        features: Features { gates_heads: true, ..Features::default() },
+        qkv_bias: false,
+        ..model
+    }
+    .with_kind_models()
 }
 
 /// Returns an LFM2 with a layer that has a short convolution, and one that attends.

@@ -3,6 +3,7 @@
 use super::super::facts::TensorFacts;
 use super::super::metadata::{MetadataArray, MetadataValue};
 use super::keys::{ConfigError, Keys, wrong};
+use super::rope::local_rotary_dim;
 use super::{experts, states};
 use crate::architecture::missing_features;
 use crate::config::{Family, QkNorm, Rope, RopeScaling, Scales};
@@ -135,6 +136,11 @@ fn local_rope(keys: &Keys<'_>, family: Family, rope: &Rope) -> Result<Rope, Conf
     match keys.positive(suffix)? {
         theta if matches!(family, Family::Gemma3 | Family::Gemma4) => {
             Ok(Rope::new(theta.unwrap_or(GEMMA3_LOCAL_THETA), RopeScaling::None))
+        }
+        theta if description(family).gguf.has_layer_heads => {
+            let rotary_dim = local_rotary_dim(keys)?;
+            let theta = theta.unwrap_or(rope.theta);
+            Ok(Rope { rotary_dim, ..Rope::new(theta, RopeScaling::None) })
         }
         // OLMo 3, whose scaling applies to the layers without a window.
         None if family == Family::Olmo2 => Ok(Rope::new(rope.theta, RopeScaling::None)),

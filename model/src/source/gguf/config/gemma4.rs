@@ -1,8 +1,7 @@
 //! Gemma 4: sizes of heads and networks by layer, shared caches, and inputs of each layer.
 
 use super::super::facts::TensorFacts;
-use super::super::metadata::MetadataValue;
-use super::keys::{ConfigError, Keys, MAX_SIZE, wrong};
+use super::keys::{ConfigError, Keys, wrong};
 use crate::config::{Features, ModelConfig, PerLayerInputs};
 use crate::family::gemma4;
 use crate::layers::{LayerKind, LayerSizes, Layers};
@@ -10,20 +9,6 @@ use crate::layers::{LayerKind, LayerSizes, Layers};
 const KV_HEADS: &str = "attention.head_count_kv";
 const FFN: &str = "feed_forward_length";
 const SHARED: &str = "attention.shared_kv_layers";
-
-/// Returns a size that files give for all layers, or for each.
-fn of_layer(keys: &Keys<'_>, suffix: &str, layer: usize) -> Result<usize, ConfigError> {
-    let key = keys.key(suffix);
-    if !matches!(keys.metadata.value(&key), Some(MetadataValue::Array(_))) {
-        return keys.required_size(suffix);
-    }
-    let sizes = keys.metadata.integers(&key)?.unwrap_or_default();
-    match sizes.get(layer) {
-        Some(size @ 1..=MAX_SIZE) => Ok(*size as usize),
-        Some(other) => Err(wrong(key, other, "a size from 1 to 16777216 for each layer")),
-        None => Err(wrong(key, sizes.len(), "a size for each layer")),
-    }
-}
 
 /// Returns the size of a head in layers without a window.
 pub(super) fn global_dim(keys: &Keys<'_>) -> Result<usize, ConfigError> {
@@ -39,12 +24,12 @@ pub(super) fn heads(keys: &Keys<'_>) -> Result<(usize, usize, usize), ConfigErro
     keys.same_size("attention.value_length_swa", size, "the same as attention.key_length_swa")?;
     keys.same_size("rope.dimension_count_swa", size, "the size of a head (partial rope is not)")?;
     let heads = keys.required_size("attention.head_count")?;
-    Ok((heads, of_layer(keys, KV_HEADS, 0)?, size))
+    Ok((heads, keys.size_of_layer(KV_HEADS, 0)?, size))
 }
 
 /// Returns the width of the network of the first layer.
 pub(super) fn ffn_size(keys: &Keys<'_>) -> Result<usize, ConfigError> {
-    of_layer(keys, FFN, 0)
+    keys.size_of_layer(FFN, 0)
 }
 
 /// Returns the model with the sizes of each layer and everything else that is specific to the
@@ -60,19 +45,19 @@ pub(super) fn sized(
     let global_dim = global_dim(keys)?;
     let sized = |layer: usize| -> Result<LayerKind, ConfigError> {
         let kind = model.layers.kind(layer);
-        let num_kv_heads = of_layer(keys, KV_HEADS, layer)?;
+        let num_kv_heads = keys.size_of_layer(KV_HEADS, layer)?;
         let head_dim = if kind.window.is_some() { model.head_dim } else { global_dim };
         if !model.num_heads.is_multiple_of(num_kv_heads) || !head_dim.is_multiple_of(2) {
             let expected = "a divisor of attention.head_count, with heads of even size,";
             return Err(wrong(keys.key(KV_HEADS), num_kv_heads, expected));
         }
-        let sizes = LayerSizes { num_kv_heads, head_dim, ffn_size: model.ffn_size };
+        let sizes = LayerSizes { num_kv_heads, head_dim, ..model.sizes() };
         let sizes = Some(sizes).filter(|sizes| *sizes != model.sizes());
         Ok(LayerKind { sizes, ..kind.clone() })
     };
     let kinds = (0..model.num_layers).map(sized).collect::<Result<Vec<_>, _>>()?;
     let shared = keys.size_or_none(SHARED)?.unwrap_or(0);
-    let readers_ffn = of_layer(keys, FFN, model.num_layers - 1)?;
+    let readers_ffn = keys.size_of_layer(FFN, model.num_layers - 1)?;
     let kinds =
         gemma4::shared_caches(kinds, shared, model.sizes(), readers_ffn).ok_or_else(|| {
             let expected = "fewer layers than those that compute their own keys of the same size";
@@ -80,7 +65,7 @@ pub(super) fn sized(
         })?;
     for (layer, kind) in kinds.iter().enumerate() {
         let expected = kind.sizes.unwrap_or_else(|| model.sizes());
-        let found = of_layer(keys, FFN, layer)?;
+        let found = keys.size_of_layer(FFN, layer)?;
         if found != expected.ffn_size {
             let expected = "one width, and one for the layers that share caches,";
             return Err(wrong(keys.key(FFN), found, expected));

@@ -1,6 +1,6 @@
 //! Metadata under an architecture's prefix, and its errors.
 
-use super::super::metadata::{Metadata, MetadataError, required};
+use super::super::metadata::{Metadata, MetadataError, MetadataValue, required};
 use crate::config_bounds::TooLarge;
 
 /// Maximum of any size. No model approaches it, and products of two smaller sizes do not overflow.
@@ -52,6 +52,20 @@ impl Keys<'_> {
 
     pub(super) fn required_size(&self, suffix: &str) -> Result<usize, ConfigError> {
         Ok(required(&self.key(suffix), self.size(suffix)?)?)
+    }
+
+    /// Returns a size that files give for all layers, or for each.
+    pub(super) fn size_of_layer(&self, suffix: &str, layer: usize) -> Result<usize, ConfigError> {
+        let key = self.key(suffix);
+        if !matches!(self.metadata.value(&key), Some(MetadataValue::Array(_))) {
+            return self.required_size(suffix);
+        }
+        let sizes = self.metadata.integers(&key)?.unwrap_or_default();
+        match sizes.get(layer) {
+            Some(size @ 1..=MAX_SIZE) => Ok(*size as usize),
+            Some(other) => Err(wrong(key, other, "a size from 1 to 16777216 for each layer")),
+            None => Err(wrong(key, sizes.len(), "a size for each layer")),
+        }
     }
 
     /// Returns a size like [`Keys::size`], but also `None` for zero, by which some writers express

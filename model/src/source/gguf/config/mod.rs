@@ -9,6 +9,7 @@ mod families;
 mod gemma4;
 mod keys;
 mod latent;
+mod layer_heads;
 mod mamba;
 mod nemotron;
 mod refused;
@@ -38,12 +39,14 @@ pub(super) fn model_config(
     let family = families::family(&keys, facts)?;
     let gguf = &description(family).gguf;
     refused::refuse_variants(&keys, gguf)?;
+    layer_heads::refuse_limits(&keys, gguf)?;
 
     let hidden_size = keys.required_size("embedding_length")?;
     let latent = latent::latent(&keys, gguf)?;
     let (num_heads, num_kv_heads, head_dim) = match latent {
         Some(latent) => latent::heads(&keys, gguf, latent)?,
         None if gguf.has_layer_sizes => gemma4::heads(&keys)?,
+        None if gguf.has_layer_heads => layer_heads::heads(&keys)?,
         None => heads(&keys, gguf, hidden_size)?,
     };
     let vocab_size = tokens::vocab_size(metadata, facts)?;
@@ -74,7 +77,7 @@ pub(super) fn model_config(
         delta: states::delta(&keys, family)?,
         latent,
         mamba: mamba::mamba(&keys, family, blocks, facts)?,
-        output_gate: states::has_states(family),
+        output_gate: states::has_states(family) || gguf.gates_heads,
         qkv_bias: facts.has_q_bias,
         out_bias: facts.has_out_bias,
         ffn_bias: facts.has_ffn_bias,
@@ -87,15 +90,29 @@ pub(super) fn model_config(
             Some(latent) => latent::scales(&keys, latent, &scaling)?,
             None => families::scales(&keys, family, paired.count, hidden_size, num_heads)?,
         },
-        features: Features::default(),
+        features: Features { gates_heads: gguf.gates_heads, ..Features::default() },
         bos_token_id: tokens::token_id(metadata, "tokenizer.ggml.bos_token_id", vocab_size)?,
         eos_token_ids: tokens::eos_token_ids(metadata, vocab_size)?,
     };
-    let is_sized = gguf.has_layer_sizes;
-    let config = if is_sized { gemma4::sized(&keys, config, facts)? } else { config };
-    let config = if gguf.has_indexers { latent::with_indexers(&keys, config)? } else { config };
+    let config = with_layer_sizes(&keys, config, facts)?;
     config_bounds::check(&config)?;
     Ok(config)
+}
+
+/// Returns the model with the sizes, caches and indexers of each layer, in families whose layers
+/// differ in them.
+fn with_layer_sizes(
+    keys: &Keys<'_>,
+    config: ModelConfig,
+    facts: &TensorFacts,
+) -> Result<ModelConfig, ConfigError> {
+    let gguf = &description(config.family).gguf;
+    match gguf {
+        _ if gguf.has_layer_sizes => gemma4::sized(keys, config, facts),
+        _ if gguf.has_layer_heads => layer_heads::sized(keys, config),
+        _ if gguf.has_indexers => latent::with_indexers(keys, config),
+        _ => Ok(config),
+    }
 }
 
 /// Returns the layers of a file of `blocks` blocks.

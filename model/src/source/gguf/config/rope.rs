@@ -47,7 +47,7 @@ pub(super) fn rope(
                 let kind = keys.metadata.text(&keys.key("rope.scaling.type"))?.unwrap_or("linear");
                 return Err(unsupported(&format!("{kind} together with rope_freqs.weight")));
             }
-            scaling_of_factors(theta, dim, all)?
+            scaling_of_factors(theta, dim, without_padding(family, dim, all))?
         }
         (_, _, Some(_)) => {
             return Err(unsupported("longrope together with rope_freqs.weight"));
@@ -100,16 +100,58 @@ fn rotary_dim(
     head_dim: usize,
 ) -> Result<Option<usize>, ConfigError> {
     let suffix = "rope.dimension_count";
+    if description(family).gguf.has_layer_heads {
+        return halved_rotary_dim(keys, head_dim);
+    }
     if !description(family).gguf.can_rotate_part {
         keys.same_size(suffix, head_dim, "the size of a head (partial rope is not)")?;
         return Ok(None);
     }
-    match keys.size(suffix)? {
-        Some(dim) if dim > head_dim || dim % 2 != 0 => {
+    even_part(keys, suffix, keys.size(suffix)?, head_dim)
+}
+
+/// Returns the number of elements of a head that layers without a window rotate, half of those of a
+/// file that states the elements of the others.
+fn halved_rotary_dim(keys: &Keys<'_>, head_dim: usize) -> Result<Option<usize>, ConfigError> {
+    let suffix = "rope.dimension_count";
+    let dim = keys.size(suffix)?.unwrap_or(head_dim) / 2;
+    even_part(keys, suffix, Some(dim), head_dim)
+}
+
+/// Returns the number of elements of a head that layers with a window rotate, where those without
+/// one rotate half of them; `None` if all are.
+///
+/// # Errors
+/// A number that is no part of a head.
+pub(super) fn local_rotary_dim(keys: &Keys<'_>) -> Result<Option<usize>, ConfigError> {
+    let head_dim = keys.required_size("attention.key_length")?;
+    let [of_all, own] = ["rope.dimension_count", "rope.dimension_count_swa"];
+    match keys.size(own)? {
+        None => even_part(keys, of_all, keys.size(of_all)?, head_dim),
+        dim => even_part(keys, own, dim, head_dim),
+    }
+}
+
+fn even_part(
+    keys: &Keys<'_>,
+    suffix: &str,
+    dim: Option<usize>,
+    head_dim: usize,
+) -> Result<Option<usize>, ConfigError> {
+    match dim {
+        Some(dim) if dim == 0 || dim > head_dim || dim % 2 != 0 => {
             Err(wrong(keys.key(suffix), dim, "an even part of a head"))
         }
         dim => Ok(dim.filter(|dim| *dim != head_dim)),
     }
+}
+
+/// Returns the factors of the pairs that are rotated. Files of families whose layers rotate parts
+/// of different sizes have factors of whole heads, of which the last are 1.
+fn without_padding(family: Family, dim: usize, factors: &[f32]) -> &[f32] {
+    let has_padding = description(family).gguf.has_layer_heads
+        && factors.get(dim / 2..).is_some_and(|rest| rest.iter().all(|factor| *factor == 1.0));
+    if has_padding { &factors[..dim / 2] } else { factors }
 }
 
 /// Returns the scaling that the keys alone describe.

@@ -11,7 +11,7 @@ use crate::rope::SequenceLength;
 use crate::source::TensorPart;
 use crate::source::safetensors::SafetensorsSource;
 
-const FIXTURES: [&str; 34] = [
+const FIXTURES: [&str; 35] = [
     "deepseek_v2",
     "gemma3",
     "gemma3_vision",
@@ -46,6 +46,7 @@ const FIXTURES: [&str; 34] = [
     "qwen3_next",
     "qwen3_tied",
     "smollm3",
+    "step3p5",
 ];
 
 /// Returns the model of a fixture's `config.json`, and its folder.

@@ -11,6 +11,7 @@ mod damage;
 mod families;
 mod fixtures;
 mod latent;
+mod layer_heads;
 mod nemotron;
 mod parts;
 mod quants;
