@@ -32,11 +32,15 @@ fn requests(place: &Place) {
 }
 
 fn start(place: &Place, output: &str, extra: &[&str]) -> Run {
+    start_model("llama", place, output, extra)
+}
+
+fn start_model(model: &str, place: &Place, output: &str, extra: &[&str]) -> Run {
     let output = place.path(output);
     let mut command = coordinator();
     command
         .arg("--model")
-        .arg(fixture("llama"))
+        .arg(fixture(model))
         .arg("--input")
         .arg(place.path("in.jsonl"))
         .arg("--output")
@@ -127,9 +131,9 @@ fn instant_count() -> u32 {
     if runs_all_cases() { 20 } else { 7 }
 }
 
-/// Returns seeded timeline values over the whole duration of the run.
-fn instants(last: u32, seed: u64) -> Vec<u32> {
-    let (mut state, count) = (seed, instant_count());
+/// Returns `count` seeded timeline values over the whole duration of the run.
+fn instants(last: u32, count: u32, seed: u64) -> Vec<u32> {
+    let mut state = seed;
     (0..count)
         .map(|i| {
             state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
@@ -142,8 +146,8 @@ fn instants(last: u32, seed: u64) -> Vec<u32> {
 }
 
 /// Runs undisturbed; returns the output, and the last timeline value of each worker's lane.
-fn undisturbed(place: &Place) -> (String, Vec<u32>) {
-    let mut run = start(place, "whole.jsonl", &[]);
+fn undisturbed(model: &str, place: &Place) -> (String, Vec<u32>) {
+    let mut run = start_model(model, place, "whole.jsonl", &[]);
     let mut last = vec![0; WORKERS.len()];
     let mut control = None;
     while run.child.try_wait().expect("a child").is_none() {
@@ -159,15 +163,15 @@ fn undisturbed(place: &Place) -> (String, Vec<u32>) {
     (std::fs::read_to_string(&run.output).expect("output"), last)
 }
 
-fn dies(signal: Signal, seed: u64) {
+fn dies(model: &str, signal: Signal, count: u32, seed: u64) {
     let place = Place::new();
     requests(&place);
-    let (whole, last) = undisturbed(&place);
+    let (whole, last) = undisturbed(model, &place);
     for (index, worker) in WORKERS.iter().enumerate() {
         let (mut struck, mut kept_answers) = (0, 0);
         let mut slowest = Duration::ZERO;
-        for value in instants(last[index], seed + index as u64) {
-            let mut run = start(&place, "out.jsonl", &["--force"]);
+        for value in instants(last[index], count, seed + index as u64) {
+            let mut run = start_model(model, &place, "out.jsonl", &["--force"]);
             let hit = strike(&mut run, *worker, value, signal);
             let at = Instant::now();
             let mut pids: BTreeSet<u32> =
@@ -190,31 +194,38 @@ fn dies(signal: Signal, seed: u64) {
             if hit.is_some() && !done.status.success() {
                 kept_answers += kept.lines().count();
             }
-            let resumed = finish(start(&place, "out.jsonl", &["--resume"]).child);
+            let resumed = finish(start_model(model, &place, "out.jsonl", &["--resume"]).child);
             assert!(resumed.status.success(), "{}", text(&resumed.stderr));
             let bytes = std::fs::read_to_string(&run.output).expect("output");
             assert_eq!(bytes, whole, "{} at {value}", worker.0);
         }
         println!(
-            "{signal:?} {}: {struck} of {} struck, {kept_answers} answers kept, slowest exit \
-             {slowest:?}",
-            worker.0,
-            instant_count()
+            "{model} {signal:?} {}: {struck} of {count} struck, {kept_answers} answers kept, \
+             slowest exit {slowest:?}",
+            worker.0
         );
         // Groups end long before the last signals, so a run that keeps nothing is detected here.
         assert!(kept_answers > 0, "{}: no answer was kept", worker.0);
-        assert!(struck > instant_count() / 2, "{}: only {struck} struck", worker.0);
+        assert!(struck > count / 2, "{}: only {struck} struck", worker.0);
     }
 }
 
 #[test]
 fn a_killed_worker_ends_the_run_and_loses_nothing() {
-    dies(Signal::KILL, 1);
+    dies("llama", Signal::KILL, instant_count(), 1);
+}
+
+/// Layers with states that decay by channel, and layers that differ in heads, with gates of heads.
+#[test]
+fn a_killed_worker_of_layers_that_differ_ends_the_run_and_loses_nothing() {
+    for (model, seed) in [("kimi_linear", 3), ("step3p5", 4)] {
+        dies(model, Signal::KILL, instant_count().div_ceil(2), seed);
+    }
 }
 
 #[test]
 fn a_stopped_worker_ends_the_run_and_loses_nothing() {
-    dies(Signal::STOP, 2);
+    dies("llama", Signal::STOP, instant_count(), 2);
 }
 
 #[test]
