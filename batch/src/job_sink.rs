@@ -97,6 +97,7 @@ impl<K: JobKind> BatchSink for JobSink<'_, '_, K> {
                     return ControlFlow::Break(());
                 }
             }
+            EngineEvent::Drafts(_) => {}
             EngineEvent::Finished(cause) => self.finish(sequence, cause),
             EngineEvent::Failed(sentence) => {
                 self.fail(JobError::Engine(EngineError::Failed(sentence)));

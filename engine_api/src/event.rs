@@ -1,6 +1,6 @@
 //! Events of requests, from engines to those who follow the requests.
 
-use std::ops::ControlFlow;
+use std::ops::{AddAssign, ControlFlow};
 use std::time::Duration;
 
 pub use kernels::Logprob;
@@ -14,6 +14,22 @@ pub enum FinishCause {
     Length,
     /// The logits of the next token contained infinities or NaN.
     NotFinite,
+}
+
+/// Counters of drafted tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct DraftCounts {
+    /// Drafts from whose position a token was drawn.
+    pub verified: u64,
+    /// Drafts that are what was drawn.
+    pub accepted: u64,
+}
+
+impl AddAssign for DraftCounts {
+    fn add_assign(&mut self, more: DraftCounts) {
+        self.verified += more.verified;
+        self.accepted += more.accepted;
+    }
 }
 
 /// Event of a request.
@@ -36,6 +52,9 @@ pub enum EngineEvent {
     /// A new token, in order, with its log-probabilities. A final end-of-sequence token is not
     /// reported.
     Token { token: u32, logprobs: Vec<Logprob> },
+    /// Drafted tokens since the last such event, reported before the tokens that were drawn at their
+    /// positions.
+    Drafts(DraftCounts),
     /// Last event of a sequence that ended.
     Finished(FinishCause),
     /// Last event of a sequence that cannot be answered, with the reason as a complete sentence.

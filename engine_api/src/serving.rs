@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use grammar::Grammar;
 
-pub use super::event::{EngineEvent, EventSink, FinishCause, Logprob};
+pub use super::event::{DraftCounts, EngineEvent, EventSink, FinishCause, Logprob};
 pub use super::request::{AnswerGrammar, GenerationRequest, PreparedGrammar, Priority, Sampling};
 
 /// Number of an accepted submission, ascending in the order of arrival.
@@ -89,15 +89,6 @@ pub struct EngineStatus {
     pub restarts: u64,
     /// Heap allocations of the current workers since they were ready.
     pub worker_allocations: u64,
-}
-
-/// Counters of drafted tokens.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct DraftCounts {
-    /// Drafts from whose position a token was drawn.
-    pub verified: u64,
-    /// Drafts that are what was drawn.
-    pub accepted: u64,
 }
 
 /// Progress of the prompts that are being computed.

@@ -139,7 +139,7 @@ impl Mixture<'_> {
                 None => ExpertWeight::Plain(bytemuck::cast_slice(blob)),
                 Some(format) => ExpertWeight::Grouped(format, blob),
             };
-            RoutedLinear { routing, n, k, weight, bias: None, places: None }
+            RoutedLinear { routing, n, k, weight, bias: None, places: None, included: None }
         };
         let read = |n: usize, k: usize| (hit * bytes(format, n, k)) as f64;
         let begin = Instant::now();

@@ -50,7 +50,7 @@ pub use delta::{DeltaInputs, DeltaTasks, StateRows};
 pub use element::Element;
 pub use linear::{
     ColumnsOut, ColumnsWeight, ExpertLimits, ExpertPlaces, ExpertWeight, HeadLinear, HeadSpan,
-    Linear, LinearColumns, LinearOut, LinearQuant, RoutedLinear,
+    Linear, LinearColumns, LinearOut, LinearQuant, RoutedLinear, SharedExperts,
 };
 pub use logprobs::{Logprob, logprobs};
 pub use number::Number;

@@ -250,12 +250,26 @@ fn every_expert_call(
     }
     let routing = Routing { experts: EXPERTS, top_k: 2, routed: &routed };
     let weight = ExpertWeight::Plain(weight);
-    let experts =
-        RoutedLinear { routing, n: EXPERT_WIDTH, k: HIDDEN, weight, bias: None, places: None };
+    let experts = RoutedLinear {
+        routing,
+        n: EXPERT_WIDTH,
+        k: HIDDEN,
+        weight,
+        bias: None,
+        places: None,
+        included: None,
+    };
     let out = &mut out[..ROWS * 2 * EXPERT_WIDTH];
     kernels.expert_linear(&experts, x, LinearOut::Store(out));
-    let experts =
-        RoutedLinear { routing, n: HIDDEN, k: EXPERT_WIDTH, weight, bias: None, places: None };
+    let experts = RoutedLinear {
+        routing,
+        n: HIDDEN,
+        k: EXPERT_WIDTH,
+        weight,
+        bias: None,
+        places: None,
+        included: None,
+    };
     kernels.expert_down(&experts, out, residual);
 }
 

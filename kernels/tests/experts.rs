@@ -3,6 +3,7 @@
 
 mod common;
 mod emulate;
+mod portions;
 
 use common::records::random_records;
 use common::{Random, assert_close, bits, kernels, poison, tolerance, variants};
@@ -61,7 +62,7 @@ impl<T: Element> Matrices<T> {
             WeightFormat::Grouped(format) => ExpertWeight::Grouped(format, &self.records),
         };
         let bias = self.bias.as_deref();
-        RoutedLinear { routing, n: self.n, k: self.k, weight, bias, places: None }
+        RoutedLinear { routing, n: self.n, k: self.k, weight, bias, places: None, included: None }
     }
 
     /// Computes the ordinary linear of one expert.
@@ -159,6 +160,7 @@ fn check_linear<T: Element>(
     let mut out = poison::<f32>(rows * top_k * n);
     kernels.expert_linear(&experts, &x, LinearOut::StoreF32(&mut out));
     assert_eq!(bits(&out), bits(&expected), "{context}");
+    assert_eq!(portions::linear(kernels, &experts, &x), bits(&expected), "{context}, in portions");
     let mut stored = poison::<T>(rows * top_k * n);
     kernels.expert_linear(&experts, &x, LinearOut::Store(&mut stored));
     let rounded: Vec<T> = expected.iter().map(|value| T::from_f32(*value)).collect();
@@ -202,6 +204,8 @@ fn check_down<T: Element>(
         }
     }
     assert_eq!(bits(&hidden), bits(&expected), "{context}");
+    let in_portions = portions::down(kernels, &matrices.experts(routing), &x, before.clone());
+    assert_eq!(in_portions, bits(&expected), "{context}, in portions");
     if matches!(matrices.format, WeightFormat::Plain) {
         let mut exact = Vec::new();
         for row in 0..rows {
@@ -376,14 +380,9 @@ impl<T: Element> Scattered<T> {
     }
 
     fn experts<'a>(&'a self, of: &Matrices<T>, routing: Routing<'a>) -> RoutedLinear<'a, T> {
-        let weight = match of.format {
-            WeightFormat::Plain => ExpertWeight::Plain(&self.bytes),
-            WeightFormat::Grouped(format) => {
-                ExpertWeight::Grouped(format, bytemuck::cast_slice(&self.bytes))
-            }
-        };
+        let weight = portions::shared(of.format, &self.bytes);
         let places = ExpertPlaces { matrices: &self.matrices, biases: self.biases.as_deref() };
-        RoutedLinear { routing, n: of.n, k: of.k, weight, bias: None, places: Some(places) }
+        RoutedLinear { weight, bias: None, places: Some(places), ..of.experts(routing) }
     }
 }
 
@@ -430,6 +429,7 @@ fn experts_outside_of_the_weights_are_refused() {
     let experts = RoutedLinear {
         bias: None,
         places: Some(ExpertPlaces { matrices: &places, biases: None }),
+        weight: portions::shared(WeightFormat::Plain, &matrices.plain),
         ..matrices.experts(routing)
     };
     let (x, mut out) = (random.vector(64), poison::<bf16>(64));

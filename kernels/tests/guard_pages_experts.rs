@@ -88,6 +88,7 @@ impl<T: Element> Operands<T> {
             weight,
             bias: Some(bias),
             places: None,
+            included: None,
         }
     }
 }

@@ -76,7 +76,10 @@ impl BatchSink for ProgressSink<'_> {
         match event {
             EngineEvent::Token { .. } => self.progress.token(request),
             EngineEvent::Finished(_) => self.progress.finished(request, self.gen_len),
-            EngineEvent::Prompt { .. } | EngineEvent::Pooled(_) | EngineEvent::Failed(_) => {}
+            EngineEvent::Prompt { .. }
+            | EngineEvent::Pooled(_)
+            | EngineEvent::Drafts(_)
+            | EngineEvent::Failed(_) => {}
         }
         ControlFlow::Continue(())
     }

@@ -177,8 +177,8 @@ pub struct Usage {
     /// Details of the prompts' tokens, which only a server reports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt_tokens_details: Option<PromptDetails>,
-    /// Details of the generated tokens, which only a server reports, for models whose reasoning is
-    /// separated from answers.
+    /// Details of the generated tokens, which only a server reports: for models whose reasoning is
+    /// separated from answers, and if tokens were drafted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub completion_tokens_details: Option<CompletionDetails>,
 }
@@ -197,6 +197,12 @@ pub struct PromptDetails {
 pub struct CompletionDetails {
     /// Number of tokens that belong to the reasoning, markers included.
     pub reasoning_tokens: u64,
+    /// Number of drafted tokens that are part of answers, if any were drafted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub accepted_prediction_tokens: Option<u64>,
+    /// Number of drafted tokens at whose positions others were drawn.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rejected_prediction_tokens: Option<u64>,
 }
 
 impl Usage {
@@ -214,8 +220,20 @@ impl Usage {
     /// Adds the number of tokens of the reasoning.
     #[must_use]
     pub fn with_reasoning(self, reasoning_tokens: u64) -> Usage {
-        let completion_tokens_details = Some(CompletionDetails { reasoning_tokens });
-        Usage { completion_tokens_details, ..self }
+        let details = self.completion_tokens_details.unwrap_or_default();
+        let details = CompletionDetails { reasoning_tokens, ..details };
+        Usage { completion_tokens_details: Some(details), ..self }
+    }
+
+    /// Adds the numbers of drafted tokens.
+    #[must_use]
+    pub fn with_drafts(self, accepted: u64, rejected: u64) -> Usage {
+        let details = CompletionDetails {
+            accepted_prediction_tokens: Some(accepted),
+            rejected_prediction_tokens: Some(rejected),
+            ..self.completion_tokens_details.unwrap_or_default()
+        };
+        Usage { completion_tokens_details: Some(details), ..self }
     }
 
     /// Adds the number of prompt tokens that were cached.

@@ -186,7 +186,7 @@ impl BenchPlanBuilder {
     fn value(&mut self, value: Value, device: ComputeDevice, chunk: Option<Chunk>) -> Region {
         let split = matches!(value, Value::Scores | Value::Probabilities | Value::Attended);
         let buffer = self.slot(BufferKey::Value(value, device));
-        Region { buffer, chunk: chunk.filter(|_| split) }
+        Region::of_chunk(buffer, chunk.filter(|_| split))
     }
 
     /// Returns an operation on a device, for one batch (decode) or stream (prefill). On the device

@@ -202,7 +202,7 @@ fn price(
         key,
         phase,
         sequences: sequences.into(),
-        factor: factor / f64::from(of),
+        factor: if is_included(instruction) { 0.0 } else { factor / f64::from(of) },
         window: at
             .layer
             .and_then(|layer| plan.config.layers.kind(layer.into()).window)
@@ -216,6 +216,11 @@ fn price(
     }
     let (measured, priced) = describe_gap(&cost_table.surfaces[surface], &price, prompt_len);
     Err(ProfileCostError::Incomplete { what: what(), lane: lane(), measured, priced })
+}
+
+/// Returns true if the time of an instruction is part of another operation's measurements.
+fn is_included(instruction: &Instruction) -> bool {
+    matches!(instruction, Instruction::Compute(compute) if compute.op == Op::ExpertCombine)
 }
 
 /// Returns the points at which a surface was measured, and the point that was to be priced with it.

@@ -101,6 +101,15 @@ fn proper_chunk(chunk: Option<Chunk>) -> Option<Chunk> {
     chunk.filter(|chunk| chunk.of > 1)
 }
 
+/// Returns the operation whose measurements contain those of `op`: the last linear of experts
+/// includes the sum over a row's experts.
+const fn measured_op(op: Op) -> Op {
+    match op {
+        Op::ExpertCombine => Op::ExpertDown,
+        other => other,
+    }
+}
+
 impl WorkKey {
     /// Returns the key of a work instruction of `plan`; `None` for `Wait` and `Signal`.
     pub fn from_instruction(
@@ -114,10 +123,11 @@ impl WorkKey {
         let kv = plan.map.kv_format;
         let work = match instruction {
             Instruction::Compute(compute) => ProfiledWork::Compute {
-                op: compute.op,
+                op: measured_op(compute.op),
                 chunk: proper_chunk(compute.chunk),
                 weights: match compute.op.weights(&plan.config) {
                     Some(shape) if shape.matrix.is_some() => stored(compute.op, compute.at.layer),
+                    _ if compute.op == Op::ExpertCombine => stored(compute.op, compute.at.layer),
                     _ => WeightFormat::Plain,
                 },
                 // A state is f32 in every run.

@@ -134,27 +134,37 @@ impl ProgramShape {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct BufferId(pub u32);
 
-/// A buffer, or one chunk of it. Regions conflict when they share the buffer and are not two
-/// different chunks of the same split.
+/// A buffer, or a part of it. Regions conflict when they share the buffer and are neither two
+/// different chunks of the same split nor two different portions of experts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Region {
     pub buffer: BufferId,
     pub chunk: Option<Chunk>,
+    /// What belongs to one portion of the experts that rows are routed to
+    /// ([`crate::expert_portions`]); `None` for all of them.
+    pub portion: Option<Chunk>,
 }
 
 impl Region {
     /// The whole buffer.
     pub const fn whole(buffer: BufferId) -> Region {
-        Region { buffer, chunk: None }
+        Region { buffer, chunk: None, portion: None }
+    }
+
+    /// Returns a chunk of a buffer, or all of it.
+    pub const fn of_chunk(buffer: BufferId, chunk: Option<Chunk>) -> Region {
+        Region { buffer, chunk, portion: None }
     }
 
     /// Returns true if both may access the same bytes.
     pub fn overlaps(&self, other: &Region) -> bool {
+        let meet = |a: Option<Chunk>, b: Option<Chunk>| match (a, b) {
+            (Some(a), Some(b)) => a.of != b.of || a.index == b.index,
+            _ => true,
+        };
         self.buffer == other.buffer
-            && match (self.chunk, other.chunk) {
-                (Some(a), Some(b)) => a.of != b.of || a.index == b.index,
-                _ => true,
-            }
+            && meet(self.chunk, other.chunk)
+            && meet(self.portion, other.portion)
     }
 }
 
@@ -173,9 +183,10 @@ pub struct At {
 pub struct Compute {
     pub op: Op,
     pub at: At,
-    /// `None` for all units or rows.
+    /// `None` for all units or rows. Of linears of experts, their portion
+    /// ([`crate::expert_portions`]); `None` for all experts.
     pub chunk: Option<Chunk>,
-    /// In the order of `Op::reads`.
+    /// In the order of [`crate::expert_portions::reads`].
     pub inputs: Vec<Region>,
     /// Caches in the order of `Op::caches`; empty if nothing is cached yet. Also written by
     /// operations that update a state, which have it in every program. For `Sample`, those of which

@@ -13,6 +13,7 @@ pub mod compile;
 pub mod cuda_gaps;
 pub mod deferred_rows;
 mod expert_cache;
+pub mod expert_portions;
 pub mod expert_reads;
 pub mod expert_records;
 pub mod formats;

@@ -4,9 +4,17 @@
 use model::config::ModelConfig;
 use model::ops::{Op, Value};
 
-/// Returns the values that an operation reads, for the model of its layer; `pools` is
-/// [`crate::plan::RunShape::pools`].
-pub fn inputs(op: Op, config: &ModelConfig, pools: bool) -> impl Iterator<Item = Value> + use<> {
+use crate::expert_portions;
+use crate::map::Chunk;
+
+/// Returns the values that an operation or a chunk of it reads, for the model of its layer; `pools`
+/// is [`crate::plan::RunShape::pools`].
+pub fn inputs(
+    op: Op,
+    chunk: Option<Chunk>,
+    config: &ModelConfig,
+    pools: bool,
+) -> impl Iterator<Item = Value> + use<> {
     let pooled = (op == Op::Sample && pools).then_some(Value::LastNormed);
-    op.reads(config).iter().copied().chain(pooled)
+    expert_portions::reads(op, config, chunk).iter().copied().chain(pooled)
 }

@@ -7,7 +7,7 @@ use std::sync::mpsc::Sender;
 use std::time::Instant;
 
 use engine_api::event::Logprob;
-use engine_api::serving::{EngineEvent, EventSink};
+use engine_api::serving::{DraftCounts, EngineEvent, EventSink};
 use openai::answer_accumulator::AnswerDelta;
 use openai::input_line::CompletionRequest;
 use openai::raw_logprobs::RawLogprobs;
@@ -118,6 +118,8 @@ pub struct CompletedAnswer {
     pub logprobs: Option<RawLogprobs>,
     /// The answer ended at a stop string, so the engine may still be computing it.
     pub is_stop_string: bool,
+    /// Drafted tokens up to the last one of the answer.
+    pub drafts: DraftCounts,
 }
 
 /// Forwards the engine's events for one sequence to a thread that turns tokens into text.

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use engine_api::codec::TextCodec;
 use engine_api::event::{FinishCause, Logprob};
-use engine_api::serving::EngineEvent;
+use engine_api::serving::{DraftCounts, EngineEvent};
 use openai::answer_accumulator::AnswerAccumulator;
 use openai::answer_options::AnswerOptions;
 use shm::sync::{AtomicU64, Ordering};
@@ -100,6 +100,7 @@ struct DetokenizedAnswer<'a> {
     accumulator: AnswerAccumulator<'a>,
     /// Time of its last token.
     last_token_at: Option<Instant>,
+    drafts: DraftCounts,
 }
 
 impl<'a> DetokenizedAnswer<'a> {
@@ -109,6 +110,7 @@ impl<'a> DetokenizedAnswer<'a> {
             tracked,
             accumulator: AnswerAccumulator::new(codec, options),
             last_token_at: None,
+            drafts: DraftCounts::default(),
         }
     }
 
@@ -132,6 +134,10 @@ impl<'a> DetokenizedAnswer<'a> {
             EngineEvent::Token { token, logprobs } => {
                 self.observe_latency(at, metrics);
                 self.push_token(token, &logprobs, finishers)
+            }
+            EngineEvent::Drafts(drafts) => {
+                self.drafts += drafts;
+                Some(self)
             }
             EngineEvent::Finished(finish) => {
                 self.finish(finish, false, finishers);
@@ -183,11 +189,12 @@ impl<'a> DetokenizedAnswer<'a> {
     }
 
     fn finish(self, finish: FinishCause, by_stop_string: bool, finishers: &FinisherPool) {
-        let DetokenizedAnswer { tracked, accumulator, .. } = self;
+        let DetokenizedAnswer { tracked, accumulator, drafts, .. } = self;
         finishers.add(FinishTask {
             tracked,
             tokens: accumulator.into_finished_tokens(finish),
             by_stop_string,
+            drafts,
         });
     }
 

@@ -9,6 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use engine_api::codec::TextCodec;
+use engine_api::serving::DraftCounts;
 use openai::answer_accumulator::{FinishedAnswer, FinishedTokens};
 use openai::output_validator::OutputValidator;
 
@@ -25,6 +26,7 @@ pub struct FinishTask {
     pub tokens: FinishedTokens,
     /// The answer ended at a stop string, so the engine may still be computing it.
     pub by_stop_string: bool,
+    pub drafts: DraftCounts,
 }
 
 /// Pool of threads, which end when this is dropped.
@@ -130,7 +132,7 @@ fn run_finisher(codec: Option<&SharedCodec>, queue: &FinishQueue) {
 }
 
 fn finish(task: FinishTask, forms: &mut OutputValidator, codec: Option<&dyn TextCodec>) {
-    let FinishTask { tracked, tokens, by_stop_string: is_stop_string } = task;
+    let FinishTask { tracked, tokens, by_stop_string: is_stop_string, drafts } = task;
     if tracked.events.is_closed() {
         return;
     }
@@ -147,7 +149,7 @@ fn finish(task: FinishTask, forms: &mut OutputValidator, codec: Option<&dyn Text
     {
         answer.error = forms.find_violation(grammar, &answer, codec);
     }
-    let ended = Box::new(CompletedAnswer { final_delta, answer, logprobs, is_stop_string });
+    let ended = Box::new(CompletedAnswer { final_delta, answer, logprobs, is_stop_string, drafts });
     let TrackedAnswer { events, choice, answer_slot, .. } = tracked;
     // Released before the answer is sent, so that a client that has its answer finds the place
     // free.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use engine_api::serving::GenerationId;
+use engine_api::serving::{DraftCounts, GenerationId};
 use openai::output::{FinishReason, Usage, prompt_tokens};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::sync::watch;
@@ -55,6 +55,8 @@ struct RequestStats {
     cached_tokens: u64,
     /// Number of tokens of the reasoning of completed answers.
     reasoning_tokens: u64,
+    /// Drafted tokens of completed answers.
+    drafts: DraftCounts,
     /// Number of generated tokens of each answer.
     generated: Vec<u64>,
     first_token: Option<Instant>,
@@ -82,6 +84,7 @@ impl InFlightRequest {
         let stats = RequestStats {
             cached_tokens: 0,
             reasoning_tokens: 0,
+            drafts: DraftCounts::default(),
             generated: vec![0; choices],
             first_token: None,
             finish_reasons: Vec::new(),
@@ -226,6 +229,7 @@ impl InFlightRequest {
                 self.stats.first_token.get_or_insert_with(Instant::now);
                 self.stats.generated[choice] = u64::from(ended.answer.generated);
                 self.stats.reasoning_tokens += u64::from(ended.answer.reasoning_tokens);
+                self.stats.drafts += ended.drafts;
                 let reason = FinishReason::from_answer(&ended.answer).name();
                 self.stats.finish_reasons.push(reason);
                 self.shared.metrics.count_finished(reason);
@@ -247,9 +251,14 @@ impl InFlightRequest {
         let generated = counted.map(|(_, tokens)| tokens).sum();
         let usage = Usage::new(prompt_tokens(&self.parsed.request), generated)
             .with_cached(self.stats.cached_tokens);
-        match self.parsed.request.reasoning {
+        let usage = match self.parsed.request.reasoning {
             Some(_) => usage.with_reasoning(self.stats.reasoning_tokens),
             None => usage,
+        };
+        let DraftCounts { verified, accepted } = self.stats.drafts;
+        match verified {
+            0 => usage,
+            verified => usage.with_drafts(accepted, verified.saturating_sub(accepted)),
         }
     }
 

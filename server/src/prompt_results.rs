@@ -60,7 +60,7 @@ impl EventSink for PromptSink {
                 self.results.logprobs = logprobs;
             }
             EngineEvent::Pooled(hidden) => self.results.hidden = hidden,
-            EngineEvent::Token { .. } => {}
+            EngineEvent::Token { .. } | EngineEvent::Drafts(_) => {}
             EngineEvent::Finished(cause) => {
                 self.results.has_broken_logits = cause == FinishCause::NotFinite;
                 let results = std::mem::take(&mut self.results);

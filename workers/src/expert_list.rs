@@ -1,6 +1,8 @@
 //! Words of the list that a layer's router writes after its result if experts are cached: for each
 //! expert, its slot and whether it has to be read.
 
+use program::expert_portions::read_portion;
+use program::map::Chunk;
 use scheduler::expert_cache::Assigned;
 
 /// Word of an expert that no row is routed to.
@@ -25,6 +27,30 @@ pub(crate) const fn from_word(word: u32) -> Option<Assigned> {
     }
 }
 
+/// Marks the experts of a portion ([`program::expert_portions`]): of those that are read, whose
+/// marks are true before, or of those that a list of cached experts contains.
+pub(crate) fn select_portion(marks: &mut [bool], list: Option<&[u32]>, portion: Chunk) {
+    let has_cache = list.is_some();
+    let word = |expert: usize| list.and_then(|list| from_word(list[expert]));
+    let is_read = |expert: usize, mark: bool| match has_cache {
+        true => word(expert).is_some_and(|assigned| assigned.is_missing),
+        false => mark,
+    };
+    let is_cached = |expert| word(expert).is_some_and(|assigned| !assigned.is_missing);
+    let count = (0..).zip(&*marks).filter(|(expert, mark)| is_read(*expert, **mark)).count();
+    let mut index = 0;
+    for (expert, mark) in marks.iter_mut().enumerate() {
+        let is_of_portion = match is_read(expert, *mark) {
+            true => {
+                index += 1;
+                read_portion(has_cache, index - 1, count) == portion.index
+            }
+            false => is_cached(expert) && portion.index == 0,
+        };
+        *mark = is_of_portion;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -35,5 +61,21 @@ mod tests {
         for one in [None, assigned(0, false), assigned(0, true), assigned(1 << 30, true)] {
             assert_eq!(from_word(to_word(one)), one);
         }
+    }
+
+    #[test]
+    fn portions_are_those_of_the_cache_and_of_each_read() {
+        let assigned = |slot, is_missing| to_word(Some(Assigned { slot, is_missing }));
+        let list = [assigned(3, true), to_word(None), assigned(0, false), assigned(1, true)];
+        let marks = |list: Option<&[u32]>, index, of| {
+            let mut marks = [true, false, true, true];
+            select_portion(&mut marks, list, Chunk { index, of });
+            marks.map(u8::from)
+        };
+        let cached: Vec<[u8; 4]> = (0..5).map(|index| marks(Some(&list), index, 5)).collect();
+        let expected = [[0, 0, 1, 0], [1, 0, 0, 0], [0; 4], [0, 0, 0, 1], [0; 4]];
+        assert_eq!(cached, expected);
+        let read: Vec<[u8; 4]> = (0..4).map(|index| marks(None, index, 4)).collect();
+        assert_eq!(read, [[1, 0, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1], [0; 4]]);
     }
 }

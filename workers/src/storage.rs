@@ -29,7 +29,7 @@ use weight_store::{BlobId, IoKind, ReadEvent, Reader, ReaderOptions, StagedCopy}
 
 use crate::device::DirectDevice;
 use crate::error::{LaneError, WorkerError, describe_position};
-use crate::expert_list::from_word;
+use crate::expert_list::{from_word, select_portion};
 use crate::lane_executor::{LaneExecutor, Task, WorkAmount};
 use crate::memory::View;
 use crate::read_watchdog::ReadWatchdog;
@@ -266,8 +266,12 @@ impl StorageLane {
                         let offset = plan.expert_list_offset(routing.buffer);
                         let experts = self.is_routed.len();
                         let list: &[u32] = self.view.read(routing.buffer, offset, experts);
-                        for (expert, word) in (0..).zip(list) {
-                            let assigned = from_word(*word);
+                        self.is_routed.fill(true);
+                        if let Some(portion) = read.to.portion {
+                            select_portion(&mut self.is_routed, Some(list), portion);
+                        }
+                        for ((expert, word), is_read) in (0..).zip(list).zip(&self.is_routed) {
+                            let assigned = from_word(*word).filter(|_| *is_read);
                             if let Some(Assigned { slot, is_missing: true }) = assigned {
                                 let to_bytes = u64::from(slot) * cache.slot_bytes;
                                 record.append_blocks(ops, expert, to_bytes, blocks);
@@ -280,6 +284,9 @@ impl StorageLane {
                         self.is_routed.fill(false);
                         for one in bytemuck::cast_slice::<_, RoutedExpert>(routed) {
                             self.is_routed[one.expert as usize] = true;
+                        }
+                        if let Some(portion) = read.to.portion {
+                            select_portion(&mut self.is_routed, None, portion);
                         }
                         let experts = (0..).zip(&self.is_routed);
                         let routed = experts.filter(|(_, is_routed)| **is_routed);

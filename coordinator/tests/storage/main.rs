@@ -82,6 +82,9 @@ fn storages_change_no_token() {
     }
 }
 
+/// Number of portions in which the experts of a layer are read.
+const PORTIONS: u64 = 4;
+
 /// Tokens with a share of the experts read in each step equal those with all weights in memory, and
 /// the bytes read are exactly those of the experts that rows were routed to.
 fn only_routed_experts_are_read() {
@@ -105,10 +108,11 @@ fn only_routed_experts_are_read() {
             let read_bytes: u64 = measured.totals.read_bytes.values().sum();
             assert_eq!(read_bytes, prefill_bytes + decode_bytes, "{what}");
             // A request fetches an expert, or several that follow each other, unless it begins or
-            // ends at the border between the shares of two drives.
+            // ends at the border between the shares of two drives, which each portion has.
             let steps = routing.counted_steps;
             let prefill_max = 3 * layers * (u64::from(routing.experts) + u64::from(storages) - 1);
-            let decode_max = experts.round() as u64 + steps * (u64::from(storages) - 1);
+            let borders = PORTIONS * (u64::from(storages) - 1);
+            let decode_max = experts.round() as u64 + steps * borders;
             let requests: u64 = measured.totals.read_requests.values().sum();
             assert!(requests <= prefill_max + decode_max, "{what}: {requests}");
         }
@@ -143,10 +147,11 @@ fn cached_experts_are_those_of_memory(storages: u32, expected: &[Vec<u32>]) {
         let prefill_bytes = GROUPS as u64 * 5 * 8 * 3 * matrix_bytes;
         assert_eq!(all_bytes, prefill_bytes + decode_bytes, "{expert_slots} slots");
         // One request fetches an expert, or several with consecutive slots, and one a linear of an
-        // expert in prefill. A second drive adds one where its share begins within an expert.
+        // expert in prefill. A second drive adds one where its share of a portion begins within an
+        // expert.
         let requests: u64 = measured.totals.read_requests.values().sum();
         let prefill_requests = GROUPS as u64 * 5 * 8 * 3;
-        let reads = routing.counted_steps + GROUPS as u64 * 5 * 3;
+        let reads = routing.counted_steps * PORTIONS + GROUPS as u64 * 5 * 3;
         let cuts = reads * (u64::from(storages) - 1);
         let max = prefill_requests + missing.round() as u64 + cuts;
         assert!((prefill_requests + 1..=max).contains(&requests), "{requests} {max}");

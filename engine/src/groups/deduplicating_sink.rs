@@ -48,7 +48,10 @@ impl BatchSink for DeduplicatingSink<'_> {
                 delivered.tokens = delivered.tokens.max(delivered.seen_tokens);
                 is_new
             }
-            EngineEvent::Pooled(_) | EngineEvent::Finished(_) | EngineEvent::Failed(_) => true,
+            EngineEvent::Pooled(_)
+            | EngineEvent::Drafts(_)
+            | EngineEvent::Finished(_)
+            | EngineEvent::Failed(_) => true,
         };
         if !is_new {
             return ControlFlow::Continue(());

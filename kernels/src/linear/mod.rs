@@ -71,7 +71,7 @@ pub use compiled::LinearTasks;
 use epilogue::Epilogue;
 pub use epilogue::LinearOut;
 pub(crate) use experts::Workspace as ExpertWorkspace;
-pub use experts::{ExpertLimits, ExpertPlaces, ExpertWeight, RoutedLinear};
+pub use experts::{ExpertLimits, ExpertPlaces, ExpertWeight, RoutedLinear, SharedExperts};
 pub(crate) use heads::Workspace as HeadWorkspace;
 pub use heads::{HeadLinear, HeadSpan};
 use model::quantized_format::Grouped;

@@ -50,6 +50,9 @@ impl Op {
                 let one = experts.ffn_size * config.hidden_size * experts.per_token;
                 2 * rows * one as u64
             }),
+            Op::ExpertCombine => config
+                .experts
+                .map_or(0, |experts| 2 * rows * (experts.per_token * config.hidden_size) as u64),
             _ => self
                 .weights(config)
                 .and_then(|shape| shape.matrix)

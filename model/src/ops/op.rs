@@ -68,6 +68,8 @@ pub enum Op {
     ExpertUp,
     /// Third linear of the experts, including the weighted sum over a row's experts.
     ExpertDown,
+    /// That sum alone, if the experts of a layer are computed in portions.
+    ExpertCombine,
     Gate,
     Up,
     /// Product of a shared expert's activations and a gate: the sigmoid of one dot product per row
@@ -232,6 +234,7 @@ impl Op {
             Op::ExpertGate => "expert_gate",
             Op::ExpertUp => "expert_up",
             Op::ExpertDown => "expert_down",
+            Op::ExpertCombine => "expert_combine",
             Op::FinalNorm => "final_norm",
             Op::Head => "head",
             Op::Sample => "sample",
@@ -348,6 +351,7 @@ impl Op {
             Op::ExpertUp if !config.activation.is_gated() => &[Value::Normed1, Value::Routing],
             Op::ExpertUp => &[Value::Normed1, Value::Routing, Value::ExpertGate],
             Op::ExpertDown => &[Value::ExpertFfn, Value::Routing, Value::Hidden],
+            Op::ExpertCombine => &[Value::ExpertOut, Value::Routing, Value::Hidden],
             Op::FinalNorm => &[Value::Hidden],
             Op::Head => &[Value::LastNormed],
             Op::Sample => &[Value::Logits],
@@ -357,7 +361,7 @@ impl Op {
     /// Returns true for operations of layers with experts that read other values where the experts
     /// are next to a dense network.
     const fn is_of_experts(self) -> bool {
-        self.is_expert() || matches!(self, Op::Router | Op::PostNorm1)
+        self.is_expert() || matches!(self, Op::Router | Op::ExpertCombine | Op::PostNorm1)
     }
 
     /// Returns the values that such an operation reads.
@@ -367,6 +371,7 @@ impl Op {
             Op::ExpertGate => &[Value::ExpertNormed, Value::Routing],
             Op::ExpertUp => &[Value::ExpertNormed, Value::Routing, Value::ExpertGate],
             Op::ExpertDown => &[Value::ExpertFfn, Value::Routing],
+            Op::ExpertCombine => &[Value::ExpertOut, Value::Routing],
             _ => &[Value::NormedSum, Value::Hidden],
         }
     }
@@ -376,7 +381,7 @@ impl Op {
         Some(match self {
             Op::Out if config.post_norms => Value::Projected0,
             Op::Down | Op::Fc1 if config.post_norms => Value::Projected1,
-            Op::ExpertDown if config.has_parallel_experts() => Value::ExpertSum,
+            Op::ExpertDown | Op::ExpertCombine if config.has_parallel_experts() => Value::ExpertSum,
             Op::RouterNorm => Value::RouterNormed,
             Op::ExpertNorm => Value::ExpertNormed,
             Op::SumNorm => Value::NormedSum,
@@ -394,7 +399,8 @@ impl Op {
             | Op::Fc1
             | Op::PostNorm1
             | Op::PerLayerNorm
-            | Op::ExpertDown => Value::Hidden,
+            | Op::ExpertDown
+            | Op::ExpertCombine => Value::Hidden,
             Op::Norm0 => Value::Normed0,
             Op::QDown => Value::QueryLatent,
             Op::Q if config.latent.is_some() => Value::HeadQuery,
@@ -467,10 +473,12 @@ impl Op {
         }
     }
 
-    /// Returns the operation of a layer's list that has the weights of this one.
+    /// Returns the operation of a layer's list that has the weights of this one, or that contains
+    /// it.
     pub const fn weights_op(self) -> Op {
         match self {
             Op::Attention => Op::Softmax,
+            Op::ExpertCombine => Op::ExpertDown,
             other => other,
         }
     }

@@ -83,6 +83,8 @@ pub enum Value {
     ExpertGate,
     /// Input of `ExpertDown`: `[rows, experts per row, expert's ffn]`.
     ExpertFfn,
+    /// Output of each of a row's experts, before their sum: `[rows, experts per row, hidden]`.
+    ExpertOut,
     /// Last row of each sequence, normalised: `[sequences, hidden]`.
     LastNormed,
     /// Logits `[sequences, vocab]`.
@@ -139,6 +141,7 @@ impl Value {
             | Value::Scores
             | Value::Probabilities
             | Value::Routing
+            | Value::ExpertOut
             | Value::ExpertSum
             | Value::NormedSum
             | Value::IndexWeights
@@ -234,6 +237,7 @@ impl Value {
             }
             Value::Routing => Some(2 * per_token),
             Value::ExpertGate | Value::ExpertFfn => Some(per_token * expert_ffn),
+            Value::ExpertOut => Some(per_token * config.hidden_size),
             Value::Logits => Some(config.vocab_size),
             Value::Scores | Value::Probabilities => None,
         }

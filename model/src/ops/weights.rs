@@ -135,7 +135,8 @@ impl Op {
             Op::Router | Op::ExpertGate | Op::ExpertUp | Op::ExpertDown => {
                 self.expert_weights(config)
             }
-            Op::Select | Op::Scores | Op::Softmax | Op::Wv | Op::Attention | Op::Sample => None,
+            Op::Select | Op::Scores | Op::Softmax | Op::Wv | Op::Attention => None,
+            Op::ExpertCombine | Op::Sample => None,
         }
     }
 

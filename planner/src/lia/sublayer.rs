@@ -118,7 +118,9 @@ pub(crate) const fn sublayer_of(op: Op) -> Option<usize> {
         | Op::ExpertNorm
         | Op::ExpertGate
         | Op::ExpertUp => Some(4),
-        Op::SumNorm | Op::PerLayerGate | Op::PerLayerOut | Op::PerLayerNorm => Some(5),
+        Op::ExpertCombine | Op::SumNorm | Op::PerLayerGate | Op::PerLayerOut | Op::PerLayerNorm => {
+            Some(5)
+        }
         Op::SharedGate | Op::Down | Op::DenseDown | Op::Fc1 | Op::PostNorm1 | Op::ExpertDown => {
             Some(5)
         }

@@ -27,7 +27,7 @@ impl Emitter<'_, '_> {
     pub(super) fn attend_lagging(&mut self, entry: &Entry) {
         let region = |emitter: &Self, value| {
             let part = emitter.kept_part(entry);
-            Region { buffer: emitter.buffers.kept(value), chunk: Some(part) }
+            Region::of_chunk(emitter.buffers.kept(value), Some(part))
         };
         let inputs = entry
             .op
@@ -67,7 +67,7 @@ impl Emitter<'_, '_> {
             _ => return,
         };
         let buffer = self.buffers.kept(value);
-        let to = Region { buffer, chunk: Some(self.kept_part(entry)) };
+        let to = Region::of_chunk(buffer, Some(self.kept_part(entry)));
         let from = self.joined(entry, value);
         self.copy_lagging(entry, value, from, to, ComputeDevice::Cpu);
     }
@@ -94,7 +94,7 @@ impl Emitter<'_, '_> {
     /// Returns the deferred rows of a value on the device.
     fn joined(&mut self, entry: &Entry, value: Value) -> Region {
         let buffer = self.value_buffer(entry, value, ComputeDevice::Gpu);
-        Region { buffer, chunk: Some(HOST) }
+        Region::of_chunk(buffer, Some(HOST))
     }
 
     fn kept_part(&self, entry: &Entry) -> Chunk {

@@ -5,6 +5,7 @@ use model::config::ModelConfig;
 use model::ops::{Kv, Op, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use crate::expert_portions;
 use crate::expert_records::ExpertOps;
 use crate::ir::{At, BufferId, Compute, Copy, Instruction, Moved, ProgramShape, Region, Rows};
 use crate::kv_owner::{DEVICE, HOST, StreamSide};
@@ -139,7 +140,8 @@ impl<'a, 'b> Emitter<'a, 'b> {
         }
         let mut inputs = Vec::new();
         let pools = self.shape.pools();
-        for value in pooling::inputs(entry.op, self.config.at(entry.layer), pools) {
+        let model = self.config.at(entry.layer);
+        for value in pooling::inputs(entry.op, entry.chunk, model, pools) {
             let input = self.input(entry, value);
             if self.emitted == Emitted::Instructions {
                 inputs.push(input);
@@ -147,9 +149,10 @@ impl<'a, 'b> Emitter<'a, 'b> {
         }
         let caches = self.caches(entry);
         let weights = self.weights(entry);
-        let output = entry.op.writes(self.config.at(entry.layer)).map(|value| {
-            let buffer = self.value_buffer(entry, value, entry.device);
-            Region { buffer, chunk: self.output_chunk(entry, value) }
+        let written = expert_portions::writes(entry.op, self.config.at(entry.layer), entry.chunk);
+        let output = written.map(|value| {
+            let chunk = self.output_chunk(entry, value);
+            self.portion_of(entry, value, chunk)
         });
         let (caches, output) = match self.buffers.checkpointed(entry.batch) {
             Some((caches, to)) if entry.op == Op::Sample => (caches, Some(to)),
@@ -166,7 +169,7 @@ impl<'a, 'b> Emitter<'a, 'b> {
             table: self.buffers.table(entry.batch),
         };
         self.push(self.routes.compute(entry.device), Instruction::Compute(compute));
-        if let Some(value) = entry.op.writes(self.config.at(entry.layer)) {
+        if let Some(value) = written {
             self.mark_written(entry, value);
         }
         self.after(entry);
@@ -336,7 +339,16 @@ impl<'a, 'b> Emitter<'a, 'b> {
         for part in range {
             self.bring(entry, value, part, entry.device);
         }
-        Region { buffer: self.value_buffer(entry, value, entry.device), chunk }
+        self.portion_of(entry, value, chunk)
+    }
+
+    /// Returns a chunk of a value on the entry's device; of a value of experts the portion that the
+    /// entry computes.
+    fn portion_of(&mut self, entry: &Entry, value: Value, chunk: Option<Chunk>) -> Region {
+        let portion = expert_portions::portion(entry.op, entry.chunk);
+        let portion = portion.filter(|_| expert_portions::is_divided(value));
+        let buffer = self.value_buffer(entry, value, entry.device);
+        Region { buffer, chunk, portion }
     }
 
     /// Copies part `part` of a value to `device` unless it is there.
@@ -380,8 +392,8 @@ impl<'a, 'b> Emitter<'a, 'b> {
             moved: Moved::Value(value),
             at: at(entry),
             chunk,
-            from: Region { buffer: self.value_buffer(entry, value, device.other()), chunk },
-            to: Region { buffer: self.value_buffer(entry, value, device), chunk },
+            from: Region::of_chunk(self.value_buffer(entry, value, device.other()), chunk),
+            to: Region::of_chunk(self.value_buffer(entry, value, device), chunk),
             table: Some(self.buffers.table(entry.batch)),
         };
         self.push(self.routes.copy_to(device), Instruction::Copy(copy));

@@ -74,7 +74,7 @@ impl Emitter<'_, '_> {
                     kv,
                     at: at(entry),
                     chunk,
-                    from: Region { buffer, chunk: chunk_of(rows, rows_of) },
+                    from: Region::of_chunk(buffer, chunk_of(rows, rows_of)),
                     to: self.buffers.cache(layer, entry.batch, kv, chunk.index),
                     table: self.buffers.table(entry.batch),
                 };

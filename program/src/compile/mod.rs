@@ -18,6 +18,7 @@ mod error;
 mod expert_slots;
 mod fresh;
 mod pieces;
+mod portions;
 mod routes;
 mod schedule;
 mod sync;
@@ -268,7 +269,10 @@ fn emit<'a>(
     let mut emitter = emit::Emitter::new(program, of, buffers, schedule.uniform, emitted);
     emitter.note_host_experts(&schedule.entries);
     match of.map.schedule {
-        Schedule::Overlapped => schedule.entries.iter().for_each(|entry| emitter.emit(entry)),
+        Schedule::Overlapped => {
+            let entries = emitter.in_portions(&schedule.entries);
+            entries.iter().for_each(|entry| emitter.emit(entry));
+        }
         Schedule::Barrier | Schedule::BarrierSpread => {
             barrier::emit(&mut emitter, &schedule.entries);
         }

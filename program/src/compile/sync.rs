@@ -47,7 +47,7 @@ struct Moment {
 /// Access of a part of a buffer, or of all of it.
 #[derive(Debug, Clone, Copy)]
 struct Access {
-    chunk: Option<Chunk>,
+    region: Region,
     at: Moment,
     write: bool,
 }
@@ -234,8 +234,7 @@ impl LatestByLane {
 fn for_each_conflict(mine: &[(Region, bool)], accesses: &Accesses, mut see: impl FnMut(Moment)) {
     for (region, write) in mine {
         for other in &accesses[region.buffer.0 as usize] {
-            let region_of_other = Region { chunk: other.chunk, ..*region };
-            if (*write || other.write) && region_of_other.overlaps(region) {
+            if (*write || other.write) && other.region.overlaps(region) {
                 see(other.at);
             }
         }
@@ -249,9 +248,11 @@ fn record(mine: &[(Region, bool)], at: Moment, accesses: &mut Accesses) {
         list.retain(|other| {
             // A write subsumes all accesses that it covers, since it is ordered after them; a read
             // subsumes the earlier reads of its lane.
-            let covered = region.chunk.is_none() || region.chunk == other.chunk;
+            let covers = |own: Option<Chunk>, other| own.is_none() || own == other;
+            let covered = covers(region.chunk, other.region.chunk)
+                && covers(region.portion, other.region.portion);
             !(covered && (write || (!other.write && other.at.lane == at.lane)))
         });
-        list.push(Access { chunk: region.chunk, at, write });
+        list.push(Access { region, at, write });
     }
 }

@@ -1,12 +1,14 @@
 //! Locates the weights of an operation: in place, or in a slot that they are streamed or read into.
 
+use crate::expert_portions::{first_read, portion};
 use crate::formats::decompressed;
 use crate::ir::{
     At, BufferId, Copy, Decompress, Instruction, JoinedWeights, Moved, Read, Region,
     RoutingRegions, Rows,
 };
-use crate::map::ComputeDevice;
+use crate::map::{Chunk, ComputeDevice};
 use crate::plan::RunShape;
+use crate::topology::LaneId;
 use crate::weights::Weights;
 use model::ops::Value;
 
@@ -48,8 +50,9 @@ impl Emitter<'_, '_> {
 
     /// Returns the part of a weight buffer that an entry multiplies.
     fn part_of(entry: &Entry, buffer: BufferId) -> Region {
-        let chunk = entry.chunk.filter(|_| !entry.op.is_attention());
-        Region { buffer, chunk }
+        let portion = portion(entry.op, entry.chunk);
+        let chunk = entry.chunk.filter(|_| portion.is_none() && !entry.op.is_attention());
+        Region { buffer, chunk, portion }
     }
 
     /// Returns the host region of a blob: in place, or in a slot that it is read into.
@@ -101,7 +104,7 @@ impl Emitter<'_, '_> {
 
     /// Returns what determines the experts that an operation of the CPU reads; `None` if it reads
     /// its whole weights.
-    fn routing(&mut self, entry: &Entry) -> Option<RoutingRegions> {
+    pub(super) fn routing(&mut self, entry: &Entry) -> Option<RoutingRegions> {
         let RunShape { batches, batch_size, serves, .. } = *self.shape;
         let reads = self.map.expert_reads;
         // Prompts of a batch job reach almost all experts.
@@ -133,12 +136,24 @@ impl Emitter<'_, '_> {
         };
         let joined = self.joined_weights(entry, routing);
         self.read.extend(&joined);
+        let read_portions = match routing.and(portion(entry.op, entry.chunk)) {
+            None => vec![None],
+            Some(Chunk { of, .. }) => {
+                let first = first_read(self.cache_slots(entry).is_some());
+                (first..of).map(|index| Some(Chunk { index, of })).collect()
+            }
+        };
         let at = At { layer: entry.layer, batch: 0, stream: 0 };
         let of = replicas.len() as u16;
         let lanes = self.routes.topology.storages().into_iter().map(|(_, lane)| lane);
-        for ((index, replica), lane) in (0..).zip(replicas).zip(lanes) {
-            let part = |buffer| Region { buffer, chunk: chunk_of(index, of) };
-            let (from, to) = (part(replica), part(slot));
+        let lanes: Vec<(LaneId, BufferId)> = lanes.zip(replicas).collect();
+        let read_by = read_portions.into_iter().flat_map(|portion| {
+            let lanes = (0..).zip(&lanes);
+            lanes.map(move |(index, (lane, replica))| (portion, index, *lane, *replica))
+        });
+        for (portion, index, lane, replica) in read_by {
+            let part = |buffer| Region::of_chunk(buffer, chunk_of(index, of));
+            let (from, to) = (part(replica), Region { portion, ..part(slot) });
             let joined = joined.iter().filter_map(|weights| {
                 let Weights::Layer { op, .. } = *weights else { return None };
                 let replica = self.buffers.stored_weights(*weights)?[usize::from(index)];

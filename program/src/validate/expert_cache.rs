@@ -1,9 +1,12 @@
 //! Memory of experts that are read from storages: its size, and who fills a cache.
 
+use std::collections::BTreeMap;
+
 use model::ops::Op;
 
 use crate::expert_cache::cache_slots;
-use crate::ir::{Instruction, Read};
+use crate::ir::{BufferId, Instruction, Read, Region};
+use crate::map::Chunk;
 use crate::plan::Plan;
 use crate::topology::HardwareEngine;
 
@@ -37,11 +40,18 @@ pub(super) fn check(plan: &Plan) -> Result<(), ValidateError> {
                     if on_cpu && compute.op == Op::Router && compute.at.layer == layer)
             })
         };
+        let mut lists = BTreeMap::new();
         for (lane, index, instruction) in all() {
             let written = instruction.writes();
             let is_cached =
                 written.iter().any(|region| plan.expert_cache_of(region.buffer).is_some());
             let problem = match instruction {
+                _ if !follows_one_list(instruction, &mut lists) => {
+                    "it accesses a portion of experts without the list that defines it"
+                }
+                Instruction::Read(read) if is_cached && is_first(read.to.portion) => {
+                    "it reads the portion of the experts that are in the cache"
+                }
                 Instruction::Read(read) if !has_slots(plan, read) => {
                     "its slots are too small for the experts"
                 }
@@ -59,6 +69,30 @@ pub(super) fn check(plan: &Plan) -> Result<(), ValidateError> {
         }
     }
     Ok(())
+}
+
+/// Returns true if an instruction that accesses portions of a buffer reads the routing that they
+/// follow, and earlier ones follow the same, in as many portions. Accesses that follow different
+/// lists of one routing are then ordered by those of the routing.
+fn follows_one_list(
+    instruction: &Instruction,
+    lists: &mut BTreeMap<BufferId, (Option<Region>, u16)>,
+) -> bool {
+    let list = match instruction {
+        Instruction::Read(read) => read.routing.map(|regions| regions.routing),
+        Instruction::Compute(compute) if compute.op.is_expert() => compute.inputs.get(1).copied(),
+        _ => None,
+    };
+    instruction.accesses().into_iter().all(|(region, _)| {
+        let Some(Chunk { of, .. }) = region.portion else { return true };
+        let is_whole = |list: &Region| list.chunk.is_none() && list.portion.is_none();
+        let known = lists.entry(region.buffer).or_insert((list, of));
+        list.is_some_and(|list| is_whole(&list)) && *known == (list, of)
+    })
+}
+
+fn is_first(portion: Option<Chunk>) -> bool {
+    portion.is_some_and(|portion| portion.index == 0)
 }
 
 /// Returns true if each expert that a read may fetch has a slot with capacity for it.

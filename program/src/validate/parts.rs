@@ -3,6 +3,7 @@
 use model::config::ModelConfig;
 use model::ops::Value;
 
+use crate::expert_portions::{reads, writes};
 use crate::ir::{Compute, Region};
 use crate::map::Chunk;
 
@@ -16,6 +17,7 @@ pub(super) fn operands<'a>(
     config: &ModelConfig,
     compute: &'a Compute,
 ) -> impl Iterator<Item = (Value, Region)> + use<'a> {
-    let inputs = compute.op.reads(config).iter().copied().zip(compute.inputs.iter().copied());
-    inputs.chain(compute.op.writes(config).into_iter().zip(compute.output))
+    let (op, chunk) = (compute.op, compute.chunk);
+    let inputs = reads(op, config, chunk).iter().copied().zip(compute.inputs.iter().copied());
+    inputs.chain(writes(op, config, chunk).into_iter().zip(compute.output))
 }

@@ -6,6 +6,7 @@
 //! lane.
 
 use crate::ir::Region;
+use crate::map::Chunk;
 use crate::plan::Buffer;
 
 use super::error::ValidateError;
@@ -58,5 +59,7 @@ pub(super) fn check(order: &Order<'_>, buffers: &[Buffer]) -> Result<usize, Vali
 
 /// Returns true if `outer` contains `inner`, a region of the same buffer.
 fn covers(outer: &Region, inner: &Region) -> bool {
-    outer.chunk.is_none_or(|chunk| chunk.of == 1) || outer.chunk == inner.chunk
+    let is_whole = |part: Option<Chunk>| part.is_none_or(|part| part.of == 1);
+    (is_whole(outer.chunk) || outer.chunk == inner.chunk)
+        && (is_whole(outer.portion) || outer.portion == inner.portion)
 }

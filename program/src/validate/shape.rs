@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use model::config::ModelConfig;
 use model::ops::{Op, Value};
 
+use crate::expert_portions::{is_divided, portion};
 use crate::ir::{
     BufferId, Compute, Copy, Instruction, LaneProgram, Moved, Program, ProgramShape, Read, Region,
 };
@@ -137,6 +138,7 @@ fn check_regions(instruction: &Instruction, buffers: &[Buffer]) -> Result<(), St
             return Err(format!("it names buffer {id}, but there are {} buffers", buffers.len()));
         }
         check_chunk(region.chunk)?;
+        check_chunk(region.portion)?;
     }
     check_chunk(chunk_of(instruction))
 }
@@ -186,7 +188,7 @@ fn check_compute(
 ) -> Result<(), String> {
     let op = compute.op;
     let pools = pools.unwrap_or_else(|| compute.inputs.len() > op.reads(config).len());
-    let values = inputs(op, config, pools).count();
+    let values = inputs(op, compute.chunk, config, pools).count();
     let has_caches = behind_caches || op.updates_state();
     let expected_caches = match op {
         // The caches of checkpoints are checked with the plan.
@@ -208,14 +210,30 @@ fn check_compute(
             return Err(format!("it has {found} {what}, the operation needs {expected}"));
         }
     }
-    if !op.is_attention() {
+    check_portion(config, compute)?;
+    if !op.is_attention() && !op.is_expert() {
         check_piece(config, compute)?;
     }
     let residual = operands(config, compute).find(|(value, _)| *value == Value::Hidden);
-    if op.adds_to_residual(config) && compute.output != residual.map(|(_, region)| region) {
+    let adds = portion(op, compute.chunk).is_none() && op.adds_to_residual(config);
+    if adds && compute.output != residual.map(|(_, region)| region) {
         return Err("it must add into the residual stream that it reads".to_owned());
     }
     Ok(())
+}
+
+/// Checks a portion of experts: it has its portion of weights and of the values of experts, and no
+/// other operation has portions.
+fn check_portion(config: &ModelConfig, compute: &Compute) -> Result<(), String> {
+    let portion = portion(compute.op, compute.chunk);
+    let divided = |value: Value| portion.filter(|_| is_divided(value));
+    let values = operands(config, compute).map(|(value, region)| (region, divided(value)));
+    let weights = compute.weights.iter().map(|region| (*region, portion));
+    let others = compute.caches.iter().chain([&compute.table]).map(|region| (*region, None));
+    match values.chain(weights).chain(others).all(|(region, expected)| region.portion == expected) {
+        true => Ok(()),
+        false => Err("its operands are not those of its portion of the experts".to_owned()),
+    }
 }
 
 /// Checks a piece of a linear: it multiplies its own weights, reads its whole first input, and

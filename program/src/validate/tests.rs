@@ -313,8 +313,8 @@ fn chunks_conflict_only_where_they_overlap() {
             moved: Moved::Value(Value::Attended),
             at: at(),
             chunk,
-            from: Region { buffer: from, chunk },
-            to: Region { buffer: to, chunk },
+            from: Region::of_chunk(from, chunk),
+            to: Region::of_chunk(to, chunk),
             table: Some(region(TABLE)),
         };
         list(lane, vec![Instruction::Copy(copy)])

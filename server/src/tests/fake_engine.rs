@@ -9,8 +9,8 @@ use std::time::Duration;
 use engine_api::event::{FinishCause, Logprob};
 use engine_api::request::Pooling;
 use engine_api::serving::{
-    Engine, EngineEvent, EngineLimits, EngineState, EngineStatus, EventSink, GenerationId,
-    GenerationRequest, PreparedGrammar, SubmitError,
+    DraftCounts, Engine, EngineEvent, EngineLimits, EngineState, EngineStatus, EventSink,
+    GenerationId, GenerationRequest, PreparedGrammar, SubmitError,
 };
 use grammar::Grammar;
 use testkit::byte_codec::EOS;
@@ -24,11 +24,19 @@ pub(super) struct FakeEngineOptions {
     pub(super) step: Duration,
     /// Token at which a sequence fails.
     pub(super) fails_at: Option<u32>,
+    /// Drafts that are counted with each token.
+    pub(super) drafts: DraftCounts,
 }
 
 impl Default for FakeEngineOptions {
     fn default() -> FakeEngineOptions {
-        FakeEngineOptions { slots: 4, context: 256, step: Duration::ZERO, fails_at: None }
+        FakeEngineOptions {
+            slots: 4,
+            context: 256,
+            step: Duration::ZERO,
+            fails_at: None,
+            drafts: DraftCounts::default(),
+        }
     }
 }
 
@@ -185,6 +193,9 @@ impl FakeEngine {
             return false;
         }
         sequence.made += 1;
+        if self.options.drafts != DraftCounts::default() {
+            report(EngineEvent::Drafts(self.options.drafts));
+        }
         let logprobs = logprobs(token, submission.logprobs);
         let is_wanted = report(EngineEvent::Token { token, logprobs });
         if is_wanted && sequence.made == submission.max_new {

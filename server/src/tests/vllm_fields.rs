@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use engine_api::serving::DraftCounts;
 use serde_json::{Value, json};
 use testkit::byte_codec::{ByteCodec, END_OF_TEXT};
 
@@ -127,6 +128,24 @@ fn reasoning_is_counted_and_may_be_left_out() {
     assert_eq!(reasoning(&events.last().expect("usage")["usage"]), tokens);
     let shows = |event: &Value| !event["choices"][0]["delta"]["reasoning_content"].is_null();
     assert!(!events.iter().any(shows));
+}
+
+#[test]
+fn drafted_tokens_are_counted_in_usage() {
+    let drafts = DraftCounts { verified: 3, accepted: 2 };
+    let options = FakeEngineOptions { drafts, ..FakeEngineOptions::default() };
+    let server = TestServer::with_options(options, ServerOptions::default());
+    let body = json!({"prompt": "abcd", "max_tokens": 4, "temperature": 0});
+    let usage = &server.post(COMPLETIONS, &body).json()["usage"];
+    let details = json!({"reasoning_tokens": 0, "accepted_prediction_tokens": 8,
+        "rejected_prediction_tokens": 4});
+    assert_eq!(usage["completion_tokens_details"], details, "{usage}");
+    // Two tokens, with their drafts, precede the stop string.
+    let body = json!({"prompt": "abcd", "max_tokens": 4, "temperature": 0, "stop": "b"});
+    let usage = &server.post(COMPLETIONS, &body).json()["usage"];
+    assert_eq!(usage["completion_tokens_details"]["accepted_prediction_tokens"], 4, "{usage}");
+    let plain = TestServer::new().post(COMPLETIONS, &body).json();
+    assert!(plain["usage"].get("completion_tokens_details").is_none(), "{plain}");
 }
 
 #[test]

@@ -53,6 +53,7 @@ impl<'a> ComputeContext<'a> {
         let weight_bytes = compute.op.weight_bytes_in(config, dtype, self.format(compute)) as u64;
         let cache_bytes = match compute.op {
             Op::Embed => panic!("the embedding always runs on the CPU"),
+            Op::ExpertCombine => panic!("the CPU computes experts in portions"),
             Op::Norm0 | Op::Norm1 | Op::FinalNorm => {
                 self.norm(compute, rows)?;
                 0

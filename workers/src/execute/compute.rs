@@ -205,6 +205,7 @@ impl ComputeState {
                 let Self { kernels, places, .. } = self;
                 experts::run::<T>(kernels, operands, compute, rows, places);
             }
+            Op::ExpertCombine => experts::combine(&self.kernels, operands, compute, rows),
             Op::QAbsorb | Op::VUp => latent::run::<T>(&self.kernels, operands, compute, rows),
             Op::SharedGate => self.shared_gate::<T>(operands, compute, rows),
             _ => {

@@ -1,16 +1,17 @@
 //! Cache of experts that were read from storages, on the lane that computes them: the router of a
 //! layer assigns the slots, and the layer's linears find the experts there.
 
-use kernels::ExpertPlaces;
+use kernels::{ExpertPlaces, RoutedExpert};
 use model::experts::Experts as Mixture;
 use model::ops::Op;
+use program::expert_portions::portion;
 use program::ir::{Compute, Instruction, Program};
 use program::map::ComputeDevice;
 use program::plan::Plan;
 use scheduler::expert_cache::{Assigned, ExpertCache, ExpertCacheSizes};
 
 use super::operands::{Operands, output_region};
-use crate::expert_list::{from_word, to_word};
+use crate::expert_list::{from_word, select_portion, to_word};
 
 /// Cache of experts whose slots the router assigns.
 #[derive(Debug)]
@@ -101,8 +102,18 @@ type LayerPlaces = [Option<MatrixPlace>; 3];
 pub(super) struct PlaceScratch {
     matrices: Vec<usize>,
     biases: Vec<usize>,
+    /// Whether each expert belongs to the portion that is computed.
+    included: Vec<bool>,
     /// By program and layer.
     places: Vec<Vec<LayerPlaces>>,
+}
+
+/// Experts that were read from storages.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct PlacedExperts<'a> {
+    pub(super) places: ExpertPlaces<'a>,
+    /// Whether each expert belongs to the portion that is computed; `None` for all.
+    pub(super) included: Option<&'a [bool]>,
 }
 
 /// Returns the index of a linear of experts.
@@ -142,17 +153,19 @@ impl PlaceScratch {
         PlaceScratch {
             matrices: vec![0; count],
             biases: vec![0; count],
+            included: vec![false; count],
             places: plan.programs.iter().map(of_program).collect(),
         }
     }
 
-    /// Computes the places of the experts of an operation in the buffer that they are read into;
-    /// `None` if they are not read from storages.
+    /// Computes the places of the experts of an operation in the buffer that they are read into, and
+    /// which of them belong to its portion, if it is one; `None` if they are not read from storages.
     pub(super) fn find<'a>(
         &'a mut self,
         operands: &Operands<'_>,
         compute: &Compute,
-    ) -> Option<ExpertPlaces<'a>> {
+        routed: &[RoutedExpert],
+    ) -> Option<PlacedExperts<'a>> {
         let Operands { plan, view, .. } = *operands;
         let layer = compute.at.layer.filter(|_| operands.device == ComputeDevice::Cpu)?;
         let places = &self.places[operands.program.index()][usize::from(layer)];
@@ -163,10 +176,12 @@ impl PlaceScratch {
             self.matrices[expert] = matrix as usize;
             self.biases[expert] = (matrix + place.bias_offset_bytes.unwrap_or(0)) as usize;
         };
+        let mut cached = None;
         if plan.expert_cache_of(compute.weights[0].buffer).is_some() {
             let routing = compute.inputs[1].buffer;
             let offset = plan.expert_list_offset(routing);
             let list: &[u32] = view.read(routing, offset, count);
+            cached = Some(list);
             for (expert, word) in list.iter().enumerate() {
                 if let Some(Assigned { slot, .. }) = from_word(*word) {
                     set(expert, slot.into());
@@ -175,7 +190,16 @@ impl PlaceScratch {
         } else {
             (0..count).for_each(|expert| set(expert, expert as u64));
         }
+        let portion = portion(compute.op, compute.chunk);
+        if let Some(portion) = portion {
+            self.included.fill(false);
+            routed.iter().for_each(|one| self.included[one.expert as usize] = true);
+            select_portion(&mut self.included, cached, portion);
+        }
         let biases = place.bias_offset_bytes.map(|_| &self.biases[..]);
-        Some(ExpertPlaces { matrices: &self.matrices, biases })
+        Some(PlacedExperts {
+            places: ExpertPlaces { matrices: &self.matrices, biases },
+            included: portion.map(|_| &self.included[..]),
+        })
     }
 }

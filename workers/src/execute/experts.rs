@@ -2,7 +2,7 @@
 
 use kernels::{
     Element, ExpertLimits, ExpertWeight, Kernels, Linear, LinearOut, RoutedExpert, RoutedLinear,
-    RouterRules, Routing,
+    RouterRules, Routing, SharedExperts,
 };
 use model::config::ModelConfig;
 use model::experts::Experts as Mixture;
@@ -175,23 +175,33 @@ pub(super) fn run<T: Element>(
     let (all, k) = operands.matrix_shape(compute);
     let routed = operands.rows::<f32>(compute.inputs[1], Value::Routing, rows);
     let routed: &[RoutedExpert] = bytemuck::cast_slice(routed);
-    let places = scratch.find(operands, compute);
+    let placed = scratch.find(operands, compute, routed);
+    let (places, included) = (placed.map(|one| one.places), placed.and_then(|one| one.included));
     let buffer = compute.weights[0].buffer;
     let weight = match (operands.format(compute), &places) {
         (WeightFormat::Plain, None) => ExpertWeight::Plain(operands.matrix::<T>(compute)),
         (WeightFormat::Grouped(form), None) => {
             ExpertWeight::Grouped(form, operands.records(compute, form))
         }
-        (WeightFormat::Plain, Some(_)) => ExpertWeight::Plain(operands.whole(buffer)),
-        (WeightFormat::Grouped(form), Some(_)) => {
-            ExpertWeight::Grouped(form, operands.whole(buffer))
+        (format, Some(_)) => {
+            let len_bytes = operands.view.size_bytes(buffer);
+            let first = operands.view.pointer(buffer, 0, len_bytes);
+            // SAFETY: needed since storages write to other slots of the buffer meanwhile. It is
+            // mapped as long as the view, and reads of the included experts precede this
+            // instruction in the program, as the next ones into their slots follow it (contract of
+            // `View::new`).
+            ExpertWeight::Shared(unsafe { SharedExperts::new(format, first, len_bytes) })
         }
     };
     let routing = Routing { experts: count, top_k: per_token, routed };
     let bias = if places.is_none() { operands.vector(compute, 0) } else { None };
-    let experts = RoutedLinear { routing, n: all / count, k, weight, bias, places };
+    let experts = RoutedLinear { routing, n: all / count, k, weight, bias, places, included };
     let input = |index: usize, value| operands.rows::<T>(compute.inputs[index], value, rows);
     match compute.op {
+        Op::ExpertDown if included.is_some() => {
+            let outputs = operands.output::<f32>(compute, rows);
+            kernels.expert_products(&experts, input(0, Value::ExpertFfn), outputs);
+        }
         Op::ExpertDown => {
             let hidden = operands.output::<f32>(compute, rows);
             if !compute.op.adds_to_residual(operands.config) {
@@ -215,6 +225,20 @@ pub(super) fn run<T: Element>(
             kernels.expert_linear(&experts, input(0, Value::Normed1), out);
         }
     }
+}
+
+/// Runs `ExpertCombine`.
+pub(super) fn combine(kernels: &Kernels, operands: &Operands<'_>, compute: &Compute, rows: usize) {
+    let Mixture { count, per_token, .. } = mixture(operands);
+    let routed = operands.rows::<f32>(compute.inputs[1], Value::Routing, rows);
+    let routed: &[RoutedExpert] = bytemuck::cast_slice(routed);
+    let outputs = operands.rows::<f32>(compute.inputs[0], Value::ExpertOut, rows);
+    let hidden = operands.output::<f32>(compute, rows);
+    if !compute.op.adds_to_residual(operands.config) {
+        hidden.fill(0.0);
+    }
+    let routing = Routing { experts: count, top_k: per_token, routed };
+    kernels.combine_experts(&routing, operands.config.hidden_size, outputs, hidden);
 }
 
 #[cfg(test)]

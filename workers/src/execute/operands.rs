@@ -4,8 +4,9 @@ use bytemuck::Pod;
 use model::config::ModelConfig;
 use model::ops::Value;
 use model::quantized_format::{Grouped, WeightFormat};
+use program::expert_portions::writes;
 use program::formats::on_device;
-use program::ir::{BufferId, Compute, ProgramId, Region};
+use program::ir::{Compute, ProgramId, Region};
 use program::map::ComputeDevice;
 use program::plan::Plan;
 use program::weights::Weights;
@@ -65,7 +66,7 @@ impl<'a> Operands<'a> {
     }
 
     fn output_elements(&self, compute: &Compute) -> usize {
-        let value = compute.op.writes(self.config);
+        let value = writes(compute.op, self.config, compute.chunk);
         value.and_then(|value| value.row_elements(self.config)).unwrap_or(0)
     }
 
@@ -80,12 +81,6 @@ impl<'a> Operands<'a> {
     pub(super) fn matrix<T: Pod>(&self, compute: &Compute) -> &'a [T] {
         let (n, k) = self.matrix_shape(compute);
         self.view.read(compute.weights[0].buffer, 0, n * k)
-    }
-
-    /// Returns a whole buffer of weights.
-    pub(super) fn whole<T: Pod>(&self, buffer: BufferId) -> &'a [T] {
-        let size_bytes = self.plan.buffer(buffer).size_bytes as usize;
-        self.view.read(buffer, 0, size_bytes / size_of::<T>())
     }
 
     /// Returns the records of the operation's matrix in a grouped format.

@@ -1,7 +1,7 @@
 //! A sequence in a slot, and its progress as read from the step table.
 
 use engine_api::request::Pooling;
-use engine_api::serving::{self, EngineEvent, EngineStatus};
+use engine_api::serving::{self, DraftCounts, EngineEvent, EngineStatus};
 use program::step_table::{EndReason, Field};
 use protocol::table::StepTable;
 
@@ -32,14 +32,29 @@ impl RunningSequence {
         if generated > 0 || is_alone && self.finish_cause(table, eos).is_some() {
             self.send_prompt(table, status);
         }
-        for (field, counted, total) in [
-            (Field::Verified, &mut self.drafts.verified, &mut status.drafts.verified),
-            (Field::Accepted, &mut self.drafts.accepted, &mut status.drafts.accepted),
+        let mut drafts = DraftCounts::default();
+        for (field, counted, new, total) in [
+            (
+                Field::Verified,
+                &mut self.drafts.verified,
+                &mut drafts.verified,
+                &mut status.drafts.verified,
+            ),
+            (
+                Field::Accepted,
+                &mut self.drafts.accepted,
+                &mut drafts.accepted,
+                &mut status.drafts.accepted,
+            ),
         ] {
             let count = u64::from(table.field(batch, slot, field));
-            *total += count.saturating_sub(std::mem::replace(counted, count));
+            *new = count.saturating_sub(std::mem::replace(counted, count));
+            *total += *new;
         }
         let sequence = &mut self.sequence;
+        if drafts != DraftCounts::default() {
+            sequence.send(EngineEvent::Drafts(drafts));
+        }
         for position in sequence.generated.len()..generated {
             let token = table.output(batch, slot, position);
             sequence.generated.push(token);

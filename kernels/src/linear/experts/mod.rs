@@ -7,22 +7,24 @@
 //!
 //! - `groups`: the rows of each expert; `parts`: each expert's rows as an ordinary linear.
 //! - `places`: experts that are not stored one after the other.
-//! - `combine`: weighted sums over a row's experts; `workspace`: the scratch.
+//! - `combine`: weighted sums over a row's experts; `outputs`: those of outputs in memory.
+//! - `workspace`: the scratch.
 
 mod combine;
 mod groups;
+mod outputs;
 mod parts;
 mod places;
 mod workspace;
 
 pub(super) use parts::padded_len;
-pub use places::ExpertPlaces;
+pub use places::{ExpertPlaces, SharedExperts};
 pub use workspace::ExpertLimits;
 pub(crate) use workspace::Workspace;
 
 use std::ops::Range;
 
-use model::quantized_format::Grouped;
+use model::quantized_format::{Grouped, WeightFormat};
 
 use super::call::{Weight, check_format};
 use super::compiled::LinearTasks;
@@ -50,6 +52,8 @@ pub enum ExpertWeight<'a, T> {
     /// `format.size_bytes(n, k)` bytes of records for each expert, consecutively. If `n` is not a
     /// multiple of 16, the rows of each expert are padded separately.
     Grouped(Grouped, &'a [u8]),
+    /// Matrices at places ([`RoutedLinear::places`]), on boundaries of plain elements.
+    Shared(SharedExperts<'a>),
 }
 
 impl<T> ExpertWeight<'_, T> {
@@ -65,26 +69,29 @@ impl<T> ExpertWeight<'_, T> {
                 assert_eq!(records.len(), len, "records hold [experts, n, k]");
                 Weight::Grouped(format, records.as_ptr())
             }
+            ExpertWeight::Shared(_) => panic!("experts in shared memory have places"),
         }
     }
 
-    /// Returns the weights of experts at `places`, of which those in `routed` are read.
+    /// Returns the weights of experts at `places`, of which the `used` ones are read.
     fn checked_at(
         &self,
         places: &ExpertPlaces<'_>,
-        routed: &[RoutedExpert],
+        used: impl Iterator<Item = usize>,
         n: usize,
         k: usize,
     ) -> Weight<T> {
-        let (weight, len_bytes, matrix_bytes, align) = match *self {
-            ExpertWeight::Plain(weight) => {
-                let matrix_bytes = n * k * size_of::<T>();
-                (Weight::Plain(weight.as_ptr()), size_of_val(weight), matrix_bytes, align_of::<T>())
+        let ExpertWeight::Shared(SharedExperts { format, first, len_bytes, .. }) = *self else {
+            panic!("experts at places are in shared memory")
+        };
+        let (weight, matrix_bytes, align) = match format {
+            WeightFormat::Plain => {
+                assert!(first.cast::<T>().is_aligned(), "elements are aligned");
+                (Weight::Plain(first.cast()), n * k * size_of::<T>(), align_of::<T>())
             }
-            ExpertWeight::Grouped(format, records) => {
+            WeightFormat::Grouped(format) => {
                 check_format(format);
-                let matrix_bytes = format.size_bytes(n, k);
-                (Weight::Grouped(format, records.as_ptr()), records.len(), matrix_bytes, 1)
+                (Weight::Grouped(format, first), format.size_bytes(n, k), 1)
             }
         };
         let check = |at: usize, bytes: usize, align: usize| {
@@ -92,10 +99,10 @@ impl<T> ExpertWeight<'_, T> {
             let is_inside = end.is_some_and(|end| end <= len_bytes) && at.is_multiple_of(align);
             assert!(is_inside, "an expert at byte {at} is outside of {len_bytes} bytes of weights");
         };
-        for RoutedExpert { expert, .. } in routed {
-            check(places.matrices[*expert as usize], matrix_bytes, align);
+        for expert in used {
+            check(places.matrices[expert], matrix_bytes, align);
             if let Some(biases) = places.biases {
-                check(biases[*expert as usize], n * size_of::<f32>(), align_of::<f32>());
+                check(biases[expert], n * size_of::<f32>(), align_of::<f32>());
             }
         }
         weight
@@ -115,6 +122,17 @@ pub struct RoutedLinear<'a, T> {
     pub bias: Option<&'a [f32]>,
     /// `None` if the weights are those of all experts, one after the other.
     pub places: Option<ExpertPlaces<'a>>,
+    /// Whether each expert is computed: outputs of other experts' entries are left as they are.
+    /// `None` for all experts.
+    pub included: Option<&'a [bool]>,
+}
+
+impl<T> RoutedLinear<'_, T> {
+    /// Returns the experts that are computed, once per entry.
+    fn used(&self) -> impl Iterator<Item = usize> {
+        let experts = self.routing.routed.iter().map(|routed| routed.expert as usize);
+        experts.filter(|expert| self.included.is_none_or(|included| included[*expert]))
+    }
 }
 
 impl Kernels {
@@ -143,21 +161,47 @@ impl Kernels {
         }
     }
 
+    /// Computes the linear of each entry of the routing for an input of its own. `x` is
+    /// `[rows, top_k, k]`, and `out` is `[rows, top_k, n]`. Followed by [`Kernels::combine_experts`],
+    /// it has the bits of [`Kernels::expert_down`].
+    ///
+    /// # Panics
+    /// Panics under the conditions of [`Kernels::expert_linear`].
+    pub fn expert_products<T: LinearTasks>(
+        &self,
+        experts: &RoutedLinear<'_, T>,
+        x: &[T],
+        out: &mut [f32],
+    ) {
+        let RoutedLinear { routing, n, k, .. } = *experts;
+        let rows = self.checked_rows(experts);
+        assert_eq!(x.len(), rows * routing.top_k * k, "x is [rows, top_k, k]");
+        let epilogue = Epilogue::new(LinearOut::StoreF32(out), rows * routing.top_k * n);
+        let pass = self.pass_of_all(experts, x, 1, epilogue);
+        for (first, routed) in self.passes(&routing) {
+            let first = first * routing.top_k;
+            let x = pass.x.wrapping_add(first * k);
+            self.expert_pass(&ExpertPass { x, epilogue: epilogue.skip(first * n), ..pass }, routed);
+        }
+    }
+
     /// Computes `hidden += sum of weight * (linear of x)` over each row's entries. `x` is
     /// `[rows, top_k, k]`, and `hidden` is `[rows, n]`. Products are rounded, then added up in
     /// ascending order of experts from the first one on; the sum is added to `hidden` once. All
     /// arithmetic is in f32.
     ///
     /// # Panics
-    /// Panics under the conditions of [`Kernels::expert_linear`].
+    /// Panics under the conditions of [`Kernels::expert_linear`], and if not all experts are
+    /// included.
     pub fn expert_down<T: LinearTasks>(
         &self,
         experts: &RoutedLinear<'_, T>,
         x: &[T],
         hidden: &mut [f32],
     ) {
-        let RoutedLinear { routing, n, k, .. } = *experts;
+        let RoutedLinear { routing, n, k, included, .. } = *experts;
         let rows = self.checked_rows(experts);
+        assert!(included.is_none(), "sums are over all experts of a row");
         assert!(n <= self.experts.limits.hidden, "n {n} is beyond the limits of experts");
         assert_eq!(x.len(), rows * routing.top_k * k, "x is [rows, top_k, k]");
         let epilogue = Epilogue::new(LinearOut::AddTo(hidden), rows * n);
@@ -180,6 +224,8 @@ impl Kernels {
         assert!(k <= limits.inputs, "k {k} is beyond the limits of experts");
         assert!(routing.top_k <= limits.top_k, "top_k is beyond the limits of experts");
         assert!(routing.experts <= limits.experts, "there are more experts than the limit");
+        let is_complete = experts.included.is_none_or(|list| list.len() == routing.experts);
+        assert!(is_complete, "each expert is included or not");
         let biases = routing.experts * n;
         assert!(bias.is_none_or(|bias| bias.len() == biases), "bias is [experts, n]");
         routing.rows()
@@ -192,10 +238,10 @@ impl Kernels {
         slots_per_row: usize,
         epilogue: Epilogue<T>,
     ) -> ExpertPass<'a, T> {
-        let RoutedLinear { ref routing, n, k, weight, bias, places } = *experts;
+        let RoutedLinear { ref routing, n, k, weight, bias, places, included } = *experts;
         let weight = match &places {
             None => weight.checked(routing.experts, n, k),
-            Some(places) => weight.checked_at(places, routing.routed, n, k),
+            Some(places) => weight.checked_at(places, experts.used(), n, k),
         };
         ExpertPass {
             experts: routing.experts,
@@ -207,6 +253,7 @@ impl Kernels {
             activations: self.activations,
             bias: bias.map(<[f32]>::as_ptr),
             places,
+            included,
             epilogue,
         }
     }

@@ -34,6 +34,8 @@ pub(super) struct ExpertPass<'a, T> {
     pub bias: Option<*const f32>,
     /// Places of matrices and biases in the weights; `None` if they are consecutive.
     pub places: Option<ExpertPlaces<'a>>,
+    /// Whether each expert is computed; `None` for all.
+    pub included: Option<&'a [bool]>,
     pub epilogue: Epilogue<T>,
 }
 
@@ -112,7 +114,7 @@ impl PassPlan {
         }
     }
 
-    /// Divides a pass into parts. Experts without rows have none.
+    /// Divides a pass into parts. Experts that are not included or have no rows have none.
     pub(super) fn lay_out<T: LinearTasks>(
         &mut self,
         pass: &ExpertPass<'_, T>,
@@ -129,7 +131,8 @@ impl PassPlan {
             single_row_offsets.resize(routed.len() / pass.slots_per_row, NOT_PACKED);
         }
         let mut packed_end = 0;
-        for expert in 0..pass.experts {
+        let is_included = |expert: &usize| pass.included.is_none_or(|included| included[*expert]);
+        for expert in (0..pass.experts).filter(is_included) {
             let (start, count) = groups.of(expert);
             for first in (start..start + count).step_by(PACK_ROWS) {
                 let rows = PACK_ROWS.min(start + count - first);

@@ -58,7 +58,8 @@ impl Walk<'_> {
                 let stream = stream_after(completed_layers);
                 let expected =
                     after_layer(*value, completed_layers + 1, stream, self.additions_before);
-                let part = now.read(Some(kept(completed_layers, layers))).first();
+                let chunk = kept(completed_layers, layers);
+                let part = now.read(Region::of_chunk(*buffer, Some(chunk))).first();
                 part.and_then(Option::as_ref).is_some_and(|held| held.content == expected)
             };
             let is_right = match has_deferred_rows(&self.program.shape) {

@@ -1,6 +1,6 @@
 //! Conditions that a program must satisfy at its end.
 
-use crate::ir::BufferId;
+use crate::ir::{BufferId, Region};
 
 use super::super::error::{NamedProgram, ValidateError};
 use super::super::steps;
@@ -37,10 +37,13 @@ impl Walk<'_> {
             if kept.iter().any(|(_, buffer)| buffer.0 as usize == place) {
                 continue;
             }
-            let Some(before) = before.read(None).first().and_then(Option::as_ref) else { continue };
-            let after = after.read(None);
-            let expected = before.content.after_steps(grows);
             let id = BufferId(place as u32);
+            let whole = Region::whole(id);
+            let Some(before) = before.read(whole).first().and_then(Option::as_ref) else {
+                continue;
+            };
+            let after = after.read(whole);
+            let expected = before.content.after_steps(grows);
             let is_moved =
                 matches!(before.content, Content::Cache { chunk, .. } if moves == Some(chunk));
             let times = self.moved.get(&id).copied().unwrap_or(0);

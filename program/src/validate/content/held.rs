@@ -4,6 +4,7 @@ use model::config::ModelConfig;
 use model::ops::{Kv, Value};
 
 use crate::expert_records::ExpertOps;
+use crate::ir::Region;
 use crate::map::Chunk;
 use crate::weights::Weights;
 
@@ -132,25 +133,26 @@ pub(super) struct Held {
     pub(super) writer: Option<Site>,
 }
 
-/// A buffer as equal parts, each with known content or none.
+/// A buffer as parts, each with known content or none: chunks of portions of experts.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Parts {
+    /// The chunks of each portion, portion after portion.
     parts: Vec<Option<Held>>,
+    portions: usize,
 }
 
 impl Parts {
-    pub(super) fn write(&mut self, chunk: Option<Chunk>, held: Held) {
-        let Some(chunk) = normal(chunk) else {
-            self.parts = vec![Some(held)];
-            return;
-        };
-        let count = usize::from(chunk.of);
-        if self.parts.len() != count {
+    pub(super) fn write(&mut self, region: Region, held: Held) {
+        let chunk = normal(region.chunk).unwrap_or(Chunk::WHOLE);
+        let portion = normal(region.portion).unwrap_or(Chunk::WHOLE);
+        let (chunks, portions) = (usize::from(chunk.of), usize::from(portion.of));
+        if self.parts.len() != chunks * portions || self.portions != portions {
             // The parts have different boundaries: the content of the old ones is no longer whole.
             let whole = if self.parts.len() == 1 { self.parts[0].take() } else { None };
-            self.parts = vec![whole; count];
+            self.parts = vec![whole; chunks * portions];
+            self.portions = portions;
         }
-        self.parts[usize::from(chunk.index)] = Some(held);
+        self.parts[usize::from(portion.index) * chunks + usize::from(chunk.index)] = Some(held);
     }
 
     /// Returns true if `other` holds the same content, part by part.
@@ -159,12 +161,20 @@ impl Parts {
         self.parts.iter().map(content).eq(other.parts.iter().map(content))
     }
 
-    pub(super) fn read(&self, chunk: Option<Chunk>) -> &[Option<Held>] {
-        match normal(chunk) {
-            Some(chunk) if self.parts.len() == usize::from(chunk.of) => {
-                &self.parts[usize::from(chunk.index)..=usize::from(chunk.index)]
+    pub(super) fn read(&self, region: Region) -> &[Option<Held>] {
+        let parts = match normal(region.portion) {
+            Some(portion) if self.portions == usize::from(portion.of) => {
+                let chunks = self.parts.len() / self.portions;
+                &self.parts[usize::from(portion.index) * chunks..][..chunks]
             }
+            _ if self.portions > 1 => return &self.parts,
             _ => &self.parts,
+        };
+        match normal(region.chunk) {
+            Some(chunk) if parts.len() == usize::from(chunk.of) => {
+                &parts[usize::from(chunk.index)..=usize::from(chunk.index)]
+            }
+            _ => parts,
         }
     }
 }

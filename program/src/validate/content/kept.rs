@@ -4,7 +4,7 @@ use model::config::ModelConfig;
 use model::ops::Value;
 
 use crate::deferred_rows::{KEPT, kept, stream_after};
-use crate::ir::{At, BufferId, Instruction, Moved, ProgramShape};
+use crate::ir::{At, BufferId, Instruction, Moved, ProgramShape, Region};
 use crate::kv_owner::AttentionSide;
 use crate::plan::Plan;
 
@@ -88,7 +88,8 @@ pub(super) fn begin(
                 additions_before,
             );
             let held = Held { content, writer: None };
-            buffers[buffer.0 as usize].write(Some(kept(completed_layers, layers)), held);
+            let chunk = kept(completed_layers, layers);
+            buffers[buffer.0 as usize].write(Region::of_chunk(*buffer, Some(chunk)), held);
         }
     }
 }

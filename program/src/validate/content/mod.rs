@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use model::config::ModelConfig;
 use model::ops::{Op, Value};
 
+use crate::expert_portions;
 use crate::expert_records::ExpertOps;
 use crate::formats::decompressed;
 use crate::ir::{
@@ -38,6 +39,7 @@ mod reads;
 use held::{Content, Held, Parts};
 use kept::{begin, kept_values, own_stream};
 use now::{Cache, Now};
+use reads::{CachedExperts, cached_experts};
 
 /// The step table of a batch.
 #[derive(Debug, Clone, Copy)]
@@ -56,6 +58,8 @@ struct Walk<'a> {
     filled: BTreeMap<BufferId, BTreeSet<u16>>,
     /// Number of migrations of each cache to its other owner.
     moved: BTreeMap<BufferId, u32>,
+    /// Experts that the program reads into the cache in portions, by layer.
+    cached: BTreeMap<Option<u16>, CachedExperts>,
     /// Number of additions to the residual stream before each layer, and before the operations
     /// after all layers.
     additions_before: &'a [u32],
@@ -77,6 +81,7 @@ pub(super) fn check(plan: &Plan, orders: &[Order<'_>]) -> Result<(), ValidateErr
             tables: BTreeMap::new(),
             filled: BTreeMap::new(),
             moved: BTreeMap::new(),
+            cached: cached_experts(plan, order.program),
             additions_before: &additions_before,
         };
         order.events.iter().try_for_each(|event| walk.event(order, event))?;
@@ -103,7 +108,7 @@ fn additions_before(config: &ModelConfig) -> Vec<u32> {
 fn lasting(plan: &Plan) -> Result<Vec<Parts>, ValidateError> {
     let mut buffers = vec![Parts::default(); plan.buffers.len()];
     let mut hold = |buffer: BufferId, content| {
-        buffers[buffer.0 as usize].write(None, Held { content, writer: None });
+        buffers[buffer.0 as usize].write(Region::whole(buffer), Held { content, writer: None });
     };
     for placed in &plan.weights {
         hold(placed.buffer, Content::Weights(placed.weights));
@@ -156,7 +161,7 @@ impl<'a> Walk<'a> {
         self.table(now, compute.table, at, compute.op == Op::Sample)?;
         let updates = self.hidden_updates_before(compute.op, at);
         let model = self.plan.config.at(at.layer);
-        let values = pooling::inputs(compute.op, model, self.plan.shape.pools());
+        let values = pooling::inputs(compute.op, compute.chunk, model, self.plan.shape.pools());
         for (value, region) in values.zip(&compute.inputs) {
             let content = now.value(value, at, updates);
             self.need_value(now, *region, content)?;
@@ -197,7 +202,11 @@ impl<'a> Walk<'a> {
             };
             self.need(now, *region, content)?;
         }
-        if let (Some(value), Some(output)) = (compute.op.writes(model), compute.output) {
+        if compute.op == Op::Router && !now.on_device() {
+            self.find_cached(now, compute);
+        }
+        let written = expert_portions::writes(compute.op, model, compute.chunk);
+        if let (Some(value), Some(output)) = (written, compute.output) {
             let added = u32::from(compute.op != Op::Embed);
             self.write_value(now, output, now.value(value, at, updates + added));
         }
@@ -292,7 +301,7 @@ impl<'a> Walk<'a> {
         if filled.len() == usize::from(streams) {
             filled.clear();
         }
-        let held = self.buffers[to.buffer.0 as usize].read(None).first();
+        let held = self.buffers[to.buffer.0 as usize].read(Region::whole(to.buffer)).first();
         let held = held.and_then(|part| part.as_ref()).map(|held| held.content);
         let is_of_step = matches!(held, Some(Content::Cache { step: of, .. }) if of == step);
         if !is_of_step || !filled.insert(stream) {
@@ -370,7 +379,7 @@ impl<'a> Walk<'a> {
     fn need(&self, now: &Now<'_>, region: Region, needed: Content) -> Result<(), ValidateError> {
         let buffer = region.buffer.0 as usize;
         let name = || self.plan.buffers[buffer].name.as_str().into();
-        let parts = self.buffers[buffer].read(region.chunk);
+        let parts = self.buffers[buffer].read(region);
         if parts.is_empty() {
             let needed = needed.text(&self.plan.config).into();
             return Err(ValidateError::Unwritten { site: now.site(), buffer: name(), needed });
@@ -395,11 +404,11 @@ impl<'a> Walk<'a> {
 
     fn write(&mut self, now: &Now<'_>, region: Region, content: Content) {
         let held = Held { content, writer: Some(now.site()) };
-        self.buffers[region.buffer.0 as usize].write(region.chunk, held);
+        self.buffers[region.buffer.0 as usize].write(region, held);
     }
 
     fn first_of(&self, region: Region) -> Option<Content> {
-        let parts = self.buffers[region.buffer.0 as usize].read(region.chunk);
+        let parts = self.buffers[region.buffer.0 as usize].read(region);
         parts.first()?.as_ref().map(|held| held.content)
     }
 
