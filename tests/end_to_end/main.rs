@@ -3,6 +3,7 @@
 
 mod bad_input;
 mod bad_weights;
+mod batch_kills;
 mod batches;
 mod chunked;
 mod combined;
