@@ -55,7 +55,6 @@ mod state;
 mod stored_response;
 mod stream;
 mod tokens;
-mod truncation;
 
 pub use run::{Server, ServerError, ShutdownSummary};
 

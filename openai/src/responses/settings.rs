@@ -1,12 +1,12 @@
 //! Settings of a request that determine the format of its response.
 
-use crate::body::values::JsonFields;
+use serde_json::{Map, Value};
 
 /// Settings of a request.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ResponseSettings {
     /// Fields of the request that its response repeats, with their defaults.
-    pub echo: JsonFields,
+    pub echo: Map<String, Value>,
     /// The response is stored.
     pub is_stored: bool,
     /// Items of the conversation before the response, as JSON; empty unless it is stored.

@@ -17,6 +17,7 @@ mod limits;
 mod messages;
 mod reasoning;
 mod refusals;
+mod response_batches;
 mod responses;
 mod schema;
 mod streams;
