@@ -12,6 +12,8 @@ mod admission;
 mod answer_events;
 mod answer_memory;
 pub mod api_key;
+mod background_responses;
+mod background_task;
 mod batch_metrics;
 mod batches;
 mod blocking;

@@ -27,11 +27,15 @@ pub struct ResponseHead {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ResponseStatus {
+    /// A response in the background whose prompt is not computed yet.
+    Queued,
     InProgress,
     Completed,
     /// The answer ended at its maximum number of tokens.
     Incomplete,
     Failed,
+    /// A client cancelled a response in the background.
+    Cancelled,
 }
 
 /// A response object.
@@ -120,6 +124,18 @@ pub fn response_id(request: &CompletionRequest) -> String {
 }
 
 impl ResponseStatus {
+    /// Returns the name in response objects.
+    pub const fn name(self) -> &'static str {
+        match self {
+            ResponseStatus::Queued => "queued",
+            ResponseStatus::InProgress => "in_progress",
+            ResponseStatus::Completed => "completed",
+            ResponseStatus::Incomplete => "incomplete",
+            ResponseStatus::Failed => "failed",
+            ResponseStatus::Cancelled => "cancelled",
+        }
+    }
+
     /// Returns the status of a response with this answer.
     pub fn from_answer(answer: &Answer) -> ResponseStatus {
         ResponseStatus::from_finish_reason(FinishReason::from_answer(answer))
@@ -151,7 +167,7 @@ impl ResponseHead {
         output: &'a [OutputItem],
     ) -> ResponseObject<'a> {
         let is_incomplete = status == ResponseStatus::Incomplete;
-        let has_ended = status != ResponseStatus::InProgress;
+        let has_ended = !matches!(status, ResponseStatus::Queued | ResponseStatus::InProgress);
         ResponseObject {
             id: response_id(&self.request),
             object: "response",

@@ -9,6 +9,8 @@ pub struct ResponseSettings {
     pub echo: Map<String, Value>,
     /// The response is stored.
     pub is_stored: bool,
+    /// The response is computed after the request is answered; it is stored.
+    pub is_background: bool,
     /// Items of the conversation before the response, as JSON; empty unless it is stored.
     pub items: String,
     /// Reasoning items have a copy of the reasoning that clients send back without looking at it.

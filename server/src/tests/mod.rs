@@ -1,5 +1,6 @@
 //! Tests of the server on real sockets, with an engine that computes answers from prompts alone.
 
+mod background;
 mod batch_client;
 mod batches;
 mod bounds;
