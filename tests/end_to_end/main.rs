@@ -31,6 +31,7 @@ mod messages;
 mod nodes;
 mod nvme;
 mod outputs;
+mod page;
 mod penalties;
 mod placement;
 mod plan;
