@@ -18,6 +18,8 @@ use openai::output::{
     answer_line, error_line, finish_choice, unfinished_line,
 };
 use openai::output_validator::OutputValidator;
+use openai::responses::line::{RecordedResponse, response_line};
+use openai::responses::response::ResponseStatus;
 
 use super::error::JobError;
 use super::eta::PlannedSequence;
@@ -55,6 +57,23 @@ impl<'a> Completions<'a> {
     }
 }
 
+/// An answer in an output that was written earlier.
+#[derive(Debug)]
+pub enum RecordedAnswer {
+    Choices(Vec<Choice>),
+    /// Status of an answer of the Responses API.
+    Response(ResponseStatus),
+}
+
+/// Parses a line with an answer of the Responses API.
+fn parse_response_line<'a>(line: &[u8]) -> Option<RecordedLine<Completions<'a>>> {
+    let recorded = RecordedResponse::parse(line)?;
+    let results = RecordedResults::Complete(RecordedAnswer::Response(recorded.status));
+    let RecordedResponse { custom_id, request_id, system_fingerprint, .. } = recorded;
+    let content = RecordedContent::Results { system_fingerprint, request_id, results };
+    Some(RecordedLine { custom_id, content })
+}
+
 impl JobRequest for CompletionRequest {
     fn line(&self) -> usize {
         self.line
@@ -76,7 +95,7 @@ impl JobRequest for CompletionRequest {
 impl<'a> JobKind for Completions<'a> {
     type Request = CompletionRequest;
     type Part = FinishedChoice;
-    type Answer = Vec<Choice>;
+    type Answer = RecordedAnswer;
     type Outcome = Completion;
     type Sequence<'s>
         = RunningAnswer<'s>
@@ -116,9 +135,17 @@ impl<'a> JobKind for Completions<'a> {
     fn complete_line(
         &self,
         request: &CompletionRequest,
-        parts: Vec<FinishedChoice>,
+        mut parts: Vec<FinishedChoice>,
     ) -> (Vec<u8>, Completion) {
-        answer_line(request, parts, &self.provenance)
+        match (&request.response, parts.pop()) {
+            (Some(settings), Some(answer)) => {
+                response_line(request, settings, answer, &self.provenance)
+            }
+            (_, last) => {
+                parts.extend(last);
+                answer_line(request, parts, &self.provenance)
+            }
+        }
     }
 
     fn partial_line(
@@ -134,12 +161,16 @@ impl<'a> JobKind for Completions<'a> {
     }
 
     fn parse_output_line(line: &[u8]) -> Option<RecordedLine<Completions<'a>>> {
-        let OutputLine { custom_id, response, error, .. } = serde_json::from_slice(line).ok()?;
+        let Ok(OutputLine { custom_id, response, error, .. }) =
+            serde_json::from_slice::<OutputLine>(line)
+        else {
+            return parse_response_line(line);
+        };
         let content = match (response, error) {
             (Some(response), None) => RecordedContent::Results {
                 system_fingerprint: response.body.system_fingerprint,
                 request_id: response.request_id,
-                results: RecordedResults::Complete(response.body.choices),
+                results: RecordedResults::Complete(RecordedAnswer::Choices(response.body.choices)),
             },
             (None, Some(ErrorBody { made: Some(partial), .. })) => {
                 let is_good =
@@ -163,9 +194,12 @@ impl<'a> JobKind for Completions<'a> {
     fn recorded_outcome(
         &self,
         request: &CompletionRequest,
-        choices: &Vec<Choice>,
+        answer: &RecordedAnswer,
     ) -> (Completion, bool) {
-        let completion = Completion::from_choices(request, choices);
+        let completion = match answer {
+            RecordedAnswer::Choices(choices) => Completion::from_choices(request, choices),
+            RecordedAnswer::Response(status) => RecordedResponse::completion(*status, request),
+        };
         (completion, !completion.has_failed)
     }
 

@@ -4,6 +4,7 @@
 //! other lines run.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use engine_api::codec::{ChatTurn, Conversation, TextCodec};
 use engine_api::request::Sampling;
@@ -15,6 +16,9 @@ use openai::input_line::{BatchEndpoint, CompletionRequest, Endpoint, ErrorCode, 
 use openai::json::parse_object;
 use openai::prompt::ModelLimits;
 use openai::request::RequestBuilder;
+use openai::responses::request::{ConversationContext, RENAMED_FIELDS, into_chat_fields};
+use openai::responses::settings::ResponseSettings;
+use openai::responses::truncation::build_truncated;
 use serde_json::{Map, Value};
 
 use super::line_bounds::LineBounds;
@@ -112,7 +116,7 @@ pub(super) fn parse_line(
     let (mut custom_id, mut is_request) = (None, false);
     let result = (|| {
         let text = decode_utf8(raw)?;
-        let (endpoint, body) = match options.format {
+        let parsed = match options.format {
             InputFormat::Text => {
                 is_request = true;
                 parse_short_line(options.defaults.prompt_fields(text), options)?
@@ -128,16 +132,7 @@ pub(super) fn parse_line(
                 parse_envelope(fields, options)?
             }
         };
-        let Some(bounds) = options.bounds else {
-            return Ok(CompletionRequest {
-                line,
-                ..options.request_builder().build(endpoint, &body)?
-            });
-        };
-        bounds.check_body(&body, options.codec)?;
-        let request = options.request_builder().build(endpoint, &body)?;
-        bounds.check_request(&request)?;
-        Ok(CompletionRequest { line, ..request })
+        Ok(CompletionRequest { line, ..parsed.build(options)? })
     })();
     ParsedLine { custom_id, is_request, result }
 }
@@ -154,11 +149,45 @@ pub fn decode_utf8(raw: &[u8]) -> Result<&str, Rejection> {
     })
 }
 
+/// A body that is read, and the API that it is for.
+struct ParsedBody {
+    endpoint: Endpoint,
+    body: Body,
+    /// Settings of a request to the Responses API; `None` for other APIs.
+    response: Option<ResponseSettings>,
+}
+
+impl ParsedBody {
+    /// Tokenises the body.
+    ///
+    /// # Errors
+    /// Returns a rejection if the model cannot process the request, or if it exceeds a bound.
+    fn build(mut self, options: &InputOptions<'_>) -> Result<CompletionRequest, Rejection> {
+        let endpoint = self.endpoint;
+        let build = |body: &Body| {
+            options.bounds.map_or(Ok(()), |bounds| bounds.check_body(body, options.codec))?;
+            options.request_builder().build(endpoint, body)
+        };
+        let renamed: &[_] = if self.response.is_some() { &RENAMED_FIELDS } else { &[] };
+        let request = if self.response.as_ref().is_some_and(|settings| settings.truncates) {
+            let is_too_long = |error: &Rejection| error.code == ErrorCode::ContextLengthExceeded;
+            build_truncated(&mut self.body, build, is_too_long)
+        } else {
+            build(&self.body)
+        };
+        let request = request.and_then(|request| {
+            options.bounds.map_or(Ok(()), |bounds| bounds.check_request(&request))?;
+            Ok(CompletionRequest { response: self.response.map(Arc::new), ..request })
+        });
+        request.map_err(|rejection| rejection.with_renamed_fields(renamed))
+    }
+}
+
 /// Parses a line that holds the body's fields itself; `messages` among them make it a chat request.
 fn parse_short_line(
     mut fields: Map<String, Value>,
     options: &InputOptions<'_>,
-) -> Result<(Endpoint, Body), Rejection> {
+) -> Result<ParsedBody, Rejection> {
     fields.shift_remove("custom_id");
     options.defaults.add_to(&mut fields);
     let chat = fields.get("messages").is_some_and(|messages| !messages.is_null());
@@ -166,7 +195,7 @@ fn parse_short_line(
     let mut body = read_body(&fields, endpoint, &options.rules(BodyOrigin::ShortLine))?;
     wrap_as_chat(options.chat, endpoint, &mut body);
     options.defaults.add_system_message(&mut body)?;
-    Ok((endpoint, body))
+    Ok(ParsedBody { endpoint, body, response: None })
 }
 
 /// Turns raw text into one user message if `chat` is set. The answer keeps the format of its
@@ -205,21 +234,45 @@ pub fn parse_custom_id(fields: &Map<String, Value>) -> Result<Option<String>, Re
 fn parse_envelope(
     fields: Map<String, Value>,
     options: &InputOptions<'_>,
-) -> Result<(Endpoint, Body), Rejection> {
+) -> Result<ParsedBody, Rejection> {
     let is_batch_line = ["body", "url", "method"].iter().any(|key| fields.contains_key(*key));
     if !is_batch_line && options.bounds.is_none() {
         return parse_short_line(fields, options);
     }
     let BatchLineParts { target, body } = read_batch_line(&fields)?;
     options.bounds.map_or(Ok(()), |bounds| bounds.check_target(target, body))?;
-    let BatchEndpoint::Answers(endpoint) = target else {
-        let message = "Invalid value for 'url': \"/v1/embeddings\" must be that of all lines, \
-                       or of none. Put requests of embeddings into a file of their own.";
-        return Err(Rejection::new(ErrorCode::UnsupportedUrl, message));
+    let endpoint = match target {
+        BatchEndpoint::Answers(endpoint) => endpoint,
+        BatchEndpoint::Responses => return parse_response_body(body, options),
+        BatchEndpoint::Embeddings => {
+            let message = "Invalid value for 'url': \"/v1/embeddings\" must be that of all lines, \
+                           or of none. Put requests of embeddings into a file of their own.";
+            return Err(Rejection::new(ErrorCode::UnsupportedUrl, message));
+        }
     };
     let mut body = read_body(body, endpoint, &options.rules(BodyOrigin::BatchLine))?;
     wrap_as_chat(options.chat, endpoint, &mut body);
-    Ok((endpoint, body))
+    Ok(ParsedBody { endpoint, body, response: None })
+}
+
+/// Parses the body of a request to the Responses API. Responses of a job are not stored, so that it
+/// cannot continue others.
+fn parse_response_body(
+    fields: &Map<String, Value>,
+    options: &InputOptions<'_>,
+) -> Result<ParsedBody, Rejection> {
+    if fields.get("previous_response_id").is_some_and(|id| !id.is_null()) {
+        let message = "Unsupported parameter: 'previous_response_id' is not supported in a batch. \
+                       Put the items of the conversation into 'input'.";
+        let rejection = Rejection::new(ErrorCode::UnsupportedField, message);
+        return Err(rejection.with_param("previous_response_id"));
+    }
+    let context = ConversationContext { previous: Vec::new(), can_store: false };
+    let (fields, settings) = into_chat_fields(fields.clone(), context, options.unknown_fields)?;
+    let endpoint = Endpoint::ChatCompletions;
+    let body = read_body(&fields, endpoint, &options.rules(BodyOrigin::BatchLine))
+        .map_err(|rejection| rejection.with_renamed_fields(&RENAMED_FIELDS))?;
+    Ok(ParsedBody { endpoint, body, response: Some(settings) })
 }
 
 /// Parts of a line in batch format.
@@ -263,11 +316,8 @@ pub(crate) fn read_batch_line(
     }
     let url = require("url")?;
     let target = url.as_str().and_then(BatchEndpoint::from_url).ok_or_else(|| {
-        let [chats, texts, embeddings] = BatchEndpoint::ALL.map(BatchEndpoint::url);
-        let message = format!(
-            "Invalid value for 'url': must be \"{texts}\", \"{chats}\" or \"{embeddings}\", got \
-             {url}."
-        );
+        let urls = BatchEndpoint::list_urls('"');
+        let message = format!("Invalid value for 'url': must be {urls}, got {url}.");
         Rejection::new(ErrorCode::UnsupportedUrl, message)
     })?;
     let body = require("body")?.as_object().ok_or_else(|| {

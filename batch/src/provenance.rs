@@ -1,6 +1,7 @@
 //! Provenance of the answers in an output.
 
 use openai::output::{OutputLine, PartialResponse, ResponseBody};
+use openai::responses::line::RecordedResponse;
 
 use super::resume::complete_lines;
 
@@ -18,16 +19,20 @@ impl RecordedProvenance {
     /// job is resumed.
     pub fn from_output(existing: &[u8]) -> Option<RecordedProvenance> {
         let lines = complete_lines(existing).split_inclusive(|byte| *byte == b'\n');
-        lines.filter_map(|bytes| serde_json::from_slice::<OutputLine>(bytes).ok()).find_map(
-            |line| {
-                if let Some(response) = line.response {
-                    let ResponseBody { created, model, system_fingerprint, .. } = response.body;
-                    return Some(RecordedProvenance { created, model, system_fingerprint });
-                }
-                let PartialResponse { created, model, system_fingerprint, .. } =
-                    *line.error?.made?;
-                Some(RecordedProvenance { created, model, system_fingerprint })
-            },
-        )
+        lines.filter_map(RecordedProvenance::from_line).next()
+    }
+
+    fn from_line(bytes: &[u8]) -> Option<RecordedProvenance> {
+        let Ok(line) = serde_json::from_slice::<OutputLine>(bytes) else {
+            let RecordedResponse { created, model, system_fingerprint, .. } =
+                RecordedResponse::parse(bytes)?;
+            return Some(RecordedProvenance { created, model, system_fingerprint });
+        };
+        if let Some(response) = line.response {
+            let ResponseBody { created, model, system_fingerprint, .. } = response.body;
+            return Some(RecordedProvenance { created, model, system_fingerprint });
+        }
+        let PartialResponse { created, model, system_fingerprint, .. } = *line.error?.made?;
+        Some(RecordedProvenance { created, model, system_fingerprint })
     }
 }

@@ -91,6 +91,14 @@ pub struct EngineStatus {
     pub worker_allocations: u64,
 }
 
+/// Activity of a lane of the workers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LaneActivity {
+    pub name: String,
+    /// Time that the lane spent executing instructions since the engine started, in nanoseconds.
+    pub busy_ns: u64,
+}
+
 /// Progress of the prompts that are being computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PromptProgress {
@@ -157,6 +165,11 @@ pub trait Engine: Debug + Send + Sync {
 
     /// Returns a status that counts every token that a sink has received.
     fn status(&self) -> EngineStatus;
+
+    /// Returns the activity of all lanes; none if it is not measured.
+    fn lanes(&self) -> Vec<LaneActivity> {
+        Vec::new()
+    }
 
     /// Prepares a grammar for submissions. Blocks while the model's tokenizer encodes each text of
     /// a choice.

@@ -98,6 +98,10 @@ pub fn request_id(request: &CompletionRequest) -> String {
     later("return_tokens_as_token_ids", spells_token_ids, &[1]);
     later("include_reasoning", omits_reasoning, &[0]);
     later("return_token_ids", request.returns_token_ids, &[1]);
+    if let Some(settings) = &request.response {
+        later("response", true, &serde_json::to_vec(&settings.echo).unwrap_or_default());
+        later("encrypted_reasoning", settings.returns_encrypted_reasoning, &[1]);
+    }
     let of_prompt = request.prompt_logprobs.unwrap_or(0).to_le_bytes();
     later("prompt_logprobs", request.prompt_logprobs.is_some(), &of_prompt);
     for prompt in &request.prompts {

@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 
 use super::output_options::OutputOptions;
 use super::reasoning::Reasoning;
+use super::responses::settings::ResponseSettings;
 use super::stop_strings::StopStrings;
 
 /// OpenAI endpoint of a request, which determines the format of the answer.
@@ -43,14 +44,17 @@ impl Endpoint {
 pub enum BatchEndpoint {
     /// An endpoint that answers prompts.
     Answers(Endpoint),
+    /// The Responses API, whose requests are answered like chats.
+    Responses,
     Embeddings,
 }
 
 impl BatchEndpoint {
     /// All endpoints.
-    pub const ALL: [BatchEndpoint; 3] = [
+    pub const ALL: [BatchEndpoint; 4] = [
         BatchEndpoint::Answers(Endpoint::ChatCompletions),
         BatchEndpoint::Answers(Endpoint::Completions),
+        BatchEndpoint::Responses,
         BatchEndpoint::Embeddings,
     ];
 
@@ -63,8 +67,16 @@ impl BatchEndpoint {
     pub const fn url(self) -> &'static str {
         match self {
             BatchEndpoint::Answers(endpoint) => endpoint.url(),
+            BatchEndpoint::Responses => "/v1/responses",
             BatchEndpoint::Embeddings => "/v1/embeddings",
         }
+    }
+
+    /// Returns the `url` of all endpoints for messages: `a, b or c`, each between two `quote`s.
+    pub fn list_urls(quote: char) -> String {
+        let urls = BatchEndpoint::ALL.map(|endpoint| format!("{quote}{}{quote}", endpoint.url()));
+        let [first @ .., last] = &urls;
+        format!("{} or {last}", first.join(", "))
     }
 }
 
@@ -119,6 +131,9 @@ pub struct CompletionRequest {
     /// Reasoning of the answers, if it is separated from their texts.
     pub reasoning: Option<Arc<Reasoning>>,
     pub output: OutputOptions,
+    /// Settings of a request to the Responses API, which determine the format of the answer; `None`
+    /// for other APIs.
+    pub response: Option<Arc<ResponseSettings>>,
     /// The answers begin with their prompts.
     pub echo: bool,
     /// The answers include the token ids of their prompts.
@@ -249,6 +264,13 @@ impl Rejection {
         Rejection { param: Some(param.into()), ..self }
     }
 
+    /// Replaces the names of fields, each given with its replacement.
+    #[must_use]
+    pub fn with_renamed_fields(mut self, names: &[(&str, &str)]) -> Rejection {
+        rename_fields(&mut self.message, &mut self.param, names);
+        self
+    }
+
     /// Returns the rejection of a text that the tokenizer cannot process; `what` begins its
     /// message, and `code` applies if the request is at fault.
     pub fn from_codec_error(error: &CodecError, code: ErrorCode, what: &str) -> Rejection {
@@ -258,6 +280,17 @@ impl Rejection {
             CodecError::Unavailable(_) => ErrorCode::InternalError,
         };
         Rejection::new(code, format!("{what}: {error}."))
+    }
+}
+
+/// Replaces the names of fields in a message and in the name of an invalid field, each given with
+/// its replacement.
+pub fn rename_fields(message: &mut String, param: &mut Option<String>, names: &[(&str, &str)]) {
+    for (from, to) in names {
+        *message = message.replace(&format!("'{from}'"), &format!("'{to}'"));
+        if param.as_deref() == Some(*from) {
+            *param = Some((*to).to_owned());
+        }
     }
 }
 

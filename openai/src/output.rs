@@ -27,24 +27,27 @@ pub struct Provenance {
 /// A line of the output.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct OutputLine {
+pub struct OutputLine<B = ResponseBody> {
     pub id: String,
     pub custom_id: String,
     /// Unknown fields of a short line.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub columns: Map<String, Value>,
-    pub response: Option<Response>,
+    pub response: Option<Response<B>>,
     pub error: Option<ErrorBody>,
 }
 
 /// The answer to a request.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Response {
+pub struct Response<B = ResponseBody> {
     pub status_code: u16,
     /// Hash of the request as the model saw it; see [`request_id`].
     pub request_id: String,
-    pub body: ResponseBody,
+    /// Fingerprint of the system, if the body has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub system_fingerprint: Option<String>,
+    pub body: B,
 }
 
 /// OpenAI's completion object.
@@ -276,6 +279,9 @@ pub struct PartialResponse {
 pub struct FinishedChoice {
     pub choice: Choice,
     pub completion_tokens: u64,
+    /// Number of generated tokens that belong to the reasoning.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub reasoning_tokens: u64,
     /// Log-probabilities of a chat's prompt, with the first choice.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt_logprobs: Option<PromptLogprobs>,
@@ -324,9 +330,10 @@ impl Completion {
 
 /// Converts one of a request's answers to a choice, without the log-probabilities of the prompt.
 pub fn finish_choice(request: &CompletionRequest, index: usize, answer: Answer) -> FinishedChoice {
-    let completion_tokens = u64::from(answer.generated);
+    let [completion_tokens, reasoning_tokens] =
+        [answer.generated, answer.reasoning_tokens].map(u64::from);
     let choice = build_choice(request, index, answer);
-    FinishedChoice { choice, completion_tokens, prompt_logprobs: None }
+    FinishedChoice { choice, completion_tokens, reasoning_tokens, prompt_logprobs: None }
 }
 
 /// Returns the line of a request with its answers, those to the first prompt first, and the facts
@@ -336,17 +343,25 @@ pub fn answer_line(
     answers: Vec<FinishedChoice>,
     provenance: &Provenance,
 ) -> (Vec<u8>, Completion) {
-    let suffix = id_suffix(&request.custom_id);
     let body = response_body(request, answers, provenance);
     let completion = Completion::from_choices(request, &body.choices);
-    let line = to_bytes(&OutputLine {
-        id: format!("batch_req_{suffix}"),
+    let request_id = request_id(request);
+    let response = Response { status_code: 200, request_id, system_fingerprint: None, body };
+    (line_with_response(request, response), completion)
+}
+
+/// Returns the line of a request with a response, newline included.
+pub fn line_with_response<B: Serialize>(
+    request: &CompletionRequest,
+    response: Response<B>,
+) -> Vec<u8> {
+    to_bytes(&OutputLine {
+        id: format!("batch_req_{}", id_suffix(&request.custom_id)),
         custom_id: request.custom_id.clone(),
         columns: request.columns.clone(),
-        response: Some(Response { status_code: 200, request_id: request_id(request), body }),
+        response: Some(response),
         error: None,
-    });
-    (line, completion)
+    })
 }
 
 /// Returns the body of a response with the answers to a request, those to the first prompt first.
@@ -408,7 +423,7 @@ pub fn unfinished_line(
         choices,
     };
     let (there, all) = (partial.choices.len(), request.choice_count());
-    to_bytes(&OutputLine {
+    to_bytes(&OutputLine::<ResponseBody> {
         id: format!("batch_req_{}", id_suffix(&request.custom_id)),
         custom_id: request.custom_id.clone(),
         columns: Map::new(),
@@ -461,7 +476,7 @@ fn build_choice(request: &CompletionRequest, index: usize, answer: Answer) -> Ch
 
 /// Returns the line of a request that cannot be answered, newline included.
 pub fn error_line(error: &LineError) -> Vec<u8> {
-    to_bytes(&OutputLine {
+    to_bytes(&OutputLine::<ResponseBody> {
         id: format!("batch_req_{}", id_suffix(&format!("{}\n{}", error.custom_id, error.line))),
         custom_id: error.custom_id.clone(),
         columns: Map::new(),
@@ -482,7 +497,11 @@ impl ErrorBody {
     }
 }
 
-fn to_bytes(line: &OutputLine) -> Vec<u8> {
+fn is_zero(count: &u64) -> bool {
+    *count == 0
+}
+
+fn to_bytes<B: Serialize>(line: &OutputLine<B>) -> Vec<u8> {
     let mut bytes = serde_json::to_vec(line).expect("numbers, texts and lists always serialise");
     bytes.push(b'\n');
     bytes

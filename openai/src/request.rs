@@ -48,18 +48,7 @@ impl RequestBuilder<'_> {
     /// # Errors
     /// Returns a rejection if the model cannot process the request.
     pub fn build(&self, endpoint: Endpoint, body: &Body) -> Result<CompletionRequest, Rejection> {
-        let needs_text = [
-            (!body.stop.is_empty(), ", so 'stop' is not supported; remove it"),
-            (body.echo, ", so 'echo' is not supported; remove it"),
-            (body.grammar.is_some(), ", so response formats are not supported; remove the format"),
-            (body.tools.is_some(), ", so tool calls are not supported; remove 'tools'"),
-        ];
-        for (_, consequence) in needs_text.iter().filter(|(is_needed, _)| *is_needed) {
-            if self.codec.is_none() {
-                let message = self.limits.missing_tokenizer_message(consequence);
-                return Err(Rejection::new(ErrorCode::NoTokenizer, message));
-            }
-        }
+        self.check_tokenizer(body)?;
         let grammar = match (&body.tools, &body.grammar) {
             (None, grammar) => grammar.clone(),
             (Some(tools), Some(grammar)) if !tools.is_required => {
@@ -111,11 +100,29 @@ impl RequestBuilder<'_> {
             grammar: grammar.map(Arc::new),
             reasoning,
             output: body.output,
+            response: None,
             echo: body.echo,
             returns_token_ids: body.returns_token_ids,
             warnings: shortened.into_iter().chain(unlimited).collect(),
             columns: body.columns.clone(),
         })
+    }
+
+    /// Checks that the model has a tokenizer if the answer's text is needed.
+    fn check_tokenizer(&self, body: &Body) -> Result<(), Rejection> {
+        let needs_text = [
+            (!body.stop.is_empty(), ", so 'stop' is not supported; remove it"),
+            (body.echo, ", so 'echo' is not supported; remove it"),
+            (body.grammar.is_some(), ", so response formats are not supported; remove the format"),
+            (body.tools.is_some(), ", so tool calls are not supported; remove 'tools'"),
+        ];
+        match needs_text.iter().find(|(is_needed, _)| *is_needed) {
+            Some((_, consequence)) if self.codec.is_none() => {
+                let message = self.limits.missing_tokenizer_message(consequence);
+                Err(Rejection::new(ErrorCode::NoTokenizer, message))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Returns the tool calls that answers may contain, in the syntax of the model.

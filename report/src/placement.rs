@@ -8,6 +8,7 @@ use model::ops::Op;
 use planner::policy::Policy;
 use planner::search::{Candidate, SearchResult, TrialStatus};
 use program::map::{ChunkOrder, Chunking, ComputeDevice, DeviceMap, OpChunk, layer_list};
+use program::plan::Plan;
 use program::topology::MemoryId;
 
 use super::layer_notes;
@@ -79,6 +80,30 @@ pub fn format_candidates(chosen: &SearchResult, threads: Option<ThreadCounts<'_>
         );
     }
     text
+}
+
+/// Returns a plan's placement as pairs of a name and a description: policy, operations on the
+/// device, contents of device memory, and weights that are read from drives.
+pub fn placement_entries(plan: &Plan) -> Vec<(&'static str, String)> {
+    let (map, config) = (&plan.map, &plan.config);
+    let mut entries = vec![("policy", map.policy.clone())];
+    entries.push(("layers", config.num_layers.to_string()));
+    if map.uses_gpu() {
+        let (prefill, decode) = format_gpu_ops(map, config);
+        if prefill == decode {
+            entries.push(("on the device", decode));
+        } else {
+            entries.extend([("prompts on the device", prefill), ("new tokens on it", decode)]);
+        }
+        let contents = format_device_contents(map).unwrap_or_else(|| "nothing".to_owned());
+        entries.push(("in device memory", contents));
+    } else {
+        entries.push(("on the CPU", "everything".to_owned()));
+    }
+    if let Some(read) = ReadWeights::for_plan(plan) {
+        entries.push(("read in each step", read.summary(config)));
+    }
+    entries
 }
 
 /// Returns all candidates of the chosen policy, and the best one of every other, with their ranks.

@@ -8,6 +8,7 @@ use axum::response::{IntoResponse, Response};
 use openai::output::Provenance;
 
 use super::activity::{Activity, ConnectionPhase};
+use super::background_responses;
 use super::error::ApiError;
 use super::in_flight::{InFlightRequest, RequestMetadata, RequestPermits};
 use super::json_response;
@@ -75,6 +76,10 @@ async fn answer(
         model: shared.model.name().to_owned(),
         system_fingerprint: shared.model.system_fingerprint.clone(),
     };
+    let response = in_flight.parsed.request.response.as_ref();
+    if response.is_some_and(|settings| settings.is_background) {
+        return background_responses::start(in_flight, provenance, shared).await;
+    }
     if in_flight.parsed.stream.is_some() {
         Ok(stream::answer(in_flight, &provenance, shared, activity))
     } else {

@@ -8,6 +8,7 @@ use engine_api::codec::TextCodec;
 use engine_api::request::Sampling;
 use openai::chats::ChatOptions;
 use openai::embeddings::model::EmbeddingModel;
+use serde::Serialize;
 
 use super::api_key::ApiKey;
 use super::cross_site::CrossSiteRules;
@@ -38,6 +39,15 @@ pub struct ModelCard {
     /// Tokens that end an answer, beginning with the one that the tokenizer designates for the end
     /// of a text.
     pub eos_token_ids: Vec<u32>,
+    /// Description of where the model is stored and computed, for the page.
+    pub placement: Vec<PlacementEntry>,
+}
+
+/// A part of the description of a placement.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct PlacementEntry {
+    pub name: String,
+    pub value: String,
 }
 
 impl ModelCard {

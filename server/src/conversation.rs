@@ -7,6 +7,7 @@ use openai::responses::request::{ConversationContext, into_chat_fields};
 use openai::responses::settings::ResponseSettings;
 use serde_json::Value;
 
+use super::background_task::is_queued;
 use super::error::ApiError;
 use super::state::ServerState;
 
@@ -39,6 +40,12 @@ fn read_previous(id: &str, shared: &ServerState) -> Result<Vec<Value>, ApiError>
     let stored = shared.responses.as_ref();
     let stored = stored.and_then(|store| store.get(id, shared.max_json_values()));
     match stored {
+        Some(stored) if is_queued(&stored.response) => {
+            let shown: String = id.chars().take(100).collect();
+            let message = format!("Previous response with id '{shown}' is not complete.");
+            Err(ApiError::invalid("previous_response_not_found", message)
+                .with_param("previous_response_id"))
+        }
         Some(stored) => Ok(stored.into_items()),
         None => {
             let shown: String = id.chars().take(100).collect();

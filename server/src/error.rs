@@ -3,7 +3,7 @@
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use openai::error_response::{ErrorEnvelope, ErrorObject};
-use openai::input_line::{ErrorCode, Rejection};
+use openai::input_line::{ErrorCode, Rejection, rename_fields};
 
 use super::reply::json;
 
@@ -117,13 +117,7 @@ impl ApiError {
     /// Replaces the names of fields, each given with its replacement.
     #[must_use]
     pub fn with_renamed_fields(mut self, names: &[(&str, &str)]) -> ApiError {
-        for (from, to) in names {
-            let message = &mut self.object.message;
-            *message = message.replace(&format!("'{from}'"), &format!("'{to}'"));
-            if self.object.param.as_deref() == Some(*from) {
-                self.object.param = Some((*to).to_owned());
-            }
-        }
+        rename_fields(&mut self.object.message, &mut self.object.param, names);
         self
     }
 

@@ -239,6 +239,11 @@ impl InFlightRequest {
         }
     }
 
+    /// Returns the state of the server.
+    pub fn shared(&self) -> &Arc<ServerState> {
+        &self.shared
+    }
+
     /// Takes the reserved memory of the answers, which stays in use until they are written.
     pub fn take_memory_permit(&mut self) -> Option<AnswerMemoryPermit> {
         self.memory.take()

@@ -12,6 +12,8 @@ mod admission;
 mod answer_events;
 mod answer_memory;
 pub mod api_key;
+mod background_responses;
+mod background_task;
 mod batch_metrics;
 mod batches;
 mod blocking;
@@ -55,7 +57,6 @@ mod state;
 mod stored_response;
 mod stream;
 mod tokens;
-mod truncation;
 
 pub use run::{Server, ServerError, ShutdownSummary};
 

@@ -3,10 +3,11 @@
 
 use std::sync::Arc;
 
-use engine_api::serving::{Engine, EngineState, EngineStatus, HybridStepCounts};
+use engine_api::serving::{Engine, EngineState, EngineStatus, HybridStepCounts, LaneActivity};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::ConstGauge;
@@ -136,6 +137,13 @@ impl Collector for EngineCollector {
         for (name, help, value) in gauges(&status, &self.admission) {
             let gauge = ConstGauge::new(value);
             gauge.encode(encoder.encode_descriptor(name, help, None, gauge.metric_type())?)?;
+        }
+        let help = "Time that a lane spent executing instructions";
+        let (unit, kind) = (Some(&Unit::Seconds), MetricType::Counter);
+        let mut lanes = encoder.encode_descriptor("lane_busy", help, unit, kind)?;
+        for LaneActivity { name, busy_ns } in self.engine.lanes() {
+            let counter = ConstCounter::new(busy_ns as f64 / 1e9);
+            counter.encode(lanes.encode_family(&[("lane", name)])?)?;
         }
         for (name, help, value) in counters(&status) {
             let counter = ConstCounter::new(value);

@@ -9,6 +9,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
+use super::config::PlacementEntry;
 use super::error::ApiError;
 use super::reply::json;
 use super::state::ServerState;
@@ -80,6 +81,16 @@ struct Version {
 /// Handles `/version`.
 pub async fn version() -> Response {
     json(StatusCode::OK, &Version { version: env!("CARGO_PKG_VERSION") })
+}
+
+#[derive(Serialize)]
+struct Placement<'a> {
+    placement: &'a [PlacementEntry],
+}
+
+/// Handles `/placement`.
+pub async fn placement(State(shared): State<Arc<ServerState>>) -> Response {
+    json(StatusCode::OK, &Placement { placement: &shared.model.placement })
 }
 
 /// Handles `/health`, with status 200 while requests are accepted.

@@ -15,6 +15,7 @@ use openai::output::Provenance;
 use openai::request::RequestBuilder;
 use openai::responses::response::ResponseHead;
 use openai::responses::settings::ResponseSettings;
+use openai::responses::truncation::build_truncated;
 use serde_json::{Map, Value};
 
 use super::admission::AdmissionPermit;
@@ -24,7 +25,6 @@ use super::conversation;
 use super::error::ApiError;
 use super::request_api::RequestApi;
 use super::state::ServerState;
-use super::truncation::build_truncated;
 
 /// Approximate number of bytes of text per token, from which tokens are estimated before
 /// tokenisation.
@@ -35,8 +35,6 @@ pub(super) const BYTES_PER_TOKEN: usize = 4;
 pub struct ParsedRequest {
     pub request: Arc<CompletionRequest>,
     pub api: RequestApi,
-    /// Settings of a request to `/v1/responses`; the default for other APIs.
-    pub response_settings: Arc<ResponseSettings>,
     /// Options of a streamed answer; `None` if the answer is not streamed.
     pub stream: Option<StreamOptions>,
     /// Texts of the prompts if answers begin with them; otherwise empty.
@@ -109,20 +107,23 @@ pub fn convert_fields(
     fields: JsonFields,
     api: RequestApi,
     shared: &ServerState,
-) -> Result<(JsonFields, ResponseSettings), ApiError> {
+) -> Result<(JsonFields, Option<ResponseSettings>), ApiError> {
     let fields = match api {
         RequestApi::Completions | RequestApi::ChatCompletions => fields,
         RequestApi::Messages => messages::request::into_chat_fields(fields, &shared.unread)?,
-        RequestApi::Responses => return conversation::convert_fields(fields, shared),
+        RequestApi::Responses => {
+            let (fields, settings) = conversation::convert_fields(fields, shared)?;
+            return Ok((fields, Some(settings)));
+        }
     };
-    Ok((fields, ResponseSettings::default()))
+    Ok((fields, None))
 }
 
 /// Parses a request whose fields are those of the API's endpoint.
 fn parse_converted(
     fields: JsonFields,
     api: RequestApi,
-    settings: ResponseSettings,
+    settings: Option<ResponseSettings>,
     shared: &ServerState,
     permit: &mut AdmissionPermit,
 ) -> Result<ParsedRequest, ApiError> {
@@ -138,19 +139,22 @@ fn parse_converted(
     };
     count(permit, body.prompts.iter().map(estimated_tokens).sum())?;
     let build = |body: &Body| build_request(body, endpoint, shared);
-    let request =
-        if settings.truncates { build_truncated(&mut body, build)? } else { build(&body)? };
+    let request = if settings.as_ref().is_some_and(|settings| settings.truncates) {
+        let code = ErrorCode::ContextLengthExceeded.name();
+        build_truncated(&mut body, build, |error: &ApiError| error.code() == code)?
+    } else {
+        build(&body)?
+    };
     let custom_id = match api {
         RequestApi::Responses => shared.next_secret_id(),
         _ => shared.next_id(),
     };
-    let request = CompletionRequest { custom_id, ..request };
+    let request = CompletionRequest { custom_id, response: settings.map(Arc::new), ..request };
     drop(body.prompts);
     count(permit, request.prompts.iter().map(|prompt| prompt.tokens.len() as u64).sum())?;
     let echoed_prompts = if body.echo { echo_prompts(&request, shared)? } else { Vec::new() };
     let (request, stream) = (Arc::new(request), body.stream);
-    let response_settings = Arc::new(settings);
-    Ok(ParsedRequest { request, api, response_settings, stream, echoed_prompts, prepared: None })
+    Ok(ParsedRequest { request, api, stream, echoed_prompts, prepared: None })
 }
 
 /// Returns an estimate of the number of tokens of a prompt, at least 1.
@@ -227,8 +231,8 @@ impl ParsedRequest {
 
     /// Returns what all response objects of a request to `/v1/responses` have in common.
     pub fn response_head(&self, provenance: Provenance) -> ResponseHead {
-        let (request, settings) = (Arc::clone(&self.request), Arc::clone(&self.response_settings));
-        ResponseHead { request, settings, provenance }
+        let settings = self.request.response.clone().unwrap_or_default();
+        ResponseHead { request: Arc::clone(&self.request), settings, provenance }
     }
 
     /// Reserves the memory that the answers may need.
@@ -238,7 +242,8 @@ impl ParsedRequest {
     pub fn acquire_memory(&self, shared: &ServerState) -> Result<AnswerMemoryPermit, ApiError> {
         let free_bytes = AnswerMemory::min_bytes(shared.context() as u64);
         let (is_streamed, retry) = (self.stream.is_some(), shared.admission.retry_after_s());
-        let stored_bytes = self.response_settings.items.len() as u64;
+        let response = self.request.response.as_ref();
+        let stored_bytes = response.map_or(0, |settings| settings.items.len() as u64);
         let memory = &shared.answer_memory;
         memory.acquire(&self.request, is_streamed, stored_bytes, free_bytes, retry)
     }

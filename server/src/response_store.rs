@@ -68,8 +68,13 @@ impl ResponseStore {
     /// Returns a stored response with at most `max_values` JSON values; `None` if there is none, or
     /// if its file is damaged.
     pub fn get(&self, id: &str, max_values: usize) -> Option<StoredResponse> {
-        let bytes = *self.lock().sizes.get(id).filter(|bytes| **bytes <= self.max_record_bytes)?;
+        self.lock().sizes.get(id)?;
         let file = self.directory.open_file(file_name(id), OFlags::RDONLY, 0).ok()?;
+        // Not the size in the index, which is that of another file while a response is replaced.
+        let bytes = file.metadata().ok()?.len();
+        if bytes > self.max_record_bytes {
+            return None;
+        }
         let mut content = Vec::new();
         file.take(bytes).read_to_end(&mut content).ok()?;
         StoredResponse::parse(&content, max_values)

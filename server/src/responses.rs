@@ -8,7 +8,8 @@ use axum::response::{IntoResponse, Response};
 use openai::responses::stored::{PageRequest, StoredResponse};
 use serde::Serialize;
 
-use super::error::{ApiError, INVALID_REQUEST};
+use super::background_task::{TaskPhase, update_status};
+use super::error::ApiError;
 use super::query::parameter;
 use super::reply::json;
 use super::state::ServerState;
@@ -32,7 +33,13 @@ pub async fn retrieve(
                        created. Remove it.";
         return ApiError::invalid("unsupported_field", message).into_response();
     }
-    answer(&shared, id, |stored| Ok(json(StatusCode::OK, &stored.response))).await
+    // Before the response is read, which is stored again before its task ends.
+    let task = shared.background_responses.find(&id);
+    let respond = move |StoredResponse { mut response, .. }| {
+        update_status(&mut response, task.as_deref());
+        Ok(json(StatusCode::OK, &response))
+    };
+    answer(&shared, id, respond).await
 }
 
 /// Handles `GET /v1/responses/ID/input_items`.
@@ -50,8 +57,12 @@ pub async fn input_items(
 /// Handles `DELETE /v1/responses/ID`.
 pub async fn delete(State(shared): State<Arc<ServerState>>, Path(id): Path<String>) -> Response {
     let state = Arc::clone(&shared);
+    let task = shared.background_responses.find(&id);
+    task.iter().for_each(|task| task.advance(TaskPhase::Deleted));
     let remove = move || {
-        if !state.responses.as_ref().is_some_and(|store| store.remove(&id)) {
+        // The task may have removed it.
+        let is_removed = state.responses.as_ref().is_some_and(|store| store.remove(&id));
+        if !is_removed && task.is_none() {
             return Err(state.no_such_response(&id));
         }
         Ok(json(StatusCode::OK, &Deleted { id: &id, object: "response", deleted: true }))
@@ -60,12 +71,21 @@ pub async fn delete(State(shared): State<Arc<ServerState>>, Path(id): Path<Strin
     removed.unwrap_or_else(IntoResponse::into_response)
 }
 
-/// Handles `POST /v1/responses/ID/cancel`: only responses in the background can be cancelled.
+/// Handles `POST /v1/responses/ID/cancel`: only responses in the background can be cancelled. One
+/// that has ended stays as it is.
 pub async fn cancel(State(shared): State<Arc<ServerState>>, Path(id): Path<String>) -> Response {
-    answer(&shared, id, |_| {
-        let message = "Only responses created with 'background' can be cancelled, which this \
-                       server does not support.";
-        Err(ApiError::new(StatusCode::BAD_REQUEST, INVALID_REQUEST, "unsupported_field", message))
+    if let Some(task) = shared.background_responses.find(&id) {
+        task.advance(TaskPhase::Cancelled);
+        task.wait_for(TaskPhase::Ended).await;
+    }
+    answer(&shared, id, |StoredResponse { mut response, .. }| {
+        if response["background"] != true {
+            let message = "Cannot cancel a synchronous response: only responses created with \
+                           'background' can be cancelled.";
+            return Err(ApiError::invalid("response_not_cancellable", message));
+        }
+        update_status(&mut response, None);
+        Ok(json(StatusCode::OK, &response))
     })
     .await
 }

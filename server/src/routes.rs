@@ -30,7 +30,7 @@ const HEALTH: &str = "/health";
 const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
 /// Endpoints listed in the response for an unknown path.
-const ENDPOINTS: [&str; 18] = [
+const ENDPOINTS: [&str; 19] = [
     "POST /v1/chat/completions",
     "POST /v1/completions",
     "POST /v1/responses",
@@ -49,6 +49,7 @@ const ENDPOINTS: [&str; 18] = [
     "GET /health",
     "GET /metrics",
     "GET /version",
+    "GET /placement",
 ];
 
 /// Returns the router of all endpoints. Those of OpenAI and Anthropic also exist without `/v1`, for
@@ -78,6 +79,7 @@ pub fn router(shared: Arc<ServerState>) -> Router {
         .route(HEALTH, get(models::health))
         .route("/metrics", get(models::metrics))
         .route("/version", get(models::version))
+        .route("/placement", get(models::placement))
         .route("/tokenize", post(tokens::tokenize))
         .route("/detokenize", post(tokens::detokenize))
         .fallback(unknown_path)

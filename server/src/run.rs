@@ -21,6 +21,7 @@ use tokio::time::sleep;
 
 use super::admission::{Admission, AdmissionLimits};
 use super::answer_memory::AnswerMemory;
+use super::background_task::BackgroundResponses;
 use super::batches::runner::run_batches;
 use super::batches::service::BatchService;
 use super::blocking::{BlockingPools, FILE_THREADS, READING_THREADS_MAX};
@@ -123,6 +124,7 @@ impl Server {
             prompt_bounds,
             chats,
             responses: open_responses(&options)?,
+            background_responses: BackgroundResponses::default(),
             batches,
             phase: phase_receiver,
             id_key: RandomState::new(),

@@ -42,7 +42,8 @@ impl SingleResponse {
     pub async fn respond(self, memory: Option<AnswerMemoryPermit>) -> Result<Response, ApiError> {
         let logprobs = self.ended.logprobs.as_ref().map_or(0, RawLogprobs::len);
         let is_short = self.ended.answer.token_ids.len() + logprobs <= INLINE_ENTRIES_MAX;
-        if is_short && !self.parsed.response_settings.is_stored {
+        let response = self.parsed.request.response.as_ref();
+        if is_short && !response.is_some_and(|settings| settings.is_stored) {
             return self.write();
         }
         let shared = Arc::clone(&self.shared);

@@ -16,6 +16,7 @@ use tokio::sync::watch;
 
 use super::admission::{Admission, AdmissionError};
 use super::answer_memory::AnswerMemory;
+use super::background_task::BackgroundResponses;
 use super::batches::service::BatchService;
 use super::blocking::BlockingPools;
 use super::body_reader::BodyReader;
@@ -59,6 +60,7 @@ pub struct ServerState {
     pub chats: ChatRules,
     /// Stored responses; `None` if the server stores none.
     pub responses: Option<ResponseStore>,
+    pub background_responses: BackgroundResponses,
     /// Files and batches; `None` if the server runs no batches.
     pub batches: Option<BatchService>,
     pub phase: watch::Receiver<ServerPhase>,

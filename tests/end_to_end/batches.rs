@@ -1,27 +1,26 @@
-//! Batches of a server: their output is that of a job, byte for byte, whichever process dies, and
-//! clients do not wait for them.
+//! Batches of a server: their output is that of a job, byte for byte, and clients do not wait for
+//! them.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant, SystemTime};
 
-use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-use crate::command::{Place, WATCHDOG, coordinator, finish, fixture, runs_all_cases, text};
-use crate::serve::{Served, ask_all, bodies, expected, send, workers_of_any};
+use crate::command::{Place, WATCHDOG, coordinator, finish, fixture, text};
+use crate::serve::{Served, ask_all, bodies, expected, send};
 
 /// A batch of a server, and the directory in which it is kept.
-struct Batch {
+pub(crate) struct Batch {
     place: Place,
     input: String,
-    options: Vec<&'static str>,
+    options: Vec<String>,
     id: String,
     file: String,
 }
 
 /// Lines of completions; some are invalid.
-fn input(count: usize) -> String {
+pub(crate) fn input(count: usize) -> String {
     let line = |(i, mut body): (usize, Value)| {
         if i % 10 == 9 {
             body["max_tokens"] = json!(0);
@@ -35,12 +34,17 @@ fn input(count: usize) -> String {
 
 impl Batch {
     /// Starts a server and uploads an input of `count` lines for it.
-    fn start(count: usize, options: &[&'static str]) -> (Batch, Served) {
-        let (place, options) = (Place::new(), options.to_vec());
-        let (id, file, input) = (String::new(), String::new(), input(count));
-        let mut batch = Batch { place, input, options, id, file };
+    fn start(count: usize, options: &[&str]) -> (Batch, Served) {
+        Batch::start_with(Place::new(), input(count), options)
+    }
+
+    /// Starts a server that keeps its batches in `place`, and a batch of this input.
+    pub(crate) fn start_with(place: Place, input: String, options: &[&str]) -> (Batch, Served) {
+        let options = options.iter().map(|option| (*option).to_owned()).collect();
+        let mut batch = Batch { place, input, options, id: String::new(), file: String::new() };
         let served = batch.serve();
         batch.file = upload(&served, &batch.input);
+        set_modified(&batch.content_path(), uploaded_at());
         let body = json!({"input_file_id": batch.file, "endpoint": "/v1/completions",
             "completion_window": "24h"});
         let (status, reply) = served.post("/v1/batches", &body);
@@ -53,20 +57,26 @@ impl Batch {
         self.place.path("batches")
     }
 
-    /// Starts a server that has the batch.
-    fn serve(&self) -> Served {
-        let folder = self.folder().to_string_lossy().into_owned();
-        Served::start(&[&["--store-batches", &folder], &*self.options].concat())
+    /// Returns the path of the stored input.
+    fn content_path(&self) -> PathBuf {
+        self.folder().join(format!("{}.jsonl", self.file))
     }
 
-    fn get(&self, served: &Served) -> Value {
+    /// Starts a server that has the batch.
+    pub(crate) fn serve(&self) -> Served {
+        let folder = self.folder().to_string_lossy().into_owned();
+        let options: Vec<&str> = self.options.iter().map(String::as_str).collect();
+        Served::start(&[&["--store-batches", &folder], &*options].concat())
+    }
+
+    pub(crate) fn get(&self, served: &Served) -> Value {
         let (status, reply) = served.get(&format!("/v1/batches/{}", self.id));
         assert_eq!(status, 200, "{reply}");
         parse(&reply)
     }
 
     /// Waits until the batch has a status for which `holds` returns true; returns the batch.
-    fn wait(&self, served: &Served, holds: impl Fn(&Value) -> bool) -> Value {
+    pub(crate) fn wait(&self, served: &Served, holds: impl Fn(&Value) -> bool) -> Value {
         let until = Instant::now() + WATCHDOG;
         loop {
             let batch = self.get(served);
@@ -80,13 +90,13 @@ impl Batch {
 
     /// Returns the names of all files of the server: a lock, the record of the batch, and records
     /// and contents of three files.
-    fn names(&self) -> Vec<String> {
+    pub(crate) fn names(&self) -> Vec<String> {
         let entries = std::fs::read_dir(self.folder()).expect("a folder").flatten();
         entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
     }
 
     /// Waits for the end of the batch; returns its output and its errors.
-    fn results(&self, served: &Served) -> (String, String) {
+    pub(crate) fn results(&self, served: &Served) -> (String, String) {
         let done = self.wait(served, |batch| batch["status"] == "completed");
         let content = |name: &str| {
             let id = done[name].as_str().unwrap_or_else(|| panic!("{done}"));
@@ -98,15 +108,10 @@ impl Batch {
     }
 
     /// Returns the output and the errors of a job with the same input.
-    fn job_results(&self, options: &[&str]) -> (String, String) {
+    pub(crate) fn job_results(&self, options: &[&str]) -> (String, String) {
         let [input, output] = ["in.jsonl", "out.jsonl"].map(|name| self.place.path(name));
         std::fs::write(&input, &self.input).expect("a writable folder");
-        // Answers take their creation time from the input.
-        let stored = self.folder().join(format!("{}.jsonl", self.file));
-        set_modified(
-            &input,
-            stored.metadata().and_then(|stored| stored.modified()).expect("a file"),
-        );
+        set_modified(&input, uploaded_at());
         let mut command = coordinator();
         command.arg("--model").arg(fixture("llama")).arg("--input").arg(input);
         command.arg("--output").arg(&output).args(["--quiet", "--force"]).args(options);
@@ -119,12 +124,18 @@ impl Batch {
     }
 }
 
+/// Returns the time at which inputs are changed last, which is the creation time of their answers:
+/// the same for all batches.
+fn uploaded_at() -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000)
+}
+
 fn set_modified(path: &Path, time: SystemTime) {
     let file = std::fs::File::options().write(true).open(path).expect("a file");
     file.set_modified(time).expect("ours");
 }
 
-fn parse(reply: &str) -> Value {
+pub(crate) fn parse(reply: &str) -> Value {
     serde_json::from_str(reply).unwrap_or_else(|error| panic!("{error}: {reply}"))
 }
 
@@ -152,55 +163,6 @@ fn the_results_of_a_batch_are_those_of_a_job() {
         assert_eq!(results.1.lines().count(), 7);
         assert_eq!(served.end(), "");
     }
-}
-
-/// Kills the server at a time given by each seed, from validation to after the end of the batch.
-#[test]
-fn a_batch_survives_the_death_of_its_server() {
-    let mut expected = None;
-    for seed in 0..if runs_all_cases() { 20 } else { 6 } {
-        let (batch, mut served) = Batch::start(800, &["--slots", "3", "--step-ms", "1"]);
-        match seed % 3 {
-            0 => std::thread::sleep(Duration::from_millis(seed * 61 % 200)),
-            1 => {
-                let is_written =
-                    |batch: &Value| batch["request_counts"]["completed"].as_u64() > Some(0);
-                batch.wait(&served, is_written);
-                std::thread::sleep(Duration::from_millis(seed * 137 % 900));
-            }
-            _ => drop(batch.wait(&served, |batch| !batch["finalizing_at"].is_null())),
-        }
-        for _ in 0..1 + seed % 2 {
-            drop(served);
-            served = batch.serve();
-        }
-        let results = batch.results(&served);
-        // Creation times differ from batch to batch.
-        let strip = |text: &str| -> Vec<Value> {
-            let mut lines: Vec<Value> = text.lines().map(parse).collect();
-            lines.iter_mut().for_each(|line| line["response"]["body"]["created"] = json!(0));
-            lines
-        };
-        if seed == 0 {
-            assert_eq!(results, batch.job_results(&[]));
-        }
-        let expected = expected.get_or_insert_with(|| (strip(&results.0), results.1.clone()));
-        assert_eq!((strip(&results.0), results.1), *expected, "seed {seed}");
-        batch.wait(&served, |_| batch.names().len() == 8);
-    }
-}
-
-#[test]
-fn a_batch_survives_the_death_of_a_worker() {
-    let (batch, served) = Batch::start(800, &["--slots", "3", "--step-ms", "1"]);
-    batch.wait(&served, |batch| batch["status"] == "in_progress");
-    std::thread::sleep(Duration::from_millis(100));
-    let (pid, _) = &workers_of_any(served.id())[0];
-    let pid = Pid::from_raw(pid.cast_signed()).expect("a process id");
-    kill_process(pid, Signal::KILL).expect("it runs");
-    let results = batch.results(&served);
-    assert_eq!(results, batch.job_results(&[]));
-    assert!(served.end().contains("started again"));
 }
 
 #[test]

@@ -3,6 +3,7 @@
 
 mod bad_input;
 mod bad_weights;
+mod batch_kills;
 mod batches;
 mod chunked;
 mod combined;
@@ -30,6 +31,7 @@ mod messages;
 mod nodes;
 mod nvme;
 mod outputs;
+mod page;
 mod penalties;
 mod placement;
 mod plan;

@@ -202,3 +202,38 @@ fn fields_within_are_followed_or_refused() {
         refused(&format!(r#"{{"prompt": "a", {wrong}}}"#), ErrorCode::InvalidValue, words);
     }
 }
+
+/// Objects of response formats are closed like those of function parameters, whatever `strict`
+/// says, unless the schema permits other properties.
+#[test]
+fn objects_of_response_formats_have_declared_properties_only() {
+    let schema_of = |fields: &str| {
+        let request = request(&format!(r#"{{"prompt": "a", {fields}}}"#));
+        match request.grammar.as_deref() {
+            Some(Grammar::JsonSchema(schema, _)) => {
+                serde_json::from_str::<serde_json::Value>(schema).expect("a schema")
+            }
+            other => panic!("{fields}: {other:?}"),
+        }
+    };
+    let inner = r#"{"type": "object", "properties": {"b": {"type": "integer"}}}"#;
+    let declared = format!(r#"{{"type": "object", "properties": {{"a": {inner}}}}}"#);
+    let open = r#"{"type": "object", "properties": {"a": {}}, "additionalProperties": true}"#;
+    for strict in ["", r#""strict": true, "#, r#""strict": false, "#] {
+        let format = |schema: &str| {
+            let named = format!(r#"{{"name": "n", {strict}"schema": {schema}}}"#);
+            schema_of(&format!(
+                r#""response_format": {{"type": "json_schema", "json_schema": {named}}}"#
+            ))
+        };
+        let closed = format(&declared);
+        assert_eq!(closed["additionalProperties"], false, "{strict}");
+        assert_eq!(closed["properties"]["a"]["additionalProperties"], false, "{strict}");
+        assert_eq!(format(open)["additionalProperties"], true, "{strict}");
+        assert!(format(r#"{"type": "object"}"#).get("additionalProperties").is_none());
+    }
+    let object = format!(r#""response_format": {{"type": "json_object", "schema": {declared}}}"#);
+    assert_eq!(schema_of(&object)["additionalProperties"], false);
+    let structured = format!(r#""structured_outputs": {{"json": {declared}}}"#);
+    assert!(schema_of(&structured).get("additionalProperties").is_none());
+}

@@ -224,7 +224,7 @@ fn envelopes_that_are_wrong() {
     let url = r#""/v1/completions""#;
     refused(&line("\"GET\"", url, body), ErrorCode::UnsupportedMethod, "POST");
     refused(
-        &line("\"POST\"", "\"/v1/responses\"", body),
+        &line("\"POST\"", "\"/v1/messages\"", body),
         ErrorCode::UnsupportedUrl,
         "/v1/completions",
     );

@@ -8,6 +8,7 @@ mod input;
 mod notices;
 mod process;
 mod prompts;
+mod responses;
 mod resume;
 mod run;
 mod serving;

@@ -12,6 +12,7 @@ use protocol::release::list_first;
 use protocol::table::{HybridPolicy, StepTable};
 
 use super::hybrid_costs::measure_hybrid_costs;
+use super::lane_activity::{LaneActivityRecorder, SharedLaneActivity};
 use super::options::ServingOptions;
 use super::prefix_cache_index::PrefixCacheIndex;
 use super::restart_backoff::RestartBackoff;
@@ -62,6 +63,8 @@ pub(super) struct EngineLoop {
     scheduler: Scheduler,
     worker_group: Option<WorkerGroup>,
     recorder: Option<StepRecorder>,
+    /// `None` if the recorder reads the traces.
+    activity: Option<LaneActivityRecorder>,
     restarts: RestartBackoff,
     /// Descriptors reserved for a launch, even if connections have taken all others.
     reserve: DescriptorReserve,
@@ -76,6 +79,7 @@ impl EngineLoop {
         mut options: ServingOptions,
         commands: Receiver<Command>,
         status: Arc<Mutex<EngineStatus>>,
+        lanes: SharedLaneActivity,
     ) -> Result<EngineLoop, LaunchError> {
         let (prompts, shape) = (options.launch.prompt_cache.as_ref(), options.plan.shape);
         let prefix_cache = prompts
@@ -102,6 +106,11 @@ impl EngineLoop {
             }
             false => None,
         };
+        let launched = &worker_group.launched;
+        let activity = match recorder {
+            Some(_) => None,
+            None => Some(LaneActivityRecorder::new(&options.plan, launched, lanes)?),
+        };
         let mut engine_loop = EngineLoop {
             options,
             commands,
@@ -111,6 +120,7 @@ impl EngineLoop {
             scheduler,
             worker_group: Some(worker_group),
             recorder,
+            activity,
             restarts: RestartBackoff::default(),
             reserve: DescriptorReserve::take(),
         };
@@ -270,6 +280,7 @@ impl EngineLoop {
             self.restarts.reset();
             self.current_status.steps += u64::from(steps);
         }
+        self.activity.iter_mut().for_each(LaneActivityRecorder::drain);
         worker_group.update_counts(&mut self.current_status.hybrid_steps);
         self.current_status.worker_allocations = worker_group.allocations();
         observe(
@@ -353,6 +364,8 @@ impl EngineLoop {
         let launched = launched.and_then(|worker_group| {
             let recorder = self.recorder.as_mut();
             recorder.map_or(Ok(()), |recorder| recorder.attach(plan, &worker_group))?;
+            let (activity, launched) = (self.activity.as_mut(), &worker_group.launched);
+            activity.map_or(Ok(()), |activity| activity.attach(plan, launched))?;
             Ok(worker_group)
         });
         self.reserve = DescriptorReserve::take();

@@ -10,6 +10,7 @@ mod engine_loop;
 mod grammar_tracker;
 mod hybrid_costs;
 mod kv_cache;
+mod lane_activity;
 mod options;
 mod prefix_cache_index;
 mod restart_backoff;
@@ -32,9 +33,10 @@ use super::RunStats;
 use super::launch::LaunchError;
 use engine_api::serving::{
     Engine, EngineLimits, EngineState, EngineStatus, EventSink, GenerationId, GenerationRequest,
-    PreparedGrammar, SubmitError,
+    LaneActivity, PreparedGrammar, SubmitError,
 };
 use engine_loop::{Command, EngineLoop};
+use lane_activity::SharedLaneActivity;
 pub use options::{CompileGrammarFn, ServingOptions, StepTime, draft_obstacle};
 
 /// Measurements of a run; `None` if they are not recorded, or if the engine could not end properly.
@@ -46,6 +48,7 @@ pub struct ServingEngine {
     limits: EngineLimits,
     hybrid_policy: Option<HybridPolicy>,
     status: Arc<Mutex<EngineStatus>>,
+    lanes: SharedLaneActivity,
     commands: Sender<Command>,
     next_id: Mutex<u64>,
     plan: Arc<Plan>,
@@ -74,11 +77,13 @@ impl ServingEngine {
         let status = Arc::new(Mutex::new(EngineStatus::new(EngineState::Loading)));
         let (commands, received) = channel();
         let (started, ready) = channel();
+        let lanes = SharedLaneActivity::default();
+        let loop_lanes = Arc::clone(&lanes);
         let (loop_status, panic_status) = (Arc::clone(&status), Arc::clone(&status));
         let compile_grammar = options.compile_grammar.clone();
         // Workers end with the thread that started them.
         let thread = std::thread::Builder::new().name("serving".to_owned()).spawn(move || {
-            match EngineLoop::start(options, received, loop_status) {
+            match EngineLoop::start(options, received, loop_status, loop_lanes) {
                 Ok(mut engine_loop) => {
                     // If the engine was dropped meanwhile, no thread waits for this.
                     let _ = started.send(Ok(engine_loop.hybrid_policy()));
@@ -109,6 +114,7 @@ impl ServingEngine {
             limits,
             hybrid_policy,
             status,
+            lanes,
             commands,
             next_id: Mutex::new(0),
             plan,
@@ -154,6 +160,10 @@ impl Engine for ServingEngine {
 
     fn status(&self) -> EngineStatus {
         *self.status.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lanes(&self) -> Vec<LaneActivity> {
+        self.lanes.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     fn prepare(&self, grammar: Arc<Grammar>) -> PreparedGrammar {

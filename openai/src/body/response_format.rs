@@ -84,7 +84,7 @@ fn read_response_format(
             let schema = get_non_null(fields, "schema").unwrap_or(&any);
             Some(schema)
                 .filter(is_schema)
-                .map(|schema| Some(grammar_from_schema(schema)))
+                .map(|schema| Some(closed_grammar(schema)))
                 .ok_or_else(refused)
         }
         (Some("json_schema"), Some(Value::Object(named))) => {
@@ -93,10 +93,17 @@ fn read_response_format(
             self::reject_unknown(named, "json_schema", &known, unknown_fields)?;
             read_flag(named, "strict")?;
             let schema = named.get("schema").filter(is_schema);
-            schema.map(|schema| Some(grammar_from_schema(schema))).ok_or_else(refused)
+            schema.map(|schema| Some(closed_grammar(schema))).ok_or_else(refused)
         }
         _ => Err(refused()),
     }
+}
+
+/// Returns the grammar of a response format. Like the parameters of functions, objects that declare
+/// `properties` have no others unless the schema states otherwise, with or without `strict`: strict
+/// schemas of OpenAI close all objects, and models keep inventing keys if they may.
+fn closed_grammar(schema: &Value) -> Grammar {
+    Grammar::json_schema(with_closed_objects(&schema.to_string()))
 }
 
 /// Returns the text of a schema whose objects have only the properties that they declare.

@@ -162,7 +162,10 @@ impl ResponseEvents {
         let kind = match ResponseStatus::from_answer(answer) {
             ResponseStatus::Incomplete => "response.incomplete",
             ResponseStatus::Failed => "response.failed",
-            ResponseStatus::Completed | ResponseStatus::InProgress => "response.completed",
+            ResponseStatus::Completed
+            | ResponseStatus::Queued
+            | ResponseStatus::InProgress
+            | ResponseStatus::Cancelled => "response.completed",
         };
         let sequence_number = self.next_number();
         let fields = Fields { response };

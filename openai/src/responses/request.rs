@@ -88,6 +88,7 @@ pub fn into_chat_fields(
     let mut settings = ResponseSettings::default();
     let wants_store = !fields.contains_key("store") || read_flag(&fields, "store")?;
     settings.is_stored = wants_store && context.can_store;
+    settings.is_background = read_background(&fields, &settings, unknown_fields)?;
     let mut chat = Map::new();
     read_text(&fields, unknown_fields, &mut chat)?;
     read_reasoning(&fields, unknown_fields, &mut chat)?;
@@ -101,7 +102,7 @@ pub fn into_chat_fields(
     if let Some(max_tokens) = fields.get("max_output_tokens") {
         chat.insert("max_tokens".to_owned(), max_tokens.clone());
     }
-    settings.echo = echo(&fields, settings.is_stored)?;
+    settings.echo = echo(&fields, &settings)?;
     let items = read_items(fields.shift_remove("input").ok_or_else(|| missing_field("input"))?)?;
     let items: Vec<Value> = context.previous.into_iter().chain(items).collect();
     if items.is_empty() {
@@ -128,18 +129,53 @@ pub fn into_chat_fields(
     Ok((chat, settings))
 }
 
+/// Reads `background`, which is supported for responses that are stored and not streamed.
+fn read_background(
+    fields: &JsonFields,
+    settings: &ResponseSettings,
+    unknown_fields: &UnknownFieldPolicy,
+) -> Result<bool, Rejection> {
+    if !read_flag(fields, "background")? {
+        return Ok(false);
+    }
+    let message = if !settings.is_stored {
+        "Unsupported value: 'background' requires that the response is stored. Set 'store' to \
+         true, and start the server with --store-responses."
+    } else if read_flag(fields, "stream")? {
+        "Unsupported value: 'background' cannot be combined with 'stream'. Poll the response with \
+         GET /v1/responses/{id}."
+    } else {
+        return Ok(true);
+    };
+    let rejection = Rejection::new(ErrorCode::UnsupportedField, message).with_param("background");
+    unknown_fields.ignore_or_reject("background", rejection)?;
+    Ok(false)
+}
+
 /// Checks the names of all fields, and the values of those that are supported only without effect.
 fn check_unsupported(
     fields: &JsonFields,
     unknown_fields: &UnknownFieldPolicy,
 ) -> Result<(), Rejection> {
+    if let Some(name) =
+        ["conversation", "prompt"].into_iter().find(|name| fields.contains_key(*name))
+    {
+        let message = if name == "conversation" {
+            "Unsupported parameter: 'conversation' is not supported with this server. Use \
+             'previous_response_id' to continue a stored response."
+        } else {
+            "Unsupported parameter: 'prompt' is not supported with this server, which stores no \
+             prompt templates. Use 'instructions' and 'input'."
+        };
+        let rejection = Rejection::new(ErrorCode::UnsupportedField, message).with_param(name);
+        unknown_fields.ignore_or_reject(name, rejection)?;
+    }
     for (name, value) in fields {
         let is_known = READ_FIELDS.contains(&&**name)
             || SHARED_FIELDS.contains(&&**name)
             || is_chat_extension(name);
         unknown_fields.check_known(name, is_known)?;
         let is_neutral = match name.as_str() {
-            "background" => value == false,
             "context_management" => value.as_array().is_some_and(Vec::is_empty),
             _ => true,
         };
@@ -263,11 +299,10 @@ fn read_include(
 }
 
 /// Returns the fields of a request that its response repeats, with their defaults.
-fn echo(fields: &JsonFields, is_stored: bool) -> Result<JsonFields, Rejection> {
+fn echo(fields: &JsonFields, settings: &ResponseSettings) -> Result<JsonFields, Rejection> {
     check_metadata(fields)?;
     let mut echo = Map::new();
     let defaults = [
-        ("background", json!(false)),
         ("instructions", Value::Null),
         ("max_output_tokens", Value::Null),
         ("max_tool_calls", Value::Null),
@@ -299,7 +334,8 @@ fn echo(fields: &JsonFields, is_stored: bool) -> Result<JsonFields, Rejection> {
     let reasoning = json!({"effort": null, "summary": null});
     echo.insert("reasoning".to_owned(), with_defaults("reasoning", reasoning));
     echo.insert("service_tier".to_owned(), "default".into());
-    echo.insert("store".to_owned(), is_stored.into());
+    echo.insert("background".to_owned(), settings.is_background.into());
+    echo.insert("store".to_owned(), settings.is_stored.into());
     Ok(echo)
 }
 

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::items::{ItemBuilder, ItemStatus, OutputItem};
 use super::settings::ResponseSettings;
 use crate::answer_blocks::BlockKind;
-use crate::answer_parts::Call;
+use crate::answer_parts::{AnswerParts, Call};
 use crate::body::values::JsonFields;
 use crate::fingerprint::id_suffix;
 use crate::input_line::CompletionRequest;
@@ -24,14 +24,18 @@ pub struct ResponseHead {
 }
 
 /// Progress of a response.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ResponseStatus {
+    /// A response in the background whose prompt is not computed yet.
+    Queued,
     InProgress,
     Completed,
     /// The answer ended at its maximum number of tokens.
     Incomplete,
     Failed,
+    /// A client cancelled a response in the background.
+    Cancelled,
 }
 
 /// A response object.
@@ -120,9 +124,26 @@ pub fn response_id(request: &CompletionRequest) -> String {
 }
 
 impl ResponseStatus {
+    /// Returns the name in response objects.
+    pub const fn name(self) -> &'static str {
+        match self {
+            ResponseStatus::Queued => "queued",
+            ResponseStatus::InProgress => "in_progress",
+            ResponseStatus::Completed => "completed",
+            ResponseStatus::Incomplete => "incomplete",
+            ResponseStatus::Failed => "failed",
+            ResponseStatus::Cancelled => "cancelled",
+        }
+    }
+
     /// Returns the status of a response with this answer.
     pub fn from_answer(answer: &Answer) -> ResponseStatus {
-        match FinishReason::from_answer(answer) {
+        ResponseStatus::from_finish_reason(FinishReason::from_answer(answer))
+    }
+
+    /// Returns the status of a response whose answer ended for this reason.
+    pub fn from_finish_reason(reason: FinishReason) -> ResponseStatus {
+        match reason {
             FinishReason::Stop | FinishReason::ToolCalls => ResponseStatus::Completed,
             FinishReason::Length => ResponseStatus::Incomplete,
             FinishReason::Error => ResponseStatus::Failed,
@@ -146,7 +167,7 @@ impl ResponseHead {
         output: &'a [OutputItem],
     ) -> ResponseObject<'a> {
         let is_incomplete = status == ResponseStatus::Incomplete;
-        let has_ended = status != ResponseStatus::InProgress;
+        let has_ended = !matches!(status, ResponseStatus::Queued | ResponseStatus::InProgress);
         ResponseObject {
             id: response_id(&self.request),
             object: "response",
@@ -176,18 +197,32 @@ impl ResponseHead {
     pub fn items(&self, answer: Answer) -> Vec<OutputItem> {
         let status = ResponseStatus::from_answer(&answer).of_last_item();
         let Answer { text, reasoning, calls, logprobs, .. } = answer;
+        self.items_of_parts(
+            AnswerParts { reasoning, content: text.unwrap_or_default(), calls },
+            token_logprobs(logprobs),
+            status,
+        )
+    }
+
+    /// Returns the items of an answer with these parts. `logprobs` are those of its text, and
+    /// `status` is that of its last item.
+    pub(super) fn items_of_parts(
+        &self,
+        parts: AnswerParts,
+        mut logprobs: Vec<ChatTokenLogprob>,
+        status: ItemStatus,
+    ) -> Vec<OutputItem> {
+        let AnswerParts { reasoning, content: text, calls } = parts;
         let mut blocks = Vec::new();
         if !reasoning.is_empty() && !self.request.output.omits_reasoning {
             blocks.push((BlockKind::Reasoning, reasoning));
         }
-        let text = text.unwrap_or_default();
         if !text.is_empty() || (blocks.is_empty() && calls.is_empty()) {
             blocks.push((BlockKind::Text, text));
         }
         let call = |(index, Call { name, arguments })| (BlockKind::Call { index, name }, arguments);
         blocks.extend(calls.into_iter().enumerate().map(call));
         let last = blocks.len().saturating_sub(1);
-        let mut logprobs = token_logprobs(logprobs);
         let builder = self.item_builder();
         let item = |(index, (kind, text)): (usize, (BlockKind, String))| {
             let of_text =

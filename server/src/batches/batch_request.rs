@@ -85,11 +85,8 @@ fn read_endpoint(fields: &JsonFields) -> Result<BatchEndpoint, Rejection> {
     let url = read_text(fields, "endpoint")?;
     BatchEndpoint::from_url(url).ok_or_else(|| {
         let shown: String = url.chars().take(100).collect();
-        let [chats, texts, embeddings] = BatchEndpoint::ALL.map(BatchEndpoint::url);
-        let message = format!(
-            "Invalid value: '{shown}'. Supported values are: '{chats}', '{texts}' and \
-             '{embeddings}'."
-        );
+        let urls = BatchEndpoint::list_urls('\'');
+        let message = format!("Invalid value: '{shown}'. Supported values are {urls}.");
         Rejection::new(ErrorCode::InvalidValue, message).with_param("endpoint")
     })
 }
@@ -194,7 +191,7 @@ mod tests {
             ("input_file_id", Value::Null),
             ("input_file_id", json!("file-../../etc")),
             ("input_file_id", json!(1)),
-            ("endpoint", json!("/v1/responses")),
+            ("endpoint", json!("/v1/messages")),
             ("endpoint", Value::Null),
             ("completion_window", json!("31d")),
             ("completion_window", json!("0h")),

@@ -46,9 +46,10 @@ struct ResultBody {
 
 #[derive(Deserialize)]
 struct ResultUsage {
+    #[serde(alias = "input_tokens")]
     prompt_tokens: u64,
     /// Missing for embeddings.
-    #[serde(default)]
+    #[serde(default, alias = "output_tokens")]
     completion_tokens: u64,
 }
 

@@ -155,14 +155,35 @@ function parseMetrics(text) {
   );
 }
 
-function showMetrics(found) {
+/** Returns the seconds that each lane was busy, by its name. */
+function parseLanes(text) {
+  const lines = text.matchAll(/^tandem_lane_busy_seconds_total\{lane="([^"]*)"\} (\S+)$/gm);
+  return new Map([...lines].map(([, name, seconds]) => [name, Number(seconds)]));
+}
+
+/** Shows the share of the last `seconds` in which each lane was busy. */
+function showLanes(lanes, before, seconds) {
+  const rows = [...lanes].flatMap(([name, busy]) => {
+    const share = Math.min(1, Math.max(0, busy - (before.get(name) ?? busy)) / seconds);
+    const cell = (tag, properties) => Object.assign(document.createElement(tag), properties);
+    return [
+      cell("span", { className: "name", textContent: name }),
+      cell("meter", { value: share, title: name }),
+      cell("span", { className: "share", textContent: `${(100 * share).toFixed(0)}%` }),
+    ];
+  });
+  if (rows.length) element("lanes").replaceChildren(...rows);
+}
+
+function showMetrics(found, lanes) {
   const now = performance.now();
   if (lastMetrics) {
     const tokens = found.generation_tokens_total - lastMetrics.found.generation_tokens_total;
     const seconds = (now - lastMetrics.now) / 1000;
     element("throughput").textContent = `${(tokens / seconds).toFixed(1)} tokens/s`;
+    showLanes(lanes, lastMetrics.lanes, seconds);
   }
-  lastMetrics = { found, now };
+  lastMetrics = { found, lanes, now };
   const [running, waiting] = [found.num_requests_running, found.num_requests_waiting];
   element("requests").textContent = `${running} running, ${waiting} waiting`;
   element("kv").textContent = `${(100 * found.kv_cache_usage_perc).toFixed(1)}%`;
@@ -178,7 +199,8 @@ async function refresh() {
   try {
     const response = await fetch("metrics", { headers: headers() });
     if (!response.ok) throw new Error(await errorText(response));
-    showMetrics(parseMetrics(await response.text()));
+    const text = await response.text();
+    showMetrics(parseMetrics(text), parseLanes(text));
     if (!element("model").textContent) await showModel();
     element("state").textContent = "ready";
   } catch (error) {
@@ -192,6 +214,14 @@ async function showModel() {
   const response = await fetch("v1/models", { headers: headers() });
   const model = response.ok && (await response.json()).data[0];
   if (model) element("model").textContent = `${model.id}, context ${model.max_model_len}`;
+  const found = await fetch("placement", { headers: headers() });
+  if (found.ok) showPlacement((await found.json()).placement);
+}
+
+function showPlacement(placement) {
+  const cell = (tag, text) => Object.assign(document.createElement(tag), { textContent: text });
+  const rows = placement.flatMap(({ name, value }) => [cell("dt", name), cell("dd", value)]);
+  element("placement").replaceChildren(...rows);
 }
 
 element("ask").addEventListener("submit", (event) => {

@@ -63,9 +63,14 @@ pub(super) fn upload(server: &TestServer, content: &[u8]) -> String {
     reply.json()["id"].as_str().expect("an id").to_owned()
 }
 
-/// Creates a batch; returns its id.
+/// Creates a batch of completions; returns its id.
 pub(super) fn create(server: &TestServer, file: &str, window: &str) -> String {
-    let body = json!({"input_file_id": file, "endpoint": "/v1/completions",
+    create_for(server, "/v1/completions", file, window)
+}
+
+/// Creates a batch for an endpoint; returns its id.
+pub(super) fn create_for(server: &TestServer, url: &str, file: &str, window: &str) -> String {
+    let body = json!({"input_file_id": file, "endpoint": url,
         "completion_window": window, "metadata": {"name": "a batch"}});
     let reply = server.post(BATCHES, &body);
     assert_eq!(reply.status, 200, "{}", reply.text());

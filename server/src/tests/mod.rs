@@ -1,5 +1,6 @@
 //! Tests of the server on real sockets, with an engine that computes answers from prompts alone.
 
+mod background;
 mod batch_client;
 mod batches;
 mod bounds;
@@ -17,6 +18,7 @@ mod limits;
 mod messages;
 mod reasoning;
 mod refusals;
+mod response_batches;
 mod responses;
 mod schema;
 mod streams;

@@ -54,6 +54,7 @@ impl TestServer {
             unsupported_tokenizer: None,
             bos_token_id: Some(BOS),
             eos_token_ids: vec![EOS],
+            placement: Vec::new(),
         };
         TestServer::with_model(engine_options, options, model)
     }

@@ -15,6 +15,8 @@ mod lines;
 mod model_files;
 mod mutate;
 
+pub(crate) use mutate::Random;
+
 use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
 

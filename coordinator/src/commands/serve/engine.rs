@@ -8,6 +8,7 @@ use engine_api::serving::Engine;
 
 use crate::cli::request::ServeRequest;
 use lab::iteration_costs::IterationCosts;
+use report::placement::placement_entries;
 use session::hybrid_placement::HybridConfig;
 use session::interrupt::Interrupt;
 use session::serving::{LONG_CONTEXT, LONG_PAGE_POSITIONS, PAGE_POSITIONS, ServingConfig, start};
@@ -20,6 +21,13 @@ const MAX_LOGPROBS: u16 = 21;
 /// token.
 const DRAFT_LOGITS_BYTES: usize = 32 << 20;
 
+/// An engine that has started.
+pub(super) struct StartedEngine {
+    pub(super) engine: Arc<dyn Engine>,
+    /// The plan's placement, as names and descriptions.
+    pub(super) placement: Vec<(&'static str, String)>,
+}
+
 /// Starts the engine.
 ///
 /// # Errors
@@ -28,7 +36,7 @@ pub(super) fn start_engine(
     request: &ServeRequest,
     session: &Session<'_>,
     interrupt: &Interrupt,
-) -> anyhow::Result<Arc<dyn Engine>> {
+) -> anyhow::Result<StartedEngine> {
     if let Some(path) = &request.costs {
         IterationCosts::check_path(path)?;
     }
@@ -50,5 +58,6 @@ pub(super) fn start_engine(
         let name = session.model.config.name.clone();
         IterationCosts::new(name, &hybrid.limits, &hybrid.costs).write(path)?;
     }
-    Ok(Arc::new(engine))
+    let placement = placement_entries(engine.plan());
+    Ok(StartedEngine { engine: Arc::new(engine), placement })
 }

@@ -14,12 +14,12 @@ use model::generation::GenerationDefaults;
 use super::run::{kernel_variant, stop_at_stdin_eof};
 use crate::cli::request::ServeRequest;
 use ::engine::descriptors::max_connections;
-use engine::start_engine;
+use engine::{StartedEngine, start_engine};
 use engine_api::request::{Penalties, Sampling};
 use engine_api::serving::{Engine, EngineState};
 use openai::fingerprint::system_fingerprint;
 use server::Server;
-use server::config::{ModelCard, ServerOptions, SharedCodec};
+use server::config::{ModelCard, PlacementEntry, ServerOptions, SharedCodec};
 use session::argument_error::ArgumentError;
 use session::compression::first_fitting_compression;
 use session::descriptor_limit::raise_descriptor_limit;
@@ -48,9 +48,11 @@ pub fn run(request: &ServeRequest, interrupt: &Interrupt) -> anyhow::Result<Exit
     raise_descriptor_limit();
     let model_handle = ModelHandle::open(&request.options.model, request.options.seed)?;
     let session = Session::new(&model_handle, &request.options);
-    let model = model_card(request, &session)?;
+    let mut model = model_card(request, &session)?;
     let quiet = session.options.is_quiet();
-    let engine = start_engine(request, &session, interrupt)?;
+    let StartedEngine { engine, placement } = start_engine(request, &session, interrupt)?;
+    let entry = |(name, value): (&str, String)| PlacementEntry { name: name.to_owned(), value };
+    model.placement = placement.into_iter().map(entry).collect();
     let mut options = options_for_address(address, request.server.clone());
     if let Some(warning) = access_warning(address, options.api_key.is_some()) {
         eprintln!("{warning}");
@@ -157,6 +159,7 @@ fn model_card(request: &ServeRequest, session: &Session<'_>) -> anyhow::Result<M
         unsupported_tokenizer: model.unsupported_tokenizer(),
         bos_token_id,
         eos_token_ids,
+        placement: Vec::new(),
     })
 }
 

@@ -31,6 +31,7 @@ pub(super) fn card(name: &str) -> ModelCard {
         unsupported_tokenizer: None,
         bos_token_id: Some(BOS),
         eos_token_ids: vec![EOS],
+        placement: Vec::new(),
     }
 }
 

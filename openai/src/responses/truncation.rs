@@ -1,22 +1,23 @@
 //! Conversations that are shortened until they fit the context.
 
 use engine_api::codec::ChatTurn;
-use openai::body::{Body, RawPrompt};
-use openai::input_line::{CompletionRequest, ErrorCode};
 
-use super::error::ApiError;
+use crate::body::{Body, RawPrompt};
+use crate::input_line::CompletionRequest;
 
 /// Builds a request from a body whose conversation is shortened if it exceeds the context: as few
 /// of the earliest turns as possible are removed, but neither system messages at the beginning, nor
-/// calls without their results.
+/// calls without their results. `exceeds_context` returns true for the error of a conversation that
+/// is too long.
 ///
 /// # Errors
 /// Returns the error of `build`; if the last turn alone exceeds the context, that of the whole
 /// conversation.
-pub fn build_truncated(
+pub fn build_truncated<E>(
     body: &mut Body,
-    build: impl Fn(&Body) -> Result<CompletionRequest, ApiError>,
-) -> Result<CompletionRequest, ApiError> {
+    build: impl Fn(&Body) -> Result<CompletionRequest, E>,
+    exceeds_context: impl Fn(&E) -> bool,
+) -> Result<CompletionRequest, E> {
     let error = match build(body) {
         Err(error) if exceeds_context(&error) => error,
         built => return built,
@@ -48,8 +49,4 @@ pub fn build_truncated(
         }
     }
     fitting.ok_or(error)
-}
-
-fn exceeds_context(error: &ApiError) -> bool {
-    error.code() == ErrorCode::ContextLengthExceeded.name()
 }
