@@ -379,7 +379,7 @@ impl<T: Element> Scattered<T> {
         Scattered { bytes, matrices: places, biases }
     }
 
-    fn experts<'a>(&'a self, of: &Matrices<T>, routing: Routing<'a>) -> RoutedLinear<'a, T> {
+    fn experts<'a>(&'a self, of: &'a Matrices<T>, routing: Routing<'a>) -> RoutedLinear<'a, T> {
         let weight = portions::shared(of.format, &self.bytes);
         let places = ExpertPlaces { matrices: &self.matrices, biases: self.biases.as_deref() };
         RoutedLinear { weight, bias: None, places: Some(places), ..of.experts(routing) }

@@ -323,7 +323,10 @@ impl BatchSink for Answers {
                 answer.logprobs.extend(bits(&logprobs));
             }
             EngineEvent::Finished(finish) => (answer.finish, *has_ended) = (finish, true),
-            EngineEvent::Prompt { .. } | EngineEvent::Pooled(_) | EngineEvent::Failed(_) => {}
+            EngineEvent::Prompt { .. }
+            | EngineEvent::Pooled(_)
+            | EngineEvent::Drafts(_)
+            | EngineEvent::Failed(_) => {}
         }
         ControlFlow::Continue(())
     }
@@ -447,7 +450,7 @@ impl EventReceiver {
                     let told = prompt_logprobs.replace(bits(&logprobs));
                     assert!(told.is_none(), "the prompt is told once");
                 }
-                Ok(EngineEvent::Pooled(_)) => {}
+                Ok(EngineEvent::Pooled(_) | EngineEvent::Drafts(_)) => {}
                 Ok(EngineEvent::Token { token, logprobs: of_token }) => {
                     tokens.push(token);
                     logprobs.extend(bits(&of_token));

@@ -170,7 +170,10 @@ impl BatchSink for RecordedTokens {
                 let tokens = self.open.remove(&request).expect("tokens");
                 self.finished.push((request, tokens));
             }
-            EngineEvent::Prompt { .. } | EngineEvent::Pooled(_) | EngineEvent::Failed(_) => {}
+            EngineEvent::Prompt { .. }
+            | EngineEvent::Pooled(_)
+            | EngineEvent::Drafts(_)
+            | EngineEvent::Failed(_) => {}
         }
         ControlFlow::Continue(())
     }

@@ -77,10 +77,9 @@ fn two_thousand_connections_meet_thirty_two_slots() {
 #[test]
 fn clients_that_leave_give_their_places_back() {
     let manner = FakeEngineOptions {
-        slots: 4,
         step: Duration::from_millis(1),
         context: 4096,
-        fails_at: None,
+        ..FakeEngineOptions::default()
     };
     let test_server = TestServer::with_options(manner, ServerOptions::default());
     let neighbour = json!({"prompt": "neighbour", "max_tokens": 300}).to_string();
