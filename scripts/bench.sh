@@ -16,7 +16,8 @@
 # 10. Servers whose device has the caches of a tenth of their slots: tokens a second beside predicted, answers beside the CPU's.
 # 11. Hostile requests within the server's limits: how long they hold up another's next token, and /health.
 # 12. Speculative decoding: two servers, with and without drafts, that answer the same requests in turn.
-# ONLY=kernels, layers, policies, timed, cells, alike, recovery, peers, serve, owners, hostile or speculation runs one. SAMPLES of each kernel case (5), ROUNDS with each peer (2;
+# 13. A batch of 2,000 lines through /v1/batches while eight streams run: time between their tokens, and throughput.
+# ONLY=kernels, layers, policies, timed, cells, alike, recovery, peers, serve, owners, hostile, speculation or batch runs one. SAMPLES of each kernel case (5), ROUNDS with each peer (2;
 # a record takes 9); MODEL, LAYERS, BATCHES, PROMPT_LEN, GEN_LEN and SPLIT change the case of 2.
 set -eu
 cd "$(dirname "$0")/.."
@@ -93,6 +94,12 @@ if wanted speculation; then
     small=$(scripts/model.sh | tail -n 1)
     say python3 scripts/speculation_rows.py --coordinator "$release/coordinator" --model "$small" \
         --rounds "${ROUNDS:-3}" --json out/speculation.jsonl
+fi
+if wanted batch; then
+    rm -f out/batch.jsonl
+    small=$(scripts/model.sh | tail -n 1)
+    say timeout 600 python3 scripts/batch_rows.py --coordinator "$release/coordinator" --model "$small" \
+        --lines "${LINES_OF_BATCH:-2000}" --json out/batch.jsonl
 fi
 if wanted peers; then
     if [ -z "${PEERS:-}" ]; then

@@ -3,6 +3,7 @@
 
 use serde_json::{Value, json};
 
+use crate::command::Place;
 use crate::serve::Served;
 
 /// Returns the seconds that each lane was busy.
@@ -41,4 +42,15 @@ fn the_placement_and_the_activity_of_lanes_are_reported() {
         assert!(busy(&after) > busy(&before), "{before:?}, {after:?}");
         assert_eq!(served.end(), "");
     }
+}
+
+#[test]
+fn the_placement_names_what_is_read_from_drives() {
+    let place = Place::on_drive();
+    let drive = place.path("drive").display().to_string();
+    let served = Served::start(&["--slots", "2", "--nvme", &drive, "--nvme-ops", "all"]);
+    let (status, reply) = served.get("/placement");
+    assert_eq!(status, 200, "{reply}");
+    assert!(reply.contains("read in each step") && reply.contains("from 1 drive"), "{reply}");
+    assert_eq!(served.end(), "");
 }

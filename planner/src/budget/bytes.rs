@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use program::ir::{BufferId, Instruction};
+use program::ir::{BufferId, Instruction, ProgramId};
 use program::plan::{DeviceScratch, Footprint, Plan};
 use program::topology::SLOW_TIERS_MAX;
 
@@ -91,9 +91,11 @@ pub fn pinned_bytes(plan: &Plan) -> u64 {
     buffers.iter().filter(of_host).map(|id| plan.buffer(*id).size_bytes).sum()
 }
 
-/// Returns the bytes of weights that all storages together read in a decode step.
+/// Returns the bytes of weights that all storages together read in a decode step, or in a step of a
+/// serving run.
 pub fn step_read_bytes(plan: &Plan) -> u64 {
-    let lists = plan.decode().lanes.iter();
+    let program = if plan.shape.serves { ProgramId::STEP } else { ProgramId::DECODE };
+    let lists = plan.program(program).lanes.iter();
     let reads = lists.flat_map(|list| &list.instructions).filter_map(|work| match work {
         Instruction::Read(read) => Some(plan.read_bytes(read)),
         _ => None,
