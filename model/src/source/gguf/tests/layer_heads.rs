@@ -85,14 +85,14 @@ fn factors_of_half_a_head_are_padded() {
         let all = all.to_vec();
         step(&move |writer| writer.tensor_f32("rope_freqs.weight", &[all.len()], &all))
     };
-    let source = open(&factors(&[1.0, 2.0, 1.0, 1.0])).expect("a good file");
+    let source = open(&factors(&[2.0, 3.0, 1.0, 1.0])).expect("a good file");
     let scaling = |layer: usize| {
         source.config().layers.kind(layer).rope.as_ref().map(|rope| rope.scaling.clone())
     };
     assert_eq!(scaling(0), Some(RopeScaling::None));
-    assert_eq!(scaling(1), Some(RopeScaling::Factors { factors: vec![1.0, 2.0] }));
-    open(&factors(&[1.0, 2.0])).expect("without padding");
-    let message = refusal(&factors(&[1.0, 2.0, 1.0, 2.0]));
+    assert_eq!(scaling(1), Some(RopeScaling::Factors { factors: vec![2.0, 3.0] }));
+    open(&factors(&[2.0, 3.0])).expect("without padding");
+    let message = refusal(&factors(&[2.0, 3.0, 1.0, 2.0]));
     assert!(message.contains("2 positive factors"), "{message}");
 }
 
