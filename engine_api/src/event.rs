@@ -52,8 +52,8 @@ pub enum EngineEvent {
     /// A new token, in order, with its log-probabilities. A final end-of-sequence token is not
     /// reported.
     Token { token: u32, logprobs: Vec<Logprob> },
-    /// Drafted tokens since the last such event, reported before the tokens that were drawn at their
-    /// positions.
+    /// Drafted tokens since the last such event, reported before the tokens that were drawn at
+    /// their positions.
     Drafts(DraftCounts),
     /// Last event of a sequence that ended.
     Finished(FinishCause),

@@ -43,6 +43,7 @@ pub mod stop;
 pub mod stop_strings;
 pub mod token_rules;
 pub mod tool_calls;
+mod usage;
 
 #[cfg(test)]
 mod tests;

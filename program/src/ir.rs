@@ -140,7 +140,7 @@ pub struct BufferId(pub u32);
 pub struct Region {
     pub buffer: BufferId,
     pub chunk: Option<Chunk>,
-    /// What belongs to one portion of the experts that rows are routed to
+    /// Portion of the experts that rows are routed to, whose part of the buffer this is
     /// ([`crate::expert_portions`]); `None` for all of them.
     pub portion: Option<Chunk>,
 }

@@ -141,7 +141,10 @@ fn sums_follow_the_last_portion() {
         let program = early.programs.last_mut().expect("a program");
         let list = program.lanes.iter_mut().find(|list| list.lane == LaneId::CPU_COMPUTE);
         let list = &mut list.expect("a lane").instructions;
-        let is_op = |instruction: &Instruction, op| matches!(instruction, Instruction::Compute(compute) if compute.op == op);
+        let is_op = |instruction: &Instruction, op| match instruction {
+            Instruction::Compute(compute) => compute.op == op,
+            _ => false,
+        };
         let combine = list.iter().position(|one| is_op(one, Op::ExpertCombine)).expect("a sum");
         let last = list[..combine].iter().rposition(|one| is_op(one, Op::ExpertDown));
         list.swap(combine, last.expect("a linear"));

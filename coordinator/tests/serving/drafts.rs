@@ -118,18 +118,16 @@ pub(crate) fn draft_models_change_no_answer() {
             let layouts = [KvLayout::Extents, KvLayout::Pages(24)];
             for kept in layouts.into_iter().take(if index == 0 { 2 } else { 1 }) {
                 // The model itself drafts, and another one.
-                for seed in [11, 12] {
+                let shares = [11, 12].map(|seed| {
                     let engine = start_with_draft_model(&map, dtype, kept, seed);
                     let context = format!("{dtype:?}, {kv:?}, {kept:?}, seed {seed}");
                     check_answers(&engine, &jobs, &expected, &context);
                     let drafts = engine.status().drafts;
-                    // Grammars and the ends of answers refuse drafts of the model itself.
-                    match seed {
-                        11 => assert!(4 * drafts.accepted > drafts.verified, "{drafts:?}"),
-                        _ => assert!(4 * drafts.accepted < drafts.verified, "{drafts:?}"),
-                    }
                     assert!(drafts.verified > 0, "{drafts:?}");
-                }
+                    drafts.accepted as f64 / drafts.verified as f64
+                });
+                // Grammars and the ends of answers refuse drafts of the model itself.
+                assert!(shares[0] > 0.1 && shares[0] > 2.0 * shares[1], "{shares:?}");
             }
         }
     }
@@ -139,15 +137,23 @@ pub(crate) fn draft_models_change_no_answer() {
 pub(crate) fn equal_models_draft_every_token() {
     let map = &common::maps(KvFormat::Plain)[0];
     for (index, temperature) in [0.0, 0.9].into_iter().enumerate() {
-        let mut job = Job { max_new: 70, grammar: None, ..jobs(1).remove(0) };
-        job.prompt = (0..40 + index as u32).map(|place| place * 13 % 200).collect();
-        job.sampling = Sampling { temperature, ..Sampling::GREEDY };
         let engine = start_with_draft_model(map, Dtype::F32, KvLayout::Extents, 11);
-        let answer = submit(&engine, &job).answer(LIMIT);
-        let status = engine.status();
-        let (drafts, tokens) = (status.drafts, answer.tokens().len() as u32);
-        // Drafts beyond the end of the answer are refused.
-        assert!(drafts.verified - drafts.accepted < 7, "{drafts:?}");
-        assert!(5 * drafts.accepted as u32 > 4 * tokens, "{tokens} tokens, {drafts:?}");
+        let mut job = Job { max_new: 70, grammar: None, ..jobs(1).remove(0) };
+        job.sampling = Sampling { temperature, ..Sampling::GREEDY };
+        // Which answers end early depends on the processor.
+        let is_checked = (0..30).any(|shift| {
+            let token = |place: u32| (place * 13 + shift * 7) % 200;
+            job.prompt = (0..40 + index as u32).map(token).collect();
+            let before = engine.status().drafts;
+            let tokens = submit(&engine, &job).answer(LIMIT).tokens().len() as u64;
+            let after = engine.status().drafts;
+            let accepted = after.accepted - before.accepted;
+            let refused = after.verified - before.verified - accepted;
+            // Drafts beyond the end of the answer are refused.
+            assert!(refused < 7, "{tokens} tokens, {before:?} {after:?}");
+            assert!(tokens < 70 || 5 * accepted > 4 * tokens, "{before:?} {after:?}");
+            tokens == 70
+        });
+        assert!(is_checked, "all answers end early");
     }
 }

@@ -290,7 +290,7 @@ impl Op {
         match self {
             op if op.is_of_experts() && config.has_parallel_experts() => op.parallel_reads(),
             Op::Embed => &[],
-            Op::Norm0 => &[Value::Hidden],
+            Op::Norm0 | Op::FinalNorm => &[Value::Hidden],
             Op::Q if config.latent.is_some_and(|latent| latent.q_rank.is_some()) => {
                 &[Value::QueryLatent]
             }
@@ -352,7 +352,6 @@ impl Op {
             Op::ExpertUp => &[Value::Normed1, Value::Routing, Value::ExpertGate],
             Op::ExpertDown => &[Value::ExpertFfn, Value::Routing, Value::Hidden],
             Op::ExpertCombine => &[Value::ExpertOut, Value::Routing, Value::Hidden],
-            Op::FinalNorm => &[Value::Hidden],
             Op::Head => &[Value::LastNormed],
             Op::Sample => &[Value::Logits],
         }

@@ -81,7 +81,7 @@ impl Op {
                 let bias = (config.family == Family::Opt).then_some(hidden);
                 Some(WeightShape::new(None, [Some(hidden), bias]))
             }
-            Op::PostNorm0 | Op::RouterNorm | Op::ExpertNorm => gain(hidden),
+            Op::PostNorm0 | Op::RouterNorm | Op::ExpertNorm | Op::SharedGate => gain(hidden),
             Op::SumNorm => Some(WeightShape::new(None, [Some(hidden), Some(hidden)])),
             Op::PostNorm1
             | Op::PerLayerEmbed
@@ -123,7 +123,6 @@ impl Op {
             Op::MambaIn | Op::MambaConv | Op::Mamba | Op::MambaOut => {
                 self.mamba_weights(config.mamba.as_ref()?, hidden)
             }
-            Op::SharedGate => gain(hidden),
             Op::Gate | Op::Up | Op::Fc0 => linear(ffn, hidden, config.ffn_bias),
             Op::Down | Op::Fc1 => linear(hidden, ffn, config.ffn_bias),
             Op::DenseGate | Op::DenseUp | Op::DenseDown => {

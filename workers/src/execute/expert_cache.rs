@@ -102,7 +102,7 @@ type LayerPlaces = [Option<MatrixPlace>; 3];
 pub(super) struct PlaceScratch {
     matrices: Vec<usize>,
     biases: Vec<usize>,
-    /// Whether each expert belongs to the portion that is computed.
+    /// Flags of the experts of the portion that is computed.
     included: Vec<bool>,
     /// By program and layer.
     places: Vec<Vec<LayerPlaces>>,
@@ -112,7 +112,7 @@ pub(super) struct PlaceScratch {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PlacedExperts<'a> {
     pub(super) places: ExpertPlaces<'a>,
-    /// Whether each expert belongs to the portion that is computed; `None` for all.
+    /// Flags of the experts of the portion that is computed; `None` for all.
     pub(super) included: Option<&'a [bool]>,
 }
 
@@ -158,8 +158,8 @@ impl PlaceScratch {
         }
     }
 
-    /// Computes the places of the experts of an operation in the buffer that they are read into, and
-    /// which of them belong to its portion, if it is one; `None` if they are not read from storages.
+    /// Computes the places of the experts of an operation in the buffer that they are read into,
+    /// and which of them belong to its portion; `None` if they are not read from storages.
     pub(super) fn find<'a>(
         &'a mut self,
         operands: &Operands<'_>,

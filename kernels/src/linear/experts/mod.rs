@@ -122,8 +122,8 @@ pub struct RoutedLinear<'a, T> {
     pub bias: Option<&'a [f32]>,
     /// `None` if the weights are those of all experts, one after the other.
     pub places: Option<ExpertPlaces<'a>>,
-    /// Whether each expert is computed: outputs of other experts' entries are left as they are.
-    /// `None` for all experts.
+    /// Flags of the experts that are computed, `None` for all. Outputs of other experts' entries
+    /// are left as they are.
     pub included: Option<&'a [bool]>,
 }
 
@@ -162,8 +162,8 @@ impl Kernels {
     }
 
     /// Computes the linear of each entry of the routing for an input of its own. `x` is
-    /// `[rows, top_k, k]`, and `out` is `[rows, top_k, n]`. Followed by [`Kernels::combine_experts`],
-    /// it has the bits of [`Kernels::expert_down`].
+    /// `[rows, top_k, k]`, and `out` is `[rows, top_k, n]`. Followed by
+    /// [`Kernels::combine_experts`], it has the bits of [`Kernels::expert_down`].
     ///
     /// # Panics
     /// Panics under the conditions of [`Kernels::expert_linear`].

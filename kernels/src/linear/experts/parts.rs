@@ -34,7 +34,7 @@ pub(super) struct ExpertPass<'a, T> {
     pub bias: Option<*const f32>,
     /// Places of matrices and biases in the weights; `None` if they are consecutive.
     pub places: Option<ExpertPlaces<'a>>,
-    /// Whether each expert is computed; `None` for all.
+    /// Flags of the experts that are computed; `None` for all.
     pub included: Option<&'a [bool]>,
     pub epilogue: Epilogue<T>,
 }

@@ -28,6 +28,7 @@ use super::error::{NamedProgram, ValidateError};
 use super::order::{Event, Order};
 use super::parts::normal;
 
+mod cached;
 mod deferred_rows;
 mod ending;
 mod held;
@@ -36,10 +37,10 @@ mod moves;
 mod now;
 mod reads;
 
+use cached::{CachedExperts, cached_experts};
 use held::{Content, Held, Parts};
 use kept::{begin, kept_values, own_stream};
 use now::{Cache, Now};
-use reads::{CachedExperts, cached_experts};
 
 /// The step table of a batch.
 #[derive(Debug, Clone, Copy)]

@@ -1,51 +1,16 @@
 //! Reads of weights from storages.
 
-use std::collections::BTreeMap;
-
 use model::ops::Value;
 
-use crate::expert_records::ExpertOps;
-use crate::ir::{Compute, Instruction, Program, Read, Region, RoutingRegions};
+use crate::ir::{Compute, Read, RoutingRegions};
 use crate::map::Chunk;
-use crate::plan::Plan;
 use crate::weights::Weights;
 
 use super::super::error::ValidateError;
 use super::super::parts::normal;
+use super::cached::CachedExperts;
 use super::held::Content;
 use super::{Now, Walk};
-
-/// Experts of a layer that are read into the cache in portions.
-pub(super) struct CachedExperts {
-    /// Portion of those that are in the cache, in the chunks of all storages.
-    regions: Vec<Region>,
-    ops: ExpertOps,
-}
-
-/// Returns the experts that a program reads into the cache in portions, by layer.
-pub(super) fn cached_experts(
-    plan: &Plan,
-    program: &Program,
-) -> BTreeMap<Option<u16>, CachedExperts> {
-    let all = program.lanes.iter().flat_map(|list| &list.instructions);
-    let reads = all.filter_map(|instruction| match instruction {
-        Instruction::Read(read) => Some(read),
-        _ => None,
-    });
-    let storages = plan.topology.storages().len() as u16;
-    let cached = reads.filter_map(|read| {
-        let portion = read.to.portion?;
-        plan.expert_cache_of(read.to.buffer)?;
-        let region = |index| Region {
-            chunk: Some(Chunk { index, of: storages }),
-            portion: Some(Chunk { index: 0, ..portion }),
-            ..read.to
-        };
-        let regions = (0..storages).map(region).collect();
-        Some((read.at.layer, CachedExperts { regions, ops: read.expert_ops() }))
-    });
-    cached.collect()
-}
 
 impl Walk<'_> {
     /// Writes the content of the first portion of a layer's experts: the router lists those that
