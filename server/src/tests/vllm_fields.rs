@@ -140,10 +140,10 @@ fn drafted_tokens_are_counted_in_usage() {
     let details = json!({"reasoning_tokens": 0, "accepted_prediction_tokens": 8,
         "rejected_prediction_tokens": 4});
     assert_eq!(usage["completion_tokens_details"], details, "{usage}");
-    // Two tokens, with their drafts, precede the stop string.
+    // The stop string is in the third token (the first is BOS), whose drafts count too.
     let body = json!({"prompt": "abcd", "max_tokens": 4, "temperature": 0, "stop": "b"});
     let usage = &server.post(COMPLETIONS, &body).json()["usage"];
-    assert_eq!(usage["completion_tokens_details"]["accepted_prediction_tokens"], 4, "{usage}");
+    assert_eq!(usage["completion_tokens_details"]["accepted_prediction_tokens"], 6, "{usage}");
     let plain = TestServer::new().post(COMPLETIONS, &body).json();
     assert!(plain["usage"].get("completion_tokens_details").is_none(), "{plain}");
 }
