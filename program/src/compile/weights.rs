@@ -136,7 +136,7 @@ impl Emitter<'_, '_> {
         };
         let joined = self.joined_weights(entry, routing);
         self.read.extend(&joined);
-        let read_portions = match routing.and(portion(entry.op, entry.chunk)) {
+        let read_portions = match routing.and_then(|_| portion(entry.op, entry.chunk)) {
             None => vec![None],
             Some(Chunk { of, .. }) => {
                 let first = first_read(self.cache_slots(entry).is_some());
