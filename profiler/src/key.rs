@@ -122,18 +122,17 @@ impl WorkKey {
             |op: Op, layer| plan.map.weight_formats.of(&plan.config, Weights::of(op, layer));
         let kv = plan.map.kv_format;
         let work = match instruction {
-            Instruction::Compute(compute) => ProfiledWork::Compute {
-                op: measured_op(compute.op),
-                chunk: proper_chunk(compute.chunk),
-                weights: match compute.op.weights(&plan.config) {
-                    Some(shape) if shape.matrix.is_some() => stored(compute.op, compute.at.layer),
-                    _ if compute.op == Op::ExpertCombine => stored(compute.op, compute.at.layer),
+            Instruction::Compute(compute) => {
+                let op = measured_op(compute.op);
+                let weights = match op.weights(&plan.config) {
+                    Some(shape) if shape.matrix.is_some() => stored(op, compute.at.layer),
                     _ => WeightFormat::Plain,
-                },
+                };
                 // A state is f32 in every run.
-                kv: (compute.op.is_attention() && !compute.op.caches(&plan.config).is_empty())
-                    .then_some(kv),
-            },
+                let has_cache = op.is_attention() && !op.caches(&plan.config).is_empty();
+                let (chunk, kv) = (proper_chunk(compute.chunk), has_cache.then_some(kv));
+                ProfiledWork::Compute { op, chunk, weights, kv }
+            }
             Instruction::Copy(copy) => match copy.moved {
                 // Attention in one operation has the weights of its softmax.
                 Moved::Weights(op) => ProfiledWork::CopyWeights {

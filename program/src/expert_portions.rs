@@ -18,7 +18,7 @@ use crate::map::Chunk;
 
 /// Number of portions of the experts that are read: what is not computed concurrently with reads is
 /// one of them, and each takes a wait and its own passes over the rows.
-pub(crate) const READ_PORTIONS: u16 = 4;
+const READ_PORTIONS: u16 = 4;
 
 /// Returns the number of portions of a layer's experts.
 pub const fn portions(has_cache: bool) -> u16 {
@@ -30,9 +30,16 @@ pub const fn first_read(has_cache: bool) -> u16 {
     has_cache as u16
 }
 
-/// Returns the portion of the `index`-th of `count` experts that are read, in ascending order.
-pub fn read_portion(has_cache: bool, index: usize, count: usize) -> u16 {
-    first_read(has_cache) + (index * usize::from(READ_PORTIONS) / count.max(1)) as u16
+/// Returns the number of portions that are read, of `of` in all.
+pub fn read_portions(has_cache: bool, of: u16) -> u16 {
+    of.saturating_sub(first_read(has_cache)).max(1)
+}
+
+/// Returns the portion, of `of`, of the `index`-th of `count` experts that are read, in ascending
+/// order.
+pub fn read_portion(has_cache: bool, of: u16, index: usize, count: usize) -> u16 {
+    let read = usize::from(read_portions(has_cache, of));
+    first_read(has_cache) + (index * read / count.max(1)) as u16
 }
 
 /// Returns the portion of the experts that an operation computes, given the chunk of its
@@ -69,18 +76,17 @@ mod tests {
 
     #[test]
     fn every_expert_has_one_of_the_portions_in_ascending_order() {
-        for has_cache in [false, true] {
-            for count in 1..20 {
-                let all: Vec<u16> =
-                    (0..count).map(|index| read_portion(has_cache, index, count)).collect();
-                assert!(all.is_sorted(), "{all:?}");
-                let sizes = (first_read(has_cache)..portions(has_cache))
-                    .map(|one| all.iter().filter(|portion| **portion == one).count());
-                let sizes: Vec<usize> = sizes.collect();
-                assert_eq!(sizes.iter().sum::<usize>(), count);
-                let (least, most) = (sizes.iter().min().unwrap(), sizes.iter().max().unwrap());
-                assert!(most - least <= 1, "{count} experts: {sizes:?}");
-            }
+        for (has_cache, count) in (1..20).flat_map(|count| [(false, count), (true, count)]) {
+            let of = portions(has_cache);
+            let all: Vec<u16> =
+                (0..count).map(|index| read_portion(has_cache, of, index, count)).collect();
+            assert!(all.is_sorted(), "{all:?}");
+            let sizes = (first_read(has_cache)..of)
+                .map(|one| all.iter().filter(|portion| **portion == one).count());
+            let sizes: Vec<usize> = sizes.collect();
+            assert_eq!(sizes.iter().sum::<usize>(), count);
+            let (least, most) = (sizes.iter().min().unwrap(), sizes.iter().max().unwrap());
+            assert!(most - least <= 1, "{count} experts: {sizes:?}");
         }
     }
 }

@@ -5,7 +5,7 @@ use model::ops::align_up;
 use serde::{Deserialize, Serialize};
 
 use crate::deferred_rows;
-use crate::expert_portions::READ_PORTIONS;
+use crate::expert_portions::read_portions;
 use crate::expert_reads::list_words;
 use crate::expert_records::{ExpertOps, ExpertRecord};
 use crate::ir::{BufferId, Program, ProgramId, ProgramShape, ProgramWork, Read, Rows};
@@ -420,7 +420,8 @@ impl Plan {
             Some(experts) => {
                 let rows = self.shape.batch_size.into();
                 let share = self.map.routing.expected_share(&experts, rows);
-                let portions = read.to.portion.map_or(1, |_| READ_PORTIONS);
+                let has_cache = self.expert_cache_of(read.to.buffer).is_some();
+                let portions = read.to.portion.map_or(1, |one| read_portions(has_cache, one.of));
                 (all_bytes as f64 * share / f64::from(portions)).ceil() as u64
             }
             None => all_bytes,

@@ -64,8 +64,8 @@ fn a_portion_is_computed_as_soon_as_it_is_read() {
                     let index = std::mem::take(&mut portions);
                     let storages = reads.len();
                     let each = |index| (index, if has_cache && index == 0 { 0 } else { storages });
-                    let of = if has_cache { 5 } else { 4 };
-                    assert_eq!(index, (0..of).map(each).collect::<Vec<_>>());
+                    let count = if has_cache { 5 } else { 4 };
+                    assert_eq!(index, (0..count).map(each).collect::<Vec<_>>());
                 }
                 Instruction::Compute(_) => waited.clear(),
                 _ => {}
@@ -99,6 +99,9 @@ fn portions_other_than_those_that_are_read_are_refused() {
         refused("outputs", of_experts(&|one| one.output.iter_mut().for_each(moved)));
         refused("chunk", of_experts(&|one| one.chunk = one.chunk.map(other)));
         refused("no chunk", of_experts(&|one| one.chunk = None));
+        let half = |region: &mut Region| region.chunk = Some(Chunk { index: 0, of: 2 });
+        refused("half of the weights", of_experts(&|one| one.weights.iter_mut().for_each(half)));
+        refused("half of the output", of_experts(&|one| one.output.iter_mut().for_each(half)));
         let of_reads = |change: &dyn Fn(&mut Read)| {
             changed(&plan, |instruction| {
                 if let Instruction::Read(read) = instruction

@@ -156,8 +156,8 @@ fn tensors_have_their_published_names_and_those_of_transformers() {
 
 #[test]
 fn sizes_of_layers_take_precedence() {
-    let own = json!({"1": {"num_attention_heads": 8}, "02": {}});
-    assert_eq!(heads(&step(&[("per_layer_config", own)]).expect("valid")), [4, 8, 4, 4]);
+    let layers = json!({"1": {"num_attention_heads": 8}, "02": {}});
+    assert_eq!(heads(&step(&[("per_layer_config", layers)]).expect("valid")), [4, 8, 4, 4]);
     assert_eq!(
         heads(&step(&[("num_sliding_attention_heads", json!(2))]).expect("valid")),
         [4, 2, 2, 4]
@@ -245,7 +245,7 @@ fn what_is_not_computed_is_refused_by_name() {
     assert!(step(&[("attention_other_setting", json!(6))]).is_err());
 }
 
-/// No file makes so many kinds of layers that their models would take much memory.
+/// The number of kinds of layers, each of which has a model in memory, is bounded.
 #[test]
 fn many_different_limits_are_refused() {
     let limits: Vec<f64> = (1..=300).map(f64::from).collect();

@@ -30,24 +30,23 @@ pub(crate) const fn from_word(word: u32) -> Option<Assigned> {
 /// Marks the experts of a portion ([`program::expert_portions`]): of those that are read, whose
 /// marks are true before, or of those that a list of cached experts contains.
 pub(crate) fn select_portion(marks: &mut [bool], list: Option<&[u32]>, portion: Chunk) {
-    let has_cache = list.is_some();
-    let word = |expert: usize| list.and_then(|list| from_word(list[expert]));
-    let is_read = |expert: usize, mark: bool| match has_cache {
-        true => word(expert).is_some_and(|assigned| assigned.is_missing),
-        false => mark,
+    let is_missing = |expert: usize, mark: bool| match list {
+        Some(list) => from_word(list[expert]).map(|assigned| assigned.is_missing),
+        None => mark.then_some(true),
     };
-    let is_cached = |expert| word(expert).is_some_and(|assigned| !assigned.is_missing);
-    let count = (0..).zip(&*marks).filter(|(expert, mark)| is_read(*expert, **mark)).count();
+    let read =
+        (0..).zip(&*marks).filter(|(expert, mark)| is_missing(*expert, **mark) == Some(true));
+    let count = read.count();
     let mut index = 0;
     for (expert, mark) in marks.iter_mut().enumerate() {
-        let is_of_portion = match is_read(expert, *mark) {
-            true => {
+        *mark = match is_missing(expert, *mark) {
+            Some(true) => {
                 index += 1;
-                read_portion(has_cache, index - 1, count) == portion.index
+                read_portion(list.is_some(), portion.of, index - 1, count) == portion.index
             }
-            false => is_cached(expert) && portion.index == 0,
+            Some(false) => portion.index == 0,
+            None => false,
         };
-        *mark = is_of_portion;
     }
 }
 

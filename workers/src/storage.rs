@@ -15,7 +15,7 @@ use std::time::Duration;
 use kernels::RoutedExpert;
 use model::ops::Value;
 use program::expert_records::{BlockRange, ExpertOps, ExpertRecord, keep_blocks, max_ranges};
-use program::ir::{BufferId, Instruction, ProgramId, Read, RoutingRegions};
+use program::ir::{BufferId, Instruction, ProgramId, Read};
 use program::plan::Plan;
 use program::shares::{BLOCK_BYTES, bytes_of};
 use program::sizes::READ_ALIGN_BYTES;
@@ -23,7 +23,6 @@ use program::topology::{LaneId, MemoryId, SegmentId};
 use program::weights::Weights;
 use protocol::messages::StagedCopyConfig;
 use protocol::table::StepTable;
-use scheduler::expert_cache::Assigned;
 use shm::{Control, StepOfGroup};
 use weight_store::{BlobId, IoKind, ReadEvent, Reader, ReaderOptions, StagedCopy};
 
@@ -117,7 +116,7 @@ pub struct StorageLane {
     /// Set for each storage whose lane has no work in this step.
     is_idle: Vec<bool>,
     table: StepTable,
-    /// Set for each expert that a row of the present read is routed to.
+    /// Flags of the experts that the present read fetches.
     is_routed: Vec<bool>,
     /// Blocks of the present read.
     blocks: Vec<BlockRange>,
@@ -254,50 +253,62 @@ impl StorageLane {
 
     /// Lists the blocks that this lane reads of a blob.
     fn list_blocks(&mut self, program: ProgramId, read: &Read, storage: u16, blob: BlobId) {
-        let (plan, blocks) = (&self.plan, &mut self.blocks);
-        blocks.clear();
+        self.blocks.clear();
         let ops = read.expert_ops();
-        match plan.expert_record(read.at.layer, ops) {
-            None => blocks.push((0..self.reader.staged().blocks(blob), 0)),
-            Some(record) => match read.routing {
-                None => append_experts(&record, ops, 0..record.count, blocks),
-                Some(RoutingRegions { routing, .. }) => {
-                    if let Some(cache) = plan.expert_cache_of(read.to.buffer) {
-                        let offset = plan.expert_list_offset(routing.buffer);
-                        let experts = self.is_routed.len();
-                        let list: &[u32] = self.view.read(routing.buffer, offset, experts);
-                        self.is_routed.fill(true);
-                        if let Some(portion) = read.to.portion {
-                            select_portion(&mut self.is_routed, Some(list), portion);
-                        }
-                        for ((expert, word), is_read) in (0..).zip(list).zip(&self.is_routed) {
-                            let assigned = from_word(*word).filter(|_| *is_read);
-                            if let Some(Assigned { slot, is_missing: true }) = assigned {
-                                let to_bytes = u64::from(slot) * cache.slot_bytes;
-                                record.append_blocks(ops, expert, to_bytes, blocks);
-                            }
-                        }
-                    } else {
-                        let (_, rows) = row_counts(&self.table, program, read.at);
-                        let words = Value::Routing.row_elements(&plan.config).unwrap_or(0) * rows;
-                        let routed: &[f32] = self.view.read(routing.buffer, 0, words);
-                        self.is_routed.fill(false);
-                        for one in bytemuck::cast_slice::<_, RoutedExpert>(routed) {
-                            self.is_routed[one.expert as usize] = true;
-                        }
-                        if let Some(portion) = read.to.portion {
-                            select_portion(&mut self.is_routed, None, portion);
-                        }
-                        let experts = (0..).zip(&self.is_routed);
-                        let routed = experts.filter(|(_, is_routed)| **is_routed);
-                        append_experts(&record, ops, routed.map(|(expert, _)| expert), blocks);
-                    }
+        match (self.plan.expert_record(read.at.layer, ops), read.routing) {
+            (None, _) => self.blocks.push((0..self.reader.staged().blocks(blob), 0)),
+            (Some(record), None) => {
+                for expert in 0..record.count {
+                    let to_bytes = expert * record.slot_bytes(ops);
+                    record.append_blocks(ops, expert, to_bytes, &mut self.blocks);
                 }
-            },
+            }
+            (Some(record), Some(regions)) => {
+                self.list_routed(program, read, &record, regions.routing.buffer);
+            }
         }
-        let count = blocks.iter().map(|(blocks, _)| blocks.end - blocks.start).sum();
+        let count = self.blocks.iter().map(|(blocks, _)| blocks.end - blocks.start).sum();
         let is_idle = |index: u16| self.is_idle[usize::from(index)];
-        keep_blocks(blocks, plan.map.shares.blocks(read.op, storage, count, is_idle));
+        let own = self.plan.map.shares.blocks(read.op, storage, count, is_idle);
+        keep_blocks(&mut self.blocks, own);
+    }
+
+    /// Lists the blocks of the experts that rows are routed to and that no cache has, or of a
+    /// portion of them.
+    fn list_routed(
+        &mut self,
+        program: ProgramId,
+        read: &Read,
+        record: &ExpertRecord,
+        routing: BufferId,
+    ) {
+        let StorageLane { plan, view, table, is_routed, blocks, .. } = self;
+        let (ops, cache) = (read.expert_ops(), plan.expert_cache_of(read.to.buffer));
+        let offset = plan.expert_list_offset(routing);
+        let list: Option<&[u32]> = cache.map(|_| view.read(routing, offset, is_routed.len()));
+        if let Some(list) = list {
+            for (is_routed, word) in is_routed.iter_mut().zip(list) {
+                *is_routed = from_word(*word).is_some_and(|assigned| assigned.is_missing);
+            }
+        } else {
+            let (_, rows) = row_counts(table, program, read.at);
+            let words = Value::Routing.row_elements(&plan.config).unwrap_or(0) * rows;
+            let routed: &[f32] = view.read(routing, 0, words);
+            is_routed.fill(false);
+            for one in bytemuck::cast_slice::<_, RoutedExpert>(routed) {
+                is_routed[one.expert as usize] = true;
+            }
+        }
+        if let Some(portion) = read.to.portion {
+            select_portion(is_routed, list, portion);
+        }
+        let slot_bytes = cache.map_or_else(|| record.slot_bytes(ops), |cache| cache.slot_bytes);
+        let experts = (0u64..).zip(&*is_routed).filter(|(_, is_routed)| **is_routed);
+        for (expert, _) in experts {
+            let assigned = list.and_then(|list| from_word(list[expert as usize]));
+            let slot = assigned.map_or(expert, |assigned| assigned.slot.into());
+            record.append_blocks(ops, expert, slot * slot_bytes, blocks);
+        }
     }
 
     fn read(&mut self, program: ProgramId, read: &Read) -> Result<WorkAmount, String> {
@@ -355,19 +366,6 @@ impl StorageLane {
 fn record_of(plan: &Plan, weights: Weights) -> Option<(u16, ExpertRecord)> {
     let Weights::Layer { layer, op } = weights else { return None };
     Some((layer, plan.expert_record(Some(layer), ExpertOps::from_ops([op]))?))
-}
-
-/// Appends the blocks of experts, each to its slot among those of all experts.
-fn append_experts(
-    record: &ExpertRecord,
-    ops: ExpertOps,
-    experts: impl Iterator<Item = u64>,
-    blocks: &mut Vec<BlockRange>,
-) {
-    let slot_bytes = record.slot_bytes(ops);
-    for expert in experts {
-        record.append_blocks(ops, expert, expert * slot_bytes, blocks);
-    }
 }
 
 fn publish_progress(reader: &mut Reader, watchdog: &Arc<ReadWatchdog>) {

@@ -16,11 +16,11 @@ impl Emitter<'_, '_> {
     /// its experts, then the experts that are read, and the sum over a row's experts.
     pub(super) fn in_portions(&mut self, entries: &[Entry]) -> Vec<Entry> {
         let mut ordered = Vec::with_capacity(entries.len());
-        let mut routers = Vec::new();
+        let mut router = None;
         let mut rest = entries;
         while let Some(entry) = rest.first() {
             if entry.op == Op::Router {
-                routers.push((entry.layer, entry.device));
+                router = Some((entry.layer, entry.device));
             }
             let count = self.experts_of_layer(rest);
             if count == 0 {
@@ -30,7 +30,7 @@ impl Emitter<'_, '_> {
             }
             let (experts, after) = rest.split_at(count);
             let independent = independent(self.config, entry, after);
-            let is_assigned = routers.contains(&(entry.layer, ComputeDevice::Cpu));
+            let is_assigned = router == Some((entry.layer, ComputeDevice::Cpu));
             let has_cache = is_assigned && self.buffers.expert_cache().is_some();
             push_portions(experts, &after[..independent], has_cache, &mut ordered);
             rest = &after[independent..];
@@ -75,13 +75,12 @@ fn push_portions(
     has_cache: bool,
     ordered: &mut Vec<Entry>,
 ) {
-    let of = portions(has_cache);
-    let first = ordered.len();
-    for index in 0..of {
+    let (count, first) = (portions(has_cache), ordered.len());
+    for index in 0..count {
         if index == first_read(has_cache) {
             ordered.extend(independent);
         }
-        let chunk = Some(Chunk { index, of });
+        let chunk = Some(Chunk { index, of: count });
         ordered.extend(experts.iter().map(|entry| Entry { chunk, ..*entry }));
     }
     let last = experts[experts.len() - 1];

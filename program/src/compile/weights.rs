@@ -122,6 +122,15 @@ impl Emitter<'_, '_> {
         })
     }
 
+    /// Returns the portions in which the experts of an entry are read; `None` alone if they, or
+    /// other weights, are read at once.
+    fn read_portions(&self, entry: &Entry, routing: Option<RoutingRegions>) -> Vec<Option<Chunk>> {
+        let portion = routing.and_then(|_| portion(entry.op, entry.chunk));
+        let Some(Chunk { of, .. }) = portion else { return vec![None] };
+        let first = first_read(self.cache_slots(entry).is_some());
+        (first..of).map(|index| Some(Chunk { index, of })).collect()
+    }
+
     /// Emits the reads of each storage's share of a blob into a slot. Returns false if the blob is
     /// on no storage.
     fn read_to(
@@ -136,31 +145,22 @@ impl Emitter<'_, '_> {
         };
         let joined = self.joined_weights(entry, routing);
         self.read.extend(&joined);
-        let read_portions = match routing.and_then(|_| portion(entry.op, entry.chunk)) {
-            None => vec![None],
-            Some(Chunk { of, .. }) => {
-                let first = first_read(self.cache_slots(entry).is_some());
-                (first..of).map(|index| Some(Chunk { index, of })).collect()
-            }
-        };
         let at = At { layer: entry.layer, batch: 0, stream: 0 };
         let of = replicas.len() as u16;
         let lanes = self.routes.topology.storages().into_iter().map(|(_, lane)| lane);
         let lanes: Vec<(LaneId, BufferId)> = lanes.zip(replicas).collect();
-        let read_by = read_portions.into_iter().flat_map(|portion| {
-            let lanes = (0..).zip(&lanes);
-            lanes.map(move |(index, (lane, replica))| (portion, index, *lane, *replica))
-        });
-        for (portion, index, lane, replica) in read_by {
-            let part = |buffer| Region::of_chunk(buffer, chunk_of(index, of));
-            let (from, to) = (part(replica), Region { portion, ..part(slot) });
-            let joined = joined.iter().filter_map(|weights| {
-                let Weights::Layer { op, .. } = *weights else { return None };
-                let replica = self.buffers.stored_weights(*weights)?[usize::from(index)];
-                Some(JoinedWeights { op, from: part(replica) })
-            });
-            let read = Read { op: entry.op, at, from, to, joined: joined.collect(), routing };
-            self.push(lane, Instruction::Read(read));
+        for portion in self.read_portions(entry, routing) {
+            for (index, (lane, replica)) in (0..).zip(&lanes) {
+                let part = |buffer| Region::of_chunk(buffer, chunk_of(index, of));
+                let (from, to) = (part(*replica), Region { portion, ..part(slot) });
+                let joined = joined.iter().filter_map(|weights| {
+                    let Weights::Layer { op, .. } = *weights else { return None };
+                    let replica = self.buffers.stored_weights(*weights)?[usize::from(index)];
+                    Some(JoinedWeights { op, from: part(replica) })
+                });
+                let read = Read { op: entry.op, at, from, to, joined: joined.collect(), routing };
+                self.push(*lane, Instruction::Read(read));
+            }
         }
         true
     }

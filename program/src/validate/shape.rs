@@ -211,7 +211,7 @@ fn check_compute(
         }
     }
     check_portion(config, compute)?;
-    if !op.is_attention() && !op.is_expert() {
+    if !op.is_attention() {
         check_piece(config, compute)?;
     }
     let residual = operands(config, compute).find(|(value, _)| *value == Value::Hidden);
@@ -230,7 +230,10 @@ fn check_portion(config: &ModelConfig, compute: &Compute) -> Result<(), String> 
     let values = operands(config, compute).map(|(value, region)| (region, divided(value)));
     let weights = compute.weights.iter().map(|region| (*region, portion));
     let others = compute.caches.iter().chain([&compute.table]).map(|region| (*region, None));
-    match values.chain(weights).chain(others).all(|(region, expected)| region.portion == expected) {
+    let is_own = |(region, expected): (Region, Option<Chunk>)| {
+        region.portion == expected && (portion.is_none() || normal(region.chunk).is_none())
+    };
+    match values.chain(weights).chain(others).all(is_own) {
         true => Ok(()),
         false => Err("its operands are not those of its portion of the experts".to_owned()),
     }
@@ -239,7 +242,8 @@ fn check_portion(config: &ModelConfig, compute: &Compute) -> Result<(), String> 
 /// Checks a piece of a linear: it multiplies its own weights, reads its whole first input, and
 /// writes its columns; an operation that is not a piece has whole weights.
 fn check_piece(config: &ModelConfig, compute: &Compute) -> Result<(), String> {
-    let (op, piece) = (compute.op, normal(compute.chunk));
+    let (op, chunk) = (compute.op, compute.chunk);
+    let piece = normal(chunk).filter(|_| portion(op, chunk).is_none());
     if piece.is_some_and(|piece| !divides(config, op, piece.of)) {
         return Err("only attention and dense linears are split into chunks".to_owned());
     }

@@ -32,25 +32,14 @@ impl RunningSequence {
         if generated > 0 || is_alone && self.finish_cause(table, eos).is_some() {
             self.send_prompt(table, status);
         }
-        let mut drafts = DraftCounts::default();
-        for (field, counted, new, total) in [
-            (
-                Field::Verified,
-                &mut self.drafts.verified,
-                &mut drafts.verified,
-                &mut status.drafts.verified,
-            ),
-            (
-                Field::Accepted,
-                &mut self.drafts.accepted,
-                &mut drafts.accepted,
-                &mut status.drafts.accepted,
-            ),
-        ] {
-            let count = u64::from(table.field(batch, slot, field));
-            *new = count.saturating_sub(std::mem::replace(counted, count));
-            *total += *new;
-        }
+        let count = |field| u64::from(table.field(batch, slot, field));
+        let (verified, accepted) = (count(Field::Verified), count(Field::Accepted));
+        let before = std::mem::replace(&mut self.drafts, DraftCounts { verified, accepted });
+        let drafts = DraftCounts {
+            verified: verified.saturating_sub(before.verified),
+            accepted: accepted.saturating_sub(before.accepted),
+        };
+        status.drafts += drafts;
         let sequence = &mut self.sequence;
         if drafts != DraftCounts::default() {
             sequence.send(EngineEvent::Drafts(drafts));

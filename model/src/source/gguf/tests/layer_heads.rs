@@ -117,7 +117,7 @@ fn lists_that_no_model_has_are_refused() {
     }
 }
 
-/// What other families' files say of limits is not ignored.
+/// Files of families without limits may have none but 0.
 #[test]
 fn limits_of_other_families_are_refused() {
     for limits in [floats(&[0.0, 7.0]), MetadataValue::Float(7.0)] {
