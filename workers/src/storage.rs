@@ -284,8 +284,8 @@ impl StorageLane {
     ) {
         let StorageLane { plan, view, table, is_routed, blocks, .. } = self;
         let (ops, cache) = (read.expert_ops(), plan.expert_cache_of(read.to.buffer));
-        let offset = plan.expert_list_offset(routing);
-        let list: Option<&[u32]> = cache.map(|_| view.read(routing, offset, is_routed.len()));
+        let list: Option<&[u32]> =
+            cache.map(|_| view.read(routing, plan.expert_list_offset(routing), is_routed.len()));
         if let Some(list) = list {
             for (is_routed, word) in is_routed.iter_mut().zip(list) {
                 *is_routed = from_word(*word).is_some_and(|assigned| assigned.is_missing);
