@@ -19,7 +19,7 @@ use crate::serve::{Served, processes_of_any};
 /// Seeds of the times at which each kind of process is killed.
 const SEEDS: u64 = 20;
 /// Seeds in `make test`.
-const SAMPLED_SEEDS: u64 = 4;
+const SAMPLED_SEEDS: u64 = 3;
 
 /// Options of a server, and the number of requests with which a batch takes some seconds.
 struct Server {

@@ -272,7 +272,7 @@ fn pid(child: u32) -> Pid {
 #[test]
 fn deaths_change_no_byte() {
     let place = Place::new();
-    many(&place, 64);
+    many(&place, 24);
     let slow =
         |extra: &[&str]| run(&place, Path::new("smollm2-135m"), &[&SLOW[..], extra].concat());
     let done = slow(&[]);

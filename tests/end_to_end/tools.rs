@@ -169,16 +169,20 @@ fn required_calls_have_their_schema() {
         std::fs::write(place.path("out.jsonl"), half).expect("written");
         let resumed = batch(&place, &model, &bodies, &["--batches", "1x7", "--resume"]);
         assert_eq!(resumed, output);
-        // Over HTTP, whole and in a stream.
+        // Over HTTP, whole or in a stream, each for both kinds of choices.
         let path = model.to_string_lossy().into_owned();
         let served = Served::of(&["--model", &path, "--slots", "4"]);
-        for (body, (choice, expected)) in bodies.iter().zip(choices(&output).iter().zip(&expected))
-        {
-            let (status, reply) = served.post(CHAT, body);
-            assert_eq!(status, 200, "{reply}");
-            let reply: Value = serde_json::from_str(&reply).expect("JSON");
-            assert_eq!(call(&reply["choices"][0]), *expected);
-            assert_eq!(reply["choices"][0]["token_ids"], choice["token_ids"]);
+        let choices = choices(&output);
+        let answers = bodies.iter().zip(choices.iter().zip(&expected));
+        for (index, (body, (choice, expected))) in answers.enumerate() {
+            if index % 4 < 2 {
+                let (status, reply) = served.post(CHAT, body);
+                assert_eq!(status, 200, "{reply}");
+                let reply: Value = serde_json::from_str(&reply).expect("JSON");
+                assert_eq!(call(&reply["choices"][0]), *expected);
+                assert_eq!(reply["choices"][0]["token_ids"], choice["token_ids"]);
+                continue;
+            }
             let mut streamed = body.clone();
             streamed["stream"] = json!(true);
             let (status, reply) = served.post(CHAT, &streamed);

@@ -139,9 +139,22 @@ fn relative(path: &Path) -> String {
     path.strip_prefix(root()).expect("below the root").to_string_lossy().into_owned()
 }
 
-fn parsed(path: &Path) -> syn::File {
-    let text = std::fs::read_to_string(path).expect("Rust is UTF-8");
-    syn::parse_file(&text).unwrap_or_else(|error| panic!("{path:?}: {error}"))
+/// A parsed source, its path below the root and its crate.
+struct Source {
+    krate: String,
+    path: String,
+    file: syn::File,
+}
+
+fn parsed() -> Vec<Source> {
+    let sources = crates().into_iter().flat_map(|krate| {
+        krate.files.into_iter().map(move |path| {
+            let text = std::fs::read_to_string(&path).expect("Rust is UTF-8");
+            let file = syn::parse_file(&text).unwrap_or_else(|error| panic!("{path:?}: {error}"));
+            Source { krate: krate.name.clone(), path: relative(&path), file }
+        })
+    });
+    sources.collect()
 }
 
 /// Fails if more was found than the maximum, or fewer, so that the maximum follows.
@@ -239,17 +252,26 @@ fn doc_comments_stand_alone() {
     ratchet(&found, FRAGMENTS_MAX, "FRAGMENTS_MAX", remedy);
 }
 
+/// Parses all sources once, which takes most of the time of these rules.
 #[test]
-fn public_names_use_the_words_of_the_field() {
+fn names_messages_and_parameters_follow_the_rules() {
+    let sources = parsed();
+    public_names_use_the_words_of_the_field(&sources);
+    messages_use_the_words_of_the_field(&sources);
+    a_public_type_has_its_name_for_itself(&sources);
+    parameters_are_not_tuples(&sources);
+}
+
+fn public_names_use_the_words_of_the_field(sources: &[Source]) {
     let mut found = Vec::new();
-    for path in crates().iter().flat_map(|krate| &krate.files) {
+    for Source { path, file, .. } in sources {
         let (mut types, mut names) = (BTreeSet::new(), BTreeSet::new());
-        public_names(&parsed(path).items, &mut types, &mut names);
+        public_names(&file.items, &mut types, &mut names);
         for name in types.iter().chain(&names) {
             let words = words(name);
             let banned = BANNED_WORDS.iter().find(|(word, _)| words.iter().any(|own| own == word));
             if let Some((word, instead)) = banned {
-                found.push(format!("{}: `{name}`: not `{word}` but {instead}", relative(path)));
+                found.push(format!("{path}: `{name}`: not `{word}` but {instead}"));
             }
         }
     }
@@ -285,16 +307,11 @@ fn is_test(item: &Item) -> bool {
     })
 }
 
-#[test]
-fn messages_use_the_words_of_the_field() {
+fn messages_use_the_words_of_the_field(sources: &[Source]) {
     let mut found = Vec::new();
-    for path in crates().iter().flat_map(|krate| &krate.files) {
-        let name = relative(path);
-        if !name.contains("/src/") {
-            continue;
-        }
+    for Source { path, file, .. } in sources.iter().filter(|source| source.path.contains("/src/")) {
         let mut literals = Vec::new();
-        for item in parsed(path).items.iter().filter(|item| !is_test(item)) {
+        for item in file.items.iter().filter(|item| !is_test(item)) {
             string_literals(item.to_token_stream(), &mut literals);
         }
         // A message has a space; anything else is a name or a key.
@@ -305,7 +322,7 @@ fn messages_use_the_words_of_the_field() {
                     BANNED_IN_MESSAGES.iter().find(|(banned, _)| *banned == word)
                 {
                     let shown: String = literal.chars().take(60).collect();
-                    found.push(format!("{name}: \"{shown}\": not `{word}` but {instead}"));
+                    found.push(format!("{path}: \"{shown}\": not `{word}` but {instead}"));
                 }
             }
         }
@@ -314,16 +331,13 @@ fn messages_use_the_words_of_the_field() {
     ratchet(&found, BANNED_MESSAGES_MAX, "BANNED_MESSAGES_MAX", remedy);
 }
 
-#[test]
-fn a_public_type_has_its_name_for_itself() {
+fn a_public_type_has_its_name_for_itself(sources: &[Source]) {
     let mut crates_by_type: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-    for krate in crates() {
-        for path in &krate.files {
-            let (mut types, mut names) = (BTreeSet::new(), BTreeSet::new());
-            public_names(&parsed(path).items, &mut types, &mut names);
-            for name in types {
-                crates_by_type.entry(name).or_default().insert(krate.name.clone());
-            }
+    for Source { krate, file, .. } in sources {
+        let (mut types, mut names) = (BTreeSet::new(), BTreeSet::new());
+        public_names(&file.items, &mut types, &mut names);
+        for name in types {
+            crates_by_type.entry(name).or_default().insert(krate.clone());
         }
     }
     let shared = crates_by_type.iter().filter(|(_, crates)| crates.len() > 1);
@@ -364,11 +378,10 @@ fn functions_with_tuples(items: &[Item], path: &str, found: &mut Vec<String>) {
     }
 }
 
-#[test]
-fn parameters_are_not_tuples() {
+fn parameters_are_not_tuples(sources: &[Source]) {
     let mut found = Vec::new();
-    for path in crates().iter().flat_map(|krate| &krate.files) {
-        functions_with_tuples(&parsed(path).items, &relative(path), &mut found);
+    for Source { path, file, .. } in sources {
+        functions_with_tuples(&file.items, path, &mut found);
     }
     let remedy = "make a struct of what belongs together";
     ratchet(&found, TUPLE_PARAMETERS_MAX, "TUPLE_PARAMETERS_MAX", remedy);
