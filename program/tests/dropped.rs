@@ -232,7 +232,7 @@ fn pieces_name_their_own_rows() {
 fn choices_of_a_split() {
     let (opt, llama) = (opt(), llama());
     // As a sample, every choice is combined with one of the shapes.
-    let runs_all_cases = std::env::var_os("TANDEM_FUZZ_CASES").is_some();
+    let runs_all_cases = common::runs_all_cases();
     let mut number = 0;
     for prefill in [ComputeDevice::Cpu, ComputeDevice::Gpu] {
         for weights in [MemoryId::DRAM, MemoryId::VRAM] {

@@ -4,7 +4,9 @@
 
 mod common;
 
-use common::{Choices, PLAIN, attention, chunked, each_is_needed, llama, proved, shape, split};
+use common::{
+    Choices, PLAIN, attention, each_is_needed, llama, proved, sampled_shapes, shape, split,
+};
 use model::config::{Family, Features, ModelConfig, PerLayerInputs};
 use model::layers::{CacheSharing, LayerKind, LayerSizes, Layers};
 use model::ops::{Op, Value};
@@ -57,10 +59,10 @@ fn every_interval_is_proved_and_of_some_each_instruction_is_needed() {
         for from in 0..entries {
             for to in from..=entries {
                 let map = split(&config, from, to, Choices { prefill, ..PLAIN });
-                for shape in [shape(2, 2), chunked(shape(2, 2))] {
+                for shape in sampled_shapes(from, to, prefill) {
                     let plan = proved(&config, &shape, &map);
                     number += 1;
-                    if number % 173 == 0 {
+                    if number % 87 == 0 {
                         dropped += each_is_needed(&plan);
                     }
                 }

@@ -21,6 +21,11 @@ use program::validate::validate;
 /// The smallest number with an inner layer whose streamed weights reuse a slot.
 pub const LAYERS: usize = 3;
 
+/// Returns true if all cases run (`make fuzz`), not only the sample of `make test`.
+pub fn runs_all_cases() -> bool {
+    std::env::var_os("TANDEM_FUZZ_CASES").is_some()
+}
+
 pub fn opt() -> ModelConfig {
     ModelConfig {
         name: "tiny-opt".to_owned(),
@@ -245,6 +250,16 @@ pub fn proved(config: &ModelConfig, shape: &RunShape, map: &DeviceMap) -> Plan {
     let plan = compile(config, shape, map).expect("it compiles");
     validate(&plan).unwrap_or_else(|error| panic!("{error}"));
     plan
+}
+
+/// Returns the shapes with which an interval of operations is compiled: a plain one and one with
+/// prompts in chunks, or one of the two, which neighbours do not share, unless all cases run.
+pub fn sampled_shapes(from: usize, to: usize, prefill: ComputeDevice) -> Vec<RunShape> {
+    let mut shapes = vec![shape(2, 2), chunked(shape(2, 2))];
+    if !runs_all_cases() {
+        shapes.remove((from + to + usize::from(prefill == ComputeDevice::Gpu)) % 2);
+    }
+    shapes
 }
 
 /// Returns a shape whose prompts are computed in chunks.

@@ -88,7 +88,8 @@ impl Case {
     }
 }
 
-/// Returns some placements of every policy that leaves something open, with every tier of caches.
+/// Returns some placements of every policy that leaves something open, with every tier of caches;
+/// half of them unless all cases run (`make fuzz`).
 fn placements() -> Vec<Placement> {
     let cut = |order| Some(Chunking { order, chunks: 4 });
     let split = |start, end, chunking| Policy::TwoSplit { split: Split { start, end }, chunking };
@@ -122,7 +123,10 @@ fn placements() -> Vec<Placement> {
             }));
         }
     }
-    all
+    let runs_all_cases = std::env::var_os("TANDEM_FUZZ_CASES").is_some();
+    let sampled = all.into_iter().enumerate();
+    let sampled = sampled.filter(|(index, _)| runs_all_cases || (index + index / 2) % 2 == 0);
+    sampled.map(|(_, placement)| placement).collect()
 }
 
 fn kinds() -> impl Iterator<Item = (ResidentAttention, bool)> {
