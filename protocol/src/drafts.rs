@@ -8,10 +8,13 @@ use std::fmt::Debug;
 use program::step_table::Field;
 use scheduler::Sequence;
 
+use super::predicted_answer::draft_predicted;
 use super::table::StepTable;
 
 /// Estimated probability that a draft of a sequence is accepted before any was.
 const INITIAL_ACCEPTANCE: f32 = 0.5;
+/// Estimated probability that a draft of a predicted answer is accepted before any was.
+const PREDICTED_ACCEPTANCE: f32 = 0.8;
 /// Weight of the newest draft in the estimated probability that drafts are accepted.
 const ACCEPTANCE_WEIGHT: f32 = 0.1;
 
@@ -22,7 +25,8 @@ pub trait Drafter: Debug + Send {
     fn draft(&mut self, table: &StepTable, batch: usize, sequences: &mut [Sequence]);
 }
 
-/// Drafts tokens of the running sequences of a batch, if the table permits drafts.
+/// Drafts tokens of the running sequences of a batch, if the table permits drafts: those of a
+/// predicted answer, or else those of `drafter`.
 pub(super) fn draft(
     table: &StepTable,
     batch: usize,
@@ -33,6 +37,7 @@ pub(super) fn draft(
     if max_drafts == 0 {
         return;
     }
+    let drafts_all = table.drafts_all();
     for sequence in sequences.iter_mut() {
         let slot = sequence.slot as usize;
         let is_decode = sequence.samples_token && sequence.num_tokens == sequence.computed + 1;
@@ -41,10 +46,23 @@ pub(super) fn draft(
         let free = sequence.capacity.saturating_sub(sequence.num_tokens);
         sequence.drafts = if is_decode { max_drafts.min(remaining).min(free) } else { 0 };
         sequence.acceptance = acceptance(table, batch, slot);
+        let predicted = draft_predicted(table, batch, sequence);
+        table.set_field(batch, slot, Field::Drafts, predicted);
+        if predicted > 0 || !drafts_all {
+            sequence.drafts = 0;
+        }
     }
-    drafter.draft(table, batch, sequences);
+    if drafts_all {
+        drafter.draft(table, batch, sequences);
+    }
     for sequence in sequences {
-        table.set_field(batch, sequence.slot as usize, Field::Drafts, sequence.drafts);
+        let slot = sequence.slot as usize;
+        let predicted = table.field(batch, slot, Field::Drafts);
+        if predicted > 0 {
+            sequence.drafts = predicted;
+        } else {
+            table.set_field(batch, slot, Field::Drafts, sequence.drafts);
+        }
     }
 }
 
@@ -60,5 +78,9 @@ pub fn record_draft(table: &StepTable, batch: usize, slot: usize, accepted: bool
 /// Returns the estimated probability that a draft of a sequence is accepted.
 fn acceptance(table: &StepTable, batch: usize, slot: usize) -> f32 {
     let known = f32::from_bits(table.field(batch, slot, Field::Acceptance));
-    if known == 0.0 { INITIAL_ACCEPTANCE } else { known }
+    match known == 0.0 {
+        true if table.field(batch, slot, Field::PredictionLen) > 0 => PREDICTED_ACCEPTANCE,
+        true => INITIAL_ACCEPTANCE,
+        false => known,
+    }
 }

@@ -94,6 +94,7 @@ fn measure_drafts(
     drafts: u32,
 ) -> Result<Duration, WorkerFailure> {
     table.set_max_drafts(drafts);
+    table.set_drafts_all(true);
     // A repeated token predicts itself.
     offer(table, GenerationRequest::greedy(vec![0], drafts + 2), &[0], 1);
     table.set_field(0, 0, Field::Acceptance, 1f32.to_bits());
