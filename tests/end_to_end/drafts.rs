@@ -46,10 +46,11 @@ struct Request {
     body: Value,
 }
 
-/// Returns a random request for a model with `vocab_size` tokens; `calls` permits chats with tools.
-fn request(random: &mut Random, vocab_size: usize, calls: bool) -> Request {
+/// Returns a random request for a model with `vocab_size` tokens. If `has_text`, the model has a
+/// tokenizer and a template with tools.
+fn request(random: &mut Random, vocab_size: usize, has_text: bool) -> Request {
     let mut body = json!({"seed": random.below(1 << 20), "max_tokens": 1 + random.below(48)});
-    let is_chat = calls && random.one_in(4);
+    let is_chat = has_text && random.one_in(4);
     if is_chat {
         body["messages"] = json!([{"role": "user", "content": random.pick(&["A pet!", "Now?"])}]);
         body["max_tokens"] = json!(80);
@@ -77,7 +78,7 @@ fn request(random: &mut Random, vocab_size: usize, calls: bool) -> Request {
         body["presence_penalty"] = json!(random.pick(&[-0.5, 0.4]));
         body["frequency_penalty"] = json!(random.pick(&[0.0, 0.3]));
     }
-    if random.one_in(4) {
+    if has_text && random.one_in(4) {
         body["stop"] = random.pick(&[json!([" a", "e"]), json!("th"), json!(["qq", "o", " "])]);
     }
     if random.one_in(3) {
@@ -94,7 +95,7 @@ fn request(random: &mut Random, vocab_size: usize, calls: bool) -> Request {
     }
     if body.get("tools").is_none() {
         match random.below(6) {
-            0 => body["structured_outputs"] = random.pick(&FORMATS.map(format)),
+            0 if has_text => body["structured_outputs"] = random.pick(&FORMATS.map(format)),
             1 => body["ignore_eos"] = json!(true),
             2 => body["min_tokens"] = json!(body["max_tokens"].as_u64().expect("a number") / 2),
             _ => {}
@@ -132,15 +133,15 @@ enum Prediction {
 const PREDICTIONS: [Prediction; 5] =
     [Prediction::Right, Prediction::Wrong, Prediction::Partial, Prediction::Text, Prediction::None];
 
-/// Returns a request with a prediction of the first choice of its `answer`.
-fn with_prediction(request: &Request, answer: &Value, kind: Prediction) -> Request {
+/// Returns a request with a prediction of the first choice of its `answer`, which has a text if
+/// `has_text`.
+fn with_prediction(request: &Request, answer: &Value, kind: Prediction, has_text: bool) -> Request {
     let choice = &answer["choices"][0];
     let ids = choice["token_ids"].as_array().expect("tokens");
     let ids: Vec<u64> = ids.iter().map(|id| id.as_u64().expect("a token")).collect();
     let wrong = |id: u64| 5 + (id + 1) % 250;
     let content: Value = match kind {
         Prediction::None => return request.clone(),
-        Prediction::Right => json!(ids),
         Prediction::Wrong => {
             let first = ids.first().map(|first| wrong(*first));
             let pairs = ids.windows(3).flat_map(|ids| [ids[0], ids[1], wrong(ids[2])]);
@@ -154,11 +155,12 @@ fn with_prediction(request: &Request, answer: &Value, kind: Prediction) -> Reque
             });
             changed.collect()
         }
-        Prediction::Text => {
+        Prediction::Text if has_text => {
             let text = choice.get("text").unwrap_or_else(|| &choice["message"]["content"]);
             json!([{"type": "text", "text": text.as_str().unwrap_or_default()},
                    {"type": "text", "text": " and"}])
         }
+        Prediction::Right | Prediction::Text => json!(ids),
     };
     let mut with = request.clone();
     // An empty list is an empty list of parts.
@@ -215,8 +217,8 @@ struct Case {
     options: &'static [&'static str],
     /// Options of the server that drafts.
     drafts: Vec<String>,
-    /// True if its template has tools.
-    calls: bool,
+    /// True if it has a tokenizer, and a template with tools.
+    has_text: bool,
     /// True if drafts of the model can be refused; otherwise none are verified.
     verifies: bool,
     /// Number of times that a worker of the server that drafts is killed.
@@ -234,7 +236,7 @@ impl Case {
     fn compare(&self, seed: u64, count: usize) -> [u64; 2] {
         let mut random = Random(ChaCha8Rng::seed_from_u64(seed));
         let requests: Vec<Request> =
-            (0..count).map(|_| request(&mut random, self.vocab_size, self.calls)).collect();
+            (0..count).map(|_| request(&mut random, self.vocab_size, self.has_text)).collect();
         let plain = self.serve(&["--speculate", "off"]);
         let expected = ask_all(&plain, &requests);
         assert_eq!(draft_counts(&expected), [0; 2]);
@@ -250,7 +252,9 @@ impl Case {
                 .iter()
                 .zip(&expected)
                 .enumerate()
-                .map(|(index, (request, answer))| with_prediction(request, answer, kind(index)))
+                .map(|(index, (request, answer))| {
+                    with_prediction(request, answer, kind(index), self.has_text)
+                })
                 .collect();
             let found = std::thread::scope(|scope| {
                 let asking = scope.spawn(|| ask_all(&drafting, &drafted));
@@ -307,7 +311,7 @@ fn cases(place: &Place) -> Vec<Case> {
         vocab_size: 320,
         options,
         drafts: owned(drafts),
-        calls: true,
+        has_text: true,
         verifies: true,
         kills: index % 2,
     });
@@ -316,7 +320,7 @@ fn cases(place: &Place) -> Vec<Case> {
         vocab_size: 260,
         options: &["--context", "128"],
         drafts: owned(drafts),
-        calls: false,
+        has_text: false,
         verifies,
         kills: 1,
     };
