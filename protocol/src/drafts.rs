@@ -6,7 +6,7 @@
 use std::fmt::Debug;
 
 use program::step_table::Field;
-use scheduler::Sequence;
+use scheduler::{DraftAcceptance, Sequence};
 
 use super::predicted_answer::draft_predicted;
 use super::table::StepTable;
@@ -15,8 +15,6 @@ use super::table::StepTable;
 const INITIAL_ACCEPTANCE: f32 = 0.5;
 /// Estimated probability that a draft of a predicted answer is accepted before any was.
 const PREDICTED_ACCEPTANCE: f32 = 0.8;
-/// Weight of the newest draft in the estimated probability that drafts are accepted.
-const ACCEPTANCE_WEIGHT: f32 = 0.1;
 
 /// Source of drafted tokens.
 pub trait Drafter: Debug + Send {
@@ -45,7 +43,7 @@ pub(super) fn draft(
         let remaining = table.field(batch, slot, Field::Remaining).saturating_sub(1);
         let free = sequence.capacity.saturating_sub(sequence.num_tokens);
         sequence.drafts = if is_decode { max_drafts.min(remaining).min(free) } else { 0 };
-        sequence.acceptance = acceptance(table, batch, slot);
+        sequence.acceptance = acceptance(table, batch, slot).share;
         let predicted = draft_predicted(table, batch, sequence);
         table.set_field(batch, slot, Field::Drafts, predicted);
         if predicted > 0 || !drafts_all {
@@ -66,21 +64,30 @@ pub(super) fn draft(
     }
 }
 
-/// Updates the estimated probability that drafts of a sequence are accepted: its next token was
-/// drafted, and the drawn one is equal if `accepted`.
-pub fn record_draft(table: &StepTable, batch: usize, slot: usize, accepted: bool) {
-    let known = acceptance(table, batch, slot);
-    let target = if accepted { 1.0 } else { 0.0 };
-    let acceptance = known + ACCEPTANCE_WEIGHT * (target - known);
-    table.set_field(batch, slot, Field::Acceptance, acceptance.clamp(0.01, 0.99).to_bits());
+/// Updates the estimated probability that drafts of a sequence are accepted by those that a step
+/// has compared with drawn tokens: `right` ones and, if `is_refused`, a wrong one.
+pub fn record_drafts(table: &StepTable, batch: usize, slot: usize, right: u32, is_refused: bool) {
+    let mut known = acceptance(table, batch, slot);
+    known.record_step(right, is_refused);
+    set_acceptance(table, batch, slot, known);
+}
+
+/// Sets the estimated probability that drafts of a sequence are accepted.
+pub fn set_acceptance(table: &StepTable, batch: usize, slot: usize, known: DraftAcceptance) {
+    let set = |field, value: f32| table.set_field(batch, slot, field, value.to_bits());
+    set(Field::Acceptance, known.share);
+    set(Field::AcceptanceWeight, known.weight);
+    set(Field::RecentAcceptance, known.recent);
 }
 
 /// Returns the estimated probability that a draft of a sequence is accepted.
-fn acceptance(table: &StepTable, batch: usize, slot: usize) -> f32 {
-    let known = f32::from_bits(table.field(batch, slot, Field::Acceptance));
-    match known == 0.0 {
-        true if table.field(batch, slot, Field::PredictionLen) > 0 => PREDICTED_ACCEPTANCE,
-        true => INITIAL_ACCEPTANCE,
-        false => known,
+fn acceptance(table: &StepTable, batch: usize, slot: usize) -> DraftAcceptance {
+    let known = |field| f32::from_bits(table.field(batch, slot, field));
+    let share = known(Field::Acceptance);
+    if share > 0.0 {
+        let (weight, recent) = (known(Field::AcceptanceWeight), known(Field::RecentAcceptance));
+        return DraftAcceptance { share, weight, recent };
     }
+    let is_predicted = table.field(batch, slot, Field::PredictionLen) > 0;
+    DraftAcceptance::new(if is_predicted { PREDICTED_ACCEPTANCE } else { INITIAL_ACCEPTANCE })
 }

@@ -98,6 +98,10 @@ pub enum Field {
     /// Serving runs: f32 bits of the estimated probability that a drafted token is accepted; 0 if
     /// nothing is known yet.
     Acceptance,
+    /// Serving runs: f32 bits of the weight of the estimate, once there is one.
+    AcceptanceWeight,
+    /// Serving runs: f32 bits of the moving average of accepted drafts, once there is an estimate.
+    RecentAcceptance,
     /// Serving runs: number of drafted tokens that were verified.
     Verified,
     /// Serving runs: number of drafted tokens that were accepted.
