@@ -10,7 +10,7 @@ export TANDEM_FUZZ_CASES=${CASES:-20000} TANDEM_FUZZ_SEED=${SEED:-$(date +%s)}
 echo "+ TANDEM_FUZZ_CASES=$TANDEM_FUZZ_CASES TANDEM_FUZZ_SEED=$TANDEM_FUZZ_SEED"
 # By cargo test: nextest would end what takes longer than a test may.
 cargo test --package coordinator --test end_to_end -- hostile --nocapture
-cargo test --package coordinator --test end_to_end -- death batch_kills prompt_store cublaslt turns --nocapture
+cargo test --package coordinator --test end_to_end -- death batch_kills drafts prompt_store cublaslt turns --nocapture
 cargo test --package cuda_standin --test lanes -- --nocapture
 # Tests of which `make test` runs a sample.
 cargo test --package kernels --test attention_window --test attention_pages --test linear --test linear_grouped

@@ -96,7 +96,7 @@ impl LineBounds {
             );
             return Err(Rejection::new(ErrorCode::InvalidValue, message).with_param("n"));
         }
-        self.prompts.check(&body.prompts, codec)
+        self.prompts.check_body(body, codec)
     }
 
     /// Checks a request that is tokenised.

@@ -61,6 +61,10 @@ pub struct GenerationRequest {
     /// computed only for one. Only an engine that serves reports them.
     pub pooling: Option<Pooling>,
     pub grammar: AnswerGrammar,
+    /// Tokens of the vocabulary that the answer probably consists of, which an engine that serves
+    /// may verify instead of drawing them one by one; `None` without a prediction. They change no
+    /// answer.
+    pub prediction: Option<Arc<[u32]>>,
     pub priority: Priority,
 }
 
@@ -81,6 +85,7 @@ impl GenerationRequest {
             prompt_logprobs_from: 1,
             pooling: None,
             grammar: AnswerGrammar::None,
+            prediction: None,
             priority: Priority::Interactive,
         }
     }

@@ -28,6 +28,7 @@ pub fn generation_request(
         prompt_logprobs_from: 1,
         pooling: None,
         grammar,
+        prediction: request.prediction.clone(),
         priority: Priority::Interactive,
     }
 }

@@ -128,6 +128,8 @@ pub struct CompletionRequest {
     pub prompt_logprobs: Option<u16>,
     /// Grammar of the answers; requests of a job share equal ones.
     pub grammar: Option<Arc<Grammar>>,
+    /// Tokens of the predicted answer, which change no answer; `None` without a prediction.
+    pub prediction: Option<Arc<[u32]>>,
     /// Reasoning of the answers, if it is separated from their texts.
     pub reasoning: Option<Arc<Reasoning>>,
     pub output: OutputOptions,

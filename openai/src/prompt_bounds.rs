@@ -3,7 +3,7 @@
 
 use engine_api::codec::TextCodec;
 
-use super::body::RawPrompt;
+use super::body::{Body, RawPrompt};
 use super::input_line::{ErrorCode, Rejection};
 
 /// Size up to which texts are not checked, and size of the pieces of larger texts, in bytes.
@@ -52,6 +52,18 @@ impl PromptBounds {
         })
     }
 
+    /// Checks the prompts and the predicted answer of a body before they are tokenised.
+    ///
+    /// # Errors
+    /// Returns a rejection like [`PromptBounds::check`].
+    pub fn check_body(&self, body: &Body, codec: Option<&dyn TextCodec>) -> Result<(), Rejection> {
+        self.check(&body.prompts, codec)?;
+        match &body.prediction {
+            Some(RawPrompt::Text(text)) => self.check_texts(&[text.as_str()], "prediction", codec),
+            _ => Ok(()),
+        }
+    }
+
     fn check_texts(
         &self,
         texts: &[&str],
@@ -83,8 +95,9 @@ impl PromptBounds {
     }
 
     fn too_long(&self, what: &str, field: &'static str) -> Rejection {
+        let text = if field == "prediction" { "prediction" } else { "prompt" };
         let message = format!(
-            "This model's maximum context length is {} tokens. However, the prompt {what}, which \
+            "This model's maximum context length is {} tokens. However, the {text} {what}, which \
              is more than that. Please reduce the length of the {field}.",
             self.context
         );

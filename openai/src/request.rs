@@ -10,7 +10,7 @@ use grammar::{Calls, CallsOr, Grammar};
 use super::body::tools::Tools;
 use super::body::{Body, RawPrompt};
 use super::chats::ChatRules;
-use super::input_line::{CompletionRequest, Endpoint, ErrorCode, Rejection};
+use super::input_line::{CompletionRequest, Endpoint, ErrorCode, Prompt, Rejection};
 use super::prompt::{AnswerLength, ModelLimits, fit_prompt, shortened_warning};
 use super::reasoning::Reasoning;
 use super::stop_strings::StopStrings;
@@ -70,6 +70,7 @@ impl RequestBuilder<'_> {
             fit_prompt(raw, length, self.codec, self.now_s, self.limits)
         };
         let prompts = body.prompts.iter().map(fit_raw).collect::<Result<Vec<_>, _>>()?;
+        let prediction = self.tokenize_prediction(body, &prompts)?;
         let shortened =
             body.max_tokens.and_then(|max| shortened_warning(&prompts, max, self.limits));
         let reasoning = self.codec.zip(self.chat_rules.reasoning.clone()).filter(|_| is_chat);
@@ -98,6 +99,7 @@ impl RequestBuilder<'_> {
             logprobs: body.logprobs.map(likely),
             prompt_logprobs: body.prompt_logprobs.map(likely),
             grammar: grammar.map(Arc::new),
+            prediction,
             reasoning,
             output: body.output,
             response: None,
@@ -108,10 +110,43 @@ impl RequestBuilder<'_> {
         })
     }
 
+    /// Returns the tokens of the predicted answer, as many as the longest answer can have.
+    fn tokenize_prediction(
+        &self,
+        body: &Body,
+        prompts: &[Prompt],
+    ) -> Result<Option<Arc<[u32]>>, Rejection> {
+        let mut tokens = match (&body.prediction, self.codec) {
+            (Some(RawPrompt::Tokens(tokens)), _) => {
+                let checked = self.limits.check_tokens(tokens.iter().copied());
+                checked.map_err(|rejection| rejection.with_param("prediction"))?;
+                tokens.clone()
+            }
+            (Some(RawPrompt::Text(text)), Some(codec)) => {
+                codec.encode_part(text).map_err(|error| {
+                    let what = "The prediction cannot be tokenised";
+                    Rejection::from_codec_error(&error, ErrorCode::Tokenizer, what)
+                        .with_param("prediction")
+                })?
+            }
+            _ => return Ok(None),
+        };
+        let longest = prompts.iter().map(|prompt| prompt.max_new as usize).max().unwrap_or(0);
+        let is_unknown = |token: &u32| *token as usize >= self.limits.vocab_size;
+        let known = tokens.iter().position(is_unknown).unwrap_or(tokens.len());
+        tokens.truncate(longest.min(known));
+        Ok((!tokens.is_empty()).then(|| tokens.into()))
+    }
+
     /// Checks that the model has a tokenizer if the answer's text is needed.
     fn check_tokenizer(&self, body: &Body) -> Result<(), Rejection> {
         let needs_text = [
             (!body.stop.is_empty(), ", so 'stop' is not supported; remove it"),
+            (
+                matches!(body.prediction, Some(RawPrompt::Text(_))),
+                ", so the text of 'prediction' is not supported; specify it as an array of token \
+                 ids",
+            ),
             (body.echo, ", so 'echo' is not supported; remove it"),
             (body.grammar.is_some(), ", so response formats are not supported; remove the format"),
             (body.tools.is_some(), ", so tool calls are not supported; remove 'tools'"),

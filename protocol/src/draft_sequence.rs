@@ -93,6 +93,7 @@ pub fn offer_copy(
         // An end-of-sequence token ends the run's sequence, if it is accepted.
         (Field::IgnoreEos, 1),
         (Field::AnyLogits, 1),
+        (Field::PredictionLen, 0),
         (Field::Finish, 0),
     ] {
         copy.set_field(field, value);

@@ -6,14 +6,15 @@
 use std::fmt::Debug;
 
 use program::step_table::Field;
-use scheduler::Sequence;
+use scheduler::{DraftAcceptance, Sequence};
 
+use super::predicted_answer::draft_predicted;
 use super::table::StepTable;
 
 /// Estimated probability that a draft of a sequence is accepted before any was.
 const INITIAL_ACCEPTANCE: f32 = 0.5;
-/// Weight of the newest draft in the estimated probability that drafts are accepted.
-const ACCEPTANCE_WEIGHT: f32 = 0.1;
+/// Estimated probability that a draft of a predicted answer is accepted before any was.
+const PREDICTED_ACCEPTANCE: f32 = 0.8;
 
 /// Source of drafted tokens.
 pub trait Drafter: Debug + Send {
@@ -22,7 +23,8 @@ pub trait Drafter: Debug + Send {
     fn draft(&mut self, table: &StepTable, batch: usize, sequences: &mut [Sequence]);
 }
 
-/// Drafts tokens of the running sequences of a batch, if the table permits drafts.
+/// Drafts tokens of the running sequences of a batch, if the table permits drafts: those of a
+/// predicted answer, or else those of `drafter`.
 pub(super) fn draft(
     table: &StepTable,
     batch: usize,
@@ -33,6 +35,7 @@ pub(super) fn draft(
     if max_drafts == 0 {
         return;
     }
+    let drafts_all = table.drafts_all();
     for sequence in sequences.iter_mut() {
         let slot = sequence.slot as usize;
         let is_decode = sequence.samples_token && sequence.num_tokens == sequence.computed + 1;
@@ -40,25 +43,51 @@ pub(super) fn draft(
         let remaining = table.field(batch, slot, Field::Remaining).saturating_sub(1);
         let free = sequence.capacity.saturating_sub(sequence.num_tokens);
         sequence.drafts = if is_decode { max_drafts.min(remaining).min(free) } else { 0 };
-        sequence.acceptance = acceptance(table, batch, slot);
+        sequence.acceptance = acceptance(table, batch, slot).share;
+        let predicted = draft_predicted(table, batch, sequence);
+        table.set_field(batch, slot, Field::Drafts, predicted);
+        if predicted > 0 || !drafts_all {
+            sequence.drafts = 0;
+        }
     }
-    drafter.draft(table, batch, sequences);
+    if drafts_all {
+        drafter.draft(table, batch, sequences);
+    }
     for sequence in sequences {
-        table.set_field(batch, sequence.slot as usize, Field::Drafts, sequence.drafts);
+        let slot = sequence.slot as usize;
+        let predicted = table.field(batch, slot, Field::Drafts);
+        if predicted > 0 {
+            sequence.drafts = predicted;
+        } else {
+            table.set_field(batch, slot, Field::Drafts, sequence.drafts);
+        }
     }
 }
 
-/// Updates the estimated probability that drafts of a sequence are accepted: its next token was
-/// drafted, and the drawn one is equal if `accepted`.
-pub fn record_draft(table: &StepTable, batch: usize, slot: usize, accepted: bool) {
-    let known = acceptance(table, batch, slot);
-    let target = if accepted { 1.0 } else { 0.0 };
-    let acceptance = known + ACCEPTANCE_WEIGHT * (target - known);
-    table.set_field(batch, slot, Field::Acceptance, acceptance.clamp(0.01, 0.99).to_bits());
+/// Updates the estimated probability that drafts of a sequence are accepted by those that a step
+/// has compared with drawn tokens: `right` ones and, if `is_refused`, a wrong one.
+pub fn record_drafts(table: &StepTable, batch: usize, slot: usize, right: u32, is_refused: bool) {
+    let mut known = acceptance(table, batch, slot);
+    known.record_step(right, is_refused);
+    set_acceptance(table, batch, slot, known);
+}
+
+/// Sets the estimated probability that drafts of a sequence are accepted.
+pub fn set_acceptance(table: &StepTable, batch: usize, slot: usize, known: DraftAcceptance) {
+    let set = |field, value: f32| table.set_field(batch, slot, field, value.to_bits());
+    set(Field::Acceptance, known.share);
+    set(Field::AcceptanceWeight, known.weight);
+    set(Field::RecentAcceptance, known.recent);
 }
 
 /// Returns the estimated probability that a draft of a sequence is accepted.
-fn acceptance(table: &StepTable, batch: usize, slot: usize) -> f32 {
-    let known = f32::from_bits(table.field(batch, slot, Field::Acceptance));
-    if known == 0.0 { INITIAL_ACCEPTANCE } else { known }
+fn acceptance(table: &StepTable, batch: usize, slot: usize) -> DraftAcceptance {
+    let known = |field| f32::from_bits(table.field(batch, slot, field));
+    let share = known(Field::Acceptance);
+    if share > 0.0 {
+        let (weight, recent) = (known(Field::AcceptanceWeight), known(Field::RecentAcceptance));
+        return DraftAcceptance { share, weight, recent };
+    }
+    let is_predicted = table.field(batch, slot, Field::PredictionLen) > 0;
+    DraftAcceptance::new(if is_predicted { PREDICTED_ACCEPTANCE } else { INITIAL_ACCEPTANCE })
 }

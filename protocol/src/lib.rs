@@ -12,6 +12,7 @@ pub mod grammar_source;
 pub mod group;
 pub mod iteration_planner;
 pub mod messages;
+pub mod predicted_answer;
 pub mod prefix_sharing;
 pub mod prompt_lookup;
 pub mod release;

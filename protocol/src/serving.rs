@@ -96,6 +96,7 @@ pub fn offer_sequence(table: &StepTable, offer: &OfferedSequence<'_>) {
     set(Field::Acceptance, 0);
     set(Field::Verified, 0);
     set(Field::Accepted, 0);
+    table.set_prediction(*batch, *slot, request.prediction.as_deref().unwrap_or_default());
     // SYNC POINT: slot state, released here once the sequence is written.
     set_state(table, *batch, *slot, SlotState::Offered);
 }

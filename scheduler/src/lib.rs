@@ -4,6 +4,7 @@
 //! Pure. [`next_step`] allocates nothing: the worker that samples calls it at the end of each step,
 //! the coordinator before the first one, and tests. [`PagePool`] is used by the coordinator only.
 
+mod acceptance;
 mod costs;
 mod drafts;
 pub mod expert_cache;
@@ -12,6 +13,7 @@ mod page_pool;
 mod sequence;
 mod step;
 
+pub use acceptance::DraftAcceptance;
 pub use costs::{COST_POINTS, StepCostCurve};
 pub use drafts::{DRAFTS_MAX, limit_drafts};
 pub use page_pool::{COPIED_POSITIONS_MIN, CheckpointedPrefix, PagePool};

@@ -137,7 +137,7 @@ fn parse_converted(
     let count = |permit: &mut AdmissionPermit, tokens: u64| {
         permit.set_counts(answers, tokens).map_err(|full| shared.admission_error(full))
     };
-    count(permit, body.prompts.iter().map(estimated_tokens).sum())?;
+    count(permit, body.prompts.iter().chain(&body.prediction).map(estimated_tokens).sum())?;
     let build = |body: &Body| build_request(body, endpoint, shared);
     let request = if settings.as_ref().is_some_and(|settings| settings.truncates) {
         let code = ErrorCode::ContextLengthExceeded.name();
@@ -173,7 +173,7 @@ fn build_request(
     shared: &ServerState,
 ) -> Result<CompletionRequest, ApiError> {
     let codec = shared.model.codec.as_deref().map(|codec| codec as &dyn TextCodec);
-    shared.prompt_bounds.check(&body.prompts, codec)?;
+    shared.prompt_bounds.check_body(body, codec)?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let builder = RequestBuilder {
         max_tokens: shared.options.max_tokens,

@@ -79,6 +79,9 @@ pub struct SessionOptions {
     pub prompt_cache: Option<PromptCacheConfig>,
     /// Maximum number of drafted tokens of a sequence in a step; 0 if none are drafted.
     pub max_drafts: u32,
+    /// True if tokens of all sequences are drafted; otherwise only those of requests that predict
+    /// their answer.
+    pub drafts_all: bool,
     /// Model that drafts them; `None` for prompt lookup.
     pub draft_model: Option<ModelChoice>,
     /// Ends the run at the end of stdin, as a signal does.

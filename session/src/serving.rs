@@ -68,6 +68,8 @@ pub struct ServingConfig {
     /// Bytes of a step's logits that are kept at a time; those of each slot's newest token are kept
     /// in any case.
     pub logits_bytes: usize,
+    /// Number of rows whose logits are kept regardless of their bytes.
+    pub min_logits_rows: u32,
     /// Positions of a page of the caches.
     pub page_positions: u32,
     /// Owners of sequences, if these belong to the device or to the host.
@@ -86,6 +88,7 @@ impl ServingConfig {
         step: StepTime::Target(Duration::from_secs(600)),
         logprobs: 0,
         logits_bytes: 64 << 20,
+        min_logits_rows: 0,
         page_positions: 16,
         hybrid: None,
         records: false,
@@ -185,8 +188,8 @@ fn start_engine(
 ) -> anyhow::Result<ServingEngine> {
     program::validate::validate(&plan)
         .context("the compiled program is not safe to run; this is a defect, please report it")?;
-    let max_drafts = session.options.max_drafts;
-    if let Some(obstacle) = draft_obstacle(&plan).filter(|_| max_drafts > 0) {
+    let (max_drafts, drafts_all) = (session.options.max_drafts, session.options.drafts_all);
+    if let Some(obstacle) = draft_obstacle(&plan).filter(|_| drafts_all) {
         let option = if draft_model.is_some() { "--draft-model" } else { "--speculate ngram" };
         return Err(ArgumentError(format!("{option} is not possible: {obstacle}")).into());
     }
@@ -235,6 +238,7 @@ fn start_engine(
         step_costs: None,
         step_time,
         max_drafts,
+        drafts_all,
         on_load_progress,
         records: config.records,
         trace_file,
@@ -436,12 +440,13 @@ fn serving_plan(
         if kv_pages > 0 { kv_pages.saturating_mul(page_positions) } else { context };
     let max_context = context.min(max_positions);
     let logits_rows = config.logits_bytes / (plan.config.vocab_size * size_of::<f32>());
+    let logits_rows = u32::try_from(logits_rows).unwrap_or(u32::MAX).max(config.min_logits_rows);
     let shape = RunShape {
         serves: true,
         prefill_chunk: rows,
         page_positions,
         kv_pages,
-        logits_rows: rows.min(u32::try_from(logits_rows).unwrap_or(u32::MAX)),
+        logits_rows: rows.min(logits_rows),
         max_context,
         max_prompt: max_context,
         max_new: max_context - 1,

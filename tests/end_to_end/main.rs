@@ -16,6 +16,7 @@ mod cuda_profile;
 mod death;
 mod detokenize;
 mod doctor;
+mod drafts;
 mod families;
 mod following;
 mod forms;

@@ -9,7 +9,7 @@ use crate::command::{Place, coordinator, finish, fixture, text};
 use crate::serve::Served;
 
 const SEEDS: usize = 28;
-const CHAT: &str = "/v1/chat/completions";
+pub(crate) const CHAT: &str = "/v1/chat/completions";
 
 /// Templates that describe functions in few words: the model has 128 positions.
 const HERMES: &str = "{% for tool in tools or [] %}{{ tool.function.name }} {% endfor %}\
@@ -51,7 +51,12 @@ fn model(place: &Place, template: &str, specials: [&str; 2]) -> PathBuf {
     to
 }
 
-fn tools() -> Value {
+/// Copies the fixture `llama` with a template that describes functions.
+pub(crate) fn model_with_tools(place: &Place) -> PathBuf {
+    model(place, HERMES, ["<|im_start|>", "<|im_end|>"])
+}
+
+pub(crate) fn tools() -> Value {
     let schema = json!({"type": "object", "properties": {
         "kind": {"enum": ["cat", "dog"]}, "age": {"type": "integer", "minimum": 0, "maximum": 30},
     }, "required": ["kind", "age"], "additionalProperties": false});

@@ -12,7 +12,7 @@ use crate::serve::Served;
 const PAGE: usize = 256;
 
 /// Copies a fixture with a context of several thousand positions and windows of a few pages.
-fn long_model(place: &Place, name: &str) -> PathBuf {
+pub(crate) fn long_model(place: &Place, name: &str) -> PathBuf {
     let (from, to) = (fixture(name), place.path(name));
     std::fs::create_dir(&to).expect("a folder");
     for file in std::fs::read_dir(&from).expect("a fixture").flatten() {

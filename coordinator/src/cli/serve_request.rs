@@ -55,7 +55,7 @@ pub(super) fn convert_serve(args: ServeArgs) -> Result<ServeRequest, UsageError>
         placement: args.placement,
         nvme: args.nvme,
         prompts: args.prompts,
-        speculation: args.speculation,
+        speculation: args.speculation.for_server(),
         positions: None,
         seed: args.seed,
         stop_at_eof: args.stop_at_eof,

@@ -43,7 +43,7 @@ impl SessionArgs {
         let placement = validate_placement(&args, device)?;
         let kv_select = validate_kv_select(&of_model, device, !args.no_fuse)?;
         let dtype = of_model.dtype.dtype();
-        let max_drafts = self.speculation.max_drafts();
+        let (max_drafts, drafts_all) = self.speculation.drafts();
         let draft_model = self.speculation.draft_model.map(|name| ModelChoice {
             name,
             revision: None,
@@ -92,6 +92,7 @@ impl SessionArgs {
             routing: nvme.routing.unwrap_or_default().0,
             prompt_cache: prompts.into_config(),
             max_drafts,
+            drafts_all,
             draft_model,
             stop_at_eof: self.stop_at_eof,
             verbosity: self.verbosity,

@@ -9,9 +9,10 @@ const DEFAULT_DRAFT_MAX: u32 = 16;
 /// Arguments of speculative decoding.
 #[derive(Debug, Default, Args)]
 pub struct SpeculationArgs {
-    /// Draft tokens and verify several of them in a step, which changes no answer. Drafts: ngram
-    /// (what followed the last tokens where they occurred before, in the prompt or the answer) or
-    /// off [default: off]
+    /// Draft tokens and verify several of them in a step, which changes no answer. Drafts:
+    /// prediction (the `prediction` of a request), ngram (also what followed the last tokens where
+    /// they occurred before, in the prompt or the answer) or off [default: prediction for a server,
+    /// off for a job]
     #[arg(long, value_name = "DRAFTS", help_heading = "Placement", hide_possible_values = true)]
     #[arg(group = "drafts")]
     pub speculate: Option<Drafts>,
@@ -30,15 +31,25 @@ pub struct SpeculationArgs {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Drafts {
     Off,
+    Prediction,
     Ngram,
 }
 
 impl SpeculationArgs {
-    /// Returns the maximum number of drafted tokens of a sequence in a step; 0 if none are drafted.
-    pub(super) fn max_drafts(&self) -> u32 {
+    /// Returns the arguments with the defaults of a server.
+    pub(super) fn for_server(self) -> SpeculationArgs {
+        let default = if self.draft_model.is_none() { Some(Drafts::Prediction) } else { None };
+        SpeculationArgs { speculate: self.speculate.or(default), ..self }
+    }
+
+    /// Returns the maximum number of drafted tokens of a sequence in a step, 0 if none are drafted,
+    /// and true if tokens of all sequences are drafted, not only those of predicted answers.
+    pub(super) fn drafts(&self) -> (u32, bool) {
+        let max_drafts = self.draft_max.unwrap_or(DEFAULT_DRAFT_MAX);
         match (self.speculate, &self.draft_model) {
-            (Some(Drafts::Ngram), _) | (_, Some(_)) => self.draft_max.unwrap_or(DEFAULT_DRAFT_MAX),
-            (Some(Drafts::Off) | None, None) => 0,
+            (Some(Drafts::Ngram), _) | (_, Some(_)) => (max_drafts, true),
+            (Some(Drafts::Prediction), None) => (max_drafts, false),
+            (Some(Drafts::Off) | None, None) => (0, false),
         }
     }
 }

@@ -218,6 +218,7 @@ pub fn options_of(
         step_costs: None,
         step_time: StepTime::Target(Duration::from_millis(2)),
         max_drafts: 0,
+        drafts_all: false,
         on_load_progress: Box::new(|_, _| true),
         log,
     }
@@ -235,6 +236,8 @@ pub struct Job {
     pub id_hash: u64,
     pub grammar: Option<Grammar>,
     pub reasoning_budget: Option<ReasoningBudget>,
+    /// Tokens that the answer is predicted to have.
+    pub prediction: Option<Arc<[u32]>>,
 }
 
 /// Returns grammars over a vocabulary in which every token below 128 is an ASCII character.
@@ -279,6 +282,7 @@ pub fn jobs(count: usize) -> Vec<Job> {
             open: None,
             close: 150,
         }),
+        prediction: None,
     };
     (0..count).map(job).collect()
 }
@@ -405,6 +409,7 @@ fn request(job: &Job, grammar: AnswerGrammar) -> GenerationRequest {
         prompt_logprobs_from: job.prompt_logprobs_from,
         pooling: None,
         grammar,
+        prediction: job.prediction.clone(),
         priority: Priority::Interactive,
     }
 }

@@ -16,11 +16,22 @@ const LIMIT: Duration = Duration::from_secs(60);
 
 /// Starts a server that drafts up to `max_drafts` tokens of a sequence.
 fn start_drafting(map: &DeviceMap, dtype: Dtype, kept: KvLayout, max_drafts: u32) -> ServingEngine {
+    start_drafting_of(map, dtype, kept, max_drafts, true)
+}
+
+/// Starts a server that drafts tokens of all sequences, or only of those that predict their answer.
+fn start_drafting_of(
+    map: &DeviceMap,
+    dtype: Dtype,
+    kept: KvLayout,
+    max_drafts: u32,
+    drafts_all: bool,
+) -> ServingEngine {
     let options = common::serving_options(map, dtype, kept, None, Box::new(|_| {}));
     let plan = common::plan_with_logits(map, dtype, Some(kept), 24);
     // Every draft is verified that has a chance of being accepted.
     let step_costs = Some(StepCostCurve::NONE);
-    let options = ServingOptions { plan, max_drafts, step_costs, ..options };
+    let options = ServingOptions { plan, max_drafts, drafts_all, step_costs, ..options };
     ServingEngine::start(options).expect("it starts")
 }
 
@@ -42,7 +53,13 @@ fn start_with_draft_model(
     costs.points[0] = (1, 1_000_000);
     costs.points[1] = (512, 1_000_000);
     let step_time = StepTime::Target(Duration::from_secs(3600));
-    let options = ServingOptions { max_drafts: 7, step_costs: Some(costs), step_time, ..options };
+    let options = ServingOptions {
+        max_drafts: 7,
+        drafts_all: true,
+        step_costs: Some(costs),
+        step_time,
+        ..options
+    };
     ServingEngine::start(options).expect("it starts")
 }
 
@@ -155,5 +172,70 @@ pub(crate) fn equal_models_draft_every_token() {
             tokens == 70
         });
         assert!(is_checked, "all answers end early");
+    }
+}
+
+/// Returns jobs with predictions of their answers: right ones, ones with each pair of neighbouring
+/// tokens of the answer followed by another token, and in turn both and ones with errors.
+fn predicting_jobs(jobs: &[Job], expected: &[Answer]) -> [Vec<Job>; 3] {
+    let wrong = |token: u32| (token + 1) % 200;
+    let predict = |job: &Job, prediction: Vec<u32>| {
+        let prediction = Some(prediction.into());
+        Job { prediction, ..job.clone() }
+    };
+    let pairs = |tokens: &[u32]| -> Vec<u32> {
+        let first = tokens.first().map(|first| wrong(*first));
+        let pairs = tokens.windows(3).flat_map(|found| [found[0], found[1], wrong(found[2])]);
+        first.into_iter().chain(pairs).collect()
+    };
+    let mixed = |index: usize, tokens: &[u32]| -> Vec<u32> {
+        match index % 3 {
+            0 => tokens.to_vec(),
+            1 => pairs(tokens),
+            _ => {
+                let every_fifth = |place: usize, token: u32| match place % 5 {
+                    4 => wrong(token),
+                    _ => token,
+                };
+                let places = tokens.iter().enumerate();
+                places.map(|(place, token)| every_fifth(place, *token)).chain([7; 200]).collect()
+            }
+        }
+    };
+    let with = |content: &dyn Fn(usize, &[u32]) -> Vec<u32>| {
+        let jobs = jobs.iter().zip(expected).enumerate();
+        jobs.map(|(index, (job, answer))| predict(job, content(index, answer.tokens()))).collect()
+    };
+    [
+        with(&|_, tokens: &[u32]| tokens.to_vec()),
+        with(&|_, tokens: &[u32]| pairs(tokens)),
+        with(&mixed),
+    ]
+}
+
+pub(crate) fn predictions_change_no_answer() {
+    for (index, (dtype, kv)) in common::dtypes().into_iter().enumerate() {
+        // A placement for each of the formats.
+        let map = &common::maps(kv)[index];
+        let jobs = jobs(30);
+        let expected = common::expected(map, dtype, &jobs);
+        let kept = if index == 0 { KvLayout::Pages(24) } else { KvLayout::Extents };
+        let [right, wrong, mixed] = predicting_jobs(&jobs, &expected);
+        let engine = start_drafting_of(map, dtype, kept, 7, false);
+        let check = |jobs: &[Job], what: &str| {
+            let before = engine.status().drafts;
+            let context = format!("{dtype:?}, {kv:?}, {kept:?}, {what} predictions");
+            check_answers(&engine, jobs, &expected, &context);
+            let after = engine.status().drafts;
+            [after.verified - before.verified, after.accepted - before.accepted]
+        };
+        let tokens: usize = expected.iter().map(|answer| answer.tokens().len()).sum();
+        let [verified, accepted] = check(&right, "right");
+        // The first and the last token of an answer are not drafted.
+        assert!(accepted > tokens as u64 / 2, "{accepted} of {verified}, {tokens} tokens");
+        let [verified, accepted] = check(&wrong, "wrong");
+        assert!(verified > 0 && accepted * 4 < verified, "{accepted} of {verified}");
+        check(&mixed, "mixed");
+        assert_eq!(check(&jobs, "no"), [0, 0], "nothing else is drafted");
     }
 }

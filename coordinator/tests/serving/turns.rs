@@ -111,6 +111,7 @@ fn job(prompt: Vec<u32>, max_new: u32) -> Job {
         id_hash: 3,
         grammar: None,
         reasoning_budget: None,
+        prediction: None,
     }
 }
 

@@ -36,6 +36,9 @@ pub struct ServingOptions {
     pub step_time: StepTime,
     /// Maximum number of drafted tokens of a sequence in a step; 0 if none are drafted.
     pub max_drafts: u32,
+    /// True if tokens of all sequences are drafted; otherwise only those of requests that predict
+    /// their answer.
+    pub drafts_all: bool,
     pub on_load_progress: LoadProgressFn,
     /// Measures the run, for [`ServingEngine::finish`](super::ServingEngine::finish).
     pub records: bool,

@@ -18,6 +18,11 @@ use crate::supervisor::WorkerFailure;
 const ROWS: [u32; COST_POINTS - 1] = [1, 4, 16, 48, 128, 256, 512];
 /// Duration of a step after which longer ones need not be measured.
 const LONG_STEP: Duration = Duration::from_millis(500);
+/// Duration up to which steps are measured several times, of which the shortest counts: on a busy
+/// machine a single one may wait for a processor.
+const SHORT_STEP: Duration = Duration::from_millis(20);
+/// Number of measurements of a short step.
+const SHORT_STEP_RUNS: u32 = 3;
 /// Number of rows of the steps that are measured with and without the logits of each row.
 const LOGITS_ROWS: u32 = 64;
 /// Maximum number of chunks of the prompt that is run to measure the cost of cached positions.
@@ -50,7 +55,7 @@ pub(super) fn measure_step_costs(
     let mut longest = (0, Duration::ZERO);
     let rows = ROWS.into_iter().filter(|rows| *rows < max_rows).chain([max_rows]);
     for (point, rows) in costs.points.iter_mut().zip(rows) {
-        let time = run(prompt(rows))?;
+        let time = shortest(|| run(prompt(rows)))?;
         *point = (rows, u32::try_from(time.as_micros()).unwrap_or(u32::MAX).max(1));
         longest = (rows, time);
         if time > LONG_STEP {
@@ -78,12 +83,25 @@ pub(super) fn measure_step_costs(
     let drafts = max_drafts.min(max_rows - 1).min(table.step_budget().logits_rows - 1);
     let drafts = drafts.min(longest_prompt.saturating_sub(2));
     if drafts > 0 {
-        let all = measure_drafts(plan, launched, table, drafts)?;
+        let all = shortest(|| measure_drafts(plan, launched, table, drafts))?;
         let ns = u64::try_from(all.as_nanos()).unwrap_or(u64::MAX);
         let ns = ns.saturating_sub(costs.step_ns(1 + drafts, 0)) / u64::from(drafts);
         costs.draft_row_ns = u32::try_from(ns).unwrap_or(u32::MAX);
     }
     Ok(costs)
+}
+
+/// Returns the shortest of several durations of a step, if the first one is short.
+fn shortest(
+    mut run: impl FnMut() -> Result<Duration, WorkerFailure>,
+) -> Result<Duration, WorkerFailure> {
+    let mut time = run()?;
+    for _ in 1..SHORT_STEP_RUNS {
+        if time <= SHORT_STEP {
+            time = time.min(run()?);
+        }
+    }
+    Ok(time)
 }
 
 /// Returns the duration of a step of a sequence with `drafts` drafts.
@@ -94,6 +112,7 @@ fn measure_drafts(
     drafts: u32,
 ) -> Result<Duration, WorkerFailure> {
     table.set_max_drafts(drafts);
+    table.set_drafts_all(true);
     // A repeated token predicts itself.
     offer(table, GenerationRequest::greedy(vec![0], drafts + 2), &[0], 1);
     table.set_field(0, 0, Field::Acceptance, 1f32.to_bits());

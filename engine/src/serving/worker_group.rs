@@ -104,6 +104,7 @@ impl WorkerGroup {
             u32::from(options.plan.shape.batches) * u32::from(options.plan.shape.batch_size);
         clear_table(&self.table, &options.plan, options.step_time.target_us(slots, costs), costs);
         self.table.set_max_drafts(options.max_drafts());
+        self.table.set_drafts_all(options.drafts_all);
         hybrid_policy(options, measured)
             .iter()
             .for_each(|deciding| self.table.set_hybrid_policy(deciding));

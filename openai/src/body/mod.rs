@@ -5,6 +5,7 @@ pub mod defaults;
 pub(crate) mod known_fields;
 mod origin;
 mod output_options;
+mod prediction;
 mod prompts;
 mod response_format;
 mod rules;
@@ -71,6 +72,8 @@ pub struct Body {
     pub prompt_logprobs: Option<u16>,
     /// Grammar of answers that call no function.
     pub grammar: Option<Grammar>,
+    /// Predicted answer, as a text or as tokens; `None` without a prediction.
+    pub prediction: Option<RawPrompt>,
     /// Functions that answers may call.
     pub tools: Option<Tools>,
     /// The answer begins with the prompt.
@@ -123,6 +126,7 @@ pub fn read_body(
         logprobs: sampling::read_logprobs(fields, endpoint)?,
         prompt_logprobs,
         grammar,
+        prediction: prediction::read_prediction(fields, rules)?,
         tools,
         echo,
         returns_token_ids: read_flag(fields, "return_token_ids")?,

@@ -138,7 +138,9 @@ fn read_prompt(value: &Value) -> Result<Vec<RawPrompt>, Rejection> {
         Value::String(text) => Ok(vec![RawPrompt::Text(text.clone())]),
         Value::Array(list) => match list.first() {
             None => Ok(vec![RawPrompt::Tokens(Vec::new())]),
-            Some(Value::Number(_)) => Ok(vec![RawPrompt::Tokens(read_tokens(list)?)]),
+            Some(Value::Number(_)) => {
+                Ok(vec![RawPrompt::Tokens(read_tokens(list, "prompt", PROMPT_FORMATS)?)])
+            }
             Some(Value::String(_)) => list
                 .iter()
                 .map(|entry| {
@@ -152,7 +154,7 @@ fn read_prompt(value: &Value) -> Result<Vec<RawPrompt>, Rejection> {
                 .map(|entry| {
                     let ids =
                         entry.as_array().ok_or_else(|| invalid_value("prompt", PROMPT_FORMATS))?;
-                    Ok(RawPrompt::Tokens(read_tokens(ids)?))
+                    Ok(RawPrompt::Tokens(read_tokens(ids, "prompt", PROMPT_FORMATS)?))
                 })
                 .collect(),
         },
@@ -160,7 +162,15 @@ fn read_prompt(value: &Value) -> Result<Vec<RawPrompt>, Rejection> {
     }
 }
 
-fn read_tokens(list: &[Value]) -> Result<Vec<u32>, Rejection> {
+/// Reads the token ids of a `field`, of which `formats` describes the valid values.
+///
+/// # Errors
+/// Returns a rejection of the first that is no token id.
+pub(super) fn read_tokens(
+    list: &[Value],
+    field: &str,
+    formats: &str,
+) -> Result<Vec<u32>, Rejection> {
     list.iter()
         .map(|entry| match entry.as_u64() {
             // An id that exceeds u32 is certainly outside the vocabulary, which is checked later.
@@ -169,7 +179,7 @@ fn read_tokens(list: &[Value]) -> Result<Vec<u32>, Rejection> {
                 ErrorCode::TokenOutOfVocabulary,
                 format!("Token id {entry} is out of vocabulary: must not be negative."),
             )),
-            None => Err(invalid_value("prompt", PROMPT_FORMATS)),
+            None => Err(invalid_value(field, formats)),
         })
         .collect()
 }

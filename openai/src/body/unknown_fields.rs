@@ -32,7 +32,7 @@ pub fn is_without_effect(name: &str) -> bool {
 }
 
 /// Fields that are implemented for all requests.
-pub const IMPLEMENTED_FIELDS: [&str; 40] = [
+pub const IMPLEMENTED_FIELDS: [&str; 41] = [
     "prompt",
     "messages",
     "max_tokens",
@@ -66,6 +66,7 @@ pub const IMPLEMENTED_FIELDS: [&str; 40] = [
     "thinking_token_budget",
     "response_format",
     "structured_outputs",
+    "prediction",
     "tools",
     "tool_choice",
     "parallel_tool_calls",
@@ -97,7 +98,7 @@ fn is_default(fields: &JsonFields, field: &str, value: &Value) -> Option<bool> {
         "suffix" => value == "",
         "modalities" => value == &serde_json::json!(["text"]),
         "verbosity" => value == "medium",
-        "stream_options" | "audio" | "prediction" | "web_search_options" => false,
+        "stream_options" | "audio" | "web_search_options" => false,
         // Fields of vLLM.
         "length_penalty" => is(1.0),
         "skip_special_tokens" | "spaces_between_special_tokens" | "detokenize" => {

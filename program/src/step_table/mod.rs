@@ -98,10 +98,19 @@ pub enum Field {
     /// Serving runs: f32 bits of the estimated probability that a drafted token is accepted; 0 if
     /// nothing is known yet.
     Acceptance,
+    /// Serving runs: f32 bits of the weight of the estimate, once there is one.
+    AcceptanceWeight,
+    /// Serving runs: f32 bits of the moving average of accepted drafts, once there is an estimate.
+    RecentAcceptance,
     /// Serving runs: number of drafted tokens that were verified.
     Verified,
     /// Serving runs: number of drafted tokens that were accepted.
     Accepted,
+    /// Serving runs: number of tokens of the predicted answer, which follow those of the prompt.
+    PredictionLen,
+    /// Serving runs: place in the predicted answer of what was last drafted from it, less the place
+    /// in the answer; it wraps around.
+    PredictionShift,
     /// If sequences have owners: the owner, a [`KvTier`].
     Tier,
     /// If sequences have owners: the extent in the device's caches, while the sequence has or had
@@ -198,9 +207,9 @@ pub const ITEM_WORDS: usize = 6;
 
 /// Words of the step budget of a serving run: target duration of a step in microseconds, cost of a
 /// row per position in picoseconds, cost of the logits of a prompt's row and of a draft's row in
-/// nanoseconds, maximum number of drafts of a sequence, and up to eight pairs of rows and the
-/// duration of a step with that many rows, in microseconds.
-pub const BUDGET_WORDS: usize = 21;
+/// nanoseconds, maximum number of drafts of a sequence, up to eight pairs of rows and the duration
+/// of a step with that many rows, in microseconds, and 1 if tokens of all sequences are drafted.
+pub const BUDGET_WORDS: usize = 22;
 
 /// Words of the iteration parameters if sequences have owners: policy, limits, costs, the programs
 /// of up to two following stages (counted from 1), and how often each program ran.

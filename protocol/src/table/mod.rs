@@ -297,6 +297,17 @@ impl StepTable {
         self.words.store(self.layout.budget() + 4, drafts);
     }
 
+    /// Returns true if tokens of all sequences are drafted, and not only of those whose answer is
+    /// predicted.
+    pub fn drafts_all(&self) -> bool {
+        self.words.load(self.layout.budget() + 21) != 0
+    }
+
+    /// Sets if tokens of all sequences are drafted.
+    pub fn set_drafts_all(&self, drafts_all: bool) {
+        self.words.store(self.layout.budget() + 21, u32::from(drafts_all));
+    }
+
     /// Sets the budget of a step; its number of rows is the program's.
     pub fn set_step_budget(&self, aim_us: u32, costs: &StepCostCurve) {
         let first = self.layout.budget();

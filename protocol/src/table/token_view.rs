@@ -29,9 +29,28 @@ impl TokenView<'_> {
             }
         }
     }
+
+    /// Returns a token of the predicted answer, see [`StepTable::set_prediction`].
+    pub fn predicted(&self, place: usize) -> u32 {
+        self.words.load(self.prompt + self.prompt_len + place)
+    }
 }
 
 impl StepTable {
+    /// Writes the tokens of a predicted answer after those of the prompt, which must be written, as
+    /// far as they fit.
+    pub fn set_prediction(&self, batch: usize, sequence: usize, tokens: &[u32]) {
+        let prompt = self.field(batch, sequence, Field::PromptLen) as usize;
+        let free = (self.layout.max_prompt as usize).saturating_sub(prompt);
+        let tokens = &tokens[..tokens.len().min(free)];
+        let first = self.layout.prompt(batch, sequence) + prompt;
+        for (word, token) in (first..).zip(tokens) {
+            self.words.store(word, *token);
+        }
+        self.set_field(batch, sequence, Field::PredictionLen, tokens.len() as u32);
+        self.set_field(batch, sequence, Field::PredictionShift, 0);
+    }
+
     /// Returns the tokens of a sequence as its prompt's length is now.
     pub fn tokens(&self, batch: usize, sequence: usize) -> TokenView<'_> {
         TokenView {

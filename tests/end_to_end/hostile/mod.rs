@@ -56,6 +56,6 @@ fn run(model: &Path, input: &Path, output: &Path) -> (Option<i32>, String) {
 }
 
 /// Returns a number from an environment variable.
-fn from_environment(name: &str) -> Option<u64> {
+pub(crate) fn from_environment(name: &str) -> Option<u64> {
     std::env::var(name).ok().and_then(|value| value.parse().ok())
 }

@@ -19,13 +19,13 @@ use program::step_table::{Field, SlotState};
 use protocol::draft_sequence::{
     CopiedTokens, SequenceRef, common_prefix_len, offer_copy, take_drafts,
 };
-use protocol::drafts::Drafter;
+use protocol::drafts::{Drafter, set_acceptance};
 use protocol::messages::{DraftModelSetup, WorkerSetup};
 use protocol::prompt_lookup::PromptLookup;
 use protocol::release::SERVING_STAGES;
 use protocol::serving::{clear_table, list_step, slot_state};
 use protocol::table::StepTable;
-use scheduler::{Sequence, StepCostCurve, limit_drafts};
+use scheduler::{DraftAcceptance, Sequence, StepCostCurve, limit_drafts};
 use shm::{Control, Mapping};
 
 use crate::error::{LaneError, WorkerError};
@@ -236,9 +236,10 @@ impl Drafter for DraftModel {
             let slot = sequence.slot as usize;
             let is_known = table.field(batch, slot, Field::Acceptance) != 0;
             let generated = table.field(batch, slot, Field::Generated);
-            if !is_known || generated.is_multiple_of(RETRY_TOKENS) {
-                sequence.acceptance = sequence.acceptance.max(INITIAL_ACCEPTANCE);
-                table.set_field(batch, slot, Field::Acceptance, sequence.acceptance.to_bits());
+            let is_retried = generated.is_multiple_of(RETRY_TOKENS);
+            if !is_known || is_retried && sequence.acceptance < INITIAL_ACCEPTANCE {
+                sequence.acceptance = INITIAL_ACCEPTANCE;
+                set_acceptance(table, batch, slot, DraftAcceptance::new(INITIAL_ACCEPTANCE));
             }
         }
         limit_drafts(sequences, &table.step_budget(), &self.costs);

@@ -13,7 +13,7 @@ use program::checkpoints::CheckpointLayout;
 use program::ir::{At, ProgramId};
 use program::plan::Plan;
 use program::step_table::{EndReason, Field, List};
-use protocol::drafts::{Drafter, record_draft};
+use protocol::drafts::{Drafter, record_drafts};
 use protocol::grammar_source::GrammarSource;
 use protocol::iteration_planner::IterationPlanner;
 use protocol::prompt_lookup::PromptLookup;
@@ -405,17 +405,21 @@ fn record_step(
         // Keys and values of the rows of refused drafts are overwritten by the next step.
         let computed = item.first + item.rows - item.drafts + accepted;
         table.set_field(batch, item.slot, Field::Computed, computed as u32);
+        let (mut right, mut is_refused) = (0, false);
         for draft in 0..if item.samples { 1 + accepted } else { 0 } {
             let generated = table.field(batch, item.slot, Field::Generated) as usize;
             let drafts = table.field(batch, item.slot, Field::Drafts) as usize;
             let token = drawn(first_row + draft);
             if draft < drafts {
-                let is_accepted = table.output(batch, item.slot, generated) == token;
-                record_draft(table, batch, item.slot, is_accepted);
+                is_refused = table.output(batch, item.slot, generated) != token;
+                right += u32::from(!is_refused);
             }
             if advance(table, batch, item.slot, token, eos) != EndReason::Running {
                 break;
             }
+        }
+        if right > 0 || is_refused {
+            record_drafts(table, batch, item.slot, right, is_refused);
         }
         count(table, batch, item.slot, Field::Verified, item.drafts);
         count(table, batch, item.slot, Field::Accepted, accepted);

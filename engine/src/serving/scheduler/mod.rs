@@ -419,13 +419,15 @@ impl Scheduler {
     /// Extends the caches of running sequences for the tokens that they sample next. If there is
     /// not enough space, the youngest sequence of the batch is preempted, background ones first.
     fn grow(&mut self, table: &StepTable) {
-        let max_drafts = table.max_drafts();
+        let (max_drafts, drafts_all) = (table.max_drafts(), table.drafts_all());
         let mut exhausted_batches = Vec::new();
         for running in self.running.iter_mut().filter(|running| !running.is_preempted) {
             let (batch, slot) = (running.batch, running.slot);
             // The next token is computed before the caches are extended again, and so are drafts,
             // for which no other sequence has to leave.
             let known = running.sequence.token_count() as u32;
+            let is_drafted = drafts_all || running.sequence.request.prediction.is_some();
+            let max_drafts = if is_drafted { max_drafts } else { 0 };
             let [needed, wanted] = [2, 2 + 2 * max_drafts]
                 .map(|more| (known + more).min(running.sequence.max_tokens()));
             let allocation = &mut running.allocation;
