@@ -104,6 +104,42 @@ fn processes_use_little_more_than_the_plan() {
     }
 }
 
+/// Weights that stay on the device have no copy on the host, so that both memories add up, and the
+/// answers are those of the host.
+#[test]
+fn resident_weights_are_in_device_memory_alone() {
+    let place = Place::new();
+    let prompts: Vec<Vec<u32>> = (1..4).map(|i| (0..9 * i).map(|j| 3 + i + j).collect()).collect();
+    let input = place.requests("in.jsonl", &prompts, 4).to_string_lossy().into_owned();
+    let output = place.path("out.jsonl");
+    let files = ["--input", &input, "--output", &output.to_string_lossy(), "--force"];
+    let model = ["--model", "smollm2-135m", "--dummy-weights", "--batches", "1x3"];
+    let answers = |options: &[&str]| {
+        run(&place, &[&model[..], &files[..], &["--compress", "none"], options].concat());
+        let answers = std::fs::read_to_string(&output).expect("answers");
+        (answers, json(&place.path("report.json")))
+    };
+    // 30 layers of 7.08 MB and the head, which is the embedding of 56.6 MB, are on the device. A
+    // host copy of the layers would exceed this limit, which is of both memories.
+    let device = ["--device", "emulated", "--policy", "resident", "--dram", "560MiB"];
+    let (of_device, report) = answers(&device);
+    assert_eq!(of_device, answers(&["--device", "none"]).0);
+    let bytes = |name: &str, of: &str| report[name][of].as_u64().expect("bytes");
+    let embedding = 49_152 * 576 * 2;
+    let weights = bytes("budget_bytes", "weights");
+    assert!((embedding..=embedding + embedding / 20).contains(&weights), "{weights}");
+    // The arena of the device is populated whole, and its pages are counted once.
+    let device = bytes("budget_bytes", "device");
+    for state in ["load_peak_pss_bytes", "peak_pss_bytes"] {
+        let all = bytes(state, "sum");
+        let host = all.saturating_sub(device);
+        // Code, stacks, and staging buffers of the load; the layers are 212 MB.
+        let allowed = weights + bytes("budget_bytes", "kv") + (96 << 20);
+        assert!(host <= allowed, "{state}: {host} of {all} bytes, {allowed} allowed");
+        assert!(all <= 560 << 20, "{state}: {all} bytes exceed the limit");
+    }
+}
+
 /// System calls of one check of the only worker here, and of the wait before it.
 const CALLS_OF_A_LOOK: f64 = 6.0;
 
