@@ -30,7 +30,7 @@ fn workers_allocate_nothing_from_ready_to_drain() {
     let (input, output) = (input.to_string_lossy().into_owned(), place.path("out.jsonl"));
     let output = output.to_string_lossy();
     for (model, split) in [
-        ("llama", &["--policy", "cpu-only"][..]),
+        ("llama", &["--policy", "ellm"][..]),
         ("llama", &["--device", "emulated", "--split", "k:up"]),
         ("llama", &["--compress", "kv4"]),
         ("llama", &["--kv-select", "alpha=0.1,max=0.1"]),
@@ -138,6 +138,36 @@ fn resident_weights_are_in_device_memory_alone() {
         assert!(host <= allowed, "{state}: {host} of {all} bytes, {allowed} allowed");
         assert!(all <= 560 << 20, "{state}: {all} bytes exceed the limit");
     }
+}
+
+#[test]
+fn ellm_is_the_cpu_alone_with_contiguous_caches() {
+    let output = |arguments: &[&str]| {
+        let mut command = coordinator();
+        command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let done = finish(command.spawn().expect("starts"));
+        (done.status.code(), text(&done.stdout) + &text(&done.stderr))
+    };
+    let run = ["--model", "opt-6.7b", "--batches", "1x2", "--policy", "ellm"];
+    let (code, answer) = output(&[&["plan", "--machine", "spr-a100"], &run[..]].concat());
+    assert_eq!(code, Some(0), "{answer}");
+    for words in ["ellm", "contiguous for each sequence, allocated once for the maximum shape"] {
+        assert!(answer.contains(words), "{words}: {answer}");
+    }
+    assert!(answer.contains("device memory 0.00 of"), "{answer}");
+
+    // Pages of a store are the opposite of a contiguous cache.
+    let place = Place::new();
+    let (model, store) = (fixture("llama"), place.path("store"));
+    let serve = ["serve", "--port", "0", "--policy", "ellm", "--model", &model.to_string_lossy()];
+    let stored = ["--prompt-cache", &store.to_string_lossy()];
+    let (code, refusal) = output(&[&serve[..], &stored[..]].concat());
+    assert_eq!(code, Some(2), "{refusal}");
+    assert!(refusal.contains("--policy ellm"), "{refusal}");
+
+    let body = json!({"prompt": [5, 6, 7, 8], "max_tokens": 8, "ignore_eos": true});
+    let answered = |options: &[&str]| place.answered(std::slice::from_ref(&body), options);
+    assert_eq!(answered(&["--policy", "ellm"]), answered(&["--policy", "cpu-only"]));
 }
 
 /// System calls of one check of the only worker here, and of the wait before it.

@@ -4,6 +4,7 @@ use model::known::find_known;
 use planner::budget::{Budget, PROCESS_OVERHEAD_BYTES};
 use planner::machine::{Machine, find_bundled as known_machine};
 use planner::policy::name::PolicyName;
+use planner::search::{SearchEffort, steady_step_ns};
 use program::plan::ResidentSource;
 
 use super::cases::{PlacementCase, layers_of, plain_machine};
@@ -113,4 +114,30 @@ fn a_card_takes_what_host_memory_could_not() {
     assert_eq!(chosen.name, PolicyName::Resident);
     let embedding = Budget::from_plan(&chosen.plan).weights_bytes;
     assert!(embedding < 1 << 30, "only the embedding stays on the host: {embedding}");
+}
+
+/// eLLM §7.1: the mean time of a position, e + (p + 1) / 2 * a, is linear in p, so each step is
+/// too, up to a million positions, for which its CPU server has capacity.
+#[test]
+fn steps_on_the_cpu_alone_grow_linearly_to_a_million_positions() {
+    let machine = known_machine("xeon8488c").expect("there").expect("valid");
+    let (config, new) = (layers_of("llama-3-70b", 8), 998_976);
+    let case = PlacementCase { prompt: 1024, new, ..PlacementCase::new(machine, config, (1, 1)) };
+    let chosen = case.choose_with(PolicyName::Ellm, SearchEffort::Quick).expect("it fits");
+    assert_eq!(chosen.plan.map.policy, "ellm");
+    assert!(!chosen.plan.map.uses_gpu());
+    let step_ns =
+        |positions| steady_step_ns(&chosen.plan, &case.machine, positions).expect("priced");
+    let (first, last) = (step_ns(1_000), step_ns(999_000));
+    let slope = (last - first) / 998_000.0;
+    for positions in [10_000, 100_000, 500_000] {
+        let line = first + slope * f64::from(positions - 1_000);
+        let ratio = step_ns(positions) / line;
+        assert!((ratio - 1.0).abs() < 0.01, "{positions}: {ratio}");
+    }
+    // In each of 8 layers a position takes the time of reading 4 KiB of keys and values, and of
+    // 4 operations for each of 64 heads of 128 elements.
+    let (read_ns, compute_ns) = (8.0 * 4096.0 / 500.0, 8.0 * 4.0 * 64.0 * 128.0 / 13_300.0);
+    let expected = read_ns + compute_ns;
+    assert!((slope / expected - 1.0).abs() < 0.01, "{slope} {expected}");
 }
