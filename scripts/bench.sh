@@ -17,7 +17,9 @@
 # 11. Hostile requests within the server's limits: how long they hold up another's next token, and /health.
 # 12. Speculative decoding: two servers, with and without drafts, that answer the same requests in turn.
 # 13. A batch of 2,000 lines through /v1/batches while eight streams run: time between their tokens, and throughput.
-# ONLY=kernels, layers, policies, timed, cells, alike, recovery, peers, serve, owners, hostile, speculation or batch runs one. SAMPLES of each kernel case (5), ROUNDS with each peer (2;
+# 14. With ONLY=million alone: a prompt of POSITIONS (1,000,000) over LAYERS (1), prefilled for HOURS (1), resumed by another
+#    process and decoded; pages stay in FOLDER, if one is named, and the next run continues after them.
+# ONLY=kernels, layers, policies, timed, cells, alike, recovery, peers, serve, owners, hostile, speculation, batch or million runs one. SAMPLES of each kernel case (5), ROUNDS with each peer (2;
 # a record takes 9); MODEL, LAYERS, BATCHES, PROMPT_LEN, GEN_LEN and SPLIT change the case of 2.
 set -eu
 cd "$(dirname "$0")/.."
@@ -126,4 +128,10 @@ if wanted serve; then
         say python3 scripts/peers/serve.py "$PEERS" --coordinator "$release/coordinator" \
             ${LENGTHS:+--lengths "$LENGTHS"} --rounds "${ROUNDS:-2}" --json out/serve.jsonl
     fi
+fi
+if [ "${ONLY:-}" = million ]; then
+    rm -f out/million.jsonl
+    say python3 scripts/million_rows.py --coordinator "$release/coordinator" --roofline "$release/examples/roofline" \
+        --positions "${POSITIONS:-1000000}" --layers "${LAYERS:-1}" --hours "${HOURS:-1}" ${FOLDER:+--folder "$FOLDER"} \
+        --json out/million.jsonl
 fi

@@ -20,7 +20,7 @@ use program::ir::{
 };
 use program::map::Phase;
 use program::map::{Chunk, ComputeDevice, DeviceMap, PhaseMap, Schedule};
-use program::plan::{Buffer, Plan, ResidentWeights, RunShape, WeightPlacement};
+use program::plan::{Buffer, Plan, ResidentSource, ResidentWeights, RunShape, WeightPlacement};
 use program::shares::ReadShares;
 use program::sizes::Sizes;
 use program::topology::{LaneId, MemoryId, SegmentId, Topology};
@@ -125,7 +125,7 @@ impl BenchPlanBuilder {
             }
             BufferKey::Resident(weights) => {
                 let from = self.host(weights);
-                self.resident.push(ResidentWeights { from, to: id });
+                self.resident.push(ResidentWeights { source: ResidentSource::Host(from), to: id });
             }
             _ => {}
         }

@@ -11,6 +11,7 @@ use crate::expert_records::{ExpertOps, ExpertRecord};
 use crate::ir::{BufferId, Program, ProgramId, ProgramShape, ProgramWork, Read, Rows};
 use crate::kv_owner::AttentionSide;
 use crate::map::{ComputeDevice, DeviceMap};
+pub use crate::resident_weights::{ResidentSource, ResidentWeights};
 use crate::shares::{blocks_of, bytes_of};
 use crate::step_table::{ListSize, PLANNED_CHECKPOINTS, Routers, StepTableLayout};
 use crate::topology::{Holds, LaneId, MemoryId, MemoryKind, SLOW_TIERS_MAX, SegmentId, Topology};
@@ -236,13 +237,6 @@ pub struct Buffer {
 pub struct WeightPlacement {
     pub buffer: BufferId,
     pub weights: Weights,
-}
-
-/// Host weights that the transfer worker copies to device memory once, at load time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ResidentWeights {
-    pub from: BufferId,
-    pub to: BufferId,
 }
 
 /// Cache of experts: as many slots as the map has, which every layer shares. The router of a layer

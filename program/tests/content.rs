@@ -8,7 +8,8 @@ use model::quantized_format::{Grouped, WeightFormat};
 use program::compile::compile;
 use program::ir::{Instruction, Moved, Program, ProgramId};
 use program::map::{ComputeDevice, layer_list};
-use program::plan::Plan;
+use program::pinned::copied_ranges;
+use program::plan::{Plan, ResidentSource};
 use program::topology::{LaneId, MemoryId, SegmentId};
 use program::validate::{ValidateError, validate};
 use program::weights::Weights;
@@ -244,4 +245,91 @@ fn a_plan_of_48_layers_and_4_batches() {
     let proof = validate(&plan).unwrap();
     println!("{proof:?} in {:?}", started.elapsed());
     assert!(proof.of(ProgramId::DECODE).work > 4 * 48 * 11, "{proof:?}");
+}
+
+/// Returns a plan with all layers on the GPU in decode and their weights in its memory.
+fn resident(prefill: ComputeDevice, outer: ComputeDevice) -> Plan {
+    let config = llama();
+    let entries = layer_list(&config, 0, None).len();
+    let choices = Choices { prefill, outer, weights: MemoryId::VRAM, ..PLAIN };
+    common::proved(&config, &shape(2, 2), &split(&config, 0, entries, choices))
+}
+
+fn host_weights(plan: &Plan) -> Vec<Weights> {
+    let placed = plan.weights.iter();
+    let on_host = placed.filter(|one| plan.buffer(one.buffer).segment == SegmentId::HOST_WEIGHTS);
+    on_host.map(|one| one.weights).collect()
+}
+
+/// Weights that the host does not read are in device memory alone, and the loader reads them from
+/// the model.
+#[test]
+fn a_resident_weight_has_one_memory() {
+    let (cpu, gpu) = (ComputeDevice::Cpu, ComputeDevice::Gpu);
+    assert_eq!(host_weights(&resident(gpu, gpu)), [Weights::Embedding]);
+    let outer = [Weights::Embedding, Weights::FinalNorm, Weights::Head];
+    assert_eq!(host_weights(&resident(gpu, cpu)), outer);
+
+    // The host computes prompts with its own copy of every layer.
+    let both = resident(cpu, gpu);
+    assert!(both.resident.iter().all(|one| match one.source {
+        ResidentSource::Host(from) => plan_weights(&both, from).is_some(),
+        ResidentSource::Model(weights) => matches!(weights, Weights::FinalNorm | Weights::Head),
+    }));
+    let layers = |plan: &Plan| {
+        let all = host_weights(plan).into_iter();
+        all.filter(|one| matches!(one, Weights::Layer { .. })).count()
+    };
+    assert_eq!(layers(&both), both.resident.len() - 2);
+
+    // The GPU runs the last entries: only their weights leave the host.
+    let config = llama();
+    let entries = layer_list(&config, 0, None).len();
+    let choices = Choices { weights: MemoryId::VRAM, outer: gpu, ..PLAIN };
+    let map = split(&config, entries - 2, entries, choices);
+    let some = common::proved(&config, &shape(1, 1), &map);
+    let on_device = |op: Op| !host_weights(&some).contains(&Weights::Layer { layer: 1, op });
+    assert!(on_device(Op::Down) && !on_device(Op::Q) && !on_device(Op::Gate));
+}
+
+fn plan_weights(plan: &Plan, buffer: program::ir::BufferId) -> Option<Weights> {
+    plan.weights.iter().find(|one| one.buffer == buffer).map(|one| one.weights)
+}
+
+/// The validator follows what the loader reads.
+#[test]
+fn other_resident_weights_are_refused() {
+    let mut plan = resident(ComputeDevice::Gpu, ComputeDevice::Gpu);
+    let layer = |layer| Weights::Layer { layer, op: Op::Q };
+    let place = plan.resident.iter().position(|one| one.source == ResidentSource::Model(layer(1)));
+    plan.resident[place.expect("layer 1 stays")].source = ResidentSource::Model(layer(2));
+    let text = validate(&plan).unwrap_err().to_string();
+    assert!(text.contains("needs weights.layer1.q"), "{text}");
+}
+
+/// Host memory that is copied is exactly the pinned memory; what the host alone reads is pageable.
+#[test]
+fn what_streams_is_pinned() {
+    let config = llama();
+    let entries = layer_list(&config, 0, None).len();
+    let plan = common::proved(&config, &shape(2, 2), &split(&config, 2, entries - 1, PLAIN));
+    // Prompts are computed by the GPU, so that all weights of layers stream, but not the head.
+    let ranges = copied_ranges(&plan, 64);
+    let is_pinned = |id: program::ir::BufferId| {
+        let buffer = plan.buffer(id);
+        let (first, end) = (buffer.offset_bytes, buffer.offset_bytes + buffer.size_bytes);
+        let of_segment = ranges.get(&buffer.segment).into_iter().flatten();
+        of_segment.clone().any(|range| range.start <= first && end <= range.end)
+    };
+    for placed in &plan.weights {
+        let streams = matches!(placed.weights, Weights::Layer { .. });
+        assert_eq!(is_pinned(placed.buffer), streams, "{:?}", placed.weights);
+    }
+    let alone = split(&config, 0, 0, Choices { prefill: ComputeDevice::Cpu, ..PLAIN });
+    assert!(copied_ranges(&common::proved(&config, &shape(2, 2), &alone), 64).is_empty());
+    // Pages are pinned whole, and ranges within one page are one range.
+    let pages = copied_ranges(&plan, 4096);
+    let all = pages.values().flatten();
+    assert!(all.clone().all(|range| range.start % 4096 == 0 && range.end % 4096 == 0));
+    assert!(pages.values().all(|ranges| ranges.windows(2).all(|two| two[0].end < two[1].start)));
 }

@@ -82,6 +82,9 @@ pub fn format_candidates(chosen: &SearchResult, threads: Option<ThreadCounts<'_>
     text
 }
 
+/// Properties that `--policy ellm` selects.
+pub const ELLM_NOTE: &str = "contiguous for each sequence, allocated once for the maximum shape";
+
 /// Returns a plan's placement as pairs of a name and a description: policy, operations on the
 /// device, contents of device memory, and weights that are read from drives.
 pub fn placement_entries(plan: &Plan) -> Vec<(&'static str, String)> {
@@ -99,6 +102,9 @@ pub fn placement_entries(plan: &Plan) -> Vec<(&'static str, String)> {
         entries.push(("in device memory", contents));
     } else {
         entries.push(("on the CPU", "everything".to_owned()));
+        if map.policy == Policy::Ellm.name() {
+            entries.push(("caches", ELLM_NOTE.to_owned()));
+        }
     }
     if let Some(read) = ReadWeights::for_plan(plan) {
         entries.push(("read in each step", read.summary(config)));
@@ -223,7 +229,7 @@ fn operand_source(
 pub fn gpu_interval(chosen: &SearchResult) -> Option<(usize, usize)> {
     let count = chosen.table.ops.len();
     match chosen.placement.policy {
-        Policy::CpuOnly => Some((0, 0)),
+        Policy::CpuOnly | Policy::Ellm => Some((0, 0)),
         Policy::GpuOnly | Policy::Resident => Some((0, count)),
         Policy::TwoSplit { split, .. } => Some((split.start, split.end)),
         Policy::OneSplit { start, .. } => Some((start, count)),

@@ -3,7 +3,6 @@
 use std::convert::Infallible;
 
 use batch::workload::JobWorkload;
-use planner::policy::name::PolicyName;
 use planner::policy::{Placement, Policy};
 use planner::search::{SearchEffort, SearchRequest, choose};
 
@@ -112,9 +111,9 @@ fn predicted_rate(
         let Ok(found) = profile::with_best_threads(session.options.cpu_threads, hardware, load);
         found.map(|(profile, _)| profile)
     };
-    let is_alone = compares_without_device(policy) || policy == PolicyName::CpuOnly;
+    let is_alone = compares_without_device(policy) || policy.is_cpu_only();
     let profiles = Profiles {
-        with_device: if policy == PolicyName::CpuOnly { None } else { Some(load_profile(true)?) },
+        with_device: if policy.is_cpu_only() { None } else { Some(load_profile(true)?) },
         without_device: if is_alone { Some(load_profile(false)?) } else { None },
     };
     let question = SearchRequest {

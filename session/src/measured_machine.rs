@@ -38,7 +38,7 @@ impl MeasuredMachine {
             let decoded = text.as_ref().map(|text| cache::decode(text, Path::new(file)));
             decoded.transpose().with_context(|| format!("[profile] of {file}"))
         };
-        let is_alone = compares_without_device(policy) || policy == PolicyName::CpuOnly;
+        let is_alone = compares_without_device(policy) || policy.is_cpu_only();
         let profiles = match &description.profile {
             Some(texts) => Some(Profiles {
                 with_device: read(&texts.with_device)?,

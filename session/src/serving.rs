@@ -9,6 +9,7 @@ use batch::workload::JobWorkload;
 use engine::launch::LaunchOptions;
 use engine::serving::{CompileGrammarFn, ServingEngine, ServingOptions, StepTime, draft_obstacle};
 use grammar::GrammarSet;
+use planner::policy::name::PolicyName;
 use program::compile::{CompileError, compile};
 use program::plan::{Plan, RunShape};
 use protocol::messages::StagedCopyConfig;
@@ -33,7 +34,7 @@ use super::staging::nvme::Nvme;
 use super::start::create_trace_file;
 use crate::cuda_device::is_cuda;
 use crate::interrupt::Interrupt;
-use crate::request::Verbosity;
+use crate::request::{PlacementChoice, Verbosity};
 use crate::session::Session;
 use crate::values::{Batches, BatchesChoice};
 
@@ -147,23 +148,23 @@ pub fn start(
         return launch(session, hybrid_plan(session, config, hybrid, context)?, Vec::new());
     }
     let slot_positions = positions_per_slot(context, config);
-    let (decision, plan) =
-        match decide_with_pages(session, config, slot_positions, context, interrupt)? {
-            (decision, Some(plan)) => (decision, plan),
-            (_, None) => {
-                let (decision, _) =
-                    decide_with_pages(session, config, context, context, interrupt)?;
-                let plan = serving_plan(
-                    &decision.plan,
-                    config,
-                    max_step_rows(session, config),
-                    context,
-                    0,
-                )
+    let with_pages = match has_contiguous_caches(session)? {
+        true => None,
+        false => {
+            let decided = decide_with_pages(session, config, slot_positions, context, interrupt)?;
+            decided.1.map(|plan| (decided.0, plan))
+        }
+    };
+    let (decision, plan) = match with_pages {
+        Some(decided) => decided,
+        None => {
+            let (decision, _) = decide_with_pages(session, config, context, context, interrupt)?;
+            let rows = max_step_rows(session, config);
+            let plan = serving_plan(&decision.plan, config, rows, context, 0)
                 .context("the chosen placement cannot serve")?;
-                (decision, plan)
-            }
-        };
+            (decision, plan)
+        }
+    };
     print_decision(session, &decision);
     let limits = limits(session, serving_demand(slot_positions, config));
     let plan = with_checkpoints(session, plan, &limits);
@@ -332,6 +333,20 @@ fn page_positions(session: &Session<'_>, config: ServingConfig) -> u32 {
         }
         Some(_) => PAGE_POSITIONS,
     }
+}
+
+/// Returns true if each sequence's caches are contiguous, as `--policy ellm` has them.
+///
+/// # Errors
+/// A store of prompt prefixes, which consists of pages.
+fn has_contiguous_caches(session: &Session<'_>) -> anyhow::Result<bool> {
+    let is_ellm = matches!(session.options.placement, PlacementChoice::Named(PolicyName::Ellm));
+    if is_ellm && session.options.prompt_cache.is_some() {
+        let sentence = "--prompt-cache stores pages of caches, which --policy ellm does not have; \
+                        use --policy cpu-only";
+        return Err(ArgumentError(sentence.to_owned()).into());
+    }
+    Ok(is_ellm)
 }
 
 /// Returns the session as the planner sees it.

@@ -6,6 +6,7 @@
 //! Invariants: the memory stays mapped as long as the `Mapping` lives; ranges are offsets from its
 //! base and never addresses.
 
+use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 
@@ -147,18 +148,21 @@ impl Mapping {
         let _ = populated;
     }
 
-    /// Populates all pages on `threads` threads: a single thread takes long to clear gigabytes, and
-    /// a call that pins memory is single-threaded.
-    pub fn populate_all(&self, threads: usize) {
-        let pieces = self.size_bytes.div_ceil(PIECE_BYTES);
+    /// Populates the pages of a range on `threads` threads: a single thread takes long to clear
+    /// gigabytes, and a call that pins memory is single-threaded.
+    ///
+    /// # Panics
+    /// Panics if the range leaves the mapping.
+    pub fn populate_range(&self, range: Range<usize>, threads: usize) {
+        let pieces = range.len().div_ceil(PIECE_BYTES);
         let next = AtomicUsize::new(0);
         let work = || {
             loop {
-                let first = next.fetch_add(1, Ordering::Relaxed) * PIECE_BYTES;
-                if first >= self.size_bytes {
+                let first = range.start + next.fetch_add(1, Ordering::Relaxed) * PIECE_BYTES;
+                if first >= range.end {
                     break;
                 }
-                self.populate(first, PIECE_BYTES.min(self.size_bytes - first));
+                self.populate(first, PIECE_BYTES.min(range.end - first));
             }
         };
         std::thread::scope(|scope| {
@@ -283,7 +287,7 @@ mod tests {
             // This kernel does not know the advice.
             return;
         }
-        segment.populate_all(3);
+        segment.populate_range(0..segment.size_bytes(), 3);
         // Blocks of 512 bytes.
         assert!(blocks() * 512 >= size_bytes, "{} blocks", blocks());
     }

@@ -30,7 +30,7 @@ fn workers_allocate_nothing_from_ready_to_drain() {
     let (input, output) = (input.to_string_lossy().into_owned(), place.path("out.jsonl"));
     let output = output.to_string_lossy();
     for (model, split) in [
-        ("llama", &["--policy", "cpu-only"][..]),
+        ("llama", &["--policy", "ellm"][..]),
         ("llama", &["--device", "emulated", "--split", "k:up"]),
         ("llama", &["--compress", "kv4"]),
         ("llama", &["--kv-select", "alpha=0.1,max=0.1"]),
@@ -102,6 +102,72 @@ fn processes_use_little_more_than_the_plan() {
         assert!(used <= allowed, "{used} bytes used, {planned} planned, {device:?}");
         assert!(used > budget("weights") / 2, "{used} bytes used cannot be all of it");
     }
+}
+
+/// Weights that stay on the device have no copy on the host, so that both memories add up, and the
+/// answers are those of the host.
+#[test]
+fn resident_weights_are_in_device_memory_alone() {
+    let place = Place::new();
+    let prompts: Vec<Vec<u32>> = (1..4).map(|i| (0..9 * i).map(|j| 3 + i + j).collect()).collect();
+    let input = place.requests("in.jsonl", &prompts, 4).to_string_lossy().into_owned();
+    let output = place.path("out.jsonl");
+    let files = ["--input", &input, "--output", &output.to_string_lossy(), "--force"];
+    let model = ["--model", "smollm2-135m", "--dummy-weights", "--batches", "1x3"];
+    let answers = |options: &[&str]| {
+        run(&place, &[&model[..], &files[..], &["--compress", "none"], options].concat());
+        let answers = std::fs::read_to_string(&output).expect("answers");
+        (answers, json(&place.path("report.json")))
+    };
+    // 30 layers of 7.08 MB and the head, which is the embedding of 56.6 MB, are on the device. A
+    // host copy of the layers would exceed this limit, which is of both memories.
+    let device = ["--device", "emulated", "--policy", "resident", "--dram", "560MiB"];
+    let (of_device, report) = answers(&device);
+    assert_eq!(of_device, answers(&["--device", "none"]).0);
+    let bytes = |name: &str, of: &str| report[name][of].as_u64().expect("bytes");
+    let embedding = 49_152 * 576 * 2;
+    let weights = bytes("budget_bytes", "weights");
+    assert!((embedding..=embedding + embedding / 20).contains(&weights), "{weights}");
+    // The arena of the device is populated whole, and its pages are counted once.
+    let device = bytes("budget_bytes", "device");
+    for state in ["load_peak_pss_bytes", "peak_pss_bytes"] {
+        let all = bytes(state, "sum");
+        let host = all.saturating_sub(device);
+        // Code, stacks, and staging buffers of the load; the layers are 212 MB.
+        let allowed = weights + bytes("budget_bytes", "kv") + (96 << 20);
+        assert!(host <= allowed, "{state}: {host} of {all} bytes, {allowed} allowed");
+        assert!(all <= 560 << 20, "{state}: {all} bytes exceed the limit");
+    }
+}
+
+#[test]
+fn ellm_is_the_cpu_alone_with_contiguous_caches() {
+    let output = |arguments: &[&str]| {
+        let mut command = coordinator();
+        command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let done = finish(command.spawn().expect("starts"));
+        (done.status.code(), text(&done.stdout) + &text(&done.stderr))
+    };
+    let run = ["--model", "opt-6.7b", "--batches", "1x2", "--policy", "ellm"];
+    let (code, answer) = output(&[&["plan", "--machine", "spr-a100"], &run[..]].concat());
+    assert_eq!(code, Some(0), "{answer}");
+    for words in ["ellm", "contiguous for each sequence, allocated once for the maximum shape"] {
+        assert!(answer.contains(words), "{words}: {answer}");
+    }
+    assert!(answer.contains("device memory 0.00 of"), "{answer}");
+
+    // Pages of a store are the opposite of a contiguous cache.
+    let place = Place::new();
+    let (model, store) = (fixture("llama"), place.path("store"));
+    let serve = ["serve", "--port", "0", "--policy", "ellm", "--model", &model.to_string_lossy()];
+    let stored = ["--prompt-cache", &store.to_string_lossy()];
+    let (code, refusal) = output(&[&serve[..], &stored[..]].concat());
+    assert_eq!(code, Some(2), "{refusal}");
+    assert!(refusal.contains("--policy ellm"), "{refusal}");
+
+    let body = json!({"prompt": [5, 6, 7, 8], "max_tokens": 8, "ignore_eos": true});
+    let answered = |options: &[&str]| place.answered(std::slice::from_ref(&body), options);
+    assert_eq!(answered(&["--policy", "ellm"]), answered(&["--policy", "cpu-only"]));
 }
 
 /// System calls of one check of the only worker here, and of the wait before it.

@@ -232,7 +232,7 @@ impl WorkerError {
     /// Returns the category of the failure.
     pub fn kind(&self) -> FailureKind {
         let of_device = match self {
-            WorkerError::Device(error) => Some(error),
+            WorkerError::Device(error) | WorkerError::Load(LoadError::Device(error)) => Some(error),
             WorkerError::Lane(LaneError::Device { source, .. }) => Some(source),
             WorkerError::Staging { .. }
             | WorkerError::Lane(LaneError::Storage { .. } | LaneError::Silent { .. }) => {

@@ -49,6 +49,7 @@ pub mod storage;
 pub mod testing;
 pub mod timed;
 pub mod work_items;
+mod worker_load;
 pub mod worker_main;
 
 const _: () = assert!(shm::control::LANES_MAX >= program::topology::LANES_MAX);

@@ -21,7 +21,6 @@ use protocol::messages::{
 };
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 use shm::WorkerState;
-use shm::sync::Ordering;
 use shm::{Access, Channel, Control, Mapping, Segment, TraceSegment};
 
 use crate::alloc_counter;
@@ -32,7 +31,7 @@ use crate::draft_model::start_drafter;
 use crate::error::{LaneError, PoisonCode, WorkerError};
 use crate::grammar_compiler::WorkerGrammarCompiler;
 use crate::heartbeat::{self, Heartbeat};
-use crate::load::{OpenWeights, load, load_resident};
+use crate::load::OpenWeights;
 use crate::memory::Memories;
 use crate::messages::{receive, receive_setup, report_failure, send, unexpected};
 use crate::page_copies::PageCopies;
@@ -43,7 +42,6 @@ use crate::setup::{
     LaneBuildContext, LaneOptions, build_device_lanes, build_lanes, build_storage_lanes,
     build_timed_lanes,
 };
-use crate::storage::StagedBlobs;
 
 /// Time for which a worker that only follows another's failure stays alive, so that the coordinator
 /// finds the failed worker dead first.
@@ -391,7 +389,7 @@ impl WorkerRuntime<'_> {
             },
         };
         if self.role != Role::Storage {
-            device.pin(mappings)?;
+            device.pin(plan, mappings)?;
         }
         Ok(Some(Arc::new(device)))
     }
@@ -421,68 +419,5 @@ impl WorkerRuntime<'_> {
                 (other, _) => Err(unexpected(&other, "the device's memory")),
             },
         }
-    }
-
-    /// Loads the weights of this worker and returns the staging that it reads from afterwards, if
-    /// any.
-    fn load(
-        &self,
-        setup: &WorkerSetup,
-        memories: &Arc<Memories>,
-        cuda: Option<&Device>,
-        variant: Variant,
-        open: &OpenWeights,
-    ) -> Result<Option<StagedBlobs>, WorkerError> {
-        let mut store = None;
-        match self.role {
-            Role::Cpu | Role::Storage if setup.durations.is_some() => {}
-            Role::Cpu => self.load_weights(setup, memories, variant, open)?,
-            Role::Storage => {
-                let at = setup.staged.as_ref().ok_or_else(|| WorkerError::Staging {
-                    reason: "A storage worker was started without a staging".to_owned(),
-                })?;
-                store = Some(StagedBlobs::open(&setup.plan, at)?);
-            }
-            Role::Gpu if !setup.cuda.is_some_and(|cuda| cuda.copies_in_gpu_worker) => {
-                return Ok(None);
-            }
-            Role::Gpu | Role::Transfer => match receive(self.channel)? {
-                (ToWorker::Load, _) if setup.durations.is_some() => {}
-                (ToWorker::Load, _) => match cuda {
-                    Some(device) => device.load_resident(&setup.plan, memories)?,
-                    None => load_resident(&setup.plan, memories),
-                },
-                (other, _) => return Err(unexpected(&other, "the command to load")),
-            },
-        }
-        send(self.channel, &FromWorker::Loaded, &[])?;
-        Ok(store)
-    }
-
-    /// Reads the model's weights to their places in `memories`.
-    fn load_weights(
-        &self,
-        setup: &WorkerSetup,
-        memories: &Arc<Memories>,
-        variant: Variant,
-        open: &OpenWeights,
-    ) -> Result<(), WorkerError> {
-        let source =
-            open(&setup.weights, &setup.plan.config).map_err(crate::load::LoadError::from)?;
-        let words = self.control.worker(self.id.index());
-        let progress = |done, total| {
-            words.load_total_bytes.store(total, Ordering::Relaxed);
-            words.load_done_bytes.store(done, Ordering::Relaxed);
-        };
-        let threads = match setup.weights {
-            // These weights are generated, and no other worker needs a core until they are.
-            WeightsOrigin::Dummy { .. } | WeightsOrigin::DummyRandomRouting { .. } => {
-                std::thread::available_parallelism().map_or(1, usize::from)
-            }
-            _ => 1,
-        };
-        let threads = threads.max(setup.threads.into());
-        load(&setup.plan, memories, source.as_ref(), variant, threads, &progress)?;
-        Ok(())
     }
 }

@@ -410,8 +410,8 @@ pub struct PlanArgs {
     /// memory, otherwise the fastest of kv8, w4 and w4kv8 that fits, otherwise of kv4 and w4kv4]
     #[arg(long, value_enum, value_name = "WHAT")]
     pub compress: Option<NamedChoice<CompressChoice>>,
-    /// Placement policy: auto, two-split, one-split, gpu-only, resident, cpu-only, lia, lia:spread,
-    /// flexgen or flexgen:spread
+    /// Placement policy: auto, two-split, one-split, gpu-only, resident, cpu-only, ellm, lia,
+    /// lia:spread, flexgen or flexgen:spread
     #[arg(long, value_name = "POLICY", default_value = "auto", value_parser = parse_policy)]
     pub policy: PolicyName,
     /// Divide attention, or linears by their output rows, into N chunks between which a split may

@@ -145,6 +145,7 @@ fn validate_placement(
         (Some(PolicyName::CpuOnly | PolicyName::Auto) | None, false) => {
             Ok(PlacementChoice::Named(PolicyName::CpuOnly))
         }
+        (Some(PolicyName::Ellm), false) => Ok(PlacementChoice::Named(PolicyName::Ellm)),
         (Some(policy), false) => Err(UsageError::NoDevice { policy: policy.name() }),
     }
 }

@@ -97,8 +97,8 @@ pub struct PlacementArgs {
     )]
     pub device: DeviceChoice,
     /// Placement policy: auto, two-split, one-split, gpu-only, resident (weights stay on the
-    /// device), cpu-only, lia, lia:spread, flexgen or flexgen:spread [default: auto with a device,
-    /// otherwise cpu-only]
+    /// device), cpu-only, ellm (cpu-only with contiguous caches), lia, lia:spread, flexgen or
+    /// flexgen:spread [default: auto with a device, otherwise cpu-only]
     #[arg(long, value_name = "POLICY", value_parser = parse_policy, help_heading = "Placement")]
     pub policy: Option<PolicyName>,
     /// Run operations A up to, but not including, B of each layer on the GPU in decode, e.g.

@@ -198,6 +198,7 @@ fn policies() {
     let named = PlacementChoice::Named;
     assert_eq!(placement("--device emulated"), named(PolicyName::Auto));
     assert_eq!(placement("--policy auto"), named(PolicyName::CpuOnly));
+    assert_eq!(placement("--policy ellm"), named(PolicyName::Ellm));
     for name in PolicyName::ALL {
         let line = format!("--device emulated --policy {}", name.name());
         assert_eq!(placement(&line), named(name));

@@ -11,9 +11,10 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 
 /// Texts of the records, in the order of the tables.
-pub const FILES: [(&str, &str); 2] = [
+pub const FILES: [(&str, &str); 3] = [
     ("park-egger.toml", include_str!("../../papers/park-egger.toml")),
     ("lia.toml", include_str!("../../papers/lia.toml")),
+    ("ellm.toml", include_str!("../../papers/ellm.toml")),
 ];
 
 /// Records of a paper.
@@ -74,6 +75,12 @@ pub enum Quantity {
     /// Size of weights and KV, in GB.
     #[serde(rename = "memory")]
     Memory,
+    /// Size of the weights, in GB.
+    #[serde(rename = "weights")]
+    Weights,
+    /// Size of the KV, in GB.
+    #[serde(rename = "kv")]
+    Kv,
     /// Share of the weights in weights and KV.
     #[serde(rename = "weights' share")]
     WeightsShare,

@@ -170,6 +170,8 @@ const fn needs_plan(quantity: Quantity) -> bool {
             | Quantity::DecodeVector
             | Quantity::LargestBatch
             | Quantity::Memory
+            | Quantity::Weights
+            | Quantity::Kv
             | Quantity::WeightsShare
     )
 }
@@ -184,6 +186,8 @@ fn without_plan(quantity: Quantity, scenario: &Scenario) -> Option<Result<f64, S
         }
         Quantity::LargestBatch => largest_batch(scenario).map(f64::from),
         Quantity::Memory => bytes().map(|bytes| (bytes.weights + bytes.kv) / 1e9),
+        Quantity::Weights => bytes().map(|bytes| bytes.weights / 1e9),
+        Quantity::Kv => bytes().map(|bytes| bytes.kv / 1e9),
         Quantity::WeightsShare => bytes().map(|bytes| bytes.weights / (bytes.weights + bytes.kv)),
         _ => return None,
     })
@@ -240,6 +244,8 @@ fn measure(quantity: Quantity, answer: &Answer, scenario: &Scenario) -> Result<f
         Quantity::ResidentShare => Some(answer.resident_share),
         Quantity::FarShare => Some(answer.far_share),
         Quantity::Memory
+        | Quantity::Weights
+        | Quantity::Kv
         | Quantity::WeightsShare
         | Quantity::LargestBatch
         | Quantity::PrefillVector

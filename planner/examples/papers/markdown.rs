@@ -197,6 +197,9 @@ fn number(cell: &Cell, value: f64) -> String {
         Some(_) => format!("{value:.2}x"),
         None if is_count => format!("{value:.0}"),
         None if cell.quantity == Quantity::Memory => format!("{value:.0} GB"),
+        None if matches!(cell.quantity, Quantity::Weights | Quantity::Kv) => {
+            format!("{value:.1} GB")
+        }
         None => format!("{value:.2}"),
     }
 }

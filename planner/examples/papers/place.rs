@@ -307,7 +307,7 @@ pub fn describe(placement: &Placement, config: &ModelConfig) -> String {
         Policy::TwoSplit { split, chunking } => interval(split, chunking, config),
         Policy::Flexgen(Flexgen { cpu_attention: true, .. }) => "attention on the CPU".to_owned(),
         Policy::Flexgen(_) => "attention on the GPU".to_owned(),
-        Policy::CpuOnly => "all on the CPU".to_owned(),
+        Policy::CpuOnly | Policy::Ellm => "all on the CPU".to_owned(),
         _ => "all on the GPU".to_owned(),
     };
     if placement.prefill_on_cpu {

@@ -1,12 +1,12 @@
 //! Bytes of a plan by kind, and their limits.
 
-use std::collections::BTreeSet;
-
-use program::ir::{BufferId, Instruction, ProgramId};
+use program::ir::{Instruction, ProgramId};
+use program::pinned::copied_ranges;
 use program::plan::{DeviceScratch, Footprint, Plan};
 use program::topology::SLOW_TIERS_MAX;
 
-/// Code, stacks, thread scratch and control segments of all processes, in bytes.
+/// Code, stacks, thread scratch, control segments, and staging buffers of the load, of all
+/// processes, in bytes.
 pub const PROCESS_OVERHEAD_BYTES: u64 = 192 << 20;
 
 /// Memory that the plan may use.
@@ -78,17 +78,13 @@ impl Budget {
     }
 }
 
-/// Returns the bytes of the host's buffers that are copied from or to a device, which are pinned.
+/// Size of a page of host memory, in which it is pinned.
+const PAGE_BYTES: u64 = 4096;
+
+/// Returns the bytes of host memory that are copied from or to a device, which are pinned.
 pub fn pinned_bytes(plan: &Plan) -> u64 {
-    let lists = plan.programs.iter().flat_map(|program| &program.lanes);
-    let instructions = lists.flat_map(|list| &list.instructions);
-    let copied = instructions.flat_map(|instruction| match instruction {
-        Instruction::Copy(copy) => vec![copy.from.buffer, copy.to.buffer],
-        _ => Vec::new(),
-    });
-    let buffers: BTreeSet<BufferId> = copied.collect();
-    let of_host = |id: &&BufferId| plan.buffer(**id).segment.memory == plan.topology.host();
-    buffers.iter().filter(of_host).map(|id| plan.buffer(*id).size_bytes).sum()
+    let ranges = copied_ranges(plan, PAGE_BYTES).into_values().flatten();
+    ranges.map(|range| range.end - range.start).sum()
 }
 
 /// Returns the bytes of weights that all storages together read in a decode step, or in a step of a

@@ -9,18 +9,19 @@ use program::topology::MemoryId;
 use super::PlacementRequest;
 use super::bytes::{MemoryLimits, PROCESS_OVERHEAD_BYTES};
 use super::slow_tier::{MovableWeights, SlowTierShares};
-use crate::policy::{DefaultTiers, Placement, ResidentAttention, SlowTierWeights};
+use crate::policy::{DefaultTiers, Placement, Policy, ResidentAttention, SlowTierWeights};
 
 impl PlacementRequest<'_> {
-    /// Returns a lower bound on the bytes in near host memory: all weights of layers that cannot be
-    /// in an additional memory or on a storage, and the KV that does not fit in device memory.
+    /// Returns a lower bound on the bytes in near host memory: all weights of layers and KV that
+    /// fit neither in device memory nor, if they are weights, in an additional memory or on a
+    /// storage.
     pub(crate) fn min_host_bytes(&self, batches: u16, batch_size: u16) -> u64 {
         let kv_bytes = self.kv_bytes(|_| true, batches, batch_size);
         let on_device =
             if self.limits.vram_is_dram { 0 } else { self.limits.vram_bytes.unwrap_or(0) };
         let weights_bytes = if self.storage.is_some() { 0 } else { self.weights_bytes() };
-        weights_bytes.saturating_sub(self.limits.slow_tier_capacity_bytes())
-            + kv_bytes.saturating_sub(on_device)
+        let on_host = weights_bytes.saturating_sub(self.limits.slow_tier_capacity_bytes());
+        (on_host + kv_bytes).saturating_sub(on_device)
     }
 
     /// Returns a lower bound on the bytes read in every step of the placement, if memory determines
@@ -46,9 +47,9 @@ impl PlacementRequest<'_> {
     }
 
     /// Returns a lower bound on the bytes that near host memory lacks for a placement: for weights
-    /// of layers, and for KV that it stores on the host.
+    /// of layers that do not stay on a device, and for KV that it stores on the host.
     fn missing_host_bytes(&self, batches: u16, batch_size: u16) -> u64 {
-        let Placement { kv, residency, device_batches, .. } = self.placement;
+        let Placement { policy, kv, residency, device_batches, .. } = self.placement;
         let on_host = |layer: usize| match residency.attention {
             ResidentAttention::WithKv => !residency.layers.contains(&layer),
             ResidentAttention::Streamed | ResidentAttention::OnCpu => true,
@@ -59,8 +60,14 @@ impl PlacementRequest<'_> {
             }
             _ => 0,
         };
+        // An emulated device's memory is host memory too.
+        let stays_on_device = |layer: usize| {
+            !self.limits.vram_is_dram
+                && (*policy == Policy::Resident || residency.layers.binary_search(&layer).is_ok())
+        };
+        let weights_bytes = self.weights_bytes_of(|layer| !stays_on_device(layer));
         let capacity_bytes = self.limits.dram_bytes.saturating_sub(PROCESS_OVERHEAD_BYTES);
-        (self.weights_bytes() + kv_bytes).saturating_sub(capacity_bytes)
+        (weights_bytes + kv_bytes).saturating_sub(capacity_bytes)
     }
 
     /// Returns the bytes of the KV of some layers for the given number of batches.
@@ -92,8 +99,14 @@ impl PlacementRequest<'_> {
     }
 
     fn weights_bytes(&self) -> u64 {
+        self.weights_bytes_of(|_| true)
+    }
+
+    /// Returns the bytes of the weights of some layers.
+    fn weights_bytes_of(&self, is_counted: impl Fn(usize) -> bool) -> u64 {
         let layers = self.formats.weights.layers.iter().enumerate();
-        layers.map(|(layer, formats)| self.layer_weight_bytes(layer, formats)).sum()
+        let counted = layers.filter(|(layer, _)| is_counted(*layer));
+        counted.map(|(layer, formats)| self.layer_weight_bytes(layer, formats)).sum()
     }
 
     /// Returns the placement with as many of the weights that the GPU multiplies as possible in

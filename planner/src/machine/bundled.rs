@@ -2,7 +2,7 @@
 
 use super::{Machine, MachineError};
 
-const FILES: [(&str, &str); 14] = [
+const FILES: [(&str, &str); 16] = [
     ("ryzen7950x-a4000", include_str!("../../machines/ryzen7950x-a4000.toml")),
     ("spr-a100", include_str!("../../machines/spr-a100.toml")),
     ("spr-a100-table5", include_str!("../../machines/spr-a100-table5.toml")),
@@ -17,6 +17,8 @@ const FILES: [(&str, &str); 14] = [
     ("g5-16xlarge", include_str!("../../machines/g5-16xlarge.toml")),
     ("xeon6342x2-a10", include_str!("../../machines/xeon6342x2-a10.toml")),
     ("hgx-2xh100", include_str!("../../machines/hgx-2xh100.toml")),
+    ("xeon8488c", include_str!("../../machines/xeon8488c.toml")),
+    ("epyc7v13-a100x4", include_str!("../../machines/epyc7v13-a100x4.toml")),
 ];
 
 /// Returns the machine with this name, if there is one.

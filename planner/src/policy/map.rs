@@ -46,7 +46,7 @@ pub fn device_map(
     let head = if all_gpu { ComputeDevice::Gpu } else { ComputeDevice::Cpu };
     // Only the last rows are transferred to a head on the CPU.
     let final_norm = match policy {
-        Policy::CpuOnly | Policy::Lia { .. } => ComputeDevice::Cpu,
+        Policy::CpuOnly | Policy::Ellm | Policy::Lia { .. } => ComputeDevice::Cpu,
         _ => ComputeDevice::Gpu,
     };
     let weights = if *policy == Policy::Resident { MemoryId::VRAM } else { MemoryId::DRAM };
@@ -187,7 +187,7 @@ fn kv_tiers(map: &DeviceMap, config: &ModelConfig, layer: usize, device_tier: Me
 /// Returns the device of an operation in prefill.
 fn prefill_device(policy: &Policy, entry: OpChunk) -> ComputeDevice {
     match policy {
-        Policy::CpuOnly => ComputeDevice::Cpu,
+        Policy::CpuOnly | Policy::Ellm => ComputeDevice::Cpu,
         Policy::Lia { prefill, .. } => lia_device(prefill.0, entry.op),
         _ => ComputeDevice::Gpu,
     }
@@ -196,7 +196,7 @@ fn prefill_device(policy: &Policy, entry: OpChunk) -> ComputeDevice {
 /// Returns the device of entry `index` of the list in decode.
 pub fn decode_device(policy: &Policy, index: usize, entry: OpChunk) -> ComputeDevice {
     let gpu = match policy {
-        Policy::CpuOnly => false,
+        Policy::CpuOnly | Policy::Ellm => false,
         Policy::GpuOnly | Policy::Resident => true,
         Policy::TwoSplit { split: Split { start, end }, .. } => (*start..*end).contains(&index),
         Policy::OneSplit { start, .. } => index >= *start,

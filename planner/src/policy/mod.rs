@@ -37,6 +37,10 @@ pub struct Flexgen {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Policy {
     CpuOnly,
+    /// eLLM: like `CpuOnly`, with the caches of each sequence contiguous also in a serving run. All
+    /// tensors are sized for the maximum shape and allocated once (eLLM §5.1), and the heads of a
+    /// group read their keys and values on one core (§5.2), as in every run.
+    Ellm,
     /// Every layer on the GPU, with its weights streamed (ZeRO-Inference style).
     GpuOnly,
     /// Everything on the GPU, with its weights in device memory: an ordinary run on a GPU.
@@ -70,6 +74,7 @@ impl Policy {
     pub const fn name(&self) -> &'static str {
         match self {
             Policy::CpuOnly => "cpu-only",
+            Policy::Ellm => "ellm",
             Policy::GpuOnly => "gpu-only",
             Policy::Resident => "resident",
             Policy::TwoSplit { .. } => "two-split",
@@ -79,6 +84,11 @@ impl Policy {
             Policy::Flexgen(Flexgen { spread: false, .. }) => "flexgen",
             Policy::Flexgen(Flexgen { spread: true, .. }) => "flexgen:spread",
         }
+    }
+
+    /// Returns true if the policy uses no device.
+    pub const fn is_cpu_only(&self) -> bool {
+        matches!(self, Policy::CpuOnly | Policy::Ellm)
     }
 
     /// Returns the split of attention in decode.

@@ -20,6 +20,8 @@ pub enum PolicyName {
     /// Everything on the GPU, its weights in device memory.
     Resident,
     CpuOnly,
+    /// The CPU alone, with contiguous caches (eLLM).
+    Ellm,
     /// The offload vector with minimum latency (LIA eq. 1).
     Lia,
     /// LIA with the layers that stay in device memory spread among the others.
@@ -42,13 +44,14 @@ pub struct UnknownPolicy {
 
 impl PolicyName {
     /// All names, `auto` first.
-    pub const ALL: [PolicyName; 10] = [
+    pub const ALL: [PolicyName; 11] = [
         PolicyName::Auto,
         PolicyName::TwoSplit,
         PolicyName::OneSplit,
         PolicyName::GpuOnly,
         PolicyName::Resident,
         PolicyName::CpuOnly,
+        PolicyName::Ellm,
         PolicyName::Lia,
         PolicyName::LiaSpread,
         PolicyName::Flexgen,
@@ -56,7 +59,8 @@ impl PolicyName {
     ];
 
     /// Policies that `auto` compares, the plain ones first: of two names for one map the first is
-    /// reported. A split at the layer's end is among all splits.
+    /// reported. A split at the layer's end is among all splits, and eLLM's map is that of the CPU
+    /// alone.
     pub const AUTO_CANDIDATES: [PolicyName; 8] = [
         PolicyName::CpuOnly,
         PolicyName::Resident,
@@ -77,6 +81,7 @@ impl PolicyName {
             PolicyName::GpuOnly => "gpu-only",
             PolicyName::Resident => "resident",
             PolicyName::CpuOnly => "cpu-only",
+            PolicyName::Ellm => "ellm",
             PolicyName::Lia => "lia",
             PolicyName::LiaSpread => "lia:spread",
             PolicyName::Flexgen => "flexgen",
@@ -84,10 +89,16 @@ impl PolicyName {
         }
     }
 
+    /// Returns true if the policy uses no device.
+    pub const fn is_cpu_only(self) -> bool {
+        matches!(self, PolicyName::CpuOnly | PolicyName::Ellm)
+    }
+
     /// Returns the policy of a name that has no parameters.
     pub const fn without_parameters(self) -> Option<Policy> {
         match self {
             PolicyName::CpuOnly => Some(Policy::CpuOnly),
+            PolicyName::Ellm => Some(Policy::Ellm),
             PolicyName::GpuOnly => Some(Policy::GpuOnly),
             PolicyName::Resident => Some(Policy::Resident),
             _ => None,

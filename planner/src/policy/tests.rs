@@ -5,7 +5,7 @@ use model::known::find_known;
 use model::ops::Op;
 use program::compile::compile;
 use program::map::{ChunkOrder, Chunking, ComputeDevice, DeviceMap, Schedule, layer_list};
-use program::plan::{Plan, RunShape};
+use program::plan::{Plan, ResidentSource, RunShape};
 use program::shares::ReadShares;
 use program::topology::{MemoryId, SegmentId};
 use program::validate::validate;
@@ -197,8 +197,7 @@ fn what_a_placement_leaves_open_goes_together() {
     }
 }
 
-/// A weight is either on the host alone, or on every storage; resident weights are loaded from the
-/// host and not read in each step.
+/// A weight is on the host alone, on every storage, or on the device alone.
 #[test]
 fn every_weight_has_one_home_whatever_is_read() {
     let config = config();
@@ -241,8 +240,15 @@ fn every_weight_has_one_home_whatever_is_read() {
                     let is_read = map.weights_of(&config, Some(layer), *op) == MemoryId::STORAGES;
                     let storages: Vec<MemoryId> =
                         plan.topology.storages().into_iter().map(|(storage, _)| storage).collect();
-                    let expected = if is_read { storages } else { vec![plan.topology.host()] };
+                    let expected = match stays {
+                        true => Vec::new(),
+                        false if is_read => storages,
+                        false => vec![plan.topology.host()],
+                    };
                     assert_eq!(homes, expected, "{placement:?} {weights:?}");
+                    let source = ResidentSource::Model(weights);
+                    let is_resident = plan.resident.iter().any(|one| one.source == source);
+                    assert_eq!(is_resident, stays, "{placement:?} {weights:?}");
                     assert!(!is_read || !(stays || matches!(op, Op::Norm0 | Op::Norm1)));
                 }
             }

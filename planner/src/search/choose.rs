@@ -339,6 +339,7 @@ fn explain_misfit(question: &SearchRequest<'_>) -> Result<SearchError, SearchErr
     let SearchRequest { request, batches, batch_size, .. } = *question;
     let policies = match question.policy {
         PolicyName::CpuOnly => vec![Policy::CpuOnly],
+        PolicyName::Ellm => vec![Policy::Ellm],
         PolicyName::GpuOnly => vec![Policy::GpuOnly],
         PolicyName::Resident => vec![Policy::Resident],
         PolicyName::Auto => vec![Policy::CpuOnly, Policy::GpuOnly, Policy::Resident],

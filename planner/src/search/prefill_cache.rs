@@ -141,7 +141,7 @@ impl<'a> PrefillCache<'a> {
 fn uses_gpu(placement: &Placement) -> bool {
     // No other placement that leaves everything to the CPU is among those that are compared.
     let all_on_cpu = match &placement.policy {
-        Policy::CpuOnly => true,
+        Policy::CpuOnly | Policy::Ellm => true,
         Policy::Lia { prefill, decode, .. } => [prefill, decode] == [&OffloadVector::FULL_CPU; 2],
         _ => false,
     };

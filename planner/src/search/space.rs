@@ -189,6 +189,7 @@ impl<'a> PlacementSpace<'a> {
         let one = |policy, is_searched| vec![BasePolicy { name, policy, is_searched }];
         Ok(match name {
             PolicyName::CpuOnly => one(Policy::CpuOnly, false),
+            PolicyName::Ellm => one(Policy::Ellm, false),
             PolicyName::GpuOnly => one(Policy::GpuOnly, false),
             PolicyName::Resident => one(Policy::Resident, false),
             PolicyName::Lia | PolicyName::LiaSpread => self.vectors(&[name])?,

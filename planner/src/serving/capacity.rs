@@ -25,8 +25,8 @@ pub struct CacheCapacity {
 }
 
 impl CacheCapacity {
-    /// Computes the capacity for a model on a machine, with `rows` rows per iteration. Host memory
-    /// holds all weights, as in Tandem.
+    /// Computes the capacity for a model on a machine, with `rows` rows per iteration. A weight is
+    /// in one memory: the embedding and what is streamed on the host, all others on the device.
     ///
     /// # Errors
     /// A model with recurrent states or with an operation that the device's kernels lack, a model
@@ -50,12 +50,13 @@ impl CacheCapacity {
         let embedding =
             if config.tied_embeddings { 0 } else { Op::Embed.weight_bytes(config, dtype) as u64 };
         let position = config.cache_bytes_per_position(dtype) as u64;
-        let host = machine.dram_bytes().checked_sub(layers + head + embedding);
-        let host = host.ok_or_else(|| ServingError::HostMemory {
-            machine: machine.name.clone(),
-            needed: layers + head + embedding,
-            has: machine.dram_bytes(),
-        })?;
+        // The head of a tied model is the embedding, which the host reads.
+        let embedding = if config.tied_embeddings { head } else { embedding };
+        let host_bytes = |streamed_bytes: u64| {
+            let needed = embedding + streamed_bytes;
+            let (machine, has) = (machine.name.clone(), machine.dram_bytes());
+            has.checked_sub(needed).ok_or(ServingError::HostMemory { machine, needed, has })
+        };
         let usable = (machine.vram_bytes() as f64 * (1.0 - DEVICE_RESERVE)) as u64;
         let fixed = head + activations(config, dtype, rows);
         let too_small = || ServingError::DeviceMemory {
@@ -69,7 +70,7 @@ impl CacheCapacity {
             Some(caches) if caches >= position * u64::from(rows) => {
                 return Ok(CacheCapacity {
                     device_positions: caches / position,
-                    host_positions: host / position,
+                    host_positions: host_bytes(0)? / position,
                     streamed_bytes: 0,
                 });
             }
@@ -77,10 +78,11 @@ impl CacheCapacity {
         };
         let slots = WEIGHT_SLOTS * (0..config.num_layers).map(layer_bytes).max().unwrap_or(0);
         let resident = (left - caches).checked_sub(slots).ok_or_else(too_small)?;
+        let streamed_bytes = layers.saturating_sub(resident);
         Ok(CacheCapacity {
             device_positions: caches / position,
-            host_positions: host / position,
-            streamed_bytes: layers.saturating_sub(resident),
+            host_positions: host_bytes(streamed_bytes)? / position,
+            streamed_bytes,
         })
     }
 }

@@ -13,10 +13,11 @@ use crate::expert_reads::list_words;
 use crate::ir::{BufferId, ProgramShape, Region};
 use crate::kv_owner::AttentionSide;
 use crate::map::{Chunk, Chunking, ComputeDevice, DeviceMap};
-use crate::plan::{Buffer, ExpertCacheBuffer, RunShape, WeightPlacement};
+use crate::plan::{Buffer, ExpertCacheBuffer, ResidentSource, RunShape, WeightPlacement};
 use crate::sizes::{READ_ALIGN_BYTES, Sizes};
 use crate::weights::Weights;
 
+use super::residency::CompiledResidency;
 use super::routes::Routes;
 use crate::topology::{Holds, MemoryId, SegmentId};
 
@@ -86,6 +87,7 @@ pub(super) struct Buffers<'a> {
     tables: Vec<BufferId>,
     /// Host buffers that keep the state of deferred rows between steps, one row per slot.
     kept: FxHashMap<Value, BufferId>,
+    residency: CompiledResidency,
     /// Resident weights in loading order.
     pub(super) resident: Vec<(Weights, BufferId)>,
     /// Device copies of resident weights.
@@ -119,13 +121,14 @@ impl<'a> Buffers<'a> {
             checkpoints: Vec::new(),
             tables: Vec::new(),
             kept: FxHashMap::default(),
+            residency: CompiledResidency::new(config, shape, map, routes.topology),
             resident: Vec::new(),
             resident_copies: FxHashMap::default(),
             expert_cache: None,
         };
         buffers.add_tables();
         buffers.add_loaded_weights();
-        buffers.add_resident_weights(map);
+        buffers.add_resident_weights();
         buffers.add_caches(map);
         buffers.add_checkpoints();
         buffers.add_kept();
@@ -218,7 +221,7 @@ impl<'a> Buffers<'a> {
                     self.placements.push(WeightPlacement { buffer, weights });
                 }
                 self.stored.insert(weights, replicas);
-            } else {
+            } else if !self.residency.is_device_only(weights) {
                 let segment = self.loaded_segment(weights);
                 let buffer = self.add(segment, name, size);
                 self.loaded.insert(weights, buffer);
@@ -227,31 +230,12 @@ impl<'a> Buffers<'a> {
         }
     }
 
-    fn add_resident_weights(&mut self, map: &DeviceMap) {
+    fn add_resident_weights(&mut self) {
         let config = self.config;
-        let phases = [&map.prefill, &map.decode];
-        let mut wanted = Vec::new();
-        for layer in 0..config.num_layers {
-            let model = config.of_layer(layer);
-            for op in config.layer_ops(layer).iter().filter(|op| op.weights(model).is_some()) {
-                let layer16 = layer as u16;
-                if self.routes.topology.is_vram(map.weights_of(config, Some(layer16), *op)) {
-                    wanted.push(Weights::Layer { layer: layer16, op: *op });
-                }
-            }
-        }
-        if self.routes.topology.is_vram(map.outer_weights) {
-            if phases.iter().any(|phase| phase.final_norm == ComputeDevice::Gpu) {
-                wanted.push(Weights::FinalNorm);
-            }
-            if phases.iter().any(|phase| phase.head == ComputeDevice::Gpu) {
-                wanted.push(Weights::Head);
-            }
-        }
-        for weights in wanted {
+        let arena = self.routes.segment(ComputeDevice::Gpu, Holds::Weights);
+        for weights in self.residency.weights.clone() {
             let size = self.sizes.weights_bytes(weights);
-            let name = || format!("vram.{}", weights.name(config));
-            let id = self.add(self.routes.segment(ComputeDevice::Gpu, Holds::Weights), name, size);
+            let id = self.add(arena, || format!("vram.{}", weights.name(config)), size);
             self.resident.push((weights, id));
             self.resident_copies.insert(weights, id);
         }
@@ -398,10 +382,23 @@ impl<'a> Buffers<'a> {
 
     /// Returns the host buffer into which a weight blob is loaded; the head of a tied model is the
     /// embedding.
+    ///
+    /// # Panics
+    /// For a blob that only a device or storages have.
     pub(super) fn loaded_weights(&self, weights: Weights) -> BufferId {
+        self.loaded[&self.loaded_as(weights)]
+    }
+
+    /// Returns the blob that is loaded in place of a blob.
+    fn loaded_as(&self, weights: Weights) -> Weights {
         let tied = weights == Weights::Head && self.config.tied_embeddings;
-        let weights = if tied { Weights::Embedding } else { weights };
-        self.loaded[&weights]
+        if tied { Weights::Embedding } else { weights }
+    }
+
+    /// Returns the origin of a resident blob.
+    pub(super) fn resident_source(&self, weights: Weights) -> ResidentSource {
+        let loaded = self.loaded.get(&self.loaded_as(weights));
+        loaded.map_or(ResidentSource::Model(weights), |buffer| ResidentSource::Host(*buffer))
     }
 
     /// Returns true if a blob is stored on the storages.

@@ -19,6 +19,7 @@ mod expert_slots;
 mod fresh;
 mod pieces;
 mod portions;
+mod residency;
 mod routes;
 mod schedule;
 mod sync;
@@ -112,7 +113,7 @@ fn compile_programs(
     let resident = buffers
         .resident
         .iter()
-        .map(|(weights, to)| ResidentWeights { from: buffers.loaded_weights(*weights), to: *to })
+        .map(|(weights, to)| ResidentWeights { source: buffers.resident_source(*weights), to: *to })
         .collect();
     Ok(Plan {
         expert_cache: buffers.expert_cache(),

@@ -13,7 +13,7 @@ use crate::ir::{
 use crate::kv_owner::AttentionSide;
 use crate::map::Chunk;
 use crate::pieces::divides;
-use crate::plan::{Buffer, Plan};
+use crate::plan::{Buffer, Plan, ResidentSource};
 use crate::pooling::inputs;
 use crate::sizes::READ_ALIGN_BYTES;
 use crate::topology::{SegmentId, Topology};
@@ -49,7 +49,9 @@ pub(super) fn check_plan(plan: &Plan) -> Result<(), ValidateError> {
     }
     plan.weights.iter().try_for_each(|placed| known("a weight placement", placed.buffer))?;
     for resident in &plan.resident {
-        known("a resident weight's source", resident.from)?;
+        if let ResidentSource::Host(from) = resident.source {
+            known("a resident weight's source", from)?;
+        }
         known("a resident weight", resident.to)?;
     }
     if let Some(cache) = plan.expert_cache {

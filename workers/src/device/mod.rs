@@ -30,6 +30,7 @@ mod limits;
 mod open;
 mod products;
 mod rates;
+mod resident;
 mod row_lists;
 mod scratch;
 mod stall_check;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use cuda::{Arena, Context, CudaError, DeviceAddress, Driver, Event, IpcHandle, Kernel};
 use cuda::{PinnedBuffer, RegisteredHost, Stream};
 use cuda_kernels::KernelLaunch;
+use program::pinned::copied_ranges;
 use program::plan::Plan;
 use program::topology::{LaneId, SegmentId};
 use protocol::messages::CudaConfig;
@@ -16,7 +17,6 @@ use super::code;
 use super::products::{ProductScratch, Products, shapes};
 use super::row_lists::frequencies;
 use super::scratch::{Range, Scratch};
-use crate::memory::Memories;
 
 /// Handle by which another process opens the arena.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -135,23 +135,34 @@ impl Device {
         Ok(ArenaHandle { handle: self.arena.export()?.0, size_bytes: self.arena.size_bytes() })
     }
 
-    /// Pins host memory, so that copies from and to it run concurrently with all other work.
+    /// Pins the host memory that programs copy from and to the device, so that these copies run
+    /// concurrently with all other work. Everything else stays pageable (Park-Egger §3.1).
     ///
     /// # Errors
     /// Returns the driver's error, for example if the limit on locked memory is too small.
-    pub fn pin(&mut self, mappings: &[(SegmentId, Arc<Mapping>)]) -> Result<(), CudaError> {
+    pub fn pin(
+        &mut self,
+        plan: &Plan,
+        mappings: &[(SegmentId, Arc<Mapping>)],
+    ) -> Result<(), CudaError> {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        for (_, mapping) in mappings {
-            // Pinning would fault in the pages one after the other.
-            mapping.populate_all(threads);
-            let writable = mapping.access() == Access::ReadWrite;
-            // SAFETY: needed to pin the memory. It stays mapped while this device holds it, and
-            // it is unpinned first (order of the fields).
-            let registered = unsafe {
-                let (base, size_bytes) = (mapping.base(), mapping.size_bytes());
-                RegisteredHost::new(&self.context, base, size_bytes, writable)
-            }?;
-            self.registered.push(registered);
+        let copied = copied_ranges(plan, rustix::param::page_size() as u64);
+        for (segment, mapping) in mappings {
+            let Some(ranges) = copied.get(segment) else { continue };
+            let end_bytes = mapping.size_bytes() as u64;
+            for range in ranges.iter().filter(|range| range.start < end_bytes) {
+                let (first, end) = (range.start as usize, range.end.min(end_bytes) as usize);
+                // Pinning would fault in the pages one after the other.
+                mapping.populate_range(first..end, threads);
+                let writable = mapping.access() == Access::ReadWrite;
+                // SAFETY: needed to pin the memory. The range is mapped (above), stays so while
+                // this device holds the mapping, and is unpinned first (order of the fields).
+                let registered = unsafe {
+                    let base = mapping.base().add(first);
+                    RegisteredHost::new(&self.context, base, end - first, writable)
+                }?;
+                self.registered.push(registered);
+            }
             self.mappings.push(Arc::clone(mapping));
         }
         Ok(())
@@ -233,27 +244,6 @@ impl Device {
         // SAFETY: needed to bring the table to the device. The range has its size; the source lives
         // until the stream is done, two lines down.
         unsafe { stream.copy_to_device(to, bytes.as_ptr(), bytes.len()) }?;
-        stream.synchronize()
-    }
-
-    /// Copies the weights that stay on the device from their host buffers.
-    ///
-    /// # Errors
-    /// Returns the driver's error.
-    pub fn load_resident(&self, plan: &Plan, memories: &Arc<Memories>) -> Result<(), CudaError> {
-        let stream = Stream::new(&self.context)?;
-        // SAFETY: needed to read host weights. No lane runs before all weights are in place, and
-        // the host weights are complete when this is called.
-        let view = unsafe { crate::memory::View::new(Arc::clone(memories)) };
-        for resident in &plan.resident {
-            let size_bytes =
-                view.size_bytes(resident.from).min(self.buffer_addresses.size_bytes(resident.to));
-            let to = self.buffer_addresses.address(resident.to, 0, size_bytes);
-            let from = view.pointer(resident.from, 0, size_bytes);
-            // SAFETY: as above; both ranges were checked, and the stream is done before this
-            // returns.
-            unsafe { stream.copy_to_device(to, from, size_bytes) }?;
-        }
         stream.synchronize()
     }
 

@@ -1,5 +1,6 @@
 //! Errors of loading weights.
 
+use cuda::CudaError;
 use kernels::quant::RepackError;
 use model::source::SourceError;
 
@@ -29,6 +30,9 @@ pub enum LoadError {
         #[source]
         source: RepackError,
     },
+    /// The CUDA device failed.
+    #[error("{0}")]
+    Device(#[from] CudaError),
     /// The system could not start a thread.
     #[error("The system refused to start a loading thread: {0}.")]
     Thread(#[source] std::io::Error),

@@ -8,6 +8,7 @@
 mod encoding;
 mod error;
 mod finite;
+mod resident;
 mod staged;
 
 use std::ops::Range;
@@ -27,6 +28,9 @@ use shm::sync::{AtomicUsize, Ordering};
 use crate::memory::{Memories, View};
 use encoding::{Encoding, TensorPiece};
 pub use error::LoadError;
+pub use resident::{
+    EmulatedTarget, ResidentTarget, StagingBuffer, UploadRange, load_resident, resident_model_bytes,
+};
 pub use staged::StagedBlob;
 
 /// Bytes of one piece of a matrix: large enough to amortise a read, small enough to distribute over
@@ -147,11 +151,26 @@ fn run_parallel<T: Sync>(
     tasks: &[T],
     each: impl Fn(&T) -> Result<(), LoadError> + Sync,
 ) -> Result<(), LoadError> {
+    run_parallel_with(threads, tasks, || Ok(()), |(), task| each(task))
+}
+
+/// Executes all tasks like [`run_parallel`], with a state of each thread that takes any.
+fn run_parallel_with<T: Sync, S>(
+    threads: usize,
+    tasks: &[T],
+    state: impl Fn() -> Result<S, LoadError> + Sync,
+    each: impl Fn(&mut S, &T) -> Result<(), LoadError> + Sync,
+) -> Result<(), LoadError> {
     let next = AtomicUsize::new(0);
     let failure: Mutex<Option<LoadError>> = Mutex::new(None);
     let take = || {
+        let mut own = None;
         while let Some(task) = tasks.get(next.fetch_add(1, Ordering::Relaxed)) {
-            if let Err(error) = each(task) {
+            let done = match &mut own {
+                Some(own) => each(own, task),
+                None => state().and_then(|new| each(own.insert(new), task)),
+            };
+            if let Err(error) = done {
                 lock(&failure).get_or_insert(error);
                 // No thread takes another task.
                 next.store(tasks.len(), Ordering::Relaxed);
@@ -177,17 +196,6 @@ fn run_parallel<T: Sync>(
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Copies the weights that stay on the device from their host buffers.
-pub fn load_resident(plan: &Plan, memories: &Arc<Memories>) {
-    // SAFETY: needed to fill device buffers. No lane runs before all weights are in place, and the
-    // host weights are complete when this is called.
-    let view = unsafe { View::new(Arc::clone(memories)) };
-    for resident in &plan.resident {
-        let size_bytes = view.size_bytes(resident.from).min(view.size_bytes(resident.to));
-        view.copy((resident.from, 0), (resident.to, 0), size_bytes);
-    }
 }
 
 /// Splits one blob into pieces, after checking the shapes of its tensors.

@@ -10,7 +10,7 @@ use shm::{Control, Mapping, TraceSegment};
 use crate::error::WorkerError;
 use kernels::Variant;
 
-use crate::load::{load, load_resident};
+use crate::load::{EmulatedTarget, load, load_resident};
 use crate::memory::Memories;
 
 /// Byte value of unwritten memory; f32 and bf16 numbers made of it are NaN.
@@ -41,7 +41,9 @@ impl Prepared {
         }
         let all = Arc::new(Memories::new(&plan, mappings.clone())?);
         load(&plan, &all, source, Variant::best(), 2, &|_, _| {})?;
-        load_resident(&plan, &all);
+        // SAFETY: needed to fill device buffers; nothing runs yet.
+        let device = unsafe { EmulatedTarget::new(&all) };
+        load_resident(&plan, &all, &device, source, Variant::best(), &|_, _| {})?;
         Ok(Prepared { plan, control, trace, mappings, all })
     }
 

@@ -6,6 +6,7 @@ use std::path::Path;
 use planner::budget::{Budget, MemoryLimits, pinned_bytes};
 use planner::layer::table::OpCost;
 use planner::policy::ResidentAttention;
+use planner::policy::name::PolicyName;
 use planner::search::{Candidate, SearchResult, TimeFactors, TrialStatus};
 use serde_json::{Value, json};
 
@@ -16,8 +17,8 @@ use report::build::join_notes;
 use report::file::MapSummary;
 use report::layer_notes::ExpectedExperts;
 use report::placement::{
-    ThreadCounts, format_candidates, format_device_contents, format_gpu_ops, format_layer,
-    gpu_interval, representative_layer,
+    ELLM_NOTE, ThreadCounts, format_candidates, format_device_contents, format_gpu_ops,
+    format_layer, gpu_interval, representative_layer,
 };
 use report::read_weights::ReadWeights;
 use report::slow_tier_weights::SlowTierSummary;
@@ -68,6 +69,9 @@ impl PlanOutput<'_> {
         );
         for note in self.notes {
             let _ = writeln!(text, "{note}");
+        }
+        if self.chosen.name == PolicyName::Ellm {
+            let _ = writeln!(text, "everything on the CPU; caches are {ELLM_NOTE}");
         }
         text += &self.vectors.as_ref().map_or_else(String::new, LiaVectors::format_lines);
         text += &format_layer(self.chosen);

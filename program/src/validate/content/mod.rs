@@ -19,7 +19,7 @@ use crate::ir::{
     Append, At, BufferId, Compute, Copy, Decompress, Instruction, Moved, Program, Region, Rows,
 };
 use crate::map::Chunk;
-use crate::plan::Plan;
+use crate::plan::{Plan, ResidentSource};
 use crate::pooling;
 use crate::weights::Weights;
 
@@ -138,8 +138,15 @@ fn lasting(plan: &Plan) -> Result<Vec<Parts>, ValidateError> {
         hold(buffer, cache.with(0, 0));
     }
     for resident in &plan.resident {
-        let source = buffers[resident.from.0 as usize].clone();
-        buffers[resident.to.0 as usize] = source;
+        buffers[resident.to.0 as usize] = match resident.source {
+            ResidentSource::Host(from) => buffers[from.0 as usize].clone(),
+            ResidentSource::Model(weights) => {
+                let mut parts = Parts::default();
+                let held = Held { content: Content::Weights(weights), writer: None };
+                parts.write(Region::whole(resident.to), held);
+                parts
+            }
+        };
     }
     Ok(buffers)
 }
