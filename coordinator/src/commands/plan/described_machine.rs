@@ -70,7 +70,7 @@ mod tests {
         }
         let text = format!("{text}{after}")
             .replace("os_reserve_gib = 4.0", "os_reserve_gib = 0")
-            .replace("vram_gib = 16", "vram_gib = 4");
+            .replace("vram_gib = 16", "vram_gib = 0.5");
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("machine.toml");
         std::fs::write(&path, text).expect("written");
@@ -100,12 +100,12 @@ mod tests {
 
     #[test]
     fn what_memory_lacks_is_read_from_drives_and_said() {
-        let text = planned(1.3, &[5.0, 7.0], false).expect("planned");
+        let text = planned(1.0, &[5.0, 7.0], false).expect("planned");
         let line = text.lines().find(|line| line.starts_with("read from NVMe in every step: "));
         let line = line.unwrap_or_else(|| panic!("{text}"));
         assert!(line.contains(" of 12 layers") && line.ends_with(" GB from 2 drives"), "{line}");
         let answer: Value =
-            serde_json::from_str(&planned(1.3, &[5.0, 7.0], true).expect("planned")).expect("JSON");
+            serde_json::from_str(&planned(1.0, &[5.0, 7.0], true).expect("planned")).expect("JSON");
         let read = &answer["read_from_nvme"];
         assert_eq!((&read["drives"], &answer["note"]), (&2.into(), &Value::Null), "{read}");
         let layers = read["weights"].as_array().expect("a list").iter();
