@@ -10,11 +10,12 @@ export TANDEM_FUZZ_CASES=${CASES:-20000} TANDEM_FUZZ_SEED=${SEED:-$(date +%s)}
 echo "+ TANDEM_FUZZ_CASES=$TANDEM_FUZZ_CASES TANDEM_FUZZ_SEED=$TANDEM_FUZZ_SEED"
 # By cargo test: nextest would end what takes longer than a test may.
 cargo test --package coordinator --test end_to_end -- hostile --nocapture
-cargo test --package coordinator --test end_to_end -- death batch_kills drafts prompt_store cublaslt turns --nocapture
+cargo test --package coordinator --test end_to_end -- death batch_kills drafts prompt_store cublaslt turns profiled_kinds --nocapture
 cargo test --package cuda_standin --test lanes -- --nocapture
 # Tests of which `make test` runs a sample.
 cargo test --package kernels --test attention_window --test attention_pages --test linear --test linear_grouped
 cargo test --package planner --test described --test papers
-cargo test --package program --test dropped
+cargo test --package planner --lib device_capacity
+cargo test --package program --test dropped --test shared_caches --test states
 cargo test --package workers --test compressed --test placement --test states
 exec cargo test --package coordinator --test storage

@@ -77,11 +77,12 @@ mod tests {
     #[test]
     fn every_expert_has_one_of_the_portions_in_ascending_order() {
         for (has_cache, count) in (1..20).flat_map(|count| [(false, count), (true, count)]) {
-            let of = portions(has_cache);
-            let all: Vec<u16> =
-                (0..count).map(|index| read_portion(has_cache, of, index, count)).collect();
+            let portion_count = portions(has_cache);
+            let all: Vec<u16> = (0..count)
+                .map(|index| read_portion(has_cache, portion_count, index, count))
+                .collect();
             assert!(all.is_sorted(), "{all:?}");
-            let sizes = (first_read(has_cache)..of)
+            let sizes = (first_read(has_cache)..portion_count)
                 .map(|one| all.iter().filter(|portion| **portion == one).count());
             let sizes: Vec<usize> = sizes.collect();
             assert_eq!(sizes.iter().sum::<usize>(), count);

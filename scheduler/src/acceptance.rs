@@ -13,9 +13,9 @@ const CHANGE: f32 = 0.2;
 
 /// Estimate of the probability that a draft is accepted if those before it are.
 ///
-/// Where it is constant, the share of accepted drafts among those of many steps is precise; where
-/// it changes, as between copied and new text, the moving average over the newest drafts replaces
-/// it.
+/// The share of accepted drafts among those of many steps is precise while the probability is
+/// constant. A moving average over the newest drafts replaces it when the probability changes, as
+/// between copied and new text.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct DraftAcceptance {
     /// Share of accepted drafts, from 0.01 to 0.99.

@@ -169,7 +169,8 @@ fn with_prediction(request: &Request, answer: &Value, kind: Prediction, has_text
 }
 
 /// Sends a request; returns its answer without what differs from request to request.
-fn ask(served: &Served, Request { path, body }: &Request) -> Value {
+fn ask(served: &Served, request: &Request) -> Value {
+    let Request { path, body } = request;
     let (status, reply) = served.post(path, body);
     assert_eq!(status, 200, "{body}: {reply}");
     let mut answer: Value = serde_json::from_str(&reply).expect("JSON");
@@ -187,8 +188,10 @@ fn ask_all(served: &Served, requests: &[Request]) -> Vec<Value> {
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..THREADS)
             .map(|thread| {
-                let own = (thread..requests.len()).step_by(THREADS);
-                scope.spawn(move || own.map(|i| (i, ask(served, &requests[i]))).collect::<Vec<_>>())
+                let indices = (thread..requests.len()).step_by(THREADS);
+                scope.spawn(move || {
+                    indices.map(|i| (i, ask(served, &requests[i]))).collect::<Vec<_>>()
+                })
             })
             .collect();
         for thread in threads {

@@ -269,8 +269,8 @@ impl StorageLane {
         }
         let count = self.blocks.iter().map(|(blocks, _)| blocks.end - blocks.start).sum();
         let is_idle = |index: u16| self.is_idle[usize::from(index)];
-        let own = self.plan.map.shares.blocks(read.op, storage, count, is_idle);
-        keep_blocks(&mut self.blocks, own);
+        let kept = self.plan.map.shares.blocks(read.op, storage, count, is_idle);
+        keep_blocks(&mut self.blocks, kept);
     }
 
     /// Lists the blocks of the experts that rows are routed to and that no cache has, or of a

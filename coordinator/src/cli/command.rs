@@ -345,7 +345,7 @@ fn run_request(args: RunArgs) -> Result<RunRequest, UsageError> {
     if args.prompts.prompt_cache.is_some() && input.is_none() {
         return Err(UsageError::PromptsWithoutInput);
     }
-    if args.speculation.drafts().0 > 0 && input.is_none() {
+    if args.speculation.max_drafts() > 0 && input.is_none() {
         return Err(UsageError::SpeculationWithoutInput);
     }
     if args.stop_at_eof && input == Some(&IoTarget::Standard) {

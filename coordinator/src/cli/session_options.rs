@@ -43,7 +43,8 @@ impl SessionArgs {
         let placement = validate_placement(&args, device)?;
         let kv_select = validate_kv_select(&of_model, device, !args.no_fuse)?;
         let dtype = of_model.dtype.dtype();
-        let (max_drafts, drafts_all) = self.speculation.drafts();
+        let max_drafts = self.speculation.max_drafts();
+        let drafts_all = self.speculation.drafts_all();
         let draft_model = self.speculation.draft_model.map(|name| ModelChoice {
             name,
             revision: None,

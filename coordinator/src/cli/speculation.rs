@@ -42,14 +42,17 @@ impl SpeculationArgs {
         SpeculationArgs { speculate: self.speculate.or(default), ..self }
     }
 
-    /// Returns the maximum number of drafted tokens of a sequence in a step, 0 if none are drafted,
-    /// and true if tokens of all sequences are drafted, not only those of predicted answers.
-    pub(super) fn drafts(&self) -> (u32, bool) {
-        let max_drafts = self.draft_max.unwrap_or(DEFAULT_DRAFT_MAX);
-        match (self.speculate, &self.draft_model) {
-            (Some(Drafts::Ngram), _) | (_, Some(_)) => (max_drafts, true),
-            (Some(Drafts::Prediction), None) => (max_drafts, false),
-            (Some(Drafts::Off) | None, None) => (0, false),
+    /// Returns the maximum number of drafted tokens of a sequence in a step; 0 if none are drafted.
+    pub(super) fn max_drafts(&self) -> u32 {
+        match self.speculate {
+            Some(Drafts::Prediction) => self.draft_max.unwrap_or(DEFAULT_DRAFT_MAX),
+            _ if self.drafts_all() => self.draft_max.unwrap_or(DEFAULT_DRAFT_MAX),
+            _ => 0,
         }
+    }
+
+    /// Returns true if tokens of all sequences are drafted, not only those of predicted answers.
+    pub(super) fn drafts_all(&self) -> bool {
+        self.draft_model.is_some() || matches!(self.speculate, Some(Drafts::Ngram))
     }
 }

@@ -86,11 +86,6 @@ impl Policy {
         }
     }
 
-    /// Returns true if the policy uses no device.
-    pub const fn is_cpu_only(&self) -> bool {
-        matches!(self, Policy::CpuOnly | Policy::Ellm)
-    }
-
     /// Returns the split of attention in decode.
     pub const fn chunking(&self) -> Option<Chunking> {
         match self {

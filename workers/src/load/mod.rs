@@ -164,11 +164,11 @@ fn run_parallel_with<T: Sync, S>(
     let next = AtomicUsize::new(0);
     let failure: Mutex<Option<LoadError>> = Mutex::new(None);
     let take = || {
-        let mut own = None;
+        let mut thread_state = None;
         while let Some(task) = tasks.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let done = match &mut own {
-                Some(own) => each(own, task),
-                None => state().and_then(|new| each(own.insert(new), task)),
+            let done = match &mut thread_state {
+                Some(known) => each(known, task),
+                None => state().and_then(|new| each(thread_state.insert(new), task)),
             };
             if let Err(error) = done {
                 lock(&failure).get_or_insert(error);
