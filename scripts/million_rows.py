@@ -61,6 +61,11 @@ STAGES = 64
 STEP_MS = 5000
 # Positions of a page of the prompt cache for models of long contexts.
 PAGE = 1024
+# Positions after the last whole page: they are computed by each process and complete no page, so nothing is stored
+# while tokens are decoded.
+TAIL = 16
+# What came before the first token (pages fetched, messages about them) is counted by the time of this one.
+COUNTED_FROM = 12
 ELEMENT_BYTES = 2
 
 
@@ -119,7 +124,7 @@ def dram_bytes_per_s(roofline, threads):
 
 
 class Decoded(list):
-    """Times of an answer's tokens, and the workers' allocations when the first and the latest of them came."""
+    """Times of an answer's tokens, and the workers' allocations at two of them."""
 
     def __init__(self, server):
         super().__init__()
@@ -127,7 +132,7 @@ class Decoded(list):
 
     def append(self, at):
         super().append(at)
-        if len(self) in (1, NEW_TOKENS):
+        if len(self) in (COUNTED_FROM, NEW_TOKENS):
             self.allocations.append(metric(self.server, "tandem_worker_allocations"))
 
 
@@ -162,19 +167,21 @@ class Model:
 
 
 def prefill(model, prompt, hours):
-    """Computes the stages that the hours allow; the end of the last, its answer, and a row for each."""
-    began, rows, reached, answer = time.monotonic(), [], 0, []
+    """Computes the stages that the hours allow, then the tail; its end, its answer, and a row for each stage."""
+    began, rows, reached = time.monotonic(), [], 0
     server = model.serve()
-    for end in stages(len(prompt)):
+    for end in stages(len(prompt) - TAIL):
         left_s = hours * 3600 - (time.monotonic() - began)
         # A stage takes about as long as the longest so far; stages that were found stored take no time.
         if rows and left_s < 1.2 * max(row["s"] for row in rows):
             break
-        answer, at, found = ask(server, prompt[:end], 1)
+        _, at, found = ask(server, prompt[:end], 1)
         rows.append({"end": end, "found": found, "s": at[0]})
         rate = (end - found) / at[0]
         print(f"  {end:9,} positions: {end - found:9,} computed in {at[0]:8.1f} s, {rate:8.0f} tokens/s", flush=True)
         reached = end
+    reached += TAIL
+    answer, _, _ = ask(server, prompt[:reached], 1)
     memory = memory_bytes(server)
     server.stop()
     return reached, answer, rows, memory
@@ -191,7 +198,7 @@ def main():
     if arguments.positions < 2 * PAGE or arguments.positions > (1 << 20) - 2 * NEW_TOKENS:
         sys.exit(f"--positions {arguments.positions}: from {2 * PAGE} to {(1 << 20) - 2 * NEW_TOKENS}")
     draw = random.Random(1)
-    prompt = [draw.randrange(CONFIG["vocab_size"]) for _ in range(arguments.positions)]
+    prompt = [draw.randrange(CONFIG["vocab_size"]) for _ in range(arguments.positions + TAIL)]
     dram = dram_bytes_per_s(arguments.roofline, arguments.threads)
     with tempfile.TemporaryDirectory(dir=arguments.folder) as temporary:
         model = Model(arguments, arguments.folder or temporary)
@@ -234,7 +241,7 @@ def main():
     share = f"{row['share_of_dram']:.0%} of {row['dram_gb_per_s']:.1f} GB/s"
     print(f"decode        {1 / token_s:.2f} tokens/s, {read / token_s / 1e9:.1f} GB/s read, {share}")
     print(f"memory        {memory / 1e9:.2f} GB, of which keys and values are {row['kv_bytes'] / 1e9:.2f}")
-    print(f"allocations   {allocations:.0f} of the workers in {NEW_TOKENS - 1} steps")
+    print(f"allocations   {allocations:.0f} of the workers in {NEW_TOKENS - COUNTED_FROM} steps")
     measuring.append(arguments.json, row)
 
 
