@@ -1,8 +1,8 @@
 #!/bin/sh
 # Tests of the CPU kernels on a processor that this machine lacks, which Bochs emulates: AVX-512, VNNI, AVX512-BF16.
 #     scripts/emulated_processor.sh MODEL [TEST...]
-# MODEL is one of `bochs --help cpu`: corei7_skylake_x, tigerlake (VNNI), sapphire_rapids (AVX512-BF16). TEST is a file of
-# kernels/tests (all by default), `kernels` for the unit tests, or the path of a program.
+# MODEL is one of `bochs --help cpu`: corei7_skylake_x, tigerlake (VNNI), sapphire_rapids (AVX512-BF16). TEST is a test
+# program of kernels/tests (all by default; `operations` has most), `kernels` for the unit tests, or the path of a program.
 #   BOCHS           the emulator, `bochs` by default (docs/kernels.md, "Emulated processors")
 #   FILTER          run only tests whose names contain one of these words
 #   ARGS            arguments of the programs, instead of those of tests

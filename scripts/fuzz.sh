@@ -13,9 +13,9 @@ cargo test --package coordinator --test end_to_end -- hostile --nocapture
 cargo test --package coordinator --test end_to_end -- death batch_kills drafts prompt_store cublaslt turns profiled_kinds --nocapture
 cargo test --package cuda_standin --test lanes -- --nocapture
 # Tests of which `make test` runs a sample.
-cargo test --package kernels --test attention_window --test attention_pages --test linear --test linear_grouped
+cargo test --package kernels --test operations -- attention_window attention_pages linear
 cargo test --package planner --test described --test papers
 cargo test --package planner --lib device_capacity
-cargo test --package program --test dropped --test shared_caches --test states
-cargo test --package workers --test compressed --test placement --test states
+cargo test --package program --test plans -- dropped shared_caches states
+cargo test --package workers --test in_process -- compressed placement states
 exec cargo test --package coordinator --test storage

@@ -56,9 +56,9 @@ fn simulated(timed: &TimedTablePlan, steps: u32) -> SteadyLayer {
 
 /// The programs take as long as the table's own timeline estimates, provided that it knows that Q,
 /// K and V do not wait for each other. With several batches they take up to 3% more, since values
-/// leave the device in order (`planner/tests/steady_against_programs.rs`), and up to 1% less if
-/// Scores is in chunks, since V then has as many slots as the chunks of K and arrives further
-/// ahead.
+/// leave the device in order (`planner/tests/estimates/steady_against_programs.rs`), and up to 1%
+/// less if Scores is in chunks, since V then has as many slots as the chunks of K and arrives
+/// further ahead.
 #[test]
 fn programs_take_what_the_table_says() {
     for (batches, chunks) in [(1, 1), (2, 1), (2, 8), (3, 8)] {

@@ -1,7 +1,7 @@
 //! Plans that lack any one of their copies, signals or waits. The validator refuses such a plan
-//! (`program/tests/dropped.rs`). If it runs nevertheless, it must fail visibly: with wrong logits
-//! or tokens, or with lanes that stop and report it. All memory begins as NaN, so premature reads
-//! show.
+//! (`program/tests/plans/dropped.rs`). If it runs nevertheless, it must fail visibly: with wrong
+//! logits or tokens, or with lanes that stop and report it. All memory begins as NaN, so premature
+//! reads show.
 
 mod case;
 #[path = "../common/mod.rs"]

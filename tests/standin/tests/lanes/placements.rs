@@ -10,8 +10,8 @@ use crate::case::{group, llama, on_cpu, opt, plan, plan_of, runs_all_cases, shap
 use crate::harness::{Setting, Workers};
 
 /// Returns intervals `[i, j)` of a layer, in the syntax of `--split`: all of them, or a sample with
-/// each operation alone, each beginning and each end. `workers/tests/placement.rs` has every
-/// interval on an emulated device.
+/// each operation alone, each beginning and each end. `workers/tests/in_process/placement.rs` has
+/// every interval on an emulated device.
 fn intervals(config: &ModelConfig) -> Vec<String> {
     let names: Vec<String> = layer_list(config, 0, None).iter().map(|op| op.name(config)).collect();
     let mut found = Vec::new();
