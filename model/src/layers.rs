@@ -27,6 +27,11 @@ pub struct LayerKind {
     pub selection: PositionSelection,
     #[serde(default)]
     pub limits: ActivationLimits,
+    /// Number of positions that caches keep in addition to the window: those of drafted tokens,
+    /// which overwrite no position that is needed if they are refused. A property of the run, not
+    /// of the model.
+    #[serde(default)]
+    pub draft_positions: usize,
 }
 
 /// Limits of the networks' gates after their SiLU, and of the absolute values of the linears that
@@ -78,9 +83,9 @@ impl Debug for LayerSizes {
     }
 }
 
-/// Prints `sizes`, `caches`, `selection` and `limits` only if they differ from the default, since
-/// keys of stored data are derived from this text: a field that a model does not use must not
-/// change them.
+/// Prints `sizes`, `caches`, `selection` and `limits` only if they differ from the default, and
+/// `draft_positions` never, since keys of stored data are derived from this text: a field that a
+/// model does not use must not change them.
 impl Debug for LayerKind {
     fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
         let LayerKind { mixing, rope, window, feed_forward, sizes, .. } = self;
@@ -158,6 +163,7 @@ impl LayerKind {
             caches: CacheSharing::Own,
             selection: PositionSelection::All,
             limits: ActivationLimits { experts: None, network: None },
+            draft_positions: 0,
         }
     }
 
@@ -181,9 +187,11 @@ impl LayerKind {
         self.mixing != TokenMixer::Attention
     }
 
-    /// Returns the number of positions that the caches keep at most; `None` if they keep all.
+    /// Returns the number of positions that the caches keep at most, the window and
+    /// `draft_positions`; `None` if they keep all.
     pub fn cached_window(&self) -> Option<usize> {
-        self.window.filter(|_| self.caches == CacheSharing::Own)
+        let window = self.window.filter(|_| self.caches == CacheSharing::Own)?;
+        Some(window.saturating_add(self.draft_positions))
     }
 
     /// Returns the number of positions that the cache keeps of a sequence of `positions` positions.
@@ -265,8 +273,13 @@ impl Layers {
         self.kinds.iter().any(LayerKind::has_state)
     }
 
-    /// Returns the distinct windows shorter than `positions`, in ascending order: those of layers
-    /// whose caches keep only a part of a sequence.
+    /// Sets the number of drafted tokens that a step may refuse without a loss.
+    pub fn set_draft_positions(&mut self, positions: usize) {
+        self.kinds.iter_mut().for_each(|kind| kind.draft_positions = positions);
+    }
+
+    /// Returns the distinct numbers of positions, less than `positions`, that caches keep, in
+    /// ascending order: those of layers whose caches keep only a part of a sequence.
     pub fn windows_below(&self, positions: u32) -> Vec<u32> {
         let windows = self.kinds.iter().filter_map(LayerKind::cached_window);
         let shorter = windows.filter_map(|window| u32::try_from(window).ok());

@@ -48,8 +48,9 @@ impl DraftModel {
     /// A model that cannot be read, or whose vocabulary is another one.
     pub(super) fn open(session: &Session<'_>) -> anyhow::Result<Option<DraftModel>> {
         let Some(choice) = &session.options.draft_model else { return Ok(None) };
-        let model = ModelHandle::open(choice, session.options.seed)
+        let mut model = ModelHandle::open(choice, session.options.seed)
             .with_context(|| format!("--draft-model {}", choice.name))?;
+        model.config.layers.set_draft_positions(session.options.max_drafts as usize);
         check_vocabulary(session.model, &model)
             .with_context(|| format!("--draft-model {}", choice.name))?;
         Ok(Some(DraftModel { name: choice.name.clone(), model }))
@@ -98,7 +99,7 @@ impl DraftModel {
         let compiled =
             compile(&self.model.config, &self.shape(session, caches), &self.map(session));
         let plan = self.named(compiled)?;
-        if let Some(obstacle) = draft_obstacle(&plan) {
+        if let Some(obstacle) = draft_obstacle(&plan, session.options.max_drafts) {
             let sentence = format!("--draft-model {} is not possible: {obstacle}", self.name);
             return Err(ArgumentError(sentence).into());
         }

@@ -24,7 +24,7 @@ use tokenizer_host::process::TextLimits;
 
 use super::expanded_weights::{ExpandedWeights, QuantisedMatrices};
 use super::weights_identity::{weight_files, weights_identity};
-use crate::request::ModelChoice;
+use crate::request::{ModelChoice, SessionOptions};
 
 /// A model that was located and whose configuration was read. No weights have been read.
 #[derive(Debug)]
@@ -70,6 +70,16 @@ impl ModelHandle {
         if let Some(positions) = choice.positions {
             model.config.max_positions = positions;
         }
+        Ok(model)
+    }
+
+    /// Opens the model of a session, whose caches keep the tokens that it drafts.
+    ///
+    /// # Errors
+    /// Fails like [`ModelHandle::open`].
+    pub fn of_session(options: &SessionOptions) -> anyhow::Result<ModelHandle> {
+        let mut model = ModelHandle::open(&options.model, options.seed)?;
+        model.config.layers.set_draft_positions(options.max_drafts as usize);
         Ok(model)
     }
 

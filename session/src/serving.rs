@@ -190,7 +190,7 @@ fn start_engine(
     program::validate::validate(&plan)
         .context("the compiled program is not safe to run; this is a defect, please report it")?;
     let (max_drafts, drafts_all) = (session.options.max_drafts, session.options.drafts_all);
-    if let Some(obstacle) = draft_obstacle(&plan).filter(|_| drafts_all) {
+    if let Some(obstacle) = draft_obstacle(&plan, max_drafts).filter(|_| drafts_all) {
         let option = if draft_model.is_some() { "--draft-model" } else { "--speculate ngram" };
         return Err(ArgumentError(format!("{option} is not possible: {obstacle}")).into());
     }

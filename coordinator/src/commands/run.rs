@@ -60,7 +60,7 @@ pub fn run(request: &RunRequest, interrupt: &Interrupt) -> anyhow::Result<Exit> 
     };
     check_result_files(job_files, report.as_deref(), trace.as_deref())?;
     stop_at_stdin_eof(options, interrupt)?;
-    let model = ModelHandle::open(&options.model, options.seed)?;
+    let model = ModelHandle::of_session(options)?;
     let session = Session { batches: *batches, ..Session::new(&model, options) };
     match task {
         RunTask::Benchmark { prompt_len, gen_len } => {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use engine::serving::{ServingEngine, ServingOptions, StepTime};
+use engine::serving::{ServingEngine, ServingOptions, StepTime, draft_obstacle};
 use engine_api::serving::{Engine, Sampling};
 use model::config::Dtype;
 use program::formats::KvFormat;
@@ -10,7 +10,9 @@ use program::map::DeviceMap;
 use protocol::messages::{DraftModelSetup, WeightsOrigin};
 use scheduler::StepCostCurve;
 
-use crate::common::{self, Answer, Job, KvLayout, jobs, submit};
+use crate::common::{self, Answer, Job, KvLayout, jobs, options_of, submit};
+use crate::models;
+use crate::turns::{self, SMALL, Size};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -237,5 +239,38 @@ pub(crate) fn predictions_change_no_answer() {
         assert!(verified > 0 && accepted * 4 < verified, "{accepted} of {verified}");
         check(&mixed, "mixed");
         assert_eq!(check(&jobs, "no"), [0, 0], "nothing else is drafted");
+    }
+}
+
+/// Refused tokens overwrite no position that a window still includes, also where a later turn
+/// continues from a checkpoint.
+pub(crate) fn drafts_over_windows_change_no_answer() {
+    const MAX_DRAFTS: u32 = 7;
+    let configs = [models::gemma(), models::gpt_oss()];
+    for (mut config, (dtype, kv)) in configs.into_iter().zip(common::dtypes()) {
+        let scratch = turns::start_from_scratch(&config, dtype, kv, SMALL);
+        let (jobs, expected): (Vec<_>, Vec<_>) =
+            turns::mixed_turns(&scratch, 5).into_iter().unzip();
+        drop(scratch);
+        config.layers.set_draft_positions(MAX_DRAFTS as usize);
+        let plan = turns::plan(&config, dtype, kv, Size { logits_rows: 24, ..SMALL });
+        assert_eq!(draft_obstacle(&plan, MAX_DRAFTS), None);
+        assert!(draft_obstacle(&plan, MAX_DRAFTS + 1).is_some());
+        let options = ServingOptions {
+            max_drafts: MAX_DRAFTS,
+            step_costs: Some(StepCostCurve::NONE),
+            ..options_of(plan, None, Box::new(|_| {}))
+        };
+        let engine = ServingEngine::start(options).expect("it starts");
+        for (kind, jobs) in
+            ["right", "wrong", "mixed"].iter().zip(predicting_jobs(&jobs, &expected))
+        {
+            let context = format!("{} {dtype:?} {kv:?}, {kind} predictions", config.name);
+            check_answers(&engine, &jobs, &expected, &context);
+        }
+        let status = engine.status();
+        let drafts = status.drafts;
+        assert!(drafts.accepted > 0 && drafts.accepted < drafts.verified, "{drafts:?}");
+        assert!(status.cached_tokens > 0, "later turns continue from checkpoints");
     }
 }

@@ -32,21 +32,25 @@ const FORMATS: [(Dtype, KvFormat); 2] =
 
 /// Sizes of a server.
 #[derive(Debug, Clone, Copy)]
-struct Size {
+pub struct Size {
     /// Positions per page.
-    page: usize,
-    context: u32,
+    pub page: usize,
+    pub context: u32,
     /// Maximum number of rows of a step.
-    rows: u32,
-    pages: u32,
+    pub rows: u32,
+    pub pages: u32,
     /// Number of checkpoints; 0: nothing is shared.
-    checkpoints: u32,
+    pub checkpoints: u32,
+    /// Maximum number of rows of logits of a step; 0: one for each slot.
+    pub logits_rows: u32,
 }
 
-const LARGE: Size = Size { page: 64, context: 4608, rows: 100, pages: 300, checkpoints: 16 };
-const SMALL: Size = Size { page: 32, context: 640, rows: 24, pages: 60, checkpoints: 16 };
+const LARGE: Size =
+    Size { page: 64, context: 4608, rows: 100, pages: 300, checkpoints: 16, logits_rows: 0 };
+pub const SMALL: Size =
+    Size { page: 32, context: 640, rows: 24, pages: 60, checkpoints: 16, logits_rows: 0 };
 
-fn plan(config: &ModelConfig, dtype: Dtype, kv_format: KvFormat, size: Size) -> Plan {
+pub fn plan(config: &ModelConfig, dtype: Dtype, kv_format: KvFormat, size: Size) -> Plan {
     let shape = RunShape {
         batches: 1,
         batch_size: SLOTS,
@@ -61,7 +65,7 @@ fn plan(config: &ModelConfig, dtype: Dtype, kv_format: KvFormat, size: Size) -> 
         page_positions: size.page as u32,
         kv_pages: size.pages,
         checkpoints: size.checkpoints,
-        logits_rows: 0,
+        logits_rows: size.logits_rows,
         device_slots: 0,
         dtype,
     };
@@ -85,7 +89,7 @@ fn start_storing(plan: Plan, prompts: Option<PrefixStoreConfig>) -> ServingEngin
 }
 
 /// Returns an engine that shares nothing.
-fn start_from_scratch(
+pub fn start_from_scratch(
     config: &ModelConfig,
     dtype: Dtype,
     kv: KvFormat,
@@ -212,7 +216,7 @@ pub fn diverging_prompts_share_their_beginning() {
 }
 
 /// Returns conversations of three turns, the turns of all conversations mixed.
-fn mixed_turns(scratch: &ServingEngine, conversations: u64) -> Vec<(Job, Answer)> {
+pub fn mixed_turns(scratch: &ServingEngine, conversations: u64) -> Vec<(Job, Answer)> {
     let mut histories: Vec<Vec<u32>> = vec![Vec::new(); conversations as usize];
     let mut turns = Vec::new();
     for turn in 0..3 {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use grammar::{EncodedGrammar, Grammar};
+use model::layers::LayerKind;
 use program::plan::Plan;
 use scheduler::StepCostCurve;
 use scheduler::hybrid::{SchedulingPolicy, StepCosts};
@@ -83,21 +84,24 @@ impl ServingOptions {
     /// Returns the maximum number of drafted tokens of a sequence in a step: 0 if the plan cannot
     /// refuse drafts.
     pub(super) fn max_drafts(&self) -> u32 {
-        if draft_obstacle(&self.plan).is_none() { self.max_drafts } else { 0 }
+        let is_possible = draft_obstacle(&self.plan, self.max_drafts).is_none();
+        if is_possible { self.max_drafts } else { 0 }
     }
 }
 
-/// Returns the reason why the sequences of a plan cannot be set back by a few positions, as drafts
-/// that are refused require; `None` if they can.
-pub fn draft_obstacle(plan: &Plan) -> Option<&'static str> {
+/// Returns the reason why the sequences of a plan cannot be set back by `max_drafts` positions, as
+/// drafts that are refused require; `None` if they can.
+pub fn draft_obstacle(plan: &Plan, max_drafts: u32) -> Option<&'static str> {
     let layers = &plan.config.layers;
     if layers.has_states() {
         // A state contains all rows that were computed.
         return Some("the model has layers with a recurrent state");
     }
-    if !layers.windows_below(plan.shape.max_context).is_empty() {
-        // The caches of windows are ring buffers: a refused row has replaced one that is needed.
-        return Some("the context is longer than the attention window of some layers");
+    let is_ring = !layers.windows_below(plan.shape.max_context).is_empty();
+    let too_small = |kind: &LayerKind| kind.draft_positions < max_drafts as usize;
+    if is_ring && layers.kinds().iter().any(too_small) {
+        // The caches of windows are ring buffers: a refused row replaces one that is needed.
+        return Some("the caches of attention windows keep too few positions");
     }
     if plan.map.kv_select.is_some() {
         // What a row selects depends on how it was computed.

@@ -27,7 +27,7 @@ pub(super) fn plan_this_machine(
 ) -> anyhow::Result<String> {
     let BenchmarkPlan { options, batches, prompt_len, gen_len } = benchmark;
     let (prompt_len, gen_len) = (*prompt_len, *gen_len);
-    let model = ModelHandle::open(&options.model, options.seed)?;
+    let model = ModelHandle::of_session(options)?;
     let session = Session { batches: Some(*batches), ..Session::new(&model, options) };
     let decision =
         run::plan_benchmark(&session, prompt_len, gen_len, MeasurePolicy::Always, interrupt)?;

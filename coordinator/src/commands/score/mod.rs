@@ -44,7 +44,7 @@ pub fn run(request: &ScoreRequest, interrupt: &Interrupt) -> anyhow::Result<Exit
     check_result_files(job_files, request.report.as_deref(), request.trace.as_deref())?;
     stop_at_stdin_eof(&request.options, interrupt)?;
     let interrupted = || interrupt.is_requested();
-    let model = ModelHandle::open(&request.options.model, request.options.seed)?;
+    let model = ModelHandle::of_session(&request.options)?;
     let session = Session::new(&model, &request.options);
     let config = &model.config;
     if usize::from(request.details.top) > config.vocab_size {

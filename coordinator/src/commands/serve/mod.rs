@@ -46,7 +46,7 @@ pub fn run(request: &ServeRequest, interrupt: &Interrupt) -> anyhow::Result<Exit
     let address = listener.local_addr().context("the address on which to listen")?;
     stop_at_stdin_eof(&request.options, interrupt)?;
     raise_descriptor_limit();
-    let model_handle = ModelHandle::open(&request.options.model, request.options.seed)?;
+    let model_handle = ModelHandle::of_session(&request.options)?;
     let session = Session::new(&model_handle, &request.options);
     let mut model = model_card(request, &session)?;
     let quiet = session.options.is_quiet();
