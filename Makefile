@@ -1,7 +1,7 @@
 # One entry for everybody, also for CI. Anything with logic is a script or a test.
 PREFIX ?= /usr/local
 
-.PHONY: run test check lint fuzz loom bench bench-nvme test-gpu bench-gpu test-emulated papers install wheel dist test-python test-clients test-ray test-nodes report-picture
+.PHONY: run test check lint fuzz loom bench bench-nvme test-gpu bench-gpu kernel-budgets test-emulated papers install wheel dist test-python test-clients test-ray test-nodes report-picture
 
 # A small real model answers 60 prompts, twice; the two runs must agree.
 # MODEL=path takes yours and skips the download; ARGS adds options, for example ARGS=--chat.
@@ -49,6 +49,11 @@ test-gpu:
 
 bench-gpu:
 	@scripts/gpu_bundle.sh bench
+
+# Compiles the committed PTX again: registers, spills and occupancy of each CUDA kernel must be those of
+# kernels/cuda/cubin/budgets.tsv, and linears and attention must not spill. Writes docs/bench/gpu-instructions.md. Needs no GPU.
+kernel-budgets:
+	@scripts/ptx.sh --budgets
 
 # Tests of the CPU kernels on a processor that this machine lacks, for example MODEL=tigerlake TESTS="kernels linear"; needs Bochs.
 test-emulated:

@@ -6,7 +6,10 @@
 #   scripts/ptx.sh --offline   the same without fetching; leaves with 77 when NVRTC is missing
 #   scripts/ptx.sh --assemble  assembles the committed PTX; fetches ptxas unless --offline is given too
 #   scripts/ptx.sh --cubins    compiles the committed PTX for each generation (kernels/cuda/cubin), which
-#                              takes three minutes and saves every first start half of one; the same otherwise
+#                              takes three minutes and saves every first start half of one, and writes what
+#                              each kernel uses of a multiprocessor (budgets.tsv); the same otherwise
+#   scripts/ptx.sh --budgets   checks that compiling the committed PTX gives the committed cubins and budgets,
+#                              and writes docs/bench/gpu-instructions.md, the instructions of their loops
 #   OUT=file                   writes the PTX there instead; a folder, of cubins
 #   GENERATIONS='80 90'        compiles cubins for these only
 #
@@ -18,6 +21,7 @@ ptxas='nvidia-cuda-nvcc==13.5.37'
 # A driver takes cubins of its own major version of CUDA and of earlier ones. 12.8 is the first that knows
 # compute capability 12.0, so what it makes is taken wherever this program runs at all.
 cubin_ptxas='nvidia-cuda-nvcc-cu12==12.8.93'
+nvdisasm='nvidia-cuda-nvdisasm==13.5.37'
 # All that compute capability 8.0 has and later ones keep. Sums are fused where the source says so, as in
 # the build for the CPU.
 options='--gpu-architecture=compute_80 --std=c++17 --fmad=false --device-as-default-execution-space'
@@ -30,11 +34,13 @@ python="${PYTHON:-python3}"
 offline=
 assemble=
 cubins=
+budgets=
 for argument in "$@"; do
     case "$argument" in
         --offline) offline=1 ;;
         --assemble) assemble=1 ;;
         --cubins) cubins=1 ;;
+        --budgets) budgets=1 ;;
         *) echo "ptx.sh: $argument is not an option; see the head of this file" >&2; exit 2 ;;
     esac
 done
@@ -74,6 +80,20 @@ if [ -n "$assemble" ]; then
     exit 0
 fi
 
+if [ -n "$budgets" ]; then
+    fetch "$nvdisasm" nvdisasm
+    chmod +x "$found"
+    made="$(mktemp -d)"
+    trap 'rm -rf "$made"' EXIT
+    OUT="$made" sh scripts/ptx.sh --cubins ${offline:+--offline}
+    for file in made_of budgets.tsv; do
+        cmp "$made/$file" "kernels/cuda/cubin/$file" ||
+            { echo "ptx.sh: run scripts/ptx.sh --cubins and commit kernels/cuda/cubin" >&2; exit 1; }
+    done
+    "$python" scripts/kernel_loops.py "$found" kernels/cuda/cubin docs/bench/gpu-instructions.md
+    exit 0
+fi
+
 if [ -n "$cubins" ]; then
     fetch "$cubin_ptxas" ptxas
     chmod +x "$found"
@@ -81,10 +101,12 @@ if [ -n "$cubins" ]; then
     mkdir -p "$out"
     work="$(mktemp -d)"
     trap 'rm -rf "$work"' EXIT
-    for generation in $cubin_generations; do
-        "$found" --opt-level 3 --gpu-name "sm_$generation" --output-file "$work/sm_$generation.cubin" \
-            kernels/cuda/ptx/tandem.ptx
-    done
+    # As many at a time as there are processors; each takes half a minute.
+    # shellcheck disable=SC2086,SC2016 # one word a generation; the inner shell's arguments
+    printf '%s\n' $cubin_generations | xargs -P "$(nproc)" -I '{}' sh -c '"$0" --opt-level 3 --verbose \
+        --gpu-name "sm_$2" --output-file "$1/sm_$2.cubin" kernels/cuda/ptx/tandem.ptx 2> "$1/sm_$2.log" ||
+        { cat "$1/sm_$2.log" >&2; exit 255; }' "$found" "$work" '{}'
+    "$python" scripts/kernel_budgets.py "$work" kernels/cuda/cubin/launch_sizes.tsv "$out/budgets.tsv"
     # Each compressed by itself, and beside them what they were made of: a test compares it with the PTX.
     # shellcheck disable=SC2086 # one word a generation
     "$python" - "$work" "$out" kernels/cuda/ptx/tandem.ptx "$cubin_ptxas" $cubin_generations << 'PYTHON'

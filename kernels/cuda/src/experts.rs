@@ -127,7 +127,7 @@ pub fn expert_linear(dtype: Dtype, linear: &DeviceExpertLinear) -> KernelLaunch 
             WeightKind::Plain => "expert_f32",
             WeightKind::Four => "expert_four_f32",
             WeightKind::Eight => "expert_eight_f32",
-            WeightKind::Expanded => "expert_expanded_f32",
+            WeightKind::Expanded | WeightKind::Sixteens => "expert_expanded_f32",
         };
         return launch(name, 64, 16, 64 * 33 * 4 + 16 * 33 * 4);
     }
@@ -152,12 +152,22 @@ pub fn expert_linear(dtype: Dtype, linear: &DeviceExpertLinear) -> KernelLaunch 
         WeightKind::Expanded => {
             ["expert_expanded_8_bf16", "expert_expanded_16_bf16", "expert_expanded_32_bf16"]
         }
+        WeightKind::Sixteens => {
+            ["expert_sixteens_8_bf16", "expert_sixteens_16_bf16", "expert_sixteens_32_bf16"]
+        }
     };
+    // The lists of rows take registers, so some blocks have fewer threads than in `linear`.
+    let many_warps = if kind == WeightKind::Four { 6 } else { 7 };
     match mean_rows {
-        ..=8 => small(few, few_columns(kind), 8, few_warps(kind)),
+        ..=8 => small(few, few_columns(kind), 8, expert_few_warps(kind)),
         9..=16 => small(some, 32, 16, 7),
-        _ => small(many, 32, 32, 7),
+        _ => small(many, 32, 32, many_warps),
     }
+}
+
+/// Returns the maximum number of warps of a block of at most eight rows.
+fn expert_few_warps(kind: WeightKind) -> u32 {
+    if kind == WeightKind::Four { 12 } else { few_warps(kind) }
 }
 
 /// Computes `hidden += sum of weight * part` over each row's places: products are rounded, then

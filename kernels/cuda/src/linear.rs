@@ -107,8 +107,8 @@ impl DeviceLinearOut {
 pub enum DeviceWeight {
     /// Row-major, of the linear's dtype, on a 16-byte boundary.
     Plain(DevicePointer),
-    /// Records of 4 or 8 bits with ranges of f16, or of 8 bits with ranges of f32, on a 64-byte
-    /// boundary. Other formats are widened first ([`widen`](crate::widen)).
+    /// Records of 4 or 8 bits with ranges of f16 for groups of 32 or 64, or of 8 bits with ranges
+    /// of f32, on a 64-byte boundary. Other formats are widened first ([`widen`](crate::widen)).
     Grouped(Grouped, DevicePointer),
 }
 
@@ -118,8 +118,10 @@ pub(crate) enum WeightKind {
     Plain,
     Four,
     Eight,
-    /// 8 bits with ranges of f32.
+    /// 8 bits with ranges of f32, in groups of 32 or 64.
     Expanded,
+    /// 8 bits with ranges of f32, in groups of 16.
+    Sixteens,
 }
 
 impl DeviceWeight {
@@ -128,14 +130,17 @@ impl DeviceWeight {
         match self {
             DeviceWeight::Plain(weight) => (weight, WeightKind::Plain, 0),
             DeviceWeight::Grouped(format, records) => {
-                assert!(matches!(format.group, 16 | 32 | 64), "groups have 16, 32 or 64 inputs");
-                let kind = if has_floats(format) {
+                let kind = if has_floats(format) && format.group == 16 {
+                    WeightKind::Sixteens
+                } else if has_floats(format) {
                     WeightKind::Expanded
                 } else if format.bits == Bits::Four {
                     WeightKind::Four
                 } else {
                     WeightKind::Eight
                 };
+                let fits = kind == WeightKind::Sixteens || matches!(format.group, 32 | 64);
+                assert!(fits, "groups have 32 or 64 inputs, or 16 with ranges of f32");
                 (records, kind, format.group as u32)
             }
         }
@@ -178,7 +183,7 @@ pub fn linear(dtype: Dtype, linear: &DeviceLinear) -> KernelLaunch {
             WeightKind::Plain => "linear_f32",
             WeightKind::Four => "linear_four_f32",
             WeightKind::Eight => "linear_eight_f32",
-            WeightKind::Expanded => "linear_expanded_f32",
+            WeightKind::Expanded | WeightKind::Sixteens => "linear_expanded_f32",
         };
         return launch(name, 64, 16, 64 * 33 * 4 + 16 * 33 * 4);
     }
@@ -192,7 +197,7 @@ pub fn linear(dtype: Dtype, linear: &DeviceLinear) -> KernelLaunch {
             _ => launch("linear_wide_128_bf16", 128, 128, WIDE_BYTES),
         };
     }
-    if kind == WeightKind::Four && group >= 32 && rows > MAX_SMALL_ROWS && k.is_multiple_of(8) {
+    if kind == WeightKind::Four && rows > MAX_SMALL_ROWS && k.is_multiple_of(8) {
         return launch("linear_four_wide_bf16", 64, 64, GROUPED_WIDE_BYTES);
     }
     let small = |name, cols: u32, tile_rows: u32, most_warps: u32| {
@@ -207,6 +212,9 @@ pub fn linear(dtype: Dtype, linear: &DeviceLinear) -> KernelLaunch {
         WeightKind::Four => ["linear_four_8_bf16", "linear_four_16_bf16", "linear_four_32_bf16"],
         WeightKind::Expanded => {
             ["linear_expanded_8_bf16", "linear_expanded_16_bf16", "linear_expanded_32_bf16"]
+        }
+        WeightKind::Sixteens => {
+            ["linear_sixteens_8_bf16", "linear_sixteens_16_bf16", "linear_sixteens_32_bf16"]
         }
         WeightKind::Eight => {
             ["linear_eight_8_bf16", "linear_eight_16_bf16", "linear_eight_32_bf16"]
@@ -223,7 +231,7 @@ pub fn linear(dtype: Dtype, linear: &DeviceLinear) -> KernelLaunch {
 pub(crate) fn few_columns(kind: WeightKind) -> u32 {
     match kind {
         WeightKind::Plain => 16,
-        WeightKind::Four | WeightKind::Eight | WeightKind::Expanded => 32,
+        _ => 32,
     }
 }
 
@@ -231,7 +239,7 @@ pub(crate) fn few_columns(kind: WeightKind) -> u32 {
 pub(crate) fn few_warps(kind: WeightKind) -> u32 {
     match kind {
         WeightKind::Plain | WeightKind::Four => 14,
-        WeightKind::Eight | WeightKind::Expanded => 7,
+        WeightKind::Eight | WeightKind::Expanded | WeightKind::Sixteens => 7,
     }
 }
 

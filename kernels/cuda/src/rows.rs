@@ -168,9 +168,9 @@ pub fn rope(
     one_block_per_row(named!(dtype, "rope"), rows, args)
 }
 
-/// Writes the index of the largest logit of row `i` to `tokens[i]`, the lowest one on ties; NaN
-/// never wins, and the result is 0 for a row of nothing else. `logits` is f32 `[rows, vocab]`,
-/// `tokens` u32 `[rows]`.
+/// Writes the index of the largest logit of row `i` to `tokens[i]`, the lowest one on ties, and
+/// `u32::MAX` if it is infinite or all logits are NaN; other NaN never win. `logits` is f32 `[rows,
+/// vocab]`, `tokens` u32 `[rows]`.
 pub fn argmax(rows: u32, vocab: u32, logits: DevicePointer, tokens: DevicePointer) -> KernelLaunch {
     one_block_per_row("argmax", rows, KernelArgs::new().u64(logits).u64(tokens).u32(vocab))
 }

@@ -228,9 +228,9 @@ fn barriers_of_linears() {
     check("small, 32 rows", 2, &product::<Half>(20, 32, 4200));
     check("f32", 2, &product::<f32>(17, 70, 100));
     // The last tile is stored in the memory in which the results are transposed.
-    check("wide, 64 rows", 4, &product::<Half>(40, 130, 256));
-    check("wide, 4 bits", 5, &grouped_product(60, 40, 320));
-    check("wide, 128 rows", 4, &product::<Half>(130, 40, 160));
+    check("wide, 64 rows", 3, &product::<Half>(40, 130, 256));
+    check("wide, 4 bits", 4, &grouped_product(60, 40, 320));
+    check("wide, 128 rows", 3, &product::<Half>(130, 40, 160));
 }
 
 #[test]

@@ -12,7 +12,7 @@ use cuda_kernels::{
 use cuda_shim::set_order;
 use device::{Half, Output, dtype, of, of_mut, run};
 use kernels::quant::{decode_row, quantise};
-use kernels::{Element, Variant, reference};
+use kernels::{Element, SampleDraw, SampleScratch, Variant, reference, sample};
 use model::quantized_format::Grouped;
 
 /// Rounding error of sums of this length in f32.
@@ -220,7 +220,7 @@ fn norms_in_place_and_added_match_the_reference() {
 }
 
 #[test]
-fn argmax_is_that_of_the_cpu() {
+fn argmax_is_the_greedy_token_of_the_cpu() {
     let mut random = Random::new(5);
     let nan = f32::NAN;
     let mut rows = vec![
@@ -229,6 +229,7 @@ fn argmax_is_that_of_the_cpu() {
         [vec![nan; 7], vec![f32::NEG_INFINITY; 293]].concat(),
         [vec![nan; 299], vec![-5.0]].concat(),
         [vec![1.0; 300]].concat(),
+        [vec![2.0; 150], vec![f32::INFINITY], vec![nan; 149]].concat(),
     ];
     for _ in 0..20 {
         // Few distinct values, so that there are ties.
@@ -237,11 +238,13 @@ fn argmax_is_that_of_the_cpu() {
         rows.push(row);
     }
     let logits = rows.concat();
-    let mut tokens = vec![u32::MAX; rows.len()];
+    let mut tokens = vec![0; rows.len()];
+    let mut scratch = SampleScratch::new(300);
     for order in 0..6 {
         set_order(order);
         run(&[argmax(rows.len() as u32, 300, of(&logits), of_mut(&mut tokens))]);
-        let expected: Vec<u32> = rows.iter().map(|row| kernels::argmax(row)).collect();
+        let greedy = |row: &Vec<f32>| sample(row, SampleDraw::GREEDY, &mut scratch);
+        let expected: Vec<u32> = rows.iter().map(greedy).collect();
         assert_eq!(tokens, expected, "order {order}");
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{Machine, MachineError};
 
-const FILES: [(&str, &str); 16] = [
+const FILES: [(&str, &str); 23] = [
     ("ryzen7950x-a4000", include_str!("../../machines/ryzen7950x-a4000.toml")),
     ("spr-a100", include_str!("../../machines/spr-a100.toml")),
     ("spr-a100-table5", include_str!("../../machines/spr-a100-table5.toml")),
@@ -19,6 +19,13 @@ const FILES: [(&str, &str); 16] = [
     ("hgx-2xh100", include_str!("../../machines/hgx-2xh100.toml")),
     ("xeon8488c", include_str!("../../machines/xeon8488c.toml")),
     ("epyc7v13-a100x4", include_str!("../../machines/epyc7v13-a100x4.toml")),
+    ("ryzen5950x-rtx3090", include_str!("../../machines/ryzen5950x-rtx3090.toml")),
+    ("ryzen7950x-rtx4090", include_str!("../../machines/ryzen7950x-rtx4090.toml")),
+    ("ryzen9950x-rtx5090", include_str!("../../machines/ryzen9950x-rtx5090.toml")),
+    ("nc24ads-a100", include_str!("../../machines/nc24ads-a100.toml")),
+    ("xeon16-h100", include_str!("../../machines/xeon16-h100.toml")),
+    ("xeon12-h200", include_str!("../../machines/xeon12-h200.toml")),
+    ("g6e-4xlarge", include_str!("../../machines/g6e-4xlarge.toml")),
 ];
 
 /// Returns the machine with this name, if there is one.

@@ -65,7 +65,8 @@ pub(crate) struct Settings {
     pub(crate) is_compatibility_mode: bool,
     /// `STANDIN_CUDA_LOG=file`: the name of every call is written to `file.PID`. Lines that begin
     /// with `note: ` are not calls: `full` for a call that finds its channel full, `flush` for a
-    /// wait that flushes, `PTX` and `cubin 8.0` for images of code.
+    /// wait that flushes, `to host 8` for a copy of 8 bytes, `PTX` and `cubin 8.0` for images of
+    /// code.
     pub(crate) log: Option<PathBuf>,
 }
 

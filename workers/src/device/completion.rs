@@ -8,6 +8,7 @@
 //! this lane's own host waits, do not wait until their bounds expire.
 
 use std::collections::VecDeque;
+use std::num::NonZeroU64;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -16,6 +17,7 @@ use cuda::{Context, CudaError, Event, Stream};
 use program::ir::ProgramId;
 use program::plan::Plan;
 use program::topology::LaneId;
+use rustix::thread::set_current_timer_slack;
 use shm::{Control, Position, TraceRecord, TraceWriter, now_ns};
 
 use super::depth::{ENTRIES_MAX, INSTRUCTIONS_MAX};
@@ -283,6 +285,13 @@ impl Drop for CompletionTracker {
     }
 }
 
+/// Lets the thread's sleeps end when they are due. By default the kernel adds up to 50 µs, more than
+/// [`POLL_INTERVAL`], to each, and so to each hop from lane to lane.
+pub(super) fn shorten_sleeps() {
+    // Without it everything works, only later.
+    let _ = set_current_timer_slack(NonZeroU64::new(1));
+}
+
 /// State of the completion thread.
 struct CompletionThread {
     shared: Arc<CompletionQueue>,
@@ -295,6 +304,7 @@ impl CompletionThread {
         if let Err(error) = self.setup.context.make_current() {
             return self.fail(Failure::Cuda { run: None, error });
         }
+        shorten_sleeps();
         while let Some(pending) = self.next() {
             if let Err(failure) = self.finish(pending) {
                 return self.fail(failure);
@@ -400,5 +410,21 @@ impl CompletionThread {
                 StallStatus::Stalled => return Err(Failure::Stalled { run, stalled_for }),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::thread::current_timer_slack;
+
+    use super::shorten_sleeps;
+
+    #[test]
+    fn sleeps_end_when_they_are_due() {
+        let slack_ns = std::thread::spawn(|| {
+            shorten_sleeps();
+            current_timer_slack()
+        });
+        assert_eq!(slack_ns.join().expect("it ends"), Ok(1));
     }
 }

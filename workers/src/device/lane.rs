@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use cuda::{Context, CudaError, PinnedBuffer, Stream};
+use cuda::{Context, CudaError, DeviceAddress, PinnedBuffer, Stream};
+use cuda_kernels::argmax;
 use model::ops::{Op, Value};
 use program::ir::{Compute, Instruction, ProgramId};
 use program::plan::Plan;
@@ -10,7 +11,7 @@ use program::topology::{LaneId, LaneKind};
 use protocol::table::StepTable;
 use shm::{Control, StepOfGroup, Timeline, TraceWriter};
 
-use super::completion::{CompletionSetup, CompletionTracker, InstructionRun};
+use super::completion::{CompletionSetup, CompletionTracker, InstructionRun, shorten_sleeps};
 use super::compute::ComputeContext;
 use super::depth::Marks;
 use super::open::Device;
@@ -18,7 +19,7 @@ use super::transfer::TransferContext;
 use super::uploads::Uploads;
 use crate::error::{LaneError, WorkerError};
 use crate::execute::pooling::pools_any;
-use crate::execute::{ComputeState, SampledRows};
+use crate::execute::{ComputeState, RowLogits, SampledRows, needs_logits};
 use crate::lane_executor::{LaneExecutor, Task, WorkAmount};
 use crate::memory::View;
 use crate::stall::StallBounds;
@@ -45,6 +46,8 @@ struct Sampling {
     state: ComputeState,
     /// f32 `[rows, vocab]`.
     logits: PinnedBuffer,
+    /// The most likely token of each row, u32.
+    tokens: PinnedBuffer,
     /// `[rows, hidden_size]` in the run's dtype, if the run pools hidden states.
     hidden: Option<PinnedBuffer>,
 }
@@ -57,13 +60,36 @@ impl Sampling {
             |value| PinnedBuffer::allocate(context, rows.unwrap_or(0) * row_bytes(value));
         let pools = plan.shape.pools();
         let hidden = pools.then(|| allocate(Value::LastNormed)).transpose()?;
-        Ok(Sampling { state, logits: allocate(Value::Logits)?, hidden })
+        let tokens = PinnedBuffer::allocate(context, rows.unwrap_or(0) * size_of::<u32>())?;
+        Ok(Sampling { state, logits: allocate(Value::Logits)?, tokens, hidden })
     }
 }
 
 /// Returns the bytes of a row of a value.
 fn row_bytes(plan: &Plan, value: Value) -> usize {
     value.row_elements(&plan.config).unwrap_or(0) * value.element_bytes(plan.shape.dtype)
+}
+
+/// Enqueues the most likely token of each row of `logits`, f32 `[rows, vocab]`, and the copy of
+/// these tokens to `to`.
+fn enqueue_greedy(
+    device: &Device,
+    stream: &Stream,
+    [rows, vocab]: [usize; 2],
+    logits: DeviceAddress,
+    to: &PinnedBuffer,
+) -> Result<(), CudaError> {
+    let (size_bytes, range) = (rows * size_of::<u32>(), device.scratch().tokens);
+    let fits = size_bytes as u64 <= range.size_bytes && size_bytes <= to.size_bytes();
+    assert!(fits, "the tokens fit their buffers");
+    let tokens = device.scratch_address(range);
+    // SAFETY: needed to determine the tokens. The caller checked the logits against their buffer,
+    // the tokens fit (asserted), and only the lane that samples uses that scratch and the pinned
+    // buffer.
+    unsafe {
+        device.launch(stream, argmax(rows as u32, vocab as u32, logits, tokens))?;
+        stream.copy_to_host(to.base(), tokens, size_bytes)
+    }
 }
 
 /// A lane on the device. A separate thread completes the work that it enqueues.
@@ -144,13 +170,16 @@ impl DeviceLane {
     }
 
     /// Copies the logits, and the rows that are pooled, to the host and runs the same sampler as on
-    /// every other device.
+    /// every other device. If it needs the most likely tokens alone, the device determines them and
+    /// no logits are copied.
     fn sample(&mut self, run: InstructionRun, compute: &Compute) -> Result<(), LaneError> {
         let (rows, _) = row_counts(&self.table, run.program, compute.at);
         let Some(sampling) = &mut self.sampling else { panic!("a sample without a sampler") };
         let pools = pools_any(&self.table, run.program, compute.at);
         let hidden = sampling.hidden.as_ref().filter(|_| pools);
-        let copies = [(Value::Logits, Some(&sampling.logits)), (Value::LastNormed, hidden)];
+        let wants_logits = needs_logits(&self.table, run.program, compute.at);
+        let logits = wants_logits.then_some(&sampling.logits);
+        let copies = [(Value::Logits, logits), (Value::LastNormed, hidden)];
         // Opened even if there are no logits: all work that the stream waits for reads the table
         // that is written here.
         let open = self.tracker.open(&self.stream, run)?;
@@ -164,14 +193,28 @@ impl DeviceLane {
             let copied = unsafe { self.stream.copy_to_host(to.base(), from, size_bytes) };
             copied.map_err(|error| self.tracker.cuda(run, error))?;
         }
+        if !wants_logits && rows > 0 {
+            let size_bytes = rows * row_bytes(&self.plan, Value::Logits);
+            let from =
+                self.device.buffer_addresses().address(compute.inputs[0].buffer, 0, size_bytes);
+            let shape = [rows, Value::Logits.row_elements(&self.plan.config).unwrap_or(0)];
+            enqueue_greedy(&self.device, &self.stream, shape, from, &sampling.tokens)
+                .map_err(|error| self.tracker.cuda(run, error))?;
+        }
         let work = WorkAmount { bytes: 0, rows: rows as u32 };
         self.tracker.close(&self.stream, open, work)?;
         self.tracker.wait_until_complete()?;
         let vocab = Value::Logits.row_elements(&self.plan.config).unwrap_or(0);
-        // SAFETY: needed to read the logits. This number of bytes was just written, whole numbers
-        // of f32 on a page boundary, and nothing is in flight on this lane.
+        let (values, tokens) = (sampling.logits.base(), sampling.tokens.base());
+        // SAFETY: needed to read the logits or the tokens. This number of them was just written,
+        // whole numbers of four bytes on a page boundary, and nothing is in flight on this lane.
         let logits = unsafe {
-            std::slice::from_raw_parts(sampling.logits.base().cast::<f32>(), rows * vocab)
+            if wants_logits {
+                let values = values.cast::<f32>();
+                RowLogits::Values(std::slice::from_raw_parts(values, rows * vocab))
+            } else {
+                RowLogits::Greedy(std::slice::from_raw_parts(tokens.cast::<u32>(), rows))
+            }
         };
         let hidden = hidden.map(|pinned| -> &[u8] {
             let size_bytes = rows * row_bytes(&self.plan, Value::LastNormed);
@@ -194,6 +237,7 @@ impl DeviceLane {
 
 impl LaneExecutor for DeviceLane {
     fn begin(&mut self) -> Result<(), LaneError> {
+        shorten_sleeps();
         let run = InstructionRun { program: ProgramId::PREFILL, step: 0, instruction: 0 };
         self.device.context().make_current().map_err(|error| self.failed(run, error))
     }

@@ -99,6 +99,8 @@ pub(super) struct Scratch {
     pub(super) experts: ExpertRanges,
     /// Sums, workspace and expanded matrix of cuBLASLt; empty if it is not used.
     pub(super) blas: [Range; 3],
+    /// Tokens of the rows whose logits are computed, u32.
+    pub(super) tokens: Range,
     /// Range of all slots together.
     pub(super) slots: Range,
     slot_of: BTreeMap<Key, Range>,
@@ -186,6 +188,8 @@ impl Scratch {
         };
         let blas = if blas { products::scratch_bytes(work) } else { [0; 3] };
         let blas = blas.map(|size_bytes| layout.take(size_bytes));
+        let logits_rows = work.programs.iter().map(|program| u64::from(program.shape.logits_rows));
+        let tokens = layout.take(logits_rows.max().unwrap_or(0) * size_of::<u32>() as u64);
         let slots_start = layout.end_bytes;
         let slot_of = keys
             .into_iter()
@@ -205,7 +209,7 @@ impl Scratch {
             .collect();
         let slots = Range { offset_bytes: slots_start, size_bytes: layout.end_bytes - slots_start };
         let end_bytes = layout.end_bytes;
-        Scratch { frequencies, attention, fresh, experts, blas, slots, slot_of, end_bytes }
+        Scratch { frequencies, attention, fresh, experts, blas, tokens, slots, slot_of, end_bytes }
     }
 
     /// Returns the slot of a list.

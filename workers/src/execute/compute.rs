@@ -19,6 +19,7 @@ use super::expert_cache::PlaceScratch;
 use super::operands::Operands;
 use super::per_layer::PerLayer;
 use super::positions::Positions;
+use super::row_logits::RowLogits;
 use super::sample::SharedDrafter;
 use super::{attention, delta, experts, indexed, latent, linear, sample, sparse_attention};
 use crate::error::WorkerError;
@@ -139,6 +140,7 @@ impl ComputeState {
         let weight_bytes = self.weight_bytes::<T>(&operands, compute, rows);
         if compute.op == Op::Sample {
             let logits = operands.rows(compute.inputs[0], Value::Logits, rows);
+            let logits = RowLogits::Values(logits);
             let hidden = match compute.inputs.get(1) {
                 Some(region) => operands.rows::<T>(*region, Value::LastNormed, rows),
                 None => &[],
@@ -364,8 +366,7 @@ impl ComputeState {
 /// Rows that a device has computed for a sample, in host memory.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SampledRows<'a> {
-    /// `[rows, vocab]`.
-    pub(crate) logits: &'a [f32],
+    pub(crate) logits: RowLogits<'a>,
     /// Bytes of `[rows, hidden_size]` in the run's dtype, aligned to its elements; `None` if no row
     /// is pooled.
     pub(crate) hidden: Option<&'a [u8]>,

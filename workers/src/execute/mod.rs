@@ -23,6 +23,7 @@ mod penalties;
 mod per_layer;
 pub(crate) mod pooling;
 mod positions;
+mod row_logits;
 pub mod sample;
 mod sparse_attention;
 
@@ -45,6 +46,7 @@ use protocol::table::StepTable;
 pub use append::append_spans;
 pub use compute::ComputeState;
 pub(crate) use compute::SampledRows;
+pub(crate) use row_logits::{RowLogits, needs_logits};
 pub use copy::copy_spans;
 pub use copy_span::CopySpan;
 pub(crate) use linear::{SWIGLU_ALPHA, SWIGLU_LIMIT};

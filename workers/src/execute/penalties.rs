@@ -72,6 +72,16 @@ impl Changes {
         (from, self.all.len() as u32)
     }
 
+    /// Returns true if the next token may have changes.
+    pub(super) fn may_change(table: &StepTable, next: NextToken) -> bool {
+        let NextToken { batch, slot, generated } = next;
+        let field = |field| table.field(batch, slot, field);
+        generated < field(Field::MinTokens)
+            || penalties_of(field) != Penalties::NONE
+            || table.logit_biases(batch, slot).next().is_some()
+            || forced_marker(table, next).is_some()
+    }
+
     /// Counts the new tokens before another one, and those of the prompt if `with_prompt`.
     fn count(&mut self, table: &StepTable, next: NextToken, with_prompt: bool) {
         let NextToken { batch, slot, generated } = next;

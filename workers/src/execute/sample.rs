@@ -5,10 +5,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use grammar::GrammarError;
-use kernels::{
-    Element, Kernels, Logprob, NO_TOKEN, Penalties, SampleDraw, SampleScratch, Sampling,
-    random_unit,
-};
+use kernels::{Element, Kernels, Logprob, NO_TOKEN, SampleDraw, SampleScratch};
 use program::checkpoints::CheckpointLayout;
 use program::ir::{At, ProgramId};
 use program::plan::Plan;
@@ -25,6 +22,7 @@ use super::grammar_matchers::GrammarMatchers;
 use super::operands::Operands;
 use super::penalties::{Changes, NextToken};
 use super::pooling::pool_rows;
+use super::row_logits::{RowLogits, draw_parameters};
 use crate::checkpoint_copies;
 use crate::work_items::{LogitsRow, SequenceRows, logits_rows, sequences};
 
@@ -104,13 +102,13 @@ impl SampleState {
     }
 }
 
-/// Samples one token for each row of a stream and lists the rows of the next step. `logits` is
-/// `[rows, vocab]`, and `hidden` the same rows after the final norm, or empty if none is pooled.
+/// Samples one token for each row of a stream and lists the rows of the next step. `hidden` has the
+/// same rows as `logits` after the final norm, or is empty if none is pooled.
 pub(super) fn sample_batch<T: Element>(
     kernels: &Kernels,
     operands: &Operands<'_>,
     at: At,
-    logits: &[f32],
+    logits: RowLogits<'_>,
     hidden: &[T],
     state: &mut SampleState,
 ) {
@@ -119,9 +117,14 @@ pub(super) fn sample_batch<T: Element>(
         pool_rows(table, program, at, hidden);
     }
     let rows = LogitsRows { table, program, at };
-    state.draw(kernels, rows, logits, &plan.config.eos_token_ids);
-    if plan.shape.logprobs > 0 {
-        state.store_logprobs(kernels, rows, logits, usize::from(plan.shape.logprobs));
+    match logits {
+        RowLogits::Values(logits) => {
+            state.draw(kernels, rows, logits, &plan.config.eos_token_ids);
+            if plan.shape.logprobs > 0 {
+                state.store_logprobs(kernels, rows, logits, usize::from(plan.shape.logprobs));
+            }
+        }
+        RowLogits::Greedy(tokens) => state.take_greedy(rows, tokens),
     }
     let eos = plan.config.eos_token_ids.as_slice();
     let SampleState { tokens, iteration_planner, checkpoints, .. } = state;
@@ -222,15 +225,7 @@ impl SampleState {
         }
         let masks = grammar_matchers.as_ref().map_or(&[][..], GrammarMatchers::masks);
         kernels.sample_rows(logits, draws, masks, &changes.all, scratch, tokens);
-        for (token, found) in tokens.iter_mut().zip(rows.all()) {
-            if !found.is_drawn() {
-                // A row within a prompt, whose next token is known.
-                *token = rows.table.token(batch, found.item.slot, found.position + 1);
-            } else if *token == NO_TOKEN && rows.field(found.item.slot, Field::AnyLogits) > 0 {
-                *token = 0;
-            }
-        }
-        clear_refused(rows, tokens);
+        complete_tokens(rows, tokens);
         if let Some(grammar_matchers) = grammar_matchers {
             for GrammarRow { row, item, .. } in rows.grammar_rows() {
                 if tokens[row] != NO_TOKEN {
@@ -238,6 +233,13 @@ impl SampleState {
                 }
             }
         }
+    }
+
+    /// Takes the most likely token of each row.
+    fn take_greedy(&mut self, rows: LogitsRows<'_>, tokens: &[u32]) {
+        self.tokens.clear();
+        self.tokens.extend_from_slice(tokens);
+        complete_tokens(rows, &mut self.tokens);
     }
 
     /// Writes the log-probabilities of the drawn tokens into the table, at most `max` for each.
@@ -309,6 +311,19 @@ fn compute_masks(
     }
 }
 
+/// Replaces drawn tokens that are known or refused.
+fn complete_tokens(rows: LogitsRows<'_>, tokens: &mut [u32]) {
+    for (token, found) in tokens.iter_mut().zip(rows.all()) {
+        if !found.is_drawn() {
+            // A row within a prompt, whose next token is known.
+            *token = rows.table.token(rows.batch(), found.item.slot, found.position + 1);
+        } else if *token == NO_TOKEN && rows.field(found.item.slot, Field::AnyLogits) > 0 {
+            *token = 0;
+        }
+    }
+    clear_refused(rows, tokens);
+}
+
 /// Replaces the tokens drawn after a refused draft with [`NO_TOKEN`].
 fn clear_refused(rows: LogitsRows<'_>, tokens: &mut [u32]) {
     let mut is_refused = false;
@@ -324,30 +339,6 @@ fn clear_refused(rows: LogitsRows<'_>, tokens: &mut [u32]) {
             }
         }
     }
-}
-
-/// Returns the parameters with which a sequence's new token number `generated` is drawn, counted
-/// from 0.
-fn draw_parameters(table: &StepTable, batch: usize, sequence: usize, generated: u32) -> SampleDraw {
-    let float = |field| f32::from_bits(table.field(batch, sequence, field));
-    let sampling = Sampling {
-        temperature: float(Field::Temperature),
-        top_p: float(Field::TopP),
-        top_k: table.field(batch, sequence, Field::TopK),
-        min_p: float(Field::MinP),
-        top_n_sigma: float(Field::TopNSigma),
-        // Penalties and rules are passed as changes of individual tokens.
-        penalties: Penalties::NONE,
-        min_tokens: 0,
-    };
-    let masked = table.field(batch, sequence, Field::Grammar) > 0;
-    if sampling.temperature == 0.0 {
-        return SampleDraw { masked, ..SampleDraw::GREEDY };
-    }
-    let seed = table.field_u64(batch, sequence, Field::SeedLow, Field::SeedHigh);
-    let id = table.field_u64(batch, sequence, Field::IdHashLow, Field::IdHashHigh);
-    let random = random_unit(seed, id, generated);
-    SampleDraw { sampling, random, masked, ..SampleDraw::GREEDY }
 }
 
 /// Writes a token for every sampled row and lists the rows of the next step. If the program is its

@@ -10,7 +10,6 @@
 #include "registry.h"
 
 #define DEVICE inline
-#define DEVICE_CALL inline
 
 namespace shim {
 

@@ -103,7 +103,7 @@ DEVICE void attention_combine(const Unit* units, const float* scratch, const flo
 }
 
 #define ATTENTION_PART(name, T, Rows, HEADS)                                                      \
-    KERNEL(name, 128,                                                                             \
+    KERNEL_BESIDE(name, 128, 1,                                                                   \
            (const Unit* units, const T* q, const void* k_fresh, const void* v_fresh,              \
             const void* k_cache, const void* v_cache, float* scratch, u32 heads, u32 kv_heads,    \
             u32 head_dim, u32 window, float scale)) {                                             \

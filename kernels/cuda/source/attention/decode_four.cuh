@@ -233,12 +233,12 @@ template <int HEAD, u32 HEADS> struct FourValues {
     }
 };
 
-#define ATTENTION_PART_FOUR(name, HEAD, HEADS)                                                    \
-    ATTENTION_PART_MATRIX(name, HEAD, HEADS, 5, FourHeads<HEAD, HEADS>)
+#define ATTENTION_PART_FOUR(name, HEAD, HEADS, BLOCKS)                                            \
+    ATTENTION_PART_MATRIX(name, HEAD, HEADS, BLOCKS, FourHeads<HEAD, HEADS>)
 
-ATTENTION_PART_FOUR(attention_decode_four_1_64_bf16, 64, 1)
-ATTENTION_PART_FOUR(attention_decode_four_4_64_bf16, 64, 4)
-ATTENTION_PART_FOUR(attention_decode_four_8_64_bf16, 64, 8)
-ATTENTION_PART_FOUR(attention_decode_four_1_128_bf16, 128, 1)
-ATTENTION_PART_FOUR(attention_decode_four_4_128_bf16, 128, 4)
-ATTENTION_PART_FOUR(attention_decode_four_8_128_bf16, 128, 8)
+ATTENTION_PART_FOUR(attention_decode_four_1_64_bf16, 64, 1, 5)
+ATTENTION_PART_FOUR(attention_decode_four_4_64_bf16, 64, 4, 5)
+ATTENTION_PART_FOUR(attention_decode_four_8_64_bf16, 64, 8, 5)
+ATTENTION_PART_FOUR(attention_decode_four_1_128_bf16, 128, 1, 5)
+ATTENTION_PART_FOUR(attention_decode_four_4_128_bf16, 128, 4, 5)
+ATTENTION_PART_FOUR(attention_decode_four_8_128_bf16, 128, 8, 4)

@@ -137,6 +137,7 @@ DEVICE void attention_matrix(const Unit* units, const bf16* q, const void* k_fre
     // A lane has parts of two queries, `own` and `own + 8` of the block.
     const u32 own = line + lane_index() / 4;
     A state;
+    // Of records that wait in shared memory the first position is computed again, for want of registers.
     u32 start[2];
     u32 limit[2];
     for (u32 i = 0; i < 2; ++i) {
@@ -166,11 +167,10 @@ DEVICE void attention_matrix(const Unit* units, const bf16* q, const void* k_fre
     const u32 warp_last = smaller(warp_first + 15, total - 1);
     const u32 least_limit = unit.past + warp_first / group + 1;
     const u32 most_limit = warp_first < total ? unit.past + warp_last / group + 1 : 0;
-    const u32 least_start = shape.first_seen(least_limit);
-    const u32 most_start = shape.first_seen(most_limit);
     for (u32 first = first_tile; first < end; first += TILE) {
-        const bool sees = first < most_limit && first + TILE > least_start;
-        const bool sees_all = first + TILE <= least_limit && first >= most_start;
+        const bool sees = first < most_limit && first + TILE > shape.first_seen(least_limit);
+        const bool sees_all =
+            first + TILE <= least_limit && first >= shape.first_seen(most_limit);
         float scores[A::POSITIONS][4] = {};
         copy_wait<1>();
         BLOCK_BARRIER();
@@ -192,7 +192,8 @@ DEVICE void attention_matrix(const Unit* units, const bf16* q, const void* k_fre
                 for (int at = 0; at < A::POSITIONS * 4; ++at) {
                     const int i = at / 2 % 2;
                     const u32 position = first + at / 4 * 8 + 2 * t + at % 2;
-                    const bool seen = position >= start[i] && position < limit[i];
+                    const u32 least = Tiles::STAGED ? shape.first_seen(limit[i]) : start[i];
+                    const bool seen = position >= least && position < limit[i];
                     if (!seen) scores[at / 4][at % 4] = minus_infinity();
                 }
             }

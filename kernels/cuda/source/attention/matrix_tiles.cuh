@@ -104,7 +104,8 @@ template <int HEAD> struct FourTiles {
         const u32 line = threadIdx.x % Tile::POSITIONS;
         const u8* record = records + line * BYTES;
         constexpr u32 TURNS = Tile::THREADS / Tile::POSITIONS;
-#pragma unroll
+        // Not unrolled: scores wait in registers.
+#pragma unroll 1
         for (u32 i = 0; i < HEAD / 16 / TURNS; ++i) {
             const u32 at = threadIdx.x / Tile::POSITIONS + i * TURNS;
             const u32 group = at / 4;

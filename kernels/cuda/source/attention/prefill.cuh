@@ -124,7 +124,7 @@ DEVICE void attention_prefill(const Unit* units, const T* q, const void* k_fresh
 }
 
 #define ATTENTION_PREFILL(name, T, Rows)                                                          \
-    KERNEL(name, 128,                                                                             \
+    KERNEL_BESIDE(name, 128, 1,                                                                   \
            (const Unit* units, const T* q, const void* k_fresh, const void* v_fresh,              \
             const void* k_cache, const void* v_cache, const float* sinks, T* out, u32 heads,      \
             u32 kv_heads, u32 head_dim, u32 window, float scale)) {                               \

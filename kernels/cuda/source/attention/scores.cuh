@@ -86,7 +86,7 @@ DEVICE void scores(const Unit* units, const T* q, const void* k_fresh, const voi
 }
 
 #define SCORES(name, T, Rows)                                                                    \
-    KERNEL(name, 128,                                                                            \
+    KERNEL_BESIDE(name, 128, 1,                                                                  \
            (const Unit* units, const T* q, const void* k_fresh, const void* k_cache, float* out, \
             u32 heads, u32 kv_heads, u32 head_dim, u32 window, float scale)) {                   \
         scores<T, Rows>(units, q, k_fresh, k_cache, out,                                         \

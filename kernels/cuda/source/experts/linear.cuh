@@ -4,6 +4,7 @@
 
 // The rows of an expert: `per_row` places of the routing belong to each row of x, 1 or all of a row's.
 struct ListedRows {
+    static constexpr bool LISTED = true;
     const u32* slots;
     u32 per_row;
 
@@ -63,7 +64,8 @@ struct ExpertRows {
 EXPERT_SMALL(expert_small_8_bf16, 448, 2, 1, 1, 2)
 EXPERT_SMALL(expert_small_16_bf16, 224, 2, 2, 2, 2)
 EXPERT_SMALL(expert_small_32_bf16, 224, 2, 2, 4, 1)
-GROUPED_TILES(EXPERT_GROUPED, expert)
+// Fewer threads than an ordinary linear has: the lists of rows take registers.
+GROUPED_TILES(EXPERT_GROUPED, expert, 384, 192)
 
 EXPERT_KERNEL(expert_wide_64_bf16, 256, 1, bf16, 64,
               (linear_wide<Wide64>(x, rows.source<PlainSource<bf16>>(weight, n, k, group).weight,

@@ -21,7 +21,7 @@ DEVICE float clamped_swiglu(float gate, float value, float factor, float limit) 
     return times_sigmoid(gate, factor) * (value + 1.0f);
 }
 
-template <class T> DEVICE_CALL void finish(const Finish& to, u32 row, u32 column, float value) {
+template <class T> DEVICE void finish(const Finish& to, u32 row, u32 column, float value) {
     const u64 at = (u64)row * to.n + column;
     if (to.bias) value += to.bias[column];
     T* out = static_cast<T*>(to.out);

@@ -1,10 +1,12 @@
 // Linears of few rows over records of integers, which are multiplied as they are.
 #pragma once
 
-template <int COLUMN_TILES, int ROW_TILES, u32 BITS, bool FLOATS> struct RecordTile {
+template <int COLUMN_TILES, int ROW_TILES, u32 BITS, bool FLOATS, bool SIXTEENS> struct RecordTile {
     static constexpr int M = COLUMN_TILES;
     static constexpr int N = ROW_TILES;
-    typedef RecordSource<BITS, FLOATS> Source;
+    // x of 32 rows takes as many registers as there are; it comes from a cache.
+    static constexpr bool X_AHEAD = N <= 2;
+    typedef RecordSource<BITS, FLOATS, SIXTEENS> Source;
     typedef LaneRecord<BITS, FLOATS> Record;
 
     // 32 inputs.
@@ -13,7 +15,7 @@ template <int COLUMN_TILES, int ROW_TILES, u32 BITS, bool FLOATS> struct RecordT
         Words4 values[N];
     };
 
-    LanePlaces<BITS, FLOATS> places;
+    LanePlaces<BITS, FLOATS, SIXTEENS> places;
     // The lane's ranges in the first record of each 16 columns. What is not there repeats the last ones.
     const u8* first[M];
     LaneRows<N> x;
@@ -45,9 +47,17 @@ template <int COLUMN_TILES, int ROW_TILES, u32 BITS, bool FLOATS> struct RecordT
         for (int m = 0; m < M; ++m) {
             step.records[m] = places.load(first[m], at);
         }
+        if (X_AHEAD) load_x(step, at);
+        return step;
+    }
+
+    DEVICE void load_x(Step& step, u32 at) const {
 #pragma unroll
         for (int n = 0; n < N; ++n) step.values[n] = x.load(n, at);
-        return step;
+    }
+
+    DEVICE void complete(Step& step, u32 at) const {
+        if (!X_AHEAD) load_x(step, at);
     }
 
     // Any rows, zeros behind their end.
@@ -64,14 +74,14 @@ template <int COLUMN_TILES, int ROW_TILES, u32 BITS, bool FLOATS> struct RecordT
     }
 
     DEVICE void multiply(const Step& step, float (&sums)[M][N][4]) const {
-        add_32_inputs(sums, step.records, step.values, places.group_bits == 4);
+        add_32_inputs<SIXTEENS>(sums, step.records, step.values, places.mask);
     }
 };
 
-template <int M, int N, int AHEAD, u32 BITS, bool FLOATS, class Rows = AllRows>
-DEVICE void linear_grouped(const bf16* x, const RecordSource<BITS, FLOATS>& source, u32 rows, u32 k,
-                           const Finish& to, const Rows& places = {}) {
-    const RecordTile<M, N, BITS, FLOATS> tile(x, source, rows, k, places);
+template <int M, int N, int AHEAD, u32 BITS, bool FLOATS, bool SIXTEENS, class Rows = AllRows>
+DEVICE void linear_grouped(const bf16* x, const RecordSource<BITS, FLOATS, SIXTEENS>& source,
+                           u32 rows, u32 k, const Finish& to, const Rows& places = {}) {
+    const RecordTile<M, N, BITS, FLOATS, SIXTEENS> tile(x, source, rows, k, places);
     linear_by_segments<AHEAD>(tile, rows, k, to, places);
 }
 
@@ -85,15 +95,18 @@ DEVICE void linear_grouped(const bf16* x, const RecordSource<BITS, FLOATS>& sour
     }
 
 // All kernels of a kind: KERNEL_OF(name, threads, blocks, M, N, AHEAD, Source).
-#define GROUPED_TILES(KERNEL_OF, kind)                                  \
-    KERNEL_OF(kind##_four_8_bf16, 448, 2, 2, 1, 2, RecordSource<4>)     \
-    KERNEL_OF(kind##_four_16_bf16, 224, 2, 2, 2, 2, RecordSource<4>)    \
-    KERNEL_OF(kind##_four_32_bf16, 224, 2, 2, 4, 1, RecordSource<4>)    \
+#define GROUPED_TILES(KERNEL_OF, kind, FOUR_8_THREADS, FOUR_32_THREADS)           \
+    KERNEL_OF(kind##_four_8_bf16, FOUR_8_THREADS, 2, 2, 1, 2, RecordSource<4>)    \
+    KERNEL_OF(kind##_four_16_bf16, 224, 2, 2, 2, 2, RecordSource<4>)              \
+    KERNEL_OF(kind##_four_32_bf16, FOUR_32_THREADS, 2, 2, 4, 1, RecordSource<4>)  \
     KERNEL_OF(kind##_eight_8_bf16, 224, 2, 2, 1, 4, RecordSource<8>)    \
     KERNEL_OF(kind##_eight_16_bf16, 224, 2, 2, 2, 1, RecordSource<8>)   \
     KERNEL_OF(kind##_eight_32_bf16, 224, 1, 2, 4, 1, RecordSource<8>)   \
     KERNEL_OF(kind##_expanded_8_bf16, 224, 2, 2, 1, 2, ExpandedSource)  \
     KERNEL_OF(kind##_expanded_16_bf16, 224, 2, 2, 2, 1, ExpandedSource) \
-    KERNEL_OF(kind##_expanded_32_bf16, 224, 1, 2, 4, 1, ExpandedSource)
+    KERNEL_OF(kind##_expanded_32_bf16, 224, 1, 2, 4, 1, ExpandedSource) \
+    KERNEL_OF(kind##_sixteens_8_bf16, 224, 2, 2, 1, 2, SixteensSource)  \
+    KERNEL_OF(kind##_sixteens_16_bf16, 224, 2, 2, 2, 1, SixteensSource) \
+    KERNEL_OF(kind##_sixteens_32_bf16, 224, 1, 2, 4, 1, SixteensSource)
 
-GROUPED_TILES(LINEAR_GROUPED, linear)
+GROUPED_TILES(LINEAR_GROUPED, linear, 448, 224)

@@ -11,7 +11,7 @@ template <u32 BITS, bool FLOATS> struct RecordsWide {
     static const u32 STAGES = 4;
     static const u32 PART = ROWS * 32;
     // Tiles of records that are on their way.
-    static const int AHEAD = 4;
+    static const int AHEAD = 2;
     static const int N = 4;
     typedef LaneRecord<BITS, FLOATS> Record;
 
@@ -19,7 +19,7 @@ template <u32 BITS, bool FLOATS> struct RecordsWide {
         Record parts[2];
     };
 
-    LanePlaces<BITS, FLOATS> places;
+    LanePlaces<BITS, FLOATS, false> places;
     const u8* first;
     u32 padded;
     u32 k;
@@ -105,8 +105,8 @@ template <u32 BITS, bool FLOATS> struct RecordsWide {
         for (u32 part = 0; part < 2; ++part) {
             if (tile * INPUTS + 32 * part >= k) continue;
             const Record& record = records.parts[part];
-            const Words4 even = record.row(0);
-            const Words4 odd = record.row(1);
+            const Words4 even = record.row(0, places.mask);
+            const Words4 odd = record.row(1, places.mask);
             const bf16* values = stage(tile) + part * PART + (first_row + g) * 32 + 8 * t;
             const float* x_sums = sums_of_x + (tile % 2 * 2 + part) * ROWS + first_row + 2 * t;
 #pragma unroll

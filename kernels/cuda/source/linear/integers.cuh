@@ -3,20 +3,21 @@
 
 static constexpr u32 ONES = 0x3f803f80u;
 
-// Eight 4-bit integers of a row.
-DEVICE Words4 integers_of(u32 dword) {
+// Eight 4-bit integers of a row. `mask` is 0x000f000f, in a register where the loop keeps it: an
+// instruction takes one constant.
+DEVICE Words4 integers_of(u32 dword, u32 mask) {
     Words4 words;
 #pragma unroll
     for (u32 i = 0; i < 4; ++i) {
         // Behind the exponent of 128 the last place is 1, and 128 is subtracted exactly.
-        const u32 pair = (dword >> 4 * i & 0x000f000fu) | 0x43004300u;
+        const u32 pair = masked_or(dword >> 4 * i, mask, 0x43004300u);
         words.word[i] = bf16_multiply_add(pair, ONES, 0xc300c300u);
     }
     return words;
 }
 
 // Eight signed bytes of a row.
-DEVICE Words4 integers_of(u32 low, u32 high) {
+DEVICE Words4 integers_of_bytes(u32 low, u32 high) {
     Words4 words;
 #pragma unroll
     for (u32 i = 0; i < 4; ++i) {
@@ -84,37 +85,42 @@ template <u32 BITS, bool FLOATS> struct LaneRecord {
         return own;
     }
 
-    DEVICE Words4 row(u32 row) const {
-        if (BITS == 4) return integers_of(integers[0].word[row]);
-        return integers_of(integers[0].word[row], integers[BITS / 4 - 1].word[row]);
+    DEVICE Words4 row(u32 row, u32 mask) const {
+        if (BITS == 4) return integers_of(integers[0].word[row], mask);
+        return integers_of_bytes(integers[0].word[row], integers[BITS / 4 - 1].word[row]);
     }
 };
 
 // Where a lane finds its part of the records of 16 columns, for every 32 inputs.
-template <u32 BITS, bool FLOATS> struct LanePlaces {
+template <u32 BITS, bool FLOATS, bool SIXTEENS> struct LanePlaces {
     u32 group_bits;
+    // Of an input's number: its place in a group, in steps of 32.
+    u32 in_group_mask;
     u32 bytes;
+    // Of `integers_of`.
+    u32 mask;
     // Of the lane's ranges in the first record, and from there to its integers.
     u32 ranges;
     u32 integers;
 
     DEVICE LanePlaces(u32 group)
-        : group_bits(kept(group == 64 ? 6u : group == 32 ? 5u : 4u)),
-          bytes(kept(record_bytes(BITS, group, FLOATS))) {
+        : group_bits(SIXTEENS ? 4u : kept(group == 64 ? 6u : 5u)),
+          in_group_mask(group == 64 ? 32 : 0),
+          bytes(record_bytes(BITS, group, FLOATS)), mask(kept(0x000f000fu)) {
         const u32 pair = lane_index() / 4;
         const u32 eighth = lane_index() % 4;
         // Two groups of 16 are two eighths each.
-        const u32 record = group == 16 ? eighth / 2 * bytes : 0;
+        const u32 record = SIXTEENS ? eighth / 2 * bytes : 0;
         const u32 pair_bytes = range_bytes(FLOATS) / 16;
         ranges = record + pair_bytes * pair;
-        integers = kept(range_bytes(FLOATS) - pair_bytes * pair + 8 * pair +
-                        (group == 16 ? eighth % 2 : eighth) * 16 * BITS);
+        integers = range_bytes(FLOATS) - pair_bytes * pair + 8 * pair +
+                        (SIXTEENS ? eighth % 2 : eighth) * 16 * BITS;
     }
 
     // `first`: the lane's ranges in the first record; `at`: a multiple of 32.
     DEVICE LaneRecord<BITS, FLOATS> load(const u8* first, u32 at) const {
-        const u8* own = first + (u64)(at >> group_bits) * bytes;
-        const u32 in_group = at & ((1u << group_bits) - 1);
+        const u8* own = first + (at >> group_bits) * bytes;
+        const u32 in_group = SIXTEENS ? 0 : at & in_group_mask;
         return LaneRecord<BITS, FLOATS>::load(own, own + (integers + in_group * 2 * BITS));
     }
 };
@@ -141,39 +147,45 @@ DEVICE Words4 kept_if(bool kept, const Words4& words) {
 // other half's inputs as zeros. Sums of x are products with ones.
 template <bool PARTS, int M, int N, u32 BITS, bool FLOATS>
 DEVICE void add_inputs(float (&sums)[M][N][4], const LaneRecord<BITS, FLOATS> (&records)[M],
-                       const Words4 (&values)[N], bool is_kept) {
+                       const Words4 (&values)[N], u32 mask, bool is_kept) {
     const Words4 ones = kept_if(!PARTS || is_kept, {ONES, ONES, ONES, ONES});
-    float totals[N][4] = {};
-#pragma unroll
-    for (int n = 0; n < N; ++n) multiply_32_inputs(totals[n], ones, ones, values[n]);
+    Words4 even[M];
+    Words4 odd[M];
+    RangePair<FLOATS> ranges[M];
 #pragma unroll
     for (int m = 0; m < M; ++m) {
-        RangePair<FLOATS> ranges = records[m].ranges;
+        ranges[m] = records[m].ranges;
         if (PARTS) {
-            const RangePair<FLOATS> other = ranges.beside(2);
-            if (!is_kept) ranges = other;
+            const RangePair<FLOATS> other = ranges[m].beside(2);
+            if (!is_kept) ranges[m] = other;
         }
-        const Words4 even = kept_if(!PARTS || is_kept, records[m].row(0));
-        const Words4 odd = kept_if(!PARTS || is_kept, records[m].row(1));
+        even[m] = kept_if(!PARTS || is_kept, records[m].row(0, mask));
+        odd[m] = kept_if(!PARTS || is_kept, records[m].row(1, mask));
+    }
 #pragma unroll
-        for (int n = 0; n < N; ++n) {
+    for (int n = 0; n < N; ++n) {
+        float totals[4] = {};
+        multiply_32_inputs(totals, ones, ones, values[n]);
+#pragma unroll
+        for (int m = 0; m < M; ++m) {
             float products[4] = {};
-            multiply_32_inputs(products, even, odd, values[n]);
-            add_group(sums[m][n], ranges, products, totals[n]);
+            multiply_32_inputs(products, even[m], odd[m], values[n]);
+            add_group(sums[m][n], ranges[m], products, totals);
         }
     }
 }
 
-// The products of 32 inputs: a group or half of one, or two groups of 16.
-template <int M, int N, u32 BITS, bool FLOATS>
+// The products of 32 inputs: a group or half of one, or, with SIXTEENS, two groups of 16.
+template <bool SIXTEENS, int M, int N, u32 BITS, bool FLOATS>
 DEVICE void add_32_inputs(float (&sums)[M][N][4], const LaneRecord<BITS, FLOATS> (&records)[M],
-                          const Words4 (&values)[N], bool has_two_groups) {
-    if (!has_two_groups) {
-        add_inputs<false>(sums, records, values, true);
+                          const Words4 (&values)[N], u32 mask) {
+    if (!SIXTEENS) {
+        add_inputs<false>(sums, records, values, mask, true);
         return;
     }
     const bool is_second = lane_index() % 4 >= 2;
+#pragma unroll 1
     for (u32 part = 0; part < 2; ++part) {
-        add_inputs<true>(sums, records, values, is_second == (part == 1));
+        add_inputs<true>(sums, records, values, mask, is_second == (part == 1));
     }
 }

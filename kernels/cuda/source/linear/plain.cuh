@@ -47,10 +47,14 @@ DEVICE void linear_plain(const float* x, const Source source, u32 rows, u32 k, c
             }
         }
     }
+    // Through places of the thread's own, so that what follows a sum is there once.
+    for (u32 i = 0; i < 4; ++i) weights[i * 256 + threadIdx.x] = totals[i];
+#pragma unroll 1
     for (u32 i = 0; i < 4; ++i) {
         const u32 row = first_row + own + i;
         if (row < rows && first_column + column < to.n) {
-            finish<float>(to, places.output(row), first_column + column, totals[i]);
+            const float total = weights[i * 256 + threadIdx.x];
+            finish<float>(to, places.output(row), first_column + column, total);
         }
     }
 }

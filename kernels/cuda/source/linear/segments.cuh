@@ -2,7 +2,8 @@
 //
 // A block has 16 * M columns and 8 * N rows. Its warps take a segment each, leave their sums in shared
 // memory, and the segments are added in order. `Tile` says what the weights are, and loads and multiplies
-// 32 inputs; the next AHEAD loads are always on their way, also across segments.
+// 32 inputs; the next AHEAD loads are always on their way, also across segments. What a tile has no registers
+// for ahead of time it loads when it `complete`s a step.
 #pragma once
 
 template <int AHEAD, class Tile, class Rows>
@@ -32,17 +33,21 @@ DEVICE void linear_by_segments(const Tile& tile, u32 rows, u32 k, const Finish& 
         const u32 first = (base + warp) * SEGMENT;
         const bool next_is_whole = tile.has_segment(base + warps + warp);
         if (is_whole) {
+            u32 at = first;
 #pragma unroll 1
-            for (u32 step = 0; step < steps; step += AHEAD) {
-                const bool is_last = step + AHEAD == steps;
-                const u32 next = first + (is_last ? warps * SEGMENT : 32 * (step + AHEAD));
+            for (u32 left = steps / AHEAD; left > 0; --left) {
+                // Behind the segment comes the warp's next one.
+                const u32 next = at + 32 * AHEAD + (left == 1 ? (warps - 1) * SEGMENT : 0);
 #pragma unroll
                 for (int i = 0; i < AHEAD; ++i) {
+                    tile.complete(ahead[i], at + 32 * i);
                     tile.multiply(ahead[i], sums);
-                    if (!is_last || next_is_whole) ahead[i] = tile.load(next + 32 * i);
+                    if (left > 1 || next_is_whole) ahead[i] = tile.load(next + 32 * i);
                 }
+                at = next;
             }
         } else {
+#pragma unroll 1
             for (u32 at = first; at < smaller(k, first + SEGMENT); at += 32) {
                 tile.multiply(tile.load_end(at), sums);
             }
@@ -70,6 +75,7 @@ DEVICE void linear_by_segments(const Tile& tile, u32 rows, u32 k, const Finish& 
         // The parts are read before the next ones lie in their places.
         if (base + warps < segments) BLOCK_BARRIER();
     }
+#pragma unroll 1
     for (u32 output = threadIdx.x; output < outputs; output += blockDim.x) {
         const u32 row = blockIdx.y * 8 * N + output / columns;
         const u32 column = blockIdx.x * columns + output % columns;
@@ -82,23 +88,27 @@ DEVICE void linear_by_segments(const Tile& tile, u32 rows, u32 k, const Finish& 
 // The rows of x that a lane multiplies: row g of each tile of eight, from its first inputs on. Rows that
 // are not there repeat the last one, and nothing becomes of their sums.
 template <int N> struct LaneRows {
-    const bf16* row[N];
+    const bf16* x;
+    // Elements of x before each: there are fewer than 2^32.
+    u32 offsets[N];
     u32 k;
 
     template <class Rows>
-    DEVICE LaneRows(const bf16* x, u32 rows, u32 k, const Rows& places) : k(k) {
+    DEVICE LaneRows(const bf16* x, u32 rows, u32 k, const Rows& places) : x(x), k(k) {
 #pragma unroll
         for (int n = 0; n < N; ++n) {
             const u32 own = smaller(blockIdx.y * 8 * N + 8 * n + lane_index() / 4, rows - 1);
-            row[n] = kept(x + places.input(own) * k + lane_index() % 4 * 8);
+            const u32 offset = (u32)places.input(own) * k + lane_index() % 4 * 8;
+            // Of many rows there are no registers for all: they are computed again.
+            offsets[n] = N > 2 && !Rows::LISTED ? offset : kept(offset);
         }
     }
 
     // Of 32 inputs from `at` on, rows on boundaries and all of them there.
-    DEVICE Words4 load(int n, u32 at) const { return load16_again(row[n] + at); }
+    DEVICE Words4 load(int n, u32 at) const { return load16_again(x + (offsets[n] + at)); }
     // Any rows, zeros behind their end.
     DEVICE Words4 load_end(int n, u32 at) const {
         const u32 before = lane_index() % 4 * 8;
-        return eight_bf16(row[n] - before, at + before, k, k % 8 == 0);
+        return eight_bf16(x + (offsets[n] - before), at + before, k, k % 8 == 0);
     }
 };

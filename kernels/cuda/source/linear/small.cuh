@@ -54,6 +54,8 @@ template <int COLUMN_TILES, int ROW_TILES> struct PlainTile {
         return step;
     }
 
+    DEVICE void complete(Step&, u32) const {}
+
     // Any rows, zeros behind their end.
     DEVICE Step load_end(u32 at) const {
         const u32 before = lane_index() % 4 * 8;

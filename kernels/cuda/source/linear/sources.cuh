@@ -5,8 +5,9 @@
 static constexpr u32 SEGMENT = 512;
 
 // Rows off boundaries, and ends of rows: one by one.
-DEVICE_CALL Words4 eight_single_bf16(const bf16* row, u32 at, u32 k) {
+DEVICE Words4 eight_single_bf16(const bf16* row, u32 at, u32 k) {
     Words4 words;
+#pragma unroll
     for (u32 i = 0; i < 4; ++i) {
         const u32 input = at + 2 * i;
         const u32 low = input < k ? row[input] : 0;
@@ -18,6 +19,7 @@ DEVICE_CALL Words4 eight_single_bf16(const bf16* row, u32 at, u32 k) {
 
 // Rows of x and of outputs in one order.
 struct AllRows {
+    static constexpr bool LISTED = false;
     DEVICE u64 input(u32 row) const { return row; }
     DEVICE u32 output(u32 row) const { return row; }
 };
@@ -51,8 +53,9 @@ template <class T> struct PlainSource {
     }
 };
 
-// Records of BITS, with ranges of f32 if FLOATS; eight inputs never lie in two groups.
-template <u32 BITS, bool FLOATS = false> struct RecordSource {
+// Records of BITS, with ranges of f32 if FLOATS; eight inputs never lie in two groups. SIXTEENS: on
+// tensor cores, groups have 16 inputs, and 32 or 64 otherwise.
+template <u32 BITS, bool FLOATS = false, bool SIXTEENS = false> struct RecordSource {
     const u8* records;
     u32 n;
     u32 k;
@@ -79,6 +82,7 @@ template <u32 BITS, bool FLOATS = false> struct RecordSource {
 
 // What `expand` makes of stored forms.
 typedef RecordSource<8, true> ExpandedSource;
+typedef RecordSource<8, true, true> SixteensSource;
 
 // One tensor-core step pair for 32 inputs. A lane 4g+t holds inputs 8t to 8t+7 of its rows, as wide
 // loads bring them; step `j` takes 8t+4j to 8t+4j+3 as the inputs that the instruction calls 2t, 2t+1,

@@ -22,8 +22,6 @@ typedef u16 bf16;
     extern __shared__ __align__(16) unsigned char shared_memory[]; \
     T* name = reinterpret_cast<T*>(shared_memory)
 #define DEVICE __device__ __forceinline__
-// For what is long and not where the time goes: once in the module for all that call it.
-#define DEVICE_CALL __device__ __noinline__
 // A barrier of the whole block, and one of a warp, which also order shared memory.
 #define BLOCK_BARRIER() __syncthreads()
 #define WARP_BARRIER() __syncwarp()

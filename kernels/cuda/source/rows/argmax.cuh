@@ -1,4 +1,5 @@
-// The largest logit of a row, the lowest index on ties; a block for each row.
+// The largest logit of a row, the lowest index on ties, no token if it is not finite; a block for each
+// row.
 #pragma once
 
 // A logit and its place; place `nowhere` is behind all others.
@@ -28,5 +29,7 @@ KERNEL(argmax, 256, (const float* logits, u32* tokens, u32 vocab)) {
     BLOCK_BARRIER();
     if (threadIdx.x > 0) return;
     for (u32 warp = 1; warp < blockDim.x / 32; ++warp) best = better(best, parts[warp]);
-    tokens[blockIdx.x] = best.place == nowhere ? 0 : best.place;
+    // Of no number, and of an infinite one, the exponent is all ones.
+    const bool finite = (bits_of_float(best.logit) & 0x7f800000u) != 0x7f800000u;
+    tokens[blockIdx.x] = finite ? best.place : nowhere;
 }

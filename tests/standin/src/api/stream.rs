@@ -179,6 +179,7 @@ unsafe extern "C" fn cuMemcpyDtoHAsync_v2(
     stream: usize,
 ) -> u32 {
     result(enter_device("cuMemcpyDtoHAsync").and_then(|mut state| {
+        log(&format!("note: to host {size_bytes}"));
         let (to, from) = (to as usize, from as usize);
         if !state.ranges.is_device(from, size_bytes) {
             return Err(code::INVALID_VALUE);

@@ -2,6 +2,7 @@
 //! placement and any order in which streams run, and any refusal of the driver results in an error.
 
 mod case;
+mod counts;
 mod deep;
 mod families;
 mod faults;
