@@ -25,6 +25,7 @@ pub(crate) mod pooling;
 mod positions;
 pub mod sample;
 mod sparse_attention;
+mod streams;
 
 use std::sync::Arc;
 
