@@ -14,7 +14,8 @@ of logits and margins.
 Each tiny model has traits that a loader can get wrong, named at its entry in MODELS of
 fixtures_plain.py, fixtures_dense.py, fixtures_post_norms.py, fixtures_positions.py, fixtures_moe.py,
 fixtures_routers.py, fixtures_latent.py, fixtures_indexed.py, fixtures_delta.py, fixtures_convolutions.py,
-fixtures_mamba.py, fixtures_kimi_linear.py, fixtures_step.py and fixtures_gemma4.py. Its folder has the checkpoint, often the same weights as model.gguf
+fixtures_mamba.py, fixtures_kimi_linear.py, fixtures_step.py, fixtures_deepseek_v4.py and
+fixtures_gemma4.py. Its folder has the checkpoint, often the same weights as model.gguf
 (fixtures_gguf.py) and in the form that converters wrote before 2025 as old.gguf, and golden.json:
 
     prompts      token ids, of ragged lengths
@@ -35,6 +36,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils import logging
 
 import fixtures_convolutions
+import fixtures_deepseek_v4
 import fixtures_delta
 import fixtures_dense
 import fixtures_gemma4
@@ -71,6 +73,7 @@ MODELS = {
     **fixtures_routers.MODELS,
     **fixtures_latent.MODELS,
     **fixtures_indexed.MODELS,
+    **fixtures_deepseek_v4.MODELS,
     **fixtures_delta.MODELS,
     **fixtures_convolutions.MODELS,
     **fixtures_mamba.MODELS,
@@ -163,7 +166,7 @@ def check_stored(folder, spec, config):
     assert {v.dtype for v in stored.values()} - packed == dtypes
     default = config.get("tie_embedding", config["model_type"] in ("opt", "gemma3_text", "gemma4_text"))
     tied = config.get("tie_word_embeddings", default)
-    head = any(name.endswith("lm_head.weight") for name in stored)
+    head = any(name.endswith("lm_head.weight") or name == "head.weight" for name in stored)
     assert tied != head, "the head is stored exactly when it is not tied"
 
 

@@ -32,6 +32,7 @@ ARCHITECTURES = {
     "deepseek_v2": "DeepseekV2ForCausalLM",
     "deepseek_v3": "DeepseekV3ForCausalLM",
     "deepseek_v32": "DeepseekV32ForCausalLM",
+    "deepseek_v4": "DeepseekV4ForCausalLM",
     "dots1": "Dots1ForCausalLM",
     "ernie4_5_moe": "Ernie4_5_MoeForCausalLM",
     "gemma3": "Gemma3ForConditionalGeneration",
@@ -80,6 +81,8 @@ ARCHITECTURES = {
 # What a class does not say by itself, or says otherwise than any model.
 NEEDED = {
     "deepseek_v2": {"num_experts_per_tok": 6},
+    # By default layers with compressed caches, which are not supported.
+    "deepseek_v4": {"layer_types": ["sliding_attention"] * 43},
     "dots1": {
         "n_routed_experts": 128,
         "n_shared_experts": 2,
@@ -151,6 +154,9 @@ def tiny(model_type):
         sizes["n_group"] = sizes["topk_group"] = 1
         # Another name of the part that is rotated, to which the size of a whole head does not adapt.
         sizes.pop("head_dim", None)
+    if model_type == "deepseek_v4":
+        # One head that is key and value, and groups of the heads of q.
+        sizes |= {"layer_types": ["sliding_attention"] * 4, "num_key_value_heads": 1, "o_groups": 2}
     if model_type == "nemotron_h":
         # Each pair of a mixer and experts is a layer of the program.
         sizes["layers_block_type"] = NEEDED[model_type]["layers_block_type"] * 2

@@ -83,7 +83,9 @@ def router_gap(router, logits, added):
     statics = getattr(router, "moe_statics", None)
     added = getattr(router if statics is None else statics, "e_score_correction_bias", added)
     if added is not None:
-        scores = logits.softmax(-1) if statics is not None else logits.sigmoid()
+        # DeepSeek V4's routers have the function of their scores.
+        score = getattr(router, "score_fn", torch.sigmoid)
+        scores = logits.softmax(-1) if statics is not None else score(logits)
         logits = scores + added.squeeze()
     elif type(router).__name__ in SOFTMAX_GROUPS:
         logits = logits.softmax(-1)

@@ -36,8 +36,10 @@ mod router;
 mod sample;
 mod scratch;
 mod simd;
+mod streams;
 mod threads;
 mod unroll;
+mod unrotate;
 mod variant;
 
 pub use attention::{
@@ -62,6 +64,7 @@ pub use rope::RopeTables;
 pub use router::{RoutedExpert, RouterRules, Routing};
 pub use sample::{NO_TOKEN, SampleDraw, SampleScratch, Sampling, argmax, random_unit, sample};
 pub use scratch::ScratchLimits;
+pub use streams::{StreamRules, StreamTasks};
 pub use threads::ThreadLimits;
 pub use variant::{VARIANT_ENV, Variant, VariantError};
 

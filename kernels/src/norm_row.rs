@@ -168,7 +168,7 @@ impl<T: Number> SimdTask for RmsRows<'_, T> {
 /// # Safety
 /// `x` is valid for reading `len` elements.
 #[inline(always)]
-unsafe fn sum_of<S: Simd, T: SimdElement>(
+pub(crate) unsafe fn sum_of<S: Simd, T: SimdElement>(
     s: S,
     x: *const T,
     len: usize,

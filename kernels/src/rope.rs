@@ -44,7 +44,7 @@ impl<'a> RopeTables<'a> {
 
     /// # Panics
     /// If the tables do not match the shape, or a row refers to a table that does not exist.
-    fn check(&self, rows: usize, head_dim: usize) {
+    pub(crate) fn check(&self, rows: usize, head_dim: usize) {
         let half = self.rotary_dim / 2;
         assert!(half > 0 && self.rotary_dim == 2 * half, "rotary_dim is even");
         assert!(self.rotary_dim <= head_dim, "rotary_dim is at most head_dim");
@@ -59,7 +59,7 @@ impl<'a> RopeTables<'a> {
     }
 
     /// Fills a row's cosines and sines, `[rotary_dim / 2]` each.
-    fn fill(&self, row: usize, position: u32, cosines: &mut [f32], sines: &mut [f32]) {
+    pub(crate) fn fill(&self, row: usize, position: u32, cosines: &mut [f32], sines: &mut [f32]) {
         let half = self.rotary_dim / 2;
         let table = self.table_of_row.map_or(0, |table_of_row| table_of_row[row] as usize);
         let position = position as f32;

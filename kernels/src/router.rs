@@ -116,6 +116,50 @@ impl Kernels {
     }
 }
 
+impl Kernels {
+    /// Writes the experts of each row to `routed` like [`Kernels::route`], but those that `table`
+    /// `[*, top_k]` has for the row's token, whatever their scores.
+    ///
+    /// # Panics
+    /// If a token is not in the table, a scoring is not of each logit by itself, or lengths do not
+    /// agree.
+    pub fn route_tokens(
+        &self,
+        rules: &RouterRules<'_>,
+        tokens: &[u32],
+        table: &[f32],
+        logits: &[f32],
+        routed: &mut [RoutedExpert],
+    ) {
+        rules.check();
+        let RouterRules { experts, top_k, .. } = *rules;
+        assert_eq!(logits.len(), tokens.len() * experts, "logits is [rows, experts]");
+        assert_eq!(routed.len(), tokens.len() * top_k, "routed is [rows, top_k]");
+        let rows = logits.chunks_exact(experts).zip(routed.chunks_exact_mut(top_k));
+        for (token, (logits, routed)) in tokens.iter().zip(rows) {
+            let own = &table[*token as usize * top_k..][..top_k];
+            for (routed, expert) in routed.iter_mut().zip(own) {
+                routed.expert = *expert as u32;
+            }
+            routed.sort_unstable_by_key(|routed| routed.expert);
+            weigh_row(rules, logits, routed);
+        }
+    }
+}
+
+/// Computes the weights of a row's experts; see [`Kernels::route_tokens`].
+fn weigh_row(rules: &RouterRules<'_>, logits: &[f32], routed: &mut [RoutedExpert]) {
+    let logit = |expert: u32| lowest_if_nan(logits[expert as usize]);
+    let (score, sum): (fn(f32) -> f32, ScoreSum) = match rules.scoring {
+        ExpertScoring::SigmoidTopK { sum } => (sigmoid, sum),
+        ExpertScoring::SqrtSoftplusTopK { sum } => (|logit| softplus(logit).sqrt(), sum),
+        other => panic!("{other:?} is no scoring of each logit by itself"),
+    };
+    routed.iter_mut().for_each(|routed| routed.weight = score(logit(routed.expert)));
+    renormalise(sum, routed);
+    routed.iter_mut().for_each(|routed| routed.weight *= rules.factor);
+}
+
 /// Routes one row; see [`Kernels::route`].
 fn route_row<T: Number>(rules: &RouterRules<'_>, logits: &[T], routed: &mut [RoutedExpert]) {
     let logit = |expert: usize| lowest_if_nan(logits[expert].to_f32());
@@ -146,6 +190,10 @@ fn score_each(
         routed.weight = score(routed.expert as usize);
     }
     chosen.zero_excluded(routed);
+    renormalise(sum, routed);
+}
+
+fn renormalise(sum: ScoreSum, routed: &mut [RoutedExpert]) {
     if let ScoreSum::Plus(epsilon) = sum {
         let sum = sum_of_weights(routed) + epsilon;
         routed.iter_mut().for_each(|routed| routed.weight /= sum);

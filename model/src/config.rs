@@ -10,9 +10,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::delta::DeltaNet;
 use crate::experts::Experts;
-use crate::indexer::{Indexer, PositionSelection};
+pub use crate::features::{Features, PerLayerInputs};
+use crate::indexer::PositionSelection;
 use crate::latent::LatentAttention;
-use crate::layers::{CacheSharing, FeedForward, LayerKind, LayerSizes, Layers, TokenMixer};
+use crate::layers::{
+    CacheSharing, ExpertRouting, FeedForward, LayerKind, LayerSizes, Layers, TokenMixer,
+};
 use crate::mamba::Mamba;
 use crate::ops::Kv;
 pub use crate::rope::{Rope, RopeScaling};
@@ -75,6 +78,9 @@ pub enum Activation {
     /// gpt-oss: `(up + 1) * gate * sigmoid(1.702 * gate)`, with the gate clamped to at most 7 and
     /// up to between -7 and 7.
     ClampedSwiGlu,
+    /// DeepSeek V4: `silu(gate) * up`, with the gate at most a limit and up between it and its
+    /// negative. The limits are those of layers.
+    SiluOfLimited,
 }
 
 impl Activation {
@@ -110,74 +116,6 @@ pub struct Scales {
 impl Default for Scales {
     fn default() -> Scales {
         Scales { embedding: 1.0, attention: None, residual: 1.0, logits: 1.0 }
-    }
-}
-
-/// Parts that few models have, by default none.
-#[derive(Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Features {
-    /// Each head of v has a norm without a gain.
-    pub value_norm: bool,
-    /// The residual stream is multiplied by a number at the end of each layer.
-    pub layer_scale: bool,
-    /// Logits are `cap * tanh(logits / cap)`; `None` for logits as they are.
-    pub logit_cap: Option<f32>,
-    /// The factor of the embedding is rounded to the run's type.
-    pub rounds_embedding_scale: bool,
-    /// Inputs that each layer has in addition to the residual stream.
-    pub per_layer_inputs: Option<PerLayerInputs>,
-    /// Layers without a window multiply by the matrix of keys for values too.
-    pub values_from_keys: bool,
-    /// Sizes of the indexers that select positions for latent attention, in the layers that have
-    /// one.
-    #[serde(default)]
-    pub indexer: Option<Indexer>,
-    /// The gate of attention's output is one number for each head.
-    #[serde(default)]
-    pub gates_heads: bool,
-    /// For each kind of layer, the model with its sizes, in which all layers are of that kind;
-    /// empty if kinds differ in nothing that operations depend on. Those of
-    /// [`ModelConfig::with_kind_models`] alone are true.
-    pub kind_models: Vec<ModelConfig>,
-}
-
-/// Leaves out the models of kinds, which repeat the rest, and prints `indexer` and `gates_heads`
-/// only if the model has them; see the keys of stored data at [`ModelConfig`].
-impl Debug for Features {
-    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
-        let mut fields = f.debug_struct("Features");
-        fields
-            .field("value_norm", &self.value_norm)
-            .field("layer_scale", &self.layer_scale)
-            .field("logit_cap", &self.logit_cap)
-            .field("rounds_embedding_scale", &self.rounds_embedding_scale)
-            .field("per_layer_inputs", &self.per_layer_inputs)
-            .field("values_from_keys", &self.values_from_keys);
-        if let Some(indexer) = &self.indexer {
-            fields.field("indexer", indexer);
-        }
-        if self.gates_heads {
-            fields.field("gates_heads", &true);
-        }
-        fields.finish()
-    }
-}
-
-/// Inputs of the layers that are derived from a row's token: the rows of a second table, plus a
-/// linear of the embedding. Each layer has its own part.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PerLayerInputs {
-    /// Number of elements for one layer.
-    pub size: usize,
-    /// Number of layers of the published model, all of which have a part.
-    pub layers: usize,
-    pub vocab_size: usize,
-}
-
-impl PerLayerInputs {
-    /// Returns the number of elements for all layers.
-    pub const fn row_elements(&self) -> usize {
-        self.size * self.layers
     }
 }
 
@@ -306,6 +244,7 @@ impl ModelConfig {
             kind.sizes.is_some()
                 || kind.caches != CacheSharing::Own
                 || kind.selection == PositionSelection::Shared
+                || kind.routing != ExpertRouting::ByScores
         };
         let of_kind = |kind: &LayerKind| {
             let LayerSizes { num_heads, num_kv_heads, head_dim, ffn_size } =
@@ -387,6 +326,17 @@ impl ModelConfig {
         kinds.any(|kind| kind.feed_forward == FeedForward::ParallelExperts)
     }
 
+    /// Returns true if the outputs of a layer's halves are added to the residual by operations of
+    /// their own.
+    pub const fn defers_residual(&self) -> bool {
+        self.post_norms || self.features.streams.is_some()
+    }
+
+    /// Returns true if the outputs of experts are summed apart from the residual.
+    pub fn sums_experts(&self) -> bool {
+        self.has_parallel_experts() || self.features.streams.is_some()
+    }
+
     /// Returns the number of query heads that share one KV head.
     pub fn group_size(&self) -> usize {
         self.num_heads / self.num_kv_heads
@@ -436,19 +386,45 @@ impl ModelConfig {
 
     /// Returns the width of the input of the last linear of attention, in elements.
     pub fn out_input_size(&self) -> usize {
-        self.latent.map_or_else(|| self.q_size(), |latent| self.num_heads * latent.value_dim)
+        match (self.latent, self.features.unified_kv) {
+            (Some(latent), _) => self.num_heads * latent.value_dim,
+            (None, Some(unified)) => unified.out_size(),
+            (None, None) => self.q_size(),
+        }
     }
 
-    /// Returns the caches of a layer: K alone with latent attention, whose values are a part of the
-    /// keys, and for a short convolution, whose only state are its last inputs. A layer that reads
-    /// the caches of another one has none.
+    /// Returns true if values are the keys or a part of them, in a single cache.
+    pub const fn has_single_cache(&self) -> bool {
+        self.latent.is_some() || self.features.unified_kv.is_some()
+    }
+
+    /// Returns the size of the latent that queries are computed from; `None` if they are computed
+    /// from the layer's input.
+    pub fn query_rank(&self) -> Option<usize> {
+        let of_latent = self.latent.and_then(|latent| latent.q_rank);
+        of_latent.or_else(|| self.features.unified_kv.map(|unified| unified.q_rank))
+    }
+
+    /// Returns the number of streams of the residual.
+    pub fn stream_count(&self) -> usize {
+        self.features.streams.map_or(1, |streams| streams.count)
+    }
+
+    /// Returns the width of the residual, in elements.
+    pub fn residual_size(&self) -> usize {
+        self.stream_count() * self.hidden_size
+    }
+
+    /// Returns the caches of a layer: K alone where values are the keys or a part of them, and for
+    /// a short convolution, whose only state are its last inputs. A layer that reads the caches
+    /// of another one has none.
     pub fn layer_caches(&self, layer: usize) -> &'static [Kv] {
         let kind = self.layers.kind(layer);
         if kind.caches == CacheSharing::Reader {
             return &[];
         }
         match kind.mixing {
-            TokenMixer::Attention if self.latent.is_some() => &[Kv::K],
+            TokenMixer::Attention if self.has_single_cache() => &[Kv::K],
             TokenMixer::ShortConv { .. } => &[Kv::K],
             TokenMixer::Attention | TokenMixer::Delta | TokenMixer::Mamba => &[Kv::K, Kv::V],
         }
@@ -486,7 +462,7 @@ impl ModelConfig {
 
     /// Returns the number of bytes of K and V of one position in one layer with attention.
     pub fn kv_bytes_per_position(&self, dtype: Dtype) -> usize {
-        let caches = if self.latent.is_some() { 1 } else { 2 };
+        let caches = if self.has_single_cache() { 1 } else { 2 };
         caches * self.kv_size() * dtype.size_bytes()
     }
 

@@ -7,6 +7,7 @@ use crate::delta::DeltaNet;
 use crate::experts::{EXPERT_GROUPS_MAX, Experts};
 use crate::latent::LatentAttention;
 use crate::mamba::Mamba;
+use crate::streams::STREAMS_MAX;
 
 /// Maximum number of layers, which programs identify by 16 bits. The deepest published models have
 /// some 130 layers.
@@ -73,10 +74,10 @@ pub fn check(config: &ModelConfig) -> Result<(), TooLarge> {
     let [mamba_heads, mamba_groups, mamba_head_dim, mamba_state_dim, mamba_taps] =
         config.mamba.map_or([0; 5], of_mamba);
     let short_taps = config.short_conv().map_or(0, |conv| conv.taps);
-    let of_latent = |latent: LatentAttention| {
-        [latent.q_rank.unwrap_or(0), latent.query_dim(), latent.value_dim]
-    };
-    let [q_rank, query_dim, head_value_dim] = config.latent.map_or([0; 3], of_latent);
+    let of_latent = |latent: LatentAttention| [latent.query_dim(), latent.value_dim];
+    let [query_dim, head_value_dim] = config.latent.map_or([0; 2], of_latent);
+    let out = config.features.unified_kv.map(|unified| (unified.out_groups, unified.out_rank));
+    let (out_groups, out_rank) = out.unwrap_or_default();
     let indexer = config.features.indexer;
     let [index_heads, index_dim, top_k] =
         indexer.map_or([0; 3], |indexer| [indexer.heads, indexer.head_dim, indexer.top_k]);
@@ -92,7 +93,10 @@ pub fn check(config: &ModelConfig) -> Result<(), TooLarge> {
         ("values of a head", config.max_of_layers(|model| model.head_dim), HEAD_DIM_MAX),
         ("values of a layer's own input", input_size, HIDDEN_MAX),
         ("tokens of the table of inputs", input_vocab, VOCABULARY_MAX),
-        ("values of a query's latent", q_rank, HIDDEN_MAX),
+        ("values of a query's latent", config.query_rank().unwrap_or(0), HIDDEN_MAX),
+        ("streams of the residual", config.stream_count(), STREAMS_MAX),
+        ("groups of heads", out_groups, HEADS_MAX),
+        ("outputs of a group of heads", out_rank, HIDDEN_MAX),
         ("values of a head of q", query_dim, HEAD_DIM_MAX),
         ("values of a head's value", head_value_dim, HEAD_DIM_MAX),
         ("heads of an indexer", index_heads, HEADS_MAX),

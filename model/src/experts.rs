@@ -61,6 +61,19 @@ impl Experts {
         self.dense.map_or(0, |dense| dense.ffn_size)
     }
 
+    /// Returns true if each row of a table of the experts of tokens names different experts of a
+    /// layer.
+    pub fn has_rows(&self, table: &[f32]) -> bool {
+        let exists = |expert: &f32| (0..self.count).contains(&(*expert as usize)) && *expert >= 0.0;
+        let mut rows = table.chunks_exact(self.per_token.max(1));
+        let is_whole = rows.remainder().is_empty();
+        is_whole
+            && rows.all(|row| {
+                let differs = |(place, expert): (usize, &f32)| !row[..place].contains(expert);
+                row.iter().all(exists) && row.iter().enumerate().all(differs)
+            })
+    }
+
     /// Returns the expected number of distinct experts that `rows` rows select if all experts are
     /// equally likely: if a row selects `k` of `E` experts, each expert is missed by all rows with
     /// probability `(1 - k/E)^rows`.
@@ -246,6 +259,16 @@ mod tests {
         assert_eq!(distinct(of(64, 8)), [8, 42, 56, 64]);
         assert_eq!(of(8, 8).expected_share(1.0), 1.0);
         assert_eq!(of(8, 2).expected_share(0.0), 0.0);
+    }
+
+    #[test]
+    fn rows_of_tables_have_different_experts() {
+        let experts = of(4, 2);
+        assert!(experts.has_rows(&[0.0, 3.0, 2.0, 1.0]));
+        for table in [[0.0, 4.0], [-1.0, 1.0], [2.0, 2.0]] {
+            assert!(!experts.has_rows(&table), "{table:?}");
+        }
+        assert!(!experts.has_rows(&[0.0, 1.0, 2.0]));
     }
 
     #[test]

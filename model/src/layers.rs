@@ -32,10 +32,23 @@ pub struct LayerKind {
     /// of the model.
     #[serde(default)]
     pub draft_positions: usize,
+    #[serde(default)]
+    pub routing: ExpertRouting,
 }
 
-/// Limits of the networks' gates after their SiLU, and of the absolute values of the linears that
-/// these multiply; `None` for no limit.
+/// Selection of the experts of a layer's rows.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ExpertRouting {
+    /// By the rules of the model's experts.
+    #[default]
+    ByScores,
+    /// A table has the experts of each token. Their weights are those of their scores.
+    ByToken,
+}
+
+/// Limits of the networks' gates, after their SiLU or before it as the activation says, and of the
+/// absolute values of the linears that these multiply; `None` for no limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct ActivationLimits {
     pub experts: Option<f32>,
@@ -83,13 +96,13 @@ impl Debug for LayerSizes {
     }
 }
 
-/// Prints `sizes`, `caches`, `selection` and `limits` only if they differ from the default, and
-/// `draft_positions` never, since keys of stored data are derived from this text: a field that a
-/// model does not use must not change them.
+/// Prints the fields from `sizes` on only if they differ from the default, and `draft_positions`
+/// never, since keys of stored data are derived from this text: a field that a model does not use
+/// must not change them.
 impl Debug for LayerKind {
     fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
         let LayerKind { mixing, rope, window, feed_forward, sizes, .. } = self;
-        let LayerKind { caches, selection, limits, .. } = self;
+        let LayerKind { caches, selection, limits, routing, .. } = self;
         let mut fields = f.debug_struct("LayerKind");
         fields.field("mixing", mixing).field("rope", rope).field("window", window);
         fields.field("feed_forward", feed_forward);
@@ -104,6 +117,9 @@ impl Debug for LayerKind {
         }
         if *limits != ActivationLimits::default() {
             fields.field("limits", limits);
+        }
+        if *routing != ExpertRouting::ByScores {
+            fields.field("routing", routing);
         }
         fields.finish()
     }
@@ -164,6 +180,7 @@ impl LayerKind {
             selection: PositionSelection::All,
             limits: ActivationLimits { experts: None, network: None },
             draft_positions: 0,
+            routing: ExpertRouting::ByScores,
         }
     }
 

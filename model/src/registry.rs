@@ -9,6 +9,7 @@ macro_rules! for_each_family {
             DeepseekV2 => deepseek_v2::FAMILY,
             DeepseekV3 => deepseek_v3::FAMILY,
             DeepseekV32 => deepseek_v32::FAMILY,
+            DeepseekV4 => deepseek_v4::FAMILY,
             Dots1 => dots1::FAMILY,
             Ernie45Moe => ernie4_5_moe::FAMILY,
             Gemma3 => gemma3::FAMILY,

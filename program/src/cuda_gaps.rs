@@ -59,6 +59,8 @@ fn is_model_gap(config: &ModelConfig, op: Op) -> bool {
     match op {
         // Kernels for devices take the sizes of the model.
         _ if config.has_kind_models() => true,
+        // They add to one residual stream, and read two caches.
+        _ if config.features.streams.is_some() || config.features.unified_kv.is_some() => true,
         op if is_of_features(config, op) => true,
         Op::Up | Op::DenseUp | Op::ExpertUp if config.layers.has_limits() => true,
         Op::Norm0 | Op::Norm1 => !config.pre_norms,

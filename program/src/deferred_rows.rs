@@ -49,6 +49,6 @@ pub fn can_defer_rows(config: &ModelConfig) -> bool {
         let mut read = after_attention.iter().flat_map(|op| op.reads(config));
         read.all(|value| *value == Value::Attended || !written(before, value))
     };
-    let has_values = config.latent.is_none() && !config.has_kind_models();
+    let has_values = !config.has_single_cache() && !config.has_kind_models();
     has_values && !config.layers.has_states() && (0..config.num_layers).all(is_cut)
 }

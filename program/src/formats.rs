@@ -61,6 +61,7 @@ impl WeightFormats {
     /// and the others decide between tokens, between experts, or what is forgotten.
     pub fn with_layers(config: &ModelConfig, format: WeightFormat) -> WeightFormats {
         let of = |config: &ModelConfig, op: &Op| match op {
+            Op::StreamMap0 | Op::StreamMap1 => WeightFormat::Plain,
             Op::Router | Op::DeltaBa | Op::DeltaDecayDown | Op::DeltaDecay => WeightFormat::Plain,
             op if op.can_be_grouped(config) => format,
             _ => WeightFormat::Plain,

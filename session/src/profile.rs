@@ -49,10 +49,10 @@ pub fn chunkings(profile: &Profile, config: &ModelConfig, batch_size: u16) -> Ve
     if !is_measured || !can_split_attention(config, batch_size) {
         return Vec::new();
     }
-    // The values of latent attention are in the cache of the keys, which would be in parts.
-    let orders = match config.latent {
-        Some(_) => vec![ChunkOrder::Attention],
-        None => vec![ChunkOrder::Scores, ChunkOrder::Attention],
+    // Values that are in the cache of the keys would be in parts.
+    let orders = match config.has_single_cache() {
+        true => vec![ChunkOrder::Attention],
+        false => vec![ChunkOrder::Scores, ChunkOrder::Attention],
     };
     let chunking = |order| Chunking { order, chunks: ATTENTION_CHUNKS };
     orders.into_iter().map(chunking).collect()
@@ -102,12 +102,18 @@ pub fn obtain(
         // The worker would report the same error, but only after it has loaded weights.
         return Err(ArgumentError(WorkerError::NotOnDevice { op }.to_string()).into());
     }
-    if request.config.has_kind_models() {
+    let reason = match &request.config {
+        config if config.has_kind_models() => {
+            Some("layers of different sizes, of which a profile measures one")
+        }
+        config if config.features.streams.is_some() => {
+            Some("a residual of several streams, whose operations a profile does not measure")
+        }
+        _ => None,
+    };
+    if let Some(reason) = reason {
         let name = &request.config.name;
-        let reason = format!(
-            "{name} has layers of different sizes, of which a profile measures one; choose a \
-             placement with --policy or --split"
-        );
+        let reason = format!("{name} has {reason}; choose a placement with --policy or --split");
         return Err(ArgumentError(reason).into());
     }
     let mut runner = runner(hardware, reporter.verbosity(), interrupt);

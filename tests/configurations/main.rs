@@ -1,5 +1,6 @@
 //! Tests of the configurations of families whose layers differ.
 
+mod deepseek_v4;
 mod gemma4;
 mod granite_hybrid;
 mod kimi_linear;

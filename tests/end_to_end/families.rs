@@ -146,6 +146,7 @@ mod safetensors {
         deepseek_v2: "router",
         deepseek_v3: "up",
         deepseek_v3_full_query: "expert_up",
+        deepseek_v4_windows: "expert_up",
         dots1: "down",
         ernie4_5_moe: "router",
         gemma3: "gate",
@@ -276,6 +277,7 @@ mod chunks {
     families! {
         chunks_equal_transformers:
         deepseek_v32: "up",
+        deepseek_v4_windows: "up",
         gemma4: "up",
         gemma4_moe: "router",
         gemma4_shared: "gate",

@@ -220,7 +220,7 @@ fn scores_keep_and_find_beginnings() {
 fn caches_that_are_not_in_pages_are_refused() {
     let place = Place::new();
     let store = place.path("prompts");
-    for family in ["gemma4", "mistral_window"] {
+    for family in ["deepseek_v4_windows", "gemma4", "mistral_window"] {
         if !fixture(family).exists() {
             println!("SKIP caches_that_are_not_in_pages_are_refused: no fixture {family}");
             continue;

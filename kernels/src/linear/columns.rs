@@ -68,6 +68,13 @@ pub enum ColumnsOut<'a, T> {
         out: Columns<'a, T>,
         limit: f32,
     },
+    /// `silu(g) * u`, where g is the gate, at most `limit`, and u the result, clamped to
+    /// `-limit..=limit`.
+    SiluOfLimitedMul {
+        gate: Columns<'a, T>,
+        out: Columns<'a, T>,
+        limit: f32,
+    },
     /// `out += factor * result`: the residual stream, in place.
     Add {
         out: Columns<'a, f32>,
@@ -93,6 +100,9 @@ impl<T: Number> ColumnsOut<'_, T> {
             ColumnsOut::GeluTanhMul { gate, out } => gated(gate, out, Gate::GeluTanh),
             ColumnsOut::LimitedSiluMul { gate, out, limit } => {
                 gated(gate, out, Gate::LimitedSilu { limit })
+            }
+            ColumnsOut::SiluOfLimitedMul { gate, out, limit } => {
+                gated(gate, out, Gate::SiluOfLimited { limit })
             }
             ColumnsOut::Add { out, factor } => {
                 (out.len(), Epilogue::Add { out: out.first(), factor })

@@ -37,6 +37,13 @@ pub enum LinearOut<'a, T> {
         out: &'a mut [T],
         limit: f32,
     },
+    /// `silu(g) * u`, where g is the gate, at most `limit`, and u the result, clamped to
+    /// `-limit..=limit`.
+    SiluOfLimitedMul {
+        gate: &'a [T],
+        out: &'a mut [T],
+        limit: f32,
+    },
     /// `(u + 1) * g * sigmoid(alpha * g)`, where g is the gate, at most `limit`, and u the result,
     /// clamped to `-limit..=limit`.
     ClampedSwiGlu {
@@ -130,6 +137,9 @@ impl<T: Number> Epilogue<T> {
             LinearOut::GeluTanhMul { gate, out } => gated(gate, out, Gate::GeluTanh),
             LinearOut::LimitedSiluMul { gate, out, limit } => {
                 gated(gate, out, Gate::LimitedSilu { limit })
+            }
+            LinearOut::SiluOfLimitedMul { gate, out, limit } => {
+                gated(gate, out, Gate::SiluOfLimited { limit })
             }
             LinearOut::ClampedSwiGlu { gate, out, alpha, limit } => {
                 gated(gate, out, Gate::Clamped { alpha, limit })

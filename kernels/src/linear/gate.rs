@@ -12,6 +12,9 @@ pub enum Gate {
     GeluTanh,
     /// `min(silu(gate), limit) * v`, where v is the value, clamped to `-limit..=limit`.
     LimitedSilu { limit: f32 },
+    /// `silu(g) * v`, where g is the gate, at most `limit`, and v the value, clamped to
+    /// `-limit..=limit`.
+    SiluOfLimited { limit: f32 },
     /// `(v + 1) * g * sigmoid(alpha * g)`, where g is the gate, at most `limit`, and v the value,
     /// clamped to `-limit..=limit`.
     Clamped { alpha: f32, limit: f32 },
@@ -50,6 +53,15 @@ impl Gate {
                     gates[i] = s.min(high, gates[i]);
                     values[i] = s.max(low, s.min(high, values[i]));
                 }
+            }
+            Gate::SiluOfLimited { limit } => {
+                let (low, high) = (s.splat(-limit), s.splat(limit));
+                for i in 0..N {
+                    // If an operand is NaN, the result is the second operand.
+                    gates[i] = s.min(high, gates[i]);
+                    values[i] = s.max(low, s.min(high, values[i]));
+                }
+                gates = math::silu(s, gates);
             }
             Gate::Clamped { alpha, limit } => {
                 let (low, high) = (s.splat(-limit), s.splat(limit));

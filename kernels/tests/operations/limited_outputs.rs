@@ -68,6 +68,42 @@ fn limited<T: Element>(kernels: &Kernels) {
     }
 }
 
+/// Limits may apply before the SiLU.
+fn limited_before<T: Element>(kernels: &Kernels) {
+    let case = Case::<T>::new(5);
+    let sums = case.sums(kernels);
+    let gate: Vec<T> = Random::new(3).vector(sums.len());
+    for limit in [0.25f32, 1.0] {
+        let (mut out, mut parts) = (poison::<T>(sums.len()), poison::<T>(sums.len()));
+        case.run(kernels, LinearOut::SiluOfLimitedMul { gate: &gate, out: &mut out, limit });
+        let wide = f64::from(limit);
+        for ((out, gate), sum) in out.iter().zip(&gate).zip(&sums) {
+            let gate = reference::silu(f64::from(gate.to_f32()).min(wide));
+            let expected = gate * f64::from(*sum).clamp(-wide, wide);
+            let error = (f64::from(out.to_f32()) - expected).abs();
+            assert!(error < tolerance::<T>() * expected.abs().max(1.0), "{out:?} {expected}");
+        }
+        for columns in [0..16, 16..WIDTH] {
+            let weight = &case.weight[columns.start * INPUTS..columns.end * INPUTS];
+            let (mut own, weight) = (gate.clone(), ColumnsWeight::Plain(weight));
+            let (gate, out) = (own.as_mut_slice().into(), parts.as_mut_slice().into());
+            let out = ColumnsOut::SiluOfLimitedMul { gate, out, limit };
+            let (rows, n, k, x) = (5, WIDTH, INPUTS, &case.x[..]);
+            kernels.linear_columns(LinearColumns {
+                rows,
+                n,
+                k,
+                columns,
+                x,
+                weight,
+                bias: None,
+                out,
+            });
+        }
+        assert_eq!(bits(&parts), bits(&out));
+    }
+}
+
 /// Columns by themselves have the bits of the whole.
 fn limited_columns<T: Element>(kernels: &Kernels) {
     let case = Case::<T>::new(7);
@@ -90,6 +126,8 @@ fn gates_and_values_have_a_limit() {
     for variant in variants("gates_and_values_have_a_limit") {
         limited::<f32>(&kernels(variant, 2));
         limited::<bf16>(&kernels(variant, 2));
+        limited_before::<f32>(&kernels(variant, 2));
+        limited_before::<bf16>(&kernels(variant, 2));
         limited_columns::<f32>(&kernels(variant, 2));
         limited_columns::<bf16>(&kernels(variant, 2));
     }
@@ -156,6 +194,11 @@ fn results_that_are_no_numbers_are_not_hidden() {
         let (x, mut out) = (vec![1.0; 6 * WIDTH], vec![0.0; 6 * WIDTH]);
         bad.run(&kernels, LinearOut::TimesSigmoidOfHead { x: &x, out: &mut out, head_dim: 3 });
         assert!(out.iter().all(|value| value.is_nan()), "{variant:?}");
+        bad.run(
+            &kernels,
+            LinearOut::SiluOfLimitedMul { gate: &ones, out: &mut out[..2 * WIDTH], limit: 2.0 },
+        );
+        assert!(out[..2 * WIDTH].iter().all(|value| value.is_nan()), "{variant:?}");
         let good = Case::<f32>::new(2);
         let (gate, mut out) = (vec![f32::NAN; 2 * WIDTH], vec![0.0; 2 * WIDTH]);
         good.run(&kernels, LinearOut::LimitedSiluMul { gate: &gate, out: &mut out, limit: 2.0 });

@@ -41,3 +41,4 @@ mod sequences;
 mod short_conv;
 mod small_operations;
 mod states;
+mod streams;

@@ -233,3 +233,29 @@ fn a_row_is_routed_by_its_own_logits_alone() {
         }
     }
 }
+
+/// Rows have the experts of their tokens, with the weights that the same experts would have if they
+/// were selected by their scores.
+#[test]
+fn tokens_have_their_experts() {
+    let kernels = kernels(Variant::Scalar, 2);
+    let (experts, top_k, rows) = (7, 3, 5);
+    let logits: Vec<f32> = Random::new(4).vector(rows * experts);
+    let table = [6.0, 0.0, 2.0, 5.0, 4.0, 3.0, 1.0, 2.0, 3.0];
+    let tokens = [2u32, 0, 0, 1, 2];
+    for scoring in SIGMOIDS.into_iter().chain(SOFTPLUSES) {
+        let rules = RouterRules { factor: 1.5, ..RouterRules::plain(experts, top_k, scoring) };
+        let mut routed = vec![RoutedExpert::default(); rows * top_k];
+        kernels.route_tokens(&rules, &tokens, &table, &logits, &mut routed);
+        for (row, token) in tokens.iter().enumerate() {
+            let own = &mut table[*token as usize * top_k..][..top_k].to_vec();
+            own.sort_by(f32::total_cmp);
+            // A bias that selects these experts leaves their weights as they are.
+            let mut bias = vec![-9.0; experts];
+            own.iter().for_each(|expert| bias[*expert as usize] = 9.0);
+            let rules = RouterRules { bias: Some(&bias), ..rules };
+            let expected = routed_by(&kernels, &rules, &logits[row * experts..][..experts]);
+            assert_eq!(routed[row * top_k..][..top_k], expected[..], "{scoring:?} row {row}");
+        }
+    }
+}

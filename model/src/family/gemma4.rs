@@ -169,6 +169,8 @@ pub(crate) const FEATURES: Features = Features {
     values_from_keys: false,
     indexer: None,
     gates_heads: false,
+    unified_kv: None,
+    streams: None,
     kind_models: Vec::new(),
 };
 

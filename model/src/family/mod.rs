@@ -6,6 +6,7 @@
 mod deepseek_v2;
 mod deepseek_v3;
 mod deepseek_v32;
+mod deepseek_v4;
 mod description;
 mod dots1;
 mod ernie4_5_moe;

@@ -29,6 +29,12 @@ impl Op {
             | Op::ExpertNorm
             | Op::PerLayerNorm
             | Op::FinalNorm => 4 * rows * config.hidden_size as u64,
+            // Per stream, an addition of the output and a sum over streams.
+            Op::StreamAdd0 | Op::StreamAdd1 => {
+                2 * rows * ((config.stream_count() + 1) * config.residual_size()) as u64
+            }
+            // Two multiply-adds for each of a pair.
+            Op::Unrotate => rows * 2 * config.q_size() as u64,
             Op::SumNorm => 9 * rows * config.hidden_size as u64,
             Op::SharedGate => rows * (2 * config.hidden_size + config.ffn_size) as u64,
             Op::DeltaConv => config

@@ -27,6 +27,10 @@ macro_rules! layer {
     (attention_to_shared_caches: $($op:ident),*) => {
         layer!(of: Norm0, Q, Scores, Softmax, Wv, Out $(, $op)*)
     };
+    (unified_attention: $($op:ident),*) => {
+        layer!(of: StreamMap0, Norm0, QDown, Q, K, Scores, Softmax, Wv, Unrotate, OutDown, Out,
+            StreamAdd0 $(, $op)*)
+    };
     (delta: $($op:ident),*) => {
         layer!(of: Norm0, DeltaQkv, DeltaBa, DeltaConv, Delta, DeltaGate, DeltaOut $(, $op)*)
     };
@@ -60,6 +64,8 @@ enum FirstHalf {
     IndexedAttention,
     /// Latent attention with queries that are computed from the layer's input.
     LatentAttentionWithFullQuery,
+    /// Attention with one KV head that is key and value at once, in a residual of streams.
+    UnifiedAttention,
     Delta,
     /// A state with a decay per channel, which is computed by two linears, like its gate.
     ChannelDelta,
@@ -82,6 +88,7 @@ macro_rules! second_half {
                 FirstHalf::LatentAttentionWithFullQuery => {
                     layer![latent_attention_with_full_query: $($op),*]
                 }
+                FirstHalf::UnifiedAttention => layer![unified_attention: $($op),*],
                 FirstHalf::Delta => layer![delta: $($op),*],
                 FirstHalf::ChannelDelta => layer![channel_delta: $($op),*],
                 FirstHalf::ShortConv => layer![short_conv: $($op),*],
@@ -110,6 +117,11 @@ second_half!(
 );
 second_half!(
     with_ungated_shared_expert: Norm1, Router, ExpertGate, ExpertUp, ExpertDown, Gate, Up, Down
+);
+// The residual has streams.
+second_half!(
+    with_streams: StreamMap1, Norm1, Router, ExpertGate, ExpertUp, ExpertDown, Gate, Up, Down,
+    StreamAdd1
 );
 // Networks without gates, in layers without experts and as the shared expert of those with them.
 second_half!(with_plain_network: Norm1, Fc0, Fc1);
@@ -200,6 +212,7 @@ impl ModelConfig {
                 _ if kind.selection == PositionSelection::Own => FirstHalf::IndexedAttention,
                 Some(LatentAttention { q_rank: Some(_), .. }) => FirstHalf::LatentAttention,
                 Some(_) => FirstHalf::LatentAttentionWithFullQuery,
+                None if self.features.unified_kv.is_some() => FirstHalf::UnifiedAttention,
                 None if kind.caches == CacheSharing::Reader => FirstHalf::AttentionToSharedCaches,
                 None if self.output_gate => FirstHalf::GatedAttention,
                 None => FirstHalf::Attention,
@@ -207,6 +220,7 @@ impl ModelConfig {
         };
         match kind.feed_forward {
             FeedForward::None => without_second_half(first),
+            _ if self.features.streams.is_some() => with_streams(first),
             FeedForward::UngatedSharedExpert if !self.activation.is_gated() => {
                 with_plain_shared_expert(first)
             }

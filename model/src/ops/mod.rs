@@ -3,6 +3,7 @@
 //! compiler, workers, tests and benchmarks.
 
 mod costs;
+mod dataflow;
 mod layer;
 mod op;
 mod value;

@@ -12,12 +12,12 @@ use crate::mamba::Mamba;
 /// memory ([`Value::element`]) and is rounded to it whether or not it crosses a cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Value {
-    /// Residual stream `[rows, hidden]`, updated in place by the last operation of each half of a
-    /// layer.
+    /// Residual stream `[rows, hidden]`, or streams `[rows, streams, hidden]`, updated in place by
+    /// the last operation of each half of a layer.
     Hidden,
     /// Input of q, k and v: `[rows, hidden]`.
     Normed0,
-    /// Input of q with latent attention: `[rows, q_rank]`.
+    /// Input of q if queries are computed from a latent: `[rows, q_rank]`.
     QueryLatent,
     /// Queries before they are multiplied into latents: `[rows, heads * (rope_dim + nope_dim)]`.
     HeadQuery,
@@ -123,6 +123,15 @@ pub enum Value {
     DeltaDecay,
     /// Input of the second linear of the gate of a state that decays by channel: `[rows, rank]`.
     DeltaGateLatent,
+    /// Mappings of the residual's streams for the first half of a layer, pre, post and comb:
+    /// `[rows, (2 + streams) * streams]`.
+    StreamMap0,
+    /// Mappings for the second half, with the layout of `StreamMap0`.
+    StreamMap1,
+    /// Output of attention, rotated back: `[rows, heads * head_dim]`.
+    Unrotated,
+    /// Outputs of the linears of groups of heads: `[rows, groups * rank]`.
+    OutLatent,
 }
 
 /// Element type of a value in memory.
@@ -146,6 +155,8 @@ impl Value {
             | Value::NormedSum
             | Value::IndexWeights
             | Value::Selection
+            | Value::StreamMap0
+            | Value::StreamMap1
             | Value::Logits => ElementType::F32,
             _ => ElementType::Compute,
         }
@@ -189,8 +200,12 @@ impl Value {
         let delta = |size: fn(&DeltaNet) -> usize| config.delta.as_ref().map_or(0, size);
         let mamba = |size: fn(&Mamba) -> usize| config.mamba.as_ref().map_or(0, size);
         match self {
-            Value::Hidden
-            | Value::Normed0
+            Value::Hidden => Some(config.residual_size()),
+            Value::StreamMap0 | Value::StreamMap1 => {
+                Some(config.features.streams.map_or(0, |streams| streams.map_size()))
+            }
+            Value::OutLatent => Some(config.features.unified_kv.map_or(0, |kv| kv.out_size())),
+            Value::Normed0
             | Value::Convolved
             | Value::Projected0
             | Value::Projected1
@@ -201,8 +216,10 @@ impl Value {
             | Value::ExpertSum
             | Value::NormedSum
             | Value::LastNormed => Some(config.hidden_size),
-            Value::Query | Value::Attended | Value::GatedAttended => Some(config.q_size()),
-            Value::QueryLatent => Some(latent(|latent| latent.q_rank.unwrap_or(0))),
+            Value::Query | Value::Attended | Value::GatedAttended | Value::Unrotated => {
+                Some(config.q_size())
+            }
+            Value::QueryLatent => Some(config.query_rank().unwrap_or(0)),
             Value::HeadQuery => Some(config.num_heads * latent(LatentAttention::query_dim)),
             Value::HeadValues => Some(config.num_heads * latent(|latent| latent.value_dim)),
             Value::IndexQuery => Some(indexer(Indexer::query_size)),

@@ -4,6 +4,7 @@ use super::op::Op;
 use crate::config::{Dtype, Family, Features, ModelConfig, QkNorm};
 use crate::delta::DeltaNet;
 use crate::experts::Experts;
+use crate::layers::ExpertRouting;
 use crate::mamba::Mamba;
 use crate::quantized_format::{ROWS, WeightFormat};
 use crate::short_conv::ShortConv;
@@ -17,8 +18,9 @@ pub struct WeightShape {
     pub is_f32: bool,
     /// Number of f32 in each vector: a linear's bias and the gain of the norm that follows it (q
     /// and k), a router's bias and what it adds to scores for the selection or multiplies weights
-    /// by, a norm's gain and bias or, after a layer, the factor of the residual stream, the gains
-    /// of two norms, the sinks of a softmax, or a convolution `[taps, channels]` and its bias.
+    /// by, or the experts of each token, a norm's gain and bias or, after a layer, the factor of
+    /// the residual stream, the gains of two norms, the sinks of a softmax, a convolution `[taps,
+    /// channels]` and its bias, or the bases and scales of mappings of streams.
     pub vectors: [Option<usize>; 2],
 }
 
@@ -76,6 +78,12 @@ impl Op {
         let gain = |count: usize| Some(WeightShape::new(None, [Some(count), None]));
         match self {
             Op::Embed | Op::Head => linear(config.vocab_size, hidden, false),
+            Op::StreamMap0 | Op::StreamMap1 | Op::FinalNorm
+                if config.features.streams.is_some() =>
+            {
+                self.stream_weights(config)
+            }
+            Op::StreamMap0 | Op::StreamMap1 | Op::StreamAdd0 | Op::StreamAdd1 => None,
             Op::Norm0 | Op::Norm1 if !config.pre_norms => None,
             Op::Norm0 | Op::Norm1 | Op::FinalNorm => {
                 let bias = (config.family == Family::Opt).then_some(hidden);
@@ -88,19 +96,15 @@ impl Op {
             | Op::PerLayerGate
             | Op::PerLayerOut
             | Op::PerLayerNorm => self.feature_weights(config),
+            Op::Q | Op::QDown | Op::K | Op::OutDown if config.features.unified_kv.is_some() => {
+                self.unified_weights(config)
+            }
+            Op::Unrotate | Op::OutDown => None,
             Op::Q | Op::K if config.latent.is_some() => self.latent_weights(config),
             Op::QDown | Op::QAbsorb | Op::IndexQuery | Op::IndexWeights | Op::VUp => {
                 self.latent_weights(config)
             }
-            Op::Q | Op::K => {
-                let width = if self == Op::Q { config.q_size() } else { config.kv_size() };
-                let norm = config.qk_norm.map(|norm| match norm {
-                    QkNorm::PerHead => config.head_dim,
-                    QkNorm::FullWidth => width,
-                });
-                let bias = config.qkv_bias.then_some(width);
-                Some(WeightShape::new(Some((width, hidden)), [bias, norm]))
-            }
+            Op::Q | Op::K => Some(self.query_or_key_weights(config)),
             Op::V => linear(config.kv_size(), hidden, config.qkv_bias),
             Op::Softmax | Op::Attention if config.sinks => gain(config.num_heads),
             Op::Out => linear(hidden, config.out_input_size(), config.out_bias),
@@ -114,12 +118,7 @@ impl Op {
             | Op::DeltaGateDown
             | Op::DeltaGate
             | Op::DeltaOut => self.delta_weights(&config.delta?, hidden),
-            Op::ConvIn => linear(3 * hidden, hidden, false),
-            Op::ShortConv => {
-                let ShortConv { channels, taps } = config.short_conv()?;
-                gain(taps * channels)
-            }
-            Op::ConvOut => linear(hidden, hidden, false),
+            Op::ConvIn | Op::ShortConv | Op::ConvOut => self.short_conv_weights(config),
             Op::MambaIn | Op::MambaConv | Op::Mamba | Op::MambaOut => {
                 self.mamba_weights(config.mamba.as_ref()?, hidden)
             }
@@ -139,18 +138,46 @@ impl Op {
         }
     }
 
+    /// Returns the shape of the linear of q or k, and of the norm that may follow it.
+    fn query_or_key_weights(self, config: &ModelConfig) -> WeightShape {
+        let width = if self == Op::Q { config.q_size() } else { config.kv_size() };
+        let norm = config.qk_norm.map(|norm| match norm {
+            QkNorm::PerHead => config.head_dim,
+            QkNorm::FullWidth => width,
+        });
+        let bias = config.qkv_bias.then_some(width);
+        WeightShape::new(Some((width, config.hidden_size)), [bias, norm])
+    }
+
+    /// Returns the shape of the weights of a layer with a short convolution, which has a vector
+    /// `[taps, channels]`.
+    fn short_conv_weights(self, config: &ModelConfig) -> Option<WeightShape> {
+        let hidden = config.hidden_size;
+        let ShortConv { channels, taps } = config.short_conv()?;
+        let linear = |out| WeightShape::new(Some((out, hidden)), [None; 2]);
+        Some(match self {
+            Op::ConvIn => linear(3 * hidden),
+            Op::ShortConv => WeightShape::new(None, [Some(taps * channels), None]),
+            _ => linear(hidden),
+        })
+    }
+
     /// Returns the shape of the weights of experts and their router.
     fn expert_weights(self, config: &ModelConfig) -> Option<WeightShape> {
         let hidden = config.hidden_size;
-        let Experts { count, ffn_size, bias, selection, has_factors, .. } = config.experts?;
-        let is_second = selection.bias || has_factors;
+        let Experts { count, per_token, ffn_size, bias, selection, has_factors, .. } =
+            config.experts?;
+        let second = match config.layers.kinds()[0].routing {
+            ExpertRouting::ByToken => Some(config.vocab_size * per_token),
+            ExpertRouting::ByScores => (selection.bias || has_factors).then_some(count),
+        };
         let linear =
             |out: usize, input| WeightShape::new(Some((out, input)), [bias.then_some(out), None]);
         Some(match self {
             Op::Router => WeightShape {
                 matrix: Some((count, hidden)),
                 is_f32: selection.is_f32,
-                vectors: [bias.then_some(count), is_second.then_some(count)],
+                vectors: [bias.then_some(count), second],
             },
             Op::ExpertDown => linear(count * hidden, ffn_size),
             _ => linear(count * ffn_size, hidden),
@@ -173,6 +200,33 @@ impl Op {
             (Op::PerLayerGate, Some(inputs)) => linear(inputs.size, hidden, None),
             (Op::PerLayerOut, Some(inputs)) => linear(hidden, inputs.size, None),
             _ => return None,
+        })
+    }
+
+    /// Returns the shape of the weights of mappings of streams: a linear of all streams, whose
+    /// results are multiplied by a scale of each mapping before a base of each result is added. The
+    /// last norm has the base and the scale of its one mapping in a vector, and its gain.
+    fn stream_weights(self, config: &ModelConfig) -> Option<WeightShape> {
+        let streams = config.features.streams?;
+        let (width, count) = (config.residual_size(), streams.count);
+        let (results, vectors) = match self {
+            Op::FinalNorm => (count, [Some(count + 1), Some(config.hidden_size)]),
+            _ => (streams.map_size(), [Some(streams.map_size()), Some(3)]),
+        };
+        Some(WeightShape { matrix: Some((results, width)), is_f32: true, vectors })
+    }
+
+    /// Returns the shape of the weights of attention with one KV head that is key and value. The
+    /// matrices of all groups of `OutDown` are stored consecutively.
+    fn unified_weights(self, config: &ModelConfig) -> Option<WeightShape> {
+        let unified = config.features.unified_kv?;
+        let (hidden, queries) = (config.hidden_size, config.q_size());
+        let linear = |out, input, gain| WeightShape::new(Some((out, input)), [None, gain]);
+        Some(match self {
+            Op::QDown => linear(unified.q_rank, hidden, Some(unified.q_rank)),
+            Op::Q => linear(queries, unified.q_rank, None),
+            Op::K => linear(config.head_dim, hidden, Some(config.head_dim)),
+            _ => linear(unified.out_size(), queries / unified.out_groups, None),
         })
     }
 
@@ -264,6 +318,9 @@ impl Op {
             (Op::ExpertDown, Some(_)) => config.hidden_size,
             (Op::QAbsorb, _) => config.latent.map_or(0, |latent| latent.kv_rank),
             (Op::VUp, _) => config.latent.map_or(0, |latent| latent.value_dim),
+            (Op::OutDown, _) => config.features.unified_kv.map_or(0, |unified| unified.out_rank),
+            // Kept in f32.
+            (Op::StreamMap0 | Op::StreamMap1, _) => return false,
             _ => return self.has_matrix(config),
         };
         rows.is_multiple_of(ROWS)

@@ -8,6 +8,8 @@ use half::bf16;
 
 use super::{SourceError, TensorId, TensorPart, WeightSource};
 use crate::config::ModelConfig;
+use crate::experts::Experts;
+use crate::layers::ExpertRouting;
 use crate::ops::Op;
 
 /// Half the width of a matrix's uniform distribution, which has a standard deviation of about 0.02.
@@ -43,6 +45,15 @@ impl DummySource {
                 reason: format!("{id:?} ends before row {}", (start + out.len()) / columns),
             });
         }
+        if let Some(experts) = self.experts_of_table(id) {
+            for (i, value) in out.iter_mut().enumerate() {
+                let (token, place) =
+                    ((start + i) / experts.per_token, (start + i) % experts.per_token);
+                let first = mix(self.seed ^ mix(tensor_number(id)) ^ token as u64) as usize;
+                *value = convert(((first % experts.count + place) % experts.count) as f32);
+            }
+            return Ok(());
+        }
         let (centre, spread) = match part(id) {
             TensorPart::Matrix => (0.0, MATRIX_SPREAD),
             TensorPart::Gain => (1.0, VECTOR_SPREAD),
@@ -62,6 +73,15 @@ impl DummySource {
             *value = convert(centre + signed as f32 * scale);
         }
         Ok(())
+    }
+
+    /// Returns the experts of a layer if a tensor is its table of the experts of each token.
+    fn experts_of_table(&self, id: TensorId) -> Option<Experts> {
+        let TensorId::Layer { layer, op: Op::Router, part: TensorPart::Gain } = id else {
+            return None;
+        };
+        let is_by_token = self.config.layers.kind(layer).routing == ExpertRouting::ByToken;
+        self.config.experts.filter(|_| is_by_token)
     }
 }
 
@@ -114,7 +134,9 @@ fn tensor_number(id: TensorId) -> u64 {
         TensorId::PerLayerTable => 8,
         TensorId::PerLayerProjection { part } => 9 + part as u64,
         TensorId::Layer { layer, op, part } => {
-            16 + ((layer as u64) << 8 | (op as u64) << 2 | part as u64)
+            // Six bits of the operation precede those of the layer, and the others follow them.
+            let (low, high) = (op as u64 & 63, op as u64 >> 6);
+            16 + (high << 40 | (layer as u64) << 8 | low << 2 | part as u64)
         }
     }
 }

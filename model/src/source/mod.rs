@@ -23,7 +23,8 @@ pub enum TensorId {
     Positions,
     /// Output head `[vocab, hidden]`; identical to the embedding if tied.
     Head,
-    /// Gain and bias of the norm before the head.
+    /// Gain and bias of the norm before the head; with streams, the linear of its mapping, and the
+    /// base and the scale of the latter in place of the bias.
     FinalNorm { part: TensorPart },
     /// Second table of tokens, `[vocab, layers * size]`, of models with inputs for each layer.
     PerLayerTable,
@@ -38,7 +39,7 @@ impl TensorId {
     pub fn is_vector(self) -> bool {
         matches!(
             self,
-            TensorId::FinalNorm { .. }
+            TensorId::FinalNorm { part: TensorPart::Gain | TensorPart::Bias }
                 | TensorId::PerLayerProjection { part: TensorPart::Gain | TensorPart::Bias }
                 | TensorId::Layer { part: TensorPart::Gain | TensorPart::Bias, .. }
         )
@@ -83,10 +84,11 @@ pub enum TensorPart {
     /// The `[out, in]` matrix of a linear.
     Matrix,
     /// The gain of a norm, including the one after q and k; the sinks of a softmax; what a router
-    /// adds to the scores of experts for their selection or multiplies their weights by.
+    /// adds to the scores of experts for their selection or multiplies their weights by, or the
+    /// experts of each token; the scales of mappings of streams.
     Gain,
-    /// The bias of a linear or norm; the factor of the residual stream after a layer's last norm;
-    /// the gain of the second of two norms.
+    /// The bias of a linear or norm, or the base of mappings of streams; the factor of the residual
+    /// stream after a layer's last norm; the gain of the second of two norms.
     Bias,
 }
 

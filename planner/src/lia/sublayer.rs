@@ -97,7 +97,7 @@ pub(super) fn fresh_kv_bytes(config: &ModelConfig, stage: LiaStage, workload: &L
 /// neighbour: norms with the following operation, softmax with the scores.
 pub(crate) const fn sublayer_of(op: Op) -> Option<usize> {
     match op {
-        Op::Norm0 | Op::QDown | Op::Q | Op::QAbsorb | Op::K | Op::V => Some(0),
+        Op::StreamMap0 | Op::Norm0 | Op::QDown | Op::Q | Op::QAbsorb | Op::K | Op::V => Some(0),
         Op::IndexQuery | Op::IndexWeights => Some(0),
         Op::DeltaQkv | Op::DeltaBa | Op::ConvIn | Op::MambaIn => Some(0),
         Op::DeltaDecayDown | Op::DeltaDecay => Some(0),
@@ -105,9 +105,11 @@ pub(crate) const fn sublayer_of(op: Op) -> Option<usize> {
         Op::DeltaConv | Op::ShortConv | Op::MambaConv => Some(1),
         Op::Wv | Op::Delta | Op::Mamba => Some(2),
         Op::OutGate | Op::VUp | Op::Out | Op::PostNorm0 => Some(3),
+        Op::Unrotate | Op::OutDown | Op::StreamAdd0 => Some(3),
         Op::DeltaGateDown | Op::DeltaGate | Op::DeltaOut => Some(3),
         Op::ConvOut | Op::MambaOut => Some(3),
-        Op::Norm1
+        Op::StreamMap1
+        | Op::Norm1
         | Op::Gate
         | Op::Up
         | Op::DenseGate
@@ -121,6 +123,7 @@ pub(crate) const fn sublayer_of(op: Op) -> Option<usize> {
         Op::ExpertCombine | Op::SumNorm | Op::PerLayerGate | Op::PerLayerOut | Op::PerLayerNorm => {
             Some(5)
         }
+        Op::StreamAdd1 => Some(5),
         Op::SharedGate | Op::Down | Op::DenseDown | Op::Fc1 | Op::PostNorm1 | Op::ExpertDown => {
             Some(5)
         }

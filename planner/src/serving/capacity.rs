@@ -93,6 +93,6 @@ fn activations(config: &ModelConfig, dtype: Dtype, rows: u32) -> u64 {
     let of_op =
         |op: Op| config.kind_models().map(move |model| op.activation_bytes(model, dtype, 1)).max();
     let widest = config.every_layer_op().into_iter().filter_map(of_op).max();
-    let row = 4 * config.hidden_size as u64 + widest.unwrap_or(0);
+    let row = 4 * config.residual_size() as u64 + widest.unwrap_or(0);
     align_up((row * u64::from(rows)) as usize) as u64
 }

@@ -120,6 +120,7 @@ fn check_owners(
         () if shape.page_positions > 0 => "paged caches stay on the CPU",
         () if config.layers.has_states() => "the model's states are not moved",
         () if config.has_kind_models() => "the model's heads differ by layer, or share caches",
+        () if config.features.unified_kv.is_some() => "the model's keys are its values too",
         () if config.features.indexer.is_some() => "an indexer selects positions of whole caches",
         () if map.uses_storages() => "weights on storages are read for one program",
         () if !is_on_device() => "all linears must be the device's, without barriers",
@@ -151,7 +152,7 @@ fn check_routing(config: &ModelConfig, map: &DeviceMap) -> Result<(), CompileErr
 /// Refuses combinations that linears in pieces, and scores in parts, do not support.
 fn check_pieces(config: &ModelConfig, map: &DeviceMap) -> Result<(), CompileError> {
     let is_scores = |chunking: Chunking| chunking.order == ChunkOrder::Scores;
-    if config.latent.is_some() && map.chunking.is_some_and(is_scores) {
+    if config.has_single_cache() && map.chunking.is_some_and(is_scores) {
         return Err(CompileError::LatentScores);
     }
     if config.features.indexer.is_some() && map.attention_chunking().is_some() {
@@ -198,10 +199,8 @@ fn check_select(config: &ModelConfig, map: &DeviceMap) -> Result<(), CompileErro
     if config.layers.kinds().iter().any(|kind| kind.window.is_some()) {
         return refused("the model has layers with a sliding window, which already store few keys");
     }
-    if config.latent.is_some() {
-        return refused(
-            "the model has latent attention, whose cached vectors are not split by head",
-        );
+    if config.has_single_cache() {
+        return refused("the model caches one vector for all heads, which is not split by head");
     }
     if config.has_kind_models() {
         return refused("the model's heads differ by layer, or share caches");

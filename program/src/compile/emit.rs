@@ -123,7 +123,7 @@ impl<'a, 'b> Emitter<'a, 'b> {
     }
 
     pub(super) fn emit(&mut self, entry: &Entry) {
-        if entry.op == Op::Norm0 {
+        if self.starts_layer(entry) {
             self.forget_layer_values(entry);
         }
         if let (Op::Router, Some(layer)) = (entry.op, entry.layer) {
@@ -280,6 +280,12 @@ impl<'a, 'b> Emitter<'a, 'b> {
     ) -> BufferId {
         let slot = self.slot(entry, value, device);
         self.buffers.program_buffer(self.program, ProgramBuffer::Value { value, device, slot })
+    }
+
+    /// Returns true for the first operation of a layer.
+    fn starts_layer(&self, entry: &Entry) -> bool {
+        let first = entry.layer.and_then(|layer| self.config.layer_ops(layer.into()).first());
+        first == Some(&entry.op)
     }
 
     /// Invalidates the values of the previous layer.

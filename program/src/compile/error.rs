@@ -63,7 +63,7 @@ pub enum CompileError {
     #[error("checkpoints of sequences cannot be taken: {problem}")]
     Checkpoints { problem: &'static str },
     #[error(
-        "with latent attention, scores and weighted values read one cache: split whole attention \
+        "scores and weighted values of this model read one cache: split whole attention \
          (scores, softmax and wv), not the scores alone"
     )]
     LatentScores,

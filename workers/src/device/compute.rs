@@ -283,8 +283,11 @@ pub(super) fn gated(
         Activation::ClampedSwiGlu => {
             DeviceLinearOut::ClampedSwiGlu { gate, out, alpha: SWIGLU_ALPHA, limit: SWIGLU_LIMIT }
         }
-        Activation::Relu | Activation::ReluSquared | Activation::Gelu => {
-            panic!("{activation:?} has no gate")
+        Activation::Relu
+        | Activation::ReluSquared
+        | Activation::Gelu
+        | Activation::SiluOfLimited => {
+            panic!("{activation:?} has no gate, or limits that devices lack")
         }
     }
 }

@@ -78,12 +78,12 @@ pub(super) fn run<T: Element>(
     cached * position_bytes * compute.op.caches(config).len() as u64
 }
 
-/// Returns the fresh rows that are weighted, and their cache. With latent attention these are the
-/// keys, of which the latent is a part.
+/// Returns the fresh rows that are weighted, and their cache: the keys, where values are these or a
+/// part of them.
 const fn values(config: &ModelConfig) -> (Value, Kv) {
-    match config.latent {
-        Some(_) => (Value::Key, Kv::K),
-        None => (Value::Value, Kv::V),
+    match config.has_single_cache() {
+        true => (Value::Key, Kv::K),
+        false => (Value::Value, Kv::V),
     }
 }
 

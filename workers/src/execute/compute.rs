@@ -21,7 +21,10 @@ use super::per_layer::PerLayer;
 use super::positions::Positions;
 use super::row_logits::RowLogits;
 use super::sample::SharedDrafter;
-use super::{attention, delta, experts, indexed, latent, linear, sample, sparse_attention};
+use super::streams::Streams;
+use super::{
+    attention, delta, experts, indexed, latent, linear, sample, sparse_attention, streams,
+};
 use crate::error::WorkerError;
 use crate::lane_executor::WorkAmount;
 use crate::memory::View;
@@ -36,6 +39,7 @@ pub struct ComputeState {
     router: experts::Router,
     places: PlaceScratch,
     per_layer: PerLayer,
+    streams: Streams,
     tokens: Vec<u32>,
     last_rows: Vec<u32>,
     units: Vec<AttentionUnit>,
@@ -66,11 +70,11 @@ impl ComputeState {
         let rows = shape.stream_rows().max(usize::from(shape.batch_size));
         let sequences = usize::from(shape.stream_sequences().max(shape.batch_size));
         let inputs = [
-            config.hidden_size,
+            config.residual_size(),
             config.max_of_layers(ModelConfig::q_size),
             config.max_of_layers(ModelConfig::out_input_size),
             config.features.per_layer_inputs.map_or(0, |inputs| inputs.size),
-            config.latent.and_then(|latent| latent.q_rank).unwrap_or(0),
+            config.query_rank().unwrap_or(0),
             config.max_ffn_size(),
             config.delta.as_ref().map_or(0, DeltaNet::value_size),
             config.delta.and_then(|delta| delta.decay_rank()).unwrap_or(0),
@@ -103,6 +107,7 @@ impl ComputeState {
             router: experts::Router::new(plan, rows),
             places: PlaceScratch::new(plan),
             per_layer: PerLayer::new(config, rows),
+            streams: Streams::new(config, rows, logits_rows),
             tokens: Vec::with_capacity(rows),
             last_rows: Vec::with_capacity(logits_rows),
             units: Vec::with_capacity(sequences * config.max_of_layers(|model| model.num_kv_heads)),
@@ -200,8 +205,9 @@ impl ComputeState {
                 self.post_norm::<T>(operands, compute, rows);
             }
             Op::Router => {
-                let Self { kernels, router, .. } = self;
-                router.route::<T>(kernels, operands, compute, rows);
+                self.list_tokens(operands, compute);
+                let Self { kernels, router, tokens, .. } = self;
+                router.route::<T>(kernels, operands, compute, tokens);
             }
             Op::ExpertGate | Op::ExpertUp | Op::ExpertDown => {
                 let Self { kernels, places, .. } = self;
@@ -209,6 +215,16 @@ impl ComputeState {
             }
             Op::ExpertCombine => experts::combine(&self.kernels, operands, compute, rows),
             Op::QAbsorb | Op::VUp => latent::run::<T>(&self.kernels, operands, compute, rows),
+            Op::OutDown => latent::groups::<T>(&self.kernels, operands, compute, rows),
+            Op::Unrotate => {
+                self.positions.unrotate::<T>(&self.kernels, operands, compute, rows);
+            }
+            Op::StreamMap0 | Op::StreamMap1 => {
+                streams::map(&self.kernels, operands, compute, rows);
+            }
+            Op::StreamAdd0 | Op::StreamAdd1 => {
+                streams::add::<T>(&self.kernels, operands, compute, rows);
+            }
             Op::SharedGate => self.shared_gate::<T>(operands, compute, rows),
             _ => {
                 linear::run::<T>(&self.kernels, operands, compute, rows);
@@ -271,7 +287,24 @@ impl ComputeState {
 
     fn embed<T: Element>(&mut self, operands: &Operands<'_>, compute: &Compute, rows: usize) {
         self.list_tokens(operands, compute);
-        let out = operands.output::<f32>(compute, rows);
+        let (config, out) = (operands.config, operands.output::<f32>(compute, rows));
+        if config.features.streams.is_none() {
+            self.embed_rows::<T>(operands, compute, out);
+            return;
+        }
+        let mut streams = std::mem::take(&mut self.streams);
+        self.embed_rows::<T>(operands, compute, streams.embedded(config, rows));
+        streams.spread(config, out);
+        self.streams = streams;
+    }
+
+    /// Looks up the embeddings of the listed tokens.
+    fn embed_rows<T: Element>(
+        &mut self,
+        operands: &Operands<'_>,
+        compute: &Compute,
+        out: &mut [f32],
+    ) {
         let config = operands.config;
         let factor = config.embedding_scale(operands.plan.shape.dtype);
         let matrix = match operands.format(compute) {
@@ -311,6 +344,14 @@ impl ComputeState {
             None
         };
         let x = operands.rows::<f32>(compute.inputs[0], Value::Hidden, input_rows);
+        if config.features.streams.is_some() {
+            let Self { kernels, streams, .. } = self;
+            match index {
+                Some(index) => streams.final_norm::<T>(kernels, operands, compute, x, index),
+                None => streams.norm::<T>(kernels, operands, compute, rows),
+            }
+            return;
+        }
         let out = operands.output::<T>(compute, rows);
         let Some(gain) = operands.vector(compute, 0) else {
             self.kernels.round(&x[..rows * hidden], out);

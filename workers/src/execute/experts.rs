@@ -6,6 +6,7 @@ use kernels::{
 };
 use model::config::ModelConfig;
 use model::experts::Experts as Mixture;
+use model::layers::ExpertRouting;
 use model::ops::{Op, Value};
 use model::quantized_format::WeightFormat;
 use program::ir::{Compute, ProgramId};
@@ -74,14 +75,15 @@ impl Router {
         Router { random: Some(0), ..self }
     }
 
-    /// Runs `Router` on the first `rows` rows.
+    /// Runs `Router` on the rows of `tokens`.
     pub(super) fn route<T: Element>(
         &mut self,
         kernels: &Kernels,
         operands: &Operands<'_>,
         compute: &Compute,
-        rows: usize,
+        tokens: &[u32],
     ) {
+        let rows = tokens.len();
         let Mixture { count, per_token, scoring, selection, has_factors, logit_factor, .. } =
             mixture(operands);
         let logits = &mut self.logits[..rows * count];
@@ -105,11 +107,15 @@ impl Router {
             experts: count,
             top_k: per_token,
             scoring,
-            bias: operands.vector(compute, 1).filter(|_| selection.bias),
+            bias: operands.vector(compute, 1).filter(|bias| selection.bias && bias.len() == count),
             groups: selection.groups,
             factor,
         };
-        kernels.route(&rules, logits, routed);
+        let is_by_token = operands.config.layers.kinds()[0].routing == ExpertRouting::ByToken;
+        match operands.vector(compute, 1).filter(|_| is_by_token && self.random.is_none()) {
+            Some(table) => kernels.route_tokens(&rules, tokens, table, logits, routed),
+            None => kernels.route(&rules, logits, routed),
+        }
         if let Some(factors) = operands.vector(compute, 1).filter(|_| has_factors) {
             routed.iter_mut().for_each(|one| one.weight *= factors[one.expert as usize]);
         }

@@ -40,7 +40,9 @@ pub(super) fn run<T: Element>(
         return;
     }
     multiply(kernels, operands, compute, rows, x, output::<T>(operands, compute, rows));
-    if let (Some(latent), Op::QDown | Op::K) = (config.latent, compute.op) {
+    if config.features.unified_kv.is_some() {
+        norm_unified::<T>(kernels, operands, compute, rows);
+    } else if let (Some(latent), Op::QDown | Op::K) = (config.latent, compute.op) {
         let gains = operands.vector(compute, 1).expect("a norm has a gain");
         let (width, _) = operands.matrix_shape(compute);
         let out = operands.output::<T>(compute, rows);
@@ -68,6 +70,24 @@ pub(super) fn run<T: Element>(
         let out = operands.output::<T>(compute, rows);
         kernels.head_norm(rows, config.num_kv_heads, gain, config.norm_eps, out);
     }
+}
+
+/// Runs the norm after a linear of attention with one KV head that is key and value: that of the
+/// query's latent or of the key, with a gain, or of each head of q, without one.
+fn norm_unified<T: Element>(
+    kernels: &Kernels,
+    operands: &Operands<'_>,
+    compute: &Compute,
+    rows: usize,
+) {
+    let config = operands.config;
+    let (heads, gain) = match compute.op {
+        Op::QDown | Op::K => (1, operands.vector(compute, 1).expect("a norm has a gain")),
+        Op::Q => (config.num_heads, &UNIT_GAIN[..config.head_dim]),
+        _ => return,
+    };
+    let out = operands.output::<T>(compute, rows);
+    kernels.head_norm(rows, heads, gain, config.norm_eps, out);
 }
 
 /// Multiplies `rows` rows of `x` by the operation's matrix and adds the bias.
@@ -143,6 +163,9 @@ fn piece_output<'a, T: Element>(
         return match (config.activation, limits(config, compute).network) {
             (Activation::Silu, None) => ColumnsOut::SiluMul { gate, out },
             (Activation::Silu, Some(limit)) => ColumnsOut::LimitedSiluMul { gate, out, limit },
+            (Activation::SiluOfLimited, Some(limit)) => {
+                ColumnsOut::SiluOfLimitedMul { gate, out, limit }
+            }
             (Activation::GeluTanh, None) => ColumnsOut::GeluTanhMul { gate, out },
             (other, _) => panic!("{other:?} is no activation of a dense gate"),
         };
@@ -229,9 +252,10 @@ pub(super) fn ungated<T>(activation: Activation, out: &mut [T]) -> LinearOut<'_,
         Activation::Relu => LinearOut::Relu(out),
         Activation::ReluSquared => LinearOut::ReluSquared(out),
         Activation::Gelu => LinearOut::Gelu(out),
-        Activation::Silu | Activation::GeluTanh | Activation::ClampedSwiGlu => {
-            panic!("{activation:?} has a gate")
-        }
+        Activation::Silu
+        | Activation::GeluTanh
+        | Activation::ClampedSwiGlu
+        | Activation::SiluOfLimited => panic!("{activation:?} has a gate"),
     }
 }
 
@@ -254,6 +278,9 @@ pub(super) fn gated<'a, T>(
     match (activation, limit) {
         (Activation::Silu, None) => LinearOut::SiluMul { gate, out },
         (Activation::Silu, Some(limit)) => LinearOut::LimitedSiluMul { gate, out, limit },
+        (Activation::SiluOfLimited, Some(limit)) => {
+            LinearOut::SiluOfLimitedMul { gate, out, limit }
+        }
         (Activation::GeluTanh, None) => LinearOut::GeluTanhMul { gate, out },
         (Activation::ClampedSwiGlu, None) => {
             LinearOut::ClampedSwiGlu { gate, out, alpha: SWIGLU_ALPHA, limit: SWIGLU_LIMIT }

@@ -26,6 +26,7 @@ mod positions;
 mod row_logits;
 pub mod sample;
 mod sparse_attention;
+mod streams;
 
 use std::sync::Arc;
 
@@ -46,10 +47,10 @@ use protocol::table::StepTable;
 pub use append::append_spans;
 pub use compute::ComputeState;
 pub(crate) use compute::SampledRows;
-pub(crate) use row_logits::{RowLogits, needs_logits};
 pub use copy::copy_spans;
 pub use copy_span::CopySpan;
 pub(crate) use linear::{SWIGLU_ALPHA, SWIGLU_LIMIT};
+pub(crate) use row_logits::{RowLogits, needs_logits};
 
 /// Executor of one lane's instructions.
 #[derive(Debug)]

@@ -2,7 +2,7 @@
 
 use kernels::{Element, Kernels, Number, RopeTables};
 use model::config::ModelConfig;
-use model::ops::Op;
+use model::ops::{Op, Value};
 use model::rope::AttentionTemperature;
 use program::ir::Compute;
 
@@ -50,18 +50,17 @@ impl Positions {
         &self.row_positions
     }
 
-    /// Rotates `rows` rows of q or k, if the layer does.
-    pub(super) fn rotate<T: Element>(
+    /// Returns the rotary tables of an instruction's rows, whose positions are listed; `None` if
+    /// the layer does not rotate.
+    fn prepare(
         &mut self,
-        kernels: &Kernels,
         operands: &Operands<'_>,
         compute: &Compute,
-        rows: usize,
-    ) {
+    ) -> Option<(RopeTables<'_>, &[u32])> {
         let config = operands.config;
         let layer = compute.at.layer.map_or(0, usize::from);
         let kind = operands.plan.config.layers.kind_index(layer);
-        let Some(rope) = &config.layers.kind(layer).rope else { return };
+        let rope = config.layers.kind(layer).rope.as_ref()?;
         self.list(operands, compute);
         let has_own_tables = has_table_per_sequence(rope);
         if rope.depends_on_length() {
@@ -87,6 +86,38 @@ impl Positions {
             attention_factor: rope.attention_factor(),
             table_of_row: rope.depends_on_length().then_some(&self.table_of_row),
         };
+        Some((tables, &self.row_positions))
+    }
+
+    /// Runs `Unrotate`.
+    pub(super) fn unrotate<T: Element>(
+        &mut self,
+        kernels: &Kernels,
+        operands: &Operands<'_>,
+        compute: &Compute,
+        rows: usize,
+    ) {
+        let config = operands.config;
+        let Some((tables, positions)) = self.prepare(operands, compute) else {
+            panic!("layers whose values are rotated have a rope");
+        };
+        let x = operands.rows::<T>(compute.inputs[0], Value::Attended, rows);
+        let out = operands.output::<T>(compute, rows);
+        let heads = [config.num_heads, config.head_dim];
+        kernels.unrotate(heads, positions, &tables, x, out);
+    }
+
+    /// Rotates `rows` rows of q or k, if the layer does.
+    pub(super) fn rotate<T: Element>(
+        &mut self,
+        kernels: &Kernels,
+        operands: &Operands<'_>,
+        compute: &Compute,
+        rows: usize,
+    ) {
+        let config = operands.config;
+        let layer = compute.at.layer.map_or(0, usize::from);
+        let Some((tables, positions)) = self.prepare(operands, compute) else { return };
         let (heads, head_dim) = match (compute.op, &config.latent, config.own_indexer()) {
             (Op::Q, Some(latent), _) => (config.num_heads, latent.query_dim()),
             (Op::Q, None, _) => (config.num_heads, config.head_dim),
@@ -94,14 +125,16 @@ impl Positions {
             _ => (config.num_kv_heads, config.head_dim),
         };
         let out = operands.output::<T>(compute, rows);
-        kernels.rope(rows, heads, head_dim, &self.row_positions, &tables, out);
+        kernels.rope(rows, heads, head_dim, positions, &tables, out);
         if let (Op::K, Some(indexer)) = (compute.op, config.own_indexer()) {
             let key = [1, indexer.head_dim];
             let span = indexed::key_span(config);
-            kernels.rope_of_span(rows, span, key, &self.row_positions, &tables, out);
+            kernels.rope_of_span(rows, span, key, positions, &tables, out);
         }
-        if let Some(temperature) = rope.temperature.filter(|_| compute.op == Op::Q) {
-            scale_queries(temperature, &self.row_positions, heads * head_dim, out);
+        let rope = config.layers.kind(layer).rope.as_ref();
+        let temperature = rope.and_then(|rope| rope.temperature);
+        if let Some(temperature) = temperature.filter(|_| compute.op == Op::Q) {
+            scale_queries(temperature, positions, heads * head_dim, out);
         }
     }
 }

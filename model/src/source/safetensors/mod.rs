@@ -27,6 +27,7 @@ mod module_formats;
 mod mxfp4;
 mod nvfp4;
 mod packed_integers;
+mod token_table;
 
 use files::{ByteRange, Checkpoint, format_error};
 use formats::{PackedFormat, PackedRows, StorageFormat};
@@ -348,6 +349,9 @@ impl WeightSource for SafetensorsSource {
     }
 
     fn read_f32(&self, id: TensorId, first_row: usize, out: &mut [f32]) -> Result<(), SourceError> {
+        if self.is_token_table(id) {
+            return self.read_token_table(id, out);
+        }
         self.read(id, first_row, out, Stored::F32, |value| value)?;
         let offset = gain_offset(&self.config, id);
         if offset != 0.0 {

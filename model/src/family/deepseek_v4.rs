@@ -1,0 +1,369 @@
+//! DeepSeek V4: a residual of several streams, attention with one KV head that is key and value at
+//! once, and experts in all layers, which the first layers select by token, with a shared expert.
+
+use serde_json::{Value, json};
+
+use super::description::{Architecture, FamilyDescription, GgufFamily};
+use super::llama::{self, Heads, Positions};
+use super::tensors::{Layouts, TensorSlice};
+use super::{experts, sigmoid_router};
+use crate::config::{Activation, Family, Features, ModelConfig};
+use crate::config_fields::{ConfigError, ConfigFields, wrong};
+use crate::config_rope::{RopeDefaults, rope_of_type};
+use crate::experts::{ExpertScoring, ExpertSelection, Experts, ScoreSum};
+use crate::layers::{ActivationLimits, ExpertRouting, LayerKind, Layers};
+use crate::ops::Op;
+use crate::rope::{Rope, RopeScaling};
+use crate::source::{TensorId, TensorPart};
+use crate::streams::{ResidualStreams, STREAMS_MAX};
+use crate::unified_kv::UnifiedKv;
+
+/// Default values of fields, those of the configuration class in transformers.
+const THETA: f64 = 10_000.0;
+const ROTATED: f64 = 64.0 / 512.0;
+const WINDOW: usize = 128;
+const LIMIT: f64 = 10.0;
+const ROUTED_SCALE: f64 = 1.5;
+const STREAM_EPS: f64 = 1e-6;
+const STREAMS: usize = 4;
+const ITERATIONS: usize = 20;
+/// Default number of first layers that select experts by token.
+const BY_TOKEN: usize = 3;
+
+const SCORING: ExpertScoring = ExpertScoring::SqrtSoftplusTopK { sum: ScoreSum::Plus(1e-20) };
+const WINDOWED: &str = "sliding_attention";
+/// Types of layers by their rates of compression in published files.
+const RATES: [(u64, &str); 3] =
+    [(0, WINDOWED), (4, "compressed_sparse_attention"), (128, "heavily_compressed_attention")];
+/// Fields of compressed caches and of their indexers, which layers with a window do not use.
+const OF_COMPRESSION: [&str; 8] = [
+    "compress_rate_csa",
+    "compress_rate_hca",
+    "compress_rates",
+    "compress_ratios",
+    "compress_rope_theta",
+    "index_head_dim",
+    "index_n_heads",
+    "index_topk",
+];
+
+pub(super) const FAMILY: FamilyDescription = FamilyDescription::new(
+    &[Architecture { name: "DeepseekV4ForCausalLM", model_type: "deepseek_v4", config }],
+    layouts,
+    GgufFamily::NONE,
+);
+
+/// Parses `DeepseekV4ForCausalLM`.
+fn config(name: &str, fields: &ConfigFields<'_>) -> Result<ModelConfig, ConfigError> {
+    for field in ["attention_bias", "mlp_bias"] {
+        fields.only(field, &Value::Bool(false))?;
+    }
+    fields.only("num_key_value_heads", &json!(1))?;
+    fields.only("scoring_func", &json!("sqrtsoftplus"))?;
+    fields.only("topk_method", &json!("noaux_tc"))?;
+    fields.only("norm_topk_prob", &Value::Bool(true))?;
+    let model = base(name, fields)?;
+    check_layer_types(fields, model.num_layers)?;
+    let limit = fields.positive("swiglu_limit")?.unwrap_or(LIMIT) as f32;
+    let limits = ActivationLimits { experts: Some(limit), network: Some(limit) };
+    let window = Some(fields.optional_size("sliding_window")?.unwrap_or(WINDOW));
+    let layers = by_token(fields, model.num_layers)?.into_iter().map(|by_token| {
+        let routing = if by_token { ExpertRouting::ByToken } else { ExpertRouting::ByScores };
+        LayerKind { window, limits, routing, ..model.layers.kind(0).clone() }
+    });
+    let layers = Layers::from_kinds(layers.collect::<Vec<_>>());
+    Ok(ModelConfig { layers, ..model }.with_kind_models())
+}
+
+/// Parses everything but the differences between layers.
+fn base(name: &str, fields: &ConfigFields<'_>) -> Result<ModelConfig, ConfigError> {
+    let (count, size) = (fields.size("num_attention_heads")?, fields.size("head_dim")?);
+    let heads = Heads { hidden: fields.size("hidden_size")?, count, kv_count: 1, size };
+    let max = fields.size("max_position_embeddings")?;
+    let positions = Positions { max, rope: Some(rope(fields, size, max)?) };
+    let ffn_field = "moe_intermediate_size";
+    let family = Family::DeepseekV4;
+    let model = llama::base_of_heads(family, name, fields, ffn_field, positions, heads)?;
+    let unified_kv = Some(unified_kv(fields, count)?);
+    let streams = Some(streams(fields)?);
+    let model = ModelConfig {
+        max_positions: max,
+        activation: Activation::SiluOfLimited,
+        sinks: true,
+        features: Features { unified_kv, streams, ..Features::default() },
+        ..model
+    };
+    let ffn_size = model.ffn_size;
+    let experts =
+        Experts::new(experts::count(fields)?, experts::per_token(fields)?, ffn_size, SCORING);
+    let scale = fields.positive("routed_scaling_factor")?.unwrap_or(ROUTED_SCALE) as f32;
+    let selection = ExpertSelection { bias: true, groups: None, scale, is_f32: true };
+    let shared = experts::shared_ffn_size(fields, "n_shared_experts", ffn_size)?;
+    let shared = shared.unwrap_or(ffn_size);
+    let is_dense = vec![false; model.num_layers];
+    let experts = Experts { selection, ..experts };
+    let shared = Some((shared, sigmoid_router::SHARED));
+    Ok(experts::with_experts(model, experts, shared, &is_dense))
+}
+
+/// Returns the sizes of attention's linears.
+fn unified_kv(fields: &ConfigFields<'_>, heads: usize) -> Result<UnifiedKv, ConfigError> {
+    let out_groups = fields.size("o_groups")?;
+    if !heads.is_multiple_of(out_groups) {
+        return Err(wrong("o_groups", &Value::from(out_groups), "a divisor of the heads"));
+    }
+    let (q_rank, out_rank) = (fields.size("q_lora_rank")?, fields.size("o_lora_rank")?);
+    Ok(UnifiedKv { q_rank, out_groups, out_rank })
+}
+
+fn streams(fields: &ConfigFields<'_>) -> Result<ResidualStreams, ConfigError> {
+    let count = fields.optional_size("hc_mult")?.unwrap_or(STREAMS);
+    if count > STREAMS_MAX {
+        return Err(wrong("hc_mult", &Value::from(count), "at most 8 streams"));
+    }
+    let iterations = fields.optional_size("hc_sinkhorn_iters")?.unwrap_or(ITERATIONS);
+    if iterations > 1000 {
+        return Err(wrong("hc_sinkhorn_iters", &Value::from(iterations), "at most 1000"));
+    }
+    let eps = fields.positive("hc_eps")?.unwrap_or(STREAM_EPS) as f32;
+    Ok(ResidualStreams { count, iterations, eps })
+}
+
+/// Returns the rotary positions of layers without a compressed cache: newer files have parameters
+/// of each type of layers, and in others a scaling is that of layers with one.
+fn rope(
+    fields: &ConfigFields<'_>,
+    head_dim: usize,
+    max_positions: usize,
+) -> Result<Rope, ConfigError> {
+    let theta = fields.positive("rope_theta")?.unwrap_or(THETA);
+    let rope_dim = fields.optional_size("qk_rope_head_dim")?;
+    let fraction = rope_dim.map(|dim| dim as f64 / head_dim as f64);
+    let outside = fields.positive("partial_rotary_factor")?;
+    let rotated = outside.or(fraction).unwrap_or(ROTATED);
+    let defaults = RopeDefaults {
+        theta,
+        head_dim,
+        max_positions,
+        can_be_partial: true,
+        rotated,
+        has_temperature: false,
+    };
+    if let Some(rope) = rope_of_type(fields, "main", defaults)? {
+        return Ok(rope);
+    }
+    let dim = (head_dim as f64 * rotated) as usize;
+    if dim == 0 || !dim.is_multiple_of(2) || dim > head_dim {
+        return Err(wrong("qk_rope_head_dim", &Value::from(dim), "an even part of a head"));
+    }
+    Ok(Rope { rotary_dim: Some(dim), ..Rope::new(theta, RopeScaling::None) })
+}
+
+/// Refuses layers with compressed caches.
+fn check_layer_types(fields: &ConfigFields<'_>, layers: usize) -> Result<(), ConfigError> {
+    OF_COMPRESSION.iter().for_each(|field| _ = fields.present(field));
+    let refused = |kind: &str| {
+        let hint = " (supported: sliding_attention)";
+        Err(ConfigError::Unsupported { what: format!("a layer of the type {kind}"), hint })
+    };
+    let Some(types) = layer_types(fields)? else {
+        // Layers have compressed caches unless a file says otherwise.
+        return refused(RATES[2].1);
+    };
+    match types.iter().take(layers).find(|kind| **kind != WINDOWED) {
+        Some(other) => refused(other),
+        None if types.len() < layers => {
+            let found = Value::from(types.len());
+            Err(wrong("layer_types", &found, "a type for each layer"))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Returns the type of each layer, by its name or by its rate of compression; `None` in files
+/// without either.
+fn layer_types<'a>(fields: &ConfigFields<'a>) -> Result<Option<Vec<&'a str>>, ConfigError> {
+    let names = |value: &'a Value| {
+        RATES.iter().find_map(|(_, name)| value.as_str().filter(|text| text == name))
+    };
+    if let Some(types) = fields.present("layer_types") {
+        let found = types.as_array().and_then(|list| list.iter().map(names).collect());
+        let expected = "one of the types of DeepSeek V4 for each layer";
+        return found.map(Some).ok_or_else(|| wrong("layer_types", types, expected));
+    }
+    let Some(ratios) = fields.present("compress_ratios") else { return Ok(None) };
+    let of_rate = |value: &Value| {
+        let rate = value.as_u64()?;
+        RATES.iter().find(|(known, _)| *known == rate).map(|(_, name)| *name)
+    };
+    let found = ratios.as_array().and_then(|list| list.iter().map(of_rate).collect());
+    found.map(Some).ok_or_else(|| wrong("compress_ratios", ratios, "0, 4 or 128 for each layer"))
+}
+
+/// Returns a flag per layer that is true if it selects experts by token.
+fn by_token(fields: &ConfigFields<'_>, layers: usize) -> Result<Vec<bool>, ConfigError> {
+    const FIELD: &str = "mlp_layer_types";
+    let first = experts::count_or(fields, "num_hash_layers", BY_TOKEN)?;
+    let Some(types) = fields.present(FIELD) else {
+        return Ok((0..layers).map(|layer| layer < first).collect());
+    };
+    let is_by_token = |kind: &Value| match kind.as_str() {
+        Some("hash_moe") => Some(true),
+        Some("moe") => Some(false),
+        _ => None,
+    };
+    let list = types.as_array().filter(|list| list.len() >= layers);
+    let found = list.and_then(|list| list.iter().take(layers).map(is_by_token).collect());
+    found.ok_or_else(|| wrong(FIELD, types, "hash_moe or moe for each layer"))
+}
+
+/// Returns the possible layouts of a tensor: as published, and as transformers saves it.
+fn layouts(config: &ModelConfig, id: TensorId) -> Layouts {
+    let mut pieces = published(config, id);
+    for piece in &mut pieces {
+        let saved: Vec<String> = piece.names.iter().map(|name| saved_name(name)).collect();
+        piece.names.extend(saved);
+    }
+    vec![pieces]
+}
+
+/// Returns the name with which transformers saves a tensor that is published as `name`.
+fn saved_name(name: &str) -> String {
+    let name = name.replace("hc_head_", "hc_head.hc_").replace("attn.kv_norm.", "attn.norm.");
+    match name.as_str() {
+        "head.weight" => name,
+        "embed.weight" => "model.embed_tokens.weight".to_owned(),
+        _ => format!("model.{name}"),
+    }
+}
+
+/// Returns the pieces of a tensor with their published names; empty for a tensor that the family
+/// does not have.
+fn published(config: &ModelConfig, id: TensorId) -> Vec<TensorSlice> {
+    let whole = |name: &str| llama::whole(config, id, name.to_owned());
+    match id {
+        TensorId::Embedding => whole("embed.weight"),
+        TensorId::Head if config.tied_embeddings => whole("embed.weight"),
+        TensorId::Head => whole("head.weight"),
+        TensorId::FinalNorm { part: TensorPart::Gain } => whole("norm.weight"),
+        TensorId::FinalNorm { part: TensorPart::Matrix } => whole("hc_head_fn"),
+        TensorId::FinalNorm { part: TensorPart::Bias } => vec![
+            TensorSlice::whole("hc_head_base".to_owned(), &[config.stream_count()]),
+            TensorSlice::whole("hc_head_scale".to_owned(), &[1]),
+        ],
+        TensorId::Layer { layer, op, part } => layer_pieces(config, id, layer, op, part),
+        TensorId::Positions | TensorId::PerLayerTable | TensorId::PerLayerProjection { .. } => {
+            Vec::new()
+        }
+    }
+}
+
+/// Returns the pieces of a tensor of a layer.
+fn layer_pieces(
+    config: &ModelConfig,
+    id: TensorId,
+    layer: usize,
+    op: Op,
+    part: TensorPart,
+) -> Vec<TensorSlice> {
+    let at = |tensor: &str| format!("layers.{layer}.{tensor}");
+    let whole = |tensor: &str| llama::whole(config, id, at(tensor));
+    let tensor = match (op, part) {
+        (Op::Q | Op::K, TensorPart::Matrix) => {
+            let tensor = if op == Op::Q { "attn.wq_b.weight" } else { "attn.wkv.weight" };
+            let heads = if op == Op::Q { config.num_heads } else { 1 };
+            return whole(tensor)
+                .iter()
+                .flat_map(|all| rows_of_heads(config, all, heads))
+                .collect();
+        }
+        (Op::K, _) => {
+            let gain = TensorSlice::whole(at("attn.kv_norm.weight"), &[config.head_dim]);
+            return elements_of_head(config, &gain);
+        }
+        (Op::Router, TensorPart::Gain) if routes_by_token(config, layer) => {
+            let per_token = config.experts.map_or(0, |experts| experts.per_token);
+            let name = at("ffn.gate.tid2eid");
+            let table = TensorSlice::whole(name, &[config.vocab_size, per_token]);
+            return vec![TensorSlice { rows: 1, columns: table.rows * table.columns, ..table }];
+        }
+        (Op::ExpertGate | Op::ExpertUp | Op::ExpertDown, _) => {
+            return expert_pieces(config, layer, op);
+        }
+        (Op::QDown, TensorPart::Matrix) => "attn.wq_a.weight",
+        (Op::QDown, _) => "attn.q_norm.weight",
+        (Op::Softmax, _) => "attn.attn_sink",
+        (Op::OutDown, _) => "attn.wo_a.weight",
+        (Op::Out, _) => "attn.wo_b.weight",
+        (Op::Norm0, _) => "attn_norm.weight",
+        (Op::Norm1, _) => "ffn_norm.weight",
+        (Op::StreamMap0, TensorPart::Matrix) => "hc_attn_fn",
+        (Op::StreamMap0, TensorPart::Bias) => "hc_attn_base",
+        (Op::StreamMap0, TensorPart::Gain) => "hc_attn_scale",
+        (Op::StreamMap1, TensorPart::Matrix) => "hc_ffn_fn",
+        (Op::StreamMap1, TensorPart::Bias) => "hc_ffn_base",
+        (Op::StreamMap1, TensorPart::Gain) => "hc_ffn_scale",
+        (Op::Router, TensorPart::Matrix) => "ffn.gate.weight",
+        (Op::Router, _) => "ffn.gate.bias",
+        (Op::Gate, _) => "ffn.shared_experts.w1.weight",
+        (Op::Up, _) => "ffn.shared_experts.w3.weight",
+        (Op::Down, _) => "ffn.shared_experts.w2.weight",
+        _ => return Vec::new(),
+    };
+    whole(tensor)
+}
+
+fn routes_by_token(config: &ModelConfig, layer: usize) -> bool {
+    config.layers.kind(layer).routing == ExpertRouting::ByToken
+}
+
+fn expert_pieces(config: &ModelConfig, layer: usize, op: Op) -> Vec<TensorSlice> {
+    let Some(Experts { count, ffn_size, .. }) = config.experts else { return Vec::new() };
+    let hidden = config.hidden_size;
+    let (matrix, shape) = match op {
+        Op::ExpertGate => ("w1", [ffn_size, hidden]),
+        Op::ExpertUp => ("w3", [ffn_size, hidden]),
+        _ => ("w2", [hidden, ffn_size]),
+    };
+    let name = |expert: usize| format!("layers.{layer}.ffn.experts.{expert}.{matrix}.weight");
+    (0..count).map(|expert| TensorSlice::whole(name(expert), &shape)).collect()
+}
+
+/// Returns the number of rotated elements of a head.
+fn rotary_dim(config: &ModelConfig) -> usize {
+    let rope = config.layers.kind(0).rope.as_ref();
+    rope.map_or(0, |rope| rope.rotary_dim(config.head_dim))
+}
+
+/// Returns the rows of the heads of a whole matrix: of each head the rotated ones, in the order of
+/// a rope that rotates halves, and then the others.
+fn rows_of_heads(config: &ModelConfig, whole: &TensorSlice, heads: usize) -> Vec<TensorSlice> {
+    let (rotated, head_dim) = (rotary_dim(config), config.head_dim);
+    let others = head_dim - rotated;
+    let of_head = |head: usize| {
+        let first = head * head_dim;
+        let half = |first: usize| TensorSlice {
+            first: first * whole.columns,
+            rows: rotated / 2,
+            strides: (2 * whole.columns, 1),
+            ..whole.clone()
+        };
+        let rest = (others > 0).then(|| whole.clone().rows_from(first, others));
+        [half(first + others), half(first + others + 1)].into_iter().chain(rest)
+    };
+    (0..heads).flat_map(of_head).collect()
+}
+
+/// Returns the elements of a vector in the order of [`rows_of_heads`].
+fn elements_of_head(config: &ModelConfig, whole: &TensorSlice) -> Vec<TensorSlice> {
+    let rotated = rotary_dim(config);
+    let others = config.head_dim - rotated;
+    let half = |first: usize| TensorSlice {
+        first,
+        columns: rotated / 2,
+        strides: (1, 2),
+        ..whole.clone()
+    };
+    let rest = (others > 0).then(|| whole.clone().rows_from(0, others));
+    [half(others), half(others + 1)].into_iter().chain(rest).collect()
+}
