@@ -2,7 +2,7 @@
 //! formulas in f64, within guarded memory, and independent of other rows and of threads.
 
 use crate::common::{LIMITS, Random, bits, kernels, poison, variants};
-use guarded::{Guarded, SIDES, set_case};
+use crate::guarded::{Guarded, SIDES, set_case};
 use half::bf16;
 use kernels::{Element, Kernels, RopeTables, StreamRules};
 use model::streams::ResidualStreams;
