@@ -285,8 +285,8 @@ impl Drop for CompletionTracker {
     }
 }
 
-/// Lets the thread's sleeps end when they are due. By default the kernel adds up to 50 µs, more than
-/// [`POLL_INTERVAL`], to each, and so to each hop from lane to lane.
+/// Lets the thread's sleeps end when they are due. By default the kernel adds up to 50 µs, more
+/// than [`POLL_INTERVAL`], to each, and so to each hop from lane to lane.
 pub(super) fn shorten_sleeps() {
     // Without it everything works, only later.
     let _ = set_current_timer_slack(NonZeroU64::new(1));

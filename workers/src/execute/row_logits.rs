@@ -1,5 +1,5 @@
-//! What a sampler needs of the rows of logits, often their largest entries alone, and how tokens are
-//! drawn from them.
+//! What a sampler needs of the rows of logits, often their largest entries alone, and how tokens
+//! are drawn from them.
 
 use kernels::{Penalties, SampleDraw, Sampling, random_unit};
 use program::ir::{At, ProgramId};
