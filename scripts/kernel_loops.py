@@ -3,8 +3,8 @@
 
     kernel_loops.py NVDISASM CUBINS OUT
 
-CUBINS is kernels/cuda/cubin. A tile is 16 output columns of 32 inputs. At a card's full bandwidth so many bytes of weights
-arrive in a second, and each tile of them costs a loop's instructions; the share is that of all that the card can issue."""
+CUBINS is kernels/cuda/cubin. A tile is 16 output columns of 32 inputs. The share is the number of instructions of the tiles
+that arrive in a second at the card's full bandwidth, divided by the number of instructions that the card issues in a second."""
 
 import lzma
 import re

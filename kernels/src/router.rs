@@ -137,8 +137,8 @@ impl Kernels {
         assert_eq!(routed.len(), tokens.len() * top_k, "routed is [rows, top_k]");
         let rows = logits.chunks_exact(experts).zip(routed.chunks_exact_mut(top_k));
         for (token, (logits, routed)) in tokens.iter().zip(rows) {
-            let own = &table[*token as usize * top_k..][..top_k];
-            for (routed, expert) in routed.iter_mut().zip(own) {
+            let selected = &table[*token as usize * top_k..][..top_k];
+            for (routed, expert) in routed.iter_mut().zip(selected) {
                 routed.expert = *expert as u32;
             }
             routed.sort_unstable_by_key(|routed| routed.expert);

@@ -169,7 +169,7 @@ fn with_prediction(request: &Request, answer: &Value, kind: Prediction, has_text
 }
 
 /// Sends a request; returns its answer without what differs from request to request.
-fn ask(served: &Served, request: &Request) -> Value {
+fn send(served: &Served, request: &Request) -> Value {
     let Request { path, body } = request;
     let (status, reply) = served.post(path, body);
     assert_eq!(status, 200, "{body}: {reply}");
@@ -190,7 +190,7 @@ fn ask_all(served: &Served, requests: &[Request]) -> Vec<Value> {
             .map(|thread| {
                 let indices = (thread..requests.len()).step_by(THREADS);
                 scope.spawn(move || {
-                    indices.map(|i| (i, ask(served, &requests[i]))).collect::<Vec<_>>()
+                    indices.map(|i| (i, send(served, &requests[i]))).collect::<Vec<_>>()
                 })
             })
             .collect();

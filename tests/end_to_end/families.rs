@@ -269,6 +269,8 @@ mod indexed_gguf {
 mod drafted {
     families! {
         drafted_equals_transformers:
+        deepseek_v4_windows: "",
+        gemma4: "",
         glm_moe_dsa_shared: "",
     }
 }

@@ -14,7 +14,7 @@ const FRAME_BYTES: u8 = 0x11;
 /// Format of a note whose value has an explicit length.
 const SIZED: u8 = 4;
 
-/// What a kernel uses on a device.
+/// Resources of a multiprocessor that a kernel takes, and the blocks that fit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Usage {
     registers: u32,

@@ -248,11 +248,11 @@ fn tokens_have_their_experts() {
         let mut routed = vec![RoutedExpert::default(); rows * top_k];
         kernels.route_tokens(&rules, &tokens, &table, &logits, &mut routed);
         for (row, token) in tokens.iter().enumerate() {
-            let own = &mut table[*token as usize * top_k..][..top_k].to_vec();
-            own.sort_by(f32::total_cmp);
+            let selected = &mut table[*token as usize * top_k..][..top_k].to_vec();
+            selected.sort_by(f32::total_cmp);
             // A bias that selects these experts leaves their weights as they are.
             let mut bias = vec![-9.0; experts];
-            own.iter().for_each(|expert| bias[*expert as usize] = 9.0);
+            selected.iter().for_each(|expert| bias[*expert as usize] = 9.0);
             let rules = RouterRules { bias: Some(&bias), ..rules };
             let expected = routed_by(&kernels, &rules, &logits[row * experts..][..experts]);
             assert_eq!(routed[row * top_k..][..top_k], expected[..], "{scoring:?} row {row}");

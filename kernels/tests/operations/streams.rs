@@ -206,15 +206,15 @@ fn within_guards<T: Element>(kernels: &Kernels) {
         kernels.add_to_streams(rows, count, &y, Some(&sums), &map, &mut mixed);
         for side in SIDES {
             let (x, y) = (Guarded::new("x", side, &case.x), Guarded::new("y", side, &y));
-            let mut own = Guarded::new("map", side, &case.products);
-            kernels.stream_map(rows, &case.rules(), x.slice(), own.slice_mut());
-            assert_eq!(bits(own.slice()), bits(&map), "{side:?}");
+            let mut mappings = Guarded::new("map", side, &case.products);
+            kernels.stream_map(rows, &case.rules(), x.slice(), mappings.slice_mut());
+            assert_eq!(bits(mappings.slice()), bits(&map), "{side:?}");
             let mut sum = Guarded::new("sums", side, &poison::<f32>(rows * hidden));
-            kernels.sum_streams(rows, count, x.slice(), own.slice(), sum.slice_mut());
+            kernels.sum_streams(rows, count, x.slice(), mappings.slice(), sum.slice_mut());
             assert_eq!(bits(sum.slice()), bits(&sums), "{side:?}");
             let mut out = Guarded::new("out", side, &case.x);
             let more = Some(sum.slice());
-            kernels.add_to_streams(rows, count, y.slice(), more, own.slice(), out.slice_mut());
+            kernels.add_to_streams(rows, count, y.slice(), more, mappings.slice(), out.slice_mut());
             assert_eq!(bits(out.slice()), bits(&mixed), "{side:?}");
         }
     }
@@ -228,7 +228,7 @@ fn streams_stay_within_guards() {
     }
 }
 
-/// What a rope has rotated is rotated back, into the order of neighbours behind the others.
+/// `unrotate` undoes a rope and writes the rotated elements last, as neighbours.
 #[test]
 fn a_rotation_back_undoes_a_rope() {
     for variant in variants("a_rotation_back_undoes_a_rope") {

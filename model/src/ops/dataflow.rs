@@ -295,9 +295,9 @@ impl Op {
         }
     }
 
-    /// Returns the caches that are read: K for `Scores`, V for `Wv`, and both for the fused form.
-    /// Where values are the keys or a part of them, K is the only one. For operations that update a
-    /// state, returns the cache that contains it.
+    /// Returns the caches that are read: K for `Scores`, V for `Wv`, both for the fused form, and K
+    /// alone if values are the keys or a part of them. For operations that update a state, returns
+    /// the cache that contains it.
     pub const fn caches(self, config: &ModelConfig) -> &'static [Kv] {
         match self {
             Op::Wv | Op::Attention if config.has_single_cache() => &[Kv::K],

@@ -4,7 +4,7 @@ use super::op::Op;
 use crate::config::{Dtype, ModelConfig};
 use crate::indexer::{Indexer, PositionSelection};
 use crate::latent::LatentAttention;
-use crate::layers::{CacheSharing, FeedForward, LayerKind, TokenMixer};
+use crate::layers::{CacheSharing, ExpertRouting, FeedForward, LayerKind, TokenMixer};
 
 /// Expands to the list of a layer: its first half, given by name, and the operations after it.
 macro_rules! layer {
@@ -249,6 +249,11 @@ impl ModelConfig {
     pub fn own_indexer(&self) -> Option<&Indexer> {
         let has_own = self.layers.kinds()[0].selection == PositionSelection::Own;
         self.features.indexer.as_ref().filter(|_| has_own)
+    }
+
+    /// Returns true if a layer selects experts by token; `self` is the model of the layer's kind.
+    pub fn routes_by_token(&self) -> bool {
+        self.layers.kinds()[0].routing == ExpertRouting::ByToken
     }
 
     /// Returns true if a layer attends to selected positions; `self` is the model of the layer's

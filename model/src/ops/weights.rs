@@ -4,7 +4,6 @@ use super::op::Op;
 use crate::config::{Dtype, Family, Features, ModelConfig, QkNorm};
 use crate::delta::DeltaNet;
 use crate::experts::Experts;
-use crate::layers::ExpertRouting;
 use crate::mamba::Mamba;
 use crate::quantized_format::{ROWS, WeightFormat};
 use crate::short_conv::ShortConv;
@@ -167,9 +166,9 @@ impl Op {
         let hidden = config.hidden_size;
         let Experts { count, per_token, ffn_size, bias, selection, has_factors, .. } =
             config.experts?;
-        let second = match config.layers.kinds()[0].routing {
-            ExpertRouting::ByToken => Some(config.vocab_size * per_token),
-            ExpertRouting::ByScores => (selection.bias || has_factors).then_some(count),
+        let second = match config.routes_by_token() {
+            true => Some(config.vocab_size * per_token),
+            false => (selection.bias || has_factors).then_some(count),
         };
         let linear =
             |out: usize, input| WeightShape::new(Some((out, input)), [bias.then_some(out), None]);

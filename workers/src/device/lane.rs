@@ -174,6 +174,7 @@ impl DeviceLane {
     /// no logits are copied.
     fn sample(&mut self, run: InstructionRun, compute: &Compute) -> Result<(), LaneError> {
         let (rows, _) = row_counts(&self.table, run.program, compute.at);
+        let vocab = self.plan.config.vocab_size;
         let Some(sampling) = &mut self.sampling else { panic!("a sample without a sampler") };
         let pools = pools_any(&self.table, run.program, compute.at);
         let hidden = sampling.hidden.as_ref().filter(|_| pools);
@@ -197,14 +198,12 @@ impl DeviceLane {
             let size_bytes = rows * row_bytes(&self.plan, Value::Logits);
             let from =
                 self.device.buffer_addresses().address(compute.inputs[0].buffer, 0, size_bytes);
-            let shape = [rows, Value::Logits.row_elements(&self.plan.config).unwrap_or(0)];
-            enqueue_greedy(&self.device, &self.stream, shape, from, &sampling.tokens)
+            enqueue_greedy(&self.device, &self.stream, [rows, vocab], from, &sampling.tokens)
                 .map_err(|error| self.tracker.cuda(run, error))?;
         }
         let work = WorkAmount { bytes: 0, rows: rows as u32 };
         self.tracker.close(&self.stream, open, work)?;
         self.tracker.wait_until_complete()?;
-        let vocab = Value::Logits.row_elements(&self.plan.config).unwrap_or(0);
         let (values, tokens) = (sampling.logits.base(), sampling.tokens.base());
         // SAFETY: needed to read the logits or the tokens. This number of them was just written,
         // whole numbers of four bytes on a page boundary, and nothing is in flight on this lane.

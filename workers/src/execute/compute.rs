@@ -205,9 +205,11 @@ impl ComputeState {
                 self.post_norm::<T>(operands, compute, rows);
             }
             Op::Router => {
-                self.list_tokens(operands, compute);
+                if operands.config.routes_by_token() {
+                    self.list_tokens(operands, compute);
+                }
                 let Self { kernels, router, tokens, .. } = self;
-                router.route::<T>(kernels, operands, compute, tokens);
+                router.route::<T>(kernels, operands, compute, rows, tokens);
             }
             Op::ExpertGate | Op::ExpertUp | Op::ExpertDown => {
                 let Self { kernels, places, .. } = self;

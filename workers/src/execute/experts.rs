@@ -6,7 +6,6 @@ use kernels::{
 };
 use model::config::ModelConfig;
 use model::experts::Experts as Mixture;
-use model::layers::ExpertRouting;
 use model::ops::{Op, Value};
 use model::quantized_format::WeightFormat;
 use program::ir::{Compute, ProgramId};
@@ -75,15 +74,16 @@ impl Router {
         Router { random: Some(0), ..self }
     }
 
-    /// Runs `Router` on the rows of `tokens`.
+    /// Runs `Router` on the first `rows` rows. `tokens` are theirs if the layer selects experts by
+    /// token.
     pub(super) fn route<T: Element>(
         &mut self,
         kernels: &Kernels,
         operands: &Operands<'_>,
         compute: &Compute,
+        rows: usize,
         tokens: &[u32],
     ) {
-        let rows = tokens.len();
         let Mixture { count, per_token, scoring, selection, has_factors, logit_factor, .. } =
             mixture(operands);
         let logits = &mut self.logits[..rows * count];
@@ -103,15 +103,15 @@ impl Router {
             bytemuck::cast_slice_mut(operands.output::<f32>(compute, rows));
         // Contributions to the residual stream are scaled, here through the weights of the sum.
         let factor = operands.config.scales.residual * selection.scale;
+        let is_by_token = operands.config.routes_by_token();
         let rules = RouterRules {
             experts: count,
             top_k: per_token,
             scoring,
-            bias: operands.vector(compute, 1).filter(|bias| selection.bias && bias.len() == count),
+            bias: operands.vector(compute, 1).filter(|_| selection.bias && !is_by_token),
             groups: selection.groups,
             factor,
         };
-        let is_by_token = operands.config.layers.kinds()[0].routing == ExpertRouting::ByToken;
         match operands.vector(compute, 1).filter(|_| is_by_token && self.random.is_none()) {
             Some(table) => kernels.route_tokens(&rules, tokens, table, logits, routed),
             None => kernels.route(&rules, logits, routed),

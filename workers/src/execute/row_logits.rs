@@ -1,5 +1,5 @@
-//! What a sampler needs of the rows of logits, often their largest entries alone, and how tokens
-//! are drawn from them.
+//! Rows of logits for a sampler, all values or the most likely tokens where these suffice, and the
+//! parameters with which tokens are drawn from them.
 
 use kernels::{Penalties, SampleDraw, Sampling, random_unit};
 use program::ir::{At, ProgramId};
@@ -9,7 +9,7 @@ use protocol::table::StepTable;
 use super::penalties::{Changes, NextToken};
 use crate::work_items::logits_rows;
 
-/// Logits of rows, or what follows from them.
+/// Logits of rows, or the most likely tokens alone.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum RowLogits<'a> {
     /// `[rows, vocab]`.
