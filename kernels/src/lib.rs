@@ -48,7 +48,7 @@ pub use attention::{
     Selection, SelectionCounts, paged_place, partial_key, scores_len,
 };
 pub use columns::Columns;
-pub use delta::{DeltaInputs, DeltaTasks, StateRows};
+pub use delta::{DeltaInputs, DeltaTasks, StateRows, StateSlots};
 pub use element::Element;
 pub use linear::{
     ColumnsOut, ColumnsWeight, ExpertLimits, ExpertPlaces, ExpertWeight, HeadLinear, HeadSpan,
@@ -134,8 +134,10 @@ impl Kernels {
     }
 
     fn assemble(variant: Variant, pool: ThreadPool, limits: ScratchLimits) -> Kernels {
-        let thread_len =
-            linear::thread_len().max(attention::thread_len(&limits)).max(rope::thread_len(&limits));
+        let thread_len = linear::thread_len()
+            .max(attention::thread_len(&limits))
+            .max(rope::thread_len(&limits))
+            .max(delta::block_len(delta::KEY_DIM_MAX));
         Kernels {
             variant,
             limits,

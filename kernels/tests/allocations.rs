@@ -12,7 +12,7 @@ use kernels::{
     AttentionOperands, AttentionShape, AttentionUnit, DeltaInputs, ExpertLimits, ExpertWeight,
     Kernels, KvCacheSlice, Linear, LinearOut, LinearQuant, LogitChange, Logprob,
     PartialKeyOperands, RopeTables, RoutedExpert, RoutedLinear, RouterRules, Routing, SampleDraw,
-    SampleScratch, Sampling, SelectRule, Selection, StateRows,
+    SampleScratch, Sampling, SelectRule, Selection, StateRows, StateSlots,
 };
 use model::delta::{DeltaNet, StateDecay};
 use model::experts::{ExpertGroups, ExpertScoring, ScoreSum};
@@ -183,10 +183,11 @@ fn every_mamba_call(
     let (channels, inner) = (MAMBA.channels(), MAMBA.inner_size());
     let (input, mixed) = (&x[..ROWS * MAMBA.input_size()], &x[..ROWS * channels]);
     let (weight, bias) = (&weight[..2 * channels], Some(&weight[..channels]));
-    let (inputs, states) = states.split_at_mut(2 * MAMBA.inputs_len());
-    let convolved = &mut out[..ROWS * channels];
+    let (inputs, states) = states.split_at_mut(2 * MAMBA.inputs_len(0));
+    let (inputs, convolved) = (StateSlots::new(inputs, 0), &mut out[..ROWS * channels]);
     kernels.mamba_convolution(&MAMBA, sequences, input, weight, bias, inputs, convolved);
     let (states, out) = (&mut states[..2 * MAMBA.state_len()], &mut out[..ROWS * inner]);
+    let states = StateSlots::new(states, 0);
     kernels.mamba_scan(&MAMBA, sequences, mixed, input, &weight[..12], states, out);
     kernels.group_norm(ROWS, 2, &weight[..inner], 1e-5, out);
 }
@@ -199,31 +200,33 @@ fn every_state_call(
     out: &mut [bf16],
 ) {
     let rows = ROWS as u32 / 2;
-    let sequences = [0, 1].map(|slot| StateRows { row0: slot * rows, rows, slot, begins: true });
+    let sequences =
+        [0, 1].map(|slot| StateRows { row0: slot * rows, rows, slot, past: 0, drafts: 0 });
     every_mamba_call(kernels, &sequences, (weight, &mut *states), x, out);
-    let (inputs, states) = states.split_at_mut(2 * NET.inputs_len());
+    let (inputs, states) = states.split_at_mut(2 * NET.inputs_len(0));
     let weight: [f32; 2 * HIDDEN] = std::array::from_fn(|place| weight[place % HIDDEN]);
-    kernels.delta_convolution(&NET, &sequences, x, &weight, inputs, out);
+    let slots = StateSlots::new(&mut *inputs, 0);
+    kernels.delta_convolution(&NET, &sequences, x, &weight, slots, out);
     let conv = ShortConv { channels: HIDDEN / 3, taps: 2 };
-    let (rows, products) = (ROWS * conv.channels, 2 * conv.inputs_len());
+    let (rows, products) = (ROWS * conv.channels, 2 * conv.inputs_len(0));
     let (x3, weight3) = (&x[..ROWS * conv.input_size()], &weight[..2 * conv.channels]);
     kernels.short_convolution(
         &conv,
         &sequences,
         x3,
         weight3,
-        &mut inputs[..products],
+        StateSlots::new(&mut inputs[..products], 0),
         &mut out[..rows],
     );
     let (ba, states) = (&ba[..ROWS * 8], &mut states[..2 * NET.state_len()]);
     let out = &mut out[..ROWS * NET.value_size()];
     let inputs = DeltaInputs { mixed: x, ba, decays: &[], rates: &[0.1; 8] };
-    kernels.delta_rule(&NET, &sequences, inputs, states, out);
+    kernels.delta_rule(&NET, &sequences, inputs, StateSlots::new(&mut *states, 0), out);
     let by_channel = DeltaNet { decay: StateDecay::PerChannel { rank: 8 }, ..NET };
     let decays = &x[..ROWS * by_channel.decays_len()];
     let b = &ba[..ROWS * by_channel.rates_size()];
     let inputs = DeltaInputs { mixed: x, ba: b, decays, rates: &[0.1; 4 + 4 * 64] };
-    kernels.delta_rule(&by_channel, &sequences, inputs, states, out);
+    kernels.delta_rule(&by_channel, &sequences, inputs, StateSlots::new(states, 0), out);
     kernels.shared_gate(ROWS, x, &weight[..HIDDEN], ba, &mut out[..ROWS * 8]);
 }
 

@@ -11,8 +11,7 @@ use std::fmt::{Debug, Formatter};
 
 use serde::{Deserialize, Serialize};
 
-/// Number of bytes of an element of a state, which is f32 regardless of the run's dtype.
-const STATE_ELEMENT_BYTES: usize = 4;
+use crate::state_slot::{slot_len, stored_inputs};
 
 /// Factors by which states decay.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -128,9 +127,10 @@ impl DeltaNet {
         }
     }
 
-    /// Returns the number of convolution inputs stored per sequence: `[taps - 1, channels]`.
-    pub const fn inputs_len(&self) -> usize {
-        (self.taps - 1) * self.channels()
+    /// Returns the number of convolution inputs stored per sequence: `[taps - 1 + draft_positions,
+    /// channels]`.
+    pub const fn inputs_len(&self, draft_positions: usize) -> usize {
+        stored_inputs(self.taps, draft_positions) * self.channels()
     }
 
     /// Returns the number of elements of a sequence's states: `[value_heads, key_dim, value_dim]`.
@@ -138,13 +138,19 @@ impl DeltaNet {
         self.value_heads * self.key_dim * self.value_dim
     }
 
-    /// Returns the number of bytes of the convolution inputs stored per sequence.
-    pub const fn inputs_bytes(&self) -> usize {
-        self.inputs_len() * STATE_ELEMENT_BYTES
+    /// Returns the number of elements of a row that states take in: q, k and v after the
+    /// convolution, b and a.
+    pub const fn state_row_len(&self) -> usize {
+        let by_channel = match self.decay {
+            StateDecay::PerHead => 0,
+            StateDecay::PerChannel { .. } => self.decays_len(),
+        };
+        self.channels() + self.rates_size() + by_channel
     }
 
-    /// Returns the number of bytes of a sequence's states.
-    pub const fn state_bytes(&self) -> usize {
-        self.state_len() * STATE_ELEMENT_BYTES
+    /// Returns the number of elements of a slot, which contains a sequence's states and the rows of
+    /// its drafts.
+    pub const fn slot_len(&self, draft_positions: usize) -> usize {
+        slot_len(self.state_len(), self.state_row_len(), draft_positions)
     }
 }

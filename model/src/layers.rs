@@ -27,9 +27,9 @@ pub struct LayerKind {
     pub selection: PositionSelection,
     #[serde(default)]
     pub limits: ActivationLimits,
-    /// Number of positions that caches keep in addition to the window: those of drafted tokens,
-    /// which overwrite no position that is needed if they are refused. A property of the run, not
-    /// of the model.
+    /// Maximum number of drafted tokens of a step. Caches keep as many positions in addition to the
+    /// window, and slots with states as many rows, so that nothing is lost if they are refused. A
+    /// property of the run, not of the model.
     #[serde(default)]
     pub draft_positions: usize,
     #[serde(default)]

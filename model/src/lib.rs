@@ -29,6 +29,7 @@ pub mod quantized_format;
 pub mod rope;
 pub mod short_conv;
 pub mod source;
+pub mod state_slot;
 pub mod streams;
 pub mod unified_kv;
 mod unknown_field;

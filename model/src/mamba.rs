@@ -8,8 +8,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Number of bytes of an element of a state, which is f32 regardless of the run's dtype.
-const STATE_ELEMENT_BYTES: usize = 4;
+use crate::state_slot::{slot_len, stored_inputs};
 
 /// Sizes of layers with Mamba2.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -54,9 +53,10 @@ impl Mamba {
         head / (self.heads / self.groups)
     }
 
-    /// Returns the number of convolution inputs stored per sequence: `[taps - 1, channels]`.
-    pub const fn inputs_len(&self) -> usize {
-        (self.taps - 1) * self.channels()
+    /// Returns the number of convolution inputs stored per sequence: `[taps - 1 + draft_positions,
+    /// channels]`.
+    pub const fn inputs_len(&self, draft_positions: usize) -> usize {
+        stored_inputs(self.taps, draft_positions) * self.channels()
     }
 
     /// Returns the number of elements of a head's state, which is stored as `[state_dim,
@@ -70,14 +70,16 @@ impl Mamba {
         self.heads * self.head_state_len()
     }
 
-    /// Returns the number of bytes of the convolution inputs stored per sequence.
-    pub const fn inputs_bytes(&self) -> usize {
-        self.inputs_len() * STATE_ELEMENT_BYTES
+    /// Returns the number of elements of a row that states take in: x, B and C after the
+    /// convolution, and dt.
+    pub const fn state_row_len(&self) -> usize {
+        self.channels() + self.heads
     }
 
-    /// Returns the number of bytes of a sequence's states.
-    pub const fn state_bytes(&self) -> usize {
-        self.state_len() * STATE_ELEMENT_BYTES
+    /// Returns the number of elements of a slot, which contains a sequence's states and the rows of
+    /// its drafts.
+    pub const fn slot_len(&self, draft_positions: usize) -> usize {
+        slot_len(self.state_len(), self.state_row_len(), draft_positions)
     }
 
     /// Limits a time step.

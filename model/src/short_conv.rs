@@ -4,8 +4,7 @@
 //! A linear of a row gives B, C and x. The convolution runs over the products of B and x, and its
 //! result is multiplied by C (transformers' `Lfm2ShortConv`).
 
-/// Number of bytes of a stored input, which is f32 regardless of the run's dtype.
-const INPUT_BYTES: usize = 4;
+use crate::state_slot::stored_inputs;
 
 /// Sizes of layers with a short convolution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,13 +21,9 @@ impl ShortConv {
         3 * self.channels
     }
 
-    /// Returns the number of products stored per sequence: `[taps - 1, channels]`.
-    pub const fn inputs_len(&self) -> usize {
-        (self.taps - 1) * self.channels
-    }
-
-    /// Returns the number of bytes of the products stored per sequence.
-    pub const fn inputs_bytes(&self) -> usize {
-        self.inputs_len() * INPUT_BYTES
+    /// Returns the number of products stored per sequence: `[taps - 1 + draft_positions,
+    /// channels]`.
+    pub const fn inputs_len(&self, draft_positions: usize) -> usize {
+        stored_inputs(self.taps, draft_positions) * self.channels
     }
 }

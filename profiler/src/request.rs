@@ -74,14 +74,17 @@ impl ProfilingRequest {
         shape: &RunShape,
         threads: ComputeThreads,
     ) -> ProfilingRequest {
+        let mut config = config.clone();
+        // Steps start at any position, of which states with drafts could not tell what to take in.
+        config.layers.set_draft_positions(0);
         ProfilingRequest {
-            config: config.clone(),
+            weight_formats: vec![WeightFormats::plain(&config)],
+            config,
             dtype: shape.dtype,
             batch_size: shape.batch_size,
             micro_sequences: whole_prompts(shape, shape.micro_sequences),
             max_prompt: shape.max_prompt,
             max_context: shape.max_context,
-            weight_formats: vec![WeightFormats::plain(config)],
             kv_formats: vec![KvFormat::Plain],
             chunks: Vec::new(),
             device: (threads.gpu > 0).then(|| "emulated".to_owned()),

@@ -50,6 +50,14 @@ impl DraftModel {
         let Some(choice) = &session.options.draft_model else { return Ok(None) };
         let mut model = ModelHandle::open(choice, session.options.seed)
             .with_context(|| format!("--draft-model {}", choice.name))?;
+        if model.config.layers.has_states() {
+            // A draft of this model depends on its earlier ones, which its states would contain.
+            let name = &choice.name;
+            let sentence = format!(
+                "--draft-model {name} is not possible: the model has layers with a recurrent state"
+            );
+            return Err(ArgumentError(sentence).into());
+        }
         model.config.layers.set_draft_positions(session.options.max_drafts as usize);
         check_vocabulary(session.model, &model)
             .with_context(|| format!("--draft-model {}", choice.name))?;

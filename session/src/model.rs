@@ -73,13 +73,15 @@ impl ModelHandle {
         Ok(model)
     }
 
-    /// Opens the model of a session, whose caches keep the tokens that it drafts.
+    /// Opens the model of a session, whose caches and states keep what is drafted.
     ///
     /// # Errors
     /// Fails like [`ModelHandle::open`].
     pub fn of_session(options: &SessionOptions) -> anyhow::Result<ModelHandle> {
         let mut model = ModelHandle::open(&options.model, options.seed)?;
-        model.config.layers.set_draft_positions(options.max_drafts as usize);
+        if options.drafts_over_states || !model.config.layers.has_states() {
+            model.config.layers.set_draft_positions(options.max_drafts as usize);
+        }
         Ok(model)
     }
 

@@ -61,7 +61,14 @@ fn origin(model_handle: &ModelHandle, plan: &Plan) -> anyhow::Result<PageOrigin>
         ("configuration", digest(format!("{config:?}").as_bytes())),
         ("program", program()?),
     ];
-    let fields = fields.into_iter().chain(windows).map(|(name, value)| (name.to_owned(), value));
+    let layers = &plan.config.layers;
+    let drafts = layers.kinds()[0].draft_positions;
+    let drafts = (layers.has_states() && drafts > 0).then(|| ("drafts", drafts.to_string()));
+    let fields = fields
+        .into_iter()
+        .chain(windows)
+        .chain(drafts)
+        .map(|(name, value)| (name.to_owned(), value));
     Ok(PageOrigin { model, fields: fields.collect() })
 }
 

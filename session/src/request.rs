@@ -82,6 +82,8 @@ pub struct SessionOptions {
     /// True if tokens of all sequences are drafted; otherwise only those of requests that predict
     /// their answer.
     pub drafts_all: bool,
+    /// True if the slots of recurrent states have space for drafts.
+    pub drafts_over_states: bool,
     /// Model that drafts them; `None` for prompt lookup.
     pub draft_model: Option<ModelChoice>,
     /// Ends the run at the end of stdin, as a signal does.

@@ -33,7 +33,7 @@ fn layers_convolve_or_attend() {
     let model = lfm2(&[("layer_types", types), ("conv_L_cache", json!(4))]).expect("valid");
     assert_eq!(attending(&model), [true, false, false, false]);
     let conv = model.short_conv().expect("convolutions");
-    assert_eq!((conv.channels, conv.taps, conv.inputs_bytes()), (32, 4, 3 * 32 * 4));
+    assert_eq!((conv.channels, conv.taps, 4 * conv.inputs_len(0)), (32, 4, 3 * 32 * 4));
     let first_half = [Op::Norm0, Op::ConvIn, Op::ShortConv, Op::ConvOut, Op::Norm1];
     assert_eq!(model.layer_ops(1)[..5], first_half);
     let state = |layer, kv| model.state_bytes(model.layers.kind(layer), kv);

@@ -327,13 +327,15 @@ fn cases(place: &Place) -> Vec<Case> {
         verifies,
         kills: 1,
     };
-    // Without drafts: layers overwrite what refused ones would need.
-    let overwriting = ["gpt_oss", "gemma3", "qwen35", "kimi_linear"];
-    let overwriting = overwriting.map(|name| of_fixture(fixture(name), &[], false));
+    // Layers overwrite what they keep of a sequence.
+    let overwriting = ["qwen35", "kimi_linear", "nemotron_h", "lfm2", "gpt_oss", "gemma3"];
+    let overwriting = overwriting.map(|name| of_fixture(fixture(name), drafts[0], true));
+    // Slots of states have space for drafts only if they are asked for.
+    let by_default = of_fixture(fixture("qwen35"), &[], false);
     // The context is within the windows.
     let within = ["gpt_oss", "gemma3"];
     let within = within.map(|name| of_fixture(long_model(place, name), drafts[0], true));
-    attending.chain(overwriting).chain(within).collect()
+    attending.chain(overwriting).chain([by_default]).chain(within).collect()
 }
 
 #[test]
@@ -343,9 +345,9 @@ fn drafts_change_no_answer() {
     let first_seed = from_environment("TANDEM_FUZZ_SEED").unwrap_or(1);
     let mut cases = cases(&place);
     if !runs_all_cases() {
-        // Prompt lookup, predictions alone, and a draft model with a worker that is killed.
+        // Prompt lookup, predictions alone, a draft model with a worker that is killed, and states.
         let mut index = 0..;
-        cases.retain(|_| matches!(index.next(), Some(0 | 7 | 5)));
+        cases.retain(|_| matches!(index.next(), Some(0 | 7 | 5 | 18)));
     }
     let count = requests.div_ceil(cases.len() as u64) as usize;
     let mut counts = [0; 2];

@@ -25,6 +25,9 @@ pub struct SpeculationArgs {
     #[arg(long, value_name = "N", requires = "drafts", help_heading = "Placement")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(DRAFTS_MAX)))]
     pub draft_max: Option<u32>,
+    /// True if the source of drafts is a server's default.
+    #[arg(skip)]
+    is_default: bool,
 }
 
 /// Source of drafted tokens.
@@ -38,8 +41,9 @@ pub enum Drafts {
 impl SpeculationArgs {
     /// Returns the arguments with the defaults of a server.
     pub(super) fn for_server(self) -> SpeculationArgs {
-        let default = if self.draft_model.is_none() { Some(Drafts::Prediction) } else { None };
-        SpeculationArgs { speculate: self.speculate.or(default), ..self }
+        let is_default = self.draft_model.is_none() && self.speculate.is_none();
+        let default = is_default.then_some(Drafts::Prediction);
+        SpeculationArgs { speculate: self.speculate.or(default), is_default, ..self }
     }
 
     /// Returns the maximum number of drafted tokens of a sequence in a step; 0 if none are drafted.
@@ -49,6 +53,12 @@ impl SpeculationArgs {
             _ if self.drafts_all() => self.draft_max.unwrap_or(DEFAULT_DRAFT_MAX),
             _ => 0,
         }
+    }
+
+    /// Returns true if slots of recurrent states have space for drafts, which a server's default
+    /// does not spend.
+    pub(super) fn drafts_over_states(&self) -> bool {
+        self.max_drafts() > 0 && !self.is_default
     }
 
     /// Returns true if tokens of all sequences are drafted, not only those of predicted answers.

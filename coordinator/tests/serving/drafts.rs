@@ -242,12 +242,13 @@ pub(crate) fn predictions_change_no_answer() {
     }
 }
 
-/// Refused tokens overwrite no position that a window still includes, also where a later turn
-/// continues from a checkpoint.
-pub(crate) fn drafts_over_windows_change_no_answer() {
+/// Refused tokens overwrite no position that a window still includes, and enter no state, also
+/// where a later turn continues from a checkpoint.
+pub(crate) fn drafts_over_windows_and_states_change_no_answer() {
     const MAX_DRAFTS: u32 = 7;
-    let configs = [models::gemma(), models::gpt_oss()];
-    for (mut config, (dtype, kv)) in configs.into_iter().zip(common::dtypes()) {
+    let formats = common::dtypes();
+    for (index, mut config) in models::all().into_iter().enumerate() {
+        let (dtype, kv) = formats[index % formats.len()];
         let scratch = turns::start_from_scratch(&config, dtype, kv, SMALL);
         let (jobs, expected): (Vec<_>, Vec<_>) =
             turns::mixed_turns(&scratch, 5).into_iter().unzip();

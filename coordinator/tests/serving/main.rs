@@ -30,7 +30,10 @@ const TESTS: [own_main::Test; 34] = [
     ("answers_are_those_without_drafts", drafts::answers_are_those_without_drafts),
     ("repetitions_take_fewer_steps", drafts::repetitions_take_fewer_steps),
     ("predictions_change_no_answer", drafts::predictions_change_no_answer),
-    ("drafts_over_windows_change_no_answer", drafts::drafts_over_windows_change_no_answer),
+    (
+        "drafts_over_windows_and_states_change_no_answer",
+        drafts::drafts_over_windows_and_states_change_no_answer,
+    ),
     ("draft_models_change_no_answer", drafts::draft_models_change_no_answer),
     ("equal_models_draft_every_token", drafts::equal_models_draft_every_token),
     ("answers_are_those_of_a_batch_job", answers_are_those_of_a_batch_job),

@@ -93,15 +93,12 @@ impl ServingOptions {
 /// drafts that are refused require; `None` if they can.
 pub fn draft_obstacle(plan: &Plan, max_drafts: u32) -> Option<&'static str> {
     let layers = &plan.config.layers;
-    if layers.has_states() {
-        // A state contains all rows that were computed.
-        return Some("the model has layers with a recurrent state");
-    }
     let is_ring = !layers.windows_below(plan.shape.max_context).is_empty();
     let too_small = |kind: &LayerKind| kind.draft_positions < max_drafts as usize;
-    if is_ring && layers.kinds().iter().any(too_small) {
-        // The caches of windows are ring buffers: a refused row replaces one that is needed.
-        return Some("the caches of attention windows keep too few positions");
+    if (is_ring || layers.has_states()) && layers.kinds().iter().any(too_small) {
+        // A refused row replaces one that is needed in the ring buffer of a window, and stays in a
+        // state.
+        return Some("the slots of windows and states have no space for drafts");
     }
     if plan.map.kv_select.is_some() {
         // What a row selects depends on how it was computed.

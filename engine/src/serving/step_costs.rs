@@ -111,6 +111,10 @@ fn measure_drafts(
     table: &StepTable,
     drafts: u32,
 ) -> Result<Duration, WorkerFailure> {
+    // A state has to contain the rows before those of the step.
+    offer(table, prompt(1), &[], 0);
+    list_first(table);
+    run_listed(plan, launched, table)?;
     table.set_max_drafts(drafts);
     table.set_drafts_all(true);
     // A repeated token predicts itself.

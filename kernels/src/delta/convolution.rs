@@ -53,12 +53,17 @@ pub struct Convolution<T> {
     pub(super) weight: *const f32,
     /// `[channels]`, which the sums start from.
     pub(super) bias: Option<*const f32>,
-    /// `[taps - 1, channels]`: the previous rows, the newest last.
+    /// `[stored, channels]`: the previous rows, each at its position modulo `stored`.
     pub(super) state: *mut f32,
+    /// Number of stored rows: at least `taps - 1`.
+    pub(super) stored: usize,
     /// `[rows, channels]`.
     pub(super) out: *mut T,
     pub(super) rows: usize,
-    pub(super) begins: bool,
+    /// Position of the first row.
+    pub(super) past: usize,
+    /// Place of the first row: its position modulo `stored`.
+    pub(super) place: usize,
 }
 
 /// Convolution of some of its channels.
@@ -95,11 +100,12 @@ impl<T: Number> Convolution<T> {
     /// `1 <= back < taps`; channels `at..at + width` are the state's.
     #[inline(always)]
     unsafe fn before<S: Simd>(&self, s: S, back: usize, at: usize, width: usize) -> S::F {
-        if self.begins {
+        if back > self.past {
             return s.zero();
         }
-        let ConvolutionShape { taps, channels, .. } = self.shape;
-        let from = self.state.wrapping_add((taps - 1 - back) * channels + at);
+        let ends = if self.place < back { self.place + self.stored } else { self.place };
+        let place = ends - back;
+        let from = self.state.wrapping_add(place * self.shape.channels + at);
         // SAFETY: the caller's promise.
         unsafe { load_up_to(s, from.cast_const(), width) }
     }
@@ -169,25 +175,23 @@ impl<T: Number> Convolution<T> {
         sum
     }
 
-    /// Stores the last rows in the state; rows of the state that are still among them move up.
+    /// Stores the last rows at their places.
     ///
     /// # Safety
     /// Same contract as [`Convolution::sum`].
     #[inline(always)]
     unsafe fn keep<S: Simd>(&self, s: S, at: usize, width: usize) {
-        let ConvolutionShape { taps, channels, .. } = self.shape;
-        for place in 0..taps - 1 {
-            // Number of rows before the end of the sequence's.
-            let back = taps - 1 - place;
-            // SAFETY: rows that move up are stored after their new place and were not overwritten
-            // yet.
+        let first = self.rows.saturating_sub(self.stored);
+        let mut place = self.place + first;
+        for row in first..self.rows {
+            // A division would take longer than the rest.
+            place = if place < self.stored { place } else { place % self.stored };
+            // SAFETY: the caller's promise; the place is the state's.
             unsafe {
-                let value = match self.rows.checked_sub(back) {
-                    Some(row) => self.input(s, row, at, width),
-                    None => self.before(s, back - self.rows, at, width),
-                };
-                store_up_to(s, self.state.add(place * channels + at), value, width);
+                let value = self.input(s, row, at, width);
+                store_up_to(s, self.state.add(place * self.shape.channels + at), value, width);
             }
+            place += 1;
         }
     }
 }

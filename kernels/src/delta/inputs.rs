@@ -1,10 +1,12 @@
 //! Operands of the gated delta rule.
 
-use model::delta::{DeltaNet, StateDecay};
+use model::delta::DeltaNet;
 
 use super::recurrence::HeadRows;
 use super::rule::DeltaRule;
+use super::slots::SlotLayout;
 use super::state_rows::StateRows;
+use crate::number::Number;
 use crate::scratch::SharedPointer;
 
 /// Inputs of the gated delta rule of rows; see [`crate::Kernels::delta_rule`].
@@ -23,48 +25,86 @@ pub struct DeltaInputs<'a, T> {
 
 /// States and output of all heads.
 pub(super) struct HeadOutputs<T> {
-    /// `[slots, value_heads, key_dim, value_dim]`.
-    pub(super) states: SharedPointer<f32>,
+    /// Slots whose states are `[value_heads, key_dim, value_dim]`.
+    pub(super) slots: SharedPointer<f32>,
+    pub(super) layout: SlotLayout,
     /// `[rows, value_heads, value_dim]`.
     pub(super) out: SharedPointer<T>,
 }
 
-impl<T> DeltaInputs<'_, T> {
+impl<T: Number> DeltaInputs<'_, T> {
     /// # Panics
     /// If a shape does not match.
     pub(super) fn check(&self, net: &DeltaNet, rows: usize) {
         let (heads, decays) = (net.value_heads, net.decays_len());
-        let is_by_channel = matches!(net.decay, StateDecay::PerChannel { .. });
-        let of_row = if is_by_channel { decays } else { 0 };
+        let [_, _, of_row] = Self::widths(net);
         assert_eq!(self.ba.len(), rows * net.rates_size(), "ba is [rows, numbers of a row]");
         assert_eq!(self.decays.len(), rows * of_row, "decays is [rows, value_heads, key_dim]");
         assert_eq!(self.rates.len(), heads + decays, "rates is [value_heads] and the biases of a");
     }
 
-    /// Returns the task of a head over a sequence's rows. The shapes were checked.
-    pub(super) fn head_rows<const BY_CHANNEL: bool>(
+    /// Returns the task of a head over a sequence's rows, with space for a copy of a block. The
+    /// shapes were checked.
+    ///
+    /// # Safety
+    /// The sequence's slot is among those of `outputs`, and no other thread writes what is not this
+    /// head's state.
+    pub(super) unsafe fn head_rows<const BY_CHANNEL: bool>(
         &self,
         net: &DeltaNet,
         sequence: &StateRows,
         head: usize,
         outputs: &HeadOutputs<T>,
+        copy: *mut f32,
     ) -> HeadRows<DeltaRule<T, BY_CHANNEL>> {
         let (heads, first) = (net.value_heads, sequence.range().start);
         let decays_of_row = if BY_CHANNEL { net.decays_len() } else { 0 };
         let first_bias = heads + head * if BY_CHANNEL { net.key_dim } else { 1 };
-        let state_at =
-            sequence.slot as usize * net.state_len() + head * net.key_dim * net.value_dim;
-        let rule = DeltaRule {
+        let slot = outputs.layout.slot(outputs.slots, sequence);
+        let of_rows = |[mixed, ba, decays]: [*const T; 3], out_stride| DeltaRule {
             net: *net,
             head,
             rate: self.rates[head],
             biases: self.rates[first_bias..].as_ptr(),
-            mixed: self.mixed[first * net.channels()..].as_ptr(),
-            ba: self.ba[first * net.rates_size()..].as_ptr(),
-            decays: self.decays[first * decays_of_row..].as_ptr(),
+            mixed,
+            ba,
+            decays,
             out: outputs.out.pointer().wrapping_add(first * net.value_size()),
-            state: outputs.states.pointer().wrapping_add(state_at),
+            out_stride,
+            state: slot.state().wrapping_add(head * net.key_dim * net.value_dim),
         };
-        HeadRows { recurrence: rule, rows: sequence.rows as usize, begins: sequence.begins }
+        let (channels, rates) = (net.channels(), net.rates_size());
+        let drafts = [0, channels, channels + rates].map(|before| slot.drafts(before));
+        let rows = [
+            self.mixed[first * channels..].as_ptr(),
+            self.ba[first * rates..].as_ptr(),
+            self.decays[first * decays_of_row..].as_ptr(),
+        ];
+        HeadRows {
+            accepted: of_rows(drafts, 0),
+            // SAFETY: the caller's promise.
+            accepted_rows: unsafe { slot.accepted(sequence) },
+            recurrence: of_rows(rows, net.value_size()),
+            rows: sequence.rows as usize,
+            drafts: sequence.drafts as usize,
+            begins: sequence.past == 0,
+            copy,
+        }
+    }
+
+    /// Returns the inputs of a row, of [`DeltaInputs::widths`] elements.
+    pub(super) fn row(&self, net: &DeltaNet, row: usize) -> [&[T]; 3] {
+        let [channels, rates, decays] = Self::widths(net);
+        [
+            &self.mixed[row * channels..][..channels],
+            &self.ba[row * rates..][..rates],
+            &self.decays[row * decays..][..decays],
+        ]
+    }
+
+    /// Returns the numbers of elements of a row's inputs.
+    pub(super) fn widths(net: &DeltaNet) -> [usize; 3] {
+        let channels_and_rates = net.channels() + net.rates_size();
+        [net.channels(), net.rates_size(), net.state_row_len() - channels_and_rates]
     }
 }

@@ -14,6 +14,7 @@ mod recurrence;
 mod rule;
 mod scan;
 mod shared_gate;
+mod slots;
 mod state_rows;
 
 use model::delta::{DeltaNet, StateDecay};
@@ -26,8 +27,11 @@ pub use compiled::DeltaTasks;
 use convolution::{Convolution, ConvolutionPart, ConvolutionShape, ConvolutionWeights};
 pub use inputs::DeltaInputs;
 use inputs::HeadOutputs;
+pub(crate) use recurrence::block_len;
 pub(crate) use rule::KEY_DIM_MAX;
 use shared_gate::GatedRow;
+use slots::SlotLayout;
+pub use slots::StateSlots;
 pub use state_rows::StateRows;
 use state_rows::check;
 
@@ -36,10 +40,10 @@ const TASK_CHANNELS: usize = 512;
 
 impl Kernels {
     /// Computes `out[r] = silu(sum over t of weight[t] * x[r - taps + 1 + t])` of each channel.
-    /// Rows before a sequence's own come from its state, which then holds its last `taps - 1` rows.
+    /// Rows before a sequence's own come from its slot, which then holds its last rows.
     ///
-    /// `x` and `out` are `[rows, channels]`, `weight` `[taps, channels]`, `state` `[slots, taps -
-    /// 1, channels]`.
+    /// `x` and `out` are `[rows, channels]`, `weight` `[taps, channels]`, a slot `[taps - 1 +
+    /// draft_positions, channels]`.
     ///
     /// # Panics
     /// If shapes do not match, or sequences share rows or a slot.
@@ -49,20 +53,20 @@ impl Kernels {
         sequences: &[StateRows],
         x: &[T],
         weight: &[f32],
-        state: &mut [f32],
+        slots: StateSlots<'_>,
         out: &mut [T],
     ) {
         let shape = ConvolutionShape::of_rows(net.taps, net.channels());
         let weights = ConvolutionWeights { weight, bias: None };
-        self.convolution(shape, sequences, x, weights, state, out);
+        self.convolution(shape, sequences, x, weights, slots, out);
     }
 
     /// Computes `out[r] = C[r] * sum over t of weight[t] * (B * x)[r - taps + 1 + t]` of each
-    /// channel. Products before a sequence's own rows come from its state, which then holds those
-    /// of its last `taps - 1` rows.
+    /// channel. Products before a sequence's own rows come from its slot, which then holds those of
+    /// its last rows.
     ///
     /// `input` is `[rows, 3, channels]` (B, C and x), `out` `[rows, channels]`, `weight` `[taps,
-    /// channels]`, `state` `[slots, taps - 1, channels]`.
+    /// channels]`, a slot `[taps - 1 + draft_positions, channels]`.
     ///
     /// # Panics
     /// If shapes do not match, or sequences share rows or a slot.
@@ -72,12 +76,12 @@ impl Kernels {
         sequences: &[StateRows],
         input: &[T],
         weight: &[f32],
-        state: &mut [f32],
+        slots: StateSlots<'_>,
         out: &mut [T],
     ) {
         let shape = ConvolutionShape::gated(conv.taps, conv.channels);
         let weights = ConvolutionWeights { weight, bias: None };
-        self.convolution(shape, sequences, input, weights, state, out);
+        self.convolution(shape, sequences, input, weights, slots, out);
     }
 
     /// Computes a convolution with weights and, optionally, a bias.
@@ -87,21 +91,20 @@ impl Kernels {
         sequences: &[StateRows],
         x: &[T],
         ConvolutionWeights { weight, bias }: ConvolutionWeights<'_>,
-        state: &mut [f32],
+        mut slots: StateSlots<'_>,
         out: &mut [T],
     ) {
         let ConvolutionShape { taps, channels, row_len, .. } = shape;
-        let inputs_len = (taps - 1) * channels;
+        let stored = if taps > 1 { taps - 1 + slots.draft_positions() } else { 0 };
+        let slot_len = stored * channels;
         assert_eq!(x.len() % row_len, 0, "x is [rows, channels]");
         let rows = x.len() / row_len;
         assert_eq!(out.len(), rows * channels, "out is [rows, channels]");
         assert_eq!(weight.len(), taps * channels, "weight is [taps, channels]");
         assert!(bias.is_none_or(|bias| bias.len() == channels), "bias is [channels]");
-        assert_eq!(state.len() % inputs_len.max(1), 0, "state is [slots, taps - 1, channels]");
-        let slots = state.len().checked_div(inputs_len).unwrap_or(usize::MAX);
-        check(sequences, rows, slots);
-        let (state, output) = (SharedPointer(state.as_mut_ptr()), SharedPointer(out.as_mut_ptr()));
-        let bytes = size_of_val(x) + size_of_val(out) + sequences.len() * inputs_len * 4;
+        check(sequences, rows, slots.count(slot_len), slots.draft_positions());
+        let (state, output) = (slots.pointer(), SharedPointer(out.as_mut_ptr()));
+        let bytes = size_of_val(x) + size_of_val(out) + sequences.len() * slot_len * 4;
         let parts = channels.div_ceil(TASK_CHANNELS);
         let variant = self.variant;
         self.run_sized(sequences.len() * parts, bytes, &|task, _| {
@@ -112,10 +115,12 @@ impl Kernels {
                 x: x[sequence.range().start * row_len..].as_ptr(),
                 weight: weight.as_ptr(),
                 bias: bias.map(<[f32]>::as_ptr),
-                state: state.pointer().wrapping_add(sequence.slot as usize * inputs_len),
+                state: state.pointer().wrapping_add(sequence.slot as usize * slot_len),
+                stored,
                 out: output.pointer().wrapping_add(sequence.range().start * channels),
                 rows: sequence.rows as usize,
-                begins: sequence.begins,
+                past: sequence.past as usize,
+                place: (sequence.past as usize).checked_rem(stored).unwrap_or(0),
             };
             let columns = first..channels.min(first + TASK_CHANNELS);
             // SAFETY: the variant was checked when the kernels were built; the sequence's rows and
@@ -134,7 +139,7 @@ impl Kernels {
     /// ```
     ///
     /// with q and k divided by their lengths. With a decay by channel a and its bias are vectors,
-    /// and each row of S has a factor of its own. `states` is `[slots, value_heads, key_dim,
+    /// and each row of S has a factor of its own. A slot's state is `[value_heads, key_dim,
     /// value_dim]`, `out` `[rows, value_heads, value_dim]`.
     ///
     /// # Panics
@@ -144,7 +149,7 @@ impl Kernels {
         net: &DeltaNet,
         sequences: &[StateRows],
         inputs: DeltaInputs<'_, T>,
-        states: &mut [f32],
+        mut slots: StateSlots<'_>,
         out: &mut [T],
     ) {
         let heads = net.value_heads;
@@ -153,31 +158,37 @@ impl Kernels {
         let rows = inputs.mixed.len() / net.channels();
         inputs.check(net, rows);
         assert_eq!(out.len(), rows * net.value_size(), "out is [rows, value_heads, value_dim]");
-        assert_eq!(states.len() % net.state_len(), 0, "states is [slots, state]");
-        check(sequences, rows, states.len() / net.state_len());
-        let outputs = HeadOutputs {
-            states: SharedPointer(states.as_mut_ptr()),
-            out: SharedPointer(out.as_mut_ptr()),
-        };
-        let bytes = size_of_val(inputs.mixed) + 2 * sequences.len() * net.state_bytes();
-        let variant = self.variant;
-        self.run_attention(sequences.len() * heads, bytes, &|task, _| {
+        let (draft_positions, state_len) = (slots.draft_positions(), net.state_len());
+        let layout = SlotLayout { len: net.slot_len(draft_positions), state_len, draft_positions };
+        check(sequences, rows, slots.count(layout.len), draft_positions);
+        slots.check_continued(&layout, sequences);
+        let out = SharedPointer(out.as_mut_ptr());
+        let outputs = HeadOutputs { slots: slots.pointer(), layout, out };
+        let bytes = size_of_val(inputs.mixed) + 2 * sequences.len() * state_len * size_of::<f32>();
+        let (variant, per_thread) = (self.variant, &self.per_thread);
+        self.run_attention(sequences.len() * heads, bytes, &|task, thread| {
             let (sequence, head) = (&sequences[task / heads], task % heads);
+            let copy = per_thread.for_thread(thread);
             // SAFETY: the variant was checked when the kernels were built; the sequence's rows and
             // slot are within the slices, which was checked, and no other task accesses this head's
-            // state and its columns of the output.
+            // state and its columns of the output. The rest of a slot is written after all tasks.
             unsafe {
                 match net.decay {
                     StateDecay::PerHead => {
-                        T::follow_rule(variant, inputs.head_rows(net, sequence, head, &outputs));
+                        let task = inputs.head_rows(net, sequence, head, &outputs, copy);
+                        T::follow_rule(variant, task);
                     }
                     StateDecay::PerChannel { .. } => {
-                        let task = inputs.head_rows(net, sequence, head, &outputs);
+                        let task = inputs.head_rows(net, sequence, head, &outputs, copy);
                         T::follow_channel_rule(variant, task);
                     }
                 }
             }
         });
+        for sequence in sequences {
+            let widths = DeltaInputs::<T>::widths(net);
+            slots.keep_drafts(&layout, sequence, widths, |row| inputs.row(net, row));
+        }
     }
 
     /// Computes `out[r] = x[r] * sigmoid(input[r] · weight)`: the output of a shared expert times

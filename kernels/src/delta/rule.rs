@@ -3,7 +3,7 @@
 
 use model::delta::DeltaNet;
 
-use super::recurrence::Recurrence;
+use super::recurrence::{Block, Recurrence};
 use crate::number::Number;
 use crate::simd::partial::{load_up_to, store_up_to};
 use crate::simd::{Simd, math};
@@ -34,6 +34,8 @@ pub struct DeltaRule<T, const BY_CHANNEL: bool> {
     pub(super) decays: *const T,
     /// `[rows, value_heads, value_dim]`.
     pub(super) out: *mut T,
+    /// Number of elements from the output of a row to that of the next; 0 if it is not needed.
+    pub(super) out_stride: usize,
     /// `[key_dim, value_dim]`.
     pub(super) state: *mut f32,
 }
@@ -100,19 +102,19 @@ impl<T: Number, const BY_CHANNEL: bool> Recurrence for DeltaRule<T, BY_CHANNEL> 
         &self,
         s: S,
         step: &DeltaStep,
+        block: Block,
         row: usize,
         at: usize,
         width: usize,
     ) {
         let DeltaNet { key_dim, value_dim, .. } = self.net;
-        let place = |key: usize, n: usize| key * value_dim + at + n * S::LANES;
         let (mut at_k, mut at_q) = ([s.zero(); N], [s.zero(); N]);
         // SAFETY: the columns are the head's, of its state, its values and its output.
         unsafe {
             for key in 0..key_dim {
                 let (k, q) = (s.splat(step.k[key]), s.splat(step.q[key]));
                 for n in 0..N {
-                    let state = self.state.cast_const().add(place(key, n));
+                    let state = block.vector::<S>(key, n).cast_const();
                     let state = load_up_to(s, state, width);
                     at_k[n] = s.fma(state, k, at_k[n]);
                     at_q[n] = s.fma(state, q, at_q[n]);
@@ -121,7 +123,7 @@ impl<T: Number, const BY_CHANNEL: bool> Recurrence for DeltaRule<T, BY_CHANNEL> 
             let (kept, beta) = (s.splat(step.decay), s.splat(step.beta));
             let value_at = 2 * self.net.key_size() + self.head * value_dim + at;
             let values = self.mixed.add(row * self.net.channels() + value_at);
-            let out = self.out.add((row * self.net.value_heads + self.head) * value_dim + at);
+            let out = self.out.add(row * self.out_stride + self.head * value_dim + at);
             let mut corrections = [s.zero(); N];
             for n in 0..N {
                 if !BY_CHANNEL {
@@ -138,7 +140,7 @@ impl<T: Number, const BY_CHANNEL: bool> Recurrence for DeltaRule<T, BY_CHANNEL> 
                     false => (s.splat(step.k[key]), kept),
                 };
                 for n in 0..N {
-                    let state = self.state.add(place(key, n));
+                    let state = block.vector::<S>(key, n);
                     let before = s.mul(kept, load_up_to(s, state.cast_const(), width));
                     store_up_to(s, state, s.fma(k, corrections[n], before), width);
                 }

@@ -23,7 +23,8 @@ fn cut(cuts: &[usize], slot: u32) -> Vec<StateRows> {
         row0: 0,
         rows: (pair[1] - pair[0]) as u32,
         slot,
-        begins: pair[0] == 0,
+        past: pair[0] as u32,
+        drafts: 0,
     });
     pieces.collect()
 }
@@ -85,7 +86,8 @@ fn sequences_do_not_depend_on_neighbours_slots_or_what_was_there() {
         for (seed, net) in NETS.into_iter().enumerate() {
             let case = Case::<bf16>::new(net, 12, seed as u64);
             let rows = [(0u32, 5u32, 3u32), (5, 1, 0), (6, 6, 2)];
-            let all = rows.map(|(row0, rows, slot)| StateRows { row0, rows, slot, begins: true });
+            let all =
+                rows.map(|(row0, rows, slot)| StateRows { row0, rows, slot, past: 0, drafts: 0 });
             // The state of an earlier sequence, and an unused slot in between.
             let mut states = case.states(4);
             states.inputs.fill(f32::NAN);
@@ -94,7 +96,7 @@ fn sequences_do_not_depend_on_neighbours_slots_or_what_was_there() {
             for StateRows { row0, rows, .. } in all {
                 let range = row0 as usize..(row0 + rows) as usize;
                 let part = case.part(range.clone());
-                let one = [StateRows { row0: 0, rows, slot: 0, begins: true }];
+                let one = [StateRows { row0: 0, rows, slot: 0, past: 0, drafts: 0 }];
                 let alone = part.run(&kernels(variant, 1), &one, &mut case.states(1));
                 let (channels, values) = (net.channels(), net.value_size());
                 let convolved = &found.convolved[range.start * channels..range.end * channels];
@@ -113,7 +115,7 @@ fn sequences_do_not_depend_on_neighbours_slots_or_what_was_there() {
 fn sequences_that_share_a_slot_are_refused() {
     let net = NETS[0];
     let case = Case::<f32>::new(net, 2, 0);
-    let one = |row0| StateRows { row0, rows: 1, slot: 0, begins: true };
+    let one = |row0| StateRows { row0, rows: 1, slot: 0, past: 0, drafts: 0 };
     case.run(&kernels(Variant::Scalar, 1), &[one(0), one(1)], &mut case.states(1));
 }
 

@@ -5,13 +5,13 @@ use crate::guarded::{Guarded, SIDES, set_case};
 use crate::mamba_case::{EPS, MAMBAS};
 use crate::states::{Case, NETS};
 use half::bf16;
-use kernels::{DeltaInputs, Element, Kernels, StateRows};
+use kernels::{DeltaInputs, Element, Kernels, StateRows, StateSlots};
 use model::short_conv::ShortConv;
 
 /// The last slot and the first, of sequences that continue and that begin.
 const SEQUENCES: [StateRows; 2] = [
-    StateRows { row0: 0, rows: 2, slot: 1, begins: false },
-    StateRows { row0: 2, rows: 5, slot: 0, begins: true },
+    StateRows { row0: 0, rows: 2, slot: 1, past: 9, drafts: 0 },
+    StateRows { row0: 2, rows: 5, slot: 0, past: 0, drafts: 0 },
 ];
 
 fn check<T: Element>(kernels: &Kernels) {
@@ -31,7 +31,7 @@ fn check<T: Element>(kernels: &Kernels) {
                 &SEQUENCES,
                 x.slice(),
                 weight.slice(),
-                inputs.slice_mut(),
+                StateSlots::new(inputs.slice_mut(), 0),
                 out.slice_mut(),
             );
             assert_eq!(bits(out.slice()), bits(&expected.convolved), "{side:?} {net:?}");
@@ -51,7 +51,7 @@ fn check<T: Element>(kernels: &Kernels) {
                     decays: decays.slice(),
                     rates: rates.slice(),
                 },
-                kept.slice_mut(),
+                StateSlots::new(kept.slice_mut(), 0),
                 out.slice_mut(),
             );
             assert_eq!(bits(out.slice()), bits(&expected.read), "{side:?} {net:?}");
@@ -76,9 +76,10 @@ fn check_short_convolution<T: Element>(kernels: &Kernels) {
         let mut random = crate::common::Random::new(channels as u64);
         let input: Vec<T> = random.vector(7 * conv.input_size());
         let weight: Vec<f32> = random.vector(taps * channels);
-        let (blank, out) = (vec![0.0; 2 * conv.inputs_len()], poison::<T>(7 * channels));
+        let (blank, out) = (vec![0.0; 2 * conv.inputs_len(0)], poison::<T>(7 * channels));
         let (mut kept, mut expected) = (blank.clone(), out.clone());
-        kernels.short_convolution(&conv, &SEQUENCES, &input, &weight, &mut kept, &mut expected);
+        let slots = StateSlots::new(&mut kept, 0);
+        kernels.short_convolution(&conv, &SEQUENCES, &input, &weight, slots, &mut expected);
         for side in SIDES {
             let input = Guarded::new("input", side, &input);
             let weight = Guarded::new("weight", side, &weight);
@@ -89,7 +90,7 @@ fn check_short_convolution<T: Element>(kernels: &Kernels) {
                 &SEQUENCES,
                 input.slice(),
                 weight.slice(),
-                state.slice_mut(),
+                StateSlots::new(state.slice_mut(), 0),
                 out.slice_mut(),
             );
             assert_eq!(bits(out.slice()), bits(&expected), "{side:?} {conv:?}");
@@ -151,7 +152,7 @@ fn check_mamba<T: Element>(kernels: &Kernels) {
             let bias = mamba.conv_bias.then(|| bias.slice());
             let mut inputs = Guarded::new("the convolution's inputs", side, &blank.inputs);
             let mut out = Guarded::new("out", side, &poison::<T>(case.mixed.len()));
-            let (kept, to) = (inputs.slice_mut(), out.slice_mut());
+            let (kept, to) = (StateSlots::new(inputs.slice_mut(), 0), out.slice_mut());
             let (x, weight) = (input.slice(), weight.slice());
             kernels.mamba_convolution(&mamba, &SEQUENCES, x, weight, bias, kept, to);
             assert_eq!(bits(out.slice()), bits(&expected.convolved), "{side:?} {mamba:?}");
@@ -167,7 +168,7 @@ fn check_mamba<T: Element>(kernels: &Kernels) {
                 mixed.slice(),
                 input.slice(),
                 numbers.slice(),
-                kept.slice_mut(),
+                StateSlots::new(kept.slice_mut(), 0),
                 out.slice_mut(),
             );
             assert_eq!(bits(out.slice()), bits(&expected.read), "{side:?} {mamba:?}");

@@ -14,6 +14,7 @@ mod attention_window;
 mod capped_outputs;
 mod cases;
 mod delta;
+mod drafted_states;
 mod emulate;
 mod emulated_instructions;
 mod emulated_variants;

@@ -18,8 +18,8 @@ fn sharing(variant: Variant, threads: usize) -> Kernels {
     kernels
 }
 
-fn rows_of(rows: usize, slot: u32, begins: bool) -> [StateRows; 1] {
-    [StateRows { row0: 0, rows: rows as u32, slot, begins }]
+fn rows_of(rows: usize, slot: u32, past: usize) -> [StateRows; 1] {
+    [StateRows { row0: 0, rows: rows as u32, slot, past: past as u32, drafts: 0 }]
 }
 
 /// Returns the norms of the groups of each row of a kernel's result.
@@ -38,7 +38,7 @@ fn check_reference<T: Element>(name: &str) {
         for (seed, mamba) in MAMBAS.into_iter().enumerate() {
             let context = format!("{variant:?} {mamba:?}");
             let case = Case::<T>::new(mamba, 9, seed as u64);
-            let found = case.run(&sharing(variant, 3), &rows_of(9, 1, true), &mut case.states(2));
+            let found = case.run(&sharing(variant, 3), &rows_of(9, 1, 0), &mut case.states(2));
             let expected =
                 reference::mamba_convolution(&mamba, &case.input, &case.weight, case.bias());
             let row = (mamba.channels(), 0.5);
@@ -63,11 +63,11 @@ fn check_chunks<T: Element>(name: &str) {
     for variant in variants(name) {
         for (seed, mamba) in MAMBAS.into_iter().enumerate() {
             let case = Case::<T>::new(mamba, 11, seed as u64);
-            let whole = case.run(&kernels(variant, 1), &rows_of(11, 0, true), &mut case.states(1));
+            let whole = case.run(&kernels(variant, 1), &rows_of(11, 0, 0), &mut case.states(1));
             for cuts in [&[0, 1, 2, 3, 11][..], &[0, 5, 11], &[0, 2, 4, 5, 10, 11]] {
                 let (mut states, sharing) = (case.states(3), sharing(variant, 2));
                 for pair in cuts.windows(2) {
-                    let rows = rows_of(pair[1] - pair[0], 2, pair[0] == 0);
+                    let rows = rows_of(pair[1] - pair[0], 2, pair[0]);
                     let found = case.part(pair[0]..pair[1]).run(&sharing, &rows, &mut states);
                     let context = format!("{variant:?} {mamba:?} {cuts:?} from {}", pair[0]);
                     let rows_of =
@@ -98,7 +98,8 @@ fn sequences_do_not_depend_on_neighbours_slots_or_what_was_there() {
         for (seed, mamba) in MAMBAS.into_iter().enumerate() {
             let case = Case::<bf16>::new(mamba, 12, seed as u64);
             let rows = [(0u32, 5u32, 3u32), (5, 1, 0), (6, 6, 2)];
-            let all = rows.map(|(row0, rows, slot)| StateRows { row0, rows, slot, begins: true });
+            let all =
+                rows.map(|(row0, rows, slot)| StateRows { row0, rows, slot, past: 0, drafts: 0 });
             // The state of an earlier sequence, and an unused slot in between.
             let mut states = case.states(4);
             states.inputs.fill(f32::NAN);
@@ -107,7 +108,7 @@ fn sequences_do_not_depend_on_neighbours_slots_or_what_was_there() {
             for StateRows { row0, rows, .. } in all {
                 let range = row0 as usize..(row0 + rows) as usize;
                 let part = case.part(range.clone());
-                let one = rows_of(rows as usize, 0, true);
+                let one = rows_of(rows as usize, 0, 0);
                 let alone = part.run(&kernels(variant, 1), &one, &mut case.states(1));
                 let (channels, inner) = (mamba.channels(), mamba.inner_size());
                 let convolved = &found.convolved[range.start * channels..range.end * channels];
@@ -130,7 +131,7 @@ fn extreme_rates_keep_states_finite() {
             let mut case = Case::<f32>::new(mamba, 40, 3);
             case.numbers[..mamba.heads].fill(rate);
             case.numbers[mamba.heads..2 * mamba.heads].fill(bias);
-            let found = case.run(&kernels(variant, 1), &rows_of(40, 0, true), &mut case.states(1));
+            let found = case.run(&kernels(variant, 1), &rows_of(40, 0, 0), &mut case.states(1));
             let is_finite = found.normed.iter().all(|value| value.is_finite());
             assert!(is_finite, "{variant:?} {rate} {bias}");
         }

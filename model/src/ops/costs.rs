@@ -3,9 +3,8 @@
 use super::op::{Kv, Op};
 use super::value::Value;
 use crate::config::{Dtype, ModelConfig};
-use crate::delta::DeltaNet;
 use crate::layers::{LayerKind, TokenMixer};
-use crate::mamba::Mamba;
+use crate::state_slot::STATE_ELEMENT_BYTES;
 
 impl Op {
     /// Returns the number of floating-point operations for `rows` rows that attend to
@@ -69,17 +68,21 @@ impl Op {
     /// Returns the number of bytes of a sequence's state that are read, which is also the number of
     /// bytes that are written; 0 for operations without a state.
     pub fn state_bytes(self, config: &ModelConfig) -> u64 {
-        let delta = |size: fn(&DeltaNet) -> usize| config.delta.as_ref().map_or(0, size);
-        let mamba = |size: fn(&Mamba) -> usize| config.mamba.as_ref().map_or(0, size);
-        let bytes = match self {
-            Op::MambaConv => mamba(Mamba::inputs_bytes),
-            Op::Mamba => mamba(Mamba::state_bytes),
-            Op::DeltaConv => delta(DeltaNet::inputs_bytes),
-            Op::Delta => delta(DeltaNet::state_bytes),
-            Op::ShortConv => config.short_conv().map_or(0, |conv| conv.inputs_bytes()),
-            _ => 0,
+        self.slot_bytes(config, 0) as u64
+    }
+
+    /// Returns the number of bytes of a sequence's slot in the operation's state, which has space
+    /// for the rows of drafts; 0 for operations without a state.
+    pub fn slot_bytes(self, config: &ModelConfig, draft_positions: usize) -> usize {
+        let len = match self {
+            Op::MambaConv => config.mamba.map(|mamba| mamba.inputs_len(draft_positions)),
+            Op::Mamba => config.mamba.map(|mamba| mamba.slot_len(draft_positions)),
+            Op::DeltaConv => config.delta.map(|delta| delta.inputs_len(draft_positions)),
+            Op::Delta => config.delta.map(|delta| delta.slot_len(draft_positions)),
+            Op::ShortConv => config.short_conv().map(|conv| conv.inputs_len(draft_positions)),
+            _ => None,
         };
-        bytes as u64
+        len.unwrap_or(0) * STATE_ELEMENT_BYTES
     }
 
     /// Returns the number of bytes of cache read for `cached_positions` cached positions over all
@@ -126,8 +129,8 @@ impl Op {
 }
 
 impl ModelConfig {
-    /// Returns the number of bytes of a sequence's state that a layer of this kind keeps in place
-    /// of a cache; `None` if it keeps a cache.
+    /// Returns the number of bytes of a sequence's slot that a layer of this kind keeps in place of
+    /// a cache; `None` if it keeps a cache.
     pub fn state_bytes(&self, kind: &LayerKind, kv: Kv) -> Option<usize> {
         let ops = match kind.mixing {
             TokenMixer::Attention => return None,
@@ -136,6 +139,6 @@ impl ModelConfig {
             TokenMixer::Mamba => &[Op::MambaConv, Op::Mamba],
         };
         let updating = ops.iter().filter(|op| op.caches(self).contains(&kv));
-        Some(updating.map(|op| op.state_bytes(self) as usize).sum())
+        Some(updating.map(|op| op.slot_bytes(self, kind.draft_positions)).sum())
     }
 }

@@ -92,8 +92,8 @@ fn a_checkpoint_has_a_slot_of_every_cache_that_is_overwritten() {
             [
                 (&*name(Kv::K, 0), ring),
                 (&*name(Kv::V, 0), ring),
-                (&*name(Kv::K, 2), net.inputs_bytes()),
-                (&*name(Kv::V, 2), net.state_bytes()),
+                (&*name(Kv::K, 2), 4 * net.inputs_len(0)),
+                (&*name(Kv::V, 2), 4 * net.state_len()),
             ]
         );
         let bytes: usize = slots.iter().map(|(_, bytes)| bytes).sum();

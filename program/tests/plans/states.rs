@@ -186,8 +186,8 @@ fn caches_of_a_layer_with_a_state_have_its_size() {
     let net = delta().delta.expect("states");
     let sizes = mamba().mamba.expect("states");
     for (config, inputs_bytes, state_bytes) in [
-        (delta(), net.inputs_bytes(), net.state_bytes()),
-        (mamba(), sizes.inputs_bytes(), sizes.state_bytes()),
+        (delta(), 4 * net.inputs_len(0), 4 * net.state_len()),
+        (mamba(), 4 * sizes.inputs_len(0), 4 * sizes.state_len()),
     ] {
         let plan = proved(&config, &shape(1, 2), &placed(&config, 0, 0, PLAIN));
         for (kv, bytes) in [(Kv::K, inputs_bytes), (Kv::V, state_bytes)] {

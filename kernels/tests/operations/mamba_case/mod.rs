@@ -1,9 +1,7 @@
 //! Operands of layers with Mamba2.
 #![allow(dead_code, reason = "each test binary uses its part")]
 
-use std::ops::Range;
-
-use kernels::{Element, Kernels, StateRows};
+use kernels::{Element, Kernels, StateRows, StateSlots};
 use model::mamba::Mamba;
 
 use crate::common::{Random, poison};
@@ -32,6 +30,7 @@ pub const MAMBAS: [Mamba; 7] = [
 /// Rows of a layer, of any sequences.
 pub struct Case<T> {
     pub mamba: Mamba,
+    pub draft_positions: usize,
     pub input: Vec<T>,
     pub weight: Vec<f32>,
     pub bias: Vec<f32>,
@@ -64,6 +63,7 @@ impl<T: Element> Case<T> {
         numbers[..2 * mamba.heads].iter_mut().for_each(|number| *number -= 1.0);
         Case {
             mamba,
+            draft_positions: 0,
             input: random.vector(rows * mamba.input_size()),
             weight: random.vector(mamba.taps * mamba.channels()),
             bias: random.vector(mamba.channels()),
@@ -78,10 +78,13 @@ impl<T: Element> Case<T> {
     }
 
     /// Returns some of its rows.
-    pub fn part(&self, rows: Range<usize>) -> Case<T> {
-        let rows_of = |all: &[T], width: usize| all[rows.start * width..rows.end * width].to_vec();
+    pub fn part(&self, rows: impl Iterator<Item = usize> + Clone) -> Case<T> {
+        let rows_of = |all: &[T], width: usize| -> Vec<T> {
+            rows.clone().flat_map(|row| &all[row * width..][..width]).copied().collect()
+        };
         Case {
             mamba: self.mamba,
+            draft_positions: self.draft_positions,
             input: rows_of(&self.input, self.mamba.input_size()),
             weight: self.weight.clone(),
             bias: self.bias.clone(),
@@ -93,8 +96,8 @@ impl<T: Element> Case<T> {
 
     pub fn states(&self, slots: usize) -> States {
         States {
-            inputs: vec![0.0; slots * self.mamba.inputs_len()],
-            states: vec![0.0; slots * self.mamba.state_len()],
+            inputs: vec![0.0; slots * self.mamba.inputs_len(self.draft_positions)],
+            states: vec![0.0; slots * self.mamba.slot_len(self.draft_positions)],
         }
     }
 
@@ -102,9 +105,10 @@ impl<T: Element> Case<T> {
         let Case { mamba, input, weight, mixed, numbers, gain, .. } = self;
         let rows = input.len() / mamba.input_size();
         let (mut convolved, mut read) = (poison(mixed.len()), poison(rows * mamba.inner_size()));
-        let (inputs, bias) = (&mut states.inputs, self.bias());
+        let inputs = StateSlots::new(&mut states.inputs, self.draft_positions);
+        let bias = self.bias();
         kernels.mamba_convolution(mamba, sequences, input, weight, bias, inputs, &mut convolved);
-        let states = &mut states.states;
+        let states = StateSlots::new(&mut states.states, self.draft_positions);
         kernels.mamba_scan(mamba, sequences, mixed, input, numbers, states, &mut read);
         let mut normed = read.clone();
         kernels.group_norm(rows, mamba.groups, gain, EPS, &mut normed);

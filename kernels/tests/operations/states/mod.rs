@@ -1,9 +1,7 @@
 //! Operands of layers with a state.
 #![allow(dead_code, reason = "each test binary uses its part")]
 
-use std::ops::Range;
-
-use kernels::{DeltaInputs, Element, Kernels, StateRows};
+use kernels::{DeltaInputs, Element, Kernels, StateRows, StateSlots};
 use model::delta::{DeltaNet, StateDecay};
 
 use crate::common::{Random, poison};
@@ -47,6 +45,7 @@ fn decays_of_row(net: DeltaNet) -> usize {
 /// Rows of a layer, of any sequences.
 pub struct Case<T> {
     pub net: DeltaNet,
+    pub draft_positions: usize,
     pub x: Vec<T>,
     pub weight: Vec<f32>,
     pub mixed: Vec<T>,
@@ -73,6 +72,7 @@ impl<T: Element> Case<T> {
         let mut random = Random::new(seed);
         Case {
             net,
+            draft_positions: 0,
             x: random.vector(rows * net.channels()),
             weight: random.vector(net.taps * net.channels()),
             mixed: random.vector(rows * net.channels()),
@@ -93,11 +93,14 @@ impl<T: Element> Case<T> {
     }
 
     /// Returns some of its rows.
-    pub fn part(&self, rows: Range<usize>) -> Case<T> {
-        let of = |all: &[T], width: usize| all[rows.start * width..rows.end * width].to_vec();
+    pub fn part(&self, rows: impl Iterator<Item = usize> + Clone) -> Case<T> {
+        let of = |all: &[T], width: usize| -> Vec<T> {
+            rows.clone().flat_map(|row| &all[row * width..][..width]).copied().collect()
+        };
         let channels = self.net.channels();
         Case {
             net: self.net,
+            draft_positions: self.draft_positions,
             x: of(&self.x, channels),
             weight: self.weight.clone(),
             mixed: of(&self.mixed, channels),
@@ -109,8 +112,8 @@ impl<T: Element> Case<T> {
 
     pub fn states(&self, slots: usize) -> States {
         States {
-            inputs: vec![0.0; slots * self.net.inputs_len()],
-            states: vec![0.0; slots * self.net.state_len()],
+            inputs: vec![0.0; slots * self.net.inputs_len(self.draft_positions)],
+            states: vec![0.0; slots * self.net.slot_len(self.draft_positions)],
         }
     }
 
@@ -118,10 +121,11 @@ impl<T: Element> Case<T> {
         let rows = self.x.len() / self.net.channels();
         let mut found =
             Found { convolved: poison(self.x.len()), read: poison(rows * self.net.value_size()) };
-        let (net, inputs) = (&self.net, &mut states.inputs);
+        let (net, inputs) = (&self.net, StateSlots::new(&mut states.inputs, self.draft_positions));
         let out = &mut found.convolved;
         kernels.delta_convolution(net, sequences, &self.x, &self.weight, inputs, out);
-        let (states, out) = (&mut states.states, &mut found.read);
+        let states = StateSlots::new(&mut states.states, self.draft_positions);
+        let out = &mut found.read;
         kernels.delta_rule(net, sequences, self.inputs(), states, out);
         found
     }
