@@ -109,6 +109,29 @@ def kimi_k2(form, quantization, seed):
     }
 
 
+def kimi_k25(seed):
+    text = kimi_k2(fixtures_packed.Integers, fixtures_packed.QUANTIZATION, seed)
+    config = {key: value for key, value in text["config"].items() if key != "architectures"}
+    return {
+        **text,
+        **fixtures_nested.around(fixtures_packed.functions(fixtures_packed.Integers)),
+        "vision": {"vision_tower.patch_embed.proj.weight": (16, 3, 14, 14), "mm_projector.pre_norm.weight": (16,)},
+        "config": {
+            "architectures": ["KimiK25ForConditionalGeneration"],
+            "model_type": "kimi_k25",
+            "bos_token_id": config["bos_token_id"],
+            "eos_token_id": config["eos_token_id"],
+            "ignore_index": -100,
+            "media_placeholder_token_id": 259,
+            "pad_token_id": 0,
+            "text_config": config,
+            "use_unified_vision_chunk": True,
+            "video_placeholder": "<|video|>",
+            "vision_config": {"mm_projector_type": "patchmerger", "patch_size": 14, "vt_hidden_size": 16},
+        },
+    }
+
+
 MODELS = {
     # YaRN beyond 32 positions, with a factor of the scores; the first layer dense; an epsilon of the
     # layers' norms that matters.
@@ -143,6 +166,8 @@ MODELS = {
     "kimi_k2_int4": kimi_k2(fixtures_packed.Integers, fixtures_packed.QUANTIZATION, 85),
     # The same with 4-bit floats.
     "kimi_k2_nvfp4": kimi_k2(fixtures_packed.Floats, fixtures_packed.MODELOPT, 86),
+    # Kimi K2.5: Kimi K2 Thinking inside a model of text and images, whose fields are as published.
+    "kimi_k25": kimi_k25(87),
     # A softmax over sixteen experts, the best three in two of four groups by their largest scores; the
     # weights do not sum up to 1. YaRN with a factor of scores, but none of sines and cosines.
     "deepseek_v2": {

@@ -1,5 +1,8 @@
 """Checkpoints of models of text and images, of which only the text model is computed."""
 
+import tempfile
+from pathlib import Path
+
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
@@ -50,6 +53,31 @@ def save(model, folder, spec):
     }
     stored = {name: value.to(spec["dtype"]).contiguous() for name, value in {**vision, **text}.items()}
     save_file(stored, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def around(functions):
+    """How a model is stored and loaded that is stored by other functions, but as a part of a model of
+    text and images."""
+
+    def save_inside(model, folder, spec):
+        functions["save"](model, folder, spec)
+        file = folder / "model.safetensors"
+        text = {PREFIX + name: value for name, value in load_file(file).items()}
+        generator = torch.Generator().manual_seed(spec["seed"])
+        vision = {
+            name: torch.randn(shape, generator=generator).to(spec["dtype"])
+            for name, shape in spec["vision"].items()
+        }
+        save_file({**vision, **text}, file, metadata={"format": "pt"})
+
+    def load_inside(folder, config, options):
+        stored = load_file(folder / "model.safetensors")
+        text = {k.removeprefix(PREFIX): v for k, v in stored.items() if k.startswith(PREFIX)}
+        with tempfile.TemporaryDirectory() as alone:
+            save_file(text, Path(alone) / "model.safetensors", metadata={"format": "pt"})
+            return functions["load"](Path(alone), config["text_config"], options)
+
+    return {**functions, "save": save_inside, "load": load_inside}
 
 
 def load(folder, config, options):

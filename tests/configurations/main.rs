@@ -3,6 +3,7 @@
 mod deepseek_v4;
 mod gemma4;
 mod granite_hybrid;
+mod kimi_k25;
 mod kimi_linear;
 mod lfm2;
 mod mistral;

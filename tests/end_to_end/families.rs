@@ -154,6 +154,7 @@ mod safetensors {
         granite_hybrid_dense: "gate",
         granite_moe: "expert_up",
         hy_v3: "expert_gate",
+        kimi_k25: "expert_gate",
         kimi_k2_int4: "expert_up",
         kimi_linear: "expert_gate",
         lfm2: "up",
@@ -339,7 +340,7 @@ fn experts_run_from_the_blocks_of_a_file() {
     for model in [checkpoint.join("model.gguf"), checkpoint] {
         answers_are_golden("gpt_oss_mxfp4", &model, ["SECOND", "expert_gate"], &ways);
     }
-    for name in ["kimi_k2_int4", "kimi_k2_nvfp4"] {
+    for name in ["kimi_k25", "kimi_k2_int4", "kimi_k2_nvfp4"] {
         answers_are_golden(name, &fixture(name), ["SECOND", "expert_gate"], &ways);
     }
 }

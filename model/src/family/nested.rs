@@ -8,15 +8,17 @@ use crate::config_fields::{ConfigError, ConfigFields};
 use crate::config_unknown;
 
 /// Words in the names of fields about image and audio input, which is not supported.
-const IMAGE_FIELDS: [&str; 11] = [
+const IMAGE_FIELDS: [&str; 13] = [
     "audio",
     "boa",
     "boi",
     "eoa",
     "eoi",
     "image",
+    "media",
     "mm",
     "multimodal",
+    "projection",
     "projector",
     "video",
     "vision",
