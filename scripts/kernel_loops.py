@@ -25,6 +25,21 @@ CARDS = {
 }
 # Instructions that a multiprocessor issues in a cycle.
 ISSUED = 4
+# Stored forms: bytes of a tile, with its share of a record's scales, and steps of the tensor cores for it and eight rows.
+STORED = [
+    ("q4_k", 296, 3),
+    ("q5_k", 360, 3),
+    ("q6_k", 424, 4),
+    ("q5_0", 352, 2),
+    ("q5_1", 384, 3),
+    ("iq4_nl", 288, 2),
+    ("iq4_xs", 280, 2),
+    ("mxfp4", 272, 2),
+]
+# Their scales become floats in a loop around the main one, of 256 inputs and 32 columns. 64 rows of groups of 16 have a loop of
+# groups within that of steps.
+AROUND_STORED = [16]
+AROUND = {"linear_q6_k_64_bf16": [2, 16]}
 # Kernel, rows, bytes of a tile of weights, steps of the tensor cores for it (sums of x included).
 LINEARS = [
     ("linear_small_8_bf16", 8, 1024, 2),
@@ -43,6 +58,11 @@ LINEARS = [
     ("linear_expanded_8_bf16", 8, 640, 3),
     ("linear_expanded_16_bf16", 16, 640, 6),
     ("linear_expanded_32_bf16", 32, 640, 12),
+    *(
+        (f"linear_{form}_{rows}_bf16", rows, size_bytes, steps * rows // 8)
+        for form, size_bytes, steps in STORED
+        for rows in (8, 16, 32, 64)
+    ),
 ]
 
 FUNCTION = re.compile(r"\.text\.(\w+):")
@@ -66,27 +86,46 @@ def functions(text):
     return found
 
 
-def main_loop(body, labels):
-    """Instructions, steps of the tensor cores and moves of the innermost loop that has the fewest of the first for each of
-    the second."""
-    loops = []
+def loops_of(body, labels):
+    """First and last instruction of each loop."""
+    loops = set()
     for place, (operation, operands) in enumerate(body):
         match = TARGET.search(operands) if operation.startswith("BRA") else None
         if match and labels.get(match.group(1), place + 1) <= place:
-            loops.append((labels[match.group(1)], place))
-    inner = [
-        (first, last)
-        for first, last in loops
-        if not any(other != (first, last) and first <= other[0] and other[1] <= last for other in loops)
-    ]
+            loops.add((labels[match.group(1)], place))
+    return sorted(loops)
+
+
+def within(inner, outer):
+    return inner != outer and outer[0] <= inner[0] and inner[1] <= outer[1]
+
+
+def main_loop(body, labels):
+    """Instructions, steps of the tensor cores, moves, and place of the innermost loop that has the fewest of the first for
+    each of the second."""
+    loops = loops_of(body, labels)
     best = None
-    for first, last in inner:
+    for first, last in loops:
+        if any(within(other, (first, last)) for other in loops):
+            continue
         operations = [operation for operation, _ in body[first : last + 1]]
         steps = sum(operation.startswith("HMMA") for operation in operations)
         moves = sum(operation in ("MOV", "IMAD.MOV.U32") for operation in operations)
         if steps and (best is None or len(operations) * best[1] < best[0] * steps):
-            best = (len(operations), steps, moves)
+            best = (len(operations), steps, moves, (first, last))
     return best
+
+
+def around(body, labels, loop, tiles):
+    """Instructions for a tile in the loops around `loop`, inner loops left out. An iteration of each has so many `tiles`."""
+    total, loops = 0.0, loops_of(body, labels)
+    for count in tiles:
+        outer = min((other for other in loops if within(loop, other)), key=lambda other: other[1] - other[0])
+        inner = [other for other in loops if within(other, outer)]
+        outermost = [one for one in inner if not any(within(one, other) for other in inner)]
+        own = outer[1] - outer[0] + 1 - sum(last - first + 1 for first, last in outermost)
+        total, loop = total + own / count, outer
+    return total
 
 
 def disassembled(nvdisasm, cubins, generation):
@@ -102,6 +141,7 @@ def main():
     nvdisasm, cubins, out = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
     generations = sorted({card[0] for card in CARDS.values()})
     code = {generation: disassembled(nvdisasm, cubins, generation) for generation in generations}
+    stored = {f"linear_{form}_{rows}_bf16" for form, _, _ in STORED for rows in (8, 16, 32, 64)}
     lines = [
         "# Instructions of the GPU's linears",
         "",
@@ -110,7 +150,8 @@ def main():
         "compute capability 9.0, and how many of them only move registers. Then, for each card, the share of",
         "the instructions that it can issue (four a cycle and multiprocessor, at the clock of the tensor",
         "cores' peak) which the loop takes where weights arrive at the data sheet's bandwidth: above 1 the",
-        "kernel is bound by instructions. Registers, spills and occupancy are in `kernels/cuda/cubin/budgets.tsv`.",
+        "kernel is bound by instructions. Stored forms, from `q4_k` on, include their share of the loop around,",
+        "which converts scales once every 256 inputs. Registers, spills and occupancy are in `kernels/cuda/cubin/budgets.tsv`.",
         "",
         "| kernel | rows | bytes | instructions | moves | " + " | ".join(CARDS) + " |",
         "| --- " * (5 + len(CARDS)) + "|",
@@ -119,8 +160,9 @@ def main():
         shares, shown = [], None
         for generation, processors, ghz, gbps in CARDS.values():
             body, labels = code[generation][kernel]
-            count, steps, moves = main_loop(body, labels)
+            count, steps, moves, loop = main_loop(body, labels)
             instructions = count * steps_of_tile / steps
+            instructions += around(body, labels, loop, AROUND.get(kernel, AROUND_STORED if kernel in stored else []))
             if generation == 90:
                 shown = (instructions, moves * steps_of_tile / steps)
             shares.append(gbps / size_bytes * instructions / (ISSUED * processors * ghz))

@@ -105,12 +105,27 @@ impl WeightFormats {
     }
 }
 
+/// Formats of files that the GPU multiplies as they are stored, besides 8 bits and 4 bits with f16
+/// scales and minimums.
+pub const MULTIPLIED_AS_STORED: [Grouped; 8] = [
+    Grouped::GGUF_Q4_K,
+    Grouped::GGUF_Q5_K,
+    Grouped::GGUF_Q6_K,
+    Grouped::GGUF_Q5_0,
+    Grouped::GGUF_Q5_1,
+    Grouped::GGUF_IQ4_NL,
+    Grouped::GGUF_IQ4_XS,
+    Grouped::GGUF_MXFP4,
+];
+
 /// Returns the format to which the GPU expands a matrix before multiplying it, or `None` if it
-/// reads the format directly: plain, 8 bits, and 4 bits with f16 scales and minimums.
+/// reads the format directly: plain, 8 bits, 4 bits with f16 scales and minimums, and
+/// [`MULTIPLIED_AS_STORED`].
 pub fn decompressed(format: WeightFormat) -> Option<Grouped> {
     let WeightFormat::Grouped(grouped) = format else { return None };
     match (grouped.bits, grouped.scales) {
         (Bits::Eight, _) | (Bits::Four, ScaleLayout::Halves) => None,
+        _ if MULTIPLIED_AS_STORED.contains(&grouped) => None,
         _ => Some(grouped.widened()),
     }
 }

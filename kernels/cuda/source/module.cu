@@ -10,6 +10,7 @@
 #include "compressed/records.cuh"
 #include "compressed/decompress.cuh"
 #include "compressed/stored.cuh"
+#include "compressed/forms.cuh"
 #include "compressed/kv.cuh"
 
 #include "rows/embed.cuh"
@@ -24,6 +25,9 @@
 #include "linear/small.cuh"
 #include "linear/integers.cuh"
 #include "linear/grouped.cuh"
+#include "linear/codes.cuh"
+#include "linear/ranges.cuh"
+#include "linear/stored.cuh"
 #include "linear/turned.cuh"
 #include "linear/wide.cuh"
 #include "linear/grouped_wide.cuh"

@@ -5,6 +5,7 @@ use model::quantized_format::{Bits, Grouped, ROWS, ScaleLayout, kv4_position_byt
 
 use crate::launch::{DevicePointer, KernelArgs, KernelLaunch};
 use crate::named;
+use crate::stored::{StoredKernels, stored_codes};
 
 /// Threads of a block.
 const THREADS: u32 = 256;
@@ -19,10 +20,10 @@ fn over_records(name: &'static str, records: usize, args: KernelArgs) -> KernelL
     KernelLaunch { name, grid, block: [THREADS, 1, 1], shared_bytes: 0, args }
 }
 
-/// Decompresses a grouped matrix `[n, k]`, 4 or 8 bits with [`Scales::Halves`] or 8 bits with
-/// [`Scales::Floats`], to row-major `[n, k]` of `dtype`: `scale * q + min`, rounded to `dtype`. In
-/// f32 a [`linear`](crate::linear) over the result gives the same bits as one straight from the
-/// records; in bf16 the latter does not round the weights.
+/// Decompresses a grouped matrix `[n, k]` of a format that linears read to row-major `[n, k]` of
+/// `dtype`: `scale * q + min`, rounded to `dtype`. In f32 a [`linear`](crate::linear) over the
+/// result gives the same bits as one straight from the records; in bf16 the latter does not round
+/// the weights.
 pub fn decompress(
     dtype: Dtype,
     format: Grouped,
@@ -33,9 +34,13 @@ pub fn decompress(
 ) -> KernelLaunch {
     let (n_len, k_len) = (n as usize, k as usize);
     let args = KernelArgs::new().u64(records).u64(out).u32(n).u32(k);
+    let groups = format.blocks(n_len) * format.groups(k_len);
+    if let Some(kernels) = StoredKernels::of(format) {
+        return over_records(named!(dtype, "decompress_stored"), groups, args.u32(kernels.form()));
+    }
     let args = args.u32(format.bits.count() as u32).u32(format.group as u32);
     let args = args.u32(u32::from(has_floats(format)));
-    over_records(named!(dtype, "decompress"), format.blocks(n_len) * format.groups(k_len), args)
+    over_records(named!(dtype, "decompress"), groups, args)
 }
 
 /// Returns true if a format that linears read has scales of f32.
@@ -48,34 +53,6 @@ pub(crate) fn has_floats(format: Grouped) -> bool {
         (Bits::Eight, ScaleLayout::Floats) => true,
         _ => panic!("{format:?} is widened before kernels read it"),
     }
-}
-
-/// Returns the codes of integers and scales in `source/compressed/stored.cuh`.
-fn stored_codes(format: Grouped) -> (u32, u32) {
-    let codes = match format.bits {
-        Bits::Four => 0,
-        Bits::Five => 1,
-        Bits::FiveSigned => 2,
-        Bits::SixSigned => 3,
-        Bits::Table(table) => match table.index_bits() {
-            2 => 5,
-            3 => 6,
-            _ => 4,
-        },
-        Bits::Eight => panic!("8 bits are not widened"),
-    };
-    let scales = match format.scales {
-        ScaleLayout::Halves => 0,
-        ScaleLayout::HalfScales => 1,
-        ScaleLayout::PowersOfTwo => 2,
-        ScaleLayout::Products => 3,
-        ScaleLayout::ProductsAndMinimums => 4,
-        ScaleLayout::HalfByteProducts => 5,
-        ScaleLayout::SuperScales => 6,
-        ScaleLayout::FloatProducts => 7,
-        ScaleLayout::Floats => panic!("{format:?} is no stored form"),
-    };
-    (codes, scales)
 }
 
 /// Returns the bytes that a format's codes select, in fours; zeros without a table.

@@ -7,10 +7,10 @@
 use model::config::Dtype;
 use model::experts::ExpertScoring;
 
-use crate::launch::{DevicePointer, KernelArgs, KernelLaunch};
+use crate::launch::{DevicePointer, KernelArgs, KernelLaunch, warps_of_segments};
 use crate::linear::{
     DeviceLinearOut, DeviceWeight, EpilogueArgs, WIDE_BYTES, WeightKind, few_columns, few_warps,
-    segments_bytes, warps_of_segments,
+    segments_bytes,
 };
 
 /// Maximum number of experts of a row: each has its own lane.
@@ -128,6 +128,7 @@ pub fn expert_linear(dtype: Dtype, linear: &DeviceExpertLinear) -> KernelLaunch 
             WeightKind::Four => "expert_four_f32",
             WeightKind::Eight => "expert_eight_f32",
             WeightKind::Expanded | WeightKind::Sixteens => "expert_expanded_f32",
+            WeightKind::Stored(_) => "expert_stored_f32",
         };
         return launch(name, 64, 16, 64 * 33 * 4 + 16 * 33 * 4);
     }
@@ -142,6 +143,9 @@ pub fn expert_linear(dtype: Dtype, linear: &DeviceExpertLinear) -> KernelLaunch 
         return launch("expert_wide_64_bf16", 64, 64, WIDE_BYTES);
     }
     let [few, some, many] = match kind {
+        WeightKind::Stored(kernels) => {
+            return kernels.launch(mean_rows as u32, k, true, launch);
+        }
         WeightKind::Plain => {
             ["expert_small_8_bf16", "expert_small_16_bf16", "expert_small_32_bf16"]
         }

@@ -83,6 +83,13 @@ impl KernelLaunch {
     }
 }
 
+/// Returns the number of warps of a block that take segments in turn: the minimum number of turns,
+/// and no more warps than these need.
+pub(crate) fn warps_of_segments(k: u32, max_warps: u32) -> u32 {
+    let segments = k.div_ceil(512);
+    segments.div_ceil(segments.div_ceil(max_warps))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -22,6 +22,7 @@ mod experts;
 mod launch;
 mod linear;
 mod rows;
+mod stored;
 
 pub use attention::{
     DeviceAttentionShape, DeviceAttentionUnit, DeviceAttentionUnits, HEAD_DIM_MAX, KvOperand,
@@ -39,6 +40,7 @@ pub use linear::{DeviceLinear, DeviceLinearOut, DeviceWeight, epilogue, linear};
 pub use rows::{
     DeviceNorm, DeviceRopeTables, add_rms_norm, argmax, embed, embed_grouped, head_norm, norm, rope,
 };
+pub use stored::multiplies_stored;
 
 /// All kernels as one PTX module for compute capability 8.0 and up; the driver compiles it for a
 /// device that has no [`Cubin`]. Every kernel is an entry with the name in its [`KernelLaunch`].

@@ -8,16 +8,18 @@
 //! Grouped weights are multiplied in bf16 as their integers. For each group of inputs, where a
 //! group of 64 counts as two of 32, `scale * (sum of q * x) + minimum * (sum of x)` is added to its
 //! segment's sum in order: both sums are chains of tensor-core steps from zero, and both products
-//! are fused into f32 additions. Weights of 4 bits therefore have the bits of the same weights
-//! widened to 8, but a linear over [`decompress`](crate::decompress)ed weights, which are rounded
-//! to bf16, has others. In f32 both are the same.
+//! are fused into f32 additions. Weights that are multiplied as stored therefore have the bits of
+//! the same weights widened to 8 (formats without minimums add none, which differs only where a sum
+//! of x is infinite), but a linear over [`decompress`](crate::decompress)ed weights, which are
+//! rounded to bf16, has others. In f32 both are the same.
 
 use model::config::Dtype;
 use model::quantized_format::{Bits, Grouped};
 
 use crate::compressed::has_floats;
-use crate::launch::{DevicePointer, KernelArgs, KernelLaunch};
+use crate::launch::{DevicePointer, KernelArgs, KernelLaunch, warps_of_segments};
 use crate::named;
+use crate::stored::StoredKernels;
 
 /// Maximum number of rows for which weights go from memory straight to registers.
 const MAX_SMALL_ROWS: u32 = 32;
@@ -107,8 +109,10 @@ impl DeviceLinearOut {
 pub enum DeviceWeight {
     /// Row-major, of the linear's dtype, on a 16-byte boundary.
     Plain(DevicePointer),
-    /// Records of 4 or 8 bits with ranges of f16 for groups of 32 or 64, or of 8 bits with ranges
-    /// of f32, on a 64-byte boundary. Other formats are widened first ([`widen`](crate::widen)).
+    /// Records of 4 or 8 bits with ranges of f16 for groups of 32 or 64, of a format that is
+    /// multiplied as stored ([`multiplies_stored`](crate::multiplies_stored)), or of 8 bits with
+    /// ranges of f32, on a 64-byte boundary. Other formats are widened first
+    /// ([`widen`](crate::widen)).
     Grouped(Grouped, DevicePointer),
 }
 
@@ -122,14 +126,20 @@ pub(crate) enum WeightKind {
     Expanded,
     /// 8 bits with ranges of f32, in groups of 16.
     Sixteens,
+    /// Records as files have them.
+    Stored(&'static StoredKernels),
 }
 
 impl DeviceWeight {
-    /// Returns its address, the kernels that read it, and the inputs of a group or 0.
+    /// Returns its address, the kernels that read it, and the inputs of a group, the number of a
+    /// stored format, or 0.
     pub(crate) fn parts(self) -> (DevicePointer, WeightKind, u32) {
         match self {
             DeviceWeight::Plain(weight) => (weight, WeightKind::Plain, 0),
             DeviceWeight::Grouped(format, records) => {
+                if let Some(kernels) = StoredKernels::of(format) {
+                    return (records, WeightKind::Stored(kernels), kernels.form());
+                }
                 let kind = if has_floats(format) && format.group == 16 {
                     WeightKind::Sixteens
                 } else if has_floats(format) {
@@ -184,6 +194,7 @@ pub fn linear(dtype: Dtype, linear: &DeviceLinear) -> KernelLaunch {
             WeightKind::Four => "linear_four_f32",
             WeightKind::Eight => "linear_eight_f32",
             WeightKind::Expanded | WeightKind::Sixteens => "linear_expanded_f32",
+            WeightKind::Stored(_) => "linear_stored_f32",
         };
         return launch(name, 64, 16, 64 * 33 * 4 + 16 * 33 * 4);
     }
@@ -206,6 +217,7 @@ pub fn linear(dtype: Dtype, linear: &DeviceLinear) -> KernelLaunch {
         KernelLaunch { block: [32 * warps, 1, 1], ..launch }
     };
     let [few, some, many] = match kind {
+        WeightKind::Stored(kernels) => return kernels.launch(rows, k, false, launch),
         WeightKind::Plain => {
             ["linear_small_8_bf16", "linear_small_16_bf16", "linear_small_32_bf16"]
         }
@@ -239,15 +251,8 @@ pub(crate) fn few_columns(kind: WeightKind) -> u32 {
 pub(crate) fn few_warps(kind: WeightKind) -> u32 {
     match kind {
         WeightKind::Plain | WeightKind::Four => 14,
-        WeightKind::Eight | WeightKind::Expanded | WeightKind::Sixteens => 7,
+        _ => 7,
     }
-}
-
-/// Returns the number of warps of a block that take segments in turn: the minimum number of turns,
-/// and no more warps than these need.
-pub(crate) fn warps_of_segments(k: u32, max_warps: u32) -> u32 {
-    let segments = k.div_ceil(512);
-    segments.div_ceil(segments.div_ceil(max_warps))
 }
 
 /// Returns the bytes of the sums of each warp, and their totals.

@@ -88,13 +88,13 @@ fn product<T: Element>(rows: usize, n: usize, k: usize) -> Run {
     })
 }
 
-/// Returns a product over records of 4 bits with arbitrary integers and small ranges.
-fn grouped_product(rows: usize, n: usize, k: usize) -> Run {
+/// Returns a product over records with arbitrary integers and small ranges.
+fn grouped_product(format: Grouped, (rows, n, k): (usize, usize, usize)) -> Run {
     let mut random = Random::new(10);
     let x = random.vector::<Half>(rows * k);
-    let records = random_records(&mut random, Grouped::W4, n, k);
+    let records = random_records(&mut random, format, n, k);
     one(rows * n, move |out| {
-        let weight = DeviceWeight::Grouped(Grouped::W4, of(&records));
+        let weight = DeviceWeight::Grouped(format, of(&records));
         let (rows, n, k) = (rows as u32, n as u32, k as u32);
         let out = DeviceLinearOut::StoreF32(out);
         linear(dtype::<Half>(), &DeviceLinear { rows, n, k, x: of(&x), weight, bias: 0, out })
@@ -229,7 +229,10 @@ fn barriers_of_linears() {
     check("f32", 2, &product::<f32>(17, 70, 100));
     // The last tile is stored in the memory in which the results are transposed.
     check("wide, 64 rows", 3, &product::<Half>(40, 130, 256));
-    check("wide, 4 bits", 4, &grouped_product(60, 40, 320));
+    check("wide, 4 bits", 4, &grouped_product(Grouped::W4, (60, 40, 320)));
+    check("stored", 4, &grouped_product(Grouped::GGUF_Q4_K, (3, 32, 7700)));
+    check("stored, 32 rows", 4, &grouped_product(Grouped::GGUF_Q6_K, (20, 16, 4200)));
+    check("stored, 64 rows", 4, &grouped_product(Grouped::GGUF_MXFP4, (40, 16, 2500)));
     check("wide, 128 rows", 3, &product::<Half>(130, 40, 160));
 }
 

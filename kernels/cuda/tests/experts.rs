@@ -238,7 +238,13 @@ fn check<T: Element>(
 }
 
 fn formats() -> Vec<WeightFormat> {
-    let grouped = [Grouped::GGUF_Q4, Grouped::W4.widened(), Grouped::GGUF_Q6_K.widened()];
+    let grouped = [
+        Grouped::GGUF_Q4,
+        Grouped::W4.widened(),
+        Grouped::GGUF_Q6_K.widened(),
+        Grouped::GGUF_Q4_K,
+        Grouped::GGUF_MXFP4,
+    ];
     let grouped = grouped.into_iter().map(WeightFormat::Grouped);
     std::iter::once(WeightFormat::Plain).chain(grouped).collect()
 }
@@ -262,7 +268,7 @@ fn places_have_the_bits_of_ordinary_linears() {
         let shape = DeviceExpertShape { rows: 20, top_k: 2, experts: 3 };
         names.insert(check::<f32>(&mut random, shape, (33, 70), (format, false)));
     }
-    assert_eq!(names.len(), 17, "every kernel was run: {names:?}");
+    assert_eq!(names.len(), 26, "every kernel was run: {names:?}");
 }
 
 #[test]

@@ -117,7 +117,7 @@ fn plan(
     map.kv_slots = map.kv_slots.max(2 * parts);
     if candidate.compressed {
         // The table's device decompresses, so the programs use a format that ours decompresses too.
-        let widened = WeightFormat::Grouped(Grouped::GGUF_Q4_K);
+        let widened = WeightFormat::Grouped(Grouped::GGUF_Q2_K);
         map.weight_formats = WeightFormats::with_layers(&config, widened);
         map.kv_format = KvFormat::Four;
     }

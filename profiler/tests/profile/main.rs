@@ -208,11 +208,11 @@ fn every_two_split_plan_of_an_opt_has_a_cost() {
 fn compressed_plans_of_a_llama_have_costs_too() {
     let config = llama();
     let four_bits = WeightFormat::Grouped(Grouped::W4);
-    let widened = WeightFormat::Grouped(Grouped::GGUF_Q4_K);
+    let widened = WeightFormat::Grouped(Grouped::GGUF_Q2_K);
     let of = |format| WeightFormats::with_layers(&config, format);
-    let (w4, q4_k) = (of(four_bits), of(widened));
+    let (w4, q2_k) = (of(four_bits), of(widened));
     let mut request = request(&config);
-    request.weight_formats.extend([w4.clone(), q4_k.clone()]);
+    request.weight_formats.extend([w4.clone(), q2_k.clone()]);
     request.kv_formats.push(KvFormat::Four);
     let profile = measure(&request);
     check_figures(&profile);
@@ -220,7 +220,7 @@ fn compressed_plans_of_a_llama_have_costs_too() {
     for (weights, kv) in [
         (plain.clone(), KvFormat::Plain),
         (w4, KvFormat::Four),
-        (q4_k, KvFormat::Plain),
+        (q2_k, KvFormat::Plain),
         (plain, KvFormat::Four),
     ] {
         let formats = Formats { weights, kv, kv_select: None };

@@ -65,7 +65,7 @@ fn a_slot_that_holds_another_layer() {
 fn compressed_weights_are_multiplied_after_their_own_decompression() {
     let config = opt();
     let entries = layer_list(&config, 0, None).len();
-    let format = WeightFormat::Grouped(Grouped::GGUF_Q4_K);
+    let format = WeightFormat::Grouped(Grouped::GGUF_Q2_K);
     let choices = Choices { outer: ComputeDevice::Gpu, format, ..PLAIN };
     let compiled = compile(&config, &shape(2, 2), &split(&config, 0, entries, choices)).unwrap();
     let of = |op, layer| {
@@ -79,13 +79,13 @@ fn compressed_weights_are_multiplied_after_their_own_decompression() {
     let count = list.iter().filter(|i| matches!(i, Instruction::Decompress(_))).count();
     assert_eq!(count, 6 * config.num_layers);
     // The streamed format is the stored one, the multiplied format has 8 bits. Records have 256
-    // inputs and 32.
+    // inputs and 16.
     let index = list.iter().position(of(Op::Fc0, 1)).unwrap();
     let Instruction::Decompress(decompress) = &list[index] else { unreachable!() };
     let bytes = [decompress.from, decompress.to].map(|r| compiled.buffer(r.buffer).size_bytes);
     let bias = 4 * config.ffn_size as u64;
     let records = config.ffn_size as u64 / 16;
-    assert_eq!(bytes, [2368 * records + bias, 640 * records + bias]);
+    assert_eq!(bytes, [1344 * records + bias, 384 * records + bias]);
     let mut plan = compiled.clone();
     instructions(plan.program_mut(ProgramId::DECODE), LaneId::GPU_DECOMPRESS).remove(index);
     let text = validate(&plan).unwrap_err().to_string();

@@ -14,7 +14,7 @@ use program::validate::{describe, validate, validate_program};
 
 const W4: WeightFormat = WeightFormat::Grouped(Grouped::W4);
 /// A format that a device expands first.
-const Q4_K: WeightFormat = WeightFormat::Grouped(Grouped::GGUF_Q4_K);
+const Q2_K: WeightFormat = WeightFormat::Grouped(Grouped::GGUF_Q2_K);
 
 /// Returns true if the plan is refused without one instruction. Without a signal, its lane declares
 /// one signal fewer, as if it had never been planned.
@@ -118,10 +118,10 @@ fn one_device() {
     each_is_needed("gpu-only resident", &opt, &shape(2, 2), &split(&opt, 0, all, resident));
     let w4 = Choices { format: W4, ..gpu };
     each_is_needed("gpu-only w4", &opt, &shape(2, 2), &split(&opt, 0, all, w4));
-    let q4_k = Choices { format: Q4_K, ..gpu };
-    each_is_needed("gpu-only q4_k", &opt, &shape(2, 2), &split(&opt, 0, all, q4_k));
-    let resident = Choices { weights: MemoryId::VRAM, slots: 1, ..q4_k };
-    each_is_needed("gpu-only q4_k resident", &opt, &shape(1, 2), &split(&opt, 0, all, resident));
+    let q2_k = Choices { format: Q2_K, ..gpu };
+    each_is_needed("gpu-only q2_k", &opt, &shape(2, 2), &split(&opt, 0, all, q2_k));
+    let resident = Choices { weights: MemoryId::VRAM, slots: 1, ..q2_k };
+    each_is_needed("gpu-only q2_k resident", &opt, &shape(1, 2), &split(&opt, 0, all, resident));
     let unfused = Choices { fuse: false, slots: 1, ..gpu };
     each_is_needed("gpu-only unfused", &llama, &shape(3, 2), &split(&llama, 0, all + 1, unfused));
 }
@@ -137,7 +137,7 @@ fn every_interval() {
         (&opt, chunked(ChunkOrder::Scores)),
         (&llama, chunked(ChunkOrder::Attention)),
         (&opt, Choices { format: W4, ..PLAIN }),
-        (&opt, Choices { format: Q4_K, ..PLAIN }),
+        (&opt, Choices { format: Q2_K, ..PLAIN }),
     ];
     let mut dropped = 0;
     for (config, choices) in cases {

@@ -27,9 +27,9 @@ fn map(config: &ModelConfig, choices: Choices) -> DeviceMap {
 fn maps(config: &ModelConfig) -> Vec<(&'static str, DeviceMap)> {
     let gpu = Choices { outer: ComputeDevice::Gpu, ..PLAIN };
     let resident = Choices { weights: MemoryId::VRAM, hidden: MemoryId::VRAM, slots: 1, ..gpu };
-    let q4_k = Choices { format: WeightFormat::Grouped(Grouped::GGUF_Q4_K), ..gpu };
+    let q2_k = Choices { format: WeightFormat::Grouped(Grouped::GGUF_Q2_K), ..gpu };
     let cpu_head = Choices { outer: ComputeDevice::Cpu, ..resident };
-    [("streamed", gpu), ("resident", resident), ("q4_k", q4_k), ("head on the CPU", cpu_head)]
+    [("streamed", gpu), ("resident", resident), ("q2_k", q2_k), ("head on the CPU", cpu_head)]
         .map(|(name, choices)| (name, map(config, choices)))
         .into()
 }

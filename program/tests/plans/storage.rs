@@ -47,7 +47,7 @@ fn plans() -> Vec<(String, Plan)> {
     let alone = Choices { prefill: ComputeDevice::Cpu, ..PLAIN };
     let barrier = Choices { schedule: Schedule::BarrierSpread, ..gpu };
     let grouped = |form| Choices { format: WeightFormat::Grouped(form), ..gpu };
-    let (w4, q4_k) = (grouped(Grouped::W4), grouped(Grouped::GGUF_Q4_K));
+    let (w4, q2_k) = (grouped(Grouped::W4), grouped(Grouped::GGUF_Q2_K));
     let mut plans = Vec::new();
     for config in [opt(), llama()] {
         let cases = [
@@ -56,7 +56,7 @@ fn plans() -> Vec<(String, Plan)> {
             ("gpu", Topology::with_device(), split(&config, 0, all(&config), gpu)),
             ("barrier", Topology::with_device(), split(&config, 0, all(&config), barrier)),
             ("w4", Topology::with_device(), split(&config, 0, all(&config), w4)),
-            ("q4_k", Topology::with_device(), split(&config, 0, all(&config), q4_k)),
+            ("q2_k", Topology::with_device(), split(&config, 0, all(&config), q2_k)),
         ];
         for (name, machine, map) in cases {
             for (kind, map) in [

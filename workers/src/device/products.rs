@@ -188,7 +188,22 @@ pub(super) fn scratch_bytes(work: &DeviceWork<'_>) -> [u64; 3] {
 
 #[cfg(test)]
 mod tests {
+    use model::quantized_format::{Bits, Grouped, ScaleLayout, WeightFormat};
+    use program::formats::decompressed;
+
     use super::probed_rows;
+
+    /// Programs expand exactly the formats that no kernel multiplies.
+    #[test]
+    fn kernels_multiply_what_programs_do_not_expand() {
+        for format in Grouped::STORED {
+            let is_kernels_own = format.bits == Bits::Eight
+                || (format.bits, format.scales) == (Bits::Four, ScaleLayout::Halves);
+            let is_multiplied = is_kernels_own || cuda_kernels::multiplies_stored(format);
+            let expanded = decompressed(WeightFormat::Grouped(format));
+            assert_eq!(is_multiplied, expanded.is_none(), "{format:?}");
+        }
+    }
 
     #[test]
     fn products_are_tried_with_few_rows_and_with_the_most() {

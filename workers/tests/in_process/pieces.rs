@@ -86,7 +86,7 @@ fn what_pieces_do_not_go_with_is_refused() {
     let refused =
         |map: &DeviceMap| matches!(compile(&config, &shape, map), Err(CompileError::Pieces { .. }));
     assert!(!refused(&split(1)));
-    let widened = WeightFormat::Grouped(Grouped::GGUF_Q4_K);
+    let widened = WeightFormat::Grouped(Grouped::GGUF_Q2_K);
     assert!(refused(&formed(&config, widened, split(1))));
     // Nothing is widened in pieces if each linear is on one device as a whole.
     assert!(!refused(&formed(&config, widened, split(0))));

@@ -63,6 +63,7 @@ void start_copy(void* shared, const void* global, bool present, uint32_t bytes) 
     Fiber& fiber = *block().running;
     const uintptr_t bits = reinterpret_cast<uintptr_t>(shared) | reinterpret_cast<uintptr_t>(global);
     if (bits % bytes != 0) fail(MISALIGNED);
+    if (present) note_read(global, bytes);
     if (copies_are_early()) {
         finish_copy({shared, global, present, bytes, 0});
         return;

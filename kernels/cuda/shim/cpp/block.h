@@ -85,6 +85,9 @@ const void* shown_by(uint32_t lane);
 // Ends the launch with an error; does not return.
 [[noreturn]] void fail(Fault fault);
 
+// Counts what a block reads of the range that a test watches.
+void note_read(const void* global, uint32_t bytes);
+
 void start_copy(void* shared, const void* global, bool present, uint32_t bytes);
 void commit_copies();
 // Copies what belongs to all groups but the `left` newest. In even orders that is when a copy happens, as

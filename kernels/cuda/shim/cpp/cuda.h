@@ -14,7 +14,7 @@
 namespace shim {
 
 struct Registry {
-    static constexpr uint32_t ROOM = 128;
+    static constexpr uint32_t ROOM = 256;
     Entry entries[ROOM];
     uint32_t count;
 };
@@ -85,6 +85,7 @@ template <class T> T shuffle_xor(T value, uint32_t lanes, Site site) {
 
 inline void check_alignment(const void* address, uint32_t bytes) {
     if (reinterpret_cast<uintptr_t>(address) % bytes != 0) fail(MISALIGNED);
+    note_read(address, bytes);
 }
 
 inline float bf16_value(uint32_t bits) {

@@ -55,6 +55,30 @@ struct Controls {
     uint32_t site_count = 0;
 };
 
+// A range of global memory of which reads are counted, in sectors: each once for a block, which has them
+// in its cache then.
+struct Watch {
+    static constexpr uintptr_t SECTOR = 32;
+    uintptr_t begin = 0;
+    uintptr_t end = 0;
+    uint64_t sectors = 0;
+    // Of the running block, one for each sector.
+    uint8_t* seen = nullptr;
+
+    void set(uintptr_t from, uintptr_t bytes) {
+        free(seen);
+        seen = bytes ? static_cast<uint8_t*>(calloc(bytes / SECTOR + 2, 1)) : nullptr;
+        begin = from;
+        end = seen ? from + bytes : from;
+        sectors = 0;
+    }
+    void begin_block() {
+        if (seen) memset(seen, 0, (end - begin) / SECTOR + 2);
+    }
+    ~Watch() { free(seen); }
+};
+
+thread_local Watch watch;
 thread_local Workspace workspace;
 thread_local Controls controls;
 
@@ -137,6 +161,7 @@ void run_block(uint32_t threads) {
     // Garbage that shows: NaN in every number format, a place far outside as an index.
     memset(here.shared, 0xff, here.shared_bytes);
     memset(here.shared + here.shared_bytes, CANARY, CANARY_BYTES);
+    watch.begin_block();
     for (uint32_t round = 0;; ++round) {
         const uint32_t warps = threads / WARP;
         for (uint32_t turn = 0; turn < warps; ++turn) {
@@ -205,6 +230,17 @@ bool is_dropped(Site site) {
     return site == controls.dropped;
 }
 
+void note_read(const void* global, uint32_t bytes) {
+    const uintptr_t first = reinterpret_cast<uintptr_t>(global);
+    if (first < watch.begin || first + bytes > watch.end) return;
+    const uintptr_t origin = watch.begin / Watch::SECTOR;
+    for (uintptr_t at = first / Watch::SECTOR; at <= (first + bytes - 1) / Watch::SECTOR; ++at) {
+        uint8_t& seen = watch.seen[at - origin];
+        watch.sectors += seen ? 0 : 1;
+        seen = 1;
+    }
+}
+
 bool copies_are_early() { return controls.seed % 2 == 1; }
 
 }  // namespace shim
@@ -227,6 +263,12 @@ extern "C" uint32_t tandem_shim_sites(uint32_t* sites, uint32_t room) {
     for (uint32_t i = 0; i < count && i < room; ++i) sites[i] = shim::controls.sites[i];
     return count;
 }
+
+extern "C" void tandem_shim_watch(const void* begin, uint64_t bytes) {
+    shim::watch.set(reinterpret_cast<uintptr_t>(begin), bytes);
+}
+
+extern "C" uint64_t tandem_shim_watched() { return shim::watch.sectors * shim::Watch::SECTOR; }
 
 extern "C" uint32_t tandem_shim_parameters(const char* name) {
     const shim::Entry* entry = shim::find(name);

@@ -65,10 +65,16 @@ inline u32 bytes_of(u32 low, u32 high, u32 selector) {
     const u64 bytes = u64(high) << 32 | low;
     u32 result = 0;
     for (u32 i = 0; i < 4; ++i) {
-        result |= u32(bytes >> (selector >> (4 * i) & 7) * 8 & 0xff) << (8 * i);
+        const u32 digit = selector >> (4 * i);
+        const u32 byte = u32(bytes >> (digit & 7) * 8 & 0xff);
+        result |= (digit & 8 ? (byte >> 7) * 0xff : byte) << (8 * i);
     }
     return result;
 }
+
+inline u32 rotated_left(u32 word, u32 by) { return u32((u64(word) << 32 | word) << by % 32 >> 32); }
+
+inline u32 chosen(u32 a, u32 b, u32 mask) { return (a & ~mask) | (b & mask); }
 
 inline void copy16_async(void* shared, const void* global, bool present) {
     shim::start_copy(shared, global, present, 16);

@@ -26,6 +26,8 @@ unsafe extern "C" {
     fn tandem_shim_seed(seed: u32);
     fn tandem_shim_drop(site: u32);
     fn tandem_shim_sites(sites: *mut u32, room: u32) -> u32;
+    fn tandem_shim_watch(begin: *const c_void, size_bytes: u64);
+    fn tandem_shim_watched() -> u64;
     fn tandem_shim_parameters(name: *const c_char) -> u32;
     fn tandem_shim_kernel(index: u32) -> *const c_char;
 }
@@ -125,6 +127,20 @@ pub fn barrier_sites() -> Vec<u32> {
     let count = unsafe { tandem_shim_sites(sites.as_mut_ptr(), sites.len() as u32) };
     sites.truncate(count as usize);
     sites
+}
+
+/// Returns the bytes of `range` that launches of this host thread read during `run`, by loads of
+/// several bytes and asynchronous copies. Bytes count in sectors of 32, each once for a block of
+/// threads: what a multiprocessor's cache fetches.
+pub fn bytes_read(range: &[u8], run: impl FnOnce()) -> u64 {
+    // SAFETY: needed to call C++; it keeps numbers of this thread and reads nothing of the range.
+    unsafe { tandem_shim_watch(range.as_ptr().cast(), range.len() as u64) };
+    run();
+    // SAFETY: as above.
+    let size_bytes = unsafe { tandem_shim_watched() };
+    // SAFETY: as above.
+    unsafe { tandem_shim_watch(std::ptr::null(), 0) };
+    size_bytes
 }
 
 /// Returns the number of a kernel's parameters; 0 if there is no such kernel.

@@ -56,6 +56,11 @@ struct ExpertRows {
                   (linear_grouped<M, N, AHEAD>(x, rows.source<Source>(weight, n, k, group),   \
                                                rows.count, k, to, rows.listed)))
 
+#define EXPERT_STORED(name, threads, blocks, N, AHEAD, Form)                                  \
+    EXPERT_KERNEL(name, threads, blocks, bf16, 8 * N,                                         \
+                  (linear_stored<N, AHEAD>(x, rows.source<StoredMatrix<Form>>(weight, n, k, group), \
+                                           rows.count, k, to, rows.listed)))
+
 #define EXPERT_PLAIN(name, Source)                                                            \
     EXPERT_KERNEL(name, 256, 1, float, 16,                                                    \
                   linear_plain(x, rows.source<Source>(weight, n, k, group), rows.count, k, to, \
@@ -66,6 +71,7 @@ EXPERT_SMALL(expert_small_16_bf16, 224, 2, 2, 2, 2)
 EXPERT_SMALL(expert_small_32_bf16, 224, 2, 2, 4, 1)
 // Fewer threads than an ordinary linear has: the lists of rows take registers.
 GROUPED_TILES(EXPERT_GROUPED, expert, 384, 192)
+STORED_FORMS(EXPERT_STORED, expert)
 
 EXPERT_KERNEL(expert_wide_64_bf16, 256, 1, bf16, 64,
               (linear_wide<Wide64>(x, rows.source<PlainSource<bf16>>(weight, n, k, group).weight,
@@ -75,3 +81,4 @@ EXPERT_PLAIN(expert_f32, PlainSource<float>)
 EXPERT_PLAIN(expert_four_f32, RecordSource<4>)
 EXPERT_PLAIN(expert_eight_f32, RecordSource<8>)
 EXPERT_PLAIN(expert_expanded_f32, ExpandedSource)
+EXPERT_PLAIN(expert_stored_f32, StoredSource)

@@ -6,6 +6,50 @@
 // for ahead of time it loads when it `complete`s a step.
 #pragma once
 
+// Leaves a warp's sums of a segment in its part of shared memory.
+template <class Tile>
+DEVICE void leave_sums(const float (&sums)[Tile::M][Tile::N][4], float* part) {
+    constexpr u32 columns = 16 * Tile::M;
+    const u32 g = lane_index() / 4;
+    const u32 t = lane_index() % 4;
+#pragma unroll
+    for (int m = 0; m < Tile::M; ++m) {
+#pragma unroll
+        for (int n = 0; n < Tile::N; ++n) {
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                const u32 output = (8 * n + 2 * t + i % 2) * columns + 16 * m +
+                                   Tile::column(g, i / 2);
+                part[output] = sums[m][n][i];
+            }
+        }
+    }
+}
+
+// Adds `count` parts, which lie `stride` floats apart, in order. Before the first segment, `base` is 0.
+DEVICE void add_sums(float* totals, const float* parts, u32 outputs, u32 stride, u32 base,
+                     u32 count) {
+    for (u32 output = threadIdx.x; output < outputs; output += blockDim.x) {
+        float total = base ? totals[output] : 0.0f;
+        for (u32 part = 0; part < count; ++part) total += parts[part * stride + output];
+        totals[output] = total;
+    }
+}
+
+template <class Tile, class Rows>
+DEVICE void finish_totals(const float* totals, u32 rows, const Finish& to, const Rows& places) {
+    constexpr u32 columns = 16 * Tile::M;
+    constexpr u32 outputs = columns * 8 * Tile::N;
+#pragma unroll 1
+    for (u32 output = threadIdx.x; output < outputs; output += blockDim.x) {
+        const u32 row = blockIdx.y * 8 * Tile::N + output / columns;
+        const u32 column = blockIdx.x * columns + output % columns;
+        if (row < rows && column < to.n) {
+            finish<bf16>(to, places.output(row), column, totals[output]);
+        }
+    }
+}
+
 template <int AHEAD, class Tile, class Rows>
 DEVICE void linear_by_segments(const Tile& tile, u32 rows, u32 k, const Finish& to,
                                const Rows& places) {
@@ -19,8 +63,6 @@ DEVICE void linear_by_segments(const Tile& tile, u32 rows, u32 k, const Finish& 
     float* parts = totals + outputs;
     const u32 warps = blockDim.x / 32;
     const u32 warp = threadIdx.x / 32;
-    const u32 g = lane_index() / 4;
-    const u32 t = lane_index() % 4;
     const u32 segments = divided_up(k, SEGMENT);
     bool is_whole = tile.has_segment(warp);
     typename Tile::Step ahead[AHEAD];
@@ -53,36 +95,13 @@ DEVICE void linear_by_segments(const Tile& tile, u32 rows, u32 k, const Finish& 
             }
         }
         is_whole = next_is_whole;
-#pragma unroll
-        for (int m = 0; m < M; ++m) {
-#pragma unroll
-            for (int n = 0; n < N; ++n) {
-#pragma unroll
-                for (int i = 0; i < 4; ++i) {
-                    const u32 output = (8 * n + 2 * t + i % 2) * columns + 16 * m +
-                                       Tile::column(g, i / 2);
-                    parts[warp * outputs + output] = sums[m][n][i];
-                }
-            }
-        }
+        leave_sums<Tile>(sums, parts + warp * outputs);
         BLOCK_BARRIER();
-        const u32 count = smaller(warps, segments - base);
-        for (u32 output = threadIdx.x; output < outputs; output += blockDim.x) {
-            float total = base ? totals[output] : 0.0f;
-            for (u32 part = 0; part < count; ++part) total += parts[part * outputs + output];
-            totals[output] = total;
-        }
+        add_sums(totals, parts, outputs, outputs, base, smaller(warps, segments - base));
         // The parts are read before the next ones lie in their places.
         if (base + warps < segments) BLOCK_BARRIER();
     }
-#pragma unroll 1
-    for (u32 output = threadIdx.x; output < outputs; output += blockDim.x) {
-        const u32 row = blockIdx.y * 8 * N + output / columns;
-        const u32 column = blockIdx.x * columns + output % columns;
-        if (row < rows && column < to.n) {
-            finish<bf16>(to, places.output(row), column, totals[output]);
-        }
-    }
+    finish_totals<Tile>(totals, rows, to, places);
 }
 
 // The rows of x that a lane multiplies: row g of each tile of eight, from its first inputs on. Rows that

@@ -56,6 +56,12 @@ DEVICE u32 load4_again(const void* from) {
     return word;
 }
 
+DEVICE u32 load2_again(const void* from) {
+    u16 half;
+    asm volatile("ld.global.nc.u16 %0, [%1];" : "=h"(half) : "l"(from));
+    return half;
+}
+
 // A value that is computed here and kept, instead of again wherever it is used.
 DEVICE u32 kept(u32 value) {
     u32 result;
@@ -102,6 +108,10 @@ DEVICE Words2 load8_once(const void* from) { return load8_again(from); }
 DEVICE u32 load4_again(const void* from) {
     shim::check_alignment(from, 4);
     return *static_cast<const u32*>(from);
+}
+DEVICE u32 load2_again(const void* from) {
+    shim::check_alignment(from, 2);
+    return *static_cast<const u16*>(from);
 }
 #endif
 

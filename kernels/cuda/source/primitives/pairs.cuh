@@ -16,10 +16,25 @@ DEVICE float exponential_2(float x) {
     return result;
 }
 
-// Bytes of two words: byte i of the result is the one that digit i of `selector` numbers.
+// Bytes of two words: byte i of the result is the one that digit i of `selector` numbers, or, if the
+// digit's highest bit is set, eight times the highest bit of that byte.
 DEVICE u32 bytes_of(u32 low, u32 high, u32 selector) {
     u32 result;
     asm("prmt.b32 %0, %1, %2, %3;" : "=r"(result) : "r"(low), "r"(high), "r"(selector));
+    return result;
+}
+
+// Bits that leave at the upper end come back at the lower one; `by` counts modulo 32.
+DEVICE u32 rotated_left(u32 word, u32 by) {
+    u32 result;
+    asm("shf.l.wrap.b32 %0, %1, %1, %2;" : "=r"(result) : "r"(word), "r"(by));
+    return result;
+}
+
+// Bits of `a` where `mask` has zeros and of `b` where it has ones, in one instruction.
+DEVICE u32 chosen(u32 a, u32 b, u32 mask) {
+    u32 result;
+    asm("lop3.b32 %0, %1, %2, %3, 0xd8;" : "=r"(result) : "r"(a), "r"(b), "r"(mask));
     return result;
 }
 

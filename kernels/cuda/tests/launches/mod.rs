@@ -22,7 +22,7 @@ const ROWS: [u32; 7] = [1, 8, 16, 32, 64, 100, 4096];
 const HIDDEN: u32 = 7168;
 const FFN: u32 = 28_672;
 
-fn weights() -> [DeviceWeight; 5] {
+fn weights() -> [DeviceWeight; 13] {
     let grouped = |format| DeviceWeight::Grouped(format, AT);
     [
         DeviceWeight::Plain(AT),
@@ -30,6 +30,14 @@ fn weights() -> [DeviceWeight; 5] {
         grouped(Grouped::GGUF_Q8),
         grouped(Grouped::GGUF_Q4_K.widened()),
         grouped(Grouped::GGUF_Q6_K.widened()),
+        grouped(Grouped::GGUF_Q4_K),
+        grouped(Grouped::GGUF_Q5_K),
+        grouped(Grouped::GGUF_Q6_K),
+        grouped(Grouped::GGUF_Q5_0),
+        grouped(Grouped::GGUF_Q5_1),
+        grouped(Grouped::GGUF_IQ4_NL),
+        grouped(Grouped::GGUF_IQ4_XS),
+        grouped(Grouped::GGUF_MXFP4),
     ]
 }
 
@@ -60,6 +68,7 @@ fn linears(found: &mut Vec<KernelLaunch>) {
         }
         found.push(epilogue(dtype, 64, HIDDEN, AT, 0, DeviceLinearOut::Store(AT)));
         found.push(decompress(dtype, Grouped::W4, HIDDEN, HIDDEN, AT, AT));
+        found.push(decompress(dtype, Grouped::GGUF_Q4_K, HIDDEN, HIDDEN, AT, AT));
     }
     found.push(widen(Grouped::W4, HIDDEN, HIDDEN, AT, AT));
     found.push(widen(Grouped::GGUF_Q4_K, HIDDEN, HIDDEN, AT, AT));

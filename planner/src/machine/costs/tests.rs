@@ -137,7 +137,7 @@ fn times_resemble_the_figures_that_they_were_read_from() {
     near(on_gpu(Op::Fc1), 1.174, "fc1 on the GPU");
     near(ms(&machine, &gpu, 528, copies(Moved::Cache(Kv::K))), 7.884, "KV");
     near(ms(&machine, &gpu, 528, copies(Moved::Weights(Op::Fc0))), 16.856, "weights");
-    let widened = Case { form: Some(Grouped::GGUF_Q4_K), ..opt((1, 50), ON_THE_GPU) }.plan();
+    let widened = Case { form: Some(Grouped::GGUF_Q2_K), ..opt((1, 50), ON_THE_GPU) }.plan();
     let decompresses =
         |_, work: &Instruction| matches!(work, Instruction::Decompress(one) if one.op == Op::Q);
     near(ms(&machine, &widened, 528, decompresses), 6.623, "decompression of q");
@@ -367,7 +367,7 @@ fn what_a_description_leaves_out_is_said() {
         let plan = case.plan();
         spr.costs(&plan, plan.decode(), 512).map(|_| ()).expect_err("no rate")
     };
-    let widened = refused(Case { form: Some(Grouped::GGUF_Q4_K), ..opt((1, 1), ON_THE_GPU) });
+    let widened = refused(Case { form: Some(Grouped::GGUF_Q2_K), ..opt((1, 1), ON_THE_GPU) });
     assert!(widened.0.contains("widens"), "{widened}");
     let f32 = refused(Case { dtype: Dtype::F32, ..opt((1, 1), ON_THE_CPU) });
     assert!(f32.0.contains("--dtype f32"), "{f32}");

@@ -201,7 +201,14 @@ fn experts_with_biases_and_a_clamped_activation() {
 #[test]
 fn experts_of_grouped_weights_give_the_same_as_they_are_and_widened() {
     let config = models::wide_experts();
-    for form in [Grouped::W4, Grouped::GGUF_Q8, Grouped::GGUF_Q6_K, Grouped::GGUF_MXFP4] {
+    for form in [
+        Grouped::W4,
+        Grouped::GGUF_Q8,
+        Grouped::GGUF_Q4_K,
+        Grouped::GGUF_Q6_K,
+        Grouped::GGUF_MXFP4,
+        Grouped::GGUF_Q2_K,
+    ] {
         let expected = on_cpu(&config, Some(form));
         for (split, kv) in [
             ("gpu-only", MemoryId::VRAM),

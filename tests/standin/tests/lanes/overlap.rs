@@ -74,7 +74,7 @@ fn until(list: &[Instruction], offset: u32) -> &[Instruction] {
 #[test]
 fn a_weight_is_decompressed_once_it_has_arrived_and_waits_for_no_later_one() {
     let config = ModelConfig { hidden_size: 64, head_dim: 16, ffn_size: 128, ..llama() };
-    let widened = WeightFormats::with_layers(&config, WeightFormat::Grouped(Grouped::GGUF_Q4_K));
+    let widened = WeightFormats::with_layers(&config, WeightFormat::Grouped(Grouped::GGUF_Q2_K));
     let formats = Formats { weights: widened, kv: KvFormat::Plain, kv_select: None };
     let plan = streaming(&config, &Residency::NONE, Some(&formats));
     let mut seen = 0;

@@ -15,13 +15,14 @@ use workers::testing::Outcome;
 use crate::case::{group, llama, map_of, opt, runs_all_cases, shape};
 use crate::harness::{Setting, Workers, folder};
 
-const FORMS: [Option<Grouped>; 5] = [
+const FORMS: [Option<Grouped>; 6] = [
     None,
     Some(Grouped::W4),
     Some(Grouped::GGUF_Q4),
     Some(Grouped::GGUF_Q8),
-    // Expanded to 8 bits with ranges in f32 on a separate lane.
     Some(Grouped::GGUF_Q6_K),
+    // Expanded to 8 bits with ranges in f32 on a separate lane.
+    Some(Grouped::GGUF_Q2_K),
 ];
 
 fn plan(config: &ModelConfig, form: Option<Grouped>, shape: &RunShape) -> Plan {
