@@ -15,7 +15,7 @@ const WINDOW: usize = 11;
 const EPS: f32 = 1e-5;
 const POSITIONS: usize = 61;
 const LIMITS: ScratchLimits =
-    ScratchLimits { rows: 64, linear_inputs: 64, positions: 100, group: 6, head_dim: VECTOR };
+    ScratchLimits { rows: 64, linear_inputs: 64, positions: 64, group: 6, head_dim: VECTOR };
 const FREQUENCIES: [f32; 4] = [1.0, 0.4, 0.09, 0.013];
 const SHAPE: AttentionShape =
     AttentionShape { heads: HEADS, kv_heads: 1, head_dim: VECTOR, scale: 0.3, window: None };

@@ -65,7 +65,10 @@ impl Kernels {
             let past = shape.entries(unit.positions() - 1);
             while first < unit.rows as usize {
                 let left = scratch.scores.len() - scored;
+                // The kernels take a piece's rows for positions after the entries.
+                let fits = scratch.limits.positions.saturating_sub(past).max(1);
                 let rows = rows_within(left / heads, past).min(unit.rows as usize - first);
+                let rows = rows.min(fits);
                 let is_full = rows == 0
                     || cached + past > scratch.limits.positions
                     || scratch.pieces.len() == scratch.pieces.capacity();
