@@ -77,9 +77,9 @@ fn caches_have_the_places_of_windows_and_groups() {
     let context = shape.max_context as usize;
     let element = shape.dtype.size_bytes();
     let bytes = |layer, kv| sizes.cache_bytes(layer, kv, 1);
-    assert_eq!(bytes(0, Kv::K), 2 * 4 * 24 * element);
-    assert_eq!(bytes(0, Kv::V), 2 * context / 3 * 8 * element);
-    assert_eq!(bytes(1, Kv::V), 2 * context / 2 * 12 * element);
+    assert_eq!(bytes(0, Kv::K), 4 * 4 * 24 * element);
+    assert_eq!(bytes(0, Kv::V), 4 * context / 3 * 8 * element);
+    assert_eq!(bytes(1, Kv::V), 4 * context / 2 * 12 * element);
     assert_eq!(sizes.slot_bytes(0, Kv::K), Some(4 * 24 * element));
     assert_eq!(sizes.slot_bytes(0, Kv::V), None);
 }
