@@ -7,9 +7,11 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers.models.deepseek_v4 import modeling_deepseek_v4 as reference
 
+from fixtures_indexed import no_positive_parts
 from fixtures_routers import SHARED, SIZES, no_selection_bias, no_shared_expert
 
 WINDOWS = "sliding_attention"
+YARN = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
 F32 = (
     "_hc.fn",
     "_hc.base",
@@ -20,6 +22,9 @@ F32 = (
     "sinks",
     "e_score_correction_bias",
     "mlp.gate.weight",
+    "position_bias",
+    "compressor.kv_norm.weight",
+    "indexer.kv_norm.weight",
 )
 
 
@@ -45,7 +50,9 @@ def publish(folder):
 
 def published(name):
     name = name.removeprefix("model.").replace("embed_tokens.", "embed.")
-    return name.replace("hc_head.hc_", "hc_head_").replace("attn.norm.", "attn.kv_norm.")
+    name = name.replace("hc_head.hc_", "hc_head_").replace("attn.norm.", "attn.kv_norm.")
+    name = name.replace("compressor.indexer.scorer.", "indexer.").replace("indexer.q_b_proj.", "indexer.wq_b.")
+    return name.replace("compressor.indexer.", "indexer.compressor.")
 
 
 def fill(part, value):
@@ -166,6 +173,98 @@ def even_weights(model):
         router.weight.data.zero_()
 
 
+def compressors(model, *kinds):
+    return [module for kind in kinds for module in modules(model, kind)]
+
+
+def fill_own(kinds, name, value):
+    """Fills a parameter of compressors of some kinds, but not of those within them."""
+
+    def undo(model):
+        for compressor in compressors(model, *kinds):
+            compressor.get_parameter(name).data.fill_(value)
+
+    return undo
+
+
+def no_overlap(*kinds):
+    """Entries have nothing of the group before their own."""
+
+    def undo(model):
+        for compressor in compressors(model, *kinds):
+            compressor.position_bias.data[:, : compressor.head_dim] = -1e9
+
+    return undo
+
+
+def later_positions(*kinds):
+    """Entries are rotated by the last position of their group."""
+
+    def undo(model):
+        for compressor in compressors(model, *kinds):
+            rotary, rate = compressor.rotary_emb, compressor.compress_rate
+
+            def rotated(x, position_ids, layer_type, rotary=rotary, rate=rate):
+                # Queries of the indexer are rotated by the same module, as rows of the model.
+                of_entries = x.shape[-1] != SIZES["hidden_size"]
+                return rotary(x, position_ids + (rate - 1 if of_entries else 0), layer_type=layer_type)
+
+            compressor.rotary_emb = Called(rotated)
+
+    return undo
+
+
+class Called(nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.forward = function
+
+
+def entries_late(model):
+    """Rows attend to the entries of groups that end before their position."""
+    for attention in modules(model, "Attention"):
+        if attention.compressor is None:
+            continue
+        forward = attention.compressor.forward
+
+        def late(hidden, latent, positions, *rest, forward=forward):
+            entries, bias = forward(hidden, latent, positions, *rest)
+            rate = forward.__self__.compress_rate
+            ends = (torch.arange(entries.shape[2]) + 1) * rate - 1
+            hidden_now = ends[None, None, None] >= positions[:, None, :, None]
+            if bias is None:
+                bias = entries.new_zeros((*hidden_now.shape[:3], entries.shape[2]))
+            return entries, bias.masked_fill(hidden_now, float("-inf"))
+
+        attention.compressor.forward = late
+
+
+HEAVY, SPARSE = "HCACompressor", "CSACompressor"
+COMPRESSED_UNDONE = {
+    **{
+        f"{what} of {of}": fill_own((kind,), name, value)
+        for kind, of in ((HEAVY, "all entries"), (SPARSE, "selected entries"), ("Indexer", "the indexer"))
+        for what, name, value in (
+            ("biases", "position_bias", 0),
+            ("gates", "gate_proj.weight", 0),
+            ("gains", "kv_norm.weight", 1),
+        )
+    },
+    "overlap of entries": no_overlap(SPARSE),
+    "overlap of the indexer": no_overlap("Indexer"),
+    "first positions": later_positions(HEAVY, SPARSE),
+    "first positions of the indexer": later_positions("Indexer"),
+    "entries that end with a row": entries_late,
+    "selection": {"index_topk": 128},
+    "weights of the indexer": fill("weights_proj", 1),
+    "positive parts": no_positive_parts,
+    "sinks": fill("sinks", -1e9),
+    "windows": {"sliding_window": 128},
+    "rope of entries": {"compress_rope_theta": 100.0},
+    "YaRN": {"rope_scaling": None},
+    "factor of YaRN": {"rope_scaling": {**YARN, "attention_factor": 1.14}},
+}
+
 UNDONE = {
     "selection bias": no_selection_bias,
     "shared expert": no_shared_expert,
@@ -217,6 +316,41 @@ CONFIG = {
     "swiglu_limit": 0.7,
 }
 MODELS = {
+    # Entries of eight positions that all rows attend to, and of four with those before, of which an
+    # indexer of eight heads selects five; a window of nine positions between, and YaRN without its factor.
+    "deepseek_v4": {
+        **SHARED,
+        "seed": 111,
+        "gguf": False,
+        "f32": F32,
+        "scale": {"_hc.scale": 1.6, "position_bias": 6.0, "sinks": 2.0},
+        "prepare": fill_tables,
+        "after_save": publish,
+        "without": COMPRESSED_UNDONE,
+        "config": {
+            **CONFIG,
+            "compress_rates": {
+                "compressed_sparse_attention": 4,
+                "heavily_compressed_attention": 8,
+            },
+            "compress_rope_theta": 400.0,
+            "hc_mult": 2,
+            "index_head_dim": 14,
+            "index_n_heads": 8,
+            "index_topk": 5,
+            "layer_types": [
+                "heavily_compressed_attention",
+                "compressed_sparse_attention",
+                WINDOWS,
+                "compressed_sparse_attention",
+            ],
+            "num_hash_layers": 1,
+            "num_hidden_layers": 4,
+            "qk_rope_head_dim": 8,
+            "rope_scaling": YARN,
+            "rope_theta": 100.0,
+        },
+    },
     # Windows in all layers; three streams, heads of which the last eight elements are rotated, two groups
     # of two heads, and experts by token in the first layer. Fields and tensors as published.
     "deepseek_v4_windows": {

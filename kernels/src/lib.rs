@@ -43,7 +43,8 @@ mod unrotate;
 mod variant;
 
 pub use attention::{
-    AttentionOperands, AttentionPart, AttentionShape, AttentionUnit, AttentionUnits, IndexedPlaces,
+    AttentionOperands, AttentionPart, AttentionShape, AttentionUnit, AttentionUnits, CompressRules,
+    CompressedSpan, EntryIndexer, EntryPlaces, EntryQueries, EntryShape, IndexedPlaces,
     IndexedScratch, IndexedShape, KvCacheSlice, PageLists, PartialKeyOperands, SelectRule,
     Selection, SelectionCounts, paged_place, partial_key, scores_len,
 };
@@ -136,6 +137,7 @@ impl Kernels {
     fn assemble(variant: Variant, pool: ThreadPool, limits: ScratchLimits) -> Kernels {
         let thread_len = linear::thread_len()
             .max(attention::thread_len(&limits))
+            .max(attention::compress_thread_len(&limits))
             .max(rope::thread_len(&limits))
             .max(delta::block_len(delta::KEY_DIM_MAX));
         Kernels {

@@ -245,6 +245,7 @@ impl ModelConfig {
                 || kind.caches != CacheSharing::Own
                 || kind.selection == PositionSelection::Shared
                 || kind.routing != ExpertRouting::ByScores
+                || kind.compression.is_some()
         };
         let of_kind = |kind: &LayerKind| {
             let LayerSizes { num_heads, num_kv_heads, head_dim, ffn_size } =
@@ -370,6 +371,11 @@ impl ModelConfig {
         self.num_kv_heads * self.head_dim
     }
 
+    /// Returns the width of a row of what is appended to a cache, in elements.
+    pub fn cache_size(&self, kv: Kv) -> usize {
+        self.num_kv_heads * self.cache_dim(kv)
+    }
+
     /// Returns the sizes of the layers with a short convolution; `None` if there are none.
     pub fn short_conv(&self) -> Option<ShortConv> {
         let channels = self.hidden_size;
@@ -415,15 +421,16 @@ impl ModelConfig {
         self.stream_count() * self.hidden_size
     }
 
-    /// Returns the caches of a layer: K alone where values are the keys or a part of them, and for
-    /// a short convolution, whose only state are its last inputs. A layer that reads the caches
-    /// of another one has none.
+    /// Returns the caches of a layer: K alone where values are the keys or a part of them, unless
+    /// there are compressed entries too, and for a short convolution, whose only state are its last
+    /// inputs. A layer that reads the caches of another one has none.
     pub fn layer_caches(&self, layer: usize) -> &'static [Kv] {
         let kind = self.layers.kind(layer);
         if kind.caches == CacheSharing::Reader {
             return &[];
         }
         match kind.mixing {
+            TokenMixer::Attention if kind.compression.is_some() => &[Kv::K, Kv::V],
             TokenMixer::Attention if self.has_single_cache() => &[Kv::K],
             TokenMixer::ShortConv { .. } => &[Kv::K],
             TokenMixer::Attention | TokenMixer::Delta | TokenMixer::Mamba => &[Kv::K, Kv::V],
@@ -462,8 +469,12 @@ impl ModelConfig {
 
     /// Returns the number of bytes of K and V of one position in one layer with attention.
     pub fn kv_bytes_per_position(&self, dtype: Dtype) -> usize {
-        let caches = if self.has_single_cache() { 1 } else { 2 };
-        caches * self.kv_size() * dtype.size_bytes()
+        let size = |kv: Kv| self.cache_size(kv) * dtype.size_bytes();
+        match (self.compression(), self.has_single_cache()) {
+            (Some(compression), _) => size(Kv::K) + size(Kv::V).div_ceil(compression.rate),
+            (None, true) => size(Kv::K),
+            (None, false) => 2 * size(Kv::K),
+        }
     }
 
     /// Returns the number of bytes of K and V of one position in the caches of all layers. Layers

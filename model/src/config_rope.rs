@@ -126,10 +126,44 @@ pub(crate) fn rope_of_lists(
     reject_two_blocks(fields)?;
     let block = fields.block("rope_parameters").or_else(|| fields.block("rope_scaling"));
     let block = block.filter(|_| is_scaled).unwrap_or_else(|| ConfigFields::new(&empty));
+    rope_of_defaults(fields, &block, defaults)
+}
+
+/// Returns the rotary positions of layers whose base and rotated fraction are those of `defaults`
+/// and not those of a block, which has only their scaling. YaRN's factor of sines and cosines is 1
+/// unless the block has one.
+///
+/// # Errors
+/// See [`rope`].
+pub(crate) fn rope_of_scaling(
+    fields: &ConfigFields<'_>,
+    defaults: RopeDefaults,
+) -> Result<Rope, ConfigError> {
+    let empty = Map::new();
+    reject_two_blocks(fields)?;
+    let block = fields.block("rope_parameters").or_else(|| fields.block("rope_scaling"));
+    let block = block.unwrap_or_else(|| ConfigFields::new(&empty));
+    for field in ["rope_theta", "partial_rotary_factor"] {
+        block.present(field);
+    }
+    let mut rope = rope_of_defaults(fields, &block, defaults)?;
+    let given = block.present("attention_factor");
+    if let (RopeScaling::Yarn { attention_factor, .. }, None) = (&mut rope.scaling, given) {
+        *attention_factor = 1.0;
+    }
+    Ok(rope)
+}
+
+/// Returns the rotary positions of `defaults` with the scaling of a block.
+fn rope_of_defaults(
+    fields: &ConfigFields<'_>,
+    block: &ConfigFields<'_>,
+    defaults: RopeDefaults,
+) -> Result<Rope, ConfigError> {
     let rotary_dim = rotary_dim(Some(defaults.rotated), defaults.head_dim)?;
     let dim = rotary_dim.unwrap_or(defaults.head_dim);
-    let scaling = scaling(fields, &block, dim, defaults)?;
-    reject_unknown(&block)?;
+    let scaling = scaling(fields, block, dim, defaults)?;
+    reject_unknown(block)?;
     Ok(Rope { rotary_dim, ..Rope::new(defaults.theta, scaling) })
 }
 

@@ -5,6 +5,7 @@ use std::fmt::{Debug, Formatter};
 
 use serde::{Deserialize, Serialize};
 
+use crate::compression::PositionCompression;
 use crate::indexer::PositionSelection;
 use crate::rope::Rope;
 
@@ -34,6 +35,9 @@ pub struct LayerKind {
     pub draft_positions: usize,
     #[serde(default)]
     pub routing: ExpertRouting,
+    /// Entries to which the layer attends in addition to a window; `None` if there are none.
+    #[serde(default)]
+    pub compression: Option<PositionCompression>,
 }
 
 /// Selection of the experts of a layer's rows.
@@ -102,7 +106,7 @@ impl Debug for LayerSizes {
 impl Debug for LayerKind {
     fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
         let LayerKind { mixing, rope, window, feed_forward, sizes, .. } = self;
-        let LayerKind { caches, selection, limits, routing, .. } = self;
+        let LayerKind { caches, selection, limits, routing, compression, .. } = self;
         let mut fields = f.debug_struct("LayerKind");
         fields.field("mixing", mixing).field("rope", rope).field("window", window);
         fields.field("feed_forward", feed_forward);
@@ -120,6 +124,9 @@ impl Debug for LayerKind {
         }
         if *routing != ExpertRouting::ByScores {
             fields.field("routing", routing);
+        }
+        if let Some(compression) = compression {
+            fields.field("compression", compression);
         }
         fields.finish()
     }
@@ -181,6 +188,7 @@ impl LayerKind {
             limits: ActivationLimits { experts: None, network: None },
             draft_positions: 0,
             routing: ExpertRouting::ByScores,
+            compression: None,
         }
     }
 

@@ -6,6 +6,7 @@ mod registry;
 
 pub mod architecture;
 mod codebook;
+pub mod compression;
 pub mod config;
 pub mod config_bounds;
 pub mod config_fields;
@@ -13,6 +14,7 @@ pub mod config_json;
 mod config_rope;
 mod config_unknown;
 pub mod delta;
+mod entries;
 pub mod experts;
 pub mod family;
 mod features;

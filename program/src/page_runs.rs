@@ -28,15 +28,42 @@ fn has_equal_caches(config: &ModelConfig) -> bool {
 /// Together with checkpoints of the others, if there are any, they hold its complete state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PageRuns {
-    caches: Vec<BufferId>,
+    caches: Vec<PagedCache>,
     heads: usize,
-    /// Bytes of a page's positions for one KV head.
+}
+
+/// A cache in pages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct PagedCache {
+    buffer: BufferId,
+    /// Bytes of a page's places for one KV head.
+    page_bytes: usize,
+    place_bytes: usize,
+    /// Number of positions for which there is one place.
+    rate: usize,
+}
+
+/// The places of a page for one KV head in a cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PageRun {
+    pub cache: BufferId,
+    /// First byte.
+    pub offset_bytes: usize,
     pub size_bytes: usize,
+    place_bytes: usize,
+    rate: usize,
+}
+
+impl PageRun {
+    /// Returns the number of bytes of the first positions of the page.
+    pub const fn first_bytes(&self, positions: usize) -> usize {
+        positions / self.rate * self.place_bytes
+    }
 }
 
 impl PageRuns {
     /// Returns the page runs of a batch; `None` unless the complete state of a sequence, except for
-    /// what checkpoints include, is in whole paged caches of equal size in the host's memory (no
+    /// what checkpoints include, is in whole paged caches of equal heads in the host's memory (no
     /// parts, extents or partial keys).
     pub fn of(plan: &Plan, batch: u16) -> Option<PageRuns> {
         let (config, shape) = (&plan.config, &plan.shape);
@@ -58,29 +85,33 @@ impl PageRuns {
             let buffer = appended(plan, layer, kv, batch)?;
             let memory = plan.buffer(buffer).segment.memory;
             let is_host = plan.topology.memory_kind(memory) == Some(MemoryKind::Dram);
-            is_host.then_some(buffer)
+            let model = config.of_layer(usize::from(layer));
+            let (rate, dim) = (model.cache_rate(kv), model.cache_dim(kv));
+            let place_bytes = plan.map.kv_format.position_bytes(dim, shape.dtype);
+            let page_bytes = shape.page_positions as usize / rate * place_bytes;
+            is_host.then_some(PagedCache { buffer, page_bytes, place_bytes, rate })
         };
-        let position_bytes = plan.map.kv_format.position_bytes(config.head_dim, shape.dtype);
         let caches = caches.filter(keeps_all).map(cache).collect::<Option<Vec<_>>>()?;
-        (!caches.is_empty()).then_some(PageRuns {
-            caches,
-            heads: config.num_kv_heads,
-            size_bytes: shape.page_positions as usize * position_bytes,
-        })
+        (!caches.is_empty()).then_some(PageRuns { caches, heads: config.num_kv_heads })
     }
 
     /// The buffers.
-    pub fn caches(&self) -> &[BufferId] {
-        &self.caches
+    pub fn caches(&self) -> impl Iterator<Item = BufferId> + '_ {
+        self.caches.iter().map(|cache| cache.buffer)
     }
 
-    /// Returns the buffer and the first byte of each run of a page, in the order in which they are
-    /// stored.
-    pub fn of_page(&self, page: u32) -> impl Iterator<Item = (BufferId, usize)> + '_ {
+    /// Returns the runs of a page, in the order in which they are stored.
+    pub fn of_page(&self, page: u32) -> impl Iterator<Item = PageRun> + '_ {
         let first = page as usize * self.heads;
-        let heads = move |cache: &BufferId| {
-            let cache = *cache;
-            (first..first + self.heads).map(move |head| (cache, head * self.size_bytes))
+        let heads = move |cache: &PagedCache| {
+            let PagedCache { buffer, page_bytes, place_bytes, rate } = *cache;
+            (first..first + self.heads).map(move |head| PageRun {
+                cache: buffer,
+                offset_bytes: head * page_bytes,
+                size_bytes: page_bytes,
+                place_bytes,
+                rate,
+            })
         };
         self.caches.iter().flat_map(heads)
     }

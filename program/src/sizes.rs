@@ -59,7 +59,8 @@ impl Sizes<'_> {
             Some(elements) => rows * elements,
             None => {
                 let heads = self.config.max_of_layers(|model| model.num_heads);
-                sequences * heads * self.max_context as usize
+                let context = self.max_context as usize;
+                sequences * heads * self.config.max_of_layers(|model| model.max_attended(context))
             }
         };
         elements * value.element_bytes(self.dtype)
@@ -92,9 +93,9 @@ impl Sizes<'_> {
             return Some(bytes);
         }
         let context = self.max_context as usize;
-        let kept = kind.kept_positions(context);
-        let position_bytes = self.kv_format.position_bytes(model.head_dim, self.dtype);
-        (kept < context).then_some(kept * model.num_kv_heads * position_bytes)
+        let kept = kind.kept_places(kv, context);
+        let place_bytes = self.kv_format.position_bytes(model.cache_dim(kv), self.dtype);
+        kind.is_ring(kv, context).then_some(kept * model.num_kv_heads * place_bytes)
     }
 
     /// Returns [`Sizes::cache_bytes`] of the attention layer with the largest caches.
@@ -103,7 +104,10 @@ impl Sizes<'_> {
         // in place of all.
         let kinds = self.config.layers.kinds().iter().zip(self.config.kind_models());
         let attends = kinds.filter(|(kind, _)| !kind.has_state());
-        let sizes = attends.map(|(kind, model)| self.cache_bytes_of(kind, model, Kv::K, parts));
+        let sizes = attends.map(|(kind, model)| {
+            let of = |kv| self.cache_bytes_of(kind, model, kv, parts);
+            of(Kv::K).max(of(Kv::V))
+        });
         sizes.max().unwrap_or(0)
     }
 
@@ -116,10 +120,11 @@ impl Sizes<'_> {
             (Kv::K | Kv::V, _) => 0,
         };
         let position_bytes =
-            self.kv_format.position_bytes(model.head_dim, self.dtype) + partial_bytes;
-        let is_ring = kind.kept_positions(self.max_context as usize) < self.max_context as usize;
+            self.kv_format.position_bytes(model.cache_dim(kv), self.dtype) + partial_bytes;
+        let is_ring = kind.is_ring(kv, self.max_context as usize);
+        let rate = model.cache_rate(kv) as u64;
         if self.paged_positions > 0 && !is_ring {
-            return (self.paged_positions * heads) as usize * position_bytes;
+            return (self.paged_positions / rate * heads) as usize * position_bytes;
         }
         // Parts are balanced by whole sequences, so a part may hold as many units as positions.
         // Units are assigned to parts by the number of heads of the model.
@@ -130,7 +135,11 @@ impl Sizes<'_> {
             // The first and the last sequence of a part may have a head more than their share.
             false => (part * heads).div_ceil(of_model) + 2 * context,
         };
-        let kept = batch * heads * kind.kept_positions(self.max_context as usize) as u64;
+        // The places of sequences begin at whole groups of the positions before them.
+        let kept = match rate {
+            1 => batch * heads * kind.kept_positions(self.max_context as usize) as u64,
+            rate => batch * heads * context / rate,
+        };
         let pairs = part.min(kept);
         pairs as usize * position_bytes
     }

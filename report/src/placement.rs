@@ -205,12 +205,12 @@ fn operand_source(
     let kv = |tiers: &[MemoryId]| tiers.get(part).or_else(|| tiers.first()).copied();
     let tier = match entry.op {
         Op::Scores => kv(&map.kv[layer].k),
-        Op::Wv if config.has_single_cache() => kv(&map.kv[layer].k),
+        Op::Wv | Op::Compress if config.has_single_cache() => kv(&map.kv[layer].k),
         Op::Wv => kv(&map.kv[layer].v),
         op if op.has_matrix(config) => Some(map.weights_of(config, u16::try_from(layer).ok(), op)),
         _ => None,
     };
-    let is_kv = matches!(entry.op, Op::Scores | Op::Wv);
+    let is_kv = matches!(entry.op, Op::Compress | Op::Scores | Op::Wv);
     match (tier, on_gpu, is_kv) {
         (None, ..) => "",
         (Some(MemoryId::VRAM), ..) => "device",

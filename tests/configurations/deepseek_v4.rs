@@ -1,5 +1,6 @@
 //! Tests of DeepSeek V4's configurations.
 
+use model::compression::PositionCompression;
 use model::config::{Activation, Dtype, ModelConfig};
 use model::config_fields::ConfigError;
 use model::config_json;
@@ -151,17 +152,122 @@ fn dummy_tables_are_valid() {
     assert!(table.chunks_exact(3).any(|row| row != &table[..3]), "tokens differ");
 }
 
+/// Returns the changes to layers of all types.
+fn compressing() -> Vec<(&'static str, Value)> {
+    let rates = json!({"compressed_sparse_attention": 4, "heavily_compressed_attention": 8});
+    vec![
+        ("compress_ratios", json!([128, 4, 0])),
+        ("compress_rates", rates),
+        ("index_head_dim", json!(14)),
+        ("index_n_heads", json!(5)),
+        ("index_topk", json!(6)),
+    ]
+}
+
+#[test]
+fn layers_with_entries_have_two_caches() {
+    let model = v4(&compressing()).expect("valid");
+    let compressions = [0, 1, 2].map(|layer| model.layers.kind(layer).compression);
+    let heavy = PositionCompression { rate: 8, overlaps: false };
+    let sparse = PositionCompression { rate: 4, overlaps: true };
+    assert_eq!(compressions, [Some(heavy), Some(sparse), None]);
+    let caches = [0, 1, 2].map(|layer| model.layer_caches(layer).len());
+    assert_eq!(caches, [2, 2, 1]);
+    // Bytes of a position of the window, and of its part of an entry.
+    let of_heavy = (24 + 2 * 24) + 24 / 8;
+    let of_sparse = (24 + 4 * (24 + 14)) + (24 + 14_usize).div_ceil(4);
+    let bytes = model.cache_bytes_per_position(Dtype::F32);
+    assert_eq!(bytes, 4 * (of_heavy + of_sparse + 24) - 2);
+    // Rotation of layers with entries: YaRN, which does not scale sines and cosines.
+    let rope = model.layers.kind(0).rope.clone().expect("a rope");
+    assert_eq!((rope.theta, rope.rotary_dim), (400.0, Some(8)));
+    let RopeScaling::Yarn { factor, attention_factor, .. } = rope.scaling else {
+        panic!("not YaRN: {rope:?}")
+    };
+    assert_eq!((factor, attention_factor), (16.0, 1.0));
+    assert_eq!(model.layers.kind(2).rope.as_ref().map(|rope| rope.theta), Some(500.0));
+    let ops = model.layer_ops(1);
+    assert!(ops.contains(&Op::Compress) && ops.contains(&Op::Select));
+    assert_eq!(model.leading_ops(), ops);
+    assert!(!model.layer_ops(0).contains(&Op::Select));
+    assert!(!model.layer_ops(2).contains(&Op::Compress));
+}
+
+/// Rows attend to a window and to the entries of groups that ended.
+#[test]
+fn rows_attend_to_windows_and_entries() {
+    let model = v4(&compressing()).expect("valid");
+    let attended = |layer: usize| [0, 7, 8, 40].map(|at| model.of_layer(layer).attended(at));
+    assert_eq!(attended(0), [1, 8 + 1, 9 + 1, 9 + 5]);
+    assert_eq!(attended(1), [1, 8 + 2, 9 + 2, 9 + 6]);
+    assert_eq!(attended(2), [1, 8, 9, 41]);
+}
+
+#[test]
+fn tensors_of_entries_have_their_published_names() {
+    let model = v4(&compressing()).expect("valid");
+    let names = |layer, op, part| -> Vec<String> {
+        let pieces = layouts(&model, TensorId::Layer { layer, op, part }).remove(0);
+        let mut names: Vec<_> = pieces.iter().map(|piece| piece.names[0].clone()).collect();
+        names.dedup();
+        names
+    };
+    let expected = |layer: usize, of: &[&str]| -> Vec<String> {
+        of.iter().map(|name| format!("layers.{layer}.attn.{name}")).collect()
+    };
+    let heavy = ["wkv.weight", "compressor.wkv.weight", "compressor.wgate.weight"];
+    assert_eq!(names(0, Op::K, TensorPart::Matrix), expected(0, &heavy));
+    let of_indexer = ["indexer.compressor.wkv.weight", "indexer.compressor.wgate.weight"];
+    let sparse = [&heavy[..], &of_indexer].concat();
+    assert_eq!(names(1, Op::K, TensorPart::Matrix), expected(1, &sparse));
+    let biases = ["compressor.ape", "indexer.compressor.ape"];
+    assert_eq!(names(1, Op::Compress, TensorPart::Bias), expected(1, &biases));
+    let gains = ["compressor.norm.weight", "indexer.compressor.norm.weight"];
+    assert_eq!(names(1, Op::Compress, TensorPart::Gain), expected(1, &gains));
+    let queries = names(1, Op::IndexQuery, TensorPart::Matrix);
+    assert_eq!(queries, expected(1, &["indexer.wq_b.weight"]));
+    let weights = names(1, Op::IndexWeights, TensorPart::Matrix);
+    assert_eq!(weights, expected(1, &["indexer.weights_proj.weight"]));
+    let shape = |layer: usize, op: Op| op.weights(model.of_layer(layer)).expect("weights");
+    assert_eq!(shape(1, Op::K).matrix, Some((24 + 4 * 38, 32)));
+    assert_eq!(shape(1, Op::Compress).vectors, [Some(38), Some(4 * 2 * 38)]);
+    assert_eq!(shape(1, Op::IndexQuery).matrix, Some((70, 28)));
+}
+
+/// Biases of a position and series: rotated elements first, 16, 18, 20, 22, then 17, 19, 21, 23.
+#[test]
+fn biases_are_in_the_order_of_keys() {
+    let model = v4(&compressing()).expect("valid");
+    let id = TensorId::Layer { layer: 1, op: Op::Compress, part: TensorPart::Bias };
+    let pieces = layouts(&model, id).remove(0);
+    let spans = |piece: &model::family::TensorSlice| (piece.first, piece.columns, piece.strides.1);
+    let found: Vec<_> = pieces.iter().map(spans).collect();
+    assert_eq!(found[..4], [(16, 4, 2), (17, 4, 2), (0, 16, 1), (40, 4, 2)]);
+    let of_main = 4 * 2 * 3;
+    assert_eq!(found[of_main..of_main + 3], [(6, 4, 2), (7, 4, 2), (0, 6, 1)]);
+    assert_eq!(pieces.iter().map(|piece| piece.columns).sum::<usize>(), 4 * 2 * 38);
+}
+
+#[test]
+fn files_without_types_have_those_of_the_reference() {
+    let changes = [("compress_ratios", Value::Null), ("sliding_window", json!(128))];
+    let model = v4(&changes).expect("valid");
+    let rates = [0, 1, 2].map(|layer| model.layers.kind(layer).compression.map(|one| one.rate));
+    assert_eq!(rates, [Some(128), Some(128), Some(128)]);
+    let changes = [&changes[..], &[("num_hidden_layers", json!(5))]].concat();
+    let model = v4(&changes).expect("valid");
+    let rates = [2, 3, 4].map(|layer| model.layers.kind(layer).compression.map(|one| one.rate));
+    assert_eq!(rates, [Some(128), Some(4), Some(128)]);
+}
+
 #[test]
 fn other_layers_are_refused_by_name() {
-    let csa = refusal(&[("compress_ratios", json!([0, 4, 0]))]);
-    assert!(csa.contains("compressed_sparse_attention"), "{csa}");
-    let hca = refusal(&[("compress_ratios", json!([0, 0, 128]))]);
-    assert!(hca.contains("heavily_compressed_attention"), "{hca}");
-    let unsaid = refusal(&[("compress_ratios", Value::Null)]);
-    assert!(unsaid.contains("heavily_compressed_attention"), "{unsaid}");
     let types = json!(["sliding_attention", "full_attention", "sliding_attention"]);
     assert!(refusal(&[("layer_types", types)]).contains("layer_types"));
     assert!(refusal(&[("compress_ratios", json!([0, 0]))]).contains("layer_types"));
+    assert!(refusal(&[("compress_ratios", json!([0, 0, 7]))]).contains("compress_ratios"));
+    // A group of the published rate is longer than the window.
+    assert!(refusal(&[("compress_ratios", json!([0, 0, 128]))]).contains("compress_rates"));
     for (field, value) in [
         ("hc_mult", json!(9)),
         ("hc_sinkhorn_iters", json!(1 << 20)),
@@ -173,5 +279,18 @@ fn other_layers_are_refused_by_name() {
     ] {
         let error = refusal(&[(field, value)]);
         assert!(error.contains(field), "{error}");
+    }
+    for (field, value, named) in [
+        ("compress_rates", json!({"heavily_compressed_attention": 1}), "compress_rates"),
+        ("index_head_dim", json!(4), "index_head_dim"),
+        ("rope_scaling", json!({"type": "dynamic", "factor": 2.0}), "length"),
+    ] {
+        let changes: Vec<_> = compressing()
+            .into_iter()
+            .filter(|(one, _)| *one != field)
+            .chain([(field, value)])
+            .collect();
+        let error = refusal(&changes);
+        assert!(error.contains(named), "{error}");
     }
 }

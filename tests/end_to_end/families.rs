@@ -246,6 +246,7 @@ mod indexed {
     families! {
         indexed_equals_transformers:
         deepseek_v32: "up",
+        deepseek_v4: "expert_up",
         glm_moe_dsa: "expert_gate",
         glm_moe_dsa_shared: "router",
     }
@@ -261,6 +262,7 @@ mod indexed_gguf {
 mod drafted {
     families! {
         drafted_equals_transformers:
+        deepseek_v4: "",
         deepseek_v4_windows: "",
         gemma4: "",
         glm_moe_dsa_shared: "",
@@ -271,6 +273,7 @@ mod chunks {
     families! {
         chunks_equal_transformers:
         deepseek_v32: "up",
+        deepseek_v4: "down",
         deepseek_v4_windows: "up",
         gemma4: "up",
         gemma4_moe: "router",
@@ -302,6 +305,7 @@ mod served {
         deepseek_v2: "STORE",
         deepseek_v3: "STORE",
         deepseek_v32: "STORE",
+        deepseek_v4: "STORE",
         deepseek_v3_full_query: "STORE",
         dots1: "STORE",
         ernie4_5_moe: "STORE",

@@ -49,6 +49,11 @@ fn a_torn_output_of_a_residual_of_streams_is_completed_to_the_same_bytes() {
 }
 
 #[test]
+fn a_torn_output_of_layers_with_entries_is_completed_to_the_same_bytes() {
+    completed("deepseek_v4", &["--dtype", "f32"]);
+}
+
+#[test]
 fn a_torn_output_of_a_quantised_kv_cache_is_completed_to_the_same_bytes() {
     completed("llama", &["--compress", "kv4"]);
     completed("llama", &["--compress", "kv8"]);

@@ -14,7 +14,6 @@ pub(crate) struct PageCopies {
     view: View,
     /// Page runs of each batch.
     runs: Vec<PageRuns>,
-    page_positions: usize,
 }
 
 impl PageCopies {
@@ -27,13 +26,13 @@ impl PageCopies {
     pub(crate) unsafe fn from_plan(plan: &Plan, memories: &Arc<Memories>) -> Option<PageCopies> {
         let runs = (0..plan.shape.batches).map(|batch| PageRuns::of(plan, batch));
         let runs = runs.collect::<Option<Vec<_>>>()?;
-        if runs.iter().flat_map(PageRuns::caches).any(|cache| !memories.is_mapped(*cache)) {
+        if runs.iter().flat_map(PageRuns::caches).any(|cache| !memories.is_mapped(cache)) {
             return None;
         }
         // SAFETY: what this view touches are the pages of orders, which are its own by the contract
         // of this function.
         let view = unsafe { View::new(Arc::clone(memories)) };
-        Some(PageCopies { view, runs, page_positions: plan.shape.page_positions as usize })
+        Some(PageCopies { view, runs })
     }
 
     /// Returns the pages for another thread that executes orders.
@@ -44,11 +43,11 @@ impl PageCopies {
     /// Copies the first positions of a page of a batch to another page. Allocates nothing.
     pub(crate) fn copy(&self, batch: u16, from: u32, to: u32, positions: u32) {
         let Some(runs) = self.runs.get(usize::from(batch)).filter(|_| from != to) else { return };
-        // The positions of a run are consecutive.
-        let size_bytes = runs.size_bytes / self.page_positions * positions as usize;
-        for ((cache, from), (_, to)) in runs.of_page(from).zip(runs.of_page(to)) {
-            let from: &[u8] = self.view.read(cache, from, size_bytes);
-            self.view.write(cache, to, size_bytes).copy_from_slice(from);
+        // The places of a run are consecutive.
+        for (from, to) in runs.of_page(from).zip(runs.of_page(to)) {
+            let size_bytes = from.first_bytes(positions as usize);
+            let bytes: &[u8] = self.view.read(from.cache, from.offset_bytes, size_bytes);
+            self.view.write(to.cache, to.offset_bytes, size_bytes).copy_from_slice(bytes);
         }
     }
 }

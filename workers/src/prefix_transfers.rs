@@ -129,7 +129,7 @@ impl CachePage<'_> {
         let place = match self.stored.memory {
             StoredMemory::Page(page) => {
                 let place = self.runs.of_page(page).nth(run);
-                place.map(|(cache, first)| (cache, first, self.runs.size_bytes))
+                place.map(|run| (run.cache, run.offset_bytes, run.size_bytes))
             }
             StoredMemory::Checkpoint(number) => self.checkpoints.and_then(|layout| {
                 let (cache, first) = layout.parts(number).nth(run)?;
@@ -144,7 +144,7 @@ impl PageMemory for CachePage<'_> {
     fn run_sizes_bytes(&self) -> Vec<usize> {
         match (self.stored.memory, self.checkpoints) {
             (StoredMemory::Page(page), _) => {
-                vec![self.runs.size_bytes; self.runs.of_page(page).count()]
+                self.runs.of_page(page).map(|run| run.size_bytes).collect()
             }
             (StoredMemory::Checkpoint(_), Some(layout)) => {
                 layout.caches.iter().map(|cache| cache.slot_bytes).collect()

@@ -7,6 +7,7 @@
 use std::ops::Range;
 
 use kernels::{AttentionUnit, paged_place};
+use model::ops::Kv;
 use program::deferred_rows::stream_after;
 use program::ir::{At, ProgramId, Rows};
 use program::kv_owner::{AttentionSide, HOST};
@@ -125,16 +126,27 @@ pub fn heads_in(kv_heads: usize, sequence: usize, units: &Range<usize>) -> Range
     start..units.end.saturating_sub(first).clamp(start, kv_heads)
 }
 
-/// Returns the units of the instruction's sequences in `chunk`, in order. Cache offsets are
-/// relative to the chunk's first unit, and so are offsets in the scores, which are laid out for
-/// decode only.
+/// Returns the units of the instruction's sequences in `chunk`, in order, with their places in the
+/// caches of positions. Cache offsets are relative to the chunk's first unit, and so are offsets in
+/// the scores, which are laid out for decode only.
 pub fn units(
     table: &StepTable,
     program: ProgramId,
     at: At,
     chunk: Option<Chunk>,
 ) -> impl Iterator<Item = AttentionUnit> + '_ {
-    let chunk_units = ChunkUnits::new(table, at, chunk);
+    cache_units(table, program, at, chunk, Kv::K)
+}
+
+/// Returns units like [`units`], with their places in a cache.
+pub fn cache_units(
+    table: &StepTable,
+    program: ProgramId,
+    at: At,
+    chunk: Option<Chunk>,
+    kv: Kv,
+) -> impl Iterator<Item = AttentionUnit> + '_ {
+    let chunk_units = ChunkUnits::new(table, at, chunk, kv);
     let attends = move |sequence: &SequenceRows| {
         !table.has_owners()
             || chunk.is_none_or(|side| table.attention_side(at, &sequence.item) == side)
@@ -158,17 +170,19 @@ struct ChunkUnits<'a> {
     origin: usize,
     /// The chunk, if sequences have owners.
     owner: Option<Chunk>,
+    /// Cache whose places units have.
+    kv: Kv,
 }
 
 impl<'a> ChunkUnits<'a> {
-    fn new(table: &'a StepTable, at: At, chunk: Option<Chunk>) -> ChunkUnits<'a> {
+    fn new(table: &'a StepTable, at: At, chunk: Option<Chunk>, kv: Kv) -> ChunkUnits<'a> {
         if table.has_owners() {
             let range = table.chunk_units(at, None);
-            return ChunkUnits { table, at, range, origin: 0, owner: chunk };
+            return ChunkUnits { table, at, range, origin: 0, owner: chunk, kv };
         }
         let range = table.chunk_units(at, chunk);
-        let origin = table.chunk_origin(at, &range);
-        ChunkUnits { table, at, range, origin, owner: None }
+        let origin = table.chunk_origin(at, kv, &range);
+        ChunkUnits { table, at, range, origin, owner: None, kv }
     }
 
     fn index(&self, slot: usize, head: usize) -> usize {
@@ -184,10 +198,10 @@ impl<'a> ChunkUnits<'a> {
 
     /// Returns the unit of a head of a sequence.
     fn unit(&self, SequenceRows { row0, item }: SequenceRows, head: usize) -> AttentionUnit {
-        let is_paged = self.table.page_positions(self.at.layer) > 0;
+        let is_paged = self.table.page_places(self.at.layer, self.kv) > 0;
         let extent = || match self.owner {
             Some(owner) => self.table.owned_offset(self.at, item.slot, head, owner),
-            None => self.table.unit_offset(self.at, item.slot, head) - self.origin,
+            None => self.table.unit_offset(self.at, self.kv, item.slot, head) - self.origin,
         };
         AttentionUnit {
             row0: row0 as u32,
@@ -207,7 +221,7 @@ impl<'a> ChunkUnits<'a> {
     /// 0.
     fn places(&self, slot: usize) -> u32 {
         let batch = usize::from(self.at.batch);
-        let is_ring = self.table.is_windowed(self.at.layer);
+        let is_ring = self.table.is_windowed(self.at.layer, self.kv);
         if is_ring { self.table.kept_positions(batch, slot, self.at.layer) as u32 } else { 0 }
     }
 
@@ -224,10 +238,10 @@ impl<'a> ChunkUnits<'a> {
 }
 
 /// Lists the pages of the cached positions of an instruction's sequences, at the indices given by
-/// `first_page` of their units; lists none if the layer's caches are not paged.
-pub fn list_pages(table: &StepTable, program: ProgramId, at: At, pages: &mut Vec<u32>) {
+/// `first_page` of their units; lists none if the layer's cache is not paged.
+pub fn list_pages(table: &StepTable, program: ProgramId, at: At, kv: Kv, pages: &mut Vec<u32>) {
     pages.clear();
-    let page_positions = table.page_positions(at.layer) as usize;
+    let page_positions = table.page_places(at.layer, kv) as usize * table.cache_rate(at.layer, kv);
     if page_positions == 0 {
         return;
     }
@@ -241,16 +255,23 @@ pub fn list_pages(table: &StepTable, program: ProgramId, at: At, pages: &mut Vec
     }
 }
 
-/// Returns the element of a unit's cache at a place returned by `Unit::appended`.
-pub fn cache_element(table: &StepTable, at: At, unit: &AttentionUnit, place: usize) -> usize {
-    let page_positions = table.page_positions(at.layer);
-    if page_positions == 0 {
-        return unit.cache_offset + place * table.head_dim(at.layer);
+/// Returns the element of a unit's cache at one of its places: as returned by `Unit::appended`, or
+/// of a group of positions.
+pub fn cache_element(
+    table: &StepTable,
+    at: At,
+    kv: Kv,
+    unit: &AttentionUnit,
+    place: usize,
+) -> usize {
+    let (page_places, place_dim) = (table.page_places(at.layer, kv), table.place_dim(at.layer, kv));
+    if page_places == 0 {
+        return unit.cache_offset + place * place_dim;
     }
     let slot = unit.first_page as usize / table.pages();
-    let page = table.page(usize::from(at.batch), slot, place / page_positions as usize);
+    let page = table.page(usize::from(at.batch), slot, place / page_places as usize);
     let kv_heads = table.kv_heads(at.layer);
-    paged_place(page, page_positions, kv_heads, unit.kv_head, place) * table.head_dim(at.layer)
+    paged_place(page, page_places, kv_heads, unit.kv_head, place) * place_dim
 }
 
 /// Returns the units whose fresh rows an append takes: those of the instruction and, if prompts are
@@ -260,8 +281,9 @@ pub fn appended_units(
     program: ProgramId,
     at: At,
     chunk: Chunk,
+    kv: Kv,
 ) -> impl Iterator<Item = AttentionUnit> + '_ {
-    let chunk_units = ChunkUnits::new(table, at, Some(chunk));
+    let chunk_units = ChunkUnits::new(table, at, Some(chunk), kv);
     let is_cut = table.program(program).rows == Rows::Chunks;
     let slots = if is_cut { 0..table.batch_size() } else { 0..0 };
     let fills = move |sequence: &SequenceRows| {

@@ -29,6 +29,7 @@ mod avx512;
 mod avx512_bf16;
 mod block;
 mod compiled;
+mod compressed;
 mod indexed;
 mod keys;
 mod kv4;
@@ -59,6 +60,10 @@ use crate::columns::Columns;
 use crate::number::Number;
 use block::KvSource;
 pub use compiled::AttentionTasks;
+pub(crate) use compressed::thread_len as compress_thread_len;
+pub use compressed::{
+    CompressRules, CompressedSpan, EntryIndexer, EntryPlaces, EntryQueries, EntryShape,
+};
 pub use indexed::{AttentionPart, IndexedPlaces, IndexedScratch, IndexedShape};
 pub use pages::{AttentionUnits, PageLists, paged_place};
 pub(crate) use schedule::{Workspace, thread_len};

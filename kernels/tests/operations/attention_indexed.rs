@@ -83,7 +83,7 @@ impl<T: Element> Case<T> {
             &mut selection,
         );
         let mut out = poison::<T>(self.q.len());
-        let part = AttentionPart::Fused { q: &self.q, out: (&mut out).into() };
+        let part = AttentionPart::Fused { q: &self.q, sinks: None, out: (&mut out).into() };
         kernels.attend_to_selection(
             &mut scratch,
             &self.shape,

@@ -5,6 +5,7 @@ mod common;
 
 mod attention;
 mod attention_chunks;
+mod attention_compressed;
 mod attention_indexed;
 mod attention_pages;
 mod attention_quantised;

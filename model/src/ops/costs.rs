@@ -14,7 +14,8 @@ impl Op {
         match self {
             Op::Select => config.own_indexer().map_or(0, |indexer| {
                 // Products, positive parts, and the sum over heads.
-                kv_positions * (2 * indexer.query_size() + 3 * indexer.heads) as u64
+                let scored = kv_positions / config.cache_rate(Kv::V) as u64;
+                scored * (2 * indexer.query_size() + 3 * indexer.heads) as u64
             }),
             Op::Scores | Op::Wv => 2 * pairs * config.attention_dim() as u64,
             Op::Softmax => 4 * pairs,
@@ -32,6 +33,10 @@ impl Op {
             Op::StreamAdd0 | Op::StreamAdd1 => {
                 2 * rows * ((config.stream_count() + 1) * config.residual_size()) as u64
             }
+            // Bias, exponential, and two sums of each gate.
+            Op::Compress => config.compression().map_or(0, |compression| {
+                6 * rows * (compression.series() * config.cache_dim(Kv::V)) as u64
+            }),
             // Two multiply-adds for each of a pair.
             Op::Unrotate => rows * 2 * config.q_size() as u64,
             Op::SumNorm => 9 * rows * config.hidden_size as u64,
@@ -88,11 +93,14 @@ impl Op {
     /// Returns the number of bytes of cache read for `cached_positions` cached positions over all
     /// sequences.
     pub fn kv_bytes(self, config: &ModelConfig, dtype: Dtype, cached_positions: u64) -> u64 {
-        let one = (config.kv_size() * dtype.size_bytes()) as u64;
         if self.updates_state() {
             return 0;
         }
-        self.caches(config).len() as u64 * one * cached_positions
+        let of_cache = |kv: &Kv| {
+            let one = (config.cache_size(*kv) * dtype.size_bytes()) as u64;
+            one * (cached_positions / config.cache_rate(*kv) as u64)
+        };
+        self.caches(config).iter().map(of_cache).sum()
     }
 
     /// Returns the number of bytes of activations read and written for `rows` rows, excluding

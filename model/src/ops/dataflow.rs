@@ -55,7 +55,11 @@ impl Kv {
     /// Returns the value with the rows that a layer appends to this cache.
     pub fn fresh(self, config: &ModelConfig) -> Value {
         let [key, value] = FreshKv::new(config).values();
-        if self == Kv::K { key } else { value }
+        match self {
+            Kv::K => key,
+            Kv::V if config.compression().is_some() => Value::Entry,
+            Kv::V => value,
+        }
     }
 }
 
@@ -71,6 +75,8 @@ impl Op {
             Op::Q if config.query_rank().is_some() => &[Value::QueryLatent],
             Op::QDown | Op::Q | Op::K | Op::V | Op::IndexWeights => &[Value::Normed0],
             Op::IndexQuery => &[Value::QueryLatent],
+            Op::Compress => &[Value::Key],
+            op if op.is_attention() && config.compression().is_some() => op.entry_reads(config),
             Op::Select => &[Value::IndexQuery, Value::IndexWeights, Value::Key],
             Op::QAbsorb => &[Value::HeadQuery],
             Op::Softmax => &[Value::Scores],
@@ -127,6 +133,21 @@ impl Op {
             Op::ExpertCombine => &[Value::ExpertOut, Value::Routing, Value::Hidden],
             Op::Head => &[Value::LastNormed],
             Op::Sample => &[Value::Logits],
+        }
+    }
+
+    /// Returns the values that an operation of attention reads in a layer with entries.
+    fn entry_reads(self, config: &ModelConfig) -> &'static [Value] {
+        let selects = config.entry_indexer().is_some();
+        match self {
+            Op::Select => &[Value::IndexQuery, Value::IndexWeights, Value::Entry],
+            Op::Softmax => &[Value::Scores],
+            Op::Wv if selects => {
+                &[Value::Probabilities, Value::Key, Value::Entry, Value::Selection]
+            }
+            Op::Wv => &[Value::Probabilities, Value::Key, Value::Entry],
+            _ if selects => &[Value::Query, Value::Key, Value::Entry, Value::Selection],
+            _ => &[Value::Query, Value::Key, Value::Entry],
         }
     }
 
@@ -231,6 +252,7 @@ impl Op {
             Op::IndexQuery => Value::IndexQuery,
             Op::IndexWeights => Value::IndexWeights,
             Op::Select => Value::Selection,
+            Op::Compress => Value::Entry,
             Op::VUp => Value::HeadValues,
             Op::DeltaQkv
             | Op::DeltaBa
@@ -295,11 +317,15 @@ impl Op {
         }
     }
 
-    /// Returns the caches that are read: K for `Scores`, V for `Wv`, both for the fused form, and K
-    /// alone if values are the keys or a part of them. For operations that update a state, returns
-    /// the cache that contains it.
-    pub const fn caches(self, config: &ModelConfig) -> &'static [Kv] {
+    /// Returns the caches that are read: K for `Scores`, V for `Wv`, both for the fused form, K
+    /// alone if values are the keys or a part of them, and both if these are in two caches. For
+    /// operations that update a state, returns the cache that contains it.
+    pub fn caches(self, config: &ModelConfig) -> &'static [Kv] {
         match self {
+            Op::Scores | Op::Wv if config.compression().is_some() => &[Kv::K, Kv::V],
+            Op::Attention if config.compression().is_some() => &[Kv::K, Kv::V],
+            Op::Select if config.compression().is_some() => &[Kv::V],
+            Op::Compress => &[Kv::K],
             Op::Wv | Op::Attention if config.has_single_cache() => &[Kv::K],
             Op::Select => &[Kv::K],
             Op::Scores | Op::DeltaConv | Op::ShortConv | Op::MambaConv => &[Kv::K],

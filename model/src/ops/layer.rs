@@ -31,6 +31,14 @@ macro_rules! layer {
         layer!(of: StreamMap0, Norm0, QDown, Q, K, Scores, Softmax, Wv, Unrotate, OutDown, Out,
             StreamAdd0 $(, $op)*)
     };
+    (compressed_attention: $($op:ident),*) => {
+        layer!(of: StreamMap0, Norm0, QDown, Q, K, Compress, Scores, Softmax, Wv, Unrotate, OutDown,
+            Out, StreamAdd0 $(, $op)*)
+    };
+    (sparse_attention: $($op:ident),*) => {
+        layer!(of: StreamMap0, Norm0, QDown, Q, K, Compress, IndexQuery, IndexWeights, Select,
+            Scores, Softmax, Wv, Unrotate, OutDown, Out, StreamAdd0 $(, $op)*)
+    };
     (delta: $($op:ident),*) => {
         layer!(of: Norm0, DeltaQkv, DeltaBa, DeltaConv, Delta, DeltaGate, DeltaOut $(, $op)*)
     };
@@ -66,6 +74,10 @@ enum FirstHalf {
     LatentAttentionWithFullQuery,
     /// Attention with one KV head that is key and value at once, in a residual of streams.
     UnifiedAttention,
+    /// `UnifiedAttention` to a window and compressed entries.
+    CompressedAttention,
+    /// `UnifiedAttention` to a window and the compressed entries that an indexer selects.
+    SparseAttention,
     Delta,
     /// A state with a decay per channel, which is computed by two linears, like its gate.
     ChannelDelta,
@@ -89,6 +101,8 @@ macro_rules! second_half {
                     layer![latent_attention_with_full_query: $($op),*]
                 }
                 FirstHalf::UnifiedAttention => layer![unified_attention: $($op),*],
+                FirstHalf::CompressedAttention => layer![compressed_attention: $($op),*],
+                FirstHalf::SparseAttention => layer![sparse_attention: $($op),*],
                 FirstHalf::Delta => layer![delta: $($op),*],
                 FirstHalf::ChannelDelta => layer![channel_delta: $($op),*],
                 FirstHalf::ShortConv => layer![short_conv: $($op),*],
@@ -161,13 +175,20 @@ impl ModelConfig {
             (feed_forward, _) => feed_forward,
         };
         let mixing = TokenMixer::Attention;
-        // Placements name the indexer of layers that have one.
-        let selects = |kind: &LayerKind| kind.selection == PositionSelection::Own;
-        let selection = match kinds.iter().any(selects) {
-            true => PositionSelection::Own,
-            false => leading.selection,
-        };
-        self.kind_ops(&LayerKind { mixing, feed_forward, selection, ..leading.clone() })
+        // Placements name the indexer of layers that have one, and the compression.
+        let selects = |kind: &&LayerKind| kind.selection == PositionSelection::Own;
+        let selecting = kinds.iter().find(selects);
+        let compresses = |kind: &&LayerKind| kind.compression.is_some();
+        let compressing = selecting.or_else(|| kinds.iter().find(compresses)).unwrap_or(leading);
+        let (selection, compression) =
+            (selecting.unwrap_or(leading).selection, compressing.compression);
+        self.kind_ops(&LayerKind {
+            mixing,
+            feed_forward,
+            selection,
+            compression,
+            ..leading.clone()
+        })
     }
 
     /// Returns the first layer with the operations of [`ModelConfig::leading_ops`]; the first layer
@@ -209,6 +230,12 @@ impl ModelConfig {
             TokenMixer::ShortConv { .. } => FirstHalf::ShortConv,
             TokenMixer::Mamba => FirstHalf::Mamba,
             TokenMixer::Attention => match self.latent {
+                _ if kind.compression.is_some() => match kind.selection {
+                    PositionSelection::Own => FirstHalf::SparseAttention,
+                    PositionSelection::All | PositionSelection::Shared => {
+                        FirstHalf::CompressedAttention
+                    }
+                },
                 _ if kind.selection == PositionSelection::Own => FirstHalf::IndexedAttention,
                 Some(LatentAttention { q_rank: Some(_), .. }) => FirstHalf::LatentAttention,
                 Some(_) => FirstHalf::LatentAttentionWithFullQuery,

@@ -121,10 +121,13 @@ pub enum Op {
     StreamAdd0,
     StreamMap1,
     StreamAdd1,
+    /// Compression of groups of positions to entries of a second cache.
+    Compress,
 }
 
 /// One of a layer's two caches. In a layer with a state, `K` contains the inputs of its convolution
-/// and `V` the states of its heads, if it has any.
+/// and `V` the states of its heads, if it has any; in one that compresses positions, `K` those of
+/// its window and `V` the entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Kv {
     K,
@@ -204,19 +207,34 @@ impl Op {
             Op::PerLayerGate => "per_layer_gate",
             Op::PerLayerOut => "per_layer_out",
             Op::PerLayerNorm => "per_layer_norm",
-            Op::StreamMap0 => "stream_map0",
+            Op::StreamMap0 | Op::StreamAdd0 | Op::StreamMap1 | Op::StreamAdd1 => self.stream_name(),
             Op::Unrotate => "unrotate",
             Op::OutDown => "out_down",
-            Op::StreamAdd0 => "stream_add0",
-            Op::StreamMap1 => "stream_map1",
-            Op::StreamAdd1 => "stream_add1",
+            Op::Compress => "compress",
         }
     }
 
-    /// Returns true for `Scores`, `Softmax`, `Wv` and their fused form, and for the selection of
-    /// positions for them, which are split by units instead of rows.
+    /// Returns the name of an operation that maps or mixes streams.
+    const fn stream_name(self) -> &'static str {
+        match self {
+            Op::StreamMap0 => "stream_map0",
+            Op::StreamAdd0 => "stream_add0",
+            Op::StreamMap1 => "stream_map1",
+            _ => "stream_add1",
+        }
+    }
+
+    /// Returns true for `Scores`, `Softmax`, `Wv` and their fused form, and for what prepares them
+    /// from the caches, all of which are split by units instead of rows.
     pub const fn is_attention(self) -> bool {
-        matches!(self, Op::Select | Op::Scores | Op::Softmax | Op::Wv | Op::Attention)
+        self.prepares_attention()
+            || matches!(self, Op::Scores | Op::Softmax | Op::Wv | Op::Attention)
+    }
+
+    /// Returns true for the operations that read caches before attention does: the compression of
+    /// positions, and the selection of those to attend to.
+    pub const fn prepares_attention(self) -> bool {
+        matches!(self, Op::Compress | Op::Select)
     }
 
     /// Returns true if the operation reads its layer's state of a sequence and updates it in place.

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::op::Kv;
 use crate::config::{Dtype, ModelConfig};
 use crate::delta::DeltaNet;
 use crate::indexer::Indexer;
@@ -132,6 +133,9 @@ pub enum Value {
     Unrotated,
     /// Outputs of the linears of groups of heads: `[rows, groups * rank]`.
     OutLatent,
+    /// Entries of the groups of positions that end with a row, `[rows, entry]`; undefined for other
+    /// rows.
+    Entry,
 }
 
 /// Element type of a value in memory.
@@ -236,8 +240,9 @@ impl Value {
             }
             Value::DeltaDecay => Some(delta(DeltaNet::decays_len)),
             Value::DeltaRead | Value::GatedDelta => Some(delta(DeltaNet::value_size)),
-            Value::Key
-            | Value::Value
+            Value::Key => Some(config.cache_size(Kv::K)),
+            Value::Entry => Some(config.cache_size(Kv::V)),
+            Value::Value
             | Value::SharedKey
             | Value::SharedValue
             | Value::WindowKey

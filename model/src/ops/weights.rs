@@ -1,6 +1,6 @@
 //! Shape and layout of each operation's weights.
 
-use super::op::Op;
+use super::op::{Kv, Op};
 use crate::config::{Dtype, Family, Features, ModelConfig, QkNorm};
 use crate::delta::DeltaNet;
 use crate::experts::Experts;
@@ -95,10 +95,13 @@ impl Op {
             | Op::PerLayerGate
             | Op::PerLayerOut
             | Op::PerLayerNorm => self.feature_weights(config),
-            Op::Q | Op::QDown | Op::K | Op::OutDown if config.features.unified_kv.is_some() => {
+            Op::Unrotate => None,
+            Op::Compress | Op::OutDown => self.unified_weights(config),
+            Op::Q | Op::QDown | Op::K | Op::IndexQuery | Op::IndexWeights
+                if config.features.unified_kv.is_some() =>
+            {
                 self.unified_weights(config)
             }
-            Op::Unrotate | Op::OutDown => None,
             Op::Q | Op::K if config.latent.is_some() => self.latent_weights(config),
             Op::QDown | Op::QAbsorb | Op::IndexQuery | Op::IndexWeights | Op::VUp => {
                 self.latent_weights(config)
@@ -216,7 +219,8 @@ impl Op {
     }
 
     /// Returns the shape of the weights of attention with one KV head that is key and value. The
-    /// matrices of all groups of `OutDown` are stored consecutively.
+    /// matrices of all groups of `OutDown` are stored consecutively. Rows of values and gates that
+    /// are compressed follow those of the key.
     fn unified_weights(self, config: &ModelConfig) -> Option<WeightShape> {
         let unified = config.features.unified_kv?;
         let (hidden, queries) = (config.hidden_size, config.q_size());
@@ -224,7 +228,14 @@ impl Op {
         Some(match self {
             Op::QDown => linear(unified.q_rank, hidden, Some(unified.q_rank)),
             Op::Q => linear(queries, unified.q_rank, None),
-            Op::K => linear(config.head_dim, hidden, Some(config.head_dim)),
+            Op::K => linear(config.cache_dim(Kv::K), hidden, Some(config.head_dim)),
+            Op::IndexQuery => linear(config.entry_indexer()?.query_size(), unified.q_rank, None),
+            Op::IndexWeights => linear(config.entry_indexer()?.heads, hidden, None),
+            Op::Compress => {
+                let (compression, entry) = (config.compression()?, config.cache_dim(Kv::V));
+                let biases = compression.rate * compression.series() * entry;
+                WeightShape::new(None, [Some(entry), Some(biases)])
+            }
             _ => linear(unified.out_size(), queries / unified.out_groups, None),
         })
     }

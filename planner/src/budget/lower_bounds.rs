@@ -80,11 +80,14 @@ impl PlacementRequest<'_> {
             match state(Kv::K).zip(state(Kv::V)) {
                 Some((inputs, states)) => inputs + states,
                 None => {
-                    let positions = kind.kept_positions(self.max_context as usize);
-                    let caches = self.config.layer_caches(layer).len();
                     let model = self.config.of_layer(layer);
-                    let position = self.formats.kv.position_bytes(model.head_dim, self.dtype);
-                    caches * model.num_kv_heads * position * positions
+                    let of_cache = |kv: &Kv| {
+                        let places = kind.kept_places(*kv, self.max_context as usize);
+                        let place =
+                            self.formats.kv.position_bytes(model.cache_dim(*kv), self.dtype);
+                        model.num_kv_heads * place * places
+                    };
+                    self.config.layer_caches(layer).iter().map(of_cache).sum()
                 }
             }
         };

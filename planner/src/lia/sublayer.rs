@@ -101,7 +101,7 @@ pub(crate) const fn sublayer_of(op: Op) -> Option<usize> {
         Op::IndexQuery | Op::IndexWeights => Some(0),
         Op::DeltaQkv | Op::DeltaBa | Op::ConvIn | Op::MambaIn => Some(0),
         Op::DeltaDecayDown | Op::DeltaDecay => Some(0),
-        Op::Select | Op::Scores | Op::Softmax | Op::Attention => Some(1),
+        Op::Compress | Op::Select | Op::Scores | Op::Softmax | Op::Attention => Some(1),
         Op::DeltaConv | Op::ShortConv | Op::MambaConv => Some(1),
         Op::Wv | Op::Delta | Op::Mamba => Some(2),
         Op::OutGate | Op::VUp | Op::Out | Op::PostNorm0 => Some(3),

@@ -172,16 +172,20 @@ fn kv_tiers(map: &DeviceMap, config: &ModelConfig, layer: usize, device_tier: Me
         readers.map(|(_, device)| tier_for(device)).collect()
     };
     let (k, v) = (tiers_of(Op::Scores), tiers_of(Op::Wv));
-    if config.layer_caches(layer).contains(&Kv::V) {
+    let has_two = config.layer_caches(layer).contains(&Kv::V);
+    let has_entries = config.layers.kind(layer).compression.is_some();
+    if has_two && !has_entries {
         return LayerKv { k, v, device_batches: 0 };
     }
-    // The only cache has several readers: it is stored where the CPU can read it if it has to.
-    let selecting = tiers_of(Op::Select);
+    // A cache has several readers: it is stored where the CPU can read it if it has to.
+    let preparing = [tiers_of(Op::Compress), tiers_of(Op::Select)].concat();
     let of_both = |(k, v): (MemoryId, MemoryId)| {
-        let is_same = k == v && selecting.iter().all(|tier| *tier == k);
+        let is_same = k == v && preparing.iter().all(|tier| *tier == k);
         if is_same { k } else { MemoryId::DRAM }
     };
-    LayerKv { k: k.into_iter().zip(v).map(of_both).collect(), v: Vec::new(), device_batches: 0 }
+    let k: Vec<_> = k.into_iter().zip(v).map(of_both).collect();
+    let v = if has_entries { k.clone() } else { Vec::new() };
+    LayerKv { k, v, device_batches: 0 }
 }
 
 /// Returns the device of an operation in prefill.

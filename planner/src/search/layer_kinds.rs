@@ -14,8 +14,8 @@ use crate::policy::Formats;
 /// Returns true if layers have equal costs. The rotation of positions and the limits of activations
 /// do not affect them.
 fn have_equal_costs(a: &LayerKind, b: &LayerKind) -> bool {
-    (a.mixing, a.window, a.feed_forward, a.sizes, a.caches, a.selection)
-        == (b.mixing, b.window, b.feed_forward, b.sizes, b.caches, b.selection)
+    (a.mixing, a.window, a.feed_forward, a.sizes, a.caches, a.selection, a.compression)
+        == (b.mixing, b.window, b.feed_forward, b.sizes, b.caches, b.selection, b.compression)
 }
 
 /// Returns for each kind of layer the layers of that kind, and the model in which all layers are of

@@ -276,7 +276,8 @@ fn fused_savings(
             ops[range.clone()].iter().map(|op| if on_cpu { op.cpu_ms } else { op.gpu_ms }).sum();
         let layer = PricedLayer::new(&one, placement)?;
         // Operations that update a state are whole already.
-        let is_whole = |op: Op| matches!(op, Op::Attention | Op::Select) || op.updates_state();
+        let is_whole =
+            |op: Op| op == Op::Attention || op.prepares_attention() || op.updates_state();
         let whole: f64 = layer
             .timed_work()
             .filter(|(found, ..)| matches!(found, Instruction::Compute(c) if is_whole(c.op)))

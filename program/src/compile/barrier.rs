@@ -75,7 +75,7 @@ fn prefetch_caches(emitter: &mut Emitter<'_, '_>, next: &[Entry]) {
     }
     for entry in next.iter().filter(|entry| entry.device == ComputeDevice::Gpu) {
         let Some(layer) = entry.layer else { continue };
-        let read = entry.op.caches(emitter.config);
+        let read = entry.op.caches(emitter.config.at(entry.layer));
         if !entry.op.is_attention() || read.is_empty() || entry.chunk.is_some() {
             continue;
         }

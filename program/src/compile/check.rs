@@ -1,5 +1,6 @@
 //! Checks that a device map must pass before it is compiled.
 
+use model::compression::PositionCompression;
 use model::config::ModelConfig;
 use model::ops::Op;
 
@@ -89,7 +90,7 @@ pub(super) fn check(
 
 fn check_kv_format(config: &ModelConfig, map: &DeviceMap) -> Result<(), CompileError> {
     let Some(format) = map.kv_format.record_format() else { return Ok(()) };
-    if config.features.indexer.is_some() {
+    if config.features.indexer.is_some() || compresses(config) {
         return Err(CompileError::IndexedKvFormat { bits: format.bits() });
     }
     let mut head_dims = config.kind_models().map(|model| model.head_dim);
@@ -97,6 +98,11 @@ fn check_kv_format(config: &ModelConfig, map: &DeviceMap) -> Result<(), CompileE
         Some(head_dim) => Err(CompileError::OddHead { bits: format.bits(), head_dim }),
         None => Ok(()),
     }
+}
+
+/// Returns true if layers have entries of groups of positions.
+fn compresses(config: &ModelConfig) -> bool {
+    config.layers.kinds().iter().any(|kind| kind.compression.is_some())
 }
 
 /// Checks a map produced by `crate::kv_owner::with_owners`, for models in which every layer has
@@ -155,7 +161,8 @@ fn check_pieces(config: &ModelConfig, map: &DeviceMap) -> Result<(), CompileErro
     if config.has_single_cache() && map.chunking.is_some_and(is_scores) {
         return Err(CompileError::LatentScores);
     }
-    if config.features.indexer.is_some() && map.attention_chunking().is_some() {
+    let reads_whole = config.features.indexer.is_some() || compresses(config);
+    if reads_whole && map.attention_chunking().is_some() {
         return Err(CompileError::IndexedParts);
     }
     let Some(cut) = map.chunking.filter(|cut| cut.order == ChunkOrder::Linears) else {
@@ -222,7 +229,15 @@ fn check_pages(
     topology: &Topology,
 ) -> Result<(), CompileError> {
     let RunShape { page_positions, kv_pages, .. } = *shape;
-    if kv_pages == 0 || page_positions == 0 || !page_positions.is_multiple_of(16) {
+    let rates = config.layers.kinds().iter().filter_map(|kind| kind.compression);
+    let is_of_groups = |compression: PositionCompression| {
+        (page_positions as usize).is_multiple_of(compression.rate)
+    };
+    if kv_pages == 0
+        || page_positions == 0
+        || !page_positions.is_multiple_of(16)
+        || !rates.map(is_of_groups).all(|divides| divides)
+    {
         return Err(CompileError::Pages { kv_pages, page_positions });
     }
     if map.chunking.is_some() {
@@ -315,16 +330,18 @@ fn check_layer(
         }
     }
     for (entry, device) in map.decode_layer(config, layer) {
-        let [kv] = *entry.op.caches(config) else { continue };
         if !entry.op.is_attention() {
             continue;
         }
-        let part = entry.chunk.map_or(0, |chunk| usize::from(chunk.index));
-        let on_device = |batch| map.kv[stored].tier(kv, part as u16, batch);
-        // The first and the last batch: batches in between have the tier of one of them.
-        let tiers = [on_device(0), on_device(u16::MAX)];
-        if tiers.iter().any(|home| routes.topology.is_vram(*home)) && device == ComputeDevice::Cpu {
-            return Err(CompileError::CpuReadsVram { layer, kv, part });
+        for kv in entry.op.caches(config.of_layer(layer)).iter().copied() {
+            let part = entry.chunk.map_or(0, |chunk| usize::from(chunk.index));
+            let on_device = |batch| map.kv[stored].tier(kv, part as u16, batch);
+            // The first and the last batch: batches in between have the tier of one of them.
+            let tiers = [on_device(0), on_device(u16::MAX)];
+            let is_on_device = tiers.iter().any(|home| routes.topology.is_vram(*home));
+            if is_on_device && device == ComputeDevice::Cpu {
+                return Err(CompileError::CpuReadsVram { layer, kv, part });
+            }
         }
     }
     Ok(())

@@ -185,7 +185,7 @@ impl<'a, 'b> Emitter<'a, 'b> {
     /// residual stream after each segment unless it stays on the device.
     fn after(&mut self, entry: &Entry) {
         let is_last_part = self.side(entry).attends_last(entry.chunk);
-        let attends = entry.op.is_attention() && entry.op != Op::Select;
+        let attends = entry.op.is_attention() && !entry.op.prepares_attention();
         if self.is_chunked() && attends && is_last_part {
             self.append_fresh(entry);
         }
@@ -417,7 +417,7 @@ impl<'a, 'b> Emitter<'a, 'b> {
         let stored = self.config.cache_layer(layer.into()) as u16;
         entry
             .op
-            .caches(self.config)
+            .caches(self.config.at(entry.layer))
             .iter()
             .map(|kv| {
                 let of = parts(self.chunking(entry.layer), *kv);

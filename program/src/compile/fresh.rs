@@ -16,7 +16,7 @@ impl Emitter<'_, '_> {
     pub(super) fn send_fresh(&mut self, entry: &Entry) {
         let kv = match entry.op {
             Op::K => Kv::K,
-            Op::V => Kv::V,
+            Op::V | Op::Compress => Kv::V,
             _ => return,
         };
         let value = kv.fresh(self.config.at(entry.layer));

@@ -15,14 +15,16 @@ const PADDING_BYTES_MAX: u64 = 64;
 /// sequence.
 pub(super) fn included(plan: &Plan) -> impl Iterator<Item = (u16, Kv)> {
     let config = &plan.config;
-    let is_overwritten = |layer: &usize| {
-        let kind = config.layers.kind(*layer);
+    let is_overwritten = |(layer, kv): &(u16, Kv)| {
+        let kind = config.layers.kind(usize::from(*layer));
         let window = kind.cached_window().unwrap_or(usize::MAX);
-        kind.has_state() || window < plan.shape.max_context as usize
+        // The entries of groups of positions are all kept.
+        let has_entries = kind.compression.is_some() && *kv == Kv::V;
+        kind.has_state() || (window < plan.shape.max_context as usize && !has_entries)
     };
     (0..config.num_layers)
-        .filter(is_overwritten)
         .flat_map(|layer| config.layer_caches(layer).iter().map(move |kv| (layer as u16, *kv)))
+        .filter(is_overwritten)
 }
 
 /// Checks that every sample of a plan with checkpoints takes them of all caches of its batch,

@@ -5,6 +5,7 @@ mod checkpoints;
 mod common;
 mod content;
 mod dropped;
+mod entries;
 mod expert_portions;
 mod expert_reads;
 mod indexed;

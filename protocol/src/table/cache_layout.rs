@@ -7,7 +7,8 @@ use program::ir::{At, ProgramId, Rows};
 use program::map::Chunk;
 use program::step_table::Field;
 
-use super::{HeadSizes, StepTable};
+use super::StepTable;
+use super::head_sizes::HeadSizes;
 
 impl StepTable {
     /// Returns the number of positions of a sequence that the caches of a layer keep. If that is
@@ -18,14 +19,17 @@ impl StepTable {
         window.map_or(capacity, |window| window.min(capacity)) as usize
     }
 
-    /// Returns true if the caches of a layer keep fewer positions than a sequence may have.
-    pub fn is_windowed(&self, layer: Option<u16>) -> bool {
-        self.window(layer).is_some()
+    /// Returns true if a cache of a layer keeps fewer positions than a sequence may have.
+    pub fn is_windowed(&self, layer: Option<u16>, kv: Kv) -> bool {
+        self.window(layer).is_some() && self.cache_rate(layer, kv) == 1
     }
 
-    /// Returns the number of positions of a page of a layer's caches; 0 if they are not paged.
-    pub fn page_positions(&self, layer: Option<u16>) -> u32 {
-        if self.is_windowed(layer) { 0 } else { self.page_positions }
+    /// Returns the number of places of a page of a layer's cache; 0 if it is not paged.
+    pub fn page_places(&self, layer: Option<u16>, kv: Kv) -> u32 {
+        match self.is_windowed(layer, kv) {
+            true => 0,
+            false => self.page_positions / self.cache_rate(layer, kv) as u32,
+        }
     }
 
     /// Returns the maximum number of pages of a sequence.
@@ -52,27 +56,33 @@ impl StepTable {
         self.windows[usize::from(layer?)].map(usize::from)
     }
 
-    /// Returns the number of elements before the first position of a unit in a batch's whole K or V
+    /// Returns the number of elements before the first place of a unit in a batch's whole K or V
     /// cache of a layer.
-    pub fn unit_offset(&self, at: At, sequence: usize, head: usize) -> usize {
+    pub fn unit_offset(&self, at: At, kv: Kv, sequence: usize, head: usize) -> usize {
         let batch = usize::from(at.batch);
-        let start = match self.window(at.layer) {
+        let HeadSizes { kv_heads, .. } = self.heads_of(at.layer);
+        let (rate, place_dim) = (self.cache_rate(at.layer, kv), self.place_dim(at.layer, kv));
+        let window = self.window(at.layer).filter(|_| rate == 1);
+        let start = match window {
             None => self.field(batch, sequence, Field::KvStart),
             Some(window) => self.words.load(self.layout.windowed_start(batch, sequence, window)),
         };
-        let kept = self.kept_positions(batch, sequence, at.layer);
-        let HeadSizes { kv_heads, head_dim, .. } = self.heads_of(at.layer);
-        (start as usize * kv_heads + head * kept) * head_dim
+        let kept = match rate {
+            1 => self.kept_positions(batch, sequence, at.layer),
+            rate => self.field(batch, sequence, Field::KvCapacity) as usize / rate,
+        };
+        // Whole groups of earlier positions leave a place for each of the sequence's own.
+        (start as usize / rate * kv_heads + head * kept) * place_dim
     }
 
-    /// Returns the number of elements before a chunk's first unit, which are subtracted within the
-    /// chunk's own buffer.
-    pub fn chunk_origin(&self, at: At, units: &Range<usize>) -> usize {
+    /// Returns the number of elements of a cache before a chunk's first unit, which are subtracted
+    /// within the chunk's own buffer.
+    pub fn chunk_origin(&self, at: At, kv: Kv, units: &Range<usize>) -> usize {
         if units.is_empty() {
             return 0;
         }
         let kv_heads = self.kv_heads(at.layer);
-        self.unit_offset(at, units.start / kv_heads, units.start % kv_heads)
+        self.unit_offset(at, kv, units.start / kv_heads, units.start % kv_heads)
     }
 
     /// Sets the extents of a batch's sequences, which are consecutive and have the given numbers of
@@ -100,7 +110,7 @@ impl StepTable {
         let is_whole = self.chunking.is_some_and(|chunking| chunking.parts(kv) == 1);
         match chunk {
             Some(Chunk { of: 2.., .. }) if is_fused && is_whole => {
-                self.chunk_origin(at, &self.chunk_units(at, chunk))
+                self.chunk_origin(at, kv, &self.chunk_units(at, chunk))
             }
             _ => 0,
         }
@@ -109,6 +119,6 @@ impl StepTable {
     /// Returns the number of f32 of a unit of a layer in `Scores` and `Probabilities` (decode: one
     /// row).
     pub fn scores_stride(&self, layer: Option<u16>) -> usize {
-        self.group(layer) * self.max_context
+        self.group(layer) * self.heads_of(layer).attended
     }
 }

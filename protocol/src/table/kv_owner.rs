@@ -6,7 +6,8 @@ use program::map::Chunk;
 use program::step_table::{Field, KvTier};
 use scheduler::hybrid::{DeferredRows, IterationLimits, SchedulingPolicy, StepCosts};
 
-use super::{HeadSizes, StepTable, WorkItem};
+use super::head_sizes::HeadSizes;
+use super::{StepTable, WorkItem};
 
 /// Offset of the following programs; the policy and the limits set by the run come first.
 const FOLLOWING_OFFSET: usize = 6;

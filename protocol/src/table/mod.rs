@@ -7,6 +7,7 @@
 
 mod cache_layout;
 mod checkpoints;
+mod head_sizes;
 mod kv_owner;
 mod logprobs;
 mod pooled;
@@ -16,8 +17,8 @@ mod token_view;
 
 use std::ops::Range;
 
-use model::config::ModelConfig;
 use model::layers::LayerKind;
+use model::ops::Kv;
 use model::rope::{Rope, SequenceLength};
 use program::ir::{At, ProgramId, ProgramShape, Rows};
 use program::map::{Chunk, Chunking};
@@ -26,24 +27,9 @@ use program::step_table::{EndReason, Field, ITEM_WORDS, List, SELECTED_WORDS, St
 use scheduler::{StepCostCurve, StepLimits};
 use shm::SharedU32s;
 
+use head_sizes::HeadSizes;
+
 pub use kv_owner::HybridPolicy;
-
-/// Sizes of the heads of a layer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct HeadSizes {
-    /// Number of heads of k and v.
-    kv_heads: usize,
-    head_dim: usize,
-    /// Number of query heads that share a KV head.
-    group: usize,
-}
-
-impl HeadSizes {
-    fn of(config: &ModelConfig) -> HeadSizes {
-        let (kv_heads, head_dim) = (config.num_kv_heads, config.head_dim);
-        HeadSizes { kv_heads, head_dim, group: config.group_size() }
-    }
-}
 
 /// A view of the step table with the sizes that its arithmetic needs.
 #[derive(Debug, Clone)]
@@ -56,7 +42,6 @@ pub struct StepTable {
     heads: HeadSizes,
     /// Sizes of each layer.
     layer_heads: Vec<HeadSizes>,
-    max_context: usize,
     /// Index of each layer's window among the layout's windows, if its caches keep no more than the
     /// window.
     windows: Vec<Option<u8>>,
@@ -112,11 +97,11 @@ impl StepTable {
             words,
             layout: plan.table.clone(),
             programs: plan.programs.iter().map(|program| program.shape).collect(),
-            heads: HeadSizes::of(&plan.config),
+            heads: HeadSizes::new(&plan.config, plan.shape.max_context as usize),
             layer_heads: (0..plan.config.num_layers)
-                .map(|layer| HeadSizes::of(plan.config.of_layer(layer)))
+                .map(|layer| plan.config.of_layer(layer))
+                .map(|model| HeadSizes::new(model, plan.shape.max_context as usize))
                 .collect(),
-            max_context: plan.shape.max_context as usize,
             windows: (0..plan.config.num_layers).map(|layer| window_of(plan, layer)).collect(),
             ropes: plan.config.layers.kinds().iter().filter_map(rope).collect(),
             shares: !plan.config.layers.has_states(),
@@ -189,6 +174,16 @@ impl StepTable {
     /// Returns the number of elements of one head of a layer.
     pub fn head_dim(&self, layer: Option<u16>) -> usize {
         self.heads_of(layer).head_dim
+    }
+
+    /// Returns the number of elements of a place in a layer's cache for one KV head.
+    pub fn place_dim(&self, layer: Option<u16>, kv: Kv) -> usize {
+        self.heads_of(layer).place_dims[kv as usize]
+    }
+
+    /// Returns the number of positions for which a layer's cache has one place.
+    pub fn cache_rate(&self, layer: Option<u16>, kv: Kv) -> usize {
+        if kv == Kv::V { self.heads_of(layer).rate } else { 1 }
     }
 
     /// Returns the number of query heads of a layer that share a KV head.

@@ -11,6 +11,7 @@ use bytemuck::Pod;
 use cuda::{CudaError, PinnedBuffer, Stream};
 use cuda_kernels::{DeviceAttentionUnit, DeviceAttentionUnits, DevicePointer};
 use model::config::ModelConfig;
+use model::ops::Kv;
 use program::ir::{At, ProgramId};
 use program::map::Chunk;
 use protocol::table::StepTable;
@@ -152,7 +153,7 @@ impl Uploads {
         chunk: Chunk,
     ) -> Result<DeviceAttentionUnits, CudaError> {
         let UploadContext { device, stream, table, program } = context;
-        let listed = || appended_units(table, program, at, chunk);
+        let listed = || appended_units(table, program, at, chunk, Kv::K);
         let found = self.listed(
             device,
             stream,

@@ -17,20 +17,23 @@ use crate::skew::Skew;
 use crate::work_items::{appended_units, cache_element, row_counts};
 
 /// Calls `each(from, to)` for every fresh row of every unit of the chunk, including units that
-/// share rows of another sequence: `from` is an offset in the `[rows, kv_heads * head_dim]` value
-/// and `to` in the chunk's cache, both in elements.
+/// share rows of another sequence: `from` is an offset in the `[rows, kv_heads * place]` value and
+/// `to` in the chunk's cache, both in elements. Of a cache with a place for a group of positions,
+/// those rows are listed with which groups end.
 pub fn append_spans(
     table: &StepTable,
     program: ProgramId,
     append: &Append,
     mut each: impl FnMut(usize, usize),
 ) {
-    let layer = append.at.layer;
-    let (kv_heads, head_dim) = (table.kv_heads(layer), table.head_dim(layer));
-    for unit in appended_units(table, program, append.at, append.chunk) {
-        for (row, place) in unit.appended() {
-            let from = (row * kv_heads + unit.kv_head as usize) * head_dim;
-            each(from, cache_element(table, append.at, &unit, place));
+    let (at, kv) = (append.at, append.kv);
+    let (kv_heads, place_dim) = (table.kv_heads(at.layer), table.place_dim(at.layer, kv));
+    let rate = table.cache_rate(at.layer, kv);
+    for unit in appended_units(table, program, at, append.chunk, kv) {
+        let ended = unit.appended().filter(|(_, place)| (place + 1).is_multiple_of(rate));
+        for (row, place) in ended {
+            let from = (row * kv_heads + unit.kv_head as usize) * place_dim;
+            each(from, cache_element(table, at, kv, &unit, place / rate));
         }
     }
 }
@@ -68,7 +71,7 @@ fn append_copied(
     append: &Append,
     element_bytes: usize,
 ) -> usize {
-    let size_bytes = table.head_dim(append.at.layer) * element_bytes;
+    let size_bytes = table.place_dim(append.at.layer, append.kv) * element_bytes;
     let mut bytes = 0;
     append_spans(table, program, append, |from, to| {
         let from = (append.from.buffer, from * element_bytes);
@@ -102,7 +105,7 @@ fn append_quantised<T: Element>(
     append: &Append,
     format: KvRecordFormat,
 ) -> usize {
-    let head_dim = table.head_dim(append.at.layer);
+    let head_dim = table.place_dim(append.at.layer, append.kv);
     let Some(record_bytes) = format.position_bytes(head_dim) else {
         panic!("the compiler refuses heads of {head_dim} elements")
     };

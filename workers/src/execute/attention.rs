@@ -34,8 +34,8 @@ pub(super) fn run<T: Element>(
     if units.is_empty() {
         return 0;
     }
-    work_items::list_pages(operands.table, operands.program, compute.at, pages);
-    let page_positions = operands.table.page_positions(compute.at.layer);
+    work_items::list_pages(operands.table, operands.program, compute.at, Kv::K, pages);
+    let page_positions = operands.table.page_places(compute.at.layer, Kv::K);
     let units = AttentionUnits { units, pages: PageLists { page_positions, pages } };
     let cached: u64 = units.units.iter().map(|unit| u64::from(unit.cached_seen(&shape))).sum();
     // The only weights of an attention operation are the sinks of a softmax.
@@ -123,9 +123,9 @@ pub(super) fn cache<'a, T: Element>(
     let buffer = place.and_then(|place| compute.caches.get(place)).map(|region| region.buffer);
     let Operands { plan, table, view, program, .. } = *operands;
     let origin = table.cache_origin(program, compute.at, compute.chunk, kv);
-    let head_dim = table.head_dim(compute.at.layer);
-    let position_bytes = plan.map.kv_format.position_bytes(head_dim, plan.shape.dtype);
-    let first = origin / head_dim * position_bytes;
+    let place_dim = table.place_dim(compute.at.layer, kv);
+    let place_bytes = plan.map.kv_format.position_bytes(place_dim, plan.shape.dtype);
+    let first = origin / place_dim * place_bytes;
     let size_bytes = buffer.map_or(0, |buffer| view.size_bytes(buffer) - first);
     match (plan.map.kv_format.record_format(), buffer) {
         (None, Some(buffer)) => {

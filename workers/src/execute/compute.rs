@@ -15,6 +15,7 @@ use program::plan::Plan;
 use protocol::grammar_source::GrammarSource;
 use protocol::table::StepTable;
 
+use super::compressed::Compressed;
 use super::expert_cache::PlaceScratch;
 use super::operands::Operands;
 use super::per_layer::PerLayer;
@@ -50,8 +51,10 @@ pub struct ComputeState {
     sample: sample::SampleState,
     /// Present if new tokens select positions.
     selection: Option<Selection>,
-    /// Present if layers have indexers.
+    /// Present if latent attention has indexers.
     indexed: Option<IndexedScratch>,
+    /// Present if layers have compressed entries.
+    compressed: Option<Compressed>,
 }
 
 impl ComputeState {
@@ -80,12 +83,14 @@ impl ComputeState {
             config.delta.and_then(|delta| delta.decay_rank()).unwrap_or(0),
             config.mamba.as_ref().map_or(0, Mamba::inner_size),
         ];
+        let context = shape.max_context as usize;
         let logits_rows = plan.programs.iter().map(|program| program.shape.logits_rows as usize);
         let logits_rows = logits_rows.max().unwrap_or(0);
+        let pages = plan.table.pages as usize * usize::from(shape.batch_size);
         let limits = ScratchLimits {
             rows,
             linear_inputs: inputs.into_iter().max().unwrap_or(0),
-            positions: shape.max_context as usize,
+            positions: config.max_of_layers(|model| model.max_attended(context)).max(context),
             group: config
                 .max_of_layers(ModelConfig::group_size)
                 .max(config.features.indexer.map_or(0, |indexer| indexer.heads)),
@@ -111,13 +116,12 @@ impl ComputeState {
             tokens: Vec::with_capacity(rows),
             last_rows: Vec::with_capacity(logits_rows),
             units: Vec::with_capacity(sequences * config.max_of_layers(|model| model.num_kv_heads)),
-            pages: Vec::with_capacity(
-                plan.table.pages as usize * usize::from(plan.shape.batch_size),
-            ),
+            pages: Vec::with_capacity(pages),
             states: Vec::with_capacity(if config.layers.has_states() { sequences } else { 0 }),
             sample: sample::SampleState::new(plan, grammars, logits_rows, pool.threads)?,
             selection: partial_keys::selection(plan, pool.threads, &limits),
             indexed: indexed::scratch(config, pool.threads, &limits),
+            compressed: Compressed::new(config, pool.threads, &limits, [sequences, pages]),
         })
     }
 
@@ -162,26 +166,39 @@ impl ComputeState {
                 let Self { kernels, states, .. } = self;
                 delta::run::<T>(kernels, states, &operands, compute, rows)
             }
-            op if op.is_attention() => {
-                let Self { kernels, units, pages, selection, indexed, .. } = self;
-                match (selection, indexed) {
-                    (Some(selection), _) => sparse_attention::run::<T>(
-                        kernels, selection, units, pages, &operands, compute, rows,
-                    ),
-                    (None, Some(scratch)) => {
-                        indexed::run::<T>(kernels, scratch, units, pages, &operands, compute, rows)
-                    }
-                    (None, None) => {
-                        attention::run::<T>(kernels, units, pages, &operands, compute, rows)
-                    }
-                }
-            }
+            op if op.is_attention() => self.attend::<T>(&operands, compute, rows),
             _ => {
                 self.run_rows::<T>(&operands, compute, rows);
                 0
             }
         };
         WorkAmount { bytes: weight_bytes + cache_bytes, rows: rows as u32 }
+    }
+
+    /// Runs an operation that reads cached positions, and returns the number of bytes read.
+    fn attend<T: Element>(
+        &mut self,
+        operands: &Operands<'_>,
+        compute: &Compute,
+        rows: usize,
+    ) -> u64 {
+        let Self { kernels, positions, units, pages, selection, indexed, compressed, .. } = self;
+        let has_entries = operands.config.compression().is_some();
+        if let Some(compressed) = compressed.as_mut().filter(|_| has_entries) {
+            let Some(tables) = positions.tables(operands, compute) else {
+                panic!("layers with entries have a rope")
+            };
+            return compressed.run::<T>(kernels, operands, compute, tables, rows);
+        }
+        match (selection, indexed) {
+            (Some(selection), _) => sparse_attention::run::<T>(
+                kernels, selection, units, pages, operands, compute, rows,
+            ),
+            (None, Some(scratch)) => {
+                indexed::run::<T>(kernels, scratch, units, pages, operands, compute, rows)
+            }
+            (None, None) => attention::run::<T>(kernels, units, pages, operands, compute, rows),
+        }
     }
 
     /// Runs an operation whose rows depend on no other rows.

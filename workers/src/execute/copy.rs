@@ -1,6 +1,6 @@
 //! Copies, which move only active data, without padding.
 
-use model::ops::{Op, Value};
+use model::ops::{Kv, Op, Value};
 use program::expert_records::{ExpertOps, ExpertRecord};
 use program::ir::{Copy, Moved, ProgramId, Rows};
 use program::map::Chunk;
@@ -13,7 +13,7 @@ use super::copy_span::CopySpan;
 use super::kv_owner;
 use crate::lane_executor::WorkAmount;
 use crate::memory::View;
-use crate::work_items::{heads_in, row_counts, sequences, units};
+use crate::work_items::{cache_units, heads_in, row_counts, sequences, units};
 
 /// Calls `each` for every range that a copy moves in the table's current state, and returns the
 /// number of rows. `weight_bytes` is the size of a whole blob.
@@ -32,10 +32,10 @@ pub fn copy_spans(
             weight_spans(plan, op, copy, weight_bytes, each);
             return 0;
         }
-        Moved::Cache(_) => {
-            let is_paged = table.page_positions(copy.at.layer) > 0;
+        Moved::Cache(kv) => {
+            let is_paged = table.page_places(copy.at.layer, kv) > 0;
             assert!(!is_paged, "caches in pages stay where they are");
-            cache_spans(plan, table, program, copy, each);
+            cache_spans(plan, table, program, copy, kv, each);
         }
         Moved::Sequences(_) => kv_owner::migration_spans(plan, table, program, copy, each),
         Moved::Value(Value::Scores | Value::Probabilities) => {
@@ -43,10 +43,11 @@ pub fn copy_spans(
             assert!(rows == Rows::Single, "scores cross the link in decode only");
             let stride = table.scores_stride(copy.at.layer);
             let first = table.chunk_units(copy.at, copy.chunk).start * stride;
+            let model = plan.config.at(copy.at.layer);
             for unit in units(table, program, copy.at, copy.chunk) {
-                let positions = table.group(copy.at.layer) * (unit.past as usize + 1);
+                let scores = table.group(copy.at.layer) * model.attended(unit.past as usize);
                 let offset_bytes = (first + unit.scores_offset) * size_of::<f32>();
-                each(CopySpan::at(offset_bytes, positions * size_of::<f32>()));
+                each(CopySpan::at(offset_bytes, scores * size_of::<f32>()));
             }
         }
         Moved::Deferred(value) => {
@@ -84,19 +85,21 @@ pub fn copy_spans(
     rows
 }
 
-/// Calls `each` for the cached positions of every unit.
+/// Calls `each` for the cached places of every unit.
 fn cache_spans(
     plan: &Plan,
     table: &StepTable,
     program: ProgramId,
     copy: &Copy,
+    kv: Kv,
     mut each: impl FnMut(CopySpan),
 ) {
-    let head_dim = table.head_dim(copy.at.layer);
-    let position_bytes = plan.map.kv_format.position_bytes(head_dim, plan.shape.dtype);
-    for unit in units(table, program, copy.at, copy.chunk) {
-        let offset_bytes = unit.cache_offset / head_dim * position_bytes;
-        each(CopySpan::at(offset_bytes, unit.cached() as usize * position_bytes));
+    let layer = copy.at.layer;
+    let (place_dim, rate) = (table.place_dim(layer, kv), table.cache_rate(layer, kv));
+    let place_bytes = plan.map.kv_format.position_bytes(place_dim, plan.shape.dtype);
+    for unit in cache_units(table, program, copy.at, copy.chunk, kv) {
+        let offset_bytes = unit.cache_offset / place_dim * place_bytes;
+        each(CopySpan::at(offset_bytes, unit.cached() as usize / rate * place_bytes));
     }
 }
 

@@ -64,8 +64,8 @@ pub(super) fn run<T: Element>(
         kernels.softmax(&shape, units, scores, None, out);
         return 0;
     }
-    work_items::list_pages(table, program, compute.at, pages);
-    let page_positions = table.page_positions(compute.at.layer);
+    work_items::list_pages(table, program, compute.at, Kv::K, pages);
+    let page_positions = table.page_places(compute.at.layer, Kv::K);
     let units = AttentionUnits { units, pages: PageLists { page_positions, pages } };
     let read = read_elements(&indexed, compute.op, units.units) * size_of::<T>() as u64;
     let places = |index: usize| {
@@ -96,7 +96,7 @@ pub(super) fn run<T: Element>(
         }
         _ => {
             let q = operands.rows::<T>(compute.inputs[0], Value::Query, count);
-            AttentionPart::Fused { q, out: attended::<T>(operands, compute, count) }
+            AttentionPart::Fused { q, sinks: None, out: attended::<T>(operands, compute, count) }
         }
     };
     kernels.attend_to_selection(scratch, &indexed, &shape, units, places(1), selection, part);

@@ -10,7 +10,7 @@ use model::config_bounds::HEAD_DIM_MAX;
 use model::indexer::INDEX_NORM_EPS;
 use model::latent::LATENT_NORM_EPS;
 use model::layers::ActivationLimits;
-use model::ops::{Op, Value};
+use model::ops::{Kv, Op, Value};
 use model::quantized_format::WeightFormat;
 use program::ir::Compute;
 use program::map::Chunk;
@@ -82,7 +82,13 @@ fn norm_unified<T: Element>(
 ) {
     let config = operands.config;
     let (heads, gain) = match compute.op {
-        Op::QDown | Op::K => (1, operands.vector(compute, 1).expect("a norm has a gain")),
+        Op::K => {
+            let gain = operands.vector(compute, 1).expect("a norm has a gain");
+            let span = HeadSpan { width: config.cache_size(Kv::K), first: 0 };
+            let out = operands.output::<T>(compute, rows);
+            return kernels.span_norm(rows, span, gain, config.norm_eps, out);
+        }
+        Op::QDown => (1, operands.vector(compute, 1).expect("a norm has a gain")),
         Op::Q => (config.num_heads, &UNIT_GAIN[..config.head_dim]),
         _ => return,
     };

@@ -6,6 +6,7 @@
 pub mod announce;
 mod append;
 mod attention;
+mod compressed;
 mod compute;
 mod copy;
 mod copy_span;

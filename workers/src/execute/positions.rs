@@ -1,8 +1,8 @@
 //! Rotation of q and k by their positions.
 
-use kernels::{Element, Kernels, Number, RopeTables};
+use kernels::{Element, HeadSpan, Kernels, Number, RopeTables};
 use model::config::ModelConfig;
-use model::ops::{Op, Value};
+use model::ops::{Kv, Op, Value};
 use model::rope::AttentionTemperature;
 use program::ir::Compute;
 
@@ -107,6 +107,25 @@ impl Positions {
         kernels.unrotate(heads, positions, &tables, x, out);
     }
 
+    /// Returns the rotary tables of a layer in which all sequences have the same; `None` if the
+    /// layer does not rotate.
+    pub(super) fn tables(
+        &self,
+        operands: &Operands<'_>,
+        compute: &Compute,
+    ) -> Option<RopeTables<'_>> {
+        let config = operands.config;
+        let layer = compute.at.layer.map_or(0, usize::from);
+        let kind = operands.plan.config.layers.kind_index(layer);
+        let rope = config.layers.kind(layer).rope.as_ref()?;
+        Some(RopeTables {
+            inverse_frequencies: &self.kinds[kind],
+            rotary_dim: rope.rotary_dim(config.head_dim),
+            attention_factor: rope.attention_factor(),
+            table_of_row: None,
+        })
+    }
+
     /// Rotates `rows` rows of q or k, if the layer does.
     pub(super) fn rotate<T: Element>(
         &mut self,
@@ -125,6 +144,12 @@ impl Positions {
             _ => (config.num_kv_heads, config.head_dim),
         };
         let out = operands.output::<T>(compute, rows);
+        if compute.op == Op::K && config.compression().is_some() {
+            // Values and gates follow, which are rotated when they are compressed.
+            let span = HeadSpan { width: config.cache_size(Kv::K), first: 0 };
+            kernels.rope_of_span(rows, span, [heads, head_dim], positions, &tables, out);
+            return;
+        }
         kernels.rope(rows, heads, head_dim, positions, &tables, out);
         if let (Op::K, Some(indexer)) = (compute.op, config.own_indexer()) {
             let key = [1, indexer.head_dim];

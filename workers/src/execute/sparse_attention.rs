@@ -26,8 +26,8 @@ pub(super) fn run<T: Element>(
     let Operands { plan, view, table, program, .. } = *operands;
     let shape = &shape(&plan.config, compute);
     let Some(skew) = operands.skew else { panic!("a plan that selects positions has a skew") };
-    work_items::list_pages(table, program, compute.at, pages);
-    let page_positions = table.page_positions(compute.at.layer);
+    work_items::list_pages(table, program, compute.at, Kv::K, pages);
+    let page_positions = table.page_places(compute.at.layer, Kv::K);
     let pages = PageLists { page_positions, pages };
     let q = operands.rows::<T>(compute.inputs[0], Value::Query, count);
     let k = operands.rows::<T>(compute.inputs[1], Value::Key, count);

@@ -19,7 +19,9 @@ use crate::number::Number;
 use crate::scratch::{AlignedBuffer, ScratchLimits, ThreadScratch};
 
 pub use attend::AttentionPart;
+pub(in crate::attention) use attend::{Call, ListedVectors};
 pub use places::IndexedPlaces;
+pub(in crate::attention) use select::{ScoredKeys, Scoring, rows_within};
 
 /// Minimum number of scores that are computed at a time, as far as there are rows.
 const MIN_SCORES: usize = 1 << 20;
@@ -46,27 +48,31 @@ pub struct IndexedShape {
 /// Scratch of selections and of attention to them, which is allocated once.
 #[derive(Debug)]
 pub struct IndexedScratch {
-    limits: ScratchLimits,
-    shape: IndexedShape,
+    pub(super) limits: ScratchLimits,
+    pub(super) shape: IndexedShape,
     /// Bytes of an element of the largest type.
-    element_bytes: usize,
+    pub(super) element_bytes: usize,
     /// Keys of cached positions of a wave of units, or their selected vectors.
-    gathered: AlignedBuffer,
+    pub(super) gathered: AlignedBuffer,
     /// Keys or vectors of the call's rows, which follow the gathered ones.
-    fresh: AlignedBuffer,
-    scores: AlignedBuffer,
+    pub(super) fresh: AlignedBuffer,
+    pub(super) scores: AlignedBuffer,
     /// A row's scores and the order of its positions.
-    per_thread: ThreadScratch,
-    units: Vec<AttentionUnit>,
+    pub(super) per_thread: ThreadScratch,
+    pub(super) units: Vec<AttentionUnit>,
     /// Part of a unit's rows that a unit of the wave has, and the source of its positions.
-    pieces: Vec<Piece>,
+    pub(super) pieces: Vec<Piece>,
     /// Maximum number of units of a wave of attention.
-    wave: usize,
+    pub(super) wave: usize,
+    /// Number of gathered vectors that each unit of a wave has space for.
+    pub(super) selected: usize,
 }
 
 /// Consecutive rows of a unit that a wave computes.
 #[derive(Debug, Clone, Copy)]
-struct Piece {
+pub(super) struct Piece {
+    /// Index of the unit in the call.
+    index: usize,
     unit: AttentionUnit,
     /// First of the unit's rows.
     first: usize,
@@ -74,8 +80,18 @@ struct Piece {
 }
 
 impl Piece {
+    /// Returns rows of a unit of a call.
+    pub(super) const fn new(index: usize, unit: AttentionUnit, first: usize, rows: usize) -> Piece {
+        Piece { index, unit, first, rows }
+    }
+
+    /// Returns the index of the unit in the call.
+    pub(super) const fn index(&self) -> usize {
+        self.index
+    }
+
     /// Returns the position of the first row.
-    const fn position(&self) -> usize {
+    pub(super) const fn position(&self) -> usize {
         self.unit.past as usize + self.first
     }
 
@@ -97,11 +113,23 @@ impl IndexedScratch {
         limits: &ScratchLimits,
         element_bytes: usize,
     ) -> IndexedScratch {
+        let selected = shape.top_k.min(limits.positions.max(1));
+        IndexedScratch::with_selected(shape, selected, threads, limits, element_bytes)
+    }
+
+    /// Allocates scratch like [`IndexedScratch::new`], with space for `selected` vectors of each
+    /// row.
+    pub(super) fn with_selected(
+        shape: IndexedShape,
+        selected: usize,
+        threads: usize,
+        limits: &ScratchLimits,
+        element_bytes: usize,
+    ) -> IndexedScratch {
         let IndexedShape { vector, heads, head_dim, top_k, .. } = shape;
         assert!(top_k > 0, "a row attends to a position");
         let is_within = heads <= limits.group && vector.max(head_dim) <= limits.head_dim;
         assert!(is_within, "heads of the indexer are beyond the scratch limits");
-        let selected = top_k.min(limits.positions.max(1));
         let unit_bytes = selected * vector * element_bytes;
         let wave = MAX_WAVE_BYTES / unit_bytes.max(1);
         let wave = wave.clamp(threads.max(1), MAX_WAVE_UNITS.max(threads));
@@ -118,6 +146,7 @@ impl IndexedScratch {
             units: Vec::with_capacity(MAX_WAVE_UNITS.max(threads)),
             pieces: Vec::with_capacity(MAX_WAVE_UNITS.max(threads)),
             wave,
+            selected,
         }
     }
 

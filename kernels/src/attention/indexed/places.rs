@@ -15,7 +15,7 @@ pub struct IndexedPlaces<'a, T> {
 
 impl<'a, T: Number> IndexedPlaces<'a, T> {
     /// Returns the place of a position of a unit, of `place` elements.
-    pub(super) fn of(
+    pub(in crate::attention) fn of(
         &self,
         pages: &PageLists<'_>,
         unit: &AttentionUnit,
@@ -27,7 +27,9 @@ impl<'a, T: Number> IndexedPlaces<'a, T> {
             (Some(after), _) => unit.row0 as usize + after,
             (None, Some(shared)) => shared as usize + position,
             (None, None) => {
-                let index = pages.place(unit, 1, position);
+                let ring = unit.cache_positions as usize;
+                let index = if ring > 0 { position % ring } else { position };
+                let index = pages.place(unit, 1, index);
                 return &self.cache[unit.cache_offset + index * place..][..place];
             }
         };

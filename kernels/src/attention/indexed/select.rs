@@ -5,6 +5,7 @@ use crate::Kernels;
 use crate::attention::compiled::AttentionTasks;
 use crate::attention::pages::{AttentionUnits, PageLists};
 use crate::attention::shape::{AttentionShape, AttentionUnit, scores_len};
+use crate::number::Number;
 use crate::scratch::{AlignedBuffer, SharedPointer};
 
 /// Positions whose keys a task copies.
@@ -47,10 +48,11 @@ impl Kernels {
             }
         }
         self.copy_fresh_keys(scratch, shape, rows, places.fresh);
-        let call = Call { shape, pages: units.pages, queries, weights, places };
+        let keys = PositionKeys { shape, pages: units.pages, places };
+        let scoring = Scoring { heads, head_dim, top_k, queries, weights, keys };
         let selection = SharedPointer(selection.as_mut_ptr());
         let (mut scored, mut cached) = (0, 0);
-        for unit in units.units {
+        for (index, unit) in units.units.iter().enumerate() {
             let mut first = dense_rows(unit, top_k);
             while first < unit.rows as usize {
                 let past = unit.past as usize + first;
@@ -60,11 +62,11 @@ impl Kernels {
                     || cached + past > scratch.limits.positions
                     || scratch.pieces.len() == scratch.pieces.capacity();
                 if is_full {
-                    self.select_wave(scratch, &call, selection);
+                    self.select_wave(scratch, &scoring, selection);
                     (scored, cached) = (0, 0);
                     continue;
                 }
-                scratch.pieces.push(Piece { unit: *unit, first, rows });
+                scratch.pieces.push(Piece { index, unit: *unit, first, rows });
                 scratch.units.push(AttentionUnit {
                     row0: unit.row0 + first as u32,
                     rows: rows as u32,
@@ -81,7 +83,7 @@ impl Kernels {
                 first += rows;
             }
         }
-        self.select_wave(scratch, &call, selection);
+        self.select_wave(scratch, &scoring, selection);
     }
 
     /// Copies the keys of the call's rows.
@@ -108,15 +110,15 @@ impl Kernels {
         });
     }
 
-    /// Copies the keys of the positions before each unit's rows.
-    fn gather_keys<T: AttentionTasks>(
+    /// Copies the cached keys of each unit of a wave.
+    fn gather_keys<T: AttentionTasks, K: ScoredKeys<T>>(
         &self,
         gathered: &AlignedBuffer,
         units: &[AttentionUnit],
         pieces: &[Piece],
-        call: &Call<'_, T>,
+        scoring: &Scoring<'_, T, K>,
     ) {
-        let IndexedShape { vector, place, head_dim, .. } = *call.shape;
+        let head_dim = scoring.head_dim;
         let to = SharedPointer(gathered.as_mut_ptr().cast::<T>());
         let tasks = |unit: &AttentionUnit| (unit.past as usize).div_ceil(TASK_POSITIONS);
         let all_tasks: usize = units.iter().map(tasks).sum();
@@ -127,7 +129,7 @@ impl Kernels {
             let (unit, piece) = (&units[index], &pieces[index]);
             let first = task * TASK_POSITIONS;
             for position in first..(unit.past as usize).min(first + TASK_POSITIONS) {
-                let key = &call.places.of(&call.pages, &piece.unit, position, place)[vector..];
+                let key = &scoring.keys.key(piece, position)[..head_dim];
                 // SAFETY: scratch has space for the keys of all units of the wave, each of which
                 // one task writes.
                 unsafe {
@@ -139,19 +141,19 @@ impl Kernels {
     }
 
     /// Selects for the rows of a wave, and empties it.
-    fn select_wave<T: AttentionTasks>(
+    pub(in crate::attention) fn select_wave<T: AttentionTasks, K: ScoredKeys<T>>(
         &self,
         scratch: &mut IndexedScratch,
-        call: &Call<'_, T>,
+        scoring: &Scoring<'_, T, K>,
         selection: SharedPointer<u32>,
     ) {
-        let IndexedShape { heads, head_dim, top_k, .. } = *call.shape;
+        let Scoring { heads, head_dim, top_k, queries, weights, .. } = *scoring;
         let IndexedScratch { gathered, fresh, scores, per_thread, units, pieces, .. } = scratch;
         let Some(last) = units.last() else { return };
         let cached = last.cache_offset / head_dim + last.past as usize;
         let scored = last.scores_offset + heads * last.rows as usize * last.positions();
-        self.gather_keys(gathered, units, pieces, call);
-        let rows = call.weights.len() / heads;
+        self.gather_keys(gathered, units, pieces, scoring);
+        let rows = weights.len() / heads;
         // The order of scores does not depend on a factor of all of them.
         let shape = AttentionShape { heads, kv_heads: 1, head_dim, scale: 1.0, window: None };
         // SAFETY: nothing writes the keys any more, and nothing else the scores.
@@ -159,14 +161,14 @@ impl Kernels {
             let out = std::slice::from_raw_parts_mut(scores.as_mut_ptr(), scored);
             (elements::<T>(gathered, cached * head_dim), elements::<T>(fresh, rows * head_dim), out)
         };
-        self.scores(&shape, &*units, call.queries, fresh_keys, cached, out);
+        self.scores(&shape, &*units, queries, fresh_keys, cached, out);
         let all_rows: usize = units.iter().map(|unit| unit.rows as usize).sum();
         self.run_attention(all_rows, scored * size_of::<f32>(), &|task, thread| {
             let (index, row) = nth_of(task, units.iter().map(|unit| unit.rows as usize));
             let unit = &units[index];
-            let (positions, stride) = (unit.past as usize + row + 1, unit.positions());
+            let (positions, stride) = (scoring.keys.seen(&pieces[index], row), unit.positions());
             let at = unit.row0 as usize + row;
-            let weights = &call.weights[at * heads..][..heads];
+            let weights = &weights[at * heads..][..heads];
             // SAFETY: this thread alone uses its scratch, which holds two numbers per position; the
             // scores of the row were written; no other task writes the row's selection.
             let (totals, order, to, scores) = unsafe {
@@ -196,18 +198,49 @@ impl Kernels {
     }
 }
 
-/// Operands of a call.
-struct Call<'a, T> {
+/// Operands of scores.
+pub(in crate::attention) struct Scoring<'a, T, K> {
+    pub(in crate::attention) heads: usize,
+    pub(in crate::attention) head_dim: usize,
+    /// Number of keys that a row selects, of more.
+    pub(in crate::attention) top_k: usize,
+    /// `[rows, heads * head_dim]`.
+    pub(in crate::attention) queries: &'a [T],
+    /// `[rows, heads]`.
+    pub(in crate::attention) weights: &'a [f32],
+    pub(in crate::attention) keys: K,
+}
+
+/// The keys that rows of a wave select from.
+pub(in crate::attention) trait ScoredKeys<T>: Sync {
+    /// Returns a cached key of a piece, and possibly more after it.
+    fn key(&self, piece: &Piece, index: usize) -> &[T];
+
+    /// Returns the number of keys that a row of a piece selects from, the first ones.
+    fn seen(&self, piece: &Piece, row: usize) -> usize;
+}
+
+/// Keys of positions. Those of a piece's own rows are fresh and follow the cached ones.
+struct PositionKeys<'a, T> {
     shape: &'a IndexedShape,
     pages: PageLists<'a>,
-    queries: &'a [T],
-    weights: &'a [f32],
     places: IndexedPlaces<'a, T>,
+}
+
+impl<T: Number> ScoredKeys<T> for PositionKeys<'_, T> {
+    fn key(&self, piece: &Piece, index: usize) -> &[T] {
+        let IndexedShape { vector, place, .. } = *self.shape;
+        &self.places.of(&self.pages, &piece.unit, index, place)[vector..]
+    }
+
+    fn seen(&self, piece: &Piece, row: usize) -> usize {
+        piece.position() + row + 1
+    }
 }
 
 /// Returns the maximum number of rows after `past` positions whose scores for one head, `rows *
 /// (past + rows)`, are at most `scores`.
-fn rows_within(scores: usize, past: usize) -> usize {
+pub(in crate::attention) fn rows_within(scores: usize, past: usize) -> usize {
     let shape = AttentionShape { heads: 1, kv_heads: 1, head_dim: 1, scale: 1.0, window: None };
     // All rows within the largest number of rows without earlier positions.
     let (mut fits, mut exceeds) = (0, scores.isqrt() + 1);

@@ -101,8 +101,9 @@ impl<'a> WorkCalculator<'a> {
             }
             Instruction::Append(append) => {
                 let model = self.config().at(append.at.layer);
-                let stored = self.position_bytes(model) * model.num_kv_heads as f64;
-                let fresh = (model.kv_size() * self.dtype().size_bytes()) as f64;
+                let stored = self.position_bytes(model, append.kv) * model.num_kv_heads as f64;
+                let rate = model.cache_rate(append.kv) as f64;
+                let fresh = (model.cache_size(append.kv) * self.dtype().size_bytes()) as f64 / rate;
                 let rows = stream(append.at).rows.times(chunk_share(Some(append.chunk)));
                 InstructionWork::transfer(rows.times(stored + fresh))
             }
@@ -134,9 +135,10 @@ impl<'a> WorkCalculator<'a> {
         self.plan.shape.dtype
     }
 
-    /// Returns the bytes of a cached position of one KV head of a layer, for K or V.
-    fn position_bytes(&self, model: &ModelConfig) -> f64 {
-        self.plan.map.kv_format.position_bytes(model.head_dim, self.dtype()) as f64
+    /// Returns the bytes of a cached position of one KV head of a layer.
+    fn position_bytes(&self, model: &ModelConfig, kv: Kv) -> f64 {
+        let place_bytes = self.plan.map.kv_format.position_bytes(model.cache_dim(kv), self.dtype());
+        place_bytes as f64 / model.cache_rate(kv) as f64
     }
 
     fn stored(&self, weights: Weights) -> WeightFormat {
@@ -198,8 +200,9 @@ impl<'a> WorkCalculator<'a> {
         let (linear, looked_at) = (op.flops(config, 1, 0) as f64, op.flops(config, 0, 1) as f64);
         let flops = rows.times(linear).plus(stream.pairs.times(looked_at));
         if op.is_attention() {
-            let caches = op.caches(config).len() as f64;
-            let one = caches * self.position_bytes(config) * config.num_kv_heads as f64;
+            let caches = op.caches(config).iter();
+            let one: f64 = caches.map(|kv| self.position_bytes(config, *kv)).sum();
+            let one = one * config.num_kv_heads as f64;
             return InstructionWork {
                 kind: BandwidthKind::Attention,
                 four_bit: self.plan.map.kv_format == KvFormat::Four,
@@ -255,8 +258,8 @@ impl<'a> WorkCalculator<'a> {
                 let weights = Weights::of(op, copy.at.layer);
                 CappedLinear::fixed(self.weight_bytes(weights, self.stored(weights)) * share)
             }
-            Moved::Cache(Kv::K | Kv::V) | Moved::Sequences(Kv::K | Kv::V) => {
-                let one = self.position_bytes(config) * config.num_kv_heads as f64;
+            Moved::Cache(kv) | Moved::Sequences(kv) => {
+                let one = self.position_bytes(config, kv) * config.num_kv_heads as f64;
                 let cached = match program.shape.rows {
                     Rows::WholePrompts => CappedLinear::ZERO,
                     Rows::Chunks | Rows::Single | Rows::Moves(_) => stream.cached,

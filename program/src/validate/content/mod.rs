@@ -182,7 +182,7 @@ impl<'a> Walk<'a> {
         }
         let read = match compute.op.updates_state() {
             true => &[],
-            false => compute.op.caches(&self.plan.config),
+            false => compute.op.caches(model),
         };
         for (kv, region) in read.iter().zip(&compute.caches) {
             let whole = self.plan.map.chunking.is_none_or(|chunking| chunking.parts(*kv) == 1);

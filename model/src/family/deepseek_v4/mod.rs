@@ -1,5 +1,8 @@
 //! DeepSeek V4: a residual of several streams, attention with one KV head that is key and value at
 //! once, and experts in all layers, which the first layers select by token, with a shared expert.
+//! Layers attend to a window, most of them also to compressed entries of all positions before it.
+
+mod compressed;
 
 use serde_json::{Value, json};
 
@@ -31,22 +34,6 @@ const ITERATIONS: usize = 20;
 const BY_TOKEN: usize = 3;
 
 const SCORING: ExpertScoring = ExpertScoring::SqrtSoftplusTopK { sum: ScoreSum::Plus(1e-20) };
-const WINDOWED: &str = "sliding_attention";
-/// Types of layers by their rates of compression in published files.
-const RATES: [(u64, &str); 3] =
-    [(0, WINDOWED), (4, "compressed_sparse_attention"), (128, "heavily_compressed_attention")];
-/// Fields of compressed caches and of their indexers, which layers with a window do not use.
-const OF_COMPRESSION: [&str; 8] = [
-    "compress_rate_csa",
-    "compress_rate_hca",
-    "compress_rates",
-    "compress_ratios",
-    "compress_rope_theta",
-    "index_head_dim",
-    "index_n_heads",
-    "index_topk",
-];
-
 pub(super) const FAMILY: FamilyDescription = FamilyDescription::new(
     &[Architecture { name: "DeepseekV4ForCausalLM", model_type: "deepseek_v4", config }],
     layouts,
@@ -63,16 +50,19 @@ fn config(name: &str, fields: &ConfigFields<'_>) -> Result<ModelConfig, ConfigEr
     fields.only("topk_method", &json!("noaux_tc"))?;
     fields.only("norm_topk_prob", &Value::Bool(true))?;
     let model = base(name, fields)?;
-    check_layer_types(fields, model.num_layers)?;
     let limit = fields.positive("swiglu_limit")?.unwrap_or(LIMIT) as f32;
     let limits = ActivationLimits { experts: Some(limit), network: Some(limit) };
     let window = Some(fields.optional_size("sliding_window")?.unwrap_or(WINDOW));
-    let layers = by_token(fields, model.num_layers)?.into_iter().map(|by_token| {
+    let windowed = LayerKind { window, limits, ..model.layers.kind(0).clone() };
+    let (kinds, indexer) = compressed::layer_kinds(fields, &model, &windowed)?;
+    let by_token = by_token(fields, model.num_layers)?;
+    let layers = kinds.into_iter().zip(by_token).map(|(kind, by_token)| {
         let routing = if by_token { ExpertRouting::ByToken } else { ExpertRouting::ByScores };
-        LayerKind { window, limits, routing, ..model.layers.kind(0).clone() }
+        LayerKind { routing, ..kind }
     });
     let layers = Layers::from_kinds(layers.collect::<Vec<_>>());
-    Ok(ModelConfig { layers, ..model }.with_kind_models())
+    let features = Features { indexer, ..model.features };
+    Ok(ModelConfig { layers, features, ..model }.with_kind_models())
 }
 
 /// Parses everything but the differences between layers.
@@ -129,8 +119,8 @@ fn streams(fields: &ConfigFields<'_>) -> Result<ResidualStreams, ConfigError> {
     Ok(ResidualStreams { count, iterations, eps })
 }
 
-/// Returns the rotary positions of layers without a compressed cache: newer files have parameters
-/// of each type of layers, and in others a scaling is that of layers with one.
+/// Returns the rotary positions of layers without compressed entries: newer files have parameters
+/// of each type of layers, and in others a scaling is that of layers with entries.
 fn rope(
     fields: &ConfigFields<'_>,
     head_dim: usize,
@@ -157,47 +147,6 @@ fn rope(
         return Err(wrong("qk_rope_head_dim", &Value::from(dim), "an even part of a head"));
     }
     Ok(Rope { rotary_dim: Some(dim), ..Rope::new(theta, RopeScaling::None) })
-}
-
-/// Refuses layers with compressed caches.
-fn check_layer_types(fields: &ConfigFields<'_>, layers: usize) -> Result<(), ConfigError> {
-    OF_COMPRESSION.iter().for_each(|field| _ = fields.present(field));
-    let refused = |kind: &str| {
-        let hint = " (supported: sliding_attention)";
-        Err(ConfigError::Unsupported { what: format!("a layer of the type {kind}"), hint })
-    };
-    let Some(types) = layer_types(fields)? else {
-        // Layers have compressed caches unless a file says otherwise.
-        return refused(RATES[2].1);
-    };
-    match types.iter().take(layers).find(|kind| **kind != WINDOWED) {
-        Some(other) => refused(other),
-        None if types.len() < layers => {
-            let found = Value::from(types.len());
-            Err(wrong("layer_types", &found, "a type for each layer"))
-        }
-        None => Ok(()),
-    }
-}
-
-/// Returns the type of each layer, by its name or by its rate of compression; `None` in files
-/// without either.
-fn layer_types<'a>(fields: &ConfigFields<'a>) -> Result<Option<Vec<&'a str>>, ConfigError> {
-    let names = |value: &'a Value| {
-        RATES.iter().find_map(|(_, name)| value.as_str().filter(|text| text == name))
-    };
-    if let Some(types) = fields.present("layer_types") {
-        let found = types.as_array().and_then(|list| list.iter().map(names).collect());
-        let expected = "one of the types of DeepSeek V4 for each layer";
-        return found.map(Some).ok_or_else(|| wrong("layer_types", types, expected));
-    }
-    let Some(ratios) = fields.present("compress_ratios") else { return Ok(None) };
-    let of_rate = |value: &Value| {
-        let rate = value.as_u64()?;
-        RATES.iter().find(|(known, _)| *known == rate).map(|(_, name)| *name)
-    };
-    let found = ratios.as_array().and_then(|list| list.iter().map(of_rate).collect());
-    found.map(Some).ok_or_else(|| wrong("compress_ratios", ratios, "0, 4 or 128 for each layer"))
 }
 
 /// Returns a flag per layer that is true if it selects experts by token.
@@ -270,16 +219,25 @@ fn layer_pieces(
     let whole = |tensor: &str| llama::whole(config, id, at(tensor));
     let tensor = match (op, part) {
         (Op::Q | Op::K, TensorPart::Matrix) => {
-            let tensor = if op == Op::Q { "attn.wq_b.weight" } else { "attn.wkv.weight" };
-            let heads = if op == Op::Q { config.num_heads } else { 1 };
-            return whole(tensor)
-                .iter()
-                .flat_map(|all| rows_of_heads(config, all, heads))
-                .collect();
+            let (tensor, heads) = match op {
+                Op::Q => ("attn.wq_b.weight", config.num_heads),
+                _ => ("attn.wkv.weight", 1),
+            };
+            let columns =
+                if op == Op::Q { config.query_rank().unwrap_or(0) } else { config.hidden_size };
+            let all = TensorSlice::whole(at(tensor), &[heads * config.head_dim, columns]);
+            let mut pieces = rows_of_heads(config, &all, heads, config.head_dim);
+            if op == Op::K {
+                pieces.extend(compressed::entry_pieces(config, layer, op, part));
+            }
+            return pieces;
+        }
+        (Op::Compress | Op::IndexQuery, _) => {
+            return compressed::entry_pieces(config, layer, op, part);
         }
         (Op::K, _) => {
             let gain = TensorSlice::whole(at("attn.kv_norm.weight"), &[config.head_dim]);
-            return elements_of_head(config, &gain);
+            return elements_of_head(config, &gain, 0, config.head_dim);
         }
         (Op::Router, TensorPart::Gain) if routes_by_token(config, layer) => {
             let per_token = config.experts.map_or(0, |experts| experts.per_token);
@@ -290,6 +248,7 @@ fn layer_pieces(
         (Op::ExpertGate | Op::ExpertUp | Op::ExpertDown, _) => {
             return expert_pieces(config, layer, op);
         }
+        (Op::IndexWeights, _) => "attn.indexer.weights_proj.weight",
         (Op::QDown, TensorPart::Matrix) => "attn.wq_a.weight",
         (Op::QDown, _) => "attn.q_norm.weight",
         (Op::Softmax, _) => "attn.attn_sink",
@@ -335,10 +294,15 @@ fn rotary_dim(config: &ModelConfig) -> usize {
     rope.map_or(0, |rope| rope.rotary_dim(config.head_dim))
 }
 
-/// Returns the rows of the heads of a whole matrix: of each head the rotated ones, in the order of
-/// a rope that rotates halves, and then the others.
-fn rows_of_heads(config: &ModelConfig, whole: &TensorSlice, heads: usize) -> Vec<TensorSlice> {
-    let (rotated, head_dim) = (rotary_dim(config), config.head_dim);
+/// Returns the rows of the heads of `head_dim` rows of a whole matrix: of each head the rotated
+/// ones, in the order of a rope that rotates halves, and then the others.
+fn rows_of_heads(
+    config: &ModelConfig,
+    whole: &TensorSlice,
+    heads: usize,
+    head_dim: usize,
+) -> Vec<TensorSlice> {
+    let rotated = rotary_dim(config);
     let others = head_dim - rotated;
     let of_head = |head: usize| {
         let first = head * head_dim;
@@ -354,16 +318,24 @@ fn rows_of_heads(config: &ModelConfig, whole: &TensorSlice, heads: usize) -> Vec
     (0..heads).flat_map(of_head).collect()
 }
 
-/// Returns the elements of a vector in the order of [`rows_of_heads`].
-fn elements_of_head(config: &ModelConfig, whole: &TensorSlice) -> Vec<TensorSlice> {
+/// Returns `head_dim` elements of a whole tensor from `first` on, as a vector in the order of
+/// [`rows_of_heads`].
+fn elements_of_head(
+    config: &ModelConfig,
+    whole: &TensorSlice,
+    first: usize,
+    head_dim: usize,
+) -> Vec<TensorSlice> {
     let rotated = rotary_dim(config);
-    let others = config.head_dim - rotated;
-    let half = |first: usize| TensorSlice {
+    let others = head_dim - rotated;
+    let piece = |first: usize, columns: usize, step: usize| TensorSlice {
         first,
-        columns: rotated / 2,
-        strides: (1, 2),
+        rows: 1,
+        columns,
+        strides: (whole.strides.0, step),
         ..whole.clone()
     };
-    let rest = (others > 0).then(|| whole.clone().rows_from(0, others));
+    let half = |at: usize| piece(first + at, rotated / 2, 2);
+    let rest = (others > 0).then(|| piece(first, others, 1));
     [half(others), half(others + 1)].into_iter().chain(rest).collect()
 }
