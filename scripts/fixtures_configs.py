@@ -47,6 +47,7 @@ ARCHITECTURES = {
     "granitemoe": "GraniteMoeForCausalLM",
     "granitemoehybrid": "GraniteMoeHybridForCausalLM",
     "hy_v3": "HYV3ForCausalLM",
+    "kimi_k25": "Kimi_K25ForConditionalGeneration",
     "kimi_linear": "KimiLinearForCausalLM",
     "lfm2": "Lfm2ForCausalLM",
     "lfm2_moe": "Lfm2MoeForCausalLM",
@@ -81,8 +82,6 @@ ARCHITECTURES = {
 # What a class does not say by itself, or says otherwise than any model.
 NEEDED = {
     "deepseek_v2": {"num_experts_per_tok": 6},
-    # By default layers with compressed caches, which are not supported.
-    "deepseek_v4": {"layer_types": ["sliding_attention"] * 43},
     "dots1": {
         "n_routed_experts": 128,
         "n_shared_experts": 2,

@@ -52,6 +52,8 @@ fn what_transformers_saves_of_every_architecture_is_read() {
             }
         }
     }
+    // As published; transformers writes another name.
+    found.insert("KimiK25ForConditionalGeneration".to_owned());
     assert_eq!(found, architectures().into_iter().map(str::to_owned).collect());
 }
 

@@ -87,6 +87,6 @@ mod tests {
             assert_eq!(&image[..4], b"\x7fELF", "{:?}", cubin.capability);
             compressed_bytes += cubin.compressed.len();
         }
-        assert!(compressed_bytes < 3 << 20, "{compressed_bytes} bytes in the repository");
+        assert!(compressed_bytes < 4 << 20, "{compressed_bytes} bytes in the repository");
     }
 }
