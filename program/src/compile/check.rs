@@ -229,14 +229,14 @@ fn check_pages(
     topology: &Topology,
 ) -> Result<(), CompileError> {
     let RunShape { page_positions, kv_pages, .. } = *shape;
-    let rates = config.layers.kinds().iter().filter_map(|kind| kind.compression);
+    let mut rates = config.layers.kinds().iter().filter_map(|kind| kind.compression);
     let is_of_groups = |compression: PositionCompression| {
         (page_positions as usize).is_multiple_of(compression.rate)
     };
     if kv_pages == 0
         || page_positions == 0
         || !page_positions.is_multiple_of(16)
-        || !rates.map(is_of_groups).all(|divides| divides)
+        || !rates.all(is_of_groups)
     {
         return Err(CompileError::Pages { kv_pages, page_positions });
     }

@@ -85,7 +85,8 @@ fn layer_types<'a>(fields: &ConfigFields<'a>, layers: usize) -> Result<Vec<&'a s
         (Some(names), _) => names.as_array().and_then(|list| list.iter().map(by_name).collect()),
         (None, Some(rates)) => rates.as_array().and_then(|list| list.iter().map(by_rate).collect()),
         (None, None) => {
-            let default = |layer: usize| if layer < 2 || layer % 2 == 0 { HEAVY } else { SPARSE };
+            let default =
+                |layer: usize| if layer < 2 || layer.is_multiple_of(2) { HEAVY } else { SPARSE };
             return Ok((0..layers).map(default).collect());
         }
     };
