@@ -189,6 +189,12 @@ fn clients_do_not_wait_for_a_batch_and_get_their_answers() {
     batch.wait(&served, |_| count("tandem_num_background_running ") == 2.0);
     assert_eq!(ask_all(&served, &bodies), expected);
     assert!(count("tandem_batches_open ") > 0.0, "the batch has not ended before");
+    // Slots may become free just in time.
+    for _ in 0..20 {
+        if count("tandem_num_preemptions_total ") == 0.0 {
+            assert_eq!(ask_all(&served, &bodies), expected);
+        }
+    }
     assert!(count("tandem_num_preemptions_total ") > 0.0, "batches leave their slots");
     assert_eq!(batch.results(&served), batch.job_results(&[]));
 }
