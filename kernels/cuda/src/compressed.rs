@@ -35,7 +35,7 @@ pub fn decompress(
     let (n_len, k_len) = (n as usize, k as usize);
     let args = KernelArgs::new().u64(records).u64(out).u32(n).u32(k);
     let groups = format.blocks(n_len) * format.groups(k_len);
-    if let Some(kernels) = StoredKernels::of(format) {
+    if let Some(kernels) = StoredKernels::find(format) {
         return over_records(named!(dtype, "decompress_stored"), groups, args.u32(kernels.form()));
     }
     let args = args.u32(format.bits.count() as u32).u32(format.group as u32);

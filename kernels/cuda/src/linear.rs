@@ -137,7 +137,7 @@ impl DeviceWeight {
         match self {
             DeviceWeight::Plain(weight) => (weight, WeightKind::Plain, 0),
             DeviceWeight::Grouped(format, records) => {
-                if let Some(kernels) = StoredKernels::of(format) {
+                if let Some(kernels) = StoredKernels::find(format) {
                     return (records, WeightKind::Stored(kernels), kernels.form());
                 }
                 let kind = if has_floats(format) && format.group == 16 {

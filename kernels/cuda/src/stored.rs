@@ -85,7 +85,7 @@ pub(crate) fn stored_codes(format: Grouped) -> (u32, u32) {
 
 impl StoredKernels {
     /// Returns the kernels for a format, if linears multiply it as it is stored.
-    pub(crate) fn of(format: Grouped) -> Option<&'static StoredKernels> {
+    pub(crate) fn find(format: Grouped) -> Option<&'static StoredKernels> {
         STORED.iter().find(|kernels| kernels.format == format)
     }
 
@@ -100,9 +100,9 @@ impl StoredKernels {
         self.format.group as u32 | codes << 8 | scales << 12 | table << 16
     }
 
-    /// Returns the launch of a linear of `rows` rows, or of an expert with so many on average, over
-    /// `k` inputs. `launch` makes it of a kernel's name, columns and rows of a block, and bytes of
-    /// shared memory.
+    /// Returns the launch of a linear over `k` inputs. `rows` is its number of rows or, with
+    /// `is_expert`, the average of an expert. `launch` returns a launch from a kernel's name,
+    /// columns and rows of a block, and bytes of shared memory.
     pub(crate) fn launch(
         &self,
         rows: u32,
@@ -129,5 +129,5 @@ impl StoredKernels {
 /// Returns true if linears multiply weights of `format` as they are stored in files, not expanded
 /// to 8 bits.
 pub fn multiplies_stored(format: Grouped) -> bool {
-    StoredKernels::of(format).is_some()
+    StoredKernels::find(format).is_some()
 }

@@ -31,7 +31,7 @@ struct Matrix {
     n: usize,
     k: usize,
     records: Vec<u8>,
-    /// The same expanded to 8 bits by the kernel.
+    /// The same weights, which the kernel has expanded to 8 bits.
     wide: Vec<u8>,
 }
 

@@ -65,7 +65,8 @@ impl<'a> StateSlots<'a> {
                 continue;
             }
             let slot = &self.values[*slot as usize * len..][..len];
-            let [contained, drafts] = [2, 1].map(|back| slot[len - back].to_bits());
+            let (_, counts) = slot.split_at(len - SLOT_COUNTS);
+            let [contained, drafts] = [counts[0], counts[1]].map(f32::to_bits);
             let accepted = past.checked_sub(contained);
             let is_possible = accepted.is_some_and(|accepted| accepted <= drafts)
                 && drafts as usize <= draft_positions;

@@ -34,9 +34,9 @@ pub(super) fn check(sequences: &[StateRows], rows: usize, slots: usize, draft_po
         let (slot, own) = (sequence.slot as usize, sequence.range());
         assert!(own.start >= end, "sequences' rows lie one behind the other");
         assert!(own.end <= rows, "a sequence's rows are among those of the call");
-        let drafts = (sequence.drafts as usize).min(own.len());
+        let drafts = sequence.drafts as usize;
+        assert!(drafts <= own.len(), "drafts are rows of their sequence");
         assert!(drafts <= draft_positions, "{drafts} drafts, and slots for {draft_positions}");
-        assert_eq!(drafts, sequence.drafts as usize, "drafts are rows of their sequence");
         end = own.end;
         assert!(slot < slots.min(SLOTS_MAX), "a sequence's slot is among those of the state");
         let (word, bit) = (&mut taken[slot / 64], 1 << (slot % 64));

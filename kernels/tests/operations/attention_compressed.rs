@@ -155,10 +155,10 @@ impl<T: Element> Case<T> {
             let entries = IndexedPlaces { fresh: &fresh_entries, cache: &entry_cache };
             let mut selection = vec![u32::MAX; rows * top_k];
             if let Some(indexer) = indexer {
-                let of = |size: usize| past * size..(past + rows) * size;
+                let range = |size: usize| past * size..(past + rows) * size;
                 let from = EntryQueries {
-                    queries: &self.queries[of(indexer.heads * indexer.head_dim)],
-                    weights: &self.weights[of(indexer.heads)],
+                    queries: &self.queries[range(indexer.heads * indexer.head_dim)],
+                    weights: &self.weights[range(indexer.heads)],
                     units: entry_units,
                     entries,
                 };

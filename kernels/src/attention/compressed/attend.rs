@@ -56,12 +56,12 @@ impl<T: Number> ListedVectors<T> for EntriesAndWindow<'_, T> {
 
     fn vector(&self, index: usize, row: usize, place: usize) -> &[T] {
         let unit = &self.places.units.units[index];
-        let own = unit.past as usize + row;
-        let (attended, entries) = (self.shape.attended(own), self.shape.entries(own));
+        let last = unit.past as usize + row;
+        let (attended, entries) = (self.shape.attended(last), self.shape.entries(last));
         if place >= attended {
-            let position = own + 1 - self.shape.seen(own) + place - attended;
+            let position = last + 1 - self.shape.seen(last) + place - attended;
             let positions = &self.places.positions;
-            return positions.of(&self.places.units.pages, unit, position, self.shape.place);
+            return positions.elements(&self.places.units.pages, unit, position, self.shape.place);
         }
         let number = match attended == entries {
             true => place,

@@ -169,7 +169,7 @@ impl<T: Number> Group<'_, T> {
             let Some(group) = (self.number + of_series + 1).checked_sub(series) else { continue };
             for index in 0..rate {
                 let position = group * rate + index;
-                let place = self.places.of(self.pages, self.unit, position, place);
+                let place = self.places.elements(self.pages, self.unit, position, place);
                 let at = of_series * size + first;
                 let values = &place[values + at..][..count];
                 let gates = &place[self.span.values + series * size + at..][..count];

@@ -242,6 +242,6 @@ impl<T: Number> ListedVectors<T> for Selected<'_, T> {
             true => place,
             false => (self.selection[at * top_k + place] as usize).min(own),
         };
-        self.places.of(&self.pages, unit, position, self.indexed.place)
+        self.places.elements(&self.pages, unit, position, self.indexed.place)
     }
 }

@@ -15,7 +15,7 @@ pub struct IndexedPlaces<'a, T> {
 
 impl<'a, T: Number> IndexedPlaces<'a, T> {
     /// Returns the place of a position of a unit, of `place` elements.
-    pub(in crate::attention) fn of(
+    pub(in crate::attention) fn elements(
         &self,
         pages: &PageLists<'_>,
         unit: &AttentionUnit,

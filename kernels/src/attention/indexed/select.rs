@@ -230,7 +230,7 @@ struct PositionKeys<'a, T> {
 impl<T: Number> ScoredKeys<T> for PositionKeys<'_, T> {
     fn key(&self, piece: &Piece, index: usize) -> &[T] {
         let IndexedShape { vector, place, .. } = *self.shape;
-        &self.places.of(&self.pages, &piece.unit, index, place)[vector..]
+        &self.places.elements(&self.pages, &piece.unit, index, place)[vector..]
     }
 
     fn seen(&self, piece: &Piece, row: usize) -> usize {
