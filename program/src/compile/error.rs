@@ -56,8 +56,9 @@ pub enum CompileError {
     )]
     BarrierSlots,
     #[error(
-        "paged caches need at least one page and a multiple of 16 positions per page, which is \
-         also one of each rate of compression, not {kv_pages} pages of {page_positions}"
+        "paged caches need at least one page, a multiple of 16 positions per page, and pages in \
+         which each compressed group of positions fits whole, not {kv_pages} pages of \
+         {page_positions}"
     )]
     Pages { kv_pages: u32, page_positions: u32 },
     #[error("checkpoints of sequences cannot be taken: {problem}")]
