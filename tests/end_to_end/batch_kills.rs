@@ -28,8 +28,10 @@ struct Server {
 }
 
 const ON_CPU: Server = Server { options: &["--slots", "3", "--step-ms", "1"], requests: 600 };
-const ON_DEVICE: Server =
-    Server { options: &["--slots", "3", "--step-ms", "1", "--device", "emulated"], requests: 100 };
+const ON_DEVICE: Server = Server {
+    options: &["--slots", "3", "--step-ms", "1", "--device", "emulated", "--split", "scores:norm1"],
+    requests: 100,
+};
 /// Weights are read from two drives, whose names begin with `DRIVE`.
 const ON_DRIVES: Server = Server {
     options: &["--slots", "3", "--nvme", "DRIVE0", "--nvme", "DRIVE1", "--nvme-ops", "all"],
