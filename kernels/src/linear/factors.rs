@@ -1,9 +1,10 @@
 //! Factors that convert integer sums of a group of x to results. They follow packed x, for each
 //! group and tile of rows as `[factor][row]`: the step of the integers of x, their sum times the
-//! step, and their sum times the offset that was added to the weights, an integer.
+//! step, their sum times the offset that was added to the weights, an integer, and a factor that
+//! [`bytes`](super::bytes) alone uses.
 
 /// Number of factors per row.
-pub(super) const FACTORS: usize = 3;
+pub(super) const FACTORS: usize = 4;
 
 /// Writes the factors of a row: `sum` is the sum of its integers.
 ///

@@ -10,6 +10,7 @@ use std::ops::Range;
 
 use model::quantized_format::Bits;
 
+use super::biased::RowFactors;
 use super::decode::{Decode, Entries, FewEntries, GroupAt, Nibbles, Split, Whole};
 use super::form::{ByteForm, Dots, MAX_STEPS, Pairs, ProductSums, Products, Signed, Single, Words};
 use super::shape::{BLOCK_INPUTS, PANELS, STEP};
@@ -172,19 +173,16 @@ where
             let at = [GroupAt { records, panel, group }, GroupAt { records, panel: second, group }];
             // SAFETY: panels and group exist; packed rows and factors are the pass's.
             unsafe {
-                let sums = group_sums::<S, P, D, STEPS, R>(s, decoder, at, x);
+                let sums = group_sums::<S, P, D, STEPS, R>(s, decoder, at, x, factors);
                 let ranges = [records.ranges(s, panel, group), records.ranges(s, second, group)];
                 for row in 0..R {
-                    let step = s.splat(*factors.add(row));
-                    let sum = s.splat(*factors.add(R + row));
-                    let offset = s.splat_dword(*factors.add(2 * R + row).cast());
+                    let of_row = RowFactors::of(s, factors, row, R);
                     for p in 0..PANELS {
                         let (scale, min) = ranges[p];
-                        let part = s.dwords_to_f32(s.sub_dwords(sums[row][p], offset));
-                        let part = s.mul(part, step);
+                        let part = of_row.part(s, sums[row][p]);
                         totals[row][p] = s.fma(scale, part, totals[row][p]);
                         if has_minimums {
-                            totals[row][p] = s.fma(min, sum, totals[row][p]);
+                            totals[row][p] = s.fma(min, of_row.sum, totals[row][p]);
                         }
                     }
                 }
@@ -201,16 +199,18 @@ where
     }
 }
 
-/// Returns the sums of the products of a group of two panels and dwords of x, `[step][row]`.
+/// Returns the sums of the products of a group of two panels and dwords of x, `[step][row]`. They
+/// are more by the number from which the rows' `factors` let them start.
 ///
 /// # Safety
-/// The panels, the group and its dwords exist, and the machine has the instructions.
+/// The panels, the group, its dwords and factors exist, and the machine has the instructions.
 #[inline(always)]
 unsafe fn group_sums<S, P, D, const STEPS: usize, const R: usize>(
     s: S,
     decoder: D,
     at: [GroupAt; PANELS],
     x: *const u32,
+    factors: *const f32,
 ) -> [[S::D; PANELS]; R]
 where
     S: Simd,
@@ -218,6 +218,11 @@ where
     D: Decode<S>,
 {
     let mut sums = [[s.zero_dwords(); PANELS]; R];
+    for row in 0..R {
+        // SAFETY: the caller's promise.
+        let start = unsafe { RowFactors::start(s, factors, row, R) };
+        sums[row] = [P::begin(s, start); PANELS];
+    }
     // SAFETY: the caller's promise.
     unsafe {
         let shared = [decoder.shared(s, at[0]), decoder.shared(s, at[1])];
@@ -240,8 +245,10 @@ where
         }
     }
     for row in 0..R {
+        // SAFETY: the caller's promise.
+        let start = unsafe { RowFactors::start(s, factors, row, R) };
         for p in 0..PANELS {
-            sums[row][p] = P::finish(s, sums[row][p]);
+            sums[row][p] = P::finish(s, sums[row][p], start);
         }
     }
     sums

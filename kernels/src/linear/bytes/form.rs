@@ -10,6 +10,7 @@
 
 use model::quantized_format::Bits;
 
+use super::biased::RowFactors;
 use super::shape::{DIRECT_ROWS, DIRECT_TILE_ROWS, MAX_GROUP, PANELS, STEP};
 use super::target::Target;
 use crate::simd::Simd;
@@ -92,9 +93,15 @@ pub(super) trait ProductSums<S: Simd> {
     /// The machine has the instructions.
     unsafe fn add(s: S, sum: S::D, weights: [S::D; MAX_STEPS], x: [S::D; MAX_STEPS]) -> S::D;
 
-    /// Returns a group's complete sum in dwords.
+    /// Returns the sum of no products; a group's sum is to be more by `start`.
     #[inline(always)]
-    fn finish(_: S, sum: S::D) -> S::D {
+    fn begin(_: S, start: S::D) -> S::D {
+        start
+    }
+
+    /// Returns a group's complete sum in dwords, more by `start`.
+    #[inline(always)]
+    fn finish(_: S, sum: S::D, _start: S::D) -> S::D {
         sum
     }
 }
@@ -104,17 +111,24 @@ pub(super) const MAX_STEPS: usize = 2;
 
 /// Returns the sums of the products of a group of `R` rows and two panels, over `steps` steps, a
 /// multiple of four: bytes of weights, `[step][panel]` vectors, and dwords of x, `[step][row]`.
+/// They are more by the number from which the rows' `factors` let them start.
 ///
 /// # Safety
-/// The pointers cover the steps, and the machine has the instructions.
+/// The pointers cover the steps and rows, and the machine has the instructions.
 #[inline(always)]
 pub(super) unsafe fn group_sums<S: Simd, P: ProductSums<S>, const R: usize>(
     s: S,
     weights: *const f32,
     x: *const u32,
+    factors: *const f32,
     steps: usize,
 ) -> [[S::D; PANELS]; R] {
     let mut sums = [[s.zero_dwords(); PANELS]; R];
+    for row in 0..R {
+        // SAFETY: the caller's promise.
+        let start = unsafe { RowFactors::start(s, factors, row, R) };
+        sums[row] = [P::begin(s, start); PANELS];
+    }
     for first in (0..steps).step_by(P::STEPS) {
         let mut vectors = [[s.zero_dwords(); MAX_STEPS]; PANELS];
         for panel in 0..PANELS {
@@ -137,8 +151,10 @@ pub(super) unsafe fn group_sums<S: Simd, P: ProductSums<S>, const R: usize>(
         }
     }
     for row in 0..R {
+        // SAFETY: the caller's promise.
+        let start = unsafe { RowFactors::start(s, factors, row, R) };
         for panel in 0..PANELS {
-            sums[row][panel] = P::finish(s, sums[row][panel]);
+            sums[row][panel] = P::finish(s, sums[row][panel], start);
         }
     }
     sums
@@ -160,13 +176,18 @@ pub(super) enum Words {}
 
 impl<S: Simd> ProductSums<S> for Words {
     #[inline(always)]
+    fn begin(s: S, _start: S::D) -> S::D {
+        s.zero_dwords()
+    }
+
+    #[inline(always)]
     unsafe fn add(s: S, sum: S::D, [weights, _]: [S::D; 2], [x, _]: [S::D; 2]) -> S::D {
         s.add_words(sum, s.pairs_of_products(weights, x))
     }
 
     #[inline(always)]
-    fn finish(s: S, sum: S::D) -> S::D {
-        s.sums_of_words(sum)
+    fn finish(s: S, sum: S::D, start: S::D) -> S::D {
+        s.add_dwords(s.sums_of_words(sum), start)
     }
 }
 

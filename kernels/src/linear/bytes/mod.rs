@@ -8,6 +8,7 @@
 //! compute them. `part` and `sum(x)` of a group are rounded to f32 at most twice; then the groups
 //! are added in order, as on all paths. All processors with fused multiply-adds give the same bits.
 //!
+//! - `biased`: conversion of exact sums to f32, in one instruction.
 //! - `target`: the instruction sets for which the path is compiled.
 //! - `shape`: sizes of groups, blocks and tiles.
 //! - `form`: bytes to which weights are expanded, and the instructions for their products.
@@ -17,6 +18,7 @@
 //! - `expand`: a block of weights as bytes, with its scales.
 //! - `multiply`: some rows by an expanded block.
 
+mod biased;
 mod decode;
 mod direct;
 mod expand;

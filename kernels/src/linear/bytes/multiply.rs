@@ -7,6 +7,7 @@
 
 use std::marker::PhantomData;
 
+use super::biased::RowFactors;
 use super::direct::FewRows;
 use super::expand::{Expand, Expanded};
 use super::form::{
@@ -124,7 +125,7 @@ impl<T: Target, P: ProductSums<T::S>> OutOfLine<T::S> for Tiles<'_, T, P> {
                     }
                 };
             }
-            rows!(1 2 3 4 5 6 7 8 9 10 11 12);
+            rows!(1 2 3 4 5 6);
         }
     }
 }
@@ -154,6 +155,18 @@ impl TileCall {
     /// All pointers cover `R` rows and two panels.
     #[inline(always)]
     unsafe fn run<S: Simd, P: ProductSums<S>, const R: usize>(self, s: S) {
+        let out = |row: usize, panel: usize| {
+            self.out.wrapping_add(row * RESULT_STRIDE + panel * S::LANES)
+        };
+        let mut totals = [[s.zero(); PANELS]; R];
+        for row in 0..R {
+            for panel in 0..PANELS {
+                if !self.is_first {
+                    // SAFETY: the caller's promise.
+                    totals[row][panel] = unsafe { s.load(out(row, panel)) };
+                }
+            }
+        }
         for group in 0..self.groups {
             let first_step = group * self.steps;
             let factors = self.factors.wrapping_add(group * self.factors_stride);
@@ -162,26 +175,30 @@ impl TileCall {
             unsafe {
                 let weights = self.weights.step::<S>(first_step).cast_const();
                 let x = self.x.add(first_step * R);
-                let sums = group_sums::<S, P, R>(s, weights, x, self.steps);
+                let sums = group_sums::<S, P, R>(s, weights, x, factors, self.steps);
                 for row in 0..R {
-                    let step = s.splat(*factors.add(row));
-                    let sum = s.splat(*factors.add(R + row));
-                    let offset = s.splat_dword(*factors.add(2 * R + row).cast());
+                    let of_row = RowFactors::of(s, factors, row, R);
                     for panel in 0..PANELS {
-                        let part = s.dwords_to_f32(s.sub_dwords(sums[row][panel], offset));
-                        let part = s.mul(part, step);
-                        let at = panel * S::LANES;
-                        let out = self.out.add(row * RESULT_STRIDE + at);
-                        let total =
-                            if self.is_first && group == 0 { s.zero() } else { s.load(out) };
-                        let mut total = s.fma(s.load(ranges.add(at)), part, total);
-                        if self.has_minimums {
-                            let min = s.load(ranges.add(PANELS * S::LANES + at));
-                            total = s.fma(min, sum, total);
-                        }
-                        s.store(out, total);
+                        let scale = s.load(ranges.add(panel * S::LANES));
+                        let part = of_row.part(s, sums[row][panel]);
+                        totals[row][panel] = s.fma(scale, part, totals[row][panel]);
                     }
                 }
+                if self.has_minimums {
+                    for row in 0..R {
+                        let of_row = RowFactors::of(s, factors, row, R);
+                        for panel in 0..PANELS {
+                            let min = s.load(ranges.add((PANELS + panel) * S::LANES));
+                            totals[row][panel] = s.fma(min, of_row.sum, totals[row][panel]);
+                        }
+                    }
+                }
+            }
+        }
+        for row in 0..R {
+            for panel in 0..PANELS {
+                // SAFETY: the caller's promise.
+                unsafe { s.store(out(row, panel), totals[row][panel]) };
             }
         }
     }

@@ -3,16 +3,22 @@
 use half::bf16;
 use model::quantized_format::Bits;
 
+use super::biased::{self, rounded_step};
 use super::form::X_MAX;
 use super::shape::{MAX_GROUP, STEP};
 use crate::linear::factors::{self, FACTORS};
-use crate::linear::pack::{NIBBLES, Pack};
+use crate::linear::pack::Pack;
 use crate::simd::{OutOfLine, Simd};
 
 /// Smallest value by which a group is divided. Values of x that are far below are 0.
 const MIN_LARGEST: f32 = f32::from_bits((127 - 100) << 23);
-/// A float that, added to one of small magnitude, rounds it to an integer in its lowest bits.
-const ROUND: f32 = (3 << 22) as f32;
+/// Largest value of a group. Values above count as infinite: their step times
+/// [`BIAS`](super::biased::BIAS) is no f32.
+const MAX_LARGEST: f32 = f32::from_bits((127 + 111) << 23);
+/// The sign of a byte, which is added so that bytes are unsigned.
+const SIGN: u32 = 128;
+/// The signs of eight bytes.
+const SIGNS: u64 = 0x8080_8080_8080_8080;
 
 /// Packs blocks of a tile of rows as dwords of four inputs, `[block][tile][dword][row]`, or
 /// `[tile][group][row][dword]` if `for_tiles` of AMX. Also writes the factors.
@@ -25,7 +31,7 @@ pub(super) struct PackBytes<'a> {
 
 impl<S: Simd> OutOfLine<S> for PackBytes<'_> {
     #[inline(always)]
-    fn run(self, _: S) {
+    fn run(self, s: S) {
         let PackBytes { task, offset, for_tiles } = self;
         let (weight_group, bits) = task.group.expect("a grouped weight has groups");
         let group = weight_group.min(MAX_GROUP);
@@ -51,12 +57,16 @@ impl<S: Simd> OutOfLine<S> for PackBytes<'_> {
                     // SAFETY: x has these inputs of the row; the tile's dwords and factors are this
                     // task's to write.
                     unsafe {
-                        let rounded = Rounded::of(x, inputs);
+                        let rounded = Rounded::of(s, x, group, inputs);
                         for (i, &dword) in rounded.dwords(bits).iter().enumerate().take(units) {
                             to.add(row * row_stride + i * dword_stride).write(dword);
                         }
                         let Rounded { step, sum, .. } = rounded;
-                        factors::write(of_group, row, rows, step, sum, offset);
+                        if for_tiles {
+                            factors::write(of_group, row, rows, step, sum, offset);
+                        } else {
+                            biased::write(of_group, row, rows, step, sum, offset);
+                        }
                     }
                 }
             }
@@ -66,62 +76,89 @@ impl<S: Simd> OutOfLine<S> for PackBytes<'_> {
 
 /// A group of x as multiples of a step.
 struct Rounded {
-    bytes: [i8; MAX_GROUP],
+    /// Bytes, eight at a time.
+    bytes: [u64; MAX_GROUP / 8],
     step: f32,
     sum: i32,
 }
 
 impl Rounded {
-    /// Rounds `inputs` values to multiples of a 127th of the largest magnitude, and appends zeros.
-    /// For an infinity or a NaN the step is NaN.
+    /// Rounds `inputs` values, at most a `group`, to multiples of a 127th of the largest magnitude,
+    /// and appends zeros. For an infinity, a NaN or a value above [`MAX_LARGEST`] the step is NaN.
     ///
     /// # Safety
     /// `x` has the values.
     #[inline(always)]
-    unsafe fn of(x: *const bf16, inputs: usize) -> Rounded {
-        let mut bits = [0u16; MAX_GROUP];
-        if inputs == MAX_GROUP {
-            // SAFETY: the caller's promise.
-            bits = unsafe { x.cast::<[u16; MAX_GROUP]>().read_unaligned() };
-        } else {
-            for (i, bits) in bits.iter_mut().enumerate().take(inputs) {
+    unsafe fn of<S: Simd>(s: S, x: *const bf16, group: usize, inputs: usize) -> Rounded {
+        let mut padded = [bf16::ZERO; MAX_GROUP];
+        let x = if inputs < group {
+            for (i, value) in padded.iter_mut().enumerate().take(inputs) {
                 // SAFETY: the caller's promise.
-                *bits = unsafe { x.add(i).read() }.to_bits();
+                *value = unsafe { x.add(i).read() };
             }
+            padded.as_ptr()
+        } else {
+            x
+        };
+        // SAFETY: a group is a multiple of every vector, and `x` has a group.
+        let vector = |first: usize| unsafe { s.load_bf16(x.add(first)) };
+        let (mut largest, mut zeros) = (s.zero(), s.zero());
+        for first in (0..group).step_by(S::LANES) {
+            let values = vector(first);
+            largest = s.max(largest, s.max(values, s.sub(s.zero(), values)));
+            zeros = s.fma(values, s.zero(), zeros);
         }
-        let largest = bits.iter().fold(0u16, |largest, bits| largest.max(bits & 0x7fff));
-        let largest = f32::from_bits(u32::from(largest) << 16);
-        if !largest.is_finite() {
-            return Rounded { bytes: [0; MAX_GROUP], step: f32::NAN, sum: 0 };
+        // No number if a value is infinite or none, which the maximum does not tell.
+        let (largest, zeros) = (s.max_lanes(largest), s.sum_lanes(zeros));
+        if zeros.is_nan() || largest > MAX_LARGEST {
+            return Rounded { bytes: [0; MAX_GROUP / 8], step: f32::NAN, sum: 0 };
         }
         let largest = largest.max(MIN_LARGEST);
-        let (step, inverse) = (largest / X_MAX as f32, X_MAX as f32 / largest);
-        let mut bytes = [0i8; MAX_GROUP];
-        let mut sum = 0;
-        for (byte, bits) in bytes.iter_mut().zip(bits) {
-            let value = f32::from_bits(u32::from(bits) << 16) * inverse;
-            let rounded = (value + ROUND).to_bits() as i32 - ROUND.to_bits() as i32;
-            sum += rounded;
-            *byte = rounded as i8;
+        let step = rounded_step(largest / X_MAX as f32);
+        let inverse = s.splat(X_MAX as f32 / largest);
+        let mut bytes = [SIGNS; MAX_GROUP / 8];
+        let mut sum = s.zero();
+        for first in (0..group).step_by(S::LANES) {
+            let integers = s.round_dwords(s.mul(vector(first), inverse));
+            sum = s.add(sum, s.dwords_to_f32(integers));
+            let unsigned = s.add_dwords(integers, s.splat_dword(SIGN));
+            // SAFETY: as for `vector`.
+            unsafe { s.store_bytes(bytes.as_mut_ptr().cast::<u8>().add(first), unsigned) };
         }
-        Rounded { bytes, step, sum }
+        // Sums of a group's integers are exact.
+        Rounded { bytes: bytes.map(|eight| eight ^ SIGNS), step, sum: s.sum_lanes(sum) as i32 }
     }
 
     /// Returns the bytes in the order of weights of `bits`.
     #[inline(always)]
     fn dwords(&self, bits: Bits) -> [u32; MAX_GROUP / STEP] {
         let bytes = match bits {
-            Bits::Four => {
-                let mut ordered = [0; MAX_GROUP];
-                for (to, from) in ordered.chunks_exact_mut(8).zip(self.bytes.chunks_exact(8)) {
-                    for (to, at) in to.iter_mut().zip(NIBBLES) {
-                        *to = from[usize::from(at)];
-                    }
-                }
-                ordered
-            }
+            Bits::Four => self.bytes.map(interleaved),
             _ => self.bytes,
         };
         bytemuck::cast(bytes)
+    }
+}
+
+/// Returns eight bytes in the order of [`NIBBLES`](crate::linear::pack::NIBBLES).
+#[inline(always)]
+fn interleaved(bytes: u64) -> u64 {
+    let spread = |four: u64| {
+        let pairs = (four | four << 16) & 0x0000_ffff_0000_ffff;
+        (pairs | pairs << 8) & 0x00ff_00ff_00ff_00ff
+    };
+    spread(bytes & 0xffff_ffff) | spread(bytes >> 32) << 8
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::linear::pack::NIBBLES;
+
+    #[test]
+    fn four_bits_are_in_the_order_of_nibbles() {
+        let bytes = 0x1716_1514_1312_1110u64;
+        let ordered = NIBBLES.map(|at| bytes.to_le_bytes()[usize::from(at)]);
+        assert_eq!(interleaved(bytes).to_le_bytes(), ordered);
     }
 }

@@ -90,7 +90,7 @@ pub(in crate::linear) enum WideDots {}
 impl Target for WideDots {
     type S = Avx512;
     const HAS_DOTS: bool = true;
-    const TILE_ROWS: [usize; 2] = [12, 12];
+    const TILE_ROWS: [usize; 2] = [6, 6];
 
     fn fits(variant: Variant) -> bool {
         let is_wide = matches!(variant, Variant::Avx512 | Variant::Avx512Bf16 | Variant::Amx);
