@@ -133,7 +133,7 @@ pub fn step_of<T: Element>(x: &[T]) -> f64 {
     step
 }
 
-/// Returns a group of x as multiples of a 127th of its largest magnitude, and that step, in 22 bits.
+/// Returns a group of x as multiples of a 127th of its largest magnitude, and that step in 22 bits.
 pub fn bytes_of<T: Element>(x: &[T]) -> (Vec<i32>, f32) {
     let largest = x.iter().fold(2.0f32.powi(-100), |a, x| a.max(x.to_f32().abs()));
     let bytes = x.iter().map(|x| (x.to_f32() * (127.0 / largest)).round_ties_even() as i32);

@@ -1,7 +1,7 @@
 //! Conversion of exact sums of products to f32.
 //!
-//! A sum starts as the bits of [`BIAS`], an f32 whose lowest bit counts as one, so that at each time
-//! its bits are those of `BIAS` plus the products. `step * (BIAS + sum) - step * BIAS` then is
+//! A sum starts as the bits of [`BIAS`], an f32 whose lowest bit counts as one, so that at each
+//! time its bits are those of `BIAS` plus the products. `step * (BIAS + sum) - step * BIAS` then is
 //! `step * sum`, rounded once: `step` has so few bits that `step * BIAS` is exact.
 
 use crate::linear::factors::FACTORS;
